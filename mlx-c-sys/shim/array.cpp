@@ -141,8 +141,8 @@ extern "C" int mlxrs_graph_size(size_t* res, mlx_vector_array outputs) {
 }
 
 #ifdef MLXRS_CUDA
-// MLX 0.32.4 gives a node of a CPU stream the addresses of its inputs when it queues the node. For an input in a GPU's
-// memory it copies the elements to the host at that time, also if the kernel that writes them has not run yet.
+// MLX 0.32.4 reads the addresses of a CPU node's inputs when it queues the node. If an input is in GPU memory, MLX
+// copies it to the host at that time, even if the kernel that writes it has not run yet.
 namespace {
 
 bool is_on_gpu(const mx::array& a) {
@@ -151,7 +151,7 @@ bool is_on_gpu(const mx::array& a) {
       : a.event().valid() && a.event().stream().device == mx::Device::gpu;
 }
 
-// Evaluates the inputs of a node of a CPU stream that a GPU computes.
+// Evaluates the inputs of CPU nodes that a GPU computes.
 void settle_inputs(const mx::array& a) {
   if (a.primitive().stream().device != mx::Device::cpu) {
     return;
@@ -185,7 +185,7 @@ extern "C" int mlxrs_settle(mlx_vector_array outputs) {
       visit(output);
       while (!path.empty()) {
         auto& [node, next] = path.back();
-        // An evaluated node has no inputs any more.
+        // An evaluated array has lost its inputs.
         if (node.status() == mx::array::Status::unscheduled && next < node.inputs().size()) {
           visit(mx::array(node.inputs()[next++]));
           continue;

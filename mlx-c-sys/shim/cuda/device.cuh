@@ -1,4 +1,5 @@
-// What the kernels share: numbers of 16 and 32 bits, sums over threads, and products on tensor cores.
+// Device code that the kernels share: conversions of 16-bit floats, sums over threads, tensor core products, and
+// programmatic dependent launch.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -17,21 +18,24 @@ constexpr bool is_bf16<bf16> = true;
 
 constexpr int warp_size = 32;
 
-// Kernels of ours are launched while the one before them runs (cuda/launch.h). Each calls this before it reads what other kernels write, and
-// before it writes. The next kernel may start from then on. Its blocks wait here, too, until all of this kernel's memory is written.
+// Our kernels are launched while the previous kernel still runs (cuda/launch.h). A kernel calls this before it reads
+// what other kernels write, and before it writes. It waits until all memory of the previous kernel is written, and then
+// allows the next kernel to start.
 __device__ inline void wait_for_previous() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;\n\tgriddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
-// For a kernel that does not depend on the one before it (Launch::is_independent) and runs beside it: nothing is waited for before it, but it ends
-// only after that one.
+// For a kernel that does not depend on the previous kernel (Launch::is_independent) and runs at the same time. It does
+// not wait, and allows the next kernel to start. Before it ends it must call wait_for_previous_alone, so that it ends
+// after the previous kernel.
 __device__ inline void start_beside_previous() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
-// The same in a kernel whose results may be weights: the next kernel starts after it, because products load weights before they wait.
+// Waits like wait_for_previous, but does not allow the next kernel to start early. For kernels whose results may be
+// weights, because products load weights before they wait.
 __device__ inline void wait_for_previous_alone() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -61,13 +65,13 @@ template <>
 __device__ inline f16 narrow<f16>(float x) {
   return __float2half_rn(x);
 }
-// What a number is after it was written to memory.
+// x rounded to T, as if it were written to memory and read again.
 template <class T>
 __device__ inline float rounded(float x) {
   return wide(narrow<T>(x));
 }
 
-// Two numbers of 16 bits in a word, the first in the low half.
+// Two 16-bit floats in a word, the first in the low half.
 template <class T>
 __device__ inline uint32_t pair(float low, float high);
 template <>
@@ -81,9 +85,11 @@ __device__ inline uint32_t pair<f16>(float low, float high) {
   return *reinterpret_cast<uint32_t*>(&two);
 }
 
-// c += a b for a 16 x 16 and b 16 x 8, both of T, in F32. Thread 4 g + t has of a the elements (g, 2 t), (g + 8, 2 t), (g, 2 t + 8) and
-// (g + 8, 2 t + 8), each with the next column; of b (2 t, g) and (2 t + 8, g), each with the next row; of c (g, 2 t) and (g + 8, 2 t),
-// each with the next column.
+// c += a b on tensor cores, for a [16, 16] and b [16, 8] of T, with c in F32. Thread 4 g + t of the warp has these
+// elements:
+// of a, (g, 2 t), (g + 8, 2 t), (g, 2 t + 8) and (g + 8, 2 t + 8), each with the next column;
+// of b, (2 t, g) and (2 t + 8, g), each with the next row;
+// of c, (g, 2 t) and (g + 8, 2 t), each with the next column.
 template <class T>
 __device__ inline void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
 template <>
@@ -101,7 +107,8 @@ __device__ inline void multiply<f16>(float (&c)[4], const uint32_t (&a)[4], uint
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// The sum over the threads of a block, in an order that depends on the number of threads alone. Every thread gets it.
+// The sum of x over the threads of a block, returned to every thread. The order of the sum depends only on the number
+// of threads.
 template <int Threads>
 __device__ inline float block_sum(float x) {
   constexpr int warps = Threads / warp_size;
@@ -139,7 +146,7 @@ __device__ inline float warp_max(float x) {
   return x;
 }
 
-// Where element i of an array is, in row-major order, by the array's shape and strides.
+// The offset of element i (in row-major order) of an array with this shape and these strides.
 __device__ inline int64_t place_in(int64_t i, int ndim, const int* shape, const int64_t* strides) {
   int64_t at = 0;
   for (int d = ndim - 1; d >= 0; d--) {
@@ -149,7 +156,7 @@ __device__ inline int64_t place_in(int64_t i, int ndim, const int* shape, const 
   return at;
 }
 
-// 16 bytes that no other block reads soon.
+// Loads 16 bytes without caching them in L1, because no other block reads them soon.
 __device__ inline uint4 load_once(const uint4* at) {
   uint4 v;
   asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(at));

@@ -22,15 +22,17 @@ const Embedded& find_embedded(const char* name) {
   throw std::runtime_error(std::string("libmlxc has no kernels ") + name);
 }
 
-// Kernels are launched directly unless the user asks MLX for graphs: all kernels of a stream have to go the same way. MLX captures its graphs
-// in objects whose destructors throw: where several threads compute, that ends the process.
+// Kernels are launched directly unless the user selects MLX's graphs; all kernels of a stream must be launched in the
+// same way. MLX captures its graphs in objects whose destructors throw, which ends the process if several threads
+// compute.
 constexpr const char* graphs = "MLX_USE_CUDA_GRAPHS";
 
 __attribute__((constructor)) void launch_directly() {
   setenv(graphs, "0", 0);
 }
 
-// MLX's count of the kernels since its last commit, which frees arrays. Ours are counted there, too.
+// MLX's count of kernels since its last commit. A commit frees arrays, so our kernels are counted too. The member is
+// private; the explicit instantiation below gives access.
 template <auto Member>
 struct CountOf {
   friend int& count_of(mx::cu::CommandEncoder& encoder) {
@@ -40,8 +42,8 @@ struct CountOf {
 template struct CountOf<&mx::cu::CommandEncoder::node_count_>;
 int& count_of(mx::cu::CommandEncoder& encoder);
 
-// The last kernel of ours: its encoder, the count after it, the buffers that it reads, and those that it, or a kernel that may still run beside it,
-// writes.
+// Our last kernel: its encoder, MLX's count after it, the buffers that it reads, and the buffers that it writes or that
+// a kernel still running beside it writes.
 struct Last {
   const void* encoder = nullptr;
   int count = 0;
@@ -49,10 +51,10 @@ struct Last {
   std::vector<const void*> read, written;
 };
 thread_local Last last;
-// Where arrays are kept that captured kernels use; null while kernels run.
+// The arrays that captured kernels use, or null while nothing is captured.
 thread_local std::vector<mx::array>* kept_for_capture = nullptr;
 
-// The modules of a device, loaded when a kernel of theirs is first asked for.
+// The modules and kernels of a device. A module is loaded when one of its kernels is first launched.
 struct Loaded {
   std::unordered_map<std::string, CUmodule> modules;
   std::unordered_map<std::string, CUfunction> kernels;
@@ -77,7 +79,7 @@ CUfunction Launch::find(const char* module, const std::string& kernel, unsigned 
   CUfunction function = nullptr;
   check(driver.get_function(&function, loaded, kernel.c_str()), kernel.c_str());
   if (shared > 0) {
-    // The same for each launch of a kernel.
+    // All launches of a kernel use the same amount.
     auto most = static_cast<int>(shared);
     check(driver.set_attribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, most), kernel.c_str());
   }
@@ -95,7 +97,7 @@ Capturing::Capturing(std::vector<mx::array>& kept) {
   kept_for_capture = &kept;
 }
 Capturing::~Capturing() {
-  // The kernel ahead of the next one is not a captured one.
+  // The next kernel does not follow a captured one.
   last = {};
   kept_for_capture = nullptr;
 }
@@ -112,7 +114,7 @@ bool Launch::is_unsettled(const mx::array& a) const {
   if (!launches_directly()) {
     return false;
   }
-  // Kernels of MLX do not say when they have ended.
+  // After a kernel of MLX it is not known which buffers are still being written.
   bool is_ours = last.encoder == &encoder_ && last.count == count_of(encoder_);
   return !is_ours || std::find(last.written.begin(), last.written.end(), a.buffer().ptr()) != last.written.end();
 }
@@ -132,7 +134,8 @@ bool Launch::is_independent() {
 
 void Launch::start(CUfunction kernel, dim3 blocks, unsigned threads, unsigned shared, void** args) {
   if (!launches_directly()) {
-    // The encoder counts what it is told as the next kernel's, and an input may have needed a kernel of its own.
+    // The encoder assigns these arrays to the next kernel that it adds. They are passed here and not in read(), because
+    // an input may have needed a copy kernel first.
     for (const auto& a : inputs_) {
       encoder_.set_input_array(a);
     }
@@ -182,7 +185,7 @@ mx::array dense(const mx::array& a, mx::Stream s) {
 
 mx::array resident(const mx::array& a, mx::Stream s) {
   struct Copy {
-    std::weak_ptr<mx::array::Data> of; // Keeps the address from being reused; does not keep the memory.
+    std::weak_ptr<mx::array::Data> of; // prevents reuse of the address, and does not hold the memory
     int64_t offset;
     int stream;
     mx::array on_device;
@@ -208,7 +211,8 @@ mx::array resident(const mx::array& a, mx::Stream s) {
   copy(a, to, s);
   Launch(s).keep(to);
   if (!Capturing::now() && launches_directly()) {
-    // A captured copy has not run yet, and never does if the capture fails. A graph of MLX is dropped where an evaluation fails.
+    // A captured copy has not run yet, and never runs if the capture fails. A graph of MLX is dropped if an evaluation
+    // fails.
     all.insert_or_assign(data.get(), Copy{data, a.offset(), s.index, to});
   }
   return to;
@@ -224,7 +228,7 @@ Heads heads_of(Launch& launch, const mx::array& a, mx::Stream s, int unit) {
   }
   auto at = a;
   if (!is_dense) {
-    // Not `dense`: that gives a row-major array as it is, wherever it begins.
+    // Not `dense`, which returns a row-major array unchanged, also if it is not aligned.
     at = mx::array(a.shape(), a.dtype(), nullptr, {});
     copy(a, at, s);
   }
@@ -233,7 +237,7 @@ Heads heads_of(Launch& launch, const mx::array& a, mx::Stream s, int unit) {
 }
 
 void copy(const mx::array& a, mx::array& to, mx::Stream s) {
-  // More than MLX keeps in memory of the host.
+  // At least 16 bytes: MLX puts smaller arrays into host memory.
   allocate(to, std::max<size_t>(to.nbytes(), 16), s);
   Launch launch(s);
   CopyArgs args{};
@@ -255,13 +259,13 @@ void fill_with_zeros(mx::array& a, mx::Stream s) {
   Launch launch(s);
   CopyArgs args{};
   args.to = launch.write(a);
-  // Buffers are whole words of 16 bytes, at addresses that are.
+  // Buffers are aligned to 16 bytes, and their sizes are multiples of 16 bytes.
   args.size = static_cast<int64_t>((a.nbytes() + 15) / 16);
   launch.run("gated/gated", "zeros", std::min(blocks_of(args.size, 1024), 4096u), 256, args);
 }
 
 bool runs_kernels(mx::Stream s) {
-  // What the oldest of the embedded binaries needs.
+  // The oldest architecture with embedded kernels.
   return embedded_count > 0 && s.device == mx::Device::gpu && mx::cu::device(s.device).compute_capability_major() >= 8;
 }
 

@@ -1,8 +1,9 @@
-// Memory of a GPU, and the launch of kernels on MLX's streams.
+// GPU memory, and the launch of kernels on MLX's streams.
 //
-// MLX adds each kernel to a CUDA graph, and launches the graphs. That takes the host longer than launching kernels, and a kernel of a graph starts
-// when the one before it has ended. Here kernels are launched one by one, each before the one before it has ended (programmatic dependent
-// launch): its blocks are placed, products load weights, and then they wait (wait_for_previous of device.cuh).
+// MLX adds each kernel to a CUDA graph and launches the graphs. That takes the host longer than launching kernels, and
+// a kernel of a graph starts only when the previous one has ended. Here kernels are launched one by one, each before
+// the previous one has ended (programmatic dependent launch): its blocks start, products load weights, and then the
+// blocks wait (wait_for_previous in device.cuh).
 #pragma once
 
 #include <algorithm>
@@ -20,28 +21,30 @@ namespace mlxrs::cuda {
 
 namespace mx = mlx::core;
 
-// Gives an array memory on the device of a stream, from MLX's own cache of buffers.
+// Allocates an array on the device of a stream, from MLX's cache of buffers.
 void allocate(mx::array& y, mx::Stream s);
 void allocate(mx::array& y, size_t bytes, mx::Stream s);
 void allocate_as(mx::array& y, mx::Strides strides, mx::array::Flags flags, mx::Stream s);
-// Memory of the host that GPUs read and write over the bus, without page faults. For a few bytes.
+// Pinned host memory, which GPUs access over the bus without page faults. For a few bytes.
 mx::allocator::Data host_memory(size_t bytes);
 
-// An array of numbers that only kernels see. It lives until they have run.
+// Scratch memory for kernels. It is freed when the queued kernels have run.
 mx::array scratch(size_t bytes, mx::Stream s);
-// Zeros at the same address for all kernels of a stream: counters that kernels set back. At least `count` words.
+// At least `count` words of zeros, at the same address for all kernels of a stream. Kernels use them as counters, and
+// reset them to zero.
 mx::array counters(size_t count, mx::Stream s);
 
-// The same elements in row-major order: the array itself, or a copy, which lives until the stream's kernels have run.
+// The array in row-major order: the array itself, or a copy that lives until the stream's kernels have run.
 mx::array dense(const mx::array& a, mx::Stream s);
-// The same for a small array that many kernels read: what the host has written is copied to the GPU once, not read over the bus by each
-// kernel.
+// The same for a small array that the host has written and many kernels read. It is copied to the GPU once, so that the
+// kernels do not read it over the bus.
 mx::array resident(const mx::array& a, mx::Stream s);
 
-// Whether kernels are launched by themselves, not as nodes of MLX's graphs.
+// Whether kernels are launched directly, and not as nodes of MLX's CUDA graphs.
 bool launches_directly();
 
-// While one exists, kernels of this thread are captured, and arrays that they use are added to `kept`.
+// While an object of this class exists, the kernels of this thread are captured, and the arrays that they use are added
+// to `kept`.
 class Capturing {
  public:
   explicit Capturing(std::vector<mx::array>& kept);
@@ -53,7 +56,7 @@ class Capturing {
   static void keep(const mx::array& a);
 };
 
-// One kernel. Kernels of a stream see what those before them have written.
+// The launch of one kernel. A kernel reads what earlier kernels of its stream have written.
 class Launch {
  public:
   explicit Launch(mx::Stream s) : encoder_(mx::cu::get_command_encoder(s)), stream_(s) {}
@@ -70,7 +73,7 @@ class Launch {
     outputs_.push_back(a);
     return mx::gpu_ptr<T>(a);
   }
-  // The same of `dense` and of `resident` of the array.
+  // read(dense(a)) and read(resident(a)).
   template <typename T>
   const T* read_dense(const mx::array& a) {
     return read_own<T>(dense(a, stream_));
@@ -93,18 +96,20 @@ class Launch {
     Capturing::keep(a);
     encoder_.add_temporary(a);
   }
-  // Whether the array may not be there yet when the next kernel starts, early.
+  // Whether the array may still be unwritten when this kernel starts, because kernels start before the previous one has
+  // ended.
   bool is_unsettled(const mx::array& a) const;
-  // Whether the kernel, whose arrays are all known now, may run beside the kernel before it: that one is of ours, and neither writes what the
-  // other uses. The kernel has to end after that one (start_beside_previous).
+  // Whether this kernel may run at the same time as the previous one: the previous one is ours, and neither writes
+  // memory that the other uses. Call it after all read() and write() calls. The kernel must then use
+  // start_beside_previous.
   bool is_independent();
 
-  // `module` is a name of embedded.h. The kernel takes `args` in this order.
+  // Launches a kernel with these arguments. `module` is a name of embedded.h.
   template <typename... Args>
   void run(const char* module, const std::string& kernel, dim3 blocks, int threads, Args... args) {
     run_with(0, module, kernel, blocks, threads, args...);
   }
-  // With so many bytes of shared memory, beside what the kernel declares.
+  // Launches a kernel with `shared` bytes of dynamic shared memory, in addition to its static shared memory.
   template <typename... Args>
   void run_with(
       unsigned shared, const char* module, const std::string& kernel, dim3 blocks, int threads, Args... args) {
@@ -127,13 +132,14 @@ class Launch {
   bool is_beside_ = false;
 };
 
-// Where the heads of an array [B, H, L, D] are, or those of a copy if elements of a head are apart. Where kernels read `unit` elements at once, 16 bytes, each
-// head begins at a multiple of them.
+// The address and strides of the heads of an array [B, H, L, D], or of a copy if the elements of a head are not
+// adjacent. With unit > 1, kernels read `unit` elements (16 bytes) at a time, and each head begins at a multiple of 16
+// bytes.
 Heads heads_of(Launch& launch, const mx::array& a, mx::Stream s, int unit = 1);
 
-// Gives `to`, which has the shape of `from`, memory and the same elements in row-major order.
+// Allocates `to`, which has the shape of `from`, and copies the elements in row-major order.
 void copy(const mx::array& from, mx::array& to, mx::Stream s);
-// Writes zeros to all of the array's memory.
+// Fills the array with zeros.
 void fill_with_zeros(mx::array& a, mx::Stream s);
 
 // "bf16", "f16" or "f32".
@@ -141,17 +147,17 @@ inline const char* name_of(mx::Dtype dtype) {
   return dtype == mx::bfloat16 ? "bf16" : dtype == mx::float16 ? "f16" : "f32";
 }
 
-// Whether the device of a stream runs kernels of ours.
+// Whether the stream's device can run our kernels.
 bool runs_kernels(mx::Stream s);
 // The same, unless MLX_CUDA_KERNELS=off.
 bool is_usable(mx::Stream s);
 
-// Of LinearArgs and LookupArgs. Groups of 16 are counted by kernels of their own.
+// log2(group / 32), for LinearArgs and LookupArgs. Decoders of groups of 16 do not use it.
 inline int group_bits_of(int group) {
   return std::countr_zero(static_cast<unsigned>(std::max(group / 32, 1)));
 }
 
-// How many blocks take so many tasks.
+// The number of blocks for `tasks` tasks.
 inline unsigned blocks_of(int64_t tasks, int64_t per_block) {
   return static_cast<unsigned>((tasks + per_block - 1) / per_block);
 }

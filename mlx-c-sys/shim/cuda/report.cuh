@@ -1,11 +1,11 @@
-// What a kernel tells the host about its input: see cuda/report.h.
+// How a kernel reports an index out of range (see cuda/report.h).
 #pragma once
 
 #include "args.h"
 
 namespace mlxrs::cuda {
 
-// Reports an index outside of its axis. Of all reports until the host reads one, the first counts.
+// Reports an index out of range. Only the first report of a round is kept; a round ends when the host reads the report.
 __device__ inline void report(const Report& r, int64_t index, int64_t size, int window) {
   volatile Finding* to = r.to;
   uint32_t round = to->round;
@@ -20,8 +20,8 @@ __device__ inline void report(const Report& r, int64_t index, int64_t size, int 
   to->is_set = 1;
 }
 
-// An expert's index, at most that of the last expert. A larger one (or a negative one, read as unsigned) is reported by
-// `check_expert`.
+// The number of an expert, clamped to the last expert. An index out of range (a negative one is large as unsigned) is
+// reported by `check_expert`.
 __device__ inline int expert_of(uint32_t index, int experts) {
   return static_cast<int>(min(index, static_cast<uint32_t>(experts - 1)));
 }

@@ -1,3 +1,4 @@
+// Products of experts as graphs of MLX's operations.
 #include "checked.h"
 #include "experts.h"
 
@@ -48,7 +49,7 @@ mx::array experts_plainly(const mx::array& x, const Parts& w, const mx::array& g
   auto y = mx::gather_qmm(
       x, w.weight, *w.scales, w.biases, std::nullopt, indices, true, packing.group, packing.bits, packing.mode,
       std::nullopt, false, s);
-  // MLX divides by the number of rows, so empty products are zeros here.
+  // MLX would divide by the number of rows, which is 0 in an empty product. Empty products return zeros here.
   return x.size() == 0 || w.weight.size() == 0 ? mx::zeros(y.shape(), y.dtype(), s) : y;
 }
 

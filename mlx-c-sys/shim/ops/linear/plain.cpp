@@ -1,3 +1,4 @@
+// Products with matrices as graphs of MLX's operations.
 #include "linear.h"
 
 #ifdef MLXRS_CUDA
@@ -7,7 +8,7 @@
 namespace mlxrs::ops {
 namespace {
 
-// The matrix's elements, in `dtype`.
+// The unpacked matrix in `dtype`.
 mx::array unpacked(const Parts& w, mx::Dtype dtype, mx::Stream s) {
 #ifdef MLXRS_CUDA
   auto coding = coding_of(w.packing.mode);
@@ -20,7 +21,8 @@ mx::array unpacked(const Parts& w, mx::Dtype dtype, mx::Stream s) {
   return dequantized(w, dtype, s);
 }
 
-// x @ w.T with the elements of w. Their memory is free between the forward and the backward pass, which unpacks them again.
+// x w^T with the unpacked matrix. Its memory is free between the forward pass and the backward pass, which unpacks the
+// matrix again.
 mx::array unpacked_product(const mx::array& x, const Parts& w, mx::Stream s) {
   auto wide = [w, dtype = x.dtype(), s] { return unpacked(w, dtype, s); };
   auto product = [=](const Arrays& in) { return Arrays{mx::matmul(in[0], mx::swapaxes(wide(), -1, -2, s), s)}; };
@@ -38,12 +40,13 @@ mx::array linear_plainly(const mx::array& x, const Parts& w, mx::Stream s) {
     return mx::matmul(x, mx::swapaxes(w.weight, -1, -2, s), s);
   }
   const auto& [group, bits, mode] = w.packing;
-  // MLX's product with a transposed packed matrix, of which a gradient consists, is slow on GPUs.
+  // On GPUs, MLX's product with a transposed packed matrix is slow. Gradients consist of such products, so traced
+  // products unpack the matrix.
   if (is_wrong_on_gpus(w, x.dtype(), s) || (s.device == mx::Device::gpu && x.is_tracer())) {
     return unpacked_product(x, w, s);
   }
   auto y = mx::quantized_matmul(x, w.weight, *w.scales, w.biases, true, group, bits, mode, s);
-  // MLX divides by the number of rows, so empty products are zeros here.
+  // MLX would divide by the number of rows, which is 0 in an empty product. Empty products return zeros here.
   return x.size() == 0 || w.weight.size() == 0 ? mx::zeros(y.shape(), y.dtype(), s) : y;
 }
 

@@ -1,3 +1,4 @@
+// Launches the attention kernel for keys and values that are not packed.
 #include "attention.h"
 
 #include "cuda/launch.h"
@@ -36,7 +37,8 @@ void attention_on_cuda(const Arrays& in, mx::array& y, const AttentionOptions& o
   const auto& q = in[0];
   cuda::Launch launch(s);
   auto args = attention_args(launch, in, y, options, sinks, s);
-  // Tiles of queries share the GPU, or, where they are few, parts of their keys.
+  // With enough tiles of queries, each block goes through all keys. With few tiles, the keys are divided among blocks
+  // too.
   int tiles = static_cast<int>(cuda::blocks_of(static_cast<int64_t>(args.tokens) * args.by_group.by, tile_queries));
   int64_t blocks = static_cast<int64_t>(tiles) * args.kv_heads * args.rows;
   int parts = static_cast<int>(cuda::blocks_of(args.slots, part_slots));

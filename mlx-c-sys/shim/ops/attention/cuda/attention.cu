@@ -1,11 +1,15 @@
-// Attention over a KV cache, for any number of queries.
+// y = softmax(cap(scale q k^T) + mask) v over a KV cache, for any number of queries; T is bf16 or f16, heads have up to
+// 256 elements. Scores, sums and merged values are in F32; weights are rounded to T.
 //
-// A block takes 16 queries that share a head of keys and values: the query heads of a group, of one token or several. Keys are divided into
-// parts of 64 slots. Each part gives values, the largest score and the sum of its own, and parts are joined from the first to the last. A
-// block either takes one part, and the last block of a row to end joins them, or goes through all parts itself: the arithmetic is the same.
-// So the result of a query depends on its own keys alone, to the bit: not on other rows, on other queries, or on how many blocks there are.
-//
-// One new token has few blocks of few warps, so what bounds it is how many instructions follow each other.
+// Blocks: a block of 8 warps computes 16 queries that share a KV head (the query heads of a group, of one or several
+// tokens). Keys are divided into parts of 64 slots. For a part, each warp computes the scores of 8 slots, then the
+// softmax of 2 queries, then its elements of the weighted values.
+// Grid: blockIdx.x is the tile of queries and the KV head, blockIdx.y the part (if a.parts > 1), blockIdx.z the row.
+// Order of sums: each part has its own largest score, sum and weighted values, and parts are merged from the first to
+// the last. Either one block goes through all parts, or each part has a block and the last block to end merges them;
+// the arithmetic is the same. So the result of a query depends only on its keys, to the bit, and not on other rows,
+// other queries or the number of blocks.
+// Bound: with one new token there are few blocks of few warps, so the latency of dependent instructions.
 #include "cuda/args.h"
 #include "cuda/device.cuh"
 #include "cuda/seen.h"
@@ -21,11 +25,11 @@ __device__ inline void copy_16_bytes(T* to, const T* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from));
 }
 
-// Heads of at most D elements, a multiple of 8.
+// For heads of at most D elements, a multiple of 8.
 template <class T, int D>
 __device__ void attention(const AttentionArgs& a, int dim, int value_dim) {
   wait_for_previous();
-  // A warp has so many values of a head, in tiles of 8; of small heads some warps have none.
+  // The tiles of 8 elements of the values that a warp computes. With small heads some warps have none.
   constexpr int blocks = D / 32, padded = D + 8, value_tiles = D / attention_warps / 8 < 2 ? 2 : D / attention_warps / 8;
   __shared__ __align__(16) T values[part_slots * padded];
   __shared__ float scores[tile_queries][part_slots + 1];
@@ -39,7 +43,7 @@ __device__ void attention(const AttentionArgs& a, int dim, int value_dim) {
   int offset = a.offsets != nullptr ? a.offsets[row * a.offset_step] : a.slots - a.tokens;
   Seen seen{a.mask, a.layout, a.window, offset, a.tokens, a.slots};
 
-  // Queries, each as the tensor cores take it: thread t has elements 8 t to 8 t + 7 of each 32.
+  // Queries as operands of the tensor cores: thread t has elements 8 t to 8 t + 7 of each 32.
   uint32_t q[blocks][2][4];
   int position[2];
 #pragma unroll
@@ -57,7 +61,7 @@ __device__ void attention(const AttentionArgs& a, int dim, int value_dim) {
     }
   }
 
-  // The parts of the keys that a query of this tile can see.
+  // The parts of the keys that the queries of this tile can see.
   int last_query = min(first + tile_queries, queries) - 1;
   Range range = seen.range(a.by_group.quotient(first), a.by_group.quotient(last_query));
   int begin = range.first / part_slots, end = max(begin + 1, (range.end + part_slots - 1) / part_slots), count = end - begin;
@@ -79,7 +83,7 @@ __device__ void attention(const AttentionArgs& a, int dim, int value_dim) {
     for (int i = threadIdx.x; i < part_slots * (D / 8); i += attention_threads) {
       int j = i / (D / 8), d = i % (D / 8) * 8;
       T* to = values + j * padded + d;
-      // Slots that no query sees may hold NaN, and 0 times NaN is NaN: they count as zeros.
+      // Slots that no query sees may have NaN, and 0 times NaN is NaN, so they are read as zeros.
       if (slot + j >= range.first && slot + j < range.end && d < value_dim) {
         copy_16_bytes(to, all_values + (slot + j) * a.v.token + d);
       } else {
@@ -88,7 +92,7 @@ __device__ void attention(const AttentionArgs& a, int dim, int value_dim) {
     }
     asm volatile("cp.async.commit_group;");
 
-    // Scores: a warp has 8 slots. Two sums have half of the elements each.
+    // The scores of the warp's 8 slots. Two accumulators have half of the elements each.
     int own = warp * 8, j = slot + own + g;
     const T* from = keys + j * a.k.token;
     float s[2][4] = {};
@@ -165,10 +169,10 @@ __device__ void attention(const AttentionArgs& a, int dim, int value_dim) {
     }
   }
 
-  // A query's values times this are its result.
+  // The factor that turns a query's merged values into its result.
   auto last_factor = [&](int query, float most, float sum) {
     if (a.sinks != nullptr) {
-      // The sink is a score without a value.
+      // An attention sink is a score without a value.
       int head = kv_head * group + query - a.by_group.quotient(query) * group;
       float sink = a.sinks[head], larger = fmaxf(sink, most), old = weight_of(most, larger);
       sum = joined(sum, old, weight_of(sink, larger), 1.0f);
@@ -200,7 +204,7 @@ __device__ void attention(const AttentionArgs& a, int dim, int value_dim) {
     return;
   }
 
-  // Memory of a tile: of each part D values, the largest score and the sum of each query.
+  // The scratch memory of a tile: for each part the values (D), the largest score and the sum of each query.
   constexpr int of_part = tile_queries * (D + 2), of_scores = tile_queries * D;
   int64_t index = static_cast<int64_t>(row) * gridDim.x + blockIdx.x;
   float* memory = a.partial + index * a.parts * of_part;
@@ -222,7 +226,8 @@ __device__ void attention(const AttentionArgs& a, int dim, int value_dim) {
       mine[of_scores + tile_queries + g + 8 * h] = sum[h];
     }
   }
-  // The counter orders what blocks wrote before it: others of the block are before it by the barrier.
+  // The atomic orders the writes of the blocks. The barrier orders the writes of the other threads of this block before
+  // it.
   __syncthreads();
   if (threadIdx.x == 0) {
     uint32_t before;
@@ -236,7 +241,7 @@ __device__ void attention(const AttentionArgs& a, int dim, int value_dim) {
   if (!is_last) {
     return;
   }
-  // The last block joins the parts, some at a time. What values are multiplied with is in the memory that values were in.
+  // The last block merges the parts, up to 64 at a time. Their factors are in the shared memory of the values.
   constexpr int parts_at_a_time = 64, tasks = tile_queries * (D / 4) / attention_threads > 1 ? tile_queries * (D / 4) / attention_threads : 1;
   static_assert(parts_at_a_time * 2 * tile_queries * sizeof(float) <= sizeof(values));
   float* factors = reinterpret_cast<float*>(values); // [parts_at_a_time][old and fresh][tile_queries]
@@ -297,7 +302,8 @@ __device__ void attention(const AttentionArgs& a, int dim, int value_dim) {
 
 } // namespace mlxrs::cuda
 
-// Of large heads there are two: one that leaves room for two blocks on a multiprocessor, and a faster one for few blocks.
+// Large heads have two kernels: one that leaves room for two blocks on a multiprocessor, and a faster one for few
+// blocks.
 #define MLXRS_ATTENTION(NAME, T, D, BLOCKS)                                                                         \
   extern "C" __global__ void __launch_bounds__(mlxrs::cuda::attention_threads, BLOCKS)                              \
       attention_##NAME(const __grid_constant__ mlxrs::cuda::AttentionArgs a, int dim, int value_dim) {              \

@@ -5,14 +5,14 @@
 
 namespace mlxrs::ops {
 
-// Whether the kernels of stored.cuh take these heads, not those of attention.cu.
+// Whether the kernels of stored.cuh are used, and not those of attention.cu.
 inline bool is_stored(int dim, int value_dim, const AttentionOptions& options) {
   return options.packing.bits > 0 || std::max(dim, value_dim) > 256;
 }
-// Heads that the kernels take.
+// Whether the CUDA kernels support these operands.
 inline bool fits_cuda(const mx::array& q, const mx::array& k, int value_dim, const AttentionOptions& options) {
   int dim = q.shape(3);
-  // What cuda::Divisor divides by.
+  // The limit of cuda::Divisor.
   if (k.shape(1) > 255 || q.shape(1) / k.shape(1) > 255) {
     return false;
   }
@@ -24,7 +24,7 @@ inline bool fits_cuda(const mx::array& q, const mx::array& k, int value_dim, con
       value_dim <= (is_packed ? 256 : 512);
 }
 void stored_on_cuda(const Arrays& in, mx::array& y, const AttentionOptions& options, bool sinks, mx::Stream s);
-// What all kernels are told, with the arrays read and written by `launch`.
+// The arguments of all attention kernels. The arrays are registered with `launch`.
 cuda::AttentionArgs attention_args(
     cuda::Launch& launch, const Arrays& in, mx::array& y, const AttentionOptions& options, bool sinks, mx::Stream s);
 void attention_on_cuda(const Arrays& in, mx::array& y, const AttentionOptions& options, bool sinks, mx::Stream s);

@@ -1,4 +1,5 @@
-// What attention.cu and stored.cuh share: how the parts of the keys are weighed and joined, and values as tensor cores take them.
+// Device code that attention.cu and stored.cuh share: weights of scores, merging of parts, and loads of values for
+// tensor cores.
 #pragma once
 
 #include "cuda/device.cuh"
@@ -7,17 +8,18 @@ namespace mlxrs::cuda {
 
 constexpr float nothing = -INFINITY;
 
-// e^(x - most), 0 for no score at all.
+// e^(x - most), or 0 if x is `nothing`.
 __device__ inline float weight_of(float x, float most) {
   return x == nothing ? 0.0f : __expf(x - most);
 }
-// The only place where two parts become one: compilers choose how to round sums of products that are written otherwise.
+// x * of_x + y * of_y. All merges of two parts use this function, because the compiler may round such a sum in
+// different ways in different places.
 __device__ inline float joined(float x, float of_x, float y, float of_y) {
   return __fmaf_rn(x, of_x, __fmul_rn(y, of_y));
 }
 
-// The elements of four 8 x 8 matrices, whose rows begin at the addresses of eight threads each: of matrix i thread 4 g + t gets the elements
-// (2 t, g) and (2 t + 1, g).
+// Loads four 8 x 8 matrices, transposed. Each group of eight threads passes the row addresses of one matrix. Of matrix
+// i, thread 4 g + t gets the elements (2 t, g) and (2 t + 1, g) in b[i].
 template <class T>
 __device__ inline void load_transposed(uint32_t (&b)[4], const T* at) {
   uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(at));

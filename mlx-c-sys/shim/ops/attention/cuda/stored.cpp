@@ -1,3 +1,4 @@
+// Launches the attention kernels for packed keys and values, and for large heads.
 #include "stored.h"
 
 #include <bit>
@@ -15,7 +16,8 @@ void stored_on_cuda(const Arrays& in, mx::array& y, const AttentionOptions& opti
   bool is_packed = packing.bits > 0;
   cuda::StoredHeads of{q.shape(3), y.shape(3), is_packed ? std::countr_zero(static_cast<unsigned>(packing.group)) : 0};
   int largest = std::max(of.dim, of.value_dim), padded = !is_packed ? 512 : largest <= 64 ? 64 : largest <= 128 ? 128 : 256;
-  // Tiles of queries share the GPU, or, where they are few, parts of their keys.
+  // With enough tiles of queries, each block goes through all keys. With few tiles, the keys are divided among blocks
+  // too.
   int tiles = static_cast<int>(cuda::blocks_of(static_cast<int64_t>(args.tokens) * (args.heads / args.kv_heads), cuda::stored_queries));
   int64_t blocks = static_cast<int64_t>(tiles) * args.kv_heads * args.rows;
   int parts = static_cast<int>(cuda::blocks_of(args.slots, cuda::stored_slots));

@@ -1,12 +1,15 @@
-// Attention over keys and values that attention.cu does not take: packed ones (ops/store), and heads of more than 256 elements.
+// Attention, as in attention.cu, for packed keys and values (ops/store) and for heads of more than 256 elements.
 //
-// Layout: a block takes 16 queries that share a head of keys and values: the query heads of a group, of one token or several. Keys are divided
-// into parts of 64 slots. A thread unpacks eight elements of a key or value as it loads them. Queries and a part's values are in shared
-// memory, keys go to tensor cores directly.
-// Grid: x are tiles of queries, or each tile's parts of keys; y are KV heads, z rows. Where parts have blocks, `join_parts` joins them.
-// Sums: each part gives values, the largest score and the sum of its own. Parts are joined from the first to the last, by one block or by
-// `join_parts`, with the same operations. So a query's result depends on its own keys alone, to the bit.
-// Bound: decode by the reading of the cache, and with few rows by latency; prompts by unpacking, which each tile of queries repeats.
+// Blocks: a block computes 16 queries that share a KV head (the query heads of a group, of one or several tokens). Keys
+// are divided into parts of 64 slots. A thread unpacks eight elements of a key or value as it loads them. Queries and a
+// part's values are in shared memory; keys go directly to registers.
+// Grid: blockIdx.x is the tile of queries, or the tile and the part of the keys; blockIdx.y the KV head, blockIdx.z the
+// row. If parts have blocks of their own, the kernel `join_parts` merges them.
+// Order of sums: each part has its own weighted values, largest score and sum. Parts are merged from the first to the
+// last, by one block or by `join_parts`, with the same operations. So a query's result depends only on its keys, to the
+// bit.
+// Bound: in decode, memory bandwidth for the KV cache, and with few rows latency; in prompts, unpacking, which each
+// tile of queries repeats.
 #pragma once
 
 #include "cuda/args.h"
@@ -17,7 +20,7 @@
 
 namespace mlxrs::cuda {
 
-// Vectors of T as they are.
+// Keys or values that are not packed.
 template <class T>
 struct Plain {
   static constexpr Pairs pairs = Pairs::adjacent;
@@ -25,13 +28,13 @@ struct Plain {
   int64_t step;
 
   __device__ Plain(const Heads& of, int row, int head, int, int) : at(static_cast<const T*>(of.at) + row * of.row + head * of.head), step(of.token) {}
-  // Elements d to d + 7 of a slot, in the order of the pairs.
+  // Loads elements d to d + 7 of a slot, in the order of `pairs`.
   __device__ void eight(int slot, int d, uint32_t (&y)[4]) const {
     arrange<pairs>(*reinterpret_cast<const uint4*>(at + slot * step + d), y);
   }
 };
 
-// Vectors of codes, behind which scale and bias of each group are (mlxrs_fast_pack).
+// Packed keys or values: codes, followed by the scale and the bias of each group (mlxrs_fast_pack).
 template <class T, int Bits>
 struct Packed {
   static constexpr Pairs pairs = Affine<T, Bits>::pairs;
@@ -48,14 +51,14 @@ struct Packed {
     for (int i = 0; i < Bits / 4; i++) {
       some.words[i] = vector[d * Bits / 32 + i];
     }
-    // As loaded: Affine keeps the bits.
+    // Affine keeps the raw bits of scale and bias.
     const uint16_t* factors = reinterpret_cast<const uint16_t*>(vector + codes + (d >> group));
     some.scale = factors[0], some.bias = factors[1];
     some.eight(0, y);
   }
 };
 
-// Eight elements from the order of the pairs back to that of memory.
+// Brings eight elements from the order of the pairs back to memory order.
 template <Pairs P>
 __device__ inline uint4 restored(const uint32_t (&y)[4]) {
   if constexpr (P == Pairs::adjacent) {
@@ -67,12 +70,12 @@ __device__ inline uint4 restored(const uint32_t (&y)[4]) {
   }
 }
 
-// A tile of queries: of one row and one head of keys and values.
+// A tile of queries of one row that share a KV head.
 struct Tile {
-  int row, kv_head, group, queries, first; // the first query
+  int row, kv_head, group, queries, first; // number of the first query
   Seen seen;
-  Range range; // slots that a query of it can see
-  int begin, end; // their parts
+  Range range; // the slots that its queries can see
+  int begin, end; // the parts with these slots
 
   __device__ Tile(const AttentionArgs& a, int tile, int kv_head, int row)
       : row(row), kv_head(kv_head), group(a.heads / a.kv_heads), queries(a.tokens * group), first(tile * stored_queries) {
@@ -85,10 +88,10 @@ struct Tile {
   __device__ int head(int query) const {
     return kv_head * group + query % group;
   }
-  // A query's values times this are its result.
+  // The factor that turns a query's merged values into its result.
   __device__ float factor(const AttentionArgs& a, int query, float most, float sum) const {
     if (a.sinks != nullptr) {
-      // The sink is a score without a value.
+      // An attention sink is a score without a value.
       float sink = a.sinks[head(query)], larger = fmaxf(sink, most), old = weight_of(most, larger);
       sum = joined(sum, old, weight_of(sink, larger), 1.0f);
       return sum > 0 ? old / sum : 0.0f;
@@ -99,13 +102,13 @@ struct Tile {
   __device__ T* result(const AttentionArgs& a, int query, int value_dim) const {
     return static_cast<T*>(a.y) + ((static_cast<int64_t>(row) * a.tokens + query / group) * a.heads + head(query)) * value_dim;
   }
-  // The memory of its parts.
+  // The scratch memory of the tile's parts.
   __device__ float* partial(const AttentionArgs& a, int tile, int tiles, int v) const {
     return a.partial + ((static_cast<int64_t>(row) * a.kv_heads + kv_head) * tiles + tile) * a.parts * stored_partial(v);
   }
 };
 
-// Heads of at most D and V elements.
+// For keys of at most D and values of at most V elements.
 template <class T, int D, int V, int Warps, class Kept>
 __device__ void attend(const AttentionArgs& a, const StoredHeads& of) {
   constexpr int threads = Warps * warp_size, own_slots = stored_slots / Warps, own_queries = stored_queries / Warps;
@@ -145,18 +148,18 @@ __device__ void attend(const AttentionArgs& a, const StoredHeads& of) {
   for (int c = begin; c < end; c++) {
     int slot = c * stored_slots;
     auto is_there = [&](int j) { return j >= tile.range.first && j < tile.range.end; };
-    // Also for the queries.
+    // The first barrier also waits for the queries in shared memory.
     __syncthreads();
     for (int i = threadIdx.x; i < stored_slots * (V / 8); i += threads) {
       int j = i / (V / 8), d = i % (V / 8) * 8;
-      // Slots that no query sees may hold NaN, and 0 times NaN is NaN: they count as zeros.
+      // Slots that no query sees may have NaN, and 0 times NaN is NaN, so they are read as zeros.
       uint32_t some[4] = {};
       if (is_there(slot + j) && d < of.value_dim) {
         all_values.eight(slot + j, d, some);
       }
       *reinterpret_cast<uint4*>(values + j * v_step + d) = restored<Kept::pairs>(some);
     }
-    // Scores of the warp's slots.
+    // The scores of the warp's slots.
 #pragma unroll
     for (int n = 0; n < own_slots / 8; n++) {
       int own = warp * own_slots + n * 8, j = slot + own + g;
@@ -200,7 +203,7 @@ __device__ void attend(const AttentionArgs& a, const StoredHeads& of) {
     }
     __syncthreads();
 
-    // Values: each warp has some of the elements.
+    // Weighted values: each warp computes some of the elements.
     float own[value_tiles][4] = {};
 #pragma unroll
     for (int k = 0; k < stored_slots / 16; k++) {
@@ -254,8 +257,8 @@ __device__ void attend(const AttentionArgs& a, const StoredHeads& of) {
   }
 }
 
-// The results of queries whose parts have had blocks of their own. A thread has four elements of a query; blockIdx.x are V / 32 blocks for
-// each tile.
+// Merges the parts of queries whose parts had blocks of their own. A thread merges four elements of a query, and each
+// tile has V / 32 blocks in blockIdx.x.
 template <class T, int V>
 __device__ void join_parts(const AttentionArgs& a, const StoredHeads& of) {
   wait_for_previous();

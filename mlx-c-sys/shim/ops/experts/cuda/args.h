@@ -30,7 +30,7 @@ struct ExpertsArgs {
   int group_bits; // log2(group size / 32)
   int share; // number of consecutive rows of y that read the same row of x
   int gate;  // -1 for a product without a gate
-  Report report; // of indices; unused if `tasks` is not null
+  Report report; // for indices out of range; unused if `tasks` is not null
 };
 
 struct GroupArgs {
@@ -40,7 +40,7 @@ struct GroupArgs {
   int experts, m;
   int rows; // most rows of a task
   int most; // length of `tasks`
-  Report report; // of indices
+  Report report; // for indices out of range
 };
 
 // With at most this many rows, blocks find their tasks themselves and no grouping kernel runs.

@@ -1,3 +1,5 @@
+// Elementwise kernels: gates y = gate(x) up and soft caps y = cap tanh(x / cap), in F32 for T of bf16, f16 or float;
+// copies of strided arrays; copies of several arrays; zeros. All are bound by memory bandwidth.
 #include "cuda/args.h"
 #include "ops/linear/cuda/product.cuh"
 
@@ -15,7 +17,7 @@ __device__ void gated(const GatedArgs& a) {
   }
 }
 
-// Elements in row-major order from anywhere.
+// Copies the elements of a strided array in row-major order.
 template <class T>
 __device__ void copy(const CopyArgs& a) {
   wait_for_previous_alone();
@@ -43,7 +45,7 @@ extern "C" __global__ void copy_16(const __grid_constant__ mlxrs::cuda::CopyArgs
 extern "C" __global__ void copy_32(const __grid_constant__ mlxrs::cuda::CopyArgs a) {
   mlxrs::cuda::copy<uint32_t>(a);
 }
-// A block copies one array.
+// Copies several arrays; each block copies one.
 extern "C" __global__ void segments(const __grid_constant__ mlxrs::cuda::SegmentArgs a) {
   mlxrs::cuda::wait_for_previous_alone();
   auto [from, to, bytes] = a.of[blockIdx.x];
@@ -55,7 +57,7 @@ extern "C" __global__ void segments(const __grid_constant__ mlxrs::cuda::Segment
     static_cast<char*>(to)[i] = static_cast<const char*>(from)[i];
   }
 }
-// Zeros, 16 bytes at a time.
+// Writes zeros, 16 bytes at a time.
 extern "C" __global__ void zeros(const __grid_constant__ mlxrs::cuda::CopyArgs a) {
   mlxrs::cuda::wait_for_previous_alone();
   int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;

@@ -1,10 +1,11 @@
+// Checks indices of any integer type. Each thread handles single elements in a grid-stride loop.
 #include "cuda/args.h"
 #include "cuda/device.cuh"
 #include "cuda/report.cuh"
 
 namespace mlxrs::cuda {
 
-// A value that exceeds I64 exceeds any axis.
+// The index at offset `at`. A value that exceeds I64 exceeds any axis, so it becomes INT64_MAX.
 __device__ inline int64_t index_at(const void* from, int64_t at, int bytes, bool is_signed) {
   switch (bytes) {
     case 1:
@@ -23,7 +24,7 @@ __device__ inline int64_t index_at(const void* from, int64_t at, int bytes, bool
 
 } // namespace mlxrs::cuda
 
-// Copies indices. One outside of its range becomes 0, and is reported.
+// Copies the indices to dense memory. An index out of range becomes 0, and is reported.
 extern "C" __global__ void check_indices(const __grid_constant__ mlxrs::cuda::CheckArgs a) {
   using namespace mlxrs::cuda;
   wait_for_previous_alone();

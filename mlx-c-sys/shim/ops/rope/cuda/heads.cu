@@ -1,3 +1,7 @@
+// Projections that become heads: norm, rotation, and optionally the write to the KV cache, for T of bf16 or f16,
+// computed in F32. `heads` computes y = rope(rms_norm(x, weight)) of each head of x [B, L, H D], and copies values to
+// the KV cache; `store` copies keys and values to the KV cache. A warp handles one head of one token, and a block has
+// four warps. Bound: latency in decode, memory bandwidth in prompts.
 #include "cuda/args.h"
 #include "cuda/device.cuh"
 #include "ops/store/cuda/slots.cuh"
@@ -6,7 +10,8 @@ namespace mlxrs::cuda {
 
 constexpr int heads_warps = 4, largest_dim = 512;
 
-// A number that another kernel has written. A kernel that runs beside the one before it may find an older one in its L1 cache.
+// Loads an element that another kernel has written, bypassing L1: a kernel that runs beside the previous one could find
+// an old value in L1.
 template <class T>
 __device__ inline T fresh(const T* at) {
   static_assert(sizeof(T) == sizeof(unsigned short));
@@ -14,7 +19,8 @@ __device__ inline T fresh(const T* at) {
   return *reinterpret_cast<const T*>(&bits);
 }
 
-// A head of 32 E elements that is rotated as a whole: a lane has E adjacent ones, and the lane 16 away has those that they are rotated with.
+// A head of 32 E elements in which all elements are rotated. A lane has E adjacent elements, and the lane 16 away has
+// the elements that they are paired with.
 template <class T, int E>
 __device__ inline void rotate_head(const HeadsArgs& a, const T* x, T* y, float position) {
   struct alignas(2 * E) Words {
@@ -23,7 +29,7 @@ __device__ inline void rotate_head(const HeadsArgs& a, const T* x, T* y, float p
   int lane = threadIdx.x % warp_size;
   bool is_low = lane < warp_size / 2;
   Words given, weights{};
-  // Not from the L1 cache: as `fresh`.
+  // Bypasses L1, as `fresh` does.
   if constexpr (E == 8) {
     *reinterpret_cast<uint4*>(&given) = __ldcg(reinterpret_cast<const uint4*>(x) + lane);
   } else if constexpr (E == 4) {
@@ -34,7 +40,7 @@ __device__ inline void rotate_head(const HeadsArgs& a, const T* x, T* y, float p
   if (a.weight != nullptr) {
     weights = static_cast<const Words*>(a.weight)[lane];
   }
-  // Each lane of a pair computes half of the pair's angles.
+  // Each lane of a pair of lanes computes half of the pair's angles.
   float sines[E], cosines[E];
 #pragma unroll
   for (int e = 0; e < E / 2; e++) {
@@ -73,7 +79,7 @@ __device__ inline void rotate_head(const HeadsArgs& a, const T* x, T* y, float p
   reinterpret_cast<Words*>(y)[lane] = result;
 }
 
-// A warp takes one head of one token: first the heads of the projection, then those of the values.
+// A warp computes one head of one token: first the heads of the projection, then those of the values.
 template <class T>
 __device__ void heads(const HeadsArgs& a) {
   __shared__ float all[heads_warps][largest_dim];
@@ -135,7 +141,7 @@ __device__ void heads(const HeadsArgs& a) {
   }
 }
 
-// Keys that are heads already, and values.
+// Copies keys that are heads already, and values, to the KV cache.
 template <class T>
 __device__ void store(const HeadsArgs& a, const Heads& keys) {
   wait_for_previous();

@@ -1,8 +1,8 @@
 // Packs new keys and values, and writes them into the slots of a quantised KV cache.
 //
-// Layout: a vector's codes, then scale and bias of each group, as `pack` of ops/store/cpu/packed_row.h writes them, to the bit.
-// Grid: a warp takes one vector: a head of keys or values of a token.
-// Bound: by latency; a step writes a few kilobytes.
+// Format: codes, then the scale and the bias of each group, the same bits as `pack` of ops/store/cpu/packed_row.h.
+// Grid: a warp packs one vector (a key or value of one head and token); a block has four warps.
+// Bound: latency; a step writes a few kilobytes.
 #include "cuda/device.cuh"
 #include "ops/store/cuda/pack.h"
 #include "ops/store/cuda/slots.cuh"
@@ -11,7 +11,8 @@ namespace mlxrs::cuda {
 
 constexpr int pack_warps = 4;
 
-// Zero is a code exactly, and so is the end of a group's range that is further from zero: the arithmetic of MLX's quantize.
+// Packs one vector with the arithmetic of MLX's quantize: zero has an exact code, and so does that end of the group's
+// range that is farther from zero. `codes` is shared memory for `dim` codes.
 template <class T>
 __device__ void pack(const T* x, int dim, const PackArgs& how, uint32_t* y, uint8_t* codes) {
   int lane = threadIdx.x % warp_size;

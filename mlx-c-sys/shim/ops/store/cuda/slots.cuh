@@ -1,13 +1,13 @@
-// Where a step's tokens go in the buffers of a KV cache.
+// The slots of a step's tokens in the buffers of a KV cache.
 #pragma once
 
 #include "cuda/args.h"
 
 namespace mlxrs::cuda {
 
-// The slot of a token in a buffer, or -1: as `Slots` of ops/store/node.cpp.
+// The slot of a token in a buffer, or -1 if it has none, as `Slots::of` in ops/store/node.cpp.
 __device__ inline int slot_of(const HeadsArgs& a, int row, int token) {
-  // Not from the L1 cache: the kernel may run beside the one before it.
+  // Bypasses L1, because the kernel may run beside the previous one.
   int position = __ldcg(a.offsets + row * a.offset_step) + token;
   if (a.ring) {
     return token + a.slots < a.tokens ? -1 : (position % a.slots + a.slots) % a.slots;
@@ -15,16 +15,17 @@ __device__ inline int slot_of(const HeadsArgs& a, int row, int token) {
   return position >= 0 && position < a.slots ? position : -1;
 }
 
-// A new key or value of a token.
+// A new key or value of one head and token.
 template <class T>
 struct NewVector {
-  const T* x; // null: it has no slot
+  const T* x; // null if the vector has no slot
   bool is_key;
   int dim;
-  int64_t place; // in the buffer, in vectors
+  int64_t place; // its place in the buffer, counted in vectors
 };
 
-// The key or value that a task stores, of keys that are heads already and of values.
+// The key or value of task number `task`. Tasks are the heads of keys (which are heads already), then those of values,
+// for each token and row.
 template <class T>
 __device__ inline NewVector<T> vector_of(const HeadsArgs& a, const Heads& keys, uint32_t task) {
   uint32_t per_token = a.heads + a.value_heads, tokens = a.tokens;

@@ -1,3 +1,4 @@
+// Launches the kernels that write keys and values into the KV cache.
 #include "store.h"
 
 #include "ops/rope/cuda/heads.h"
