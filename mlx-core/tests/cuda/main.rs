@@ -151,12 +151,19 @@ impl Weights {
         let wide = match &parts {
             (weight, None) => weight.astype(DType::F32)?,
             (packed, Some((scales, biases, scheme))) => {
-                // MLX's CPU, which takes 2 bits in groups of 128, rounds the product and the sum.
-                let exact = match (scheme.bits, scheme.group_size) {
-                    (2, 128) => DType::F32,
-                    _ => dtype,
+                let wide = |scales: &Array, biases: Option<&Array>, dtype| {
+                    dequantize(packed, scales, biases, *scheme, Some(dtype))
                 };
-                let wide = dequantize(packed, scales, biases.as_ref(), *scheme, Some(exact))?;
+                let wide = match (scheme.bits, scheme.group_size, biases) {
+                    // MLX's CPU, which takes 2 bits in groups of 128, computes in the type of the scales and rounds
+                    // twice.
+                    (2, 128, Some(biases)) => wide(
+                        &scales.astype(DType::F32)?,
+                        Some(&biases.astype(DType::F32)?),
+                        DType::F32,
+                    )?,
+                    _ => wide(scales, biases.as_ref(), dtype)?,
+                };
                 wide.astype(dtype)?.astype(DType::F32)?
             }
         };
