@@ -104,7 +104,7 @@ typedef struct mlxrs_attention_options {
   int bits;       /* 0: keys and values have the queries' dtype; else they are packed by mlxrs_fast_pack */
   int group_size;
 } mlxrs_attention_options;
-/* softmax(cap(scale q k^T) + mask) v, for queries [B, H, L, D], keys [B, K, S, D] and values [B, K, S, Dv]. `told` is
+/* softmax(cap(scale q k^T) + mask) v, for queries [B, H, L, D], keys [B, K, S, D] and values [B, K, S, Dv]. `mask_or_offsets` is
  * the mask for MLXRS_MASK_ARRAY; for MLXRS_MASK_POSITIONS it is the position of each row's first query, I32 [B] or [1];
  * else null. `sinks`, [H] or null, are scores without a value that add to the sum of the softmax. Our kernels do not
  * read keys that positions exclude. */
@@ -113,7 +113,7 @@ int mlxrs_fast_attention(
     mlx_array queries,
     mlx_array keys,
     mlx_array values,
-    mlx_array told,
+    mlx_array mask_or_offsets,
     mlx_array sinks,
     mlxrs_attention_options options,
     mlx_stream s);

@@ -27,7 +27,7 @@ struct Room {
     }
     return at != nullptr;
   }
-  void give_back(size_t bytes) {
+  void release(size_t bytes) {
     if (is_mapped) {
       munmap(at, bytes);
     } else {
@@ -69,7 +69,7 @@ void open() {
   }
   for (auto& piece : reserve) {
     if (piece.at != nullptr) {
-      piece.give_back(piece_bytes);
+      piece.release(piece_bytes);
       is_open = true;
       tried = ++openings;
       return;
@@ -101,7 +101,7 @@ bool has_headroom() {
   if (!room.take(headroom_bytes)) {
     return false;
   }
-  room.give_back(headroom_bytes);
+  room.release(headroom_bytes);
   return true;
 }
 

@@ -114,7 +114,7 @@ bool is_own(mx::Stream stream) {
 }
 
 // Makes a worker for a stream of this thread.
-Worker* hire(mx::Stream stream) {
+Worker* start_worker(mx::Stream stream) {
   std::shared_ptr<Worker> worker;
   try {
     worker = std::make_shared<Worker>();
@@ -138,7 +138,7 @@ void push(mx::Stream stream, bool is_work, Make make) {
     worker = other.get();
   }
   if (worker == nullptr && !has_ended && is_own(stream)) {
-    worker = hire(stream);
+    worker = start_worker(stream);
   }
   if (worker != nullptr) {
     return worker->push({make(worker), is_work});

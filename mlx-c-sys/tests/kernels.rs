@@ -311,7 +311,7 @@ fn device_code(name: &str) {
 
 #[test]
 fn queries_see_the_keys_that_a_cache_written_in_order_has_for_them() {
-    device_code("seen.cpp");
+    device_code("key_mask.cpp");
 }
 
 #[test]

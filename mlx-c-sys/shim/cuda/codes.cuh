@@ -1,4 +1,4 @@
-// Decoders of weight matrices: `Affine`, `Floats` and `Dense`. Each loads one unit, which is 32 adjacent elements of a
+// Decoders of weight matrices: `Affine`, `Floats` and `DenseCodes`. Each loads one unit, which is 32 adjacent elements of a
 // row (`bits` words of 32 bits), and unpacks eight elements at a time to T (bf16 or f16), as four words of two elements
 // each, in the order of `Pairs`. `load` reads unit `unit` of the whole matrix. A quantisation group has 2^group_bits
 // units.
@@ -189,7 +189,7 @@ struct Floats {
 
 // Elements of T that are not quantised.
 template <class T>
-struct Dense {
+struct DenseCodes {
   static constexpr Pairs pairs = Pairs::adjacent;
   static constexpr bool is_packed = false;
   static constexpr int bits = 16;

@@ -11,7 +11,7 @@ namespace mlxrs::cuda {
 
 // A hash table from addresses to numbers. clear() only starts a new round, so that it neither writes nor frees memory:
 // a decode step looks up some thousand addresses.
-class Numbers {
+class AddressTable {
  public:
   void clear() {
     round_++;
@@ -133,7 +133,7 @@ class Walk {
     return a.status() != mx::array::Status::unscheduled;
   }
 
-  Numbers nodes_, leaves_;
+  AddressTable nodes_, leaves_;
 };
 
 } // namespace mlxrs::cuda

@@ -35,7 +35,7 @@ struct Call {
 
 // Computes y for dense weights from row `row` on, a block of rows at a time, transposed in registers. For at most
 // Bf16Pairs::few rows of x. Returns the first row that remains.
-long by_turning(const Call& call, const Product& p, const Weights& w, long row, long row_end) {
+long by_transposing(const Call& call, const Product& p, const Weights& w, long row, long row_end) {
   constexpr long lanes = Bf16Pairs::lanes_of_few;
   while (row_end - row >= lanes) {
     const long far = far_apart(row_end - row, lanes), rows = far * lanes;
@@ -138,7 +138,7 @@ void by_bf16_pairs(const Product& p, const Job& job, const Bf16Pairs& kernels, c
   share_rows(p, job, unit, parts, most, [&](long row, long row_end) {
     each_matrix(p, job, {0, p.m}, row, row_end, [&](const Product& p, const Weights& w, long row, long row_end) {
       if (where_they_are) {
-        row = is_turned ? by_turning(call, p, w, row, row_end) : in_place(call, p, w, row, row_end);
+        row = is_turned ? by_transposing(call, p, w, row, row_end) : in_place(call, p, w, row, row_end);
       }
       by_written_panels(call, p, w, row, row_end);
     });

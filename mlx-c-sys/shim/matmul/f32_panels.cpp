@@ -84,7 +84,7 @@ void write_panel(
 
 // Computes y for rows of weights from `first` on, `side_by_side` at a time. Returns the first row that remains. The
 // rows of one call are far apart, because several long ranges of memory are read faster than one.
-long by_stretches(
+long by_distant_rows(
     const Product& p, const Weights& w, sgemm::Product q, decltype(InPlace::direct) kernel, long side_by_side, const float* packed_x, long first,
     long row_end) {
   // The sums stay in a cache until they are rounded.
@@ -142,7 +142,7 @@ void by_f32_panels(const Product& p, const Job& job, const sgemm::Kernels& kerne
   long groups = round_up(panel_rows * w.groups(), 16);
   auto task = [&](const Product& p, const Weights& w, long first, long row_end) {
     if (direct && is_direct_w) {
-      first = by_stretches(p, w, all, in_place.direct, kernels.direct_cols(all), packed_x, first, row_end);
+      first = by_distant_rows(p, w, all, in_place.direct, kernels.direct_cols(all), packed_x, first, row_end);
     }
     // Rows of f32 with a constant stride are written in place. Other rows go through each task's own `y`.
     long y_row = p.type == Float::f32 ? distance(p.y, p.m) / static_cast<long>(sizeof(float)) : 0;
@@ -168,7 +168,7 @@ void by_f32_panels(const Product& p, const Job& job, const sgemm::Kernels& kerne
       // Prefetches the next rows of dense weights, a part of them for each band.
       const long next = is_direct_w ? std::min(panel_rows, row_end - row - rows) * w.row_bytes() / bands : 0;
       auto meanwhile = [&](long i) {
-        return sgemm::Stretch{reinterpret_cast<const char*>(row_of(w, row + rows)) + i / band * next, next};
+        return sgemm::MemoryRange{reinterpret_cast<const char*>(row_of(w, row + rows)) + i / band * next, next};
       };
       for (long i = 0; i < p.m; i += rows_of_y) {
         q.m = std::min(rows_of_y, p.m - i);

@@ -39,7 +39,7 @@ void by_f32(const Product& p, const Job& job) {
 }
 
 // A line of the table.
-struct Line {
+struct Rule {
   // The smallest instruction set that the kernel needs. Larger instruction sets include smaller ones.
   Isa isa;
   unsigned codings, x;
@@ -57,7 +57,7 @@ struct Line {
 
 // The first line that fits decides. If none fits, weights are converted to f32 and multiplied by sgemm's kernels.
 // avx512 without VNNI uses the lines of avx2.
-constexpr Line table[] = {
+constexpr Rule table[] = {
     // ISA            coding                  x     rows group  k  kernel
     {Isa::avx512vnni, affine | mxfp4 | nvfp4, x_16,   4,   1,  32, by_int<int8_few_rows_avx512vnni>},
     {Isa::avx512vnni, mxfp8,                  x_16,   4,   1,   1, by_int<fp8_few_rows_avx512vnni>},
@@ -79,7 +79,7 @@ void multiply_by(const Product& p, const Job& job) {
     return;
   }
   const Isa machine = isa();
-  for (const Line& line : table) {
+  for (const Rule& line : table) {
     if (line.fits(machine, p, job.w())) {
       return line.multiply(p, job);
     }

@@ -276,7 +276,7 @@ struct Packed {
   }
 
   static void multiply(
-      const Product& p, const Part& part, const float* rows, const float* columns, float* open, const Stretch& meanwhile) {
+      const Product& p, const Part& part, const float* rows, const float* columns, float* open, const MemoryRange& meanwhile) {
     static_assert(V::wide == 2 || V::wide == 3, "one case for each number of vectors");
     const long k = steps(p) * width, row_panel = panel_size(p, side);
     const long tiles = ceil_div(part.row_end - part.row, side) * ceil_div(part.col_end - part.col, cols);

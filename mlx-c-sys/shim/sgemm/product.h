@@ -41,7 +41,7 @@ struct Part {
 };
 
 // A range of memory that is read soon.
-struct Stretch {
+struct MemoryRange {
   const void* from;
   long bytes;
 };
@@ -75,7 +75,7 @@ struct Kernels {
   void (*pack_cols_f16)(const Product&, long col, long col_end, float* cols);
   // `open` has open_size(..., rows of the part) floats for partial sums. `meanwhile` is prefetched.
   long (*open_size)(const Product&, long rows);
-  void (*packed)(const Product&, const Part&, const float* rows, const float* cols, float* open, const Stretch& meanwhile);
+  void (*packed)(const Product&, const Part&, const float* rows, const float* cols, float* open, const MemoryRange& meanwhile);
 };
 
 constexpr long max_direct_rows = 48;

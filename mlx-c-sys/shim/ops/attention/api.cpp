@@ -21,22 +21,22 @@ extern "C" int mlxrs_fast_attention(
     mlx_array queries,
     mlx_array keys,
     mlx_array values,
-    mlx_array told,
+    mlx_array mask_or_offsets,
     mlx_array sinks,
     mlxrs_attention_options options,
     mlx_stream s) {
   return guarded([&] {
     auto stream = mlx_stream_get_(s);
     auto mask = options.mask;
-    bool is_told = mask == MLXRS_MASK_ARRAY || mask == MLXRS_MASK_POSITIONS;
-    if (mask < MLXRS_MASK_NONE || mask > MLXRS_MASK_POSITIONS || is_told != (told.ctx != nullptr)) {
+    bool needs_array = mask == MLXRS_MASK_ARRAY || mask == MLXRS_MASK_POSITIONS;
+    if (mask < MLXRS_MASK_NONE || mask > MLXRS_MASK_POSITIONS || needs_array != (mask_or_offsets.ctx != nullptr)) {
       throw std::invalid_argument("attention: this kind of mask needs another argument");
     }
     ops::AttentionOptions how{
         options.scale, options.soft_cap, static_cast<ops::Mask>(mask), layout_of(options.slots), options.window,
         ops::row_packing(options.bits, options.group_size)};
     ops::AttentionInputs of{
-        mlx_array_get_(queries), mlx_array_get_(keys), mlx_array_get_(values), ops::optional(told), ops::optional(sinks)};
+        mlx_array_get_(queries), mlx_array_get_(keys), mlx_array_get_(values), ops::optional(mask_or_offsets), ops::optional(sinks)};
     auto y = ops::run(
         MLXRS_OP_ATTENTION, stream, [&] { return ops::attention(of, how, stream); },
         [&] { return ops::attention_plainly(of, how, stream); });

@@ -8,7 +8,7 @@ namespace mlxrs::ops {
 
 // Which keys a query sees. With `positions`, each key and query has a position, and a query sees the keys at its own
 // position and before it. A window limits these to the last `window` positions, including the query's own. The position
-// of each row's first query is an input (`told`).
+// of each row's first query is an input (`mask_or_offsets`).
 enum class Mask {
   none = MLXRS_MASK_NONE,
   causal = MLXRS_MASK_CAUSAL,
@@ -36,7 +36,7 @@ struct AttentionOptions {
 struct AttentionInputs {
   const mx::array &q, &k, &v;
   // The mask of Mask::array, or the offsets of Mask::positions.
-  std::optional<mx::array> told;
+  std::optional<mx::array> mask_or_offsets;
   // [H]: for each head, the score of an attention sink, which adds to the softmax's sum and has no value.
   std::optional<mx::array> sinks;
 };

@@ -171,7 +171,7 @@ class AttentionNode : public Node {
     auto& y = out[0];
     int64_t d = y.shape(3);
     const auto* kernel = &attention_kernels(type_of(q.dtype()), q.shape(3), d, options_.packing.bits > 0);
-    Plan p{options_, Dense(q), Dense(k), Dense(v), q.shape(0), q.shape(1), k.shape(1), q.shape(2), k.shape(2),
+    Plan p{options_, HeadRows(q), HeadRows(k), HeadRows(v), q.shape(0), q.shape(1), k.shape(1), q.shape(2), k.shape(2),
            q.shape(3), d, q.itemsize(), kernel};
     if (options_.mask == Mask::array) {
       std::copy_n(in[3].strides().begin(), 4, p.mask_strides.begin());
@@ -190,9 +190,9 @@ class AttentionNode : public Node {
   }
 
   mx::array plain(const Arrays& in) override {
-    bool told = options_.mask == Mask::array || options_.mask == Mask::positions;
+    bool has_array = options_.mask == Mask::array || options_.mask == Mask::positions;
     AttentionInputs of{
-        in[0], in[1], in[2], told ? std::make_optional(in[3]) : std::nullopt,
+        in[0], in[1], in[2], has_array ? std::make_optional(in[3]) : std::nullopt,
         sinks_ ? std::make_optional(in.back()) : std::nullopt};
     return attention_plainly(of, options_, stream());
   }
@@ -237,7 +237,7 @@ class AttentionNode : public Node {
 
 std::optional<mx::array> attention(const AttentionInputs& of, const AttentionOptions& options, mx::Stream s) {
   const mx::array &q = of.q, &k = of.k, &v = of.v;
-  const auto &told = of.told, &sinks = of.sinks;
+  const auto &mask_or_offsets = of.mask_or_offsets, &sinks = of.sinks;
   const auto& packing = options.packing;
   auto kept_as = packing.bits > 0 ? mx::uint32 : q.dtype();
   auto is_usual = [&](const mx::array& a, mx::Dtype dtype) {
@@ -248,10 +248,10 @@ std::optional<mx::array> attention(const AttentionInputs& of, const AttentionOpt
   auto mask = options.mask;
   usual = usual && (mask != Mask::causal || k.shape(2) >= q.shape(2));
   if (usual && mask == Mask::array) {
-    usual = told->ndim() <= 4 && (told->dtype() == mx::bool_ || is_float(told->dtype()));
+    usual = mask_or_offsets->ndim() <= 4 && (mask_or_offsets->dtype() == mx::bool_ || is_float(mask_or_offsets->dtype()));
   } else if (usual && mask == Mask::positions) {
-    usual = told->dtype() == mx::int32 && told->ndim() <= 1 &&
-        (told->size() == 1 || told->size() == static_cast<size_t>(q.shape(0))) && k.shape(2) >= q.shape(2);
+    usual = mask_or_offsets->dtype() == mx::int32 && mask_or_offsets->ndim() <= 1 &&
+        (mask_or_offsets->size() == 1 || mask_or_offsets->size() == static_cast<size_t>(q.shape(0))) && k.shape(2) >= q.shape(2);
   }
   usual = usual && (!sinks || (sinks->ndim() == 1 && sinks->shape(0) == q.shape(1)));
 #ifdef MLXRS_CUDA
@@ -266,10 +266,10 @@ std::optional<mx::array> attention(const AttentionInputs& of, const AttentionOpt
   inputs.reserve(5);
   inputs.insert(inputs.end(), {q, k, v});
   if (mask == Mask::array) {
-    auto dense = told->dtype() == mx::bool_ ? *told : mx::astype(*told, mx::float32, s);
+    auto dense = mask_or_offsets->dtype() == mx::bool_ ? *mask_or_offsets : mx::astype(*mask_or_offsets, mx::float32, s);
     inputs.push_back(mx::broadcast_to(dense, {q.shape(0), q.shape(1), q.shape(2), k.shape(2)}, s));
   } else if (mask == Mask::positions) {
-    inputs.push_back(*told);
+    inputs.push_back(*mask_or_offsets);
   }
   if (sinks) {
     inputs.push_back(mx::astype(*sinks, mx::float32, s));

@@ -71,11 +71,11 @@ mx::array attention_plainly(const AttentionInputs& of, const AttentionOptions& o
     read.packing = {};
     auto unpack = [&](const mx::array& a) { return mx::astype(unpack_plainly(a, options.packing, q.dtype(), s), q.dtype(), s); };
     auto keys = unpack(k), values = unpack(v);
-    return attention_plainly({q, keys, values, of.told, sinks}, read, s);
+    return attention_plainly({q, keys, values, of.mask_or_offsets, sinks}, read, s);
   }
-  auto mask = of.told;
+  auto mask = of.mask_or_offsets;
   if (options.mask == Mask::positions) {
-    mask = dense_mask(q.shape(2), k.shape(2), options.layout, options.window, *of.told, s);
+    mask = dense_mask(q.shape(2), k.shape(2), options.layout, options.window, *of.mask_or_offsets, s);
   }
   if (options.cap == 0) {
     auto mode = mask ? "array" : options.mask == Mask::causal ? "causal" : "";

@@ -12,13 +12,13 @@ namespace mlxrs::ops {
 namespace {
 
 // An array [B, H, L, D] whose last axis is dense: the array's own memory, or a copy.
-class Dense {
+class HeadRows {
  public:
   const char* at;
   std::array<int64_t, 4> strides;
   int64_t size; // bytes of an element
 
-  explicit Dense(const mx::array& a) : at(a.data<char>()), size(static_cast<int64_t>(a.itemsize())) {
+  explicit HeadRows(const mx::array& a) : at(a.data<char>()), size(static_cast<int64_t>(a.itemsize())) {
     std::copy_n(a.strides().begin(), 4, strides.begin());
     if (strides[3] == 1 || a.shape(3) <= 1 || a.size() == 0) {
       return;
@@ -50,7 +50,7 @@ class Dense {
 // One attention. It is read on the stream's thread.
 struct Plan {
   AttentionOptions options;
-  Dense q, k, v;
+  HeadRows q, k, v;
   int rows, heads, kv_heads, tokens, slots;
   long dim, value_dim;
   size_t size;
@@ -114,7 +114,7 @@ struct Task {
 
   Task(const Plan& p, int row, long head, long heads, int token, int tokens) : first(tokens * heads), last(first.size()) {
     long kv_head = head / p.group();
-    auto at = [&](const Dense& d, long head, long token) {
+    auto at = [&](const HeadRows& d, long head, long token) {
       return d.at + (row * d.strides[0] + head * d.strides[1] + token * d.strides[2]) * d.size;
     };
     a = {p.dim, p.value_dim, p.options.scale, p.options.cap, at(p.q, head, token), tokens * heads, heads,

@@ -24,7 +24,7 @@ class CausalConv : public NodeWith<bool> {
     size_t size = y.itemsize();
     mx::cpu::get_command_encoder(stream()).dispatch(
         [=, conv = kernels().recurrent[static_cast<int>(type_of(y.dtype()))].conv, rows = y.shape(0), xs = Vectors(in[0]),
-         taps = Dense(in[1]), bias = Dense(in[in.size() - 1]), has_bias = in.size() > 2, silu = settings_, to = y.data<char>()] {
+         taps = RowMajor(in[1]), bias = RowMajor(in[in.size() - 1]), has_bias = in.size() > 2, silu = settings_, to = y.data<char>()] {
           std::vector<char> copies[2];
           const char *weights = taps.get(copies[0]), *biases = has_bias ? bias.get(copies[1]) : nullptr;
           auto body = [&](uint32_t i) {

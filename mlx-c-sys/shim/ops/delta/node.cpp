@@ -35,9 +35,9 @@ class LinearAttention : public NodeWith<DeltaSettings> {
     pieces = (value_dim + piece - 1) / piece;
     mx::cpu::get_command_encoder(stream()).dispatch(
         [=, settings = settings_, kernel = kernels().recurrent[static_cast<int>(type)],
-         to_float = kernels().choose[static_cast<int>(type)].at, size = static_cast<long>(x.itemsize()), x = Dense(x),
-         a = Dense(in[1]), b = Dense(in[2]), rate = Dense(in[3]), bias = Dense(in[4]), state = Dense(state),
-         widths = Dense(in[6]), y_at = out[0].data<char>(), after_at = out[1].data<float>()] {
+         to_float = kernels().choose[static_cast<int>(type)].at, size = static_cast<long>(x.itemsize()), x = RowMajor(x),
+         a = RowMajor(in[1]), b = RowMajor(in[2]), rate = RowMajor(in[3]), bias = RowMajor(in[4]), state = RowMajor(state),
+         widths = RowMajor(in[6]), y_at = out[0].data<char>(), after_at = out[1].data<float>()] {
           std::vector<char> copies[7];
           const char* from = x.get(copies[0]);
           const char *a_at = a.get(copies[1]), *b_at = b.get(copies[2]);

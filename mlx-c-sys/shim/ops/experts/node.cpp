@@ -32,8 +32,8 @@ class ExpertsLinear : public NodeWith<Coded> {
                           nullptr, nullptr};
     long scale_bytes = packed ? n * first.groups() * static_cast<long>(scales.itemsize()) : 0;
     mx::cpu::get_command_encoder(stream()).dispatch(
-        [=, type = float_of(x.dtype()), size = static_cast<long>(x.itemsize()), x = Vectors(x), weight = Dense(weight),
-         scales = Dense(scales), biases = Dense(biases), at = indices.data<char>(), of = Rows(indices),
+        [=, type = float_of(x.dtype()), size = static_cast<long>(x.itemsize()), x = Vectors(x), weight = RowMajor(weight),
+         scales = RowMajor(scales), biases = RowMajor(biases), at = indices.data<char>(), of = Rows(indices),
          wide = indices.shape(-1), y_at = y.data<char>()] {
           std::vector<char> x_copy, w_copy, s_copy, b_copy;
           // For rows of x that cannot be read in place. The buffer has one copy of x's row for each index, because

@@ -29,7 +29,7 @@ class Linear : public Product {
       return Product::encode(in, out);
     }
     int n = w.shape(0), k = w.shape(1), m = static_cast<int>(y.size() / n);
-    mx::cpu::get_command_encoder(stream()).dispatch([=, x = Dense(x), w = Dense(w), y_at = y.data<float>()] {
+    mx::cpu::get_command_encoder(stream()).dispatch([=, x = RowMajor(x), w = RowMajor(w), y_at = y.data<float>()] {
       std::vector<char> x_copy, w_copy;
       auto *x_at = reinterpret_cast<const float*>(x.get(x_copy)), *w_at = reinterpret_cast<const float*>(w.get(w_copy));
       constexpr int row_major = 101, no_trans = 111, trans = 112;

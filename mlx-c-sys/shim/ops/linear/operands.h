@@ -23,11 +23,11 @@ struct Coded {
 
 // The elements of an evaluated array in row-major order: its own memory, or a copy. The object is small, because the
 // stream's thread reads it from another core's cache.
-class Dense {
+class RowMajor {
  public:
   // An array without elements.
-  Dense() = default;
-  explicit Dense(const mx::array& a) : data_(a.data<char>()) {
+  RowMajor() = default;
+  explicit RowMajor(const mx::array& a) : data_(a.data<char>()) {
     if (!a.flags().row_contiguous && a.size() > 0) {
       view_ = std::make_shared<const View>(a);
     }

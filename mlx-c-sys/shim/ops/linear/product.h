@@ -21,7 +21,7 @@ class Matrix {
 
   // `parts` are the dense elements, or codes, scales and optionally biases of a packed matrix.
   Matrix(const matmul::Weights& w, MatrixParts parts) : w_(w) {
-    std::transform(parts.begin(), parts.end(), parts_.begin(), [](const mx::array& part) { return Dense(part); });
+    std::transform(parts.begin(), parts.end(), parts_.begin(), [](const mx::array& part) { return RowMajor(part); });
   }
 
   // Parts that are not row-contiguous are copied to `copies`, which must live as long as the matrix is read.
@@ -35,7 +35,7 @@ class Matrix {
 
  private:
   matmul::Weights w_;
-  std::array<Dense, 3> parts_;
+  std::array<RowMajor, 3> parts_;
 };
 
 // x and y of a product as the kernels read them.
@@ -58,7 +58,7 @@ class Operands {
  private:
   matmul::Float type_;
   long m_, x_bytes_, y_bytes_;
-  Dense x_;
+  RowMajor x_;
   char* y_;
   std::vector<char> copy_;
   std::vector<const void*> x_rows_;

@@ -37,8 +37,8 @@ class Lookup : public NodeWith<LookupSettings> {
     matmul::Weights w{coding, bits, packed ? packing.group : 0, weight.shape(0), y.shape(-1), nullptr,
                       float_of(scales.dtype()), nullptr, nullptr};
     mx::cpu::get_command_encoder(stream()).dispatch(
-        [=, type = float_of(settings_.dtype), weight = Dense(weight), scales = Dense(scales),
-         biases = Dense(affine ? in[3] : weight), at = indices.data<char>(), of = Rows(indices),
+        [=, type = float_of(settings_.dtype), weight = RowMajor(weight), scales = RowMajor(scales),
+         biases = RowMajor(affine ? in[3] : weight), at = indices.data<char>(), of = Rows(indices),
          is_signed = indices.dtype() == mx::int32, m = static_cast<long>(indices.size()),
          wide = static_cast<long>(indices.ndim() > 0 ? indices.shape(-1) : 1), y_at = y.data<char>()]() mutable {
           std::vector<char> w_copy, s_copy, b_copy;

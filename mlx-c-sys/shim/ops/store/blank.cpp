@@ -17,7 +17,7 @@ constexpr size_t least_bytes = 1 << 20;
 #ifdef __linux__
 // Returns the whole pages of a block to the system, which provides zeroed pages at the next access. Returns the range
 // of these pages, or an empty range if the system refused, as it does for locked or shared pages.
-std::pair<char*, char*> give_back(char* begin, char* end) {
+std::pair<char*, char*> release_pages(char* begin, char* end) {
   static const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   auto address = reinterpret_cast<uintptr_t>(begin);
   char *first = begin + (page - address % page) % page, *last = end - reinterpret_cast<uintptr_t>(end) % page;
@@ -30,7 +30,7 @@ std::pair<char*, char*> give_back(char* begin, char* end) {
   return gone ? std::pair(first, last) : std::pair(begin, begin);
 }
 #else
-std::pair<char*, char*> give_back(char* begin, char*) {
+std::pair<char*, char*> release_pages(char* begin, char*) {
   return {begin, begin};
 }
 #endif
@@ -69,7 +69,7 @@ class Blank : public Node {
 
 void fill_with_zeros(char* begin, size_t size) {
   char* end = begin + size;
-  auto [first, last] = size >= least_bytes ? give_back(begin, end) : std::pair(begin, begin);
+  auto [first, last] = size >= least_bytes ? release_pages(begin, end) : std::pair(begin, begin);
   std::memset(begin, 0, static_cast<size_t>(first - begin));
   std::memset(last, 0, static_cast<size_t>(end - last));
 }

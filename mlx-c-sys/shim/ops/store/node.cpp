@@ -33,7 +33,7 @@ struct Slots {
 
   // Calls body(first, end) for each range of a row's slots that this step does not write.
   template <typename Body>
-  void each_other(long row, const Body& body) const {
+  void each_unwritten(long row, const Body& body) const {
     long begin = at[row * step], end = begin + tokens;
     if (ring && tokens >= slots) {
       return;
@@ -212,7 +212,7 @@ class Store : public Node {
     } else {
       dispatch(static_cast<uint32_t>(y.shape(0) * y.shape(1)), y.size(), [=](uint32_t i) {
         long row = i / buffer.heads, head = i % buffer.heads;
-        slots.each_other(row, [&](long begin, long end) {
+        slots.each_unwritten(row, [&](long begin, long end) {
           std::memset(buffer.place(slots, row, head, begin), 0, (end - begin) * buffer.vector);
         });
       });

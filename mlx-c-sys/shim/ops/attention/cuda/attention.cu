@@ -12,7 +12,7 @@
 // Bound: with one new token there are few blocks of few warps, so the latency of dependent instructions.
 #include "cuda/args.h"
 #include "cuda/device.cuh"
-#include "cuda/seen.h"
+#include "cuda/key_mask.h"
 #include "ops/attention/cuda/parts.cuh"
 
 namespace mlxrs::cuda {
@@ -41,7 +41,7 @@ __device__ void attention(const AttentionArgs& a, int dim, int value_dim) {
   int tile = a.by_kv_heads.quotient(blockIdx.x), kv_head = blockIdx.x - tile * a.kv_heads, part = blockIdx.y, row = blockIdx.z;
   int group = a.by_group.by, queries = a.tokens * group, first = tile * tile_queries, own_value = warp * 8 * value_tiles;
   int offset = a.offsets != nullptr ? a.offsets[row * a.offset_step] : a.slots - a.tokens;
-  Seen seen{a.mask, a.layout, a.window, offset, a.tokens, a.slots};
+  KeyMask seen{a.mask, a.layout, a.window, offset, a.tokens, a.slots};
 
   // Queries as operands of the tensor cores: thread t has elements 8 t to 8 t + 7 of each 32.
   uint32_t q[blocks][2][4];
@@ -50,7 +50,7 @@ __device__ void attention(const AttentionArgs& a, int dim, int value_dim) {
   for (int h = 0; h < 2; h++) {
     int query = first + g + 8 * h, token = a.by_group.quotient(query), head = kv_head * group + query - token * group;
     const T* from = static_cast<const T*>(a.q.at) + row * a.q.row + head * a.q.head + token * a.q.token;
-    position[h] = query < queries ? offset + token : Seen::nowhere;
+    position[h] = query < queries ? offset + token : KeyMask::nowhere;
 #pragma unroll
     for (int b = 0; b < blocks; b++) {
       uint4 v = {};

@@ -14,7 +14,7 @@
 
 #include "cuda/args.h"
 #include "cuda/codes.cuh"
-#include "cuda/seen.h"
+#include "cuda/key_mask.h"
 #include "ops/attention/cuda/parts.cuh"
 #include "ops/attention/cuda/stored.h"
 
@@ -73,7 +73,7 @@ __device__ inline uint4 restored(const uint32_t (&y)[4]) {
 // A tile of queries of one row that share a KV head.
 struct Tile {
   int row, kv_head, group, queries, first; // number of the first query
-  Seen seen;
+  KeyMask seen;
   Range range; // the slots that its queries can see
   int begin, end; // the parts with these slots
 

@@ -4,4 +4,4 @@
 MLXRS_EXPERTS(affine4, f16, Affine<f16, 4>)
 MLXRS_EXPERTS(affine8, f16, Affine<f16, 8>)
 MLXRS_EXPERTS(mxfp4, f16, Floats<f16, 4, 32>)
-MLXRS_EXPERTS(dense, f16, Dense<f16>)
+MLXRS_EXPERTS(dense, f16, DenseCodes<f16>)

@@ -3,4 +3,4 @@
 
 MLXRS_PRODUCTS(affine4_bf16, mlxrs::cuda::bf16, Affine<bf16, 4>)
 MLXRS_PRODUCTS(affine8_bf16, mlxrs::cuda::bf16, Affine<bf16, 8>)
-MLXRS_PRODUCTS(dense_bf16, mlxrs::cuda::bf16, Dense<bf16>)
+MLXRS_PRODUCTS(dense_bf16, mlxrs::cuda::bf16, DenseCodes<bf16>)

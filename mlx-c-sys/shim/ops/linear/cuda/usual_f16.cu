@@ -3,4 +3,4 @@
 
 MLXRS_PRODUCTS(affine4_f16, mlxrs::cuda::f16, Affine<f16, 4>)
 MLXRS_PRODUCTS(affine8_f16, mlxrs::cuda::f16, Affine<f16, 8>)
-MLXRS_PRODUCTS(dense_f16, mlxrs::cuda::f16, Dense<f16>)
+MLXRS_PRODUCTS(dense_f16, mlxrs::cuda::f16, DenseCodes<f16>)

@@ -59,7 +59,7 @@ __device__ void lookup(const LookupArgs& a) {
   MLXRS_LOOKUP(mxfp4, T, Floats<T, 4, 32>)        \
   MLXRS_LOOKUP(mxfp8, T, Floats<T, 8, 32>)        \
   MLXRS_LOOKUP(nvfp4, T, Floats<T, 4, 16>)        \
-  MLXRS_LOOKUP(dense, T, Dense<T>)
+  MLXRS_LOOKUP(dense, T, DenseCodes<T>)
 
 MLXRS_LOOKUPS(bf16)
 MLXRS_LOOKUPS(f16)

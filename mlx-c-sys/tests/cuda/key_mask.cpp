@@ -1,11 +1,11 @@
-// Which keys a query sees (shim/cuda/seen.h), against a cache that is written one position after the other.
-#include "cuda/seen.h"
+// Which keys a query sees (shim/cuda/key_mask.h), against a cache that is written one position after the other.
+#include "cuda/key_mask.h"
 
 #include <vector>
 
 #include "check.h"
 
-using mlxrs::cuda::Seen;
+using mlxrs::cuda::KeyMask;
 
 namespace {
 
@@ -16,9 +16,9 @@ std::vector<int> written(int layout, int offset, int tokens, int slots) {
   std::vector<int> positions(slots, empty);
   for (int p = 0; p < offset + tokens; p++) {
     int slot = p;
-    if (layout == Seen::ring) {
+    if (layout == KeyMask::ring) {
       slot = p % slots;
-    } else if (layout == Seen::behind) {
+    } else if (layout == KeyMask::behind) {
       slot = p - offset + slots - tokens;
     }
     if (slot >= 0 && slot < slots) {
@@ -28,11 +28,11 @@ std::vector<int> written(int layout, int offset, int tokens, int slots) {
   return positions;
 }
 
-void compare(const Seen& seen, const std::vector<int>& positions) {
+void compare(const KeyMask& seen, const std::vector<int>& positions) {
   int queries = seen.tokens;
   auto sees = [&](int token, int slot) {
     int key = positions[slot], query = seen.offset + token;
-    if (seen.mask == Seen::none) {
+    if (seen.mask == KeyMask::none) {
       return true;
     }
     return key != empty && key <= query && (seen.window <= 0 || query - key < seen.window);
@@ -44,7 +44,7 @@ void compare(const Seen& seen, const std::vector<int>& positions) {
           seen.mask, seen.layout, seen.window, seen.offset, queries, seen.slots, token, slot);
     }
     check(!seen.sees(seen.offset + token, seen.key(seen.slots)), "a slot behind the last is seen");
-    check(!seen.sees(Seen::nowhere, seen.key(0)), "a query that is not there sees a key");
+    check(!seen.sees(KeyMask::nowhere, seen.key(0)), "a query that is not there sees a key");
   }
   for (int from = 0; from < queries; from++) {
     for (int to = from; to < queries; to++) {
@@ -70,20 +70,20 @@ int main() {
       for (int window = 0; window <= slots + 1; window++) {
         // Queries at the end of all keys.
         int end = slots - tokens;
-        auto straight = written(Seen::straight, end, tokens, slots);
-        compare({Seen::none, Seen::straight, window, end, tokens, slots}, straight);
-        compare({Seen::causal, Seen::straight, window, end, tokens, slots}, straight);
+        auto straight = written(KeyMask::straight, end, tokens, slots);
+        compare({KeyMask::none, KeyMask::straight, window, end, tokens, slots}, straight);
+        compare({KeyMask::causal, KeyMask::straight, window, end, tokens, slots}, straight);
         for (int offset = 0; offset <= 3 * slots; offset++) {
-          for (int layout : {Seen::straight, Seen::ring, Seen::behind}) {
+          for (int layout : {KeyMask::straight, KeyMask::ring, KeyMask::behind}) {
             // Without a ring a cache has a slot for each position.
-            if (layout == Seen::straight && offset + tokens > slots) {
+            if (layout == KeyMask::straight && offset + tokens > slots) {
               continue;
             }
             // A ring keeps the window of its first query beside what its other queries overwrite.
-            if (layout == Seen::ring && (window == 0 || window + tokens - 1 > slots) && offset + tokens > slots) {
+            if (layout == KeyMask::ring && (window == 0 || window + tokens - 1 > slots) && offset + tokens > slots) {
               continue;
             }
-            compare({Seen::positions, layout, window, offset, tokens, slots}, written(layout, offset, tokens, slots));
+            compare({KeyMask::positions, layout, window, offset, tokens, slots}, written(layout, offset, tokens, slots));
           }
         }
       }

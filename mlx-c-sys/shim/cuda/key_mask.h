@@ -14,7 +14,7 @@ struct Range {
   int first, end;
 };
 
-struct Seen {
+struct KeyMask {
   static constexpr int none = 0, causal = 1, positions = 3; // masks
   static constexpr int straight = 0, ring = 1, behind = 2;  // layouts
 
