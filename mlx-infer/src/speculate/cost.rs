@@ -186,7 +186,7 @@ impl Costs {
                 best = (lens, gain);
             } else if tokens(&lens) / plain > best.1
                 && self.of(slots, width, origin).is_some()
-                && !(2..=1 + MOST).any(|width| self.count(slots, width, origin) >= SURE)
+                && !(2..=1 + MOST).any(|width| self.is_sure(slots, width, origin))
             {
                 // A few slow steps are no evidence.
                 return lens;
@@ -197,13 +197,13 @@ impl Costs {
 
     /// Whether the time of a plain step of so many rows is trusted.
     pub(crate) fn knows_plain(&self, rows: usize) -> bool {
-        self.of(rows, 1, Origin::Text).is_some() && self.count(rows, 1, Origin::Text) >= SURE
+        self.of(rows, 1, Origin::Text).is_some() && self.is_sure(rows, 1, Origin::Text)
     }
 
-    /// The number of stored times of a size.
-    fn count(&self, rows: usize, width: usize, origin: Origin) -> usize {
+    /// Whether enough times of this size are stored to trust their median.
+    fn is_sure(&self, rows: usize, width: usize, origin: Origin) -> bool {
         let times = self.times.get(&(rows, width, origin));
-        times.map_or(0, |times| times.last.len())
+        times.is_some_and(Times::is_sure)
     }
 
     /// The time of a step, measured or modelled; `None` if no step with drafts was measured.
@@ -211,22 +211,21 @@ impl Costs {
         let measured = self.of(rows, width, origin);
         let is_measured = |width: &usize| self.of(rows, *width, origin).is_some();
         let below = (2..width).rev().find(is_measured);
-        let modelled = match below.or_else(|| (width + 1..=1 + MOST).find(is_measured)) {
-            // The width below has a modelled part, too. A width above is the only anchor there is.
-            Some(known) => {
-                let seconds = match known < width {
-                    true => self.guess(rows, known, origin, plain),
-                    false => self.of(rows, known, origin),
-                };
-                let each = (seconds? - plain) / (known - 1) as f64;
-                Some(plain + each * (width - 1) as f64)
-            }
-            None => None,
-        };
+        let known = below.or_else(|| (width + 1..=1 + MOST).find(is_measured));
+        let modelled = known.and_then(|known| {
+            // The time of a width below can be partly modelled, too. A width above is taken as it was measured.
+            let seconds = match known < width {
+                true => self.guess(rows, known, origin, plain),
+                false => self.of(rows, known, origin),
+            };
+            let each = (seconds? - plain) / (known - 1) as f64;
+            Some(plain + each * (width - 1) as f64)
+        });
         let (Some(measured), Some(modelled)) = (measured, modelled) else {
             return measured.or(modelled);
         };
-        let share = self.count(rows, width, origin).min(SURE) as f64 / SURE as f64;
+        let times = self.times.get(&(rows, width, origin))?;
+        let share = times.last.len().min(SURE) as f64 / SURE as f64;
         Some(modelled + share * (measured - modelled))
     }
 
