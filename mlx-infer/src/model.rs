@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::frontend::Frontend;
 use crate::generate::{GenerateOptions, Generation, Prompt};
 use crate::metrics::Metrics;
-use crate::speculate;
+use crate::speculate::{self, Experience};
 use crate::text::chat::{ChatTemplate, Message, RenderOptions};
 use crate::text::files::Files;
 use crate::text::tokenizer::Tokenizer;
@@ -65,6 +65,8 @@ pub struct LoadedModel {
     draft: Option<Rc<LoadedModel>>,
     load_time: Duration,
     metrics: Cell<Metrics>,
+    /// What steps have shown about drafts, while no worker has it.
+    experience: Cell<Experience>,
     /// The first weight with NaN, if the weights were searched for it.
     pub(crate) nan_weight: OnceCell<Option<String>>,
     /// Distinguishes the models of a process; a model gets a new number when it gets an adapter.
@@ -133,6 +135,7 @@ impl LoadedModel {
         mlx_models::adapter::load(dir.as_ref(), self.model.as_mut())?;
         self.serial = next_serial();
         self.nan_weight = OnceCell::new();
+        self.experience.take();
         Ok(())
     }
 
@@ -148,6 +151,7 @@ impl LoadedModel {
             draft: self.draft.clone(),
             load_time: self.load_time,
             metrics: Cell::default(),
+            experience: Cell::default(),
             nan_weight: OnceCell::new(),
             serial: next_serial(),
         };
@@ -295,6 +299,14 @@ impl LoadedModel {
 
     pub(crate) fn set_metrics(&self, metrics: Metrics) {
         self.metrics.set(metrics);
+    }
+
+    pub(crate) fn take_experience(&self) -> Experience {
+        self.experience.take()
+    }
+
+    pub(crate) fn set_experience(&self, experience: Experience) {
+        self.experience.set(experience);
     }
 }
 

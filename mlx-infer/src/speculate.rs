@@ -28,6 +28,15 @@ pub(crate) use self::cost::{Costs, Offer, Origin};
 pub(crate) use self::rate::Rates;
 pub(crate) use self::row::Speculation;
 
+/// What the steps of a model have shown about drafts. It outlives a batch, so a later one does not measure again.
+#[derive(Debug, Default)]
+pub(crate) struct Experience {
+    pub(crate) costs: Costs,
+    /// How often computed drafts are right, over all requests.
+    pub(crate) usual: Rates,
+    pub(crate) alarm: Alarm,
+}
+
 /// The most tokens of a draft. Rings of sliding windows have this number of extra slots.
 pub const MOST: usize = 8;
 

@@ -23,7 +23,7 @@ use crate::generate::{Event, FinishReason};
 use crate::model::LoadedModel;
 use crate::prompt_cache::Embedding;
 use crate::scheduler::{CacheCost, Id, Limits, Scheduler};
-use crate::speculate::{Alarm, Costs, Origin, Rates};
+use crate::speculate::{Experience, Origin};
 
 /// After this many forward passes MLX frees the buffers that caches left when they grew.
 const CLEAR_EVERY: usize = 256;
@@ -43,13 +43,12 @@ pub(crate) struct Worker<'m, 's> {
     evictions: usize,
     /// The number of grammar masks, and the time they took.
     masks: (usize, Duration),
-    /// What steps cost, for rows that speculate.
-    costs: Costs,
+    /// What steps cost and how often drafts are right. The model keeps it between workers.
+    experience: Experience,
+    /// When the last step ended, if nothing but steps followed.
+    step_end: Option<Instant>,
     /// What computes drafts, if anything does.
     drafter: Option<Box<dyn Drafter + 'm>>,
-    /// How often its drafts are right, over all requests.
-    usual: Rates,
-    alarm: Alarm,
     /// Whether the cache of the last request that ends is kept, and that cache.
     keeps_last: bool,
     last: Option<(Vec<u32>, ModelCache)>,
@@ -72,10 +71,9 @@ impl<'m, 's> Worker<'m, 's> {
             forwards: 0,
             evictions: 0,
             masks: Default::default(),
-            costs: Costs::default(),
+            experience: model.take_experience(),
+            step_end: None,
             drafter: drafters::of(model),
-            usual: Rates::default(),
-            alarm: Alarm::default(),
             keeps_last: false,
             last: None,
             model,
@@ -89,17 +87,16 @@ impl<'m, 's> Worker<'m, 's> {
             prefix_bytes: 0,
             ..Limits::default()
         };
-        Self {
-            keeps_last: true,
-            ..Self::with(model, limits, model.is_recurrent())
-        }
+        let mut worker = Self::with(model, limits, model.is_recurrent());
+        worker.keeps_last = true;
+        worker
     }
 
     /// The tokens of the one request, and its cache, which holds those that were computed.
     pub(crate) fn into_cache(mut self, id: Id) -> Option<(Vec<u32>, ModelCache)> {
         self.settle();
         self.put_aside(id);
-        self.last
+        self.last.take()
     }
 
     fn put_aside(&mut self, id: Id) {
@@ -178,6 +175,7 @@ impl<'m, 's> Worker<'m, 's> {
 
     /// Empties the batch.
     fn reset_rows(&mut self) {
+        self.step_end = None;
         self.rows.reset();
         self.scheduler.set_slots(0);
         if let Some(drafter) = &mut self.drafter {
@@ -201,6 +199,7 @@ impl<'m, 's> Worker<'m, 's> {
             self.fail(id, out_of_memory(bytes));
         }
         if plan.compact || !plan.evict.is_empty() {
+            self.step_end = None;
             self.evictions += plan.evict.len();
             for &id in &plan.evict {
                 self.restart(id, None);
@@ -213,6 +212,7 @@ impl<'m, 's> Worker<'m, 's> {
         }
         self.reuse();
         for pieces in self.scheduler.pieces() {
+            self.step_end = None;
             self.prefill(&pieces);
         }
         self.decode();
@@ -241,7 +241,7 @@ impl<'m, 's> Worker<'m, 's> {
         if self.speculate() {
             return;
         }
-        let start = Instant::now();
+        let start = self.step_end.take().unwrap_or_else(Instant::now);
         match self.rows.step(&self.tasks) {
             Ok(stepped) => {
                 for &id in &stepped.ids {
@@ -252,13 +252,20 @@ impl<'m, 's> Worker<'m, 's> {
                 self.choose();
                 // Queueing one step and waiting for another take together the time of a step.
                 if is_steady && !stepped.ids.is_empty() {
-                    let seconds = start.elapsed().as_secs_f64();
-                    self.costs.learn(rows, 1, Origin::Text, seconds);
+                    self.measured(start, rows, 1, Origin::Text);
                 }
                 self.ran(!stepped.ids.is_empty());
             }
             Err(error) => self.step_failed(error),
         }
+    }
+
+    /// Records the time of a step of `rows` rows that ends now, the widest of `width` tokens.
+    fn measured(&mut self, start: Instant, rows: usize, width: usize, origin: Origin) {
+        let now = Instant::now();
+        let seconds = (now - start).as_secs_f64();
+        self.experience.costs.learn(rows, width, origin, seconds);
+        self.step_end = Some(now);
     }
 
     /// Counts a step.
@@ -274,6 +281,9 @@ impl<'m, 's> Worker<'m, 's> {
     /// Reads the step in progress. Rows can join and leave only when no step is queued.
     fn settle(&mut self) {
         let queued = self.rows.take_queued();
+        if queued.is_some() {
+            self.step_end = None;
+        }
         self.read(queued);
     }
 
@@ -372,6 +382,13 @@ impl<'m, 's> Worker<'m, 's> {
 
     fn ids(&self) -> Vec<Id> {
         self.tasks.keys().copied().collect()
+    }
+}
+
+impl Drop for Worker<'_, '_> {
+    fn drop(&mut self) {
+        let experience = std::mem::take(&mut self.experience);
+        self.model.set_experience(experience);
     }
 }
 

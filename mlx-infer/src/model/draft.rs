@@ -37,6 +37,7 @@ impl LoadedModel {
             Error::new(ErrorKind::Unsupported, message)
         })?;
         self.draft = Some(Rc::new(draft));
+        self.experience.take();
         Ok(())
     }
 

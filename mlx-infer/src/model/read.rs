@@ -101,6 +101,7 @@ impl LoadedModel {
             draft: None,
             load_time: started.elapsed(),
             metrics: Cell::default(),
+            experience: Cell::default(),
             nan_weight: OnceCell::new(),
             serial: next_serial(),
         })

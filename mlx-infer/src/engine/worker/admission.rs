@@ -70,8 +70,8 @@ impl<'s> Worker<'_, 's> {
         if let Some(row) = sequence.speculation_mut() {
             // The rates move towards the initial ones each time, so that a drafter that was bad for some texts is tried
             // with others.
-            self.usual.forget();
-            row.expect(self.usual);
+            self.experience.usual.forget();
+            row.expect(self.experience.usual);
         }
         let task = Task {
             base: sequence.history().prompt_len(),

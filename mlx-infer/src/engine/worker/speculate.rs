@@ -18,12 +18,13 @@ impl Worker<'_, '_> {
         let due: Vec<Id> = self.scheduler.running().collect();
         let due: Vec<Id> = due.into_iter().filter(|&id| self.is_due(id)).collect();
         // Drafts are compared with plain steps, which are measured while steps are queued ahead.
-        if due.is_empty() || !(self.costs.knows_plain(self.rows.slots()) || self.any_fixed(&due)) {
+        if due.is_empty() || !(self.experience.costs.knows_plain(self.rows.slots()) || self.any_fixed(&due)) {
             return false;
         }
         // Drafts follow the last token, so it has to be read. That may end requests.
         self.settle();
-        match self.draft(&due) {
+        let start = self.step_end.take();
+        match self.draft(&due, start) {
             Ok((drafts, _)) if drafts.is_empty() => false,
             Ok((drafts, start)) => {
                 self.verify(&drafts, start);
@@ -52,9 +53,9 @@ impl Worker<'_, '_> {
         })
     }
 
-    /// The drafts of the rows `due` that are expected to pay, and the start time of the step with them, which is not
-    /// before the drafter was ready.
-    fn draft(&mut self, due: &[Id]) -> Result<(Drafts, Instant)> {
+    /// The drafts of the rows `due` that are expected to pay, and the start time of the step with them: the end of the
+    /// step before it, `step_end`, or the time when the drafter was ready.
+    fn draft(&mut self, due: &[Id], step_end: Option<Instant>) -> Result<(Drafts, Instant)> {
         let start = Instant::now();
         // A step must not take more memory than one without drafts may.
         let fits = |&most: &usize| self.scheduler.has_room(most);
@@ -73,7 +74,7 @@ impl Worker<'_, '_> {
             .map(|id| (id, self.offer(id, rooms.get(&id), &drafts)))
             .collect();
         let rows: Vec<Offer> = offers.iter().map(|&(_, offer)| offer).collect();
-        let lens = self.costs.plan(self.rows.slots(), &rows);
+        let lens = self.experience.costs.plan(self.rows.slots(), &rows);
         let mut wanted = BTreeMap::new();
         for ((id, offer), len) in offers.into_iter().zip(lens) {
             let row = self.tasks.get_mut(&id);
@@ -91,7 +92,7 @@ impl Worker<'_, '_> {
             }
         }
         let Some(drafter) = self.drafter.as_mut().filter(|_| !wanted.is_empty()) else {
-            return Ok((drafts, start));
+            return Ok((drafts, step_end.unwrap_or(start)));
         };
         let asked: Vec<Id> = wanted.keys().copied().collect();
         drafter.prepare(&mut self.rows, &self.tasks, &mut wanted)?;
@@ -101,7 +102,7 @@ impl Worker<'_, '_> {
                 row.found_none();
             }
         }
-        let start = Instant::now();
+        let start = step_end.unwrap_or_else(Instant::now);
         if !wanted.is_empty() {
             let guided: Vec<(Id, &[u32])> = wanted.keys().map(|&id| (id, &[][..])).collect();
             foresee(&mut self.tasks, &guided, &mut self.masks);
@@ -151,13 +152,13 @@ impl Worker<'_, '_> {
             None => Origin::Text,
             Some(_) => Origin::Model,
         };
-        let seconds = start.elapsed().as_secs_f64();
-        self.costs.learn(self.rows.slots(), width, origin, seconds);
+        let slots = self.rows.slots();
         self.ran(!rows.is_empty());
         for row in rows {
             let is_drawn = drafts.drawn(row.id) > 0;
             self.take(row, is_drawn);
         }
+        self.measured(start, slots, width, origin);
     }
 
     /// Passes on the tokens of one row. `is_drawn`: its draft was computed, not found in its text.
@@ -180,9 +181,9 @@ impl Worker<'_, '_> {
             };
             row.learn(origin, drafted, computed - 1);
             if is_drawn {
-                self.usual.learn(drafted, computed - 1);
+                self.experience.usual.learn(drafted, computed - 1);
             }
-            if is_drawn && let Some(rate) = self.alarm.learn(computed > 1) {
+            if is_drawn && let Some(rate) = self.experience.alarm.learn(computed > 1) {
                 console::note(&format!(
                     "warning: only {:.0} % of the first drafted tokens are right: the head or the draft model does not fit the model, or is \
                      read in another way than it was trained",
