@@ -4,7 +4,7 @@ use super::MOST;
 
 /// Weight of the latest draft. The first drafts weigh more: the initial rate counts as `EXPECTED` drafts.
 const WEIGHT: f64 = 0.2;
-const EXPECTED: f64 = 2.0;
+const EXPECTED: f64 = 3.0;
 /// The expected rate of each position before the first draft.
 const PRIOR: [f64; 3] = [0.7, 0.65, 0.6];
 /// How far a rate moves back to the initial rate after a long pause.
@@ -114,9 +114,10 @@ mod tests {
             (0..drafts).for_each(|_| bad.learn(1, 0));
             bad.reach(1)
         };
-        assert!((after(2, &mut bad) - 0.35).abs() < 1e-9, "{bad:?}");
-        assert!((after(1, &mut bad) - 0.28).abs() < 1e-9, "{bad:?}");
-        assert!((after(1, &mut bad) - 0.224).abs() < 1e-9, "{bad:?}");
+        // By a quarter, then by a fifth.
+        assert!((after(1, &mut bad) - 0.525).abs() < 1e-9, "{bad:?}");
+        assert!((after(1, &mut bad) - 0.42).abs() < 1e-9, "{bad:?}");
+        assert!((after(1, &mut bad) - 0.336).abs() < 1e-9, "{bad:?}");
     }
 
     #[test]

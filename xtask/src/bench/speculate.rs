@@ -128,14 +128,10 @@ pub fn run(shared: &Shared, arguments: &Arguments) -> Result<()> {
     let load_before = machine::load_average();
     let at = |head: &str| folder.join(head).display().to_string();
     let (mut rows, mut notes) = (Vec::new(), Vec::new());
-    for head in ["right", "wrong"] {
-        let mut sides = [
-            start(SIDES[0], &at(head), "8")?,
-            start(SIDES[1], &at(head), "0")?,
-        ];
-        for case in cases().iter().filter(|case| case.head == head) {
-            rows.push(measure(case, &mut sides, shared, &mut notes)?);
-        }
+    for case in cases() {
+        let folder = at(case.head);
+        let start = |side: usize| start(SIDES[side], &folder, ["8", "0"][side]);
+        rows.push(measure(&case, &start, shared, &mut notes)?);
     }
     let quick = shared.quick || arguments.layers.is_some();
     let table = Table {
@@ -147,8 +143,8 @@ pub fn run(shared: &Shared, arguments: &Arguments) -> Result<()> {
         kind: "speculate".to_owned(),
         method: format!(
             "Shapes of Qwen3.5-0.8B, {layers} layers, 4 bits (the head 8), vocabulary of 248,320. Behind a token follows a known one; the head says it for 80 % of \
-             the tokens, or never. Both sides stay loaded and answer in turns: one with speculation, one without and without a head. Greedy; prompts of {PROMPT} \
-             tokens, for the row's own text of {COPIED} that the answer repeats. Tokens a second of the counted rows, from each row's first token on."
+             the tokens, or never. One side with speculation, one without and without a head, in turns. Each run is a new process, which answers once before: where \
+             a process has its weights in memory changes its speed by up to 5 %. Greedy; prompts of {PROMPT} tokens, for the row's own text of {COPIED} that the answer repeats. Tokens a second of the counted rows, from each row's first token on."
         ),
         runs: shared.runs(),
         quick,
@@ -178,7 +174,7 @@ pub fn run(shared: &Shared, arguments: &Arguments) -> Result<()> {
 
 fn measure(
     case: &Case,
-    sides: &mut [Session; 2],
+    start: &dyn Fn(usize) -> Result<Session>,
     shared: &Shared,
     notes: &mut Vec<String>,
 ) -> Result<Row> {
@@ -189,14 +185,6 @@ fn measure(
         (false, _) => 64,
     };
     let off = vec![json!("off"); n];
-    let ask = |sides: &mut [Session; 2], side: usize| -> Result<Generated> {
-        let settings = if side == 0 { &case.speculative } else { &off };
-        sides[side].speculate(&case.prompts, settings, tokens)
-    };
-    // One run before the measurement: the costs of steps are measured anew in each answer.
-    for side in [0, 1] {
-        ask(sides, side)?;
-    }
     let runs = turns(shared.runs(), 2, |side, number| {
         eprintln!(
             "{}, {n} rows: run {number} of {}, {}",
@@ -204,7 +192,12 @@ fn measure(
             shared.runs(),
             SIDES[side]
         );
-        ask(sides, side).map(Some)
+        let settings = if side == 0 { &case.speculative } else { &off };
+        let mut session = start(side)?;
+        let mut ask = || session.speculate(&case.prompts, settings, tokens);
+        // The first answer measures the costs of steps.
+        ask()?;
+        ask().map(Some)
     })?;
     ensure!(
         runs[0][0].tokens == runs[1][0].tokens,

@@ -18,7 +18,9 @@ impl Worker<'_, '_> {
         let due: Vec<Id> = self.scheduler.running().collect();
         let due: Vec<Id> = due.into_iter().filter(|&id| self.is_due(id)).collect();
         // Drafts are compared with plain steps, which are measured while steps are queued ahead.
-        if due.is_empty() || !(self.experience.costs.knows_plain(self.rows.slots()) || self.any_fixed(&due)) {
+        if due.is_empty()
+            || !(self.experience.costs.knows_plain(self.rows.slots()) || self.any_fixed(&due))
+        {
             return false;
         }
         // Drafts follow the last token, so it has to be read. That may end requests.
