@@ -11,7 +11,7 @@ pub use chunked::{chunked_accuracy, chunked_cross_entropy};
 /// # Errors
 /// The shapes do not fit.
 pub fn cross_entropy(logits: &Array, targets: &Array) -> Result<Array> {
-    fast::cross_entropy(&logits.astype(DType::F32)?, targets)
+    fast::cross_entropy(logits, targets)
 }
 
 /// The mean of `losses` where `mask` is true: a scalar. It is 0 if the mask is false everywhere.

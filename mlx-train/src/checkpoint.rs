@@ -186,8 +186,8 @@ pub(crate) fn save(
     let none = BTreeMap::new();
     let pairs = params.iter().map(|(name, array)| (name.as_str(), array));
     save_arrays(scratch.join(PARAMETERS), pairs, &none)?;
-    let states: Vec<(String, &Array)> = optimizer.arrays().collect();
-    let pairs = states.iter().map(|(name, array)| (name.as_str(), *array));
+    let states = optimizer.arrays()?;
+    let pairs = states.iter().map(|(name, array)| (name.as_str(), array));
     save_arrays(scratch.join(OPTIMIZER), pairs, &none)?;
     let state = State {
         format: FORMAT,

@@ -15,12 +15,14 @@ use crate::schedule::Schedule;
 
 mod adafactor;
 mod adam;
+mod joined;
 mod lion;
 mod muon;
 mod sgd;
 
 pub use adafactor::Adafactor;
 pub use adam::Adam;
+pub(crate) use joined::Layout;
 pub use lion::Lion;
 pub use muon::{AdjustLr, Muon};
 pub use sgd::Sgd;
@@ -104,6 +106,15 @@ impl Method {
         }
     }
 
+    /// Whether a step changes each element by itself, and a state of zeros is that of a parameter before its first step.
+    fn is_elementwise(&self) -> bool {
+        match self {
+            Self::Adam(_) | Self::AdamW(_) | Self::Lion(_) => true,
+            Self::Sgd(sgd) => sgd.momentum == 0.0 || sgd.dampening == 0.0,
+            Self::Adafactor(_) | Self::Muon(_) => false,
+        }
+    }
+
     /// The names and shapes of a parameter's state after its first step.
     fn slots(&self, name: &str, shape: &[i32]) -> Vec<(&'static str, Vec<i32>)> {
         let same =
@@ -157,7 +168,10 @@ pub struct Optimizer {
     method: Method,
     schedule: Schedule,
     step: u64,
+    /// The states of the parameters that are not joined.
     states: BTreeMap<String, State>,
+    /// The joined parameters and their state.
+    joined: (Layout, State),
 }
 
 impl Optimizer {
@@ -173,6 +187,7 @@ impl Optimizer {
             schedule,
             step: 0,
             states: BTreeMap::new(),
+            joined: Default::default(),
         })
     }
 
@@ -187,79 +202,102 @@ impl Optimizer {
     }
 
     /// Does a step: changes every parameter of `module` that has a gradient. Nothing is computed
-    /// yet: evaluate the parameters and [`arrays`](Self::arrays) before the next step.
+    /// yet: evaluate the parameters and [`pending`](Self::pending) before the next step.
     ///
     /// # Errors
     /// A gradient is of no trainable parameter, or of another shape. The module is then as it was,
     /// or changed in part.
     pub fn apply<M: Module + ?Sized>(&mut self, module: &mut M, grads: &Gradients) -> Result<()> {
-        struct Apply<'a> {
-            optimizer: &'a mut Optimizer,
-            grads: &'a Gradients,
-            rate: f64,
-            done: usize,
+        let layout = self.layout(grads);
+        let grads = layout.join(grads.clone())?;
+        self.apply_joined(module, &layout, &grads)
+    }
+
+    /// Which of these gradients are joined for [`apply_joined`](Self::apply_joined).
+    pub(crate) fn layout(&self, grads: &Gradients) -> Layout {
+        match self.method.is_elementwise() {
+            true => Layout::of(grads),
+            false => Layout::default(),
         }
-        impl VisitMut for Apply<'_> {
-            fn param(&mut self, path: &Path, param: &mut Param) -> Result<()> {
-                let name = path.as_str();
-                let Some(grad) = self.grads.get(name).filter(|_| param.trainable) else {
-                    return Ok(());
-                };
-                if grad.shape() != param.shape() {
-                    let message = format!(
-                        "{name} has shape {:?}, its gradient {:?}",
-                        param.shape(),
-                        grad.shape()
-                    );
-                    return Err(Error::new(ErrorKind::Shape, message));
-                }
-                let Optimizer {
-                    method,
-                    states,
-                    step,
-                    ..
-                } = &mut *self.optimizer;
-                let new = method.update(Update {
-                    name,
-                    step: *step,
-                    rate: self.rate,
-                    param: param.value().astype(DType::F32)?,
-                    grad: grad.astype(DType::F32)?,
-                    state: states.entry(name.to_owned()).or_default(),
-                })?;
-                let dtype = param.value().dtype();
-                param.set(new.astype(dtype)?);
-                self.done += 1;
-                Ok(())
-            }
-        }
+    }
+
+    /// [`apply`](Self::apply) with gradients that `layout` has joined.
+    pub(crate) fn apply_joined<M: Module + ?Sized>(
+        &mut self,
+        module: &mut M,
+        layout: &Layout,
+        grads: &Gradients,
+    ) -> Result<()> {
         let rate = self.rate();
         self.step += 1;
+        if self.joined.0 != *layout {
+            self.separate()?;
+            self.joined = (layout.clone(), layout.gather(&mut self.states)?);
+        }
         let mut visitor = Apply {
-            optimizer: self,
             grads,
             rate,
+            small: BTreeMap::new(),
             done: 0,
+            optimizer: self,
         };
         module.visit_mut(&mut Path::default(), &mut visitor)?;
-        if visitor.done != grads.len() {
+        let (small, done) = (visitor.small, visitor.done);
+        let given = grads.len() - usize::from(!layout.is_empty()) + layout.len();
+        if done + small.len() != given {
             let message = format!(
-                "{} gradients, but the module has only {} of these parameters, trainable",
-                grads.len(),
-                visitor.done
+                "{given} gradients, but the module has only {} of these parameters, trainable",
+                done + small.len()
             );
             return Err(Error::new(ErrorKind::Invalid, message));
+        }
+        let Some(grad) = grads.get(joined::KEY) else {
+            return Ok(());
+        };
+        let params: Vec<Array> = small.into_values().collect();
+        let new = self.method.update(Update {
+            name: joined::KEY,
+            step: self.step,
+            rate,
+            param: joined::join(&params)?,
+            grad: grad.clone(),
+            state: &mut self.joined.1,
+        })?;
+        let mut new = layout.split(&new)?;
+        module.visit_mut(&mut Path::default(), &mut Set(&mut new))
+    }
+
+    /// Gives each joined parameter a state of its own again.
+    fn separate(&mut self) -> Result<()> {
+        let (layout, state) = std::mem::take(&mut self.joined);
+        for (slot, array) in state {
+            for (name, part) in layout.split(&array)? {
+                self.states.entry(name).or_default().insert(slot, part);
+            }
         }
         Ok(())
     }
 
-    /// All state as `parameter/slot`, to evaluate or to save.
-    pub fn arrays(&self) -> impl Iterator<Item = (String, &Array)> {
-        self.states.iter().flat_map(|(name, state)| {
-            state
-                .iter()
-                .map(move |(slot, array)| (format!("{name}/{slot}"), array))
-        })
+    /// The arrays that hold the state, to evaluate.
+    pub fn pending(&self) -> impl Iterator<Item = &Array> {
+        let all = self.states.values().chain([&self.joined.1]);
+        all.flat_map(BTreeMap::values)
+    }
+
+    /// All state as `parameter/slot`, to save.
+    ///
+    /// # Errors
+    /// None that is known.
+    pub fn arrays(&self) -> Result<Vec<(String, Array)>> {
+        let mut all = self.clone();
+        all.separate()?;
+        let states = all.states.into_iter();
+        Ok(states
+            .flat_map(|(name, state)| {
+                let slots = state.into_iter();
+                slots.map(move |(slot, array)| (format!("{name}/{slot}"), array))
+            })
+            .collect())
     }
 
     /// Continues from the state of another optimiser with the same method: `step` steps done on `params`,
@@ -303,6 +341,73 @@ impl Optimizer {
         }
         self.step = step;
         self.states = states;
+        self.joined = Default::default();
+        Ok(())
+    }
+}
+
+/// Changes the parameters that are not joined, and collects those that are.
+struct Apply<'a> {
+    optimizer: &'a mut Optimizer,
+    grads: &'a Gradients,
+    rate: f64,
+    /// The joined parameters.
+    small: BTreeMap<String, Array>,
+    /// The number of the others that were changed.
+    done: usize,
+}
+
+impl VisitMut for Apply<'_> {
+    fn param(&mut self, path: &Path, param: &mut Param) -> Result<()> {
+        let name = path.as_str();
+        let is_same = |shape: &[i32]| match shape == param.shape() {
+            true => Ok(()),
+            false => {
+                let message = format!(
+                    "{name} has shape {:?}, its gradient {shape:?}",
+                    param.shape()
+                );
+                Err(Error::new(ErrorKind::Shape, message))
+            }
+        };
+        if !param.trainable {
+            return Ok(());
+        }
+        if let Some(shape) = self.optimizer.joined.0.shape_of(name) {
+            is_same(shape)?;
+            self.small.insert(name.to_owned(), param.value().clone());
+        } else if let Some(grad) = self.grads.get(name) {
+            is_same(grad.shape())?;
+            let Optimizer {
+                method,
+                states,
+                step,
+                ..
+            } = &mut *self.optimizer;
+            let new = method.update(Update {
+                name,
+                step: *step,
+                rate: self.rate,
+                param: param.value().astype(DType::F32)?,
+                grad: grad.astype(DType::F32)?,
+                state: states.entry(name.to_owned()).or_default(),
+            })?;
+            let dtype = param.value().dtype();
+            param.set(new.astype(dtype)?);
+            self.done += 1;
+        }
+        Ok(())
+    }
+}
+
+/// Gives parameters their new values, in their own dtypes.
+struct Set<'a>(&'a mut BTreeMap<String, Array>);
+
+impl VisitMut for Set<'_> {
+    fn param(&mut self, path: &Path, param: &mut Param) -> Result<()> {
+        if let Some(new) = self.0.remove(path.as_str()) {
+            param.set(new.astype(param.value().dtype())?);
+        }
         Ok(())
     }
 }

@@ -323,6 +323,8 @@ impl<'a> Trainer<'a> {
             tokens += batch.tokens();
         }
         let loss = loss / weight;
+        let layout = self.optimizer.layout(&total);
+        let mut total = layout.join(total)?;
         for grad in total.values_mut() {
             *grad = grad.divide(weight as f32)?;
         }
@@ -342,10 +344,10 @@ impl<'a> Trainer<'a> {
         }
         let mtp_loss = self.config.mtp.map(|_| of_head.value());
         let rate = self.optimizer.rate();
-        self.optimizer.apply(self.model, &total)?;
+        self.optimizer.apply_joined(self.model, &layout, &total)?;
         let params = trainable(self.model)?;
         let params = params.iter().map(|(_, array)| array);
-        mlx_core::eval(params.chain(self.optimizer.arrays().map(|(_, array)| array)))?;
+        mlx_core::eval(params.chain(self.optimizer.pending()))?;
         self.progress.step = number;
         self.progress.position = self.feed.position();
         self.progress.learnt_tokens = self.progress.learnt_tokens.saturating_add(learnt as u64);

@@ -36,9 +36,10 @@ const FAIR: f64 = 1.05;
 const BEGIN: f64 = 1.1;
 /// The factor by which drafts must raise the tokens a second to go on.
 const GO_ON: f64 = 1.03;
-/// Drafts that seem to give this factor of the tokens a second are tried, until there are `KEPT` times of their size. On a
+/// Drafts that seem to give this factor of the tokens a second are tried, until there are `TRIED` times of their size. On a
 /// noisy machine the first times may say that drafts do not pay although they do.
-const TRY: f64 = 0.9;
+const TRY: f64 = 0.95;
+const TRIED: usize = 7;
 /// A draft token with a smaller probability of being reached is left out.
 const REACHED: f64 = 0.02;
 /// Steps after which the time of a width that was not used is no longer trusted: it may have been measured while the machine was busy.
@@ -197,7 +198,7 @@ impl Costs {
                 // A few slow steps are no evidence.
                 return lens;
             } else if gain > TRY * rows.len() as f64 / plain
-                && self.count(slots, width, origin) < KEPT
+                && self.count(slots, width, origin) < TRIED
             {
                 trial.get_or_insert(lens);
             }

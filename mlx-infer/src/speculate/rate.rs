@@ -2,9 +2,12 @@
 
 use super::MOST;
 
-/// Weight of the latest draft. The first drafts weigh more: the initial rate counts as `EXPECTED` drafts.
+/// Weight of the latest draft. The first drafts weigh more: the initial rate counts as `EXPECTED` drafts, or as
+/// `EXPERIENCED` if it is that of at least `MANY` drafts of other requests.
 const WEIGHT: f64 = 0.2;
-const EXPECTED: f64 = 3.0;
+const EXPECTED: f64 = 2.0;
+const EXPERIENCED: f64 = 5.0;
+const MANY: u32 = 16;
 /// The expected rate of each position before the first draft.
 const PRIOR: [f64; 3] = [0.7, 0.65, 0.6];
 /// How far a rate moves back to the initial rate after a long pause.
@@ -18,6 +21,8 @@ pub(crate) struct Rates {
     initial: [f64; MOST],
     /// Drafts that tried each position.
     tried: [u32; MOST],
+    /// The number of drafts that the initial rates count as.
+    expected: f64,
 }
 
 impl Default for Rates {
@@ -38,12 +43,19 @@ impl Rates {
             rates,
             initial: rates,
             tried: [0; MOST],
+            expected: EXPECTED,
         }
     }
 
     /// The same rates as initial rates.
     pub(super) fn anew(self) -> Self {
-        Self::of(std::array::from_fn(|at| self.rate(at)))
+        Self {
+            expected: match self.tried[0] {
+                ..MANY => EXPECTED,
+                _ => EXPERIENCED,
+            },
+            ..Self::of(std::array::from_fn(|at| self.rate(at)))
+        }
     }
 
     /// The rate of a position. Until a draft reached it, it is as much below or above the rate of the position before
@@ -63,7 +75,7 @@ impl Rates {
             let right = f64::from(u8::from(at < kept));
             self.rates[at] = self.rate(at);
             self.tried[at] = self.tried[at].saturating_add(1);
-            let weight = WEIGHT.max(1.0 / (EXPECTED + f64::from(self.tried[at])));
+            let weight = WEIGHT.max(1.0 / (self.expected + f64::from(self.tried[at])));
             self.rates[at] += weight * (right - self.rates[at]);
         }
     }
@@ -114,10 +126,22 @@ mod tests {
             (0..drafts).for_each(|_| bad.learn(1, 0));
             bad.reach(1)
         };
-        // By a quarter, then by a fifth.
-        assert!((after(1, &mut bad) - 0.525).abs() < 1e-9, "{bad:?}");
-        assert!((after(1, &mut bad) - 0.42).abs() < 1e-9, "{bad:?}");
-        assert!((after(1, &mut bad) - 0.336).abs() < 1e-9, "{bad:?}");
+        assert!((after(2, &mut bad) - 0.35).abs() < 1e-9, "{bad:?}");
+        assert!((after(1, &mut bad) - 0.28).abs() < 1e-9, "{bad:?}");
+        assert!((after(1, &mut bad) - 0.224).abs() < 1e-9, "{bad:?}");
+    }
+
+    /// Two wrong drafts do not outweigh those of many requests.
+    #[test]
+    fn experience_outweighs_the_first_drafts() {
+        let mut usual = Rates::default();
+        (0..100).for_each(|at| usual.learn(1, usize::from(at % 5 > 0)));
+        let after = |mut rates: Rates| {
+            (0..2).for_each(|_| rates.learn(1, 0));
+            rates.reach(1) / usual.reach(1)
+        };
+        assert!((after(usual.anew()) - 0.64).abs() < 1e-9);
+        assert!((after(Rates::of(usual.rates)) - 0.5).abs() < 1e-9);
     }
 
     #[test]

@@ -5,6 +5,8 @@ use super::ngram::Ngrams;
 use super::rate::Rates;
 use super::{MOST, Speculative};
 
+/// After a pause of so many steps the rates move towards their initial values: the first drafts may have been bad luck.
+const FORGIVING_PAUSE: u32 = 32;
 /// Longest pause after drafts that did not pay, and after texts without a draft, in steps.
 const LONGEST_PAUSE: u32 = 256;
 const LONGEST_SEARCH: u32 = 8;
@@ -96,7 +98,7 @@ impl Speculation {
     pub(crate) fn declined(&mut self) {
         self.goes_on = false;
         self.rest(LONGEST_PAUSE);
-        if self.pause == LONGEST_PAUSE {
+        if self.pause >= FORGIVING_PAUSE {
             self.rates.iter_mut().for_each(Rates::forget);
         }
     }

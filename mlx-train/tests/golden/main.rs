@@ -62,7 +62,7 @@ fn follow(model: &str, kind: &str, steps: usize) {
         optimizer.apply(model, &grads).unwrap();
         let params = trainable(model).unwrap();
         let params = params.iter().map(|(_, array)| array);
-        mlx_core::eval(params.chain(optimizer.arrays().map(|(_, array)| array))).unwrap();
+        mlx_core::eval(params.chain(optimizer.pending())).unwrap();
     }
 }
 

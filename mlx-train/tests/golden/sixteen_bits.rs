@@ -56,6 +56,6 @@ fn follow(model: &str, dtype: DType, tolerance: f64, recomputed: bool) {
         optimizer.apply(loaded.as_mut(), &grads).unwrap();
         let params = trainable(loaded.as_ref()).unwrap();
         let params = params.iter().map(|(_, array)| array);
-        mlx_core::eval(params.chain(optimizer.arrays().map(|(_, array)| array))).unwrap();
+        mlx_core::eval(params.chain(optimizer.pending())).unwrap();
     }
 }

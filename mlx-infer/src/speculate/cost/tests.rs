@@ -145,13 +145,13 @@ fn slow_first_steps_are_not_the_usual_ones() {
 #[test]
 fn drafts_that_almost_pay_are_tried() {
     let mut costs = costs(1, &[1.0]);
-    (0..SURE).for_each(|_| costs.learn(1, 2, Origin::Text, 1.8));
+    (0..SURE).for_each(|_| costs.learn(1, 2, Origin::Text, 1.75));
     assert_eq!(one(&costs, offer(1, 0.7)), 1);
     assert_eq!(one(&costs, offer(1, 0.5)), 0);
     let mut slow = costs.clone();
-    for tries in SURE..KEPT {
+    for tries in SURE..TRIED {
         assert_eq!(one(&slow, offer(1, 0.7)), 1, "{tries}");
-        slow.learn(1, 2, Origin::Text, 1.8);
+        slow.learn(1, 2, Origin::Text, 1.75);
     }
     assert_eq!(one(&slow, offer(1, 0.7)), 0);
     costs.learn(1, 2, Origin::Text, 1.3);
