@@ -55,20 +55,21 @@ impl Lora {
     /// The shapes do not fit.
     pub fn delta(&self, x: &Array) -> Result<Array> {
         let (a, b) = (self.lora_a.value(), self.lora_b.value());
+        // The factor is applied between the products, where the array is smallest.
         let z = match self.layout {
             Layout::Embedding => {
                 // The key itself is used by lookups of an embedding.
                 let key = self.key.as_ref().map(random::Key::split_pair).transpose()?;
                 let key = key.map(|[_, head]| head);
-                self.dropped(x, key.as_ref())?
-                    .matmul(&b.t()?)?
-                    .matmul(&a.t()?)?
+                let inner = self.dropped(x, key.as_ref())?.matmul(&b.t()?)?;
+                inner.multiply(self.scale)?.matmul(&a.t()?)?
             }
             Layout::Linear | Layout::Experts => {
-                self.dropped(x, self.key.as_ref())?.matmul(a)?.matmul(b)?
+                let inner = self.dropped(x, self.key.as_ref())?.matmul(a)?;
+                inner.multiply(self.scale)?.matmul(b)?
             }
         };
-        z.multiply(self.scale)?.astype(x.dtype())
+        z.astype(x.dtype())
     }
 
     /// Rows of an adapted embedding, `[.., E]`, from their `tokens [..]`, the table's rows `y` and the
