@@ -305,8 +305,11 @@ impl LoadedModel {
         self.experience.take()
     }
 
+    /// Stores what a worker has seen, unless another one beside it has seen more.
     pub(crate) fn set_experience(&self, experience: Experience) {
-        self.experience.set(experience);
+        let other = self.experience.take();
+        let has_more = other.costs.steps() > experience.costs.steps();
+        self.experience.set(if has_more { other } else { experience });
     }
 }
 

@@ -169,6 +169,37 @@ fn a_restored_optimiser_goes_on() {
     }
 }
 
+/// Small parameters are computed as one array. Their bits are those of parameters with an optimiser each.
+#[test]
+fn a_parameter_does_not_depend_on_the_others() {
+    let golden = golden();
+    for case in golden["cases"].as_array().unwrap() {
+        let method: Method = serde_json::from_value(case["method"].clone()).unwrap();
+        let names = &case["after"][0];
+        let run = |only: Option<&str>| {
+            let kept = |mut arrays: BTreeMap<String, Array>| {
+                arrays.retain(|name, _| only.is_none_or(|only| name == only));
+                arrays
+            };
+            let mut optimizer = Optimizer::new(method.clone(), Schedule::constant(0.1)).unwrap();
+            let mut table = Table::new(kept(arrays(&golden, &golden["start"], names)));
+            for step in 0..4 {
+                let grads = kept(arrays(&golden, &golden["grads"][step], names));
+                optimizer.apply(&mut table, &grads).unwrap();
+            }
+            let params = table.0.into_iter();
+            let bits = |param: &Param| param.value().to_vec::<f32>().unwrap();
+            params
+                .map(|(name, param)| (name, bits(&param)))
+                .collect::<BTreeMap<_, _>>()
+        };
+        let all = run(None);
+        for (name, bits) in &all {
+            assert_eq!(&run(Some(name))[name], bits, "{} {name}", case["case"]);
+        }
+    }
+}
+
 /// Each step uses the schedule's rate, which plain SGD shows.
 #[test]
 fn the_schedule_reaches_the_optimiser() {

@@ -141,6 +141,11 @@ impl Costs {
         push(&mut times.last, seconds / pace, KEPT);
     }
 
+    /// The number of steps that were measured.
+    pub(crate) fn steps(&self) -> usize {
+        self.steps
+    }
+
     /// The tokens of each row's draft in a step of `slots` rows.
     pub(crate) fn plan(&self, slots: usize, rows: &[Offer]) -> Vec<usize> {
         let brought = |draft: usize| -> Vec<usize> {

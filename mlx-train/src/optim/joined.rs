@@ -46,10 +46,6 @@ impl Layout {
         self.0.len()
     }
 
-    pub(super) fn names(&self) -> impl Iterator<Item = &String> {
-        self.0.keys()
-    }
-
     pub(super) fn shape_of(&self, name: &str) -> Option<&[i32]> {
         self.0.get(name).map(Vec::as_slice)
     }

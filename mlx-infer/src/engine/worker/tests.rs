@@ -341,3 +341,21 @@ fn rejected_tokens_leave_no_trace_in_any_state() {
         }
     }
 }
+
+/// A worker's measured steps are known to the next worker of the model, and not to one beside it.
+#[test]
+fn a_model_remembers_what_steps_cost() {
+    let model = load("llama_llama3");
+    let knows = |worker: &Worker<'_, '_>| worker.experience.costs.knows_plain(1);
+    let mut worker = Worker::new(&model, Limits::default());
+    submit(&mut worker, 0, 0, &CancelToken::new());
+    while !worker.is_idle() {
+        worker.tick();
+    }
+    assert!(knows(&worker));
+    let beside = Worker::new(&model, Limits::default());
+    assert!(!knows(&beside));
+    drop(beside);
+    drop(worker);
+    assert!(knows(&Worker::new(&model, Limits::default())));
+}
