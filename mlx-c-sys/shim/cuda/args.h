@@ -189,4 +189,15 @@ struct GatedArgs {
   float cap;
 };
 
+// The gradients of y = gate(x) up.
+struct GatedVjpArgs {
+  const void* gate;
+  const void* up;
+  const void* dy;
+  void* dgate;
+  void* dup;
+  int64_t n;
+  int kind; // an mlxrs_gate
+};
+
 } // namespace mlxrs::cuda

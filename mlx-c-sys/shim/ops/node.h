@@ -103,12 +103,15 @@ class Node : public mx::Primitive {
     return {in[0].shape()};
   }
 
-  // On GPUs every gradient is that of the plain form, because derivatives that are nodes have CPU kernels only.
   Arrays vjp(
       const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums, const Arrays& outputs) final {
     if (stream().device == mx::Device::cpu) {
       return derive(primals, cotangents, argnums, outputs);
     }
+    return derive_on_gpu(primals, cotangents, argnums);
+  }
+  // The gradients on GPUs. Most derivatives that are nodes have CPU kernels only, so these are those of the plain form.
+  virtual Arrays derive_on_gpu(const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums) {
     return derive_by([this](const Arrays& all) { return plain_all(all); }, primals, cotangents, argnums);
   }
   // The gradients on the CPU.
@@ -303,10 +306,13 @@ inline const RowKernels& row_kernels(mx::Dtype dtype) {
 inline bool is_float(mx::Dtype dtype) {
   return dtype == mx::float32 || dtype == mx::float16 || dtype == mx::bfloat16;
 }
-// Whether the kernels of the stream support x. GPU kernels take 16-bit types only, and no traced arrays: those use
-// MLX's operations, which have derivatives on GPUs.
+// Whether x is what kernels for GPUs read: 16-bit numbers, at least one.
+inline bool is_16_bit(const mx::array& x) {
+  return is_float(x.dtype()) && x.dtype() != mx::float32 && x.size() > 0;
+}
+// Whether the kernels of the stream support x. Traced arrays use MLX's operations, which have derivatives on GPUs.
 inline bool takes(mx::Stream s, const mx::array& x) {
-  return is_float(x.dtype()) && (s.device == mx::Device::cpu || (x.dtype() != mx::float32 && x.size() > 0 && !x.is_tracer()));
+  return s.device == mx::Device::cpu ? is_float(x.dtype()) : is_16_bit(x) && !x.is_tracer();
 }
 
 } // namespace mlxrs::ops

@@ -318,6 +318,23 @@ fn of_attention() -> Result<()> {
 }
 
 #[test]
+fn of_gates() -> Result<()> {
+    if !on_gpu()? {
+        return Ok(());
+    }
+    for (dtype, tolerance) in HALVES {
+        for kind in [Gate::Silu, Gate::GeluTanh] {
+            // Large numbers, where the derivative is 0 or 1, and rows that are not dense.
+            let wide = noise(1, &[2, 5, 96], dtype)?.multiply(6.0)?;
+            let (x, up) = (wide.slice_axis(2, 0, 40)?, noise(2, &[2, 5, 40], dtype)?);
+            let f = |a: &[Array]| fast::gated(kind, &a[0], &a[1]);
+            check(&format!("{dtype} {kind:?}"), &[x, up], tolerance, f, f)?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
 fn of_embeddings_and_losses() -> Result<()> {
     if !on_gpu()? {
         return Ok(());

@@ -21,6 +21,10 @@ std::optional<mx::array> gated_linear(Gate gate, const mx::array& x, const std::
 Arrays gated_vjp(std::shared_ptr<Node> of, Gate gate, const Arrays& primals, const mx::array& dy,
                  const std::vector<int>& argnums);
 
+// The same for 16-bit arrays on a GPU.
+Arrays gated_vjp_in_16_bits(std::shared_ptr<Node> of, Gate gate, const Arrays& primals, const mx::array& dy,
+                            const std::vector<int>& argnums);
+
 // cap tanh(x / cap)
 std::optional<mx::array> soft_cap(const mx::array& x, float cap, mx::Stream s);
 mx::array soft_cap_plainly(const mx::array& x, float cap, mx::Stream s);

@@ -44,6 +44,12 @@ class Gated : public NodeWith<Gate> {
     }
     return gated_vjp(std::make_shared<Gated>(stream(), settings_), settings_, primals, cotangents[0], argnums);
   }
+#ifdef MLXRS_CUDA
+  Arrays derive_on_gpu(const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums) override {
+    auto node = std::make_shared<Gated>(stream(), settings_);
+    return gated_vjp_in_16_bits(std::move(node), settings_, primals, cotangents[0], argnums);
+  }
+#endif
 
   const char* name() const override {
     return settings_ == Gate::silu ? "Swiglu" : "Geglu";
@@ -89,7 +95,9 @@ class SoftCap : public NodeWith<float> {
 } // namespace
 
 std::optional<mx::array> gated(Gate gate, const mx::array& x, const mx::array& up, mx::Stream s) {
-  if (x.ndim() == 0 || x.shape() != up.shape() || x.dtype() != up.dtype() || !takes(s, x)) {
+  // The gradients have a kernel on GPUs, too, so traced arrays are supported.
+  bool usual = s.device == mx::Device::gpu ? is_16_bit(x) : takes(s, x);
+  if (x.ndim() == 0 || x.shape() != up.shape() || x.dtype() != up.dtype() || !usual) {
     return std::nullopt;
   }
   return mx::array(x.shape(), x.dtype(), std::make_shared<Gated>(s, gate), {x, up});

@@ -1,6 +1,10 @@
 // The node that computes the gradients of a gate: dgate and dup from gate, up and dy.
 #include "gated.h"
 
+#ifdef MLXRS_CUDA
+#include "cuda/gated.h"
+#endif
+
 namespace mlxrs::ops {
 namespace {
 
@@ -20,6 +24,12 @@ class GatedVjp : public Derivative {
         });
   }
 
+#ifdef MLXRS_CUDA
+  void encode_cuda(const Arrays& in, Arrays& out) override {
+    gated_vjp_on_cuda(static_cast<int>(gate_), in, out, stream());
+  }
+#endif
+
   const char* name() const override {
     return "GatedVjp";
   }
@@ -35,6 +45,18 @@ Arrays gated_vjp(std::shared_ptr<Node> of, Gate gate, const Arrays& primals, con
   auto s = of->stream();
   Arrays inputs{widened(primals[0], s), widened(primals[1], s), widened(dy, s)};
   return Derivative::make(std::make_shared<GatedVjp>(s, std::move(of), gate), std::move(inputs), primals, argnums);
+}
+
+Arrays gated_vjp_in_16_bits(std::shared_ptr<Node> of, Gate gate, const Arrays& primals, const mx::array& dy,
+                            const std::vector<int>& argnums) {
+  const auto &x = primals[0], &up = primals[1];
+  auto node = std::make_shared<GatedVjp>(of->stream(), std::move(of), gate);
+  auto all = mx::array::make_arrays({x.shape(), up.shape()}, {x.dtype(), x.dtype()}, node, {x, up, dy});
+  Arrays wanted;
+  for (int i : argnums) {
+    wanted.push_back(all[i]);
+  }
+  return wanted;
 }
 
 } // namespace mlxrs::ops

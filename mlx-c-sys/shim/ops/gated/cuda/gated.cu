@@ -1,4 +1,4 @@
-// Elementwise kernels: gates y = gate(x) up and soft caps y = cap tanh(x / cap), in F32 for T of bf16, f16 or float;
+// Elementwise kernels: gates y = gate(x) up and their gradients, soft caps y = cap tanh(x / cap), in F32 for T of bf16, f16 or float;
 // copies of strided arrays; copies of several arrays; zeros. All are bound by memory bandwidth.
 #include "cuda/args.h"
 #include "ops/linear/cuda/product.cuh"
@@ -14,6 +14,30 @@ __device__ void gated(const GatedArgs& a) {
     float y = a.kind == 2 ? a.cap * tanhf(x / a.cap)
                           : rounded<T>(gate_of(a.kind, x)) * wide(static_cast<const T*>(a.up)[i]);
     static_cast<T*>(a.y)[i] = narrow<T>(y);
+  }
+}
+
+// The derivative of gate_of.
+__device__ inline float slope_of(int kind, float x) {
+  if (kind == 0) {
+    float sigmoid = 1.0f / (1.0f + __expf(-x));
+    return sigmoid * (1.0f + x * (1.0f - sigmoid));
+  }
+  constexpr float root = 0.7978845608028654f, cubic = 0.044715f;
+  float t = tanhf(root * (x + cubic * x * x * x));
+  return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * root * (1.0f + 3.0f * cubic * x * x);
+}
+
+// dgate = dy up gate'(x), dup = dy gate(x)
+template <class T>
+__device__ void gated_vjp(const GatedVjpArgs& a) {
+  wait_for_previous();
+  int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < a.n; i += step) {
+    float x = wide(static_cast<const T*>(a.gate)[i]), up = wide(static_cast<const T*>(a.up)[i]);
+    float dy = wide(static_cast<const T*>(a.dy)[i]);
+    static_cast<T*>(a.dgate)[i] = narrow<T>(dy * up * slope_of(a.kind, x));
+    static_cast<T*>(a.dup)[i] = narrow<T>(dy * gate_of(a.kind, x));
   }
 }
 
@@ -38,6 +62,12 @@ extern "C" __global__ void gated_f16(const __grid_constant__ mlxrs::cuda::GatedA
 }
 extern "C" __global__ void gated_f32(const __grid_constant__ mlxrs::cuda::GatedArgs a) {
   mlxrs::cuda::gated<float>(a);
+}
+extern "C" __global__ void gated_vjp_bf16(const __grid_constant__ mlxrs::cuda::GatedVjpArgs a) {
+  mlxrs::cuda::gated_vjp<mlxrs::cuda::bf16>(a);
+}
+extern "C" __global__ void gated_vjp_f16(const __grid_constant__ mlxrs::cuda::GatedVjpArgs a) {
+  mlxrs::cuda::gated_vjp<mlxrs::cuda::f16>(a);
 }
 extern "C" __global__ void copy_16(const __grid_constant__ mlxrs::cuda::CopyArgs a) {
   mlxrs::cuda::copy<uint16_t>(a);
