@@ -309,7 +309,8 @@ impl LoadedModel {
     pub(crate) fn set_experience(&self, experience: Experience) {
         let other = self.experience.take();
         let has_more = other.costs.steps() > experience.costs.steps();
-        self.experience.set(if has_more { other } else { experience });
+        self.experience
+            .set(if has_more { other } else { experience });
     }
 }
 

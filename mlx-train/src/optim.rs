@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use mlx_core::ops::create::zeros;
 use mlx_core::{Array, DType, Error, ErrorKind, Result};
-use mlx_nn::{Module, Param, Path, VisitMut};
+use mlx_nn::{Module, Path};
 use serde::{Deserialize, Serialize};
 
 use crate::grad::Gradients;
@@ -15,6 +15,7 @@ use crate::schedule::Schedule;
 
 mod adafactor;
 mod adam;
+mod apply;
 mod joined;
 mod lion;
 mod muon;
@@ -22,6 +23,7 @@ mod sgd;
 
 pub use adafactor::Adafactor;
 pub use adam::Adam;
+use apply::{Apply, Set};
 pub(crate) use joined::Layout;
 pub use lion::Lion;
 pub use muon::{AdjustLr, Muon};
@@ -342,72 +344,6 @@ impl Optimizer {
         self.step = step;
         self.states = states;
         self.joined = Default::default();
-        Ok(())
-    }
-}
-
-/// Changes the parameters that are not joined, and collects those that are.
-struct Apply<'a> {
-    optimizer: &'a mut Optimizer,
-    grads: &'a Gradients,
-    rate: f64,
-    /// The joined parameters.
-    small: BTreeMap<String, Array>,
-    /// The number of the others that were changed.
-    done: usize,
-}
-
-impl VisitMut for Apply<'_> {
-    fn param(&mut self, path: &Path, param: &mut Param) -> Result<()> {
-        let name = path.as_str();
-        let is_same = |shape: &[i32]| match shape == param.shape() {
-            true => Ok(()),
-            false => {
-                let message = format!(
-                    "{name} has shape {:?}, its gradient {shape:?}",
-                    param.shape()
-                );
-                Err(Error::new(ErrorKind::Shape, message))
-            }
-        };
-        if !param.trainable {
-            return Ok(());
-        }
-        if let Some(shape) = self.optimizer.joined.0.shape_of(name) {
-            is_same(shape)?;
-            self.small.insert(name.to_owned(), param.value().clone());
-        } else if let Some(grad) = self.grads.get(name) {
-            is_same(grad.shape())?;
-            let Optimizer {
-                method,
-                states,
-                step,
-                ..
-            } = &mut *self.optimizer;
-            let new = method.update(Update {
-                name,
-                step: *step,
-                rate: self.rate,
-                param: param.value().astype(DType::F32)?,
-                grad: grad.astype(DType::F32)?,
-                state: states.entry(name.to_owned()).or_default(),
-            })?;
-            let dtype = param.value().dtype();
-            param.set(new.astype(dtype)?);
-            self.done += 1;
-        }
-        Ok(())
-    }
-}
-
-/// Gives parameters their new values, in their own dtypes.
-struct Set<'a>(&'a mut BTreeMap<String, Array>);
-
-impl VisitMut for Set<'_> {
-    fn param(&mut self, path: &Path, param: &mut Param) -> Result<()> {
-        if let Some(new) = self.0.remove(path.as_str()) {
-            param.set(new.astype(param.value().dtype())?);
-        }
         Ok(())
     }
 }
