@@ -1,8 +1,8 @@
 //! Small parameters as one array.
 //!
-//! An adapter has hundreds of small matrices, and an optimiser needs a dozen operations for each. On a GPU the launches of
-//! these operations take longer than the forward pass. A method that changes each element by itself computes the same
-//! numbers on one array that holds all small parameters one after the other.
+//! An adapter has hundreds of small matrices, and an optimiser needs a dozen operations for each: thousands of launches on
+//! a GPU. A method that changes each element by itself computes the same numbers on one array that holds all small
+//! parameters one after the other.
 
 use std::collections::BTreeMap;
 
