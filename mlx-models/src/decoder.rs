@@ -104,8 +104,9 @@ impl DecoderLayer for Layer {
             (None, Some(recurrence)) => recurrence.forward(&y, state, step)?,
             (None, None) => unreachable!("a layer has one of them"),
         };
+        let [x, y] = step.narrow([x, &y])?;
         let y = self.scaled(y)?;
-        let (x, y) = self.post_attention_layernorm.after_add(x, &y, None)?;
+        let (x, y) = self.post_attention_layernorm.after_add(&x, &y, None)?;
         fast::add(&self.scaled(self.mlp.forward(&y)?)?, &x)
     }
 }

@@ -126,7 +126,8 @@ impl DecoderLayer for Layer {
             .mamba
             .forward(&scaled(y, of.scan_in)?, state + 1, step)?;
         let both = scaled(scanned, of.scan_out)?.add(scaled(attended, of.attention_out)?)?;
-        let (x, y) = self.pre_ff_layernorm.after_add(x, &both, None)?;
+        let [x, both] = step.narrow([x, &both])?;
+        let (x, y) = self.pre_ff_layernorm.after_add(&x, &both, None)?;
         fast::add(&self.feed_forward.forward(&y)?, &x)
     }
 }

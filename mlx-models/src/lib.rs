@@ -161,7 +161,7 @@ pub trait Model: Module {
     fn embed(&self, tokens: &Array) -> Result<Array>;
 
     /// The output of decoder layer `index`: `[B, L, S] -> [B, L, S]`. A layer may omit features that no later layer
-    /// reads.
+    /// reads, and positions that the step [omits](Step::narrow).
     ///
     /// # Errors
     /// The step has other rows or another width.
@@ -176,20 +176,30 @@ pub trait Model: Module {
     /// The shapes do not fit.
     fn norm(&self, x: &Array) -> Result<Array>;
 
-    /// `tokens [B, L]` (U32 or I32) -> `[B, L, S]` before the final norm, and `[B, L, E]` after it.
+    /// `tokens [B, L]` (U32 or I32) -> `[B, L, S]` before the final norm, and `[B, L, E]` after it. If the step reads [last
+    /// tokens](Step::read_last) only, and no head [drafts](Self::drafts), L is 1.
     ///
     /// # Errors
     /// The step has other rows or another width.
     fn run(&self, tokens: &Array, step: &mut Step<'_>) -> Result<[Array; 2]> {
         let mut x = self.embed(tokens)?;
+        // A head that drafts reads the features of all positions.
+        let narrows_in = match self.drafts() {
+            Some(_) => None,
+            None => self.geometry().layers().len().checked_sub(1),
+        };
         for index in 0..self.geometry().layers().len() {
-            x = self.layer(index, &x, step)?;
+            x = match narrows_in == Some(index) {
+                true => step.last_layer(|step| self.layer(index, &x, step))?,
+                false => self.layer(index, &x, step)?,
+            };
         }
         let hidden = self.norm(&x)?;
         Ok([x, hidden])
     }
 
-    /// `tokens [B, L]` (U32 or I32) -> `[B, L, E]` after the final norm. A head that [drafts](Self::drafts) follows in the same step.
+    /// `tokens [B, L]` (U32 or I32) -> `[B, L, E]` after the final norm, or `[B, 1, E]` if the step reads [last
+    /// tokens](Step::read_last) only. A head that [drafts](Self::drafts) follows in the same step.
     ///
     /// # Errors
     /// The step has other rows or another width.
@@ -199,7 +209,7 @@ pub trait Model: Module {
             let features = self.head_input([&x, &hidden])?;
             self.follow(tokens, Some(&features), step)?;
         }
-        Ok(hidden)
+        step.read(&hidden)
     }
 
     /// Gives a head for multi-token prediction, if the model has one, [states](Self::drafts) after those of the layers,

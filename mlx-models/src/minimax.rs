@@ -79,6 +79,7 @@ impl DecoderLayer for Layer {
             (None, Some(lightning)) => lightning.forward(&x, state, step)?,
             (None, None) => unreachable!("a layer has one of them"),
         };
+        let [x, y] = step.narrow([&x, &y])?;
         let sum = self.attention_weights.sum(&x, &y)?;
         let x = self.post_attention_layernorm.forward(&sum)?;
         self.mlp_weights.sum(&x, &self.mlp.forward(&x)?)

@@ -37,9 +37,11 @@ impl Layer {
 impl DecoderLayer for Layer {
     fn forward(&self, x: &Array, state: usize, step: &mut Step<'_>) -> Result<Array> {
         let inner = self.input_layernorm.forward(x)?;
-        let attended = fast::add(&self.self_attn.forward(&inner, state, step)?, x)?;
+        let attended = self.self_attn.forward(&inner, state, step)?;
+        let [x, inner, attended] = step.narrow([x, &inner, &attended])?;
+        let attended = fast::add(&attended, &x)?;
         let inner = match &self.post_attention_layernorm {
-            Some(norm) => norm.forward(x)?,
+            Some(norm) => norm.forward(&x)?,
             None => inner,
         };
         fast::add(&self.mlp.forward(&inner)?, &attended)

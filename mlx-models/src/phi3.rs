@@ -119,10 +119,11 @@ impl Layer {
 
 impl DecoderLayer for Layer {
     fn forward(&self, x: &Array, state: usize, step: &mut Step<'_>) -> Result<Array> {
-        let x = x.add(
-            self.self_attn
-                .forward(&self.input_layernorm.forward(x)?, state, step)?,
-        )?;
+        let y = self
+            .self_attn
+            .forward(&self.input_layernorm.forward(x)?, state, step)?;
+        let [x, y] = step.narrow([x, &y])?;
+        let x = x.add(&y)?;
         x.add(
             self.mlp
                 .forward(&self.post_attention_layernorm.forward(&x)?)?,

@@ -35,7 +35,8 @@ impl Layer {
 impl DecoderLayer for Layer {
     fn forward(&self, x: &Array, state: usize, step: &mut Step<'_>) -> Result<Array> {
         let y = self.self_attn.forward(x, state, step)?;
-        let x = self.post_attention_layernorm.add_to(x, &y)?;
+        let [x, y] = step.narrow([x, &y])?;
+        let x = self.post_attention_layernorm.add_to(&x, &y)?;
         self.post_feedforward_layernorm
             .add_to(&x, &self.mlp.forward(&x)?)
     }

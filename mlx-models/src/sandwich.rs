@@ -43,8 +43,9 @@ impl DecoderLayer for Layer {
         let y = self
             .self_attn
             .forward(&self.input_layernorm.forward(x)?, state, step)?;
+        let [x, y] = step.narrow([x, &y])?;
         let inner = Some(&self.post_attention_layernorm);
-        let (x, y) = self.pre_feedforward_layernorm.after_add(x, &y, inner)?;
+        let (x, y) = self.pre_feedforward_layernorm.after_add(&x, &y, inner)?;
         let y = self.mlp.forward(&y)?;
         self.post_feedforward_layernorm.add_to(&x, &y)
     }

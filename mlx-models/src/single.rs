@@ -74,13 +74,17 @@ impl Layer {
 
 impl DecoderLayer for Layer {
     fn forward(&self, x: &Array, state: usize, step: &mut Step<'_>) -> Result<Array> {
-        let y = self.norm.forward(x)?;
-        let y = match &self.mixer {
-            Mixer::Attention(mixer) => mixer.forward(&y, state, step)?,
-            Mixer::Recurrence(mixer) => mixer.forward(&y, state, step)?,
-            Mixer::Mlp(mixer) => mixer.forward(&y)?,
-        };
-        fast::add(&y, x)
+        let mut y = self.norm.forward(x)?;
+        match &self.mixer {
+            Mixer::Attention(mixer) => y = mixer.forward(&y, state, step)?,
+            Mixer::Recurrence(mixer) => y = mixer.forward(&y, state, step)?,
+            Mixer::Mlp(_) => {}
+        }
+        let [x, mut y] = step.narrow([x, &y])?;
+        if let Mixer::Mlp(mixer) = &self.mixer {
+            y = mixer.forward(&y)?;
+        }
+        fast::add(&y, &x)
     }
 }
 

@@ -17,6 +17,7 @@ use crate::cache::kv::{Extent, KvCache, Places, Slots};
 use crate::cache::state::{LayerState, refusal};
 
 pub(crate) use self::growing::Turned;
+pub use self::read::last_features;
 pub use self::recurrent::{Rerun, StateAfter};
 pub use crate::attend::{Attend, Keys};
 
@@ -28,6 +29,7 @@ mod growing;
 mod latent;
 mod packed;
 mod places;
+mod read;
 mod recurrent;
 mod ring;
 mod select;
@@ -78,6 +80,10 @@ pub struct Step<'c> {
     real: Option<Array>,
     /// The widths as an array, if a layer has asked.
     real_widths: Option<Array>,
+    /// Whether only the features of each row's last token are read after the step.
+    reads_last: bool,
+    /// Whether the layer that runs computes only features that are read, once its tokens are mixed.
+    narrows: bool,
     committed: bool,
 }
 
@@ -152,6 +158,8 @@ impl<'c> Step<'c> {
             documents: None,
             real: None,
             real_widths: None,
+            reads_last: false,
+            narrows: false,
             committed: false,
             cache,
         })

@@ -110,7 +110,8 @@ impl Layer {
         let normed = self.input_layernorm.forward(x)?;
         let laurel = self.laurel.forward(&normed)?;
         let y = self.self_attn.forward(&normed, state, step)?;
-        let x = self.post_attention_layernorm.add_to(x, &y)?;
+        let [x, y, laurel] = step.narrow([x, &y, &laurel])?;
+        let x = self.post_attention_layernorm.add_to(&x, &y)?;
         let x = fast::add(&x, &laurel)?.multiply(std::f32::consts::FRAC_1_SQRT_2)?;
         let y = self
             .mlp
@@ -129,6 +130,7 @@ impl DecoderLayer for Layer {
         let streams = streams.reshape(&[b, l, self.streams, self.hidden])?;
         let predictions = self.altup.predict(&streams)?;
         let activated = self.activated(&self.altup.active(&predictions)?, state, step)?;
+        let [predictions, input] = step.narrow([&predictions, &input])?;
         let corrected = self.altup.correct(&predictions, &activated)?;
         let mut active = self.altup.active(&corrected)?;
         if self.scales {
@@ -137,7 +139,7 @@ impl DecoderLayer for Layer {
         let added = self.input.forward(&active, &input)?.expand_dims(2)?;
         let first = corrected.slice_axis(2, 0, 1)?;
         let others = corrected.slice_axis(2, 1, self.streams)?.add(&added)?;
-        let streams = concat(&[first, others], 2)?.reshape(&[b, l, of_streams])?;
+        let streams = concat(&[first, others], 2)?.reshape(&[b, -1, of_streams])?;
         match own < end {
             true => concat(&[streams, x.slice_axis(-1, own, end)?], -1),
             false => Ok(streams),

@@ -50,15 +50,17 @@ impl Layer {
     ) -> Result<Array> {
         let y = self.input_layernorm.forward(x)?;
         let y = self.self_attn.forward(&y, state, step)?;
+        let [x, y] = step.narrow([x, &y])?;
         let inner = Some(&self.post_attention_layernorm);
-        let (x, y) = self.pre_feedforward_layernorm.after_add(x, &y, inner)?;
+        let (x, y) = self.pre_feedforward_layernorm.after_add(&x, &y, inner)?;
         let mut y = self.mlp.forward(&y)?;
         if let Some(experts) = &self.experts {
             y = experts.forward(&x, &y)?;
         }
         let mut x = self.post_feedforward_layernorm.add_to(&x, &y)?;
         if let Some((layer, input)) = input {
-            x = fast::add(&layer.forward(&x, input)?, &x)?;
+            let [input] = step.narrow([input])?;
+            x = fast::add(&layer.forward(&x, &input)?, &x)?;
         }
         x.multiply(self.layer_scalar.value())
     }
