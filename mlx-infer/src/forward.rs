@@ -29,22 +29,11 @@ pub(crate) fn last_hidden(
     rows: &[&[u32]],
 ) -> Result<Array> {
     let widths: Vec<usize> = rows.iter().map(|row| row.len()).collect();
-    let hidden = hidden(model, cache, &padded(rows)?, &widths)?;
-    last(&hidden, &widths)
-}
-
-/// The last of the first `widths[b]` positions of each row: `[B, L, E] -> [B, E]`. Of a row without any it is the first.
-pub(crate) fn last(hidden: &Array, widths: &[usize]) -> Result<Array> {
-    let [b, l, e] = hidden.dims()?;
-    if widths.iter().all(|&width| width as i32 == l) {
-        return Ok(hidden.slice_axis(1, l - 1, l)?.squeeze(1)?);
-    }
-    let last: Vec<i32> = widths
-        .iter()
-        .map(|&width| width.saturating_sub(1) as i32)
-        .collect();
-    let last = Array::from_slice(&last, &[b, 1, 1])?.broadcast_to(&[b, 1, e])?;
-    Ok(hidden.take_along_axis(&last, 1)?.squeeze(1)?)
+    let mut step = cache.begin(&widths)?;
+    step.read_last();
+    let hidden = model.hidden(&padded(rows)?, &mut step)?;
+    step.commit_all()?;
+    Ok(hidden.squeeze(1)?)
 }
 
 /// Computes a part of a prompt into a cache of one row, and waits for it.

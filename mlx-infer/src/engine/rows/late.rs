@@ -6,10 +6,10 @@
 
 use mlx_core::ops::concat;
 use mlx_core::{Array, async_eval, eval};
+use mlx_nn::last_features;
 
 use super::Rows;
 use crate::error::Result;
-use crate::forward;
 
 /// The number of unread positions of all rows at which a pass is due although no row drafts.
 const MOST: usize = 64;
@@ -89,7 +89,7 @@ impl Rows<'_> {
     /// The head's features `[B, E]` at the last tokens `[B]` of the rows with a width of 1. No layer has read these tokens.
     pub(crate) fn head_behind(&mut self, last: &Array, widths: &[usize]) -> Result<Array> {
         let (features, widths) = self.read_late(Some((last, widths)))?;
-        forward::last(&features, &widths)
+        Ok(last_features(&features, &widths)?.squeeze(1)?)
     }
 
     /// The head's features `[B, E]` at draft number `number` of the rows with a width of 1. `before` are its features at
