@@ -1,7 +1,8 @@
 //! Which form of an operation runs, and what layers share in the plain form of attention.
 
 use mlx_core::fast::{self, Attention, Form, KeySlots, Mask, Op, Positions, plainly};
-use mlx_core::{Array, DType, Error, ErrorKind, Result, graph_size};
+use mlx_core::random::{self, Key};
+use mlx_core::{Array, DType, Error, ErrorKind, Result, eval, graph_size};
 
 const OPS: [Op; 12] = [
     Op::Attention,
@@ -57,5 +58,49 @@ fn layers_of_a_step_share_one_dense_mask() -> Result<()> {
     let one = graph_size(&[attend(mask())?])?;
     assert!(together < apart, "{together} and {apart} operations");
     assert!(together < 2 * one, "{together} for two, {one} for one");
+    Ok(())
+}
+
+#[test]
+fn a_norm_joins_the_sum_before_it() -> Result<()> {
+    if fast::form(Op::Norm)? == Form::Plain {
+        return Ok(());
+    }
+    for dtype in [DType::F32, DType::BF16] {
+        let normal = |seed, shape: &[i32]| {
+            random::normal(&Key::new(seed)?, shape, DType::F32, 0.0, 1.0)?.astype(dtype)
+        };
+        let (x, y) = (normal(1, &[3, 40])?, normal(2, &[3, 40])?);
+        let (inner, outer) = (normal(3, &[40])?, normal(4, &[40])?);
+        eval([&x, &y, &inner, &outer])?;
+        let bits = |a: &Array| -> Result<Vec<u32>> {
+            let a = a.astype(DType::F32)?.to_vec::<f32>()?;
+            Ok(a.into_iter().map(f32::to_bits).collect())
+        };
+        for with_inner in [false, true] {
+            let sum = || match with_inner {
+                false => fast::add(&x, &y),
+                true => fast::norm_add(&x, &inner, &y, 1e-5),
+            };
+            let norm = |sum: &Array, eps| fast::rms_norm(sum, Some(&outer), eps);
+            let apart = sum()?;
+            eval([&apart])?;
+            let wanted = (bits(&apart)?, bits(&norm(&apart, 1e-5)?)?);
+            let joined = sum()?;
+            // Another handle of the sum, made before it has a norm, and a second norm of it.
+            let (before, first) = (joined.clone(), norm(&joined, 1e-5)?);
+            let second = norm(&joined, 1e-2)?;
+            assert_eq!(graph_size([&before, &first])?, 1);
+            assert_eq!(graph_size([&joined, &first, &second])?, 2);
+            assert_eq!((bits(&before)?, bits(&first)?), wanted);
+            assert_eq!(bits(&second)?, bits(&norm(&apart, 1e-2)?)?);
+            // Norms with and without the inner one share their epsilon.
+            let sum = sum()?;
+            let other = norm(&sum, 1e-2)?;
+            assert_eq!(graph_size([&sum, &other])?, 1 + usize::from(with_inner));
+            assert_eq!(bits(&other)?, bits(&second)?);
+            assert_eq!(bits(&sum)?, wanted.0);
+        }
+    }
     Ok(())
 }

@@ -1,8 +1,9 @@
 //! Forward passes: rows of tokens through a model and its cache. All computation with a model uses these functions.
 
+use mlx_core::fast::{self, Form, Op};
 use mlx_core::{Array, eval, memory};
 use mlx_models::Model;
-use mlx_nn::ModelCache;
+use mlx_nn::{ModelCache, Step};
 
 use crate::error::Result;
 use crate::portions::Portions;
@@ -15,10 +16,20 @@ pub(crate) fn hidden(
     tokens: &Array,
     widths: &[usize],
 ) -> Result<Array> {
-    let mut step = cache.begin(widths)?;
+    let mut step = begin(cache, widths)?;
     let hidden = model.hidden(tokens, &mut step)?;
     step.commit_all()?;
     Ok(hidden)
+}
+
+/// Opens a step. With many tokens, a GPU starts while the host still builds the graph.
+fn begin<'c>(cache: &'c mut ModelCache, widths: &[usize]) -> Result<Step<'c>> {
+    const MANY: usize = 1024;
+    let mut step = cache.begin(widths)?;
+    if step.width() * widths.len() >= MANY && fast::form(Op::Linear)? == Form::Cuda {
+        step.start_early();
+    }
+    Ok(step)
 }
 
 /// Runs the layers on rows of any lengths. Returns the hidden state of the last token of each row: `[B, E]`, lazy. That of
@@ -29,7 +40,7 @@ pub(crate) fn last_hidden(
     rows: &[&[u32]],
 ) -> Result<Array> {
     let widths: Vec<usize> = rows.iter().map(|row| row.len()).collect();
-    let mut step = cache.begin(&widths)?;
+    let mut step = begin(cache, &widths)?;
     step.read_last();
     let hidden = model.hidden(&padded(rows)?, &mut step)?;
     step.commit_all()?;

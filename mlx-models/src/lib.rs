@@ -183,16 +183,15 @@ pub trait Model: Module {
     /// The step has other rows or another width.
     fn run(&self, tokens: &Array, step: &mut Step<'_>) -> Result<[Array; 2]> {
         let mut x = self.embed(tokens)?;
+        let layers = self.geometry().layers().len();
         // A head that drafts reads the features of all positions.
-        let narrows_in = match self.drafts() {
-            Some(_) => None,
-            None => self.geometry().layers().len().checked_sub(1),
-        };
-        for index in 0..self.geometry().layers().len() {
-            x = match narrows_in == Some(index) {
+        let narrows = self.drafts().is_none();
+        for index in 0..layers {
+            x = match narrows && index + 1 == layers {
                 true => step.last_layer(|step| self.layer(index, &x, step))?,
                 false => self.layer(index, &x, step)?,
             };
+            step.start(&x, layers - index - 1)?;
         }
         let hidden = self.norm(&x)?;
         Ok([x, hidden])

@@ -84,6 +84,8 @@ pub struct Step<'c> {
     reads_last: bool,
     /// Whether the layer that runs computes only features that are read, once its tokens are mixed.
     narrows: bool,
+    /// Whether the computation of layers starts before the whole graph is built.
+    starts_early: bool,
     committed: bool,
 }
 
@@ -160,6 +162,7 @@ impl<'c> Step<'c> {
             real_widths: None,
             reads_last: false,
             narrows: false,
+            starts_early: false,
             committed: false,
             cache,
         })

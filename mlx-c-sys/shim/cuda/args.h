@@ -26,10 +26,15 @@ struct LinearArgs {
   bool early;
 };
 
-// The stages of blocks of columns that `many_products` has in shared memory, for tiles of `rows` rows of x. A block can
-// use 227 KB on Hopper and on Blackwell data-centre GPUs (`is_roomy`), 163 KB on an A100 and 99 KB on other GPUs.
-constexpr int many_stages(bool is_roomy, int rows) {
-  return !is_roomy ? 2 : rows == 64 ? 4 : 3;
+// Whether a block can use 227 KB of shared memory on GPUs of this major compute capability: on Hopper and on Blackwell
+// data-centre GPUs. It is 163 KB on an A100 and 99 KB on other GPUs.
+constexpr bool is_roomy(int generation) {
+  return generation >= 9 && generation < 12;
+}
+
+// The stages of blocks of columns that `many_products` has in shared memory, for tiles of `rows` rows of x.
+constexpr int many_stages(bool has_room, int rows) {
+  return !has_room ? 2 : rows == 64 ? 4 : 3;
 }
 
 // An index out of range that a kernel has found. It is in pinned host memory, which the GPU writes directly.
@@ -89,7 +94,7 @@ struct NormArgs {
   const void* outer;    // or null
   void* sum;            // null without a residual
   void* normed;         // null if only the sum is wanted
-  int n;
+  int rows, n;
   float eps;
 };
 
@@ -107,6 +112,7 @@ struct HeadsArgs {
   const float* periods; // [dims / 2]
   const int32_t* offsets;
   int offset_step, rows, tokens, heads, dim, dims;
+  int heads_of_warp; // how many heads of a token a warp computes
   float eps;
   void* y; // heads [B, H, L, D], or a buffer of the KV cache [B, H, slots, D]
   int slots; // 0 if y is an array of heads
@@ -146,7 +152,11 @@ struct AttentionArgs {
   float scale, cap;
   int mask, layout, window;
   int parts; // number of ranges that the keys are divided into, one block each; 1: one block reads all keys
+  bool is_cluster; // the blocks of the parts are a cluster
 };
+
+// The most parts whose blocks can be a cluster.
+constexpr int cluster_parts = 8;
 
 // Arguments of sampling, and of logsumexp and argmax (which use x, counts, y and n).
 struct DrawArgs {

@@ -6,6 +6,8 @@
 #include <cuda_fp16.h>
 #include <stdint.h>
 
+#include "cuda/args.h"
+
 namespace mlxrs::cuda {
 
 using bf16 = __nv_bfloat16;
@@ -17,6 +19,13 @@ template <>
 constexpr bool is_bf16<bf16> = true;
 
 constexpr int warp_size = 32;
+
+// is_roomy (args.h) of the architecture that is compiled for.
+#ifdef __CUDA_ARCH__
+constexpr bool has_room = is_roomy(__CUDA_ARCH__ / 100);
+#else
+constexpr bool has_room = true;
+#endif
 
 // Our kernels are launched while the previous kernel still runs (cuda/launch.h). A kernel calls this before it reads
 // what other kernels write, and before it writes. It waits until all memory of the previous kernel is written, and then
@@ -166,6 +175,17 @@ __device__ inline uint32_t load_once(const uint32_t* at) {
   uint32_t v;
   asm volatile("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(v) : "l"(at));
   return v;
+}
+
+// Starts to load memory into L2, without waiting for it. Bytes before the first and after the last multiple of 16 are
+// left out. Before Hopper it does nothing: kernels do not start early there, so there is nothing to load ahead of.
+__device__ inline void prefetch(const void* from, int64_t bytes) {
+#if __CUDA_ARCH__ >= 900
+  auto begin = (reinterpret_cast<uintptr_t>(from) + 15) / 16 * 16, end = (reinterpret_cast<uintptr_t>(from) + bytes) / 16 * 16;
+  if (begin < end) {
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(begin), "r"(static_cast<uint32_t>(end - begin)) : "memory");
+  }
+#endif
 }
 
 } // namespace mlxrs::cuda

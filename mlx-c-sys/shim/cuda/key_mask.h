@@ -45,6 +45,14 @@ struct KeyMask {
   MLXRS_DEVICE bool operator()(int token, int slot) const {
     return sees(offset + token, key(slot));
   }
+  // Whether tokens `from` to `to` see all keys in slots `first` to `last`. It may say no though they do.
+  MLXRS_DEVICE bool sees_all(int from, int to, int first, int last) const {
+    if (last >= slots || mask == none) {
+      return last < slots;
+    }
+    bool is_straight = mask != positions || layout == straight;
+    return is_straight && last <= offset + from && (window <= 0 || first > offset + to - window);
+  }
   // The range of slots that tokens `from` to `to` can see. It may include slots that are masked, but it leaves out none
   // that is seen.
   MLXRS_DEVICE Range range(int from, int to) const {

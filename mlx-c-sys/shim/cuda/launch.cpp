@@ -142,7 +142,8 @@ void Launch::start(CUfunction kernel, dim3 blocks, unsigned threads, unsigned sh
     for (const auto& a : outputs_) {
       encoder_.set_output_array(a);
     }
-    encoder_.add_kernel_node_raw(kernel, blocks, dim3(threads, 1, 1), dim3(0, 0, 0), shared, args);
+    auto cluster = cluster_ > 0 ? dim3(1, cluster_, 1) : dim3(0, 0, 0);
+    encoder_.add_kernel_node_raw(kernel, blocks, dim3(threads, 1, 1), cluster, shared, args);
     return;
   }
   CUlaunchConfig config{};
@@ -150,12 +151,17 @@ void Launch::start(CUfunction kernel, dim3 blocks, unsigned threads, unsigned sh
   config.blockDimX = threads, config.blockDimY = 1, config.blockDimZ = 1;
   config.sharedMemBytes = shared;
   config.hStream = static_cast<cudaStream_t>(encoder_.stream());
-  CUlaunchAttribute early{};
-  early.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
-  early.value.programmaticStreamSerializationAllowed = 1;
-  if (encoder_.device().compute_capability_major() >= 9) {
-    config.attrs = &early;
-    config.numAttrs = 1;
+  CUlaunchAttribute attributes[2]{};
+  config.attrs = attributes;
+  if (generation() >= 9) {
+    auto& early = attributes[config.numAttrs++];
+    early.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+    early.value.programmaticStreamSerializationAllowed = 1;
+  }
+  if (cluster_ > 0) {
+    auto& cluster = attributes[config.numAttrs++];
+    cluster.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+    cluster.value.clusterDim.x = 1, cluster.value.clusterDim.y = cluster_, cluster.value.clusterDim.z = 1;
   }
   check(Driver::get().launch(&config, kernel, args, nullptr), "a kernel does not start");
   last.encoder = &encoder_;

@@ -103,6 +103,14 @@ class Launch {
   // memory that the other uses. Call it after all read() and write() calls. The kernel must then use
   // start_beside_previous.
   bool is_independent();
+  // Makes all blocks along y a cluster (Hopper and later). At most 8.
+  void use_clusters(unsigned blocks) {
+    cluster_ = blocks;
+  }
+  // The major compute capability of the device: 9 is Hopper.
+  int generation() const {
+    return encoder_.device().compute_capability_major();
+  }
 
   // Launches a kernel with these arguments. `module` is a name of embedded.h.
   template <typename... Args>
@@ -130,6 +138,7 @@ class Launch {
   mx::Stream stream_;
   std::vector<mx::array> inputs_, outputs_;
   bool is_beside_ = false;
+  unsigned cluster_ = 0;
 };
 
 // The address and strides of the heads of an array [B, H, L, D], or of a copy if the elements of a head are not

@@ -35,13 +35,16 @@ class Derivative : public Node {
     return shapes;
   }
 
-  // Applies the node to `inputs`, which must be f32. Returns the cotangents of the inputs in `argnums`, in the dtypes
-  // of `primals`.
+  // Applies the node to `inputs`: f32 for CPU kernels. Each cotangent is computed in the dtype of its input. Returns the
+  // cotangents of the inputs in `argnums`, in the dtypes of `primals`.
   static Arrays make(
       std::shared_ptr<Derivative> node, Arrays inputs, const Arrays& primals, const std::vector<int>& argnums) {
     auto shapes = node->output_shapes(inputs);
     auto s = node->stream();
-    std::vector<mx::Dtype> dtypes(shapes.size(), mx::float32);
+    std::vector<mx::Dtype> dtypes;
+    for (size_t i = 0; i < shapes.size(); i++) {
+      dtypes.push_back(inputs[i].dtype());
+    }
     auto all = mx::array::make_arrays(std::move(shapes), dtypes, node, inputs);
     Arrays wanted;
     for (int i : argnums) {

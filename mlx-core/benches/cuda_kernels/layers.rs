@@ -24,6 +24,7 @@ pub fn attention(bench: &Bench) -> Result<()> {
             (64, 1, 2048),
             (1, 512, 512),
             (1, 2048, 2048),
+            (512, 24, 24),
         ] {
             let case = format!("{name}: {l} new of {s} tokens");
             bench.time("attention bf16", &case, b, || {

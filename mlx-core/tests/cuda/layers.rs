@@ -230,3 +230,35 @@ fn draws_are_those_of_the_plain_form() -> Result<()> {
     );
     Ok(())
 }
+
+/// Prompts have a kernel of their own for rows of up to 2,048 elements.
+#[test]
+fn norms_of_many_rows_have_the_bits_of_one() -> Result<()> {
+    if !on_gpu()? {
+        return Ok(());
+    }
+    for (dtype, tolerance) in HALVES {
+        for n in [8, 264, 1024, 1152, 1288, 2048, 2056] {
+            let (x, y) = (noise(1, &[1100, n], dtype)?, noise(2, &[1100, n], dtype)?);
+            let (w, v) = (noise(3, &[n], dtype)?, noise(4, &[n], dtype)?);
+            for inner in [None, Some(&w)] {
+                let what = format!("{dtype} {n} {}", inner.is_some());
+                let of = |x: &Array, y: &Array| fast::add_norm(x, y, inner, &v, 1e-6);
+                let norm = |x: &Array| fast::rms_norm(x, inner, 1e-6);
+                let (sum, normed) = of(&x, &y)?;
+                let wanted = plainly(|| of(&x, &y))?;
+                close(&what, &sum, &wanted.0, tolerance)?;
+                close(&what, &normed, &wanted.1, tolerance)?;
+                let alone = norm(&x)?;
+                for row in [0, 7, 1099] {
+                    let one = |a: &Array| a.slice_axis(0, row, row + 1);
+                    let found = of(&one(&x)?, &one(&y)?)?;
+                    same(&what, &found.0, &one(&sum)?)?;
+                    same(&what, &found.1, &one(&normed)?)?;
+                    same(&what, &norm(&one(&x)?)?, &one(&alone)?)?;
+                }
+            }
+        }
+    }
+    Ok(())
+}

@@ -8,6 +8,7 @@ mod gradients;
 mod layers;
 mod masks;
 mod products;
+mod prompts;
 mod recurrent;
 mod replays;
 mod reports;

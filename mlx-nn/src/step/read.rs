@@ -1,6 +1,7 @@
-//! Positions whose features are read after the step. The others need no more than keys, values and states.
+//! What a step computes of its features, and when. Positions whose features are not read after the step need no more than
+//! keys, values and states.
 
-use mlx_core::{Array, Result};
+use mlx_core::{Array, Result, async_eval};
 
 use super::Step;
 
@@ -8,6 +9,25 @@ impl Step<'_> {
     /// Only the features of each row's last token are read after the step. A model then returns `[B, 1, E]`.
     pub fn read_last(&mut self) {
         self.reads_last = true;
+    }
+
+    /// Starts the computation of layers while the graph of later layers is built. For many tokens on a GPU, which would wait
+    /// for the whole graph otherwise. Nothing of the step may be differentiated or compiled.
+    pub fn start_early(&mut self) {
+        self.starts_early = true;
+    }
+
+    /// After [`start_early`](Self::start_early), starts the computation of `x`, the features after a layer, for every
+    /// fourth layer. `left`: the number of layers behind it. The features after the last layer stay lazy, because they may
+    /// not be read.
+    ///
+    /// # Errors
+    /// As [`async_eval`].
+    pub fn start(&self, x: &Array, left: usize) -> Result<()> {
+        match self.starts_early && left > 0 && left.is_multiple_of(4) {
+            true => async_eval([x]),
+            false => Ok(()),
+        }
     }
 
     /// Runs the last layer. Returns those of its features that are read: `[B, L, S]`, or `[B, 1, S]` after

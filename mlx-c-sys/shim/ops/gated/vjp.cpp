@@ -49,14 +49,8 @@ Arrays gated_vjp(std::shared_ptr<Node> of, Gate gate, const Arrays& primals, con
 
 Arrays gated_vjp_in_16_bits(std::shared_ptr<Node> of, Gate gate, const Arrays& primals, const mx::array& dy,
                             const std::vector<int>& argnums) {
-  const auto &x = primals[0], &up = primals[1];
   auto node = std::make_shared<GatedVjp>(of->stream(), std::move(of), gate);
-  auto all = mx::array::make_arrays({x.shape(), up.shape()}, {x.dtype(), x.dtype()}, node, {x, up, dy});
-  Arrays wanted;
-  for (int i : argnums) {
-    wanted.push_back(all[i]);
-  }
-  return wanted;
+  return Derivative::make(std::move(node), {primals[0], primals[1], dy}, primals, argnums);
 }
 
 } // namespace mlxrs::ops

@@ -138,7 +138,32 @@ class AddRmsNorm : public NodeWith<AddNormSettings> {
   std::vector<mx::Shape> output_shapes(const Arrays& in) override {
     return std::vector<mx::Shape>(settings_.outer ? 2 : 1, in[0].shape());
   }
+  const AddNormSettings& settings() const {
+    return settings_;
+  }
 };
+
+// rms_norm(sum, weight) as a second output of the node that computes `sum`, if `sum` is add_norm without an outer weight and
+// is not computed yet: a layer ends with a sum, and the next layer begins with its norm. Changes the node of `sum` in
+// place; its value stays the same.
+std::optional<mx::array> norm_of_sum(const mx::array& sum, const mx::array& weight, float eps, mx::Stream s) {
+  if (sum.status() != mx::array::Status::unscheduled || !sum.has_primitive() || sum.is_tracer() || !sum.siblings().empty()) {
+    return std::nullopt;
+  }
+  auto* node = dynamic_cast<AddRmsNorm*>(&sum.primitive());
+  if (node == nullptr || node->settings().outer || node->stream() != s || (node->settings().inner && node->settings().eps != eps)) {
+    return std::nullopt;
+  }
+  auto both = std::make_shared<AddRmsNorm>(s, AddNormSettings{node->settings().inner, true, eps});
+  auto inputs = sum.inputs();
+  inputs.push_back(weight);
+  mx::array first = sum, normed(sum.shape(), sum.dtype(), both, inputs);
+  first.primitive_ptr() = std::move(both);
+  first.inputs() = std::move(inputs);
+  first.set_siblings({normed}, 0);
+  normed.set_siblings({first}, 1);
+  return normed;
+}
 
 bool fits(const std::optional<mx::array>& weight, const mx::array& x) {
   return !weight || (weight->ndim() == 1 && weight->shape(0) == x.shape(-1) && weight->dtype() == x.dtype());
@@ -150,6 +175,9 @@ std::optional<mx::array> rms_norm(
     const mx::array& x, const std::optional<mx::array>& weight, float eps, mx::Stream s) {
   if (x.ndim() == 0 || !takes(s, x) || !fits(weight, x)) {
     return std::nullopt;
+  }
+  if (auto y = weight && !weight->is_tracer() ? norm_of_sum(x, *weight, eps, s) : std::nullopt) {
+    return y;
   }
   auto inputs = weight ? Arrays{x, *weight} : Arrays{x};
   return mx::array(x.shape(), x.dtype(), std::make_shared<RmsNorm>(s, eps), std::move(inputs));

@@ -33,26 +33,49 @@ cuda::AttentionArgs attention_args(
 }
 
 void attention_on_cuda(const Arrays& in, mx::array& y, const AttentionOptions& options, bool sinks, mx::Stream s) {
-  constexpr int tile_queries = 16, part_slots = 64, processors = 132, many_blocks = 2 * processors, most_parts = 512;
+  constexpr int tile_queries = 16, part_slots = 64, processors = 132, many_blocks = 2 * processors, most_parts = 512, enough_blocks = 3 * processors / 2;
   const auto& q = in[0];
   cuda::Launch launch(s);
   auto args = attention_args(launch, in, y, options, sinks, s);
+  int dim = q.shape(3), value_dim = y.shape(3), largest = std::max(dim, value_dim);
+  int padded = largest <= 64 ? 64 : largest <= 128 ? 128 : 256;
+  auto type = std::string(cuda::name_of(q.dtype()));
+  // Prompts have a kernel whose warps share keys and values. All choices here give the same bits.
+  int queries = args.tokens * args.by_group.by;
+  for (int warps : {8, 4}) {
+    if (queries <= 4 * tile_queries && warps == 8) {
+      continue;
+    }
+    unsigned own = cuda::blocks_of(queries, tile_queries * warps) * static_cast<unsigned>(args.kv_heads);
+    int64_t blocks = static_cast<int64_t>(own) * args.rows;
+    if (queries > tile_queries && blocks >= (warps == 8 ? processors : enough_blocks)) {
+      // Keys, values, and queries of large heads (prompt.cu).
+      int shared_queries = padded == 256 && cuda::is_roomy(launch.generation()) ? tile_queries * warps : 0;
+      unsigned shared = static_cast<unsigned>((part_slots + shared_queries) * (padded + 32) + part_slots * (padded + 8)) * 2;
+      launch.run_with(
+          shared, "attention/prompt", "prompt_" + type + "_" + std::to_string(padded) + "_" + std::to_string(warps),
+          dim3(own, static_cast<unsigned>(args.rows), 1), warps * 32, args, dim, value_dim);
+      return;
+    }
+  }
   // With enough tiles of queries, each block goes through all keys. With few tiles, the keys are divided among blocks
   // too.
   int tiles = static_cast<int>(cuda::blocks_of(static_cast<int64_t>(args.tokens) * args.by_group.by, tile_queries));
   int64_t blocks = static_cast<int64_t>(tiles) * args.kv_heads * args.rows;
   int parts = static_cast<int>(cuda::blocks_of(args.slots, part_slots));
   args.parts = blocks >= many_blocks || parts > most_parts ? 1 : parts;
-  int dim = q.shape(3), value_dim = y.shape(3), largest = std::max(dim, value_dim);
-  int padded = largest <= 64 ? 64 : largest <= 128 ? 128 : 256;
-  if (args.parts > 1) {
+  // The blocks of a cluster wait for each other, so they must all run at once.
+  args.is_cluster = args.parts > 1 && parts <= cuda::cluster_parts && blocks * parts <= processors && launch.generation() >= 9;
+  if (args.is_cluster) {
+    launch.use_clusters(static_cast<unsigned>(parts));
+  } else if (args.parts > 1) {
     auto partial = cuda::scratch(sizeof(float) * blocks * parts * tile_queries * (padded + 2), s);
     launch.keep(partial);
     args.partial = launch.write<float>(partial);
     auto tickets = cuda::counters(blocks, s);
     args.tickets = launch.write<uint32_t>(tickets);
   }
-  auto kernel = std::string("attention_") + cuda::name_of(q.dtype()) + "_" + std::to_string(padded);
+  auto kernel = "attention_" + type + "_" + std::to_string(padded);
   if (padded == 256 && blocks * args.parts <= processors) {
     kernel += "_few";
   }

@@ -6,8 +6,9 @@
 // softmax of 2 queries, then its elements of the weighted values.
 // Grid: blockIdx.x is the tile of queries and the KV head, blockIdx.y the part (if a.parts > 1), blockIdx.z the row.
 // Order of sums: each part has its own largest score, sum and weighted values, and parts are merged from the first to
-// the last. Either one block goes through all parts, or each part has a block and the last block to end merges them;
-// the arithmetic is the same. So the result of a query depends only on its keys, to the bit, and not on other rows,
+// the last. Either one block goes through all parts, or each part has a block, and one of them merges all: on Hopper the
+// blocks of up to 8 parts are a cluster, in which it reads the shared memory of the others; else the last block to end
+// reads what the others wrote to memory. The arithmetic is the same. So the result of a query depends only on its keys, to the bit, and not on other rows,
 // other queries or the number of blocks.
 // Bound: with one new token there are few blocks of few warps, so the latency of dependent instructions.
 #include "cuda/args.h"
@@ -17,18 +18,28 @@
 
 namespace mlxrs::cuda {
 
-constexpr int attention_warps = 8, attention_threads = attention_warps * warp_size, tile_queries = 16, part_slots = 64;
+constexpr int attention_warps = 8, attention_threads = attention_warps * warp_size;
 
-template <class T>
-__device__ inline void copy_16_bytes(T* to, const T* from) {
-  uint32_t at = static_cast<uint32_t>(__cvta_generic_to_shared(to));
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from));
+// Waits for all threads of the cluster, and makes what they wrote to shared memory visible.
+__device__ inline void wait_for_cluster() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+}
+// Reads 16 bytes at this place in the shared memory of block `rank` of the cluster.
+__device__ inline float4 of_block(const float* at, int rank) {
+  float4 v{};
+#if __CUDA_ARCH__ >= 900
+  uint32_t own = static_cast<uint32_t>(__cvta_generic_to_shared(at)), other;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(other) : "r"(own), "r"(rank));
+  asm volatile("ld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(other) : "memory");
+#endif
+  return v;
 }
 
 // For heads of at most D elements, a multiple of 8.
 template <class T, int D>
 __device__ void attention(const AttentionArgs& a, int dim, int value_dim) {
-  wait_for_previous();
   // The tiles of 8 elements of the values that a warp computes. With small heads some warps have none.
   constexpr int blocks = D / 32, padded = D + 8, value_tiles = D / attention_warps / 8 < 2 ? 2 : D / attention_warps / 8;
   __shared__ __align__(16) T values[part_slots * padded];
@@ -40,6 +51,16 @@ __device__ void attention(const AttentionArgs& a, int dim, int value_dim) {
   int lane = threadIdx.x % warp_size, warp = threadIdx.x / warp_size, g = lane / 4, t = lane % 4;
   int tile = a.by_kv_heads.quotient(blockIdx.x), kv_head = blockIdx.x - tile * a.kv_heads, part = blockIdx.y, row = blockIdx.z;
   int group = a.by_group.by, queries = a.tokens * group, first = tile * tile_queries, own_value = warp * 8 * value_tiles;
+  const T* keys = static_cast<const T*>(a.k.at) + row * a.k.row + kv_head * a.k.head;
+  const T* all_values = static_cast<const T*>(a.v.at) + row * a.v.row + kv_head * a.v.head;
+  if (a.parts > 1 && threadIdx.x < 2) {
+    // Loads the part's keys and values to L2. Kernels that still write some of them write to L2 as well.
+    bool is_key = threadIdx.x == 0;
+    int slot = part * part_slots, last = min(part_slots, a.slots - slot) - 1;
+    int64_t token = is_key ? a.k.token : a.v.token;
+    prefetch((is_key ? keys : all_values) + slot * token, (last * token + (is_key ? dim : value_dim)) * sizeof(T));
+  }
+  wait_for_previous();
   int offset = a.offsets != nullptr ? a.offsets[row * a.offset_step] : a.slots - a.tokens;
   KeyMask seen{a.mask, a.layout, a.window, offset, a.tokens, a.slots};
 
@@ -65,23 +86,27 @@ __device__ void attention(const AttentionArgs& a, int dim, int value_dim) {
   int last_query = min(first + tile_queries, queries) - 1;
   Range range = seen.range(a.by_group.quotient(first), a.by_group.quotient(last_query));
   int begin = range.first / part_slots, end = max(begin + 1, (range.end + part_slots - 1) / part_slots), count = end - begin;
+  int first_part = begin;
   if (a.parts > 1) {
-    if (part < begin || part >= end) {
+    bool is_seen = part >= begin && part < end;
+    if (!is_seen && (!a.is_cluster || count == 1)) {
       return;
     }
-    begin = part, end = part + 1;
+    begin = part, end = is_seen ? part + 1 : part;
   }
 
-  const T* keys = static_cast<const T*>(a.k.at) + row * a.k.row + kv_head * a.k.head;
-  const T* all_values = static_cast<const T*>(a.v.at) + row * a.v.row + kv_head * a.v.head;
   float y[value_tiles][4] = {}, most[2] = {nothing, nothing}, sum[2] = {0, 0};
 
   for (int c = begin; c < end; c++) {
-    int slot = c * part_slots;
+    // Steps of 16 slots of which no query sees one are left out. They would add zeros.
+    int slot = c * part_slots, first_step = max(range.first - slot, 0) / 16, steps = min((range.end - slot + 15) / 16, part_slots / 16);
     __syncthreads();
 #pragma unroll
     for (int i = threadIdx.x; i < part_slots * (D / 8); i += attention_threads) {
       int j = i / (D / 8), d = i % (D / 8) * 8;
+      if (j < 16 * first_step || j >= 16 * steps) {
+        continue;
+      }
       T* to = values + j * padded + d;
       // Slots that no query sees may have NaN, and 0 times NaN is NaN, so they are read as zeros.
       if (slot + j >= range.first && slot + j < range.end && d < value_dim) {
@@ -99,6 +124,9 @@ __device__ void attention(const AttentionArgs& a, int dim, int value_dim) {
 #pragma unroll
     for (int b = 0; b < blocks; b++) {
       uint4 v = {};
+      if (warp < 2 * first_step || warp >= 2 * steps) {
+        break;
+      }
       if (j < a.slots && 32 * b + 8 * t < dim) {
         v = *reinterpret_cast<const uint4*>(from + 32 * b + 8 * t);
       }
@@ -141,6 +169,9 @@ __device__ void attention(const AttentionArgs& a, int dim, int value_dim) {
     if (own_value < D) {
 #pragma unroll
       for (int k = 0; k < part_slots / 16; k++) {
+        if (k < first_step || k >= steps) {
+          continue;
+        }
         uint32_t p[4];
         p[0] = *reinterpret_cast<uint32_t*>(&weights[g][16 * k + 2 * t]);
         p[1] = *reinterpret_cast<uint32_t*>(&weights[g + 8][16 * k + 2 * t]);
@@ -171,14 +202,7 @@ __device__ void attention(const AttentionArgs& a, int dim, int value_dim) {
 
   // The factor that turns a query's merged values into its result.
   auto last_factor = [&](int query, float most, float sum) {
-    if (a.sinks != nullptr) {
-      // An attention sink is a score without a value.
-      int head = kv_head * group + query - a.by_group.quotient(query) * group;
-      float sink = a.sinks[head], larger = fmaxf(sink, most), old = weight_of(most, larger);
-      sum = joined(sum, old, weight_of(sink, larger), 1.0f);
-      return sum > 0 ? old / sum : 0.0f;
-    }
-    return sum > 0 ? 1.0f / sum : 0.0f;
+    return factor_of(a.sinks, kv_head * group + query - a.by_group.quotient(query) * group, most, sum);
   };
   auto result = [&](int query, int d) {
     int token = a.by_group.quotient(query), head = kv_head * group + query - token * group;
@@ -204,11 +228,17 @@ __device__ void attention(const AttentionArgs& a, int dim, int value_dim) {
     return;
   }
 
-  // The scratch memory of a tile: for each part the values (D), the largest score and the sum of each query.
+  // The result of a part: the values (D), the largest score and the sum of each query. It is in the shared memory of the
+  // part's block in a cluster, else in scratch memory.
   constexpr int of_part = tile_queries * (D + 2), of_scores = tile_queries * D;
+  static_assert(of_part * sizeof(float) + cluster_parts * 2 * tile_queries * sizeof(float) <= sizeof(values));
   int64_t index = static_cast<int64_t>(row) * gridDim.x + blockIdx.x;
   float* memory = a.partial + index * a.parts * of_part;
-  float* mine = memory + part * of_part;
+  float* mine = a.is_cluster ? reinterpret_cast<float*>(values) : memory + part * of_part;
+  if (a.is_cluster) {
+    // All warps have read the values.
+    __syncthreads();
+  }
 #pragma unroll
   for (int h = 0; h < 2; h++) {
     if (first + g + 8 * h >= queries) {
@@ -226,36 +256,46 @@ __device__ void attention(const AttentionArgs& a, int dim, int value_dim) {
       mine[of_scores + tile_queries + g + 8 * h] = sum[h];
     }
   }
-  // The atomic orders the writes of the blocks. The barrier orders the writes of the other threads of this block before
-  // it.
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    uint32_t before;
-    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(a.tickets + index) : "memory");
-    is_last = before == static_cast<uint32_t>(count - 1);
-    if (is_last) {
-      a.tickets[index] = 0;
+  if (a.is_cluster) {
+    wait_for_cluster();
+    is_last = part == first_part;
+  } else {
+    // The atomic orders the writes of the blocks. The barrier orders the writes of the other threads of this block before
+    // it.
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      uint32_t before;
+      asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(a.tickets + index) : "memory");
+      is_last = before == static_cast<uint32_t>(count - 1);
+      if (is_last) {
+        a.tickets[index] = 0;
+      }
     }
+    __syncthreads();
   }
-  __syncthreads();
   if (!is_last) {
+    if (a.is_cluster) {
+      // Its shared memory is read until the merge has ended.
+      wait_for_cluster();
+    }
     return;
   }
-  // The last block merges the parts, up to 64 at a time. Their factors are in the shared memory of the values.
+  auto load = [&](int c, int at) {
+    return a.is_cluster ? of_block(mine + at, c) : __ldcg(reinterpret_cast<const float4*>(memory + c * of_part + at));
+  };
+  // One block merges the parts, up to 64 at a time. Their factors are in its shared memory.
   constexpr int parts_at_a_time = 64, tasks = tile_queries * (D / 4) / attention_threads > 1 ? tile_queries * (D / 4) / attention_threads : 1;
   static_assert(parts_at_a_time * 2 * tile_queries * sizeof(float) <= sizeof(values));
-  float* factors = reinterpret_cast<float*>(values); // [parts_at_a_time][old and fresh][tile_queries]
+  float* factors = reinterpret_cast<float*>(values) + (a.is_cluster ? of_part : 0); // [parts_at_a_time][old and fresh][tile_queries]
   int some = min(tile_queries, queries - first);
   float joined_most = nothing, joined_sum = 0;
   float4 all[tasks] = {};
-  begin = range.first / part_slots, end = begin + count;
+  begin = first_part, end = begin + count;
   for (int from = begin; from < end; from += parts_at_a_time) {
     int until = min(from + parts_at_a_time, end);
     __syncthreads();
-    for (int i = threadIdx.x; i < (until - from) * 2 * tile_queries; i += attention_threads) {
-      if (i % tile_queries < some) {
-        factors[i] = __ldcg(memory + (from + i / (2 * tile_queries)) * of_part + of_scores + i % (2 * tile_queries));
-      }
+    for (int i = threadIdx.x; i < (until - from) * 2 * tile_queries / 4; i += attention_threads) {
+      reinterpret_cast<float4*>(factors)[i] = load(from + i / (tile_queries / 2), of_scores + i % (tile_queries / 2) * 4);
     }
     __syncthreads();
     if (threadIdx.x < some) {
@@ -280,7 +320,7 @@ __device__ void attention(const AttentionArgs& a, int dim, int value_dim) {
       }
 #pragma unroll 4
       for (int c = 0; c < until - from; c++) {
-        float4 own = __ldcg(reinterpret_cast<const float4*>(memory + (from + c) * of_part + query * D + d));
+        float4 own = load(from + c, query * D + d);
         float old = factors[2 * c * tile_queries + query], fresh = factors[(2 * c + 1) * tile_queries + query];
         all[i].x = joined(all[i].x, old, own.x, fresh);
         all[i].y = joined(all[i].y, old, own.y, fresh);
@@ -297,6 +337,9 @@ __device__ void attention(const AttentionArgs& a, int dim, int value_dim) {
       uint2 both = {pair<T>(all[i].x * factor, all[i].y * factor), pair<T>(all[i].z * factor, all[i].w * factor)};
       *reinterpret_cast<uint2*>(result(first + query, d)) = both;
     }
+  }
+  if (a.is_cluster) {
+    wait_for_cluster();
   }
 }
 

@@ -1,11 +1,12 @@
-// Device code that attention.cu and stored.cuh share: weights of scores, merging of parts, and loads of values for
-// tensor cores.
+// Device code that attention.cu, prompt.cu and stored.cuh share: sizes of tiles and parts, weights of scores, merging of
+// parts, and loads of values for tensor cores.
 #pragma once
 
 #include "cuda/device.cuh"
 
 namespace mlxrs::cuda {
 
+constexpr int tile_queries = 16, part_slots = 64;
 constexpr float nothing = -INFINITY;
 
 // e^(x - most), or 0 if x is `nothing`.
@@ -16,6 +17,23 @@ __device__ inline float weight_of(float x, float most) {
 // different ways in different places.
 __device__ inline float joined(float x, float of_x, float y, float of_y) {
   return __fmaf_rn(x, of_x, __fmul_rn(y, of_y));
+}
+
+// The factor that turns a query's merged values into its result. An attention sink is a score without a value.
+__device__ inline float factor_of(const float* sinks, int head, float most, float sum) {
+  if (sinks != nullptr) {
+    float sink = sinks[head], larger = fmaxf(sink, most), old = weight_of(most, larger);
+    sum = joined(sum, old, weight_of(sink, larger), 1.0f);
+    return sum > 0 ? old / sum : 0.0f;
+  }
+  return sum > 0 ? 1.0f / sum : 0.0f;
+}
+
+// Starts an asynchronous copy of 16 bytes to shared memory.
+template <class T>
+__device__ inline void copy_16_bytes(T* to, const T* from) {
+  uint32_t at = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from));
 }
 
 // Loads four 8 x 8 matrices, transposed. Each group of eight threads passes the row addresses of one matrix. Of matrix

@@ -1,20 +1,56 @@
 // Elementwise kernels: gates y = gate(x) up and their gradients, soft caps y = cap tanh(x / cap), in F32 for T of bf16, f16 or float;
 // copies of strided arrays; copies of several arrays; zeros. All are bound by memory bandwidth.
+#include <initializer_list>
+
 #include "cuda/args.h"
 #include "ops/linear/cuda/product.cuh"
 
 namespace mlxrs::cuda {
 
+// Adjacent elements that are loaded and stored together.
+template <class T, int N>
+struct alignas(sizeof(T) * N) Vector {
+  T v[N];
+
+  __device__ static Vector load(const void* from, int64_t i) {
+    return static_cast<const Vector*>(from)[i];
+  }
+  __device__ void store(void* to, int64_t i) const {
+    static_cast<Vector*>(to)[i] = *this;
+  }
+};
+
+// Calls body(N, i) for all vectors of N of the n elements; N is 16 bytes if all arrays begin at multiples of 16 bytes.
+template <class T, class Body>
+__device__ inline void each_vector(int64_t n, std::initializer_list<const void*> arrays, const Body& body) {
+  constexpr int most = 16 / sizeof(T);
+  uintptr_t all = 0;
+  for (const void* at : arrays) {
+    all |= reinterpret_cast<uintptr_t>(at);
+  }
+  int64_t first = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x, step = static_cast<int64_t>(gridDim.x) * blockDim.x;
+  int64_t vectors = all % 16 == 0 ? n / most : 0;
+  for (int64_t i = first; i < vectors; i += step) {
+    body.template operator()<most>(i);
+  }
+  for (int64_t i = vectors * most + first; i < n; i += step) {
+    body.template operator()<1>(i);
+  }
+}
+
 template <class T>
 __device__ void gated(const GatedArgs& a) {
   wait_for_previous();
-  int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < a.n; i += step) {
-    float x = wide(static_cast<const T*>(a.gate)[i]);
-    float y = a.kind == 2 ? a.cap * tanhf(x / a.cap)
-                          : rounded<T>(gate_of(a.kind, x)) * wide(static_cast<const T*>(a.up)[i]);
-    static_cast<T*>(a.y)[i] = narrow<T>(y);
-  }
+  each_vector<T>(a.n, {a.gate, a.up, a.y}, [&]<int N>(int64_t i) {
+    auto gate = Vector<T, N>::load(a.gate, i), up = a.up != nullptr ? Vector<T, N>::load(a.up, i) : gate;
+    Vector<T, N> y;
+#pragma unroll
+    for (int e = 0; e < N; e++) {
+      float x = wide(gate.v[e]);
+      y.v[e] = narrow<T>(a.kind == 2 ? a.cap * tanhf(x / a.cap) : rounded<T>(gate_of(a.kind, x)) * wide(up.v[e]));
+    }
+    y.store(a.y, i);
+  });
 }
 
 // The derivative of gate_of.
@@ -32,13 +68,18 @@ __device__ inline float slope_of(int kind, float x) {
 template <class T>
 __device__ void gated_vjp(const GatedVjpArgs& a) {
   wait_for_previous();
-  int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < a.n; i += step) {
-    float x = wide(static_cast<const T*>(a.gate)[i]), up = wide(static_cast<const T*>(a.up)[i]);
-    float dy = wide(static_cast<const T*>(a.dy)[i]);
-    static_cast<T*>(a.dgate)[i] = narrow<T>(dy * up * slope_of(a.kind, x));
-    static_cast<T*>(a.dup)[i] = narrow<T>(dy * gate_of(a.kind, x));
-  }
+  each_vector<T>(a.n, {a.gate, a.up, a.dy, a.dgate, a.dup}, [&]<int N>(int64_t i) {
+    auto gate = Vector<T, N>::load(a.gate, i), up = Vector<T, N>::load(a.up, i), dy = Vector<T, N>::load(a.dy, i);
+    Vector<T, N> dgate, dup;
+#pragma unroll
+    for (int e = 0; e < N; e++) {
+      float x = wide(gate.v[e]), d = wide(dy.v[e]);
+      dgate.v[e] = narrow<T>(d * wide(up.v[e]) * slope_of(a.kind, x));
+      dup.v[e] = narrow<T>(d * gate_of(a.kind, x));
+    }
+    dgate.store(a.dgate, i);
+    dup.store(a.dup, i);
+  });
 }
 
 // Copies the elements of a strided array in row-major order.

@@ -31,12 +31,7 @@ __device__ inline void fetch_piece(uint4* to, const void* from, bool is_there) {
 
 template <class T, Pairs P, int Eights>
 __device__ void many_products(const LinearArgs& a) {
-#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ < 900 || __CUDA_ARCH__ >= 1200)
-  constexpr bool is_roomy = false;
-#else
-  constexpr bool is_roomy = true;
-#endif
-  constexpr int tiles = 2, x_rows = 16 * Eights, stage_size = (many_w_rows + x_rows) * pieces, stages = many_stages(is_roomy, x_rows);
+  constexpr int tiles = 2, x_rows = 16 * Eights, stage_size = (many_w_rows + x_rows) * pieces, stages = many_stages(has_room, x_rows);
   extern __shared__ __align__(16) uint4 shared[];
   wait_for_previous();
   int lane = threadIdx.x % warp_size, warp = threadIdx.x / warp_size, g = lane / 4, t = lane % 4;

@@ -76,7 +76,7 @@ void many_products(const cuda::LinearArgs& given, const std::string& codes, cons
     auto waves = [&](int rows) { return cuda::blocks_of(int64_t(columns) * cuda::blocks_of(args.m, rows), processors) * rows; };
     auto& device = mx::cu::device(s.device);
     int major = device.compute_capability_major(), minor = device.compute_capability_minor();
-    bool is_roomy = major >= 9 && major < 12, takes_128 = is_roomy || (major == 8 && minor == 0);
+    bool has_room = cuda::is_roomy(major), takes_128 = has_room || (major == 8 && minor == 0);
     int block_rows = !takes_128 || waves(64) < waves(128) ? 64 : 128;
     cuda::Launch launch(s);
     launch.read(x);
@@ -84,7 +84,7 @@ void many_products(const cuda::LinearArgs& given, const std::string& codes, cons
     for (auto& y : out) {
       launch.write(y);
     }
-    unsigned shared = static_cast<unsigned>((128 + block_rows) * 256 * cuda::many_stages(is_roomy, block_rows));
+    unsigned shared = static_cast<unsigned>((128 + block_rows) * 256 * cuda::many_stages(has_room, block_rows));
     launch.run_with(
         shared, ("linear/many_" + type).c_str(), "many_" + pairs + "_" + type + "_" + std::to_string(block_rows),
         dim3(cuda::blocks_of(args.m, block_rows), columns, 1), 256, args);

@@ -28,9 +28,9 @@ __device__ inline float gate_of(int kind, float x) {
   if (kind == 0) {
     return x / (1.0f + __expf(-x));
   }
-  // GELU with the tanh approximation.
+  // GELU with the tanh approximation: x (1 + tanh(u)) / 2 = x / (1 + e^(-2 u)).
   float inner = 0.7978845608028654f * (x + 0.044715f * x * x * x);
-  return 0.5f * x * (1.0f + tanhf(inner));
+  return x / (1.0f + __expf(-2.0f * inner));
 }
 
 // For each tile of the block: its matrix, its first row, and whether the matrix begins at a multiple of 16 bytes. With

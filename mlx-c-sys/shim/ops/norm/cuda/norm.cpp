@@ -25,7 +25,21 @@ void add_norm_on_cuda(const NormOperands& of, float eps, mx::Stream s) {
     cuda::allocate(*of.normed, s);
     args.normed = launch.write(*of.normed);
   }
-  launch.run("norm/norm", std::string("add_norm_") + cuda::name_of(x.dtype()), cuda::blocks_of(x.size(), n), 256, args);
+  // A warp for each row pays off when there are enough warps to keep a GPU busy.
+  constexpr int many_rows = 1024, threads = 256, rows_of_block = threads / 32;
+  args.rows = static_cast<int>(x.size() / n);
+  uintptr_t all = 0;
+  for (const void* at : {args.x, args.residual, args.inner, args.outer, static_cast<const void*>(args.sum), static_cast<const void*>(args.normed)}) {
+    all |= reinterpret_cast<uintptr_t>(at);
+  }
+  auto type = std::string(cuda::name_of(x.dtype()));
+  if (args.rows >= many_rows && n % 8 == 0 && n <= 2048 && all % 16 == 0) {
+    int vectors = n <= 1024 ? 4 : n <= 1280 ? 5 : 8;
+    launch.run(
+        "norm/norm", "add_norm_by_warp_" + type + "_" + std::to_string(vectors), cuda::blocks_of(args.rows, rows_of_block), threads, args);
+    return;
+  }
+  launch.run("norm/norm", "add_norm_" + type, static_cast<unsigned>(args.rows), threads, args);
 }
 
 } // namespace mlxrs::ops

@@ -1,6 +1,8 @@
 // Launches the kernel of projections that become heads.
 #include "heads.h"
 
+#include <algorithm>
+
 namespace mlxrs::ops {
 
 cuda::HeadsArgs heads_args(cuda::Launch& launch, std::span<const mx::array> in, const HeadsOptions& options) {
@@ -27,8 +29,16 @@ void heads_on_cuda(const Arrays& in, mx::array& y, const HeadsOptions& options, 
   cuda::Launch launch(s);
   auto args = heads_args(launch, in, options);
   args.y = launch.write(y);
-  int64_t tasks = static_cast<int64_t>(args.rows) * args.tokens * args.heads;
-  launch.run("rope/heads", std::string("heads_") + cuda::name_of(y.dtype()), cuda::blocks_of(tasks, 4), 128, args);
+  launch_heads(launch, args, cuda::name_of(y.dtype()));
+}
+
+void launch_heads(cuda::Launch& launch, cuda::HeadsArgs args, const std::string& type) {
+  // Warps that keep a GPU busy. With more heads than that, a warp computes several heads of a token.
+  constexpr int64_t enough_warps = 16384, most_heads = 8;
+  int64_t tokens = static_cast<int64_t>(args.rows) * args.tokens;
+  args.heads_of_warp = static_cast<int>(std::clamp<int64_t>(tokens * args.heads / enough_warps, 1, most_heads));
+  int64_t per_token = cuda::blocks_of(args.heads, args.heads_of_warp) + (args.slots > 0 ? args.value_heads : 0);
+  launch.run("rope/heads", "heads_" + type, cuda::blocks_of(tokens * per_token, 4), 128, args);
 }
 
 } // namespace mlxrs::ops

@@ -1,7 +1,7 @@
 // Projections that become heads: norm, rotation, and optionally the write to the KV cache, for T of bf16 or f16,
 // computed in F32. `heads` computes y = rope(rms_norm(x, weight)) of each head of x [B, L, H D], and copies values to
-// the KV cache; `store` copies keys and values to the KV cache. A warp handles one head of one token, and a block has
-// four warps. Bound: latency in decode, memory bandwidth in prompts.
+// the KV cache; `store` copies keys and values to the KV cache. A warp handles one head of one token, or several heads of
+// a token, whose angles it computes once; a block has four warps. Bound: latency in decode, memory bandwidth in prompts.
 #include "cuda/args.h"
 #include "cuda/device.cuh"
 #include "ops/store/cuda/slots.cuh"
@@ -19,24 +19,27 @@ __device__ inline T fresh(const T* at) {
   return *reinterpret_cast<const T*>(&bits);
 }
 
-// A head of 32 E elements in which all elements are rotated. A lane has E adjacent elements, and the lane 16 away has
-// the elements that they are paired with.
+// `count` heads of 32 E elements in which all elements are rotated. Heads are adjacent in x and `y_step` elements apart in
+// y. A lane has E adjacent elements of a head, and the lane 16 away has the elements that they are paired with.
 template <class T, int E>
-__device__ inline void rotate_head(const HeadsArgs& a, const T* x, T* y, float position) {
+__device__ inline void rotate_heads(const HeadsArgs& a, const T* x, T* y, int count, int64_t y_step, float position) {
   struct alignas(2 * E) Words {
     uint32_t v[E / 2];
   };
   int lane = threadIdx.x % warp_size;
   bool is_low = lane < warp_size / 2;
   Words given, weights{};
-  // Bypasses L1, as `fresh` does.
-  if constexpr (E == 8) {
-    *reinterpret_cast<uint4*>(&given) = __ldcg(reinterpret_cast<const uint4*>(x) + lane);
-  } else if constexpr (E == 4) {
-    *reinterpret_cast<uint2*>(&given) = __ldcg(reinterpret_cast<const uint2*>(x) + lane);
-  } else {
-    given.v[0] = __ldcg(reinterpret_cast<const uint32_t*>(x) + lane);
-  }
+  auto load = [&](const T* x) {
+    // Bypasses L1, as `fresh` does.
+    if constexpr (E == 8) {
+      *reinterpret_cast<uint4*>(&given) = __ldcg(reinterpret_cast<const uint4*>(x) + lane);
+    } else if constexpr (E == 4) {
+      *reinterpret_cast<uint2*>(&given) = __ldcg(reinterpret_cast<const uint2*>(x) + lane);
+    } else {
+      given.v[0] = __ldcg(reinterpret_cast<const uint32_t*>(x) + lane);
+    }
+  };
+  load(x);
   if (a.weight != nullptr) {
     weights = static_cast<const Words*>(a.weight)[lane];
   }
@@ -52,40 +55,47 @@ __device__ inline void rotate_head(const HeadsArgs& a, const T* x, T* y, float p
     cosines[e] = is_low ? cosine : other_cosine, cosines[e + E / 2] = is_low ? other_cosine : cosine;
   }
   const T *from = reinterpret_cast<const T*>(given.v), *weight = reinterpret_cast<const T*>(weights.v);
-  float v[E], sum = 0;
-#pragma unroll
-  for (int e = 0; e < E; e++) {
-    v[e] = wide(from[e]);
-    sum += v[e] * v[e];
-  }
-  if (a.weight != nullptr) {
-    float r = rsqrtf(warp_sum(sum) / static_cast<float>(a.dim) + a.eps);
+  for (int head = 0; head < count; head++) {
+    float v[E], sum = 0;
 #pragma unroll
     for (int e = 0; e < E; e++) {
-      v[e] = rounded<T>(v[e] * r * wide(weight[e]));
+      v[e] = wide(from[e]);
+      sum += v[e] * v[e];
     }
-  }
-  Words result;
-#pragma unroll
-  for (int e = 0; e < E; e += 2) {
-    float two[2];
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-      float other = __shfl_xor_sync(~0u, v[e + i], warp_size / 2), sine = is_low ? -sines[e + i] : sines[e + i];
-      two[i] = v[e + i] * cosines[e + i] + other * sine;
+    if (head + 1 < count) {
+      load(x + (head + 1) * E * warp_size);
     }
-    result.v[e / 2] = pair<T>(two[0], two[1]);
+    if (a.weight != nullptr) {
+      float r = rsqrtf(warp_sum(sum) / static_cast<float>(a.dim) + a.eps);
+#pragma unroll
+      for (int e = 0; e < E; e++) {
+        v[e] = rounded<T>(v[e] * r * wide(weight[e]));
+      }
+    }
+    Words result;
+#pragma unroll
+    for (int e = 0; e < E; e += 2) {
+      float two[2];
+#pragma unroll
+      for (int i = 0; i < 2; i++) {
+        float other = __shfl_xor_sync(~0u, v[e + i], warp_size / 2), sine = is_low ? -sines[e + i] : sines[e + i];
+        two[i] = v[e + i] * cosines[e + i] + other * sine;
+      }
+      result.v[e / 2] = pair<T>(two[0], two[1]);
+    }
+    reinterpret_cast<Words*>(y + head * y_step)[lane] = result;
   }
-  reinterpret_cast<Words*>(y)[lane] = result;
 }
 
-// A warp computes one head of one token: first the heads of the projection, then those of the values.
+// A warp computes `heads_of_warp` heads of one token, or copies one of its values. Tasks of heads come before those of
+// values.
 template <class T>
 __device__ void heads(const HeadsArgs& a) {
   __shared__ float all[heads_warps][largest_dim];
   int lane = threadIdx.x % warp_size, warp = threadIdx.x / warp_size;
   float* v = all[warp];
-  uint32_t per_token = a.heads + (a.slots > 0 ? a.value_heads : 0);
+  int of_heads = (a.heads + a.heads_of_warp - 1) / a.heads_of_warp;
+  uint32_t per_token = of_heads + (a.slots > 0 ? a.value_heads : 0);
   uint32_t task = blockIdx.x * heads_warps + warp, tokens = a.tokens;
   if (task >= a.rows * tokens * per_token) {
     return;
@@ -95,8 +105,8 @@ __device__ void heads(const HeadsArgs& a) {
   if (slot < 0) {
     return;
   }
-  if (head >= a.heads) {
-    head -= a.heads;
+  if (head >= of_heads) {
+    head -= of_heads;
     const T* x = static_cast<const T*>(a.values.at) + row * a.values.row + head * a.values.head + token * a.values.token;
     T* y = static_cast<T*>(a.value_buffer) + ((static_cast<int64_t>(row) * a.value_heads + head) * length + slot) * a.value_dim;
     for (int i = lane; i < a.value_dim; i += warp_size) {
@@ -104,40 +114,47 @@ __device__ void heads(const HeadsArgs& a) {
     }
     return;
   }
+  head *= a.heads_of_warp;
+  int count = min(a.heads_of_warp, a.heads - head);
   const T* x = static_cast<const T*>(a.x) + (static_cast<int64_t>(row * a.tokens + token) * a.heads + head) * a.dim;
   T* y = static_cast<T*>(a.y) + ((static_cast<int64_t>(row) * a.heads + head) * length + slot) * a.dim;
+  int64_t y_step = static_cast<int64_t>(length) * a.dim;
   float position = static_cast<float>(token) + static_cast<float>(__ldcg(a.offsets + row * a.offset_step));
   if (a.dims == a.dim && a.is_aligned) {
     if (a.dim == 256) {
-      return rotate_head<T, 8>(a, x, y, position);
+      return rotate_heads<T, 8>(a, x, y, count, y_step, position);
     } else if (a.dim == 128) {
-      return rotate_head<T, 4>(a, x, y, position);
+      return rotate_heads<T, 4>(a, x, y, count, y_step, position);
     } else if (a.dim == 64) {
-      return rotate_head<T, 2>(a, x, y, position);
+      return rotate_heads<T, 2>(a, x, y, count, y_step, position);
     }
   }
-  float sum = 0;
+  for (; count > 0; count--, x += a.dim, y += y_step) {
+    float sum = 0;
 #pragma unroll 8
-  for (int i = lane; i < a.dim; i += warp_size) {
-    v[i] = wide(fresh(x + i));
-    sum += v[i] * v[i];
-  }
-  if (a.weight != nullptr) {
-    float r = rsqrtf(warp_sum(sum) / static_cast<float>(a.dim) + a.eps);
     for (int i = lane; i < a.dim; i += warp_size) {
-      v[i] = rounded<T>(v[i] * r * wide(static_cast<const T*>(a.weight)[i]));
+      v[i] = wide(fresh(x + i));
+      sum += v[i] * v[i];
     }
-  }
-  __syncwarp();
-  int half = a.dims / 2;
-  for (int i = lane; i < half; i += warp_size) {
-    float sine, cosine;
-    sincosf(position * (1.0f / a.periods[i]), &sine, &cosine);
-    y[i] = narrow<T>(v[i] * cosine - v[i + half] * sine);
-    y[i + half] = narrow<T>(v[i] * sine + v[i + half] * cosine);
-  }
-  for (int i = a.dims + lane; i < a.dim; i += warp_size) {
-    y[i] = narrow<T>(v[i]);
+    if (a.weight != nullptr) {
+      float r = rsqrtf(warp_sum(sum) / static_cast<float>(a.dim) + a.eps);
+      for (int i = lane; i < a.dim; i += warp_size) {
+        v[i] = rounded<T>(v[i] * r * wide(static_cast<const T*>(a.weight)[i]));
+      }
+    }
+    __syncwarp();
+    int half = a.dims / 2;
+    for (int i = lane; i < half; i += warp_size) {
+      float sine, cosine;
+      sincosf(position * (1.0f / a.periods[i]), &sine, &cosine);
+      y[i] = narrow<T>(v[i] * cosine - v[i + half] * sine);
+      y[i + half] = narrow<T>(v[i] * sine + v[i + half] * cosine);
+    }
+    for (int i = a.dims + lane; i < a.dim; i += warp_size) {
+      y[i] = narrow<T>(v[i]);
+    }
+    // The next head uses the same shared memory.
+    __syncwarp();
   }
 }
 

@@ -40,7 +40,7 @@ void store_on_cuda(
     launch.run("store/pack", "store_packed_" + type, blocks, 128, args, from, cuda::PackArgs{packing.bits, packing.group});
   } else if (heads) {
     args.beside = launch.is_independent();
-    launch.run("rope/heads", "heads_" + type, blocks, 128, args);
+    launch_heads(launch, args, type);
   } else {
     launch.run("rope/heads", "store_" + type, blocks, 128, args, from);
   }
