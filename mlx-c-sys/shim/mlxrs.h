@@ -65,7 +65,22 @@ int mlxrs_array_copy_of(mlx_array* res, const void* data, const int* shape, size
 typedef struct mlxrs_replay_* mlxrs_replay;
 int mlxrs_replay_new(mlxrs_replay* res);
 int mlxrs_replay_free(mlxrs_replay replay);
-int mlxrs_replay_eval(mlxrs_replay replay, const mlx_vector_array outputs);
+/* `inputs` are the small arrays that the caller made for this computation. */
+int mlxrs_replay_eval(mlxrs_replay replay, const mlx_vector_array outputs, const mlx_vector_array inputs);
+/* Whether the last computation can be launched again without a graph, because only `inputs` differ between launches. */
+bool mlxrs_replay_repeats(mlxrs_replay replay);
+/* Launches it with new `inputs`, in the same order. The result has its new outputs, or is empty if it cannot be launched
+ * with them. */
+int mlxrs_replay_again(mlx_vector_array* res, mlxrs_replay replay, const mlx_vector_array inputs);
+/* The operations, settings, shapes and inputs behind lazy arrays of one stream, for tests of computations that repeat. */
+typedef struct mlxrs_graph_* mlxrs_graph;
+int mlxrs_graph_new(mlxrs_graph* res, const mlx_vector_array outputs, mlx_stream s);
+int mlxrs_graph_free(mlxrs_graph graph);
+/* Whether both have the same operations, settings and shapes. */
+int mlxrs_graph_is_same(bool* res, mlxrs_graph graph, mlxrs_graph other);
+/* The number of inputs of `graph` with other memory than in the same graph `before`, other than `inputs` and single
+ * numbers that are equal. */
+int mlxrs_graph_other_inputs(size_t* res, mlxrs_graph graph, mlxrs_graph before, const mlx_vector_array inputs);
 /* Evaluates those arrays that an NVIDIA GPU computes and a CPU stream reads, in the graphs of `outputs`: MLX would read
  * them too early. Needed before an evaluation with several streams. On other devices it does nothing. */
 int mlxrs_settle(mlx_vector_array outputs);

@@ -64,74 +64,6 @@ pub fn async_eval<A: Borrow<Array>>(arrays: impl IntoIterator<Item = A>) -> Resu
     run(&vector, sys::mlx_async_eval).map_err(|error| fail(roots(), error))
 }
 
-/// Queues computations that repeat, such as the decode steps of a batch.
-///
-/// On an NVIDIA GPU, a computation that has the operations, settings, shapes and large inputs of the one before is launched as one CUDA
-/// graph; small inputs may differ. Building the lazy graph is then all that the host does. Everywhere else this is [`async_eval`].
-/// `MLX_CUDA_REPLAY=off` makes it that on GPUs too.
-///
-/// ```
-/// use mlx_core::{Array, Replay};
-///
-/// # fn main() -> mlx_core::Result<()> {
-/// let mut steps = Replay::new()?;
-/// let mut x = Array::from_slice(&[1.0f32, 2.0], &[2])?;
-/// for _ in 0..5 {
-///     x = x.multiply(2.0f32)?;
-///     steps.async_eval([&x])?;
-/// }
-/// assert_eq!(x.to_vec::<f32>()?, [32.0, 64.0]);
-/// # Ok(())
-/// # }
-/// ```
-///
-/// Arrays that a computation reads and does not change are kept alive until another computation replaces it, or this value is dropped.
-#[derive(Debug)]
-pub struct Replay {
-    raw: sys::mlxrs_replay,
-}
-
-impl Replay {
-    /// Nothing has been queued yet.
-    ///
-    /// # Errors
-    /// No memory.
-    pub fn new() -> Result<Self> {
-        let mut raw = std::ptr::null_mut();
-        // SAFETY: the out-parameter is ours.
-        ffi::call(ErrorKind::Mlx, || unsafe {
-            sys::mlxrs_replay_new(&mut raw)
-        })?;
-        Ok(Self { raw })
-    }
-
-    /// Queues the computation of `arrays` and returns at once. Of the other arrays that this computes, those that an operation wrote in
-    /// place are computed too; to read any other computes it again.
-    ///
-    /// # Errors
-    /// As [`async_eval`].
-    pub fn async_eval<A: Borrow<Array>>(
-        &mut self,
-        arrays: impl IntoIterator<Item = A>,
-    ) -> Result<()> {
-        let arrays: Vec<A> = arrays.into_iter().collect();
-        let roots = || arrays.iter().map(Borrow::borrow);
-        let vector = VectorArray::new(roots())?;
-        // SAFETY: a live handle, which this thread made because the type is not Send, and a live vector of live arrays.
-        ffi::call(ErrorKind::Eval, || unsafe {
-            sys::mlxrs_replay_eval(self.raw, vector.c())
-        })
-        .map_err(|error| fail(roots(), error))
-    }
-}
-
-impl Drop for Replay {
-    fn drop(&mut self) {
-        // SAFETY: the handle is live, and this is its last use.
-        unsafe { sys::mlxrs_replay_free(self.raw) };
-    }
-}
-
 /// Calls `evaluate`, one of MLX's functions that evaluate arrays. If the thread uses several streams, a CPU stream may
 /// read what an NVIDIA GPU computes: that is evaluated first.
 fn run(
@@ -164,7 +96,7 @@ fn is_lazy(array: &Array) -> bool {
 
 /// The error to return for a failed evaluation of `roots`. It poisons the step, unless MLX refused the evaluation
 /// before it queued anything.
-fn fail<'a>(roots: impl Iterator<Item = &'a Array>, error: Error) -> Error {
+pub(crate) fn fail<'a>(roots: impl Iterator<Item = &'a Array>, error: Error) -> Error {
     let text = error.to_string();
     let refused =
         text.starts_with("[eval] Attempting to eval") || text.starts_with("There is no Stream");

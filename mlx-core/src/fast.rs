@@ -9,7 +9,7 @@
 //! | norms | [`rms_norm`], [`layer_norm`], [`add`], [`norm_add`], [`add_norm`] |
 //! | positions | [`rope()`], [`heads`] |
 //! | caches | [`store()`], [`store_heads`], [`pack`], [`unpack`], [`blank`] |
-//! | sampling | [`draw()`], [`allow()`], [`argmax`], [`top`], [`nucleus`], [`logsumexp`] |
+//! | sampling | [`draw()`], [`Draws`], [`allow()`], [`argmax`], [`top`], [`nucleus`], [`logsumexp`] |
 //! | recurrent layers | [`causal_conv`], [`gated_delta`], [`scan`] |
 //! | training | [`cross_entropy`] |
 //!
@@ -39,7 +39,7 @@ mod store;
 pub use allow::allow;
 pub use attention::{Attention, attention, packed_attention, scaled_dot_product_attention};
 pub use choose::{argmax, logsumexp, nucleus, top};
-pub use draw::{Draw, Drawn, NO_TOKEN, draw, gumbel};
+pub use draw::{Draw, Drawn, Draws, NO_TOKEN, draw, gumbel};
 pub use form::{Form, Op, form, plainly};
 pub use gated::{Gate, gated, gated_experts, gated_linear, geglu, soft_cap, swiglu};
 pub use linear::{

@@ -24,6 +24,7 @@ use mlx_c_sys as sys;
 use crate::array::Array;
 use crate::error::Result;
 use crate::ffi;
+use crate::poison;
 
 /// Lets the topmost operation of `updated` write into the buffer of `cache`.
 fn in_place(cache: &Array, updated: &Array) -> Result<Array> {
@@ -31,6 +32,13 @@ fn in_place(cache: &Array, updated: &Array) -> Result<Array> {
         // SAFETY: live handles, a fresh out-handle.
         unsafe { sys::mlxrs_force_donate(res, updated.raw(), cache.raw()) }
     })
+}
+
+/// Notes that a computation was queued that writes these arrays in place under their present handles
+/// ([`Replay::again`](crate::Replay::again)). If it fails, they are errors to use.
+pub fn note_written<'a>(arrays: impl IntoIterator<Item = &'a Array>) {
+    let now = poison::stamp();
+    arrays.into_iter().for_each(|array| array.set_made(now));
 }
 
 /// [`Array::slice_update`] in place: `cache[starts..stops] = update`, which broadcasts.

@@ -17,7 +17,7 @@ mod statistics;
 #[cfg(test)]
 mod tests;
 
-use mlx_core::fast::{self, Draw, Drawn, NO_TOKEN};
+use mlx_core::fast::{self, Draw, Drawn, Draws, NO_TOKEN};
 use mlx_core::{Array, DType, Replay, async_eval};
 
 pub(crate) use self::held::{Held, without};
@@ -66,6 +66,8 @@ pub(crate) struct Sampled {
     /// The same, with [`NO_TOKEN`] where a logit is NaN or the largest is infinite.
     checked: Array,
     logprobs: Option<Logprobs>,
+    /// The settings of the draw, if the tokens depend on nothing but the logits and them.
+    draws: Option<Draws>,
 }
 
 struct Logprobs {
@@ -91,7 +93,8 @@ pub(crate) fn sample(logits: &Array, rows: &[Row<'_>], pending: Option<&Array>) 
         )));
     }
     // Logits without bias and penalties may stay in the model's dtype.
-    let x = match rows.iter().all(|row| row.params.keeps_logits()) {
+    let keeps_logits = rows.iter().all(|row| row.params.keeps_logits());
+    let x = match keeps_logits {
         true => logits.clone(),
         false => logits::process(logits, rows, pending)?,
     };
@@ -99,12 +102,13 @@ pub(crate) fn sample(logits: &Array, rows: &[Row<'_>], pending: Option<&Array>) 
         .iter()
         .map(|row| row.allowed(pending.is_some()))
         .collect();
-    let x = match masks.iter().any(Option::is_some) {
+    let has_masks = masks.iter().any(Option::is_some);
+    let x = match has_masks {
         false => x,
         true => fast::allow(&x, &masks)?,
     };
-    let draws: Vec<Draw> = rows.iter().map(|row| row.draw(pending.is_some())).collect();
-    let Drawn { ids, checked } = fast::draw(&x, &draws)?;
+    let draws = draws(rows, pending.is_some(), v)?;
+    let Drawn { ids, checked } = draws.draw(&x)?;
     let logprobs = if rows.iter().any(|row| row.logprobs.is_some()) {
         Some(Logprobs::new(&x, &ids, rows)?)
     } else {
@@ -114,7 +118,14 @@ pub(crate) fn sample(logits: &Array, rows: &[Row<'_>], pending: Option<&Array>) 
         ids,
         checked,
         logprobs,
+        draws: (keeps_logits && !has_masks).then_some(draws),
     })
+}
+
+/// The settings of the draw of each row from `v` tokens. The last tokens may be `pending`.
+fn draws(rows: &[Row<'_>], pending: bool, v: i32) -> Result<Draws> {
+    let draws = rows.iter().map(|row| row.draw(pending)).collect();
+    Ok(Draws::new(draws, v)?)
 }
 
 /// One number for each row, as F32 `[B, 1]`.
@@ -200,12 +211,54 @@ impl Sampled {
         Ok(async_eval(self.arrays())?)
     }
 
-    /// The same for a step that may repeat the one before.
+    /// The same for a step that may be repeated. `inputs` are the small arrays that the step has made before.
     ///
     /// # Errors
     /// MLX refuses.
-    pub fn start_again(&self, replay: &mut Replay) -> Result<()> {
-        Ok(replay.async_eval(self.arrays())?)
+    pub fn start_with(&self, replay: &mut Replay, inputs: &[Array]) -> Result<()> {
+        let draws = self.draws.iter().flat_map(Draws::arrays);
+        Ok(replay.async_eval(self.arrays(), inputs.iter().chain(draws))?)
+    }
+
+    /// Starts the step behind this one, if it [repeats](Replay::again) this one, which was [started](Self::start_with) with `replay`.
+    /// `rows` are settings of the same rows. `None`: nothing was started.
+    ///
+    /// # Errors
+    /// MLX refuses.
+    pub fn start_again(
+        &self,
+        rows: &[Row<'_>],
+        replay: &mut Replay,
+        inputs: &[Array],
+    ) -> Result<Option<Self>> {
+        let logprobs = |row: usize| self.logprobs.as_ref().and_then(|all| all.wanted[row]);
+        let is_same = |(at, row): (usize, &Row<'_>)| {
+            row.params.keeps_logits() && row.mask.is_none() && row.logprobs == logprobs(at)
+        };
+        let Some(before) = &self.draws else {
+            return Ok(None);
+        };
+        if !rows.iter().enumerate().all(is_same) {
+            return Ok(None);
+        }
+        let draws = draws(rows, true, before.tokens())?;
+        let Some(outputs) = replay.again(inputs.iter().chain(draws.arrays()))? else {
+            return Ok(None);
+        };
+        let mut outputs = outputs.into_iter();
+        let mut next = || outputs.next().expect("as many as were started");
+        let (ids, checked) = (next(), next());
+        let logprobs = self.logprobs.as_ref().map(|before| Logprobs {
+            chosen: next(),
+            top: before.top.as_ref().map(|_| (next(), next())),
+            wanted: before.wanted.clone(),
+        });
+        Ok(Some(Self {
+            ids,
+            checked,
+            logprobs,
+            draws: Some(draws),
+        }))
     }
 
     fn arrays(&self) -> Vec<&Array> {

@@ -18,6 +18,7 @@ use std::rc::Rc;
 use mlx_core::{Array, Error, Result, Scheme};
 
 use crate::step::Step;
+use crate::step::repeat::{Again, Last};
 
 mod kind;
 pub(crate) mod kv;
@@ -69,6 +70,8 @@ pub struct ModelCache {
     pub(crate) written: Vec<usize>,
     pub(crate) layers: Vec<LayerState>,
     pub(crate) options: CacheOptions,
+    /// For a step that [repeats](Self::begin_again) the last one.
+    pub(crate) last: Option<Last>,
 }
 
 impl ModelCache {
@@ -85,6 +88,7 @@ impl ModelCache {
             written: vec![0; rows],
             layers,
             options,
+            last: None,
         }
     }
 
@@ -101,6 +105,7 @@ impl ModelCache {
     /// Announces that row `row` will hold `positions` positions when its prompt is computed. Rotary embeddings that
     /// depend on the length of a text (LongRoPE) then treat all chunks of the prompt alike.
     pub fn expect(&mut self, row: usize, positions: usize) {
+        self.last = None;
         self.expected[row] = positions;
     }
 
@@ -137,6 +142,17 @@ impl ModelCache {
         Step::new(self, states, Some(lens), widths)
     }
 
+    /// Opens a step of these widths over the layer states of the last step, if it would have the lazy graph of that step with other offsets.
+    /// That is so for one token a row in layers that keep keys and values, until a buffer grows, a ring turns or a rope changes, and as
+    /// long as nothing but such steps uses the cache. The states must have been evaluated when the last step began: otherwise its graph also
+    /// had the operations behind them.
+    ///
+    /// # Errors
+    /// No memory for the offsets.
+    pub fn begin_again(&mut self, widths: &[usize]) -> Result<Option<Again<'_>>> {
+        Again::new(self, widths)
+    }
+
     /// Opens a step in which row b brings documents of the lengths `documents[b]`, one behind the other. Tokens attend
     /// only within their document. Positions continue from document to document, because rotary embeddings depend only
     /// on distances.
@@ -151,6 +167,7 @@ impl ModelCache {
     /// # Errors
     /// A row does not exist.
     pub fn select(&mut self, rows: &[usize]) -> Result<()> {
+        self.last = None;
         for &row in rows {
             self.check_row(row)?;
         }
@@ -173,6 +190,7 @@ impl ModelCache {
     /// # Errors
     /// The caches have other layers or options.
     pub fn join(&mut self, other: &ModelCache) -> Result<()> {
+        self.last = None;
         self.check_kin(other)?;
         let (lens, others) = (self.row_lens(), other.row_lens());
         let layers: Result<Vec<_>> = self
@@ -194,6 +212,7 @@ impl ModelCache {
     /// A row does not exist, or the caches have other layers or options. After a write that failed half-way the cache
     /// must not be used any more.
     pub fn put(&mut self, row: usize, other: &ModelCache, from: usize) -> Result<()> {
+        self.last = None;
         self.check_kin(other)?;
         self.check_row(row)?;
         other.check_row(from)?;
@@ -210,6 +229,7 @@ impl ModelCache {
 
     /// Clears row `row`. The row itself stays.
     pub fn clear(&mut self, row: usize) {
+        self.last = None;
         for layer in &mut self.layers {
             layer.state_mut().clear(row);
         }
@@ -223,6 +243,7 @@ impl ModelCache {
     /// # Errors
     /// No memory for a handle.
     pub fn shrink(&mut self) -> Result<()> {
+        self.last = None;
         let longest = self.lens.iter().max().copied().unwrap_or(0);
         self.layers
             .iter_mut()
@@ -235,6 +256,7 @@ impl ModelCache {
     /// # Errors
     /// The row does not exist, or there is no memory for a handle.
     pub fn record(&mut self, row: usize) -> Result<()> {
+        self.last = None;
         self.check_row(row)?;
         let len = self.lens[row];
         self.layers
@@ -244,6 +266,7 @@ impl ModelCache {
 
     /// Forgets the [recorded](Self::record) lengths of all rows, and their states.
     pub fn forget_recorded(&mut self) {
+        self.last = None;
         for layer in &mut self.layers {
             if let LayerState::Recurrent(state) = layer {
                 state.forget_recorded();
@@ -256,6 +279,7 @@ impl ModelCache {
     /// # Errors The row is shorter, a ring no longer holds positions that tokens after `len` see, or a recurrent layer
     /// has not [recorded](Self::record) that length. The row is then unchanged.
     pub fn truncate(&mut self, row: usize, len: usize) -> Result<()> {
+        self.last = None;
         self.check_row(row)?;
         let held = self.lens[row];
         if len > held {

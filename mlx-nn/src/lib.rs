@@ -144,6 +144,6 @@ pub use norm::{LayerNorm, LayerNormByHead, Norm, NormConfig, NormKind, RmsNorm};
 pub use recurrence::{Recurrence, RecurrenceConfig};
 pub use rope::{Rope, RopeConfig, RopeScaling};
 pub use short_conv::{ShortConv, ShortConvConfig};
-pub use step::{Attend, Keys, Rerun, StateAfter, Step, last_features};
+pub use step::{Again, Attend, Keys, Rerun, StateAfter, Step, last_features};
 pub use trainable::Patterns;
 pub use weight::Weight;

@@ -356,8 +356,7 @@ impl Rope {
         let Some((original, long)) = &self.long else {
             return Ok(Tables::One(&self.table));
         };
-        let is_long = |&reach: &usize| reach > *original;
-        let beyond: Vec<bool> = step.reach().iter().map(is_long).collect();
+        let beyond = step.beyond(*original);
         Ok(match (beyond.contains(&true), beyond.contains(&false)) {
             (false, _) => Tables::One(&self.table),
             (true, false) => Tables::One(long),

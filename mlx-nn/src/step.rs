@@ -4,7 +4,7 @@
 //! Layers with keys and values call [`Step::attend`]; recurrent layers call [`Step::window`], [`Step::state`] and
 //! [`Step::set_state`]. [`Step::commit`] says how many tokens each row keeps.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -19,6 +19,7 @@ use crate::cache::state::{LayerState, refusal};
 pub(crate) use self::growing::Turned;
 pub use self::read::last_features;
 pub use self::recurrent::{Rerun, StateAfter};
+pub use self::repeat::Again;
 pub use crate::attend::{Attend, Keys};
 
 mod behind;
@@ -31,6 +32,7 @@ mod packed;
 mod places;
 mod read;
 mod recurrent;
+pub(crate) mod repeat;
 mod ring;
 mod select;
 mod shared;
@@ -86,6 +88,9 @@ pub struct Step<'c> {
     narrows: bool,
     /// Whether the computation of layers starts before the whole graph is built.
     starts_early: bool,
+    /// Up to which length of the longest row, its new token included, steps of the same widths have the same lazy graph; see
+    /// [`repeat`]. 0: this step has a graph of its own.
+    lasts: Cell<usize>,
     committed: bool,
 }
 
@@ -120,6 +125,8 @@ impl<'c> Step<'c> {
                 widths.len()
             )));
         }
+        cache.last = None;
+        let repeats = width == 1 && lens.is_none() && cache.options.store;
         let held = lens.unwrap_or(&cache.lens).to_vec();
         for (row, &own) in widths.iter().enumerate().filter(|_| lens.is_none()) {
             // A narrow step also writes padding into a ring; a wide one writes only the real tokens.
@@ -163,6 +170,7 @@ impl<'c> Step<'c> {
             reads_last: false,
             narrows: false,
             starts_early: false,
+            lasts: Cell::new(if repeats { usize::MAX } else { 0 }),
             committed: false,
             cache,
         })
@@ -188,9 +196,16 @@ impl<'c> Step<'c> {
         self.width
     }
 
-    /// The length that each row will have at least; see [`ModelCache::expect`].
-    pub fn reach(&self) -> &[usize] {
-        &self.reach
+    /// Which rows will hold more than `most` positions; see [`ModelCache::expect`].
+    pub fn beyond(&self, most: usize) -> Vec<bool> {
+        let beyond: Vec<bool> = self.reach.iter().map(|&reach| reach > most).collect();
+        match (beyond.contains(&true), beyond.contains(&false)) {
+            (false, _) => self.lasts_until(most),
+            (true, true) => self.lasts_until(0),
+            // Rows only grow.
+            (true, false) => {}
+        }
+        beyond
     }
 
     /// Writes keys and values `[B, K, L, D]` to the cache of layer `layer`, and computes the attention of the
@@ -293,12 +308,15 @@ impl<'c> Step<'c> {
             end.div_ceil(by) * by
         };
         let capacity = ring.map_or(wanted, |(_, cap)| wanted.min(cap));
-        let arrays = self.kv(layer)?.write(k, v, &slots, capacity)?;
+        // In the last slot of a buffer, the mask may be another one. Behind it, the buffer grows or the ring turns.
+        self.lasts_until(if end < capacity { capacity - 1 } else { 0 });
+        let arrays = self.write(layer, k, v, &slots, capacity)?;
         if self.by_position {
             // The kernel reads no slot behind a row's last position.
             let slots = arrays[0].dim(2)? as usize;
             return Ok((arrays, window, Layout::Straight { slots }));
         }
+        self.lasts_until(0);
         let arrays = arrays.iter().map(|buffer| first(buffer, end));
         let arrays = arrays.collect::<Result<_>>()?;
         Ok((arrays, window, Layout::Straight { slots: end }))
@@ -322,6 +340,7 @@ impl<'c> Step<'c> {
     }
 
     fn host_places(&self, cap: usize) -> Result<Places> {
+        self.lasts_until(0);
         if let Some(len) = self.common_len()
             && len % cap + self.width <= cap
         {

@@ -3,7 +3,9 @@
 //! Queries and keys are zero, so a query gives all its unmasked keys the same weight. The value of a token is a one in
 //! the column of its number. The output shows which tokens a query attends to.
 
-use mlx_core::{Array, DType, QuantMode, Result, Scheme, ops::create::zeros};
+use std::rc::Rc;
+
+use mlx_core::{Array, DType, Graph, QuantMode, Result, Scheme, graph_size, ops::create::zeros};
 use mlx_nn::{Attend, CacheOptions, LayerKind, ModelCache};
 use proptest::prelude::*;
 
@@ -58,6 +60,8 @@ struct Beside {
     windows: Vec<Option<usize>>,
     options: CacheOptions,
     next: usize,
+    /// The graph of the cache's last step, if the buffers were evaluated when it began, and whether the step repeated another.
+    graph: Option<(Rc<Graph>, bool)>,
 }
 
 const PLAIN: Attend<'_> = Attend {
@@ -81,6 +85,7 @@ impl Beside {
             ],
             options,
             next: 0,
+            graph: None,
         }
     }
 
@@ -112,6 +117,8 @@ impl Beside {
                 }
             })
             .collect();
+        let repeats = self.cache.begin_again(widths)?.is_some();
+        let is_evaluated = graph_size(self.cache.arrays())? == 0;
         let mut step = self.cache.begin(widths)?;
         let mut seen = Vec::new();
         for layer in 0..self.windows.len() {
@@ -123,6 +130,14 @@ impl Beside {
             };
             seen.push(step.attend_shared(layer, &q, &k, &v, &options)?);
         }
+        let graph = Graph::of(&seen)?;
+        if let (true, Some((before, repeated))) = (repeats, &self.graph) {
+            assert!(graph.is_same(before)?, "{widths:?}");
+            // The step before the first repetition may have copied buffers that were views.
+            let made = [&q, &k, &v, step.offsets()];
+            assert!(!repeated || graph.other_inputs(before, made)? == 0);
+        }
+        self.graph = is_evaluated.then(|| (Rc::new(graph), repeats));
         // A layer that reads the keys and values of an earlier one attends to the same tokens as that one.
         let q = zeros(&[b as i32, 3, l as i32, D], DType::F32)?;
         let mut again = Vec::new();
@@ -196,9 +211,9 @@ impl Beside {
             }
             Event::Join(_) => {}
             Event::Fork => {
-                let copy = (self.cache.clone(), self.rows.clone());
+                let copy = (self.cache.clone(), self.rows.clone(), self.graph.clone());
                 self.step(&vec![1; n], &vec![16; n])?;
-                (self.cache, self.rows) = copy;
+                (self.cache, self.rows, self.graph) = copy;
             }
             Event::Put { row, len } => {
                 let mut other = self.other(*len)?;
@@ -245,6 +260,7 @@ impl Beside {
                 windows: self.windows.clone(),
                 options: self.options,
                 next: self.next,
+                graph: None,
             };
             cut.step(&[width], &[16])?;
             cut.step(&[1], &[16])?;

@@ -32,7 +32,7 @@ const NAMELESS: [&str; 7] = [
 const SAFE: [&str; 5] = ["mlx-nn", "mlx-models", "mlx-infer", "mlx-train", "xtask"];
 
 /// Where `unsafe` may stand: the bindings, and the files and folders of mlx-core that call them.
-const UNSAFE: [&str; 18] = [
+const UNSAFE: [&str; 19] = [
     "mlx-c-sys/",
     "mlx-core/src/array.rs",
     "mlx-core/src/device.rs",
@@ -46,6 +46,7 @@ const UNSAFE: [&str; 18] = [
     "mlx-core/src/memory/",
     "mlx-core/src/poison.rs",
     "mlx-core/src/profile.rs",
+    "mlx-core/src/replay.rs",
     "mlx-core/src/safetensors.rs",
     "mlx-core/src/safetensors/",
     "mlx-core/src/settings.rs",

@@ -29,7 +29,7 @@ bool take_inputs(const Graph& graph, const Graph& before, Captured& captured, mx
   for (size_t i = 0; i < graph.leaves.size(); i++) {
     const auto& leaf = graph.leaves[i];
     auto& input = captured.inputs.emplace_back();
-    if (is_at(leaf, before.leaves[i])) {
+    if (is_at(before.leaves[i], graph.values[i])) {
       continue;
     }
     if (leaf.bytes > small || !leaf.is_dense) {

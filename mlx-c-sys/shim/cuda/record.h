@@ -31,10 +31,6 @@ struct Captured {
 // Most bytes of a leaf that can differ between launches.
 constexpr size_t small = 1 << 16;
 
-inline bool is_at(const Graph::Leaf& a, const Graph::Leaf& b) {
-  return a.buffer == b.buffer && a.offset == b.offset;
-}
-
 // A new array without a primitive that shares the buffer of `a`.
 inline mx::array value_of(const mx::array& a) {
   mx::array value(a.shape(), a.dtype(), nullptr, {});

@@ -1,13 +1,11 @@
 #include "replay.h"
 
 #include <algorithm>
-#include <typeinfo>
 #include <unordered_set>
 
 #include "mlx/event.h"
 #include "mlx/primitives.h"
 #include "mlx/transforms.h"
-#include "ops/node.h"
 #include "record.h"
 #include "settings.h"
 #include "walk.h"
@@ -72,65 +70,6 @@ class Replayed : public mx::Primitive {
   std::shared_ptr<Captured> captured_;
 };
 
-Graph::Leaf leaf_of(const mx::array& a) {
-  return {a.buffer().ptr(), a.offset(), a.nbytes(), a.shape(), a.strides(), a.dtype(), a.flags().row_contiguous};
-}
-
-Walk& walk() {
-  thread_local Walk walk;
-  return walk;
-}
-
-// The graph behind `roots`, or nothing if an operation is on another stream.
-std::optional<Graph> graph_of(const std::vector<mx::array>& roots, mx::Stream s) {
-  Graph graph;
-  auto leaf = [&](const mx::array& a) {
-    graph.leaves.push_back(leaf_of(a));
-    graph.values.push_back(a);
-    return true;
-  };
-  auto node = [&](const mx::array& head) {
-    Graph::Node node{head.primitive_ptr(), {}, {}, {}};
-    for (const auto& input : head.inputs()) {
-      node.inputs.push_back(walk().place_of(input));
-    }
-    for (const auto& output : head.outputs()) {
-      node.shapes.push_back(output.shape());
-      node.dtypes.push_back(output.dtype());
-    }
-    graph.nodes.push_back(std::move(node));
-    graph.heads.push_back(head);
-    return true;
-  };
-  if (!walk().run(roots, s, leaf, node)) {
-    return std::nullopt;
-  }
-  for (const auto& root : roots) {
-    graph.roots.push_back(walk().place_of(root));
-  }
-  return graph;
-}
-
-bool is_same(const mx::Primitive& a, const mx::Primitive& b) {
-  if (typeid(a) != typeid(b)) {
-    return false;
-  }
-  auto* ours = dynamic_cast<const ops::Node*>(&a);
-  return ours != nullptr ? ours->repeats(b) : a.is_equivalent(b);
-}
-
-// Whether two graphs have the same operations, shapes and types. Buffers are not compared.
-bool is_same(const Graph& a, const Graph& b) {
-  auto alike = [](const Graph::Node& a, const Graph::Node& b) {
-    return a.inputs == b.inputs && a.shapes == b.shapes && a.dtypes == b.dtypes && is_same(*a.primitive, *b.primitive);
-  };
-  auto like = [](const Graph::Leaf& a, const Graph::Leaf& b) {
-    return a.dtype == b.dtype && a.shape == b.shape && a.strides == b.strides && a.is_dense == b.is_dense;
-  };
-  return a.roots == b.roots && std::equal(a.nodes.begin(), a.nodes.end(), b.nodes.begin(), b.nodes.end(), alike) &&
-      std::equal(a.leaves.begin(), a.leaves.end(), b.leaves.begin(), b.leaves.end(), like);
-}
-
 // The arrays of a new graph that a launch of the captured one needs: the leaves that can differ, and one output of each
 // node that writes in place.
 struct Fresh {
@@ -153,8 +92,7 @@ std::optional<Fresh> fresh_of(const Captured& captured, const std::vector<mx::ar
     if (is_input) {
       fresh.inputs.push_back(a);
     }
-    return like.dtype == a.dtype() && like.shape == a.shape() && like.strides == a.strides() && like.is_dense == a.flags().row_contiguous &&
-        (is_input || (like.buffer == a.buffer().ptr() && like.offset == a.offset()));
+    return is_like(like, a) && (is_input || is_at(like, a));
   };
   auto node = [&](const mx::array& head) {
     if (nodes == known.nodes.size()) {
@@ -166,31 +104,31 @@ std::optional<Fresh> fresh_of(const Captured& captured, const std::vector<mx::ar
     }
     nodes++;
     const auto& inputs = head.inputs();
-    bool is_like = inputs.size() == like.inputs.size() && is_same(*like.primitive, head.primitive());
-    for (size_t i = 0; is_like && i < inputs.size(); i++) {
-      is_like = walk().place_of(inputs[i]) == like.inputs[i];
+    bool is_alike = inputs.size() == like.inputs.size() && is_same(*like.primitive, head.primitive());
+    for (size_t i = 0; is_alike && i < inputs.size(); i++) {
+      is_alike = walk().place_of(inputs[i]) == like.inputs[i];
     }
     if (head.siblings().empty()) {
-      return is_like && like.shapes.size() == 1 && like.shapes[0] == head.shape() && like.dtypes[0] == head.dtype();
+      return is_alike && like.shapes.size() == 1 && like.shapes[0] == head.shape() && like.dtypes[0] == head.dtype();
     }
     auto outputs = head.outputs();
-    is_like = is_like && outputs.size() == like.shapes.size();
-    for (size_t i = 0; is_like && i < outputs.size(); i++) {
-      is_like = like.shapes[i] == outputs[i].shape() && like.dtypes[i] == outputs[i].dtype();
+    is_alike = is_alike && outputs.size() == like.shapes.size();
+    for (size_t i = 0; is_alike && i < outputs.size(); i++) {
+      is_alike = like.shapes[i] == outputs[i].shape() && like.dtypes[i] == outputs[i].dtype();
     }
-    return is_like;
+    return is_alike;
   };
-  bool is_like = walk().run(roots, s, leaf, node) && leaves == known.leaves.size() && nodes == known.nodes.size() &&
+  bool is_alike = walk().run(roots, s, leaf, node) && leaves == known.leaves.size() && nodes == known.nodes.size() &&
       roots.size() == known.roots.size();
-  for (size_t i = 0; is_like && i < roots.size(); i++) {
-    is_like = walk().place_of(roots[i]) == known.roots[i];
+  for (size_t i = 0; is_alike && i < roots.size(); i++) {
+    is_alike = walk().place_of(roots[i]) == known.roots[i];
   }
-  return is_like ? std::optional(std::move(fresh)) : std::nullopt;
+  return is_alike ? std::optional(std::move(fresh)) : std::nullopt;
 }
 
 // Makes the roots the outputs of one `Replayed` primitive and queues it. Outputs of nodes that write in place are
-// marked as evaluated too.
-void launch(const std::shared_ptr<Captured>& captured, Fresh& fresh, std::vector<mx::array>& roots) {
+// marked as evaluated too, and returned.
+std::vector<mx::array> launch(const std::shared_ptr<Captured>& captured, const Fresh& fresh, std::vector<mx::array>& roots) {
   auto node = std::make_shared<Replayed>(captured->graph.nodes[0].primitive->stream(), captured);
   for (size_t i = 0; i < roots.size(); i++) {
     auto siblings = roots;
@@ -200,25 +138,29 @@ void launch(const std::shared_ptr<Captured>& captured, Fresh& fresh, std::vector
     roots[i].set_siblings(std::move(siblings), static_cast<uint16_t>(i));
   }
   mx::async_eval({roots[0]});
+  std::vector<mx::array> written;
   size_t next = 0;
   for (auto& [at, head] : fresh.heads) {
     auto outputs = head.outputs();
     for (; next < captured->in_place.size() && captured->in_place[next].first.node == at; next++) {
       auto& [place, value] = captured->in_place[next];
-      auto& output = outputs[place.at];
+      auto& output = written.emplace_back(outputs[place.at]);
       output.copy_shared_buffer(value);
       output.attach_event(roots[0].event());
       output.set_status(mx::array::Status::evaluated);
     }
   }
-  for (auto& [at, head] : fresh.heads) {
-    head.detach();
+  for (const auto& [at, head] : fresh.heads) {
+    mx::array(head).detach();
   }
+  return written;
 }
 
 } // namespace
 
-void Replay::eval(std::vector<mx::array> roots) {
+void Replay::eval(std::vector<mx::array> roots, const std::vector<mx::array>& declared) {
+  auto before = std::exchange(last_, std::nullopt);
+  size_t given_roots = roots.size();
   std::unordered_set<uintptr_t> given;
   std::erase_if(roots, [&](const mx::array& a) {
     return a.status() != mx::array::Status::unscheduled || !given.insert(a.id()).second;
@@ -229,13 +171,27 @@ void Replay::eval(std::vector<mx::array> roots) {
   auto s = roots[0].has_primitive() ? roots[0].primitive().stream() : mx::default_stream(mx::default_device());
   static const bool wanted = is_on("MLX_CUDA_REPLAY");
   bool usable = wanted && failures_ < most_failures && s.device == mx::Device::gpu && is_usable(s) && launches_directly();
+  // Queues a launch of the captured graph in place of the graph that was walked last.
+  auto replay = [&](Fresh fresh) {
+    std::vector<int> leaves;
+    for (const auto& a : declared) {
+      leaves.push_back(walk().leaf_of(a));
+    }
+    auto written = launch(captured_, fresh, roots);
+    if (roots.size() == given_roots && varies_only_at(leaves, fresh.inputs, before)) {
+      last_ = Launched{std::move(leaves), std::move(fresh.inputs), std::move(written), true};
+    } else {
+      last_ = Launched{{}, std::move(fresh.inputs), {}, false};
+    }
+  };
   if (usable && captured_) {
     if (auto fresh = fresh_of(*captured_, roots, s)) {
-      launch(captured_, *fresh, roots);
+      replay(std::move(*fresh));
       return;
     }
   }
   captured_.reset();
+  before.reset();
   auto graph = usable ? graph_of(roots, s) : std::nullopt;
   if (!graph) {
     seen_.reset();
@@ -259,13 +215,73 @@ void Replay::eval(std::vector<mx::array> roots) {
         fresh.heads.emplace_back(static_cast<int>(i), graph->heads[i]);
       }
     }
-    launch(captured_, fresh, roots);
+    replay(std::move(fresh));
     return;
   }
   mx::async_eval(std::move(roots));
   seen_ = std::move(graph);
   seen_->heads.clear();
   std::erase_if(seen_->values, [](const mx::array& a) { return a.nbytes() > small; });
+}
+
+bool Replay::varies_only_at(
+    const std::vector<int>& leaves, const std::vector<mx::array>& inputs, const std::optional<Launched>& before) const {
+  std::vector<bool> is_declared(captured_->inputs.size());
+  for (int leaf : leaves) {
+    if (leaf < 0 || is_declared[leaf]) {
+      return false;
+    }
+    is_declared[leaf] = true;
+  }
+  size_t next = 0;
+  for (size_t leaf = 0; leaf < is_declared.size(); leaf++) {
+    if (!captured_->inputs[leaf]) {
+      continue;
+    }
+    size_t at = next++;
+    if (!is_declared[leaf] && !(before && is_same_number(inputs[at], before->inputs[at]))) {
+      return false;
+    }
+  }
+  return true;
+}
+
+std::vector<mx::array> Replay::again(const std::vector<mx::array>& declared) {
+  if (!repeats() || declared.size() != last_->leaves.size()) {
+    return {};
+  }
+  auto node = std::make_shared<Replayed>(captured_->graph.nodes[0].primitive->stream(), captured_);
+  auto inputs = last_->inputs;
+  for (size_t i = 0; i < declared.size(); i++) {
+    auto leaf = static_cast<size_t>(last_->leaves[i]);
+    const auto& like = captured_->graph.leaves[leaf];
+    const auto& a = declared[i];
+    bool is_input = captured_->inputs[leaf].has_value();
+    if (!Walk::is_readable(a, node->stream()) || !is_like(like, a) || !(is_input || is_at(like, a))) {
+      return {};
+    }
+    if (is_input) {
+      auto begin = captured_->inputs.begin();
+      auto at = std::count_if(begin, begin + last_->leaves[i], [](const auto& input) { return input.has_value(); });
+      inputs[static_cast<size_t>(at)] = a;
+    }
+  }
+  std::vector<mx::Shape> shapes;
+  std::vector<mx::Dtype> dtypes;
+  for (const auto& root : captured_->roots) {
+    shapes.push_back(root.shape());
+    dtypes.push_back(root.dtype());
+  }
+  auto last = std::exchange(last_, std::nullopt);
+  auto roots = mx::array::make_arrays(std::move(shapes), dtypes, node, inputs);
+  mx::async_eval({roots[0]});
+  for (const auto& a : last->written) {
+    a.attach_event(roots[0].event());
+    a.set_status(mx::array::Status::evaluated);
+  }
+  last->inputs = std::move(inputs);
+  last_ = std::move(last);
+  return roots;
 }
 
 } // namespace mlxrs::cuda

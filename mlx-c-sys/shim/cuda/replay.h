@@ -3,63 +3,60 @@
 // The caller builds its lazy graph of arrays as usual. `Replay` compares it with the graph before. If operations,
 // settings, shapes and large inputs are the same, its kernels are captured once as a CUDA graph, and later calls launch
 // that graph. Small inputs that differ each time (tokens, positions, keys of random numbers) are copied to the arrays
-// that the captured kernels read, and results are copied to new arrays. A graph that differs is evaluated as usual.
+// that the captured kernels read, and results are copied to new arrays. A graph that differs is evaluated as usual. A
+// caller that knows which of its arrays differ can launch the captured graph again without a graph of arrays.
 #pragma once
 
 #include <memory>
 #include <optional>
 #include <vector>
 
-#include "mlx/array.h"
-#include "mlx/stream.h"
+#include "graph.h"
 
 namespace mlxrs::cuda {
 
-namespace mx = mlx::core;
-
 struct Captured;
-
-// The operations that compute some arrays.
-struct Graph {
-  // The source of an operand: output `at` of a node, or leaf `at` if `node` is -1.
-  struct Place {
-    int node, at;
-    bool operator==(const Place&) const = default;
-  };
-  struct Node {
-    std::shared_ptr<mx::Primitive> primitive;
-    std::vector<Place> inputs;
-    std::vector<mx::Shape> shapes;
-    std::vector<mx::Dtype> dtypes;
-  };
-  // An input that is evaluated already.
-  struct Leaf {
-    const void* buffer;
-    int64_t offset;
-    size_t bytes;
-    mx::Shape shape;
-    mx::Strides strides;
-    mx::Dtype dtype;
-    bool is_dense;
-  };
-  // In topological order: a node comes after the nodes that it reads.
-  std::vector<Node> nodes;
-  std::vector<Leaf> leaves;
-  std::vector<Place> roots;
-  // One output array of each node, and the arrays of the leaves.
-  std::vector<mx::array> heads, values;
-};
 
 class Replay {
  public:
   // Queues the evaluation of `roots`, like mx::async_eval. Intermediate arrays stay unevaluated, except those that were
-  // written in place.
-  void eval(std::vector<mx::array> roots);
+  // written in place. `declared` are the small arrays that the host made for this computation, as far as `again` will be
+  // given others for them.
+  void eval(std::vector<mx::array> roots, const std::vector<mx::array>& declared);
+
+  // Whether the last computation was a launch of a captured graph in which only declared arrays differ from launch to
+  // launch, so that `again` can launch it without a graph of arrays. A number that was not declared does not count if it
+  // was the same in the launch before.
+  bool repeats() const {
+    return last_ && last_->repeats;
+  }
+
+  // Launches the captured graph with these arrays in place of the declared ones, in the same order. Returns the new roots,
+  // or nothing if it cannot be launched with them. Arrays of the last `eval` that the graph writes in place hold the new
+  // values, and are ready when the roots are.
+  std::vector<mx::array> again(const std::vector<mx::array>& declared);
 
  private:
+  // The last launch of the captured graph.
+  struct Launched {
+    // The leaf of each declared array.
+    std::vector<int> leaves;
+    // The leaves that can differ between launches.
+    std::vector<mx::array> inputs;
+    // The arrays of the last `eval` that the graph writes in place.
+    std::vector<mx::array> written;
+    bool repeats;
+  };
+
+  // Whether each of `leaves` exists once, and all other `inputs` of a launch are numbers that were the same `before`.
+  bool varies_only_at(
+      const std::vector<int>& leaves, const std::vector<mx::array>& inputs, const std::optional<Launched>& before) const;
+
   // The last graph that was evaluated without a capture. It keeps small leaves only.
   std::optional<Graph> seen_;
   std::shared_ptr<Captured> captured_;
+  // Nothing if the last computation was not a launch.
+  std::optional<Launched> last_;
   // The number of captures that ended in an error. After most_failures no further capture is tried.
   int failures_ = 0;
 };

@@ -63,6 +63,89 @@ pub struct Drawn {
     pub checked: Array,
 }
 
+/// The settings of a draw's rows, and the arrays that its kernel reads.
+#[derive(Clone, Debug)]
+pub struct Draws {
+    rows: Vec<Draw>,
+    tokens: i32,
+    keys: Array,
+    numbers: Array,
+    counts: Array,
+}
+
+impl Draws {
+    /// The settings of rows that are drawn from this number of `tokens`.
+    ///
+    /// # Errors
+    /// A number is out of its range.
+    pub fn new(rows: Vec<Draw>, tokens: i32) -> Result<Self> {
+        let is_usual = |row: &Draw| {
+            let finite = row.scale().is_finite() && row.temperature >= 0.0;
+            finite && row.top_p > 0.0 && row.top_p <= 1.0 && (0.0..=1.0).contains(&row.min_p)
+        };
+        if let Some(row) = rows.iter().find(|row| !is_usual(row)) {
+            let message = format!(
+                "a draw needs a temperature that is not negative, top_p in (0, 1] and min_p in [0, 1], found {row:?}"
+            );
+            return Err(Error::new(ErrorKind::Invalid, message));
+        }
+        let b = rows.len() as i32;
+        let keys: Vec<u32> = rows.iter().flat_map(|row| row.key).collect();
+        let numbers = |row: &Draw| {
+            let reach = row.reach().unwrap_or(f32::NEG_INFINITY);
+            [row.scale(), row.nucleus().unwrap_or(1.0), reach]
+        };
+        let numbers: Vec<f32> = rows.iter().flat_map(numbers).collect();
+        let count = |row: &Draw| row.count(tokens).unwrap_or(tokens);
+        let counts: Vec<i32> = rows.iter().map(count).collect();
+        Ok(Self {
+            keys: Array::from_slice(&keys, &[b, 2])?,
+            numbers: Array::from_slice(&numbers, &[b, 3])?,
+            counts: Array::from_slice(&counts, &[b])?,
+            rows,
+            tokens,
+        })
+    }
+
+    /// The arrays that differ between two draws from equally many tokens for equally many rows: keys U32 `[B, 2]`, numbers F32 `[B, 3]`
+    /// and counts I32 `[B]`.
+    pub fn arrays(&self) -> [&Array; 3] {
+        [&self.keys, &self.numbers, &self.counts]
+    }
+
+    /// The number of tokens that rows are drawn from.
+    pub fn tokens(&self) -> i32 {
+        self.tokens
+    }
+
+    /// As [`draw`].
+    ///
+    /// # Errors
+    /// `logits` is not `[B, tokens]` of floating point.
+    pub fn draw(&self, logits: &Array) -> Result<Drawn> {
+        let [b, v] = logits.dims()?;
+        let is_fit = b as usize == self.rows.len() && v == self.tokens;
+        if !is_fit || v < 1 || !logits.dtype().is_float() {
+            let message = format!(
+                "a draw needs logits [B, V] of floating point and settings for each row, found {} {:?} and settings for {}",
+                logits.dtype(),
+                logits.shape(),
+                self.rows.len()
+            );
+            return Err(Error::new(ErrorKind::Shape, message));
+        }
+        let wide = [DType::F32, DType::F16, DType::BF16].contains(&logits.dtype());
+        if !wide || form(Op::Sample)? == Form::Plain {
+            let checked = plain::draw(logits, &self.rows)?;
+            let ids = checked.equal(NO_TOKEN)?.select(0u32, &checked)?;
+            return Ok(Drawn { ids, checked });
+        }
+        let [keys, numbers, counts] = self.arrays();
+        let (ids, checked) = op!(pair mlxrs_fast_draw(logits, keys, numbers, counts))?;
+        Ok(Drawn { ids, checked })
+    }
+}
+
 /// Draws a token for each row of `logits`, `[B, V]` of floating point.
 ///
 /// The draw is the largest of logit plus Gumbel noise ([`gumbel`]), which depends on the row's key and the token alone,
@@ -71,42 +154,6 @@ pub struct Drawn {
 /// # Errors
 /// There is not one [`Draw`] for each row, a number in one is out of its range, or `logits` has another shape or dtype.
 pub fn draw(logits: &Array, rows: &[Draw]) -> Result<Drawn> {
-    let [b, v] = logits.dims()?;
-    if b as usize != rows.len() || v < 1 || !logits.dtype().is_float() {
-        let message = format!(
-            "a draw needs logits [B, V] of floating point and settings for each row, found {} {:?} and settings for {}",
-            logits.dtype(),
-            logits.shape(),
-            rows.len()
-        );
-        return Err(Error::new(ErrorKind::Shape, message));
-    }
-    let is_usual = |row: &Draw| {
-        let finite = row.scale().is_finite() && row.temperature >= 0.0;
-        finite && row.top_p > 0.0 && row.top_p <= 1.0 && (0.0..=1.0).contains(&row.min_p)
-    };
-    if let Some(row) = rows.iter().find(|row| !is_usual(row)) {
-        let message = format!(
-            "a draw needs a temperature that is not negative, top_p in (0, 1] and min_p in [0, 1], found {row:?}"
-        );
-        return Err(Error::new(ErrorKind::Invalid, message));
-    }
-    let wide = [DType::F32, DType::F16, DType::BF16].contains(&logits.dtype());
-    if !wide || form(Op::Sample)? == Form::Plain {
-        let checked = plain::draw(logits, rows)?;
-        let ids = checked.equal(NO_TOKEN)?.select(0u32, &checked)?;
-        return Ok(Drawn { ids, checked });
-    }
-    let keys: Vec<u32> = rows.iter().flat_map(|row| row.key).collect();
-    let numbers = |row: &Draw| {
-        let reach = row.reach().unwrap_or(f32::NEG_INFINITY);
-        [row.scale(), row.nucleus().unwrap_or(1.0), reach]
-    };
-    let numbers: Vec<f32> = rows.iter().flat_map(numbers).collect();
-    let counts: Vec<i32> = rows.iter().map(|row| row.count(v).unwrap_or(v)).collect();
-    let keys = Array::from_slice(&keys, &[b, 2])?;
-    let numbers = Array::from_slice(&numbers, &[b, 3])?;
-    let counts = Array::from_slice(&counts, &[b])?;
-    let (ids, checked) = op!(pair mlxrs_fast_draw(logits, &keys, &numbers, &counts))?;
-    Ok(Drawn { ids, checked })
+    let [_, v] = logits.dims()?;
+    Draws::new(rows.to_vec(), v)?.draw(logits)
 }

@@ -56,7 +56,7 @@ fn wanted(seed: u64, count: usize) -> Result<Vec<Vec<f32>>> {
 
 fn replayed(seed: u64, count: usize) -> Result<Vec<Vec<f32>>> {
     let mut replay = Replay::new()?;
-    run(seed, count, |y| replay.async_eval([y]))
+    run(seed, count, |y| replay.async_eval([y], [y; 0]))
 }
 
 #[test]
@@ -110,8 +110,8 @@ fn two_replays_and_many_threads() -> Result<()> {
     let (mut one, mut other) = (Steps::new(1)?, Steps::new(5)?);
     for i in 0..10 {
         let (x, y) = (one.next()?, other.next()?);
-        a.async_eval([&x])?;
-        b.async_eval([&y])?;
+        a.async_eval([&x], [&x; 0])?;
+        b.async_eval([&y], [&y; 0])?;
         assert_eq!(
             (f32s(&x)?, f32s(&y)?),
             (both.0[i].clone(), both.1[i].clone()),
@@ -147,7 +147,7 @@ fn a_step_that_fails_or_is_left_does_not_harm_the_next() -> Result<()> {
         let mut steps = Steps::new(1)?;
         for (i, wanted) in wanted.iter().enumerate() {
             let y = steps.next()?;
-            replay.async_eval([&y])?;
+            replay.async_eval([&y], [&y; 0])?;
             if i == 5 && round == 1 {
                 // A request that is cancelled: its step is not read.
                 break;

@@ -232,7 +232,7 @@ fn a_replayed_step_reports_its_indices() -> Result<()> {
     let mut step = |id: i32| -> Result<Vec<f32>> {
         let y = fast::linear(&fast::rows(&w.parts.0, &ids(&[id])?)?, &w.parts.0)?;
         let y = y.take(&ids(&[id])?, 1)?;
-        steps.async_eval([&y])?;
+        steps.async_eval([&y], [&y; 0])?;
         f32s(&y)
     };
     let wanted: Vec<Vec<f32>> = (0..8).map(&mut step).collect::<Result<_>>()?;

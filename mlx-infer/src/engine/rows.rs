@@ -3,6 +3,7 @@
 //! A step is queued before the tokens of the previous step are read: it takes them as a lazy array. The host waits for
 //! one list of ids in each step, and the device always has work.
 
+mod again;
 mod draft;
 mod late;
 mod open;
@@ -45,6 +46,8 @@ pub(crate) struct Queued {
     owners: Vec<Option<Id>>,
     /// The logits `[1, V]` of rows with a processor.
     on_host: Vec<(Id, Array)>,
+    /// Whether it was queued with the rows' [`Replay`], so that the next step may repeat it.
+    is_replayed: bool,
 }
 
 /// The result of queueing a step.
@@ -194,12 +197,21 @@ impl<'m> Rows<'m> {
         if widths.iter().all(|&width| width == 0) {
             return Ok(Vec::new());
         }
+        let taken = |slots: &[Option<Id>]| {
+            let taken = inputs.iter().zip(slots);
+            let taken = taken.filter(|(input, _)| **input != Input::Nothing);
+            taken.filter_map(|(_, &id)| id).collect()
+        };
+        if self.again(tasks, previous, &inputs, &widths)? {
+            return Ok(taken(&self.slots));
+        }
         let unread = previous.filter(|_| inputs.contains(&Input::Unread));
         let tokens = tokens(&inputs, unread)?;
         let column = tokens.expand_dims(-1)?;
         let model = self.model.model();
         let mut step = self.cache.begin_part(model.decoder_states(), &widths)?;
         let features = model.run(&column, &mut step)?;
+        let small = [tokens.clone(), step.offsets().clone()];
         step.commit_all()?;
         let logits = self.model.logits(&features[1])?.squeeze(1)?;
 
@@ -217,10 +229,7 @@ impl<'m> Rows<'m> {
                 on_host.push((id, row_of(&logits, slot)?));
             }
         }
-        let ids = (inputs.iter().zip(&self.slots))
-            .filter(|(input, _)| **input != Input::Nothing)
-            .filter_map(|(_, &id)| id)
-            .collect();
+        let ids = taken(&self.slots);
         let is_guided = |id: &Id| tasks[id].sequence.is_guided();
         let needs_tokens = owners.iter().flatten().any(is_guided);
         let open = Open {
@@ -235,14 +244,14 @@ impl<'m> Rows<'m> {
             self.open = Some(open);
         } else {
             let last = unread.map(|_| &tokens);
-            let replay = self.replay()?;
+            let replay = self.replay()?.map(|replay| (replay, &small[..]));
             self.queued = Some(open.choose(tasks, last, replay)?);
         }
         self.follow_late(column, &features, widths)?;
         Ok(ids)
     }
 
-    /// What queues a step that may repeat the one before. Nothing for models with states other than KV caches: those would have to be
+    /// What queues a step that may be repeated. Nothing for models with states other than KV caches: those would have to be
     /// outputs of the step.
     fn replay(&mut self) -> Result<Option<&mut Replay>> {
         if self.model.is_recurrent() || self.model.model().drafts().is_some() {
@@ -320,7 +329,11 @@ fn tokens(inputs: &[Input], unread: Option<&Queued>) -> Result<Array> {
     let Some(unread) = unread else {
         return Ok(Array::from_slice(&known, &[b])?);
     };
-    if inputs.iter().all(|&input| input == Input::Unread) {
+    // Rows without an input get any valid token.
+    if !inputs
+        .iter()
+        .any(|input| matches!(input, Input::Known { .. }))
+    {
         return Ok(unread.sampled.ids().clone());
     }
     let is_unread: Vec<bool> = inputs.iter().map(|&input| input == Input::Unread).collect();

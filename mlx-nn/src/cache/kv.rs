@@ -108,6 +108,11 @@ impl KvCache {
         }
     }
 
+    /// Whether its buffers may be written in place, if it has some.
+    pub(crate) fn is_own(&self) -> bool {
+        self.store.as_ref().is_none_or(Store::is_own)
+    }
+
     /// Slots of the buffers, 0 before the first write.
     pub(crate) fn capacity(&self) -> usize {
         self.store

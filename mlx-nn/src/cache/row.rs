@@ -47,6 +47,7 @@ impl ModelCache {
             written: vec![held.written.max(len)],
             layers: layers?,
             options: self.options,
+            last: None,
         })
     }
 
@@ -96,6 +97,7 @@ impl ModelCache {
     /// # Errors
     /// The length is not below the row's, or the arrays do not fit such a state; the message names the layer.
     pub fn restore(&mut self, row: usize, len: usize, states: Vec<Vec<Array>>) -> Result<()> {
+        self.last = None;
         self.check_row(row)?;
         if len == 0 || len >= self.lens[row] {
             return Err(refusal(format!(

@@ -131,6 +131,14 @@ impl LayerState {
         }
     }
 
+    /// Whether the next step updates the layer's arrays in place.
+    pub(crate) fn is_in_place(&self) -> bool {
+        match self {
+            Self::Kv(state) => state.is_own(),
+            Self::Recurrent(_) => false,
+        }
+    }
+
     /// Keys and values, if that is what the layer keeps.
     pub(crate) fn kv(&mut self) -> Option<&mut KvCache> {
         match self {

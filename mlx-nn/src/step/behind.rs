@@ -7,6 +7,7 @@ use super::Step;
 impl Step<'_> {
     /// How many positions each row held before the step.
     pub fn lens(&self) -> &[usize] {
+        self.lasts_until(0);
         &self.cache.lens
     }
 

@@ -25,7 +25,10 @@ impl Step<'_> {
         let (arrays, window, layout) = self.stored(layer, &k.into(), Some(v))?;
         let mask = match self.end() <= chunk {
             // All rows are in one chunk, in which a token sees the tokens before it.
-            true => self.mask(window, layout)?,
+            true => {
+                self.lasts_until(chunk);
+                self.mask(window, layout)?
+            }
             false => self.chunk_mask(chunk, window, layout)?,
         };
         let scheme = self.cache.options.quantized;
@@ -34,6 +37,7 @@ impl Step<'_> {
 
     /// The mask of chunks, made once for each step.
     fn chunk_mask(&mut self, chunk: usize, window: Option<usize>, layout: Layout) -> Result<Mask> {
+        self.lasts_until(0);
         let key = (chunk, window, layout);
         if let Some(mask) = self.chunks.get(&key) {
             return Ok(mask.clone());

@@ -3,6 +3,7 @@
 use mlx_core::{Error, ErrorKind, Result};
 
 use super::Step;
+use super::repeat::Last;
 use crate::cache::in_layer;
 use crate::cache::state::Kept;
 
@@ -37,6 +38,13 @@ impl Step<'_> {
             }
         }
         self.committed = true;
+        self.cache.last = match kept.is_whole() {
+            true => Some(Last {
+                widths: self.widths.clone(),
+                until: self.lasts.get(),
+            }),
+            false => None,
+        };
         for layer in &mut self.cache.layers[self.states.clone()] {
             layer.state_mut().settle(true);
         }

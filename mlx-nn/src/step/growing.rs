@@ -22,9 +22,10 @@ pub(crate) struct Turned {
 impl Step<'_> {
     /// The rotation of the step's tokens, made once for all layers with this rope; `None` if no base has grown.
     pub(crate) fn turned(&self, rope: &Growing) -> Result<Option<Turned>> {
-        if self.reach.iter().all(|&reach| reach <= rope.original()) {
+        if !self.beyond(rope.original()).contains(&true) {
             return Ok(None);
         }
+        self.lasts_until(0);
         let key = rope.key();
         let held = self.turned.borrow();
         if let Some((_, made)) = held.iter().find(|(of, _)| *of == key) {

@@ -216,6 +216,8 @@ impl Step<'_> {
     }
 
     fn recurrent(&mut self, layer: usize) -> Result<&mut RecurrentCache> {
+        // The state after a step is another array.
+        self.lasts_until(0);
         let state = self.cache.layers.get_mut(layer);
         let state = state.ok_or_else(|| refusal(format!("there is no layer {layer}")))?;
         state.recurrent().ok_or_else(|| {

@@ -35,11 +35,13 @@ impl Step<'_> {
             return self.straight(layer, k, v, by, Some((window, cap)));
         }
         let window = Some(window);
+        // Rows only grow, so the ring stays full.
         if self.width <= slack + 1 {
             let slots = self.slots(cap, v.is_some())?;
-            let arrays = self.kv(layer)?.write(k, v, &slots, cap)?;
+            let arrays = self.write(layer, k, v, &slots, cap)?;
             return Ok((arrays, window, Layout::Wrapped { cap }));
         }
+        self.lasts_until(0);
         // The step is wider than the slack: its last tokens may overwrite positions that its first tokens see. So the
         // queries attend to the old ring and the new tokens, side by side.
         let cache = self.kv(layer)?;

@@ -9,6 +9,7 @@ use crate::attend::{Attend, attend};
 impl Step<'_> {
     /// The length of the longest row, including its tokens of this step.
     pub fn longest(&self) -> usize {
+        self.lasts_until(0);
         let rows = self.cache.lens.iter().zip(&self.widths);
         rows.map(|(len, width)| len + width).max().unwrap_or(0)
     }

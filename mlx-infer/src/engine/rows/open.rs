@@ -43,23 +43,27 @@ impl Rows<'_> {
 }
 
 impl Open {
-    /// Queues the choice of the tokens. `last`: each row's last token, if some were not read. `replay`: for a step that may repeat the one before.
+    /// Queues the choice of the tokens. `last`: each row's last token, if some were not read. `replay`: for a step that may be repeated, and
+    /// the small arrays that it has made.
     pub(super) fn choose(
         self,
         tasks: &Tasks<'_>,
         last: Option<&Array>,
-        replay: Option<&mut Replay>,
+        replay: Option<(&mut Replay, &[Array])>,
     ) -> Result<Queued> {
         let sampled = choose(&self.logits, &self.owners, &self.inputs, tasks, last)?;
+        let replay = replay.filter(|_| self.on_host.is_empty());
+        let is_replayed = replay.is_some();
         match replay {
-            Some(replay) if self.on_host.is_empty() => sampled.start_again(replay)?,
-            _ => sampled.start()?,
+            Some((replay, inputs)) => sampled.start_with(replay, inputs)?,
+            None => sampled.start()?,
         }
         async_eval(self.on_host.iter().map(|(_, logits)| logits))?;
         Ok(Queued {
             sampled,
             owners: self.owners,
             on_host: self.on_host,
+            is_replayed,
         })
     }
 }

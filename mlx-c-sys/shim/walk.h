@@ -5,9 +5,9 @@
 #include <utility>
 #include <vector>
 
-#include "replay.h"
+#include "graph.h"
 
-namespace mlxrs::cuda {
+namespace mlxrs {
 
 // A hash table from addresses to numbers. clear() only starts a new round, so that it neither writes nor frees memory:
 // a decode step looks up some thousand addresses.
@@ -81,8 +81,7 @@ class Walk {
         if (leaves_.find(a.id()) >= 0) {
           return true;
         }
-        const auto& event = a.event();
-        if (a.is_tracer() || (event.valid() && event.stream() != s && !a.is_available())) {
+        if (!is_readable(a, s)) {
           return false;
         }
         leaves_.add(a.id(), leaves++);
@@ -122,6 +121,15 @@ class Walk {
     }
     return true;
   }
+  // Whether an evaluated array can be an input of operations on the stream `s`: no trace, and no wait for another stream.
+  static bool is_readable(const mx::array& a, mx::Stream s) {
+    const auto& event = a.event();
+    return is_ready(a) && !a.is_tracer() && (!event.valid() || event.stream() == s || a.is_available());
+  }
+  // The leaf of an array, or -1 if it is none of this walk.
+  int leaf_of(const mx::array& a) const {
+    return is_ready(a) ? leaves_.find(a.id()) : -1;
+  }
   // The place of an array that this walk has visited.
   Graph::Place place_of(const mx::array& a) const {
     return is_ready(a) ? Graph::Place{-1, leaves_.find(a.id())}
@@ -136,4 +144,7 @@ class Walk {
   AddressTable nodes_, leaves_;
 };
 
-} // namespace mlxrs::cuda
+// The walk of this thread. It knows the places of the arrays of the graph that it walked through last.
+Walk& walk();
+
+} // namespace mlxrs

@@ -1,0 +1,251 @@
+//! Steps that are launched again without a graph.
+
+use mlx_core::fast::{self, Attention, Buffers, KeySlots, Mask, Positions, Slots};
+use mlx_core::{Array, DType, Replay, Result, inplace};
+
+use super::{f32s, noise, on_gpu};
+
+const ROWS: i32 = 2;
+const WIDTH: i32 = 64;
+
+/// Rows that attend to the features of their tokens so far. The next token of a row follows from what it sees.
+struct Rows {
+    table: Array,
+    head: Array,
+    cache: Option<(Array, Array)>,
+    len: i32,
+}
+
+impl Rows {
+    fn new() -> Result<Self> {
+        let table = noise(3, &[WIDTH, WIDTH], DType::BF16)?;
+        let head = noise(4, &[WIDTH, WIDTH], DType::BF16)?;
+        mlx_core::eval([&table, &head])?;
+        Ok(Self {
+            table,
+            head,
+            cache: None,
+            len: 0,
+        })
+    }
+
+    fn first() -> Result<Array> {
+        Array::from_slice(&[5u32, 9], &[ROWS])
+    }
+
+    fn offsets(&self) -> Result<Array> {
+        Array::from_slice(&[self.len; ROWS as usize], &[ROWS])
+    }
+
+    /// The graph of a step: the next tokens U32 `[B]`, and what the rows see, `[B, WIDTH]`.
+    fn build(&mut self, tokens: &Array, offsets: &Array) -> Result<[Array; 2]> {
+        let x = self.table.take(tokens, 0)?.reshape(&[ROWS, 1, 1, WIDTH])?;
+        let buffers = match self.cache.take() {
+            Some((k, v)) => Buffers::Own(k, v),
+            None => Buffers::New(64),
+        };
+        let slots = Slots {
+            ring: false,
+            scheme: None,
+        };
+        let (k, v) = fast::store(buffers, &x, &x, offsets, slots)?;
+        let options = Attention {
+            scale: 0.1,
+            soft_cap: None,
+            mask: Mask::Positions(Positions::new(offsets, None, KeySlots::Straight)),
+            sinks: None,
+        };
+        let y = fast::attention(&x, &k, &v, &options)?.reshape(&[ROWS, WIDTH])?;
+        self.cache = Some((k, v));
+        // A number that the host makes for each step, and that is always the same.
+        let seen = y.multiply(2.0f32)?;
+        Ok([fast::argmax(&fast::linear(&seen, &self.head)?)?, seen])
+    }
+
+    /// Queues a step, and returns whether it was built.
+    fn step(&mut self, replay: &mut Replay, tokens: &Array) -> Result<([Array; 2], bool)> {
+        let inputs = [tokens.clone(), self.offsets()?];
+        let (outputs, is_built) = match replay.again(&inputs)? {
+            Some(outputs) => {
+                let (k, v) = self.cache.as_ref().expect("a step was built");
+                inplace::note_written([k, v]);
+                let outputs = outputs.try_into().expect("two outputs");
+                (outputs, false)
+            }
+            None => {
+                let outputs = self.build(tokens, &inputs[1])?;
+                replay.async_eval(&outputs, &inputs)?;
+                (outputs, true)
+            }
+        };
+        self.len += 1;
+        Ok((outputs, is_built))
+    }
+
+    fn keys(&self) -> Result<Vec<f32>> {
+        f32s(&self.cache.as_ref().expect("a step was built").0)
+    }
+}
+
+/// The tokens and what rows see after each step, and the keys after the last.
+type Results = (Vec<(Vec<u32>, Vec<f32>)>, Vec<f32>);
+
+fn evaluated(steps: usize) -> Result<Results> {
+    let (mut rows, mut tokens, mut results) = (Rows::new()?, Rows::first()?, Vec::new());
+    for _ in 0..steps {
+        let offsets = rows.offsets()?;
+        let [next, seen] = rows.build(&tokens, &offsets)?;
+        mlx_core::eval([&next, &seen])?;
+        rows.len += 1;
+        results.push((next.to_vec()?, f32s(&seen)?));
+        tokens = next;
+    }
+    Ok((results, rows.keys()?))
+}
+
+/// Rows of which the next step can be launched again, and their tokens.
+fn started(replay: &mut Replay) -> Result<(Rows, Array)> {
+    let (mut rows, mut tokens) = (Rows::new()?, Rows::first()?);
+    while !replay.repeats() {
+        assert!(rows.len < 8, "no step was captured");
+        [tokens, _] = rows.step(replay, &tokens)?.0;
+    }
+    Ok((rows, tokens))
+}
+
+#[test]
+fn steps_without_a_graph_are_those_of_evaluations() -> Result<()> {
+    if !on_gpu()? {
+        return Ok(());
+    }
+    let wanted = evaluated(20)?;
+    // Each step is read before the next is queued, then only after the next is queued, then only the last.
+    for lag in [0, 1, 20] {
+        let mut replay = Replay::new()?;
+        let (mut rows, mut tokens) = (Rows::new()?, Rows::first()?);
+        let (mut queued, mut built) = (Vec::new(), 0);
+        for step in 0..20 {
+            let (outputs, is_built) = rows.step(&mut replay, &tokens)?;
+            built += usize::from(is_built);
+            tokens = outputs[0].clone();
+            queued.push(outputs);
+            if step >= lag {
+                let [next, seen] = &queued[step - lag];
+                let found = (next.to_vec::<u32>()?, f32s(seen)?);
+                assert_eq!(found, wanted.0[step - lag], "lag {lag}, step {step}");
+            }
+        }
+        assert!(built <= 5, "{built} steps were built");
+        // The handles of the last step that was built wait for the last step.
+        assert_eq!(rows.keys()?, wanted.1, "lag {lag}");
+        // A step that is built continues behind those that were not.
+        let offsets = rows.offsets()?;
+        let outputs = rows.build(&tokens, &offsets)?;
+        replay.async_eval(&outputs, [&tokens, &offsets])?;
+        let longer = evaluated(21)?;
+        assert_eq!(outputs[0].to_vec::<u32>()?, longer.0[20].0, "lag {lag}");
+        assert_eq!(rows.keys()?, longer.1, "lag {lag}");
+    }
+    Ok(())
+}
+
+#[test]
+fn inputs_that_do_not_fit_are_refused() -> Result<()> {
+    if !on_gpu()? {
+        return Ok(());
+    }
+    let mut replay = Replay::new()?;
+    let (rows, tokens) = started(&mut replay)?;
+    let offsets = rows.offsets()?;
+    let longer = Array::from_slice(&[1u32, 2, 3], &[3])?;
+    let signed = Array::from_slice(&[1i32, 2], &[ROWS])?;
+    let lazy = tokens.add(1)?;
+    assert!(
+        replay.again([&longer, &offsets])?.is_none(),
+        "another shape"
+    );
+    assert!(replay.again([&signed, &offsets])?.is_none(), "another type");
+    assert!(replay.again([&lazy, &offsets])?.is_none(), "not evaluated");
+    assert!(replay.again([&tokens])?.is_none(), "one is missing");
+    assert!(replay.again([&tokens, &offsets])?.is_some());
+    Ok(())
+}
+
+#[test]
+fn only_declared_inputs_may_differ() -> Result<()> {
+    if !on_gpu()? {
+        return Ok(());
+    }
+    type Declare = fn(&Rows, &Array, &Array) -> Vec<Array>;
+    let cases: [(&str, Declare, bool); 5] = [
+        (
+            "both",
+            |_, tokens, offsets| vec![tokens.clone(), offsets.clone()],
+            true,
+        ),
+        ("one", |_, tokens, _| vec![tokens.clone()], false),
+        ("none", |_, _, _| Vec::new(), false),
+        (
+            "one twice",
+            |_, tokens, offsets| vec![tokens.clone(), offsets.clone(), tokens.clone()],
+            false,
+        ),
+        (
+            "one that stays",
+            |rows, tokens, offsets| vec![tokens.clone(), offsets.clone(), rows.head.clone()],
+            true,
+        ),
+    ];
+    for (what, declare, repeats) in cases {
+        let mut replay = Replay::new()?;
+        let (mut rows, mut tokens) = (Rows::new()?, Rows::first()?);
+        for _ in 0..6 {
+            let offsets = rows.offsets()?;
+            let outputs = rows.build(&tokens, &offsets)?;
+            replay.async_eval(&outputs, declare(&rows, &tokens, &offsets))?;
+            rows.len += 1;
+            [tokens, _] = outputs;
+        }
+        assert_eq!(replay.repeats(), repeats, "{what}");
+        if what == "one that stays" {
+            let (offsets, other) = (rows.offsets()?, noise(9, &[WIDTH, WIDTH], DType::BF16)?);
+            mlx_core::eval([&other])?;
+            assert!(replay.again([&tokens, &offsets, &other])?.is_none());
+            assert!(replay.again([&tokens, &offsets, &rows.head])?.is_some());
+        }
+    }
+    // A number that differs.
+    let mut replay = Replay::new()?;
+    let x = noise(1, &[ROWS, WIDTH], DType::BF16)?;
+    mlx_core::eval([&x])?;
+    for number in 0..8 {
+        let y = x.multiply(number as f32)?;
+        replay.async_eval([&y], [&x])?;
+        assert!(!replay.repeats(), "step {number}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_step_that_fails_poisons_what_it_wrote() -> Result<()> {
+    if !on_gpu()? {
+        return Ok(());
+    }
+    let wanted = evaluated(12)?;
+    for _ in 0..2 {
+        let mut replay = Replay::new()?;
+        let (mut rows, tokens) = started(&mut replay)?;
+        rows.keys()?;
+        let outside = Array::from_slice(&[1u32, 1000], &[ROWS])?;
+        let ([next, _], is_built) = rows.step(&mut replay, &outside)?;
+        assert!(!is_built && next.to_vec::<u32>().is_err());
+        assert!(rows.keys().is_err(), "the keys were written by that step");
+        drop((rows, tokens));
+        let (mut rows, mut tokens) = (Rows::new()?, Rows::first()?);
+        for (next, _) in &wanted.0 {
+            [tokens, _] = rows.step(&mut replay, &tokens)?.0;
+            assert_eq!(&tokens.to_vec::<u32>()?, next);
+        }
+    }
+    Ok(())
+}

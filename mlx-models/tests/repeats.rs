@@ -1,0 +1,150 @@
+//! Decode steps that claim to repeat the step before have its graph, for the models of `testdata/models`.
+
+use std::path::Path;
+
+use mlx_core::{Array, DType, Graph, Result, eval, fast};
+use mlx_models::{LoadOptions, load};
+use mlx_nn::{CacheOptions, ModelCache};
+
+/// The number of steps.
+const STEPS: usize = 48;
+
+/// Models whose steps never repeat: those with recurrent layers, those with latents (the host computes their slots), and Apertus, which has an
+/// operation of MLX that cannot be compared.
+const NEVER: &[&str] = &[
+    "apertus",
+    "deepseek_v2",
+    "deepseek_v2_groups",
+    "deepseek_v3",
+    "deepseek_v32",
+    "falcon_h1",
+    "falcon_h1_norm",
+    "glm4_moe_lite",
+    "glm_moe_dsa",
+    "granitemoehybrid",
+    "granitemoehybrid_dense",
+    "kimi_k25",
+    "kimi_linear",
+    "lfm2",
+    "lfm2_moe",
+    "lfm2_types",
+    "mamba2",
+    "mamba2_tied",
+    "minimax",
+    "mistral4",
+    "nemotron_h",
+    "nemotron_h_moe",
+    "q_qwen3_5_mixed",
+    "q_qwen3_next_b4_g32",
+    "qwen3_5",
+    "qwen3_5_moe",
+    "qwen3_5_text",
+    "qwen3_next",
+];
+
+#[derive(Debug)]
+struct Found {
+    /// Steps that claim to repeat the step before.
+    claimed: usize,
+    /// Those of them with the graph of the step before.
+    agreed: usize,
+    /// Those of them in which nothing but tokens and offsets differs.
+    launched: usize,
+    /// Steps with the graph of the step before.
+    same: usize,
+}
+
+/// Decodes rows of a model behind prompts of these lengths.
+fn decode(dir: &Path, lens: &[usize], options: CacheOptions) -> Result<Found> {
+    let load_options = LoadOptions {
+        dtype: Some(DType::F32),
+        ..LoadOptions::default()
+    };
+    let loaded = load(dir, load_options).expect("the case loads");
+    let model = &loaded.model;
+    let mut cache = ModelCache::new(model.layers(), lens.len(), options);
+    let (b, width) = (lens.len() as i32, lens.iter().copied().max().unwrap_or(0));
+    let prompt = Array::from_slice(&vec![1u32; lens.len() * width], &[b, width as i32])?;
+    let mut step = cache.begin(lens)?;
+    eval([&model.hidden(&prompt, &mut step)?])?;
+    step.commit_all()?;
+    eval(cache.arrays())?;
+    let mut before: Option<Graph> = None;
+    let mut found = Found {
+        claimed: 0,
+        agreed: 0,
+        launched: 0,
+        same: 0,
+    };
+    let widths = vec![1; lens.len()];
+    for number in 0..STEPS {
+        let tokens: Vec<u32> = (0..b as u32)
+            .map(|row| 1 + row + number as u32 % 5)
+            .collect();
+        let tokens = Array::from_slice(&tokens, &[b])?;
+        let claims = cache.begin_again(&widths)?.is_some();
+        let mut step = cache.begin(&widths)?;
+        let hidden = model.hidden(&tokens.expand_dims(-1)?, &mut step)?;
+        let inputs = [tokens, step.offsets().clone()];
+        step.commit_all()?;
+        let logits = model.logits(&hidden)?;
+        let graph = Graph::of([&logits])?;
+        if let Some(before) = &before {
+            let same = graph.is_same(before)?;
+            found.same += usize::from(same);
+            found.claimed += usize::from(claims);
+            found.agreed += usize::from(claims && same);
+            let is_known = same && graph.other_inputs(before, &inputs)? == 0;
+            found.launched += usize::from(claims && is_known);
+        }
+        before = Some(graph);
+        eval(std::iter::once(&logits).chain(cache.arrays()))?;
+    }
+    Ok(found)
+}
+
+#[test]
+fn steps_that_claim_to_repeat_have_the_same_graph() -> Result<()> {
+    if fast::form(fast::Op::Attention)? == fast::Form::Plain {
+        return Ok(());
+    }
+    let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../testdata/models");
+    let mut cases: Vec<_> = std::fs::read_dir(models)
+        .expect("the folder is there")
+        .map(|entry| entry.expect("an entry").path())
+        .filter(|path| path.is_dir())
+        .collect();
+    cases.sort();
+    let options = |growth, slack| CacheOptions {
+        growth,
+        slack,
+        ..CacheOptions::default()
+    };
+    let runs: [(&[usize], CacheOptions); 4] = [
+        (&[5], options(8, 0)),
+        (&[7, 4], options(8, 0)),
+        (&[3, 3, 3], options(16, 3)),
+        (&[11, 2], options(64, 0)),
+    ];
+    let mut never = Vec::new();
+    for case in &cases {
+        let name = case
+            .file_name()
+            .and_then(|name| name.to_str())
+            .unwrap_or_default();
+        let mut launched = 0;
+        for (lens, options) in &runs {
+            let found = decode(case, lens, *options)?;
+            println!("{name}, prompts of {lens:?}: {found:?}");
+            // Where no two steps are the same, an operation of MLX cannot be compared.
+            let is_right = found.agreed == found.claimed || found.same == 0;
+            assert!(is_right, "{name}, prompts of {lens:?}: {found:?}");
+            launched += found.launched;
+        }
+        if launched == 0 {
+            never.push(name.to_owned());
+        }
+    }
+    assert_eq!(never, NEVER);
+    Ok(())
+}

@@ -1,0 +1,157 @@
+//! Which steps of a cache repeat the step before, and what they do to it. `cache.rs` compares the graphs of such steps.
+
+use mlx_core::fast::{Form, Op, form};
+use mlx_core::{Array, DType, Result, eval, ops::create::zeros};
+use mlx_nn::{Attend, CacheOptions, LayerKind, ModelCache};
+
+const KINDS: [LayerKind; 2] = [LayerKind::Full, LayerKind::Window(6)];
+
+const OPTIONS: CacheOptions = CacheOptions {
+    growth: 8,
+    slack: 0,
+    max_context: None,
+    store: true,
+    quantized: None,
+};
+
+/// A step that keeps all of its tokens.
+fn step(cache: &mut ModelCache, widths: &[usize]) -> Result<()> {
+    let (b, l) = (widths.len() as i32, widths.iter().max().copied());
+    let x = zeros(&[b, 1, l.unwrap_or(0) as i32, 32], DType::F32)?;
+    let options = Attend {
+        scale: 1.0,
+        softcap: None,
+        sinks: None,
+        alibi: None,
+    };
+    let mut step = cache.begin(widths)?;
+    let seen: Vec<Array> = (0..KINDS.len())
+        .map(|layer| step.attend(layer, &x, &x, &x, &options))
+        .collect::<Result<_>>()?;
+    step.commit_all()?;
+    eval(seen)
+}
+
+fn started(lens: &[usize]) -> Result<ModelCache> {
+    let mut cache = ModelCache::new(&KINDS, lens.len(), OPTIONS);
+    step(&mut cache, lens)?;
+    Ok(cache)
+}
+
+/// Whether steps can repeat: the plain form makes index arrays for each step.
+fn is_on() -> Result<bool> {
+    Ok(form(Op::Attention)? != Form::Plain)
+}
+
+fn repeats(cache: &mut ModelCache, widths: &[usize]) -> Result<bool> {
+    Ok(cache.begin_again(widths)?.is_some())
+}
+
+/// The lengths at which a step of all rows repeats the step before.
+#[test]
+fn steps_repeat_until_a_buffer_grows_or_a_ring_turns() -> Result<()> {
+    if !is_on()? {
+        return Ok(());
+    }
+    let mut cache = started(&[3, 2])?;
+    let mut lens = Vec::new();
+    for _ in 0..25 {
+        let len = cache.lens()[0];
+        if repeats(&mut cache, &[1, 1])? {
+            lens.push(len);
+        }
+        step(&mut cache, &[1, 1])?;
+    }
+    // The step at length 5 fills the ring of 6 slots and the step at length 6 turns it. The buffer of the other layer is full after the
+    // step at length 7, 15 and 23, and grows in the step behind it. A step repeats none of these, and not the first step after the growth.
+    assert_eq!(lens, [4, 10, 11, 12, 13, 14, 18, 19, 20, 21, 22, 26, 27]);
+    Ok(())
+}
+
+#[test]
+fn a_repeated_step_leaves_the_lengths_of_a_built_one() -> Result<()> {
+    if !is_on()? {
+        return Ok(());
+    }
+    for widths in [[1, 1], [1, 0], [0, 1]] {
+        let (mut built, mut again) = (started(&[9, 12])?, started(&[9, 12])?);
+        let mut repeated = 0;
+        for number in 0..20 {
+            let is_repeated = match again.begin_again(&widths)? {
+                Some(step) => {
+                    let lens: Vec<i32> = built.lens().iter().map(|&len| len as i32).collect();
+                    assert_eq!(step.offsets().to_vec::<i32>()?, lens);
+                    step.commit();
+                    true
+                }
+                None => false,
+            };
+            repeated += usize::from(is_repeated);
+            assert_eq!(is_repeated, repeats(&mut built, &widths)?, "step {number}");
+            step(&mut built, &widths)?;
+            if !is_repeated {
+                step(&mut again, &widths)?;
+            }
+            let lengths =
+                |cache: &ModelCache| (cache.lens().to_vec(), [0, 1].map(|row| cache.written(row)));
+            assert_eq!(lengths(&built), lengths(&again), "step {number}");
+        }
+        assert!(repeated > 8, "{repeated}");
+    }
+    Ok(())
+}
+
+#[test]
+fn whatever_changes_the_cache_ends_repetition() -> Result<()> {
+    if !is_on()? {
+        return Ok(());
+    }
+    type Change = fn(&mut ModelCache) -> Result<()>;
+    let changes: [(&str, Change); 11] = [
+        ("a row leaves", |cache| cache.select(&[0])),
+        ("a row joins", |cache| cache.join(&started(&[3])?)),
+        ("a row is replaced", |cache| {
+            cache.put(0, &started(&[3])?, 0)
+        }),
+        ("a row is cleared", |cache| {
+            cache.clear(1);
+            Ok(())
+        }),
+        ("memory is freed", ModelCache::shrink),
+        ("a length is recorded", |cache| cache.record(0)),
+        ("records are dropped", |cache| {
+            cache.forget_recorded();
+            Ok(())
+        }),
+        ("a row is shortened", |cache| {
+            let len = cache.lens()[0];
+            cache.truncate(0, len)
+        }),
+        ("a length is announced", |cache| {
+            cache.expect(0, 100);
+            Ok(())
+        }),
+        ("a step is dropped", |cache| {
+            let rows = cache.rows();
+            cache.begin(&vec![1; rows]).map(drop)
+        }),
+        ("a step of other widths", |cache| step(cache, &[1, 0])),
+    ];
+    for (what, change) in changes {
+        let mut cache = started(&[9, 9])?;
+        step(&mut cache, &[1, 1])?;
+        assert!(repeats(&mut cache, &[1, 1])?, "before {what}");
+        assert!(!repeats(&mut cache, &[1, 0])?, "other widths");
+        change(&mut cache)?;
+        let rows = cache.rows();
+        assert!(!repeats(&mut cache, &vec![1; rows])?, "{what}");
+    }
+    // A clone shares the buffers, so the next step copies them.
+    let mut cache = started(&[9, 9])?;
+    step(&mut cache, &[1, 1])?;
+    let mut clone = cache.clone();
+    assert!(!repeats(&mut cache, &[1, 1])? && !repeats(&mut clone, &[1, 1])?);
+    step(&mut cache, &[1, 1])?;
+    assert!(!repeats(&mut cache, &[1, 1])?, "its last step has copied");
+    Ok(())
+}
