@@ -112,7 +112,7 @@ struct HeadsArgs {
   const float* periods; // [dims / 2]
   const int32_t* offsets;
   int offset_step, rows, tokens, heads, dim, dims;
-  int heads_of_warp; // how many heads of a token a warp computes
+  int heads_of_warp; // how many heads of a token a warp computes; divides `heads`
   float eps;
   void* y; // heads [B, H, L, D], or a buffer of the KV cache [B, H, slots, D]
   int slots; // 0 if y is an array of heads

@@ -10,13 +10,15 @@ use crate::measure::Bench;
 /// Rows of a product: one token, batches, prompts.
 const ROWS: [i32; 5] = [1, 8, 64, 512, 2048];
 /// Outputs and inputs of matrices.
-const MATRICES: [(&str, i32, i32); 6] = [
+const MATRICES: [(&str, i32, i32); 8] = [
     UP_PROJ,
     ("gemma3 down_proj", 1152, 6912),
     ("qwen3 q_proj", 2048, 1024),
     ("qwen3 up_proj", 3072, 1024),
     ("qwen3 down_proj", 1024, 3072),
+    ("llama3 q_proj", 4096, 4096),
     ("llama3 up_proj", 14_336, 4096),
+    ("llama3 down_proj", 4096, 14_336),
 ];
 const UP_PROJ: (&str, i32, i32) = ("gemma3 up_proj", 6912, 1152);
 /// Output heads compute one position of each row.

@@ -241,6 +241,7 @@ fn a_step_that_fails_poisons_what_it_wrote() -> Result<()> {
         assert!(!is_built && next.to_vec::<u32>().is_err());
         assert!(rows.keys().is_err(), "the keys were written by that step");
         drop((rows, tokens));
+        let mut replay = Replay::new()?;
         let (mut rows, mut tokens) = (Rows::new()?, Rows::first()?);
         for (next, _) in &wanted.0 {
             [tokens, _] = rows.step(&mut replay, &tokens)?.0;

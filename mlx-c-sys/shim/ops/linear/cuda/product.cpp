@@ -139,8 +139,10 @@ void products_on_cuda(const ProductOperands& of, Arrays& out, mx::Stream s) {
   // order of sums.
   int eights = m <= 8 ? 1 : m <= 16 ? 2 : m <= 32 ? 4 : 8;
   int tiles = has_gate || rows >= 6144 ? 2 : 1;
-  // A few tiles would leave multiprocessors idle, so tiles are halved to 8 rows.
-  bool is_half = eights == 1 && !has_gate && rows <= 2 * tile_rows * processors;
+  // A few tiles would leave multiprocessors idle, so tiles are halved to 8 rows. With long rows fewer tiles are enough,
+  // because a block works longer.
+  int64_t most_halved = (k >= 4096 ? 3 : 4) * processors / 2;
+  bool is_half = eights == 1 && !has_gate && rows <= most_halved * tile_rows;
   tiles = is_half ? 0 : tiles;
   int step = has_gate ? 1 : std::max(tiles, 1), all = place(args, step, is_half ? tile_rows / 2 : tile_rows);
   bool is_usual = codes == "affine4" || codes == "affine8" || codes == "dense";

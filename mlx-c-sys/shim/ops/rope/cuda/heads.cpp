@@ -34,10 +34,13 @@ void heads_on_cuda(const Arrays& in, mx::array& y, const HeadsOptions& options, 
 
 void launch_heads(cuda::Launch& launch, cuda::HeadsArgs args, const std::string& type) {
   // Warps that keep a GPU busy. With more heads than that, a warp computes several heads of a token.
-  constexpr int64_t enough_warps = 16384, most_heads = 8;
+  constexpr int64_t enough_warps = 8192, most_heads = 8;
   int64_t tokens = static_cast<int64_t>(args.rows) * args.tokens;
   args.heads_of_warp = static_cast<int>(std::clamp<int64_t>(tokens * args.heads / enough_warps, 1, most_heads));
-  int64_t per_token = cuda::blocks_of(args.heads, args.heads_of_warp) + (args.slots > 0 ? args.value_heads : 0);
+  while (args.heads % args.heads_of_warp != 0) {
+    args.heads_of_warp--;
+  }
+  int64_t per_token = args.heads / args.heads_of_warp + (args.slots > 0 ? args.value_heads : 0);
   launch.run("rope/heads", "heads_" + type, cuda::blocks_of(tokens * per_token, 4), 128, args);
 }
 

@@ -94,7 +94,7 @@ __device__ void heads(const HeadsArgs& a) {
   __shared__ float all[heads_warps][largest_dim];
   int lane = threadIdx.x % warp_size, warp = threadIdx.x / warp_size;
   float* v = all[warp];
-  int of_heads = (a.heads + a.heads_of_warp - 1) / a.heads_of_warp;
+  int of_heads = a.heads / a.heads_of_warp;
   uint32_t per_token = of_heads + (a.slots > 0 ? a.value_heads : 0);
   uint32_t task = blockIdx.x * heads_warps + warp, tokens = a.tokens;
   if (task >= a.rows * tokens * per_token) {
@@ -115,7 +115,7 @@ __device__ void heads(const HeadsArgs& a) {
     return;
   }
   head *= a.heads_of_warp;
-  int count = min(a.heads_of_warp, a.heads - head);
+  int count = a.heads_of_warp;
   const T* x = static_cast<const T*>(a.x) + (static_cast<int64_t>(row * a.tokens + token) * a.heads + head) * a.dim;
   T* y = static_cast<T*>(a.y) + ((static_cast<int64_t>(row) * a.heads + head) * length + slot) * a.dim;
   int64_t y_step = static_cast<int64_t>(length) * a.dim;
