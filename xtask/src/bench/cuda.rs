@@ -35,7 +35,7 @@ use super::{Shared, machine};
 use crate::cargo;
 use checkpoint::{Format, Model};
 use clock::Clock;
-use correct::Check;
+use correct::{Check, Tests};
 use kernels::Kernels;
 use programs::{Gpu, Programs};
 use training::Training;
@@ -151,10 +151,14 @@ pub fn run(shared: &Shared, arguments: &Arguments) -> Result<()> {
     if wants(Part::Correctness) || wants(Part::Speed) {
         bench.first_process()?;
     }
+    let tests = bench.start_tests();
     let mut checks = match wants(Part::Correctness) {
         true => bench.correctness()?,
         false => Vec::new(),
     };
+    for tests in tests {
+        checks.push(tests.end()?);
+    }
     let kernels = match wants(Part::Kernels) {
         true => Some(bench.kernels()?),
         false => None,
@@ -166,7 +170,6 @@ pub fn run(shared: &Shared, arguments: &Arguments) -> Result<()> {
     let (table, versions) = bench.speed(wants(Part::Speed))?;
     let mut sections = Vec::new();
     sections.extend(training.as_ref().map(Training::section));
-    checks.extend(training.into_iter().flat_map(|training| training.checks));
     if !checks.is_empty() {
         sections.push(correct::section(&checks));
     }
@@ -221,22 +224,39 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// The first part: at most half of the time.
+    /// Starts the programs of tests. On a new machine most of their time is MLX's, which compiles kernels on the host, so they
+    /// run beside each other and beside the other checks. Nothing is measured in the meantime.
+    fn start_tests(&self) -> Vec<Tests> {
+        let limit = self.clock.left().mul_f64(0.6);
+        let programs = [
+            (
+                Part::Correctness,
+                "tests of the kernels (`mlx-core/tests/cuda`)",
+                &self.programs.tests,
+                Some(correct::EXACT),
+            ),
+            (
+                Part::Training,
+                "goldens of training (`mlx-train/tests/golden`)",
+                &self.programs.goldens,
+                None,
+            ),
+        ];
+        let wanted = programs
+            .into_iter()
+            .filter(|(part, ..)| self.arguments.parts.contains(part));
+        wanted
+            .filter_map(|(_, what, program, setting)| {
+                let mut command = Command::new(program.as_ref()?);
+                command.envs(setting);
+                Some(Tests::start(what, command, limit))
+            })
+            .collect()
+    }
+
+    /// The checks that compare results: at most half of the time.
     fn correctness(&mut self) -> Result<Vec<Check>> {
         let mut checks = Vec::new();
-        if let Some(tests) = &self.programs.tests {
-            let mut command = Command::new(tests);
-            // What they print tells whether they were skipped. On a new machine most of their time is MLX's, which compiles
-            // kernels on the host, so several run at once.
-            command.args(["--nocapture", "--test-threads=4"]);
-            command.env(correct::EXACT.0, correct::EXACT.1);
-            let limit = self.clock.left().mul_f64(0.4);
-            checks.push(correct::tests(
-                "tests of the kernels (`mlx-core/tests/cuda`)",
-                command,
-                limit,
-            )?);
-        }
         let testdata = cargo::repository().join("testdata");
         let tiny = testdata.join("models").join(golden::CASES[0]);
         let session = |device: &str| {

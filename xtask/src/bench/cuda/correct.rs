@@ -2,9 +2,10 @@
 //! depend on their batch.
 
 use std::process::Command;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use serde_json::{Value, json};
 
 use super::program;
@@ -67,13 +68,29 @@ pub fn failed(checks: &[Check]) -> Vec<&str> {
 /// The setting with which rows are the same to the bit in prompts, too (docs/cuda.md).
 pub const EXACT: (&str, &str) = ("MLX_CUDA_CUBLAS", "off");
 
-/// Runs a program of tests.
-pub fn tests(what: &str, mut command: Command, limit: Duration) -> Result<Check> {
-    let run = program::run(&mut command, limit)?;
-    for line in &run.lines {
-        eprintln!("  {line}");
+/// A program of tests that runs beside other checks.
+pub struct Tests(JoinHandle<Result<Check>>);
+
+impl Tests {
+    /// Starts the program, for at most `limit`.
+    pub fn start(what: &'static str, mut command: Command, limit: Duration) -> Self {
+        // What the tests print tells whether they were skipped.
+        command.args(["--nocapture", "--test-threads=4"]);
+        Self(thread::spawn(move || {
+            let run = program::run(&mut command, limit)?;
+            for line in &run.lines {
+                eprintln!("  {line}");
+            }
+            Ok(judged(what, &run))
+        }))
     }
-    Ok(judged(what, &run))
+
+    /// Waits for its result.
+    pub fn end(self) -> Result<Check> {
+        self.0
+            .join()
+            .map_err(|_| anyhow!("a thread that runs tests has panicked"))?
+    }
 }
 
 fn judged(what: &str, run: &program::Run) -> Check {

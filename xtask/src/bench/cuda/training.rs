@@ -11,7 +11,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::checkpoint::Model;
-use super::correct::{self, Check};
 use super::program;
 use super::{Bench, Case};
 use crate::bench::record::Section;
@@ -56,26 +55,14 @@ struct Trained {
     mlx_lm: Result<Run, String>,
 }
 
-/// What was checked and measured.
+/// What was measured.
 pub struct Training {
-    pub checks: Vec<Check>,
     all: Vec<Trained>,
 }
 
 impl Bench<'_> {
-    /// The goldens, and steps of the checkpoints that are measured.
+    /// Steps of LoRA on the checkpoints that are measured.
     pub fn training(&mut self) -> Result<Training> {
-        let mut checks = Vec::new();
-        if let Some(goldens) = &self.programs.goldens {
-            let mut command = Command::new(goldens);
-            command.args(["--nocapture", "--test-threads=1"]);
-            let limit = self.clock.left().mul_f64(0.4);
-            checks.push(correct::tests(
-                "goldens of training (`mlx-train/tests/golden`)",
-                command,
-                limit,
-            )?);
-        }
         let mut all = Vec::new();
         for &case in self.cases.iter().filter(|case| case.model != Model::Llama3) {
             if let Some(train) = &self.programs.train {
@@ -83,7 +70,7 @@ impl Bench<'_> {
                 all.push(self.trained(train, case)?);
             }
         }
-        Ok(Training { checks, all })
+        Ok(Training { all })
     }
 
     fn trained(&self, train: &Path, case: Case) -> Result<Trained> {
@@ -265,13 +252,7 @@ mod tests {
             ours: run(),
             mlx_lm,
         };
-        let of = |all| {
-            Training {
-                checks: Vec::new(),
-                all,
-            }
-            .section()
-        };
+        let of = |all| Training { all }.section();
         let text = of(vec![trained(Err("not there".to_owned()))]).text;
         assert!(
             text.ends_with("| gemma3-1b q4 | 20480 | 3.00 | 9.0000 | 2.0000 | not there | |  |\n"),
