@@ -14,7 +14,7 @@ mod recurrent;
 mod replays;
 mod reports;
 
-use mlx_core::fast::{self, Form, Matrix, Op, plainly};
+use mlx_core::fast::{self, Attention, Form, Matrix, Op, plainly};
 use mlx_core::ops::quantize::{QuantMode, Scheme, dequantize, quantize};
 use mlx_core::random::{Key, normal};
 use mlx_core::{Array, DType, Device, Result, Stream};
@@ -65,6 +65,20 @@ fn same(what: &str, a: &Array, b: &Array) -> Result<()> {
         .count();
     assert_eq!((a.len(), different), (b.len(), 0), "{what}");
     Ok(())
+}
+
+/// Attention, after a comparison with the plain form in F32 as in [`close`].
+fn attention(
+    what: &str,
+    [q, k, v]: [&Array; 3],
+    options: &Attention<'_>,
+    tolerance: f32,
+) -> Result<Array> {
+    let found = fast::attention(q, k, v, options)?;
+    let wide = |a: &Array| a.astype(DType::F32);
+    let wanted = plainly(|| fast::attention(&wide(q)?, &wide(k)?, &wide(v)?, options))?;
+    close(what, &found, &wanted, tolerance)?;
+    Ok(found)
 }
 
 const HALVES: [(DType, f32); 2] = [(DType::BF16, 0.03), (DType::F16, 0.006)];

@@ -130,21 +130,20 @@ impl Kernels {
                 false => digits(kernel.us),
             };
             let share = |rate: f64, limit: f64| format!("{:.0} %", 100.0 * rate / limit);
-            let (kernel_name, case, rows) = (&kernel.kernel, &kernel.case, kernel.rows);
-            if kernel.us <= 0.0 {
-                let _ = writeln!(
-                    text,
-                    "| {kernel_name} | {case} | {rows} | below the noise | – | – | – | – |"
-                );
-                continue;
-            }
+            let measured = match kernel.us > 0.0 {
+                true => format!(
+                    "{time} | {} | {} | {} | {}",
+                    digits(kernel.gb_s()),
+                    share(kernel.gb_s(), self.limits.copy_gb_s),
+                    digits(kernel.tflop_s()),
+                    share(kernel.tflop_s(), self.limits.matmul_tflop_s),
+                ),
+                false => "below the noise | – | – | – | –".to_owned(),
+            };
             let _ = writeln!(
                 text,
-                "| {kernel_name} | {case} | {rows} | {time} | {} | {} | {} | {} |",
-                digits(kernel.gb_s()),
-                share(kernel.gb_s(), self.limits.copy_gb_s),
-                digits(kernel.tflop_s()),
-                share(kernel.tflop_s(), self.limits.matmul_tflop_s),
+                "| {} | {} | {} | {measured} |",
+                kernel.kernel, kernel.case, kernel.rows
             );
         }
         if self.cut {
