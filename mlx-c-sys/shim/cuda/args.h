@@ -96,7 +96,12 @@ struct NormArgs {
   void* normed;         // null if only the sum is wanted
   int rows, n;
   float eps;
+  bool early; // whether the weights are older than the kernel before this one
 };
+
+// The threads of a block that computes a norm. A product that computes the norm of its x has joined_pairs pairs of elements a
+// thread, so rows of up to 2,048 elements.
+constexpr int norm_threads = 256, joined_pairs = 4, most_joined = 2 * joined_pairs * norm_threads;
 
 // An array [B, H, L, D] whose last axis is dense. `row`, `head` and `token` are the strides of the other axes, in
 // elements.
@@ -123,6 +128,7 @@ struct HeadsArgs {
   void* value_buffer;
   bool is_aligned; // x, weight and y begin at multiples of 16 bytes
   bool beside; // the kernel does not depend on the one before it
+  bool early; // weight, periods and offsets are older than the kernel before this one; not with `beside`
 };
 
 // Divides numbers below 2^24 by a constant below 256 with a multiplication.
@@ -153,10 +159,14 @@ struct AttentionArgs {
   int mask, layout, window;
   int parts; // number of ranges that the keys are divided into, one block each; 1: one block reads all keys
   bool is_cluster; // the blocks of the parts are a cluster
+  bool early; // offsets, and slots of positions before them, are older than the kernel before this one
 };
 
 // The most parts whose blocks can be a cluster.
 constexpr int cluster_parts = 8;
+
+// The most blocks that a row of logits is divided into.
+constexpr int row_blocks = 8;
 
 // Arguments of sampling, and of logsumexp and argmax (which use x, counts, y and n).
 struct DrawArgs {

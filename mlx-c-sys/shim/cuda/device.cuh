@@ -177,6 +177,13 @@ __device__ inline uint32_t load_once(const uint32_t* at) {
   return v;
 }
 
+// Starts an asynchronous copy of 16 bytes to shared memory.
+template <class T>
+__device__ inline void copy_16_bytes(T* to, const T* from) {
+  uint32_t at = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from));
+}
+
 // Starts to load memory into L2, without waiting for it. Bytes before the first and after the last multiple of 16 are
 // left out. Before Hopper it does nothing: kernels do not start early there, so there is nothing to load ahead of.
 __device__ inline void prefetch(const void* from, int64_t bytes) {

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <mutex>
 #include <unordered_map>
+#include <utility>
 
 #include "driver.h"
 #include "embedded.h"
@@ -48,11 +49,13 @@ struct Last {
   const void* encoder = nullptr;
   int count = 0;
   bool is_beside = false;
+  Appended appended;
   std::vector<const void*> read, written;
 };
 thread_local Last last;
 // The arrays that captured kernels use, or null while nothing is captured.
 thread_local std::vector<mx::array>* kept_for_capture = nullptr;
+thread_local std::optional<KeptBack> kept_back;
 
 // The modules and kernels of a device. A module is loaded when one of its kernels is first launched.
 struct Loaded {
@@ -78,7 +81,7 @@ CUfunction Launch::find(const char* module, const std::string& kernel, unsigned 
   }
   CUfunction function = nullptr;
   check(driver.get_function(&function, loaded, kernel.c_str()), kernel.c_str());
-  if (shared > 0) {
+  if (shared > small_shared) {
     // All launches of a kernel use the same amount.
     auto most = static_cast<int>(shared);
     check(driver.set_attribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, most), kernel.c_str());
@@ -99,6 +102,7 @@ Capturing::Capturing(std::vector<mx::array>& kept) {
 Capturing::~Capturing() {
   // The next kernel does not follow a captured one.
   last = {};
+  kept_back.reset();
   kept_for_capture = nullptr;
 }
 bool Capturing::now() {
@@ -110,6 +114,33 @@ void Capturing::keep(const mx::array& a) {
   }
 }
 
+void launch_kept_back() {
+  if (auto kept = std::exchange(kept_back, std::nullopt)) {
+    kept->run();
+  }
+}
+void keep_back(KeptBack kept) {
+  if (Capturing::now()) {
+    kept_back.emplace(std::move(kept));
+  } else {
+    kept.run();
+  }
+}
+void launch_kept_back_for(const std::vector<mx::array>& inputs) {
+  if (kept_back && std::any_of(inputs.begin(), inputs.end(), [](const mx::array& a) { return kept_back->launch.writes(a); })) {
+    launch_kept_back();
+  }
+}
+std::optional<KeptBack> take_norm(const mx::array& x) {
+  const auto* norm = kept_back ? std::get_if<NormArgs>(&kept_back->args) : nullptr;
+  bool is_it = norm != nullptr && norm->normed == mx::gpu_ptr<void>(x) && norm->rows == 1 && static_cast<size_t>(norm->n) == x.size();
+  return is_it ? std::exchange(kept_back, std::nullopt) : std::nullopt;
+}
+std::optional<KeptBack> take_heads() {
+  bool is_heads = kept_back && std::holds_alternative<HeadsArgs>(kept_back->args);
+  return is_heads ? std::exchange(kept_back, std::nullopt) : std::nullopt;
+}
+
 bool Launch::is_unsettled(const mx::array& a) const {
   if (!launches_directly()) {
     return false;
@@ -117,6 +148,28 @@ bool Launch::is_unsettled(const mx::array& a) const {
   // After a kernel of MLX it is not known which buffers are still being written.
   bool is_ours = last.encoder == &encoder_ && last.count == count_of(encoder_);
   return !is_ours || std::find(last.written.begin(), last.written.end(), a.buffer().ptr()) != last.written.end();
+}
+
+bool Launch::is_old(const void* address) const {
+  return address == nullptr || std::any_of(inputs_.begin(), inputs_.end(), [&](const mx::array& a) {
+           return mx::gpu_ptr<void>(a) == address && !is_unsettled(a);
+         });
+}
+
+bool Launch::writes(const mx::array& a) const {
+  return std::any_of(outputs_.begin(), outputs_.end(), [&](const mx::array& y) { return y.buffer().ptr() == a.buffer().ptr(); });
+}
+
+bool Launch::is_apart_from(const Launch& other) const {
+  auto is_written_by = [](const Launch& launch) { return [&](const mx::array& a) { return launch.writes(a); }; };
+  return std::none_of(inputs_.begin(), inputs_.end(), is_written_by(other)) &&
+      std::none_of(outputs_.begin(), outputs_.end(), is_written_by(other)) &&
+      std::none_of(other.inputs_.begin(), other.inputs_.end(), is_written_by(*this));
+}
+
+bool Launch::follows_append(const int32_t* offsets, int tokens) const {
+  bool is_next = launches_directly() && last.encoder == &encoder_ && last.count == count_of(encoder_) && !last.is_beside;
+  return is_next && offsets != nullptr && last.appended == Appended{offsets, tokens};
 }
 
 bool Launch::is_independent() {
@@ -177,6 +230,7 @@ void Launch::start(CUfunction kernel, dim3 blocks, unsigned threads, unsigned sh
     last.read.push_back(a.buffer().ptr());
   }
   last.is_beside = is_beside_;
+  last.appended = appended_;
 }
 
 mx::array dense(const mx::array& a, mx::Stream s) {

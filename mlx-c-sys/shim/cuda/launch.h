@@ -8,7 +8,9 @@
 
 #include <algorithm>
 #include <bit>
+#include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "mlx/array.h"
@@ -56,10 +58,24 @@ class Capturing {
   static void keep(const mx::array& a);
 };
 
+// The positions that a kernel appends to a KV cache. No address if it does not.
+struct Appended {
+  const int32_t* offsets = nullptr;
+  int tokens = 0;
+  bool operator==(const Appended&) const = default;
+};
+
+// Runs the launch that is kept back (KeptBack), if there is one.
+void launch_kept_back();
+
+constexpr unsigned small_shared = 32 << 10;
+
 // The launch of one kernel. A kernel reads what earlier kernels of its stream have written.
 class Launch {
  public:
-  explicit Launch(mx::Stream s) : encoder_(mx::cu::get_command_encoder(s)), stream_(s) {}
+  explicit Launch(mx::Stream s) : encoder_(mx::cu::get_command_encoder(s)), stream_(s) {
+    launch_kept_back();
+  }
 
   template <typename T>
   const T* read(const mx::array& a) {
@@ -96,9 +112,23 @@ class Launch {
     Capturing::keep(a);
     encoder_.add_temporary(a);
   }
-  // Whether the array may still be unwritten when this kernel starts, because kernels start before the previous one has
-  // ended.
-  bool is_unsettled(const mx::array& a) const;
+  // Declares that this kernel does the work of another one too, which is not launched.
+  void include(const Launch& other) {
+    inputs_.insert(inputs_.end(), other.inputs_.begin(), other.inputs_.end());
+    outputs_.insert(outputs_.end(), other.outputs_.begin(), other.outputs_.end());
+  }
+  bool writes(const mx::array& a) const;
+  // Whether neither kernel writes memory that the other one uses.
+  bool is_apart_from(const Launch& other) const;
+  // Declares that of each row of a KV cache, this kernel writes only the slots of `tokens` positions from `offsets` on.
+  void append_from(const int32_t* offsets, int tokens) {
+    appended_ = {offsets, tokens};
+  }
+  // Whether the previous kernel has declared the same. The slots of earlier positions are older than it then.
+  bool follows_append(const int32_t* offsets, int tokens) const;
+  // Whether what this kernel reads at an address that read() returned is older than the previous kernel, which may still be
+  // writing when this one starts. True for null.
+  bool is_old(const void* address) const;
   // Whether this kernel may run at the same time as the previous one: the previous one is ours, and neither writes
   // memory that the other uses. Call it after all read() and write() calls. The kernel must then use
   // start_beside_previous.
@@ -117,7 +147,8 @@ class Launch {
   void run(const char* module, const std::string& kernel, dim3 blocks, int threads, Args... args) {
     run_with(0, module, kernel, blocks, threads, args...);
   }
-  // Launches a kernel with `shared` bytes of dynamic shared memory, in addition to its static shared memory.
+  // Launches a kernel with `shared` bytes of dynamic shared memory, in addition to its static shared memory. More than
+  // small_shared must be the same in all launches of the kernel.
   template <typename... Args>
   void run_with(
       unsigned shared, const char* module, const std::string& kernel, dim3 blocks, int threads, Args... args) {
@@ -131,15 +162,39 @@ class Launch {
     keep(a);
     return read<T>(a);
   }
+  bool is_unsettled(const mx::array& a) const;
   CUfunction find(const char* module, const std::string& kernel, unsigned shared);
   void start(CUfunction kernel, dim3 blocks, unsigned threads, unsigned shared, void** args);
 
   mx::cu::CommandEncoder& encoder_;
   mx::Stream stream_;
   std::vector<mx::array> inputs_, outputs_;
+  Appended appended_;
   bool is_beside_ = false;
   unsigned cluster_ = 0;
 };
+
+// A launch in a capture that waits for the next one: it runs when the next Launch is made, unless the next kernel takes it
+// and does its work too.
+struct KeptBack {
+  Launch launch;
+  const char* module;
+  std::string kernel;
+  dim3 blocks;
+  int threads;
+  std::variant<NormArgs, HeadsArgs> args;
+
+  void run() {
+    std::visit([this](const auto& args) { launch.run(module, kernel, blocks, threads, args); }, args);
+  }
+};
+// Keeps the launch back, or runs it if nothing is captured.
+void keep_back(KeptBack kept);
+// Runs what is kept back if it writes one of these arrays. Other kernels may run before it.
+void launch_kept_back_for(const std::vector<mx::array>& inputs);
+// Takes what is kept back: the norm with the result x, or heads. Call it before a Launch is made.
+std::optional<KeptBack> take_norm(const mx::array& x);
+std::optional<KeptBack> take_heads();
 
 // The address and strides of the heads of an array [B, H, L, D], or of a copy if the elements of a head are not
 // adjacent. With unit > 1, kernels read `unit` elements (16 bytes) at a time, and each head begins at a multiple of 16

@@ -6,6 +6,7 @@ mod caches;
 mod experts;
 mod faults;
 mod gradients;
+mod joined;
 mod layers;
 mod masks;
 mod products;

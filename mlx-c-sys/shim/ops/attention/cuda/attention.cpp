@@ -24,6 +24,7 @@ cuda::AttentionArgs attention_args(
   if (options.mask == Mask::positions) {
     args.offsets = launch.read_resident<int32_t>(in[3]);
     args.offset_step = in[3].size() > 1 ? 1 : 0;
+    args.early = launch.is_old(args.offsets) && launch.follows_append(args.offsets, args.tokens);
   }
   if (sinks) {
     args.sinks = launch.read_resident<float>(in.back());
@@ -32,35 +33,46 @@ cuda::AttentionArgs attention_args(
   return args;
 }
 
+namespace {
+
+// The multiprocessors of an H100. On other GPUs this changes the tiling but no result.
+constexpr int tile_queries = 16, part_slots = 64, processors = 132;
+
+// Prompts have a kernel whose warps share keys and values. Returns the number of warps of its blocks, or 0 if it would have
+// too few blocks. `groups` is the number of KV heads of all rows.
+int warps_of_prompt(int queries, int64_t groups) {
+  auto blocks = [&](int warps) { return cuda::blocks_of(queries, tile_queries * warps) * groups; };
+  if (queries > 4 * tile_queries && blocks(8) >= processors) {
+    return 8;
+  }
+  return queries > tile_queries && blocks(4) >= 3 * processors / 2 ? 4 : 0;
+}
+
+} // namespace
+
 void attention_on_cuda(const Arrays& in, mx::array& y, const AttentionOptions& options, bool sinks, mx::Stream s) {
-  constexpr int tile_queries = 16, part_slots = 64, processors = 132, many_blocks = 2 * processors, most_parts = 512, enough_blocks = 3 * processors / 2;
+  constexpr int many_blocks = 2 * processors, most_parts = 512;
   const auto& q = in[0];
   cuda::Launch launch(s);
   auto args = attention_args(launch, in, y, options, sinks, s);
   int dim = q.shape(3), value_dim = y.shape(3), largest = std::max(dim, value_dim);
   int padded = largest <= 64 ? 64 : largest <= 128 ? 128 : 256;
   auto type = std::string(cuda::name_of(q.dtype()));
-  // Prompts have a kernel whose warps share keys and values. All choices here give the same bits.
+  // All choices here give the same bits.
   int queries = args.tokens * args.by_group.by;
-  for (int warps : {8, 4}) {
-    if (queries <= 4 * tile_queries && warps == 8) {
-      continue;
-    }
-    unsigned own = cuda::blocks_of(queries, tile_queries * warps) * static_cast<unsigned>(args.kv_heads);
-    int64_t blocks = static_cast<int64_t>(own) * args.rows;
-    if (queries > tile_queries && blocks >= (warps == 8 ? processors : enough_blocks)) {
-      // Keys, values, and queries of large heads (prompt.cu).
-      int shared_queries = padded == 256 && cuda::is_roomy(launch.generation()) ? tile_queries * warps : 0;
-      unsigned shared = static_cast<unsigned>((part_slots + shared_queries) * (padded + 32) + part_slots * (padded + 8)) * 2;
-      launch.run_with(
-          shared, "attention/prompt", "prompt_" + type + "_" + std::to_string(padded) + "_" + std::to_string(warps),
-          dim3(own, static_cast<unsigned>(args.rows), 1), warps * 32, args, dim, value_dim);
-      return;
-    }
+  if (int warps = warps_of_prompt(queries, static_cast<int64_t>(args.kv_heads) * args.rows)) {
+    // Keys, values, and queries of large heads (prompt.cu).
+    int shared_queries = padded == 256 && cuda::is_roomy(launch.generation()) ? tile_queries * warps : 0;
+    unsigned shared = static_cast<unsigned>((part_slots + shared_queries) * (padded + 32) + part_slots * (padded + 8)) * 2;
+    unsigned tiles = cuda::blocks_of(queries, tile_queries * warps) * static_cast<unsigned>(args.kv_heads);
+    launch.run_with(
+        shared, "attention/prompt", "prompt_" + type + "_" + std::to_string(padded) + "_" + std::to_string(warps),
+        dim3(tiles, static_cast<unsigned>(args.rows), 1), warps * 32, args, dim, value_dim);
+    return;
   }
   // With enough tiles of queries, each block goes through all keys. With few tiles, the keys are divided among blocks
   // too.
-  int tiles = static_cast<int>(cuda::blocks_of(static_cast<int64_t>(args.tokens) * args.by_group.by, tile_queries));
+  int tiles = static_cast<int>(cuda::blocks_of(queries, tile_queries));
   int64_t blocks = static_cast<int64_t>(tiles) * args.kv_heads * args.rows;
   int parts = static_cast<int>(cuda::blocks_of(args.slots, part_slots));
   args.parts = blocks >= many_blocks || parts > most_parts ? 1 : parts;
@@ -75,6 +87,8 @@ void attention_on_cuda(const Arrays& in, mx::array& y, const AttentionOptions& o
     auto tickets = cuda::counters(blocks, s);
     args.tickets = launch.write<uint32_t>(tickets);
   }
+  // Early loads save latency, which many blocks hide anyway.
+  args.early = args.early && blocks * args.parts <= many_blocks;
   auto kernel = "attention_" + type + "_" + std::to_string(padded);
   if (padded == 256 && blocks * args.parts <= processors) {
     kernel += "_few";

@@ -8,10 +8,11 @@
 // Order of sums: each part has its own largest score, sum and weighted values, and parts are merged from the first to
 // the last. Either one block goes through all parts, or each part has a block, and one of them merges all: on Hopper the
 // blocks of up to 8 parts are a cluster, in which it reads the shared memory of the others; else the last block to end
-// reads what the others wrote to memory. The arithmetic is the same. So the result of a query depends only on its keys, to the bit, and not on other rows,
-// other queries or the number of blocks.
+// reads what the others wrote to memory. The arithmetic is the same. So the result of a query depends only on its keys, to
+// the bit, and not on other rows, other queries or the number of blocks.
 // Bound: with one new token there are few blocks of few warps, so the latency of dependent instructions.
 #include "cuda/args.h"
+#include "cuda/cluster.cuh"
 #include "cuda/device.cuh"
 #include "cuda/key_mask.h"
 #include "ops/attention/cuda/parts.cuh"
@@ -20,25 +21,8 @@ namespace mlxrs::cuda {
 
 constexpr int attention_warps = 8, attention_threads = attention_warps * warp_size;
 
-// Waits for all threads of the cluster, and makes what they wrote to shared memory visible.
-__device__ inline void wait_for_cluster() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::: "memory");
-#endif
-}
-// Reads 16 bytes at this place in the shared memory of block `rank` of the cluster.
-__device__ inline float4 of_block(const float* at, int rank) {
-  float4 v{};
-#if __CUDA_ARCH__ >= 900
-  uint32_t own = static_cast<uint32_t>(__cvta_generic_to_shared(at)), other;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(other) : "r"(own), "r"(rank));
-  asm volatile("ld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(other) : "memory");
-#endif
-  return v;
-}
-
 // For heads of at most D elements, a multiple of 8.
-template <class T, int D>
+template <class T, int D, int Blocks>
 __device__ void attention(const AttentionArgs& a, int dim, int value_dim) {
   // The tiles of 8 elements of the values that a warp computes. With small heads some warps have none.
   constexpr int blocks = D / 32, padded = D + 8, value_tiles = D / attention_warps / 8 < 2 ? 2 : D / attention_warps / 8;
@@ -60,9 +44,82 @@ __device__ void attention(const AttentionArgs& a, int dim, int value_dim) {
     int64_t token = is_key ? a.k.token : a.v.token;
     prefetch((is_key ? keys : all_values) + slot * token, (last * token + (is_key ? dim : value_dim)) * sizeof(T));
   }
-  wait_for_previous();
-  int offset = a.offsets != nullptr ? a.offsets[row * a.offset_step] : a.slots - a.tokens;
+  // With `early`, the slots of positions before `offset` are read before the previous kernel has ended.
+  if (!a.early) {
+    wait_for_previous();
+  }
+  int offset = a.offsets != nullptr ? __ldcg(a.offsets + row * a.offset_step) : a.slots - a.tokens;
   KeyMask seen{a.mask, a.layout, a.window, offset, a.tokens, a.slots};
+
+  // The parts of the keys that the queries of this tile can see.
+  int last_query = min(first + tile_queries, queries) - 1;
+  Range range = seen.range(a.by_group.quotient(first), a.by_group.quotient(last_query));
+  int begin = range.first / part_slots, end = max(begin + 1, (range.end + part_slots - 1) / part_slots), count = end - begin;
+  int first_part = begin;
+  if (a.parts > 1) {
+    bool is_seen = part >= begin && part < end;
+    if (!is_seen && (!a.is_cluster || count == 1)) {
+      if (a.early) {
+        wait_for_previous();
+      }
+      return;
+    }
+    begin = part, end = is_seen ? part + 1 : part;
+  }
+  // Steps of 16 slots of which no query sees one are left out. They would add zeros.
+  auto first_step_of = [&](int slot) { return max(range.first - slot, 0) / 16; };
+  auto steps_of = [&](int slot) { return min((range.end - slot + 15) / 16, part_slots / 16); };
+
+  // Starts to copy the values of a part to shared memory, for the slots that `wanted` names.
+  auto fetch_values = [&](int c, const auto& wanted) {
+    int slot = c * part_slots, first_step = first_step_of(slot), steps = steps_of(slot);
+#pragma unroll
+    for (int i = threadIdx.x; i < part_slots * (D / 8); i += attention_threads) {
+      int j = i / (D / 8), d = i % (D / 8) * 8;
+      if (j < 16 * first_step || j >= 16 * steps || !wanted(slot + j)) {
+        continue;
+      }
+      T* to = values + j * padded + d;
+      // Slots that no query sees may have NaN, and 0 times NaN is NaN, so they are read as zeros.
+      if (slot + j >= range.first && slot + j < range.end && d < value_dim) {
+        copy_16_bytes(to, all_values + (slot + j) * a.v.token + d);
+      } else {
+        *reinterpret_cast<uint4*>(to) = make_uint4(0, 0, 0, 0);
+      }
+    }
+  };
+  // Reads the key of the thread's slot of a part: elements 8 t to 8 t + 7 of each 32. Bypasses L1, which may have bytes from
+  // before the previous kernel has ended.
+  uint4 own_key[blocks];
+  auto load_key = [&](int c) {
+    int j = c * part_slots + warp * 8 + g;
+#pragma unroll
+    for (int b = 0; b < blocks; b++) {
+      own_key[b] = {};
+      if (j < a.slots && 32 * b + 8 * t < dim) {
+        own_key[b] = __ldcg(reinterpret_cast<const uint4*>(keys + j * a.k.token + 32 * b + 8 * t));
+      }
+    }
+  };
+  // Keys of the first part stay in registers while the queries are read, where there are enough registers.
+  constexpr bool has_key_ahead = D < 256 || Blocks == 1;
+  auto is_new = [&](int slot) { return seen.key(slot) >= offset; };
+  auto is_old = [&](int slot) { return !is_new(slot); };
+  if (a.early) {
+    if (begin < end) {
+      fetch_values(begin, is_old);
+      if (has_key_ahead) {
+        load_key(begin);
+      }
+    }
+    wait_for_previous();
+    if (begin < end) {
+      fetch_values(begin, is_new);
+      if (has_key_ahead && is_new(begin * part_slots + warp * 8 + g)) {
+        load_key(begin);
+      }
+    }
+  }
 
   // Queries as operands of the tensor cores: thread t has elements 8 t to 8 t + 7 of each 32.
   uint32_t q[blocks][2][4];
@@ -82,56 +139,28 @@ __device__ void attention(const AttentionArgs& a, int dim, int value_dim) {
     }
   }
 
-  // The parts of the keys that the queries of this tile can see.
-  int last_query = min(first + tile_queries, queries) - 1;
-  Range range = seen.range(a.by_group.quotient(first), a.by_group.quotient(last_query));
-  int begin = range.first / part_slots, end = max(begin + 1, (range.end + part_slots - 1) / part_slots), count = end - begin;
-  int first_part = begin;
-  if (a.parts > 1) {
-    bool is_seen = part >= begin && part < end;
-    if (!is_seen && (!a.is_cluster || count == 1)) {
-      return;
-    }
-    begin = part, end = is_seen ? part + 1 : part;
-  }
-
   float y[value_tiles][4] = {}, most[2] = {nothing, nothing}, sum[2] = {0, 0};
 
   for (int c = begin; c < end; c++) {
-    // Steps of 16 slots of which no query sees one are left out. They would add zeros.
-    int slot = c * part_slots, first_step = max(range.first - slot, 0) / 16, steps = min((range.end - slot + 15) / 16, part_slots / 16);
-    __syncthreads();
-#pragma unroll
-    for (int i = threadIdx.x; i < part_slots * (D / 8); i += attention_threads) {
-      int j = i / (D / 8), d = i % (D / 8) * 8;
-      if (j < 16 * first_step || j >= 16 * steps) {
-        continue;
-      }
-      T* to = values + j * padded + d;
-      // Slots that no query sees may have NaN, and 0 times NaN is NaN, so they are read as zeros.
-      if (slot + j >= range.first && slot + j < range.end && d < value_dim) {
-        copy_16_bytes(to, all_values + (slot + j) * a.v.token + d);
-      } else {
-        *reinterpret_cast<uint4*>(to) = make_uint4(0, 0, 0, 0);
-      }
+    int slot = c * part_slots, first_step = first_step_of(slot), steps = steps_of(slot), own = warp * 8;
+    bool is_here = a.early && c == begin;
+    if (!is_here) {
+      __syncthreads();
+      fetch_values(c, [](int) { return true; });
     }
     asm volatile("cp.async.commit_group;");
 
     // The scores of the warp's 8 slots. Two accumulators have half of the elements each.
-    int own = warp * 8, j = slot + own + g;
-    const T* from = keys + j * a.k.token;
     float s[2][4] = {};
+    if (warp >= 2 * first_step && warp < 2 * steps) {
+      if (!has_key_ahead || !is_here) {
+        load_key(c);
+      }
 #pragma unroll
-    for (int b = 0; b < blocks; b++) {
-      uint4 v = {};
-      if (warp < 2 * first_step || warp >= 2 * steps) {
-        break;
+      for (int b = 0; b < blocks; b++) {
+        multiply<T>(s[b % 2], {q[b][0][0], q[b][1][0], q[b][0][1], q[b][1][1]}, own_key[b].x, own_key[b].y);
+        multiply<T>(s[b % 2], {q[b][0][2], q[b][1][2], q[b][0][3], q[b][1][3]}, own_key[b].z, own_key[b].w);
       }
-      if (j < a.slots && 32 * b + 8 * t < dim) {
-        v = *reinterpret_cast<const uint4*>(from + 32 * b + 8 * t);
-      }
-      multiply<T>(s[b % 2], {q[b][0][0], q[b][1][0], q[b][0][1], q[b][1][1]}, v.x, v.y);
-      multiply<T>(s[b % 2], {q[b][0][2], q[b][1][2], q[b][0][3], q[b][1][3]}, v.z, v.w);
     }
 #pragma unroll
     for (int e = 0; e < 2; e++) {
@@ -281,7 +310,7 @@ __device__ void attention(const AttentionArgs& a, int dim, int value_dim) {
     return;
   }
   auto load = [&](int c, int at) {
-    return a.is_cluster ? of_block(mine + at, c) : __ldcg(reinterpret_cast<const float4*>(memory + c * of_part + at));
+    return a.is_cluster ? of_block(reinterpret_cast<const float4*>(mine + at), c) : __ldcg(reinterpret_cast<const float4*>(memory + c * of_part + at));
   };
   // One block merges the parts, up to 64 at a time. Their factors are in its shared memory.
   constexpr int parts_at_a_time = 64, tasks = tile_queries * (D / 4) / attention_threads > 1 ? tile_queries * (D / 4) / attention_threads : 1;
@@ -339,7 +368,8 @@ __device__ void attention(const AttentionArgs& a, int dim, int value_dim) {
     }
   }
   if (a.is_cluster) {
-    wait_for_cluster();
+    // The other blocks may end.
+    arrive_at_cluster();
   }
 }
 
@@ -350,7 +380,7 @@ __device__ void attention(const AttentionArgs& a, int dim, int value_dim) {
 #define MLXRS_ATTENTION(NAME, T, D, BLOCKS)                                                                         \
   extern "C" __global__ void __launch_bounds__(mlxrs::cuda::attention_threads, BLOCKS)                              \
       attention_##NAME(const __grid_constant__ mlxrs::cuda::AttentionArgs a, int dim, int value_dim) {              \
-    mlxrs::cuda::attention<mlxrs::cuda::T, D>(a, dim, value_dim);                                                   \
+    mlxrs::cuda::attention<mlxrs::cuda::T, D, BLOCKS>(a, dim, value_dim);                                           \
   }
 MLXRS_ATTENTION(bf16_64, bf16, 64, 2)
 MLXRS_ATTENTION(bf16_128, bf16, 128, 2)

@@ -29,13 +29,6 @@ __device__ inline float factor_of(const float* sinks, int head, float most, floa
   return sum > 0 ? 1.0f / sum : 0.0f;
 }
 
-// Starts an asynchronous copy of 16 bytes to shared memory.
-template <class T>
-__device__ inline void copy_16_bytes(T* to, const T* from) {
-  uint32_t at = static_cast<uint32_t>(__cvta_generic_to_shared(to));
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from));
-}
-
 // Loads four 8 x 8 matrices, transposed. Each group of eight threads passes the row addresses of one matrix. Of matrix
 // i, thread 4 g + t gets the elements (2 t, g) and (2 t + 1, g) in b[i].
 template <class T>

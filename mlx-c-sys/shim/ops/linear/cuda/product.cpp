@@ -15,6 +15,8 @@ constexpr int tile_rows = 16, few_rows = 64;
 constexpr int64_t slice_bytes = 32 << 20;
 // The multiprocessors of an H100. On other GPUs this changes the tiling but no result.
 constexpr int processors = 132;
+// The threads of a block, and the most blocks that compute the norm of x before they multiply.
+constexpr int product_threads = 256, most_joined_blocks = 4 * processors;
 
 bool is_aligned(const void* at) {
   return reinterpret_cast<uintptr_t>(at) % 16 == 0;
@@ -95,45 +97,14 @@ void many_products(const cuda::LinearArgs& given, const std::string& codes, cons
 
 void products_on_cuda(const ProductOperands& of, Arrays& out, mx::Stream s) {
   auto x = cuda::dense(of.x, s);
-  cuda::Launch launch(s);
-  launch.keep(x);
   bool is_packed = of.matrices[0].size() > 1, has_gate = of.gate >= 0;
   int count = static_cast<int>(of.matrices.size()), k = x.shape(-1), m = static_cast<int>(x.size() / k);
   auto type = std::string(cuda::name_of(x.dtype()));
   auto codes = codes_on_cuda(of.packing, is_packed);
-  cuda::LinearArgs args{};
-  args.x = launch.read(x);
-  args.count = count;
-  args.m = m;
-  args.k = k;
-  args.group_bits = is_packed ? cuda::group_bits_of(of.packing.group) : 0;
-  args.gate = of.gate;
-  args.early = true;
-  for (auto& y : out) {
-    cuda::allocate(y, s);
-  }
+  bool is_usual = codes == "affine4" || codes == "affine8" || codes == "dense";
   int64_t rows = 0;
-  for (int i = 0; i < count; i++) {
-    auto& matrix = args.of[i];
-    auto parts = of.matrices[i];
-    auto read = [&](size_t part) -> const void* {
-      if (part >= parts.size()) {
-        return nullptr;
-      }
-      args.early = args.early && !launch.is_unsettled(parts[part]) && parts[part].flags().row_contiguous;
-      return launch.read_dense(parts[part]);
-    };
-    matrix.weight = read(0);
-    matrix.scales = read(1);
-    matrix.biases = read(2);
-    matrix.n = matrix.stride = parts[0].shape(0);
-    auto& y = out[has_gate ? 0 : i];
-    matrix.y = i == 0 || !has_gate ? launch.write(y) : mx::gpu_ptr<char>(y);
-    rows += matrix.n;
-  }
-  if (m > few_rows) {
-    many_products(args, codes, type, x, out, s);
-    return;
+  for (const auto& matrix : of.matrices) {
+    rows += matrix[0].shape(0);
   }
   // `eights` times 8 rows of x a block, and tiles of w a block. They decide how often operands are read; they change no
   // order of sums.
@@ -144,11 +115,56 @@ void products_on_cuda(const ProductOperands& of, Arrays& out, mx::Stream s) {
   int64_t most_halved = (k >= 4096 ? 3 : 4) * processors / 2;
   bool is_half = eights == 1 && !has_gate && rows <= most_halved * tile_rows;
   tiles = is_half ? 0 : tiles;
+  // Blocks that do not run at the same time would compute the norm of x one after the other.
+  bool joins = m == 1 && rows <= int64_t(most_joined_blocks) * (is_half ? tile_rows / 2 : tiles * tile_rows);
+  auto norm = joins ? cuda::take_norm(x) : std::nullopt;
+
+  cuda::Launch launch(s);
+  launch.keep(x);
+  cuda::LinearArgs args{};
+  args.x = launch.read(x);
+  args.count = count;
+  args.m = m;
+  args.k = k;
+  args.group_bits = is_packed ? cuda::group_bits_of(of.packing.group) : 0;
+  args.gate = of.gate;
+  args.early = !norm || std::get<cuda::NormArgs>(norm->args).early;
+  for (auto& y : out) {
+    cuda::allocate(y, s);
+  }
+  for (int i = 0; i < count; i++) {
+    auto& matrix = args.of[i];
+    auto parts = of.matrices[i];
+    auto read = [&](size_t part) -> const void* {
+      if (part >= parts.size()) {
+        return nullptr;
+      }
+      const void* at = launch.read_dense(parts[part]);
+      args.early = args.early && launch.is_old(at);
+      return at;
+    };
+    matrix.weight = read(0);
+    matrix.scales = read(1);
+    matrix.biases = read(2);
+    matrix.n = matrix.stride = parts[0].shape(0);
+    auto& y = out[has_gate ? 0 : i];
+    matrix.y = i == 0 || !has_gate ? launch.write(y) : mx::gpu_ptr<char>(y);
+  }
+  if (m > few_rows) {
+    many_products(args, codes, type, x, out, s);
+    return;
+  }
   int step = has_gate ? 1 : std::max(tiles, 1), all = place(args, step, is_half ? tile_rows / 2 : tile_rows);
-  bool is_usual = codes == "affine4" || codes == "affine8" || codes == "dense";
   auto module = std::string("linear/") + (is_usual ? "usual_" : "rare_") + type;
-  auto kernel = codes + "_" + type + "_" + std::to_string(eights) + "_" + std::to_string(tiles);
-  launch.run(module.c_str(), kernel, dim3(static_cast<unsigned>(all / step), cuda::blocks_of(m, 8 * eights), 1), 256, args);
+  auto kernel = codes + "_" + type + "_" + (norm ? "normed" : std::to_string(eights)) + "_" + std::to_string(tiles);
+  dim3 blocks(static_cast<unsigned>(all / step), cuda::blocks_of(m, 8 * eights), 1);
+  if (norm) {
+    launch.include(norm->launch);
+    launch.run_with(
+        static_cast<unsigned>(2 * k), module.c_str(), kernel, blocks, product_threads, args, std::get<cuda::NormArgs>(norm->args));
+    return;
+  }
+  launch.run(module.c_str(), kernel, blocks, product_threads, args);
 }
 
 } // namespace mlxrs::ops

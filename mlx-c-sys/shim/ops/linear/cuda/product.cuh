@@ -9,15 +9,19 @@
 // Registers: within a block of 128 columns, thread t of the four that share a row holds columns 32 t to 32 t + 31,
 // which are adjacent in memory. The mma instruction expects another assignment of columns to threads. Both operands are
 // permuted in the same way, so each product still has matching columns.
+// Norm: a `normed` product has one row of x, which is the norm of other arrays. Each block computes it first, to shared memory:
+// that takes less time than a kernel of its own. The first block writes the results of the norm, for later kernels.
 #pragma once
 
 #include "cuda/args.h"
 #include "cuda/codes.cuh"
+#include "ops/norm/cuda/row.cuh"
 
 namespace mlxrs::cuda {
 
 constexpr int product_warps = 8, product_threads = product_warps * warp_size, tile_rows = 16, columns_of_thread = 32,
               columns_of_warp = 4 * columns_of_thread;
+static_assert(product_threads == norm_threads);
 
 // The least number of blocks that a multiprocessor shall hold (0: no limit). With few rows, speed depends on the number
 // of loads in flight.
@@ -74,13 +78,35 @@ __device__ inline void find_rows(
   }
 }
 
-// Computes `Tiles` tiles of 8 * `Halves` rows of w for 8 * `Eights` rows of x.
-template <class T, class Codes, int Eights, int Tiles, int Halves>
-__device__ void product(const LinearArgs& a) {
+// Writes the norm of one row to shared memory, and in the first block its results to memory.
+template <class T>
+__device__ inline void compute_norm(T* to, NormRow<T, joined_pairs>& row, const NormArgs& a) {
+  bool is_first = blockIdx.x == 0;
+  auto write = [](void* to, int at, uint32_t word) { *reinterpret_cast<uint32_t*>(static_cast<T*>(to) + at) = word; };
+  row.load_row(a, 0);
+  row.add(a, [&](int at, uint32_t word) {
+    if (is_first) {
+      write(a.sum, at, word);
+    }
+  });
+  row.norm(a, [&](int at, uint32_t word) {
+    write(to, at, word);
+    if (is_first) {
+      write(a.normed, at, word);
+    }
+  });
+  __syncthreads();
+}
+
+// Computes `Tiles` tiles of 8 * `Halves` rows of w for 8 * `Eights` rows of x. With `HasNorm`, x is the one row of the norm.
+template <class T, class Codes, int Eights, int Tiles, int Halves, bool HasNorm = false>
+__device__ void product(const LinearArgs& a, const NormArgs& norm = {}) {
   constexpr int columns = 8 * Eights, rows = 8 * Halves;
   // The padding avoids bank conflicts when the threads of a warp write.
   constexpr int padded = rows + 1;
-  __shared__ float sums[product_warps][columns * padded];
+  __shared__ float sums[product_warps][HasNorm ? Tiles * rows : columns * padded];
+  extern __shared__ __align__(16) uint4 shared[];
+  T* normed = reinterpret_cast<T*>(shared); // [k], with HasNorm
 
   int lane = threadIdx.x % warp_size, warp = threadIdx.x / warp_size, g = lane / 4, t = lane % 4;
   int first_row = blockIdx.y * columns;
@@ -113,7 +139,11 @@ __device__ void product(const LinearArgs& a) {
   auto load_x = [&](int block, int j, int i) {
     int at = block * columns_of_warp + t * columns_of_thread, row = first_row + 8 * j + g;
     uint4 v = {};
-    if (at < a.k && row < a.m) {
+    if (HasNorm) {
+      if (at < a.k && row == 0) {
+        v = *reinterpret_cast<const uint4*>(normed + at + 8 * i);
+      }
+    } else if (at < a.k && row < a.m) {
       v = *reinterpret_cast<const uint4*>(x + static_cast<int64_t>(row) * a.k + at + 8 * i);
     }
     return v;
@@ -127,15 +157,22 @@ __device__ void product(const LinearArgs& a) {
   // The loop is unrolled over `stages` blocks of columns, so that each prefetched unit stays in the registers it was
   // loaded to.
   constexpr int stages = Tiles == 2 && (Eights == 1 || Eights == 8) ? 1 : Eights <= 2 && Tiles == 1 && sizeof(Codes) <= 28 ? 4 : 2;
-  constexpr bool has_x_ahead = Eights == 1 && Tiles == 1;
+  constexpr bool has_x_ahead = Eights == 1 && Tiles == 1 && !HasNorm;
   int blocks = (a.k + columns_of_warp - 1) / columns_of_warp;
   Codes loaded[stages][Tiles][Halves];
 #pragma unroll
   for (int stage = 0; stage < stages; stage++) {
     load(warp + stage * product_warps, loaded[stage]);
   }
+  NormRow<T, joined_pairs> row;
+  if (HasNorm) {
+    row.load_weights(norm);
+  }
   if (a.early) {
     wait_for_previous();
+  }
+  if (HasNorm) {
+    compute_norm(normed, row, norm);
   }
   uint4 x_ahead[has_x_ahead ? 4 : 1];
   if (has_x_ahead) {
@@ -182,6 +219,43 @@ __device__ void product(const LinearArgs& a) {
     }
   }
 
+  if (HasNorm) {
+    // Only column 0 of the results is used.
+    if (t == 0) {
+#pragma unroll
+      for (int r = 0; r < Tiles; r++) {
+        sums[warp][r * rows + g] = c[r][0][0];
+        if (Halves == 2) {
+          sums[warp][r * rows + 8 + g] = c[r][0][2];
+        }
+      }
+    }
+    __syncthreads();
+    auto sum_of = [&](int i) {
+      float sum = 0;
+#pragma unroll
+      for (int w = 0; w < product_warps; w++) {
+        sum += sums[w][i];
+      }
+      return sum;
+    };
+    bool has_gate = Tiles == 2 && a.gate >= 0;
+    int i = threadIdx.x, r = i / rows;
+    if (i >= (has_gate ? 1 : Tiles) * rows) {
+      return;
+    }
+    float y = sum_of(i);
+    if (has_gate) {
+      y = rounded<T>(gate_of(a.gate, rounded<T>(y))) * rounded<T>(sum_of(rows + i));
+    }
+    bool is_second = Tiles == 2 && r == 1;
+    const Matrix& w = a.of[is_second ? which[Tiles - 1] : which[0]];
+    int to_column = (is_second ? start[Tiles - 1] : start[0]) + i % rows;
+    if (to_column < w.n) {
+      static_cast<T*>(w.y)[to_column] = narrow<T>(y);
+    }
+    return;
+  }
   constexpr int own = (columns * rows + product_threads - 1) / product_threads;
   float gates[own];
 #pragma unroll
@@ -227,15 +301,25 @@ __device__ void product(const LinearArgs& a) {
 
 } // namespace mlxrs::cuda
 
-// The last number in the name of a kernel is the number of tiles of 16 rows, or 0 for one tile of 8.
+// A kernel's name ends with `normed` or the number of eight rows of x, and the number of tiles of 16 rows (0: one tile of 8).
 #define MLXRS_PRODUCT(NAME, T, CODES, EIGHTS, TILES)                                                                   \
   extern "C" __global__ void __launch_bounds__(                                                                        \
       mlxrs::cuda::product_threads, mlxrs::cuda::resident_blocks<mlxrs::cuda::CODES, EIGHTS, TILES>)                   \
       NAME##_##EIGHTS##_##TILES(const __grid_constant__ mlxrs::cuda::LinearArgs a) {                                   \
     mlxrs::cuda::product<T, mlxrs::cuda::CODES, EIGHTS, TILES == 0 ? 1 : TILES, TILES == 0 ? 1 : 2>(a);                \
   }
+#define MLXRS_NORMED_PRODUCT(NAME, T, CODES, TILES)                                                                    \
+  extern "C" __global__ void __launch_bounds__(                                                                        \
+      mlxrs::cuda::product_threads, mlxrs::cuda::resident_blocks<mlxrs::cuda::CODES, 1, TILES>)                        \
+      NAME##_normed_##TILES(                                                                                              \
+          const __grid_constant__ mlxrs::cuda::LinearArgs a, const __grid_constant__ mlxrs::cuda::NormArgs norm) {     \
+    mlxrs::cuda::product<T, mlxrs::cuda::CODES, 1, TILES == 0 ? 1 : TILES, TILES == 0 ? 1 : 2, true>(a, norm);         \
+  }
 #define MLXRS_PRODUCTS(NAME, T, ...)        \
   namespace mlxrs::cuda { using NAME = __VA_ARGS__; } \
+  MLXRS_NORMED_PRODUCT(NAME, T, NAME, 0) \
+  MLXRS_NORMED_PRODUCT(NAME, T, NAME, 1) \
+  MLXRS_NORMED_PRODUCT(NAME, T, NAME, 2) \
   MLXRS_PRODUCT(NAME, T, NAME, 1, 0) \
   MLXRS_PRODUCT(NAME, T, NAME, 1, 1) \
   MLXRS_PRODUCT(NAME, T, NAME, 1, 2) \

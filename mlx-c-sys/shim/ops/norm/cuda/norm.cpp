@@ -17,6 +17,7 @@ void add_norm_on_cuda(const NormOperands& of, float eps, mx::Stream s) {
   args.residual = read(of.residual);
   args.inner = read(of.inner);
   args.outer = read(of.outer);
+  args.early = launch.is_old(args.inner) && launch.is_old(args.outer);
   if (of.sum != nullptr) {
     cuda::allocate(*of.sum, s);
     args.sum = launch.write(*of.sum);
@@ -26,7 +27,7 @@ void add_norm_on_cuda(const NormOperands& of, float eps, mx::Stream s) {
     args.normed = launch.write(*of.normed);
   }
   // A warp for each row pays off when there are enough warps to keep a GPU busy.
-  constexpr int many_rows = 1024, threads = 256, rows_of_block = threads / 32;
+  constexpr int many_rows = 1024, rows_of_block = cuda::norm_threads / 32;
   args.rows = static_cast<int>(x.size() / n);
   uintptr_t all = 0;
   for (const void* at : {args.x, args.residual, args.inner, args.outer, static_cast<const void*>(args.sum), static_cast<const void*>(args.normed)}) {
@@ -36,10 +37,16 @@ void add_norm_on_cuda(const NormOperands& of, float eps, mx::Stream s) {
   if (args.rows >= many_rows && n % 8 == 0 && n <= 2048 && all % 16 == 0) {
     int vectors = n <= 1024 ? 4 : n <= 1280 ? 5 : 8;
     launch.run(
-        "norm/norm", "add_norm_by_warp_" + type + "_" + std::to_string(vectors), cuda::blocks_of(args.rows, rows_of_block), threads, args);
+        "norm/norm", "add_norm_by_warp_" + type + "_" + std::to_string(vectors), cuda::blocks_of(args.rows, rows_of_block), cuda::norm_threads,
+        args);
     return;
   }
-  launch.run("norm/norm", "add_norm_" + type, static_cast<unsigned>(args.rows), threads, args);
+  auto kernel = "add_norm_" + type;
+  if (args.rows == 1 && n % 2 == 0 && n <= cuda::most_joined && of.normed != nullptr) {
+    cuda::keep_back({std::move(launch), "norm/norm", kernel, dim3(1, 1, 1), cuda::norm_threads, args});
+    return;
+  }
+  launch.run("norm/norm", kernel, static_cast<unsigned>(args.rows), cuda::norm_threads, args);
 }
 
 } // namespace mlxrs::ops

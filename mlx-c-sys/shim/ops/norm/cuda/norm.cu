@@ -5,12 +5,12 @@
 // load; other rows are read again from memory for each pass. For prompts, `add_norm_by_warp` has a warp for each row of at
 // most 2,048 elements, eight elements a load. Its sums have the same order, so the bits are the same. Bound: by the latency
 // of memory for single tokens, by memory bandwidth for prompts.
-#include "cuda/args.h"
-#include "cuda/device.cuh"
+#include "ops/norm/cuda/row.cuh"
 
 namespace mlxrs::cuda {
 
-constexpr int norm_threads = 256;
+// Pairs of elements of a thread (NormRow): rows of at most 4,096 elements.
+constexpr int row_pairs = 8;
 
 // 1 / sqrt(mean(x^2) + eps) of a row in memory.
 template <class T>
@@ -23,104 +23,32 @@ __device__ float factor(const T* x, int n, float eps) {
   return rsqrtf(block_sum<norm_threads>(sum) / static_cast<float>(n) + eps);
 }
 
-// sum + x^2 + y^2, always rounded in the same way.
-__device__ inline float plus_squares(float sum, float x, float y) {
-  return __fadd_rn(sum, __fmaf_rn(x, x, __fmul_rn(y, y)));
-}
-
-// The thread's part of a row in registers: up to `pairs` pairs of elements, for rows with an even n of at most `most`.
-struct Row {
-  static constexpr int pairs = 8, most = 2 * pairs * norm_threads;
-  float2 v[pairs];
-
-  template <class F>
-  __device__ void each(int n, const F& f) {
-#pragma unroll
-    for (int i = 0; i < pairs; i++) {
-      int at = 2 * (threadIdx.x + i * norm_threads);
-      if (at < n) {
-        f(v[i], at, i);
-      }
-    }
-  }
-  __device__ float factor(int n, float eps) {
-    float sum = 0;
-    each(n, [&](float2& v, int, int) { sum = plus_squares(sum, v.x, v.y); });
-    return rsqrtf(block_sum<norm_threads>(sum) / static_cast<float>(n) + eps);
-  }
-};
-
-template <class T>
-__device__ inline float2 two_of(const T* x) {
-  uint32_t word = *reinterpret_cast<const uint32_t*>(x);
-  return {wide(reinterpret_cast<const T*>(&word)[0]), wide(reinterpret_cast<const T*>(&word)[1])};
-}
-
-// The thread's pairs of a row, as loaded.
-struct Words {
-  uint32_t v[Row::pairs];
-
-  template <class T>
-  __device__ void load(const T* x, int n) {
-#pragma unroll
-    for (int i = 0; i < Row::pairs; i++) {
-      int at = 2 * (threadIdx.x + i * norm_threads);
-      v[i] = at < n ? *reinterpret_cast<const uint32_t*>(x + at) : 0;
-    }
-  }
-};
-
 template <class T>
 __device__ void add_norm_in_registers(const NormArgs& a) {
-  int64_t at = static_cast<int64_t>(blockIdx.x) * a.n;
-  const T *x = static_cast<const T*>(a.x) + at, *residual = static_cast<const T*>(a.residual) + at;
-  const T *inner = static_cast<const T*>(a.inner), *outer = static_cast<const T*>(a.outer);
+  int64_t first = static_cast<int64_t>(blockIdx.x) * a.n;
+  NormRow<T, row_pairs> row;
   // All loads are issued before the first value is used, so that the latency of memory is paid once.
-  Words given, added, inner_weights, outer_weights;
-  given.load(x, a.n);
-  if (a.residual != nullptr) {
-    added.load(residual, a.n);
+  row.load_weights(a);
+  if (a.early) {
+    wait_for_previous();
   }
-  if (inner != nullptr) {
-    inner_weights.load(inner, a.n);
-  }
-  if (outer != nullptr) {
-    outer_weights.load(outer, a.n);
-  }
-  auto two = [](uint32_t word) { return two_of(reinterpret_cast<const T*>(&word)); };
-  Row row;
-#pragma unroll
-  for (int i = 0; i < Row::pairs; i++) {
-    row.v[i] = two(given.v[i]);
-  }
-  if (a.residual != nullptr) {
-    T* sum = static_cast<T*>(a.sum) + at;
-    float r = inner != nullptr ? row.factor(a.n, a.eps) : 1.0f;
-    row.each(a.n, [&](float2& v, int at, int i) {
-      if (inner != nullptr) {
-        float2 w = two(inner_weights.v[i]);
-        v = {rounded<T>(v.x * r * w.x), rounded<T>(v.y * r * w.y)};
-      }
-      float2 add = two(added.v[i]);
-      uint32_t both = pair<T>(v.x + add.x, v.y + add.y);
-      *reinterpret_cast<uint32_t*>(sum + at) = both;
-      v = two(both);
-    });
-  }
+  row.load_row(a, first);
+  auto to = [&](void* y) {
+    return [=](int at, uint32_t word) { *reinterpret_cast<uint32_t*>(static_cast<T*>(y) + first + at) = word; };
+  };
+  row.add(a, to(a.sum));
   if (a.normed != nullptr) {
-    T* y = static_cast<T*>(a.normed) + at;
-    float r = row.factor(a.n, a.eps);
-    row.each(a.n, [&](float2& v, int at, int i) {
-      float2 w = outer != nullptr ? two(outer_weights.v[i]) : make_float2(1.0f, 1.0f);
-      *reinterpret_cast<uint32_t*>(y + at) = pair<T>(v.x * r * w.x, v.y * r * w.y);
-    });
+    row.norm(a, to(a.normed));
   }
 }
 
 template <class T>
 __device__ void add_norm(const NormArgs& a) {
-  wait_for_previous();
-  if (a.n % 2 == 0 && a.n <= Row::most) {
+  bool is_in_registers = a.n % 2 == 0 && a.n <= NormRow<T, row_pairs>::most;
+  if (!a.early || !is_in_registers) {
+    wait_for_previous();
+  }
+  if (is_in_registers) {
     add_norm_in_registers<T>(a);
     return;
   }
@@ -150,7 +78,7 @@ __device__ void add_norm(const NormArgs& a) {
 }
 
 // 1 / sqrt(mean(x^2) + eps) of a row of which a lane has the elements 8 (lane + 32 i) to 8 (lane + 32 i) + 7 in v[i]. The
-// order of the sum is that of `Row::factor`: its thread t has the pairs 2 (t + 256 i), so lane l has the pairs of its
+// order of the sum is that of `NormRow::factor`: its thread t has the pairs 2 (t + 256 i), so lane l has the pairs of its
 // threads 4 l to 4 l + 3 and, in every other v, 128 + 4 l to 128 + 4 l + 3.
 template <int N>
 __device__ inline float warp_factor(const float (&v)[N][8], int n, float eps) {

@@ -21,18 +21,11 @@ cuda::HeadsArgs heads_args(cuda::Launch& launch, std::span<const mx::array> in, 
   args.eps = options.eps;
   auto is_aligned = [](const void* at) { return reinterpret_cast<uintptr_t>(at) % 16 == 0; };
   args.is_aligned = is_aligned(args.x) && is_aligned(args.weight);
+  args.early = launch.is_old(args.offsets) && launch.is_old(args.periods) && launch.is_old(args.weight);
   return args;
 }
 
-void heads_on_cuda(const Arrays& in, mx::array& y, const HeadsOptions& options, mx::Stream s) {
-  cuda::allocate(y, s);
-  cuda::Launch launch(s);
-  auto args = heads_args(launch, in, options);
-  args.y = launch.write(y);
-  launch_heads(launch, args, cuda::name_of(y.dtype()));
-}
-
-void launch_heads(cuda::Launch& launch, cuda::HeadsArgs args, const std::string& type) {
+unsigned divide_heads(cuda::HeadsArgs& args) {
   // Warps that keep a GPU busy. With more heads than that, a warp computes several heads of a token.
   constexpr int64_t enough_warps = 8192, most_heads = 8;
   int64_t tokens = static_cast<int64_t>(args.rows) * args.tokens;
@@ -41,7 +34,17 @@ void launch_heads(cuda::Launch& launch, cuda::HeadsArgs args, const std::string&
     args.heads_of_warp--;
   }
   int64_t per_token = args.heads / args.heads_of_warp + (args.slots > 0 ? args.value_heads : 0);
-  launch.run("rope/heads", "heads_" + type, cuda::blocks_of(tokens * per_token, 4), 128, args);
+  return cuda::blocks_of(tokens * per_token, heads_threads / 32);
+}
+
+void heads_on_cuda(const Arrays& in, mx::array& y, const HeadsOptions& options, mx::Stream s) {
+  cuda::allocate(y, s);
+  cuda::Launch launch(s);
+  auto args = heads_args(launch, in, options);
+  args.y = launch.write(y);
+  unsigned blocks = divide_heads(args);
+  // The kernel of the keys, which comes next, takes the queries along.
+  cuda::keep_back({std::move(launch), "rope/heads", std::string("heads_") + cuda::name_of(y.dtype()), dim3(blocks, 1, 1), heads_threads, args});
 }
 
 } // namespace mlxrs::ops

@@ -1,7 +1,8 @@
 // Projections that become heads: norm, rotation, and optionally the write to the KV cache, for T of bf16 or f16,
 // computed in F32. `heads` computes y = rope(rms_norm(x, weight)) of each head of x [B, L, H D], and copies values to
-// the KV cache; `store` copies keys and values to the KV cache. A warp handles one head of one token, or several heads of
-// a token, whose angles it computes once; a block has four warps. Bound: latency in decode, memory bandwidth in prompts.
+// the KV cache; `both_heads` does that for queries and keys; `store` copies keys and values to the KV cache. A warp
+// handles one head of one token, or several heads of a token, whose angles it computes once; a block has four warps.
+// Bound: latency in decode, memory bandwidth in prompts.
 #include "cuda/args.h"
 #include "cuda/device.cuh"
 #include "ops/store/cuda/slots.cuh"
@@ -29,6 +30,9 @@ __device__ inline void rotate_heads(const HeadsArgs& a, const T* x, T* y, int co
   int lane = threadIdx.x % warp_size;
   bool is_low = lane < warp_size / 2;
   Words given, weights{};
+  if (a.weight != nullptr) {
+    weights = static_cast<const Words*>(a.weight)[lane];
+  }
   auto load = [&](const T* x) {
     // Bypasses L1, as `fresh` does.
     if constexpr (E == 8) {
@@ -39,9 +43,8 @@ __device__ inline void rotate_heads(const HeadsArgs& a, const T* x, T* y, int co
       given.v[0] = __ldcg(reinterpret_cast<const uint32_t*>(x) + lane);
     }
   };
-  load(x);
-  if (a.weight != nullptr) {
-    weights = static_cast<const Words*>(a.weight)[lane];
+  if (!a.early) {
+    load(x);
   }
   // Each lane of a pair of lanes computes half of the pair's angles.
   float sines[E], cosines[E];
@@ -53,6 +56,10 @@ __device__ inline void rotate_heads(const HeadsArgs& a, const T* x, T* y, int co
     float other_sine = __shfl_xor_sync(~0u, sine, warp_size / 2), other_cosine = __shfl_xor_sync(~0u, cosine, warp_size / 2);
     sines[e] = is_low ? sine : other_sine, sines[e + E / 2] = is_low ? other_sine : sine;
     cosines[e] = is_low ? cosine : other_cosine, cosines[e + E / 2] = is_low ? other_cosine : cosine;
+  }
+  if (a.early) {
+    wait_for_previous();
+    load(x);
   }
   const T *from = reinterpret_cast<const T*>(given.v), *weight = reinterpret_cast<const T*>(weights.v);
   for (int head = 0; head < count; head++) {
@@ -88,24 +95,30 @@ __device__ inline void rotate_heads(const HeadsArgs& a, const T* x, T* y, int co
 }
 
 // A warp computes `heads_of_warp` heads of one token, or copies one of its values. Tasks of heads come before those of
-// values.
+// values. With `a.early` it waits for the previous kernel when it needs x.
 template <class T>
-__device__ void heads(const HeadsArgs& a) {
+__device__ void heads(const HeadsArgs& a, uint32_t block) {
   __shared__ float all[heads_warps][largest_dim];
   int lane = threadIdx.x % warp_size, warp = threadIdx.x / warp_size;
   float* v = all[warp];
   int of_heads = a.heads / a.heads_of_warp;
   uint32_t per_token = of_heads + (a.slots > 0 ? a.value_heads : 0);
-  uint32_t task = blockIdx.x * heads_warps + warp, tokens = a.tokens;
+  uint32_t task = block * heads_warps + warp, tokens = a.tokens;
+  auto wait = [&] {
+    if (a.early) {
+      wait_for_previous();
+    }
+  };
   if (task >= a.rows * tokens * per_token) {
-    return;
+    return wait();
   }
   int head = task % per_token, token = task / per_token % tokens, row = task / per_token / tokens;
   int slot = a.slots > 0 ? slot_of(a, row, token) : token, length = a.slots > 0 ? a.slots : a.tokens;
   if (slot < 0) {
-    return;
+    return wait();
   }
   if (head >= of_heads) {
+    wait();
     head -= of_heads;
     const T* x = static_cast<const T*>(a.values.at) + row * a.values.row + head * a.values.head + token * a.values.token;
     T* y = static_cast<T*>(a.value_buffer) + ((static_cast<int64_t>(row) * a.value_heads + head) * length + slot) * a.value_dim;
@@ -129,6 +142,7 @@ __device__ void heads(const HeadsArgs& a) {
       return rotate_heads<T, 2>(a, x, y, count, y_step, position);
     }
   }
+  wait();
   for (; count > 0; count--, x += a.dim, y += y_step) {
     float sum = 0;
 #pragma unroll 8
@@ -180,12 +194,23 @@ __device__ void store(const HeadsArgs& a, const Heads& keys) {
       heads_##T(const __grid_constant__ mlxrs::cuda::HeadsArgs a) {                                                \
     if (a.beside) {                                                                                                \
       mlxrs::cuda::start_beside_previous();                                                                        \
-      mlxrs::cuda::heads<mlxrs::cuda::T>(a);                                                                       \
-      mlxrs::cuda::wait_for_previous_alone();                                                                      \
-    } else {                                                                                                       \
+    } else if (!a.early) {                                                                                         \
       mlxrs::cuda::wait_for_previous();                                                                            \
-      mlxrs::cuda::heads<mlxrs::cuda::T>(a);                                                                       \
     }                                                                                                              \
+    mlxrs::cuda::heads<mlxrs::cuda::T>(a, blockIdx.x);                                                             \
+    if (a.beside) {                                                                                                \
+      mlxrs::cuda::wait_for_previous_alone();                                                                      \
+    }                                                                                                              \
+  }                                                                                                                \
+  extern "C" __global__ void __launch_bounds__(mlxrs::cuda::heads_warps * mlxrs::cuda::warp_size)                  \
+      both_heads_##T(const __grid_constant__ mlxrs::cuda::HeadsArgs queries,                                       \
+                     const __grid_constant__ mlxrs::cuda::HeadsArgs keys, unsigned blocks_of_queries) {            \
+    bool is_query = blockIdx.x < blocks_of_queries;                                                                \
+    const mlxrs::cuda::HeadsArgs& a = is_query ? queries : keys;                                                   \
+    if (!a.early) {                                                                                                \
+      mlxrs::cuda::wait_for_previous();                                                                            \
+    }                                                                                                              \
+    mlxrs::cuda::heads<mlxrs::cuda::T>(a, blockIdx.x - (is_query ? 0 : blocks_of_queries));                        \
   }                                                                                                                \
   extern "C" __global__ void __launch_bounds__(mlxrs::cuda::heads_warps * mlxrs::cuda::warp_size)                 \
       store_##T(const __grid_constant__ mlxrs::cuda::HeadsArgs a, const __grid_constant__ mlxrs::cuda::Heads keys) { \

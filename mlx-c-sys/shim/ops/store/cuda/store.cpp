@@ -13,6 +13,8 @@ bool store_fits_cuda(int dim, int value_dim, const RowPacking& packing) {
 void store_on_cuda(
     std::span<const mx::array> keys, const std::optional<HeadsOptions>& heads, const mx::array& values, const mx::array& offsets,
     Arrays& out, const StoreOptions& options, mx::Stream s) {
+  const auto& packing = options.packing;
+  auto queries = heads && packing.bits == 0 ? cuda::take_heads() : std::nullopt;
   cuda::Launch launch(s);
   cuda::HeadsArgs args{};
   cuda::Heads from{};
@@ -35,15 +37,30 @@ void store_on_cuda(
   auto type = std::string(cuda::name_of(values.dtype()));
   int64_t tasks = static_cast<int64_t>(args.rows) * args.tokens * (args.heads + args.value_heads);
   unsigned blocks = cuda::blocks_of(tasks, 4);
-  const auto& packing = options.packing;
   if (packing.bits > 0) {
     launch.run("store/pack", "store_packed_" + type, blocks, 128, args, from, cuda::PackArgs{packing.bits, packing.group});
-  } else if (heads) {
-    args.beside = launch.is_independent();
-    launch_heads(launch, args, type);
-  } else {
-    launch.run("rope/heads", "store_" + type, blocks, 128, args, from);
+    return;
   }
+  launch.append_from(args.offsets, args.tokens);
+  if (!heads) {
+    launch.run("rope/heads", "store_" + type, blocks, heads_threads, args, from);
+    return;
+  }
+  unsigned own = divide_heads(args);
+  auto kernel = "heads_" + type;
+  if (queries && queries->kernel == kernel && launch.is_apart_from(queries->launch)) {
+    launch.include(queries->launch);
+    launch.run(
+        "rope/heads", "both_" + kernel, dim3(queries->blocks.x + own, 1, 1), heads_threads, std::get<cuda::HeadsArgs>(queries->args), args,
+        queries->blocks.x);
+    return;
+  }
+  if (queries) {
+    queries->run();
+  }
+  args.beside = launch.is_independent();
+  args.early = args.early && !args.beside && !queries;
+  launch.run("rope/heads", kernel, dim3(own, 1, 1), heads_threads, args);
 }
 
 } // namespace mlxrs::ops
