@@ -212,17 +212,63 @@ fn draws_are_those_of_the_plain_form() -> Result<()> {
             let wanted = plainly(|| fast::draw(&x, &rows))?.checked.to_vec::<u32>()?;
             different += found.iter().zip(&wanted).filter(|(a, b)| a != b).count();
             assert_eq!(found[1], wanted[1]);
+            for (row, settings) in rows.iter().enumerate().take(seed as usize % 2 * rows.len()) {
+                let alone = x.slice_axis(0, row as i32, row as i32 + 1)?;
+                let alone = fast::draw(&alone, std::slice::from_ref(settings))?.checked;
+                assert_eq!(alone.to_vec::<u32>()?, [found[row]], "{v}: row {row} alone");
+            }
         }
     }
     // Logarithms of two back ends differ in the last bit.
     assert!(different <= 2, "{different} of 240 draws differ");
-    let mut strange = vec![0.0f32; 100];
-    strange[7] = f32::NAN;
-    let x = Array::from_slice(&strange, &[1, 100])?;
-    assert_eq!(
-        fast::draw(&x, &[base])?.checked.to_vec::<u32>()?,
-        [fast::NO_TOKEN]
-    );
+    // In a vocabulary of this size a row has several blocks. Only one of them sees the NaN.
+    for (v, place) in [(100, 7), (32001, 7), (32001, 32000)] {
+        let mut strange = vec![0.0f32; v];
+        strange[place] = f32::NAN;
+        let x = Array::from_slice(&strange, &[1, v as i32])?;
+        assert_eq!(
+            fast::draw(&x, &[base])?.checked.to_vec::<u32>()?,
+            [fast::NO_TOKEN],
+            "{v}: NaN at {place}"
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn sums_and_places_of_large_vocabularies() -> Result<()> {
+    if !on_gpu()? {
+        return Ok(());
+    }
+    for v in [8191, 8192, 151_937] {
+        for dtype in [DType::F32, DType::BF16] {
+            let x = noise(v as u64, &[3, v], dtype)?.multiply(4.0f32)?;
+            let (sums, places) = (fast::logsumexp(&x)?, fast::argmax(&x)?);
+            close(
+                &format!("{dtype} {v}"),
+                &sums,
+                &plainly(|| fast::logsumexp(&x.astype(DType::F32)?))?,
+                1e-5,
+            )?;
+            let wanted = plainly(|| fast::argmax(&x))?;
+            assert_eq!(
+                places.to_vec::<u32>()?,
+                wanted.to_vec::<u32>()?,
+                "{dtype} {v}"
+            );
+            let last = x.slice_axis(0, 2, 3)?;
+            same(
+                "alone",
+                &fast::logsumexp(&last)?,
+                &sums.slice_axis(0, 2, 3)?,
+            )?;
+        }
+    }
+    // The largest elements, and rows without a finite one.
+    let mut rows = vec![f32::NEG_INFINITY; 3 * 20_000];
+    (rows[19_999], rows[20_000 + 9_000], rows[20_000 + 17_000]) = (1.0, 2.0, 2.0);
+    let x = Array::from_slice(&rows, &[3, 20_000])?;
+    assert_eq!(fast::argmax(&x)?.to_vec::<u32>()?, [19_999, 9_000, 0]);
     Ok(())
 }
 

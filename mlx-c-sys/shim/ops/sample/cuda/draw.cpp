@@ -7,6 +7,21 @@
 
 namespace mlxrs::ops {
 
+namespace {
+
+// Launches a kernel of rows of logits. The blocks of a row are a cluster, so GPUs before Hopper have one. Their number
+// depends on nothing else than the GPU and `n`, because sums of their values do.
+void launch_rows(cuda::Launch& launch, const std::string& kernel, int64_t rows, const cuda::DrawArgs& args) {
+  constexpr int many_ids = 8192;
+  unsigned blocks = launch.generation() >= 9 && args.n >= many_ids ? cuda::row_blocks : 1;
+  if (blocks > 1) {
+    launch.use_clusters(blocks);
+  }
+  launch.run("sample/draw", kernel, dim3(static_cast<unsigned>(rows), blocks, 1), 1024, args);
+}
+
+} // namespace
+
 void draw_on_cuda(const Arrays& in, Arrays& out, mx::Stream s) {
   auto &ids = out[0], &checked = out[1];
   // At least 16 bytes: MLX puts smaller arrays into managed memory. The host reading another array of the same page
@@ -23,7 +38,7 @@ void draw_on_cuda(const Arrays& in, Arrays& out, mx::Stream s) {
   args.y = launch.write<uint32_t>(checked);
   args.ids = launch.write<uint32_t>(ids);
   args.n = in[0].shape(1);
-  launch.run("sample/draw", std::string("draw_") + cuda::name_of(in[0].dtype()), static_cast<unsigned>(in[0].shape(0)), 1024, args);
+  launch_rows(launch, std::string("draw_") + cuda::name_of(in[0].dtype()), in[0].shape(0), args);
 }
 
 void logsumexp_on_cuda(const mx::array& x, bool places, mx::array& y, mx::Stream s) {
@@ -34,7 +49,7 @@ void logsumexp_on_cuda(const mx::array& x, bool places, mx::array& y, mx::Stream
   args.y = launch.write<uint32_t>(y);
   args.n = x.shape(-1);
   args.counts = places ? nullptr : reinterpret_cast<const int32_t*>(args.x);
-  launch.run("sample/draw", std::string("logsumexp_") + cuda::name_of(x.dtype()), static_cast<unsigned>(y.size()), 1024, args);
+  launch_rows(launch, std::string("logsumexp_") + cuda::name_of(x.dtype()), static_cast<int64_t>(y.size()), args);
 }
 
 } // namespace mlxrs::ops

@@ -1,12 +1,17 @@
 // Draws the next token of each row of logits [rows, n], as ops/sample/draw.cpp does, and computes argmax and logsumexp
-// of rows. One block of 1,024 threads for each row. Top-k and top-p find their thresholds by a radix search, three bits
-// of the threshold in each pass over the row.
+// of rows. Top-k and top-p find their thresholds by a radix search, three bits of the threshold in each pass over the row.
+//
+// Grid: blockIdx.x is the row. Each row has gridDim.y blocks of 1,024 threads, which divide its ids. They are a cluster, and
+// exchange sums and best elements through shared memory; all of them know all results. Sums of doubles have the order of the
+// blocks. Bound: for one row by the latency of barriers, for many rows by the passes over the row.
 #include "cuda/args.h"
+#include "cuda/cluster.cuh"
 #include "cuda/device.cuh"
 
 namespace mlxrs::cuda {
 
 constexpr int draw_threads = 1024, draw_warps = draw_threads / warp_size;
+static_assert(draw_warps == warp_size);
 constexpr uint32_t no_token = ~0u;
 
 // Maps floats to unsigned integers with the same order.
@@ -25,56 +30,160 @@ struct Drawn {
 __device__ inline Drawn better(Drawn a, Drawn b) {
   return b.y > a.y || (b.y == a.y && b.id < a.id) ? b : a;
 }
-__device__ inline Drawn best_of_block(Drawn own) {
-  __shared__ Drawn parts[draw_warps];
-#pragma unroll
-  for (int step = warp_size / 2; step > 0; step /= 2) {
-    own = better(own, {__shfl_xor_sync(~0u, own.y, step), __shfl_xor_sync(~0u, own.id, step)});
-  }
-  __syncthreads();
-  if (threadIdx.x % warp_size == 0) {
-    parts[threadIdx.x / warp_size] = own;
-  }
-  __syncthreads();
-  own = parts[threadIdx.x % warp_size];
-#pragma unroll
-  for (int step = warp_size / 2; step > 0; step /= 2) {
-    own = better(own, {__shfl_xor_sync(~0u, own.y, step), __shfl_xor_sync(~0u, own.id, step)});
-  }
-  return own;
-}
 
-__device__ inline double sum_of_block(double own) {
-  __shared__ double parts[draw_warps];
+// The exchange of a few values of eight bytes between the blocks of a row. It alternates between two buffers, so that one
+// barrier for each exchange is enough: a block that writes a buffer again has passed the barrier after its last reads.
+template <class V>
+class Exchange {
+  static_assert(sizeof(V) == sizeof(uint64_t));
+
+ public:
+  static constexpr int most = 7;
+
+  // The place for the block's own values. All threads have to pass a barrier after the reads of the last exchange.
+  __device__ static V* own(bool second) {
+    return reinterpret_cast<V*>(memory().own[second]);
+  }
+  // Waits until all blocks have written `count` own values. Value i of block b is then in [b * count + i].
+  __device__ static const V* all(bool second, int count) {
+    auto& m = memory();
+    __syncthreads();
+    if (gridDim.y == 1) {
+      return own(second);
+    }
+    wait_for_cluster();
+    int block = threadIdx.x / count;
+    if (block < gridDim.y) {
+      m.all[second][threadIdx.x] = of_block(&m.own[second][threadIdx.x - block * count], block);
+    }
+    __syncthreads();
+    return reinterpret_cast<const V*>(m.all[second]);
+  }
+
+ private:
+  struct Memory {
+    uint64_t own[2][most], all[2][most * row_blocks];
+  };
+  __device__ static Memory& memory() {
+    __shared__ Memory memory;
+    return memory;
+  }
+};
+
+struct Share {
+  int first, end;
+};
+
+// The threads and blocks of a row together.
+class Group {
+ public:
+  // The block's share of `n` elements. It begins at a multiple of 8.
+  __device__ static Share share(int n) {
+    int own = (n + 8 * gridDim.y - 1) / (8 * gridDim.y) * 8, first = min(own * static_cast<int>(blockIdx.y), n);
+    return {first, min(first + own, n)};
+  }
+
+  __device__ Drawn best(Drawn own) {
+    own = best_of_warp(own);
+    __shared__ Drawn parts[draw_warps];
+    __syncthreads();
+    if (threadIdx.x % warp_size == 0) {
+      parts[threadIdx.x / warp_size] = own;
+    }
+    __syncthreads();
+    own = best_of_warp(parts[threadIdx.x % warp_size]);
+    if (threadIdx.x == 0) {
+      *Exchange<Drawn>::own(second_) = own;
+    }
+    const Drawn* all = Exchange<Drawn>::all(second_, 1);
+    second_ = !second_;
+    own = all[0];
+    for (int block = 1; block < gridDim.y; block++) {
+      own = better(own, all[block]);
+    }
+    return own;
+  }
+
+  // Lane i of each warp gets the sum of sums[i].
+  template <int Count>
+  __device__ double sums(const double (&own)[Count]) {
+    __shared__ double parts[Count][draw_warps];
+    int lane = threadIdx.x % warp_size, warp = threadIdx.x / warp_size;
+    __syncthreads();
 #pragma unroll
-  for (int step = warp_size / 2; step > 0; step /= 2) {
-    own += __shfl_xor_sync(~0u, own, step);
+    for (int i = 0; i < Count; i++) {
+      double sum = sum_of_warp(own[i]);
+      if (lane == 0) {
+        parts[i][warp] = sum;
+      }
+    }
+    __syncthreads();
+    if (warp < Count) {
+      double sum = sum_of_warp(parts[warp][lane]);
+      if (lane == 0) {
+        Exchange<double>::own(second_)[warp] = sum;
+      }
+    }
+    const double* all = Exchange<double>::all(second_, Count);
+    second_ = !second_;
+    double sum = 0;
+    for (int block = 0; block < gridDim.y; block++) {
+      sum += all[block * Count + min(lane, Count - 1)];
+    }
+    return sum;
   }
-  __syncthreads();
-  if (threadIdx.x % warp_size == 0) {
-    parts[threadIdx.x / warp_size] = own;
+  // All threads get the sum.
+  __device__ double sum(double own) {
+    double one[1] = {own};
+    return sums(one);
   }
-  __syncthreads();
-  double sum = 0;
-  for (int i = 0; i < draw_warps; i++) {
-    sum += parts[i];
+
+  // Whether any thread says so.
+  __device__ bool any(bool own) {
+    bool any = __syncthreads_or(own) != 0;
+    return gridDim.y == 1 ? any : sum(any && threadIdx.x == 0 ? 1.0 : 0.0) > 0;
   }
-  return sum;
-}
+
+  // No block may end while others read its shared memory.
+  __device__ void end() {
+    if (gridDim.y > 1) {
+      wait_for_cluster();
+    }
+  }
+
+ private:
+  __device__ static Drawn best_of_warp(Drawn own) {
+#pragma unroll
+    for (int step = warp_size / 2; step > 0; step /= 2) {
+      own = better(own, {__shfl_xor_sync(~0u, own.y, step), __shfl_xor_sync(~0u, own.id, step)});
+    }
+    return own;
+  }
+  __device__ static double sum_of_warp(double own) {
+#pragma unroll
+    for (int step = warp_size / 2; step > 0; step /= 2) {
+      own += __shfl_xor_sync(~0u, own, step);
+    }
+    return own;
+  }
+
+  bool second_ = false;
+};
 
 // Calls body(index, value) for the thread's elements of a row, with 16-byte loads if the row is aligned.
 template <class T, class Body>
 __device__ inline void each_of_row(const T* x, int n, const Body& body) {
   constexpr int of_load = 16 / sizeof(T);
+  auto [first, end] = Group::share(n);
   bool whole = n % of_load == 0 && reinterpret_cast<uintptr_t>(x) % 16 == 0;
   if (!whole) {
-    for (int i = threadIdx.x; i < n; i += draw_threads) {
+    for (int i = first + threadIdx.x; i < end; i += draw_threads) {
       body(i, wide(x[i]));
     }
     return;
   }
 #pragma unroll 4
-  for (int i = threadIdx.x; i < n / of_load; i += draw_threads) {
+  for (int i = first / of_load + threadIdx.x; i < end / of_load; i += draw_threads) {
     uint4 v = reinterpret_cast<const uint4*>(x)[i];
 #pragma unroll
     for (int j = 0; j < of_load; j++) {
@@ -86,29 +195,26 @@ __device__ inline void each_of_row(const T* x, int n, const Body& body) {
 // The largest 32-bit number t for which the sum of weight(i) over all i with rank(i) >= t reaches `wanted`. Each pass
 // over the row finds three bits of t.
 template <class Rank, class Weight>
-__device__ uint32_t threshold(int n, double wanted, const Rank& rank, const Weight& weight) {
+__device__ uint32_t threshold(Group& group, int n, double wanted, const Rank& rank, const Weight& weight) {
+  auto [first, end] = Group::share(n);
   uint32_t found = 0;
   for (int shift = 30; shift >= 0; shift -= 3) {
     int digits = shift == 30 ? 3 : 7;
-    double sums[7] = {};
-    for (int i = threadIdx.x; i < n; i += draw_threads) {
+    double own[7] = {};
+    for (int i = first + threadIdx.x; i < end; i += draw_threads) {
       uint32_t r = rank(i);
       double w = weight(i);
 #pragma unroll
       for (int d = 0; d < 7; d++) {
         if (d < digits && r >= found + (static_cast<uint32_t>(d + 1) << shift)) {
-          sums[d] += w;
+          own[d] += w;
         }
       }
     }
-    int digit = 0;
-#pragma unroll
-    for (int d = 0; d < 7; d++) {
-      if (d < digits && sum_of_block(sums[d]) >= wanted) {
-        digit = d + 1;
-      }
-    }
-    found += static_cast<uint32_t>(digit) << shift;
+    // Lane d has the sum for digit d + 1. Larger digits have smaller sums.
+    double sum = group.sums(own);
+    uint32_t reached = __ballot_sync(~0u, static_cast<int>(threadIdx.x % warp_size) < digits && sum >= wanted);
+    found += static_cast<uint32_t>(warp_size - __clz(reached)) << shift;
   }
   return found;
 }
@@ -142,21 +248,23 @@ __device__ void draw(const DrawArgs& a) {
   int count = a.counts[row];
   uint32_t key0 = a.keys[2 * row], key1 = a.keys[2 * row + 1];
 
+  Group group;
+  auto [first, end] = Group::share(n);
   Drawn largest{-INFINITY, no_token};
   bool strange = false;
   each_of_row(logits, n, [&](int i, float x) {
     strange |= x != x;
     largest = better(largest, {x, static_cast<uint32_t>(i)});
   });
-  largest = best_of_block(largest);
-  strange = __syncthreads_or(strange) != 0;
-  bool is_number = largest.y > -INFINITY && largest.y < INFINITY && !(scale != 0.0f && strange);
+  largest = group.best(largest);
+  bool is_writer = threadIdx.x == 0 && blockIdx.y == 0;
+  bool is_number = largest.y > -INFINITY && largest.y < INFINITY && !(scale != 0.0f && group.any(strange));
   if (!is_number || scale == 0.0f || count == 1) {
-    if (threadIdx.x == 0) {
+    if (is_writer) {
       a.y[row] = is_number ? largest.id : no_token;
       a.ids[row] = is_number ? largest.id : 0;
     }
-    return;
+    return group.end();
   }
 
   // Logits below `least` do not take part, nor logits equal to it with ids after `last`.
@@ -165,21 +273,21 @@ __device__ void draw(const DrawArgs& a) {
   auto one = [](int) { return 1.0; };
   if (count < n) {
     auto rank = [&](int i) { return rank_of(at(i)); };
-    uint32_t found = threshold(n, count, rank, one);
+    uint32_t found = threshold(group, n, count, rank, one);
     double above = 0, equal = 0;
-    for (int i = threadIdx.x; i < n; i += draw_threads) {
+    for (int i = first + threadIdx.x; i < end; i += draw_threads) {
       above += rank(i) > found;
       equal += rank(i) == found;
     }
-    above = sum_of_block(above);
-    equal = sum_of_block(equal);
+    above = group.sum(above);
+    equal = group.sum(equal);
     if (of_rank(found) >= least) {
       least = of_rank(found);
       if (above + equal > count) {
         // Equal logits take part in the order of their ids: the search runs on descending ids.
         auto place = [&](int i) { return rank(i) == found ? ~0u - static_cast<uint32_t>(i) : 0u; };
         auto is_equal = [&](int i) { return rank(i) == found ? 1.0 : 0.0; };
-        last = ~0u - threshold(n, count - above, place, is_equal);
+        last = ~0u - threshold(group, n, count - above, place, is_equal);
       }
     }
   }
@@ -187,11 +295,11 @@ __device__ void draw(const DrawArgs& a) {
     auto rank = [&](int i) { return rank_of(at(i)); };
     auto weight = [&](int i) { return static_cast<double>(__expf(at(i) - largest.y)); };
     double total = 0;
-    for (int i = threadIdx.x; i < n; i += draw_threads) {
+    for (int i = first + threadIdx.x; i < end; i += draw_threads) {
       total += weight(i);
     }
-    total = sum_of_block(total);
-    float kept = of_rank(threshold(n, total * p, rank, weight));
+    total = group.sum(total);
+    float kept = of_rank(threshold(group, n, total * p, rank, weight));
     if (kept > least) {
       least = kept;
       last = n;
@@ -209,7 +317,8 @@ __device__ void draw(const DrawArgs& a) {
     float exponential = u < 0x1p-8f ? (u * 0.5f + 1.0f) * u : -logf(fmaxf(1.0f - u, 0x1p-24f));
     best = better(best, {x * scale - logf(exponential), static_cast<uint32_t>(id)});
   };
-  for (int i = threadIdx.x; i < second; i += draw_threads) {
+  auto pairs = Group::share(second);
+  for (int i = pairs.first + threadIdx.x; i < pairs.end; i += draw_threads) {
     // The middle id of an odd n has a counter of its own, whose second half is unused.
     bool is_pair = i < half;
     if (at(i) < least && !(is_pair && at(second + i) >= least)) {
@@ -221,10 +330,11 @@ __device__ void draw(const DrawArgs& a) {
       compete(second + i, bits.y);
     }
   }
-  best = best_of_block(best);
-  if (threadIdx.x == 0) {
+  best = group.best(best);
+  if (is_writer) {
     a.y[row] = a.ids[row] = best.id;
   }
+  group.end();
 }
 
 // log(sum(e^x)) of each row, or the index of its largest element.
@@ -232,22 +342,25 @@ template <class T>
 __device__ void logsumexp(const DrawArgs& a) {
   wait_for_previous();
   const T* x = static_cast<const T*>(a.x) + static_cast<int64_t>(blockIdx.x) * a.n;
-  Drawn largest{-INFINITY, 0};
+  Group group;
+  bool is_writer = threadIdx.x == 0 && blockIdx.y == 0;
+  Drawn largest{-INFINITY, no_token};
   each_of_row(x, a.n, [&](int i, float x) { largest = better(largest, {x, static_cast<uint32_t>(i)}); });
-  largest = best_of_block(largest);
+  largest = group.best(largest);
   if (a.counts == nullptr) {
-    if (threadIdx.x == 0) {
-      a.y[blockIdx.x] = largest.id;
+    if (is_writer) {
+      a.y[blockIdx.x] = largest.id == no_token ? 0 : largest.id;
     }
-    return;
+    return group.end();
   }
   float most = largest.y > -INFINITY ? largest.y : 0.0f;
   double sum = 0;
   each_of_row(x, a.n, [&](int, float x) { sum += static_cast<double>(expf(x - most)); });
-  sum = sum_of_block(sum);
-  if (threadIdx.x == 0) {
+  sum = group.sum(sum);
+  if (is_writer) {
     reinterpret_cast<float*>(a.y)[blockIdx.x] = most + logf(static_cast<float>(sum));
   }
+  group.end();
 }
 
 } // namespace mlxrs::cuda
