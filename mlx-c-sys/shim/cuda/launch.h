@@ -221,6 +221,9 @@ inline int group_bits_of(int group) {
   return std::countr_zero(static_cast<unsigned>(std::max(group / 32, 1)));
 }
 
+// The multiprocessors of an H100, for the choice of tiles. On other GPUs the choice may be slower, but no result differs.
+constexpr int processors = 132;
+
 // The number of blocks for `tasks` tasks.
 inline unsigned blocks_of(int64_t tasks, int64_t per_block) {
   return static_cast<unsigned>((tasks + per_block - 1) / per_block);

@@ -35,23 +35,22 @@ cuda::AttentionArgs attention_args(
 
 namespace {
 
-// The multiprocessors of an H100. On other GPUs this changes the tiling but no result.
-constexpr int tile_queries = 16, part_slots = 64, processors = 132;
+constexpr int tile_queries = 16, part_slots = 64;
 
 // Prompts have a kernel whose warps share keys and values. Returns the number of warps of its blocks, or 0 if it would have
 // too few blocks. `groups` is the number of KV heads of all rows.
 int warps_of_prompt(int queries, int64_t groups) {
   auto blocks = [&](int warps) { return cuda::blocks_of(queries, tile_queries * warps) * groups; };
-  if (queries > 4 * tile_queries && blocks(8) >= processors) {
+  if (queries > 4 * tile_queries && blocks(8) >= cuda::processors) {
     return 8;
   }
-  return queries > tile_queries && blocks(4) >= 3 * processors / 2 ? 4 : 0;
+  return queries > tile_queries && blocks(4) >= 3 * cuda::processors / 2 ? 4 : 0;
 }
 
 } // namespace
 
 void attention_on_cuda(const Arrays& in, mx::array& y, const AttentionOptions& options, bool sinks, mx::Stream s) {
-  constexpr int many_blocks = 2 * processors, most_parts = 512;
+  constexpr int many_blocks = 2 * cuda::processors, most_parts = 512;
   const auto& q = in[0];
   cuda::Launch launch(s);
   auto args = attention_args(launch, in, y, options, sinks, s);
@@ -77,7 +76,7 @@ void attention_on_cuda(const Arrays& in, mx::array& y, const AttentionOptions& o
   int parts = static_cast<int>(cuda::blocks_of(args.slots, part_slots));
   args.parts = blocks >= many_blocks || parts > most_parts ? 1 : parts;
   // The blocks of a cluster wait for each other, so they must all run at once.
-  args.is_cluster = args.parts > 1 && parts <= cuda::cluster_parts && blocks * parts <= processors && launch.generation() >= 9;
+  args.is_cluster = args.parts > 1 && parts <= cuda::cluster_parts && blocks * parts <= cuda::processors && launch.generation() >= 9;
   if (args.is_cluster) {
     launch.use_clusters(static_cast<unsigned>(parts));
   } else if (args.parts > 1) {
@@ -90,7 +89,7 @@ void attention_on_cuda(const Arrays& in, mx::array& y, const AttentionOptions& o
   // Early loads save latency, which many blocks hide anyway.
   args.early = args.early && blocks * args.parts <= many_blocks;
   auto kernel = "attention_" + type + "_" + std::to_string(padded);
-  if (padded == 256 && blocks * args.parts <= processors) {
+  if (padded == 256 && blocks * args.parts <= cuda::processors) {
     kernel += "_few";
   }
   launch.run(

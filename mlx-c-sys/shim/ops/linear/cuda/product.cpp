@@ -13,10 +13,8 @@ namespace {
 constexpr int tile_rows = 16, few_rows = 64;
 // With more rows of x, packed weights are unpacked in slices of this many bytes, which stay in L2.
 constexpr int64_t slice_bytes = 32 << 20;
-// The multiprocessors of an H100. On other GPUs this changes the tiling but no result.
-constexpr int processors = 132;
 // The threads of a block, and the most blocks that compute the norm of x before they multiply.
-constexpr int product_threads = 256, most_joined_blocks = 4 * processors;
+constexpr int product_threads = 256, most_joined_blocks = 4 * cuda::processors;
 
 bool is_aligned(const void* at) {
   return reinterpret_cast<uintptr_t>(at) % 16 == 0;
@@ -75,7 +73,7 @@ void many_products(const cuda::LinearArgs& given, const std::string& codes, cons
     // Tiles of 128 rows of x are faster. Tiles of 64 are chosen if they leave fewer multiprocessors idle in the last
     // wave.
     unsigned columns = cuda::blocks_of(tiles, per_block);
-    auto waves = [&](int rows) { return cuda::blocks_of(int64_t(columns) * cuda::blocks_of(args.m, rows), processors) * rows; };
+    auto waves = [&](int rows) { return cuda::blocks_of(int64_t(columns) * cuda::blocks_of(args.m, rows), cuda::processors) * rows; };
     auto& device = mx::cu::device(s.device);
     int major = device.compute_capability_major(), minor = device.compute_capability_minor();
     bool has_room = cuda::is_roomy(major), takes_128 = has_room || (major == 8 && minor == 0);
@@ -112,7 +110,7 @@ void products_on_cuda(const ProductOperands& of, Arrays& out, mx::Stream s) {
   int tiles = has_gate || rows >= 6144 ? 2 : 1;
   // A few tiles would leave multiprocessors idle, so tiles are halved to 8 rows. With long rows fewer tiles are enough,
   // because a block works longer.
-  int64_t most_halved = (k >= 4096 ? 3 : 4) * processors / 2;
+  int64_t most_halved = (k >= 4096 ? 3 : 4) * cuda::processors / 2;
   bool is_half = eights == 1 && !has_gate && rows <= most_halved * tile_rows;
   tiles = is_half ? 0 : tiles;
   // Blocks that do not run at the same time would compute the norm of x one after the other.
