@@ -17,7 +17,8 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 /// Whether to remove builds.
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// Remove the native builds that were not used for this number of days, except those of this source tree
+    /// Remove the native builds that were not used for this number of days, except those of this source tree, and what builds
+    /// that were stopped have left
     #[arg(long, value_name = "DAYS")]
     prune: Option<u32>,
 }
@@ -47,8 +48,14 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             build.in_use.map_or(String::new(), |by| format!(", {by}"))
         );
     }
-    for (folder, bytes) in others(&options.root)? {
-        println!("  {} {:>9}", name(&folder), megabytes(bytes));
+    let others = others(&options.root)?;
+    for (folder, bytes) in &others {
+        println!(
+            "  {} {:>9}{}",
+            name(folder),
+            megabytes(*bytes),
+            build_of(folder).map_or("", |_| "  of a build that was stopped, or is running")
+        );
     }
     let old: Vec<&Build> = builds
         .iter()
@@ -62,6 +69,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     }
     for build in old {
         remove(&build.folder)?;
+    }
+    for (folder, _) in &others {
+        remove_leftover(folder)?;
     }
     Ok(())
 }
@@ -197,27 +207,55 @@ fn mapped_files() -> String {
         .collect()
 }
 
-/// Removes a build, unless a process builds it right now. It holds the lock of the build meanwhile.
-fn remove(folder: &Path) -> Result<()> {
-    let path = store::sibling(folder, "lock");
+/// The lock of a build, or nothing if a process builds it right now.
+fn lock(build: &Path) -> Result<Option<File>> {
+    let path = store::sibling(build, "lock");
     let lock = File::create(&path).with_context(|| path.display().to_string())?;
     match lock.try_lock() {
-        Ok(()) => {}
+        Ok(()) => Ok(Some(lock)),
         Err(TryLockError::WouldBlock) => {
-            eprintln!("kept      {}: it is being built", folder.display());
-            return Ok(());
+            eprintln!("kept      {}: it is being built", build.display());
+            Ok(None)
         }
         Err(TryLockError::Error(error)) => {
-            return Err(error).with_context(|| format!("cannot lock {}", path.display()));
+            Err(error).with_context(|| format!("cannot lock {}", path.display()))
         }
     }
+}
+
+/// Removes a build, unless a process builds it right now. It holds the lock of the build meanwhile.
+fn remove(folder: &Path) -> Result<()> {
+    // The lock file stays, because another process may wait for it.
+    let Some(_lock) = lock(folder)? else {
+        return Ok(());
+    };
     // Moved away first: a folder that is removed in part must not count as finished.
     let old = store::sibling(folder, "old");
     store::remove(&old).map_err(|e| anyhow!("{e}"))?;
     fs::rename(folder, &old).with_context(|| format!("cannot move {}", folder.display()))?;
     store::remove(&old).map_err(|e| anyhow!("{e}"))?;
-    // The lock file stays, because another process may wait for it.
     eprintln!("removed   {}", folder.display());
+    Ok(())
+}
+
+/// The build that makes this folder while it runs, if it is one of those that a finished build does not keep.
+fn build_of(folder: &Path) -> Option<PathBuf> {
+    let ending = folder.extension()?;
+    ["partial", "work", "old"]
+        .into_iter()
+        .any(|of_build| ending == of_build)
+        .then(|| folder.with_extension(""))
+}
+
+/// Removes a folder that a stopped build has left. Other folders stay.
+fn remove_leftover(folder: &Path) -> Result<()> {
+    let Some(build) = build_of(folder) else {
+        return Ok(());
+    };
+    if let Some(_lock) = lock(&build)? {
+        store::remove(folder).map_err(|e| anyhow!("{e}"))?;
+        eprintln!("removed   {}", folder.display());
+    }
     Ok(())
 }
 
@@ -292,6 +330,30 @@ mod tests {
         drop(lock);
         remove(&busy).unwrap();
         assert!(!busy.exists());
+    }
+
+    #[test]
+    fn what_stopped_builds_have_left_is_removed() {
+        let root = tempfile::tempdir().unwrap();
+        // Versions have dots, too.
+        let folders = [
+            "cpu-0.32.4-1.partial",
+            "cpu-0.32.4-1.work",
+            "cpu-0.32.4-2.work",
+            "wheel-cpu-0.32.4",
+        ];
+        let [stopped, unpacked, running, wheel] = folders.map(|name| root.path().join(name));
+        for folder in [&stopped, &unpacked, &running, &wheel] {
+            fs::create_dir(folder).unwrap();
+            fs::write(folder.join("file"), "text").unwrap();
+        }
+        let lock = File::create(root.path().join("cpu-0.32.4-2.lock")).unwrap();
+        lock.lock().unwrap();
+        for (folder, _) in others(root.path()).unwrap() {
+            remove_leftover(&folder).unwrap();
+        }
+        assert!(!stopped.exists() && !unpacked.exists());
+        assert!(running.exists() && wheel.exists());
     }
 
     #[test]
