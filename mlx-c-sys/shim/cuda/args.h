@@ -162,11 +162,8 @@ struct AttentionArgs {
   bool early; // offsets, and slots of positions before them, are older than the kernel before this one
 };
 
-// The most parts whose blocks can be a cluster.
-constexpr int cluster_parts = 8;
-
-// The most blocks that a row of logits is divided into.
-constexpr int row_blocks = 8;
+// The most blocks of a cluster that all GPUs with clusters support.
+constexpr int cluster_blocks = 8;
 
 // Arguments of sampling, and of logsumexp and argmax (which use x, counts, y and n).
 struct DrawArgs {

@@ -116,35 +116,31 @@ __device__ inline void multiply<f16>(float (&c)[4], const uint32_t (&a)[4], uint
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// The sum of x over the threads of a block, returned to every thread. The order of the sum depends only on the number
-// of threads.
-template <int Threads>
-__device__ inline float block_sum(float x) {
-  constexpr int warps = Threads / warp_size;
-  __shared__ float parts[warps];
+// The sum of x over the threads of a warp, returned to every thread. T is float or double.
+template <class T>
+__device__ inline T warp_sum(T x) {
 #pragma unroll
   for (int step = warp_size / 2; step > 0; step /= 2) {
     x += __shfl_xor_sync(~0u, x, step);
   }
-  __syncthreads();
+  return x;
+}
+
+// The sum of x over the threads of a block of `Warps` warps, returned to every thread. The order of the sum depends only on
+// the number of threads. `parts` is shared memory that is used for this sum only, so that one barrier is enough.
+template <int Warps>
+__device__ inline float block_sum(float x, float (&parts)[Warps]) {
+  x = warp_sum(x);
   if (threadIdx.x % warp_size == 0) {
     parts[threadIdx.x / warp_size] = x;
   }
   __syncthreads();
   float sum = 0;
 #pragma unroll
-  for (int i = 0; i < warps; i++) {
+  for (int i = 0; i < Warps; i++) {
     sum += parts[i];
   }
   return sum;
-}
-
-__device__ inline float warp_sum(float x) {
-#pragma unroll
-  for (int step = warp_size / 2; step > 0; step /= 2) {
-    x += __shfl_xor_sync(~0u, x, step);
-  }
-  return x;
 }
 
 __device__ inline float warp_max(float x) {

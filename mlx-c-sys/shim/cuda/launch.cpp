@@ -141,13 +141,14 @@ std::optional<KeptBack> take_heads() {
   return is_heads ? std::exchange(kept_back, std::nullopt) : std::nullopt;
 }
 
+bool Launch::follows_ours() const {
+  return launches_directly() && last.encoder == &encoder_ && last.count == count_of(encoder_);
+}
+
 bool Launch::is_unsettled(const mx::array& a) const {
-  if (!launches_directly()) {
-    return false;
-  }
   // After a kernel of MLX it is not known which buffers are still being written.
-  bool is_ours = last.encoder == &encoder_ && last.count == count_of(encoder_);
-  return !is_ours || std::find(last.written.begin(), last.written.end(), a.buffer().ptr()) != last.written.end();
+  return launches_directly() &&
+      (!follows_ours() || std::find(last.written.begin(), last.written.end(), a.buffer().ptr()) != last.written.end());
 }
 
 bool Launch::is_old(const void* address) const {
@@ -168,12 +169,11 @@ bool Launch::is_apart_from(const Launch& other) const {
 }
 
 bool Launch::follows_append(const int32_t* offsets, int tokens) const {
-  bool is_next = launches_directly() && last.encoder == &encoder_ && last.count == count_of(encoder_) && !last.is_beside;
-  return is_next && offsets != nullptr && last.appended == Appended{offsets, tokens};
+  return follows_ours() && !last.is_beside && offsets != nullptr && last.appended == Appended{offsets, tokens};
 }
 
 bool Launch::is_independent() {
-  if (!launches_directly() || last.encoder != &encoder_ || last.count != count_of(encoder_) || last.is_beside) {
+  if (!follows_ours() || last.is_beside) {
     return false;
   }
   auto is_of = [](const std::vector<const void*>& buffers) {

@@ -68,6 +68,7 @@ struct Appended {
 // Runs the launch that is kept back (KeptBack), if there is one.
 void launch_kept_back();
 
+// Dynamic shared memory that every kernel may use without being asked for it first (Launch::run_with).
 constexpr unsigned small_shared = 32 << 10;
 
 // The launch of one kernel. A kernel reads what earlier kernels of its stream have written.
@@ -147,7 +148,7 @@ class Launch {
   void run(const char* module, const std::string& kernel, dim3 blocks, int threads, Args... args) {
     run_with(0, module, kernel, blocks, threads, args...);
   }
-  // Launches a kernel with `shared` bytes of dynamic shared memory, in addition to its static shared memory. More than
+  // Launches a kernel with `shared` bytes of dynamic shared memory, in addition to its static shared memory. Amounts above
   // small_shared must be the same in all launches of the kernel.
   template <typename... Args>
   void run_with(
@@ -162,6 +163,8 @@ class Launch {
     keep(a);
     return read<T>(a);
   }
+  // Whether the previous kernel of the stream is ours, and starts kernels early.
+  bool follows_ours() const;
   bool is_unsettled(const mx::array& a) const;
   CUfunction find(const char* module, const std::string& kernel, unsigned shared);
   void start(CUfunction kernel, dim3 blocks, unsigned threads, unsigned shared, void** args);

@@ -212,7 +212,7 @@ fn draws_are_those_of_the_plain_form() -> Result<()> {
             let wanted = plainly(|| fast::draw(&x, &rows))?.checked.to_vec::<u32>()?;
             different += found.iter().zip(&wanted).filter(|(a, b)| a != b).count();
             assert_eq!(found[1], wanted[1]);
-            for (row, settings) in rows.iter().enumerate().take(seed as usize % 2 * rows.len()) {
+            for (row, settings) in rows.iter().enumerate() {
                 let alone = x.slice_axis(0, row as i32, row as i32 + 1)?;
                 let alone = fast::draw(&alone, std::slice::from_ref(settings))?.checked;
                 assert_eq!(alone.to_vec::<u32>()?, [found[row]], "{v}: row {row} alone");

@@ -76,7 +76,7 @@ void attention_on_cuda(const Arrays& in, mx::array& y, const AttentionOptions& o
   int parts = static_cast<int>(cuda::blocks_of(args.slots, part_slots));
   args.parts = blocks >= many_blocks || parts > most_parts ? 1 : parts;
   // The blocks of a cluster wait for each other, so they must all run at once.
-  args.is_cluster = args.parts > 1 && parts <= cuda::cluster_parts && blocks * parts <= cuda::processors && launch.generation() >= 9;
+  args.is_cluster = args.parts > 1 && parts <= cuda::cluster_blocks && blocks * parts <= cuda::processors && launch.generation() >= 9;
   if (args.is_cluster) {
     launch.use_clusters(static_cast<unsigned>(parts));
   } else if (args.parts > 1) {

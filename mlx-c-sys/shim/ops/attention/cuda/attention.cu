@@ -143,8 +143,8 @@ __device__ void attention(const AttentionArgs& a, int dim, int value_dim) {
 
   for (int c = begin; c < end; c++) {
     int slot = c * part_slots, first_step = first_step_of(slot), steps = steps_of(slot), own = warp * 8;
-    bool is_here = a.early && c == begin;
-    if (!is_here) {
+    bool is_loaded = a.early && c == begin;
+    if (!is_loaded) {
       __syncthreads();
       fetch_values(c, [](int) { return true; });
     }
@@ -153,7 +153,7 @@ __device__ void attention(const AttentionArgs& a, int dim, int value_dim) {
     // The scores of the warp's 8 slots. Two accumulators have half of the elements each.
     float s[2][4] = {};
     if (warp >= 2 * first_step && warp < 2 * steps) {
-      if (!has_key_ahead || !is_here) {
+      if (!has_key_ahead || !is_loaded) {
         load_key(c);
       }
 #pragma unroll
@@ -260,7 +260,7 @@ __device__ void attention(const AttentionArgs& a, int dim, int value_dim) {
   // The result of a part: the values (D), the largest score and the sum of each query. It is in the shared memory of the
   // part's block in a cluster, else in scratch memory.
   constexpr int of_part = tile_queries * (D + 2), of_scores = tile_queries * D;
-  static_assert(of_part * sizeof(float) + cluster_parts * 2 * tile_queries * sizeof(float) <= sizeof(values));
+  static_assert(of_part * sizeof(float) + cluster_blocks * 2 * tile_queries * sizeof(float) <= sizeof(values));
   int64_t index = static_cast<int64_t>(row) * gridDim.x + blockIdx.x;
   float* memory = a.partial + index * a.parts * of_part;
   float* mine = a.is_cluster ? reinterpret_cast<float*>(values) : memory + part * of_part;

@@ -14,13 +14,13 @@ constexpr int row_pairs = 8;
 
 // 1 / sqrt(mean(x^2) + eps) of a row in memory.
 template <class T>
-__device__ float factor(const T* x, int n, float eps) {
+__device__ float factor(const T* x, int n, float eps, float (&parts)[norm_warps]) {
   float sum = 0;
   for (int i = threadIdx.x; i < n; i += norm_threads) {
     float v = wide(x[i]);
     sum += v * v;
   }
-  return rsqrtf(block_sum<norm_threads>(sum) / static_cast<float>(n) + eps);
+  return rsqrtf(block_sum(sum, parts) / static_cast<float>(n) + eps);
 }
 
 template <class T>
@@ -52,13 +52,14 @@ __device__ void add_norm(const NormArgs& a) {
     add_norm_in_registers<T>(a);
     return;
   }
+  __shared__ __align__(16) float parts[2][norm_warps];
   int64_t at = static_cast<int64_t>(blockIdx.x) * a.n;
   const T* x = static_cast<const T*>(a.x) + at;
   if (a.residual != nullptr) {
     const T* residual = static_cast<const T*>(a.residual) + at;
     const T* inner = static_cast<const T*>(a.inner);
     T* sum = static_cast<T*>(a.sum) + at;
-    float r = inner != nullptr ? factor(x, a.n, a.eps) : 1.0f;
+    float r = inner != nullptr ? factor(x, a.n, a.eps, parts[0]) : 1.0f;
     for (int i = threadIdx.x; i < a.n; i += norm_threads) {
       float v = wide(x[i]);
       v = inner != nullptr ? rounded<T>(v * r * wide(inner[i])) : v;
@@ -70,7 +71,7 @@ __device__ void add_norm(const NormArgs& a) {
   if (a.normed != nullptr) {
     const T* outer = static_cast<const T*>(a.outer);
     T* y = static_cast<T*>(a.normed) + at;
-    float r = factor(x, a.n, a.eps);
+    float r = factor(x, a.n, a.eps, parts[1]);
     for (int i = threadIdx.x; i < a.n; i += norm_threads) {
       y[i] = narrow<T>(wide(x[i]) * r * (outer != nullptr ? wide(outer[i]) : 1.0f));
     }

@@ -7,6 +7,8 @@
 
 namespace mlxrs::cuda {
 
+constexpr int norm_warps = norm_threads / warp_size;
+
 // sum + x^2 + y^2, always rounded in the same way.
 __device__ inline float plus_squares(float sum, float x, float y) {
   return __fadd_rn(sum, __fmaf_rn(x, x, __fmul_rn(y, y)));
@@ -40,7 +42,7 @@ class NormRow {
     if (a.residual == nullptr) {
       return;
     }
-    __shared__ __align__(16) float parts[warps];
+    __shared__ __align__(16) float parts[norm_warps];
     float r = a.inner != nullptr ? factor(a, parts) : 1.0f;
     each(a.n, [&](int i, int at) {
       float2& v = v_[i];
@@ -57,7 +59,7 @@ class NormRow {
   // Calls normed(at, word) for each pair of elements of the norm. Call it after `add`.
   template <class Write>
   __device__ void norm(const NormArgs& a, const Write& normed) {
-    __shared__ __align__(16) float parts[warps];
+    __shared__ __align__(16) float parts[norm_warps];
     float r = factor(a, parts);
     each(a.n, [&](int i, int at) {
       float2 v = v_[i], w = a.outer != nullptr ? two(outer_[i]) : make_float2(1.0f, 1.0f);
@@ -66,8 +68,6 @@ class NormRow {
   }
 
  private:
-  static constexpr int warps = norm_threads / warp_size;
-
   __device__ static float2 two(uint32_t word) {
     const T* v = reinterpret_cast<const T*>(&word);
     return {wide(v[0]), wide(v[1])};
@@ -92,21 +92,11 @@ class NormRow {
       to[i] = at < n ? *reinterpret_cast<const uint32_t*>(static_cast<const T*>(from) + at) : 0;
     }
   }
-  // 1 / sqrt(mean(v^2) + eps). The order of the sum is that of `block_sum`, with one barrier less: `parts` is not used again.
-  __device__ float factor(const NormArgs& a, float (&parts)[warps]) const {
+  // 1 / sqrt(mean(v^2) + eps).
+  __device__ float factor(const NormArgs& a, float (&parts)[norm_warps]) const {
     float sum = 0;
     each(a.n, [&](int i, int) { sum = plus_squares(sum, v_[i].x, v_[i].y); });
-    sum = warp_sum(sum);
-    if (threadIdx.x % warp_size == 0) {
-      parts[threadIdx.x / warp_size] = sum;
-    }
-    __syncthreads();
-    sum = 0;
-#pragma unroll
-    for (int i = 0; i < warps; i++) {
-      sum += parts[i];
-    }
-    return rsqrtf(sum / static_cast<float>(a.n) + a.eps);
+    return rsqrtf(block_sum(sum, parts) / static_cast<float>(a.n) + a.eps);
   }
 
   uint32_t given_[Pairs], added_[Pairs], inner_[Pairs], outer_[Pairs];

@@ -13,7 +13,7 @@ namespace {
 // depends on nothing else than the GPU and `n`, because sums of their values do.
 void launch_rows(cuda::Launch& launch, const std::string& kernel, int64_t rows, const cuda::DrawArgs& args) {
   constexpr int many_ids = 8192;
-  unsigned blocks = launch.generation() >= 9 && args.n >= many_ids ? cuda::row_blocks : 1;
+  unsigned blocks = launch.generation() >= 9 && args.n >= many_ids ? cuda::cluster_blocks : 1;
   if (blocks > 1) {
     launch.use_clusters(blocks);
   }

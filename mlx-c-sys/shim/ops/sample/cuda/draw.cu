@@ -40,7 +40,7 @@ class Exchange {
  public:
   static constexpr int most = 7;
 
-  // The place for the block's own values. All threads have to pass a barrier after the reads of the last exchange.
+  // The place for the block's own values.
   __device__ static V* own(bool second) {
     return reinterpret_cast<V*>(memory().own[second]);
   }
@@ -62,7 +62,7 @@ class Exchange {
 
  private:
   struct Memory {
-    uint64_t own[2][most], all[2][most * row_blocks];
+    uint64_t own[2][most], all[2][most * cluster_blocks];
   };
   __device__ static Memory& memory() {
     __shared__ Memory memory;
@@ -104,7 +104,7 @@ class Group {
     return own;
   }
 
-  // Lane i of each warp gets the sum of sums[i].
+  // Lane i of each warp gets the sum of own[i] over all threads of the row.
   template <int Count>
   __device__ double sums(const double (&own)[Count]) {
     __shared__ double parts[Count][draw_warps];
@@ -112,14 +112,14 @@ class Group {
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < Count; i++) {
-      double sum = sum_of_warp(own[i]);
+      double sum = warp_sum(own[i]);
       if (lane == 0) {
         parts[i][warp] = sum;
       }
     }
     __syncthreads();
     if (warp < Count) {
-      double sum = sum_of_warp(parts[warp][lane]);
+      double sum = warp_sum(parts[warp][lane]);
       if (lane == 0) {
         Exchange<double>::own(second_)[warp] = sum;
       }
@@ -132,13 +132,13 @@ class Group {
     }
     return sum;
   }
-  // All threads get the sum.
+  // All threads get the sum of `own`.
   __device__ double sum(double own) {
     double one[1] = {own};
     return sums(one);
   }
 
-  // Whether any thread says so.
+  // Whether `own` is true in any thread of the row.
   __device__ bool any(bool own) {
     bool any = __syncthreads_or(own) != 0;
     return gridDim.y == 1 ? any : sum(any && threadIdx.x == 0 ? 1.0 : 0.0) > 0;
@@ -159,14 +159,6 @@ class Group {
     }
     return own;
   }
-  __device__ static double sum_of_warp(double own) {
-#pragma unroll
-    for (int step = warp_size / 2; step > 0; step /= 2) {
-      own += __shfl_xor_sync(~0u, own, step);
-    }
-    return own;
-  }
-
   bool second_ = false;
 };
 
