@@ -17,8 +17,8 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 /// Whether to remove builds.
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// Remove the native builds that were not used for this number of days, except those of this source tree, and what builds
-    /// that were stopped have left
+    /// Remove the native builds that were not used for this number of days, except those of this source tree, and the
+    /// folders of builds that were stopped
     #[arg(long, value_name = "DAYS")]
     prune: Option<u32>,
 }
@@ -238,7 +238,7 @@ fn remove(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The build that makes this folder while it runs, if it is one of those that a finished build does not keep.
+/// The build that uses this folder while it runs, if the folder's name is that of such a folder.
 fn build_of(folder: &Path) -> Option<PathBuf> {
     let ending = folder.extension()?;
     ["partial", "work", "old"]
