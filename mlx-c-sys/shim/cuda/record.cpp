@@ -23,13 +23,13 @@ struct TemporariesOf {
 template struct TemporariesOf<&mx::cu::CommandEncoder::temporaries_>;
 Temporaries& temporaries_of(mx::cu::CommandEncoder& encoder);
 
-// Allocates an input array for each leaf whose buffer differs from the one before. Returns false if such a leaf is too
-// large to copy at each launch, or not dense.
-bool take_inputs(const Graph& graph, const Graph& before, Captured& captured, mx::Stream s) {
+// Allocates an input array for each leaf that differs between launches. Returns false if such a leaf is too large to copy
+// at each launch, or not dense.
+bool take_inputs(const Graph& graph, const std::vector<bool>& differs, Captured& captured, mx::Stream s) {
   for (size_t i = 0; i < graph.leaves.size(); i++) {
     const auto& leaf = graph.leaves[i];
     auto& input = captured.inputs.emplace_back();
-    if (is_at(before.leaves[i], graph.values[i])) {
+    if (!differs[i]) {
       continue;
     }
     if (leaf.bytes > small || !leaf.is_dense) {
@@ -153,12 +153,12 @@ bool record(Graph& graph, Captured& captured, mx::cu::CommandEncoder& encoder, C
 
 } // namespace
 
-std::shared_ptr<Captured> capture(Graph& graph, const Graph& before, bool& is_failure) {
+std::shared_ptr<Captured> capture(Graph& graph, const std::vector<bool>& differs, bool& is_failure) {
   is_failure = true;
   auto s = graph.nodes[0].primitive->stream();
   auto captured = std::make_shared<Captured>();
   try {
-    if (!take_inputs(graph, before, *captured, s)) {
+    if (!take_inputs(graph, differs, *captured, s)) {
       // For example a KV cache that has grown. The next step may have the same buffers again.
       is_failure = false;
       return nullptr;

@@ -38,9 +38,9 @@ inline mx::array value_of(const mx::array& a) {
   return value;
 }
 
-// Captures the kernels of `graph`. A leaf must have the same buffer as in the graph `before`, or be small enough to be
-// copied at each launch. Returns null on failure; then no kernel has run, and the arrays of the graph are unchanged.
+// Captures the kernels of `graph`. `differs` says for each leaf whether it can differ between launches; it is copied at each
+// launch, so it has to be small. Returns null on failure; then no kernel has run, and the arrays of the graph are unchanged.
 // `is_failure` is true after an error, and false if only a leaf was too large.
-std::shared_ptr<Captured> capture(Graph& graph, const Graph& before, bool& is_failure);
+std::shared_ptr<Captured> capture(Graph& graph, const std::vector<bool>& differs, bool& is_failure);
 
 } // namespace mlxrs::cuda

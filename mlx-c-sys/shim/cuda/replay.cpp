@@ -16,6 +16,9 @@ namespace {
 
 constexpr int most_failures = 3;
 
+// A captured graph was worth its capture after this number of launches.
+constexpr size_t worthy = 4;
+
 // Copies each first array to the second, of the same size. One kernel copies up to SegmentArgs::most arrays.
 void copy_all(const std::vector<std::pair<mx::array, mx::array>>& pairs, mx::Stream s) {
   for (size_t first = 0; first < pairs.size(); first += SegmentArgs::most) {
@@ -178,6 +181,7 @@ void Replay::eval(std::vector<mx::array> roots, const std::vector<mx::array>& de
       leaves.push_back(walk().leaf_of(a));
     }
     auto written = launch(captured_, fresh, roots);
+    launches_++;
     if (roots.size() == given_roots && varies_only_at(leaves, fresh.inputs, before)) {
       last_ = Launched{std::move(leaves), std::move(fresh.inputs), std::move(written), true};
     } else {
@@ -190,7 +194,7 @@ void Replay::eval(std::vector<mx::array> roots, const std::vector<mx::array>& de
       return;
     }
   }
-  captured_.reset();
+  drop_captured();
   before.reset();
   auto graph = usable ? graph_of(roots, s) : std::nullopt;
   if (!graph) {
@@ -198,9 +202,9 @@ void Replay::eval(std::vector<mx::array> roots, const std::vector<mx::array>& de
     mx::async_eval(std::move(roots));
     return;
   }
-  if (seen_ && is_same(*seen_, *graph)) {
+  if (auto inputs = inputs_of(*graph)) {
     bool is_failure = false;
-    captured_ = capture(*graph, *seen_, is_failure);
+    captured_ = capture(*graph, *inputs, is_failure);
     failures_ += is_failure;
   }
   if (captured_) {
@@ -222,6 +226,34 @@ void Replay::eval(std::vector<mx::array> roots, const std::vector<mx::array>& de
   seen_ = std::move(graph);
   seen_->heads.clear();
   std::erase_if(seen_->values, [](const mx::array& a) { return a.nbytes() > small; });
+}
+
+void Replay::drop_captured() {
+  if (captured_) {
+    usual_.reset();
+    if (launches_ >= worthy) {
+      auto& usual = usual_.emplace(Usual{captured_->graph.nodes.size(), {}});
+      for (const auto& input : captured_->inputs) {
+        usual.inputs.push_back(input.has_value());
+      }
+    }
+  }
+  captured_.reset();
+  launches_ = 0;
+}
+
+std::optional<std::vector<bool>> Replay::inputs_of(const Graph& graph) const {
+  if (seen_ && is_same(*seen_, graph)) {
+    std::vector<bool> differs(graph.leaves.size());
+    for (size_t i = 0; i < differs.size(); i++) {
+      differs[i] = !is_at(seen_->leaves[i], graph.values[i]);
+    }
+    return differs;
+  }
+  if (usual_ && usual_->nodes == graph.nodes.size() && usual_->inputs.size() == graph.leaves.size()) {
+    return usual_->inputs;
+  }
+  return std::nullopt;
 }
 
 bool Replay::varies_only_at(
@@ -273,6 +305,7 @@ std::vector<mx::array> Replay::again(const std::vector<mx::array>& declared) {
     dtypes.push_back(root.dtype());
   }
   auto last = std::exchange(last_, std::nullopt);
+  launches_++;
   auto roots = mx::array::make_arrays(std::move(shapes), dtypes, node, inputs);
   mx::async_eval({roots[0]});
   for (const auto& a : last->written) {

@@ -3,8 +3,10 @@
 // The caller builds its lazy graph of arrays as usual. `Replay` compares it with the graph before. If operations,
 // settings, shapes and large inputs are the same, its kernels are captured once as a CUDA graph, and later calls launch
 // that graph. Small inputs that differ each time (tokens, positions, keys of random numbers) are copied to the arrays
-// that the captured kernels read, and results are copied to new arrays. A graph that differs is evaluated as usual. A
-// caller that knows which of its arrays differ can launch the captured graph again without a graph of arrays.
+// that the captured kernels read, and results are copied to new arrays. A graph that differs is evaluated as usual, or
+// captured at once if it has as many nodes and leaves as one that was launched several times: it is the same step with
+// other buffers or another number of rows. A caller that knows which of its arrays differ can launch the captured graph
+// again without a graph of arrays.
 #pragma once
 
 #include <memory>
@@ -52,9 +54,26 @@ class Replay {
   bool varies_only_at(
       const std::vector<int>& leaves, const std::vector<mx::array>& inputs, const std::optional<Launched>& before) const;
 
+  // The size of a graph, and which of its leaves can differ between launches.
+  struct Usual {
+    size_t nodes;
+    std::vector<bool> inputs;
+  };
+
+  // Drops the captured graph. If it was launched often, `usual_` describes it.
+  void drop_captured();
+
+  // Which leaves of a graph can differ, if it is to be captured: those that differ from the last graph, if it is the same,
+  // and those of the usual graph, if that one has the same size.
+  std::optional<std::vector<bool>> inputs_of(const Graph& graph) const;
+
   // The last graph that was evaluated without a capture. It keeps small leaves only.
   std::optional<Graph> seen_;
   std::shared_ptr<Captured> captured_;
+  // The number of launches of the captured graph.
+  size_t launches_ = 0;
+  // The last captured graph that was worth its capture.
+  std::optional<Usual> usual_;
   // Nothing if the last computation was not a launch.
   std::optional<Launched> last_;
   // The number of captures that ended in an error. After most_failures no further capture is tried.

@@ -82,6 +82,40 @@ impl Rows {
         Ok((outputs, is_built))
     }
 
+    /// Builds and queues a step.
+    fn built(&mut self, replay: &mut Replay, tokens: &Array) -> Result<[Array; 2]> {
+        let offsets = self.offsets()?;
+        let outputs = self.build(tokens, &offsets)?;
+        replay.async_eval(&outputs, [tokens, &offsets])?;
+        self.len += 1;
+        Ok(outputs)
+    }
+
+    /// Overwrites the first positions of a row in place, as a row that joins does.
+    fn replace(&mut self) -> Result<()> {
+        let (k, v) = self.cache.take().expect("a step was built");
+        let new = noise(7, &[1, 1, 2, WIDTH], DType::BF16)?;
+        let put =
+            |buffer| inplace::slice_update_in_place(buffer, &new, &[1, 0, 0, 0], &[2, 1, 2, WIDTH]);
+        let (k, v) = (put(k)?, put(v)?);
+        mlx_core::async_eval([&k, &v])?;
+        self.cache = Some((k, v));
+        Ok(())
+    }
+
+    /// Copies keys and values to larger buffers.
+    fn grow(&mut self) -> Result<()> {
+        let (k, v) = self.cache.take().expect("a step was built");
+        let grown = |buffer: &Array| {
+            let larger = fast::blank(&[ROWS, 1, 128, WIDTH], DType::BF16)?;
+            larger.slice_update(buffer, &[0; 4], &[ROWS, 1, 64, WIDTH])
+        };
+        let (k, v) = (grown(&k)?, grown(&v)?);
+        mlx_core::eval([&k, &v])?;
+        self.cache = Some((k, v));
+        Ok(())
+    }
+
     fn keys(&self) -> Result<Vec<f32>> {
         f32s(&self.cache.as_ref().expect("a step was built").0)
     }
@@ -139,13 +173,54 @@ fn steps_without_a_graph_are_those_of_evaluations() -> Result<()> {
         // The handles of the last step that was built wait for the last step.
         assert_eq!(rows.keys()?, wanted.1, "lag {lag}");
         // A step that is built continues behind those that were not.
-        let offsets = rows.offsets()?;
-        let outputs = rows.build(&tokens, &offsets)?;
-        replay.async_eval(&outputs, [&tokens, &offsets])?;
+        let outputs = rows.built(&mut replay, &tokens)?;
         let longer = evaluated(21)?;
         assert_eq!(outputs[0].to_vec::<u32>()?, longer.0[20].0, "lag {lag}");
         assert_eq!(rows.keys()?, longer.1, "lag {lag}");
     }
+    Ok(())
+}
+
+/// 20 steps. A row is replaced before the step at 8, and the buffers grow before the step at 14.
+fn changed(
+    mut queue: impl FnMut(&mut Rows, &Array) -> Result<[Array; 2]>,
+) -> Result<(Vec<Vec<u32>>, Vec<f32>)> {
+    let (mut rows, mut tokens, mut found) = (Rows::new()?, Rows::first()?, Vec::new());
+    for step in 0..20 {
+        match step {
+            8 => rows.replace()?,
+            14 => rows.grow()?,
+            _ => {}
+        }
+        [tokens, _] = queue(&mut rows, &tokens)?;
+        found.push(tokens.to_vec()?);
+    }
+    Ok((found, rows.keys()?))
+}
+
+#[test]
+fn a_replaced_row_keeps_the_captured_step_and_larger_buffers_need_one_capture() -> Result<()> {
+    if !on_gpu()? {
+        return Ok(());
+    }
+    let wanted = changed(|rows, tokens| {
+        let offsets = rows.offsets()?;
+        let outputs = rows.build(tokens, &offsets)?;
+        mlx_core::eval(&outputs)?;
+        rows.len += 1;
+        Ok(outputs)
+    })?;
+    let (mut replay, mut repeats) = (Replay::new()?, Vec::new());
+    let found = changed(|rows, tokens| {
+        let outputs = rows.built(&mut replay, tokens)?;
+        repeats.push(replay.repeats());
+        Ok(outputs)
+    })?;
+    assert_eq!(found, wanted);
+    // A captured step can be repeated after its second launch, because a number of its graph is not declared.
+    assert!(repeats[7], "{repeats:?}");
+    assert!(repeats[8], "the row that was replaced: {repeats:?}");
+    assert!(!repeats[14] && repeats[15], "larger buffers: {repeats:?}");
     Ok(())
 }
 
