@@ -55,10 +55,10 @@ fn a_row_is_the_same_in_every_batch() -> Result<()> {
             let w = Weights::new(2, n, k, DType::BF16, scheme)?;
             // More rows are cuBLAS's by default.
             let off = std::env::var("MLX_CUDA_CUBLAS").as_deref() == Ok("off");
-            let most = if off { 300 } else { 128 };
+            let most = if off { 600 } else { 128 };
             let x = noise(1, &[most, k], DType::BF16)?;
             let all = fast::linear_many(&x, &[w.matrix(), w.matrix()])?.remove(0);
-            for m in [1, 2, 7, 8, 15, 16, 31, 64, 65, 125, 200, 297] {
+            for m in [1, 2, 7, 8, 15, 16, 31, 64, 65, 125, 200, 297, 560] {
                 if m + 3 > most {
                     break;
                 }

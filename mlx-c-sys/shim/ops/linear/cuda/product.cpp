@@ -9,9 +9,11 @@ namespace mlxrs::ops {
 
 namespace {
 
-// Rows of w in a tile, and the most rows of x for which `product` reads packed weights directly.
-constexpr int tile_rows = 16, few_rows = 64;
-// With more rows of x, packed weights are unpacked in slices of this many bytes, which stay in L2.
+// Rows of w in a tile.
+constexpr int tile_rows = 16;
+// The most rows of x that `product` multiplies. Each 64 rows read the weights again, so that `many` is faster with more.
+constexpr int few_rows = 256, few_rows_of_packed = 512;
+// `many` needs unpacked weights. They are unpacked in slices of this many bytes, which stay in L2.
 constexpr int64_t slice_bytes = 32 << 20;
 // The threads of a block, and the most blocks that compute the norm of x before they multiply.
 constexpr int product_threads = 256, most_joined_blocks = 4 * cuda::processors;
@@ -148,7 +150,7 @@ void products_on_cuda(const ProductOperands& of, Arrays& out, mx::Stream s) {
     auto& y = out[has_gate ? 0 : i];
     matrix.y = i == 0 || !has_gate ? launch.write(y) : mx::gpu_ptr<char>(y);
   }
-  if (m > few_rows) {
+  if (m > (is_packed ? few_rows_of_packed : few_rows)) {
     many_products(args, codes, type, x, out, s);
     return;
   }

@@ -1,4 +1,4 @@
-// y = x w^T for up to 64 rows of x, with tensor cores: x [m, k], w [n, k] dense or packed, sums in float32, y in x's
+// y = x w^T for few rows of x, with tensor cores: x [m, k], w [n, k] dense or packed, sums in float32, y in x's
 // type (bf16 or f16). With a gate, y = gate(x a^T) * (x b^T) of two matrices.
 //
 // Grid: blockIdx.x selects one tile or two tiles of 16 rows of w (or one half tile of 8), blockIdx.y 8 to 64 rows of x.

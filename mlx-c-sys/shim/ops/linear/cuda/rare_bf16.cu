@@ -1,4 +1,4 @@
-// Products with at most 64 rows of x, for bf16 and the codings that are used less.
+// Products with few rows of x, for bf16 and the codings that are used less.
 #include "product.cuh"
 
 MLXRS_PRODUCTS(affine2_bf16, mlxrs::cuda::bf16, Affine<bf16, 2>)

@@ -1,4 +1,4 @@
-// Products with at most 64 rows of x, for f16 and the codings that are used less.
+// Products with few rows of x, for f16 and the codings that are used less.
 #include "product.cuh"
 
 MLXRS_PRODUCTS(affine2_f16, mlxrs::cuda::f16, Affine<f16, 2>)

@@ -1,4 +1,4 @@
-// Products with at most 64 rows of x, for bf16 and the most used codings: dense, 4 and 8 bits.
+// Products with few rows of x, for bf16 and the most used codings: dense, 4 and 8 bits.
 #include "product.cuh"
 
 MLXRS_PRODUCTS(affine4_bf16, mlxrs::cuda::bf16, Affine<bf16, 4>)

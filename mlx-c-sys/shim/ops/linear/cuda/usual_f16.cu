@@ -1,4 +1,4 @@
-// Products with at most 64 rows of x, for f16 and the most used codings: dense, 4 and 8 bits.
+// Products with few rows of x, for f16 and the most used codings: dense, 4 and 8 bits.
 #include "product.cuh"
 
 MLXRS_PRODUCTS(affine4_f16, mlxrs::cuda::f16, Affine<f16, 4>)
