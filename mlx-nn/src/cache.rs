@@ -227,6 +227,13 @@ impl ModelCache {
         Ok(())
     }
 
+    /// Whether [`put`](Self::put) would write a row of `other` into the buffers that are there: they are large enough, and no
+    /// clone shares them.
+    pub fn has_room_for(&self, other: &ModelCache) -> bool {
+        let mut layers = self.layers.iter().zip(&other.layers);
+        layers.all(|(layer, other)| layer.state().has_room_for(other))
+    }
+
     /// Clears row `row`. The row itself stays.
     pub fn clear(&mut self, row: usize) {
         self.last = None;

@@ -308,8 +308,8 @@ impl<'c> Step<'c> {
             end.div_ceil(by) * by
         };
         let capacity = ring.map_or(wanted, |(_, cap)| wanted.min(cap));
-        // In the last slot of a buffer, the mask may be another one. Behind it, the buffer grows or the ring turns.
-        self.lasts_until(if end < capacity { capacity - 1 } else { 0 });
+        // Behind its last slot, the buffer grows.
+        self.lasts_until(capacity);
         let arrays = self.write(layer, k, v, &slots, capacity)?;
         if self.by_position {
             // The kernel reads no slot behind a row's last position.
@@ -339,25 +339,6 @@ impl<'c> Step<'c> {
         Ok(Slots::Each(places))
     }
 
-    fn host_places(&self, cap: usize) -> Result<Places> {
-        self.lasts_until(0);
-        if let Some(len) = self.common_len()
-            && len % cap + self.width <= cap
-        {
-            return Ok(Places::Range(len % cap));
-        }
-        let (mut rows, mut slots) = (Vec::new(), Vec::new());
-        for (row, &len) in self.cache.lens.iter().enumerate() {
-            rows.extend(std::iter::repeat_n(row as i32, self.width));
-            slots.extend((len..len + self.width).map(|position| (position % cap) as i32));
-        }
-        let shape = [self.widths.len() as i32, self.width as i32];
-        Ok(Places::Scattered {
-            rows: Array::from_slice(&rows, &shape)?,
-            slots: Array::from_slice(&slots, &shape)?,
-        })
-    }
-
     /// The mask for a window and layout, made once for each step.
     fn mask(&mut self, window: Option<usize>, layout: Layout) -> Result<Mask> {
         if let Some(mask) = self.masks.get(&(window, layout)) {
@@ -374,6 +355,8 @@ impl<'c> Step<'c> {
             return self.packed_mask(window);
         }
         if let (Layout::Straight { slots }, Some(len)) = (layout, common)
+            // In decode, kernels read positions, so that steps of all lengths have one graph.
+            && !(self.by_position && l == 1)
             && slots == len + l
             && window.is_none_or(|window| slots <= window)
         {

@@ -322,6 +322,10 @@ impl State for RecurrentCache {
         Ok(LayerState::Recurrent(self.with(store, recorded.collect())))
     }
 
+    fn has_room_for(&self, _other: &LayerState) -> bool {
+        false
+    }
+
     fn put(
         &mut self,
         (row, rows): (usize, usize),

@@ -77,6 +77,9 @@ pub(crate) trait State {
     /// These rows, then those of `other`. `lens` has the lengths of both.
     fn join(&self, other: &LayerState, lens: [&[RowLen]; 2]) -> Result<LayerState>;
 
+    /// Whether [`put`](Self::put) would write into the arrays that are there.
+    fn has_room_for(&self, other: &LayerState) -> bool;
+
     /// Writes row `from` of `other`, of length `held`, over row `row` of `rows`.
     fn put(&mut self, row: (usize, usize), other: &LayerState, from: (usize, RowLen))
     -> Result<()>;

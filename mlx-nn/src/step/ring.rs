@@ -31,12 +31,14 @@ impl Step<'_> {
         by: usize,
     ) -> Result<Attended> {
         let cap = window + slack;
-        if !self.cache.options.store || self.end() <= cap {
+        let is_narrow = self.width <= slack + 1;
+        // Once the buffer has all slots of the ring, narrow steps have one graph, whatever the lengths of rows.
+        let is_whole = self.by_position && is_narrow && self.kv(layer)?.capacity() == cap;
+        if !self.cache.options.store || (self.end() <= cap && !is_whole) {
             return self.straight(layer, k, v, by, Some((window, cap)));
         }
         let window = Some(window);
-        // Rows only grow, so the ring stays full.
-        if self.width <= slack + 1 {
+        if is_narrow {
             let slots = self.slots(cap, v.is_some())?;
             let arrays = self.write(layer, k, v, &slots, cap)?;
             return Ok((arrays, window, Layout::Wrapped { cap }));

@@ -96,6 +96,14 @@ impl State for KvCache {
         Ok(LayerState::Kv(self.with(Some(store))))
     }
 
+    fn has_room_for(&self, other: &LayerState) -> bool {
+        let LayerState::Kv(other) = other else {
+            return false;
+        };
+        let fits = |store: &Rc<Store>| store.is_own() && self.capacity() >= other.capacity();
+        other.store.is_none() || self.store.as_ref().is_some_and(fits)
+    }
+
     fn put(
         &mut self,
         (row, rows): (usize, usize),
