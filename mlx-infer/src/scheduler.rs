@@ -12,8 +12,10 @@
 mod cost;
 mod entry;
 mod follow;
+mod gather;
 mod pieces;
 mod plan;
+mod slots;
 #[cfg(test)]
 mod tests;
 
@@ -40,6 +42,12 @@ pub(crate) struct Scheduler {
     parked: Vec<Entry>,
     /// Rows of the batch's cache, in use or not.
     slots: usize,
+    /// Whether the number of slots is rounded up.
+    rounds: bool,
+    /// Whether requests wait for others, to be computed with them.
+    gathers: bool,
+    /// The number of plans for which the request in front has waited for others.
+    gathered: usize,
     /// The most rows at present. It is lowered after a step that failed.
     rows: usize,
     arrivals: u64,
@@ -62,6 +70,9 @@ impl Scheduler {
             running: Vec::new(),
             parked: Vec::new(),
             slots: 0,
+            rounds: false,
+            gathers: false,
+            gathered: 0,
             arrivals: 0,
         }
     }
@@ -96,10 +107,11 @@ impl Scheduler {
         self.make_room(&mut plan);
         self.admit(&mut plan);
         let spare = self.slots - self.running.len();
+        let wanted = self.slots_for(self.running.len());
         let idle = self.waiting.is_empty() && self.prefilling.is_empty();
         // An empty slot costs a step as much as a row. Compacting only when a quarter is empty keeps copies rare.
-        if spare > 0 && idle && spare * 4 >= self.slots {
-            plan.compact = true;
+        if plan.compact.is_none() && wanted < self.slots && idle && spare * 4 >= self.slots {
+            plan.compact = Some(wanted);
         }
         plan
     }
@@ -112,7 +124,7 @@ impl Scheduler {
         while self.bytes(self.slots, None) > limit {
             if self.slots > self.running.len() {
                 self.slots = self.running.len();
-                plan.compact = true;
+                plan.compact = Some(self.slots);
                 continue;
             }
             let Some(youngest) = self.youngest() else {
@@ -125,13 +137,18 @@ impl Scheduler {
                 return;
             }
             self.evict(youngest);
-            plan.compact = true;
+            plan.compact = Some(self.running.len());
             plan.evict.push(youngest);
         }
     }
 
     /// Admits requests in order.
     fn admit(&mut self, plan: &mut Plan) {
+        if self.should_gather() {
+            self.gathered += 1;
+            return;
+        }
+        self.gathered = 0;
         while let Some(&head) = self.waiting.front() {
             let active = self.running.len() + self.prefilling.len();
             if active >= self.rows {
@@ -155,7 +172,9 @@ impl Scheduler {
                     .push((head.job.id, self.cost.bytes(1, head.next_len())));
             } else {
                 // Compacting removes slots without rows before the next plan.
-                plan.compact |= self.slots > self.running.len();
+                if self.slots > self.running.len() {
+                    plan.compact = Some(self.running.len());
+                }
                 return;
             }
         }

@@ -118,20 +118,38 @@ impl<'m> Rows<'m> {
         *self = Self::new(self.model);
     }
 
-    /// Removes the slots without a row, and frees memory that no row needs.
-    pub(crate) fn compact(&mut self) -> Result<()> {
-        let used: Vec<usize> = (0..self.slots.len())
+    /// Whether steps of the model may be repeated. States other than KV caches would have to be outputs of the step.
+    pub(crate) fn may_repeat(model: &LoadedModel) -> bool {
+        !model.is_recurrent() && model.model().drafts().is_none()
+    }
+
+    /// The number of slots with a row.
+    pub(crate) fn used(&self) -> usize {
+        self.slots.iter().flatten().count()
+    }
+
+    /// The slots without a row.
+    fn empty(&self) -> impl Iterator<Item = usize> {
+        let slots = self.slots.iter().enumerate();
+        slots.filter_map(|(slot, id)| id.is_none().then_some(slot))
+    }
+
+    /// Removes slots without a row until there are at most `slots`, and frees memory that no row needs.
+    pub(crate) fn compact(&mut self, slots: usize) -> Result<()> {
+        let mut kept: Vec<usize> = (0..self.slots.len())
             .filter(|&slot| self.slots[slot].is_some())
             .collect();
-        if used.is_empty() {
+        if kept.is_empty() {
             self.reset();
             return Ok(());
         }
         self.replay = None;
         self.catch_up()?;
-        if used.len() < self.slots.len() {
-            self.cache.select(&used)?;
-            self.slots = used.iter().map(|&slot| self.slots[slot]).collect();
+        if slots < self.slots.len() {
+            let spare = slots.saturating_sub(kept.len());
+            kept.extend(self.empty().take(spare));
+            self.cache.select(&kept)?;
+            self.slots = kept.iter().map(|&slot| self.slots[slot]).collect();
         }
         self.cache.shrink()?;
         Ok(eval(self.cache.arrays())?)
@@ -142,25 +160,40 @@ impl<'m> Rows<'m> {
         Ok(eval(self.cache.arrays())?)
     }
 
-    /// Adds rows of `new` to the batch, in empty slots first. No step may be under way.
-    pub(crate) fn join(&mut self, mut new: ModelCache, rows: &[(usize, Id)]) -> Result<()> {
-        self.replay = None;
+    /// Adds rows of `new` to the batch, in empty slots first. If there are too few, the batch gets `slots` slots. No step may be
+    /// under way.
+    pub(crate) fn join(
+        &mut self,
+        new: ModelCache,
+        rows: &[(usize, Id)],
+        slots: usize,
+    ) -> Result<()> {
         self.catch_up()?;
-        let mut rows = rows.iter();
-        for slot in 0..self.slots.len() {
-            if self.slots[slot].is_none()
-                && let Some(&(row, id)) = rows.next()
-            {
-                self.cache.put(slot, &new, row)?;
-                self.slots[slot] = Some(id);
-            }
+        let empty: Vec<usize> = self.empty().collect();
+        let (first, rest) = rows.split_at(empty.len().min(rows.len()));
+        if !rest.is_empty() || !self.cache.has_room_for(&new) {
+            self.replay = None;
         }
-        let (rows, ids): (Vec<usize>, Vec<Id>) = rows.copied().unzip();
-        if rows.is_empty() {
-            return Ok(());
+        for (&slot, &(row, id)) in empty.iter().zip(first) {
+            self.cache.put(slot, &new, row)?;
+            self.slots[slot] = Some(id);
         }
+        if !rest.is_empty() {
+            self.append(new, rest, slots)?;
+        }
+        // Evaluated apart from the step, whose graph is then the usual one.
+        Ok(async_eval(self.cache.row_arrays())?)
+    }
+
+    /// Adds rows of `new` behind the slots, and then empty slots until there are `slots`.
+    fn append(&mut self, mut new: ModelCache, rows: &[(usize, Id)], slots: usize) -> Result<()> {
+        let (rows, ids): (Vec<usize>, Vec<Id>) = rows.iter().copied().unzip();
         if !rows.iter().copied().eq(0..new.rows()) {
             new.select(&rows)?;
+        }
+        let spare = slots.saturating_sub(self.slots.len() + rows.len());
+        if spare > 0 {
+            new.join(&self.model.new_cache(spare))?;
         }
         if self.slots.is_empty() {
             self.cache = new;
@@ -168,6 +201,7 @@ impl<'m> Rows<'m> {
             self.cache.join(&new)?;
         }
         self.slots.extend(ids.into_iter().map(Some));
+        self.slots.extend(std::iter::repeat_n(None, spare));
         Ok(())
     }
 
@@ -251,10 +285,9 @@ impl<'m> Rows<'m> {
         Ok(ids)
     }
 
-    /// What queues a step that may be repeated. Nothing for models with states other than KV caches: those would have to be
-    /// outputs of the step.
+    /// What queues a step that may be repeated.
     fn replay(&mut self) -> Result<Option<&mut Replay>> {
-        if self.model.is_recurrent() || self.model.model().drafts().is_some() {
+        if !Self::may_repeat(self.model) {
             return Ok(None);
         }
         if self.replay.is_none() {
@@ -338,7 +371,10 @@ fn tokens(inputs: &[Input], unread: Option<&Queued>) -> Result<Array> {
     }
     let is_unread: Vec<bool> = inputs.iter().map(|&input| input == Input::Unread).collect();
     let is_unread = Array::from_slice(&is_unread, &[b])?;
-    Ok(is_unread.select(unread.sampled.ids(), &Array::from_slice(&known, &[b])?)?)
+    let tokens = is_unread.select(unread.sampled.ids(), &Array::from_slice(&known, &[b])?)?;
+    // Evaluated apart from the step, whose graph is then the usual one.
+    async_eval([&tokens])?;
+    Ok(tokens)
 }
 
 /// The sampler's settings of a slot whose token is not used.

@@ -11,6 +11,7 @@ mod tokens;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
+use mlx_core::fast::{self, Form, Op};
 use mlx_nn::ModelCache;
 
 use super::drafters::{self, Drafter};
@@ -21,7 +22,6 @@ use crate::error::{Error, ErrorKind};
 use crate::forward;
 use crate::generate::{Event, FinishReason};
 use crate::model::LoadedModel;
-use crate::prompt_cache::Embedding;
 use crate::scheduler::{CacheCost, Id, Limits, Scheduler};
 use crate::speculate::{Experience, Origin};
 
@@ -62,9 +62,18 @@ impl<'m, 's> Worker<'m, 's> {
 
     fn with(model: &'m LoadedModel, limits: Limits, records: bool) -> Self {
         let cost = CacheCost::new(model.row_costs(), model.cache_options().growth);
+        let drafter = drafters::of(model);
+        let prefixes = Prefixes::new(limits.prefix_bytes);
+        let mut scheduler = Scheduler::new(limits, cost, records);
+        if fast::form(Op::Attention).is_ok_and(|form| form == Form::Cuda) {
+            scheduler = scheduler.gathering();
+            if drafter.is_none() && Rows::may_repeat(model) {
+                scheduler = scheduler.rounding();
+            }
+        }
         Self {
-            prefixes: Prefixes::new(limits.prefix_bytes),
-            scheduler: Scheduler::new(limits, cost, records),
+            prefixes,
+            scheduler,
             rows: Rows::new(model),
             tasks: Tasks::new(),
             submitted: 0,
@@ -73,7 +82,7 @@ impl<'m, 's> Worker<'m, 's> {
             masks: Default::default(),
             experience: model.take_experience(),
             step_end: None,
-            drafter: drafters::of(model),
+            drafter,
             keeps_last: false,
             last: None,
             model,
@@ -192,19 +201,19 @@ impl<'m, 's> Worker<'m, 's> {
         }
         self.unpark();
         let plan = self.scheduler.plan();
-        if plan.compact || !plan.evict.is_empty() || !plan.refuse.is_empty() {
+        if plan.compact.is_some() || !plan.refuse.is_empty() {
             self.settle();
         }
         for (id, bytes) in plan.refuse {
             self.fail(id, out_of_memory(bytes));
         }
-        if plan.compact || !plan.evict.is_empty() {
+        if let Some(slots) = plan.compact {
             self.step_end = None;
             self.evictions += plan.evict.len();
             for &id in &plan.evict {
                 self.restart(id, None);
             }
-            let compacted = self.rows.compact();
+            let compacted = self.rows.compact(slots);
             if let Err(error) = compacted.and_then(|()| self.follow_rows()) {
                 self.step_failed(error);
             }
@@ -361,22 +370,6 @@ impl<'m, 's> Worker<'m, 's> {
         }
         if let Some(id) = to_blame {
             self.fail(id, error);
-        }
-    }
-
-    /// Keeps the row of a request that ended without an error as a prefix, because the next turn of a conversation
-    /// starts with it.
-    fn keep_row(&mut self, id: Id, reason: FinishReason) {
-        if reason == FinishReason::Cancelled || self.prefixes.is_off() {
-            return;
-        }
-        if let (Some((cache, slot)), Some(task)) = (self.rows.row(id), self.tasks.get(&id)) {
-            let ids = task.sequence.history().ids();
-            let len = cache.lens()[slot].min(ids.len());
-            let embedding = Embedding::of(self.model, task.base);
-            if cache.can_shorten(slot, len) {
-                self.prefixes.keep(&ids[..len], cache, slot, embedding);
-            }
         }
     }
 

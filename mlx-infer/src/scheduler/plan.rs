@@ -85,6 +85,6 @@ pub(crate) struct Plan {
     pub(crate) refuse: Vec<(Id, usize)>,
     /// Rows to evict. Their requests wait again.
     pub(crate) evict: Vec<Id>,
-    /// Whether to remove the slots without a row.
-    pub(crate) compact: bool,
+    /// The number of slots to keep, if slots without a row are to be removed.
+    pub(crate) compact: Option<usize>,
 }

@@ -7,6 +7,7 @@ use mlx_core::DType;
 use mlx_nn::{CacheOptions, KvShape, LayerKind, RecurrentShape, StateCost, StatePart};
 use proptest::prelude::*;
 
+mod gathered;
 mod recorded;
 
 const GROWTH: usize = 4;
@@ -104,6 +105,9 @@ struct Day {
     failures: Vec<usize>,
     /// Whether prompts are recorded.
     records: bool,
+    /// Whether the number of slots is rounded up, and requests gather.
+    rounds: bool,
+    gathers: bool,
 }
 
 fn days() -> impl Strategy<Value = Day> {
@@ -132,15 +136,17 @@ fn days() -> impl Strategy<Value = Day> {
     );
     let memory = prop_oneof![Just(None), (10..150usize).prop_map(Some)];
     let limits =
-        (1..6usize, 1..30usize, memory).prop_map(|(rows, prefill_tokens, cache_bytes)| Limits {
+        (1..20usize, 1..30usize, memory).prop_map(|(rows, prefill_tokens, cache_bytes)| Limits {
             rows,
             prefill_tokens,
             cache_bytes,
             ..Limits::default()
         });
     let failures = proptest::collection::vec(0..60usize, 0..3);
-    let asked = proptest::collection::vec((asked, any::<bool>()), 1..12);
-    (asked, limits, failures, any::<bool>()).prop_map(|(asked, limits, failures, records)| {
+    let asked = proptest::collection::vec((asked, any::<bool>()), 1..24);
+    let flags = (any::<bool>(), any::<bool>(), any::<bool>());
+    (asked, limits, failures, flags).prop_map(|(asked, limits, failures, flags)| {
+        let (records, rounds, gathers) = flags;
         let (mut asked, same): (Vec<Asked>, Vec<bool>) = asked.into_iter().unzip();
         // Some have the prompt of the request before.
         for at in 1..asked.len() {
@@ -153,6 +159,8 @@ fn days() -> impl Strategy<Value = Day> {
             limits,
             failures,
             records,
+            rounds,
+            gathers,
         }
     })
 }
@@ -176,6 +184,12 @@ enum End {
 /// Runs a day; how each request ended.
 fn run(day: &Day) -> Result<BTreeMap<u64, End>, TestCaseError> {
     let mut scheduler = Scheduler::new(day.limits.clone(), cost(), day.records);
+    if day.rounds {
+        scheduler = scheduler.rounding();
+    }
+    if day.gathers {
+        scheduler = scheduler.gathering();
+    }
     let mut rows: BTreeMap<u64, Row> = BTreeMap::new();
     let mut ends = BTreeMap::new();
     let mut slots = 0;
@@ -213,8 +227,10 @@ fn run(day: &Day) -> Result<BTreeMap<u64, End>, TestCaseError> {
             (row.done, row.held) = (0, None);
             scheduler.restart(id, asked(id).prompt, row.generated);
         }
-        if plan.compact {
-            slots = rows.values().filter(|row| row.held.is_some()).count();
+        if let Some(wanted) = plan.compact {
+            let held = rows.values().filter(|row| row.held.is_some()).count();
+            prop_assert!(held <= wanted && wanted <= slots.max(held));
+            slots = wanted;
             scheduler.set_slots(slots);
         }
         let mut leaders = BTreeMap::new();
@@ -287,7 +303,9 @@ fn run(day: &Day) -> Result<BTreeMap<u64, End>, TestCaseError> {
                     }
                     (row.done, row.held) = (piece.end, Some(piece.end));
                     let live = rows.values().filter(|row| row.held.is_some()).count();
-                    slots = slots.max(live);
+                    if live > slots {
+                        slots = scheduler.slots_for(live);
+                    }
                     scheduler.joined(id, slots);
                 }
             }

@@ -9,6 +9,7 @@ use super::super::rows::row_of;
 use super::Worker;
 use crate::error::Result;
 use crate::forward;
+use crate::generate::FinishReason;
 use crate::prompt_cache::Embedding;
 use crate::sampler::sample;
 use crate::scheduler::{Id, Piece};
@@ -221,7 +222,8 @@ impl Worker<'_, '_> {
         }
         // A request may have ended with its first token.
         entering.retain(|&(_, id)| self.scheduler.is_prefilling(id));
-        let joined = self.rows.join(cache, &entering);
+        let slots = self.scheduler.slots_for(self.rows.used() + entering.len());
+        let joined = self.rows.join(cache, &entering, slots);
         for (_, id) in entering {
             self.scheduler.joined(id, self.rows.slots());
         }
@@ -229,6 +231,22 @@ impl Worker<'_, '_> {
             self.step_failed(error);
         }
         Ok(())
+    }
+
+    /// Keeps the row of a request that ended without an error as a prefix, because the next turn of a conversation
+    /// starts with it.
+    pub(super) fn keep_row(&mut self, id: Id, reason: FinishReason) {
+        if reason == FinishReason::Cancelled || self.prefixes.is_off() {
+            return;
+        }
+        if let (Some((cache, slot)), Some(task)) = (self.rows.row(id), self.tasks.get(&id)) {
+            let ids = task.sequence.history().ids();
+            let len = cache.lens()[slot].min(ids.len());
+            let embedding = Embedding::of(self.model, task.base);
+            if cache.can_shorten(slot, len) {
+                self.prefixes.keep(&ids[..len], cache, slot, embedding);
+            }
+        }
     }
 
     /// Keeps the first `len` tokens of a request, whose cache is row `row` of `cache`, as a prefix for others.

@@ -259,6 +259,9 @@ fn run(case: &str, model: &LoadedModel, plain: &[Plain], seed: u64, is_scripted:
         ..Limits::default()
     };
     let mut worker = Worker::new(model, limits);
+    if seed % 4 < 2 {
+        worker.scheduler = worker.scheduler.clone().rounding();
+    }
     let expected = Rc::new(RefCell::new(BTreeMap::new()));
     if is_scripted {
         worker.drafter = Some(Box::new(Scripted {
@@ -337,7 +340,7 @@ fn rejected_tokens_leave_no_trace_in_any_state() {
         for &is_scripted in drafters {
             let compared = (0..days).map(|seed| run(case, &model, &plain, seed, is_scripted));
             let compared: usize = compared.sum();
-            assert!(compared > 40 * days as usize, "{case}: {compared} states");
+            assert!(compared > 25 * days as usize, "{case}: {compared} states");
         }
     }
 }
