@@ -26,6 +26,9 @@ enum Question {
     Generate {
         prompts: Vec<Vec<u32>>,
         max_tokens: usize,
+        /// The setting of each prompt.
+        #[serde(default)]
+        speculative: Vec<Speculative>,
     },
     Classify {
         prompts: Vec<Vec<u32>>,
@@ -33,12 +36,6 @@ enum Question {
     },
     Profile {
         prompts: Vec<Vec<u32>>,
-        max_tokens: usize,
-    },
-    /// As `Generate`, with a setting for each prompt.
-    Speculate {
-        prompts: Vec<Vec<u32>>,
-        speculative: Vec<Speculative>,
         max_tokens: usize,
     },
     /// As `Generate` in steps of at most `batch` rows, with log probabilities to the bit. Every other row is drawn.
@@ -50,6 +47,12 @@ enum Question {
         prefill_tokens: usize,
         /// Tokens of a prompt that are computed at a time.
         prefill_chunk: usize,
+    },
+    /// Continues each prompt by its own number of tokens, at most `rows` of them at a time: rows join and leave.
+    Serve {
+        prompts: Vec<Vec<u32>>,
+        max_tokens: Vec<usize>,
+        rows: usize,
     },
     /// Continues texts past end tokens, at most `rows` at a time.
     Answer {
@@ -116,17 +119,13 @@ fn serve(model: &str, max_draft: usize, device: Option<Device>) -> Result<()> {
             Question::Generate {
                 prompts,
                 max_tokens,
-            } => generate(&model, prompts, &[], max_tokens)?,
+                speculative,
+            } => together(&model, prompts, &speculative, max_tokens)?,
             Question::Classify { prompts, batch } => classify(&model, prompts, batch)?,
             Question::Profile {
                 prompts,
                 max_tokens,
             } => profile(&model, &prompts, max_tokens)?,
-            Question::Speculate {
-                prompts,
-                speculative,
-                max_tokens,
-            } => generate(&model, prompts, &speculative, max_tokens)?,
             Question::Exact {
                 prompts,
                 max_tokens,
@@ -137,12 +136,16 @@ fn serve(model: &str, max_draft: usize, device: Option<Device>) -> Result<()> {
                 let limits = Limits {
                     rows: batch,
                     prefill_tokens,
-                    // A prompt that was computed before is computed again.
                     prefix_bytes: 0,
                     ..Limits::default()
                 };
                 exact(&model, prompts, max_tokens, prefill_chunk, &limits)?
             }
+            Question::Serve {
+                prompts,
+                max_tokens,
+                rows,
+            } => generate(&model, prompts, &[], &max_tokens, Some(rows))?,
             Question::Answer {
                 prompts,
                 max_tokens,
@@ -158,41 +161,57 @@ fn serve(model: &str, max_draft: usize, device: Option<Device>) -> Result<()> {
     Ok(())
 }
 
-/// Continues all prompts at a time; those without a setting do not speculate.
-fn generate(
+/// Continues all prompts at a time.
+fn together(
     model: &LoadedModel,
     prompts: Vec<Vec<u32>>,
     speculative: &[Speculative],
     max_tokens: usize,
 ) -> Result<Value> {
-    // All rows at a time, and their prompts too: what is measured is a step of so many rows.
-    let limits = Limits {
-        rows: prompts.len(),
-        prefill_tokens: prompts.iter().map(Vec::len).sum(),
+    let max_tokens = vec![max_tokens; prompts.len()];
+    generate(model, prompts, speculative, &max_tokens, None)
+}
+
+/// Continues each prompt by its own number of tokens, at most `rows` at a time. Those without a setting do not speculate.
+fn generate(
+    model: &LoadedModel,
+    prompts: Vec<Vec<u32>>,
+    speculative: &[Speculative],
+    max_tokens: &[usize],
+    rows: Option<usize>,
+) -> Result<Value> {
+    let mut limits = Limits {
         // A prompt that was computed before is computed again, as on the other sides.
         prefix_bytes: 0,
         ..Limits::default()
     };
-    let options = GenerateOptions {
-        max_tokens,
-        ignore_eos: true,
-        ..Default::default()
-    };
+    match rows {
+        Some(rows) => limits.rows = rows,
+        // All rows at a time, and their prompts too: what is measured is a step of so many rows.
+        None => {
+            limits.rows = prompts.len();
+            limits.prefill_tokens = prompts.iter().map(Vec::len).sum();
+        }
+    }
     let settings = speculative.iter().copied();
     let settings = settings.chain(std::iter::repeat(Speculative::Off));
     let requests = prompts
         .into_iter()
         .zip(settings)
-        .map(|(prompt, speculative)| {
+        .zip(max_tokens)
+        .map(|((prompt, speculative), &max_tokens)| {
             let options = GenerateOptions {
+                max_tokens,
+                ignore_eos: true,
                 speculative,
-                ..options.clone()
+                ..Default::default()
             };
             Request::new(prompt, options)
         })
         .collect();
     let (mut rates, mut drafted, mut accepted) = (Vec::new(), 0, 0);
     let (mut tokens, mut first, mut all_first, mut last) = (Vec::new(), f64::MAX, 0.0f64, 0.0f64);
+    let started = Instant::now();
     for result in model.batch_generate(requests, &limits)? {
         let generated = result.into_generated()?;
         let start = generated.metrics.time_to_first_token.as_secs_f64();
@@ -205,7 +224,7 @@ fn generate(
         tokens.push(generated.tokens.iter().map(|t| t.id).collect::<Vec<_>>());
     }
     Ok(json!({
-        "prefill_s": all_first, "decode_s": last - first, "tokens": tokens, "tokens_per_s": rates, "drafted": drafted, "accepted": accepted,
+        "seconds": started.elapsed().as_secs_f64(), "prefill_s": all_first, "decode_s": last - first, "tokens": tokens, "tokens_per_s": rates, "drafted": drafted, "accepted": accepted,
     }))
 }
 
@@ -346,7 +365,7 @@ fn profile(model: &LoadedModel, prompts: &[Vec<u32>], max_tokens: usize) -> Resu
         profile::start();
         let done = match max_tokens {
             0 => classify(model, prompts.to_vec(), prompts.len()),
-            _ => generate(model, prompts.to_vec(), &[], max_tokens),
+            _ => together(model, prompts.to_vec(), &[], max_tokens),
         };
         done.map(|_| profile::end())
     };

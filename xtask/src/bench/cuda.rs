@@ -224,8 +224,8 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Starts the programs of tests. On a new machine most of their time is MLX's, which compiles kernels on the host, so they
-    /// run beside each other and beside the other checks. Nothing is measured in the meantime.
+    /// Starts the programs of tests. On a new machine most of their time is MLX's, which compiles kernels on the host, one at a time in
+    /// each process. So many processes run beside each other and beside the other checks. Nothing is measured in the meantime.
     fn start_tests(&self) -> Vec<Tests> {
         let limit = self.clock.left().mul_f64(0.6);
         let programs = [
@@ -247,9 +247,7 @@ impl Bench<'_> {
             .filter(|(part, ..)| self.arguments.parts.contains(part));
         wanted
             .filter_map(|(_, what, program, setting)| {
-                let mut command = Command::new(program.as_ref()?);
-                command.envs(setting);
-                Some(Tests::start(what, command, limit))
+                Some(Tests::start(what, program.clone()?, setting, limit))
             })
             .collect()
     }

@@ -10,9 +10,9 @@
 //! - `{"op": "classify", "prompts": [[…]], "batch": n}`: the likeliest next token of each prompt, so many prompts at a
 //!   time, gives `seconds` and `tokens`.
 //!
-//! Ours knows five more: [`profile`](Session::profile), of prompts and `max_tokens`, gives `nodes`; [`speculate`](Session::speculate) is `generate`
+//! Ours knows six more: [`profile`](Session::profile), of prompts and `max_tokens`, gives `nodes`; [`speculate`](Session::speculate) is `generate`
 //! with `speculative` for each prompt; [`exact`](Session::exact) gives log probabilities to the bit, and [`score`](Session::score) those of another
-//! checkpoint; [`answer_all`](Session::answer_all) gives texts for texts.
+//! checkpoint; [`answer_all`](Session::answer_all) gives texts for texts; [`serve`](Session::serve) is `generate` with rows that join and leave.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -70,7 +70,7 @@ impl Session {
         max_tokens: usize,
     ) -> Result<Generated> {
         let question = json!({
-            "op": "speculate", "prompts": prompts, "speculative": speculative, "max_tokens": max_tokens,
+            "op": "generate", "prompts": prompts, "speculative": speculative, "max_tokens": max_tokens,
         });
         self.generated(&question, prompts.len(), max_tokens)
     }
@@ -145,6 +145,24 @@ impl Session {
             &json!({"op": "answer", "prompts": prompts, "max_tokens": max_tokens, "rows": rows}),
         )?;
         serde_json::from_value(answer).with_context(|| format!("{}: an answer", self.name))
+    }
+
+    /// Continues each prompt by its own number of tokens, at most `rows` of them at a time. Returns the seconds that all took.
+    pub fn serve(
+        &mut self,
+        prompts: &[Vec<u32>],
+        max_tokens: &[usize],
+        rows: usize,
+    ) -> Result<f64> {
+        let answer = self.ask(
+            &json!({"op": "serve", "prompts": prompts, "max_tokens": max_tokens, "rows": rows}),
+        )?;
+        let tokens: Vec<Vec<u32>> = serde_json::from_value(answer["tokens"].clone())
+            .with_context(|| format!("{}: tokens of an answer", self.name))?;
+        if !tokens.iter().map(Vec::len).eq(max_tokens.iter().copied()) {
+            bail!("{}: answers have other lengths than asked for", self.name);
+        }
+        self.number(&answer, "seconds")
     }
 
     /// The log probabilities of all tokens after each token of the prompts, by a checkpoint whose floating-point weights are

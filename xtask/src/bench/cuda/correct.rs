@@ -1,6 +1,8 @@
 //! What must be right before speed counts: the tests of the kernels, goldens of models in 16 bits, and rows that do not
 //! depend on their batch.
 
+use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::process::Command;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -68,62 +70,105 @@ pub fn failed(checks: &[Check]) -> Vec<&str> {
 /// The setting with which rows are the same to the bit in prompts, too (docs/cuda.md).
 pub const EXACT: (&str, &str) = ("MLX_CUDA_CUBLAS", "off");
 
-/// A program of tests that runs beside other checks.
+/// A program of tests that runs beside other checks: one process for each of its modules.
 pub struct Tests(JoinHandle<Result<Check>>);
 
 impl Tests {
     /// Starts the program, for at most `limit`.
-    pub fn start(what: &'static str, mut command: Command, limit: Duration) -> Self {
-        // What the tests print tells whether they were skipped.
-        command.args(["--nocapture", "--test-threads=4"]);
+    pub fn start(
+        what: &'static str,
+        program: PathBuf,
+        setting: Option<(&'static str, &'static str)>,
+        limit: Duration,
+    ) -> Self {
         Self(thread::spawn(move || {
-            let run = program::run(&mut command, limit)?;
-            for line in &run.lines {
-                eprintln!("  {line}");
+            let mut list = Command::new(&program);
+            let list = program::run(list.args(["--list", "--format=terse"]), limit)?;
+            let runs: Vec<_> = modules_of(&list.lines)
+                .into_iter()
+                .map(|module| {
+                    let mut command = Command::new(&program);
+                    // What the tests print tells whether they were skipped.
+                    command.args([&*module, "--nocapture", "--test-threads=4"]);
+                    command.envs(setting);
+                    let run = thread::spawn(move || program::run(&mut command, limit));
+                    (module, run)
+                })
+                .collect();
+            let mut found = Vec::new();
+            for (module, run) in runs {
+                let run = run.join().map_err(|_| panicked())??;
+                for line in &run.lines {
+                    eprintln!("  {line}");
+                }
+                found.push(judged(&module, &run));
             }
-            Ok(judged(what, &run))
+            Ok(joined(what, &found))
         }))
     }
 
     /// Waits for its result.
     pub fn end(self) -> Result<Check> {
-        self.0
-            .join()
-            .map_err(|_| anyhow!("a thread that runs tests has panicked"))?
+        self.0.join().map_err(|_| panicked())?
     }
 }
 
-fn judged(what: &str, run: &program::Run) -> Check {
-    let result = run
-        .lines
-        .iter()
-        .find_map(|line| line.strip_prefix("test result: "));
+fn panicked() -> anyhow::Error {
+    anyhow!("a thread that runs tests has panicked")
+}
+
+/// The modules of the tests in a list, each with `::` behind its name, or the names of tests without a module.
+fn modules_of(list: &[String]) -> BTreeSet<String> {
+    let tests = list.iter().filter_map(|line| line.strip_suffix(": test"));
+    let module = |name: &str| match name.split_once("::") {
+        Some((module, _)) => format!("{module}::"),
+        None => name.to_owned(),
+    };
+    tests.map(module).collect()
+}
+
+/// The result of one process of tests.
+struct Judged {
+    /// The number of tests that passed, if all did.
+    passed: Option<usize>,
+    /// What failed, or why nothing is known.
+    failed: String,
+}
+
+fn judged(module: &str, run: &program::Run) -> Judged {
+    let result = run.lines.iter().find_map(|line| {
+        let counts = line.strip_prefix("test result: ok. ")?;
+        counts.split_once(' ')?.0.parse().ok()
+    });
     let skipped = run.lines.iter().find(|line| line.contains("skipped: "));
-    let (verdict, found) = match (result, skipped) {
-        _ if run.timed_out => (Verdict::Failed, "its time was over".to_owned()),
-        (_, Some(line)) => (Verdict::Failed, line.trim().to_owned()),
-        (Some(result), None) => {
-            let ran = !result.starts_with("ok. 0 passed");
-            let verdict = match run.succeeded && ran {
-                true => Verdict::Passed,
-                false => Verdict::Failed,
-            };
-            let counts = result.split(';').take(2).collect::<Vec<_>>().join(",");
-            // The last list of failures has the names alone.
-            let list = run.lines.rsplit(|line| line == "failures:").next();
-            let names = list.into_iter().flatten();
-            let names = names.map_while(|line| line.strip_prefix("    "));
-            let names: Vec<&str> = names.filter(|_| !run.succeeded).collect();
-            (
-                verdict,
-                format!(
-                    "{counts}{}{}",
-                    if names.is_empty() { "" } else { ": " },
-                    names.join(", ")
-                ),
-            )
-        }
-        (None, None) => (Verdict::Failed, "it ended without a result".to_owned()),
+    // The last list of failures has the names alone.
+    let list = run.lines.rsplit(|line| line == "failures:").next();
+    let names = list.into_iter().flatten();
+    let names = names.map_while(|line| line.strip_prefix("    "));
+    let names = names.collect::<Vec<_>>().join(", ");
+    let failed = match skipped {
+        _ if run.timed_out => format!("{module} its time was over"),
+        Some(line) => line.trim().to_owned(),
+        None if !names.is_empty() => names,
+        None if result == Some(0) => format!("{module} no test ran"),
+        None => format!("{module} ended without a result"),
+    };
+    let is_good = run.succeeded && !run.timed_out && skipped.is_none();
+    Judged {
+        passed: result.filter(|&passed| is_good && passed > 0),
+        failed,
+    }
+}
+
+/// The result of all processes of a program.
+fn joined(what: &str, runs: &[Judged]) -> Check {
+    let passed: usize = runs.iter().filter_map(|run| run.passed).sum();
+    let failed = runs.iter().filter(|run| run.passed.is_none());
+    let failed: Vec<&str> = failed.map(|run| run.failed.as_str()).collect();
+    let (verdict, found) = match &failed[..] {
+        [] if passed > 0 => (Verdict::Passed, format!("{passed} tests")),
+        [] => (Verdict::Failed, "the program has no tests".to_owned()),
+        _ => (Verdict::Failed, failed.join("; ")),
     };
     Check {
         what: what.to_owned(),
@@ -147,44 +192,65 @@ mod tests {
     #[test]
     fn tests_count_that_ran_and_passed() {
         let line = "test result: ok. 9 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out";
-        let passed = judged("tests", &run(true, &["test a ... ok", line]));
-        assert_eq!(passed.verdict, Verdict::Passed);
-        assert_eq!(passed.found, "ok. 9 passed, 0 failed");
+        let passed = judged("layers::", &run(true, &["test a ... ok", line]));
+        assert_eq!(passed.passed, Some(9));
         let line = "test result: FAILED. 7 passed; 2 failed; 0 ignored; 0 measured";
         let lines = [
             "failures:",
             "",
             "failures:",
             "    layers::norms",
-            "    products::rows",
+            "    layers::rows",
             "",
             line,
         ];
-        let failed = judged("tests", &run(false, &lines));
-        assert_eq!(failed.verdict, Verdict::Failed);
-        let found = "FAILED. 7 passed, 2 failed: layers::norms, products::rows";
-        assert_eq!(failed.found, found);
+        let failed = judged("layers::", &run(false, &lines));
+        let names = "layers::norms, layers::rows";
+        assert_eq!((failed.passed, &*failed.failed), (None, names));
+        let all = joined("tests", &[passed, failed]);
+        assert_eq!((all.verdict, &*all.found), (Verdict::Failed, names));
     }
 
     #[test]
     fn tests_that_did_not_run_do_not_pass() {
         let line = "test result: ok. 9 passed; 0 failed";
-        let skipped = judged("tests", &run(true, &["skipped: no GPU", line]));
-        assert_eq!(
-            (skipped.verdict, &*skipped.found),
-            (Verdict::Failed, "skipped: no GPU")
-        );
-        let none = judged(
-            "tests",
-            &run(true, &["test result: ok. 0 passed; 0 failed"]),
-        );
-        assert_eq!(none.verdict, Verdict::Failed);
-        assert_eq!(judged("tests", &run(true, &[])).verdict, Verdict::Failed);
         let late = program::Run {
             timed_out: true,
             ..run(true, &[line])
         };
-        assert_eq!(judged("tests", &late).verdict, Verdict::Failed);
+        for (run, why) in [
+            (run(true, &["skipped: no GPU", line]), "skipped: no GPU"),
+            (
+                run(true, &["test result: ok. 0 passed; 0 failed"]),
+                "a:: no test ran",
+            ),
+            (run(true, &[]), "a:: ended without a result"),
+            (run(false, &[line]), "a:: ended without a result"),
+            (late, "a:: its time was over"),
+        ] {
+            let found = judged("a::", &run);
+            assert_eq!((found.passed, &*found.failed), (None, why));
+        }
+        assert_eq!(joined("tests", &[]).verdict, Verdict::Failed);
+    }
+
+    #[test]
+    fn each_module_has_a_process() {
+        let list = [
+            "a::b: test",
+            "a::c::d: test",
+            "e: test",
+            "",
+            "3 tests, 0 benchmarks",
+        ];
+        let list = list.map(str::to_owned);
+        assert!(modules_of(&list).iter().eq(["a::", "e"]));
+        let of = |passed| Judged {
+            passed: Some(passed),
+            failed: String::new(),
+        };
+        let all = joined("tests", &[of(3), of(4)]);
+        assert_eq!((all.verdict, &*all.found), (Verdict::Passed, "7 tests"));
     }
 
     #[test]

@@ -7,13 +7,16 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 
 use super::program;
-use super::work::{PROMPT, Work, steps};
+use super::work::{PROMPT, SERVED_ROWS, Work, served, steps};
 use crate::bench::scripts;
 use crate::bench::session::Session;
 use crate::python;
 
 /// The longest that a run of llama.cpp's benchmark may take.
 const LIMIT: Duration = Duration::from_secs(120);
+
+/// The name of our side.
+pub const OURS: &str = "ours";
 
 /// A side that runs.
 pub enum Side {
@@ -55,6 +58,7 @@ impl Side {
                 .iter()
                 .map(|&work| match work {
                     Work::Fresh => Ok(Some(fresh(name, &*start)?)),
+                    Work::Serve if *name != OURS => Ok(None),
                     _ => rate(session, work, quick).map(Some),
                 })
                 .collect(),
@@ -94,6 +98,11 @@ pub fn fresh(name: &'static str, start: &dyn Fn() -> Command) -> Result<f64> {
 
 /// Tokens or texts a second.
 fn rate(session: &mut Session, work: Work, quick: bool) -> Result<f64> {
+    if work == Work::Serve {
+        let (prompts, tokens) = served(quick);
+        let seconds = session.serve(&prompts, &tokens, SERVED_ROWS)?;
+        return Ok(tokens.iter().sum::<usize>() as f64 / seconds);
+    }
     let (prompts, tokens) = work.prompts(quick);
     let rows = prompts.len() as f64;
     Ok(match tokens {
@@ -131,7 +140,7 @@ fn llama_cpp_arguments(works: &[Work], quick: bool) -> Vec<Vec<String>> {
         match work {
             Work::Prefill(length) => lengths.push(*length),
             Work::Decode(n) => rows.push(*n),
-            Work::Classify | Work::Fresh => (),
+            Work::Serve | Work::Classify | Work::Fresh => (),
         }
     }
     let longest = lengths.iter().max().copied().unwrap_or(0);
@@ -178,7 +187,7 @@ fn llama_cpp_rate(work: Work, lines: &[Line]) -> Result<Option<f64>> {
             .iter()
             .find(|line| (line.prompt, line.rows) == (PROMPT, rows))
             .map(|line| line.decode_rate),
-        Work::Classify | Work::Fresh => return Ok(None),
+        Work::Serve | Work::Classify | Work::Fresh => return Ok(None),
     };
     let missing = || format!("llama.cpp: its output has no line for: {}", work.measure());
     rate.with_context(missing).map(Some)

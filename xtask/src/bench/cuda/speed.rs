@@ -17,7 +17,7 @@ impl Bench<'_> {
         let mut table = Table {
             labels: &["shape", "weights"],
             sides: vec![
-                "ours",
+                sides::OURS,
                 if python.is_some() {
                     "mlx-lm"
                 } else {
@@ -40,7 +40,7 @@ impl Bench<'_> {
             }
             let folder = case.folder(&self.work)?;
             let mut sides = vec![Side::session(
-                "ours",
+                sides::OURS,
                 sides::ours(&self.programs.session, &folder),
             )?];
             if let Some(python) = python {

@@ -13,19 +13,22 @@ pub enum Work {
     Prefill(usize),
     /// Steps of so many rows.
     Decode(usize),
+    /// 256 requests of different lengths, at most 64 at a time: rows join and leave.
+    Serve,
     /// 512 texts at a time.
     Classify,
     /// A process that loads and gives one token.
     Fresh,
 }
 
-const WORKS: [Work; 8] = [
+const WORKS: [Work; 9] = [
     Work::Prefill(512),
     Work::Prefill(2048),
     Work::Decode(1),
     Work::Decode(8),
     Work::Decode(32),
     Work::Decode(64),
+    Work::Serve,
     Work::Classify,
     Work::Fresh,
 ];
@@ -34,6 +37,10 @@ const WORKS: [Work; 8] = [
 pub const PROMPT: usize = 32;
 const TEXT: usize = 24;
 const TEXTS: usize = 512;
+
+/// The rows of a batch that serves requests, and the number of requests.
+pub const SERVED_ROWS: usize = 64;
+const REQUESTS: usize = 256;
 
 /// The works of a model.
 pub fn works(model: Model) -> Vec<Work> {
@@ -53,26 +60,31 @@ impl Work {
             Self::Decode(8) => "decode, 8 rows, tokens/s",
             Self::Decode(32) => "decode, 32 rows, tokens/s",
             Self::Decode(_) => "decode, 64 rows, tokens/s",
+            Self::Serve => "256 requests, at most 64 rows, tokens/s",
             Self::Classify => "classify 512 texts of 24, texts/s",
             Self::Fresh => "process start to first token, s",
         }
     }
 
-    /// Its prompts, and the number of tokens to generate for each (0: they are classified).
+    /// Its prompts, and the number of tokens to generate for each (0: they are classified), at most this number in [`served`].
     pub fn prompts(self, quick: bool) -> (Vec<Vec<u32>>, usize) {
         match self {
             Self::Prefill(length) => (prompts(1, if quick { 64 } else { length }), 1),
             Self::Decode(rows) => (prompts(rows, PROMPT), 1 + steps(quick)),
+            Self::Serve => {
+                let (prompts, tokens) = served(quick);
+                (prompts, tokens.into_iter().max().unwrap_or(0))
+            }
             Self::Classify => (prompts(if quick { 32 } else { TEXTS }, TEXT), 0),
             Self::Fresh => (prompts(1, PROMPT), 1),
         }
     }
 
-    /// The bytes and operations of a prompt, of all texts or of a step; none for a process.
+    /// The bytes and operations of a prompt, of all texts or of a step; none for a process and for steps of different sizes.
     pub fn amount(self, shape: &Shape, quick: bool) -> Option<Amount> {
         let (prompts, tokens) = self.prompts(quick);
         let amount = || shape.amount(prompts.len(), prompts[0].len(), tokens);
-        (self != Self::Fresh).then(amount)
+        (!matches!(self, Self::Fresh | Self::Serve)).then(amount)
     }
 
     /// How many times better than llama.cpp ours should be.
@@ -80,7 +92,7 @@ impl Work {
         match self {
             Self::Decode(_) => Some(1.5),
             Self::Prefill(2048) => Some(2.0),
-            Self::Prefill(_) | Self::Classify | Self::Fresh => None,
+            Self::Prefill(_) | Self::Serve | Self::Classify | Self::Fresh => None,
         }
     }
 
@@ -96,6 +108,17 @@ impl Work {
             goals: vec![None, goal],
         }
     }
+}
+
+/// Prompts of 16 to 128 tokens, and 32 to 224 tokens to generate for each.
+pub fn served(quick: bool) -> (Vec<Vec<u32>>, Vec<usize>) {
+    let requests = if quick { 16 } else { REQUESTS };
+    let mut prompts = prompts(requests, 128);
+    for (at, prompt) in prompts.iter_mut().enumerate() {
+        prompt.truncate(16 + at * 37 % 113);
+    }
+    let tokens = (0..requests).map(|at| 32 + at * 101 % 193).collect();
+    (prompts, tokens)
 }
 
 /// Steps behind the first token.
@@ -215,6 +238,6 @@ mod tests {
     fn an_8b_model_only_decodes() {
         let works = works(Model::Llama3);
         assert_eq!(works, [Work::Decode(1), Work::Decode(64)]);
-        assert_eq!(super::works(Model::Qwen3).len(), 8);
+        assert_eq!(super::works(Model::Qwen3).len(), 9);
     }
 }
