@@ -4,9 +4,9 @@ use mlx_core::fast::{
     self, Attention, Gate, KeySlots, Mask, Matrix, Positions, Projection, Rope, plainly,
 };
 use mlx_core::transforms::grad;
-use mlx_core::{Array, DType, Result};
+use mlx_core::{Array, DType, Result, eval};
 
-use super::{FOUR, HALVES, Weights, close, noise, on_gpu, periods, schemes};
+use super::{FOUR, HALVES, Weights, close, noise, on_cpu, on_gpu, periods, schemes};
 
 /// Compares the gradients of `f` with respect to each of `args` alone and to all of them with those of `plain`, in F32. A gradient that is
 /// asked for alone is that of a node whose other inputs are not traced.
@@ -35,7 +35,12 @@ fn check(
         };
         for at in &asked {
             let found = grad(|a: &[Array]| total(f(a)?), args, at)?;
-            let wanted = plainly(|| grad(|a: &[Array]| total(plain(a)?), &wide, at))?;
+            // On the CPU, where MLX compiles no kernels.
+            let wanted = on_cpu(|| {
+                let wanted = plainly(|| grad(|a: &[Array]| total(plain(a)?), &wide, at))?;
+                eval(&wanted)?;
+                Ok(wanted)
+            })?;
             for (i, (found, wanted)) in found.iter().zip(&wanted).enumerate() {
                 let dtype = args[at[i]].dtype();
                 assert_eq!(found.dtype(), dtype, "{what}");
@@ -134,7 +139,9 @@ fn of_experts() -> Result<()> {
         return Ok(());
     }
     let indices = Array::from_slice(&[0u32, 3, 1, 1, 2, 0], &[3, 2])?;
-    for (dtype, tolerance) in HALVES {
+    // In one type: MLX compiles `gather_mm` for each type, alignment and order of its operands, and each takes up to a minute.
+    for (dtype, tolerance) in &HALVES[..1] {
+        let (dtype, tolerance) = (*dtype, *tolerance);
         let x = noise(1, &[3, 1, 1, 128], dtype)?;
         let dense = noise(2, &[4, 64, 128], dtype)?;
         let f = |a: &[Array]| fast::experts_linear(&a[0], &a[1], &indices);
