@@ -106,6 +106,7 @@ pub fn run(shared: &Shared, arguments: &Arguments) -> Result<()> {
             tokens(1, shared.quick),
             tokens(8, shared.quick),
         ),
+        commit: machine::commit(),
         runs: shared.runs(),
         quick: shared.quick,
         load_before,

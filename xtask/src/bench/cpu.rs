@@ -199,6 +199,7 @@ pub fn run(shared: &Shared, arguments: &Arguments) -> Result<()> {
     let record = Record {
         kind,
         method: work::method(threads, arguments.layers, &sides),
+        commit: machine::commit(),
         runs: shared.runs(),
         quick: shared.quick,
         load_before,

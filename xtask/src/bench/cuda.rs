@@ -182,6 +182,7 @@ pub fn run(shared: &Shared, arguments: &Arguments) -> Result<()> {
     let record = Record {
         kind: format!("cuda-{}", slug(&gpu.name)),
         method: bench.method(),
+        commit: arguments.commit.clone().or_else(machine::commit),
         runs: shared.runs(),
         quick: shared.quick,
         load_before,
@@ -330,8 +331,6 @@ impl Bench<'_> {
     fn facts(&self, gpu: &Gpu, table: &Table, limits: Option<kernels::Limits>) -> Vec<String> {
         let mut facts = vec![gpu.text()];
         facts.extend(limits.map(|limits| limits.text()));
-        let commit = self.arguments.commit.as_ref();
-        facts.extend(commit.map(|commit| format!("The programs were built from commit {commit}")));
         if table.sides.iter().any(|side| side.ends_with("(recorded)")) {
             facts.push(recorded::ORIGIN.to_owned());
         }

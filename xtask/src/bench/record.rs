@@ -48,6 +48,8 @@ pub struct Record {
     pub kind: String,
     /// A description of the runs, in sentences.
     pub method: String,
+    /// The commit that was measured.
+    pub commit: Option<String>,
     /// Runs of each side.
     pub runs: u32,
     /// Whether the runs were too short for reliable numbers.
@@ -94,7 +96,7 @@ impl Record {
             format!(
                 "Ours: {} at commit {}, MLX {}.",
                 env!("CARGO_PKG_VERSION"),
-                machine::commit().unwrap_or_else(|| "unknown".to_owned()),
+                self.commit.as_deref().unwrap_or("unknown"),
                 pins::MLX,
             ),
         ];
@@ -198,7 +200,7 @@ impl Record {
             },
             "versions": {
                 "ours": env!("CARGO_PKG_VERSION"),
-                "commit": machine::commit(),
+                "commit": self.commit,
                 "mlx": pins::MLX,
                 "peers": peers,
             },

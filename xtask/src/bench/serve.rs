@@ -159,6 +159,7 @@ pub fn run(shared: &Shared, arguments: &Arguments) -> Result<()> {
     shared.finish(&Record {
         kind: "serve".to_owned(),
         method,
+        commit: machine::commit(),
         runs: shared.runs(),
         quick: shared.quick,
         load_before,

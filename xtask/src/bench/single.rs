@@ -191,6 +191,7 @@ pub fn run(shared: &Shared, arguments: &Arguments) -> Result<()> {
     shared.finish(&Record {
         kind: "single".to_owned(),
         method: "Each run is a process of its own.".to_owned(),
+        commit: machine::commit(),
         runs,
         quick: shared.quick,
         load_before,

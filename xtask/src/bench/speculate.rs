@@ -146,6 +146,7 @@ pub fn run(shared: &Shared, arguments: &Arguments) -> Result<()> {
              the tokens, or never. One side with speculation, one without and without a head, in turns. Each run is a new process, which answers once before: where \
              a process has its weights in memory changes its speed by up to 5 %. Greedy; prompts of {PROMPT} tokens, for the row's own text of {COPIED} that the answer repeats. Tokens a second of the counted rows, from each row's first token on."
         ),
+        commit: machine::commit(),
         runs: shared.runs(),
         quick,
         load_before,

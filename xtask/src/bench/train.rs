@@ -177,6 +177,7 @@ pub fn run(shared: &Shared, arguments: &Arguments) -> Result<()> {
              rank 8 on every linear layer.",
             BATCH.0, BATCH.1
         ),
+        commit: machine::commit(),
         runs: shared.runs(),
         quick: shared.quick,
         load_before,
