@@ -162,8 +162,8 @@ class Group {
   bool second_ = false;
 };
 
-// Calls body(index, value) for the thread's elements of a row, with 16-byte loads if the row is aligned.
-template <class T, class Body>
+// Calls body(index, value) for the thread's elements of a row, with 16-byte loads if the row is aligned, `unroll` at a time.
+template <int unroll = 4, class T, class Body>
 __device__ inline void each_of_row(const T* x, int n, const Body& body) {
   constexpr int of_load = 16 / sizeof(T);
   auto [first, end] = Group::share(n);
@@ -174,7 +174,7 @@ __device__ inline void each_of_row(const T* x, int n, const Body& body) {
     }
     return;
   }
-#pragma unroll 4
+#pragma unroll unroll
   for (int i = first / of_load + threadIdx.x; i < end / of_load; i += draw_threads) {
     uint4 v = reinterpret_cast<const uint4*>(x)[i];
 #pragma unroll
@@ -184,31 +184,38 @@ __device__ inline void each_of_row(const T* x, int n, const Body& body) {
   }
 }
 
-// The largest 32-bit number t for which the sum of weight(i) over all i with rank(i) >= t reaches `wanted`. Each pass
-// over the row finds three bits of t.
-template <class Rank, class Weight>
-__device__ uint32_t threshold(Group& group, int n, double wanted, const Rank& rank, const Weight& weight) {
-  auto [first, end] = Group::share(n);
+// The bits of a float's significand that T does not have. In ranks of T's numbers they are zeros from 2^31 on and ones below.
+template <class T>
+constexpr int spare_bits = 0;
+template <>
+constexpr int spare_bits<bf16> = 16;
+template <>
+constexpr int spare_bits<f16> = 13;
+
+// The largest 32-bit number t for which the sum of weight(x[i]) over all i with rank(i, x[i]) >= t reaches `wanted`. Each
+// pass over the row finds three bits of t. The `spare` lowest bits of ranks are those of spare_bits, and are not searched.
+template <int spare, class T, class Rank, class Weight>
+__device__ uint32_t threshold(Group& group, const T* x, int n, double wanted, const Rank& rank, const Weight& weight) {
   uint32_t found = 0;
-  for (int shift = 30; shift >= 0; shift -= 3) {
+  for (int shift = 30; shift > spare - 3; shift -= 3) {
     int digits = shift == 30 ? 3 : 7;
     double own[7] = {};
-    for (int i = first + threadIdx.x; i < end; i += draw_threads) {
-      uint32_t r = rank(i);
-      double w = weight(i);
+    each_of_row<1>(x, n, [&](int i, float x) {
+      uint32_t r = rank(i, x);
+      double w = weight(x);
 #pragma unroll
       for (int d = 0; d < 7; d++) {
         if (d < digits && r >= found + (static_cast<uint32_t>(d + 1) << shift)) {
           own[d] += w;
         }
       }
-    }
+    });
     // Lane d has the sum for digit d + 1. Larger digits have smaller sums.
     double sum = group.sums(own);
     uint32_t reached = __ballot_sync(~0u, static_cast<int>(threadIdx.x % warp_size) < digits && sum >= wanted);
     found += static_cast<uint32_t>(warp_size - __clz(reached)) << shift;
   }
-  return found;
+  return found >> 31 != 0 ? found : found | ((1u << spare) - 1);
 }
 
 // Threefry-2x32 with 20 rounds (Salmon et al. 2011).
@@ -241,7 +248,6 @@ __device__ void draw(const DrawArgs& a) {
   uint32_t key0 = a.keys[2 * row], key1 = a.keys[2 * row + 1];
 
   Group group;
-  auto [first, end] = Group::share(n);
   Drawn largest{-INFINITY, no_token};
   bool strange = false;
   each_of_row(logits, n, [&](int i, float x) {
@@ -262,36 +268,32 @@ __device__ void draw(const DrawArgs& a) {
   // Logits below `least` do not take part, nor logits equal to it with ids after `last`.
   float least = largest.y + reach;
   uint32_t last = n;
-  auto one = [](int) { return 1.0; };
+  auto rank = [](int, float x) { return rank_of(x); };
   if (count < n) {
-    auto rank = [&](int i) { return rank_of(at(i)); };
-    uint32_t found = threshold(group, n, count, rank, one);
+    uint32_t found = threshold<spare_bits<T>>(group, logits, n, count, rank, [](float) { return 1.0; });
     double above = 0, equal = 0;
-    for (int i = first + threadIdx.x; i < end; i += draw_threads) {
-      above += rank(i) > found;
-      equal += rank(i) == found;
-    }
+    each_of_row(logits, n, [&](int, float x) {
+      above += rank_of(x) > found;
+      equal += rank_of(x) == found;
+    });
     above = group.sum(above);
     equal = group.sum(equal);
     if (of_rank(found) >= least) {
       least = of_rank(found);
       if (above + equal > count) {
         // Equal logits take part in the order of their ids: the search runs on descending ids.
-        auto place = [&](int i) { return rank(i) == found ? ~0u - static_cast<uint32_t>(i) : 0u; };
-        auto is_equal = [&](int i) { return rank(i) == found ? 1.0 : 0.0; };
-        last = ~0u - threshold(group, n, count - above, place, is_equal);
+        auto place = [&](int i, float x) { return rank_of(x) == found ? ~0u - static_cast<uint32_t>(i) : 0u; };
+        auto is_equal = [&](float x) { return rank_of(x) == found ? 1.0 : 0.0; };
+        last = ~0u - threshold<0>(group, logits, n, count - above, place, is_equal);
       }
     }
   }
   if (p < 1.0f) {
-    auto rank = [&](int i) { return rank_of(at(i)); };
-    auto weight = [&](int i) { return static_cast<double>(__expf(at(i) - largest.y)); };
+    auto weight = [&](float x) { return static_cast<double>(__expf(x - largest.y)); };
     double total = 0;
-    for (int i = first + threadIdx.x; i < end; i += draw_threads) {
-      total += weight(i);
-    }
+    each_of_row(logits, n, [&](int, float x) { total += weight(x); });
     total = group.sum(total);
-    float kept = of_rank(threshold(group, n, total * p, rank, weight));
+    float kept = of_rank(threshold<spare_bits<T>>(group, logits, n, total * p, rank, weight));
     if (kept > least) {
       least = kept;
       last = n;
