@@ -14,7 +14,7 @@ use crate::stream;
 ///
 /// On an NVIDIA GPU, a computation that has the operations, settings, shapes and large inputs of the one before is launched as one CUDA
 /// graph; small inputs may differ. Building the lazy graph is then all that the host does. [`again`](Self::again) does not even need that.
-/// If other large inputs come, or other shapes, and the number of operations and inputs stays the same, the next launch has another CUDA graph.
+/// A computation with other shapes or other large inputs is captured at once as another graph, if it has as many operations and inputs.
 /// Everywhere else this is [`async_eval`](crate::async_eval()). `MLX_CUDA_REPLAY=off` makes it that on GPUs too.
 ///
 /// ```

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use mlx_core::{Array, DType, Graph, Result, eval, fast};
-use mlx_models::{LoadOptions, load};
+use mlx_models::{LoadOptions, Loaded, Model, load};
 use mlx_nn::{CacheOptions, ModelCache};
 
 /// The number of steps.
@@ -54,21 +54,32 @@ struct Found {
     same: usize,
 }
 
-/// Decodes rows of a model behind prompts of these lengths.
-fn decode(dir: &Path, lens: &[usize], options: CacheOptions) -> Result<Found> {
-    let load_options = LoadOptions {
+fn load_case(dir: &Path) -> Loaded {
+    let options = LoadOptions {
         dtype: Some(DType::F32),
         ..LoadOptions::default()
     };
-    let loaded = load(dir, load_options).expect("the case loads");
-    let model = &loaded.model;
+    load(dir, options).expect("the case loads")
+}
+
+/// Rows of a model whose prompts of these lengths are computed.
+fn started(model: &dyn Model, lens: &[usize], options: CacheOptions) -> Result<ModelCache> {
     let mut cache = ModelCache::new(model.layers(), lens.len(), options);
-    let (b, width) = (lens.len() as i32, lens.iter().copied().max().unwrap_or(0));
-    let prompt = Array::from_slice(&vec![1u32; lens.len() * width], &[b, width as i32])?;
+    let (b, width) = (lens.len(), lens.iter().copied().max().unwrap_or(0));
+    let prompt = Array::from_slice(&vec![1u32; b * width], &[b as i32, width as i32])?;
     let mut step = cache.begin(lens)?;
     eval([&model.hidden(&prompt, &mut step)?])?;
     step.commit_all()?;
     eval(cache.arrays())?;
+    Ok(cache)
+}
+
+/// Decodes rows of a model behind prompts of these lengths.
+fn decode(dir: &Path, lens: &[usize], options: CacheOptions) -> Result<Found> {
+    let loaded = load_case(dir);
+    let model = &*loaded.model;
+    let mut cache = started(model, lens, options)?;
+    let b = lens.len() as i32;
     let mut before: Option<Graph> = None;
     let mut found = Found {
         claimed: 0,
@@ -158,27 +169,13 @@ fn steps_that_claim_to_repeat_have_the_same_graph() -> Result<()> {
 
 /// The number of steps with the graph of the step before, in a batch whose rows leave and are replaced by longer and shorter ones.
 fn served(dir: &Path) -> Result<usize> {
-    let load_options = LoadOptions {
-        dtype: Some(DType::F32),
-        ..LoadOptions::default()
-    };
-    let loaded = load(dir, load_options).expect("the case loads");
-    let model = &loaded.model;
+    let loaded = load_case(dir);
+    let model = &*loaded.model;
     let options = CacheOptions {
         growth: 64,
         ..CacheOptions::default()
     };
-    let started = |lens: &[usize]| -> Result<ModelCache> {
-        let mut cache = ModelCache::new(model.layers(), lens.len(), options);
-        let (b, width) = (lens.len(), lens.iter().copied().max().unwrap_or(0));
-        let prompt = Array::from_slice(&vec![1u32; b * width], &[b as i32, width as i32])?;
-        let mut step = cache.begin(lens)?;
-        eval([&model.hidden(&prompt, &mut step)?])?;
-        step.commit_all()?;
-        eval(cache.arrays())?;
-        Ok(cache)
-    };
-    let mut cache = started(&[5, 21, 9])?;
+    let mut cache = started(model, &[5, 21, 9], options)?;
     let (mut before, mut widths, mut same): (Option<Graph>, _, _) = (None, [1; 3], 0);
     for number in 0..STEPS {
         match number {
@@ -189,7 +186,7 @@ fn served(dir: &Path) -> Result<usize> {
             }
             20 | 25 => {
                 let (row, len) = [(0, 33), (1, 2)][number / 5 - 4];
-                cache.put(row, &started(&[len])?, 0)?;
+                cache.put(row, &started(model, &[len], options)?, 0)?;
                 widths[row] = 1;
                 eval(cache.arrays())?;
             }

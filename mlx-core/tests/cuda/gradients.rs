@@ -140,8 +140,7 @@ fn of_experts() -> Result<()> {
     }
     let indices = Array::from_slice(&[0u32, 3, 1, 1, 2, 0], &[3, 2])?;
     // In one type: MLX compiles `gather_mm` for each type, alignment and order of its operands, and each takes up to a minute.
-    for (dtype, tolerance) in &HALVES[..1] {
-        let (dtype, tolerance) = (*dtype, *tolerance);
+    for (dtype, tolerance) in HALVES.into_iter().take(1) {
         let x = noise(1, &[3, 1, 1, 128], dtype)?;
         let dense = noise(2, &[4, 64, 128], dtype)?;
         let f = |a: &[Array]| fast::experts_linear(&a[0], &a[1], &indices);
