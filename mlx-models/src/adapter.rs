@@ -12,8 +12,8 @@ use mlx_core::{Array, Error, ErrorKind, Result, Safetensors};
 use mlx_nn::{Checkpoint, Module, Param, Rules, VisitMut};
 use serde_json::{Map, Value, json};
 
-use crate::Model;
-use crate::weights::read_json;
+use crate::checkpoint::weights::read_json;
+use crate::model::Model;
 
 mod parts;
 mod peft;

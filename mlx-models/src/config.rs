@@ -9,9 +9,10 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 mod json;
+pub(crate) mod keys;
+pub mod plan;
 pub mod quantization;
 pub mod rope;
-pub(crate) mod ternary;
 
 pub use json::parse;
 

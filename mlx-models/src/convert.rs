@@ -14,9 +14,12 @@ use mlx_core::{DType, Error, ErrorKind, Result};
 use mlx_nn::{Patterns, Piece};
 use serde_json::{Map, Value};
 
-use crate::assemble::{Assembled, filled};
-use crate::config::ternary;
-use crate::{LoadOptions, Model, Registry, Weights};
+use crate::checkpoint::Weights;
+use crate::checkpoint::ternary;
+use crate::model::Model;
+use crate::registry::LoadOptions;
+use crate::registry::Registry;
+use crate::registry::assemble::{Assembled, filled};
 
 mod config;
 mod recipe;
@@ -27,7 +30,7 @@ use config::{describe, forget_quantization, settings, tell_head, tell_quantizati
 use shards::Shards;
 use tensors::{Matrices, Tensors};
 
-pub use crate::weights::non_finite;
+pub use crate::checkpoint::weights::non_finite;
 pub use recipe::{Bits, Mixed, Recipe};
 pub use shards::SHARD_BYTES;
 

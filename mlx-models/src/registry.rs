@@ -4,15 +4,16 @@ use mlx_core::Result;
 use mlx_nn::{Checkpoint, Rules};
 use serde_json::{Map, Value};
 
-use crate::Model;
-use crate::assemble::TIED;
 use crate::config::Config;
 use crate::convert::Bits;
+use crate::families::FAMILIES;
+use crate::model::Model;
+use crate::registry::assemble::TIED;
 
-mod families;
+pub(crate) mod assemble;
 mod load;
 
-use families::FAMILIES;
+pub use load::{LoadOptions, Loaded, initialised, load, load_from};
 
 /// What a model is built from.
 #[derive(Clone, Copy)]

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 
 use crate::cargo;
 
-const REGISTRY: &str = "mlx-models/src/registry/families.rs";
+const REGISTRY: &str = "mlx-models/src/families.rs";
 const BEGIN: &str = "<!-- written by `cargo xtask families` -->\n";
 const END: &str = "<!-- end -->\n";
 /// The files with a table, and how it is made of the registry.
@@ -78,7 +78,7 @@ fn names(_: &Path, families: &[(Vec<&str>, &str)]) -> Result<String> {
 fn descriptions(root: &Path, families: &[(Vec<&str>, &str)]) -> Result<String> {
     let mut table = String::from("| `model_type` | what it is |\n|---|---|\n");
     for (types, module) in families {
-        let file = format!("mlx-models/src/{module}.rs");
+        let file = format!("mlx-models/src/families/{module}.rs");
         let text = fs::read_to_string(root.join(&file)).context(file)?;
         let types: Vec<String> = types.iter().map(|name| format!("`{name}`")).collect();
         table += &format!("| {} | {} |\n", types.join(", "), paragraph(&text));

@@ -9,7 +9,7 @@ use mlx_nn::{Layout, Module, Path as Name, Piece, Rules, Visit, Weight};
 use serde_json::Value;
 
 use super::{Adapter, AdapterKind, CONFIG, put, report, spread};
-use crate::Model;
+use crate::model::Model;
 
 mod settings;
 

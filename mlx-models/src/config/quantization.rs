@@ -6,8 +6,9 @@ use mlx_core::{QuantMode, Result, Scheme};
 use mlx_nn::Rules;
 use serde_json::Value;
 
-use super::{Config, ternary};
-use crate::mtp;
+use super::Config;
+use crate::checkpoint::ternary;
+use crate::draft_heads::mtp;
 
 /// Which scheme packs which weight.
 #[derive(Clone, Debug, Default)]

@@ -4,7 +4,8 @@ use mlx_core::{Array, Error, ErrorKind, Result};
 use mlx_nn::names::Gather;
 use mlx_nn::{Param, Visit, Weight};
 
-use crate::{Model, mtp};
+use crate::draft_heads::mtp;
+use crate::model::Model;
 
 /// Paths and row sizes of the dense matrices.
 #[derive(Default)]

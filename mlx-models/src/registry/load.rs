@@ -2,11 +2,37 @@
 
 use std::path::Path;
 
-use mlx_core::Result;
+use mlx_core::{DType, Result};
 use serde_json::Value;
 
 use super::Registry;
-use crate::{LoadOptions, Loaded, Weights, assemble, weights};
+use crate::checkpoint::Weights;
+use crate::checkpoint::weights;
+use crate::model::{Model, ModelInfo};
+use crate::registry::assemble;
+
+/// How [`load`] reads a checkpoint.
+#[derive(Default)]
+pub struct LoadOptions<'a> {
+    /// Floating-point weights are converted to this dtype; without it they stay as stored.
+    pub dtype: Option<DType>,
+    /// Whether a head for multi-token prediction is used ([`Model::enable_drafts`]).
+    pub drafts: bool,
+    /// The folder of a head for multi-token prediction, for a checkpoint without one.
+    pub head: Option<&'a Path>,
+    /// Whether published 8-bit weights become dense even if a packed form is exact.
+    pub unpack: bool,
+    /// Called with the number of parameters filled so far, and their total.
+    pub progress: Option<&'a mut dyn FnMut(usize, usize)>,
+}
+
+/// A model and information about its checkpoint.
+pub struct Loaded {
+    /// The model, filled.
+    pub model: Box<dyn Model>,
+    /// Facts about it.
+    pub info: ModelInfo,
+}
 
 impl Registry {
     /// [`load`](fn@crate::load) with these families.
@@ -52,4 +78,36 @@ impl Registry {
         mlx_nn::init::initialise(assembled.model.as_mut(), seed, deviation)?;
         assembled.finish(label)
     }
+}
+
+/// Loads the checkpoint in a folder.
+///
+/// # Errors
+/// The folder has no config.json or safetensors, the architecture is not known, or the tensors do
+/// not fit it.
+pub fn load(dir: &Path, options: LoadOptions<'_>) -> Result<Loaded> {
+    Registry::default().load(dir, options)
+}
+
+/// Loads a checkpoint from its parsed config.json and opened files; `label` names it in errors.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_from(
+    label: &str,
+    config: Value,
+    weights: impl Into<Weights>,
+    options: LoadOptions<'_>,
+) -> Result<Loaded> {
+    Registry::default().load_from(label, config, weights, options)
+}
+
+/// A model that is initialised instead of loaded: F32 values drawn from `seed`, as
+/// [`initialise`](mlx_nn::init::initialise) describes, with the config's `initializer_range` (0.02) for embeddings.
+/// `label` names the config in errors.
+///
+/// # Errors
+/// The architecture is not known, its config is wrong, or asks for quantised weights.
+pub fn initialised(label: &str, config: Value, seed: u64) -> Result<Loaded> {
+    Registry::default().initialised(label, config, seed)
 }

@@ -1,0 +1,10 @@
+//! The files of a checkpoint: which there are, how their tensors are named and stored.
+
+pub(crate) mod names;
+pub(crate) mod stored;
+pub(crate) mod ternary;
+pub(crate) mod tied_head;
+pub(crate) mod weights;
+
+pub use names::Names;
+pub use weights::Weights;

@@ -1,0 +1,272 @@
+//! Reading configs: the keys of experts that families have in common.
+
+use mlx_core::Result;
+use mlx_nn::{
+    Correction, ExpertsConfig, GroupScore, Groups, Routing, Rule, Rules, Scoring, SharedExpert,
+};
+
+use super::{activation, types_of};
+use crate::config::Config;
+use crate::config::plan::{DecoderConfig, MlpConfig};
+
+/// transformers' defaults for the keys of experts that a config leaves out.
+pub(crate) struct ExpertsDefaults {
+    /// The key of the features inside an expert, and its default.
+    pub intermediate_key: &'static str,
+    pub intermediate: i32,
+    pub n_experts: i32,
+    pub top_k: i32,
+    /// Without a value, `norm_topk_prob` says it.
+    pub norm_topk_prob: Option<bool>,
+}
+
+/// The names of the key for the number of experts. For some families transformers reads all of them. It writes the
+/// second.
+const KEYS: [&str; 4] = [
+    "num_experts",
+    "num_local_experts",
+    "n_routed_experts",
+    "moe_num_experts",
+];
+
+/// The experts of a config, without a shared one.
+///
+/// # Errors
+/// Sizes that do not fit.
+pub(crate) fn experts(
+    c: &Config,
+    hidden: i32,
+    defaults: &ExpertsDefaults,
+) -> Result<ExpertsConfig> {
+    // ERNIE's own name of the first key, which takes precedence.
+    let key = match c.value("num_experts_per_tok") {
+        Some(_) => "num_experts_per_tok",
+        None => "moe_k",
+    };
+    let top_k = c.size(key, Some(defaults.top_k))?;
+    c.ignore(&["moe_k"]);
+    experts_of(c, hidden, defaults, top_k)
+}
+
+/// [`experts`] with this number of experts for each token.
+///
+/// # Errors
+/// As there.
+pub(crate) fn experts_of(
+    c: &Config,
+    hidden: i32,
+    defaults: &ExpertsDefaults,
+    top_k: i32,
+) -> Result<ExpertsConfig> {
+    let experts = ExpertsConfig {
+        hidden,
+        intermediate: c.size(defaults.intermediate_key, Some(defaults.intermediate))?,
+        n_experts: match KEYS.iter().find(|key| c.value(key).is_some()) {
+            Some(key) => c.size(key, None)?,
+            None => defaults.n_experts,
+        },
+        top_k,
+        routing: Routing::softmax(match defaults.norm_topk_prob {
+            Some(always) => always,
+            None => c.or("norm_topk_prob", false)?,
+        }),
+        activation: activation(c, "hidden_act", "silu")?,
+        clamp: None,
+        bias: false,
+        scales_inputs: false,
+        shared: None,
+        ungated: None,
+    };
+    if experts.top_k > experts.n_experts {
+        return Err(c.error(format!(
+            "num_experts_per_tok {} exceeds num_experts {}",
+            experts.top_k, experts.n_experts
+        )));
+    }
+    Ok(experts)
+}
+
+/// Gives layers the experts: every `decoder_sparse_step`th, but not those of `mlp_only_layers`.
+///
+/// # Errors
+/// A key has another type.
+pub(crate) fn sparse_layers(
+    c: &Config,
+    experts: ExpertsConfig,
+    mlps: &mut [MlpConfig],
+) -> Result<()> {
+    let every = c.size("decoder_sparse_step", Some(1))? as usize;
+    let dense: Vec<usize> = c.or("mlp_only_layers", Vec::new())?;
+    for (layer, mlp) in mlps.iter_mut().enumerate() {
+        if (layer + 1) % every == 0 && !dense.contains(&layer) {
+            *mlp = MlpConfig::Experts(experts);
+        }
+    }
+    Ok(())
+}
+
+/// transformers' defaults for the keys of experts of DeepSeek's kind.
+pub(crate) struct Deep {
+    pub experts: ExpertsDefaults,
+    pub scoring: Scoring,
+    /// The correction bias that is added to the scores when experts are chosen.
+    pub correction: Correction,
+    /// What `norm_topk_prob` is without a value; `None` if the key has no effect.
+    pub normed: Option<bool>,
+    /// The number of dense layers at the start.
+    pub dense: usize,
+    /// The number of groups, the number of groups that a token may use, and how a group is scored.
+    pub groups: Option<(i32, i32, GroupScore)>,
+    pub scale: f64,
+    pub shared: i32,
+}
+
+impl Deep {
+    /// Experts of DeepSeek-V3's form, without groups.
+    pub(crate) const fn corrected(experts: ExpertsDefaults, normed: bool, dense: usize) -> Self {
+        Self {
+            experts,
+            scoring: Scoring::Sigmoid,
+            correction: Correction::Vector,
+            normed: Some(normed),
+            dense,
+            groups: Some((1, 1, GroupScore::TwoBest)),
+            scale: 1.0,
+            shared: 1,
+        }
+    }
+}
+
+/// Experts of DeepSeek-V3's form (arXiv:2412.19437): groups, a shared expert without a gate, and dense layers at the
+/// start.
+///
+/// # Errors
+/// Sizes that do not fit.
+pub(crate) fn deep(c: &Config, config: &mut DecoderConfig, defaults: &Deep) -> Result<()> {
+    let experts = deep_experts(c, config.hidden, defaults)?;
+    let first: usize = c.or("first_k_dense_replace", defaults.dense)?;
+    for mlp in config.mlps.iter_mut().skip(first) {
+        *mlp = MlpConfig::Experts(experts);
+    }
+    Ok(())
+}
+
+/// [`deep`] in the layers that `mlp_layer_types` calls sparse; without the key in all layers after the first `dense`.
+///
+/// # Errors
+/// As there, or unknown types.
+pub(crate) fn deep_by_types(
+    c: &Config,
+    config: &mut DecoderConfig,
+    defaults: &Deep,
+    dense: usize,
+) -> Result<()> {
+    const KNOWN: [(&str, bool); 2] = [("dense", false), ("sparse", true)];
+    let experts = deep_experts(c, config.hidden, defaults)?;
+    let (key, n) = ("mlp_layer_types", config.mlps.len());
+    let kinds = types_of(c, key, n, KNOWN, |layer| layer >= dense)?;
+    for (mlp, sparse) in config.mlps.iter_mut().zip(kinds) {
+        if sparse {
+            *mlp = MlpConfig::Experts(experts);
+        }
+    }
+    Ok(())
+}
+
+fn deep_experts(c: &Config, hidden: i32, defaults: &Deep) -> Result<ExpertsConfig> {
+    let mut experts = experts(c, hidden, &defaults.experts)?;
+    experts.routing = Routing {
+        scoring: defaults.scoring,
+        correction: defaults.correction,
+        groups: groups(c, &experts, defaults.groups)?,
+        norm_topk_prob: match defaults.normed {
+            Some(normed) => c.or("norm_topk_prob", normed)?,
+            None => {
+                c.ignore(&["norm_topk_prob"]);
+                false
+            }
+        },
+        least_sum: 0.0,
+        scale: Some(c.positive("routed_scaling_factor", Some(defaults.scale))? as f32),
+    };
+    let shared = c.size("n_shared_experts", Some(defaults.shared))?;
+    experts.shared = shared_expert(&experts, shared);
+    Ok(experts)
+}
+
+/// How experts of DeepSeek-V3's form are chosen.
+///
+/// # Errors
+/// Sizes that do not fit.
+pub(crate) fn corrected_routing(
+    c: &Config,
+    experts: &ExpertsConfig,
+    normed: bool,
+) -> Result<Routing> {
+    Ok(Routing {
+        scoring: Scoring::Sigmoid,
+        correction: Correction::Vector,
+        groups: groups(c, experts, Some((1, 1, GroupScore::TwoBest)))?,
+        norm_topk_prob: c.or("norm_topk_prob", normed)?,
+        least_sum: 0.0,
+        scale: Some(c.positive("routed_scaling_factor", Some(1.0))? as f32),
+    })
+}
+
+/// An expert without a gate, as large as `n` of the others.
+pub(crate) fn shared_expert(experts: &ExpertsConfig, n: i32) -> Option<SharedExpert> {
+    Some(SharedExpert {
+        intermediate: n * experts.intermediate,
+        bias: false,
+        gate: false,
+    })
+}
+
+/// The groups of experts, if there are several.
+fn groups(
+    c: &Config,
+    experts: &ExpertsConfig,
+    defaults: Option<(i32, i32, GroupScore)>,
+) -> Result<Option<Groups>> {
+    let Some((n, top, score)) = defaults else {
+        return Ok(None);
+    };
+    let n = c.size("n_group", Some(n))?;
+    let top = c.size("topk_group", Some(top))?;
+    let size = experts.n_experts / n;
+    if experts.n_experts % n != 0 || top > n || top * size < experts.top_k {
+        return Err(c.error(format!(
+            "{} of {} experts cannot be chosen from {top} of {n} groups",
+            experts.top_k, experts.n_experts
+        )));
+    }
+    if n > 1 && size < 2 && score == GroupScore::TwoBest {
+        return Err(c.error(format!("n_group {n} leaves groups of one expert")));
+    }
+    Ok((n > 1).then_some(Groups { n, top, score }))
+}
+
+/// Names of [`deep`] experts.
+pub(crate) fn deep_names() -> Rules {
+    Rules::from([
+        Rule::rename(
+            "*.mlp.gate.e_score_correction_bias",
+            "*.mlp.e_score_correction_bias",
+        )
+        .written(),
+        Rule::rename("*.mlp.shared_experts.*", "*.mlp.shared_expert.*").written(),
+        Rule::stack("*.mlp.experts.#.*", "*.mlp.switch_mlp.*"),
+        Rule::split(
+            "*.mlp.experts.gate_up_proj",
+            1,
+            [
+                ("*.mlp.switch_mlp.gate_proj.weight", 1),
+                ("*.mlp.switch_mlp.up_proj.weight", 1),
+            ],
+        ),
+        Rule::rename(
+            "*.mlp.experts.down_proj",
+            "*.mlp.switch_mlp.down_proj.weight",
+        ),
+    ])
+}

@@ -1,0 +1,167 @@
+//! Reading configs: the number of layers, and the kind, window and rope of each.
+
+use mlx_core::Result;
+use mlx_nn::LayerKind;
+
+use crate::config::Config;
+use crate::config::plan::DecoderConfig;
+use crate::config::rope::{Dialect, RopeDefaults, context, rope_of_layer_type};
+
+/// The most layers that a config may have: more than any published model, and few enough to build.
+const MAX_LAYERS: i32 = 1024;
+
+/// The number of layers.
+///
+/// # Errors
+/// It is missing or absurd.
+pub(crate) fn n_layers(c: &Config, default: Option<i32>) -> Result<usize> {
+    let n = c.size("num_hidden_layers", default)?;
+    if n > MAX_LAYERS {
+        return Err(c.error(format!(
+            "num_hidden_layers must be at most {MAX_LAYERS}, found {n}"
+        )));
+    }
+    Ok(n as usize)
+}
+
+/// The kind of each layer: `layer_types` if the config has them, else `fallback`.
+///
+/// # Errors
+/// Unknown types, another number of them than layers, or a window that is not given.
+pub(crate) fn layer_kinds(
+    c: &Config,
+    n: usize,
+    window: Option<i32>,
+    fallback: impl Fn(usize) -> bool,
+) -> Result<Vec<LayerKind>> {
+    const KNOWN: [(&str, bool); 2] = [("full_attention", false), ("sliding_attention", true)];
+    layer_types(c, n, KNOWN, fallback)?
+        .into_iter()
+        .map(|sliding| match (sliding, window) {
+            (false, _) => Ok(LayerKind::Full),
+            (true, Some(_)) => Ok(kind(window)),
+            (true, None) => Err(c.error(
+                "layers have sliding_attention, but sliding_window is null or switched off",
+            )),
+        })
+        .collect()
+}
+
+/// The entry of `layer_types` for each layer, if the config has them, else `fallback`.
+///
+/// # Errors
+/// Types that are not `known`, or another number of them than layers.
+pub(crate) fn layer_types<T: Copy, const N: usize>(
+    c: &Config,
+    n: usize,
+    known: [(&str, T); N],
+    fallback: impl Fn(usize) -> T,
+) -> Result<Vec<T>> {
+    types_of(c, "layer_types", n, known, fallback)
+}
+
+/// The entry of the list `key` for each layer, if the config has one, else `fallback`.
+///
+/// # Errors
+/// As [`layer_types`].
+pub(crate) fn types_of<T: Copy, const N: usize>(
+    c: &Config,
+    key: &str,
+    n: usize,
+    known: [(&str, T); N],
+    fallback: impl Fn(usize) -> T,
+) -> Result<Vec<T>> {
+    let Some(types) = c.opt::<Vec<String>>(key)? else {
+        return Ok((0..n).map(fallback).collect());
+    };
+    if types.len() != n {
+        let found = types.len();
+        return Err(c.error(format!("{key} has {found} entries for {n} layers")));
+    }
+    let kind = |name: &String| {
+        let found = known.iter().find(|(known, _)| known == name);
+        found.map(|&(_, kind)| kind).ok_or_else(|| {
+            let known = known.map(|(name, _)| name).join(", ");
+            c.unsupported(format!("layer type {name:?} is unknown; known: {known}"))
+        })
+    };
+    types.iter().map(kind).collect()
+}
+
+/// The kind of a layer with this window; without one it keeps all positions.
+pub(crate) fn kind(window: Option<i32>) -> LayerKind {
+    window.map_or(LayerKind::Full, |window| LayerKind::Window(window as usize))
+}
+
+/// The value of `sliding_window`. Null means no window; an absent key means what transformers assumes.
+///
+/// # Errors
+/// It is not a size.
+pub(crate) fn window(c: &Config, default: Option<i32>) -> Result<Option<i32>> {
+    if c.is_null("sliding_window") {
+        c.ignore(&["sliding_window"]);
+        return Ok(None);
+    }
+    match (c.value("sliding_window"), default) {
+        (None, None) => Ok(None),
+        (_, default) => c.size("sliding_window", default).map(Some),
+    }
+}
+
+/// Reads the ropes of a family that has one for full layers, and another for those with a window. The keys are
+/// those of their bases in the older dialect, which has `rope_scaling` for the full layers only.
+///
+/// # Errors
+/// As [`rope_of_layer_type`].
+pub(crate) fn ropes_by_kind(
+    c: &Config,
+    config: &mut DecoderConfig,
+    max_positions: i32,
+    full: (&str, f64),
+    windows: (&str, f64),
+) -> Result<()> {
+    let rope = |layer_type, (key, base), scaled| {
+        let defaults = RopeDefaults {
+            base,
+            head_dim: config.head_dim,
+            max_positions: c.size("max_position_embeddings", Some(max_positions))?,
+            dialect: Dialect::Plain,
+            interleaved: false,
+        };
+        rope_of_layer_type(c, layer_type, key, scaled, defaults)
+    };
+    let full = rope("full_attention", full, true)?;
+    let windows = rope("sliding_attention", windows, false)?;
+    config.max_positions = context(&full, c.opt("max_position_embeddings")?);
+    let ropes = config.layers.iter().map(|kind| match kind {
+        LayerKind::Full => Some(full.clone()),
+        _ => Some(windows.clone()),
+    });
+    config.ropes = ropes.collect();
+    Ok(())
+}
+
+/// Removes the rope of layers without a window.
+pub(crate) fn rope_on_windows(config: &mut DecoderConfig) {
+    for (rope, kind) in config.ropes.iter_mut().zip(&config.layers) {
+        *rope = rope.take().filter(|_| *kind != LayerKind::Full);
+    }
+}
+
+/// Whether each layer has a rope. In `no_rope_layers` a 1 means a rope, in spite of the key's name. Without the list,
+/// all layers but every `no_rope_layer_interval`th have one. An empty list counts as none.
+///
+/// # Errors
+/// The list is shorter than the layers.
+pub(crate) fn has_rope(c: &Config, n: usize, empty_is_none: bool) -> Result<Vec<bool>> {
+    let every = c.size("no_rope_layer_interval", Some(4))? as usize;
+    let layers = c.opt::<Vec<i32>>("no_rope_layers")?;
+    match layers.filter(|layers| !(empty_is_none && layers.is_empty())) {
+        Some(layers) if layers.len() >= n => Ok(layers.iter().map(|&rope| rope != 0).collect()),
+        Some(layers) => Err(c.error(format!(
+            "no_rope_layers has {} entries for {n} layers",
+            layers.len()
+        ))),
+        None => Ok((1..=n).map(|layer| layer % every != 0).collect()),
+    }
+}

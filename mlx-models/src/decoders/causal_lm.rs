@@ -1,0 +1,395 @@
+//! [`CausalLm`]: the parts around the layers of every decoder.
+
+use std::ops::Range;
+
+use mlx_core::ops::{concat, create::zeros};
+use mlx_core::{Array, DType, Error, ErrorKind, Result};
+use mlx_nn::{
+    Embedding, Head, KvShape, LayerKind, Linear, Module, Norm, NormConfig, RecurrentShape,
+    StatePart, Step, module,
+};
+
+use crate::checkpoint::Names;
+use crate::config::plan::DecoderConfig;
+use crate::model::Geometry;
+use crate::model::Model;
+use crate::model::NO_DRAFTS;
+use crate::model::logits_of;
+
+/// One layer of a decoder.
+pub trait DecoderLayer: Module {
+    /// `[B, L, E] -> [B, L, E]`. `state` is the index of the layer's state in the step's cache, or of the first one if
+    /// it has several ([`Geometry::state_of`]). A layer that calls [`Step::narrow`] when its tokens are mixed does not
+    /// compute what nobody reads.
+    ///
+    /// # Errors
+    /// The step has other rows or another width.
+    fn forward(&self, x: &Array, state: usize, step: &mut Step<'_>) -> Result<Array>;
+}
+
+/// A head for multi-token prediction that a model owns.
+pub trait Predict: Module {
+    /// Whether training can compute the head's loss: the head reads features after the model's final norm, and the
+    /// model's output head reads the head's features.
+    const IS_TRAINED: bool = true;
+
+    /// The KV cache of the head's attention. `None` if the head is only loaded and written, and drafts nothing.
+    fn kv(&self) -> Option<(LayerKind, KvShape)> {
+        None
+    }
+
+    /// Whether it reads features before the model's final norm.
+    fn reads_before_norm(&self) -> bool {
+        false
+    }
+
+    /// The tokens' rows of the head's own embedding, if it has one: `[B, L] -> [B, L, E]`
+    ///
+    /// # Errors
+    /// The tokens are no integers.
+    fn embed(&self, _tokens: &Array) -> Result<Option<Array>> {
+        Ok(None)
+    }
+
+    /// Turns the head's features into the input of an output head: `[.., E] -> [.., E]`
+    ///
+    /// # Errors
+    /// The shapes do not fit.
+    fn leave(&self, features: &Array) -> Result<Array> {
+        Ok(features.clone())
+    }
+
+    /// The head's own output head, if it has one.
+    fn output(&self) -> Option<&Linear> {
+        None
+    }
+
+    /// The head's features at each position, from the embedded token of the position and the features of the position
+    /// before it, all `[B, L, E]`. `state` is the index of the head's KV cache in the step's cache.
+    ///
+    /// # Errors
+    /// The shapes do not fit.
+    fn forward(
+        &self,
+        _embedded: &Array,
+        _before: &Array,
+        _state: usize,
+        _step: &mut Step<'_>,
+    ) -> Result<Array> {
+        Err(Error::new(ErrorKind::Unsupported, NO_DRAFTS))
+    }
+}
+
+impl Predict for () {}
+
+/// The states of a head that drafts: its keys and values, and the last features that it has read.
+const HEAD_STATES: usize = 2;
+
+/// The operations before a decoder's first layer and after its last. The layers between them pass on a stream `[B, L,
+/// S]`, which may be wider than the features of a token.
+pub trait Ends: Module {
+    /// Makes the stream from `tokens [B, L]` and their embeddings `[B, L, E]`.
+    ///
+    /// # Errors
+    /// The shapes do not fit.
+    fn enter(&self, _tokens: &Array, x: Array) -> Result<Array> {
+        Ok(x)
+    }
+
+    /// The input of the final norm, `[B, L, E]`, from the stream.
+    ///
+    /// # Errors
+    /// The shapes do not fit.
+    fn leave(&self, x: &Array) -> Result<Array> {
+        Ok(x.clone())
+    }
+}
+
+impl Ends for () {}
+
+#[derive(Clone)]
+struct Backbone<L, E> {
+    embed_tokens: Embedding,
+    layers: Vec<L>,
+    norm: Norm,
+    ends: E,
+}
+module!(Backbone<L: Module, E: Module> { embed_tokens, layers, norm } flat { ends });
+
+/// A decoder-only transformer: an embedding, layers, a final norm and an output head. It may also own a head for
+/// multi-token prediction, a module set named `mtp`.
+#[derive(Clone)]
+pub struct CausalLm<L, M = (), E = ()> {
+    model: Backbone<L, E>,
+    lm_head: Option<Linear>,
+    mtp: Option<M>,
+    geometry: Geometry,
+    names: Names,
+    embed_scale: Option<f32>,
+    logit_scale: Option<f32>,
+    softcap: Option<f32>,
+    /// Where the head's states begin, if it follows the steps.
+    drafts: Option<usize>,
+}
+module!(CausalLm<L: Module, M: Module, E: Module> { model, lm_head, mtp }
+        plain { geometry, names, embed_scale, logit_scale, softcap, drafts });
+
+/// The parts around the layers.
+#[derive(Clone, Debug)]
+pub struct Surroundings {
+    /// The model's sizes.
+    pub geometry: Geometry,
+    /// The final norm.
+    pub norm: NormConfig,
+    /// The head is the embedding.
+    pub tied: bool,
+    /// A head of its own has a bias.
+    pub head_bias: bool,
+    /// Embeddings are multiplied by this.
+    pub embed_scale: Option<f32>,
+    /// Logits are multiplied by this.
+    pub logit_scale: Option<f32>,
+    /// Soft cap of logits.
+    pub softcap: Option<f32>,
+}
+
+impl<L> CausalLm<L> {
+    /// A model of these layers, without values.
+    ///
+    /// # Errors
+    /// No memory for a handle.
+    pub fn around(layers: Vec<L>, around: Surroundings) -> Result<Self> {
+        let (vocab, hidden) = (around.geometry.vocab, around.geometry.hidden);
+        Ok(Self {
+            model: Backbone {
+                embed_tokens: Embedding::new(vocab, hidden)?,
+                layers,
+                norm: Norm::new(hidden, &around.norm)?,
+                ends: (),
+            },
+            lm_head: if around.tied {
+                None
+            } else {
+                Some(Linear::new(hidden, vocab, around.head_bias)?)
+            },
+            mtp: None,
+            geometry: around.geometry,
+            names: Names::none(),
+            embed_scale: around.embed_scale,
+            logit_scale: around.logit_scale,
+            softcap: around.softcap,
+            drafts: None,
+        })
+    }
+}
+
+impl<L: DecoderLayer> CausalLm<L> {
+    /// A model of the layers that `layer` builds of a config.
+    pub(crate) fn of(
+        config: &DecoderConfig,
+        layer: impl Fn(&DecoderConfig, usize) -> Result<L>,
+    ) -> Result<Self> {
+        let layers = (0..config.layers.len()).map(|index| layer(config, index));
+        Self::around(layers.collect::<Result<_>>()?, config.surroundings()?)
+    }
+}
+
+impl<L, M, E> CausalLm<L, M, E> {
+    /// The model with this head for multi-token prediction.
+    pub fn with_mtp<N>(self, mtp: Option<N>) -> CausalLm<L, N, E> {
+        self.with(|model, _| (model, mtp))
+    }
+
+    /// The model with these ends.
+    pub fn with_ends<F>(self, ends: F) -> CausalLm<L, M, F> {
+        self.with(|model, mtp| {
+            let Backbone {
+                embed_tokens,
+                layers,
+                norm,
+                ..
+            } = model;
+            let model = Backbone {
+                embed_tokens,
+                layers,
+                norm,
+                ends,
+            };
+            (model, mtp)
+        })
+    }
+
+    fn with<N, F>(
+        self,
+        change: impl FnOnce(Backbone<L, E>, Option<M>) -> (Backbone<L, F>, Option<N>),
+    ) -> CausalLm<L, N, F> {
+        let (model, mtp) = change(self.model, self.mtp);
+        CausalLm {
+            model,
+            lm_head: self.lm_head,
+            mtp,
+            geometry: self.geometry,
+            names: self.names,
+            embed_scale: self.embed_scale,
+            logit_scale: self.logit_scale,
+            softcap: self.softcap,
+            drafts: None,
+        }
+    }
+
+    /// The head for multi-token prediction.
+    pub fn mtp(&self) -> Option<&M> {
+        self.mtp.as_ref()
+    }
+}
+
+impl<L, M, E> CausalLm<L, M, E>
+where
+    M: Predict,
+{
+    /// The head that drafts, and where its states begin.
+    fn drafting(&self) -> Result<(&M, usize)> {
+        let found = self.mtp.as_ref().zip(self.drafts);
+        found.ok_or_else(|| Error::new(ErrorKind::Unsupported, NO_DRAFTS))
+    }
+}
+
+impl<L, M, E> Model for CausalLm<L, M, E>
+where
+    L: DecoderLayer + Clone + 'static,
+    M: Predict + Clone + 'static,
+    E: Ends + Clone + 'static,
+{
+    fn duplicate(&self) -> Result<Box<dyn Model>> {
+        Ok(Box::new(self.clone()))
+    }
+
+    fn embed(&self, tokens: &Array) -> Result<Array> {
+        let mut x = self.model.embed_tokens.forward(tokens)?;
+        // Rows of an embedding whose scales are bytes are BF16, also where the model is not.
+        let own = self.model.norm.dtype();
+        let own = own.or_else(|| self.model.embed_tokens.weight().dtype());
+        if x.dtype() == DType::BF16 && own != Some(DType::BF16) {
+            x = x.astype(DType::F32)?;
+        }
+        // The scalar takes the embedding's dtype: in bf16 the factor itself is rounded, as in training.
+        if let Some(scale) = self.embed_scale {
+            x = x.multiply(scale)?;
+        }
+        self.model.ends.enter(tokens, x)
+    }
+
+    fn layer(&self, index: usize, x: &Array, step: &mut Step<'_>) -> Result<Array> {
+        self.model.layers[index].forward(x, self.geometry.state_of(index), step)
+    }
+
+    fn norm(&self, x: &Array) -> Result<Array> {
+        self.model.norm.forward(&self.model.ends.leave(x)?)
+    }
+
+    fn head(&self) -> Head<'_> {
+        let embedding = &self.model.embed_tokens;
+        Head::of(self.lm_head.as_ref(), embedding, self.softcap).scaled(self.logit_scale)
+    }
+
+    fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    fn names(&self) -> &Names {
+        &self.names
+    }
+
+    fn enable_drafts(&mut self) {
+        if let (Some((kind, kv)), None) = (self.mtp.as_ref().and_then(M::kv), self.drafts) {
+            let last = RecurrentShape::new(&[StatePart::Window {
+                name: "hidden",
+                len: 1,
+                width: self.geometry.hidden,
+            }]);
+            let states: [_; HEAD_STATES] = [kind, LayerKind::Recurrent(last.replayed())];
+            self.drafts = Some(self.geometry.beside(kv, &states));
+        }
+    }
+
+    fn drafts(&self) -> Option<Range<usize>> {
+        self.drafts.map(|state| state..state + HEAD_STATES)
+    }
+
+    fn head_input(&self, [x, hidden]: [&Array; 2]) -> Result<Array> {
+        match self.mtp.as_ref().is_some_and(M::reads_before_norm) {
+            true => self.model.ends.leave(x),
+            false => Ok(hidden.clone()),
+        }
+    }
+
+    /// The features of the last token of each row are kept for the next step.
+    fn follow(
+        &self,
+        tokens: &Array,
+        features: Option<&Array>,
+        step: &mut Step<'_>,
+    ) -> Result<Array> {
+        let (_, state) = self.drafting()?;
+        let [b, l] = tokens.dims()?;
+        let known = features.map_or(Ok(0), |features| features.dim(1))?;
+        let mut columns: Vec<Array> = features.into_iter().cloned().collect();
+        if known < l {
+            let dtype = self.embed(tokens)?.dtype();
+            columns.push(zeros(&[b, l - known, self.geometry.hidden], dtype)?);
+        }
+        let features = concat(&columns, 1)?;
+        let window = step.window(state + 1, 0, &features)?;
+        let begins = |(&len, &width): (&usize, &usize)| len == 0 && width > 0;
+        let begins: Vec<bool> = step.lens().iter().zip(step.widths()).map(begins).collect();
+        let (mut before, mut tokens) = (window.slice_axis(1, 0, l)?, tokens.clone());
+        if begins.contains(&true) {
+            let next = concat(
+                &[tokens.slice_axis(1, 1, l)?, tokens.slice_axis(1, 0, 1)?],
+                1,
+            )?;
+            let begins = Array::from_slice(&begins, &[b, 1])?;
+            tokens = begins.select(&next, &tokens)?;
+            before = begins.expand_dims(-1)?.select(&features, &before)?;
+        }
+        self.draft(&tokens, &before, step)
+    }
+
+    fn draft(&self, tokens: &Array, before: &Array, step: &mut Step<'_>) -> Result<Array> {
+        let (mtp, state) = self.drafting()?;
+        let embedded = match mtp.embed(tokens)? {
+            Some(embedded) => embedded,
+            None => self.embed(tokens)?,
+        };
+        step.behind(|step| mtp.forward(&embedded, before, state, step))
+    }
+
+    fn draft_logits(&self, features: &Array, first: Option<i32>) -> Result<Array> {
+        let drafts = self.mtp.as_ref().filter(|_| self.drafts.is_some());
+        let features = drafts.map_or(Ok(features.clone()), |mtp| mtp.leave(features))?;
+        let own = drafts.and_then(M::output);
+        let embedding = &self.model.embed_tokens;
+        let head = Head::of(own.or(self.lm_head.as_ref()), embedding, self.softcap);
+        logits_of(head.scaled(self.logit_scale), &features, first)
+    }
+
+    fn looks_ahead(&self) -> bool {
+        let is_trained = |mtp: &M| M::IS_TRAINED && !mtp.reads_before_norm();
+        self.mtp
+            .as_ref()
+            .filter(|mtp| is_trained(mtp))
+            .and_then(M::kv)
+            .is_some()
+    }
+
+    fn ahead(&self, next: &Array, hidden: &Array, step: &mut Step<'_>) -> Result<Array> {
+        let Some(mtp) = &self.mtp else {
+            return Err(Error::new(ErrorKind::Unsupported, NO_DRAFTS));
+        };
+        mtp.forward(&self.embed(next)?, hidden, 0, step)
+    }
+
+    fn set_names(&mut self, names: Names) {
+        self.names = names;
+    }
+}

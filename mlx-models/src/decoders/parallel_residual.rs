@@ -1,0 +1,75 @@
+//! A decoder with attention and MLP in parallel: both read one norm of the layer's input (Cohere, Phi 2, some
+//! StableLM), or each reads its own (GPT-NeoX).
+
+use mlx_core::{Array, Result, fast};
+use mlx_nn::{Attention, FeedForward, Norm, Step, module};
+
+use crate::config::plan::DecoderConfig;
+use crate::decoders::causal_lm::{CausalLm, DecoderLayer};
+
+/// A layer of a [`Parallel`].
+#[derive(Clone)]
+pub struct Layer {
+    input_layernorm: Norm,
+    self_attn: Attention,
+    /// In front of the MLP, where it has a norm of its own.
+    post_attention_layernorm: Option<Norm>,
+    mlp: FeedForward,
+}
+module!(Layer {
+    input_layernorm,
+    self_attn,
+    post_attention_layernorm,
+    mlp
+});
+
+impl Layer {
+    fn new(c: &DecoderConfig, index: usize) -> Result<Self> {
+        Ok(Self {
+            input_layernorm: c.norm()?,
+            self_attn: c.attention(None, c.ropes[index].as_ref())?,
+            post_attention_layernorm: None,
+            mlp: c.mlp(&c.mlps[index])?,
+        })
+    }
+}
+
+impl DecoderLayer for Layer {
+    fn forward(&self, x: &Array, state: usize, step: &mut Step<'_>) -> Result<Array> {
+        let inner = self.input_layernorm.forward(x)?;
+        let attended = self.self_attn.forward(&inner, state, step)?;
+        let [x, inner, attended] = step.narrow([x, &inner, &attended])?;
+        let attended = fast::add(&attended, &x)?;
+        let inner = match &self.post_attention_layernorm {
+            Some(norm) => norm.forward(&x)?,
+            None => inner,
+        };
+        fast::add(&self.mlp.forward(&inner)?, &attended)
+    }
+}
+
+/// A decoder-only transformer with attention and MLP in parallel.
+pub type Parallel = CausalLm<Layer>;
+
+impl Parallel {
+    /// The decoder of a config, without values.
+    ///
+    /// # Errors
+    /// Sizes that do not fit each other.
+    pub fn new(config: &DecoderConfig) -> Result<Self> {
+        Self::of(config, Layer::new)
+    }
+
+    /// The decoder whose MLPs have a norm of their own, without values.
+    ///
+    /// # Errors
+    /// Sizes that do not fit each other.
+    pub fn with_two_norms(config: &DecoderConfig) -> Result<Self> {
+        Self::of(config, |config, index| {
+            Ok(Layer {
+                post_attention_layernorm: Some(config.norm()?),
+                ..Layer::new(config, index)?
+            })
+        })
+    }
+}

@@ -1,0 +1,56 @@
+//! A decoder with norms after attention and after MLP, and none before them (OLMo 2 and 3, EXAONE 4).
+
+use mlx_core::{Array, Result};
+use mlx_nn::{Attention, FeedForward, Norm, Step, module};
+
+use crate::config::plan::DecoderConfig;
+use crate::decoders::causal_lm::{CausalLm, DecoderLayer};
+
+/// A layer of a [`PostNorm`].
+#[derive(Clone)]
+pub struct Layer {
+    self_attn: Attention,
+    post_attention_layernorm: Norm,
+    mlp: FeedForward,
+    post_feedforward_layernorm: Norm,
+}
+module!(Layer {
+    self_attn,
+    post_attention_layernorm,
+    mlp,
+    post_feedforward_layernorm
+});
+
+impl Layer {
+    fn new(c: &DecoderConfig, index: usize) -> Result<Self> {
+        Ok(Self {
+            self_attn: c.attention(None, c.ropes[index].as_ref())?,
+            post_attention_layernorm: c.norm()?,
+            mlp: c.mlp(&c.mlps[index])?,
+            post_feedforward_layernorm: c.norm()?,
+        })
+    }
+}
+
+impl DecoderLayer for Layer {
+    fn forward(&self, x: &Array, state: usize, step: &mut Step<'_>) -> Result<Array> {
+        let y = self.self_attn.forward(x, state, step)?;
+        let [x, y] = step.narrow([x, &y])?;
+        let x = self.post_attention_layernorm.add_to(&x, &y)?;
+        self.post_feedforward_layernorm
+            .add_to(&x, &self.mlp.forward(&x)?)
+    }
+}
+
+/// A decoder-only transformer with norms after attention and after MLP.
+pub type PostNorm = CausalLm<Layer>;
+
+impl PostNorm {
+    /// The decoder of a config, without values.
+    ///
+    /// # Errors
+    /// Sizes that do not fit each other.
+    pub fn new(config: &DecoderConfig) -> Result<Self> {
+        Self::of(config, Layer::new)
+    }
+}

@@ -1,0 +1,124 @@
+//! The pre-norm decoder that most families share. Differences of value are fields of
+//! [`DecoderConfig`], of presence Options or bools; a difference of order is a file of its own.
+
+use mlx_core::{Array, Error, ErrorKind, Result, fast};
+use mlx_nn::{Embedding, FeedForward, LayerKind, Norm, Recurrence, RopeConfig, Step, module};
+
+use crate::decoders::causal_lm::{CausalLm, DecoderLayer};
+
+mod attention;
+
+pub use crate::config::plan::{DecoderConfig, MlpConfig};
+use attention::SelfAttention;
+
+/// A layer of a [`Decoder`].
+#[derive(Clone)]
+pub struct Layer {
+    input_layernorm: Norm,
+    self_attn: Option<SelfAttention>,
+    linear_attn: Option<Recurrence>,
+    post_attention_layernorm: Norm,
+    mlp: FeedForward,
+    positions: Option<Embedding>,
+    residual_scale: Option<f32>,
+}
+module!(Layer {
+    input_layernorm,
+    self_attn,
+    linear_attn,
+    post_attention_layernorm,
+    mlp,
+    positions
+} plain { residual_scale });
+
+impl Layer {
+    fn new(c: &DecoderConfig, index: usize) -> Result<Self> {
+        let mut layer = Self::with(c, c.layers[index], &c.mlps[index], c.ropes[index].as_ref())?;
+        if c.shares_index(index) {
+            layer.self_attn = layer.self_attn.map(SelfAttention::sharing_index);
+        }
+        Ok(layer)
+    }
+
+    /// A layer without values, which keeps `kind`.
+    ///
+    /// # Errors
+    /// Sizes that do not fit each other.
+    pub(crate) fn with(
+        c: &DecoderConfig,
+        kind: LayerKind,
+        mlp: &MlpConfig,
+        rope: Option<&RopeConfig>,
+    ) -> Result<Self> {
+        let (self_attn, linear_attn) = match (kind, c.recurrence) {
+            (LayerKind::Recurrent(_), Some(config)) => (None, Some(Recurrence::new(config)?)),
+            (LayerKind::Recurrent(_), None) => {
+                let message = "a recurrent layer in a decoder without a recurrence";
+                return Err(Error::new(ErrorKind::Invalid, message));
+            }
+            _ => (Some(SelfAttention::new(c, kind, rope)?), None),
+        };
+        Ok(Self {
+            input_layernorm: c.norm()?,
+            self_attn,
+            linear_attn,
+            post_attention_layernorm: c.norm()?,
+            mlp: c.mlp(mlp)?,
+            positions: None,
+            residual_scale: c.residual_scale,
+        })
+    }
+
+    /// The first layer of a decoder whose positions have learned features, which are added to those of tokens.
+    #[must_use]
+    pub(crate) fn with_positions(self, positions: Option<Embedding>) -> Self {
+        Self { positions, ..self }
+    }
+
+    fn positioned(&self, x: &Array, step: &Step<'_>) -> Result<Array> {
+        match &self.positions {
+            Some(table) => {
+                // Padding may be behind the last position.
+                let last = table.weight().shape()[0] - 1;
+                x.add(table.forward(&step.positions()?.minimum(last)?)?)
+            }
+            None => Ok(x.clone()),
+        }
+    }
+
+    fn scaled(&self, y: Array) -> Result<Array> {
+        match self.residual_scale {
+            Some(scale) => y.multiply(scale),
+            None => Ok(y),
+        }
+    }
+}
+
+impl DecoderLayer for Layer {
+    fn forward(&self, x: &Array, state: usize, step: &mut Step<'_>) -> Result<Array> {
+        let x = &self.positioned(x, step)?;
+        let y = self.input_layernorm.forward(x)?;
+        let y = match (&self.self_attn, &self.linear_attn) {
+            (Some(attention), _) => attention.forward(&y, state, step)?,
+            (None, Some(recurrence)) => recurrence.forward(&y, state, step)?,
+            (None, None) => unreachable!("a layer has one of them"),
+        };
+        let [x, y] = step.narrow([x, &y])?;
+        let y = self.scaled(y)?;
+        let (x, y) = self.post_attention_layernorm.after_add(&x, &y, None)?;
+        fast::add(&self.scaled(self.mlp.forward(&y)?)?, &x)
+    }
+}
+
+/// A decoder-only transformer with a norm in front of each half of a layer.
+pub type Decoder = CausalLm<Layer>;
+
+impl Decoder {
+    /// The decoder of a config, without values.
+    ///
+    /// # Errors
+    /// Sizes that do not fit each other.
+    pub fn new(config: &DecoderConfig) -> Result<Self> {
+        Self::of(config, Layer::new)
+    }
+}

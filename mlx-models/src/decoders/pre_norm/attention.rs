@@ -1,0 +1,65 @@
+//! The attention of a layer of a pre-norm decoder.
+
+use mlx_core::{Array, Result};
+use mlx_nn::{
+    Attention, LatentAttention, LayerKind, Module, Path, RopeConfig, Step, Visit, VisitMut,
+};
+
+use crate::config::plan::DecoderConfig;
+
+/// The attention of a layer.
+#[derive(Clone)]
+pub(super) enum SelfAttention {
+    /// Over keys and values of heads.
+    Heads(Box<Attention>),
+    /// Over compressed keys and values.
+    Latent(Box<LatentAttention>),
+}
+
+impl SelfAttention {
+    pub(super) fn new(
+        c: &DecoderConfig,
+        kind: LayerKind,
+        rope: Option<&RopeConfig>,
+    ) -> Result<Self> {
+        Ok(match c.latent {
+            Some(latent) => Self::Latent(Box::new(c.latent_attention(latent, rope)?)),
+            None => {
+                let chunk = c.chunk.filter(|_| kind != LayerKind::Full);
+                Self::Heads(Box::new(c.attention(chunk, rope)?))
+            }
+        })
+    }
+
+    /// The same attention, whose queries see the positions that an earlier layer's indexer chose.
+    pub(super) fn sharing_index(self) -> Self {
+        match self {
+            Self::Latent(attention) => Self::Latent(Box::new(attention.sharing_index())),
+            heads @ Self::Heads(_) => heads,
+        }
+    }
+
+    /// `[B, L, E] -> [B, L, E]`
+    pub(super) fn forward(&self, x: &Array, state: usize, step: &mut Step<'_>) -> Result<Array> {
+        match self {
+            Self::Heads(attention) => attention.forward(x, state, step),
+            Self::Latent(attention) => attention.forward(x, state, step),
+        }
+    }
+}
+
+impl Module for SelfAttention {
+    fn visit(&self, path: &mut Path, v: &mut dyn Visit) -> Result<()> {
+        match self {
+            Self::Heads(attention) => attention.visit(path, v),
+            Self::Latent(attention) => attention.visit(path, v),
+        }
+    }
+
+    fn visit_mut(&mut self, path: &mut Path, v: &mut dyn VisitMut) -> Result<()> {
+        match self {
+            Self::Heads(attention) => attention.visit_mut(path, v),
+            Self::Latent(attention) => attention.visit_mut(path, v),
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! A decoder whose layers have one norm and one mixer each: a recurrence, an attention, or an MLP (Mamba 2, Nemotron H).
+
+use mlx_core::{Array, Error, ErrorKind, Result, fast};
+use mlx_nn::{
+    Attention, FeedForward, LayerKind, Module, Norm, Path, Recurrence, Step, Visit, VisitMut,
+    module,
+};
+
+use crate::config::plan::{DecoderConfig, MlpConfig};
+use crate::decoders::causal_lm::{CausalLm, DecoderLayer};
+use crate::model::Geometry;
+use crate::model::LayerGeometry;
+use crate::model::kv_heads;
+
+/// What a layer does.
+#[derive(Clone, Debug)]
+pub enum MixerConfig {
+    /// It attends.
+    Attention,
+    /// It mixes tokens by the decoder's recurrence.
+    Recurrence,
+    /// It mixes features.
+    Mlp(MlpConfig),
+}
+
+#[derive(Clone)]
+enum Mixer {
+    Attention(Box<Attention>),
+    Recurrence(Recurrence),
+    Mlp(FeedForward),
+}
+
+impl Module for Mixer {
+    fn visit(&self, path: &mut Path, v: &mut dyn Visit) -> Result<()> {
+        match self {
+            Self::Attention(mixer) => mixer.visit(path, v),
+            Self::Recurrence(mixer) => mixer.visit(path, v),
+            Self::Mlp(mixer) => mixer.visit(path, v),
+        }
+    }
+
+    fn visit_mut(&mut self, path: &mut Path, v: &mut dyn VisitMut) -> Result<()> {
+        match self {
+            Self::Attention(mixer) => mixer.visit_mut(path, v),
+            Self::Recurrence(mixer) => mixer.visit_mut(path, v),
+            Self::Mlp(mixer) => mixer.visit_mut(path, v),
+        }
+    }
+}
+
+/// A layer of a [`Single`].
+#[derive(Clone)]
+pub struct Layer {
+    norm: Norm,
+    mixer: Mixer,
+}
+module!(Layer { norm, mixer });
+
+impl Layer {
+    fn new(c: &DecoderConfig, mixer: &MixerConfig) -> Result<Self> {
+        let mixer = match mixer {
+            MixerConfig::Attention => Mixer::Attention(Box::new(c.attention(None, None)?)),
+            MixerConfig::Recurrence => {
+                let recurrence = c.recurrence.ok_or_else(|| {
+                    let message = "a recurrent layer in a decoder without a recurrence";
+                    Error::new(ErrorKind::Invalid, message)
+                })?;
+                Mixer::Recurrence(Recurrence::new(recurrence)?)
+            }
+            MixerConfig::Mlp(mlp) => Mixer::Mlp(c.mlp(mlp)?),
+        };
+        let norm = c.norm()?;
+        Ok(Self { norm, mixer })
+    }
+}
+
+impl DecoderLayer for Layer {
+    fn forward(&self, x: &Array, state: usize, step: &mut Step<'_>) -> Result<Array> {
+        let mut y = self.norm.forward(x)?;
+        match &self.mixer {
+            Mixer::Attention(mixer) => y = mixer.forward(&y, state, step)?,
+            Mixer::Recurrence(mixer) => y = mixer.forward(&y, state, step)?,
+            Mixer::Mlp(_) => {}
+        }
+        let [x, mut y] = step.narrow([x, &y])?;
+        if let Mixer::Mlp(mixer) = &self.mixer {
+            y = mixer.forward(&y)?;
+        }
+        fast::add(&y, &x)
+    }
+}
+
+/// A decoder-only model with one mixer a layer.
+pub type Single = CausalLm<Layer>;
+
+impl Single {
+    /// The decoder of a config, without values: its layers are these, and none of them has a rope.
+    ///
+    /// # Errors
+    /// Sizes that do not fit each other.
+    pub fn new(config: &DecoderConfig, mixers: &[MixerConfig]) -> Result<Self> {
+        let layers = mixers.iter().map(|mixer| Layer::new(config, mixer));
+        let layers = layers.collect::<Result<_>>()?;
+        let mut around = config.surroundings()?;
+        let kv = kv_heads(config.kv_heads, config.head_dim);
+        let geometry = mixers.iter().map(|mixer| match (mixer, config.recurrence) {
+            (MixerConfig::Attention, _) => {
+                LayerGeometry::attention(config.heads, kv, LayerKind::Full)
+            }
+            (MixerConfig::Recurrence, Some(recurrence)) => LayerGeometry {
+                states: vec![recurrence.kind()],
+                ..LayerGeometry::stateless()
+            },
+            _ => LayerGeometry::stateless(),
+        });
+        around.geometry = Geometry::new(config.vocab, config.hidden, geometry.collect())
+            .with_positions(config.max_positions, None);
+        Self::around(layers, around)
+    }
+}

@@ -1,0 +1,201 @@
+//! [`Mtp`]: a head that predicts one token further ahead, from the features of a position and the token after it
+//! (multi-token prediction; DeepSeek-V3, arXiv:2412.19437, §2.2). It shares embedding and output head with its model.
+
+use std::collections::BTreeSet;
+
+use mlx_core::ops::concat;
+use mlx_core::{Array, DType, Error, ErrorKind, Result, Safetensors};
+use mlx_nn::{Checkpoint, KvShape, LayerKind, Linear, RmsNorm, Rule, Rules, Step, module};
+
+use crate::config::Config;
+use crate::config::plan::{DecoderConfig, MlpConfig};
+use crate::decoders::causal_lm::{DecoderLayer, Predict};
+use crate::decoders::pre_norm::Layer;
+use crate::model::kv_heads;
+use crate::registry::Source;
+
+/// The file that it is written to.
+pub(crate) const FILE: &str = "mtp.safetensors";
+
+/// The prefix of its tensors.
+pub(crate) const PREFIX: &str = "mtp.";
+
+/// The key of config.json that says what has to be added to the stored weights of the head's norms: 0 or 1.
+pub(crate) const NORM_OFFSET: &str = "mtp_norm_offset";
+
+/// The key of config.json that says which features the head was trained with: those before the model's final norm, or those after it.
+pub(crate) const HIDDEN: &str = "mtp_hidden";
+
+/// A head for multi-token prediction: norms of both inputs, a projection of both to one, layers with attention, a norm.
+#[derive(Clone)]
+pub struct Mtp {
+    fc: Linear,
+    pre_fc_norm_embedding: RmsNorm,
+    pre_fc_norm_hidden: RmsNorm,
+    layers: Vec<Layer>,
+    norm: RmsNorm,
+    kv: KvShape,
+    reads_before_norm: bool,
+}
+module!(Mtp { fc, pre_fc_norm_embedding, pre_fc_norm_hidden, layers, norm } plain { kv, reads_before_norm });
+
+impl Mtp {
+    /// The head, without values, of a checkpoint that has tensors of one, or of a model that is initialised and whose config has one.
+    ///
+    /// # Errors
+    /// The config describes a head of another form, or its sizes do not fit.
+    pub(crate) fn of(source: &Source<'_>, config: &DecoderConfig) -> Result<Option<Self>> {
+        let c = source.config;
+        let keys = [
+            "mtp_num_hidden_layers",
+            "num_nextn_predict_layers",
+            "mtp_use_dedicated_embeddings",
+            NORM_OFFSET,
+            HIDDEN,
+        ];
+        c.ignore(&keys);
+        let is_initialised = source.tensors.names().next().is_none();
+        let is_wanted = is_initialised && c.opt::<i32>(keys[0])?.is_some_and(|layers| layers > 0);
+        if !source.has(PREFIX) && !is_wanted {
+            return Ok(None);
+        }
+        if c.or(keys[2], false)? {
+            return Err(c.unsupported(
+                "mtp_use_dedicated_embeddings is not supported: the head must share the model's embedding",
+            ));
+        }
+        let reads_before_norm = match c.opt::<String>(HIDDEN)?.as_deref() {
+            None | Some("post_norm") => false,
+            Some("pre_norm") => true,
+            Some(other) => {
+                return Err(c.unsupported(format!(
+                    "{HIDDEN} {other:?} is not supported; known: post_norm, pre_norm"
+                )));
+            }
+        };
+        let key = keys.into_iter().take(2).find(|key| c.value(key).is_some());
+        let n = c.size(key.unwrap_or(keys[0]), Some(1))?;
+        // The head has experts if its tensors are those of experts.
+        let experts = source.has("mtp.layers.0.mlp.switch_mlp.");
+        let fits = |mlp: &&MlpConfig| matches!(mlp, MlpConfig::Experts(_)) == experts;
+        let mlp = config.mlps.iter().find(fits).unwrap_or(&config.mlps[0]);
+        let rope = config.ropes[0].as_ref();
+        let layer = |_| Layer::with(config, LayerKind::Full, mlp, rope);
+        let norm = || RmsNorm::new(config.hidden, config.norm.eps);
+        Ok(Some(Self {
+            fc: Linear::new(2 * config.hidden, config.hidden, false)?,
+            pre_fc_norm_embedding: norm()?,
+            pre_fc_norm_hidden: norm()?,
+            layers: (0..n).map(layer).collect::<Result<_>>()?,
+            norm: norm()?,
+            kv: kv_heads(config.kv_heads, config.head_dim),
+            reads_before_norm,
+        }))
+    }
+}
+
+/// Rules that rename the tensors of a head to `mtp.*`. A file may have them under `PREFIX.mtp.`, or, if it holds only a
+/// head, without `mtp.`.
+///
+/// # Errors A prefix has characters that a rule cannot match.
+pub(crate) fn renames(file: &Safetensors) -> Result<Rules> {
+    // A tensor that every head has, and no other module.
+    const MARK: &str = "pre_fc_norm_hidden.weight";
+    let mut prefixes = BTreeSet::new();
+    for name in file.names() {
+        let place = name
+            .rfind(PREFIX)
+            .filter(|&at| at == 0 || name[..at].ends_with('.'));
+        match (place, name.strip_suffix(MARK)) {
+            (Some(0), _) => {}
+            (Some(at), _) => {
+                prefixes.insert((&name[..at], PREFIX));
+            }
+            (None, Some(prefix)) => {
+                prefixes.insert((prefix, ""));
+            }
+            (None, None) => {}
+        }
+    }
+    let rule = |(prefix, rest): (&str, &str)| {
+        if prefix.contains(['*', '#']) {
+            let message = format!("{prefix:?} is no prefix of tensors");
+            return Err(Error::new(ErrorKind::Format, message));
+        }
+        let (from, to) = (format!("{prefix}{rest}*"), format!("{PREFIX}*"));
+        Ok(Rule::rename(&from, &to))
+    };
+    prefixes
+        .into_iter()
+        .map(rule)
+        .collect::<Result<Vec<_>>>()
+        .map(Rules::from)
+}
+
+impl Predict for Mtp {
+    /// Each of several layers would predict a further token, one after the other. This version does not support that.
+    fn kv(&self) -> Option<(LayerKind, KvShape)> {
+        (self.layers.len() == 1).then_some((LayerKind::Full, self.kv))
+    }
+
+    fn reads_before_norm(&self) -> bool {
+        self.reads_before_norm
+    }
+
+    fn forward(
+        &self,
+        embedded: &Array,
+        before: &Array,
+        state: usize,
+        step: &mut Step<'_>,
+    ) -> Result<Array> {
+        let embedded = self.pre_fc_norm_embedding.forward(embedded)?;
+        let before = self.pre_fc_norm_hidden.forward(before)?;
+        let mut x = self.fc.forward(&concat(&[embedded, before], -1)?)?;
+        for layer in &self.layers {
+            x = layer.forward(&x, state, step)?;
+        }
+        self.norm.forward(&x)
+    }
+}
+
+/// What has to be added to the stored weights of the head's norms. A head may come from another file than its model, so
+/// the model's form does not tell: where config.json does not, the numbers do. Weights are stored near 1, or near 0 as
+/// `weight - 1`.
+///
+/// # Errors
+/// They are near neither.
+pub(crate) fn norm_offset(c: &Config, tensors: &Checkpoint) -> Result<f32> {
+    match c.opt::<f64>(NORM_OFFSET)? {
+        Some(0.0) => return Ok(0.0),
+        Some(1.0) => return Ok(1.0),
+        Some(other) => return Err(c.error(format!("{NORM_OFFSET} must be 0 or 1, found {other}"))),
+        None => {}
+    }
+    let is_norm = |name: &&str| name.starts_with(PREFIX) && name.contains("norm");
+    let mut means = Vec::new();
+    for name in tensors.names().filter(is_norm) {
+        let Some(weight) = tensors.array(name)? else {
+            continue;
+        };
+        if weight.dtype().is_float() && weight.size() > 0 {
+            let mean = weight.astype(DType::F32)?.mean(.., false)?;
+            means.push(mean.item::<f32>()?);
+        }
+    }
+    means.sort_by(f32::total_cmp);
+    let Some(&mean) = means.get(means.len() / 2) else {
+        return Ok(0.0);
+    };
+    const NEAR: f32 = 0.3;
+    if mean.abs() < NEAR {
+        Ok(1.0)
+    } else if (mean - 1.0).abs() < NEAR {
+        Ok(0.0)
+    } else {
+        Err(c.error(format!(
+            "the norms of the mtp head have a mean weight of {mean:.2}, which is neither near 0 nor near 1; set \
+             {NORM_OFFSET} to 1 if they are stored less 1, to 0 if not"
+        )))
+    }
+}

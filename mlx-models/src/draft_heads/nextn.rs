@@ -1,0 +1,206 @@
+//! [`NextN`]: heads for multi-token prediction that are published as extra layers after the last (DeepSeek-V3,
+//! arXiv:2412.19437, §2.2). The first head makes all drafts, because published models have only one.
+
+use mlx_core::ops::concat;
+use mlx_core::{Array, Result};
+use mlx_nn::{
+    Embedding, KvShape, LayerKind, Linear, Module, Norm, Path, Rule, Rules, Step, Visit, VisitMut,
+    module,
+};
+
+use crate::config::Config;
+use crate::config::keys;
+use crate::config::plan::{DecoderConfig, MlpConfig};
+use crate::decoders::causal_lm::{DecoderLayer, Predict};
+use crate::decoders::pre_norm::Layer;
+use crate::draft_heads::mtp::NORM_OFFSET;
+use crate::registry::Source;
+
+/// The most heads that a checkpoint may have: more than any published one.
+const MAX_HEADS: usize = 8;
+
+/// All heads of a model. Head i predicts the token i + 2 places further.
+#[derive(Clone)]
+pub struct NextN {
+    layers: Vec<Head>,
+    /// The KV cache of a head's layer.
+    kind: LayerKind,
+    kv: KvShape,
+}
+module!(NextN { layers } plain { kind, kv });
+
+/// One head: norms of both inputs, a projection that joins them, a layer of the decoder, and optionally an embedding, a
+/// final norm and an output head.
+#[derive(Clone)]
+struct Head {
+    enorm: Norm,
+    hnorm: Norm,
+    eh_proj: Linear,
+    embed_tokens: Option<Embedding>,
+    shared_head: Option<SharedHead>,
+    layer: Layer,
+}
+
+#[derive(Clone)]
+struct SharedHead {
+    norm: Norm,
+    head: Option<Linear>,
+}
+module!(SharedHead { norm, head });
+
+impl NextN {
+    /// The heads of a checkpoint that has tensors of some, without values.
+    ///
+    /// # Errors
+    /// Sizes do not fit.
+    pub(crate) fn of(source: &Source<'_>, config: &DecoderConfig) -> Result<Option<Self>> {
+        let keys = ["num_nextn_predict_layers", "num_mtp_layers", NORM_OFFSET];
+        source.config.ignore(&keys);
+        let is_there = |head: &usize| source.has(&format!("mtp.layers.{head}."));
+        let layers = (0..MAX_HEADS).take_while(is_there);
+        let layers = layers.map(|head| Head::new(source, config, head));
+        let layers: Vec<Head> = layers.collect::<Result<_>>()?;
+        Ok((!layers.is_empty()).then_some(Self {
+            layers,
+            kind: kind(config),
+            kv: config.kv(),
+        }))
+    }
+}
+
+impl Head {
+    fn new(source: &Source<'_>, config: &DecoderConfig, head: usize) -> Result<Self> {
+        let has = |part: &str| source.has(&format!("mtp.layers.{head}.{part}."));
+        let experts = has("mlp.switch_mlp");
+        let fits = |mlp: &&MlpConfig| matches!(mlp, MlpConfig::Experts(_)) == experts;
+        let mlp = config.mlps.iter().rfind(fits).unwrap_or(&config.mlps[0]);
+        let rope = config.ropes.last();
+        let hidden = config.hidden;
+        let embed_tokens = match has("embed_tokens") {
+            true => Some(Embedding::new(config.vocab, hidden)?),
+            false => None,
+        };
+        let shared_head = match has("shared_head") {
+            true => Some(SharedHead {
+                norm: config.norm()?,
+                head: match has("shared_head.head") {
+                    true => Some(Linear::new(hidden, config.vocab, false)?),
+                    false => None,
+                },
+            }),
+            false => None,
+        };
+        Ok(Self {
+            enorm: config.norm()?,
+            hnorm: config.norm()?,
+            eh_proj: Linear::new(2 * hidden, hidden, false)?,
+            embed_tokens,
+            shared_head,
+            layer: Layer::with(config, kind(config), mlp, rope.and_then(Option::as_ref))?,
+        })
+    }
+}
+
+// The layer's parts stand beside the others: `mtp.layers.0.self_attn`, not `mtp.layers.0.layer.self_attn`.
+impl Module for Head {
+    fn visit(&self, path: &mut Path, v: &mut dyn Visit) -> Result<()> {
+        path.scoped("enorm", |path| self.enorm.visit(path, v))?;
+        path.scoped("hnorm", |path| self.hnorm.visit(path, v))?;
+        path.scoped("eh_proj", |path| self.eh_proj.visit(path, v))?;
+        path.scoped("embed_tokens", |path| self.embed_tokens.visit(path, v))?;
+        path.scoped("shared_head", |path| self.shared_head.visit(path, v))?;
+        self.layer.visit(path, v)
+    }
+
+    fn visit_mut(&mut self, path: &mut Path, v: &mut dyn VisitMut) -> Result<()> {
+        path.scoped("enorm", |path| self.enorm.visit_mut(path, v))?;
+        path.scoped("hnorm", |path| self.hnorm.visit_mut(path, v))?;
+        path.scoped("eh_proj", |path| self.eh_proj.visit_mut(path, v))?;
+        path.scoped("embed_tokens", |path| self.embed_tokens.visit_mut(path, v))?;
+        path.scoped("shared_head", |path| self.shared_head.visit_mut(path, v))?;
+        self.layer.visit_mut(path, v)
+    }
+}
+
+/// The KV cache of a head's layer. The layer is like the decoder's last.
+fn kind(config: &DecoderConfig) -> LayerKind {
+    config.layers.last().copied().unwrap_or(LayerKind::Full)
+}
+
+impl Predict for NextN {
+    /// The head has an output head of its own.
+    const IS_TRAINED: bool = false;
+
+    fn kv(&self) -> Option<(LayerKind, KvShape)> {
+        let keeps_all = matches!(self.kind, LayerKind::Full | LayerKind::Latent);
+        let has_norm = self.layers.first()?.shared_head.is_some();
+        (keeps_all && has_norm).then_some((self.kind, self.kv))
+    }
+
+    fn embed(&self, tokens: &Array) -> Result<Option<Array>> {
+        let own = self
+            .layers
+            .first()
+            .and_then(|head| head.embed_tokens.as_ref());
+        own.map(|own| own.forward(tokens)).transpose()
+    }
+
+    fn leave(&self, features: &Array) -> Result<Array> {
+        match self
+            .layers
+            .first()
+            .and_then(|head| head.shared_head.as_ref())
+        {
+            Some(shared) => shared.norm.forward(features),
+            None => Ok(features.clone()),
+        }
+    }
+
+    fn output(&self) -> Option<&Linear> {
+        self.layers.first()?.shared_head.as_ref()?.head.as_ref()
+    }
+
+    fn forward(
+        &self,
+        embedded: &Array,
+        before: &Array,
+        state: usize,
+        step: &mut Step<'_>,
+    ) -> Result<Array> {
+        let head = &self.layers[0];
+        let mut embedded = embedded.clone();
+        if step.lens().contains(&0) {
+            // The embedding at position 0 is zero, as where these models are served.
+            let is_later = step.positions()?.greater(0)?.expand_dims(-1)?;
+            embedded = is_later.select(&embedded, 0.0f32)?;
+        }
+        let inputs = [head.enorm.forward(&embedded)?, head.hnorm.forward(before)?];
+        let x = head.eh_proj.forward(&concat(&inputs, -1)?)?;
+        head.layer.forward(&x, state, step)
+    }
+}
+
+/// The names of the heads in files: layers after the last.
+///
+/// # Errors
+/// The config has no number of layers.
+pub(crate) fn names(c: &Config, layers: i32) -> Result<Rules> {
+    let n = keys::n_layers(c, Some(layers))?;
+    let rules = (0..MAX_HEADS).map(|head| {
+        let published = format!("model.layers.{}.*", n + head);
+        Rule::rename(&published, &format!("mtp.layers.{head}.*"))
+    });
+    Ok(Rules::from(rules))
+}
+
+/// Rules that leave such heads out.
+///
+/// # Errors
+/// The config has no number of layers.
+pub(crate) fn dropped(c: &Config, layers: i32) -> Result<Rules> {
+    const REASON: &str = "of a head for multi-token prediction";
+    let n = keys::n_layers(c, Some(layers))?;
+    let rules =
+        (n..n + MAX_HEADS).map(|layer| Rule::drop(&format!("model.layers.{layer}.*"), REASON));
+    Ok(Rules::from(rules))
+}

@@ -1,0 +1,72 @@
+//! Apertus (arXiv:2509.14233): an MLP without a gate whose activation has learned slopes, norms on q and k.
+
+use mlx_core::Result;
+use mlx_nn::{QkNorm, RopeScaling, Rule, Rules};
+
+use crate::config::Config;
+use crate::config::keys::{self, Defaults};
+use crate::config::plan::MlpConfig;
+use crate::decoders::pre_norm::Decoder;
+use crate::registry::Source;
+
+/// What transformers assumes about absent keys. The activation is read apart.
+const DEFAULTS: Defaults = Defaults {
+    vocab: 131_072,
+    intermediate: 14_336,
+    max_positions: 65_536,
+    norm_eps: 1e-5,
+    activation_key: "",
+    theta: 12_000_000.0,
+    ..Defaults::LLAMA
+};
+
+/// The rope of a config that has none.
+const LLAMA3: RopeScaling = RopeScaling::Llama3 {
+    factor: 8.0,
+    low_freq_factor: 1.0,
+    high_freq_factor: 4.0,
+    original: 8192.0,
+};
+
+pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
+    let c = source.config;
+    let mut config = keys::decoder(c, &DEFAULTS)?;
+    keys::attention_bias(c, &mut config)?;
+    config.qk_norm = Some(QkNorm::heads(config.norm.eps, 0.0));
+    activation(c)?;
+    if !["rope_scaling", "rope_parameters"]
+        .iter()
+        .any(|key| c.value(key).is_some())
+    {
+        for rope in config.ropes.iter_mut().flatten() {
+            rope.scaling = LLAMA3;
+        }
+    }
+    // Keys of published files that transformers does not read.
+    c.ignore(&["hidden_dropout", "mlp_bias", "post_norm", "qk_norm"]);
+    // Files of MLX have the slopes without axes.
+    let slopes = source.tensors.shape("model.layers.0.mlp.act_fn.alpha_p")?;
+    let mlp = MlpConfig::Learned {
+        intermediate: c.size("intermediate_size", Some(DEFAULTS.intermediate))?,
+        axes: slopes.map_or(1, |shape| shape.len().min(1)),
+    };
+    config.mlps.fill(mlp);
+    Decoder::new(&config)
+}
+
+fn activation(c: &Config) -> Result<()> {
+    match c.or("hidden_act", "xielu".to_owned())?.as_str() {
+        "xielu" => Ok(()),
+        other => Err(c.unsupported(format!(
+            "hidden_act {other:?} is not supported; known: xielu"
+        ))),
+    }
+}
+
+/// The norms of a layer have other names.
+pub(crate) fn names(_source: &Source<'_>) -> Result<Rules> {
+    Ok(Rules::from([
+        Rule::rename("*.attention_layernorm.*", "*.input_layernorm.*").written(),
+        Rule::rename("*.feedforward_layernorm.*", "*.post_attention_layernorm.*").written(),
+    ]))
+}

@@ -1,0 +1,25 @@
+//! Arcee (AFM): Llama with an MLP that squares and has no gate.
+
+use mlx_core::Result;
+
+use crate::config::Config;
+use crate::config::keys::{self, Defaults};
+use crate::decoders::pre_norm::Decoder;
+
+/// transformers' defaults for keys that a config leaves out.
+const DEFAULTS: Defaults = Defaults {
+    hidden: 2560,
+    intermediate: 18_432,
+    max_positions: 4096,
+    norm_eps: 1e-5,
+    activation: "relu2",
+    ..Defaults::LLAMA
+};
+
+pub(crate) fn load(c: &Config) -> Result<Decoder> {
+    let mut config = keys::decoder(c, &DEFAULTS)?;
+    keys::attention_bias(c, &mut config)?;
+    keys::ungated(&mut config);
+    keys::mlp_bias(c, &mut config)?;
+    Decoder::new(&config)
+}

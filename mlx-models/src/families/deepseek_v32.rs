@@ -1,0 +1,98 @@
+//! DeepSeek V3.2: DeepSeek V3 whose queries see only the positions that an indexer scores best.
+
+use mlx_core::Result;
+use mlx_nn::{IndexConfig, Rules};
+
+use crate::config::keys::{self, Deep, Defaults, LatentDefaults};
+use crate::config::plan::DecoderConfig;
+use crate::decoders::pre_norm::Decoder;
+use crate::draft_heads::nextn;
+use crate::families::deepseek_v3;
+use crate::registry::Source;
+
+/// transformers' defaults for keys that a config leaves out.
+const DEFAULTS: Defaults = Defaults {
+    vocab: 129_280,
+    hidden: 7168,
+    intermediate: 18_432,
+    layers: 61,
+    heads: 128,
+    max_positions: 163_840,
+    interleaved: true,
+    ..Defaults::LLAMA
+};
+
+const INDEX: IndexConfig = IndexConfig {
+    heads: 64,
+    dim: 128,
+    top: 2048,
+    interleaved: false,
+};
+
+/// DeepSeek V3's defaults. The number of dense layers at the start is a key of this family.
+pub(crate) const EXPERTS: Deep = Deep {
+    dense: 0,
+    ..deepseek_v3::EXPERTS
+};
+
+/// Keys of published files that transformers ignores, because the family has only one form.
+const IGNORED: &[&str] = &[
+    "aux_loss_alpha",
+    "ep_size",
+    "indexer_rope_interleave",
+    "mlp_bias",
+    "moe_layer_freq",
+    "num_mtp_layers",
+    "num_nextn_predict_layers",
+    "rope_interleave",
+    "scoring_func",
+    "seq_aux",
+    "topk_method",
+];
+
+pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
+    Decoder::new(&config(
+        source,
+        &DEFAULTS,
+        &LatentDefaults::DEEPSEEK,
+        INDEX,
+        &EXPERTS,
+    )?)
+}
+
+/// A decoder with an indexer in each layer.
+pub(crate) fn config(
+    source: &Source<'_>,
+    defaults: &Defaults,
+    sizes: &LatentDefaults,
+    index: IndexConfig,
+    experts: &Deep,
+) -> Result<DecoderConfig> {
+    let c = source.config;
+    let mut config = keys::latent(source, defaults, sizes)?;
+    c.ignore(IGNORED);
+    if let Some(latent) = &mut config.latent {
+        let index = IndexConfig {
+            heads: c.size("index_n_heads", Some(index.heads))?,
+            dim: c.size("index_head_dim", Some(index.dim))?,
+            top: c.size("index_topk", Some(index.top))?,
+            ..index
+        };
+        keys::check_heads(c, index.heads, 1, index.dim)?;
+        if index.dim < latent.rope_dim {
+            return Err(c.error(format!(
+                "index_head_dim {} is less than qk_rope_head_dim {}",
+                index.dim, latent.rope_dim
+            )));
+        }
+        latent.index = Some(index);
+    }
+    c.ignore(&["layer_types"]);
+    let dense: usize = c.or("first_k_dense_replace", 3)?;
+    keys::deep_by_types(c, &mut config, experts, dense)?;
+    Ok(config)
+}
+
+pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
+    Ok(nextn::dropped(source.config, DEFAULTS.layers)?.and(&keys::deep_names()))
+}

@@ -1,0 +1,76 @@
+//! Gemma 2 (arXiv:2408.00118): soft caps, a window on every second layer.
+
+use mlx_core::Result;
+use mlx_nn::{NormConfig, NormKind};
+
+use crate::config::Config;
+use crate::config::keys::{self, Defaults};
+use crate::config::plan::DecoderConfig;
+use crate::config::rope::shared_by_layers;
+use crate::decoders::pre_and_post_norm::Sandwich;
+
+/// transformers' defaults for keys that a config leaves out.
+const DEFAULTS: Defaults = Defaults {
+    vocab: 256_000,
+    hidden: 2304,
+    intermediate: 9216,
+    layers: 26,
+    heads: 8,
+    kv_heads: Some(4),
+    head_dim: Some(256),
+    max_positions: 8192,
+    activation_key: "hidden_activation",
+    activation: "gelu_pytorch_tanh",
+    ..Defaults::LLAMA
+};
+
+pub(crate) fn load(c: &Config) -> Result<Sandwich> {
+    // An older name of sliding_window, in files that have both.
+    c.ignore(&["sliding_window_size"]);
+    shared_by_layers(c)?;
+    let mut config = config(c, &DEFAULTS)?;
+    let window = keys::window(c, Some(4096))?;
+    let n = config.layers.len();
+    config.layers = keys::layer_kinds(c, n, window, |layer| layer % 2 == 0)?;
+    config.attention_softcap = softcap(c, "attn_logit_softcapping", Some(50.0))?;
+    config.logit_softcap = softcap(c, "final_logit_softcapping", Some(30.0))?;
+    Sandwich::new(&config)
+}
+
+/// Sets what all Gemmas have, and the `query_pre_attn_scalar` of Gemma 2 and 3.
+pub(crate) fn config(c: &Config, defaults: &Defaults) -> Result<DecoderConfig> {
+    let mut config = common(c, defaults)?;
+    // Early files have a wrong value there.
+    c.ignore(&["hidden_act"]);
+    let scalar = c.positive("query_pre_attn_scalar", Some(256.0))?;
+    config.attention_scale = scalar.powf(-0.5) as f32;
+    Ok(config)
+}
+
+/// Sets what all Gemmas have: norms that store `weight - 1`, and embeddings scaled by the root of their size.
+pub(crate) fn common(c: &Config, defaults: &Defaults) -> Result<DecoderConfig> {
+    if c.or("use_bidirectional_attention", false)? {
+        return Err(
+            c.unsupported("use_bidirectional_attention is not supported: only causal text models")
+        );
+    }
+    let mut config = keys::decoder(c, defaults)?;
+    config.norm = NormConfig {
+        kind: NormKind::Rms(1.0),
+        ..config.norm
+    };
+    config.embed_scale = Some(f64::from(config.hidden).sqrt() as f32);
+    keys::attention_bias(c, &mut config)?;
+    Ok(config)
+}
+
+/// A soft cap; null switches it off, absence means `default`.
+pub(crate) fn softcap(c: &Config, key: &str, default: Option<f64>) -> Result<Option<f32>> {
+    if c.is_null(key) {
+        return Ok(None);
+    }
+    match (c.value(key), default) {
+        (None, None) => Ok(None),
+        (_, default) => c.positive(key, default).map(|cap| Some(cap as f32)),
+    }
+}

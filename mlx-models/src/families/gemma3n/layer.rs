@@ -1,0 +1,148 @@
+//! A layer of Gemma 3n: it computes one of several residual streams, with a low-rank path beside the attention and an MLP that
+//! may drop most of its features.
+
+use mlx_core::{Array, Result, fast, ops::concat};
+use mlx_nn::{Activation, Attention, Linear, Norm, RmsNorm, Step, module};
+
+use super::altup::AltUp;
+use crate::decoders::causal_lm::DecoderLayer;
+use crate::decoders::per_layer_inputs::LayerInput;
+
+/// The low-rank path beside the attention (LAuReL, arXiv:2411.07501).
+#[derive(Clone)]
+pub(super) struct Laurel {
+    linear_left: Linear,
+    linear_right: Linear,
+    post_laurel_norm: RmsNorm,
+}
+module!(Laurel {
+    linear_left,
+    linear_right,
+    post_laurel_norm
+});
+
+impl Laurel {
+    pub(super) fn new(hidden: i32, rank: i32, eps: f32) -> Result<Self> {
+        Ok(Self {
+            linear_left: Linear::new(hidden, rank, false)?,
+            linear_right: Linear::new(rank, hidden, false)?,
+            post_laurel_norm: RmsNorm::new(hidden, eps)?,
+        })
+    }
+
+    fn forward(&self, x: &Array) -> Result<Array> {
+        let y = self.linear_right.forward(&self.linear_left.forward(x)?)?;
+        self.post_laurel_norm.add_to(x, &y)
+    }
+}
+
+/// A gated MLP of whose gates only those are open that lie far above the others of the token.
+#[derive(Clone)]
+pub(super) struct SparseMlp {
+    gate_proj: Linear,
+    up_proj: Linear,
+    down_proj: Linear,
+    activation: Activation,
+    /// How many standard deviations above the mean; without it all gates are open.
+    cutoff: Option<f32>,
+}
+module!(SparseMlp { gate_proj, up_proj, down_proj } plain { activation, cutoff });
+
+impl SparseMlp {
+    pub(super) fn new(
+        hidden: i32,
+        intermediate: i32,
+        activation: Activation,
+        cutoff: Option<f32>,
+    ) -> Result<Self> {
+        Ok(Self {
+            gate_proj: Linear::new(hidden, intermediate, false)?,
+            up_proj: Linear::new(hidden, intermediate, false)?,
+            down_proj: Linear::new(intermediate, hidden, false)?,
+            activation,
+            cutoff,
+        })
+    }
+
+    fn forward(&self, x: &Array) -> Result<Array> {
+        let [mut gate, up] = Linear::forward_all([&self.gate_proj, &self.up_proj], x)?;
+        if let Some(cutoff) = self.cutoff {
+            let mean = gate.mean(-1, true)?;
+            let least = gate.std(-1, true, 0)?.multiply(cutoff)?.add(&mean)?;
+            gate = gate.subtract(&least)?.maximum(0.0)?;
+        }
+        self.down_proj.forward(&self.activation.gated(&gate, &up)?)
+    }
+}
+
+/// A layer of a [`Gemma3n`](super::Gemma3n).
+#[derive(Clone)]
+pub(crate) struct Layer {
+    pub(super) self_attn: Attention,
+    pub(super) mlp: SparseMlp,
+    pub(super) altup: AltUp,
+    pub(super) laurel: Laurel,
+    pub(super) input_layernorm: Norm,
+    pub(super) post_attention_layernorm: Norm,
+    pub(super) pre_feedforward_layernorm: Norm,
+    pub(super) post_feedforward_layernorm: Norm,
+    pub(super) input: LayerInput,
+    pub(super) streams: i32,
+    pub(super) hidden: i32,
+    pub(super) width: i32,
+    /// The layer's input sees the active stream times a vector.
+    pub(super) scales: bool,
+}
+module!(Layer {
+    self_attn,
+    mlp,
+    altup,
+    laurel,
+    input_layernorm,
+    post_attention_layernorm,
+    pre_feedforward_layernorm,
+    post_feedforward_layernorm
+} flat { input } plain { streams, hidden, width, scales });
+
+impl Layer {
+    /// The active stream behind attention and MLP: `[B, L, E] -> [B, L, E]`.
+    fn activated(&self, x: &Array, state: usize, step: &mut Step<'_>) -> Result<Array> {
+        let normed = self.input_layernorm.forward(x)?;
+        let laurel = self.laurel.forward(&normed)?;
+        let y = self.self_attn.forward(&normed, state, step)?;
+        let [x, y, laurel] = step.narrow([x, &y, &laurel])?;
+        let x = self.post_attention_layernorm.add_to(&x, &y)?;
+        let x = fast::add(&x, &laurel)?.multiply(std::f32::consts::FRAC_1_SQRT_2)?;
+        let y = self
+            .mlp
+            .forward(&self.pre_feedforward_layernorm.forward(&x)?)?;
+        self.post_feedforward_layernorm.add_to(&x, &y)
+    }
+}
+
+impl DecoderLayer for Layer {
+    fn forward(&self, x: &Array, state: usize, step: &mut Step<'_>) -> Result<Array> {
+        let [b, l, end] = x.dims()?;
+        let of_streams = self.streams * self.hidden;
+        let own = of_streams + self.width;
+        let input = x.slice_axis(-1, of_streams, own)?;
+        let streams = x.slice_axis(-1, 0, of_streams)?;
+        let streams = streams.reshape(&[b, l, self.streams, self.hidden])?;
+        let predictions = self.altup.predict(&streams)?;
+        let activated = self.activated(&self.altup.active(&predictions)?, state, step)?;
+        let [predictions, input] = step.narrow([&predictions, &input])?;
+        let corrected = self.altup.correct(&predictions, &activated)?;
+        let mut active = self.altup.active(&corrected)?;
+        if self.scales {
+            active = self.altup.scaled(&active)?;
+        }
+        let added = self.input.forward(&active, &input)?.expand_dims(2)?;
+        let first = corrected.slice_axis(2, 0, 1)?;
+        let others = corrected.slice_axis(2, 1, self.streams)?.add(&added)?;
+        let streams = concat(&[first, others], 2)?.reshape(&[b, -1, of_streams])?;
+        match own < end {
+            true => concat(&[streams, x.slice_axis(-1, own, end)?], -1),
+            false => Ok(streams),
+        }
+    }
+}

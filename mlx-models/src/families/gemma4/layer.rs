@@ -1,0 +1,167 @@
+//! A layer of Gemma 4: four norms, experts beside the MLP, an input of its own, and a factor on its output.
+
+use mlx_core::{Array, Result, fast, ops::concat};
+use mlx_nn::{
+    Attention, ExpertsConfig, FeedForward, Initial, Linear, Norm, Param, RmsNorm, Routing,
+    StackedExperts, Step, module,
+};
+
+use crate::decoders::causal_lm::DecoderLayer;
+use crate::decoders::per_layer_inputs::LayerInput;
+
+/// A layer of a [`Gemma4`](super::Gemma4).
+#[derive(Clone)]
+pub(crate) struct Layer {
+    pub self_attn: Attention,
+    pub mlp: FeedForward,
+    pub input_layernorm: Norm,
+    pub post_attention_layernorm: Norm,
+    pub pre_feedforward_layernorm: Norm,
+    pub post_feedforward_layernorm: Norm,
+    pub layer_scalar: Param,
+    pub experts: Option<Beside>,
+    /// The layer's own input. It is the first part of the features that follow the residual stream.
+    pub input: Option<LayerInput>,
+    pub hidden: i32,
+    pub width: i32,
+}
+module!(Layer {
+    self_attn,
+    mlp,
+    input_layernorm,
+    post_attention_layernorm,
+    pre_feedforward_layernorm,
+    post_feedforward_layernorm,
+    layer_scalar
+} flat { experts, input } plain { hidden, width });
+
+impl Layer {
+    pub(crate) fn scalar() -> Result<Param> {
+        Param::starting(&[1], Initial::Constant(1.0))
+    }
+
+    /// `x [B, L, E]`, and the layer's input `[B, L, P]`.
+    fn features(
+        &self,
+        x: &Array,
+        input: Option<(&LayerInput, &Array)>,
+        state: usize,
+        step: &mut Step<'_>,
+    ) -> Result<Array> {
+        let y = self.input_layernorm.forward(x)?;
+        let y = self.self_attn.forward(&y, state, step)?;
+        let [x, y] = step.narrow([x, &y])?;
+        let inner = Some(&self.post_attention_layernorm);
+        let (x, y) = self.pre_feedforward_layernorm.after_add(&x, &y, inner)?;
+        let mut y = self.mlp.forward(&y)?;
+        if let Some(experts) = &self.experts {
+            y = experts.forward(&x, &y)?;
+        }
+        let mut x = self.post_feedforward_layernorm.add_to(&x, &y)?;
+        if let Some((layer, input)) = input {
+            let [input] = step.narrow([input])?;
+            x = fast::add(&layer.forward(&x, &input)?, &x)?;
+        }
+        x.multiply(self.layer_scalar.value())
+    }
+}
+
+impl DecoderLayer for Layer {
+    fn forward(&self, x: &Array, state: usize, step: &mut Step<'_>) -> Result<Array> {
+        let Some(input) = &self.input else {
+            return self.features(x, None, state, step);
+        };
+        let (end, own) = (x.dim(-1)?, self.hidden + self.width);
+        let of_layer = x.slice_axis(-1, self.hidden, own)?;
+        let features = x.slice_axis(-1, 0, self.hidden)?;
+        let y = self.features(&features, Some((input, &of_layer)), state, step)?;
+        match own < end {
+            true => concat(&[&y, &x.slice_axis(-1, own, end)?], -1),
+            false => Ok(y),
+        }
+    }
+}
+
+/// Experts that read what the MLP reads, before its norm.
+#[derive(Clone)]
+pub(crate) struct Beside {
+    router: Router,
+    experts: Experts,
+    pre_feedforward_layernorm_2: RmsNorm,
+    post_feedforward_layernorm_1: RmsNorm,
+    post_feedforward_layernorm_2: RmsNorm,
+}
+module!(Beside {
+    router,
+    experts,
+    pre_feedforward_layernorm_2,
+    post_feedforward_layernorm_1,
+    post_feedforward_layernorm_2
+});
+
+#[derive(Clone)]
+struct Experts {
+    switch_glu: StackedExperts,
+}
+module!(Experts { switch_glu });
+
+#[derive(Clone)]
+struct Router {
+    proj: Linear,
+    scale: Param,
+    per_expert_scale: Param,
+    routing: Routing,
+    top_k: i32,
+    eps: f32,
+}
+module!(Router { proj, scale, per_expert_scale } plain { routing, top_k, eps });
+
+impl Router {
+    /// Of tokens `[N, E]`, the experts `[N, top_k]` and their weights, F32 `[N, top_k]`.
+    fn choose(&self, x: &Array) -> Result<(Array, Array)> {
+        let root = (x.dim(-1)? as f32).powf(-0.5);
+        let scale = self.scale.value().multiply(root)?;
+        let scores = self
+            .proj
+            .forward(&fast::rms_norm(x, Some(&scale), self.eps)?)?;
+        let (experts, weights) = self.routing.choose(&scores, None, self.top_k)?;
+        let scales = self.per_expert_scale.value().take(&experts, 0)?;
+        Ok((experts, weights.multiply(scales.astype(weights.dtype())?)?))
+    }
+}
+
+impl Beside {
+    pub(crate) fn new(config: &ExpertsConfig, eps: f32) -> Result<Self> {
+        let norm = || RmsNorm::new(config.hidden, eps);
+        let ones = |n| Param::starting(&[n], Initial::Constant(1.0));
+        Ok(Self {
+            router: Router {
+                proj: Linear::new(config.hidden, config.n_experts, false)?,
+                scale: ones(config.hidden)?,
+                per_expert_scale: ones(config.n_experts)?,
+                routing: config.routing,
+                top_k: config.top_k,
+                eps,
+            },
+            experts: Experts {
+                switch_glu: StackedExperts::new(config)?,
+            },
+            pre_feedforward_layernorm_2: norm()?,
+            post_feedforward_layernorm_1: norm()?,
+            post_feedforward_layernorm_2: norm()?,
+        })
+    }
+
+    /// The sum of the MLP's output `y` and the experts', each normed; `x` is the residual stream. All `[B, L, E]`.
+    fn forward(&self, x: &Array, y: &Array) -> Result<Array> {
+        let [b, l, hidden] = x.dims()?;
+        let (chosen, weights) = self.router.choose(&x.reshape(&[b * l, hidden])?)?;
+        let normed = self.pre_feedforward_layernorm_2.forward(x)?;
+        let normed = normed.reshape(&[b * l, 1, 1, hidden])?;
+        let of_experts = self.experts.switch_glu.forward(&normed, &chosen)?;
+        let sum = fast::weighted_sum(&of_experts, &weights)?;
+        let sum = sum.reshape(&[b, l, hidden])?;
+        let y = self.post_feedforward_layernorm_1.forward(y)?;
+        self.post_feedforward_layernorm_2.add_to(&y, &sum)
+    }
+}

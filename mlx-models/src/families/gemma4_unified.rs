@@ -1,0 +1,27 @@
+//! The text model of the Gemma 4 that reads images without a tower: Gemma 4 without inputs for each layer and without
+//! experts.
+
+use mlx_core::Result;
+
+use crate::config::Config;
+use crate::config::keys::Defaults;
+use crate::families::gemma4::{self, Gemma4};
+
+/// transformers' defaults for keys that a config leaves out.
+const DEFAULTS: Defaults = Defaults {
+    max_positions: 262_144,
+    ..gemma4::DEFAULTS
+};
+
+pub(crate) fn load(c: &Config) -> Result<Gemma4> {
+    // Its class does not have them.
+    c.ignore(&[
+        "enable_moe_block",
+        "hidden_size_per_layer_input",
+        "moe_intermediate_size",
+        "num_experts",
+        "top_k_experts",
+        "vocab_size_per_layer_input",
+    ]);
+    gemma4::build(c, gemma4::config(c, &DEFAULTS, 1024)?, None, None)
+}

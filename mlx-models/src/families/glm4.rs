@@ -1,0 +1,49 @@
+//! GLM 4 of 2025: four norms a layer, gate and up in one projection, rope on half of each head that pairs neighbouring
+//! features.
+
+use mlx_core::Result;
+use mlx_nn::{Rule, Rules};
+
+use crate::config::Config;
+use crate::config::keys::{self, Defaults};
+use crate::config::rope::Dialect;
+use crate::decoders::pre_and_post_norm::Sandwich;
+use crate::registry::Source;
+
+/// transformers' defaults for keys that a config leaves out.
+const DEFAULTS: Defaults = Defaults {
+    vocab: 151_552,
+    intermediate: 13_696,
+    layers: 40,
+    kv_heads: Some(2),
+    head_dim: Some(128),
+    max_positions: 131_072,
+    norm_eps: 1.5625e-7,
+    rope: Some(Dialect::Partial(0.5)),
+    interleaved: true,
+    ..Defaults::LLAMA
+};
+
+pub(crate) fn load(c: &Config) -> Result<Sandwich> {
+    let mut config = keys::decoder(c, &DEFAULTS)?;
+    config.qkv_bias = c.or("attention_bias", true)?;
+    Sandwich::new(&config)
+}
+
+/// Gate and up are one matrix in published files and in those of MLX; norms have other names.
+pub(crate) fn names(_source: &Source<'_>) -> Result<Rules> {
+    let gate_up = [("*.mlp.gate_proj.*", 1), ("*.mlp.up_proj.*", 1)];
+    let norm = |from: &str, to: &str| {
+        Rule::rename(
+            &format!("*.{from}_layernorm.*"),
+            &format!("*.{to}_layernorm.*"),
+        )
+        .written()
+    };
+    Ok(Rules::from([
+        Rule::split("*.mlp.gate_up_proj.*", 1, gate_up).written(),
+        norm("post_attention", "pre_feedforward"),
+        norm("post_self_attn", "post_attention"),
+        norm("post_mlp", "post_feedforward"),
+    ]))
+}

@@ -1,0 +1,148 @@
+//! GPT-2: learned positions, layer norms with biases, an MLP without a gate, tied.
+
+use mlx_core::Result;
+use mlx_nn::{Embedding, LayerKind, NormKind, Rule, Rules};
+
+use crate::config::Config;
+use crate::config::keys::{self, Defaults};
+use crate::config::plan::DecoderConfig;
+use crate::decoders::causal_lm::CausalLm;
+use crate::decoders::pre_norm::{Decoder, Layer};
+use crate::registry::Source;
+
+/// transformers' defaults for keys that a config leaves out.
+const DEFAULTS: Defaults = Defaults {
+    vocab: 50_257,
+    hidden: 768,
+    layers: 12,
+    heads: 12,
+    max_positions: 1024,
+    norm_eps_key: "layer_norm_epsilon",
+    norm_eps: 1e-5,
+    activation_key: "activation_function",
+    activation: "gelu_new",
+    rope: None,
+    ..Defaults::LLAMA
+};
+
+/// Older names of keys, and the order of a product that does not change it.
+const ALIASES: [(&str, &str); 5] = [
+    ("hidden_size", "n_embd"),
+    ("max_position_embeddings", "n_positions"),
+    ("num_attention_heads", "n_head"),
+    ("num_hidden_layers", "n_layer"),
+    ("intermediate_size", "n_inner"),
+];
+
+/// Keys of training, of heads for other tasks, and of an order of operations that changes no result.
+const IGNORED: &[&str] = &[
+    "attn_pdrop",
+    "embd_pdrop",
+    "head_dim",
+    "n_ctx",
+    "num_key_value_heads",
+    "reorder_and_upcast_attn",
+    "summary_activation",
+    "summary_first_dropout",
+    "summary_proj_to_labels",
+    "summary_type",
+    "summary_use_proj",
+];
+
+pub(crate) fn load(c: &Config) -> Result<Decoder> {
+    let (config, by_depth) = config(c)?;
+    let positions = config.max_positions.expect("it was set") as i32;
+    CausalLm::of(&config, |config, index| {
+        let mut config = config.clone();
+        if by_depth {
+            config.attention_scale /= (index + 1) as f32;
+        }
+        let table = match index {
+            0 => Some(Embedding::new(positions, config.hidden)?),
+            _ => None,
+        };
+        let layer = Layer::with(&config, LayerKind::Full, &config.mlps[index], None)?;
+        Ok(layer.with_positions(table))
+    })
+}
+
+/// The decoder, and whether scores of layer n, counted from 1, are divided by n.
+fn config(c: &Config) -> Result<(DecoderConfig, bool)> {
+    let c = &c.with_aliases(&ALIASES);
+    c.ignore(IGNORED);
+    let mut config = keys::decoder(c, &DEFAULTS)?;
+    let inner = match c.value("intermediate_size") {
+        Some(_) => c.size("intermediate_size", None)?,
+        None => 4 * config.hidden,
+    };
+    keys::set_intermediate(&mut config, inner);
+    keys::ungated(&mut config);
+    keys::set_mlp_bias(&mut config, true);
+    config.qkv_bias = true;
+    config.out_bias = true;
+    config.norm.kind = NormKind::layer(true);
+    let positions = c.size("max_position_embeddings", Some(DEFAULTS.max_positions))?;
+    config.max_positions = Some(positions as usize);
+    if !c.or("scale_attn_weights", true)? {
+        config.attention_scale = 1.0;
+    }
+    Ok((config, c.or("scale_attn_by_inverse_layer_idx", false)?))
+}
+
+/// Published files have the columns of matrices as rows, and often no prefix. Files of MLX have rows, and the prefix `model.`.
+pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
+    const FUSED: &str = "h.0.attn.c_attn.weight";
+    let tensors = source.tensors;
+    let fused = tensors.names().find(|name| name.ends_with(FUSED));
+    let by_columns = match fused {
+        Some(name) => tensors
+            .shape(name)?
+            .is_some_and(|shape| shape[0] < shape[1]),
+        None => false,
+    };
+    let mut rules = vec![
+        Rule::drop("*.attn.bias", "the causal mask"),
+        Rule::drop("*.attn.masked_bias", "the causal mask"),
+    ];
+    for part in ["wte", "wpe", "h", "ln_f"] {
+        rules.push(Rule::rename(
+            &format!("transformer.{part}.*"),
+            &format!("model.{part}.*"),
+        ));
+        rules.push(Rule::rename(
+            &format!("{part}.*"),
+            &format!("model.{part}.*"),
+        ));
+    }
+    if by_columns {
+        for part in ["attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"] {
+            rules.push(Rule::transpose(&format!("*.{part}.weight"), &[1, 0]));
+        }
+    }
+    let layer = "model.layers.#";
+    let [q, k, v] = ["q", "k", "v"].map(|name| format!("{layer}.self_attn.{name}_proj.*"));
+    rules.extend([
+        Rule::rename("model.wte.*", "model.embed_tokens.*").written(),
+        Rule::rename("model.wpe.*", "model.layers.0.positions.*").written(),
+        Rule::rename("model.ln_f.*", "model.norm.*").written(),
+        Rule::rename("model.h.#.ln_1.*", &format!("{layer}.input_layernorm.*")).written(),
+        Rule::rename(
+            "model.h.#.ln_2.*",
+            &format!("{layer}.post_attention_layernorm.*"),
+        )
+        .written(),
+        Rule::split("model.h.#.attn.c_attn.*", 1, [(&*q, 1), (&*k, 1), (&*v, 1)]).written(),
+        Rule::rename(
+            "model.h.#.attn.c_proj.*",
+            &format!("{layer}.self_attn.o_proj.*"),
+        )
+        .written(),
+        Rule::rename("model.h.#.mlp.c_fc.*", &format!("{layer}.mlp.up_proj.*")).written(),
+        Rule::rename(
+            "model.h.#.mlp.c_proj.*",
+            &format!("{layer}.mlp.down_proj.*"),
+        )
+        .written(),
+    ]);
+    Ok(Rules::from(rules))
+}

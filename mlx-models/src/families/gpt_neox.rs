@@ -1,0 +1,104 @@
+//! GPT-NeoX and Pythia: attention and MLP in parallel, each after a layer norm of its own; biases; rope on a part of
+//! each head.
+
+use mlx_core::Result;
+use mlx_nn::{NormKind, Rule, Rules};
+
+use crate::config::Config;
+use crate::config::keys::{self, Defaults};
+use crate::config::plan::DecoderConfig;
+use crate::config::rope::Dialect;
+use crate::decoders::parallel_residual::Parallel;
+use crate::decoders::pre_norm::Decoder;
+use crate::model::Model;
+use crate::registry::Source;
+
+/// transformers' defaults for keys that a config leaves out.
+const DEFAULTS: Defaults = Defaults {
+    vocab: 50_432,
+    hidden: 6144,
+    intermediate: 24_576,
+    layers: 44,
+    heads: 64,
+    norm_eps_key: "layer_norm_eps",
+    norm_eps: 1e-5,
+    activation: "gelu",
+    rope: Some(Dialect::Partial(0.25)),
+    ..Defaults::LLAMA
+};
+
+/// Older names of keys.
+const ALIASES: [(&str, &str); 2] = [
+    ("rope_theta", "rotary_emb_base"),
+    ("partial_rotary_factor", "rotary_pct"),
+];
+
+pub(crate) fn load(source: &Source<'_>) -> Result<Box<dyn Model>> {
+    let config = config(source.config)?;
+    Ok(match source.config.or("use_parallel_residual", true)? {
+        true => Box::new(Parallel::with_two_norms(&config)?),
+        false => Box::new(Decoder::new(&config)?),
+    })
+}
+
+fn config(c: &Config) -> Result<DecoderConfig> {
+    let c = &c.with_aliases(&ALIASES);
+    c.ignore(&[
+        "classifier_dropout",
+        "head_dim",
+        "hidden_dropout",
+        "num_key_value_heads",
+    ]);
+    let mut config = keys::decoder(c, &DEFAULTS)?;
+    keys::ungated(&mut config);
+    keys::set_mlp_bias(&mut config, true);
+    let bias = c.or("attention_bias", true)?;
+    config.qkv_bias = bias;
+    config.out_bias = bias;
+    config.norm.kind = NormKind::layer(true);
+    Ok(config)
+}
+
+/// Published names, which MLX's files have without `gpt_neox` and with `h` for the layers. Queries, keys and values lie head by head.
+pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
+    let config = config(source.config)?;
+    let (heads, dim) = (config.heads, config.head_dim);
+    let layer = "model.layers.#";
+    let [q, k, v] = ["q", "k", "v"].map(|name| format!("{layer}.self_attn.{name}_proj.*"));
+    Ok(Rules::from([
+        Rule::drop("*.attention.bias", "the causal mask"),
+        Rule::drop("*.attention.masked_bias", "the causal mask"),
+        Rule::drop(
+            "*.attention.rotary_emb.inv_freq",
+            "computed from config.json",
+        ),
+        Rule::rename("gpt_neox.layers.*", "model.h.*"),
+        Rule::rename("gpt_neox.*", "model.*"),
+        Rule::rename("embed_out.*", "model.embed_out.*"),
+        Rule::rename("model.embed_out.*", "lm_head.*").written(),
+        Rule::rename("model.embed_in.*", "model.embed_tokens.*").written(),
+        Rule::rename("model.final_layer_norm.*", "model.norm.*").written(),
+        Rule::split(
+            "model.h.#.attention.query_key_value.*",
+            heads,
+            [(&*q, dim), (&*k, dim), (&*v, dim)],
+        )
+        .written(),
+        Rule::rename(
+            "model.h.#.attention.dense.*",
+            &format!("{layer}.self_attn.o_proj.*"),
+        )
+        .written(),
+        Rule::rename(
+            "model.h.#.mlp.dense_h_to_4h.*",
+            &format!("{layer}.mlp.up_proj.*"),
+        )
+        .written(),
+        Rule::rename(
+            "model.h.#.mlp.dense_4h_to_h.*",
+            &format!("{layer}.mlp.down_proj.*"),
+        )
+        .written(),
+        Rule::rename("model.h.#.*", "model.layers.#.*").written(),
+    ]))
+}

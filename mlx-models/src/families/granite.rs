@@ -1,0 +1,40 @@
+//! Granite 3: Llama with multipliers of embeddings, attention scores, residuals and logits.
+
+use mlx_core::Result;
+
+use crate::config::Config;
+use crate::config::plan::DecoderConfig;
+use crate::convert::Bits;
+use crate::decoders::pre_norm::Decoder;
+use crate::families::llama;
+
+pub(crate) fn load(c: &Config) -> Result<Decoder> {
+    Decoder::new(&config(c)?)
+}
+
+pub(crate) fn config(c: &Config) -> Result<DecoderConfig> {
+    let mut config = llama::config(c)?;
+    multipliers(c, &mut config)?;
+    Ok(config)
+}
+
+/// Reads the multipliers.
+///
+/// # Errors
+/// One is not a positive number.
+pub(crate) fn multipliers(c: &Config, config: &mut DecoderConfig) -> Result<()> {
+    let multiplier = |key| c.positive(key, Some(1.0)).map(|number| number as f32);
+    config.attention_scale = multiplier("attention_multiplier")?;
+    config.embed_scale = Some(multiplier("embedding_multiplier")?);
+    config.residual_scale = Some(multiplier("residual_multiplier")?);
+    config.logit_scale = Some(1.0 / multiplier("logits_scaling")?);
+    Ok(())
+}
+
+/// Weights of small numbers, which few bits would lose. They keep more bits, as in mlx-lm.
+pub(crate) const BITS: &[(&str, Bits)] = &[
+    ("*.self_attn.o_proj", Bits::EightUnlessMixed),
+    ("*.mlp.down_proj", Bits::EightUnlessMixed),
+    ("lm_head", Bits::EightUnlessMixed),
+    ("*.mlp.gate", Bits::EightUnlessMixed),
+];

@@ -1,0 +1,19 @@
+//! Llama 1 to 3.3 (arXiv:2407.21783) and models of the same structure.
+
+use mlx_core::Result;
+
+use crate::config::Config;
+use crate::config::keys::{self, Defaults};
+use crate::config::plan::DecoderConfig;
+use crate::decoders::pre_norm::Decoder;
+
+pub(crate) fn load(c: &Config) -> Result<Decoder> {
+    Decoder::new(&config(c)?)
+}
+
+pub(crate) fn config(c: &Config) -> Result<DecoderConfig> {
+    let mut config = keys::decoder(c, &Defaults::LLAMA)?;
+    keys::attention_bias(c, &mut config)?;
+    keys::mlp_bias(c, &mut config)?;
+    Ok(config)
+}

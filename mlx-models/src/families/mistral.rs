@@ -1,0 +1,23 @@
+//! Mistral (arXiv:2310.06825): Llama with a sliding window on every layer.
+
+use mlx_core::Result;
+
+use crate::config::Config;
+use crate::config::keys::{self, Defaults};
+use crate::decoders::pre_norm::Decoder;
+
+/// transformers' defaults for keys that a config leaves out.
+const DEFAULTS: Defaults = Defaults {
+    intermediate: 14_336,
+    kv_heads: Some(8),
+    max_positions: 131_072,
+    ..Defaults::LLAMA
+};
+
+pub(crate) fn load(c: &Config) -> Result<Decoder> {
+    let mut config = keys::decoder(c, &DEFAULTS)?;
+    let window = keys::window(c, Some(4096))?;
+    // transformers does not read layer_types here.
+    config.layers = vec![keys::kind(window); config.layers.len()];
+    Decoder::new(&config)
+}

@@ -1,0 +1,40 @@
+//! OLMoE (arXiv:2409.02060): experts in every layer, norms over all heads of q and k at once.
+
+use mlx_core::Result;
+
+use crate::config::Config;
+use crate::config::keys::{self, Defaults, ExpertsDefaults};
+use crate::config::plan::MlpConfig;
+use crate::decoders::pre_norm::Decoder;
+use crate::families::olmo2;
+
+/// transformers' defaults for keys that a config leaves out.
+const DEFAULTS: Defaults = Defaults {
+    vocab: 50_304,
+    hidden: 2048,
+    intermediate: 2048,
+    layers: 16,
+    heads: 16,
+    max_positions: 4096,
+    norm_eps: 1e-5,
+    ..Defaults::LLAMA
+};
+
+const EXPERTS: ExpertsDefaults = ExpertsDefaults {
+    intermediate_key: "intermediate_size",
+    intermediate: 2048,
+    n_experts: 64,
+    top_k: 8,
+    norm_topk_prob: None,
+};
+
+pub(crate) fn load(c: &Config) -> Result<Decoder> {
+    let mut config = olmo2::config(c, &DEFAULTS)?;
+    config.qkv_clip = match c.value("clip_qkv") {
+        Some(_) => Some(c.positive("clip_qkv", None)? as f32),
+        None => None,
+    };
+    let experts = keys::experts(c, config.hidden, &EXPERTS)?;
+    config.mlps.fill(MlpConfig::Experts(experts));
+    Decoder::new(&config)
+}

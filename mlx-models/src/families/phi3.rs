@@ -1,0 +1,145 @@
+//! Phi 3 and 4 mini (arXiv:2404.14219): q, k and v in one projection, gate and up in another.
+
+use mlx_core::{Array, Result};
+use mlx_nn::attention::{merge_heads, split_heads};
+use mlx_nn::{Activation, Attend, Linear, Norm, Rope, Step, module};
+
+use crate::config::Config;
+use crate::config::keys::{self, Defaults};
+use crate::config::plan::{DecoderConfig, MlpConfig};
+use crate::config::rope::Dialect;
+use crate::decoders::causal_lm::{CausalLm, DecoderLayer};
+
+/// transformers' defaults for keys that a config leaves out.
+const DEFAULTS: Defaults = Defaults {
+    vocab: 32_064,
+    hidden: 3072,
+    intermediate: 8192,
+    max_positions: 4096,
+    norm_eps: 1e-5,
+    rope: Some(Dialect::Phi3),
+    ..Defaults::LLAMA
+};
+
+#[derive(Clone)]
+struct Attention {
+    qkv_proj: Linear,
+    o_proj: Linear,
+    rope: Rope,
+    heads: i32,
+    kv_heads: i32,
+    head_dim: i32,
+}
+module!(Attention { qkv_proj, o_proj } plain { rope, heads, kv_heads, head_dim });
+
+impl Attention {
+    fn forward(&self, x: &Array, state: usize, step: &mut Step<'_>) -> Result<Array> {
+        let (q_end, k_end) = (self.heads, self.heads + self.kv_heads);
+        let qkv = split_heads(&self.qkv_proj.forward(x)?, self.head_dim)?;
+        let q = self.rope.forward(&qkv.slice_axis(1, 0, q_end)?, step)?;
+        let k = self.rope.forward(&qkv.slice_axis(1, q_end, k_end)?, step)?;
+        let v = qkv.slice_axis(1, k_end, k_end + self.kv_heads)?;
+        let options = Attend {
+            scale: (self.head_dim as f32).powf(-0.5),
+            softcap: None,
+            sinks: None,
+            alibi: None,
+        };
+        let y = step.attend(state, &q, &k, &v, &options)?;
+        self.o_proj.forward(&merge_heads(&y)?)
+    }
+}
+
+#[derive(Clone)]
+struct Mlp {
+    gate_up_proj: Linear,
+    down_proj: Linear,
+    intermediate: i32,
+    activation: Activation,
+}
+module!(Mlp { gate_up_proj, down_proj } plain { intermediate, activation });
+
+impl Mlp {
+    fn forward(&self, x: &Array) -> Result<Array> {
+        let both = self.gate_up_proj.forward(x)?;
+        let gate = both.slice_axis(-1, 0, self.intermediate)?;
+        let up = both.slice_axis(-1, self.intermediate, 2 * self.intermediate)?;
+        self.down_proj.forward(&self.activation.gated(&gate, &up)?)
+    }
+}
+
+/// A layer of a [`Phi3`].
+#[derive(Clone)]
+pub struct Layer {
+    input_layernorm: Norm,
+    self_attn: Attention,
+    post_attention_layernorm: Norm,
+    mlp: Mlp,
+}
+module!(Layer {
+    input_layernorm,
+    self_attn,
+    post_attention_layernorm,
+    mlp
+});
+
+impl Layer {
+    fn new(c: &DecoderConfig, index: usize) -> Result<Self> {
+        let (
+            &MlpConfig::Dense {
+                intermediate,
+                activation,
+                ..
+            },
+            Some(rope),
+        ) = (&c.mlps[index], &c.ropes[index])
+        else {
+            unreachable!("phi3's config has dense layers with a rope");
+        };
+        Ok(Self {
+            input_layernorm: c.norm()?,
+            self_attn: Attention {
+                qkv_proj: Linear::new(c.hidden, (c.heads + 2 * c.kv_heads) * c.head_dim, false)?,
+                o_proj: Linear::new(c.heads * c.head_dim, c.hidden, false)?,
+                rope: Rope::new(rope, c.head_dim)?,
+                heads: c.heads,
+                kv_heads: c.kv_heads,
+                head_dim: c.head_dim,
+            },
+            post_attention_layernorm: c.norm()?,
+            mlp: Mlp {
+                gate_up_proj: Linear::new(c.hidden, 2 * intermediate, false)?,
+                down_proj: Linear::new(intermediate, c.hidden, false)?,
+                intermediate,
+                activation,
+            },
+        })
+    }
+}
+
+impl DecoderLayer for Layer {
+    fn forward(&self, x: &Array, state: usize, step: &mut Step<'_>) -> Result<Array> {
+        let y = self
+            .self_attn
+            .forward(&self.input_layernorm.forward(x)?, state, step)?;
+        let [x, y] = step.narrow([x, &y])?;
+        let x = x.add(&y)?;
+        x.add(
+            self.mlp
+                .forward(&self.post_attention_layernorm.forward(&x)?)?,
+        )
+    }
+}
+
+/// A Phi 3 model.
+pub type Phi3 = CausalLm<Layer>;
+
+pub(crate) fn load(c: &Config) -> Result<Phi3> {
+    let mut config = keys::decoder(c, &DEFAULTS)?;
+    // In published files, and not read by transformers.
+    c.ignore(&["attention_bias", "lm_head_bias", "mlp_bias"]);
+    c.ignore(&["full_attn_mod", "interpolate_factor"]);
+    let window = keys::window(c, None)?;
+    config.layers = vec![keys::kind(window); config.layers.len()];
+    CausalLm::of(&config, Layer::new)
+}

@@ -1,0 +1,37 @@
+//! Qwen 2 and 2.5 (arXiv:2412.15115): biases on q, k and v; an optional sliding window on the upper layers.
+
+use mlx_core::Result;
+use mlx_nn::LayerKind;
+
+use crate::config::Config;
+use crate::config::keys::{self, Defaults};
+use crate::config::rope::shared_by_layers;
+use crate::decoders::pre_norm::Decoder;
+
+/// transformers' defaults for keys that a config leaves out.
+const DEFAULTS: Defaults = Defaults {
+    vocab: 151_936,
+    intermediate: 22_016,
+    kv_heads: Some(32),
+    max_positions: 32_768,
+    ..Defaults::LLAMA
+};
+
+pub(crate) fn load(c: &Config) -> Result<Decoder> {
+    let mut config = keys::decoder(c, &DEFAULTS)?;
+    config.qkv_bias = true;
+    // Published, and without effect on texts.
+    c.ignore(&["use_mrope"]);
+    config.layers = windows(c, config.layers.len())?;
+    Decoder::new(&config)
+}
+
+/// Layers from `max_window_layers` on have the window, where `use_sliding_window` says so.
+pub(crate) fn windows(c: &Config, n: usize) -> Result<Vec<LayerKind>> {
+    shared_by_layers(c)?;
+    let used = c.or("use_sliding_window", false)?;
+    let window = keys::window(c, Some(4096))?.filter(|_| used);
+    let first: usize = c.or("max_window_layers", 28)?;
+    let has_window = window.is_some();
+    keys::layer_kinds(c, n, window, |layer| has_window && layer >= first)
+}

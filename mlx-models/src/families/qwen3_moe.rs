@@ -1,0 +1,53 @@
+//! Qwen 3 with a mixture of experts (arXiv:2505.09388) in most layers.
+
+use mlx_core::Result;
+use mlx_nn::{Rule, Rules};
+
+use crate::config::Config;
+use crate::config::keys::{self, Defaults, ExpertsDefaults};
+use crate::convert::Bits;
+use crate::decoders::pre_norm::Decoder;
+use crate::families::qwen3;
+use crate::registry::Source;
+
+/// transformers' defaults for keys that a config leaves out.
+const DEFAULTS: Defaults = Defaults {
+    vocab: 151_936,
+    hidden: 2048,
+    intermediate: 6144,
+    layers: 24,
+    kv_heads: Some(4),
+    max_positions: 32_768,
+    ..Defaults::LLAMA
+};
+
+const EXPERTS: ExpertsDefaults = ExpertsDefaults {
+    intermediate_key: "moe_intermediate_size",
+    intermediate: 768,
+    n_experts: 128,
+    top_k: 8,
+    norm_topk_prob: None,
+};
+
+pub(crate) fn load(c: &Config) -> Result<Decoder> {
+    let mut config = qwen3::config(c, &DEFAULTS)?;
+    // Unlike the dense models, transformers gives every layer the window, or none.
+    let used = c.or("use_sliding_window", false)?;
+    let window = keys::window(c, Some(4096))?.filter(|_| used);
+    c.ignore(&["max_window_layers"]);
+    config.layers.fill(keys::kind(window));
+    let experts = keys::experts(c, config.hidden, &EXPERTS)?;
+    keys::sparse_layers(c, experts, &mut config.mlps)?;
+    Decoder::new(&config)
+}
+
+/// Published files have one tensor for each expert and projection; ours are stacked, as MLX's are.
+pub(crate) fn names(_source: &Source<'_>) -> Result<Rules> {
+    Ok(Rules::from([Rule::stack(
+        "*.mlp.experts.#.*",
+        "*.mlp.switch_mlp.*",
+    )]))
+}
+
+/// The router keeps more bits: small differences of its scores choose other experts.
+pub(crate) const BITS: &[(&str, Bits)] = &[("*.mlp.gate", Bits::EightUnlessMixed)];

@@ -1,0 +1,208 @@
+//! [`Model`]: what every language model can do, and its sizes.
+
+use std::ops::Range;
+
+use mlx_core::{Array, Error, ErrorKind, Result};
+use mlx_nn::{Head, LayerKind, Module, Step};
+
+use crate::checkpoint::Names;
+
+mod geometry;
+mod info;
+
+pub use geometry::{Geometry, LayerGeometry, kv_heads};
+pub use info::{HeadInfo, ModelInfo};
+
+/// A language model: tokens in, logits out. It knows nothing about text, and holds no cache.
+///
+/// [`hidden`](Self::hidden) and [`logits`](Self::logits) are separate, so that the output head runs only on those
+/// positions of a prompt that are read.
+pub trait Model: Module {
+    /// `tokens [B, L]` (U32 or I32) -> `[B, L, S]`, the input of the first layer. Most models have `S = E`; others
+    /// carry more features through their layers.
+    ///
+    /// # Errors
+    /// The tokens are no integers.
+    fn embed(&self, tokens: &Array) -> Result<Array>;
+
+    /// The output of decoder layer `index`: `[B, L, S] -> [B, L, S]`. A layer may omit features that no later layer
+    /// reads, and positions that the step [omits](Step::narrow).
+    ///
+    /// # Errors
+    /// The step has other rows or another width.
+    ///
+    /// # Panics
+    /// There is no such layer; see [`Geometry::layers`].
+    fn layer(&self, index: usize, x: &Array, step: &mut Step<'_>) -> Result<Array>;
+
+    /// The final norm: `[B, L, S] -> [B, L, E]`
+    ///
+    /// # Errors
+    /// The shapes do not fit.
+    fn norm(&self, x: &Array) -> Result<Array>;
+
+    /// `tokens [B, L]` (U32 or I32) -> `[B, L, S]` before the final norm, and `[B, L, E]` after it. If the step reads [last
+    /// tokens](Step::read_last) only, and no head [drafts](Self::drafts), L is 1.
+    ///
+    /// # Errors
+    /// The step has other rows or another width.
+    fn run(&self, tokens: &Array, step: &mut Step<'_>) -> Result<[Array; 2]> {
+        let mut x = self.embed(tokens)?;
+        let layers = self.geometry().layers().len();
+        // A head that drafts reads the features of all positions.
+        let narrows = self.drafts().is_none();
+        for index in 0..layers {
+            x = match narrows && index + 1 == layers {
+                true => step.last_layer(|step| self.layer(index, &x, step))?,
+                false => self.layer(index, &x, step)?,
+            };
+            step.start(&x, layers - index - 1)?;
+        }
+        let hidden = self.norm(&x)?;
+        Ok([x, hidden])
+    }
+
+    /// `tokens [B, L]` (U32 or I32) -> `[B, L, E]` after the final norm, or `[B, 1, E]` if the step reads [last
+    /// tokens](Step::read_last) only. A head that [drafts](Self::drafts) follows in the same step.
+    ///
+    /// # Errors
+    /// The step has other rows or another width.
+    fn hidden(&self, tokens: &Array, step: &mut Step<'_>) -> Result<Array> {
+        let [x, hidden] = self.run(tokens, step)?;
+        if self.drafts().is_some() {
+            let features = self.head_input([&x, &hidden])?;
+            self.follow(tokens, Some(&features), step)?;
+        }
+        step.read(&hidden)
+    }
+
+    /// Gives a head for multi-token prediction, if the model has one, [states](Self::drafts) after those of the layers,
+    /// so that it can [`draft`](Self::draft).
+    fn enable_drafts(&mut self) {}
+
+    /// The states of the head, if the model can [`draft`](Self::draft).
+    fn drafts(&self) -> Option<Range<usize>> {
+        None
+    }
+
+    /// The states of the decoder's layers, which are before those of a head.
+    fn decoder_states(&self) -> Range<usize> {
+        0..self.drafts().map_or(self.layers().len(), |head| head.start)
+    }
+
+    /// The head's input among the two results of [`run`](Self::run): `[B, L, E]`
+    ///
+    /// # Errors
+    /// The shapes do not fit.
+    fn head_input(&self, [_, hidden]: [&Array; 2]) -> Result<Array> {
+        Ok(hidden.clone())
+    }
+
+    /// Runs the head over `tokens` `[B, L]` and the model's features of them, `[B, L, E]`. The features of the last tokens
+    /// may be missing if these tokens are not kept. The step has the rows' lengths before these tokens. Returns the head's
+    /// features `[B, L, E]`, from which [`draft_logits`](Self::draft_logits) predicts the next token at each position. In a
+    /// row that begins, the first token has no position before it, so the results are one position earlier.
+    ///
+    /// # Errors
+    /// The model has no head, or the shapes do not fit.
+    fn follow(
+        &self,
+        _tokens: &Array,
+        _features: Option<&Array>,
+        _step: &mut Step<'_>,
+    ) -> Result<Array> {
+        Err(Error::new(ErrorKind::Unsupported, NO_DRAFTS))
+    }
+
+    /// Runs the head over draft tokens `[B, L]` and its own features of the position before each of them:
+    /// `[B, L, E] -> [B, L, E]`. The step has the rows' lengths before these tokens, and must not be committed.
+    ///
+    /// # Errors
+    /// The model has no head, or the shapes do not fit.
+    fn draft(&self, _tokens: &Array, _before: &Array, _step: &mut Step<'_>) -> Result<Array> {
+        Err(Error::new(ErrorKind::Unsupported, NO_DRAFTS))
+    }
+
+    /// Logits `[.., V]` of features `[.., E]` that the head gave, or `[.., first]`: of so many first tokens.
+    ///
+    /// # Errors
+    /// The shapes do not fit.
+    fn draft_logits(&self, features: &Array, first: Option<i32>) -> Result<Array> {
+        logits_of(self.head(), features, first)
+    }
+
+    /// Whether the model has a head that [`ahead`](Self::ahead) runs.
+    fn looks_ahead(&self) -> bool {
+        false
+    }
+
+    /// The head's features `[B, L, E]`, from which [`logits`](Self::logits) tells the token after the next: of the next tokens
+    /// `[B, L]` and the features `hidden` `[B, L, E]` of each position. `step` is that of a cache of its own, with one layer that
+    /// attends to everything. Training computes the loss of the head with it.
+    ///
+    /// # Errors
+    /// The model has no head, or the shapes do not fit.
+    fn ahead(&self, _next: &Array, _hidden: &Array, _step: &mut Step<'_>) -> Result<Array> {
+        let message = "the model has no head that predicts tokens";
+        Err(Error::new(ErrorKind::Unsupported, message))
+    }
+
+    /// A copy of the model that shares its arrays, for another adapter.
+    ///
+    /// # Errors
+    /// The family does not support it ([`CausalLm`](crate::decoders::causal_lm::CausalLm) does).
+    fn duplicate(&self) -> Result<Box<dyn Model>> {
+        let message = "models of this family cannot be held twice, with different adapters";
+        Err(Error::new(ErrorKind::Unsupported, message))
+    }
+
+    /// The output head.
+    fn head(&self) -> Head<'_>;
+
+    /// `[.., E] -> [.., V]`
+    ///
+    /// # Errors
+    /// The shapes do not fit.
+    fn logits(&self, hidden: &Array) -> Result<Array> {
+        self.head().forward(hidden)
+    }
+
+    /// The model's sizes, as it was built.
+    fn geometry(&self) -> &Geometry;
+
+    /// The names of the tensors in its files.
+    fn names(&self) -> &Names {
+        static NONE: Names = Names::none();
+        &NONE
+    }
+
+    /// Loading calls this with the family's names. A model that does not keep them uses the names of its parameters for
+    /// adapters and saved files.
+    fn set_names(&mut self, _names: Names) {}
+
+    /// The states of all layers between steps, for a [`ModelCache`](mlx_nn::ModelCache).
+    fn layers(&self) -> &[LayerKind] {
+        self.geometry().states()
+    }
+
+    /// The length at which the rope changes (LongRoPE). A row that grows past it has to be computed again.
+    fn switches_after(&self) -> Option<usize> {
+        self.geometry().switches_after
+    }
+
+    /// The length beyond which the rope depends on the length of the prompt (dynamic NTK). The layer states of a longer
+    /// prompt cannot begin another text.
+    fn grows_after(&self) -> Option<usize> {
+        self.geometry().grows_after
+    }
+}
+
+pub(crate) const NO_DRAFTS: &str = "the head of this model drafts nothing";
+
+/// The logits of all tokens, or of the first `first` ones.
+pub(crate) fn logits_of(head: Head<'_>, features: &Array, first: Option<i32>) -> Result<Array> {
+    match first {
+        Some(first) => head.first(first, features),
+        None => head.forward(features),
+    }
+}

@@ -1,0 +1,48 @@
+//! [`ModelInfo`].
+
+use mlx_core::{DType, Scheme};
+use mlx_nn::LayerKind;
+
+use crate::model::Geometry;
+
+/// Information about a loaded model.
+#[derive(Clone, Debug)]
+pub struct ModelInfo {
+    /// `model_type`, from the config or derived from the tensors.
+    pub model_type: String,
+    /// Rows of the embedding.
+    pub vocab: i32,
+    /// The context length.
+    pub max_positions: Option<usize>,
+    /// The states of all layers.
+    pub layers: Vec<LayerKind>,
+    /// Features of a token.
+    pub hidden: i32,
+    /// The sizes of each layer.
+    pub geometry: Geometry,
+    /// The number of elements of all weights, as if they were dense.
+    pub n_parameters: usize,
+    /// Bytes of all weights.
+    pub weight_bytes: usize,
+    /// The scheme of quantised weights without an entry of their own.
+    pub quantization: Option<Scheme>,
+    /// The format of another program that the files have, and its form in memory.
+    pub stored: Option<String>,
+    /// Its head for multi-token prediction, if it has one.
+    pub head: Option<HeadInfo>,
+    /// The dtype of the activations.
+    pub dtype: DType,
+    /// Keys of config.json that this version does not read and does not know to be irrelevant.
+    pub unread_keys: Vec<String>,
+}
+
+/// Information about a head for multi-token prediction. The model's counts include it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct HeadInfo {
+    /// The number of elements of its weights, as if they were dense.
+    pub n_parameters: usize,
+    /// Bytes of its weights.
+    pub bytes: usize,
+    /// The scheme of its first quantised weight.
+    pub quantization: Option<Scheme>,
+}

@@ -1,0 +1,287 @@
+//! From `config.json` and opened files to a model: the family is found, built, and filled.
+
+use mlx_core::{Array, DType, Result};
+use mlx_nn::{Checkpoint, FillOptions, Path, Visit, fill};
+use serde_json::Value;
+
+use crate::checkpoint::Weights;
+use crate::checkpoint::names::{Names, prefixes};
+use crate::checkpoint::stored::{self, Format, Reading, Tensors};
+use crate::checkpoint::ternary::{self, Ternary};
+use crate::checkpoint::tied_head::HeadTensors;
+use crate::config::Config;
+use crate::config::keys::has_mlx_convolutions;
+use crate::config::quantization::Quantization;
+use crate::draft_heads::head_folder::HeadApart;
+use crate::draft_heads::mtp;
+use crate::model::HeadInfo;
+use crate::model::Model;
+use crate::model::ModelInfo;
+use crate::registry::LoadOptions;
+use crate::registry::Loaded;
+use crate::registry::{Family, Registry, Source};
+
+/// A model whose parameters are set but not evaluated: on the CPU they refer to the files.
+pub(crate) struct Assembled {
+    pub model: Box<dyn Model>,
+    pub model_type: &'static str,
+    pub family: Family,
+    /// The config of the text model.
+    pub config: Config,
+    /// Whether the text model's config is inside that of a multimodal checkpoint.
+    pub nested: bool,
+    pub quantization: Quantization,
+    /// The format in which another program stored the weights, if one did.
+    pub stored: Option<Format>,
+}
+
+/// The key that says whether the head is the embedding.
+pub(crate) const TIED: &str = "tie_word_embeddings";
+
+/// The model of a config, without values.
+pub(crate) fn empty(registry: &Registry, label: &str, config: Value) -> Result<Assembled> {
+    let reading = Reading {
+        dtype: None,
+        dense: false,
+    };
+    let made = assemble(registry, label, config, Vec::new().into(), None, reading);
+    made.map(|(assembled, _)| assembled)
+}
+
+/// The model of a config, filled from files.
+pub(crate) fn filled(
+    registry: &Registry,
+    label: &str,
+    config: Value,
+    weights: Weights,
+    options: &mut LoadOptions<'_>,
+) -> Result<Assembled> {
+    let mut apart = options.head.map(HeadApart::open).transpose()?;
+    let reading = Reading {
+        dtype: options.dtype,
+        dense: options.unpack,
+    };
+    let (mut assembled, checkpoint) =
+        assemble(registry, label, config, weights, apart.as_mut(), reading)?;
+    let total = checkpoint.names().count();
+    let quantization = &assembled.quantization;
+    let filled = fill(
+        assembled.model.as_mut(),
+        &checkpoint,
+        FillOptions {
+            dtype: options.dtype,
+            scheme: &|path| Ok(quantization.scheme(path)),
+            progress: &mut |done| {
+                if let Some(progress) = &mut options.progress {
+                    progress(done, total);
+                }
+            },
+        },
+    );
+    filled.map_err(|error| match &apart {
+        Some(apart) => apart.context(error),
+        None => error,
+    })?;
+    Ok(assembled)
+}
+
+/// Builds the model, and maps the tensors of its files to the names of its parameters.
+fn assemble(
+    registry: &Registry,
+    label: &str,
+    config: Value,
+    weights: Weights,
+    mut apart: Option<&mut HeadApart>,
+    reading: Reading,
+) -> Result<(Assembled, Checkpoint)> {
+    let outer = Config::new(&format!("{label}: config.json"), config)?;
+    // Multimodal checkpoints describe their text model in `text_config`; some keys stay outside.
+    let text = outer.object("text_config")?;
+    let nested = text.is_some();
+    let published = Checkpoint::new(label, weights.model, &prefixes(nested))?;
+    let (mut published, stored) = stored::decoded(published, &outer, reading)?;
+    let (model_type, family) = registry.find(&outer, &published)?;
+    let head_beside = apart.is_some() || family.head_file.is_some() && !weights.head.is_empty();
+    let mut head_stored = None;
+    if family.head_file.is_some() {
+        let rules = published.files().map(mtp::renames);
+        let rules = rules.collect::<Result<Vec<_>>>()?;
+        published = published.with_own_rules(rules)?;
+        let tensors = Tensors::of(weights.head.iter());
+        let found = stored::decode_head(&tensors, &outer, reading)?;
+        for file in weights.head {
+            let rules = mtp::renames(&file)?;
+            published = published.beside(file, rules)?;
+        }
+        if let Some((decoded, format)) = found {
+            published = published.with_decoded(decoded)?;
+            head_stored = Some(format);
+        }
+    }
+    let mut tied = None;
+    for key in family.tied_keys {
+        tied = tied.or(outer.opt(key)?);
+    }
+    let tied = tied.unwrap_or(family.tied);
+    let quantization_of = Config::clone(&outer);
+    // Some checkpoints have the key outside, some inside, some in both places.
+    let tied = tied
+        || text
+            .as_ref()
+            .is_some_and(|text| text.value(TIED) == Some(&true.into()));
+    let mut config = text.unwrap_or(outer);
+    if let Some(apart) = apart.as_deref_mut() {
+        published = apart.join(published, (model_type, family), &mut config, reading)?;
+    }
+    let mlx_convolutions = has_mlx_convolutions(&published)?;
+    let ternary = Ternary::find(&quantization_of, &published)?;
+    let rules = (family.names)(&Source {
+        config: &config,
+        nested,
+        head_beside,
+        tensors: &published,
+        mlx_convolutions,
+    })?;
+    let rules = match &ternary {
+        Some(ternary) => ternary.rules().and(&rules),
+        None => rules,
+    };
+    let names = Names::new(nested, rules);
+    let mut rules = names.published();
+    let mut tensors = published.with_rules(&rules)?;
+    let head = match tied {
+        true => HeadTensors::find(&tensors)?,
+        false => HeadTensors::Own,
+    };
+    if head != HeadTensors::Own {
+        rules = rules.and(&head.rules());
+        tensors = tensors.with_rules(&rules)?;
+    }
+    config.set(TIED, head.is_tied().into());
+    let mut quantization = match &stored {
+        Some(format) => Quantization::uniform(format.scheme),
+        None => Quantization::read(&quantization_of, &rules)?,
+    };
+    if let Some(apart) = apart {
+        quantization = quantization.with_head(apart.quantization(&rules)?);
+    } else if let Some(format) = head_stored {
+        quantization = quantization.with_head(Quantization::uniform(format.scheme));
+    }
+    let mut model = (family.build)(&Source {
+        config: &config,
+        nested,
+        head_beside,
+        tensors: &tensors,
+        mlx_convolutions,
+    })?;
+    if let Some(ternary) = ternary {
+        let schemes = ternary.schemes(&rules)?;
+        ternary::round_inputs(label, model.as_mut(), &schemes)?;
+        quantization = quantization.with_ternary(schemes);
+    }
+    model.set_names(names);
+    let assembled = Assembled {
+        model,
+        model_type,
+        family: *family,
+        nested,
+        config,
+        quantization,
+        stored,
+    };
+    Ok((assembled, tensors))
+}
+
+impl Assembled {
+    /// Evaluates the parameters, and collects facts about the model.
+    pub(crate) fn finish(self, label: &str) -> Result<Loaded> {
+        let Self {
+            model,
+            model_type,
+            config,
+            quantization,
+            stored,
+            ..
+        } = self;
+        let mut weigh = Weigh::default();
+        model.visit(&mut Path::default(), &mut weigh)?;
+        mlx_core::eval(&weigh.arrays)?;
+        let geometry = model.geometry();
+        let info = ModelInfo {
+            model_type: model_type.to_owned(),
+            vocab: geometry.vocab,
+            max_positions: geometry.max_positions,
+            layers: geometry.states().to_vec(),
+            hidden: geometry.hidden,
+            geometry: geometry.clone(),
+            n_parameters: weigh.n_parameters,
+            weight_bytes: weigh.bytes,
+            quantization: quantization.default_scheme(),
+            stored: stored.map(|format| format.described),
+            head: weigh.head,
+            dtype: weigh.dtype.unwrap_or(DType::F32),
+            unread_keys: config.unread(),
+        };
+        for key in &info.unread_keys {
+            tracing::warn!(
+                "{label}: config.json: {key} is not known to this version and has no effect"
+            );
+        }
+        Ok(Loaded { model, info })
+    }
+}
+
+/// Counts parameters and bytes, and collects the arrays.
+#[derive(Default)]
+struct Weigh {
+    arrays: Vec<Array>,
+    n_parameters: usize,
+    bytes: usize,
+    head: Option<HeadInfo>,
+    dtype: Option<DType>,
+}
+
+impl Weigh {
+    fn add(&mut self, path: &Path, parameters: usize, bytes: usize) {
+        self.n_parameters += parameters;
+        self.bytes += bytes;
+        if path.as_str().starts_with(mtp::PREFIX) {
+            let head = self.head.get_or_insert_default();
+            head.n_parameters += parameters;
+            head.bytes += bytes;
+        }
+    }
+}
+
+impl Visit for Weigh {
+    fn weight(&mut self, path: &Path, weight: &mlx_nn::Weight) -> Result<()> {
+        let elements = |shape: &[i32]| shape.iter().map(|&n| n as usize).product::<usize>();
+        if let mlx_nn::Weight::Quantized { packed, scheme, .. } = weight {
+            // `param` counts the packed words; here the rest of the matrix is added.
+            let rest = elements(&weight.shape()) - elements(packed.shape());
+            self.add(path, rest, 0);
+            if let Some(head) = &mut self.head {
+                head.quantization = head.quantization.or(Some(*scheme));
+            }
+        }
+        Ok(())
+    }
+
+    fn param(&mut self, path: &Path, param: &mlx_nn::Param) -> Result<()> {
+        let value = param.value();
+        let name = path.as_str();
+        let counts = !name.ends_with(".scales") && !name.ends_with(".biases");
+        let parameters = if counts { value.size() } else { 0 };
+        self.add(path, parameters, value.nbytes());
+        if value.dtype().is_float() {
+            self.dtype = self.dtype.or(Some(value.dtype()));
+        }
+        self.arrays.push(value.clone());
+        Ok(())
+    }
+
+    fn derived(&mut self, array: &Array) -> Result<()> {
+        self.arrays.push(array.clone());
+        Ok(())
+    }
+}
