@@ -8,13 +8,17 @@ use mlx_core::{Error, ErrorKind, Result};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
+mod bits;
 mod json;
 pub(crate) mod keys;
 pub mod plan;
 pub mod quantization;
 pub mod rope;
+mod source;
 
+pub use bits::Bits;
 pub use json::parse;
+pub use source::Source;
 
 /// Keys that do not change what inference computes.
 const IGNORED: &[&str] = &[

@@ -31,7 +31,8 @@ use shards::Shards;
 use tensors::{Matrices, Tensors};
 
 pub use crate::checkpoint::weights::non_finite;
-pub use recipe::{Bits, Mixed, Recipe};
+pub use crate::config::Bits;
+pub use recipe::{Mixed, Recipe};
 pub use shards::SHARD_BYTES;
 
 /// What is done with the weights.

@@ -10,6 +10,7 @@
 //!
 //! [`causal_lm`] has the parts around the layers. A family with another order has a layer of its own.
 
+mod build;
 pub mod causal_lm;
 pub mod parallel_residual;
 pub(crate) mod per_layer_inputs;

@@ -67,8 +67,55 @@ mod smollm3;
 mod stablelm;
 mod starcoder2;
 
+use crate::config::keys::TIED;
+use crate::config::{Bits, Source};
 use crate::draft_heads::mtp;
-use crate::registry::Family;
+use crate::model::Model;
+use mlx_core::Result;
+use mlx_nn::Rules;
+
+/// A family of models: how its configs and tensors are read.
+#[derive(Clone, Copy)]
+pub struct Family {
+    /// The `model_type`s it answers to.
+    pub types: &'static [&'static str],
+    /// Builds the model, without values.
+    pub build: fn(&Source<'_>) -> Result<Box<dyn Model>>,
+    /// How published tensors become parameters.
+    pub names: fn(&Source<'_>) -> Result<Rules>,
+    /// The default of `tie_word_embeddings`.
+    pub tied: bool,
+    /// The keys that say whether the head is the embedding. The first that has a value counts.
+    pub tied_keys: &'static [&'static str],
+    /// Weights, by patterns of their paths, that quantising leaves dense or gives more bits. The first that matches
+    /// counts.
+    pub bits: &'static [(&'static str, Bits)],
+    /// Those of `types` that are multimodal wrappers: the text model's config is their `text_config`.
+    pub wrappers: &'static [&'static str],
+    /// Where it has a head for multi-token prediction (tensors named `mtp.`), the file that is written for it. Other programs
+    /// do not read the head, and some refuse its tensors.
+    pub head_file: Option<&'static str>,
+}
+
+impl Family {
+    /// A family whose tensors have the parameters' names, whose head is not tied, and whose weights are all quantised
+    /// alike.
+    pub const fn new(
+        types: &'static [&'static str],
+        build: fn(&Source<'_>) -> Result<Box<dyn Model>>,
+    ) -> Self {
+        Self {
+            types,
+            build,
+            names: |_| Ok(Rules::none()),
+            tied: false,
+            tied_keys: &[TIED],
+            bits: &[],
+            wrappers: &[],
+            head_file: None,
+        }
+    }
+}
 
 macro_rules! build {
     ($family:ident) => {

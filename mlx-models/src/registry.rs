@@ -1,86 +1,20 @@
 //! [`Registry`]: the families of models, and from `model_type` to one of them.
 
 use mlx_core::Result;
-use mlx_nn::{Checkpoint, Rules};
+use mlx_nn::Checkpoint;
 use serde_json::{Map, Value};
 
 use crate::config::Config;
-use crate::convert::Bits;
 use crate::families::FAMILIES;
-use crate::model::Model;
-use crate::registry::assemble::TIED;
+
+pub use crate::config::Source;
+use crate::config::keys::TIED;
+pub use crate::families::Family;
 
 pub(crate) mod assemble;
 mod load;
 
 pub use load::{LoadOptions, Loaded, initialised, load, load_from};
-
-/// What a model is built from.
-#[derive(Clone, Copy)]
-pub struct Source<'a> {
-    /// The config of the text model. Its `tie_word_embeddings` is corrected by the tensors.
-    pub config: &'a Config,
-    /// Whether the config is inside that of a multimodal checkpoint.
-    pub nested: bool,
-    /// Whether a head for multi-token prediction comes from files of its own.
-    pub head_beside: bool,
-    /// The tensors: for [`Family::names`] as they are published, without the prefixes of multimodal checkpoints;
-    /// for [`Family::build`] under the names of parameters. A model that is initialised has none.
-    pub tensors: &'a Checkpoint,
-    /// Whether the files have convolutions with the axes of MLX's files, `[channels, taps, 1]`.
-    pub mlx_convolutions: bool,
-}
-
-impl Source<'_> {
-    /// Whether any tensor's name begins so. A family builds an optional part, such as `mtp.`, if the files have any
-    /// tensor of it; loading then asks for all of them.
-    pub fn has(&self, prefix: &str) -> bool {
-        self.tensors.names().any(|name| name.starts_with(prefix))
-    }
-}
-
-/// A family of models: how its configs and tensors are read.
-#[derive(Clone, Copy)]
-pub struct Family {
-    /// The `model_type`s it answers to.
-    pub types: &'static [&'static str],
-    /// Builds the model, without values.
-    pub build: fn(&Source<'_>) -> Result<Box<dyn Model>>,
-    /// How published tensors become parameters.
-    pub names: fn(&Source<'_>) -> Result<Rules>,
-    /// The default of `tie_word_embeddings`.
-    pub tied: bool,
-    /// The keys that say whether the head is the embedding. The first that has a value counts.
-    pub tied_keys: &'static [&'static str],
-    /// Weights, by patterns of their paths, that quantising leaves dense or gives more bits. The first that matches
-    /// counts.
-    pub bits: &'static [(&'static str, Bits)],
-    /// Those of `types` that are multimodal wrappers: the text model's config is their `text_config`.
-    pub wrappers: &'static [&'static str],
-    /// Where it has a head for multi-token prediction (tensors named `mtp.`), the file that is written for it. Other programs
-    /// do not read the head, and some refuse its tensors.
-    pub head_file: Option<&'static str>,
-}
-
-impl Family {
-    /// A family whose tensors have the parameters' names, whose head is not tied, and whose weights are all quantised
-    /// alike.
-    pub const fn new(
-        types: &'static [&'static str],
-        build: fn(&Source<'_>) -> Result<Box<dyn Model>>,
-    ) -> Self {
-        Self {
-            types,
-            build,
-            names: |_| Ok(Rules::none()),
-            tied: false,
-            tied_keys: &[TIED],
-            bits: &[],
-            wrappers: &[],
-            head_file: None,
-        }
-    }
-}
 
 /// The families that can be loaded: those of this crate, and those that a program adds.
 ///

@@ -4,14 +4,11 @@
 use std::collections::BTreeMap;
 
 use mlx_core::{Result, Scheme};
-use mlx_nn::{Checkpoint, Rule, Rules, TernaryForm, quantize, ternary_scheme};
+use mlx_nn::{Checkpoint, Module, Rule, Rules, TernaryForm, quantize, ternary_scheme};
 use serde_json::{Map, Value, json};
 
 use crate::config::Config;
-use crate::model::Model;
-
-/// The name of the method in `quantization_config`.
-pub(crate) const METHOD: &str = "bitnet";
+use crate::config::quantization::TERNARY;
 
 /// The scale beside a packed matrix.
 const SCALE: &str = ".weight_scale";
@@ -132,7 +129,7 @@ fn form(c: &Config, tensors: &Checkpoint) -> Result<Option<TernaryForm>> {
         Some(entry) => entry.opt::<String>("quant_method")?,
         None => None,
     };
-    let Some(entry) = entry.filter(|_| method.as_deref() == Some(METHOD)) else {
+    let Some(entry) = entry.filter(|_| method.as_deref() == Some(TERNARY)) else {
         let is_bitnet = c.opt::<String>("model_type")?.as_deref() == Some("bitnet");
         let is_packed = is_bitnet && tensors.names().any(|name| name.ends_with(SCALE));
         return Ok(is_packed.then_some(TernaryForm::Packed { divides: false }));
@@ -161,7 +158,7 @@ fn form(c: &Config, tensors: &Checkpoint) -> Result<Option<TernaryForm>> {
 /// One of them cannot.
 pub(crate) fn round_inputs(
     label: &str,
-    model: &mut dyn Model,
+    model: &mut dyn Module,
     schemes: &BTreeMap<String, Scheme>,
 ) -> Result<()> {
     let rounding = quantize::round_inputs(model, |path| schemes.contains_key(path))?;
@@ -181,7 +178,7 @@ pub(crate) fn round_inputs(
 pub(crate) fn written(config: &mut Map<String, Value>) {
     let entry = json!({
         "linear_class": "autobitlinear",
-        "quant_method": METHOD,
+        "quant_method": TERNARY,
         "quantization_mode": "offline",
     });
     let Value::Object(mut entry) = entry else {

@@ -49,12 +49,15 @@ pub(crate) fn check_heads(c: &Config, heads: i32, kv_heads: i32, head_dim: i32) 
     Ok(())
 }
 
+/// The key that says whether the head is the embedding.
+pub(crate) const TIED: &str = "tie_word_embeddings";
+
 /// Whether the output head is the embedding.
 ///
 /// # Errors
 /// It is not a bool.
 pub(crate) fn tied(c: &Config, default: bool) -> Result<bool> {
-    c.or("tie_word_embeddings", default)
+    c.or(TIED, default)
 }
 
 /// What transformers' configuration class of a family assumes about keys that are absent.

@@ -7,16 +7,17 @@ use mlx_nn::Rules;
 use serde_json::Value;
 
 use super::Config;
-use crate::checkpoint::ternary;
-use crate::draft_heads::mtp;
+
+/// The `quant_method` of ternary matrices.
+pub(crate) const TERNARY: &str = "bitnet";
 
 /// Which scheme packs which weight.
 #[derive(Clone, Debug, Default)]
 pub struct Quantization {
     default: Option<Scheme>,
     overrides: BTreeMap<String, Option<Scheme>>,
-    /// The schemes of a head for multi-token prediction from another folder.
-    head: Option<Box<Quantization>>,
+    /// The prefix and the schemes of a head for multi-token prediction from another folder.
+    head: Option<(&'static str, Box<Quantization>)>,
     /// Whether some matrices are ternary.
     ternary: bool,
 }
@@ -41,7 +42,7 @@ impl Quantization {
                 return Ok(Self::uniform(Scheme::default_of(QuantMode::Mxfp4)));
             }
             // The schemes of ternary matrices follow from their tensors.
-            if method == ternary::METHOD {
+            if method == TERNARY {
                 return Ok(Self::default());
             }
             return Err(entry.unsupported(format!(
@@ -71,11 +72,11 @@ impl Quantization {
         })
     }
 
-    /// These schemes, with those of a head for multi-token prediction from another folder.
+    /// These schemes, with those of a head for multi-token prediction from another folder, whose paths begin with `prefix`.
     #[must_use]
-    pub(crate) fn with_head(self, head: Self) -> Self {
+    pub(crate) fn with_head(self, prefix: &'static str, head: Self) -> Self {
         Self {
-            head: Some(Box::new(head)),
+            head: Some((prefix, Box::new(head))),
             ..self
         }
     }
@@ -105,7 +106,9 @@ impl Quantization {
 
     /// The scheme of the weight at `path`, if it is packed at all.
     pub fn scheme(&self, path: &str) -> Option<Scheme> {
-        if let (Some(head), true) = (&self.head, path.starts_with(mtp::PREFIX)) {
+        if let Some((prefix, head)) = &self.head
+            && path.starts_with(prefix)
+        {
             return head.scheme(path);
         }
         self.overrides.get(path).copied().unwrap_or(self.default)

@@ -4,9 +4,9 @@ use mlx_core::{DType, Scheme};
 use serde_json::{Map, Value, json};
 
 use super::tensors::Tensors;
+use crate::config::keys::TIED;
 use crate::draft_heads::mtp::NORM_OFFSET;
 use crate::registry::Registry;
-use crate::registry::assemble::TIED;
 
 /// A scheme in the form of config.json.
 pub(super) fn settings(scheme: Scheme) -> Map<String, Value> {

@@ -2,16 +2,7 @@
 
 use mlx_core::{Error, ErrorKind, QuantMode, Result, Scheme};
 
-/// A family's exception for quantising some of its weights.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Bits {
-    /// They stay dense.
-    Dense,
-    /// 8 affine bits in groups of 64.
-    Eight,
-    /// 8 bits in a uniform recipe. A mixed recipe treats them like other weights, as mlx-lm does for routers.
-    EightUnlessMixed,
-}
+use crate::config::Bits;
 
 const EIGHT: Scheme = Scheme {
     mode: QuantMode::Affine,

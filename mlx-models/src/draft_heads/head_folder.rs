@@ -12,7 +12,6 @@ use crate::checkpoint::stored::{self, Format, Reading, Tensors};
 use crate::checkpoint::weights;
 use crate::config::Config;
 use crate::config::quantization::Quantization;
-use crate::registry::Family;
 
 /// The config keys on which a head and its model must agree. The head's own config.json may hold them.
 const SHARED: [&str; 8] = [
@@ -77,18 +76,19 @@ impl HeadApart {
         })
     }
 
-    /// The tensors of a checkpoint without a head, and those of this one. `config` is that of the text model.
+    /// The tensors of a checkpoint without a head, and those of this one. `config` is that of the text model, whose family may
+    /// take heads.
     ///
     /// # Errors
     /// The family has no heads, the checkpoint has one, or the head is of another model.
     pub(crate) fn join(
         &mut self,
         mut checkpoint: Checkpoint,
-        (model_type, family): (&str, &Family),
+        (model_type, takes_heads): (&str, bool),
         config: &mut Config,
         reading: Reading,
     ) -> Result<Checkpoint> {
-        if family.head_file.is_none() {
+        if !takes_heads {
             return Err(self.unsupported(format!(
                 "models of model_type {model_type:?} take no head for multi-token prediction"
             )));

@@ -8,11 +8,11 @@ use mlx_core::{Array, DType, Error, ErrorKind, Result, Safetensors};
 use mlx_nn::{Checkpoint, KvShape, LayerKind, Linear, RmsNorm, Rule, Rules, Step, module};
 
 use crate::config::Config;
+use crate::config::Source;
 use crate::config::plan::{DecoderConfig, MlpConfig};
 use crate::decoders::causal_lm::{DecoderLayer, Predict};
 use crate::decoders::pre_norm::Layer;
 use crate::model::kv_heads;
-use crate::registry::Source;
 
 /// The file that it is written to.
 pub(crate) const FILE: &str = "mtp.safetensors";

@@ -9,12 +9,12 @@ use mlx_nn::{
 };
 
 use crate::config::Config;
+use crate::config::Source;
 use crate::config::keys;
 use crate::config::plan::{DecoderConfig, MlpConfig};
 use crate::decoders::causal_lm::{DecoderLayer, Predict};
 use crate::decoders::pre_norm::Layer;
 use crate::draft_heads::mtp::NORM_OFFSET;
-use crate::registry::Source;
 
 /// The most heads that a checkpoint may have: more than any published one.
 const MAX_HEADS: usize = 8;

@@ -4,10 +4,10 @@ use mlx_core::Result;
 use mlx_nn::{QkNorm, RopeScaling, Rule, Rules};
 
 use crate::config::Config;
+use crate::config::Source;
 use crate::config::keys::{self, Defaults};
 use crate::config::plan::MlpConfig;
 use crate::decoders::pre_norm::Decoder;
-use crate::registry::Source;
 
 /// What transformers assumes about absent keys. The activation is read apart.
 const DEFAULTS: Defaults = Defaults {

@@ -4,9 +4,9 @@
 use mlx_core::Result;
 use mlx_nn::{Correction, GroupScore, Rules, Scoring};
 
+use crate::config::Source;
 use crate::config::keys::{self, Deep, Defaults, ExpertsDefaults, LatentDefaults};
 use crate::decoders::pre_norm::Decoder;
-use crate::registry::Source;
 
 /// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {

@@ -4,14 +4,14 @@
 use mlx_core::Result;
 use mlx_nn::{GroupScore, Rules};
 
+use crate::config::Bits;
 use crate::config::Config;
+use crate::config::Source;
 use crate::config::keys::{self, Deep, Defaults, ExpertsDefaults, LatentDefaults};
 use crate::config::plan::DecoderConfig;
-use crate::convert::Bits;
 use crate::decoders::causal_lm::CausalLm;
 use crate::decoders::pre_norm::{Decoder, Layer};
 use crate::draft_heads::nextn::{self, NextN};
-use crate::registry::Source;
 
 /// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {

@@ -3,12 +3,12 @@
 use mlx_core::Result;
 use mlx_nn::{IndexConfig, Rules};
 
+use crate::config::Source;
 use crate::config::keys::{self, Deep, Defaults, LatentDefaults};
 use crate::config::plan::DecoderConfig;
 use crate::decoders::pre_norm::Decoder;
 use crate::draft_heads::nextn;
 use crate::families::deepseek_v3;
-use crate::registry::Source;
 
 /// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {

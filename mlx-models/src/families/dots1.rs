@@ -5,9 +5,9 @@ use mlx_core::Result;
 use mlx_nn::{QkNorm, Rules};
 
 use crate::config::Config;
+use crate::config::Source;
 use crate::config::keys::{self, Deep, Defaults, ExpertsDefaults};
 use crate::decoders::pre_norm::Decoder;
-use crate::registry::Source;
 
 /// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {

@@ -3,10 +3,10 @@
 use mlx_core::Result;
 use mlx_nn::{Correction, Routing, Rule, Rules, SharedExpert};
 
+use crate::config::Source;
 use crate::config::keys::{self, Defaults, ExpertsDefaults};
 use crate::config::plan::MlpConfig;
 use crate::decoders::pre_norm::Decoder;
-use crate::registry::Source;
 
 /// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {

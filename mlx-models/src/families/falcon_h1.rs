@@ -7,6 +7,7 @@ use mlx_nn::{
 };
 
 use crate::config::Config;
+use crate::config::Source;
 use crate::config::keys::{self, Defaults};
 use crate::config::plan::DecoderConfig;
 use crate::decoders::causal_lm::{CausalLm, DecoderLayer};
@@ -14,7 +15,6 @@ use crate::families::granitemoehybrid;
 use crate::model::Geometry;
 use crate::model::LayerGeometry;
 use crate::model::kv_heads;
-use crate::registry::Source;
 
 mod multipliers;
 

@@ -4,10 +4,10 @@
 use mlx_core::Result;
 use mlx_nn::QkNorm;
 
+use crate::config::Source;
 use crate::config::keys::{self, Defaults};
 use crate::decoders::pre_and_post_norm::Sandwich;
 use crate::families::gemma2::{config, softcap};
-use crate::registry::Source;
 
 /// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {

@@ -8,11 +8,11 @@ use mlx_nn::{
     Rules,
 };
 
+use crate::config::Bits;
 use crate::config::Config;
 use crate::config::keys::{self, Defaults};
 use crate::config::plan::{DecoderConfig, MlpConfig};
 use crate::config::rope::context;
-use crate::convert::Bits;
 use crate::decoders::causal_lm::CausalLm;
 use crate::decoders::per_layer_inputs::{LayerInput, LayerInputSizes, LayerInputs};
 use crate::families::gemma2::softcap;

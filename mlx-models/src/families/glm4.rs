@@ -5,10 +5,10 @@ use mlx_core::Result;
 use mlx_nn::{Rule, Rules};
 
 use crate::config::Config;
+use crate::config::Source;
 use crate::config::keys::{self, Defaults};
 use crate::config::rope::Dialect;
 use crate::decoders::pre_and_post_norm::Sandwich;
-use crate::registry::Source;
 
 /// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {

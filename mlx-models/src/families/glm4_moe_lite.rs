@@ -3,10 +3,10 @@
 use mlx_core::Result;
 use mlx_nn::Rules;
 
+use crate::config::Source;
 use crate::config::keys::{self, Deep, Defaults, ExpertsDefaults, LatentDefaults};
 use crate::config::rope::Dialect;
 use crate::families::deepseek_v3;
-use crate::registry::Source;
 
 /// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {

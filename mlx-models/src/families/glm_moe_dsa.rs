@@ -5,11 +5,11 @@ use mlx_core::Result;
 use mlx_nn::{GroupScore, IndexConfig, Rules};
 
 use crate::config::Config;
+use crate::config::Source;
 use crate::config::keys::{self, Deep, Defaults, LatentDefaults};
 use crate::decoders::pre_norm::Decoder;
 use crate::draft_heads::nextn;
 use crate::families::deepseek_v32;
-use crate::registry::Source;
 
 /// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {

@@ -4,11 +4,11 @@ use mlx_core::Result;
 use mlx_nn::{Embedding, LayerKind, NormKind, Rule, Rules};
 
 use crate::config::Config;
+use crate::config::Source;
 use crate::config::keys::{self, Defaults};
 use crate::config::plan::DecoderConfig;
 use crate::decoders::causal_lm::CausalLm;
 use crate::decoders::pre_norm::{Decoder, Layer};
-use crate::registry::Source;
 
 /// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {

@@ -5,13 +5,13 @@ use mlx_core::Result;
 use mlx_nn::{NormKind, Rule, Rules};
 
 use crate::config::Config;
+use crate::config::Source;
 use crate::config::keys::{self, Defaults};
 use crate::config::plan::DecoderConfig;
 use crate::config::rope::Dialect;
 use crate::decoders::parallel_residual::Parallel;
 use crate::decoders::pre_norm::Decoder;
 use crate::model::Model;
-use crate::registry::Source;
 
 /// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {

@@ -3,13 +3,13 @@
 use mlx_core::Result;
 use mlx_nn::{ClampedGate, ExpertsConfig, RopeScaling, Rule, Rules};
 
+use crate::config::Bits;
 use crate::config::Config;
+use crate::config::Source;
 use crate::config::keys::{self, Defaults, ExpertsDefaults};
 use crate::config::plan::MlpConfig;
 use crate::config::rope::context;
-use crate::convert::Bits;
 use crate::decoders::pre_norm::Decoder;
-use crate::registry::Source;
 
 /// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {

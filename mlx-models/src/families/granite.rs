@@ -2,9 +2,9 @@
 
 use mlx_core::Result;
 
+use crate::config::Bits;
 use crate::config::Config;
 use crate::config::plan::DecoderConfig;
-use crate::convert::Bits;
 use crate::decoders::pre_norm::Decoder;
 use crate::families::llama;
 

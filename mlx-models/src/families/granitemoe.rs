@@ -4,11 +4,11 @@ use mlx_core::Result;
 use mlx_nn::{Rule, Rules};
 
 use crate::config::Config;
+use crate::config::Source;
 use crate::config::keys::{self, ExpertsDefaults};
 use crate::config::plan::MlpConfig;
 use crate::decoders::pre_norm::Decoder;
 use crate::families::granite;
-use crate::registry::Source;
 
 const EXPERTS: ExpertsDefaults = ExpertsDefaults {
     intermediate_key: "intermediate_size",

@@ -5,11 +5,11 @@ use mlx_nn::{ExpertsConfig, Rule, Rules, SharedExpert};
 use serde_json::Value;
 
 use crate::config::Config;
+use crate::config::Source;
 use crate::config::keys::{self, ExpertsDefaults};
 use crate::config::plan::MlpConfig;
 use crate::decoders::pre_norm::Decoder;
 use crate::families::hunyuan_v1_dense as dense;
-use crate::registry::Source;
 
 const EXPERTS: ExpertsDefaults = ExpertsDefaults {
     intermediate_key: "intermediate_size",

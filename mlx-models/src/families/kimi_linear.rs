@@ -6,10 +6,10 @@ use mlx_nn::{ChannelDeltaConfig, RecurrenceConfig, Rule, Rules};
 use serde_json::Value;
 
 use crate::config::Config;
+use crate::config::Source;
 use crate::config::keys::{self, Deep, Defaults, ExpertsDefaults, LatentDefaults};
 use crate::config::plan::DecoderConfig;
 use crate::decoders::pre_norm::Decoder;
-use crate::registry::Source;
 
 /// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {

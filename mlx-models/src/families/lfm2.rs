@@ -4,10 +4,10 @@ use mlx_core::Result;
 use mlx_nn::{LayerKind, QkNorm, RecurrenceConfig, Rule, Rules, ShortConvConfig};
 
 use crate::config::Config;
+use crate::config::Source;
 use crate::config::keys::{self, Defaults};
 use crate::config::plan::DecoderConfig;
 use crate::decoders::pre_norm::Decoder;
-use crate::registry::Source;
 
 /// transformers' defaults for keys that a config leaves out.
 pub(crate) const DEFAULTS: Defaults = Defaults {

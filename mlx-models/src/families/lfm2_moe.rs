@@ -4,11 +4,11 @@ use mlx_core::Result;
 use mlx_nn::{Activation, Correction, Routing, Rule, Rules, Scoring};
 
 use crate::config::Config;
+use crate::config::Source;
 use crate::config::keys::{self, Defaults, ExpertsDefaults};
 use crate::config::plan::MlpConfig;
 use crate::decoders::pre_norm::Decoder;
 use crate::families::lfm2;
-use crate::registry::Source;
 
 /// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {

@@ -7,11 +7,11 @@ use mlx_nn::{
 };
 
 use crate::config::Config;
+use crate::config::Source;
 use crate::config::keys::{self, Defaults, ExpertsDefaults};
 use crate::config::plan::{DecoderConfig, MlpConfig};
 use crate::decoders::causal_lm::{CausalLm, DecoderLayer};
 use crate::families::mixtral;
-use crate::registry::Source;
 
 /// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {

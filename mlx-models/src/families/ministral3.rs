@@ -6,12 +6,12 @@ use mlx_nn::{Growth, RopeScaling, Rules};
 use serde_json::Value;
 
 use crate::config::Config;
+use crate::config::Source;
 use crate::config::keys::{self, Defaults};
 use crate::config::rope::context;
 use crate::decoders::pre_norm::Decoder;
 use crate::families::mistral;
 use crate::families::mistral4;
-use crate::registry::Source;
 
 /// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {

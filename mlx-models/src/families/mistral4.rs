@@ -3,12 +3,12 @@
 use mlx_core::Result;
 use mlx_nn::{Correction, Rules, Scoring};
 
+use crate::config::Source;
 use crate::config::keys::{self, Deep, Defaults, ExpertsDefaults, LatentDefaults};
 use crate::config::rope::Dialect;
 use crate::decoders::pre_norm::Decoder;
 use crate::families::deepseek_v3;
 use crate::families::ministral3;
-use crate::registry::Source;
 
 /// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {

@@ -5,11 +5,11 @@ use mlx_core::{Array, Result};
 use mlx_nn::{Norm, NormKind, QkKind, QkNorm, QkPlace, Rule, Rules, module};
 
 use crate::config::Config;
+use crate::config::Source;
 use crate::config::keys::{self, Defaults};
 use crate::decoders::causal_lm::{CausalLm, Ends};
 use crate::decoders::pre_norm::{Decoder, Layer};
 use crate::families::gemma2::softcap;
-use crate::registry::Source;
 
 /// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {

@@ -8,11 +8,11 @@ use mlx_nn::{
 };
 
 use crate::config::Config;
+use crate::config::Source;
 use crate::config::keys::{self, Defaults, ExpertsDefaults};
 use crate::config::plan::{DecoderConfig, MlpConfig};
 use crate::decoders::single_mixer::{MixerConfig, Single};
 use crate::families::mamba2;
-use crate::registry::Source;
 
 /// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {

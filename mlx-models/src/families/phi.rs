@@ -4,10 +4,10 @@ use mlx_core::Result;
 use mlx_nn::{NormKind, QkKind, QkNorm, Rule, Rules};
 
 use crate::config::Config;
+use crate::config::Source;
 use crate::config::keys::{self, Defaults};
 use crate::config::rope::Dialect;
 use crate::decoders::parallel_residual::Parallel;
-use crate::registry::Source;
 
 /// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {

@@ -4,12 +4,12 @@ use mlx_core::Result;
 use mlx_nn::{NormKind, Routing, Rules, Scoring};
 
 use crate::config::Config;
+use crate::config::Source;
 use crate::config::keys::{self, Defaults, ExpertsDefaults};
 use crate::config::plan::MlpConfig;
 use crate::config::rope::Dialect;
 use crate::decoders::pre_norm::Decoder;
 use crate::families::mixtral;
-use crate::registry::Source;
 
 /// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {

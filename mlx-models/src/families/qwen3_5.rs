@@ -4,15 +4,15 @@
 use mlx_core::Result;
 use mlx_nn::{Activation, DeltaConfig, LayerKind, QkNorm, RecurrenceConfig, Rule, Rules};
 
+use crate::config::Bits;
 use crate::config::Config;
+use crate::config::Source;
 use crate::config::keys::{self, Defaults};
 use crate::config::plan::DecoderConfig;
 use crate::config::rope::Dialect;
-use crate::convert::Bits;
 use crate::decoders::causal_lm::CausalLm;
 use crate::decoders::pre_norm::{Decoder, Layer};
 use crate::draft_heads::mtp::{Mtp, norm_offset};
-use crate::registry::Source;
 
 /// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {

@@ -4,11 +4,11 @@ use mlx_core::Result;
 use mlx_nn::{ExpertsConfig, SharedExpert};
 
 use crate::config::Config;
+use crate::config::Source;
 use crate::config::keys::{self, Defaults, ExpertsDefaults};
 use crate::config::plan::MlpConfig;
 use crate::config::rope::Dialect;
 use crate::families::qwen3_5::{self, Hybrid};
-use crate::registry::Source;
 
 /// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {

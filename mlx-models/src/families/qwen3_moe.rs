@@ -3,12 +3,12 @@
 use mlx_core::Result;
 use mlx_nn::{Rule, Rules};
 
+use crate::config::Bits;
 use crate::config::Config;
+use crate::config::Source;
 use crate::config::keys::{self, Defaults, ExpertsDefaults};
-use crate::convert::Bits;
 use crate::decoders::pre_norm::Decoder;
 use crate::families::qwen3;
-use crate::registry::Source;
 
 /// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {

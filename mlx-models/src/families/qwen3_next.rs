@@ -3,11 +3,11 @@
 use mlx_core::Result;
 use mlx_nn::{ExpertsConfig, Routing, Rule, Rules};
 
+use crate::config::Source;
 use crate::config::keys::{self, Defaults, ExpertsDefaults};
 use crate::config::rope::Dialect;
 use crate::families::qwen3_5::{self, Hybrid};
 use crate::families::qwen3_5_moe::with_shared;
-use crate::registry::Source;
 
 /// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {

@@ -4,9 +4,9 @@ use mlx_core::Result;
 use mlx_nn::{NormKind, Rule, Rules};
 
 use crate::config::Config;
+use crate::config::Source;
 use crate::config::keys::{self, Defaults};
 use crate::decoders::pre_norm::Decoder;
-use crate::registry::Source;
 
 /// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {

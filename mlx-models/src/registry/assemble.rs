@@ -10,16 +10,19 @@ use crate::checkpoint::stored::{self, Format, Reading, Tensors};
 use crate::checkpoint::ternary::{self, Ternary};
 use crate::checkpoint::tied_head::HeadTensors;
 use crate::config::Config;
+use crate::config::Source;
+use crate::config::keys::TIED;
 use crate::config::keys::has_mlx_convolutions;
 use crate::config::quantization::Quantization;
 use crate::draft_heads::head_folder::HeadApart;
 use crate::draft_heads::mtp;
+use crate::families::Family;
 use crate::model::HeadInfo;
 use crate::model::Model;
 use crate::model::ModelInfo;
 use crate::registry::LoadOptions;
 use crate::registry::Loaded;
-use crate::registry::{Family, Registry, Source};
+use crate::registry::Registry;
 
 /// A model whose parameters are set but not evaluated: on the CPU they refer to the files.
 pub(crate) struct Assembled {
@@ -34,9 +37,6 @@ pub(crate) struct Assembled {
     /// The format in which another program stored the weights, if one did.
     pub stored: Option<Format>,
 }
-
-/// The key that says whether the head is the embedding.
-pub(crate) const TIED: &str = "tie_word_embeddings";
 
 /// The model of a config, without values.
 pub(crate) fn empty(registry: &Registry, label: &str, config: Value) -> Result<Assembled> {
@@ -131,7 +131,12 @@ fn assemble(
             .is_some_and(|text| text.value(TIED) == Some(&true.into()));
     let mut config = text.unwrap_or(outer);
     if let Some(apart) = apart.as_deref_mut() {
-        published = apart.join(published, (model_type, family), &mut config, reading)?;
+        published = apart.join(
+            published,
+            (model_type, family.head_file.is_some()),
+            &mut config,
+            reading,
+        )?;
     }
     let mlx_convolutions = has_mlx_convolutions(&published)?;
     let ternary = Ternary::find(&quantization_of, &published)?;
@@ -163,9 +168,9 @@ fn assemble(
         None => Quantization::read(&quantization_of, &rules)?,
     };
     if let Some(apart) = apart {
-        quantization = quantization.with_head(apart.quantization(&rules)?);
+        quantization = quantization.with_head(mtp::PREFIX, apart.quantization(&rules)?);
     } else if let Some(format) = head_stored {
-        quantization = quantization.with_head(Quantization::uniform(format.scheme));
+        quantization = quantization.with_head(mtp::PREFIX, Quantization::uniform(format.scheme));
     }
     let mut model = (family.build)(&Source {
         config: &config,

@@ -2,8 +2,8 @@
 
 use mlx_core::Result;
 
+use crate::config::Source;
 use crate::config::plan::DecoderConfig;
-use crate::registry::Source;
 
 /// The factors on the inputs and outputs of attention and scan.
 #[derive(Clone, Copy)]

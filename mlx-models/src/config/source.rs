@@ -1,0 +1,29 @@
+//! [`Source`]: what a family builds its model from.
+
+use mlx_nn::Checkpoint;
+
+use super::Config;
+
+/// What a model is built from.
+#[derive(Clone, Copy)]
+pub struct Source<'a> {
+    /// The config of the text model. Its `tie_word_embeddings` is corrected by the tensors.
+    pub config: &'a Config,
+    /// Whether the config is inside that of a multimodal checkpoint.
+    pub nested: bool,
+    /// Whether a head for multi-token prediction comes from files of its own.
+    pub head_beside: bool,
+    /// The tensors: for [`crate::Family::names`] as they are published, without the prefixes of multimodal checkpoints;
+    /// for [`crate::Family::build`] under the names of parameters. A model that is initialised has none.
+    pub tensors: &'a Checkpoint,
+    /// Whether the files have convolutions with the axes of MLX's files, `[channels, taps, 1]`.
+    pub mlx_convolutions: bool,
+}
+
+impl Source<'_> {
+    /// Whether any tensor's name begins so. A family builds an optional part, such as `mtp.`, if the files have any
+    /// tensor of it; loading then asks for all of them.
+    pub fn has(&self, prefix: &str) -> bool {
+        self.tensors.names().any(|name| name.starts_with(prefix))
+    }
+}

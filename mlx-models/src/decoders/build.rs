@@ -1,0 +1,163 @@
+//! The modules of a decoder, built from its plan.
+
+use mlx_core::Result;
+use mlx_nn::{
+    Activation, Attention, AttentionConfig, ExpertsMlp, FeedForward, GatedMlp, KvShape,
+    LatentAttention, LatentConfig, LayerKind, Norm, PlainMlp, Rope, RopeConfig, Xielu,
+};
+
+use super::causal_lm::Surroundings;
+use crate::config::plan::{DecoderConfig, MlpConfig};
+use crate::model::{Geometry, LayerGeometry, kv_heads};
+
+impl DecoderConfig {
+    /// The parts before and after the layers.
+    ///
+    /// # Errors
+    /// A rope is none.
+    pub fn surroundings(&self) -> Result<Surroundings> {
+        let kv = self.kv();
+        let layers = self.layers.iter().enumerate();
+        let layers = layers.map(|(layer, &kind)| match kind {
+            LayerKind::Recurrent(shape) => LayerGeometry::recurrent(shape),
+            kind => {
+                let attention = LayerGeometry::attention(self.heads, kv, kind);
+                match self.latent.and_then(|latent| latent.index) {
+                    Some(index) if !self.shares_index(layer) => attention.with_index(index.dim),
+                    _ => attention,
+                }
+            }
+        });
+        self.surroundings_of(layers.collect())
+    }
+
+    /// The parts before and after layers of these sizes.
+    ///
+    /// # Errors
+    /// A rope is none.
+    pub fn surroundings_of(&self, layers: Vec<LayerGeometry>) -> Result<Surroundings> {
+        let (mut switches_after, mut grows_after) = (None, None);
+        for (rope, layer) in self.ropes.iter().zip(&layers) {
+            let head_dim = layer.kv.map_or(self.head_dim, |kv| kv.key_dim);
+            if let Some(rope) = rope {
+                let rope = Rope::new(rope, head_dim)?;
+                switches_after = switches_after.or(rope.switches_after());
+                grows_after = grows_after.or(rope.grows_after());
+            }
+        }
+        Ok(Surroundings {
+            geometry: Geometry::new(self.vocab, self.hidden, layers)
+                .with_positions(self.max_positions, switches_after)
+                .growing_after(grows_after),
+            norm: self.norm,
+            tied: self.tied,
+            head_bias: self.head_bias,
+            embed_scale: self.embed_scale,
+            logit_scale: self.logit_scale,
+            softcap: self.logit_softcap,
+        })
+    }
+
+    /// The heads and sizes of the keys and values that attention layers cache.
+    pub(crate) fn kv(&self) -> KvShape {
+        match &self.latent {
+            Some(latent) => KvShape {
+                heads: 1,
+                key_dim: latent.kept_dim(),
+                value_dim: latent.rank,
+            },
+            None => kv_heads(self.kv_heads, self.head_dim),
+        }
+    }
+
+    /// The attention over compressed keys and values of a layer with this rope, without values.
+    ///
+    /// # Errors
+    /// The rope is none.
+    pub fn latent_attention(
+        &self,
+        latent: LatentConfig,
+        rope: Option<&RopeConfig>,
+    ) -> Result<LatentAttention> {
+        LatentAttention::new(latent, rope)
+    }
+
+    /// Whether the queries of a layer see the positions that an earlier layer's indexer chose.
+    pub(crate) fn shares_index(&self, layer: usize) -> bool {
+        self.shares_index.get(layer) == Some(&true)
+    }
+
+    /// The attention of a layer with this rope and chunks of this size, without values.
+    ///
+    /// # Errors
+    /// The rope is none.
+    pub fn attention(&self, chunk: Option<usize>, rope: Option<&RopeConfig>) -> Result<Attention> {
+        let rope = rope.map(|rope| Rope::new(rope, self.head_dim));
+        let config = AttentionConfig {
+            chunk,
+            ..self.attention_config()
+        };
+        Attention::new(&config, rope.transpose()?)
+    }
+
+    /// The sizes and options of a layer's attention.
+    pub fn attention_config(&self) -> AttentionConfig {
+        AttentionConfig {
+            scale: self.attention_scale,
+            qkv_bias: self.qkv_bias,
+            out_bias: self.out_bias,
+            qk_norm: self.qk_norm,
+            clip: self.qkv_clip,
+            growth: self.query_growth,
+            alibi: self.alibi,
+            softcap: self.attention_softcap,
+            output_gate: self.output_gate,
+            sinks: self.sinks,
+            sub_norm: self.sub_norms,
+            ..AttentionConfig::plain(self.hidden, self.heads, self.kv_heads, self.head_dim)
+        }
+    }
+
+    /// The feed-forward half of a layer, without values.
+    ///
+    /// # Errors
+    /// No memory for a handle.
+    pub fn mlp(&self, mlp: &MlpConfig) -> Result<FeedForward> {
+        Ok(match *mlp {
+            MlpConfig::Dense {
+                intermediate,
+                bias,
+                activation,
+            } => {
+                let mlp = GatedMlp::new(self.hidden, intermediate, bias, activation)?;
+                FeedForward::Dense(Box::new(mlp.with_sub_norm(self.sub_norms)?))
+            }
+            MlpConfig::Plain {
+                intermediate,
+                bias,
+                activation,
+            } => FeedForward::Plain(Box::new(PlainMlp::new(
+                self.hidden,
+                intermediate,
+                bias,
+                activation,
+            )?)),
+            MlpConfig::Learned { intermediate, axes } => {
+                let mlp = PlainMlp::new(self.hidden, intermediate, false, Activation::Relu)?;
+                let xielu = Xielu::new(&[1][..axes])?;
+                FeedForward::Plain(Box::new(mlp.with_xielu(Some(xielu))))
+            }
+            MlpConfig::Experts(experts) => {
+                FeedForward::Experts(Box::new(ExpertsMlp::new(experts)?))
+            }
+        })
+    }
+
+    /// A norm over a token's features, without values.
+    ///
+    /// # Errors
+    /// No memory for a handle.
+    pub fn norm(&self) -> Result<Norm> {
+        Norm::new(self.hidden, &self.norm)
+    }
+}
