@@ -1,14 +1,17 @@
-//! `families`: README's table of model types and the described one of `docs/models.md`, from the registry and the first
-//! paragraph of each family's file.
+//! `families`: README's table of model types and the described one of `docs/models.md`, from the list of families and the
+//! first paragraph of each family's file. It also formats these files: a macro writes their `mod` lines, and rustfmt does
+//! not look into macros.
 
 use std::fs;
 use std::path::Path;
+use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use crate::cargo;
 
-const REGISTRY: &str = "mlx-models/src/families.rs";
+const LIST: &str = "mlx-models/src/families.rs";
+const FOLDER: &str = "mlx-models/src/families";
 const BEGIN: &str = "<!-- written by `cargo xtask families` -->\n";
 const END: &str = "<!-- end -->\n";
 /// The files with a table, and how it is made of the registry.
@@ -17,17 +20,25 @@ const COLUMNS: usize = 8;
 
 type Table = fn(&Path, &[(Vec<&str>, &str)]) -> Result<String>;
 
-/// Writes the tables.
+/// Writes the tables, and formats the families' files.
 pub fn run() -> Result<()> {
     let root = cargo::repository();
+    if !rustfmt(root, false)? {
+        bail!("rustfmt refuses a family's file");
+    }
     for (file, text) in with_tables(root)? {
         fs::write(root.join(file), text).context(file)?;
     }
     Ok(())
 }
 
-/// What is wrong with the tables, if anything is.
+/// What is wrong with the tables or with the format of the families' files, if anything is.
 pub fn fault(root: &Path) -> Result<Option<String>> {
+    if !rustfmt(root, true)? {
+        return Ok(Some(format!(
+            "{FOLDER}: a file is not formatted: cargo xtask families"
+        )));
+    }
     for (file, text) in with_tables(root)? {
         if fs::read_to_string(root.join(file)).context(file)? != text {
             return Ok(Some(format!(
@@ -38,10 +49,30 @@ pub fn fault(root: &Path) -> Result<Option<String>> {
     Ok(None)
 }
 
+/// Formats the families' files, or only tells whether they are formatted.
+fn rustfmt(root: &Path, check: bool) -> Result<bool> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(root.join(FOLDER)).context(FOLDER)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "rs") {
+            files.push(path);
+        }
+    }
+    let status = Command::new("rustfmt")
+        .args(["--edition", "2024"])
+        .args(check.then_some("--check"))
+        .args(files)
+        .stdout(Stdio::null())
+        .current_dir(root)
+        .status()
+        .context("cannot run rustfmt")?;
+    Ok(status.success())
+}
+
 /// The files with the tables that belong there.
 fn with_tables(root: &Path) -> Result<Vec<(&'static str, String)>> {
-    let registry = fs::read_to_string(root.join(REGISTRY)).context(REGISTRY)?;
-    let families = families(&registry)?;
+    let list = fs::read_to_string(root.join(LIST)).context(LIST)?;
+    let families = families(&list)?;
     let with = |(file, table): (&'static str, Table)| {
         let text = fs::read_to_string(root.join(file)).context(file)?;
         let (before, rest) = text
@@ -78,7 +109,7 @@ fn names(_: &Path, families: &[(Vec<&str>, &str)]) -> Result<String> {
 fn descriptions(root: &Path, families: &[(Vec<&str>, &str)]) -> Result<String> {
     let mut table = String::from("| `model_type` | what it is |\n|---|---|\n");
     for (types, module) in families {
-        let file = format!("mlx-models/src/families/{module}.rs");
+        let file = format!("{FOLDER}/{module}.rs");
         let text = fs::read_to_string(root.join(&file)).context(file)?;
         let types: Vec<String> = types.iter().map(|name| format!("`{name}`")).collect();
         table += &format!("| {} | {} |\n", types.join(", "), paragraph(&text));
@@ -86,27 +117,22 @@ fn descriptions(root: &Path, families: &[(Vec<&str>, &str)]) -> Result<String> {
     Ok(table)
 }
 
-/// The types of each family, and the module that loads it.
-fn families(registry: &str) -> Result<Vec<(Vec<&str>, &str)>> {
-    let entries = registry.split("Family::new(&[").skip(1);
+/// The types of each family, and its module: the entries `module: ["type", ...] {` of the list.
+fn families(list: &str) -> Result<Vec<(Vec<&str>, &str)>> {
+    let (_, list) = list
+        .split_once("\nfamilies! {\n")
+        .context("the list of families is missing")?;
+    let entries = list.lines().filter_map(|line| {
+        let (module, rest) = line.strip_prefix("    ")?.split_once(": [")?;
+        (!module.starts_with(' ')).then_some((module, rest))
+    });
     entries
-        .map(|entry| {
-            let (types, builder) = entry
+        .map(|(module, rest)| {
+            let (types, _) = rest
                 .split_once(']')
-                .context("types of a family have no end")?;
+                .with_context(|| format!("the types of {module} have no end in their line"))?;
             let types = types.split(',').map(|name| name.trim().trim_matches('"'));
-            let types = types.filter(|name| !name.is_empty()).collect();
-            let module = match builder.split_once("build!(") {
-                Some((before, after)) if !before.contains("::load") => {
-                    after.split_once(')').map(|of| of.0)
-                }
-                _ => builder.split_once("::load").map(|of| {
-                    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
-                    let start = of.0.rfind(|c| !is_name(c)).map_or(0, |at| at + 1);
-                    &of.0[start..]
-                }),
-            };
-            Ok((types, module.context("a family has no module")?))
+            Ok((types.collect(), module))
         })
         .collect()
 }
@@ -122,16 +148,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn modules_are_found_in_every_form() {
-        let registry = r#"
-            Family::new(&["llama"], build!(llama)),
-            Family { tied: true, ..Family::new(&["gemma3_text", "gemma3"], |source| {
-                Ok(Box::new(gemma3::load(source)?))
-            }) },
-            Family::new(&["stablelm"], stablelm::load),
-            Family { ..Family::new(&["phi"], build!(phi)) },
-        "#;
-        let found = families(registry).unwrap();
+    fn families_are_found_in_the_list() {
+        let list = r#"
+families! {
+    llama: ["llama"] {}
+    gemma3: ["gemma3_text", "gemma3"] {
+        tied: true,
+        tied_keys: &["tied"],
+    }
+    stablelm: ["stablelm"] {}
+    phi: ["phi"] {
+        names: phi::names,
+    }
+}
+"#;
+        let found = families(list).unwrap();
         let modules: Vec<&str> = found.iter().map(|family| family.1).collect();
         assert_eq!(modules, ["llama", "gemma3", "stablelm", "phi"]);
         assert_eq!(found[1].0, ["gemma3_text", "gemma3"]);

@@ -3,7 +3,7 @@
 
 use mlx_core::Result;
 
-use crate::config::Config;
+use crate::config::Source;
 use crate::config::keys::{self, Defaults};
 use crate::decoders::pre_norm::Decoder;
 
@@ -21,7 +21,8 @@ const DEFAULTS: Defaults = Defaults {
     ..Defaults::LLAMA
 };
 
-pub(crate) fn load(c: &Config) -> Result<Decoder> {
+pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
+    let c = source.config;
     let mut config = keys::decoder(c, &DEFAULTS)?;
     keys::attention_bias(c, &mut config)?;
     config.sub_norms = Some(config.norm.eps);

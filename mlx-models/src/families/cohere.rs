@@ -4,9 +4,9 @@
 use mlx_core::Result;
 use mlx_nn::{NormKind, QkKind, QkNorm};
 
-use crate::config::Config;
 use crate::config::keys::{self, Defaults};
 use crate::config::plan::DecoderConfig;
+use crate::config::{Config, Source};
 use crate::decoders::parallel_residual::Parallel;
 
 /// transformers' defaults for keys that a config leaves out.
@@ -24,7 +24,8 @@ pub(crate) const DEFAULTS: Defaults = Defaults {
     ..Defaults::LLAMA
 };
 
-pub(crate) fn load(c: &Config) -> Result<Parallel> {
+pub(crate) fn load(source: &Source<'_>) -> Result<Parallel> {
+    let c = source.config;
     let mut config = config(c, &DEFAULTS)?;
     c.ignore(&["model_max_length"]);
     if c.or("use_qk_norm", false)? {

@@ -3,7 +3,7 @@
 
 use mlx_core::Result;
 
-use crate::config::Config;
+use crate::config::Source;
 use crate::config::keys::{self, Defaults};
 use crate::decoders::parallel_residual::Parallel;
 use crate::families::cohere;
@@ -28,7 +28,8 @@ const IGNORED: &[&str] = &[
     "use_qk_norm",
 ];
 
-pub(crate) fn load(c: &Config) -> Result<Parallel> {
+pub(crate) fn load(source: &Source<'_>) -> Result<Parallel> {
+    let c = source.config;
     c.ignore(IGNORED);
     let mut config = cohere::config(c, &DEFAULTS)?;
     let window = keys::window(c, Some(4096))?;

@@ -4,7 +4,6 @@
 use mlx_core::Result;
 use mlx_nn::{QkNorm, Rules};
 
-use crate::config::Config;
 use crate::config::Source;
 use crate::config::keys::{self, Deep, Defaults, ExpertsDefaults};
 use crate::decoders::pre_norm::Decoder;
@@ -27,7 +26,8 @@ const EXPERTS: ExpertsDefaults = ExpertsDefaults {
     norm_topk_prob: None,
 };
 
-pub(crate) fn load(c: &Config) -> Result<Decoder> {
+pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
+    let c = source.config;
     let mut config = keys::decoder(c, &DEFAULTS)?;
     keys::attention_bias(c, &mut config)?;
     config.qk_norm = Some(QkNorm::heads(config.norm.eps, 0.0));

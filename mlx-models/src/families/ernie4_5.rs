@@ -2,7 +2,7 @@
 
 use mlx_core::Result;
 
-use crate::config::Config;
+use crate::config::Source;
 use crate::config::keys::{self, Defaults};
 use crate::decoders::pre_norm::Decoder;
 
@@ -22,7 +22,8 @@ const DEFAULTS: Defaults = Defaults {
     ..Defaults::LLAMA
 };
 
-pub(crate) fn load(c: &Config) -> Result<Decoder> {
+pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
+    let c = source.config;
     let mut config = keys::decoder(c, &DEFAULTS)?;
     let bias = c.or("use_bias", false)?;
     (config.qkv_bias, config.out_bias) = (bias, bias);

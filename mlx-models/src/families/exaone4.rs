@@ -4,8 +4,8 @@
 use mlx_core::Result;
 use mlx_nn::QkNorm;
 
-use crate::config::Config;
 use crate::config::keys::{self, Defaults};
+use crate::config::{Config, Source};
 use crate::decoders::post_norm::PostNorm;
 
 /// transformers' defaults for keys that a config leaves out.
@@ -17,7 +17,8 @@ const DEFAULTS: Defaults = Defaults {
     ..Defaults::LLAMA
 };
 
-pub(crate) fn load(c: &Config) -> Result<PostNorm> {
+pub(crate) fn load(source: &Source<'_>) -> Result<PostNorm> {
+    let c = source.config;
     let mut config = keys::decoder(c, &DEFAULTS)?;
     config.qk_norm = Some(QkNorm::heads(config.norm.eps, 0.0));
     let window = keys::window(c, Some(4096))?;

@@ -3,7 +3,7 @@
 use mlx_core::Result;
 use mlx_nn::Activation;
 
-use crate::config::Config;
+use crate::config::Source;
 use crate::config::keys::Defaults;
 use crate::config::plan::MlpConfig;
 use crate::decoders::pre_norm::Decoder;
@@ -23,7 +23,8 @@ const DEFAULTS: Defaults = Defaults {
     ..Defaults::LLAMA
 };
 
-pub(crate) fn load(c: &Config) -> Result<Decoder> {
+pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
+    let c = source.config;
     // transformers reads only `hidden_act`.
     c.ignore(&["hidden_activation"]);
     let mut config = gemma2::common(c, &DEFAULTS)?;

@@ -3,10 +3,10 @@
 use mlx_core::Result;
 use mlx_nn::{NormConfig, NormKind};
 
-use crate::config::Config;
 use crate::config::keys::{self, Defaults};
 use crate::config::plan::DecoderConfig;
 use crate::config::rope::shared_by_layers;
+use crate::config::{Config, Source};
 use crate::decoders::pre_and_post_norm::Sandwich;
 
 /// transformers' defaults for keys that a config leaves out.
@@ -24,7 +24,8 @@ const DEFAULTS: Defaults = Defaults {
     ..Defaults::LLAMA
 };
 
-pub(crate) fn load(c: &Config) -> Result<Sandwich> {
+pub(crate) fn load(source: &Source<'_>) -> Result<Sandwich> {
+    let c = source.config;
     // An older name of sliding_window, in files that have both.
     c.ignore(&["sliding_window_size"]);
     shared_by_layers(c)?;

@@ -5,9 +5,9 @@
 use mlx_core::{Array, Result};
 use mlx_nn::{Attention, AttentionConfig, QkNorm, Rope, Rules};
 
-use crate::config::Config;
 use crate::config::keys::{self, Defaults};
 use crate::config::plan::MlpConfig;
+use crate::config::{Config, Source};
 use crate::decoders::causal_lm::CausalLm;
 use crate::decoders::per_layer_inputs::{LayerInput, LayerInputSizes, LayerInputs};
 use crate::families::gemma2::softcap;
@@ -43,7 +43,8 @@ const DEFAULTS: Defaults = Defaults {
 /// How many of the last layers read keys and values of earlier ones, without a value.
 const SHARED: usize = 15;
 
-pub(crate) fn load(c: &Config) -> Result<Gemma3n> {
+pub(crate) fn load(source: &Source<'_>) -> Result<Gemma3n> {
+    let c = source.config;
     // The clip acts in training only.
     c.ignore(&[
         "altup_coef_clip",
@@ -159,7 +160,7 @@ fn cutoffs(c: &Config, n: usize) -> Result<Vec<Option<f32>>> {
 }
 
 /// Published files have projections for layers that do not use them.
-pub(crate) fn names(c: &Config) -> Result<Rules> {
-    let unused = keys::unused_projections(c, DEFAULTS.layers, SHARED)?;
+pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
+    let unused = keys::unused_projections(source.config, DEFAULTS.layers, SHARED)?;
     Ok(Rules::from(unused))
 }

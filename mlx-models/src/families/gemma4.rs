@@ -9,10 +9,10 @@ use mlx_nn::{
 };
 
 use crate::config::Bits;
-use crate::config::Config;
 use crate::config::keys::{self, Defaults};
 use crate::config::plan::{DecoderConfig, MlpConfig};
 use crate::config::rope::context;
+use crate::config::{Config, Source};
 use crate::decoders::causal_lm::CausalLm;
 use crate::decoders::per_layer_inputs::{LayerInput, LayerInputSizes, LayerInputs};
 use crate::families::gemma2::softcap;
@@ -43,7 +43,8 @@ pub(crate) const DEFAULTS: Defaults = Defaults {
     ..Defaults::LLAMA
 };
 
-pub(crate) fn load(c: &Config) -> Result<Gemma4> {
+pub(crate) fn load(source: &Source<'_>) -> Result<Gemma4> {
+    let c = source.config;
     let config = config(c, &DEFAULTS, 512)?;
     let width = match c.or("hidden_size_per_layer_input", 256)? {
         0 => None,
@@ -176,8 +177,8 @@ pub(crate) fn build(
 }
 
 /// Published files have gates and ups of all experts as one tensor, and projections of layers that do not use them.
-pub(crate) fn names(c: &Config) -> Result<Rules> {
-    let unused = keys::unused_projections(c, DEFAULTS.layers, 0)?;
+pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
+    let unused = keys::unused_projections(source.config, DEFAULTS.layers, 0)?;
     let experts = [
         Rule::split(
             "*.experts.gate_up_proj",

@@ -3,7 +3,7 @@
 
 use mlx_core::Result;
 
-use crate::config::Config;
+use crate::config::Source;
 use crate::config::keys::Defaults;
 use crate::families::gemma4::{self, Gemma4};
 
@@ -13,7 +13,8 @@ const DEFAULTS: Defaults = Defaults {
     ..gemma4::DEFAULTS
 };
 
-pub(crate) fn load(c: &Config) -> Result<Gemma4> {
+pub(crate) fn load(source: &Source<'_>) -> Result<Gemma4> {
+    let c = source.config;
     // Its class does not have them.
     c.ignore(&[
         "enable_moe_block",

@@ -4,7 +4,6 @@
 use mlx_core::Result;
 use mlx_nn::{Rule, Rules};
 
-use crate::config::Config;
 use crate::config::Source;
 use crate::config::keys::{self, Defaults};
 use crate::config::rope::Dialect;
@@ -24,7 +23,8 @@ const DEFAULTS: Defaults = Defaults {
     ..Defaults::LLAMA
 };
 
-pub(crate) fn load(c: &Config) -> Result<Sandwich> {
+pub(crate) fn load(source: &Source<'_>) -> Result<Sandwich> {
+    let c = source.config;
     let mut config = keys::decoder(c, &DEFAULTS)?;
     config.qkv_bias = c.or("attention_bias", true)?;
     Sandwich::new(&config)

@@ -49,7 +49,8 @@ const IGNORED: &[&str] = &[
     "summary_use_proj",
 ];
 
-pub(crate) fn load(c: &Config) -> Result<Decoder> {
+pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
+    let c = source.config;
     let (config, by_depth) = config(c)?;
     let positions = config.max_positions.expect("it was set") as i32;
     CausalLm::of(&config, |config, index| {

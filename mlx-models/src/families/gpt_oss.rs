@@ -4,7 +4,6 @@ use mlx_core::Result;
 use mlx_nn::{ClampedGate, ExpertsConfig, RopeScaling, Rule, Rules};
 
 use crate::config::Bits;
-use crate::config::Config;
 use crate::config::Source;
 use crate::config::keys::{self, Defaults, ExpertsDefaults};
 use crate::config::plan::MlpConfig;
@@ -45,7 +44,8 @@ const YARN: RopeScaling = RopeScaling::Yarn {
     truncate: false,
 };
 
-pub(crate) fn load(c: &Config) -> Result<Decoder> {
+pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
+    let c = source.config;
     let mut config = keys::decoder(c, &DEFAULTS)?;
     // The gate is fixed; other keys are older names.
     c.ignore(&["hidden_act", "experts_per_token", "initial_context_length"]);

@@ -29,7 +29,8 @@ const IGNORED: &[&str] = &[
     "normalization_function",
 ];
 
-pub(crate) fn load(c: &Config) -> Result<Decoder> {
+pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
+    let c = source.config;
     c.ignore(IGNORED);
     let has_rope = c.opt::<String>("position_embedding_type")?.as_deref() == Some("rope");
     let mut config = match has_rope {

@@ -55,7 +55,8 @@ const IGNORED: &[&str] = &[
     "video_start_id",
 ];
 
-pub(crate) fn load(c: &Config) -> Result<Decoder> {
+pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
+    let c = source.config;
     Decoder::new(&config(c)?)
 }
 

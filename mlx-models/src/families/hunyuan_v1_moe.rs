@@ -35,7 +35,8 @@ const IGNORED: &[&str] = &[
     "use_mixed_mlp_moe",
 ];
 
-pub(crate) fn load(c: &Config) -> Result<Decoder> {
+pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
+    let c = source.config;
     let mut config = dense::config(c)?;
     c.ignore(IGNORED);
     let top = top_k(c, config.mlps.len())?;

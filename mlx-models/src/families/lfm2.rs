@@ -43,7 +43,8 @@ const IGNORED: &[&str] = &[
 /// The first name is the older one and takes precedence.
 pub(crate) const TIED_KEYS: &[&str] = &["tie_embedding", "tie_word_embeddings"];
 
-pub(crate) fn load(c: &Config) -> Result<Decoder> {
+pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
+    let c = source.config;
     let mut config = config(c, &DEFAULTS)?;
     let attends: Option<Vec<usize>> = c.opt("full_attn_idxs")?;
     let attends = |layer: usize| attends.as_ref().is_none_or(|all| all.contains(&layer));

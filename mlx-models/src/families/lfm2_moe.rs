@@ -25,7 +25,8 @@ const EXPERTS: ExpertsDefaults = ExpertsDefaults {
     norm_topk_prob: Some(true),
 };
 
-pub(crate) fn load(c: &Config) -> Result<Decoder> {
+pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
+    let c = source.config;
     let mut config = lfm2::config(c, &DEFAULTS)?;
     if c.value("layer_types").is_none() {
         return Err(c.error("layer_types is missing"));

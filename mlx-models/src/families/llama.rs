@@ -2,12 +2,13 @@
 
 use mlx_core::Result;
 
-use crate::config::Config;
 use crate::config::keys::{self, Defaults};
 use crate::config::plan::DecoderConfig;
+use crate::config::{Config, Source};
 use crate::decoders::pre_norm::Decoder;
 
-pub(crate) fn load(c: &Config) -> Result<Decoder> {
+pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
+    let c = source.config;
     Decoder::new(&config(c)?)
 }
 

@@ -34,7 +34,8 @@ const EXPERTS: ExpertsDefaults = ExpertsDefaults {
     norm_topk_prob: Some(false),
 };
 
-pub(crate) fn load(c: &Config) -> Result<Decoder> {
+pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
+    let c = source.config;
     // The noise acts in training only; `for_llm_compressor` is of a quantiser.
     c.ignore(&["router_jitter_noise", "for_llm_compressor"]);
     let mut config = keys::decoder(c, &DEFAULTS)?;

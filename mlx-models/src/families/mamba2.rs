@@ -31,7 +31,8 @@ pub(crate) const IGNORED: &[&str] = &[
     "time_step_rank",
 ];
 
-pub(crate) fn load(c: &Config) -> Result<Single> {
+pub(crate) fn load(source: &Source<'_>) -> Result<Single> {
+    let c = source.config;
     c.ignore(IGNORED);
     c.ignore(&[
         "intermediate_size",

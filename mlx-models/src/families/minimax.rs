@@ -86,7 +86,8 @@ impl DecoderLayer for Layer {
     }
 }
 
-pub(crate) fn load(c: &Config) -> Result<CausalLm<Layer>> {
+pub(crate) fn load(source: &Source<'_>) -> Result<CausalLm<Layer>> {
+    let c = source.config;
     c.ignore(IGNORED);
     let mut config = keys::decoder(c, &DEFAULTS)?;
     let experts = keys::experts(c, config.hidden, &EXPERTS)?;

@@ -4,7 +4,6 @@
 use mlx_core::Result;
 use mlx_nn::{Correction, QkNorm, QkPlace, Routing, Rules, Scoring};
 
-use crate::config::Config;
 use crate::config::Source;
 use crate::config::keys::{self, Defaults, ExpertsDefaults};
 use crate::config::plan::MlpConfig;
@@ -56,7 +55,8 @@ const IGNORED: &[&str] = &[
     "use_routing_bias",
 ];
 
-pub(crate) fn load(c: &Config) -> Result<Decoder> {
+pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
+    let c = source.config;
     c.ignore(IGNORED);
     let head_dim = match c.value("head_dim") {
         Some(_) => c.size("head_dim", None)?,

@@ -33,7 +33,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     let c = source.config;
     match c.or("model_type", "ministral3".to_owned())?.as_str() {
         "ministral3" => {}
-        "mistral" if source.nested => return mistral::load(c),
+        "mistral" if source.nested => return mistral::load(source),
         "mistral4" if source.nested => return mistral4::load(source),
         other => {
             return Err(c.unsupported(format!(

@@ -3,7 +3,6 @@
 use mlx_core::Result;
 use mlx_nn::{Rule, Rules};
 
-use crate::config::Config;
 use crate::config::Source;
 use crate::config::keys::{self, Defaults, ExpertsDefaults};
 use crate::config::plan::MlpConfig;
@@ -27,7 +26,8 @@ const EXPERTS: ExpertsDefaults = ExpertsDefaults {
     norm_topk_prob: Some(true),
 };
 
-pub(crate) fn load(c: &Config) -> Result<Decoder> {
+pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
+    let c = source.config;
     let mut config = keys::decoder(c, &DEFAULTS)?;
     // Noise on the router, in training only.
     c.ignore(&["router_jitter_noise"]);

@@ -4,7 +4,6 @@
 use mlx_core::{Array, Result};
 use mlx_nn::{Norm, NormKind, QkKind, QkNorm, QkPlace, Rule, Rules, module};
 
-use crate::config::Config;
 use crate::config::Source;
 use crate::config::keys::{self, Defaults};
 use crate::decoders::causal_lm::{CausalLm, Ends};
@@ -35,7 +34,8 @@ impl Ends for EmbeddingNorm {
     }
 }
 
-pub(crate) fn load(c: &Config) -> Result<CausalLm<Layer, (), EmbeddingNorm>> {
+pub(crate) fn load(source: &Source<'_>) -> Result<CausalLm<Layer, (), EmbeddingNorm>> {
+    let c = source.config;
     let mut config = keys::decoder(c, &DEFAULTS)?;
     keys::attention_bias(c, &mut config)?;
     keys::ungated(&mut config);

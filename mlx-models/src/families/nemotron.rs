@@ -4,7 +4,7 @@
 use mlx_core::Result;
 use mlx_nn::NormKind;
 
-use crate::config::Config;
+use crate::config::Source;
 use crate::config::keys::{self, Defaults};
 use crate::config::rope::Dialect;
 use crate::decoders::pre_norm::Decoder;
@@ -23,7 +23,8 @@ const DEFAULTS: Defaults = Defaults {
     ..Defaults::LLAMA
 };
 
-pub(crate) fn load(c: &Config) -> Result<Decoder> {
+pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
+    let c = source.config;
     let mut config = keys::decoder(c, &DEFAULTS)?;
     config.norm.kind = NormKind::Layer {
         bias: true,

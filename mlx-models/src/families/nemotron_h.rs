@@ -80,7 +80,8 @@ const EXPERT_KEYS: &[&str] = &[
     "topk_group",
 ];
 
-pub(crate) fn load(c: &Config) -> Result<Single> {
+pub(crate) fn load(source: &Source<'_>) -> Result<Single> {
+    let c = source.config;
     c.ignore(mamba2::IGNORED);
     c.ignore(IGNORED);
     c.ignore(EXPERT_KEYS);

@@ -3,9 +3,9 @@
 use mlx_core::Result;
 use mlx_nn::{QkNorm, QkPlace};
 
-use crate::config::Config;
 use crate::config::keys::{self, Defaults};
 use crate::config::plan::DecoderConfig;
+use crate::config::{Config, Source};
 use crate::decoders::post_norm::PostNorm;
 
 /// transformers' defaults for keys that a config leaves out.
@@ -15,7 +15,8 @@ const DEFAULTS: Defaults = Defaults {
     ..Defaults::LLAMA
 };
 
-pub(crate) fn load(c: &Config) -> Result<PostNorm> {
+pub(crate) fn load(source: &Source<'_>) -> Result<PostNorm> {
+    let c = source.config;
     PostNorm::new(&config(c, &DEFAULTS)?)
 }
 

@@ -2,7 +2,7 @@
 
 use mlx_core::Result;
 
-use crate::config::Config;
+use crate::config::Source;
 use crate::config::keys::{self, Defaults};
 use crate::decoders::post_norm::PostNorm;
 use crate::families::olmo2;
@@ -16,7 +16,8 @@ const DEFAULTS: Defaults = Defaults {
     ..Defaults::LLAMA
 };
 
-pub(crate) fn load(c: &Config) -> Result<PostNorm> {
+pub(crate) fn load(source: &Source<'_>) -> Result<PostNorm> {
+    let c = source.config;
     let mut config = olmo2::config(c, &DEFAULTS)?;
     let window = keys::window(c, Some(4096))?;
     let n = config.layers.len();

@@ -2,7 +2,7 @@
 
 use mlx_core::Result;
 
-use crate::config::Config;
+use crate::config::Source;
 use crate::config::keys::{self, Defaults, ExpertsDefaults};
 use crate::config::plan::MlpConfig;
 use crate::decoders::pre_norm::Decoder;
@@ -28,7 +28,8 @@ const EXPERTS: ExpertsDefaults = ExpertsDefaults {
     norm_topk_prob: None,
 };
 
-pub(crate) fn load(c: &Config) -> Result<Decoder> {
+pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
+    let c = source.config;
     let mut config = olmo2::config(c, &DEFAULTS)?;
     config.qkv_clip = match c.value("clip_qkv") {
         Some(_) => Some(c.positive("clip_qkv", None)? as f32),

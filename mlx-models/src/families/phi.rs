@@ -3,7 +3,6 @@
 use mlx_core::Result;
 use mlx_nn::{NormKind, QkKind, QkNorm, Rule, Rules};
 
-use crate::config::Config;
 use crate::config::Source;
 use crate::config::keys::{self, Defaults};
 use crate::config::rope::Dialect;
@@ -22,7 +21,8 @@ const DEFAULTS: Defaults = Defaults {
     ..Defaults::LLAMA
 };
 
-pub(crate) fn load(c: &Config) -> Result<Parallel> {
+pub(crate) fn load(source: &Source<'_>) -> Result<Parallel> {
+    let c = source.config;
     let mut config = keys::decoder(c, &DEFAULTS)?;
     config.norm.kind = NormKind::layer(true);
     (config.qkv_bias, config.out_bias, config.head_bias) = (true, true, true);

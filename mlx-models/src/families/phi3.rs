@@ -4,7 +4,7 @@ use mlx_core::{Array, Result};
 use mlx_nn::attention::{merge_heads, split_heads};
 use mlx_nn::{Activation, Attend, Linear, Norm, Rope, Step, module};
 
-use crate::config::Config;
+use crate::config::Source;
 use crate::config::keys::{self, Defaults};
 use crate::config::plan::{DecoderConfig, MlpConfig};
 use crate::config::rope::Dialect;
@@ -134,7 +134,8 @@ impl DecoderLayer for Layer {
 /// A Phi 3 model.
 pub type Phi3 = CausalLm<Layer>;
 
-pub(crate) fn load(c: &Config) -> Result<Phi3> {
+pub(crate) fn load(source: &Source<'_>) -> Result<Phi3> {
+    let c = source.config;
     let mut config = keys::decoder(c, &DEFAULTS)?;
     // In published files, and not read by transformers.
     c.ignore(&["attention_bias", "lm_head_bias", "mlp_bias"]);

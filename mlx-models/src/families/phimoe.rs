@@ -3,7 +3,6 @@
 use mlx_core::Result;
 use mlx_nn::{NormKind, Routing, Rules, Scoring};
 
-use crate::config::Config;
 use crate::config::Source;
 use crate::config::keys::{self, Defaults, ExpertsDefaults};
 use crate::config::plan::MlpConfig;
@@ -31,7 +30,8 @@ const EXPERTS: ExpertsDefaults = ExpertsDefaults {
     norm_topk_prob: Some(false),
 };
 
-pub(crate) fn load(c: &Config) -> Result<Decoder> {
+pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
+    let c = source.config;
     let mut config = keys::decoder(c, &DEFAULTS)?;
     config.norm.kind = NormKind::layer(true);
     keys::attention_bias(c, &mut config)?;

@@ -3,9 +3,9 @@
 use mlx_core::Result;
 use mlx_nn::LayerKind;
 
-use crate::config::Config;
 use crate::config::keys::{self, Defaults};
 use crate::config::rope::shared_by_layers;
+use crate::config::{Config, Source};
 use crate::decoders::pre_norm::Decoder;
 
 /// transformers' defaults for keys that a config leaves out.
@@ -17,7 +17,8 @@ const DEFAULTS: Defaults = Defaults {
     ..Defaults::LLAMA
 };
 
-pub(crate) fn load(c: &Config) -> Result<Decoder> {
+pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
+    let c = source.config;
     let mut config = keys::decoder(c, &DEFAULTS)?;
     config.qkv_bias = true;
     // Published, and without effect on texts.

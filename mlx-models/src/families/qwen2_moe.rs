@@ -3,7 +3,7 @@
 use mlx_core::Result;
 use mlx_nn::{ExpertsConfig, SharedExpert};
 
-use crate::config::Config;
+use crate::config::Source;
 use crate::config::keys::{self, Defaults, ExpertsDefaults};
 use crate::config::rope::shared_by_layers;
 use crate::decoders::pre_norm::Decoder;
@@ -28,7 +28,8 @@ const EXPERTS: ExpertsDefaults = ExpertsDefaults {
     norm_topk_prob: None,
 };
 
-pub(crate) fn load(c: &Config) -> Result<Decoder> {
+pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
+    let c = source.config;
     shared_by_layers(c)?;
     let mut config = keys::decoder(c, &DEFAULTS)?;
     config.qkv_bias = c.or("qkv_bias", true)?;

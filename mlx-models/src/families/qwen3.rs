@@ -3,9 +3,9 @@
 use mlx_core::Result;
 use mlx_nn::QkNorm;
 
-use crate::config::Config;
 use crate::config::keys::{self, Defaults};
 use crate::config::plan::DecoderConfig;
+use crate::config::{Config, Source};
 use crate::decoders::pre_norm::Decoder;
 use crate::families::qwen2;
 
@@ -19,7 +19,8 @@ const DEFAULTS: Defaults = Defaults {
     ..Defaults::LLAMA
 };
 
-pub(crate) fn load(c: &Config) -> Result<Decoder> {
+pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
+    let c = source.config;
     let mut config = config(c, &DEFAULTS)?;
     config.layers = qwen2::windows(c, config.layers.len())?;
     Decoder::new(&config)

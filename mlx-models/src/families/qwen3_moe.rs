@@ -4,7 +4,6 @@ use mlx_core::Result;
 use mlx_nn::{Rule, Rules};
 
 use crate::config::Bits;
-use crate::config::Config;
 use crate::config::Source;
 use crate::config::keys::{self, Defaults, ExpertsDefaults};
 use crate::decoders::pre_norm::Decoder;
@@ -29,7 +28,8 @@ const EXPERTS: ExpertsDefaults = ExpertsDefaults {
     norm_topk_prob: None,
 };
 
-pub(crate) fn load(c: &Config) -> Result<Decoder> {
+pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
+    let c = source.config;
     let mut config = qwen3::config(c, &DEFAULTS)?;
     // Unlike the dense models, transformers gives every layer the window, or none.
     let used = c.or("use_sliding_window", false)?;
