@@ -63,7 +63,9 @@ pub use decoders::{
     causal_lm as causal, parallel_residual as parallel, post_norm as postnorm,
     pre_and_post_norm as sandwich, pre_norm as decoder, single_mixer as single,
 };
-pub use model::{Geometry, HeadInfo, LayerGeometry, Model, ModelInfo, kv_heads};
+pub use model::{
+    DraftHead, Geometry, HeadInfo, LayerGeometry, Model, ModelInfo, TrainableHead, kv_heads,
+};
 pub use registry::{
     Family, LoadOptions, Loaded, Registry, Source, initialised, known_types, load, load_from,
 };

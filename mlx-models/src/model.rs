@@ -7,9 +7,11 @@ use mlx_nn::{Head, LayerKind, Module, Step};
 
 use crate::checkpoint::Names;
 
+mod draft_head;
 mod geometry;
 mod info;
 
+pub use draft_head::{DraftHead, TrainableHead};
 pub use geometry::{Geometry, LayerGeometry, kv_heads};
 pub use info::{HeadInfo, ModelInfo};
 
@@ -42,7 +44,7 @@ pub trait Model: Module {
     fn norm(&self, x: &Array) -> Result<Array>;
 
     /// `tokens [B, L]` (U32 or I32) -> `[B, L, S]` before the final norm, and `[B, L, E]` after it. If the step reads [last
-    /// tokens](Step::read_last) only, and no head [drafts](Self::drafts), L is 1.
+    /// tokens](Step::read_last) only, and no [head drafts](Self::draft_head), L is 1.
     ///
     /// # Errors
     /// The step has other rows or another width.
@@ -50,7 +52,7 @@ pub trait Model: Module {
         let mut x = self.embed(tokens)?;
         let layers = self.geometry().layers().len();
         // A head that drafts reads the features of all positions.
-        let narrows = self.drafts().is_none();
+        let narrows = self.draft_head().is_none();
         for index in 0..layers {
             x = match narrows && index + 1 == layers {
                 true => step.last_layer(|step| self.layer(index, &x, step))?,
@@ -63,88 +65,47 @@ pub trait Model: Module {
     }
 
     /// `tokens [B, L]` (U32 or I32) -> `[B, L, E]` after the final norm, or `[B, 1, E]` if the step reads [last
-    /// tokens](Step::read_last) only. A head that [drafts](Self::drafts) follows in the same step.
+    /// tokens](Step::read_last) only. A [head that drafts](Self::draft_head) follows in the same step.
     ///
     /// # Errors
     /// The step has other rows or another width.
     fn hidden(&self, tokens: &Array, step: &mut Step<'_>) -> Result<Array> {
         let [x, hidden] = self.run(tokens, step)?;
-        if self.drafts().is_some() {
-            let features = self.head_input([&x, &hidden])?;
-            self.follow(tokens, Some(&features), step)?;
+        if let Some(head) = self.draft_head() {
+            let features = head.input([&x, &hidden])?;
+            head.follow(tokens, Some(&features), step)?;
         }
         step.read(&hidden)
     }
 
-    /// Gives a head for multi-token prediction, if the model has one, [states](Self::drafts) after those of the layers,
-    /// so that it can [`draft`](Self::draft).
+    /// Gives a head for multi-token prediction, if the model has one, [states](DraftHead::states) after those of the layers,
+    /// so that it is the [`draft_head`](Self::draft_head).
     fn enable_drafts(&mut self) {}
 
-    /// The states of the head, if the model can [`draft`](Self::draft).
-    fn drafts(&self) -> Option<Range<usize>> {
+    /// The head that drafts, if the model has one and it is [enabled](Self::enable_drafts).
+    fn draft_head(&self) -> Option<&dyn DraftHead> {
+        None
+    }
+
+    /// The head that drafts.
+    ///
+    /// # Errors
+    /// There is none.
+    fn drafting(&self) -> Result<&dyn DraftHead> {
+        let missing = || Error::new(ErrorKind::Unsupported, NO_DRAFTS);
+        self.draft_head().ok_or_else(missing)
+    }
+
+    /// The head whose loss training can compute, if the model has one. It need not be enabled for drafts.
+    fn trainable_head(&self) -> Option<&dyn TrainableHead> {
         None
     }
 
     /// The states of the decoder's layers, which are before those of a head.
     fn decoder_states(&self) -> Range<usize> {
-        0..self.drafts().map_or(self.layers().len(), |head| head.start)
-    }
-
-    /// The head's input among the two results of [`run`](Self::run): `[B, L, E]`
-    ///
-    /// # Errors
-    /// The shapes do not fit.
-    fn head_input(&self, [_, hidden]: [&Array; 2]) -> Result<Array> {
-        Ok(hidden.clone())
-    }
-
-    /// Runs the head over `tokens` `[B, L]` and the model's features of them, `[B, L, E]`. The features of the last tokens
-    /// may be missing if these tokens are not kept. The step has the rows' lengths before these tokens. Returns the head's
-    /// features `[B, L, E]`, from which [`draft_logits`](Self::draft_logits) predicts the next token at each position. In a
-    /// row that begins, the first token has no position before it, so the results are one position earlier.
-    ///
-    /// # Errors
-    /// The model has no head, or the shapes do not fit.
-    fn follow(
-        &self,
-        _tokens: &Array,
-        _features: Option<&Array>,
-        _step: &mut Step<'_>,
-    ) -> Result<Array> {
-        Err(Error::new(ErrorKind::Unsupported, NO_DRAFTS))
-    }
-
-    /// Runs the head over draft tokens `[B, L]` and its own features of the position before each of them:
-    /// `[B, L, E] -> [B, L, E]`. The step has the rows' lengths before these tokens, and must not be committed.
-    ///
-    /// # Errors
-    /// The model has no head, or the shapes do not fit.
-    fn draft(&self, _tokens: &Array, _before: &Array, _step: &mut Step<'_>) -> Result<Array> {
-        Err(Error::new(ErrorKind::Unsupported, NO_DRAFTS))
-    }
-
-    /// Logits `[.., V]` of features `[.., E]` that the head gave, or `[.., first]`: of so many first tokens.
-    ///
-    /// # Errors
-    /// The shapes do not fit.
-    fn draft_logits(&self, features: &Array, first: Option<i32>) -> Result<Array> {
-        logits_of(self.head(), features, first)
-    }
-
-    /// Whether the model has a head that [`ahead`](Self::ahead) runs.
-    fn looks_ahead(&self) -> bool {
-        false
-    }
-
-    /// The head's features `[B, L, E]`, from which [`logits`](Self::logits) tells the token after the next: of the next tokens
-    /// `[B, L]` and the features `hidden` `[B, L, E]` of each position. `step` is that of a cache of its own, with one layer that
-    /// attends to everything. Training computes the loss of the head with it.
-    ///
-    /// # Errors
-    /// The model has no head, or the shapes do not fit.
-    fn ahead(&self, _next: &Array, _hidden: &Array, _step: &mut Step<'_>) -> Result<Array> {
-        let message = "the model has no head that predicts tokens";
-        Err(Error::new(ErrorKind::Unsupported, message))
+        0..self
+            .draft_head()
+            .map_or(self.layers().len(), |head| head.states().start)
     }
 
     /// A copy of the model that shares its arrays, for another adapter.
@@ -198,11 +159,3 @@ pub trait Model: Module {
 }
 
 pub(crate) const NO_DRAFTS: &str = "the head of this model drafts nothing";
-
-/// The logits of all tokens, or of the first `first` ones.
-pub(crate) fn logits_of(head: Head<'_>, features: &Array, first: Option<i32>) -> Result<Array> {
-    match first {
-        Some(first) => head.first(first, features),
-        None => head.forward(features),
-    }
-}

@@ -59,25 +59,26 @@ fn bits(array: &Array) -> Vec<u32> {
 
 /// The head's features behind the row's next token, `[1, 1, E]`.
 fn behind(model: &Loaded, cache: &mut ModelCache, next: u32) -> Array {
-    let states = model.model.drafts().unwrap();
-    let mut step = cache.begin_part(states, &[1]).unwrap();
+    let head = model.model.drafting().unwrap();
+    let mut step = cache.begin_part(head.states(), &[1]).unwrap();
     let next = ids(&[&[next]]);
-    model.model.follow(&next, None, &mut step).unwrap()
+    head.follow(&next, None, &mut step).unwrap()
 }
 
 /// The features of the row's next token and of this many greedy drafts.
 fn chain(model: &Loaded, cache: &mut ModelCache, next: u32, drafts: usize) -> Vec<Vec<u32>> {
-    let (states, len) = (model.model.drafts().unwrap(), cache.lens()[0]);
+    let head = model.model.drafting().unwrap();
+    let len = cache.lens()[0];
     let mut features = behind(model, cache, next);
     let mut found = vec![bits(&features)];
     for number in 1..=drafts {
-        let logits = model.model.draft_logits(&features, None).unwrap();
+        let logits = head.logits(&features, None).unwrap();
         let token: u32 = logits.argmax(-1, false).unwrap().item().unwrap();
         let mut step = cache
-            .begin_at(states.clone(), &[len + number], &[1])
+            .begin_at(head.states(), &[len + number], &[1])
             .unwrap();
         let draft = ids(&[&[token]]);
-        features = model.model.draft(&draft, &features, &mut step).unwrap();
+        features = head.draft(&draft, &features, &mut step).unwrap();
         drop(step);
         found.push(bits(&features));
     }
@@ -88,7 +89,8 @@ fn chain(model: &Loaded, cache: &mut ModelCache, next: u32, drafts: usize) -> Ve
 fn drafts_equal_the_reference() {
     for case in CASES.into_iter().chain(LAYERS) {
         let model = model(case, true);
-        assert!(model.model.drafts().is_some());
+        assert!(model.model.draft_head().is_some());
+        let head = model.model.drafting().unwrap();
         let golden = Safetensors::open(dir(case).join("golden.safetensors")).unwrap();
         let facts: Value =
             serde_json::from_slice(&std::fs::read(dir(case).join("golden.json")).unwrap()).unwrap();
@@ -101,7 +103,7 @@ fn drafts_equal_the_reference() {
                     read(&model, &mut cache, &[part], &[part.len()]);
                 }
                 let behind = behind(&model, &mut cache, prompt[n]).squeeze(1).unwrap();
-                let logits = model.model.draft_logits(&behind, None).unwrap();
+                let logits = head.logits(&behind, None).unwrap();
                 let expected = expected.slice_axis(0, n as i32 - 1, n as i32).unwrap();
                 let off = logits.subtract(&expected).unwrap().abs().unwrap();
                 let off: f32 = off.max(.., false).unwrap().item().unwrap();
@@ -119,7 +121,7 @@ fn drafts_equal_the_reference() {
 fn a_head_follows_and_does_not_show() {
     for case in CASES {
         let (with, without) = (model(case, true), model(case, false));
-        assert!(without.model.drafts().is_none());
+        assert!(without.model.draft_head().is_none());
         let prompt: Vec<u32> = (3..40).collect();
         let [found, expected] = [&with, &without].map(|model| {
             let mut cache = cache(model, 1);
@@ -144,12 +146,13 @@ fn a_head_follows_and_does_not_show() {
         let mut step = cache.begin(&[1]).unwrap();
         let error = without
             .model
-            .follow(&ids(&[&[3]]), None, &mut step)
+            .drafting()
+            .and_then(|head| head.follow(&ids(&[&[3]]), None, &mut step))
             .unwrap_err();
         assert!(error.to_string().contains("drafts nothing"), "{error}");
     }
-    assert!(model("qwen3_next", true).model.drafts().is_none());
-    assert!(model("qwen3", true).model.drafts().is_none());
+    assert!(model("qwen3_next", true).model.draft_head().is_none());
+    assert!(model("qwen3", true).model.draft_head().is_none());
 }
 
 /// Rows of any widths that keep any number of their tokens draft the same as rows that were alone and never read the

@@ -75,7 +75,7 @@ fn features_of_last_tokens_are_the_same() -> Result<()> {
         for drafts in [false, true] {
             let loaded = model(&case, drafts);
             let model = loaded.model.as_ref();
-            if drafts && model.drafts().is_none() {
+            if drafts && model.draft_head().is_none() {
                 continue;
             }
             for prefix in [0, PREFIX] {

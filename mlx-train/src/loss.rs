@@ -1,7 +1,7 @@
 //! The loss that training minimises.
 
 use mlx_core::{Array, Error, ErrorKind, Result};
-use mlx_models::Model;
+use mlx_models::{Model, TrainableHead};
 use mlx_nn::loss::{chunked_accuracy, chunked_cross_entropy, cross_entropy};
 use mlx_nn::{CacheOptions, LayerKind, ModelCache};
 
@@ -75,7 +75,8 @@ impl Ahead {
         let documents = &self.batch.documents;
         let mut cache = ModelCache::new(&[LayerKind::Full], documents.len(), ONE_STEP);
         let mut step = cache.begin_packed(documents)?;
-        let features = model.ahead(&self.next, hidden, &mut step)?;
+        let head = trainable_head(model)?;
+        let features = head.ahead(&self.next, hidden, &mut step)?;
         let (features, targets, weights) = learnt(&features, &self.batch)?;
         head_losses(model, &features, &targets, ce_chunk)?
             .multiply(weights)?
@@ -98,13 +99,14 @@ impl Ahead {
 /// # Errors
 /// It has none.
 pub fn check_ahead(model: &dyn Model) -> Result<()> {
-    match model.looks_ahead() {
-        true => Ok(()),
-        false => Err(Error::new(
-            ErrorKind::Unsupported,
-            "mtp: the model has no head for multi-token prediction of one layer",
-        )),
-    }
+    trainable_head(model).map(|_| ())
+}
+
+fn trainable_head(model: &dyn Model) -> Result<&dyn TrainableHead> {
+    model.trainable_head().ok_or_else(|| {
+        let message = "mtp: the model has no head for multi-token prediction of one layer";
+        Error::new(ErrorKind::Unsupported, message)
+    })
 }
 
 /// The result of [`sum_loss`] and of the head's loss: `[model + factor * head, model, head]`, F32 scalars.

@@ -73,9 +73,8 @@ fn the_loss_is_that_of_the_drafts() {
             model.hidden(&read(tokens[at]), &mut step).unwrap();
             step.commit_all().unwrap();
             let mut step = cache.begin(&[1]).unwrap();
-            let features = model
-                .follow(&read(tokens[at + 1]), None, &mut step)
-                .unwrap();
+            let head = model.drafting().unwrap();
+            let features = head.follow(&read(tokens[at + 1]), None, &mut step).unwrap();
             let logits = model.logits(&features).unwrap();
             let logits = logits.astype(DType::F32).unwrap().to_vec::<f32>().unwrap();
             let largest = logits.iter().fold(f32::MIN, |max, x| max.max(*x));

@@ -60,7 +60,7 @@ pub(crate) trait Drafter {
 pub(crate) fn of(model: &LoadedModel) -> Option<Box<dyn Drafter + '_>> {
     match model.draft_model() {
         Some(draft) => Some(Box::new(DraftModel::new(draft))),
-        None if model.model().drafts().is_some() => Some(Box::new(Head)),
+        None if model.model().draft_head().is_some() => Some(Box::new(Head)),
         None => None,
     }
 }

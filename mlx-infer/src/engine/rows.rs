@@ -120,7 +120,7 @@ impl<'m> Rows<'m> {
 
     /// Whether steps of the model may be repeated. States other than KV caches would have to be outputs of the step.
     pub(crate) fn may_repeat(model: &LoadedModel) -> bool {
-        !model.is_recurrent() && model.model().drafts().is_none()
+        !model.is_recurrent() && model.model().draft_head().is_none()
     }
 
     /// The number of slots with a row.

@@ -85,7 +85,8 @@ fn most_first_drafts_are_right() {
             tokens = vec![next];
             let input = Array::from_slice(&tokens, &[1, 1]).unwrap();
             let mut step = cache.begin(&[1]).unwrap();
-            draft = Some(likeliest(&model.follow(&input, None, &mut step).unwrap()));
+            let head = model.drafting().unwrap();
+            draft = Some(likeliest(&head.follow(&input, None, &mut step).unwrap()));
         }
     }
     assert!(drafts > 40, "{drafts}");

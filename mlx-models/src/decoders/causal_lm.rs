@@ -1,8 +1,5 @@
 //! [`CausalLm`]: the parts around the layers of every decoder.
 
-use std::ops::Range;
-
-use mlx_core::ops::{concat, create::zeros};
 use mlx_core::{Array, DType, Error, ErrorKind, Result};
 use mlx_nn::{
     Embedding, Head, KvShape, LayerKind, Linear, Module, Norm, NormConfig, RecurrentShape,
@@ -11,10 +8,9 @@ use mlx_nn::{
 
 use crate::checkpoint::Names;
 use crate::config::plan::DecoderConfig;
-use crate::model::Geometry;
-use crate::model::Model;
-use crate::model::NO_DRAFTS;
-use crate::model::logits_of;
+use crate::model::{DraftHead, Geometry, Model, NO_DRAFTS, TrainableHead};
+
+mod draft_head;
 
 /// One layer of a decoder.
 pub trait DecoderLayer: Module {
@@ -128,11 +124,11 @@ pub struct CausalLm<L, M = (), E = ()> {
     embed_scale: Option<f32>,
     logit_scale: Option<f32>,
     softcap: Option<f32>,
-    /// Where the head's states begin, if it follows the steps.
-    drafts: Option<usize>,
+    /// Where the head's states begin, if it drafts.
+    head_state: Option<usize>,
 }
 module!(CausalLm<L: Module, M: Module, E: Module> { model, lm_head, mtp }
-        plain { geometry, names, embed_scale, logit_scale, softcap, drafts });
+        plain { geometry, names, embed_scale, logit_scale, softcap, head_state });
 
 /// The parts around the layers.
 #[derive(Clone, Debug)]
@@ -178,7 +174,7 @@ impl<L> CausalLm<L> {
             embed_scale: around.embed_scale,
             logit_scale: around.logit_scale,
             softcap: around.softcap,
-            drafts: None,
+            head_state: None,
         })
     }
 }
@@ -233,24 +229,13 @@ impl<L, M, E> CausalLm<L, M, E> {
             embed_scale: self.embed_scale,
             logit_scale: self.logit_scale,
             softcap: self.softcap,
-            drafts: None,
+            head_state: None,
         }
     }
 
     /// The head for multi-token prediction.
     pub fn mtp(&self) -> Option<&M> {
         self.mtp.as_ref()
-    }
-}
-
-impl<L, M, E> CausalLm<L, M, E>
-where
-    M: Predict,
-{
-    /// The head that drafts, and where its states begin.
-    fn drafting(&self) -> Result<(&M, usize)> {
-        let found = self.mtp.as_ref().zip(self.drafts);
-        found.ok_or_else(|| Error::new(ErrorKind::Unsupported, NO_DRAFTS))
     }
 }
 
@@ -301,92 +286,25 @@ where
     }
 
     fn enable_drafts(&mut self) {
-        if let (Some((kind, kv)), None) = (self.mtp.as_ref().and_then(M::kv), self.drafts) {
+        if let (Some((kind, kv)), None) = (self.mtp.as_ref().and_then(M::kv), self.head_state) {
             let last = RecurrentShape::new(&[StatePart::Window {
                 name: "hidden",
                 len: 1,
                 width: self.geometry.hidden,
             }]);
             let states: [_; HEAD_STATES] = [kind, LayerKind::Recurrent(last.replayed())];
-            self.drafts = Some(self.geometry.beside(kv, &states));
+            self.head_state = Some(self.geometry.beside(kv, &states));
         }
     }
 
-    fn drafts(&self) -> Option<Range<usize>> {
-        self.drafts.map(|state| state..state + HEAD_STATES)
+    fn draft_head(&self) -> Option<&dyn DraftHead> {
+        self.head_state.map(|_| self as &dyn DraftHead)
     }
 
-    fn head_input(&self, [x, hidden]: [&Array; 2]) -> Result<Array> {
-        match self.mtp.as_ref().is_some_and(M::reads_before_norm) {
-            true => self.model.ends.leave(x),
-            false => Ok(hidden.clone()),
-        }
-    }
-
-    /// The features of the last token of each row are kept for the next step.
-    fn follow(
-        &self,
-        tokens: &Array,
-        features: Option<&Array>,
-        step: &mut Step<'_>,
-    ) -> Result<Array> {
-        let (_, state) = self.drafting()?;
-        let [b, l] = tokens.dims()?;
-        let known = features.map_or(Ok(0), |features| features.dim(1))?;
-        let mut columns: Vec<Array> = features.into_iter().cloned().collect();
-        if known < l {
-            let dtype = self.embed(tokens)?.dtype();
-            columns.push(zeros(&[b, l - known, self.geometry.hidden], dtype)?);
-        }
-        let features = concat(&columns, 1)?;
-        let window = step.window(state + 1, 0, &features)?;
-        let begins = |(&len, &width): (&usize, &usize)| len == 0 && width > 0;
-        let begins: Vec<bool> = step.lens().iter().zip(step.widths()).map(begins).collect();
-        let (mut before, mut tokens) = (window.slice_axis(1, 0, l)?, tokens.clone());
-        if begins.contains(&true) {
-            let next = concat(
-                &[tokens.slice_axis(1, 1, l)?, tokens.slice_axis(1, 0, 1)?],
-                1,
-            )?;
-            let begins = Array::from_slice(&begins, &[b, 1])?;
-            tokens = begins.select(&next, &tokens)?;
-            before = begins.expand_dims(-1)?.select(&features, &before)?;
-        }
-        self.draft(&tokens, &before, step)
-    }
-
-    fn draft(&self, tokens: &Array, before: &Array, step: &mut Step<'_>) -> Result<Array> {
-        let (mtp, state) = self.drafting()?;
-        let embedded = match mtp.embed(tokens)? {
-            Some(embedded) => embedded,
-            None => self.embed(tokens)?,
-        };
-        step.behind(|step| mtp.forward(&embedded, before, state, step))
-    }
-
-    fn draft_logits(&self, features: &Array, first: Option<i32>) -> Result<Array> {
-        let drafts = self.mtp.as_ref().filter(|_| self.drafts.is_some());
-        let features = drafts.map_or(Ok(features.clone()), |mtp| mtp.leave(features))?;
-        let own = drafts.and_then(M::output);
-        let embedding = &self.model.embed_tokens;
-        let head = Head::of(own.or(self.lm_head.as_ref()), embedding, self.softcap);
-        logits_of(head.scaled(self.logit_scale), &features, first)
-    }
-
-    fn looks_ahead(&self) -> bool {
+    fn trainable_head(&self) -> Option<&dyn TrainableHead> {
         let is_trained = |mtp: &M| M::IS_TRAINED && !mtp.reads_before_norm();
-        self.mtp
-            .as_ref()
-            .filter(|mtp| is_trained(mtp))
-            .and_then(M::kv)
-            .is_some()
-    }
-
-    fn ahead(&self, next: &Array, hidden: &Array, step: &mut Step<'_>) -> Result<Array> {
-        let Some(mtp) = &self.mtp else {
-            return Err(Error::new(ErrorKind::Unsupported, NO_DRAFTS));
-        };
-        mtp.forward(&self.embed(next)?, hidden, 0, step)
+        let trained = self.mtp.as_ref().filter(|mtp| is_trained(mtp));
+        trained.and_then(M::kv).map(|_| self as &dyn TrainableHead)
     }
 
     fn set_names(&mut self, names: Names) {

@@ -122,7 +122,12 @@ fn logits(by: &dyn Model, vocab: i32, features: &Array, rows: &[Row<'_>]) -> Res
     let names_tokens = |row: &Row<'_>| !row.params.keeps_logits() || row.mask.is_some();
     let names_tokens = rows.iter().any(names_tokens);
     let is_part = by.geometry().vocab > 2 * VOCABULARY && !names_tokens;
-    let logits = by.draft_logits(features, is_part.then_some(VOCABULARY))?;
+    let first = is_part.then_some(VOCABULARY);
+    let logits = match (by.draft_head(), first) {
+        (Some(head), _) => head.logits(features, first)?,
+        (None, Some(first)) => by.head().first(first, features)?,
+        (None, None) => by.logits(features)?,
+    };
     let [b, own] = logits.dims()?;
     if own > vocab {
         return Ok(logits.slice_axis(1, 0, vocab)?);

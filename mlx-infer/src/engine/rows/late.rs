@@ -52,10 +52,10 @@ impl Rows<'_> {
         keep: Vec<usize>,
     ) -> Result<()> {
         let model = self.model.model();
-        if model.drafts().is_none() {
+        let Some(head) = model.draft_head() else {
             return Ok(());
-        }
-        let features = model.head_input([x, hidden])?;
+        };
+        let features = head.input([x, hidden])?;
         self.late.parts.push(Part {
             tokens,
             features,
@@ -101,13 +101,12 @@ impl Rows<'_> {
         number: usize,
         widths: &[usize],
     ) -> Result<Array> {
-        let model = self.model.model();
-        let states = model.drafts().unwrap_or_default();
+        let head = self.model.model().drafting()?;
         let lens = self.cache.lens().iter().map(|len| len + number);
         let lens: Vec<usize> = lens.collect();
-        let mut step = self.cache.begin_at(states, &lens, widths)?;
+        let mut step = self.cache.begin_at(head.states(), &lens, widths)?;
         let (draft, before) = (draft.expand_dims(-1)?, before.expand_dims(1)?);
-        Ok(model.draft(&draft, &before, &mut step)?.squeeze(1)?)
+        Ok(head.draft(&draft, &before, &mut step)?.squeeze(1)?)
     }
 
     /// Runs the head over the unread positions, followed by the `last` tokens of the rows with a width of 1. The keys and
@@ -145,12 +144,11 @@ impl Rows<'_> {
                 .map(|features| gathered(&features, &places))
                 .transpose()?;
         }
-        let model = self.model.model();
-        let states = model.drafts().unwrap_or_default();
+        let head = self.model.model().drafting()?;
         let lens = self.cache.lens().iter().zip(&keep);
         let lens: Vec<usize> = lens.map(|(len, keep)| len - keep).collect();
-        let mut step = self.cache.begin_at(states, &lens, &widths)?;
-        let read = model.follow(&tokens, features.as_ref(), &mut step)?;
+        let mut step = self.cache.begin_at(head.states(), &lens, &widths)?;
+        let read = head.follow(&tokens, features.as_ref(), &mut step)?;
         step.commit(&keep)?;
         self.late = Late::default();
         Ok((read, widths))

@@ -120,7 +120,7 @@ fn states(model: &LoadedModel, cache: &ModelCache, slot: usize) -> Vec<Vec<f32>>
         for _ in kind.part_names() {
             let array = arrays.next().unwrap();
             // A head is one position behind the layers.
-            let is_head = model.model().drafts().is_some() && layer + 2 == kinds.len();
+            let is_head = model.model().draft_head().is_some() && layer + 2 == kinds.len();
             let held = len - usize::from(is_head);
             let (first, slots) = match kind {
                 LayerKind::Recurrent(_) => {
@@ -171,7 +171,7 @@ fn overwrite(model: &LoadedModel, cache: &mut ModelCache) {
             sinks: None,
             alibi: None,
         };
-        let is_head = model.model().drafts().is_some() && layer + 2 == kinds.len();
+        let is_head = model.model().draft_head().is_some() && layer + 2 == kinds.len();
         let seen = match is_head {
             true => step.behind(|step| step.attend(layer, &queries, &dirt, &dirt, &options)),
             false => step.attend(layer, &queries, &dirt, &dirt, &options),

@@ -1,0 +1,104 @@
+//! The head for multi-token prediction that a [`CausalLm`] owns, in drafts and in training.
+
+use std::ops::Range;
+
+use mlx_core::ops::{concat, create::zeros};
+use mlx_core::{Array, Error, ErrorKind, Result};
+use mlx_nn::{Head, Step};
+
+use super::{CausalLm, DecoderLayer, Ends, HEAD_STATES, Predict};
+use crate::model::{DraftHead, Model, NO_DRAFTS, TrainableHead};
+
+impl<L, M: Predict, E> CausalLm<L, M, E> {
+    /// The head that drafts, and where its states begin.
+    fn enabled(&self) -> Result<(&M, usize)> {
+        let found = self.mtp.as_ref().zip(self.head_state);
+        found.ok_or_else(|| Error::new(ErrorKind::Unsupported, NO_DRAFTS))
+    }
+}
+
+impl<L, M, E> DraftHead for CausalLm<L, M, E>
+where
+    L: DecoderLayer + Clone + 'static,
+    M: Predict + Clone + 'static,
+    E: Ends + Clone + 'static,
+{
+    fn states(&self) -> Range<usize> {
+        let states = self.head_state.map(|state| state..state + HEAD_STATES);
+        states.unwrap_or_default()
+    }
+
+    fn input(&self, [x, hidden]: [&Array; 2]) -> Result<Array> {
+        match self.mtp.as_ref().is_some_and(M::reads_before_norm) {
+            true => self.model.ends.leave(x),
+            false => Ok(hidden.clone()),
+        }
+    }
+
+    /// The features of the last token of each row are kept for the next step.
+    fn follow(
+        &self,
+        tokens: &Array,
+        features: Option<&Array>,
+        step: &mut Step<'_>,
+    ) -> Result<Array> {
+        let (_, state) = self.enabled()?;
+        let [b, l] = tokens.dims()?;
+        let known = features.map_or(Ok(0), |features| features.dim(1))?;
+        let mut columns: Vec<Array> = features.into_iter().cloned().collect();
+        if known < l {
+            let dtype = self.embed(tokens)?.dtype();
+            columns.push(zeros(&[b, l - known, self.geometry.hidden], dtype)?);
+        }
+        let features = concat(&columns, 1)?;
+        let window = step.window(state + 1, 0, &features)?;
+        let begins = |(&len, &width): (&usize, &usize)| len == 0 && width > 0;
+        let begins: Vec<bool> = step.lens().iter().zip(step.widths()).map(begins).collect();
+        let (mut before, mut tokens) = (window.slice_axis(1, 0, l)?, tokens.clone());
+        if begins.contains(&true) {
+            let next = concat(
+                &[tokens.slice_axis(1, 1, l)?, tokens.slice_axis(1, 0, 1)?],
+                1,
+            )?;
+            let begins = Array::from_slice(&begins, &[b, 1])?;
+            tokens = begins.select(&next, &tokens)?;
+            before = begins.expand_dims(-1)?.select(&features, &before)?;
+        }
+        self.draft(&tokens, &before, step)
+    }
+
+    fn draft(&self, tokens: &Array, before: &Array, step: &mut Step<'_>) -> Result<Array> {
+        let (mtp, state) = self.enabled()?;
+        let embedded = match mtp.embed(tokens)? {
+            Some(embedded) => embedded,
+            None => self.embed(tokens)?,
+        };
+        step.behind(|step| mtp.forward(&embedded, before, state, step))
+    }
+
+    fn logits(&self, features: &Array, first: Option<i32>) -> Result<Array> {
+        let (mtp, _) = self.enabled()?;
+        let features = mtp.leave(features)?;
+        let own = mtp.output().or(self.lm_head.as_ref());
+        let head = Head::of(own, &self.model.embed_tokens, self.softcap);
+        let head = head.scaled(self.logit_scale);
+        match first {
+            Some(first) => head.first(first, &features),
+            None => head.forward(&features),
+        }
+    }
+}
+
+impl<L, M, E> TrainableHead for CausalLm<L, M, E>
+where
+    L: DecoderLayer + Clone + 'static,
+    M: Predict + Clone + 'static,
+    E: Ends + Clone + 'static,
+{
+    fn ahead(&self, next: &Array, hidden: &Array, step: &mut Step<'_>) -> Result<Array> {
+        let Some(mtp) = &self.mtp else {
+            return Err(Error::new(ErrorKind::Unsupported, NO_DRAFTS));
+        };
+        mtp.forward(&self.embed(next)?, hidden, 0, step)
+    }
+}
