@@ -4,7 +4,7 @@ use mlx_core::Result;
 use mlx_nn::{Activation, LayerKind, NormConfig};
 
 use crate::config::Config;
-use crate::config::plan::{DecoderConfig, MlpConfig};
+use crate::config::plan::{AttentionPlan, DecoderConfig, HeadPlan, MlpConfig, ScalePlan};
 use crate::config::rope::{Dialect, RopeDefaults, context, rope};
 
 mod experts;
@@ -181,37 +181,21 @@ fn decoder_of_heads(
     Ok(DecoderConfig {
         hidden,
         vocab: c.size("vocab_size", Some(defaults.vocab))?,
-        heads,
-        kv_heads,
-        head_dim,
-        layers: vec![LayerKind::Full; n],
-        mlps: intermediates.into_iter().map(dense).collect(),
         max_positions: rope
             .as_ref()
             .map_or(given_positions, |rope| context(rope, given_positions)),
+        layers: vec![LayerKind::Full; n],
         ropes: vec![rope; n],
-        norm: NormConfig::rms(c.positive(defaults.norm_eps_key, Some(defaults.norm_eps))? as f32),
-        attention_scale: (head_dim as f32).powf(-0.5),
-        latent: None,
-        shares_index: Vec::new(),
-        qkv_bias: false,
-        out_bias: false,
-        qk_norm: None,
-        qkv_clip: None,
-        query_growth: None,
-        alibi: None,
-        sinks: false,
-        chunk: None,
-        attention_softcap: None,
-        sub_norms: None,
-        output_gate: false,
+        attention: AttentionPlan::plain(heads, kv_heads, head_dim),
         recurrence: None,
-        embed_scale: None,
-        residual_scale: None,
-        logit_scale: None,
-        logit_softcap: None,
-        head_bias: false,
-        tied: tied(c, false)?,
+        feed_forward: intermediates.into_iter().map(dense).collect(),
+        norm: NormConfig::rms(c.positive(defaults.norm_eps_key, Some(defaults.norm_eps))? as f32),
+        sub_norms: None,
+        scales: ScalePlan::default(),
+        head: HeadPlan {
+            tied: tied(c, false)?,
+            bias: false,
+        },
     })
 }
 
@@ -244,8 +228,8 @@ pub(crate) fn activation(c: &Config, key: &str, default: &str) -> Result<Activat
 /// It is not a bool.
 pub(crate) fn attention_bias(c: &Config, config: &mut DecoderConfig) -> Result<()> {
     let bias = c.or("attention_bias", false)?;
-    config.qkv_bias = bias;
-    config.out_bias = bias;
+    config.attention.qkv_bias = bias;
+    config.attention.out_bias = bias;
     Ok(())
 }
 
@@ -261,7 +245,7 @@ pub(crate) fn mlp_bias(c: &Config, config: &mut DecoderConfig) -> Result<()> {
 
 /// Sets the bias of all projections of dense layers.
 pub(crate) fn set_mlp_bias(config: &mut DecoderConfig, given: bool) {
-    for mlp in &mut config.mlps {
+    for mlp in &mut config.feed_forward {
         match mlp {
             MlpConfig::Dense { bias, .. } | MlpConfig::Plain { bias, .. } => *bias = given,
             MlpConfig::Learned { .. } | MlpConfig::Experts(_) => {}
@@ -271,7 +255,7 @@ pub(crate) fn set_mlp_bias(config: &mut DecoderConfig, given: bool) {
 
 /// Sets the size of dense layers.
 pub(crate) fn set_intermediate(config: &mut DecoderConfig, size: i32) {
-    for mlp in &mut config.mlps {
+    for mlp in &mut config.feed_forward {
         if let MlpConfig::Dense { intermediate, .. } = mlp {
             *intermediate = size;
         }
@@ -280,7 +264,7 @@ pub(crate) fn set_intermediate(config: &mut DecoderConfig, size: i32) {
 
 /// Makes MLPs without a gate of dense layers.
 pub(crate) fn ungated(config: &mut DecoderConfig) {
-    for mlp in &mut config.mlps {
+    for mlp in &mut config.feed_forward {
         if let MlpConfig::Dense {
             intermediate,
             bias,

@@ -1,4 +1,4 @@
-//! What distinguishes one decoder from another.
+//! What distinguishes one decoder from another: plans, from which `decoders` builds modules.
 
 use mlx_nn::{
     Activation, ExpertsConfig, Growth, LatentConfig, LayerKind, NormConfig, QkNorm,
@@ -37,32 +37,22 @@ pub enum MlpConfig {
     Experts(ExpertsConfig),
 }
 
-/// Everything that distinguishes one decoder from another of the same order of operations.
+/// The attention of a decoder's layers.
 #[derive(Clone, Debug)]
-pub struct DecoderConfig {
-    /// Features of a token.
-    pub hidden: i32,
-    /// Rows of the embedding.
-    pub vocab: i32,
+pub struct AttentionPlan {
     /// Query heads.
     pub heads: i32,
     /// Key and value heads.
     pub kv_heads: i32,
     /// Features of a head.
     pub head_dim: i32,
-    /// What each layer keeps. Recurrent layers mix tokens as `recurrence` says, the others attend.
-    pub layers: Vec<LayerKind>,
-    /// The feed-forward half of each layer.
-    pub mlps: Vec<MlpConfig>,
-    /// The rotary embedding of each layer, where it has one.
-    pub ropes: Vec<Option<RopeConfig>>,
-    /// Every norm, but those on q and k.
-    pub norm: NormConfig,
-    /// The factor of attention scores.
-    pub attention_scale: f32,
+    /// The factor of scores.
+    pub scale: f32,
+    /// Soft cap of scores.
+    pub softcap: Option<f32>,
     /// Bias on q, k and v.
     pub qkv_bias: bool,
-    /// Bias on the attention's output.
+    /// Bias on the output.
     pub out_bias: bool,
     /// Norms on q and k.
     pub qk_norm: Option<QkNorm>,
@@ -76,31 +66,86 @@ pub struct DecoderConfig {
     pub sinks: bool,
     /// Layers with a window attend within fixed chunks of this many positions.
     pub chunk: Option<usize>,
-    /// Soft cap of attention scores.
-    pub attention_softcap: Option<f32>,
-    /// The epsilon of norms before the output projections of attention and gated MLP.
-    pub sub_norms: Option<f32>,
-    /// A gate on the attention's output.
+    /// A gate on the output.
     pub output_gate: bool,
     /// Latent attention, over compressed keys and values, in place of attention over heads.
     pub latent: Option<LatentConfig>,
     /// For each layer, whether its queries see the positions that an earlier layer's indexer chose. Empty if no layer
     /// does.
     pub shares_index: Vec<bool>,
-    /// The recurrence of recurrent layers.
-    pub recurrence: Option<RecurrenceConfig>,
+}
+
+impl AttentionPlan {
+    /// Attention over heads whose scores are scaled by the root of their size, and nothing else.
+    pub fn plain(heads: i32, kv_heads: i32, head_dim: i32) -> Self {
+        Self {
+            heads,
+            kv_heads,
+            head_dim,
+            scale: (head_dim as f32).powf(-0.5),
+            softcap: None,
+            qkv_bias: false,
+            out_bias: false,
+            qk_norm: None,
+            qkv_clip: None,
+            query_growth: None,
+            alibi: None,
+            sinks: false,
+            chunk: None,
+            output_gate: false,
+            latent: None,
+            shares_index: Vec::new(),
+        }
+    }
+}
+
+/// The factors of a decoder. One that is absent is 1.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ScalePlan {
     /// Embeddings are multiplied by this.
-    pub embed_scale: Option<f32>,
+    pub embedding: Option<f32>,
     /// The outputs of attention and MLP are multiplied by this before they are added to the residual.
-    pub residual_scale: Option<f32>,
+    pub residual: Option<f32>,
     /// Logits are multiplied by this.
-    pub logit_scale: Option<f32>,
+    pub logits: Option<f32>,
     /// Soft cap of logits.
     pub logit_softcap: Option<f32>,
-    /// Bias on the output head.
-    pub head_bias: bool,
+}
+
+/// The output head of a decoder.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct HeadPlan {
     /// The head is the embedding.
     pub tied: bool,
+    /// A head of its own has a bias.
+    pub bias: bool,
+}
+
+/// Everything that distinguishes one decoder from another of the same order of operations.
+#[derive(Clone, Debug)]
+pub struct DecoderConfig {
+    /// Features of a token.
+    pub hidden: i32,
+    /// Rows of the embedding.
+    pub vocab: i32,
     /// The context length, if the config has one.
     pub max_positions: Option<usize>,
+    /// What each layer keeps. Recurrent layers mix tokens as `recurrence` says, the others attend.
+    pub layers: Vec<LayerKind>,
+    /// The rotary embedding of each layer, where it has one.
+    pub ropes: Vec<Option<RopeConfig>>,
+    /// The attention of the layers that attend.
+    pub attention: AttentionPlan,
+    /// The recurrence of recurrent layers.
+    pub recurrence: Option<RecurrenceConfig>,
+    /// The feed-forward half of each layer.
+    pub feed_forward: Vec<MlpConfig>,
+    /// Every norm, but those on q and k.
+    pub norm: NormConfig,
+    /// The epsilon of norms before the output projections of attention and gated MLP.
+    pub sub_norms: Option<f32>,
+    /// The factors.
+    pub scales: ScalePlan,
+    /// The output head.
+    pub head: HeadPlan,
 }

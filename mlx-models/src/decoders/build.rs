@@ -21,8 +21,8 @@ impl DecoderConfig {
         let layers = layers.map(|(layer, &kind)| match kind {
             LayerKind::Recurrent(shape) => LayerGeometry::recurrent(shape),
             kind => {
-                let attention = LayerGeometry::attention(self.heads, kv, kind);
-                match self.latent.and_then(|latent| latent.index) {
+                let attention = LayerGeometry::attention(self.attention.heads, kv, kind);
+                match self.attention.latent.and_then(|latent| latent.index) {
                     Some(index) if !self.shares_index(layer) => attention.with_index(index.dim),
                     _ => attention,
                 }
@@ -38,7 +38,7 @@ impl DecoderConfig {
     pub fn surroundings_of(&self, layers: Vec<LayerGeometry>) -> Result<Surroundings> {
         let (mut switches_after, mut grows_after) = (None, None);
         for (rope, layer) in self.ropes.iter().zip(&layers) {
-            let head_dim = layer.kv.map_or(self.head_dim, |kv| kv.key_dim);
+            let head_dim = layer.kv.map_or(self.attention.head_dim, |kv| kv.key_dim);
             if let Some(rope) = rope {
                 let rope = Rope::new(rope, head_dim)?;
                 switches_after = switches_after.or(rope.switches_after());
@@ -50,23 +50,23 @@ impl DecoderConfig {
                 .with_positions(self.max_positions, switches_after)
                 .growing_after(grows_after),
             norm: self.norm,
-            tied: self.tied,
-            head_bias: self.head_bias,
-            embed_scale: self.embed_scale,
-            logit_scale: self.logit_scale,
-            softcap: self.logit_softcap,
+            tied: self.head.tied,
+            head_bias: self.head.bias,
+            embed_scale: self.scales.embedding,
+            logit_scale: self.scales.logits,
+            softcap: self.scales.logit_softcap,
         })
     }
 
     /// The heads and sizes of the keys and values that attention layers cache.
     pub(crate) fn kv(&self) -> KvShape {
-        match &self.latent {
+        match &self.attention.latent {
             Some(latent) => KvShape {
                 heads: 1,
                 key_dim: latent.kept_dim(),
                 value_dim: latent.rank,
             },
-            None => kv_heads(self.kv_heads, self.head_dim),
+            None => kv_heads(self.attention.kv_heads, self.attention.head_dim),
         }
     }
 
@@ -84,7 +84,7 @@ impl DecoderConfig {
 
     /// Whether the queries of a layer see the positions that an earlier layer's indexer chose.
     pub(crate) fn shares_index(&self, layer: usize) -> bool {
-        self.shares_index.get(layer) == Some(&true)
+        self.attention.shares_index.get(layer) == Some(&true)
     }
 
     /// The attention of a layer with this rope and chunks of this size, without values.
@@ -92,7 +92,7 @@ impl DecoderConfig {
     /// # Errors
     /// The rope is none.
     pub fn attention(&self, chunk: Option<usize>, rope: Option<&RopeConfig>) -> Result<Attention> {
-        let rope = rope.map(|rope| Rope::new(rope, self.head_dim));
+        let rope = rope.map(|rope| Rope::new(rope, self.attention.head_dim));
         let config = AttentionConfig {
             chunk,
             ..self.attention_config()
@@ -102,19 +102,20 @@ impl DecoderConfig {
 
     /// The sizes and options of a layer's attention.
     pub fn attention_config(&self) -> AttentionConfig {
+        let plan = &self.attention;
         AttentionConfig {
-            scale: self.attention_scale,
-            qkv_bias: self.qkv_bias,
-            out_bias: self.out_bias,
-            qk_norm: self.qk_norm,
-            clip: self.qkv_clip,
-            growth: self.query_growth,
-            alibi: self.alibi,
-            softcap: self.attention_softcap,
-            output_gate: self.output_gate,
-            sinks: self.sinks,
+            scale: plan.scale,
+            qkv_bias: plan.qkv_bias,
+            out_bias: plan.out_bias,
+            qk_norm: plan.qk_norm,
+            clip: plan.qkv_clip,
+            growth: plan.query_growth,
+            alibi: plan.alibi,
+            softcap: plan.softcap,
+            output_gate: plan.output_gate,
+            sinks: plan.sinks,
             sub_norm: self.sub_norms,
-            ..AttentionConfig::plain(self.hidden, self.heads, self.kv_heads, self.head_dim)
+            ..AttentionConfig::plain(self.hidden, plan.heads, plan.kv_heads, plan.head_dim)
         }
     }
 

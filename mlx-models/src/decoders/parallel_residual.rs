@@ -29,7 +29,7 @@ impl Layer {
             input_layernorm: c.norm()?,
             self_attn: c.attention(None, c.ropes[index].as_ref())?,
             post_attention_layernorm: None,
-            mlp: c.mlp(&c.mlps[index])?,
+            mlp: c.mlp(&c.feed_forward[index])?,
         })
     }
 }

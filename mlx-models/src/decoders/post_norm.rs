@@ -26,7 +26,7 @@ impl Layer {
         Ok(Self {
             self_attn: c.attention(None, c.ropes[index].as_ref())?,
             post_attention_layernorm: c.norm()?,
-            mlp: c.mlp(&c.mlps[index])?,
+            mlp: c.mlp(&c.feed_forward[index])?,
             post_feedforward_layernorm: c.norm()?,
         })
     }

@@ -29,7 +29,7 @@ impl Layer {
     fn new(c: &DecoderConfig, index: usize) -> Result<Self> {
         Ok(Self {
             self_attn: c.attention(None, c.ropes[index].as_ref())?,
-            mlp: c.mlp(&c.mlps[index])?,
+            mlp: c.mlp(&c.feed_forward[index])?,
             input_layernorm: c.norm()?,
             post_attention_layernorm: c.norm()?,
             pre_feedforward_layernorm: c.norm()?,

@@ -8,7 +8,7 @@ use crate::decoders::causal_lm::{CausalLm, DecoderLayer};
 
 mod attention;
 
-pub use crate::config::plan::{DecoderConfig, MlpConfig};
+pub use crate::config::plan::{AttentionPlan, DecoderConfig, HeadPlan, MlpConfig, ScalePlan};
 use attention::SelfAttention;
 
 /// A layer of a [`Decoder`].
@@ -33,7 +33,12 @@ module!(Layer {
 
 impl Layer {
     fn new(c: &DecoderConfig, index: usize) -> Result<Self> {
-        let mut layer = Self::with(c, c.layers[index], &c.mlps[index], c.ropes[index].as_ref())?;
+        let mut layer = Self::with(
+            c,
+            c.layers[index],
+            &c.feed_forward[index],
+            c.ropes[index].as_ref(),
+        )?;
         if c.shares_index(index) {
             layer.self_attn = layer.self_attn.map(SelfAttention::sharing_index);
         }
@@ -65,7 +70,7 @@ impl Layer {
             post_attention_layernorm: c.norm()?,
             mlp: c.mlp(mlp)?,
             positions: None,
-            residual_scale: c.residual_scale,
+            residual_scale: c.scales.residual,
         })
     }
 

@@ -102,10 +102,10 @@ impl Single {
         let layers = mixers.iter().map(|mixer| Layer::new(config, mixer));
         let layers = layers.collect::<Result<_>>()?;
         let mut around = config.surroundings()?;
-        let kv = kv_heads(config.kv_heads, config.head_dim);
+        let kv = kv_heads(config.attention.kv_heads, config.attention.head_dim);
         let geometry = mixers.iter().map(|mixer| match (mixer, config.recurrence) {
             (MixerConfig::Attention, _) => {
-                LayerGeometry::attention(config.heads, kv, LayerKind::Full)
+                LayerGeometry::attention(config.attention.heads, kv, LayerKind::Full)
             }
             (MixerConfig::Recurrence, Some(recurrence)) => LayerGeometry {
                 states: vec![recurrence.kind()],

@@ -78,7 +78,11 @@ impl Mtp {
         // The head has experts if its tensors are those of experts.
         let experts = source.has("mtp.layers.0.mlp.switch_mlp.");
         let fits = |mlp: &&MlpConfig| matches!(mlp, MlpConfig::Experts(_)) == experts;
-        let mlp = config.mlps.iter().find(fits).unwrap_or(&config.mlps[0]);
+        let mlp = config
+            .feed_forward
+            .iter()
+            .find(fits)
+            .unwrap_or(&config.feed_forward[0]);
         let rope = config.ropes[0].as_ref();
         let layer = |_| Layer::with(config, LayerKind::Full, mlp, rope);
         let norm = || RmsNorm::new(config.hidden, config.norm.eps);
@@ -88,7 +92,7 @@ impl Mtp {
             pre_fc_norm_hidden: norm()?,
             layers: (0..n).map(layer).collect::<Result<_>>()?,
             norm: norm()?,
-            kv: kv_heads(config.kv_heads, config.head_dim),
+            kv: kv_heads(config.attention.kv_heads, config.attention.head_dim),
             reads_before_norm,
         }))
     }

@@ -73,7 +73,11 @@ impl Head {
         let has = |part: &str| source.has(&format!("mtp.layers.{head}.{part}."));
         let experts = has("mlp.switch_mlp");
         let fits = |mlp: &&MlpConfig| matches!(mlp, MlpConfig::Experts(_)) == experts;
-        let mlp = config.mlps.iter().rfind(fits).unwrap_or(&config.mlps[0]);
+        let mlp = config
+            .feed_forward
+            .iter()
+            .rfind(fits)
+            .unwrap_or(&config.feed_forward[0]);
         let rope = config.ropes.last();
         let hidden = config.hidden;
         let embed_tokens = match has("embed_tokens") {

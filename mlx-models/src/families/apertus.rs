@@ -32,7 +32,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     let c = source.config;
     let mut config = keys::decoder(c, &DEFAULTS)?;
     keys::attention_bias(c, &mut config)?;
-    config.qk_norm = Some(QkNorm::heads(config.norm.eps, 0.0));
+    config.attention.qk_norm = Some(QkNorm::heads(config.norm.eps, 0.0));
     activation(c)?;
     if !["rope_scaling", "rope_parameters"]
         .iter()
@@ -50,7 +50,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
         intermediate: c.size("intermediate_size", Some(DEFAULTS.intermediate))?,
         axes: slopes.map_or(1, |shape| shape.len().min(1)),
     };
-    config.mlps.fill(mlp);
+    config.feed_forward.fill(mlp);
     Decoder::new(&config)
 }
 

@@ -29,7 +29,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Parallel> {
     let mut config = config(c, &DEFAULTS)?;
     c.ignore(&["model_max_length"]);
     if c.or("use_qk_norm", false)? {
-        config.qk_norm = Some(QkNorm {
+        config.attention.qk_norm = Some(QkNorm {
             kind: QkKind::LayerByHead { split: false },
             ..QkNorm::heads(config.norm.eps, 0.0)
         });
@@ -41,6 +41,6 @@ pub(crate) fn config(c: &Config, defaults: &Defaults) -> Result<DecoderConfig> {
     let mut config = keys::decoder(c, defaults)?;
     config.norm.kind = NormKind::layer(false);
     keys::attention_bias(c, &mut config)?;
-    config.logit_scale = Some(c.positive("logit_scale", Some(0.0625))? as f32);
+    config.scales.logits = Some(c.positive("logit_scale", Some(0.0625))? as f32);
     Ok(config)
 }

@@ -71,7 +71,7 @@ pub(crate) fn config(
     let c = source.config;
     let mut config = keys::latent(source, defaults, sizes)?;
     c.ignore(IGNORED);
-    if let Some(latent) = &mut config.latent {
+    if let Some(latent) = &mut config.attention.latent {
         let index = IndexConfig {
             heads: c.size("index_n_heads", Some(index.heads))?,
             dim: c.size("index_head_dim", Some(index.dim))?,

@@ -30,7 +30,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     let c = source.config;
     let mut config = keys::decoder(c, &DEFAULTS)?;
     keys::attention_bias(c, &mut config)?;
-    config.qk_norm = Some(QkNorm::heads(config.norm.eps, 0.0));
+    config.attention.qk_norm = Some(QkNorm::heads(config.norm.eps, 0.0));
     let window = keys::window(c, Some(4096))?;
     let first: usize = c.or("max_window_layers", 62)?;
     let n = config.layers.len();

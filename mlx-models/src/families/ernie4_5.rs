@@ -26,7 +26,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     let c = source.config;
     let mut config = keys::decoder(c, &DEFAULTS)?;
     let bias = c.or("use_bias", false)?;
-    (config.qkv_bias, config.out_bias) = (bias, bias);
+    (config.attention.qkv_bias, config.attention.out_bias) = (bias, bias);
     keys::set_mlp_bias(&mut config, bias);
     c.ignore(&["compression_ratio"]);
     Decoder::new(&config)

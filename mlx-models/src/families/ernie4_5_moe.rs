@@ -35,8 +35,8 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     let c = source.config;
     let mut config = keys::decoder(c, &DEFAULTS)?;
     let bias = c.or("use_bias", false)?;
-    (config.qkv_bias, config.out_bias) = (bias, bias);
-    config.head_bias = bias;
+    (config.attention.qkv_bias, config.attention.out_bias) = (bias, bias);
+    config.head.bias = bias;
     keys::set_mlp_bias(&mut config, bias);
     let mut experts = keys::experts(c, config.hidden, &EXPERTS)?;
     // Files of MLX have no correction.
@@ -71,7 +71,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     let every = c.size("moe_layer_interval", Some(1))? as usize;
     let last: i64 = c.or("moe_layer_end_index", -1)?;
     let last = usize::try_from(last).unwrap_or(usize::MAX);
-    for (layer, mlp) in config.mlps.iter_mut().enumerate() {
+    for (layer, mlp) in config.feed_forward.iter_mut().enumerate() {
         if (layer + 1) % every == 0 && (first..=last).contains(&layer) {
             *mlp = MlpConfig::Experts(experts);
         }

@@ -20,7 +20,7 @@ const DEFAULTS: Defaults = Defaults {
 pub(crate) fn load(source: &Source<'_>) -> Result<PostNorm> {
     let c = source.config;
     let mut config = keys::decoder(c, &DEFAULTS)?;
-    config.qk_norm = Some(QkNorm::heads(config.norm.eps, 0.0));
+    config.attention.qk_norm = Some(QkNorm::heads(config.norm.eps, 0.0));
     let window = keys::window(c, Some(4096))?;
     let n = config.layers.len();
     // Without a window the pattern is null or 0.

@@ -7,7 +7,7 @@ use mlx_nn::{NormKind, Rule, Rules};
 use crate::config::Config;
 use crate::config::Source;
 use crate::config::keys::{self, Defaults};
-use crate::config::plan::DecoderConfig;
+use crate::config::plan::{AttentionPlan, DecoderConfig};
 use crate::decoders::parallel_residual::Parallel;
 use crate::decoders::pre_norm::Decoder;
 use crate::model::Model;
@@ -104,12 +104,12 @@ fn config(c: &Config) -> Result<(DecoderConfig, Form)> {
     keys::ungated(&mut config);
     let bias = c.or("bias", false)?;
     keys::set_mlp_bias(&mut config, bias);
-    config.qkv_bias = bias;
-    config.out_bias = bias;
+    config.attention.qkv_bias = bias;
+    config.attention.out_bias = bias;
     config.norm.kind = NormKind::layer(true);
     if has_alibi {
         c.ignore(ROPE_KEYS);
-        config.alibi = Some(config.attention_scale);
+        config.attention.alibi = Some(config.attention.scale);
     }
     Ok((config, form))
 }
@@ -117,11 +117,16 @@ fn config(c: &Config) -> Result<(DecoderConfig, Form)> {
 /// Published names. Queries, keys and values are one matrix.
 pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
     let (config, form) = config(source.config)?;
-    let dim = config.head_dim;
+    let AttentionPlan {
+        heads,
+        kv_heads,
+        head_dim: dim,
+        ..
+    } = config.attention;
     let (groups, queries) = match (form.grouped, form.multi_query) {
-        (true, _) => (config.kv_heads, config.heads / config.kv_heads),
-        (false, true) => (1, config.heads),
-        (false, false) => (config.heads, 1),
+        (true, _) => (kv_heads, heads / kv_heads),
+        (false, true) => (1, heads),
+        (false, false) => (heads, 1),
     };
     let layer = "model.layers.#";
     let [q, k, v] = ["q", "k", "v"].map(|name| format!("{layer}.self_attn.{name}_proj.*"));

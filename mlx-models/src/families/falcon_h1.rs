@@ -64,9 +64,9 @@ pub(crate) fn load(source: &Source<'_>) -> Result<CausalLm<Layer>> {
     let mut config = keys::decoder(c, &DEFAULTS)?;
     keys::attention_bias(c, &mut config)?;
     let outside = outside(source, &config)?;
-    config.attention_scale *= c.positive("key_multiplier", Some(1.0))? as f32;
-    config.embed_scale = Some(outside.embedding).filter(|&by| by != 1.0);
-    config.logit_scale = Some(outside.logits).filter(|&by| by != 1.0);
+    config.attention.scale *= c.positive("key_multiplier", Some(1.0))? as f32;
+    config.scales.embedding = Some(outside.embedding).filter(|&by| by != 1.0);
+    config.scales.logits = Some(outside.logits).filter(|&by| by != 1.0);
     let scan = MambaConfig {
         multipliers: outside.scan,
         ..scan(c, &config)?
@@ -87,8 +87,8 @@ pub(crate) fn load(source: &Source<'_>) -> Result<CausalLm<Layer>> {
     });
     let layers = layers.collect::<Result<Vec<_>>>()?;
     let mut around = config.surroundings()?;
-    let kv = kv_heads(config.kv_heads, config.head_dim);
-    let mut of_layer = LayerGeometry::attention(config.heads, kv, LayerKind::Full);
+    let kv = kv_heads(config.attention.kv_heads, config.attention.head_dim);
+    let mut of_layer = LayerGeometry::attention(config.attention.heads, kv, LayerKind::Full);
     of_layer.states.push(scan.kind());
     let geometry = &around.geometry;
     let (most, switches) = (geometry.max_positions, geometry.switches_after);

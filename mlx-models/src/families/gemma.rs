@@ -28,7 +28,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     // transformers reads only `hidden_act`.
     c.ignore(&["hidden_activation"]);
     let mut config = gemma2::common(c, &DEFAULTS)?;
-    for mlp in &mut config.mlps {
+    for mlp in &mut config.feed_forward {
         // Early files say "gelu" and mean the approximation.
         if let MlpConfig::Dense { activation, .. } = mlp
             && *activation == Activation::Gelu

@@ -33,8 +33,8 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Sandwich> {
     let window = keys::window(c, Some(4096))?;
     let n = config.layers.len();
     config.layers = keys::layer_kinds(c, n, window, |layer| layer % 2 == 0)?;
-    config.attention_softcap = softcap(c, "attn_logit_softcapping", Some(50.0))?;
-    config.logit_softcap = softcap(c, "final_logit_softcapping", Some(30.0))?;
+    config.attention.softcap = softcap(c, "attn_logit_softcapping", Some(50.0))?;
+    config.scales.logit_softcap = softcap(c, "final_logit_softcapping", Some(30.0))?;
     Sandwich::new(&config)
 }
 
@@ -44,7 +44,7 @@ pub(crate) fn config(c: &Config, defaults: &Defaults) -> Result<DecoderConfig> {
     // Early files have a wrong value there.
     c.ignore(&["hidden_act"]);
     let scalar = c.positive("query_pre_attn_scalar", Some(256.0))?;
-    config.attention_scale = scalar.powf(-0.5) as f32;
+    config.attention.scale = scalar.powf(-0.5) as f32;
     Ok(config)
 }
 
@@ -60,7 +60,7 @@ pub(crate) fn common(c: &Config, defaults: &Defaults) -> Result<DecoderConfig> {
         kind: NormKind::Rms(1.0),
         ..config.norm
     };
-    config.embed_scale = Some(f64::from(config.hidden).sqrt() as f32);
+    config.scales.embedding = Some(f64::from(config.hidden).sqrt() as f32);
     keys::attention_bias(c, &mut config)?;
     Ok(config)
 }

@@ -42,8 +42,9 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Sandwich> {
         ("rope_theta", DEFAULTS.theta),
         ("rope_local_base_freq", 10_000.0),
     )?;
-    config.qk_norm = Some(QkNorm::heads(config.norm.eps, 1.0));
+    config.attention.qk_norm = Some(QkNorm::heads(config.norm.eps, 1.0));
     // Only the text model's own class has the cap in transformers.
-    config.logit_softcap = softcap(c, "final_logit_softcapping", None)?.filter(|_| !source.nested);
+    config.scales.logit_softcap =
+        softcap(c, "final_logit_softcapping", None)?.filter(|_| !source.nested);
     Sandwich::new(&config)
 }

@@ -54,10 +54,10 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Gemma3n> {
     ]);
     let mut config = keys::decoder(c, &DEFAULTS)?;
     keys::attention_bias(c, &mut config)?;
-    config.attention_scale = 1.0;
-    config.qk_norm = Some(QkNorm::heads(config.norm.eps, 0.0));
-    config.embed_scale = Some(f64::from(config.hidden).sqrt() as f32);
-    config.logit_softcap = softcap(c, "final_logit_softcapping", Some(30.0))?;
+    config.attention.scale = 1.0;
+    config.attention.qk_norm = Some(QkNorm::heads(config.norm.eps, 0.0));
+    config.scales.embedding = Some(f64::from(config.hidden).sqrt() as f32);
+    config.scales.logit_softcap = softcap(c, "final_logit_softcapping", Some(30.0))?;
     let window = keys::window(c, Some(512))?;
     let n = config.layers.len();
     config.layers = keys::layer_kinds(c, n, window, |layer| (layer + 1) % 5 != 0)?;
@@ -87,7 +87,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Gemma3n> {
     let scales = c.or("altup_correct_scale", true)?;
     let activation = keys::activation(c, DEFAULTS.activation_key, DEFAULTS.activation)?;
     let cutoffs = cutoffs(c, n)?;
-    let kv = kv_heads(config.kv_heads, config.head_dim);
+    let kv = kv_heads(config.attention.kv_heads, config.attention.head_dim);
     let (mut layers, mut geometry) = (Vec::new(), Vec::new());
     for index in 0..n {
         let of_all = AttentionConfig {
@@ -95,11 +95,11 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Gemma3n> {
             ..config.attention_config()
         };
         let attention = keys::with_sharing(of_all, index, &shares);
-        let MlpConfig::Dense { intermediate, .. } = config.mlps[index] else {
+        let MlpConfig::Dense { intermediate, .. } = config.feed_forward[index] else {
             unreachable!("no layer has experts");
         };
         let rope = config.ropes[index].as_ref();
-        let rope = rope.map(|rope| Rope::new(rope, config.head_dim));
+        let rope = rope.map(|rope| Rope::new(rope, config.attention.head_dim));
         layers.push(Layer {
             self_attn: Attention::new(&attention, rope.transpose()?)?,
             mlp: SparseMlp::new(hidden, intermediate, activation, cutoffs[index])?,
@@ -117,8 +117,8 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Gemma3n> {
         });
         let kind = config.layers[index];
         geometry.push(match shares[index] {
-            Some(source) => LayerGeometry::sharing(config.heads, kv, source),
-            None => LayerGeometry::attention(config.heads, kv, kind),
+            Some(source) => LayerGeometry::sharing(config.attention.heads, kv, source),
+            None => LayerGeometry::attention(config.attention.heads, kv, kind),
         });
     }
     let inputs = LayerInputs::new(LayerInputSizes {

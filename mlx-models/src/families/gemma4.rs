@@ -103,10 +103,10 @@ pub(crate) fn config(c: &Config, defaults: &Defaults, window: i32) -> Result<Dec
     c.ignore(&["rope_scaling", "hidden_act"]);
     let mut config = keys::decoder(c, defaults)?;
     keys::attention_bias(c, &mut config)?;
-    config.attention_scale = 1.0;
-    config.qk_norm = Some(QkNorm::heads(config.norm.eps, 0.0));
-    config.embed_scale = Some(f64::from(config.hidden).sqrt() as f32);
-    config.logit_softcap = softcap(c, "final_logit_softcapping", None)?;
+    config.attention.scale = 1.0;
+    config.attention.qk_norm = Some(QkNorm::heads(config.norm.eps, 0.0));
+    config.scales.embedding = Some(f64::from(config.hidden).sqrt() as f32);
+    config.scales.logit_softcap = softcap(c, "final_logit_softcapping", None)?;
     let window = keys::window(c, Some(window))?;
     let n = config.layers.len();
     config.layers = keys::layer_kinds(c, n, window, |layer| (layer + 1) % 6 != 0)?;
@@ -141,7 +141,7 @@ pub(crate) fn build(
         };
         let attention = keys::with_sharing(of_kind, index, &shares);
         if let (MlpConfig::Dense { intermediate, .. }, true, Some(_)) =
-            (&mut config.mlps[index], wide, shares[index])
+            (&mut config.feed_forward[index], wide, shares[index])
         {
             *intermediate *= 2;
         }
@@ -151,7 +151,7 @@ pub(crate) fn build(
         });
         layers.push(Layer {
             self_attn: Attention::new(&attention, Rope::new(&rope, head_dim)?)?,
-            mlp: config.mlp(&config.mlps[index])?,
+            mlp: config.mlp(&config.feed_forward[index])?,
             input_layernorm: config.norm()?,
             post_attention_layernorm: config.norm()?,
             pre_feedforward_layernorm: config.norm()?,
@@ -166,8 +166,8 @@ pub(crate) fn build(
         });
         let kv = kv_heads(kv, head_dim);
         geometry.push(match shares[index] {
-            Some(source) => LayerGeometry::sharing(config.heads, kv, source),
-            None => LayerGeometry::attention(config.heads, kv, kind),
+            Some(source) => LayerGeometry::sharing(config.attention.heads, kv, source),
+            None => LayerGeometry::attention(config.attention.heads, kv, kind),
         });
         config.max_positions = context(&rope, config.max_positions);
         config.ropes[index] = Some(rope);

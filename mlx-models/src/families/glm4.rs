@@ -26,7 +26,7 @@ const DEFAULTS: Defaults = Defaults {
 pub(crate) fn load(source: &Source<'_>) -> Result<Sandwich> {
     let c = source.config;
     let mut config = keys::decoder(c, &DEFAULTS)?;
-    config.qkv_bias = c.or("attention_bias", true)?;
+    config.attention.qkv_bias = c.or("attention_bias", true)?;
     Sandwich::new(&config)
 }
 

@@ -32,9 +32,9 @@ const EXPERTS: ExpertsDefaults = ExpertsDefaults {
 pub(crate) fn load(source: &Source<'_>) -> Result<deepseek_v3::WithHeads> {
     let c = source.config;
     let mut config = keys::decoder(c, &DEFAULTS)?;
-    config.qkv_bias = c.or("attention_bias", false)?;
+    config.attention.qkv_bias = c.or("attention_bias", false)?;
     if c.or("use_qk_norm", false)? {
-        config.qk_norm = Some(QkNorm::heads(config.norm.eps, 0.0));
+        config.attention.qk_norm = Some(QkNorm::heads(config.norm.eps, 0.0));
     }
     keys::deep(c, &mut config, &Deep::corrected(EXPERTS, true, 1))?;
     deepseek_v3::with_heads(source, &config)

@@ -46,7 +46,7 @@ const EXPERTS: Deep = Deep {
 
 pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     let mut config = deepseek_v32::config(source, &DEFAULTS, &SIZES, INDEX, &EXPERTS)?;
-    config.shares_index = shared(source.config, config.layers.len())?;
+    config.attention.shares_index = shared(source.config, config.layers.len())?;
     Decoder::new(&config)
 }
 

@@ -56,13 +56,13 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     CausalLm::of(&config, |config, index| {
         let mut config = config.clone();
         if by_depth {
-            config.attention_scale /= (index + 1) as f32;
+            config.attention.scale /= (index + 1) as f32;
         }
         let table = match index {
             0 => Some(Embedding::new(positions, config.hidden)?),
             _ => None,
         };
-        let layer = Layer::with(&config, LayerKind::Full, &config.mlps[index], None)?;
+        let layer = Layer::with(&config, LayerKind::Full, &config.feed_forward[index], None)?;
         Ok(layer.with_positions(table))
     })
 }
@@ -79,13 +79,13 @@ fn config(c: &Config) -> Result<(DecoderConfig, bool)> {
     keys::set_intermediate(&mut config, inner);
     keys::ungated(&mut config);
     keys::set_mlp_bias(&mut config, true);
-    config.qkv_bias = true;
-    config.out_bias = true;
+    config.attention.qkv_bias = true;
+    config.attention.out_bias = true;
     config.norm.kind = NormKind::layer(true);
     let positions = c.size("max_position_embeddings", Some(DEFAULTS.max_positions))?;
     config.max_positions = Some(positions as usize);
     if !c.or("scale_attn_weights", true)? {
-        config.attention_scale = 1.0;
+        config.attention.scale = 1.0;
     }
     Ok((config, c.or("scale_attn_by_inverse_layer_idx", false)?))
 }

@@ -53,8 +53,8 @@ fn config(c: &Config) -> Result<DecoderConfig> {
     keys::ungated(&mut config);
     keys::set_mlp_bias(&mut config, true);
     let bias = c.or("attention_bias", true)?;
-    config.qkv_bias = bias;
-    config.out_bias = bias;
+    config.attention.qkv_bias = bias;
+    config.attention.out_bias = bias;
     config.norm.kind = NormKind::layer(true);
     Ok(config)
 }
@@ -62,7 +62,7 @@ fn config(c: &Config) -> Result<DecoderConfig> {
 /// Published names, which MLX's files have without `gpt_neox` and with `h` for the layers. Queries, keys and values lie head by head.
 pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
     let config = config(source.config)?;
-    let (heads, dim) = (config.heads, config.head_dim);
+    let (heads, dim) = (config.attention.heads, config.attention.head_dim);
     let layer = "model.layers.#";
     let [q, k, v] = ["q", "k", "v"].map(|name| format!("{layer}.self_attn.{name}_proj.*"));
     Ok(Rules::from([

@@ -57,8 +57,8 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
         }
     }
     let bias = c.or("attention_bias", true)?;
-    (config.qkv_bias, config.out_bias) = (bias, bias);
-    config.sinks = true;
+    (config.attention.qkv_bias, config.attention.out_bias) = (bias, bias);
+    config.attention.sinks = true;
     let window = keys::window(c, Some(128))?;
     let n = config.layers.len();
     config.layers = keys::layer_kinds(c, n, window, |layer| layer.is_multiple_of(2))?;
@@ -70,7 +70,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
         }),
         ..keys::experts(c, config.hidden, &EXPERTS)?
     };
-    config.mlps.fill(MlpConfig::Experts(experts));
+    config.feed_forward.fill(MlpConfig::Experts(experts));
     Decoder::new(&config)
 }
 

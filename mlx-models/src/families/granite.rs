@@ -25,10 +25,10 @@ pub(crate) fn config(c: &Config) -> Result<DecoderConfig> {
 /// One is not a positive number.
 pub(crate) fn multipliers(c: &Config, config: &mut DecoderConfig) -> Result<()> {
     let multiplier = |key| c.positive(key, Some(1.0)).map(|number| number as f32);
-    config.attention_scale = multiplier("attention_multiplier")?;
-    config.embed_scale = Some(multiplier("embedding_multiplier")?);
-    config.residual_scale = Some(multiplier("residual_multiplier")?);
-    config.logit_scale = Some(1.0 / multiplier("logits_scaling")?);
+    config.attention.scale = multiplier("attention_multiplier")?;
+    config.scales.embedding = Some(multiplier("embedding_multiplier")?);
+    config.scales.residual = Some(multiplier("residual_multiplier")?);
+    config.scales.logits = Some(1.0 / multiplier("logits_scaling")?);
     Ok(())
 }
 

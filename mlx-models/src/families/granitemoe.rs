@@ -22,7 +22,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     let c = source.config;
     let mut config = granite::config(c)?;
     let experts = keys::experts(c, config.hidden, &EXPERTS)?;
-    config.mlps.fill(MlpConfig::Experts(experts));
+    config.feed_forward.fill(MlpConfig::Experts(experts));
     Decoder::new(&config)
 }
 

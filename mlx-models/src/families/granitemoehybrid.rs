@@ -62,7 +62,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
         bias: false,
         gate: false,
     });
-    config.mlps.fill(MlpConfig::Experts(experts));
+    config.feed_forward.fill(MlpConfig::Experts(experts));
     Decoder::new(&config)
 }
 

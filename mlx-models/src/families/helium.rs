@@ -25,7 +25,7 @@ const DEFAULTS: Defaults = Defaults {
 pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     let c = source.config;
     let mut config = keys::decoder(c, &DEFAULTS)?;
-    config.qkv_bias = c.or("attention_bias", false)?;
+    config.attention.qkv_bias = c.or("attention_bias", false)?;
     keys::mlp_bias(c, &mut config)?;
     Decoder::new(&config)
 }

@@ -64,7 +64,7 @@ pub(crate) fn config(c: &Config) -> Result<DecoderConfig> {
     let mut config = keys::decoder(c, &DEFAULTS)?;
     c.ignore(IGNORED);
     keys::attention_bias(c, &mut config)?;
-    config.qk_norm = Some(QkNorm {
+    config.attention.qk_norm = Some(QkNorm {
         place: QkPlace::Rotated,
         ..QkNorm::heads(config.norm.eps, 0.0)
     });

@@ -39,9 +39,9 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     let c = source.config;
     let mut config = dense::config(c)?;
     c.ignore(IGNORED);
-    let top = top_k(c, config.mlps.len())?;
+    let top = top_k(c, config.feed_forward.len())?;
     let experts = keys::experts_of(c, config.hidden, &EXPERTS, top[0])?;
-    for (mlp, top_k) in config.mlps.iter_mut().zip(top) {
+    for (mlp, top_k) in config.feed_forward.iter_mut().zip(top) {
         if top_k > experts.n_experts {
             let n = experts.n_experts;
             return Err(c.error(format!("moe_topk {top_k} exceeds num_experts {n}")));

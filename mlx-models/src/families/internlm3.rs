@@ -34,7 +34,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
             "qkv_bias {attention} with bias {mlp} is not supported: both must be the same"
         )));
     }
-    (config.qkv_bias, config.out_bias) = (attention, attention);
+    (config.attention.qkv_bias, config.attention.out_bias) = (attention, attention);
     keys::set_mlp_bias(&mut config, mlp);
     Decoder::new(&config)
 }

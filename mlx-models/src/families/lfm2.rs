@@ -58,7 +58,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
 pub(crate) fn config(c: &Config, defaults: &Defaults) -> Result<DecoderConfig> {
     c.ignore(IGNORED);
     let mut config = keys::decoder(c, defaults)?;
-    config.qk_norm = Some(QkNorm::heads(config.norm.eps, 0.0));
+    config.attention.qk_norm = Some(QkNorm::heads(config.norm.eps, 0.0));
     config.recurrence = Some(RecurrenceConfig::ShortConv(ShortConvConfig {
         hidden: config.hidden,
         taps: keys::taps(c, "conv_L_cache", 3)?,

@@ -45,7 +45,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
         ..experts.routing
     };
     let dense: usize = c.or("num_dense_layers", 2)?;
-    for mlp in config.mlps.iter_mut().skip(dense) {
+    for mlp in config.feed_forward.iter_mut().skip(dense) {
         *mlp = MlpConfig::Experts(experts);
     }
     Decoder::new(&config)

@@ -52,12 +52,12 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
         true => chunked,
         false => LayerKind::Full,
     })?;
-    config.chunk = Some(chunk as usize);
+    config.attention.chunk = Some(chunk as usize);
     for (rope, has_rope) in config.ropes.iter_mut().zip(&has_rope) {
         *rope = rope.take().filter(|_| *has_rope);
     }
     if c.or("use_qk_norm", true)? {
-        config.qk_norm = Some(QkNorm {
+        config.attention.qk_norm = Some(QkNorm {
             place: QkPlace::RotatedUnweighted,
             ..QkNorm::heads(config.norm.eps, 0.0)
         });
@@ -68,11 +68,11 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
         shift: 1.0,
         unrotated: true,
     };
-    config.query_growth = Some(growth).filter(|_| truthy(c, "attn_temperature_tuning"));
+    config.attention.query_growth = Some(growth).filter(|_| truthy(c, "attn_temperature_tuning"));
     let experts = experts(c, config.hidden)?;
     let dense = c.size("intermediate_size_mlp", Some(16_384))?;
     let sparse = sparse(c, n)?;
-    for (layer, mlp) in config.mlps.iter_mut().enumerate() {
+    for (layer, mlp) in config.feed_forward.iter_mut().enumerate() {
         match mlp {
             _ if sparse.contains(&layer) => *mlp = MlpConfig::Experts(experts),
             MlpConfig::Dense { intermediate, .. } => *intermediate = dense,

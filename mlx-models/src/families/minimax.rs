@@ -91,7 +91,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<CausalLm<Layer>> {
     c.ignore(IGNORED);
     let mut config = keys::decoder(c, &DEFAULTS)?;
     let experts = keys::experts(c, config.hidden, &EXPERTS)?;
-    config.mlps.fill(MlpConfig::Experts(experts));
+    config.feed_forward.fill(MlpConfig::Experts(experts));
     let lightning = lightning(c, &config)?;
     let full = keys::kind(keys::window(c, None)?);
     let known = [
@@ -121,7 +121,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<CausalLm<Layer>> {
                 false => None,
             },
             post_attention_layernorm: config.norm()?,
-            mlp: config.mlp(&config.mlps[layer])?,
+            mlp: config.mlp(&config.feed_forward[layer])?,
             attention_weights: if recurrent {
                 linear_weights
             } else {
@@ -143,8 +143,8 @@ const EXPERTS: ExpertsDefaults = ExpertsDefaults {
 fn lightning(c: &Config, config: &DecoderConfig) -> Result<LightningConfig> {
     Ok(LightningConfig {
         hidden: config.hidden,
-        heads: config.heads,
-        head_dim: config.head_dim,
+        heads: config.attention.heads,
+        head_dim: config.attention.head_dim,
         activation: keys::activation(c, "hidden_act", "silu")?,
         norm_eps: LIGHTNING_EPS,
     })

@@ -71,7 +71,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
         ..DEFAULTS
     };
     let mut config = keys::decoder(c, &defaults)?;
-    config.qk_norm = Some(QkNorm {
+    config.attention.qk_norm = Some(QkNorm {
         place: QkPlace::Projection,
         ..QkNorm::heads(config.norm.eps, 0.0)
     });
@@ -81,7 +81,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
         correction: Correction::Vector,
         ..experts.routing
     };
-    config.mlps.fill(MlpConfig::Experts(experts));
+    config.feed_forward.fill(MlpConfig::Experts(experts));
     Decoder::new(&config)
 }
 

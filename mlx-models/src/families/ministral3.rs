@@ -60,7 +60,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
             config.max_positions = context(rope, config.max_positions);
         }
     }
-    config.query_growth = growth(c, has_rope)?;
+    config.attention.query_growth = growth(c, has_rope)?;
     // transformers does not read it here.
     c.ignore(&["layer_types"]);
     let window = keys::window(c, None)?;

@@ -60,7 +60,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
         return Err(c.error("rope_parameters is missing"));
     }
     let mut config = keys::latent(source, &defaults, &SIZES)?;
-    if let Some(latent) = &mut config.latent {
+    if let Some(latent) = &mut config.attention.latent {
         latent.growth = ministral3::growth(c, true)?;
     }
     keys::deep(c, &mut config, &EXPERTS)?;

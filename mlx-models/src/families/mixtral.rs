@@ -34,7 +34,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     let window = keys::window(c, None)?;
     config.layers.fill(keys::kind(window));
     let experts = keys::experts(c, config.hidden, &EXPERTS)?;
-    config.mlps.fill(MlpConfig::Experts(experts));
+    config.feed_forward.fill(MlpConfig::Experts(experts));
     Decoder::new(&config)
 }
 

@@ -39,9 +39,9 @@ pub(crate) fn load(source: &Source<'_>) -> Result<CausalLm<Layer, (), EmbeddingN
     let mut config = keys::decoder(c, &DEFAULTS)?;
     keys::attention_bias(c, &mut config)?;
     keys::ungated(&mut config);
-    config.logit_softcap = softcap(c, "final_logit_softcapping", Some(15.0))?;
+    config.scales.logit_softcap = softcap(c, "final_logit_softcapping", Some(15.0))?;
     config.norm.kind = NormKind::Bare;
-    config.qk_norm = Some(QkNorm {
+    config.attention.qk_norm = Some(QkNorm {
         eps: config.norm.eps,
         offset: 0.0,
         kind: QkKind::Rms,

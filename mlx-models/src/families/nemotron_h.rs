@@ -90,7 +90,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Single> {
     let bias = c.or("mlp_bias", false)?;
     keys::ungated(&mut config);
     keys::set_mlp_bias(&mut config, bias);
-    let dense = config.mlps[0].clone();
+    let dense = config.feed_forward[0].clone();
     let mixers = letters(c)?.into_iter().map(|letter| {
         Ok(match letter {
             'M' => MixerConfig::Recurrence,

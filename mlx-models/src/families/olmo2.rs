@@ -23,7 +23,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<PostNorm> {
 pub(crate) fn config(c: &Config, defaults: &Defaults) -> Result<DecoderConfig> {
     let mut config = keys::decoder(c, defaults)?;
     keys::attention_bias(c, &mut config)?;
-    config.qk_norm = Some(QkNorm {
+    config.attention.qk_norm = Some(QkNorm {
         place: QkPlace::Projection,
         ..QkNorm::heads(config.norm.eps, 0.0)
     });

@@ -31,11 +31,11 @@ const EXPERTS: ExpertsDefaults = ExpertsDefaults {
 pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     let c = source.config;
     let mut config = olmo2::config(c, &DEFAULTS)?;
-    config.qkv_clip = match c.value("clip_qkv") {
+    config.attention.qkv_clip = match c.value("clip_qkv") {
         Some(_) => Some(c.positive("clip_qkv", None)? as f32),
         None => None,
     };
     let experts = keys::experts(c, config.hidden, &EXPERTS)?;
-    config.mlps.fill(MlpConfig::Experts(experts));
+    config.feed_forward.fill(MlpConfig::Experts(experts));
     Decoder::new(&config)
 }

@@ -25,11 +25,15 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Parallel> {
     let c = source.config;
     let mut config = keys::decoder(c, &DEFAULTS)?;
     config.norm.kind = NormKind::layer(true);
-    (config.qkv_bias, config.out_bias, config.head_bias) = (true, true, true);
+    (
+        config.attention.qkv_bias,
+        config.attention.out_bias,
+        config.head.bias,
+    ) = (true, true, true);
     keys::ungated(&mut config);
     keys::set_mlp_bias(&mut config, true);
     if c.or("qk_layernorm", false)? {
-        config.qk_norm = Some(QkNorm {
+        config.attention.qk_norm = Some(QkNorm {
             kind: QkKind::Layer,
             ..QkNorm::heads(config.norm.eps, 0.0)
         });

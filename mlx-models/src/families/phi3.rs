@@ -6,7 +6,7 @@ use mlx_nn::{Activation, Attend, Linear, Norm, Rope, Step, module};
 
 use crate::config::Source;
 use crate::config::keys::{self, Defaults};
-use crate::config::plan::{DecoderConfig, MlpConfig};
+use crate::config::plan::{AttentionPlan, DecoderConfig, MlpConfig};
 use crate::config::rope::Dialect;
 use crate::decoders::causal_lm::{CausalLm, DecoderLayer};
 
@@ -92,19 +92,25 @@ impl Layer {
                 ..
             },
             Some(rope),
-        ) = (&c.mlps[index], &c.ropes[index])
+        ) = (&c.feed_forward[index], &c.ropes[index])
         else {
             unreachable!("phi3's config has dense layers with a rope");
         };
+        let AttentionPlan {
+            heads,
+            kv_heads,
+            head_dim,
+            ..
+        } = c.attention;
         Ok(Self {
             input_layernorm: c.norm()?,
             self_attn: Attention {
-                qkv_proj: Linear::new(c.hidden, (c.heads + 2 * c.kv_heads) * c.head_dim, false)?,
-                o_proj: Linear::new(c.heads * c.head_dim, c.hidden, false)?,
-                rope: Rope::new(rope, c.head_dim)?,
-                heads: c.heads,
-                kv_heads: c.kv_heads,
-                head_dim: c.head_dim,
+                qkv_proj: Linear::new(c.hidden, (heads + 2 * kv_heads) * head_dim, false)?,
+                o_proj: Linear::new(heads * head_dim, c.hidden, false)?,
+                rope: Rope::new(rope, head_dim)?,
+                heads,
+                kv_heads,
+                head_dim,
             },
             post_attention_layernorm: c.norm()?,
             mlp: Mlp {

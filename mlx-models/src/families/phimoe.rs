@@ -35,7 +35,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     let mut config = keys::decoder(c, &DEFAULTS)?;
     config.norm.kind = NormKind::layer(true);
     keys::attention_bias(c, &mut config)?;
-    config.head_bias = c.or("lm_head_bias", false)?;
+    config.head.bias = c.or("lm_head_bias", false)?;
     let window = keys::window(c, None)?;
     config.layers.fill(keys::kind(window));
     // Each token uses two experts, whatever the key's value is. Noise on inputs is for training only.
@@ -50,7 +50,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
         scoring: Scoring::Mixer { noise },
         ..experts.routing
     };
-    config.mlps.fill(MlpConfig::Experts(experts));
+    config.feed_forward.fill(MlpConfig::Experts(experts));
     Decoder::new(&config)
 }
 

@@ -20,7 +20,7 @@ const DEFAULTS: Defaults = Defaults {
 pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     let c = source.config;
     let mut config = keys::decoder(c, &DEFAULTS)?;
-    config.qkv_bias = true;
+    config.attention.qkv_bias = true;
     // Published, and without effect on texts.
     c.ignore(&["use_mrope"]);
     config.layers = windows(c, config.layers.len())?;

@@ -32,7 +32,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     let c = source.config;
     shared_by_layers(c)?;
     let mut config = keys::decoder(c, &DEFAULTS)?;
-    config.qkv_bias = c.or("qkv_bias", true)?;
+    config.attention.qkv_bias = c.or("qkv_bias", true)?;
     let used = c.or("use_sliding_window", false)?;
     // transformers 5 writes 0 for a window that is not used.
     c.ignore(&["sliding_window"]);
@@ -52,6 +52,6 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
         }),
         ..keys::experts(c, config.hidden, &EXPERTS)?
     };
-    keys::sparse_layers(c, experts, &mut config.mlps)?;
+    keys::sparse_layers(c, experts, &mut config.feed_forward)?;
     Decoder::new(&config)
 }

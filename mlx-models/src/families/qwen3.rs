@@ -30,6 +30,6 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
 pub(crate) fn config(c: &Config, defaults: &Defaults) -> Result<DecoderConfig> {
     let mut config = keys::decoder(c, defaults)?;
     keys::attention_bias(c, &mut config)?;
-    config.qk_norm = Some(QkNorm::heads(config.norm.eps, 0.0));
+    config.attention.qk_norm = Some(QkNorm::heads(config.norm.eps, 0.0));
     Ok(config)
 }

@@ -54,8 +54,8 @@ pub(crate) fn config(c: &Config, defaults: &Defaults) -> Result<DecoderConfig> {
         }
     })?;
     keys::attention_bias(c, &mut config)?;
-    config.qk_norm = Some(QkNorm::heads(config.norm.eps, 0.0));
-    config.output_gate = true;
+    config.attention.qk_norm = Some(QkNorm::heads(config.norm.eps, 0.0));
+    config.attention.output_gate = true;
     config.recurrence = Some(RecurrenceConfig::Delta(delta));
     // Published, and not read by transformers: there is no other form.
     if !c.or("attn_output_gate", true)? {

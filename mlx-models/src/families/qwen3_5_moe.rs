@@ -38,7 +38,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Hybrid> {
     // The weights of the chosen experts always sum to 1.
     c.ignore(&["norm_topk_prob"]);
     let experts = with_shared(c, keys::experts(c, config.hidden, &EXPERTS)?)?;
-    config.mlps.fill(MlpConfig::Experts(experts));
+    config.feed_forward.fill(MlpConfig::Experts(experts));
     qwen3_5::hybrid(source, &config)
 }
 

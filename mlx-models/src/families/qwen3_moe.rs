@@ -37,7 +37,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     c.ignore(&["max_window_layers"]);
     config.layers.fill(keys::kind(window));
     let experts = keys::experts(c, config.hidden, &EXPERTS)?;
-    keys::sparse_layers(c, experts, &mut config.mlps)?;
+    keys::sparse_layers(c, experts, &mut config.feed_forward)?;
     Decoder::new(&config)
 }
 

@@ -38,7 +38,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Hybrid> {
         routing: Routing::softmax(c.or("norm_topk_prob", true)?),
         ..keys::experts(c, config.hidden, &EXPERTS)?
     };
-    keys::sparse_layers(c, with_shared(c, experts)?, &mut config.mlps)?;
+    keys::sparse_layers(c, with_shared(c, experts)?, &mut config.feed_forward)?;
     qwen3_5::hybrid(source, &config)
 }
 

@@ -21,8 +21,8 @@ const DEFAULTS: Defaults = Defaults {
 pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     let c = source.config;
     let mut config = keys::decoder(c, &DEFAULTS)?;
-    config.qkv_bias = c.or("attention_bias", true)?;
-    config.out_bias = c.or("attention_out_bias", false)?;
+    config.attention.qkv_bias = c.or("attention_bias", true)?;
+    config.attention.out_bias = c.or("attention_out_bias", false)?;
     keys::mlp_bias(c, &mut config)?;
     c.ignore(&["residual_dropout"]);
     Decoder::new(&config)

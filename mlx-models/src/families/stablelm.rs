@@ -27,10 +27,10 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Box<dyn Model>> {
     let c = source.config;
     let mut config = keys::decoder(c, &DEFAULTS)?;
     config.norm.kind = NormKind::layer(true);
-    config.qkv_bias = c.or("use_qkv_bias", false)?;
+    config.attention.qkv_bias = c.or("use_qkv_bias", false)?;
     c.ignore(&["hidden_dropout"]);
     if c.or("qk_layernorm", false)? {
-        config.qk_norm = Some(QkNorm {
+        config.attention.qk_norm = Some(QkNorm {
             kind: QkKind::LayerByHead { split: true },
             ..QkNorm::heads(config.norm.eps, 0.0)
         });

@@ -145,7 +145,7 @@ impl Deep {
 pub(crate) fn deep(c: &Config, config: &mut DecoderConfig, defaults: &Deep) -> Result<()> {
     let experts = deep_experts(c, config.hidden, defaults)?;
     let first: usize = c.or("first_k_dense_replace", defaults.dense)?;
-    for mlp in config.mlps.iter_mut().skip(first) {
+    for mlp in config.feed_forward.iter_mut().skip(first) {
         *mlp = MlpConfig::Experts(experts);
     }
     Ok(())
@@ -163,9 +163,9 @@ pub(crate) fn deep_by_types(
 ) -> Result<()> {
     const KNOWN: [(&str, bool); 2] = [("dense", false), ("sparse", true)];
     let experts = deep_experts(c, config.hidden, defaults)?;
-    let (key, n) = ("mlp_layer_types", config.mlps.len());
+    let (key, n) = ("mlp_layer_types", config.feed_forward.len());
     let kinds = types_of(c, key, n, KNOWN, |layer| layer >= dense)?;
-    for (mlp, sparse) in config.mlps.iter_mut().zip(kinds) {
+    for (mlp, sparse) in config.feed_forward.iter_mut().zip(kinds) {
         if sparse {
             *mlp = MlpConfig::Experts(experts);
         }

@@ -70,7 +70,7 @@ pub(crate) fn latent(
     };
     let scale = f64::from(plain_dim + rope_dim).powf(-0.5) * grown;
     config.layers.fill(LayerKind::Latent);
-    config.latent = Some(LatentConfig {
+    config.attention.latent = Some(LatentConfig {
         hidden: config.hidden,
         heads,
         query_rank,

@@ -123,7 +123,7 @@ pub(crate) fn ropes_by_kind(
     let rope = |layer_type, (key, base), scaled| {
         let defaults = RopeDefaults {
             base,
-            head_dim: config.head_dim,
+            head_dim: config.attention.head_dim,
             max_positions: c.size("max_position_embeddings", Some(max_positions))?,
             dialect: Dialect::Plain,
             interleaved: false,

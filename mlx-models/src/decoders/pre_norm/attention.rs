@@ -22,10 +22,10 @@ impl SelfAttention {
         kind: LayerKind,
         rope: Option<&RopeConfig>,
     ) -> Result<Self> {
-        Ok(match c.latent {
+        Ok(match c.attention.latent {
             Some(latent) => Self::Latent(Box::new(c.latent_attention(latent, rope)?)),
             None => {
-                let chunk = c.chunk.filter(|_| kind != LayerKind::Full);
+                let chunk = c.attention.chunk.filter(|_| kind != LayerKind::Full);
                 Self::Heads(Box::new(c.attention(chunk, rope)?))
             }
         })

@@ -69,7 +69,11 @@ pub(super) fn outside(source: &Source<'_>, config: &DecoderConfig) -> Result<Out
             scan: None,
             mlp: None,
             embedding: 1.0,
-            logits: if config.tied { logits / embedding } else { 1.0 },
+            logits: if config.head.tied {
+                logits / embedding
+            } else {
+                1.0
+            },
         });
     }
     Ok(Outside {

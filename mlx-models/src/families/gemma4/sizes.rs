@@ -14,7 +14,7 @@ use crate::config::rope::{Dialect, RopeDefaults, rope_of_layer_type};
 /// # Errors A size is invalid, or an entry holds something else than sizes of heads.
 pub(super) fn heads(c: &Config, config: &DecoderConfig) -> Result<Vec<(i32, i32)>> {
     let n = config.layers.len();
-    let mut sizes = vec![(config.kv_heads, config.head_dim); n];
+    let mut sizes = vec![(config.attention.kv_heads, config.attention.head_dim); n];
     let global = global(c)?;
     match c.object("per_layer_config")? {
         Some(layers) => {
@@ -44,7 +44,7 @@ pub(super) fn heads(c: &Config, config: &DecoderConfig) -> Result<Vec<(i32, i32)
         }
     }
     for &(kv_heads, head_dim) in &sizes {
-        keys::check_heads(c, config.heads, kv_heads, head_dim)?;
+        keys::check_heads(c, config.attention.heads, kv_heads, head_dim)?;
     }
     Ok(sizes)
 }
