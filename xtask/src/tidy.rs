@@ -8,6 +8,8 @@ use anyhow::{Context, Result, bail};
 
 use crate::{cargo, families};
 
+mod rooms;
+
 /// The most lines of a source file.
 const CEILING: usize = 400;
 /// Lower ceilings: the shared decoder should be read in one sitting, and a model file holds only the model's
@@ -198,6 +200,7 @@ fn faults_in(file: &str, text: &str) -> Vec<String> {
     if is_source(file) && lines > ceiling(file) {
         faults.push(format!("{file}: {lines} lines, at most {}", ceiling(file)));
     }
+    faults.extend(rooms::faults(file, text));
     for (number, line) in text.lines().enumerate() {
         let at = format!("{file}:{}", number + 1);
         if !written {
