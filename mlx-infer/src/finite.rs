@@ -50,7 +50,7 @@ fn nan_weight(model: &dyn Model) -> CoreResult<Option<String>> {
 
 /// The first layer whose output has NaN or infinity.
 fn layer(model: &dyn Model, options: CacheOptions, tokens: &[u32]) -> CoreResult<Option<String>> {
-    let mut cache = ModelCache::new(model.layers(), 1, options);
+    let mut cache = ModelCache::new(model.states(), 1, options);
     cache.expect(0, tokens.len());
     for (number, chunk) in tokens.chunks(CHUNK).enumerate() {
         let begin = number * CHUNK;

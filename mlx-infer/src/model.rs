@@ -294,7 +294,7 @@ impl LoadedModel {
 
     /// An empty cache with this number of rows.
     pub(crate) fn new_cache(&self, rows: usize) -> ModelCache {
-        ModelCache::new(self.model.layers(), rows, self.cache_options())
+        ModelCache::new(self.model.states(), rows, self.cache_options())
     }
 
     pub(crate) fn set_metrics(&self, metrics: Metrics) {

@@ -91,7 +91,7 @@ impl LoadedModel {
             LayerKind::Recurrent(shape) => shape.replays(),
         };
         match self.options().context_len {
-            None if self.model().layers().iter().all(keeps_all) => MOST,
+            None if self.model().states().iter().all(keeps_all) => MOST,
             _ => self.options().max_draft,
         }
     }

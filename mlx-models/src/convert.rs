@@ -14,21 +14,19 @@ use mlx_core::{DType, Error, ErrorKind, Result};
 use mlx_nn::{Patterns, Piece};
 use serde_json::{Map, Value};
 
-use crate::checkpoint::Weights;
-use crate::checkpoint::ternary;
+use crate::checkpoint::{Weights, ternary};
 use crate::model::Model;
-use crate::registry::LoadOptions;
-use crate::registry::Registry;
 use crate::registry::assemble::{Assembled, filled};
+use crate::registry::{LoadOptions, Registry};
 
 mod config;
 mod recipe;
 mod shards;
 mod tensors;
 
-use config::{describe, forget_quantization, settings, tell_head, tell_quantization, untie};
+use config::{describe, remove_quantization, settings, untie, write_head, write_quantization};
 use shards::Shards;
-use tensors::{Matrices, Tensors};
+use tensors::{Matrices, WrittenTensors};
 
 pub use crate::checkpoint::weights::non_finite;
 pub use crate::config::Bits;
@@ -178,9 +176,9 @@ pub fn convert_with(
             }
             // What was read of another program's format is written in ours.
             if stored.is_some() {
-                forget_quantization(&mut object);
+                remove_quantization(&mut object);
                 if let Some(scheme) = scheme {
-                    tell_quantization(&mut object, settings(scheme));
+                    write_quantization(&mut object, settings(scheme));
                 }
             }
         }
@@ -201,7 +199,7 @@ pub fn convert_with(
         }
         (Packing::Dequantize, _) => {
             mlx_nn::quantize::dequantize(model.as_mut(), dtype)?;
-            forget_quantization(&mut object);
+            remove_quantization(&mut object);
         }
         (Packing::Quantize(recipe), None) => {
             let bits: Vec<(Patterns, Bits)> = family
@@ -240,14 +238,14 @@ pub fn convert_with(
                     entry.insert(path, Value::Object(settings(scheme)));
                 }
             }
-            forget_quantization(&mut object);
-            tell_quantization(&mut object, entry);
+            remove_quantization(&mut object);
+            write_quantization(&mut object, entry);
         }
     }
     describe(&mut object, options.dtype, nested);
-    let tensors = Tensors::of(model.as_ref(), prefix, family.head_file)?;
+    let tensors = WrittenTensors::of(model.as_ref(), prefix, family.head_file)?;
     untie(&mut object, &tensors, registry);
-    tell_head(&mut object, &tensors);
+    write_head(&mut object, &tensors);
     // The model's handles would keep each tensor in memory after it was evaluated and written.
     drop(model);
     let converted = write(tensors, &object, dir, options.shard_bytes, progress)?;
@@ -271,7 +269,7 @@ pub fn save(model: &dyn Model, config: &Map<String, Value>, dir: &Path) -> Resul
     let model_type = config.get("model_type").and_then(Value::as_str);
     let family = model_type.and_then(|name| registry.family(name));
     let head_file = family.and_then(|family| family.head_file);
-    let tensors = Tensors::of(model, prefix(nested), head_file)?;
+    let tensors = WrittenTensors::of(model, prefix(nested), head_file)?;
     let dtypes = tensors.arrays.iter().map(|(_, array)| array.dtype());
     describe(
         &mut config,
@@ -279,7 +277,7 @@ pub fn save(model: &dyn Model, config: &Map<String, Value>, dir: &Path) -> Resul
         nested,
     );
     untie(&mut config, &tensors, &registry);
-    tell_head(&mut config, &tensors);
+    write_head(&mut config, &tensors);
     write(tensors, &config, dir, SHARD_BYTES, &mut |_, _| Ok(()))
 }
 
@@ -289,7 +287,7 @@ fn prefix(nested: bool) -> &'static str {
 }
 
 fn write(
-    tensors: Tensors<'_>,
+    tensors: WrittenTensors<'_>,
     config: &Map<String, Value>,
     dir: &Path,
     shard_bytes: u64,

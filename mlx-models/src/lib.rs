@@ -1,8 +1,8 @@
 //! Language model architectures on MLX: `config.json` and safetensors in, logits out.
 //!
 //! [`load`](fn@load) reads a checkpoint folder and returns a [`Model`]. A family is one file that turns a config into a
-//! model: most share [`Decoder`](decoder::Decoder); [`Sandwich`](sandwich::Sandwich) and [`PostNorm`](postnorm::PostNorm)
-//! have their norms in other places. Text, sampling and scheduling are in `mlx-infer`, training is in `mlx-train`.
+//! model: most share the pre-norm [`Decoder`](decoders::pre_norm::Decoder), and [`decoders`] has other orders of
+//! operations. Text, sampling and scheduling are in `mlx-infer`, training is in `mlx-train`.
 //!
 //! | transformers, PEFT | mlx-lm | here |
 //! |---|---|---|
@@ -12,7 +12,7 @@
 //! | `PretrainedConfig` | `ModelArgs` | [`config::Config`], [`Geometry`] |
 //! | `AutoConfig.register`, `AutoModel.register` | `MODEL_REMAPPING` | [`Registry::with`], [`Family`] |
 //! | conversion mapping of weights | `sanitize` | [`Family::names`], [`mlx_nn::Rules`] |
-//! | `DynamicCache` | `make_prompt_cache` | [`mlx_nn::ModelCache`] of [`Model::layers`] |
+//! | `DynamicCache` | `make_prompt_cache` | [`mlx_nn::ModelCache`] of [`Model::states`] |
 //! | `save_pretrained` | `save_model` | [`convert::save`] |
 //! | `quantization_config` | `mlx_lm.convert -q`, `quant_predicate` | [`convert::convert`], [`convert::Recipe`], [`Family::bits`] |
 //! | `PeftModel.from_pretrained` | `load_adapters` | [`adapter::load`] |
@@ -28,7 +28,7 @@
 //! # let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../testdata/models/qwen3");
 //! let loaded = load(dir.as_ref(), LoadOptions::default())?;
 //! let model = loaded.model.as_ref();
-//! let mut cache = ModelCache::new(model.layers(), 1, CacheOptions::default());
+//! let mut cache = ModelCache::new(model.states(), 1, CacheOptions::default());
 //!
 //! // A step is a transaction: open it, run the model, say what is kept.
 //! let prompt = Array::from_slice(&[5u32, 9, 2], &[1, 3])?;
@@ -59,13 +59,40 @@ pub mod decoders;
 
 pub use checkpoint::weights::open as open_weights;
 pub use checkpoint::{Names, Weights};
-pub use decoders::{
-    causal_lm as causal, parallel_residual as parallel, post_norm as postnorm,
-    pre_and_post_norm as sandwich, pre_norm as decoder, single_mixer as single,
-};
+pub use decoders::{causal_lm as causal, pre_norm as decoder};
 pub use model::{
     DraftHead, Geometry, HeadInfo, LayerGeometry, Model, ModelInfo, TrainableHead, kv_heads,
 };
 pub use registry::{
     Family, LoadOptions, Loaded, Registry, Source, initialised, known_types, load, load_from,
 };
+
+/// Earlier names in [`decoders`].
+#[doc(hidden)]
+pub mod parallel {
+    pub use crate::decoders::parallel_residual::{
+        ParallelResidual as Parallel, ParallelResidualLayer as Layer,
+    };
+}
+
+/// Earlier names in [`decoders`].
+#[doc(hidden)]
+pub mod postnorm {
+    pub use crate::decoders::post_norm::{PostNorm, PostNormLayer as Layer};
+}
+
+/// Earlier names in [`decoders`].
+#[doc(hidden)]
+pub mod sandwich {
+    pub use crate::decoders::pre_and_post_norm::{
+        PreAndPostNorm as Sandwich, PreAndPostNormLayer as Layer,
+    };
+}
+
+/// Earlier names in [`decoders`].
+#[doc(hidden)]
+pub mod single {
+    pub use crate::decoders::single_mixer::{
+        MixerConfig, SingleMixer as Single, SingleMixerLayer as Layer,
+    };
+}

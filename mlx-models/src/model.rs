@@ -105,7 +105,7 @@ pub trait Model: Module {
     fn decoder_states(&self) -> Range<usize> {
         0..self
             .draft_head()
-            .map_or(self.layers().len(), |head| head.states().start)
+            .map_or(self.states().len(), |head| head.states().start)
     }
 
     /// A copy of the model that shares its arrays, for another adapter.
@@ -142,7 +142,7 @@ pub trait Model: Module {
     fn set_names(&mut self, _names: Names) {}
 
     /// The states of all layers between steps, for a [`ModelCache`](mlx_nn::ModelCache).
-    fn layers(&self) -> &[LayerKind] {
+    fn states(&self) -> &[LayerKind] {
         self.geometry().states()
     }
 

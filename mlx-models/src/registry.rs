@@ -5,15 +5,14 @@ use mlx_nn::Checkpoint;
 use serde_json::{Map, Value};
 
 use crate::config::Config;
-use crate::families::FAMILIES;
-
-pub use crate::config::Source;
 use crate::config::keys::TIED;
-pub use crate::families::Family;
+use crate::families::FAMILIES;
 
 pub(crate) mod assemble;
 mod load;
 
+pub use crate::config::Source;
+pub use crate::families::Family;
 pub use load::{LoadOptions, Loaded, initialised, load, load_from};
 
 /// The families that can be loaded: those of this crate, and those that a program adds.

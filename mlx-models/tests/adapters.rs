@@ -47,7 +47,7 @@ fn model(name: &str) -> Box<dyn Model> {
 }
 
 fn logits(model: &dyn Model) -> Vec<f32> {
-    let mut cache = ModelCache::new(model.layers(), 1, CacheOptions::default());
+    let mut cache = ModelCache::new(model.states(), 1, CacheOptions::default());
     let input = Array::from_slice(&PROMPT, &[1, PROMPT.len() as i32]).unwrap();
     let mut step = cache.begin(&[PROMPT.len()]).unwrap();
     let hidden = model.hidden(&input, &mut step).unwrap();

@@ -31,7 +31,7 @@ fn loaded(dir: &Path, config: Value) -> Result<Loaded> {
 fn logprobs(loaded: &Loaded, prompt: &[u32]) -> Result<Vec<f32>> {
     let model = loaded.model.as_ref();
     let n = prompt.len();
-    let mut cache = ModelCache::new(model.layers(), 1, CacheOptions::default());
+    let mut cache = ModelCache::new(model.states(), 1, CacheOptions::default());
     cache.expect(0, n);
     let input = Array::from_slice(prompt, &[1, n as i32])?;
     let mut step = cache.begin(&[n])?;

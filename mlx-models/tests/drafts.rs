@@ -30,7 +30,7 @@ fn model(case: &str, drafts: bool) -> Loaded {
 }
 
 fn cache(model: &Loaded, rows: usize) -> ModelCache {
-    ModelCache::new(model.model.layers(), rows, CacheOptions::default())
+    ModelCache::new(model.model.states(), rows, CacheOptions::default())
 }
 
 fn ids(rows: &[&[u32]]) -> Array {
@@ -128,9 +128,9 @@ fn a_head_follows_and_does_not_show() {
             read(model, &mut cache, &[&prompt], &[prompt.len()])
         });
         assert_eq!(found, expected, "{case}");
-        let layers = without.model.layers().len();
-        let states = with.model.layers();
-        assert_eq!(states[..layers], *without.model.layers());
+        let layers = without.model.states().len();
+        let states = with.model.states();
+        assert_eq!(states[..layers], *without.model.states());
         assert!(
             matches!(states[layers..], [LayerKind::Full, LayerKind::Recurrent(_)]),
             "{case}"

@@ -54,7 +54,7 @@ fn refused(dir: &Path) -> String {
 
 fn logits(loaded: &Loaded) -> Vec<f32> {
     let model = loaded.model.as_ref();
-    let mut cache = ModelCache::new(model.layers(), 1, CacheOptions::default());
+    let mut cache = ModelCache::new(model.states(), 1, CacheOptions::default());
     let input = Array::from_slice(&PROMPT, &[1, PROMPT.len() as i32]).unwrap();
     let mut step = cache.begin(&[PROMPT.len()]).unwrap();
     let hidden = model.hidden(&input, &mut step).unwrap();
@@ -250,7 +250,7 @@ fn sizes_of_a_wrapper_without_keys_are_those_of_its_class() {
     // They are the sizes of the keys that a layer stores.
     assert_eq!(logits(&built).len(), PROMPT.len() * 64);
     let model = built.model.as_ref();
-    let mut cache = ModelCache::new(model.layers(), 1, CacheOptions::default());
+    let mut cache = ModelCache::new(model.states(), 1, CacheOptions::default());
     let input = Array::from_slice(&PROMPT, &[1, PROMPT.len() as i32]).unwrap();
     let mut step = cache.begin(&[PROMPT.len()]).unwrap();
     model.hidden(&input, &mut step).unwrap();

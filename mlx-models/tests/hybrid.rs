@@ -61,7 +61,7 @@ fn refused(config: Value, tensors: &Tensors) -> String {
 
 fn logits(model: &Loaded) -> Vec<f32> {
     let ids: Vec<u32> = (0..40).map(|at| (at * 11 + 5) % 60).collect();
-    let mut cache = ModelCache::new(model.model.layers(), 1, CacheOptions::default());
+    let mut cache = ModelCache::new(model.model.states(), 1, CacheOptions::default());
     let input = Array::from_slice(&ids, &[1, ids.len() as i32]).unwrap();
     let mut step = cache.begin(&[ids.len()]).unwrap();
     let hidden = model.model.hidden(&input, &mut step).unwrap();
@@ -300,7 +300,7 @@ fn decays_are_not_rounded() {
 #[test]
 fn layers_keep_what_they_say() {
     let model = loaded(config("qwen3_5_text"), &published("qwen3_5_text"));
-    let layers = model.model.layers();
+    let layers = model.model.states();
     let replays = layers.iter().map(|kind| match kind {
         LayerKind::Recurrent(shape) => Some(shape.replays()),
         _ => None,

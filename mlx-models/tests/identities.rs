@@ -92,7 +92,7 @@ fn rows_of_a_batch_equal_single_rows() {
             .collect();
         let new = |rows| {
             ModelCache::new(
-                model.model.layers(),
+                model.model.states(),
                 rows,
                 CacheOptions {
                     growth: 8,
@@ -143,7 +143,7 @@ fn a_ring_equals_the_whole_prompt_under_a_mask() {
             quantized,
             ..CacheOptions::default()
         };
-        let mut whole = ModelCache::new(model.model.layers(), 1, options);
+        let mut whole = ModelCache::new(model.model.states(), 1, options);
         let expected = last_logits(&model, &mut whole, &[&prompt]).unwrap();
         for chunk in [1, 3, 11, 30] {
             for slack in [0, 2] {
@@ -153,7 +153,7 @@ fn a_ring_equals_the_whole_prompt_under_a_mask() {
                     quantized,
                     ..CacheOptions::default()
                 };
-                let mut ring = ModelCache::new(model.model.layers(), 1, options);
+                let mut ring = ModelCache::new(model.model.states(), 1, options);
                 let mut found = Vec::new();
                 for part in prompt.chunks(chunk) {
                     found = last_logits(&model, &mut ring, &[part]).unwrap();
@@ -192,7 +192,7 @@ fn rejected_tokens_leave_no_trace() {
             ..CacheOptions::default()
         };
         let run = |rejected: &[u32]| {
-            let mut cache = ModelCache::new(model.model.layers(), 1, options);
+            let mut cache = ModelCache::new(model.model.states(), 1, options);
             last_logits(&model, &mut cache, &[&prompt[..20]]).unwrap();
             if !rejected.is_empty() {
                 let input = Array::from_slice(rejected, &[1, rejected.len() as i32]).unwrap();
@@ -224,7 +224,7 @@ fn quantised_equals_dequantised() {
         let mut model = model(case);
         let prompt = tokens(12, 3);
         let logits = |model: &Loaded| {
-            let mut cache = ModelCache::new(model.model.layers(), 1, CacheOptions::default());
+            let mut cache = ModelCache::new(model.model.states(), 1, CacheOptions::default());
             last_logits(model, &mut cache, &[&prompt])
                 .unwrap()
                 .remove(0)

@@ -41,9 +41,9 @@ fn tokens(rows: usize, width: usize) -> Result<Array> {
 fn rows(model: &dyn Model, prefix: usize) -> Result<ModelCache> {
     let options = CacheOptions::default();
     if prefix == 0 {
-        return Ok(ModelCache::new(model.layers(), WIDTHS.len(), options));
+        return Ok(ModelCache::new(model.states(), WIDTHS.len(), options));
     }
-    let mut cache = ModelCache::new(model.layers(), 1, options);
+    let mut cache = ModelCache::new(model.states(), 1, options);
     let mut step = cache.begin(&[prefix])?;
     model.hidden(&tokens(1, prefix)?, &mut step)?;
     step.commit_all()?;

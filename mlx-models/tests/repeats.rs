@@ -64,7 +64,7 @@ fn load_case(dir: &Path) -> Loaded {
 
 /// Rows of a model whose prompts of these lengths are computed.
 fn started(model: &dyn Model, lens: &[usize], options: CacheOptions) -> Result<ModelCache> {
-    let mut cache = ModelCache::new(model.layers(), lens.len(), options);
+    let mut cache = ModelCache::new(model.states(), lens.len(), options);
     let (b, width) = (lens.len(), lens.iter().copied().max().unwrap_or(0));
     let prompt = Array::from_slice(&vec![1u32; b * width], &[b as i32, width as i32])?;
     let mut step = cache.begin(lens)?;

@@ -28,7 +28,7 @@ fn a_layer_is_few_operations() -> Result<()> {
         };
         let loaded = load(&dir, options).expect("the case loads");
         let model = &loaded.model;
-        let mut cache = ModelCache::new(model.layers(), 2, CacheOptions::default());
+        let mut cache = ModelCache::new(model.states(), 2, CacheOptions::default());
         // Rows of different lengths, past every window.
         let prompt = Array::from_slice(&[1u32; 80], &[2, 40])?;
         let mut step = cache.begin(&[40, 33])?;

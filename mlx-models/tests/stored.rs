@@ -88,7 +88,7 @@ fn expected(golden: &Value) -> Vec<(&str, &str)> {
 fn logprobs(model: &Loaded, prompt: &[u32]) -> Vec<f32> {
     let model = model.model.as_ref();
     let n = prompt.len();
-    let mut cache = ModelCache::new(model.layers(), 1, CacheOptions::default());
+    let mut cache = ModelCache::new(model.states(), 1, CacheOptions::default());
     let input = Array::from_slice(prompt, &[1, n as i32]).unwrap();
     let mut step = cache.begin(&[n]).unwrap();
     let hidden = model.hidden(&input, &mut step).unwrap();

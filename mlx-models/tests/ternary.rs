@@ -49,7 +49,7 @@ fn refused(dir: &Path, config: Value) -> String {
 
 fn logits(model: &Loaded) -> Vec<f32> {
     let ids: Vec<u32> = (0..12).map(|at| (at * 11 + 5) % 60).collect();
-    let mut cache = ModelCache::new(model.model.layers(), 1, CacheOptions::default());
+    let mut cache = ModelCache::new(model.model.states(), 1, CacheOptions::default());
     let input = Array::from_slice(&ids, &[1, ids.len() as i32]).unwrap();
     let mut step = cache.begin(&[ids.len()]).unwrap();
     let hidden = model.model.hidden(&input, &mut step).unwrap();

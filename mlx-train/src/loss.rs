@@ -192,7 +192,7 @@ pub fn logits(model: &dyn Model, batch: &Batch) -> Result<Array> {
 /// The head's input, `[B, L, E]`.
 fn hidden(model: &dyn Model, batch: &Batch) -> Result<Array> {
     check(model, batch)?;
-    let mut cache = ModelCache::new(model.layers(), batch.documents.len(), ONE_STEP);
+    let mut cache = ModelCache::new(model.states(), batch.documents.len(), ONE_STEP);
     let mut step = cache.begin_packed(&batch.documents)?;
     model.hidden(&batch.inputs, &mut step)
 }

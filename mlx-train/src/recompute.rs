@@ -45,7 +45,7 @@ pub fn sum_loss_and_grads(
     let first = pieces.iter().position(|piece| embedding || trains(piece));
     let first = first.unwrap_or(pieces.len());
 
-    let mut cache = ModelCache::new(model.layers(), batch.documents.len(), ONE_STEP);
+    let mut cache = ModelCache::new(model.states(), batch.documents.len(), ONE_STEP);
     let mut step = cache.begin_packed(&batch.documents)?;
     let mut inputs = Vec::with_capacity(pieces.len() - first + 1);
     let mut x = model.embed(&batch.inputs)?;

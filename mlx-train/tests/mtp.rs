@@ -65,7 +65,7 @@ fn the_loss_is_that_of_the_drafts() {
     for name in ["qwen3_5_text", "qwen3_5_moe"] {
         let model = model(name);
         let tokens = text(14, 3);
-        let mut cache = ModelCache::new(model.layers(), 1, CacheOptions::default());
+        let mut cache = ModelCache::new(model.states(), 1, CacheOptions::default());
         let mut expected = 0.0;
         for at in 0..tokens.len() - 2 {
             let read = |token: u32| Array::from_slice(&[token], &[1, 1]).unwrap();

@@ -53,7 +53,7 @@ impl Batch {
                     store: goes_on || is_long(items, done),
                     ..model.cache_options()
                 };
-                ModelCache::new(model.model().layers(), items.len(), options)
+                ModelCache::new(model.model().states(), items.len(), options)
             }
         };
         for (row, item) in items.iter().enumerate() {

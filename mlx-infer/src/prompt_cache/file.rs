@@ -151,7 +151,7 @@ impl LoadedModel {
             .map(|(name, part)| read_part(&file, name, part))
             .collect::<Result<Vec<_>>>()?
             .into_iter();
-        let layers = self.model().layers();
+        let layers = self.model().states();
         let parts = |kind: &LayerKind| kind.part_names().len();
         let row = arrays
             .by_ref()
@@ -175,14 +175,14 @@ impl LoadedModel {
 
     /// Whether some layer keeps a recurrent state.
     pub(crate) fn is_recurrent(&self) -> bool {
-        self.model().layers().iter().any(is_recurrent)
+        self.model().states().iter().any(is_recurrent)
     }
 
     /// The names and shapes of the arrays of a row: first those of its full length, then those of the lengths that
     /// recurrent layers have recorded.
     fn array_names(&self, recorded: &[usize]) -> Result<Vec<(String, RowPart)>> {
         let layers = self.row_parts()?;
-        let kinds = self.model().layers();
+        let kinds = self.model().states();
         let mut names = Vec::new();
         let mut add = |suffix: &str, takes: &dyn Fn(&LayerKind) -> bool| {
             for (layer, parts) in layers.iter().enumerate() {
@@ -203,7 +203,7 @@ impl LoadedModel {
     /// The properties of a model on which a prompt cache depends.
     fn fingerprint(&self) -> Result<BTreeMap<String, String>> {
         let (info, sizes) = (self.info(), self.model().geometry());
-        let layers = self.model().layers().iter();
+        let layers = self.model().states().iter();
         let layers: Vec<String> = layers.map(LayerKind::to_string).collect();
         let context = self.options().context_len;
         let context = context.map_or("unlimited".to_owned(), |n| n.to_string());

@@ -129,7 +129,7 @@ fn run(model: &LoadedModel, ids: &[u32], cache: Option<&PromptCache>) -> (Vec<u3
 
 /// A prompt cache of these ids whose recurrent layer has recorded the length `at`.
 fn recorded(model: &LoadedModel, ids: &[u32], at: usize) -> PromptCache {
-    let mut cache = ModelCache::new(model.model().layers(), 1, model.cache_options());
+    let mut cache = ModelCache::new(model.model().states(), 1, model.cache_options());
     for part in [&ids[..at], &ids[at..]] {
         let mut step = cache.begin(&[part.len()]).unwrap();
         let tokens = Array::from_slice(part, &[1, part.len() as i32]).unwrap();

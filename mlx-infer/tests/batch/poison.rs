@@ -84,7 +84,7 @@ fn poison_in_unused_slots_changes_no_bit() {
                 growth: 16,
                 ..CacheOptions::default()
             };
-            ModelCache::new(model.model.layers(), 3, options)
+            ModelCache::new(model.model.states(), 3, options)
         };
         let (mut clean, mut dirty) = (new(), new());
         // As many as an undone step may have written into a ring without slack.
@@ -118,7 +118,7 @@ fn poison_in_unused_slots_changes_no_bit() {
 fn a_slot_that_is_used_again_shows_nothing_of_before() {
     for case in CASES {
         let model = model(case);
-        let new = |rows| ModelCache::new(model.model.layers(), rows, CacheOptions::default());
+        let new = |rows| ModelCache::new(model.model.states(), rows, CacheOptions::default());
         let (long, short, other) = (prompt(90, 4), prompt(6, 5), prompt(17, 6));
         let mut cache = new(2);
         take(&model, &mut cache, &[&long, &other]).unwrap();

@@ -65,7 +65,7 @@ fn most_first_drafts_are_right() {
     };
     let (mut drafts, mut right) = (0, 0);
     for text in texts {
-        let mut cache = ModelCache::new(model.layers(), 1, CacheOptions::default());
+        let mut cache = ModelCache::new(model.states(), 1, CacheOptions::default());
         let (mut tokens, mut draft) = (text, None);
         for _ in 0..30 {
             let width = tokens.len() as i32;

@@ -42,7 +42,7 @@ pub(crate) fn decoded(
     config: &Config,
     reading: Reading,
 ) -> Result<(Checkpoint, Option<Format>)> {
-    match decode(&Tensors::of(checkpoint.files()), config, reading)? {
+    match decode(&StoredTensors::of(checkpoint.files()), config, reading)? {
         None => Ok((checkpoint, None)),
         Some((decoded, format)) => Ok((checkpoint.with_decoded(decoded)?, Some(format))),
     }
@@ -53,7 +53,7 @@ pub(crate) fn decoded(
 /// # Errors
 /// As [`decoded`].
 pub(crate) fn decode(
-    tensors: &Tensors<'_>,
+    tensors: &StoredTensors<'_>,
     config: &Config,
     reading: Reading,
 ) -> Result<Option<(Decoded, Format)>> {
@@ -92,7 +92,7 @@ pub(crate) fn decode(
 /// # Errors
 /// As [`decoded`].
 pub(crate) fn decode_head(
-    tensors: &Tensors<'_>,
+    tensors: &StoredTensors<'_>,
     config: &Config,
     reading: Reading,
 ) -> Result<Option<(Decoded, Format)>> {
@@ -117,11 +117,11 @@ fn settings(config: &Config) -> Result<Option<Config>> {
 }
 
 /// The tensors of files, by their published names.
-pub(crate) struct Tensors<'c> {
+pub(crate) struct StoredTensors<'c> {
     files: HashMap<&'c str, &'c Safetensors>,
 }
 
-impl<'c> Tensors<'c> {
+impl<'c> StoredTensors<'c> {
     /// All tensors of these files.
     pub(crate) fn of(files: impl Iterator<Item = &'c Safetensors>) -> Self {
         let files = files.flat_map(|file| file.names().map(move |name| (name, file)));

@@ -14,8 +14,8 @@ mod recurrent;
 mod sharing;
 
 pub(crate) use experts::{
-    Deep, ExpertsDefaults, corrected_routing, deep, deep_by_types, deep_names, experts, experts_of,
-    shared_expert, sparse_layers,
+    DeepSeekExperts, ExpertsDefaults, corrected_routing, deepseek_expert_names, deepseek_experts,
+    deepseek_experts_by_types, experts, experts_of, shared_expert, sparse_layers,
 };
 pub(crate) use latent::{LatentDefaults, latent};
 pub(crate) use layers::{

@@ -49,7 +49,7 @@ pub struct RopeDefaults {
 }
 
 /// The keys of one rope, and where its original context length is.
-struct Source<'a> {
+struct RopeKeys<'a> {
     config: &'a Config,
     entry: Option<Config>,
     theta: Option<f64>,
@@ -70,7 +70,7 @@ pub fn rope(config: &Config, defaults: RopeDefaults) -> Result<RopeConfig> {
         (Some(scaling), _) => Some(scaling),
         (None, parameters) => parameters,
     };
-    let source = Source {
+    let source = RopeKeys {
         config,
         entry,
         theta: config.opt("rope_theta")?,
@@ -122,7 +122,7 @@ pub fn rope_of_layer_type(
     if let Some(scaling) = scaling {
         entry.update(scaling);
     }
-    let source = Source {
+    let source = RopeKeys {
         config,
         entry: Some(entry),
         theta: config.opt(theta_key)?,
@@ -145,7 +145,7 @@ pub fn context(rope: &RopeConfig, max_positions: Option<usize>) -> Option<usize>
     }
 }
 
-impl Source<'_> {
+impl RopeKeys<'_> {
     fn read(&self, defaults: RopeDefaults) -> Result<RopeConfig> {
         let (config, head_dim) = (self.config, defaults.head_dim);
         config.ignore(&["partial_rotary_factor", "original_max_position_embeddings"]);

@@ -3,7 +3,7 @@
 use mlx_core::{DType, Scheme};
 use serde_json::{Map, Value, json};
 
-use super::tensors::Tensors;
+use super::tensors::WrittenTensors;
 use crate::config::keys::TIED;
 use crate::draft_heads::mtp::NORM_OFFSET;
 use crate::registry::Registry;
@@ -21,7 +21,7 @@ pub(super) fn settings(scheme: Scheme) -> Map<String, Value> {
 }
 
 /// Removes the keys that say how weights are packed.
-pub(super) fn forget_quantization(config: &mut Map<String, Value>) {
+pub(super) fn remove_quantization(config: &mut Map<String, Value>) {
     for key in ["quantization", "quantization_config"] {
         config.shift_remove(key);
         if let Some(Value::Object(text)) = config.get_mut("text_config") {
@@ -31,7 +31,7 @@ pub(super) fn forget_quantization(config: &mut Map<String, Value>) {
 }
 
 /// Says how weights are packed, for MLX programs and for transformers.
-pub(super) fn tell_quantization(config: &mut Map<String, Value>, entry: Map<String, Value>) {
+pub(super) fn write_quantization(config: &mut Map<String, Value>, entry: Map<String, Value>) {
     config.insert("quantization".to_owned(), Value::Object(entry.clone()));
     config.insert("quantization_config".to_owned(), Value::Object(entry));
 }
@@ -63,7 +63,11 @@ pub(super) fn describe(config: &mut Map<String, Value>, dtype: Option<DType>, ne
 
 /// If a model has its own head although its config says that it is tied, the config is corrected, because other readers
 /// would drop the head.
-pub(super) fn untie(config: &mut Map<String, Value>, tensors: &Tensors<'_>, registry: &Registry) {
+pub(super) fn untie(
+    config: &mut Map<String, Value>,
+    tensors: &WrittenTensors<'_>,
+    registry: &Registry,
+) {
     let own = format!("{}lm_head.weight", tensors.prefix);
     if !tensors.arrays.iter().any(|(name, _)| *name == own) || !registry.ties(config) {
         return;
@@ -77,7 +81,7 @@ pub(super) fn untie(config: &mut Map<String, Value>, tensors: &Tensors<'_>, regi
 }
 
 /// Records that the norms of a head are stored in the model's form, so that a reader need not guess.
-pub(super) fn tell_head(config: &mut Map<String, Value>, tensors: &Tensors<'_>) {
+pub(super) fn write_head(config: &mut Map<String, Value>, tensors: &WrittenTensors<'_>) {
     if tensors.head.is_some() {
         let config = match config.get_mut("text_config") {
             Some(Value::Object(text)) => text,

@@ -28,7 +28,7 @@ impl Visit for Matrices {
 }
 
 /// The arrays of a model under their names in files.
-pub(super) struct Tensors<'a> {
+pub(super) struct WrittenTensors<'a> {
     pub prefix: &'a str,
     pub arrays: Vec<(String, Array)>,
     /// The tensors of a head for multi-token prediction, and their file, if they get a separate one.
@@ -37,7 +37,7 @@ pub(super) struct Tensors<'a> {
     pub packed: usize,
 }
 
-impl<'a> Tensors<'a> {
+impl<'a> WrittenTensors<'a> {
     /// The arrays of `model` in the form of its files. Those of a head are separate if there is a file for them.
     pub fn of(model: &dyn Model, prefix: &'a str, head_file: Option<&'static str>) -> Result<Self> {
         let mut tensors = Self {
@@ -73,7 +73,7 @@ impl<'a> Tensors<'a> {
     }
 }
 
-impl Visit for Tensors<'_> {
+impl Visit for WrittenTensors<'_> {
     fn weight(&mut self, _path: &mlx_nn::Path, weight: &Weight) -> Result<()> {
         if let Weight::Quantized {
             packed,

@@ -7,23 +7,23 @@ use mlx_nn::{Attention, FeedForward, Norm, Step, module};
 use crate::config::plan::DecoderConfig;
 use crate::decoders::causal_lm::{CausalLm, DecoderLayer};
 
-/// A layer of a [`Parallel`].
+/// A layer of a [`ParallelResidual`].
 #[derive(Clone)]
-pub struct Layer {
+pub struct ParallelResidualLayer {
     input_layernorm: Norm,
     self_attn: Attention,
     /// In front of the MLP, where it has a norm of its own.
     post_attention_layernorm: Option<Norm>,
     mlp: FeedForward,
 }
-module!(Layer {
+module!(ParallelResidualLayer {
     input_layernorm,
     self_attn,
     post_attention_layernorm,
     mlp
 });
 
-impl Layer {
+impl ParallelResidualLayer {
     fn new(c: &DecoderConfig, index: usize) -> Result<Self> {
         Ok(Self {
             input_layernorm: c.norm()?,
@@ -34,7 +34,7 @@ impl Layer {
     }
 }
 
-impl DecoderLayer for Layer {
+impl DecoderLayer for ParallelResidualLayer {
     fn forward(&self, x: &Array, state: usize, step: &mut Step<'_>) -> Result<Array> {
         let inner = self.input_layernorm.forward(x)?;
         let attended = self.self_attn.forward(&inner, state, step)?;
@@ -49,15 +49,15 @@ impl DecoderLayer for Layer {
 }
 
 /// A decoder-only transformer with attention and MLP in parallel.
-pub type Parallel = CausalLm<Layer>;
+pub type ParallelResidual = CausalLm<ParallelResidualLayer>;
 
-impl Parallel {
+impl ParallelResidual {
     /// The decoder of a config, without values.
     ///
     /// # Errors
     /// Sizes that do not fit each other.
     pub fn new(config: &DecoderConfig) -> Result<Self> {
-        Self::of(config, Layer::new)
+        Self::of(config, ParallelResidualLayer::new)
     }
 
     /// The decoder whose MLPs have a norm of their own, without values.
@@ -66,9 +66,9 @@ impl Parallel {
     /// Sizes that do not fit each other.
     pub fn with_two_norms(config: &DecoderConfig) -> Result<Self> {
         Self::of(config, |config, index| {
-            Ok(Layer {
+            Ok(ParallelResidualLayer {
                 post_attention_layernorm: Some(config.norm()?),
-                ..Layer::new(config, index)?
+                ..ParallelResidualLayer::new(config, index)?
             })
         })
     }

@@ -8,20 +8,20 @@ use crate::decoders::causal_lm::{CausalLm, DecoderLayer};
 
 /// A layer of a [`PostNorm`].
 #[derive(Clone)]
-pub struct Layer {
+pub struct PostNormLayer {
     self_attn: Attention,
     post_attention_layernorm: Norm,
     mlp: FeedForward,
     post_feedforward_layernorm: Norm,
 }
-module!(Layer {
+module!(PostNormLayer {
     self_attn,
     post_attention_layernorm,
     mlp,
     post_feedforward_layernorm
 });
 
-impl Layer {
+impl PostNormLayer {
     fn new(c: &DecoderConfig, index: usize) -> Result<Self> {
         Ok(Self {
             self_attn: c.attention(None, c.ropes[index].as_ref())?,
@@ -32,7 +32,7 @@ impl Layer {
     }
 }
 
-impl DecoderLayer for Layer {
+impl DecoderLayer for PostNormLayer {
     fn forward(&self, x: &Array, state: usize, step: &mut Step<'_>) -> Result<Array> {
         let y = self.self_attn.forward(x, state, step)?;
         let [x, y] = step.narrow([x, &y])?;
@@ -43,7 +43,7 @@ impl DecoderLayer for Layer {
 }
 
 /// A decoder-only transformer with norms after attention and after MLP.
-pub type PostNorm = CausalLm<Layer>;
+pub type PostNorm = CausalLm<PostNormLayer>;
 
 impl PostNorm {
     /// The decoder of a config, without values.
@@ -51,6 +51,6 @@ impl PostNorm {
     /// # Errors
     /// Sizes that do not fit each other.
     pub fn new(config: &DecoderConfig) -> Result<Self> {
-        Self::of(config, Layer::new)
+        Self::of(config, PostNormLayer::new)
     }
 }

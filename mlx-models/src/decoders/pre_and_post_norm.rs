@@ -6,9 +6,9 @@ use mlx_nn::{Attention, FeedForward, Norm, Step, module};
 use crate::config::plan::DecoderConfig;
 use crate::decoders::causal_lm::{CausalLm, DecoderLayer};
 
-/// A layer of a [`Sandwich`].
+/// A layer of a [`PreAndPostNorm`].
 #[derive(Clone)]
-pub struct Layer {
+pub struct PreAndPostNormLayer {
     self_attn: Attention,
     mlp: FeedForward,
     input_layernorm: Norm,
@@ -16,7 +16,7 @@ pub struct Layer {
     pre_feedforward_layernorm: Norm,
     post_feedforward_layernorm: Norm,
 }
-module!(Layer {
+module!(PreAndPostNormLayer {
     self_attn,
     mlp,
     input_layernorm,
@@ -25,7 +25,7 @@ module!(Layer {
     post_feedforward_layernorm
 });
 
-impl Layer {
+impl PreAndPostNormLayer {
     fn new(c: &DecoderConfig, index: usize) -> Result<Self> {
         Ok(Self {
             self_attn: c.attention(None, c.ropes[index].as_ref())?,
@@ -38,7 +38,7 @@ impl Layer {
     }
 }
 
-impl DecoderLayer for Layer {
+impl DecoderLayer for PreAndPostNormLayer {
     fn forward(&self, x: &Array, state: usize, step: &mut Step<'_>) -> Result<Array> {
         let y = self
             .self_attn
@@ -52,14 +52,14 @@ impl DecoderLayer for Layer {
 }
 
 /// A decoder-only transformer with four norms a layer.
-pub type Sandwich = CausalLm<Layer>;
+pub type PreAndPostNorm = CausalLm<PreAndPostNormLayer>;
 
-impl Sandwich {
+impl PreAndPostNorm {
     /// The decoder of a config, without values.
     ///
     /// # Errors
     /// Sizes that do not fit each other.
     pub fn new(config: &DecoderConfig) -> Result<Self> {
-        Self::of(config, Layer::new)
+        Self::of(config, PreAndPostNormLayer::new)
     }
 }

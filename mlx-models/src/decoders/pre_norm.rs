@@ -13,7 +13,7 @@ use attention::SelfAttention;
 
 /// A layer of a [`Decoder`].
 #[derive(Clone)]
-pub struct Layer {
+pub struct PreNormLayer {
     input_layernorm: Norm,
     self_attn: Option<SelfAttention>,
     linear_attn: Option<Recurrence>,
@@ -22,7 +22,7 @@ pub struct Layer {
     positions: Option<Embedding>,
     residual_scale: Option<f32>,
 }
-module!(Layer {
+module!(PreNormLayer {
     input_layernorm,
     self_attn,
     linear_attn,
@@ -31,7 +31,7 @@ module!(Layer {
     positions
 } plain { residual_scale });
 
-impl Layer {
+impl PreNormLayer {
     fn new(c: &DecoderConfig, index: usize) -> Result<Self> {
         let mut layer = Self::with(
             c,
@@ -99,7 +99,7 @@ impl Layer {
     }
 }
 
-impl DecoderLayer for Layer {
+impl DecoderLayer for PreNormLayer {
     fn forward(&self, x: &Array, state: usize, step: &mut Step<'_>) -> Result<Array> {
         let x = &self.positioned(x, step)?;
         let y = self.input_layernorm.forward(x)?;
@@ -116,7 +116,7 @@ impl DecoderLayer for Layer {
 }
 
 /// A decoder-only transformer with a norm in front of each half of a layer.
-pub type Decoder = CausalLm<Layer>;
+pub type Decoder = CausalLm<PreNormLayer>;
 
 impl Decoder {
     /// The decoder of a config, without values.
@@ -124,6 +124,6 @@ impl Decoder {
     /// # Errors
     /// Sizes that do not fit each other.
     pub fn new(config: &DecoderConfig) -> Result<Self> {
-        Self::of(config, Layer::new)
+        Self::of(config, PreNormLayer::new)
     }
 }

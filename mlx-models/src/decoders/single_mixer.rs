@@ -8,9 +8,7 @@ use mlx_nn::{
 
 use crate::config::plan::{DecoderConfig, MlpConfig};
 use crate::decoders::causal_lm::{CausalLm, DecoderLayer};
-use crate::model::Geometry;
-use crate::model::LayerGeometry;
-use crate::model::kv_heads;
+use crate::model::{Geometry, LayerGeometry, kv_heads};
 
 /// What a layer does.
 #[derive(Clone, Debug)]
@@ -48,15 +46,15 @@ impl Module for Mixer {
     }
 }
 
-/// A layer of a [`Single`].
+/// A layer of a [`SingleMixer`].
 #[derive(Clone)]
-pub struct Layer {
+pub struct SingleMixerLayer {
     norm: Norm,
     mixer: Mixer,
 }
-module!(Layer { norm, mixer });
+module!(SingleMixerLayer { norm, mixer });
 
-impl Layer {
+impl SingleMixerLayer {
     fn new(c: &DecoderConfig, mixer: &MixerConfig) -> Result<Self> {
         let mixer = match mixer {
             MixerConfig::Attention => Mixer::Attention(Box::new(c.attention(None, None)?)),
@@ -74,7 +72,7 @@ impl Layer {
     }
 }
 
-impl DecoderLayer for Layer {
+impl DecoderLayer for SingleMixerLayer {
     fn forward(&self, x: &Array, state: usize, step: &mut Step<'_>) -> Result<Array> {
         let mut y = self.norm.forward(x)?;
         match &self.mixer {
@@ -91,15 +89,17 @@ impl DecoderLayer for Layer {
 }
 
 /// A decoder-only model with one mixer a layer.
-pub type Single = CausalLm<Layer>;
+pub type SingleMixer = CausalLm<SingleMixerLayer>;
 
-impl Single {
+impl SingleMixer {
     /// The decoder of a config, without values: its layers are these, and none of them has a rope.
     ///
     /// # Errors
     /// Sizes that do not fit each other.
     pub fn new(config: &DecoderConfig, mixers: &[MixerConfig]) -> Result<Self> {
-        let layers = mixers.iter().map(|mixer| Layer::new(config, mixer));
+        let layers = mixers
+            .iter()
+            .map(|mixer| SingleMixerLayer::new(config, mixer));
         let layers = layers.collect::<Result<_>>()?;
         let mut around = config.surroundings()?;
         let kv = kv_heads(config.attention.kv_heads, config.attention.head_dim);

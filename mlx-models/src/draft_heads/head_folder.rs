@@ -8,7 +8,7 @@ use mlx_nn::{Checkpoint, Rule, Rules};
 use serde_json::{Value, json};
 
 use super::mtp::{HIDDEN, NORM_OFFSET, PREFIX, renames};
-use crate::checkpoint::stored::{self, Format, Reading, Tensors};
+use crate::checkpoint::stored::{self, Format, Reading, StoredTensors};
 use crate::checkpoint::weights;
 use crate::config::Config;
 use crate::config::quantization::Quantization;
@@ -26,7 +26,7 @@ const SHARED: [&str; 8] = [
 ];
 
 /// The files of a head, each with the rules that bring its tensors under `mtp.`, and its config.json.
-pub(crate) struct HeadApart {
+pub(crate) struct HeadFolder {
     dir: PathBuf,
     config: Option<Config>,
     files: Vec<(Safetensors, Rules)>,
@@ -36,7 +36,7 @@ pub(crate) struct HeadApart {
     stored: Option<Format>,
 }
 
-impl HeadApart {
+impl HeadFolder {
     /// Opens the head in a folder: a repository that holds nothing else, or a checkpoint with a head.
     ///
     /// # Errors
@@ -131,7 +131,7 @@ impl HeadApart {
                 .flatten()
                 .any(|piece| piece.name().starts_with(PREFIX))
         };
-        let tensors = Tensors::of(self.files.iter().map(|(file, _)| file)).only(is_of_head);
+        let tensors = StoredTensors::of(self.files.iter().map(|(file, _)| file)).only(is_of_head);
         let none = Config::new(&self.dir.display().to_string(), json!({}))?;
         let own = self.config.as_ref().unwrap_or(&none);
         let found = stored::decode_head(&tensors, own, reading)?;

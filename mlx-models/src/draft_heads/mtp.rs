@@ -7,11 +7,10 @@ use mlx_core::ops::concat;
 use mlx_core::{Array, DType, Error, ErrorKind, Result, Safetensors};
 use mlx_nn::{Checkpoint, KvShape, LayerKind, Linear, RmsNorm, Rule, Rules, Step, module};
 
-use crate::config::Config;
-use crate::config::Source;
 use crate::config::plan::{DecoderConfig, MlpConfig};
+use crate::config::{Config, Source};
 use crate::decoders::causal_lm::{DecoderLayer, Predict};
-use crate::decoders::pre_norm::Layer;
+use crate::decoders::pre_norm::PreNormLayer;
 use crate::model::kv_heads;
 
 /// The file that it is written to.
@@ -32,7 +31,7 @@ pub struct Mtp {
     fc: Linear,
     pre_fc_norm_embedding: RmsNorm,
     pre_fc_norm_hidden: RmsNorm,
-    layers: Vec<Layer>,
+    layers: Vec<PreNormLayer>,
     norm: RmsNorm,
     kv: KvShape,
     reads_before_norm: bool,
@@ -84,7 +83,7 @@ impl Mtp {
             .find(fits)
             .unwrap_or(&config.feed_forward[0]);
         let rope = config.ropes[0].as_ref();
-        let layer = |_| Layer::with(config, LayerKind::Full, mlp, rope);
+        let layer = |_| PreNormLayer::with(config, LayerKind::Full, mlp, rope);
         let norm = || RmsNorm::new(config.hidden, config.norm.eps);
         Ok(Some(Self {
             fc: Linear::new(2 * config.hidden, config.hidden, false)?,

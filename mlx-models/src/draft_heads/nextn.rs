@@ -8,12 +8,10 @@ use mlx_nn::{
     module,
 };
 
-use crate::config::Config;
-use crate::config::Source;
-use crate::config::keys;
 use crate::config::plan::{DecoderConfig, MlpConfig};
+use crate::config::{Config, Source, keys};
 use crate::decoders::causal_lm::{DecoderLayer, Predict};
-use crate::decoders::pre_norm::Layer;
+use crate::decoders::pre_norm::PreNormLayer;
 use crate::draft_heads::mtp::NORM_OFFSET;
 
 /// The most heads that a checkpoint may have: more than any published one.
@@ -22,7 +20,7 @@ const MAX_HEADS: usize = 8;
 /// All heads of a model. Head i predicts the token i + 2 places further.
 #[derive(Clone)]
 pub struct NextN {
-    layers: Vec<Head>,
+    layers: Vec<NextNHead>,
     /// The KV cache of a head's layer.
     kind: LayerKind,
     kv: KvShape,
@@ -32,13 +30,13 @@ module!(NextN { layers } plain { kind, kv });
 /// One head: norms of both inputs, a projection that joins them, a layer of the decoder, and optionally an embedding, a
 /// final norm and an output head.
 #[derive(Clone)]
-struct Head {
+struct NextNHead {
     enorm: Norm,
     hnorm: Norm,
     eh_proj: Linear,
     embed_tokens: Option<Embedding>,
     shared_head: Option<SharedHead>,
-    layer: Layer,
+    layer: PreNormLayer,
 }
 
 #[derive(Clone)]
@@ -58,8 +56,8 @@ impl NextN {
         source.config.ignore(&keys);
         let is_there = |head: &usize| source.has(&format!("mtp.layers.{head}."));
         let layers = (0..MAX_HEADS).take_while(is_there);
-        let layers = layers.map(|head| Head::new(source, config, head));
-        let layers: Vec<Head> = layers.collect::<Result<_>>()?;
+        let layers = layers.map(|head| NextNHead::new(source, config, head));
+        let layers: Vec<NextNHead> = layers.collect::<Result<_>>()?;
         Ok((!layers.is_empty()).then_some(Self {
             layers,
             kind: kind(config),
@@ -68,7 +66,7 @@ impl NextN {
     }
 }
 
-impl Head {
+impl NextNHead {
     fn new(source: &Source<'_>, config: &DecoderConfig, head: usize) -> Result<Self> {
         let has = |part: &str| source.has(&format!("mtp.layers.{head}.{part}."));
         let experts = has("mlp.switch_mlp");
@@ -100,13 +98,13 @@ impl Head {
             eh_proj: Linear::new(2 * hidden, hidden, false)?,
             embed_tokens,
             shared_head,
-            layer: Layer::with(config, kind(config), mlp, rope.and_then(Option::as_ref))?,
+            layer: PreNormLayer::with(config, kind(config), mlp, rope.and_then(Option::as_ref))?,
         })
     }
 }
 
 // The layer's parts stand beside the others: `mtp.layers.0.self_attn`, not `mtp.layers.0.layer.self_attn`.
-impl Module for Head {
+impl Module for NextNHead {
     fn visit(&self, path: &mut Path, v: &mut dyn Visit) -> Result<()> {
         path.scoped("enorm", |path| self.enorm.visit(path, v))?;
         path.scoped("hnorm", |path| self.hnorm.visit(path, v))?;

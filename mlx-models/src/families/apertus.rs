@@ -3,10 +3,9 @@
 use mlx_core::Result;
 use mlx_nn::{QkNorm, RopeScaling, Rule, Rules};
 
-use crate::config::Config;
-use crate::config::Source;
 use crate::config::keys::{self, Defaults};
 use crate::config::plan::MlpConfig;
+use crate::config::{Config, Source};
 use crate::decoders::pre_norm::Decoder;
 
 /// What transformers assumes about absent keys. The activation is read apart.

@@ -7,7 +7,7 @@ use mlx_nn::{NormKind, QkKind, QkNorm};
 use crate::config::keys::{self, Defaults};
 use crate::config::plan::DecoderConfig;
 use crate::config::{Config, Source};
-use crate::decoders::parallel_residual::Parallel;
+use crate::decoders::parallel_residual::ParallelResidual;
 
 /// transformers' defaults for keys that a config leaves out.
 pub(crate) const DEFAULTS: Defaults = Defaults {
@@ -24,7 +24,7 @@ pub(crate) const DEFAULTS: Defaults = Defaults {
     ..Defaults::LLAMA
 };
 
-pub(crate) fn load(source: &Source<'_>) -> Result<Parallel> {
+pub(crate) fn load(source: &Source<'_>) -> Result<ParallelResidual> {
     let c = source.config;
     let mut config = config(c, &DEFAULTS)?;
     c.ignore(&["model_max_length"]);
@@ -34,7 +34,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Parallel> {
             ..QkNorm::heads(config.norm.eps, 0.0)
         });
     }
-    Parallel::new(&config)
+    ParallelResidual::new(&config)
 }
 
 pub(crate) fn config(c: &Config, defaults: &Defaults) -> Result<DecoderConfig> {

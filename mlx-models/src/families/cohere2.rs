@@ -5,7 +5,7 @@ use mlx_core::Result;
 
 use crate::config::Source;
 use crate::config::keys::{self, Defaults};
-use crate::decoders::parallel_residual::Parallel;
+use crate::decoders::parallel_residual::ParallelResidual;
 use crate::families::cohere;
 
 /// transformers' defaults for keys that a config leaves out.
@@ -28,7 +28,7 @@ const IGNORED: &[&str] = &[
     "use_qk_norm",
 ];
 
-pub(crate) fn load(source: &Source<'_>) -> Result<Parallel> {
+pub(crate) fn load(source: &Source<'_>) -> Result<ParallelResidual> {
     let c = source.config;
     c.ignore(IGNORED);
     let mut config = cohere::config(c, &DEFAULTS)?;
@@ -37,5 +37,5 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Parallel> {
     let n = config.layers.len();
     config.layers = keys::layer_kinds(c, n, window, |layer| (layer + 1) % every != 0)?;
     keys::rope_on_windows(&mut config);
-    Parallel::new(&config)
+    ParallelResidual::new(&config)
 }

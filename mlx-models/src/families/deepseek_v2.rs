@@ -5,7 +5,7 @@ use mlx_core::Result;
 use mlx_nn::{Correction, GroupScore, Rules, Scoring};
 
 use crate::config::Source;
-use crate::config::keys::{self, Deep, Defaults, ExpertsDefaults, LatentDefaults};
+use crate::config::keys::{self, DeepSeekExperts, Defaults, ExpertsDefaults, LatentDefaults};
 use crate::decoders::pre_norm::Decoder;
 
 /// transformers' defaults for keys that a config leaves out.
@@ -15,12 +15,12 @@ const DEFAULTS: Defaults = Defaults {
     ..Defaults::LLAMA
 };
 
-const EXPERTS: Deep = Deep {
+const EXPERTS: DeepSeekExperts = DeepSeekExperts {
     scoring: Scoring::Softmax,
     correction: Correction::None,
     normed: None,
     shared: 2,
-    ..Deep::corrected(
+    ..DeepSeekExperts::corrected(
         ExpertsDefaults {
             intermediate_key: "moe_intermediate_size",
             intermediate: 1407,
@@ -66,10 +66,10 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
             )));
         }
     };
-    keys::deep(c, &mut config, &Deep { groups, ..EXPERTS })?;
+    keys::deepseek_experts(c, &mut config, &DeepSeekExperts { groups, ..EXPERTS })?;
     Decoder::new(&config)
 }
 
 pub(crate) fn names(_source: &Source<'_>) -> Result<Rules> {
-    Ok(keys::deep_names())
+    Ok(keys::deepseek_expert_names())
 }

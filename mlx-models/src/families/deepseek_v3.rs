@@ -4,13 +4,11 @@
 use mlx_core::Result;
 use mlx_nn::{GroupScore, Rules};
 
-use crate::config::Bits;
-use crate::config::Config;
-use crate::config::Source;
-use crate::config::keys::{self, Deep, Defaults, ExpertsDefaults, LatentDefaults};
+use crate::config::keys::{self, DeepSeekExperts, Defaults, ExpertsDefaults, LatentDefaults};
 use crate::config::plan::DecoderConfig;
+use crate::config::{Bits, Config, Source};
 use crate::decoders::causal_lm::CausalLm;
-use crate::decoders::pre_norm::{Decoder, Layer};
+use crate::decoders::pre_norm::{Decoder, PreNormLayer};
 use crate::draft_heads::nextn::{self, NextN};
 
 /// transformers' defaults for keys that a config leaves out.
@@ -25,10 +23,10 @@ const DEFAULTS: Defaults = Defaults {
 };
 
 /// DeepSeek's experts.
-pub(crate) const EXPERTS: Deep = Deep {
+pub(crate) const EXPERTS: DeepSeekExperts = DeepSeekExperts {
     groups: Some((8, 4, GroupScore::TwoBest)),
     scale: 2.5,
-    ..Deep::corrected(
+    ..DeepSeekExperts::corrected(
         ExpertsDefaults {
             intermediate_key: "moe_intermediate_size",
             intermediate: 2048,
@@ -67,12 +65,12 @@ pub(crate) fn load(source: &Source<'_>) -> Result<WithHeads> {
         &LatentDefaults::DEEPSEEK,
     )?;
     c.ignore(IGNORED);
-    keys::deep(c, &mut config, &EXPERTS)?;
+    keys::deepseek_experts(c, &mut config, &EXPERTS)?;
     with_heads(source, &config)
 }
 
 /// A decoder with heads for multi-token prediction where the checkpoint has some.
-pub(crate) type WithHeads = CausalLm<Layer, NextN>;
+pub(crate) type WithHeads = CausalLm<PreNormLayer, NextN>;
 
 pub(crate) fn with_heads(source: &Source<'_>, config: &DecoderConfig) -> Result<WithHeads> {
     let heads = NextN::of(source, config)?;
@@ -89,7 +87,7 @@ pub(crate) fn interleaved(c: &Config, defaults: &Defaults) -> Result<Defaults> {
 
 /// Names of experts of DeepSeek's kind, and of the heads for multi-token prediction after the last layer.
 pub(crate) fn names_with_heads(c: &Config, layers: i32) -> Result<Rules> {
-    Ok(nextn::names(c, layers)?.and(&keys::deep_names()))
+    Ok(nextn::names(c, layers)?.and(&keys::deepseek_expert_names()))
 }
 
 pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {

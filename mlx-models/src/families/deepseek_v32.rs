@@ -4,7 +4,7 @@ use mlx_core::Result;
 use mlx_nn::{IndexConfig, Rules};
 
 use crate::config::Source;
-use crate::config::keys::{self, Deep, Defaults, LatentDefaults};
+use crate::config::keys::{self, DeepSeekExperts, Defaults, LatentDefaults};
 use crate::config::plan::DecoderConfig;
 use crate::decoders::pre_norm::Decoder;
 use crate::draft_heads::nextn;
@@ -30,7 +30,7 @@ const INDEX: IndexConfig = IndexConfig {
 };
 
 /// DeepSeek V3's defaults. The number of dense layers at the start is a key of this family.
-pub(crate) const EXPERTS: Deep = Deep {
+pub(crate) const EXPERTS: DeepSeekExperts = DeepSeekExperts {
     dense: 0,
     ..deepseek_v3::EXPERTS
 };
@@ -66,7 +66,7 @@ pub(crate) fn config(
     defaults: &Defaults,
     sizes: &LatentDefaults,
     index: IndexConfig,
-    experts: &Deep,
+    experts: &DeepSeekExperts,
 ) -> Result<DecoderConfig> {
     let c = source.config;
     let mut config = keys::latent(source, defaults, sizes)?;
@@ -89,10 +89,10 @@ pub(crate) fn config(
     }
     c.ignore(&["layer_types"]);
     let dense: usize = c.or("first_k_dense_replace", 3)?;
-    keys::deep_by_types(c, &mut config, experts, dense)?;
+    keys::deepseek_experts_by_types(c, &mut config, experts, dense)?;
     Ok(config)
 }
 
 pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
-    Ok(nextn::dropped(source.config, DEFAULTS.layers)?.and(&keys::deep_names()))
+    Ok(nextn::dropped(source.config, DEFAULTS.layers)?.and(&keys::deepseek_expert_names()))
 }

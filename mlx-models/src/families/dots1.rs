@@ -5,7 +5,7 @@ use mlx_core::Result;
 use mlx_nn::{QkNorm, Rules};
 
 use crate::config::Source;
-use crate::config::keys::{self, Deep, Defaults, ExpertsDefaults};
+use crate::config::keys::{self, DeepSeekExperts, Defaults, ExpertsDefaults};
 use crate::decoders::pre_norm::Decoder;
 
 /// transformers' defaults for keys that a config leaves out.
@@ -44,10 +44,14 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
         "topk_method",
         "use_sliding_window",
     ]);
-    keys::deep(c, &mut config, &Deep::corrected(EXPERTS, false, 0))?;
+    keys::deepseek_experts(
+        c,
+        &mut config,
+        &DeepSeekExperts::corrected(EXPERTS, false, 0),
+    )?;
     Decoder::new(&config)
 }
 
 pub(crate) fn names(_source: &Source<'_>) -> Result<Rules> {
-    Ok(keys::deep_names())
+    Ok(keys::deepseek_expert_names())
 }

@@ -4,11 +4,10 @@
 use mlx_core::Result;
 use mlx_nn::{NormKind, Rule, Rules};
 
-use crate::config::Config;
-use crate::config::Source;
 use crate::config::keys::{self, Defaults};
 use crate::config::plan::{AttentionPlan, DecoderConfig};
-use crate::decoders::parallel_residual::Parallel;
+use crate::config::{Config, Source};
+use crate::decoders::parallel_residual::ParallelResidual;
 use crate::decoders::pre_norm::Decoder;
 use crate::model::Model;
 
@@ -68,8 +67,8 @@ fn form(c: &Config) -> Result<Form> {
 pub(crate) fn load(source: &Source<'_>) -> Result<Box<dyn Model>> {
     let (config, form) = config(source.config)?;
     Ok(match (form.parallel, form.two_norms) {
-        (true, true) => Box::new(Parallel::with_two_norms(&config)?),
-        (true, false) => Box::new(Parallel::new(&config)?),
+        (true, true) => Box::new(ParallelResidual::with_two_norms(&config)?),
+        (true, false) => Box::new(ParallelResidual::new(&config)?),
         (false, _) => Box::new(Decoder::new(&config)?),
     })
 }

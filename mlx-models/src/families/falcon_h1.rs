@@ -6,15 +6,12 @@ use mlx_nn::{
     Attention, GatedMlp, GroupNorm, LayerKind, Mamba, MambaConfig, Norm, Rule, Rules, Step, module,
 };
 
-use crate::config::Config;
-use crate::config::Source;
 use crate::config::keys::{self, Defaults};
 use crate::config::plan::DecoderConfig;
+use crate::config::{Config, Source};
 use crate::decoders::causal_lm::{CausalLm, DecoderLayer};
 use crate::families::granitemoehybrid;
-use crate::model::Geometry;
-use crate::model::LayerGeometry;
-use crate::model::kv_heads;
+use crate::model::{Geometry, LayerGeometry, kv_heads};
 
 mod multipliers;
 
@@ -48,7 +45,7 @@ const IGNORED: &[&str] = &[
 
 /// A layer of a Falcon H1: its states are those of the attention, and then those of the scan.
 #[derive(Clone)]
-pub(crate) struct Layer {
+pub(crate) struct FalconH1Layer {
     input_layernorm: Norm,
     mamba: Mamba,
     self_attn: Attention,
@@ -56,9 +53,9 @@ pub(crate) struct Layer {
     feed_forward: GatedMlp,
     multipliers: Multipliers,
 }
-module!(Layer { input_layernorm, mamba, self_attn, pre_ff_layernorm, feed_forward } plain { multipliers });
+module!(FalconH1Layer { input_layernorm, mamba, self_attn, pre_ff_layernorm, feed_forward } plain { multipliers });
 
-pub(crate) fn load(source: &Source<'_>) -> Result<CausalLm<Layer>> {
+pub(crate) fn load(source: &Source<'_>) -> Result<CausalLm<FalconH1Layer>> {
     let c = source.config;
     c.ignore(IGNORED);
     let mut config = keys::decoder(c, &DEFAULTS)?;
@@ -76,7 +73,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<CausalLm<Layer>> {
     let activation = keys::activation(c, "hidden_act", "silu")?;
     let layers = config.ropes.iter().map(|rope| {
         let mlp = GatedMlp::new(config.hidden, intermediate, bias, activation)?;
-        Ok(Layer {
+        Ok(FalconH1Layer {
             input_layernorm: config.norm()?,
             mamba: Mamba::new(scan)?,
             self_attn: config.attention(None, rope.as_ref())?,
@@ -119,7 +116,7 @@ fn scan(c: &Config, config: &DecoderConfig) -> Result<MambaConfig> {
     })
 }
 
-impl DecoderLayer for Layer {
+impl DecoderLayer for FalconH1Layer {
     fn forward(&self, x: &Array, state: usize, step: &mut Step<'_>) -> Result<Array> {
         let of = &self.multipliers;
         let y = self.input_layernorm.forward(x)?;

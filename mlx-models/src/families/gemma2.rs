@@ -7,7 +7,7 @@ use crate::config::keys::{self, Defaults};
 use crate::config::plan::DecoderConfig;
 use crate::config::rope::shared_by_layers;
 use crate::config::{Config, Source};
-use crate::decoders::pre_and_post_norm::Sandwich;
+use crate::decoders::pre_and_post_norm::PreAndPostNorm;
 
 /// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {
@@ -24,7 +24,7 @@ const DEFAULTS: Defaults = Defaults {
     ..Defaults::LLAMA
 };
 
-pub(crate) fn load(source: &Source<'_>) -> Result<Sandwich> {
+pub(crate) fn load(source: &Source<'_>) -> Result<PreAndPostNorm> {
     let c = source.config;
     // An older name of sliding_window, in files that have both.
     c.ignore(&["sliding_window_size"]);
@@ -35,7 +35,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Sandwich> {
     config.layers = keys::layer_kinds(c, n, window, |layer| layer % 2 == 0)?;
     config.attention.softcap = softcap(c, "attn_logit_softcapping", Some(50.0))?;
     config.scales.logit_softcap = softcap(c, "final_logit_softcapping", Some(30.0))?;
-    Sandwich::new(&config)
+    PreAndPostNorm::new(&config)
 }
 
 /// Sets what all Gemmas have, and the `query_pre_attn_scalar` of Gemma 2 and 3.

@@ -6,7 +6,7 @@ use mlx_nn::QkNorm;
 
 use crate::config::Source;
 use crate::config::keys::{self, Defaults};
-use crate::decoders::pre_and_post_norm::Sandwich;
+use crate::decoders::pre_and_post_norm::PreAndPostNorm;
 use crate::families::gemma2::{config, softcap};
 
 /// transformers' defaults for keys that a config leaves out.
@@ -26,7 +26,7 @@ const DEFAULTS: Defaults = Defaults {
     ..Defaults::LLAMA
 };
 
-pub(crate) fn load(source: &Source<'_>) -> Result<Sandwich> {
+pub(crate) fn load(source: &Source<'_>) -> Result<PreAndPostNorm> {
     let c = source.config;
     // transformers keeps these, and computes without them.
     c.ignore(&["attn_logit_softcapping", "_sliding_window_pattern"]);
@@ -46,5 +46,5 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Sandwich> {
     // Only the text model's own class has the cap in transformers.
     config.scales.logit_softcap =
         softcap(c, "final_logit_softcapping", None)?.filter(|_| !source.nested);
-    Sandwich::new(&config)
+    PreAndPostNorm::new(&config)
 }

@@ -11,17 +11,16 @@ use crate::config::{Config, Source};
 use crate::decoders::causal_lm::CausalLm;
 use crate::decoders::per_layer_inputs::{LayerInput, LayerInputSizes, LayerInputs};
 use crate::families::gemma2::softcap;
-use crate::model::LayerGeometry;
-use crate::model::kv_heads;
+use crate::model::{LayerGeometry, kv_heads};
 
 mod altup;
 mod layer;
 
 use altup::{AltUp, StreamEnds, Streams};
-use layer::{Laurel, Layer, SparseMlp};
+use layer::{Gemma3nLayer, Laurel, SparseMlp};
 
 /// A decoder of these layers.
-pub(crate) type Gemma3n = CausalLm<Layer, (), StreamEnds>;
+pub(crate) type Gemma3n = CausalLm<Gemma3nLayer, (), StreamEnds>;
 
 /// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {
@@ -100,7 +99,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Gemma3n> {
         };
         let rope = config.ropes[index].as_ref();
         let rope = rope.map(|rope| Rope::new(rope, config.attention.head_dim));
-        layers.push(Layer {
+        layers.push(Gemma3nLayer {
             self_attn: Attention::new(&attention, rope.transpose()?)?,
             mlp: SparseMlp::new(hidden, intermediate, activation, cutoffs[index])?,
             altup: AltUp::new(streams)?,

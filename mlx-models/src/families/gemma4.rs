@@ -8,24 +8,22 @@ use mlx_nn::{
     Rules,
 };
 
-use crate::config::Bits;
 use crate::config::keys::{self, Defaults};
 use crate::config::plan::{DecoderConfig, MlpConfig};
 use crate::config::rope::context;
-use crate::config::{Config, Source};
+use crate::config::{Bits, Config, Source};
 use crate::decoders::causal_lm::CausalLm;
 use crate::decoders::per_layer_inputs::{LayerInput, LayerInputSizes, LayerInputs};
 use crate::families::gemma2::softcap;
-use crate::model::LayerGeometry;
-use crate::model::kv_heads;
+use crate::model::{LayerGeometry, kv_heads};
 
 mod layer;
 mod sizes;
 
-use layer::{Beside, Layer};
+use layer::{Beside, Gemma4Layer};
 
 /// A decoder of these layers.
-pub(crate) type Gemma4 = CausalLm<Layer, (), Option<LayerInputs>>;
+pub(crate) type Gemma4 = CausalLm<Gemma4Layer, (), Option<LayerInputs>>;
 
 /// transformers' defaults for keys that a config leaves out.
 pub(crate) const DEFAULTS: Defaults = Defaults {
@@ -149,14 +147,14 @@ pub(crate) fn build(
         let input = inputs.map(|LayerInputSizes { width, eps, .. }| {
             LayerInput::new(config.hidden, width, eps, activation)
         });
-        layers.push(Layer {
+        layers.push(Gemma4Layer {
             self_attn: Attention::new(&attention, Rope::new(&rope, head_dim)?)?,
             mlp: config.mlp(&config.feed_forward[index])?,
             input_layernorm: config.norm()?,
             post_attention_layernorm: config.norm()?,
             pre_feedforward_layernorm: config.norm()?,
             post_feedforward_layernorm: config.norm()?,
-            layer_scalar: Layer::scalar()?,
+            layer_scalar: Gemma4Layer::scalar()?,
             experts: experts
                 .map(|experts| Beside::new(&experts, config.norm.eps))
                 .transpose()?,

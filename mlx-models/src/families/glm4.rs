@@ -7,7 +7,7 @@ use mlx_nn::{Rule, Rules};
 use crate::config::Source;
 use crate::config::keys::{self, Defaults};
 use crate::config::rope::Dialect;
-use crate::decoders::pre_and_post_norm::Sandwich;
+use crate::decoders::pre_and_post_norm::PreAndPostNorm;
 
 /// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {
@@ -23,11 +23,11 @@ const DEFAULTS: Defaults = Defaults {
     ..Defaults::LLAMA
 };
 
-pub(crate) fn load(source: &Source<'_>) -> Result<Sandwich> {
+pub(crate) fn load(source: &Source<'_>) -> Result<PreAndPostNorm> {
     let c = source.config;
     let mut config = keys::decoder(c, &DEFAULTS)?;
     config.attention.qkv_bias = c.or("attention_bias", true)?;
-    Sandwich::new(&config)
+    PreAndPostNorm::new(&config)
 }
 
 /// Gate and up are one matrix in published files and in those of MLX; norms have other names.

@@ -4,7 +4,7 @@ use mlx_core::Result;
 use mlx_nn::{QkNorm, Rules};
 
 use crate::config::Source;
-use crate::config::keys::{self, Deep, Defaults, ExpertsDefaults};
+use crate::config::keys::{self, DeepSeekExperts, Defaults, ExpertsDefaults};
 use crate::config::rope::Dialect;
 use crate::families::deepseek_v3;
 
@@ -36,7 +36,11 @@ pub(crate) fn load(source: &Source<'_>) -> Result<deepseek_v3::WithHeads> {
     if c.or("use_qk_norm", false)? {
         config.attention.qk_norm = Some(QkNorm::heads(config.norm.eps, 0.0));
     }
-    keys::deep(c, &mut config, &Deep::corrected(EXPERTS, true, 1))?;
+    keys::deepseek_experts(
+        c,
+        &mut config,
+        &DeepSeekExperts::corrected(EXPERTS, true, 1),
+    )?;
     deepseek_v3::with_heads(source, &config)
 }
 

@@ -4,7 +4,7 @@ use mlx_core::Result;
 use mlx_nn::Rules;
 
 use crate::config::Source;
-use crate::config::keys::{self, Deep, Defaults, ExpertsDefaults, LatentDefaults};
+use crate::config::keys::{self, DeepSeekExperts, Defaults, ExpertsDefaults, LatentDefaults};
 use crate::config::rope::Dialect;
 use crate::families::deepseek_v3;
 
@@ -29,9 +29,9 @@ const SIZES: LatentDefaults = LatentDefaults {
     value_dim: 256,
 };
 
-const EXPERTS: Deep = Deep {
+const EXPERTS: DeepSeekExperts = DeepSeekExperts {
     scale: 1.8,
-    ..Deep::corrected(
+    ..DeepSeekExperts::corrected(
         ExpertsDefaults {
             intermediate_key: "moe_intermediate_size",
             intermediate: 1536,
@@ -50,7 +50,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<deepseek_v3::WithHeads> {
     let mut config = keys::latent(source, &defaults, &SIZES)?;
     // Published, and not read by transformers.
     c.ignore(&["first_k_dense_replace", "topk_method"]);
-    keys::deep_by_types(c, &mut config, &EXPERTS, 1)?;
+    keys::deepseek_experts_by_types(c, &mut config, &EXPERTS, 1)?;
     deepseek_v3::with_heads(source, &config)
 }
 

@@ -4,9 +4,8 @@
 use mlx_core::Result;
 use mlx_nn::{GroupScore, IndexConfig, Rules};
 
-use crate::config::Config;
-use crate::config::Source;
-use crate::config::keys::{self, Deep, Defaults, LatentDefaults};
+use crate::config::keys::{self, DeepSeekExperts, Defaults, LatentDefaults};
+use crate::config::{Config, Source};
 use crate::decoders::pre_norm::Decoder;
 use crate::draft_heads::nextn;
 use crate::families::deepseek_v32;
@@ -39,7 +38,7 @@ const INDEX: IndexConfig = IndexConfig {
     interleaved: true,
 };
 
-const EXPERTS: Deep = Deep {
+const EXPERTS: DeepSeekExperts = DeepSeekExperts {
     groups: Some((1, 1, GroupScore::TwoBest)),
     ..deepseek_v32::EXPERTS
 };
@@ -92,5 +91,5 @@ fn shared(c: &Config, n: usize) -> Result<Vec<bool>> {
 }
 
 pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
-    Ok(nextn::dropped(source.config, DEFAULTS.layers)?.and(&keys::deep_names()))
+    Ok(nextn::dropped(source.config, DEFAULTS.layers)?.and(&keys::deepseek_expert_names()))
 }

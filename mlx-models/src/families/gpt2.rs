@@ -3,12 +3,11 @@
 use mlx_core::Result;
 use mlx_nn::{Embedding, LayerKind, NormKind, Rule, Rules};
 
-use crate::config::Config;
-use crate::config::Source;
 use crate::config::keys::{self, Defaults};
 use crate::config::plan::DecoderConfig;
+use crate::config::{Config, Source};
 use crate::decoders::causal_lm::CausalLm;
-use crate::decoders::pre_norm::{Decoder, Layer};
+use crate::decoders::pre_norm::{Decoder, PreNormLayer};
 
 /// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {
@@ -62,7 +61,8 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
             0 => Some(Embedding::new(positions, config.hidden)?),
             _ => None,
         };
-        let layer = Layer::with(&config, LayerKind::Full, &config.feed_forward[index], None)?;
+        let layer =
+            PreNormLayer::with(&config, LayerKind::Full, &config.feed_forward[index], None)?;
         Ok(layer.with_positions(table))
     })
 }

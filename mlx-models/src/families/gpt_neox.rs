@@ -4,12 +4,11 @@
 use mlx_core::Result;
 use mlx_nn::{NormKind, Rule, Rules};
 
-use crate::config::Config;
-use crate::config::Source;
 use crate::config::keys::{self, Defaults};
 use crate::config::plan::DecoderConfig;
 use crate::config::rope::Dialect;
-use crate::decoders::parallel_residual::Parallel;
+use crate::config::{Config, Source};
+use crate::decoders::parallel_residual::ParallelResidual;
 use crate::decoders::pre_norm::Decoder;
 use crate::model::Model;
 
@@ -36,7 +35,7 @@ const ALIASES: [(&str, &str); 2] = [
 pub(crate) fn load(source: &Source<'_>) -> Result<Box<dyn Model>> {
     let config = config(source.config)?;
     Ok(match source.config.or("use_parallel_residual", true)? {
-        true => Box::new(Parallel::with_two_norms(&config)?),
+        true => Box::new(ParallelResidual::with_two_norms(&config)?),
         false => Box::new(Decoder::new(&config)?),
     })
 }

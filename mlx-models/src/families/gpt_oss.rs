@@ -3,11 +3,10 @@
 use mlx_core::Result;
 use mlx_nn::{ClampedGate, ExpertsConfig, RopeScaling, Rule, Rules};
 
-use crate::config::Bits;
-use crate::config::Source;
 use crate::config::keys::{self, Defaults, ExpertsDefaults};
 use crate::config::plan::MlpConfig;
 use crate::config::rope::context;
+use crate::config::{Bits, Source};
 use crate::decoders::pre_norm::Decoder;
 
 /// transformers' defaults for keys that a config leaves out.

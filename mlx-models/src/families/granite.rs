@@ -2,9 +2,8 @@
 
 use mlx_core::Result;
 
-use crate::config::Bits;
 use crate::config::plan::DecoderConfig;
-use crate::config::{Config, Source};
+use crate::config::{Bits, Config, Source};
 use crate::decoders::pre_norm::Decoder;
 use crate::families::llama;
 

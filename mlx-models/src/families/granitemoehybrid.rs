@@ -3,14 +3,11 @@
 use mlx_core::Result;
 use mlx_nn::{GroupNorm, LayerKind, MambaConfig, RecurrenceConfig, Rule, Rules, SharedExpert};
 
-use crate::config::Config;
-use crate::config::Source;
 use crate::config::keys::{self, Defaults, ExpertsDefaults};
 use crate::config::plan::{DecoderConfig, MlpConfig};
+use crate::config::{Config, Source};
 use crate::decoders::pre_norm::Decoder;
-use crate::families::granite;
-use crate::families::granitemoe;
-use crate::families::mamba2;
+use crate::families::{granite, granitemoe, mamba2};
 
 const EXPERTS: ExpertsDefaults = ExpertsDefaults {
     intermediate_key: "intermediate_size",

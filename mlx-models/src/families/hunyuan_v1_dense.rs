@@ -3,11 +3,10 @@
 use mlx_core::Result;
 use mlx_nn::{QkNorm, QkPlace, Rule, Rules};
 
-use crate::config::Config;
-use crate::config::Source;
 use crate::config::keys::{self, Defaults};
 use crate::config::plan::DecoderConfig;
 use crate::config::rope::Dialect;
+use crate::config::{Config, Source};
 use crate::decoders::pre_norm::Decoder;
 
 /// transformers' defaults for keys that a config leaves out.

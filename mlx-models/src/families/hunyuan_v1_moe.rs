@@ -4,10 +4,9 @@ use mlx_core::Result;
 use mlx_nn::{ExpertsConfig, Rule, Rules, SharedExpert};
 use serde_json::Value;
 
-use crate::config::Config;
-use crate::config::Source;
 use crate::config::keys::{self, ExpertsDefaults};
 use crate::config::plan::MlpConfig;
+use crate::config::{Config, Source};
 use crate::decoders::pre_norm::Decoder;
 use crate::families::hunyuan_v1_dense as dense;
 

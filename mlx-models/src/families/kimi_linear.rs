@@ -5,10 +5,9 @@ use mlx_core::Result;
 use mlx_nn::{ChannelDeltaConfig, RecurrenceConfig, Rule, Rules};
 use serde_json::Value;
 
-use crate::config::Config;
-use crate::config::Source;
-use crate::config::keys::{self, Deep, Defaults, ExpertsDefaults, LatentDefaults};
+use crate::config::keys::{self, DeepSeekExperts, Defaults, ExpertsDefaults, LatentDefaults};
 use crate::config::plan::DecoderConfig;
+use crate::config::{Config, Source};
 use crate::decoders::pre_norm::Decoder;
 
 /// transformers' defaults for keys that a config leaves out.
@@ -24,9 +23,9 @@ const DEFAULTS: Defaults = Defaults {
     ..Defaults::LLAMA
 };
 
-const EXPERTS: Deep = Deep {
+const EXPERTS: DeepSeekExperts = DeepSeekExperts {
     scale: 2.446,
-    ..Deep::corrected(
+    ..DeepSeekExperts::corrected(
         ExpertsDefaults {
             intermediate_key: "moe_intermediate_size",
             intermediate: 1024,
@@ -85,7 +84,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     };
     let mut config = keys::latent(source, &DEFAULTS, &LatentDefaults::DEEPSEEK)?;
     let first = c.or("first_k_dense_replace", EXPERTS.dense)?;
-    keys::deep_by_types(c, &mut config, &EXPERTS, first)?;
+    keys::deepseek_experts_by_types(c, &mut config, &EXPERTS, first)?;
     let rule = rule(c, &config)?;
     for (kind, recurrent) in config.layers.iter_mut().zip(recurrent_layers(c)?) {
         if recurrent {
@@ -186,5 +185,5 @@ pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
         ),
     ];
     let rules = recurrent.chain(convolutions).chain(experts);
-    Ok(Rules::from(rules).and(&keys::deep_names()))
+    Ok(Rules::from(rules).and(&keys::deepseek_expert_names()))
 }

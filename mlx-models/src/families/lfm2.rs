@@ -3,10 +3,9 @@
 use mlx_core::Result;
 use mlx_nn::{LayerKind, QkNorm, RecurrenceConfig, Rule, Rules, ShortConvConfig};
 
-use crate::config::Config;
-use crate::config::Source;
 use crate::config::keys::{self, Defaults};
 use crate::config::plan::DecoderConfig;
+use crate::config::{Config, Source};
 use crate::decoders::pre_norm::Decoder;
 
 /// transformers' defaults for keys that a config leaves out.

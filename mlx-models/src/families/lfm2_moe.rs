@@ -3,10 +3,9 @@
 use mlx_core::Result;
 use mlx_nn::{Activation, Correction, Routing, Rule, Rules, Scoring};
 
-use crate::config::Config;
-use crate::config::Source;
 use crate::config::keys::{self, Defaults, ExpertsDefaults};
 use crate::config::plan::MlpConfig;
+use crate::config::{Config, Source};
 use crate::decoders::pre_norm::Decoder;
 use crate::families::lfm2;
 

@@ -4,10 +4,9 @@
 use mlx_core::Result;
 use mlx_nn::{ExpertsConfig, Growth, LayerKind, QkNorm, QkPlace, Routing, Rule, Rules, Scoring};
 
-use crate::config::Config;
-use crate::config::Source;
 use crate::config::keys::{self, Defaults, ExpertsDefaults};
 use crate::config::plan::MlpConfig;
+use crate::config::{Config, Source};
 use crate::decoders::pre_norm::Decoder;
 
 /// transformers' defaults for keys that a config leaves out.

@@ -3,10 +3,9 @@
 use mlx_core::Result;
 use mlx_nn::{GroupNorm, MambaConfig, RecurrenceConfig, Rule, Rules};
 
-use crate::config::Config;
-use crate::config::Source;
 use crate::config::keys::{self, Defaults};
-use crate::decoders::single_mixer::{MixerConfig, Single};
+use crate::config::{Config, Source};
+use crate::decoders::single_mixer::{MixerConfig, SingleMixer};
 
 /// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {
@@ -31,7 +30,7 @@ pub(crate) const IGNORED: &[&str] = &[
     "time_step_rank",
 ];
 
-pub(crate) fn load(source: &Source<'_>) -> Result<Single> {
+pub(crate) fn load(source: &Source<'_>) -> Result<SingleMixer> {
     let c = source.config;
     c.ignore(IGNORED);
     c.ignore(&[
@@ -63,7 +62,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Single> {
     let expand = c.size("expand", Some(2))?;
     check(c, &mamba, i64::from(expand) * i64::from(config.hidden))?;
     config.recurrence = Some(RecurrenceConfig::Mamba(mamba));
-    Single::new(&config, &vec![MixerConfig::Recurrence; config.layers.len()])
+    SingleMixer::new(&config, &vec![MixerConfig::Recurrence; config.layers.len()])
 }
 
 /// Checks the sizes of a scan over `inner` features.

@@ -6,10 +6,9 @@ use mlx_nn::{
     Attention, FeedForward, LayerKind, Lightning, LightningConfig, Norm, Rule, Rules, Step, module,
 };
 
-use crate::config::Config;
-use crate::config::Source;
 use crate::config::keys::{self, Defaults, ExpertsDefaults};
 use crate::config::plan::{DecoderConfig, MlpConfig};
+use crate::config::{Config, Source};
 use crate::decoders::causal_lm::{CausalLm, DecoderLayer};
 use crate::families::mixtral;
 
@@ -38,7 +37,7 @@ const IGNORED: &[&str] = &[
 
 /// A layer of a MiniMax 01.
 #[derive(Clone)]
-pub(crate) struct Layer {
+pub(crate) struct MiniMaxLayer {
     input_layernorm: Norm,
     self_attn: Option<Attention>,
     linear_attn: Option<Lightning>,
@@ -47,7 +46,7 @@ pub(crate) struct Layer {
     attention_weights: Weights,
     mlp_weights: Weights,
 }
-module!(Layer { input_layernorm, self_attn, linear_attn, post_attention_layernorm, mlp }
+module!(MiniMaxLayer { input_layernorm, self_attn, linear_attn, post_attention_layernorm, mlp }
         plain { attention_weights, mlp_weights });
 
 /// Factors of the residual and of the output that is added to it.
@@ -71,7 +70,7 @@ impl Weights {
     }
 }
 
-impl DecoderLayer for Layer {
+impl DecoderLayer for MiniMaxLayer {
     fn forward(&self, x: &Array, state: usize, step: &mut Step<'_>) -> Result<Array> {
         let x = self.input_layernorm.forward(x)?;
         let y = match (&self.self_attn, &self.linear_attn) {
@@ -86,7 +85,7 @@ impl DecoderLayer for Layer {
     }
 }
 
-pub(crate) fn load(source: &Source<'_>) -> Result<CausalLm<Layer>> {
+pub(crate) fn load(source: &Source<'_>) -> Result<CausalLm<MiniMaxLayer>> {
     let c = source.config;
     c.ignore(IGNORED);
     let mut config = keys::decoder(c, &DEFAULTS)?;
@@ -110,7 +109,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<CausalLm<Layer>> {
         let recurrent = matches!(config.layers[layer], LayerKind::Recurrent(_));
         // Later layers decay less.
         let depth = 1.0 - layer as f64 / (last + 1e-5) + 1e-5;
-        Ok(Layer {
+        Ok(MiniMaxLayer {
             input_layernorm: config.norm()?,
             self_attn: match recurrent {
                 true => None,

@@ -5,13 +5,11 @@ use mlx_core::Result;
 use mlx_nn::{Growth, RopeScaling, Rules};
 use serde_json::Value;
 
-use crate::config::Config;
-use crate::config::Source;
 use crate::config::keys::{self, Defaults};
 use crate::config::rope::context;
+use crate::config::{Config, Source};
 use crate::decoders::pre_norm::Decoder;
-use crate::families::mistral;
-use crate::families::mistral4;
+use crate::families::{mistral, mistral4};
 
 /// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {

@@ -4,11 +4,10 @@ use mlx_core::Result;
 use mlx_nn::{Correction, Rules, Scoring};
 
 use crate::config::Source;
-use crate::config::keys::{self, Deep, Defaults, ExpertsDefaults, LatentDefaults};
+use crate::config::keys::{self, DeepSeekExperts, Defaults, ExpertsDefaults, LatentDefaults};
 use crate::config::rope::Dialect;
 use crate::decoders::pre_norm::Decoder;
-use crate::families::deepseek_v3;
-use crate::families::ministral3;
+use crate::families::{deepseek_v3, ministral3};
 
 /// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {
@@ -28,10 +27,10 @@ const SIZES: LatentDefaults = LatentDefaults {
     value_dim: 128,
 };
 
-const EXPERTS: Deep = Deep {
+const EXPERTS: DeepSeekExperts = DeepSeekExperts {
     scoring: Scoring::Softmax,
     correction: Correction::None,
-    ..Deep::corrected(
+    ..DeepSeekExperts::corrected(
         ExpertsDefaults {
             intermediate_key: "moe_intermediate_size",
             intermediate: 2048,
@@ -63,10 +62,10 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     if let Some(latent) = &mut config.attention.latent {
         latent.growth = ministral3::growth(c, true)?;
     }
-    keys::deep(c, &mut config, &EXPERTS)?;
+    keys::deepseek_experts(c, &mut config, &EXPERTS)?;
     Decoder::new(&config)
 }
 
 pub(crate) fn names(_source: &Source<'_>) -> Result<Rules> {
-    Ok(keys::deep_names())
+    Ok(keys::deepseek_expert_names())
 }

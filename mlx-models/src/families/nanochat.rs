@@ -7,7 +7,7 @@ use mlx_nn::{Norm, NormKind, QkKind, QkNorm, QkPlace, Rule, Rules, module};
 use crate::config::Source;
 use crate::config::keys::{self, Defaults};
 use crate::decoders::causal_lm::{CausalLm, Ends};
-use crate::decoders::pre_norm::{Decoder, Layer};
+use crate::decoders::pre_norm::{Decoder, PreNormLayer};
 use crate::families::gemma2::softcap;
 
 /// transformers' defaults for keys that a config leaves out.
@@ -34,7 +34,7 @@ impl Ends for EmbeddingNorm {
     }
 }
 
-pub(crate) fn load(source: &Source<'_>) -> Result<CausalLm<Layer, (), EmbeddingNorm>> {
+pub(crate) fn load(source: &Source<'_>) -> Result<CausalLm<PreNormLayer, (), EmbeddingNorm>> {
     let c = source.config;
     let mut config = keys::decoder(c, &DEFAULTS)?;
     keys::attention_bias(c, &mut config)?;

@@ -7,11 +7,10 @@ use mlx_nn::{
     UngatedExperts,
 };
 
-use crate::config::Config;
-use crate::config::Source;
 use crate::config::keys::{self, Defaults, ExpertsDefaults};
 use crate::config::plan::{DecoderConfig, MlpConfig};
-use crate::decoders::single_mixer::{MixerConfig, Single};
+use crate::config::{Config, Source};
+use crate::decoders::single_mixer::{MixerConfig, SingleMixer};
 use crate::families::mamba2;
 
 /// transformers' defaults for keys that a config leaves out.
@@ -80,7 +79,7 @@ const EXPERT_KEYS: &[&str] = &[
     "topk_group",
 ];
 
-pub(crate) fn load(source: &Source<'_>) -> Result<Single> {
+pub(crate) fn load(source: &Source<'_>) -> Result<SingleMixer> {
     let c = source.config;
     c.ignore(mamba2::IGNORED);
     c.ignore(IGNORED);
@@ -99,7 +98,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Single> {
             _ => MixerConfig::Mlp(MlpConfig::Experts(experts(c, &config, bias)?)),
         })
     });
-    Single::new(&config, &mixers.collect::<Result<Vec<_>>>()?)
+    SingleMixer::new(&config, &mixers.collect::<Result<Vec<_>>>()?)
 }
 
 /// The kind of each layer, by the letters of `hybrid_override_pattern`.

@@ -6,7 +6,7 @@ use mlx_nn::{NormKind, QkKind, QkNorm, Rule, Rules};
 use crate::config::Source;
 use crate::config::keys::{self, Defaults};
 use crate::config::rope::Dialect;
-use crate::decoders::parallel_residual::Parallel;
+use crate::decoders::parallel_residual::ParallelResidual;
 
 /// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {
@@ -21,7 +21,7 @@ const DEFAULTS: Defaults = Defaults {
     ..Defaults::LLAMA
 };
 
-pub(crate) fn load(source: &Source<'_>) -> Result<Parallel> {
+pub(crate) fn load(source: &Source<'_>) -> Result<ParallelResidual> {
     let c = source.config;
     let mut config = keys::decoder(c, &DEFAULTS)?;
     config.norm.kind = NormKind::layer(true);
@@ -38,7 +38,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Parallel> {
             ..QkNorm::heads(config.norm.eps, 0.0)
         });
     }
-    Parallel::new(&config)
+    ParallelResidual::new(&config)
 }
 
 /// The matrices that have other names in other families.

@@ -70,20 +70,20 @@ impl Mlp {
 
 /// A layer of a [`Phi3`].
 #[derive(Clone)]
-pub struct Layer {
+pub struct Phi3Layer {
     input_layernorm: Norm,
     self_attn: Attention,
     post_attention_layernorm: Norm,
     mlp: Mlp,
 }
-module!(Layer {
+module!(Phi3Layer {
     input_layernorm,
     self_attn,
     post_attention_layernorm,
     mlp
 });
 
-impl Layer {
+impl Phi3Layer {
     fn new(c: &DecoderConfig, index: usize) -> Result<Self> {
         let (
             &MlpConfig::Dense {
@@ -123,7 +123,7 @@ impl Layer {
     }
 }
 
-impl DecoderLayer for Layer {
+impl DecoderLayer for Phi3Layer {
     fn forward(&self, x: &Array, state: usize, step: &mut Step<'_>) -> Result<Array> {
         let y = self
             .self_attn
@@ -138,7 +138,7 @@ impl DecoderLayer for Layer {
 }
 
 /// A Phi 3 model.
-pub type Phi3 = CausalLm<Layer>;
+pub type Phi3 = CausalLm<Phi3Layer>;
 
 pub(crate) fn load(source: &Source<'_>) -> Result<Phi3> {
     let c = source.config;
@@ -148,5 +148,5 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Phi3> {
     c.ignore(&["full_attn_mod", "interpolate_factor"]);
     let window = keys::window(c, None)?;
     config.layers = vec![keys::kind(window); config.layers.len()];
-    CausalLm::of(&config, Layer::new)
+    CausalLm::of(&config, Phi3Layer::new)
 }

@@ -4,14 +4,12 @@
 use mlx_core::Result;
 use mlx_nn::{Activation, DeltaConfig, LayerKind, QkNorm, RecurrenceConfig, Rule, Rules};
 
-use crate::config::Bits;
-use crate::config::Config;
-use crate::config::Source;
 use crate::config::keys::{self, Defaults};
 use crate::config::plan::DecoderConfig;
 use crate::config::rope::Dialect;
+use crate::config::{Bits, Config, Source};
 use crate::decoders::causal_lm::CausalLm;
-use crate::decoders::pre_norm::{Decoder, Layer};
+use crate::decoders::pre_norm::{Decoder, PreNormLayer};
 use crate::draft_heads::mtp::{Mtp, norm_offset};
 
 /// transformers' defaults for keys that a config leaves out.
@@ -29,7 +27,7 @@ const DEFAULTS: Defaults = Defaults {
 };
 
 /// A decoder with recurrent layers, and with a head for multi-token prediction where the checkpoint has one.
-pub(crate) type Hybrid = CausalLm<Layer, Mtp>;
+pub(crate) type Hybrid = CausalLm<PreNormLayer, Mtp>;
 
 pub(crate) fn load(source: &Source<'_>) -> Result<Hybrid> {
     hybrid(source, &config(source.config, &DEFAULTS)?)

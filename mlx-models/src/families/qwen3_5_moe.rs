@@ -3,11 +3,10 @@
 use mlx_core::Result;
 use mlx_nn::{ExpertsConfig, SharedExpert};
 
-use crate::config::Config;
-use crate::config::Source;
 use crate::config::keys::{self, Defaults, ExpertsDefaults};
 use crate::config::plan::MlpConfig;
 use crate::config::rope::Dialect;
+use crate::config::{Config, Source};
 use crate::families::qwen3_5::{self, Hybrid};
 
 /// transformers' defaults for keys that a config leaves out.

@@ -3,9 +3,8 @@
 use mlx_core::Result;
 use mlx_nn::{Rule, Rules};
 
-use crate::config::Bits;
-use crate::config::Source;
 use crate::config::keys::{self, Defaults, ExpertsDefaults};
+use crate::config::{Bits, Source};
 use crate::decoders::pre_norm::Decoder;
 use crate::families::qwen3;
 

@@ -6,7 +6,7 @@ use mlx_nn::{NormKind, QkKind, QkNorm, Rule, Rules};
 use crate::config::Source;
 use crate::config::keys::{self, Defaults};
 use crate::config::rope::Dialect;
-use crate::decoders::parallel_residual::Parallel;
+use crate::decoders::parallel_residual::ParallelResidual;
 use crate::decoders::pre_norm::Decoder;
 use crate::model::Model;
 
@@ -36,7 +36,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Box<dyn Model>> {
         });
     }
     Ok(match c.or("use_parallel_residual", false)? {
-        true => Box::new(Parallel::new(&config)?),
+        true => Box::new(ParallelResidual::new(&config)?),
         false => Box::new(Decoder::new(&config)?),
     })
 }

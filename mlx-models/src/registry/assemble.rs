@@ -6,23 +6,17 @@ use serde_json::Value;
 
 use crate::checkpoint::Weights;
 use crate::checkpoint::names::{Names, prefixes};
-use crate::checkpoint::stored::{self, Format, Reading, Tensors};
+use crate::checkpoint::stored::{self, Format, Reading, StoredTensors};
 use crate::checkpoint::ternary::{self, Ternary};
 use crate::checkpoint::tied_head::HeadTensors;
-use crate::config::Config;
-use crate::config::Source;
-use crate::config::keys::TIED;
-use crate::config::keys::has_mlx_convolutions;
+use crate::config::keys::{TIED, has_mlx_convolutions};
 use crate::config::quantization::Quantization;
-use crate::draft_heads::head_folder::HeadApart;
+use crate::config::{Config, Source};
+use crate::draft_heads::head_folder::HeadFolder;
 use crate::draft_heads::mtp;
 use crate::families::Family;
-use crate::model::HeadInfo;
-use crate::model::Model;
-use crate::model::ModelInfo;
-use crate::registry::LoadOptions;
-use crate::registry::Loaded;
-use crate::registry::Registry;
+use crate::model::{HeadInfo, Model, ModelInfo};
+use crate::registry::{LoadOptions, Loaded, Registry};
 
 /// A model whose parameters are set but not evaluated: on the CPU they refer to the files.
 pub(crate) struct Assembled {
@@ -56,13 +50,13 @@ pub(crate) fn filled(
     weights: Weights,
     options: &mut LoadOptions<'_>,
 ) -> Result<Assembled> {
-    let mut apart = options.head.map(HeadApart::open).transpose()?;
+    let mut folder = options.head.map(HeadFolder::open).transpose()?;
     let reading = Reading {
         dtype: options.dtype,
         dense: options.unpack,
     };
     let (mut assembled, checkpoint) =
-        assemble(registry, label, config, weights, apart.as_mut(), reading)?;
+        assemble(registry, label, config, weights, folder.as_mut(), reading)?;
     let total = checkpoint.names().count();
     let quantization = &assembled.quantization;
     let filled = fill(
@@ -78,8 +72,8 @@ pub(crate) fn filled(
             },
         },
     );
-    filled.map_err(|error| match &apart {
-        Some(apart) => apart.context(error),
+    filled.map_err(|error| match &folder {
+        Some(folder) => folder.context(error),
         None => error,
     })?;
     Ok(assembled)
@@ -91,7 +85,7 @@ fn assemble(
     label: &str,
     config: Value,
     weights: Weights,
-    mut apart: Option<&mut HeadApart>,
+    mut folder: Option<&mut HeadFolder>,
     reading: Reading,
 ) -> Result<(Assembled, Checkpoint)> {
     let outer = Config::new(&format!("{label}: config.json"), config)?;
@@ -101,13 +95,13 @@ fn assemble(
     let published = Checkpoint::new(label, weights.model, &prefixes(nested))?;
     let (mut published, stored) = stored::decoded(published, &outer, reading)?;
     let (model_type, family) = registry.find(&outer, &published)?;
-    let head_beside = apart.is_some() || family.head_file.is_some() && !weights.head.is_empty();
+    let head_beside = folder.is_some() || family.head_file.is_some() && !weights.head.is_empty();
     let mut head_stored = None;
     if family.head_file.is_some() {
         let rules = published.files().map(mtp::renames);
         let rules = rules.collect::<Result<Vec<_>>>()?;
         published = published.with_own_rules(rules)?;
-        let tensors = Tensors::of(weights.head.iter());
+        let tensors = StoredTensors::of(weights.head.iter());
         let found = stored::decode_head(&tensors, &outer, reading)?;
         for file in weights.head {
             let rules = mtp::renames(&file)?;
@@ -130,8 +124,8 @@ fn assemble(
             .as_ref()
             .is_some_and(|text| text.value(TIED) == Some(&true.into()));
     let mut config = text.unwrap_or(outer);
-    if let Some(apart) = apart.as_deref_mut() {
-        published = apart.join(
+    if let Some(folder) = folder.as_deref_mut() {
+        published = folder.join(
             published,
             (model_type, family.head_file.is_some()),
             &mut config,
@@ -167,8 +161,8 @@ fn assemble(
         Some(format) => Quantization::uniform(format.scheme),
         None => Quantization::read(&quantization_of, &rules)?,
     };
-    if let Some(apart) = apart {
-        quantization = quantization.with_head(mtp::PREFIX, apart.quantization(&rules)?);
+    if let Some(folder) = folder {
+        quantization = quantization.with_head(mtp::PREFIX, folder.quantization(&rules)?);
     } else if let Some(format) = head_stored {
         quantization = quantization.with_head(mtp::PREFIX, Quantization::uniform(format.scheme));
     }

@@ -6,8 +6,7 @@ use mlx_core::{DType, Result};
 use serde_json::Value;
 
 use super::Registry;
-use crate::checkpoint::Weights;
-use crate::checkpoint::weights;
+use crate::checkpoint::{Weights, weights};
 use crate::model::{Model, ModelInfo};
 use crate::registry::assemble;
 

@@ -102,7 +102,7 @@ fn refused(tensors: &Tensors) -> String {
 }
 
 fn cache(model: &Loaded, rows: usize) -> ModelCache {
-    ModelCache::new(model.model.layers(), rows, CacheOptions::default())
+    ModelCache::new(model.model.states(), rows, CacheOptions::default())
 }
 
 fn tokens(n: usize, seed: u32) -> Vec<u32> {
@@ -266,7 +266,7 @@ fn layers_of_different_geometry_cost_what_they_say() {
         LayerKind::Recurrent(toy::STATE),
         LayerKind::Full,
     ];
-    assert_eq!(model.model.layers(), kinds);
+    assert_eq!(model.model.states(), kinds);
     let options = CacheOptions {
         growth: 1,
         ..CacheOptions::default()
@@ -278,7 +278,7 @@ fn layers_of_different_geometry_cost_what_they_say() {
         .collect();
     // Keys and values: 2 heads of 16, and 1 head of 32; three inputs and a sum of 64.
     assert_eq!(bytes, [(0, 256), (1024, 0), (0, 256)]);
-    let mut cache = ModelCache::new(model.model.layers(), 1, options);
+    let mut cache = ModelCache::new(model.model.states(), 1, options);
     step(&model, &mut cache, &[&tokens(20, 3)]);
     let expected: usize = costs.iter().map(|cost| cost.bytes(20)).sum();
     assert_eq!(cache.nbytes(), expected);

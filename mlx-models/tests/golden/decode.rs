@@ -23,7 +23,7 @@ const EXCEPTIONS: [(&str, &str); 0] = [];
 fn decode(case: &Case, rows: usize) -> Result<Vec<String>> {
     let model = case.load("config.json", None)?;
     let model = model.model.as_ref();
-    let mut cache = ModelCache::new(model.layers(), rows, CacheOptions::default());
+    let mut cache = ModelCache::new(model.states(), rows, CacheOptions::default());
     let prompt: Vec<u32> = (8..8 + 12 * rows as u32).collect();
     let prompt = Array::from_slice(&prompt, &[rows as i32, 12])?;
     let mut step = cache.begin(&vec![12; rows])?;

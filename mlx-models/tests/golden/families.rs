@@ -27,7 +27,7 @@ fn cache(model: &Loaded, rows: usize) -> ModelCache {
         growth: 8,
         ..CacheOptions::default()
     };
-    ModelCache::new(model.model.layers(), rows, options)
+    ModelCache::new(model.model.states(), rows, options)
 }
 
 fn tokens(n: usize, seed: u32) -> Vec<u32> {

@@ -6,7 +6,7 @@ use mlx_nn::{CacheOptions, ModelCache};
 
 fn cache(model: &Loaded, reach: usize) -> ModelCache {
     let mut cache = ModelCache::new(
-        model.model.layers(),
+        model.model.states(),
         1,
         CacheOptions {
             growth: 4,

@@ -44,7 +44,7 @@ impl<'m> DraftModel<'m> {
     pub(crate) fn new(model: &'m LoadedModel) -> Self {
         let rewinds = |kind: &LayerKind| matches!(kind, LayerKind::Full | LayerKind::Latent);
         Self {
-            rewinds: model.model().layers().iter().all(rewinds),
+            rewinds: model.model().states().iter().all(rewinds),
             cache: model.new_cache(0),
             slots: Vec::new(),
             begun: BTreeMap::new(),

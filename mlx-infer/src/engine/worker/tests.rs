@@ -114,7 +114,7 @@ fn states(model: &LoadedModel, cache: &ModelCache, slot: usize) -> Vec<Vec<f32>>
     let len = cache.lens()[slot];
     let row = cache.prefix(slot, len).unwrap();
     let mut arrays = row.row_arrays();
-    let kinds = model.model().layers();
+    let kinds = model.model().states();
     let mut found = Vec::new();
     for (layer, kind) in kinds.iter().enumerate() {
         for _ in kind.part_names() {

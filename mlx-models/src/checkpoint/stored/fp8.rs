@@ -4,7 +4,7 @@
 use mlx_core::{Array, DType, QuantMode, Result, Scheme};
 use mlx_nn::{Decoded, Made};
 
-use super::{Format, Reading, Tensors};
+use super::{Format, Reading, StoredTensors};
 use crate::config::Config;
 
 /// The endings of the scales' names.
@@ -45,7 +45,7 @@ pub(super) fn block(entry: &Config) -> Result<Option<[i32; 2]>> {
 }
 
 pub(super) fn decoded(
-    tensors: &Tensors<'_>,
+    tensors: &StoredTensors<'_>,
     entry: &Config,
     block: Option<[i32; 2]>,
     reading: Reading,
@@ -91,7 +91,7 @@ pub(super) fn decoded(
 
 impl<'c> Matrix<'c> {
     fn of(
-        tensors: &Tensors<'_>,
+        tensors: &StoredTensors<'_>,
         entry: &Config,
         name: &'c str,
         shape: &'c [i32],
@@ -152,7 +152,7 @@ impl<'c> Matrix<'c> {
     }
 
     /// Whether it is a matrix of mxfp8, in which groups of 32 columns have a power of two.
-    fn packs(&self, tensors: &Tensors<'_>) -> Result<bool> {
+    fn packs(&self, tensors: &StoredTensors<'_>) -> Result<bool> {
         let &[_, columns] = self.shape else {
             return Ok(false);
         };

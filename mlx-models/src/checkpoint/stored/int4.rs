@@ -5,7 +5,7 @@
 use mlx_core::{DType, QuantMode, Result, Scheme};
 use mlx_nn::{Decoded, Made};
 
-use super::{Format, Tensors};
+use super::{Format, StoredTensors};
 use crate::config::Config;
 
 const PACKED: &str = "weight_packed";
@@ -13,7 +13,7 @@ const PACKED: &str = "weight_packed";
 /// The sizes of groups that the affine scheme has, the largest first.
 const GROUPS: [i32; 3] = [128, 64, 32];
 
-pub(super) fn decoded(tensors: &Tensors<'_>, entry: &Config) -> Result<(Decoded, Format)> {
+pub(super) fn decoded(tensors: &StoredTensors<'_>, entry: &Config) -> Result<(Decoded, Format)> {
     let bits = bits(entry)?;
     let mut decoded = Decoded::default();
     let mut scheme: Option<Scheme> = None;

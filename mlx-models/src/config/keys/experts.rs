@@ -106,7 +106,7 @@ pub(crate) fn sparse_layers(
 }
 
 /// transformers' defaults for the keys of experts of DeepSeek's kind.
-pub(crate) struct Deep {
+pub(crate) struct DeepSeekExperts {
     pub experts: ExpertsDefaults,
     pub scoring: Scoring,
     /// The correction bias that is added to the scores when experts are chosen.
@@ -121,7 +121,7 @@ pub(crate) struct Deep {
     pub shared: i32,
 }
 
-impl Deep {
+impl DeepSeekExperts {
     /// Experts of DeepSeek-V3's form, without groups.
     pub(crate) const fn corrected(experts: ExpertsDefaults, normed: bool, dense: usize) -> Self {
         Self {
@@ -142,8 +142,12 @@ impl Deep {
 ///
 /// # Errors
 /// Sizes that do not fit.
-pub(crate) fn deep(c: &Config, config: &mut DecoderConfig, defaults: &Deep) -> Result<()> {
-    let experts = deep_experts(c, config.hidden, defaults)?;
+pub(crate) fn deepseek_experts(
+    c: &Config,
+    config: &mut DecoderConfig,
+    defaults: &DeepSeekExperts,
+) -> Result<()> {
+    let experts = read_deepseek_experts(c, config.hidden, defaults)?;
     let first: usize = c.or("first_k_dense_replace", defaults.dense)?;
     for mlp in config.feed_forward.iter_mut().skip(first) {
         *mlp = MlpConfig::Experts(experts);
@@ -151,18 +155,18 @@ pub(crate) fn deep(c: &Config, config: &mut DecoderConfig, defaults: &Deep) -> R
     Ok(())
 }
 
-/// [`deep`] in the layers that `mlp_layer_types` calls sparse; without the key in all layers after the first `dense`.
+/// [`deepseek_experts`] in the layers that `mlp_layer_types` calls sparse; without the key in all layers after the first `dense`.
 ///
 /// # Errors
 /// As there, or unknown types.
-pub(crate) fn deep_by_types(
+pub(crate) fn deepseek_experts_by_types(
     c: &Config,
     config: &mut DecoderConfig,
-    defaults: &Deep,
+    defaults: &DeepSeekExperts,
     dense: usize,
 ) -> Result<()> {
     const KNOWN: [(&str, bool); 2] = [("dense", false), ("sparse", true)];
-    let experts = deep_experts(c, config.hidden, defaults)?;
+    let experts = read_deepseek_experts(c, config.hidden, defaults)?;
     let (key, n) = ("mlp_layer_types", config.feed_forward.len());
     let kinds = types_of(c, key, n, KNOWN, |layer| layer >= dense)?;
     for (mlp, sparse) in config.feed_forward.iter_mut().zip(kinds) {
@@ -173,7 +177,11 @@ pub(crate) fn deep_by_types(
     Ok(())
 }
 
-fn deep_experts(c: &Config, hidden: i32, defaults: &Deep) -> Result<ExpertsConfig> {
+fn read_deepseek_experts(
+    c: &Config,
+    hidden: i32,
+    defaults: &DeepSeekExperts,
+) -> Result<ExpertsConfig> {
     let mut experts = experts(c, hidden, &defaults.experts)?;
     experts.routing = Routing {
         scoring: defaults.scoring,
@@ -246,8 +254,8 @@ fn groups(
     Ok((n > 1).then_some(Groups { n, top, score }))
 }
 
-/// Names of [`deep`] experts.
-pub(crate) fn deep_names() -> Rules {
+/// Names of experts of DeepSeek's form.
+pub(crate) fn deepseek_expert_names() -> Rules {
     Rules::from([
         Rule::rename(
             "*.mlp.gate.e_score_correction_bias",

@@ -77,7 +77,7 @@ impl SparseMlp {
 
 /// A layer of a [`Gemma3n`](super::Gemma3n).
 #[derive(Clone)]
-pub(crate) struct Layer {
+pub(crate) struct Gemma3nLayer {
     pub(super) self_attn: Attention,
     pub(super) mlp: SparseMlp,
     pub(super) altup: AltUp,
@@ -93,7 +93,7 @@ pub(crate) struct Layer {
     /// The layer's input sees the active stream times a vector.
     pub(super) scales: bool,
 }
-module!(Layer {
+module!(Gemma3nLayer {
     self_attn,
     mlp,
     altup,
@@ -104,7 +104,7 @@ module!(Layer {
     post_feedforward_layernorm
 } flat { input } plain { streams, hidden, width, scales });
 
-impl Layer {
+impl Gemma3nLayer {
     /// The active stream behind attention and MLP: `[B, L, E] -> [B, L, E]`.
     fn activated(&self, x: &Array, state: usize, step: &mut Step<'_>) -> Result<Array> {
         let normed = self.input_layernorm.forward(x)?;
@@ -120,7 +120,7 @@ impl Layer {
     }
 }
 
-impl DecoderLayer for Layer {
+impl DecoderLayer for Gemma3nLayer {
     fn forward(&self, x: &Array, state: usize, step: &mut Step<'_>) -> Result<Array> {
         let [b, l, end] = x.dims()?;
         let of_streams = self.streams * self.hidden;

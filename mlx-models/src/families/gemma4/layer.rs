@@ -11,7 +11,7 @@ use crate::decoders::per_layer_inputs::LayerInput;
 
 /// A layer of a [`Gemma4`](super::Gemma4).
 #[derive(Clone)]
-pub(crate) struct Layer {
+pub(crate) struct Gemma4Layer {
     pub self_attn: Attention,
     pub mlp: FeedForward,
     pub input_layernorm: Norm,
@@ -25,7 +25,7 @@ pub(crate) struct Layer {
     pub hidden: i32,
     pub width: i32,
 }
-module!(Layer {
+module!(Gemma4Layer {
     self_attn,
     mlp,
     input_layernorm,
@@ -35,7 +35,7 @@ module!(Layer {
     layer_scalar
 } flat { experts, input } plain { hidden, width });
 
-impl Layer {
+impl Gemma4Layer {
     pub(crate) fn scalar() -> Result<Param> {
         Param::starting(&[1], Initial::Constant(1.0))
     }
@@ -66,7 +66,7 @@ impl Layer {
     }
 }
 
-impl DecoderLayer for Layer {
+impl DecoderLayer for Gemma4Layer {
     fn forward(&self, x: &Array, state: usize, step: &mut Step<'_>) -> Result<Array> {
         let Some(input) = &self.input else {
             return self.features(x, None, state, step);

@@ -3,10 +3,9 @@
 use mlx_core::Result;
 use mlx_nn::{LayerKind, RopeConfig, RopeScaling};
 
-use crate::config::Config;
-use crate::config::keys;
 use crate::config::plan::DecoderConfig;
 use crate::config::rope::{Dialect, RopeDefaults, rope_of_layer_type};
+use crate::config::{Config, keys};
 
 /// Of each layer, key and value heads and the head size. `per_layer_config` goes before `global_head_dim` and
 /// `num_global_key_value_heads`, which are those of layers without a window.
