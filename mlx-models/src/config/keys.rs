@@ -1,7 +1,7 @@
 //! Reading configs: the keys that the pre-norm families have in common.
 
 use mlx_core::Result;
-use mlx_nn::{Activation, LayerKind, NormConfig};
+use mlx_nn::{Activation, Growth, LayerKind, NormConfig};
 
 use crate::config::Config;
 use crate::config::plan::{AttentionPlan, DecoderConfig, HeadPlan, MlpConfig, ScalePlan};
@@ -277,5 +277,44 @@ pub(crate) fn ungated(config: &mut DecoderConfig) {
                 activation,
             };
         }
+    }
+}
+
+/// A soft cap; null switches it off, absence means `default`.
+///
+/// # Errors
+/// It is not a positive number.
+pub(crate) fn softcap(c: &Config, key: &str, default: Option<f64>) -> Result<Option<f32>> {
+    if c.is_null(key) {
+        return Ok(None);
+    }
+    match (c.value(key), default) {
+        (None, None) => Ok(None),
+        (_, default) => c.positive(key, default).map(|cap| Some(cap as f32)),
+    }
+}
+
+/// The scaling of queries by their position: that of the rope's entry, or without an entry the given `beta` and context
+/// length.
+///
+/// # Errors
+/// There is a scaling and no context length.
+pub(crate) fn query_growth(c: &Config, without_rope: Option<(f64, f64)>) -> Result<Option<Growth>> {
+    let (mut beta, mut original) = without_rope.unzip();
+    for key in ["rope_parameters", "rope_scaling"] {
+        if let Some(entry) = c.object(key)? {
+            beta = beta.or(entry.opt::<f64>("llama_4_scaling_beta")?);
+            original = original.or(entry.opt::<f64>("original_max_position_embeddings")?);
+        }
+    }
+    match (beta, original) {
+        (Some(beta), Some(original)) if original >= 1.0 => Ok(Some(Growth {
+            beta: beta as f32,
+            period: original as f32,
+            shift: 0.0,
+            unrotated: false,
+        })),
+        (None, _) => Ok(None),
+        (Some(_), _) => Err(c.error("llama_4_scaling_beta needs original_max_position_embeddings")),
     }
 }

@@ -33,8 +33,8 @@ pub(crate) fn load(source: &Source<'_>) -> Result<PreAndPostNorm> {
     let window = keys::window(c, Some(4096))?;
     let n = config.layers.len();
     config.layers = keys::layer_kinds(c, n, window, |layer| layer % 2 == 0)?;
-    config.attention.softcap = softcap(c, "attn_logit_softcapping", Some(50.0))?;
-    config.scales.logit_softcap = softcap(c, "final_logit_softcapping", Some(30.0))?;
+    config.attention.softcap = keys::softcap(c, "attn_logit_softcapping", Some(50.0))?;
+    config.scales.logit_softcap = keys::softcap(c, "final_logit_softcapping", Some(30.0))?;
     PreAndPostNorm::new(&config)
 }
 
@@ -63,15 +63,4 @@ pub(crate) fn common(c: &Config, defaults: &Defaults) -> Result<DecoderConfig> {
     config.scales.embedding = Some(f64::from(config.hidden).sqrt() as f32);
     keys::attention_bias(c, &mut config)?;
     Ok(config)
-}
-
-/// A soft cap; null switches it off, absence means `default`.
-pub(crate) fn softcap(c: &Config, key: &str, default: Option<f64>) -> Result<Option<f32>> {
-    if c.is_null(key) {
-        return Ok(None);
-    }
-    match (c.value(key), default) {
-        (None, None) => Ok(None),
-        (_, default) => c.positive(key, default).map(|cap| Some(cap as f32)),
-    }
 }

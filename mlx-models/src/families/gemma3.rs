@@ -7,7 +7,7 @@ use mlx_nn::QkNorm;
 use crate::config::Source;
 use crate::config::keys::{self, Defaults};
 use crate::decoders::pre_and_post_norm::PreAndPostNorm;
-use crate::families::gemma2::{config, softcap};
+use crate::families::gemma2::config;
 
 /// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {
@@ -45,6 +45,6 @@ pub(crate) fn load(source: &Source<'_>) -> Result<PreAndPostNorm> {
     config.attention.qk_norm = Some(QkNorm::heads(config.norm.eps, 1.0));
     // Only the text model's own class has the cap in transformers.
     config.scales.logit_softcap =
-        softcap(c, "final_logit_softcapping", None)?.filter(|_| !source.nested);
+        keys::softcap(c, "final_logit_softcapping", None)?.filter(|_| !source.nested);
     PreAndPostNorm::new(&config)
 }

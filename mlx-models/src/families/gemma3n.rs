@@ -10,7 +10,6 @@ use crate::config::plan::MlpConfig;
 use crate::config::{Config, Source};
 use crate::decoders::causal_lm::CausalLm;
 use crate::decoders::per_layer_inputs::{LayerInput, LayerInputSizes, LayerInputs};
-use crate::families::gemma2::softcap;
 use crate::model::{LayerGeometry, kv_heads};
 
 mod altup;
@@ -56,7 +55,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Gemma3n> {
     config.attention.scale = 1.0;
     config.attention.qk_norm = Some(QkNorm::heads(config.norm.eps, 0.0));
     config.scales.embedding = Some(f64::from(config.hidden).sqrt() as f32);
-    config.scales.logit_softcap = softcap(c, "final_logit_softcapping", Some(30.0))?;
+    config.scales.logit_softcap = keys::softcap(c, "final_logit_softcapping", Some(30.0))?;
     let window = keys::window(c, Some(512))?;
     let n = config.layers.len();
     config.layers = keys::layer_kinds(c, n, window, |layer| (layer + 1) % 5 != 0)?;

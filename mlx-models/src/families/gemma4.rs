@@ -14,7 +14,6 @@ use crate::config::rope::context;
 use crate::config::{Bits, Config, Source};
 use crate::decoders::causal_lm::CausalLm;
 use crate::decoders::per_layer_inputs::{LayerInput, LayerInputSizes, LayerInputs};
-use crate::families::gemma2::softcap;
 use crate::model::{LayerGeometry, kv_heads};
 
 mod layer;
@@ -104,7 +103,7 @@ pub(crate) fn config(c: &Config, defaults: &Defaults, window: i32) -> Result<Dec
     config.attention.scale = 1.0;
     config.attention.qk_norm = Some(QkNorm::heads(config.norm.eps, 0.0));
     config.scales.embedding = Some(f64::from(config.hidden).sqrt() as f32);
-    config.scales.logit_softcap = softcap(c, "final_logit_softcapping", None)?;
+    config.scales.logit_softcap = keys::softcap(c, "final_logit_softcapping", None)?;
     let window = keys::window(c, Some(window))?;
     let n = config.layers.len();
     config.layers = keys::layer_kinds(c, n, window, |layer| (layer + 1) % 6 != 0)?;

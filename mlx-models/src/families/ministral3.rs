@@ -2,12 +2,12 @@
 //! multimodal checkpoints, which may be Mistral (Small 3) or Mistral Small 4.
 
 use mlx_core::Result;
-use mlx_nn::{Growth, RopeScaling, Rules};
+use mlx_nn::{RopeScaling, Rules};
 use serde_json::Value;
 
+use crate::config::Source;
 use crate::config::keys::{self, Defaults};
 use crate::config::rope::context;
-use crate::config::{Config, Source};
 use crate::decoders::pre_norm::Decoder;
 use crate::families::{mistral, mistral4};
 
@@ -58,7 +58,8 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
             config.max_positions = context(rope, config.max_positions);
         }
     }
-    config.attention.query_growth = growth(c, has_rope)?;
+    let without_rope = (!has_rope).then_some((0.1, ORIGINAL));
+    config.attention.query_growth = keys::query_growth(c, without_rope)?;
     // transformers does not read it here.
     c.ignore(&["layer_types"]);
     let window = keys::window(c, None)?;
@@ -71,32 +72,5 @@ pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
     match source.config.opt::<String>("model_type")?.as_deref() {
         Some("mistral4") if source.nested => mistral4::names(source),
         _ => Ok(Rules::none()),
-    }
-}
-
-/// The scaling of queries by position: that of the rope's entry, or the default without one.
-///
-/// # Errors
-/// The entry has no context length.
-pub(crate) fn growth(c: &Config, has_rope: bool) -> Result<Option<Growth>> {
-    let (mut beta, mut original) = match has_rope {
-        true => (None, None),
-        false => (Some(0.1), Some(ORIGINAL)),
-    };
-    for key in ["rope_parameters", "rope_scaling"] {
-        if let Some(entry) = c.object(key)? {
-            beta = beta.or(entry.opt::<f64>("llama_4_scaling_beta")?);
-            original = original.or(entry.opt::<f64>("original_max_position_embeddings")?);
-        }
-    }
-    match (beta, original) {
-        (Some(beta), Some(original)) if original >= 1.0 => Ok(Some(Growth {
-            beta: beta as f32,
-            period: original as f32,
-            shift: 0.0,
-            unrotated: false,
-        })),
-        (None, _) => Ok(None),
-        (Some(_), _) => Err(c.error("llama_4_scaling_beta needs original_max_position_embeddings")),
     }
 }

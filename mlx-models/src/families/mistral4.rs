@@ -7,7 +7,7 @@ use crate::config::Source;
 use crate::config::keys::{self, DeepSeekExperts, Defaults, ExpertsDefaults, LatentDefaults};
 use crate::config::rope::Dialect;
 use crate::decoders::pre_norm::Decoder;
-use crate::families::{deepseek_v3, ministral3};
+use crate::families::deepseek_v3;
 
 /// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {
@@ -60,7 +60,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     }
     let mut config = keys::latent(source, &defaults, &SIZES)?;
     if let Some(latent) = &mut config.attention.latent {
-        latent.growth = ministral3::growth(c, true)?;
+        latent.growth = keys::query_growth(c, None)?;
     }
     keys::deepseek_experts(c, &mut config, &EXPERTS)?;
     Decoder::new(&config)

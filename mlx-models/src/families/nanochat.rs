@@ -8,7 +8,6 @@ use crate::config::Source;
 use crate::config::keys::{self, Defaults};
 use crate::decoders::causal_lm::{CausalLm, Ends};
 use crate::decoders::pre_norm::{Decoder, PreNormLayer};
-use crate::families::gemma2::softcap;
 
 /// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {
@@ -39,7 +38,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<CausalLm<PreNormLayer, (), Emb
     let mut config = keys::decoder(c, &DEFAULTS)?;
     keys::attention_bias(c, &mut config)?;
     keys::ungated(&mut config);
-    config.scales.logit_softcap = softcap(c, "final_logit_softcapping", Some(15.0))?;
+    config.scales.logit_softcap = keys::softcap(c, "final_logit_softcapping", Some(15.0))?;
     config.norm.kind = NormKind::Bare;
     config.attention.qk_norm = Some(QkNorm {
         eps: config.norm.eps,
