@@ -1,10 +1,10 @@
 //! Reading configs: the keys that the pre-norm families have in common.
 
 use mlx_core::Result;
-use mlx_nn::{Activation, Growth, LayerKind, NormConfig};
+use mlx_nn::{Activation, Growth, LayerKind};
 
 use crate::config::Config;
-use crate::config::plan::{AttentionPlan, DecoderConfig, HeadPlan, MlpConfig, ScalePlan};
+use crate::config::plan::{AttentionPlan, DecoderConfig, HeadPlan, MlpConfig, NormPlan, ScalePlan};
 use crate::config::rope::{Dialect, RopeDefaults, context, rope};
 
 mod experts;
@@ -189,8 +189,7 @@ fn decoder_of_heads(
         attention: AttentionPlan::plain(heads, kv_heads, head_dim),
         recurrence: None,
         feed_forward: intermediates.into_iter().map(dense).collect(),
-        norm: NormConfig::rms(c.positive(defaults.norm_eps_key, Some(defaults.norm_eps))? as f32),
-        sub_norms: None,
+        norm: NormPlan::rms(c.positive(defaults.norm_eps_key, Some(defaults.norm_eps))? as f32),
         scales: ScalePlan::default(),
         head: HeadPlan {
             tied: tied(c, false)?,

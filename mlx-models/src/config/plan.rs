@@ -1,7 +1,7 @@
 //! What distinguishes one decoder from another: plans, from which `decoders` builds modules.
 
 use mlx_nn::{
-    Activation, ExpertsConfig, Growth, LatentConfig, LayerKind, NormConfig, QkNorm,
+    Activation, ExpertsConfig, Growth, LatentConfig, LayerKind, NormConfig, NormKind, QkNorm,
     RecurrenceConfig, RopeConfig,
 };
 
@@ -99,6 +99,36 @@ impl AttentionPlan {
     }
 }
 
+/// The norms of a decoder, but those on q and k.
+#[derive(Clone, Copy, Debug)]
+pub struct NormPlan {
+    /// The formula.
+    pub kind: NormKind,
+    /// Epsilon.
+    pub eps: f32,
+    /// The epsilon of norms before the output projections of attention and gated MLP, where there are some.
+    pub before_outputs: Option<f32>,
+}
+
+impl NormPlan {
+    /// Norms of the mean square around attention and MLP.
+    pub fn rms(eps: f32) -> Self {
+        Self {
+            kind: NormKind::Rms(0.0),
+            eps,
+            before_outputs: None,
+        }
+    }
+
+    /// A norm over a token's features.
+    pub fn config(&self) -> NormConfig {
+        NormConfig {
+            kind: self.kind,
+            eps: self.eps,
+        }
+    }
+}
+
 /// The factors of a decoder. One that is absent is 1.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ScalePlan {
@@ -141,9 +171,7 @@ pub struct DecoderConfig {
     /// The feed-forward half of each layer.
     pub feed_forward: Vec<MlpConfig>,
     /// Every norm, but those on q and k.
-    pub norm: NormConfig,
-    /// The epsilon of norms before the output projections of attention and gated MLP.
-    pub sub_norms: Option<f32>,
+    pub norm: NormPlan,
     /// The factors.
     pub scales: ScalePlan,
     /// The output head.

@@ -49,7 +49,7 @@ impl DecoderConfig {
             geometry: Geometry::new(self.vocab, self.hidden, layers)
                 .with_positions(self.max_positions, switches_after)
                 .growing_after(grows_after),
-            norm: self.norm,
+            norm: self.norm.config(),
             tied: self.head.tied,
             head_bias: self.head.bias,
             embed_scale: self.scales.embedding,
@@ -114,7 +114,7 @@ impl DecoderConfig {
             softcap: plan.softcap,
             output_gate: plan.output_gate,
             sinks: plan.sinks,
-            sub_norm: self.sub_norms,
+            sub_norm: self.norm.before_outputs,
             ..AttentionConfig::plain(self.hidden, plan.heads, plan.kv_heads, plan.head_dim)
         }
     }
@@ -131,7 +131,7 @@ impl DecoderConfig {
                 activation,
             } => {
                 let mlp = GatedMlp::new(self.hidden, intermediate, bias, activation)?;
-                FeedForward::Dense(Box::new(mlp.with_sub_norm(self.sub_norms)?))
+                FeedForward::Dense(Box::new(mlp.with_sub_norm(self.norm.before_outputs)?))
             }
             MlpConfig::Plain {
                 intermediate,
@@ -159,6 +159,6 @@ impl DecoderConfig {
     /// # Errors
     /// No memory for a handle.
     pub fn norm(&self) -> Result<Norm> {
-        Norm::new(self.hidden, &self.norm)
+        Norm::new(self.hidden, &self.norm.config())
     }
 }

@@ -8,7 +8,9 @@ use crate::decoders::causal_lm::{CausalLm, DecoderLayer};
 
 mod attention;
 
-pub use crate::config::plan::{AttentionPlan, DecoderConfig, HeadPlan, MlpConfig, ScalePlan};
+pub use crate::config::plan::{
+    AttentionPlan, DecoderConfig, HeadPlan, MlpConfig, NormPlan, ScalePlan,
+};
 use attention::SelfAttention;
 
 /// A layer of a [`Decoder`].

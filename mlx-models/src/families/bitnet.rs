@@ -25,6 +25,6 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     let c = source.config;
     let mut config = keys::decoder(c, &DEFAULTS)?;
     keys::attention_bias(c, &mut config)?;
-    config.sub_norms = Some(config.norm.eps);
+    config.norm.before_outputs = Some(config.norm.eps);
     Decoder::new(&config)
 }

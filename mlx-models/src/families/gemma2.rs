@@ -1,7 +1,7 @@
 //! Gemma 2 (arXiv:2408.00118): soft caps, a window on every second layer.
 
 use mlx_core::Result;
-use mlx_nn::{NormConfig, NormKind};
+use mlx_nn::NormKind;
 
 use crate::config::keys::{self, Defaults};
 use crate::config::plan::DecoderConfig;
@@ -56,10 +56,7 @@ pub(crate) fn common(c: &Config, defaults: &Defaults) -> Result<DecoderConfig> {
         );
     }
     let mut config = keys::decoder(c, defaults)?;
-    config.norm = NormConfig {
-        kind: NormKind::Rms(1.0),
-        ..config.norm
-    };
+    config.norm.kind = NormKind::Rms(1.0);
     config.scales.embedding = Some(f64::from(config.hidden).sqrt() as f32);
     keys::attention_bias(c, &mut config)?;
     Ok(config)
