@@ -1,4 +1,4 @@
-//! `families`: README's table of model types and the described one of `docs/models.md`, from the registry and the first
+//! `families`: README's table of model types and the described one of `docs/guide/models.md`, from the registry and the first
 //! paragraph of each family's file.
 
 use std::fs;
@@ -12,7 +12,7 @@ const REGISTRY: &str = "mlx-models/src/registry/families.rs";
 const BEGIN: &str = "<!-- written by `cargo xtask families` -->\n";
 const END: &str = "<!-- end -->\n";
 /// The files with a table, and how it is made of the registry.
-const TABLES: [(&str, Table); 2] = [("README.md", names), ("docs/models.md", descriptions)];
+const TABLES: [(&str, Table); 2] = [("README.md", names), ("docs/guide/models.md", descriptions)];
 const COLUMNS: usize = 8;
 
 type Table = fn(&Path, &[(Vec<&str>, &str)]) -> Result<String>;

@@ -109,7 +109,7 @@ pub(super) struct Serve {
 
 const AFTER_HELP: &str = "\
 Routes: POST /v1/chat/completions, /v1/completions, /v1/responses, /v1/messages, /v1/classify, /tokenize, /detokenize;
-GET /v1/models, /health, /ready, /metrics, and a page at /. docs/serving.md tells of each.";
+GET /v1/models, /health, /ready, /metrics, and a page at /. docs/guide/serving.md tells of each.";
 
 impl Serve {
     pub(super) fn run(self) -> Result {
