@@ -295,10 +295,10 @@ fn requests_of_other_clients_are_understood() {
     }
 }
 
-/// The table of metrics in docs/guide/serving.md and the metrics are the same.
+/// The table of metrics in docs/guide/deployment.md and the metrics are the same.
 #[test]
 fn the_documented_metrics_are_those_that_there_are() {
-    let docs = include_str!("../../../docs/guide/serving.md");
+    let docs = include_str!("../../../docs/guide/deployment.md");
     let (_, table) = docs.split_once("## Metrics").unwrap();
     let table = table.split("\n## ").next().unwrap();
     let rows = table.lines().filter(|line| line.starts_with("| `"));
@@ -323,11 +323,11 @@ fn the_documented_metrics_are_those_that_there_are() {
     }
 }
 
-/// The tests that docs/guide/serving.md names are there.
+/// The tests that README.md names are there.
 #[test]
 fn the_documented_tests_exist() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
-    let docs = include_str!("../../../docs/guide/serving.md");
+    let docs = include_str!("README.md");
     let (_, table) = docs
         .split_once("## Faults reported in other servers")
         .unwrap();
