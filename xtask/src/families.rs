@@ -1,5 +1,5 @@
-//! `families`: README's table of model types and the described one of `docs/guide/models.md`, from the registry and the first
-//! paragraph of each family's file.
+//! `families`: the table of model types in `docs/guide/models.md`, from the registry and the first paragraph of each
+//! family's file.
 
 use std::fs;
 use std::path::Path;
@@ -11,67 +11,34 @@ use crate::cargo;
 const REGISTRY: &str = "mlx-models/src/registry/families.rs";
 const BEGIN: &str = "<!-- written by `cargo xtask families` -->\n";
 const END: &str = "<!-- end -->\n";
-/// The files with a table, and how it is made of the registry.
-const TABLES: [(&str, Table); 2] = [("README.md", names), ("docs/guide/models.md", descriptions)];
-const COLUMNS: usize = 8;
+/// The file with the table.
+const FILE: &str = "docs/guide/models.md";
 
-type Table = fn(&Path, &[(Vec<&str>, &str)]) -> Result<String>;
-
-/// Writes the tables.
+/// Writes the table.
 pub fn run() -> Result<()> {
     let root = cargo::repository();
-    for (file, text) in with_tables(root)? {
-        fs::write(root.join(file), text).context(file)?;
-    }
-    Ok(())
+    fs::write(root.join(FILE), with_table(root)?).context(FILE)
 }
 
-/// What is wrong with the tables, if anything is.
+/// What is wrong with the table, if anything is.
 pub fn fault(root: &Path) -> Result<Option<String>> {
-    for (file, text) in with_tables(root)? {
-        if fs::read_to_string(root.join(file)).context(file)? != text {
-            return Ok(Some(format!(
-                "{file}: its models are not those of the registry: cargo xtask families"
-            )));
-        }
-    }
-    Ok(None)
+    let text = fs::read_to_string(root.join(FILE)).context(FILE)?;
+    Ok((text != with_table(root)?)
+        .then(|| format!("{FILE}: its models are not those of the registry: cargo xtask families")))
 }
 
-/// The files with the tables that belong there.
-fn with_tables(root: &Path) -> Result<Vec<(&'static str, String)>> {
+/// The file with the table that belongs there.
+fn with_table(root: &Path) -> Result<String> {
     let registry = fs::read_to_string(root.join(REGISTRY)).context(REGISTRY)?;
-    let families = families(&registry)?;
-    let with = |(file, table): (&'static str, Table)| {
-        let text = fs::read_to_string(root.join(file)).context(file)?;
-        let (before, rest) = text
-            .split_once(BEGIN)
-            .with_context(|| format!("{file} has no table of models"))?;
-        let (_, after) = rest
-            .split_once(END)
-            .with_context(|| format!("the table of models in {file} has no end"))?;
-        let table = table(root, &families)?;
-        Ok((file, format!("{before}{BEGIN}{table}{END}{after}")))
-    };
-    TABLES.into_iter().map(with).collect()
-}
-
-/// All model types, in columns.
-fn names(_: &Path, families: &[(Vec<&str>, &str)]) -> Result<String> {
-    let names: Vec<&str> = families
-        .iter()
-        .flat_map(|(types, _)| types)
-        .copied()
-        .collect();
-    let mut table = format!("|{}\n|{}\n", " |".repeat(COLUMNS), "---|".repeat(COLUMNS));
-    for row in names.chunks(COLUMNS) {
-        for name in row {
-            table += &format!("| `{name}` ");
-        }
-        table += &"| ".repeat(COLUMNS - row.len());
-        table += "|\n";
-    }
-    Ok(table)
+    let text = fs::read_to_string(root.join(FILE)).context(FILE)?;
+    let (before, rest) = text
+        .split_once(BEGIN)
+        .with_context(|| format!("{FILE} has no table of models"))?;
+    let (_, after) = rest
+        .split_once(END)
+        .with_context(|| format!("the table of models in {FILE} has no end"))?;
+    let table = descriptions(root, &families(&registry)?)?;
+    Ok(format!("{before}{BEGIN}{table}{END}{after}"))
 }
 
 /// A row for each family, with what it is.
@@ -135,12 +102,6 @@ mod tests {
         let modules: Vec<&str> = found.iter().map(|family| family.1).collect();
         assert_eq!(modules, ["llama", "gemma3", "stablelm", "phi"]);
         assert_eq!(found[1].0, ["gemma3_text", "gemma3"]);
-        let table = names(Path::new("."), &found).unwrap();
-        let rows: Vec<&str> = table.lines().collect();
-        assert_eq!(
-            rows[2],
-            "| `llama` | `gemma3_text` | `gemma3` | `stablelm` | `phi` | | | |"
-        );
         assert_eq!(
             paragraph("//! One\n//! two.\n//!\n//! Three.\n"),
             "One two."
