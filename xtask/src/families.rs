@@ -1,5 +1,5 @@
-//! `families`: the table of model types in `docs/guide/models.md`, from the registry and the first paragraph of each
-//! family's file.
+//! `families`: the table of model types of `docs/guide/models.md`, from the registry and the first
+//! paragraph of each family's file.
 
 use std::fs;
 use std::path::Path;
@@ -11,34 +11,48 @@ use crate::cargo;
 const REGISTRY: &str = "mlx-models/src/registry/families.rs";
 const BEGIN: &str = "<!-- written by `cargo xtask families` -->\n";
 const END: &str = "<!-- end -->\n";
-/// The file with the table.
-const FILE: &str = "docs/guide/models.md";
+/// The files with a table, and how it is made of the registry.
+const TABLES: [(&str, Table); 1] = [("docs/guide/models.md", descriptions)];
 
-/// Writes the table.
+type Table = fn(&Path, &[(Vec<&str>, &str)]) -> Result<String>;
+
+/// Writes the tables.
 pub fn run() -> Result<()> {
     let root = cargo::repository();
-    fs::write(root.join(FILE), with_table(root)?).context(FILE)
+    for (file, text) in with_tables(root)? {
+        fs::write(root.join(file), text).context(file)?;
+    }
+    Ok(())
 }
 
-/// What is wrong with the table, if anything is.
+/// What is wrong with the tables, if anything is.
 pub fn fault(root: &Path) -> Result<Option<String>> {
-    let text = fs::read_to_string(root.join(FILE)).context(FILE)?;
-    Ok((text != with_table(root)?)
-        .then(|| format!("{FILE}: its models are not those of the registry: cargo xtask families")))
+    for (file, text) in with_tables(root)? {
+        if fs::read_to_string(root.join(file)).context(file)? != text {
+            return Ok(Some(format!(
+                "{file}: its models are not those of the registry: cargo xtask families"
+            )));
+        }
+    }
+    Ok(None)
 }
 
-/// The file with the table that belongs there.
-fn with_table(root: &Path) -> Result<String> {
+/// The files with the tables that belong there.
+fn with_tables(root: &Path) -> Result<Vec<(&'static str, String)>> {
     let registry = fs::read_to_string(root.join(REGISTRY)).context(REGISTRY)?;
-    let text = fs::read_to_string(root.join(FILE)).context(FILE)?;
-    let (before, rest) = text
-        .split_once(BEGIN)
-        .with_context(|| format!("{FILE} has no table of models"))?;
-    let (_, after) = rest
-        .split_once(END)
-        .with_context(|| format!("the table of models in {FILE} has no end"))?;
-    let table = descriptions(root, &families(&registry)?)?;
-    Ok(format!("{before}{BEGIN}{table}{END}{after}"))
+    let families = families(&registry)?;
+    let with = |(file, table): (&'static str, Table)| {
+        let text = fs::read_to_string(root.join(file)).context(file)?;
+        let (before, rest) = text
+            .split_once(BEGIN)
+            .with_context(|| format!("{file} has no table of models"))?;
+        let (_, after) = rest
+            .split_once(END)
+            .with_context(|| format!("the table of models in {file} has no end"))?;
+        let table = table(root, &families)?;
+        Ok((file, format!("{before}{BEGIN}{table}{END}{after}")))
+    };
+    TABLES.into_iter().map(with).collect()
 }
 
 /// A row for each family, with what it is.
