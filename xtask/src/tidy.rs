@@ -8,6 +8,9 @@ use anyhow::{Context, Result, bail};
 
 use crate::{cargo, families};
 
+mod links;
+mod prose;
+
 /// The most lines of a source file.
 const CEILING: usize = 400;
 /// Lower ceilings: the shared decoder should be read in one sitting, and a model file holds only the model's
@@ -111,6 +114,8 @@ pub fn run() -> Result<()> {
         faults.extend(name_fault(file));
         if let Ok(text) = String::from_utf8(bytes) {
             faults.extend(faults_in(file, &text));
+            faults.extend(prose::faults_in(file, &text));
+            faults.extend(links::faults_in(root, file, &text));
         }
     }
     for name in SAFE {
