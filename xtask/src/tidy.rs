@@ -1,5 +1,8 @@
 //! `tidy`: the house rules that no compiler knows. Each is a line of CONTRIBUTING.md.
 
+mod links;
+mod prose;
+
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -7,9 +10,6 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use crate::{cargo, families};
-
-mod links;
-mod prose;
 
 /// The most lines of a source file.
 const CEILING: usize = 400;

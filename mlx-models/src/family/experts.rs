@@ -51,7 +51,7 @@ pub(crate) fn experts(
 /// [`experts`] with this number of experts for each token.
 ///
 /// # Errors
-/// The same as those of [`experts`].
+/// As there.
 pub(crate) fn experts_of(
     c: &Config,
     hidden: i32,
@@ -154,7 +154,7 @@ pub(crate) fn deep(c: &Config, config: &mut DecoderConfig, defaults: &Deep) -> R
 /// [`deep`] in the layers that `mlp_layer_types` calls sparse; without the key in all layers after the first `dense`.
 ///
 /// # Errors
-/// The same as those of [`deep`], or unknown types.
+/// As there, or unknown types.
 pub(crate) fn deep_by_types(
     c: &Config,
     config: &mut DecoderConfig,
