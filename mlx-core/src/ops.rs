@@ -8,7 +8,6 @@
 //! - **Axes.** Reductions take `impl` [`Axes`]: `1`, `-1`, `[0, 2]`, or `..` for all. Negative axes
 //!   count from the end.
 //! - **Shapes** broadcast as in NumPy.
-//! - **Indices** inside arrays are checked when they are evaluated. On the CPU, an index out of range fails the
 //! - **Indices** inside arrays are checked when they are evaluated. An index out of range fails the
 //!   evaluation.
 

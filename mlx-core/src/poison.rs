@@ -72,7 +72,6 @@ pub(crate) fn is_available(array: &Array) -> bool {
 /// Notes that an evaluation of `arrays` succeeded and has ended.
 /// `started` tells that this evaluation started some of them. Then all earlier work of the stream has ended too;
 /// otherwise later work may still be running.
-/// before has ended too; otherwise later work may still be running.
 pub(crate) fn good<'a>(arrays: impl IntoIterator<Item = &'a Array>, started: bool) {
     let mut latest = 0;
     for array in arrays {

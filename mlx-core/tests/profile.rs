@@ -40,7 +40,7 @@ fn find<'a>(nodes: &'a [Node], name: &str) -> Option<&'a Node> {
 
 #[test]
 fn nodes_are_counted_from_the_start_to_the_end() -> Result<()> {
-    // With MLX's own operations there are no nodes of ours to count.
+    // With MLX's own operations there are no nodes of this crate to count.
     let ours =
         cfg!(not(target_os = "macos")) && std::env::var("MLX_CPU_KERNELS").as_deref() != Ok("off");
     norms(3)?;

@@ -11,7 +11,7 @@ macro_rules! files {
     };
 }
 
-/// Name and content of each file of the checkpoint (see `docs/default-model.md`).
+/// Name and content of each file of the checkpoint (see `xtask/default-model/README.md`).
 const FILES: &[(&str, &[u8])] = files![
     "config.json",
     "generation_config.json",

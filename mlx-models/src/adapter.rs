@@ -146,7 +146,7 @@ fn full(label: &str, file: Safetensors, rules: &Rules) -> Result<BTreeMap<String
     Ok(tensors)
 }
 
-/// Puts `part` of the adapter of a layer (a name in files) into `tensors`, for every layer of ours that has a part of
+/// Puts `part` of the adapter of a layer (a name in files) into `tensors`, for every layer of the model that has a part of
 /// its matrix. The inner error is a fault of the adapter.
 fn spread(
     rules: &Rules,

@@ -118,7 +118,7 @@ pub fn convert(
 /// [`convert`] with these families.
 ///
 /// # Errors
-/// As there.
+/// The same as those of [`convert`].
 pub fn convert_with(
     registry: &Registry,
     label: &str,

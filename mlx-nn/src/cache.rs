@@ -157,7 +157,8 @@ impl ModelCache {
     /// only within their document. Positions continue from document to document, because rotary embeddings depend only
     /// on distances.
     ///
-    /// # Errors The cache stores keys and values ([`CacheOptions::store`]), or as [`begin`](Self::begin).
+    /// # Errors
+    /// The cache stores keys and values ([`CacheOptions::store`]), or those of [`begin`](Self::begin).
     pub fn begin_packed(&mut self, documents: &[Vec<usize>]) -> Result<Step<'_>> {
         Step::packed(self, documents)
     }
@@ -283,7 +284,8 @@ impl ModelCache {
 
     /// Shortens row `row` to its first `len` positions.
     ///
-    /// # Errors The row is shorter, a ring no longer holds positions that tokens after `len` see, or a recurrent layer
+    /// # Errors
+    /// The row is shorter, a ring no longer holds positions that tokens after `len` see, or a recurrent layer
     /// has not [recorded](Self::record) that length. The row is then unchanged.
     pub fn truncate(&mut self, row: usize, len: usize) -> Result<()> {
         self.last = None;

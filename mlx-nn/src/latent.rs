@@ -283,8 +283,8 @@ enum Half {
     Values,
 }
 
-/// The projection from compressed vectors to keys and values of all heads: `[key
-/// value]` for each head.
+/// The projection from compressed vectors to keys and values of all heads: the key and then
+/// the value of each head.
 #[derive(Clone, Debug)]
 struct Joint {
     linear: Linear,

@@ -30,9 +30,7 @@ impl ShortConvConfig {
     }
 }
 
-/// `out(c * conv(b * x))`, where `in_proj` gives `[b
-/// c
-/// x]`.
+/// `out(c * conv(b * x))`, where `in_proj` gives b, c and x, one after the other.
 #[derive(Clone, Debug)]
 pub struct ShortConv {
     conv: CausalConv,

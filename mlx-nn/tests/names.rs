@@ -92,8 +92,7 @@ fn rows(groups: i32, parts: [i32; 2]) -> [Vec<i32>; 2] {
 
 #[test]
 fn rows_are_split_and_joined_again() -> Result<()> {
-    // [q
-    // k]; head by head; gate and up alternating.
+    // q, then k; head by head; gate and up alternating.
     for (groups, parts) in [(1, [6, 2]), (4, [4, 2]), (8, [1, 1])] {
         let split = |from: &str| {
             Rule::split(from, groups, [("q.*", parts[0]), ("k.*", parts[1])]).written()

@@ -112,7 +112,7 @@ fn trainable_head(model: &dyn Model) -> Result<&dyn TrainableHead> {
 /// The result of [`sum_loss`] and of the head's loss: `[model + factor * head, model, head]`, F32 scalars.
 ///
 /// # Errors
-/// As there, or the model has no head.
+/// The same as those of [`sum_loss`], or the model has no head.
 pub fn sum_losses(
     model: &dyn Model,
     batch: &Batch,
@@ -149,7 +149,7 @@ fn learnt(hidden: &Array, batch: &Batch) -> Result<(Array, Array, Array)> {
 /// and bool `[N]`.
 ///
 /// # Errors
-/// As there.
+/// The same as those of [`sum_loss`].
 pub(crate) fn sum_loss_and_right(
     model: &dyn Model,
     batch: &Batch,

@@ -23,7 +23,7 @@ const POSITIONS: i32 = 256;
 /// both with respect to every trainable parameter of `model`. All are evaluated.
 ///
 /// # Errors
-/// As there.
+/// The same as those of [`sum_loss`](crate::loss::sum_loss).
 pub fn sum_loss_and_grads(
     model: &mut dyn Model,
     batch: &Batch,

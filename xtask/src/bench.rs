@@ -1,7 +1,7 @@
 //! `bench`: this library and others side by side, on the same checkpoints and prompts, into `records`.
 //!
 //! The programs that are compared run in turns, so that a busy machine slows all of them. The checkpoints are random
-//! and made once; times do not depend on the values of weights. `docs/benchmarks.md` defines each number.
+//! and made once; times do not depend on the values of weights. `docs/design/benchmarks.md` defines each number.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

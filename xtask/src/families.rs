@@ -1,6 +1,5 @@
-//! `families`: README's table of model types and the described one of `docs/models.md`, from the list of families and the
-//! first paragraph of each family's file. It also formats these files: a macro writes their `mod` lines, and rustfmt does
-//! not look into macros.
+//! `families`: the table of model types in `docs/guide/models.md`, from the list of families and the first paragraph of
+//! each family's file. It also formats these files: a macro writes their `mod` lines, and rustfmt does not look into macros.
 
 use std::fs;
 use std::path::Path;
@@ -15,8 +14,7 @@ const FOLDER: &str = "mlx-models/src/families";
 const BEGIN: &str = "<!-- written by `cargo xtask families` -->\n";
 const END: &str = "<!-- end -->\n";
 /// The files with a table, and how it is made of the registry.
-const TABLES: [(&str, Table); 2] = [("README.md", names), ("docs/models.md", descriptions)];
-const COLUMNS: usize = 8;
+const TABLES: [(&str, Table); 1] = [("docs/guide/models.md", descriptions)];
 
 type Table = fn(&Path, &[(Vec<&str>, &str)]) -> Result<String>;
 
@@ -87,24 +85,6 @@ fn with_tables(root: &Path) -> Result<Vec<(&'static str, String)>> {
     TABLES.into_iter().map(with).collect()
 }
 
-/// All model types, in columns.
-fn names(_: &Path, families: &[(Vec<&str>, &str)]) -> Result<String> {
-    let names: Vec<&str> = families
-        .iter()
-        .flat_map(|(types, _)| types)
-        .copied()
-        .collect();
-    let mut table = format!("|{}\n|{}\n", " |".repeat(COLUMNS), "---|".repeat(COLUMNS));
-    for row in names.chunks(COLUMNS) {
-        for name in row {
-            table += &format!("| `{name}` ");
-        }
-        table += &"| ".repeat(COLUMNS - row.len());
-        table += "|\n";
-    }
-    Ok(table)
-}
-
 /// A row for each family, with what it is.
 fn descriptions(root: &Path, families: &[(Vec<&str>, &str)]) -> Result<String> {
     let mut table = String::from("| `model_type` | what it is |\n|---|---|\n");
@@ -166,12 +146,6 @@ families! {
         let modules: Vec<&str> = found.iter().map(|family| family.1).collect();
         assert_eq!(modules, ["llama", "gemma3", "stablelm", "phi"]);
         assert_eq!(found[1].0, ["gemma3_text", "gemma3"]);
-        let table = names(Path::new("."), &found).unwrap();
-        let rows: Vec<&str> = table.lines().collect();
-        assert_eq!(
-            rows[2],
-            "| `llama` | `gemma3_text` | `gemma3` | `stablelm` | `phi` | | | |"
-        );
         assert_eq!(
             paragraph("//! One\n//! two.\n//!\n//! Three.\n"),
             "One two."

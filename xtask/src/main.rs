@@ -46,7 +46,7 @@ enum Task {
     Ci,
     /// Check the house rules that no compiler checks
     Tidy,
-    /// Write the tables of models in README and docs/models.md from the registry
+    /// Write the table of models in docs/guide/models.md from the registry
     Families,
     /// Write the goldens under testdata again from the reference implementations, or check them
     Golden(golden::Arguments),

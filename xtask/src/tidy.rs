@@ -1,5 +1,8 @@
 //! `tidy`: the house rules that no compiler knows. Each is a line of CONTRIBUTING.md.
 
+mod links;
+mod prose;
+
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -113,6 +116,8 @@ pub fn run() -> Result<()> {
         faults.extend(name_fault(file));
         if let Ok(text) = String::from_utf8(bytes) {
             faults.extend(faults_in(file, &text));
+            faults.extend(prose::faults_in(file, &text));
+            faults.extend(links::faults_in(root, file, &text));
         }
     }
     for name in SAFE {

@@ -208,17 +208,13 @@ impl Making {
                 );
             }
         }
-        let repository = cargo::repository();
-        let assets = repository.join("mlx-infer/assets/default-model");
+        let assets = cargo::repository().join("mlx-infer/assets/default-model");
         for name in FILES {
             copy(&self.at("model").join(name), &assets.join(name))?;
         }
         copy(&report, &committed)?;
         copy(&self.at("training.json"), &scripts().join("training.json"))?;
-        copy(
-            &self.at("loss.svg"),
-            &repository.join("docs/default-model-loss.svg"),
-        )
+        copy(&self.at("loss.svg"), &scripts().join("loss.svg"))
     }
 
     fn at(&self, name: &str) -> PathBuf {

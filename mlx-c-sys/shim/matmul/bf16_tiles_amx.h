@@ -1,6 +1,6 @@
 // AMX tile operations for bf16: sums of products, and rounding and writing of the sums.
 //
-// Measured (docs/cpu-matmul.md): the unit that stores tiles goes to sleep after about 2,000 cycles without a store and
+// Measured (docs/design/cpu-kernels.md): the unit that stores tiles goes to sleep after about 2,000 cycles without a store and
 // takes 700 cycles to wake up; so does the unit that multiplies tiles. Loops that run longer therefore store a tile to
 // `nowhere` from time to time.
 #pragma once

@@ -7,7 +7,6 @@
 //   scratch_size(weights)  the bytes of `scratch`
 //   beside(form, rows)     the number Q of blocks that are multiplied together and share the loads of x
 //   least_group            the smallest group that it supports
-//   least_group            the smallest group that it supports
 #pragma once
 
 #include <type_traits>

@@ -1,5 +1,5 @@
 // Products of activations with the rows of a weight matrix, y = x w^T, for 16-bit and packed weights. cblas_sgemm
-// (sgemm.cpp) multiplies f32 with f32. docs/cpu-matmul.md describes the design.
+// (sgemm.cpp) multiplies f32 with f32. docs/design/cpu-kernels.md describes the design.
 //
 // The table in matmul.cpp decides which kernel multiplies. A file's name says which numbers are multiplied and, at its
 // end, the instruction set:

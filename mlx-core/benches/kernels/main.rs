@@ -6,7 +6,7 @@
 //! their name
 //! ```
 //!
-//! Each report of criterion is followed by a line of ours: operations and bytes a second of the fastest run, compared
+//! Each report of criterion is followed by a line with operations and bytes a second of the fastest run, compared
 //! with the machine's limits, which `xtask/bench/limits.cpp` measures just before.
 
 mod attention;

@@ -133,7 +133,7 @@ impl Arg for sys::mlxrs_attention_options {
 /// [`attention`] without a soft cap.
 ///
 /// # Errors
-/// As there.
+/// The same as those of [`attention`].
 pub fn scaled_dot_product_attention(
     q: &Array,
     k: &Array,

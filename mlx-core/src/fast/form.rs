@@ -41,10 +41,10 @@ pub enum Op {
 pub enum Form {
     /// A graph of MLX's own operations.
     Plain,
-    /// A node of ours, with CPU kernels for each instruction set. Inputs that the kernels do not support take the plain
+    /// A node of this crate, with CPU kernels for each instruction set. Inputs that the kernels do not support take the plain
     /// form.
     Cpu,
-    /// A node of ours, with kernels for NVIDIA GPUs. Inputs that the kernels do not support take the plain form.
+    /// A node of this crate, with kernels for NVIDIA GPUs. Inputs that they do not support take the plain form.
     Cuda,
 }
 

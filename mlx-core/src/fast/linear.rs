@@ -121,7 +121,7 @@ pub fn linear(x: &Array, weight: &Array) -> Result<Array> {
 /// The weights are those that [`dequantize`](crate::ops::quantize::dequantize) gives in `x`'s dtype, or the same
 /// without rounding; sums are in F32. On CPUs, a 16-bit `x` is first rounded to 16-bit integers if weights are affine
 /// (on CPUs with AMX, if `x` also has at most eight rows). Each group (or 256 elements) has a scale of its own. The
-/// error is smaller than that of rounding weights to BF16 (`docs/cpu-matmul.md`).
+/// error is smaller than that of rounding weights to BF16 (`docs/design/cpu-kernels.md`).
 ///
 /// # Errors
 /// The parts do not fit each other, the sizes do not fit, or MLX does not support the scheme.

@@ -125,7 +125,7 @@ pub fn apply<K: CpuKernel>(kernel: K, inputs: &[&Array]) -> Result<Vec<Array>> {
 /// [`apply`] for a kernel that is used more than once, as in its own derivative.
 ///
 /// # Errors
-/// As there.
+/// The same as those of [`apply`].
 pub fn apply_shared<K: CpuKernel>(kernel: &Arc<K>, inputs: &[&Array]) -> Result<Vec<Array>> {
     let specs: Vec<Spec> = inputs
         .iter()

@@ -45,7 +45,7 @@ impl MetalKernel {
     /// As [`new`](Self::new), with outputs that are `device atomic<T>*`.
     ///
     /// # Errors
-    /// As there.
+    /// The same as those of [`new`](Self::new).
     pub fn with_atomic_outputs(
         name: &str,
         inputs: &[&str],

@@ -6,7 +6,6 @@ use std::io::{self, Write};
 
 /// A global allocator for programs: where the system has no memory, the program prints an error and ends with status 1.
 ///
-/// Rust's default is to abort. Memory of arrays does not come from here, and has an error of its own:
 /// Rust's default is to abort. Memory of arrays does not come from here; its error is
 /// [`ErrorKind::Memory`](crate::ErrorKind::Memory). Code that needs memory in proportion to an input asks with
 /// [`reserve`], which can fail.

@@ -28,7 +28,7 @@ pub(crate) struct Indexed<'a> {
 impl Indexed<'_> {
     /// `indices`, whose evaluation fails if one of them is out of range.
     ///
-    /// GPUs that run no kernels of ours take another index that is in range.
+    /// GPUs without this crate's kernels take another index that is in range.
     pub(crate) fn check(&self, indices: &Array) -> Result<Array> {
         let Self {
             op,

@@ -1,7 +1,7 @@
 //! Reading and writing parts of arrays: slices and index arrays.
 //!
 //! Positions that are Rust numbers are checked or clamped. Positions inside arrays are checked when they are evaluated: one out of range
-//! fails the evaluation. Only GPUs that run no kernels of ours (Apple's, and NVIDIA's before compute capability 8.0) use another place of
+//! fails the evaluation. Only GPUs without this crate's kernels (Apple's, and NVIDIA's before compute capability 8.0) use another place of
 //! the array instead.
 
 use std::ffi::CStr;

@@ -127,7 +127,7 @@ fn current_stream() -> Result<i32> {
     Ok(index)
 }
 
-/// A compiled function in MLX's cache, under a number of ours.
+/// A compiled function in MLX's cache, under a number that this crate gives.
 ///
 /// MLX itself stores functions under their address, which a later function may get: the cache would then return the old
 /// graph. Our numbers are never used twice.

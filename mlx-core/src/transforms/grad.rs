@@ -160,7 +160,7 @@ where
 /// The gradients of [`value_and_grad`] alone.
 ///
 /// # Errors
-/// As there.
+/// The same as those of [`value_and_grad`].
 pub fn grad<F>(f: F, args: &[Array], argnums: &[usize]) -> Result<Vec<Array>>
 where
     F: FnMut(&[Array]) -> Result<Vec<Array>>,

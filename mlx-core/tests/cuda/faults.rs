@@ -10,7 +10,7 @@ use mlx_core::{Array, DType, ErrorKind, Result, zeros};
 
 use super::{close, f32s, noise, on_cpu, on_gpu, same, schemes};
 
-/// All schemes, also those that have no kernels of ours.
+/// All schemes, also those that have no kernels here.
 fn all_schemes() -> Vec<Scheme> {
     let one = |group_size| Scheme {
         mode: QuantMode::Affine,

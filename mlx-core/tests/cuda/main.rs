@@ -20,7 +20,7 @@ use mlx_core::ops::quantize::{QuantMode, Scheme, dequantize, quantize};
 use mlx_core::random::{Key, normal};
 use mlx_core::{Array, DType, Device, Result, Stream};
 
-/// Makes the GPU the default device. Whether there is one, and it runs kernels of ours.
+/// Makes the GPU the default device. Whether there is one, and it runs this crate's kernels.
 fn on_gpu() -> Result<bool> {
     if !Device::GPU.is_available()? {
         eprintln!("skipped: no GPU");

@@ -1,4 +1,5 @@
-//! Products of experts: one by one they are those of their matrices. Of many at a time, the result of each is the same whichever thread computes it and whatever the layout of x.
+//! Products of experts: one by one they are those of their matrices. Of many at a time, the result of each is the same
+//! whichever thread computes it and whatever the layout of x.
 
 use mlx_core::fast::{self, Gate, Matrix, Route, RouteGroups};
 use mlx_core::ops::quantize::{QuantMode, Scheme, quantize};

@@ -56,7 +56,7 @@ pub(super) struct Serve {
     /// Refuse requests with parameters that are not known, instead of naming these in the header x-ignored-params
     #[arg(long)]
     strict: bool,
-    /// Most tokens of an answer whose request says no number
+    /// Most tokens of an answer to a request without a maximum
     #[arg(long, value_name = "N", default_value_t = ServeOptions::default().max_output)]
     max_output: usize,
     /// Most requests that are computed at a time
@@ -90,26 +90,26 @@ pub(super) struct Serve {
     /// Write no line to stderr for each request
     #[arg(long)]
     quiet: bool,
-    /// Temperature of requests that say none [default: generation_config.json's, 0 if do_sample is false there, else 1]
+    /// Temperature of requests without one [default: generation_config.json's, 0 if do_sample is false there, else 1]
     #[arg(long, value_name = "T")]
     temperature: Option<f32>,
-    /// top_p of requests that say none [default: generation_config.json's, else 1]
+    /// top_p of requests without one [default: generation_config.json's, else 1]
     #[arg(long, value_name = "P")]
     top_p: Option<f32>,
-    /// top_k of requests that say none [default: generation_config.json's, else all]
+    /// top_k of requests without one [default: generation_config.json's, else all]
     #[arg(long, value_name = "K")]
     top_k: Option<usize>,
-    /// min_p of requests that say none [default: generation_config.json's, else 0]
+    /// min_p of requests without one [default: generation_config.json's, else 0]
     #[arg(long, value_name = "P")]
     min_p: Option<f32>,
-    /// Speculation of requests that say nothing of it, and the longest draft of all: off, auto, or how many, 1 to 8. The tokens stay the same
+    /// Speculation of requests without a mode, and the longest draft of any: off, auto, or a maximum of 1 to 8. The tokens stay the same
     #[arg(long, value_name = "MODE", default_value_t = Speculative::Off)]
     speculative: Speculative,
 }
 
 const AFTER_HELP: &str = "\
 Routes: POST /v1/chat/completions, /v1/completions, /v1/responses, /v1/messages, /v1/classify, /tokenize, /detokenize;
-GET /v1/models, /health, /ready, /metrics, and a page at /. docs/serving.md tells of each.";
+GET /v1/models, /health, /ready, /metrics, and a page at /. docs/guide/serving.md describes each.";
 
 impl Serve {
     pub(super) fn run(self) -> Result {

@@ -35,8 +35,8 @@ impl Held<'_> {
         bits.all(is_such)
     }
 
-    /// The tokens that may follow after `generated` tokens; `None` for all. If a grammar allows only the end, the end
-    /// comes.
+    /// The tokens that may follow after `generated` tokens; `None` for all. Where a grammar
+    /// allows nothing but end tokens, they are allowed before the least number of tokens too.
     pub(super) fn allowed(self, generated: usize) -> Option<Mask> {
         let going_on = self.least.filter(|(least, _)| generated < *least);
         match (self.grammar, going_on.map(|(_, mask)| mask)) {

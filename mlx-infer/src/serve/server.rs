@@ -102,7 +102,7 @@ impl Server {
     /// [`run`](Self::run), and calls `on_ready` as soon as requests are served.
     ///
     /// # Errors
-    /// As there.
+    /// The same as those of [`run`](Self::run).
     pub fn run_with<M: Into<BackEnd>>(
         self,
         load: impl FnOnce() -> Result<M> + Send + 'static,

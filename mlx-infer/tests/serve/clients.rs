@@ -46,7 +46,7 @@ fn the_official_clients_work() {
     assert!(ran.contains("openai") && ran.contains("anthropic"), "{ran}");
 }
 
-/// The log likelihoods that lm-eval gets for a task of ours are sums of the library's log probabilities.
+/// The log likelihoods that lm-eval gets for a task of this folder are sums of the library's log probabilities.
 #[test]
 fn lm_eval_scores_as_the_library_does() {
     let Some(python) = std::env::var_os("MLX_TEST_PYTHON") else {

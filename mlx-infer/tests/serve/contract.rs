@@ -1,4 +1,4 @@
-//! Shapes of requests and answers that clients of other servers rely on, and what docs/serving.md says of them.
+//! Shapes of requests and answers that clients of other servers rely on, and what docs/guide/serving.md says of them.
 
 use serde_json::{Value, json};
 
@@ -295,10 +295,10 @@ fn requests_of_other_clients_are_understood() {
     }
 }
 
-/// The table of metrics in docs/serving.md and the metrics are the same.
+/// The table of metrics in docs/guide/deployment.md and the metrics are the same.
 #[test]
 fn the_documented_metrics_are_those_that_there_are() {
-    let docs = include_str!("../../../docs/serving.md");
+    let docs = include_str!("../../../docs/guide/deployment.md");
     let (_, table) = docs.split_once("## Metrics").unwrap();
     let table = table.split("\n## ").next().unwrap();
     let rows = table.lines().filter(|line| line.starts_with("| `"));
@@ -323,11 +323,11 @@ fn the_documented_metrics_are_those_that_there_are() {
     }
 }
 
-/// The tests that docs/serving.md names are there.
+/// The tests that README.md names are there.
 #[test]
 fn the_documented_tests_exist() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
-    let docs = include_str!("../../../docs/serving.md");
+    let docs = include_str!("README.md");
     let (_, table) = docs
         .split_once("## Faults reported in other servers")
         .unwrap();

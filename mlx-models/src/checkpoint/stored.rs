@@ -32,7 +32,7 @@ pub(crate) struct Reading {
 /// The methods of `quantization_config` that are read, here or with the tensors of gpt-oss and BitNet.
 const METHODS: &str = "bitnet, compressed-tensors, fp8, mxfp4";
 
-/// Brings the weights of a format that `quantization_config` names into one of ours. Without such a format the checkpoint is as it
+/// Brings the weights of a format that `quantization_config` names into a format of this crate. Without such a format the checkpoint is as it
 /// was.
 ///
 /// # Errors

@@ -89,7 +89,8 @@ impl Ternary {
 
     /// The schemes of the matrices by their paths in the model, to which `rules` maps the published paths.
     ///
-    /// # Errors The same as those of [`find`](Self::find).
+    /// # Errors
+    /// The same as those of [`find`](Self::find).
     pub(crate) fn schemes(&self, rules: &Rules) -> Result<BTreeMap<String, Scheme>> {
         let mut schemes = BTreeMap::new();
         for (path, [_, inputs]) in &self.shapes {

@@ -148,7 +148,7 @@ pub(crate) fn decoder(c: &Config, defaults: &Defaults) -> Result<DecoderConfig> 
 /// [`decoder`] with these query heads, key and value heads, and features of a head that may be rotated.
 ///
 /// # Errors
-/// As there.
+/// The same as those of [`decoder`].
 fn decoder_of_heads(
     c: &Config,
     defaults: &Defaults,

@@ -16,7 +16,7 @@ mod draft_head;
 pub trait DecoderLayer: Module {
     /// `[B, L, E] -> [B, L, E]`. `state` is the index of the layer's state in the step's cache, or of the first one if
     /// it has several ([`Geometry::state_of`]). A layer that calls [`Step::narrow`] when its tokens are mixed does not
-    /// compute what nobody reads.
+    /// compute what is not read.
     ///
     /// # Errors
     /// The step has other rows or another width.

@@ -100,7 +100,8 @@ impl Mtp {
 /// Rules that rename the tensors of a head to `mtp.*`. A file may have them under `PREFIX.mtp.`, or, if it holds only a
 /// head, without `mtp.`.
 ///
-/// # Errors A prefix has characters that a rule cannot match.
+/// # Errors
+/// A prefix has characters that a rule cannot match.
 pub(crate) fn renames(file: &Safetensors) -> Result<Rules> {
     // A tensor that every head has, and no other module.
     const MARK: &str = "pre_fc_norm_hidden.weight";

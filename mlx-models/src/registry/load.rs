@@ -37,7 +37,7 @@ impl Registry {
     /// [`load`](fn@crate::load) with these families.
     ///
     /// # Errors
-    /// As there.
+    /// The same as those of [`load`](fn@crate::load).
     pub fn load(&self, dir: &Path, options: LoadOptions<'_>) -> Result<Loaded> {
         let config = weights::read_json(dir, "config.json")?;
         let label = dir.display().to_string();
@@ -47,7 +47,7 @@ impl Registry {
     /// [`load_from`](crate::load_from) with these families.
     ///
     /// # Errors
-    /// As there.
+    /// The same as those of [`load_from`](crate::load_from).
     pub fn load_from(
         &self,
         label: &str,
@@ -65,7 +65,7 @@ impl Registry {
     /// [`initialised`](fn@crate::initialised) with these families.
     ///
     /// # Errors
-    /// As there.
+    /// The same as those of [`initialised`](fn@crate::initialised).
     pub fn initialised(&self, label: &str, config: Value, seed: u64) -> Result<Loaded> {
         let mut assembled = assemble::empty(self, label, config)?;
         let config = &assembled.config;

@@ -64,7 +64,7 @@ pub fn chunked_cross_entropy(
 /// logits): two arrays `[..]`, F32 and bool. There is no gradient.
 ///
 /// # Errors
-/// As there.
+/// The same as those of [`chunked_cross_entropy`].
 pub fn chunked_accuracy(
     hidden: &Array,
     targets: &Array,

@@ -12,7 +12,7 @@ impl Step<'_> {
     /// chunk `p / chunk` (Llama 4). The layer keeps a window of `chunk` positions, or all.
     ///
     /// # Errors
-    /// As there.
+    /// The same as those of [`attend`](Self::attend).
     pub fn attend_chunked<'k>(
         &mut self,
         layer: usize,

@@ -40,7 +40,7 @@ impl Step<'_> {
     /// [`attend`](Self::attend), where queries see only the selection, if there is one.
     ///
     /// # Errors
-    /// As there.
+    /// The same as those of [`attend`](Self::attend).
     pub fn attend_selected(
         &mut self,
         layer: usize,

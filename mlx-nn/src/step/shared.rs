@@ -10,7 +10,7 @@ impl Step<'_> {
     /// [`attend`](Self::attend) for a layer whose keys and values later layers read too.
     ///
     /// # Errors
-    /// As there.
+    /// The same as those of [`attend`](Self::attend).
     pub fn attend_shared<'k>(
         &mut self,
         layer: usize,

@@ -212,7 +212,7 @@ pub fn run(shared: &Shared, arguments: &Arguments) -> Result<()> {
 }
 
 impl Bench<'_> {
-    /// The first process of the run, in which nothing is compiled or cached by a run of ours before it.
+    /// The first process of the run, in which nothing is compiled or cached by an earlier run.
     fn first_process(&mut self) -> Result<()> {
         let case = self.cases[0];
         let folder = case.folder(&self.work)?;

@@ -45,7 +45,7 @@ impl Sides {
         }
     }
 
-    /// A greedy generation of ours.
+    /// A greedy generation of this program.
     pub fn ours(&self, model: &Path, ids: &[u32], max_tokens: usize) -> Result<Run> {
         reported(
             Command::new(&self.binary)

@@ -32,7 +32,7 @@ pub struct Arguments {
     /// Closed loops alone
     #[arg(long, conflicts_with = "arrivals")]
     closed: bool,
-    /// Runs of the other servers, which take longer [default: those of ours]
+    /// Runs of the other servers, which take longer [default: as many as of this server]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     peer_runs: Option<u32>,
     /// A checkpoint, instead of the random bf16 one of `bench batch`
@@ -41,7 +41,7 @@ pub struct Arguments {
     /// A Python that has gguf and llama-cpp-python with its server, to measure that too; the checkpoint must be a Qwen 3 in bf16
     #[arg(long, value_name = "FILE")]
     llama_python: Option<PathBuf>,
-    /// Folder of a release build of ours to measure, instead of building it
+    /// Folder of a release build of this repository to measure, instead of building it
     #[arg(long, value_name = "DIR")]
     built: Option<PathBuf>,
     /// Only our server and the library

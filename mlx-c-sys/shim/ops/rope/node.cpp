@@ -119,7 +119,7 @@ std::optional<mx::array> rope(
     const mx::array& offset,
     const std::optional<mx::array>& freqs,
     mx::Stream s) {
-  // On GPUs only `heads` has a kernel of ours; a rotation alone uses MLX's kernel.
+  // On GPUs only `heads` has a kernel of its own; a rotation alone uses MLX's kernel.
   if (s.device == mx::Device::gpu || x.ndim() < 3 || !is_float(x.dtype()) || !is_usual(options, x.shape(0), x.shape(-1), offset, freqs)) {
     return std::nullopt;
   }

@@ -51,7 +51,7 @@ pub(crate) fn experts(
 /// [`experts`] with this number of experts for each token.
 ///
 /// # Errors
-/// As there.
+/// The same as those of [`experts`].
 pub(crate) fn experts_of(
     c: &Config,
     hidden: i32,
@@ -158,7 +158,7 @@ pub(crate) fn deepseek_experts(
 /// [`deepseek_experts`] in the layers that `mlp_layer_types` calls sparse; without the key in all layers after the first `dense`.
 ///
 /// # Errors
-/// As there, or unknown types.
+/// The same as those of [`deepseek_experts`], or unknown types.
 pub(crate) fn deepseek_experts_by_types(
     c: &Config,
     config: &mut DecoderConfig,

@@ -42,7 +42,8 @@ pub(crate) fn convolutions(tensors: &Checkpoint, suffix: &str) -> Result<Option<
 
 /// The smallest and the largest time step: two numbers, of which the second may be infinite.
 ///
-/// # Errors The value is not two such numbers.
+/// # Errors
+/// The value is not two such numbers.
 pub(crate) fn time_steps(c: &Config, key: &str) -> Result<(f32, f32)> {
     let Some(value) = c.value(key) else {
         return Ok((0.0, f32::INFINITY));

@@ -10,7 +10,8 @@ use crate::config::{Config, keys};
 /// Of each layer, key and value heads and the head size. `per_layer_config` goes before `global_head_dim` and
 /// `num_global_key_value_heads`, which are those of layers without a window.
 ///
-/// # Errors A size is invalid, or an entry holds something else than sizes of heads.
+/// # Errors
+/// A size is invalid, or an entry holds something else than sizes of heads.
 pub(super) fn heads(c: &Config, config: &DecoderConfig) -> Result<Vec<(i32, i32)>> {
     let n = config.layers.len();
     let mut sizes = vec![(config.attention.kv_heads, config.attention.head_dim); n];

@@ -67,7 +67,7 @@ pub fn failed(checks: &[Check]) -> Vec<&str> {
     failed.map(|check| check.what.as_str()).collect()
 }
 
-/// The setting with which rows are the same to the bit in prompts, too (docs/cuda.md).
+/// The setting with which rows are the same to the bit in prompts, too (docs/design/cuda.md).
 pub const EXACT: (&str, &str) = ("MLX_CUDA_CUBLAS", "off");
 
 /// A program of tests that runs beside other checks: one process for each of its modules.

@@ -88,7 +88,7 @@ fn settings(quick: bool) -> Vec<Setting> {
             first: chunks(LARGE, LARGE),
             others: vec![
                 ("chunks of 256", chunks(LARGE, 256)),
-                // A multiple of 64, because of Gemma's windows: docs/cuda.md.
+                // A multiple of 64, because of Gemma's windows: docs/design/cuda.md.
                 ("chunks of 192", chunks(LARGE, 192)),
             ],
         },

@@ -28,7 +28,7 @@ impl Gpu {
             Some(gpu) => Ok(gpu),
             None => bail!(
                 "bench cuda needs an NVIDIA GPU, and no driver answers (nvidia-smi): run it on a host that has one, built with MLX_BACKEND=cuda13 or with \
-                 programs that were built elsewhere; docs/cuda-bench.md says how"
+                 programs that were built elsewhere; docs/design/benchmarks.md says how"
             ),
         }
     }

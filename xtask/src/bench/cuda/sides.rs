@@ -1,4 +1,4 @@
-//! The sides of `bench cuda`: sessions of ours and of mlx-lm, llama.cpp's own benchmark, and recorded figures.
+//! The sides of `bench cuda`: sessions of this library and of mlx-lm, llama.cpp's own benchmark, and recorded figures.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -67,7 +67,7 @@ impl Side {
     }
 }
 
-/// What starts a session of ours.
+/// What starts a session of this library.
 pub fn ours(binary: &Path, folder: &Path) -> Box<dyn Fn() -> Command> {
     let (binary, folder) = (binary.to_owned(), folder.to_owned());
     Box::new(move || {

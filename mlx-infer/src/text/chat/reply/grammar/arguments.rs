@@ -251,7 +251,9 @@ impl Rules<'_> {
         "any".to_owned()
     }
 
-    /// # Errors A strict schema has a keyword that a grammar cannot enforce.
+    /// # Errors
+
+    /// A strict schema has a keyword that a grammar cannot enforce.
     fn held(&self, schema: &Value, is_strict: bool) -> Result<()> {
         let keys = schema.as_object().into_iter().flat_map(Map::keys);
         let unknown = keys.filter(|key| !KEYWORDS.contains(&key.as_str()));
