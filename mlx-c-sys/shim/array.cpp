@@ -49,11 +49,13 @@ class Payload {
   void (*dtor_)(void*);
 };
 
+// Arrays of up to this many bytes stay in memory of the host on NVIDIA GPUs, which read them over the bus.
+constexpr size_t small_bytes = 1 << 16;
+
 // Memory that the host fills and the default device reads.
 mx::allocator::Data memory_for(size_t bytes) {
 #ifdef MLXRS_CUDA
-  constexpr size_t small = 1 << 16;
-  if (bytes > 0 && bytes <= small && mx::default_device() == mx::Device::gpu) {
+  if (bytes > 0 && bytes <= small_bytes && mx::default_device() == mx::Device::gpu) {
     return cuda::host_memory(bytes);
   }
 #endif
@@ -114,6 +116,12 @@ extern "C" int mlxrs_array_copy_of(mlx_array* res, const void* data, const int* 
     for (auto dim : dims) {
       bytes *= dim;
     }
+#ifdef MLXRS_CUDA
+    if (bytes > small_bytes && mx::default_device() == mx::Device::gpu) {
+      mlx_array_set_(*res, mx::array(cuda::copy_to_device(data, bytes), std::move(dims), type));
+      return;
+    }
+#endif
     auto memory = memory_for(bytes);
     std::memcpy(memory.buffer().raw_ptr(), data, bytes);
     mlx_array_set_(*res, mx::array(std::move(memory), std::move(dims), type));

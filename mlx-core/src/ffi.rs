@@ -70,10 +70,16 @@ pub(crate) fn take_error(kind: ErrorKind) -> Error {
         Some(text) if text.contains("bad_alloc") => {
             Error::new(ErrorKind::Memory, "no memory for a node of the graph")
         }
-        Some(text) if text.contains("no memory for ") => Error::new(ErrorKind::Memory, text),
+        Some(text) if lacks_memory(&text) => Error::new(ErrorKind::Memory, text),
         Some(text) => Error::new(kind, text),
         None => Error::new(kind, "mlx failed without a message"),
     }
+}
+
+/// Whether a failure is a lack of memory: the texts of our allocators, of MLX's, and of CUDA's driver.
+fn lacks_memory(text: &str) -> bool {
+    let texts = ["no memory for ", "Unable to allocate ", "out of memory"];
+    texts.iter().any(|lack| text.contains(lack))
 }
 
 /// Runs a C call that fills one array handle.

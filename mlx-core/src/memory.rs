@@ -5,9 +5,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use mlx_c_sys as sys;
 
 use crate::array::Array;
+use crate::device::Property;
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ffi;
+use crate::stream::{Device, DeviceKind};
 
 mod allocator;
 
@@ -123,6 +125,35 @@ limits! {
     set_cache_limit = mlx_set_cache_limit;
     /// Sets how many bytes Metal may wire down (macOS 15 and later).
     set_wired_limit = mlx_set_wired_limit;
+}
+
+/// The memory of a GPU, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceMemory {
+    /// What the GPU has.
+    pub total: usize,
+    /// What no process uses. Free buffers that MLX or the driver keeps for this process count as used.
+    pub free: usize,
+}
+
+/// The memory of the default device, if it is a GPU with memory of its own (CUDA). `None` for CPUs, and for Apple's GPUs,
+/// which share the machine's memory.
+///
+/// # Errors
+/// MLX cannot say.
+pub fn of_device() -> Result<Option<DeviceMemory>> {
+    let device = Device::default_device()?;
+    if device.kind != DeviceKind::Gpu {
+        return Ok(None);
+    }
+    let info = device.info()?;
+    let size = |key: &str| match info.get(key)? {
+        Property::Number(bytes) => Some(*bytes),
+        Property::Text(_) => None,
+    };
+    Ok(size("total_memory")
+        .zip(size("free_memory"))
+        .map(|(total, free)| DeviceMemory { total, free }))
 }
 
 /// Resets [`peak`].

@@ -343,9 +343,17 @@ fn lend<T: Send + Sync>(tensor: &Tensor, data: *const u8, owner: Arc<T>) -> Resu
 
 /// An array in MLX's own memory. `data` is aligned, and as long as shape and dtype say (checked by the header).
 fn copy(tensor: &Tensor, data: *const u8) -> Result<Array> {
-    let (shape, ndim) = (tensor.shape.as_ptr(), tensor.shape.len() as i32);
-    // SAFETY: what this function asks for; MLX copies it.
-    let raw = unsafe { sys::mlx_array_new_data(data.cast(), shape, ndim, tensor.dtype.raw()) };
-    // SAFETY: freshly allocated for us.
-    unsafe { Array::from_raw(raw) }.map(Array::data)
+    ffi::array(|res| {
+        // SAFETY: what this function asks for; the shim copies the bytes before it returns.
+        unsafe {
+            sys::mlxrs_array_copy_of(
+                res,
+                data.cast(),
+                tensor.shape.as_ptr(),
+                tensor.shape.len(),
+                tensor.dtype.raw(),
+            )
+        }
+    })
+    .map(Array::data)
 }

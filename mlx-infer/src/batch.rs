@@ -10,7 +10,7 @@ use crate::engine::{Decode, Worker};
 use crate::error::{Error, Result};
 use crate::generate::{Event, FinishReason, Generated};
 use crate::metrics::Metrics;
-use crate::model::LoadedModel;
+use crate::model::{LoadedModel, memory};
 use crate::request::Request;
 use crate::sampler::Choice;
 use crate::scheduler::Limits;
@@ -156,7 +156,7 @@ impl LoadedModel {
     /// A limit is 0.
     pub fn batch(&self, limits: &Limits) -> Result<Batch<'_>> {
         limits.check()?;
-        let worker = Worker::new(self, limits.clone());
+        let worker = Worker::new(self, memory::resolve(limits)?);
         Ok(Batch::new(worker, self.tokenizer_if_any().is_some()))
     }
 

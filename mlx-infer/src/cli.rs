@@ -85,6 +85,7 @@ pub(crate) fn main() -> ExitCode {
         Ok(cli) => cli.command,
         Err(error) => return console::usage(&error),
     };
+    console::show_warnings();
     let settings = mlx_core::settings::check().map_err(|error| Error::from(error).into());
     let result = settings.and_then(|()| match command {
         Command::Generate(command) => command.run(),

@@ -55,6 +55,33 @@ pub fn prompt(text: &str) {
     }
 }
 
+/// Writes the warnings of all crates (`tracing`) to stderr, a line each. For a command's `main`.
+pub fn show_warnings() {
+    let lines = tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::WARN)
+        .with_ansi(false)
+        .without_time()
+        .with_target(false)
+        .with_level(false)
+        .with_writer(|| Warnings);
+    // A program that has a subscriber of its own keeps it.
+    let _ = lines.try_init();
+}
+
+/// Stderr for lines of `tracing`, each of which comes in one write.
+struct Warnings;
+
+impl Write for Warnings {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        prompt(&format!("warning: {}", String::from_utf8_lossy(line)));
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 /// The exit status of a command that succeeded or failed.
 pub fn end(result: Result<()>) -> ExitCode {
     match result {

@@ -14,6 +14,7 @@ mod task;
 #[cfg(test)]
 mod tests;
 mod thread;
+pub(crate) mod watchdog;
 mod worker;
 
 use std::ops::ControlFlow;
@@ -37,10 +38,11 @@ use self::handle::{Ticket, gone};
 use self::jobs::Job;
 use self::load::Load;
 use self::thread::Command;
+use self::watchdog::Watchdog;
 use crate::backend::{BackEnd, MlxLm};
 use crate::error::{Error, ErrorKind, Result};
 use crate::frontend::Frontend;
-use crate::model::LoadedModel;
+use crate::model::{LoadedModel, memory};
 use crate::request::Request;
 use crate::scheduler::Limits;
 
@@ -119,6 +121,7 @@ pub struct Engine {
     commands: Sender<Command>,
     thread: Mutex<Option<JoinHandle<()>>>,
     frontend: Arc<Frontend>,
+    limits: Limits,
     adapters: Vec<String>,
     max_requests: usize,
     max_events: usize,
@@ -153,20 +156,30 @@ impl Engine {
         let thread = std::thread::Builder::new()
             .name("mlx-engine".to_owned())
             .spawn(move || {
-                let loaded = load().and_then(|model| prepare(model.into(), &adapters, &limits));
-                let model = match loaded {
-                    Ok(model) => model,
+                let loaded = load().and_then(|model| {
+                    let ready = prepare(model.into(), &adapters, &limits)?;
+                    let limits = match ready {
+                        Ready::Native(_) => memory::resolve(&limits)?,
+                        Ready::MlxLm(_) => limits,
+                    };
+                    Ok((ready, limits))
+                });
+                let (model, limits) = match loaded {
+                    Ok(loaded) => loaded,
                     Err(error) => {
                         let _ = ready.send(Err(error));
                         return;
                     }
                 };
-                if ready.send(Ok(model.frontend())).is_err() {
+                if ready.send(Ok((model.frontend(), limits.clone()))).is_err() {
                     return;
                 }
                 match model {
                     Ready::Native(models) => {
                         let workers = decode::workers(&models, limits);
+                        let passes = workers.iter().map(|worker| worker.passes().clone());
+                        let _watchdog =
+                            Watchdog::start(passes.collect(), |late| tracing::warn!("{late}"));
                         thread::serve(workers, &models, &inbox, &flag, &shown);
                     }
                     Ready::MlxLm(model) => {
@@ -178,7 +191,7 @@ impl Engine {
             .map_err(|error| {
                 Error::new(ErrorKind::Io, "cannot start the engine's thread").with_source(error)
             })?;
-        let frontend = loaded.recv().unwrap_or_else(|_| {
+        let (frontend, limits) = loaded.recv().unwrap_or_else(|_| {
             let message = "the engine's thread has ended while it loaded the model";
             Err(Error::new(ErrorKind::Closed, message))
         })?;
@@ -186,6 +199,7 @@ impl Engine {
             commands,
             thread: Mutex::new(Some(thread)),
             frontend,
+            limits,
             adapters: names,
             max_requests: options.max_requests,
             max_events: options.max_events,
@@ -291,6 +305,12 @@ impl Engine {
     /// The model's text side. It validates and tokenises requests on the caller's thread, before they are submitted.
     pub fn frontend(&self) -> &Arc<Frontend> {
         &self.frontend
+    }
+
+    /// The limits in force: those of the options, with [`Limits::cache_bytes`] filled in on GPUs with memory of their
+    /// own.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
     }
 
     /// The counters after the last step.

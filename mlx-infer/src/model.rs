@@ -1,6 +1,7 @@
 //! A checkpoint that is ready to generate.
 
 mod draft;
+pub(crate) mod memory;
 mod read;
 
 use std::cell::{Cell, OnceCell};

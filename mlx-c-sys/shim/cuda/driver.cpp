@@ -40,6 +40,7 @@ const Driver& Driver::get() {
     find(d.create_stream, "cuStreamCreate");
     find(d.wait_for_stream, "cuStreamSynchronize");
     find(d.allocate, "cuMemAllocAsync");
+    find(d.copy_to_device, "cuMemcpyHtoDAsync_v2");
     find(d.allocate_host, "cuMemHostAlloc");
     return d;
   }();

@@ -26,6 +26,7 @@ struct Driver {
   CUresult (*create_stream)(CUstream*, unsigned);
   CUresult (*wait_for_stream)(CUstream);
   CUresult (*allocate)(CUdeviceptr*, size_t, CUstream);
+  CUresult (*copy_to_device)(CUdeviceptr, const void*, size_t, CUstream);
   CUresult (*allocate_host)(void**, size_t, unsigned);
 
   // Throws if there is no driver.

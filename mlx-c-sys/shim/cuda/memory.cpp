@@ -3,9 +3,11 @@
 #include "mlx/backend/cuda/allocator.h"
 
 #include <algorithm>
+#include <cstring>
 #include <mutex>
 #include <set>
-#include <sstream>
+#include <stdexcept>
+#include <string>
 #include <unordered_map>
 
 #include "driver.h"
@@ -28,6 +30,14 @@ void keep_freed_memory(int device) {
   uint64_t all = UINT64_MAX;
   check(Driver::get().set_pool_attribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &all), "a pool of memory");
 }
+
+// The text is one that Rust takes for a lack of memory (ffi.rs).
+struct NoMemory : std::runtime_error {
+  NoMemory(size_t bytes, size_t active, size_t total)
+      : std::runtime_error(
+            "no memory for " + std::to_string(bytes) + " bytes on the GPU: arrays take " + std::to_string(active) + " of " +
+            std::to_string(total)) {}
+};
 
 // A stream for allocations that are made while another stream is captured.
 CUstream allocating_stream() {
@@ -67,6 +77,11 @@ Buffer CudaAllocator::malloc_async(size_t size, int device, cudaStream_t stream)
     if (over > 0) {
       buffer_cache_.release_cached_buffers(static_cast<size_t>(over));
     }
+    // A part of the memory stays free for MLX's own kernels, whose allocations fail for good: after one of them each
+    // later evaluation of the thread fails, too.
+    if (active_memory_ + size > total_memory_ - free_limit_) {
+      throw mlxrs::cuda::NoMemory(size, active_memory_, total_memory_);
+    }
     const auto& driver = mlxrs::cuda::Driver::get();
     mlxrs::cuda::keep_freed_memory(device);
     CUdeviceptr at = 0;
@@ -85,9 +100,7 @@ Buffer CudaAllocator::malloc_async(size_t size, int device, cudaStream_t stream)
       result = allocate();
     }
     if (result != CUDA_SUCCESS) {
-      std::ostringstream text;
-      text << "[malloc] Unable to allocate " << size << " bytes.";
-      throw std::runtime_error(text.str());
+      throw mlxrs::cuda::NoMemory(size, active_memory_, total_memory_);
     }
     buffer = new CudaBuffer{reinterpret_cast<void*>(at), size, device};
   }
@@ -101,7 +114,17 @@ Buffer CudaAllocator::malloc_async(size_t size, int device, cudaStream_t stream)
 
 allocator::Data malloc_async(size_t size, CommandEncoder& encoder) {
   auto& all = static_cast<CudaAllocator&>(allocator::allocator());
-  return allocator::Data(all.malloc_async(size, encoder.device().cuda_device(), encoder.stream()));
+  auto allocate = [&] { return allocator::Data(all.malloc_async(size, encoder.device().cuda_device(), encoder.stream())); };
+  try {
+    return allocate();
+  } catch (const mlxrs::cuda::NoMemory&) {
+    if (mlxrs::cuda::Capturing::now()) {
+      throw;
+    }
+    // The arrays of queued kernels take memory until these have run.
+    encoder.synchronize();
+    return allocate();
+  }
 }
 
 } // namespace mlx::core::cu
@@ -180,6 +203,22 @@ mx::allocator::Data host_memory(size_t bytes) {
     pool.give(static_cast<mx::cu::CudaBuffer*>(const_cast<void*>(static_cast<const void*>(buffer.ptr()))));
   };
   return mx::allocator::Data(mx::allocator::Buffer(pool.take()), give);
+}
+
+mx::allocator::Data copy_to_device(const void* from, size_t bytes) {
+  auto& encoder = mx::cu::get_command_encoder(mx::default_stream(mx::Device::gpu));
+  encoder.device().make_current();
+  auto to = mx::cu::malloc_async(bytes, encoder);
+  auto* buffer = static_cast<const mx::cu::CudaBuffer*>(to.buffer().ptr());
+  if (buffer->device < 0) {
+    // The cache had a buffer of managed memory, which the host can write.
+    std::memcpy(buffer->data, from, bytes);
+    return to;
+  }
+  // The driver has read memory that is not pinned when the call returns.
+  auto address = reinterpret_cast<CUdeviceptr>(buffer->data);
+  check(Driver::get().copy_to_device(address, from, bytes, static_cast<CUstream>(encoder.stream())), "a copy to the GPU");
+  return to;
 }
 
 mx::array scratch(size_t bytes, mx::Stream s) {

@@ -6,7 +6,7 @@ use mlx_core::fast::{self, Rope};
 use mlx_core::ops::quantize::{
     QuantMode, Scheme, dequantize, gather_qmm, quantize, quantized_matmul,
 };
-use mlx_core::{Array, DType, ErrorKind, Result, zeros};
+use mlx_core::{Array, DType, ErrorKind, Result, Safetensors, eval, memory, safetensors, zeros};
 
 use super::{close, f32s, noise, on_cpu, on_gpu, same, schemes};
 
@@ -160,7 +160,7 @@ fn a_cpu_stream_waits_for_the_gpu() -> Result<()> {
     }
     let w = noise(1, &[2048, 2048], DType::F32)?.multiply(0.02f32)?;
     let first = noise(2, &[2048, 2048], DType::F32)?;
-    mlx_core::eval([&w, &first])?;
+    eval([&w, &first])?;
     for is_queued in [false, true] {
         let mut x = first.clone();
         for _ in 0..20 {
@@ -200,7 +200,7 @@ fn ropes_of_repeated_rows() -> Result<()> {
         let x = noise(1, &[2, 3, 1, 64], DType::F32)?;
         let repeated = x.broadcast_to(&[2, 3, 5, 64])?;
         let stored = repeated.contiguous()?;
-        mlx_core::eval([&stored])?;
+        eval([&stored])?;
         same(
             "rope",
             &fast::rope(&repeated, &how, &offsets)?,
@@ -268,4 +268,55 @@ fn f64_is_refused_by_name() -> Result<()> {
         [2.0, 3.0]
     );
     Ok(())
+}
+
+#[test]
+fn a_full_gpu_is_an_error_and_the_thread_goes_on() -> Result<()> {
+    if !on_gpu()? {
+        return Ok(());
+    }
+    let memory = memory::of_device()?.expect("a GPU has memory of its own");
+    // Each sum takes three fifths of the GPU.
+    let rows = memory.total / 5 * 3 / 2 / (1 << 20);
+    let limit = memory::set_memory_limit(memory.total)?;
+    let sum = || -> Result<Array> {
+        let x = Array::from_slice(&[1.0f32], &[1, 1])?.astype(DType::BF16)?;
+        let y = fast::add(
+            &x.broadcast_to(&[rows as i32, 1 << 20])?,
+            &x.broadcast_to(&[rows as i32, 1 << 20])?,
+        )?;
+        eval([&y])?;
+        Ok(y)
+    };
+    memory::set_array_limit(memory.total);
+    let first = sum()?;
+    let error = sum().err().expect("there is no memory for a second one");
+    assert_eq!(error.kind(), ErrorKind::Memory, "{error}");
+    drop(first);
+    memory::clear_cache()?;
+    memory::set_memory_limit(limit)?;
+    let x = noise(1, &[4, 64], DType::BF16)?;
+    assert!(f32s(&fast::add(&x, &x)?)?.iter().all(|x| x.is_finite()));
+    Ok(())
+}
+
+#[test]
+fn tensors_of_a_file_are_in_memory_of_the_gpu() -> Result<()> {
+    if !on_gpu()? {
+        return Ok(());
+    }
+    // A full GPU moves managed memory to the host and back with each kernel.
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("x.safetensors");
+    let x = noise(1, &[1024, 1024], DType::F32)?;
+    safetensors::save(&file, [("x", &x)], &Default::default())?;
+    memory::clear_cache()?;
+    let before = memory::of_device()?.expect("a GPU").free;
+    let loaded = Safetensors::open(&file)?;
+    let copies: Vec<Array> = (0..256).map(|_| loaded.array("x")).collect::<Result<_>>()?;
+    eval(&copies)?;
+    let after = memory::of_device()?.expect("a GPU").free;
+    // 256 copies of 4 MiB are a GiB; managed memory that no kernel has read takes none of it.
+    assert!(before.saturating_sub(after) > 900 << 20, "{before} {after}");
+    same("the last copy", &x, &copies[255])
 }

@@ -9,6 +9,7 @@ mod tests;
 mod tokens;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mlx_core::fast::{self, Form, Op};
@@ -18,6 +19,7 @@ use super::drafters::{self, Drafter};
 use super::prefixes::Prefixes;
 use super::rows::{Queued, Rows};
 use super::task::{Task, Tasks};
+use super::watchdog::{Pass, Passes};
 use crate::error::{Error, ErrorKind};
 use crate::forward;
 use crate::generate::{Event, FinishReason};
@@ -45,6 +47,8 @@ pub(crate) struct Worker<'m, 's> {
     masks: (usize, Duration),
     /// What steps cost and how often drafts are right. The model keeps it between workers.
     experience: Experience,
+    /// The forward passes, for the engine's watchdog.
+    passes: Arc<Passes>,
     /// When the last step ended, if nothing but steps followed.
     step_end: Option<Instant>,
     /// What computes drafts, if anything does.
@@ -81,6 +85,7 @@ impl<'m, 's> Worker<'m, 's> {
             evictions: 0,
             masks: Default::default(),
             experience: model.take_experience(),
+            passes: Arc::default(),
             step_end: None,
             drafter,
             keeps_last: false,
@@ -114,6 +119,11 @@ impl<'m, 's> Worker<'m, 's> {
         {
             self.last = Some((task.sequence.history().ids().to_vec(), cache));
         }
+    }
+
+    /// Its forward passes, which another thread may watch.
+    pub(crate) fn passes(&self) -> &Arc<Passes> {
+        &self.passes
     }
 
     /// A request in progress.
@@ -237,6 +247,7 @@ impl<'m, 's> Worker<'m, 's> {
         if running.is_empty() {
             return;
         }
+        let _pass = self.passes.begin(Pass::Rows, running.len());
         if running.iter().any(|id| self.rows.is_at_switch(*id)) {
             // The host has to read all tokens first.
             self.settle();

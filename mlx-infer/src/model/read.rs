@@ -79,6 +79,7 @@ impl LoadedModel {
     ) -> Result<Self> {
         let started = Instant::now();
         options.check()?;
+        super::memory::bound()?;
         let files = &parts.files;
         // The small files come first, so that their faults are found before the weights are read.
         let (tokenizer, eos_ids) = read_tokenizer(files)?;

@@ -13,7 +13,8 @@ pub struct Limits {
     pub rows: usize,
     /// Most tokens, padding included, of the short prompts that are computed together; 2,048 on a CPU, 8,192 on a GPU.
     pub prefill_tokens: usize,
-    /// Most bytes of the rows' caches.
+    /// Most bytes of the rows' caches. Without a number, a CPU has no limit, and a GPU with memory of its own takes two
+    /// fifths of what the weights leave of it.
     pub cache_bytes: Option<usize>,
     /// Most bytes of kept prefixes, beside `cache_bytes`; 0 keeps none. A prompt that starts with a kept prefix is
     /// computed in different parts, which may change the last bits of its logits, as a different `prefill_chunk` may.

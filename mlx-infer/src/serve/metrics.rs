@@ -171,9 +171,11 @@ impl Metrics {
             text: String::new(),
             labels: format!("model_name={},engine=\"0\"", quoted(&app.settings.names[0])),
         };
-        let load = app.loaded().map(|loaded| loaded.engine.load());
-        let load = load.unwrap_or_default();
-        let limits = &app.settings.engine.limits;
+        let loaded = app.loaded();
+        let load = loaded
+            .map(|loaded| loaded.engine.load())
+            .unwrap_or_default();
+        let limits = loaded.map_or(&app.settings.engine.limits, |loaded| loaded.engine.limits());
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed) as f64;
         let running = load.prefilling + load.decoding;
         let usage = match limits.cache_bytes {

@@ -7,6 +7,7 @@ use mlx_nn::ModelCache;
 
 use super::super::rows::row_of;
 use super::Worker;
+use crate::engine::watchdog::Pass;
 use crate::error::Result;
 use crate::forward;
 use crate::generate::FinishReason;
@@ -86,6 +87,8 @@ impl Worker<'_, '_> {
             }
         }
         self.forwards += 1;
+        let tokens = pieces.iter().map(|piece| piece.end - piece.start).sum();
+        let _pass = self.passes.begin(Pass::Prompts, tokens);
         let result = match pieces[..] {
             [piece] if !piece.is_last => self.prefill_part(piece),
             _ => self.prefill_rest(&pieces),

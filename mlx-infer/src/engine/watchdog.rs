@@ -1,0 +1,232 @@
+//! Reports a forward pass that takes far longer than usual, while it still runs.
+//!
+//! The engine's thread waits for the device in the middle of a pass, so another thread has to look. It reads a few
+//! counters twice a second.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use mlx_core::memory;
+
+/// A pass is reported when it has taken this many times its usual time, and `LEAST`.
+const TIMES: u32 = 100;
+const LEAST: Duration = Duration::from_secs(1);
+/// The same for a pass of a kind that has not run yet: a GPU's driver compiles kernels then.
+const FIRST: Duration = Duration::from_secs(120);
+/// How often the thread looks.
+const PERIOD: Duration = Duration::from_millis(500);
+
+/// What a forward pass computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pass {
+    /// Prompts, or parts of them; the size is their number of tokens.
+    Prompts = 0,
+    /// The next tokens of rows; the size is their number.
+    Rows = 1,
+}
+
+/// The passes of one worker, for the thread that watches them.
+#[derive(Debug)]
+pub(crate) struct Passes {
+    start: Instant,
+    /// When the running pass began, in nanoseconds since `start`; 0 while none runs.
+    since: AtomicU64,
+    pass: AtomicUsize,
+    size: AtomicUsize,
+    /// For each kind of pass, the usual nanoseconds: for prompts of a token, for rows of a step. 0 before the first.
+    usual: [AtomicU64; 2],
+}
+
+impl Default for Passes {
+    fn default() -> Self {
+        Self {
+            start: Instant::now(),
+            since: AtomicU64::new(0),
+            pass: AtomicUsize::new(0),
+            size: AtomicUsize::new(0),
+            usual: Default::default(),
+        }
+    }
+}
+
+impl Passes {
+    /// Notes that a pass begins. It ends when the result is dropped.
+    pub(crate) fn begin(self: &Arc<Self>, pass: Pass, size: usize) -> Running {
+        self.pass.store(pass as usize, Ordering::Relaxed);
+        self.size.store(size, Ordering::Relaxed);
+        self.since.store(self.now().max(1), Ordering::Release);
+        Running(self.clone())
+    }
+
+    fn now(&self) -> u64 {
+        self.start.elapsed().as_nanos() as u64
+    }
+
+    /// The part of a pass by which its usual time is measured.
+    fn units(pass: usize, size: usize) -> u64 {
+        match pass {
+            0 => size.max(1) as u64,
+            _ => 1,
+        }
+    }
+
+    fn end(&self) {
+        let since = self.since.swap(0, Ordering::AcqRel);
+        let (pass, size) = (
+            self.pass.load(Ordering::Relaxed),
+            self.size.load(Ordering::Relaxed),
+        );
+        let took = self.now().saturating_sub(since) / Self::units(pass, size);
+        let before = self.usual[pass].load(Ordering::Relaxed);
+        // A pass that takes longer moves the usual time by a sixteenth of it at most.
+        let usual = match before {
+            0 => took,
+            _ => before - before / 16 + took.min(2 * before) / 16,
+        };
+        self.usual[pass].store(usual.max(1), Ordering::Relaxed);
+    }
+
+    /// The report on the running pass, if it is late, and when it began.
+    fn late(&self) -> Option<(u64, String)> {
+        let since = self.since.load(Ordering::Acquire);
+        if since == 0 {
+            return None;
+        }
+        let (pass, size) = (
+            self.pass.load(Ordering::Relaxed),
+            self.size.load(Ordering::Relaxed),
+        );
+        let took = Duration::from_nanos(self.now().saturating_sub(since));
+        let usual = self.usual[pass].load(Ordering::Relaxed) * Self::units(pass, size);
+        let usual = Duration::from_nanos(usual);
+        let most = match usual.is_zero() {
+            true => FIRST,
+            false => (usual * TIMES).max(LEAST),
+        };
+        if took < most {
+            return None;
+        }
+        let what = match pass {
+            0 => format!("prompts of {size} tokens"),
+            _ => format!("a step of {size} rows"),
+        };
+        let usual = match usual.is_zero() {
+            true => "it is the first of its kind".to_owned(),
+            false => format!("usually {:.3} s", usual.as_secs_f64()),
+        };
+        let gigabytes = |bytes: mlx_core::Result<usize>| bytes.unwrap_or(0) as f64 / 1e9;
+        let report = format!(
+            "the engine has computed {what} for {:.1} s ({usual}) and waits for the device; arrays take {:.1} GB, free buffers {:.1} GB, the limit is {:.1} GB",
+            took.as_secs_f64(),
+            gigabytes(memory::active()),
+            gigabytes(memory::cached()),
+            gigabytes(memory::memory_limit()),
+        );
+        Some((since, report))
+    }
+}
+
+/// A pass that runs.
+pub(crate) struct Running(Arc<Passes>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
+/// The thread that watches the passes of an engine's workers.
+#[derive(Debug)]
+pub(crate) struct Watchdog {
+    ended: Arc<(Mutex<bool>, Condvar)>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watchdog {
+    /// Watches until it is dropped. Each late pass is reported once, and again each time when it has taken twice as long.
+    pub(crate) fn start(passes: Vec<Arc<Passes>>, report: impl Fn(&str) + Send + 'static) -> Self {
+        let ended = Arc::new((Mutex::new(false), Condvar::new()));
+        let flag = ended.clone();
+        let thread = std::thread::Builder::new()
+            .name("mlx-watchdog".to_owned())
+            .spawn(move || {
+                let mut reported = vec![(0, Duration::ZERO); passes.len()];
+                let (lock, changed) = &*flag;
+                let mut is_over = lock.lock().unwrap_or_else(PoisonError::into_inner);
+                while !*is_over {
+                    let waited = changed.wait_timeout(is_over, PERIOD);
+                    is_over = waited.unwrap_or_else(PoisonError::into_inner).0;
+                    for (passes, (since, next)) in passes.iter().zip(&mut reported) {
+                        let Some((began, text)) = passes.late() else {
+                            continue;
+                        };
+                        let took = Duration::from_nanos(passes.now().saturating_sub(began));
+                        if began != *since || took >= *next {
+                            report(&text);
+                            (*since, *next) = (began, took * 2);
+                        }
+                    }
+                }
+            });
+        // Without a thread nothing is reported, and everything else works.
+        Self {
+            ended,
+            thread: thread.ok(),
+        }
+    }
+}
+
+impl Drop for Watchdog {
+    fn drop(&mut self) {
+        let (lock, changed) = &*self.ended;
+        *lock.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        changed.notify_all();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reports(passes: &Arc<Passes>, wait: Duration) -> Vec<String> {
+        let (sender, reports) = std::sync::mpsc::channel();
+        let watchdog = Watchdog::start(vec![passes.clone()], move |text| {
+            let _ = sender.send(text.to_owned());
+        });
+        std::thread::sleep(wait);
+        drop(watchdog);
+        reports.try_iter().collect()
+    }
+
+    #[test]
+    fn a_step_of_a_hundred_times_its_usual_time_is_reported() {
+        let passes = Arc::new(Passes::default());
+        for _ in 0..8 {
+            let _running = passes.begin(Pass::Rows, 64);
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let running = passes.begin(Pass::Rows, 64);
+        let told = reports(&passes, Duration::from_millis(2600));
+        drop(running);
+        // After a second, and when it has taken twice as long.
+        assert!((1..=2).contains(&told.len()), "{told:?}");
+        assert!(told[0].contains("a step of 64 rows"), "{told:?}");
+        assert!(reports(&passes, Duration::from_millis(700)).is_empty());
+    }
+
+    #[test]
+    fn a_long_prompt_is_not_late() {
+        let passes = Arc::new(Passes::default());
+        for _ in 0..4 {
+            let _running = passes.begin(Pass::Prompts, 10);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let _running = passes.begin(Pass::Prompts, 2000);
+        assert!(reports(&passes, Duration::from_millis(1600)).is_empty());
+    }
+}
