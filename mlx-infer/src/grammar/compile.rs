@@ -7,17 +7,15 @@ use llguidance::{Matcher, ParserFactory};
 use serde_json::Value;
 
 use super::guide::{Mask, NO_TOKEN, mask_of};
+use super::schema::SUBSCHEMAS;
 use super::source::source;
 use super::vocabulary::Vocabulary;
-use super::{Constraint, Grammar};
+use super::{Constraint, Grammar, gbnf, lark};
 use crate::error::{Error, ErrorKind, Result};
 use crate::text::tokenizer::Tokenizer;
 
 /// The number of compiled grammars that are kept for later requests.
 const KEPT: usize = 32;
-
-/// The most subschemas of a JSON schema.
-const SUBSCHEMAS: usize = 16_384;
 
 /// The most rules and terminals of a Lark grammar. Nested terminals take time that grows with the square of their
 /// number; this limit is 10 seconds.
@@ -155,8 +153,8 @@ impl Factory {
             }
         }
         let count: usize = parts.iter().map(|(count, ..)| count).sum();
-        let (top, mut ignored) = source(grammar, strict)?;
         let build = || {
+            let (top, mut ignored) = source(grammar, strict)?;
             let parser = (self.parsers.create_parser(top)).map_err(|e| said(grammar, &e))?;
             let mut start = Matcher::new(Ok(parser));
             let warnings = start.grammar_warnings();
@@ -250,22 +248,15 @@ fn parts(grammar: &Grammar) -> [(usize, usize, &'static str); 2] {
     let (mut rules, mut subschemas) = (0, 0);
     match grammar {
         Grammar::JsonSchema(schema) => subschemas = objects(schema),
+        Grammar::Lark(text) if gbnf::is_gbnf(text) => rules = gbnf::rules(text),
         Grammar::Lark(text) => {
-            let mut rest = text.as_str();
-            while let Some((front, behind)) = rest.split_once("%json") {
-                rules += colons(front);
-                let mut schemas = serde_json::Deserializer::from_str(behind).into_iter::<Value>();
-                let end = match schemas.next() {
-                    Some(Ok(schema)) => {
-                        subschemas += objects(&schema);
-                        schemas.byte_offset()
-                    }
-                    // The compiler reports what is wrong with it.
-                    _ => 0,
-                };
-                rest = &behind[end..];
+            let mut end = 0;
+            for (span, schema) in lark::schemas(text) {
+                rules += colons(&text[end..span.start]);
+                subschemas += objects(&schema);
+                end = span.end;
             }
-            rules += colons(rest);
+            rules += colons(&text[end..]);
         }
         Grammar::Regex(_) | Grammar::Choice(_) => {}
     }

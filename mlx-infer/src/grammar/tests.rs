@@ -1,7 +1,9 @@
 //! The bytes of tokens are those that the detokenizer shows, and masks allow exactly the tokens that fit.
 
 mod calls;
+mod gbnf;
 mod harmony;
+mod schemas;
 
 use std::path::Path;
 
