@@ -88,8 +88,16 @@ fn bad_grammars_are_refused_before_submission() {
             "json_schema: not supported: contains, uniqueItems (without strict they are without effect)",
         ),
         (
-            schema(json!({"type": "string", "format": "no such"})),
-            "json_schema: unknown format: no such",
+            schema(json!({"type": "integer", "minimum": -1e20, "maximum": -1e19})),
+            "json_schema: minimum: -1e+20 is outside -9007199254740991 to 9007199254740991",
+        ),
+        (
+            schema(json!({"const": 9_007_199_254_740_993_u64})),
+            "json_schema: const: 9007199254740993 is outside",
+        ),
+        (
+            lark("root ::= \"a"),
+            "grammar: GBNF, line 1: a string does not end on its line",
         ),
         (
             choice(&[]),
