@@ -172,8 +172,6 @@ impl<'s> Rewriter<'s> {
                 ("$ref", Value::String(reference)) => {
                     self.reference(reference, &scope_of(Part::Reference))
                 }
-                // Objects are closed or open as it says.
-                ("unevaluatedProperties", Value::Bool(_)) => continue,
                 _ => value.clone(),
             };
             out.insert(key.clone(), value);

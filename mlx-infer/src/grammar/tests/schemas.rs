@@ -109,11 +109,6 @@ fn objects_that_name_their_properties_are_closed() {
         &[r#"{"a":1,"b":1,"c":""}"#],
         &[r#"{"a":1}"#],
     );
-    check(
-        &json!({"type": "object", "allOf": [with("a"), with("b")], "unevaluatedProperties": false}),
-        &both,
-        &wrong,
-    );
     // Recursion, a path with an escape, and the whole schema.
     check(
         &json!({"type": "object", "properties": {"a/b": integer, "next": {"$ref": "#"}, "same": {"$ref": "#/properties/a~1b"}}}),
