@@ -325,18 +325,28 @@ impl<'s> Rewriter<'s> {
     }
 }
 
-/// What the schema's own keywords declare.
+/// What the schema's own keywords declare. A property that is required and not described may have any value.
 fn own(entries: &Map<String, Value>) -> Declared {
     let names = |key: &str| {
         let names = entries.get(key).and_then(Value::as_object);
-        let names = names.into_iter().flat_map(Map::keys);
-        names.map(|name| (name.clone(), Value::Bool(true)))
+        names.into_iter().flat_map(Map::keys).cloned()
     };
+    let any = |name: String| (name, Value::Bool(true));
     Declared {
-        names: names("properties").collect(),
-        patterns: names("patternProperties").collect(),
+        names: names("properties")
+            .chain(required(entries))
+            .map(any)
+            .collect(),
+        patterns: names("patternProperties").map(any).collect(),
         is_open: is_open(entries),
     }
+}
+
+/// The names of the required properties.
+fn required(entries: &Map<String, Value>) -> impl Iterator<Item = String> {
+    let names = entries.get("required").and_then(Value::as_array);
+    let names = names.into_iter().flatten();
+    names.filter_map(|name| name.as_str().map(str::to_owned))
 }
 
 /// Whether a schema says that an object may have other properties.
@@ -353,13 +363,12 @@ fn close(entries: &mut Map<String, Value>, beside: &Declared, is_open: bool) {
     if is_open || beside.is_open || entries.contains_key("additionalProperties") {
         return;
     }
+    let required: Vec<String> = required(entries).collect();
     let Some(Value::Object(properties)) = entries.get_mut("properties") else {
         return;
     };
-    for (name, any) in &beside.names {
-        properties
-            .entry(name.clone())
-            .or_insert_with(|| any.clone());
+    for name in required.iter().chain(beside.names.keys()) {
+        properties.entry(name.clone()).or_insert(Value::Bool(true));
     }
     // The three keywords stand together, because the compiler reads the keywords in groups.
     let patterns = entries.shift_remove("patternProperties");

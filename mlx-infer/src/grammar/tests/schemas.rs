@@ -101,6 +101,12 @@ fn objects_that_name_their_properties_are_closed() {
         &[r#"{"a":1}"#, r#"{"b":1}"#, r#"{"a":1,"b":1}"#],
         &["{}", r#"{"a":1,"x":1}"#],
     );
+    // What is required and not described may have any value.
+    check(
+        &json!({"type": "object", "properties": {"a": integer}, "required": ["b"], "anyOf": [{"required": ["a"]}, {"required": ["c"]}]}),
+        &[r#"{"a":1,"b":""}"#, r#"{"b":[],"c":{}}"#],
+        &[r#"{"a":1}"#, r#"{"b":1}"#, r#"{"a":1,"b":1,"d":1}"#],
+    );
     // `true` opens all of them, `false` keeps its own.
     let mut open = with("b");
     open["additionalProperties"] = true.into();
