@@ -129,7 +129,9 @@ fn listed(entries: &Map<String, Value>, step: Decimal) -> Option<Value> {
         Some(Value::Number(number)) => Some(Decimal::of(number)),
         _ => None,
     };
-    let (mut least, mut most): (Vec<(Decimal, bool)>, Vec<(Decimal, bool)>) = Default::default();
+    // Whether a bound is exclusive stands beside it.
+    let mut least: Vec<(Decimal, bool)> = Vec::new();
+    let mut most: Vec<(Decimal, bool)> = Vec::new();
     for (bounds, key, exclusive) in [
         (&mut least, "minimum", "exclusiveMinimum"),
         (&mut most, "maximum", "exclusiveMaximum"),
