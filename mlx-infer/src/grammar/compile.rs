@@ -1,6 +1,7 @@
 //! Compiled grammars of a model.
 
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use llguidance::{Matcher, ParserFactory};
@@ -16,6 +17,9 @@ use crate::text::tokenizer::Tokenizer;
 
 /// The number of compiled grammars that are kept for later requests.
 const KEPT: usize = 32;
+
+/// The deepest nesting of a JSON schema. JSON texts are read up to 128 levels.
+const LEVELS: usize = 256;
 
 /// The most rules and terminals of a Lark grammar. Nested terminals take time that grows with the square of their
 /// number; this limit is 10 seconds.
@@ -73,7 +77,15 @@ impl Grammars {
     }
 
     fn factory(&self, tokenizer: &Tokenizer, vocab: usize, eos: &[u32]) -> Result<&Factory> {
-        let build = || Factory::new(tokenizer, vocab, eos).map_err(|e| (e.kind(), e.to_string()));
+        let build = || {
+            let new = AssertUnwindSafe(|| Factory::new(tokenizer, vocab, eos));
+            let panicked = |_| {
+                let message = "grammars do not work with this tokenizer: their compiler panicked";
+                Err(Error::unsupported(message))
+            };
+            let built = catch_unwind(new).unwrap_or_else(panicked);
+            built.map_err(|e| (e.kind(), e.to_string()))
+        };
         self.factory.get_or_init(build).as_ref().map_err(error)
     }
 
@@ -91,6 +103,16 @@ impl Grammars {
         let Constraint {
             grammar, strict, ..
         } = constraint;
+        // What follows recurses over the schema, on the caller's stack.
+        if let Grammar::JsonSchema(schema) = grammar
+            && is_deep(schema)
+        {
+            let message = format!(
+                "{}: it is nested deeper than {LEVELS} levels",
+                grammar.name()
+            );
+            return Err(Error::argument(message));
+        }
         let is_it = |kept: &Kept| kept.strict == *strict && kept.grammar == *grammar;
         let lock = || self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         {
@@ -122,6 +144,23 @@ impl Grammars {
         }
         compiled.map_err(|fault| error(&fault))
     }
+}
+
+/// Whether a value has more than [`LEVELS`] levels.
+fn is_deep(value: &Value) -> bool {
+    let mut level = vec![value];
+    for _ in 0..LEVELS {
+        let inner = level.into_iter().flat_map(|value| match value {
+            Value::Array(items) => items.iter().collect(),
+            Value::Object(entries) => entries.values().collect(),
+            _ => Vec::new(),
+        });
+        level = inner.collect();
+        if level.is_empty() {
+            return false;
+        }
+    }
+    true
 }
 
 fn error((kind, message): &Fault) -> Error {

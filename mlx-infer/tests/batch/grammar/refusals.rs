@@ -72,6 +72,38 @@ fn bad_grammars_are_refused_before_submission() {
         (regex("a(?=b)"), "regex: look-around"),
         (regex(r"\ba"), "regex: lookarounds not supported"),
         (regex(&deep("(", 5000, ")")), "regex: "),
+        (
+            lark(&format!(
+                "start: {}",
+                deep("(", 20_000, ")").replace('a', "\"a\"")
+            )),
+            "grammar: ",
+        ),
+        (
+            lark(&format!(
+                "start: A\nA: {}",
+                deep("~(", 5000, ")").replace('a', "\"a\"")
+            )),
+            "grammar: ",
+        ),
+        (
+            lark(&format!(
+                "root ::= {}",
+                deep("(", 20_000, ")").replace('a', "\"a\"")
+            )),
+            "grammar: GBNF, line 1: groups are nested deeper than 24 levels",
+        ),
+        (
+            schema((0..300).fold(json!({}), |inner, _| json!({"items": [inner]}))),
+            "json_schema: it is nested deeper than 256 levels",
+        ),
+        (
+            lark(&format!(
+                "start: %json {}",
+                deep("{\"items\":", 500, "}").replace('a', "true")
+            )),
+            "grammar: ",
+        ),
         (schema(json!({"type": "strin"})), "json_schema: "),
         (schema(json!(false)), "json_schema: false allows no value"),
         (
