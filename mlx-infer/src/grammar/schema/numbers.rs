@@ -8,6 +8,9 @@ use super::Rewriter;
 /// The largest integer of which all smaller ones are exact in a floating-point number, 2^53 - 1.
 const EXACT: f64 = 9_007_199_254_740_991.0;
 
+/// The least positive number where zero is excluded.
+const NEAR_ZERO: f64 = 1e-20;
+
 const BOUNDS: [&str; 4] = ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"];
 
 /// Keywords whose value is a count.
@@ -60,7 +63,9 @@ impl Rewriter<'_> {
             entries.shift_remove(key);
             self.ignore(key);
         }
-        self.multiple(entries)
+        self.multiple(entries)?;
+        inclusive(entries);
+        Ok(())
     }
 
     /// Rewrites `multipleOf`, of which [`divides`] holds.
@@ -95,6 +100,42 @@ impl Rewriter<'_> {
             entries.insert(MULTIPLE.to_owned(), read.into());
         }
         Ok(())
+    }
+}
+
+/// Replaces exclusive bounds that the compiler takes as inclusive where the other bound is near: whole numbers on the
+/// side of zero. The next floating-point number is the same bound. Beside zero, where it would have 324 digits, numbers
+/// below [`NEAR_ZERO`] are not generated.
+fn inclusive(entries: &mut Map<String, Value>) {
+    if entries.get("type").is_some_and(|kind| kind == "integer") {
+        return;
+    }
+    for (bound, exclusive, sign) in [
+        ("minimum", "exclusiveMinimum", 1.0),
+        ("maximum", "exclusiveMaximum", -1.0),
+    ] {
+        let given = entries.get(bound).and_then(Value::as_f64);
+        // Draft 4 has booleans.
+        let excluded = match entries.get(exclusive) {
+            Some(Value::Bool(true)) => given,
+            Some(Value::Number(number)) => number.as_f64(),
+            _ => None,
+        };
+        // Mirrored, a maximum is a minimum.
+        let Some(excluded) = excluded.map(|excluded| excluded * sign) else {
+            continue;
+        };
+        if excluded < 0.0 || excluded.fract() != 0.0 {
+            continue;
+        }
+        let next = if excluded == 0.0 {
+            NEAR_ZERO
+        } else {
+            excluded.next_up()
+        };
+        let least = given.map_or(next, |given| next.max(given * sign));
+        entries.shift_remove(exclusive);
+        entries.insert(bound.to_owned(), (least * sign).into());
     }
 }
 

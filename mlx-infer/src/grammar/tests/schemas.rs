@@ -249,6 +249,56 @@ fn multiples_are_exact() {
 }
 
 #[test]
+fn exclusive_bounds_exclude() {
+    for (schema, allowed, refused) in [
+        (
+            json!({"exclusiveMinimum": 0, "maximum": 0.5}),
+            ["0.1", "0.00001", "0.5"],
+            ["0", "0.0", "0.6", "-0.1"],
+        ),
+        (
+            json!({"exclusiveMaximum": 0, "minimum": -0.5}),
+            ["-0.1", "-0.00001", "-0.5"],
+            ["0", "-0", "-0.6", "0.1"],
+        ),
+        (
+            json!({"exclusiveMinimum": 3, "maximum": 3.5}),
+            ["3.1", "3.00001", "3.5"],
+            ["3", "3.0", "2.9", "3.6"],
+        ),
+        (
+            json!({"minimum": 3, "exclusiveMinimum": true, "maximum": 3.5}),
+            ["3.1", "3.00001", "3.5"],
+            ["3", "3.0", "2.9", "3.6"],
+        ),
+        (
+            json!({"minimum": -3.5, "exclusiveMaximum": -3}),
+            ["-3.1", "-3.5", "-3.25"],
+            ["-3", "-3.0", "-2.9", "-3.6"],
+        ),
+        (
+            json!({"exclusiveMinimum": 0, "exclusiveMaximum": 1}),
+            ["0.1", "0.99", "0.01"],
+            ["0", "1", "1.0", "-0.5"],
+        ),
+        (
+            json!({"exclusiveMinimum": 0}),
+            ["0.1", "1", "12.5"],
+            ["0", "-1", "-0.5", "0.0"],
+        ),
+        (
+            json!({"exclusiveMinimum": -1.5, "exclusiveMaximum": 2.5}),
+            ["-1.4", "0", "2.4"],
+            ["-1.5", "2.5", "3", "-2"],
+        ),
+    ] {
+        let mut schema = schema;
+        schema["type"] = "number".into();
+        check(&schema, &allowed, &refused);
+    }
+}
+
+#[test]
 fn formats_are_held_or_are_annotations() {
     let format = |name: &str| json!({"type": "string", "format": name, "maxLength": 12});
     check(
