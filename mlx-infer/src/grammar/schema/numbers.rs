@@ -8,6 +8,9 @@ use super::Rewriter;
 /// The largest integer of which all smaller ones are exact in a floating-point number, 2^53 - 1.
 const EXACT: f64 = 9_007_199_254_740_991.0;
 
+/// The least size of a bound that is not zero. Each decimal place of a bound nests its expression deeper.
+const LEAST: f64 = 1e-60;
+
 /// The least positive number where zero is excluded.
 const NEAR_ZERO: f64 = 1e-20;
 
@@ -51,13 +54,19 @@ impl Rewriter<'_> {
             }
         }
         for key in BOUNDS {
-            let Some(number) = entries.get(key).and_then(inexact) else {
-                continue;
+            let what = match entries.get(key) {
+                Some(Value::Number(number)) => match is_exact(number) {
+                    false => format!("{number} {}", outside()),
+                    true if is_tiny(number) => {
+                        format!("{number} is nearer to zero than {LEAST:e}")
+                    }
+                    true => continue,
+                },
+                _ => continue,
             };
             if self.strict {
-                let outside = outside();
                 return Err(format!(
-                    "{key}: {number} {outside} (without strict it is without effect)"
+                    "{key}: {what} (without strict it is without effect)"
                 ));
             }
             entries.shift_remove(key);
@@ -143,12 +152,21 @@ fn outside() -> String {
     format!("is outside -{EXACT} to {EXACT}, where all integers are exact")
 }
 
+/// Whether a number has more decimal places than an expression may have.
+fn is_tiny(number: &Number) -> bool {
+    let size = number.as_f64().map_or(0.0, f64::abs);
+    size > 0.0 && size < LEAST
+}
+
+/// Whether a number is in the range of exact integers.
+fn is_exact(number: &Number) -> bool {
+    number.as_f64().is_some_and(|float| float.abs() <= EXACT)
+}
+
 /// The first number in a value that may have been rounded.
 fn inexact(value: &Value) -> Option<&Number> {
     match value {
-        Value::Number(number) => (number.as_f64())
-            .is_none_or(|float| float.abs() > EXACT)
-            .then_some(number),
+        Value::Number(number) => (!is_exact(number)).then_some(number),
         Value::Array(list) => list.iter().find_map(inexact),
         Value::Object(map) => map.values().find_map(inexact),
         _ => None,

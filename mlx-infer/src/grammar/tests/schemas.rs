@@ -183,6 +183,11 @@ fn integers_are_exact_or_refused_by_name() {
             _ => assert!(compiled(schema, false).unwrap().contains(&name.to_owned())),
         }
     }
+    let tiny = json!({"type": "number", "minimum": 5e-324, "maximum": 1});
+    let error = compiled(tiny.clone(), true).unwrap_err();
+    let message = "json_schema: minimum: 5e-324 is nearer to zero than 1e-60";
+    assert!(error.starts_with(message), "{error}");
+    assert_eq!(compiled(tiny, false).unwrap(), ["minimum"]);
     let largest = 9_007_199_254_740_991_i64;
     check(
         &json!({"const": largest}),
