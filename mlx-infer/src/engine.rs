@@ -46,6 +46,9 @@ use crate::model::{LoadedModel, memory};
 use crate::request::Request;
 use crate::scheduler::Limits;
 
+/// The stack of the engine's thread. Its pages take memory when they are used.
+const STACK_BYTES: usize = 16 << 20;
+
 /// Options of an [`Engine`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EngineOptions {
@@ -155,6 +158,8 @@ impl Engine {
         let (limits, flag, shown) = (options.limits, aborted.clone(), counts.clone());
         let thread = std::thread::Builder::new()
             .name("mlx-engine".to_owned())
+            // Grammars and tokenizers of others run on it.
+            .stack_size(STACK_BYTES)
             .spawn(move || {
                 let loaded = load().and_then(|model| {
                     let ready = prepare(model.into(), &adapters, &limits)?;

@@ -6,7 +6,10 @@
 
 mod compile;
 mod front;
+mod gbnf;
 mod guide;
+mod lark;
+mod schema;
 mod source;
 #[cfg(test)]
 mod tests;
@@ -39,14 +42,17 @@ use crate::error::{Error, Result};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Grammar {
-    /// JSON that a schema describes (draft 2020-12), with at most 32 blanks in a row between its parts. The key `x-guidance` of the schema is
-    /// without effect.
+    /// JSON that a schema describes (draft 2020-12). Between its parts a blank may stand, or a line break with up to 20
+    /// blanks behind it. An object with `properties` and without `additionalProperties` has no other properties. Numbers
+    /// beyond 2^53 - 1 are refused, because they would be rounded. The key `x-guidance` of the schema is without effect.
     JsonSchema(Value),
     /// A regular expression (the syntax of Rust's `regex` crate, without look-around and lazy quantifiers) for the whole text.
     Regex(String),
     /// One of these texts.
     Choice(Vec<String>),
-    /// A context-free grammar in llguidance's variant of Lark; its rule `start` is the whole text.
+    /// A context-free grammar in llguidance's variant of Lark, whose rule `start` is the whole text, or in llama.cpp's
+    /// GBNF, whose rule `root` is (a line of it begins with a name and `::=`). A rule of GBNF that leads to itself is read
+    /// as Lark reads rules: each text between its references is as long as it can be.
     Lark(String),
 }
 
@@ -71,9 +77,9 @@ pub struct Constraint {
     /// [`Frontend::ignored_keywords`](crate::Frontend::ignored_keywords) lists them.
     #[serde(default = "strictly")]
     pub strict: bool,
-    /// The constrained text starts after this mark, such as `</think>`. The text before the mark is free, and may also
-    /// end the generation. The token that ends the mark ends with it. Without a mark the constrained text starts with
-    /// the first token.
+    /// The constrained text starts after this mark, such as `</think>`. The text before the mark is free, but the tokens
+    /// that end the request cannot occur in it, because the constrained text has to follow. The token that ends the mark
+    /// ends with it. Without a mark the constrained text starts with the first token.
     #[serde(default)]
     pub after: Option<String>,
     /// The mark that opens the free text before [`after`](Self::after), such as `<think>`. A generation that does not

@@ -306,7 +306,7 @@ pub(super) struct Generation {
         allow_hyphen_values = true
     )]
     choice: Vec<String>,
-    /// The text must match the grammar in this file, written in Lark; - is stdin
+    /// The text must match the grammar in this file, written in Lark or GBNF; - is stdin
     #[arg(long, value_name = "FILE", group = "constraint")]
     grammar: Option<PathBuf>,
     /// Apply the grammar only after this mark, such as </think>; the text before it is free

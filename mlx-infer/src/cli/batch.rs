@@ -49,7 +49,7 @@ const AFTER_HELP: &str = "\
 Each line of the input is a JSON object with one of prompt (a text), tokens (ids) and messages (a
 conversation for the chat template), and where it differs from the flags: max_tokens, temperature,
 top_p, top_k, min_p, repeat_penalty, repeat_context, presence_penalty, frequency_penalty, logit_bias,
-seed, stop, stop_ids, ignore_eos, min_tokens, json_schema, regex, choice, grammar (in Lark),
+seed, stop, stop_ids, ignore_eos, min_tokens, json_schema, regex, choice, grammar (in Lark or GBNF),
 grammar_after, grammar_opener. An id is given back. Results are in the order of the lines.";
 
 /// The keys of a line besides the options.

@@ -2,6 +2,8 @@
 
 mod admission;
 mod guide;
+#[cfg(test)]
+mod isolation;
 mod prefill;
 mod speculate;
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! A request's tokens and text: sampling settings, stop conditions, detokenisation, metrics.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use super::request::{Event, FinishReason, GenerateOptions};
@@ -153,9 +154,16 @@ impl Sequence {
 
     /// At most `most` tokens that followed the end of its text before.
     pub(crate) fn look_up(&mut self, most: usize) -> Vec<u32> {
-        let ids = self.history.ids();
-        let row = self.speculation.as_mut();
-        row.map_or(Vec::new(), |row| row.look_up(ids, most))
+        let (ids, row) = (self.history.ids(), &mut self.speculation);
+        let found = catch_unwind(AssertUnwindSafe(|| Some(row.as_mut()?.look_up(ids, most))));
+        match found {
+            Ok(found) => found.unwrap_or_default(),
+            // It goes on without drafts.
+            Err(_) => {
+                self.speculation = None;
+                Vec::new()
+            }
+        }
     }
 
     /// Counts a step that gives it tokens.
@@ -192,6 +200,17 @@ impl Sequence {
         let least = self.going_on.as_ref();
         let least = least.map(|mask| (self.options.min_tokens, mask));
         (grammar.is_some() || least.is_some()).then_some(Held { grammar, least })
+    }
+
+    /// How many tokens can be chosen before the host has to compute masks again.
+    pub(crate) fn choosable(&self) -> usize {
+        let guide = self.guide.as_ref();
+        guide.map_or(usize::MAX, |guide| guide.masks().count())
+    }
+
+    /// Whether more than one token can be chosen in a step.
+    pub(crate) fn takes_drafts(&self) -> bool {
+        self.guide.as_ref().is_none_or(|guide| guide.takes_drafts())
     }
 
     /// Whether a stop string may end it with the last token that was read.

@@ -1,23 +1,25 @@
 //! Compiled grammars of a model.
 
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use llguidance::{Matcher, ParserFactory};
 use serde_json::Value;
 
 use super::guide::{Mask, NO_TOKEN, mask_of};
+use super::schema::SUBSCHEMAS;
 use super::source::source;
 use super::vocabulary::Vocabulary;
-use super::{Constraint, Grammar};
+use super::{Constraint, Grammar, gbnf, lark};
 use crate::error::{Error, ErrorKind, Result};
 use crate::text::tokenizer::Tokenizer;
 
 /// The number of compiled grammars that are kept for later requests.
 const KEPT: usize = 32;
 
-/// The most subschemas of a JSON schema.
-const SUBSCHEMAS: usize = 16_384;
+/// The deepest nesting of a JSON schema. JSON texts are read up to 128 levels.
+const LEVELS: usize = 256;
 
 /// The most rules and terminals of a Lark grammar. Nested terminals take time that grows with the square of their
 /// number; this limit is 10 seconds.
@@ -75,7 +77,15 @@ impl Grammars {
     }
 
     fn factory(&self, tokenizer: &Tokenizer, vocab: usize, eos: &[u32]) -> Result<&Factory> {
-        let build = || Factory::new(tokenizer, vocab, eos).map_err(|e| (e.kind(), e.to_string()));
+        let build = || {
+            let new = AssertUnwindSafe(|| Factory::new(tokenizer, vocab, eos));
+            let panicked = |_| {
+                let message = "grammars do not work with this tokenizer: their compiler panicked";
+                Err(Error::unsupported(message))
+            };
+            let built = catch_unwind(new).unwrap_or_else(panicked);
+            built.map_err(|e| (e.kind(), e.to_string()))
+        };
         self.factory.get_or_init(build).as_ref().map_err(error)
     }
 
@@ -93,6 +103,16 @@ impl Grammars {
         let Constraint {
             grammar, strict, ..
         } = constraint;
+        // What follows recurses over the schema, on the caller's stack.
+        if let Grammar::JsonSchema(schema) = grammar
+            && is_deep(schema)
+        {
+            let message = format!(
+                "{}: it is nested deeper than {LEVELS} levels",
+                grammar.name()
+            );
+            return Err(Error::argument(message));
+        }
         let is_it = |kept: &Kept| kept.strict == *strict && kept.grammar == *grammar;
         let lock = || self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         {
@@ -126,6 +146,23 @@ impl Grammars {
     }
 }
 
+/// Whether a value has more than [`LEVELS`] levels.
+fn is_deep(value: &Value) -> bool {
+    let mut level = vec![value];
+    for _ in 0..LEVELS {
+        let inner = level.into_iter().flat_map(|value| match value {
+            Value::Array(items) => items.iter().collect(),
+            Value::Object(entries) => entries.values().collect(),
+            _ => Vec::new(),
+        });
+        level = inner.collect();
+        if level.is_empty() {
+            return false;
+        }
+    }
+    true
+}
+
 fn error((kind, message): &Fault) -> Error {
     Error::new(*kind, message.clone())
 }
@@ -155,8 +192,8 @@ impl Factory {
             }
         }
         let count: usize = parts.iter().map(|(count, ..)| count).sum();
-        let (top, mut ignored) = source(grammar, strict)?;
         let build = || {
+            let (top, mut ignored) = source(grammar, strict)?;
             let parser = (self.parsers.create_parser(top)).map_err(|e| said(grammar, &e))?;
             let mut start = Matcher::new(Ok(parser));
             let warnings = start.grammar_warnings();
@@ -250,22 +287,15 @@ fn parts(grammar: &Grammar) -> [(usize, usize, &'static str); 2] {
     let (mut rules, mut subschemas) = (0, 0);
     match grammar {
         Grammar::JsonSchema(schema) => subschemas = objects(schema),
+        Grammar::Lark(text) if gbnf::is_gbnf(text) => rules = gbnf::rules(text),
         Grammar::Lark(text) => {
-            let mut rest = text.as_str();
-            while let Some((front, behind)) = rest.split_once("%json") {
-                rules += colons(front);
-                let mut schemas = serde_json::Deserializer::from_str(behind).into_iter::<Value>();
-                let end = match schemas.next() {
-                    Some(Ok(schema)) => {
-                        subschemas += objects(&schema);
-                        schemas.byte_offset()
-                    }
-                    // The compiler reports what is wrong with it.
-                    _ => 0,
-                };
-                rest = &behind[end..];
+            let mut end = 0;
+            for (span, schema) in lark::schemas(text) {
+                rules += colons(&text[end..span.start]);
+                subschemas += objects(&schema);
+                end = span.end;
             }
-            rules += colons(rest);
+            rules += colons(&text[end..]);
         }
         Grammar::Regex(_) | Grammar::Choice(_) => {}
     }

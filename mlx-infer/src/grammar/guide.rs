@@ -1,6 +1,7 @@
 //! The state of a grammar in one request.
 
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use llguidance::Matcher;
@@ -33,11 +34,16 @@ pub(crate) struct Guide {
     /// Drafts that may come next, and the mask behind each.
     ahead: VecDeque<(u32, Option<Mask>)>,
     fault: Option<Error>,
-    /// Tokens that end the request. They are allowed when the text is complete.
+    /// Tokens that end the request. They are allowed when the text is complete, and not in the text before it.
     ends: Vec<u32>,
+    /// All tokens but those, if there are any.
+    not_ends: Option<Mask>,
     /// The checkpoint's end tokens are allowed only if nothing else is.
     ignore_eos: bool,
     name: &'static str,
+    /// Whether the next mask panics.
+    #[cfg(test)]
+    panics: bool,
 }
 
 impl Guide {
@@ -51,7 +57,13 @@ impl Guide {
         ignore_eos: bool,
     ) -> Self {
         let front = Front::new(constraint, front, &compiled.vocabulary);
+        let not_ends = (front.is_some() && !ends.is_empty()).then(|| {
+            let mut bits = vec![u32::MAX; compiled.vocabulary.words()];
+            clear(&mut bits, ends);
+            bits.into()
+        });
         Self {
+            not_ends,
             // A separate copy, so that its work depends only on its own tokens, and it waits for no other request.
             matcher: compiled.start.deep_clone(),
             is_at_start: front.as_ref().is_none_or(Front::may_be_missing),
@@ -64,13 +76,35 @@ impl Guide {
             ends: ends.to_vec(),
             ignore_eos,
             name: constraint.grammar.name(),
+            #[cfg(test)]
+            panics: false,
             compiled,
         }
     }
 
-    /// Computes the mask of the next token, if it was not computed. It takes 10 microseconds to 10 milliseconds. A
-    /// fault is returned by the next [`check`](Self::check).
-    pub(crate) fn prepare(&mut self) {
+    /// Computes the mask of the next token, if it was not computed, and the masks behind the tokens of a draft, as far as
+    /// the grammar allows them: [`masks`](Self::masks). The grammar advances over the draft and is rolled back. A mask
+    /// takes 10 microseconds to 10 milliseconds. A fault is returned by the next [`check`](Self::check).
+    pub(crate) fn foresee(&mut self, draft: &[u32]) {
+        let work = || {
+            self.compute();
+            self.look_ahead(draft);
+        };
+        if catch_unwind(AssertUnwindSafe(work)).is_err() {
+            self.ahead.clear();
+            self.is_prepared = true;
+            self.fault = Some(self.panicked());
+        }
+    }
+
+    fn panicked(&self) -> Error {
+        let message = format!("{}: the grammar's compiler has panicked", self.name);
+        Error::new(ErrorKind::Compute, message)
+    }
+
+    fn compute(&mut self) {
+        #[cfg(test)]
+        assert!(!self.panics, "a test has asked for it");
         if !std::mem::replace(&mut self.is_prepared, true) {
             match self.allowed() {
                 Ok(mask) => self.mask = mask,
@@ -79,22 +113,36 @@ impl Guide {
         }
     }
 
+    /// Computes the mask of the next token.
+    #[cfg(test)]
+    pub(crate) fn prepare(&mut self) {
+        self.foresee(&[]);
+    }
+
+    /// Makes the next mask panic.
+    #[cfg(test)]
+    pub(crate) fn panic_next(&mut self) {
+        self.panics = true;
+    }
+
     /// Whether the mask of the next token was computed.
     pub(crate) fn is_prepared(&self) -> bool {
         self.is_prepared
     }
 
-    /// Computes the masks behind the tokens of a draft, too, as far as the grammar allows them: [`masks`](Self::masks). The grammar advances
-    /// over the draft and is rolled back.
-    pub(crate) fn foresee(&mut self, draft: &[u32]) {
-        self.prepare();
+    /// Whether the masks behind a draft can be computed. A mark that opens reasoning, and a text with a grammar of its
+    /// own in front, are short, and no draft knows them.
+    pub(crate) fn takes_drafts(&self) -> bool {
+        matches!(self.front, None | Some(Front::Free(_)))
+    }
+
+    fn look_ahead(&mut self, draft: &[u32]) {
         if self.fault.is_some() || !self.ahead.is_empty() {
             return;
         }
         let mark = match &self.front {
             None => None,
             Some(Front::Free(mark)) => Some(mark.clone()),
-            // Few tokens, which no draft knows.
             Some(Front::Opener(_) | Front::Held(_)) => return,
         };
         let before = (self.mask.clone(), self.is_at_start);
@@ -102,7 +150,7 @@ impl Guide {
         for &id in draft {
             let is_open = self.allows(id) && !self.ends.contains(&id);
             // Nothing follows where the text is complete. A fault is told when the token is chosen: its mask is computed again then.
-            if !is_open || !matches!(self.accept(id), Ok(false)) {
+            if !is_open || !matches!(self.take(id), Ok(false)) {
                 break;
             }
             let Ok(mask) = self.allowed() else { break };
@@ -154,11 +202,22 @@ impl Guide {
         let words = self.compiled.vocabulary.words();
         match &mut self.front {
             None => self.allowed_by_grammar(words).map(Some),
-            Some(front) if !front.may_be_missing() => front.allowed(words),
+            Some(front) if !front.may_be_missing() => {
+                let mask = front.allowed(words)?;
+                Ok(match (mask, &self.not_ends) {
+                    // The grammar's text has to come, so an end may not.
+                    (None, not_ends) => not_ends.clone(),
+                    (Some(mask), Some(not_ends)) if !matches!(front, Front::Held(_)) => {
+                        Some(mask.iter().zip(&**not_ends).map(|(a, b)| a & b).collect())
+                    }
+                    (mask, _) => mask,
+                })
+            }
             Some(front) => {
                 let mut bits = front
                     .allowed(words)?
                     .map_or_else(Vec::new, |mask| mask.to_vec());
+                clear(&mut bits, &self.ends);
                 let grammar = self.allowed_by_grammar(words)?;
                 bits.iter_mut()
                     .zip(grammar.iter())
@@ -196,13 +255,14 @@ impl Guide {
     /// Checks that the next token was chosen with a mask.
     ///
     /// # Errors
-    /// The mask could not be computed.
+    /// The mask could not be computed, or it was not.
     pub(crate) fn check(&mut self) -> Result<()> {
         match self.fault.take() {
             Some(fault) => Err(fault),
+            None if self.is_prepared => Ok(()),
             None => {
-                assert!(self.is_prepared, "masks come before choices");
-                Ok(())
+                let message = format!("{}: a token was chosen without a mask", self.name);
+                Err(Error::new(ErrorKind::Compute, message))
             }
         }
     }
@@ -212,6 +272,11 @@ impl Guide {
     /// # Errors
     /// The grammar does not allow the token.
     pub(crate) fn accept(&mut self, id: u32) -> Result<bool> {
+        let taken = catch_unwind(AssertUnwindSafe(|| self.take(id)));
+        taken.unwrap_or_else(|_| Err(self.panicked()))
+    }
+
+    fn take(&mut self, id: u32) -> Result<bool> {
         let foreseen = self.ahead.pop_front();
         let foreseen = foreseen.filter(|(draft, _)| *draft == id);
         if foreseen.is_none() {

@@ -3,10 +3,12 @@
 use llguidance::api::TopLevelGrammar;
 use serde_json::{Map, Value, json};
 
-use super::Grammar;
+use super::schema::{self, MULTIPLE, MULTIPLES, divides};
+use super::{Grammar, gbnf, lark};
 
-/// White space of JSON, at most 32 characters, because a model that prefers white space would never end otherwise.
-const BLANKS: &str = r"[\x20\x0A\x0D\x09]{1,32}";
+/// White space between the parts of JSON: a blank, or a line break with an indentation. More would let a model that
+/// prefers white space spend its tokens on it.
+const BLANKS: &str = r"\x20|\x0A\x20{0,20}";
 
 /// The key of a schema that sets llguidance's options.
 const OPTIONS: &str = "x-guidance";
@@ -21,14 +23,39 @@ pub(super) fn source(grammar: &Grammar, strict: bool) -> Result<Source, String> 
         Grammar::Regex(regex) => TopLevelGrammar::from_regex(whole(regex)?),
         Grammar::Choice(texts) => choice(texts)?,
         Grammar::Lark(text) if text.trim().is_empty() => return Err("it is empty".to_owned()),
-        Grammar::Lark(text) => TopLevelGrammar::from_lark(text.clone()),
+        Grammar::Lark(text) if gbnf::is_gbnf(text) => return lark(&gbnf::to_lark(text)?, strict),
+        Grammar::Lark(text) => return lark(text, strict),
     };
     Ok((top, Vec::new()))
 }
 
 pub(super) type Source = (TopLevelGrammar, Vec<String>);
 
-fn json_schema(mut schema: Value, strict: bool) -> Result<Source, String> {
+fn json_schema(schema: Value, strict: bool) -> Result<Source, String> {
+    let schema = match schema {
+        Value::Object(schema) => schema,
+        Value::Bool(true) => Default::default(),
+        Value::Bool(false) => return Err("false allows no value".to_owned()),
+        other => {
+            let kind = crate::text::tokenizer::json_kind(&other);
+            return Err(format!("expected an object or a boolean, found {kind}"));
+        }
+    };
+    let options = json!({"whitespace_pattern": BLANKS, "lenient": !strict});
+    let (schema, ignored) = prepared(schema, strict, options)?;
+    Ok((
+        TopLevelGrammar::from_json_schema(Value::Object(schema)),
+        ignored,
+    ))
+}
+
+/// The schema in the form that the compiler reads, and the keywords without effect.
+fn prepared(
+    schema: Map<String, Value>,
+    strict: bool,
+    options: Value,
+) -> Result<(Map<String, Value>, Vec<String>), String> {
+    let mut schema = Value::Object(schema);
     let mut ignored = Vec::new();
     if !divides(&schema) {
         if strict {
@@ -43,53 +70,48 @@ fn json_schema(mut schema: Value, strict: bool) -> Result<Source, String> {
         });
         ignored.push(MULTIPLE.to_owned());
     }
-    let mut schema = match schema {
-        Value::Object(schema) => schema,
-        Value::Bool(true) => Default::default(),
-        Value::Bool(false) => return Err("false allows no value".to_owned()),
-        other => {
-            let kind = crate::text::tokenizer::json_kind(&other);
-            return Err(format!("expected an object or a boolean, found {kind}"));
-        }
+    let Value::Object(schema) = schema else {
+        unreachable!("an object stays an object");
     };
-    let options = json!({"whitespace_pattern": BLANKS, "lenient": !strict});
-    schema.insert(OPTIONS.to_owned(), options);
-    let top = TopLevelGrammar::from_json_schema(Value::Object(schema));
-    Ok((top, ignored))
+    let mut prepared = schema::prepare(&schema, strict)?;
+    ignored.append(&mut prepared.ignored);
+    prepared.schema.insert(OPTIONS.to_owned(), options);
+    Ok((prepared.schema, ignored))
 }
 
-const MULTIPLE: &str = "multipleOf";
-
-/// The number of states of an automaton for multiples of a number. 100,000 states take a second.
-const MULTIPLES: u64 = 100_000;
-
-/// Whether the automaton for multiples of all numbers in the schema is small. Intersected schemas have one automaton.
-fn divides(schema: &Value) -> bool {
-    let mut numbers = Vec::new();
-    each_object(&mut schema.clone(), &mut |entries| {
-        numbers.extend(entries.get(MULTIPLE).and_then(Value::as_f64));
-    });
-    let units = [1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6].into_iter();
-    let mut multiples = units.map(|unit| {
-        numbers.iter().try_fold(1, |multiple, number| {
-            let whole = (number * unit).round();
-            let is_whole = (number * unit - whole).abs() < 1e-6 * whole.abs();
-            if !is_whole || !(1.0..=MULTIPLES as f64).contains(&whole) {
-                return None;
-            }
-            let both = multiple / common(multiple, whole as u64) * whole as u64;
-            (both <= MULTIPLES).then_some(both)
-        })
-    });
-    multiples.any(|multiple| multiple.is_some())
-}
-
-/// The greatest common divisor.
-fn common(a: u64, b: u64) -> u64 {
-    match b {
-        0 => a,
-        _ => common(b, a % b),
+/// A grammar in Lark whose schemas are in the form that the compiler reads.
+fn lark(text: &str, strict: bool) -> Result<Source, String> {
+    let (mut written, mut ignored, mut end) = (String::new(), Vec::new(), 0);
+    for (span, value) in lark::schemas(text) {
+        let Value::Object(mut schema) = value else {
+            continue;
+        };
+        let given = schema.shift_remove(OPTIONS);
+        let mut options = match given {
+            None => Map::new(),
+            Some(Value::Object(options)) => options,
+            Some(other) => return Err(format!("{OPTIONS} must be an object, given {other}")),
+        };
+        let is_lenient = match options.get("lenient") {
+            None => !strict,
+            Some(lenient) => *lenient == Value::Bool(true),
+        };
+        options
+            .entry("lenient")
+            .or_insert_with(|| is_lenient.into());
+        if options.get("whitespace_flexible") != Some(&Value::Bool(false)) {
+            options
+                .entry("whitespace_pattern")
+                .or_insert_with(|| BLANKS.into());
+        }
+        let (schema, more) = prepared(schema, !is_lenient, options.into())?;
+        ignored.extend(more);
+        written.push_str(&text[end..span.start]);
+        written.push_str(&Value::Object(schema).to_string());
+        end = span.end;
     }
+    written.push_str(&text[end..]);
+    Ok((TopLevelGrammar::from_lark(written), ignored))
 }
 
 /// Calls `visit` with each object that may be a subschema.

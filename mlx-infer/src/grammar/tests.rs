@@ -1,7 +1,9 @@
 //! The bytes of tokens are those that the detokenizer shows, and masks allow exactly the tokens that fit.
 
 mod calls;
+mod gbnf;
 mod harmony;
+mod schemas;
 
 use std::path::Path;
 
@@ -200,6 +202,89 @@ fn reasoning_may_be_opened() {
         ("<t1", None),
     ] {
         assert_eq!(allows(&alike, text), expected, "{text}");
+    }
+}
+
+/// An end would lose the text that has to follow the reasoning.
+#[test]
+fn reasoning_does_not_end_the_request() {
+    let tokenizer = tokenizer("qwen");
+    let size = tokenizer.vocab_size();
+    let end = tokenizer.eos_ids()[0];
+    let front = "start: \"so \" /[a-z]{2}/ \".\"".to_owned();
+    for (after, opener, front, text) in [
+        (Some("</t>"), None, None, "so</t>"),
+        (Some("</t>"), Some("<t>"), None, "<t>so</t>"),
+        (None, None, Some(front), "so be."),
+    ] {
+        let constraint = Constraint {
+            after: after.map(str::to_owned),
+            opener: opener.map(str::to_owned),
+            front,
+            ..Grammar::Regex("[0-9]{2,3}".to_owned()).into()
+        };
+        let mut guide = guide(&tokenizer, size, &constraint);
+        let text = format!("{text}123");
+        let mut written = String::new();
+        for id in tokenizer.encode(&text, false).unwrap() {
+            let allowed = allowed(&mut guide);
+            assert!(allowed.contains(&id), "{text}");
+            let may_end = written.ends_with("12") || written.ends_with("123");
+            assert_eq!(allowed.contains(&end), may_end, "{text}: {written}");
+            guide.check().unwrap();
+            guide.accept(id).unwrap();
+            written += &tokenizer.decode(&[id], true).unwrap();
+        }
+    }
+}
+
+/// What is nested as deeply as it may be: the masks need a small part of the stack of any thread.
+#[test]
+fn masks_need_little_stack() {
+    let tokenizer = tokenizer("qwen");
+    let size = tokenizer.vocab_size();
+    let nested = "(?:a".repeat(80) + &"b?)*".repeat(80);
+    let rules: String = (0..900)
+        .map(|n| format!("\nr{n}: \"(\" r{}? \")\"", n + 1))
+        .collect();
+    let mut definitions = serde_json::Map::new();
+    for at in 0..2000 {
+        let next = serde_json::json!({"$ref": format!("#/$defs/{}", at + 1)});
+        let link = serde_json::json!({"type": "object", "properties": {"a": next}});
+        definitions.insert(at.to_string(), link);
+    }
+    definitions.insert("2000".to_owned(), true.into());
+    let chain = serde_json::json!({"$ref": "#/$defs/0", "$defs": definitions});
+    let any = serde_json::json!({"type": "array"});
+    for (grammar, part, count) in [
+        (Grammar::Regex(nested), "a", 300),
+        (
+            Grammar::Lark(format!("start: r0{rules}\nr900: \"a\"")),
+            "(",
+            800,
+        ),
+        (Grammar::JsonSchema(chain), "{\"a\":", 500),
+        (Grammar::JsonSchema(any), "[", 2000),
+    ] {
+        let constraint = Constraint::from(grammar);
+        let mut guide = guide(&tokenizer, size, &constraint);
+        let ids = tokenizer.encode(part, false).unwrap();
+        let thread = std::thread::Builder::new().stack_size(192 << 10);
+        let advance = move || {
+            for at in 0..count {
+                for &id in &ids {
+                    guide.foresee(&[]);
+                    if let Err(error) = guide.check() {
+                        // Too complex is an error, and no fault of the stack.
+                        return (at, Some(error.to_string()));
+                    }
+                    guide.accept(id).unwrap();
+                }
+            }
+            (count, None)
+        };
+        let (came, error) = thread.spawn(advance).unwrap().join().unwrap();
+        assert!(came > 100, "{part}: {came} {error:?}");
     }
 }
 

@@ -12,7 +12,7 @@ use super::fields::{Ask, Fields};
 use super::state::{Loaded, now};
 use super::trace::new_id;
 use super::turn::{self, Call, Delta, End, Replies, Turn, Whole, call_id};
-use super::{logprobs, params, sse};
+use super::{grammar, logprobs, params, sse};
 use crate::metrics::Metrics;
 use crate::sampler::Choice;
 use crate::text::chat::Message;
@@ -81,6 +81,7 @@ fn read(fields: &mut Fields, loaded: &Loaded) -> Result<Turn, ApiError> {
     let mut tools = turn::tools(fields)?;
     let tool_choice = turn::tool_choice(fields, &mut tools)?;
     let is_parallel = fields.take("parallel_tool_calls")?.unwrap_or(true);
+    let form = grammar::key(fields);
     let mut options = params::options(fields, &loaded.defaults)?;
     options.logprobs = logprobs::of_chat(fields)?;
     let names = ["max_completion_tokens", "max_tokens", "n_predict"];
@@ -100,6 +101,7 @@ fn read(fields: &mut Fields, loaded: &Loaded) -> Result<Turn, ApiError> {
         add_generation_prompt: fields.take("add_generation_prompt")?.unwrap_or(true),
         kwargs,
         options,
+        form,
         max_tokens,
         n: params::choices(fields)?,
         is_long: fields.is_long(),

@@ -12,7 +12,7 @@ use super::fields::{Ask, name_ignored};
 use super::logprobs::{Lists, check_top};
 use super::state::{Served, Shared, heavy, now};
 use super::trace::new_id;
-use super::{params, sse};
+use super::{grammar, params, sse};
 use crate::error::Error;
 use crate::generate::{FinishReason, Prompt};
 use crate::model::LoadedModel;
@@ -57,6 +57,7 @@ pub(super) async fn completions(ask: Ask) -> Result<Response, ApiError> {
     let prompts = fields.require::<Prompts>("prompt")?.list();
     let n = params::choices(&mut fields)?;
     let tried = params::best_of(&mut fields, n)?;
+    let form = grammar::key(&fields);
     let mut options = params::options(&mut fields, &loaded.defaults)?;
     let max_tokens = fields.any(&["max_tokens", "max_completion_tokens", "n_predict"])?;
     let max_tokens = max_tokens.unwrap_or(MAX_TOKENS);
@@ -92,7 +93,7 @@ pub(super) async fn completions(ask: Ask) -> Result<Response, ApiError> {
             };
             let in_prompt = |error| ApiError::from(error).with_param("prompt");
             let ids = frontend.prompt_ids(prompt).map_err(in_prompt)?;
-            ignored = params::check(frontend, "prompt", "response_format", &ids, &options)?;
+            ignored = params::check(frontend, "prompt", form, &ids, &options)?;
             texts.push(match (text, tokenizer) {
                 (Some(text), _) => text,
                 (None, Some(tokenizer)) if is_echo => {

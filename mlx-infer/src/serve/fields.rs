@@ -78,6 +78,11 @@ impl Fields {
         self.is_long
     }
 
+    /// Whether a key has a value that was not taken.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.object.get(name).is_some_and(|value| !value.is_null())
+    }
+
     /// Takes a key; `null` is the same as none.
     ///
     /// # Errors

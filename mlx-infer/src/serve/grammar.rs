@@ -15,6 +15,24 @@ const UNUSED: [&str; 4] = [
     "whitespace_pattern",
 ];
 
+/// The keys that say what an answer must match.
+const KEYS: [&str; 8] = [
+    "response_format",
+    "structured_outputs",
+    "guided_json",
+    "json_schema",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+    "grammar",
+];
+
+/// The key that says what an answer must match, for errors. Called before the keys are taken.
+pub(super) fn key(fields: &Fields) -> &'static str {
+    let key = KEYS.into_iter().find(|key| fields.has(key));
+    key.unwrap_or(KEYS[0])
+}
+
 /// vLLM's keys.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -31,6 +49,8 @@ struct Structured {
 /// # Errors
 /// They are malformed, or there is more than one.
 pub(super) fn take(fields: &mut Fields) -> Result<Option<Constraint>, ApiError> {
+    let key = key(fields);
+    let schema = |value: Value| schema(value, key);
     let mut found = Vec::new();
     if let Some(format) = fields.take::<Value>("response_format")?
         && let Some(constraint) = of_format(&format, "response_format")?
@@ -117,13 +137,13 @@ pub(super) fn of_format(format: &Value, name: &str) -> Result<Option<Constraint>
 }
 
 /// A schema as JSON or as text that holds JSON.
-fn schema(schema: Value) -> Result<Grammar, ApiError> {
+fn schema(schema: Value, key: &str) -> Result<Grammar, ApiError> {
     match schema {
         Value::String(text) => match serde_json::from_str(&text) {
             Ok(schema) => Ok(Grammar::JsonSchema(schema)),
             Err(error) => {
-                let message = format!("the schema is not valid JSON: {error}");
-                Err(ApiError::bad("guided_json", message))
+                let message = format!("{key}: the schema is not valid JSON: {error}");
+                Err(ApiError::bad(key, message))
             }
         },
         schema => Ok(Grammar::JsonSchema(schema)),

@@ -151,6 +151,7 @@ fn read(fields: &mut Fields, loaded: &Loaded) -> Result<Turn, ApiError> {
     let (tools, skipped) = turn::tools_from(fields, tool)?;
     let (tool_choice, is_parallel) = tool_choice(fields, &tools)?;
     let stop = params::stop_strings(fields, "stop_sequences")?;
+    let mut form = grammar::key(fields);
     let mut options = params::options(fields, &loaded.defaults)?;
     options.stop = stop.unwrap_or(options.stop);
     let mut kwargs = Map::new();
@@ -168,7 +169,8 @@ fn read(fields: &mut Fields, loaded: &Loaded) -> Result<Turn, ApiError> {
     if let Some(config) = fields.take::<Map<String, Value>>("output_config")? {
         turn::take_effort(&mut kwargs, "output_config", config.get("effort"))?;
         if let Some(format) = config.get("format").filter(|format| !format.is_null()) {
-            options.grammar = grammar::of_format(format, "output_config.format")?;
+            form = "output_config.format";
+            options.grammar = grammar::of_format(format, form)?;
         }
     }
     // If the last message is the assistant's, the answer continues it.
@@ -186,6 +188,7 @@ fn read(fields: &mut Fields, loaded: &Loaded) -> Result<Turn, ApiError> {
         add_generation_prompt: true,
         kwargs,
         options,
+        form,
         max_tokens: None,
         n: 1,
         is_long: fields.is_long(),

@@ -16,7 +16,7 @@ use super::fields::{Ask, Fields};
 use super::state::{Loaded, now};
 use super::trace::{Usage, new_id};
 use super::turn::{self, End, Turn, Whole};
-use super::{logprobs, params, sse};
+use super::{grammar, logprobs, params, sse};
 use crate::generate::FinishReason;
 use crate::text::chat::reply::ToolChoice;
 
@@ -111,6 +111,7 @@ fn read(fields: &mut Fields, loaded: &Loaded) -> Result<(Turn, Map<String, Value
     let messages = conversation(fields.require("input")?, instructions.as_deref())?;
     let (mut tools, skipped) = turn::tools_from(fields, tool)?;
     let tool_choice = turn::tool_choice(fields, &mut tools)?;
+    let mut form = grammar::key(fields);
     let mut options = params::options(fields, &loaded.defaults)?;
     let include: Vec<String> = fields.take("include")?.unwrap_or_default();
     let top: Option<usize> = fields.take("top_logprobs")?;
@@ -129,8 +130,10 @@ fn read(fields: &mut Fields, loaded: &Loaded) -> Result<(Turn, Map<String, Value
     let text: Map<String, Value> = fields.take("text")?.unwrap_or_default();
     let format = text.get("format").filter(|format| !format.is_null());
     let format = format.cloned().unwrap_or_else(|| json!({"type": "text"}));
-    let constraint = super::grammar::of_format(&format, "text.format")?;
-    options.grammar = constraint.or(options.grammar);
+    let constraint = grammar::of_format(&format, "text.format")?;
+    if constraint.is_some() {
+        (options.grammar, form) = (constraint, "text.format");
+    }
     let settings = json!({
         "instructions": instructions,
         "max_output_tokens": max_tokens,
@@ -163,6 +166,7 @@ fn read(fields: &mut Fields, loaded: &Loaded) -> Result<(Turn, Map<String, Value
         add_generation_prompt: true,
         kwargs,
         options,
+        form,
         max_tokens,
         n: 1,
         is_long: fields.is_long(),

@@ -40,6 +40,8 @@ pub(super) struct Turn {
     /// Variables of the template.
     pub(super) kwargs: Map<String, Value>,
     pub(super) options: GenerateOptions,
+    /// The parameter that the grammar of the options comes from.
+    pub(super) form: &'static str,
     pub(super) max_tokens: Option<usize>,
     pub(super) n: usize,
     /// Whether its prompt may take long to tokenise.
@@ -153,7 +155,7 @@ impl Turn {
                 ReplyFront::Form(_) if calls.is_some() && !is_open => ReplyFront::Nothing,
                 front => front,
             };
-            let mut form = "response_format";
+            let mut form = self.form;
             if let Some(grammar) = calls.filter(|_| !is_open) {
                 self.options.grammar = Some(Grammar::Lark(grammar).into());
                 form = "tools";

@@ -33,7 +33,7 @@ fn each_way_to_ask_for_a_form_holds_it() {
         )
     };
     type Check<'c> = &'c dyn Fn(&str);
-    let ways: [(Value, Check<'_>); 9] = [
+    let ways: [(Value, Check<'_>); 10] = [
         (
             json!({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema(), "strict": true}}}),
             &is_json,
@@ -56,6 +56,10 @@ fn each_way_to_ask_for_a_form_holds_it() {
         (json!({"guided_regex": "[0-9]{3}"}), &digits),
         (
             json!({"guided_grammar": "start: \"red\" | \"blue\""}),
+            &is_colour,
+        ),
+        (
+            json!({"grammar": "root ::= colour\ncolour ::= \"red\" | \"blue\" # llama.cpp's"}),
             &is_colour,
         ),
     ];
@@ -92,6 +96,63 @@ fn each_way_to_ask_for_a_form_holds_it() {
             .as_str()
             .unwrap(),
     );
+}
+
+#[test]
+fn an_error_names_the_parameter_of_the_form() {
+    for (name, value) in [
+        ("grammar", json!("root ::= nowhere")),
+        ("guided_grammar", json!("start: nowhere")),
+        ("guided_regex", json!("(")),
+        ("guided_json", json!({"type": "nothing"})),
+        ("structured_outputs", json!({"regex": "("})),
+        (
+            "response_format",
+            json!({"type": "json_object", "schema": {"const": 9_007_199_254_740_993_u64}}),
+        ),
+    ] {
+        for (path, key, asked) in [
+            ("/v1/chat/completions", "messages", question()),
+            ("/v1/completions", "prompt", json!("x")),
+            ("/v1/responses", "input", json!("x")),
+        ] {
+            let answer = SERVER.post(path, &json!({key: asked, name: value}));
+            let body: Value = serde_json::from_str(&answer.body).unwrap();
+            assert_eq!(answer.status, 400, "{path} {name}: {body}");
+            assert_eq!(body["error"]["param"], name, "{path}: {body}");
+        }
+    }
+}
+
+/// A schema as pydantic writes it, without `additionalProperties`.
+#[test]
+fn objects_that_do_not_speak_of_other_properties_are_closed() {
+    let mut open = schema();
+    open.as_object_mut().unwrap().remove("additionalProperties");
+    for seed in 0..8 {
+        let body = json!({"messages": question(), "max_tokens": 120, "temperature": 0.8, "seed": seed,
+            "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": open}}});
+        let answer = SERVER.ok("/v1/chat/completions", &body);
+        assert_eq!(answer["choices"][0]["finish_reason"], "stop", "{answer}");
+        let text = answer["choices"][0]["message"]["content"].as_str().unwrap();
+        let value: Value = serde_json::from_str(text).unwrap();
+        let mut keys: Vec<_> = value.as_object().unwrap().keys().collect();
+        keys.sort();
+        assert_eq!(keys, ["answer", "sure"], "{text}");
+    }
+}
+
+#[test]
+fn a_tool_that_is_named_is_called_once() {
+    let tool = json!({"type": "function", "function": {"name": "city", "parameters": {
+        "type": "object", "properties": {"name": {"enum": ["Paris", "Rome"]}}, "required": ["name"]}}});
+    for seed in 0..8 {
+        let body = json!({"messages": question(), "tools": [tool], "temperature": 1.5, "seed": seed, "max_tokens": 150,
+            "tool_choice": {"type": "function", "function": {"name": "city"}}});
+        let answer = SERVER.ok("/v1/chat/completions", &body);
+        let calls = answer["choices"][0]["message"]["tool_calls"].as_array();
+        assert_eq!(calls.map(Vec::len), Some(1), "{answer}");
+    }
 }
 
 #[test]

@@ -147,6 +147,8 @@ impl Rows<'_> {
                 computed: 1,
                 choices: Vec::new(),
             };
+            // A token that was chosen without its mask is not kept.
+            let choosable = tasks[&line.id].sequence.choosable();
             let mut is_right = true;
             for (at, (number, choice)) in chosen.by_ref().take(line.chosen()).enumerate() {
                 if !is_right {
@@ -163,7 +165,7 @@ impl Rows<'_> {
                 };
                 let next = line.tokens.get(at + 1);
                 let id = choice.as_ref().ok().and_then(Option::as_ref);
-                is_right = id.is_some_and(|choice| Some(&choice.id) == next);
+                is_right = at + 1 < choosable && id.is_some_and(|choice| Some(&choice.id) == next);
                 row.computed += usize::from(is_right);
                 row.choices.push(choice);
             }
@@ -249,7 +251,7 @@ fn setting<'a>(line: &'a Line, sequence: &'a Sequence, at: usize) -> Row<'a> {
     Row {
         history: &line.histories[known],
         ahead: at - known,
-        // Nothing is kept after a token that the grammar does not allow.
+        // What is chosen without a mask is not kept: a draft may be wrong, or its mask unknown.
         mask: sequence.held_behind(at),
         ..sequence.row()
     }

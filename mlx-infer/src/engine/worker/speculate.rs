@@ -1,6 +1,7 @@
 //! Steps with drafts.
 
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
 use super::super::drafters::{Drafter, Drafts, Lookup};
@@ -8,7 +9,7 @@ use super::super::rows::Verified;
 use super::Worker;
 use super::guide::foresee;
 use crate::console;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::scheduler::Id;
 use crate::speculate::{MOST, Offer, Origin, Speculation};
 
@@ -26,7 +27,13 @@ impl Worker<'_, '_> {
         // Drafts follow the last token, so it has to be read. That may end requests.
         self.settle();
         let start = self.step_end.take();
-        match self.draft(&due, start) {
+        let drafts = catch_unwind(AssertUnwindSafe(|| self.draft(&due, start)));
+        // Rows whose drafts panic start again, fewer at a time, as those of a step that fails.
+        let panicked = |_| {
+            let message = "the engine has panicked while it drafted for this request";
+            Err(Error::new(ErrorKind::Compute, message))
+        };
+        match drafts.unwrap_or_else(panicked) {
             Ok((drafts, _)) if drafts.is_empty() => false,
             Ok((drafts, start)) => {
                 self.verify(&drafts, start);
@@ -41,7 +48,8 @@ impl Worker<'_, '_> {
 
     /// Whether a draft may be made for the row of `id` now. Called once a step.
     fn is_due(&mut self, id: Id) -> bool {
-        let task = self.tasks.get_mut(&id).filter(|task| !task.is_paused());
+        let task = self.tasks.get_mut(&id);
+        let task = task.filter(|task| !task.is_paused() && task.sequence.takes_drafts());
         let row = task.and_then(|task| task.sequence.speculation_mut());
         row.is_some_and(|row| row.is_due())
     }

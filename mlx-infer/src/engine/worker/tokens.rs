@@ -1,9 +1,11 @@
 //! Passes chosen tokens to their requests.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use mlx_core::Array;
 
 use super::Worker;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::processor;
 use crate::sampler::Choice;
 use crate::scheduler::Id;
@@ -44,7 +46,15 @@ impl Worker<'_, '_> {
         let Some(task) = self.tasks.get_mut(&id) else {
             return;
         };
-        match choice.and_then(|choice| task.sequence.accept(choice)) {
+        let accepted = choice.and_then(|choice| {
+            let accept = || task.sequence.accept(choice);
+            // The tokens of the other rows of the step have to be passed on.
+            catch_unwind(AssertUnwindSafe(accept)).unwrap_or_else(|_| {
+                let message = "the engine has panicked while it read a token of this request";
+                Err(Error::new(ErrorKind::Compute, message))
+            })
+        });
+        match accepted {
             Ok((event, ends)) => {
                 task.tell(Ok(event));
                 if let Some(reason) = ends {

@@ -101,6 +101,13 @@ fn check(tokenizer: &Tokenizer) {
         );
         let named = grammar(&ToolChoice::Named("now".to_owned()), true);
         assert!(!allows(tokenizer, &named, call), "{marks}");
+        // A tool that is named is called once.
+        let once = grammar(&ToolChoice::Named("weather".to_owned()), true);
+        assert!(allows(tokenizer, &once, call), "{marks}: {once}");
+        assert!(
+            two.is_empty() || !allows(tokenizer, &once, two),
+            "{marks}: {once}"
+        );
         // Calls within free text.
         let auto = grammar(&ToolChoice::Auto, true);
         assert!(allows(tokenizer, &auto, "Hello, you."), "{marks}: {auto}");

@@ -72,6 +72,38 @@ fn bad_grammars_are_refused_before_submission() {
         (regex("a(?=b)"), "regex: look-around"),
         (regex(r"\ba"), "regex: lookarounds not supported"),
         (regex(&deep("(", 5000, ")")), "regex: "),
+        (
+            lark(&format!(
+                "start: {}",
+                deep("(", 20_000, ")").replace('a', "\"a\"")
+            )),
+            "grammar: ",
+        ),
+        (
+            lark(&format!(
+                "start: A\nA: {}",
+                deep("~(", 5000, ")").replace('a', "\"a\"")
+            )),
+            "grammar: ",
+        ),
+        (
+            lark(&format!(
+                "root ::= {}",
+                deep("(", 20_000, ")").replace('a', "\"a\"")
+            )),
+            "grammar: GBNF, line 1: groups are nested deeper than 24 levels",
+        ),
+        (
+            schema((0..300).fold(json!({}), |inner, _| json!({"items": [inner]}))),
+            "json_schema: it is nested deeper than 256 levels",
+        ),
+        (
+            lark(&format!(
+                "start: %json {}",
+                deep("{\"items\":", 500, "}").replace('a', "true")
+            )),
+            "grammar: ",
+        ),
         (schema(json!({"type": "strin"})), "json_schema: "),
         (schema(json!(false)), "json_schema: false allows no value"),
         (
@@ -88,8 +120,16 @@ fn bad_grammars_are_refused_before_submission() {
             "json_schema: not supported: contains, uniqueItems (without strict they are without effect)",
         ),
         (
-            schema(json!({"type": "string", "format": "no such"})),
-            "json_schema: unknown format: no such",
+            schema(json!({"type": "integer", "minimum": -1e20, "maximum": -1e19})),
+            "json_schema: minimum: -1e+20 is outside -9007199254740991 to 9007199254740991",
+        ),
+        (
+            schema(json!({"const": 9_007_199_254_740_993_u64})),
+            "json_schema: const: 9007199254740993 is outside",
+        ),
+        (
+            lark("root ::= \"a"),
+            "grammar: GBNF, line 1: a string does not end on its line",
         ),
         (
             choice(&[]),

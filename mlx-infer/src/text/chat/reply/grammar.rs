@@ -20,7 +20,7 @@ pub enum ToolChoice {
     None,
     /// At least one call.
     Required,
-    /// A call of this tool.
+    /// One call of this tool.
     Named(String),
 }
 
@@ -62,7 +62,8 @@ const fn listed(open: &'static str, outer: (&'static str, &'static str)) -> Fram
 }
 
 impl ReplyFormat {
-    /// The grammar of a reply that calls tools as `choice` demands: one call, or several with `is_parallel`. If calls
+    /// The grammar of a reply that calls tools as `choice` demands: one call, or several with `is_parallel`. A tool that
+    /// is named is called once. If calls
     /// are optional, the grammar allows free text with calls in it, provided that a tool is `strict`; otherwise there
     /// is no grammar.
     ///
@@ -82,6 +83,7 @@ impl ReplyFormat {
             ToolChoice::Auto => true,
             ToolChoice::Required | ToolChoice::Named(_) => false,
         };
+        let is_parallel = is_parallel && !matches!(choice, ToolChoice::Named(_));
         let wanted = |tool: &&Value| match choice {
             ToolChoice::Named(name) => tool["function"]["name"] == **name,
             _ => true,
