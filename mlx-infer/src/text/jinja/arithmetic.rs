@@ -3,6 +3,7 @@
 use super::ast::Binary;
 use super::budget::{self, Builder};
 use super::compare::Number;
+use super::number::too_large;
 use super::value::{Seq, Str, Value};
 use super::{Fail, Result, percent, show};
 
@@ -183,10 +184,6 @@ fn remainder(left: f64, right: f64) -> f64 {
     } else {
         rest
     }
-}
-
-fn too_large() -> Fail {
-    Fail::error("a number is too large: more than 127 bits are not supported")
 }
 
 fn by_zero() -> Fail {

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use super::budget;
 use super::compare::index;
-use super::value::{Object, Str, Value};
+use super::value::{BoundMacro, Object, Str, Value};
 use super::{Fail, Result};
 
 /// Methods that templates may call, and those that would change a value.
@@ -64,8 +64,14 @@ const LIST_CHANGES: [&str; 8] = [
 const TUPLE: [&str; 2] = ["count", "index"];
 const DICT: [&str; 6] = ["copy", "fromkeys", "get", "items", "keys", "values"];
 const DICT_CHANGES: [&str; 5] = ["clear", "pop", "popitem", "setdefault", "update"];
-const INT: [&str; 4] = ["bit_count", "bit_length", "conjugate", "is_integer"];
-const FLOAT: [&str; 2] = ["conjugate", "is_integer"];
+const INT: [&str; 5] = [
+    "as_integer_ratio",
+    "bit_count",
+    "bit_length",
+    "conjugate",
+    "is_integer",
+];
+const FLOAT: [&str; 3] = ["as_integer_ratio", "conjugate", "is_integer"];
 const LOOP: [&str; 2] = ["changed", "cycle"];
 const CYCLER: [&str; 2] = ["next", "reset"];
 
@@ -212,11 +218,25 @@ fn own(of: &Value, name: &str) -> Result<Option<Value>> {
         (Value::Int(_) | Value::Bool(_), "denominator") => Some(Value::Int(1)),
         (Value::Float(_), "real") => Some(of.clone()),
         (Value::Float(_), "imag") => Some(Value::Float(0.0)),
-        (Value::Object(object), "name") => match &**object {
-            Object::Macro(..) => Some(Value::undefined("the name of a macro is not supported")),
+        (Value::Object(object), name) => match &**object {
+            Object::Macro(bound) => of_macro(bound, name),
             _ => None,
         },
         _ => None,
+    })
+}
+
+fn of_macro(bound: &BoundMacro, name: &str) -> Option<Value> {
+    let [varargs, kwargs, caller] = bound.uses;
+    let is_caller = |name: &Value| name.as_str() == Some("caller");
+    Some(match name {
+        "name" => bound.name.clone().map_or(Value::None, Value::Str),
+        "arguments" => Value::Tuple(Rc::clone(&bound.parameters)),
+        "catch_varargs" => Value::Bool(varargs),
+        "catch_kwargs" => Value::Bool(kwargs),
+        "caller" => Value::Bool(caller),
+        "explicit_caller" => Value::Bool(bound.parameters.iter().any(is_caller)),
+        _ => return None,
     })
 }
 

@@ -112,7 +112,7 @@ impl<'t> Machine<'t> {
         };
         match &*object {
             Object::Function(function) => self.function(*function, &args),
-            Object::Macro(at, scope) => self.call_macro(*at, scope, args),
+            Object::Macro(bound) => self.call_macro(bound.at, &bound.scope, args),
             Object::Method(of, name) => methods::call(self, of, name, &args),
             Object::Loop(state) => self.recurse(state, &args),
             Object::Joiner(separator, used) => {

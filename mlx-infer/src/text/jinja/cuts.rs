@@ -106,39 +106,35 @@ pub(super) fn lines(text: &str, keep: bool) -> Vec<&str> {
     lines
 }
 
-/// The part of a text between two positions, and the position of its start.
+/// The part of a text between two positions, and the position of its start; none where the end is before the start,
+/// or the start behind the end of the text.
 pub(super) fn window(
     text: &str,
     start: Option<Value>,
     end: Option<Value>,
-) -> Result<(&str, usize)> {
+) -> Result<Option<(&str, usize)>> {
+    let count = text.chars().count();
     let place = |value: Option<Value>, default: usize| -> Result<usize> {
         let Some(value) = value.filter(|value| !matches!(value, Value::None)) else {
             return Ok(default);
         };
         let at = index(&value)?;
-        let count = text.chars().count() as i128;
         let at = if at < 0 {
-            at.saturating_add(count).max(0)
+            at.saturating_add(count as i128).max(0)
         } else {
             at
         };
         Ok(usize::try_from(at).unwrap_or(usize::MAX))
     };
     let from = place(start, 0)?;
-    let to = place(end, usize::MAX)?;
+    let to = place(end, count)?.min(count);
+    if from > to {
+        return Ok(None);
+    }
     let byte = |at: usize| {
         text.char_indices()
             .nth(at)
             .map_or(text.len(), |(byte, _)| byte)
     };
-    let (first, last) = (
-        byte(from),
-        if to == usize::MAX {
-            text.len()
-        } else {
-            byte(to)
-        },
-    );
-    Ok((&text[first.min(last)..last], from))
+    Ok(Some((&text[byte(from)..byte(to)], from)))
 }

@@ -114,6 +114,8 @@ pub(super) enum Key {
     Float(u64),
     Text(Rc<str>),
     Tuple(Vec<Self>),
+    /// The length of a range, its start if it has items, and its step if it has several.
+    Range(usize, i128, i128),
     Object(usize),
 }
 
@@ -134,6 +136,12 @@ impl Key {
                 Self::Text(Rc::from(&**text))
             }
             Value::Tuple(items) => Self::Tuple(items.iter().map(Self::of).collect::<Result<_>>()?),
+            Value::Range(range) => match range.len() {
+                0 => Self::Range(0, 0, 0),
+                1 => Self::Range(1, range.start, 0),
+                count => Self::Range(count, range.start, range.step),
+            },
+            Value::Iter(iter) => Self::Object(Rc::as_ptr(iter).addr()),
             Value::Object(object) => Self::Object(Rc::as_ptr(object).addr()),
             other => {
                 return Err(Fail::error(format!(

@@ -11,11 +11,23 @@ use super::{
     text_filters,
 };
 
-/// Filters of jinja2 that are refused by name: their result is random or HTML.
-const REFUSED: [&str; 4] = ["pprint", "random", "urlize", "wordwrap"];
-
-const ON_LISTS: [&str; 22] = [
+/// Filters of jinja2 that are refused by name: no chat template uses them.
+const REFUSED: [&str; 12] = [
     "batch",
+    "center",
+    "filesizeformat",
+    "forceescape",
+    "pprint",
+    "random",
+    "slice",
+    "striptags",
+    "urlencode",
+    "urlize",
+    "wordwrap",
+    "xmlattr",
+];
+
+const ON_LISTS: [&str; 20] = [
     "dictsort",
     "first",
     "groupby",
@@ -31,7 +43,6 @@ const ON_LISTS: [&str; 22] = [
     "reverse",
     "select",
     "selectattr",
-    "slice",
     "sort",
     "sum",
     "unique",
@@ -39,38 +50,22 @@ const ON_LISTS: [&str; 22] = [
     "length",
 ];
 
-const ON_TEXTS: [&str; 16] = [
+const ON_TEXTS: [&str; 11] = [
     "capitalize",
-    "center",
-    "filesizeformat",
     "format",
     "indent",
     "lower",
     "replace",
-    "striptags",
     "title",
     "trim",
     "truncate",
     "upper",
-    "urlencode",
     "wordcount",
-    "xmlattr",
     "string",
 ];
 
-const ON_VALUES: [&str; 12] = [
-    "abs",
-    "attr",
-    "d",
-    "default",
-    "e",
-    "escape",
-    "float",
-    "forceescape",
-    "int",
-    "round",
-    "safe",
-    "tojson",
+const ON_VALUES: [&str; 11] = [
+    "abs", "attr", "d", "default", "e", "escape", "float", "int", "round", "safe", "tojson",
 ];
 
 pub(super) fn is_known(name: &str) -> bool {
@@ -112,10 +107,10 @@ pub(super) fn call(
             }
             Ok(value.clone())
         }
-        "e" | "escape" | "forceescape" => {
+        "e" | "escape" => {
             args.none(name)?;
             let text = show::str_of(value)?;
-            if text.is_safe() && name != "forceescape" {
+            if text.is_safe() {
                 return Ok(Value::Str(text));
             }
             Str::with(show::escape(&text)?.into(), true).map(Value::Str)
@@ -148,19 +143,20 @@ fn int(value: &Value, args: &Args) -> Result<Value> {
             "int: base is {base}; expected 0 or 2 to 36"
         )));
     };
-    let truncated = |number: f64| {
-        (number.is_finite() && number.abs() < 1e38).then(|| Value::Int(number.trunc() as i128))
-    };
     Ok(match value {
         Value::Undefined(what) => return Err(Fail::error(&**what)),
         Value::Bool(_) | Value::Int(_) => Value::Int(index(value)?),
-        Value::Float(number) => truncated(*number).unwrap_or(default),
+        Value::Float(number) if number.is_nan() => default,
+        Value::Float(number) => Value::Int(numbers::whole(*number)?),
         Value::Str(text) => {
             budget::scan(text.len())?;
-            let whole = numbers::parse_int(text, base).map(Value::Int);
-            whole
-                .or_else(|| truncated(numbers::parse_float(text)?))
-                .unwrap_or(default)
+            if let Some(whole) = numbers::parse_int(text, base)? {
+                return Ok(Value::Int(whole));
+            }
+            match numbers::parse_float(text).filter(|number| number.is_finite()) {
+                Some(number) => Value::Int(numbers::whole(number)?),
+                None => default,
+            }
         }
         _ => default,
     })
@@ -203,10 +199,8 @@ fn round(value: &Value, args: &Args) -> Result<Value> {
             } else {
                 scaled.floor()
             };
-            if !whole.is_finite() {
-                return Err(Fail::error("round: the number is not finite"));
-            }
-            arithmetic::binary(Binary::Divide, &Value::Int(whole as i128), &scale)
+            let whole = Value::Int(numbers::whole(whole)?);
+            arithmetic::binary(Binary::Divide, &whole, &scale)
         }
         _ => Err(Fail::error("round: method must be common, ceil or floor")),
     }

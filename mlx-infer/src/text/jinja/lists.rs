@@ -4,7 +4,7 @@ use super::ast::Binary;
 use super::attributes::{follow, item, path};
 use super::budget::{self, Builder};
 use super::calls::Args;
-use super::compare::{self, Number, index};
+use super::compare;
 use super::machine::Machine;
 use super::value::{Seq, Str, Value};
 use super::{Fail, Result, arithmetic, checks, filters, show, strings};
@@ -44,17 +44,22 @@ pub(super) fn call(
         }
         "items" => {
             args.none(name)?;
-            match value {
-                Value::Undefined(_) => Value::iter(Vec::new()),
-                Value::Dict(dict) => {
-                    let view = Value::View(super::value::View::Items, std::rc::Rc::clone(dict));
-                    Value::iter(view.items()?)
+            Value::generator(|items| {
+                match value {
+                    Value::Undefined(_) => {}
+                    Value::Dict(dict) => {
+                        let view = Value::View(super::value::View::Items, std::rc::Rc::clone(dict));
+                        *items = view.items()?;
+                    }
+                    other => {
+                        return Err(Fail::error(format!(
+                            "items: expected a mapping, found {}",
+                            other.type_name()
+                        )));
+                    }
                 }
-                other => Err(Fail::error(format!(
-                    "items: expected a mapping, found {}",
-                    other.type_name()
-                ))),
-            }
+                Ok(())
+            })
         }
         "reverse" => {
             args.none(name)?;
@@ -73,8 +78,6 @@ pub(super) fn call(
         "unique" => unique(value, args),
         "min" | "max" => extreme(name, value, args),
         "sum" => sum(value, args),
-        "batch" => batch(value, args),
-        "slice" => slices(value, args),
         "groupby" => group_by(value, args),
         "map" => map(machine, value, args),
         _ => select(machine, name, value, args),
@@ -86,9 +89,8 @@ fn first(value: &Value) -> Result<Value> {
         Value::List(items) | Value::Tuple(items) => items.first().cloned(),
         Value::Str(_) => Some(item(value, &Value::Int(0))?).filter(|found| !found.is_undefined()),
         Value::Iter(iter) => {
-            let at = iter.next.get();
-            iter.next.set((at + 1).min(iter.items.len()));
-            iter.items.get(at).cloned()
+            budget::work(1)?;
+            iter.take()?
         }
         other => other.items()?.into_iter().next(),
     };
@@ -187,14 +189,15 @@ fn unique(value: &Value, args: &Args) -> Result<Value> {
     let [case, attribute] = args.bind("unique", ["case_sensitive", "attribute"], 0)?;
     let path = path(&attribute.unwrap_or(Value::None))?;
     let mut seen = std::collections::HashSet::new();
-    let mut kept = Vec::new();
-    for item in value.items()? {
-        let key = folded(follow(&item, &path, None)?, &case)?;
-        if seen.insert(super::dict::Key::of(&key)?) {
-            kept.push(item);
+    Value::generator(|kept| {
+        for item in value.items()? {
+            let key = folded(follow(&item, &path, None)?, &case)?;
+            if seen.insert(super::dict::Key::of(&key)?) {
+                kept.push(item);
+            }
         }
-    }
-    Value::iter(kept)
+        Ok(())
+    })
 }
 
 /// `min` and `max` `(case_sensitive=false, attribute=none)`.
@@ -233,72 +236,6 @@ fn sum(value: &Value, args: &Args) -> Result<Value> {
     Ok(total)
 }
 
-/// `batch(linecount, fill_with=none)`.
-fn batch(value: &Value, args: &Args) -> Result<Value> {
-    let [count, fill] = args.bind("batch", ["linecount", "fill_with"], 1)?;
-    let count = number("batch", &count.unwrap_or(Value::None))?;
-    let fill = fill.filter(|fill| !matches!(fill, Value::None));
-    let items = value.items()?;
-    // Without a positive integer as count, no batch is ever full.
-    let is_zero = count == Some(0);
-    let count = count.filter(|count| *count >= 1).unwrap_or(usize::MAX);
-    let mut batches = Vec::new();
-    if is_zero && !items.is_empty() {
-        // An empty batch is full before the first item.
-        batches.push(Value::list(Vec::new())?);
-    }
-    for batch in items.chunks(count.min(items.len().max(1))) {
-        let mut batch = batch.to_vec();
-        if let Some(fill) = &fill
-            && count != usize::MAX
-        {
-            budget::items(count)?;
-            batch.resize(count, fill.clone());
-        }
-        batches.push(Value::list(batch)?);
-    }
-    Value::iter(batches)
-}
-
-/// `slice(slices, fill_with=none)`.
-fn slices(value: &Value, args: &Args) -> Result<Value> {
-    let [count, fill] = args.bind("slice", ["slices", "fill_with"], 1)?;
-    let fill = fill.filter(|fill| !matches!(fill, Value::None));
-    let items = value.items()?;
-    let count = match number("slice", &count.unwrap_or(Value::None))? {
-        Some(0) => return Err(Fail::error("division by zero")),
-        Some(count) => count,
-        None => 0,
-    };
-    budget::items(count)?;
-    let (whole, extra) = (items.len() / count.max(1), items.len() % count.max(1));
-    let mut slices = Vec::new();
-    let mut from = 0;
-    for at in 0..count {
-        let to = from + whole + usize::from(at < extra);
-        let mut slice = items[from..to].to_vec();
-        if at >= extra {
-            slice.extend(fill.clone());
-        }
-        slices.push(Value::list(slice)?);
-        from = to;
-    }
-    Value::iter(slices)
-}
-
-/// A count; none if it is negative.
-fn number(filter: &str, value: &Value) -> Result<Option<usize>> {
-    match Number::of(value) {
-        Some(Number::Int(count)) => Ok(usize::try_from(count)
-            .ok()
-            .or((count > 0).then_some(usize::MAX))),
-        _ => match index(value) {
-            Err(fail) => Err(fail),
-            Ok(_) => Err(Fail::error(format!("{filter}: expected an int"))),
-        },
-    }
-}
-
 /// `groupby(attribute, default=none, case_sensitive=false)`.
 fn group_by(value: &Value, args: &Args) -> Result<Value> {
     let [attribute, default, case] =
@@ -329,21 +266,22 @@ fn group_by(value: &Value, args: &Args) -> Result<Value> {
 
 /// `map(attribute=.., default=..)` or `map(filter, arguments)`.
 fn map(machine: &mut Machine<'_>, value: &Value, args: &Args) -> Result<Value> {
-    if !value.is_true() {
-        return Value::iter(Vec::new());
-    }
     let is_attribute =
         args.positional.is_empty() && args.named.iter().any(|(name, _)| &**name == "attribute");
-    let mut mapped = Vec::new();
-    if is_attribute {
-        let [attribute, default] = args.bind("map", ["attribute", "default"], 0)?;
-        let path = path(&attribute.unwrap_or(Value::None))?;
-        let default = default.filter(|default| !matches!(default, Value::None));
-        for item in value.items()? {
-            budget::work(1)?;
-            mapped.push(follow(&item, &path, default.as_ref())?);
+    Value::generator(|mapped| {
+        if !value.is_true() {
+            return Ok(());
         }
-    } else {
+        if is_attribute {
+            let [attribute, default] = args.bind("map", ["attribute", "default"], 0)?;
+            let path = path(&attribute.unwrap_or(Value::None))?;
+            let default = default.filter(|default| !matches!(default, Value::None));
+            for item in value.items()? {
+                budget::work(1)?;
+                mapped.push(follow(&item, &path, default.as_ref())?);
+            }
+            return Ok(());
+        }
         let mut inner = args.clone();
         if inner.positional.is_empty() {
             return Err(Fail::error("map needs a filter or an attribute"));
@@ -353,41 +291,42 @@ fn map(machine: &mut Machine<'_>, value: &Value, args: &Args) -> Result<Value> {
         for item in value.items()? {
             mapped.push(machine.deeper(|it| filters::call(it, name, &item, &inner))?);
         }
-    }
-    Value::iter(mapped)
+        Ok(())
+    })
 }
 
 /// `select`, `reject`, `selectattr` and `rejectattr`.
 fn select(machine: &mut Machine<'_>, filter: &str, value: &Value, args: &Args) -> Result<Value> {
-    if !value.is_true() {
-        return Value::iter(Vec::new());
-    }
-    let mut inner = args.clone();
-    let mut take = || (!inner.positional.is_empty()).then(|| inner.positional.remove(0));
-    let path = if filter.ends_with("attr") {
-        match take() {
-            Some(attribute) => path(&attribute)?,
-            None => return Err(Fail::error(format!("{filter} needs an attribute"))),
+    Value::generator(|kept| {
+        if !value.is_true() {
+            return Ok(());
         }
-    } else {
-        Vec::new()
-    };
-    let test = take();
-    let rejects = filter.starts_with("reject");
-    let mut kept = Vec::new();
-    for item in value.items()? {
-        budget::work(1)?;
-        let tested = follow(&item, &path, None)?;
-        let passes = match &test {
-            Some(test) => {
-                let test = strings::string(filter, Some(test))?;
-                machine.deeper(|_| checks::call(test, &tested, &inner))?
+        let mut inner = args.clone();
+        let mut take = || (!inner.positional.is_empty()).then(|| inner.positional.remove(0));
+        let path = if filter.ends_with("attr") {
+            match take() {
+                Some(attribute) => path(&attribute)?,
+                None => return Err(Fail::error(format!("{filter} needs an attribute"))),
             }
-            None => tested.is_true(),
+        } else {
+            Vec::new()
         };
-        if passes != rejects {
-            kept.push(item);
+        let test = take();
+        let rejects = filter.starts_with("reject");
+        for item in value.items()? {
+            budget::work(1)?;
+            let tested = follow(&item, &path, None)?;
+            let passes = match &test {
+                Some(test) => {
+                    let test = strings::string(filter, Some(test))?;
+                    machine.deeper(|_| checks::call(test, &tested, &inner))?
+                }
+                None => tested.is_true(),
+            };
+            if passes != rejects {
+                kept.push(item);
+            }
         }
-    }
-    Value::iter(kept)
+        Ok(())
+    })
 }

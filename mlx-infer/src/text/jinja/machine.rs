@@ -11,7 +11,7 @@ use super::ast::{Body, Name, Parsed, Statement, StatementKind, Target};
 use super::budget::{self, Builder};
 use super::dict::Dict;
 use super::scope::Scope;
-use super::value::{Function, Loop, Object, Seq, Str, Value};
+use super::value::{BoundMacro, Function, Loop, Object, Seq, Str, Value};
 use super::{Fail, Result, calls, show};
 
 /// The deepest nesting of calls, blocks and expressions.
@@ -140,9 +140,10 @@ impl<'t> Machine<'t> {
         if self.depth > MAX_DEPTH {
             return Err(Fail::Limit(format!("nests more than {MAX_DEPTH} deep")));
         }
-        let done = work(self)?;
+        let done = work(self);
+        // A generator's error does not end the rendering.
         self.depth -= 1;
-        Ok(done)
+        done
     }
 
     /// Calls a part of the template.
@@ -247,13 +248,13 @@ impl<'t> Machine<'t> {
                 self.print(&value)?;
             }
             StatementKind::Macro(at) => {
-                let value = Value::object(Object::Macro(*at, Rc::downgrade(scope)));
+                let value = self.bind_macro(*at, scope)?;
                 if let Some(name) = self.template.macros[*at].name {
                     scope.set(name, value);
                 }
             }
             StatementKind::CallBlock(call, caller) => {
-                let caller = Value::object(Object::Macro(*caller, Rc::downgrade(scope)));
+                let caller = self.bind_macro(*caller, scope)?;
                 let value = self.call_with(call, Some(caller), scope)?;
                 self.print(&value)?;
             }
@@ -276,6 +277,21 @@ impl<'t> Machine<'t> {
             StatementKind::Continue => return Ok(Flow::Continue),
         }
         Ok(Flow::Next)
+    }
+
+    /// A macro whose body sees this scope.
+    fn bind_macro(&self, at: usize, scope: &Rc<Scope>) -> Result<Value> {
+        let definition = &self.template.macros[at];
+        let name = |name: Name| Str::new(self.template.names[name].as_str());
+        let parameter = |parameter: &Name| name(*parameter).map(Value::Str);
+        let parameters = definition.parameters.iter().map(parameter);
+        Ok(Value::object(Object::Macro(BoundMacro {
+            at,
+            scope: Rc::downgrade(scope),
+            name: definition.name.map(name).transpose()?,
+            parameters: Seq::new(parameters.collect::<Result<_>>()?)?,
+            uses: definition.uses,
+        })))
     }
 
     /// The value of a name; undefined if nothing defines it.

@@ -5,6 +5,7 @@ use super::calls::Args;
 use super::compare::{self, Number, index};
 use super::dict::Dict;
 use super::machine::Machine;
+use super::number::ratio;
 use super::value::{Object, Value, View};
 use super::{Fail, Result, strings};
 
@@ -49,6 +50,9 @@ pub(super) fn call(
                 "bit_length" => Value::Int((128 - number.unsigned_abs().leading_zeros()).into()),
                 "bit_count" => Value::Int(number.unsigned_abs().count_ones().into()),
                 "is_integer" => Value::Bool(true),
+                "as_integer_ratio" => {
+                    return Value::tuple(vec![Value::Int(number), Value::Int(1)]);
+                }
                 _ => Value::Int(number),
             })
         }
@@ -56,6 +60,10 @@ pub(super) fn call(
             args.none(method)?;
             Ok(match method {
                 "is_integer" => Value::Bool(number.is_finite() && number.fract() == 0.0),
+                "as_integer_ratio" => {
+                    let (above, below) = ratio(*number)?;
+                    return Value::tuple(vec![Value::Int(above), Value::Int(below)]);
+                }
                 _ => of.clone(),
             })
         }

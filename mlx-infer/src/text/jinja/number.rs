@@ -1,7 +1,53 @@
 //! Numbers as text: read as by `int` and `float`, and written as in Python.
 
-/// `int(text, base)`.
-pub(super) fn parse_int(text: &str, base: u32) -> Option<i128> {
+use super::{Fail, Result};
+
+/// The most digits that `int` reads of a text whose base is not a power of 2 (`sys.int_info.default_max_str_digits`).
+const MAX_DIGITS: usize = 4300;
+/// No `f64` has more digits than this, before or behind its decimal point.
+const EXACT_DIGITS: usize = 1100;
+
+pub(super) fn too_large() -> Fail {
+    Fail::error("a number is too large: more than 127 bits are not supported")
+}
+
+/// `int(number)`.
+///
+/// # Errors
+/// The number is infinite, NaN, or too large.
+pub(super) fn whole(number: f64) -> Result<i128> {
+    if number.is_nan() {
+        return Err(Fail::error("cannot convert float NaN to integer"));
+    }
+    if number.is_infinite() {
+        return Err(Fail::error("cannot convert float infinity to integer"));
+    }
+    // 2^127, the first float that is too large.
+    if number.abs() >= 170_141_183_460_469_231_731_687_303_715_884_105_728.0 {
+        return Err(too_large());
+    }
+    Ok(number.trunc() as i128)
+}
+
+/// The fraction of integers that a float is.
+///
+/// # Errors
+/// The number is infinite or NaN, or one of the integers is too large.
+pub(super) fn ratio(number: f64) -> Result<(i128, i128)> {
+    let mut below: i128 = 1;
+    let mut above = number;
+    while above.is_finite() && above.fract() != 0.0 {
+        above *= 2.0;
+        below = below.checked_mul(2).ok_or_else(too_large)?;
+    }
+    Ok((whole(above)?, below))
+}
+
+/// `int(text, base)`; none if the text is no number.
+///
+/// # Errors
+/// The number is too large.
+pub(super) fn parse_int(text: &str, base: u32) -> Result<Option<i128>> {
     let text = text.trim_matches(super::show::is_space);
     let (negative, digits) = match text.strip_prefix('-') {
         Some(rest) => (true, rest),
@@ -20,16 +66,28 @@ pub(super) fn parse_int(text: &str, base: u32) -> Option<i128> {
     let (digits, base) = found.unwrap_or((digits, if base == 0 { 10 } else { base }));
     let grouped = !digits.starts_with('_') && !digits.ends_with('_') && !digits.contains("__");
     if !grouped || digits.starts_with(['+', '-']) || digits.is_empty() {
-        return None;
+        return Ok(None);
     }
-    let mut number: i128 = 0;
+    let mut values = Vec::new();
     for c in digits.chars().filter(|c| *c != '_') {
         let digit = c
             .to_digit(base)
-            .or_else(|| decimal(c).filter(|digit| *digit < base))?;
-        number = number.checked_mul(base.into())?.checked_add(digit.into())?;
+            .or_else(|| decimal(c).filter(|digit| *digit < base));
+        let Some(digit) = digit else {
+            return Ok(None);
+        };
+        values.push(digit);
     }
-    Some(if negative { -number } else { number })
+    if values.len() > MAX_DIGITS && !base.is_power_of_two() {
+        return Ok(None);
+    }
+    let next = |number: i128, digit: &u32| {
+        number
+            .checked_mul(base.into())?
+            .checked_add((*digit).into())
+    };
+    let number = values.iter().try_fold(0, next).ok_or_else(too_large)?;
+    Ok(Some(if negative { -number } else { number }))
 }
 
 /// The value of a decimal digit of a script that is common in texts.
@@ -95,15 +153,12 @@ pub(super) fn fixed(number: f64, kind: char, precision: usize, alternate: bool) 
     }
     match kind {
         'e' => {
-            let text = format!("{number:.precision$e}");
-            let (digits, power) = text.split_once('e').unwrap_or((&text, "0"));
-            format!("{digits}e{}", exponent_of(power.parse().unwrap_or(0)))
+            let (digits, power) = exponential(number, precision);
+            format!("{digits}e{}", exponent_of(power))
         }
         'g' => {
             let precision = precision.max(1);
-            let text = format!("{number:.*e}", precision - 1);
-            let (digits, power) = text.split_once('e').unwrap_or((&text, "0"));
-            let power: i32 = power.parse().unwrap_or(0);
+            let (digits, power) = exponential(number, precision - 1);
             let trim = |digits: &str| {
                 if alternate || !digits.contains('.') {
                     digits.to_owned()
@@ -115,14 +170,29 @@ pub(super) fn fixed(number: f64, kind: char, precision: usize, alternate: bool) 
                 }
             };
             if power < -4 || power >= precision as i32 {
-                format!("{}e{}", trim(digits), exponent_of(power))
+                format!("{}e{}", trim(&digits), exponent_of(power))
             } else {
                 let decimals = usize::try_from(precision as i32 - 1 - power).unwrap_or(0);
-                trim(&format!("{number:.decimals$}"))
+                trim(&plain(number, decimals))
             }
         }
-        _ => format!("{number:.precision$}"),
+        _ => plain(number, precision),
     }
+}
+
+/// A number with this many decimals. Rust formats only so many; all digits behind them are zeros.
+fn plain(number: f64, decimals: usize) -> String {
+    let exact = decimals.min(EXACT_DIGITS);
+    format!("{number:.exact$}") + &"0".repeat(decimals - exact)
+}
+
+/// The digits of a number, with this many decimals, and the power of ten.
+fn exponential(number: f64, decimals: usize) -> (String, i32) {
+    let exact = decimals.min(EXACT_DIGITS);
+    let text = format!("{number:.exact$e}");
+    let (digits, power) = text.split_once('e').unwrap_or((&text, "0"));
+    let zeros = "0".repeat(decimals - exact);
+    (format!("{digits}{zeros}"), power.parse().unwrap_or(0))
 }
 
 /// `round(number, digits)`: ties go to the even neighbour.

@@ -80,7 +80,10 @@ pub(super) fn format(format: &Str, values: &Value) -> Result<Value> {
     out.push(rest)?;
     let left_over = match &given {
         Given::Items(items) => items.len() > 0,
-        Given::One(Value::Dict(_) | Value::List(_), _) => false,
+        // As in Python, what has subscripts and is no tuple or text may have the values of names.
+        Given::One(Value::Dict(_) | Value::List(_) | Value::Range(_) | Value::Undefined(_), _) => {
+            false
+        }
         Given::One(_, used) => !used,
     };
     if left_over && !used_key {
@@ -174,9 +177,7 @@ impl Field<'_> {
             'd' | 'i' | 'u' | 'x' | 'X' | 'o' => {
                 let whole = match number {
                     Number::Int(number) => number,
-                    Number::Float(number) if "diu".contains(kind) && number.is_finite() => {
-                        number.trunc() as i128
-                    }
+                    Number::Float(number) if "diu".contains(kind) => number::whole(number)?,
                     Number::Float(_) => return Err(Fail::error(format!("%{kind} needs an int"))),
                 };
                 let magnitude = whole.unsigned_abs();

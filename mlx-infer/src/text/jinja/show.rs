@@ -84,7 +84,14 @@ pub(super) fn repr(value: &Value, out: &mut Builder, depth: u32) -> Result<()> {
                 state.index.get() + 1,
                 state.items.len()
             )),
-            Object::Macro(..) => out.push("<Macro>"),
+            Object::Macro(bound) => match &bound.name {
+                Some(name) => {
+                    out.push("<Macro ")?;
+                    quote(name, out)?;
+                    out.push(">")
+                }
+                None => out.push("<Macro anonymous>"),
+            },
             Object::Function(_) => out.push("<function>"),
             Object::Method(_, name) => out.push(&format!("<built-in method {name}>")),
             Object::Cycler(..) => out.push("<Cycler>"),

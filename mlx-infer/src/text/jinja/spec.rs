@@ -9,8 +9,10 @@ use super::{Fail, Result, number, show};
 struct Spec {
     fill: Option<char>,
     align: Option<char>,
-    sign: char,
+    sign: Option<char>,
     alternate: bool,
+    /// Whether a zero that was rounded loses its sign.
+    unsigned_zero: bool,
     zero: bool,
     width: usize,
     group: Option<char>,
@@ -20,10 +22,7 @@ struct Spec {
 
 impl Spec {
     fn parse(text: &str) -> Result<Self> {
-        let mut spec = Self {
-            sign: '-',
-            ..Self::default()
-        };
+        let mut spec = Self::default();
         let mut rest = text;
         let is_align = |c: Option<char>| matches!(c, Some('<' | '>' | '=' | '^'));
         let (first, second) = (text.chars().next(), text.chars().nth(1));
@@ -34,10 +33,8 @@ impl Spec {
             spec.align = first;
             rest = &rest[1..];
         }
-        if let Some(sign) = take(&mut rest, |c| matches!(c, '+' | '-' | ' ')) {
-            spec.sign = sign;
-        }
-        take(&mut rest, |c| c == 'z');
+        spec.sign = take(&mut rest, |c| matches!(c, '+' | '-' | ' '));
+        spec.unsigned_zero = take(&mut rest, |c| c == 'z').is_some();
         spec.alternate = take(&mut rest, |c| c == '#').is_some();
         spec.zero = take(&mut rest, |c| c == '0').is_some();
         spec.width = digits(&mut rest)?.unwrap_or(0);
@@ -87,7 +84,12 @@ pub(super) fn formatted(value: &Value, spec: &str, out: &mut Builder) -> Result<
     let spec = Spec::parse(spec)?;
     match value {
         Value::Str(text) => {
-            if !matches!(spec.kind, None | Some('s')) || spec.align == Some('=') {
+            let of_number = spec.align == Some('=')
+                || spec.sign.is_some()
+                || spec.group.is_some()
+                || spec.alternate
+                || spec.unsigned_zero;
+            if !matches!(spec.kind, None | Some('s')) || of_number {
                 return Err(Fail::error("format: a number's specification for a string"));
             }
             let cut: String = match spec.precision {
@@ -107,7 +109,32 @@ pub(super) fn formatted(value: &Value, spec: &str, out: &mut Builder) -> Result<
     }
 }
 
+/// Refuses what Python refuses.
+fn check_numeric(value: Number, spec: &Spec) -> Result<()> {
+    let kind = spec.kind;
+    let is_whole = matches!(value, Number::Int(_))
+        && matches!(kind, None | Some('d' | 'b' | 'o' | 'x' | 'X' | 'n' | 'c'));
+    let groups = match spec.group {
+        Some(',') => !matches!(kind, Some('b' | 'o' | 'x' | 'X' | 'n' | 'c')),
+        Some(_) => !matches!(kind, Some('n' | 'c')),
+        None => true,
+    };
+    let what = if is_whole && spec.precision.is_some() {
+        "a precision of an integer"
+    } else if is_whole && spec.unsigned_zero {
+        "'z' of an integer"
+    } else if kind == Some('c') && (spec.sign.is_some() || spec.alternate) {
+        "a sign or '#' of a character"
+    } else if !groups {
+        "groups of digits with this format code"
+    } else {
+        return Ok(());
+    };
+    Err(Fail::error(format!("format: {what} is not allowed")))
+}
+
 fn numeric(value: Number, spec: &Spec, out: &mut Builder) -> Result<()> {
+    check_numeric(value, spec)?;
     let (negative, mut body) = match (value, spec.kind) {
         (Number::Int(number), None | Some('d' | 'b' | 'o' | 'x' | 'X' | 'n' | 'c')) => {
             let magnitude = number.unsigned_abs();
@@ -151,6 +178,7 @@ fn numeric(value: Number, spec: &Spec, out: &mut Builder) -> Result<()> {
                 Some('%') => {
                     number::fixed(number * 100.0, 'f', precision.unwrap_or(6), false) + "%"
                 }
+                Some('n') => number::fixed(number, 'g', precision.unwrap_or(6), spec.alternate),
                 Some(kind @ ('e' | 'f' | 'g')) => {
                     number::fixed(number, kind, precision.unwrap_or(6), spec.alternate)
                 }
@@ -167,13 +195,16 @@ fn numeric(value: Number, spec: &Spec, out: &mut Builder) -> Result<()> {
                     )));
                 }
             };
-            (number.is_sign_negative() && !number.is_nan(), text)
+            let is_zero = || !text.contains(|c: char| ('1'..='9').contains(&c));
+            let drops_sign = spec.unsigned_zero && number.is_finite() && is_zero();
+            let negative = number.is_sign_negative() && !number.is_nan() && !drops_sign;
+            (negative, text)
         }
     };
     let sign = match (negative, spec.sign) {
         (true, _) => "-",
-        (false, '+') => "+",
-        (false, ' ') => " ",
+        (false, Some('+')) => "+",
+        (false, Some(' ')) => " ",
         _ => "",
     };
     let zero_pads = spec.align.is_none() && spec.zero;

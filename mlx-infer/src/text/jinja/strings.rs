@@ -69,6 +69,7 @@ pub(super) fn call(text: &Str, method: &str, args: &Args) -> Result<Value> {
                 .map(|it| string(method, Some(it)))
                 .transpose()?;
             let limit = limit.as_ref().map_or(Ok(-1), index)?;
+            budget::copy(separator.map_or(0, |separator| separator.len()))?;
             let parts = split(text, separator.map(|it| &**it), limit, method == "rsplit")?;
             texts(text, parts)
         }
@@ -79,6 +80,7 @@ pub(super) fn call(text: &Str, method: &str, args: &Args) -> Result<Value> {
         "partition" | "rpartition" => {
             let [separator] = args.bind(method, ["sep"], 1)?;
             let separator = string(method, separator.as_ref())?;
+            budget::copy(separator.len())?;
             if separator.is_empty() {
                 return Err(Fail::error("empty separator"));
             }
@@ -100,6 +102,7 @@ pub(super) fn call(text: &Str, method: &str, args: &Args) -> Result<Value> {
         "removeprefix" | "removesuffix" => {
             let [affix] = args.bind(method, ["affix"], 1)?;
             let affix = string(method, affix.as_ref())?;
+            budget::copy(affix.len().min(text.len()))?;
             let rest = if method == "removeprefix" {
                 text.strip_prefix(&**affix)
             } else {
@@ -177,7 +180,11 @@ pub(super) fn cased(text: &str, how: &str) -> Result<String> {
     Ok(match how {
         "upper" => text.to_uppercase(),
         "lower" => text.to_lowercase(),
-        "casefold" => text.to_lowercase().replace('ß', "ss").replace('ς', "σ"),
+        "casefold" => {
+            let mut folded = String::with_capacity(text.len());
+            text.chars().for_each(|c| fold_case(c, &mut folded));
+            folded
+        }
         "capitalize" => {
             let mut chars = text.chars();
             let mut out = String::new();
@@ -198,6 +205,17 @@ pub(super) fn cased(text: &str, how: &str) -> Result<String> {
         }
         _ => title(text),
     })
+}
+
+/// Unicode's full case folding: the lower case of the upper case, but for a few characters.
+fn fold_case(c: char, out: &mut String) {
+    match c {
+        'ı' => out.push(c),
+        'ẞ' => out.push_str("ss"),
+        // Cherokee folds to its upper case, which is older.
+        '\u{13a0}'..='\u{13fd}' | '\u{ab70}'..='\u{abbf}' => out.extend(c.to_uppercase()),
+        c => out.extend(c.to_uppercase().flat_map(char::to_lowercase)),
+    }
 }
 
 /// A letter after anything but a letter is upper case, the others lower case.
@@ -262,18 +280,22 @@ pub(super) fn is(text: &str, kind: &str) -> bool {
 fn search(text: &str, method: &str, args: &Args) -> Result<Value> {
     let [sought, start, end] = args.bind(method, ["sub", "start", "end"], 1)?;
     let sought = string(method, sought.as_ref())?;
-    let (within, from) = window(text, start, end)?;
+    budget::copy(sought.len())?;
+    let window = window(text, start, end)?;
     if method == "count" {
-        let count = within.matches(&**sought).count();
+        let count = window.map_or(0, |(within, _)| within.matches(&**sought).count());
         return Ok(Value::Int(count as i128));
     }
-    let found = if method.starts_with('r') {
-        within.rfind(&**sought)
-    } else {
-        within.find(&**sought)
-    };
+    let found = window.and_then(|(within, from)| {
+        let at = if method.starts_with('r') {
+            within.rfind(&**sought)
+        } else {
+            within.find(&**sought)
+        };
+        at.map(|at| from + within[..at].chars().count())
+    });
     match found {
-        Some(at) => Ok(Value::Int((from + within[..at].chars().count()) as i128)),
+        Some(at) => Ok(Value::Int(at as i128)),
         None if method.ends_with("find") => Ok(Value::Int(-1)),
         None => Err(Fail::error("substring not found")),
     }
@@ -281,14 +303,19 @@ fn search(text: &str, method: &str, args: &Args) -> Result<Value> {
 
 fn affix(text: &str, method: &str, args: &Args) -> Result<Value> {
     let [affixes, start, end] = args.bind(method, ["prefix", "start", "end"], 1)?;
-    let (within, _) = window(text, start, end)?;
+    let window = window(text, start, end)?;
     let affixes = match affixes {
         Some(Value::Tuple(items)) => items.to_vec(),
         other => vec![other.unwrap_or(Value::None)],
     };
     for affix in &affixes {
-        budget::work(1)?;
         let affix = string(method, Some(affix))?;
+        let Some((within, _)) = window else {
+            budget::work(1)?;
+            continue;
+        };
+        // The comparison reads as much as the shorter one has.
+        budget::copy(affix.len().min(within.len()))?;
         let found = if method == "startswith" {
             within.starts_with(&**affix)
         } else {

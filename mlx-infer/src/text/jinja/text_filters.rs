@@ -2,7 +2,7 @@
 
 use super::budget::{self, Builder};
 use super::calls::Args;
-use super::compare::{Number, index};
+use super::compare::index;
 use super::value::{Str, Value};
 use super::{Fail, Result, cuts, percent, show, strings};
 
@@ -12,9 +12,6 @@ pub(super) fn call(name: &str, value: &Value, args: &Args) -> Result<Value> {
             args.none(name)?;
             return show::str_of(value).map(Value::Str);
         }
-        "filesizeformat" => return file_size(value, args),
-        "urlencode" => return url_encode(value, args),
-        "xmlattr" => return xml_attributes(value, args),
         "indent" => return indent(strings::string(name, Some(value))?, args),
         "truncate" => return truncate(value, args),
         _ => {}
@@ -29,11 +26,6 @@ pub(super) fn call(name: &str, value: &Value, args: &Args) -> Result<Value> {
         "title" => {
             args.none(name)?;
             done(title(&text)?)
-        }
-        "center" => {
-            let [width] = args.bind(name, ["width"], 0)?;
-            let width = width.as_ref().map_or(Ok(80), strings::width)?;
-            done(strings::justify(&text, width, " ", "center")?)
         }
         "trim" => {
             let [chars] = args.bind(name, ["chars"], 0)?;
@@ -56,14 +48,6 @@ pub(super) fn call(name: &str, value: &Value, args: &Args) -> Result<Value> {
                 strings::replace(&text, &show::str_of(&old)?, &show::str_of(&new)?, count)?;
             Value::text(&replaced)
         }
-        "wordcount" => {
-            args.none(name)?;
-            budget::scan(text.len())?;
-            let words = text.split(|c: char| c != '_' && !c.is_alphanumeric());
-            Ok(Value::Int(
-                words.filter(|word| !word.is_empty()).count() as i128
-            ))
-        }
         "format" => {
             if !args.positional.is_empty() && !args.named.is_empty() {
                 return Err(Fail::error(
@@ -79,7 +63,14 @@ pub(super) fn call(name: &str, value: &Value, args: &Args) -> Result<Value> {
             let pairs: Vec<_> = args.named.iter().map(pair).collect::<Result<_>>()?;
             percent::format(&text, &Value::Dict(super::dict::Dict::new(pairs)?))
         }
-        _ => strip_tags(&text, args),
+        _ => {
+            args.none(name)?;
+            budget::scan(text.len())?;
+            let words = text.split(|c: char| c != '_' && !c.is_alphanumeric());
+            Ok(Value::Int(
+                words.filter(|word| !word.is_empty()).count() as i128
+            ))
+        }
     }
 }
 
@@ -138,23 +129,34 @@ fn indent(text: &Str, args: &Args) -> Result<Value> {
 fn truncate(value: &Value, args: &Args) -> Result<Value> {
     let [length, kill, end, leeway] =
         args.bind("truncate", ["length", "killwords", "end", "leeway"], 0)?;
-    let text = strings::string("truncate", Some(value))?;
+    let count = match value {
+        Value::Str(text) => {
+            budget::scan(text.len())?;
+            text.chars().count()
+        }
+        other => other.len().ok_or_else(|| {
+            Fail::error(format!(
+                "truncate: a value of type {} has no length",
+                other.type_name()
+            ))
+        })?,
+    };
     let length = length.as_ref().map_or(Ok(255), index)?;
     let end = end.map_or_else(|| Str::new("..."), |end| show::str_of(&end))?;
     let leeway = match leeway {
         None | Some(Value::None) => 5,
         Some(leeway) => index(&leeway)?,
     };
-    budget::scan(text.len())?;
     let end_length = end.chars().count() as i128;
     if length < end_length || leeway < 0 {
         return Err(Fail::error(format!(
             "truncate: expected length >= {end_length} and leeway >= 0, got {length} and {leeway}"
         )));
     }
-    if text.chars().count() as i128 <= length.saturating_add(leeway) {
+    if count as i128 <= length.saturating_add(leeway) {
         return Ok(value.clone());
     }
+    let text = strings::string("truncate", Some(value))?;
     let kept: String = text
         .chars()
         .take(usize::try_from(length - end_length).unwrap_or(0))
@@ -164,154 +166,4 @@ fn truncate(value: &Value, args: &Args) -> Result<Value> {
         _ => kept.as_str(),
     };
     Value::text(&format!("{kept}{}", &*end))
-}
-
-fn strip_tags(text: &str, args: &Args) -> Result<Value> {
-    args.none("striptags")?;
-    budget::scan(text.len())?;
-    let cut = |text: &str, open: &str, close: &str| {
-        let mut out = String::new();
-        let mut rest = text;
-        while let Some(at) = rest.find(open) {
-            let Some(end) = rest[at..].find(close) else {
-                break;
-            };
-            out.push_str(&rest[..at]);
-            rest = &rest[at + end + close.len()..];
-        }
-        out + rest
-    };
-    let bare = cut(&cut(text, "<!--", "-->"), "<", ">");
-    let words: Vec<&str> = bare
-        .split(show::is_space)
-        .filter(|word| !word.is_empty())
-        .collect();
-    let joined = words.join(" ");
-    let pairs = [
-        ("&lt;", "<"),
-        ("&gt;", ">"),
-        ("&#34;", "\""),
-        ("&#39;", "'"),
-        ("&quot;", "\""),
-        ("&amp;", "&"),
-    ];
-    Value::text(
-        &pairs
-            .into_iter()
-            .fold(joined, |text, (from, to)| text.replace(from, to)),
-    )
-}
-
-/// A number of bytes with a unit.
-fn file_size(value: &Value, args: &Args) -> Result<Value> {
-    let [binary] = args.bind("filesizeformat", ["binary"], 0)?;
-    let binary = binary.is_some_and(|flag| flag.is_true());
-    let bytes = match value {
-        Value::Str(text) => super::number::parse_float(text),
-        other => Number::of(other).map(Number::as_f64),
-    };
-    let Some(bytes) = bytes else {
-        return Err(Fail::error("filesizeformat: expected a number"));
-    };
-    let base: f64 = if binary { 1024.0 } else { 1000.0 };
-    if bytes == 1.0 {
-        return Value::text("1 Byte");
-    }
-    if bytes < base {
-        return Value::text(&format!("{bytes:.0} Bytes"));
-    }
-    let mut unit = base;
-    let mut prefix = 'k';
-    for next in "kMGTPEZY".chars() {
-        prefix = next;
-        if bytes < unit * base || next == 'Y' {
-            break;
-        }
-        unit *= base;
-    }
-    let prefix = if binary {
-        format!("{}i", prefix.to_ascii_uppercase())
-    } else {
-        prefix.to_string()
-    };
-    Value::text(&format!("{:.1} {prefix}B", bytes / unit))
-}
-
-fn url_encode(value: &Value, args: &Args) -> Result<Value> {
-    args.none("urlencode")?;
-    let mut out = Builder::default();
-    if matches!(value, Value::Str(_)) || !value.is_iterable() {
-        quote_url(&show::str_of(value)?, false, &mut out)?;
-        return Value::text(&out.finish());
-    }
-    let pairs = match value {
-        Value::Dict(dict) => dict.entries().to_vec(),
-        other => {
-            let pair = |pair: Value| match pair.items()?.as_slice() {
-                [key, value] => Ok((key.clone(), value.clone())),
-                _ => Err(Fail::error("urlencode: expected pairs")),
-            };
-            other
-                .items()?
-                .into_iter()
-                .map(pair)
-                .collect::<Result<_>>()?
-        }
-    };
-    for (at, (key, value)) in pairs.iter().enumerate() {
-        out.push(if at > 0 { "&" } else { "" })?;
-        quote_url(&show::str_of(key)?, true, &mut out)?;
-        out.push("=")?;
-        quote_url(&show::str_of(value)?, true, &mut out)?;
-    }
-    Value::text(&out.finish())
-}
-
-fn quote_url(text: &str, query: bool, out: &mut Builder) -> Result<()> {
-    budget::scan(text.len())?;
-    for byte in text.bytes() {
-        match byte {
-            b' ' if query => out.push("+")?,
-            b'/' if !query => out.push("/")?,
-            b'-' | b'_' | b'.' | b'~' => out.push_char(byte.into())?,
-            byte if byte.is_ascii_alphanumeric() => out.push_char(byte.into())?,
-            byte => out.push(&format!("%{byte:02X}"))?,
-        }
-    }
-    Ok(())
-}
-
-fn xml_attributes(value: &Value, args: &Args) -> Result<Value> {
-    let [space] = args.bind("xmlattr", ["autospace"], 0)?;
-    let Value::Dict(dict) = value else {
-        return Err(Fail::error("xmlattr: expected a dict"));
-    };
-    let mut out = Builder::default();
-    let mut first = !space.is_none_or(|space| space.is_true());
-    for (key, value) in dict.entries() {
-        if matches!(value, Value::None | Value::Undefined(_)) {
-            continue;
-        }
-        let key = strings::string("xmlattr", Some(key))?;
-        if key.contains(|c: char| c.is_ascii_whitespace() || "/>=\u{b}".contains(c)) {
-            return Err(Fail::error(format!(
-                "xmlattr: a character that no name may have in {:?}",
-                &**key
-            )));
-        }
-        let escaped = |text: &Str| {
-            if text.is_safe() {
-                Ok(text.to_string())
-            } else {
-                show::escape(text)
-            }
-        };
-        out.push(if first { "" } else { " " })?;
-        first = false;
-        out.push(&escaped(key)?)?;
-        out.push("=\"")?;
-        out.push(&escaped(&show::str_of(value)?)?)?;
-        out.push("\"")?;
-    }
-    Value::text(&out.finish())
 }

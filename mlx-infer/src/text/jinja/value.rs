@@ -163,11 +163,43 @@ impl Range {
     }
 }
 
-/// Items that can be read once, and the number of items that were read.
+/// Items that can be read once.
+///
+/// A filter that is a generator in jinja2 works only when its result is read. Here it works at once, and its error
+/// comes where the generator's would: after the items before it.
 #[derive(Debug)]
 pub(super) struct Iter {
-    pub(super) items: Rc<Seq>,
-    pub(super) next: Cell<usize>,
+    items: Rc<Seq>,
+    /// The number of items that were read.
+    next: Cell<usize>,
+    fail: RefCell<Option<Fail>>,
+}
+
+impl Iter {
+    /// The next item; none at the end.
+    ///
+    /// # Errors
+    /// That of the generator. It has ended then.
+    pub(super) fn take(&self) -> Result<Option<Value>> {
+        let at = self.next.get();
+        match self.items.get(at) {
+            Some(item) => {
+                self.next.set(at + 1);
+                Ok(Some(item.clone()))
+            }
+            None => self.fail.take().map_or(Ok(None), Err),
+        }
+    }
+
+    /// All other items.
+    fn rest(&self) -> Result<Vec<Value>> {
+        let from = self.next.replace(self.items.len());
+        budget::work((self.items.len() - from) as u64)?;
+        match self.fail.take() {
+            Some(fail) => Err(fail),
+            None => Ok(self.items[from..].to_vec()),
+        }
+    }
 }
 
 /// A value with an identity.
@@ -175,13 +207,27 @@ pub(super) struct Iter {
 pub(super) enum Object {
     Namespace(RefCell<Vec<(Str, Value)>>),
     Loop(Loop),
-    /// The index of the macro in the template, and the scope of its definition.
-    Macro(usize, Weak<Scope>),
+    Macro(BoundMacro),
     Function(Function),
     /// A method of a value.
     Method(Value, &'static str),
     Cycler(Rc<Seq>, Cell<usize>),
     Joiner(Str, Cell<bool>),
+}
+
+/// A macro, or the `caller` of a call block.
+#[derive(Debug)]
+pub(super) struct BoundMacro {
+    /// Its index in the template.
+    pub(super) at: usize,
+    /// The scope of its definition.
+    pub(super) scope: Weak<Scope>,
+    /// None for a `caller`.
+    pub(super) name: Option<Str>,
+    /// The names of its parameters.
+    pub(super) parameters: Rc<Seq>,
+    /// Which of `varargs`, `kwargs` and `caller` its body uses.
+    pub(super) uses: [bool; 3],
 }
 
 /// Functions that every template has.
@@ -222,10 +268,24 @@ impl Value {
     }
 
     pub(super) fn iter(items: Vec<Self>) -> Result<Self> {
-        let items = Seq::new(items)?;
+        Self::generator(|all| {
+            *all = items;
+            Ok(())
+        })
+    }
+
+    /// The items that `work` adds. Its error is one for the reader of the items; a limit is an error at once.
+    pub(super) fn generator(work: impl FnOnce(&mut Vec<Self>) -> Result<()>) -> Result<Self> {
+        let mut items = Vec::new();
+        let fail = match work(&mut items) {
+            Ok(()) => None,
+            Err(fail @ Fail::Error(..)) => Some(fail),
+            Err(fail) => return Err(fail),
+        };
         Ok(Self::Iter(Rc::new(Iter {
-            items,
+            items: Seq::new(items)?,
             next: Cell::new(0),
+            fail: RefCell::new(fail),
         })))
     }
 
@@ -360,11 +420,7 @@ impl Value {
                 budget::items(range.len())?;
                 (0..range.len()).map(|at| Self::Int(range.at(at))).collect()
             }
-            Self::Iter(iter) => {
-                let from = iter.next.replace(iter.items.len());
-                budget::work((iter.items.len() - from) as u64)?;
-                iter.items[from..].to_vec()
-            }
+            Self::Iter(iter) => iter.rest()?,
             other => {
                 return Err(Fail::error(format!(
                     "a value of type {} is not iterable",
