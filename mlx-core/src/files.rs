@@ -20,7 +20,7 @@
 //! ```
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read};
+use std::io::{self, Read, Seek};
 #[cfg(unix)]
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -31,12 +31,25 @@ use crate::error::{Error, Result};
 /// 9 MB.
 pub const JSON_LIMIT: u64 = 64 << 20;
 
+/// The longest pointer that stands in a repository instead of a large file. Git LFS allows less than 1,024 bytes.
+const POINTER_LIMIT: u64 = 1024;
+/// How pointers begin, what they belong to, and the command that fetches the file.
+const POINTERS: [(&[u8], &str, &str); 2] = [
+    (
+        b"version https://git-lfs.github.com/spec/",
+        "Git LFS",
+        "git lfs pull",
+    ),
+    (b"/annex/objects/", "git-annex", "git annex get"),
+];
+
 /// Opens a file to read it.
 ///
 /// The limit is checked against the present length. A file may grow while it is read: [`read`] stops at the limit too.
 ///
 /// # Errors
-/// It is neither an ordinary file nor a link to one, it has more than `limit` bytes, or it cannot be opened.
+/// It is neither an ordinary file nor a link to one, it has more than `limit` bytes, it is a pointer of Git LFS or
+/// git-annex, or it cannot be opened.
 pub fn open(path: impl AsRef<Path>, limit: u64) -> Result<File> {
     let path = path.as_ref();
     open_io(path, limit).map_err(|error| named(path, error))
@@ -77,9 +90,27 @@ pub(crate) fn open_io(path: &Path, limit: u64) -> io::Result<File> {
     // The path may name another file by now. Opening a pipe waits for a writer, but not with this flag.
     #[cfg(unix)]
     options.custom_flags(libc::O_NONBLOCK);
-    let file = options.open(path)?;
-    check(&file.metadata()?, limit)?;
+    let mut file = options.open(path)?;
+    let found = file.metadata()?;
+    check(&found, limit)?;
+    if found.len() <= POINTER_LIMIT {
+        check_pointer(&mut file)?;
+    }
     Ok(file)
+}
+
+/// Refuses a file whose content is elsewhere, and leaves any other at its start.
+fn check_pointer(file: &mut File) -> io::Result<()> {
+    let mut start = Vec::new();
+    file.by_ref().take(64).read_to_end(&mut start)?;
+    file.rewind()?;
+    match POINTERS.iter().find(|(head, ..)| start.starts_with(head)) {
+        None => Ok(()),
+        Some((_, owner, command)) => Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("a pointer of {owner}, and not the file itself; fetch it with `{command}`"),
+        )),
+    }
 }
 
 fn read_io(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
@@ -133,5 +164,32 @@ fn kind_of(found: &std::fs::Metadata) -> &'static str {
         "folder"
     } else {
         "special file"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pointers_are_told_from_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model.safetensors");
+        let lfs = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\nsize 12345\n";
+        for (text, owner) in [
+            (lfs, "Git LFS"),
+            ("/annex/objects/SHA256E-s3--abc\n", "git-annex"),
+        ] {
+            std::fs::write(&path, text).unwrap();
+            let error = read(&path, JSON_LIMIT).unwrap_err().to_string();
+            let expected =
+                format!("model.safetensors: a pointer of {owner}, and not the file itself");
+            assert!(error.contains(&expected), "{error}");
+            assert!(crate::safetensors::Safetensors::open(&path).is_err());
+        }
+        for text in ["", "{}", "version https://example.com"] {
+            std::fs::write(&path, text).unwrap();
+            assert_eq!(read(&path, JSON_LIMIT).unwrap(), text.as_bytes());
+        }
     }
 }

@@ -41,6 +41,7 @@ mod files;
 mod http;
 mod list;
 mod name;
+mod proxy;
 mod settings;
 
 use std::path::{Path, PathBuf};

@@ -41,6 +41,8 @@ pub struct LoadOptions {
     /// more in each ring. Recurrent layers that compute their state again where a draft is rejected need none, others keep so many states
     /// more in a step. If it is not 0, a head for multi-token prediction that the checkpoint has drafts, too.
     pub max_draft: usize,
+    /// A head for multi-token prediction that the checkpoint has is not loaded, whatever `max_draft` is.
+    pub no_head: bool,
 }
 
 /// A model with its tokenizer, chat template and end tokens. It stays on the thread that loaded it.

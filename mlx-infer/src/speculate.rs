@@ -101,9 +101,20 @@ impl LoadedModel {
     pub(crate) fn check_draft(&self, speculative: Speculative) -> crate::Result<()> {
         match speculative {
             Speculative::Tokens(tokens) if tokens > self.draft_room() => {
+                let layers = self.model().layers();
+                let why = if self.options().context_len.is_some() {
+                    "a context_len"
+                } else if layers
+                    .iter()
+                    .any(|kind| matches!(kind, LayerKind::Window(_)))
+                {
+                    "sliding windows"
+                } else {
+                    "recurrent layers"
+                };
                 Err(crate::Error::argument(format!(
                     "speculative: drafts of {tokens} tokens need a model that was loaded with max_draft of at least {tokens}, \
-                     as it has sliding windows or recurrent layers; given {}",
+                     as it has {why}; given {}",
                     self.options().max_draft
                 )))
             }

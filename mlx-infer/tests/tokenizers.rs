@@ -256,6 +256,78 @@ fn ends_of_text_come_from_the_first_file_that_names_one() {
     assert!(load("wordpiece").0.eos_ids().is_empty(), "no file");
 }
 
+/// A copy of the tokenizer `case` with other files.
+fn changed(case: &str, files: &[(&str, &dyn Fn(&mut Value))]) -> (tempfile::TempDir, Tokenizer) {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = folder(case);
+    for name in [
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "config.json",
+        "generation_config.json",
+    ] {
+        let Ok(text) = std::fs::read_to_string(folder.join(name)) else {
+            continue;
+        };
+        let mut json: Value = serde_json::from_str(&text).unwrap();
+        for (_, change) in files.iter().filter(|(file, _)| *file == name) {
+            change(&mut json);
+        }
+        std::fs::write(dir.path().join(name), json.to_string()).unwrap();
+    }
+    let tokenizer = Tokenizer::load(&Files::directory(dir.path()).unwrap()).unwrap();
+    (dir, tokenizer)
+}
+
+#[test]
+fn an_end_that_only_the_tokenizer_names_ends_too() {
+    let only = |json: &mut Value| json["eos_token_id"] = serde_json::json!(350);
+    let (_dir, tokenizer) = changed("qwen", &[("generation_config.json", &only)]);
+    assert_eq!(
+        tokenizer.eos_ids(),
+        [350, tokenizer.token_to_id("<|im_end|>").unwrap()]
+    );
+}
+
+/// An added token is a text, also where a byte-level vocabulary takes its letters for bytes.
+#[test]
+fn added_tokens_are_decoded_as_they_are_written() {
+    let token = |text: &str, id: u32| {
+        serde_json::json!({"id": id, "content": text, "single_word": false, "lstrip": false,
+            "rstrip": false, "normalized": false, "special": false})
+    };
+    let texts = ["koč", "õõ", "Ġĉ", "a b", "ascii"];
+    let add = |json: &mut Value| {
+        for (id, text) in (354..).zip(texts) {
+            json["added_tokens"]
+                .as_array_mut()
+                .unwrap()
+                .push(token(text, id));
+        }
+    };
+    let configure = |json: &mut Value| {
+        for (id, text) in (354_u32..).zip(texts) {
+            json["added_tokens_decoder"][id.to_string()] = token(text, id);
+        }
+    };
+    let (_dir, tokenizer) = changed(
+        "qwen",
+        &[
+            ("tokenizer.json", &add),
+            ("tokenizer_config.json", &configure),
+        ],
+    );
+    for (id, text) in (354..).zip(texts) {
+        assert_eq!(tokenizer.encode(text, false).unwrap(), [id], "{text}");
+        assert_eq!(tokenizer.decode(&[id], false).unwrap(), text);
+        assert_eq!(tokenizer.token_bytes(id).unwrap(), text.as_bytes());
+        let mut stream = tokenizer.detokenizer(false);
+        assert_eq!(stream.push(id).unwrap() + &stream.finish().unwrap(), text);
+    }
+    let all: Vec<u32> = (354..359).collect();
+    assert_eq!(tokenizer.decode(&all, false).unwrap(), texts.concat());
+}
+
 /// Without the pipeline of its class the ids would differ: the file alone does not determine them.
 #[test]
 fn the_class_decides() {

@@ -1,7 +1,8 @@
 //! Training data: JSON lines in mlx-lm's formats, turned into tokens.
 //!
 //! A line is an object with one of
-//! - `messages`, a conversation, and optionally `tools`: the model's chat template makes the text;
+//! - `messages`, a conversation, and optionally `tools`: the model's chat template makes the text, from messages that
+//!   are prepared as in serving ([`mlx_infer::chat::prepare`]);
 //! - `prompt` and `completion`: a conversation of two messages, or, without a chat template, both texts one after the
 //!   other;
 //! - `text`: used unchanged;
@@ -16,6 +17,7 @@
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
+use mlx_infer::chat::reply::ReplyFormat;
 use mlx_infer::input::Lines;
 use mlx_infer::{ChatTemplate, Files, Tokenizer};
 
@@ -33,7 +35,7 @@ const MAX_MEMORY: usize = 4 << 30;
 #[derive(Default)]
 pub struct Encoder {
     tokenizer: Option<Tokenizer>,
-    template: Option<ChatTemplate>,
+    template: Option<(ChatTemplate, ReplyFormat)>,
     /// The reason why there is no template.
     no_template: String,
 }
@@ -54,7 +56,10 @@ impl Encoder {
             no_template: String::new(),
         };
         match ChatTemplate::load(files, &tokenizer) {
-            Ok(template) => encoder.template = Some(template),
+            Ok(template) => {
+                let format = ReplyFormat::detect(&template, &tokenizer);
+                encoder.template = Some((template, format));
+            }
             // The checkpoint has no template. A malformed template is an error.
             Err(error) if error.kind() == ErrorKind::Unsupported => {
                 encoder.no_template = error.to_string();

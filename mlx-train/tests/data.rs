@@ -112,6 +112,22 @@ fn tools_are_part_of_the_prompt() {
     let example = &with.examples[0];
     assert_eq!(example.tokens[..example.prompt], asked);
     assert!(without.examples[0].prompt < example.prompt);
+    // Calls in OpenAI's form: their arguments are texts, and contents may be missing.
+    let call = |arguments: serde_json::Value| {
+        let call = json!({"id": "c", "type": "function", "function": {"name": "weather", "arguments": arguments}});
+        let messages = json!([
+            {"role": "user", "content": "Rain?"},
+            {"role": "assistant", "content": null, "tool_calls": [call]}]);
+        read(json!({"messages": messages, "tools": tools}))
+            .unwrap()
+            .examples
+            .remove(0)
+    };
+    let (text, object) = (call(json!("{\"day\": 1}")), call(json!({"day": 1})));
+    assert_eq!(text.tokens, object.tokens);
+    let text = tokenizer.decode(&text.tokens, false).unwrap();
+    assert!(text.contains("\"arguments\": {\"day\": 1}"), "{text}");
+
     let error = read(json!({"messages": messages, "tools": "weather"}))
         .unwrap_err()
         .to_string();

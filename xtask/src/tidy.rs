@@ -12,9 +12,10 @@ use anyhow::{Context, Result, bail};
 use crate::{cargo, families};
 
 mod rooms;
+mod shape;
 
-/// The most lines of a source file.
-const CEILING: usize = 400;
+use shape::{MOST_LINES, Shape, WARN_LINES};
+
 /// Lower ceilings: the shared decoder should be read in one sitting, and a model file holds only the model's
 /// differences.
 const DECODER: (&str, usize) = ("mlx-models/src/decoders/pre_norm.rs", 150);
@@ -108,6 +109,7 @@ pub fn run() -> Result<()> {
     let root = cargo::repository();
     let mut faults = Vec::new();
     let files = files(root)?;
+    let mut shape = Shape::default();
     for file in &files {
         // Removed but not yet staged, or a link: nothing to read.
         let Ok(bytes) = fs::read(root.join(file)) else {
@@ -118,6 +120,15 @@ pub fn run() -> Result<()> {
             faults.extend(faults_in(file, &text));
             faults.extend(prose::faults_in(file, &text));
             faults.extend(links::faults_in(root, file, &text));
+            let lines = text.lines().count();
+            if is_source(file) && (WARN_LINES..=MOST_LINES).contains(&lines) {
+                eprintln!(
+                    "{file}: {lines} lines; a file holds one idea, and more than {MOST_LINES} are refused"
+                );
+            }
+            if file.ends_with(".rs") {
+                shape.add(file, &text);
+            }
         }
     }
     for name in SAFE {
@@ -130,6 +141,7 @@ pub fn run() -> Result<()> {
             }
         }
     }
+    faults.extend(shape.faults());
     faults.extend(families::fault(root)?);
     faults.extend(golden_fault(root, &files));
     for fault in &faults {
@@ -192,7 +204,7 @@ fn ceiling(file: &str) -> usize {
     match file {
         _ if file == DECODER.0 => DECODER.1,
         _ if model => MODEL,
-        _ => CEILING,
+        _ => MOST_LINES,
     }
 }
 
@@ -269,11 +281,11 @@ mod tests {
 
     #[test]
     fn every_rule_finds_what_it_is_for() {
-        let long = "x\n".repeat(CEILING + 1);
+        let long = "x\n".repeat(MOST_LINES + 1);
         let model = "x\n".repeat(MODEL + 1);
         let decoder = "x\n".repeat(DECODER.1 + 1);
         let cases = [
-            ("a.rs", long.as_str(), "401 lines"),
+            ("a.rs", long.as_str(), "1001 lines"),
             ("mlx-models/src/families/qwen3_moe.rs", &model, "201 lines"),
             (DECODER.0, &decoder, "151 lines"),
             (DECODER.0, "if Llama {", "knows the model llama"),
@@ -313,7 +325,7 @@ mod tests {
 
     #[test]
     fn what_is_allowed_passes() {
-        let long = "x\n".repeat(CEILING);
+        let long = "x\n".repeat(MOST_LINES);
         for (file, text) in [
             ("a.rs", long.as_str()),
             ("a.md", &"x\n".repeat(1000)),

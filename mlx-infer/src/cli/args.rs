@@ -119,13 +119,26 @@ impl Load {
     ) -> Result<BackEnd> {
         drafters.check(choice, speculative)?;
         choice.load(&self.base, self.adapter.clone(), || {
-            self.load_to_draft(Some(drafters), speculative)
+            self.load_to_draft(Some(drafters), speculative, false)
+        })
+    }
+
+    /// The same for lines that may speculate from their own texts where `speculative` is off.
+    pub(super) fn load_for_lines(
+        &self,
+        choice: &backend::Choice,
+        drafters: &Drafters,
+        speculative: Speculative,
+    ) -> Result<BackEnd> {
+        drafters.check(choice, speculative)?;
+        choice.load(&self.base, self.adapter.clone(), || {
+            self.load_to_draft(Some(drafters), speculative, true)
         })
     }
 
     /// Loads the model, with a progress bar on a terminal.
     pub(super) fn load(&self) -> Result<LoadedModel> {
-        self.load_to_draft(None, Speculative::Off)
+        self.load_to_draft(None, Speculative::Off, false)
     }
 
     /// The same with room for the drafts of `speculative`.
@@ -133,8 +146,9 @@ impl Load {
         &self,
         drafters: Option<&Drafters>,
         speculative: Speculative,
+        for_lines: bool,
     ) -> Result<LoadedModel> {
-        let mut model = self.base.load_to_draft(drafters, speculative)?;
+        let mut model = self.base.load_to_draft(drafters, speculative, for_lines)?;
         if let Some(dir) = &self.adapter {
             model.load_adapter(dir)?;
         }
@@ -170,7 +184,7 @@ impl Base {
         speculative: Speculative,
     ) -> Result<BackEnd> {
         choice.load(self, None, || {
-            self.load_to_draft(Some(drafters), speculative)
+            self.load_to_draft(Some(drafters), speculative, false)
         })
     }
 
@@ -180,11 +194,12 @@ impl Base {
         self.source.name()
     }
 
-    /// Loads the model with room for the drafts of `speculative`, with a progress bar on a terminal.
+    /// Loads the model with room for the drafts of `speculative`, or of any line, with a progress bar on a terminal.
     fn load_to_draft(
         &self,
         drafters: Option<&Drafters>,
         speculative: Speculative,
+        for_lines: bool,
     ) -> Result<LoadedModel> {
         if self.context_len == Some(0) {
             return Err(Failure::Usage(
@@ -204,7 +219,11 @@ impl Base {
             context_len: self.context_len,
             dtype: self.dtype(),
             allow_nan: self.allow_nan,
-            max_draft: speculative.most(),
+            max_draft: match speculative {
+                Speculative::Off if for_lines => Speculative::Auto.most(),
+                speculative => speculative.most(),
+            },
+            no_head: speculative == Speculative::Off,
         };
         let files = self.files()?;
         let bar = std::io::stderr()

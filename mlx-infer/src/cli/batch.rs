@@ -259,9 +259,9 @@ impl Batch {
             .map_err(|error| super::Failure::Usage(error.to_string()))?;
         self.backend.check(&defaults)?;
         let lines = Lines::open(&self.input)?;
-        let model = self
-            .load
-            .load_in(&self.backend, &self.drafters, defaults.speculative)?;
+        let model =
+            self.load
+                .load_for_lines(&self.backend, &self.drafters, defaults.speculative)?;
         let _running = interrupt::running();
         let mut flight = Flight {
             places: VecDeque::new(),

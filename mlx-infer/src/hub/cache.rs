@@ -59,6 +59,12 @@ impl Repo {
             return;
         }
         let path = self.dir.join("refs").join(revision);
+        if self
+            .check_folders(path.parent().unwrap_or(&self.dir))
+            .is_err()
+        {
+            return;
+        }
         let mut new = path.clone().into_os_string();
         new.push(format!(".{}.tmp", std::process::id()));
         let write = || {
@@ -89,6 +95,24 @@ impl Repo {
         } else {
             remote.bytes - kept
         }
+    }
+
+    /// Refuses a link among the folders of the model that lead to `dir`: what is written behind it would be outside the
+    /// cache, where relative links lead nowhere. The cache, a model's whole folder and its blobs may be links.
+    ///
+    /// # Errors
+    /// The link.
+    fn check_folders(&self, dir: &Path) -> Result<()> {
+        let mut path = self.dir.clone();
+        for part in dir.strip_prefix(&self.dir).into_iter().flatten() {
+            path.push(part);
+            match fs::symlink_metadata(&path) {
+                Ok(found) if !found.is_dir() => return Err(not_ours(&path, "a folder")),
+                Ok(_) => {}
+                Err(_) => return Ok(()),
+            }
+        }
+        Ok(())
     }
 
     /// # Errors
@@ -122,6 +146,12 @@ impl Repo {
         fs::create_dir_all(&self.locks).map_err(fail)?;
         let mut told = false;
         loop {
+            // A lock is made by a program, always as a file. Opening a link would create the file that it names.
+            if let Ok(found) = fs::symlink_metadata(&path)
+                && !found.is_file()
+            {
+                return Err(not_ours(&path, "an ordinary file"));
+            }
             let mut options = OpenOptions::new();
             let file = options
                 .read(true)
@@ -153,6 +183,7 @@ impl Repo {
     /// Makes a file of a snapshot, which is a link to its blob.
     pub(super) fn link(&self, commit: &str, file: &str, etag: &str) -> Result<()> {
         let path = self.snapshot(commit).join(file);
+        self.check_folders(path.parent().unwrap_or(&self.dir))?;
         let up = "../".repeat(2 + file.matches('/').count());
         let make = || {
             if let Some(folder) = path.parent() {
@@ -169,6 +200,20 @@ impl Repo {
         };
         make().map_err(|error| io("make", &path, error))
     }
+}
+
+fn not_ours(path: &Path, expected: &str) -> Error {
+    let kind = match fs::symlink_metadata(path) {
+        Ok(found) if found.is_symlink() => "a link",
+        _ => "something else",
+    };
+    Error::new(
+        ErrorKind::Io,
+        format!(
+            "{} is {kind}; expected {expected}, as every program makes it in this cache; remove it",
+            path.display()
+        ),
+    )
 }
 
 #[cfg(unix)]

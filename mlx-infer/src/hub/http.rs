@@ -14,6 +14,7 @@ use ureq::{Agent, Body};
 use super::address::{Origin, encode, is_file_name, origin, redirect};
 use super::fault::{Answer, Fault, Retries, passing};
 use super::name::is_commit;
+use super::proxy::PlainProxy;
 use super::{Name, OnProgress};
 use crate::cancel::CancelToken;
 use crate::error::{Error, ErrorKind, Result};
@@ -54,6 +55,7 @@ pub(super) enum For {
 
 pub(super) struct Client {
     agent: Agent,
+    plain_proxy: Option<PlainProxy>,
     pub(super) endpoint: String,
     hubs: Vec<Origin>,
     pub(super) token: Option<String>,
@@ -84,23 +86,26 @@ impl Client {
         let own = hub(endpoint).filter(|_| !endpoint.contains(['?', '#'])).ok_or_else(|| {
             Error::argument(format!("the hub's address (HF_ENDPOINT) must begin with https:// or http:// and a host, given {endpoint:?}"))
         })?;
-        let mut config = Agent::config_builder()
-            .http_status_as_error(false)
-            .max_redirects(0)
-            .accept_encoding("identity")
-            .user_agent(concat!("mlx-infer/", env!("CARGO_PKG_VERSION")))
-            .timeout_connect(Some(timeout))
-            .timeout_per_read(Some(timeout))
-            .timeout_per_write(Some(timeout));
-        if let Some(path) = certificates {
-            config = config.tls_config(
-                TlsConfig::builder()
-                    .root_certs(read_certificates(path)?)
-                    .build(),
-            );
-        }
+        let roots = certificates.map(read_certificates).transpose()?;
+        let settings = || {
+            let config = Agent::config_builder()
+                .http_status_as_error(false)
+                .max_redirects(0)
+                .accept_encoding("identity")
+                .user_agent(concat!("mlx-infer/", env!("CARGO_PKG_VERSION")))
+                .timeout_connect(Some(timeout))
+                .timeout_per_read(Some(timeout))
+                .timeout_per_write(Some(timeout));
+            match &roots {
+                Some(roots) => {
+                    config.tls_config(TlsConfig::builder().root_certs(roots.clone()).build())
+                }
+                None => config,
+            }
+        };
         Ok(Self {
-            agent: config.build().into(),
+            agent: settings().build().into(),
+            plain_proxy: PlainProxy::from_env(settings().proxy(None).build()),
             endpoint: endpoint.to_owned(),
             hubs: HUBS.into_iter().filter_map(hub).chain([own]).collect(),
             token,
@@ -267,7 +272,19 @@ impl Client {
         } else {
             Method::GET
         };
-        let mut request = Request::builder().method(method).uri(url);
+        let proxy = self.plain_proxy.as_ref().filter(|proxy| proxy.serves(url));
+        let mut request = Request::builder().method(method);
+        request = match proxy.and_then(|proxy| Some((proxy, proxy.address(url)?))) {
+            Some((proxy, address)) => {
+                if let Some(value) = &proxy.authorization {
+                    request = request.header(header::PROXY_AUTHORIZATION, value);
+                }
+                let host = url.authority().map_or("", |authority| authority.as_str());
+                let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
+                request.uri(address).header(header::HOST, host)
+            }
+            None => request.uri(url),
+        };
         if let Some(token) = self.token.as_ref().filter(|_| self.is_hub(url)) {
             request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
         }
@@ -277,8 +294,17 @@ impl Client {
         let request = request
             .body(())
             .map_err(|error| Error::format(format!("{url}: {error}")))?;
-        self.agent.run(request).map_err(|error| {
-            let fault = self.unreachable(&url.to_string(), &error);
+        let agent = proxy.map_or(&self.agent, PlainProxy::agent);
+        agent.run(request).map_err(|error| {
+            let through = match proxy {
+                Some(proxy) => Some(proxy.name()),
+                None => self.tunnel(url),
+            };
+            let error_text = match through {
+                Some(proxy) => format!("through the proxy {proxy}: {error}"),
+                None => error.to_string(),
+            };
+            let fault = self.unreachable(&url.to_string(), &error_text);
             let is_passing =
                 !matches!(error, ureq::Error::Rustls(_) | ureq::Error::InvalidProxyUrl);
             Fault {
@@ -286,6 +312,12 @@ impl Client {
                 ..fault
             }
         })
+    }
+
+    /// The proxy that tunnels connections to an address, for messages.
+    fn tunnel(&self, url: &Uri) -> Option<String> {
+        let proxy = self.agent.config().proxy()?;
+        (!proxy.is_no_proxy(url)).then(|| format!("{}:{}", proxy.host(), proxy.port()))
     }
 
     /// Whether an address belongs to the hub, which gets the token.

@@ -30,7 +30,7 @@ impl<'a> Parts<'a> {
             registry,
             files,
             head: None,
-            head_drafts: options.max_draft > 0 && options.context_len.is_none(),
+            head_drafts: options.max_draft > 0 && options.context_len.is_none() && !options.no_head,
         }
     }
 

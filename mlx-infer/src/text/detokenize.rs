@@ -110,7 +110,7 @@ impl Tokenizer {
     /// The bytes that a token adds to a text after other tokens; for a special token those of its name. `None` for an
     /// id outside the vocabulary. The bytes of a token may be a part of a character.
     pub fn token_bytes(&self, id: u32) -> Option<Vec<u8>> {
-        let token = self.token_for_decoding(id, false)?;
+        let token = self.token_to_decode(id, false)?;
         Some(match self.steps() {
             Steps::ByteLevel => {
                 let mut bytes = Vec::new();
@@ -210,7 +210,7 @@ impl Detokenizer {
             self.ids.push(id);
             return Ok(String::new());
         }
-        let Some(token) = self.tokenizer.token_for_decoding(id, self.skips(id)) else {
+        let Some(token) = self.tokenizer.token_to_decode(id, self.skips(id)) else {
             return Ok(String::new());
         };
         let first = !std::mem::replace(&mut self.started, true);
@@ -271,18 +271,28 @@ impl Detokenizer {
     }
 }
 
-/// The bytes of a byte-level token. An added token, which spells text, counts as its own bytes.
+/// The character that stands for each byte in a byte-level vocabulary: printable Latin-1 for itself, the other bytes in
+/// order from U+0100 (GPT-2's `bytes_to_unicode`).
+static SHOWN: LazyLock<Vec<char>> = LazyLock::new(|| {
+    let mut next = 'Ā'..;
+    let shown = |byte: u8| match byte {
+        b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff => char::from(byte),
+        _ => next.next().unwrap_or_default(),
+    };
+    (0..=255).map(shown).collect()
+});
+
+/// A text as a byte-level vocabulary spells it.
+pub(super) fn byte_level(text: &str) -> String {
+    text.bytes().map(|byte| SHOWN[usize::from(byte)]).collect()
+}
+
+/// The bytes of a byte-level token. A token with another character counts as its own bytes.
 pub(super) fn append_bytes(token: &str, out: &mut Vec<u8>) {
-    /// Byte of each character that stands for one, from U+0000 on: printable Latin-1 for itself, the other
-    /// bytes in order from U+0100 (GPT-2's `bytes_to_unicode`).
     static BYTES: LazyLock<Vec<Option<u8>>> = LazyLock::new(|| {
         let mut table = vec![None; 512];
-        let mut next = 256;
-        for byte in 0..=255u8 {
-            let shown = matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
-            let at = if shown { usize::from(byte) } else { next };
-            table[at] = Some(byte);
-            next += usize::from(!shown);
+        for (byte, &shown) in (0..=255).zip(SHOWN.iter()) {
+            table[shown as usize] = Some(byte);
         }
         table
     });

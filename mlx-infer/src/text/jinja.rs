@@ -2,40 +2,25 @@
 //!
 //! A parser and an interpreter for the language of chat templates: jinja2 in its immutable sandbox, with `trim_blocks`,
 //! `lstrip_blocks`, loop controls and transformers' `{% generation %}`, over Python's values. Chat templates come with
-//! checkpoints from anywhere, so every step and every byte is counted ([`budget`]), and nesting is limited in the
+//! checkpoints from anywhere, so every step and every byte is counted ([`limits`]), and nesting is limited in the
 //! source, in values and in calls.
 
-mod arithmetic;
-mod ast;
 mod attributes;
-mod budget;
 mod calls;
-mod checks;
-mod compare;
-mod cursor;
-mod cuts;
-mod dict;
-mod evaluate;
 mod expressions;
 mod filters;
-mod format;
-mod json;
+mod formats;
+mod interpreter;
 mod lexer;
-mod lists;
-mod literals;
-mod machine;
+mod limits;
 mod methods;
-mod number;
+mod nodes;
+mod operators;
 mod parser;
-mod percent;
-mod postfix;
+mod repr;
 mod scope;
-mod show;
-mod slice;
-mod spec;
-mod strings;
-mod text_filters;
-mod value;
+mod tests;
+mod values;
 
 use jiff::civil::DateTime;
 use serde_json::{Map, Value as Json};
@@ -68,7 +53,7 @@ impl Fail {
 
 /// A parsed template. Several threads can share and render it.
 #[derive(Debug)]
-pub(super) struct Template(ast::Parsed);
+pub(super) struct Template(nodes::Parsed);
 
 impl Template {
     pub(super) fn parse(source: &str) -> Result<Self> {
@@ -81,7 +66,7 @@ impl Template {
         variables: &Map<String, Json>,
         now: Option<DateTime>,
     ) -> Result<String> {
-        on_large_stack(|| machine::render(&self.0, variables, now))
+        on_large_stack(|| interpreter::render(&self.0, variables, now))
     }
 }
 

@@ -44,6 +44,7 @@ impl<'a> Spelling<'a> {
         if self.tokenizer.is_special(&token) {
             return Spelled::Special(token);
         }
+        let token = self.tokenizer.token_to_decode(id, false).unwrap_or(token);
         Spelled::Text(match self.tokenizer.steps() {
             Steps::ByteLevel => {
                 let mut bytes = Vec::new();

@@ -20,14 +20,14 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 use serde_json::{Map, Value};
-use tokenizers::{AddedToken, ModelWrapper};
+use tokenizers::{AddedToken, Decoder, DecoderWrapper, ModelWrapper};
 
 use self::classes::{Class, class_defaults, class_in};
 use self::config::{Config, Token, object};
 use self::pipeline::TokenizerJson;
 use self::quiet::quietly;
 use crate::error::{Error, Result};
-use crate::text::detokenize::{Detokenizer, Steps};
+use crate::text::detokenize::{Detokenizer, Steps, byte_level};
 use crate::text::files::Files;
 
 pub(crate) use self::absent::is_readable;
@@ -56,6 +56,8 @@ struct Inner {
     eos_ids: Vec<u32>,
     clean_up: bool,
     steps: Steps,
+    /// Whether the decoder, or a step of it, reads characters that stand for bytes.
+    is_byte_level: bool,
     /// The location of tokenizer.json, for messages.
     place: String,
 }
@@ -158,6 +160,7 @@ impl Tokenizer {
         let is_bpe = matches!(inner.get_model(), ModelWrapper::BPE(_));
         let clean_up = config.clean_up && (!is_bpe || config.clean_up_bpe);
         let steps = Steps::of(&inner, clean_up)?;
+        let is_byte_level = is_byte_level(&inner);
         Ok(Self(Arc::new(Inner {
             tokenizers: inner,
             named,
@@ -165,6 +168,7 @@ impl Tokenizer {
             eos_ids,
             clean_up,
             steps,
+            is_byte_level,
             place,
         })))
     }
@@ -208,9 +212,16 @@ impl Tokenizer {
             return Ok(String::new());
         }
         let inner = &self.0.tokenizers;
-        let text = quietly(|| inner.decode(ids, skip_special)).map_err(|fault| {
-            let token = |&id: &u32| self.token_for_decoding(id, skip_special);
-            let tokens = ids.iter().filter_map(token).collect();
+        let tokens = || -> Vec<String> {
+            let token = |&id: &u32| self.token_to_decode(id, skip_special);
+            ids.iter().filter_map(token).collect()
+        };
+        let decoded = quietly(|| match inner.get_decoder() {
+            Some(decoder) => decoder.decode(tokens()),
+            None => Ok(tokens().join(" ")),
+        });
+        let text = decoded.map_err(|fault| {
+            let tokens = tokens();
             fault.error("decode", || self.blamed(blame::decoding(inner, tokens)))
         })?;
         Ok(if self.0.clean_up {
@@ -251,7 +262,7 @@ impl Tokenizer {
     }
 
     /// The ids that end a text: those of generation_config.json; if it names none, those of config.json (or its
-    /// `text_config`); if that names none, the tokenizer's `eos_token`.
+    /// `text_config`); and the tokenizer's `eos_token`.
     pub fn eos_ids(&self) -> &[u32] {
         &self.0.eos_ids
     }
@@ -278,6 +289,21 @@ impl Tokenizer {
 
     pub(crate) fn steps(&self) -> &Steps {
         &self.0.steps
+    }
+
+    /// As [`token_for_decoding`](Self::token_for_decoding), but in the form that the decoder reads. An added token is a text, and a
+    /// byte-level decoder would take some of its letters for bytes: `č` for a carriage return. A token that the model's vocabulary has under
+    /// the same id stays the model's.
+    pub(crate) fn token_to_decode(&self, id: u32, skip_special: bool) -> Option<String> {
+        let token = self.token_for_decoding(id, skip_special)?;
+        if !self.0.is_byte_level {
+            return Some(token);
+        }
+        let of_model = tokenizers::Model::id_to_token(self.0.tokenizers.get_model(), id);
+        match of_model.as_ref() == Some(&token) {
+            true => Some(token),
+            false => Some(byte_level(&token)),
+        }
     }
 
     /// The token for decoding an id: added tokens take precedence over the model's.
@@ -355,6 +381,17 @@ fn add_tokens(
         inner.add_tokens(named.chain(&config.extra).map(plain).collect::<Vec<_>>())?;
     }
     Ok(())
+}
+
+fn is_byte_level(tokenizer: &tokenizers::Tokenizer) -> bool {
+    fn reads_bytes(decoder: &DecoderWrapper) -> bool {
+        match decoder {
+            DecoderWrapper::ByteLevel(_) => true,
+            DecoderWrapper::Sequence(sequence) => sequence.get_decoders().iter().any(reads_bytes),
+            _ => false,
+        }
+    }
+    tokenizer.get_decoder().is_some_and(reads_bytes)
 }
 
 fn contains(text: &[u8], sought: &[u8]) -> bool {

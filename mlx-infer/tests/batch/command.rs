@@ -330,3 +330,18 @@ fn inputs_may_be_pipes_and_have_an_end() {
         assert!(stderr.contains(message), "{stderr}");
     }
 }
+
+/// The built-in model has sliding windows, which need room for drafts; a line does not need the flag for it.
+#[test]
+fn a_line_speculates_without_the_flag() {
+    let line = |speculative: Value| json!({"prompt": "The red fox eats a ripe berry. The red fox", "max_tokens": 12, "speculative": speculative});
+    let lines: String = [json!("off"), json!(2), json!("auto")]
+        .map(|speculative| format!("{}\n", line(speculative)))
+        .concat();
+    let (code, documents, stderr) = run(&["batch"], &lines);
+    assert_eq!(code, Some(0), "{stderr}");
+    assert_eq!(documents.len(), 3);
+    for document in &documents {
+        assert_eq!(document["text"], documents[0]["text"], "{document}");
+    }
+}

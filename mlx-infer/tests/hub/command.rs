@@ -310,3 +310,54 @@ fn two_processes_fetch_a_file_once_and_one_that_is_interrupted_is_gone_on_from()
         weights
     );
 }
+
+/// A plain HTTP hub behind a proxy is asked through the proxy with whole addresses, without a tunnel.
+#[test]
+fn a_hub_without_tls_is_asked_through_a_proxy() {
+    let weights = noise(1000);
+    let mock = Mock::new(&[("config.json", CONFIG), ("model.safetensors", &weights)]);
+    let cache = tempfile::tempdir().unwrap();
+    let mut pull = command("http://hub.test", cache.path(), &["pull", "org/name"]);
+    for name in [
+        "ALL_PROXY",
+        "all_proxy",
+        "http_proxy",
+        "NO_PROXY",
+        "no_proxy",
+    ] {
+        pull.env_remove(name);
+    }
+    let proxy = mock.url.replace("http://", "http://me:p%40ss@");
+    let done = pull.env("HTTP_PROXY", proxy).output().unwrap();
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    let log = mock.log();
+    assert!(log.len() > 2);
+    for seen in log {
+        assert!(seen.proxied && seen.method != "CONNECT", "{seen:?}");
+        assert_eq!(
+            seen.headers["host"] == "hub.test",
+            !seen.at_bytes,
+            "{seen:?}"
+        );
+        assert_eq!(seen.headers["proxy-authorization"], "Basic bWU6cEBzcw==");
+    }
+
+    let mut direct = command(&mock.url, cache.path(), &["pull", "org/name"]);
+    direct
+        .env("HTTP_PROXY", "http://127.0.0.1:9")
+        .env("NO_PROXY", "127.0.0.1");
+    assert!(direct.output().unwrap().status.success(), "NO_PROXY");
+
+    let mut down = command("http://hub.test", cache.path(), &["pull", "org/other"]);
+    down.env_remove("NO_PROXY").env_remove("no_proxy");
+    down.env("HTTP_PROXY", "http://127.0.0.1:9")
+        .env("http_proxy", "http://127.0.0.1:9");
+    let mut down = down.spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(1500));
+    let _ = down.kill();
+    let error = text(&down.wait_with_output().unwrap().stderr);
+    assert!(
+        error.contains("hub.test: through the proxy 127.0.0.1:9"),
+        "{error}"
+    );
+}

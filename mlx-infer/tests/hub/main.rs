@@ -249,3 +249,35 @@ fn a_shared_store_is_read_and_never_written() {
             .is_file()
     );
 }
+
+#[test]
+#[cfg(unix)]
+fn links_that_lead_out_of_the_cache_are_refused() {
+    use std::os::unix::fs::symlink;
+    let weights = noise(1000);
+    let tag = etag("model.safetensors", &weights);
+    let mock = Mock::new(&[("config.json", CONFIG), ("model.safetensors", &weights)]);
+    let refused = |link: &str| {
+        let (cache, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let path = cache.path().join(link);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let target = match link.ends_with(".lock") {
+            true => other.path().join("made"),
+            false => other.path().to_owned(),
+        };
+        symlink(target, &path).unwrap();
+        let error = pulled(&mock, cache.path()).0.unwrap_err().to_string();
+        assert!(
+            error.contains(&format!("{} is a link", path.display())),
+            "{error}"
+        );
+        assert_eq!(
+            std::fs::read_dir(other.path()).unwrap().count(),
+            0,
+            "{link}"
+        );
+    };
+    refused(&format!(".locks/models--org--name/{tag}.lock"));
+    refused("models--org--name/snapshots");
+    refused(&format!("models--org--name/snapshots/{COMMIT}"));
+}

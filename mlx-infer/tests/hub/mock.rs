@@ -16,6 +16,8 @@ pub const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 pub struct Seen {
     /// Whether it arrived at the listener that serves bytes.
     pub at_bytes: bool,
+    /// Whether it arrived as at a proxy.
+    pub proxied: bool,
     pub method: String,
     pub path: String,
     pub headers: BTreeMap<String, String>,
@@ -151,6 +153,12 @@ impl State {
         }
         let mut words = line.split_whitespace().map(str::to_owned);
         let (method, path) = (words.next().unwrap(), words.next().unwrap());
+        // A proxy gets the whole address.
+        let (proxied, path) = match path.strip_prefix("http://") {
+            Some(rest) => (true, rest[rest.find('/').unwrap()..].to_owned()),
+            None => (false, path),
+        };
+        let at_bytes = at_bytes || (proxied && path.starts_with("/bytes/"));
         let mut headers = BTreeMap::new();
         loop {
             let mut line = String::new();
@@ -168,6 +176,7 @@ impl State {
                 .count();
             let seen = Seen {
                 at_bytes,
+                proxied,
                 method,
                 path,
                 headers,

@@ -1,5 +1,6 @@
 //! One line of a data file.
 
+use mlx_infer::chat::{prepare, prompt_text};
 use mlx_infer::{Message, RenderOptions, Tokenizer};
 use serde_json::{Map, Value};
 
@@ -96,7 +97,7 @@ fn conversation(
     mask_prompt: bool,
 ) -> Result<Example> {
     let tokenizer = tokenizer(encoder)?;
-    let template = encoder
+    let (template, form) = encoder
         .template
         .as_ref()
         .ok_or_else(|| argument(encoder.no_template.clone()))?;
@@ -107,8 +108,9 @@ fn conversation(
             ..RenderOptions::default()
         };
         // The template has written the special tokens itself.
-        tokenizer.encode(&template.render(messages, &options)?, false)
+        tokenizer.encode(&prompt_text(template, form, messages, &options)?, false)
     };
+    let messages = &prepare(messages.to_vec(), form)?;
     let mut tokens = encode(messages, false)?;
     // Templates write a line break behind the end of the last answer, which generation never reaches.
     let is_end = |id: &u32| tokenizer.eos_ids().contains(id);

@@ -1,6 +1,7 @@
 //! Conversations as clients send them, in the form that templates read.
 
 use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
 
 use super::reply::{ReplyFormat, ToolFormat};
 use super::{Message, tools};
@@ -12,19 +13,25 @@ use crate::error::{Error, Result};
 /// - a list of parts becomes one text, with line breaks between the parts; no content is an empty text;
 /// - arguments of calls become objects, as transformers passes them, where they are texts with JSON; `""` and `"null"` are no arguments. DeepSeek's
 ///   templates read texts, and get texts;
-/// - calls and their results become texts, where the template does not show them.
+/// - calls and their results become texts, where the template does not show them;
+/// - ids of calls and results become 9 letters or digits, where the template refuses others (Mistral's). The same id
+///   always becomes the same.
 ///
 /// # Errors
 /// A content is no text and no list of texts, a reasoning is no text, a call has no name, or its arguments are no JSON object; the message names
 /// the place.
 pub fn prepare(messages: Vec<Message>, format: &ReplyFormat) -> Result<Vec<Message>> {
     let wants_text = format.tools() == ToolFormat::DeepSeek;
+    let needs_short_ids = !format.seen().long_ids;
     let messages = messages.into_iter().enumerate();
     let prepared: Result<Vec<Message>> = messages
         .map(|(at, message)| {
             let mut map = message.as_map().clone();
             if map.get("role").is_some_and(|role| role == "developer") {
                 map.insert("role".to_owned(), "system".into());
+            }
+            if needs_short_ids {
+                shorten(&mut map, "tool_call_id");
             }
             let content = map.get("content").unwrap_or(&Value::Null);
             if !content.is_string() {
@@ -47,6 +54,9 @@ pub fn prepare(messages: Vec<Message>, format: &ReplyFormat) -> Result<Vec<Messa
                 let Value::Object(call) = call else {
                     return Err(bad(" is no object"));
                 };
+                if needs_short_ids {
+                    shorten(call, "id");
+                }
                 let function = match call.contains_key("function") {
                     true => call.get_mut("function").and_then(Value::as_object_mut),
                     false => Some(call),
@@ -69,6 +79,28 @@ pub fn prepare(messages: Vec<Message>, format: &ReplyFormat) -> Result<Vec<Messa
         true => prepared,
         false => prepared.map(|messages| tools::spelled(messages, format)),
     }
+}
+
+/// Makes an id of 9 letters or digits of any other.
+fn shorten(map: &mut Map<String, Value>, key: &str) {
+    const LETTERS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+    let Some(Value::String(id)) = map.get_mut(key) else {
+        return;
+    };
+    if id.len() == 9 && id.bytes().all(|c| c.is_ascii_alphanumeric()) {
+        return;
+    }
+    let digest = Sha256::digest(id.as_bytes());
+    let mut number = digest
+        .iter()
+        .take(8)
+        .fold(0_u64, |number, byte| number << 8 | u64::from(*byte));
+    let mut letter = || {
+        let at = number % 62;
+        number /= 62;
+        char::from(LETTERS[at as usize])
+    };
+    *id = (0..9).map(|_| letter()).collect();
 }
 
 /// The same conversation with all system messages in one at its front, for templates that refuse them elsewhere. `None` if none stands
@@ -152,8 +184,13 @@ pub(crate) fn check_call(
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::super::reply::ReplyFormat;
+    use super::super::{ChatTemplate, RenderOptions, prompt_text};
     use super::*;
+    use crate::text::files::Files;
+    use crate::text::tokenizer::Tokenizer;
     use serde_json::json;
 
     fn prepared(messages: Value) -> Result<Vec<Message>> {
@@ -187,6 +224,50 @@ mod tests {
                 "{error}"
             );
         }
+    }
+
+    #[test]
+    fn ids_of_calls_are_short_where_the_template_wants_them() {
+        let tokenizers = Path::new(env!("CARGO_MANIFEST_DIR")).join("../testdata/text");
+        let files = Files::directory(tokenizers.join("tokenizers/qwen")).unwrap();
+        let tokenizer = Tokenizer::load(&files).unwrap();
+        let template = |name: &str| {
+            let path = tokenizers.join(format!("templates/{name}.jinja"));
+            let source = std::fs::read_to_string(path).unwrap();
+            ChatTemplate::from_source(&source, &tokenizer).unwrap()
+        };
+        let ids = |name: &str, id: &str| {
+            let call =
+                json!({"id": id, "type": "function", "function": {"name": "f", "arguments": "{}"}});
+            let messages = json!([
+                {"role": "user", "content": "q"},
+                {"role": "assistant", "content": null, "tool_calls": [call]},
+                {"role": "tool", "tool_call_id": id, "content": "r"},
+            ]);
+            let template = template(name);
+            let format = ReplyFormat::detect(&template, &tokenizer);
+            let messages = prepare(Message::list_from_json(messages).unwrap(), &format).unwrap();
+            let options = RenderOptions {
+                kwargs: [("bos_token".to_owned(), "".into())].into_iter().collect(),
+                ..Default::default()
+            };
+            prompt_text(&template, &format, &messages, &options).unwrap();
+            let text = |value: &Value| value.as_str().unwrap().to_owned();
+            (
+                text(&messages[1].as_map()["tool_calls"][0]["id"]),
+                text(&messages[2].as_map()["tool_call_id"]),
+            )
+        };
+        let (call, result) = ids("mistral", "call_0fypS1hVXabc");
+        assert_eq!(call, result);
+        assert!(
+            call.len() == 9 && call.bytes().all(|c| c.is_ascii_alphanumeric()),
+            "{call}"
+        );
+        assert_eq!(ids("mistral", "call_0fypS1hVXabc").0, call);
+        assert_ne!(ids("mistral", "call_0fypS1hVXabd").0, call);
+        assert_eq!(ids("mistral", "a1B2c3D4e").0, "a1B2c3D4e");
+        assert_eq!(ids("qwen25", "call_0fypS1hVXabc").0, "call_0fypS1hVXabc");
     }
 
     #[test]

@@ -11,10 +11,7 @@
 //!   that ends before its arguments stays content.
 //! - White space around reasoning, inside its marks, and between calls is dropped.
 
-mod body;
 mod calls;
-mod envelope;
-mod forms;
 mod grammar;
 mod harmony;
 mod json;
@@ -22,12 +19,10 @@ mod named;
 mod notation;
 mod parser;
 mod pythonic;
-mod seek;
 mod seen;
 mod tags;
 #[cfg(test)]
 mod tests;
-mod values;
 
 use serde_json::Value;
 

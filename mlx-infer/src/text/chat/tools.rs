@@ -1,6 +1,6 @@
 //! Tools, calls and results for models whose template does not show them: they become texts of other messages.
 
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 
 use super::Message;
 use super::reply::ReplyFormat;
@@ -50,6 +50,41 @@ fn description(tools: &[Value], format: &ReplyFormat) -> String {
     format!(
         "You can call tools. Their names and the JSON schemas of their parameters:\n<tools>\n{schemas}</tools>\nA call is written so, with a JSON object for ARGUMENTS:\n{call}\nIts result comes between <tool_response> and </tool_response>."
     )
+}
+
+/// The same tools with an empty text for a description, and parameters without properties, where they have none. OpenAI's
+/// form may leave out both. None if nothing is missing.
+pub(super) fn completed(tools: &[Value]) -> Option<Vec<Value>> {
+    let mut completed = tools.to_vec();
+    for tool in &mut completed {
+        let function = match tool.get("function") {
+            Some(_) => tool.get_mut("function"),
+            None => Some(tool),
+        };
+        let Some(Value::Object(function)) = function else {
+            continue;
+        };
+        complete(function, "description", || "".into());
+        complete(function, "parameters", || json!({}));
+        let Some(Value::Object(parameters)) = function.get_mut("parameters") else {
+            continue;
+        };
+        complete(parameters, "type", || "object".into());
+        complete(parameters, "properties", || json!({}));
+        let Some(Value::Object(properties)) = parameters.get_mut("properties") else {
+            continue;
+        };
+        for property in properties.values_mut().filter_map(Value::as_object_mut) {
+            complete(property, "description", || "".into());
+        }
+    }
+    (completed != tools).then_some(completed)
+}
+
+fn complete(map: &mut Map<String, Value>, key: &str, value: impl FnOnce() -> Value) {
+    if map.get(key).is_none_or(Value::is_null) {
+        map.insert(key.to_owned(), value());
+    }
 }
 
 /// The conversation with calls in the form that the model writes, and with their results in user messages.
@@ -113,8 +148,6 @@ fn with_calls(message: Message, text: String, format: &ReplyFormat) -> Message {
 #[cfg(test)]
 mod tests {
     use std::path::Path;
-
-    use serde_json::json;
 
     use super::super::{ChatTemplate, RenderOptions, prepare, prompt_text};
     use super::*;
@@ -190,6 +223,50 @@ mod tests {
             rendered(&strict, conversation()),
             format!("[user]{TEXT}\n\n{behind}")
         );
+    }
+
+    #[test]
+    fn tools_that_leave_something_out_are_rendered() {
+        let tokenizer = tokenizer();
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../testdata/text/templates");
+        let typed = json!({"type": "object", "properties": {"a": {"type": "integer"}}});
+        let functions = [
+            json!({"name": "add"}),
+            json!({"name": "add", "description": "d"}),
+            json!({"name": "add", "description": null, "parameters": null}),
+            json!({"name": "add", "parameters": {}}),
+            json!({"name": "add", "parameters": typed}),
+        ];
+        let mut seen = 0;
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let source = std::fs::read_to_string(&path).unwrap();
+            let template = ChatTemplate::from_source(&source, &tokenizer).unwrap();
+            let format = ReplyFormat::detect(&template, &tokenizer);
+            let text = |function: &Value| {
+                let render = RenderOptions {
+                    tools: Some(vec![json!({"type": "function", "function": function})]),
+                    add_generation_prompt: true,
+                    kwargs: [("bos_token", "<bos>"), ("eos_token", "<eos>")]
+                        .map(|(name, text)| (name.to_owned(), text.into()))
+                        .into_iter()
+                        .collect(),
+                    ..Default::default()
+                };
+                prompt_text(&template, &format, &[Message::new("user", "q")], &render)
+            };
+            let whole = json!({"name": "add", "description": "d", "parameters": {"type": "object", "properties": {}}});
+            if !text(&whole).is_ok_and(|text| text.contains("add")) {
+                continue;
+            }
+            seen += 1;
+            for function in &functions {
+                let text = text(function);
+                let shows = text.as_ref().is_ok_and(|text| text.contains("add"));
+                assert!(shows, "{}: {function}: {text:?}", path.display());
+            }
+        }
+        assert!(seen > 25, "{seen}");
     }
 
     #[test]

@@ -1,11 +1,10 @@
-//! `value.name` and `value[key]`, by the rules of jinja2's sandbox.
+//! `value.name`, `value[key]` and `value[start:stop:step]`, by the rules of jinja2's sandbox.
 
 use std::rc::Rc;
 
-use super::budget;
-use super::compare::index;
-use super::value::{Object, Str, Value};
-use super::{Fail, Result};
+use super::operators::index;
+use super::values::{BoundMacro, Object, Range, Str, Value};
+use super::{Fail, Result, limits};
 
 /// Methods that templates may call, and those that would change a value.
 const STR: [&str; 47] = [
@@ -64,8 +63,14 @@ const LIST_CHANGES: [&str; 8] = [
 const TUPLE: [&str; 2] = ["count", "index"];
 const DICT: [&str; 6] = ["copy", "fromkeys", "get", "items", "keys", "values"];
 const DICT_CHANGES: [&str; 5] = ["clear", "pop", "popitem", "setdefault", "update"];
-const INT: [&str; 4] = ["bit_count", "bit_length", "conjugate", "is_integer"];
-const FLOAT: [&str; 2] = ["conjugate", "is_integer"];
+const INT: [&str; 5] = [
+    "as_integer_ratio",
+    "bit_count",
+    "bit_length",
+    "conjugate",
+    "is_integer",
+];
+const FLOAT: [&str; 3] = ["as_integer_ratio", "conjugate", "is_integer"];
 const LOOP: [&str; 2] = ["changed", "cycle"];
 const CYCLER: [&str; 2] = ["next", "reset"];
 
@@ -133,7 +138,7 @@ fn at(of: &Value, index: i128) -> Result<Option<Value>> {
             let found = if text.is_ascii() {
                 place(text.len()).map(|at| char::from(text.as_bytes()[at]))
             } else {
-                budget::scan(text.len())?;
+                limits::scan(text.len())?;
                 place(text.chars().count()).and_then(|at| text.chars().nth(at))
             };
             match found {
@@ -160,7 +165,7 @@ fn own(of: &Value, name: &str) -> Result<Option<Value>> {
     if let Value::Object(object) = of {
         match &**object {
             Object::Namespace(attributes) => {
-                budget::work(1)?;
+                limits::work(1)?;
                 let attributes = attributes.borrow();
                 let found = attributes.iter().find(|(found, _)| **found == *name);
                 return Ok(found.map(|(_, value)| value.clone()));
@@ -187,7 +192,7 @@ fn own(of: &Value, name: &str) -> Result<Option<Value>> {
         Value::Object(object) => match &**object {
             Object::Loop(_) => (&LOOP, &[]),
             Object::Cycler(..) => (&CYCLER, &[]),
-            Object::Function(super::value::Function::Dict) => (&["fromkeys"], &[]),
+            Object::Function(super::values::Function::Dict) => (&["fromkeys"], &[]),
             _ => (&[], &[]),
         },
         _ => (&[], &[]),
@@ -212,15 +217,29 @@ fn own(of: &Value, name: &str) -> Result<Option<Value>> {
         (Value::Int(_) | Value::Bool(_), "denominator") => Some(Value::Int(1)),
         (Value::Float(_), "real") => Some(of.clone()),
         (Value::Float(_), "imag") => Some(Value::Float(0.0)),
-        (Value::Object(object), "name") => match &**object {
-            Object::Macro(..) => Some(Value::undefined("the name of a macro is not supported")),
+        (Value::Object(object), name) => match &**object {
+            Object::Macro(bound) => of_macro(bound, name),
             _ => None,
         },
         _ => None,
     })
 }
 
-fn of_loop(state: &super::value::Loop, name: &str) -> Option<Value> {
+fn of_macro(bound: &BoundMacro, name: &str) -> Option<Value> {
+    let [varargs, kwargs, caller] = bound.uses;
+    let is_caller = |name: &Value| name.as_str() == Some("caller");
+    Some(match name {
+        "name" => bound.name.clone().map_or(Value::None, Value::Str),
+        "arguments" => Value::Tuple(Rc::clone(&bound.parameters)),
+        "catch_varargs" => Value::Bool(varargs),
+        "catch_kwargs" => Value::Bool(kwargs),
+        "caller" => Value::Bool(caller),
+        "explicit_caller" => Value::Bool(bound.parameters.iter().any(is_caller)),
+        _ => return None,
+    })
+}
+
+fn of_loop(state: &super::values::Loop, name: &str) -> Option<Value> {
     let (index, length) = (state.index.get(), state.items.len());
     let count = |number: usize| Some(Value::Int(number as i128));
     match name {
@@ -250,7 +269,7 @@ pub(super) fn path(attribute: &Value) -> Result<Vec<Value>> {
     match attribute {
         Value::None => Ok(Vec::new()),
         Value::Str(text) => {
-            budget::scan(text.len())?;
+            limits::scan(text.len())?;
             let part = |part: &str| {
                 let digits = !part.is_empty() && part.bytes().all(|c| c.is_ascii_digit());
                 match part.parse() {
@@ -298,5 +317,99 @@ pub(super) fn same(left: &Value, right: &Value) -> bool {
         (Value::Dict(left), Value::Dict(right)) => Rc::ptr_eq(left, right),
         (Value::Object(left), Value::Object(right)) => Rc::ptr_eq(left, right),
         _ => false,
+    }
+}
+
+/// A bound: none where it is `none`.
+pub(super) fn bound(value: &Value) -> Result<Option<i128>> {
+    match value {
+        Value::None => Ok(None),
+        other => index(other).map(Some),
+    }
+}
+
+pub(super) fn slice(of: &Value, [start, stop, step]: [Option<i128>; 3]) -> Result<Value> {
+    let step = step.unwrap_or(1);
+    if step == 0 {
+        return Err(Fail::error("the step of a slice must not be 0"));
+    }
+    match of {
+        Value::Str(text) if text.is_ascii() => {
+            let places = places(text.len(), start, stop, step);
+            limits::scan(places.len())?;
+            let slice = if step == 1 {
+                let from = usize::try_from(places.start).unwrap_or(0);
+                text[from..from + places.len()].to_owned()
+            } else {
+                let byte = |at: usize| char::from(text.as_bytes()[at]);
+                (0..places.len())
+                    .map(|at| byte(places.at(at) as usize))
+                    .collect()
+            };
+            Str::with(slice.into(), text.is_safe()).map(Value::Str)
+        }
+        Value::Str(text) => {
+            limits::scan(text.len())?;
+            let chars: Vec<char> = text.chars().collect();
+            let places = places(chars.len(), start, stop, step);
+            limits::scan(places.len())?;
+            let slice: String = (0..places.len())
+                .map(|at| chars[places.at(at) as usize])
+                .collect();
+            Str::with(slice.into(), text.is_safe()).map(Value::Str)
+        }
+        Value::List(items) | Value::Tuple(items) => {
+            let places = places(items.len(), start, stop, step);
+            limits::items(places.len())?;
+            let slice = (0..places.len())
+                .map(|at| items[places.at(at) as usize].clone())
+                .collect();
+            match of {
+                Value::List(_) => Value::list(slice),
+                _ => Value::tuple(slice),
+            }
+        }
+        Value::Range(range) => {
+            let places = places(range.len(), start, stop, step);
+            let place = |at: i128| range.start.saturating_add(range.step.saturating_mul(at));
+            Ok(Value::Range(Range {
+                start: place(places.start),
+                stop: place(places.stop),
+                step: range.step.saturating_mul(places.step),
+            }))
+        }
+        Value::Undefined(what) => Err(Fail::error(&**what)),
+        other => Err(Fail::error(format!(
+            "a value of type {} has no slices",
+            other.type_name()
+        ))),
+    }
+}
+
+/// The places that a slice of so many items has.
+fn places(count: usize, start: Option<i128>, stop: Option<i128>, step: i128) -> Range {
+    let count = count as i128;
+    let (lowest, highest) = if step > 0 {
+        (0, count)
+    } else {
+        (-1, count - 1)
+    };
+    let clamp = |bound: i128| {
+        let bound = if bound < 0 {
+            bound.saturating_add(count)
+        } else {
+            bound
+        };
+        bound.clamp(lowest, highest)
+    };
+    let (first, last) = if step > 0 {
+        (lowest, highest)
+    } else {
+        (highest, lowest)
+    };
+    Range {
+        start: start.map_or(first, clamp),
+        stop: stop.map_or(last, clamp),
+        step,
     }
 }

@@ -6,12 +6,10 @@ use std::sync::Arc;
 
 use jiff::Zoned;
 
-use super::budget;
-use super::dict::Dict;
-use super::machine::Machine;
+use super::interpreter::Machine;
 use super::scope::Scope;
-use super::value::{Function, Loop, Object, Range, Seq, Str, Value, depth_above};
-use super::{Fail, Result, compare, methods, show};
+use super::values::{Dict, Function, Loop, Object, Range, Seq, Str, Value, depth_above};
+use super::{Fail, Result, limits, methods, operators, repr};
 
 /// As in jinja2's sandbox.
 const MAX_RANGE: usize = 100_000;
@@ -92,11 +90,11 @@ pub(super) fn set_attribute(
         )));
     }
     depth_above(std::iter::once(&value))?;
-    budget::work(1 + attributes.len() as u64 / 8)?;
+    limits::work(1 + attributes.len() as u64 / 8)?;
     match attributes.iter_mut().find(|(found, _)| **found == **name) {
         Some((_, slot)) => *slot = value,
         None => {
-            budget::items(attributes.len())?;
+            limits::items(attributes.len())?;
             attributes.push((name.clone(), value));
         }
     }
@@ -112,7 +110,7 @@ impl<'t> Machine<'t> {
         };
         match &*object {
             Object::Function(function) => self.function(*function, &args),
-            Object::Macro(at, scope) => self.call_macro(*at, scope, args),
+            Object::Macro(bound) => self.call_macro(bound.at, &bound.scope, args),
             Object::Method(of, name) => methods::call(self, of, name, &args),
             Object::Loop(state) => self.recurse(state, &args),
             Object::Joiner(separator, used) => {
@@ -258,14 +256,14 @@ impl<'t> Machine<'t> {
             Function::Joiner => {
                 let [separator] = args.bind("joiner", ["sep"], 0)?;
                 let separator = match separator {
-                    Some(separator) => show::str_of(&separator)?,
+                    Some(separator) => repr::str_of(&separator)?,
                     None => Str::new(", ")?,
                 };
                 Ok(Value::object(Object::Joiner(separator, Cell::new(false))))
             }
             Function::RaiseException => {
                 let [message] = args.bind("raise_exception", ["message"], 1)?;
-                let message = show::str_of(&message.unwrap_or(Value::None))?;
+                let message = repr::str_of(&message.unwrap_or(Value::None))?;
                 Err(Fail::Raised(message.to_string()))
             }
             Function::StrftimeNow => self.strftime_now(args),
@@ -279,7 +277,7 @@ impl<'t> Machine<'t> {
         let Some(format) = format.as_str() else {
             return Err(Fail::error("strftime_now: the format must be a string"));
         };
-        budget::scan(format.len())?;
+        limits::scan(format.len())?;
         let mut digits = 0;
         for c in format.chars() {
             digits = if c.is_ascii_digit() { digits + 1 } else { 0 };
@@ -289,7 +287,7 @@ impl<'t> Machine<'t> {
                 ));
             }
         }
-        budget::text(format.len().saturating_mul(64))?;
+        limits::text(format.len().saturating_mul(64))?;
         let now = self.now.unwrap_or_else(|| Zoned::now().datetime());
         let text = jiff::fmt::strtime::format(format, now)
             .map_err(|error| Fail::error(format!("strftime_now({format:?}): {error}")))?;
@@ -311,7 +309,7 @@ fn range(args: &Args) -> Result<Value> {
     let bounds: Vec<i128> = args
         .positional
         .iter()
-        .map(compare::index)
+        .map(operators::index)
         .collect::<Result<_>>()?;
     let range = match bounds.as_slice() {
         [stop] => Range {
@@ -346,7 +344,7 @@ fn dict(args: &Args) -> Result<Rc<Dict>> {
     match args.positional.as_slice() {
         [] => {}
         [Value::Dict(from)] => {
-            budget::work(from.entries().len() as u64)?;
+            limits::work(from.entries().len() as u64)?;
             pairs.extend(from.entries().iter().cloned());
         }
         [from] => {

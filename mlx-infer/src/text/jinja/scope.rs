@@ -3,8 +3,8 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use super::ast::Name;
-use super::value::Value;
+use super::nodes::Name;
+use super::values::Value;
 
 #[derive(Debug, Default)]
 pub(super) struct Scope {

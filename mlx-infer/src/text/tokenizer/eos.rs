@@ -6,8 +6,9 @@ use super::config::object;
 use crate::error::{Error, Result};
 use crate::text::files::Files;
 
-/// The ids of the first source that has some: generation_config.json, config.json, its `text_config`, the tokenizer.
-/// transformers' `generate` stops at the same ids.
+/// The ids of the first source that has some: generation_config.json, config.json, its `text_config`; then that of the
+/// tokenizer. transformers' `generate` stops at those of the first source only, but a chat template ends its turns with
+/// the tokenizer's, and files that were changed by hand often name only one.
 pub(super) fn ids(
     files: &Files,
     model: &Map<String, Value>,
@@ -31,7 +32,8 @@ pub(super) fn ids(
             ))
         })?;
         if !ids.is_empty() {
-            return Ok(ids);
+            let other = of_tokenizer.filter(|id| !ids.contains(id));
+            return Ok(ids.into_iter().chain(other).collect());
         }
     }
     Ok(of_tokenizer.into_iter().collect())

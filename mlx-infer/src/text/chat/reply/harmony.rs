@@ -3,10 +3,9 @@
 //! Source: OpenAI's description of the format. The channel `analysis` is reasoning, `final` and `commentary` are content, and a message to
 //! `functions.NAME` is a call of a tool.
 
-use super::body::{Block, Body, End};
 use super::calls::{Parts, Tools};
 use super::named::Named;
-use super::seek::Seek;
+use super::parser::{Block, Body, End, Seek};
 
 /// The format's marks.
 pub(super) const MARKS: &[&str] = &[

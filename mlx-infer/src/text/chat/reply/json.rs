@@ -1,8 +1,11 @@
-//! Reads JSON character by character.
+//! Reads JSON character by character, and calls in it: `{"name": .., "arguments": {..}}`, one or a list of them.
+
+use super::calls::{Parts, Tools};
+use super::parser::Step;
 
 /// The effect of a character on a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum Read {
     /// It belongs to the value, which continues.
     More,
     /// It is the last of the value.
@@ -73,11 +76,11 @@ impl Default for Json {
 
 impl Json {
     /// Takes the next character. Blanks before the value belong to it.
-    pub(super) fn take(&mut self, c: char) -> Step {
+    pub(super) fn take(&mut self, c: char) -> Read {
         let is_blank = is_blank(c);
         self.state = match self.state {
             State::Value { .. } | State::Key { .. } | State::Colon | State::After if is_blank => {
-                return Step::More;
+                return Read::More;
             }
             State::Value { may_close } => match c {
                 '{' => {
@@ -96,24 +99,24 @@ impl Json {
                 't' => State::Word("rue"),
                 'f' => State::Word("alse"),
                 'n' => State::Word("ull"),
-                _ => return Step::Broken,
+                _ => return Read::Broken,
             },
             State::Key { may_close } => match c {
                 '"' => State::Text { is_key: true },
                 '}' if may_close => return self.close(c),
-                _ => return Step::Broken,
+                _ => return Read::Broken,
             },
             State::Text { is_key } => match c {
                 '"' if is_key => State::Colon,
                 '"' => return self.ended(),
                 '\\' => State::Escape { is_key },
-                '\0'..='\u{1f}' => return Step::Broken,
-                _ => return Step::More,
+                '\0'..='\u{1f}' => return Read::Broken,
+                _ => return Read::More,
             },
             State::Escape { is_key } => match c {
                 'u' => State::Hex { is_key, missing: 4 },
                 '"' | '\\' | '/' | 'b' | 'f' | 'n' | 'r' | 't' => State::Text { is_key },
-                _ => return Step::Broken,
+                _ => return Read::Broken,
             },
             State::Hex { is_key, missing } if c.is_ascii_hexdigit() => match missing {
                 1 => State::Text { is_key },
@@ -122,9 +125,9 @@ impl Json {
                     missing: missing - 1,
                 },
             },
-            State::Hex { .. } => return Step::Broken,
+            State::Hex { .. } => return Read::Broken,
             State::Colon if c == ':' => State::Value { may_close: false },
-            State::Colon => return Step::Broken,
+            State::Colon => return Read::Broken,
             State::After => match (c, self.open.last()) {
                 (',', Some('}')) => State::Key { may_close: false },
                 (',', Some(_)) => State::Value { may_close: false },
@@ -132,8 +135,8 @@ impl Json {
             },
             State::Number(number) => match number.next(c) {
                 Some(number) => State::Number(number),
-                None if !number.may_end() => return Step::Broken,
-                None if self.open.is_empty() => return Step::Behind,
+                None if !number.may_end() => return Read::Broken,
+                None if self.open.is_empty() => return Read::Behind,
                 None => {
                     self.state = State::After;
                     return self.take(c);
@@ -142,10 +145,10 @@ impl Json {
             State::Word(rest) => match rest.strip_prefix(c) {
                 Some("") => return self.ended(),
                 Some(rest) => State::Word(rest),
-                None => return Step::Broken,
+                None => return Read::Broken,
             },
         };
-        Step::More
+        Read::More
     }
 
     /// Whether the value has not begun.
@@ -153,18 +156,18 @@ impl Json {
         self.open.is_empty() && matches!(self.state, State::Value { .. })
     }
 
-    fn close(&mut self, c: char) -> Step {
+    fn close(&mut self, c: char) -> Read {
         match self.open.pop() {
             Some(open) if open == c => self.ended(),
-            _ => Step::Broken,
+            _ => Read::Broken,
         }
     }
 
-    fn ended(&mut self) -> Step {
+    fn ended(&mut self) -> Read {
         self.state = State::After;
         match self.open.is_empty() {
-            true => Step::Last,
-            false => Step::More,
+            true => Read::Last,
+            false => Read::More,
         }
     }
 }
@@ -196,6 +199,346 @@ pub(super) fn is_blank(c: char) -> bool {
     matches!(c, ' ' | '\n' | '\r' | '\t')
 }
 
+/// Reads the objects of a block of calls, and the mark that closes the block.
+#[derive(Debug)]
+pub(super) struct Envelope {
+    close: &'static str,
+    /// Separates two objects outside of a list.
+    separator: Option<char>,
+    /// Whether an object with other keys is not a call.
+    is_strict: bool,
+    /// Whether the name of a tool is the key of its arguments.
+    is_keyed: bool,
+    in_list: bool,
+    at: At,
+    call: Call,
+}
+
+#[derive(Debug)]
+enum At {
+    /// Before an object or a list.
+    Front,
+    /// Before a key; `may_close` after `{`.
+    Key {
+        may_close: bool,
+    },
+    /// In a key, as it is written.
+    KeyText {
+        json: Json,
+        text: String,
+    },
+    Colon(String),
+    Value {
+        key: Key,
+        json: Json,
+        text: String,
+        is_live: bool,
+    },
+    AfterValue,
+    /// After an object of a list.
+    AfterItem,
+    /// After the last object or the list: this number of bytes of the closing mark was read.
+    Tail(usize),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Key {
+    Name,
+    Arguments,
+    /// Its object, if the value is one, holds name and arguments.
+    Function,
+    Other,
+}
+
+/// The known parts of a call.
+#[derive(Debug, Default)]
+struct Call {
+    name: Option<String>,
+    /// Arguments that came before the name.
+    early: String,
+    has_arguments: bool,
+    /// Whether the object of the call is inside another one, under `function`.
+    is_inner: bool,
+}
+
+impl Envelope {
+    /// Before the first object of a block that `close` ends.
+    pub(super) fn new(close: &'static str) -> Self {
+        Self {
+            close,
+            separator: None,
+            is_strict: false,
+            is_keyed: false,
+            in_list: false,
+            at: At::Front,
+            call: Call::default(),
+        }
+    }
+
+    /// Objects whose only key is the name of a tool.
+    pub(super) fn keyed(close: &'static str) -> Self {
+        Self {
+            is_keyed: true,
+            ..Self::new(close)
+        }
+    }
+
+    /// Objects outside of a list, separated by `;`.
+    pub(super) fn bare() -> Self {
+        Self {
+            separator: Some(';'),
+            is_strict: true,
+            ..Self::new("")
+        }
+    }
+
+    /// Whether only a closing mark is missing.
+    pub(super) fn is_tail(&self) -> bool {
+        matches!(self.at, At::Tail(_)) || self.in_list && matches!(self.at, At::AfterItem)
+    }
+
+    /// Whether the arguments of the call that was begun are complete.
+    pub(super) fn is_complete(&self) -> bool {
+        self.call.has_arguments && matches!(self.at, At::AfterValue)
+    }
+
+    pub(super) fn take(&mut self, c: char, tools: &Tools, parts: &mut Parts) -> Step {
+        let is_blank = is_blank(c);
+        match &mut self.at {
+            At::Front
+            | At::Key { .. }
+            | At::Colon(_)
+            | At::AfterValue
+            | At::AfterItem
+            | At::Tail(0)
+                if is_blank => {}
+            At::Front => match c {
+                '{' => {
+                    self.call = Call::default();
+                    self.at = At::Key { may_close: true };
+                }
+                '[' if !self.in_list && !self.is_strict => self.in_list = true,
+                _ => return Step::Broken,
+            },
+            At::Key { may_close } => match c {
+                '"' => {
+                    let mut json = Json::default();
+                    json.take(c);
+                    self.at = At::KeyText {
+                        json,
+                        text: c.to_string(),
+                    };
+                }
+                '}' if *may_close => return self.close_object(tools, parts),
+                _ => return Step::Broken,
+            },
+            At::KeyText { json, text } => {
+                text.push(c);
+                match json.take(c) {
+                    Read::More => {}
+                    Read::Last => match decoded(text) {
+                        Some(key) => self.at = At::Colon(key),
+                        None => return Step::Broken,
+                    },
+                    _ => return Step::Broken,
+                }
+            }
+            At::Colon(key) if self.is_keyed => {
+                if c != ':' || !tools.has(key) {
+                    return Step::Broken;
+                }
+                self.call.name = Some(std::mem::take(key));
+                self.at = At::Value {
+                    key: Key::Arguments,
+                    json: Json::default(),
+                    text: String::new(),
+                    is_live: false,
+                };
+            }
+            At::Colon(key) => {
+                let kind = match key.as_str() {
+                    "name" => Key::Name,
+                    "tool_name" if !self.is_strict => Key::Name,
+                    "arguments" | "parameters" => Key::Arguments,
+                    "function" if !self.call.is_inner => Key::Function,
+                    "type" | "id" | "function" => Key::Other,
+                    _ if self.is_strict => return Step::Broken,
+                    _ => Key::Other,
+                };
+                // A repeated key makes the call ambiguous.
+                let is_known = match kind {
+                    Key::Name => self.call.name.is_some(),
+                    Key::Arguments => self.call.has_arguments,
+                    Key::Function | Key::Other => false,
+                };
+                if c != ':' || is_known {
+                    return Step::Broken;
+                }
+                self.at = At::Value {
+                    key: kind,
+                    json: Json::default(),
+                    text: String::new(),
+                    is_live: false,
+                };
+            }
+            At::Value { .. } => return self.value(c, tools, parts),
+            At::AfterValue => match c {
+                ',' if !self.is_keyed => self.at = At::Key { may_close: false },
+                '}' => return self.close_object(tools, parts),
+                _ => return Step::Broken,
+            },
+            At::AfterItem => match c {
+                ',' => self.at = At::Front,
+                ']' => return self.tail(),
+                _ => return Step::Broken,
+            },
+            At::Tail(0) if Some(c) == self.separator => self.at = At::Front,
+            At::Tail(matched) => {
+                if !self.close[*matched..].starts_with(c) {
+                    return Step::Broken;
+                }
+                *matched += c.len_utf8();
+                if *matched == self.close.len() {
+                    return Step::Done;
+                }
+            }
+        }
+        Step::More
+    }
+
+    fn value(&mut self, c: char, tools: &Tools, parts: &mut Parts) -> Step {
+        let At::Value {
+            key,
+            json,
+            text,
+            is_live,
+        } = &mut self.at
+        else {
+            return Step::Broken;
+        };
+        if text.is_empty() {
+            if is_blank(c) {
+                return Step::More;
+            }
+            if *key == Key::Function && c == '{' {
+                self.call.is_inner = true;
+                self.at = At::Key { may_close: true };
+                return Step::More;
+            }
+            // Arguments are given while they are read if the tool is known.
+            *is_live = *key == Key::Arguments && c == '{' && self.call.name.is_some();
+            if *is_live && let Some(name) = &self.call.name {
+                parts.start(name);
+            }
+        }
+        let step = json.take(c);
+        match step {
+            Read::Broken => return Step::Broken,
+            Read::Behind => {}
+            _ if *is_live => {
+                parts.arguments(c.encode_utf8(&mut [0; 4]));
+                // Not empty, which marks that the value has begun.
+                if text.is_empty() {
+                    text.push(c);
+                }
+            }
+            _ => text.push(c),
+        }
+        if step == Read::More {
+            return Step::More;
+        }
+        let (key, text, is_live) = (*key, std::mem::take(text), *is_live);
+        self.at = At::AfterValue;
+        let is_right = match key {
+            Key::Name => self.name(&text, tools, parts),
+            Key::Arguments if is_live => {
+                self.call.has_arguments = true;
+                true
+            }
+            Key::Arguments => self.arguments(&text, parts),
+            Key::Function | Key::Other => true,
+        };
+        match step {
+            _ if !is_right => Step::Broken,
+            Read::Behind => self.take(c, tools, parts),
+            _ => Step::More,
+        }
+    }
+
+    /// Takes the name. Returns whether an offered tool has it.
+    fn name(&mut self, text: &str, tools: &Tools, parts: &mut Parts) -> bool {
+        let Some(name) = decoded(text).filter(|name| tools.has(name)) else {
+            return false;
+        };
+        if self.call.has_arguments {
+            parts.start(&name);
+            parts.arguments(&std::mem::take(&mut self.call.early));
+        }
+        self.call.name = Some(name);
+        true
+    }
+
+    /// Takes arguments that came before the name, or that are no object: a text with JSON in it, or `null`.
+    fn arguments(&mut self, text: &str, parts: &mut Parts) -> bool {
+        let text = match text {
+            "null" | "\"\"" | "\"null\"" => "{}".to_owned(),
+            object if object.starts_with('{') => object.to_owned(),
+            other => match decoded(other) {
+                Some(inner) if is_object(&inner) => inner,
+                _ => return false,
+            },
+        };
+        self.call.has_arguments = true;
+        match &self.call.name {
+            Some(name) => {
+                parts.start(name);
+                parts.arguments(&text);
+            }
+            None => self.call.early = text,
+        }
+        true
+    }
+
+    fn close_object(&mut self, tools: &Tools, parts: &mut Parts) -> Step {
+        if std::mem::take(&mut self.call.is_inner) {
+            self.at = At::AfterValue;
+            return Step::More;
+        }
+        let Some(name) = self.call.name.take().filter(|name| tools.has(name)) else {
+            return Step::Broken;
+        };
+        if !self.call.has_arguments {
+            parts.start(&name);
+            parts.arguments("{}");
+        }
+        parts.end();
+        match self.in_list {
+            true => {
+                self.at = At::AfterItem;
+                Step::More
+            }
+            false => self.tail(),
+        }
+    }
+
+    fn tail(&mut self) -> Step {
+        self.at = At::Tail(0);
+        match self.close.is_empty() && self.separator.is_none() {
+            true => Step::Done,
+            false => Step::More,
+        }
+    }
+}
+
+/// The decoded text of a JSON string.
+fn decoded(text: &str) -> Option<String> {
+    serde_json::from_str(text).ok()
+}
+
+fn is_object(text: &str) -> bool {
+    serde_json::from_str::<serde_json::Value>(text).is_ok_and(|value| value.is_object())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -213,11 +556,11 @@ mod tests {
                 continue;
             }
             match json.take(c) {
-                Step::More => {}
-                Step::Last => has_ended = true,
-                Step::Behind if is_blank(c) => has_ended = true,
-                Step::Behind => return false,
-                Step::Broken => return false,
+                Read::More => {}
+                Read::Last => has_ended = true,
+                Read::Behind if is_blank(c) => has_ended = true,
+                Read::Behind => return false,
+                Read::Broken => return false,
             }
         }
         has_ended
@@ -245,9 +588,9 @@ mod tests {
         ] {
             assert!(accepts(text), "{text}");
             let mut json = Json::default();
-            let steps: Vec<Step> = text.chars().map(|c| json.take(c)).collect();
+            let steps: Vec<Read> = text.chars().map(|c| json.take(c)).collect();
             assert_eq!(
-                steps.iter().position(|step| *step != Step::More),
+                steps.iter().position(|step| *step != Read::More),
                 Some(steps.len() - 1)
             );
         }

@@ -1,8 +1,8 @@
 //! Calls with the name before the arguments: `name[ARGS]{..}` and similar forms.
 
-use super::body::Step;
 use super::calls::{Parts, Tools};
 use super::json::{self, Json, is_blank};
+use super::parser::Step;
 
 /// The longest head, in bytes. A longer text is no call.
 const MAX_HEAD: usize = 256;
@@ -70,13 +70,13 @@ impl Named {
             At::Arguments(json) => {
                 let is_front = json.is_front();
                 match json.take(c) {
-                    json::Step::More if is_front && is_blank(c) => Step::More,
-                    json::Step::More if is_front && c != '{' => Step::Broken,
-                    json::Step::More => {
+                    json::Read::More if is_front && is_blank(c) => Step::More,
+                    json::Read::More if is_front && c != '{' => Step::Broken,
+                    json::Read::More => {
                         parts.arguments(c.encode_utf8(&mut [0; 4]));
                         Step::More
                     }
-                    json::Step::Last => {
+                    json::Read::Last => {
                         parts.arguments(c.encode_utf8(&mut [0; 4]));
                         parts.end();
                         self.at = At::Tail(0);
@@ -85,7 +85,7 @@ impl Named {
                             false => Step::More,
                         }
                     }
-                    json::Step::Behind | json::Step::Broken => Step::Broken,
+                    json::Read::Behind | json::Read::Broken => Step::Broken,
                 }
             }
             // DeepSeek closes the fence around the arguments before the mark.

@@ -1,10 +1,9 @@
 //! Calls in Gemma's notation: `call:name{key:MARKtextMARK,n:3,l:[true]}`.
 
-use super::body::Step;
 use super::calls::{Parts, Tools};
 use super::json::{self, Json};
-use super::seek::Seek;
-use super::values;
+use super::parser::{Seek, Step};
+use super::tags;
 
 /// The longest name or key, in bytes. A longer one makes the text no call.
 const MAX_NAME: usize = 256;
@@ -114,7 +113,7 @@ impl Notation {
             },
             At::Word(word) => match c {
                 '}' | ']' | ',' => {
-                    parts.arguments(&values::bare(word.trim()));
+                    parts.arguments(&tags::bare(word.trim()));
                     return self.after_value(c, parts);
                 }
                 _ if word.len() > MAX_WORD => return Step::Broken,
@@ -130,7 +129,7 @@ impl Notation {
                 let mut text = String::new();
                 let is_end = seek.take(c, &[self.mark], &mut text).is_some();
                 if !text.is_empty() {
-                    parts.arguments(&values::escaped(&text));
+                    parts.arguments(&tags::escaped(&text));
                 }
                 if is_end {
                     parts.arguments("\"");
@@ -138,8 +137,8 @@ impl Notation {
                 }
             }
             At::Quoted(json) => match json.take(c) {
-                json::Step::More => parts.arguments(c.encode_utf8(&mut [0; 4])),
-                json::Step::Last => {
+                json::Read::More => parts.arguments(c.encode_utf8(&mut [0; 4])),
+                json::Read::Last => {
                     parts.arguments("\"");
                     self.at = At::AfterValue;
                 }

@@ -1,14 +1,17 @@
-//! Reads a reply character by character, so that its parts do not depend on the pieces in which it arrives.
+//! Reads a reply character by character, so that its parts do not depend on the pieces in which it arrives: the marks of
+//! each family, and the blocks of calls after them.
 
 use std::collections::VecDeque;
 
 use serde_json::Value;
 
-use super::body::{Block, End};
 use super::calls::{Parts, Tools};
-use super::forms::Begins;
 use super::harmony::Harmony;
-use super::seek::Seek;
+use super::json::{Envelope, is_blank};
+use super::named::{self, Named};
+use super::notation::Notation;
+use super::pythonic::Pythonic;
+use super::tags::{self, Tags};
 use super::{Marks, Part, ReplyFormat, ToolFormat};
 
 /// Reads one reply while it is generated ([`ReplyFormat::parser`]).
@@ -223,5 +226,318 @@ impl ReplyParser {
             self.state = State::Reasoning { has_text: true };
             self.parts.reasoning(&std::mem::take(&mut self.between));
         }
+    }
+}
+
+/// The effect of a character on a block of calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// It belongs to the block, which continues.
+    More,
+    /// It is the last of the block.
+    Done,
+    /// It cannot continue the block.
+    Broken,
+}
+
+/// The text of a block.
+#[derive(Debug)]
+pub(super) enum Body {
+    Envelope(Envelope),
+    Tags(Tags),
+    Named(Named),
+    Notation(Notation),
+    Pythonic(Pythonic),
+    /// Either of two forms: the first if its text begins with `{` or `[`.
+    Either(Box<(Envelope, Body)>),
+}
+
+/// A block, and the part of its text that no given part covers.
+#[derive(Debug)]
+pub(super) struct Block {
+    body: Body,
+    raw: String,
+    has_given: bool,
+}
+
+/// How a block ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// It is complete, or cut after a call or within one.
+    Whole,
+    /// This text is not part of a call.
+    Text {
+        text: String,
+        /// Whether its first character opened the block, so that it may not open another.
+        opens: bool,
+    },
+}
+
+impl Block {
+    /// A block after its opening mark.
+    pub(super) fn new(mark: &str, body: Body) -> Self {
+        Self {
+            body,
+            raw: mark.to_owned(),
+            has_given: false,
+        }
+    }
+
+    /// Takes the next character. How the block ended, if it did.
+    pub(super) fn take(&mut self, c: char, tools: &Tools, parts: &mut Parts) -> Option<End> {
+        self.raw.push(c);
+        let step = self.body.take(c, tools, parts);
+        if parts.moved() {
+            self.has_given = true;
+            self.raw.clear();
+        }
+        match step {
+            Step::More => None,
+            Step::Done => Some(End::Whole),
+            Step::Broken => {
+                let opens = !self.has_given;
+                parts.cut(false);
+                Some(End::Text {
+                    text: std::mem::take(&mut self.raw),
+                    opens,
+                })
+            }
+        }
+    }
+
+    /// The end of the reply. A call whose arguments have begun is given as far as it was received.
+    pub(super) fn finish(&mut self, parts: &mut Parts) -> End {
+        if self.body.is_complete() {
+            parts.end();
+        }
+        if parts.cut(true) || parts.moved() || self.body.is_tail() {
+            parts.moved();
+            return End::Whole;
+        }
+        End::Text {
+            text: std::mem::take(&mut self.raw),
+            opens: !self.has_given,
+        }
+    }
+}
+
+impl Body {
+    fn take(&mut self, c: char, tools: &Tools, parts: &mut Parts) -> Step {
+        match self {
+            Self::Envelope(envelope) => envelope.take(c, tools, parts),
+            Self::Tags(tags) => tags.take(c, tools, parts),
+            Self::Named(named) => named.take(c, tools, parts),
+            Self::Notation(notation) => notation.take(c, tools, parts),
+            Self::Pythonic(pythonic) => pythonic.take(c, tools, parts),
+            Self::Either(_) if is_blank(c) => Step::More,
+            Self::Either(both) => {
+                let envelope = std::mem::replace(&mut both.0, Envelope::new(""));
+                let other = std::mem::replace(&mut both.1, Self::Envelope(Envelope::new("")));
+                *self = match c {
+                    '{' | '[' => Self::Envelope(envelope),
+                    _ => other,
+                };
+                self.take(c, tools, parts)
+            }
+        }
+    }
+
+    /// Whether only a closing mark is missing.
+    fn is_tail(&self) -> bool {
+        match self {
+            Self::Envelope(envelope) => envelope.is_tail(),
+            Self::Tags(tags) => tags.is_tail(),
+            Self::Named(named) => named.is_tail(),
+            Self::Notation(notation) => notation.is_tail(),
+            Self::Pythonic(_) | Self::Either(_) => false,
+        }
+    }
+
+    /// Whether the arguments of the call that was begun are complete.
+    fn is_complete(&self) -> bool {
+        match self {
+            Self::Envelope(envelope) => envelope.is_complete(),
+            _ => false,
+        }
+    }
+}
+
+/// What a mark in a reply begins.
+pub(super) enum Begins {
+    /// A block of calls.
+    Block(Body),
+    /// Nothing: the mark surrounds blocks.
+    Nothing,
+}
+
+impl ToolFormat {
+    /// The marks that begin calls, and those around them.
+    pub(super) fn marks(self) -> &'static [&'static str] {
+        match self {
+            Self::Hermes => &["<tool_call>"],
+            Self::Qwen3Coder => &["<tool_call>", "<function="],
+            Self::Glm => &["<tool_call>"],
+            Self::MiniMax => &["<minimax:tool_call>"],
+            Self::Llama3 => &["<|python_tag|>"],
+            Self::Mistral | Self::MistralArgs => &["[TOOL_CALLS]"],
+            Self::Gemma4 => &["<|tool_call>"],
+            Self::FunctionGemma => &["<start_function_call>"],
+            Self::DeepSeek => &[
+                "<｜tool▁call▁begin｜>",
+                "<｜tool▁calls▁begin｜>",
+                "<｜tool▁calls▁end｜>",
+            ],
+            Self::Kimi => &[
+                "<|tool_call_begin|>",
+                "<|tool_calls_section_begin|>",
+                "<|tool_calls_section_end|>",
+            ],
+            Self::Harmony => &[],
+            Self::Seed => &["<seed:tool_call>"],
+            Self::Granite => &["<|tool_call|>"],
+            Self::Command => &["<|START_ACTION|>"],
+            Self::Hunyuan => &["<tool_calls>"],
+            Self::Nemotron => &["<TOOLCALL>"],
+            Self::Lfm2 => &["<|tool_call_start|>"],
+            Self::Olmo3 => &["<function_calls>"],
+            Self::Llama4 => &["<|python_start|>"],
+            Self::Apertus => &["<|tools_prefix|>"],
+            Self::Dsml => &["<｜DSML｜function_calls>"],
+        }
+    }
+
+    /// Marks inside of calls.
+    pub(super) fn inner_marks(self) -> &'static [&'static str] {
+        match self {
+            Self::Hermes | Self::Qwen3Coder => &["</tool_call>"],
+            Self::Glm => &[
+                "</tool_call>",
+                "<arg_key>",
+                "</arg_key>",
+                "<arg_value>",
+                "</arg_value>",
+            ],
+            Self::MiniMax => &["</minimax:tool_call>"],
+            Self::Llama3 | Self::Granite => &[],
+            Self::Seed => &["</seed:tool_call>"],
+            Self::Command => &["<|END_ACTION|>"],
+            Self::Hunyuan => &["</tool_calls>"],
+            Self::Nemotron => &["</TOOLCALL>"],
+            Self::Lfm2 => &["<|tool_call_end|>"],
+            Self::Olmo3 => &["</function_calls>"],
+            Self::Llama4 => &["<|python_end|>"],
+            Self::Apertus => &["<|tools_suffix|>"],
+            Self::Dsml => &["｜DSML｜"],
+            Self::Mistral | Self::MistralArgs => &["[ARGS]", "[CALL_ID]"],
+            Self::Gemma4 => &["<tool_call|>", "<|\"|>"],
+            Self::FunctionGemma => &["<end_function_call>", "<escape>"],
+            Self::DeepSeek => &["<｜tool▁sep｜>", "<｜tool▁call▁end｜>"],
+            Self::Kimi => &["<|tool_call_argument_begin|>", "<|tool_call_end|>"],
+            Self::Harmony => super::harmony::MARKS,
+        }
+    }
+
+    /// The reader for a reply that begins with this character, if it may be a call without a mark.
+    pub(super) fn bare(self, first: char) -> Option<Body> {
+        match (self, first) {
+            (Self::Llama3 | Self::Llama4, '{') => Some(Body::Envelope(Envelope::bare())),
+            (Self::Llama4, '[') => Some(Body::Pythonic(Pythonic::bare())),
+            _ => None,
+        }
+    }
+
+    /// What a mark begins.
+    pub(super) fn begins(self, mark: &str) -> Begins {
+        Begins::Block(match self {
+            Self::Hermes => Body::Envelope(Envelope::new("</tool_call>")),
+            Self::Qwen3Coder if mark == "<function=" => Body::Tags(Tags::named(&tags::QWEN3_CODER)),
+            Self::Qwen3Coder => json_or(Body::Tags(Tags::new(&tags::QWEN3_CODER))),
+            Self::Glm => json_or(Body::Tags(Tags::new(&tags::GLM))),
+            Self::MiniMax => Body::Tags(Tags::new(&tags::MINIMAX)),
+            Self::Seed => Body::Tags(Tags::new(&tags::SEED)),
+            Self::Granite => Body::Envelope(Envelope::new("")),
+            Self::Command => Body::Envelope(Envelope::new("<|END_ACTION|>")),
+            Self::Hunyuan => Body::Envelope(Envelope::new("</tool_calls>")),
+            Self::Nemotron => Body::Envelope(Envelope::new("</TOOLCALL>")),
+            Self::Lfm2 => Body::Pythonic(Pythonic::new("<|tool_call_end|>")),
+            Self::Olmo3 => Body::Pythonic(Pythonic::new("</function_calls>")),
+            Self::Llama4 => Body::Pythonic(Pythonic::new("<|python_end|>")),
+            Self::Apertus => Body::Envelope(Envelope::keyed("<|tools_suffix|>")),
+            Self::Dsml => Body::Tags(Tags::new(&tags::DSML)),
+            Self::Llama3 => Body::Envelope(Envelope::bare()),
+            Self::Mistral | Self::MistralArgs => {
+                let named = Body::Named(Named::new(named::mistral, ""));
+                Body::Either(Box::new((Envelope::new(""), named)))
+            }
+            Self::Gemma4 => Body::Notation(Notation::new("<|\"|>", "<tool_call|>")),
+            Self::FunctionGemma => Body::Notation(Notation::new("<escape>", "<end_function_call>")),
+            Self::DeepSeek if mark == self.marks()[0] => {
+                Body::Named(Named::new(named::deepseek, "<｜tool▁call▁end｜>"))
+            }
+            Self::Kimi if mark == self.marks()[0] => {
+                Body::Named(Named::new(named::kimi, "<|tool_call_end|>"))
+            }
+            Self::DeepSeek | Self::Kimi | Self::Harmony => return Begins::Nothing,
+        })
+    }
+}
+
+/// Some models write JSON between the marks of the other form.
+fn json_or(other: Body) -> Body {
+    Body::Either(Box::new((Envelope::new("</tool_call>"), other)))
+}
+
+/// Looks for marks. Text that may be the beginning of a mark is held back.
+#[derive(Debug, Default)]
+pub(super) struct Seek {
+    held: String,
+}
+
+impl Seek {
+    /// Takes the next character and appends to `free` the text that belongs to no mark. Returns the index of a mark
+    /// that is now complete.
+    pub(super) fn take(&mut self, c: char, marks: &[&str], free: &mut String) -> Option<usize> {
+        self.held.push(c);
+        loop {
+            let held = self.held.as_str();
+            if let Some(found) = marks.iter().position(|mark| *mark == held) {
+                self.held.clear();
+                return Some(found);
+            }
+            if marks.iter().any(|mark| mark.starts_with(held)) {
+                return None;
+            }
+            free.push(self.held.remove(0));
+            if self.held.is_empty() {
+                return None;
+            }
+        }
+    }
+
+    /// Whether nothing is held back.
+    pub(super) fn is_empty(&self) -> bool {
+        self.held.is_empty()
+    }
+
+    /// The text that was held back, at the end of the text.
+    pub(super) fn finish(&mut self) -> String {
+        std::mem::take(&mut self.held)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_are_found_behind_their_own_beginnings() {
+        let mut seek = Seek::default();
+        let (mut free, mut found) = (String::new(), Vec::new());
+        for c in "a<<to<tool>b</tool><tool".chars() {
+            found.extend(seek.take(c, &["<tool>", "</tool>"], &mut free));
+        }
+        assert_eq!((free.as_str(), found.as_slice()), ("a<<tob", &[0, 1][..]));
+        assert_eq!(seek.finish(), "<tool");
+        assert!(seek.is_empty());
     }
 }

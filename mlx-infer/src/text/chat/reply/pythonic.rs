@@ -4,8 +4,8 @@
 
 use serde_json::{Map, Value};
 
-use super::body::Step;
 use super::calls::{Parts, Tools};
+use super::parser::Step;
 
 /// The longest block, in bytes. A longer text holds no calls.
 const MAX_BYTES: usize = 1 << 20;

@@ -14,6 +14,9 @@ pub(in crate::text::chat) struct Seen {
     pub(in crate::text::chat) calls: bool,
     /// System messages. A template that does not show them refuses them.
     pub(in crate::text::chat) system: bool,
+    /// Calls and results whose ids are not 9 letters or digits, as other servers make them. Mistral's templates refuse
+    /// them.
+    pub(in crate::text::chat) long_ids: bool,
 }
 
 /// Words that no template contains.
@@ -26,6 +29,7 @@ impl Seen {
         tools: true,
         calls: true,
         system: true,
+        long_ids: true,
     };
 
     /// Renders small conversations.
@@ -43,8 +47,7 @@ impl Seen {
             template.render(messages, &options).ok()
         };
         let question = Message::new("user", "x");
-        let shows_calls = |arguments: Value| {
-            let id = "call00001";
+        let shows_calls = |id: &str, arguments: Value| {
             let call = json!({"id": id, "type": "function", "function": {"name": NAME, "arguments": arguments}});
             let conversation = [
                 question.clone(),
@@ -58,13 +61,16 @@ impl Seen {
                 .or_else(|| text(&conversation, Some(vec![tool.clone()])))
                 .is_some_and(|text| text.contains(NAME) && text.contains(RESULT))
         };
+        let shows_ids = |id: &str| shows_calls(id, json!({})) || shows_calls(id, json!("{}"));
+        let calls = shows_ids("call00001");
         let system = [Message::new("system", RESULT), question.clone()];
         let [with, without] = [Some(vec![tool.clone()]), None]
             .map(|tools| text(std::slice::from_ref(&question), tools));
         Self {
             // A template that refuses the conversation does not show tools.
             tools: without.is_none() || with != without,
-            calls: shows_calls(json!({})) || shows_calls(json!("{}")),
+            calls,
+            long_ids: !calls || shows_ids("call_of_another_server"),
             system: text(&system, None).is_some_and(|text| text.contains(RESULT)),
         }
     }

@@ -1,9 +1,9 @@
-//! Calls in tags: a tag with the name, and a tag for each parameter with its value as text.
+//! Calls in tags: a tag with the name, and a tag for each parameter with its value as text, which becomes JSON.
 
-use super::body::Step;
+use serde_json::Value;
+
 use super::calls::{Parts, Tools};
-use super::seek::Seek;
-use super::values;
+use super::parser::{Seek, Step};
 
 /// The longest name, in bytes. A longer one makes the text no call.
 const MAX_NAME: usize = 256;
@@ -202,10 +202,7 @@ impl Tags {
                     };
                     let key = key.trim().trim_matches('"').to_owned();
                     let begin = if self.given == 0 { "{" } else { ", " };
-                    parts.arguments(&format!(
-                        "{begin}{}: ",
-                        serde_json::Value::from(key.as_str())
-                    ));
+                    parts.arguments(&format!("{begin}{}: ", Value::from(key.as_str())));
                     self.given += 1;
                     self.key = key;
                     match form.value {
@@ -234,7 +231,7 @@ impl Tags {
         let types = match (is_text, tools.parameter(&self.tool, &self.key)) {
             (Some(true), _) | (None, None) => Some(vec!["string"]),
             (Some(false), _) => None,
-            (None, Some(schema)) => values::types(schema),
+            (None, Some(schema)) => types(schema),
         };
         let types = types.map(|types| types.into_iter().map(str::to_owned).collect());
         self.at = At::Value {
@@ -280,7 +277,7 @@ impl Writer {
     fn new(types: Option<Vec<String>>, has_lines: bool) -> Self {
         let is_text = types.as_ref().is_some_and(|types| {
             let types: Vec<&str> = types.iter().map(String::as_str).collect();
-            values::are_texts(&types)
+            are_texts(&types)
         });
         Self {
             types,
@@ -323,7 +320,7 @@ impl Writer {
         if !std::mem::replace(&mut self.has_quote, true) {
             parts.arguments("\"");
         }
-        parts.arguments(&values::escaped(&std::mem::take(&mut self.held)));
+        parts.arguments(&escaped(&std::mem::take(&mut self.held)));
     }
 
     fn end(&mut self, parts: &mut Parts) {
@@ -335,6 +332,161 @@ impl Writer {
             .types
             .as_ref()
             .map(|types| types.iter().map(String::as_str).collect());
-        parts.arguments(&values::by_type(types.as_deref(), &self.held));
+        parts.arguments(&by_type(types.as_deref(), &self.held));
+    }
+}
+
+/// The deepest nesting of `anyOf`, `oneOf` and `allOf` that is searched for types.
+const MAX_DEPTH: usize = 8;
+
+/// The types that a schema allows. `None`: it names none.
+pub(super) fn types(schema: &Value) -> Option<Vec<&str>> {
+    let mut types = Vec::new();
+    collect(schema, MAX_DEPTH, &mut types);
+    (!types.is_empty()).then_some(types)
+}
+
+fn collect<'s>(schema: &'s Value, depth: usize, types: &mut Vec<&'s str>) {
+    if depth == 0 {
+        return;
+    }
+    match &schema["type"] {
+        Value::String(one) => types.push(one),
+        Value::Array(many) => types.extend(many.iter().filter_map(Value::as_str)),
+        _ => {
+            let values = schema["enum"].as_array().into_iter().flatten();
+            for value in values {
+                types.push(type_of(value));
+            }
+        }
+    }
+    for key in ["anyOf", "oneOf", "allOf"] {
+        for inner in schema[key].as_array().into_iter().flatten() {
+            collect(inner, depth - 1, types);
+        }
+    }
+}
+
+fn type_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(number) if number.is_f64() => "number",
+        Value::Number(_) => "integer",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
+/// Whether values of these types are texts, which are given while they are read.
+pub(super) fn are_texts(types: &[&str]) -> bool {
+    types.iter().all(|kind| matches!(*kind, "string" | "null"))
+}
+
+/// A parameter's text as JSON, by the types that the schema allows (`None`: any). `null` in any case is no value, whatever the type, as in
+/// Qwen3-Coder's published parser. A text that is of none of the types stays a text.
+pub(super) fn by_type(types: Option<&[&str]>, text: &str) -> String {
+    let word = text.trim();
+    if word.eq_ignore_ascii_case("null") {
+        return "null".to_owned();
+    }
+    let parsed = || serde_json::from_str::<Value>(word).ok();
+    let found = match types {
+        None => parsed(),
+        Some(types) => {
+            // From the narrowest type to the widest.
+            let order = ["integer", "number", "boolean", "object", "array"];
+            let wanted = order.iter().filter(|kind| types.contains(kind));
+            wanted.filter_map(|kind| of_type(kind, word)).next()
+        }
+    };
+    found.unwrap_or_else(|| text.into()).to_string()
+}
+
+fn of_type(kind: &str, word: &str) -> Option<Value> {
+    let parsed = || serde_json::from_str::<Value>(word).ok();
+    match kind {
+        "integer" => match parsed()? {
+            Value::Number(number) if !number.is_f64() => Some(number.into()),
+            Value::Number(number) => whole(number.as_f64()?),
+            _ => None,
+        },
+        "number" => match parsed()? {
+            Value::Number(number) if number.is_f64() => {
+                Some(whole(number.as_f64()?).unwrap_or_else(|| number.into()))
+            }
+            number => number.is_number().then_some(number),
+        },
+        "boolean" if word.eq_ignore_ascii_case("true") => Some(true.into()),
+        "boolean" if word.eq_ignore_ascii_case("false") => Some(false.into()),
+        "object" => parsed().filter(Value::is_object),
+        "array" => parsed().filter(Value::is_array),
+        _ => None,
+    }
+}
+
+/// A number without fraction as an integer.
+fn whole(number: f64) -> Option<Value> {
+    // Integers up to 2^53 are exact.
+    (number.fract() == 0.0 && number.abs() <= 9_007_199_254_740_992.0)
+        .then(|| Value::from(number as i64))
+}
+
+/// A bare word of Gemma's notation: JSON if it parses, else a text.
+pub(super) fn bare(word: &str) -> String {
+    match serde_json::from_str::<Value>(word) {
+        Ok(_) => word.to_owned(),
+        Err(_) => Value::from(word).to_string(),
+    }
+}
+
+/// A text, escaped for the inside of a JSON string.
+pub(super) fn escaped(text: &str) -> String {
+    let quoted = Value::from(text).to_string();
+    quoted[1..quoted.len() - 1].to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn texts_become_values_of_their_type() {
+        for (schema, text, value) in [
+            (json!({"type": "string"}), "3", "\"3\""),
+            (json!({"type": "string"}), "NULL", "null"),
+            (json!({"type": "integer"}), "3", "3"),
+            (json!({"type": "integer"}), "3.0", "3"),
+            (json!({"type": "integer"}), "3.5", "\"3.5\""),
+            (json!({"type": "integer"}), "three", "\"three\""),
+            (json!({"type": "number"}), "3.5", "3.5"),
+            (json!({"type": "number"}), "-4.0", "-4"),
+            (json!({"type": "boolean"}), "True", "true"),
+            (json!({"type": "boolean"}), "maybe", "\"maybe\""),
+            (json!({"type": ["null", "integer"]}), "null", "null"),
+            (json!({"type": "object"}), "{\"a\": [1]}", "{\"a\":[1]}"),
+            (json!({"type": "array"}), "[1, \"b\"]", "[1,\"b\"]"),
+            (
+                json!({"type": "object"}),
+                "{\"a\": [1",
+                "\"{\\\"a\\\": [1\"",
+            ),
+            (
+                json!({"anyOf": [{"type": "integer"}, {"type": "string"}]}),
+                "7",
+                "7",
+            ),
+            (json!({"enum": [1, 2]}), "2", "2"),
+            (json!({}), "7", "7"),
+            (json!({}), "seven", "\"seven\""),
+        ] {
+            assert_eq!(
+                by_type(types(&schema).as_deref(), text),
+                value,
+                "{schema} {text}"
+            );
+        }
     }
 }

@@ -2,9 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
-use super::super::values;
 use super::super::{ToolFormat, tags};
-use super::rules::Rules;
+use super::Rules;
 use crate::error::{Error, Result};
 
 /// Keywords that a grammar enforces, or that do not restrict a value.
@@ -78,7 +77,7 @@ impl Rules<'_> {
                 false => key.to_owned(),
             };
             let between = if form.value.is_empty() { "" } else { "\n" };
-            let types = values::types(schema_of);
+            let types = tags::types(schema_of);
             let has_text = types.as_ref().is_none_or(|types| types.contains(&"string"));
             let told = match form.is_text {
                 "" => String::new(),
@@ -158,7 +157,7 @@ impl Rules<'_> {
                 ));
             }
         }
-        let types = match values::types(schema) {
+        let types = match tags::types(schema) {
             Some(types) => types,
             None if schema.get("properties").is_some() => vec!["object"],
             None => return Ok(self.any(mark)),

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use serde_json::{Map, Value};
 
-use super::super::{Part, ReplyFormat, ToolFormat, values};
+use super::super::{Part, ReplyFormat, ToolFormat, tags};
 use super::{parts, shown, tools};
 
 fn forms() -> impl Strategy<Value = ToolFormat> {
@@ -298,7 +298,7 @@ fn meant(form: ToolFormat, key: &str, value: Value) -> Value {
         "deep" => Some(&["object"]),
         _ => None,
     };
-    serde_json::from_str(&values::by_type(types, &tagged(&value))).unwrap()
+    serde_json::from_str(&tags::by_type(types, &tagged(&value))).unwrap()
 }
 
 proptest! {

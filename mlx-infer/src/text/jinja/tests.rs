@@ -2,8 +2,8 @@
 
 use super::attributes::same;
 use super::calls::Args;
-use super::value::{Object, Value};
-use super::{Fail, Result, arithmetic, ast, budget, compare, filters, show, strings};
+use super::values::{Object, Value};
+use super::{Fail, Result, filters, limits, methods, nodes, operators, repr};
 
 const NAMES: [&str; 38] = [
     "odd",
@@ -52,11 +52,11 @@ pub(super) fn call(name: &str, value: &Value, args: &Args) -> Result<bool> {
         Ok(other.unwrap_or(Value::None))
     };
     let alone = |answer: bool| args.none(name).map(|()| answer);
-    let rest = |divisor: &Value| arithmetic::binary(ast::Binary::Modulo, value, divisor);
+    let rest = |divisor: &Value| operators::binary(nodes::Binary::Modulo, value, divisor);
     match name {
-        "odd" => compare::equal(&rest(&Value::Int(2))?, &Value::Int(1)),
-        "even" => compare::equal(&rest(&Value::Int(2))?, &Value::Int(0)),
-        "divisibleby" => compare::equal(&rest(&one("num")?)?, &Value::Int(0)),
+        "odd" => operators::equal(&rest(&Value::Int(2))?, &Value::Int(1)),
+        "even" => operators::equal(&rest(&Value::Int(2))?, &Value::Int(0)),
+        "divisibleby" => operators::equal(&rest(&one("num")?)?, &Value::Int(0)),
         "defined" => alone(!value.is_undefined()),
         "undefined" => alone(value.is_undefined()),
         "filter" => alone(value.as_str().is_some_and(filters::is_known)),
@@ -72,9 +72,9 @@ pub(super) fn call(name: &str, value: &Value, args: &Args) -> Result<bool> {
         "integer" => alone(matches!(value, Value::Int(_))),
         "float" => alone(matches!(value, Value::Float(_))),
         "lower" | "upper" => {
-            let text = show::str_of(value)?;
-            budget::scan(text.len())?;
-            alone(strings::is(
+            let text = repr::str_of(value)?;
+            limits::scan(text.len())?;
+            alone(methods::is(
                 &text,
                 if name == "lower" {
                     "islower"
@@ -108,13 +108,13 @@ pub(super) fn call(name: &str, value: &Value, args: &Args) -> Result<bool> {
         }),
         "sameas" => Ok(same(value, &one("other")?)),
         "escaped" => alone(matches!(value, Value::Str(text) if text.is_safe())),
-        "in" => compare::contains(&one("seq")?, value),
-        "==" | "eq" | "equalto" => compare::equal(value, &one("other")?),
-        "!=" | "ne" => compare::equal(value, &one("other")?).map(|equal| !equal),
-        ">" | "gt" | "greaterthan" => compare::ordered(value, &one("other")?, ">"),
-        ">=" | "ge" => compare::ordered(value, &one("other")?, ">="),
-        "<" | "lt" | "lessthan" => compare::ordered(value, &one("other")?, "<"),
-        "<=" | "le" => compare::ordered(value, &one("other")?, "<="),
+        "in" => operators::contains(&one("seq")?, value),
+        "==" | "eq" | "equalto" => operators::equal(value, &one("other")?),
+        "!=" | "ne" => operators::equal(value, &one("other")?).map(|equal| !equal),
+        ">" | "gt" | "greaterthan" => operators::ordered(value, &one("other")?, ">"),
+        ">=" | "ge" => operators::ordered(value, &one("other")?, ">="),
+        "<" | "lt" | "lessthan" => operators::ordered(value, &one("other")?, "<"),
+        "<=" | "le" => operators::ordered(value, &one("other")?, "<="),
         _ => Err(Fail::error(format!("no test named {name:?}"))),
     }
 }

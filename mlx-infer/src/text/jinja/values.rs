@@ -1,11 +1,13 @@
-//! Values of templates: the Python values that can occur in a template.
+//! Values of templates: the Python values that can occur in a template, with dictionaries and their keys.
 
+use std::borrow::Borrow;
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::hash::{Hash, Hasher};
 use std::ops::Deref;
 use std::rc::{Rc, Weak};
 
-use super::budget::{self, MAX_DEPTH};
-use super::dict::Dict;
+use super::limits::{self, MAX_DEPTH};
 use super::scope::Scope;
 use super::{Fail, Result};
 
@@ -53,9 +55,9 @@ impl Str {
     }
 
     pub(super) fn with(text: Box<str>, safe: bool) -> Result<Self> {
-        budget::text(text.len())?;
-        budget::copy(text.len())?;
-        budget::hold(text.len())?;
+        limits::text(text.len())?;
+        limits::copy(text.len())?;
+        limits::hold(text.len())?;
         Ok(Self(Rc::new(Text { text, safe })))
     }
 
@@ -78,7 +80,7 @@ impl Deref for Str {
 
 impl Drop for Text {
     fn drop(&mut self) {
-        budget::release(self.text.len());
+        limits::release(self.text.len());
     }
 }
 
@@ -97,9 +99,9 @@ impl Seq {
     }
 
     pub(super) fn with(items: Vec<Value>, is_group: bool) -> Result<Rc<Self>> {
-        budget::items(items.len())?;
+        limits::items(items.len())?;
         let depth = depth_above(items.iter())?;
-        budget::hold(Self::bytes(&items))?;
+        limits::hold(Self::bytes(&items))?;
         Ok(Rc::new(Self {
             items,
             depth,
@@ -122,7 +124,7 @@ impl Deref for Seq {
 
 impl Drop for Seq {
     fn drop(&mut self) {
-        budget::release(Self::bytes(&self.items));
+        limits::release(Self::bytes(&self.items));
     }
 }
 
@@ -163,11 +165,43 @@ impl Range {
     }
 }
 
-/// Items that can be read once, and the number of items that were read.
+/// Items that can be read once.
+///
+/// A filter that is a generator in jinja2 works only when its result is read. Here it works at once, and its error
+/// comes where the generator's would: after the items before it.
 #[derive(Debug)]
 pub(super) struct Iter {
-    pub(super) items: Rc<Seq>,
-    pub(super) next: Cell<usize>,
+    items: Rc<Seq>,
+    /// The number of items that were read.
+    next: Cell<usize>,
+    fail: RefCell<Option<Fail>>,
+}
+
+impl Iter {
+    /// The next item; none at the end.
+    ///
+    /// # Errors
+    /// That of the generator. It has ended then.
+    pub(super) fn take(&self) -> Result<Option<Value>> {
+        let at = self.next.get();
+        match self.items.get(at) {
+            Some(item) => {
+                self.next.set(at + 1);
+                Ok(Some(item.clone()))
+            }
+            None => self.fail.take().map_or(Ok(None), Err),
+        }
+    }
+
+    /// All other items.
+    fn rest(&self) -> Result<Vec<Value>> {
+        let from = self.next.replace(self.items.len());
+        limits::work((self.items.len() - from) as u64)?;
+        match self.fail.take() {
+            Some(fail) => Err(fail),
+            None => Ok(self.items[from..].to_vec()),
+        }
+    }
 }
 
 /// A value with an identity.
@@ -175,13 +209,27 @@ pub(super) struct Iter {
 pub(super) enum Object {
     Namespace(RefCell<Vec<(Str, Value)>>),
     Loop(Loop),
-    /// The index of the macro in the template, and the scope of its definition.
-    Macro(usize, Weak<Scope>),
+    Macro(BoundMacro),
     Function(Function),
     /// A method of a value.
     Method(Value, &'static str),
     Cycler(Rc<Seq>, Cell<usize>),
     Joiner(Str, Cell<bool>),
+}
+
+/// A macro, or the `caller` of a call block.
+#[derive(Debug)]
+pub(super) struct BoundMacro {
+    /// Its index in the template.
+    pub(super) at: usize,
+    /// The scope of its definition.
+    pub(super) scope: Weak<Scope>,
+    /// None for a `caller`.
+    pub(super) name: Option<Str>,
+    /// The names of its parameters.
+    pub(super) parameters: Rc<Seq>,
+    /// Which of `varargs`, `kwargs` and `caller` its body uses.
+    pub(super) uses: [bool; 3],
 }
 
 /// Functions that every template has.
@@ -222,10 +270,24 @@ impl Value {
     }
 
     pub(super) fn iter(items: Vec<Self>) -> Result<Self> {
-        let items = Seq::new(items)?;
+        Self::generator(|all| {
+            *all = items;
+            Ok(())
+        })
+    }
+
+    /// The items that `work` adds. Its error is one for the reader of the items; a limit is an error at once.
+    pub(super) fn generator(work: impl FnOnce(&mut Vec<Self>) -> Result<()>) -> Result<Self> {
+        let mut items = Vec::new();
+        let fail = match work(&mut items) {
+            Ok(()) => None,
+            Err(fail @ Fail::Error(..)) => Some(fail),
+            Err(fail) => return Err(fail),
+        };
         Ok(Self::Iter(Rc::new(Iter {
-            items,
+            items: Seq::new(items)?,
             next: Cell::new(0),
+            fail: RefCell::new(fail),
         })))
     }
 
@@ -330,7 +392,7 @@ impl Value {
         let items = match self {
             Self::Undefined(_) => Vec::new(),
             Self::Str(text) => {
-                budget::items(text.len())?;
+                limits::items(text.len())?;
                 let mut chars = Vec::new();
                 for c in text.chars() {
                     let text = Str::with(c.to_string().into(), text.is_safe())?;
@@ -339,13 +401,13 @@ impl Value {
                 chars
             }
             Self::List(items) | Self::Tuple(items) => {
-                budget::work(items.len() as u64)?;
+                limits::work(items.len() as u64)?;
                 items.to_vec()
             }
             Self::Dict(dict) => keys(dict)?,
             Self::View(View::Keys, dict) => keys(dict)?,
             Self::View(View::Values, dict) => {
-                budget::work(dict.entries().len() as u64)?;
+                limits::work(dict.entries().len() as u64)?;
                 dict.entries()
                     .iter()
                     .map(|(_, value)| value.clone())
@@ -357,14 +419,10 @@ impl Value {
                 dict.entries().iter().map(pair).collect::<Result<_>>()?
             }
             Self::Range(range) => {
-                budget::items(range.len())?;
+                limits::items(range.len())?;
                 (0..range.len()).map(|at| Self::Int(range.at(at))).collect()
             }
-            Self::Iter(iter) => {
-                let from = iter.next.replace(iter.items.len());
-                budget::work((iter.items.len() - from) as u64)?;
-                iter.items[from..].to_vec()
-            }
+            Self::Iter(iter) => iter.rest()?,
             other => {
                 return Err(Fail::error(format!(
                     "a value of type {} is not iterable",
@@ -385,6 +443,151 @@ impl Value {
 }
 
 fn keys(dict: &Dict) -> Result<Vec<Value>> {
-    budget::work(dict.entries().len() as u64)?;
+    limits::work(dict.entries().len() as u64)?;
     Ok(dict.entries().iter().map(|(key, _)| key.clone()).collect())
+}
+
+/// A dictionary, in the order of insertion.
+#[derive(Debug, Default)]
+pub(super) struct Dict {
+    entries: Vec<(Value, Value)>,
+    /// The index of each key that is a text, and of the other keys.
+    texts: HashMap<TextKey, usize>,
+    others: HashMap<Key, usize>,
+    depth: u32,
+}
+
+/// The approximate size of an entry and its index.
+const ENTRY_BYTES: usize = 128;
+
+impl Dict {
+    pub(super) fn new(pairs: impl IntoIterator<Item = (Value, Value)>) -> Result<Rc<Self>> {
+        let mut dict = Self::default();
+        for (key, value) in pairs {
+            dict.insert(key, value)?;
+        }
+        limits::items(dict.entries.len())?;
+        let values = dict.entries.iter().flat_map(|(key, value)| [key, value]);
+        dict.depth = depth_above(values)?;
+        Ok(Rc::new(dict))
+    }
+
+    /// Sets a key. An existing key keeps its position.
+    fn insert(&mut self, key: Value, value: Value) -> Result<()> {
+        limits::work(2)?;
+        let next = self.entries.len();
+        let at = match &key {
+            Value::Str(text) => {
+                limits::copy(text.len())?;
+                *self.texts.entry(TextKey(text.clone())).or_insert(next)
+            }
+            other => *self.others.entry(Key::of(other)?).or_insert(next),
+        };
+        if at == next {
+            limits::hold(ENTRY_BYTES)?;
+            self.entries.push((key, value));
+        } else {
+            self.entries[at].1 = value;
+        }
+        Ok(())
+    }
+
+    /// The value of a key. It is an error if the value cannot be a key.
+    pub(super) fn get(&self, key: &Value) -> Result<Option<&Value>> {
+        let at = match key {
+            Value::Str(text) => return Ok(self.get_text(text)),
+            other => self.others.get(&Key::of(other)?),
+        };
+        Ok(at.map(|at| &self.entries[*at].1))
+    }
+
+    pub(super) fn get_text(&self, key: &str) -> Option<&Value> {
+        self.texts.get(key).map(|at| &self.entries[*at].1)
+    }
+
+    /// How deep its lists and dictionaries nest.
+    pub(super) fn depth(&self) -> u32 {
+        self.depth
+    }
+
+    pub(super) fn entries(&self) -> &[(Value, Value)] {
+        &self.entries
+    }
+}
+
+impl Drop for Dict {
+    fn drop(&mut self) {
+        limits::release(self.entries.len() * ENTRY_BYTES);
+    }
+}
+
+#[derive(Debug)]
+struct TextKey(Str);
+
+impl PartialEq for TextKey {
+    fn eq(&self, other: &Self) -> bool {
+        *self.0 == *other.0
+    }
+}
+
+impl Eq for TextKey {}
+
+impl Hash for TextKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (*self.0).hash(state);
+    }
+}
+
+impl Borrow<str> for TextKey {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+/// The identity of values for hashing, as in Python: 1, 1.0 and True are one key.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub(super) enum Key {
+    Undefined,
+    None,
+    Int(i128),
+    Float(u64),
+    Text(Rc<str>),
+    Tuple(Vec<Self>),
+    /// The length of a range, its start if it has items, and its step if it has several.
+    Range(usize, i128, i128),
+    Object(usize),
+}
+
+impl Key {
+    pub(super) fn of(value: &Value) -> Result<Self> {
+        limits::work(1)?;
+        Ok(match value {
+            Value::Undefined(_) => Self::Undefined,
+            Value::None => Self::None,
+            Value::Bool(flag) => Self::Int(i128::from(*flag)),
+            Value::Int(number) => Self::Int(*number),
+            Value::Float(number) if number.fract() == 0.0 && number.abs() < 1e38 => {
+                Self::Int(*number as i128)
+            }
+            Value::Float(number) => Self::Float(number.to_bits()),
+            Value::Str(text) => {
+                limits::copy(text.len())?;
+                Self::Text(Rc::from(&**text))
+            }
+            Value::Tuple(items) => Self::Tuple(items.iter().map(Self::of).collect::<Result<_>>()?),
+            Value::Range(range) => match range.len() {
+                0 => Self::Range(0, 0, 0),
+                1 => Self::Range(1, range.start, 0),
+                count => Self::Range(count, range.start, range.step),
+            },
+            Value::Iter(iter) => Self::Object(Rc::as_ptr(iter).addr()),
+            Value::Object(object) => Self::Object(Rc::as_ptr(object).addr()),
+            other => {
+                return Err(Fail::error(format!(
+                    "a value of type {} cannot be a key",
+                    other.type_name()
+                )));
+            }
+        })
+    }
 }

@@ -1,18 +1,21 @@
-//! The interpreter: statements.
+//! The interpreter: statements and expressions.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::{Rc, Weak};
+use std::sync::Arc;
 
 use jiff::civil::DateTime;
 use serde_json::{Map, Value as Json};
 
-use super::ast::{Body, Name, Parsed, Statement, StatementKind, Target};
-use super::budget::{self, Builder};
-use super::dict::Dict;
+use super::calls::{self, Args};
+use super::limits::{self, Builder};
+use super::nodes::{
+    Arguments, Body, Comparison, Expr, ExprKind, Name, Parsed, Statement, StatementKind, Target,
+};
 use super::scope::Scope;
-use super::value::{Function, Loop, Object, Seq, Str, Value};
-use super::{Fail, Result, calls, show};
+use super::values::{BoundMacro, Dict, Function, Loop, Object, Seq, Str, Value};
+use super::{Fail, Result, attributes, filters, operators, repr, tests};
 
 /// The deepest nesting of calls, blocks and expressions.
 const MAX_DEPTH: u32 = 4_000;
@@ -49,7 +52,7 @@ pub(super) fn render(
     now: Option<DateTime>,
 ) -> Result<String> {
     let (values, bytes) = variables.values().map(size).fold((0, 0), add);
-    budget::start(values, bytes);
+    limits::start(values, bytes);
     let mut globals: HashMap<&str, Value> = calls::FUNCTIONS
         .into_iter()
         .map(|(name, function): (_, Function)| (name, Value::object(Object::Function(function))))
@@ -76,7 +79,7 @@ pub(super) fn render(
         line: 1,
     };
     // Values that the template makes count in addition to its input.
-    budget::start(values, bytes);
+    limits::start(values, bytes);
     let root = Rc::clone(&machine.root);
     let done = machine.body(&template.body, &root);
     // A namespace may contain itself.
@@ -140,9 +143,10 @@ impl<'t> Machine<'t> {
         if self.depth > MAX_DEPTH {
             return Err(Fail::Limit(format!("nests more than {MAX_DEPTH} deep")));
         }
-        let done = work(self)?;
+        let done = work(self);
+        // A generator's error does not end the rendering.
         self.depth -= 1;
-        Ok(done)
+        done
     }
 
     /// Calls a part of the template.
@@ -177,9 +181,9 @@ impl<'t> Machine<'t> {
     }
 
     fn print(&mut self, value: &Value) -> Result<()> {
-        let text = show::str_of(value)?;
+        let text = repr::str_of(value)?;
         if self.autoescape && !text.is_safe() {
-            let escaped = show::escape(&text)?;
+            let escaped = repr::escape(&text)?;
             return self.write(&escaped);
         }
         self.write(&text)
@@ -196,7 +200,7 @@ impl<'t> Machine<'t> {
     }
 
     fn statement(&mut self, statement: &'t Statement, scope: &Rc<Scope>) -> Result<Flow> {
-        budget::work(1)?;
+        limits::work(1)?;
         self.line = statement.line;
         match &statement.kind {
             StatementKind::Data(text) => self.write(text)?,
@@ -247,13 +251,13 @@ impl<'t> Machine<'t> {
                 self.print(&value)?;
             }
             StatementKind::Macro(at) => {
-                let value = Value::object(Object::Macro(*at, Rc::downgrade(scope)));
+                let value = self.bind_macro(*at, scope)?;
                 if let Some(name) = self.template.macros[*at].name {
                     scope.set(name, value);
                 }
             }
             StatementKind::CallBlock(call, caller) => {
-                let caller = Value::object(Object::Macro(*caller, Rc::downgrade(scope)));
+                let caller = self.bind_macro(*caller, scope)?;
                 let value = self.call_with(call, Some(caller), scope)?;
                 self.print(&value)?;
             }
@@ -276,6 +280,21 @@ impl<'t> Machine<'t> {
             StatementKind::Continue => return Ok(Flow::Continue),
         }
         Ok(Flow::Next)
+    }
+
+    /// A macro whose body sees this scope.
+    fn bind_macro(&self, at: usize, scope: &Rc<Scope>) -> Result<Value> {
+        let definition = &self.template.macros[at];
+        let name = |name: Name| Str::new(self.template.names[name].as_str());
+        let parameter = |parameter: &Name| name(*parameter).map(Value::Str);
+        let parameters = definition.parameters.iter().map(parameter);
+        Ok(Value::object(Object::Macro(BoundMacro {
+            at,
+            scope: Rc::downgrade(scope),
+            name: definition.name.map(name).transpose()?,
+            parameters: Seq::new(parameters.collect::<Result<_>>()?)?,
+            uses: definition.uses,
+        })))
     }
 
     /// The value of a name; undefined if nothing defines it.
@@ -357,7 +376,7 @@ impl<'t> Machine<'t> {
         // As in jinja2, a round that ends with `continue` does not count.
         let mut whole_rounds = 0;
         for (index, item) in items.iter().enumerate() {
-            budget::work(1)?;
+            limits::work(1)?;
             if let Object::Loop(state) = &*state {
                 state.index.set(index);
             }
@@ -382,4 +401,224 @@ impl<'t> Machine<'t> {
 
 fn not_a_namespace() -> Fail {
     Fail::error("cannot set an attribute of anything but a namespace")
+}
+
+impl<'t> Machine<'t> {
+    pub(super) fn evaluate(&mut self, expr: &'t Expr, scope: &Rc<Scope>) -> Result<Value> {
+        limits::work(1)?;
+        match &expr.kind {
+            ExprKind::None => Ok(Value::None),
+            ExprKind::Bool(flag) => Ok(Value::Bool(*flag)),
+            ExprKind::Int(number) => Ok(Value::Int(*number)),
+            ExprKind::Float(number) => Ok(Value::Float(*number)),
+            ExprKind::Text(at) => Ok(Value::Str(self.texts[*at].clone())),
+            ExprKind::Name(name) => Ok(self.lookup(*name, scope)),
+            _ => self.deeper(|it| it.compound(expr, scope)),
+        }
+    }
+
+    fn all(&mut self, parts: &'t [Expr], scope: &Rc<Scope>) -> Result<Vec<Value>> {
+        parts
+            .iter()
+            .map(|part| self.evaluate(part, scope))
+            .collect()
+    }
+
+    fn compound(&mut self, expr: &'t Expr, scope: &Rc<Scope>) -> Result<Value> {
+        match &expr.kind {
+            ExprKind::List(items) => Value::list(self.all(items, scope)?),
+            ExprKind::Tuple(items) => Value::tuple(self.all(items, scope)?),
+            ExprKind::Dict(pairs) => {
+                let mut found = Vec::new();
+                for (key, value) in pairs {
+                    found.push((self.evaluate(key, scope)?, self.evaluate(value, scope)?));
+                }
+                Dict::new(found).map(Value::Dict)
+            }
+            ExprKind::Not(part) => Ok(Value::Bool(!self.evaluate(part, scope)?.is_true())),
+            ExprKind::Negative(part) => operators::negative(&self.evaluate(part, scope)?),
+            ExprKind::Positive(part) => operators::positive(&self.evaluate(part, scope)?),
+            ExprKind::Binary(operator, parts) => {
+                let left = self.evaluate(&parts.0, scope)?;
+                let right = self.evaluate(&parts.1, scope)?;
+                operators::binary(*operator, &left, &right)
+            }
+            ExprKind::And(parts) => {
+                let left = self.evaluate(&parts.0, scope)?;
+                if left.is_true() {
+                    self.evaluate(&parts.1, scope)
+                } else {
+                    Ok(left)
+                }
+            }
+            ExprKind::Or(parts) => {
+                let left = self.evaluate(&parts.0, scope)?;
+                if left.is_true() {
+                    Ok(left)
+                } else {
+                    self.evaluate(&parts.1, scope)
+                }
+            }
+            ExprKind::Concat(parts) => {
+                let parts = self.all(parts, scope)?;
+                self.concat(&parts)
+            }
+            ExprKind::Compare(first, rest) => {
+                let mut left = self.evaluate(first, scope)?;
+                let mut answer = true;
+                for (comparison, right) in rest {
+                    let right = self.evaluate(right, scope)?;
+                    answer = compared(*comparison, &left, &right)?;
+                    if !answer {
+                        break;
+                    }
+                    left = right;
+                }
+                Ok(Value::Bool(answer))
+            }
+            ExprKind::If(parts) => {
+                if self.evaluate(&parts.1, scope)?.is_true() {
+                    return self.evaluate(&parts.0, scope);
+                }
+                match &parts.2 {
+                    Some(otherwise) => self.evaluate(otherwise, scope),
+                    None => Ok(Value::undefined("the inline if-expression has no else")),
+                }
+            }
+            ExprKind::Attribute(of, name) => {
+                attributes::attribute(&self.evaluate(of, scope)?, name)
+            }
+            ExprKind::Item(parts) => {
+                let of = self.evaluate(&parts.0, scope)?;
+                let key = self.evaluate(&parts.1, scope)?;
+                attributes::item(&of, &key)
+            }
+            ExprKind::Slice(parts) => {
+                let of = self.evaluate(&parts.0, scope)?;
+                let mut bounds = [const { None }; 3];
+                for (bound, part) in bounds.iter_mut().zip(&parts.1) {
+                    *bound = match part {
+                        Some(part) => attributes::bound(&self.evaluate(part, scope)?)?,
+                        None => None,
+                    };
+                }
+                attributes::slice(&of, bounds)
+            }
+            ExprKind::Call(_) => self.call_with(expr, None, scope),
+            ExprKind::Filter(Some(of), name, arguments) => {
+                let of = self.evaluate(of, scope)?;
+                let args = self.arguments(arguments, scope)?;
+                filters::call(self, name, &of, &args)
+            }
+            ExprKind::Filter(None, ..) => Err(Fail::error("a filter of nothing")),
+            ExprKind::Test(of, name, arguments) => {
+                let of = self.evaluate(of, scope)?;
+                let args = self.arguments(arguments, scope)?;
+                tests::call(name, &of, &args).map(Value::Bool)
+            }
+            _ => self.evaluate(expr, scope),
+        }
+    }
+
+    /// `a ~ b`: the texts of all.
+    fn concat(&mut self, parts: &[Value]) -> Result<Value> {
+        let mut out = Builder::default();
+        let any_safe = parts
+            .iter()
+            .any(|part| matches!(part, Value::Str(text) if text.is_safe()));
+        let escapes = self.autoescape && any_safe;
+        for part in parts {
+            let text = repr::str_of(part)?;
+            if escapes && !text.is_safe() {
+                out.push(&repr::escape(&text)?)?;
+            } else {
+                out.push(&text)?;
+            }
+        }
+        Str::with(out.finish().into(), escapes).map(Value::Str)
+    }
+
+    /// Filters of `{% filter %}` and of a set block, applied to the block's text.
+    pub(super) fn filter_block(
+        &mut self,
+        filter: &'t Expr,
+        text: Value,
+        scope: &Rc<Scope>,
+    ) -> Result<Value> {
+        let ExprKind::Filter(of, name, arguments) = &filter.kind else {
+            return Err(Fail::error("expected a filter"));
+        };
+        let of = match of {
+            Some(of) => self.deeper(|it| it.filter_block(of, text, scope))?,
+            None => text,
+        };
+        let args = self.arguments(arguments, scope)?;
+        filters::call(self, name, &of, &args)
+    }
+
+    /// A call. `caller` is the additional argument of a call block.
+    pub(super) fn call_with(
+        &mut self,
+        call: &'t Expr,
+        caller: Option<Value>,
+        scope: &Rc<Scope>,
+    ) -> Result<Value> {
+        let ExprKind::Call(parts) = &call.kind else {
+            return Err(Fail::error("expected a call"));
+        };
+        let callee = self.evaluate(&parts.0, scope)?;
+        let mut args = self.arguments(&parts.1, scope)?;
+        if let Some(caller) = caller {
+            args.named.push((Arc::from("caller"), caller));
+        }
+        self.call(&callee, args)
+    }
+
+    fn arguments(&mut self, arguments: &'t Arguments, scope: &Rc<Scope>) -> Result<Args> {
+        let mut args = Args {
+            positional: self.all(&arguments.positional, scope)?,
+            named: Vec::new(),
+        };
+        if let Some(list) = &arguments.list {
+            args.positional.extend(self.evaluate(list, scope)?.items()?);
+        }
+        for (name, value) in &arguments.named {
+            args.named
+                .push((Arc::clone(name), self.evaluate(value, scope)?));
+        }
+        if let Some(dict) = &arguments.dict {
+            let Value::Dict(dict) = self.evaluate(dict, scope)? else {
+                return Err(Fail::error("the argument after ** must be a dict"));
+            };
+            for (key, value) in dict.entries() {
+                let Some(name) = key.as_str() else {
+                    return Err(Fail::error("names of arguments must be strings"));
+                };
+                limits::work(1)?;
+                args.named.push((Arc::from(name), value.clone()));
+            }
+        }
+        for (at, (name, _)) in args.named.iter().enumerate() {
+            limits::work(at as u64)?;
+            if args.named[..at].iter().any(|(found, _)| found == name) {
+                return Err(Fail::error(format!(
+                    "several values for the argument {name}"
+                )));
+            }
+        }
+        Ok(args)
+    }
+}
+
+fn compared(comparison: Comparison, left: &Value, right: &Value) -> Result<bool> {
+    match comparison {
+        Comparison::Equal => operators::equal(left, right),
+        Comparison::NotEqual => operators::equal(left, right).map(|equal| !equal),
+        Comparison::In => operators::contains(right, left),
+        Comparison::NotIn => operators::contains(right, left).map(|found| !found),
+        Comparison::Less => operators::ordered(left, right, "<"),
+        Comparison::LessOrEqual => operators::ordered(left, right, "<="),
+        Comparison::Greater => operators::ordered(left, right, ">"),
+        Comparison::GreaterOrEqual => operators::ordered(left, right, ">="),
+    }
 }
