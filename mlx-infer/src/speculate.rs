@@ -101,7 +101,7 @@ impl LoadedModel {
     pub(crate) fn check_draft(&self, speculative: Speculative) -> crate::Result<()> {
         match speculative {
             Speculative::Tokens(tokens) if tokens > self.draft_room() => {
-                let layers = self.model().layers();
+                let layers = self.model().states();
                 let why = if self.options().context_len.is_some() {
                     "a context_len"
                 } else if layers
