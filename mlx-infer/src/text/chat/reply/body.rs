@@ -53,6 +53,11 @@ pub(super) enum End {
 }
 
 impl Block {
+    /// Whether it has an opening mark, so that it is a call and no text that looks like one.
+    pub(super) fn is_marked(&self, marks: &[&str]) -> bool {
+        self.has_given || marks.iter().any(|mark| self.raw.starts_with(mark))
+    }
+
     /// A block after its opening mark.
     pub(super) fn new(mark: &str, body: Body) -> Self {
         Self {

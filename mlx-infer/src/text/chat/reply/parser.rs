@@ -66,6 +66,23 @@ impl ReplyParser {
         self.parts.take()
     }
 
+    /// The rest of a reply that was cut, because it has as many tokens as it may have. A call that was cut before its arguments is dropped.
+    /// `is_call` says that the reply must call a tool: then a beginning that has no mark is one of a call too.
+    pub fn cut(&mut self, is_call: bool) -> Vec<Part> {
+        if let State::Block(block) = &mut self.state
+            && (is_call || block.is_marked(self.form.marks()))
+        {
+            // A call whose arguments have begun is given as far as it came.
+            block.finish(&mut self.parts);
+            self.between.clear();
+            self.state = State::Content;
+        } else if is_call && matches!(self.state, State::Content) {
+            // The beginning of a mark.
+            self.seek.finish();
+        }
+        self.finish()
+    }
+
     /// The rest, at the end of the reply.
     pub fn finish(&mut self) -> Vec<Part> {
         loop {

@@ -12,6 +12,22 @@ pub(super) fn types(schema: &Value) -> Option<Vec<&str>> {
     (!types.is_empty()).then_some(types)
 }
 
+/// Whether a schema says nothing of the values that it allows, but perhaps describes them in words.
+pub(super) fn is_untyped(schema: &Value) -> bool {
+    const WORDS: [&str; 6] = [
+        "$comment",
+        "default",
+        "deprecated",
+        "description",
+        "examples",
+        "title",
+    ];
+    match schema {
+        Value::Object(schema) => schema.keys().all(|key| WORDS.contains(&key.as_str())),
+        _ => true,
+    }
+}
+
 fn collect<'s>(schema: &'s Value, depth: usize, types: &mut Vec<&'s str>) {
     if depth == 0 {
         return;
@@ -117,6 +133,24 @@ pub(super) fn escaped(text: &str) -> String {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn schemas_of_words_alone_are_untyped() {
+        for schema in [
+            json!({}),
+            json!({"description": "x", "title": "y"}),
+            json!(true),
+        ] {
+            assert!(is_untyped(&schema), "{schema}");
+        }
+        for schema in [
+            json!({"type": "string"}),
+            json!({"$ref": "#/$defs/A"}),
+            json!({"const": 1}),
+        ] {
+            assert!(!is_untyped(&schema), "{schema}");
+        }
+    }
 
     #[test]
     fn texts_become_values_of_their_type() {
