@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 
 use self::input::{convert, system_text, tool, tool_choice};
 use self::writer::Writer;
+use super::edits::Edits;
 use super::error::ApiError;
 use super::fields::{Ask, Fields};
 use super::state::Loaded;
@@ -97,10 +98,10 @@ fn usage(counts: &Usage) -> Value {
 
 fn stop_reason(end: Option<&End>) -> Option<&'static str> {
     end.map(|end| match end.reason {
+        FinishReason::Length => "max_tokens",
         _ if end.has_calls => "tool_use",
         FinishReason::Stop if end.stopped_at.is_some() => "stop_sequence",
         FinishReason::Stop | FinishReason::Cancelled => "end_turn",
-        FinishReason::Length => "max_tokens",
     })
 }
 
@@ -164,6 +165,12 @@ fn read(fields: &mut Fields, loaded: &Loaded) -> Result<Turn, ApiError> {
             }
         };
         kwargs.insert("enable_thinking".to_owned(), is_on.into());
+        if thinking
+            .get("budget_tokens")
+            .is_some_and(|budget| !budget.is_null())
+        {
+            fields.without_effect("thinking.budget_tokens")?;
+        }
     }
     if let Some(config) = fields.take::<Map<String, Value>>("output_config")? {
         turn::take_effort(&mut kwargs, "output_config", config.get("effort"))?;
@@ -188,6 +195,7 @@ fn read(fields: &mut Fields, loaded: &Loaded) -> Result<Turn, ApiError> {
         options,
         max_tokens: None,
         n: 1,
-        is_long: fields.is_long(),
+        edits: Edits::take(fields)?,
+        long: fields.long(),
     })
 }
