@@ -143,7 +143,6 @@ pub(super) async fn completions(ask: Ask) -> Result<Response, ApiError> {
             .collect(),
         tried,
         n,
-        stop_ids: options.ending(frontend.eos_ids()),
     };
     if max_tokens == 0 {
         trace.prompt(ids.iter().map(Vec::len).sum());
@@ -258,8 +257,6 @@ struct Writer {
     /// Answers to each prompt that are generated, and how many of them are given.
     tried: usize,
     n: usize,
-    /// Tokens that end an answer.
-    stop_ids: Vec<u32>,
 }
 
 impl Writer {
@@ -271,9 +268,8 @@ impl Writer {
             row.logprob.1 += 1;
         }
         if let Some(lists) = &mut row.lists {
-            // The end is not in the text, so its token is not in the lists either.
-            let tokens = step.tokens.iter().map(|(token, _)| token);
-            for token in tokens.filter(|token| !self.stop_ids.contains(&token.id)) {
+            // The token that ends the text is listed too: lm-eval takes the last one for the answer's, and drops it.
+            for (token, _) in &step.tokens {
                 lists.push(token.id, token.logprob, &token.top);
             }
         }

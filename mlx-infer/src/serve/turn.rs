@@ -256,17 +256,22 @@ pub(super) fn prepared(loaded: &Loaded, messages: Vec<Message>) -> Result<Vec<Me
 fn completed(tools: &[Value]) -> Option<Vec<Value>> {
     let mut completed = tools.to_vec();
     for tool in &mut completed {
-        let function = &mut tool["function"];
+        let Some(function) = tool
+            .get_mut("function")
+            .filter(|function| function.is_object())
+        else {
+            continue;
+        };
         if function["description"].is_null() {
             function["description"] = "".into();
         }
         if function["parameters"].is_null() {
             function["parameters"] = json!({"type": "object", "properties": {}});
         }
-        if function["parameters"]["properties"].is_null()
-            && function["parameters"]["type"] == "object"
+        if let Value::Object(parameters) = &mut function["parameters"]
+            && parameters.get("properties").is_none_or(Value::is_null)
         {
-            function["parameters"]["properties"] = json!({});
+            parameters.insert("properties".to_owned(), json!({}));
         }
     }
     (completed != tools).then_some(completed)

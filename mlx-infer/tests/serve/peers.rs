@@ -129,12 +129,6 @@ fn log_probabilities_are_those_of_the_text() {
         .filter_map(|token| token["token"].as_str())
         .collect();
     assert_eq!(joined, choice["message"]["content"].as_str().unwrap());
-    let body = json!({"prompt": "2 + 2 = 4", "max_tokens": 40, "temperature": 0, "logprobs": 0});
-    let answer = SERVER.ok("/v1/completions", &body);
-    let choice = &answer["choices"][0];
-    let tokens = choice["logprobs"]["tokens"].as_array().unwrap();
-    let joined: String = tokens.iter().filter_map(Value::as_str).collect();
-    assert_eq!(joined, choice["text"].as_str().unwrap());
 }
 
 /// The answer to a conversation of a model that says these pieces.
@@ -288,6 +282,10 @@ fn a_budget_of_thinking_is_named_or_refused() {
         Some("thinking.budget_tokens")
     );
     let strict = TestServer::start(|options| options.strict = true);
+    strict.ok(
+        "/v1/messages/count_tokens",
+        &json!({"messages": body["messages"], "thinking": body["thinking"]}),
+    );
     let answer = strict.post("/v1/messages", &body);
     assert_eq!(answer.status, 400);
     assert!(
@@ -456,6 +454,11 @@ fn roles_are_those_that_the_template_knows() {
         harmony
             .server
             .ok(CHAT, &chat(json!({"tools": tool(function)})));
+    }
+    for tools in [json!([false]), json!([{"function": 3}])] {
+        let body = json!({"messages": [{"role": "user", "content": "x"}], "tools": tools});
+        let status = harmony.server.post("/tokenize", &body).status;
+        assert!(status == 200 || status == 400, "{status}");
     }
 }
 
