@@ -147,13 +147,15 @@ impl Serve {
         // Without a sender the wait below ends at once.
         let (ready, is_ready) = mpsc::channel::<()>();
         let waiting = format!("loading {name}: until it is ready, requests are refused with 503");
-        std::thread::spawn(move || {
+        let patience = std::thread::spawn(move || {
             if is_ready.recv_timeout(PATIENCE) == Err(mpsc::RecvTimeoutError::Timeout) {
                 console::note(&waiting);
             }
         });
         let on_ready = move |info: &ModelInfo| {
             drop(ready);
+            // Its line, if there is one, stands before the next.
+            let _ = patience.join();
             let context = match info.max_positions {
                 Some(max) => format!("a context of {max} tokens"),
                 None => "a context without limit".to_owned(),
