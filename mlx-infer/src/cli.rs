@@ -13,6 +13,8 @@ mod info;
 mod interrupt;
 mod lines;
 mod list;
+#[cfg(feature = "serve")]
+mod memory;
 mod output;
 mod pull;
 mod score;
@@ -22,7 +24,7 @@ mod tokenize;
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use mlx_infer::{Error, console};
 
 /// Generates text with MLX.
@@ -81,7 +83,13 @@ impl From<Error> for Failure {
 }
 
 pub(crate) fn main() -> ExitCode {
-    let command = match Cli::try_parse() {
+    let mut flags = flags();
+    let found = flags.try_get_matches_from_mut(std::env::args_os());
+    let name = found
+        .as_ref()
+        .ok()
+        .and_then(|found| found.subcommand_name().map(str::to_owned));
+    let command = match found.and_then(|mut found| Cli::from_arg_matches_mut(&mut found)) {
         Ok(cli) => cli.command,
         Err(error) => return console::usage(&error),
     };
@@ -108,7 +116,26 @@ pub(crate) fn main() -> ExitCode {
         Err(Failure::Failed(error)) => console::end(Err(error)),
         Err(Failure::Usage(message)) => {
             let kind = clap::error::ErrorKind::ValueValidation;
-            console::usage(&Cli::command().error(kind, message))
+            // The usage that is shown is that of the command.
+            let of_command = name.and_then(|name| flags.find_subcommand_mut(name));
+            let error = match of_command {
+                Some(command) => command.error(kind, message),
+                None => flags.error(kind, message),
+            };
+            console::usage(&error)
         }
     }
+}
+
+/// All commands with their flags. The value of a flag may be a negative number, which is then refused with its range where it is out of it.
+fn flags() -> clap::Command {
+    let with_values = |arg: clap::Arg| match arg.get_action() {
+        clap::ArgAction::Set | clap::ArgAction::Append if !arg.is_allow_hyphen_values_set() => {
+            arg.allow_negative_numbers(true)
+        }
+        _ => arg,
+    };
+    let mut flags = Cli::command().mut_subcommands(|command| command.mut_args(with_values));
+    flags.build();
+    flags
 }

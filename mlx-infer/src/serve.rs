@@ -8,7 +8,8 @@
 //! | `server`, `settings` | start, drain, end; the settings |
 //! | `connection` | connections and the time that clients have |
 //! | `http`, `guard`, `trace`, `error` | routes, access, the log line and metrics of a request, errors |
-//! | `fields`, `params` | a body's keys, and the options they make |
+//! | `fields`, `params`, `edits` | a body's keys, and the options they make |
+//! | `room` | how many bytes of long requests are under way |
 //! | `choices`, `sse` | the events of a request's rows, and streams of server-sent events |
 //! | `completions`, `chat`, … | one file a route |
 
@@ -18,6 +19,7 @@ mod chunks;
 mod classify;
 mod completions;
 mod connection;
+mod edits;
 mod error;
 mod fields;
 mod grammar;
@@ -31,6 +33,7 @@ mod models;
 mod page;
 mod params;
 mod responses;
+mod room;
 mod server;
 mod settings;
 mod sse;
@@ -40,7 +43,7 @@ mod tokenize;
 mod trace;
 mod turn;
 
-pub use self::server::{Server, Stopper};
+pub use self::server::{KeyRing, Server, Stopper};
 pub use self::settings::ServeOptions;
 
 /// The largest body of a request.

@@ -160,8 +160,10 @@ impl Behind {
         options: &ClassifyOptions,
     ) -> Vec<Result<ClassifyResult>> {
         let mut logits = self.logits.chunks(self.vocab).map(<[f32]>::to_vec);
-        let scored = |sums: Vec<f64>| (!sums.is_empty()).then(|| LabelScores::new(sums));
-        let mut scores = self.sums.into_iter().map(scored);
+        let scored = |(sums, item): (Vec<f64>, &&Item)| {
+            (!sums.is_empty()).then(|| LabelScores::of(&item.labels, sums))
+        };
+        let mut scores = self.sums.into_iter().zip(items).map(scored);
         let rows = items.iter().zip(self.choices);
         let result = |(item, choice): (&&Item, Option<Choice>)| {
             let (logits, labels) = (logits.next(), scores.next().flatten());

@@ -26,7 +26,31 @@ pub struct LabelScores {
 }
 
 impl LabelScores {
-    pub(super) fn new(logprobs: Vec<f64>) -> Self {
+    /// The scores of labels by the log probabilities of their tokens. Where the tokens of a label begin those of another one (`1` and `10`),
+    /// texts that go on as the other one do not count for it.
+    pub(super) fn of(labels: &[Vec<u32>], mut logprobs: Vec<f64>) -> Self {
+        let as_read = logprobs.clone();
+        for (at, ids) in labels.iter().enumerate() {
+            let goes_on = |other: &[u32]| other.len() > ids.len() && other.starts_with(ids);
+            // Of `1`, `10` and `100`, only `10` is subtracted from `1`: it holds `100`.
+            let is_next = |other: &&Vec<u32>| {
+                let between = |third: &Vec<u32>| {
+                    goes_on(third) && third.len() < other.len() && other.starts_with(third)
+                };
+                goes_on(other) && !labels.iter().any(between)
+            };
+            let mut counted: Vec<&Vec<u32>> = Vec::new();
+            for (other, logprob) in labels.iter().zip(&as_read) {
+                if is_next(&other) && !counted.contains(&other) {
+                    counted.push(other);
+                    logprobs[at] = without(logprobs[at], *logprob);
+                }
+            }
+        }
+        Self::new(logprobs)
+    }
+
+    fn new(logprobs: Vec<f64>) -> Self {
         let mut best = 0;
         for (at, logprob) in logprobs.iter().enumerate() {
             if *logprob > logprobs[best] {
@@ -42,6 +66,13 @@ impl LabelScores {
             logprobs,
         }
     }
+}
+
+/// The logarithm of a probability without a part of it. Where nothing but rounding is left it is that of the smallest number.
+fn without(whole: f64, part: f64) -> f64 {
+    let rest = -(part - whole).exp_m1();
+    let rest = if rest > 0.0 { rest } else { 0.0 };
+    whole + rest.max(f64::MIN_POSITIVE).ln()
 }
 
 /// The ids of a text, and those of each label behind it.
@@ -168,5 +199,33 @@ impl LoadedModel {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_label_that_begins_another_keeps_only_its_own_texts() {
+        // `1`, `10`, `100`, `2` and `12`, by tokens of one character.
+        let labels = [vec![1], vec![1, 0], vec![1, 0, 0], vec![2], vec![1, 2]];
+        let read = [0.6f64, 0.5, 0.1, 0.3, 0.05].map(f64::ln).to_vec();
+        let scores = LabelScores::of(&labels, read.clone());
+        let expected = [0.05, 0.4, 0.1, 0.3, 0.05];
+        for (logprob, expected) in scores.logprobs.iter().zip(expected) {
+            assert!((logprob.exp() - expected).abs() < 1e-12, "{scores:?}");
+        }
+        assert_eq!(scores.best, 1);
+        assert!((scores.probabilities.iter().sum::<f64>() - 1.0).abs() < 1e-12);
+        // All of its probability goes on: it stays a finite number.
+        let scores = LabelScores::of(&labels[..2], vec![0.5f64.ln(); 2]);
+        assert!(scores.logprobs[0].is_finite() && scores.probabilities[0] < 1e-300);
+        // Labels apart keep their scores.
+        let apart = [vec![1], vec![2], vec![0, 1]];
+        assert_eq!(
+            LabelScores::of(&apart, read[..3].to_vec()).logprobs,
+            read[..3]
+        );
     }
 }

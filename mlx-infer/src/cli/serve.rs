@@ -1,7 +1,9 @@
 //! `mlx-infer serve`.
 
+use std::io::IsTerminal;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
 use std::time::Duration;
 
 use clap::Args;
@@ -13,7 +15,7 @@ use mlx_infer::{
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use super::{Failure, Result, args, backend, drafters};
+use super::{Failure, Result, args, backend, drafters, memory};
 
 #[derive(Args)]
 #[command(after_help = AFTER_HELP)]
@@ -44,7 +46,7 @@ pub(super) struct Serve {
         hide_env_values = true
     )]
     api_key: Vec<String>,
-    /// File with API keys, one a line
+    /// File with API keys, one a line; lines that begin with # are comments. SIGHUP reads it again
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
     /// Listen beyond this machine without an API key
@@ -74,9 +76,9 @@ pub(super) struct Serve {
     /// Most bytes of the requests' caches
     #[arg(long, value_name = "BYTES")]
     cache_bytes: Option<usize>,
-    /// Most bytes of kept prefixes, which requests with the same beginning reuse; 0 keeps none
-    #[arg(long, value_name = "BYTES", default_value_t = Limits::default().prefix_bytes)]
-    prefix_bytes: usize,
+    /// Most bytes of kept prefixes, which requests with the same beginning reuse; 0 keeps none [default: a sixteenth of the memory that is free at the start]
+    #[arg(long, value_name = "BYTES")]
+    prefix_bytes: Option<usize>,
     /// Seconds that requests may go on after SIGTERM or Ctrl-C; a second signal ends the server at once
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     drain: u64,
@@ -108,12 +110,18 @@ pub(super) struct Serve {
 }
 
 const AFTER_HELP: &str = "\
-Routes: POST /v1/chat/completions, /v1/completions, /v1/responses, /v1/messages, /v1/classify, /tokenize, /detokenize;
-GET /v1/models, /health, /ready, /metrics, and a page at /. docs/guide/serving.md describes each.";
+Routes: POST /v1/chat/completions, /v1/completions, /v1/responses, /v1/messages, /v1/messages/count_tokens,
+/v1/classify, /v1/systemone, /tokenize, /detokenize; GET /v1/models, /tokenizer_info, /health, /ready, /metrics,
+and a page at /. Those with /v1 are there without it too. docs/guide/serving.md describes each.";
+
+/// The time after which a start says what it waits for.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 impl Serve {
     pub(super) fn run(self) -> Result {
-        let options = self.options()?;
+        let prefix_bytes = self.prefix_bytes();
+        let options = self.options(prefix_bytes)?;
+        let name = options.names[0].clone();
         self.backend.check(&GenerateOptions {
             speculative: self.speculative,
             ..Default::default()
@@ -125,20 +133,7 @@ impl Serve {
             ErrorKind::Argument => Failure::Usage(error.to_string()),
             _ => error.into(),
         })?;
-        let stopper = server.stopper();
-        let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(|error| {
-            Error::new(ErrorKind::Io, "cannot watch for signals").with_source(error)
-        })?;
-        std::thread::spawn(move || {
-            let mut received = signals.forever();
-            if received.next().is_some() {
-                console::note("ending: requests under way may finish; another signal ends them");
-                stopper.stop();
-            }
-            if let Some(signal) = received.next() {
-                std::process::exit(128 + signal);
-            }
-        });
+        self.watch(&server)?;
         console::note(&format!("listening at http://{}", server.address()));
         let (load, drafters) = (self.load, self.drafters);
         let (backend, speculative) = (self.backend, self.speculative);
@@ -149,23 +144,98 @@ impl Serve {
                 Failure::Usage(message) => Error::new(ErrorKind::Argument, message),
             })
         };
-        let on_ready = |info: &ModelInfo| console::note(&format!("ready: {}", info.model_type));
+        // Without a sender the wait below ends at once.
+        let (ready, is_ready) = mpsc::channel::<()>();
+        let waiting = format!("loading {name}: until it is ready, requests are refused with 503");
+        let patience = std::thread::spawn(move || {
+            if is_ready.recv_timeout(PATIENCE) == Err(mpsc::RecvTimeoutError::Timeout) {
+                console::note(&waiting);
+            }
+        });
+        let on_ready = move |info: &ModelInfo| {
+            drop(ready);
+            // Its line, if there is one, stands before the next.
+            let _ = patience.join();
+            let context = match info.max_positions {
+                Some(max) => format!("a context of {max} tokens"),
+                None => "a context without limit".to_owned(),
+            };
+            let kept = match prefix_bytes {
+                0 => "no prefixes are kept".to_owned(),
+                bytes => format!("up to {} MiB of kept prefixes", bytes.div_ceil(1 << 20)),
+            };
+            console::note(&format!(
+                "ready: {name} ({}), {context}, {kept}",
+                info.model_type
+            ));
+        };
         Ok(server.run_with(load, on_ready)?)
     }
 
-    fn options(&self) -> Result<ServeOptions> {
+    /// Watches for signals: SIGTERM and Ctrl-C end the server, SIGHUP reads the file with keys again. Without that file SIGHUP ends the server if its
+    /// terminal is closed, and changes nothing otherwise.
+    fn watch(&self, server: &Server) -> Result {
+        let (stopper, key_ring) = (server.stopper(), server.key_ring());
+        let file = self.api_key_file.clone();
+        let given = self.api_key.clone();
+        let has_terminal = std::io::stderr().is_terminal();
+        let mut watched = vec![SIGTERM, SIGINT];
+        #[cfg(unix)]
+        watched.push(signal_hook::consts::SIGHUP);
+        let mut signals = Signals::new(watched).map_err(|error| {
+            Error::new(ErrorKind::Io, "cannot watch for signals").with_source(error)
+        })?;
+        std::thread::spawn(move || {
+            let mut is_ending = false;
+            for signal in signals.forever() {
+                let is_hangup = ![SIGTERM, SIGINT].contains(&signal);
+                match (&file, is_hangup) {
+                    (Some(file), true) => {
+                        let read = keys_in(file).and_then(|keys| {
+                            let keys = [&given[..], &keys].concat();
+                            key_ring.replace(&keys)?;
+                            Ok(keys.len())
+                        });
+                        console::note(&match read {
+                            Ok(n) => format!("the API keys were read again: {n}"),
+                            Err(Failure::Failed(error)) => {
+                                format!("the API keys stay as they are: {error}")
+                            }
+                            Err(Failure::Usage(what)) => {
+                                format!("the API keys stay as they are: {what}")
+                            }
+                        });
+                    }
+                    (None, true) if !has_terminal => {
+                        console::note("SIGHUP: there is no --api-key-file to read again");
+                    }
+                    _ if is_ending => std::process::exit(128 + signal),
+                    _ => {
+                        is_ending = true;
+                        console::note(
+                            "ending: requests under way may finish; another signal ends them",
+                        );
+                        stopper.stop();
+                    }
+                }
+            }
+        });
+        Ok(())
+    }
+
+    /// Most bytes of kept prefixes. The native back end's default is a share of the memory that is free now.
+    fn prefix_bytes(&self) -> usize {
+        match self.prefix_bytes {
+            Some(bytes) => bytes,
+            None if self.backend.is_native() => memory::share(),
+            None => Limits::default().prefix_bytes,
+        }
+    }
+
+    fn options(&self, prefix_bytes: usize) -> Result<ServeOptions> {
         let mut keys = self.api_key.clone();
         if let Some(file) = &self.api_key_file {
-            let text = std::fs::read_to_string(file).map_err(|error| {
-                let message = format!("cannot read {}", file.display());
-                Error::new(ErrorKind::Io, message).with_source(error)
-            })?;
-            let lines = text.lines().map(str::trim);
-            keys.extend(lines.filter(|line| !line.is_empty()).map(str::to_owned));
-            if keys.is_empty() {
-                let message = format!("{} has no API key", file.display());
-                return Err(Failure::Usage(message));
-            }
+            keys.extend(keys_in(file)?);
         }
         let names = match self.name.is_empty() {
             true => vec![self.load.name()?],
@@ -196,7 +266,7 @@ impl Serve {
                     rows: self.rows,
                     prefill_tokens: self.prefill_tokens,
                     cache_bytes: self.cache_bytes,
-                    prefix_bytes: self.prefix_bytes,
+                    prefix_bytes,
                 },
                 max_requests: self.max_requests,
                 adapters: self.adapter.clone(),
@@ -221,6 +291,21 @@ impl Serve {
                 );
                 Failure::Usage(message)
             })
+    }
+}
+
+/// The keys in a file, one a line. Empty lines and lines that begin with `#` are none.
+fn keys_in(file: &Path) -> Result<Vec<String>> {
+    let text = std::fs::read_to_string(file).map_err(|error| {
+        let message = format!("cannot read {}", file.display());
+        Error::new(ErrorKind::Io, message).with_source(error)
+    })?;
+    let lines = text.lines().map(str::trim);
+    let keys = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let keys: Vec<String> = keys.map(str::to_owned).collect();
+    match keys.is_empty() {
+        true => Err(Failure::Usage(format!("{} has no API key", file.display()))),
+        false => Ok(keys),
     }
 }
 

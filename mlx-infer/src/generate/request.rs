@@ -117,6 +117,12 @@ impl GenerateOptions {
         }
         self.grammar.as_ref().map_or(Ok(()), Constraint::check)
     }
+
+    /// The tokens that end the text of a model with these end tokens.
+    pub(crate) fn ending(&self, eos_ids: &[u32]) -> Vec<u32> {
+        let eos: &[u32] = if self.ignore_eos { &[] } else { eos_ids };
+        [eos, &self.stop_ids].concat()
+    }
 }
 
 /// The reason why a generation ended.

@@ -67,12 +67,7 @@ impl Sequence {
             .info()
             .max_positions
             .map_or(usize::MAX, |max| max - ids.len());
-        let eos: &[u32] = if options.ignore_eos {
-            &[]
-        } else {
-            model.eos_ids()
-        };
-        let stop_ids = [eos, &options.stop_ids].concat();
+        let stop_ids = options.ending(model.eos_ids());
         let guide = |constraint: &Constraint| -> Result<Box<Guide>> {
             let compiled = model.compiled(constraint)?;
             let front = model.compiled_front(constraint)?;

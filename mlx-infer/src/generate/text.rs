@@ -12,7 +12,8 @@ pub(super) struct TextStream {
 }
 
 impl TextStream {
-    /// Without a tokenizer all texts are empty. Special tokens are not text, except for those in `kept_special`.
+    /// Without a tokenizer all texts are empty. Special tokens are not text, except for those in `kept_special` and in `stops`: a stop string
+    /// that names one ends the text at it.
     ///
     /// # Errors
     /// There are stop strings and no tokenizer, or an empty stop string.
@@ -27,8 +28,10 @@ impl TextStream {
             return Err(Error::argument(message));
         }
         Ok(Self {
-            detokenizer: tokenizer
-                .map(|tokenizer| tokenizer.detokenizer(true).keeping(kept_special)),
+            detokenizer: tokenizer.map(|tokenizer| {
+                let kept = [kept_special, &tokenizer.special_in(stops)].concat();
+                tokenizer.detokenizer(true).keeping(&kept)
+            }),
             stops: StopStrings::new(stops)?,
         })
     }

@@ -7,12 +7,14 @@ use serde_json::{Value, json};
 
 use super::choices::{Choices, Step};
 use super::chunks::{Chunks, StreamUsage, finish_word};
+use super::edits::Edits;
 use super::error::ApiError;
 use super::fields::{Ask, Fields};
 use super::state::{Loaded, now};
 use super::trace::new_id;
 use super::turn::{self, Call, Delta, End, Replies, Turn, Whole, call_id};
 use super::{grammar, logprobs, params, sse};
+use crate::generate::FinishReason;
 use crate::metrics::Metrics;
 use crate::sampler::Choice;
 use crate::text::chat::Message;
@@ -29,7 +31,7 @@ pub(super) async fn chat(ask: Ask) -> Result<Response, ApiError> {
     let loaded = app.ready()?;
     let turn = read(&mut fields, loaded)?;
     let is_stream = fields.take("stream")?.unwrap_or(false);
-    let usage = StreamUsage::take(&mut fields)?;
+    let usage = StreamUsage::take(&mut fields, is_stream)?;
     let mut headers = fields.end(&[])?;
     let tokenizer = loaded.frontend().tokenizer()?.clone();
     let tokenizer = turn.options.logprobs.map(|_| tokenizer);
@@ -90,6 +92,12 @@ fn read(fields: &mut Fields, loaded: &Loaded) -> Result<Turn, ApiError> {
     if let Some(effort) = fields.take::<String>("reasoning_effort")? {
         turn::effort(&mut kwargs, &effort);
     }
+    let continues = fields.take("continue_final_message")?.unwrap_or(false);
+    let add_generation_prompt: Option<bool> = fields.take("add_generation_prompt")?;
+    if continues && add_generation_prompt == Some(true) {
+        let message = "continue_final_message and add_generation_prompt exclude each other: the last message is continued, or a new one is begun";
+        return Err(ApiError::bad("continue_final_message", message));
+    }
     Ok(Turn {
         place: "messages",
         messages,
@@ -97,14 +105,15 @@ fn read(fields: &mut Fields, loaded: &Loaded) -> Result<Turn, ApiError> {
         skipped: Vec::new(),
         tool_choice,
         is_parallel,
-        continues: fields.take("continue_final_message")?.unwrap_or(false),
-        add_generation_prompt: fields.take("add_generation_prompt")?.unwrap_or(true),
+        continues,
+        add_generation_prompt: add_generation_prompt.unwrap_or(true),
         kwargs,
         options,
         form,
         max_tokens,
         n: params::choices(fields)?,
-        is_long: fields.is_long(),
+        edits: Edits::take(fields)?,
+        long: fields.long(),
     })
 }
 
@@ -123,7 +132,7 @@ fn timings(metrics: &Metrics) -> Value {
 }
 
 fn finish(end: &End) -> Option<&'static str> {
-    match end.has_calls {
+    match end.has_calls && end.reason != FinishReason::Length {
         true => Some("tool_calls"),
         false => finish_word(Some(end.reason)),
     }

@@ -2,12 +2,14 @@
 
 use std::collections::VecDeque;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use futures_core::Stream;
 use futures_util::StreamExt;
 
+use super::edits::Filter;
 use super::error::ApiError;
 use super::state::{Loaded, Served, Shared};
 use super::trace::Trace;
@@ -44,6 +46,15 @@ impl Step {
     }
 }
 
+/// What the rows of a request are to compute.
+pub(super) struct Rows<'a> {
+    pub(super) prompts: &'a [Vec<u32>],
+    /// Rows of each prompt.
+    pub(super) n: usize,
+    pub(super) options: &'a GenerateOptions,
+    pub(super) filter: Option<&'a Arc<Filter>>,
+}
+
 /// The rows of a request. Dropping them cancels those under way.
 pub(super) struct Choices {
     rows: Vec<Option<Row>>,
@@ -64,7 +75,7 @@ struct Row {
 }
 
 impl Choices {
-    /// Submits `n` rows for each prompt. Row i of a prompt has the seed plus i.
+    /// Submits the rows. Row i of a prompt has the seed plus i.
     ///
     /// # Errors
     /// The queue is full: no row was submitted, or those that were are cancelled.
@@ -73,10 +84,14 @@ impl Choices {
         loaded: &Loaded,
         served: &Served,
         trace: &Trace,
-        prompts: &[Vec<u32>],
-        n: usize,
-        options: &GenerateOptions,
+        rows: &Rows<'_>,
     ) -> Result<Self, ApiError> {
+        let &Rows {
+            prompts,
+            n,
+            options,
+            filter,
+        } = rows;
         let seed = options.sampling.seed.unwrap_or_else(random_seed);
         let mut rows = Vec::with_capacity(prompts.len() * n);
         for ids in prompts {
@@ -85,6 +100,7 @@ impl Choices {
                 options.sampling.seed = Some(seed.wrapping_add(choice));
                 let mut request = Request::new(ids.clone(), options);
                 request.adapter.clone_from(&served.adapter);
+                request.processor = filter.map(|filter| filter.processor(ids.len()));
                 let handle = loaded.engine.submit(request).map_err(|error| {
                     let wait = wait_for_room(loaded, app.settings.engine.limits.rows);
                     match error.kind() {
@@ -183,6 +199,13 @@ impl Choices {
             break;
         }
         step.map(Ok)
+    }
+}
+
+impl Drop for Choices {
+    /// Dropping the rows that are left cancels them. After a row's failure nobody has left, but these have no other end either.
+    fn drop(&mut self) {
+        self.trace.left(self.rows.iter().flatten().count());
     }
 }
 

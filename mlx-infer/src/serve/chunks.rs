@@ -20,11 +20,16 @@ pub(super) struct StreamUsage {
 
 impl StreamUsage {
     /// # Errors
-    /// `stream_options` is no object, or a value has another type.
-    pub(super) fn take(fields: &mut Fields) -> Result<Self, ApiError> {
+    /// `stream_options` is no object, a value has another type, or the answer is no stream.
+    pub(super) fn take(fields: &mut Fields, is_stream: bool) -> Result<Self, ApiError> {
         const NAME: &str = "stream_options";
         let options: Option<Map<String, Value>> = fields.take(NAME)?;
-        match options.unwrap_or_default().get("include_usage") {
+        let options = options.unwrap_or_default();
+        // `null` is absent here too.
+        if !is_stream && options.values().any(|value| !value.is_null()) {
+            return Err(ApiError::bad(NAME, "stream_options needs stream: true"));
+        }
+        match options.get("include_usage") {
             None | Some(Value::Null) => Ok(Self::default()),
             Some(&Value::Bool(is_included)) => Ok(Self { is_included }),
             Some(other) => {

@@ -7,11 +7,12 @@ use serde_json::{Map, Value, json};
 
 use super::error::ApiError;
 use super::fields::Ask;
-use super::params::OneOrMany;
-use super::state::{Loaded, Served, Shared, heavy, now};
+use super::params::{self, OneOrMany};
+use super::room::heavy;
+use super::state::{Loaded, Served, Shared, now};
 use super::trace::Trace;
 use crate::classify::{ClassifyOptions, ClassifyResult, Encoded, Run};
-use crate::error::Result as Outcome;
+use crate::error::{Error, Result as Outcome};
 use crate::generate::Prompt;
 use crate::model::LoadedModel;
 use crate::text::chat::{self, Message, RenderOptions};
@@ -44,7 +45,7 @@ pub(super) async fn classify(ask: Ask) -> Result<(HeaderMap, Json<Value>), ApiEr
     let input: Input = fields.require("input")?;
     let labels: Vec<String> = fields.require("labels")?;
     let template: Option<String> = fields.take("template")?;
-    let is_long = fields.is_long();
+    let long = fields.long();
     let headers = fields.end(&[])?;
     if labels.is_empty() {
         return Err(ApiError::bad("labels", "labels is empty"));
@@ -53,7 +54,7 @@ pub(super) async fn classify(ask: Ask) -> Result<(HeaderMap, Json<Value>), ApiEr
         let message = format!("template must have {PLACE} where the text goes");
         return Err(ApiError::bad("template", message));
     }
-    let prompts = heavy(is_long, || prompts(loaded, input, template.as_deref()))?;
+    let prompts = heavy(long.clone(), || prompts(loaded, input, template.as_deref()))?;
     let n = prompts.len();
     if n == 0 {
         return Err(ApiError::bad("input", "input is empty"));
@@ -71,7 +72,7 @@ pub(super) async fn classify(ask: Ask) -> Result<(HeaderMap, Json<Value>), ApiEr
         ..Default::default()
     };
     let prompts = prompts.into_iter().map(|ids| ids.map(Prompt::Tokens));
-    let encoded = heavy(is_long, || {
+    let encoded = heavy(long, || {
         loaded.frontend().encode(prompts.collect(), &options)
     })
     .map_err(|error| ApiError::from(error).with_param("labels"))?;
@@ -135,6 +136,9 @@ fn prompts(
             Some(template) => template.replace(PLACE, &text),
             None => text,
         };
+        if let Err(refused) = params::check_length(frontend, "input", &text) {
+            return Err(Error::argument(refused.message));
+        }
         frontend.prompt_ids(Prompt::Text(text))
     };
     frontend.tokenizer()?;

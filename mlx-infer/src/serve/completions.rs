@@ -5,12 +5,14 @@ use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::choices::{Choices, MAX_ROWS, Step};
+use super::choices::{Choices, MAX_ROWS, Rows, Step};
 use super::chunks::{Chunks, StreamUsage, finish_word};
+use super::edits::Edits;
 use super::error::ApiError;
 use super::fields::{Ask, name_ignored};
 use super::logprobs::{Lists, check_top};
-use super::state::{Served, Shared, heavy, now};
+use super::room::heavy;
+use super::state::{Served, Shared, now};
 use super::trace::new_id;
 use super::{grammar, params, sse};
 use crate::error::Error;
@@ -65,14 +67,19 @@ pub(super) async fn completions(ask: Ask) -> Result<Response, ApiError> {
     options.logprobs = logprobs.map(|top| check_top("logprobs", top)).transpose()?;
     let is_echo = fields.take("echo")?.unwrap_or(false);
     let is_stream = fields.take("stream")?.unwrap_or(false);
-    let usage = StreamUsage::take(&mut fields)?;
-    let is_long = fields.is_long() || options.grammar.is_some();
+    let usage = StreamUsage::take(&mut fields, is_stream)?;
+    let edits = Edits::take(&mut fields)?;
+    let long = fields.long().or(options.grammar.is_some());
     let mut headers = fields.end(&[])?;
     if max_tokens == 0 && !is_echo {
         let message = "max_tokens must be at least 1, given 0; with echo it may be 0";
         return Err(ApiError::bad("max_tokens", message));
     }
-    if prompts.is_empty() || prompts.len() * tried > MAX_ROWS {
+    if prompts.is_empty() {
+        let message = "prompt is an empty list, expected a text, a list of ids, or a list of these";
+        return Err(ApiError::bad("prompt", message));
+    }
+    if prompts.len() * tried > MAX_ROWS {
         let rows = prompts.len() * tried;
         let message = format!("prompt and n make {rows} answers, expected 1 to {MAX_ROWS}");
         return Err(ApiError::bad("prompt", message));
@@ -84,7 +91,8 @@ pub(super) async fn completions(ask: Ask) -> Result<Response, ApiError> {
     options.max_tokens = max_tokens.max(1);
     let frontend = loaded.frontend();
     let tokenizer = frontend.tokenizer_if_any();
-    let (ids, texts, ignored) = heavy(is_long, || -> Result<_, ApiError> {
+    let (ids, texts, ignored, filter) = heavy(long, || -> Result<_, ApiError> {
+        let filter = edits.filter(frontend, &options)?;
         let (mut all, mut texts, mut ignored) = (Vec::new(), Vec::new(), Vec::new());
         for prompt in prompts {
             let text = match &prompt {
@@ -92,7 +100,17 @@ pub(super) async fn completions(ask: Ask) -> Result<Response, ApiError> {
                 _ => None,
             };
             let in_prompt = |error| ApiError::from(error).with_param("prompt");
-            let ids = frontend.prompt_ids(prompt).map_err(in_prompt)?;
+            if let Prompt::Text(text) = &prompt
+                && !edits.truncates()
+            {
+                params::check_length(frontend, "prompt", text)?;
+            }
+            let mut ids = frontend.prompt_ids(prompt).map_err(in_prompt)?;
+            // The text that is echoed is that of the tokens that are left.
+            let text = match edits.truncate(frontend, &mut ids, max_tokens.max(1)) {
+                true => None,
+                false => text,
+            };
             ignored = params::check(frontend, "prompt", form, &ids, &options)?;
             texts.push(match (text, tokenizer) {
                 (Some(text), _) => text,
@@ -103,7 +121,7 @@ pub(super) async fn completions(ask: Ask) -> Result<Response, ApiError> {
             });
             all.push(ids);
         }
-        Ok((all, texts, ignored))
+        Ok((all, texts, ignored, filter))
     })?;
     name_ignored(&mut headers, &ignored);
     let scores = match (is_echo, options.logprobs) {
@@ -137,7 +155,13 @@ pub(super) async fn completions(ask: Ask) -> Result<Response, ApiError> {
         }
         return Ok((headers, Json(writer.whole())).into_response());
     }
-    let mut choices = Choices::start(&app, loaded, &served, &trace, &ids, tried, &options)?;
+    let rows = Rows {
+        prompts: &ids,
+        n: tried,
+        options: &options,
+        filter: filter.as_ref(),
+    };
+    let mut choices = Choices::start(&app, loaded, &served, &trace, &rows)?;
     if is_stream {
         return Ok(sse::response(choices, writer, trace, headers));
     }
@@ -245,6 +269,7 @@ impl Writer {
             row.logprob.1 += 1;
         }
         if let Some(lists) = &mut row.lists {
+            // The token that ends the text is listed too: lm-eval takes the last one for the answer's, and drops it.
             for (token, _) in &step.tokens {
                 lists.push(token.id, token.logprob, &token.top);
             }

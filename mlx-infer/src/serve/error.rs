@@ -154,7 +154,9 @@ impl From<Error> for ApiError {
             | ErrorKind::Unsupported
             | ErrorKind::Tokenizer
             | ErrorKind::Template
-            | ErrorKind::Missing => Self::new(StatusCode::BAD_REQUEST, error.to_string()),
+            | ErrorKind::Missing => {
+                Self::new(StatusCode::BAD_REQUEST, without_folder(&error.to_string()))
+            }
             ErrorKind::Busy => Self::later(1, error.to_string()),
             ErrorKind::Memory => Self::later(5, error.to_string()),
             ErrorKind::Cancelled => Self::later(10, "the server is shutting down"),
@@ -170,9 +172,44 @@ impl From<Error> for ApiError {
     }
 }
 
+/// A message without the folder of the file that it begins with: clients need not know where the server keeps its files.
+fn without_folder(message: &str) -> String {
+    let is_path = message.starts_with('/') || message.get(1..3) == Some(":\\");
+    let ends = [": ", " has "].map(|end| message.find(end));
+    match ends.into_iter().flatten().min() {
+        Some(end) if is_path => {
+            let (path, rest) = message.split_at(end);
+            let name = path.rsplit(['/', '\\']).next().unwrap_or_default();
+            format!("{name}{rest}")
+        }
+        _ => message.to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn folders_stay_here() {
+        for (message, shown) in [
+            (
+                "/srv/models/x/chat_template.jinja: chat template: no",
+                "chat_template.jinja: chat template: no",
+            ),
+            (
+                "/srv/models/my model has no tokenizer.json",
+                "my model has no tokenizer.json",
+            ),
+            ("C:\\models\\x\\tokenizer.json: bad", "tokenizer.json: bad"),
+            (
+                "top_p must be in (0, 1]: /a/b",
+                "top_p must be in (0, 1]: /a/b",
+            ),
+        ] {
+            assert_eq!(without_folder(message), shown);
+        }
+    }
 
     #[test]
     fn each_api_has_its_shape() {

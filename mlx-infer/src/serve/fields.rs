@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 use tokio::time::timeout;
 
 use super::error::ApiError;
+use super::room::Long;
 use super::state::{Served, Shared};
 use super::trace::Trace;
 
@@ -26,19 +27,49 @@ const HARMLESS: &[&str] = &[
     "verbosity",
 ];
 
-/// Keys that would change the answer and are not supported.
-const REFUSED: &[&str] = &[
-    "audio",
-    "beam_width",
-    "best_of",
-    "dry_multiplier",
-    "functions",
-    "length_penalty",
-    "mirostat",
-    "prediction",
-    "suffix",
-    "use_beam_search",
-    "web_search_options",
+/// A value of an unsupported key that asks for nothing. `null`, `false`, `""` and `[]` ask for nothing in any case where they are no
+/// switch that is on by default.
+#[derive(Clone, Copy, Debug)]
+enum Neutral {
+    /// This number.
+    Number(f64),
+    /// `true`: the key is a switch that is on by default.
+    True,
+    /// Nothing but the empty values.
+    Empty,
+}
+
+/// Keys that would change the answer and are not supported, each with its neutral value.
+const REFUSED: &[(&str, Neutral)] = &[
+    ("audio", Neutral::Empty),
+    ("beam_width", Neutral::Number(0.0)),
+    ("best_of", Neutral::Number(1.0)),
+    ("chat_template", Neutral::Empty),
+    ("documents", Neutral::Empty),
+    ("dry_multiplier", Neutral::Number(0.0)),
+    ("dynatemp_range", Neutral::Number(0.0)),
+    ("echo", Neutral::Empty),
+    ("functions", Neutral::Empty),
+    ("include_stop_str_in_output", Neutral::Empty),
+    ("length_penalty", Neutral::Number(1.0)),
+    ("logprob_token_ids", Neutral::Empty),
+    ("lora", Neutral::Empty),
+    ("mirostat", Neutral::Number(0.0)),
+    ("prediction", Neutral::Empty),
+    ("prompt_logprobs", Neutral::Empty),
+    ("return_token_ids", Neutral::Empty),
+    ("return_tokens_as_token_ids", Neutral::Empty),
+    ("skip_special_tokens", Neutral::True),
+    ("suffix", Neutral::Empty),
+    ("tfs_z", Neutral::Number(1.0)),
+    ("thinking_token_budget", Neutral::Number(-1.0)),
+    ("top_a", Neutral::Number(0.0)),
+    ("top_n_sigma", Neutral::Number(-1.0)),
+    ("typ_p", Neutral::Number(1.0)),
+    ("typical_p", Neutral::Number(1.0)),
+    ("use_beam_search", Neutral::Empty),
+    ("web_search_options", Neutral::Empty),
+    ("xtc_probability", Neutral::Number(0.0)),
 ];
 
 /// The header that names keys without effect.
@@ -46,36 +77,36 @@ const IGNORED: HeaderName = HeaderName::from_static("x-ignored-params");
 /// The longest value of that header: clients refuse headers of many kilobytes.
 const MAX_IGNORED: usize = 1024;
 
-/// Bytes of a body whose texts take a few milliseconds to tokenise.
-const LONG: usize = 16 << 10;
-
 /// The keys of a request's body that were not taken yet.
 #[derive(Debug)]
 pub(super) struct Fields {
     object: Map<String, Value>,
-    is_long: bool,
+    long: Long,
     is_strict: bool,
+    /// Parts of values that have no effect.
+    without_effect: Vec<String>,
 }
 
 impl Fields {
     /// # Errors
     /// The body is not a JSON object.
-    pub(super) fn parse(body: &[u8], is_strict: bool) -> Result<Self, ApiError> {
+    pub(super) fn parse(body: &[u8], is_strict: bool, long: Long) -> Result<Self, ApiError> {
         let bad = |message| ApiError::new(StatusCode::BAD_REQUEST, message);
         match serde_json::from_slice(body) {
             Ok(Value::Object(object)) => Ok(Self {
                 object,
-                is_long: body.len() > LONG,
+                long,
                 is_strict,
+                without_effect: Vec::new(),
             }),
             Ok(_) => Err(bad("the body must be a JSON object".to_owned())),
             Err(error) => Err(bad(format!("the body is not valid JSON: {error}"))),
         }
     }
 
-    /// Whether its texts may take long to tokenise.
-    pub(super) fn is_long(&self) -> bool {
-        self.is_long
+    /// Whether its texts may take long to tokenise, and their room.
+    pub(super) fn long(&self) -> Long {
+        self.long.clone()
     }
 
     /// Whether a key has a value that was not taken.
@@ -90,11 +121,24 @@ impl Fields {
     pub(super) fn take<T: DeserializeOwned>(&mut self, name: &str) -> Result<Option<T>, ApiError> {
         match self.object.shift_remove(name) {
             None | Some(Value::Null) => Ok(None),
-            Some(value) => T::deserialize(value).map(Some).map_err(|error| {
+            Some(value) => read(value).map(Some).map_err(|error| {
                 let what = in_plain_words(&error.to_string());
                 ApiError::bad(name, format!("{name}: {what}"))
             }),
         }
+    }
+
+    /// Names a part of a key's value that has no effect, as [`end`](Self::end) does with keys.
+    ///
+    /// # Errors
+    /// The server runs with `--strict`.
+    pub(super) fn without_effect(&mut self, name: &str) -> Result<(), ApiError> {
+        if self.is_strict {
+            let message = format!("{name} has no effect here, and this server runs with --strict");
+            return Err(ApiError::bad(name, message));
+        }
+        self.without_effect.push(name.to_owned());
+        Ok(())
     }
 
     /// Takes the first of several names for the same thing; the others are dropped.
@@ -127,15 +171,15 @@ impl Fields {
     /// # Errors
     /// A key is not supported; with `--strict`, a key is not known.
     pub(super) fn end(self, harmless: &[&str]) -> Result<HeaderMap, ApiError> {
-        let mut ignored = Vec::new();
+        let mut ignored: Vec<&str> = self.without_effect.iter().map(String::as_str).collect();
         for (name, value) in &self.object {
             let is_harmless =
                 HARMLESS.contains(&name.as_str()) || harmless.contains(&name.as_str());
             if is_harmless || value.is_null() {
                 continue;
             }
-            if REFUSED.contains(&name.as_str()) {
-                if is_off(name, value) {
+            if let Some((_, neutral)) = REFUSED.iter().find(|(known, _)| known == name) {
+                if neutral.is(value) {
                     continue;
                 }
                 return Err(ApiError::bad(name, format!("{name} is not supported")));
@@ -149,6 +193,17 @@ impl Fields {
         let mut headers = HeaderMap::new();
         name_ignored(&mut headers, &ignored);
         Ok(headers)
+    }
+}
+
+/// Reads a value; whole numbers may be written as `4.0`, as some clients do.
+fn read<T: DeserializeOwned>(value: Value) -> Result<T, serde_json::Error> {
+    match T::deserialize(&value) {
+        Ok(read) => Ok(read),
+        Err(error) => match with_integers(&value) {
+            Some(value) => T::deserialize(value).map_err(|_| error),
+            None => Err(error),
+        },
     }
 }
 
@@ -168,13 +223,54 @@ fn in_plain_words(what: &str) -> String {
     words.iter().fold(what.to_owned(), replaced)
 }
 
-/// Whether an unsupported key has its neutral value.
-fn is_off(name: &str, value: &Value) -> bool {
-    let neutral = match name {
-        "best_of" | "length_penalty" => 1.0,
-        _ => 0.0,
-    };
-    *value == false || *value == "" || value.as_f64() == Some(neutral)
+impl Neutral {
+    fn is(self, value: &Value) -> bool {
+        let is_empty = match value {
+            Value::Null => true,
+            Value::Bool(is_on) => !is_on,
+            Value::String(text) => text.is_empty(),
+            Value::Array(list) => list.is_empty(),
+            // `web_search_options: {}` asks for a search.
+            Value::Object(_) | Value::Number(_) => false,
+        };
+        match self {
+            Self::Number(neutral) => is_empty || value.as_f64() == Some(neutral),
+            Self::True => value.is_null() || *value == true,
+            Self::Empty => is_empty,
+        }
+    }
+}
+
+/// The value with whole numbers that are written with a fraction of 0 (`4.0`) as integers. `None` if it has none.
+fn with_integers(value: &Value) -> Option<Value> {
+    match value {
+        Value::Number(number) if number.is_f64() => {
+            let number = number.as_f64()?;
+            // Integers up to 2^53 are exact.
+            let is_whole = number.fract() == 0.0 && number.abs() <= 9_007_199_254_740_992.0;
+            is_whole.then(|| Value::from(number as i64))
+        }
+        Value::Array(list) => {
+            let changed: Vec<Option<Value>> = list.iter().map(with_integers).collect();
+            changed.iter().any(Option::is_some).then(|| {
+                let pairs = changed.into_iter().zip(list);
+                pairs
+                    .map(|(new, old)| new.unwrap_or_else(|| old.clone()))
+                    .collect()
+            })
+        }
+        Value::Object(object) => {
+            let mut changed = object.clone();
+            let mut is_changed = false;
+            for value in changed.values_mut() {
+                if let Some(new) = with_integers(value) {
+                    (*value, is_changed) = (new, true);
+                }
+            }
+            is_changed.then_some(Value::Object(changed))
+        }
+        _ => None,
+    }
 }
 
 /// Adds names of what had no effect to the header that tells of them. Names that cannot stand in a header, and those for which it has no room,
@@ -247,6 +343,7 @@ impl FromRequest<Shared> for Fields {
         if length.is_some_and(|length| length > super::MAX_BODY as u64) {
             return Err(too_large());
         }
+        let admitted = app.room.admit(length.map(|length| length as usize))?;
         let limit = app.settings.client_timeout;
         let body = timeout(limit, Bytes::from_request(request, app)).await;
         let body = body.map_err(|_| {
@@ -257,7 +354,8 @@ impl FromRequest<Shared> for Fields {
             StatusCode::PAYLOAD_TOO_LARGE => too_large(),
             _ => ApiError::new(StatusCode::BAD_REQUEST, "the body cannot be read"),
         })?;
-        Self::parse(&body, app.settings.strict)
+        let long = app.room.enter(admitted, body.len()).await;
+        Self::parse(&body, app.settings.strict, long)
     }
 }
 
@@ -266,7 +364,7 @@ mod tests {
     use super::*;
 
     fn fields(json: &str, is_strict: bool) -> Fields {
-        Fields::parse(json.as_bytes(), is_strict).unwrap()
+        Fields::parse(json.as_bytes(), is_strict, Long::default()).unwrap()
     }
 
     #[test]
@@ -305,12 +403,52 @@ mod tests {
         assert_eq!(refused.unwrap_err().message, "suffix is not supported");
         assert!(
             fields(
-                r#"{"suffix": null, "mirostat": 0, "use_beam_search": false, "length_penalty": 1.0, "best_of": 1}"#,
+                r#"{"suffix": null, "mirostat": 0, "use_beam_search": false, "length_penalty": 1.0, "best_of": 1,
+                    "skip_special_tokens": true, "typical_p": 1, "xtc_probability": 0.0, "top_a": 0, "chat_template": "",
+                    "prompt_logprobs": false, "return_token_ids": false, "logprob_token_ids": [], "lora": [],
+                    "thinking_token_budget": -1}"#,
                 false
             )
                 .end(&[])
                 .unwrap()
                 .is_empty()
+        );
+        for body in [
+            r#"{"skip_special_tokens": false}"#,
+            r#"{"typical_p": 0.1}"#,
+            r#"{"xtc_probability": 0.9}"#,
+            r#"{"top_a": 0.2}"#,
+            r#"{"chat_template": "{{ 1 }}"}"#,
+            // 0 asks for the log probability of each token of the prompt itself.
+            r#"{"prompt_logprobs": 0}"#,
+            r#"{"return_token_ids": true}"#,
+            r#"{"logprob_token_ids": [1]}"#,
+            r#"{"lora": [{"id": 0, "scale": 1}]}"#,
+            r#"{"thinking_token_budget": 0}"#,
+        ] {
+            let error = fields(body, false).end(&[]).unwrap_err();
+            assert!(error.message.ends_with(" is not supported"), "{body}");
+            assert!(body.contains(error.param.as_deref().unwrap()), "{body}");
+        }
+    }
+
+    #[test]
+    fn whole_numbers_may_have_a_fraction_of_zero() {
+        let mut body = fields(r#"{"a": 4.0, "b": [1.0, 2], "c": 4.5, "d": 1e300}"#, false);
+        assert_eq!(body.take::<usize>("a").unwrap(), Some(4));
+        assert_eq!(body.take::<Vec<u32>>("b").unwrap(), Some(vec![1, 2]));
+        assert!(body.take::<usize>("c").is_err() && body.take::<usize>("d").is_err());
+    }
+
+    #[test]
+    fn parts_without_effect_are_named_or_refused() {
+        let mut lax = fields("{}", false);
+        lax.without_effect("thinking.budget_tokens").unwrap();
+        assert_eq!(lax.end(&[]).unwrap()[IGNORED], "thinking.budget_tokens");
+        let strict = fields("{}", true).without_effect("thinking.budget_tokens");
+        assert_eq!(
+            strict.unwrap_err().param.as_deref(),
+            Some("thinking.budget_tokens")
         );
     }
 }

@@ -1,21 +1,34 @@
 //! Access: API keys, requests at a time, and the `Host` of a server on this machine alone.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, Version, header};
 use sha2::{Digest, Sha256};
 use subtle::{Choice, ConstantTimeEq};
 
 use super::error::ApiError;
 
-/// The server's keys, as digests.
+/// The server's keys, which can be replaced while it runs.
+#[derive(Debug)]
 pub(super) struct Keys {
-    digests: Vec<[u8; 32]>,
-    /// Requests under way of each key; of all requests, if there are no keys.
-    active: Vec<Arc<AtomicUsize>>,
+    known: RwLock<Vec<Key>>,
+    /// Requests under way without a key, if there are no keys.
+    active: Arc<AtomicUsize>,
     most: Option<usize>,
 }
+
+/// A key.
+#[derive(Clone, Debug)]
+struct Key {
+    digest: [u8; 32],
+    /// Requests under way of it.
+    active: Arc<AtomicUsize>,
+}
+
+/// Whose request it is: the counter of the requests under way of its key.
+#[derive(Debug)]
+pub(super) struct Holder(Arc<AtomicUsize>);
 
 /// The place of a request among those of its key. Dropping it frees the place.
 #[derive(Debug)]
@@ -29,26 +42,44 @@ impl Drop for Permit {
 
 impl Keys {
     pub(super) fn new(keys: &[String], most: Option<usize>) -> Self {
-        Self {
-            digests: keys.iter().map(|key| digest(key.trim())).collect(),
-            active: (0..keys.len().max(1)).map(|_| Arc::default()).collect(),
+        let found = Self {
+            known: RwLock::default(),
+            active: Arc::default(),
             most,
-        }
+        };
+        found.replace(keys);
+        found
+    }
+
+    /// Replaces the keys. Those that stay keep the counts of their requests.
+    pub(super) fn replace(&self, keys: &[String]) {
+        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        let key = |key: &String| {
+            let digest = digest(key.trim());
+            let same = known.iter().find(|known| known.digest == digest).cloned();
+            let active = Arc::default();
+            same.unwrap_or(Key { digest, active })
+        };
+        *known = keys.iter().map(key).collect();
+    }
+
+    fn known(&self) -> RwLockReadGuard<'_, Vec<Key>> {
+        self.known.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether requests need a key.
     pub(super) fn are_needed(&self) -> bool {
-        !self.digests.is_empty()
+        !self.known().is_empty()
     }
 
-    /// The index of the key of a request: `Authorization: Bearer KEY` or `x-api-key: KEY`; 0 if none is needed. Every key is compared
-    /// in constant time.
+    /// Whose request it is, by its key: `Authorization: Bearer KEY` or `x-api-key: KEY`. Every key is compared in constant time.
     ///
     /// # Errors
     /// 401.
-    pub(super) fn check(&self, headers: &HeaderMap) -> Result<usize, ApiError> {
-        if !self.are_needed() {
-            return Ok(0);
+    pub(super) fn check(&self, headers: &HeaderMap) -> Result<Holder, ApiError> {
+        let known = self.known();
+        if known.is_empty() {
+            return Ok(Holder(self.active.clone()));
         }
         let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
         let bearer = text("authorization").and_then(|value| {
@@ -61,12 +92,12 @@ impl Keys {
             .map(digest)
             .collect();
         let mut found = None;
-        for (index, known) in self.digests.iter().enumerate() {
+        for key in known.iter() {
             let is_same = given.iter().fold(Choice::from(0), |same, given| {
-                same | known[..].ct_eq(&given[..])
+                same | key.digest[..].ct_eq(&given[..])
             });
             if bool::from(is_same) {
-                found = Some(index);
+                found = Some(Holder(key.active.clone()));
             }
         }
         found.ok_or_else(|| {
@@ -84,10 +115,9 @@ impl Keys {
     ///
     /// # Errors
     /// 429: it has as many under way as it may have.
-    pub(super) fn enter(&self, index: usize) -> Result<Permit, ApiError> {
-        let active = &self.active[index];
-        let before = active.fetch_add(1, Ordering::AcqRel);
-        let permit = Permit(active.clone());
+    pub(super) fn enter(&self, holder: Holder) -> Result<Permit, ApiError> {
+        let before = holder.0.fetch_add(1, Ordering::AcqRel);
+        let permit = Permit(holder.0);
         match self.most {
             Some(most) if before >= most => Err(ApiError {
                 retry_after: Some(1),
@@ -104,6 +134,21 @@ impl Keys {
 
 fn digest(key: &str) -> [u8; 32] {
     Sha256::digest(key.as_bytes()).into()
+}
+
+/// Refuses a request of HTTP/1.1 that does not have one `Host` (RFC 9112, section 3.2). With two of them this server and a proxy in front of it
+/// could each read another one.
+///
+/// # Errors
+/// 400.
+pub(super) fn check_one_host(version: Version, headers: &HeaderMap) -> Result<(), ApiError> {
+    let message = match headers.get_all(header::HOST).iter().count() {
+        1 => return Ok(()),
+        0 if version < Version::HTTP_11 => return Ok(()),
+        0 => "the request has no Host header".to_owned(),
+        n => format!("the request has {n} Host headers, expected one"),
+    };
+    Err(ApiError::new(StatusCode::BAD_REQUEST, message))
 }
 
 /// Refuses a `Host` that is not this machine. A server without keys on a loopback address trusts everything on the machine; a web page could
@@ -148,16 +193,30 @@ mod tests {
     #[test]
     fn any_of_the_keys_is_enough() {
         let keys = Keys::new(&["one".into(), " two ".into()], None);
-        for (name, value, index) in [
-            ("authorization", "Bearer one", Some(0)),
-            ("authorization", "bearer two", Some(1)),
-            ("x-api-key", "two", Some(1)),
+        let [one, two] = [0, 1].map(|index| keys.known()[index].active.clone());
+        for (name, value, holder) in [
+            ("authorization", "Bearer one", Some(&one)),
+            ("authorization", "bearer two", Some(&two)),
+            ("x-api-key", "two", Some(&two)),
             ("authorization", "Bearer three", None),
             ("authorization", "one", None),
             ("x-api-key", "", None),
         ] {
-            assert_eq!(keys.check(&headers(name, value)).ok(), index, "{value}");
+            let found = keys.check(&headers(name, value)).ok();
+            let is_same = match (&found, holder) {
+                (Some(found), Some(holder)) => Arc::ptr_eq(&found.0, holder),
+                (found, holder) => found.is_none() && holder.is_none(),
+            };
+            assert!(is_same, "{value}");
         }
+        // The requests of a key that stays are still counted.
+        let _permit = keys
+            .enter(keys.check(&headers("x-api-key", "two")).unwrap())
+            .unwrap();
+        keys.replace(&["two".into(), "three".into()]);
+        assert!(keys.check(&headers("x-api-key", "one")).is_err());
+        assert!(keys.check(&headers("x-api-key", "three")).is_ok());
+        assert_eq!(keys.known()[0].active.load(Ordering::Acquire), 1);
         assert_eq!(keys.check(&HeaderMap::new()).unwrap_err().status, 401);
         assert!(Keys::new(&[], None).check(&HeaderMap::new()).is_ok());
     }
@@ -165,14 +224,35 @@ mod tests {
     #[test]
     fn places_come_back() {
         let keys = Keys::new(&[], Some(1));
-        let first = keys.enter(0).unwrap();
-        let refused = keys.enter(0).unwrap_err();
+        let enter = || keys.enter(keys.check(&HeaderMap::new()).unwrap());
+        let first = enter().unwrap();
+        let refused = enter().unwrap_err();
         assert_eq!(
             (refused.status.as_u16(), refused.retry_after),
             (429, Some(1))
         );
         drop(first);
-        assert!(keys.enter(0).is_ok());
+        assert!(enter().is_ok());
+    }
+
+    #[test]
+    fn one_host_is_needed() {
+        let two = |a, b| {
+            let mut headers = headers("host", a);
+            headers.append("host", HeaderValue::from_static(b));
+            headers
+        };
+        let check =
+            |version, headers| check_one_host(version, &headers).map_err(|error| error.status);
+        assert_eq!(check(Version::HTTP_11, headers("host", "a")), Ok(()));
+        assert_eq!(check(Version::HTTP_10, HeaderMap::new()), Ok(()));
+        for (version, headers) in [
+            (Version::HTTP_11, HeaderMap::new()),
+            (Version::HTTP_11, two("localhost", "evil.example")),
+            (Version::HTTP_10, two("localhost", "localhost")),
+        ] {
+            assert_eq!(check(version, headers), Err(StatusCode::BAD_REQUEST));
+        }
     }
 
     #[test]

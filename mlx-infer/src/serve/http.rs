@@ -30,18 +30,9 @@ pub(super) fn router(app: Shared) -> Router {
         .route("/health", get(health::health))
         .route("/ready", get(health::ready))
         .route("/metrics", get(metrics::metrics))
-        .route("/v1/models", get(models::list))
-        .route("/v1/models/{*name}", get(models::one))
-        .route("/v1/chat/completions", post(chat::chat))
-        .route("/v1/messages", post(messages::messages))
-        .route("/v1/messages/count_tokens", post(messages::count_tokens))
-        .route("/v1/responses", post(responses::responses))
-        .route("/v1/responses/{id}", get(responses::stored))
-        .route("/v1/completions", post(completions::completions))
-        .route("/v1/classify", post(classify::classify))
-        .route("/classify", post(classify::classify))
-        .route("/v1/systemone", post(systemone::systemone))
-        .route("/v1/embeddings", post(no_embeddings))
+        // Base URLs of clients have /v1 or do not.
+        .merge(of_apis())
+        .nest("/v1", of_apis())
         .route("/tokenize", post(tokenize::tokenize))
         .route("/detokenize", post(tokenize::detokenize))
         .route("/tokenizer_info", get(tokenize::info))
@@ -55,6 +46,22 @@ pub(super) fn router(app: Shared) -> Router {
         Some(cors) => router.layer(cors),
         None => router,
     }
+}
+
+/// The routes of OpenAI's and Anthropic's APIs and of their like, below `/v1`.
+fn of_apis() -> Router<Shared> {
+    Router::new()
+        .route("/models", get(models::list))
+        .route("/models/{*name}", get(models::one))
+        .route("/chat/completions", post(chat::chat))
+        .route("/messages", post(messages::messages))
+        .route("/messages/count_tokens", post(messages::count_tokens))
+        .route("/responses", post(responses::responses))
+        .route("/responses/{id}", get(responses::stored))
+        .route("/completions", post(completions::completions))
+        .route("/classify", post(classify::classify))
+        .route("/systemone", post(systemone::systemone))
+        .route("/embeddings", post(no_embeddings))
 }
 
 /// CORS headers for web pages of these origins.
@@ -99,6 +106,7 @@ async fn around(State(app): State<Shared>, mut request: Request, next: Next) -> 
 /// Whether a request may be handled.
 fn admit(app: &Shared, request: &Request, path: &str, trace: &Trace) -> Result<(), ApiError> {
     let is_open = OPEN.contains(&path);
+    guard::check_one_host(request.version(), request.headers())?;
     if app.settings.address.ip().is_loopback() && !app.keys.are_needed() {
         guard::check_host(request.headers())?;
     }
@@ -123,7 +131,8 @@ fn shaped(mut response: Response, path: &str, trace: &Trace) -> Response {
         }
         None => return response,
     };
-    let (status, body) = match path.starts_with("/v1/messages") {
+    let path = path.strip_prefix("/v1").unwrap_or(path);
+    let (status, body) = match path == "/messages" || path.starts_with("/messages/") {
         true => (error.anthropic_status(), error.anthropic(&trace.id)),
         false => (error.status, error.openai(&trace.id)),
     };
@@ -155,7 +164,7 @@ async fn not_found(request: Request) -> ApiError {
     ApiError::new(StatusCode::NOT_FOUND, message)
 }
 
-/// The route that a client means whose base URL lacks `/v1`, or has it although the client adds it.
+/// The route that a client means whose base URL has `/v1` although the client adds it.
 fn meant(path: &str) -> Option<String> {
     const COMMON: [&str; 5] = [
         "/chat/completions",

@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 
 use self::input::{convert, system_text, tool, tool_choice};
 use self::writer::Writer;
+use super::edits::Edits;
 use super::error::ApiError;
 use super::fields::{Ask, Fields};
 use super::state::Loaded;
@@ -36,7 +37,7 @@ pub(super) async fn messages(ask: Ask) -> Result<Response, ApiError> {
         mut fields,
     } = ask;
     let loaded = app.ready()?;
-    let mut turn = read(&mut fields, loaded)?;
+    let mut turn = read(&mut fields, loaded, true)?;
     turn.max_tokens = params::max_tokens(&mut fields, &["max_tokens"])?;
     if turn.max_tokens.is_none() {
         return Err(ApiError::bad("max_tokens", "max_tokens is missing"));
@@ -79,7 +80,7 @@ pub(super) async fn count_tokens(ask: Ask) -> Result<(HeaderMap, Json<Value>), A
         app, mut fields, ..
     } = ask;
     let loaded = app.ready()?;
-    let turn = read(&mut fields, loaded)?;
+    let turn = read(&mut fields, loaded, false)?;
     let headers = fields.end(HARMLESS)?;
     let count = turn.count(loaded)?;
     Ok((headers, Json(json!({"input_tokens": count}))))
@@ -97,10 +98,10 @@ fn usage(counts: &Usage) -> Value {
 
 fn stop_reason(end: Option<&End>) -> Option<&'static str> {
     end.map(|end| match end.reason {
+        FinishReason::Length => "max_tokens",
         _ if end.has_calls => "tool_use",
         FinishReason::Stop if end.stopped_at.is_some() => "stop_sequence",
         FinishReason::Stop | FinishReason::Cancelled => "end_turn",
-        FinishReason::Length => "max_tokens",
     })
 }
 
@@ -131,8 +132,8 @@ fn blocks(whole: Whole) -> Vec<Value> {
 /// The signature of thinking. Clients drop a turn whose thinking has none. This server does not check it.
 const SIGNATURE: &str = "mlx-infer";
 
-/// Reads a conversation. `max_tokens` and `stream` are left to the caller.
-fn read(fields: &mut Fields, loaded: &Loaded) -> Result<Turn, ApiError> {
+/// Reads a conversation, which is answered or whose tokens are counted. `max_tokens` and `stream` are left to the caller.
+fn read(fields: &mut Fields, loaded: &Loaded, is_answered: bool) -> Result<Turn, ApiError> {
     let system: Option<Value> = fields.take("system")?;
     let given: Vec<Value> = fields.require("messages")?;
     let mut conversation = Vec::new();
@@ -165,6 +166,13 @@ fn read(fields: &mut Fields, loaded: &Loaded) -> Result<Turn, ApiError> {
             }
         };
         kwargs.insert("enable_thinking".to_owned(), is_on.into());
+        let has_budget = thinking
+            .get("budget_tokens")
+            .is_some_and(|budget| !budget.is_null());
+        // It changes an answer, and no count.
+        if has_budget && is_answered {
+            fields.without_effect("thinking.budget_tokens")?;
+        }
     }
     if let Some(config) = fields.take::<Map<String, Value>>("output_config")? {
         turn::take_effort(&mut kwargs, "output_config", config.get("effort"))?;
@@ -191,6 +199,7 @@ fn read(fields: &mut Fields, loaded: &Loaded) -> Result<Turn, ApiError> {
         form,
         max_tokens: None,
         n: 1,
-        is_long: fields.is_long(),
+        edits: Edits::take(fields)?,
+        long: fields.long(),
     })
 }

@@ -141,6 +141,11 @@ impl Metrics {
         self.finished[3].fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Counts rows that ended because their client has left.
+    pub(super) fn aborted(&self, rows: usize) {
+        self.finished[2].fetch_add(rows as u64, Ordering::Relaxed);
+    }
+
     /// Observes the time between two tokens of a row.
     pub(super) fn between_tokens(&self, time: Duration) {
         self.observe(Time::Between, time);

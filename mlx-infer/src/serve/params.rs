@@ -106,13 +106,19 @@ pub(super) fn stop_strings(
     let Some(stop) = fields.take::<OneOrMany>(name)? else {
         return Ok(None);
     };
-    let mut stop = stop.list();
+    let stop = match stop {
+        // Clients send "" for none.
+        OneOrMany::One(text) if text.is_empty() => return Ok(Some(Vec::new())),
+        stop => stop.list(),
+    };
+    if let Some(at) = stop.iter().position(String::is_empty) {
+        let message = format!("{name}[{at}] is empty, expected at least one character");
+        return Err(ApiError::bad(name, message));
+    }
     if stop.len() > MAX_STOPS {
         let message = format!("{name} has {} texts, at most {MAX_STOPS}", stop.len());
         return Err(ApiError::bad(name, message));
     }
-    // Clients send "" for none.
-    stop.retain(|text| !text.is_empty());
     Ok(Some(stop))
 }
 
@@ -204,6 +210,30 @@ pub(super) fn best_of(fields: &mut Fields, n: usize) -> Result<usize, ApiError> 
     }
 }
 
+/// Checks the length of a prompt's text before it is tokenised, which takes time and memory.
+///
+/// # Errors
+/// It has no place in the model's positions, whatever its tokens are.
+pub(super) fn check_length(frontend: &Frontend, prompt: &str, text: &str) -> Result<(), ApiError> {
+    // A token has at least one byte.
+    let max = frontend
+        .info()
+        .max_positions
+        .filter(|max| text.len() >= *max);
+    let (Some(max), Some(tokenizer)) = (max, frontend.tokenizer_if_any()) else {
+        return Ok(());
+    };
+    let least = tokenizer.least_tokens(text);
+    if least < max {
+        return Ok(());
+    }
+    let message = format!(
+        "the prompt has {} bytes, which are at least {least} tokens; the model's context length is {max} tokens, of which one is for the answer",
+        text.len()
+    );
+    Err(ApiError::bad(prompt, message).with_code("context_length_exceeded"))
+}
+
 /// Checks a prompt with its options as the engine does, and names the parameter at fault. `prompt` is the name of the
 /// prompt's parameter, and `form` of that from which the grammar comes. Gives the keywords of a schema that have no effect.
 ///
@@ -269,7 +299,7 @@ mod tests {
     use super::*;
 
     fn read(json: &str) -> Result<GenerateOptions, ApiError> {
-        let mut fields = Fields::parse(json.as_bytes(), false)?;
+        let mut fields = Fields::parse(json.as_bytes(), false, Default::default())?;
         let found = options(&mut fields, &GenerateOptions::default())?;
         assert!(fields.end(&[])?.is_empty(), "{json}");
         Ok(found)
@@ -306,6 +336,7 @@ mod tests {
         for (json, param) in [
             (r#"{"top_k": -2}"#, "top_k"),
             (r#"{"stop": 3}"#, "stop"),
+            (r#"{"stop": ["a", ""]}"#, "stop"),
             (r#"{"logit_bias": {"x": 1}}"#, "logit_bias"),
             (r#"{"temperature": "hot"}"#, "temperature"),
             (r#"{"min_tokens": -4}"#, "min_tokens"),

@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 
 use self::input::conversation;
 use self::writer::Writer;
+use super::edits::Edits;
 use super::error::ApiError;
 use super::fields::{Ask, Fields};
 use super::state::{Loaded, now};
@@ -169,7 +170,8 @@ fn read(fields: &mut Fields, loaded: &Loaded) -> Result<(Turn, Map<String, Value
         form,
         max_tokens,
         n: 1,
-        is_long: fields.is_long(),
+        edits: Edits::take(fields)?,
+        long: fields.long(),
     };
     Ok((turn, settings))
 }
@@ -224,7 +226,7 @@ fn items(ids: &writer::Ids, whole: &Whole, logprobs: &Value) -> Vec<Value> {
     }
     for (call, id) in whole.calls.iter().zip(&ids.calls) {
         items.push(json!({
-            "id": id, "type": "function_call", "status": "completed",
+            "id": id, "type": "function_call", "status": if call.is_whole { "completed" } else { status },
             "call_id": call.id, "name": call.name, "arguments": call.arguments,
         }));
     }

@@ -10,6 +10,7 @@ use tokio::runtime::Builder;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
+use super::guard::Keys;
 use super::settings::ServeOptions;
 use super::state::{App, Loaded};
 use super::{connection, http};
@@ -43,6 +44,27 @@ pub struct Server {
     address: SocketAddr,
     settings: ServeOptions,
     stop: watch::Sender<bool>,
+    keys: Arc<Keys>,
+}
+
+/// Replaces the keys of a [`Server`] from another thread.
+#[derive(Clone, Debug)]
+pub struct KeyRing(Arc<Keys>);
+
+impl KeyRing {
+    /// Requests need one of these keys from now on. Requests under way go on.
+    ///
+    /// # Errors
+    /// A key is empty, or there is none: a server that needs keys would need none.
+    pub fn replace(&self, keys: &[String]) -> Result<()> {
+        if keys.is_empty() || keys.iter().any(|key| key.trim().is_empty()) {
+            return Err(Error::argument(
+                "expected at least one API key, and none that is empty",
+            ));
+        }
+        self.0.replace(keys);
+        Ok(())
+    }
 }
 
 /// Ends a [`Server`] from another thread.
@@ -73,6 +95,7 @@ impl Server {
         Ok(Self {
             listener,
             address,
+            keys: Arc::new(Keys::new(&settings.keys, settings.key_requests)),
             settings,
             stop: watch::Sender::new(false),
         })
@@ -86,6 +109,11 @@ impl Server {
     /// What ends it.
     pub fn stopper(&self) -> Stopper {
         Stopper(self.stop.clone())
+    }
+
+    /// What replaces its keys.
+    pub fn key_ring(&self) -> KeyRing {
+        KeyRing(self.keys.clone())
     }
 
     /// Serves until the [`Stopper`] ends it. The model is loaded meanwhile: until it is there, requests are refused with 503.
@@ -128,7 +156,7 @@ impl Server {
         on_ready: impl FnOnce(&ModelInfo),
     ) -> Result<()> {
         let (drain, engine_options) = (self.settings.drain, self.settings.engine.clone());
-        let app = Arc::new(App::new(self.settings));
+        let app = Arc::new(App::new(self.settings, self.keys));
         let listener = tokio::net::TcpListener::from_std(self.listener)
             .map_err(|error| failed("cannot serve the socket", error))?;
         let close = watch::Sender::new(false);

@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use super::error::ApiError;
 use super::guard::Keys;
 use super::metrics::Metrics;
+use super::room::Room;
 use super::settings::ServeOptions;
 use crate::engine::{Engine, EngineLoad};
 use crate::frontend::Frontend;
@@ -24,8 +25,9 @@ pub(super) type Shared = Arc<App>;
 /// The state of the server.
 pub(super) struct App {
     pub(super) settings: ServeOptions,
-    pub(super) keys: Keys,
+    pub(super) keys: Arc<Keys>,
     pub(super) metrics: Metrics,
+    pub(super) room: Room,
     loaded: OnceLock<Loaded>,
     is_draining: AtomicBool,
     /// Requests under way.
@@ -54,10 +56,11 @@ pub(super) struct Loaded {
 const STUCK: Duration = Duration::from_secs(60);
 
 impl App {
-    pub(super) fn new(settings: ServeOptions) -> Self {
+    pub(super) fn new(settings: ServeOptions, keys: Arc<Keys>) -> Self {
         Self {
-            keys: Keys::new(&settings.keys, settings.key_requests),
+            keys,
             metrics: Metrics::default(),
+            room: Room::default(),
             loaded: OnceLock::new(),
             is_draining: AtomicBool::new(false),
             active: watch::Sender::new(0),
@@ -236,15 +239,6 @@ pub(super) fn now() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| since.as_secs())
-}
-
-/// Runs work such as tokenisation. Work that `is_long` does not hold up other connections of this thread: the runtime gives them to another one,
-/// which costs more than short work itself.
-pub(super) fn heavy<T>(is_long: bool, work: impl FnOnce() -> T) -> T {
-    match is_long {
-        true => tokio::task::block_in_place(work),
-        false => work(),
-    }
 }
 
 #[cfg(test)]

@@ -11,7 +11,8 @@ use super::classify::computed;
 use super::error::ApiError;
 use super::fields::Ask;
 use super::params;
-use super::state::{Loaded, heavy};
+use super::room::heavy;
+use super::state::Loaded;
 use super::turn::{prepared, written};
 use crate::classify::{ClassifyOptions, LabelScores};
 use crate::text::chat::{Message, RenderOptions};
@@ -52,7 +53,7 @@ pub(super) async fn systemone(ask: Ask) -> Result<(HeaderMap, Json<Value>), ApiE
     let asked: Map<String, Value> = fields.require("questions")?;
     let mut kwargs: Map<String, Value> = params::kwargs(&mut fields)?;
     kwargs.entry("enable_thinking").or_insert(false.into());
-    let is_long = fields.is_long() || asked.len() > 1;
+    let long = fields.long().or(asked.len() > 1);
     let headers = fields.end(&[])?;
     if asked.is_empty() || asked.len() > MAX_QUESTIONS {
         let n = asked.len();
@@ -70,7 +71,7 @@ pub(super) async fn systemone(ask: Ask) -> Result<(HeaderMap, Json<Value>), ApiE
         kwargs,
         ..Default::default()
     };
-    let (encoded, tokens) = heavy(is_long, || -> Result<_, ApiError> {
+    let (encoded, tokens) = heavy(long, || -> Result<_, ApiError> {
         let prompts = asked.iter().map(|question| {
             let ids = question.prompt(loaded, &state, &render)?;
             Ok((ids, question.labels.clone()))

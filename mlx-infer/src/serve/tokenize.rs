@@ -9,7 +9,8 @@ use super::error::ApiError;
 use super::fields::Ask;
 use super::logprobs::token_text;
 use super::params;
-use super::state::{Shared, heavy};
+use super::room::heavy;
+use super::state::Shared;
 use super::turn::{prepared, written};
 use crate::text::chat::{Message, RenderOptions};
 
@@ -20,16 +21,20 @@ pub(super) async fn tokenize(ask: Ask) -> Result<(HeaderMap, Json<Value>), ApiEr
     } = ask;
     let loaded = app.ready()?;
     let frontend = loaded.frontend();
-    let text: Option<String> = fields.any(&["prompt", "content"])?;
+    // vLLM's `prompt` is encoded with the tokens around texts, llama.cpp's `content` without them.
+    let prompt: Option<String> = fields.take("prompt")?;
+    let content: Option<String> = fields.take("content")?;
+    let is_prompt = prompt.is_some();
+    let text = prompt.or(content);
     let messages: Option<Value> = fields.take("messages")?;
     let add_special: Option<bool> = fields.any(&["add_special_tokens", "add_special"])?;
     let with_pieces = fields.take("with_pieces")?.unwrap_or(false);
     let with_texts = fields.take("return_token_strs")?.unwrap_or(false);
     let tokenizer = frontend.tokenizer()?;
-    let is_long = fields.is_long();
+    let long = fields.long();
     let ids = match (text, messages) {
-        (Some(text), None) => heavy(is_long, || {
-            tokenizer.encode(&text, add_special.unwrap_or(true))
+        (Some(text), None) => heavy(long, || {
+            tokenizer.encode(&text, add_special.unwrap_or(is_prompt))
         })?,
         (None, Some(messages)) => {
             let render = RenderOptions {
@@ -40,7 +45,7 @@ pub(super) async fn tokenize(ask: Ask) -> Result<(HeaderMap, Json<Value>), ApiEr
             };
             let messages = Message::list_from_json(messages)
                 .map_err(|error| ApiError::from(error).with_param("messages"))?;
-            heavy(is_long, || -> Result<_, ApiError> {
+            heavy(long, || -> Result<_, ApiError> {
                 let text = written(loaded, &prepared(loaded, messages)?, &render)?;
                 Ok(tokenizer.encode(&text, add_special.unwrap_or(false))?)
             })?
@@ -82,7 +87,7 @@ pub(super) async fn detokenize(ask: Ask) -> Result<(HeaderMap, Json<Value>), Api
         app, mut fields, ..
     } = ask;
     let ids: Vec<u32> = fields.require("tokens")?;
-    let is_long = fields.is_long();
+    let long = fields.long();
     let headers = fields.end(&[])?;
     let tokenizer = app.ready()?.frontend().tokenizer()?;
     let vocab = tokenizer.vocab_size();
@@ -90,7 +95,7 @@ pub(super) async fn detokenize(ask: Ask) -> Result<(HeaderMap, Json<Value>), Api
         let message = format!("tokens: {id} is outside the vocabulary of {vocab}");
         return Err(ApiError::bad("tokens", message));
     }
-    let text = heavy(is_long, || tokenizer.decode(&ids, false))?;
+    let text = heavy(long, || tokenizer.decode(&ids, false))?;
     Ok((headers, Json(json!({"prompt": text, "content": text}))))
 }
 

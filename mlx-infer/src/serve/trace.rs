@@ -43,6 +43,8 @@ pub(super) struct Usage {
     pub(super) prompt: usize,
     pub(super) cached: usize,
     pub(super) completion: usize,
+    /// Tokens behind the ends of answers, which belong to none.
+    pub(super) unread: usize,
     pub(super) reasoning: usize,
     pub(super) drafted: usize,
     pub(super) accepted: usize,
@@ -66,6 +68,14 @@ impl Usage {
         for (sum, n) in self.accepted_at.iter_mut().zip(row.accepted_by_position()) {
             *sum += *n as usize;
         }
+    }
+
+    /// The counts without the tokens that belong to no answer.
+    fn read(mut self) -> Self {
+        self.completion = self
+            .completion
+            .saturating_sub(std::mem::take(&mut self.unread));
+        self
     }
 
     /// OpenAI's `usage`.
@@ -145,6 +155,18 @@ impl Inner {
         self.state().usage.prompt += tokens;
     }
 
+    /// Takes tokens out of the counts that the engine made behind the end of an answer.
+    pub(super) fn unread(&self, tokens: usize) {
+        if tokens > 0 {
+            self.state().usage.unread += tokens;
+        }
+    }
+
+    /// Counts the rows that end because their client has left.
+    pub(super) fn left(&self, rows: usize) {
+        self.app.metrics.aborted(rows);
+    }
+
     /// Adds tokens of reasoning.
     pub(super) fn reasoned(&self, tokens: usize) {
         self.state().usage.reasoning += tokens;
@@ -152,7 +174,7 @@ impl Inner {
 
     /// The counts so far.
     pub(super) fn usage(&self) -> Usage {
-        self.state().usage
+        self.state().usage.read()
     }
 
     /// Adds the counts of a row that has ended.
@@ -193,7 +215,7 @@ impl Drop for Inner {
         // nginx's status for a client that has left before the answer.
         let status = state.status.unwrap_or(499);
         let mut line = format!("{time} {status} {} id={}", self.route, self.id);
-        let usage = state.usage;
+        let usage = state.usage.read();
         if usage.prompt > 0 {
             line += &format!(
                 " prompt={} cached={} tokens={}",

@@ -4,17 +4,19 @@ mod replies;
 mod tools;
 
 use axum::http::HeaderMap;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 pub(super) use self::replies::{Call, Delta, End, Replies, Whole, call_id};
 pub(super) use self::tools::{check_choice, tool_choice, tools, tools_from};
 
 use self::replies::Reply;
-use super::choices::Choices;
+use super::choices::{Choices, Rows};
+use super::edits::Edits;
 use super::error::ApiError;
 use super::fields::name_ignored;
 use super::params;
-use super::state::{Loaded, Served, Shared, heavy};
+use super::room::{Long, heavy};
+use super::state::{Loaded, Served, Shared};
 use super::trace::Trace;
 use crate::error::Error;
 use crate::generate::GenerateOptions;
@@ -44,8 +46,9 @@ pub(super) struct Turn {
     pub(super) form: &'static str,
     pub(super) max_tokens: Option<usize>,
     pub(super) n: usize,
+    pub(super) edits: Edits,
     /// Whether its prompt may take long to tokenise.
-    pub(super) is_long: bool,
+    pub(super) long: Long,
 }
 
 /// The answers of a turn's rows as they come.
@@ -99,7 +102,12 @@ impl Turn {
                 }
             }
         };
-        let ids = frontend.tokenizer()?.encode(&text, false)?;
+        if !self.edits.truncates() {
+            params::check_length(frontend, "messages", &text)?;
+        }
+        let mut ids = frontend.tokenizer()?.encode(&text, false)?;
+        let answer = self.max_tokens.unwrap_or(1);
+        self.edits.truncate(frontend, &mut ids, answer);
         if ids.is_empty() {
             return Err(ApiError::bad("messages", "messages is empty"));
         }
@@ -111,7 +119,7 @@ impl Turn {
     /// # Errors
     /// The template refuses the conversation.
     pub(super) fn count(&self, loaded: &Loaded) -> Result<usize, ApiError> {
-        let prompt = heavy(self.is_long, || self.prompt(loaded));
+        let prompt = heavy(self.long.clone(), || self.prompt(loaded));
         Ok(prompt.map_err(|error| self.placed(error))?.0.len())
     }
 
@@ -138,14 +146,15 @@ impl Turn {
         let frontend = loaded.frontend();
         let format = loaded.reply_format()?;
         // Grammars take milliseconds to compile.
-        let is_long = self.is_long || self.options.grammar.is_some() || !self.tools.is_empty();
-        let (ids, text, ignored) = heavy(is_long, || {
+        let is_long = self.options.grammar.is_some() || !self.tools.is_empty();
+        let long = std::mem::take(&mut self.long).or(is_long);
+        let (ids, text, ignored, filter) = heavy(long, || {
             let prompt = self.prompt(loaded);
             let (ids, text) = prompt.map_err(|error| self.placed(error))?;
             self.options.max_tokens =
                 loaded.max_tokens(self.max_tokens, ids.len(), app.settings.max_output);
-            self.options.kept_special = format.kept_special().to_vec();
             let tokenizer = frontend.tokenizer()?;
+            self.options.kept_special = format.kept_special().to_vec();
             let calls = format.grammar(tokenizer, &self.tools, &self.tool_choice, self.is_parallel);
             let calls = calls.map_err(|error| ApiError::from(error).with_param("tool_choice"))?;
             // A form of the whole answer replaces the grammar of calls that are optional.
@@ -172,7 +181,8 @@ impl Turn {
                 }
             }
             let ignored = params::check(frontend, self.place, form, &ids, &self.options)?;
-            Ok::<_, ApiError>((ids, text, ignored))
+            let filter = self.edits.filter(frontend, &self.options)?;
+            Ok::<_, ApiError>((ids, text, ignored, filter))
         })?;
         name_ignored(headers, &ignored);
         name_ignored(headers, &self.skipped);
@@ -181,12 +191,28 @@ impl Turn {
             _ => &self.tools,
         };
         let prompt = ids.len();
-        let choices = Choices::start(app, loaded, served, trace, &[ids], self.n, &self.options)?;
+        let rows = Rows {
+            prompts: &[ids],
+            n: self.n,
+            options: &self.options,
+            filter: filter.as_ref(),
+        };
+        let choices = Choices::start(app, loaded, served, trace, &rows)?;
         let replies = Replies {
             rows: (0..choices.len())
                 .map(|_| Reply::new(format, &text, tools))
                 .collect(),
             is_parallel: self.is_parallel,
+            must_call: matches!(
+                self.tool_choice,
+                ToolChoice::Required | ToolChoice::Named(_)
+            ),
+            kept_special: [
+                format.kept_special(),
+                &frontend.tokenizer()?.special_in(&self.options.stop),
+            ]
+            .concat(),
+            stop_ids: self.options.ending(frontend.eos_ids()),
             stop: self.options.stop.clone(),
             min_tokens: self.options.min_tokens,
             tokenizer: frontend.tokenizer()?.clone(),
@@ -200,13 +226,57 @@ impl Turn {
     }
 }
 
+/// Roles that each template or its caller handles: `developer` is `system`, and results of tools become texts where a template has none.
+const ROLES: [&str; 5] = ["system", "developer", "user", "assistant", "tool"];
+
 /// A conversation in the form that templates read.
 ///
 /// # Errors
-/// A message is malformed.
+/// A message is malformed, or has a role that is not known and that the model's template does not name.
 pub(super) fn prepared(loaded: &Loaded, messages: Vec<Message>) -> Result<Vec<Message>, ApiError> {
+    let template = loaded.frontend().chat_template()?;
+    let is_named = |role: &str| {
+        let quoted = [format!("'{role}'"), format!("\"{role}\"")];
+        let mut sources = template.names().filter_map(|name| template.source(name));
+        sources.any(|source| quoted.iter().any(|quoted| source.contains(quoted)))
+    };
+    for (at, message) in messages.iter().enumerate() {
+        let role = message.role().unwrap_or_default();
+        if !ROLES.contains(&role) && (role.is_empty() || !is_named(role)) {
+            let message = format!(
+                "messages[{at}]: the role {role:?} is not known, and the model's chat template does not name it; known: {}",
+                ROLES.join(", ")
+            );
+            return Err(ApiError::bad("messages", message));
+        }
+    }
     let prepared = chat::prepare(messages, loaded.reply_format()?);
     prepared.map_err(in_messages)
+}
+
+/// Tools with OpenAI's optional fields, which some templates read without asking whether they are there. `None` if none lacks one.
+fn completed(tools: &[Value]) -> Option<Vec<Value>> {
+    let mut completed = tools.to_vec();
+    for tool in &mut completed {
+        let Some(function) = tool
+            .get_mut("function")
+            .filter(|function| function.is_object())
+        else {
+            continue;
+        };
+        if function["description"].is_null() {
+            function["description"] = "".into();
+        }
+        if function["parameters"].is_null() {
+            function["parameters"] = json!({"type": "object", "properties": {}});
+        }
+        if let Value::Object(parameters) = &mut function["parameters"]
+            && parameters.get("properties").is_none_or(Value::is_null)
+        {
+            parameters.insert("properties".to_owned(), json!({}));
+        }
+    }
+    (completed != tools).then_some(completed)
 }
 
 /// The prompt text of a conversation that was prepared.
@@ -219,7 +289,19 @@ pub(super) fn written(
     render: &RenderOptions,
 ) -> Result<String, ApiError> {
     let template = loaded.frontend().chat_template()?;
-    let text = chat::prompt_text(template, loaded.reply_format()?, messages, render);
+    let format = loaded.reply_format()?;
+    let text = chat::prompt_text(template, format, messages, render);
+    let text = match (text, render.tools.as_deref().and_then(completed)) {
+        (Err(error), Some(tools)) => {
+            let render = RenderOptions {
+                tools: Some(tools),
+                ..render.clone()
+            };
+            // The first error is that of the request as it was given.
+            chat::prompt_text(template, format, messages, &render).map_err(|_| error)
+        }
+        (text, _) => text,
+    };
     text.map_err(in_messages)
 }
 

@@ -11,12 +11,13 @@ mod classes;
 mod config;
 mod convert;
 mod eos;
+mod least;
 mod pipeline;
 mod quiet;
 mod steps;
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use rayon::prelude::*;
 use serde_json::{Map, Value};
@@ -24,6 +25,7 @@ use tokenizers::{AddedToken, Decoder, DecoderWrapper, ModelWrapper};
 
 use self::classes::{Class, class_defaults, class_in};
 use self::config::{Config, Token, object};
+use self::least::Least;
 use self::pipeline::TokenizerJson;
 use self::quiet::quietly;
 use crate::error::{Error, Result};
@@ -58,6 +60,7 @@ struct Inner {
     steps: Steps,
     /// Whether the decoder, or a step of it, reads characters that stand for bytes.
     is_byte_level: bool,
+    least: OnceLock<Option<Least>>,
     /// The location of tokenizer.json, for messages.
     place: String,
 }
@@ -169,6 +172,7 @@ impl Tokenizer {
             clean_up,
             steps,
             is_byte_level,
+            least: OnceLock::new(),
             place,
         })))
     }
@@ -280,6 +284,25 @@ impl Tokenizer {
         let added = self.0.tokenizers.get_added_tokens_decoder();
         let special = added.values().filter(|token| token.special);
         special.map(|token| token.content.clone()).collect()
+    }
+
+    /// The least number of tokens that a text can have, without tokenising it. It is 0 for tokenizers that can drop text.
+    pub(crate) fn least_tokens(&self, text: &str) -> usize {
+        let least = self.0.least.get_or_init(|| Least::of(&self.0.tokenizers));
+        least.map_or(0, |least| least.tokens(text))
+    }
+
+    /// The special tokens whose text is in one of these texts.
+    pub(crate) fn special_in(&self, texts: &[String]) -> Vec<u32> {
+        if texts.is_empty() {
+            return Vec::new();
+        }
+        let added = self.0.tokenizers.get_added_tokens_decoder();
+        let is_in = |content: &str| texts.iter().any(|text| text.contains(content));
+        let found = added.iter().filter(|(_, token)| {
+            token.special && !token.content.is_empty() && is_in(&token.content)
+        });
+        found.map(|(&id, _)| id).collect()
     }
 
     /// Name and text of the named special tokens (`bos_token`, …), which chat templates may use.

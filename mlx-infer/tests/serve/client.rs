@@ -131,6 +131,15 @@ impl TestServer {
         answer(&bytes)
     }
 
+    /// Sends these bytes as they are and reads the answer until the server closes the connection.
+    pub fn raw(&self, text: &str) -> Answer {
+        let mut stream = TcpStream::connect(self.address).unwrap();
+        stream.write_all(text.as_bytes()).unwrap();
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes).unwrap();
+        answer(&bytes)
+    }
+
     /// Sends a request and leaves the answer to the caller.
     pub fn open(
         &self,

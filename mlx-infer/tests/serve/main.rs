@@ -14,6 +14,7 @@ mod lifecycle;
 mod messages;
 mod page;
 mod parameters;
+mod peers;
 mod process;
 mod refusals;
 mod responses;

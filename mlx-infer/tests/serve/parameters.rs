@@ -195,7 +195,8 @@ fn parameters_that_cannot_matter_are_taken_in_silence() {
     let body = chat(json!({
         "user": "u", "metadata": {"a": "b"}, "store": true, "service_tier": "auto", "safety_identifier": "s",
         "prompt_cache_key": "k", "prompt_cache_retention": "24h", "verbosity": "low", "cache_control": {"type": "ephemeral"},
-        "modalities": ["text"], "client_metadata": {}, "stream_options": {"include_usage": true, "include_obfuscation": false},
+        "modalities": ["text"], "client_metadata": {}, "stream": true,
+        "stream_options": {"include_usage": true, "include_obfuscation": false},
     }));
     let answer = SERVER.post("/v1/chat/completions", &body);
     assert_eq!(answer.status, 200, "{}", answer.body);

@@ -98,7 +98,10 @@ pub(super) fn tool(tool: &Value) -> Result<Option<Value>, &'static str> {
     let Some(name) = tool["name"].as_str().filter(|name| !name.is_empty()) else {
         return Err("has no name");
     };
-    let mut function = json!({"name": name, "parameters": tool["input_schema"]});
+    let mut function = json!({"name": name});
+    if !tool["input_schema"].is_null() {
+        function["parameters"] = tool["input_schema"].clone();
+    }
     if let Some(text) = tool["description"].as_str() {
         function["description"] = text.into();
     }

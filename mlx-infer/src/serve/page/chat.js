@@ -107,6 +107,9 @@ async function answer() {
   if (continued) Object.assign(body, { continue_final_message: true, add_generation_prompt: false });
   else mine.messages.push({ role: "assistant", content: "", tokens: [] });
   const message = mine.messages.at(-1);
+  // A reload during the answer loses neither the question nor what was answered.
+  save();
+  let saved = performance.now();
   Object.assign(message, { error: undefined, stats: undefined, finish: undefined });
   const control = (busy = new AbortController());
   status("");
@@ -134,6 +137,10 @@ async function answer() {
       if (delta.content || delta.reasoning_content) first ??= performance.now();
       message.finish = choice.finish_reason ?? message.finish;
       drawn ??= requestAnimationFrame(draw);
+      if (performance.now() - saved > 1000) {
+        save();
+        saved = performance.now();
+      }
     }
   } catch (error) {
     if (error.name === "AbortError") message.finish = "stopped";
@@ -151,3 +158,7 @@ async function answer() {
   save();
   if (mine === chat) render();
 }
+
+addEventListener("pagehide", () => {
+  if (busy) save();
+});

@@ -82,6 +82,55 @@ fn take(messages: &mut Vec<Message>, reasoning: &mut String, item: &Value) -> Re
             let result = Message::new("tool", content_text(&item["output"], "")?);
             messages.push(result.with("tool_call_id", item["call_id"].clone()));
         }
+        // Calls that Codex and other clients run themselves, each with keys of its own for what it does.
+        kind @ ("custom_tool_call" | "local_shell_call" | "shell_call" | "apply_patch_call") => {
+            let name = match item["name"].as_str() {
+                Some(name) => name,
+                None => kind.trim_end_matches("_call"),
+            };
+            let arguments = match kind {
+                "custom_tool_call" => json!({"input": item["input"]}),
+                "apply_patch_call" => item["operation"].clone(),
+                _ => item["action"].clone(),
+            };
+            let id = match &item["call_id"] {
+                Value::Null => &item["id"],
+                id => id,
+            };
+            if !id.is_string() {
+                return Err("it needs a call_id".to_owned());
+            }
+            check_call(Some(&name.into()), Some(&arguments))?;
+            let call = json!({
+                "type": "function_call", "call_id": id, "name": name, "arguments": arguments.to_string(),
+            });
+            take(messages, reasoning, &call)?;
+        }
+        "custom_tool_call_output"
+        | "local_shell_call_output"
+        | "shell_call_output"
+        | "apply_patch_call_output" => {
+            let id = match &item["call_id"] {
+                Value::Null => &item["id"],
+                id => id,
+            };
+            // The output of a shell is a list of objects without a type.
+            let output = match &item["output"] {
+                Value::Array(parts) if parts.iter().any(|part| part["type"].is_null()) => {
+                    Value::from(item["output"].to_string())
+                }
+                Value::Null => item["status"].clone(),
+                output => output.clone(),
+            };
+            let output = json!({"type": "function_call_output", "call_id": id, "output": output});
+            take(messages, reasoning, &output)?;
+        }
+        // OpenAI's servers have run these. Their findings are not in the item: the answer that follows has them.
+        "web_search_call" | "file_search_call" => {}
+        "item_reference" => {
+            let what = "an item_reference names an item of a store, and this server stores none; send the item itself";
+            return Err(what.to_owned());
+        }
         "reasoning" => {
             let parts = item["content"].as_array();
             for part in parts.into_iter().flatten() {
@@ -125,6 +174,54 @@ mod tests {
     }
 
     #[test]
+    fn calls_that_clients_run_are_calls() {
+        let input = json!([
+            {"role": "user", "content": "q"},
+            {"type": "custom_tool_call", "call_id": "c1", "name": "apply_patch", "input": "*** Begin"},
+            {"type": "custom_tool_call_output", "call_id": "c1", "output": "done"},
+            {"type": "local_shell_call", "call_id": "c2", "status": "completed", "action": {"type": "exec", "command": ["ls"]}},
+            {"type": "local_shell_call_output", "id": "c2", "output": "a.txt"},
+            {"type": "shell_call", "call_id": "c3", "action": {"commands": ["ls"]}},
+            {"type": "shell_call_output", "call_id": "c3", "output": [{"stdout": "a", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}]},
+            {"type": "web_search_call", "id": "w1", "status": "completed", "action": {"type": "search", "query": "x"}},
+            {"role": "assistant", "content": "found"},
+        ]);
+        let messages = conversation(input, None).unwrap();
+        let roles: Vec<&str> = messages.iter().filter_map(Message::role).collect();
+        assert_eq!(
+            roles,
+            [
+                "user",
+                "assistant",
+                "tool",
+                "assistant",
+                "tool",
+                "assistant",
+                "tool",
+                "assistant"
+            ]
+        );
+        for (at, name, arguments) in [
+            (1, "apply_patch", r#"{"input":"*** Begin"}"#),
+            (3, "local_shell", r#"{"type":"exec","command":["ls"]}"#),
+            (5, "shell", r#"{"commands":["ls"]}"#),
+        ] {
+            let function = &messages[at].as_map()["tool_calls"][0]["function"];
+            assert_eq!(function["name"], name);
+            assert_eq!(function["arguments"], arguments);
+        }
+        assert_eq!(
+            (messages[2].text(), messages[4].text()),
+            (Some("done"), Some("a.txt"))
+        );
+        assert!(messages[6].text().unwrap().contains("exit_code"));
+        for id in [2, 4, 6] {
+            let call = &messages[id - 1].as_map()["tool_calls"][0]["id"];
+            assert_eq!(&messages[id].as_map()["tool_call_id"], call);
+        }
+    }
+
+    #[test]
     fn other_items_are_refused_by_name() {
         for (item, what) in [
             (
@@ -136,6 +233,14 @@ mod tests {
                 "input_image",
             ),
             (json!({"role": "robot", "content": ""}), "robot"),
+            (
+                json!({"type": "custom_tool_call", "name": "f", "input": "x"}),
+                "call_id",
+            ),
+            (
+                json!({"type": "image_generation_call", "id": "x"}),
+                "image_generation_call",
+            ),
             (json!(null), "it is no object"),
             (
                 json!({"type": "function_call", "call_id": "c"}),

@@ -14,7 +14,13 @@ use crate::text::tokenizer::Tokenizer;
 pub(in super::super) struct Replies {
     pub(super) rows: Vec<Reply>,
     pub(super) is_parallel: bool,
+    /// Whether an answer must call a tool.
+    pub(super) must_call: bool,
     pub(super) stop: Vec<String>,
+    /// Special tokens that are text here.
+    pub(super) kept_special: Vec<u32>,
+    /// Tokens that end an answer.
+    pub(super) stop_ids: Vec<u32>,
     /// Stop strings do not count within so many of the first tokens.
     pub(super) min_tokens: usize,
     pub(super) tokenizer: Tokenizer,
@@ -27,6 +33,8 @@ pub(super) struct Reply {
     is_reasoning: bool,
     calls: usize,
     is_complete: bool,
+    /// The tokens of the answer.
+    tokens: usize,
     /// The answer's ids, if it has stop strings.
     ids: Vec<u32>,
 }
@@ -64,6 +72,7 @@ impl Replies {
             if row.is_complete {
                 break;
             }
+            row.tokens += 1;
             for part in row.parser.push(&text) {
                 row.take(part, self.is_parallel, &mut delta.parts);
             }
@@ -71,7 +80,10 @@ impl Replies {
             if !self.stop.is_empty() {
                 row.ids.push(choice.id);
             }
-            delta.tokens.push(choice);
+            // The end is not in the text, so its token is not among those of the text either.
+            if !self.stop_ids.contains(&choice.id) {
+                delta.tokens.push(choice);
+            }
         }
         if row.is_complete {
             choices.end(step.row);
@@ -79,9 +91,20 @@ impl Replies {
         if let Some((reason, metrics)) = step.end {
             if !row.is_complete {
                 let rest = row.parser.push(&step.rest);
-                for part in rest.into_iter().chain(row.parser.finish()) {
+                let last = match reason {
+                    FinishReason::Length => row.parser.cut(self.must_call),
+                    FinishReason::Stop | FinishReason::Cancelled => row.parser.finish(),
+                };
+                for part in rest.into_iter().chain(last) {
                     row.take(part, self.is_parallel, &mut delta.parts);
                 }
+            }
+            let mut metrics = metrics;
+            if row.is_complete {
+                // The engine was ahead of the parser by some tokens, which belong to no answer.
+                let unread = metrics.decode_tokens.saturating_sub(row.tokens);
+                metrics.decode_tokens -= unread;
+                self.trace.unread(unread);
             }
             delta.end = Some(End {
                 reason: match row.is_complete {
@@ -91,7 +114,9 @@ impl Replies {
                 has_calls: row.calls > 0,
                 stopped_at: match reason {
                     FinishReason::Stop => {
-                        stopped_at(&self.tokenizer, &row.ids, &self.stop, self.min_tokens)
+                        let (tokenizer, kept) = (&self.tokenizer, &self.kept_special);
+                        let text = |ids: &[u32]| text_of(tokenizer, kept, ids);
+                        stopped_at(text, &row.ids, &self.stop, self.min_tokens)
                     }
                     _ => None,
                 },
@@ -105,13 +130,28 @@ impl Replies {
     }
 }
 
+/// The text of tokens, as the engine reads it for stop strings.
+fn text_of(tokenizer: &Tokenizer, kept_special: &[u32], ids: &[u32]) -> Option<String> {
+    let mut detokenizer = tokenizer.detokenizer(true).keeping(kept_special);
+    let mut text = String::new();
+    for &id in ids {
+        text += &detokenizer.push(id).ok()?;
+    }
+    Some(text + &detokenizer.finish().ok()?)
+}
+
 /// The index of the stop string that ends first in the text of `ids`. Those within the first `passed` tokens do not count.
-fn stopped_at(tokenizer: &Tokenizer, ids: &[u32], stop: &[String], passed: usize) -> Option<usize> {
+fn stopped_at(
+    text: impl Fn(&[u32]) -> Option<String>,
+    ids: &[u32],
+    stop: &[String],
+    passed: usize,
+) -> Option<usize> {
     if stop.is_empty() {
         return None;
     }
-    let text = tokenizer.decode(ids, true).ok()?;
-    let passed = tokenizer.decode(&ids[..passed.min(ids.len())], true).ok()?;
+    let passed = text(&ids[..passed.min(ids.len())])?;
+    let text = text(ids)?;
     let ends = stop.iter().enumerate().filter_map(|(index, stop)| {
         let mut starts =
             (0..text.len()).filter(|&at| text.as_bytes()[at..].starts_with(stop.as_bytes()));
@@ -130,6 +170,7 @@ impl Reply {
             is_reasoning: format.begins_in_reasoning(prompt),
             calls: 0,
             is_complete: false,
+            tokens: 0,
             ids: Vec::new(),
         }
     }
@@ -167,6 +208,8 @@ pub(in super::super) struct Call {
     pub(in super::super) id: String,
     pub(in super::super) name: String,
     pub(in super::super) arguments: String,
+    /// Whether it is whole.
+    pub(in super::super) is_whole: bool,
 }
 
 impl Whole {
@@ -180,13 +223,18 @@ impl Whole {
                     id: call_id(),
                     name,
                     arguments: String::new(),
+                    is_whole: false,
                 }),
                 Part::CallArguments { json, .. } => {
                     if let Some(call) = self.calls.last_mut() {
                         call.arguments.push_str(&json);
                     }
                 }
-                Part::CallEnd { .. } => {}
+                Part::CallEnd { .. } => {
+                    if let Some(call) = self.calls.last_mut() {
+                        call.is_whole = true;
+                    }
+                }
             }
         }
         self.tokens.extend(delta.tokens);

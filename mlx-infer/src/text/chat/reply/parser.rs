@@ -69,6 +69,23 @@ impl ReplyParser {
         self.parts.take()
     }
 
+    /// The rest of a reply that was cut, because it has as many tokens as it may have. A call that was cut before its arguments is dropped.
+    /// `is_call` says that the reply must call a tool: then a beginning that has no mark is one of a call too.
+    pub fn cut(&mut self, is_call: bool) -> Vec<Part> {
+        if let State::Block(block) = &mut self.state
+            && (is_call || block.is_marked(self.form.marks()))
+        {
+            // A call whose arguments have begun is given as far as it came.
+            block.finish(&mut self.parts);
+            self.between.clear();
+            self.state = State::Content;
+        } else if is_call && matches!(self.state, State::Content) {
+            // The beginning of a mark.
+            self.seek.finish();
+        }
+        self.finish()
+    }
+
     /// The rest, at the end of the reply.
     pub fn finish(&mut self) -> Vec<Part> {
         loop {
@@ -274,6 +291,11 @@ pub(super) enum End {
 }
 
 impl Block {
+    /// Whether it has an opening mark, so that it is a call and no text that looks like one.
+    pub(super) fn is_marked(&self, marks: &[&str]) -> bool {
+        self.has_given || marks.iter().any(|mark| self.raw.starts_with(mark))
+    }
+
     /// A block after its opening mark.
     pub(super) fn new(mark: &str, body: Body) -> Self {
         Self {

@@ -22,6 +22,9 @@ pub(super) struct Form {
     pub(super) value_end: &'static str,
     /// After a parameter's name: an attribute that is `true` if the value is a text, and `false` if it is JSON.
     pub(super) is_text: &'static str,
+    /// Whether a value whose schema says nothing of its type is a text, as in the published parsers of Qwen3-Coder and MiniMax. Otherwise it is
+    /// JSON where it parses, as in GLM's.
+    pub(super) untyped_is_text: bool,
     /// Whether a line break before the value and one after it do not belong to it.
     pub(super) has_lines: bool,
     /// After the last parameter.
@@ -37,6 +40,7 @@ pub(super) const QWEN3_CODER: Form = Form {
     name_end: ">",
     value: "",
     is_text: "",
+    untyped_is_text: true,
     value_end: "</parameter>",
     has_lines: true,
     call_end: "</function>",
@@ -75,6 +79,7 @@ pub(super) const GLM: Form = Form {
     name_end: "</arg_key>",
     value: "<arg_value>",
     is_text: "",
+    untyped_is_text: false,
     value_end: "</arg_value>",
     has_lines: false,
     call_end: "</tool_call>",
@@ -231,6 +236,9 @@ impl Tags {
         let types = match (is_text, tools.parameter(&self.tool, &self.key)) {
             (Some(true), _) | (None, None) => Some(vec!["string"]),
             (Some(false), _) => None,
+            (None, Some(schema)) if self.form.untyped_is_text && is_untyped(schema) => {
+                Some(vec!["string"])
+            }
             (None, Some(schema)) => types(schema),
         };
         let types = types.map(|types| types.into_iter().map(str::to_owned).collect());
@@ -346,6 +354,22 @@ pub(super) fn types(schema: &Value) -> Option<Vec<&str>> {
     (!types.is_empty()).then_some(types)
 }
 
+/// Whether a schema says nothing of the values that it allows, but perhaps describes them in words.
+fn is_untyped(schema: &Value) -> bool {
+    const WORDS: [&str; 6] = [
+        "$comment",
+        "default",
+        "deprecated",
+        "description",
+        "examples",
+        "title",
+    ];
+    match schema {
+        Value::Object(schema) => schema.keys().all(|key| WORDS.contains(&key.as_str())),
+        _ => true,
+    }
+}
+
 fn collect<'s>(schema: &'s Value, depth: usize, types: &mut Vec<&'s str>) {
     if depth == 0 {
         return;
@@ -451,6 +475,24 @@ pub(super) fn escaped(text: &str) -> String {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn schemas_of_words_alone_are_untyped() {
+        for schema in [
+            json!({}),
+            json!({"description": "x", "title": "y"}),
+            json!(true),
+        ] {
+            assert!(is_untyped(&schema), "{schema}");
+        }
+        for schema in [
+            json!({"type": "string"}),
+            json!({"$ref": "#/$defs/A"}),
+            json!({"const": 1}),
+        ] {
+            assert!(!is_untyped(&schema), "{schema}");
+        }
+    }
 
     #[test]
     fn texts_become_values_of_their_type() {

@@ -296,7 +296,9 @@ fn meant(form: ToolFormat, key: &str, value: Value) -> Value {
         "city" => Some(&["string"]),
         "days" => Some(&["integer"]),
         "deep" => Some(&["object"]),
-        _ => None,
+        // Its schema names no type.
+        _ if form == ToolFormat::Glm => None,
+        _ => Some(&["string"]),
     };
     serde_json::from_str(&tags::by_type(types, &tagged(&value))).unwrap()
 }
