@@ -374,7 +374,9 @@ fn numeric(value: Number, spec: &Spec, out: &mut Builder) -> Result<()> {
         (false, Some(' ')) => " ",
         _ => "",
     };
-    let zero_pads = spec.align.is_none() && spec.zero;
+    let fill = spec.fill.unwrap_or(if spec.zero { '0' } else { ' ' });
+    let align = spec.align.unwrap_or(if spec.zero { '=' } else { '>' });
+    let zero_pads = fill == '0' && align == '=';
     if let Some(mark) = spec.group {
         let every = if matches!(spec.kind, Some('b' | 'o' | 'x' | 'X')) {
             4
@@ -395,8 +397,6 @@ fn numeric(value: Number, spec: &Spec, out: &mut Builder) -> Result<()> {
             &body[whole..]
         );
     }
-    let fill = spec.fill.unwrap_or(if spec.zero { '0' } else { ' ' });
-    let align = spec.align.unwrap_or(if spec.zero { '=' } else { '>' });
     pad(&body, sign, fill, align, spec.width, out)
 }
 

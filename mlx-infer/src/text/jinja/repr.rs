@@ -353,17 +353,22 @@ pub(super) fn fixed(number: f64, kind: char, precision: usize, alternate: bool) 
     if number.is_infinite() {
         return "inf".to_owned();
     }
+    // The alternate form always has a point.
+    let point = |digits: String| match alternate && !digits.contains('.') {
+        true => digits + ".",
+        false => digits,
+    };
     match kind {
         'e' => {
             let (digits, power) = exponential(number, precision);
-            format!("{digits}e{}", exponent_of(power))
+            format!("{}e{}", point(digits), exponent_of(power))
         }
         'g' => {
             let precision = precision.max(1);
             let (digits, power) = exponential(number, precision - 1);
             let trim = |digits: &str| {
                 if alternate || !digits.contains('.') {
-                    digits.to_owned()
+                    point(digits.to_owned())
                 } else {
                     digits
                         .trim_end_matches('0')
@@ -378,7 +383,7 @@ pub(super) fn fixed(number: f64, kind: char, precision: usize, alternate: bool) 
                 trim(&plain(number, decimals))
             }
         }
-        _ => plain(number, precision),
+        _ => point(plain(number, precision)),
     }
 }
 
