@@ -341,7 +341,9 @@ fn numeric(value: Number, spec: &Spec, out: &mut Builder) -> Result<()> {
                         text + ".0"
                     }
                 }
-                Some('%') => repr::fixed(number * 100.0, 'f', precision.unwrap_or(6), false) + "%",
+                Some('%') => {
+                    repr::fixed(number * 100.0, 'f', precision.unwrap_or(6), spec.alternate) + "%"
+                }
                 Some('n') => repr::fixed(number, 'g', precision.unwrap_or(6), spec.alternate),
                 Some(kind @ ('e' | 'f' | 'g')) => {
                     repr::fixed(number, kind, precision.unwrap_or(6), spec.alternate)
