@@ -256,8 +256,11 @@ fn ends_of_text_come_from_the_first_file_that_names_one() {
     assert!(load("wordpiece").0.eos_ids().is_empty(), "no file");
 }
 
-/// A copy of the tokenizer `case` with other files.
-fn changed(case: &str, files: &[(&str, &dyn Fn(&mut Value))]) -> (tempfile::TempDir, Tokenizer) {
+/// The name of a file and a change of its content.
+type Change<'a> = (&'a str, &'a dyn Fn(&mut Value));
+
+/// A copy of the tokenizer `case` with changed files.
+fn changed(case: &str, files: &[Change<'_>]) -> (tempfile::TempDir, Tokenizer) {
     let dir = tempfile::tempdir().unwrap();
     let folder = folder(case);
     for name in [

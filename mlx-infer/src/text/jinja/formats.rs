@@ -304,10 +304,11 @@ fn check_numeric(value: Number, spec: &Spec) -> Result<()> {
 
 fn numeric(value: Number, spec: &Spec, out: &mut Builder) -> Result<()> {
     check_numeric(value, spec)?;
+    let mut prefix = "";
     let (negative, mut body) = match (value, spec.kind) {
         (Number::Int(number), None | Some('d' | 'b' | 'o' | 'x' | 'X' | 'n' | 'c')) => {
             let magnitude = number.unsigned_abs();
-            let (prefix, digits) = match spec.kind {
+            let (own_prefix, digits) = match spec.kind {
                 Some('b') => ("0b", format!("{magnitude:b}")),
                 Some('o') => ("0o", format!("{magnitude:o}")),
                 Some('x') => ("0x", format!("{magnitude:x}")),
@@ -322,14 +323,10 @@ fn numeric(value: Number, spec: &Spec, out: &mut Builder) -> Result<()> {
                 }
                 _ => ("", magnitude.to_string()),
             };
-            (
-                number < 0,
-                if spec.alternate {
-                    format!("{prefix}{digits}")
-                } else {
-                    digits
-                },
-            )
+            if spec.alternate {
+                prefix = own_prefix;
+            }
+            (number < 0, digits)
         }
         (value, kind) => {
             let number = value.as_f64();
@@ -337,14 +334,16 @@ fn numeric(value: Number, spec: &Spec, out: &mut Builder) -> Result<()> {
             let text = match kind {
                 None if precision.is_none() => repr::float(number.abs()),
                 None => {
-                    let text = repr::fixed(number, 'g', precision.unwrap_or(6), spec.alternate);
+                    let text = repr::fixed(number, 'r', precision.unwrap_or(6), spec.alternate);
                     if text.contains(['.', 'e', 'n', 'i']) {
                         text
                     } else {
                         text + ".0"
                     }
                 }
-                Some('%') => repr::fixed(number * 100.0, 'f', precision.unwrap_or(6), false) + "%",
+                Some('%') => {
+                    repr::fixed(number * 100.0, 'f', precision.unwrap_or(6), spec.alternate) + "%"
+                }
                 Some('n') => repr::fixed(number, 'g', precision.unwrap_or(6), spec.alternate),
                 Some(kind @ ('e' | 'f' | 'g')) => {
                     repr::fixed(number, kind, precision.unwrap_or(6), spec.alternate)
@@ -374,7 +373,10 @@ fn numeric(value: Number, spec: &Spec, out: &mut Builder) -> Result<()> {
         (false, Some(' ')) => " ",
         _ => "",
     };
-    let zero_pads = spec.align.is_none() && spec.zero;
+    let sign = &format!("{sign}{prefix}");
+    let fill = spec.fill.unwrap_or(if spec.zero { '0' } else { ' ' });
+    let align = spec.align.unwrap_or(if spec.zero { '=' } else { '>' });
+    let zero_pads = fill == '0' && align == '=';
     if let Some(mark) = spec.group {
         let every = if matches!(spec.kind, Some('b' | 'o' | 'x' | 'X')) {
             4
@@ -382,7 +384,7 @@ fn numeric(value: Number, spec: &Spec, out: &mut Builder) -> Result<()> {
             3
         };
         let whole = body
-            .find(|c: char| !c.is_ascii_hexdigit())
+            .find(|c: char| !c.is_digit(if every == 4 { 16 } else { 10 }))
             .unwrap_or(body.len());
         let width = if zero_pads {
             spec.width.saturating_sub(sign.len() + body.len() - whole)
@@ -395,8 +397,6 @@ fn numeric(value: Number, spec: &Spec, out: &mut Builder) -> Result<()> {
             &body[whole..]
         );
     }
-    let fill = spec.fill.unwrap_or(if spec.zero { '0' } else { ' ' });
-    let align = spec.align.unwrap_or(if spec.zero { '=' } else { '>' });
     pad(&body, sign, fill, align, spec.width, out)
 }
 
@@ -612,6 +612,7 @@ impl Field<'_> {
                 other => Fail::error(format!("%{kind} needs a number, not {}", other.type_name())),
             });
         };
+        let mut prefix = "";
         let (negative, body) = match kind {
             'd' | 'i' | 'u' | 'x' | 'X' | 'o' => {
                 let whole = match number {
@@ -620,15 +621,17 @@ impl Field<'_> {
                     Number::Float(_) => return Err(Fail::error(format!("%{kind} needs an int"))),
                 };
                 let magnitude = whole.unsigned_abs();
-                let (prefix, digits) = match kind {
+                let (own_prefix, digits) = match kind {
                     'x' => ("0x", format!("{magnitude:x}")),
                     'X' => ("0X", format!("{magnitude:X}")),
                     'o' => ("0o", format!("{magnitude:o}")),
                     _ => ("", magnitude.to_string()),
                 };
                 let zeros = "0".repeat(self.precision.unwrap_or(0).saturating_sub(digits.len()));
-                let prefix = if self.has('#') { prefix } else { "" };
-                (whole < 0, format!("{prefix}{zeros}{digits}"))
+                if self.has('#') {
+                    prefix = own_prefix;
+                }
+                (whole < 0, format!("{zeros}{digits}"))
             }
             'e' | 'E' | 'f' | 'F' | 'g' | 'G' => {
                 let number = number.as_f64();
@@ -656,6 +659,7 @@ impl Field<'_> {
         } else {
             ""
         };
+        let sign = &format!("{sign}{prefix}");
         match (self.has('-'), self.has('0')) {
             (true, _) => pad(&body, sign, ' ', '<', self.width, out),
             (false, true) => pad(&body, sign, '0', '=', self.width, out),

@@ -345,24 +345,19 @@ pub(super) fn cased(text: &str, how: &str) -> Result<String> {
             text.chars().for_each(|c| fold_case(c, &mut folded));
             folded
         }
-        "capitalize" => {
-            let mut chars = text.chars();
-            let mut out = String::new();
-            if let Some(first) = chars.next() {
-                title_case(first, &mut out);
+        "capitalize" => recased(text, |first, c, lower, out| match first {
+            true => title_case(c, out),
+            false => out.push_str(lower),
+        }),
+        "swapcase" => recased(text, |_, c, lower, out| {
+            if c.is_uppercase() {
+                out.push_str(lower);
+            } else if c.is_lowercase() {
+                out.extend(c.to_uppercase());
+            } else {
+                out.push(c);
             }
-            out + &chars.as_str().to_lowercase()
-        }
-        "swapcase" => {
-            let swap = |c: char| -> String {
-                if c.is_uppercase() {
-                    c.to_lowercase().collect()
-                } else {
-                    c.to_uppercase().collect()
-                }
-            };
-            text.chars().map(swap).collect()
-        }
+        }),
         _ => title(text),
     })
 }
@@ -378,19 +373,42 @@ fn fold_case(c: char, out: &mut String) {
     }
 }
 
-/// A letter after anything but a letter is upper case, the others lower case.
-fn title(text: &str) -> String {
+/// A text made of each character: whether it is the first, the character, and its lower case, which for `Σ` depends on
+/// the letters around it.
+fn recased(text: &str, mut make: impl FnMut(bool, char, &str, &mut String)) -> String {
+    let lower = text.to_lowercase();
+    let mut rest = lower.as_str();
     let mut out = String::with_capacity(text.len());
-    let mut inside = false;
-    for c in text.chars() {
-        if inside {
-            out.extend(c.to_lowercase());
-        } else {
-            title_case(c, &mut out);
-        }
-        inside = c.is_uppercase() || c.is_lowercase();
+    for (at, c) in text.char_indices() {
+        // σ and ς have the same length.
+        let length = c.to_lowercase().map(char::len_utf8).sum();
+        let (own, after) = rest.split_at(length);
+        make(at == 0, c, own, &mut out);
+        rest = after;
     }
     out
+}
+
+/// A letter after anything but a letter is upper case, the others lower case.
+fn title(text: &str) -> String {
+    let mut inside = false;
+    recased(text, |_, c, lower, out| {
+        if inside {
+            out.push_str(lower);
+        } else {
+            title_case(c, out);
+        }
+        inside = has_case(c);
+    })
+}
+
+fn has_case(c: char) -> bool {
+    c.is_uppercase() || c.is_lowercase() || is_title_case(c)
+}
+
+/// Whether a character is a digraph or ligature with a large first letter.
+fn is_title_case(c: char) -> bool {
+    c.general_category() == GeneralCategory::TitlecaseLetter
 }
 
 /// Title case: the upper case of a ligature has its first letter large, of a digraph its own character.
@@ -411,7 +429,7 @@ fn title_case(c: char, out: &mut String) {
 /// Whether a text is of a kind: `isalpha` and the like.
 pub(super) fn is(text: &str, kind: &str) -> bool {
     let all = |of: fn(char) -> bool| !text.is_empty() && text.chars().all(of);
-    let has_case = |c: char| c.is_uppercase() || c.is_lowercase();
+    let any = |of: fn(char) -> bool| text.chars().any(of);
     match kind {
         "isalnum" => all(char::is_alphanumeric),
         "isalpha" => all(char::is_alphabetic),
@@ -431,9 +449,9 @@ pub(super) fn is(text: &str, kind: &str) -> bool {
         }
         "isprintable" => text.chars().all(is_printable),
         "isspace" => all(is_space),
-        "islower" => text.chars().any(has_case) && !text.chars().any(char::is_uppercase),
-        "isupper" => text.chars().any(has_case) && !text.chars().any(char::is_lowercase),
-        _ => text.chars().any(has_case) && title(text) == text,
+        "islower" => any(has_case) && !any(char::is_uppercase) && !any(is_title_case),
+        "isupper" => any(has_case) && !any(char::is_lowercase) && !any(is_title_case),
+        _ => any(has_case) && title(text) == text,
     }
 }
 

@@ -344,7 +344,8 @@ fn exponent_of(power: i32) -> String {
     format!("{sign}{:02}", power.abs())
 }
 
-/// A number without its sign as `%f`, `%e`, `%g` or `%%` of format specifications write it.
+/// A number without its sign as `%f`, `%e`, `%g` or `%%` of format specifications write it. `r` is a specification without a
+/// kind: as `%g`, with an exponent where no decimal would be left.
 pub(super) fn fixed(number: f64, kind: char, precision: usize, alternate: bool) -> String {
     let number = number.abs();
     if number.is_nan() {
@@ -353,17 +354,23 @@ pub(super) fn fixed(number: f64, kind: char, precision: usize, alternate: bool) 
     if number.is_infinite() {
         return "inf".to_owned();
     }
+    // The alternate form always has a point.
+    let point = |digits: String| match alternate && !digits.contains('.') {
+        true => digits + ".",
+        false => digits,
+    };
     match kind {
         'e' => {
             let (digits, power) = exponential(number, precision);
-            format!("{digits}e{}", exponent_of(power))
+            format!("{}e{}", point(digits), exponent_of(power))
         }
-        'g' => {
+        'g' | 'r' => {
             let precision = precision.max(1);
+            let widest = precision as i32 - i32::from(kind == 'r');
             let (digits, power) = exponential(number, precision - 1);
             let trim = |digits: &str| {
                 if alternate || !digits.contains('.') {
-                    digits.to_owned()
+                    point(digits.to_owned())
                 } else {
                     digits
                         .trim_end_matches('0')
@@ -371,14 +378,14 @@ pub(super) fn fixed(number: f64, kind: char, precision: usize, alternate: bool) 
                         .to_owned()
                 }
             };
-            if power < -4 || power >= precision as i32 {
+            if power < -4 || power >= widest {
                 format!("{}e{}", trim(&digits), exponent_of(power))
             } else {
                 let decimals = usize::try_from(precision as i32 - 1 - power).unwrap_or(0);
                 trim(&plain(number, decimals))
             }
         }
-        _ => plain(number, precision),
+        _ => point(plain(number, precision)),
     }
 }
 

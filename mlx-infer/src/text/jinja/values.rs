@@ -395,8 +395,8 @@ impl Value {
                 limits::items(text.len())?;
                 let mut chars = Vec::new();
                 for c in text.chars() {
-                    let text = Str::with(c.to_string().into(), text.is_safe())?;
-                    chars.push(Self::Str(text));
+                    // The characters of a safe text are plain, as in markupsafe.
+                    chars.push(Self::text(c.encode_utf8(&mut [0; 4]))?);
                 }
                 chars
             }
