@@ -41,6 +41,7 @@ pub fn build(
     say("fetching the mlx-c sources");
     let (mlx_c, shim) = source::unpack(&work)?;
     let from_source = prefix.mlx == prefix.dir;
+
     let embedded = work.join("kernels");
     let toolkit = match options.backend {
         Backend::Cuda13 => Some(cuda::Toolkit::ensure(&options.root, say)?),
@@ -107,8 +108,9 @@ pub fn step() -> bool {
     }
     // Without the place in the crate and the hint at RUST_BACKTRACE: CMake's own words stand above it.
     panic::set_hook(Box::new(|panic| {
-        let text = panic.payload_as_str().unwrap_or_default();
-        eprintln!("{}", text.trim().lines().next().unwrap_or_default());
+        let text = panic.payload().downcast_ref::<String>();
+        let text = text.map_or("the crate cmake fails", |text| text.trim());
+        eprintln!("{}", text.lines().next().unwrap_or_default());
     }));
     let mut next = || arguments.next().unwrap_or_default();
     let triple = host::triple();
