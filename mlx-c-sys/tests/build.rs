@@ -192,10 +192,7 @@ fn requirements_are_all_pinned_with_hashes() {
         }
     }
     for text in wheels {
-        assert!(
-            text.contains(&format!("=={} ", native::pins::MLX)),
-            "{text}"
-        );
+        assert!(text.contains(&format!("=={} ", pins::MLX)), "{text}");
     }
 }
 
