@@ -14,6 +14,9 @@ mod native;
 use native::report::{Failure, Result};
 
 fn main() -> ExitCode {
+    if native::cmake::step() {
+        return ExitCode::SUCCESS;
+    }
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
@@ -25,13 +28,13 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<()> {
-    for name in native::VARIABLES.iter().chain(&[
-        "MLX_C_BINDINGS",
-        "LIBCLANG_PATH",
-        "CXX",
-        "CXXFLAGS",
-        "PYTHON",
-    ]) {
+    for name in native::VARIABLES
+        .iter()
+        .chain(&["MLX_C_BINDINGS", "LIBCLANG_PATH", "PYTHON"])
+    {
+        println!("cargo::rerun-if-env-changed={name}");
+    }
+    for name in native::tools::compiler_variables() {
         println!("cargo::rerun-if-env-changed={name}");
     }
     println!(

@@ -1,13 +1,20 @@
-//! Configures and builds libmlxc, always as Release.
+//! Configures and builds libmlxc through the crate `cmake`, always as Release.
+//!
+//! The crate prints what it does to the standard output, where cargo reads the instructions of a build script, and panics
+//! when CMake fails. So it runs in a process of its own, which is this program with other arguments: its output is the
+//! progress of the build, and its last lines are in the error.
 
+use std::env;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
-use std::path::Path;
+use std::panic;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::thread;
 
 use super::cuda;
-use super::host::Backend;
+use super::host::{self, Backend};
 use super::kernels;
 use super::pins;
 use super::prefix::Prefix;
@@ -25,6 +32,7 @@ pub fn build(
     say: &mut dyn FnMut(&str),
 ) -> Result<()> {
     tools::compiler()?;
+    let compiler = tools::Compiler::get()?;
     let cmake = tools::cmake(&options.root, say)?;
     let ninja = tools::ninja(&options.root, say)?;
     // Always an empty folder: files of a killed build may be incomplete.
@@ -33,11 +41,6 @@ pub fn build(
     say("fetching the mlx-c sources");
     let (mlx_c, shim) = source::unpack(&work)?;
     let from_source = prefix.mlx == prefix.dir;
-    let define = |name: &str, value: &Path| {
-        let mut text = std::ffi::OsString::from(format!("-D{name}="));
-        text.push(value);
-        text
-    };
 
     let embedded = work.join("kernels");
     let toolkit = match options.backend {
@@ -52,68 +55,153 @@ pub fn build(
         kernels::embed(toolkit, &compiled, &embedded)?;
     }
 
-    say("configuring mlx-c");
-    let out = work.join("out");
-    let mut configure = Command::new(&cmake);
-    configure
-        .args(["-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", "-S"])
-        .arg(&shim)
-        .arg("-B")
-        .arg(&out);
-    configure.arg(define("CMAKE_MAKE_PROGRAM", &ninja));
-    configure.arg(define("CMAKE_INSTALL_PREFIX", partial));
-    configure.arg(define("MLXC_SOURCE", &mlx_c));
-    configure.arg(define("MLX_RUNPATH", &prefix.mlx.join("lib")));
-    configure.arg(define("INSTALL_DIR", &prefix.lib()));
-    configure.arg(format!("-DMLXRS_INPUTS={}", pins::inputs()));
-    if let Some(toolkit) = &toolkit {
-        configure.arg(define("MLXRS_CUDA_TOOLKIT", &toolkit.dir));
-        configure.arg(define("MLXRS_CUDA_KERNELS", &embedded));
+    let step = Step {
+        cmake,
+        source: shim,
+        work: work.clone(),
+        from_source,
+    };
+    let mut defines: Vec<(&str, OsString)> = vec![
+        ("CMAKE_MAKE_PROGRAM", ninja.into()),
+        // The crate would leave out those for optimisation and debug information.
+        ("CMAKE_CXX_FLAGS", compiler.flags()),
+        ("CMAKE_INSTALL_PREFIX", partial.into()),
+        ("MLXC_SOURCE", mlx_c.clone().into()),
+        ("MLX_RUNPATH", prefix.mlx.join("lib").into()),
+        ("INSTALL_DIR", prefix.lib().into()),
+        ("MLXRS_INPUTS", pins::inputs().into()),
+    ];
+    if let Some(cache) = &compiler.cache {
+        defines.push(("CMAKE_CXX_COMPILER_LAUNCHER", cache.clone()));
+    }
+    if let Some(toolkit) = toolkit {
+        defines.push(("MLXRS_CUDA_TOOLKIT", toolkit.dir.into()));
+        defines.push(("MLXRS_CUDA_KERNELS", embedded.into()));
     }
     if from_source {
-        configure.arg(format!("-DMLX_TAG=v{}", pins::MLX));
         let cuda = matches!(options.backend, Backend::Cuda12 | Backend::Cuda13);
-        for (name, on) in [("CUDA", cuda), ("METAL", options.backend == Backend::Metal)] {
-            configure.arg(format!(
-                "-DMLX_BUILD_{name}={}",
-                if on { "ON" } else { "OFF" }
-            ));
-        }
+        let on = |on: bool| OsString::from(if on { "ON" } else { "OFF" });
+        defines.push(("MLX_TAG", format!("v{}", pins::MLX).into()));
+        defines.push(("MLX_BUILD_CUDA", on(cuda)));
+        defines.push(("MLX_BUILD_METAL", on(options.backend == Backend::Metal)));
     } else {
-        configure.arg(define("MLX_ROOT", &prefix.mlx));
+        defines.push(("MLX_ROOT", prefix.mlx.clone().into()));
     }
-    run(
-        &mut configure,
-        "CMake could not configure mlx-c",
-        from_source,
-        &mut |_| {},
-    )?;
-
-    say(if from_source {
-        "compiling MLX and mlx-c"
-    } else {
-        "compiling mlx-c"
-    });
-    let mut compile = Command::new(&cmake);
-    compile
-        .arg("--build")
-        .arg(&out)
-        .args(["--target", "install"]);
-    if let Ok(jobs) = std::env::var("NUM_JOBS") {
-        compile.arg("--parallel").arg(jobs);
-    }
-    run(&mut compile, "mlx-c does not compile", from_source, say)?;
+    step.run(&defines, say)?;
     let license = partial.join("LICENSE-mlx-c");
     fs::copy(mlx_c.join("LICENSE"), &license).map_err(|e| Failure::io("write", &license, &e))?;
     store::remove(&work)
 }
 
-fn run(
-    command: &mut Command,
-    what: &str,
+/// The first argument of the process that runs the crate `cmake`.
+const STEP: &str = "--run-cmake";
+
+/// Runs the crate `cmake` if this process was started for it, and says whether it was. Programs that build call this at
+/// their start.
+///
+/// # Panics
+/// CMake fails.
+pub fn step() -> bool {
+    let mut arguments = env::args_os().skip(1);
+    if arguments.next().is_none_or(|first| first != STEP) {
+        return false;
+    }
+    // Without the place in the crate and the hint at RUST_BACKTRACE: CMake's own words stand above it.
+    panic::set_hook(Box::new(|panic| {
+        let text = panic.payload().downcast_ref::<String>();
+        let text = text.map_or("the crate cmake fails", |text| text.trim());
+        eprintln!("{}", text.lines().next().unwrap_or_default());
+    }));
+    let mut next = || arguments.next().unwrap_or_default();
+    let triple = host::triple();
+    let mut config = cmake::Config::new(next());
+    config
+        .out_dir(next())
+        .target(&triple)
+        .host(&triple)
+        .generator("Ninja")
+        .profile("Release")
+        .init_c_cfg(tools::build_of(false))
+        .init_cxx_cfg(tools::build_of(true))
+        .no_default_flags(true);
+    while let (Some(name), Some(value)) = (arguments.next(), arguments.next()) {
+        config.define(name, value);
+    }
+    config.build();
+    true
+}
+
+/// The program that [`step`] runs in: this one. A test starts the build script, because a test itself does not call `step`.
+fn program() -> Result<PathBuf> {
+    match option_env!("MLXC_BUILD_SCRIPT") {
+        Some(script) => Ok(script.into()),
+        None => env::current_exe()
+            .map_err(|e| Failure::new("this program is gone").found(e.to_string())),
+    }
+}
+
+/// What a run of the crate `cmake` needs beside the variables of `CMakeLists.txt`.
+struct Step {
+    cmake: PathBuf,
+    /// The folder of `CMakeLists.txt`.
+    source: PathBuf,
+    /// The folder to build in.
+    work: PathBuf,
     from_source: bool,
-    say: &mut dyn FnMut(&str),
-) -> Result<()> {
+}
+
+impl Step {
+    fn run(&self, defines: &[(&str, OsString)], say: &mut dyn FnMut(&str)) -> Result<()> {
+        say("configuring mlx-c");
+        let mut command = Command::new(program()?);
+        command.arg(STEP).arg(&self.source).arg(&self.work);
+        command.args(
+            defines
+                .iter()
+                .flat_map(|(name, value)| [OsStr::new(name), value]),
+        );
+        // Of the variables that name CMake the crate reads this one first.
+        command.env(format!("CMAKE_{}", host::triple()), &self.cmake);
+        let compiling = if self.from_source {
+            "compiling MLX and mlx-c"
+        } else {
+            "compiling mlx-c"
+        };
+        let mut first = true;
+        let mut lines = |text: &str| {
+            // Ninja's "[3/31] Building …".
+            if text.starts_with('[') {
+                if std::mem::take(&mut first) {
+                    say(compiling);
+                }
+                say(text);
+            }
+        };
+        let Some(output) = read(&mut command, &mut lines)? else {
+            return Ok(());
+        };
+        // CMake writes this file at the end of its configuration.
+        let what = if self.work.join("build/build.ninja").is_file() {
+            "mlx-c does not compile"
+        } else {
+            "CMake could not configure mlx-c"
+        };
+        let failure = Failure::command(what, &output)
+            .sought(format!(
+                "a compiler for C++20; found {}",
+                tools::compiler().unwrap_or_default()
+            ))
+            .fix("install g++ 12 or later, or clang 16 or later, or set CXX to one");
+        Err(if self.from_source {
+            failure.fix("building MLX from source needs GitHub, BLAS and LAPACK with headers; unset MLX_FROM_SOURCE to use the wheel")
+        } else {
+            failure
+        })
+    }
+}
+
+/// Runs a command, and gives each line of its standard output to `say`. Its output, if it fails.
+fn read(command: &mut Command, say: &mut dyn FnMut(&str)) -> Result<Option<Output>> {
     // Cargo's own flags for the make of other crates, and a user's for other projects, do not belong here.
     for name in ["MAKEFLAGS", "MFLAGS", "CMAKE_GENERATOR", "DESTDIR"] {
         command.env_remove(name);
@@ -140,11 +228,7 @@ fn run(
         .flat_map(|pipe| BufReader::new(pipe).split(b'\n'))
     {
         let line = line.map_err(|e| failed(&e))?;
-        let text = String::from_utf8_lossy(&line);
-        // Ninja's "[3/31] Building …".
-        if text.starts_with('[') {
-            say(&text);
-        }
+        say(&String::from_utf8_lossy(&line));
         stdout.extend(line);
         stdout.push(b'\n');
     }
@@ -152,25 +236,9 @@ fn run(
     let stderr = errors
         .and_then(|thread| thread.join().ok()?.ok())
         .unwrap_or_default();
-    if status.success() {
-        return Ok(());
-    }
-    let failure = Failure::command(
-        what,
-        &Output {
-            status,
-            stdout,
-            stderr,
-        },
-    )
-    .sought(format!(
-        "a compiler for C++20; found {}",
-        tools::compiler().unwrap_or_default()
-    ))
-    .fix("install g++ 12 or later, or clang 16 or later, or set CXX to one");
-    Err(if from_source {
-        failure.fix("building MLX from source needs GitHub, BLAS and LAPACK with headers; unset MLX_FROM_SOURCE to use the wheel")
-    } else {
-        failure
-    })
+    Ok((!status.success()).then_some(Output {
+        status,
+        stdout,
+        stderr,
+    }))
 }

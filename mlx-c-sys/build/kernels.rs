@@ -160,7 +160,7 @@ impl Compiled {
             })
             .arg(format!("-arch={}", self.architecture.target()))
             .arg("-ccbin")
-            .arg(tools::preprocessor())
+            .arg(&tools::Compiler::get()?.path)
             .arg("-o")
             .arg(&partial)
             .arg(&self.unit.path)

@@ -16,6 +16,7 @@ pub mod cache;
 pub mod cmake;
 pub mod cuda;
 pub mod host;
+pub mod instances;
 pub mod kernels;
 pub mod pins;
 pub mod pip;

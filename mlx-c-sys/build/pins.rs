@@ -5,6 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
+use super::instances;
+
 /// The MLX release. The reason for this one, and what differs in others, is in ARCHITECTURE.md.
 pub const MLX: &str = "0.32.4";
 /// The mlx-c release.
@@ -44,10 +46,21 @@ pub const PATCHES: &[(&str, &str)] = &[(
     include_str!("../patches/gather-qmm.patch"),
 )];
 
-/// The shim: the path of each file under `shim/`, and its text, in the order of paths.
+/// The shim: the path of each file under `shim/`, and its text, in the order of paths. With the sources that its list of
+/// instances describes.
 pub static SHIM: LazyLock<Vec<(String, String)>> = LazyLock::new(|| {
     let mut files = Vec::new();
     read_folder(&shim_folder(), "", &mut files);
+    let list = files.iter().find(|(path, _)| path == instances::LIST);
+    let list = list.map_or("", |(_, text)| text);
+    let sources = instances::sources(list).unwrap_or_else(|e| panic!("{}: {e}", instances::LIST));
+    if let Some((path, _)) = files
+        .iter()
+        .find(|(path, _)| sources.iter().any(|(of_list, _)| of_list == path))
+    {
+        panic!("{path} is a file and in {}", instances::LIST);
+    }
+    files.extend(sources);
     files.sort();
     files
 });

@@ -1,8 +1,10 @@
 //! The tools that the build runs: those of the machine where it has them, else pinned wheels in the build's own
 //! folder.
 
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::LazyLock;
 
 use super::host;
 use super::pins;
@@ -63,50 +65,118 @@ fn wheel(
     Ok(pip::unpack(dir, name, requirements, [PathBuf::from(file)], say)?.join(file))
 }
 
-/// The C++ compiler that CMake will take: `CXX`, else `c++`. Returns what it says of itself.
+/// The variables that [`build_of`] reads: `CXX` and `CXXFLAGS`, also with a triple at their end or `HOST_` in front.
+pub fn compiler_variables() -> Vec<String> {
+    let triple = host::triple();
+    let of = |name: &str| {
+        [
+            format!("{name}_{triple}"),
+            format!("{name}_{}", triple.replace('-', "_")),
+            format!("HOST_{name}"),
+            name.to_owned(),
+        ]
+    };
+    ["CXX", "CXXFLAGS"]
+        .iter()
+        .flat_map(|name| of(name))
+        .collect()
+}
+
+/// The rules by which the crate `cc` finds a compiler for this machine and its flags. It adds no flags of its own:
+/// `shim/CMakeLists.txt` has those that matter.
+pub fn build_of(cpp: bool) -> cc::Build {
+    let triple = host::triple();
+    let mut build = cc::Build::new();
+    build
+        .cpp(cpp)
+        .target(&triple)
+        .host(&triple)
+        .opt_level(0)
+        .debug(false)
+        .warnings(false)
+        .no_default_flags(true)
+        // Flags for Rust's code, and its cargo's instructions, which `xtask` must not print.
+        .inherit_rustflags(false)
+        .cargo_metadata(false)
+        .cargo_warnings(false);
+    build
+}
+
+/// The C++ compiler, as the crate `cc` finds it.
+pub struct Compiler {
+    /// The compiler cache in front of it: that of `CXX` ("ccache g++"), else that of cargo (`RUSTC_WRAPPER`).
+    pub cache: Option<OsString>,
+    /// The compiler of `CXX`, else [`Compiler::USUAL`].
+    pub path: PathBuf,
+    /// The arguments that `CXX` has, and those of `CXXFLAGS`.
+    flags: Vec<OsString>,
+}
+
+impl Compiler {
+    const USUAL: &str = "c++";
+
+    /// The compiler, whether it exists or not.
+    pub fn get() -> Result<&'static Self> {
+        static COMPILER: LazyLock<std::result::Result<Compiler, String>> = LazyLock::new(|| {
+            let tool = build_of(true).try_get_compiler();
+            Ok(Compiler::of(&tool.map_err(|error| error.to_string())?))
+        });
+        COMPILER.as_ref().map_err(|found| missing().found(found))
+    }
+
+    fn of(tool: &cc::Tool) -> Self {
+        let command = tool.to_command();
+        let cache = Some(command.get_program()).filter(|program| *program != tool.path());
+        let flags = command.get_args().skip(usize::from(cache.is_some()));
+        // `cc` adds one of these, which silence warnings: the second one for a compiler that it does not recognise.
+        let flags = flags.filter(|flag| *flag != "-w" && *flag != "-W0");
+        Self {
+            cache: cache.map(OsStr::to_owned),
+            path: tool.path().to_owned(),
+            flags: flags.map(OsStr::to_owned).collect(),
+        }
+    }
+
+    /// The flags in one text, as `CXXFLAGS` has them.
+    pub fn flags(&self) -> OsString {
+        self.flags.join(OsStr::new(" "))
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.path);
+        command.args(&self.flags);
+        command
+    }
+}
+
+fn missing() -> Failure {
+    Failure::new("there is no C++ compiler")
+        .fix("install g++ 12 or later, or clang 16 or later (on Debian or Ubuntu: apt-get install g++)")
+        .fix("or set CXX to a compiler for C++20")
+}
+
+/// What the C++ compiler says of itself.
 pub fn compiler() -> Result<String> {
-    output_of(compiler_command().arg("--version"))
+    let mut command = Compiler::get()?.command();
+    output_of(command.arg("--version"))
         .and_then(|text| text.lines().next().map(str::to_owned))
-        .ok_or_else(|| {
-            Failure::new("there is no C++ compiler")
-                .sought(format!("{:?}", compiler_command().arg("--version")))
-                .fix("install g++ 12 or later, or clang 16 or later (on Debian or Ubuntu: apt-get install g++)")
-                .fix("or set CXX to a compiler for C++20")
-        })
+        .ok_or_else(|| missing().sought(format!("{command:?}")))
 }
 
-/// Everything beside the sources that decides what the compiler makes: its version, and the flags that CMake takes from
-/// the environment. One line.
+/// Everything beside the sources that decides what the compiler makes: its version, its name unless it is the usual one,
+/// and its flags. One line.
 pub fn compiler_and_flags() -> Result<String> {
-    let flags = std::env::var("CXXFLAGS").unwrap_or_default();
-    let words = [compiler()?, std::env::var("CXX").unwrap_or_default(), flags].join(" ");
+    let (version, compiler) = (compiler()?, Compiler::get()?);
+    let name = compiler.path.to_string_lossy();
+    let name = if name == Compiler::USUAL { "" } else { &name };
+    let words = format!("{version} {name} {}", compiler.flags().display());
     Ok(words.split_whitespace().collect::<Vec<_>>().join(" "))
-}
-
-/// The command of the compiler: `CXX` may have arguments, or a compiler cache in front ("ccache g++").
-fn compiler_command() -> Command {
-    let text = std::env::var("CXX").unwrap_or_default();
-    let mut words = text.split_whitespace();
-    let mut command = Command::new(words.next().unwrap_or("c++"));
-    command.args(words);
-    command
-}
-
-/// The compiler without arguments and without a cache in front, as nvcc takes it.
-pub fn preprocessor() -> String {
-    let text = std::env::var("CXX").unwrap_or_default();
-    let mut words = text.split_whitespace();
-    let caches = ["ccache", "sccache"];
-    let is_cache = |word: &&str| caches.iter().any(|cache| Path::new(word).ends_with(cache));
-    words
-        .find(|word| !is_cache(word))
-        .unwrap_or("c++")
-        .to_owned()
 }
 
 /// The compiler's own headers (stddef.h), which the libclang wheel comes without.
 pub fn compiler_include() -> Option<PathBuf> {
-    let text = output_of(compiler_command().arg("-print-file-name=include"))?;
+    let mut command = Compiler::get().ok()?.command();
+    let text = output_of(command.arg("-print-file-name=include"))?;
     let path = PathBuf::from(text.trim());
     path.is_absolute().then_some(path)
 }

@@ -12,7 +12,7 @@ use native::host::{self, Backend};
 use native::prefix::{self, Prefix};
 use native::report::Failure;
 use native::store::{Entry, MARKER, sibling};
-use native::{Options, pip, source};
+use native::{Options, instances, pins, pip, source};
 
 fn folder() -> tempfile::TempDir {
     tempfile::tempdir().unwrap()
@@ -192,10 +192,7 @@ fn requirements_are_all_pinned_with_hashes() {
         }
     }
     for text in wheels {
-        assert!(
-            text.contains(&format!("=={} ", native::pins::MLX)),
-            "{text}"
-        );
+        assert!(text.contains(&format!("=={} ", pins::MLX)), "{text}");
     }
 }
 
@@ -317,4 +314,30 @@ fn a_patch_applies_at_its_place_or_not_at_all() {
         );
         assert_eq!(fs::read_to_string(&source_file).unwrap(), text);
     }
+}
+
+#[test]
+fn sources_are_written_from_the_list_of_instances() {
+    let list = "For readers: $5.\n\n== a_$1.cu: bf16 __BF16__ | f16 __F16__\n#ifdef $2\nOF($1)\n#endif\n\n== b.cu:\nB\n";
+    let expected = [
+        ("a_bf16.cu", "#ifdef __BF16__\nOF(bf16)\n#endif\n"),
+        ("a_f16.cu", "#ifdef __F16__\nOF(f16)\n#endif\n"),
+        ("b.cu", "B\n"),
+    ];
+    let expected = expected.map(|(path, text)| (path.to_owned(), text.to_owned()));
+    assert_eq!(instances::sources(list).unwrap(), expected);
+    for (list, why) in [
+        ("\n== a.cu\nA\n", "has no colon"),
+        (
+            "\n== a.cu: x\nA($2)\n",
+            "a.cu: \"$2)\" is none of the words \"x\"",
+        ),
+        ("\n== a.cu: x | y\nA\n", "a.cu is there twice"),
+    ] {
+        let error = instances::sources(list).unwrap_err();
+        assert!(error.contains(why), "{error}");
+    }
+    // Those of the shim are among its files.
+    let of_list = |path: &str| pins::SHIM.iter().any(|(known, _)| known == path);
+    assert!(of_list("ops/cpu/avx2.cpp") && of_list("ops/linear/cuda/many_f16.cu"));
 }

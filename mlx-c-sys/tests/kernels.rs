@@ -184,7 +184,7 @@ fn write(path: PathBuf, text: &str) {
 /// Compiles C++ with our headers, and returns what the program prints.
 fn output_of(sources: &[PathBuf], folder: &Path, include: &[PathBuf]) -> String {
     let program = folder.join("program");
-    let mut compile = Command::new(tools::preprocessor());
+    let mut compile = Command::new(&tools::Compiler::get().unwrap().path);
     compile.args([
         "-std=c++20",
         "-O1",

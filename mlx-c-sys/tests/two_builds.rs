@@ -1,5 +1,5 @@
-//! Two builds at once with an empty cache: the build script of this crate runs in two processes, as in two `cargo
-//! build`s, with a tool chain that writes files instead of compiling.
+//! The build script of this crate with a tool chain that writes files instead of compiling: two builds at once with an
+//! empty cache, in two processes, as in two `cargo build`s; and what the tools are told.
 #![cfg(unix)]
 
 #[path = "../build/native.rs"]
@@ -14,13 +14,14 @@ use std::time::{Duration, Instant};
 use native::{host, pins};
 
 /// Replaces CMake: reports overlapping runs, takes half a second, and creates the files of an installation. Fails once
-/// if the test asks for it.
+/// in either of its runs if the test asks for it. Keeps the arguments of its first run.
 const CMAKE: &str = r#"#!/bin/sh
 case "$1" in
 --version) echo "cmake version 3.31.0" ;;
 --build)
     mkdir "$LOG.busy" || echo overlap >> "$LOG"
     echo start >> "$LOG"
+    echo "[1/1] Building CXX object bread.o"
     sleep 0.5
     rmdir "$LOG.busy"
     if rm "$LOG.fails" 2>/dev/null; then exit 1; fi
@@ -32,6 +33,8 @@ case "$1" in
     echo end >> "$LOG"
     ;;
 *)
+    printf '%s\n' "$@" > "$LOG.arguments"
+    if rm "$LOG.unconfigured" 2>/dev/null; then echo "CMake Error: no bread" >&2; exit 1; fi
     for argument; do
         case "$argument" in
         -DCMAKE_INSTALL_PREFIX=*) prefix=${argument#*=} ;;
@@ -41,6 +44,7 @@ case "$1" in
     done
     mkdir -p "$out"
     echo "$prefix" > "$out/prefix"
+    echo > "$out/build.ninja"
     ;;
 esac
 "#;
@@ -93,11 +97,18 @@ impl Machine {
 
     /// Starts the build script of a project.
     fn start(&self, project: &str) -> Child {
+        self.command(project).spawn().unwrap()
+    }
+
+    fn command(&self, project: &str) -> Command {
         let out = self.at(project);
         fs::create_dir_all(&out).unwrap();
         let path = std::env::var("PATH").unwrap();
         let mut command = Command::new(env!("MLXC_BUILD_SCRIPT"));
         for name in native::VARIABLES {
+            command.env_remove(name);
+        }
+        for name in native::tools::compiler_variables() {
             command.env_remove(name);
         }
         command
@@ -118,7 +129,7 @@ impl Machine {
             .env("LIBRARY", host::library("mlxc"))
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        command.spawn().unwrap()
+        command
     }
 
     /// Starts two builds, the second while the first one runs.
@@ -194,4 +205,70 @@ fn a_build_that_fails_leaves_its_place_to_the_other() {
             .is_file()
     );
     assert_eq!(machine.log(), "start\nstart\nend\n");
+}
+
+#[test]
+fn a_project_that_cmake_refuses_is_an_error_with_its_words() {
+    let machine = Machine::new();
+    machine.write("log.unconfigured", "");
+    let output = machine.start("first").wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let error = text(&output.stderr);
+    for part in [
+        "CMake could not configure mlx-c",
+        "CMake Error: no bread",
+        "pretended compiler 1.0",
+    ] {
+        assert!(error.contains(part), "{part}: {error}");
+    }
+    // Cargo reads the standard output of a build script.
+    let other = text(&output.stdout)
+        .lines()
+        .find(|line| !line.starts_with("cargo::"));
+    assert_eq!(other, None);
+}
+
+#[test]
+fn the_compiler_and_its_flags_are_those_of_the_environment() {
+    let machine = Machine::new();
+    let compiler = machine.at("bin/c++");
+    let path = machine.write("bin/ccache", "#!/bin/sh\nexec \"$@\"\n");
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    let build = |project: &str, variables: &[(&str, &str)]| {
+        let mut command = machine.command(project);
+        command.envs(variables.iter().copied());
+        let root = root(&command.output().unwrap());
+        (
+            root,
+            fs::read_to_string(machine.at("log.arguments")).unwrap(),
+        )
+    };
+    let (plain, told) = build("plain", &[]);
+    let compiler = compiler.display();
+    let told: Vec<&str> = told.lines().collect();
+    for argument in [
+        "-G",
+        "Ninja",
+        "-DCMAKE_BUILD_TYPE=Release",
+        &format!("-DCMAKE_CXX_COMPILER={compiler}"),
+        &format!("-DMLXRS_INPUTS={}", pins::inputs()),
+    ] {
+        assert!(told.contains(&argument), "{argument}: {told:?}");
+    }
+    // A cache in front of the compiler makes the same library, other flags another one.
+    let cached = format!("ccache {compiler}");
+    let (same, _) = build("cached", &[("CXX", &cached)]);
+    assert_eq!(same, plain);
+    let cached = format!("{cached} -m64");
+    let flags = [("CXX", &*cached), ("CXXFLAGS", "-DBREAD=1 -g")];
+    let (other, told) = build("flags", &flags);
+    assert_ne!(other, plain);
+    assert!(
+        told.contains("-DCMAKE_CXX_COMPILER_LAUNCHER=ccache\n"),
+        "{told}"
+    );
+    assert!(
+        told.contains("-DCMAKE_CXX_FLAGS=-m64 -DBREAD=1 -g\n"),
+        "{told}"
+    );
 }

@@ -150,6 +150,29 @@ fn files_do_not_depend_on_the_order_of_arrays() -> Result<()> {
 }
 
 #[test]
+fn metadata_is_written_in_the_order_of_its_keys() -> Result<()> {
+    let (_folder, path) = folder();
+    let metadata: BTreeMap<String, String> = (0..9)
+        .map(|i| (format!("k{i}"), "\"ü".to_owned()))
+        .collect();
+    save(&path, [("a", &Array::scalar(7u8)?)], &metadata)?;
+    let raw = std::fs::read(&path)?;
+    let pairs: Vec<String> = metadata
+        .keys()
+        .map(|key| format!(r#""{key}":"\"ü""#))
+        .collect();
+    let header = format!(
+        r#"{{"__metadata__":{{{}}},{}}}"#,
+        pairs.join(","),
+        entry("a", "U8", "[]", 0, 1)
+    );
+    let padding = " ".repeat(header.len().next_multiple_of(8) - header.len());
+    assert_eq!(raw, file(&(header + &padding), &[7]));
+    assert_eq!(Safetensors::open(&path)?.metadata(), &metadata);
+    Ok(())
+}
+
+#[test]
 fn mapped_arrays_share_the_file_and_outlive_it() -> Result<()> {
     let (_folder, path) = folder();
     let values: Vec<f32> = (0..1000).map(|value| value as f32).collect();

@@ -62,6 +62,18 @@ fn bad_headers_are_refused_by_name() {
             "dtype \"F4\" is not supported; supported: BOOL",
         ),
         (one("f32", "[1]", 0, 4, 4), "dtype \"f32\" is not supported"),
+        // The name of the tensor is told, and a text of the metadata is not taken for a dtype.
+        (
+            refusal(&file(
+                &format!(
+                    "{{\"__metadata__\":{{\"dtype\":\"x\"}},{},{}}}",
+                    entry("v", "U8", "[1]", 0, 1),
+                    entry("w", "F7", "[1]", 1, 2)
+                ),
+                &[0; 2],
+            )),
+            "tensor \"w\": dtype \"F7\" is not supported; supported: BOOL",
+        ),
         (
             one("F32", "[2]", 0, 4, 4),
             "F32 of shape [2] takes 8 bytes, data_offsets give 4",

@@ -63,6 +63,9 @@ enum Task {
 }
 
 fn main() -> ExitCode {
+    if native::cmake::step() {
+        return ExitCode::SUCCESS;
+    }
     let result = match Arguments::parse().command {
         Task::BuildMlx(arguments) => build_mlx::run(&arguments),
         Task::Cache(arguments) => cache::run(&arguments),

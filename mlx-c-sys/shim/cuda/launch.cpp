@@ -7,9 +7,9 @@
 #include <unordered_map>
 #include <utility>
 
+#include "core/settings.h"
 #include "driver.h"
 #include "embedded.h"
-#include "settings.h"
 
 namespace mlxrs::cuda {
 namespace {

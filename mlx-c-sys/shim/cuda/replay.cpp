@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include "core/settings.h"
+#include "core/walk.h"
 #include "mlx/event.h"
 #include "mlx/primitives.h"
 #include "mlx/transforms.h"
 #include "record.h"
-#include "settings.h"
-#include "walk.h"
 
 namespace mlxrs::cuda {
 

@@ -13,7 +13,7 @@
 #include <optional>
 #include <vector>
 
-#include "graph.h"
+#include "core/graph.h"
 
 namespace mlxrs::cuda {
 

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "checked.h"
+#include "core/checked.h"
 
 namespace mlxrs::cuda {
 namespace {

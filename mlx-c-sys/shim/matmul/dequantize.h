@@ -1,8 +1,8 @@
 // Converts rows of weights, dense or packed, to f32 or bf16.
 #pragma once
 
-#include "../isa.h"
 #include "matmul.h"
+#include "runtime/isa.h"
 
 namespace mlxrs::matmul {
 

@@ -3,8 +3,8 @@
 
 #include <cstring>
 
-#include "../isa.h"
 #include "convert.h"
+#include "runtime/isa.h"
 
 namespace mlxrs::matmul {
 namespace {

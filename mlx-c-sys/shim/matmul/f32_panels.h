@@ -1,9 +1,9 @@
 // Products in f32: panels of weights are dequantised and multiplied by sgemm's kernels.
 #pragma once
 
-#include "../sgemm/product.h"
 #include "dequantize.h"
 #include "job.h"
+#include "matmul/sgemm/product.h"
 
 namespace mlxrs::matmul {
 

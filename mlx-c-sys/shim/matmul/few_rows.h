@@ -11,8 +11,8 @@
 
 #include <type_traits>
 
-#include "../isa.h"
 #include "int_codes.h"
+#include "runtime/isa.h"
 
 namespace mlxrs::matmul {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <numeric>
 
-#include "../memory.h"
+#include "runtime/memory.h"
 #include "convert_avx512.h"
 #include "unpack_avx512.h"
 #include "int_avx512.h"

@@ -6,9 +6,9 @@
 #include <span>
 #include <vector>
 
-#include "../memory.h"
-#include "../threads.h"
 #include "matmul.h"
+#include "runtime/memory.h"
+#include "runtime/threads.h"
 
 namespace mlxrs::matmul {
 

@@ -3,13 +3,13 @@
 
 #include <limits>
 
-#include "../isa.h"
-#include "../sgemm/product.h"
 #include "bf16_pairs.h"
 #include "bf16_tiles.h"
 #include "f32_panels.h"
 #include "int_kernels.h"
 #include "job.h"
+#include "matmul/sgemm/product.h"
+#include "runtime/isa.h"
 
 namespace mlxrs::matmul {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "guard.h"
+#include "core/guard.h"
 #include "ops/form.h"
 
 namespace mlxrs::ops {

@@ -1,7 +1,7 @@
 #include "form.h"
 
-#include "guard.h"
-#include "settings.h"
+#include "core/guard.h"
+#include "core/settings.h"
 
 #ifdef MLXRS_CUDA
 #include "cuda/launch.h"

@@ -16,10 +16,10 @@
 #include "mlx/primitives.h"
 #include "mlx/transforms.h"
 
-#include "memory.h"
-#include "profile.h"
-#include "run_ahead.h"
-#include "threads.h"
+#include "runtime/memory.h"
+#include "runtime/profile.h"
+#include "runtime/run_ahead.h"
+#include "runtime/threads.h"
 #include "ops/cpu/kernels.h"
 #include "ops/form.h"
 

@@ -1,15 +1,23 @@
 //! The header of a safetensors file, checked against the format.
+//!
+//! The crate `safetensors` reads and writes the entry of a tensor. Its own type of a whole header keeps the last of
+//! several entries with one name and forgets the order, so the object around the entries is read and written here.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 
-use serde::Deserialize;
-use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
+use safetensors::tensor::{Dtype, TensorInfo};
+use serde::de::value::Error as ValueError;
+use serde::de::{Deserializer, Error as _, IntoDeserializer, MapAccess, Visitor};
+use serde::ser::{SerializeMap, Serializer};
+use serde::{Deserialize, Serialize};
 
 use crate::dtype::DType;
 
 /// The limit of the reference implementation.
-pub(super) const MAX_BYTES: usize = 100_000_000;
+const MAX_BYTES: usize = 100_000_000;
+/// The key that is not a tensor.
+const METADATA: &str = "__metadata__";
 /// More dimensions than this are refused.
 const MAX_NDIM: usize = 32;
 
@@ -30,41 +38,62 @@ pub(super) struct Header {
     pub(super) metadata: BTreeMap<String, String>,
 }
 
-/// The dtypes of the format, and the dtypes that hold them here. Types of fewer than eight bits, which
+/// The dtypes of the format, their names, and the dtypes that hold them here. Types of fewer than eight bits, which
 /// pack several elements into a byte, are not supported.
-const DTYPES: [(&str, DType); 19] = [
-    ("BOOL", DType::Bool),
-    ("U8", DType::U8),
-    ("I8", DType::I8),
-    ("F8_E4M3", DType::U8),
-    ("F8_E5M2", DType::U8),
-    ("F8_E8M0", DType::U8),
-    ("F8_E4M3FNUZ", DType::U8),
-    ("F8_E5M2FNUZ", DType::U8),
-    ("U16", DType::U16),
-    ("I16", DType::I16),
-    ("F16", DType::F16),
-    ("BF16", DType::BF16),
-    ("U32", DType::U32),
-    ("I32", DType::I32),
-    ("F32", DType::F32),
-    ("U64", DType::U64),
-    ("I64", DType::I64),
-    ("F64", DType::F64),
-    ("C64", DType::C64),
+const DTYPES: [(Dtype, &str, DType); 19] = [
+    (Dtype::BOOL, "BOOL", DType::Bool),
+    (Dtype::U8, "U8", DType::U8),
+    (Dtype::I8, "I8", DType::I8),
+    (Dtype::F8_E4M3, "F8_E4M3", DType::U8),
+    (Dtype::F8_E5M2, "F8_E5M2", DType::U8),
+    (Dtype::F8_E8M0, "F8_E8M0", DType::U8),
+    (Dtype::F8_E4M3FNUZ, "F8_E4M3FNUZ", DType::U8),
+    (Dtype::F8_E5M2FNUZ, "F8_E5M2FNUZ", DType::U8),
+    (Dtype::U16, "U16", DType::U16),
+    (Dtype::I16, "I16", DType::I16),
+    (Dtype::F16, "F16", DType::F16),
+    (Dtype::BF16, "BF16", DType::BF16),
+    (Dtype::U32, "U32", DType::U32),
+    (Dtype::I32, "I32", DType::I32),
+    (Dtype::F32, "F32", DType::F32),
+    (Dtype::U64, "U64", DType::U64),
+    (Dtype::I64, "I64", DType::I64),
+    (Dtype::F64, "F64", DType::F64),
+    (Dtype::C64, "C64", DType::C64),
 ];
 
-#[derive(Deserialize)]
-struct RawTensor {
-    dtype: String,
-    shape: Vec<u64>,
-    data_offsets: (u64, u64),
+fn unsupported(dtype: &str) -> String {
+    let known: Vec<&str> = DTYPES.iter().map(|(_, name, _)| *name).collect();
+    format!(
+        "dtype {dtype:?} is not supported; supported: {}",
+        known.join(", ")
+    )
+}
+
+/// The dtype of the format in which a dtype is written.
+fn written(dtype: DType) -> Dtype {
+    match dtype {
+        DType::Bool => Dtype::BOOL,
+        DType::U8 => Dtype::U8,
+        DType::U16 => Dtype::U16,
+        DType::U32 => Dtype::U32,
+        DType::U64 => Dtype::U64,
+        DType::I8 => Dtype::I8,
+        DType::I16 => Dtype::I16,
+        DType::I32 => Dtype::I32,
+        DType::I64 => Dtype::I64,
+        DType::F16 => Dtype::F16,
+        DType::F32 => Dtype::F32,
+        DType::F64 => Dtype::F64,
+        DType::BF16 => Dtype::BF16,
+        DType::C64 => Dtype::C64,
+    }
 }
 
 /// The JSON object with its repeated keys.
 #[derive(Default)]
 struct Raw {
-    tensors: Vec<(String, RawTensor)>,
+    tensors: Vec<(String, TensorInfo)>,
     metadata: Option<Vec<(String, String)>>,
 }
 
@@ -83,7 +112,7 @@ impl<'de> Deserialize<'de> for Raw {
                 let mut raw = Raw::default();
                 while let Some(key) = map.next_key::<String>()? {
                     let inside = |error: A::Error| A::Error::custom(format!("{key:?}: {error}"));
-                    if key != "__metadata__" {
+                    if key != METADATA {
                         let tensor = map.next_value().map_err(inside)?;
                         raw.tensors.push((key, tensor));
                     } else if raw.metadata.is_none() {
@@ -157,7 +186,10 @@ impl Header {
         if json.first() != Some(&b'{') {
             return Err("header does not begin with '{'".into());
         }
-        let raw: Raw = serde_json::from_slice(json).map_err(|error| format!("header: {error}"))?;
+        let raw: Raw = serde_json::from_slice(json).map_err(|error| match unknown_dtype(json) {
+            Some((name, dtype)) => format!("tensor {name:?}: {}", unsupported(&dtype)),
+            None => format!("header: {error}"),
+        })?;
 
         let begin = 8 + json.len();
         let mut metadata = BTreeMap::new();
@@ -181,14 +213,25 @@ impl Header {
     }
 }
 
-fn check(raw: &RawTensor, begin: usize, end: usize) -> Result<Tensor, String> {
-    let Some(&(stored, dtype)) = DTYPES.iter().find(|(name, _)| *name == raw.dtype) else {
-        let known: Vec<&str> = DTYPES.iter().map(|(name, _)| *name).collect();
-        return Err(format!(
-            "dtype {:?} is not supported; supported: {}",
-            raw.dtype,
-            known.join(", ")
-        ));
+/// A tensor with a dtype that the crate does not know: its name and its dtype. The crate's error does not name the
+/// tensor and lists types that are not supported here.
+fn unknown_dtype(json: &[u8]) -> Option<(String, String)> {
+    #[derive(Deserialize)]
+    struct Entry {
+        dtype: Option<String>,
+    }
+    let entries: BTreeMap<String, Entry> = serde_json::from_slice(json).ok()?;
+    entries.into_iter().find_map(|(name, entry)| {
+        let dtype = entry.dtype.filter(|_| name != METADATA)?;
+        let known: Result<Dtype, ValueError> =
+            Dtype::deserialize(dtype.as_str().into_deserializer());
+        known.is_err().then_some((name, dtype))
+    })
+}
+
+fn check(raw: &TensorInfo, begin: usize, end: usize) -> Result<Tensor, String> {
+    let Some(&(_, stored, dtype)) = DTYPES.iter().find(|(known, ..)| *known == raw.dtype) else {
+        return Err(unsupported(&raw.dtype.to_string()));
     };
     if raw.shape.len() > MAX_NDIM {
         return Err(format!(
@@ -206,11 +249,11 @@ fn check(raw: &RawTensor, begin: usize, end: usize) -> Result<Tensor, String> {
     let bytes = raw
         .shape
         .iter()
-        .try_fold(dtype.size() as u64, |bytes, &size| bytes.checked_mul(size))
+        .try_fold(dtype.size(), |bytes, &size| bytes.checked_mul(size))
         .ok_or_else(too_large)?;
 
     let (first, last) = raw.data_offsets;
-    let room = (end - begin) as u64;
+    let room = end - begin;
     if first > last || last > room {
         return Err(format!(
             "data_offsets [{first}, {last}] are outside the data of {room} bytes"
@@ -222,14 +265,12 @@ fn check(raw: &RawTensor, begin: usize, end: usize) -> Result<Tensor, String> {
             "{dtype} of shape {shape:?} takes {bytes} bytes, data_offsets give {found}"
         ));
     }
-    // Both fit a usize: they are at most the length of the file, which is in memory.
-    let (start, end) = (begin + first as usize, begin + last as usize);
     Ok(Tensor {
         dtype,
         stored,
         shape,
-        start,
-        end,
+        start: begin + first,
+        end: begin + last,
     })
 }
 
@@ -259,4 +300,89 @@ fn check_cover(tensors: &BTreeMap<String, Tensor>, begin: usize, end: usize) -> 
         ));
     }
     Ok(())
+}
+
+/// Name, dtype and shape of a tensor to be written.
+pub(super) type Spec<'a> = (&'a str, DType, &'a [i32]);
+
+/// Bytes of a tensor.
+pub(super) fn nbytes(dtype: DType, shape: &[i32]) -> usize {
+    shape.iter().map(|&n| n as usize).product::<usize>() * dtype.size()
+}
+
+/// What is written: entries in their order.
+struct Listing<'a> {
+    metadata: &'a BTreeMap<String, String>,
+    tensors: Vec<(&'a str, TensorInfo)>,
+}
+
+impl Serialize for Listing<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        if !self.metadata.is_empty() {
+            map.serialize_entry(METADATA, self.metadata)?;
+        }
+        for (name, tensor) in &self.tensors {
+            map.serialize_entry(name, tensor)?;
+        }
+        map.end()
+    }
+}
+
+/// The header of a file with these tensors, one after the other, padded to a multiple of eight bytes, so that the data
+/// can be used in place.
+///
+/// # Errors
+/// A name is given twice or reserved, or the header is larger than the format allows.
+pub(super) fn write(
+    tensors: &[Spec<'_>],
+    metadata: &BTreeMap<String, String>,
+) -> Result<Vec<u8>, String> {
+    let mut names = HashSet::new();
+    let mut listing = Listing {
+        metadata,
+        tensors: Vec::with_capacity(tensors.len()),
+    };
+    let mut offset = 0;
+    for &(name, dtype, shape) in tensors {
+        if name == METADATA {
+            return Err(format!("tensor name {name:?} is reserved"));
+        }
+        if !names.insert(name) {
+            return Err(format!("tensor name {name:?} is given twice"));
+        }
+        let end = offset + nbytes(dtype, shape);
+        let info = TensorInfo {
+            dtype: written(dtype),
+            shape: shape.iter().map(|&size| size as usize).collect(),
+            data_offsets: (offset, end),
+        };
+        listing.tensors.push((name, info));
+        offset = end;
+    }
+    let mut header = serde_json::to_vec(&listing).map_err(|error| error.to_string())?;
+    header.resize(header.len().next_multiple_of(8), b' ');
+    if header.len() > MAX_BYTES {
+        return Err(format!(
+            "header of {} bytes exceeds the limit of {MAX_BYTES}",
+            header.len()
+        ));
+    }
+    Ok(header)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dtypes_have_the_names_that_the_crate_writes() {
+        for (dtype, name, held) in DTYPES {
+            assert_eq!(dtype.to_string(), name);
+            assert_eq!(dtype.bitsize(), 8 * held.size(), "{name}");
+        }
+        for dtype in DType::ALL {
+            assert_eq!(written(dtype).to_string(), dtype.name());
+        }
+    }
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
 
-use super::header::MAX_BYTES;
+use super::header::{self, Spec, nbytes};
 use crate::array::Array;
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind, Result};
@@ -48,9 +48,6 @@ fn write(
     }
     writer.end()
 }
-
-/// Name, dtype and shape of a tensor to be written.
-type Spec<'a> = (&'a str, DType, &'a [i32]);
 
 /// A safetensors file whose tensors are announced first and then written one at a time, in any order, so that they need
 /// not exist at the same time.
@@ -102,7 +99,8 @@ impl Writer {
         tensors: &[Spec<'_>],
         metadata: &BTreeMap<String, String>,
     ) -> Result<Self> {
-        let header = header(tensors, metadata)?;
+        let header = header::write(tensors, metadata)
+            .map_err(|message| Error::new(ErrorKind::Invalid, message))?;
         let folder = match path.parent() {
             Some(folder) if !folder.as_os_str().is_empty() => folder,
             _ => Path::new("."),
@@ -185,50 +183,6 @@ impl Writer {
         sync_folder(&self.folder)?;
         Ok(())
     }
-}
-
-fn nbytes(dtype: DType, shape: &[i32]) -> usize {
-    shape.iter().map(|&n| n as usize).product::<usize>() * dtype.size()
-}
-
-fn header(tensors: &[Spec<'_>], metadata: &BTreeMap<String, String>) -> Result<Vec<u8>> {
-    let mut header = serde_json::Map::new();
-    if !metadata.is_empty() {
-        header.insert("__metadata__".into(), serde_json::json!(metadata));
-    }
-    let mut offset = 0;
-    for &(name, dtype, shape) in tensors {
-        let end = offset + nbytes(dtype, shape);
-        let entry = serde_json::json!({
-            "dtype": dtype.name(),
-            "shape": shape,
-            "data_offsets": [offset, end],
-        });
-        let reserved = name == "__metadata__";
-        if reserved || header.insert(name.into(), entry).is_some() {
-            let why = if reserved {
-                "is reserved"
-            } else {
-                "is given twice"
-            };
-            return Err(Error::new(
-                ErrorKind::Invalid,
-                format!("tensor name {name:?} {why}"),
-            ));
-        }
-        offset = end;
-    }
-    let mut header = serde_json::to_vec(&header).map_err(io::Error::from)?;
-    // The data begins at a multiple of eight bytes, so that it can be used in place.
-    header.resize(header.len().next_multiple_of(8), b' ');
-    if header.len() > MAX_BYTES {
-        let message = format!(
-            "header of {} bytes exceeds the limit of {MAX_BYTES}",
-            header.len()
-        );
-        return Err(Error::new(ErrorKind::Invalid, message));
-    }
-    Ok(header)
 }
 
 /// Flushes the folder: only then is the new name on disk.

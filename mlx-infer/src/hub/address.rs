@@ -1,7 +1,6 @@
 //! Addresses: origins, redirects, and names in them.
 
-use std::fmt::Write as _;
-
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use ureq::http::Uri;
 
 /// Scheme, host and port.
@@ -36,18 +35,18 @@ pub(super) fn redirect(url: &Uri, location: &str) -> Option<Uri> {
     origin(&url).map(|_| url)
 }
 
+/// What is escaped in a part of an address: everything but the unreserved characters of RFC 3986.
+const PART: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'_')
+    .remove(b'.')
+    .remove(b'~');
+/// As [`PART`], with `/` between folders.
+const FOLDERS: &AsciiSet = &PART.remove(b'/');
+
 /// A text as a part of an address. `/` is kept if it separates folders.
 pub(super) fn encode(text: &str, folders: bool) -> String {
-    let mut encoded = String::new();
-    for byte in text.bytes() {
-        match byte {
-            b'-' | b'_' | b'.' | b'~' => encoded.push(byte as char),
-            b'/' if folders => encoded.push('/'),
-            _ if byte.is_ascii_alphanumeric() => encoded.push(byte as char),
-            _ => write!(encoded, "%{byte:02X}").expect("a String takes everything"),
-        }
-    }
-    encoded
+    utf8_percent_encode(text, if folders { FOLDERS } else { PART }).to_string()
 }
 
 /// Whether a tag can be the name of a file in the cache.
@@ -82,5 +81,10 @@ mod tests {
         }
         assert_eq!(encode("refs/pr/1", false), "refs%2Fpr%2F1");
         assert_eq!(encode("a b/c%ä.json", true), "a%20b/c%25%C3%A4.json");
+        assert_eq!(encode("A-z_0.9~", false), "A-z_0.9~");
+        assert_eq!(
+            encode("?#[]@!$&'()*+,;=:\0\n", true),
+            "%3F%23%5B%5D%40%21%24%26%27%28%29%2A%2B%2C%3B%3D%3A%00%0A"
+        );
     }
 }

@@ -1,5 +1,6 @@
 //! Counters of the server in Prometheus' text format, under the names that vLLM has for the same things, so that dashboards for it work.
 
+mod table;
 mod text;
 
 use std::collections::BTreeMap;
@@ -11,6 +12,7 @@ use axum::extract::State;
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 
+use self::table::Sources;
 use self::text::{Text, quoted};
 use super::state::{App, Shared};
 use crate::generate::FinishReason;
@@ -41,41 +43,7 @@ struct Histogram {
     sum: f64,
 }
 
-/// The histograms: name without the prefix, help text, bounds.
-const TIMES: [(&str, &str, &[f64]); 6] = [
-    (
-        "time_to_first_token_seconds",
-        "From the request to its first token.",
-        FIRST,
-    ),
-    (
-        "inter_token_latency_seconds",
-        "Between two tokens of a request.",
-        BETWEEN,
-    ),
-    (
-        "e2e_request_latency_seconds",
-        "From the request to its last token.",
-        LONG,
-    ),
-    (
-        "request_queue_time_seconds",
-        "From the request to the begin of its prompt.",
-        LONG,
-    ),
-    (
-        "request_prefill_time_seconds",
-        "From the begin of the prompt to the first token.",
-        LONG,
-    ),
-    (
-        "request_decode_time_seconds",
-        "From the first token to the last.",
-        LONG,
-    ),
-];
-
-/// Which of [`TIMES`].
+/// Which time a histogram has.
 #[derive(Clone, Copy, Debug)]
 enum Time {
     First,
@@ -86,10 +54,23 @@ enum Time {
     Decode,
 }
 
+impl Time {
+    const COUNT: usize = Self::Decode as usize + 1;
+
+    /// The upper bounds of the buckets, in seconds.
+    fn bounds(self) -> &'static [f64] {
+        match self {
+            Self::First => FIRST,
+            Self::Between => BETWEEN,
+            Self::Whole | Self::Queue | Self::Prefill | Self::Decode => LONG,
+        }
+    }
+}
+
 /// The counters of the server since its start.
 #[derive(Debug, Default)]
 pub(super) struct Metrics {
-    times: [Mutex<Histogram>; TIMES.len()],
+    times: [Mutex<Histogram>; Time::COUNT],
     prompt_tokens: AtomicU64,
     generation_tokens: AtomicU64,
     queried_tokens: AtomicU64,
@@ -162,7 +143,7 @@ impl Metrics {
     }
 
     fn observe(&self, time: Time, value: Duration) {
-        let bounds = TIMES[time as usize].2;
+        let bounds = time.bounds();
         let seconds = value.as_secs_f64();
         let mut histogram = lock(&self.times[time as usize]);
         histogram.counts.resize(bounds.len() + 1, 0);
@@ -177,154 +158,13 @@ impl Metrics {
             labels: format!("model_name={},engine=\"0\"", quoted(&app.settings.names[0])),
         };
         let loaded = app.loaded();
-        let load = loaded
-            .map(|loaded| loaded.engine.load())
-            .unwrap_or_default();
-        let limits = loaded.map_or(&app.settings.engine.limits, |loaded| loaded.engine.limits());
-        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed) as f64;
-        let running = load.prefilling + load.decoding;
-        let usage = match limits.cache_bytes {
-            Some(limit) if limit > 0 => load.cache_bytes as f64 / limit as f64,
-            _ => running as f64 / limits.rows as f64,
+        let load = loaded.map(|loaded| loaded.engine.load());
+        let sources = Sources {
+            counters: self,
+            load: load.unwrap_or_default(),
+            limits: loaded.map_or(&app.settings.engine.limits, |loaded| loaded.engine.limits()),
         };
-        let memory = |value: mlx_core::Result<usize>| value.unwrap_or(0) as f64;
-        let values = [
-            (
-                "vllm:num_requests_running",
-                "gauge",
-                "Requests in prefill or decode.",
-                running as f64,
-            ),
-            (
-                "vllm:num_requests_waiting",
-                "gauge",
-                "Requests that wait for a row.",
-                load.waiting as f64,
-            ),
-            (
-                "vllm:kv_cache_usage_perc",
-                "gauge",
-                "Share of --cache-bytes in use, 0 to 1; without that limit, share of the rows.",
-                usage,
-            ),
-            (
-                "vllm:num_preemptions_total",
-                "counter",
-                "Rows that were evicted because memory was short.",
-                load.evictions as f64,
-            ),
-            (
-                "vllm:prefix_cache_queries_total",
-                "counter",
-                "Prompt tokens that were looked for in the kept prefixes.",
-                read(&self.queried_tokens),
-            ),
-            (
-                "vllm:prefix_cache_hits_total",
-                "counter",
-                "Prompt tokens that came from kept prefixes.",
-                read(&self.hit_tokens),
-            ),
-            (
-                "vllm:prompt_tokens_total",
-                "counter",
-                "Prompt tokens.",
-                read(&self.prompt_tokens),
-            ),
-            (
-                "vllm:generation_tokens_total",
-                "counter",
-                "Generated tokens.",
-                read(&self.generation_tokens),
-            ),
-            (
-                "vllm:spec_decode_num_draft_tokens_total",
-                "counter",
-                "Tokens that were drafted.",
-                read(&self.drafted_tokens),
-            ),
-            (
-                "vllm:spec_decode_num_accepted_tokens_total",
-                "counter",
-                "Drafted tokens that became tokens of an answer.",
-                read(&self.accepted_tokens),
-            ),
-            (
-                "mlx_decode_steps_total",
-                "counter",
-                "Steps of rows that gave tokens; generated tokens over these are the tokens a step.",
-                read(&self.decode_steps),
-            ),
-            (
-                "mlx_memory_active_bytes",
-                "gauge",
-                "Bytes of arrays, the weights included.",
-                memory(mlx_core::memory::active()),
-            ),
-            (
-                "mlx_memory_peak_bytes",
-                "gauge",
-                "Most bytes of arrays since a request began last.",
-                memory(mlx_core::memory::peak()),
-            ),
-            (
-                "mlx_row_cache_bytes",
-                "gauge",
-                "Bytes of the rows' caches.",
-                load.cache_bytes as f64,
-            ),
-            (
-                "mlx_prefix_bytes",
-                "gauge",
-                "Bytes of kept prefixes.",
-                load.prefix_bytes as f64,
-            ),
-            (
-                "mlx_forwards_total",
-                "counter",
-                "Forward passes.",
-                load.forwards as f64,
-            ),
-            (
-                "mlx_mask_seconds_total",
-                "counter",
-                "Time for the masks of grammars, beside forward passes.",
-                load.mask_time.as_secs_f64(),
-            ),
-            (
-                "mlx_disconnects_total",
-                "counter",
-                "Clients that left before their answer was complete.",
-                read(&self.disconnects),
-            ),
-        ];
-        for (name, kind, help, value) in values {
-            out.one(name, kind, help, value);
-        }
-        let positions = self.accepted_at.iter().enumerate();
-        out.counters(
-            "vllm:spec_decode_num_accepted_tokens_per_pos_total",
-            "Drafted tokens that became tokens of an answer, by their positions in drafts.",
-            "position",
-            positions.map(|(position, sum)| (position.to_string(), read(sum))),
-        );
-        let reasons = REASONS.iter().zip(&self.finished);
-        out.counters(
-            "vllm:request_success_total",
-            "Rows that ended, by reason.",
-            "finished_reason",
-            reasons.map(|(reason, counter)| ((*reason).to_owned(), read(counter))),
-        );
-        let responses = lock(&self.responses).clone().into_iter();
-        out.counters(
-            "mlx_responses_total",
-            "Responses by status.",
-            "code",
-            responses.map(|(status, count)| (status.to_string(), count as f64)),
-        );
-        for ((name, help, bounds), histogram) in TIMES.iter().zip(&self.times) {
-            out.histogram(&format!("vllm:{name}"), help, bounds, &lock(histogram));
-        }
+        table::write(&mut out, &sources);
         out.text
     }
 }
@@ -342,6 +182,71 @@ pub(super) async fn metrics(State(app): State<Shared>) -> Response {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::EngineLoad;
+    use crate::scheduler::Limits;
+
+    #[test]
+    fn every_metric_is_written_once_and_read_from_its_counter() {
+        let metrics = Metrics::default();
+        metrics.disconnected();
+        metrics.failed();
+        for status in [200, 200, 404] {
+            metrics.responded(status);
+        }
+        metrics.between_tokens(Duration::from_secs(1));
+        let limits = Limits {
+            rows: 4,
+            cache_bytes: None,
+            ..Limits::default()
+        };
+        let load = EngineLoad {
+            decoding: 1,
+            prefilling: 2,
+            waiting: 5,
+            ..EngineLoad::default()
+        };
+        let mut out = Text {
+            text: String::new(),
+            labels: "m=\"x\"".to_owned(),
+        };
+        let counters = &metrics;
+        table::write(
+            &mut out,
+            &Sources {
+                counters,
+                load,
+                limits: &limits,
+            },
+        );
+        let lines: Vec<&str> = out.text.lines().collect();
+        let named = |start: &str| {
+            let names = lines
+                .iter()
+                .filter_map(|line| line.strip_prefix(start)?.split(' ').next());
+            let mut names: Vec<&str> = names.collect();
+            let count = names.len();
+            names.sort_unstable();
+            names.dedup();
+            assert_eq!(names.len(), count, "a name is there twice");
+            names
+        };
+        assert_eq!(named("# TYPE "), named("# HELP "));
+        for line in [
+            "# TYPE vllm:num_requests_running gauge",
+            "vllm:num_requests_running{m=\"x\"} 3",
+            "vllm:num_requests_waiting{m=\"x\"} 5",
+            "vllm:kv_cache_usage_perc{m=\"x\"} 0.75",
+            "# TYPE mlx_disconnects_total counter",
+            "mlx_disconnects_total{m=\"x\"} 1",
+            "vllm:request_success_total{m=\"x\",finished_reason=\"error\"} 1",
+            "mlx_responses_total{m=\"x\",code=\"200\"} 2",
+            "mlx_responses_total{m=\"x\",code=\"404\"} 1",
+            "vllm:inter_token_latency_seconds_count{m=\"x\"} 1",
+            "vllm:e2e_request_latency_seconds_count{m=\"x\"} 0",
+        ] {
+            assert!(lines.contains(&line), "{line}\n{}", out.text);
+        }
+    }
 
     #[test]
     fn buckets_add_up() {

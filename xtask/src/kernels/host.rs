@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 
 use crate::native::cuda::Toolkit;
 use crate::native::{pins, tools};
@@ -60,12 +60,12 @@ fn files() -> (Vec<&'static str>, Vec<&'static str>) {
 }
 
 fn refused(source: &Path, flags: &[PathBuf], shim: &Path) -> Result<Option<String>> {
-    let compiler = tools::preprocessor();
-    let output = Command::new(&compiler)
+    let compiler = &tools::Compiler::get().map_err(|e| anyhow!("{e}"))?.path;
+    let output = Command::new(compiler)
         .args(flags)
         .arg(source)
         .output()
-        .with_context(|| format!("cannot run {compiler}"))?;
+        .with_context(|| format!("cannot run {}", compiler.display()))?;
     if output.status.success() {
         return Ok(None);
     }

@@ -6,7 +6,7 @@
 
 #include "attention.h"
 
-// Defined in sgemm.cpp; on macOS in Accelerate.
+// Defined in matmul/sgemm.cpp; on macOS in Accelerate.
 extern "C" void cblas_sgemm(
     int order, int trans_a, int trans_b, int m, int n, int k, float alpha, const float* a, int lda, const float* b,
     int ldb, float beta, float* c, int ldc);

@@ -4,7 +4,7 @@
 // Results do not depend on the number of threads: the order of a sum depends only on its length.
 #pragma once
 
-#include "isa.h"
+#include "runtime/isa.h"
 
 namespace mlxrs::ops {
 

@@ -1,4 +1,4 @@
-#include "checked.h"
+#include "core/checked.h"
 #include "experts.h"
 #include "ops/linear/operands.h"
 

@@ -1,5 +1,5 @@
 // Products of experts as graphs of MLX's operations.
-#include "checked.h"
+#include "core/checked.h"
 #include "experts.h"
 
 namespace mlxrs::ops {

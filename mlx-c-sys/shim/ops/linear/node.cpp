@@ -5,11 +5,11 @@
 
 #include <algorithm>
 
+#include "core/settings.h"
 #include "ops/lookup/lookup.h"
 #include "product.h"
-#include "settings.h"
 
-// Defined in sgemm.cpp.
+// Defined in matmul/sgemm.cpp.
 extern "C" void cblas_sgemm(
     int order, int trans_a, int trans_b, int m, int n, int k, float alpha, const float* a, int lda, const float* b,
     int ldb, float beta, float* c, int ldc);

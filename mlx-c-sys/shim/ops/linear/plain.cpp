@@ -50,18 +50,4 @@ mx::array linear_plainly(const mx::array& x, const Parts& w, mx::Stream s) {
   return x.size() == 0 || w.weight.size() == 0 ? mx::zeros(y.shape(), y.dtype(), s) : y;
 }
 
-mx::array linear_in_form(const mx::array& x, const Parts& w, mx::Stream s) {
-  return run(MLXRS_OP_LINEAR, s, [&] { return linear(x, w, s); }, [&] { return linear_plainly(x, w, s); });
-}
-
-Arrays linear_many_in_form(const mx::array& x, const std::vector<Parts>& ws, mx::Stream s) {
-  return run(MLXRS_OP_LINEAR, s, [&] { return linear_many(x, ws, s); }, [&] {
-    Arrays ys;
-    for (const auto& w : ws) {
-      ys.push_back(linear_in_form(x, w, s));
-    }
-    return ys;
-  });
-}
-
 } // namespace mlxrs::ops

@@ -1,6 +1,6 @@
 // The nodes that read rows of a matrix, or a whole matrix, and unpack them.
 #include "lookup.h"
-#include "checked.h"
+#include "core/checked.h"
 #include "ops/linear/operands.h"
 
 #ifdef MLXRS_CUDA

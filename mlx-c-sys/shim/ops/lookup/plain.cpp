@@ -1,5 +1,5 @@
 // Rows of a matrix as a graph of MLX's operations.
-#include "checked.h"
+#include "core/checked.h"
 #include "lookup.h"
 
 namespace mlxrs::ops {

@@ -2,7 +2,7 @@
 #include <array>
 #include <cstring>
 
-#include "donate.h"
+#include "core/donate.h"
 #include "ops/rope/heads.h"
 #include "store.h"
 

@@ -38,7 +38,7 @@ impl Text {
         name: &str,
         help: &str,
         label: &str,
-        values: impl Iterator<Item = (String, f64)>,
+        values: Vec<(String, f64)>,
     ) {
         self.head(name, "counter", help);
         for (of_label, value) in values {

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "checked.h"
+#include "core/checked.h"
 #include "cuda/launch.h"
 
 namespace mlxrs::ops {

@@ -1,8 +1,8 @@
 // The C functions for computations that repeat (see cuda/replay.h), and for the comparison of their graphs.
 #include <algorithm>
 
-#include "graph.h"
-#include "guard.h"
+#include "core/graph.h"
+#include "core/guard.h"
 #include "mlx/transforms.h"
 
 #ifdef MLXRS_CUDA

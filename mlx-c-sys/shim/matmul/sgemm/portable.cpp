@@ -1,7 +1,7 @@
 // The sgemm kernels for any machine, with vectors of four: SSE on x86-64 (with separate multiplications and additions),
 // NEON on aarch64.
-#include "../matmul/convert.h"
 #include "kernels.h"
+#include "matmul/convert.h"
 
 #ifdef __aarch64__
 #include <arm_neon.h>

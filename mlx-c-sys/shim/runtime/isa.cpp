@@ -3,7 +3,7 @@
 
 #include <stdexcept>
 
-#include "settings.h"
+#include "core/settings.h"
 
 #if defined(__x86_64__) && defined(__linux__)
 #include <sys/syscall.h>

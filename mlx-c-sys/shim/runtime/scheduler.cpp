@@ -30,7 +30,7 @@
 #include "mlx/event.h"
 #include "mlx/scheduler.h"
 
-#include "guard.h"
+#include "core/guard.h"
 #include "of_mlx.h"
 #include "worker.h"
 

@@ -2,8 +2,8 @@
 #include "settings.h"
 
 #include "guard.h"
-#include "isa.h"
-#include "threads.h"
+#include "runtime/isa.h"
+#include "runtime/threads.h"
 
 extern "C" int mlxrs_check_settings(void) {
   return mlxrs::guarded([] {

@@ -8,8 +8,8 @@
 #include "mlx/primitives.h"
 
 #include "guard.h"
-#include "profile.h"
-#include "run_ahead.h"
+#include "runtime/profile.h"
+#include "runtime/run_ahead.h"
 
 namespace mlxrs {
 

@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <future>
 
-#include "guard.h"
+#include "core/guard.h"
 #include "mlx/allocator.h"
 #include "mlx/scheduler.h"
 #include "mlx/stream.h"

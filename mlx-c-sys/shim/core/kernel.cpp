@@ -7,7 +7,7 @@
 #include "mlx/primitives.h"
 
 #include "guard.h"
-#include "profile.h"
+#include "runtime/profile.h"
 
 namespace {
 

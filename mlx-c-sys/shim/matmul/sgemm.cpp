@@ -16,11 +16,11 @@
 #include <stdexcept>
 #include <string>
 
-#include "isa.h"
-#include "memory.h"
-#include "settings.h"
+#include "core/settings.h"
+#include "runtime/isa.h"
+#include "runtime/memory.h"
+#include "runtime/threads.h"
 #include "sgemm/product.h"
-#include "threads.h"
 
 namespace {
 
