@@ -1,5 +1,5 @@
 //! `cargo xtask memcheck`: the hostile calls of mlx-core under valgrind, which reports accesses outside of arrays. It takes
-//! about an hour for each round, so CI does not run it.
+//! minutes, so CI does not run it.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -37,8 +37,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         "ops",
         "--no-run",
     ]))?;
+    let suppressions = cargo::repository().join("xtask/src/memcheck.supp");
     let status = Command::new("valgrind")
         .args(FLAGS)
+        .arg(format!("--suppressions={}", suppressions.display()))
         .arg(program)
         .args(["--exact", "hostile::hostile_calls_are_made", "--nocapture"])
         .current_dir(cargo::repository().join("mlx-core"))
