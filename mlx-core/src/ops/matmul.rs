@@ -129,8 +129,17 @@ impl Array {
             "32 or 64",
             block_size,
         )?;
+        // MLX copies arrays of other layouts, and frees the copies before it has filled them.
+        let (a, b) = (self.contiguous()?, other.contiguous()?);
+        let dense = |mask: Option<&Array>| mask.map(Array::contiguous).transpose();
+        let (out, lhs, rhs) = (dense(masks.out)?, dense(masks.lhs)?, dense(masks.rhs)?);
         op!(mlx_block_masked_mm(
-            self, other, block_size, masks.out, masks.lhs, masks.rhs
+            a,
+            b,
+            block_size,
+            out.as_ref(),
+            lhs.as_ref(),
+            rhs.as_ref()
         ))
     }
 
