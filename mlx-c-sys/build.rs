@@ -6,6 +6,8 @@ use std::process::ExitCode;
 
 #[path = "build/bindings.rs"]
 mod bindings;
+#[path = "build/entries.rs"]
+mod entries;
 #[path = "build/loader.rs"]
 mod loader;
 #[path = "build/native.rs"]

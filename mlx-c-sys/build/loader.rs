@@ -8,14 +8,20 @@ use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
+use crate::entries;
 use crate::native::prefix::Prefix;
 use crate::native::report::{Failure, Result};
 use crate::native::{host, pins};
 
 /// Writes `entries.s` and `entries.rs` to `out`.
 pub fn write(target: &str, bindings: &str, prefix: &Prefix, out: &Path) -> Result<()> {
-    let names = functions(bindings);
-    let assembly = assembly(target, &names)?;
+    let functions = functions(bindings);
+    let names: Vec<&str> = functions.iter().map(|(name, _)| *name).collect();
+    let architecture = target.split('-').next().unwrap_or_default();
+    let assembly = entries::assembly(architecture, &names).ok_or_else(|| {
+        Failure::new(format!("MLX is not built for {target}"))
+            .sought("Linux on x86-64 or aarch64, or macOS")
+    })?;
     let entry = prefix.dir.file_name().unwrap_or_default();
     let library = prefix.lib().join(host::library("mlxc"));
     let library = library.to_string_lossy();
@@ -26,11 +32,11 @@ pub fn write(target: &str, bindings: &str, prefix: &Prefix, out: &Path) -> Resul
     );
     let _ = writeln!(
         constants,
-        "static NAMES: [&core::ffi::CStr; {}] = [",
-        names.len()
+        "/// The functions, and whether each returns a status.\nstatic FUNCTIONS: [(&core::ffi::CStr, bool); {}] = [",
+        functions.len()
     );
-    for name in &names {
-        let _ = writeln!(constants, "    c{name:?},");
+    for (name, is_status) in &functions {
+        let _ = writeln!(constants, "    (c{name:?}, {is_status}),");
     }
     constants += "];\n";
     for (name, text) in [("entries.s", assembly), ("entries.rs", constants)] {
@@ -40,46 +46,16 @@ pub fn write(target: &str, bindings: &str, prefix: &Prefix, out: &Path) -> Resul
     Ok(())
 }
 
-/// The functions that the bindings declare.
-fn functions(bindings: &str) -> Vec<&str> {
-    let names = bindings.lines().filter_map(|line| {
-        let (name, _) = line.trim_start().strip_prefix("pub fn ")?.split_once('(')?;
-        Some(name)
+/// The functions that the bindings declare, and whether each returns an `int`, in the order of their names.
+fn functions(bindings: &str) -> Vec<(&str, bool)> {
+    let functions = bindings.split("pub fn ").skip(1).filter_map(|text| {
+        let (name, rest) = text.split_once('(')?;
+        let (head, _) = rest.split_once(';')?;
+        let result = head.rsplit_once("->").map_or("", |(_, result)| result);
+        Some((name, result.trim() == "::std::os::raw::c_int"))
     });
-    let mut names: Vec<&str> = names.collect();
-    names.sort_unstable();
-    names.dedup();
-    names
-}
-
-/// A jump for each function through its slot in a table, which the loader fills before `main`.
-fn assembly(target: &str, names: &[&str]) -> Result<String> {
-    let architecture = target.split('-').next().unwrap_or_default();
-    let jump = |index: usize| {
-        let at = 8 * index;
-        match architecture {
-            "x86_64" => Ok(format!("jmpq *mlxc_entries+{at}(%rip)")),
-            "aarch64" => Ok(format!(
-                "adrp x16, mlxc_entries+{at}\nldr x16, [x16, :lo12:mlxc_entries+{at}]\nbr x16"
-            )),
-            _ => Err(Failure::new(format!("MLX is not built for {target}"))
-                .sought("Linux on x86-64 or aarch64, or macOS")),
-        }
-    };
-    let mut text = String::from(".text\n");
-    for (index, name) in names.iter().enumerate() {
-        let jump = jump(index)?;
-        let _ = write!(
-            text,
-            ".globl {name}\n.hidden {name}\n.type {name}, %function\n.p2align 2\n{name}:\n{jump}\n.size {name}, .-{name}\n"
-        );
-    }
-    // The loader runs with the constructors. A program that uses any function of the library links this section too.
-    let _ = write!(
-        text,
-        ".section .init_array,\"aw\"\n.p2align 3\n.quad mlxc_load\n\
-         .bss\n.globl mlxc_entries\n.hidden mlxc_entries\n.p2align 3\nmlxc_entries:\n.zero {}\n.text\n",
-        8 * names.len()
-    );
-    Ok(text)
+    let mut functions: Vec<(&str, bool)> = functions.collect();
+    functions.sort_unstable();
+    functions.dedup();
+    functions
 }

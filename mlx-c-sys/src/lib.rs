@@ -18,7 +18,8 @@
 //! | memory of the caller | [`mlxrs_array_from_foreign`] | read in place, and given back when the last array has gone |
 //! | recovery | [`mlxrs_rearm`] | lets streams work again after a failed evaluation |
 //!
-//! On Linux a program does not link libmlxc: `src/loader.rs` opens it before `main`.
+//! On Linux a program does not link libmlxc: `src/loader.rs` opens it at the first call, or in [`load`]. Without it, every
+//! function fails.
 //!
 //! ```
 //! use mlx_c_sys::{mlx_get_memory_limit, mlxrs_error_clear};
@@ -46,7 +47,16 @@ mod loader;
 #[cfg(all(target_os = "linux", feature = "mimalloc"))]
 pub mod operators;
 #[cfg(target_os = "linux")]
-pub use loader::symbol;
+pub use loader::{load, symbol};
+
+/// Loads libmlxc, which is linked on this platform.
+///
+/// # Errors
+/// None here.
+#[cfg(not(target_os = "linux"))]
+pub fn load() -> Result<(), String> {
+    Ok(())
+}
 
 include!(concat!(env!("OUT_DIR"), "/bindings.rs"));
 

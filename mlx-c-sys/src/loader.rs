@@ -1,23 +1,25 @@
-//! Loads libmlxc before `main`, on Linux.
+//! Loads libmlxc at the first call of one of its functions, on Linux.
 //!
 //! Places are tried in this order, as if they stood in the program's rpath: the program's own folder, `../lib` and
 //! `lib/mlx/lib` (archives of `cargo xtask dist`) from there, where the library was when the program was built, and the
 //! cache of the user that runs the program. So a program can be moved together with its libraries, and on the machine
 //! that built it, it runs without them beside it.
+//!
+//! Without the library every function fails: one that returns a status returns 1, and the others return null or zero. So
+//! no handle comes into being that another function could be called with. `mlxrs_error_get` has the reason.
 
+use std::arch::global_asm;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 #[path = "../build/cache.rs"]
 mod cache;
 
 include!(concat!(env!("OUT_DIR"), "/entries.rs"));
-core::arch::global_asm!(
-    include_str!(concat!(env!("OUT_DIR"), "/entries.s")),
-    options(att_syntax)
-);
+include!("entries.rs");
 
 /// The file that is looked for.
 const LIBRARY: &str = "libmlxc.so";
@@ -42,47 +44,111 @@ unsafe extern "C" {
 }
 
 unsafe extern "C" {
-    static mut mlxc_entries: [*mut c_void; NAMES.len()];
+    /// The table that the entry points jump through.
+    static mlxc_entries: [AtomicPtr<c_void>; FUNCTIONS.len()];
 }
 
-/// Fills the table that the entry points jump through, or ends the program with a message.
+/// The address of the function of this index. The entry points call it until the table is filled.
 #[unsafe(no_mangle)]
-extern "C" fn mlxc_load() {
-    match find() {
-        // SAFETY: nothing reads the table before the constructors have run.
-        Ok(functions) => unsafe { mlxc_entries = functions },
-        Err(text) => {
-            use std::io::Write;
-            // A failed write to stderr changes nothing: the program exits next.
-            let _ = std::io::stderr().write_all(text.as_bytes());
-            std::process::exit(1);
+extern "C" fn mlxc_resolve(index: usize) -> *mut c_void {
+    let _ = state();
+    // SAFETY: the table is defined by the entry points and lives for ever.
+    unsafe { mlxc_entries[index].load(Ordering::Acquire) }
+}
+
+/// An open libmlxc.
+struct Library {
+    handle: *mut c_void,
+    functions: Functions,
+}
+
+type Functions = [*mut c_void; FUNCTIONS.len()];
+
+// SAFETY: the handle and the functions are of the whole process, and the library is never closed.
+unsafe impl Send for Library {}
+// SAFETY: as above.
+unsafe impl Sync for Library {}
+
+/// The library, or why there is none. The first call loads it and fills the table.
+fn state() -> &'static Result<Library, CString> {
+    static STATE: OnceLock<Result<Library, CString>> = OnceLock::new();
+
+    STATE.get_or_init(|| {
+        let found = find().map_err(|text| CString::new(text).unwrap_or_default());
+        for (index, (name, is_status)) in FUNCTIONS.iter().enumerate() {
+            let function = match &found {
+                Ok(library) => library.functions[index],
+                Err(_) if *name == c"mlxrs_error_get" => missing_reason as *mut c_void,
+                Err(_) if *is_status => missing_status as *mut c_void,
+                Err(_) => missing_result as *mut c_void,
+            };
+            // SAFETY: the table is defined by the entry points and lives for ever.
+            unsafe { mlxc_entries[index].store(function, Ordering::Release) };
         }
+        found
+    })
+}
+
+/// Stands for functions that return a status. By the C calling conventions of Linux, arguments can be left unread.
+extern "C" fn missing_status() -> usize {
+    1
+}
+
+/// Stands for functions that return a pointer, a handle, a number or nothing.
+extern "C" fn missing_result() -> usize {
+    0
+}
+
+/// Stands for `mlxrs_error_get`.
+extern "C" fn missing_reason() -> *const c_char {
+    match state() {
+        Ok(_) => std::ptr::null(),
+        Err(reason) => reason.as_ptr(),
     }
 }
 
-/// The handle of libmlxc from `dlopen`.
-static LIBRARY_HANDLE: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+/// Loads libmlxc, if that has not been tried yet. Otherwise the first call of one of its functions does.
+///
+/// # Errors
+/// No place has a library of this build. The text names the places.
+pub fn load() -> Result<(), String> {
+    match state() {
+        Ok(_) => Ok(()),
+        Err(reason) => Err(reason.to_string_lossy().into_owned()),
+    }
+}
 
-type Functions = [*mut c_void; NAMES.len()];
-
-fn find() -> Result<Functions, String> {
+fn find() -> Result<Library, String> {
+    use_plain_f32();
     let mut tried = String::new();
     for path in places() {
         if !path.is_file() {
             tried += &format!("  not there: {}\n", path.display());
             continue;
         }
-        match load(&path) {
-            Ok(functions) => return Ok(functions),
+        match open_all(&path) {
+            Ok(library) => return Ok(library),
             Err(reason) => tried += &format!("  not usable: {}: {reason}\n", path.display()),
         }
     }
     Err(format!(
-        "error: cannot load {LIBRARY}, which this program was built with\n{tried}\
+        "cannot load {LIBRARY}, which this program was built with\n{tried}\
          to fix it: build the program again (the build puts the library into the cache, which {} can name), \
-         or put {LIBRARY} and the libraries of MLX beside the program\n",
+         or put {LIBRARY} and the libraries of MLX beside the program",
         cache::VARIABLE
     ))
+}
+
+/// Makes the setting of shim/defaults.cpp that is a variable of the environment. A constructor of the library would do it
+/// without the lock of `std::env`, while other threads of the program may read variables.
+fn use_plain_f32() {
+    const NAME: &str = "MLX_ENABLE_TF32";
+
+    if std::env::var_os(NAME).is_none() {
+        // SAFETY: `std::env` locks. C code that reads the environment at the same time reads the list of before, which the
+        // first change of a process does not free; `load` says when to call it.
+        unsafe { std::env::set_var(NAME, "0") };
+    }
 }
 
 /// The paths of the library to try, in order.
@@ -104,7 +170,8 @@ fn places() -> Vec<PathBuf> {
             }
         }
     }
-    places.push(PathBuf::from(BUILT_AT));
+    // The program has the path in one piece, so that it can be replaced there.
+    places.push(PathBuf::from(std::hint::black_box(BUILT_AT)));
     if let Some(cache) = cache::folder() {
         let place = cache.join(CACHE_ENTRY).join("lib").join(LIBRARY);
         if !places.contains(&place) {
@@ -123,7 +190,7 @@ fn own_file() -> Option<PathBuf> {
         address: std::ptr::null_mut(),
     };
     // SAFETY: the address is one of this code, and `info` is filled or left as it is.
-    let found = unsafe { dladdr(mlxc_load as *const c_void, &mut info) };
+    let found = unsafe { dladdr(mlxc_resolve as *const c_void, &mut info) };
     if found == 0 || info.file.is_null() {
         return None;
     }
@@ -136,14 +203,14 @@ fn own_file() -> Option<PathBuf> {
 
 /// The address of a function of libmlxc that the headers do not declare.
 pub fn symbol(name: &CStr) -> Option<*mut c_void> {
-    let library = LIBRARY_HANDLE.load(Ordering::Relaxed);
-    // SAFETY: a null handle, before the library is loaded, stands for the program's own symbols.
-    let found = unsafe { dlsym(library, name.as_ptr()) };
+    let library = state().as_ref().ok()?;
+    // SAFETY: the library is open.
+    let found = unsafe { dlsym(library.handle, name.as_ptr()) };
     (!found.is_null()).then_some(found)
 }
 
-/// The functions of the library at `path`.
-fn load(path: &Path) -> Result<Functions, String> {
+/// Opens the library at `path` and looks its functions up.
+fn open_all(path: &Path) -> Result<Library, String> {
     let library = open(path)?;
     let symbol = |name: &CStr| {
         // SAFETY: the library is open, and stays open for ever.
@@ -165,12 +232,14 @@ fn load(path: &Path) -> Result<Functions, String> {
             inputs.to_string_lossy()
         ));
     }
-    let mut functions = [std::ptr::null_mut(); NAMES.len()];
-    for (function, name) in functions.iter_mut().zip(NAMES) {
+    let mut functions = [std::ptr::null_mut(); FUNCTIONS.len()];
+    for (function, (name, _)) in functions.iter_mut().zip(FUNCTIONS) {
         *function = symbol(name)?;
     }
-    LIBRARY_HANDLE.store(library, Ordering::Relaxed);
-    Ok(functions)
+    Ok(Library {
+        handle: library,
+        functions,
+    })
 }
 
 /// Opens a library, and the libraries that it needs from the same folder, which are opened in the order of their needs.

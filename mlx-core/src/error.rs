@@ -31,6 +31,8 @@ pub enum ErrorKind {
     Unsupported,
     /// An argument is outside its domain.
     Invalid,
+    /// The library of MLX is missing, or is that of another build. The message names the places that were tried.
+    Library,
 }
 
 /// An error of this crate: a kind to act on and a message to show.

@@ -58,6 +58,9 @@ pub(crate) fn take_error(kind: ErrorKind) -> Error {
         Some(Stash::Error(error)) => return error,
         None => {}
     }
+    if let Err(text) = sys::load() {
+        return Error::new(ErrorKind::Library, text);
+    }
     // SAFETY: the pointer is null or a C string valid until the next clear on this thread, which comes after its copy.
     // The clear ensures that a later failure does not report this text.
     let text = unsafe {

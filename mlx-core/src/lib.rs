@@ -70,6 +70,17 @@ pub mod settings;
 pub mod stream;
 pub mod transforms;
 
+/// Loads the library of MLX, which the first call of this crate does otherwise.
+///
+/// A program calls it in `main`, before it starts threads: MLX regards the thread that loads it as the main one, and
+/// loading sets a variable of the environment.
+///
+/// # Errors
+/// The library is not found ([`ErrorKind::Library`]). Then every call that needs it fails in the same way.
+pub fn init() -> Result<()> {
+    mlx_c_sys::load().map_err(|text| Error::new(ErrorKind::Library, text))
+}
+
 pub use self::safetensors::Safetensors;
 pub use array::Array;
 pub use dtype::{Complex64, DType, Element};

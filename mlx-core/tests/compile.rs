@@ -151,3 +151,34 @@ fn a_graph_for_all_shapes_takes_arrays_without_elements() -> Result<()> {
     compile::set_enabled(false);
     Ok(())
 }
+
+/// MLX's fused kernels take the larger of the sizes 0 and 1.
+#[test]
+fn shapeless_functions_of_empty_arrays_have_the_right_shape() -> Result<()> {
+    compile::set_enabled(true);
+    let f = Compiled::new(
+        |x: &[Array]| Ok(vec![x[0].sum(-2, true)?.add(&x[0])?.exp()?.reshape(&[-1])?]),
+        true,
+    );
+    // A captured array without elements.
+    let empty = mlx_core::zeros(&[0, 8], DType::F32)?;
+    let g = Compiled::new(
+        move |x: &[Array]| Ok(vec![x[0].add(&empty)?.exp()?.negative()?]),
+        true,
+    );
+    for _ in 0..2 {
+        let rows = ones(&[1, 2, 8], DType::F32)?;
+        let found = f.call(&[rows])?[0].to_vec::<f32>()?;
+        assert!(found.len() == 16 && found.iter().all(|x| (x - 3f32.exp()).abs() < 1e-4));
+        let none = mlx_core::zeros(&[1, 0, 8], DType::F32)?;
+        let found = f.call(&[none])?.remove(0);
+        assert_eq!(found.shape(), [0]);
+        assert!(found.to_vec::<f32>()?.is_empty());
+        let row = ones(&[1, 8], DType::F32)?;
+        let found = g.call(&[row])?.remove(0);
+        assert_eq!(found.shape(), [0, 8]);
+        assert!(found.to_vec::<f32>()?.is_empty());
+    }
+    compile::set_enabled(false);
+    Ok(())
+}

@@ -142,3 +142,112 @@ fn products_without_elements_touch_no_memory() -> Result<()> {
     );
     Ok(())
 }
+
+/// MLX computes one element from memory outside the input.
+#[test]
+fn a_kernel_longer_than_the_padded_input_is_refused() -> Result<()> {
+    use mlx_core::ops::conv::{Conv, ConvGeneral, ConvTranspose};
+
+    let refused = |result: Result<Array>, what: &str| {
+        let error = result.unwrap_err().to_string();
+        assert!(
+            error.contains("must fit into the padded input"),
+            "{what}: {error}"
+        );
+        assert!(error.contains(what), "{what}: {error}");
+    };
+    let stride = Conv {
+        stride: [4],
+        ..Conv::default()
+    };
+    refused(
+        floats(&[1, 1, 2]).conv1d(&floats(&[1, 3, 2]), stride),
+        "conv1d",
+    );
+    let stride = Conv {
+        stride: [4, 1],
+        ..Conv::default()
+    };
+    refused(
+        floats(&[1, 1, 4, 2]).conv2d(&floats(&[1, 3, 2, 2]), stride),
+        "conv2d",
+    );
+    let stride = Conv {
+        stride: [3, 1, 1],
+        padding: [0, 1, 0],
+        ..Conv::default()
+    };
+    refused(
+        floats(&[2, 0, 7, 9, 2]).conv3d(&floats(&[6, 2, 1, 5, 2]), stride),
+        "conv3d",
+    );
+    let general = ConvGeneral {
+        kernel_dilation: vec![5],
+        padding_lo: vec![1],
+        ..ConvGeneral::default()
+    };
+    refused(
+        floats(&[1, 4, 2]).conv_general(&floats(&[1, 2, 2]), &general),
+        "conv_general",
+    );
+    let cut = ConvTranspose {
+        padding: [3],
+        ..ConvTranspose::default()
+    };
+    refused(
+        floats(&[1, 2, 2]).conv_transpose1d(&floats(&[1, 3, 2]), cut),
+        "conv_transpose1d",
+    );
+    // The largest kernels that fit.
+    let whole = floats(&[1, 3, 2]).conv1d(&floats(&[1, 3, 2]), Conv::default())?;
+    assert_eq!((whole.shape(), whole.item::<f32>()?), (&[1, 1, 1][..], 6.0));
+    let padded = Conv {
+        padding: [1],
+        ..Conv::default()
+    };
+    let whole = floats(&[1, 1, 2]).conv1d(&floats(&[1, 3, 2]), padded)?;
+    assert_eq!((whole.shape(), whole.item::<f32>()?), (&[1, 1, 1][..], 2.0));
+    let cut = ConvTranspose {
+        padding: [1],
+        ..ConvTranspose::default()
+    };
+    let one = floats(&[1, 1, 2]).conv_transpose1d(&floats(&[1, 3, 2]), cut)?;
+    assert_eq!((one.shape(), one.item::<f32>()?), (&[1, 1, 1][..], 2.0));
+    Ok(())
+}
+
+#[test]
+fn noise_of_no_keys_is_empty() -> Result<()> {
+    use mlx_core::random::{Key, bits};
+    use mlx_core::transforms::vmap;
+
+    let keys = Array::from_slice::<u32>(&[], &[0, 2])?;
+    let noise = mlx_core::fast::gumbel(&keys, 3)?;
+    assert_eq!((noise.shape(), noise.dtype()), (&[0, 3][..], DType::F32));
+    assert!(noise.to_vec::<f32>()?.is_empty());
+    assert!(mlx_core::fast::gumbel(&ones(&[0, 3], DType::U32)?, 3).is_err());
+    let draw = |keys: &[Array]| Ok(vec![bits(&Key::from_array(keys[0].clone())?, &[3], 4)?]);
+    let error = vmap(draw, &[keys], &[Some(0)], &[Some(0)]).unwrap_err();
+    assert!(error.to_string().contains("which has size 0"), "{error}");
+    Ok(())
+}
+
+#[test]
+fn triangles_without_elements_need_no_memory() -> Result<()> {
+    mlx_core::memory::reset_peak()?;
+    for (n, m) in [(0, i32::MAX), (i32::MAX, 0)] {
+        assert_eq!(mlx_core::tri(n, m, 0, DType::F32)?.shape(), [n, m]);
+        assert!(
+            mlx_core::tri(n, m, 0, DType::F32)?
+                .to_vec::<f32>()?
+                .is_empty()
+        );
+        let empty = mlx_core::zeros(&[n, m], DType::F32)?;
+        for part in [mlx_core::tril(&empty, 0)?, mlx_core::triu(&empty, 0)?] {
+            assert_eq!(part.shape(), [n, m]);
+            assert!(part.to_vec::<f32>()?.is_empty());
+        }
+    }
+    assert!(mlx_core::memory::peak()? < 1 << 20);
+    Ok(())
+}

@@ -237,3 +237,56 @@ fn other_formats_are_refused_by_name() {
     let error = refused(Value::Null);
     assert!(error.contains("weight_scale"), "{error}");
 }
+
+/// Blocks and groups that the config names are those of the scales. Others would be read in other places.
+#[test]
+fn scales_that_contradict_the_config_are_refused() {
+    let refused = |case: &str, change: &dyn Fn(&mut Value)| {
+        let dir = folder(case);
+        let mut config = json(&dir.join("config.json"));
+        change(&mut config);
+        let weights = mlx_models::open_weights(&dir).unwrap();
+        let loaded = mlx_models::load_from("here", config, weights, LoadOptions::default());
+        loaded.err().map(|error| error.to_string())
+    };
+    for case in ["fp8_qwen3", "fp8_deepseek_v3"] {
+        let blocks = |times: fn(i64) -> i64| {
+            refused(case, &|config: &mut Value| {
+                let block = &mut config["quantization_config"]["weight_block_size"];
+                let rows = block[0].as_i64().unwrap();
+                block[0] = times(rows).into();
+            })
+        };
+        assert_eq!(blocks(|rows| rows), None, "{case}");
+        for error in [blocks(|rows| rows * 2), blocks(|rows| rows / 2)] {
+            let error = error.unwrap_or_else(|| panic!("{case} loads"));
+            assert!(error.contains("do not fit a weight"), "{case}: {error}");
+            assert!(
+                error.contains("_scale_inv") && error.contains("in blocks of"),
+                "{error}"
+            );
+        }
+    }
+    let structure = |block: Value| {
+        refused("channels_llama", &|config: &mut Value| {
+            let groups = &mut config["quantization_config"]["config_groups"];
+            for group in groups.as_object_mut().unwrap().values_mut() {
+                group["weights"]["block_structure"] = block.clone();
+            }
+        })
+    };
+    assert_eq!(structure(Value::Null), None);
+    let error = structure(serde_json::json!([16, 16])).unwrap();
+    assert!(error.contains("do not fit a weight"), "{error}");
+    let groups = |size: i64| {
+        refused("int4_kimi_k2", &|config: &mut Value| {
+            let groups = &mut config["quantization_config"]["config_groups"];
+            for group in groups.as_object_mut().unwrap().values_mut() {
+                group["weights"]["group_size"] = size.into();
+            }
+        })
+    };
+    assert_eq!(groups(32), None);
+    let error = groups(64).unwrap();
+    assert!(error.contains("group_size says [64]"), "{error}");
+}

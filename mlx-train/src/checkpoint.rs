@@ -12,20 +12,21 @@
 //! names, and last the checkpoint: a run that is killed in between leaves the checkpoint before, and
 //! `adapters.safetensors` is never older than the last checkpoint. Resuming writes it once more.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use mlx_core::safetensors::save as save_arrays;
-use mlx_core::{Array, Safetensors};
+use mlx_core::{Array, DType, Safetensors};
 use mlx_infer::Files;
 use mlx_infer::output::{remove, replace_folder, sync_folder};
 use mlx_models::Model;
 use mlx_models::adapter::{self, AdapterConfig};
 use mlx_nn::trainable::trainable;
-use mlx_nn::{Param, VisitMut};
+use mlx_nn::{Param, Visit, VisitMut};
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use crate::batch::Example;
 use crate::error::{Result, argument, format, io};
@@ -43,8 +44,8 @@ const UNNAMED: &str = ".adapter";
 const REMOVED: &str = ".removed";
 /// How many checkpoints are kept.
 const KEPT: usize = 2;
-/// The version of this layout.
-const FORMAT: u32 = 1;
+/// The version of this layout. Version 1 did not record the adapter and the frozen weights.
+const FORMAT: u32 = 2;
 
 /// The output folder of a run.
 #[derive(Clone, Debug)]
@@ -120,9 +121,18 @@ fn fresh(parent: &Path, name: &str) -> Result<PathBuf> {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Saved {
     pub config: TrainerConfig,
+    /// The [`adapter_settings`] of the run.
+    pub adapter: Value,
+    pub frozen: Frozen,
     /// The [`fingerprint`] of the training data.
     pub data: u64,
     pub progress: Progress,
+}
+
+/// The part of `state.json` that every format has.
+#[derive(Deserialize)]
+struct Version {
+    format: u32,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -130,6 +140,72 @@ struct State {
     format: u32,
     #[serde(flatten)]
     saved: Saved,
+}
+
+/// The settings of an adapter that change what a step computes, by their names.
+pub(crate) fn adapter_settings(config: &AdapterConfig) -> Value {
+    // Without `..`: a new field does not compile before it is put in or left out here.
+    let AdapterConfig {
+        kind,
+        rank,
+        scale,
+        dropout,
+        num_layers,
+        keys,
+        facts: _,
+    } = config;
+    json!({
+        "fine_tune_type": format!("{kind:?}").to_lowercase(),
+        "rank": rank,
+        "scale": scale,
+        "dropout": dropout,
+        "num_layers": num_layers,
+        "keys": keys,
+    })
+}
+
+/// The parameters that a run does not train, in a form that is compared.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Frozen {
+    /// The dtypes that occur.
+    pub dtypes: BTreeSet<String>,
+    /// A hash of names, shapes, dtypes and the first numbers of each.
+    pub hash: u64,
+}
+
+impl Frozen {
+    /// How many numbers of a parameter the hash has. Another training run changes nearly all of them.
+    const NUMBERS: i32 = 64;
+
+    pub(crate) fn of(model: &dyn Model) -> Result<Self> {
+        struct Collect(Frozen);
+        impl Visit for Collect {
+            fn param(&mut self, path: &mlx_nn::Path, param: &Param) -> mlx_core::Result<()> {
+                if param.trainable {
+                    return Ok(());
+                }
+                let value = param.value();
+                let dtype = value.dtype().to_string();
+                let mut mix = |number: u64| self.0.hash = Numbers::new(self.0.hash, number).next();
+                path.as_str().bytes().for_each(|byte| mix(byte.into()));
+                dtype.bytes().for_each(|byte| mix(byte.into()));
+                value.shape().iter().for_each(|&size| mix(size as u64));
+                // Otherwise a weight that is converted when it is used would be converted here too.
+                mlx_core::eval([value])?;
+                let numbers = value.reshape(&[-1])?;
+                let some = numbers.dim(0)?.min(Frozen::NUMBERS);
+                let numbers = numbers.slice_axis(0, 0, some)?.astype(DType::F32)?;
+                for number in numbers.to_vec::<f32>()? {
+                    mix(number.to_bits().into());
+                }
+                self.0.dtypes.insert(dtype);
+                Ok(())
+            }
+        }
+        let mut visitor = Collect(Self::default());
+        model.visit(&mut mlx_nn::Path::default(), &mut visitor)?;
+        Ok(visitor.0)
+    }
 }
 
 /// A 64-bit hash of the examples and their order.
@@ -225,25 +301,17 @@ pub(crate) fn load(
     let text = Files::Directory(dir.to_owned()).read(STATE)?;
     let text = text.ok_or_else(|| io(&path, std::io::ErrorKind::NotFound.into()))?;
     let wrong = |message: String| format(format!("{}: {message}", path.display()));
-    let state: State = serde_json::from_slice(&text).map_err(|error| wrong(error.to_string()))?;
-    if state.format != FORMAT {
-        let found = state.format;
-        return Err(wrong(format!("expected format {FORMAT}, found {found}")));
-    }
-    let Saved {
-        config,
-        data,
-        progress,
-    } = state.saved;
-    same_settings(&config, &expected.config)
-        .map_err(|what| argument(format!("{} cannot be resumed: {what}", dir.display())))?;
-    if data != expected.data {
-        let message = "it was trained on other examples";
-        return Err(argument(format!(
-            "{} cannot be resumed: {message}",
-            dir.display()
+    let fault = |error: serde_json::Error| wrong(error.to_string());
+    let Version { format: found } = serde_json::from_slice(&text).map_err(fault)?;
+    if found != FORMAT {
+        return Err(wrong(format!(
+            "expected format {FORMAT}, found {found}: the version of mlx-train that wrote it can resume it"
         )));
     }
+    let state: State = serde_json::from_slice(&text).map_err(fault)?;
+    same_run(&state.saved, expected)
+        .map_err(|what| argument(format!("{} cannot be resumed: {what}", dir.display())))?;
+    let progress = state.saved.progress;
     let file = Safetensors::open(dir.join(PARAMETERS))?;
     restore(dir, model, &file)?;
     let file = Safetensors::open(dir.join(OPTIMIZER))?;
@@ -257,21 +325,50 @@ pub(crate) fn load(
     Ok(progress)
 }
 
-/// Compares the settings of two runs. Those that do not change a step may differ.
-fn same_settings(
-    found: &TrainerConfig,
-    expected: &TrainerConfig,
-) -> std::result::Result<(), String> {
+/// Compares two runs. Settings that do not change a step may differ.
+fn same_run(found: &Saved, expected: &Saved) -> std::result::Result<(), String> {
+    // Without `..`: a new field does not compile before it is compared or left out here.
+    let Saved {
+        config,
+        adapter,
+        frozen,
+        data,
+        progress: _,
+    } = found;
     let json = |config: &TrainerConfig| serde_json::to_value(config).unwrap_or_default();
-    let (found, expected) = (json(found), json(expected));
+    let free = [
+        "steps",
+        "eval_every",
+        "eval_batches",
+        "save_every",
+        "patience",
+    ];
+    same_settings(&json(config), &json(&expected.config), &free)?;
+    same_settings(adapter, &expected.adapter, &[])?;
+    if frozen.dtypes != expected.frozen.dtypes {
+        let list = |frozen: &Frozen| Vec::from_iter(frozen.dtypes.iter().cloned()).join(", ");
+        return Err(format!(
+            "its model's frozen weights are {}, not {} (--dtype)",
+            list(frozen),
+            list(&expected.frozen)
+        ));
+    }
+    if frozen.hash != expected.frozen.hash {
+        return Err("its model has other frozen weights (--model)".to_owned());
+    }
+    match data == &expected.data {
+        true => Ok(()),
+        false => Err("it was trained on other examples".to_owned()),
+    }
+}
+
+/// Compares the settings by their names, except for those of `free`.
+fn same_settings(
+    found: &Value,
+    expected: &Value,
+    free: &[&str],
+) -> std::result::Result<(), String> {
     for (key, found) in found.as_object().into_iter().flatten() {
-        let free = [
-            "steps",
-            "eval_every",
-            "eval_batches",
-            "save_every",
-            "patience",
-        ];
         if !free.contains(&key.as_str()) && *found != expected[key] {
             let expected = &expected[key];
             return Err(format!("its {key} is {found}, not {expected}"));

@@ -14,7 +14,7 @@ use mlx_nn::trainable::trainable;
 use serde::{Deserialize, Serialize};
 
 use crate::batch::{Batch, Example};
-use crate::checkpoint::{self, Output, Saved};
+use crate::checkpoint::{self, Frozen, Output, Saved};
 use crate::clip;
 use crate::error::{Error, ErrorKind, Result, argument};
 use crate::feed::{Feed, FeedOptions, Numbers, Position};
@@ -166,6 +166,7 @@ pub struct Trainer<'a> {
     train: &'a [Example],
     valid: &'a [Example],
     output: Option<Output>,
+    frozen: Frozen,
     optimizer: Optimizer,
     feed: Feed,
     progress: Progress,
@@ -200,7 +201,12 @@ impl<'a> Trainer<'a> {
                 seed: config.seed,
             },
         );
+        let frozen = match &output {
+            Some(_) => Frozen::of(model)?,
+            None => Frozen::default(),
+        };
         Ok(Self {
+            frozen,
             optimizer: Optimizer::new(config.method.clone(), config.schedule.clone())?,
             model,
             config,
@@ -223,11 +229,7 @@ impl<'a> Trainer<'a> {
         let Some(dir) = checkpoint::last(output)? else {
             return Ok(false);
         };
-        let saved = Saved {
-            config: self.config.clone(),
-            data: checkpoint::fingerprint(self.train),
-            progress: self.progress,
-        };
+        let saved = self.saved(output);
         let progress = checkpoint::load(&dir, &saved, self.model, &mut self.optimizer)?;
         // The adapter files may come from another save, or be missing.
         output.write_result(self.model)?;
@@ -364,15 +366,22 @@ impl<'a> Trainer<'a> {
         })
     }
 
+    /// The content of a checkpoint's state.
+    fn saved(&self, output: &Output) -> Saved {
+        Saved {
+            config: self.config.clone(),
+            adapter: checkpoint::adapter_settings(&output.config),
+            frozen: self.frozen.clone(),
+            data: checkpoint::fingerprint(self.train),
+            progress: self.progress,
+        }
+    }
+
     fn save(&self) -> Result<Option<PathBuf>> {
         let Some(output) = &self.output else {
             return Ok(None);
         };
-        let saved = Saved {
-            config: self.config.clone(),
-            data: checkpoint::fingerprint(self.train),
-            progress: self.progress,
-        };
+        let saved = self.saved(output);
         checkpoint::save(output, &saved, self.model, &self.optimizer).map(Some)
     }
 }

@@ -292,3 +292,61 @@ fn a_nan_in_the_test_is_an_error() {
         fs::remove_dir_all(dir.path().join("out")).unwrap();
     }
 }
+
+/// Each flag changes the bits of the steps that follow, so that none may change in between.
+#[test]
+fn other_settings_are_refused_by_name() {
+    let dir = folder();
+    ok(&dir, "--out out --steps 1 --dropout 0.1 --scale 4");
+    let same = "--out out --steps 2 --resume --dropout 0.1 --scale 4";
+    // clap refuses a repeated flag, so each case has its own line.
+    for (flags, word) in [
+        ("--dropout 0.1 --scale 3", "its scale is 4.0, not 3.0"),
+        ("--dropout 0.3 --scale 4", "its dropout is"),
+        ("--dropout 0.1", "its scale is 4.0, not 20.0"),
+        ("--dropout 0.1 --scale 4 --dora", "its fine_tune_type is"),
+        ("--dropout 0.1 --scale 4 --keys mlp.*", "its keys is"),
+        ("--dropout 0.1 --scale 4 --adapter-dtype bf16", "lora"),
+        ("--dropout 0.1 --scale 4 --seed 1", "its seed is 0, not 1"),
+    ] {
+        let error = refused(&dir, &format!("--out out --steps 2 --resume {flags}"));
+        assert!(error.contains("cannot be resumed"), "{flags}: {error}");
+        assert!(error.contains(word), "{flags}: {error}");
+    }
+    // A model of other weights, and one of another dtype.
+    let with = |model: &Path, dtype: &str| {
+        let line = same.replace("--resume", &format!("--resume --dtype {dtype}"));
+        let mut command = Command::new(env!("CARGO_BIN_EXE_mlx-train"));
+        let output = command
+            .current_dir(dir.path())
+            .args("lora --data data.jsonl --rank 2 --learning-rate 1e-3".split(' '))
+            .args([Path::new("--model"), model])
+            .args(line.split(' '))
+            .output()
+            .unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        (output.status.code(), stderr)
+    };
+    let (status, stderr) = with(&testdata("qwen3"), "f16");
+    assert_eq!(status, Some(1), "{stderr}");
+    assert!(stderr.contains("(--dtype)"), "{stderr}");
+    model_with_nan(dir.path());
+    let file = dir.path().join("model/model.safetensors");
+    let mut weights = arrays(&file);
+    let name = "model.layers.0.mlp.up_proj.weight";
+    let other = weights[name].add(0.001f32).unwrap();
+    weights.insert(name.to_owned(), other);
+    let pairs = weights.iter().map(|(name, array)| (name.as_str(), array));
+    safetensors::save(&file, pairs, &BTreeMap::new()).unwrap();
+    let (status, stderr) = with(&dir.path().join("model"), "f32");
+    assert_eq!(status, Some(1), "{stderr}");
+    assert!(stderr.contains("(--model)"), "{stderr}");
+    // A checkpoint of the first format.
+    let state = dir.path().join("out/checkpoints/00000001/state.json");
+    let text = fs::read_to_string(&state).unwrap();
+    fs::write(&state, text.replace("\"format\": 2", "\"format\": 1")).unwrap();
+    let error = refused(&dir, same);
+    assert!(error.contains("expected format 2, found 1"), "{error}");
+    fs::write(&state, text).unwrap();
+    ok(&dir, same);
+}

@@ -15,6 +15,7 @@ mod doctor;
 mod families;
 mod golden;
 mod kernels;
+mod memcheck;
 /// The native build, the same files as in the build script of `mlx-c-sys`.
 #[path = "../../mlx-c-sys/build/native.rs"]
 mod native;
@@ -56,6 +57,8 @@ enum Task {
     TrainDefault(train_default::Arguments),
     /// Compile the CUDA kernels without a GPU, and compare their registers and spills with the committed table
     Kernels(kernels::Arguments),
+    /// Run the hostile calls of mlx-core under valgrind
+    Memcheck(memcheck::Arguments),
     /// Make the small hybrid model of the tests, with a trained head for multi-token prediction
     TrainHybrid(train_hybrid::Arguments),
     /// Pack a release binary together with its libraries
@@ -78,6 +81,7 @@ fn main() -> ExitCode {
         Task::Bench(arguments) => bench::run(&arguments),
         Task::TrainDefault(arguments) => train_default::run(&arguments),
         Task::Kernels(arguments) => kernels::run(&arguments),
+        Task::Memcheck(arguments) => memcheck::run(&arguments),
         Task::TrainHybrid(arguments) => train_hybrid::run(&arguments),
         Task::Dist(arguments) => dist::run(&arguments),
     };

@@ -5,6 +5,10 @@
 // otherwise the kernel would divide by the size of an axis. A graph that is traced for all shapes cannot look at
 // shapes. So these primitives are replaced in a traced graph by primitives that look at their inputs when they are
 // evaluated.
+//
+// MLX's fused element-wise kernels take the larger of two sizes as the size of an axis, also of 0 and 1, which is 0. So
+// where a traced graph has an array without elements (a constant, because calls with such inputs are not traced), all
+// its primitives are replaced, and MLX fuses none of them.
 #include <algorithm>
 #include <cstring>
 #include <string>
@@ -59,7 +63,7 @@ class AnyShape : public mx::Primitive {
   void eval_cpu(const Arrays& in, Arrays& out) override {
     if (is_reduction(*inner_)) {
       reduce(in, out);
-    } else if (out[0].size() == 0 || (!is_product(*inner_) && is_any_empty(in))) {
+    } else if (needs_elements(*inner_) && (out[0].size() == 0 || (!is_product(*inner_) && is_any_empty(in)))) {
       of_nothing(out);
     } else {
       inner_->eval_cpu(in, out);
@@ -141,13 +145,15 @@ class AnyShape : public mx::Primitive {
   std::shared_ptr<mx::Primitive> inner_;
 };
 
-bool is_replaced(const mx::array& a) {
-  return is_reduction(a.primitive()) || needs_elements(a.primitive());
-}
-
-// Rebuilds a graph with those primitives replaced. `Arrays` are in topological order.
+// Rebuilds a graph with those primitives replaced, or with all of them. `Arrays` are in topological order.
 class Rebuilt {
  public:
+  // Whether an array that was visited has no elements.
+  bool has_empty() const {
+    return has_empty_;
+  }
+  explicit Rebuilt(bool all) : all_(all) {}
+
   mx::array operator()(const mx::array& root) {
     std::vector<mx::array> left{root};
     while (!left.empty()) {
@@ -176,7 +182,12 @@ class Rebuilt {
     return made_.contains(a.id());
   }
 
+  bool is_replaced(const mx::array& a) const {
+    return all_ || is_reduction(a.primitive()) || needs_elements(a.primitive());
+  }
+
   void make(const mx::array& a) {
+    has_empty_ |= a.size() == 0;
     if (!a.has_primitive() || a.status() != mx::array::Status::unscheduled) {
       made_.insert({a.id(), a});
       return;
@@ -207,6 +218,7 @@ class Rebuilt {
     }
   }
 
+  bool all_, has_empty_ = false;
   std::unordered_map<std::uintptr_t, mx::array> made_;
 };
 
@@ -214,10 +226,16 @@ class Rebuilt {
 
 extern "C" int mlxrs_any_shape(mlx_vector_array* res, mlx_vector_array outputs) {
   return guarded([&] {
-    Rebuilt rebuilt;
-    Arrays arrays;
-    for (const auto& output : mlx_vector_array_get_(outputs)) {
-      arrays.push_back(rebuilt(output));
+    auto rebuild = [&](Rebuilt rebuilt) {
+      Arrays arrays;
+      for (const auto& output : mlx_vector_array_get_(outputs)) {
+        arrays.push_back(rebuilt(output));
+      }
+      return std::pair(arrays, rebuilt.has_empty());
+    };
+    auto [arrays, has_empty] = rebuild(Rebuilt(false));
+    if (has_empty) {
+      arrays = rebuild(Rebuilt(true)).first;
     }
     mlx_vector_array_set_(*res, std::move(arrays));
   });

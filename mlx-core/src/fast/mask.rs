@@ -18,7 +18,7 @@ pub enum Mask {
     /// Query `l` of `L` sees stored tokens `0 ..= S - L + l`: the last query sees everything.
     Causal,
     /// Booleans (`true` is seen) or numbers to add to the scores, of a shape that broadcasts to
-    /// `[B, H, L, S]`.
+    /// `[B, H, L, S]`. A query from which booleans hide all keys gets the mean of the values.
     Array(Array),
     /// Those that positions allow.
     Positions(Positions),

@@ -2,7 +2,7 @@
 //! result `[n, …spatial, out]`.
 
 use crate::array::Array;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::ffi::op;
 use crate::ops::require;
 
@@ -109,13 +109,118 @@ fn check(op: &str, input: &Array, weight: &Array, groups: i32) -> Result<()> {
     )
 }
 
+/// The settings of one spatial dimension, as MLX's general convolution has them.
+#[derive(Clone, Copy)]
+struct Axis {
+    padding: [i32; 2],
+    kernel_dilation: i32,
+    input_dilation: i32,
+}
+
+impl Axis {
+    fn plain(padding: i32, dilation: i32) -> Self {
+        Self {
+            padding: [padding; 2],
+            kernel_dilation: dilation,
+            input_dilation: 1,
+        }
+    }
+}
+
+/// Refuses a kernel that is longer than the padded input. MLX rounds the negative quotient of its steps up to 0, and so
+/// computes one element from memory outside the input.
+fn check_kernel(
+    op: &str,
+    input: &Array,
+    weight: &Array,
+    axis: impl Fn(usize) -> Axis,
+) -> Result<()> {
+    let spatial = input.ndim().saturating_sub(2);
+    if weight.ndim() != input.ndim() {
+        // MLX refuses that by its own message.
+        return Ok(());
+    }
+    for i in 0..spatial {
+        let Axis {
+            padding: [before, after],
+            kernel_dilation,
+            input_dilation,
+        } = axis(i);
+        let (size, kernel) = (
+            i64::from(input.shape()[1 + i]),
+            i64::from(weight.shape()[1 + i]),
+        );
+        let spread = |n: i64, by: i32| match n {
+            0 => 0,
+            n => (n - 1) * i64::from(by) + 1,
+        };
+        let padded = spread(size, input_dilation) + i64::from(before) + i64::from(after);
+        let reach = spread(kernel, kernel_dilation);
+        // MLX gives an empty axis that is dilated a negative length.
+        let fits = reach <= padded && (size > 0 || input_dilation == 1);
+        if !fits || padded > i64::from(i32::MAX) {
+            let message = format!(
+                "{op}: a kernel that reaches over {reach} elements must fit into the padded input, which has {padded} \
+                 in spatial dimension {i} (input {:?}, weight {:?})",
+                input.shape(),
+                weight.shape()
+            );
+            return Err(Error::new(ErrorKind::Shape, message));
+        }
+    }
+    Ok(())
+}
+
+/// As [`check_kernel`], for a transposed convolution, which MLX computes as one with a dilated input.
+fn check_transposed<const N: usize>(
+    op: &str,
+    input: &Array,
+    weight: &Array,
+    conv: &ConvTranspose<N>,
+) -> Result<()> {
+    check(op, input, weight, conv.groups)?;
+    if input.ndim() != N + 2 || weight.ndim() != N + 2 {
+        return Ok(());
+    }
+    let kernel = |i: usize| {
+        let reach = i64::from(weight.shape()[1 + i] - 1) * i64::from(conv.dilation[i]);
+        i32::try_from(reach - i64::from(conv.padding[i])).map_err(|_| {
+            let message =
+                format!("{op}: padding and dilation of spatial dimension {i} are too large");
+            Error::new(ErrorKind::Invalid, message)
+        })
+    };
+    let before: Vec<i32> = (0..N).map(kernel).collect::<Result<_>>()?;
+    check_kernel(op, input, weight, |i| Axis {
+        padding: [before[i], before[i].saturating_add(conv.output_padding[i])],
+        kernel_dilation: conv.dilation[i],
+        input_dilation: conv.stride[i],
+    })
+}
+
+/// As [`check_kernel`], for a plain convolution.
+fn check_plain<const N: usize>(
+    op: &str,
+    input: &Array,
+    weight: &Array,
+    conv: &Conv<N>,
+) -> Result<()> {
+    check(op, input, weight, conv.groups)?;
+    if input.ndim() != N + 2 {
+        return Ok(());
+    }
+    check_kernel(op, input, weight, |i| {
+        Axis::plain(conv.padding[i], conv.dilation[i])
+    })
+}
+
 impl Array {
     /// Convolution over one dimension: `[n, l, in]`, `[out, k, in / groups]` → `[n, l', out]`.
     ///
     /// # Errors
-    /// The shapes or settings do not fit.
+    /// The shapes or settings do not fit, or the kernel is longer than the padded input.
     pub fn conv1d(&self, weight: &Array, conv: Conv<1>) -> Result<Array> {
-        check("conv1d", self, weight, conv.groups)?;
+        check_plain("conv1d", self, weight, &conv)?;
         let Conv {
             stride: [s],
             padding: [p],
@@ -128,9 +233,9 @@ impl Array {
     /// Convolution over two dimensions: `[n, h, w, in]`, `[out, kh, kw, in / groups]` → `[n, h', w', out]`.
     ///
     /// # Errors
-    /// The shapes or settings do not fit.
+    /// The shapes or settings do not fit, or the kernel is longer than the padded input.
     pub fn conv2d(&self, weight: &Array, conv: Conv<2>) -> Result<Array> {
-        check("conv2d", self, weight, conv.groups)?;
+        check_plain("conv2d", self, weight, &conv)?;
         let Conv {
             stride: [s0, s1],
             padding: [p0, p1],
@@ -144,9 +249,9 @@ impl Array {
     /// `[n, d', h', w', out]`.
     ///
     /// # Errors
-    /// The shapes or settings do not fit.
+    /// The shapes or settings do not fit, or the kernel is longer than the padded input.
     pub fn conv3d(&self, weight: &Array, conv: Conv<3>) -> Result<Array> {
-        check("conv3d", self, weight, conv.groups)?;
+        check_plain("conv3d", self, weight, &conv)?;
         let Conv {
             stride: [s0, s1, s2],
             padding: [p0, p1, p2],
@@ -161,9 +266,25 @@ impl Array {
     /// Convolution over one to three dimensions with every setting.
     ///
     /// # Errors
-    /// The shapes or settings do not fit.
+    /// The shapes or settings do not fit, or the kernel is longer than the padded input.
     pub fn conv_general(&self, weight: &Array, conv: &ConvGeneral) -> Result<Array> {
         check("conv_general", self, weight, conv.groups)?;
+        let spatial = self.ndim().saturating_sub(2);
+        let lists = [
+            &conv.padding_lo,
+            &conv.padding_hi,
+            &conv.kernel_dilation,
+            &conv.input_dilation,
+        ];
+        // MLX refuses lists of other lengths.
+        if lists.iter().all(|list| [1, spatial].contains(&list.len())) {
+            let at = |list: &Vec<i32>, i: usize| list[i.min(list.len() - 1)];
+            check_kernel("conv_general", self, weight, |i| Axis {
+                padding: [at(&conv.padding_lo, i), at(&conv.padding_hi, i)],
+                kernel_dilation: at(&conv.kernel_dilation, i),
+                input_dilation: at(&conv.input_dilation, i),
+            })?;
+        }
         op!(mlx_conv_general(
             self,
             weight,
@@ -180,9 +301,9 @@ impl Array {
     /// Transposed convolution over one dimension: `[n, l, in]`, `[out, k, in / groups]` → `[n, l', out]`.
     ///
     /// # Errors
-    /// The shapes or settings do not fit.
+    /// The shapes or settings do not fit, or the kernel is longer than the padded input.
     pub fn conv_transpose1d(&self, weight: &Array, conv: ConvTranspose<1>) -> Result<Array> {
-        check("conv_transpose1d", self, weight, conv.groups)?;
+        check_transposed("conv_transpose1d", self, weight, &conv)?;
         let ConvTranspose {
             stride: [s],
             padding: [p],
@@ -196,9 +317,9 @@ impl Array {
     /// Transposed convolution over two dimensions, as [`conv_transpose1d`](Self::conv_transpose1d).
     ///
     /// # Errors
-    /// The shapes or settings do not fit.
+    /// The shapes or settings do not fit, or the kernel is longer than the padded input.
     pub fn conv_transpose2d(&self, weight: &Array, conv: ConvTranspose<2>) -> Result<Array> {
-        check("conv_transpose2d", self, weight, conv.groups)?;
+        check_transposed("conv_transpose2d", self, weight, &conv)?;
         let ConvTranspose {
             stride: [s0, s1],
             padding: [p0, p1],
@@ -214,9 +335,9 @@ impl Array {
     /// Transposed convolution over three dimensions, as [`conv_transpose1d`](Self::conv_transpose1d).
     ///
     /// # Errors
-    /// The shapes or settings do not fit.
+    /// The shapes or settings do not fit, or the kernel is longer than the padded input.
     pub fn conv_transpose3d(&self, weight: &Array, conv: ConvTranspose<3>) -> Result<Array> {
-        check("conv_transpose3d", self, weight, conv.groups)?;
+        check_transposed("conv_transpose3d", self, weight, &conv)?;
         let ConvTranspose {
             stride: [s0, s1, s2],
             padding: [p0, p1, p2],

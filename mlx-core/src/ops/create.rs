@@ -151,7 +151,11 @@ pub fn identity(n: i32, dtype: DType) -> Result<Array> {
 /// # Errors
 /// A size is negative or the matrix exceeds the byte limit.
 pub fn tri(n: i32, m: i32, k: i32, dtype: DType) -> Result<Array> {
-    check_shape(&[n, m], dtype)?;
+    if check_shape(&[n, m], dtype)? == 0 {
+        return zeros(&[n, m], dtype);
+    }
+    // MLX compares the numbers of rows with those of columns.
+    check_shape(&[n.max(m)], DType::I32)?;
     op!(mlx_tri(n, m, k, dtype))
 }
 
@@ -160,6 +164,9 @@ pub fn tri(n: i32, m: i32, k: i32, dtype: DType) -> Result<Array> {
 /// # Errors
 /// Fewer than two dimensions.
 pub fn tril(x: &Array, k: i32) -> Result<Array> {
+    if x.ndim() >= 2 && x.size() == 0 {
+        return x.copy();
+    }
     op!(mlx_tril(x, k))
 }
 
@@ -168,6 +175,9 @@ pub fn tril(x: &Array, k: i32) -> Result<Array> {
 /// # Errors
 /// Fewer than two dimensions.
 pub fn triu(x: &Array, k: i32) -> Result<Array> {
+    if x.ndim() >= 2 && x.size() == 0 {
+        return x.copy();
+    }
     op!(mlx_triu(x, k))
 }
 

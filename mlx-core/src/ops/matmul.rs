@@ -4,6 +4,7 @@ use std::borrow::Borrow;
 use std::ffi::CStr;
 
 use crate::array::Array;
+use crate::dtype::DType;
 use crate::error::Result;
 use crate::ffi::{Opt, cstring, op, vector::VectorArray};
 use crate::ops::checked::Indexed;
@@ -19,6 +20,27 @@ pub struct BlockMasks<'a> {
     pub lhs: Option<&'a Array>,
     /// Of the right matrix: `[…, ceil(k / block), ceil(n / block)]`.
     pub rhs: Option<&'a Array>,
+}
+
+/// `x` times its mask, which has one element for each block of the last two axes. Booleans keep a block or zero it.
+fn masked(x: &Array, mask: &Array, block: i32) -> Result<Array> {
+    let mut wide = mask.clone();
+    for axis in [-2, -1] {
+        let size = x.dim(axis)?;
+        let blocks = size / block + i32::from(size % block != 0);
+        require(
+            wide.dim(axis)? == blocks,
+            "block_masked_mm",
+            "a mask",
+            "of one element for each block",
+            mask,
+        )?;
+        wide = wide.repeat(block, axis)?.slice_axis(axis, 0, size)?;
+    }
+    match wide.dtype() {
+        DType::Bool => wide.select(x, 0),
+        _ => x.multiply(&wide.astype(x.dtype())?),
+    }
 }
 
 impl Array {
@@ -129,8 +151,21 @@ impl Array {
             "32 or 64",
             block_size,
         )?;
+        // MLX copies arrays of other layouts, and those that have masks, and frees the copies before it has filled them.
+        let side = |x: &Array, mask: Option<&Array>| match mask {
+            Some(mask) => masked(x, mask, block_size)?.contiguous(),
+            None => x.contiguous(),
+        };
+        let (a, b) = (side(self, masks.lhs)?, side(other, masks.rhs)?);
+        let out = masks.out.map(Array::contiguous).transpose()?;
+        let none = None::<&Array>;
         op!(mlx_block_masked_mm(
-            self, other, block_size, masks.out, masks.lhs, masks.rhs
+            a,
+            b,
+            block_size,
+            out.as_ref(),
+            none,
+            none
         ))
     }
 

@@ -59,6 +59,7 @@ pub fn is_enabled() -> Result<bool> {
 /// - **Shapeless** reuses one graph for all shapes. That is right for elementwise functions only.
 ///   Operations that cannot follow a new shape are an error, but shapes that the *function* worked
 ///   out (`x.reshape(&[x.dim(0)?, …])`) stay those of the first call, silently.
+///   With inputs without elements the plain function runs, unless it refuses them.
 /// - Under `vjp`, `jvp`, `value_and_grad` and `vmap` the plain function is differentiated.
 pub struct Compiled {
     function: Rc<Function>,
@@ -88,6 +89,14 @@ impl Compiled {
     pub fn call(&self, inputs: &[Array]) -> Result<Vec<Array>> {
         if !is_enabled()? {
             return (self.function)(inputs);
+        }
+        // A graph for all shapes may have fused kernels, which take an axis of size 0 for one of size 1. The function
+        // itself refuses some arrays without elements for which the graph has a result.
+        if self.shapeless && inputs.iter().any(|input| input.size() == 0) {
+            match (self.function)(inputs) {
+                Err(error) if error.kind() == ErrorKind::Mlx => {}
+                result => return result,
+            }
         }
         let index = current_stream()?;
         let program = self.program(index)?;

@@ -16,8 +16,8 @@ use crate::ffi::{self, Arg};
 /// for an output that depends on no mapped input.
 ///
 /// # Errors
-/// `f` fails, evaluates or reads an array; axes are out of range, of different sizes, or all
-/// `None`; an output with `None` depends on a mapped input; or an operation has no vectorised form.
+/// `f` fails, evaluates or reads an array; axes are out of range, of different sizes, of size 0 (MLX's random numbers
+/// divide by it), or all `None`; an output with `None` depends on a mapped input; or an operation has no vectorised form.
 pub fn vmap<F>(
     mut f: F,
     inputs: &[Array],
@@ -113,6 +113,11 @@ fn check_mapped(inputs: &[Array], in_axes: &[Option<i32>]) -> Result<()> {
         let size = input
             .dim(*axis)
             .map_err(|error| error.context(format!("vmap input {index}")))?;
+        if size == 0 {
+            let message =
+                format!("vmap cannot map over axis {axis} of input {index}, which has size 0");
+            return Err(Error::new(ErrorKind::Shape, message));
+        }
         match found {
             Some((first, other)) if other != size => {
                 let message = format!(

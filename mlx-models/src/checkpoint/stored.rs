@@ -68,7 +68,10 @@ pub(crate) fn decode(
             fp8::decoded(tensors, &entry, block, reading)?
         }
         Some("compressed-tensors") => match entry.or("format", String::new())?.as_str() {
-            "float-quantized" | "naive-quantized" => fp8::decoded(tensors, &entry, None, reading)?,
+            "float-quantized" | "naive-quantized" => {
+                let block = fp8::block_of_groups(&entry)?;
+                fp8::decoded(tensors, &entry, block, reading)?
+            }
             "pack-quantized" => int4::decoded(tensors, &entry)?,
             other => {
                 return Err(entry.unsupported(format!(

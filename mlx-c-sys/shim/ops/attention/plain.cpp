@@ -44,8 +44,9 @@ mx::array capped(
   if (mask) {
     auto all = mx::broadcast_to(*mask, {rows, heads, queries, slots}, s);
     all = mx::reshape(all, {rows, kv_heads, group, queries, slots}, s);
+    // As in MLX's own attention, a query whose keys are all hidden gets the mean of the values.
     scores = mask->dtype() == mx::bool_
-        ? mx::where(all, scores, mx::array(-std::numeric_limits<float>::infinity()), s)
+        ? mx::where(all, scores, mx::array(std::numeric_limits<float>::lowest()), s)
         : mx::add(scores, mx::astype(all, mx::float32, s), s);
   }
   if (sinks) {

@@ -59,6 +59,16 @@ void mask(const QueryHeads& a, long head, long token, long keys, float* scores) 
   }
 }
 
+// Zeroes the gradients of hidden scores. They have weights if all keys of the query are hidden.
+void hide(const QueryHeads& a, long head, long token, long keys, float* gradients) {
+  long at = head * a.head_step + token * a.query_step;
+  for (long s = 0; a.seen != nullptr && s < keys; s++) {
+    if (!a.seen[at + s * a.key_step]) {
+      gradients[s] = 0;
+    }
+  }
+}
+
 // Computes dq, dk and dv of one KV head.
 void differentiate(const QueryHeads& a) {
   // The queries of a block: their scores and the scores' gradients stay in L2.
@@ -79,6 +89,7 @@ void differentiate(const QueryHeads& a) {
         long own = keys_of(first + i);
         mask(a, head, first + i, own, p + i * keys);
         kernels().gradients.softmax(p + i * keys, ds + i * keys, a.scale, own, keys);
+        hide(a, head, first + i, own, ds + i * keys);
       }
       multiply(keys, a.value_dim, n, {p, keys, true}, {dy, a.value_dim}, true, a.dv, a.value_dim);
       multiply(n, a.dim, keys, {ds, keys}, {a.k, a.dim}, false, a.dq + at * a.dim, a.dim);

@@ -1,6 +1,7 @@
-//! The calls. Each is a changed golden or a changed case of [`fused`](super::fused).
+//! The calls. Each is a changed golden or a changed case of [`fused`](super::fused): first with random changes, then the
+//! first case of each operation with one axis of one input set to 0 or to a size that is larger than those of the others.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::{cases, fused, inputs};
@@ -15,6 +16,41 @@ pub struct Calls {
     /// The goldens in the order of the calls.
     cases: Vec<Case>,
     rounds: usize,
+    resized: Vec<Resized>,
+}
+
+/// One axis of one input of a case gets this size.
+#[derive(Clone, Copy)]
+struct Resized {
+    case: usize,
+    input: usize,
+    axis: usize,
+    size: i32,
+}
+
+/// The sizes that each axis gets. No case has an axis of the second one, so kernels become longer than their inputs.
+const SIZES: [i32; 2] = [0, 70];
+
+/// The resized inputs of the first case of each operation.
+fn resized(cases: &[Case]) -> Vec<Resized> {
+    let mut seen = BTreeSet::new();
+    let mut all = Vec::new();
+    for (index, case) in cases.iter().enumerate() {
+        if !seen.insert(case.op.as_str()) {
+            continue;
+        }
+        for (input, array) in case.inputs.iter().enumerate() {
+            for axis in 0..array.ndim() {
+                all.extend(SIZES.map(|size| Resized {
+                    case: index,
+                    input,
+                    axis,
+                    size,
+                }));
+            }
+        }
+    }
+    all
 }
 
 impl Calls {
@@ -37,19 +73,25 @@ impl Calls {
             .filter(|name| !cases.iter().any(|case| case.op == **name))
             .collect();
         assert!(missing.is_empty(), "no case for {missing:?}");
+        let resized = resized(&cases);
         Self {
             table,
             cases,
             rounds,
+            resized,
         }
     }
 
     /// Operations with few goldens are changed more often.
     pub fn len(&self) -> usize {
-        self.cases.len() * self.rounds
+        self.cases.len() * self.rounds + self.resized.len()
     }
 
     fn changed(&self, index: usize) -> mlx_core::Result<Case> {
+        let drawn = self.cases.len() * self.rounds;
+        if index >= drawn {
+            return self.resized(self.resized[index - drawn]);
+        }
         let case = &self.cases[index % self.cases.len()];
         let mut random = inputs::Random::new(index as u64);
         let inputs = case.inputs.iter();
@@ -67,6 +109,13 @@ impl Calls {
             })
             .collect();
         Ok(case.with(inputs, args))
+    }
+
+    fn resized(&self, to: Resized) -> mlx_core::Result<Case> {
+        let case = &self.cases[to.case];
+        let mut inputs = case.inputs.clone();
+        inputs[to.input] = inputs::resized(&inputs[to.input], to.axis, to.size)?;
+        Ok(case.with(inputs, case.args.clone()))
     }
 
     pub fn describe(&self, index: usize) -> String {

@@ -238,7 +238,13 @@ pub fn cases() -> Vec<Case> {
         vec![float(&[1, 2]), float(&[3, 2])],
         json!([0]),
     );
+    let keys = || Array::from_slice(&[1u32, 2, 3, 4, 5, 6], &[3, 2]).unwrap();
+    case("fast::gumbel", vec![keys()], json!([4]));
+    case("vmap_of_bits", vec![keys()], json!([0]));
     case("grad_of_take", vec![float(&[4, 8]), at()], json!([0]));
     case("vmap_of_take", vec![float(&[4, 8]), at()], json!([0, 0]));
+    // Once, because the compiler of MLX's fused kernels takes long.
+    let fused = vec![float(&[3, 1, 8]), float(&[1, 2, 8])];
+    cases.push(Case::new("shapeless_fused", fused, json!([])));
     cases
 }

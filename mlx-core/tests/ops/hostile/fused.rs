@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use mlx_core::ops::quantize::Scheme;
+use mlx_core::random::{self, Key};
 use mlx_core::transforms::{Compiled, compile, grad, vmap};
 use mlx_core::{Array, Result, fast, inplace};
 
@@ -210,6 +211,26 @@ pub fn rows() -> Vec<(&'static str, Op)> {
             compile::set_enabled(false);
             Ok::<_, mlx_core::Error>([first.unwrap_or_default(), second.unwrap_or_default()].concat())
         };
+        "shapeless_fused" => |c| {
+            compile::set_enabled(true);
+            let f = Compiled::new(|x| Ok(vec![x[0].sum(-2, true)?.add(&x[1])?.exp()?.reshape(&[-1])?]), true);
+            let first = f.call(&[c.x(0).clone(), c.x(1).clone()]);
+            let second = f.call(&[c.x(1).clone(), c.x(0).clone()]);
+            compile::set_enabled(false);
+            Ok::<_, mlx_core::Error>([first.unwrap_or_default(), second.unwrap_or_default()].concat())
+        };
+        "fast::gumbel" => |c| fast::gumbel(c.x(0), c.int(0));
+        "vmap_of_bits" => |c| {
+            vmap(
+                |keys| {
+                    let key = Key::from_array(keys[0].clone())?;
+                    random::bits(&key, &[3], 4).map(Results::list)
+                },
+                &c.inputs,
+                &[Some(c.int(0))],
+                &[Some(0)],
+            )
+        };
         "grad_of_take" => |c| {
             let (at, axis) = (c.x(1).clone(), c.int(0));
             grad(|x| x[0].take(&at, axis)?.sum(.., false).map(Results::list), &c.inputs[..1], &[0])
@@ -222,12 +243,7 @@ pub fn rows() -> Vec<(&'static str, Op)> {
 }
 
 /// Functions of `fast` that take no array of numbers, or that are called under another name.
-const OTHERWISE: [&str; 4] = [
-    "fast::form",
-    "fast::plainly",
-    "fast::gumbel",
-    "fast::check_packing",
-];
+const OTHERWISE: [&str; 3] = ["fast::form", "fast::plainly", "fast::check_packing"];
 
 /// The functions of `fast` that the cases call.
 pub fn names() -> BTreeSet<String> {

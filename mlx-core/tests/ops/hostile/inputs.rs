@@ -99,6 +99,16 @@ fn elements(random: &mut Random, n: usize, shape: &[i32], dtype: DType) -> Resul
     Array::from_slice(&values, shape)?.astype(dtype)
 }
 
+/// An evaluated array like `like`, but with another size of an axis.
+pub fn resized(like: &Array, axis: usize, size: i32) -> Result<Array> {
+    let mut shape = like.shape().to_vec();
+    shape[axis] = size;
+    let n = shape.iter().map(|&size| size as usize).product();
+    let array = elements(&mut Random::new(1), n, &shape, like.dtype())?;
+    mlx_core::eval([&array])?;
+    Ok(array)
+}
+
 /// An evaluated array that takes the place of `like`.
 pub fn array(random: &mut Random, like: &Array) -> Result<Array> {
     let shape = shape(random, like.shape());

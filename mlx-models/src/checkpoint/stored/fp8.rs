@@ -34,11 +34,39 @@ struct Matrix<'c> {
 
 /// `weight_block_size`, if it is there.
 pub(super) fn block(entry: &Config) -> Result<Option<[i32; 2]>> {
-    const KEY: &str = "weight_block_size";
-    let block = entry.opt::<[i32; 2]>(KEY)?;
+    sizes(entry, "weight_block_size")
+}
+
+/// `block_structure` of the weights in the groups of compressed-tensors, if it is there.
+pub(super) fn block_of_groups(entry: &Config) -> Result<Option<[i32; 2]>> {
+    let Some(groups) = entry.object("config_groups")? else {
+        return Ok(None);
+    };
+    let mut found = None;
+    for (index, key) in groups.keys().iter().enumerate() {
+        let weights = match groups.object(key)? {
+            Some(group) => group.object("weights")?,
+            None => None,
+        };
+        let block = match &weights {
+            Some(weights) => sizes(weights, "block_structure")?,
+            None => None,
+        };
+        if index > 0 && block != found {
+            return Err(groups.unsupported(format!(
+                "block_structure {block:?} of {key} beside {found:?} is not supported"
+            )));
+        }
+        found = block;
+    }
+    Ok(found)
+}
+
+fn sizes(entry: &Config, key: &str) -> Result<Option<[i32; 2]>> {
+    let block = entry.opt::<[i32; 2]>(key)?;
     match block {
         Some([rows, columns]) if rows < 1 || columns < 1 => Err(entry.error(format!(
-            "{KEY} must be two sizes, found [{rows}, {columns}]"
+            "{key} must be two sizes, found [{rows}, {columns}]"
         ))),
         block => Ok(block),
     }
@@ -132,9 +160,10 @@ impl<'c> Matrix<'c> {
             _ if scales.iter().product::<i32>() == matrices => [1, 1],
             _ => return Err(unfit()),
         };
+        // Blocks that the config names are not guessed from the shapes.
         let size = |n: i32, parts: i32, given: Option<i32>| match given {
-            Some(size) if (n + size - 1) / size == parts => Some(size),
-            _ => (parts > 0 && n % parts == 0).then(|| n / parts),
+            Some(size) => (n / size + i32::from(n % size != 0) == parts).then_some(size),
+            None => (parts > 0 && n % parts == 0).then(|| n / parts),
         };
         let given = |at: usize| block.map(|block| block[at]);
         let block = [

@@ -14,7 +14,7 @@ const PACKED: &str = "weight_packed";
 const GROUPS: [i32; 3] = [128, 64, 32];
 
 pub(super) fn decoded(tensors: &StoredTensors<'_>, entry: &Config) -> Result<(Decoded, Format)> {
-    let bits = bits(entry)?;
+    let (bits, sizes) = bits(entry)?;
     let mut decoded = Decoded::default();
     let mut scheme: Option<Scheme> = None;
     for name in tensors.names() {
@@ -55,6 +55,11 @@ pub(super) fn decoded(tensors: &StoredTensors<'_>, entry: &Config) -> Result<(De
                 )));
             }
         };
+        if !sizes.is_empty() && !sizes.contains(&stored) {
+            return Err(unfit(format!(
+                "scales [{n}, {groups}] are of groups of {stored}, group_size says {sizes:?}"
+            )));
+        }
         let Some(group) = GROUPS.into_iter().find(|group| stored % group == 0) else {
             return Err(entry.unsupported(format!(
                 "{name}: groups of {stored} are not supported; known: multiples of 32"
@@ -106,12 +111,12 @@ pub(super) fn decoded(tensors: &StoredTensors<'_>, entry: &Config) -> Result<(De
     Ok((decoded, Format { scheme, described }))
 }
 
-/// `num_bits` of the weights in all groups of the config.
-fn bits(entry: &Config) -> Result<i32> {
+/// `num_bits` of the weights in all groups of the config, and their `group_size`s if each has one.
+fn bits(entry: &Config) -> Result<(i32, Vec<i32>)> {
     let Some(groups) = entry.object("config_groups")? else {
         return Err(entry.error("config_groups is missing"));
     };
-    let mut bits = None;
+    let (mut bits, mut sizes, mut has_whole_rows) = (None, Vec::new(), false);
     for key in groups.keys() {
         let weights = match groups.object(&key)? {
             Some(group) => group.object("weights")?,
@@ -136,6 +141,15 @@ fn bits(entry: &Config) -> Result<i32> {
             )));
         }
         bits = Some(own);
+        // Without a size, and with -1, a row is one group.
+        match weights.opt::<i32>("group_size")? {
+            Some(size) if size > 0 => sizes.push(size),
+            _ => has_whole_rows = true,
+        }
     }
-    bits.ok_or_else(|| entry.error("config_groups is empty"))
+    if has_whole_rows {
+        sizes.clear();
+    }
+    let bits = bits.ok_or_else(|| entry.error("config_groups is empty"))?;
+    Ok((bits, sizes))
 }

@@ -201,7 +201,7 @@ void weigh_tile(const Attention& a, long c, long query, long begin, long end, fl
     }
     if (is_edge) {
       Ints at = all(static_cast<int32_t>(i));
-      s = choose((at >= first) & (at < last), s, all(lowest));
+      s = choose((at >= first) & (at < last), s, all(outside));
     }
     if (is_edge || !plain) {
       store(x + i * COLUMNS, s);
@@ -211,9 +211,10 @@ void weigh_tile(const Attention& a, long c, long query, long begin, long end, fl
   for (int by = width / 2; by >= COLUMNS; by /= 2) {
     best = larger(best, turned(best, by));
   }
-  // A query that sees no key has weights of 0.
+  // The mask hides all keys of these queries, or there are none. Hidden keys have weights of 1, and positions outside the
+  // span 0. The unit is 1, because another one times `lowest` is infinite.
   Ints unseen = best == all(lowest);
-  const Lanes unit = all(1.44269504f * (plain ? a.scale : 1)), zero = choose(unseen, Lanes{}, -best * unit);
+  const Lanes unit = choose(unseen, all(1.0f), all(1.44269504f * (plain ? a.scale : 1))), zero = -best * unit;
   auto weight = [&](const float* score) __attribute__((always_inline)) { return exp2_near(fma(load(score), unit, zero)); };
   Lanes sums[parts] = {};
   for (long i = begin; i < end; i += depth) {

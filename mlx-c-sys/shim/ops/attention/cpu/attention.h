@@ -20,6 +20,9 @@ constexpr long tile_queries = 4;
 constexpr long tile_queries = 2;
 #endif
 
+// The score of a position that a query has no key for.
+constexpr float outside = -__builtin_inff();
+
 INLINE long padded(long n) {
   return (n + 15) / 16 * 16;
 }
@@ -168,7 +171,9 @@ INLINE void add_values(
   });
 }
 
-// Replaces scores by weights: e^(score - largest) where a key is seen, and 0 elsewhere in [begin, end).
+// Replaces scores by weights: e^(score - largest) for the positions of the span, and 0 elsewhere in [begin, end). The
+// score of a key that a mask of booleans hides is `lowest`: if it hides all keys of a query, they have equal weights.
+// Lanes outside the span are -infinity, so that they never count.
 INLINE void weigh(
     const Attention& a, long c, long query, Span span, long begin, long end, float* x, float* best, float* sum) {
   long first = span.begin / width * width, last = (span.end + width - 1) / width * width;
@@ -190,10 +195,10 @@ INLINE void weigh(
     }
   }
   for (long i = first; i < span.begin; i++) {
-    x[i] = lowest;
+    x[i] = outside;
   }
   for (long i = span.end; i < last; i++) {
-    x[i] = lowest;
+    x[i] = outside;
   }
   Lanes high = all(lowest);
   for (long i = first; i < last; i += width) {
