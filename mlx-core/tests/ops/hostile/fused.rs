@@ -93,6 +93,19 @@ pub fn rows() -> Vec<(&'static str, Op)> {
         "fast::add" => |c| fast::add(c.x(0), c.x(1));
         "fast::soft_cap" => |c| fast::soft_cap(c.x(0), c.float(0) as f32);
         "fast::norm_add" => |c| fast::norm_add(c.x(0), c.x(1), c.x(2), c.float(0) as f32);
+        "fast::norm_linear" => |c| {
+            let of = fast::NormOf {
+                x: c.x(0),
+                residual: Some(c.x(1)),
+                inner: Some(c.x(2)),
+                weight: Some(c.x(3)),
+                eps: c.float(0) as f32,
+            };
+            let w = fast::Matrix::Dense(c.x(4));
+            let all = fast::norm_linear(&of, &[w, w])?;
+            let gated = fast::norm_gated_linear(fast::Gate::Silu, &of, [&w, &w])?;
+            Ok([vec![all.sum, all.normed], all.products, gated.products].concat())
+        };
         "fast::add_norm" => |c| {
             fast::add_norm(c.x(0), c.x(1), Some(c.x(2)), c.x(3), c.float(0) as f32)
         };
