@@ -1,6 +1,6 @@
-//! Operations that join a norm and products, or the heads of queries and keys: one node, with the bits of separate operations.
+//! Operations that join a norm and products: one node, with the bits of separate operations.
 
-use mlx_core::fast::{self, Buffers, Form, Gate, Matrix, NormOf, Op, Projection, Slots, plainly};
+use mlx_core::fast::{self, Form, Gate, Matrix, NormOf, NormProducts, Op, plainly};
 use mlx_core::ops::quantize::{QuantMode, Scheme, quantize};
 use mlx_core::random::{self, Key};
 use mlx_core::transforms::{Compiled, grad, vmap};
@@ -19,6 +19,10 @@ fn bits(a: &Array) -> Result<Vec<u32>> {
 
 fn all_bits(all: &[Array]) -> Result<Vec<Vec<u32>>> {
     all.iter().map(bits).collect()
+}
+
+fn list(of: NormProducts) -> Vec<Array> {
+    [vec![of.sum, of.normed], of.products].concat()
 }
 
 fn is_plain(op: Op) -> Result<bool> {
@@ -136,9 +140,7 @@ fn products_of_norms_are_those_of_separate_operations() -> Result<()> {
                     let what = format!(
                         "norm {which} of {shape:?}, {count} matrices, {is_packed}, {dtype}"
                     );
-                    let found = fast::norm_linear(of, &matrices)?;
-                    let mut all = vec![found.sum, found.normed];
-                    all.extend(found.products);
+                    let all = list(fast::norm_linear(of, &matrices)?);
                     let (sum, normed) = apart(of)?;
                     let mut wanted = vec![sum, normed.clone()];
                     wanted.extend(fast::linear_many(&normed, &matrices)?);
@@ -147,10 +149,12 @@ fn products_of_norms_are_those_of_separate_operations() -> Result<()> {
                         assert_eq!(graph_size(&all)?, 1, "{what}");
                     }
                     assert!(graph_size(&all)? <= graph_size(&wanted)?, "{what}");
-                    for (found, wanted) in all.iter().zip(&wanted) {
-                        assert_eq!(found.shape(), wanted.shape(), "{what}");
-                        assert_eq!(found.dtype(), wanted.dtype(), "{what}");
-                    }
+                    let kinds = |all: &[Array]| -> Vec<_> {
+                        all.iter()
+                            .map(|a| (a.shape().to_vec(), a.dtype()))
+                            .collect()
+                    };
+                    assert_eq!(kinds(&all), kinds(&wanted), "{what}");
                     assert!(all_bits(&all)? == all_bits(&wanted)?, "{what}");
                 }
             }
@@ -170,12 +174,11 @@ fn gates_of_norms_are_those_of_separate_operations() -> Result<()> {
                 let matrices = matrices.get();
                 for gate in [Gate::Silu, Gate::GeluTanh] {
                     for of in &inputs.norms() {
-                        let found =
-                            fast::norm_gated_linear(gate, of, [&matrices[0], &matrices[1]])?;
+                        let both = [&matrices[0], &matrices[1]];
+                        let found = list(fast::norm_gated_linear(gate, of, both)?);
                         let (sum, normed) = apart(of)?;
                         let y = fast::gated_linear(gate, &normed, &matrices[0], &matrices[1])?;
-                        assert_eq!(found.products.len(), 1);
-                        let found = [&[found.sum, found.normed][..], &found.products].concat();
+                        assert_eq!(found.len(), 3);
                         if !is_plain && dtype != DType::F32 {
                             assert_eq!(graph_size(&found)?, 1, "{shape:?}, {dtype}");
                         }
@@ -191,7 +194,6 @@ fn gates_of_norms_are_those_of_separate_operations() -> Result<()> {
     Ok(())
 }
 
-/// Numbers in other layouts: exchanged in memory, and strided.
 #[test]
 fn layouts_of_norms_do_not_matter() -> Result<()> {
     let dtype = DType::BF16;
@@ -209,13 +211,8 @@ fn layouts_of_norms_do_not_matter() -> Result<()> {
         weight: strided(&inputs.weight)?,
     };
     for (of, view) in inputs.norms().iter().zip(&views.norms()) {
-        let (a, b) = (
-            fast::norm_linear(of, &matrices.get())?,
-            fast::norm_linear(view, &matrices.get())?,
-        );
-        assert_eq!(bits(&a.sum)?, bits(&b.sum)?);
-        assert_eq!(bits(&a.normed)?, bits(&b.normed)?);
-        assert_eq!(all_bits(&a.products)?, all_bits(&b.products)?);
+        let [a, b] = [of, view].map(|of| fast::norm_linear(of, &matrices.get()).map(list));
+        assert_eq!(all_bits(&a?)?, all_bits(&b?)?);
     }
     Ok(())
 }
@@ -339,72 +336,6 @@ fn norms_that_no_product_can_have_are_refused() -> Result<()> {
         },
     ] {
         assert!(of(&fault, &w).is_some(), "{fault:?}");
-    }
-    Ok(())
-}
-
-#[test]
-fn heads_that_are_stored_are_those_of_separate_operations() -> Result<()> {
-    let is_plain = is_plain(Op::Store)? || is_plain(Op::Rope)?;
-    let (heads, kv_heads, dim, slots) = (4, 2, 32, 16);
-    let freqs = Array::from_slice(&(1..=16).map(|i| i as f32).collect::<Vec<_>>(), &[16])?;
-    for dtype in TYPES {
-        for (rows, tokens, ring) in [(1, 1, false), (2, 5, false), (2, 3, true)] {
-            let q = normal(1, &[rows, tokens, heads * dim], dtype)?;
-            let k = normal(2, &[rows, tokens, kv_heads * dim], dtype)?;
-            let v = normal(3, &[rows, kv_heads, tokens, dim], dtype)?;
-            let (of_q, of_k) = (normal(4, &[dim], dtype)?, normal(5, &[dim], dtype)?);
-            let at: Vec<i32> = (0..rows).map(|row| 3 + 7 * row).collect();
-            let at = Array::from_slice(&at, &[rows])?;
-            let projection = |x, weight: Option<_>| Projection {
-                x,
-                head_dim: dim,
-                norm: weight.map(|weight| (weight, 1e-6)),
-                dims: 32,
-                freqs: &freqs,
-                offsets: &at,
-            };
-            for scheme in [None, Some(FOUR)] {
-                for (of_q, of_k) in [
-                    (None, None),
-                    (Some(&of_q), Some(&of_k)),
-                    (Some(&of_q), None),
-                ] {
-                    let (queries, keys) = (projection(&q, of_q), projection(&k, of_k));
-                    let how = Slots { ring, scheme };
-                    let what = format!("{rows} rows, {tokens} tokens, {dtype}, {how:?}");
-                    eval([&q, &k, &v, &at, &freqs])?;
-                    eval(of_q.into_iter().chain(of_k))?;
-                    let (a, b, c) =
-                        fast::heads_and_store(&queries, Buffers::New(slots), &keys, &v, how)?;
-                    let (wanted_b, wanted_c) =
-                        fast::store_heads(Buffers::New(slots), &keys, &v, how)?;
-                    let wanted = [fast::heads(&queries)?, wanted_b, wanted_c];
-                    let found = [a, b, c];
-                    if !is_plain && scheme.is_none() {
-                        assert_eq!(graph_size(&found)?, 1, "{what}");
-                    }
-                    assert!(graph_size(&found)? <= graph_size(&wanted)?, "{what}");
-                    eval(&found)?;
-                    eval(&wanted)?;
-                    for (found, wanted) in found.iter().zip(&wanted) {
-                        assert_eq!(found.shape(), wanted.shape(), "{what}");
-                        let words = |a: &Array| match a.dtype() {
-                            DType::U32 => a.to_vec::<u32>(),
-                            _ => bits(a),
-                        };
-                        assert!(words(found)? == words(wanted)?, "{what}");
-                    }
-                    let [_, b, c] = &found;
-                    let (_, k_buffer, v_buffer) =
-                        fast::heads_and_store(&queries, Buffers::Shared(b, c), &keys, &v, how)?;
-                    let again = fast::store_heads(Buffers::Shared(b, c), &keys, &v, how)?;
-                    let bytes = |a: &Array| a.view(DType::U8)?.to_vec::<u8>();
-                    assert!(bytes(&k_buffer)? == bytes(&again.0)?, "{what}");
-                    assert!(bytes(&v_buffer)? == bytes(&again.1)?, "{what}");
-                }
-            }
-        }
     }
     Ok(())
 }

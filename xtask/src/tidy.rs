@@ -8,6 +8,8 @@ use anyhow::{Context, Result, bail};
 
 use crate::{cargo, families};
 
+mod graph;
+
 /// The most lines of a source file.
 const CEILING: usize = 400;
 /// Lower ceilings: the shared decoder should be read in one sitting, and a model file holds only the model's
@@ -212,6 +214,7 @@ fn faults_in(file: &str, text: &str) -> Vec<String> {
                 "{at}: unsafe code belongs in mlx-c-sys, or in a file that tidy lists"
             ));
         }
+        faults.extend(graph::fault(file, line).map(|fault| format!("{at}: {fault}")));
         for (room, known) in ROOMS.iter().filter(|(room, _)| file.starts_with(room)) {
             let found = foreign(line, known);
             faults.extend(found.map(|name| format!("{at}: {room} imports {name}")));

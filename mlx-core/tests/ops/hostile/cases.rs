@@ -81,7 +81,8 @@ pub fn cases() -> Vec<Case> {
     case("fast::norm_add", vec![x(), w(), x()], json!([1e-5]));
     case("fast::add_norm", vec![x(), x(), w(), w()], json!([1e-5]));
     let inputs = vec![x(), x(), w(), w(), float(&[32, 64])];
-    case("fast::norm_linear", inputs, json!([1e-5]));
+    case("fast::norm_linear", inputs.clone(), json!([1e-5]));
+    case("fast::norm_gated_linear", inputs, json!([1e-5]));
     case(
         "fast::causal_conv",
         vec![float(&[2, 6, 17]), float(&[4, 17]), float(&[17])],
