@@ -67,7 +67,7 @@ fn changes(code: &str, member: &str) -> bool {
         });
         let changes = is_assigned(after)
             || is_element_assigned
-            || CHANGES.iter().any(|name| is_call(&name))
+            || CHANGES.iter().any(is_call)
             || is_moved
             || is_reference;
         if is_member && changes {
