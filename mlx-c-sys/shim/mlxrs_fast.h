@@ -151,6 +151,17 @@ int mlxrs_fast_store_heads(
     mlx_array values,
     mlxrs_store_options options,
     mlx_stream s);
+/* mlxrs_fast_heads of `queries` and mlxrs_fast_store_heads, in one node if both projections have the same dtype: the heads of the
+ * queries, and both buffers. */
+int mlxrs_fast_heads_and_store(
+    mlx_vector_array* res,
+    mlxrs_projection queries,
+    mlx_array k_buffer,
+    mlx_array v_buffer,
+    mlxrs_projection keys,
+    mlx_array values,
+    mlxrs_store_options options,
+    mlx_stream s);
 /* Zeros. Unlike mlx_zeros, a large array takes memory only for the pages that are touched. */
 int mlxrs_fast_blank(mlx_array* res, const int* shape, size_t shape_num, mlx_dtype dtype, mlx_stream s);
 /* Quantises the vectors along the last axis of x [.., D] to 4 or 8 `bits`, affinely, in groups of 32, 64 or 128. The
@@ -209,6 +220,20 @@ int mlxrs_fast_gated(mlx_array* res, mlxrs_gate kind, mlx_array gate, mlx_array 
  * products are never whole in memory. */
 int mlxrs_fast_gated_linear(
     mlx_array* res, mlxrs_gate kind, mlx_array x, mlxrs_matrix gate, mlxrs_matrix up, mlx_stream s);
+/* The norm of x, or with a residual the results of mlxrs_fast_add_norm. */
+typedef struct mlxrs_norm {
+  mlx_array x;
+  mlx_array residual; /* may be null */
+  mlx_array inner;    /* may be null; null without a residual */
+  mlx_array weight;   /* may be null without a residual */
+  float eps;
+} mlxrs_norm;
+/* A norm, and its products with `n` matrices: the sum (x without a residual), the norm, and the products. It is one node under the
+ * conditions of mlxrs_fast_linear_many, also for one matrix. */
+int mlxrs_fast_norm_linear(mlx_vector_array* res, mlxrs_norm norm, const mlxrs_matrix* ws, size_t n, mlx_stream s);
+/* The same for mlxrs_fast_gated_linear: the sum, the norm, and the gated product. */
+int mlxrs_fast_norm_gated_linear(
+    mlx_vector_array* res, mlxrs_gate kind, mlxrs_norm norm, mlxrs_matrix gate, mlxrs_matrix up, mlx_stream s);
 /* mlxrs_fast_gated of two results of mlxrs_fast_experts, for two stacks of matrices. */
 int mlxrs_fast_gated_experts(
     mlx_array* res, mlxrs_gate kind, mlx_array x, mlxrs_matrix gate, mlxrs_matrix up, mlx_array indices, mlx_stream s);

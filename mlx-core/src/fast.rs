@@ -4,11 +4,12 @@
 //! |---|---|
 //! | attention | [`attention()`], [`packed_attention`], [`scaled_dot_product_attention`] |
 //! | products | [`linear()`], [`quantized_linear`], [`linear_many`], [`rows`] |
+//! | products of norms | [`norm_linear()`], [`norm_gated_linear`] |
 //! | MLPs | [`gated_linear`], [`gated()`], [`swiglu`], [`geglu`], [`soft_cap`] |
 //! | experts | [`route()`], [`experts_linear`], [`gated_experts`], [`weighted_sum`] |
 //! | norms | [`rms_norm`], [`layer_norm`], [`add`], [`norm_add`], [`add_norm`] |
 //! | positions | [`rope()`], [`heads`] |
-//! | caches | [`store()`], [`store_heads`], [`pack`], [`unpack`], [`blank`] |
+//! | caches | [`store()`], [`store_heads`], [`heads_and_store`], [`pack`], [`unpack`], [`blank`] |
 //! | sampling | [`draw()`], [`Draws`], [`allow()`], [`argmax`], [`top`], [`nucleus`], [`logsumexp`] |
 //! | recurrent layers | [`causal_conv`], [`gated_delta`], [`scan`] |
 //! | training | [`cross_entropy`] |
@@ -30,6 +31,7 @@ mod linear;
 mod loss;
 mod mask;
 mod norm;
+mod norm_linear;
 mod packed;
 mod recurrent;
 mod rope;
@@ -49,8 +51,9 @@ pub use linear::{
 pub use loss::cross_entropy;
 pub use mask::{KeySlots, Mask, Positions};
 pub use norm::{add, add_norm, layer_norm, norm_add, rms_norm};
+pub use norm_linear::{NormOf, NormProducts, norm_gated_linear, norm_linear};
 pub use packed::{check_packing, pack, packed_words, unpack};
 pub use recurrent::{GatedDelta, Scan, causal_conv, gated_delta, scan};
 pub use rope::{Projection, Rope, heads, rope};
 pub use route::{Route, RouteGroups, route, weighted_sum};
-pub use store::{Buffers, Slots, blank, store, store_heads};
+pub use store::{Buffers, Slots, blank, heads_and_store, store, store_heads};

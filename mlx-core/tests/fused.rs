@@ -1,6 +1,6 @@
 //! Operations that are one node on the CPU: on views of any layout, under transforms, and row by row.
 
-use mlx_core::fast::{self, Mask, Rope, plainly};
+use mlx_core::fast::{self, Mask, Matrix, NormOf, Rope, plainly};
 use mlx_core::random::{self, Key};
 use mlx_core::transforms::{Compiled, grad, jvp, vmap};
 use mlx_core::{Array, DType, Result};
@@ -119,6 +119,18 @@ fn cases() -> Result<Vec<Case>> {
         }));
         cases.push(case("add_norm of x", args[..3].to_vec(), move |a| {
             both(fast::add_norm(&a[0], &a[1], None, &a[2], 1e-5)?)
+        }));
+        let inputs = [args.clone(), vec![normal(4, &[9, size])?]].concat();
+        cases.push(case("norm_linear", inputs, |a| {
+            let of = NormOf {
+                x: &a[0],
+                residual: Some(&a[1]),
+                inner: Some(&a[2]),
+                weight: Some(&a[3]),
+                eps: 1e-5,
+            };
+            let found = fast::norm_linear(&of, &[Matrix::Dense(&a[4])])?;
+            mlx_core::ops::concat(&[&found.sum, &found.normed, &found.products[0]], -1)
         }));
         let (wide, periods) = (normal(7, &[2, 3, 4 * size])?, normal(8, &[6])?.exp()?);
         let offsets = Array::from_slice(&[5i32, 0], &[2])?;

@@ -5,7 +5,7 @@
 use std::env;
 use std::process::{Command, Output};
 
-use mlx_core::fast::{self, plainly};
+use mlx_core::fast::{self, Matrix, NormOf, plainly};
 use mlx_core::random::{self, Key};
 use mlx_core::{Array, DType, Result};
 
@@ -152,6 +152,24 @@ fn rows() -> Result<()> {
                 plainly(|| fast::rms_norm(&wide(&sum)?, Some(&w32), 1e-5))?,
                 "norm of add_norm",
             )?;
+            let of = NormOf {
+                x: &x,
+                residual: Some(&y),
+                inner: Some(&u),
+                weight: Some(&w),
+                eps: 1e-5,
+            };
+            let matrix = get(5, &[6, n])?;
+            let joined = fast::norm_linear(&of, &[Matrix::Dense(&matrix)])?;
+            let (sum, normed) = fast::add_norm(&x, &y, Some(&u), &w, 1e-5)?;
+            let product = fast::linear(&normed, &matrix)?;
+            for (joined, apart) in [joined.sum, joined.normed, joined.products[0].clone()]
+                .iter()
+                .zip([sum, normed, product])
+            {
+                let bits = |a: &Array| a.view(DType::U8)?.to_vec::<u8>();
+                assert_eq!(bits(joined)?, bits(&apart)?, "{rows} x {n}, {dtype}");
+            }
             same(
                 fast::swiglu(&x, &y)?,
                 plainly(|| fast::swiglu(&x32, &y32))?,

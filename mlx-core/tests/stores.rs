@@ -1,11 +1,11 @@
 //! One operation can create a cache's buffers, compute new keys and store new keys and values. Its result is the same
 //! to the bit as with zeroed buffers and with keys that are computed before.
 
-use mlx_core::fast::{Buffers, Projection, Slots, store, store_heads};
+use mlx_core::fast::{Buffers, Projection, Slots, heads_and_store, store, store_heads};
 use mlx_core::ops::create::{full, zeros};
 use mlx_core::ops::quantize::{QuantMode, Scheme};
 use mlx_core::random::{self, Key};
-use mlx_core::{Array, DType, Result, eval, fast};
+use mlx_core::{Array, DType, Result, eval, fast, graph_size};
 
 const HEADS: i32 = 3;
 const DIM: i32 = 64;
@@ -207,5 +207,76 @@ fn what_does_not_fit_is_refused() -> Result<()> {
     }
     let none = fault(store(Buffers::New(0), &k, &k, &at, slots));
     assert!(none.is_some_and(|text| text.contains("at least one slot")));
+    Ok(())
+}
+
+/// One node computes the heads of queries and stores those of keys, with the bits of two nodes.
+#[test]
+fn heads_that_are_stored_are_those_of_separate_operations() -> Result<()> {
+    let is_node = |op| Ok::<_, mlx_core::Error>(fast::form(op)? != fast::Form::Plain);
+    let is_plain = !is_node(fast::Op::Store)? || !is_node(fast::Op::Rope)?;
+    let four = Scheme {
+        group_size: 32,
+        bits: 4,
+        mode: QuantMode::Affine,
+    };
+    let (heads, kv_heads, dim, slots) = (4, 2, 32, 16);
+    let freqs = Array::from_slice(&(1..=16).map(|i| i as f32).collect::<Vec<_>>(), &[16])?;
+    for dtype in [DType::F32, DType::F16, DType::BF16] {
+        for (rows, tokens, ring) in [(1, 1, false), (2, 5, false), (2, 3, true)] {
+            let q = normal(1, &[rows, tokens, heads * dim], dtype)?;
+            let k = normal(2, &[rows, tokens, kv_heads * dim], dtype)?;
+            let v = normal(3, &[rows, kv_heads, tokens, dim], dtype)?;
+            let (of_q, of_k) = (normal(4, &[dim], dtype)?, normal(5, &[dim], dtype)?);
+            let at: Vec<i32> = (0..rows).map(|row| 3 + 7 * row).collect();
+            let at = Array::from_slice(&at, &[rows])?;
+            let projection = |x, weight: Option<_>| Projection {
+                x,
+                head_dim: dim,
+                norm: weight.map(|weight| (weight, 1e-6)),
+                dims: 32,
+                freqs: &freqs,
+                offsets: &at,
+            };
+            for scheme in [None, Some(four)] {
+                for (of_q, of_k) in [
+                    (None, None),
+                    (Some(&of_q), Some(&of_k)),
+                    (Some(&of_q), None),
+                ] {
+                    let (queries, keys) = (projection(&q, of_q), projection(&k, of_k));
+                    let how = Slots { ring, scheme };
+                    let what = format!("{rows} rows, {tokens} tokens, {dtype}, {how:?}");
+                    eval([&q, &k, &v, &at, &freqs])?;
+                    eval(of_q.into_iter().chain(of_k))?;
+                    let (a, b, c) = heads_and_store(&queries, Buffers::New(slots), &keys, &v, how)?;
+                    let (wanted_b, wanted_c) = store_heads(Buffers::New(slots), &keys, &v, how)?;
+                    let wanted = [fast::heads(&queries)?, wanted_b, wanted_c];
+                    let found = [a, b, c];
+                    if !is_plain && scheme.is_none() {
+                        assert_eq!(graph_size(&found)?, 1, "{what}");
+                    }
+                    assert!(graph_size(&found)? <= graph_size(&wanted)?, "{what}");
+                    eval(&found)?;
+                    eval(&wanted)?;
+                    for (found, wanted) in found.iter().zip(&wanted) {
+                        assert_eq!(found.shape(), wanted.shape(), "{what}");
+                        let words = |a: &Array| match a.dtype() {
+                            DType::U32 => a.to_vec::<u32>(),
+                            _ => Ok(floats(a)?.into_iter().map(f32::to_bits).collect()),
+                        };
+                        assert!(words(found)? == words(wanted)?, "{what}");
+                    }
+                    let [_, b, c] = &found;
+                    let (_, k_buffer, v_buffer) =
+                        heads_and_store(&queries, Buffers::Shared(b, c), &keys, &v, how)?;
+                    let again = store_heads(Buffers::Shared(b, c), &keys, &v, how)?;
+                    let bytes = |a: &Array| a.view(DType::U8)?.to_vec::<u8>();
+                    assert!(bytes(&k_buffer)? == bytes(&again.0)?, "{what}");
+                    assert!(bytes(&v_buffer)? == bytes(&again.1)?, "{what}");
+                }
+            }
+        }
+    }
     Ok(())
 }

@@ -6,7 +6,7 @@
 
 use mlx_core::{Array, Result as CoreResult};
 use mlx_models::Model;
-use mlx_nn::{CacheOptions, ModelCache, Param, Path, Visit};
+use mlx_nn::{CacheOptions, ModelCache, Param, Path, Residual, Visit};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::LoadedModel;
@@ -67,14 +67,14 @@ fn layer(model: &dyn Model, options: CacheOptions, tokens: &[u32]) -> CoreResult
             return Ok(Some(format!("the embedding of token {at}")));
         }
         for index in 0..model.geometry().layers().len() {
-            x = model.layer(index, &x, &mut step)?;
+            x = model.layer(index, Residual::from(x), &mut step)?.sum()?;
             let Some(at) = place(&x)? else { continue };
             let part = format!("model.layers.{index}.");
             let weight = first_weight(model, &part, |x| x.isfinite()?.logical_not())?;
             let weight = weight.map_or(String::new(), |name| format!(", where {name} is infinite"));
             return Ok(Some(format!("layer {index} at token {at}{weight}")));
         }
-        let hidden = model.norm(&x)?;
+        let [_, hidden] = model.norm(x.into())?;
         if let Some(at) = place(&hidden)? {
             return Ok(Some(format!("the final norm at token {at}")));
         }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use mlx_core::{Array, Error, ErrorKind, Result};
-use mlx_nn::{Head, LayerKind, Module, Step};
+use mlx_nn::{Head, LayerKind, Module, Residual, Step};
 
 use crate::checkpoint::Names;
 
@@ -27,41 +27,41 @@ pub trait Model: Module {
     /// The tokens are no integers.
     fn embed(&self, tokens: &Array) -> Result<Array>;
 
-    /// The output of decoder layer `index`: `[B, L, S] -> [B, L, S]`. A layer may omit features that no later layer
-    /// reads, and positions that the step [omits](Step::narrow).
+    /// The residual stream `[B, L, S]` after decoder layer `index`, from that before it. A layer may omit features that no
+    /// later layer reads, and positions that the step [omits](Step::narrow). It may leave its last addition to the
+    /// next layer's norm.
     ///
     /// # Errors
     /// The step has other rows or another width.
     ///
     /// # Panics
     /// There is no such layer; see [`Geometry::layers`].
-    fn layer(&self, index: usize, x: &Array, step: &mut Step<'_>) -> Result<Array>;
+    fn layer(&self, index: usize, x: Residual, step: &mut Step<'_>) -> Result<Residual>;
 
-    /// The final norm: `[B, L, S] -> [B, L, E]`
+    /// The end of the residual stream `[B, L, S]`: the features before the final norm and after it, both `[B, L, E]`.
     ///
     /// # Errors
     /// The shapes do not fit.
-    fn norm(&self, x: &Array) -> Result<Array>;
+    fn norm(&self, x: Residual) -> Result<[Array; 2]>;
 
-    /// `tokens [B, L]` (U32 or I32) -> `[B, L, S]` before the final norm, and `[B, L, E]` after it. If the step reads [last
-    /// tokens](Step::read_last) only, and no [head drafts](Self::draft_head), L is 1.
+    /// `tokens [B, L]` (U32 or I32) -> the features before the final norm and after it, both `[B, L, E]`. If the step
+    /// reads [last tokens](Step::read_last) only, and no head [drafts](Self::draft_head), L is 1.
     ///
     /// # Errors
     /// The step has other rows or another width.
     fn run(&self, tokens: &Array, step: &mut Step<'_>) -> Result<[Array; 2]> {
-        let mut x = self.embed(tokens)?;
+        let mut x = Residual::from(self.embed(tokens)?);
         let layers = self.geometry().layers().len();
         // A head that drafts reads the features of all positions.
         let narrows = self.draft_head().is_none();
         for index in 0..layers {
             x = match narrows && index + 1 == layers {
-                true => step.last_layer(|step| self.layer(index, &x, step))?,
-                false => self.layer(index, &x, step)?,
+                true => step.last_layer(|step| self.layer(index, x, step))?,
+                false => self.layer(index, x, step)?,
             };
             step.start(&x, layers - index - 1)?;
         }
-        let hidden = self.norm(&x)?;
-        Ok([x, hidden])
+        self.norm(x)
     }
 
     /// `tokens [B, L]` (U32 or I32) -> `[B, L, E]` after the final norm, or `[B, 1, E]` if the step reads [last

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use mlx_core::{Array, DType, Result, eval, fast};
 use mlx_models::{LoadOptions, Loaded, Model, load};
-use mlx_nn::{CacheOptions, ModelCache, Step, last_features};
+use mlx_nn::{CacheOptions, ModelCache, Residual, Step, last_features};
 
 /// The number of tokens that each row brings.
 const WIDTHS: [usize; 4] = [1, 13, 5, 30];
@@ -109,14 +109,14 @@ fn last_layers_compute_no_other_tokens() -> Result<()> {
         let mut cache = rows(model, 0)?;
         let mut step = cache.begin(&WIDTHS)?;
         step.read_last();
-        let mut x = model.embed(&tokens(WIDTHS.len(), step.width())?)?;
+        let mut x = Residual::from(model.embed(&tokens(WIDTHS.len(), step.width())?)?);
         for index in 0..last {
-            x = model.layer(index, &x, &mut step)?;
-            assert_eq!(x.dim(1)?, 30, "{}, layer {index}", case.display());
+            x = model.layer(index, x, &mut step)?;
+            assert_eq!(x.shape()[1], 30, "{}, layer {index}", case.display());
         }
         step.last_layer(|step| {
-            let x = model.layer(last, &x, step)?;
-            assert_eq!(x.dim(1)?, 1, "{}", case.display());
+            let x = model.layer(last, x, step)?;
+            assert_eq!(x.shape()[1], 1, "{}", case.display());
             Ok(x)
         })?;
     }

@@ -37,7 +37,8 @@ fn a_layer_is_few_operations() -> Result<()> {
         // Rings are created after the step that fills them.
         eval(cache.arrays())?;
         let token = Array::from_slice(&[1u32, 2], &[2, 1])?;
-        let outside = graph_size([&model.norm(&model.embed(&token)?)?])?;
+        let [_, normed] = model.norm(model.embed(&token)?.into())?;
+        let outside = graph_size([&normed])?;
         let mut step = cache.begin(&[1, 1])?;
         let size = graph_size([&model.hidden(&token, &mut step)?])?;
         let layers = model.geometry().layers().len();

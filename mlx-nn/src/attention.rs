@@ -7,6 +7,7 @@ use crate::attend::Keys;
 use crate::linear::Linear;
 use crate::module::Param;
 use crate::norm::RmsNorm;
+use crate::normed::Input;
 use crate::rope::Rope;
 use crate::step::{Attend, Step};
 
@@ -232,20 +233,24 @@ impl Attention {
     ///
     /// # Errors
     /// The shapes do not fit, or an earlier layer's keys and values are not there.
-    pub fn forward(&self, x: &Array, layer: usize, step: &mut Step) -> Result<Array> {
-        let (q, kv) = self.projections(x)?;
+    pub fn forward<'x>(
+        &self,
+        x: impl Into<Input<'x>>,
+        layer: usize,
+        step: &mut Step,
+    ) -> Result<Array> {
+        let (q, kv) = self.projections(x.into())?;
         let (offsets, dim) = (step.offsets().clone(), self.head_dim);
         let (q, gate) = match self.output_gate {
             true => split_gate(&q, dim).map(|(q, gate)| (q, Some(gate)))?,
             false => (q, None),
         };
         let q = self.prepared(q, self.q_norm.as_ref())?;
-        let mut q = self
-            .keys(&q, self.q_norm.as_ref(), &offsets, step)?
-            .heads()?;
+        let mut q = self.keys(&q, self.q_norm.as_ref(), &offsets, step)?;
         if let Some(growth) = self.growth {
-            let factors = growth.factors(&offsets, q.dim(2)?)?;
-            q = q.multiply(factors.astype(q.dtype())?)?;
+            let heads = q.heads()?;
+            let factors = growth.factors(&offsets, heads.dim(2)?)?;
+            q = Keys::Heads(heads.multiply(factors.astype(heads.dtype())?)?);
         }
         let options = Attend {
             scale: self.scale,
@@ -262,14 +267,15 @@ impl Attention {
                     v = fast::rms_norm(&v, None, eps)?;
                 }
                 match (self.shared, self.chunk) {
-                    (true, _) => step.attend_shared(layer, &q, k, &v, &options)?,
+                    (true, _) => step.attend_shared(layer, q, k, &v, &options)?,
                     (false, Some(chunk)) => {
-                        step.attend_chunked(layer, chunk, &q, k, &v, &options)?
+                        step.attend_chunked(layer, chunk, q, k, &v, &options)?
                     }
-                    (false, None) => step.attend(layer, &q, k, &v, &options)?,
+                    // The cache computes the heads of queries and keys in one operation.
+                    (false, None) => step.attend(layer, q, k, &v, &options)?,
                 }
             }
-            None => step.attend_again(layer, &q, &options)?,
+            None => step.attend_again(layer, &q.heads()?, &options)?,
         };
         let mut y = merge_heads(&y)?;
         if let Some(gate) = gate {
@@ -282,7 +288,7 @@ impl Attention {
     }
 
     /// The projections of queries, and of keys and values unless they come from an earlier layer: `[B, L, H * D]`.
-    fn projections(&self, x: &Array) -> Result<(Array, Option<(Array, Array)>)> {
+    fn projections(&self, x: Input<'_>) -> Result<(Array, Option<(Array, Array)>)> {
         Ok(match (&self.k_proj, &self.v_proj) {
             (Some(k_proj), Some(v_proj)) => {
                 let [q, k, v] = Linear::forward_all([&self.q_proj, k_proj, v_proj], x)?;

@@ -8,6 +8,7 @@ use crate::linear::Linear;
 use crate::lora::{Adaptable, Layout, Lora};
 use crate::mlp::{FeedForward, GatedMlp, PlainMlp};
 use crate::module::{Module, Param, Path, Visit, VisitMut};
+use crate::normed::Input;
 use crate::weight::Weight;
 
 mod routing;
@@ -305,11 +306,14 @@ impl ExpertsMlp {
     ///
     /// # Errors
     /// The shapes do not fit.
-    pub fn forward(&self, x: &Array) -> Result<Array> {
+    pub fn forward<'a>(&self, x: impl Into<Input<'a>>) -> Result<Array> {
         let (hidden, top_k) = (self.config.hidden, self.config.top_k);
+        let input = x.into();
+        let scores = self.gate.forward(input)?;
+        let scores = scores.reshape(&[-1, self.config.n_experts])?;
+        let x = input.array()?;
         let tokens = x.reshape(&[-1, hidden])?;
         let correction = self.e_score_correction_bias.as_ref().map(Param::value);
-        let scores = self.gate.forward(&tokens)?;
         let (experts, weights) = self.config.routing.choose(&scores, correction, top_k)?;
         let tokens = match &self.fc1_latent_proj {
             Some(latent) => latent.forward(&tokens)?,

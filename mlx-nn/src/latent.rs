@@ -12,6 +12,7 @@ use crate::experts::ExpertsLinear;
 use crate::linear::Linear;
 use crate::module::{Module, Path, Visit, VisitMut};
 use crate::norm::RmsNorm;
+use crate::normed::{Input, Normed};
 use crate::rope::{Rope, RopeConfig};
 use crate::step::{Attend, Step};
 
@@ -161,30 +162,37 @@ impl LatentAttention {
     ///
     /// # Errors
     /// The shapes do not fit.
-    pub fn forward(&self, x: &Array, layer: usize, step: &mut Step) -> Result<Array> {
+    pub fn forward<'x>(
+        &self,
+        x: impl Into<Input<'x>>,
+        layer: usize,
+        step: &mut Step,
+    ) -> Result<Array> {
+        let x = x.into();
         let compressed = self.compressed_queries(x)?;
+        let compressed = compressed.as_ref().map_or(x, Input::from);
         if let Some(indexer) = &self.indexer {
-            let selection = indexer.select(x, &compressed, layer + 1, step)?;
+            let selection = indexer.select(x, compressed, layer + 1, step)?;
             step.set_selection(selection);
         }
-        self.attend(x, &compressed, layer, step)
+        self.attend(x, compressed, layer, step)
     }
 
-    /// The input of the query projection: compressed queries, or the token's features. `[B, L, E] -> [B, L, ..]`
+    /// Compressed queries, if the query projection reads them. `[B, L, E] -> [B, L, ..]`
     ///
     /// # Errors
     /// The shapes do not fit.
-    pub(crate) fn compressed_queries(&self, x: &Array) -> Result<Array> {
+    fn compressed_queries(&self, x: Input<'_>) -> Result<Option<Normed<'_>>> {
         match (&self.q_a_proj, &self.q_a_layernorm) {
-            (Some(linear), Some(norm)) => norm.forward(&linear.forward(x)?),
-            _ => Ok(x.clone()),
+            (Some(linear), Some(norm)) => Ok(Some(Normed::rms(linear.forward(x)?, norm))),
+            _ => Ok(None),
         }
     }
 
     fn attend(
         &self,
-        x: &Array,
-        compressed: &Array,
+        x: Input<'_>,
+        compressed: Input<'_>,
         layer: usize,
         step: &mut Step,
     ) -> Result<Array> {
@@ -214,7 +222,7 @@ impl LatentAttention {
             alibi: None,
         };
         if let Some(joint) = self.kv_b_proj.as_ref().filter(|_| !step.stores()) {
-            let [b, l, _] = x.dims()?;
+            let [b, l, _] = latents.dims()?;
             let heads = split_heads(&joint.linear.forward(&latents)?, c.plain_dim + c.value_dim)?;
             let k = heads.slice_axis(-1, 0, c.plain_dim)?;
             let v = heads.slice_axis(-1, c.plain_dim, c.plain_dim + c.value_dim)?;

@@ -9,6 +9,7 @@
 //! | define a layer and name its parameters | [`module!`], [`Module`], [`Param`] |
 //! | multiply by a dense or quantised matrix, with or without LoRA | [`Linear`], [`Weight`], [`Lora`] |
 //! | route tokens to experts | [`ExpertsMlp`], [`ExpertsLinear`] |
+//! | carry the sum that layers add to, and norm it with the next projections | [`Residual`], [`Normed`] |
 //! | normalise, embed, rotate, activate | [`RmsNorm`], [`LayerNorm`], [`Embedding`], [`Rope`], [`Activation`] |
 //! | attend | [`Attention`], [`Step::attend`] |
 //! | mix tokens by a recurrence | [`Recurrence`]: [`GatedDeltaNet`], [`Mamba`], [`ShortConv`] |
@@ -108,8 +109,10 @@ pub mod mlp;
 pub mod module;
 pub mod names;
 pub mod norm;
+pub mod normed;
 pub mod quantize;
 pub mod recurrence;
+pub mod residual;
 pub mod rope;
 pub mod short_conv;
 pub mod step;
@@ -141,7 +144,9 @@ pub use mlp::{FeedForward, GatedMlp, PlainMlp};
 pub use module::{Module, Param, Path, Visit, VisitMut};
 pub use names::{Piece, Rule, Rules, TernaryForm, ternary_scheme};
 pub use norm::{LayerNorm, LayerNormByHead, Norm, NormConfig, NormKind, RmsNorm};
+pub use normed::{Input, Normed};
 pub use recurrence::{Recurrence, RecurrenceConfig};
+pub use residual::Residual;
 pub use rope::{Rope, RopeConfig, RopeScaling};
 pub use short_conv::{ShortConv, ShortConvConfig};
 pub use step::{Again, Attend, Keys, Rerun, StateAfter, Step, last_features};

@@ -5,6 +5,7 @@ use mlx_core::{Array, DType, Result};
 
 use crate::lora::{Adaptable, Layout, Lora};
 use crate::module::{Module, Param, Path, Visit, VisitMut};
+use crate::normed::Input;
 use crate::weight::Weight;
 
 /// `y = x @ weight.T + scale * (x @ a) @ b + bias`
@@ -40,10 +41,14 @@ impl Linear {
     ///
     /// # Errors
     /// The shapes do not fit.
-    pub fn forward(&self, x: &Array) -> Result<Array> {
-        match self.rounds {
-            true => self.finish(x, self.weight.project(&rounded(x)?)?),
-            false => self.finish(x, self.weight.project(x)?),
+    pub fn forward<'a>(&self, x: impl Into<Input<'a>>) -> Result<Array> {
+        match x.into() {
+            x if self.rounds => {
+                let x = x.array()?;
+                self.finish(x.into(), self.weight.project(&rounded(x)?)?)
+            }
+            Input::Array(x) => self.finish(x.into(), self.weight.project(x)?),
+            x => self.finish(x, x.products(&[self.weight.matrix()])?.remove(0)),
         }
     }
 
@@ -52,7 +57,11 @@ impl Linear {
     ///
     /// # Errors
     /// The shapes do not fit.
-    pub fn forward_all<const N: usize>(layers: [&Self; N], x: &Array) -> Result<[Array; N]> {
+    pub fn forward_all<'a, const N: usize>(
+        layers: [&Self; N],
+        x: impl Into<Input<'a>>,
+    ) -> Result<[Array; N]> {
+        let x = x.into();
         if layers.iter().any(|layer| layer.rounds != layers[0].rounds) {
             let ys = layers.iter().map(|layer| layer.forward(x));
             let ys = ys.collect::<Result<Vec<_>>>()?;
@@ -60,8 +69,8 @@ impl Linear {
         }
         let matrices = layers.map(|layer| layer.weight.matrix());
         let products = match layers[0].rounds {
-            true => fast::linear_many(&rounded(x)?, &matrices)?,
-            false => fast::linear_many(x, &matrices)?,
+            true => fast::linear_many(&rounded(x.array()?)?, &matrices)?,
+            false => x.products(&matrices)?,
         };
         let ys = layers
             .iter()
@@ -75,20 +84,21 @@ impl Linear {
     ///
     /// # Errors
     /// The shapes do not fit.
-    pub fn gated(&self, up: &Self, gate: Gate, x: &Array) -> Result<Array> {
+    pub fn gated<'a>(&self, up: &Self, gate: Gate, x: impl Into<Input<'a>>) -> Result<Array> {
+        let x = x.into();
         let is_product =
             |layer: &Self| layer.lora.is_none() && layer.bias.is_none() && !layer.rounds;
         if is_product(self) && is_product(up) {
-            return fast::gated_linear(gate, x, &self.weight.matrix(), &up.weight.matrix());
+            return x.gated(gate, [&self.weight.matrix(), &up.weight.matrix()]);
         }
         let [gated, up] = Self::forward_all([self, up], x)?;
         fast::gated(gate, &gated, &up)
     }
 
     /// Adds adapter and bias to `y`, the product of `x` with the matrix.
-    fn finish(&self, x: &Array, mut y: Array) -> Result<Array> {
+    fn finish(&self, x: Input<'_>, mut y: Array) -> Result<Array> {
         if let Some(lora) = &self.lora {
-            y = lora.apply(x, &y, &self.weight)?;
+            y = lora.apply(x.array()?, &y, &self.weight)?;
         }
         match &self.bias {
             Some(bias) => y.add(bias.value()),

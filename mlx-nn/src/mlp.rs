@@ -7,6 +7,7 @@ use crate::experts::ExpertsMlp;
 use crate::linear::Linear;
 use crate::module::{Module, Path, Visit, VisitMut};
 use crate::norm::RmsNorm;
+use crate::normed::Input;
 
 /// `down(activation(gate(x)) * up(x))` (Shazeer, arXiv:2002.05202).
 #[derive(Clone, Debug)]
@@ -63,7 +64,8 @@ impl GatedMlp {
     ///
     /// # Errors
     /// The shapes do not fit.
-    pub fn forward(&self, x: &Array) -> Result<Array> {
+    pub fn forward<'a>(&self, x: impl Into<Input<'a>>) -> Result<Array> {
+        let x = x.into();
         if let Some([inside, outside]) = self.multipliers {
             let [gate, up] = Linear::forward_all([&self.gate_proj, &self.up_proj], x)?;
             let inner = self.activation.gated(&gate.multiply(inside)?, &up)?;
@@ -119,7 +121,7 @@ impl PlainMlp {
     ///
     /// # Errors
     /// The shapes do not fit.
-    pub fn forward(&self, x: &Array) -> Result<Array> {
+    pub fn forward<'a>(&self, x: impl Into<Input<'a>>) -> Result<Array> {
         let up = self.up_proj.forward(x)?;
         let inner = match &self.act_fn {
             Some(xielu) => xielu.forward(&up)?,
@@ -145,7 +147,7 @@ impl FeedForward {
     ///
     /// # Errors
     /// The shapes do not fit.
-    pub fn forward(&self, x: &Array) -> Result<Array> {
+    pub fn forward<'a>(&self, x: impl Into<Input<'a>>) -> Result<Array> {
         match self {
             Self::Dense(mlp) => mlp.forward(x),
             Self::Plain(mlp) => mlp.forward(x),

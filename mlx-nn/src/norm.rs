@@ -74,21 +74,6 @@ impl RmsNorm {
         fast::norm_add(x, &self.scale, residual, self.eps)
     }
 
-    /// Returns `sum` and `self(sum)`, in one operation, where `sum = residual + x`, or `residual + inner(x)` with an
-    /// inner norm. `inner` has the same epsilon.
-    ///
-    /// # Errors
-    /// The shapes do not fit.
-    pub fn after_add(
-        &self,
-        residual: &Array,
-        x: &Array,
-        inner: Option<&Self>,
-    ) -> Result<(Array, Array)> {
-        let inner = inner.map(|inner| &inner.scale);
-        fast::add_norm(x, residual, inner, &self.scale, self.eps)
-    }
-
     /// Weight and epsilon for [`fast::rms_norm`].
     pub(crate) fn parts(&self) -> (&Array, f32) {
         (&self.scale, self.eps)
@@ -281,31 +266,6 @@ impl Norm {
         match self {
             Self::Rms(norm) => norm.add_to(residual, x),
             Self::Bare(_) | Self::Layer(_) => fast::add(&self.forward(x)?, residual),
-        }
-    }
-
-    /// Returns `sum` and `self(sum)`, where `sum = residual + x`, or `residual + inner(x)` with an inner norm. `inner`
-    /// has the same config.
-    ///
-    /// # Errors
-    /// The shapes do not fit.
-    pub fn after_add(
-        &self,
-        residual: &Array,
-        x: &Array,
-        inner: Option<&Self>,
-    ) -> Result<(Array, Array)> {
-        match (self, inner) {
-            (Self::Rms(norm), None) => norm.after_add(residual, x, None),
-            (Self::Rms(norm), Some(Self::Rms(inner))) => norm.after_add(residual, x, Some(inner)),
-            _ => {
-                let sum = match inner {
-                    Some(inner) => inner.add_to(residual, x)?,
-                    None => fast::add(x, residual)?,
-                };
-                let y = self.forward(&sum)?;
-                Ok((sum, y))
-            }
         }
     }
 }

@@ -20,6 +20,7 @@ pub(crate) use self::growing::Turned;
 pub use self::read::last_features;
 pub use self::recurrent::{Rerun, StateAfter};
 pub use self::repeat::Again;
+use crate::attend::Fresh;
 pub use crate::attend::{Attend, Keys};
 
 mod behind;
@@ -216,18 +217,27 @@ impl<'c> Step<'c> {
     pub fn attend<'k>(
         &mut self,
         layer: usize,
-        q: &Array,
+        q: impl Into<Keys<'k>>,
         k: impl Into<Keys<'k>>,
         v: &Array,
         options: &Attend<'_>,
     ) -> Result<Array> {
-        let k = &k.into();
+        let (q, k) = (q.into(), k.into());
+        let dtype = q.dtype();
+        let fresh = Fresh::new(q, k);
         let (arrays, mask) = match options.alibi {
-            None => self.written(layer, k, Some(v))?,
-            Some(alibi) => self.written_biased(layer, k, v, alibi, q.dtype())?,
+            None => self.written(layer, &fresh, Some(v))?,
+            Some(alibi) => self.written_biased(layer, &fresh, v, alibi, dtype)?,
         };
         let scheme = self.cache.options.quantized;
-        attend(q, &arrays[0], &arrays[1], scheme, mask, options)
+        attend(
+            &fresh.queries()?,
+            &arrays[0],
+            &arrays[1],
+            scheme,
+            mask,
+            options,
+        )
     }
 
     /// Whether later steps read what this one writes.
@@ -240,7 +250,7 @@ impl<'c> Step<'c> {
     fn written(
         &mut self,
         layer: usize,
-        k: &Keys<'_>,
+        k: &Fresh<'_>,
         v: Option<&Array>,
     ) -> Result<(Vec<Array>, Mask)> {
         let (arrays, window, layout) = self.stored(layer, k, v)?;
@@ -249,14 +259,14 @@ impl<'c> Step<'c> {
 
     /// Writes keys and values to the cache of a layer. Returns the keys and values that the step's queries attend to,
     /// and their layout.
-    fn stored(&mut self, layer: usize, k: &Keys<'_>, v: Option<&Array>) -> Result<Attended> {
-        let [b, _, l, _] = k.shape()?;
+    fn stored(&mut self, layer: usize, k: &Fresh<'_>, v: Option<&Array>) -> Result<Attended> {
+        let [b, _, l, _] = k.keys.shape()?;
         if b as usize != self.widths.len() || l as usize != self.width {
             return Err(Error::new(
                 ErrorKind::Shape,
                 format!(
                     "layer {layer}: keys {:?} in a step of {:?} tokens a row",
-                    k.shape()?,
+                    k.keys.shape()?,
                     self.widths
                 ),
             ));
@@ -289,14 +299,14 @@ impl<'c> Step<'c> {
     fn straight(
         &mut self,
         layer: usize,
-        k: &Keys<'_>,
+        k: &Fresh<'_>,
         v: Option<&Array>,
         by: usize,
         ring: Option<(usize, usize)>,
     ) -> Result<Attended> {
         let window = ring.map(|(window, _)| window);
         if !self.cache.options.store {
-            let arrays = self.kv(layer)?.kept_both(k, v)?;
+            let arrays = self.kv(layer)?.kept_both(&k.keys, v)?;
             return Ok((arrays, window, Layout::Straight { slots: self.width }));
         }
         let end = self.end();

@@ -10,7 +10,7 @@ use std::ops::Range;
 use mlx_core::{Array, Result};
 use mlx_models::{Geometry, Model};
 use mlx_nn::trainable::trainable;
-use mlx_nn::{ModelCache, Step};
+use mlx_nn::{ModelCache, Residual, Step};
 
 use crate::batch::Batch;
 use crate::grad::{Gradients, accumulate, pull_back};
@@ -54,7 +54,7 @@ pub fn sum_loss_and_grads(
             inputs.push(x.clone());
         }
         for layer in piece.clone() {
-            x = model.layer(layer, &x, &mut step)?;
+            x = model.layer(layer, x.into(), &mut step)?.sum()?;
             mlx_core::eval([&x])?;
         }
     }
@@ -65,7 +65,8 @@ pub fn sum_loss_and_grads(
     if let Some(ahead) = ahead {
         let factor = Array::scalar(ahead.factor())?;
         let (loss, of_head, more) = pull_back(model, &x, &factor, outside, |model, x| {
-            ahead.sum_loss(model, &model.norm(x)?, ce_chunk)
+            let [_, hidden] = model.norm(x.clone().into())?;
+            ahead.sum_loss(model, &hidden, ce_chunk)
         })?;
         dx = dx.add(&of_head)?;
         mlx_core::eval([&loss, &dx])?;
@@ -103,7 +104,8 @@ fn head(
         let part = |array: &Array| array.slice_axis(1, start, (start + POSITIONS).min(width));
         let (targets, weights) = (part(&batch.targets)?, part(&batch.weights)?);
         let (sum, dx, of_head) = pull_back(model, &part(x)?, &one, outside, |model, x| {
-            let losses = head_losses(model, &model.norm(x)?, &targets, ce_chunk)?;
+            let [_, hidden] = model.norm(x.clone().into())?;
+            let losses = head_losses(model, &hidden, &targets, ce_chunk)?;
             losses.multiply(&weights)?.sum(.., false)
         })?;
         loss = loss.add(sum)?;
@@ -134,11 +136,11 @@ fn back(
 ) -> Result<Array> {
     let inside = |name: &str| layer_of(name).is_some_and(|layer| piece.contains(&layer));
     let (_, dx, of_layer) = pull_back(model, input, dx, inside, |model, x| {
-        let mut x = x.clone();
+        let mut x = Residual::from(x.clone());
         for layer in piece.clone() {
-            x = model.layer(layer, &x, step)?;
+            x = model.layer(layer, x, step)?;
         }
-        Ok(x)
+        x.sum()
     })?;
     mlx_core::eval([&dx])?;
     add(grads, of_layer)?;

@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::{cargo, families};
 
+mod graph;
 mod rooms;
 mod shape;
 
@@ -232,6 +233,7 @@ fn faults_in(file: &str, text: &str) -> Vec<String> {
                 "{at}: unsafe code belongs in mlx-c-sys, or in a file that tidy lists"
             ));
         }
+        faults.extend(graph::fault(file, line).map(|fault| format!("{at}: {fault}")));
         for (room, known) in ROOMS.iter().filter(|(room, _)| file.starts_with(room)) {
             let found = foreign(line, known);
             faults.extend(found.map(|name| format!("{at}: {room} imports {name}")));

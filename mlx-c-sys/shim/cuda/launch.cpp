@@ -5,7 +5,6 @@
 #include <cstring>
 #include <mutex>
 #include <unordered_map>
-#include <utility>
 
 #include "core/settings.h"
 #include "driver.h"
@@ -55,7 +54,6 @@ struct Last {
 thread_local Last last;
 // The arrays that captured kernels use, or null while nothing is captured.
 thread_local std::vector<mx::array>* kept_for_capture = nullptr;
-thread_local std::optional<KeptBack> kept_back;
 
 // The modules and kernels of a device. A module is loaded when one of its kernels is first launched.
 struct Loaded {
@@ -102,7 +100,6 @@ Capturing::Capturing(std::vector<mx::array>& kept) {
 Capturing::~Capturing() {
   // The next kernel does not follow a captured one.
   last = {};
-  kept_back.reset();
   kept_for_capture = nullptr;
 }
 bool Capturing::now() {
@@ -112,33 +109,6 @@ void Capturing::keep(const mx::array& a) {
   if (now()) {
     kept_for_capture->push_back(a);
   }
-}
-
-void launch_kept_back() {
-  if (auto kept = std::exchange(kept_back, std::nullopt)) {
-    kept->run();
-  }
-}
-void keep_back(KeptBack kept) {
-  if (Capturing::now()) {
-    kept_back.emplace(std::move(kept));
-  } else {
-    kept.run();
-  }
-}
-void launch_kept_back_for(const std::vector<mx::array>& inputs) {
-  if (kept_back && std::any_of(inputs.begin(), inputs.end(), [](const mx::array& a) { return kept_back->launch.writes(a); })) {
-    launch_kept_back();
-  }
-}
-std::optional<KeptBack> take_norm(const mx::array& x) {
-  const auto* norm = kept_back ? std::get_if<NormArgs>(&kept_back->args) : nullptr;
-  bool is_it = norm != nullptr && norm->normed == mx::gpu_ptr<void>(x) && norm->rows == 1 && static_cast<size_t>(norm->n) == x.size();
-  return is_it ? std::exchange(kept_back, std::nullopt) : std::nullopt;
-}
-std::optional<KeptBack> take_heads() {
-  bool is_heads = kept_back && std::holds_alternative<HeadsArgs>(kept_back->args);
-  return is_heads ? std::exchange(kept_back, std::nullopt) : std::nullopt;
 }
 
 bool Launch::follows_ours() const {
@@ -155,17 +125,6 @@ bool Launch::is_old(const void* address) const {
   return address == nullptr || std::any_of(inputs_.begin(), inputs_.end(), [&](const mx::array& a) {
            return mx::gpu_ptr<void>(a) == address && !is_unsettled(a);
          });
-}
-
-bool Launch::writes(const mx::array& a) const {
-  return std::any_of(outputs_.begin(), outputs_.end(), [&](const mx::array& y) { return y.buffer().ptr() == a.buffer().ptr(); });
-}
-
-bool Launch::is_apart_from(const Launch& other) const {
-  auto is_written_by = [](const Launch& launch) { return [&](const mx::array& a) { return launch.writes(a); }; };
-  return std::none_of(inputs_.begin(), inputs_.end(), is_written_by(other)) &&
-      std::none_of(outputs_.begin(), outputs_.end(), is_written_by(other)) &&
-      std::none_of(other.inputs_.begin(), other.inputs_.end(), is_written_by(*this));
 }
 
 bool Launch::follows_append(const int32_t* offsets, int tokens) const {

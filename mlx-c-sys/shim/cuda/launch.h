@@ -10,7 +10,6 @@
 #include <bit>
 #include <optional>
 #include <string>
-#include <variant>
 #include <vector>
 
 #include "mlx/array.h"
@@ -68,18 +67,13 @@ struct Appended {
   bool operator==(const Appended&) const = default;
 };
 
-// Runs the launch that is kept back (KeptBack), if there is one.
-void launch_kept_back();
-
 // Dynamic shared memory that every kernel may use without being asked for it first (Launch::run_with).
 constexpr unsigned small_shared = 32 << 10;
 
 // The launch of one kernel. A kernel reads what earlier kernels of its stream have written.
 class Launch {
  public:
-  explicit Launch(mx::Stream s) : encoder_(mx::cu::get_command_encoder(s)), stream_(s) {
-    launch_kept_back();
-  }
+  explicit Launch(mx::Stream s) : encoder_(mx::cu::get_command_encoder(s)), stream_(s) {}
 
   template <typename T>
   const T* read(const mx::array& a) {
@@ -116,14 +110,6 @@ class Launch {
     Capturing::keep(a);
     encoder_.add_temporary(a);
   }
-  // Declares that this kernel does the work of another one too, which is not launched.
-  void include(const Launch& other) {
-    inputs_.insert(inputs_.end(), other.inputs_.begin(), other.inputs_.end());
-    outputs_.insert(outputs_.end(), other.outputs_.begin(), other.outputs_.end());
-  }
-  bool writes(const mx::array& a) const;
-  // Whether neither kernel writes memory that the other one uses.
-  bool is_apart_from(const Launch& other) const;
   // Declares that of each row of a KV cache, this kernel writes only the slots of `tokens` positions from `offsets` on.
   void append_from(const int32_t* offsets, int tokens) {
     appended_ = {offsets, tokens};
@@ -179,28 +165,6 @@ class Launch {
   bool is_beside_ = false;
   unsigned cluster_ = 0;
 };
-
-// A launch in a capture that waits for the next one: it runs when the next Launch is made, unless the next kernel takes it
-// and does its work too.
-struct KeptBack {
-  Launch launch;
-  const char* module;
-  std::string kernel;
-  dim3 blocks;
-  int threads;
-  std::variant<NormArgs, HeadsArgs> args;
-
-  void run() {
-    std::visit([this](const auto& args) { launch.run(module, kernel, blocks, threads, args); }, args);
-  }
-};
-// Keeps the launch back, or runs it if nothing is captured.
-void keep_back(KeptBack kept);
-// Runs what is kept back if it writes one of these arrays. Other kernels may run before it.
-void launch_kept_back_for(const std::vector<mx::array>& inputs);
-// Takes what is kept back: the norm with the result x, or heads. Call it before a Launch is made.
-std::optional<KeptBack> take_norm(const mx::array& x);
-std::optional<KeptBack> take_heads();
 
 // The address and strides of the heads of an array [B, H, L, D], or of a copy if the elements of a head are not
 // adjacent. With unit > 1, kernels read `unit` elements (16 bytes) at a time, and each head begins at a multiple of 16

@@ -115,17 +115,12 @@ bool record(Graph& graph, Captured& captured, mx::cu::CommandEncoder& encoder, C
         }
       }
       auto out = graph.heads[i].outputs();
-      auto* primitive = graph.nodes[i].primitive.get();
-      if (dynamic_cast<ops::Node*>(primitive) == nullptr) {
-        launch_kept_back_for(in);
-      }
-      primitive->eval_gpu(in, out);
+      graph.nodes[i].primitive->eval_gpu(in, out);
       captured.kept.insert(captured.kept.end(), in.begin(), in.end());
       for (auto& a : out) {
         captured.kept.push_back(value_of(a));
       }
     }
-    launch_kept_back();
   } catch (const std::exception&) {
     is_whole = false;
   }

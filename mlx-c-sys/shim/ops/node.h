@@ -189,12 +189,12 @@ struct NoSettings {
 };
 
 // A node with settings. Compiled graphs merge nodes of the same class with equal settings and inputs.
-template <class Settings = NoSettings>
-class NodeWith : public Node {
+template <class Settings = NoSettings, class Base = Node>
+class NodeWith : public Base {
  public:
-  NodeWith(mx::Stream s, Settings settings) : Node(s), settings_(std::move(settings)) {}
+  NodeWith(mx::Stream s, Settings settings) : Base(s), settings_(std::move(settings)) {}
   explicit NodeWith(mx::Stream s) requires std::is_default_constructible_v<Settings>
-      : Node(s), settings_{} {}
+      : Base(s), settings_{} {}
 
   // MLX calls this only for nodes of the same class.
   bool is_equivalent(const mx::Primitive& other) const override {

@@ -17,7 +17,7 @@ pub enum Gate {
 }
 
 impl Gate {
-    fn raw(self) -> sys::mlxrs_gate {
+    pub(super) fn raw(self) -> sys::mlxrs_gate {
         match self {
             Self::Silu => sys::MLXRS_GATE_SILU,
             Self::GeluTanh => sys::MLXRS_GATE_GELU_TANH,

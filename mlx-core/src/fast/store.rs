@@ -73,6 +73,30 @@ pub fn store_heads(
     op!(pair mlxrs_fast_store_heads(k, v, keys, values, options))
 }
 
+/// [`heads`](super::heads) of `queries` and [`store_heads`], in one operation: the heads of the queries `[B, H, L, D]`, and both
+/// buffers. It is one node (and on NVIDIA GPUs one kernel) if both projections have the same dtype and rows are not packed.
+///
+/// # Errors
+/// As [`store_heads`] and [`heads`](super::heads).
+pub fn heads_and_store(
+    queries: &Projection<'_>,
+    buffers: Buffers<'_>,
+    keys: &Projection<'_>,
+    values: &Array,
+    slots: Slots,
+) -> Result<(Array, Array, Array)> {
+    let [b, _, width] = keys.x.dims()?;
+    let d = keys.head_dim;
+    let heads = if d < 1 { 0 } else { width / d };
+    slots.check(&buffers, [b, heads, d], keys.x.dtype(), values)?;
+    let options = slots.options(&buffers)?;
+    let (k, v) = buffers.arrays();
+    let all = op!(vector mlxrs_fast_heads_and_store(queries, k, v, keys, values, options))?;
+    let [queries, k, v] = <[Array; 3]>::try_from(all)
+        .map_err(|_| Error::new(ErrorKind::Mlx, "heads_and_store has three results"))?;
+    Ok((queries, k, v))
+}
+
 impl Buffers<'_> {
     fn arrays(&self) -> (Option<&Array>, Option<&Array>) {
         match self {

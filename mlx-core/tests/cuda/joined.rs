@@ -1,8 +1,9 @@
-//! Captured steps, in which products compute the norm of their x, one kernel computes the heads of queries and keys, and
-//! attention reads the cache early. The bits are those of evaluations, in which each of these has a kernel.
+//! Layers of joined operations, in which products compute the norm of their x, and one kernel computes the heads of queries and keys;
+//! in captured steps attention also reads the cache early. The bits are those of evaluations of separate operations, in which each of
+//! these has a kernel.
 
 use mlx_core::fast::{
-    self, Attention, Buffers, Gate, KeySlots, Mask, Positions, Projection, Slots,
+    self, Attention, Buffers, Gate, KeySlots, Mask, NormOf, Positions, Projection, Slots,
 };
 use mlx_core::ops::quantize::Scheme;
 use mlx_core::{Array, DType, Replay, Result};
@@ -78,8 +79,8 @@ impl Layer {
         Array::from_slice(&offsets, &[self.shape.rows])
     }
 
-    /// The layer's result for `x` `[B, T, width]`, and the norm that two products read.
-    fn step(&mut self, x: &Array, offsets: &Array) -> Result<[Array; 2]> {
+    /// The layer's result for `x` `[B, T, width]`, and the norm that two products read; from joined operations, or from separate ones.
+    fn step(&mut self, x: &Array, offsets: &Array, is_joined: bool) -> Result<[Array; 2]> {
         let Shape {
             rows,
             width,
@@ -91,9 +92,20 @@ impl Layer {
         } = self.shape;
         let tokens = x.shape()[1];
         let [before, inner, outer, of_queries, of_keys] = &self.norms;
-        let first = fast::rms_norm(x, Some(before), 1e-6)?;
-        let projected =
-            fast::linear_many(&first, &[self.q.matrix(), self.k.matrix(), self.v.matrix()])?;
+        let matrices = [self.q.matrix(), self.k.matrix(), self.v.matrix()];
+        let projected = match is_joined {
+            true => {
+                let of = NormOf {
+                    x,
+                    residual: None,
+                    inner: None,
+                    weight: Some(before),
+                    eps: 1e-6,
+                };
+                fast::norm_linear(&of, &matrices)?.products
+            }
+            false => fast::linear_many(&fast::rms_norm(x, Some(before), 1e-6)?, &matrices)?,
+        };
         let projection = |i: usize, weight| Projection {
             x: &projected[i],
             head_dim,
@@ -113,8 +125,15 @@ impl Layer {
             ring: ring.is_some(),
             scheme: None,
         };
-        let queries = fast::heads(&projection(0, of_queries))?;
-        let (k, v) = fast::store_heads(buffers, &projection(1, of_keys), &values, slots)?;
+        let (of_queries, of_keys) = (projection(0, of_queries), projection(1, of_keys));
+        let (queries, k, v) = match is_joined {
+            true => fast::heads_and_store(&of_queries, buffers, &of_keys, &values, slots)?,
+            false => {
+                let queries = fast::heads(&of_queries)?;
+                let (k, v) = fast::store_heads(buffers, &of_keys, &values, slots)?;
+                (queries, k, v)
+            }
+        };
         let layout = if ring.is_some() {
             KeySlots::Ring
         } else {
@@ -133,8 +152,25 @@ impl Layer {
         ])?;
         self.cache = Some((k, v));
         let y = fast::linear_many(&seen, &[self.o.matrix()])?.remove(0);
-        let (sum, normed) = fast::add_norm(&y, x, Some(inner), outer, 1e-6)?;
-        let y = fast::gated_linear(Gate::Silu, &normed, &self.gate.matrix(), &self.up.matrix())?;
+        let [gate, up] = [self.gate.matrix(), self.up.matrix()];
+        let (sum, normed, y) = match is_joined {
+            true => {
+                let of = NormOf {
+                    x: &y,
+                    residual: Some(x),
+                    inner: Some(inner),
+                    weight: Some(outer),
+                    eps: 1e-6,
+                };
+                let mut all = fast::norm_gated_linear(Gate::Silu, &of, [&gate, &up])?;
+                (all.sum, all.normed, all.products.remove(0))
+            }
+            false => {
+                let (sum, normed) = fast::add_norm(&y, x, Some(inner), outer, 1e-6)?;
+                let y = fast::gated_linear(Gate::Silu, &normed, &gate, &up)?;
+                (sum, normed, y)
+            }
+        };
         let y = fast::linear_many(&y, &[self.down.matrix()])?.remove(0);
         let y = fast::rms_norm(&fast::add(&y, &sum)?, Some(inner), 1e-6)?;
         let last = y.slice_axis(1, tokens - 1, tokens)?;
@@ -147,13 +183,18 @@ impl Layer {
 type Results = (Vec<Vec<f32>>, [Vec<f32>; 2]);
 
 /// The results of a prompt and of `steps` tokens after it, and the cache at the end.
-fn run(shape: Shape, prompt: i32, steps: usize, replays: bool) -> Result<Results> {
+fn run(
+    shape: Shape,
+    prompt: i32,
+    steps: usize,
+    [is_joined, replays]: [bool; 2],
+) -> Result<Results> {
     let mut layer = Layer::new(shape)?;
     let mut x = noise(20, &[shape.rows, prompt, shape.width], shape.dtype)?;
     let (mut replay, mut results) = (Replay::new()?, Vec::new());
     for step in 0..=steps {
         let offsets = layer.offsets()?;
-        let outputs = layer.step(&x, &offsets)?;
+        let outputs = layer.step(&x, &offsets, is_joined)?;
         if replays && step > 0 {
             replay.async_eval(&outputs, [&x, &offsets])?;
         } else {
@@ -227,12 +268,14 @@ fn captured_layers_are_those_of_evaluations() -> Result<()> {
     for shape in shapes {
         // The tokens end one part of 64 slots and begin the next.
         for prompt in [20, 58] {
-            let wanted = run(shape, prompt, 14, false)?;
-            let found = run(shape, prompt, 14, true)?;
-            for (i, (a, b)) in found.0.iter().zip(&wanted.0).enumerate() {
-                assert_eq!(a, b, "{shape:?}, {prompt} tokens, result {i}");
+            let wanted = run(shape, prompt, 14, [false, false])?;
+            for how in [[true, true], [true, false], [false, true]] {
+                let found = run(shape, prompt, 14, how)?;
+                for (i, (a, b)) in found.0.iter().zip(&wanted.0).enumerate() {
+                    assert_eq!(a, b, "{shape:?}, {prompt} tokens, result {i}, {how:?}");
+                }
+                assert!(found.1 == wanted.1, "{shape:?}, {prompt} tokens: the cache");
             }
-            assert!(found.1 == wanted.1, "{shape:?}, {prompt} tokens: the cache");
             assert!(
                 wanted.0[2..].iter().flatten().all(|x| x.is_finite()),
                 "{shape:?}"

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use mlx_core::kernel::{self, CpuKernel, Spec, View, ViewMut};
 use mlx_core::{Array, Result};
 use mlx_models::{Geometry, Model};
-use mlx_nn::{Head, Module, Path as Name, Step, Visit, VisitMut};
+use mlx_nn::{Head, Module, Path as Name, Residual, Step, Visit, VisitMut};
 
 use crate::batch::BatchResult;
 use crate::error::ErrorKind;
@@ -62,20 +62,21 @@ impl Model for Faulty {
     fn embed(&self, tokens: &Array) -> Result<Array> {
         self.model.embed(tokens)
     }
-    fn layer(&self, index: usize, x: &Array, step: &mut Step<'_>) -> Result<Array> {
+    fn layer(&self, index: usize, x: Residual, step: &mut Step<'_>) -> Result<Residual> {
         self.model.layer(index, x, step)
     }
-    fn norm(&self, x: &Array) -> Result<Array> {
+    fn norm(&self, x: Residual) -> Result<[Array; 2]> {
         let pass = self.passes.replace(self.passes.get() + 1);
-        let x = self.model.norm(x)?;
+        let [x, hidden] = self.model.norm(x)?;
         if pass != self.at {
-            return Ok(x);
+            return Ok([x, hidden]);
         }
-        match self.fault {
-            Fault::Evaluation => Ok(kernel::apply(Broken, &[&x])?.remove(0)),
-            Fault::Graph => x.reshape(&[7, 7, 7]),
+        let hidden = match self.fault {
+            Fault::Evaluation => kernel::apply(Broken, &[&hidden])?.remove(0),
+            Fault::Graph => hidden.reshape(&[7, 7, 7])?,
             Fault::Panic => panic!("forward pass {pass}"),
-        }
+        };
+        Ok([x, hidden])
     }
     fn head(&self) -> Head<'_> {
         self.model.head()

@@ -6,8 +6,8 @@ use std::path::Path;
 use mlx_core::{Array, DType, Result, Safetensors, safetensors, stack};
 use mlx_models::{Geometry, LayerGeometry, Model};
 use mlx_nn::{
-    Head, ModelCache, Module, Path as Name, RecurrentShape, StateAfter, StatePart, Step, Visit,
-    VisitMut,
+    Head, ModelCache, Module, Path as Name, RecurrentShape, Residual, StateAfter, StatePart, Step,
+    Visit, VisitMut,
 };
 
 use super::{Embedding, PromptCache, PromptState};
@@ -51,12 +51,13 @@ impl Model for Hybrid {
     fn embed(&self, tokens: &Array) -> Result<Array> {
         self.model.embed(tokens)
     }
-    fn layer(&self, index: usize, x: &Array, step: &mut Step<'_>) -> Result<Array> {
+    fn layer(&self, index: usize, x: Residual, step: &mut Step<'_>) -> Result<Residual> {
         if index + 1 < self.geometry.layers().len() {
             return self.model.layer(index, x, step);
         }
+        let x = x.sum()?;
         let l = x.dim(1)?;
-        let joined = step.window(index, 0, x)?;
+        let joined = step.window(index, 0, &x)?;
         let tap = |tap: i32| joined.slice_axis(1, tap, tap + l);
         let y = tap(0)?.multiply(0.3)?.subtract(&tap(1)?.multiply(0.2)?)?;
         let y = y.add(&x.multiply(0.5)?)?;
@@ -73,9 +74,9 @@ impl Model for Hybrid {
             states.push(state.squeeze([1, 2])?);
         }
         step.set_state(index, 1, StateAfter::End(state))?;
-        x.add(&stack(&states, 1)?)
+        Ok(Residual::new(x, stack(&states, 1)?))
     }
-    fn norm(&self, x: &Array) -> Result<Array> {
+    fn norm(&self, x: Residual) -> Result<[Array; 2]> {
         self.model.norm(x)
     }
     fn head(&self) -> Head<'_> {

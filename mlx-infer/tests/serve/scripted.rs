@@ -11,7 +11,7 @@ use mlx_infer::serve::ServeOptions;
 use mlx_infer::{Files, LoadedModel, Tokenizer};
 use mlx_models::causal::{CausalLm, DecoderLayer, Surroundings};
 use mlx_models::{Family, Geometry, LayerGeometry, Model, Registry, Source, kv_heads};
-use mlx_nn::{Attend, LayerKind, NormConfig, Step};
+use mlx_nn::{Attend, LayerKind, NormConfig, Residual, Step};
 use serde_json::{Value, json};
 
 use crate::client::TestServer;
@@ -74,7 +74,7 @@ impl mlx_nn::Module for Layer {
 
 impl DecoderLayer for Layer {
     /// One for the feature of the next token, which the head reads as its logit.
-    fn forward(&self, x: &Array, state: usize, step: &mut Step<'_>) -> Result<Array> {
+    fn forward(&self, x: Residual, state: usize, step: &mut Step<'_>) -> Result<Residual> {
         let fault = *FAULT.lock().unwrap();
         match fault {
             Fault::None => {}
@@ -83,7 +83,9 @@ impl DecoderLayer for Layer {
             Fault::Fails => return Err(Error::new(ErrorKind::Shape, "secret of the model")),
             Fault::Panics => panic!("a forward pass of a test"),
         }
-        let [b, l, _] = x.dims()?;
+        let &[b, l, _] = x.shape() else {
+            return Err(Error::new(ErrorKind::Shape, "features are [B, L, E]"));
+        };
         let nothing = zeros(&[b, 1, l, HEAD], DType::F32)?;
         let options = Attend {
             scale: 1.0,
@@ -101,7 +103,7 @@ impl DecoderLayer for Layer {
         let at = step.offsets().reshape(&[b, 1])?.add(at)?.minimum(last)?;
         let next = script.take(&at, 0)?.reshape(&[b, l, 1])?;
         let ids = arange(0.0, VOCAB as f64, 1.0, DType::U32)?;
-        next.equal(ids)?.astype(DType::F32)?.add(attended)
+        Ok(next.equal(ids)?.astype(DType::F32)?.add(attended)?.into())
     }
 }
 

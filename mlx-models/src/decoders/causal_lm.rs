@@ -3,7 +3,7 @@
 use mlx_core::{Array, DType, Error, ErrorKind, Result};
 use mlx_nn::{
     Embedding, Head, KvShape, LayerKind, Linear, Module, Norm, NormConfig, RecurrentShape,
-    StatePart, Step, module,
+    Residual, StatePart, Step, module,
 };
 
 use crate::checkpoint::Names;
@@ -14,13 +14,13 @@ mod draft_head;
 
 /// One layer of a decoder.
 pub trait DecoderLayer: Module {
-    /// `[B, L, E] -> [B, L, E]`. `state` is the index of the layer's state in the step's cache, or of the first one if
+    /// The residual stream before the layer `[B, L, E]` -> that after it, whose last addition may be pending. `state` is the index of the layer's state in the step's cache, or of the first one if
     /// it has several ([`Geometry::state_of`]). A layer that calls [`Step::narrow`] when its tokens are mixed does not
     /// compute what is not read.
     ///
     /// # Errors
     /// The step has other rows or another width.
-    fn forward(&self, x: &Array, state: usize, step: &mut Step<'_>) -> Result<Array>;
+    fn forward(&self, x: Residual, state: usize, step: &mut Step<'_>) -> Result<Residual>;
 }
 
 /// A head for multi-token prediction that a model owns.
@@ -96,8 +96,8 @@ pub trait Ends: Module {
     ///
     /// # Errors
     /// The shapes do not fit.
-    fn leave(&self, x: &Array) -> Result<Array> {
-        Ok(x.clone())
+    fn leave(&self, x: Residual) -> Result<Residual> {
+        Ok(x)
     }
 }
 
@@ -264,12 +264,13 @@ where
         self.model.ends.enter(tokens, x)
     }
 
-    fn layer(&self, index: usize, x: &Array, step: &mut Step<'_>) -> Result<Array> {
+    fn layer(&self, index: usize, x: Residual, step: &mut Step<'_>) -> Result<Residual> {
         self.model.layers[index].forward(x, self.geometry.state_of(index), step)
     }
 
-    fn norm(&self, x: &Array) -> Result<Array> {
-        self.model.norm.forward(&self.model.ends.leave(x)?)
+    fn norm(&self, x: Residual) -> Result<[Array; 2]> {
+        let (x, normed) = self.model.ends.leave(x)?.normed(&self.model.norm)?;
+        Ok([x, normed])
     }
 
     fn head(&self) -> Head<'_> {

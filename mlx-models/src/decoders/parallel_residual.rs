@@ -1,8 +1,8 @@
 //! A decoder with attention and MLP in parallel: both read one norm of the layer's input (Cohere, Phi 2, some
 //! StableLM), or each reads its own (GPT-NeoX).
 
-use mlx_core::{Array, Result, fast};
-use mlx_nn::{Attention, FeedForward, Norm, Step, module};
+use mlx_core::{Result, fast};
+use mlx_nn::{Attention, FeedForward, Norm, Normed, Residual, Step, module};
 
 use crate::config::plan::DecoderConfig;
 use crate::decoders::causal_lm::{CausalLm, DecoderLayer};
@@ -35,16 +35,16 @@ impl ParallelResidualLayer {
 }
 
 impl DecoderLayer for ParallelResidualLayer {
-    fn forward(&self, x: &Array, state: usize, step: &mut Step<'_>) -> Result<Array> {
-        let inner = self.input_layernorm.forward(x)?;
-        let attended = self.self_attn.forward(&inner, state, step)?;
-        let [x, inner, attended] = step.narrow([x, &inner, &attended])?;
+    fn forward(&self, x: Residual, state: usize, step: &mut Step<'_>) -> Result<Residual> {
+        let normed = Normed::new(x, &self.input_layernorm);
+        let attended = self.self_attn.forward(&normed, state, step)?;
+        let [x, inner, attended] = step.narrow([normed.sum()?, normed.array()?, &attended])?;
         let attended = fast::add(&attended, &x)?;
         let inner = match &self.post_attention_layernorm {
             Some(norm) => norm.forward(&x)?,
             None => inner,
         };
-        fast::add(&self.mlp.forward(&inner)?, &attended)
+        Ok(Residual::new(attended, self.mlp.forward(&inner)?))
     }
 }
 

@@ -1,7 +1,7 @@
 //! A decoder with norms after attention and after MLP, and none before them (OLMo 2 and 3, EXAONE 4).
 
-use mlx_core::{Array, Result};
-use mlx_nn::{Attention, FeedForward, Norm, Step, module};
+use mlx_core::Result;
+use mlx_nn::{Attention, FeedForward, Norm, Residual, Step, module};
 
 use crate::config::plan::DecoderConfig;
 use crate::decoders::causal_lm::{CausalLm, DecoderLayer};
@@ -33,12 +33,13 @@ impl PostNormLayer {
 }
 
 impl DecoderLayer for PostNormLayer {
-    fn forward(&self, x: &Array, state: usize, step: &mut Step<'_>) -> Result<Array> {
-        let y = self.self_attn.forward(x, state, step)?;
-        let [x, y] = step.narrow([x, &y])?;
+    fn forward(&self, x: Residual, state: usize, step: &mut Step<'_>) -> Result<Residual> {
+        let x = x.sum()?;
+        let y = self.self_attn.forward(&x, state, step)?;
+        let [x, y] = step.narrow([&x, &y])?;
         let x = self.post_attention_layernorm.add_to(&x, &y)?;
-        self.post_feedforward_layernorm
-            .add_to(&x, &self.mlp.forward(&x)?)
+        let y = self.mlp.forward(&x)?;
+        Residual::with_norm(x, &self.post_feedforward_layernorm, y)
     }
 }
 

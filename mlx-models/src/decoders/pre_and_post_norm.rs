@@ -1,7 +1,7 @@
 //! A decoder with norms before *and* after each half of a layer (Gemma 2 and 3, GLM 4).
 
-use mlx_core::{Array, Result};
-use mlx_nn::{Attention, FeedForward, Norm, Step, module};
+use mlx_core::Result;
+use mlx_nn::{Attention, FeedForward, Norm, Normed, Residual, Step, module};
 
 use crate::config::plan::DecoderConfig;
 use crate::decoders::causal_lm::{CausalLm, DecoderLayer};
@@ -39,15 +39,14 @@ impl PreAndPostNormLayer {
 }
 
 impl DecoderLayer for PreAndPostNormLayer {
-    fn forward(&self, x: &Array, state: usize, step: &mut Step<'_>) -> Result<Array> {
-        let y = self
-            .self_attn
-            .forward(&self.input_layernorm.forward(x)?, state, step)?;
-        let [x, y] = step.narrow([x, &y])?;
-        let inner = Some(&self.post_attention_layernorm);
-        let (x, y) = self.pre_feedforward_layernorm.after_add(&x, &y, inner)?;
-        let y = self.mlp.forward(&y)?;
-        self.post_feedforward_layernorm.add_to(&x, &y)
+    fn forward(&self, x: Residual, state: usize, step: &mut Step<'_>) -> Result<Residual> {
+        let normed = Normed::new(x, &self.input_layernorm);
+        let y = self.self_attn.forward(&normed, state, step)?;
+        let [x, y] = step.narrow([normed.sum()?, &y])?;
+        let x = Residual::with_norm(x, &self.post_attention_layernorm, y)?;
+        let normed = Normed::new(x, &self.pre_feedforward_layernorm);
+        let y = self.mlp.forward(&normed)?;
+        Residual::with_norm(normed.sum()?.clone(), &self.post_feedforward_layernorm, y)
     }
 }
 

@@ -1,8 +1,10 @@
 //! The pre-norm decoder that most families share. Differences of value are fields of
 //! [`DecoderConfig`], of presence Options or bools; a difference of order is a file of its own.
 
-use mlx_core::{Array, Error, ErrorKind, Result, fast};
-use mlx_nn::{Embedding, FeedForward, LayerKind, Norm, Recurrence, RopeConfig, Step, module};
+use mlx_core::{Array, Error, ErrorKind, Result};
+use mlx_nn::{
+    Embedding, FeedForward, LayerKind, Norm, Normed, Recurrence, Residual, RopeConfig, Step, module,
+};
 
 use crate::decoders::causal_lm::{CausalLm, DecoderLayer};
 
@@ -82,14 +84,15 @@ impl PreNormLayer {
         Self { positions, ..self }
     }
 
-    fn positioned(&self, x: &Array, step: &Step<'_>) -> Result<Array> {
+    fn positioned(&self, x: Residual, step: &Step<'_>) -> Result<Residual> {
         match &self.positions {
             Some(table) => {
                 // Padding may be behind the last position.
                 let last = table.weight().shape()[0] - 1;
-                x.add(table.forward(&step.positions()?.minimum(last)?)?)
+                let of_positions = table.forward(&step.positions()?.minimum(last)?)?;
+                Ok(x.sum()?.add(of_positions)?.into())
             }
-            None => Ok(x.clone()),
+            None => Ok(x),
         }
     }
 
@@ -102,18 +105,18 @@ impl PreNormLayer {
 }
 
 impl DecoderLayer for PreNormLayer {
-    fn forward(&self, x: &Array, state: usize, step: &mut Step<'_>) -> Result<Array> {
-        let x = &self.positioned(x, step)?;
-        let y = self.input_layernorm.forward(x)?;
+    fn forward(&self, x: Residual, state: usize, step: &mut Step<'_>) -> Result<Residual> {
+        let normed = Normed::new(self.positioned(x, step)?, &self.input_layernorm);
         let y = match (&self.self_attn, &self.linear_attn) {
-            (Some(attention), _) => attention.forward(&y, state, step)?,
-            (None, Some(recurrence)) => recurrence.forward(&y, state, step)?,
+            (Some(attention), _) => attention.forward(&normed, state, step)?,
+            (None, Some(recurrence)) => recurrence.forward(normed.array()?, state, step)?,
             (None, None) => unreachable!("a layer has one of them"),
         };
-        let [x, y] = step.narrow([x, &y])?;
-        let y = self.scaled(y)?;
-        let (x, y) = self.post_attention_layernorm.after_add(&x, &y, None)?;
-        fast::add(&self.scaled(self.mlp.forward(&y)?)?, &x)
+        let [x, y] = step.narrow([normed.sum()?, &y])?;
+        let x = Residual::new(x, self.scaled(y)?);
+        let normed = Normed::new(x, &self.post_attention_layernorm);
+        let y = self.scaled(self.mlp.forward(&normed)?)?;
+        Ok(Residual::new(normed.sum()?.clone(), y))
     }
 }
 

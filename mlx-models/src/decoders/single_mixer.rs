@@ -1,9 +1,9 @@
 //! A decoder whose layers have one norm and one mixer each: a recurrence, an attention, or an MLP (Mamba 2, Nemotron H).
 
-use mlx_core::{Array, Error, ErrorKind, Result, fast};
+use mlx_core::{Error, ErrorKind, Result};
 use mlx_nn::{
-    Attention, FeedForward, LayerKind, Module, Norm, Path, Recurrence, Step, Visit, VisitMut,
-    module,
+    Attention, FeedForward, LayerKind, Module, Norm, Path, Recurrence, Residual, Step, Visit,
+    VisitMut, module,
 };
 
 use crate::config::plan::{DecoderConfig, MlpConfig};
@@ -73,18 +73,18 @@ impl SingleMixerLayer {
 }
 
 impl DecoderLayer for SingleMixerLayer {
-    fn forward(&self, x: &Array, state: usize, step: &mut Step<'_>) -> Result<Array> {
-        let mut y = self.norm.forward(x)?;
+    fn forward(&self, x: Residual, state: usize, step: &mut Step<'_>) -> Result<Residual> {
+        let (x, mut y) = x.normed(&self.norm)?;
         match &self.mixer {
             Mixer::Attention(mixer) => y = mixer.forward(&y, state, step)?,
             Mixer::Recurrence(mixer) => y = mixer.forward(&y, state, step)?,
             Mixer::Mlp(_) => {}
         }
-        let [x, mut y] = step.narrow([x, &y])?;
+        let [x, mut y] = step.narrow([&x, &y])?;
         if let Mixer::Mlp(mixer) = &self.mixer {
             y = mixer.forward(&y)?;
         }
-        fast::add(&y, &x)
+        Ok(Residual::new(x, y))
     }
 }
 

@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 
 use mlx_core::ops::concat;
 use mlx_core::{Array, DType, Error, ErrorKind, Result, Safetensors};
-use mlx_nn::{Checkpoint, KvShape, LayerKind, Linear, RmsNorm, Rule, Rules, Step, module};
+use mlx_nn::{
+    Checkpoint, KvShape, LayerKind, Linear, Residual, RmsNorm, Rule, Rules, Step, module,
+};
 
 use crate::config::plan::{DecoderConfig, MlpConfig};
 use crate::config::{Config, Source};
@@ -155,11 +157,12 @@ impl Predict for Mtp {
     ) -> Result<Array> {
         let embedded = self.pre_fc_norm_embedding.forward(embedded)?;
         let before = self.pre_fc_norm_hidden.forward(before)?;
-        let mut x = self.fc.forward(&concat(&[embedded, before], -1)?)?;
+        let mut x = Residual::from(self.fc.forward(&concat(&[embedded, before], -1)?)?);
         for layer in &self.layers {
-            x = layer.forward(&x, state, step)?;
+            x = layer.forward(x, state, step)?;
         }
-        self.norm.forward(&x)
+        let (_, normed) = x.rms_normed(&self.norm)?;
+        Ok(normed)
     }
 }
 

@@ -178,7 +178,7 @@ impl Predict for NextN {
         }
         let inputs = [head.enorm.forward(&embedded)?, head.hnorm.forward(before)?];
         let x = head.eh_proj.forward(&concat(&inputs, -1)?)?;
-        head.layer.forward(&x, state, step)
+        head.layer.forward(x.into(), state, step)?.sum()
     }
 }
 

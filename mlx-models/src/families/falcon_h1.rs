@@ -1,9 +1,10 @@
 //! Falcon H1 (arXiv:2507.22448): attention and Mamba 2 in parallel in every layer, and a multiplier for nearly every
 //! projection.
 
-use mlx_core::{Array, Result, fast};
+use mlx_core::{Array, Result};
 use mlx_nn::{
-    Attention, GatedMlp, GroupNorm, LayerKind, Mamba, MambaConfig, Norm, Rule, Rules, Step, module,
+    Attention, GatedMlp, GroupNorm, LayerKind, Mamba, MambaConfig, Norm, Residual, Rule, Rules,
+    Step, module,
 };
 
 use crate::config::keys::{self, Defaults};
@@ -117,18 +118,18 @@ fn scan(c: &Config, config: &DecoderConfig) -> Result<MambaConfig> {
 }
 
 impl DecoderLayer for FalconH1Layer {
-    fn forward(&self, x: &Array, state: usize, step: &mut Step<'_>) -> Result<Array> {
+    fn forward(&self, x: Residual, state: usize, step: &mut Step<'_>) -> Result<Residual> {
         let of = &self.multipliers;
-        let y = self.input_layernorm.forward(x)?;
+        let (x, y) = x.normed(&self.input_layernorm)?;
         let attended = scaled(y.clone(), of.attention_in)?;
         let attended = self.self_attn.forward(&attended, state, step)?;
         let scanned = self
             .mamba
             .forward(&scaled(y, of.scan_in)?, state + 1, step)?;
         let both = scaled(scanned, of.scan_out)?.add(scaled(attended, of.attention_out)?)?;
-        let [x, both] = step.narrow([x, &both])?;
-        let (x, y) = self.pre_ff_layernorm.after_add(&x, &both, None)?;
-        fast::add(&self.feed_forward.forward(&y)?, &x)
+        let [x, both] = step.narrow([&x, &both])?;
+        let (x, y) = Residual::new(x, both).normed(&self.pre_ff_layernorm)?;
+        Ok(Residual::new(x, self.feed_forward.forward(&y)?))
     }
 }
 

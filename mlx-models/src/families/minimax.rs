@@ -3,7 +3,8 @@
 
 use mlx_core::{Array, Result};
 use mlx_nn::{
-    Attention, FeedForward, LayerKind, Lightning, LightningConfig, Norm, Rule, Rules, Step, module,
+    Attention, FeedForward, LayerKind, Lightning, LightningConfig, Norm, Residual, Rule, Rules,
+    Step, module,
 };
 
 use crate::config::keys::{self, Defaults, ExpertsDefaults};
@@ -71,8 +72,8 @@ impl Weights {
 }
 
 impl DecoderLayer for MiniMaxLayer {
-    fn forward(&self, x: &Array, state: usize, step: &mut Step<'_>) -> Result<Array> {
-        let x = self.input_layernorm.forward(x)?;
+    fn forward(&self, x: Residual, state: usize, step: &mut Step<'_>) -> Result<Residual> {
+        let (_, x) = x.normed(&self.input_layernorm)?;
         let y = match (&self.self_attn, &self.linear_attn) {
             (Some(attention), _) => attention.forward(&x, state, step)?,
             (None, Some(lightning)) => lightning.forward(&x, state, step)?,
@@ -81,7 +82,8 @@ impl DecoderLayer for MiniMaxLayer {
         let [x, y] = step.narrow([&x, &y])?;
         let sum = self.attention_weights.sum(&x, &y)?;
         let x = self.post_attention_layernorm.forward(&sum)?;
-        self.mlp_weights.sum(&x, &self.mlp.forward(&x)?)
+        let sum = self.mlp_weights.sum(&x, &self.mlp.forward(&x)?)?;
+        Ok(sum.into())
     }
 }
 

@@ -2,7 +2,7 @@
 
 use mlx_core::{Array, Result};
 use mlx_nn::attention::{merge_heads, split_heads};
-use mlx_nn::{Activation, Attend, Linear, Norm, Rope, Step, module};
+use mlx_nn::{Activation, Attend, Linear, Norm, Normed, Residual, Rope, Step, module};
 
 use crate::config::Source;
 use crate::config::keys::{self, Defaults};
@@ -33,7 +33,7 @@ struct Attention {
 module!(Attention { qkv_proj, o_proj } plain { rope, heads, kv_heads, head_dim });
 
 impl Attention {
-    fn forward(&self, x: &Array, state: usize, step: &mut Step<'_>) -> Result<Array> {
+    fn forward(&self, x: &Normed<'_>, state: usize, step: &mut Step<'_>) -> Result<Array> {
         let (q_end, k_end) = (self.heads, self.heads + self.kv_heads);
         let qkv = split_heads(&self.qkv_proj.forward(x)?, self.head_dim)?;
         let q = self.rope.forward(&qkv.slice_axis(1, 0, q_end)?, step)?;
@@ -60,7 +60,7 @@ struct Mlp {
 module!(Mlp { gate_up_proj, down_proj } plain { intermediate, activation });
 
 impl Mlp {
-    fn forward(&self, x: &Array) -> Result<Array> {
+    fn forward(&self, x: &Normed<'_>) -> Result<Array> {
         let both = self.gate_up_proj.forward(x)?;
         let gate = both.slice_axis(-1, 0, self.intermediate)?;
         let up = both.slice_axis(-1, self.intermediate, 2 * self.intermediate)?;
@@ -124,16 +124,13 @@ impl Phi3Layer {
 }
 
 impl DecoderLayer for Phi3Layer {
-    fn forward(&self, x: &Array, state: usize, step: &mut Step<'_>) -> Result<Array> {
-        let y = self
-            .self_attn
-            .forward(&self.input_layernorm.forward(x)?, state, step)?;
-        let [x, y] = step.narrow([x, &y])?;
-        let x = x.add(&y)?;
-        x.add(
-            self.mlp
-                .forward(&self.post_attention_layernorm.forward(&x)?)?,
-        )
+    fn forward(&self, x: Residual, state: usize, step: &mut Step<'_>) -> Result<Residual> {
+        let normed = Normed::new(x, &self.input_layernorm);
+        let y = self.self_attn.forward(&normed, state, step)?;
+        let [x, y] = step.narrow([normed.sum()?, &y])?;
+        let normed = Normed::new(Residual::new(x, y), &self.post_attention_layernorm);
+        let y = self.mlp.forward(&normed)?;
+        Ok(Residual::new(normed.sum()?.clone(), y))
     }
 }
 

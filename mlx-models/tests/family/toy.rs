@@ -8,8 +8,8 @@ use mlx_models::convert::Bits;
 use mlx_models::{Family, Geometry, LayerGeometry, Model, Source, kv_heads};
 use mlx_nn::{
     Activation, Attention, AttentionConfig, GatedMlp, LayerKind, Linear, NormConfig, Param,
-    RecurrentShape, RmsNorm, Rope, RopeConfig, RopeScaling, Rule, Rules, StateAfter, StatePart,
-    Step, module,
+    RecurrentShape, Residual, RmsNorm, Rope, RopeConfig, RopeScaling, Rule, Rules, StateAfter,
+    StatePart, Step, module,
 };
 
 pub const HIDDEN: i32 = 64;
@@ -199,19 +199,19 @@ impl Layer {
 }
 
 impl DecoderLayer for Layer {
-    fn forward(&self, x: &Array, state: usize, step: &mut Step<'_>) -> Result<Array> {
-        let y = self.input_layernorm.forward(x)?;
+    fn forward(&self, x: Residual, state: usize, step: &mut Step<'_>) -> Result<Residual> {
+        let x = x.sum()?;
+        let y = self.input_layernorm.forward(&x)?;
         let y = match (&self.self_attn, &self.rec) {
             (Some(attention), _) => attention.forward(&y, state, step)?,
             (None, Some(rec)) => rec.forward(&y, state, step)?,
             (None, None) => unreachable!("a layer has a mixer"),
         };
         let x = x.add(&y)?;
-        x.add(
-            &self
-                .mlp
-                .forward(&self.post_attention_layernorm.forward(&x)?)?,
-        )
+        let y = self
+            .mlp
+            .forward(&self.post_attention_layernorm.forward(&x)?)?;
+        Ok(Residual::new(x, y))
     }
 }
 

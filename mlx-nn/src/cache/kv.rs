@@ -6,7 +6,7 @@ use mlx_core::{Array, Result, Scheme, fast};
 
 use super::state::{not_kin, refusal};
 use super::{CacheOptions, LayerKind};
-use crate::attend::Keys;
+use crate::attend::{Fresh, Keys};
 
 mod rows;
 mod write;
@@ -126,7 +126,7 @@ impl KvCache {
     /// Returns the buffers, which have at least `capacity` slots.
     pub(crate) fn write(
         &mut self,
-        k: &Keys<'_>,
+        k: &Fresh<'_>,
         v: Option<&Array>,
         slots: &Slots,
         capacity: usize,
@@ -147,7 +147,7 @@ impl KvCache {
                 ));
             }
             (Slots::Each(places), v) => {
-                let new = self.kept_both(k, v)?;
+                let new = self.kept_both(&k.keys, v)?;
                 let store = match store {
                     Some(store) if store.arrays.len() == new.len() => store,
                     Some(_) => return Err(not_kin()),

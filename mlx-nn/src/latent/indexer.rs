@@ -7,6 +7,7 @@ use mlx_core::{Array, DType, Result, fast};
 use crate::attention::split_heads;
 use crate::linear::Linear;
 use crate::norm::LayerNorm;
+use crate::normed::Input;
 use crate::rope::Rope;
 use crate::step::Step;
 
@@ -62,8 +63,8 @@ impl Indexer {
     /// that keeps the keys, in F32 as scores are computed.
     pub(super) fn select(
         &self,
-        x: &Array,
-        compressed: &Array,
+        x: Input<'_>,
+        compressed: Input<'_>,
         state: usize,
         step: &mut Step,
     ) -> Result<Option<Array>> {

@@ -5,7 +5,7 @@ use mlx_core::ops::create;
 use mlx_core::{Array, DType, Result};
 
 use super::{Layout, Step};
-use crate::attend::Keys;
+use crate::attend::Fresh;
 use crate::attention::Alibi;
 use crate::cache::state::refusal;
 
@@ -15,7 +15,7 @@ impl Step<'_> {
     pub(super) fn written_biased(
         &mut self,
         layer: usize,
-        k: &Keys<'_>,
+        k: &Fresh<'_>,
         v: &Array,
         alibi: &Alibi,
         dtype: DType,

@@ -4,7 +4,7 @@ use mlx_core::fast::Mask;
 use mlx_core::{Array, Result};
 
 use super::{Layout, Step};
-use crate::attend::{Attend, Keys, attend};
+use crate::attend::{Attend, Fresh, Keys, attend};
 use crate::mask::{mask, position, visible};
 
 impl Step<'_> {
@@ -17,12 +17,13 @@ impl Step<'_> {
         &mut self,
         layer: usize,
         chunk: usize,
-        q: &Array,
+        q: impl Into<Keys<'k>>,
         k: impl Into<Keys<'k>>,
         v: &Array,
         options: &Attend<'_>,
     ) -> Result<Array> {
-        let (arrays, window, layout) = self.stored(layer, &k.into(), Some(v))?;
+        let fresh = Fresh::new(q.into(), k.into());
+        let (arrays, window, layout) = self.stored(layer, &fresh, Some(v))?;
         let mask = match self.end() <= chunk {
             // All rows are in one chunk, in which a token sees the tokens before it.
             true => {
@@ -32,7 +33,14 @@ impl Step<'_> {
             false => self.chunk_mask(chunk, window, layout)?,
         };
         let scheme = self.cache.options.quantized;
-        attend(q, &arrays[0], &arrays[1], scheme, mask, options)
+        attend(
+            &fresh.queries()?,
+            &arrays[0],
+            &arrays[1],
+            scheme,
+            mask,
+            options,
+        )
     }
 
     /// The mask of chunks, made once for each step.

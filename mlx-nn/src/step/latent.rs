@@ -4,7 +4,7 @@ use mlx_core::fast::Mask;
 use mlx_core::{Array, Result};
 
 use super::Step;
-use crate::attend::{Attend, attend};
+use crate::attend::{Attend, Keys, attend};
 use crate::cache::state::refusal;
 
 impl Step<'_> {
@@ -26,7 +26,7 @@ impl Step<'_> {
         if self.cache.options.quantized.is_some() {
             return Err(refusal(format!("layer {layer}: latents are not quantised")));
         }
-        let (arrays, mask) = self.written(layer, &latents.into(), None)?;
+        let (arrays, mask) = self.written(layer, &Keys::from(latents).into(), None)?;
         let mask = selection.map_or(mask, |seen| Mask::Array(seen.clone()));
         let keys = &arrays[0];
         let values = keys.slice_axis(-1, 0, value_dim)?;

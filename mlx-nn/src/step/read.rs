@@ -4,6 +4,7 @@
 use mlx_core::{Array, Result, async_eval};
 
 use super::Step;
+use crate::residual::Residual;
 
 impl Step<'_> {
     /// Only the features of each row's last token are read after the step. A model then returns `[B, 1, E]`.
@@ -17,15 +18,15 @@ impl Step<'_> {
         self.starts_early = true;
     }
 
-    /// After [`start_early`](Self::start_early), starts the computation of `x`, the features after a layer, for every
+    /// After [`start_early`](Self::start_early), starts the computation of `x`, the residual stream after a layer, for every
     /// fourth layer. `left`: the number of layers behind it. The features after the last layer stay lazy, because they may
     /// not be read.
     ///
     /// # Errors
     /// As [`async_eval`].
-    pub fn start(&self, x: &Array, left: usize) -> Result<()> {
+    pub fn start(&self, x: &Residual, left: usize) -> Result<()> {
         match self.starts_early && left > 0 && left.is_multiple_of(4) {
-            true => async_eval([x]),
+            true => async_eval(x.arrays()),
             false => Ok(()),
         }
     }
@@ -35,11 +36,14 @@ impl Step<'_> {
     ///
     /// # Errors
     /// Those of `run`, and features of another shape.
-    pub fn last_layer(&mut self, run: impl FnOnce(&mut Self) -> Result<Array>) -> Result<Array> {
+    pub fn last_layer(
+        &mut self,
+        run: impl FnOnce(&mut Self) -> Result<Residual>,
+    ) -> Result<Residual> {
         self.narrows = self.reads_last;
         let result = run(self);
         self.narrows = false;
-        self.read(&result?)
+        result?.map(|features| self.read(features))
     }
 
     /// The features `[B, L, ..]` that the rest of a layer has to compute. A layer calls it when its tokens are mixed. In the

@@ -8,7 +8,7 @@
 use mlx_core::{Array, Result, inplace};
 
 use super::Step;
-use crate::attend::Keys;
+use crate::attend::Fresh;
 use crate::cache::ModelCache;
 use crate::cache::kv::Slots;
 
@@ -30,7 +30,7 @@ impl Step<'_> {
     pub(super) fn write(
         &mut self,
         layer: usize,
-        k: &Keys<'_>,
+        k: &Fresh<'_>,
         v: Option<&Array>,
         slots: &Slots,
         capacity: usize,

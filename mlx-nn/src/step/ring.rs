@@ -4,7 +4,7 @@ use mlx_core::ops::{concat, create::zeros};
 use mlx_core::{Array, Result};
 
 use super::{Attended, Layout, Step};
-use crate::attend::Keys;
+use crate::attend::Fresh;
 use crate::mask::position;
 
 /// Index arrays for a step that is wider than a ring's slack, made once for each step and size of ring.
@@ -24,7 +24,7 @@ impl Step<'_> {
     pub(super) fn ring(
         &mut self,
         layer: usize,
-        k: &Keys<'_>,
+        k: &Fresh<'_>,
         v: Option<&Array>,
         window: usize,
         slack: usize,
@@ -47,7 +47,7 @@ impl Step<'_> {
         // The step is wider than the slack: its last tokens may overwrite positions that its first tokens see. So the
         // queries attend to the old ring and the new tokens, side by side.
         let cache = self.kv(layer)?;
-        let new = cache.kept_both(k, v)?;
+        let new = cache.kept_both(&k.keys, v)?;
         let old = cache.read(cap)?;
         let turn = self.turn(cap)?;
         let staged = |new: &Array, old: Option<&Array>| -> Result<Array> {

@@ -4,7 +4,7 @@ use mlx_core::fast::Mask;
 use mlx_core::{Array, Result};
 
 use super::Step;
-use crate::attend::{Attend, attend};
+use crate::attend::{Attend, Keys, attend};
 
 impl Step<'_> {
     /// The length of the longest row, including its tokens of this step.
@@ -20,7 +20,7 @@ impl Step<'_> {
     /// # Errors
     /// The shapes do not fit, or the layer has another kind of state.
     pub fn keep(&mut self, layer: usize, vectors: &Array) -> Result<(Array, Array)> {
-        let (arrays, mask) = self.written(layer, &vectors.into(), None)?;
+        let (arrays, mask) = self.written(layer, &Keys::from(vectors).into(), None)?;
         let kept = arrays.into_iter().next().expect("a layer keeps an array");
         let visible = mask.visible(self.width as i32, kept.dim(2)?)?;
         Ok((kept, visible))
@@ -50,7 +50,7 @@ impl Step<'_> {
         selection: Option<&Array>,
         options: &Attend<'_>,
     ) -> Result<Array> {
-        let (arrays, mask) = self.written(layer, &k.into(), Some(v))?;
+        let (arrays, mask) = self.written(layer, &Keys::from(k).into(), Some(v))?;
         let mask = selection.map_or(mask, |seen| Mask::Array(seen.clone()));
         let scheme = self.cache.options.quantized;
         attend(q, &arrays[0], &arrays[1], scheme, mask, options)

@@ -3,7 +3,7 @@
 use mlx_core::{Array, Result};
 
 use super::Step;
-use crate::attend::{Attend, Keys, attend};
+use crate::attend::{Attend, Fresh, Keys, attend};
 use crate::cache::state::refusal;
 
 impl Step<'_> {
@@ -14,15 +14,23 @@ impl Step<'_> {
     pub fn attend_shared<'k>(
         &mut self,
         layer: usize,
-        q: &Array,
+        q: impl Into<Keys<'k>>,
         k: impl Into<Keys<'k>>,
         v: &Array,
         options: &Attend<'_>,
     ) -> Result<Array> {
-        let (arrays, mask) = self.written(layer, &k.into(), Some(v))?;
+        let fresh = Fresh::new(q.into(), k.into());
+        let (arrays, mask) = self.written(layer, &fresh, Some(v))?;
         self.shared.insert(layer, (arrays.clone(), mask.clone()));
         let scheme = self.cache.options.quantized;
-        attend(q, &arrays[0], &arrays[1], scheme, mask, options)
+        attend(
+            &fresh.queries()?,
+            &arrays[0],
+            &arrays[1],
+            scheme,
+            mask,
+            options,
+        )
     }
 
     /// The attention of queries `[B, H, L, D]` over the keys and values that layer `layer` shared in this step with

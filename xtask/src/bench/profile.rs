@@ -34,6 +34,7 @@ const KINDS: [(&str, &[&str]); 6] = [
             "PackedLinear",
             "Products",
             "GatedProducts",
+            "NormProducts",
             "ExpertsLinear",
         ],
     ),

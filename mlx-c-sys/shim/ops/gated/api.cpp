@@ -14,17 +14,8 @@ extern "C" int mlxrs_fast_gated(mlx_array* res, mlxrs_gate kind, mlx_array gate,
 extern "C" int mlxrs_fast_gated_linear(
     mlx_array* res, mlxrs_gate kind, mlx_array x, mlxrs_matrix gate, mlxrs_matrix up, mlx_stream s) {
   return guarded([&] {
-    auto stream = mlx_stream_get_(s);
-    const auto& in = mlx_array_get_(x);
     std::array ws{ops::parts_of(gate), ops::parts_of(up)};
-    auto by = ops::gate_of(kind);
-    auto y = ops::run(
-        MLXRS_OP_LINEAR, stream, [&] { return ops::gated_linear(by, in, ws, stream); },
-        [&] {
-          auto both = ops::linear_many_in_form(in, {ws[0], ws[1]}, stream);
-          return ops::gate_in_form(by, both[0], both[1], stream);
-        });
-    mlx_array_set_(*res, y);
+    mlx_array_set_(*res, ops::gated_linear_in_form(ops::gate_of(kind), mlx_array_get_(x), ws, mlx_stream_get_(s)));
   });
 }
 

@@ -12,8 +12,4 @@ inline Gate gate_of(mlxrs_gate kind) {
   return static_cast<Gate>(kind);
 }
 
-inline mx::array gate_in_form(Gate kind, const mx::array& x, const mx::array& up, mx::Stream s) {
-  return run(MLXRS_OP_GATED, s, [&] { return gated(kind, x, up, s); }, [&] { return gated_plainly(kind, x, up, s); });
-}
-
 } // namespace mlxrs::ops

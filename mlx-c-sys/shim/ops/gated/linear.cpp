@@ -5,23 +5,16 @@
 
 #include "ops/linear/product.h"
 
-#ifdef MLXRS_CUDA
-#include "ops/linear/cuda/product.h"
-#endif
-
 namespace mlxrs::ops {
 namespace {
 
 // Computes gate(x a^T) * (x b^T) with the same bits as the three separate nodes, without memory for the two products.
 // The inputs are those of `Products`.
-class GatedProducts : public Node {
+class GatedProducts : public ProductNode {
  public:
   GatedProducts(mx::Stream s, Gate gate, std::shared_ptr<Product> product)
-      : Node(s), gate_(gate), both_(s, std::move(product), 2) {}
+      : ProductNode(s), gate_(gate), both_(s, std::move(product), 2) {}
 
-  bool allocate(const Arrays&, Arrays& out) override {
-    return allocate_lines(out);
-  }
   void encode(const Arrays& in, Arrays& out) override {
     auto& y = out[0];
     const auto& rows = row_kernels(y.dtype());
@@ -34,10 +27,10 @@ class GatedProducts : public Node {
   }
 
 #ifdef MLXRS_CUDA
-  void encode_cuda(const Arrays& in, Arrays& out) override {
+  ProductOperands operands(const Arrays& in) const override {
     auto of = both_.operands(in);
     of.gate = static_cast<int>(gate_);
-    products_on_cuda(of, out, stream());
+    return of;
   }
 #endif
 
@@ -68,12 +61,19 @@ class GatedProducts : public Node {
 
 } // namespace
 
-std::optional<mx::array> gated_linear(Gate gate, const mx::array& x, const std::array<Parts, 2>& ws, mx::Stream s) {
+std::shared_ptr<ProductNode> gated_products_node(Gate gate, const mx::array& x, std::span<const Parts, 2> ws, mx::Stream s) {
   auto kind = kind_of(x, ws, s);
   if (!kind || ws[0].weight.shape(0) != ws[1].weight.shape(0)) {
+    return nullptr;
+  }
+  return std::make_shared<GatedProducts>(s, gate, product_of(std::move(*kind), s));
+}
+
+std::optional<mx::array> gated_linear(Gate gate, const mx::array& x, const std::array<Parts, 2>& ws, mx::Stream s) {
+  auto node = gated_products_node(gate, x, ws, s);
+  if (node == nullptr) {
     return std::nullopt;
   }
-  auto node = std::make_shared<GatedProducts>(s, gate, product_of(std::move(*kind), s));
   return mx::array(product_shape(x, ws[0].weight), x.dtype(), std::move(node), inputs_of(x, ws));
 }
 

@@ -16,6 +16,17 @@ mx::array gated_plainly(Gate gate, const mx::array& x, const mx::array& up, mx::
   return mx::multiply(mx::multiply(x, half, s), up, s);
 }
 
+mx::array gate_in_form(Gate gate, const mx::array& x, const mx::array& up, mx::Stream s) {
+  return run(MLXRS_OP_GATED, s, [&] { return gated(gate, x, up, s); }, [&] { return gated_plainly(gate, x, up, s); });
+}
+
+mx::array gated_linear_in_form(Gate gate, const mx::array& x, const std::array<Parts, 2>& ws, mx::Stream s) {
+  return run(MLXRS_OP_LINEAR, s, [&] { return gated_linear(gate, x, ws, s); }, [&] {
+    auto both = linear_many_in_form(x, {ws[0], ws[1]}, s);
+    return gate_in_form(gate, both[0], both[1], s);
+  });
+}
+
 mx::array soft_cap_plainly(const mx::array& x, float cap, mx::Stream s) {
   auto number = mx::array(cap, x.dtype());
   return mx::multiply(mx::tanh(mx::divide(x, number, s), s), number, s);

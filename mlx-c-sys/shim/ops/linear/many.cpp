@@ -134,14 +134,25 @@ Arrays inputs_of(const mx::array& x, std::span<const Parts> ws) {
   return in;
 }
 
-std::optional<Arrays> linear_many(const mx::array& x, const std::vector<Parts>& ws, mx::Stream s) {
+std::shared_ptr<ProductNode> products_node(const mx::array& x, std::span<const Parts> ws, mx::Stream s) {
   // The CUDA kernels multiply with at most three matrices.
-  bool fits = ws.size() > 1 && (s.device == mx::Device::cpu || ws.size() <= 3);
+  bool fits = !ws.empty() && (s.device == mx::Device::cpu || ws.size() <= 3);
   auto kind = fits ? kind_of(x, ws, s) : std::nullopt;
   if (!kind) {
+    return nullptr;
+  }
+  auto product = product_of(std::move(*kind), s);
+  if (ws.size() == 1) {
+    return product;
+  }
+  return std::make_shared<Products>(s, std::move(product), ws.size());
+}
+
+std::optional<Arrays> linear_many(const mx::array& x, const std::vector<Parts>& ws, mx::Stream s) {
+  auto node = ws.size() > 1 ? products_node(x, ws, s) : nullptr;
+  if (node == nullptr) {
     return std::nullopt;
   }
-  auto node = std::make_shared<Products>(s, product_of(std::move(*kind), s), ws.size());
   auto in = inputs_of(x, ws);
   auto shapes = node->output_shapes(in);
   return mx::array::make_arrays(

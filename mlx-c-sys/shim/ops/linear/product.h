@@ -68,15 +68,28 @@ class Operands {
 // The shape of x @ weight.T.
 mx::Shape product_shape(const mx::array& x, const mx::array& weight);
 
-// The base class of y = x w^T for all codings of w. Gradients are f32 products of MLX: its own gradients of 16-bit and
-// packed arrays are slow and less exact.
-class Product : public Node {
+// A node that multiplies x with matrices. Inputs: x, then the parts of each matrix.
+class ProductNode : public Node {
  public:
   using Node::Node;
 
   bool allocate(const Arrays&, Arrays& out) override {
     return allocate_lines(out);
   }
+#ifdef MLXRS_CUDA
+  void encode_cuda(const Arrays& in, Arrays& out) override {
+    products_on_cuda(operands(in), nullptr, out, stream());
+  }
+  virtual ProductOperands operands(const Arrays& in) const = 0;
+#endif
+};
+
+// The base class of y = x w^T for all codings of w. Gradients are f32 products of MLX: its own gradients of 16-bit and
+// packed arrays are slow and less exact.
+class Product : public ProductNode {
+ public:
+  using ProductNode::ProductNode;
+
   void encode(const Arrays& in, Arrays& out) override {
     mx::cpu::get_command_encoder(stream()).dispatch(
         [operands = Operands(in[0], out[0]), w = matrix(in[0], MatrixParts(in).subspan(1))]() mutable {
@@ -86,8 +99,8 @@ class Product : public Node {
   }
 
 #ifdef MLXRS_CUDA
-  void encode_cuda(const Arrays& in, Arrays& out) override {
-    products_on_cuda({in[0], {MatrixParts(in).subspan(1)}, packing(), -1}, out, stream());
+  ProductOperands operands(const Arrays& in) const override {
+    return {in[0], {MatrixParts(in).subspan(1)}, packing(), -1};
   }
 #endif
 
@@ -146,20 +159,14 @@ std::shared_ptr<Product> product_of(Kind kind, mx::Stream s);
 Arrays inputs_of(const mx::array& x, std::span<const Parts> ws);
 
 // x multiplied with several matrices as one node. Inputs: x, then the parts of each matrix. Output i is x w[i]^T.
-class Products : public Node {
+class Products : public ProductNode {
  public:
   Products(mx::Stream s, std::shared_ptr<Product> product, size_t count)
-      : Node(s), product_(std::move(product)), count_(count) {}
+      : ProductNode(s), product_(std::move(product)), count_(count) {}
 
-  bool allocate(const Arrays&, Arrays& out) override {
-    return allocate_lines(out);
-  }
   void encode(const Arrays& in, Arrays& out) override;
 #ifdef MLXRS_CUDA
-  void encode_cuda(const Arrays& in, Arrays& out) override {
-    products_on_cuda(operands(in), out, stream());
-  }
-  ProductOperands operands(const Arrays& in) const {
+  ProductOperands operands(const Arrays& in) const override {
     ProductOperands of{in[0], {}, product_->packing(), -1};
     for (size_t i = 0; i < count_; i++) {
       of.matrices.push_back(parts_of(in, i));
@@ -188,5 +195,8 @@ class Products : public Node {
   std::shared_ptr<Product> product_;
   size_t count_;
 };
+
+// The node of linear_many, or of `linear` for one matrix.
+std::shared_ptr<ProductNode> products_node(const mx::array& x, std::span<const Parts> ws, mx::Stream s);
 
 } // namespace mlxrs::ops

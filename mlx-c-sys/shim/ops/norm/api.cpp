@@ -6,13 +6,7 @@ using namespace mlxrs;
 
 extern "C" int mlxrs_fast_rms_norm(mlx_array* res, mlx_array x, mlx_array weight, float eps, mlx_stream s) {
   return guarded([&] {
-    auto stream = mlx_stream_get_(s);
-    const auto& in = mlx_array_get_(x);
-    auto scale = ops::optional(weight);
-    auto y = ops::run(
-        MLXRS_OP_NORM, stream, [&] { return ops::rms_norm(in, scale, eps, stream); },
-        [&] { return ops::rms_norm_plainly(in, scale, eps, stream); });
-    mlx_array_set_(*res, y);
+    mlx_array_set_(*res, ops::rms_norm_in_form(mlx_array_get_(x), ops::optional(weight), eps, mlx_stream_get_(s)));
   });
 }
 
@@ -26,10 +20,8 @@ extern "C" int mlxrs_fast_add_norm(
     float eps,
     mlx_stream s) {
   return guarded([&] {
-    auto stream = mlx_stream_get_(s);
     ops::AddNormInputs of{mlx_array_get_(x), mlx_array_get_(residual), ops::optional(inner), ops::optional(outer), eps};
-    auto out = ops::run(
-        MLXRS_OP_NORM, stream, [&] { return ops::add_norm(of, stream); }, [&] { return ops::add_norm_plainly(of, stream); });
+    auto out = ops::add_norm_in_form(of, mlx_stream_get_(s));
     mlx_array_set_(*sum, out.at(0));
     mlx_array_set_(*normed, out.back());
   });

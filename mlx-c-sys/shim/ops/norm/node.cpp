@@ -1,10 +1,6 @@
 // The nodes of rms_norm and add_norm.
 #include "norm.h"
 
-#ifdef MLXRS_CUDA
-#include "cuda/norm.h"
-#endif
-
 namespace mlxrs::ops {
 namespace {
 
@@ -35,7 +31,7 @@ class Weight {
 };
 
 // rms_norm. The setting is eps.
-class RmsNorm : public NodeWith<float> {
+class RmsNorm : public NodeWith<float, NormNode> {
  public:
   using NodeWith::NodeWith;
 
@@ -54,8 +50,8 @@ class RmsNorm : public NodeWith<float> {
   }
 
 #ifdef MLXRS_CUDA
-  void encode_cuda(const Arrays& in, Arrays& out) override {
-    add_norm_on_cuda({in[0], nullptr, nullptr, in.size() > 1 ? &in[1] : nullptr, nullptr, &out[0]}, settings_, stream());
+  NormOperands operands(const Arrays& in, Arrays& out) const override {
+    return {in[0], nullptr, nullptr, in.size() > 1 ? &in[1] : nullptr, nullptr, &out[0], settings_};
   }
 #endif
 
@@ -84,7 +80,7 @@ struct AddNormSettings {
 };
 
 // add_norm. Inputs: x, residual, then the inner and the outer weight where there are any.
-class AddRmsNorm : public NodeWith<AddNormSettings> {
+class AddRmsNorm : public NodeWith<AddNormSettings, NormNode> {
  public:
   using NodeWith::NodeWith;
 
@@ -107,11 +103,9 @@ class AddRmsNorm : public NodeWith<AddNormSettings> {
   }
 
 #ifdef MLXRS_CUDA
-  void encode_cuda(const Arrays& in, Arrays& out) override {
+  NormOperands operands(const Arrays& in, Arrays& out) const override {
     auto [has_inner, has_outer, eps] = settings_;
-    add_norm_on_cuda(
-        {in[0], &in[1], has_inner ? &in[2] : nullptr, has_outer ? &in.back() : nullptr, &out[0], has_outer ? &out[1] : nullptr}, eps,
-        stream());
+    return {in[0], &in[1], has_inner ? &in[2] : nullptr, has_outer ? &in.back() : nullptr, &out[0], has_outer ? &out[1] : nullptr, eps};
   }
 #endif
 
@@ -138,32 +132,7 @@ class AddRmsNorm : public NodeWith<AddNormSettings> {
   std::vector<mx::Shape> output_shapes(const Arrays& in) override {
     return std::vector<mx::Shape>(settings_.outer ? 2 : 1, in[0].shape());
   }
-  const AddNormSettings& settings() const {
-    return settings_;
-  }
 };
-
-// rms_norm(sum, weight) as a second output of the node that computes `sum`, if `sum` is add_norm without an outer weight and
-// is not computed yet: a layer ends with a sum, and the next layer begins with its norm. Changes the node of `sum` in
-// place; its value stays the same.
-std::optional<mx::array> norm_of_sum(const mx::array& sum, const mx::array& weight, float eps, mx::Stream s) {
-  if (sum.status() != mx::array::Status::unscheduled || !sum.has_primitive() || sum.is_tracer() || !sum.siblings().empty()) {
-    return std::nullopt;
-  }
-  auto* node = dynamic_cast<AddRmsNorm*>(&sum.primitive());
-  if (node == nullptr || node->settings().outer || node->stream() != s || (node->settings().inner && node->settings().eps != eps)) {
-    return std::nullopt;
-  }
-  auto both = std::make_shared<AddRmsNorm>(s, AddNormSettings{node->settings().inner, true, eps});
-  auto inputs = sum.inputs();
-  inputs.push_back(weight);
-  mx::array first = sum, normed(sum.shape(), sum.dtype(), both, inputs);
-  first.primitive_ptr() = std::move(both);
-  first.inputs() = std::move(inputs);
-  first.set_siblings({normed}, 0);
-  normed.set_siblings({first}, 1);
-  return normed;
-}
 
 bool fits(const std::optional<mx::array>& weight, const mx::array& x) {
   return !weight || (weight->ndim() == 1 && weight->shape(0) == x.shape(-1) && weight->dtype() == x.dtype());
@@ -171,23 +140,20 @@ bool fits(const std::optional<mx::array>& weight, const mx::array& x) {
 
 } // namespace
 
-std::optional<mx::array> rms_norm(
+std::optional<NormParts> rms_norm_node(
     const mx::array& x, const std::optional<mx::array>& weight, float eps, mx::Stream s) {
   if (x.ndim() == 0 || !takes(s, x) || !fits(weight, x)) {
     return std::nullopt;
   }
-  if (auto y = weight && !weight->is_tracer() ? norm_of_sum(x, *weight, eps, s) : std::nullopt) {
-    return y;
-  }
-  auto inputs = weight ? Arrays{x, *weight} : Arrays{x};
-  return mx::array(x.shape(), x.dtype(), std::make_shared<RmsNorm>(s, eps), std::move(inputs));
+  return NormParts{std::make_shared<RmsNorm>(s, eps), weight ? Arrays{x, *weight} : Arrays{x}};
 }
 
-std::optional<Arrays> add_norm(const AddNormInputs& of, mx::Stream s) {
+std::optional<NormParts> add_norm_node(const AddNormInputs& of, mx::Stream s) {
   const auto &x = of.x, &residual = of.residual;
   bool usual = x.ndim() > 0 && takes(s, x) && residual.dtype() == x.dtype() && residual.shape() == x.shape() &&
       fits(of.inner, x) && fits(of.outer, x);
-  if (!usual) {
+  // A traced norm is a node of its own: it keeps the sum for its derivative, which would be computed again otherwise.
+  if (!usual || (of.outer && is_traced({&x, &residual, &*of.outer}))) {
     return std::nullopt;
   }
   Arrays inputs;
@@ -198,10 +164,24 @@ std::optional<Arrays> add_norm(const AddNormInputs& of, mx::Stream s) {
       inputs.push_back(**w);
     }
   }
-  size_t n = of.outer ? 2 : 1;
+  AddNormSettings settings{of.inner.has_value(), of.outer.has_value(), of.eps};
+  return NormParts{std::make_shared<AddRmsNorm>(s, settings), std::move(inputs)};
+}
+
+std::optional<mx::array> rms_norm(
+    const mx::array& x, const std::optional<mx::array>& weight, float eps, mx::Stream s) {
+  auto of = rms_norm_node(x, weight, eps, s);
+  return of ? std::make_optional(mx::array(x.shape(), x.dtype(), std::move(of->node), std::move(of->inputs))) : std::nullopt;
+}
+
+std::optional<Arrays> add_norm(const AddNormInputs& given, mx::Stream s) {
+  auto of = add_norm_node(given, s);
+  if (!of) {
+    return std::nullopt;
+  }
+  size_t n = given.outer ? 2 : 1;
   return mx::array::make_arrays(
-      std::vector<mx::Shape>(n, x.shape()), std::vector<mx::Dtype>(n, x.dtype()),
-      std::make_shared<AddRmsNorm>(s, AddNormSettings{of.inner.has_value(), of.outer.has_value(), of.eps}), std::move(inputs));
+      std::vector<mx::Shape>(n, given.x.shape()), std::vector<mx::Dtype>(n, given.x.dtype()), std::move(of->node), std::move(of->inputs));
 }
 
 } // namespace mlxrs::ops

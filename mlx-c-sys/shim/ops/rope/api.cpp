@@ -20,11 +20,6 @@ extern "C" int mlxrs_fast_rope(
 
 extern "C" int mlxrs_fast_heads(mlx_array* res, mlxrs_projection of, mlx_stream s) {
   return guarded([&] {
-    auto stream = mlx_stream_get_(s);
-    auto projection = ops::projection_of(of);
-    auto y = ops::run(
-        MLXRS_OP_ROPE, stream, [&] { return ops::heads(projection, stream); },
-        [&] { return ops::heads_plainly(projection, stream); });
-    mlx_array_set_(*res, y);
+    mlx_array_set_(*res, ops::heads_in_form(ops::projection_of(of), mlx_stream_get_(s)));
   });
 }

@@ -1,5 +1,5 @@
 // Converts a projection to heads, normed and rotated, one token at a time. Two nodes use this: `Heads` returns the
-// heads, and the store node writes keys into the KV cache.
+// heads, and the store node writes keys into the KV cache and may return the heads of queries.
 #pragma once
 
 #include <cmath>
@@ -100,6 +100,24 @@ class TokenHeads {
   size_t itemsize_;
   const char* weight_ = nullptr;
   int64_t weight_step_ = 1;
+};
+
+// Writes all heads of one token to the array of heads y [B, H, L, dim]. A task is a token of a row.
+class HeadsTasks {
+ public:
+  HeadsTasks(const HeadsOptions& options, std::span<const mx::array> in, mx::array& y)
+      : write_(options, in), to_(y.data<char>()), size_(options.dim * y.itemsize()), heads_(y.shape(1)), tokens_(y.shape(2)) {}
+
+  void operator()(uint32_t task) const {
+    uint32_t row = task / tokens_, token = task % tokens_;
+    write_(row, token, tokens_, [&](uint32_t head) { return to_ + ((row * heads_ + head) * tokens_ + token) * size_; });
+  }
+
+ private:
+  TokenHeads write_;
+  char* to_;
+  size_t size_;
+  uint32_t heads_, tokens_;
 };
 
 } // namespace mlxrs::ops

@@ -64,13 +64,7 @@ class Heads : public NodeWith<HeadsOptions> {
 
   void encode(const Arrays& in, Arrays& out) override {
     auto& y = out[0];
-    uint32_t heads = y.shape(1), tokens = y.shape(2);
-    dispatch(
-        y.shape(0) * tokens, 6.0 * y.size(),
-        [=, write = TokenHeads(settings_, in), to = y.data<char>(), size = settings_.dim * y.itemsize()](uint32_t task) {
-          uint32_t row = task / tokens, token = task % tokens;
-          write(row, token, tokens, [&](uint32_t head) { return to + ((row * heads + head) * tokens + token) * size; });
-        });
+    dispatch(y.shape(0) * y.shape(2), 6.0 * y.size(), HeadsTasks(settings_, in, y));
   }
 
 #ifdef MLXRS_CUDA
@@ -157,7 +151,7 @@ bool is_usual(const Projection& of) {
 }
 
 std::optional<mx::array> heads(const Projection& of, mx::Stream s) {
-  if (!is_usual(of) || !takes(s, of.x) || (s.device == mx::Device::gpu && of.options.dim > 512)) {
+  if (!is_usual(of) || !takes(s, of.x) || (s.device == mx::Device::gpu && of.options.dim > most_head)) {
     return std::nullopt;
   }
   return mx::array(of.shape(), of.x.dtype(), std::make_shared<Heads>(s, of.options), of.inputs(s));

@@ -41,4 +41,8 @@ mx::array heads_plainly(const Projection& of, mx::Stream s) {
   return rope_plainly(y, rope, of.offset, of.freqs, s);
 }
 
+mx::array heads_in_form(const Projection& of, mx::Stream s) {
+  return run(MLXRS_OP_ROPE, s, [&] { return heads(of, s); }, [&] { return heads_plainly(of, s); });
+}
+
 } // namespace mlxrs::ops

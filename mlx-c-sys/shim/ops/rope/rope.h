@@ -55,9 +55,12 @@ struct Projection {
     return {x.shape(0), x.shape(2) / options.dim, x.shape(1), options.dim};
   }
 };
+// The largest head that the CUDA kernels compute.
+constexpr int most_head = 512;
 // Whether our kernels support these shapes and dtypes.
 bool is_usual(const Projection& of);
 std::optional<mx::array> heads(const Projection& of, mx::Stream s);
 mx::array heads_plainly(const Projection& of, mx::Stream s);
+mx::array heads_in_form(const Projection& of, mx::Stream s);
 
 } // namespace mlxrs::ops

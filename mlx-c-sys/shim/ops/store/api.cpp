@@ -1,4 +1,6 @@
 // The C functions of the KV cache's buffers.
+#include <algorithm>
+
 #include "store.h"
 #include "ops/rope/border.h"
 
@@ -12,14 +14,8 @@ std::optional<mx::array> on_cpu(mx::Stream s, const Node& node) {
   return s.device == mx::Device::cpu ? std::make_optional(node()) : std::nullopt;
 }
 
-int store(
-    mlx_array* first,
-    mlx_array* second,
-    mlx_array k_buffer,
-    mlx_array v_buffer,
-    ops::StoreInputs of,
-    const mlxrs_store_options& options,
-    mlx_stream s) {
+ops::Arrays store(
+    mlx_array k_buffer, mlx_array v_buffer, ops::StoreInputs of, const mlxrs_store_options& options, mlx_stream s) {
   auto stream = mlx_stream_get_(s);
   if ((k_buffer.ctx == nullptr) != (v_buffer.ctx == nullptr) || (k_buffer.ctx == nullptr) != (options.slots > 0)) {
     throw std::invalid_argument("store: a cache has two buffers, or asks for two new ones of at least one slot");
@@ -29,12 +25,9 @@ int store(
   }
   of.slots = options.slots;
   ops::StoreOptions how{ops::row_packing(options.bits, options.group_size), options.ring, options.in_place};
-  auto out = ops::run(
+  return ops::run(
       MLXRS_OP_STORE, stream, [&] { return ops::store(of, how, stream); },
       [&] { return ops::store_plainly(of, how, stream); });
-  mlx_array_set_(*first, out.at(0));
-  mlx_array_set_(*second, out.at(1));
-  return 0;
 }
 
 } // namespace
@@ -52,7 +45,9 @@ extern "C" int mlxrs_fast_store(
   return guarded([&] {
     ops::StoreInputs of{
         std::nullopt, 0, mlx_array_get_(keys), std::nullopt, mlx_array_get_(values), mlx_array_get_(offsets)};
-    store(first, second, k_buffer, v_buffer, std::move(of), options, s);
+    auto out = store(k_buffer, v_buffer, std::move(of), options, s);
+    mlx_array_set_(*first, out.at(0));
+    mlx_array_set_(*second, out.at(1));
   });
 }
 
@@ -68,7 +63,28 @@ extern "C" int mlxrs_fast_store_heads(
   return guarded([&] {
     ops::StoreInputs of{
         std::nullopt, 0, std::nullopt, ops::projection_of(keys), mlx_array_get_(values), mlx_array_get_(keys.offsets)};
-    store(first, second, k_buffer, v_buffer, std::move(of), options, s);
+    auto out = store(k_buffer, v_buffer, std::move(of), options, s);
+    mlx_array_set_(*first, out.at(0));
+    mlx_array_set_(*second, out.at(1));
+  });
+}
+
+extern "C" int mlxrs_fast_heads_and_store(
+    mlx_vector_array* res,
+    mlxrs_projection queries,
+    mlx_array k_buffer,
+    mlx_array v_buffer,
+    mlxrs_projection keys,
+    mlx_array values,
+    mlxrs_store_options options,
+    mlx_stream s) {
+  return guarded([&] {
+    ops::StoreInputs of{
+        std::nullopt, 0, std::nullopt, ops::projection_of(keys), mlx_array_get_(values), mlx_array_get_(keys.offsets),
+        ops::projection_of(queries)};
+    auto out = store(k_buffer, v_buffer, std::move(of), options, s);
+    std::rotate(out.begin(), out.begin() + 2, out.end());
+    mlx_vector_array_set_(*res, out);
   });
 }
 

@@ -100,13 +100,23 @@ class Fresh {
 };
 
 // Inputs, in this order: both buffers [B, K, S, D] unless they are new; new values [B, K, L, D]; the position of each
-// row's first token; then the new keys, or the inputs of the projection that computes them.
+// row's first token; then the new keys, or the inputs of the projection that computes them; then the inputs of the projection
+// of queries, if there is one. Outputs: both buffers, and the heads of the queries.
 class Store : public Node {
  public:
-  // `blank` has the shapes of new buffers. `heads` are the options of the projection.
+  // The heads that the node computes.
+  struct Computed {
+    HeadsOptions keys;
+    size_t key_inputs;
+    std::optional<HeadsOptions> queries;
+
+    bool operator==(const Computed&) const = default;
+  };
+
+  // `blank` has the shapes of new buffers. `heads` is given if keys are computed from a projection.
   Store(
       mx::Stream s, const StoreOptions& options, std::optional<std::array<mx::Shape, 2>> blank,
-      std::optional<HeadsOptions> heads)
+      std::optional<Computed> heads)
       : Node(s), options_(options), blank_(std::move(blank)), heads_(heads) {}
 
   // Returns true without allocating: `encode` writes into an input buffer or allocates a new one.
@@ -114,7 +124,14 @@ class Store : public Node {
     return true;
   }
   void encode(const Arrays& in, Arrays& out) override {
-    auto [v, offsets, keys] = given(in);
+    auto [v, offsets, keys, queries] = given(in);
+    if (!queries.empty()) {
+      auto& y = out[2];
+      y.set_data(mx::allocator::malloc(y.nbytes()));
+      if (y.size() > 0) {
+        dispatch(y.shape(0) * y.shape(2), 6.0 * y.size(), HeadsTasks(*heads_->queries, queries, y));
+      }
+    }
     Slots slots{offsets.data<int32_t>(), offsets.size() > 1 ? offsets.strides(0) : 0, out[0].shape(2), v.shape(2), options_.ring};
     for (size_t i = 0; i < 2; i++) {
       begin(in, i, out[i], slots);
@@ -123,7 +140,7 @@ class Store : public Node {
       return;
     }
     if (heads_) {
-      write(TokenHeads(*heads_, keys), v, out, slots);
+      write(TokenHeads(heads_->keys, keys), v, out, slots);
     } else {
       write(Fresh(keys[0], options_.packing), v, out, slots);
     }
@@ -131,7 +148,7 @@ class Store : public Node {
 
 #ifdef MLXRS_CUDA
   void encode_cuda(const Arrays& in, Arrays& out) override {
-    auto [v, offsets, keys] = given(in);
+    auto [v, offsets, keys, queries] = given(in);
     for (size_t i = 0; i < 2; i++) {
       if (!blank_ && options_.in_place && may_overwrite(in, i)) {
         note_written(in[i], stream());
@@ -143,20 +160,27 @@ class Store : public Node {
         cuda::fill_with_zeros(out[i], stream());
       }
     }
-    store_on_cuda(keys, heads_, v, offsets, out, options_, stream());
+    if (!heads_) {
+      store_on_cuda(keys[0], v, offsets, out, options_, stream());
+    } else {
+      store_heads_on_cuda({keys, heads_->keys}, {queries, heads_->queries.value_or(HeadsOptions{})}, v, out, options_, stream());
+    }
   }
 #endif
 
   Arrays plain_all(const Arrays& in) override {
-    auto [v, offsets, keys] = given(in);
+    auto [v, offsets, keys, queries] = given(in);
     StoreInputs of{std::nullopt, blank_ ? (*blank_)[0][2] : 0, std::nullopt, std::nullopt, v, offsets};
     if (!blank_) {
       of.buffers = {in[0], in[1]};
     }
     if (heads_) {
-      of.projection = Projection::of(keys, *heads_);
+      of.projection = Projection::of(keys, heads_->keys);
     } else {
       of.keys = keys[0];
+    }
+    if (!queries.empty()) {
+      of.queries = Projection::of(queries, *heads_->queries);
     }
     return store_plainly(of, options_, stream());
   }
@@ -173,20 +197,25 @@ class Store : public Node {
     return options_ == that.options_ && blank_ == that.blank_ && heads_ == that.heads_;
   }
   std::vector<mx::Shape> output_shapes(const Arrays& in) override {
-    return blank_ ? std::vector<mx::Shape>{(*blank_)[0], (*blank_)[1]}
-                  : std::vector<mx::Shape>{in[0].shape(), in[1].shape()};
+    auto shapes = blank_ ? std::vector<mx::Shape>{(*blank_)[0], (*blank_)[1]}
+                         : std::vector<mx::Shape>{in[0].shape(), in[1].shape()};
+    if (auto queries = given(in).queries; !queries.empty()) {
+      shapes.push_back(Projection::of(queries, *heads_->queries).shape());
+    }
+    return shapes;
   }
 
  private:
   // The inputs after the buffers.
   struct Given {
     const mx::array &values, &offsets;
-    std::span<const mx::array> keys;
+    std::span<const mx::array> keys, queries;
   };
   Given given(const Arrays& in) const {
     std::span<const mx::array> all = in;
     auto fresh = all.subspan(blank_ ? 0 : 2);
-    return {fresh[0], fresh[1], fresh.subspan(2)};
+    size_t keys = heads_ ? heads_->key_inputs : 1;
+    return {fresh[0], fresh[1], fresh.subspan(2, keys), fresh.subspan(2 + keys)};
   }
 
   // Prepares output i: the input buffer itself (in place), a copy of it, or a new buffer whose unwritten slots are
@@ -241,7 +270,7 @@ class Store : public Node {
 
   StoreOptions options_;
   std::optional<std::array<mx::Shape, 2>> blank_;
-  std::optional<HeadsOptions> heads_;
+  std::optional<Computed> heads_;
 };
 
 } // namespace
@@ -275,6 +304,16 @@ std::array<mx::Shape, 2> buffer_shapes(const StoreInputs& of, const RowPacking& 
   return shapes;
 }
 
+namespace {
+
+// Whether one node can compute the heads of queries and keys.
+bool fits_keys(const Projection& queries, const Projection& keys, mx::Stream s) {
+  return is_usual(queries) && queries.x.dtype() == keys.x.dtype() && !is_traced({&queries.x, queries.weight ? &*queries.weight : &queries.x}) &&
+      (s.device == mx::Device::cpu || (takes(s, queries.x) && queries.options.dim <= most_head));
+}
+
+} // namespace
+
 std::optional<Arrays> store(const StoreInputs& of, const StoreOptions& options, mx::Stream s) {
 #ifdef MLXRS_CUDA
   if (s.device == mx::Device::gpu) {
@@ -294,14 +333,29 @@ std::optional<Arrays> store(const StoreInputs& of, const StoreOptions& options, 
       auto made = heads(keys, s);
       apart.keys = made ? *made : heads_plainly(keys, s);
       apart.projection = std::nullopt;
-      return store(apart, options, s);
+      apart.queries = std::nullopt;
+      auto out = store(apart, options, s);
+      if (out && of.queries) {
+        out->push_back(heads_in_form(*of.queries, s));
+      }
+      return out;
     }
+  }
+  // Queries of another kind than the keys have a node of their own.
+  if (of.queries && !fits_keys(*of.queries, *of.projection, s)) {
+    auto apart = of;
+    apart.queries = std::nullopt;
+    auto out = store(apart, options, s);
+    if (out) {
+      out->push_back(heads_in_form(*of.queries, s));
+    }
+    return out;
   }
   auto shapes = buffer_shapes(of, options.packing);
   auto type = options.packing.bits > 0 ? mx::uint32 : of.values.dtype();
   Arrays inputs;
-  // At most two buffers, values and offsets, and four inputs of a projection.
-  inputs.reserve(8);
+  // At most two buffers, values and offsets, and four inputs of each projection.
+  inputs.reserve(12);
   if (of.buffers) {
     inputs.insert(inputs.end(), of.buffers->begin(), of.buffers->end());
   }
@@ -311,10 +365,20 @@ std::optional<Arrays> store(const StoreInputs& of, const StoreOptions& options, 
   } else {
     of.projection->append(inputs, s);
   }
-  auto node = std::make_shared<Store>(
-      s, options, of.buffers ? std::nullopt : std::make_optional(shapes),
-      of.projection ? std::make_optional(of.projection->options) : std::nullopt);
-  return mx::array::make_arrays({shapes[0], shapes[1]}, {type, type}, node, std::move(inputs));
+  std::vector<mx::Shape> results(shapes.begin(), shapes.end());
+  std::vector<mx::Dtype> types(2, type);
+  std::optional<Store::Computed> computed;
+  if (of.projection) {
+    computed = {of.projection->options, of.projection->weight ? 4u : 3u, std::nullopt};
+  }
+  if (of.queries) {
+    of.queries->append(inputs, s);
+    computed->queries = of.queries->options;
+    results.push_back(of.queries->shape());
+    types.push_back(of.queries->x.dtype());
+  }
+  auto node = std::make_shared<Store>(s, options, of.buffers ? std::nullopt : std::make_optional(shapes), std::move(computed));
+  return mx::array::make_arrays(std::move(results), types, node, std::move(inputs));
 }
 
 } // namespace mlxrs::ops

@@ -77,6 +77,9 @@ Arrays store_plainly(StoreInputs of, const StoreOptions& options, mx::Stream s) 
     }
     out.push_back(stored);
   }
+  if (of.queries) {
+    out.push_back(heads_plainly(*of.queries, s));
+  }
   return out;
 }
 

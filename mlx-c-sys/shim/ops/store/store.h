@@ -36,6 +36,8 @@ struct StoreInputs {
   mx::array values;
   // The position of each row's first token: I32 [B] or [1].
   mx::array offsets;
+  // The projection of queries, whose heads are a third output. Only with a projection of keys.
+  std::optional<Projection> queries = std::nullopt;
 
   mx::Shape keys_shape() const {
     return keys ? keys->shape() : projection->shape();
@@ -53,7 +55,7 @@ struct StoreOptions {
 };
 // The shapes of both buffers. Throws if buffers, new keys, new values and offsets do not fit each other.
 std::array<mx::Shape, 2> buffer_shapes(const StoreInputs& of, const RowPacking& packing);
-// Both buffers with the new tokens. Throws if shapes or dtypes do not fit. Returns nothing for inputs that the GPU
+// Both buffers with the new tokens, and the heads of queries if there are any. Throws if shapes or dtypes do not fit. Returns nothing for inputs that the GPU
 // kernels do not support.
 std::optional<Arrays> store(const StoreInputs& of, const StoreOptions& options, mx::Stream s);
 Arrays store_plainly(StoreInputs of, const StoreOptions& options, mx::Stream s);

@@ -80,6 +80,9 @@ pub fn cases() -> Vec<Case> {
     case("fast::soft_cap", vec![x()], json!([5.0]));
     case("fast::norm_add", vec![x(), w(), x()], json!([1e-5]));
     case("fast::add_norm", vec![x(), x(), w(), w()], json!([1e-5]));
+    let inputs = vec![x(), x(), w(), w(), float(&[32, 64])];
+    case("fast::norm_linear", inputs.clone(), json!([1e-5]));
+    case("fast::norm_gated_linear", inputs, json!([1e-5]));
     case(
         "fast::causal_conv",
         vec![float(&[2, 6, 17]), float(&[4, 17]), float(&[17])],
@@ -126,6 +129,11 @@ pub fn cases() -> Vec<Case> {
         ints(&[3, 0], &[2]),
         float(&[2, 2, 3, 64]),
     ];
+    case(
+        "fast::heads_and_store",
+        inputs.clone(),
+        json!([64, 1e-5, 64, true, 8]),
+    );
     case("fast::store_heads", inputs, json!([64, 1e-5, 64, true, 8]));
     case(
         "fast::linear_many",

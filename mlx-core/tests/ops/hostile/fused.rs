@@ -76,6 +76,20 @@ fn store(c: &Case, buffers: [&Array; 2], new: usize, scheme: Option<Scheme>) -> 
         .collect())
 }
 
+fn norm(c: &Case) -> fast::NormOf<'_> {
+    fast::NormOf {
+        x: c.x(0),
+        residual: Some(c.x(1)),
+        inner: Some(c.x(2)),
+        weight: Some(c.x(3)),
+        eps: c.float(0) as f32,
+    }
+}
+
+fn parts(of: fast::NormProducts) -> Vec<Array> {
+    [vec![of.sum, of.normed], of.products].concat()
+}
+
 pub fn rows() -> Vec<(&'static str, Op)> {
     rows! {
         "fast::rms_norm" => |c| fast::rms_norm(c.x(0), Some(c.x(1)), c.float(0) as f32);
@@ -94,6 +108,14 @@ pub fn rows() -> Vec<(&'static str, Op)> {
         "fast::add" => |c| fast::add(c.x(0), c.x(1));
         "fast::soft_cap" => |c| fast::soft_cap(c.x(0), c.float(0) as f32);
         "fast::norm_add" => |c| fast::norm_add(c.x(0), c.x(1), c.x(2), c.float(0) as f32);
+        "fast::norm_linear" => |c| {
+            let w = fast::Matrix::Dense(c.x(4));
+            fast::norm_linear(&norm(c), &[w, w]).map(parts)
+        };
+        "fast::norm_gated_linear" => |c| {
+            let w = fast::Matrix::Dense(c.x(4));
+            fast::norm_gated_linear(fast::Gate::Silu, &norm(c), [&w, &w]).map(parts)
+        };
         "fast::add_norm" => |c| {
             fast::add_norm(c.x(0), c.x(1), Some(c.x(2)), c.x(3), c.float(0) as f32)
         };
@@ -125,6 +147,11 @@ pub fn rows() -> Vec<(&'static str, Op)> {
             limits: (c.float(1) as f32, c.float(2) as f32),
         });
         "fast::heads" => |c| fast::heads(&projection(c));
+        "fast::heads_and_store" => |c| {
+            let slots = fast::Slots { ring: c.bool(3), scheme: None };
+            let of = projection(c);
+            fast::heads_and_store(&of, fast::Buffers::New(c.int(4)), &of, c.x(4), slots)
+        };
         "fast::store_heads" => |c| {
             let slots = fast::Slots { ring: c.bool(3), scheme: None };
             fast::store_heads(fast::Buffers::New(c.int(4)), &projection(c), c.x(4), slots)

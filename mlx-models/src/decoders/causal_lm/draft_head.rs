@@ -29,10 +29,8 @@ where
     }
 
     fn input(&self, [x, hidden]: [&Array; 2]) -> Result<Array> {
-        match self.mtp.as_ref().is_some_and(M::reads_before_norm) {
-            true => self.model.ends.leave(x),
-            false => Ok(hidden.clone()),
-        }
+        let reads_before = self.mtp.as_ref().is_some_and(M::reads_before_norm);
+        Ok(if reads_before { x } else { hidden }.clone())
     }
 
     /// The features of the last token of each row are kept for the next step.

@@ -2,7 +2,7 @@
 
 use mlx_core::{Array, Result};
 use mlx_nn::{
-    Attention, LatentAttention, LayerKind, Module, Path, RopeConfig, Step, Visit, VisitMut,
+    Attention, LatentAttention, LayerKind, Module, Normed, Path, RopeConfig, Step, Visit, VisitMut,
 };
 
 use crate::config::plan::DecoderConfig;
@@ -39,8 +39,13 @@ impl SelfAttention {
         }
     }
 
-    /// `[B, L, E] -> [B, L, E]`
-    pub(super) fn forward(&self, x: &Array, state: usize, step: &mut Step<'_>) -> Result<Array> {
+    /// The attention of a norm `[B, L, E]` -> `[B, L, E]`.
+    pub(super) fn forward(
+        &self,
+        x: &Normed<'_>,
+        state: usize,
+        step: &mut Step<'_>,
+    ) -> Result<Array> {
         match self {
             Self::Heads(attention) => attention.forward(x, state, step),
             Self::Latent(attention) => attention.forward(x, state, step),

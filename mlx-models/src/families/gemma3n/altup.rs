@@ -1,7 +1,7 @@
 //! AltUp (Baykal et al., arXiv:2301.13310): several residual streams, of which a layer computes one and corrects the others.
 
 use mlx_core::{Array, DType, Result, fast, ops::concat};
-use mlx_nn::{Initial, Linear, Param, RmsNorm, module};
+use mlx_nn::{Initial, Linear, Param, Residual, RmsNorm, module};
 
 use crate::decoders::causal_lm::Ends;
 use crate::decoders::per_layer_inputs::LayerInputs;
@@ -145,7 +145,8 @@ impl Ends for StreamEnds {
         concat(&all, -1)
     }
 
-    fn leave(&self, x: &Array) -> Result<Array> {
+    fn leave(&self, x: Residual) -> Result<Residual> {
+        let x = x.sum()?;
         let first = x.slice_axis(-1, 0, self.hidden)?;
         let target = magnitude(&first, 0.0)?;
         let mut sum = first;
@@ -153,6 +154,7 @@ impl Ends for StreamEnds {
             let stream = x.slice_axis(-1, at * self.hidden, (at + 1) * self.hidden)?;
             sum = fast::add(&levelled(&projection.forward(&stream)?, &target)?, &sum)?;
         }
-        sum.divide((self.altup_unembed_projections.len() + 1) as f32)
+        let mean = sum.divide((self.altup_unembed_projections.len() + 1) as f32)?;
+        Ok(mean.into())
     }
 }

@@ -2,7 +2,7 @@
 //! may drop most of its features.
 
 use mlx_core::{Array, Result, fast, ops::concat};
-use mlx_nn::{Activation, Attention, Linear, Norm, RmsNorm, Step, module};
+use mlx_nn::{Activation, Attention, Linear, Norm, Normed, Residual, RmsNorm, Step, module};
 
 use super::altup::AltUp;
 use crate::decoders::causal_lm::DecoderLayer;
@@ -30,9 +30,9 @@ impl Laurel {
         })
     }
 
-    fn forward(&self, x: &Array) -> Result<Array> {
+    fn forward(&self, x: &Normed<'_>) -> Result<Array> {
         let y = self.linear_right.forward(&self.linear_left.forward(x)?)?;
-        self.post_laurel_norm.add_to(x, &y)
+        self.post_laurel_norm.add_to(x.array()?, &y)
     }
 }
 
@@ -64,7 +64,7 @@ impl SparseMlp {
         })
     }
 
-    fn forward(&self, x: &Array) -> Result<Array> {
+    fn forward(&self, x: &Normed<'_>) -> Result<Array> {
         let [mut gate, up] = Linear::forward_all([&self.gate_proj, &self.up_proj], x)?;
         if let Some(cutoff) = self.cutoff {
             let mean = gate.mean(-1, true)?;
@@ -107,21 +107,21 @@ module!(Gemma3nLayer {
 impl Gemma3nLayer {
     /// The active stream behind attention and MLP: `[B, L, E] -> [B, L, E]`.
     fn activated(&self, x: &Array, state: usize, step: &mut Step<'_>) -> Result<Array> {
-        let normed = self.input_layernorm.forward(x)?;
+        let normed = Normed::new(x.clone(), &self.input_layernorm);
         let laurel = self.laurel.forward(&normed)?;
         let y = self.self_attn.forward(&normed, state, step)?;
         let [x, y, laurel] = step.narrow([x, &y, &laurel])?;
         let x = self.post_attention_layernorm.add_to(&x, &y)?;
         let x = fast::add(&x, &laurel)?.multiply(std::f32::consts::FRAC_1_SQRT_2)?;
-        let y = self
-            .mlp
-            .forward(&self.pre_feedforward_layernorm.forward(&x)?)?;
+        let normed = Normed::new(x.clone(), &self.pre_feedforward_layernorm);
+        let y = self.mlp.forward(&normed)?;
         self.post_feedforward_layernorm.add_to(&x, &y)
     }
 }
 
 impl DecoderLayer for Gemma3nLayer {
-    fn forward(&self, x: &Array, state: usize, step: &mut Step<'_>) -> Result<Array> {
+    fn forward(&self, x: Residual, state: usize, step: &mut Step<'_>) -> Result<Residual> {
+        let x = x.sum()?;
         let [b, l, end] = x.dims()?;
         let of_streams = self.streams * self.hidden;
         let own = of_streams + self.width;
@@ -141,8 +141,8 @@ impl DecoderLayer for Gemma3nLayer {
         let others = corrected.slice_axis(2, 1, self.streams)?.add(&added)?;
         let streams = concat(&[first, others], 2)?.reshape(&[b, -1, of_streams])?;
         match own < end {
-            true => concat(&[streams, x.slice_axis(-1, own, end)?], -1),
-            false => Ok(streams),
+            true => Ok(concat(&[streams, x.slice_axis(-1, own, end)?], -1)?.into()),
+            false => Ok(streams.into()),
         }
     }
 }

@@ -2,8 +2,8 @@
 
 use mlx_core::{Array, Result, fast, ops::concat};
 use mlx_nn::{
-    Attention, ExpertsConfig, FeedForward, Initial, Linear, Norm, Param, RmsNorm, Routing,
-    StackedExperts, Step, module,
+    Attention, ExpertsConfig, FeedForward, Initial, Linear, Norm, Normed, Param, Residual, RmsNorm,
+    Routing, StackedExperts, Step, module,
 };
 
 use crate::decoders::causal_lm::DecoderLayer;
@@ -48,16 +48,17 @@ impl Gemma4Layer {
         state: usize,
         step: &mut Step<'_>,
     ) -> Result<Array> {
-        let y = self.input_layernorm.forward(x)?;
-        let y = self.self_attn.forward(&y, state, step)?;
+        let normed = Normed::new(x.clone(), &self.input_layernorm);
+        let y = self.self_attn.forward(&normed, state, step)?;
         let [x, y] = step.narrow([x, &y])?;
-        let inner = Some(&self.post_attention_layernorm);
-        let (x, y) = self.pre_feedforward_layernorm.after_add(&x, &y, inner)?;
-        let mut y = self.mlp.forward(&y)?;
+        let x = Residual::with_norm(x, &self.post_attention_layernorm, y)?;
+        let normed = Normed::new(x, &self.pre_feedforward_layernorm);
+        let mut y = self.mlp.forward(&normed)?;
+        let x = normed.sum()?;
         if let Some(experts) = &self.experts {
-            y = experts.forward(&x, &y)?;
+            y = experts.forward(x, &y)?;
         }
-        let mut x = self.post_feedforward_layernorm.add_to(&x, &y)?;
+        let mut x = self.post_feedforward_layernorm.add_to(x, &y)?;
         if let Some((layer, input)) = input {
             let [input] = step.narrow([input])?;
             x = fast::add(&layer.forward(&x, &input)?, &x)?;
@@ -67,17 +68,18 @@ impl Gemma4Layer {
 }
 
 impl DecoderLayer for Gemma4Layer {
-    fn forward(&self, x: &Array, state: usize, step: &mut Step<'_>) -> Result<Array> {
+    fn forward(&self, x: Residual, state: usize, step: &mut Step<'_>) -> Result<Residual> {
+        let x = x.sum()?;
         let Some(input) = &self.input else {
-            return self.features(x, None, state, step);
+            return Ok(self.features(&x, None, state, step)?.into());
         };
         let (end, own) = (x.dim(-1)?, self.hidden + self.width);
         let of_layer = x.slice_axis(-1, self.hidden, own)?;
         let features = x.slice_axis(-1, 0, self.hidden)?;
         let y = self.features(&features, Some((input, &of_layer)), state, step)?;
         match own < end {
-            true => concat(&[&y, &x.slice_axis(-1, own, end)?], -1),
-            false => Ok(y),
+            true => Ok(concat(&[&y, &x.slice_axis(-1, own, end)?], -1)?.into()),
+            false => Ok(y.into()),
         }
     }
 }

@@ -6,7 +6,7 @@ use mlx_core::fast::{self, Buffers};
 use mlx_core::{Array, DType, Error, ErrorKind, Result, Scheme, inplace};
 
 use super::{Store, grown};
-use crate::attend::Keys;
+use crate::attend::{Fresh, Keys};
 use crate::cache::state::not_kin;
 
 /// The slots of a step's tokens.
@@ -30,11 +30,12 @@ pub(crate) enum Places {
 /// are none.
 pub(super) fn write_both(
     store: Option<&Rc<Store>>,
-    (keys, values): (&Keys<'_>, &Array),
+    (fresh, values): (&Fresh<'_>, &Array),
     (offsets, ring): (&Array, bool),
     capacity: usize,
     scheme: Option<Scheme>,
 ) -> Result<Vec<Array>> {
+    let keys = &fresh.keys;
     let buffers = match store {
         None => Buffers::New(capacity as i32),
         Some(store) => {
@@ -52,6 +53,11 @@ pub(super) fn write_both(
         }
     };
     let slots = fast::Slots { ring, scheme };
+    if let Some([queries, keys]) = fresh.projections() {
+        let (heads, k, v) = fast::heads_and_store(queries, buffers, keys, values, slots)?;
+        fresh.set_queries(heads);
+        return Ok(vec![k, v]);
+    }
     let (k, v) = match keys {
         Keys::Heads(keys) => fast::store(buffers, keys, values, offsets, slots)?,
         Keys::Projection(keys) => fast::store_heads(buffers, keys, values, slots)?,

@@ -95,11 +95,10 @@ void many_products(const cuda::LinearArgs& given, const std::string& codes, cons
 
 } // namespace
 
-void products_on_cuda(const ProductOperands& of, Arrays& out, mx::Stream s) {
-  auto x = cuda::dense(of.x, s);
+void products_on_cuda(const ProductOperands& of, const NormOperands* norm, Arrays& out, mx::Stream s) {
   bool is_packed = of.matrices[0].size() > 1, has_gate = of.gate >= 0;
-  int count = static_cast<int>(of.matrices.size()), k = x.shape(-1), m = static_cast<int>(x.size() / k);
-  auto type = std::string(cuda::name_of(x.dtype()));
+  int count = static_cast<int>(of.matrices.size()), k = of.x.shape(-1), m = static_cast<int>(of.x.size() / k);
+  auto type = std::string(cuda::name_of(of.x.dtype()));
   auto codes = codes_on_cuda(of.packing, is_packed);
   bool is_usual = codes == "affine4" || codes == "affine8" || codes == "dense";
   int64_t rows = 0;
@@ -117,9 +116,15 @@ void products_on_cuda(const ProductOperands& of, Arrays& out, mx::Stream s) {
   tiles = is_half ? 0 : tiles;
   // Blocks that do not run at the same time would compute the norm of x one after the other.
   bool joins = m == 1 && rows <= int64_t(most_joined_blocks) * (is_half ? tile_rows / 2 : tiles * tile_rows);
-  auto norm = joins ? cuda::take_norm(x) : std::nullopt;
+  if (norm != nullptr && !(joins && joins_product(*norm))) {
+    add_norm_on_cuda(*norm, s);
+    norm = nullptr;
+  }
+  // The result of a norm that the kernel computes is dense.
+  auto x = norm != nullptr ? of.x : cuda::dense(of.x, s);
 
   cuda::Launch launch(s);
+  auto of_norm = norm != nullptr ? norm_args(launch, *norm, s) : cuda::NormArgs{};
   launch.keep(x);
   cuda::LinearArgs args{};
   args.x = launch.read(x);
@@ -128,7 +133,7 @@ void products_on_cuda(const ProductOperands& of, Arrays& out, mx::Stream s) {
   args.k = k;
   args.group_bits = is_packed ? cuda::group_bits_of(of.packing.group) : 0;
   args.gate = of.gate;
-  args.early = !norm || std::get<cuda::NormArgs>(norm->args).early;
+  args.early = norm == nullptr || of_norm.early;
   for (auto& y : out) {
     cuda::allocate(y, s);
   }
@@ -156,12 +161,10 @@ void products_on_cuda(const ProductOperands& of, Arrays& out, mx::Stream s) {
   }
   int step = has_gate ? 1 : std::max(tiles, 1), all = place(args, step, is_half ? tile_rows / 2 : tile_rows);
   auto module = std::string("linear/") + (is_usual ? "usual_" : "rare_") + type;
-  auto kernel = codes + "_" + type + "_" + (norm ? "normed" : std::to_string(eights)) + "_" + std::to_string(tiles);
+  auto kernel = codes + "_" + type + "_" + (norm != nullptr ? "normed" : std::to_string(eights)) + "_" + std::to_string(tiles);
   dim3 blocks(static_cast<unsigned>(all / step), cuda::blocks_of(m, 8 * eights), 1);
-  if (norm) {
-    launch.include(norm->launch);
-    launch.run_with(
-        static_cast<unsigned>(2 * k), module.c_str(), kernel, blocks, product_threads, args, std::get<cuda::NormArgs>(norm->args));
+  if (norm != nullptr) {
+    launch.run_with(static_cast<unsigned>(2 * k), module.c_str(), kernel, blocks, product_threads, args, of_norm);
     return;
   }
   launch.run(module.c_str(), kernel, blocks, product_threads, args);

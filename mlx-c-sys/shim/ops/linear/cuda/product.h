@@ -4,6 +4,7 @@
 #include <string>
 
 #include "ops/linear/linear.h"
+#include "ops/norm/cuda/norm.h"
 
 namespace mlxrs::ops {
 
@@ -20,6 +21,8 @@ struct ProductOperands {
   Packing packing;
   int gate; // -1 for products without a gate
 };
-void products_on_cuda(const ProductOperands& of, Arrays& out, mx::Stream s);
+// With a norm, x is its result `normed`, and the norm is computed first: by the product's kernel if x has one row, else by a kernel
+// of its own. The bits are the same.
+void products_on_cuda(const ProductOperands& of, const NormOperands* norm, Arrays& out, mx::Stream s);
 
 } // namespace mlxrs::ops

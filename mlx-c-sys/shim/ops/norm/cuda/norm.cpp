@@ -1,17 +1,14 @@
 // Launches the kernel of RMS norms.
 #include "norm.h"
 
-#include "cuda/launch.h"
-
 namespace mlxrs::ops {
 
-void add_norm_on_cuda(const NormOperands& of, float eps, mx::Stream s) {
+cuda::NormArgs norm_args(cuda::Launch& launch, const NormOperands& of, mx::Stream s) {
   const auto& x = of.x;
-  int n = x.shape(-1);
-  cuda::Launch launch(s);
   cuda::NormArgs args{};
-  args.n = n;
-  args.eps = eps;
+  args.n = x.shape(-1);
+  args.rows = static_cast<int>(x.size() / args.n);
+  args.eps = of.eps;
   auto read = [&](const mx::array* a) { return a != nullptr ? launch.read_dense(*a) : nullptr; };
   args.x = read(&x);
   args.residual = read(of.residual);
@@ -26,14 +23,25 @@ void add_norm_on_cuda(const NormOperands& of, float eps, mx::Stream s) {
     cuda::allocate(*of.normed, s);
     args.normed = launch.write(*of.normed);
   }
+  return args;
+}
+
+bool joins_product(const NormOperands& of) {
+  int n = of.x.shape(-1);
+  return of.x.size() == static_cast<size_t>(n) && n % 2 == 0 && n <= cuda::most_joined && of.normed != nullptr;
+}
+
+void add_norm_on_cuda(const NormOperands& of, mx::Stream s) {
+  cuda::Launch launch(s);
+  auto args = norm_args(launch, of, s);
+  int n = args.n;
   // A warp for each row pays off when there are enough warps to keep a GPU busy.
   constexpr int many_rows = 1024, rows_of_block = cuda::norm_threads / 32;
-  args.rows = static_cast<int>(x.size() / n);
   uintptr_t all = 0;
   for (const void* at : {args.x, args.residual, args.inner, args.outer, static_cast<const void*>(args.sum), static_cast<const void*>(args.normed)}) {
     all |= reinterpret_cast<uintptr_t>(at);
   }
-  auto type = std::string(cuda::name_of(x.dtype()));
+  auto type = std::string(cuda::name_of(of.x.dtype()));
   if (args.rows >= many_rows && n % 8 == 0 && n <= 2048 && all % 16 == 0) {
     int vectors = n <= 1024 ? 4 : n <= 1280 ? 5 : 8;
     launch.run(
@@ -41,12 +49,7 @@ void add_norm_on_cuda(const NormOperands& of, float eps, mx::Stream s) {
         args);
     return;
   }
-  auto kernel = "add_norm_" + type;
-  if (args.rows == 1 && n % 2 == 0 && n <= cuda::most_joined && of.normed != nullptr) {
-    cuda::keep_back({std::move(launch), "norm/norm", kernel, dim3(1, 1, 1), cuda::norm_threads, args});
-    return;
-  }
-  launch.run("norm/norm", kernel, static_cast<unsigned>(args.rows), cuda::norm_threads, args);
+  launch.run("norm/norm", "add_norm_" + type, static_cast<unsigned>(args.rows), cuda::norm_threads, args);
 }
 
 } // namespace mlxrs::ops

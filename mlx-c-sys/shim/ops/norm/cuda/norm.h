@@ -1,5 +1,6 @@
 #pragma once
 
+#include "cuda/launch.h"
 #include "ops/node.h"
 
 namespace mlxrs::ops {
@@ -9,7 +10,12 @@ struct NormOperands {
   const mx::array& x;
   const mx::array *residual, *inner, *outer;
   mx::array *sum, *normed;
+  float eps;
 };
-void add_norm_on_cuda(const NormOperands& of, float eps, mx::Stream s);
+void add_norm_on_cuda(const NormOperands& of, mx::Stream s);
+// Whether a product with one row of x can compute this norm of x (`normed` kernels).
+bool joins_product(const NormOperands& of);
+// The arguments of a kernel that computes this norm. Allocates the results.
+cuda::NormArgs norm_args(cuda::Launch& launch, const NormOperands& of, mx::Stream s);
 
 } // namespace mlxrs::ops

@@ -43,8 +43,7 @@ void heads_on_cuda(const Arrays& in, mx::array& y, const HeadsOptions& options, 
   auto args = heads_args(launch, in, options);
   args.y = launch.write(y);
   unsigned blocks = divide_heads(args);
-  // The kernel of the keys, which comes next, takes the queries along.
-  cuda::keep_back({std::move(launch), "rope/heads", std::string("heads_") + cuda::name_of(y.dtype()), dim3(blocks, 1, 1), heads_threads, args});
+  launch.run("rope/heads", std::string("heads_") + cuda::name_of(y.dtype()), dim3(blocks, 1, 1), heads_threads, args);
 }
 
 } // namespace mlxrs::ops

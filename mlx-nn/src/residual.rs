@@ -1,0 +1,174 @@
+//! [`Residual`]: the features that a decoder's layers add to, and the addition that is not computed yet.
+
+use mlx_core::fast::{self, NormOf};
+use mlx_core::{Array, Result};
+
+use crate::norm::{Norm, RmsNorm};
+
+/// The residual stream `[B, L, E]` between two halves of a layer, or between two layers: a sum, and what has not been added to it
+/// yet. The norm that reads the stream next computes both in one operation ([`fast::add_norm`]); with [`Normed`](crate::Normed) the
+/// projections that read the norm are in that operation, too.
+///
+/// ```
+/// use mlx_core::{Array, DType, Result, eval, graph_size, ones};
+/// use mlx_nn::{Norm, NormConfig, Residual};
+///
+/// # fn main() -> Result<()> {
+/// let norm = Norm::new(4, &NormConfig::rms(1e-6))?;
+/// # use mlx_nn::{Module, Param, Path, VisitMut};
+/// # struct Ones;
+/// # impl VisitMut for Ones {
+/// #     fn param(&mut self, _: &Path, param: &mut Param) -> Result<()> {
+/// #         param.set(ones(param.shape(), DType::F32)?);
+/// #         Ok(())
+/// #     }
+/// # }
+/// # let mut norm = norm;
+/// # norm.visit_mut(&mut Path::default(), &mut Ones)?;
+/// let (x, y) = (Array::from_slice(&[1.0f32; 8], &[1, 2, 4])?, Array::from_slice(&[2.0f32; 8], &[1, 2, 4])?);
+/// let (sum, normed) = Residual::new(x, y).normed(&norm)?;
+/// assert_eq!(sum.to_vec::<f32>()?, [3.0; 8]);
+/// assert!((normed.to_vec::<f32>()?[0] - 1.0).abs() < 1e-5);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Residual {
+    sum: Array,
+    pending: Option<Pending>,
+}
+
+/// What has to be added to a sum.
+#[derive(Clone, Debug)]
+struct Pending {
+    x: Array,
+    /// The scale and the epsilon of an RMS norm that `x` goes through first.
+    norm: Option<(Array, f32)>,
+}
+
+/// Features to which nothing has to be added.
+impl From<Array> for Residual {
+    fn from(sum: Array) -> Self {
+        Self { sum, pending: None }
+    }
+}
+
+impl Residual {
+    /// The sum `x + y`, not added yet. Both are `[B, L, E]`.
+    pub fn new(x: Array, y: Array) -> Self {
+        let pending = Pending { x: y, norm: None };
+        Self {
+            sum: x,
+            pending: Some(pending),
+        }
+    }
+
+    /// The sum `x + norm(y)`, not added yet. Both are `[B, L, E]`.
+    ///
+    /// # Errors
+    /// The shapes do not fit.
+    pub fn with_norm(x: Array, norm: &Norm, y: Array) -> Result<Self> {
+        let Norm::Rms(norm) = norm else {
+            return Ok(Self::new(x, norm.forward(&y)?));
+        };
+        let (scale, eps) = norm.parts();
+        let pending = Pending {
+            x: y,
+            norm: Some((scale.clone(), eps)),
+        };
+        Ok(Self {
+            sum: x,
+            pending: Some(pending),
+        })
+    }
+
+    /// The sum `[B, L, E]`.
+    ///
+    /// # Errors
+    /// The shapes do not fit.
+    pub fn sum(self) -> Result<Array> {
+        match self.pending {
+            None => Ok(self.sum),
+            Some(Pending { x, norm: None }) => fast::add(&x, &self.sum),
+            Some(Pending {
+                x,
+                norm: Some((scale, eps)),
+            }) => fast::norm_add(&x, &scale, &self.sum, eps),
+        }
+    }
+
+    /// The sum, and `norm(sum)`, both `[B, L, E]`. An RMS norm is computed with the sum, in one operation.
+    ///
+    /// # Errors
+    /// The shapes do not fit.
+    pub fn normed(self, norm: &Norm) -> Result<(Array, Array)> {
+        if let Norm::Rms(norm) = norm {
+            return self.rms_normed(norm);
+        }
+        let sum = self.sum()?;
+        let normed = norm.forward(&sum)?;
+        Ok((sum, normed))
+    }
+
+    /// The same for an RMS norm.
+    ///
+    /// # Errors
+    /// The shapes do not fit.
+    pub fn rms_normed(self, norm: &RmsNorm) -> Result<(Array, Array)> {
+        let (scale, eps) = norm.parts();
+        if let Some(of) = self.norm_of(norm)
+            && let Some(residual) = of.residual
+        {
+            return fast::add_norm(of.x, residual, of.inner, scale, eps);
+        }
+        let sum = self.sum()?;
+        let normed = norm.forward(&sum)?;
+        Ok((sum, normed))
+    }
+
+    /// The RMS norm of the sum as an operation that joins it takes it. None if one operation cannot compute it.
+    pub(crate) fn norm_of<'a>(&'a self, norm: &'a RmsNorm) -> Option<NormOf<'a>> {
+        let (weight, eps) = norm.parts();
+        let (x, residual, inner) = match &self.pending {
+            None => (&self.sum, None, None),
+            Some(Pending { x, norm: None }) => (x, Some(&self.sum), None),
+            Some(Pending {
+                x,
+                norm: Some((inner, of_inner)),
+            }) if *of_inner == eps => (x, Some(&self.sum), Some(inner)),
+            // One operation has one epsilon.
+            Some(_) => return None,
+        };
+        Some(NormOf {
+            x,
+            residual,
+            inner,
+            weight: Some(weight),
+            eps,
+        })
+    }
+
+    /// The arrays that it consists of.
+    pub fn arrays(&self) -> impl Iterator<Item = &Array> {
+        [&self.sum]
+            .into_iter()
+            .chain(self.pending.as_ref().map(|pending| &pending.x))
+    }
+
+    /// The shape of the sum.
+    pub fn shape(&self) -> &[i32] {
+        self.sum.shape()
+    }
+
+    /// Replaces the sum and what is added to it by other tokens of each.
+    pub(crate) fn map(self, of: impl Fn(&Array) -> Result<Array>) -> Result<Self> {
+        let pending = match self.pending {
+            None => None,
+            Some(Pending { x, norm }) => Some(Pending { x: of(&x)?, norm }),
+        };
+        Ok(Self {
+            sum: of(&self.sum)?,
+            pending,
+        })
+    }
+}
