@@ -1,6 +1,6 @@
 /* Fused operations of language models. The conventions are those of mlxrs.h.
  *
- * Each operation has a plain form, which is a graph of MLX's own operations. On CPUs it also has a kernel of ours, which
+ * Each operation has a plain form, which is a graph of MLX's own operations. On CPUs it also has a kernel, which
  * is one node for F32, F16 or BF16 arrays; on NVIDIA GPUs most have one for F16 and BF16. ops/form.h decides which form
  * runs. Inputs that our kernels do not support use the plain form.
  * An array may be null only where a comment says so. */
