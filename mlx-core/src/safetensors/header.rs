@@ -303,7 +303,7 @@ fn check_cover(tensors: &BTreeMap<String, Tensor>, begin: usize, end: usize) -> 
 }
 
 /// Name, dtype and shape of a tensor to be written.
-pub(super) type Spec<'a> = (&'a str, DType, &'a [i32]);
+pub(super) type TensorSpec<'a> = (&'a str, DType, &'a [i32]);
 
 /// Bytes of a tensor.
 pub(super) fn nbytes(dtype: DType, shape: &[i32]) -> usize {
@@ -335,7 +335,7 @@ impl Serialize for Listing<'_> {
 /// # Errors
 /// A name is given twice or reserved, or the header is larger than the format allows.
 pub(super) fn write(
-    tensors: &[Spec<'_>],
+    tensors: &[TensorSpec<'_>],
     metadata: &BTreeMap<String, String>,
 ) -> Result<Vec<u8>, String> {
     let mut names = HashSet::new();
