@@ -12,10 +12,10 @@ use mlx_core::fast::{self, Form, Mask, Op};
 use mlx_core::ops::create::arange;
 use mlx_core::{Array, DType, Error, ErrorKind, Result, async_eval};
 
-use self::attention::{Layout, Turn};
+use self::attention::{KeyLayout, Turn};
 pub use self::recurrent::{Rerun, StateAfter};
-pub use self::repeat::Again;
-use self::repeat::Last;
+use self::repeated::Last;
+pub use self::repeated::RepeatedStep;
 pub use crate::attend::{Attend, Keys};
 use crate::cache::kv::Places;
 use crate::cache::state::{Kept, refusal};
@@ -25,7 +25,7 @@ use crate::rope::Growing;
 
 mod attention;
 mod recurrent;
-pub(crate) mod repeat;
+pub(crate) mod repeated;
 
 /// One forward pass: per-row widths, offsets and masks, and the states of the layers.
 ///
@@ -40,10 +40,10 @@ pub struct Step<'c> {
     width: usize,
     offsets: Array,
     reach: Vec<usize>,
-    masks: HashMap<(Option<usize>, Layout), Mask>,
+    masks: HashMap<(Option<usize>, KeyLayout), Mask>,
     turns: HashMap<usize, Turn>,
     /// Masks of chunked attention, by the size of a chunk.
-    chunks: HashMap<(usize, Option<usize>, Layout), Mask>,
+    chunks: HashMap<(usize, Option<usize>, KeyLayout), Mask>,
     /// The mask of layers with ALiBi, by the slots of their keys.
     biased: Option<(usize, Mask)>,
     /// Cosines and sines of ropes that depend on the length of a text.
@@ -68,7 +68,7 @@ pub struct Step<'c> {
     /// Whether the computation of layers starts before the whole graph is built.
     starts_early: bool,
     /// Up to which length of the longest row, its new token included, steps of the same widths have the same lazy graph; see
-    /// [`repeat`]. 0: this step has a graph of its own.
+    /// [`repeated`]. 0: this step has a graph of its own.
     lasts: Cell<usize>,
     committed: bool,
 }
@@ -268,7 +268,10 @@ impl Step<'_> {
     ///
     /// # Errors
     /// Those of `run`.
-    pub fn behind<T>(&mut self, run: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+    pub fn at_previous_position<T>(
+        &mut self,
+        run: impl FnOnce(&mut Self) -> Result<T>,
+    ) -> Result<T> {
         let lens: Vec<usize> = self
             .lens()
             .iter()
@@ -347,7 +350,7 @@ impl Step<'_> {
         self.cache.lens.iter().max().copied().unwrap_or(0) + self.width
     }
 
-    /// Limits the steps that can [repeat](Again) this one to those after which no row is longer than `most`.
+    /// Limits the steps that can [repeat](RepeatedStep) this one to those after which no row is longer than `most`.
     pub(super) fn lasts_until(&self, most: usize) {
         self.lasts.set(self.lasts.get().min(most));
     }
@@ -463,7 +466,7 @@ impl Step<'_> {
             false => None,
         };
         for layer in &mut self.cache.layers[self.states.clone()] {
-            layer.state_mut().settle(true);
+            layer.state_mut().end_step(true);
         }
         if self.own_lens.is_none() {
             for (len, keep) in self.cache.lens.iter_mut().zip(keep) {
@@ -487,7 +490,7 @@ impl Drop for Step<'_> {
     fn drop(&mut self) {
         if !self.committed {
             for layer in &mut self.cache.layers[self.states.clone()] {
-                layer.state_mut().settle(false);
+                layer.state_mut().end_step(false);
             }
         }
         if let Some(lens) = self.own_lens.take() {

@@ -13,7 +13,7 @@ use crate::mask::{mask, position, visible};
 
 /// The layout of the keys of an attention. Together with the window it determines the mask.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Layout {
+pub(super) enum KeyLayout {
     /// Slot j holds position j.
     Straight { slots: usize },
     /// Slot j of `cap` holds the last position congruent to j, including the positions of this step.
@@ -34,7 +34,7 @@ pub(super) struct Turn {
     in_order: Array,
 }
 
-type Attended = (Vec<Array>, Option<usize>, Layout);
+type Attended = (Vec<Array>, Option<usize>, KeyLayout);
 
 /// Attention of layers of each kind.
 impl Step<'_> {
@@ -108,7 +108,7 @@ impl Step<'_> {
     ///
     /// # Errors
     /// The same as those of [`attend`](Self::attend).
-    pub fn attend_shared<'k>(
+    pub fn attend_and_share<'k>(
         &mut self,
         layer: usize,
         q: impl Into<Keys<'k>>,
@@ -131,11 +131,16 @@ impl Step<'_> {
     }
 
     /// The attention of queries `[B, H, L, D]` over the keys and values that layer `layer` shared in this step with
-    /// [`attend_shared`](Self::attend_shared): `[B, H, L, Dv]`. Nothing is written.
+    /// [`attend_and_share`](Self::attend_and_share): `[B, H, L, Dv]`. Nothing is written.
     ///
     /// # Errors
     /// That layer has not shared any in this step, or the shapes do not fit.
-    pub fn attend_again(&mut self, layer: usize, q: &Array, options: &Attend<'_>) -> Result<Array> {
+    pub fn attend_to_shared(
+        &mut self,
+        layer: usize,
+        q: &Array,
+        options: &Attend<'_>,
+    ) -> Result<Array> {
         let Some((arrays, mask)) = self.shared.get(&layer) else {
             return Err(refusal(format!(
                 "layer {layer} has shared no keys and values in this step"
@@ -238,7 +243,7 @@ impl Step<'_> {
         dtype: DType,
     ) -> Result<(Vec<Array>, Mask)> {
         let (arrays, window, layout) = self.stored(layer, k, Some(v))?;
-        let Layout::Straight { slots } = layout else {
+        let KeyLayout::Straight { slots } = layout else {
             return Err(refusal(format!(
                 "layer {layer} has ALiBi and must keep all positions"
             )));
@@ -296,7 +301,7 @@ impl Step<'_> {
         let window = ring.map(|(window, _)| window);
         if !self.cache.options.store {
             let arrays = self.kv(layer)?.kept_both(&k.keys, v)?;
-            return Ok((arrays, window, Layout::Straight { slots: self.width }));
+            return Ok((arrays, window, KeyLayout::Straight { slots: self.width }));
         }
         let end = self.end();
         let slots = self.slots(usize::MAX, v.is_some())?;
@@ -313,12 +318,12 @@ impl Step<'_> {
         if self.by_position {
             // The kernel reads no slot behind a row's last position.
             let slots = arrays[0].dim(2)? as usize;
-            return Ok((arrays, window, Layout::Straight { slots }));
+            return Ok((arrays, window, KeyLayout::Straight { slots }));
         }
         self.lasts_until(0);
         let arrays = arrays.iter().map(|buffer| first(buffer, end));
         let arrays = arrays.collect::<Result<_>>()?;
-        Ok((arrays, window, Layout::Straight { slots: end }))
+        Ok((arrays, window, KeyLayout::Straight { slots: end }))
     }
 
     /// Writes to a layer that keeps the last `window` positions.
@@ -342,7 +347,7 @@ impl Step<'_> {
         if is_narrow {
             let slots = self.slots(cap, v.is_some())?;
             let arrays = self.write(layer, k, v, &slots, cap)?;
-            return Ok((arrays, window, Layout::Wrapped { cap }));
+            return Ok((arrays, window, KeyLayout::Wrapped { cap }));
         }
         self.lasts_until(0);
         // The step is wider than the slack: its last tokens may overwrite positions that its first tokens see. So the
@@ -375,9 +380,9 @@ impl Step<'_> {
                 };
                 let arrays = old.iter().zip(&new).map(|(old, new)| beside(old, new));
                 let arrays = arrays.collect::<Result<_>>()?;
-                Ok((arrays, window, Layout::Chunk { cap }))
+                Ok((arrays, window, KeyLayout::Chunk { cap }))
             }
-            _ => Ok((new, window, Layout::Straight { slots: self.width })),
+            _ => Ok((new, window, KeyLayout::Straight { slots: self.width })),
         }
     }
 
@@ -465,7 +470,7 @@ impl Step<'_> {
 /// Masks: which keys a query sees.
 impl Step<'_> {
     /// The mask for a window and layout, made once for each step.
-    fn mask(&mut self, window: Option<usize>, layout: Layout) -> Result<Mask> {
+    fn mask(&mut self, window: Option<usize>, layout: KeyLayout) -> Result<Mask> {
         if let Some(mask) = self.masks.get(&(window, layout)) {
             return Ok(mask.clone());
         }
@@ -474,12 +479,12 @@ impl Step<'_> {
         Ok(made)
     }
 
-    fn make_mask(&self, window: Option<usize>, layout: Layout) -> Result<Mask> {
+    fn make_mask(&self, window: Option<usize>, layout: KeyLayout) -> Result<Mask> {
         let (l, common) = (self.width, self.common_len());
         if self.documents.is_some() {
             return self.packed_mask(window);
         }
-        if let (Layout::Straight { slots }, Some(len)) = (layout, common)
+        if let (KeyLayout::Straight { slots }, Some(len)) = (layout, common)
             // In decode, kernels read positions, so that steps of all lengths have one graph.
             && !(self.by_position && l == 1)
             && slots == len + l
@@ -488,9 +493,9 @@ impl Step<'_> {
             return Ok(if l == 1 { Mask::None } else { Mask::Causal });
         }
         let slots = match layout {
-            Layout::Straight { .. } => KeySlots::Straight,
-            Layout::Wrapped { .. } => KeySlots::Ring,
-            Layout::Chunk { .. } => KeySlots::Behind,
+            KeyLayout::Straight { .. } => KeySlots::Straight,
+            KeyLayout::Wrapped { .. } => KeySlots::Ring,
+            KeyLayout::Chunk { .. } => KeySlots::Behind,
         };
         let window = window.map(|window| i32::try_from(window).unwrap_or(i32::MAX));
         Ok(Mask::Positions(Positions::new(
@@ -514,7 +519,12 @@ impl Step<'_> {
     }
 
     /// The mask of chunks, made once for each step.
-    fn chunk_mask(&mut self, chunk: usize, window: Option<usize>, layout: Layout) -> Result<Mask> {
+    fn chunk_mask(
+        &mut self,
+        chunk: usize,
+        window: Option<usize>,
+        layout: KeyLayout,
+    ) -> Result<Mask> {
         self.lasts_until(0);
         let key = (chunk, window, layout);
         if let Some(mask) = self.chunks.get(&key) {
@@ -522,14 +532,14 @@ impl Step<'_> {
         }
         let lens = &self.cache.lens;
         let slots = match layout {
-            Layout::Straight { slots } => slots,
-            Layout::Wrapped { cap } => cap,
-            Layout::Chunk { cap } => cap + self.width,
+            KeyLayout::Straight { slots } => slots,
+            KeyLayout::Wrapped { cap } => cap,
+            KeyLayout::Chunk { cap } => cap + self.width,
         };
         let held = |row: usize, slot: usize| match layout {
-            Layout::Straight { .. } => slot as i64,
-            Layout::Wrapped { cap } => position(slot, lens[row] + self.width, cap),
-            Layout::Chunk { cap } => lens[row] as i64 + slot as i64 - cap as i64,
+            KeyLayout::Straight { .. } => slot as i64,
+            KeyLayout::Wrapped { cap } => position(slot, lens[row] + self.width, cap),
+            KeyLayout::Chunk { cap } => lens[row] as i64 + slot as i64 - cap as i64,
         };
         // Each document of a row has its own chunks.
         let first = |row: usize, token: usize| match &self.documents {

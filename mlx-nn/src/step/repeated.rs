@@ -1,4 +1,4 @@
-//! Steps that repeat the step before: [`Again`].
+//! Steps that repeat the step before: [`RepeatedStep`].
 //!
 //! Two steps of one token a row with the same widths have the same lazy graph, except for the offsets, as long as every
 //! decision that the host takes from the lengths of rows comes out the same. So each such decision limits the lengths up to
@@ -19,15 +19,15 @@ pub(crate) struct Last {
 
 /// A step whose lazy graph is that of the step before with other [offsets](Self::offsets): every array that the step would make on the
 /// host holds the same values, and keys and values are written to the same buffers. The caller launches the computation of the step before
-/// again ([`Replay::again`](mlx_core::Replay::again)).
+/// again ([`Replay::relaunch`](mlx_core::Replay::relaunch)).
 ///
 /// Dropping it without [`commit`](Self::commit) leaves every row at its length.
-pub struct Again<'c> {
+pub struct RepeatedStep<'c> {
     cache: &'c mut ModelCache,
     offsets: Array,
 }
 
-impl<'c> Again<'c> {
+impl<'c> RepeatedStep<'c> {
     /// `None` if the graph differs, or cannot be known to be the same.
     pub(crate) fn new(cache: &'c mut ModelCache, widths: &[usize]) -> Result<Option<Self>> {
         let end = cache.lens.iter().max().map_or(1, |len| len + 1);
