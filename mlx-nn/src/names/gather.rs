@@ -115,6 +115,15 @@ impl<T: Clone> Gather<T> {
             .map(|source| &source.of)
     }
 
+    /// The sources of a tensor; none if there is no such tensor.
+    pub fn sources_of(&self, name: &str) -> impl Iterator<Item = &T> {
+        let found = self.places.get(name).map(|&at| &self.tensors[at].1);
+        found
+            .into_iter()
+            .flat_map(Composition::sources)
+            .map(|source| &source.of)
+    }
+
     /// Whether there is a tensor of this name.
     pub fn contains(&self, name: &str) -> bool {
         self.places.contains_key(name)
