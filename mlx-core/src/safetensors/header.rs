@@ -92,24 +92,24 @@ fn written(dtype: DType) -> Dtype {
 
 /// The JSON object with its repeated keys.
 #[derive(Default)]
-struct Raw {
+struct RawHeader {
     tensors: Vec<(String, TensorInfo)>,
     metadata: Option<Vec<(String, String)>>,
 }
 
-impl<'de> Deserialize<'de> for Raw {
+impl<'de> Deserialize<'de> for RawHeader {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Object;
 
         impl<'de> Visitor<'de> for Object {
-            type Value = Raw;
+            type Value = RawHeader;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object of tensors")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Raw, A::Error> {
-                let mut raw = Raw::default();
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RawHeader, A::Error> {
+                let mut raw = RawHeader::default();
                 while let Some(key) = map.next_key::<String>()? {
                     let inside = |error: A::Error| A::Error::custom(format!("{key:?}: {error}"));
                     if key != METADATA {
@@ -186,10 +186,11 @@ impl Header {
         if json.first() != Some(&b'{') {
             return Err("header does not begin with '{'".into());
         }
-        let raw: Raw = serde_json::from_slice(json).map_err(|error| match unknown_dtype(json) {
-            Some((name, dtype)) => format!("tensor {name:?}: {}", unsupported(&dtype)),
-            None => format!("header: {error}"),
-        })?;
+        let raw: RawHeader =
+            serde_json::from_slice(json).map_err(|error| match unknown_dtype(json) {
+                Some((name, dtype)) => format!("tensor {name:?}: {}", unsupported(&dtype)),
+                None => format!("header: {error}"),
+            })?;
 
         let begin = 8 + json.len();
         let mut metadata = BTreeMap::new();
