@@ -27,7 +27,7 @@ pub(crate) mod mapped;
 mod moved;
 mod write;
 
-pub use finite::NonFinite;
+pub use finite::{NonFinite, Vanishing};
 use header::{Header, Tensor};
 use mapped::Mapped;
 use moved::Moved;
