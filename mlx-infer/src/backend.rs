@@ -9,15 +9,15 @@ pub use self::mlx_lm::{MlxLm, MlxLmOptions};
 
 use mlx_models::ModelInfo;
 
-use crate::batch::{Batch, BatchResult};
-use crate::classify::{ClassifyOptions, ClassifyResult};
+use crate::engine::scheduler::Limits;
 use crate::error::{Error, Result};
-use crate::frontend::Frontend;
-use crate::generate::{Event, GenerateOptions, Generated, Prompt};
-use crate::metrics::Metrics;
 use crate::model::LoadedModel;
+use crate::model::frontend::Frontend;
 use crate::request::Request;
-use crate::scheduler::Limits;
+use crate::request::metrics::Metrics;
+use crate::tasks::batch::{Batch, BatchResult};
+use crate::tasks::classify::{ClassifyOptions, ClassifyResult};
+use crate::tasks::generate::{Event, GenerateOptions, Generated, Prompt};
 use crate::text::chat::{Message, RenderOptions};
 
 /// A loaded model of any back end, for an [`Engine`](crate::Engine).

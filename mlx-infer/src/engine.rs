@@ -3,8 +3,13 @@
 //! An [`Engine`] is a thread that owns a model. Any thread submits requests and reads their events from a [`Handle`]. A request's tokens do not
 //! depend on other requests: an error, a cancellation or an eviction of one leaves the tokens of the others as they are.
 
+pub(crate) mod prefix_cache;
+pub(crate) mod prompt_cache;
+pub(crate) mod scheduler;
+pub(crate) mod sequence;
+pub(crate) mod speculate;
+
 mod decode;
-mod drafters;
 mod handle;
 mod jobs;
 mod load;
@@ -40,11 +45,11 @@ use self::load::Load;
 use self::thread::Command;
 use self::watchdog::Watchdog;
 use crate::backend::{BackEnd, MlxLm};
+use crate::engine::scheduler::Limits;
 use crate::error::{Error, ErrorKind, Result};
-use crate::frontend::Frontend;
+use crate::model::frontend::Frontend;
 use crate::model::{LoadedModel, memory};
 use crate::request::Request;
-use crate::scheduler::Limits;
 
 /// The stack of the engine's thread. Its pages take memory when they are used.
 const STACK_BYTES: usize = 16 << 20;

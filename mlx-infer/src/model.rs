@@ -1,5 +1,10 @@
 //! A checkpoint that is ready to generate.
 
+pub(crate) mod default_model;
+pub(crate) mod finite;
+pub(crate) mod forward;
+pub(crate) mod frontend;
+
 mod draft;
 pub(crate) mod memory;
 mod read;
@@ -16,11 +21,12 @@ use mlx_models::{Model, ModelInfo, Registry};
 use mlx_nn::{CacheOptions, ModelCache, RowPart, StateCost};
 
 use self::read::Parts;
+use crate::engine::speculate;
+use crate::engine::speculate::Experience;
 use crate::error::{Error, Result};
-use crate::frontend::Frontend;
-use crate::generate::{GenerateOptions, Generation, Prompt};
-use crate::metrics::Metrics;
-use crate::speculate::{self, Experience};
+use crate::model::frontend::Frontend;
+use crate::request::metrics::Metrics;
+use crate::tasks::generate::{GenerateOptions, Generation, Prompt};
 use crate::text::chat::{ChatTemplate, Message, RenderOptions};
 use crate::text::files::Files;
 use crate::text::tokenizer::Tokenizer;
@@ -98,7 +104,7 @@ impl LoadedModel {
     /// This build has no such model.
     pub fn load_default() -> Result<Self> {
         Self::load_files(
-            crate::default_model::files(),
+            default_model::files(),
             LoadOptions::default(),
             &mut |_, _| (),
         )

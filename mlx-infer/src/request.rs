@@ -1,9 +1,16 @@
 //! A request to a batch or an engine.
 
+pub(crate) mod cancel;
+pub(crate) mod generation;
+pub(crate) mod json_options;
+pub(crate) mod metrics;
+pub(crate) mod processor;
+pub(crate) mod sampling;
+
 use std::fmt;
 
-use crate::generate::{GenerateOptions, Prompt};
-use crate::processor::{Processor, ProcessorError};
+use crate::request::processor::{Processor, ProcessorError};
+use crate::tasks::generate::{GenerateOptions, Prompt};
 
 /// A prompt to continue, together with others.
 pub struct Request {

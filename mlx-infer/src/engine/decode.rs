@@ -7,10 +7,10 @@ use super::handle::Queue;
 use super::load::EngineLoad;
 use super::task::Sink;
 use super::worker::Worker;
-use crate::cancel::CancelToken;
+use crate::engine::scheduler::Limits;
 use crate::model::LoadedModel;
 use crate::request::Request;
-use crate::scheduler::Limits;
+use crate::request::cancel::CancelToken;
 
 /// Computes many requests on one model, a part of the work at a time. Errors of requests go to their sinks.
 pub(crate) trait Decode<'s> {

@@ -65,12 +65,12 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     use super::*;
-    use crate::classify::{ClassifyOptions, Run};
     use crate::engine::{Engine, EngineOptions};
-    use crate::generate::{GenerateOptions, Prompt};
     use crate::model::{LoadOptions, LoadedModel};
     use crate::request::Request;
-    use crate::score::{ScoreOptions, Scoring};
+    use crate::tasks::classify::{ClassifyOptions, Run};
+    use crate::tasks::generate::{GenerateOptions, Prompt};
+    use crate::tasks::score::{ScoreOptions, Scoring};
 
     #[test]
     fn jobs_take_turns() {

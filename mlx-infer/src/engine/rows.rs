@@ -19,10 +19,10 @@ use self::open::Open;
 pub(crate) use self::verify::Verified;
 
 use super::task::Tasks;
+use crate::engine::scheduler::Id;
 use crate::error::Result;
 use crate::model::LoadedModel;
-use crate::sampler::{Choice, History, Row, Sampled, SamplingParams};
-use crate::scheduler::Id;
+use crate::sampling::{Choice, History, Row, Sampled, SamplingParams};
 
 /// The rows that decode together.
 pub(crate) struct Rows<'m> {

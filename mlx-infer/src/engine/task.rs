@@ -8,11 +8,11 @@ use mlx_nn::ModelCache;
 
 use super::handle::Queue;
 
-use crate::cancel::CancelToken;
+use crate::engine::scheduler::{Id, Job};
 use crate::error::Result;
-use crate::generate::{Event, Sequence};
-use crate::processor::Processor;
-use crate::scheduler::{Id, Job};
+use crate::request::cancel::CancelToken;
+use crate::request::processor::Processor;
+use crate::tasks::generate::{Event, Sequence};
 
 /// Takes the events of a request. A break cancels the request.
 pub(crate) type Sink<'s> = Box<dyn FnMut(Result<Event>) -> ControlFlow<()> + 's>;

@@ -9,9 +9,9 @@ use super::decode::Decode;
 use super::handle::Outlet;
 use super::jobs::{Job, Jobs};
 use super::load::Load;
-use crate::cancel::CancelToken;
 use crate::model::LoadedModel;
 use crate::request::Request;
+use crate::request::cancel::CancelToken;
 
 pub(super) enum Command {
     Submit {

@@ -17,17 +17,18 @@ use std::time::{Duration, Instant};
 use mlx_core::fast::{self, Form, Op};
 use mlx_nn::ModelCache;
 
-use super::drafters::{self, Drafter};
 use super::prefixes::Prefixes;
 use super::rows::{Queued, Rows};
 use super::task::{Task, Tasks};
 use super::watchdog::{Pass, Passes};
+use crate::engine::scheduler::{CacheCost, Id, Limits, Scheduler};
+use crate::engine::speculate::drafters;
+use crate::engine::speculate::drafters::Drafter;
+use crate::engine::speculate::{Experience, Origin};
 use crate::error::{Error, ErrorKind};
-use crate::forward;
-use crate::generate::{Event, FinishReason};
 use crate::model::LoadedModel;
-use crate::scheduler::{CacheCost, Id, Limits, Scheduler};
-use crate::speculate::{Experience, Origin};
+use crate::model::forward;
+use crate::tasks::generate::{Event, FinishReason};
 
 /// After this many forward passes MLX frees the buffers that caches left when they grew.
 const CLEAR_EVERY: usize = 256;

@@ -7,8 +7,8 @@ use mlx_nn::StateCost;
 
 use super::read::Parts;
 use super::{LoadOptions, LoadedModel};
+use crate::engine::speculate::MOST;
 use crate::error::{Error, ErrorKind, Result};
-use crate::speculate::MOST;
 use crate::text::files::Files;
 use crate::text::tokenizer::Tokenizer;
 

@@ -1,5 +1,14 @@
 //! Routes, and what happens to every request before and after its handler.
 
+pub(crate) mod connection;
+pub(crate) mod error;
+pub(crate) mod fields;
+pub(crate) mod guard;
+pub(crate) mod metrics;
+pub(crate) mod room;
+pub(crate) mod sse;
+pub(crate) mod trace;
+
 use std::any::Any;
 
 use axum::Router;
@@ -11,13 +20,13 @@ use axum::routing::{get, post};
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
-use super::error::ApiError;
 use super::state::Shared;
-use super::trace::{self, Trace};
-use super::{
-    MAX_BODY, chat, classify, completions, guard, health, messages, metrics, models, page,
-    responses, systemone, tokenize,
-};
+use crate::serve::MAX_BODY;
+use crate::serve::http::error::ApiError;
+use crate::serve::http::trace::Trace;
+use crate::serve::routes::anthropic::messages;
+use crate::serve::routes::openai::{chat, completions, models, responses};
+use crate::serve::routes::{classify, health, page, systemone, tokenize};
 
 /// Routes that need no key.
 const OPEN: &[&str] = &["/", "/health", "/ready"];

@@ -10,16 +10,17 @@ use tokio::runtime::Builder;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::guard::Keys;
 use super::settings::ServeOptions;
 use super::state::{App, Loaded};
-use super::{connection, http};
 use crate::backend::BackEnd;
-use crate::console;
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
-use crate::generate::GenerateOptions;
-use crate::sampler::SamplingParams;
+use crate::host::console;
+use crate::sampling::SamplingParams;
+use crate::serve::http;
+use crate::serve::http::connection;
+use crate::serve::http::guard::Keys;
+use crate::tasks::generate::GenerateOptions;
 
 /// Most threads that handle connections. The engine has its own, which compute on all cores.
 const MOST_THREADS: usize = 4;

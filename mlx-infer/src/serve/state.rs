@@ -8,15 +8,15 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use axum::http::StatusCode;
 use tokio::sync::watch;
 
-use super::error::ApiError;
-use super::guard::Keys;
-use super::metrics::Metrics;
-use super::room::Room;
 use super::settings::ServeOptions;
 use crate::engine::{Engine, EngineLoad};
-use crate::frontend::Frontend;
-use crate::generate::GenerateOptions;
 use crate::model::LoadedModel;
+use crate::model::frontend::Frontend;
+use crate::serve::http::error::ApiError;
+use crate::serve::http::guard::Keys;
+use crate::serve::http::metrics::Metrics;
+use crate::serve::http::room::Room;
+use crate::tasks::generate::GenerateOptions;
 use crate::text::chat::reply::ReplyFormat;
 
 /// The state of the server, shared by all handlers.

@@ -5,8 +5,8 @@ use std::path::Path;
 use mlx_core::DType;
 use serde::{Deserialize, Serialize};
 
-use crate::generate::{GenerateOptions, Sequence};
-use crate::sampler::Choice;
+use crate::sampling::Choice;
+use crate::tasks::generate::{GenerateOptions, Sequence};
 
 /// A message to the bridge.
 #[derive(Serialize)]

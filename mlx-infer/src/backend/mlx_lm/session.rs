@@ -8,15 +8,15 @@ use super::child::Child;
 use super::protocol::{Answer, Command, Generate, Step, Token};
 use super::start::{Folder, Start, refused};
 use super::task::{Stage, Task};
-use crate::cancel::CancelToken;
-use crate::console;
+use crate::engine::scheduler::Limits;
 use crate::engine::{Decode, EngineLoad, Queue, Sink};
 use crate::error::{Error, ErrorKind, Result};
-use crate::frontend::Frontend;
-use crate::generate::{Event, FinishReason, Sequence};
-use crate::metrics::Metrics;
+use crate::host::console;
+use crate::model::frontend::Frontend;
 use crate::request::Request;
-use crate::scheduler::Limits;
+use crate::request::cancel::CancelToken;
+use crate::request::metrics::Metrics;
+use crate::tasks::generate::{Event, FinishReason, Sequence};
 
 /// How long one call waits for an answer. Commands, cancellations and timeouts have to wait for it.
 pub(super) const WAIT: Duration = Duration::from_millis(5);

@@ -1,9 +1,9 @@
 //! A request in progress on a bridge.
 
-use crate::cancel::CancelToken;
 use crate::engine::Sink;
 use crate::error::Result;
-use crate::generate::{Event, Sequence};
+use crate::request::cancel::CancelToken;
+use crate::tasks::generate::{Event, Sequence};
 
 /// The progress of a request.
 #[derive(Clone, Copy, PartialEq)]

@@ -1,10 +1,10 @@
 //! Steps that repeat the step before. They are launched without building their graph.
 
 use super::{Input, Queued, Rows, unused};
+use crate::engine::scheduler::Id;
 use crate::engine::task::Tasks;
 use crate::error::Result;
-use crate::sampler::Row;
-use crate::scheduler::Id;
+use crate::sampling::Row;
 
 impl Rows<'_> {
     /// Queues the step that follows `previous`, if it repeats that step: every row has the token of `previous` as its input, or none as

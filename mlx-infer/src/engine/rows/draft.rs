@@ -9,12 +9,12 @@ use mlx_models::Model;
 use mlx_nn::ModelCache;
 
 use super::{Input, Rows, unused};
-use crate::engine::drafters::Drafts;
+use crate::engine::scheduler::Id;
+use crate::engine::speculate::drafters::Drafts;
 use crate::engine::task::Tasks;
 use crate::error::Result;
 use crate::model::LoadedModel;
-use crate::sampler::{Row, sample};
-use crate::scheduler::Id;
+use crate::sampling::{Row, sample};
 
 /// Drafts use only this number of first tokens of a vocabulary that has more than twice as many. Tokenizers give their
 /// frequent tokens small ids, and the product with the output head is most of the cost of a draft (Zhao et al. 2025,

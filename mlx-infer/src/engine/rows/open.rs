@@ -3,10 +3,10 @@
 use mlx_core::{Array, Replay, async_eval};
 
 use super::{Input, Queued, Rows, unused};
+use crate::engine::scheduler::Id;
 use crate::engine::task::Tasks;
 use crate::error::Result;
-use crate::sampler::{History, Row, Sampled, sample};
-use crate::scheduler::Id;
+use crate::sampling::{History, Row, Sampled, sample};
 
 /// A step whose logits are under way and whose tokens are not chosen.
 pub(super) struct Open {

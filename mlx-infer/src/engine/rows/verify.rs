@@ -3,13 +3,13 @@
 use mlx_core::{Array, PadMode, async_eval};
 
 use super::{Input, Rows, row_of};
-use crate::engine::drafters::Drafts;
+use crate::engine::scheduler::Id;
+use crate::engine::speculate::drafters::Drafts;
 use crate::engine::task::Tasks;
 use crate::error::Result;
-use crate::generate::Sequence;
-use crate::processor;
-use crate::sampler::{Choice, History, Row, sample};
-use crate::scheduler::Id;
+use crate::request::processor;
+use crate::sampling::{Choice, History, Row, sample};
+use crate::tasks::generate::Sequence;
 
 /// The result of a step for one row.
 pub(crate) struct Verified {

@@ -7,11 +7,11 @@ use std::time::Instant;
 use super::super::handle::Queue;
 use super::super::task::{Sink, Task};
 use super::{Worker, out_of_memory};
-use crate::cancel::CancelToken;
+use crate::engine::scheduler::Id;
 use crate::error::{Error, ErrorKind};
-use crate::generate::Sequence;
 use crate::request::Request;
-use crate::scheduler::Id;
+use crate::request::cancel::CancelToken;
+use crate::tasks::generate::Sequence;
 
 impl<'s> Worker<'_, 's> {
     /// Adds a request. If it is refused, its sink gets an error.

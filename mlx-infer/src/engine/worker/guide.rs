@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use rayon::prelude::*;
 
 use super::Worker;
+use crate::engine::scheduler::Id;
 use crate::engine::task::Tasks;
 use crate::grammar::Guide;
-use crate::scheduler::Id;
 
 impl Worker<'_, '_> {
     /// Chooses the tokens of a step whose rows had to be read before it, because some have a grammar.

@@ -6,13 +6,13 @@ use std::ops::ControlFlow;
 use std::rc::Rc;
 
 use super::*;
-use crate::cancel::CancelToken;
-use crate::engine::drafters::Drafts;
-use crate::generate::GenerateOptions;
+use crate::engine::speculate::Speculative;
+use crate::engine::speculate::drafters::Drafts;
 use crate::grammar::Grammar;
 use crate::model::LoadOptions;
 use crate::request::Request;
-use crate::speculate::Speculative;
+use crate::request::cancel::CancelToken;
+use crate::tasks::generate::GenerateOptions;
 
 fn model() -> LoadedModel {
     let options = LoadOptions {

@@ -7,13 +7,13 @@ use mlx_nn::ModelCache;
 
 use super::super::rows::row_of;
 use super::Worker;
+use crate::engine::prompt_cache::Embedding;
+use crate::engine::scheduler::{Id, Piece};
 use crate::engine::watchdog::Pass;
 use crate::error::Result;
-use crate::forward;
-use crate::generate::FinishReason;
-use crate::prompt_cache::Embedding;
-use crate::sampler::sample;
-use crate::scheduler::{Id, Piece};
+use crate::model::forward;
+use crate::sampling::sample;
+use crate::tasks::generate::FinishReason;
 
 impl Worker<'_, '_> {
     /// Looks for kept prefixes of the prompts that start next, and for prompts that are already computed for another

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
-use super::super::drafters::{Drafter, Drafts, Lookup};
 use super::super::rows::Verified;
 use super::Worker;
 use super::guide::foresee;
-use crate::console;
+use crate::engine::scheduler::Id;
+use crate::engine::speculate::drafters::{Drafter, Drafts, Lookup};
+use crate::engine::speculate::{MOST, Offer, Origin, Speculation};
 use crate::error::{Error, ErrorKind, Result};
-use crate::scheduler::Id;
-use crate::speculate::{MOST, Offer, Origin, Speculation};
+use crate::host::console;
 
 impl Worker<'_, '_> {
     /// Runs a step with drafts, if some drafts are expected to pay. Returns whether it did.

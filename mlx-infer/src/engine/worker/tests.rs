@@ -15,13 +15,13 @@ use mlx_core::{Array, DType, Safetensors, eval, safetensors};
 use mlx_nn::{Attend, LayerKind, ModelCache};
 
 use super::*;
-use crate::cancel::CancelToken;
-use crate::engine::drafters::Drafts;
-use crate::generate::GenerateOptions;
+use crate::engine::speculate::Speculative;
+use crate::engine::speculate::drafters::Drafts;
 use crate::model::LoadOptions;
 use crate::request::Request;
-use crate::sampler::SamplingParams;
-use crate::speculate::Speculative;
+use crate::request::cancel::CancelToken;
+use crate::sampling::SamplingParams;
+use crate::tasks::generate::GenerateOptions;
 
 /// The token of rejected drafts, and its embedding.
 const POISON: u32 = 63;

@@ -5,10 +5,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use mlx_core::Array;
 
 use super::Worker;
+use crate::engine::scheduler::Id;
 use crate::error::{Error, ErrorKind, Result};
-use crate::processor;
-use crate::sampler::Choice;
-use crate::scheduler::Id;
+use crate::request::processor;
+use crate::sampling::Choice;
 
 impl Worker<'_, '_> {
     /// Counts a step that gives a request tokens.

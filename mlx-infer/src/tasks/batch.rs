@@ -1,0 +1,223 @@
+//! Several prompts at a time on the caller's thread.
+
+use std::cell::RefCell;
+use std::ops::ControlFlow;
+use std::rc::Rc;
+use std::time::Instant;
+
+use crate::engine::scheduler::Limits;
+use crate::engine::{Decode, Worker};
+use crate::error::{Error, Result};
+use crate::model::{LoadedModel, memory};
+use crate::request::Request;
+use crate::request::cancel::CancelToken;
+use crate::request::metrics::Metrics;
+use crate::sampling::Choice;
+use crate::tasks::generate::{Event, FinishReason, Generated};
+
+/// The result of one request of a batch.
+#[derive(Debug, Default)]
+pub struct BatchResult {
+    /// The tokens, including those before an error.
+    pub tokens: Vec<Choice>,
+    /// The text without end tokens and stop strings; `None` without a tokenizer.
+    pub text: Option<String>,
+    /// Why it ended; `None` if it ended with an error.
+    pub finish_reason: Option<FinishReason>,
+    /// Counts, times and memory, if it ended without an error.
+    pub metrics: Metrics,
+    /// The error that ended it.
+    pub error: Option<Error>,
+}
+
+impl BatchResult {
+    /// The result in the form of a single generation.
+    ///
+    /// # Errors
+    /// The error of this request.
+    pub fn into_generated(self) -> Result<Generated> {
+        match (self.error, self.finish_reason) {
+            (None, Some(reason)) => Ok(Generated {
+                text: self.text,
+                tokens: self.tokens,
+                reason,
+                metrics: self.metrics,
+            }),
+            (Some(error), _) => Err(error),
+            (None, None) => unreachable!("a request ends with a reason or an error"),
+        }
+    }
+
+    pub(crate) fn new(has_text: bool) -> Self {
+        Self {
+            text: has_text.then(String::new),
+            ..Default::default()
+        }
+    }
+
+    /// Adds the next event. Returns whether it was the last.
+    pub(crate) fn take(&mut self, event: Result<Event>) -> bool {
+        match event {
+            Ok(event) => {
+                if let Some(text) = &mut self.text {
+                    text.push_str(event.text());
+                }
+                match event {
+                    Event::Token { choice, .. } => {
+                        self.tokens.push(choice);
+                        false
+                    }
+                    Event::Finish {
+                        reason, metrics, ..
+                    } => {
+                        (self.finish_reason, self.metrics) = (Some(reason), metrics);
+                        true
+                    }
+                }
+            }
+            Err(error) => {
+                self.error = Some(error);
+                true
+            }
+        }
+    }
+}
+
+/// A batch that requests join at any time, computed on the caller's thread.
+///
+/// ```
+/// # fn main() -> mlx_infer::Result<()> {
+/// use mlx_infer::{GenerateOptions, Limits, LoadedModel, Request};
+/// let model = LoadedModel::load_default()?;
+/// let options = GenerateOptions { max_tokens: 8, ..Default::default() };
+/// let mut batch = model.batch(&Limits::default())?;
+/// for (key, prompt) in ["The red fox", "The old man"].into_iter().enumerate() {
+///     batch.submit(key, Request::new(prompt, options.clone()));
+///     for (key, result) in batch.advance() {
+///         println!("{key}: {:?}", result.text);
+///     }
+/// }
+/// while !batch.is_idle() {
+///     for (key, result) in batch.advance() {
+///         println!("{key}: {:?}", result.text);
+///     }
+/// }
+/// # Ok(())
+/// # }
+/// ```
+pub struct Batch<'m> {
+    worker: Box<dyn Decode<'static> + 'm>,
+    has_text: bool,
+    done: Rc<RefCell<Vec<(usize, BatchResult)>>>,
+}
+
+impl<'m> Batch<'m> {
+    pub(crate) fn new(worker: impl Decode<'static> + 'm, has_text: bool) -> Self {
+        Self {
+            worker: Box::new(worker),
+            has_text,
+            done: Rc::default(),
+        }
+    }
+
+    /// Adds a request. Its result comes with `key`.
+    pub fn submit(&mut self, key: usize, request: Request) {
+        let mut result = BatchResult::new(self.has_text);
+        let done = self.done.clone();
+        let sink = move |event| {
+            if result.take(event) {
+                done.borrow_mut().push((key, std::mem::take(&mut result)));
+            }
+            ControlFlow::Continue(())
+        };
+        let (now, dropped) = (Instant::now(), CancelToken::new());
+        (self.worker).submit(request, now, dropped, None, Box::new(sink));
+    }
+
+    /// Whether every request has ended and its result was taken.
+    pub fn is_idle(&self) -> bool {
+        self.worker.is_idle() && self.done.borrow().is_empty()
+    }
+
+    /// Computes a part of the work, unless results are ready. Returns the results of requests that have ended since the
+    /// last call.
+    pub fn advance(&mut self) -> Vec<(usize, BatchResult)> {
+        if self.done.borrow().is_empty() {
+            self.worker.advance();
+        }
+        self.done.take()
+    }
+}
+
+impl LoadedModel {
+    /// A batch without requests.
+    ///
+    /// # Errors
+    /// A limit is 0.
+    pub fn batch(&self, limits: &Limits) -> Result<Batch<'_>> {
+        limits.check()?;
+        let worker = Worker::new(self, memory::resolve(limits)?);
+        Ok(Batch::new(worker, self.tokenizer_if_any().is_some()))
+    }
+
+    /// Continues several prompts at a time. Each has its own settings, stop conditions and seed. It gets the tokens
+    /// that it would get alone (in single precision, with the same bits), and an error affects only its own request.
+    ///
+    /// `on_done` gets each result as soon as it is ready, with the index of its request. A break ends everything.
+    ///
+    /// # Errors
+    /// A limit is 0.
+    pub fn batch_generate_with(
+        &self,
+        requests: Vec<Request>,
+        limits: &Limits,
+        mut on_done: impl FnMut(usize, BatchResult) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let mut batch = self.batch(limits)?;
+        for (index, request) in requests.into_iter().enumerate() {
+            batch.submit(index, request);
+        }
+        while !batch.is_idle() {
+            for (index, result) in batch.advance() {
+                if on_done(index, result).is_break() {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Continues several prompts at a time. Results are in the order of the requests.
+    ///
+    /// ```
+    /// # fn main() -> mlx_infer::Result<()> {
+    /// use mlx_infer::{GenerateOptions, Limits, LoadedModel, Request};
+    /// let model = LoadedModel::load_default()?;
+    /// let options = GenerateOptions { max_tokens: 8, ..Default::default() };
+    /// let prompts = ["The red fox", "The old man"];
+    /// let requests = prompts.map(|prompt| Request::new(prompt, options.clone()));
+    /// for result in model.batch_generate(requests.into(), &Limits::default())? {
+    ///     println!("{}", result.text.unwrap_or_default());
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// A limit is 0.
+    pub fn batch_generate(
+        &self,
+        requests: Vec<Request>,
+        limits: &Limits,
+    ) -> Result<Vec<BatchResult>> {
+        let mut results: Vec<Option<BatchResult>> = requests.iter().map(|_| None).collect();
+        self.batch_generate_with(requests, limits, |index, result| {
+            results[index] = Some(result);
+            ControlFlow::Continue(())
+        })?;
+        Ok(results
+            .into_iter()
+            .map(|result| result.expect("every request ends"))
+            .collect())
+    }
+}
