@@ -9,24 +9,24 @@ mod draft;
 pub(crate) mod memory;
 mod read;
 
+use std::any::Any;
 use std::cell::{Cell, OnceCell};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use mlx_core::{DType, Scheme, fast};
 use mlx_models::{Model, ModelInfo, Registry};
 use mlx_nn::{CacheOptions, ModelCache, RowPart, StateCost};
 
 use self::read::Parts;
-use crate::engine::speculate;
-use crate::engine::speculate::Experience;
 use crate::error::{Error, Result};
 use crate::model::frontend::Frontend;
+use crate::request::generation::Prompt;
 use crate::request::metrics::Metrics;
-use crate::tasks::generate::{GenerateOptions, Generation, Prompt};
+use crate::request::speculative::MOST;
 use crate::text::chat::{ChatTemplate, Message, RenderOptions};
 use crate::text::files::Files;
 use crate::text::tokenizer::Tokenizer;
@@ -74,8 +74,8 @@ pub struct LoadedModel {
     draft: Option<Rc<LoadedModel>>,
     load_time: Duration,
     metrics: Cell<Metrics>,
-    /// What steps have shown about drafts, while no worker has it.
-    experience: Cell<Experience>,
+    /// What the last engine has left for the next one. The type is the engine's.
+    left: Cell<Option<Box<dyn Any>>>,
     /// The first weight with NaN, if the weights were searched for it.
     pub(crate) nan_weight: OnceCell<Option<String>>,
     /// Distinguishes the models of a process; a model gets a new number when it gets an adapter.
@@ -144,7 +144,7 @@ impl LoadedModel {
         mlx_models::adapter::load(dir.as_ref(), self.model.as_mut())?;
         self.serial = next_serial();
         self.nan_weight = OnceCell::new();
-        self.experience.take();
+        self.left.take();
         Ok(())
     }
 
@@ -160,7 +160,7 @@ impl LoadedModel {
             draft: self.draft.clone(),
             load_time: self.load_time,
             metrics: Cell::default(),
-            experience: Cell::default(),
+            left: Cell::default(),
             nan_weight: OnceCell::new(),
             serial: next_serial(),
         };
@@ -212,35 +212,6 @@ impl LoadedModel {
     /// The metrics of the last generation that has finished.
     pub fn metrics(&self) -> Metrics {
         self.metrics.get()
-    }
-
-    /// Starts to continue a prompt. Nothing is computed before the first event is asked for.
-    ///
-    /// # Errors
-    /// An option is out of range, the prompt is empty or too long for the model, or an id is not in the vocabulary.
-    pub fn generate(
-        &self,
-        prompt: impl Into<Prompt>,
-        options: &GenerateOptions,
-    ) -> Result<Generation<'_>> {
-        let requested = Instant::now();
-        let ids = self.prompt_ids(prompt.into())?;
-        Generation::new(self, ids, options, requested)
-    }
-
-    /// Starts to answer a conversation. The template adds the start of the answer.
-    ///
-    /// # Errors
-    /// As [`generate`](Self::generate), or the template refuses the conversation.
-    pub fn chat(
-        &self,
-        messages: &[Message],
-        render: &RenderOptions,
-        options: &GenerateOptions,
-    ) -> Result<Generation<'_>> {
-        let requested = Instant::now();
-        let ids = self.chat_ids(messages, render)?;
-        Generation::new(self, ids, options, requested)
     }
 
     /// The ids of a conversation, followed by the start of the answer.
@@ -310,16 +281,14 @@ impl LoadedModel {
         self.metrics.set(metrics);
     }
 
-    pub(crate) fn take_experience(&self) -> Experience {
-        self.experience.take()
+    /// What was left with [`leave`](Self::leave), if it is of this type. It is taken out.
+    pub(crate) fn take_left<T: Any>(&self) -> Option<T> {
+        self.left.take()?.downcast().ok().map(|left| *left)
     }
 
-    /// Stores what a worker has seen, unless another one beside it has seen more.
-    pub(crate) fn set_experience(&self, experience: Experience) {
-        let other = self.experience.take();
-        let has_more = other.costs.steps() > experience.costs.steps();
-        self.experience
-            .set(if has_more { other } else { experience });
+    /// Leaves a value with the model for the next engine. It is dropped when the model gets an adapter or a draft model.
+    pub(crate) fn leave(&self, value: impl Any) {
+        self.left.set(Some(Box::new(value)));
     }
 }
 
@@ -357,11 +326,10 @@ impl LoadOptions {
             fast::check_packing(scheme)
                 .map_err(|error| Error::unsupported(format!("kv_quantization: {error}")))?;
         }
-        if self.max_draft > speculate::MOST {
+        if self.max_draft > MOST {
             return Err(Error::argument(format!(
                 "max_draft must be at most {}, given {}",
-                speculate::MOST,
-                self.max_draft
+                MOST, self.max_draft
             )));
         }
         match self.dtype {

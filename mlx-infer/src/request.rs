@@ -2,15 +2,19 @@
 
 pub(crate) mod cancel;
 pub(crate) mod generation;
+pub(crate) mod grammar;
 pub(crate) mod json_options;
+pub(crate) mod limits;
 pub(crate) mod metrics;
 pub(crate) mod processor;
+pub(crate) mod result;
 pub(crate) mod sampling;
+pub(crate) mod speculative;
 
 use std::fmt;
 
+use crate::request::generation::{GenerateOptions, Prompt};
 use crate::request::processor::{Processor, ProcessorError};
-use crate::tasks::generate::{GenerateOptions, Prompt};
 
 /// A prompt to continue, together with others.
 pub struct Request {

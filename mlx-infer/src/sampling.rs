@@ -21,10 +21,10 @@ use mlx_core::{Array, DType, Replay, async_eval};
 
 pub(crate) use self::held::{Held, without};
 pub(crate) use self::history::History;
-pub use crate::request::sampling::SamplingParams;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::grammar::Mask;
+use crate::request::sampling::{Choice, SamplingParams};
 
 /// The sampler's input for one row.
 #[derive(Clone, Copy)]
@@ -43,19 +43,6 @@ pub(crate) struct Row<'a> {
     pub logprobs: Option<usize>,
     /// The constraint on its next token, if there is one.
     pub mask: Option<Held<'a>>,
-}
-
-/// A token that was chosen.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Choice {
-    /// Its id.
-    pub id: u32,
-    /// Its log probability after bias, penalties and the mask of a grammar, and before filters and temperature, if it
-    /// was asked for.
-    pub logprob: Option<f32>,
-    /// The likeliest tokens of that distribution and their log probabilities, best first, without tokens that a grammar
-    /// or bias forbids.
-    pub top: Vec<(u32, f32)>,
 }
 
 /// The next tokens of all rows, queued and not yet read.

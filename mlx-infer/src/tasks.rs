@@ -4,3 +4,5 @@ pub(crate) mod batch;
 pub(crate) mod classify;
 pub(crate) mod generate;
 pub(crate) mod score;
+#[cfg(test)]
+mod tests;

@@ -3,7 +3,6 @@
 //! Everything here works on strings and token ids. It uses nothing of the engine or of the models, and
 //! `cargo xtask tidy` checks that.
 
-pub(crate) mod json;
 pub(crate) mod stream;
 
 pub mod chat;

@@ -39,14 +39,15 @@ use self::start::Start;
 
 use super::{OnEvent, TextModel};
 use crate::engine::Decode;
-use crate::engine::scheduler::Limits;
 use crate::error::{Error, Result};
 use crate::model::frontend::{Frontend, Lacks, read_tokenizer};
 use crate::request::Request;
 use crate::request::cancel::CancelToken;
+use crate::request::generation::{Event, GenerateOptions, Generated, Prompt};
+use crate::request::limits::Limits;
 use crate::request::metrics::Metrics;
-use crate::tasks::batch::{Batch, BatchResult};
-use crate::tasks::generate::{Event, GenerateOptions, Generated, Prompt};
+use crate::request::result::BatchResult;
+use crate::tasks::batch::Batch;
 use crate::text::chat::{Message, RenderOptions};
 use crate::text::files::Files;
 

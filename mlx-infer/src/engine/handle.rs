@@ -11,8 +11,8 @@ use futures_core::Stream;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::request::cancel::CancelToken;
-use crate::tasks::batch::BatchResult;
-use crate::tasks::generate::Event;
+use crate::request::generation::Event;
+use crate::request::result::BatchResult;
 
 /// A request that the engine has accepted. Its last event is [`Event::Finish`] or an error.
 ///

@@ -13,7 +13,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::model::LoadedModel;
 use crate::model::forward;
 use crate::model::frontend::{check_ids, check_positions};
-use crate::tasks::generate::Prompt;
+use crate::request::generation::Prompt;
 
 /// The layer states of one row.
 #[derive(Clone, Debug)]
@@ -188,7 +188,7 @@ impl LoadedModel {
     pub fn prompt_cache(
         &self,
         prompt: impl Into<Prompt>,
-        options: &crate::GenerateOptions,
+        options: &crate::request::generation::GenerateOptions,
     ) -> Result<PromptCache> {
         options.check()?;
         let ids = self.prompt_ids(prompt.into())?;

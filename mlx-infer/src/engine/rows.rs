@@ -22,7 +22,8 @@ use super::task::Tasks;
 use crate::engine::scheduler::Id;
 use crate::error::Result;
 use crate::model::LoadedModel;
-use crate::sampling::{Choice, History, Row, Sampled, SamplingParams};
+use crate::request::sampling::{Choice, SamplingParams};
+use crate::sampling::{History, Row, Sampled};
 
 /// The rows that decode together.
 pub(crate) struct Rows<'m> {

@@ -25,8 +25,8 @@ use self::entry::Entry;
 
 pub(crate) use self::cost::CacheCost;
 pub(crate) use self::pieces::{TAIL, next_end};
-pub use self::plan::Limits;
 pub(crate) use self::plan::{Id, Job, Piece, Plan};
+pub use crate::request::limits::Limits;
 
 /// The queue of requests, and the progress of each.
 #[derive(Clone, Debug)]

@@ -3,16 +3,19 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-use crate::engine::speculate::{MOST, Speculation};
+use crate::engine::speculate::Speculation;
 use crate::error::{Error, Result};
-use crate::grammar::{Constraint, Guide, Mask};
+use crate::grammar::{Guide, Mask};
 use crate::model::LoadedModel;
 use crate::model::frontend::Frontend;
 use crate::request::cancel::CancelToken;
 use crate::request::generation::{Event, FinishReason, GenerateOptions};
+use crate::request::grammar::Constraint;
 use crate::request::metrics::{Counts, Watch};
+use crate::request::sampling::Choice;
+use crate::request::speculative::MOST;
 use crate::sampling;
-use crate::sampling::{Choice, Held, History, Row};
+use crate::sampling::{Held, History, Row};
 use crate::text::stream::TextStream;
 
 /// The tokens of a request, and its stop conditions.

@@ -9,10 +9,11 @@ use mlx_nn::ModelCache;
 use super::handle::Queue;
 
 use crate::engine::scheduler::{Id, Job};
+use crate::engine::sequence::Sequence;
 use crate::error::Result;
 use crate::request::cancel::CancelToken;
+use crate::request::generation::Event;
 use crate::request::processor::Processor;
-use crate::tasks::generate::{Event, Sequence};
 
 /// Takes the events of a request. A break cancels the request.
 pub(crate) type Sink<'s> = Box<dyn FnMut(Result<Event>) -> ControlFlow<()> + 's>;

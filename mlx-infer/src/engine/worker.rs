@@ -21,14 +21,15 @@ use super::prefixes::Prefixes;
 use super::rows::{Queued, Rows};
 use super::task::{Task, Tasks};
 use super::watchdog::{Pass, Passes};
-use crate::engine::scheduler::{CacheCost, Id, Limits, Scheduler};
+use crate::engine::scheduler::{CacheCost, Id, Scheduler};
 use crate::engine::speculate::drafters;
 use crate::engine::speculate::drafters::Drafter;
 use crate::engine::speculate::{Experience, Origin};
 use crate::error::{Error, ErrorKind};
 use crate::model::LoadedModel;
 use crate::model::forward;
-use crate::tasks::generate::{Event, FinishReason};
+use crate::request::generation::{Event, FinishReason};
+use crate::request::limits::Limits;
 
 /// After this many forward passes MLX frees the buffers that caches left when they grew.
 const CLEAR_EVERY: usize = 256;
@@ -87,7 +88,7 @@ impl<'m, 's> Worker<'m, 's> {
             forwards: 0,
             evictions: 0,
             masks: Default::default(),
-            experience: model.take_experience(),
+            experience: Experience::take(model),
             passes: Arc::default(),
             step_end: None,
             drafter,
@@ -395,7 +396,7 @@ impl<'m, 's> Worker<'m, 's> {
 impl Drop for Worker<'_, '_> {
     fn drop(&mut self) {
         let experience = std::mem::take(&mut self.experience);
-        self.model.set_experience(experience);
+        experience.leave(self.model);
     }
 }
 

@@ -3,12 +3,12 @@
 use std::rc::Rc;
 
 use mlx_models::Registry;
-use mlx_nn::StateCost;
+use mlx_nn::{LayerKind, StateCost};
 
 use super::read::Parts;
 use super::{LoadOptions, LoadedModel};
-use crate::engine::speculate::MOST;
 use crate::error::{Error, ErrorKind, Result};
+use crate::request::speculative::{MOST, Speculative};
 use crate::text::files::Files;
 use crate::text::tokenizer::Tokenizer;
 
@@ -37,7 +37,7 @@ impl LoadedModel {
             Error::new(ErrorKind::Unsupported, message)
         })?;
         self.draft = Some(Rc::new(draft));
-        self.experience.take();
+        self.left.take();
         Ok(())
     }
 
@@ -52,6 +52,45 @@ impl LoadedModel {
         let mut costs = self.state_costs();
         costs.extend(draft.into_iter().flatten());
         costs
+    }
+
+    /// The longest draft that a row may bring to a step.
+    pub(crate) fn draft_room(&self) -> usize {
+        let keeps_all = |kind: &LayerKind| match kind {
+            LayerKind::Full | LayerKind::Latent => true,
+            LayerKind::Window(_) => false,
+            LayerKind::Recurrent(shape) => shape.replays(),
+        };
+        match self.options().context_len {
+            None if self.model().states().iter().all(keeps_all) => MOST,
+            _ => self.options().max_draft,
+        }
+    }
+
+    /// # Errors
+    /// Drafts are longer than the model was loaded for.
+    pub(crate) fn check_draft(&self, speculative: Speculative) -> Result<()> {
+        match speculative {
+            Speculative::Tokens(tokens) if tokens > self.draft_room() => {
+                let layers = self.model().states();
+                let why = if self.options().context_len.is_some() {
+                    "a context_len"
+                } else if layers
+                    .iter()
+                    .any(|kind| matches!(kind, LayerKind::Window(_)))
+                {
+                    "sliding windows"
+                } else {
+                    "recurrent layers"
+                };
+                Err(Error::argument(format!(
+                    "speculative: drafts of {tokens} tokens need a model that was loaded with max_draft of at least {tokens}, \
+                     as it has {why}; given {}",
+                    self.options().max_draft
+                )))
+            }
+            _ => Ok(()),
+        }
     }
 }
 

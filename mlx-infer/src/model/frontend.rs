@@ -7,9 +7,10 @@ use mlx_models::ModelInfo;
 use serde_json::Value;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::grammar::{Compiled, Constraint, Grammar, Grammars};
+use crate::grammar::{Compiled, Grammars};
+use crate::request::generation::{GenerateOptions, Prompt};
+use crate::request::grammar::{Constraint, Grammar};
 use crate::request::json_options::RequestOptions;
-use crate::tasks::generate::{GenerateOptions, Prompt};
 use crate::text::chat::{ChatTemplate, Message, RenderOptions};
 use crate::text::files::Files;
 use crate::text::tokenizer::{self, Tokenizer};

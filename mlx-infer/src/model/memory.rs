@@ -6,8 +6,8 @@
 
 use mlx_core::memory::{self, DeviceMemory};
 
-use crate::engine::scheduler::Limits;
 use crate::error::Result;
+use crate::request::limits::Limits;
 
 /// The bounds for one device, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -102,7 +102,7 @@ impl LoadedModel {
             draft: None,
             load_time: started.elapsed(),
             metrics: Cell::default(),
-            experience: Cell::default(),
+            left: Cell::default(),
             nan_weight: OnceCell::new(),
             serial: next_serial(),
         })

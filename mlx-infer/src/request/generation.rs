@@ -2,13 +2,13 @@
 
 use serde_json::{Value, json};
 
-use crate::engine::speculate::Speculative;
 use crate::error::{Error, Result};
-use crate::grammar::Constraint;
 use crate::portions::Portions;
 use crate::request::cancel::CancelToken;
+use crate::request::grammar::Constraint;
 use crate::request::metrics::Metrics;
-use crate::sampling::{Choice, SamplingParams};
+use crate::request::sampling::{Choice, SamplingParams};
+use crate::request::speculative::Speculative;
 
 /// The text or the ids to continue.
 #[derive(Clone, Debug, PartialEq)]

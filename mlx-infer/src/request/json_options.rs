@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::engine::speculate::Speculative;
 use crate::error::{Error, Result};
-use crate::grammar::{Constraint, Grammar};
-use crate::sampling::SamplingParams;
-use crate::tasks::generate::GenerateOptions;
+use crate::request::generation::GenerateOptions;
+use crate::request::grammar::{Constraint, Grammar};
+use crate::request::sampling::SamplingParams;
+use crate::request::speculative::Speculative;
 
 macro_rules! request_options {
     (

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use crate::engine::speculate::MOST;
 use crate::error::Result;
+use crate::request::speculative::MOST;
 
 /// Counts, times and memory of one generation.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

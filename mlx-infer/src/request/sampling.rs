@@ -1,4 +1,4 @@
-//! Sampling settings.
+//! Sampling settings, and the tokens that they choose.
 
 use std::collections::BTreeMap;
 
@@ -50,6 +50,19 @@ impl Default for SamplingParams {
             seed: None,
         }
     }
+}
+
+/// A token that was chosen.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Choice {
+    /// Its id.
+    pub id: u32,
+    /// Its log probability after bias, penalties and the mask of a grammar, and before filters and temperature, if it
+    /// was asked for.
+    pub logprob: Option<f32>,
+    /// The likeliest tokens of that distribution and their log probabilities, best first, without tokens that a grammar
+    /// or bias forbids.
+    pub top: Vec<(u32, f32)>,
 }
 
 /// The largest penalty or bias that is accepted; logits are far smaller, and single precision goes far beyond it.

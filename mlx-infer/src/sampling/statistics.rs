@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use mlx_core::{Array, DType, random};
 
-use super::{Held, History, Row, SamplingParams, sample};
 use crate::grammar::Mask;
+use crate::request::sampling::SamplingParams;
+use crate::sampling::{Held, History, Row, sample};
 
 const DRAWS: usize = 200_000;
 const ROWS: usize = 2_000;

@@ -16,11 +16,11 @@ use crate::backend::BackEnd;
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
 use crate::host::console;
-use crate::sampling::SamplingParams;
+use crate::request::generation::GenerateOptions;
+use crate::request::sampling::SamplingParams;
 use crate::serve::http;
 use crate::serve::http::connection;
 use crate::serve::http::guard::Keys;
-use crate::tasks::generate::GenerateOptions;
 
 /// Most threads that handle connections. The engine has its own, which compute on all cores.
 const MOST_THREADS: usize = 4;

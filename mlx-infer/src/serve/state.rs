@@ -12,11 +12,11 @@ use super::settings::ServeOptions;
 use crate::engine::{Engine, EngineLoad};
 use crate::model::LoadedModel;
 use crate::model::frontend::Frontend;
+use crate::request::generation::GenerateOptions;
 use crate::serve::http::error::ApiError;
 use crate::serve::http::guard::Keys;
 use crate::serve::http::metrics::Metrics;
 use crate::serve::http::room::Room;
-use crate::tasks::generate::GenerateOptions;
 use crate::text::chat::reply::ReplyFormat;
 
 /// The state of the server, shared by all handlers.

@@ -17,14 +17,14 @@ pub(super) use self::tools::{check_choice, tool_choice, tools, tools_from};
 use self::replies::Reply;
 use super::state::{Loaded, Served, Shared};
 use crate::error::Error;
-use crate::grammar::Grammar;
+use crate::request::generation::GenerateOptions;
+use crate::request::grammar::Grammar;
 use crate::serve::http::error::ApiError;
 use crate::serve::http::fields::name_ignored;
 use crate::serve::http::room::{Long, heavy};
 use crate::serve::http::trace::Trace;
 use crate::serve::turn::choices::{Choices, Rows};
 use crate::serve::turn::edits::Edits;
-use crate::tasks::generate::GenerateOptions;
 use crate::text::chat::reply::{ReplyFront, ToolChoice};
 use crate::text::chat::{self, Message, RenderOptions};
 

@@ -19,8 +19,8 @@ use crate::model::LoadedModel;
 use crate::model::frontend::{Frontend, check_ids};
 use crate::portions::Portions;
 use crate::request::cancel::CancelToken;
-use crate::sampling::SamplingParams;
-use crate::tasks::generate::Prompt;
+use crate::request::generation::Prompt;
+use crate::request::sampling::SamplingParams;
 
 /// Options of classification.
 #[derive(Clone, Debug)]

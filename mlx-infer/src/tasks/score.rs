@@ -10,7 +10,7 @@ use crate::model::forward;
 use crate::model::frontend::{check_ids, check_positions};
 use crate::portions::Portions;
 use crate::request::cancel::CancelToken;
-use crate::tasks::generate::Prompt;
+use crate::request::generation::Prompt;
 
 /// Options of scoring.
 #[derive(Clone, Debug)]

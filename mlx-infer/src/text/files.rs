@@ -8,7 +8,7 @@ use mlx_core::files;
 use serde_json::Value;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::text::json;
+use crate::json;
 
 /// `tokenizer.json` of the largest published vocabularies is about 35 MB.
 const MAX_TOKENIZER_BYTES: u64 = 256 << 20;

@@ -8,15 +8,15 @@ use super::child::Child;
 use super::protocol::{Answer, Command, Generate, Step, Token};
 use super::start::{Folder, Start, refused};
 use super::task::{Stage, Task};
-use crate::engine::scheduler::Limits;
+use crate::engine::sequence::Sequence;
 use crate::engine::{Decode, EngineLoad, Queue, Sink};
 use crate::error::{Error, ErrorKind, Result};
-use crate::host::console;
 use crate::model::frontend::Frontend;
 use crate::request::Request;
 use crate::request::cancel::CancelToken;
+use crate::request::generation::{Event, FinishReason};
+use crate::request::limits::Limits;
 use crate::request::metrics::Metrics;
-use crate::tasks::generate::{Event, FinishReason, Sequence};
 
 /// How long one call waits for an answer. Commands, cancellations and timeouts have to wait for it.
 pub(super) const WAIT: Duration = Duration::from_millis(5);
@@ -50,7 +50,7 @@ pub(crate) struct Session {
     heard: Instant,
     steps: usize,
     metrics: Metrics,
-    /// Whether the end of a process is reported on stderr.
+    /// Whether the end of a process is logged.
     notes: bool,
 }
 
@@ -186,9 +186,7 @@ impl Session {
         // Ends the process.
         self.state = State::Down;
         if self.notes {
-            console::note(&format!(
-                "warning: {error}; the next request starts a new process"
-            ));
+            tracing::warn!("{error}; the next request starts a new process");
         }
         for id in self.tasks.keys().copied().collect::<Vec<_>>() {
             self.fail(id, error.copy());

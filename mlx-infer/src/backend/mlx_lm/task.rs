@@ -1,9 +1,10 @@
 //! A request in progress on a bridge.
 
 use crate::engine::Sink;
+use crate::engine::sequence::Sequence;
 use crate::error::Result;
 use crate::request::cancel::CancelToken;
-use crate::tasks::generate::{Event, Sequence};
+use crate::request::generation::Event;
 
 /// The progress of a request.
 #[derive(Clone, Copy, PartialEq)]

@@ -11,11 +11,11 @@ use mlx_nn::{
 };
 
 use super::{Embedding, PromptCache, PromptState};
-use crate::engine::scheduler::Limits;
 use crate::model::{LoadOptions, LoadedModel};
 use crate::request::Request;
-use crate::tasks::batch::BatchResult;
-use crate::tasks::generate::{GenerateOptions, Prompt};
+use crate::request::generation::{GenerateOptions, Prompt};
+use crate::request::limits::Limits;
+use crate::request::result::BatchResult;
 
 /// Features of a token in the model that is wrapped.
 const E: i32 = 32;

@@ -3,13 +3,14 @@
 use mlx_core::{Array, PadMode, async_eval};
 
 use super::{Input, Rows, row_of};
+use crate::engine::processor;
 use crate::engine::scheduler::Id;
+use crate::engine::sequence::Sequence;
 use crate::engine::speculate::drafters::Drafts;
 use crate::engine::task::Tasks;
 use crate::error::Result;
-use crate::request::processor;
-use crate::sampling::{Choice, History, Row, sample};
-use crate::tasks::generate::Sequence;
+use crate::request::sampling::Choice;
+use crate::sampling::{History, Row, sample};
 
 /// The result of a step for one row.
 pub(crate) struct Verified {

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::{CacheCost, Job, Limits, Scheduler};
+use crate::engine::scheduler::{CacheCost, Job, Scheduler};
+use crate::request::limits::Limits;
 use mlx_core::DType;
 use mlx_nn::{CacheOptions, KvShape, LayerKind, RecurrentShape, StateCost, StatePart};
 use proptest::prelude::*;

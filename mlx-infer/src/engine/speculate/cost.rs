@@ -16,8 +16,8 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use super::MOST;
 use super::rate::Rates;
+use crate::request::speculative::MOST;
 
 /// The number of stored times of a size.
 const KEPT: usize = 15;

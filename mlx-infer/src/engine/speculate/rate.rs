@@ -1,6 +1,6 @@
 //! How often a row's drafts are accepted.
 
-use super::MOST;
+use crate::request::speculative::MOST;
 
 /// Weight of the latest draft. The first drafts weigh more: the initial rate counts as `EXPECTED` drafts, or as
 /// `EXPERIENCED` if it is that of at least `MANY` drafts of other requests.

@@ -3,7 +3,7 @@
 use super::cost::{Offer, Origin};
 use super::ngram::Ngrams;
 use super::rate::Rates;
-use super::{MOST, Speculative};
+use crate::request::speculative::{MOST, Speculative};
 
 /// After a pause of so many steps the rates move towards their initial values: the first drafts may have been bad luck.
 const FORGIVING_PAUSE: u32 = 32;

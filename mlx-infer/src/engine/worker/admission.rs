@@ -8,10 +8,10 @@ use super::super::handle::Queue;
 use super::super::task::{Sink, Task};
 use super::{Worker, out_of_memory};
 use crate::engine::scheduler::Id;
+use crate::engine::sequence::Sequence;
 use crate::error::{Error, ErrorKind};
 use crate::request::Request;
 use crate::request::cancel::CancelToken;
-use crate::tasks::generate::Sequence;
 
 impl<'s> Worker<'_, 's> {
     /// Adds a request. If it is refused, its sink gets an error.

@@ -12,8 +12,8 @@ use crate::engine::scheduler::{Id, Piece};
 use crate::engine::watchdog::Pass;
 use crate::error::Result;
 use crate::model::forward;
+use crate::request::generation::FinishReason;
 use crate::sampling::sample;
-use crate::tasks::generate::FinishReason;
 
 impl Worker<'_, '_> {
     /// Looks for kept prefixes of the prompts that start next, and for prompts that are already computed for another

@@ -9,9 +9,9 @@ use super::Worker;
 use super::guide::foresee;
 use crate::engine::scheduler::Id;
 use crate::engine::speculate::drafters::{Drafter, Drafts, Lookup};
-use crate::engine::speculate::{MOST, Offer, Origin, Speculation};
+use crate::engine::speculate::{Offer, Origin, Speculation};
 use crate::error::{Error, ErrorKind, Result};
-use crate::host::console;
+use crate::request::speculative::MOST;
 
 impl Worker<'_, '_> {
     /// Runs a step with drafts, if some drafts are expected to pay. Returns whether it did.
@@ -194,11 +194,11 @@ impl Worker<'_, '_> {
                 self.experience.usual.learn(drafted, computed - 1);
             }
             if is_drawn && let Some(rate) = self.experience.alarm.learn(computed > 1) {
-                console::note(&format!(
-                    "warning: only {:.0} % of the first drafted tokens are right: the head or the draft model does not fit the model, or is \
+                tracing::warn!(
+                    "only {:.0} % of the first drafted tokens are right: the head or the draft model does not fit the model, or is \
                      read in another way than it was trained",
                     100.0 * rate
-                ));
+                );
             }
         }
         if !choices.is_empty() {

@@ -15,13 +15,13 @@ use mlx_core::{Array, DType, Safetensors, eval, safetensors};
 use mlx_nn::{Attend, LayerKind, ModelCache};
 
 use super::*;
-use crate::engine::speculate::Speculative;
 use crate::engine::speculate::drafters::Drafts;
 use crate::model::LoadOptions;
 use crate::request::Request;
 use crate::request::cancel::CancelToken;
-use crate::sampling::SamplingParams;
-use crate::tasks::generate::GenerateOptions;
+use crate::request::generation::GenerateOptions;
+use crate::request::sampling::SamplingParams;
+use crate::request::speculative::Speculative;
 
 /// The token of rejected drafts, and its embedding.
 const POISON: u32 = 63;
@@ -97,7 +97,7 @@ impl Drafter for Scripted {
         tasks: &mut Tasks<'_>,
         wanted: &BTreeMap<Id, usize>,
         drafts: &mut Drafts,
-    ) -> crate::Result<()> {
+    ) -> crate::error::Result<()> {
         for (&id, &most) in wanted {
             let at = tasks[&id].sequence.history().generated().len();
             let right = self.random.below(most + 1);
@@ -221,7 +221,7 @@ fn submit<'s>(
     };
     let told = Told::default();
     let tokens = told.clone();
-    let sink = Box::new(move |event: crate::Result<Event>| {
+    let sink = Box::new(move |event: crate::error::Result<Event>| {
         if let Event::Token { choice, .. } = event.unwrap() {
             tokens.borrow_mut().push(choice.id);
         }

@@ -5,10 +5,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use mlx_core::Array;
 
 use super::Worker;
+use crate::engine::processor;
 use crate::engine::scheduler::Id;
 use crate::error::{Error, ErrorKind, Result};
-use crate::request::processor;
-use crate::sampling::Choice;
+use crate::request::sampling::Choice;
 
 impl Worker<'_, '_> {
     /// Counts a step that gives a request tokens.

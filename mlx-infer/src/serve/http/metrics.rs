@@ -14,10 +14,10 @@ use axum::response::{IntoResponse, Response};
 
 use self::table::Sources;
 use self::text::{Text, quoted};
-use crate::engine::speculate::MOST;
+use crate::request::generation::FinishReason;
 use crate::request::metrics;
+use crate::request::speculative::MOST;
 use crate::serve::state::{App, Shared};
-use crate::tasks::generate::FinishReason;
 
 /// Upper bounds, in seconds, of the buckets of times of a whole request.
 const LONG: &[f64] = &[
@@ -183,7 +183,7 @@ pub(crate) async fn metrics(State(app): State<Shared>) -> Response {
 mod tests {
     use super::*;
     use crate::engine::EngineLoad;
-    use crate::engine::scheduler::Limits;
+    use crate::request::limits::Limits;
 
     #[test]
     fn every_metric_is_written_once_and_read_from_its_counter() {

@@ -5,12 +5,13 @@ use std::time::Instant;
 
 use axum::http::HeaderMap;
 
-use crate::engine::speculate::MOST;
+use crate::engine::sequence::random_seed;
 use crate::host::console;
+use crate::request::generation::FinishReason;
 use crate::request::metrics::Metrics;
+use crate::request::speculative::MOST;
 use crate::serve::http::guard::Permit;
 use crate::serve::state::{Shared, now};
-use crate::tasks::generate::{FinishReason, random_seed};
 
 /// A request from its arrival to the last byte of its answer. Dropping the last clone writes the line in the log.
 pub(crate) type Trace = Arc<Inner>;

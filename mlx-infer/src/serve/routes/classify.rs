@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 
 use crate::error::{Error, Result as Outcome};
 use crate::model::LoadedModel;
+use crate::request::generation::Prompt;
 use crate::serve::http::error::ApiError;
 use crate::serve::http::fields::Ask;
 use crate::serve::http::room::heavy;
@@ -15,7 +16,6 @@ use crate::serve::state::{Loaded, Served, Shared, now};
 use crate::serve::turn::params;
 use crate::serve::turn::params::OneOrMany;
 use crate::tasks::classify::{ClassifyOptions, ClassifyResult, Encoded, Run};
-use crate::tasks::generate::Prompt;
 use crate::text::chat::{self, Message, RenderOptions};
 
 /// The mark in a template that the text replaces.

@@ -10,15 +10,16 @@ use futures_core::Stream;
 use futures_util::StreamExt;
 
 use crate::engine::Handle;
+use crate::engine::sequence::random_seed;
 use crate::error::{Error, ErrorKind};
 use crate::request::Request;
+use crate::request::generation::{Event, FinishReason, GenerateOptions};
 use crate::request::metrics::Metrics;
-use crate::sampling::Choice;
+use crate::request::sampling::Choice;
 use crate::serve::http::error::ApiError;
 use crate::serve::http::trace::Trace;
 use crate::serve::state::{Loaded, Served, Shared};
 use crate::serve::turn::edits::Filter;
-use crate::tasks::generate::{Event, FinishReason, GenerateOptions, random_seed};
 
 /// Most choices of a prompt.
 pub(crate) const MAX_CHOICES: usize = 16;

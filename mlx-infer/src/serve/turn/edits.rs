@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use crate::model::frontend::Frontend;
+use crate::request::generation::GenerateOptions;
 use crate::request::processor::Processor;
 use crate::serve::http::error::ApiError;
 use crate::serve::http::fields::Fields;
-use crate::tasks::generate::GenerateOptions;
 
 /// Most words of `bad_words`.
 const MAX_WORDS: usize = 1024;

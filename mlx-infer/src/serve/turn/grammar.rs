@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::grammar::{Constraint, Grammar};
+use crate::request::grammar::{Constraint, Grammar};
 use crate::serve::http::error::ApiError;
 use crate::serve::http::fields::Fields;
 

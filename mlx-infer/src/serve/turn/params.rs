@@ -5,15 +5,15 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use crate::engine::speculate::Speculative;
 use crate::error::ErrorKind;
 use crate::model::frontend::Frontend;
+use crate::request::generation::GenerateOptions;
 use crate::request::json_options::RequestOptions;
+use crate::request::speculative::Speculative;
 use crate::serve::http::error::ApiError;
 use crate::serve::http::fields::Fields;
 use crate::serve::turn::choices::MAX_CHOICES;
 use crate::serve::turn::grammar;
-use crate::tasks::generate::GenerateOptions;
 use crate::text::chat::RESERVED;
 
 /// Most stop strings of a request.

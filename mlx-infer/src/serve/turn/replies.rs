@@ -2,11 +2,11 @@
 
 use serde_json::Value;
 
+use crate::request::generation::FinishReason;
 use crate::request::metrics::Metrics;
-use crate::sampling::Choice;
+use crate::request::sampling::Choice;
 use crate::serve::http::trace::{Trace, new_id};
 use crate::serve::turn::choices::{Choices, Step};
-use crate::tasks::generate::FinishReason;
 use crate::text::chat::reply::{Part, ReplyFormat, ReplyParser};
 use crate::text::tokenizer::Tokenizer;
 

@@ -4,12 +4,13 @@ use mlx_core::{DType, eval};
 use mlx_nn::{CacheOptions, ModelCache};
 
 use super::{ClassifyOptions, ClassifyResult, Item, LabelScores};
+use crate::engine::sequence::random_seed;
 use crate::error::Result;
 use crate::model::LoadedModel;
 use crate::model::forward;
 use crate::portions::Portions;
-use crate::sampling::{Choice, History, Row, sample};
-use crate::tasks::generate::random_seed;
+use crate::request::sampling::Choice;
+use crate::sampling::{History, Row, sample};
 
 /// The state of a batch that is being computed.
 pub(super) struct Batch {

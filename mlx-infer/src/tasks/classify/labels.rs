@@ -10,7 +10,7 @@ use super::{Encoded, Item};
 use crate::error::{Error, Result};
 use crate::model::LoadedModel;
 use crate::model::forward::padded;
-use crate::tasks::generate::Prompt;
+use crate::request::generation::Prompt;
 use crate::text::tokenizer::Tokenizer;
 
 /// The scores of the labels after a text.

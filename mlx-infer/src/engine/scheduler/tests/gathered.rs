@@ -1,6 +1,7 @@
 use super::cost;
 use crate::engine::scheduler::gather::STEPS;
-use crate::engine::scheduler::{Job, Limits, Scheduler};
+use crate::engine::scheduler::{Job, Scheduler};
+use crate::request::limits::Limits;
 
 /// Requests that gather wait until an eighth of the rows is free, or for 16 steps.
 #[test]

@@ -1,7 +1,8 @@
 //! Lengths of prompts that recurrent layers record.
 
-use super::super::{Job, Limits, Scheduler, TAIL};
 use super::cost;
+use crate::engine::scheduler::{Job, Scheduler, TAIL};
+use crate::request::limits::Limits;
 
 /// A prompt alone, with and without recording: its parts, and the lengths that are recorded.
 #[test]

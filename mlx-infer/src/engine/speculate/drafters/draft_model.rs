@@ -14,11 +14,11 @@ use mlx_nn::{LayerKind, ModelCache};
 use super::{Drafter, Drafts};
 use crate::engine::rows::Rows;
 use crate::engine::scheduler::Id;
-use crate::engine::speculate::MOST;
 use crate::engine::task::Tasks;
 use crate::error::Result;
 use crate::model::LoadedModel;
 use crate::model::forward;
+use crate::request::speculative::MOST;
 
 /// The most tokens, padding included, of a pass that reads the texts of several rows. Longer texts are read one at a
 /// time.

@@ -7,9 +7,9 @@ use mlx_core::Array;
 use super::{Drafter, Drafts};
 use crate::engine::rows::Rows;
 use crate::engine::scheduler::Id;
-use crate::engine::speculate::MOST;
 use crate::engine::task::Tasks;
 use crate::error::Result;
+use crate::request::speculative::MOST;
 
 /// The model's head. Its states are in the batch's cache.
 pub(crate) struct Head;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::text::Text;
 use super::{Metrics, REASONS, Time, lock};
 use crate::engine::EngineLoad;
-use crate::engine::scheduler::Limits;
+use crate::request::limits::Limits;
 
 /// What values are read from.
 pub(super) struct Sources<'a> {

@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 
 use self::input::{convert, system_text, tool, tool_choice};
 use self::writer::Writer;
+use crate::request::generation::FinishReason;
 use crate::serve::http::error::ApiError;
 use crate::serve::http::fields::{Ask, Fields};
 use crate::serve::http::sse;
@@ -19,7 +20,6 @@ use crate::serve::turn;
 use crate::serve::turn::edits::Edits;
 use crate::serve::turn::{End, Turn, Whole};
 use crate::serve::turn::{grammar, params};
-use crate::tasks::generate::FinishReason;
 use crate::text::chat::Message;
 
 /// Keys of this route that change nothing here.

@@ -5,8 +5,9 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use crate::request::generation::FinishReason;
 use crate::request::metrics::Metrics;
-use crate::sampling::Choice;
+use crate::request::sampling::Choice;
 use crate::serve::http::error::ApiError;
 use crate::serve::http::fields::{Ask, Fields};
 use crate::serve::http::sse;
@@ -19,7 +20,6 @@ use crate::serve::turn::choices::{Choices, Step};
 use crate::serve::turn::edits::Edits;
 use crate::serve::turn::{Call, Delta, End, Replies, Turn, Whole, call_id};
 use crate::serve::turn::{grammar, params};
-use crate::tasks::generate::FinishReason;
 use crate::text::chat::Message;
 use crate::text::chat::reply::Part;
 use crate::text::tokenizer::Tokenizer;

@@ -3,11 +3,11 @@
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use crate::request::generation::FinishReason;
 use crate::serve::http::error::ApiError;
 use crate::serve::http::fields::Fields;
 use crate::serve::http::sse;
 use crate::serve::http::trace::Trace;
-use crate::tasks::generate::FinishReason;
 
 /// Ends a stream.
 const DONE: &str = "data: [DONE]\n\n";

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::error::Error;
 use crate::model::LoadedModel;
+use crate::request::generation::{FinishReason, Prompt};
 use crate::serve::http::error::ApiError;
 use crate::serve::http::fields::{Ask, name_ignored};
 use crate::serve::http::room::heavy;
@@ -18,7 +19,6 @@ use crate::serve::state::{Served, Shared, now};
 use crate::serve::turn::choices::{Choices, MAX_ROWS, Rows, Step};
 use crate::serve::turn::edits::Edits;
 use crate::serve::turn::{grammar, params};
-use crate::tasks::generate::{FinishReason, Prompt};
 use crate::tasks::score::{Score, ScoreOptions, Scoring};
 use crate::text::tokenizer::Tokenizer;
 

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use serde_json::{Map, Value, json};
 
-use crate::sampling::Choice;
+use crate::request::sampling::Choice;
 use crate::serve::http::error::ApiError;
 use crate::serve::http::fields::Fields;
 use crate::text::detokenize::Detokenizer;

@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 
 use self::input::conversation;
 use self::writer::Writer;
+use crate::request::generation::FinishReason;
 use crate::serve::http::error::ApiError;
 use crate::serve::http::fields::{Ask, Fields};
 use crate::serve::http::sse;
@@ -21,7 +22,6 @@ use crate::serve::turn;
 use crate::serve::turn::edits::Edits;
 use crate::serve::turn::{End, Turn, Whole};
 use crate::serve::turn::{grammar, params};
-use crate::tasks::generate::FinishReason;
 use crate::text::chat::reply::ToolChoice;
 
 /// Keys of this route that change nothing here.

@@ -3,13 +3,13 @@
 use serde_json::{Value, json};
 
 use super::{items, usage};
+use crate::request::generation::FinishReason;
 use crate::serve::http::error::ApiError;
 use crate::serve::http::sse;
 use crate::serve::http::trace::{Trace, new_id};
 use crate::serve::routes::openai::logprobs;
 use crate::serve::turn::choices::{Choices, Step};
 use crate::serve::turn::{Replies, Whole};
-use crate::tasks::generate::FinishReason;
 use crate::text::chat::reply::Part;
 use crate::text::tokenizer::Tokenizer;
 
