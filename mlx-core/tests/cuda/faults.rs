@@ -290,7 +290,7 @@ fn a_full_gpu_is_an_error_and_the_thread_goes_on() -> Result<()> {
     };
     memory::set_array_limit(memory.total);
     let first = sum()?;
-    let error = sum().err().expect("there is no memory for a second one");
+    let error = sum().expect_err("there is no memory for a second one");
     assert_eq!(error.kind(), ErrorKind::Memory, "{error}");
     drop(first);
     memory::clear_cache()?;

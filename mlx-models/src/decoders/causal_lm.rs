@@ -14,9 +14,10 @@ mod draft_head;
 
 /// One layer of a decoder.
 pub trait DecoderLayer: Module {
-    /// The residual stream before the layer `[B, L, E]` -> that after it, whose last addition may be pending. `state` is the index of the layer's state in the step's cache, or of the first one if
-    /// it has several ([`Geometry::state_of`]). A layer that calls [`Step::narrow`] when its tokens are mixed does not
-    /// compute what is not read.
+    /// The residual stream before the layer `[B, L, E]` -> that after it, whose last addition may be pending. `state` is
+    /// the index of the layer's state in the step's cache, or of the first one if it has several
+    /// ([`Geometry::state_of`]). A layer that calls [`Step::narrow`] when its tokens are mixed does not compute what is
+    /// not read.
     ///
     /// # Errors
     /// The step has other rows or another width.

@@ -251,7 +251,6 @@ impl Rules<'_> {
     }
 
     /// # Errors
-
     /// A strict schema has a keyword that a grammar cannot enforce.
     fn held(&self, schema: &Value, is_strict: bool) -> Result<()> {
         let keys = schema.as_object().into_iter().flat_map(Map::keys);
