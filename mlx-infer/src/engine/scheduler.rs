@@ -11,11 +11,8 @@
 
 mod cost;
 mod entry;
-mod follow;
-mod gather;
 mod pieces;
 mod plan;
-mod slots;
 #[cfg(test)]
 mod tests;
 
@@ -55,6 +52,11 @@ pub(crate) struct Scheduler {
 
 /// The number of free positions that a row needs to enter beside others. With fewer it would soon be evicted.
 const HEADROOM: usize = 32;
+
+/// Requests wait until one in this number of rows is free.
+const GATHERED_ROWS: usize = 8;
+/// The most steps for which they wait.
+const GATHERED_STEPS: usize = 16;
 
 impl Scheduler {
     /// A scheduler without requests. `records`: whether lengths of prompts have to be recorded
@@ -356,6 +358,88 @@ impl Scheduler {
         }
         let at = self.waiting.iter().position(|entry| entry.job.id == id)?;
         self.waiting.remove(at)
+    }
+
+    /// Requests in prefill whose prompts are computed, in order: those that do not follow another.
+    pub(crate) fn leading(&self) -> impl Iterator<Item = Id> + '_ {
+        let leading = self
+            .prefilling
+            .iter()
+            .filter(|entry| !self.is_behind(entry));
+        leading.map(|entry| entry.job.id)
+    }
+
+    /// Those of them whose prompts have not started.
+    pub(crate) fn fresh(&self) -> impl Iterator<Item = Id> + '_ {
+        let fresh = self.prefilling.iter().filter(|entry| entry.done == 0);
+        let fresh = fresh.filter(|entry| !self.is_behind(entry));
+        fresh.map(|entry| entry.job.id)
+    }
+
+    /// Lets `id`, whose prompt has not started and is the same, follow `leader`. Its prompt is not computed as long as
+    /// `leader` is in prefill.
+    pub(crate) fn follow(&mut self, id: Id, leader: Id) {
+        if let Some(entry) = find(&mut self.prefilling, id) {
+            entry.follows = Some(leader);
+        }
+    }
+
+    /// The requests that follow `leader`, in order. Their rows join the batch together with its row.
+    pub(crate) fn followers(&self, leader: Id) -> impl Iterator<Item = Id> + '_ {
+        let followers = self.prefilling.iter();
+        let followers = followers.filter(move |entry| entry.follows == Some(leader));
+        followers.map(|entry| entry.job.id)
+    }
+
+    /// Whether the request is in prefill.
+    pub(crate) fn is_prefilling(&self, id: Id) -> bool {
+        self.prefilling.iter().any(|entry| entry.job.id == id)
+    }
+
+    /// Whether the entry follows a request that is in prefill.
+    fn is_behind(&self, entry: &Entry) -> bool {
+        entry
+            .follows
+            .is_some_and(|leader| self.is_prefilling(leader))
+    }
+
+    /// Rounds the number of slots up, for devices on which another number of slots costs more than an empty slot does.
+    pub(crate) fn rounding(mut self) -> Self {
+        self.rounds = true;
+        self
+    }
+
+    /// The number of slots of a batch of `rows` rows: with [`rounding`](Self::rounding) a power of two up to 8 and then a multiple of
+    /// 8, as far as rows and memory are limited.
+    pub(crate) fn slots_for(&self, rows: usize) -> usize {
+        if !self.rounds {
+            return rows;
+        }
+        let slots = match rows {
+            ..=8 => rows.next_power_of_two(),
+            _ => rows.next_multiple_of(8),
+        };
+        let slots = slots.min(self.limits.rows).max(rows);
+        match self.limits.cache_bytes {
+            Some(limit) if self.bytes(slots, None) > limit => rows,
+            _ => slots,
+        }
+    }
+
+    /// Lets requests wait until several rows are free, for devices on which one short prompt takes as long as several.
+    pub(crate) fn gathering(mut self) -> Self {
+        self.gathers = true;
+        self
+    }
+
+    /// Whether the requests that wait should wait for more free rows.
+    fn should_gather(&self) -> bool {
+        let free = self
+            .rows
+            .saturating_sub(self.running.len() + self.prefilling.len());
+        let enough = (self.rows / GATHERED_ROWS).min(self.waiting.len());
+        let is_early = self.gathered < GATHERED_STEPS && !self.running.is_empty();
+        self.gathers && 0 < free && free < enough && is_early
     }
 }
 

@@ -70,7 +70,7 @@ impl Task<'_> {
     }
 
     /// Sends an event to the sink.
-    pub(crate) fn tell(&mut self, event: Result<Event>) {
+    pub(crate) fn send(&mut self, event: Result<Event>) {
         self.abandoned |= (self.sink)(event).is_break();
     }
 }

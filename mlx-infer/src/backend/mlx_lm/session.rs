@@ -172,12 +172,12 @@ impl Session {
             metrics.active_memory_bytes = memory.map_or(0, |step| step.active);
             self.metrics = *metrics;
         }
-        task.tell(event);
+        task.send(event);
     }
 
     fn fail(&mut self, id: u64, error: Error) {
         if let Some(mut task) = self.remove(id) {
-            task.tell(Err(error));
+            task.send(Err(error));
         }
     }
 
@@ -257,7 +257,7 @@ impl Session {
         task.sequence.begin();
         match task.sequence.accept(token.choice()) {
             Ok((event, ends)) => {
-                task.tell(Ok(event));
+                task.send(Ok(event));
                 if let Some(reason) = ends {
                     self.finish(id, reason, Some(step));
                 }

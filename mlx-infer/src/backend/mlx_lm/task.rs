@@ -29,7 +29,7 @@ impl Task {
         self.abandoned || self.dropped.is_cancelled() || self.sequence.cancel().is_cancelled()
     }
 
-    pub(super) fn tell(&mut self, event: Result<Event>) {
+    pub(super) fn send(&mut self, event: Result<Event>) {
         self.abandoned |= (self.sink)(event).is_break();
     }
 }

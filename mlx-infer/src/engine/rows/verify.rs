@@ -174,7 +174,7 @@ impl Rows<'_> {
             verified.push(row);
         }
         step.commit(&keep)?;
-        self.follow_late(tokens, &features, keep)?;
+        self.add_head_input(tokens, &features, keep)?;
         // Recurrent states of rows that keep a part of their tokens are computed while the host continues.
         async_eval(self.cache.row_arrays())?;
         Ok(verified)

@@ -81,7 +81,7 @@ impl Rates {
     }
 
     /// Moves the rates towards the initial rates, after a long pause or for another request.
-    pub(crate) fn forget(&mut self) {
+    pub(crate) fn fade(&mut self) {
         for (at, rate) in self.rates.iter_mut().enumerate() {
             *rate += FORGET * (prior(at) - *rate);
         }
@@ -177,7 +177,7 @@ mod tests {
     fn what_was_long_ago_is_forgotten() {
         let mut rates = Rates::of([0.0; MOST]);
         for _ in 0..20 {
-            rates.forget();
+            rates.fade();
         }
         assert!(rates.expected(1) > 1.65, "{rates:?}");
     }

@@ -99,7 +99,7 @@ impl Speculation {
         self.goes_on = false;
         self.rest(LONGEST_PAUSE);
         if self.pause >= FORGIVING_PAUSE {
-            self.rates.iter_mut().for_each(Rates::forget);
+            self.rates.iter_mut().for_each(Rates::fade);
         }
     }
 

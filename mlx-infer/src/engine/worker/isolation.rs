@@ -45,7 +45,7 @@ type Told = Rc<RefCell<(Vec<u32>, Option<String>)>>;
 fn submit<'s>(worker: &mut Worker<'_, 's>, options: &GenerateOptions) -> Told {
     let told = Told::default();
     let to = told.clone();
-    let sink = Box::new(move |event: crate::error::Result<Event>| {
+    let sink = Box::new(move |event: Result<Event>| {
         match event {
             Ok(Event::Token { choice, .. }) => to.borrow_mut().0.push(choice.id),
             Ok(_) => {}
@@ -120,7 +120,7 @@ impl Drafter for Panics {
         _tasks: &mut Tasks<'_>,
         wanted: &BTreeMap<Id, usize>,
         drafts: &mut Drafts,
-    ) -> crate::error::Result<()> {
+    ) -> Result<()> {
         assert!(!wanted.contains_key(&self.0), "a test has asked for it");
         for &id in wanted.keys() {
             drafts.add(id, vec![5]);

@@ -72,7 +72,7 @@ impl Worker<'_, '_> {
     /// Computes pieces of prompts in one forward pass. Rows whose prompts are complete join the batch.
     pub(super) fn prefill(&mut self, pieces: &[Piece]) {
         // A failed evaluation poisons all arrays that are not evaluated, so those of the rows are evaluated first.
-        self.settle();
+        self.read_queued();
         if let Err(error) = self.rows.finish() {
             self.step_failed(error);
         }

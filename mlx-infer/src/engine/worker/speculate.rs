@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use super::super::rows::Verified;
 use super::Worker;
-use super::guide::foresee;
+use super::foresee;
 use crate::engine::scheduler::Id;
 use crate::engine::speculate::drafters::{Drafter, Drafts, Lookup};
 use crate::engine::speculate::{Offer, Origin, Speculation};
@@ -25,7 +25,7 @@ impl Worker<'_, '_> {
             return false;
         }
         // Drafts follow the last token, so it has to be read. That may end requests.
-        self.settle();
+        self.read_queued();
         let start = self.step_end.take();
         let drafts = catch_unwind(AssertUnwindSafe(|| self.draft(&due, start)));
         // Rows whose drafts panic start again, fewer at a time, as those of a step that fails.

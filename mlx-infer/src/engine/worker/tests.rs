@@ -97,7 +97,7 @@ impl Drafter for Scripted {
         tasks: &mut Tasks<'_>,
         wanted: &BTreeMap<Id, usize>,
         drafts: &mut Drafts,
-    ) -> crate::error::Result<()> {
+    ) -> Result<()> {
         for (&id, &most) in wanted {
             let at = tasks[&id].sequence.history().generated().len();
             let right = self.random.below(most + 1);
@@ -221,7 +221,7 @@ fn submit<'s>(
     };
     let told = Told::default();
     let tokens = told.clone();
-    let sink = Box::new(move |event: crate::error::Result<Event>| {
+    let sink = Box::new(move |event: Result<Event>| {
         if let Event::Token { choice, .. } = event.unwrap() {
             tokens.borrow_mut().push(choice.id);
         }

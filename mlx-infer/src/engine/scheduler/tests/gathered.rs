@@ -1,5 +1,5 @@
 use super::cost;
-use crate::engine::scheduler::gather::STEPS;
+use crate::engine::scheduler::GATHERED_STEPS;
 use crate::engine::scheduler::{Job, Scheduler};
 use crate::request::limits::Limits;
 
@@ -49,5 +49,5 @@ fn requests_gather_until_several_rows_are_free() {
     let mut scheduler = started(5);
     scheduler.remove(0);
     let steps = (0..).find(|_| prefilling(&mut scheduler) == 1);
-    assert_eq!(steps, Some(STEPS));
+    assert_eq!(steps, Some(GATHERED_STEPS));
 }

@@ -142,7 +142,7 @@ impl<'m> DraftModel<'m> {
     }
 
     /// Brings rows up to the last token of their texts, in one pass.
-    fn catch_up(&mut self, tasks: &Tasks<'_>, ids: &[Id]) -> Result<()> {
+    fn read_missing(&mut self, tasks: &Tasks<'_>, ids: &[Id]) -> Result<()> {
         let mut parts = vec![Vec::new(); self.slots.len()];
         for &id in ids {
             if let Some(slot) = self.slot(id) {
@@ -212,7 +212,7 @@ impl Drafter for DraftModel<'_> {
         }
         match &behind[..] {
             [] => Ok(()),
-            behind => self.catch_up(tasks, behind),
+            behind => self.read_missing(tasks, behind),
         }
     }
 

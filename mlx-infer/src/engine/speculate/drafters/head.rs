@@ -23,7 +23,7 @@ impl Drafter for Head {
         _tasks: &Tasks<'_>,
         _wanted: &mut BTreeMap<Id, usize>,
     ) -> Result<()> {
-        rows.shorten_late(MOST + 1)
+        rows.bound_head_input(MOST + 1)
     }
 
     fn draft(
