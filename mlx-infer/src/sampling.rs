@@ -7,7 +7,7 @@
 //! The draw takes the largest sum of logit and Gumbel noise. The noise depends only on the row's seed, the position and
 //! the token.
 
-mod held;
+mod constraint;
 mod history;
 mod logits;
 mod noise;
@@ -19,7 +19,7 @@ mod tests;
 use mlx_core::fast::{self, Draw, Drawn, Draws, NO_TOKEN};
 use mlx_core::{Array, DType, Replay, async_eval};
 
-pub(crate) use self::held::{Held, without};
+pub(crate) use self::constraint::{TokenConstraint, without};
 pub(crate) use self::history::History;
 
 use crate::error::{Error, ErrorKind, Result};
@@ -42,7 +42,7 @@ pub(crate) struct Row<'a> {
     /// returns none.
     pub logprobs: Option<usize>,
     /// The constraint on its next token, if there is one.
-    pub mask: Option<Held<'a>>,
+    pub mask: Option<TokenConstraint<'a>>,
 }
 
 /// The next tokens of all rows, queued and not yet read.
@@ -124,7 +124,8 @@ impl Row<'_> {
     /// The tokens that may come next; `None` for all. The last token may be `pending`.
     fn allowed(&self, pending: bool) -> Option<Mask> {
         let generated = self.history.generated().len() + self.ahead + usize::from(pending);
-        self.mask.and_then(|held| held.allowed(generated))
+        self.mask
+            .and_then(|constraint| constraint.allowed(generated))
     }
 
     /// The settings of the draw of its next token. The last token may be `pending`.

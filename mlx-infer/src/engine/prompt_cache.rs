@@ -4,6 +4,8 @@ mod file;
 #[cfg(test)]
 mod tests;
 
+use std::path::Path;
+
 use mlx_core::eval;
 use mlx_nn::ModelCache;
 
@@ -13,7 +15,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::model::LoadedModel;
 use crate::model::forward;
 use crate::model::frontend::{check_ids, check_positions};
-use crate::request::generation::Prompt;
+use crate::request::generation::{GenerateOptions, Prompt};
 
 /// The layer states of one row.
 #[derive(Clone, Debug)]
@@ -178,23 +180,21 @@ impl PromptCache {
             "the prompt cache is of another model, or older than an adapter that was put on this one",
         ))
     }
-}
 
-impl LoadedModel {
     /// Computes a prompt and keeps its layer states. Only the options `prefill_chunk` and `cancel` have an effect.
     ///
     /// # Errors
     /// The prompt is empty or too long for the model, an id is not in the vocabulary, or the call was cancelled.
-    pub fn prompt_cache(
-        &self,
-        prompt: impl Into<Prompt>,
-        options: &crate::request::generation::GenerateOptions,
-    ) -> Result<PromptCache> {
+    pub(crate) fn compute(
+        model: &LoadedModel,
+        prompt: Prompt,
+        options: &GenerateOptions,
+    ) -> Result<Self> {
         options.check()?;
-        let ids = self.prompt_ids(prompt.into())?;
-        check_ids(&ids, self.vocab())?;
-        check_positions(ids.len(), self.info().max_positions, "")?;
-        let mut cache = self.new_cache(1);
+        let ids = model.prompt_ids(prompt)?;
+        check_ids(&ids, model.vocab())?;
+        check_positions(ids.len(), model.info().max_positions, "")?;
+        let mut cache = model.new_cache(1);
         cache.expect(0, ids.len());
         let (mut start, chunk) = (0, options.prefill_chunk);
         while start < ids.len() {
@@ -203,17 +203,33 @@ impl LoadedModel {
                 return Err(Error::new(ErrorKind::Cancelled, message));
             }
             let end = ids.len().min(start + chunk);
-            let (end, is_recorded) = match self.is_recurrent() {
+            let (end, is_recorded) = match model.is_recurrent() {
                 true => next_end(ids.len(), chunk, start, end),
                 false => (end, false),
             };
-            forward::prefill(self.model(), &mut cache, &ids[start..end])?;
+            forward::prefill(model.model(), &mut cache, &ids[start..end])?;
             if is_recorded {
                 cache.record(0)?;
                 eval(cache.arrays())?;
             }
             start = end;
         }
-        PromptCache::copy(self, &ids, &cache)
+        Self::copy(model, &ids, &cache)
+    }
+
+    /// Writes it to a safetensors file, which appears whole or not at all.
+    ///
+    /// # Errors
+    /// The cache is of another model, or the file cannot be written.
+    pub(crate) fn save(&self, model: &LoadedModel, path: &Path) -> Result<()> {
+        file::save(model, self, path)
+    }
+
+    /// Reads a file that [`save`](Self::save) wrote, with the same model.
+    ///
+    /// # Errors
+    /// It cannot be read, is not such a file or is damaged, or was written with another model.
+    pub(crate) fn load(model: &LoadedModel, path: &Path) -> Result<Self> {
+        file::load(model, path)
     }
 }

@@ -1,12 +1,12 @@
 //! Decides what is computed next. It works on plain numbers and has no arrays.
 //!
-//! Requests wait in the order of their arrival. Before each step [`Scheduler::plan`] names the rows to evict and admits
+//! Requests wait in the order of their arrival. Before each step [`Scheduler::plan`] names the rows to preempt and admits
 //! requests, [`Scheduler::pieces`] names the prompts or parts of prompts to compute, and [`Scheduler::running`] the
 //! rows that decode. The worker computes these and reports back. Three rules make it fair and ensure that every request
 //! ends:
 //!
 //! - Requests enter in order; a request that does not fit yet blocks those behind it.
-//! - The youngest row is evicted first. The oldest is never evicted while there is another, so it will end.
+//! - The youngest row is preempted first. The oldest is never preempted while there is another, so it will end.
 //! - A long prompt is computed in chunks, beside a group of short ones and a decode step.
 
 mod cost;
@@ -35,7 +35,7 @@ pub(crate) struct Scheduler {
     waiting: VecDeque<Entry>,
     prefilling: Vec<Entry>,
     running: Vec<Entry>,
-    /// Requests whose rows are evicted because their callers do not read events.
+    /// Requests whose rows are preempted because their callers do not read events.
     parked: Vec<Entry>,
     /// Rows of the batch's cache, in use or not.
     slots: usize,
@@ -50,7 +50,7 @@ pub(crate) struct Scheduler {
     arrivals: u64,
 }
 
-/// The number of free positions that a row needs to enter beside others. With fewer it would soon be evicted.
+/// The number of free positions that a row needs to enter beside others. With fewer it would soon be preempted.
 const HEADROOM: usize = 32;
 
 /// Requests wait until one in this number of rows is free.
@@ -138,9 +138,9 @@ impl Scheduler {
                     .push((youngest, self.cost.bytes(1, entry.next_len())));
                 return;
             }
-            self.evict(youngest);
+            self.preempt(youngest);
             plan.compact = Some(self.running.len());
-            plan.evict.push(youngest);
+            plan.preempt.push(youngest);
         }
     }
 
@@ -250,9 +250,9 @@ impl Scheduler {
         self.limits.cache_bytes.is_none_or(|limit| bytes <= limit)
     }
 
-    /// Records that the row of `id` is evicted. Its request waits at its old place in the queue, with `prompt` tokens
+    /// Records that the row of `id` is preempted. Its request waits at its old place in the queue, with `prompt` tokens
     /// to be computed as a prompt and `replay` to be replayed.
-    pub(crate) fn restart(&mut self, id: Id, prompt: usize, replay: usize) {
+    pub(crate) fn requeue(&mut self, id: Id, prompt: usize, replay: usize) {
         let Some(mut entry) = self.take(id) else {
             return;
         };
@@ -260,14 +260,14 @@ impl Scheduler {
         self.wait(entry);
     }
 
-    /// Records that the row of `id` is evicted until its caller has read enough events.
+    /// Records that the row of `id` is preempted until its caller has read enough events.
     pub(crate) fn park(&mut self, id: Id) {
         if let Some(entry) = self.take(id) {
             self.parked.push(entry);
         }
     }
 
-    /// Requests whose rows are evicted because their callers do not read events.
+    /// Requests whose rows are preempted because their callers do not read events.
     pub(crate) fn parked(&self) -> impl Iterator<Item = Id> + '_ {
         self.parked.iter().map(|entry| entry.job.id)
     }
@@ -278,13 +278,13 @@ impl Scheduler {
         self.parked.retain(|entry| entry.job.id != id);
     }
 
-    /// Records that a step of all rows failed. All rows are evicted, and fewer are computed together from now on. If
+    /// Records that a step of all rows failed. All rows are preempted, and fewer are computed together from now on. If
     /// the step had only one row, its request is returned, because it is the cause.
     pub(crate) fn step_failed(&mut self) -> Option<Id> {
         let ids: Vec<Id> = self.running.iter().map(|entry| entry.job.id).collect();
         self.rows = (ids.len() / 2).max(1);
         for &id in &ids {
-            self.evict(id);
+            self.preempt(id);
         }
         match ids[..] {
             [id] => Some(id),
@@ -331,7 +331,7 @@ impl Scheduler {
         active.max_by_key(|entry| entry.order).map(|e| e.job.id)
     }
 
-    fn evict(&mut self, id: Id) {
+    fn preempt(&mut self, id: Id) {
         let Some(mut entry) = self.take(id) else {
             return;
         };

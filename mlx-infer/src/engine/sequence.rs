@@ -15,7 +15,7 @@ use crate::request::metrics::{Counts, Watch};
 use crate::request::sampling::Choice;
 use crate::request::speculative::MOST;
 use crate::sampling;
-use crate::sampling::{Held, History, Row};
+use crate::sampling::{History, Row, TokenConstraint};
 use crate::text::stream::TextStream;
 
 /// The tokens of a request, and its stop conditions.
@@ -83,9 +83,9 @@ impl Sequence {
                 options.ignore_eos,
             )))
         };
-        let is_held = options.min_tokens > 0 && !stop_ids.is_empty();
+        let has_least = options.min_tokens > 0 && !stop_ids.is_empty();
         Ok(Self {
-            going_on: is_held.then(|| sampling::without(model.info().vocab as usize, &stop_ids)),
+            going_on: has_least.then(|| sampling::without(model.info().vocab as usize, &stop_ids)),
             guide: options.grammar.as_ref().map(guide).transpose()?,
             text: TextStream::new(
                 model.tokenizer_if_any(),
@@ -178,7 +178,7 @@ impl Sequence {
             history: &self.history,
             ahead: 0,
             logprobs: self.options.logprobs,
-            mask: self.held(),
+            mask: self.constraint(),
         }
     }
 
@@ -188,17 +188,17 @@ impl Sequence {
     }
 
     /// The constraint on the next token.
-    fn held(&self) -> Option<Held<'_>> {
-        self.held_behind(0)
+    fn constraint(&self) -> Option<TokenConstraint<'_>> {
+        self.constraint_behind(0)
     }
 
     /// The constraint on the token after this many drafts, if it is known.
-    pub(crate) fn held_behind(&self, drafts: usize) -> Option<Held<'_>> {
+    pub(crate) fn constraint_behind(&self, drafts: usize) -> Option<TokenConstraint<'_>> {
         let guide = self.guide.as_ref();
         let grammar = guide.and_then(|guide| guide.masks().nth(drafts).flatten());
         let least = self.going_on.as_ref();
         let least = least.map(|mask| (self.options.min_tokens, mask));
-        (grammar.is_some() || least.is_some()).then_some(Held { grammar, least })
+        (grammar.is_some() || least.is_some()).then_some(TokenConstraint { grammar, least })
     }
 
     /// How many tokens can be chosen before the host has to compute masks again.
@@ -231,7 +231,8 @@ impl Sequence {
     pub(crate) fn blocked(&self) -> Option<Error> {
         let bias = &self.options.sampling.logit_bias;
         let is_forbidden = |id| bias.get(&id) == Some(&f32::NEG_INFINITY);
-        let is_blocked = (self.held()?).allows_only(self.history.generated().len(), is_forbidden);
+        let is_blocked =
+            (self.constraint()?).allows_only(self.history.generated().len(), is_forbidden);
         let name = self
             .guide
             .as_ref()

@@ -32,15 +32,15 @@ pub(crate) struct Experience {
 }
 
 impl Experience {
-    /// Takes what an earlier worker has left with the model.
+    /// Takes what an earlier worker has kept with the model.
     pub(crate) fn take(model: &LoadedModel) -> Self {
-        model.take_left().unwrap_or_default()
+        model.take_engine_state().unwrap_or_default()
     }
 
-    /// Leaves it with the model, unless another worker beside this one has left more.
-    pub(crate) fn leave(self, model: &LoadedModel) {
+    /// Keeps it with the model, unless another worker beside this one has kept more.
+    pub(crate) fn keep(self, model: &LoadedModel) {
         let other = Self::take(model);
         let has_more = other.costs.steps() > self.costs.steps();
-        model.leave(if has_more { other } else { self });
+        model.set_engine_state(if has_more { other } else { self });
     }
 }

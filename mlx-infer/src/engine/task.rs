@@ -21,7 +21,7 @@ pub(crate) type Sink<'s> = Box<dyn FnMut(Result<Event>) -> ControlFlow<()> + 's>
 /// A request in progress. It owns the request's tokens, its caches before it has a row, and the sink of its events.
 pub(crate) struct Task<'s> {
     pub(crate) sequence: Sequence,
-    /// The number of its tokens that are computed as a prompt. After an eviction the tokens behind them are replayed
+    /// The number of its tokens that are computed as a prompt. After a preemption the tokens behind them are replayed
     /// one in each step, as they were computed the first time.
     pub(crate) base: usize,
     /// A cache with the prompt's first tokens that the caller gave.

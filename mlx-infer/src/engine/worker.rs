@@ -161,7 +161,7 @@ impl<'m, 's> Worker<'m, 's> {
         self.forwards
     }
 
-    /// Rows that were evicted because memory was short.
+    /// Rows that were preempted because memory was short.
     pub(crate) fn evictions(&self) -> usize {
         self.evictions
     }
@@ -229,9 +229,9 @@ impl<'m, 's> Worker<'m, 's> {
         }
         if let Some(slots) = plan.compact {
             self.step_end = None;
-            self.evictions += plan.evict.len();
-            for &id in &plan.evict {
-                self.restart(id, None);
+            self.evictions += plan.preempt.len();
+            for &id in &plan.preempt {
+                self.preempt(id, None);
             }
             let compacted = self.rows.compact(slots);
             if let Err(error) = compacted.and_then(|()| self.follow_rows()) {
@@ -265,7 +265,7 @@ impl<'m, 's> Worker<'m, 's> {
         for id in running {
             if self.tasks.contains_key(&id) && self.rows.is_at_switch(id) {
                 let all = self.tasks[&id].sequence.history().ids().len();
-                self.restart(id, Some(all));
+                self.preempt(id, Some(all));
             }
         }
         if self.speculate() {
@@ -366,14 +366,14 @@ impl<'m, 's> Worker<'m, 's> {
         self.scheduler.remove(id);
     }
 
-    /// Evicts the row of a request, which then waits again. With `base`, this number of its tokens counts as the prompt
+    /// Preempts the row of a request, which then waits again. With `base`, this number of its tokens counts as the prompt
     /// from now on.
-    fn restart(&mut self, id: Id, base: Option<usize>) {
+    fn preempt(&mut self, id: Id, base: Option<usize>) {
         self.rows.free(id);
         if let Some(task) = self.tasks.get_mut(&id) {
             task.partial = None;
             task.base = base.unwrap_or(task.base);
-            self.scheduler.restart(id, task.base, task.replay());
+            self.scheduler.requeue(id, task.base, task.replay());
         }
     }
 
@@ -386,7 +386,7 @@ impl<'m, 's> Worker<'m, 's> {
         for id in self.ids() {
             let task = self.tasks.get_mut(&id).expect("it is there");
             if task.partial.is_none() {
-                self.scheduler.restart(id, task.base, task.replay());
+                self.scheduler.requeue(id, task.base, task.replay());
             }
         }
         if let Some(id) = to_blame {
@@ -570,7 +570,7 @@ impl<'m, 's> Worker<'m, 's> {
         }
     }
 
-    /// Evicts paused rows while another request waits for a row or for memory. Their tokens are replayed when they
+    /// Preempts paused rows while another request waits for a row or for memory. Their tokens are replayed when they
     /// return, so that they do not change.
     fn park(&mut self) {
         let [waiting, ..] = self.scheduler.counts();
@@ -592,7 +592,7 @@ impl<'m, 's> Worker<'m, 's> {
 impl Drop for Worker<'_, '_> {
     fn drop(&mut self) {
         let experience = std::mem::take(&mut self.experience);
-        experience.leave(self.model);
+        experience.keep(self.model);
     }
 }
 

@@ -8,8 +8,7 @@ use mlx_core::{Array, Result as CoreResult};
 use mlx_models::Model;
 use mlx_nn::{CacheOptions, ModelCache, Param, Path, Residual, Visit};
 
-use crate::error::{Error, ErrorKind, Result};
-use crate::model::LoadedModel;
+use crate::error::{Error, ErrorKind};
 
 /// Tokens that are computed at a time.
 const CHUNK: usize = 512;
@@ -21,7 +20,7 @@ pub fn not_finite(model: &dyn Model, options: CacheOptions, tokens: &[u32]) -> E
 }
 
 /// The same if the first weight with NaN is already known.
-fn explain(
+pub(super) fn explain(
     weight: CoreResult<Option<String>>,
     model: &dyn Model,
     options: CacheOptions,
@@ -43,7 +42,7 @@ fn explain(
 }
 
 /// The first weight with NaN.
-fn nan_weight(model: &dyn Model) -> CoreResult<Option<String>> {
+pub(super) fn nan_weight(model: &dyn Model) -> CoreResult<Option<String>> {
     let name = first_weight(model, "", Array::isnan)?;
     Ok(name.map(|name| format!("{name} has NaN")))
 }
@@ -113,30 +112,4 @@ fn first_weight(
     };
     model.visit(&mut Path::default(), &mut search)?;
     Ok(search.found)
-}
-
-impl LoadedModel {
-    /// The error for logits after these tokens that are not finite.
-    pub(crate) fn not_finite(&self, tokens: &[u32]) -> Error {
-        // The weights are searched once, not for each request.
-        let known = self.nan_weight.get().cloned();
-        let weight = known.map_or_else(|| nan_weight(self.model()), Ok);
-        if let Ok(weight) = &weight {
-            self.nan_weight.get_or_init(|| weight.clone());
-        }
-        explain(weight, self.model(), self.cache_options(), tokens)
-    }
-
-    /// The output head: `[.., E] -> [.., V]`.
-    pub(crate) fn logits(&self, hidden: &Array) -> Result<Array> {
-        self.allowed(self.model().logits(hidden)?)
-    }
-
-    /// The logits; NaN becomes minus infinity if the model was loaded with `allow_nan`.
-    pub(crate) fn allowed(&self, logits: Array) -> Result<Array> {
-        match self.options().allow_nan {
-            false => Ok(logits),
-            true => Ok(logits.isnan()?.select(f32::NEG_INFINITY, &logits)?),
-        }
-    }
 }

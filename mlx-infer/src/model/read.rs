@@ -102,7 +102,7 @@ impl LoadedModel {
             draft: None,
             load_time: started.elapsed(),
             metrics: Cell::default(),
-            left: Cell::default(),
+            engine_state: Cell::default(),
             nan_weight: OnceCell::new(),
             serial: next_serial(),
         })

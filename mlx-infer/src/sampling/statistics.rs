@@ -6,7 +6,7 @@ use mlx_core::{Array, DType, random};
 
 use crate::grammar::Mask;
 use crate::request::sampling::SamplingParams;
-use crate::sampling::{Held, History, Row, sample};
+use crate::sampling::{History, Row, TokenConstraint, sample};
 
 const DRAWS: usize = 200_000;
 const ROWS: usize = 2_000;
@@ -77,7 +77,7 @@ fn drawn_of(params: &SamplingParams, mask: Option<&Mask>) -> Vec<usize> {
                 history: &history,
                 ahead: 0,
                 logprobs: None,
-                mask: mask.map(Held::to),
+                mask: mask.map(TokenConstraint::to),
             })
             .collect();
         for choice in sample(&logits, &rows, None).unwrap().read().unwrap() {

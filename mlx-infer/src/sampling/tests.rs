@@ -362,7 +362,7 @@ fn masked_both_ways(
             history: &history,
             ahead: 0,
             logprobs: None,
-            mask: mask.map(Held::to),
+            mask: mask.map(TokenConstraint::to),
         };
         sample(&array, &[row, row], None).unwrap().read().unwrap()
     })

@@ -5,12 +5,9 @@ use std::ops::ControlFlow;
 use std::rc::Rc;
 use std::time::Instant;
 
-use crate::engine::{Decode, Worker};
-use crate::error::Result;
-use crate::model::{LoadedModel, memory};
+use crate::engine::Decode;
 use crate::request::Request;
 use crate::request::cancel::CancelToken;
-use crate::request::limits::Limits;
 use crate::request::result::BatchResult;
 
 /// A batch that requests join at any time, computed on the caller's thread.
@@ -76,78 +73,5 @@ impl<'m> Batch<'m> {
             self.worker.advance();
         }
         self.done.take()
-    }
-}
-
-impl LoadedModel {
-    /// A batch without requests.
-    ///
-    /// # Errors
-    /// A limit is 0.
-    pub fn batch(&self, limits: &Limits) -> Result<Batch<'_>> {
-        limits.check()?;
-        let worker = Worker::new(self, memory::resolve(limits)?);
-        Ok(Batch::new(worker, self.tokenizer_if_any().is_some()))
-    }
-
-    /// Continues several prompts at a time. Each has its own settings, stop conditions and seed. It gets the tokens
-    /// that it would get alone (in single precision, with the same bits), and an error affects only its own request.
-    ///
-    /// `on_done` gets each result as soon as it is ready, with the index of its request. A break ends everything.
-    ///
-    /// # Errors
-    /// A limit is 0.
-    pub fn batch_generate_with(
-        &self,
-        requests: Vec<Request>,
-        limits: &Limits,
-        mut on_done: impl FnMut(usize, BatchResult) -> ControlFlow<()>,
-    ) -> Result<()> {
-        let mut batch = self.batch(limits)?;
-        for (index, request) in requests.into_iter().enumerate() {
-            batch.submit(index, request);
-        }
-        while !batch.is_idle() {
-            for (index, result) in batch.advance() {
-                if on_done(index, result).is_break() {
-                    return Ok(());
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Continues several prompts at a time. Results are in the order of the requests.
-    ///
-    /// ```
-    /// # fn main() -> mlx_infer::Result<()> {
-    /// use mlx_infer::{GenerateOptions, Limits, LoadedModel, Request};
-    /// let model = LoadedModel::load_default()?;
-    /// let options = GenerateOptions { max_tokens: 8, ..Default::default() };
-    /// let prompts = ["The red fox", "The old man"];
-    /// let requests = prompts.map(|prompt| Request::new(prompt, options.clone()));
-    /// for result in model.batch_generate(requests.into(), &Limits::default())? {
-    ///     println!("{}", result.text.unwrap_or_default());
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// A limit is 0.
-    pub fn batch_generate(
-        &self,
-        requests: Vec<Request>,
-        limits: &Limits,
-    ) -> Result<Vec<BatchResult>> {
-        let mut results: Vec<Option<BatchResult>> = requests.iter().map(|_| None).collect();
-        self.batch_generate_with(requests, limits, |index, result| {
-            results[index] = Some(result);
-            ControlFlow::Continue(())
-        })?;
-        Ok(results
-            .into_iter()
-            .map(|result| result.expect("every request ends"))
-            .collect())
     }
 }

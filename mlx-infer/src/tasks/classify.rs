@@ -15,7 +15,6 @@ pub use self::labels::LabelScores;
 pub(crate) use self::run::Run;
 
 use crate::error::{Error, Result};
-use crate::model::LoadedModel;
 use crate::model::frontend::{Frontend, check_ids};
 use crate::portions::Portions;
 use crate::request::cancel::CancelToken;
@@ -101,66 +100,6 @@ impl Item {
     /// The text followed by all labels. It contains every token whose logits are read.
     fn with_labels(&self) -> Vec<u32> {
         [&self.ids[..], &self.labels.concat()].concat()
-    }
-}
-
-impl LoadedModel {
-    /// Finds the token or label that follows each text. Results are in the order of the texts. A text that is empty,
-    /// too long or cannot be encoded has an error in its place.
-    ///
-    /// ```
-    /// # fn main() -> mlx_infer::Result<()> {
-    /// use mlx_infer::{ClassifyOptions, LoadedModel};
-    /// let model = LoadedModel::load_default()?;
-    /// let options = ClassifyOptions {
-    ///     labels: vec![" 4".into(), " 7".into()],
-    ///     ..Default::default()
-    /// };
-    /// let sums = ["2 + 2 =", "3 + 4 ="].map(Into::into);
-    /// for result in model.classify(sums.into(), &options)? {
-    ///     let labels = result?.labels.unwrap();
-    ///     println!("{} {:?}", options.labels[labels.best], labels.probabilities);
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// An option is out of range, or there are labels and no tokenizer.
-    pub fn classify(
-        &self,
-        prompts: Vec<Prompt>,
-        options: &ClassifyOptions,
-    ) -> Result<Vec<Result<ClassifyResult>>> {
-        let mut results: Vec<_> = prompts.iter().map(|_| None).collect();
-        self.classify_with(prompts, options, |index, result| {
-            results[index] = Some(result);
-        })?;
-        Ok(results
-            .into_iter()
-            .map(|result| result.expect("every text gets a result"))
-            .collect())
-    }
-
-    /// As [`classify`](Self::classify), but calls `on_done` with the index of a text and its result when its batch is
-    /// finished.
-    ///
-    /// # Errors
-    /// As [`classify`](Self::classify).
-    pub fn classify_with(
-        &self,
-        prompts: Vec<Prompt>,
-        options: &ClassifyOptions,
-        mut on_done: impl FnMut(usize, Result<ClassifyResult>),
-    ) -> Result<()> {
-        let mut run = Run::begin(
-            self,
-            self.frontend()
-                .encode(prompts.into_iter().map(Ok).collect(), options)?,
-            options,
-        );
-        while run.advance(self, &mut on_done) {}
-        Ok(())
     }
 }
 

@@ -13,10 +13,9 @@ use crate::engine::sequence::Sequence;
 use crate::error::{Error, Result};
 use crate::model::LoadedModel;
 use crate::request::cancel::CancelToken;
-use crate::request::generation::{Event, GenerateOptions, Generated, Prompt};
+use crate::request::generation::{Event, GenerateOptions, Generated};
 use crate::request::processor::ProcessorError;
 use crate::request::result::BatchResult;
-use crate::text::chat::{Message, RenderOptions};
 
 /// A running generation: an iterator over its events, of which the last is [`Event::Finish`].
 ///
@@ -153,36 +152,5 @@ impl Iterator for Generation<'_> {
             }
             self.worker.advance();
         }
-    }
-}
-
-impl LoadedModel {
-    /// Starts to continue a prompt. Nothing is computed before the first event is asked for.
-    ///
-    /// # Errors
-    /// An option is out of range, the prompt is empty or too long for the model, or an id is not in the vocabulary.
-    pub fn generate(
-        &self,
-        prompt: impl Into<Prompt>,
-        options: &GenerateOptions,
-    ) -> Result<Generation<'_>> {
-        let requested = Instant::now();
-        let ids = self.prompt_ids(prompt.into())?;
-        Generation::new(self, ids, options, requested)
-    }
-
-    /// Starts to answer a conversation. The template adds the start of the answer.
-    ///
-    /// # Errors
-    /// As [`generate`](Self::generate), or the template refuses the conversation.
-    pub fn chat(
-        &self,
-        messages: &[Message],
-        render: &RenderOptions,
-        options: &GenerateOptions,
-    ) -> Result<Generation<'_>> {
-        let requested = Instant::now();
-        let ids = self.chat_ids(messages, render)?;
-        Generation::new(self, ids, options, requested)
     }
 }

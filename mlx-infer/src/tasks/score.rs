@@ -124,7 +124,7 @@ impl Scoring {
         eval(self.cache.arrays().chain([&hidden]))?;
         let targets = &self.tokens[self.done + 1..self.tokens.len().min(end + 1)];
         let (n_top, logprobs) = (self.options.top_each, &mut self.logprobs);
-        model.score_with_top(&hidden, targets, n_top, logprobs, &mut self.top)?;
+        score_with_top(model, &hidden, targets, n_top, logprobs, &mut self.top)?;
         let is_nan = |logprob: &Option<f32>| logprob.is_some_and(f32::is_nan);
         if let Some(at) = self.logprobs.iter().position(is_nan)
             && !model.options().allow_nan
@@ -143,7 +143,7 @@ impl Scoring {
 
     /// The score. `last`: the hidden state of the last token, `[1, 1, E]`.
     fn end(&mut self, model: &LoadedModel, last: &Array) -> Result<Score> {
-        let next = model.next(last, self.options.top)?;
+        let next = next(model, last, self.options.top)?;
         if next.iter().any(|(_, logprob)| logprob.is_nan()) && !model.options().allow_nan {
             return Err(model.not_finite(&self.tokens));
         }
@@ -161,78 +161,63 @@ impl Scoring {
     }
 }
 
-impl LoadedModel {
-    /// Scores a text or ids. The logits of only a few positions exist at a time, for any length of the text.
-    ///
-    /// # Errors
-    /// The text is empty or too long for the model, an id is not in the vocabulary, or the computation fails.
-    pub fn score(&self, prompt: impl Into<Prompt>, options: &ScoreOptions) -> Result<Score> {
-        let mut scoring = Scoring::begin(self, prompt.into(), options)?;
-        loop {
-            if let Some(score) = scoring.advance(self)? {
-                return Ok(score);
-            }
+/// Appends the log probabilities of `targets`, the tokens after each position of `hidden` `[1, L, E]` (one fewer at
+/// the end of the text). They are NaN if the logits have NaN.
+pub(crate) fn score_chunk(
+    model: &LoadedModel,
+    hidden: &Array,
+    targets: &[u32],
+    logprobs: &mut Vec<Option<f32>>,
+) -> Result<()> {
+    score_with_top(model, hidden, targets, 0, logprobs, &mut Vec::new())
+}
+
+/// The same, and appends the `n_top` likeliest tokens at the place of each target to `top`.
+fn score_with_top(
+    model: &LoadedModel,
+    hidden: &Array,
+    targets: &[u32],
+    n_top: usize,
+    logprobs: &mut Vec<Option<f32>>,
+    top: &mut Vec<Vec<(u32, f32)>>,
+) -> Result<()> {
+    let n_top = n_top.min(model.vocab());
+    let rows = (Portions::of_device().logits / model.vocab().max(1)).max(1);
+    for (index, targets) in targets.chunks(rows).enumerate() {
+        let start = (index * rows) as i32;
+        let n = targets.len() as i32;
+        let logits = model.logits(&hidden.slice_axis(1, start, start + n)?)?;
+        let ids = Array::from_slice(targets, &[1, n, 1])?;
+        let found = logits.take_along_axis(&ids, -1)?.squeeze(-1)?;
+        let found = found
+            .subtract(&fast::logsumexp(&logits)?)?
+            .to_vec::<f32>()?;
+        logprobs.extend(found.into_iter().map(Some));
+        if n_top > 0 {
+            let found = likeliest(&logits.astype(DType::F32)?.squeeze(0)?, n_top)?;
+            top.extend(found.chunks(n_top).map(<[_]>::to_vec));
         }
     }
+    Ok(())
+}
 
-    /// Appends the log probabilities of `targets`, the tokens after each position of `hidden` `[1, L, E]` (one fewer at
-    /// the end of the text). They are NaN if the logits have NaN.
-    pub(crate) fn score_chunk(
-        &self,
-        hidden: &Array,
-        targets: &[u32],
-        logprobs: &mut Vec<Option<f32>>,
-    ) -> Result<()> {
-        self.score_with_top(hidden, targets, 0, logprobs, &mut Vec::new())
+/// The `n` likeliest tokens after `hidden` `[1, 1, E]`.
+fn next(model: &LoadedModel, hidden: &Array, n: usize) -> Result<Vec<(u32, f32)>> {
+    let n = n.min(model.vocab());
+    if n == 0 {
+        return Ok(Vec::new());
     }
+    likeliest(&model.logits(hidden)?.astype(DType::F32)?, n)
+}
 
-    /// The same, and appends the `n_top` likeliest tokens at the place of each target to `top`.
-    fn score_with_top(
-        &self,
-        hidden: &Array,
-        targets: &[u32],
-        n_top: usize,
-        logprobs: &mut Vec<Option<f32>>,
-        top: &mut Vec<Vec<(u32, f32)>>,
-    ) -> Result<()> {
-        let n_top = n_top.min(self.vocab());
-        let rows = (Portions::of_device().logits / self.vocab().max(1)).max(1);
-        for (index, targets) in targets.chunks(rows).enumerate() {
-            let start = (index * rows) as i32;
-            let n = targets.len() as i32;
-            let logits = self.logits(&hidden.slice_axis(1, start, start + n)?)?;
-            let ids = Array::from_slice(targets, &[1, n, 1])?;
-            let found = logits.take_along_axis(&ids, -1)?.squeeze(-1)?;
-            let found = found
-                .subtract(&fast::logsumexp(&logits)?)?
-                .to_vec::<f32>()?;
-            logprobs.extend(found.into_iter().map(Some));
-            if n_top > 0 {
-                let found = self.likeliest(&logits.astype(DType::F32)?.squeeze(0)?, n_top)?;
-                top.extend(found.chunks(n_top).map(<[_]>::to_vec));
-            }
-        }
-        Ok(())
-    }
-
-    /// The `n` likeliest tokens after `hidden` `[1, 1, E]`.
-    fn next(&self, hidden: &Array, n: usize) -> Result<Vec<(u32, f32)>> {
-        let n = n.min(self.vocab());
-        if n == 0 {
-            return Ok(Vec::new());
-        }
-        self.likeliest(&self.logits(hidden)?.astype(DType::F32)?, n)
-    }
-
-    /// The `n` likeliest tokens of each row of `logits`, F32 `[.., V]`, with their log probabilities.
-    fn likeliest(&self, logits: &Array, n: usize) -> Result<Vec<(u32, f32)>> {
-        let (ids, values) = fast::top(logits, n)?;
-        let values = values.subtract(fast::logsumexp(logits)?.expand_dims(-1)?)?;
-        eval([&ids, &values])?;
-        Ok(ids
-            .to_vec::<u32>()?
-            .into_iter()
-            .zip(values.to_vec::<f32>()?)
-            .collect())
-    }
+/// The `n` likeliest tokens of each row of `logits`, F32 `[.., V]`, with their log probabilities.
+fn likeliest(logits: &Array, n: usize) -> Result<Vec<(u32, f32)>> {
+    let (ids, values) = fast::top(logits, n)?;
+    let values = values.subtract(fast::logsumexp(logits)?.expand_dims(-1)?)?;
+    eval([&ids, &values])?;
+    Ok(ids
+        .to_vec::<u32>()?
+        .into_iter()
+        .zip(values.to_vec::<f32>()?)
+        .collect())
 }

@@ -18,8 +18,8 @@ use mlx_nn::{KvShape, LayerKind, ModelCache, Param, RowPart, Visit};
 
 use super::{Embedding, PromptCache, PromptState};
 use crate::error::{Error, Result};
-use crate::model::LoadedModel;
 use crate::model::frontend::{check_ids, check_positions};
+use crate::model::{LoadedModel, is_recurrent};
 
 const FORMAT: &str = "mlx-infer prompt cache";
 /// Known format versions: without recurrent layers, and with them.
@@ -32,199 +32,192 @@ const UNQUANTIZED: &str = "the model's dtype";
 /// How many numbers of each parameter go into the fingerprint.
 const SAMPLE: usize = 64;
 
-impl LoadedModel {
-    /// Writes a prompt cache of this model to a safetensors file, which appears whole or not at all.
-    ///
-    /// # Errors
-    /// The cache is of another model, or the file cannot be written.
-    pub fn save_prompt_cache(&self, cache: &PromptCache, path: impl AsRef<Path>) -> Result<()> {
-        cache.check(self)?;
-        let tokens = Array::from_slice(&cache.ids, &[cache.ids.len() as i32])?;
-        let state = &cache.state.cache;
-        let mut metadata = self.fingerprint()?;
-        let recorded = state.recorded(0);
-        let names = self.array_names(&recorded)?;
-        let version = VERSIONS[usize::from(self.is_recurrent())];
-        for (key, value) in [
-            ("format", FORMAT.to_owned()),
-            ("format_version", version.to_owned()),
-            ("written", state.written(0).to_string()),
-            (
-                "beyond_switch",
-                (cache.state.embedding != Embedding::Short).to_string(),
-            ),
-        ] {
-            metadata.insert(key.to_owned(), value);
-        }
-        if !recorded.is_empty() {
-            let lengths: Vec<String> = recorded.iter().map(usize::to_string).collect();
-            metadata.insert(RECORDED.to_owned(), lengths.join(" "));
-        }
-        let now = state.row_arrays();
-        let before = recorded.iter().flat_map(|&len| {
-            let layers = state.recorded_state(0, len);
-            layers.into_iter().flat_map(|(_, arrays)| arrays)
-        });
-        let arrays = names.iter().map(|(name, _)| name.as_str());
-        let arrays = arrays.zip(now.chain(before));
-        Ok(safetensors::save(
-            path,
-            arrays.chain([("tokens", &tokens)]),
-            &metadata,
-        )?)
+/// Writes a prompt cache of this model to a safetensors file, which appears whole or not at all.
+///
+/// # Errors
+/// The cache is of another model, or the file cannot be written.
+pub(super) fn save(model: &LoadedModel, cache: &PromptCache, path: &Path) -> Result<()> {
+    cache.check(model)?;
+    let tokens = Array::from_slice(&cache.ids, &[cache.ids.len() as i32])?;
+    let state = &cache.state.cache;
+    let mut metadata = fingerprint(model)?;
+    let recorded = state.recorded(0);
+    let names = array_names(model, &recorded)?;
+    let version = VERSIONS[usize::from(model.is_recurrent())];
+    for (key, value) in [
+        ("format", FORMAT.to_owned()),
+        ("format_version", version.to_owned()),
+        ("written", state.written(0).to_string()),
+        (
+            "beyond_switch",
+            (cache.state.embedding != Embedding::Short).to_string(),
+        ),
+    ] {
+        metadata.insert(key.to_owned(), value);
     }
-
-    /// Reads a file that [`save_prompt_cache`](Self::save_prompt_cache) wrote, with the same model.
-    ///
-    /// # Errors
-    /// It cannot be read, is not such a file or is damaged, or was written with another model; the message names the
-    /// difference.
-    pub fn load_prompt_cache(&self, path: impl AsRef<Path>) -> Result<PromptCache> {
-        let path = path.as_ref();
-        self.read_prompt_cache(path).map_err(|error| {
-            let (file, message) = (path.display().to_string(), error.to_string());
-            match message.contains(&file) {
-                true => error,
-                false => Error::new(error.kind(), format!("{file}: {message}")),
-            }
-        })
+    if !recorded.is_empty() {
+        let lengths: Vec<String> = recorded.iter().map(usize::to_string).collect();
+        metadata.insert(RECORDED.to_owned(), lengths.join(" "));
     }
+    let now = state.row_arrays();
+    let before = recorded.iter().flat_map(|&len| {
+        let layers = state.recorded_state(0, len);
+        layers.into_iter().flat_map(|(_, arrays)| arrays)
+    });
+    let arrays = names.iter().map(|(name, _)| name.as_str());
+    let arrays = arrays.zip(now.chain(before));
+    Ok(safetensors::save(
+        path,
+        arrays.chain([("tokens", &tokens)]),
+        &metadata,
+    )?)
+}
 
-    fn read_prompt_cache(&self, path: &Path) -> Result<PromptCache> {
-        let file = Safetensors::open(path)?;
-        let given = |key: &str| file.metadata().get(key).map(String::as_str);
-        if given("format") != Some(FORMAT) {
-            return Err(Error::format(format!(
-                "this is no prompt cache: its metadata have no format {FORMAT:?}"
+/// Reads a file that [`save`] wrote, with the same model.
+///
+/// # Errors
+/// It cannot be read, is not such a file or is damaged, or was written with another model; the message names the
+/// difference.
+pub(super) fn load(model: &LoadedModel, path: &Path) -> Result<PromptCache> {
+    read(model, path).map_err(|error| {
+        let (file, message) = (path.display().to_string(), error.to_string());
+        match message.contains(&file) {
+            true => error,
+            false => Error::new(error.kind(), format!("{file}: {message}")),
+        }
+    })
+}
+
+fn read(model: &LoadedModel, path: &Path) -> Result<PromptCache> {
+    let file = Safetensors::open(path)?;
+    let given = |key: &str| file.metadata().get(key).map(String::as_str);
+    if given("format") != Some(FORMAT) {
+        return Err(Error::format(format!(
+            "this is no prompt cache: its metadata have no format {FORMAT:?}"
+        )));
+    }
+    let version = given("format_version").unwrap_or("");
+    if !VERSIONS.contains(&version) {
+        return Err(Error::unsupported(format!(
+            "format_version {version:?} is not known to this version; known: {}",
+            VERSIONS.join(", ")
+        )));
+    }
+    for (key, own) in fingerprint(model)? {
+        // Files that were written before caches could be quantised do not have this key.
+        let absent = if key == KV { UNQUANTIZED } else { "missing" };
+        let other = given(&key).unwrap_or(absent);
+        if key == KV && other != own {
+            return Err(Error::argument(format!(
+                "its keys and values are kept in {other}, those of this model in {own}"
             )));
         }
-        let version = given("format_version").unwrap_or("");
-        if !VERSIONS.contains(&version) {
-            return Err(Error::unsupported(format!(
-                "format_version {version:?} is not known to this version; known: {}",
-                VERSIONS.join(", ")
+        if other != own {
+            return Err(Error::argument(format!(
+                "written with another model: its {key} is {other}, that of this one {own}"
             )));
         }
-        for (key, own) in self.fingerprint()? {
-            // Files that were written before caches could be quantised do not have this key.
-            let absent = if key == KV { UNQUANTIZED } else { "missing" };
-            let other = given(&key).unwrap_or(absent);
-            if key == KV && other != own {
-                return Err(Error::argument(format!(
-                    "its keys and values are kept in {other}, those of this model in {own}"
-                )));
-            }
-            if other != own {
-                return Err(Error::argument(format!(
-                    "written with another model: its {key} is {other}, that of this one {own}"
-                )));
-            }
-        }
-        let recorded = lengths(given(RECORDED).unwrap_or_default())?;
-        let names = self.array_names(&recorded)?;
-        if let Some(name) = file
-            .names()
-            .find(|name| *name != "tokens" && !names.iter().any(|(known, _)| known == name))
-        {
-            return Err(Error::format(format!("tensor {name:?} is not known")));
-        }
-        let tokens = file.array("tokens")?;
-        tokens.dims::<1>()?;
-        let ids = tokens.to_vec::<u32>()?;
-        check_ids(&ids, self.vocab())?;
-        check_positions(ids.len(), self.info().max_positions, "")?;
-        let written = given("written").and_then(|text| text.parse().ok());
-        let written =
-            written.ok_or_else(|| Error::format("metadata: written is no number of positions"))?;
-        let own = Embedding::of(self, ids.len());
-        let embedding = match given("beyond_switch") {
-            Some("true") if self.model().grows_after().is_some() => Embedding::Own,
-            Some("true") => Embedding::Long,
-            Some("false") if own == Embedding::Short => own,
-            _ => {
-                let message = "metadata: beyond_switch is not what it must be for this many tokens";
-                return Err(Error::format(message));
-            }
-        };
-        let mut arrays = names
-            .iter()
-            .map(|(name, part)| read_part(&file, name, part))
-            .collect::<Result<Vec<_>>>()?
-            .into_iter();
-        let layers = self.model().states();
-        let parts = |kind: &LayerKind| kind.part_names().len();
-        let row = arrays
-            .by_ref()
-            .take(layers.iter().map(parts).sum())
-            .collect();
-        let malformed = |error: mlx_core::Error| Error::format(error.to_string());
-        let mut cache = ModelCache::from_row(layers, self.cache_options(), ids.len(), written, row)
-            .map_err(malformed)?;
-        for len in recorded {
-            let recurrent = layers.iter().filter(|kind| is_recurrent(kind));
-            let states = recurrent.map(|kind| arrays.by_ref().take(parts(kind)).collect());
-            let states = states.collect();
-            cache.restore(0, len, states).map_err(malformed)?;
-        }
-        Ok(PromptCache {
-            state: PromptState::copy(&cache, 0, ids.len(), embedding)?,
-            serial: self.serial(),
-            ids,
-        })
     }
+    let recorded = lengths(given(RECORDED).unwrap_or_default())?;
+    let names = array_names(model, &recorded)?;
+    if let Some(name) = file
+        .names()
+        .find(|name| *name != "tokens" && !names.iter().any(|(known, _)| known == name))
+    {
+        return Err(Error::format(format!("tensor {name:?} is not known")));
+    }
+    let tokens = file.array("tokens")?;
+    tokens.dims::<1>()?;
+    let ids = tokens.to_vec::<u32>()?;
+    check_ids(&ids, model.vocab())?;
+    check_positions(ids.len(), model.info().max_positions, "")?;
+    let written = given("written").and_then(|text| text.parse().ok());
+    let written =
+        written.ok_or_else(|| Error::format("metadata: written is no number of positions"))?;
+    let own = Embedding::of(model, ids.len());
+    let embedding = match given("beyond_switch") {
+        Some("true") if model.model().grows_after().is_some() => Embedding::Own,
+        Some("true") => Embedding::Long,
+        Some("false") if own == Embedding::Short => own,
+        _ => {
+            let message = "metadata: beyond_switch is not what it must be for this many tokens";
+            return Err(Error::format(message));
+        }
+    };
+    let mut arrays = names
+        .iter()
+        .map(|(name, part)| read_part(&file, name, part))
+        .collect::<Result<Vec<_>>>()?
+        .into_iter();
+    let layers = model.model().states();
+    let parts = |kind: &LayerKind| kind.part_names().len();
+    let row = arrays
+        .by_ref()
+        .take(layers.iter().map(parts).sum())
+        .collect();
+    let malformed = |error: mlx_core::Error| Error::format(error.to_string());
+    let mut cache = ModelCache::from_row(layers, model.cache_options(), ids.len(), written, row)
+        .map_err(malformed)?;
+    for len in recorded {
+        let recurrent = layers.iter().filter(|kind| is_recurrent(kind));
+        let states = recurrent.map(|kind| arrays.by_ref().take(parts(kind)).collect());
+        let states = states.collect();
+        cache.restore(0, len, states).map_err(malformed)?;
+    }
+    Ok(PromptCache {
+        state: PromptState::copy(&cache, 0, ids.len(), embedding)?,
+        serial: model.serial(),
+        ids,
+    })
+}
 
-    /// Whether some layer keeps a recurrent state.
-    pub(crate) fn is_recurrent(&self) -> bool {
-        self.model().states().iter().any(is_recurrent)
-    }
-
-    /// The names and shapes of the arrays of a row: first those of its full length, then those of the lengths that
-    /// recurrent layers have recorded.
-    fn array_names(&self, recorded: &[usize]) -> Result<Vec<(String, RowPart)>> {
-        let layers = self.row_parts()?;
-        let kinds = self.model().states();
-        let mut names = Vec::new();
-        let mut add = |suffix: &str, takes: &dyn Fn(&LayerKind) -> bool| {
-            for (layer, parts) in layers.iter().enumerate() {
-                let parts = parts.iter().filter(|_| takes(&kinds[layer]));
-                names.extend(parts.map(|part| {
-                    let name = format!("layers.{layer}.{}{suffix}", part.name);
-                    (name, part.clone())
-                }));
-            }
-        };
-        add("", &|_| true);
-        for len in recorded {
-            add(&format!("@{len}"), &is_recurrent);
+/// The names and shapes of the arrays of a row: first those of its full length, then those of the lengths that
+/// recurrent layers have recorded.
+fn array_names(model: &LoadedModel, recorded: &[usize]) -> Result<Vec<(String, RowPart)>> {
+    let layers = model.row_parts()?;
+    let kinds = model.model().states();
+    let mut names = Vec::new();
+    let mut add = |suffix: &str, takes: &dyn Fn(&LayerKind) -> bool| {
+        for (layer, parts) in layers.iter().enumerate() {
+            let parts = parts.iter().filter(|_| takes(&kinds[layer]));
+            names.extend(parts.map(|part| {
+                let name = format!("layers.{layer}.{}{suffix}", part.name);
+                (name, part.clone())
+            }));
         }
-        Ok(names)
+    };
+    add("", &|_| true);
+    for len in recorded {
+        add(&format!("@{len}"), &is_recurrent);
     }
+    Ok(names)
+}
 
-    /// The properties of a model on which a prompt cache depends.
-    fn fingerprint(&self) -> Result<BTreeMap<String, String>> {
-        let (info, sizes) = (self.info(), self.model().geometry());
-        let layers = self.model().states().iter();
-        let layers: Vec<String> = layers.map(LayerKind::to_string).collect();
-        let context = self.options().context_len;
-        let context = context.map_or("unlimited".to_owned(), |n| n.to_string());
-        let kv = self.options().kv_quantization;
-        let kv = kv.map_or(UNQUANTIZED.to_owned(), |scheme| scheme.to_string());
-        let mut digest = Digest(FNV_OFFSET);
-        self.model()
-            .visit(&mut mlx_nn::Path::default(), &mut digest)?;
-        Ok([
-            ("architecture", info.model_type.clone()),
-            ("layers", layers.join(", ")),
-            ("kv_heads", of_layers(sizes, |kv| kv.heads)),
-            ("head_dim", of_layers(sizes, |kv| kv.key_dim)),
-            ("dtype", info.dtype.to_string()),
-            ("context_len", context),
-            (KV, kv),
-            ("weights", format!("{:016x}", digest.0)),
-        ]
-        .map(|(key, value)| (key.to_owned(), value))
-        .into())
-    }
+/// The properties of a model on which a prompt cache depends.
+fn fingerprint(model: &LoadedModel) -> Result<BTreeMap<String, String>> {
+    let (info, sizes) = (model.info(), model.model().geometry());
+    let layers = model.model().states().iter();
+    let layers: Vec<String> = layers.map(LayerKind::to_string).collect();
+    let context = model.options().context_len;
+    let context = context.map_or("unlimited".to_owned(), |n| n.to_string());
+    let kv = model.options().kv_quantization;
+    let kv = kv.map_or(UNQUANTIZED.to_owned(), |scheme| scheme.to_string());
+    let mut digest = Digest(FNV_OFFSET);
+    model
+        .model()
+        .visit(&mut mlx_nn::Path::default(), &mut digest)?;
+    Ok([
+        ("architecture", info.model_type.clone()),
+        ("layers", layers.join(", ")),
+        ("kv_heads", of_layers(sizes, |kv| kv.heads)),
+        ("head_dim", of_layers(sizes, |kv| kv.key_dim)),
+        ("dtype", info.dtype.to_string()),
+        ("context_len", context),
+        (KV, kv),
+        ("weights", format!("{:016x}", digest.0)),
+    ]
+    .map(|(key, value)| (key.to_owned(), value))
+    .into())
 }
 
 /// A size of the layers with keys and values. It is written once if all layers have the same.
@@ -235,10 +228,6 @@ fn of_layers(geometry: &Geometry, size: impl Fn(&KvShape) -> i32) -> String {
     }
     let sizes: Vec<String> = sizes.iter().map(i32::to_string).collect();
     sizes.join(", ")
-}
-
-fn is_recurrent(kind: &LayerKind) -> bool {
-    matches!(kind, LayerKind::Recurrent(_))
 }
 
 /// The lengths that the metadata name, in increasing order.

@@ -253,7 +253,7 @@ fn setting<'a>(line: &'a Line, sequence: &'a Sequence, at: usize) -> Row<'a> {
         history: &line.histories[known],
         ahead: at - known,
         // What is chosen without a mask is not kept: a draft may be wrong, or its mask unknown.
-        mask: sequence.held_behind(at),
+        mask: sequence.constraint_behind(at),
         ..sequence.row()
     }
 }

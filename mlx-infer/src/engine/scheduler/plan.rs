@@ -40,8 +40,8 @@ pub(crate) struct Piece {
 pub(crate) struct Plan {
     /// Requests that can never fit, with the bytes that they would need. They end with an error.
     pub(crate) refuse: Vec<(Id, usize)>,
-    /// Rows to evict. Their requests wait again.
-    pub(crate) evict: Vec<Id>,
+    /// Rows to preempt. Their requests wait again.
+    pub(crate) preempt: Vec<Id>,
     /// The number of slots to keep, if slots without a row are to be removed.
     pub(crate) compact: Option<usize>,
 }

@@ -223,10 +223,10 @@ fn run(day: &Day) -> Result<BTreeMap<u64, End>, TestCaseError> {
             prop_assert!(scheduler.running().all(|other| other != id));
             ends.insert(id, End::Refused);
         }
-        for id in plan.evict {
-            let row = rows.get_mut(&id).expect("an evicted request exists");
+        for id in plan.preempt {
+            let row = rows.get_mut(&id).expect("a preempted request exists");
             (row.done, row.held) = (0, None);
-            scheduler.restart(id, asked(id).prompt, row.generated);
+            scheduler.requeue(id, asked(id).prompt, row.generated);
         }
         if let Some(wanted) = plan.compact {
             let held = rows.values().filter(|row| row.held.is_some()).count();
@@ -333,7 +333,7 @@ fn run(day: &Day) -> Result<BTreeMap<u64, End>, TestCaseError> {
             scheduler.set_slots(0);
             let blamed = scheduler.step_failed();
             for &id in &running {
-                scheduler.restart(id, asked(id).prompt, rows[&id].generated);
+                scheduler.requeue(id, asked(id).prompt, rows[&id].generated);
             }
             prop_assert_eq!(blamed.is_some(), running.len() == 1);
             if let Some(id) = blamed {

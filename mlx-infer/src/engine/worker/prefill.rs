@@ -32,7 +32,7 @@ impl Worker<'_, '_> {
                 self.scheduler.reuse(id, len, None);
                 continue;
             }
-            // A row that was evicted is computed as it was the first time, with the same bits.
+            // A row that was preempted is computed as it was the first time, with the same bits.
             if self.prefixes.is_off() || task.replay() > 0 {
                 continue;
             }
@@ -58,7 +58,7 @@ impl Worker<'_, '_> {
             let leader = *leaders
                 .entry((task.sequence.prefill_chunk(), prompt))
                 .or_insert(id);
-            // A row that was evicted is computed as it was the first time, with the same bits.
+            // A row that was preempted is computed as it was the first time, with the same bits.
             let is_free = task.given.is_none() && task.partial.is_none() && task.replay() == 0;
             if leader != id && is_free {
                 behind.push((id, leader));

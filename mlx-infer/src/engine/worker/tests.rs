@@ -248,7 +248,7 @@ fn plain(model: &LoadedModel, of: usize) -> Plain {
     (told.take(), found)
 }
 
-/// Rows join, leave, are evicted and come back while others draft 0 to 4 tokens. How many states were compared.
+/// Rows join, leave, are preempted and come back while others draft 0 to 4 tokens. How many states were compared.
 fn run(case: &str, model: &LoadedModel, plain: &[Plain], seed: u64, is_scripted: bool) -> usize {
     let mut random = Random(seed);
     let row: usize = model.state_costs().iter().map(|cost| cost.bytes(256)).sum();

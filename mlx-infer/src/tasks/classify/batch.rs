@@ -3,6 +3,7 @@
 use mlx_core::{DType, eval};
 use mlx_nn::{CacheOptions, ModelCache};
 
+use super::labels::{add_rest_of, first_of_labels};
 use super::{ClassifyOptions, ClassifyResult, Item, LabelScores};
 use crate::engine::sequence::random_seed;
 use crate::error::Result;
@@ -85,7 +86,13 @@ impl Batch {
             }
             self.behind = Some(self.compute(model, items, options)?);
         } else if let Some(behind) = &mut self.behind {
-            model.add_rest_of(behind.label, items, &mut self.cache, &mut behind.sums)?;
+            add_rest_of(
+                model,
+                behind.label,
+                items,
+                &mut self.cache,
+                &mut behind.sums,
+            )?;
             behind.label += 1;
         }
         let behind = self.behind.as_mut().expect("the texts are computed");
@@ -147,7 +154,7 @@ impl Batch {
                 false => Vec::new(),
             },
             vocab: logits.dim(-1)? as usize,
-            sums: model.first_of_labels(items, &logits)?,
+            sums: first_of_labels(items, &logits)?,
             label: 0,
         })
     }

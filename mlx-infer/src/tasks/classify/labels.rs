@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::model::LoadedModel;
 use crate::model::forward::padded;
 use crate::request::generation::Prompt;
+use crate::tasks::score::score_chunk;
 use crate::text::tokenizer::Tokenizer;
 
 /// The scores of the labels after a text.
@@ -130,76 +131,74 @@ pub(super) fn encode(
     Ok((ids, wholes))
 }
 
-impl LoadedModel {
-    /// The log probability of the first token of each label of each item. `logits`: `[B, V]` after the texts.
-    pub(super) fn first_of_labels(&self, items: &[&Item], logits: &Array) -> Result<Vec<Vec<f64>>> {
-        let most = items.iter().map(|item| item.labels.len()).max();
-        let most = most.unwrap_or(0);
-        if most == 0 {
-            return Ok(vec![Vec::new(); items.len()]);
-        }
-        // Texts with fewer labels are padded.
-        let firsts = items.iter().flat_map(|item| {
-            let firsts = item.labels.iter().map(|label| label[0]);
-            firsts.chain(std::iter::repeat(0)).take(most)
-        });
-        let firsts: Vec<u32> = firsts.collect();
-        let firsts = Array::from_slice(&firsts, &[items.len() as i32, most as i32])?;
-        let logprobs = logits
-            .take_along_axis(&firsts, -1)?
-            .subtract(&fast::logsumexp(logits)?.expand_dims(-1)?)?
-            .to_vec::<f32>()?;
-        let rows = items.iter().zip(logprobs.chunks(most));
-        Ok(rows
-            .map(|(item, row)| {
-                row[..item.labels.len()]
-                    .iter()
-                    .map(|&lp| f64::from(lp))
-                    .collect()
-            })
-            .collect())
+/// The log probability of the first token of each label of each item. `logits`: `[B, V]` after the texts.
+pub(super) fn first_of_labels(items: &[&Item], logits: &Array) -> Result<Vec<Vec<f64>>> {
+    let most = items.iter().map(|item| item.labels.len()).max();
+    let most = most.unwrap_or(0);
+    if most == 0 {
+        return Ok(vec![Vec::new(); items.len()]);
     }
+    // Texts with fewer labels are padded.
+    let firsts = items.iter().flat_map(|item| {
+        let firsts = item.labels.iter().map(|label| label[0]);
+        firsts.chain(std::iter::repeat(0)).take(most)
+    });
+    let firsts: Vec<u32> = firsts.collect();
+    let firsts = Array::from_slice(&firsts, &[items.len() as i32, most as i32])?;
+    let logprobs = logits
+        .take_along_axis(&firsts, -1)?
+        .subtract(&fast::logsumexp(logits)?.expand_dims(-1)?)?
+        .to_vec::<f32>()?;
+    let rows = items.iter().zip(logprobs.chunks(most));
+    Ok(rows
+        .map(|(item, row)| {
+            row[..item.labels.len()]
+                .iter()
+                .map(|&lp| f64::from(lp))
+                .collect()
+        })
+        .collect())
+}
 
-    /// Adds the log probabilities of the other tokens of one label that has several tokens after some text. `cache`
-    /// holds the texts.
-    pub(super) fn add_rest_of(
-        &self,
-        label: usize,
-        items: &[&Item],
-        cache: &mut ModelCache,
-        scores: &mut [Vec<f64>],
-    ) -> Result<()> {
-        let inputs: Vec<&[u32]> = items
-            .iter()
-            .map(|item| {
-                let ids = item.labels.get(label).map_or(&[][..], Vec::as_slice);
-                &ids[..ids.len().saturating_sub(1)]
-            })
-            .collect();
-        let widths: Vec<usize> = inputs.iter().map(|ids| ids.len()).collect();
-        let mut step = cache.begin(&widths)?;
-        let hidden = self.model().hidden(&padded(&inputs)?, &mut step)?;
-        // Rolled back, because the next label starts at the same position.
-        drop(step);
-        let [_, width, e] = hidden.dims()?;
-        let (mut places, mut targets) = (Vec::new(), Vec::new());
-        for (row, item) in items.iter().enumerate() {
-            places.extend((0..widths[row]).map(|at| row as i32 * width + at as i32));
-            targets.extend(item.labels.get(label).into_iter().flat_map(|ids| &ids[1..]));
-        }
-        let places = Array::from_slice(&places, &[places.len() as i32])?;
-        let hidden = hidden.reshape(&[-1, e])?.take(&places, 0)?.expand_dims(0)?;
-        let mut logprobs = Vec::with_capacity(targets.len());
-        self.score_chunk(&hidden, &targets, &mut logprobs)?;
-        let mut logprobs = logprobs.into_iter();
-        for (row, &width) in widths.iter().enumerate() {
-            let of_row = logprobs.by_ref().take(width).flatten();
-            if let Some(score) = scores[row].get_mut(label) {
-                *score += of_row.map(f64::from).sum::<f64>();
-            }
-        }
-        Ok(())
+/// Adds the log probabilities of the other tokens of one label that has several tokens after some text. `cache`
+/// holds the texts.
+pub(super) fn add_rest_of(
+    model: &LoadedModel,
+    label: usize,
+    items: &[&Item],
+    cache: &mut ModelCache,
+    scores: &mut [Vec<f64>],
+) -> Result<()> {
+    let inputs: Vec<&[u32]> = items
+        .iter()
+        .map(|item| {
+            let ids = item.labels.get(label).map_or(&[][..], Vec::as_slice);
+            &ids[..ids.len().saturating_sub(1)]
+        })
+        .collect();
+    let widths: Vec<usize> = inputs.iter().map(|ids| ids.len()).collect();
+    let mut step = cache.begin(&widths)?;
+    let hidden = model.model().hidden(&padded(&inputs)?, &mut step)?;
+    // Rolled back, because the next label starts at the same position.
+    drop(step);
+    let [_, width, e] = hidden.dims()?;
+    let (mut places, mut targets) = (Vec::new(), Vec::new());
+    for (row, item) in items.iter().enumerate() {
+        places.extend((0..widths[row]).map(|at| row as i32 * width + at as i32));
+        targets.extend(item.labels.get(label).into_iter().flat_map(|ids| &ids[1..]));
     }
+    let places = Array::from_slice(&places, &[places.len() as i32])?;
+    let hidden = hidden.reshape(&[-1, e])?.take(&places, 0)?.expand_dims(0)?;
+    let mut logprobs = Vec::with_capacity(targets.len());
+    score_chunk(model, &hidden, &targets, &mut logprobs)?;
+    let mut logprobs = logprobs.into_iter();
+    for (row, &width) in widths.iter().enumerate() {
+        let of_row = logprobs.by_ref().take(width).flatten();
+        if let Some(score) = scores[row].get_mut(label) {
+            *score += of_row.map(f64::from).sum::<f64>();
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

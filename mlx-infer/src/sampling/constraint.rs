@@ -4,7 +4,7 @@ use crate::grammar::Mask;
 
 /// A constraint: the row must choose one of some tokens.
 #[derive(Clone, Copy)]
-pub(crate) struct Held<'a> {
+pub(crate) struct TokenConstraint<'a> {
     /// The tokens that a grammar allows; `None` for all.
     pub(crate) grammar: Option<&'a Mask>,
     /// The number of tokens before one that may end the row, and the tokens that do not end it.
@@ -12,7 +12,7 @@ pub(crate) struct Held<'a> {
 }
 
 #[cfg(test)]
-impl<'a> Held<'a> {
+impl<'a> TokenConstraint<'a> {
     /// A constraint to these tokens.
     pub(super) fn to(mask: &'a Mask) -> Self {
         Self {
@@ -22,7 +22,7 @@ impl<'a> Held<'a> {
     }
 }
 
-impl Held<'_> {
+impl TokenConstraint<'_> {
     /// Whether only tokens with the property `is_such` may follow after `generated` tokens.
     pub(crate) fn allows_only(self, generated: usize, is_such: impl Fn(u32) -> bool) -> bool {
         let Some(mask) = self.allowed(generated) else {
@@ -78,21 +78,23 @@ mod tests {
         assert_eq!(going_on[..], [!(1 << 3), 0xff & !(1 << 1)]);
         let [both, end]: [Mask; 2] = [vec![0b1100, 0].into(), vec![0b1000, 0].into()];
         let allowed = |grammar, generated| {
-            let held = Held {
+            let constraint = TokenConstraint {
                 grammar,
                 least: Some((2, &going_on)),
             };
-            held.allowed(generated).map(|mask| mask.to_vec())
+            constraint.allowed(generated).map(|mask| mask.to_vec())
         };
         assert_eq!(allowed(None, 1), Some(going_on.to_vec()));
         assert_eq!(allowed(None, 2), None);
         assert_eq!(allowed(Some(&both), 0), Some(vec![0b100, 0]));
         assert_eq!(allowed(Some(&both), 2), Some(vec![0b1100, 0]));
         assert_eq!(allowed(Some(&end), 0), Some(vec![0b1000, 0]));
-        let held = Held {
+        let constraint = TokenConstraint {
             grammar: Some(&both),
             least: Some((2, &going_on)),
         };
-        assert!(held.allows_only(0, |id| id == 2) && !held.allows_only(2, |id| id == 2));
+        assert!(
+            constraint.allows_only(0, |id| id == 2) && !constraint.allows_only(2, |id| id == 2)
+        );
     }
 }
