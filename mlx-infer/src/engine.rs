@@ -33,7 +33,7 @@ use std::time::Instant;
 
 use mlx_models::ModelInfo;
 
-pub(crate) use self::decode::{Decode, Native, Serve};
+pub(crate) use self::decode::{Decode, EngineModel, Native};
 pub use self::handle::Handle;
 pub(crate) use self::handle::Queue;
 pub use self::load::EngineLoad;
@@ -144,7 +144,9 @@ impl Engine {
     /// # Errors
     /// The errors of `load`; a limit is 0.
     pub(crate) fn begin(
-        load: impl FnOnce(&[(String, PathBuf)], &Limits) -> Result<Box<dyn Serve>> + Send + 'static,
+        load: impl FnOnce(&[(String, PathBuf)], &Limits) -> Result<Box<dyn EngineModel>>
+        + Send
+        + 'static,
         options: EngineOptions,
     ) -> Result<Self> {
         options.check()?;

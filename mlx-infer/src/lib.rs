@@ -48,11 +48,11 @@ mod grammar;
 mod host;
 mod json;
 mod model;
-mod portions;
 mod request;
 mod sampling;
 mod tasks;
 mod text;
+mod work_sizes;
 
 pub use backend::{
     Availability, BackEnd, Classification, MlxLm, MlxLmOptions, OnEvent, TextModel, backends,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{BackEnd, MlxLm};
 use crate::engine::thread::Inbox;
-use crate::engine::{Engine, EngineOptions, Native, Serve};
+use crate::engine::{Engine, EngineModel, EngineOptions, Native};
 use crate::error::Result;
 use crate::model::frontend::Frontend;
 use crate::request::limits::Limits;
@@ -32,7 +32,7 @@ fn prepare(
     model: BackEnd,
     adapters: &[(String, PathBuf)],
     limits: &Limits,
-) -> Result<Box<dyn Serve>> {
+) -> Result<Box<dyn EngineModel>> {
     match model {
         BackEnd::Native(model) => Ok(Box::new(Native::new(*model, adapters)?)),
         BackEnd::MlxLm(model) => {
@@ -42,7 +42,7 @@ fn prepare(
     }
 }
 
-impl Serve for MlxLm {
+impl EngineModel for MlxLm {
     fn frontend(&self) -> &Arc<Frontend> {
         self.frontend()
     }

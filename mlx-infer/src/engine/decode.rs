@@ -96,7 +96,7 @@ impl<'s> Decode<'s> for Worker<'_, 's> {
 }
 
 /// What an engine's thread serves: a model of any back end, with its adapters.
-pub(crate) trait Serve {
+pub(crate) trait EngineModel {
     /// The text side.
     fn frontend(&self) -> &Arc<Frontend>;
 
@@ -125,7 +125,7 @@ impl Native {
     }
 }
 
-impl Serve for Native {
+impl EngineModel for Native {
     fn frontend(&self) -> &Arc<Frontend> {
         self.0[0].frontend()
     }

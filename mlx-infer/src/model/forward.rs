@@ -6,7 +6,7 @@ use mlx_models::Model;
 use mlx_nn::{ModelCache, Step};
 
 use crate::error::Result;
-use crate::portions::Portions;
+use crate::work_sizes::WorkSizes;
 
 /// Runs the layers on `tokens`, U32 `[B, L]`. Row i has `widths[i]` tokens, followed by padding. The cache keeps the
 /// tokens. Returns `[B, L, E]`, lazy.
@@ -56,7 +56,7 @@ pub(crate) fn prefill(model: &dyn Model, cache: &mut ModelCache, ids: &[u32]) ->
 
 /// Frees the buffers of earlier work, if they take much memory: work of other sizes cannot use them.
 pub(crate) fn free_buffers() -> Result<()> {
-    if memory::cached()? > Portions::of_device().free_bytes {
+    if memory::cached()? > WorkSizes::of_device().free_bytes {
         memory::clear_cache()?;
     }
     Ok(())

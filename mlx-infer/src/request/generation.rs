@@ -3,12 +3,12 @@
 use serde_json::{Value, json};
 
 use crate::error::{Error, Result};
-use crate::portions::Portions;
 use crate::request::cancel::CancelToken;
 use crate::request::grammar::Constraint;
 use crate::request::metrics::Metrics;
 use crate::request::sampling::{Choice, SamplingParams};
 use crate::request::speculative::Speculative;
+use crate::work_sizes::WorkSizes;
 
 /// The text or the ids to continue.
 #[derive(Clone, Debug, PartialEq)]
@@ -83,7 +83,7 @@ impl Default for GenerateOptions {
             grammar: None,
             kept_special: Vec::new(),
             speculative: Speculative::Off,
-            prefill_chunk: Portions::of_device().chunk,
+            prefill_chunk: WorkSizes::of_device().chunk,
             cancel: CancelToken::new(),
         }
     }

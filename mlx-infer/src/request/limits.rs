@@ -1,7 +1,7 @@
 //! Limits on what is computed at a time.
 
 use crate::error::{Error, Result};
-use crate::portions::Portions;
+use crate::work_sizes::WorkSizes;
 
 /// Limits on concurrent work.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,7 +22,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             rows: 64,
-            prefill_tokens: Portions::of_device().prompts,
+            prefill_tokens: WorkSizes::of_device().prompts,
             cache_bytes: None,
             prefix_bytes: 512 << 20,
         }

@@ -23,7 +23,7 @@ use crate::serve::http::error::ApiError;
 use crate::serve::http::fields::name_ignored;
 use crate::serve::http::room::{Long, heavy};
 use crate::serve::http::trace::Trace;
-use crate::serve::turn::choices::{Choices, Rows};
+use crate::serve::turn::choices::{AskedRows, Choices};
 use crate::serve::turn::edits::Edits;
 use crate::text::chat::reply::{ReplyFront, ToolChoice};
 use crate::text::chat::{self, Message, RenderOptions};
@@ -195,7 +195,7 @@ impl Turn {
             _ => &self.tools,
         };
         let prompt = ids.len();
-        let rows = Rows {
+        let rows = AskedRows {
             prompts: &[ids],
             n: self.n,
             options: &self.options,

@@ -16,10 +16,10 @@ pub(crate) use self::run::Run;
 
 use crate::error::{Error, Result};
 use crate::model::frontend::{Frontend, check_ids};
-use crate::portions::Portions;
 use crate::request::cancel::CancelToken;
 use crate::request::generation::Prompt;
 use crate::request::sampling::SamplingParams;
+use crate::work_sizes::WorkSizes;
 
 /// Options of classification.
 #[derive(Clone, Debug)]
@@ -43,7 +43,7 @@ impl Default for ClassifyOptions {
     fn default() -> Self {
         Self {
             labels: Vec::new(),
-            batch_tokens: Portions::of_device().texts,
+            batch_tokens: WorkSizes::of_device().texts,
             sampling: SamplingParams::default(),
             logits: false,
             add_special: true,

@@ -8,9 +8,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::model::LoadedModel;
 use crate::model::forward;
 use crate::model::frontend::{check_ids, check_positions};
-use crate::portions::Portions;
 use crate::request::cancel::CancelToken;
 use crate::request::generation::Prompt;
+use crate::work_sizes::WorkSizes;
 
 /// Options of scoring.
 #[derive(Clone, Debug)]
@@ -30,7 +30,7 @@ impl Default for ScoreOptions {
         Self {
             top: 5,
             top_each: 0,
-            chunk: Portions::of_device().chunk,
+            chunk: WorkSizes::of_device().chunk,
             cancel: CancelToken::new(),
         }
     }
@@ -182,7 +182,7 @@ fn score_with_top(
     top: &mut Vec<Vec<(u32, f32)>>,
 ) -> Result<()> {
     let n_top = n_top.min(model.vocab());
-    let rows = (Portions::of_device().logits / model.vocab().max(1)).max(1);
+    let rows = (WorkSizes::of_device().logits / model.vocab().max(1)).max(1);
     for (index, targets) in targets.chunks(rows).enumerate() {
         let start = (index * rows) as i32;
         let n = targets.len() as i32;

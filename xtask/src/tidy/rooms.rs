@@ -33,15 +33,15 @@ const CRATES: &[(&str, Rooms)] = &[
         "mlx-infer",
         &[
             ("error", &[]),
-            ("portions", &[]),
+            ("work_sizes", &[]),
             ("json", &[]),
             ("text", &["error", "json"]),
-            ("request", &["error", "portions"]),
+            ("request", &["error", "work_sizes"]),
             ("grammar", &["error", "text", "request"]),
             ("sampling", &["error", "request", "grammar"]),
             (
                 "model",
-                &["error", "portions", "text", "request", "grammar"],
+                &["error", "work_sizes", "text", "request", "grammar"],
             ),
             (
                 "engine",
@@ -50,7 +50,13 @@ const CRATES: &[(&str, Rooms)] = &[
             (
                 "tasks",
                 &[
-                    "error", "portions", "text", "request", "sampling", "model", "engine",
+                    "error",
+                    "work_sizes",
+                    "text",
+                    "request",
+                    "sampling",
+                    "model",
+                    "engine",
                 ],
             ),
             (

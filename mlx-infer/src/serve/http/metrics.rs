@@ -69,7 +69,7 @@ impl Time {
 
 /// The counters of the server since its start.
 #[derive(Debug, Default)]
-pub(crate) struct Metrics {
+pub(crate) struct ServerMetrics {
     times: [Mutex<Histogram>; Time::COUNT],
     prompt_tokens: AtomicU64,
     generation_tokens: AtomicU64,
@@ -88,7 +88,7 @@ pub(crate) struct Metrics {
 /// Why rows ended, as vLLM names it.
 const REASONS: [&str; 4] = ["stop", "length", "abort", "error"];
 
-impl Metrics {
+impl ServerMetrics {
     /// Counts a row that has ended.
     pub(crate) fn finished(&self, reason: FinishReason, row: &metrics::Metrics) {
         let index = match reason {
@@ -187,7 +187,7 @@ mod tests {
 
     #[test]
     fn every_metric_is_written_once_and_read_from_its_counter() {
-        let metrics = Metrics::default();
+        let metrics = ServerMetrics::default();
         metrics.disconnected();
         metrics.failed();
         for status in [200, 200, 404] {
@@ -250,7 +250,7 @@ mod tests {
 
     #[test]
     fn buckets_add_up() {
-        let metrics = Metrics::default();
+        let metrics = ServerMetrics::default();
         for milliseconds in [1, 3, 100_000] {
             metrics.between_tokens(Duration::from_millis(milliseconds));
         }

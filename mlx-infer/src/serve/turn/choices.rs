@@ -48,7 +48,7 @@ impl Step {
 }
 
 /// What the rows of a request are to compute.
-pub(crate) struct Rows<'a> {
+pub(crate) struct AskedRows<'a> {
     pub(crate) prompts: &'a [Vec<u32>],
     /// Rows of each prompt.
     pub(crate) n: usize,
@@ -85,9 +85,9 @@ impl Choices {
         loaded: &Loaded,
         served: &Served,
         trace: &Trace,
-        rows: &Rows<'_>,
+        rows: &AskedRows<'_>,
     ) -> Result<Self, ApiError> {
-        let &Rows {
+        let &AskedRows {
             prompts,
             n,
             options,

@@ -9,12 +9,12 @@ use crate::engine::sequence::random_seed;
 use crate::error::Result;
 use crate::model::LoadedModel;
 use crate::model::forward;
-use crate::portions::Portions;
 use crate::request::sampling::Choice;
 use crate::sampling::{History, Row, sample};
+use crate::work_sizes::WorkSizes;
 
 /// The state of a batch that is being computed.
-pub(super) struct Batch {
+pub(super) struct TextBatch {
     cache: ModelCache,
     /// The number of tokens of each text that are in the cache.
     done: usize,
@@ -33,7 +33,7 @@ struct Behind {
     label: usize,
 }
 
-impl Batch {
+impl TextBatch {
     /// A batch of these texts. The rows start with the prefix in `shared`.
     pub(super) fn begin(
         model: &LoadedModel,
@@ -78,7 +78,7 @@ impl Batch {
     ) -> Result<Option<Vec<Result<ClassifyResult>>>> {
         if self.behind.is_none() {
             if is_long(items, self.done) {
-                let size = Portions::of_device().chunk;
+                let size = WorkSizes::of_device().chunk;
                 let chunk = &items[0].ids[self.done..self.done + size];
                 forward::prefill(model.model(), &mut self.cache, chunk)?;
                 self.done += size;
@@ -192,5 +192,5 @@ impl Behind {
 
 /// Whether a part of the text is computed before the rest: it is alone in its batch, and long.
 fn is_long(items: &[&Item], done: usize) -> bool {
-    matches!(items, [item] if item.ids.len() - done > Portions::of_device().chunk)
+    matches!(items, [item] if item.ids.len() - done > WorkSizes::of_device().chunk)
 }

@@ -4,13 +4,13 @@ use std::collections::VecDeque;
 
 use mlx_nn::ModelCache;
 
-use super::batch::Batch;
+use super::batch::TextBatch;
 use super::{ClassifyOptions, ClassifyResult, Encoded, Item, pack};
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::LoadedModel;
 use crate::model::forward;
 use crate::model::frontend::{check_ids, check_positions};
-use crate::portions::Portions;
+use crate::work_sizes::WorkSizes;
 
 /// The shortest common prefix that is computed separately.
 const MIN_SHARED: usize = 8;
@@ -27,7 +27,7 @@ pub(crate) struct Run {
     shared: Option<ModelCache>,
     /// Indices of items that are computed together.
     batches: VecDeque<Vec<usize>>,
-    batch: Option<(Vec<usize>, Batch)>,
+    batch: Option<(Vec<usize>, TextBatch)>,
 }
 
 impl Run {
@@ -54,9 +54,9 @@ impl Run {
                 Err(error) => faults.push((index, error)),
             }
         }
-        let portions = Portions::of_device();
+        let sizes = WorkSizes::of_device();
         let lens: Vec<usize> = items.iter().map(Item::positions).collect();
-        let most_rows = (portions.logits / model.vocab().max(1)).max(1);
+        let most_rows = (sizes.logits / model.vocab().max(1)).max(1);
         // With LongRoPE and dynamic NTK the length of the whole text decides how its prefix is embedded.
         let of = model.model();
         let common = match of.switches_after().or(of.grows_after()) {
@@ -94,7 +94,7 @@ impl Run {
         {
             let start = shared.lens()[0];
             let chunk =
-                &self.items[0].ids[start..self.common.min(start + Portions::of_device().chunk)];
+                &self.items[0].ids[start..self.common.min(start + WorkSizes::of_device().chunk)];
             if let Err(error) = forward::prefill(model.model(), shared, chunk) {
                 self.fail(&error, on_done);
                 return false;
@@ -106,7 +106,7 @@ impl Run {
                 return false;
             };
             let items: Vec<&Item> = places.iter().map(|&at| &self.items[at]).collect();
-            match Batch::begin(model, &items, self.shared.as_ref()) {
+            match TextBatch::begin(model, &items, self.shared.as_ref()) {
                 Ok(batch) => self.batch = Some((places, batch)),
                 Err(error) => fail(&items, &error, on_done),
             }

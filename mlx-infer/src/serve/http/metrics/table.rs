@@ -3,13 +3,13 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::text::Text;
-use super::{Metrics, REASONS, Time, lock};
+use super::{REASONS, ServerMetrics, Time, lock};
 use crate::engine::EngineLoad;
 use crate::request::limits::Limits;
 
 /// What values are read from.
 pub(super) struct Sources<'a> {
-    pub(super) counters: &'a Metrics,
+    pub(super) counters: &'a ServerMetrics,
     /// Of the engine; zeros until the model is loaded.
     pub(super) load: EngineLoad,
     pub(super) limits: &'a Limits,
@@ -27,7 +27,7 @@ enum Value {
     Gauge(fn(&Sources<'_>) -> f64),
     Counter(fn(&Sources<'_>) -> f64),
     /// A counter with a line for each value of a label: the label's name; its values with their counts.
-    Counters(&'static str, fn(&Metrics) -> Vec<(String, f64)>),
+    Counters(&'static str, fn(&ServerMetrics) -> Vec<(String, f64)>),
     Histogram(Time),
 }
 

@@ -16,7 +16,7 @@ use crate::serve::http::trace::new_id;
 use crate::serve::routes::openai::chunks::{Chunks, StreamUsage, finish_word};
 use crate::serve::routes::openai::logprobs::{Lists, check_top};
 use crate::serve::state::{Served, Shared, now};
-use crate::serve::turn::choices::{Choices, MAX_ROWS, Rows, Step};
+use crate::serve::turn::choices::{AskedRows, Choices, MAX_ROWS, Step};
 use crate::serve::turn::edits::Edits;
 use crate::serve::turn::{grammar, params};
 use crate::tasks::score::{Score, ScoreOptions, Scoring};
@@ -156,7 +156,7 @@ pub(crate) async fn completions(ask: Ask) -> Result<Response, ApiError> {
         }
         return Ok((headers, Json(writer.whole())).into_response());
     }
-    let rows = Rows {
+    let rows = AskedRows {
         prompts: &ids,
         n: tried,
         options: &options,

@@ -3,7 +3,7 @@
 use mlx_core::{Device, DeviceKind};
 
 /// Sizes of work.
-pub(crate) struct Portions {
+pub(crate) struct WorkSizes {
     /// Tokens of a long text that are computed at a time.
     pub(crate) chunk: usize,
     /// Tokens, padding included, of short prompts that are computed together.
@@ -16,7 +16,7 @@ pub(crate) struct Portions {
     pub(crate) free_bytes: usize,
 }
 
-const CPU: Portions = Portions {
+const CPU: WorkSizes = WorkSizes {
     chunk: 512,
     prompts: 2048,
     texts: 4096,
@@ -25,7 +25,7 @@ const CPU: Portions = Portions {
 };
 
 /// Freeing memory of a GPU waits for all of its work, and allocating it again takes as long.
-const GPU: Portions = Portions {
+const GPU: WorkSizes = WorkSizes {
     chunk: 2048,
     prompts: 8192,
     texts: 16_384,
@@ -33,7 +33,7 @@ const GPU: Portions = Portions {
     free_bytes: 4 << 30,
 };
 
-impl Portions {
+impl WorkSizes {
     /// Those of the process's default device.
     pub(crate) fn of_device() -> &'static Self {
         match Device::default_device().map(|device| device.kind) {
