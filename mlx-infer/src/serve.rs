@@ -6,8 +6,8 @@
 //! | file | has |
 //! |---|---|
 //! | `server`, `state`, `settings` | start, drain, end; what handlers share; the settings |
-//! | `http` | the table of routes, connections, access, errors, a body's keys, streams of events, metrics |
-//! | `routes` | one file a route: it reads the body and writes the answer |
+//! | `http` | connections, access, errors, a body's keys, streams of events, metrics |
+//! | `routes` | the table of routes, and one file a route: it reads the body and writes the answer |
 //! | `turn` | from a request's parameters to the events of its rows, and to the parts of its reply |
 
 mod http;
