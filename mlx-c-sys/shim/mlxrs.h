@@ -58,6 +58,9 @@ int mlxrs_array_from_foreign(
 /* A copy of `data`, in row-major order. For a GPU, a small copy is in pinned host memory, which kernels read without
  * page faults. */
 int mlxrs_array_copy_of(mlx_array* res, const void* data, const int* shape, size_t ndim, mlx_dtype dtype);
+/* The same for weights. On an NVIDIA GPU the copy is in memory of the GPU, whatever its size, and complete when the call
+ * returns. */
+int mlxrs_array_of_weights(mlx_array* res, const void* data, const int* shape, size_t ndim, mlx_dtype dtype);
 /* Queues computations that repeat, such as decode steps. On an NVIDIA GPU, a computation with the same operations,
  * settings, shapes and large inputs as the one before is launched as one CUDA graph. Then only its outputs, and arrays
  * that are written in place, are evaluated. On other devices it does the same as mlx_async_eval. A replay belongs to the

@@ -49,14 +49,14 @@ pub fn start() {
 /// user kernels are timed.
 pub fn end() -> Vec<Node> {
     let mut nodes: Vec<Node> = Vec::new();
-    // SAFETY: `tell` is called during the call only, with the pointer to `nodes` that is given here.
-    unsafe { sys::mlxrs_profile_end((&raw mut nodes).cast(), Some(tell)) };
+    // SAFETY: `push_node` is called during the call only, with the pointer to `nodes` that is given here.
+    unsafe { sys::mlxrs_profile_end((&raw mut nodes).cast(), Some(push_node)) };
     nodes
 }
 
 /// # Safety
 /// `to` is a `Vec<Node>` without another reference, `name` a C string.
-unsafe extern "C" fn tell(to: *mut c_void, name: *const c_char, times: u64, seconds: f64) {
+unsafe extern "C" fn push_node(to: *mut c_void, name: *const c_char, times: u64, seconds: f64) {
     // SAFETY: the caller's promise.
     let (nodes, name) = unsafe { (&mut *to.cast::<Vec<Node>>(), CStr::from_ptr(name)) };
     nodes.push(Node {

@@ -13,7 +13,7 @@ use crate::stream;
 /// Queues computations that repeat, such as the decode steps of a batch.
 ///
 /// On an NVIDIA GPU, a computation that has the operations, settings, shapes and large inputs of the one before is launched as one CUDA
-/// graph; small inputs may differ. Building the lazy graph is then all that the host does. [`again`](Self::again) does not even need that.
+/// graph; small inputs may differ. Building the lazy graph is then all that the host does. [`relaunch`](Self::relaunch) does not even need that.
 /// A computation with other shapes or other large inputs is captured at once as another graph, if it has as many operations and inputs.
 /// Everywhere else this is [`async_eval`](crate::async_eval()). `MLX_CUDA_REPLAY=off` makes it that on GPUs too.
 ///
@@ -24,7 +24,7 @@ use crate::stream;
 /// let mut steps = Replay::new()?;
 /// let mut x = Array::from_slice(&[1.0f32, 2.0], &[2])?;
 /// for _ in 0..5 {
-///     x = match steps.again([&x])? {
+///     x = match steps.relaunch([&x])? {
 ///         Some(mut outputs) => outputs.remove(0),
 ///         None => {
 ///             let y = x.multiply(2.0f32)?;
@@ -61,7 +61,7 @@ impl Replay {
     /// Queues the computation of `arrays` and returns at once. Of the other arrays that this computes, those that an operation wrote in
     /// place are computed too; to read any other computes it again.
     ///
-    /// `inputs` are the arrays for which [`again`](Self::again) will be given others. It does nothing if there are none.
+    /// `inputs` are the arrays for which [`relaunch`](Self::relaunch) will be given others. It does nothing if there are none.
     ///
     /// # Errors
     /// As [`async_eval`](crate::async_eval()).
@@ -81,7 +81,7 @@ impl Replay {
         .map_err(|error| fail(roots(), error))
     }
 
-    /// Whether [`again`](Self::again) can launch the last computation, if its inputs fit.
+    /// Whether [`relaunch`](Self::relaunch) can launch the last computation, if its inputs fit.
     ///
     /// It can if the last computation was launched as a CUDA graph, all declared inputs were evaluated arrays that the computation read,
     /// and no other small input differs from one computation to the next. A single number that was the same in the last two
@@ -102,7 +102,7 @@ impl Replay {
     ///
     /// # Errors
     /// As [`async_eval`](crate::async_eval()).
-    pub fn again<I: Borrow<Array>>(
+    pub fn relaunch<I: Borrow<Array>>(
         &mut self,
         inputs: impl IntoIterator<Item = I>,
     ) -> Result<Option<Vec<Array>>> {

@@ -27,7 +27,7 @@ pub(crate) mod mapped;
 mod moved;
 mod write;
 
-pub use finite::NonFinite;
+pub use finite::{NonFinite, Vanishing};
 use header::{Header, Tensor};
 use mapped::Mapped;
 use moved::Moved;
@@ -346,7 +346,7 @@ fn copy(tensor: &Tensor, data: *const u8) -> Result<Array> {
     ffi::array(|res| {
         // SAFETY: what this function asks for; the shim copies the bytes before it returns.
         unsafe {
-            sys::mlxrs_array_copy_of(
+            sys::mlxrs_array_of_weights(
                 res,
                 data.cast(),
                 tensor.shape.as_ptr(),

@@ -76,7 +76,7 @@ impl Inputs {
 }
 
 /// The sum and its norm as operations of their own.
-fn apart(of: &NormOf<'_>) -> Result<(Array, Array)> {
+fn separately(of: &NormOf<'_>) -> Result<(Array, Array)> {
     match (of.residual, of.weight) {
         (Some(residual), Some(weight)) => fast::add_norm(of.x, residual, of.inner, weight, of.eps),
         _ => Ok((of.x.clone(), fast::rms_norm(of.x, of.weight, of.eps)?)),
@@ -141,7 +141,7 @@ fn products_of_norms_are_those_of_separate_operations() -> Result<()> {
                         "norm {which} of {shape:?}, {count} matrices, {is_packed}, {dtype}"
                     );
                     let all = list(fast::norm_linear(of, &matrices)?);
-                    let (sum, normed) = apart(of)?;
+                    let (sum, normed) = separately(of)?;
                     let mut wanted = vec![sum, normed.clone()];
                     wanted.extend(fast::linear_many(&normed, &matrices)?);
                     assert_eq!(all.len(), wanted.len(), "{what}");
@@ -176,7 +176,7 @@ fn gates_of_norms_are_those_of_separate_operations() -> Result<()> {
                     for of in &inputs.norms() {
                         let both = [&matrices[0], &matrices[1]];
                         let found = list(fast::norm_gated_linear(gate, of, both)?);
-                        let (sum, normed) = apart(of)?;
+                        let (sum, normed) = separately(of)?;
                         let y = fast::gated_linear(gate, &normed, &matrices[0], &matrices[1])?;
                         assert_eq!(found.len(), 3);
                         if !is_plain && dtype != DType::F32 {

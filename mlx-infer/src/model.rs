@@ -341,7 +341,7 @@ impl LoadedModel {
         let keeps_all = |kind: &LayerKind| match kind {
             LayerKind::Full | LayerKind::Latent => true,
             LayerKind::Window(_) => false,
-            LayerKind::Recurrent(shape) => shape.replays(),
+            LayerKind::Recurrent(shape) => shape.can_rerun(),
         };
         match self.options().context_len {
             None if self.model().states().iter().all(keeps_all) => MOST,

@@ -207,7 +207,7 @@ impl Sampled {
         Ok(replay.async_eval(self.arrays(), inputs.iter().chain(draws))?)
     }
 
-    /// Starts the step behind this one, if it [repeats](Replay::again) this one, which was [started](Self::start_with) with `replay`.
+    /// Starts the step behind this one, if it [repeats](Replay::relaunch) this one, which was [started](Self::start_with) with `replay`.
     /// `rows` are settings of the same rows. `None`: nothing was started.
     ///
     /// # Errors
@@ -229,7 +229,7 @@ impl Sampled {
             return Ok(None);
         }
         let draws = draws(rows, true, before.tokens())?;
-        let Some(outputs) = replay.again(inputs.iter().chain(draws.arrays()))? else {
+        let Some(outputs) = replay.relaunch(inputs.iter().chain(draws.arrays()))? else {
             return Ok(None);
         };
         let mut outputs = outputs.into_iter();

@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 
-use mlx_core::safetensors::NonFinite;
+use mlx_core::safetensors::{NonFinite, Vanishing};
 use mlx_core::{DType, Error, ErrorKind, Result};
 use mlx_nn::{Patterns, Piece};
 use serde_json::{Map, Value};
@@ -83,6 +83,9 @@ pub struct Converted {
     pub left_dense: Vec<String>,
     /// NaN and infinite elements of the weights that were read.
     pub non_finite: Option<NonFinite>,
+    /// Tensors that were read, of whose elements that are not zero more than 1 % became zero in the new dtype. Those that
+    /// packing rounds to zero do not count, and no tensors in formats of other programs.
+    pub vanishing: Vec<Vanishing>,
 }
 
 /// Called with the bytes written so far and their total. An error that it returns stops the conversion.
@@ -148,6 +151,10 @@ pub fn convert_with(
         unpack: options.packing != Packing::Keep,
         ..LoadOptions::default()
     };
+    let (assembled, checkpoint) = filled(registry, label, config, weights, &mut load)?;
+    let mut vanishing = checkpoint.vanishing(assembled.model.as_ref())?;
+    vanishing.retain(|found| 100 * found.zeros > found.nonzero);
+    drop(checkpoint);
     let Assembled {
         mut model,
         model_type,
@@ -156,7 +163,7 @@ pub fn convert_with(
         quantization,
         stored,
         ..
-    } = filled(registry, label, config, weights, &mut load)?;
+    } = assembled;
     if nested && !family.wrappers.contains(&model_type) {
         return refuse(format!(
             "a model_type {model_type:?} with a text_config is not supported; known: {}",
@@ -252,6 +259,7 @@ pub fn convert_with(
     Ok(Converted {
         left_dense,
         non_finite,
+        vanishing,
         ..converted
     })
 }
@@ -305,6 +313,7 @@ fn write(
         packed: tensors.packed,
         left_dense: Vec::new(),
         non_finite: None,
+        vanishing: Vec::new(),
     };
     if let Some(index) = index {
         write_json(dir, "model.safetensors.index.json", &index)?;

@@ -58,7 +58,7 @@ fn bits(array: &Array) -> Vec<u32> {
 }
 
 /// The head's features behind the row's next token, `[1, 1, E]`.
-fn behind(model: &Loaded, cache: &mut ModelCache, next: u32) -> Array {
+fn next_features(model: &Loaded, cache: &mut ModelCache, next: u32) -> Array {
     let head = model.model.drafting().unwrap();
     let mut step = cache.begin_part(head.states(), &[1]).unwrap();
     let next = ids(&[&[next]]);
@@ -69,7 +69,7 @@ fn behind(model: &Loaded, cache: &mut ModelCache, next: u32) -> Array {
 fn chain(model: &Loaded, cache: &mut ModelCache, next: u32, drafts: usize) -> Vec<Vec<u32>> {
     let head = model.model.drafting().unwrap();
     let len = cache.lens()[0];
-    let mut features = behind(model, cache, next);
+    let mut features = next_features(model, cache, next);
     let mut found = vec![bits(&features)];
     for number in 1..=drafts {
         let logits = head.logits(&features, None).unwrap();
@@ -102,7 +102,9 @@ fn drafts_equal_the_reference() {
                 for part in prompt[..n].chunks(7) {
                     read(&model, &mut cache, &[part], &[part.len()]);
                 }
-                let behind = behind(&model, &mut cache, prompt[n]).squeeze(1).unwrap();
+                let behind = next_features(&model, &mut cache, prompt[n])
+                    .squeeze(1)
+                    .unwrap();
                 let logits = head.logits(&behind, None).unwrap();
                 let expected = expected.slice_axis(0, n as i32 - 1, n as i32).unwrap();
                 let off = logits.subtract(&expected).unwrap().abs().unwrap();

@@ -302,7 +302,7 @@ fn layers_keep_what_they_say() {
     let model = loaded(config("qwen3_5_text"), &published("qwen3_5_text"));
     let layers = model.model.states();
     let replays = layers.iter().map(|kind| match kind {
-        LayerKind::Recurrent(shape) => Some(shape.replays()),
+        LayerKind::Recurrent(shape) => Some(shape.can_rerun()),
         _ => None,
     });
     assert_eq!(replays.collect::<Vec<_>>(), [Some(true), None, Some(true)]);

@@ -93,7 +93,7 @@ fn decode(dir: &Path, lens: &[usize], options: CacheOptions) -> Result<Found> {
             .map(|row| 1 + row + number as u32 % 5)
             .collect();
         let tokens = Array::from_slice(&tokens, &[b])?;
-        let claims = cache.begin_again(&widths)?.is_some();
+        let claims = cache.begin_repeated(&widths)?.is_some();
         let mut step = cache.begin(&widths)?;
         let hidden = model.hidden(&tokens.expand_dims(-1)?, &mut step)?;
         let inputs = [tokens, step.offsets().clone()];

@@ -267,7 +267,7 @@ impl Attention {
                     v = fast::rms_norm(&v, None, eps)?;
                 }
                 match (self.shared, self.chunk) {
-                    (true, _) => step.attend_shared(layer, q, k, &v, &options)?,
+                    (true, _) => step.attend_and_share(layer, q, k, &v, &options)?,
                     (false, Some(chunk)) => {
                         step.attend_chunked(layer, chunk, q, k, &v, &options)?
                     }
@@ -275,7 +275,7 @@ impl Attention {
                     (false, None) => step.attend(layer, q, k, &v, &options)?,
                 }
             }
-            None => step.attend_again(layer, &q.heads()?, &options)?,
+            None => step.attend_to_shared(layer, &q.heads()?, &options)?,
         };
         let mut y = merge_heads(&y)?;
         if let Some(gate) = gate {

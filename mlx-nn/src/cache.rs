@@ -18,7 +18,7 @@ use std::rc::Rc;
 use mlx_core::{Array, Error, Result, Scheme};
 
 use crate::step::Step;
-use crate::step::repeat::{Again, Last};
+use crate::step::repeated::{Last, RepeatedStep};
 
 mod kind;
 pub(crate) mod kv;
@@ -27,7 +27,7 @@ mod row;
 pub(crate) mod state;
 
 pub use kind::{KvShape, LayerKind, RecurrentShape, RowPart, StateCost, StatePart};
-use state::{LayerState, RowLen, not_kin, refusal};
+use state::{LayerState, RowLen, incompatible, refusal};
 
 /// How a [`ModelCache`] stores things.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,7 +70,7 @@ pub struct ModelCache {
     pub(crate) written: Vec<usize>,
     pub(crate) layers: Vec<LayerState>,
     pub(crate) options: CacheOptions,
-    /// For a step that [repeats](Self::begin_again) the last one.
+    /// For a step that [repeats](Self::begin_repeated) the last one.
     pub(crate) last: Option<Last>,
 }
 
@@ -149,8 +149,8 @@ impl ModelCache {
     ///
     /// # Errors
     /// No memory for the offsets.
-    pub fn begin_again(&mut self, widths: &[usize]) -> Result<Option<Again<'_>>> {
-        Again::new(self, widths)
+    pub fn begin_repeated(&mut self, widths: &[usize]) -> Result<Option<RepeatedStep<'_>>> {
+        RepeatedStep::new(self, widths)
     }
 
     /// Opens a step in which row b brings documents of the lengths `documents[b]`, one behind the other. Tokens attend
@@ -272,12 +272,12 @@ impl ModelCache {
             .try_for_each(|layer| layer.state_mut().record(row, len))
     }
 
-    /// Forgets the [recorded](Self::record) lengths of all rows, and their states.
-    pub fn forget_recorded(&mut self) {
+    /// Drops the [recorded](Self::record) lengths of all rows, and their states.
+    pub fn clear_recorded(&mut self) {
         self.last = None;
         for layer in &mut self.layers {
             if let LayerState::Recurrent(state) = layer {
-                state.forget_recorded();
+                state.clear_recorded();
             }
         }
     }
@@ -356,7 +356,7 @@ impl ModelCache {
     fn check_kin(&self, other: &ModelCache) -> Result<()> {
         match self.options == other.options && self.kinds == other.kinds {
             true => Ok(()),
-            false => Err(not_kin()),
+            false => Err(incompatible()),
         }
     }
 }

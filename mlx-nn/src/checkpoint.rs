@@ -3,12 +3,13 @@
 
 use std::cell::RefCell;
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write as _;
 
+use mlx_core::safetensors::Vanishing;
 use mlx_core::{Array, DType, Error, ErrorKind, Result, Safetensors, Scheme};
 
-use crate::module::{Module, Param, Path, VisitMut};
+use crate::module::{Module, Param, Path, Visit, VisitMut};
 use crate::names::{Gather, Rules};
 use crate::weight::Weight;
 
@@ -169,6 +170,25 @@ impl Checkpoint {
         })
     }
 
+    /// The tensors of the files with elements that are not zero, and become zero in the parameters of `module`, which was
+    /// [filled](fill) from this checkpoint and not changed since. Tensors that were [decoded](Self::with_decoded) are not
+    /// counted.
+    ///
+    /// # Errors
+    /// A file cannot be read.
+    pub fn vanishing(&self, module: &dyn Module) -> Result<Vec<Vanishing>> {
+        let mut casts = Casts {
+            tensors: &self.tensors,
+            files: vec![BTreeMap::new(); self.files.len()],
+        };
+        module.visit(&mut Path::default(), &mut casts)?;
+        let mut all = Vec::new();
+        for ((file, _), tensors) in self.files.iter().zip(casts.files) {
+            all.extend(file.vanishing(tensors)?);
+        }
+        Ok(all)
+    }
+
     /// Reads all tensors that cannot be used in place, at once.
     fn prepare(&self) -> Result<()> {
         let mut names = vec![BTreeSet::new(); self.files.len()];
@@ -211,6 +231,24 @@ impl Checkpoint {
                 format!("{}: no tensor {name:?}", self.label),
             )
         })
+    }
+}
+
+/// The dtypes to which tensors of files are converted.
+struct Casts<'a> {
+    tensors: &'a Gather<Source>,
+    /// For each file, its tensors and the dtype of the parameters that are made of them.
+    files: Vec<BTreeMap<&'a str, DType>>,
+}
+
+impl Visit for Casts<'_> {
+    fn param(&mut self, path: &Path, param: &Param) -> Result<()> {
+        for source in self.tensors.sources_of(path.as_str()) {
+            if let Source::File(file, name) = source {
+                self.files[*file].insert(name, param.value().dtype());
+            }
+        }
+        Ok(())
     }
 }
 

@@ -67,7 +67,7 @@ impl DeltaConfig {
                 dtype: DType::F32,
             },
         ]);
-        LayerKind::Recurrent(shape.replayed())
+        LayerKind::Recurrent(shape.with_rerun())
     }
 
     pub(crate) fn check(&self) -> Result<()> {
@@ -178,11 +178,11 @@ pub(crate) fn run(
         step.state(layer, DELTA)?,
     ];
     let (y, end) = delta(&inputs, &step.real_widths()?)?;
-    let replay = Rerun {
+    let rerun = Rerun {
         inputs: inputs.into(),
         run: Rc::new(|inputs, keep| Ok(delta(inputs, keep)?.1)),
     };
-    step.set_state(layer, DELTA, StateAfter::Again { end, replay })?;
+    step.set_state(layer, DELTA, StateAfter::Rerun { end, rerun })?;
     Ok(y)
 }
 

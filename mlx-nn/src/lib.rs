@@ -149,6 +149,6 @@ pub use recurrence::{Recurrence, RecurrenceConfig};
 pub use residual::Residual;
 pub use rope::{Rope, RopeConfig, RopeScaling};
 pub use short_conv::{ShortConv, ShortConvConfig};
-pub use step::{Again, Attend, Keys, Rerun, StateAfter, Step, last_features};
+pub use step::{Attend, Keys, RepeatedStep, Rerun, StateAfter, Step, last_features};
 pub use trainable::Patterns;
 pub use weight::Weight;

@@ -35,7 +35,7 @@ impl LightningConfig {
             shape: [self.heads, self.head_dim, self.head_dim],
             dtype: DType::F32,
         };
-        LayerKind::Recurrent(RecurrentShape::new(&[state]).replayed())
+        LayerKind::Recurrent(RecurrentShape::new(&[state]).with_rerun())
     }
 }
 
@@ -99,11 +99,11 @@ impl Lightning {
             step.state(layer, 0)?,
         ];
         let (y, end) = attend(&inputs, &step.real_widths()?, heads)?;
-        let replay = Rerun {
+        let rerun = Rerun {
             inputs: inputs.into(),
             run: Rc::new(move |inputs, keep| Ok(attend(inputs, keep, heads)?.1)),
         };
-        step.set_state(layer, 0, StateAfter::Again { end, replay })?;
+        step.set_state(layer, 0, StateAfter::Rerun { end, rerun })?;
         let normed = self.norm.forward(&y)?;
         self.out_proj.forward(&normed.multiply(gate.sigmoid()?)?)
     }

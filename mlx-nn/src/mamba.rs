@@ -87,7 +87,7 @@ impl MambaConfig {
                 dtype: DType::F32,
             },
         ]);
-        LayerKind::Recurrent(shape.replayed())
+        LayerKind::Recurrent(shape.with_rerun())
     }
 }
 
@@ -170,11 +170,11 @@ impl Mamba {
             step.state(layer, SCAN)?,
         ];
         let (y, end) = scan(&inputs, &step.real_widths()?, groups, limits)?;
-        let replay = Rerun {
+        let rerun = Rerun {
             inputs: inputs.into(),
             run: Rc::new(move |inputs, keep| Ok(scan(inputs, keep, groups, limits)?.1)),
         };
-        step.set_state(layer, SCAN, StateAfter::Again { end, replay })?;
+        step.set_state(layer, SCAN, StateAfter::Rerun { end, rerun })?;
         self.out_proj.forward(&self.gated(&part(0, values)?, y)?)
     }
 

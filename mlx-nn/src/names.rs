@@ -35,6 +35,7 @@ mod ternary;
 pub use gather::Gather;
 use rows::Rows;
 pub use rule::Rule;
+use ternary::TernaryChange;
 pub use ternary::{TernaryForm, ternary_scheme};
 
 /// A table of [`Rule`]s, applied from top to bottom.
@@ -148,7 +149,7 @@ enum Change {
     /// Bytes become 32-bit words.
     Words,
     /// Between forms of a matrix of -1, 0 and 1.
-    Ternary(ternary::Change),
+    Ternary(TernaryChange),
     /// Only the rows of one part.
     Rows {
         rows: Rows,

@@ -26,7 +26,7 @@ impl ShortConvConfig {
             len: self.taps - 1,
             width: self.hidden,
         };
-        LayerKind::Recurrent(RecurrentShape::new(&[window]).replayed())
+        LayerKind::Recurrent(RecurrentShape::new(&[window]).with_rerun())
     }
 }
 

@@ -8,46 +8,24 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::ops::Range;
 
-use mlx_core::fast::{self, Form, KeySlots, Mask, Op, Positions};
-use mlx_core::{Array, Error, ErrorKind, Result};
+use mlx_core::fast::{self, Form, Mask, Op};
+use mlx_core::ops::create::arange;
+use mlx_core::{Array, DType, Error, ErrorKind, Result, async_eval};
 
-use crate::attend::attend;
-use crate::cache::ModelCache;
-use crate::cache::kv::{Extent, KvCache, Places, Slots};
-use crate::cache::state::{LayerState, refusal};
-
-pub(crate) use self::growing::Turned;
-pub use self::read::last_features;
+use self::attention::{KeyLayout, Turn};
 pub use self::recurrent::{Rerun, StateAfter};
-pub use self::repeat::Again;
-use crate::attend::Fresh;
+use self::repeated::Last;
+pub use self::repeated::RepeatedStep;
 pub use crate::attend::{Attend, Keys};
+use crate::cache::kv::Places;
+use crate::cache::state::{Kept, refusal};
+use crate::cache::{ModelCache, in_layer};
+use crate::residual::Residual;
+use crate::rope::Growing;
 
-mod behind;
-mod biased;
-mod chunked;
-mod end;
-mod growing;
-mod latent;
-mod packed;
-mod places;
-mod read;
+mod attention;
 mod recurrent;
-pub(crate) mod repeat;
-mod ring;
-mod select;
-mod shared;
-
-/// The layout of the keys of an attention. Together with the window it determines the mask.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum Layout {
-    /// Slot j holds position j.
-    Straight { slots: usize },
-    /// Slot j of `cap` holds the last position congruent to j, including the positions of this step.
-    Wrapped { cap: usize },
-    /// The `cap` positions before this step in order, then this step's tokens.
-    Chunk { cap: usize },
-}
+pub(crate) mod repeated;
 
 /// One forward pass: per-row widths, offsets and masks, and the states of the layers.
 ///
@@ -62,14 +40,14 @@ pub struct Step<'c> {
     width: usize,
     offsets: Array,
     reach: Vec<usize>,
-    masks: HashMap<(Option<usize>, Layout), Mask>,
-    turns: HashMap<usize, ring::Turn>,
+    masks: HashMap<(Option<usize>, KeyLayout), Mask>,
+    turns: HashMap<usize, Turn>,
     /// Masks of chunked attention, by the size of a chunk.
-    chunks: HashMap<(usize, Option<usize>, Layout), Mask>,
+    chunks: HashMap<(usize, Option<usize>, KeyLayout), Mask>,
     /// The mask of layers with ALiBi, by the slots of their keys.
     biased: Option<(usize, Mask)>,
     /// Cosines and sines of ropes that depend on the length of a text.
-    turned: RefCell<Vec<(growing::Key, Turned)>>,
+    turned: RefCell<Vec<(Key, Turned)>>,
     places: HashMap<usize, Places>,
     /// The positions that queries see in layers with a selection: Bool `[B, 1, L, S]`.
     selection: Option<Array>,
@@ -90,9 +68,23 @@ pub struct Step<'c> {
     /// Whether the computation of layers starts before the whole graph is built.
     starts_early: bool,
     /// Up to which length of the longest row, its new token included, steps of the same widths have the same lazy graph; see
-    /// [`repeat`]. 0: this step has a graph of its own.
+    /// [`repeated`]. 0: this step has a graph of its own.
     lasts: Cell<usize>,
     committed: bool,
+}
+
+/// A rope, by the bits of its numbers.
+type Key = [u64; 4];
+
+/// The rotation of a step's tokens.
+#[derive(Clone)]
+pub(crate) struct Turned {
+    /// `[B, 1, L, dims / 2]`
+    pub cosines: Array,
+    /// `[B, 1, L, dims / 2]`
+    pub sines: Array,
+    /// Bool `[B, 1, L, 1]`: the tokens whose base has grown; `None` if all have.
+    pub grown: Option<Array>,
 }
 
 impl<'c> Step<'c> {
@@ -177,14 +169,39 @@ impl<'c> Step<'c> {
         })
     }
 
+    pub(crate) fn packed(cache: &'c mut ModelCache, documents: &[Vec<usize>]) -> Result<Self> {
+        if cache.options.store {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                "a packed step needs a cache that stores nothing",
+            ));
+        }
+        let widths: Vec<usize> = documents.iter().map(|row| row.iter().sum()).collect();
+        let states = 0..cache.layers.len();
+        let mut step = Self::new(cache, states, None, &widths)?;
+        if documents.iter().any(|row| row.len() > 1) {
+            let row = |row: &Vec<usize>| {
+                let lengths = row.iter().enumerate();
+                lengths
+                    .flat_map(|(document, &length)| std::iter::repeat_n(document, length))
+                    .collect()
+            };
+            step.documents = Some(documents.iter().map(row).collect());
+        }
+        Ok(step)
+    }
+}
+
+/// The rows of the step.
+impl Step<'_> {
     /// Whether the step reads and writes the state of layer `layer`.
     pub fn covers(&self, layer: usize) -> bool {
         self.states.contains(&layer)
     }
 
-    /// The position of each row's first token: I32 `[B]`.
-    pub fn offsets(&self) -> &Array {
-        &self.offsets
+    /// Whether later steps read what this one writes.
+    pub fn stores(&self) -> bool {
+        self.cache.options.store
     }
 
     /// The number of tokens each row brings.
@@ -195,6 +212,42 @@ impl<'c> Step<'c> {
     /// The width of the tokens' array: the widest row.
     pub fn width(&self) -> usize {
         self.width
+    }
+
+    /// The position of each row's first token: I32 `[B]`.
+    pub fn offsets(&self) -> &Array {
+        &self.offsets
+    }
+
+    /// How many positions each row held before the step.
+    pub fn lens(&self) -> &[usize] {
+        self.lasts_until(0);
+        &self.cache.lens
+    }
+
+    /// The position of each token in its text, I32 `[B, L]`. Positions of padding follow the row's last token.
+    ///
+    /// # Errors
+    /// No memory for a handle.
+    pub fn positions(&self) -> Result<Array> {
+        let width = self.width as i32;
+        if let Some(documents) = &self.documents {
+            let mut positions = Vec::new();
+            for row in documents {
+                let own = row.iter().flat_map(|&len| 0..len as i32);
+                positions.extend(own.chain(std::iter::repeat(0)).take(self.width));
+            }
+            return Array::from_slice(&positions, &[documents.len() as i32, width]);
+        }
+        let places = arange(0.0, f64::from(width), 1.0, DType::I32)?;
+        self.offsets.expand_dims(-1)?.add(&places)
+    }
+
+    /// The length of the longest row, including its tokens of this step.
+    pub fn longest(&self) -> usize {
+        self.lasts_until(0);
+        let rows = self.cache.lens.iter().zip(&self.widths);
+        rows.map(|(len, width)| len + width).max().unwrap_or(0)
     }
 
     /// Which rows will hold more than `most` positions; see [`ModelCache::expect`].
@@ -209,80 +262,82 @@ impl<'c> Step<'c> {
         beyond
     }
 
-    /// Writes keys and values `[B, K, L, D]` to the cache of layer `layer`, and computes the attention of the
-    /// queries `[B, H, L, D]` over the positions that they see: `[B, H, L, Dv]`.
+    /// Runs a layer in which every row is one position shorter than in the others. Keys and values of position p need
+    /// the token at p + 1, so the next step writes the last position. A row that begins has the same length in all
+    /// layers.
     ///
     /// # Errors
-    /// The shapes do not fit each other or the cache, or the layer is recurrent.
-    pub fn attend<'k>(
+    /// Those of `run`.
+    pub fn at_previous_position<T>(
         &mut self,
-        layer: usize,
-        q: impl Into<Keys<'k>>,
-        k: impl Into<Keys<'k>>,
-        v: &Array,
-        options: &Attend<'_>,
-    ) -> Result<Array> {
-        let (q, k) = (q.into(), k.into());
-        let dtype = q.dtype();
-        let fresh = Fresh::new(q, k);
-        let (arrays, mask) = match options.alibi {
-            None => self.written(layer, &fresh, Some(v))?,
-            Some(alibi) => self.written_biased(layer, &fresh, v, alibi, dtype)?,
+        run: impl FnOnce(&mut Self) -> Result<T>,
+    ) -> Result<T> {
+        let lens: Vec<usize> = self
+            .lens()
+            .iter()
+            .map(|len| len.saturating_sub(1))
+            .collect();
+        let offsets: Vec<i32> = lens.iter().map(|&len| len as i32).collect();
+        let offsets = Array::from_slice(&offsets, &[offsets.len() as i32])?;
+        let lens = std::mem::replace(&mut self.cache.lens, lens);
+        let offsets = std::mem::replace(&mut self.offsets, offsets);
+        let masks = std::mem::take(&mut self.masks);
+        let places = std::mem::take(&mut self.places);
+        let result = run(self);
+        (self.cache.lens, self.offsets) = (lens, offsets);
+        (self.masks, self.places) = (masks, places);
+        result
+    }
+
+    /// The rotation of the step's tokens, made once for all layers with this rope; `None` if no base has grown.
+    pub(crate) fn turned(&self, rope: &Growing) -> Result<Option<Turned>> {
+        if !self.beyond(rope.original()).contains(&true) {
+            return Ok(None);
+        }
+        self.lasts_until(0);
+        let key = rope.key();
+        let held = self.turned.borrow();
+        if let Some((_, made)) = held.iter().find(|(of, _)| *of == key) {
+            return Ok(Some(made.clone()));
+        }
+        drop(held);
+        let (rows, width) = (self.widths.len() as i32, self.width as i32);
+        let (mut cosines, mut sines, mut grown) = (Vec::new(), Vec::new(), Vec::new());
+        for (row, &begin) in self.cache.lens.iter().enumerate() {
+            let mut frequencies = (0, Vec::new());
+            for position in begin..begin + self.width {
+                let length = self.length_at(row, position);
+                grown.push(length > rope.original());
+                if frequencies.0 != length {
+                    frequencies = (length, rope.frequencies(length));
+                }
+                for frequency in &frequencies.1 {
+                    let (sine, cosine) = (position as f64 * frequency).sin_cos();
+                    cosines.push(cosine as f32);
+                    sines.push(sine as f32);
+                }
+            }
+        }
+        let shape = [rows, 1, width, rope.pairs() as i32];
+        let made = Turned {
+            cosines: Array::from_slice(&cosines, &shape)?,
+            sines: Array::from_slice(&sines, &shape)?,
+            grown: match grown.contains(&false) {
+                true => Some(Array::from_slice(&grown, &[rows, 1, width, 1])?),
+                false => None,
+            },
         };
-        let scheme = self.cache.options.quantized;
-        attend(
-            &fresh.queries()?,
-            &arrays[0],
-            &arrays[1],
-            scheme,
-            mask,
-            options,
-        )
+        self.turned.borrow_mut().push((key, made.clone()));
+        Ok(Some(made))
     }
 
-    /// Whether later steps read what this one writes.
-    pub fn stores(&self) -> bool {
-        self.cache.options.store
-    }
-
-    /// Writes keys and values to the cache of a layer. Returns the keys and values that the step's queries attend to,
-    /// and the mask.
-    fn written(
-        &mut self,
-        layer: usize,
-        k: &Fresh<'_>,
-        v: Option<&Array>,
-    ) -> Result<(Vec<Array>, Mask)> {
-        let (arrays, window, layout) = self.stored(layer, k, v)?;
-        Ok((arrays, self.mask(window, layout)?))
-    }
-
-    /// Writes keys and values to the cache of a layer. Returns the keys and values that the step's queries attend to,
-    /// and their layout.
-    fn stored(&mut self, layer: usize, k: &Fresh<'_>, v: Option<&Array>) -> Result<Attended> {
-        let [b, _, l, _] = k.keys.shape()?;
-        if b as usize != self.widths.len() || l as usize != self.width {
-            return Err(Error::new(
-                ErrorKind::Shape,
-                format!(
-                    "layer {layer}: keys {:?} in a step of {:?} tokens a row",
-                    k.keys.shape()?,
-                    self.widths
-                ),
-            ));
+    /// The length of the text at the time when a position is computed: the whole prompt for its tokens, and one more
+    /// for each token after it. In a row without an expected length each step counts as a prompt.
+    fn length_at(&self, row: usize, position: usize) -> usize {
+        match self.cache.expected[row] {
+            0 => self.reach[row].max(position + 1),
+            expected => expected.max(position + 1),
         }
-        match self.kv(layer)?.extent {
-            Extent::Grows { by } => self.straight(layer, k, v, by, None),
-            Extent::Ring { window, slack, by } => self.ring(layer, k, v, window, slack, by),
-        }
-    }
-
-    /// The keys and values of a layer.
-    fn kv(&mut self, layer: usize) -> Result<&mut KvCache> {
-        let state = self.cache.layers.get_mut(layer);
-        state
-            .and_then(LayerState::kv)
-            .ok_or_else(|| refusal(format!("layer {layer} keeps no keys and values")))
     }
 
     /// The length that all rows share, if they do.
@@ -295,99 +350,171 @@ impl<'c> Step<'c> {
         self.cache.lens.iter().max().copied().unwrap_or(0) + self.width
     }
 
-    /// Attends in a layer whose slot j holds position j. `ring` has the window and the capacity, if there is one.
-    fn straight(
-        &mut self,
-        layer: usize,
-        k: &Fresh<'_>,
-        v: Option<&Array>,
-        by: usize,
-        ring: Option<(usize, usize)>,
-    ) -> Result<Attended> {
-        let window = ring.map(|(window, _)| window);
-        if !self.cache.options.store {
-            let arrays = self.kv(layer)?.kept_both(&k.keys, v)?;
-            return Ok((arrays, window, Layout::Straight { slots: self.width }));
-        }
-        let end = self.end();
-        let slots = self.slots(usize::MAX, v.is_some())?;
-        let held = self.kv(layer)?.capacity();
-        let wanted = if end <= held {
-            held
-        } else {
-            end.div_ceil(by) * by
-        };
-        let capacity = ring.map_or(wanted, |(_, cap)| wanted.min(cap));
-        // Behind its last slot, the buffer grows.
-        self.lasts_until(capacity);
-        let arrays = self.write(layer, k, v, &slots, capacity)?;
-        if self.by_position {
-            // The kernel reads no slot behind a row's last position.
-            let slots = arrays[0].dim(2)? as usize;
-            return Ok((arrays, window, Layout::Straight { slots }));
-        }
-        self.lasts_until(0);
-        let arrays = arrays.iter().map(|buffer| first(buffer, end));
-        let arrays = arrays.collect::<Result<_>>()?;
-        Ok((arrays, window, Layout::Straight { slots: end }))
-    }
-
-    /// The slots of this step's tokens in buffers of `cap` slots, in which positions wrap around. If keys and values
-    /// are `apart`, kernels compute the slots.
-    fn slots(&mut self, cap: usize, apart: bool) -> Result<Slots> {
-        if self.by_position && apart {
-            return Ok(Slots::Positions {
-                offsets: self.offsets.clone(),
-                ring: cap != usize::MAX,
-            });
-        }
-        if let Some(places) = self.places.get(&cap) {
-            return Ok(Slots::Each(places.clone()));
-        }
-        let places = self.host_places(cap)?;
-        self.places.insert(cap, places.clone());
-        Ok(Slots::Each(places))
-    }
-
-    /// The mask for a window and layout, made once for each step.
-    fn mask(&mut self, window: Option<usize>, layout: Layout) -> Result<Mask> {
-        if let Some(mask) = self.masks.get(&(window, layout)) {
-            return Ok(mask.clone());
-        }
-        let made = self.make_mask(window, layout)?;
-        self.masks.insert((window, layout), made.clone());
-        Ok(made)
-    }
-
-    fn make_mask(&self, window: Option<usize>, layout: Layout) -> Result<Mask> {
-        let (l, common) = (self.width, self.common_len());
-        if self.documents.is_some() {
-            return self.packed_mask(window);
-        }
-        if let (Layout::Straight { slots }, Some(len)) = (layout, common)
-            // In decode, kernels read positions, so that steps of all lengths have one graph.
-            && !(self.by_position && l == 1)
-            && slots == len + l
-            && window.is_none_or(|window| slots <= window)
-        {
-            return Ok(if l == 1 { Mask::None } else { Mask::Causal });
-        }
-        let slots = match layout {
-            Layout::Straight { .. } => KeySlots::Straight,
-            Layout::Wrapped { .. } => KeySlots::Ring,
-            Layout::Chunk { .. } => KeySlots::Behind,
-        };
-        let window = window.map(|window| i32::try_from(window).unwrap_or(i32::MAX));
-        Ok(Mask::Positions(Positions::new(
-            &self.offsets,
-            window,
-            slots,
-        )))
+    /// Limits the steps that can [repeat](RepeatedStep) this one to those after which no row is longer than `most`.
+    pub(super) fn lasts_until(&self, most: usize) {
+        self.lasts.set(self.lasts.get().min(most));
     }
 }
 
-type Attended = (Vec<Array>, Option<usize>, Layout);
+/// What a step computes of its features, and when. Positions whose features are not read after the step need no more than
+/// keys, values and states.
+impl Step<'_> {
+    /// Only the features of each row's last token are read after the step. A model then returns `[B, 1, E]`.
+    pub fn read_last(&mut self) {
+        self.reads_last = true;
+    }
 
-fn first(buffer: &Array, slots: usize) -> Result<Array> {
-    buffer.slice_axis(2, 0, slots as i32)
+    /// Starts the computation of layers while the graph of later layers is built. For many tokens on a GPU, which would wait
+    /// for the whole graph otherwise. Nothing of the step may be differentiated or compiled.
+    pub fn start_early(&mut self) {
+        self.starts_early = true;
+    }
+
+    /// After [`start_early`](Self::start_early), starts the computation of `x`, the residual stream after a layer, for every
+    /// fourth layer. `left`: the number of layers behind it. The features after the last layer stay lazy, because they may
+    /// not be read.
+    ///
+    /// # Errors
+    /// As [`async_eval`].
+    pub fn start(&self, x: &Residual, left: usize) -> Result<()> {
+        match self.starts_early && left > 0 && left.is_multiple_of(4) {
+            true => async_eval(x.arrays()),
+            false => Ok(()),
+        }
+    }
+
+    /// Runs the last layer. Returns those of its features that are read: `[B, L, S]`, or `[B, 1, S]` after
+    /// [`read_last`](Self::read_last).
+    ///
+    /// # Errors
+    /// Those of `run`, and features of another shape.
+    pub fn last_layer(
+        &mut self,
+        run: impl FnOnce(&mut Self) -> Result<Residual>,
+    ) -> Result<Residual> {
+        self.narrows = self.reads_last;
+        let result = run(self);
+        self.narrows = false;
+        result?.map(|features| self.read(features))
+    }
+
+    /// The features `[B, L, ..]` that the rest of a layer has to compute. A layer calls it when its tokens are mixed. In the
+    /// [last layer](Self::last_layer) they are those that are read; in the others all.
+    ///
+    /// # Errors
+    /// Features of another shape.
+    pub fn narrow<const N: usize>(&self, features: [&Array; N]) -> Result<[Array; N]> {
+        let mut narrowed = features.map(Array::clone);
+        if self.narrows {
+            for features in &mut narrowed {
+                *features = self.read(features)?;
+            }
+        }
+        Ok(narrowed)
+    }
+
+    /// Those of the features `[B, L, ..]` that are read: all, or `[B, 1, ..]` after [`read_last`](Self::read_last).
+    /// `[B, 1, ..]` stays as it is.
+    ///
+    /// # Errors
+    /// Features of another shape.
+    pub fn read(&self, features: &Array) -> Result<Array> {
+        match self.reads_last && features.dim(1)? > 1 {
+            true => last_features(features, &self.widths),
+            false => Ok(features.clone()),
+        }
+    }
+}
+
+/// The end of a step: its rows keep some of their tokens, or it is dropped.
+impl Step<'_> {
+    /// Ends the step: row b keeps its first `keep[b]` tokens.
+    ///
+    /// # Errors
+    /// A row would keep more tokens than it brought, or only a part of a step that is wider than the slack of a ring or
+    /// recurrent layer, or a recurrent layer has not handed over its state. The rows are then as before the step.
+    pub fn commit(mut self, keep: &[usize]) -> Result<()> {
+        if keep.len() != self.widths.len()
+            || keep
+                .iter()
+                .zip(&self.widths)
+                .any(|(keep, width)| keep > width)
+        {
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                format!("rows of {:?} tokens cannot keep {keep:?}", self.widths),
+            ));
+        }
+        let kept = Kept {
+            keep,
+            widths: &self.widths,
+            width: self.width,
+            slack: self.cache.options.slack,
+        };
+        if self.cache.options.store {
+            for index in self.states.clone() {
+                let prepared = self.cache.layers[index].state_mut().prepare(&kept);
+                prepared.map_err(|error| in_layer(index, &error))?;
+            }
+        }
+        self.committed = true;
+        self.cache.last = match kept.is_whole() {
+            true => Some(Last {
+                widths: self.widths.clone(),
+                until: self.lasts.get(),
+            }),
+            false => None,
+        };
+        for layer in &mut self.cache.layers[self.states.clone()] {
+            layer.state_mut().end_step(true);
+        }
+        if self.own_lens.is_none() {
+            for (len, keep) in self.cache.lens.iter_mut().zip(keep) {
+                *len += keep;
+            }
+        }
+        Ok(())
+    }
+
+    /// [`commit`](Self::commit) of every token.
+    ///
+    /// # Errors
+    /// None.
+    pub fn commit_all(self) -> Result<()> {
+        let keep = self.widths.clone();
+        self.commit(&keep)
+    }
+}
+
+impl Drop for Step<'_> {
+    fn drop(&mut self) {
+        if !self.committed {
+            for layer in &mut self.cache.layers[self.states.clone()] {
+                layer.state_mut().end_step(false);
+            }
+        }
+        if let Some(lens) = self.own_lens.take() {
+            self.cache.lens = lens;
+        }
+    }
+}
+
+/// The features of the last of the first `widths[b]` positions of each row: `[B, L, ..] -> [B, 1, ..]`. Of a row without
+/// any they are those of the first position.
+///
+/// # Errors
+/// The array has no two axes, or not a row for each width.
+pub fn last_features(features: &Array, widths: &[usize]) -> Result<Array> {
+    let l = features.dim(1)?;
+    if widths.iter().all(|&width| width as i32 == l) {
+        return features.slice_axis(1, l - 1, l);
+    }
+    let last = widths.iter().map(|&width| width.saturating_sub(1) as i32);
+    let last: Vec<i32> = last.collect();
+    let mut shape = vec![1; features.ndim()];
+    shape[0] = widths.len() as i32;
+    let last = Array::from_slice(&last, &shape)?;
+    shape[1..].copy_from_slice(&features.shape()[1..]);
+    shape[1] = 1;
+    features.take_along_axis(&last.broadcast_to(&shape)?, 1)
 }

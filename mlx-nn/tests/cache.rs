@@ -117,7 +117,7 @@ impl Beside {
                 }
             })
             .collect();
-        let repeats = self.cache.begin_again(widths)?.is_some();
+        let repeats = self.cache.begin_repeated(widths)?.is_some();
         let is_evaluated = graph_size(self.cache.arrays())? == 0;
         let mut step = self.cache.begin(widths)?;
         let mut seen = Vec::new();
@@ -128,7 +128,7 @@ impl Beside {
                 sinks: None,
                 alibi: None,
             };
-            seen.push(step.attend_shared(layer, &q, &k, &v, &options)?);
+            seen.push(step.attend_and_share(layer, &q, &k, &v, &options)?);
         }
         let graph = Graph::of(&seen)?;
         if let (true, Some((before, repeated))) = (repeats, &self.graph) {
@@ -142,11 +142,11 @@ impl Beside {
         let q = zeros(&[b as i32, 3, l as i32, D], DType::F32)?;
         let mut again = Vec::new();
         for (layer, seen) in seen.iter().enumerate() {
-            let all = step.attend_again(layer, &q, &PLAIN)?;
+            let all = step.attend_to_shared(layer, &q, &PLAIN)?;
             let head = all.slice_axis(1, 2, 3)?;
             again.push(head.subtract(seen.slice_axis(1, 0, 1)?)?.abs()?);
         }
-        assert!(step.attend_again(2, &q, &PLAIN).is_err());
+        assert!(step.attend_to_shared(2, &q, &PLAIN).is_err());
         step.commit(&keep)?;
         for off in again {
             let off = off.max(.., false)?.item::<f32>()?;

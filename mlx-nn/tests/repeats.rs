@@ -44,7 +44,7 @@ fn is_on() -> Result<bool> {
 }
 
 fn repeats(cache: &mut ModelCache, widths: &[usize]) -> Result<bool> {
-    Ok(cache.begin_again(widths)?.is_some())
+    Ok(cache.begin_repeated(widths)?.is_some())
 }
 
 /// The lengths at which a step of all rows repeats the step before.
@@ -78,7 +78,7 @@ fn a_repeated_step_leaves_the_lengths_of_a_built_one() -> Result<()> {
         let (mut built, mut again) = (started(&[9, 12])?, started(&[9, 12])?);
         let mut repeated = 0;
         for number in 0..20 {
-            let is_repeated = match again.begin_again(&widths)? {
+            let is_repeated = match again.begin_repeated(&widths)? {
                 Some(step) => {
                     let lens: Vec<i32> = built.lens().iter().map(|&len| len as i32).collect();
                     assert_eq!(step.offsets().to_vec::<i32>()?, lens);
@@ -121,7 +121,7 @@ fn whatever_changes_the_cache_ends_repetition() -> Result<()> {
         ("memory is freed", ModelCache::shrink),
         ("a length is recorded", |cache| cache.record(0)),
         ("records are dropped", |cache| {
-            cache.forget_recorded();
+            cache.clear_recorded();
             Ok(())
         }),
         ("a row is shortened", |cache| {

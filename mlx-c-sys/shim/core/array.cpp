@@ -49,13 +49,11 @@ class Payload {
   void (*dtor_)(void*);
 };
 
-// Arrays of up to this many bytes stay in memory of the host on NVIDIA GPUs, which read them over the bus.
-constexpr size_t small_bytes = 1 << 16;
-
 // Memory that the host fills and the default device reads.
 mx::allocator::Data memory_for(size_t bytes) {
 #ifdef MLXRS_CUDA
-  if (bytes > 0 && bytes <= small_bytes && mx::default_device() == mx::Device::gpu) {
+  constexpr size_t small = 1 << 16;
+  if (bytes > 0 && bytes <= small && mx::default_device() == mx::Device::gpu) {
     return cuda::host_memory(bytes);
   }
 #endif
@@ -108,23 +106,43 @@ extern "C" int mlxrs_array_from_foreign(
   });
 }
 
-extern "C" int mlxrs_array_copy_of(mlx_array* res, const void* data, const int* shape, size_t ndim, mlx_dtype dtype) {
-  return guarded([&] {
-    mx::Dtype type = dtype_of(dtype);
-    mx::Shape dims = shape_of(shape, ndim, mx::size_of(type));
-    size_t bytes = mx::size_of(type);
+namespace {
+
+// The type, shape and bytes of an array that is made of the host's memory.
+struct Dense {
+  Dense(const int* shape, size_t ndim, mlx_dtype dtype)
+      : type(dtype_of(dtype)), dims(shape_of(shape, ndim, mx::size_of(type))), bytes(mx::size_of(type)) {
     for (auto dim : dims) {
       bytes *= dim;
     }
+  }
+  mx::Dtype type;
+  mx::Shape dims;
+  size_t bytes;
+};
+
+void set_copy(mlx_array* res, const void* data, Dense of) {
+  auto memory = memory_for(of.bytes);
+  std::memcpy(memory.buffer().raw_ptr(), data, of.bytes);
+  mlx_array_set_(*res, mx::array(std::move(memory), std::move(of.dims), of.type));
+}
+
+} // namespace
+
+extern "C" int mlxrs_array_copy_of(mlx_array* res, const void* data, const int* shape, size_t ndim, mlx_dtype dtype) {
+  return guarded([&] { set_copy(res, data, Dense(shape, ndim, dtype)); });
+}
+
+extern "C" int mlxrs_array_of_weights(mlx_array* res, const void* data, const int* shape, size_t ndim, mlx_dtype dtype) {
+  return guarded([&] {
+    Dense of(shape, ndim, dtype);
 #ifdef MLXRS_CUDA
-    if (bytes > small_bytes && mx::default_device() == mx::Device::gpu) {
-      mlx_array_set_(*res, mx::array(cuda::copy_to_device(data, bytes), std::move(dims), type));
+    if (of.bytes > 0 && mx::default_device() == mx::Device::gpu) {
+      mlx_array_set_(*res, mx::array(cuda::copy_to_device(data, of.bytes), std::move(of.dims), of.type));
       return;
     }
 #endif
-    auto memory = memory_for(bytes);
-    std::memcpy(memory.buffer().raw_ptr(), data, bytes);
-    mlx_array_set_(*res, mx::array(std::move(memory), std::move(dims), type));
+    set_copy(res, data, std::move(of));
   });
 }
 

@@ -28,8 +28,8 @@ void allocate(mx::array& y, size_t bytes, mx::Stream s);
 void allocate_as(mx::array& y, mx::Strides strides, mx::array::Flags flags, mx::Stream s);
 // Pinned host memory, which GPUs access over the bus without page faults. For a few bytes.
 mx::allocator::Data host_memory(size_t bytes);
-// Memory of the default GPU with a copy of `bytes` bytes of the host's memory at `from`. The caller may free `from` when
-// the function has returned.
+// Memory of the default GPU with a copy of `bytes` bytes of the host's memory at `from`. Waits for the stream's kernels and
+// for the copy.
 mx::allocator::Data copy_to_device(const void* from, size_t bytes);
 
 // Scratch memory for kernels. It is freed when the queued kernels have run.

@@ -215,9 +215,11 @@ mx::allocator::Data copy_to_device(const void* from, size_t bytes) {
     std::memcpy(buffer->data, from, bytes);
     return to;
   }
-  // The driver has read memory that is not pinned when the call returns.
-  auto address = reinterpret_cast<CUdeviceptr>(buffer->data);
-  check(Driver::get().copy_to_device(address, from, bytes, static_cast<CUstream>(encoder.stream())), "a copy to the GPU");
+  const auto& driver = Driver::get();
+  auto stream = static_cast<CUstream>(encoder.stream());
+  check(driver.copy_to_device(reinterpret_cast<CUdeviceptr>(buffer->data), from, bytes, stream), "a copy to the GPU");
+  // A CPU stream may read the array next, and does not wait for this one.
+  check(driver.wait_for_stream(stream), "a copy to the GPU");
   return to;
 }
 

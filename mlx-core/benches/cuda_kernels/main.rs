@@ -44,7 +44,7 @@ fn run() -> Result<(), Box<dyn Error>> {
     }
     Device::GPU.set_default()?;
     if fast::form(Op::Linear)? != Form::Cuda {
-        return Err("there are no kernels of ours for this GPU and build".into());
+        return Err("this build has no CUDA kernels for this GPU".into());
     }
     let bench = Bench::new(!flags.is_empty(), filters)?;
     products::linear(&bench)?;

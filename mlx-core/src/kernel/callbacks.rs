@@ -18,7 +18,7 @@ use crate::ffi::{self, vector};
 use crate::transforms::check_derivatives;
 
 /// The payload of a node.
-pub(super) struct Node<K> {
+pub(super) struct Payload<K> {
     pub(super) kernel: Arc<K>,
     // Fixed when the node is made, so that a later answer of `K` changes nothing.
     pub(super) outputs: usize,
@@ -61,9 +61,9 @@ pub(super) fn table<K: CpuKernel>(
 
 /// # Safety
 /// `payload` must be a node of kernel type `K` that C++ holds.
-unsafe fn borrow<'a, K>(payload: *const c_void) -> &'a Node<K> {
+unsafe fn borrow<'a, K>(payload: *const c_void) -> &'a Payload<K> {
     // SAFETY: the caller's promise; the reference is used within one callback.
-    unsafe { &*payload.cast::<Node<K>>() }
+    unsafe { &*payload.cast::<Payload<K>>() }
 }
 
 unsafe extern "C" fn eval<K: CpuKernel>(
@@ -130,7 +130,7 @@ unsafe fn slice<'a>(views: *const sys::mlxrs_view, len: usize) -> &'a [sys::mlxr
 }
 
 fn run_eval<K: CpuKernel>(
-    node: &Node<K>,
+    node: &Payload<K>,
     inputs: &[sys::mlxrs_view],
     outputs: &[sys::mlxrs_view],
 ) -> Result<(), String> {
@@ -335,7 +335,7 @@ unsafe extern "C" fn equivalent<K: CpuKernel>(a: *const c_void, b: *const c_void
 
 unsafe extern "C" fn release<K: CpuKernel>(payload: *mut c_void) {
     // SAFETY: the box that `apply` gave to C++, returned once.
-    let node = unsafe { Box::from_raw(payload.cast::<Node<K>>()) };
+    let node = unsafe { Box::from_raw(payload.cast::<Payload<K>>()) };
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(node))) {
         std::mem::forget(panic);
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use mlx_c_sys as sys;
 
-use super::callbacks::{self, Node};
+use super::callbacks::{self, Payload};
 use super::view::{Spec, View, ViewMut};
 use crate::array::Array;
 use crate::error::{Error, ErrorKind, Result};
@@ -143,7 +143,7 @@ pub fn apply_shared<K: CpuKernel>(kernel: &Arc<K>, inputs: &[&Array]) -> Result<
     let shapes: Vec<*const i32> = outputs.iter().map(|spec| spec.shape.as_ptr()).collect();
     let ndims: Vec<usize> = outputs.iter().map(|spec| spec.shape.len()).collect();
     let dtypes: Vec<_> = outputs.iter().map(|spec| spec.dtype.raw()).collect();
-    let node = Node {
+    let node = Payload {
         kernel: kernel.clone(),
         outputs: outputs.len(),
         donate,

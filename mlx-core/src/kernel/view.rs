@@ -27,14 +27,14 @@ impl Spec {
 
 /// Pointer, length and type of a dense operand.
 #[derive(Clone, Copy)]
-struct Raw<'a> {
+struct RawView<'a> {
     data: *mut u8,
     len: usize,
     shape: &'a [i32],
     dtype: DType,
 }
 
-impl<'a> Raw<'a> {
+impl<'a> RawView<'a> {
     /// # Safety
     /// `view` must describe a live dense operand for `'a`.
     unsafe fn new(view: &'a sys::mlxrs_view) -> Option<Self> {
@@ -72,7 +72,7 @@ impl<'a> Raw<'a> {
 
 /// An input of a kernel: read-only, dense, in row-major order.
 pub struct View<'a> {
-    raw: Raw<'a>,
+    raw: RawView<'a>,
     // The buffer is that of output 0 now, and may only be used through it.
     donated: bool,
 }
@@ -87,7 +87,7 @@ impl<'a> View<'a> {
     /// `view` must describe a live dense operand for `'a`, which is not written unless `donated`.
     pub(super) unsafe fn new(view: &'a sys::mlxrs_view, donated: bool) -> Option<Self> {
         // SAFETY: the caller's promise.
-        unsafe { Raw::new(view) }.map(|raw| Self { raw, donated })
+        unsafe { RawView::new(view) }.map(|raw| Self { raw, donated })
     }
 
     /// The size of each dimension.
@@ -120,7 +120,7 @@ impl<'a> View<'a> {
 
 /// An output of a kernel: dense, in row-major order, zero at first.
 pub struct ViewMut<'a> {
-    raw: Raw<'a>,
+    raw: RawView<'a>,
     unique: PhantomData<&'a mut [u8]>,
 }
 
@@ -134,7 +134,7 @@ impl<'a> ViewMut<'a> {
     /// `view` must describe a live dense operand for `'a`, initialised, without another user.
     pub(super) unsafe fn new(view: &'a sys::mlxrs_view) -> Option<Self> {
         // SAFETY: the caller's promise.
-        unsafe { Raw::new(view) }.map(|raw| Self {
+        unsafe { RawView::new(view) }.map(|raw| Self {
             raw,
             unique: PhantomData,
         })

@@ -1,8 +1,9 @@
-//! Finds NaN and infinite numbers in a file without making arrays.
+//! Finds NaN and infinite numbers in a file, and numbers that a narrower dtype turns into zeros, without making arrays.
 
 use rayon::prelude::*;
 
 use super::{Safetensors, Tensor, moved};
+use crate::dtype::DType;
 use crate::error::{Error, Result};
 
 /// The bytes that a thread reads at a time.
@@ -71,6 +72,65 @@ impl Pattern {
     }
 }
 
+/// Elements of a tensor that are not zero, and become zero in a narrower dtype.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Vanishing {
+    /// The name of the tensor in its file.
+    pub tensor: String,
+    /// How many elements of the tensor are not zero.
+    pub nonzero: u64,
+    /// How many of those become zero, at least one.
+    pub zeros: u64,
+}
+
+/// The elements that a dtype turns into zeros: those of `bytes` bytes whose bits, without the sign, are at most `limit`.
+#[derive(Clone, Copy)]
+struct Smallest {
+    bytes: usize,
+    limit: u64,
+}
+
+impl Smallest {
+    /// `None` if no element of a dtype, as safetensors names it, becomes zero in `to`.
+    fn of(stored: &str, to: DType) -> Option<Self> {
+        // Half of the smallest number of `to` is rounded to the even neighbour, which is zero. Models read F64 as F32, which
+        // rounds twice.
+        let (bytes, limit) = match (stored, to) {
+            ("BF16", DType::F16) => (2, 0x3300),
+            ("F32", DType::F16) => (4, 0x3300_0000),
+            ("F64", DType::F16) => (8, (1023 - 25) << 52 | 1 << 28),
+            ("F32", DType::BF16) => (4, 0x8000),
+            ("F64", DType::BF16) => (8, (1023 - 134) << 52 | 1 << 36),
+            ("F64", DType::F32) => (8, (1023 - 150) << 52),
+            _ => return None,
+        };
+        Some(Self { bytes, limit })
+    }
+
+    /// How many elements are not zero, and how many of those become zero.
+    fn count(self, bytes: &[u8]) -> (u64, u64) {
+        macro_rules! count {
+            ($type:ty) => {{
+                let limit = self.limit as $type;
+                let (elements, _) = bytes.as_chunks();
+                let magnitudes = elements
+                    .iter()
+                    .map(|&element| <$type>::from_le_bytes(element) & (<$type>::MAX >> 1));
+                magnitudes.fold((0, 0), |(nonzero, zeros), magnitude| {
+                    let is_nonzero = magnitude != 0;
+                    let vanishes = is_nonzero && magnitude <= limit;
+                    (nonzero + u64::from(is_nonzero), zeros + u64::from(vanishes))
+                })
+            }};
+        }
+        match self.bytes {
+            2 => count!(u16),
+            4 => count!(u32),
+            _ => count!(u64),
+        }
+    }
+}
+
 impl Safetensors {
     /// Looks for NaN and infinite elements in all floating-point tensors, on all threads; `None` if there are none.
     /// The file is read once, and not kept in memory.
@@ -80,25 +140,10 @@ impl Safetensors {
     pub fn non_finite(&self) -> Result<Option<NonFinite>> {
         let mut tensors: Vec<(&String, &Tensor)> = self.header.tensors.iter().collect();
         tensors.sort_by_key(|(_, tensor)| tensor.start);
-        let parts = tensors.iter().enumerate().flat_map(|(index, (_, tensor))| {
-            let pattern = Pattern::of(tensor.stored);
-            let begins = (tensor.start..tensor.end).step_by(PART);
-            let parts = begins.map(move |begin| (begin, tensor.end.min(begin + PART)));
-            pattern
-                .into_iter()
-                .flat_map(move |pattern| parts.clone().map(move |part| (index, pattern, part)))
-        });
-        let parts: Vec<_> = parts.collect();
-        let counts =
-            parts
-                .into_par_iter()
-                .map_init(Vec::new, |buffer, (index, pattern, (begin, end))| {
-                    buffer.resize(end - begin, 0);
-                    moved::read(&self.source, begin, buffer)?;
-                    Ok((index, pattern.count(buffer)))
-                });
-        let counts: std::io::Result<Vec<(usize, u64)>> = counts.collect();
-        let counts = counts.map_err(|error| Error::from(error).context(&self.label))?;
+        let patterns = tensors
+            .iter()
+            .map(|(_, tensor)| Some((*tensor, Pattern::of(tensor.stored)?)));
+        let counts = self.counts(patterns, Pattern::count)?;
         let mut found: Vec<(usize, u64)> = Vec::new();
         for (index, count) in counts.into_iter().filter(|&(_, count)| count > 0) {
             match found.last_mut() {
@@ -111,5 +156,126 @@ impl Safetensors {
             tensors: found.len(),
             elements: found.iter().map(|(_, count)| count).sum(),
         }))
+    }
+
+    /// Counts the elements of these tensors that are not zero and become zero when the tensor is converted to the dtype
+    /// beside its name, on all threads. Returns the tensors that have some, in the order of the argument. Only tensors
+    /// with a wider dtype are read, and not kept in memory.
+    ///
+    /// # Errors
+    /// A tensor does not exist, or the file cannot be read.
+    pub fn vanishing<'a>(
+        &self,
+        tensors: impl IntoIterator<Item = (&'a str, DType)>,
+    ) -> Result<Vec<Vanishing>> {
+        let tensors: Vec<(&str, DType)> = tensors.into_iter().collect();
+        let found = tensors.iter().map(|&(name, _)| self.tensor(name));
+        let found: Vec<&Tensor> = found.collect::<Result<_>>()?;
+        let smallest = found
+            .iter()
+            .zip(&tensors)
+            .map(|(tensor, &(_, to))| Some((*tensor, Smallest::of(tensor.stored, to)?)));
+        let mut sums = vec![(0, 0); tensors.len()];
+        for (index, (nonzero, zeros)) in self.counts(smallest, Smallest::count)? {
+            sums[index].0 += nonzero;
+            sums[index].1 += zeros;
+        }
+        let all = tensors.iter().zip(sums);
+        let some = all.filter(|(_, (_, zeros))| *zeros > 0);
+        let some = some.map(|((name, _), (nonzero, zeros))| Vanishing {
+            tensor: (*name).to_owned(),
+            nonzero,
+            zeros,
+        });
+        Ok(some.collect())
+    }
+
+    /// Counts what `count` finds in the bytes of tensors, part by part and on all threads. Returns the counts of each part
+    /// with the index of its tensor, in order. A tensor is not read where there is `None` for it.
+    fn counts<'a, P: Copy + Send + Sync, C: Send>(
+        &self,
+        tensors: impl Iterator<Item = Option<(&'a Tensor, P)>>,
+        count: impl Fn(P, &[u8]) -> C + Sync,
+    ) -> Result<Vec<(usize, C)>> {
+        let wanted = tensors
+            .enumerate()
+            .filter_map(|(index, wanted)| Some((index, wanted?)));
+        let parts = wanted.flat_map(|(index, (tensor, pattern))| {
+            let begins = (tensor.start..tensor.end).step_by(PART);
+            begins.map(move |begin| (index, pattern, (begin, tensor.end.min(begin + PART))))
+        });
+        let parts: Vec<_> = parts.collect();
+        let counts =
+            parts
+                .into_par_iter()
+                .map_init(Vec::new, |buffer, (index, pattern, (begin, end))| {
+                    buffer.resize(end - begin, 0);
+                    moved::read(&self.source, begin, buffer)?;
+                    Ok((index, count(pattern, buffer)))
+                });
+        let counts: std::io::Result<Vec<(usize, C)>> = counts.collect();
+        counts.map_err(|error| Error::from(error).context(&self.label))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::{Array, linalg, safetensors};
+
+    /// The numbers around the limit, of both signs, and others: as many become zero as in a conversion.
+    #[test]
+    fn as_many_elements_vanish_as_a_conversion_gives_zeros() -> Result<()> {
+        let folder = tempfile::tempdir().unwrap();
+        for (stored, dtype, to, smallest) in [
+            ("F32", DType::F32, DType::F16, 24),
+            ("BF16", DType::BF16, DType::F16, 24),
+            ("F64", DType::F64, DType::F16, 24),
+            ("F32", DType::F32, DType::BF16, 133),
+            ("F64", DType::F64, DType::BF16, 133),
+            ("F64", DType::F64, DType::F32, 149),
+        ] {
+            let half = 0.5f64.powi(smallest + 1);
+            let near = [
+                0.5,
+                1.0 - 1.0 / 128.0,
+                1.0,
+                1.0 + 1.0 / 128.0,
+                1.5,
+                2.0,
+                3.0,
+            ];
+            let close = [24, 25, 30, 17].map(|bits| 1.0 + 0.5f64.powi(bits));
+            let numbers = near.into_iter().chain(close).map(|factor| half * factor);
+            let numbers: Vec<f64> = numbers
+                .chain([0.0, 1.0, f64::INFINITY, f64::NAN])
+                .flat_map(|number| [number, -number])
+                .collect();
+            let n = numbers.len() as i32;
+            let array = linalg::on_cpu(|| Array::from_slice(&numbers, &[n])?.astype(dtype))?;
+            let path = folder.path().join(format!("{stored}-{to}.safetensors"));
+            safetensors::save(&path, [("w", &array)], &BTreeMap::new())?;
+            let file = Safetensors::open(&path)?;
+            let count = |array: &Array| -> Result<u64> {
+                let array = linalg::on_cpu(|| array.astype(DType::F64))?;
+                let nonzero = array.to_vec::<f64>()?;
+                Ok(nonzero.iter().filter(|&&number| number != 0.0).count() as u64)
+            };
+            // As a model's parameter: F64 becomes F32 first.
+            let nonzero = count(&array)?;
+            let kept = count(&linalg::on_cpu(|| file.parameter("w")?.astype(to))?)?;
+            let expected = Vanishing {
+                tensor: "w".to_owned(),
+                nonzero,
+                zeros: nonzero - kept,
+            };
+            assert!(nonzero > kept && kept > 4, "{stored} to {to}");
+            assert_eq!(file.vanishing([("w", to)])?, [expected], "{stored} to {to}");
+            assert_eq!(file.vanishing([("w", dtype)])?, [], "{stored}");
+            assert!(file.vanishing([("v", to)]).is_err());
+        }
+        Ok(())
     }
 }

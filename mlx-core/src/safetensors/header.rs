@@ -92,24 +92,24 @@ fn written(dtype: DType) -> Dtype {
 
 /// The JSON object with its repeated keys.
 #[derive(Default)]
-struct Raw {
+struct RawHeader {
     tensors: Vec<(String, TensorInfo)>,
     metadata: Option<Vec<(String, String)>>,
 }
 
-impl<'de> Deserialize<'de> for Raw {
+impl<'de> Deserialize<'de> for RawHeader {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Object;
 
         impl<'de> Visitor<'de> for Object {
-            type Value = Raw;
+            type Value = RawHeader;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object of tensors")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Raw, A::Error> {
-                let mut raw = Raw::default();
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RawHeader, A::Error> {
+                let mut raw = RawHeader::default();
                 while let Some(key) = map.next_key::<String>()? {
                     let inside = |error: A::Error| A::Error::custom(format!("{key:?}: {error}"));
                     if key != METADATA {
@@ -186,10 +186,11 @@ impl Header {
         if json.first() != Some(&b'{') {
             return Err("header does not begin with '{'".into());
         }
-        let raw: Raw = serde_json::from_slice(json).map_err(|error| match unknown_dtype(json) {
-            Some((name, dtype)) => format!("tensor {name:?}: {}", unsupported(&dtype)),
-            None => format!("header: {error}"),
-        })?;
+        let raw: RawHeader =
+            serde_json::from_slice(json).map_err(|error| match unknown_dtype(json) {
+                Some((name, dtype)) => format!("tensor {name:?}: {}", unsupported(&dtype)),
+                None => format!("header: {error}"),
+            })?;
 
         let begin = 8 + json.len();
         let mut metadata = BTreeMap::new();
@@ -303,7 +304,7 @@ fn check_cover(tensors: &BTreeMap<String, Tensor>, begin: usize, end: usize) -> 
 }
 
 /// Name, dtype and shape of a tensor to be written.
-pub(super) type Spec<'a> = (&'a str, DType, &'a [i32]);
+pub(super) type TensorSpec<'a> = (&'a str, DType, &'a [i32]);
 
 /// Bytes of a tensor.
 pub(super) fn nbytes(dtype: DType, shape: &[i32]) -> usize {
@@ -335,7 +336,7 @@ impl Serialize for Listing<'_> {
 /// # Errors
 /// A name is given twice or reserved, or the header is larger than the format allows.
 pub(super) fn write(
-    tensors: &[Spec<'_>],
+    tensors: &[TensorSpec<'_>],
     metadata: &BTreeMap<String, String>,
 ) -> Result<Vec<u8>, String> {
     let mut names = HashSet::new();

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
 
-use super::header::{self, Spec, nbytes};
+use super::header::{self, TensorSpec, nbytes};
 use crate::array::Array;
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind, Result};
@@ -38,7 +38,7 @@ fn write(
     arrays: &[(&str, &Array)],
     metadata: &BTreeMap<String, String>,
 ) -> Result<()> {
-    let specs: Vec<Spec<'_>> = arrays
+    let specs: Vec<TensorSpec<'_>> = arrays
         .iter()
         .map(|(name, array)| (*name, array.dtype(), array.shape()))
         .collect();
@@ -89,14 +89,14 @@ impl Writer {
         metadata: &BTreeMap<String, String>,
     ) -> Result<Self> {
         let path = path.as_ref();
-        let mut tensors: Vec<Spec<'a>> = tensors.into_iter().collect();
+        let mut tensors: Vec<TensorSpec<'a>> = tensors.into_iter().collect();
         tensors.sort_by_key(|(name, dtype, _)| (Reverse(dtype.size()), *name));
         Self::begin(path, &tensors, metadata).map_err(|error| error.context(path.display()))
     }
 
     fn begin(
         path: &Path,
-        tensors: &[Spec<'_>],
+        tensors: &[TensorSpec<'_>],
         metadata: &BTreeMap<String, String>,
     ) -> Result<Self> {
         let header = header::write(tensors, metadata)

@@ -1,7 +1,6 @@
 //! The kernels for NVIDIA GPUs against the plain form in F32, and each row alone against the same row in a batch, to the bit. Without such
 //! a GPU there is nothing to run.
 
-mod again;
 mod caches;
 mod experts;
 mod faults;
@@ -12,6 +11,7 @@ mod masks;
 mod products;
 mod prompts;
 mod recurrent;
+mod relaunch;
 mod replays;
 mod reports;
 

@@ -6,8 +6,9 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use mlx_core::{QuantMode, Scheme};
-use mlx_infer::convert::{ConvertOptions, Converted, Mixed, Packing, Recipe, convert};
-use serde_json::json;
+use mlx_infer::console;
+use mlx_infer::convert::{ConvertOptions, Converted, Mixed, Packing, Recipe, Vanishing, convert};
+use serde_json::{Value, json};
 
 use super::{Failure, Result, args, interrupt, output};
 
@@ -126,6 +127,12 @@ impl Convert {
         drop(running);
         bar.finish_and_clear();
         let converted = converted?;
+        for found in &converted.vanishing {
+            console::note(&format!(
+                "warning: {}: {} of {} weights that are not zero become zero in the new type",
+                found.tensor, found.zeros, found.nonzero
+            ));
+        }
         if self.json {
             return output::print_json(&json!({
                 "out": self.out,
@@ -135,6 +142,7 @@ impl Convert {
                 "bits_per_weight": bits_per_weight(&converted),
                 "packed": converted.packed,
                 "left_dense": converted.left_dense,
+                "vanishing": converted.vanishing.iter().map(vanishing_json).collect::<Vec<_>>(),
                 "non_finite": converted.non_finite.as_ref().map(output::non_finite_json),
             }));
         }
@@ -168,6 +176,10 @@ impl Convert {
         }
         text
     }
+}
+
+fn vanishing_json(found: &Vanishing) -> Value {
+    json!({"tensor": found.tensor, "nonzero": found.nonzero, "zeros": found.zeros})
 }
 
 fn bits_per_weight(converted: &Converted) -> f64 {

@@ -382,7 +382,7 @@ impl<'m> Rows<'m> {
             None => unused(),
         };
         let rows: Vec<Row<'_>> = owners.iter().map(row).collect();
-        let Some(step) = self.cache.begin_again(widths)? else {
+        let Some(step) = self.cache.begin_repeated(widths)? else {
             return Ok(false);
         };
         let small = [previous.sampled.ids().clone(), step.offsets().clone()];

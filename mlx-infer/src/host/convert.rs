@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use mlx_core::Safetensors;
-pub use mlx_core::safetensors::NonFinite;
+pub use mlx_core::safetensors::{NonFinite, Vanishing};
 use mlx_models::{Weights, convert as models};
 use serde_json::Value;
 

@@ -289,3 +289,72 @@ fn unpacked_says_what_packed_says() {
         assert!(off < 1e-4, "off by {off}");
     }
 }
+
+/// Weights below half of the smallest number of float16 become zero. A tensor in which that is more than 1 % of them is named.
+#[test]
+fn weights_that_become_zero_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("source");
+    fs::create_dir(&source).unwrap();
+    random_llama(&source, 1);
+    let mut all = tensors(&source);
+    let small = "model.layers.0.self_attn.q_proj.weight";
+    let most = all[small].multiply(1e-6f32).unwrap();
+    all.insert(small.into(), most);
+    // 2 of 255 nonzero weights are less than 1 %, 3 are more.
+    let mut norm = vec![1.0f32; 256];
+    norm[..3].copy_from_slice(&[0.0, 1e-9, -1e-30]);
+    let few = Array::from_slice(&norm, &[256]).unwrap();
+    norm[3] = 2.0f32.powi(-25);
+    // Half of the next number is not rounded to zero.
+    norm[4] = 2.0f32.powi(-25) * (1.0 + f32::EPSILON);
+    let enough = Array::from_slice(&norm, &[256]).unwrap();
+    let named = "model.layers.0.input_layernorm.weight";
+    all.insert("model.norm.weight".into(), few);
+    all.insert(named.into(), enough);
+    let pairs = all.iter().map(|(name, array)| (name.as_str(), array));
+    safetensors::save(source.join("model.safetensors"), pairs, &BTreeMap::new()).unwrap();
+
+    let cast = folder.path().join("cast");
+    let told = converted(&source, &cast, &["--dtype", "f16"]);
+    let nonzero = |array: &Array| {
+        let numbers = array.astype(DType::F32).unwrap().to_vec::<f32>().unwrap();
+        numbers.iter().filter(|&&number| number != 0.0).count()
+    };
+    let (before, after) = (nonzero(&all[small]), nonzero(&tensors(&cast)[small]));
+    assert!(after > 0 && before - after > before / 100);
+    let expected = json!([
+        {"tensor": named, "nonzero": 255, "zeros": 3},
+        {"tensor": small, "nonzero": before, "zeros": before - after},
+    ]);
+    assert_eq!(told["vanishing"], expected);
+
+    // What is packed is converted first.
+    for (out, flags) in [
+        ("again", &["--dtype", "f16"][..]),
+        ("packed", &["-q", "--dtype", "f16"]),
+    ] {
+        let output = command(&source, &folder.path().join(out), flags);
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "{stderr}");
+        let warnings: Vec<&str> = stderr
+            .lines()
+            .filter(|line| line.contains("become zero"))
+            .collect();
+        let line = |name: &str, zeros: usize, nonzero: usize| {
+            format!(
+                "warning: {name}: {zeros} of {nonzero} weights that are not zero become zero in the new type"
+            )
+        };
+        let expected = [line(named, 3, 255), line(small, before - after, before)];
+        assert_eq!(warnings, expected);
+    }
+    for (out, flags) in [
+        ("same", &[][..]),
+        ("wide", &["--dtype", "bf16"]),
+        ("words", &["-q"]),
+    ] {
+        let told = converted(&source, &folder.path().join(out), flags);
+        assert_eq!(told["vanishing"], json!([]), "{out}");
+    }
+}

@@ -1,4 +1,4 @@
-"""A task of ours in lm-eval, through its local-completions, against a server whose address is the first argument.
+"""Runs the task below in lm-eval, through its local-completions, against the server at the first argument's address.
 
 Prints a JSON list of [context, continuation, log likelihood, whether it is greedy].
 """

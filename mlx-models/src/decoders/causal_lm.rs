@@ -294,7 +294,7 @@ where
                 len: 1,
                 width: self.geometry.hidden,
             }]);
-            let states: [_; HEAD_STATES] = [kind, LayerKind::Recurrent(last.replayed())];
+            let states: [_; HEAD_STATES] = [kind, LayerKind::Recurrent(last.with_rerun())];
             self.head_state = Some(self.geometry.beside(kv, &states));
         }
     }

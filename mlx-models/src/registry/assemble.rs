@@ -42,14 +42,14 @@ pub(crate) fn empty(registry: &Registry, label: &str, config: Value) -> Result<A
     made.map(|(assembled, _)| assembled)
 }
 
-/// The model of a config, filled from files.
+/// The model of a config, filled from files, and its tensors in the files.
 pub(crate) fn filled(
     registry: &Registry,
     label: &str,
     config: Value,
     weights: Weights,
     options: &mut LoadOptions<'_>,
-) -> Result<Assembled> {
+) -> Result<(Assembled, Checkpoint)> {
     let mut folder = options.head.map(HeadFolder::open).transpose()?;
     let reading = Reading {
         dtype: options.dtype,
@@ -76,7 +76,7 @@ pub(crate) fn filled(
         Some(folder) => folder.context(error),
         None => error,
     })?;
-    Ok(assembled)
+    Ok((assembled, checkpoint))
 }
 
 /// Builds the model, and maps the tensors of its files to the names of its parameters.

@@ -55,7 +55,8 @@ impl Registry {
         weights: impl Into<Weights>,
         mut options: LoadOptions<'_>,
     ) -> Result<Loaded> {
-        let mut assembled = assemble::filled(self, label, config, weights.into(), &mut options)?;
+        let (mut assembled, _) =
+            assemble::filled(self, label, config, weights.into(), &mut options)?;
         if options.drafts {
             assembled.model.enable_drafts();
         }

@@ -30,7 +30,7 @@ const MAX_PARTS: usize = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecurrentShape {
     parts: [Option<StatePart>; MAX_PARTS],
-    replays: bool,
+    can_rerun: bool,
 }
 
 /// One array of a recurrent state, for one row.
@@ -97,7 +97,7 @@ impl RecurrentShape {
         );
         let mut shape = Self {
             parts: [None; MAX_PARTS],
-            replays: false,
+            can_rerun: false,
         };
         let mut part = 0;
         while part < parts.len() {
@@ -107,17 +107,17 @@ impl RecurrentShape {
         shape
     }
 
-    /// Promises that the layer always hands over its state by [`StateAfter::Again`](crate::StateAfter::Again). Rows can
+    /// Promises that the layer always hands over its state by [`StateAfter::Rerun`](crate::StateAfter::Rerun). Rows can
     /// then keep any number of a step's tokens, whatever the [slack](CacheOptions::slack).
     #[must_use]
-    pub const fn replayed(mut self) -> Self {
-        self.replays = true;
+    pub const fn with_rerun(mut self) -> Self {
+        self.can_rerun = true;
         self
     }
 
-    /// Whether the layer [computes its state again](Self::replayed) when a row keeps a part of a step.
-    pub fn replays(&self) -> bool {
-        self.replays
+    /// Whether the layer [computes its state again](Self::with_rerun) when a row keeps a part of a step.
+    pub fn can_rerun(&self) -> bool {
+        self.can_rerun
     }
 
     /// The arrays, in order.

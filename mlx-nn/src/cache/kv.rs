@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use mlx_core::{Array, Result, Scheme, fast};
 
-use super::state::{not_kin, refusal};
+use super::state::{incompatible, refusal};
 use super::{CacheOptions, LayerKind};
 use crate::attend::{Fresh, Keys};
 
@@ -150,7 +150,7 @@ impl KvCache {
                 let new = self.kept_both(&k.keys, v)?;
                 let store = match store {
                     Some(store) if store.arrays.len() == new.len() => store,
-                    Some(_) => return Err(not_kin()),
+                    Some(_) => return Err(incompatible()),
                     None => {
                         let empty = new.iter().map(|new| empty(new, capacity));
                         Store::new(empty.collect::<Result<_>>()?)

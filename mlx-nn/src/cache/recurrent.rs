@@ -13,7 +13,7 @@ use std::rc::Rc;
 use mlx_core::{Array, DType, Error, ErrorKind, Result, fast, ops::concat};
 
 use super::kind::{RecurrentShape, StatePart};
-use super::state::{Kept, LayerState, RowLen, State, not_kin, refusal};
+use super::state::{Kept, LayerState, RowLen, State, incompatible, refusal};
 use crate::step::Rerun;
 
 /// The arrays that a layer handed over in a step for one part of its state.
@@ -26,7 +26,7 @@ pub(crate) enum Handed {
     /// The state before the step, and the state after each row's last token: `[B, …]`.
     End { before: Array, state: Array },
     /// The state after each row's last token, and a function that computes the state after fewer tokens.
-    Again { end: Array, replay: Rerun },
+    Rerun { end: Array, rerun: Rerun },
 }
 
 /// The recurrent state of one layer.
@@ -67,9 +67,9 @@ impl RecurrentCache {
         }
     }
 
-    /// [`RecurrentShape::replays`]
-    pub(crate) fn replays(&self) -> bool {
-        self.shape.replays()
+    /// [`RecurrentShape::can_rerun`]
+    pub(crate) fn can_rerun(&self) -> bool {
+        self.shape.can_rerun()
     }
 
     /// Part number `part`.
@@ -99,8 +99,8 @@ impl RecurrentCache {
         self.recorded[row].get(&len).map(|arrays| &**arrays)
     }
 
-    /// Forgets the recorded lengths of all rows.
-    pub(crate) fn forget_recorded(&mut self) {
+    /// Drops the recorded lengths of all rows.
+    pub(crate) fn clear_recorded(&mut self) {
         self.recorded.iter_mut().for_each(BTreeMap::clear);
     }
 
@@ -159,13 +159,13 @@ impl RecurrentCache {
                 let after = states.flatten(0, 1)?.take(&token_before(kept)?, 0)?;
                 keep_some(before, after, kept)
             }
-            Some(Handed::Again { end, replay }) => {
+            Some(Handed::Rerun { end, rerun }) => {
                 if kept.is_whole() {
                     return Ok(end.clone());
                 }
                 let keep: Vec<i32> = kept.keep.iter().map(|&keep| keep as i32).collect();
                 let keep = Array::from_slice(&keep, &[keep.len() as i32])?;
-                (replay.run)(&replay.inputs, &keep)
+                (rerun.run)(&rerun.inputs, &keep)
             }
             Some(Handed::End { before, state }) => {
                 let is_part = |(&keep, &width): (&usize, &usize)| keep != 0 && keep != width;
@@ -242,7 +242,7 @@ impl State for RecurrentCache {
         Ok(())
     }
 
-    fn settle(&mut self, commit: bool) {
+    fn end_step(&mut self, commit: bool) {
         self.handed.fill(None);
         if let Some(next) = self.next.take()
             && commit
@@ -300,7 +300,7 @@ impl State for RecurrentCache {
 
     fn join(&self, other: &LayerState, lens: [&[RowLen]; 2]) -> Result<LayerState> {
         let LayerState::Recurrent(other) = other else {
-            return Err(not_kin());
+            return Err(incompatible());
         };
         let store = match (&self.store, &other.store) {
             (None, None) => None,
@@ -333,7 +333,7 @@ impl State for RecurrentCache {
         (from, _): (usize, RowLen),
     ) -> Result<()> {
         let LayerState::Recurrent(other) = other else {
-            return Err(not_kin());
+            return Err(incompatible());
         };
         self.recorded[row] = other.recorded[from].clone();
         let Some(new) = &other.store else {

@@ -53,11 +53,11 @@ impl Kept<'_> {
 /// [`ModelCache`](super::ModelCache) and come as arguments.
 pub(crate) trait State {
     /// Builds the state after the step, when rows keep the tokens that `kept` says. It takes effect with
-    /// [`settle`](Self::settle).
+    /// [`end_step`](Self::end_step).
     fn prepare(&mut self, kept: &Kept<'_>) -> Result<()>;
 
     /// Ends the step: adopts the prepared state, or drops it.
-    fn settle(&mut self, commit: bool);
+    fn end_step(&mut self, commit: bool);
 
     /// Whether row `row` can be shortened to `len` positions, fewer than it holds.
     fn can_rewind(&self, row: usize, held: RowLen, len: usize) -> bool;
@@ -165,6 +165,6 @@ pub(crate) fn refusal(message: impl Into<String>) -> Error {
 }
 
 /// The error for combining states of different kinds.
-pub(crate) fn not_kin() -> Error {
+pub(crate) fn incompatible() -> Error {
     refusal("caches of different models or options cannot be joined")
 }

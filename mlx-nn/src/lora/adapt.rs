@@ -256,8 +256,8 @@ fn fused(lora: &Lora, weight: &Weight, dequantize: bool) -> Result<Weight> {
 /// # Errors
 /// No memory for a handle.
 pub fn set_dropout_key(module: &mut dyn Module, key: Option<&random::Key>) -> Result<()> {
-    struct Keys(Option<random::Key>);
-    impl VisitMut for Keys {
+    struct DropoutKeys(Option<random::Key>);
+    impl VisitMut for DropoutKeys {
         fn adaptable(&mut self, _path: &Path, layer: Adaptable<'_>) -> Result<()> {
             let Some(lora) = layer.lora else {
                 return Ok(());
@@ -271,5 +271,5 @@ pub fn set_dropout_key(module: &mut dyn Module, key: Option<&random::Key>) -> Re
             Ok(())
         }
     }
-    module.visit_mut(&mut Path::default(), &mut Keys(key.cloned()))
+    module.visit_mut(&mut Path::default(), &mut DropoutKeys(key.cloned()))
 }

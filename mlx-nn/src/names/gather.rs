@@ -15,7 +15,7 @@ struct Changed<T> {
 }
 
 /// How one tensor is made.
-enum Made<T> {
+enum Composition<T> {
     One(Changed<T>),
     /// Items along a new first axis, by their index.
     Stack(BTreeMap<usize, Changed<T>>),
@@ -30,7 +30,7 @@ enum Made<T> {
 
 /// Tensors under their new names, in the order in which they were added. `T` identifies a source.
 pub struct Gather<T> {
-    tensors: Vec<(String, Made<T>)>,
+    tensors: Vec<(String, Composition<T>)>,
     places: HashMap<String, usize>,
 }
 
@@ -70,14 +70,14 @@ impl<T: Clone> Gather<T> {
         let source = Changed { of, changes };
         let Some(&at) = self.places.get(&name) else {
             let made = match place {
-                Place::Whole => Made::One(source),
-                Place::Item(index) => Made::Stack(BTreeMap::from([(index, source)])),
+                Place::Whole => Composition::One(source),
+                Place::Item(index) => Composition::Stack(BTreeMap::from([(index, source)])),
                 Place::Part {
                     index,
                     rows,
                     is_bias,
                     names,
-                } => Made::Join {
+                } => Composition::Join {
                     rows,
                     is_bias,
                     names,
@@ -89,8 +89,8 @@ impl<T: Clone> Gather<T> {
             return Ok(());
         };
         let (sources, index, place) = match (&mut self.tensors[at].1, place) {
-            (Made::Stack(items), Place::Item(index)) => (items, index, format!("[{index}]")),
-            (Made::Join { parts, names, .. }, Place::Part { index, .. }) => {
+            (Composition::Stack(items), Place::Item(index)) => (items, index, format!("[{index}]")),
+            (Composition::Join { parts, names, .. }, Place::Part { index, .. }) => {
                 let place = format!(", part {}", names[index]);
                 (parts, index, place)
             }
@@ -112,6 +112,15 @@ impl<T: Clone> Gather<T> {
         self.tensors
             .iter()
             .flat_map(|(_, made)| made.sources())
+            .map(|source| &source.of)
+    }
+
+    /// The sources of a tensor; none if there is no such tensor.
+    pub fn sources_of(&self, name: &str) -> impl Iterator<Item = &T> {
+        let found = self.places.get(name).map(|&at| &self.tensors[at].1);
+        found
+            .into_iter()
+            .flat_map(Composition::sources)
             .map(|source| &source.of)
     }
 
@@ -163,9 +172,9 @@ impl<T: Clone> Gather<T> {
             sources.values().map(array).collect::<Result<Vec<_>>>()
         };
         match &self.tensors[at].1 {
-            Made::One(source) => array(source),
-            Made::Stack(items) => stack(&all(items)?, 0),
-            Made::Join {
+            Composition::One(source) => array(source),
+            Composition::Stack(items) => stack(&all(items)?, 0),
+            Composition::Join {
                 rows,
                 is_bias,
                 parts,
@@ -179,7 +188,7 @@ impl<T: Clone> Gather<T> {
     }
 }
 
-impl<T> Made<T> {
+impl<T> Composition<T> {
     fn sources(&self) -> Vec<&Changed<T>> {
         match self {
             Self::One(source) => vec![source],

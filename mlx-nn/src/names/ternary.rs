@@ -48,20 +48,20 @@ impl Matrix {
     }
 
     /// The names and changes of the tensors that source `at` becomes.
-    pub fn made(&self, at: usize) -> Vec<(String, Change)> {
-        let grid = |negative: bool, form: TernaryForm| Change::Grid {
+    pub fn made(&self, at: usize) -> Vec<(String, TernaryChange)> {
+        let grid = |negative: bool, form: TernaryForm| TernaryChange::Grid {
             shape: self.shape,
             negative,
             form,
         };
-        let made: Vec<(&str, Change)> = match (self.back, self.form, at) {
-            (true, _, 0) => vec![("weight", Change::Bytes)],
-            (true, _, 1) => vec![("weight_scale", Change::One)],
+        let made: Vec<(&str, TernaryChange)> = match (self.back, self.form, at) {
+            (true, _, 0) => vec![("weight", TernaryChange::Bytes)],
+            (true, _, 1) => vec![("weight_scale", TernaryChange::One)],
             // Biases follow from scales.
             (true, _, _) => Vec::new(),
-            (false, TernaryForm::Packed { .. }, 0) => vec![("weight", Change::Words)],
+            (false, TernaryForm::Packed { .. }, 0) => vec![("weight", TernaryChange::Words)],
             (false, form, at) => {
-                let codes = (at == 0).then_some(("weight", Change::Nearest(self.shape)));
+                let codes = (at == 0).then_some(("weight", TernaryChange::Nearest(self.shape)));
                 let grids = [("scales", grid(false, form)), ("biases", grid(true, form))];
                 codes.into_iter().chain(grids).collect()
             }
@@ -87,7 +87,7 @@ pub fn ternary_scheme(inputs: i32) -> Result<Scheme> {
 
 /// A change of one tensor.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Change {
+pub(super) enum TernaryChange {
     /// Published codes are packed into words along the inputs.
     Words,
     /// Words become published codes.
@@ -104,7 +104,7 @@ pub(super) enum Change {
     One,
 }
 
-impl Change {
+impl TernaryChange {
     /// The shape after the change; the error says why there is none.
     pub fn shape(self, dtype: DType, shape: &[i32]) -> Result<Vec<i32>, String> {
         let wrong = |what: &str| Err(format!("{shape:?} {dtype} {what}"));

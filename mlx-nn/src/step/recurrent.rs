@@ -66,11 +66,11 @@ pub enum StateAfter {
     End(Array),
     /// As `End`, with a function that computes the state again if a row keeps a part of its tokens. No state is stored
     /// for each token, but a rejected token costs a second run.
-    Again {
+    Rerun {
         /// After the last real token of each row: `[B, …]`.
         end: Array,
         /// The recurrence.
-        replay: Rerun,
+        rerun: Rerun,
     },
 }
 
@@ -87,8 +87,8 @@ type Run = dyn Fn(&[Array], &Array) -> Result<Array>;
 
 impl fmt::Debug for Rerun {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let replay = &mut f.debug_struct("Rerun");
-        replay.field("inputs", &self.inputs).finish_non_exhaustive()
+        let rerun = &mut f.debug_struct("Rerun");
+        rerun.field("inputs", &self.inputs).finish_non_exhaustive()
     }
 }
 
@@ -185,7 +185,7 @@ impl Step<'_> {
                 wanted.insert(1, self.width as i32);
                 states
             }
-            StateAfter::End(state) | StateAfter::Again { end: state, .. } => state,
+            StateAfter::End(state) | StateAfter::Rerun { end: state, .. } => state,
         };
         if array.shape() != wanted || array.dtype() != before.dtype() {
             return Err(Error::new(
@@ -199,18 +199,18 @@ impl Step<'_> {
                 ),
             ));
         }
-        let replays = self.recurrent(layer)?.replays();
+        let can_rerun = self.recurrent(layer)?.can_rerun();
         let handed = match after {
-            StateAfter::Each(_) | StateAfter::End(_) if replays => {
+            StateAfter::Each(_) | StateAfter::End(_) if can_rerun => {
                 let message = format!(
-                    "layer {layer}: {} was handed over without a replay, which its shape promises",
+                    "layer {layer}: {} was handed over without a rerun, which its shape promises",
                     found.name()
                 );
                 return Err(refusal(message));
             }
             StateAfter::Each(states) => Handed::Each { before, states },
             StateAfter::End(state) => Handed::End { before, state },
-            StateAfter::Again { end, replay } => Handed::Again { end, replay },
+            StateAfter::Rerun { end, rerun } => Handed::Rerun { end, rerun },
         };
         self.hand_over(layer, part, handed)
     }

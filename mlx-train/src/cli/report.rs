@@ -71,7 +71,7 @@ impl Report {
         })
     }
 
-    pub(super) fn tell(&mut self, event: &Event) -> Result<()> {
+    pub(super) fn record(&mut self, event: &Event) -> Result<()> {
         let line = serde_json::to_string(event)
             .map_err(|error| Error::new(ErrorKind::Format, error.to_string()))?;
         writeln!(self.metrics, "{line}").map_err(|error| failed(&self.path, error))?;
@@ -173,7 +173,7 @@ mod tests {
                 seconds,
                 peak_bytes: 1,
             };
-            report.tell(&event).unwrap();
+            report.record(&event).unwrap();
         }
     }
 }

@@ -111,7 +111,7 @@ pub(super) fn run(settings: Settings, lora: bool) -> Result<Done> {
     let interrupted = watch()?;
     let mut failed = None;
     let done = trainer.run(|event| {
-        if let Err(error) = report.tell(event) {
+        if let Err(error) = report.record(event) {
             failed = Some(error);
             return ControlFlow::Break(());
         }

@@ -83,7 +83,7 @@ impl Profile {
 /// A table of them.
 pub fn markdown(labels: &[&str], profiles: &[Profile]) -> String {
     let mut text =
-        "Where the time of ours goes, of a prompt or a step, the middle one of three runs:\n\n"
+        "Where this program's time goes, of a prompt or a step, the middle one of three runs:\n\n"
             .to_owned();
     let texts = labels.iter().chain(&["measure"]).map(|&name| (name, false));
     let numbers = ["ms", "nodes"]

@@ -221,7 +221,7 @@ impl Worker<'_, '_> {
         }
         if !self.keeps_last {
             // The kept prefixes hold these states.
-            cache.forget_recorded();
+            cache.clear_recorded();
         }
         // A request may have ended with its first token.
         entering.retain(|&(_, id)| self.scheduler.is_prefilling(id));

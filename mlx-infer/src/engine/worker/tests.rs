@@ -173,7 +173,8 @@ fn overwrite(model: &LoadedModel, cache: &mut ModelCache) {
         };
         let is_head = model.model().draft_head().is_some() && layer + 2 == kinds.len();
         let seen = match is_head {
-            true => step.behind(|step| step.attend(layer, &queries, &dirt, &dirt, &options)),
+            true => step
+                .at_previous_position(|step| step.attend(layer, &queries, &dirt, &dirt, &options)),
             false => step.attend(layer, &queries, &dirt, &dirt, &options),
         };
         eval([&seen.unwrap()]).unwrap();

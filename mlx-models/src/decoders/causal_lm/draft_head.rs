@@ -71,7 +71,7 @@ where
             Some(embedded) => embedded,
             None => self.embed(tokens)?,
         };
-        step.behind(|step| mtp.forward(&embedded, before, state, step))
+        step.at_previous_position(|step| mtp.forward(&embedded, before, state, step))
     }
 
     fn logits(&self, features: &Array, first: Option<i32>) -> Result<Array> {

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use mlx_core::{Array, Result, fast, inplace};
 
 use super::{Extent, KvCache, Store, grown, placed};
-use crate::cache::state::{Kept, LayerState, RowLen, State, not_kin, refusal};
+use crate::cache::state::{Kept, LayerState, RowLen, State, incompatible, refusal};
 
 impl KvCache {
     /// The slots of the longest of these rows.
@@ -30,7 +30,7 @@ impl State for KvCache {
         }
     }
 
-    fn settle(&mut self, commit: bool) {
+    fn end_step(&mut self, commit: bool) {
         if let Some(store) = self.pending.take()
             && commit
         {
@@ -69,7 +69,7 @@ impl State for KvCache {
 
     fn join(&self, other: &LayerState, lens: [&[RowLen]; 2]) -> Result<LayerState> {
         let LayerState::Kv(other) = other else {
-            return Err(not_kin());
+            return Err(incompatible());
         };
         let capacity = self.capacity().max(other.capacity());
         let [rows, others] = lens.map(<[RowLen]>::len);
@@ -111,7 +111,7 @@ impl State for KvCache {
         (from, held): (usize, RowLen),
     ) -> Result<()> {
         let LayerState::Kv(other) = other else {
-            return Err(not_kin());
+            return Err(incompatible());
         };
         let Some(new) = &other.store else {
             return Ok(());

@@ -7,7 +7,7 @@ use mlx_core::{Array, DType, Error, ErrorKind, Result, Scheme, inplace};
 
 use super::{Store, grown};
 use crate::attend::{Fresh, Keys};
-use crate::cache::state::not_kin;
+use crate::cache::state::incompatible;
 
 /// The slots of a step's tokens.
 pub(crate) enum Slots {
@@ -40,7 +40,7 @@ pub(super) fn write_both(
         None => Buffers::New(capacity as i32),
         Some(store) => {
             let [k, v] = store.arrays.as_slice() else {
-                return Err(not_kin());
+                return Err(incompatible());
             };
             check(k, keys.shape()?, keys.dtype(), scheme)?;
             check(v, values.dims()?, values.dtype(), scheme)?;

@@ -65,7 +65,7 @@ impl Rows {
     /// Queues a step, and returns whether it was built.
     fn step(&mut self, replay: &mut Replay, tokens: &Array) -> Result<([Array; 2], bool)> {
         let inputs = [tokens.clone(), self.offsets()?];
-        let (outputs, is_built) = match replay.again(&inputs)? {
+        let (outputs, is_built) = match replay.relaunch(&inputs)? {
             Some(outputs) => {
                 let (k, v) = self.cache.as_ref().expect("a step was built");
                 inplace::note_written([k, v]);
@@ -236,13 +236,19 @@ fn inputs_that_do_not_fit_are_refused() -> Result<()> {
     let signed = Array::from_slice(&[1i32, 2], &[ROWS])?;
     let lazy = tokens.add(1)?;
     assert!(
-        replay.again([&longer, &offsets])?.is_none(),
+        replay.relaunch([&longer, &offsets])?.is_none(),
         "another shape"
     );
-    assert!(replay.again([&signed, &offsets])?.is_none(), "another type");
-    assert!(replay.again([&lazy, &offsets])?.is_none(), "not evaluated");
-    assert!(replay.again([&tokens])?.is_none(), "one is missing");
-    assert!(replay.again([&tokens, &offsets])?.is_some());
+    assert!(
+        replay.relaunch([&signed, &offsets])?.is_none(),
+        "another type"
+    );
+    assert!(
+        replay.relaunch([&lazy, &offsets])?.is_none(),
+        "not evaluated"
+    );
+    assert!(replay.relaunch([&tokens])?.is_none(), "one is missing");
+    assert!(replay.relaunch([&tokens, &offsets])?.is_some());
     Ok(())
 }
 
@@ -285,8 +291,8 @@ fn only_declared_inputs_may_differ() -> Result<()> {
         if what == "one that stays" {
             let (offsets, other) = (rows.offsets()?, noise(9, &[WIDTH, WIDTH], DType::BF16)?);
             mlx_core::eval([&other])?;
-            assert!(replay.again([&tokens, &offsets, &other])?.is_none());
-            assert!(replay.again([&tokens, &offsets, &rows.head])?.is_some());
+            assert!(replay.relaunch([&tokens, &offsets, &other])?.is_none());
+            assert!(replay.relaunch([&tokens, &offsets, &rows.head])?.is_some());
         }
     }
     // A number that differs.

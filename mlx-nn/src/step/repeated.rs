@@ -1,61 +1,33 @@
-//! Steps that repeat the step before: [`Again`].
+//! Steps that repeat the step before: [`RepeatedStep`].
 //!
-//! Two steps of one token a row with the same widths have the same lazy graph, except for the offsets, as long as every decision that the
-//! host takes from the lengths of rows comes out the same. So each such decision limits the lengths up to which it stays the same
-//! ([`Step::lasts_until`]). A decision without a known limit, a mask or an index that the host computes, and a state that is not updated in
-//! place limit them to 0.
+//! Two steps of one token a row with the same widths have the same lazy graph, except for the offsets, as long as every
+//! decision that the host takes from the lengths of rows comes out the same. So each such decision limits the lengths up to
+//! which it stays the same ([`Step::lasts_until`](super::Step::lasts_until)). A decision without a known limit, a mask or an
+//! index that the host computes, and a state that is not updated in place limit them to 0.
 
 use mlx_core::{Array, Result, inplace};
 
-use super::Step;
-use crate::attend::Fresh;
 use crate::cache::ModelCache;
-use crate::cache::kv::Slots;
 
 /// The last step, if all of its tokens were kept and nothing has changed the cache since.
 #[derive(Clone, Debug)]
 pub(crate) struct Last {
     pub(crate) widths: Vec<usize>,
-    /// [`Step::lasts`]
+    /// [`Step::lasts`](super::Step::lasts)
     pub(crate) until: usize,
-}
-
-impl Step<'_> {
-    /// Limits the steps that can [repeat](Again) this one to those after which no row is longer than `most`.
-    pub(super) fn lasts_until(&self, most: usize) {
-        self.lasts.set(self.lasts.get().min(most));
-    }
-
-    /// Writes keys and values into the buffers of a layer, which get at least `capacity` slots.
-    pub(super) fn write(
-        &mut self,
-        layer: usize,
-        k: &Fresh<'_>,
-        v: Option<&Array>,
-        slots: &Slots,
-        capacity: usize,
-    ) -> Result<Vec<Array>> {
-        let kv = self.kv(layer)?;
-        let in_place = kv.is_own() && kv.capacity() >= capacity;
-        let arrays = kv.write(k, v, slots, capacity)?;
-        if !in_place {
-            self.lasts_until(0);
-        }
-        Ok(arrays)
-    }
 }
 
 /// A step whose lazy graph is that of the step before with other [offsets](Self::offsets): every array that the step would make on the
 /// host holds the same values, and keys and values are written to the same buffers. The caller launches the computation of the step before
-/// again ([`Replay::again`](mlx_core::Replay::again)).
+/// again ([`Replay::relaunch`](mlx_core::Replay::relaunch)).
 ///
 /// Dropping it without [`commit`](Self::commit) leaves every row at its length.
-pub struct Again<'c> {
+pub struct RepeatedStep<'c> {
     cache: &'c mut ModelCache,
     offsets: Array,
 }
 
-impl<'c> Again<'c> {
+impl<'c> RepeatedStep<'c> {
     /// `None` if the graph differs, or cannot be known to be the same.
     pub(crate) fn new(cache: &'c mut ModelCache, widths: &[usize]) -> Result<Option<Self>> {
         let end = cache.lens.iter().max().map_or(1, |len| len + 1);
@@ -70,7 +42,7 @@ impl<'c> Again<'c> {
         Ok(Some(Self { cache, offsets }))
     }
 
-    /// The position of each row's token: I32 `[B]`, in place of [`Step::offsets`] of the step before.
+    /// The position of each row's token: I32 `[B]`, in place of [`Step::offsets`](super::Step::offsets) of the step before.
     pub fn offsets(&self) -> &Array {
         &self.offsets
     }
