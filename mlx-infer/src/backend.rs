@@ -1,5 +1,6 @@
 //! Back ends that generate text: their interface, the list of them, and whether they can be used.
 
+mod engine;
 mod mlx_lm;
 
 use std::ops::ControlFlow;
@@ -9,15 +10,16 @@ pub use self::mlx_lm::{MlxLm, MlxLmOptions};
 
 use mlx_models::ModelInfo;
 
-use crate::batch::{Batch, BatchResult};
-use crate::classify::{ClassifyOptions, ClassifyResult};
 use crate::error::{Error, Result};
-use crate::frontend::Frontend;
-use crate::generate::{Event, GenerateOptions, Generated, Prompt};
-use crate::metrics::Metrics;
 use crate::model::LoadedModel;
+use crate::model::frontend::Frontend;
 use crate::request::Request;
-use crate::scheduler::Limits;
+use crate::request::generation::{Event, GenerateOptions, Generated, Prompt};
+use crate::request::limits::Limits;
+use crate::request::metrics::Metrics;
+use crate::request::result::BatchResult;
+use crate::tasks::batch::Batch;
+use crate::tasks::classify::{ClassifyOptions, ClassifyResult};
 use crate::text::chat::{Message, RenderOptions};
 
 /// A loaded model of any back end, for an [`Engine`](crate::Engine).

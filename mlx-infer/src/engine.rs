@@ -3,17 +3,23 @@
 //! An [`Engine`] is a thread that owns a model. Any thread submits requests and reads their events from a [`Handle`]. A request's tokens do not
 //! depend on other requests: an error, a cancellation or an eviction of one leaves the tokens of the others as they are.
 
+pub(crate) mod prefix_cache;
+pub(crate) mod prompt_cache;
+pub(crate) mod scheduler;
+pub(crate) mod sequence;
+pub(crate) mod speculate;
+
 mod decode;
-mod drafters;
 mod handle;
 mod jobs;
 mod load;
 mod prefixes;
+mod processor;
 mod rows;
 mod task;
 #[cfg(test)]
 mod tests;
-mod thread;
+pub(crate) mod thread;
 pub(crate) mod watchdog;
 mod worker;
 
@@ -27,7 +33,7 @@ use std::time::Instant;
 
 use mlx_models::ModelInfo;
 
-pub(crate) use self::decode::Decode;
+pub(crate) use self::decode::{Decode, EngineModel, Native};
 pub use self::handle::Handle;
 pub(crate) use self::handle::Queue;
 pub use self::load::EngineLoad;
@@ -37,14 +43,12 @@ pub(crate) use self::worker::Worker;
 use self::handle::{Ticket, gone};
 use self::jobs::Job;
 use self::load::Load;
-use self::thread::Command;
-use self::watchdog::Watchdog;
-use crate::backend::{BackEnd, MlxLm};
+use self::thread::{Command, Inbox};
 use crate::error::{Error, ErrorKind, Result};
-use crate::frontend::Frontend;
-use crate::model::{LoadedModel, memory};
+use crate::model::LoadedModel;
+use crate::model::frontend::Frontend;
 use crate::request::Request;
-use crate::scheduler::Limits;
+use crate::request::limits::Limits;
 
 /// The stack of the engine's thread. Its pages take memory when they are used.
 const STACK_BYTES: usize = 16 << 20;
@@ -133,20 +137,16 @@ pub struct Engine {
     load: Arc<Load>,
 }
 
-/// A back end and its adapters, on the engine's thread.
-enum Ready {
-    Native(Vec<LoadedModel>),
-    MlxLm(Box<MlxLm>),
-}
-
 impl Engine {
-    /// Starts a thread, loads a model on it, and returns when the model is loaded. The model is a [`LoadedModel`], or
-    /// one of another [`BackEnd`].
+    /// Starts a thread, calls `load` on it with the adapters and limits of the options, and returns when the model is
+    /// loaded.
     ///
     /// # Errors
-    /// The errors of `load`; a limit is 0; the back end does not support an option.
-    pub fn start<M: Into<BackEnd>>(
-        load: impl FnOnce() -> Result<M> + Send + 'static,
+    /// The errors of `load`; a limit is 0.
+    pub(crate) fn begin(
+        load: impl FnOnce(&[(String, PathBuf)], &Limits) -> Result<Box<dyn EngineModel>>
+        + Send
+        + 'static,
         options: EngineOptions,
     ) -> Result<Self> {
         options.check()?;
@@ -161,13 +161,9 @@ impl Engine {
             // Grammars and tokenizers of others run on it.
             .stack_size(STACK_BYTES)
             .spawn(move || {
-                let loaded = load().and_then(|model| {
-                    let ready = prepare(model.into(), &adapters, &limits)?;
-                    let limits = match ready {
-                        Ready::Native(_) => memory::resolve(&limits)?,
-                        Ready::MlxLm(_) => limits,
-                    };
-                    Ok((ready, limits))
+                let loaded = load(&adapters, &limits).and_then(|model| {
+                    let limits = model.limits(&limits)?;
+                    Ok((model, limits))
                 });
                 let (model, limits) = match loaded {
                     Ok(loaded) => loaded,
@@ -176,21 +172,14 @@ impl Engine {
                         return;
                     }
                 };
-                if ready.send(Ok((model.frontend(), limits.clone()))).is_err() {
-                    return;
-                }
-                match model {
-                    Ready::Native(models) => {
-                        let workers = decode::workers(&models, limits);
-                        let passes = workers.iter().map(|worker| worker.passes().clone());
-                        let _watchdog =
-                            Watchdog::start(passes.collect(), |late| tracing::warn!("{late}"));
-                        thread::serve(workers, &models, &inbox, &flag, &shown);
-                    }
-                    Ready::MlxLm(model) => {
-                        let session = model.into_session(limits.rows);
-                        thread::serve(vec![session], &[], &inbox, &flag, &shown);
-                    }
+                let told = (model.frontend().clone(), limits.clone());
+                if ready.send(Ok(told)).is_ok() {
+                    let inbox = Inbox {
+                        commands: inbox,
+                        aborted: flag,
+                        load: shown,
+                    };
+                    model.serve(limits, &inbox);
                 }
             })
             .map_err(|error| {
@@ -367,31 +356,5 @@ impl Drop for Engine {
     fn drop(&mut self) {
         self.stop();
         let _ = self.join();
-    }
-}
-
-impl Ready {
-    fn frontend(&self) -> Arc<Frontend> {
-        match self {
-            Self::Native(models) => models[0].frontend().clone(),
-            Self::MlxLm(model) => model.frontend().clone(),
-        }
-    }
-}
-
-/// The model, followed by the model with each adapter.
-fn prepare(model: BackEnd, adapters: &[(String, PathBuf)], limits: &Limits) -> Result<Ready> {
-    match model {
-        BackEnd::Native(model) => {
-            let mut models = vec![*model];
-            for (_, dir) in adapters {
-                models.push(models[0].with_adapter(dir)?);
-            }
-            Ok(Ready::Native(models))
-        }
-        BackEnd::MlxLm(model) => {
-            model.check_engine(adapters, limits)?;
-            Ok(Ready::MlxLm(model))
-        }
     }
 }

@@ -37,65 +37,50 @@
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
-pub mod console;
-pub mod convert;
 pub mod hub;
-pub mod input;
-pub mod output;
 #[cfg(feature = "serve")]
 pub mod serve;
 
 mod backend;
-mod batch;
-mod cancel;
-mod classify;
-mod default_model;
 mod engine;
 mod error;
-mod finite;
-mod forward;
-mod frontend;
-mod generate;
 mod grammar;
+mod host;
 mod json;
-mod metrics;
 mod model;
-mod options;
-mod portions;
-mod prefix;
-mod processor;
-mod prompt_cache;
 mod request;
-mod sampler;
-mod scheduler;
-mod score;
-mod speculate;
+mod sampling;
+mod tasks;
 mod text;
+mod work_sizes;
 
 pub use backend::{
     Availability, BackEnd, Classification, MlxLm, MlxLmOptions, OnEvent, TextModel, backends,
 };
-pub use batch::{Batch, BatchResult};
-pub use cancel::CancelToken;
-pub use classify::{ClassifyOptions, ClassifyResult, LabelScores};
-pub use default_model::files as default_model_files;
+pub use engine::prompt_cache::PromptCache;
 pub use engine::{Engine, EngineLoad, EngineOptions, Handle};
 pub use error::{Error, ErrorKind, Result};
-pub use finite::not_finite;
-pub use frontend::Frontend;
-pub use generate::{Event, FinishReason, GenerateOptions, Generated, Generation, Prompt};
-pub use grammar::{Constraint, Grammar};
-pub use metrics::Metrics;
+pub use host::{console, convert, input, output};
 pub use mlx_models::ModelInfo;
+pub use model::default_model::files as default_model_files;
+pub use model::finite::not_finite;
+pub use model::frontend::Frontend;
 pub use model::{LoadOptions, LoadedModel};
-pub use options::RequestOptions;
-pub use processor::{Processor, ProcessorError};
-pub use prompt_cache::PromptCache;
 pub use request::Request;
-pub use sampler::{Choice, SamplingParams};
-pub use scheduler::Limits;
-pub use score::{Score, ScoreOptions};
-pub use speculate::Speculative;
+pub use request::cancel::CancelToken;
+pub use request::generation::{Event, FinishReason, GenerateOptions, Generated, Prompt};
+pub use request::grammar::{Constraint, Grammar};
+pub use request::json_options::RequestOptions;
+pub use request::limits::Limits;
+pub use request::metrics::Metrics;
+pub use request::processor::{Processor, ProcessorError};
+pub use request::result::BatchResult;
+pub use request::sampling::{Choice, SamplingParams};
+pub use request::speculative::Speculative;
+pub use tasks::batch::Batch;
+pub use tasks::classify::{ClassifyOptions, ClassifyResult, LabelScores};
+pub use tasks::generate::Generation;
+pub use tasks::score::{Score, ScoreOptions};
 pub use text::chat::{self, ChatTemplate, Message, RenderOptions};
 pub use text::detokenize::Detokenizer;
 pub use text::files::Files;

@@ -1,26 +1,32 @@
 //! A checkpoint that is ready to generate.
 
+pub(crate) mod default_model;
+pub(crate) mod finite;
+pub(crate) mod forward;
+pub(crate) mod frontend;
+
 mod draft;
 pub(crate) mod memory;
 mod read;
 
+use std::any::Any;
 use std::cell::{Cell, OnceCell};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use mlx_core::{DType, Scheme, fast};
+use mlx_core::{Array, DType, Scheme, fast};
 use mlx_models::{Model, ModelInfo, Registry};
-use mlx_nn::{CacheOptions, ModelCache, RowPart, StateCost};
+use mlx_nn::{CacheOptions, LayerKind, ModelCache, RowPart, StateCost};
 
 use self::read::Parts;
-use crate::error::{Error, Result};
-use crate::frontend::Frontend;
-use crate::generate::{GenerateOptions, Generation, Prompt};
-use crate::metrics::Metrics;
-use crate::speculate::{self, Experience};
+use crate::error::{Error, ErrorKind, Result};
+use crate::model::frontend::Frontend;
+use crate::request::generation::Prompt;
+use crate::request::metrics::Metrics;
+use crate::request::speculative::{MOST, Speculative};
 use crate::text::chat::{ChatTemplate, Message, RenderOptions};
 use crate::text::files::Files;
 use crate::text::tokenizer::Tokenizer;
@@ -68,10 +74,10 @@ pub struct LoadedModel {
     draft: Option<Rc<LoadedModel>>,
     load_time: Duration,
     metrics: Cell<Metrics>,
-    /// What steps have shown about drafts, while no worker has it.
-    experience: Cell<Experience>,
+    /// What the last engine keeps for the next one. Its type is the engine's.
+    engine_state: Cell<Option<Box<dyn Any>>>,
     /// The first weight with NaN, if the weights were searched for it.
-    pub(crate) nan_weight: OnceCell<Option<String>>,
+    nan_weight: OnceCell<Option<String>>,
     /// Distinguishes the models of a process; a model gets a new number when it gets an adapter.
     serial: u64,
 }
@@ -98,7 +104,7 @@ impl LoadedModel {
     /// This build has no such model.
     pub fn load_default() -> Result<Self> {
         Self::load_files(
-            crate::default_model::files(),
+            default_model::files(),
             LoadOptions::default(),
             &mut |_, _| (),
         )
@@ -138,7 +144,7 @@ impl LoadedModel {
         mlx_models::adapter::load(dir.as_ref(), self.model.as_mut())?;
         self.serial = next_serial();
         self.nan_weight = OnceCell::new();
-        self.experience.take();
+        self.engine_state.take();
         Ok(())
     }
 
@@ -154,7 +160,7 @@ impl LoadedModel {
             draft: self.draft.clone(),
             load_time: self.load_time,
             metrics: Cell::default(),
-            experience: Cell::default(),
+            engine_state: Cell::default(),
             nan_weight: OnceCell::new(),
             serial: next_serial(),
         };
@@ -206,35 +212,6 @@ impl LoadedModel {
     /// The metrics of the last generation that has finished.
     pub fn metrics(&self) -> Metrics {
         self.metrics.get()
-    }
-
-    /// Starts to continue a prompt. Nothing is computed before the first event is asked for.
-    ///
-    /// # Errors
-    /// An option is out of range, the prompt is empty or too long for the model, or an id is not in the vocabulary.
-    pub fn generate(
-        &self,
-        prompt: impl Into<Prompt>,
-        options: &GenerateOptions,
-    ) -> Result<Generation<'_>> {
-        let requested = Instant::now();
-        let ids = self.prompt_ids(prompt.into())?;
-        Generation::new(self, ids, options, requested)
-    }
-
-    /// Starts to answer a conversation. The template adds the start of the answer.
-    ///
-    /// # Errors
-    /// As [`generate`](Self::generate), or the template refuses the conversation.
-    pub fn chat(
-        &self,
-        messages: &[Message],
-        render: &RenderOptions,
-        options: &GenerateOptions,
-    ) -> Result<Generation<'_>> {
-        let requested = Instant::now();
-        let ids = self.chat_ids(messages, render)?;
-        Generation::new(self, ids, options, requested)
     }
 
     /// The ids of a conversation, followed by the start of the answer.
@@ -304,17 +281,133 @@ impl LoadedModel {
         self.metrics.set(metrics);
     }
 
-    pub(crate) fn take_experience(&self) -> Experience {
-        self.experience.take()
+    /// Takes what an engine has kept with [`set_engine_state`](Self::set_engine_state), if it is of this type.
+    pub(crate) fn take_engine_state<T: Any>(&self) -> Option<T> {
+        self.engine_state
+            .take()?
+            .downcast()
+            .ok()
+            .map(|state| *state)
     }
 
-    /// Stores what a worker has seen, unless another one beside it has seen more.
-    pub(crate) fn set_experience(&self, experience: Experience) {
-        let other = self.experience.take();
-        let has_more = other.costs.steps() > experience.costs.steps();
-        self.experience
-            .set(if has_more { other } else { experience });
+    /// Keeps a value for the next engine. It is dropped when the model gets an adapter or a draft model.
+    pub(crate) fn set_engine_state(&self, value: impl Any) {
+        self.engine_state.set(Some(Box::new(value)));
     }
+
+    /// Loads a draft model: a smaller one with the same vocabulary, which guesses tokens for requests with
+    /// [`speculative`](crate::GenerateOptions::speculative). It goes before a head for multi-token prediction. Models of
+    /// [`with_adapter`](Self::with_adapter) share it.
+    ///
+    /// Vocabularies may be padded to other sizes. The draft model computes in the dtype of [`LoadOptions::dtype`], and keeps its keys and values
+    /// as computed.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load), or a token has another id in the draft model's tokenizer.
+    pub fn load_draft_model(&mut self, files: Files) -> Result<()> {
+        let options = LoadOptions {
+            dtype: self.options.dtype,
+            max_draft: MOST,
+            ..LoadOptions::default()
+        };
+        let name = files.describe();
+        let registry = Registry::default();
+        let parts = Parts::without_head(&registry, files);
+        let draft = Self::read(&parts, options, &mut |_, _| ())?;
+        draft::check_vocabulary(self, &draft).map_err(|message| {
+            let message = format!("draft model {name}: {message}");
+            Error::new(ErrorKind::Unsupported, message)
+        })?;
+        self.draft = Some(Rc::new(draft));
+        self.engine_state.take();
+        Ok(())
+    }
+
+    /// The draft model, if there is one.
+    pub fn draft_model(&self) -> Option<&LoadedModel> {
+        self.draft.as_deref()
+    }
+
+    /// The cost of all states that a row may have: those of the layers, and those of the draft model.
+    pub(crate) fn row_costs(&self) -> Vec<StateCost> {
+        let draft = self.draft_model().map(LoadedModel::state_costs);
+        let mut costs = self.state_costs();
+        costs.extend(draft.into_iter().flatten());
+        costs
+    }
+
+    /// The longest draft that a row may bring to a step.
+    pub(crate) fn draft_room(&self) -> usize {
+        let keeps_all = |kind: &LayerKind| match kind {
+            LayerKind::Full | LayerKind::Latent => true,
+            LayerKind::Window(_) => false,
+            LayerKind::Recurrent(shape) => shape.can_rerun(),
+        };
+        match self.options().context_len {
+            None if self.model().states().iter().all(keeps_all) => MOST,
+            _ => self.options().max_draft,
+        }
+    }
+
+    /// # Errors
+    /// Drafts are longer than the model was loaded for.
+    pub(crate) fn check_draft(&self, speculative: Speculative) -> Result<()> {
+        match speculative {
+            Speculative::Tokens(tokens) if tokens > self.draft_room() => {
+                let layers = self.model().states();
+                let why = if self.options().context_len.is_some() {
+                    "a context_len"
+                } else if layers
+                    .iter()
+                    .any(|kind| matches!(kind, LayerKind::Window(_)))
+                {
+                    "sliding windows"
+                } else {
+                    "recurrent layers"
+                };
+                Err(Error::argument(format!(
+                    "speculative: drafts of {tokens} tokens need a model that was loaded with max_draft of at least {tokens}, \
+                     as it has {why}; given {}",
+                    self.options().max_draft
+                )))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The error for logits after these tokens that are not finite.
+    pub(crate) fn not_finite(&self, tokens: &[u32]) -> Error {
+        // The weights are searched once, not for each request.
+        let known = self.nan_weight.get().cloned();
+        let weight = known.map_or_else(|| finite::nan_weight(self.model()), Ok);
+        if let Ok(weight) = &weight {
+            self.nan_weight.get_or_init(|| weight.clone());
+        }
+        finite::explain(weight, self.model(), self.cache_options(), tokens)
+    }
+
+    /// The output head: `[.., E] -> [.., V]`.
+    pub(crate) fn logits(&self, hidden: &Array) -> Result<Array> {
+        self.allowed(self.model().logits(hidden)?)
+    }
+
+    /// The logits; NaN becomes minus infinity if the model was loaded with `allow_nan`.
+    pub(crate) fn allowed(&self, logits: Array) -> Result<Array> {
+        match self.options().allow_nan {
+            false => Ok(logits),
+            true => Ok(logits.isnan()?.select(f32::NEG_INFINITY, &logits)?),
+        }
+    }
+
+    /// Whether some layer keeps a recurrent state.
+    pub(crate) fn is_recurrent(&self) -> bool {
+        self.model().states().iter().any(is_recurrent)
+    }
+}
+
+/// Whether a layer keeps a recurrent state.
+pub(crate) fn is_recurrent(kind: &LayerKind) -> bool {
+    matches!(kind, LayerKind::Recurrent(_))
 }
 
 fn cache_options(options: &LoadOptions) -> CacheOptions {
@@ -351,11 +444,10 @@ impl LoadOptions {
             fast::check_packing(scheme)
                 .map_err(|error| Error::unsupported(format!("kv_quantization: {error}")))?;
         }
-        if self.max_draft > speculate::MOST {
+        if self.max_draft > MOST {
             return Err(Error::argument(format!(
                 "max_draft must be at most {}, given {}",
-                speculate::MOST,
-                self.max_draft
+                MOST, self.max_draft
             )));
         }
         match self.dtype {

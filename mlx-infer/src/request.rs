@@ -1,9 +1,20 @@
 //! A request to a batch or an engine.
 
+pub(crate) mod cancel;
+pub(crate) mod generation;
+pub(crate) mod grammar;
+pub(crate) mod json_options;
+pub(crate) mod limits;
+pub(crate) mod metrics;
+pub(crate) mod processor;
+pub(crate) mod result;
+pub(crate) mod sampling;
+pub(crate) mod speculative;
+
 use std::fmt;
 
-use crate::generate::{GenerateOptions, Prompt};
-use crate::processor::{Processor, ProcessorError};
+use crate::request::generation::{GenerateOptions, Prompt};
+use crate::request::processor::{Processor, ProcessorError};
 
 /// A prompt to continue, together with others.
 pub struct Request {

@@ -5,42 +5,16 @@
 //!
 //! | file | has |
 //! |---|---|
-//! | `server`, `settings` | start, drain, end; the settings |
-//! | `connection` | connections and the time that clients have |
-//! | `http`, `guard`, `trace`, `error` | routes, access, the log line and metrics of a request, errors |
-//! | `fields`, `params`, `edits` | a body's keys, and the options they make |
-//! | `room` | how many bytes of long requests are under way |
-//! | `choices`, `sse` | the events of a request's rows, and streams of server-sent events |
-//! | `completions`, `chat`, … | one file a route |
+//! | `server`, `state`, `settings` | start, drain, end; what handlers share; the settings |
+//! | `http` | connections, access, errors, a body's keys, streams of events, metrics |
+//! | `routes` | the table of routes, and one file a route: it reads the body and writes the answer |
+//! | `turn` | from a request's parameters to the events of its rows, and to the parts of its reply |
 
-mod chat;
-mod choices;
-mod chunks;
-mod classify;
-mod completions;
-mod connection;
-mod edits;
-mod error;
-mod fields;
-mod grammar;
-mod guard;
-mod health;
 mod http;
-mod logprobs;
-mod messages;
-mod metrics;
-mod models;
-mod page;
-mod params;
-mod responses;
-mod room;
+mod routes;
 mod server;
 mod settings;
-mod sse;
 mod state;
-mod systemone;
-mod tokenize;
-mod trace;
 mod turn;
 
 pub use self::server::{KeyRing, Server, Stopper};

@@ -3,6 +3,8 @@
 //! Everything here works on strings and token ids. It uses nothing of the engine or of the models, and
 //! `cargo xtask tidy` checks that.
 
+pub(crate) mod stream;
+
 pub mod chat;
 pub(crate) mod detokenize;
 pub(crate) mod files;

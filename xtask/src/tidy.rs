@@ -86,17 +86,6 @@ const FORBIDDEN: [(&str, &str); 12] = [
     (concat!("#[ig", "nore"), "a test that does not run"),
 ];
 
-/// Parts of mlx-infer that stand alone: what each may import of the crate beside itself. Of the crates below they
-/// may import [`FILES`], the reading of ordinary files.
-const ROOMS: [(&str, &[&str]); 2] = [
-    ("mlx-infer/src/text", &["error", "json", "text"]),
-    (
-        "mlx-infer/src/hub",
-        &["cancel", "console", "error", "hub", "output", "text"],
-    ),
-];
-const FILES: &str = "mlx_core::files";
-
 /// The golden files together are small.
 fn golden_fault(root: &Path, files: &[String]) -> Option<String> {
     let golden = files.iter().filter(|file| file.starts_with("testdata/"));
@@ -234,10 +223,6 @@ fn faults_in(file: &str, text: &str) -> Vec<String> {
             ));
         }
         faults.extend(graph::fault(file, line).map(|fault| format!("{at}: {fault}")));
-        for (room, known) in ROOMS.iter().filter(|(room, _)| file.starts_with(room)) {
-            let found = foreign(line, known);
-            faults.extend(found.map(|name| format!("{at}: {room} imports {name}")));
-        }
         if file == DECODER.0 {
             let lower = line.to_lowercase();
             let named = MODELS.iter().filter(|model| lower.contains(*model));
@@ -247,22 +232,6 @@ fn faults_in(file: &str, text: &str) -> Vec<String> {
         }
     }
     faults
-}
-
-/// What a line imports of the crate, other than `known`, or of the crates below it.
-fn foreign(line: &str, known: &[&str]) -> Option<String> {
-    let code = line.split("//").next().unwrap_or_default();
-    let code = &code.replace(FILES, "");
-    let below = ["mlx_core", "mlx_nn", "mlx_models", "mlx_c_sys"];
-    let name = |text: &'_ str| text.find(|c: char| !c.is_alphanumeric() && c != '_');
-    let below = below.into_iter().find(|name| code.contains(name));
-    let found = below.or_else(|| {
-        code.split("crate::").skip(1).find_map(|rest| {
-            let first = &rest[..name(rest).unwrap_or(rest.len())];
-            (!known.contains(&first)).then_some(first)
-        })
-    });
-    found.map(str::to_owned)
 }
 
 /// True for a line of code, not a comment, that opens unsafe code.
@@ -294,21 +263,6 @@ mod tests {
             ("a.md", concat!("see /wo", "rk/x"), "a path of one machine"),
             ("a.rs", concat!("to", "do!()"), "unfinished work"),
             (
-                "mlx-infer/src/text/stop.rs",
-                "use crate::engine::Engine;",
-                "mlx-infer/src/text imports engine",
-            ),
-            (
-                "mlx-infer/src/text/stop.rs",
-                "let a = mlx_core::zeros();",
-                "mlx-infer/src/text imports mlx_core",
-            ),
-            (
-                "mlx-infer/src/hub/name.rs",
-                "use crate::{LoadedModel};",
-                "mlx-infer/src/hub imports ",
-            ),
-            (
                 "mlx-nn/src/a.rs",
                 concat!("uns", "afe { x }"),
                 "unsafe code belongs in",
@@ -338,9 +292,6 @@ mod tests {
             ("mlx-core/src/array.rs", concat!("uns", "afe { x }")),
             ("mlx-nn/src/a.rs", "// unsafe { x } is not here"),
             ("mlx-models/src/registry.rs", "llama"),
-            ("mlx-infer/src/text/stop.rs", "use crate::error::Error;"),
-            ("mlx-infer/src/text/files.rs", "use mlx_core::files;"),
-            ("mlx-infer/src/engine.rs", "use crate::scheduler::Plan;"),
         ] {
             assert_eq!(faults_in(file, text), Vec::<String>::new(), "{file}");
         }

@@ -38,15 +38,16 @@ pub(crate) use self::session::Session;
 use self::start::Start;
 
 use super::{OnEvent, TextModel};
-use crate::batch::{Batch, BatchResult};
-use crate::cancel::CancelToken;
 use crate::engine::Decode;
 use crate::error::{Error, Result};
-use crate::frontend::{Frontend, Lacks, read_tokenizer};
-use crate::generate::{Event, GenerateOptions, Generated, Prompt};
-use crate::metrics::Metrics;
+use crate::model::frontend::{Frontend, Lacks, read_tokenizer};
 use crate::request::Request;
-use crate::scheduler::Limits;
+use crate::request::cancel::CancelToken;
+use crate::request::generation::{Event, GenerateOptions, Generated, Prompt};
+use crate::request::limits::Limits;
+use crate::request::metrics::Metrics;
+use crate::request::result::BatchResult;
+use crate::tasks::batch::Batch;
 use crate::text::chat::{Message, RenderOptions};
 use crate::text::files::Files;
 

@@ -1,16 +1,22 @@
-//! The interface of an engine's thread to a decode loop: that of this program, or that of another back end.
+//! The interfaces of an engine's thread to a decode loop and to a loaded model: those of this program, or those of another
+//! back end.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
 use super::handle::Queue;
 use super::load::EngineLoad;
 use super::task::Sink;
+use super::thread::Inbox;
+use super::watchdog::Watchdog;
 use super::worker::Worker;
-use crate::cancel::CancelToken;
-use crate::model::LoadedModel;
+use crate::error::Result;
+use crate::model::frontend::Frontend;
+use crate::model::{LoadedModel, memory};
 use crate::request::Request;
-use crate::scheduler::Limits;
+use crate::request::cancel::CancelToken;
+use crate::request::limits::Limits;
 
 /// Computes many requests on one model, a part of the work at a time. Errors of requests go to their sinks.
 pub(crate) trait Decode<'s> {
@@ -89,8 +95,55 @@ impl<'s> Decode<'s> for Worker<'_, 's> {
     }
 }
 
+/// What an engine's thread serves: a model of any back end, with its adapters.
+pub(crate) trait EngineModel {
+    /// The text side.
+    fn frontend(&self) -> &Arc<Frontend>;
+
+    /// The limits in force, from those that are asked for.
+    ///
+    /// # Errors
+    /// The memory of the device cannot be read.
+    fn limits(&self, limits: &Limits) -> Result<Limits>;
+
+    /// Serves what comes into the inbox until the engine ends.
+    fn serve(self: Box<Self>, limits: Limits, inbox: &Inbox);
+}
+
+/// A model of this process, followed by the model with each adapter.
+pub(crate) struct Native(Vec<LoadedModel>);
+
+impl Native {
+    /// # Errors
+    /// An adapter does not fit the model.
+    pub(crate) fn new(model: LoadedModel, adapters: &[(String, PathBuf)]) -> Result<Self> {
+        let mut models = vec![model];
+        for (_, dir) in adapters {
+            models.push(models[0].with_adapter(dir)?);
+        }
+        Ok(Self(models))
+    }
+}
+
+impl EngineModel for Native {
+    fn frontend(&self) -> &Arc<Frontend> {
+        self.0[0].frontend()
+    }
+
+    fn limits(&self, limits: &Limits) -> Result<Limits> {
+        memory::resolve(limits)
+    }
+
+    fn serve(self: Box<Self>, limits: Limits, inbox: &Inbox) {
+        let workers = workers(&self.0, limits);
+        let passes = workers.iter().map(|worker| worker.passes().clone());
+        let _watchdog = Watchdog::start(passes.collect(), |late| tracing::warn!("{late}"));
+        inbox.serve(workers, &self.0);
+    }
+}
+
 /// A decode loop for each model. Each gets its part of the bytes.
-pub(super) fn workers(models: &[LoadedModel], limits: Limits) -> Vec<Worker<'_, 'static>> {
+fn workers(models: &[LoadedModel], limits: Limits) -> Vec<Worker<'_, 'static>> {
     let limits = Limits {
         cache_bytes: limits.cache_bytes.map(|bytes| bytes / models.len()),
         prefix_bytes: limits.prefix_bytes / models.len(),

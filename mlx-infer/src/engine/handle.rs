@@ -9,10 +9,10 @@ use std::task::{Context, Poll, Waker};
 
 use futures_core::Stream;
 
-use crate::batch::BatchResult;
-use crate::cancel::CancelToken;
 use crate::error::{Error, ErrorKind, Result};
-use crate::generate::Event;
+use crate::request::cancel::CancelToken;
+use crate::request::generation::Event;
+use crate::request::result::BatchResult;
 
 /// A request that the engine has accepted. Its last event is [`Event::Finish`] or an error.
 ///

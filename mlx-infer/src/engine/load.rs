@@ -14,7 +14,7 @@ pub struct EngineLoad {
     pub decoding: usize,
     /// Forward passes since the start, for prompts or for a step of rows.
     pub forwards: usize,
-    /// Rows that were evicted since the start because memory was short.
+    /// Rows that were preempted since the start because memory was short.
     pub evictions: usize,
     /// Grammar masks that were computed since the start.
     pub masks: usize,

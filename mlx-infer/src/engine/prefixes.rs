@@ -8,9 +8,9 @@
 use mlx_core::eval;
 use mlx_nn::ModelCache;
 
-use crate::prefix::PrefixStore;
-use crate::prompt_cache::{Embedding, PromptState};
-use crate::scheduler::TAIL;
+use crate::engine::prefix_cache::PrefixStore;
+use crate::engine::prompt_cache::{Embedding, PromptState};
+use crate::engine::scheduler::TAIL;
 
 /// Finding and copying a shorter prefix costs more than computing it.
 const MIN_TOKENS: usize = 16;

@@ -3,10 +3,7 @@
 //! A step is queued before the tokens of the previous step are read: it takes them as a lazy array. The host waits for
 //! one list of ids in each step, and the device always has work.
 
-mod again;
 mod draft;
-mod late;
-mod open;
 mod verify;
 
 use std::sync::LazyLock;
@@ -14,15 +11,15 @@ use std::sync::LazyLock;
 use mlx_core::{Array, Replay, async_eval, eval};
 use mlx_nn::ModelCache;
 
-use self::late::Late;
-use self::open::Open;
+use self::draft::HeadInput;
 pub(crate) use self::verify::Verified;
 
 use super::task::Tasks;
+use crate::engine::scheduler::Id;
 use crate::error::Result;
 use crate::model::LoadedModel;
-use crate::sampler::{Choice, History, Row, Sampled, SamplingParams};
-use crate::scheduler::Id;
+use crate::request::sampling::{Choice, SamplingParams};
+use crate::sampling::{History, Row, Sampled, sample};
 
 /// The rows that decode together.
 pub(crate) struct Rows<'m> {
@@ -34,9 +31,9 @@ pub(crate) struct Rows<'m> {
     /// The step of which the tokens have not been read.
     queued: Option<Queued>,
     /// The step behind it, if its tokens are chosen only after that one's are read.
-    open: Option<Open>,
+    undecided: Option<Undecided>,
     /// What a head that drafts has not read yet.
-    late: Late,
+    head_input: HeadInput,
 }
 
 /// A step under way.
@@ -48,6 +45,14 @@ pub(crate) struct Queued {
     on_host: Vec<(Id, Array)>,
     /// Whether it was queued with the rows' [`Replay`], so that the next step may repeat it.
     is_replayed: bool,
+}
+
+/// A step whose logits are under way and whose tokens are not chosen.
+struct Undecided {
+    logits: Array,
+    inputs: Vec<Input>,
+    owners: Vec<Option<Id>>,
+    on_host: Vec<(Id, Array)>,
 }
 
 /// The result of queueing a step.
@@ -77,8 +82,8 @@ impl<'m> Rows<'m> {
             slots: Vec::new(),
             replay: None,
             queued: None,
-            open: None,
-            late: Late::default(),
+            undecided: None,
+            head_input: HeadInput::default(),
             model,
         }
     }
@@ -109,7 +114,7 @@ impl<'m> Rows<'m> {
         if let Some(slot) = self.slot(id) {
             self.slots[slot] = None;
             self.cache.clear(slot);
-            self.late.forget(slot);
+            self.head_input.clear(slot);
         }
     }
 
@@ -144,7 +149,7 @@ impl<'m> Rows<'m> {
             return Ok(());
         }
         self.replay = None;
-        self.catch_up()?;
+        self.read_head_input()?;
         if slots < self.slots.len() {
             let spare = slots.saturating_sub(kept.len());
             kept.extend(self.empty().take(spare));
@@ -168,7 +173,7 @@ impl<'m> Rows<'m> {
         rows: &[(usize, Id)],
         slots: usize,
     ) -> Result<()> {
-        self.catch_up()?;
+        self.read_head_input()?;
         let empty: Vec<usize> = self.empty().collect();
         let (first, rest) = rows.split_at(empty.len().min(rows.len()));
         if !rest.is_empty() || !self.cache.has_room_for(&new) {
@@ -207,7 +212,7 @@ impl<'m> Rows<'m> {
 
     /// Takes the cache of a batch whose only row is that of `id`. The batch is empty afterwards.
     pub(crate) fn take(&mut self, id: Id) -> Option<ModelCache> {
-        let is_alone = self.slots[..] == [Some(id)] && self.catch_up().is_ok();
+        let is_alone = self.slots[..] == [Some(id)] && self.read_head_input().is_ok();
         let new = Self::new(self.model);
         is_alone.then(|| std::mem::replace(self, new).cache)
     }
@@ -236,7 +241,7 @@ impl<'m> Rows<'m> {
             let taken = taken.filter(|(input, _)| **input != Input::Nothing);
             taken.filter_map(|(_, &id)| id).collect()
         };
-        if self.again(tasks, previous, &inputs, &widths)? {
+        if self.repeat(tasks, previous, &inputs, &widths)? {
             return Ok(taken(&self.slots));
         }
         let unread = previous.filter(|_| inputs.contains(&Input::Unread));
@@ -266,22 +271,22 @@ impl<'m> Rows<'m> {
         let ids = taken(&self.slots);
         let is_guided = |id: &Id| tasks[id].sequence.is_guided();
         let needs_tokens = owners.iter().flatten().any(is_guided);
-        let open = Open {
+        let step = Undecided {
             logits,
             inputs,
             owners,
             on_host,
         };
         if needs_tokens {
-            async_eval(open.on_host.iter().map(|(_, logits)| logits))?;
-            async_eval([&open.logits])?;
-            self.open = Some(open);
+            async_eval(step.on_host.iter().map(|(_, logits)| logits))?;
+            async_eval([&step.logits])?;
+            self.undecided = Some(step);
         } else {
             let last = unread.map(|_| &tokens);
             let replay = self.replay()?.map(|replay| (replay, &small[..]));
-            self.queued = Some(open.choose(tasks, last, replay)?);
+            self.queued = Some(step.choose(tasks, last, replay)?);
         }
-        self.follow_late(column, &features, widths)?;
+        self.add_head_input(column, &features, widths)?;
         Ok(ids)
     }
 
@@ -340,13 +345,145 @@ impl<'m> Rows<'m> {
     /// The cache, and which of its rows that of `id` is.
     pub(crate) fn row(&mut self, id: Id) -> Option<(&ModelCache, usize)> {
         let slot = self.slot(id)?;
-        self.catch_up().ok()?;
+        self.read_head_input().ok()?;
         Some((&self.cache, slot))
     }
 
     fn slot(&self, id: Id) -> Option<usize> {
         self.slots.iter().position(|&slot| slot == Some(id))
     }
+
+    /// Queues the step that follows `previous`, if it repeats that step: every row has the token of `previous` as its input, or none as
+    /// before, and the sampler's settings differ in numbers only. Returns whether it did; if not, nothing has changed.
+    fn repeat(
+        &mut self,
+        tasks: &Tasks<'_>,
+        previous: Option<&Queued>,
+        inputs: &[Input],
+        widths: &[usize],
+    ) -> Result<bool> {
+        let (Some(previous), Some(replay)) = (previous, &mut self.replay) else {
+            return Ok(false);
+        };
+        let is_known = |input: &Input| matches!(input, Input::Known { .. });
+        if !previous.is_replayed || !replay.repeats() || inputs.iter().any(is_known) {
+            return Ok(false);
+        }
+        let slots = inputs.iter().zip(&self.slots);
+        let owners: Vec<Option<Id>> = slots
+            .map(|(&input, &id)| id.filter(|_| input == Input::Unread))
+            .collect();
+        let needs_host = |id: &Id| tasks[id].processor.is_some() || tasks[id].sequence.is_guided();
+        if owners.iter().flatten().any(needs_host) {
+            return Ok(false);
+        }
+        let row = |id: &Option<Id>| match id {
+            Some(id) => tasks[id].sequence.row(),
+            None => unused(),
+        };
+        let rows: Vec<Row<'_>> = owners.iter().map(row).collect();
+        let Some(step) = self.cache.begin_repeated(widths)? else {
+            return Ok(false);
+        };
+        let small = [previous.sampled.ids().clone(), step.offsets().clone()];
+        let Some(sampled) = previous.sampled.start_again(&rows, replay, &small)? else {
+            return Ok(false);
+        };
+        step.commit();
+        self.queued = Some(Queued {
+            sampled,
+            owners,
+            on_host: Vec::new(),
+            is_replayed: true,
+        });
+        Ok(true)
+    }
+
+    /// The requests whose next tokens are chosen by [`choose`](Self::choose): those of a step with a grammar among its rows, whose masks follow
+    /// from the tokens of the step before.
+    pub(crate) fn undecided(&self) -> Vec<Id> {
+        let Some(step) = &self.undecided else {
+            return Vec::new();
+        };
+        let owners = step.owners.iter().zip(&self.slots);
+        let stays = owners.filter(|(owner, slot)| owner == slot);
+        stays.filter_map(|(&owner, _)| owner).collect()
+    }
+
+    /// Chooses the tokens of such a step, after the tokens of the step before were read.
+    pub(crate) fn choose(&mut self, tasks: &Tasks<'_>) -> Result<()> {
+        let Some(mut step) = self.undecided.take() else {
+            return Ok(());
+        };
+        // Requests may have ended with the tokens that were read.
+        for (owner, slot) in step.owners.iter_mut().zip(&self.slots) {
+            *owner = owner.filter(|id| *slot == Some(*id));
+        }
+        self.queued = Some(step.choose(tasks, None, None)?);
+        Ok(())
+    }
+}
+
+impl Undecided {
+    /// Queues the choice of the tokens. `last`: each row's last token, if some were not read. `replay`: for a step that may be repeated, and
+    /// the small arrays that it has made.
+    fn choose(
+        self,
+        tasks: &Tasks<'_>,
+        last: Option<&Array>,
+        replay: Option<(&mut Replay, &[Array])>,
+    ) -> Result<Queued> {
+        let sampled = choose(&self.logits, &self.owners, &self.inputs, tasks, last)?;
+        let replay = replay.filter(|_| self.on_host.is_empty());
+        let is_replayed = replay.is_some();
+        match replay {
+            Some((replay, inputs)) => sampled.start_with(replay, inputs)?,
+            None => sampled.start()?,
+        }
+        async_eval(self.on_host.iter().map(|(_, logits)| logits))?;
+        Ok(Queued {
+            sampled,
+            owners: self.owners,
+            on_host: self.on_host,
+            is_replayed,
+        })
+    }
+}
+
+/// Chooses a token for every row. `last`: each row's last token, if some were not read.
+fn choose(
+    logits: &Array,
+    owners: &[Option<Id>],
+    inputs: &[Input],
+    tasks: &Tasks,
+    last: Option<&Array>,
+) -> Result<Sampled> {
+    // If the last token of some row is not read, the histories of all rows end before their last token.
+    let shortened: Vec<Option<History>> = owners
+        .iter()
+        .zip(inputs)
+        .map(|(&id, input)| match (id, input, last) {
+            (Some(id), Input::Known { .. }, Some(_)) => {
+                Some(tasks[&id].sequence.history().without_last())
+            }
+            _ => None,
+        })
+        .collect();
+    let rows: Vec<Row<'_>> = owners
+        .iter()
+        .zip(&shortened)
+        .map(|(id, shortened)| match id {
+            Some(id) => {
+                let row = tasks[id].sequence.row();
+                Row {
+                    history: shortened.as_ref().unwrap_or(row.history),
+                    ..row
+                }
+            }
+            None => unused(),
+        })
+        .collect();
+    sample(logits, &rows, last)
 }
 
 /// The tokens of a step: U32 `[B]`.

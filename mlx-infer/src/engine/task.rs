@@ -8,11 +8,12 @@ use mlx_nn::ModelCache;
 
 use super::handle::Queue;
 
-use crate::cancel::CancelToken;
+use crate::engine::scheduler::{Id, Job};
+use crate::engine::sequence::Sequence;
 use crate::error::Result;
-use crate::generate::{Event, Sequence};
-use crate::processor::Processor;
-use crate::scheduler::{Id, Job};
+use crate::request::cancel::CancelToken;
+use crate::request::generation::Event;
+use crate::request::processor::Processor;
 
 /// Takes the events of a request. A break cancels the request.
 pub(crate) type Sink<'s> = Box<dyn FnMut(Result<Event>) -> ControlFlow<()> + 's>;
@@ -20,7 +21,7 @@ pub(crate) type Sink<'s> = Box<dyn FnMut(Result<Event>) -> ControlFlow<()> + 's>
 /// A request in progress. It owns the request's tokens, its caches before it has a row, and the sink of its events.
 pub(crate) struct Task<'s> {
     pub(crate) sequence: Sequence,
-    /// The number of its tokens that are computed as a prompt. After an eviction the tokens behind them are replayed
+    /// The number of its tokens that are computed as a prompt. After a preemption the tokens behind them are replayed
     /// one in each step, as they were computed the first time.
     pub(crate) base: usize,
     /// A cache with the prompt's first tokens that the caller gave.
@@ -69,7 +70,7 @@ impl Task<'_> {
     }
 
     /// Sends an event to the sink.
-    pub(crate) fn tell(&mut self, event: Result<Event>) {
+    pub(crate) fn send(&mut self, event: Result<Event>) {
         self.abandoned |= (self.sink)(event).is_break();
     }
 }

@@ -9,12 +9,12 @@ use mlx_core::{Array, Result};
 use mlx_models::{Geometry, Model};
 use mlx_nn::{Head, Module, Path as Name, Residual, Step, Visit, VisitMut};
 
-use crate::batch::BatchResult;
 use crate::error::ErrorKind;
-use crate::generate::GenerateOptions;
 use crate::model::{LoadOptions, LoadedModel};
 use crate::request::Request;
-use crate::scheduler::Limits;
+use crate::request::generation::GenerateOptions;
+use crate::request::limits::Limits;
+use crate::request::result::BatchResult;
 
 /// How a forward pass goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq)]

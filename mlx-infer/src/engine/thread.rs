@@ -1,6 +1,7 @@
 //! The main loop of an engine's thread, after its models have been loaded: the model and the model with each adapter,
 //! or one of another back end.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -9,9 +10,9 @@ use super::decode::Decode;
 use super::handle::Outlet;
 use super::jobs::{Job, Jobs};
 use super::load::Load;
-use crate::cancel::CancelToken;
 use crate::model::LoadedModel;
 use crate::request::Request;
+use crate::request::cancel::CancelToken;
 
 pub(super) enum Command {
     Submit {
@@ -38,44 +39,52 @@ struct Work<D> {
     is_finishing: bool,
 }
 
-/// Serves requests until the engine is finished or aborted. Each round computes one part of the work of every model
-/// that has some. A back end in another process has no `models`, and its jobs are dropped.
-pub(super) fn serve<D: Decode<'static>>(
-    workers: Vec<D>,
-    models: &[LoadedModel],
-    inbox: &Receiver<Command>,
-    aborted: &AtomicBool,
-    load: &Load,
-) {
-    let mut work = Work {
-        workers,
-        jobs: Jobs::new(),
-        is_finishing: false,
-    };
-    loop {
-        if aborted.load(Ordering::Acquire) {
-            // Also the requests that were just submitted.
-            inbox.try_iter().for_each(|command| work.take(command));
-            work.workers.iter_mut().for_each(D::cancel_all);
-            return;
-        }
-        let Some(wait) = work.wait() else { return };
-        let mut command = match inbox.recv_timeout(wait) {
-            Ok(command) => Some(command),
-            Err(RecvTimeoutError::Timeout) => None,
-            Err(RecvTimeoutError::Disconnected) => {
-                work.is_finishing = true;
-                None
-            }
+/// The engine's end of its thread: what callers send, and what they see.
+pub(crate) struct Inbox {
+    pub(super) commands: Receiver<Command>,
+    pub(super) aborted: Arc<AtomicBool>,
+    pub(super) load: Arc<Load>,
+}
+
+impl Inbox {
+    /// Serves requests until the engine is finished or aborted. Each round computes one part of the work of every model
+    /// that has some. A back end in another process has no `models`, and its jobs are dropped.
+    pub(crate) fn serve<D: Decode<'static>>(&self, workers: Vec<D>, models: &[LoadedModel]) {
+        let Self {
+            commands: inbox,
+            aborted,
+            load,
+        } = self;
+        let mut work = Work {
+            workers,
+            jobs: Jobs::new(),
+            is_finishing: false,
         };
-        while let Some(next) = command {
-            work.take(next);
-            command = inbox.try_recv().ok();
+        loop {
+            if aborted.load(Ordering::Acquire) {
+                // Also the requests that were just submitted.
+                inbox.try_iter().for_each(|command| work.take(command));
+                work.workers.iter_mut().for_each(D::cancel_all);
+                return;
+            }
+            let Some(wait) = work.wait() else { return };
+            let mut command = match inbox.recv_timeout(wait) {
+                Ok(command) => Some(command),
+                Err(RecvTimeoutError::Timeout) => None,
+                Err(RecvTimeoutError::Disconnected) => {
+                    work.is_finishing = true;
+                    None
+                }
+            };
+            while let Some(next) = command {
+                work.take(next);
+                command = inbox.try_recv().ok();
+            }
+            let busy = work.workers.iter_mut().filter(|worker| !worker.is_idle());
+            busy.for_each(D::advance);
+            work.jobs.advance(models);
+            load.set(work.workers.iter().map(D::load));
         }
-        let busy = work.workers.iter_mut().filter(|worker| !worker.is_idle());
-        busy.for_each(D::advance);
-        work.jobs.advance(models);
-        load.set(work.workers.iter().map(D::load));
     }
 }
 

@@ -1,33 +1,41 @@
 //! The decode loop: executes the scheduler's plans on the rows.
 
-mod admission;
-mod guide;
 #[cfg(test)]
 mod isolation;
 mod prefill;
 mod speculate;
 #[cfg(test)]
 mod tests;
-mod tokens;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use mlx_core::Array;
 use mlx_core::fast::{self, Form, Op};
 use mlx_nn::ModelCache;
+use rayon::prelude::*;
 
-use super::drafters::{self, Drafter};
+use super::handle::Queue;
 use super::prefixes::Prefixes;
 use super::rows::{Queued, Rows};
-use super::task::{Task, Tasks};
+use super::task::{Sink, Task, Tasks};
 use super::watchdog::{Pass, Passes};
-use crate::error::{Error, ErrorKind};
-use crate::forward;
-use crate::generate::{Event, FinishReason};
+use crate::engine::processor;
+use crate::engine::scheduler::{CacheCost, Id, Scheduler};
+use crate::engine::sequence::Sequence;
+use crate::engine::speculate::drafters;
+use crate::engine::speculate::drafters::Drafter;
+use crate::engine::speculate::{Experience, Origin};
+use crate::error::{Error, ErrorKind, Result};
+use crate::grammar::Guide;
 use crate::model::LoadedModel;
-use crate::scheduler::{CacheCost, Id, Limits, Scheduler};
-use crate::speculate::{Experience, Origin};
+use crate::model::forward;
+use crate::request::Request;
+use crate::request::cancel::CancelToken;
+use crate::request::generation::{Event, FinishReason};
+use crate::request::limits::Limits;
+use crate::request::sampling::Choice;
 
 /// After this many forward passes MLX frees the buffers that caches left when they grew.
 const CLEAR_EVERY: usize = 256;
@@ -86,7 +94,7 @@ impl<'m, 's> Worker<'m, 's> {
             forwards: 0,
             evictions: 0,
             masks: Default::default(),
-            experience: model.take_experience(),
+            experience: Experience::take(model),
             passes: Arc::default(),
             step_end: None,
             drafter,
@@ -110,12 +118,12 @@ impl<'m, 's> Worker<'m, 's> {
 
     /// The tokens of the one request, and its cache, which holds those that were computed.
     pub(crate) fn into_cache(mut self, id: Id) -> Option<(Vec<u32>, ModelCache)> {
-        self.settle();
-        self.put_aside(id);
+        self.read_queued();
+        self.store_last(id);
         self.last.take()
     }
 
-    fn put_aside(&mut self, id: Id) {
+    fn store_last(&mut self, id: Id) {
         if let Some(task) = self.tasks.get_mut(&id)
             && let Some(cache) = self.rows.take(id).or_else(|| task.partial.take())
         {
@@ -153,7 +161,7 @@ impl<'m, 's> Worker<'m, 's> {
         self.forwards
     }
 
-    /// Rows that were evicted because memory was short.
+    /// Rows that were preempted because memory was short.
     pub(crate) fn evictions(&self) -> usize {
         self.evictions
     }
@@ -214,16 +222,16 @@ impl<'m, 's> Worker<'m, 's> {
         self.unpark();
         let plan = self.scheduler.plan();
         if plan.compact.is_some() || !plan.refuse.is_empty() {
-            self.settle();
+            self.read_queued();
         }
         for (id, bytes) in plan.refuse {
             self.fail(id, out_of_memory(bytes));
         }
         if let Some(slots) = plan.compact {
             self.step_end = None;
-            self.evictions += plan.evict.len();
-            for &id in &plan.evict {
-                self.restart(id, None);
+            self.evictions += plan.preempt.len();
+            for &id in &plan.preempt {
+                self.preempt(id, None);
             }
             let compacted = self.rows.compact(slots);
             if let Err(error) = compacted.and_then(|()| self.follow_rows()) {
@@ -252,12 +260,12 @@ impl<'m, 's> Worker<'m, 's> {
         let _pass = self.passes.begin(Pass::Rows, running.len());
         if running.iter().any(|id| self.rows.is_at_switch(*id)) {
             // The host has to read all tokens first.
-            self.settle();
+            self.read_queued();
         }
         for id in running {
             if self.tasks.contains_key(&id) && self.rows.is_at_switch(id) {
                 let all = self.tasks[&id].sequence.history().ids().len();
-                self.restart(id, Some(all));
+                self.preempt(id, Some(all));
             }
         }
         if self.speculate() {
@@ -301,7 +309,7 @@ impl<'m, 's> Worker<'m, 's> {
     }
 
     /// Reads the step in progress. Rows can join and leave only when no step is queued.
-    fn settle(&mut self) {
+    fn read_queued(&mut self) {
         let queued = self.rows.take_queued();
         if queued.is_some() {
             self.step_end = None;
@@ -334,38 +342,38 @@ impl<'m, 's> Worker<'m, 's> {
         if let Ok(Event::Finish { metrics, .. }) = &event {
             self.model.set_metrics(*metrics);
         }
-        task.tell(event);
+        task.send(event);
         // The caller does not wait for the copy.
         self.keep_row(id, reason);
         if self.keeps_last {
-            self.put_aside(id);
+            self.store_last(id);
         }
         self.scheduler.recovered();
-        self.forget(id);
+        self.remove(id);
     }
 
     /// Ends a request with an error.
     fn fail(&mut self, id: Id, error: Error) {
         if let Some(task) = self.tasks.get_mut(&id) {
-            task.tell(Err(error));
+            task.send(Err(error));
         }
-        self.forget(id);
+        self.remove(id);
     }
 
-    fn forget(&mut self, id: Id) {
+    fn remove(&mut self, id: Id) {
         self.tasks.remove(&id);
         self.rows.free(id);
         self.scheduler.remove(id);
     }
 
-    /// Evicts the row of a request, which then waits again. With `base`, this number of its tokens counts as the prompt
+    /// Preempts the row of a request, which then waits again. With `base`, this number of its tokens counts as the prompt
     /// from now on.
-    fn restart(&mut self, id: Id, base: Option<usize>) {
+    fn preempt(&mut self, id: Id, base: Option<usize>) {
         self.rows.free(id);
         if let Some(task) = self.tasks.get_mut(&id) {
             task.partial = None;
             task.base = base.unwrap_or(task.base);
-            self.scheduler.restart(id, task.base, task.replay());
+            self.scheduler.requeue(id, task.base, task.replay());
         }
     }
 
@@ -378,7 +386,7 @@ impl<'m, 's> Worker<'m, 's> {
         for id in self.ids() {
             let task = self.tasks.get_mut(&id).expect("it is there");
             if task.partial.is_none() {
-                self.scheduler.restart(id, task.base, task.replay());
+                self.scheduler.requeue(id, task.base, task.replay());
             }
         }
         if let Some(id) = to_blame {
@@ -389,12 +397,202 @@ impl<'m, 's> Worker<'m, 's> {
     fn ids(&self) -> Vec<Id> {
         self.tasks.keys().copied().collect()
     }
+
+    /// Chooses the tokens of a step whose rows had to be read before it, because some have a grammar.
+    fn choose(&mut self) {
+        self.prepare_masks(&self.rows.undecided());
+        if let Err(error) = self.rows.choose(&self.tasks) {
+            self.step_failed(error);
+        }
+    }
+
+    /// Computes the masks of the next tokens of these requests, several at once on other threads. The device computes
+    /// the queued work meanwhile.
+    fn prepare_masks(&mut self, ids: &[Id]) {
+        let wanted: Vec<(Id, &[u32])> = ids.iter().map(|&id| (id, &[][..])).collect();
+        foresee(&mut self.tasks, &wanted, &mut self.masks);
+    }
+
+    /// The number of computed masks, and how long this thread has computed them or waited for them.
+    pub(crate) fn masks(&self) -> (usize, Duration) {
+        self.masks
+    }
+
+    /// Counts a step that gives a request tokens.
+    fn stepped(&mut self, id: Id) {
+        if let Some(task) = self.tasks.get_mut(&id) {
+            task.sequence.stepped();
+        }
+    }
+
+    /// Chooses the next token of a request from its `logits` `[1, V]`, with its processor.
+    fn choose_on_host(&mut self, id: Id, logits: &Array) {
+        self.prepare_masks(&[id]);
+        if let Some(task) = self.tasks.get_mut(&id)
+            && let Some(processor) = &mut task.processor
+        {
+            let choice = processor::choose(self.model, processor, logits, task.sequence.row());
+            self.accept(id, choice);
+        }
+    }
+
+    /// Gives a token to a request. `None` means that its logits are not finite.
+    fn accept_any(&mut self, id: Id, choice: Option<Choice>) {
+        let Some(task) = self.tasks.get(&id) else {
+            return;
+        };
+        let choice = choice.ok_or_else(|| {
+            let blocked = task.sequence.blocked();
+            blocked.unwrap_or_else(|| self.model.not_finite(task.sequence.history().ids()))
+        });
+        self.accept(id, choice);
+    }
+
+    /// Gives a token to a request.
+    fn accept(&mut self, id: Id, choice: Result<Choice>) {
+        let Some(task) = self.tasks.get_mut(&id) else {
+            return;
+        };
+        let accepted = choice.and_then(|choice| {
+            let accept = || task.sequence.accept(choice);
+            // The tokens of the other rows of the step have to be passed on.
+            catch_unwind(AssertUnwindSafe(accept)).unwrap_or_else(|_| {
+                let message = "the engine has panicked while it read a token of this request";
+                Err(Error::new(ErrorKind::Compute, message))
+            })
+        });
+        match accepted {
+            Ok((event, ends)) => {
+                task.send(Ok(event));
+                if let Some(reason) = ends {
+                    self.finish(id, reason);
+                }
+            }
+            Err(error) => self.fail(id, error),
+        }
+    }
+
+    /// Adds a request. If it is refused, its sink gets an error.
+    pub(crate) fn submit(
+        &mut self,
+        request: Request,
+        requested: Instant,
+        dropped: CancelToken,
+        backlog: Option<Arc<Queue>>,
+        mut sink: Sink<'s>,
+    ) {
+        let model = self.model;
+        let sequence = || {
+            if let Some(name) = &request.adapter {
+                let message = format!("adapter {name:?}: only an engine has adapters by name");
+                return Err(Error::argument(message));
+            }
+            let ids = model.prompt_ids(request.prompt)?;
+            Sequence::new(model, ids, &request.options, requested)
+        };
+        let panicked = |_| {
+            Err(Error::new(
+                ErrorKind::Compute,
+                "the request made the engine panic",
+            ))
+        };
+        let checked = catch_unwind(AssertUnwindSafe(sequence)).unwrap_or_else(panicked);
+        let checked = checked.and_then(|sequence| {
+            match self.scheduler.exceeds(sequence.history().prompt_len() + 1) {
+                None => Ok(sequence),
+                Some(bytes) => Err(out_of_memory(bytes)),
+            }
+        });
+        match checked {
+            Ok(sequence) => {
+                let id = self.enqueue(sequence, dropped, backlog, sink);
+                if let Some(task) = self.tasks.get_mut(&id) {
+                    task.processor = request.processor;
+                }
+            }
+            Err(error) => {
+                let _ = sink(Err(error));
+            }
+        }
+    }
+
+    /// Adds a request that was checked.
+    pub(crate) fn enqueue(
+        &mut self,
+        mut sequence: Sequence,
+        dropped: CancelToken,
+        backlog: Option<Arc<Queue>>,
+        sink: Sink<'s>,
+    ) -> Id {
+        self.submitted += 1;
+        if let Some(row) = sequence.speculation_mut() {
+            // The rates move towards the initial ones each time, so that a drafter that was bad for some texts is tried
+            // with others.
+            self.experience.usual.fade();
+            row.expect(self.experience.usual);
+        }
+        let task = Task {
+            base: sequence.history().prompt_len(),
+            sequence,
+            given: None,
+            partial: None,
+            processor: None,
+            sink,
+            backlog,
+            dropped,
+            abandoned: false,
+        };
+        self.scheduler.submit(task.job(self.submitted));
+        self.tasks.insert(self.submitted, task);
+        self.submitted
+    }
+
+    /// Whether there is nothing to compute until a caller reads events or cancels, or a request arrives.
+    pub(crate) fn is_stalled(&self) -> bool {
+        let is_paused = |id: Id| self.tasks.get(&id).is_none_or(Task::is_paused);
+        !self.rows.is_busy()
+            && self.scheduler.counts()[..2] == [0, 0]
+            && self.scheduler.running().all(is_paused)
+            && self.scheduler.parked().all(is_paused)
+    }
+
+    /// Queues those parked requests again whose callers have read their events. They come after requests that arrived
+    /// meanwhile.
+    fn unpark(&mut self) {
+        let parked: Vec<Id> = self.scheduler.parked().collect();
+        for id in parked {
+            if let Some(task) = self.tasks.get(&id)
+                && !task.is_paused()
+            {
+                self.scheduler.remove(id);
+                self.scheduler.submit(task.job(id));
+            }
+        }
+    }
+
+    /// Preempts paused rows while another request waits for a row or for memory. Their tokens are replayed when they
+    /// return, so that they do not change.
+    fn park(&mut self) {
+        let [waiting, ..] = self.scheduler.counts();
+        let paused = |worker: &Self| -> Vec<Id> {
+            let is_paused = |id: &Id| worker.tasks.get(id).is_some_and(Task::is_paused);
+            worker.scheduler.running().filter(is_paused).collect()
+        };
+        if waiting == 0 || paused(self).is_empty() {
+            return;
+        }
+        self.read_queued();
+        for id in paused(self) {
+            self.rows.free(id);
+            self.scheduler.park(id);
+        }
+    }
 }
 
 impl Drop for Worker<'_, '_> {
     fn drop(&mut self) {
         let experience = std::mem::take(&mut self.experience);
-        self.model.set_experience(experience);
+        experience.keep(self.model);
     }
 }
 
@@ -403,4 +601,32 @@ fn out_of_memory(bytes: usize) -> Error {
         ErrorKind::Memory,
         format!("the request's caches need {bytes} bytes, more than the engine may take"),
     )
+}
+
+/// Computes the masks of the next tokens of these requests, and the masks after their drafts. `masks` counts them and
+/// their time.
+pub(super) fn foresee(
+    tasks: &mut Tasks<'_>,
+    drafts: &[(Id, &[u32])],
+    masks: &mut (usize, Duration),
+) {
+    let draft = |id: Id| drafts.iter().find(|(of, _)| *of == id);
+    let mut guides: Vec<(&mut Guide, &[u32])> = (tasks.iter_mut())
+        .filter_map(|(&id, task)| Some((draft(id)?.1, task)))
+        .filter_map(|(draft, task)| Some((task.sequence.guide_mut()?, draft)))
+        .collect();
+    guides.retain(|(guide, draft)| !guide.is_prepared() || !draft.is_empty());
+    let start = Instant::now();
+    match &mut guides[..] {
+        [] => return,
+        [(guide, draft)] => guide.foresee(draft),
+        guides => guides
+            .par_iter_mut()
+            .for_each(|(guide, draft)| guide.foresee(draft)),
+    }
+    masks.0 += guides
+        .iter()
+        .map(|(guide, _)| guide.masks().count())
+        .sum::<usize>();
+    masks.1 += start.elapsed();
 }

@@ -11,8 +11,9 @@ use super::guide::{Mask, NO_TOKEN, mask_of};
 use super::schema::SUBSCHEMAS;
 use super::source::source;
 use super::vocabulary::Vocabulary;
-use super::{Constraint, Grammar, gbnf, lark};
 use crate::error::{Error, ErrorKind, Result};
+use crate::grammar::{gbnf, lark};
+use crate::request::grammar::{Constraint, Grammar};
 use crate::text::tokenizer::Tokenizer;
 
 /// The number of compiled grammars that are kept for later requests.

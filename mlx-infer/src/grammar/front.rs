@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use llguidance::Matcher;
 
-use super::Constraint;
 use super::compile::Compiled;
 use super::guide::{Mask, clear, first_line, mask_of};
 use super::vocabulary::Vocabulary;
+use crate::request::grammar::Constraint;
 
 /// The kind of text before the grammar's text.
 pub(super) enum Front {

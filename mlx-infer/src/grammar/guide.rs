@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use llguidance::Matcher;
 
-use super::Constraint;
 use super::compile::Compiled;
 use super::front::{Front, Step};
 use crate::error::{Error, ErrorKind, Result};
+use crate::request::grammar::Constraint;
 
 /// Bit `i % 32` of word `i / 32` allows token `i`.
 pub(crate) type Mask = Arc<[u32]>;

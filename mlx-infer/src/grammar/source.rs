@@ -4,7 +4,8 @@ use llguidance::api::TopLevelGrammar;
 use serde_json::{Map, Value, json};
 
 use super::schema::{self, MULTIPLE, MULTIPLES, divides};
-use super::{Grammar, gbnf, lark};
+use crate::grammar::{gbnf, lark};
+use crate::request::grammar::Grammar;
 
 /// White space between the parts of JSON: a blank, or a line break with an indentation. More would let a model that
 /// prefers white space spend its tokens on it.

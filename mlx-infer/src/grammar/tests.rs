@@ -9,7 +9,7 @@ use std::path::Path;
 
 use super::compile::Grammars;
 use super::guide::Guide;
-use super::{Constraint, Grammar};
+use crate::request::grammar::{Constraint, Grammar};
 use crate::text::files::Files;
 use crate::text::spelling::{Spelled, Spelling};
 use crate::text::tokenizer::Tokenizer;
@@ -111,7 +111,7 @@ fn a_mark_may_be_split_and_ends_with_a_token() {
         after: Some(mark.to_owned()),
         ..Grammar::Regex(regex.to_owned()).into()
     };
-    let feed = |guide: &mut Guide, text: &str| -> crate::Result<bool> {
+    let feed = |guide: &mut Guide, text: &str| -> crate::error::Result<bool> {
         guide.prepare();
         guide.check()?;
         guide.accept(id(text))

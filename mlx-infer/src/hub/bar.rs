@@ -5,7 +5,7 @@ use std::io::IsTerminal;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::Progress;
-use crate::console;
+use crate::host::console;
 
 /// Shows progress on stderr; the bar only if that is a terminal.
 #[derive(Default)]

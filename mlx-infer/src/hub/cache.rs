@@ -9,7 +9,7 @@ use super::http::{Client, Remote};
 use super::name::is_commit;
 use super::{Name, OnProgress, Progress};
 use crate::error::{Error, ErrorKind, Result};
-use crate::output::{io, is_named};
+use crate::host::output::{io, is_named};
 
 /// The pause between two attempts to lock a file.
 const PAUSE: Duration = Duration::from_millis(50);

@@ -12,7 +12,7 @@ use super::fault::{Answer, passing};
 use super::http::{Client, Remote, fill};
 use super::{OnProgress, Progress};
 use crate::error::{Error, ErrorKind, Result};
-use crate::output::io;
+use crate::host::output::io;
 
 /// Bytes that are read and written at a time.
 const CHUNK: usize = 1 << 20;

@@ -16,8 +16,8 @@ use super::fault::{Answer, Fault, Retries, passing};
 use super::name::is_commit;
 use super::proxy::PlainProxy;
 use super::{Name, OnProgress};
-use crate::cancel::CancelToken;
 use crate::error::{Error, ErrorKind, Result};
+use crate::request::cancel::CancelToken;
 
 /// The public hub, and the address to which mirrors redirect.
 const HUBS: [&str; 2] = ["https://huggingface.co", "https://hf.co"];

@@ -9,7 +9,7 @@ use std::time::SystemTime;
 use super::files;
 use super::name::is_commit;
 use crate::error::Result;
-use crate::output::io;
+use crate::host::output::io;
 
 /// How deep the folders of a snapshot are searched.
 const MAX_DEPTH: usize = 8;

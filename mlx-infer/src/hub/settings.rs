@@ -8,8 +8,8 @@ use mlx_core::files;
 
 use super::Hub;
 use super::http::Client;
-use crate::cancel::CancelToken;
 use crate::error::{Error, Result};
+use crate::request::cancel::CancelToken;
 
 /// The default hub.
 const ENDPOINT: &str = "https://huggingface.co";

@@ -1,62 +1,10 @@
-//! A second, smaller model whose tokens are drafts for the rows of the first.
+//! Whether a draft model fits a model.
 
-use std::rc::Rc;
-
-use mlx_models::Registry;
-use mlx_nn::StateCost;
-
-use super::read::Parts;
-use super::{LoadOptions, LoadedModel};
-use crate::error::{Error, ErrorKind, Result};
-use crate::speculate::MOST;
-use crate::text::files::Files;
+use super::LoadedModel;
 use crate::text::tokenizer::Tokenizer;
 
-impl LoadedModel {
-    /// Loads a draft model: a smaller one with the same vocabulary, which guesses tokens for requests with
-    /// [`speculative`](crate::GenerateOptions::speculative). It goes before a head for multi-token prediction. Models of
-    /// [`with_adapter`](Self::with_adapter) share it.
-    ///
-    /// Vocabularies may be padded to other sizes. The draft model computes in the dtype of [`LoadOptions::dtype`], and keeps its keys and values
-    /// as computed.
-    ///
-    /// # Errors
-    /// As [`load`](Self::load), or a token has another id in the draft model's tokenizer.
-    pub fn load_draft_model(&mut self, files: Files) -> Result<()> {
-        let options = LoadOptions {
-            dtype: self.options.dtype,
-            max_draft: MOST,
-            ..LoadOptions::default()
-        };
-        let name = files.describe();
-        let registry = Registry::default();
-        let parts = Parts::without_head(&registry, files);
-        let draft = Self::read(&parts, options, &mut |_, _| ())?;
-        check_vocabulary(self, &draft).map_err(|message| {
-            let message = format!("draft model {name}: {message}");
-            Error::new(ErrorKind::Unsupported, message)
-        })?;
-        self.draft = Some(Rc::new(draft));
-        self.experience.take();
-        Ok(())
-    }
-
-    /// The draft model, if there is one.
-    pub fn draft_model(&self) -> Option<&LoadedModel> {
-        self.draft.as_deref()
-    }
-
-    /// The cost of all states that a row may have: those of the layers, and those of the draft model.
-    pub(crate) fn row_costs(&self) -> Vec<StateCost> {
-        let draft = self.draft_model().map(LoadedModel::state_costs);
-        let mut costs = self.state_costs();
-        costs.extend(draft.into_iter().flatten());
-        costs
-    }
-}
-
 /// Whether both models have the same tokens. The error says what differs.
-fn check_vocabulary(model: &LoadedModel, draft: &LoadedModel) -> std::result::Result<(), String> {
+pub(super) fn check_vocabulary(model: &LoadedModel, draft: &LoadedModel) -> Result<(), String> {
     let (sizes, tokenizers) = (
         [model.vocab(), draft.vocab()],
         [model.tokenizer_if_any(), draft.tokenizer_if_any()],

@@ -7,7 +7,7 @@
 use mlx_core::memory::{self, DeviceMemory};
 
 use crate::error::Result;
-use crate::scheduler::Limits;
+use crate::request::limits::Limits;
 
 /// The bounds for one device, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

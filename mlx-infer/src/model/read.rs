@@ -10,7 +10,7 @@ use mlx_models::{Loaded, Registry};
 
 use super::{LoadOptions, LoadedModel, cache_options, check_caches, next_serial};
 use crate::error::{Error, ErrorKind, Result};
-use crate::frontend::{Frontend, read_tokenizer};
+use crate::model::frontend::{Frontend, read_tokenizer};
 use crate::text::files::Files;
 
 /// What a model is read from.
@@ -102,7 +102,7 @@ impl LoadedModel {
             draft: None,
             load_time: started.elapsed(),
             metrics: Cell::default(),
-            experience: Cell::default(),
+            engine_state: Cell::default(),
             nan_weight: OnceCell::new(),
             serial: next_serial(),
         })

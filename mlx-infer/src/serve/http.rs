@@ -1,4 +1,13 @@
-//! Routes, and what happens to every request before and after its handler.
+//! What happens to every request before and after its handler.
+
+pub(crate) mod connection;
+pub(crate) mod error;
+pub(crate) mod fields;
+pub(crate) mod guard;
+pub(crate) mod metrics;
+pub(crate) mod room;
+pub(crate) mod sse;
+pub(crate) mod trace;
 
 use std::any::Any;
 
@@ -7,35 +16,21 @@ use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::{HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
-use super::error::ApiError;
 use super::state::Shared;
-use super::trace::{self, Trace};
-use super::{
-    MAX_BODY, chat, classify, completions, guard, health, messages, metrics, models, page,
-    responses, systemone, tokenize,
-};
+use crate::serve::MAX_BODY;
+use crate::serve::http::error::ApiError;
+use crate::serve::http::trace::Trace;
 
 /// Routes that need no key.
 const OPEN: &[&str] = &["/", "/health", "/ready"];
 
-/// The router of all routes.
-pub(super) fn router(app: Shared) -> Router {
+/// The router of these routes, with what happens before and after their handlers.
+pub(super) fn router(routes: Router<Shared>, app: Shared) -> Router {
     let cors = cors(&app.settings.cors_origins);
-    let router = Router::new()
-        .route("/", get(page::page))
-        .route("/health", get(health::health))
-        .route("/ready", get(health::ready))
-        .route("/metrics", get(metrics::metrics))
-        // Base URLs of clients have /v1 or do not.
-        .merge(of_apis())
-        .nest("/v1", of_apis())
-        .route("/tokenize", post(tokenize::tokenize))
-        .route("/detokenize", post(tokenize::detokenize))
-        .route("/tokenizer_info", get(tokenize::info))
+    let router = routes
         .fallback(not_found)
         .method_not_allowed_fallback(not_allowed)
         .layer(DefaultBodyLimit::max(MAX_BODY))
@@ -46,22 +41,6 @@ pub(super) fn router(app: Shared) -> Router {
         Some(cors) => router.layer(cors),
         None => router,
     }
-}
-
-/// The routes of OpenAI's and Anthropic's APIs and of their like, below `/v1`.
-fn of_apis() -> Router<Shared> {
-    Router::new()
-        .route("/models", get(models::list))
-        .route("/models/{*name}", get(models::one))
-        .route("/chat/completions", post(chat::chat))
-        .route("/messages", post(messages::messages))
-        .route("/messages/count_tokens", post(messages::count_tokens))
-        .route("/responses", post(responses::responses))
-        .route("/responses/{id}", get(responses::stored))
-        .route("/completions", post(completions::completions))
-        .route("/classify", post(classify::classify))
-        .route("/systemone", post(systemone::systemone))
-        .route("/embeddings", post(no_embeddings))
 }
 
 /// CORS headers for web pages of these origins.
@@ -184,10 +163,4 @@ async fn not_allowed(request: Request) -> ApiError {
         request.method()
     );
     ApiError::new(StatusCode::METHOD_NOT_ALLOWED, message)
-}
-
-async fn no_embeddings() -> ApiError {
-    let message =
-        "this server computes no embeddings: generative checkpoints are not trained for them";
-    ApiError::new(StatusCode::NOT_FOUND, message)
 }

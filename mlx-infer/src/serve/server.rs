@@ -10,16 +10,16 @@ use tokio::runtime::Builder;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::guard::Keys;
 use super::settings::ServeOptions;
 use super::state::{App, Loaded};
-use super::{connection, http};
 use crate::backend::BackEnd;
-use crate::console;
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
-use crate::generate::GenerateOptions;
-use crate::sampler::SamplingParams;
+use crate::request::generation::GenerateOptions;
+use crate::request::sampling::SamplingParams;
+use crate::serve::http::connection;
+use crate::serve::http::guard::Keys;
+use crate::serve::{http, routes};
 
 /// Most threads that handle connections. The engine has its own, which compute on all cores.
 const MOST_THREADS: usize = 4;
@@ -160,7 +160,10 @@ impl Server {
         let listener = tokio::net::TcpListener::from_std(self.listener)
             .map_err(|error| failed("cannot serve the socket", error))?;
         let close = watch::Sender::new(false);
-        let (router, limit) = (http::router(app.clone()), app.settings.client_timeout);
+        let (router, limit) = (
+            http::router(routes::table(), app.clone()),
+            app.settings.client_timeout,
+        );
         let serving = connection::serve(listener, router, limit, close.subscribe());
         let serving = tokio::spawn(serving);
         let mut stopped = pin!(is_set(self.stop.subscribe()));
@@ -204,7 +207,7 @@ fn loaded(app: &App, engine: Engine) -> Result<Loaded> {
     defaults.check()?;
     // A template that cannot be read is reported at the start, and not by the first conversation alone.
     if let Err(error) = frontend.chat_template() {
-        console::note(&format!("warning: conversations are refused: {error}"));
+        tracing::warn!("conversations are refused: {error}");
     }
     // The first request with a grammar does not wait for what all grammars share, which takes seconds for a large vocabulary.
     let shared = frontend.clone();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::engine::EngineOptions;
 use crate::error::{Error, Result};
-use crate::options::RequestOptions;
+use crate::request::json_options::RequestOptions;
 
 /// How the server runs.
 #[derive(Clone, Debug, PartialEq)]

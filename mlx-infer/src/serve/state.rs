@@ -8,15 +8,15 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use axum::http::StatusCode;
 use tokio::sync::watch;
 
-use super::error::ApiError;
-use super::guard::Keys;
-use super::metrics::Metrics;
-use super::room::Room;
 use super::settings::ServeOptions;
 use crate::engine::{Engine, EngineLoad};
-use crate::frontend::Frontend;
-use crate::generate::GenerateOptions;
 use crate::model::LoadedModel;
+use crate::model::frontend::Frontend;
+use crate::request::generation::GenerateOptions;
+use crate::serve::http::error::ApiError;
+use crate::serve::http::guard::Keys;
+use crate::serve::http::metrics::ServerMetrics;
+use crate::serve::http::room::Room;
 use crate::text::chat::reply::ReplyFormat;
 
 /// The state of the server, shared by all handlers.
@@ -26,7 +26,7 @@ pub(super) type Shared = Arc<App>;
 pub(super) struct App {
     pub(super) settings: ServeOptions,
     pub(super) keys: Arc<Keys>,
-    pub(super) metrics: Metrics,
+    pub(super) metrics: ServerMetrics,
     pub(super) room: Room,
     loaded: OnceLock<Loaded>,
     is_draining: AtomicBool,
@@ -59,7 +59,7 @@ impl App {
     pub(super) fn new(settings: ServeOptions, keys: Arc<Keys>) -> Self {
         Self {
             keys,
-            metrics: Metrics::default(),
+            metrics: ServerMetrics::default(),
             room: Room::default(),
             loaded: OnceLock::new(),
             is_draining: AtomicBool::new(false),

@@ -1,5 +1,10 @@
 //! A conversation to answer: what the routes for chats have in common behind their different JSON.
 
+pub(crate) mod choices;
+pub(crate) mod edits;
+pub(crate) mod grammar;
+pub(crate) mod params;
+
 mod replies;
 mod tools;
 
@@ -10,17 +15,16 @@ pub(super) use self::replies::{Call, Delta, End, Replies, Whole, call_id};
 pub(super) use self::tools::{check_choice, tool_choice, tools, tools_from};
 
 use self::replies::Reply;
-use super::choices::{Choices, Rows};
-use super::edits::Edits;
-use super::error::ApiError;
-use super::fields::name_ignored;
-use super::params;
-use super::room::{Long, heavy};
 use super::state::{Loaded, Served, Shared};
-use super::trace::Trace;
 use crate::error::Error;
-use crate::generate::GenerateOptions;
-use crate::grammar::Grammar;
+use crate::request::generation::GenerateOptions;
+use crate::request::grammar::Grammar;
+use crate::serve::http::error::ApiError;
+use crate::serve::http::fields::name_ignored;
+use crate::serve::http::room::{Long, heavy};
+use crate::serve::http::trace::Trace;
+use crate::serve::turn::choices::{AskedRows, Choices};
+use crate::serve::turn::edits::Edits;
 use crate::text::chat::reply::{ReplyFront, ToolChoice};
 use crate::text::chat::{self, Message, RenderOptions};
 
@@ -191,7 +195,7 @@ impl Turn {
             _ => &self.tools,
         };
         let prompt = ids.len();
-        let rows = Rows {
+        let rows = AskedRows {
             prompts: &[ids],
             n: self.n,
             options: &self.options,

@@ -5,37 +5,91 @@
 type Rooms = &'static [(&'static str, &'static [&'static str])];
 
 /// The crates with rooms. Every module at their root is one.
-const CRATES: &[(&str, Rooms)] = &[(
-    "mlx-models",
-    &[
-        ("config", &[]),
-        ("checkpoint", &["config"]),
-        ("model", &["checkpoint"]),
-        ("adapter", &["checkpoint", "model"]),
-        ("decoders", &["config", "checkpoint", "model"]),
-        (
-            "draft_heads",
-            &["config", "checkpoint", "model", "decoders"],
-        ),
-        ("families", &["config", "model", "decoders", "draft_heads"]),
-        (
-            "registry",
-            &["config", "checkpoint", "model", "draft_heads", "families"],
-        ),
-        (
-            "convert",
-            &["config", "checkpoint", "model", "draft_heads", "registry"],
-        ),
-    ],
-)];
+const CRATES: &[(&str, Rooms)] = &[
+    (
+        "mlx-models",
+        &[
+            ("config", &[]),
+            ("checkpoint", &["config"]),
+            ("model", &["checkpoint"]),
+            ("adapter", &["checkpoint", "model"]),
+            ("decoders", &["config", "checkpoint", "model"]),
+            (
+                "draft_heads",
+                &["config", "checkpoint", "model", "decoders"],
+            ),
+            ("families", &["config", "model", "decoders", "draft_heads"]),
+            (
+                "registry",
+                &["config", "checkpoint", "model", "draft_heads", "families"],
+            ),
+            (
+                "convert",
+                &["config", "checkpoint", "model", "draft_heads", "registry"],
+            ),
+        ],
+    ),
+    (
+        "mlx-infer",
+        &[
+            ("error", &[]),
+            ("work_sizes", &[]),
+            ("json", &[]),
+            ("text", &["error", "json"]),
+            ("request", &["error", "work_sizes"]),
+            ("grammar", &["error", "text", "request"]),
+            ("sampling", &["error", "request", "grammar"]),
+            (
+                "model",
+                &["error", "work_sizes", "text", "request", "grammar"],
+            ),
+            (
+                "engine",
+                &["error", "text", "request", "grammar", "sampling", "model"],
+            ),
+            (
+                "tasks",
+                &[
+                    "error",
+                    "work_sizes",
+                    "text",
+                    "request",
+                    "sampling",
+                    "model",
+                    "engine",
+                ],
+            ),
+            (
+                "backend",
+                &["error", "text", "request", "model", "engine", "tasks"],
+            ),
+            ("host", &["error", "text", "request"]),
+            ("hub", &["error", "text", "request", "host"]),
+            (
+                "serve",
+                &[
+                    "error", "text", "request", "model", "engine", "tasks", "backend", "host",
+                ],
+            ),
+            // The program uses the library by its public paths.
+            ("cli", &[]),
+        ],
+    ),
+];
+
+/// Rooms that know no array and no model: of the crates below they may import [`FILES`], the reading of ordinary files.
+const ALONE: [(&str, &str); 2] = [("mlx-infer", "text"), ("mlx-infer", "hub")];
+const BELOW: [&str; 4] = ["mlx_core", "mlx_nn", "mlx_models", "mlx_c_sys"];
+const FILES: [&str; 3] = ["mlx_core", "::", "files"];
 
 /// What a file imports of rooms that its own may not import.
 pub(super) fn faults(file: &str, text: &str) -> Vec<String> {
     let place = CRATES.iter().find_map(|(name, rooms)| {
         let inside = file.strip_prefix(name)?.strip_prefix("/src/")?;
-        Some((*rooms, inside.strip_suffix(".rs")?))
+        Some((*name, *rooms, inside.strip_suffix(".rs")?))
     });
-    let Some((rooms, inside)) = place.filter(|(_, inside)| !["lib", "main"].contains(inside))
+    let Some((name, rooms, inside)) =
+        place.filter(|(.., inside)| !["lib", "main"].contains(inside))
     else {
         return Vec::new();
     };
@@ -57,7 +111,24 @@ pub(super) fn faults(file: &str, text: &str) -> Vec<String> {
             )),
         }
     });
-    foreign.collect()
+    let below = match ALONE.contains(&(name, room)) {
+        true => below(text),
+        false => Vec::new(),
+    };
+    let below = below
+        .into_iter()
+        .map(|(line, name)| format!("{file}:{line}: {room} must not import {name}"));
+    foreign.chain(below).collect()
+}
+
+/// The crates below that a file names, other than [`FILES`], each with its line.
+fn below(text: &str) -> Vec<(usize, String)> {
+    let tokens = tokens(text);
+    let names = tokens.iter().enumerate().filter(|(at, (_, token))| {
+        let path = tokens[*at..].iter().map(|(_, token)| token.as_str());
+        BELOW.contains(&token.as_str()) && !path.take(FILES.len()).eq(FILES)
+    });
+    names.map(|(_, found)| found.clone()).collect()
 }
 
 /// The names that a file takes from the crate's root, each with its line. The file's module is `depth` below the root.
@@ -231,6 +302,41 @@ mod tests {
         assert!(fault.contains("crate::Model is no room"), "{fault}");
         let fault = of("helpers/a.rs", "").remove(0);
         assert!(fault.contains("helpers is no room"), "{fault}");
+    }
+
+    #[test]
+    fn some_rooms_name_no_crate_below() {
+        for (file, text, expected) in [
+            (
+                "text/stop.rs",
+                "let a = mlx_core::zeros();",
+                Some(":1: text must not import mlx_core"),
+            ),
+            (
+                "hub/name.rs",
+                "\nuse mlx_models::Weights;",
+                Some(":2: hub must not import mlx_models"),
+            ),
+            (
+                "hub/name.rs",
+                "use crate::model::LoadedModel;",
+                Some(":1: hub must not import model"),
+            ),
+            (
+                "text/stop.rs",
+                "use crate::engine::Engine;",
+                Some(":1: text must not import engine"),
+            ),
+            ("text/files.rs", "use mlx_core::files;", None),
+            ("text/stop.rs", "use crate::error::Error;", None),
+            ("text/stop.rs", "// mlx_core::Array", None),
+            ("model/read.rs", "use mlx_core::Array;", None),
+        ] {
+            let file = format!("mlx-infer/src/{file}");
+            let expected = expected.map(|fault| format!("{file}{fault}"));
+            let found = faults(&file, text);
+            assert_eq!(found, Vec::from_iter(expected), "{file}: {text}");
+        }
     }
 
     #[test]

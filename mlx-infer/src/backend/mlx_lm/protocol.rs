@@ -5,8 +5,9 @@ use std::path::Path;
 use mlx_core::DType;
 use serde::{Deserialize, Serialize};
 
-use crate::generate::{GenerateOptions, Sequence};
-use crate::sampler::Choice;
+use crate::engine::sequence::Sequence;
+use crate::request::generation::GenerateOptions;
+use crate::request::sampling::Choice;
 
 /// A message to the bridge.
 #[derive(Serialize)]
@@ -157,7 +158,7 @@ pub(super) fn dtype(name: &str) -> DType {
 
 /// # Errors
 /// The bridge does not support an option; the message names it.
-pub(super) fn check(options: &GenerateOptions) -> crate::Result<()> {
+pub(super) fn check(options: &GenerateOptions) -> crate::error::Result<()> {
     let default = GenerateOptions::default();
     let lacks = [
         ("grammar", options.grammar.is_some()),
@@ -170,7 +171,7 @@ pub(super) fn check(options: &GenerateOptions) -> crate::Result<()> {
     ];
     match lacks.iter().find(|(_, is_given)| *is_given) {
         None => Ok(()),
-        Some((name, _)) => Err(crate::Error::unsupported(format!(
+        Some((name, _)) => Err(crate::error::Error::unsupported(format!(
             "{name} is not supported by the mlx-lm back end; the native one has it"
         ))),
     }

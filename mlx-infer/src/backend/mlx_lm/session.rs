@@ -8,15 +8,15 @@ use super::child::Child;
 use super::protocol::{Answer, Command, Generate, Step, Token};
 use super::start::{Folder, Start, refused};
 use super::task::{Stage, Task};
-use crate::cancel::CancelToken;
-use crate::console;
+use crate::engine::sequence::Sequence;
 use crate::engine::{Decode, EngineLoad, Queue, Sink};
 use crate::error::{Error, ErrorKind, Result};
-use crate::frontend::Frontend;
-use crate::generate::{Event, FinishReason, Sequence};
-use crate::metrics::Metrics;
+use crate::model::frontend::Frontend;
 use crate::request::Request;
-use crate::scheduler::Limits;
+use crate::request::cancel::CancelToken;
+use crate::request::generation::{Event, FinishReason};
+use crate::request::limits::Limits;
+use crate::request::metrics::Metrics;
 
 /// How long one call waits for an answer. Commands, cancellations and timeouts have to wait for it.
 pub(super) const WAIT: Duration = Duration::from_millis(5);
@@ -50,7 +50,7 @@ pub(crate) struct Session {
     heard: Instant,
     steps: usize,
     metrics: Metrics,
-    /// Whether the end of a process is reported on stderr.
+    /// Whether the end of a process is logged.
     notes: bool,
 }
 
@@ -172,12 +172,12 @@ impl Session {
             metrics.active_memory_bytes = memory.map_or(0, |step| step.active);
             self.metrics = *metrics;
         }
-        task.tell(event);
+        task.send(event);
     }
 
     fn fail(&mut self, id: u64, error: Error) {
         if let Some(mut task) = self.remove(id) {
-            task.tell(Err(error));
+            task.send(Err(error));
         }
     }
 
@@ -186,9 +186,7 @@ impl Session {
         // Ends the process.
         self.state = State::Down;
         if self.notes {
-            console::note(&format!(
-                "warning: {error}; the next request starts a new process"
-            ));
+            tracing::warn!("{error}; the next request starts a new process");
         }
         for id in self.tasks.keys().copied().collect::<Vec<_>>() {
             self.fail(id, error.copy());
@@ -259,7 +257,7 @@ impl Session {
         task.sequence.begin();
         match task.sequence.accept(token.choice()) {
             Ok((event, ends)) => {
-                task.tell(Ok(event));
+                task.send(Ok(event));
                 if let Some(reason) = ends {
                     self.finish(id, reason, Some(step));
                 }

@@ -9,7 +9,7 @@ use super::protocol::{Answer, Command, Loaded, python_name};
 use super::python;
 use super::session::WAIT;
 use crate::error::{Error, ErrorKind, Result};
-use crate::generate::GenerateOptions;
+use crate::request::generation::GenerateOptions;
 use crate::text::files::Files;
 
 /// The settings with which a bridge is started.

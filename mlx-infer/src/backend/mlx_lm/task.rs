@@ -1,9 +1,10 @@
 //! A request in progress on a bridge.
 
-use crate::cancel::CancelToken;
 use crate::engine::Sink;
+use crate::engine::sequence::Sequence;
 use crate::error::Result;
-use crate::generate::{Event, Sequence};
+use crate::request::cancel::CancelToken;
+use crate::request::generation::Event;
 
 /// The progress of a request.
 #[derive(Clone, Copy, PartialEq)]
@@ -28,7 +29,7 @@ impl Task {
         self.abandoned || self.dropped.is_cancelled() || self.sequence.cancel().is_cancelled()
     }
 
-    pub(super) fn tell(&mut self, event: Result<Event>) {
+    pub(super) fn send(&mut self, event: Result<Event>) {
         self.abandoned |= (self.sink)(event).is_break();
     }
 }

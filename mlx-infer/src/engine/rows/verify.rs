@@ -3,13 +3,14 @@
 use mlx_core::{Array, PadMode, async_eval};
 
 use super::{Input, Rows, row_of};
-use crate::engine::drafters::Drafts;
+use crate::engine::processor;
+use crate::engine::scheduler::Id;
+use crate::engine::sequence::Sequence;
+use crate::engine::speculate::drafters::Drafts;
 use crate::engine::task::Tasks;
 use crate::error::Result;
-use crate::generate::Sequence;
-use crate::processor;
-use crate::sampler::{Choice, History, Row, sample};
-use crate::scheduler::Id;
+use crate::request::sampling::Choice;
+use crate::sampling::{History, Row, sample};
 
 /// The result of a step for one row.
 pub(crate) struct Verified {
@@ -173,7 +174,7 @@ impl Rows<'_> {
             verified.push(row);
         }
         step.commit(&keep)?;
-        self.follow_late(tokens, &features, keep)?;
+        self.add_head_input(tokens, &features, keep)?;
         // Recurrent states of rows that keep a part of their tokens are computed while the host continues.
         async_eval(self.cache.row_arrays())?;
         Ok(verified)
@@ -252,7 +253,7 @@ fn setting<'a>(line: &'a Line, sequence: &'a Sequence, at: usize) -> Row<'a> {
         history: &line.histories[known],
         ahead: at - known,
         // What is chosen without a mask is not kept: a draft may be wrong, or its mask unknown.
-        mask: sequence.held_behind(at),
+        mask: sequence.constraint_behind(at),
         ..sequence.row()
     }
 }

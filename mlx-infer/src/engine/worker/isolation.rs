@@ -6,20 +6,25 @@ use std::ops::ControlFlow;
 use std::rc::Rc;
 
 use super::*;
-use crate::cancel::CancelToken;
-use crate::engine::drafters::Drafts;
-use crate::generate::GenerateOptions;
-use crate::grammar::Grammar;
+use crate::engine::speculate::drafters::Drafts;
 use crate::model::LoadOptions;
 use crate::request::Request;
-use crate::speculate::Speculative;
+use crate::request::cancel::CancelToken;
+use crate::request::generation::GenerateOptions;
+use crate::request::grammar::Grammar;
+use crate::request::speculative::Speculative;
 
 fn model() -> LoadedModel {
     let options = LoadOptions {
         max_draft: 4,
         ..Default::default()
     };
-    LoadedModel::load_files(crate::default_model_files(), options, &mut |_, _| ()).unwrap()
+    LoadedModel::load_files(
+        crate::model::default_model::files(),
+        options,
+        &mut |_, _| (),
+    )
+    .unwrap()
 }
 
 fn options(regex: Option<&str>, speculative: usize) -> GenerateOptions {
@@ -40,7 +45,7 @@ type Told = Rc<RefCell<(Vec<u32>, Option<String>)>>;
 fn submit<'s>(worker: &mut Worker<'_, 's>, options: &GenerateOptions) -> Told {
     let told = Told::default();
     let to = told.clone();
-    let sink = Box::new(move |event: crate::Result<Event>| {
+    let sink = Box::new(move |event: Result<Event>| {
         match event {
             Ok(Event::Token { choice, .. }) => to.borrow_mut().0.push(choice.id),
             Ok(_) => {}
@@ -115,7 +120,7 @@ impl Drafter for Panics {
         _tasks: &mut Tasks<'_>,
         wanted: &BTreeMap<Id, usize>,
         drafts: &mut Drafts,
-    ) -> crate::Result<()> {
+    ) -> Result<()> {
         assert!(!wanted.contains_key(&self.0), "a test has asked for it");
         for &id in wanted.keys() {
             drafts.add(id, vec![5]);

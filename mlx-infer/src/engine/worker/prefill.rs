@@ -7,13 +7,13 @@ use mlx_nn::ModelCache;
 
 use super::super::rows::row_of;
 use super::Worker;
+use crate::engine::prompt_cache::Embedding;
+use crate::engine::scheduler::{Id, Piece};
 use crate::engine::watchdog::Pass;
 use crate::error::Result;
-use crate::forward;
-use crate::generate::FinishReason;
-use crate::prompt_cache::Embedding;
-use crate::sampler::sample;
-use crate::scheduler::{Id, Piece};
+use crate::model::forward;
+use crate::request::generation::FinishReason;
+use crate::sampling::sample;
 
 impl Worker<'_, '_> {
     /// Looks for kept prefixes of the prompts that start next, and for prompts that are already computed for another
@@ -32,7 +32,7 @@ impl Worker<'_, '_> {
                 self.scheduler.reuse(id, len, None);
                 continue;
             }
-            // A row that was evicted is computed as it was the first time, with the same bits.
+            // A row that was preempted is computed as it was the first time, with the same bits.
             if self.prefixes.is_off() || task.replay() > 0 {
                 continue;
             }
@@ -58,7 +58,7 @@ impl Worker<'_, '_> {
             let leader = *leaders
                 .entry((task.sequence.prefill_chunk(), prompt))
                 .or_insert(id);
-            // A row that was evicted is computed as it was the first time, with the same bits.
+            // A row that was preempted is computed as it was the first time, with the same bits.
             let is_free = task.given.is_none() && task.partial.is_none() && task.replay() == 0;
             if leader != id && is_free {
                 behind.push((id, leader));
@@ -72,7 +72,7 @@ impl Worker<'_, '_> {
     /// Computes pieces of prompts in one forward pass. Rows whose prompts are complete join the batch.
     pub(super) fn prefill(&mut self, pieces: &[Piece]) {
         // A failed evaluation poisons all arrays that are not evaluated, so those of the rows are evaluated first.
-        self.settle();
+        self.read_queued();
         if let Err(error) = self.rows.finish() {
             self.step_failed(error);
         }

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
-use super::super::drafters::{Drafter, Drafts, Lookup};
 use super::super::rows::Verified;
 use super::Worker;
-use super::guide::foresee;
-use crate::console;
+use super::foresee;
+use crate::engine::scheduler::Id;
+use crate::engine::speculate::drafters::{Drafter, Drafts, Lookup};
+use crate::engine::speculate::{Offer, Origin, Speculation};
 use crate::error::{Error, ErrorKind, Result};
-use crate::scheduler::Id;
-use crate::speculate::{MOST, Offer, Origin, Speculation};
+use crate::request::speculative::MOST;
 
 impl Worker<'_, '_> {
     /// Runs a step with drafts, if some drafts are expected to pay. Returns whether it did.
@@ -25,7 +25,7 @@ impl Worker<'_, '_> {
             return false;
         }
         // Drafts follow the last token, so it has to be read. That may end requests.
-        self.settle();
+        self.read_queued();
         let start = self.step_end.take();
         let drafts = catch_unwind(AssertUnwindSafe(|| self.draft(&due, start)));
         // Rows whose drafts panic start again, fewer at a time, as those of a step that fails.
@@ -194,11 +194,11 @@ impl Worker<'_, '_> {
                 self.experience.usual.learn(drafted, computed - 1);
             }
             if is_drawn && let Some(rate) = self.experience.alarm.learn(computed > 1) {
-                console::note(&format!(
-                    "warning: only {:.0} % of the first drafted tokens are right: the head or the draft model does not fit the model, or is \
+                tracing::warn!(
+                    "only {:.0} % of the first drafted tokens are right: the head or the draft model does not fit the model, or is \
                      read in another way than it was trained",
                     100.0 * rate
-                ));
+                );
             }
         }
         if !choices.is_empty() {

@@ -15,13 +15,13 @@ use mlx_core::{Array, DType, Safetensors, eval, safetensors};
 use mlx_nn::{Attend, LayerKind, ModelCache};
 
 use super::*;
-use crate::cancel::CancelToken;
-use crate::engine::drafters::Drafts;
-use crate::generate::GenerateOptions;
+use crate::engine::speculate::drafters::Drafts;
 use crate::model::LoadOptions;
 use crate::request::Request;
-use crate::sampler::SamplingParams;
-use crate::speculate::Speculative;
+use crate::request::cancel::CancelToken;
+use crate::request::generation::GenerateOptions;
+use crate::request::sampling::SamplingParams;
+use crate::request::speculative::Speculative;
 
 /// The token of rejected drafts, and its embedding.
 const POISON: u32 = 63;
@@ -97,7 +97,7 @@ impl Drafter for Scripted {
         tasks: &mut Tasks<'_>,
         wanted: &BTreeMap<Id, usize>,
         drafts: &mut Drafts,
-    ) -> crate::Result<()> {
+    ) -> Result<()> {
         for (&id, &most) in wanted {
             let at = tasks[&id].sequence.history().generated().len();
             let right = self.random.below(most + 1);
@@ -222,7 +222,7 @@ fn submit<'s>(
     };
     let told = Told::default();
     let tokens = told.clone();
-    let sink = Box::new(move |event: crate::Result<Event>| {
+    let sink = Box::new(move |event: Result<Event>| {
         if let Event::Token { choice, .. } = event.unwrap() {
             tokens.borrow_mut().push(choice.id);
         }
@@ -249,7 +249,7 @@ fn plain(model: &LoadedModel, of: usize) -> Plain {
     (told.take(), found)
 }
 
-/// Rows join, leave, are evicted and come back while others draft 0 to 4 tokens. How many states were compared.
+/// Rows join, leave, are preempted and come back while others draft 0 to 4 tokens. How many states were compared.
 fn run(case: &str, model: &LoadedModel, plain: &[Plain], seed: u64, is_scripted: bool) -> usize {
     let mut random = Random(seed);
     let row: usize = model.state_costs().iter().map(|cost| cost.bytes(256)).sum();

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use self::forms::FORMS;
 
-use super::super::{Constraint, Grammar};
 use super::{allowed, guide, tokenizer};
+use crate::request::grammar::{Constraint, Grammar};
 use crate::text::chat::ChatTemplate;
 use crate::text::chat::reply::{Part, ReplyFormat, ToolChoice};
 use crate::text::files::Files;

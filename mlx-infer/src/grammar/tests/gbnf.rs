@@ -1,9 +1,9 @@
 //! Grammars in GBNF hold the texts that llama.cpp's do.
 
 use super::super::compile::Grammars;
-use super::super::{Constraint, Grammar};
 use super::calls::allows_all;
 use super::tokenizer;
+use crate::request::grammar::{Constraint, Grammar};
 
 fn check(grammar: &str, allowed: &[&str], refused: &[&str]) {
     let tokenizer = tokenizer("qwen");

@@ -1,7 +1,7 @@
 //! Grammars in the harmony format: calls, and answers in the final channel.
 
-use super::super::{Constraint, Grammar};
 use super::calls::{allows, allows_all, tools, with_special};
+use crate::request::grammar::{Constraint, Grammar};
 use crate::text::chat::ChatTemplate;
 use crate::text::chat::reply::{Part, ReplyFormat, ReplyFront, ToolChoice};
 use crate::text::tokenizer::Tokenizer;

@@ -3,9 +3,9 @@
 use serde_json::{Value, json};
 
 use super::super::compile::Grammars;
-use super::super::{Constraint, Grammar};
 use super::calls::allows_all;
 use super::tokenizer;
+use crate::request::grammar::{Constraint, Grammar};
 
 /// A text that the schema allows, or does not.
 fn check(schema: &Value, allowed: &[&str], refused: &[&str]) {

@@ -2,11 +2,11 @@
 
 use serde_json::Value;
 
-use super::super::choices::{Choices, Step};
-use super::super::trace::{Trace, new_id};
-use crate::generate::FinishReason;
-use crate::metrics::Metrics;
-use crate::sampler::Choice;
+use crate::request::generation::FinishReason;
+use crate::request::metrics::Metrics;
+use crate::request::sampling::Choice;
+use crate::serve::http::trace::{Trace, new_id};
+use crate::serve::turn::choices::{Choices, Step};
 use crate::text::chat::reply::{Part, ReplyFormat, ReplyParser};
 use crate::text::tokenizer::Tokenizer;
 

@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use super::super::error::ApiError;
-use super::super::fields::Fields;
+use crate::serve::http::error::ApiError;
+use crate::serve::http::fields::Fields;
 use crate::text::chat::reply::ToolChoice;
 
 /// Takes `tools`, in the form of chat completions.

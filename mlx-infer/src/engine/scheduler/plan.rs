@@ -1,0 +1,47 @@
+//! Input and output of the scheduler.
+
+/// The number of a request.
+pub(crate) type Id = u64;
+
+/// The scheduler's view of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Job {
+    /// The number of the request.
+    pub(crate) id: Id,
+    /// Tokens that are computed as a prompt.
+    pub(crate) prompt: usize,
+    /// The number of tokens known beyond those. They are replayed, one in each step.
+    pub(crate) replay: usize,
+    /// The most positions that it may ever hold.
+    pub(crate) most: usize,
+    /// Tokens of the prompt that are computed at a time.
+    pub(crate) chunk: usize,
+}
+
+/// A part of a request's prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Piece {
+    /// The request.
+    pub(crate) id: Id,
+    /// Its first token.
+    pub(crate) start: usize,
+    /// The token behind its last.
+    pub(crate) end: usize,
+    /// Whether another prompt has the same prefix up to this end, so that the prefix is kept.
+    pub(crate) is_cut: bool,
+    /// Whether recurrent layers record this end, so that other prompts can continue from there.
+    pub(crate) is_recorded: bool,
+    /// Whether it completes the prompt.
+    pub(crate) is_last: bool,
+}
+
+/// The next work, in this order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Plan {
+    /// Requests that can never fit, with the bytes that they would need. They end with an error.
+    pub(crate) refuse: Vec<(Id, usize)>,
+    /// Rows to preempt. Their requests wait again.
+    pub(crate) preempt: Vec<Id>,
+    /// The number of slots to keep, if slots without a row are to be removed.
+    pub(crate) compact: Option<usize>,
+}

@@ -1,0 +1,391 @@
+//! The scheduler on plain data: random days, each beside a model of a machine that follows its plans.
+
+use std::collections::BTreeMap;
+
+use crate::engine::scheduler::{CacheCost, Job, Scheduler};
+use crate::request::limits::Limits;
+use mlx_core::DType;
+use mlx_nn::{CacheOptions, KvShape, LayerKind, RecurrentShape, StateCost, StatePart};
+use proptest::prelude::*;
+
+mod gathered;
+mod recorded;
+
+const GROWTH: usize = 4;
+
+fn cost() -> CacheCost {
+    let options = CacheOptions {
+        growth: GROWTH,
+        ..Default::default()
+    };
+    // Keys and values of half a byte each.
+    let kinds = [LayerKind::Full, LayerKind::Window(6)];
+    let cost = |kind: LayerKind| StateCost {
+        row_bytes: 0,
+        position_bytes: 1,
+        limit: kind.window(&options),
+    };
+    CacheCost::new(kinds.map(cost).to_vec(), options.growth)
+}
+
+#[test]
+fn rows_cost_what_their_longest_costs() {
+    // A growing layer in steps of four, and a ring that ends at six.
+    for (rows, longest, bytes) in [
+        (1, 0, 0),
+        (1, 1, 4 + 4),
+        (1, 4, 4 + 4),
+        (1, 5, 8 + 6),
+        (3, 9, 3 * (12 + 6)),
+    ] {
+        assert_eq!(
+            cost().bytes(rows, longest),
+            bytes,
+            "{rows} rows of {longest}"
+        );
+    }
+}
+
+/// A recurrent layer costs a row its fixed bytes, also before its first position.
+#[test]
+fn a_recurrent_layer_costs_the_same_at_any_length() {
+    let parts = [
+        StatePart::Window {
+            name: "conv",
+            len: 3,
+            width: 10,
+        },
+        StatePart::Carry {
+            name: "state",
+            shape: [2, 4, 5],
+            dtype: DType::F32,
+        },
+    ];
+    let kv = KvShape {
+        heads: 2,
+        key_dim: 8,
+        value_dim: 4,
+    };
+    let options = CacheOptions {
+        growth: GROWTH,
+        ..Default::default()
+    };
+    let kinds = [
+        LayerKind::Full,
+        LayerKind::Recurrent(RecurrentShape::new(&parts)),
+    ];
+    let costs = kinds.map(|kind| kind.cost(kv, DType::BF16, &options).unwrap());
+    let fixed = 3 * 10 * 2 + 2 * 4 * 5 * 4;
+    assert_eq!((costs[1].row_bytes, costs[1].position_bytes), (fixed, 0));
+    assert_eq!(costs[0].position_bytes, 2 * (8 + 4) * 2);
+    let cost = CacheCost::new(costs.to_vec(), GROWTH);
+    for (rows, longest, positions) in [(1, 0, 0), (1, 5, 8), (3, 9, 12)] {
+        assert_eq!(cost.bytes(rows, longest), rows * (fixed + positions * 48));
+    }
+}
+
+/// A request: its prompt, and the tokens that it generates before it ends.
+#[derive(Clone, Debug)]
+struct Asked {
+    prompt: usize,
+    tokens: usize,
+    chunk: usize,
+    /// When it arrives, and when it is cancelled if it still runs.
+    arrives: usize,
+    cancelled: Option<usize>,
+    /// How much of its prompt is there already, and where it is cut, in sixteenths.
+    reused: usize,
+    cut: Option<usize>,
+}
+
+#[derive(Clone, Debug)]
+struct Day {
+    asked: Vec<Asked>,
+    limits: Limits,
+    /// Ticks whose step or prefill fails.
+    failures: Vec<usize>,
+    /// Whether prompts are recorded.
+    records: bool,
+    /// Whether the number of slots is rounded up, and requests gather.
+    rounds: bool,
+    gathers: bool,
+}
+
+fn days() -> impl Strategy<Value = Day> {
+    let cancelled = prop_oneof![3 => Just(None), 1 => (0..60usize).prop_map(Some)];
+    let reused = prop_oneof![Just(0usize), 0..16usize];
+    let cut = prop_oneof![Just(None), (0..16usize).prop_map(Some)];
+    let asked = (
+        1..15usize,
+        1..12usize,
+        1..6usize,
+        0..40usize,
+        cancelled,
+        reused,
+        cut,
+    );
+    let asked = asked.prop_map(
+        |(prompt, tokens, chunk, arrives, cancelled, reused, cut)| Asked {
+            prompt,
+            tokens,
+            chunk,
+            arrives,
+            cancelled,
+            reused,
+            cut,
+        },
+    );
+    let memory = prop_oneof![Just(None), (10..150usize).prop_map(Some)];
+    let limits =
+        (1..20usize, 1..30usize, memory).prop_map(|(rows, prefill_tokens, cache_bytes)| Limits {
+            rows,
+            prefill_tokens,
+            cache_bytes,
+            ..Limits::default()
+        });
+    let failures = proptest::collection::vec(0..60usize, 0..3);
+    let asked = proptest::collection::vec((asked, any::<bool>()), 1..24);
+    let flags = (any::<bool>(), any::<bool>(), any::<bool>());
+    (asked, limits, failures, flags).prop_map(|(asked, limits, failures, flags)| {
+        let (records, rounds, gathers) = flags;
+        let (mut asked, same): (Vec<Asked>, Vec<bool>) = asked.into_iter().unzip();
+        // Some have the prompt of the request before.
+        for at in 1..asked.len() {
+            if same[at] {
+                (asked[at].prompt, asked[at].chunk) = (asked[at - 1].prompt, asked[at - 1].chunk);
+            }
+        }
+        Day {
+            asked,
+            limits,
+            failures,
+            records,
+            rounds,
+            gathers,
+        }
+    })
+}
+
+/// A row of the machine: prompt tokens done, tokens generated, positions held if it decodes.
+#[derive(Clone, Debug, Default)]
+struct Row {
+    done: usize,
+    generated: usize,
+    held: Option<usize>,
+}
+
+#[derive(Debug, PartialEq)]
+enum End {
+    Finished(usize),
+    Cancelled,
+    Refused,
+    Blamed,
+}
+
+/// Runs a day; how each request ended.
+fn run(day: &Day) -> Result<BTreeMap<u64, End>, TestCaseError> {
+    let mut scheduler = Scheduler::new(day.limits.clone(), cost(), day.records);
+    if day.rounds {
+        scheduler = scheduler.rounding();
+    }
+    if day.gathers {
+        scheduler = scheduler.gathering();
+    }
+    let mut rows: BTreeMap<u64, Row> = BTreeMap::new();
+    let mut ends = BTreeMap::new();
+    let mut slots = 0;
+    let asked = |id: u64| &day.asked[id as usize];
+    for tick in 0..2000 {
+        for (id, request) in day.asked.iter().enumerate() {
+            let id = id as u64;
+            if request.arrives == tick {
+                rows.insert(id, Row::default());
+                scheduler.submit(Job {
+                    id,
+                    prompt: request.prompt,
+                    replay: 0,
+                    most: request.prompt + request.tokens,
+                    chunk: request.chunk,
+                });
+            }
+            if request.cancelled == Some(tick) && rows.remove(&id).is_some() {
+                scheduler.remove(id);
+                ends.insert(id, End::Cancelled);
+            }
+        }
+        let fails = day.failures.contains(&tick);
+        let plan = scheduler.plan();
+        for (id, _) in plan.refuse {
+            // Only what cannot fit alone is refused.
+            let row = rows.remove(&id).expect("a refused request exists");
+            let needs = cost().bytes(1, asked(id).prompt + row.generated + 1);
+            prop_assert!(day.limits.cache_bytes.is_some_and(|limit| needs > limit));
+            prop_assert!(scheduler.running().all(|other| other != id));
+            ends.insert(id, End::Refused);
+        }
+        for id in plan.preempt {
+            let row = rows.get_mut(&id).expect("a preempted request exists");
+            (row.done, row.held) = (0, None);
+            scheduler.requeue(id, asked(id).prompt, row.generated);
+        }
+        if let Some(wanted) = plan.compact {
+            let held = rows.values().filter(|row| row.held.is_some()).count();
+            prop_assert!(held <= wanted && wanted <= slots.max(held));
+            slots = wanted;
+            scheduler.set_slots(slots);
+        }
+        let mut leaders = BTreeMap::new();
+        for id in scheduler.leading().collect::<Vec<u64>>() {
+            let Asked { prompt, chunk, .. } = asked(id);
+            let leader = *leaders.entry((prompt, chunk)).or_insert(id);
+            if leader != id && rows[&id].done == 0 && rows[&id].generated == 0 {
+                scheduler.follow(id, leader);
+            }
+        }
+        let fresh: Vec<u64> = scheduler.fresh().collect();
+        for id in fresh {
+            let Asked {
+                prompt,
+                reused,
+                cut,
+                ..
+            } = asked(id);
+            let row = rows.get_mut(&id).expect("a request that begins exists");
+            prop_assert_eq!(row.done, 0);
+            row.done = prompt * reused / 16;
+            let cut = cut
+                .map(|cut| prompt * cut / 16)
+                .filter(|&cut| cut > row.done);
+            scheduler.reuse(id, row.done, cut);
+        }
+        for pieces in scheduler.pieces() {
+            let ids: Vec<u64> = pieces.iter().map(|piece| piece.id).collect();
+            let width = pieces.iter().map(|piece| piece.end - piece.start).max();
+            prop_assert!(ids.len() == 1 || ids.len() * width.unwrap() <= day.limits.prefill_tokens);
+            if fails {
+                for id in &ids {
+                    rows.get_mut(id).unwrap().done = 0;
+                }
+                if let Some(id) = scheduler.prefill_failed(&ids) {
+                    rows.remove(&id);
+                    scheduler.remove(id);
+                    ends.insert(id, End::Blamed);
+                }
+                continue;
+            }
+            for piece in pieces {
+                let row = rows
+                    .get_mut(&piece.id)
+                    .expect("a request in prefill exists");
+                prop_assert_eq!(row.done, piece.start, "no part twice, none left out");
+                prop_assert!(piece.end - piece.start <= asked(piece.id).chunk);
+                row.done = piece.end;
+                prop_assert_eq!(piece.is_last, piece.end == asked(piece.id).prompt);
+                if piece.is_cut {
+                    let Asked { prompt, cut, .. } = asked(piece.id);
+                    prop_assert!(
+                        !piece.is_last && cut.map(|cut| prompt * cut / 16) == Some(piece.end)
+                    );
+                }
+                if !piece.is_last {
+                    scheduler.prefilled(piece.id, piece.end);
+                    continue;
+                }
+                let followers: Vec<u64> = scheduler.followers(piece.id).collect();
+                for id in [piece.id].into_iter().chain(followers) {
+                    prop_assert_eq!(asked(id).prompt, piece.end);
+                    let row = rows.get_mut(&id).expect("a request in prefill exists");
+                    row.generated = row.generated.max(1);
+                    if row.generated == asked(id).tokens {
+                        rows.remove(&id);
+                        scheduler.remove(id);
+                        ends.insert(id, End::Finished(asked(id).tokens));
+                        continue;
+                    }
+                    (row.done, row.held) = (piece.end, Some(piece.end));
+                    let live = rows.values().filter(|row| row.held.is_some()).count();
+                    if live > slots {
+                        slots = scheduler.slots_for(live);
+                    }
+                    scheduler.joined(id, slots);
+                }
+            }
+        }
+        let running: Vec<u64> = scheduler.running().collect();
+        let held: Vec<u64> = rows
+            .iter()
+            .filter(|(_, row)| row.held.is_some())
+            .map(|(&id, _)| id)
+            .collect();
+        let mut sorted = running.clone();
+        sorted.sort_unstable();
+        prop_assert_eq!(
+            &sorted,
+            &held,
+            "the scheduler and the machine know the same rows"
+        );
+        prop_assert!(running.len() <= day.limits.rows);
+        if fails && !running.is_empty() {
+            for row in rows.values_mut().filter(|row| row.held.is_some()) {
+                (row.done, row.held) = (0, None);
+            }
+            slots = 0;
+            scheduler.set_slots(0);
+            let blamed = scheduler.step_failed();
+            for &id in &running {
+                scheduler.requeue(id, asked(id).prompt, rows[&id].generated);
+            }
+            prop_assert_eq!(blamed.is_some(), running.len() == 1);
+            if let Some(id) = blamed {
+                rows.remove(&id);
+                scheduler.remove(id);
+                ends.insert(id, End::Blamed);
+            }
+            continue;
+        }
+        let mut longest = 0;
+        for id in running {
+            let row = rows.get_mut(&id).unwrap();
+            let held = row.held.as_mut().unwrap();
+            *held += 1;
+            longest = longest.max(*held);
+            scheduler.stepped(id, 1);
+            // Past what it had said before it was given up, a step is a new token.
+            row.generated = row.generated.max(*held - asked(id).prompt + 1);
+            if row.generated == asked(id).tokens {
+                rows.remove(&id);
+                scheduler.remove(id);
+                ends.insert(id, End::Finished(asked(id).tokens));
+            }
+        }
+        if let Some(limit) = day.limits.cache_bytes {
+            let took = cost().bytes(slots, longest);
+            prop_assert!(took <= limit, "tick {}: {} bytes of {}", tick, took, limit);
+        }
+        if tick > 60 && rows.is_empty() {
+            prop_assert!(scheduler.counts() == [0; 3]);
+            return Ok(ends);
+        }
+    }
+    Err(TestCaseError::fail(format!(
+        "a request waits for ever: {rows:?}"
+    )))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_request_ends_once_and_memory_is_kept(day in days()) {
+        let ends = run(&day)?;
+        for (id, asked) in day.asked.iter().enumerate() {
+            let end = &ends[&(id as u64)];
+            let fits = day.limits.cache_bytes.is_none_or(|limit| {
+                cost().bytes(1, asked.prompt + asked.tokens) <= limit
+            });
+            if asked.cancelled.is_none_or(|at| at < asked.arrives) && fits && day.failures.is_empty() {
+                prop_assert_eq!(end, &End::Finished(asked.tokens));
+            }
+        }
+    }
+}

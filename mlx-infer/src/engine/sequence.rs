@@ -1,0 +1,295 @@
+//! A request's tokens and text: sampling settings, stop conditions, detokenisation, metrics.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+
+use crate::engine::speculate::Speculation;
+use crate::error::{Error, Result};
+use crate::grammar::{Guide, Mask};
+use crate::model::LoadedModel;
+use crate::model::frontend::Frontend;
+use crate::request::cancel::CancelToken;
+use crate::request::generation::{Event, FinishReason, GenerateOptions};
+use crate::request::grammar::Constraint;
+use crate::request::metrics::{Counts, Watch};
+use crate::request::sampling::Choice;
+use crate::request::speculative::MOST;
+use crate::sampling;
+use crate::sampling::{History, Row, TokenConstraint};
+use crate::text::stream::TextStream;
+
+/// The tokens of a request, and its stop conditions.
+pub(crate) struct Sequence {
+    history: History,
+    text: TextStream,
+    options: GenerateOptions,
+    seed: u64,
+    stop_ids: Vec<u32>,
+    /// The tokens that do not end it, if some are generated before one that does.
+    going_on: Option<Mask>,
+    /// The most tokens to generate.
+    limit: usize,
+    watch: Watch,
+    /// The number of tokens of the prompt that were not computed.
+    cached: usize,
+    /// The number of steps that gave it tokens.
+    steps: usize,
+    speculation: Option<Speculation>,
+    /// The state of its grammar, if it has one.
+    guide: Option<Box<Guide>>,
+}
+
+impl Sequence {
+    /// A request to continue these ids with a model of this process.
+    ///
+    /// # Errors
+    /// An option is out of range, or the ids have no place in the model's vocabulary or positions.
+    pub(crate) fn new(
+        model: &LoadedModel,
+        ids: Vec<u32>,
+        options: &GenerateOptions,
+        requested: Instant,
+    ) -> Result<Self> {
+        let sequence = Self::of(model.frontend(), model.load_time(), ids, options, requested)?;
+        model.check_draft(options.speculative)?;
+        Ok(sequence)
+    }
+
+    /// The same for any model with this text side, whose loading took `load`.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new), or the model's back end does not support an option.
+    pub(crate) fn of(
+        model: &Frontend,
+        load: Duration,
+        ids: Vec<u32>,
+        options: &GenerateOptions,
+        requested: Instant,
+    ) -> Result<Self> {
+        model.check(&ids, options)?;
+        let room = model
+            .info()
+            .max_positions
+            .map_or(usize::MAX, |max| max - ids.len());
+        let stop_ids = options.ending(model.eos_ids());
+        let guide = |constraint: &Constraint| -> Result<Box<Guide>> {
+            let compiled = model.compiled(constraint)?;
+            let front = model.compiled_front(constraint)?;
+            Ok(Box::new(Guide::new(
+                compiled,
+                constraint,
+                front.as_deref(),
+                &stop_ids,
+                options.ignore_eos,
+            )))
+        };
+        let has_least = options.min_tokens > 0 && !stop_ids.is_empty();
+        Ok(Self {
+            going_on: has_least.then(|| sampling::without(model.info().vocab as usize, &stop_ids)),
+            guide: options.grammar.as_ref().map(guide).transpose()?,
+            text: TextStream::new(
+                model.tokenizer_if_any(),
+                &options.stop,
+                &options.kept_special,
+            )?,
+            seed: options.sampling.seed.unwrap_or_else(random_seed),
+            stop_ids,
+            limit: options.max_tokens.min(room),
+            watch: Watch::start(load, requested)?,
+            cached: 0,
+            steps: 0,
+            speculation: Speculation::new(options.speculative),
+            history: History::new(ids),
+            options: options.clone(),
+        })
+    }
+
+    /// All tokens that were read, the prompt's first.
+    pub(crate) fn history(&self) -> &History {
+        &self.history
+    }
+
+    pub(crate) fn cancel(&self) -> &CancelToken {
+        &self.options.cancel
+    }
+
+    /// Tokens of the prompt that are computed at a time.
+    pub(crate) fn prefill_chunk(&self) -> usize {
+        self.options.prefill_chunk
+    }
+
+    /// The tokens that end it.
+    pub(crate) fn stop_ids(&self) -> &[u32] {
+        &self.stop_ids
+    }
+
+    /// How many more tokens may be generated.
+    pub(crate) fn remaining(&self) -> usize {
+        self.limit - self.history.generated().len()
+    }
+
+    /// Marks the start of the computation of the prompt.
+    pub(crate) fn begin(&mut self) {
+        self.watch.begin();
+    }
+
+    /// Sets how many tokens of the prompt are not computed. A prompt that is computed again later keeps the number of
+    /// the first time.
+    pub(crate) fn set_cached(&mut self, tokens: usize) {
+        if self.history.generated().is_empty() {
+            self.cached = tokens;
+        }
+    }
+
+    /// Its speculation, if it speculates.
+    pub(crate) fn speculation(&self) -> Option<&Speculation> {
+        self.speculation.as_ref()
+    }
+
+    /// The same, to learn.
+    pub(crate) fn speculation_mut(&mut self) -> Option<&mut Speculation> {
+        self.speculation.as_mut()
+    }
+
+    /// At most `most` tokens that followed the end of its text before.
+    pub(crate) fn look_up(&mut self, most: usize) -> Vec<u32> {
+        let (ids, row) = (self.history.ids(), &mut self.speculation);
+        let found = catch_unwind(AssertUnwindSafe(|| Some(row.as_mut()?.look_up(ids, most))));
+        match found {
+            Ok(found) => found.unwrap_or_default(),
+            // It goes on without drafts.
+            Err(_) => {
+                self.speculation = None;
+                Vec::new()
+            }
+        }
+    }
+
+    /// Counts a step that gives it tokens.
+    pub(crate) fn stepped(&mut self) {
+        self.steps += 1;
+    }
+
+    /// The sampler's input.
+    pub(crate) fn row(&self) -> Row<'_> {
+        Row {
+            params: &self.options.sampling,
+            seed: self.seed,
+            history: &self.history,
+            ahead: 0,
+            logprobs: self.options.logprobs,
+            mask: self.constraint(),
+        }
+    }
+
+    /// Whether the host has to know a draft before the tokens behind it can be chosen.
+    pub(crate) fn reads_drafts(&self) -> bool {
+        self.is_guided() || self.options.sampling.reads_history()
+    }
+
+    /// The constraint on the next token.
+    fn constraint(&self) -> Option<TokenConstraint<'_>> {
+        self.constraint_behind(0)
+    }
+
+    /// The constraint on the token after this many drafts, if it is known.
+    pub(crate) fn constraint_behind(&self, drafts: usize) -> Option<TokenConstraint<'_>> {
+        let guide = self.guide.as_ref();
+        let grammar = guide.and_then(|guide| guide.masks().nth(drafts).flatten());
+        let least = self.going_on.as_ref();
+        let least = least.map(|mask| (self.options.min_tokens, mask));
+        (grammar.is_some() || least.is_some()).then_some(TokenConstraint { grammar, least })
+    }
+
+    /// How many tokens can be chosen before the host has to compute masks again.
+    pub(crate) fn choosable(&self) -> usize {
+        let guide = self.guide.as_ref();
+        guide.map_or(usize::MAX, |guide| guide.masks().count())
+    }
+
+    /// Whether more than one token can be chosen in a step.
+    pub(crate) fn takes_drafts(&self) -> bool {
+        self.guide.as_ref().is_none_or(|guide| guide.takes_drafts())
+    }
+
+    /// Whether a stop string may end it with the last token that was read.
+    fn may_stop(&self) -> bool {
+        self.history.generated().len() > self.options.min_tokens
+    }
+
+    /// Whether it has a grammar. Then each of its tokens is read before the next one is chosen.
+    pub(crate) fn is_guided(&self) -> bool {
+        self.guide.is_some()
+    }
+
+    /// The state of its grammar, for computing the mask of the next token before that token is chosen.
+    pub(crate) fn guide_mut(&mut self) -> Option<&mut Guide> {
+        self.guide.as_deref_mut()
+    }
+
+    /// The error for a request whose bias forbids every token that its constraint allows.
+    pub(crate) fn blocked(&self) -> Option<Error> {
+        let bias = &self.options.sampling.logit_bias;
+        let is_forbidden = |id| bias.get(&id) == Some(&f32::NEG_INFINITY);
+        let is_blocked =
+            (self.constraint()?).allows_only(self.history.generated().len(), is_forbidden);
+        let name = self
+            .guide
+            .as_ref()
+            .map_or("min_tokens", |guide| guide.name());
+        let message = format!("{name}: logit_bias forbids every token with which it could go on");
+        is_blocked.then(|| Error::argument(message))
+    }
+
+    /// Adds a token that was read. Returns a reason if it is the last.
+    pub(crate) fn accept(&mut self, choice: Choice) -> Result<(Event, Option<FinishReason>)> {
+        if let Some(guide) = &mut self.guide {
+            guide.check()?;
+        }
+        self.watch.token();
+        self.history.push(choice.id);
+        let mut text = String::new();
+        let ends = if self.stop_ids.contains(&choice.id) {
+            Some(FinishReason::Stop)
+        } else {
+            let guide = self.guide.as_mut();
+            let is_complete = guide.map_or(Ok(false), |guide| guide.accept(choice.id))?;
+            let may_stop = self.may_stop();
+            text = self.text.push(choice.id, may_stop)?;
+            if is_complete || self.text.is_stopped() {
+                Some(FinishReason::Stop)
+            } else {
+                (self.remaining() == 0).then_some(FinishReason::Length)
+            }
+        };
+        Ok((Event::Token { choice, text }, ends))
+    }
+
+    /// The last event.
+    pub(crate) fn finish(&mut self, reason: FinishReason) -> Result<Event> {
+        let may_stop = self.may_stop();
+        let (text, stopped) = self.text.finish(may_stop)?;
+        let drafts = |of: fn(&Speculation) -> [u32; MOST]| {
+            self.speculation.as_ref().map(of).unwrap_or_default()
+        };
+        let metrics = self.watch.metrics(Counts {
+            prompt: self.history.prompt_len(),
+            cached: self.cached,
+            decoded: self.history.generated().len(),
+            steps: self.steps,
+            drafted: drafts(|row| row.drafted),
+            accepted: drafts(|row| row.kept),
+        })?;
+        Ok(Event::Finish {
+            reason: if stopped { FinishReason::Stop } else { reason },
+            text,
+            metrics,
+        })
+    }
+}
+
+/// A seed that differs from call to call.
+pub(crate) fn random_seed() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one(Instant::now())
+}

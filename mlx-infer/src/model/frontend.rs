@@ -1,0 +1,326 @@
+//! A model's text side: information, tokenizer, chat template, end tokens.
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use mlx_models::ModelInfo;
+use serde_json::Value;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::grammar::{Compiled, Grammars};
+use crate::request::generation::{GenerateOptions, Prompt};
+use crate::request::grammar::{Constraint, Grammar};
+use crate::request::json_options::RequestOptions;
+use crate::text::chat::{ChatTemplate, Message, RenderOptions};
+use crate::text::files::Files;
+use crate::text::tokenizer::{self, Tokenizer};
+
+/// The information and the text side of a model, without its weights. It validates and tokenises requests.
+///
+/// The model itself stays on one thread. This part can be shared by all: a server gets it from
+/// [`Engine::frontend`](crate::Engine::frontend), refuses a bad request with a typed error, and submits token ids.
+///
+/// ```
+/// # fn main() -> mlx_infer::Result<()> {
+/// use mlx_infer::{Engine, EngineOptions, GenerateOptions, LoadedModel, Prompt, Request};
+/// let engine = Engine::start(LoadedModel::load_default, EngineOptions::default())?;
+/// let frontend = engine.frontend().clone();
+/// let options = GenerateOptions { max_tokens: 8, ..Default::default() };
+/// let ids = frontend.prompt_ids(Prompt::from("The red fox"))?;
+/// frontend.check(&ids, &options)?;
+/// let result = engine.submit(Request::new(ids, options))?.wait();
+/// assert!(result.error.is_none());
+/// # Ok(())
+/// # }
+/// ```
+pub struct Frontend {
+    info: ModelInfo,
+    files: Files,
+    tokenizer: Option<Tokenizer>,
+    template: OnceLock<ChatTemplate>,
+    eos_ids: Vec<u32>,
+    grammars: Grammars,
+    /// Refuses options that the model's back end does not support; `None` for the native one, which supports all.
+    lacks: Option<Lacks>,
+}
+
+/// Refuses what a back end does not support.
+#[derive(Clone, Copy)]
+pub(crate) struct Lacks {
+    /// The back end's name.
+    pub(crate) name: &'static str,
+    pub(crate) check: fn(&GenerateOptions) -> Result<()>,
+}
+
+/// The tokenizer of a checkpoint, if it has one, and the tokens that end a text.
+pub(crate) fn read_tokenizer(files: &Files) -> Result<(Option<Tokenizer>, Vec<u32>)> {
+    match Tokenizer::load(files) {
+        Ok(tokenizer) => {
+            let eos_ids = tokenizer.eos_ids().to_vec();
+            Ok((Some(tokenizer), eos_ids))
+        }
+        // Without a tokenizer, ids can still be generated. A text is refused with the error.
+        Err(error) if !tokenizer::is_readable(files, &error)? => {
+            Ok((None, tokenizer::eos_ids(files)?))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+impl Frontend {
+    pub(crate) fn new(
+        info: ModelInfo,
+        files: Files,
+        tokenizer: Option<Tokenizer>,
+        eos_ids: Vec<u32>,
+    ) -> Self {
+        Self {
+            info,
+            files,
+            tokenizer,
+            template: OnceLock::new(),
+            eos_ids,
+            grammars: Grammars::default(),
+            lacks: None,
+        }
+    }
+
+    /// The same for a model of another back end.
+    pub(crate) fn lacking(self, lacks: Lacks) -> Self {
+        Self {
+            lacks: Some(lacks),
+            ..self
+        }
+    }
+
+    /// # Errors
+    /// The model is not in this process, so it can neither classify nor score.
+    pub(crate) fn check_native(&self) -> Result<()> {
+        match self.lacks {
+            None => Ok(()),
+            Some(Lacks { name, .. }) => Err(Error::unsupported(format!(
+                "the {name} back end neither classifies nor scores prompts; the native one does"
+            ))),
+        }
+    }
+
+    /// Facts about the model.
+    pub fn info(&self) -> &ModelInfo {
+        &self.info
+    }
+
+    /// The tokenizer.
+    ///
+    /// # Errors
+    /// The checkpoint has none that is supported.
+    pub fn tokenizer(&self) -> Result<&Tokenizer> {
+        match &self.tokenizer {
+            Some(tokenizer) => Ok(tokenizer),
+            // The error of loading names the missing file, and the files that exist instead.
+            None => Err(match Tokenizer::load(&self.files) {
+                Err(error) => error,
+                Ok(_) => Error::new(
+                    ErrorKind::Missing,
+                    "tokenizer.json came after the model was loaded",
+                ),
+            }),
+        }
+    }
+
+    pub(crate) fn tokenizer_if_any(&self) -> Option<&Tokenizer> {
+        self.tokenizer.as_ref()
+    }
+
+    /// The chat template: the checkpoint's own, or the built-in one of its family.
+    ///
+    /// # Errors
+    /// There is no tokenizer or no template, or it is malformed.
+    pub fn chat_template(&self) -> Result<&ChatTemplate> {
+        if let Some(template) = self.template.get() {
+            return Ok(template);
+        }
+        let template = ChatTemplate::load(&self.files, self.tokenizer()?)?;
+        Ok(self.template.get_or_init(|| template))
+    }
+
+    /// The options from the checkpoint's `generation_config.json` for requests that do not set them: `temperature`,
+    /// `top_p`, `top_k`, `min_p`, and `repetition_penalty`, which looks at the whole text as in transformers. Where
+    /// `do_sample` is false the temperature is 0, whatever the file says of it, also as in transformers.
+    ///
+    /// # Errors
+    /// The file is malformed, or one of these has a value of another type.
+    pub fn generation_defaults(&self) -> Result<RequestOptions> {
+        const FILE: &str = "generation_config.json";
+        let mut object = match self.files.json(FILE)? {
+            None => return Ok(RequestOptions::default()),
+            Some(Value::Object(object)) => object,
+            Some(_) => {
+                let place = self.files.locate(FILE);
+                return Err(Error::format(format!("{place}: expected an object")));
+            }
+        };
+        if object.get("do_sample") == Some(&Value::Bool(false)) {
+            object.insert("temperature".to_owned(), 0.into());
+        }
+        object.retain(|name, _| {
+            [
+                "temperature",
+                "top_p",
+                "top_k",
+                "min_p",
+                "repetition_penalty",
+            ]
+            .contains(&name.as_str())
+        });
+        if let Some(penalty) = object.shift_remove("repetition_penalty") {
+            object.insert("repeat_penalty".to_owned(), penalty);
+            object.insert("repeat_context".to_owned(), u32::MAX.into());
+        }
+        RequestOptions::take_from(&mut object)
+            .map_err(|error| Error::format(format!("{}: {error}", self.files.locate(FILE))))
+    }
+
+    /// The tokens that end a text.
+    pub fn eos_ids(&self) -> &[u32] {
+        &self.eos_ids
+    }
+
+    /// The ids of a prompt. A text is encoded with the tokens that the tokenizer puts around texts.
+    ///
+    /// # Errors
+    /// The prompt is empty, or a text without a tokenizer.
+    pub fn prompt_ids(&self, prompt: Prompt) -> Result<Vec<u32>> {
+        not_empty(match prompt {
+            Prompt::Tokens(ids) => ids,
+            Prompt::Text(text) => self.tokenizer()?.encode(&text, true)?,
+        })
+    }
+
+    /// The ids of a conversation, followed by the start of the answer.
+    ///
+    /// # Errors
+    /// The template refuses the conversation.
+    pub fn chat_ids(&self, messages: &[Message], render: &RenderOptions) -> Result<Vec<u32>> {
+        let render = RenderOptions {
+            add_generation_prompt: true,
+            ..render.clone()
+        };
+        let text = self.chat_template()?.render(messages, &render)?;
+        // The template has written the special tokens itself.
+        not_empty(self.tokenizer()?.encode(&text, false)?)
+    }
+
+    /// Checks a request as the engine does.
+    ///
+    /// # Errors
+    /// An option is out of range, a stop string or grammar has no tokenizer, a grammar is malformed or not supported, or the ids have no place
+    /// in the model's vocabulary or positions.
+    pub fn check(&self, ids: &[u32], options: &GenerateOptions) -> Result<()> {
+        options.check()?;
+        if let Some(lacks) = self.lacks {
+            (lacks.check)(options)?;
+        }
+        let vocab = self.info.vocab as usize;
+        check_ids(ids, vocab)?;
+        let bias: Vec<u32> = options.sampling.logit_bias.keys().copied().collect();
+        check_ids(&bias, vocab)?;
+        if self.tokenizer.is_none() && !options.stop.is_empty() {
+            let message =
+                "stop strings need a tokenizer, and this checkpoint has none; stop at token ids";
+            return Err(Error::argument(message));
+        }
+        let room_for = " (the prompt and one more)";
+        check_positions(ids.len() + 1, self.info.max_positions, room_for)?;
+        match &options.grammar {
+            Some(constraint) => {
+                self.compiled_front(constraint)?;
+                self.compiled(constraint).map(drop)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Builds what all grammars of this model share, unless it is there. Without this call the first request with a grammar builds it, on the
+    /// thread that checks the request: 2.5 seconds for 200,000 tokens.
+    ///
+    /// # Errors
+    /// There is no tokenizer, or it does not suit.
+    pub fn prepare_grammars(&self) -> Result<()> {
+        let (vocab, eos_ids) = (self.info.vocab as usize, self.eos_ids());
+        self.grammars.prepare(self.tokenizer()?, vocab, eos_ids)
+    }
+
+    /// The keywords of a JSON schema that are without effect, because they are not supported and the constraint is not strict.
+    ///
+    /// # Errors
+    /// As [`check`](Self::check).
+    pub fn ignored_keywords(&self, constraint: &Constraint) -> Result<Vec<String>> {
+        constraint.check()?;
+        Ok(self.compiled(constraint)?.ignored.clone())
+    }
+
+    /// The compiled form of what stands before a grammar's text, if a grammar holds that.
+    pub(crate) fn compiled_front(&self, constraint: &Constraint) -> Result<Option<Arc<Compiled>>> {
+        let front = constraint.front.clone().map(Grammar::Lark);
+        front.map(|front| self.compiled(&front.into())).transpose()
+    }
+
+    /// The compiled form of a grammar; it is kept for the next request with the same one.
+    pub(crate) fn compiled(&self, constraint: &Constraint) -> Result<Arc<Compiled>> {
+        let Some(tokenizer) = &self.tokenizer else {
+            let message = format!(
+                "{} needs a tokenizer, and this checkpoint has none",
+                constraint.grammar.name()
+            );
+            return Err(Error::argument(message));
+        };
+        let (vocab, eos_ids) = (self.info.vocab as usize, self.eos_ids());
+        self.grammars.get(constraint, tokenizer, vocab, eos_ids)
+    }
+}
+
+impl fmt::Debug for Frontend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Frontend")
+            .field("info", &self.info)
+            .field("has_tokenizer", &self.tokenizer.is_some())
+            .finish_non_exhaustive()
+    }
+}
+
+fn not_empty(ids: Vec<u32>) -> Result<Vec<u32>> {
+    match ids.is_empty() {
+        true => Err(Error::argument(
+            "the prompt is empty; expected at least one token",
+        )),
+        false => Ok(ids),
+    }
+}
+
+/// Checks ids against the vocabulary; the embedding does not check them.
+pub(crate) fn check_ids(ids: &[u32], vocab: usize) -> Result<()> {
+    match ids.iter().position(|&id| id as usize >= vocab) {
+        Some(at) => Err(Error::argument(format!(
+            "token id {} at index {at} is outside the model's vocabulary of {vocab}",
+            ids[at]
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// Checks that `needed` tokens have positions in the model.
+pub(crate) fn check_positions(
+    needed: usize,
+    max_positions: Option<usize>,
+    room_for: &str,
+) -> Result<()> {
+    match max_positions {
+        Some(max) if needed > max => Err(Error::new(
+            ErrorKind::Argument,
+            format!(
+                "{needed} tokens{room_for} exceed the model's {max} positions (max_position_embeddings)"
+            ),
+        )),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,100 @@
+//! Constraints on the next token of a row.
+
+use crate::grammar::Mask;
+
+/// A constraint: the row must choose one of some tokens.
+#[derive(Clone, Copy)]
+pub(crate) struct TokenConstraint<'a> {
+    /// The tokens that a grammar allows; `None` for all.
+    pub(crate) grammar: Option<&'a Mask>,
+    /// The number of tokens before one that may end the row, and the tokens that do not end it.
+    pub(crate) least: Option<(usize, &'a Mask)>,
+}
+
+#[cfg(test)]
+impl<'a> TokenConstraint<'a> {
+    /// A constraint to these tokens.
+    pub(super) fn to(mask: &'a Mask) -> Self {
+        Self {
+            grammar: Some(mask),
+            least: None,
+        }
+    }
+}
+
+impl TokenConstraint<'_> {
+    /// Whether only tokens with the property `is_such` may follow after `generated` tokens.
+    pub(crate) fn allows_only(self, generated: usize, is_such: impl Fn(u32) -> bool) -> bool {
+        let Some(mask) = self.allowed(generated) else {
+            return false;
+        };
+        let mut bits = (0..).zip(mask.iter()).flat_map(|(at, &word)| {
+            let is_set = move |bit: &u32| word >> bit & 1 == 1;
+            (0..32).filter(is_set).map(move |bit| at * 32 + bit)
+        });
+        bits.all(is_such)
+    }
+
+    /// The tokens that may follow after `generated` tokens; `None` for all. Where a grammar
+    /// allows nothing but end tokens, they are allowed before the least number of tokens too.
+    pub(super) fn allowed(self, generated: usize) -> Option<Mask> {
+        let going_on = self.least.filter(|(least, _)| generated < *least);
+        match (self.grammar, going_on.map(|(_, mask)| mask)) {
+            (Some(grammar), Some(going_on)) => {
+                let both: Mask = grammar
+                    .iter()
+                    .zip(going_on.iter())
+                    .map(|(a, b)| a & b)
+                    .collect();
+                let is_empty = both.iter().all(|&word| word == 0);
+                Some(if is_empty { grammar.clone() } else { both })
+            }
+            (grammar, going_on) => grammar.or(going_on).cloned(),
+        }
+    }
+}
+
+/// A mask of all tokens of a vocabulary except these.
+pub(crate) fn without(vocab: usize, ids: &[u32]) -> Mask {
+    let mut words = vec![u32::MAX; vocab.div_ceil(32)];
+    if let Some(last) = words.last_mut() {
+        *last >>= vocab.next_multiple_of(32) - vocab;
+    }
+    for &id in ids {
+        if let Some(word) = words.get_mut(id as usize / 32) {
+            *word &= !(1 << (id % 32));
+        }
+    }
+    words.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_waits_unless_a_grammar_wants_nothing_else() {
+        let going_on = without(40, &[3, 33, 99]);
+        assert_eq!(going_on[..], [!(1 << 3), 0xff & !(1 << 1)]);
+        let [both, end]: [Mask; 2] = [vec![0b1100, 0].into(), vec![0b1000, 0].into()];
+        let allowed = |grammar, generated| {
+            let constraint = TokenConstraint {
+                grammar,
+                least: Some((2, &going_on)),
+            };
+            constraint.allowed(generated).map(|mask| mask.to_vec())
+        };
+        assert_eq!(allowed(None, 1), Some(going_on.to_vec()));
+        assert_eq!(allowed(None, 2), None);
+        assert_eq!(allowed(Some(&both), 0), Some(vec![0b100, 0]));
+        assert_eq!(allowed(Some(&both), 2), Some(vec![0b1100, 0]));
+        assert_eq!(allowed(Some(&end), 0), Some(vec![0b1000, 0]));
+        let constraint = TokenConstraint {
+            grammar: Some(&both),
+            least: Some((2, &going_on)),
+        };
+        assert!(
+            constraint.allows_only(0, |id| id == 2) && !constraint.allows_only(2, |id| id == 2)
+        );
+    }
+}

@@ -1,0 +1,145 @@
+//! Connections: a task each, with limits on how long a client may take.
+//!
+//! A connection closes when the head of a request is not there in time, which also ends idle connections, and when its client takes no byte of
+//! an answer for that long. [`Fields`](crate::serve::http::fields::Fields) bounds the time of a body.
+
+use std::io;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{Sleep, sleep};
+
+use crate::serve::server::is_set;
+
+/// The wait after the system has refused a connection, as it does when there are too many open files.
+const REFUSED: Duration = Duration::from_millis(100);
+
+/// Serves connections until `closing` is set and those that are open have ended.
+pub(crate) async fn serve(
+    listener: TcpListener,
+    router: Router,
+    limit: Duration,
+    closing: watch::Receiver<bool>,
+) {
+    let mut open = JoinSet::new();
+    let mut closed = pin!(is_set(closing.clone()));
+    loop {
+        tokio::select! {
+            () = &mut closed => break,
+            Some(_) = open.join_next() => {}
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => {
+                    open.spawn(answer(stream, router.clone(), limit, closing.clone()));
+                }
+                Err(_) => sleep(REFUSED).await,
+            },
+        }
+    }
+    drop(listener);
+    while open.join_next().await.is_some() {}
+}
+
+/// Answers the requests of a connection. A client that breaks off ends it.
+async fn answer(
+    stream: TcpStream,
+    router: Router,
+    limit: Duration,
+    closing: watch::Receiver<bool>,
+) {
+    // Without it an event waits for the client's acknowledgement of the one before, up to 40 ms (Nagle's algorithm).
+    let _ = stream.set_nodelay(true);
+    let stream = Bounded {
+        stream,
+        limit,
+        stalled: None,
+    };
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limit)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    let mut connection = pin!(connection);
+    tokio::select! {
+        _ = connection.as_mut() => {}
+        () = is_set(closing) => {
+            connection.as_mut().graceful_shutdown();
+            let _ = connection.await;
+        }
+    }
+}
+
+/// A connection that fails when its client takes no byte for so long.
+struct Bounded {
+    stream: TcpStream,
+    limit: Duration,
+    /// Runs while a write waits.
+    stalled: Option<Pin<Box<Sleep>>>,
+}
+
+impl Bounded {
+    /// The result of a write, or an error if it waits for too long.
+    fn bounded<T>(
+        &mut self,
+        result: Poll<io::Result<T>>,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<T>> {
+        if result.is_ready() {
+            self.stalled = None;
+            return result;
+        }
+        let limit = self.limit;
+        let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(limit)));
+        let is_over = stalled.as_mut().poll(context);
+        is_over.map(|()| Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl AsyncRead for Bounded {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Bounded {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let result = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.bounded(result, context)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let result = Pin::new(&mut self.stream).poll_write_vectored(context, parts);
+        self.bounded(result, context)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}

@@ -1,0 +1,224 @@
+//! The table of all metrics: name, type, help text, and where the value comes from.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::text::Text;
+use super::{REASONS, ServerMetrics, Time, lock};
+use crate::engine::EngineLoad;
+use crate::request::limits::Limits;
+
+/// What values are read from.
+pub(super) struct Sources<'a> {
+    pub(super) counters: &'a ServerMetrics,
+    /// Of the engine; zeros until the model is loaded.
+    pub(super) load: EngineLoad,
+    pub(super) limits: &'a Limits,
+}
+
+/// A metric of the server.
+struct Metric {
+    name: &'static str,
+    help: &'static str,
+    value: Value,
+}
+
+/// The type of a metric, and the function that reads its value.
+enum Value {
+    Gauge(fn(&Sources<'_>) -> f64),
+    Counter(fn(&Sources<'_>) -> f64),
+    /// A counter with a line for each value of a label: the label's name; its values with their counts.
+    Counters(&'static str, fn(&ServerMetrics) -> Vec<(String, f64)>),
+    Histogram(Time),
+}
+
+use Value::{Counter, Counters, Gauge, Histogram};
+
+const fn metric(name: &'static str, help: &'static str, value: Value) -> Metric {
+    Metric { name, help, value }
+}
+
+/// In the order in which they are written.
+static METRICS: [Metric; 27] = [
+    metric(
+        "vllm:num_requests_running",
+        "Requests in prefill or decode.",
+        Gauge(|of| of.running() as f64),
+    ),
+    metric(
+        "vllm:num_requests_waiting",
+        "Requests that wait for a row.",
+        Gauge(|of| of.load.waiting as f64),
+    ),
+    metric(
+        "vllm:kv_cache_usage_perc",
+        "Share of --cache-bytes in use, 0 to 1; without that limit, share of the rows.",
+        Gauge(|of| of.usage()),
+    ),
+    metric(
+        "vllm:num_preemptions_total",
+        "Rows that were evicted because memory was short.",
+        Counter(|of| of.load.evictions as f64),
+    ),
+    metric(
+        "vllm:prefix_cache_queries_total",
+        "Prompt tokens that were looked for in the kept prefixes.",
+        Counter(|of| read(&of.counters.queried_tokens)),
+    ),
+    metric(
+        "vllm:prefix_cache_hits_total",
+        "Prompt tokens that came from kept prefixes.",
+        Counter(|of| read(&of.counters.hit_tokens)),
+    ),
+    metric(
+        "vllm:prompt_tokens_total",
+        "Prompt tokens.",
+        Counter(|of| read(&of.counters.prompt_tokens)),
+    ),
+    metric(
+        "vllm:generation_tokens_total",
+        "Generated tokens.",
+        Counter(|of| read(&of.counters.generation_tokens)),
+    ),
+    metric(
+        "vllm:spec_decode_num_draft_tokens_total",
+        "Tokens that were drafted.",
+        Counter(|of| read(&of.counters.drafted_tokens)),
+    ),
+    metric(
+        "vllm:spec_decode_num_accepted_tokens_total",
+        "Drafted tokens that became tokens of an answer.",
+        Counter(|of| read(&of.counters.accepted_tokens)),
+    ),
+    metric(
+        "mlx_decode_steps_total",
+        "Steps of rows that gave tokens; generated tokens over these are the tokens a step.",
+        Counter(|of| read(&of.counters.decode_steps)),
+    ),
+    metric(
+        "mlx_memory_active_bytes",
+        "Bytes of arrays, the weights included.",
+        Gauge(|_| mlx_core::memory::active().unwrap_or(0) as f64),
+    ),
+    metric(
+        "mlx_memory_peak_bytes",
+        "Most bytes of arrays since a request began last.",
+        Gauge(|_| mlx_core::memory::peak().unwrap_or(0) as f64),
+    ),
+    metric(
+        "mlx_row_cache_bytes",
+        "Bytes of the rows' caches.",
+        Gauge(|of| of.load.cache_bytes as f64),
+    ),
+    metric(
+        "mlx_prefix_bytes",
+        "Bytes of kept prefixes.",
+        Gauge(|of| of.load.prefix_bytes as f64),
+    ),
+    metric(
+        "mlx_forwards_total",
+        "Forward passes.",
+        Counter(|of| of.load.forwards as f64),
+    ),
+    metric(
+        "mlx_mask_seconds_total",
+        "Time for the masks of grammars, beside forward passes.",
+        Counter(|of| of.load.mask_time.as_secs_f64()),
+    ),
+    metric(
+        "mlx_disconnects_total",
+        "Clients that left before their answer was complete.",
+        Counter(|of| read(&of.counters.disconnects)),
+    ),
+    metric(
+        "vllm:spec_decode_num_accepted_tokens_per_pos_total",
+        "Drafted tokens that became tokens of an answer, by their positions in drafts.",
+        Counters("position", |counters| {
+            let sums = counters.accepted_at.iter().enumerate();
+            sums.map(|(position, sum)| (position.to_string(), read(sum)))
+                .collect()
+        }),
+    ),
+    metric(
+        "vllm:request_success_total",
+        "Rows that ended, by reason.",
+        Counters("finished_reason", |counters| {
+            let reasons = REASONS.iter().zip(&counters.finished);
+            reasons
+                .map(|(reason, count)| ((*reason).to_owned(), read(count)))
+                .collect()
+        }),
+    ),
+    metric(
+        "mlx_responses_total",
+        "Responses by status.",
+        Counters("code", |counters| {
+            let responses = lock(&counters.responses);
+            responses
+                .iter()
+                .map(|(status, &count)| (status.to_string(), count as f64))
+                .collect()
+        }),
+    ),
+    metric(
+        "vllm:time_to_first_token_seconds",
+        "From the request to its first token.",
+        Histogram(Time::First),
+    ),
+    metric(
+        "vllm:inter_token_latency_seconds",
+        "Between two tokens of a request.",
+        Histogram(Time::Between),
+    ),
+    metric(
+        "vllm:e2e_request_latency_seconds",
+        "From the request to its last token.",
+        Histogram(Time::Whole),
+    ),
+    metric(
+        "vllm:request_queue_time_seconds",
+        "From the request to the begin of its prompt.",
+        Histogram(Time::Queue),
+    ),
+    metric(
+        "vllm:request_prefill_time_seconds",
+        "From the begin of the prompt to the first token.",
+        Histogram(Time::Prefill),
+    ),
+    metric(
+        "vllm:request_decode_time_seconds",
+        "From the first token to the last.",
+        Histogram(Time::Decode),
+    ),
+];
+
+impl Sources<'_> {
+    fn running(&self) -> usize {
+        self.load.prefilling + self.load.decoding
+    }
+
+    fn usage(&self) -> f64 {
+        match self.limits.cache_bytes {
+            Some(limit) if limit > 0 => self.load.cache_bytes as f64 / limit as f64,
+            _ => self.running() as f64 / self.limits.rows as f64,
+        }
+    }
+}
+
+fn read(counter: &AtomicU64) -> f64 {
+    counter.load(Ordering::Relaxed) as f64
+}
+
+/// Writes all metrics.
+pub(super) fn write(out: &mut Text, of: &Sources<'_>) {
+    for Metric { name, help, value } in &METRICS {
+        match value {
+            Gauge(get) => out.one(name, "gauge", help, get(of)),
+            Counter(get) => out.one(name, "counter", help, get(of)),
+            Counters(label, get) => out.counters(name, help, label, get(of.counters)),
+            Histogram(time) => {
+                let histogram = lock(&of.counters.times[*time as usize]);
+                out.histogram(name, help, time.bounds(), &histogram);
+            }
+        }
+    }
+}

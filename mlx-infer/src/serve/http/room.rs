@@ -1,0 +1,135 @@
+//! Room for long requests: the bytes of them that are in memory, and those that are read and tokenised at a time.
+
+use std::sync::Arc;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::serve::MAX_BODY;
+use crate::serve::http::error::ApiError;
+
+/// Bytes of a body whose texts take a few milliseconds to tokenise. Longer ones are counted here.
+const LONG: usize = 16 << 10;
+/// Most bytes of long bodies in memory, those that wait included.
+const BODIES: usize = 32 * MAX_BODY;
+/// Most bytes of long bodies that are parsed and tokenised at a time. Meanwhile a text takes about a hundred times its memory.
+const WORK: usize = MAX_BODY;
+
+/// The room of a server.
+pub(crate) struct Room {
+    bodies: Arc<Semaphore>,
+    work: Arc<Semaphore>,
+}
+
+/// Whether a request's texts may take long to tokenise, and its room until they are. Dropping the last clone frees it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Long {
+    is_long: bool,
+    held: Option<Arc<[OwnedSemaphorePermit; 2]>>,
+}
+
+impl Default for Room {
+    fn default() -> Self {
+        Self {
+            bodies: Arc::new(Semaphore::new(BODIES)),
+            work: Arc::new(Semaphore::new(WORK)),
+        }
+    }
+}
+
+impl Room {
+    /// Room for a body of so many bytes before it is read; `None` for its length if the client does not tell it.
+    ///
+    /// # Errors
+    /// There is none: 503.
+    pub(crate) fn admit(
+        &self,
+        length: Option<usize>,
+    ) -> Result<Option<OwnedSemaphorePermit>, ApiError> {
+        let length = length.unwrap_or(MAX_BODY);
+        if length <= LONG {
+            return Ok(None);
+        }
+        let permit = self.bodies.clone().try_acquire_many_owned(length as u32);
+        permit.map(Some).map_err(|_| {
+            let message = format!(
+                "requests of {} MiB are under way, as many as there is room for",
+                BODIES >> 20
+            );
+            ApiError::later(5, message)
+        })
+    }
+
+    /// Waits until a body that has come may be parsed and tokenised.
+    pub(crate) async fn enter(
+        &self,
+        admitted: Option<OwnedSemaphorePermit>,
+        length: usize,
+    ) -> Long {
+        let Some(mut body) = admitted.filter(|_| length > LONG) else {
+            return Long::default();
+        };
+        drop(body.split(body.num_permits().saturating_sub(length)));
+        let work = self
+            .work
+            .clone()
+            .acquire_many_owned(length.min(WORK) as u32);
+        // The semaphore is never closed.
+        let held = work.await.ok().map(|work| Arc::new([body, work]));
+        Long {
+            is_long: true,
+            held,
+        }
+    }
+}
+
+impl Long {
+    /// The same with other work that takes long.
+    #[must_use]
+    pub(crate) fn or(mut self, is_long: bool) -> Self {
+        self.is_long |= is_long;
+        self
+    }
+}
+
+/// Runs work such as tokenisation, and frees its room. Long work does not hold up other connections of this thread: the runtime gives them to
+/// another one, which costs more than short work itself.
+pub(crate) fn heavy<T>(long: Long, work: impl FnOnce() -> T) -> T {
+    let result = match long.is_long {
+        true => tokio::task::block_in_place(work),
+        false => work(),
+    };
+    drop(long.held);
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn long_bodies_are_counted_and_wait() {
+        let room = Room::default();
+        assert!(room.admit(Some(LONG)).unwrap().is_none());
+        // Its length was not told: it is short after all.
+        let body = room.admit(None).unwrap();
+        assert_eq!(room.bodies.available_permits(), BODIES - MAX_BODY);
+        assert!(!room.enter(body, LONG).await.is_long);
+        assert_eq!(room.bodies.available_permits(), BODIES);
+        let all: Vec<_> = (0..32)
+            .map(|_| room.admit(Some(MAX_BODY)).unwrap())
+            .collect();
+        assert_eq!(room.admit(Some(LONG + 1)).unwrap_err().status.as_u16(), 503);
+        let mut all = all.into_iter();
+        let first = room.enter(all.next().unwrap(), MAX_BODY).await;
+        let second = room.enter(all.next().unwrap(), MAX_BODY);
+        let mut second = std::pin::pin!(second);
+        let short = std::time::Duration::from_millis(20);
+        assert!(tokio::time::timeout(short, second.as_mut()).await.is_err());
+        drop(first);
+        let second = second.await;
+        assert_eq!(room.work.available_permits(), 0);
+        drop((second, all));
+        assert_eq!(room.work.available_permits(), WORK);
+        assert_eq!(room.bodies.available_permits(), BODIES);
+    }
+}

@@ -1,0 +1,124 @@
+//! Streams of server-sent events.
+
+use axum::body::{Body, Bytes};
+use axum::http::{HeaderMap, HeaderValue, header};
+use axum::response::Response;
+use futures_util::stream;
+use serde_json::Value;
+
+use crate::serve::http::error::ApiError;
+use crate::serve::http::trace::Trace;
+use crate::serve::turn::choices::{Choices, Step};
+
+/// An event without a name.
+pub(crate) fn data(json: &Value) -> String {
+    format!("data: {json}\n\n")
+}
+
+/// An event with a name.
+pub(crate) fn event(name: &str, json: &Value) -> String {
+    format!("event: {name}\ndata: {json}\n\n")
+}
+
+/// Turns the steps of a request's rows into events. Each call gives the text of any number of events.
+pub(crate) trait Writer: Send + 'static {
+    /// The events before anything is computed.
+    fn begin(&mut self) -> String;
+    /// The events of a step.
+    fn step(&mut self, step: Step, choices: &mut Choices) -> String;
+    /// The events after all rows have ended.
+    fn end(&mut self) -> String;
+    /// The events that tell of an error, after which nothing comes.
+    fn fail(&mut self, error: &ApiError) -> String;
+}
+
+struct Source<W> {
+    choices: Choices,
+    writer: W,
+    trace: Trace,
+    state: State,
+}
+
+enum State {
+    Begin,
+    Steps,
+    Done,
+}
+
+impl<W: Writer> Source<W> {
+    async fn next(&mut self) -> Option<String> {
+        match self.state {
+            State::Begin => {
+                self.state = State::Steps;
+                Some(self.writer.begin())
+            }
+            State::Steps => loop {
+                let silence = self.choices.silence();
+                let Ok(step) = tokio::time::timeout(silence, self.choices.next()).await else {
+                    // A proxy may close a connection that is silent for long.
+                    return Some(": ping\n\n".to_owned());
+                };
+                let text = match step {
+                    Some(Ok(step)) => self.writer.step(step, &mut self.choices),
+                    Some(Err(error)) => {
+                        self.done();
+                        self.writer.fail(&error)
+                    }
+                    None => {
+                        self.done();
+                        self.writer.end()
+                    }
+                };
+                // A step without a complete character makes no event.
+                if !text.is_empty() || matches!(self.state, State::Done) {
+                    return Some(text);
+                }
+            },
+            State::Done => None,
+        }
+    }
+
+    fn done(&mut self) {
+        self.state = State::Done;
+        self.trace.end();
+    }
+}
+
+/// The response that streams a request's events. When the client leaves, the stream is dropped, and with it the request.
+pub(crate) fn response<W: Writer>(
+    choices: Choices,
+    writer: W,
+    trace: Trace,
+    headers: HeaderMap,
+) -> Response {
+    trace.stream();
+    let source = Source {
+        choices,
+        writer,
+        trace,
+        state: State::Begin,
+    };
+    let events = stream::unfold(source, async |mut source| {
+        let text = source.next().await?;
+        Some((Ok::<_, std::convert::Infallible>(Bytes::from(text)), source))
+    });
+    of_events(Body::from_stream(events), headers)
+}
+
+/// The response whose events are there.
+pub(crate) fn finished(events: String, headers: HeaderMap) -> Response {
+    of_events(Body::from(events), headers)
+}
+
+fn of_events(events: Body, mut headers: HeaderMap) -> Response {
+    for (name, value) in [
+        (header::CONTENT_TYPE, "text/event-stream; charset=utf-8"),
+        (header::CACHE_CONTROL, "no-cache"),
+    ] {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    let mut response = Response::new(events);
+    *response.headers_mut() = headers;
+    response
+}

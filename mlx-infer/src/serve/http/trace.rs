@@ -1,0 +1,239 @@
+//! The trace of one request: its id, its line in the log, its part of the metrics.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use axum::http::HeaderMap;
+
+use crate::engine::sequence::random_seed;
+use crate::host::console;
+use crate::request::generation::FinishReason;
+use crate::request::metrics::Metrics;
+use crate::request::speculative::MOST;
+use crate::serve::http::guard::Permit;
+use crate::serve::state::{Shared, now};
+
+/// A request from its arrival to the last byte of its answer. Dropping the last clone writes the line in the log.
+pub(crate) type Trace = Arc<Inner>;
+
+pub(crate) struct Inner {
+    app: Shared,
+    /// The request's id, the client's own or a new one.
+    pub(crate) id: String,
+    route: String,
+    is_probe: bool,
+    arrived: Instant,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    permit: Option<Permit>,
+    status: Option<u16>,
+    /// Whether the answer is a stream.
+    is_stream: bool,
+    has_ended: bool,
+    finishes: Vec<FinishReason>,
+    usage: Usage,
+    fault: Option<String>,
+}
+
+/// Counts of a request's tokens, over all of its choices.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Usage {
+    pub(crate) prompt: usize,
+    pub(crate) cached: usize,
+    pub(crate) completion: usize,
+    /// Tokens behind the ends of answers, which belong to none.
+    pub(crate) unread: usize,
+    pub(crate) reasoning: usize,
+    pub(crate) drafted: usize,
+    pub(crate) accepted: usize,
+    /// Accepted draft tokens by their positions.
+    pub(crate) accepted_at: [usize; MOST],
+    /// Steps that gave tokens.
+    pub(crate) steps: usize,
+}
+
+impl Usage {
+    /// Adds a row. Rows of the same prompt count it once.
+    pub(crate) fn add(&mut self, row: &Metrics, is_same_prompt: bool) {
+        if !is_same_prompt {
+            self.prompt += row.prompt_tokens;
+            self.cached += row.cached_tokens;
+        }
+        self.completion += row.decode_tokens;
+        self.drafted += row.drafted_tokens;
+        self.accepted += row.accepted_draft_tokens;
+        self.steps += row.decode_steps;
+        for (sum, n) in self.accepted_at.iter_mut().zip(row.accepted_by_position()) {
+            *sum += *n as usize;
+        }
+    }
+
+    /// The counts without the tokens that belong to no answer.
+    fn read(mut self) -> Self {
+        self.completion = self
+            .completion
+            .saturating_sub(std::mem::take(&mut self.unread));
+        self
+    }
+
+    /// OpenAI's `usage`.
+    pub(crate) fn openai(&self) -> serde_json::Value {
+        let mut usage = serde_json::json!({
+            "prompt_tokens": self.prompt,
+            "completion_tokens": self.completion,
+            "total_tokens": self.prompt + self.completion,
+            "prompt_tokens_details": {"cached_tokens": self.cached},
+            "completion_tokens_details": {"reasoning_tokens": self.reasoning},
+        });
+        if self.drafted > 0 {
+            let details = &mut usage["completion_tokens_details"];
+            details["accepted_prediction_tokens"] = self.accepted.into();
+            details["rejected_prediction_tokens"] = (self.drafted - self.accepted).into();
+            details["accepted_by_position"] = self.accepted_at.as_slice().into();
+            details["tokens_per_step"] = (self.completion as f64 / self.steps.max(1) as f64).into();
+        }
+        usage
+    }
+}
+
+/// The longest `x-request-id` that is used.
+const MAX_ID: usize = 128;
+
+/// A trace of a request that has just arrived.
+pub(crate) fn begin(app: Shared, headers: &HeaderMap, route: String) -> Trace {
+    let given = headers.get("x-request-id");
+    let given = given.and_then(|id| id.to_str().ok()).filter(|id| {
+        !id.is_empty() && id.len() <= MAX_ID && id.bytes().all(|byte| byte.is_ascii_graphic())
+    });
+    app.enter();
+    Arc::new(Inner {
+        id: given.map_or_else(|| new_id("req_"), str::to_owned),
+        is_probe: ["GET /health", "GET /ready", "GET /metrics"].contains(&route.as_str()),
+        route,
+        arrived: Instant::now(),
+        state: Mutex::default(),
+        app,
+    })
+}
+
+/// A new id with a prefix and 24 hexadecimal digits.
+pub(crate) fn new_id(prefix: &str) -> String {
+    let (a, b) = (random_seed(), random_seed());
+    format!("{prefix}{a:016x}{:08x}", b as u32)
+}
+
+impl Inner {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Holds a place among the requests of a key until the request has ended.
+    pub(crate) fn hold(&self, permit: Permit) {
+        self.state().permit = Some(permit);
+    }
+
+    /// Records the status of the response.
+    pub(crate) fn respond(&self, status: u16) {
+        self.app.metrics.responded(status);
+        self.state().status = Some(status);
+    }
+
+    /// Marks the answer as a stream, which [`end`](Self::end) completes.
+    pub(crate) fn stream(&self) {
+        self.state().is_stream = true;
+    }
+
+    /// Marks the stream as complete.
+    pub(crate) fn end(&self) {
+        self.state().has_ended = true;
+    }
+
+    /// Adds the tokens of a prompt that gets no answer.
+    pub(crate) fn prompt(&self, tokens: usize) {
+        self.state().usage.prompt += tokens;
+    }
+
+    /// Takes tokens out of the counts that the engine made behind the end of an answer.
+    pub(crate) fn unread(&self, tokens: usize) {
+        if tokens > 0 {
+            self.state().usage.unread += tokens;
+        }
+    }
+
+    /// Counts the rows that end because their client has left.
+    pub(crate) fn left(&self, rows: usize) {
+        self.app.metrics.aborted(rows);
+    }
+
+    /// Adds tokens of reasoning.
+    pub(crate) fn reasoned(&self, tokens: usize) {
+        self.state().usage.reasoning += tokens;
+    }
+
+    /// The counts so far.
+    pub(crate) fn usage(&self) -> Usage {
+        self.state().usage.read()
+    }
+
+    /// Adds the counts of a row that has ended.
+    pub(crate) fn finished(&self, reason: FinishReason, row: &Metrics, is_same_prompt: bool) {
+        self.app.metrics.finished(reason, row);
+        let mut state = self.state();
+        state.finishes.push(reason);
+        state.usage.add(row, is_same_prompt);
+    }
+
+    /// Counts a row that failed, and keeps the reason for the log.
+    pub(crate) fn failed(&self, fault: String) {
+        self.app.metrics.failed();
+        self.blame(fault);
+    }
+
+    /// Keeps the reason of a failure for the log. The client does not get it.
+    pub(crate) fn blame(&self, fault: String) {
+        self.state().fault.get_or_insert(fault);
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let mut state = std::mem::take(&mut *self.state());
+        drop(state.permit.take());
+        self.app.leave();
+        let has_left = state.status.is_none() || (state.is_stream && !state.has_ended);
+        if has_left {
+            self.app.metrics.disconnected();
+        }
+        // Probes come every few seconds and would hide the rest.
+        let is_probe = self.is_probe && state.status == Some(200);
+        if is_probe || !self.app.settings.log {
+            return;
+        }
+        let time = jiff::Timestamp::from_second(now() as i64).unwrap_or_default();
+        // nginx's status for a client that has left before the answer.
+        let status = state.status.unwrap_or(499);
+        let mut line = format!("{time} {status} {} id={}", self.route, self.id);
+        let usage = state.usage.read();
+        if usage.prompt > 0 {
+            line += &format!(
+                " prompt={} cached={} tokens={}",
+                usage.prompt, usage.cached, usage.completion
+            );
+        }
+        line += &format!(" s={:.3}", self.arrived.elapsed().as_secs_f64());
+        if !state.finishes.is_empty() {
+            let words: Vec<&str> = state.finishes.iter().map(|one| one.as_str()).collect();
+            line += &format!(" finish={}", words.join(","));
+        }
+        if has_left {
+            line += " left";
+        }
+        if let Some(fault) = state.fault {
+            line += &format!(" error={fault:?}");
+        }
+        console::note(&line);
+    }
+}

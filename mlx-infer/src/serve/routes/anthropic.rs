@@ -1,0 +1,3 @@
+//! Routes of Anthropic's API.
+
+pub(crate) mod messages;

@@ -1,0 +1,306 @@
+//! `POST /v1/chat/completions`.
+
+use axum::Json;
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::request::generation::FinishReason;
+use crate::request::metrics::Metrics;
+use crate::request::sampling::Choice;
+use crate::serve::http::error::ApiError;
+use crate::serve::http::fields::{Ask, Fields};
+use crate::serve::http::sse;
+use crate::serve::http::trace::new_id;
+use crate::serve::routes::openai::chunks::{Chunks, StreamUsage, finish_word};
+use crate::serve::routes::openai::logprobs;
+use crate::serve::state::{Loaded, now};
+use crate::serve::turn;
+use crate::serve::turn::choices::{Choices, Step};
+use crate::serve::turn::edits::Edits;
+use crate::serve::turn::{Call, Delta, End, Replies, Turn, Whole, call_id};
+use crate::serve::turn::{grammar, params};
+use crate::text::chat::Message;
+use crate::text::chat::reply::Part;
+use crate::text::tokenizer::Tokenizer;
+
+pub(crate) async fn chat(ask: Ask) -> Result<Response, ApiError> {
+    let Ask {
+        app,
+        trace,
+        served,
+        mut fields,
+    } = ask;
+    let loaded = app.ready()?;
+    let turn = read(&mut fields, loaded)?;
+    let is_stream = fields.take("stream")?.unwrap_or(false);
+    let usage = StreamUsage::take(&mut fields, is_stream)?;
+    let mut headers = fields.end(&[])?;
+    let tokenizer = loaded.frontend().tokenizer()?.clone();
+    let tokenizer = turn.options.logprobs.map(|_| tokenizer);
+    let n = turn.n;
+    let mut answers = turn.start(&app, loaded, &served, &trace, &mut headers)?;
+    let object = match is_stream {
+        true => "chat.completion.chunk",
+        false => "chat.completion",
+    };
+    let head = json!({"id": new_id("chatcmpl-"), "object": object, "created": now(), "model": served.name});
+    let chunks = Chunks::new(head, usage, trace.clone());
+    if is_stream {
+        let writer = Writer {
+            chunks,
+            replies: answers.replies,
+            tokenizer,
+            rows: n,
+        };
+        return Ok(sse::response(answers.choices, writer, trace, headers));
+    }
+    let mut rows: Vec<Whole> = (0..n).map(|_| Whole::default()).collect();
+    while let Some(delta) = answers.next().await {
+        let delta = delta?;
+        rows[delta.row].add(delta);
+    }
+    let times = match &rows[..] {
+        [Whole { end: Some(end), .. }] => Some(timings(&end.metrics)),
+        _ => None,
+    };
+    let choices = rows.into_iter().enumerate();
+    let choices = choices.map(|(index, row)| choice(index, row, tokenizer.as_ref()));
+    let mut document = chunks.whole(choices.collect());
+    if let Some(times) = times {
+        document["timings"] = times;
+    }
+    Ok((headers, Json(document)).into_response())
+}
+
+/// Reads the keys of a conversation.
+fn read(fields: &mut Fields, loaded: &Loaded) -> Result<Turn, ApiError> {
+    let messages: Value = fields.require("messages")?;
+    let messages = Message::list_from_json(messages)
+        .map_err(|error| ApiError::from(error).with_param("messages"))?;
+    let modalities: Vec<String> = fields.take("modalities")?.unwrap_or_default();
+    if let Some(other) = modalities.iter().find(|kind| *kind != "text") {
+        let message = format!("modalities: answers are text, given {other:?}");
+        return Err(ApiError::bad("modalities", message));
+    }
+    let mut tools = turn::tools(fields)?;
+    let tool_choice = turn::tool_choice(fields, &mut tools)?;
+    let is_parallel = fields.take("parallel_tool_calls")?.unwrap_or(true);
+    let form = grammar::key(fields);
+    let mut options = params::options(fields, &loaded.defaults)?;
+    options.logprobs = logprobs::of_chat(fields)?;
+    let names = ["max_completion_tokens", "max_tokens", "n_predict"];
+    let max_tokens = params::max_tokens(fields, &names)?;
+    let mut kwargs = params::kwargs(fields)?;
+    if let Some(effort) = fields.take::<String>("reasoning_effort")? {
+        turn::effort(&mut kwargs, &effort);
+    }
+    let continues = fields.take("continue_final_message")?.unwrap_or(false);
+    let add_generation_prompt: Option<bool> = fields.take("add_generation_prompt")?;
+    if continues && add_generation_prompt == Some(true) {
+        let message = "continue_final_message and add_generation_prompt exclude each other: the last message is continued, or a new one is begun";
+        return Err(ApiError::bad("continue_final_message", message));
+    }
+    Ok(Turn {
+        place: "messages",
+        messages,
+        tools,
+        skipped: Vec::new(),
+        tool_choice,
+        is_parallel,
+        continues,
+        add_generation_prompt: add_generation_prompt.unwrap_or(true),
+        kwargs,
+        options,
+        form,
+        max_tokens,
+        n: params::choices(fields)?,
+        edits: Edits::take(fields)?,
+        long: fields.long(),
+    })
+}
+
+/// llama.cpp's times of a request, which some clients show.
+fn timings(metrics: &Metrics) -> Value {
+    let ms = |time: std::time::Duration| time.as_secs_f64() * 1e3;
+    json!({
+        "cache_n": metrics.cached_tokens,
+        "prompt_n": metrics.prompt_tokens - metrics.cached_tokens,
+        "prompt_ms": ms(metrics.prefill),
+        "prompt_per_second": metrics.prefill_tokens_per_s(),
+        "predicted_n": metrics.decode_tokens,
+        "predicted_ms": ms(metrics.decode),
+        "predicted_per_second": metrics.decode_tokens_per_s(),
+    })
+}
+
+fn finish(end: &End) -> Option<&'static str> {
+    match end.has_calls && end.reason != FinishReason::Length {
+        true => Some("tool_calls"),
+        false => finish_word(Some(end.reason)),
+    }
+}
+
+fn logprobs_of(tokens: &[Choice], tokenizer: Option<&Tokenizer>) -> Value {
+    match tokenizer {
+        None => Value::Null,
+        Some(tokenizer) => {
+            let content = tokens.iter().map(|token| logprobs::entry(tokenizer, token));
+            json!({"content": content.collect::<Vec<_>>(), "refusal": null})
+        }
+    }
+}
+
+/// A whole answer.
+fn choice(index: usize, row: Whole, tokenizer: Option<&Tokenizer>) -> Value {
+    let mut message = json!({"role": "assistant", "content": row.content});
+    if !row.reasoning.is_empty() {
+        message["reasoning_content"] = row.reasoning.into();
+    }
+    if !row.calls.is_empty() {
+        if row.content.is_empty() {
+            message["content"] = Value::Null;
+        }
+        let call = |call: Call| {
+            json!({
+                "id": call.id, "type": "function",
+                "function": {"name": call.name, "arguments": call.arguments},
+            })
+        };
+        message["tool_calls"] = row.calls.into_iter().map(call).collect();
+    }
+    json!({
+        "index": index,
+        "message": message,
+        "logprobs": logprobs_of(&row.tokens, tokenizer),
+        "finish_reason": row.end.as_ref().and_then(finish),
+    })
+}
+
+/// The `delta` of a chunk.
+#[derive(Debug, Default, Serialize)]
+struct ChunkDelta {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    role: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning_content: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    content: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tool_calls: Vec<Value>,
+}
+
+impl ChunkDelta {
+    fn of(parts: Vec<Part>) -> Self {
+        let mut delta = Self::default();
+        let append = |said: &mut Option<String>, text: String| match said {
+            Some(said) => said.push_str(&text),
+            None => *said = Some(text),
+        };
+        for part in parts {
+            match part {
+                Part::Reasoning(text) => append(&mut delta.reasoning_content, text),
+                Part::Content(text) => append(&mut delta.content, text),
+                Part::CallStart { index, name } => delta.tool_calls.push(json!({
+                    "index": index, "id": call_id(), "type": "function",
+                    "function": {"name": name, "arguments": ""},
+                })),
+                Part::CallArguments { index, json } => {
+                    let calls = &mut delta.tool_calls;
+                    let begun = calls.last_mut().filter(|call| call["index"] == index);
+                    match begun.map(|call| &mut call["function"]["arguments"]) {
+                        Some(Value::String(begun)) => begun.push_str(&json),
+                        _ => calls.push(json!({"index": index, "function": {"arguments": json}})),
+                    }
+                }
+                Part::CallEnd { .. } => {}
+            }
+        }
+        delta
+    }
+
+    fn is_empty(&self) -> bool {
+        self.reasoning_content.is_none() && self.content.is_none() && self.tool_calls.is_empty()
+    }
+}
+
+/// A choice of a chunk.
+#[derive(Serialize)]
+struct ChunkChoice {
+    index: usize,
+    delta: ChunkDelta,
+    logprobs: Value,
+    finish_reason: Option<&'static str>,
+}
+
+/// Writes the chunks of a stream.
+struct Writer {
+    chunks: Chunks,
+    replies: Replies,
+    tokenizer: Option<Tokenizer>,
+    rows: usize,
+}
+
+impl Writer {
+    fn chunk(
+        &self,
+        index: usize,
+        delta: ChunkDelta,
+        tokens: &[Choice],
+        end: Option<&End>,
+    ) -> String {
+        let logprobs = match tokens {
+            [] => Value::Null,
+            tokens => logprobs_of(tokens, self.tokenizer.as_ref()),
+        };
+        let choice = ChunkChoice {
+            index,
+            delta,
+            logprobs,
+            finish_reason: end.and_then(finish),
+        };
+        let times = end.filter(|_| self.rows == 1);
+        let times = times.map(|end| timings(&end.metrics));
+        self.chunks.event(&choice, times.as_ref())
+    }
+}
+
+impl sse::Writer for Writer {
+    fn begin(&mut self) -> String {
+        let begin = || ChunkDelta {
+            role: Some("assistant"),
+            content: Some(String::new()),
+            ..Default::default()
+        };
+        (0..self.rows)
+            .map(|row| self.chunk(row, begin(), &[], None))
+            .collect()
+    }
+
+    fn step(&mut self, step: Step, choices: &mut Choices) -> String {
+        let Delta {
+            row,
+            parts,
+            tokens,
+            end,
+        } = self.replies.read(step, choices);
+        let delta = ChunkDelta::of(parts);
+        let has_logprobs = self.tokenizer.is_some() && !tokens.is_empty();
+        let mut text = match delta.is_empty() && !has_logprobs {
+            true => String::new(),
+            false => self.chunk(row, delta, &tokens, None),
+        };
+        if let Some(end) = end {
+            text += &self.chunk(row, ChunkDelta::default(), &[], Some(&end));
+        }
+        text
+    }
+
+    fn end(&mut self) -> String {
+        self.chunks.end()
+    }
+
+    fn fail(&mut self, error: &ApiError) -> String {
+        self.chunks.fail(error)
+    }
+}

@@ -1,0 +1,341 @@
+//! `POST /v1/completions`: continuations of texts or ids, with the log probabilities of the prompt if asked for.
+
+use axum::Json;
+use axum::response::{IntoResponse, Response};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::error::Error;
+use crate::model::LoadedModel;
+use crate::request::generation::{FinishReason, Prompt};
+use crate::serve::http::error::ApiError;
+use crate::serve::http::fields::{Ask, name_ignored};
+use crate::serve::http::room::heavy;
+use crate::serve::http::sse;
+use crate::serve::http::trace::new_id;
+use crate::serve::routes::openai::chunks::{Chunks, StreamUsage, finish_word};
+use crate::serve::routes::openai::logprobs::{Lists, check_top};
+use crate::serve::state::{Served, Shared, now};
+use crate::serve::turn::choices::{AskedRows, Choices, MAX_ROWS, Step};
+use crate::serve::turn::edits::Edits;
+use crate::serve::turn::{grammar, params};
+use crate::tasks::score::{Score, ScoreOptions, Scoring};
+use crate::text::tokenizer::Tokenizer;
+
+/// Tokens of an answer whose request says no number, as in OpenAI's API.
+const MAX_TOKENS: usize = 16;
+
+/// A prompt, or several.
+#[derive(Deserialize)]
+#[serde(
+    untagged,
+    expecting = "expected a text, a list of texts, a list of ids, or a list of lists of ids"
+)]
+enum Prompts {
+    Text(String),
+    Texts(Vec<String>),
+    Ids(Vec<u32>),
+    Lists(Vec<Vec<u32>>),
+}
+
+impl Prompts {
+    fn list(self) -> Vec<Prompt> {
+        match self {
+            Self::Text(text) => vec![text.into()],
+            Self::Texts(texts) => texts.into_iter().map(Prompt::Text).collect(),
+            Self::Ids(ids) => vec![ids.into()],
+            Self::Lists(lists) => lists.into_iter().map(Prompt::Tokens).collect(),
+        }
+    }
+}
+
+pub(crate) async fn completions(ask: Ask) -> Result<Response, ApiError> {
+    let Ask {
+        app,
+        trace,
+        served,
+        mut fields,
+    } = ask;
+    let loaded = app.ready()?;
+    let prompts = fields.require::<Prompts>("prompt")?.list();
+    let n = params::choices(&mut fields)?;
+    let tried = params::best_of(&mut fields, n)?;
+    let form = grammar::key(&fields);
+    let mut options = params::options(&mut fields, &loaded.defaults)?;
+    let max_tokens = fields.any(&["max_tokens", "max_completion_tokens", "n_predict"])?;
+    let max_tokens = max_tokens.unwrap_or(MAX_TOKENS);
+    let logprobs: Option<usize> = fields.take("logprobs")?;
+    options.logprobs = logprobs.map(|top| check_top("logprobs", top)).transpose()?;
+    let is_echo = fields.take("echo")?.unwrap_or(false);
+    let is_stream = fields.take("stream")?.unwrap_or(false);
+    let usage = StreamUsage::take(&mut fields, is_stream)?;
+    let edits = Edits::take(&mut fields)?;
+    let long = fields.long().or(options.grammar.is_some());
+    let mut headers = fields.end(&[])?;
+    if max_tokens == 0 && !is_echo {
+        let message = "max_tokens must be at least 1, given 0; with echo it may be 0";
+        return Err(ApiError::bad("max_tokens", message));
+    }
+    if prompts.is_empty() {
+        let message = "prompt is an empty list, expected a text, a list of ids, or a list of these";
+        return Err(ApiError::bad("prompt", message));
+    }
+    if prompts.len() * tried > MAX_ROWS {
+        let rows = prompts.len() * tried;
+        let message = format!("prompt and n make {rows} answers, expected 1 to {MAX_ROWS}");
+        return Err(ApiError::bad("prompt", message));
+    }
+    if tried > n && is_stream {
+        let message = "best_of above n cannot be streamed: the best are known at the end";
+        return Err(ApiError::bad("best_of", message));
+    }
+    options.max_tokens = max_tokens.max(1);
+    let frontend = loaded.frontend();
+    let tokenizer = frontend.tokenizer_if_any();
+    let (ids, texts, ignored, filter) = heavy(long, || -> Result<_, ApiError> {
+        let filter = edits.filter(frontend, &options)?;
+        let (mut all, mut texts, mut ignored) = (Vec::new(), Vec::new(), Vec::new());
+        for prompt in prompts {
+            let text = match &prompt {
+                Prompt::Text(text) if is_echo => Some(text.clone()),
+                _ => None,
+            };
+            let in_prompt = |error| ApiError::from(error).with_param("prompt");
+            if let Prompt::Text(text) = &prompt
+                && !edits.truncates()
+            {
+                params::check_length(frontend, "prompt", text)?;
+            }
+            let mut ids = frontend.prompt_ids(prompt).map_err(in_prompt)?;
+            // The text that is echoed is that of the tokens that are left.
+            let text = match edits.truncate(frontend, &mut ids, max_tokens.max(1)) {
+                true => None,
+                false => text,
+            };
+            ignored = params::check(frontend, "prompt", form, &ids, &options)?;
+            texts.push(match (text, tokenizer) {
+                (Some(text), _) => text,
+                (None, Some(tokenizer)) if is_echo => {
+                    tokenizer.decode(&ids, true).map_err(in_prompt)?
+                }
+                _ => String::new(),
+            });
+            all.push(ids);
+        }
+        Ok((all, texts, ignored, filter))
+    })?;
+    name_ignored(&mut headers, &ignored);
+    let scores = match (is_echo, options.logprobs) {
+        (true, Some(top)) => score(&app, &served, &ids, top).await?,
+        _ => Vec::new(),
+    };
+    let rows = ids.len() * tried;
+    let lists = tokenizer.filter(|_| options.logprobs.is_some());
+    if tried > n {
+        // The best are those of the highest log probability.
+        options.logprobs = options.logprobs.or(Some(0));
+    }
+    let head = json!({
+        "id": new_id("cmpl-"), "object": "text_completion", "created": now(), "model": served.name,
+    });
+    let mut writer = Writer {
+        chunks: Chunks::new(head, usage, trace.clone()),
+        rows: (0..rows)
+            .map(|at| Row::new(&texts[at / tried], scores.get(at / tried), lists))
+            .collect(),
+        tried,
+        n,
+    };
+    if max_tokens == 0 {
+        trace.prompt(ids.iter().map(Vec::len).sum());
+        let finish = Some(FinishReason::Length);
+        writer.rows.iter_mut().for_each(|row| row.finish = finish);
+        if is_stream {
+            let events = sse::Writer::begin(&mut writer) + &sse::Writer::end(&mut writer);
+            return Ok(sse::finished(events, headers));
+        }
+        return Ok((headers, Json(writer.whole())).into_response());
+    }
+    let rows = AskedRows {
+        prompts: &ids,
+        n: tried,
+        options: &options,
+        filter: filter.as_ref(),
+    };
+    let mut choices = Choices::start(&app, loaded, &served, &trace, &rows)?;
+    if is_stream {
+        return Ok(sse::response(choices, writer, trace, headers));
+    }
+    while let Some(step) = choices.next().await {
+        writer.take(step?);
+    }
+    Ok((headers, Json(writer.whole())).into_response())
+}
+
+/// The log probabilities of each prompt, computed a chunk between two steps of the rows.
+async fn score(
+    app: &Shared,
+    served: &Served,
+    ids: &[Vec<u32>],
+    top: usize,
+) -> Result<Vec<Score>, ApiError> {
+    let mut scores = Vec::with_capacity(ids.len());
+    for ids in ids {
+        let options = ScoreOptions {
+            top: 0,
+            // A token is the likeliest if it is first of these, so there is always one.
+            top_each: top.max(1),
+            ..Default::default()
+        };
+        let prompt = Prompt::Tokens(ids.clone());
+        let score = app.in_pieces(served, move |model| {
+            let mut scoring = Scoring::begin(model, prompt, &options);
+            move |model: &LoadedModel| match &mut scoring {
+                Ok(scoring) => scoring.advance(model).transpose(),
+                Err(error) => Some(Err(Error::new(error.kind(), error.to_string()))),
+            }
+        });
+        scores.push(score.await??);
+    }
+    Ok(scores)
+}
+
+/// The state of a row's answer.
+struct Row {
+    /// Text that was not written yet.
+    text: String,
+    lists: Option<Lists>,
+    finish: Option<FinishReason>,
+    /// The sum of the tokens' log probabilities, where they are known, and the number of tokens.
+    logprob: (f64, usize),
+}
+
+impl Row {
+    fn new(prompt: &str, score: Option<&Score>, tokenizer: Option<&Tokenizer>) -> Self {
+        let mut lists = tokenizer.map(Lists::new);
+        if let (Some(lists), Some(score)) = (&mut lists, score) {
+            for (at, (&id, &logprob)) in score.tokens.iter().zip(&score.logprobs).enumerate() {
+                lists.push(id, logprob, score.top.get(at).map_or(&[], Vec::as_slice));
+            }
+        }
+        Self {
+            text: prompt.to_owned(),
+            lists,
+            finish: None,
+            logprob: (0.0, 0),
+        }
+    }
+
+    /// The log probability of a token of it on average.
+    fn mean(&self) -> f64 {
+        let (sum, n) = self.logprob;
+        sum / n.max(1) as f64
+    }
+
+    /// What was not written yet.
+    fn choice(&mut self, index: usize) -> Choice {
+        Choice {
+            index,
+            text: std::mem::take(&mut self.text),
+            logprobs: self.lists.as_mut().map(Lists::take),
+            finish_reason: finish_word(self.finish),
+        }
+    }
+}
+
+/// A choice of an answer or of a chunk.
+#[derive(Serialize)]
+struct Choice {
+    index: usize,
+    text: String,
+    logprobs: Option<Value>,
+    finish_reason: Option<&'static str>,
+}
+
+/// Writes answers, whole or as a stream.
+struct Writer {
+    chunks: Chunks,
+    rows: Vec<Row>,
+    /// Answers to each prompt that are generated, and how many of them are given.
+    tried: usize,
+    n: usize,
+}
+
+impl Writer {
+    fn take(&mut self, step: Step) -> usize {
+        let row = &mut self.rows[step.row];
+        row.text.push_str(&step.text());
+        for (token, _) in &step.tokens {
+            row.logprob.0 += f64::from(token.logprob.unwrap_or(0.0));
+            row.logprob.1 += 1;
+        }
+        if let Some(lists) = &mut row.lists {
+            // The token that ends the text is listed too: lm-eval takes the last one for the answer's, and drops it.
+            for (token, _) in &step.tokens {
+                lists.push(token.id, token.logprob, &token.top);
+            }
+        }
+        if let Some((reason, _)) = step.end {
+            row.finish = Some(reason);
+        }
+        step.row
+    }
+
+    fn whole(mut self) -> Value {
+        let mut given: Vec<&mut Row> = Vec::with_capacity(self.rows.len());
+        for rows in self.rows.chunks_mut(self.tried) {
+            let mut rows: Vec<&mut Row> = rows.iter_mut().collect();
+            if self.tried > self.n {
+                rows.sort_by(|a, b| b.mean().total_cmp(&a.mean()));
+                rows.truncate(self.n);
+            }
+            given.extend(rows);
+        }
+        let choices = given.into_iter().enumerate();
+        self.chunks.whole(
+            choices
+                .map(|(index, row)| json!(row.choice(index)))
+                .collect(),
+        )
+    }
+
+    fn chunk(&mut self, row: usize) -> String {
+        let choice = self.rows[row].choice(row);
+        self.chunks.event(&choice, None)
+    }
+}
+
+impl sse::Writer for Writer {
+    /// The prompts, where they are echoed.
+    fn begin(&mut self) -> String {
+        let rows = 0..self.rows.len();
+        let echoed = rows.filter(|&row| !self.rows[row].text.is_empty());
+        let echoed: Vec<usize> = echoed.collect();
+        let begin = echoed.into_iter().map(|row| self.chunk(row)).collect();
+        // A comment sends the headers before the prompt is computed.
+        if String::is_empty(&begin) {
+            ": \n\n".to_owned()
+        } else {
+            begin
+        }
+    }
+
+    fn step(&mut self, step: Step, _: &mut Choices) -> String {
+        let (is_end, has_tokens) = (step.end.is_some(), !step.tokens.is_empty());
+        let row = self.take(step);
+        let state = &self.rows[row];
+        let has_lists = state.lists.is_some() && has_tokens;
+        match is_end || !state.text.is_empty() || has_lists {
+            true => self.chunk(row),
+            false => String::new(),
+        }
+    }
+
+    fn end(&mut self) -> String {
+        self.chunks.end()
+    }
+
+    fn fail(&mut self, error: &ApiError) -> String {
+        self.chunks.fail(error)
+    }
+}

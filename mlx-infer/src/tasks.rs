@@ -1,0 +1,229 @@
+//! Calls that run to their end: generations, batches, classifications, scores, and computed prompts. They are methods of
+//! [`LoadedModel`].
+
+pub(crate) mod batch;
+pub(crate) mod classify;
+pub(crate) mod generate;
+pub(crate) mod score;
+#[cfg(test)]
+mod tests;
+
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::time::Instant;
+
+use self::batch::Batch;
+use self::classify::{ClassifyOptions, ClassifyResult, Run};
+use self::generate::Generation;
+use self::score::{Score, ScoreOptions, Scoring};
+use crate::engine::Worker;
+use crate::engine::prompt_cache::PromptCache;
+use crate::error::Result;
+use crate::model::{LoadedModel, memory};
+use crate::request::Request;
+use crate::request::generation::{GenerateOptions, Prompt};
+use crate::request::limits::Limits;
+use crate::request::result::BatchResult;
+use crate::text::chat::{Message, RenderOptions};
+
+impl LoadedModel {
+    /// Starts to continue a prompt. Nothing is computed before the first event is asked for.
+    ///
+    /// # Errors
+    /// An option is out of range, the prompt is empty or too long for the model, or an id is not in the vocabulary.
+    pub fn generate(
+        &self,
+        prompt: impl Into<Prompt>,
+        options: &GenerateOptions,
+    ) -> Result<Generation<'_>> {
+        let requested = Instant::now();
+        let ids = self.prompt_ids(prompt.into())?;
+        Generation::new(self, ids, options, requested)
+    }
+
+    /// Starts to answer a conversation. The template adds the start of the answer.
+    ///
+    /// # Errors
+    /// As [`generate`](Self::generate), or the template refuses the conversation.
+    pub fn chat(
+        &self,
+        messages: &[Message],
+        render: &RenderOptions,
+        options: &GenerateOptions,
+    ) -> Result<Generation<'_>> {
+        let requested = Instant::now();
+        let ids = self.chat_ids(messages, render)?;
+        Generation::new(self, ids, options, requested)
+    }
+
+    /// A batch without requests.
+    ///
+    /// # Errors
+    /// A limit is 0.
+    pub fn batch(&self, limits: &Limits) -> Result<Batch<'_>> {
+        limits.check()?;
+        let worker = Worker::new(self, memory::resolve(limits)?);
+        Ok(Batch::new(worker, self.tokenizer_if_any().is_some()))
+    }
+
+    /// Continues several prompts at a time. Each has its own settings, stop conditions and seed. It gets the tokens
+    /// that it would get alone (in single precision, with the same bits), and an error affects only its own request.
+    ///
+    /// `on_done` gets each result as soon as it is ready, with the index of its request. A break ends everything.
+    ///
+    /// # Errors
+    /// A limit is 0.
+    pub fn batch_generate_with(
+        &self,
+        requests: Vec<Request>,
+        limits: &Limits,
+        mut on_done: impl FnMut(usize, BatchResult) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let mut batch = self.batch(limits)?;
+        for (index, request) in requests.into_iter().enumerate() {
+            batch.submit(index, request);
+        }
+        while !batch.is_idle() {
+            for (index, result) in batch.advance() {
+                if on_done(index, result).is_break() {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Continues several prompts at a time. Results are in the order of the requests.
+    ///
+    /// ```
+    /// # fn main() -> mlx_infer::Result<()> {
+    /// use mlx_infer::{GenerateOptions, Limits, LoadedModel, Request};
+    /// let model = LoadedModel::load_default()?;
+    /// let options = GenerateOptions { max_tokens: 8, ..Default::default() };
+    /// let prompts = ["The red fox", "The old man"];
+    /// let requests = prompts.map(|prompt| Request::new(prompt, options.clone()));
+    /// for result in model.batch_generate(requests.into(), &Limits::default())? {
+    ///     println!("{}", result.text.unwrap_or_default());
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// A limit is 0.
+    pub fn batch_generate(
+        &self,
+        requests: Vec<Request>,
+        limits: &Limits,
+    ) -> Result<Vec<BatchResult>> {
+        let mut results: Vec<Option<BatchResult>> = requests.iter().map(|_| None).collect();
+        self.batch_generate_with(requests, limits, |index, result| {
+            results[index] = Some(result);
+            ControlFlow::Continue(())
+        })?;
+        Ok(results
+            .into_iter()
+            .map(|result| result.expect("every request ends"))
+            .collect())
+    }
+
+    /// Finds the token or label that follows each text. Results are in the order of the texts. A text that is empty,
+    /// too long or cannot be encoded has an error in its place.
+    ///
+    /// ```
+    /// # fn main() -> mlx_infer::Result<()> {
+    /// use mlx_infer::{ClassifyOptions, LoadedModel};
+    /// let model = LoadedModel::load_default()?;
+    /// let options = ClassifyOptions {
+    ///     labels: vec![" 4".into(), " 7".into()],
+    ///     ..Default::default()
+    /// };
+    /// let sums = ["2 + 2 =", "3 + 4 ="].map(Into::into);
+    /// for result in model.classify(sums.into(), &options)? {
+    ///     let labels = result?.labels.unwrap();
+    ///     println!("{} {:?}", options.labels[labels.best], labels.probabilities);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// An option is out of range, or there are labels and no tokenizer.
+    pub fn classify(
+        &self,
+        prompts: Vec<Prompt>,
+        options: &ClassifyOptions,
+    ) -> Result<Vec<Result<ClassifyResult>>> {
+        let mut results: Vec<_> = prompts.iter().map(|_| None).collect();
+        self.classify_with(prompts, options, |index, result| {
+            results[index] = Some(result);
+        })?;
+        Ok(results
+            .into_iter()
+            .map(|result| result.expect("every text gets a result"))
+            .collect())
+    }
+
+    /// As [`classify`](Self::classify), but calls `on_done` with the index of a text and its result when its batch is
+    /// finished.
+    ///
+    /// # Errors
+    /// As [`classify`](Self::classify).
+    pub fn classify_with(
+        &self,
+        prompts: Vec<Prompt>,
+        options: &ClassifyOptions,
+        mut on_done: impl FnMut(usize, Result<ClassifyResult>),
+    ) -> Result<()> {
+        let mut run = Run::begin(
+            self,
+            self.frontend()
+                .encode(prompts.into_iter().map(Ok).collect(), options)?,
+            options,
+        );
+        while run.advance(self, &mut on_done) {}
+        Ok(())
+    }
+
+    /// Scores a text or ids. The logits of only a few positions exist at a time, for any length of the text.
+    ///
+    /// # Errors
+    /// The text is empty or too long for the model, an id is not in the vocabulary, or the computation fails.
+    pub fn score(&self, prompt: impl Into<Prompt>, options: &ScoreOptions) -> Result<Score> {
+        let mut scoring = Scoring::begin(self, prompt.into(), options)?;
+        loop {
+            if let Some(score) = scoring.advance(self)? {
+                return Ok(score);
+            }
+        }
+    }
+
+    /// Computes a prompt and keeps its layer states. Only the options `prefill_chunk` and `cancel` have an effect.
+    ///
+    /// # Errors
+    /// The prompt is empty or too long for the model, an id is not in the vocabulary, or the call was cancelled.
+    pub fn prompt_cache(
+        &self,
+        prompt: impl Into<Prompt>,
+        options: &GenerateOptions,
+    ) -> Result<PromptCache> {
+        PromptCache::compute(self, prompt.into(), options)
+    }
+
+    /// Writes a prompt cache of this model to a safetensors file, which appears whole or not at all.
+    ///
+    /// # Errors
+    /// The cache is of another model, or the file cannot be written.
+    pub fn save_prompt_cache(&self, cache: &PromptCache, path: impl AsRef<Path>) -> Result<()> {
+        cache.save(self, path.as_ref())
+    }
+
+    /// Reads a file that [`save_prompt_cache`](Self::save_prompt_cache) wrote, with the same model.
+    ///
+    /// # Errors
+    /// It cannot be read, is not such a file or is damaged, or was written with another model; the message names the
+    /// difference.
+    pub fn load_prompt_cache(&self, path: impl AsRef<Path>) -> Result<PromptCache> {
+        PromptCache::load(self, path.as_ref())
+    }
+}

@@ -1,0 +1,156 @@
+//! A single generation: the decode loop with one row.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::ops::ControlFlow;
+use std::rc::Rc;
+use std::time::Instant;
+
+use crate::engine::Worker;
+use crate::engine::prompt_cache::PromptCache;
+use crate::engine::scheduler::Id;
+use crate::engine::sequence::Sequence;
+use crate::error::{Error, Result};
+use crate::model::LoadedModel;
+use crate::request::cancel::CancelToken;
+use crate::request::generation::{Event, GenerateOptions, Generated};
+use crate::request::processor::ProcessorError;
+use crate::request::result::BatchResult;
+
+/// A running generation: an iterator over its events, of which the last is [`Event::Finish`].
+///
+/// ```
+/// # fn main() -> mlx_infer::Result<()> {
+/// use mlx_infer::{Event, GenerateOptions, LoadedModel};
+/// let model = LoadedModel::load_default()?;
+/// let options = GenerateOptions { max_tokens: 8, ..Default::default() };
+/// for event in model.generate("The red fox", &options)? {
+///     match event? {
+///         Event::Token { text, .. } => print!("{text}"),
+///         Event::Finish { reason, text, .. } => println!("{text} ({})", reason.as_str()),
+///     }
+/// }
+/// # Ok(())
+/// # }
+/// ```
+pub struct Generation<'m> {
+    model: &'m LoadedModel,
+    worker: Worker<'m, 'm>,
+    id: Id,
+    /// Events that the worker has sent and the caller has not yet taken.
+    events: Rc<RefCell<VecDeque<Result<Event>>>>,
+    cancel: CancelToken,
+    is_done: bool,
+}
+
+impl<'m> Generation<'m> {
+    /// A generation after these ids.
+    pub(crate) fn new(
+        model: &'m LoadedModel,
+        ids: Vec<u32>,
+        options: &GenerateOptions,
+        requested: Instant,
+    ) -> Result<Self> {
+        let sequence = Sequence::new(model, ids, options, requested)?;
+        let events: Rc<RefCell<VecDeque<_>>> = Rc::default();
+        let cancel = CancelToken::new();
+        let sink = {
+            let events = Rc::clone(&events);
+            move |event| {
+                RefCell::borrow_mut(&events).push_back(event);
+                ControlFlow::Continue(())
+            }
+        };
+        let mut worker = Worker::of_one(model);
+        let id = worker.enqueue(sequence, cancel.clone(), None, Box::new(sink));
+        Ok(Self {
+            model,
+            worker,
+            id,
+            events,
+            cancel,
+            is_done: false,
+        })
+    }
+
+    /// Starts with the tokens of the prompt that `cache` holds. The part for which the cache cannot be used (another
+    /// start; a window that has moved on) is computed.
+    ///
+    /// # Errors
+    /// The cache belongs to another model.
+    pub fn with_prompt_cache(mut self, cache: &PromptCache) -> Result<Self> {
+        cache.check(self.model)?;
+        if let Some(task) = self.worker.task_mut(self.id) {
+            task.given = cache.start(self.model, task.sequence.history().ids())?;
+        }
+        Ok(self)
+    }
+
+    /// Lets the caller change the logits before each token is chosen, like
+    /// [`Request::with_processor`](crate::Request::with_processor).
+    #[must_use]
+    pub fn with_processor(
+        mut self,
+        processor: impl FnMut(&[u32], &mut [f32]) -> std::result::Result<(), ProcessorError>
+        + Send
+        + 'static,
+    ) -> Self {
+        if let Some(task) = self.worker.task_mut(self.id) {
+            task.processor = Some(Box::new(processor));
+        }
+        self
+    }
+
+    /// Runs to the end and calls `on_event` with every event. `Break` cancels the generation.
+    ///
+    /// # Errors
+    /// The computation fails, or the generation has ended before.
+    pub fn run(
+        &mut self,
+        mut on_event: impl FnMut(&Event) -> ControlFlow<()>,
+    ) -> Result<Generated> {
+        if self.is_done {
+            return Err(Error::argument("the generation has ended before"));
+        }
+        let mut result = BatchResult::new(self.model.tokenizer_if_any().is_some());
+        let cancel = self.cancel.clone();
+        for event in self.by_ref() {
+            if let Ok(event) = &event
+                && on_event(event).is_break()
+            {
+                cancel.cancel();
+            }
+            result.take(event);
+        }
+        result.into_generated()
+    }
+
+    /// The layer states of the prompt and the generated tokens, from which the next turn of a conversation can start.
+    /// `None` before the first event.
+    ///
+    /// # Errors
+    /// There is no memory for a copy.
+    pub fn into_prompt_cache(self) -> Result<Option<PromptCache>> {
+        let computed = self.worker.into_cache(self.id);
+        computed
+            .map(|(ids, cache)| PromptCache::copy(self.model, &ids, &cache))
+            .transpose()
+    }
+}
+
+impl Iterator for Generation<'_> {
+    type Item = Result<Event>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.is_done {
+            return None;
+        }
+        loop {
+            if let Some(event) = self.events.borrow_mut().pop_front() {
+                self.is_done = !matches!(event, Ok(Event::Token { .. }));
+                return Some(event);
+            }
+            self.worker.advance();
+        }
+    }
+}
