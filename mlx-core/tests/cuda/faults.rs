@@ -276,23 +276,28 @@ fn a_full_gpu_is_an_error_and_the_thread_goes_on() -> Result<()> {
         return Ok(());
     }
     let memory = memory::of_device()?.expect("a GPU has memory of its own");
-    // Each sum takes three fifths of the GPU.
-    let rows = memory.total / 5 * 3 / 2 / (1 << 20);
+    // Each sum takes a fifth of the GPU, and as much again for each of its operands while it is computed.
+    let rows = (memory.total / 5 / 2 / (1 << 20)) as i32;
     let limit = memory::set_memory_limit(memory.total)?;
+    memory::set_array_limit(memory.total);
     let sum = || -> Result<Array> {
         let x = Array::from_slice(&[1.0f32], &[1, 1])?.astype(DType::BF16)?;
-        let y = fast::add(
-            &x.broadcast_to(&[rows as i32, 1 << 20])?,
-            &x.broadcast_to(&[rows as i32, 1 << 20])?,
-        )?;
+        let x = x.broadcast_to(&[rows, 1 << 20])?;
+        let y = fast::add(&x, &x)?;
         eval([&y])?;
         Ok(y)
     };
-    memory::set_array_limit(memory.total);
-    let first = sum()?;
-    let error = sum().expect_err("there is no memory for a second one");
+    let mut held = Vec::new();
+    let error = loop {
+        match sum() {
+            Ok(y) => held.push(y),
+            Err(error) => break error,
+        }
+        assert!(held.len() < 6, "more arrays than the GPU has memory for");
+    };
     assert_eq!(error.kind(), ErrorKind::Memory, "{error}");
-    drop(first);
+    assert!(!held.is_empty());
+    drop(held);
     memory::clear_cache()?;
     memory::set_memory_limit(limit)?;
     let x = noise(1, &[4, 64], DType::BF16)?;

@@ -35,7 +35,7 @@ pub(super) struct Batch {
     /// Maximum number of tokens of short prompts that are computed together, padding included
     #[arg(long, value_name = "N", default_value_t = Limits::default().prefill_tokens)]
     prefill_tokens: usize,
-    /// Maximum size of the requests' caches in bytes
+    /// Maximum size of the requests' caches in bytes [default: on an NVIDIA GPU two fifths of what the weights leave, else no limit]
     #[arg(long, value_name = "BYTES")]
     cache_bytes: Option<usize>,
     /// Maximum size of stored prefixes in bytes, which requests with the same beginning reuse; 0 stores none

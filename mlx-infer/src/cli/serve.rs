@@ -73,7 +73,7 @@ pub(super) struct Serve {
     /// Most tokens of short prompts that are computed at a time, padding included
     #[arg(long, value_name = "N", default_value_t = Limits::default().prefill_tokens)]
     prefill_tokens: usize,
-    /// Most bytes of the requests' caches
+    /// Most bytes of the requests' caches [default: on an NVIDIA GPU two fifths of what the weights leave, else no limit]
     #[arg(long, value_name = "BYTES")]
     cache_bytes: Option<usize>,
     /// Most bytes of kept prefixes, which requests with the same beginning reuse; 0 keeps none [default: a sixteenth of the memory that is free at the start]
