@@ -29,8 +29,9 @@ impl Bounds {
         }
     }
 
-    /// The bytes that the caches of rows may take beside `active` bytes of weights. Growing the caches needs their size
-    /// again for a moment, because all layers are copied in one step; a fifth is for the work of prompts.
+    /// The bytes that the caches of rows may take beside `active` bytes of weights: two fifths of the rest. Caches that grow
+    /// need their size again for a moment, because all layers are copied in one step. The last fifth is for kept
+    /// prefixes and the work of prompts.
     fn caches(self, active: usize) -> usize {
         self.limit.saturating_sub(active) / 5 * 2
     }
@@ -41,9 +42,8 @@ impl Bounds {
 pub(super) fn bound() -> Result<()> {
     if let Some(device) = memory::of_device()? {
         let bounds = Bounds::new(device, memory::active()? + memory::cached()?);
-        let before = memory::set_memory_limit(bounds.limit)?;
-        if before < bounds.limit {
-            memory::set_memory_limit(before)?;
+        if memory::memory_limit()? > bounds.limit {
+            memory::set_memory_limit(bounds.limit)?;
         }
         memory::set_cache_limit(bounds.free_buffers)?;
     }
