@@ -55,6 +55,14 @@ binary! {
 }
 
 impl Array {
+    /// As [`power`](Self::power), by the name of Rust's method.
+    ///
+    /// # Errors
+    /// Those of [`power`](Self::power).
+    pub fn powf(&self, exponent: impl Operand) -> Result<Array> {
+        self.power(exponent)
+    }
+
     /// `self / other`, rounded down. An integer divided by zero gives 0.
     ///
     /// # Errors
