@@ -112,7 +112,14 @@ pub(crate) fn unique_of_size(
     size: i32,
     fill: Option<impl Operand>,
 ) -> Result<Unique> {
-    require(size >= 0, "unique_of_size", "size", "at least 0", size)?;
+    let fits = (0..i32::MAX).contains(&size);
+    require(
+        fits,
+        "unique_of_size",
+        "size",
+        "at least 0 and below 2^31 - 1",
+        size,
+    )?;
     if array.size() > 0 {
         return grouped(array, &sorted(array)?, size, fill);
     }

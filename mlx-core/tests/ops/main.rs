@@ -5,6 +5,7 @@ mod case;
 mod coverage;
 mod elementwise;
 mod hostile;
+mod indices;
 mod matrix;
 mod numeric;
 mod promotion;
@@ -20,6 +21,7 @@ fn table() -> BTreeMap<&'static str, Op> {
         array_ops::rows(),
         matrix::rows(),
         numeric::rows(),
+        indices::rows(),
     ]
     .concat();
     let count = rows.len();
@@ -72,9 +74,17 @@ fn numeric_operations_equal_the_tables() {
     check("numeric");
 }
 
+#[test]
+fn indices_equal_the_tables() {
+    check("index");
+}
+
+/// The files of the goldens.
+const FILES: [&str; 5] = ["elementwise", "array", "matrix", "numeric", "index"];
+
 /// The names of all operations that the goldens hold.
 fn golden_names() -> BTreeSet<String> {
-    ["elementwise", "array", "matrix", "numeric"]
+    FILES
         .into_iter()
         .flat_map(load)
         .map(|case: Case| case.op)
