@@ -68,6 +68,8 @@ pub mod kernel;
 pub mod linalg;
 mod literal;
 pub mod memory;
+#[cfg(feature = "ndarray")]
+mod nd;
 pub mod operators;
 pub mod ops;
 pub mod profile;
@@ -99,6 +101,8 @@ pub use frozen::Frozen;
 pub use indexing::{At, Ellipsis, IntoIndex, NewAxis, Unique, step};
 pub use into_shape::{IntoShape, Size};
 pub use literal::{Literal, Nested};
+#[cfg(feature = "ndarray")]
+pub use ndarray;
 pub use ops::*;
 pub use replay::{Graph, Replay};
 pub use rows::Rows;
