@@ -85,6 +85,12 @@ literals!(
 );
 
 /// A number, or arrays of numbers within arrays. All of one depth have one length.
+#[diagnostic::on_unimplemented(
+    message = "arrays cannot be made of `{Self}`",
+    label = "not a number, or nested arrays of numbers",
+    note = "an array is made of numbers, arrays of one length, a vector or a slice: `Array::from(vec)`, `array![[1, 2], [3, 4]]`",
+    note = "vectors of vectors may be ragged: `Array::try_from(vec![vec![1, 2], vec![3, 4]])?`"
+)]
 pub trait Nested {
     /// The numbers.
     type Number: Literal;
