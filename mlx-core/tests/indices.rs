@@ -132,6 +132,11 @@ fn values_take_the_dtype_of_the_array() -> Result<()> {
     let bytes = Array::from_slice(&[1u8, 2], 2)?;
     assert_eq!(bytes.at(0).sub(3)?.to_vec::<u8>()?, [254, 2]);
     assert!(bytes.set(0, 300).is_err());
+    let error = bytes.at(0).div(2).expect_err("no reciprocals").to_string();
+    assert!(
+        error.contains("div needs floating point, given an array of U8"),
+        "{error}"
+    );
     Ok(())
 }
 

@@ -80,7 +80,11 @@ struct Sorted {
 
 fn sorted(array: &Array) -> Result<Sorted> {
     let flat = array.reshape(-1)?;
-    let order = op!(mlx_argsort_axis(flat, 0))?;
+    // MLX sorts Bool on CPUs only.
+    let order = match flat.dtype() {
+        DType::Bool => op!(mlx_argsort_axis(flat.astype(DType::U8)?, 0))?,
+        _ => op!(mlx_argsort_axis(flat, 0))?,
+    };
     let elements = op!(mlx_take_axis(flat, order, 0))?;
     let n = flat.dim(0)?;
     let changes = elements
