@@ -9,6 +9,7 @@ use mlx_c_sys as sys;
 use crate::dtype::{DType, Element};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ffi::{self, vector};
+use crate::into_shape::IntoShape;
 use crate::safetensors::mapped;
 use crate::{eval, memory, poison};
 
@@ -74,8 +75,9 @@ impl Array {
     /// # Errors
     /// `data.len()` differs from the product of `shape`, a dimension is negative, or the bytes
     /// exceed the limit of [`memory::set_array_limit`].
-    pub fn from_slice<T: Element>(data: &[T], shape: &[i32]) -> Result<Self> {
-        let size = memory::check_shape(shape, T::DTYPE)?;
+    pub fn from_slice<T: Element>(data: &[T], shape: impl IntoShape) -> Result<Self> {
+        let shape = shape.sizes()?;
+        let size = memory::check_shape(&shape, T::DTYPE)?;
         if size != data.len() {
             return Err(Error::new(
                 ErrorKind::Shape,
@@ -98,7 +100,7 @@ impl Array {
     /// # Errors
     /// MLX has no memory.
     pub fn scalar<T: Element>(value: T) -> Result<Self> {
-        Self::from_slice(&[value], &[])
+        Self::from_slice(&[value], ())
     }
 
     /// The size of each dimension.

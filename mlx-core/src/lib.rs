@@ -49,6 +49,7 @@ mod array;
 mod dtype;
 mod error;
 mod ffi;
+mod into_shape;
 mod poison;
 
 pub mod device;
@@ -87,6 +88,7 @@ pub use dtype::{Complex64, DType, Element};
 pub use error::{Error, ErrorKind, Result};
 pub use eval::{async_eval, eval, graph_size, synchronize};
 pub use frozen::Frozen;
+pub use into_shape::{IntoShape, Size};
 pub use ops::*;
 pub use replay::{Graph, Replay};
 pub use stream::{Device, DeviceKind, Stream};

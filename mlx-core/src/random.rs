@@ -249,7 +249,7 @@ pub fn randint(
     let empty = high.less_equal(&low)?;
     let start = low.astype(DType::U64)?;
     let span = high.astype(DType::U64)?.subtract(&start)?;
-    let span = empty.select(ones(&[], DType::U64)?, span)?;
+    let span = empty.select(ones((), DType::U64)?, span)?;
     below(key, shape, &span)?.add(start)?.astype(dtype)
 }
 

@@ -7,6 +7,7 @@ use crate::array::Array;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::ffi::{op, vector::VectorArray};
+use crate::into_shape::IntoShape;
 use crate::memory::check_shape;
 use crate::ops::{Operand, borrowed, integers, require, require_fit};
 
@@ -14,8 +15,9 @@ use crate::ops::{Operand, borrowed, integers, require, require_fit};
 ///
 /// # Errors
 /// A dimension is negative, or the array exceeds the byte limit.
-pub fn zeros(shape: &[i32], dtype: DType) -> Result<Array> {
-    check_shape(shape, dtype)?;
+pub fn zeros(shape: impl IntoShape, dtype: DType) -> Result<Array> {
+    let shape = shape.sizes()?;
+    check_shape(&shape, dtype)?;
     op!(mlx_zeros([shape], dtype))
 }
 
@@ -23,8 +25,9 @@ pub fn zeros(shape: &[i32], dtype: DType) -> Result<Array> {
 ///
 /// # Errors
 /// A dimension is negative, or the array exceeds the byte limit.
-pub fn ones(shape: &[i32], dtype: DType) -> Result<Array> {
-    check_shape(shape, dtype)?;
+pub fn ones(shape: impl IntoShape, dtype: DType) -> Result<Array> {
+    let shape = shape.sizes()?;
+    check_shape(&shape, dtype)?;
     op!(mlx_ones([shape], dtype))
 }
 
@@ -32,8 +35,9 @@ pub fn ones(shape: &[i32], dtype: DType) -> Result<Array> {
 ///
 /// # Errors
 /// A dimension is negative, the array exceeds the byte limit, or `value` does not broadcast.
-pub fn full(shape: &[i32], value: impl Operand, dtype: DType) -> Result<Array> {
-    check_shape(shape, dtype)?;
+pub fn full(shape: impl IntoShape, value: impl Operand, dtype: DType) -> Result<Array> {
+    let shape = shape.sizes()?;
+    check_shape(&shape, dtype)?;
     let value = value.to_array(dtype)?;
     op!(mlx_full([shape], *value, dtype))
 }

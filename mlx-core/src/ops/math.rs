@@ -200,7 +200,7 @@ fn safe_divisor<'a>(
     match traps {
         // An array, because the number 1 would promote Bool.
         Some(traps) => Ok(Cow::Owned(
-            traps.select(ones(&[], divisor.dtype())?, &*divisor)?,
+            traps.select(ones((), divisor.dtype())?, &*divisor)?,
         )),
         None => Ok(divisor),
     }

@@ -6,6 +6,7 @@ use crate::array::Array;
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ffi::{op, vector::VectorArray};
+use crate::into_shape::IntoShape;
 use crate::memory::check_shape;
 use crate::ops::{Axes, Operand, borrowed, require};
 
@@ -67,7 +68,8 @@ impl Array {
     ///
     /// # Errors
     /// The number of elements differs.
-    pub fn reshape(&self, shape: &[i32]) -> Result<Array> {
+    pub fn reshape(&self, shape: impl IntoShape) -> Result<Array> {
+        let shape = shape.sizes()?;
         op!(mlx_reshape(self, [shape]))
     }
 
@@ -84,10 +86,11 @@ impl Array {
     ///
     /// # Errors
     /// There is no such dimension, or its size is not the product of `shape`.
-    pub fn unflatten(&self, axis: i32, shape: &[i32]) -> Result<Array> {
+    pub fn unflatten(&self, axis: i32, shape: impl IntoShape) -> Result<Array> {
+        let shape = shape.sizes()?;
         // MLX would divide by the product of the other sizes.
         let known = !(shape.contains(&-1) && shape.contains(&0));
-        require(known, "unflatten", "shape", "without 0 beside -1", shape)?;
+        require(known, "unflatten", "shape", "without 0 beside -1", &shape)?;
         op!(mlx_unflatten(self, axis, [shape]))
     }
 
@@ -150,8 +153,9 @@ impl Array {
     ///
     /// # Errors
     /// This shape does not broadcast to `shape`, or the result exceeds the byte limit.
-    pub fn broadcast_to(&self, shape: &[i32]) -> Result<Array> {
-        check_shape(shape, self.dtype())?;
+    pub fn broadcast_to(&self, shape: impl IntoShape) -> Result<Array> {
+        let shape = shape.sizes()?;
+        check_shape(&shape, self.dtype())?;
         op!(mlx_broadcast_to(self, [shape]))
     }
 
@@ -265,7 +269,13 @@ impl Array {
     ///
     /// # Errors
     /// `shape` and `strides` differ in length, or a slot lies outside the array (MLX would not notice).
-    pub fn as_strided(&self, shape: &[i32], strides: &[i64], offset: usize) -> Result<Array> {
+    pub fn as_strided(
+        &self,
+        shape: impl IntoShape,
+        strides: &[i64],
+        offset: usize,
+    ) -> Result<Array> {
+        let shape = shape.sizes()?;
         require(
             shape.len() == strides.len(),
             "as_strided",
@@ -273,7 +283,7 @@ impl Array {
             "one for each dimension",
             strides,
         )?;
-        let slots = check_shape(shape, self.dtype())?;
+        let slots = check_shape(&shape, self.dtype())?;
         let outside = || {
             let size = self.size();
             let message = format!(

@@ -71,7 +71,7 @@ fn shapes_refuse() {
             empty.unflatten(0, &[0, -1]),
         ),
         ("unflatten to negative sizes", x.unflatten(0, &[-2, -2])),
-        ("unflatten to no dimension", x.unflatten(0, &[])),
+        ("unflatten to no dimension", x.unflatten(0, ())),
         ("transpose of too few", x.transpose(&[0])),
         ("transpose twice of one", x.transpose(&[0, 0])),
         ("transpose beyond", x.transpose(&[0, 2])),
