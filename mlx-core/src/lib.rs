@@ -28,12 +28,14 @@
 //! | `a.astype(mx.float16)` | [`Array::astype`] |
 //! | `a[1:3]`, `a[..., i]`, `mx.take` | [`Array::slice_axis`], [`Array::take`], [`Array::take_along_axis`] |
 //! | `a[i] = b`, `a.at[i].add(b)` | [`Array::put_along_axis`], [`Array::scatter_add_axis`] (a new array each), [`inplace`] |
-//! | `mx.where(c, a, b)` | [`Array::select`] of `c` |
+//! | `mx.where(c, a, b)` | [`where_`], [`Array::select`] of `c` |
+//! | `mx.softmax(a, axis=-1)`, `mx.cumsum(a, 0, reverse=True)` | [`Array::softmax`], [`Array::cumsum_with`] |
+//! | `mx.argmax(a)`, `mx.argmax(a, axis=0)` | [`Array::argmax_all`], [`Array::argmax`]`(0, false)` |
 //! | `mx.sum(a, axis=-1, keepdims=True)` | [`Array::sum`]`(-1, true)`; `..` is all axes |
 //! | `mx.eval`, `mx.async_eval` | [`eval()`], [`async_eval`] |
 //! | `mx.grad`, `mx.value_and_grad`, `mx.vmap` | [`transforms::grad`], [`transforms::value_and_grad`], [`transforms::vmap`] |
 //! | `mx.compile`, `mx.checkpoint` | [`transforms::Compiled`], [`transforms::checkpoint`] |
-//! | `mx.random.key(0)`, `mx.random.normal` | [`random::Key`] (explicit: there is no global state), [`random::normal`] |
+//! | `mx.random.seed`, `mx.random.key(0)`, `mx.random.normal` | [`random::seed`], [`random::Key`], [`random::normal`] |
 //! | `mx.quantize`, `mx.quantized_matmul` | [`quantize::quantize`], [`fast::quantized_linear`] |
 //! | `mx.fast.rms_norm`, `mx.fast.scaled_dot_product_attention` | [`fast`] |
 //! | `mx.fast.metal_kernel`, custom kernels | [`kernel`] (Metal, CUDA, and CPU kernels in Rust) |

@@ -5,7 +5,7 @@ use mlx_core::transforms::grad;
 use mlx_core::{Array, DType, Result, random};
 
 fn normal(seed: u64, shape: &[i32]) -> Result<Array> {
-    random::normal(&random::Key::new(seed)?, shape, DType::F32, 0.0, 1.0)
+    random::normal(&random::Key::new(seed)?, shape, DType::F32)
 }
 
 fn assert_close(found: &Array, expected: &Array, what: &str) -> Result<()> {

@@ -263,12 +263,12 @@ fn views_are_read_where_they_are() -> Result<()> {
     for dtype in FLOATS {
         let (x, w) = (normal(7, &[96, 12], dtype)?, normal(8, &[96, 40], dtype)?);
         let dense = fast::linear(
-            &x.swap_axes(0, 1)?.contiguous()?,
-            &w.swap_axes(0, 1)?.contiguous()?,
+            &x.swapaxes(0, 1)?.contiguous()?,
+            &w.swapaxes(0, 1)?.contiguous()?,
         )?;
-        let views = fast::linear(&x.swap_axes(0, 1)?, &w.swap_axes(0, 1)?)?;
+        let views = fast::linear(&x.swapaxes(0, 1)?, &w.swapaxes(0, 1)?)?;
         assert_eq!(floats(&dense), floats(&views));
-        let empty = fast::linear(&normal(7, &[0, 96], dtype)?, &w.swap_axes(0, 1)?)?;
+        let empty = fast::linear(&normal(7, &[0, 96], dtype)?, &w.swapaxes(0, 1)?)?;
         assert_eq!(empty.shape(), [0, 40]);
     }
     Ok(())

@@ -187,7 +187,7 @@ fn convolutions_are_those_of_plain_loops() -> Result<()> {
             expected.push(sum / (1.0 + (-sum).exp()));
             shifted.push(sum + bs[channel]);
         }
-        let other = x.swap_axes(1, 2)?.contiguous()?.swap_axes(1, 2)?;
+        let other = x.swapaxes(1, 2)?.contiguous()?.swapaxes(1, 2)?;
         for x in [&x, &other] {
             let what = format!("{b} x {l} x {c}, {count} taps");
             let without = || fast::causal_conv(x, &taps, Some(&bias), false);

@@ -12,7 +12,7 @@ const MASK: [bool; ROWS] = [true, false, true, true];
 fn logits(scale: f32) -> Vec<f32> {
     let key = random::Key::new(3).unwrap();
     let shape = [ROWS as i32, VOCAB as i32];
-    let array = random::normal(&key, &shape, DType::F32, 0.0, scale).unwrap();
+    let array = random::normal_with(&key, &shape, DType::F32, 0.0, scale).unwrap();
     array.to_vec::<f32>().unwrap()
 }
 

@@ -278,7 +278,7 @@ fn of_heads_and_ropes() -> Result<()> {
                     scale: 1.0,
                     freqs: Some(&freqs),
                 };
-                fast::rope(&a[0], &how, &offsets)
+                fast::rope_with(&a[0], &how, &offsets)
             };
             let x = noise(3, &[2, 3, 4, 64], dtype)?;
             check(&format!("{dtype} rope {dims}"), &[x], tolerance, rope, rope)?;

@@ -103,7 +103,7 @@ fn errors_are_those_of_the_cpu() -> Result<()> {
         "cross entropy: index 4 is outside an axis of 4",
     )?;
     // A view of indices.
-    let turned = || Array::from_slice(&[0i32, 1, 2, 9], &[2, 2])?.swap_axes(0, 1);
+    let turned = || Array::from_slice(&[0i32, 1, 2, 9], &[2, 2])?.swapaxes(0, 1);
     fails(
         "view",
         || x()?.take(&turned()?, 0),

@@ -1,6 +1,6 @@
 //! Rows of dense and packed matrices, unpacked.
 
-use mlx_core::ops::quantize::{QuantMode, quantize};
+use mlx_core::ops::quantize::{QuantMode, quantize_with};
 use mlx_core::transforms::grad;
 use mlx_core::{Array, DType, Result, fast};
 
@@ -10,7 +10,7 @@ use super::{FLOATS, floats, kernels_are_off};
 #[test]
 fn rows_are_those_of_the_wide_matrix() -> Result<()> {
     let ids = Array::from_slice(&[3i32, -1, 0, 69, 3, -70], &[2, 3])?;
-    let turned = ids.swap_axes(0, 1)?;
+    let turned = ids.swapaxes(0, 1)?;
     for dtype in FLOATS {
         let wide = normal(5, &[70, 33], dtype)?;
         let found = fast::rows(&wide, &turned)?;
@@ -22,7 +22,7 @@ fn rows_are_those_of_the_wide_matrix() -> Result<()> {
             _ => 2f32.powi(-22),
         };
         for scheme in schemes() {
-            let parts = quantize(&normal(6, &[70, 5 * 128], dtype)?, scheme)?;
+            let parts = quantize_with(&normal(6, &[70, 5 * 128], dtype)?, scheme)?;
             let (packed, scales, biases) = (&parts.packed, &parts.scales, parts.biases.as_ref());
             let exact = |a: &Array| match scheme.mode {
                 QuantMode::Affine => a.astype(DType::F32),

@@ -8,6 +8,7 @@ mod hostile;
 mod matrix;
 mod numeric;
 mod promotion;
+mod short;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,6 +21,7 @@ fn table() -> BTreeMap<&'static str, Op> {
         array_ops::rows(),
         matrix::rows(),
         numeric::rows(),
+        short::rows(),
     ]
     .concat();
     let count = rows.len();
@@ -72,9 +74,14 @@ fn numeric_operations_equal_the_tables() {
     check("numeric");
 }
 
+#[test]
+fn calls_without_arguments_that_have_a_default_equal_the_tables() {
+    check("short");
+}
+
 /// The names of all operations that the goldens hold.
 fn golden_names() -> BTreeSet<String> {
-    ["elementwise", "array", "matrix", "numeric"]
+    ["elementwise", "array", "matrix", "numeric", "short"]
         .into_iter()
         .flat_map(load)
         .map(|case: Case| case.op)

@@ -25,9 +25,9 @@ use crate::head::{Head, OwnedHead};
 /// # fn main() -> mlx_core::Result<()> {
 /// let mut layer = Linear::new(8, 100, false)?;
 /// let key = random::Key::new(1)?;
-/// *layer.weight_mut() = mlx_nn::Weight::Dense(Param::new(random::normal(&key, &[100, 8], DType::F32, 0.0, 1.0)?));
+/// *layer.weight_mut() = mlx_nn::Weight::Dense(Param::new(random::normal(&key, &[100, 8], DType::F32)?));
 /// let head = Head { matrix: HeadMatrix::Own(&layer), scale: None, softcap: None };
-/// let hidden = random::normal(&key, &[2, 8], DType::F32, 0.0, 1.0)?;
+/// let hidden = random::normal(&key, &[2, 8], DType::F32)?;
 /// let targets = Array::from_slice(&[3u32, 99], &[2])?;
 /// let sliced = loss::chunked_cross_entropy(&hidden, &targets, &head, 30)?;
 /// let plain = loss::cross_entropy(&head.forward(&hidden)?, &targets)?;

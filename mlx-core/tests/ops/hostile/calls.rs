@@ -58,7 +58,7 @@ impl Calls {
         let mut table = table();
         table.extend(fused::rows());
         let mut count: BTreeMap<String, usize> = BTreeMap::new();
-        let mut cases: Vec<Case> = ["elementwise", "array", "matrix", "numeric"]
+        let mut cases: Vec<Case> = ["elementwise", "array", "matrix", "numeric", "short"]
             .into_iter()
             .flat_map(load)
             .filter(|case| {
