@@ -33,8 +33,8 @@
 //! | `mx.argmax(a)`, `mx.argmax(a, axis=0)` | [`Array::argmax_all`], [`Array::argmax`]`(0, false)` |
 //! | `mx.sum(a, axis=-1, keepdims=True)` | [`Array::sum`]`(-1, true)`; `..` is all axes |
 //! | `mx.eval`, `mx.async_eval` | [`eval()`], [`async_eval`] |
-//! | `mx.grad`, `mx.value_and_grad`, `mx.vmap` | [`transforms::grad`], [`transforms::value_and_grad`], [`transforms::vmap`] |
-//! | `mx.compile`, `mx.checkpoint` | [`transforms::Compiled`], [`transforms::checkpoint`] |
+//! | `mx.grad`, `mx.value_and_grad`, `mx.vmap` | [`grad()`], [`value_and_grad()`], [`vmap()`] |
+//! | `mx.compile`, `mx.checkpoint` | [`compile()`], [`transforms::Compiled`], [`transforms::checkpoint_with`] |
 //! | `mx.random.seed`, `mx.random.key(0)`, `mx.random.normal` | [`random::seed`], [`random::Key`], [`random::normal`] |
 //! | `mx.quantize`, `mx.quantized_matmul` | [`quantize::quantize`], [`fast::quantized_linear`] |
 //! | `mx.fast.rms_norm`, `mx.fast.scaled_dot_product_attention` | [`fast`] |
@@ -94,3 +94,4 @@ pub use into_shape::{IntoShape, Size};
 pub use ops::*;
 pub use replay::{Graph, Replay};
 pub use stream::{Device, DeviceKind, Stream};
+pub use transforms::{compile, grad, value_and_grad, vmap};

@@ -2,7 +2,7 @@
 
 use mlx_core::linalg::{self, Half, MatrixNorm};
 use mlx_core::ops::quantize::{QuantMode, Scheme, quantize_with};
-use mlx_core::transforms::{Compiled, compile, grad, vmap};
+use mlx_core::transforms::{Compiled, compile, grad_with, vmap_with};
 use mlx_core::{Array, DType, ErrorKind, Result, arange, fast, full};
 
 #[path = "shared/evaluated.rs"]
@@ -162,7 +162,7 @@ fn indices_are_checked_when_they_are_evaluated() -> Result<()> {
 fn checks_of_indices_follow_transforms() -> Result<()> {
     let x = evaluated(arange(0.0, 6.0, 1.0, DType::F32)?.reshape(&[3, 2])?);
     let rows = evaluated(ints(&[0, 2, 1, 1], DType::I32).reshape(&[2, 2])?);
-    let slope = grad(
+    let slope = grad_with(
         |x| Ok(vec![x[0].take(&rows, 0)?.sum(.., false)?]),
         std::slice::from_ref(&x),
         &[0],
@@ -170,7 +170,7 @@ fn checks_of_indices_follow_transforms() -> Result<()> {
     assert_eq!(slope[0].to_vec::<f32>()?, [1.0, 1.0, 2.0, 2.0, 1.0, 1.0]);
     let take = |x: &[Array]| Ok(vec![x[0].take(&x[1], 0)?]);
     // Row r of the indices with column r of x.
-    let mapped = vmap(
+    let mapped = vmap_with(
         take,
         &[x.clone(), rows.clone()],
         &[Some(1), Some(0)],
@@ -180,7 +180,7 @@ fn checks_of_indices_follow_transforms() -> Result<()> {
     let bad = evaluated(ints(&[0, 3, 1, 1], DType::I32).reshape(&[2, 2])?);
     for axes in [[Some(1), Some(0)], [None, Some(0)], [Some(1), None]] {
         out_of_range(
-            vmap(take, &[x.clone(), bad.clone()], &axes, &[Some(0)]).map(|mut y| y.remove(0)),
+            vmap_with(take, &[x.clone(), bad.clone()], &axes, &[Some(0)]).map(|mut y| y.remove(0)),
             "3",
         );
     }

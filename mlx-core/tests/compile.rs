@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use mlx_core::transforms::{Compiled, checkpoint, compile, grad};
+use mlx_core::transforms::{Compiled, checkpoint_with, compile, grad_with};
 use mlx_core::{Array, DType, Error, ErrorKind, Result, ones};
 
 fn row(values: &[f32]) -> Array {
@@ -39,7 +39,7 @@ fn compiled_traces_once_for_each_shape() -> Result<()> {
     // Under grad the plain function is differentiated.
     let outer = |x: &[Array]| Ok(vec![f.call(x)?[0].sum(.., false)?]);
     assert_eq!(
-        grad(outer, &[row(&[1.0, 2.0])], &[0])?[0].to_vec::<f32>()?,
+        grad_with(outer, &[row(&[1.0, 2.0])], &[0])?[0].to_vec::<f32>()?,
         [3.0, 5.0]
     );
 
@@ -94,7 +94,7 @@ fn captures_live_as_long_as_the_compiled_function_and_no_longer() -> Result<()> 
 
     let capture = held.clone();
     let y = {
-        let f = checkpoint(move |x: &[Array]| {
+        let f = checkpoint_with(move |x: &[Array]| {
             let _ = &capture;
             Ok(vec![x[0].square()?])
         })?;

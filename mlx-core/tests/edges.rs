@@ -215,7 +215,7 @@ fn a_kernel_longer_than_the_padded_input_is_refused() -> Result<()> {
 #[test]
 fn noise_of_no_keys_is_empty() -> Result<()> {
     use mlx_core::random::{Key, bits};
-    use mlx_core::transforms::vmap;
+    use mlx_core::transforms::vmap_with;
 
     let keys = Array::from_slice::<u32>(&[], &[0, 2])?;
     let noise = mlx_core::fast::gumbel(&keys, 3)?;
@@ -223,7 +223,7 @@ fn noise_of_no_keys_is_empty() -> Result<()> {
     assert!(noise.to_vec::<f32>()?.is_empty());
     assert!(mlx_core::fast::gumbel(&ones(&[0, 3], DType::U32)?, 3).is_err());
     let draw = |keys: &[Array]| Ok(vec![bits(&Key::from_array(keys[0].clone())?, &[3], 4)?]);
-    let error = vmap(draw, &[keys], &[Some(0)], &[Some(0)]).unwrap_err();
+    let error = vmap_with(draw, &[keys], &[Some(0)], &[Some(0)]).unwrap_err();
     assert!(error.to_string().contains("which has size 0"), "{error}");
     Ok(())
 }

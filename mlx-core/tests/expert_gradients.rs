@@ -2,7 +2,7 @@
 
 use mlx_core::ops::quantize::{QuantMode, Scheme, dequantize_with, quantize_with};
 use mlx_core::random::{self, Key};
-use mlx_core::transforms::grad;
+use mlx_core::transforms::grad_with;
 use mlx_core::{Array, DType, Result, fast};
 
 const FLOATS: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
@@ -51,9 +51,9 @@ fn matrices_and_rows_have_the_gradients_of_plain_products() -> Result<()> {
                 Ok(vec![y.multiply(&by)?.sum(.., false)?])
             };
             let plain = |a: &[Array]| Ok(vec![plainly(&a[0], &a[1], &indices, &by)?]);
-            let found = grad(fused, &[x.clone(), w.clone()], &[0, 1])?;
+            let found = grad_with(fused, &[x.clone(), w.clone()], &[0, 1])?;
             let wide = |array: &Array| array.astype(DType::F32);
-            let expected = grad(plain, &[wide(&x)?, wide(&w)?], &[0, 1])?;
+            let expected = grad_with(plain, &[wide(&x)?, wide(&w)?], &[0, 1])?;
             for (what, (found, expected)) in ["x", "w"].iter().zip(found.iter().zip(&expected)) {
                 assert_eq!(found.dtype(), dtype);
                 assert_close(&format!("{what} {dtype} {shape:?}"), found, expected)?;
@@ -90,8 +90,8 @@ fn rows_have_the_gradients_of_unpacked_matrices() -> Result<()> {
             Ok(vec![y.multiply(&by)?.sum(.., false)?])
         };
         let plain = |a: &[Array]| Ok(vec![plainly(&a[0], &dense, &indices, &by)?]);
-        let found = grad(packed, std::slice::from_ref(&x), &[0])?;
-        let expected = grad(plain, &[x], &[0])?;
+        let found = grad_with(packed, std::slice::from_ref(&x), &[0])?;
+        let expected = grad_with(plain, &[x], &[0])?;
         assert_close(&format!("{scheme}"), &found[0], &expected[0])?;
     }
     Ok(())
@@ -116,7 +116,7 @@ fn rows_of_an_expert_are_added_as_they_are_multiplied() -> Result<()> {
     };
     mlx_core::memory::reset_peak()?;
     let before = mlx_core::memory::active()?;
-    let found = grad(of_w, &[w], &[0])?;
+    let found = grad_with(of_w, &[w], &[0])?;
     mlx_core::eval(&found)?;
     let peak = mlx_core::memory::peak()? - before;
     let rows = 2000 * 256 * 4;

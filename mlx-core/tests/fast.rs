@@ -2,7 +2,7 @@
 
 use mlx_core::fast::{self, Mask, Rope, plainly};
 use mlx_core::random::{self, Key};
-use mlx_core::transforms::grad;
+use mlx_core::transforms::grad_with;
 use mlx_core::{Array, DType, ErrorKind, Result};
 use proptest::prelude::*;
 
@@ -291,8 +291,8 @@ fn assert_same_gradients(
         let weights = normal(99, y.shape(), DType::F32);
         Ok(vec![y.multiply(&weights)?.sum(.., false)?])
     };
-    let found = grad(|x| weighted(fused(x)?), args, &argnums)?;
-    let expected = grad(|x| weighted(plain(x)?), args, &argnums)?;
+    let found = grad_with(|x| weighted(fused(x)?), args, &argnums)?;
+    let expected = grad_with(|x| weighted(plain(x)?), args, &argnums)?;
     for (found, expected) in found.iter().zip(&expected) {
         assert_close(found, expected, 1e-4);
     }

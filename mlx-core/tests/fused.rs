@@ -2,7 +2,7 @@
 
 use mlx_core::fast::{self, Mask, Matrix, NormOf, Rope, plainly};
 use mlx_core::random::{self, Key};
-use mlx_core::transforms::{Compiled, grad, jvp, vmap};
+use mlx_core::transforms::{Compiled, grad_with, jvp, vmap_with};
 use mlx_core::{Array, DType, Result};
 
 #[path = "shared/projection.rs"]
@@ -212,8 +212,8 @@ fn transforms_are_those_of_the_plain_operations() -> Result<()> {
             let y = op(x)?;
             Ok(vec![y.multiply(&normal(9, y.shape())?)?.sum(.., false)?])
         };
-        let found = grad(|x| sum(&case.fused, x), &case.args, &all)?;
-        let expected = grad(|x| plainly(|| sum(&case.fused, x)), &case.args, &all)?;
+        let found = grad_with(|x| sum(&case.fused, x), &case.args, &all)?;
+        let expected = grad_with(|x| plainly(|| sum(&case.fused, x)), &case.args, &all)?;
         for (found, expected) in found.iter().zip(&expected) {
             assert_close(found, expected, 2e-4, &format!("grad of {}", case.name))?;
         }
@@ -241,7 +241,7 @@ fn transforms_are_those_of_the_plain_operations() -> Result<()> {
 #[test]
 fn vmap_is_one_after_the_other() -> Result<()> {
     let (x, weight) = (normal(1, &[3, 4, 16])?, normal(2, &[3, 16])?);
-    let found = vmap(
+    let found = vmap_with(
         |a| Ok(vec![fast::rms_norm(&a[0], Some(&a[1]), 1e-5)?]),
         &[x.clone(), weight.clone()],
         &[Some(0), Some(0)],

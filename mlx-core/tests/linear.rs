@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 
 use mlx_core::fast;
 use mlx_core::ops::quantize::{QuantMode, Scheme};
-use mlx_core::transforms::grad;
+use mlx_core::transforms::grad_with;
 use mlx_core::{Array, DType, Result};
 
 #[path = "linear/cases.rs"]
@@ -283,7 +283,7 @@ fn gradients_are_those_of_the_wide_product() -> Result<()> {
         ] {
             let x = normal(9, &[2, 3, 128], dtype)?;
             let loss = |y: Array| y.astype(DType::F32)?.square()?.sum(.., false);
-            let found = grad(
+            let found = grad_with(
                 |a| Ok(vec![loss((case.product)(&a[0])?)?]),
                 std::slice::from_ref(&x),
                 &[0],
@@ -295,7 +295,7 @@ fn gradients_are_those_of_the_wide_product() -> Result<()> {
                 // Rounded like the product; the gradient passes straight through.
                 Ok(vec![loss(y)?])
             };
-            let expected = grad(plain, std::slice::from_ref(&x), &[0])?;
+            let expected = grad_with(plain, std::slice::from_ref(&x), &[0])?;
             assert_eq!(found[0].dtype(), dtype);
             let close = if dtype == DType::F32 { 1e-4 } else { 0.05 };
             let (found, expected) = (floats(&found[0]), floats(&expected[0]));
@@ -306,7 +306,7 @@ fn gradients_are_those_of_the_wide_product() -> Result<()> {
         }
         let (x, w) = (normal(9, &[5, 7], dtype)?, normal(10, &[4, 7], dtype)?);
         let sum = |a: &[Array]| Ok(vec![fast::linear(&a[0], &a[1])?.sum(.., false)?]);
-        let of_w = grad(sum, &[x.clone(), w], &[1])?;
+        let of_w = grad_with(sum, &[x.clone(), w], &[1])?;
         let expected = x.sum(0, true)?.broadcast_to(&[4, 7])?;
         for (a, b) in floats(&of_w[0]).iter().zip(floats(&expected)) {
             assert!((a - b).abs() <= 0.05 * b.abs().max(1.0), "{a} for {b}");

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use mlx_core::transforms::value_and_grad;
+use mlx_core::transforms::value_and_grad_with;
 use mlx_core::{Array, DType, QuantMode, Result, Scheme, memory, random};
 use mlx_nn::lora::adapt::is_adapter;
 use mlx_nn::lora::{LoraConfig, attach};
@@ -73,7 +73,7 @@ fn graded<M: Module>(
     let (names, values): (Vec<String>, Vec<Array>) = trainable(module).unwrap().into_iter().unzip();
     let args = [vec![hidden], values.clone()].concat();
     let all: Vec<usize> = (0..args.len()).collect();
-    let (loss, grads) = value_and_grad(
+    let (loss, grads) = value_and_grad_with(
         |args| {
             set(module, &args[1..]);
             let head = head(module);
@@ -331,7 +331,7 @@ fn the_logits_never_exist() {
     let mut peak = |chunk: Option<i32>| {
         memory::reset_peak().unwrap();
         let before = memory::active().unwrap();
-        let (loss, grads) = value_and_grad(
+        let (loss, grads) = value_and_grad_with(
             |args| {
                 set(&mut embedding, &args[1..]);
                 let head = tied_head(&embedding);

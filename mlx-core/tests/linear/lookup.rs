@@ -1,7 +1,7 @@
 //! Rows of dense and packed matrices, unpacked.
 
 use mlx_core::ops::quantize::{QuantMode, quantize_with};
-use mlx_core::transforms::grad;
+use mlx_core::transforms::grad_with;
 use mlx_core::{Array, DType, Result, fast};
 
 use super::cases::{normal, schemes};
@@ -60,7 +60,7 @@ fn rows_are_those_of_the_wide_matrix() -> Result<()> {
         floats(&wide.take(&ids, 0)?)
     );
     let sum = |a: &[Array]| Ok(vec![fast::rows(&a[0], &ids)?.sum(.., false)?]);
-    let found = floats(&grad(sum, std::slice::from_ref(&wide), &[0])?[0]);
+    let found = floats(&grad_with(sum, std::slice::from_ref(&wide), &[0])?[0]);
     for (row, found) in found.chunks(64).enumerate() {
         let times = many.iter().filter(|&&id| id as usize == row).count() as f32;
         assert!(found.iter().all(|&x| x == times), "row {row}");

@@ -2,7 +2,7 @@
 
 use mlx_core::ops::create::zeros;
 use mlx_core::ops::{concat, depends};
-use mlx_core::transforms::{custom_vjp, value_and_grad};
+use mlx_core::transforms::{custom_vjp_with, value_and_grad_with};
 use mlx_core::{Array, DType, Error, ErrorKind, Result, fast};
 
 use crate::head::{Head, OwnedHead};
@@ -49,7 +49,7 @@ pub fn chunked_cross_entropy(
     let (_, params) = slices.head.trainable()?;
     let primals = [vec![hidden.clone()], params].concat();
     let backward = slices.clone();
-    let losses = custom_vjp(
+    let losses = custom_vjp_with(
         move |primals| slices.forward(primals),
         move |primals, cotangents, outputs| backward.backward(primals, &cotangents[0], &outputs[1]),
     )?;
@@ -216,7 +216,7 @@ impl Slices {
             let all: Vec<usize> = (0..inputs.len()).collect();
             let targets = after(&self.targets, &[&hidden])?;
             // If the sum is held constant, the derivative of `exp(logit - lse)` is the probability.
-            let (_, grads) = value_and_grad(
+            let (_, grads) = value_and_grad_with(
                 |inputs| {
                     let logits = part.with(&inputs[1..])?.forward(&inputs[0])?;
                     let logits = logits.astype(DType::F32)?;

@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::fast::{self, Draw, NO_TOKEN};
 use crate::ops::create::zeros;
 use crate::random::{self, Key};
-use crate::transforms::vmap;
+use crate::transforms::vmap_with;
 
 /// The plain form of [`draw`](super::draw), for settings that it has checked.
 pub(super) fn draw(logits: &Array, rows: &[Draw]) -> Result<Array> {
@@ -88,7 +88,7 @@ pub fn gumbel(keys: &Array, v: i32) -> Result<Array> {
         let key = Key::from_array(keys[0].clone())?;
         Ok(vec![random::bits(&key, &[v], 4)?])
     };
-    let bits = vmap(of_key, std::slice::from_ref(keys), &[Some(0)], &[Some(0)])?.remove(0);
+    let bits = vmap_with(of_key, std::slice::from_ref(keys), &[Some(0)], &[Some(0)])?.remove(0);
     let u = bits
         .astype(DType::F32)?
         .add(0.5f32)?

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use mlx_core::ops::quantize::Scheme;
 use mlx_core::random::{self, Key};
-use mlx_core::transforms::{Compiled, compile, grad, vmap};
+use mlx_core::transforms::{Compiled, compile, grad_with, vmap_with};
 use mlx_core::{Array, Result, fast, inplace};
 
 use super::cases::affine;
@@ -251,7 +251,7 @@ pub fn rows() -> Vec<(&'static str, Op)> {
         };
         "fast::gumbel" => |c| fast::gumbel(c.x(0), c.int(0));
         "vmap_of_bits" => |c| {
-            vmap(
+            vmap_with(
                 |keys| {
                     let key = Key::from_array(keys[0].clone())?;
                     random::bits(&key, &[3], 4).map(Results::list)
@@ -263,11 +263,11 @@ pub fn rows() -> Vec<(&'static str, Op)> {
         };
         "grad_of_take" => |c| {
             let (at, axis) = (c.x(1).clone(), c.int(0));
-            grad(|x| x[0].take(&at, axis)?.sum(.., false).map(Results::list), &c.inputs[..1], &[0])
+            grad_with(|x| x[0].take(&at, axis)?.sum(.., false).map(Results::list), &c.inputs[..1], &[0])
         };
         "vmap_of_take" => |c| {
             let axis = c.int(0);
-            vmap(|x| x[0].take(&x[1], axis).map(Results::list), &c.inputs, &[Some(c.int(1)), None], &[Some(0)])
+            vmap_with(|x| x[0].take(&x[1], axis).map(Results::list), &c.inputs, &[Some(c.int(1)), None], &[Some(0)])
         };
     }
 }
