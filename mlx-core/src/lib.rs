@@ -94,4 +94,6 @@ pub use into_shape::{IntoShape, Size};
 pub use ops::*;
 pub use replay::{Graph, Replay};
 pub use stream::{Device, DeviceKind, Stream};
-pub use transforms::{compile, grad, value_and_grad, vmap};
+pub use transforms::{
+    checkpoint, compile, custom_function, custom_vjp, grad, jvp, value_and_grad, vjp, vmap,
+};

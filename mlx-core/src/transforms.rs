@@ -1,6 +1,6 @@
 //! Function transforms: derivatives, vectorisation, recomputation, compilation.
 //!
-//! A transform takes a function of one to five references to arrays, or to slices, tuples and maps of arrays ([`Tree`]), and
+//! A transform takes a function of one to eight references to arrays, or to slices, tuples and maps of arrays ([`Tree`]), and
 //! gives another function of them:
 //!
 //! ```
@@ -30,6 +30,7 @@ mod checkpoint;
 pub mod compile;
 mod compile_of;
 mod custom;
+mod custom_of;
 mod function;
 mod grad;
 mod grad_of;
@@ -42,6 +43,7 @@ pub use compile::Compiled;
 pub use compile_of::{Compile, compile};
 pub(crate) use custom::check_derivatives;
 pub use custom::custom_vjp_with;
+pub use custom_of::{Custom, checkpoint, custom_function, custom_vjp};
 pub use function::{Differentiable, Function, Inputs, Output, Signature, Transformed, Uniform};
 pub use grad::{grad_with, jvp, value_and_grad_with, vjp};
 pub use grad_of::{Argnums, First, Grad, ValueAndGrad, grad, value_and_grad};

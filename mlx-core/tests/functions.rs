@@ -3,7 +3,10 @@
 use std::collections::{BTreeMap, HashMap};
 
 use mlx_core::transforms::compile as compilation;
-use mlx_core::{Array, Result, compile, grad, value_and_grad, vmap};
+use mlx_core::{
+    Array, Result, checkpoint, compile, custom_function, custom_vjp, grad, jvp, value_and_grad,
+    vmap,
+};
 
 fn vector(values: &[f32]) -> Array {
     Array::from_slice(values, &[values.len() as i32]).unwrap()
@@ -287,5 +290,121 @@ fn one_graph_serves_all_shapes_if_shapeless() -> Result<()> {
         assert_eq!(f(&vector(&vec![2.5; n]))?.shape(), [n as i32]);
     }
     assert_eq!(traces.get(), 1);
+    Ok(())
+}
+
+#[test]
+fn a_custom_derivative_replaces_that_of_the_function() -> Result<()> {
+    let (x, y) = (vector(&[1.0, -2.0]), vector(&[3.0, 5.0]));
+    let s = custom_vjp(
+        |x: &Array| x.square(),
+        |x: &Array, dy: &Array| dy.multiply(x)?.multiply(100),
+    );
+    assert_eq!(floats(&s(&x)?), [1.0, 4.0]);
+    let slope = grad(|x: &Array| s(x)?.multiply(&y)?.sum_all());
+    assert_eq!(floats(&slope(&x)?), [300.0, -1000.0]);
+
+    // Several arguments and results, one of them a slice.
+    let pair = custom_vjp(
+        |p: &[Array], z: &Array| Ok((p[0].multiply(z)?, p[1].clone())),
+        |p: &[Array], z: &Array, d: &(Array, Array)| {
+            Ok((
+                vec![d.0.multiply(z)?, d.1.multiply(7)?],
+                p[0].multiply(&d.0)?,
+            ))
+        },
+    );
+    let loss = |p: &[Array], z: &Array| {
+        let (a, b) = pair(p, z)?;
+        a.add(&b)?.sum_all()
+    };
+    let (of_p, of_z) = grad(loss).argnums(..)(&[x.clone(), y.clone()], &y)?;
+    assert_eq!(
+        (floats(&of_p[0]), floats(&of_p[1])),
+        (vec![3.0, 5.0], vec![7.0, 7.0])
+    );
+    assert_eq!(floats(&of_z), [1.0, -2.0]);
+    Ok(())
+}
+
+#[test]
+fn custom_functions_have_rules_for_each_transform() -> Result<()> {
+    let (x, y) = (vector(&[1.0, 2.0]), vector(&[3.0, 5.0]));
+    let f = custom_function(|x: &Array, y: &Array| x.multiply(y))
+        .jvp(|_: &Array, y: &Array, dx: &Array, dy: &Array| {
+            dx.multiply(y)?.add(&dy.multiply(1000)?)
+        })
+        .vmap(|inputs, axes| {
+            assert_eq!(axes, [Some(0), None]);
+            Ok((
+                vec![inputs[0].multiply(&inputs[1])?.add(0.5)?],
+                vec![Some(0)],
+            ))
+        });
+    let flat = |a: &[Array]| Ok(vec![f(&a[0], &a[1])?]);
+    let (_, both) = jvp(flat, &[x.clone(), y.clone()], &[x.clone(), y.clone()])?;
+    assert_eq!(floats(&both[0]), [3003.0, 5010.0]);
+    let of_x = |a: &[Array]| Ok(vec![f(&a[0], &y)?]);
+    let (_, one) = jvp(of_x, std::slice::from_ref(&x), std::slice::from_ref(&x))?;
+    assert_eq!(floats(&one[0]), [3.0, 10.0], "no tangent is zero");
+    assert_eq!(
+        floats(&grad(|x: &Array| f(x, &y)?.sum_all())(&x)?),
+        [3.0, 5.0],
+        "the plain one"
+    );
+
+    let rows = Array::from_slice(&[1.0f32, 2.0, 3.0, 4.0], &[2, 2])?;
+    let mapped = vmap(|r: &Array, y: &Array| f(r, y)).in_axes([Some(0), None]);
+    assert_eq!(floats(&mapped(&rows, &y)?), [3.5, 10.5, 9.5, 20.5]);
+    Ok(())
+}
+
+#[test]
+fn custom_rules_are_checked() {
+    let x = vector(&[1.0, 2.0]);
+    let text = |result: Result<Array>| result.unwrap_err().to_string();
+    let few = custom_vjp(
+        |x: &[Array]| x[0].add(&x[1]),
+        |_: &[Array], dy: &Array| Ok(vec![dy.clone()]),
+    );
+    let error = grad(|x: &Array| few(&[x.clone(), x.clone()])?.sum_all())(&x);
+    assert!(text(error).contains("must return 2 arrays"));
+    let shape = custom_vjp(|x: &Array| x.square(), |_: &Array, dy: &Array| dy.sum_all());
+    assert!(text(grad(|x: &Array| shape(x)?.sum_all())(&x)).contains("shape []"));
+    let tangent = custom_function(|x: &Array| x.square()).jvp(|_: &Array, dx: &Array| dx.sum_all());
+    let pushed = jvp(
+        |a| Ok(vec![tangent(&a[0])?]),
+        std::slice::from_ref(&x),
+        std::slice::from_ref(&x),
+    );
+    assert!(
+        pushed
+            .unwrap_err()
+            .to_string()
+            .contains("tangents of shapes [[2]], found [[]]")
+    );
+    let axis = custom_function(|x: &Array| x.square()).vmap(|x, _| Ok((x.to_vec(), vec![Some(9)])));
+    assert!(text(vmap(|x: &Array| axis(x))(&x)).contains("axis Some(9)"));
+    let failing = custom_vjp(
+        |x: &Array| x.square(),
+        |_: &Array, _: &Array| Err(mlx_core::Error::new(mlx_core::ErrorKind::Io, "backward")),
+    );
+    assert!(text(grad(|x: &Array| failing(x)?.sum_all())(&x)).contains("backward"));
+}
+
+#[test]
+fn a_checkpoint_runs_the_function_again() -> Result<()> {
+    let count = std::rc::Rc::new(std::cell::Cell::new(0));
+    let seen = count.clone();
+    let f = checkpoint(move |p: &[Array], x: &Array| {
+        seen.set(seen.get() + 1);
+        p[0].multiply(x)?.tanh()?.sum_all()
+    });
+    let (w, x) = (vector(&[0.5, -0.5]), vector(&[1.0, 1.0]));
+    let plain = |p: &[Array], x: &Array| p[0].multiply(x)?.tanh()?.sum_all();
+    let wanted = grad(plain)(std::slice::from_ref(&w), &x)?;
+    let found = grad(|p: &[Array], x: &Array| f(p, x))(std::slice::from_ref(&w), &x)?;
+    assert_eq!(floats(&found[0]), floats(&wanted[0]));
+    assert_eq!(count.get(), 2, "forward, and again for the derivative");
     Ok(())
 }

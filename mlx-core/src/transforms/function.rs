@@ -1,4 +1,4 @@
-//! Functions of one to five arguments, and what a transform makes of them.
+//! Functions of one to eight arguments, and what a transform makes of them.
 
 use std::borrow::Borrow;
 use std::ops::Deref;
@@ -65,17 +65,19 @@ pub trait Signature: 'static {
 pub trait Differentiable: Signature {
     /// The arguments, then one of the result's type; the result is one derivative for each argument.
     type Pullback: Signature<Output = Self::Owned>;
+    /// The arguments, then one tangent of the type of each; the result is the tangent of the result.
+    type Pushforward: Signature<Output = Self::Output>;
 }
 
 /// Signatures whose arguments have the same type.
 pub trait Uniform: Signature {}
 
-/// A function that transforms take: a closure or function of one to five references to [`Tree`]s that returns `Result` of a
+/// A function that transforms take: a closure or function of one to eight references to [`Tree`]s that returns `Result` of a
 /// [`Tree`], or what a transform made. The types of a closure's arguments must be written: `|x: &Array| …`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no function that can be transformed",
     note = "write the types of the arguments, which are references: `|x: &Array, y: &Array| (x * y)?.sum_all()`",
-    note = "the function returns `Result` of an `Array`, or of a vector, tuple or map of arrays, and takes one to five arguments",
+    note = "the function returns `Result` of an `Array`, or of a vector, tuple or map of arrays, and takes one to eight arguments",
     note = "a function of a slice that returns a vector, with its arguments: `grad_with(|x| …, &[x, y], &[0])`"
 )]
 pub trait Function<S: Signature> {
@@ -124,12 +126,18 @@ arities! {
     3: (A::Owned, B::Owned, C::Owned), [A a] [B b] [C c];
     4: (A::Owned, B::Owned, C::Owned, D::Owned), [A a] [B b] [C c] [D d];
     5: (A::Owned, B::Owned, C::Owned, D::Owned, E::Owned), [A a] [B b] [C c] [D d] [E e];
+    6: (A::Owned, B::Owned, C::Owned, D::Owned, E::Owned, F::Owned), [A a] [B b] [C c] [D d] [E e] [F f];
+    7: (A::Owned, B::Owned, C::Owned, D::Owned, E::Owned, F::Owned, G::Owned),
+        [A a] [B b] [C c] [D d] [E e] [F f] [G g];
+    8: (A::Owned, B::Owned, C::Owned, D::Owned, E::Owned, F::Owned, G::Owned, H::Owned),
+        [A a] [B b] [C c] [D d] [E e] [F f] [G g] [H h];
 }
 
 macro_rules! differentiable {
     ($($($name:ident)+;)*) => { $(
         impl<$($name: Tree + ?Sized + 'static,)+ R: Output> Differentiable for fn($(&$name),+) -> R {
             type Pullback = fn($(&$name,)+ &R) -> Self::Owned;
+            type Pushforward = fn($(&$name,)+ $(&$name),+) -> R;
         }
     )* };
 }
@@ -143,7 +151,7 @@ macro_rules! uniform {
         {}
     )* };
 }
-uniform! { A; A A; A A A; A A A A; A A A A A; }
+uniform! { A; A A; A A A; A A A A; A A A A A; A A A A A A; A A A A A A A; A A A A A A A A; }
 
 fn missing() -> Error {
     Error::new(

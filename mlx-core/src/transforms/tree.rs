@@ -43,7 +43,7 @@ impl Structure {
 }
 
 /// What a function that is transformed takes or returns: an [`Array`]; a slice, vector or array of trees; a tuple of up to
-/// six trees; or a map from names to trees.
+/// eight trees; or a map from names to trees.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is nothing that a transformed function takes or returns",
     note = "it takes references to, and returns, an `Array`, or a vector, array, tuple, `HashMap<String, _>` or `BTreeMap<String, _>` of such"
@@ -185,6 +185,8 @@ tuples! {
     A 0 B 1 C 2 D 3;
     A 0 B 1 C 2 D 3 E 4;
     A 0 B 1 C 2 D 3 E 4 F 5;
+    A 0 B 1 C 2 D 3 E 4 F 5 G 6;
+    A 0 B 1 C 2 D 3 E 4 F 5 G 6 H 7;
 }
 
 impl<T: Tree<Owned = T> + 'static> Tree for BTreeMap<String, T> {
