@@ -3,6 +3,8 @@
 use std::borrow::{Borrow, Cow};
 use std::cell::Cell;
 use std::fmt;
+use std::marker::PhantomData;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 
 use mlx_c_sys as sys;
 
@@ -17,6 +19,9 @@ use crate::{eval, memory, poison};
 
 /// The error for reading an array that a transform traces.
 const UNREADABLE: &str = "an array cannot be read while a transform traces it";
+
+/// Makes [`Array`] neither `Send` nor `Sync`. The compiler's error about an array that is moved to a thread has this name.
+trait CallFreezeAndSendWhatItReturns: UnwindSafe + RefUnwindSafe + Unpin {}
 
 /// A lazy, immutable, reference-counted array.
 ///
@@ -34,7 +39,8 @@ const UNREADABLE: &str = "an array cannot be read while a transform traces it";
 /// ```
 /// Hand evaluated arrays over with [`Frozen`](crate::Frozen).
 pub struct Array {
-    // A raw pointer inside makes the type neither `Send` nor `Sync`.
+    // First, because the compiler names the first field that cannot be sent, and so says what to do instead.
+    _stays: PhantomData<dyn CallFreezeAndSendWhatItReturns>,
     raw: sys::mlx_array,
     made: Cell<u64>,
 }
@@ -49,6 +55,7 @@ impl Array {
             return Err(ffi::take_error(ErrorKind::Mlx));
         }
         Ok(Self {
+            _stays: PhantomData,
             raw,
             made: Cell::new(poison::stamp()),
         })
@@ -548,6 +555,7 @@ impl Clone for Array {
             memory::exhausted(size_of::<Self>());
         }
         Self {
+            _stays: PhantomData,
             raw,
             made: self.made.clone(),
         }

@@ -32,12 +32,14 @@
 //! | `a[1:3]`, `a[..., -1]`, `a[::2]`, `a[ids]`, `a[mask]` | [`Array::i`]`((1..3,))`, `a.i((Ellipsis, -1))`, `a.i(`[`step`]`(.., 2))`, `a.i(&ids)` ([`indexing`]) |
 //! | `a[i] = b`, `a.at[i].add(b)` | [`Array::set`], [`Array::at`] (a new array each), [`inplace`] |
 //! | `mx.take`, `np.nonzero`, `mx.unique` | [`Array::take`], [`Array::nonzero`], [`Array::unique`] |
-//! | `mx.where(c, a, b)` | [`Array::select`] of `c` |
+//! | `mx.where(c, a, b)` | [`where_`], [`Array::select`] of `c` |
+//! | `mx.softmax(a, axis=-1)`, `mx.cumsum(a, 0, reverse=True)` | [`Array::softmax`], [`Array::cumsum_with`] |
+//! | `mx.argmax(a)`, `mx.argmax(a, axis=0)` | [`Array::argmax_all`], [`Array::argmax`]`(0, false)` |
 //! | `mx.sum(a, axis=-1, keepdims=True)` | [`Array::sum`]`(-1, true)`; `..` is all axes |
 //! | `mx.eval`, `mx.async_eval` | [`eval()`], [`async_eval`] |
-//! | `mx.grad`, `mx.value_and_grad`, `mx.vmap` | [`transforms::grad`], [`transforms::value_and_grad`], [`transforms::vmap`] |
-//! | `mx.compile`, `mx.checkpoint` | [`transforms::Compiled`], [`transforms::checkpoint`] |
-//! | `mx.random.key(0)`, `mx.random.normal` | [`random::Key`] (explicit: there is no global state), [`random::normal`] |
+//! | `mx.grad`, `mx.value_and_grad`, `mx.vmap` | [`grad()`], [`value_and_grad()`], [`vmap()`] |
+//! | `mx.compile`, `mx.checkpoint` | [`compile()`], [`transforms::Compiled`], [`transforms::checkpoint_with`] |
+//! | `mx.random.seed`, `mx.random.key(0)`, `mx.random.normal` | [`random::seed`], [`random::Key`], [`random::normal`] |
 //! | `mx.quantize`, `mx.quantized_matmul` | [`quantize::quantize`], [`fast::quantized_linear`] |
 //! | `mx.fast.rms_norm`, `mx.fast.scaled_dot_product_attention` | [`fast`] |
 //! | `mx.fast.metal_kernel`, custom kernels | [`kernel`] (Metal, CUDA, and CPU kernels in Rust) |
@@ -107,3 +109,6 @@ pub use ops::*;
 pub use replay::{Graph, Replay};
 pub use rows::Rows;
 pub use stream::{Device, DeviceKind, Stream};
+pub use transforms::{
+    checkpoint, compile, custom_function, custom_vjp, grad, jvp, value_and_grad, vjp, vmap,
+};

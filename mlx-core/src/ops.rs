@@ -1,4 +1,4 @@
-//! Operations, grouped as in MLX and named as there; one form each.
+//! Operations, grouped as in MLX and named as there.
 //!
 //! An operation is a method if it has a main array, and a function if it makes an array or takes a list. Conventions:
 //!
@@ -7,6 +7,10 @@
 //!   hold is an error in arithmetic; comparisons compare it by value, as NumPy does.
 //! - **Axes.** Reductions take `impl` [`Axes`]: `1`, `-1`, `[0, 2]`, or `..` for all. Negative axes
 //!   count from the end.
+//! - **One axis** is `impl` [`Axis`]: a number, or `..` for the flattened array, which is Python's `axis=None`.
+//! - **Arguments with a default** can be left out. The plain name takes what Python's call needs, and the axes of a
+//!   reduction, scan, sort or join. `NAME_with` takes all arguments, in Python's order. `NAME_all` has no axis: it runs over
+//!   all elements. Functions that make an array always take its dtype.
 //! - **Shapes** broadcast as in NumPy.
 //! - **Indices** inside arrays are checked when they are evaluated. An index out of range fails the
 //!   evaluation.
@@ -33,17 +37,20 @@ pub mod shape;
 pub mod sort;
 pub mod unary;
 
-pub use conv::{Conv, ConvGeneral, ConvTranspose};
+pub use conv::{Conv, ConvGeneral, ConvTranspose, conv1d, conv2d, conv3d};
 pub use create::{
-    Indexing, Number, arange, bartlett, blackman, diag, eye, full, full_like, hamming, hanning,
-    identity, linspace, meshgrid, ones, ones_like, tri, tril, triu, zeros, zeros_like,
+    Indexing, Number, arange, bartlett, blackman, diag, diag_with, eye, eye_with, full, full_like,
+    hamming, hanning, identity, linspace, meshgrid, meshgrid_with, ones, ones_like, tri, tri_with,
+    tril, tril_with, triu, triu_with, zeros, zeros_like,
 };
 pub use index::Side;
+pub use math::where_;
 pub use matmul::{BlockMasks, einsum};
 pub use quantize::{
-    QuantMode, Quantized, Scheme, dequantize, gather_qmm, qqmm, quantize, quantized_matmul,
+    QuantMode, Quantized, Scheme, dequantize, dequantize_with, gather_qmm, gather_qmm_with, qqmm,
+    quantize, quantize_with, quantized_matmul, quantized_matmul_with,
 };
-pub use shape::{PadMode, broadcast_arrays, concat, depends, stack};
+pub use shape::{PadMode, PadWidths, broadcast_arrays, concat, concatenate, depends, stack};
 
 /// The second operand of a binary operation: an array or a number.
 #[diagnostic::on_unimplemented(
@@ -260,6 +267,38 @@ pub(crate) fn pair<'a>(
 pub trait Axes {
     /// The axes as numbers, given how many dimensions there are.
     fn axes(&self, ndim: usize) -> Cow<'_, [i32]>;
+
+    /// Whether this is `..`.
+    fn is_all(&self) -> bool {
+        false
+    }
+}
+
+/// The one axis an operation runs along, or `..`: the array is flattened first.
+pub trait Axis {
+    /// The number of the axis, from the end if negative. `None` for `..`.
+    fn axis(&self) -> Option<i32>;
+}
+
+impl Axis for i32 {
+    fn axis(&self) -> Option<i32> {
+        Some(*self)
+    }
+}
+
+impl Axis for RangeFull {
+    fn axis(&self) -> Option<i32> {
+        None
+    }
+}
+
+/// The array and the axis that an operation along `axis` runs over: the flattened array and 0 for `..`.
+pub(crate) fn along(array: &Array, axis: impl Axis) -> Result<(Cow<'_, Array>, i32)> {
+    match axis.axis() {
+        Some(axis) => Ok((Cow::Borrowed(array), axis)),
+        None if array.ndim() == 1 => Ok((Cow::Borrowed(array), 0)),
+        None => Ok((Cow::Owned(array.flatten()?), 0)),
+    }
 }
 
 impl Axes for i32 {
@@ -271,6 +310,10 @@ impl Axes for i32 {
 impl Axes for RangeFull {
     fn axes(&self, ndim: usize) -> Cow<'_, [i32]> {
         Cow::Owned((0..ndim as i32).collect())
+    }
+
+    fn is_all(&self) -> bool {
+        true
     }
 }
 

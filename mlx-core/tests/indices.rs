@@ -1,7 +1,7 @@
 //! Indices: what is refused before anything is evaluated, and what stays lazy.
 
 use mlx_core::DType::{F32, I32};
-use mlx_core::transforms::{grad, vmap};
+use mlx_core::transforms::{grad_with, vmap_with};
 use mlx_core::{Array, DType, Ellipsis, ErrorKind, NewAxis, Result, arange, array, eval, step};
 
 fn cube() -> Array {
@@ -142,7 +142,7 @@ fn values_take_the_dtype_of_the_array() -> Result<()> {
 
 /// The gradient of a function of one array.
 fn gradient(f: impl Fn(&Array) -> Result<Array>, x: &Array) -> Result<Array> {
-    let gradients = grad(
+    let gradients = grad_with(
         |x: &[Array]| Ok(vec![f(&x[0])?]),
         std::slice::from_ref(x),
         &[0],
@@ -195,7 +195,7 @@ fn masks_write_without_being_read_where_they_can() -> Result<()> {
 fn vmap_maps_an_index_array() -> Result<()> {
     let x = array![[1, 2, 3], [4, 5, 6]];
     let args = [x, array![[2, 0], [1, 1]]];
-    let found = vmap(
+    let found = vmap_with(
         |of: &[Array]| Ok(vec![of[0].i(&of[1])?]),
         &args,
         &[Some(0), Some(0)],
@@ -204,7 +204,7 @@ fn vmap_maps_an_index_array() -> Result<()> {
     assert_eq!(found[0].to_vec2::<i32>()?, [[3, 1], [5, 5]]);
     // `vmap` evaluates nothing, so it cannot read by a mask, and can write.
     let rows = [array![[1, 2, 3], [4, 5, 6]]];
-    let unread = vmap(
+    let unread = vmap_with(
         |of: &[Array]| Ok(vec![of[0].i(&of[0].gt(2)?)?]),
         &rows,
         &[Some(0)],
@@ -212,7 +212,7 @@ fn vmap_maps_an_index_array() -> Result<()> {
     );
     let error = unread.expect_err("not evaluated").to_string();
     assert!(error.contains("decide about the shape"), "{error}");
-    let cut = vmap(
+    let cut = vmap_with(
         |of: &[Array]| Ok(vec![of[0].set(&of[0].gt(2)?, 0)?]),
         &rows,
         &[Some(0)],
@@ -299,7 +299,7 @@ fn every_dtype_is_written() -> Result<()> {
         ] {
             let expected = inside.select(&whole, &x)?;
             assert_eq!((by_ids.dtype(), by_slice.dtype()), (dtype, dtype));
-            let equal = expected.array_equal(&by_ids, false)?.item::<bool>()?;
+            let equal = expected.array_equal(&by_ids)?.item::<bool>()?;
             assert!(equal, "{name} of {dtype}: {by_ids}, expected {expected}");
             // The slice writes places 3 and 1.
             let (slot, value) = (by_slice.i(3)?, halves.i(0)?);
@@ -311,7 +311,7 @@ fn every_dtype_is_written() -> Result<()> {
                 "min" => other.minimum(value)?,
                 _ => value,
             };
-            let equal = expected.array_equal(&slot, false)?.item::<bool>()?;
+            let equal = expected.array_equal(&slot)?.item::<bool>()?;
             assert!(equal, "{name} of {dtype}: {by_slice}");
         }
     }

@@ -139,12 +139,20 @@ logic! {
 }
 
 impl Array {
+    /// Whether `|self - other| <= 1e-8 + 1e-5 * |other|`, elementwise; shapes broadcast. NaN is close to nothing.
+    ///
+    /// # Errors
+    /// The shapes do not broadcast.
+    pub fn isclose(&self, other: impl Operand) -> Result<Array> {
+        self.isclose_with(other, 1e-5, 1e-8, false)
+    }
+
     /// Whether `|self - other| <= atol + rtol * |other|`, elementwise; shapes broadcast. Integers are
     /// compared as F32.
     ///
     /// # Errors
     /// The shapes do not broadcast.
-    pub fn isclose(
+    pub fn isclose_with(
         &self,
         other: impl Operand,
         rtol: f64,
@@ -169,7 +177,15 @@ impl Array {
     ///
     /// # Errors
     /// The shapes do not broadcast.
-    pub fn allclose(
+    pub fn allclose(&self, other: impl Operand) -> Result<Array> {
+        self.allclose_with(other, 1e-5, 1e-8, false)
+    }
+
+    /// Whether all elements are close as in [`isclose_with`](Self::isclose_with): a Bool scalar.
+    ///
+    /// # Errors
+    /// The shapes do not broadcast.
+    pub fn allclose_with(
         &self,
         other: impl Operand,
         rtol: f64,
@@ -177,14 +193,22 @@ impl Array {
         equal_nan: bool,
     ) -> Result<Array> {
         let other = other.operand(self)?;
-        self.isclose(&*other, rtol, atol, equal_nan)?.all(.., false)
+        self.isclose_with(&*other, rtol, atol, equal_nan)?.all_all()
     }
 
-    /// Whether shape and all elements are equal: a Bool scalar.
+    /// Whether shape and all elements are equal: a Bool scalar. NaN equals nothing.
     ///
     /// # Errors
     /// None that is known.
-    pub fn array_equal(&self, other: &Array, equal_nan: bool) -> Result<Array> {
+    pub fn array_equal(&self, other: &Array) -> Result<Array> {
+        self.array_equal_with(other, false)
+    }
+
+    /// As [`array_equal`](Self::array_equal); NaN equals NaN if `equal_nan`.
+    ///
+    /// # Errors
+    /// None that is known.
+    pub fn array_equal_with(&self, other: &Array, equal_nan: bool) -> Result<Array> {
         let equal = op!(mlx_array_equal(self, other, equal_nan))?;
         let same_shape = self.shape() == other.shape();
         or_if_empty(self, equal, if same_shape { 1.0 } else { 0.0 })

@@ -186,11 +186,19 @@ pub fn linspace(start: impl Number, stop: impl Number, num: i32, dtype: DType) -
     Array::from_slice(&numbers, &[num])?.astype(dtype)
 }
 
+/// The identity matrix: `[n, n]`.
+///
+/// # Errors
+/// The size is not positive or the matrix exceeds the byte limit.
+pub fn eye(n: i32, dtype: DType) -> Result<Array> {
+    eye_with(n, n, 0, dtype)
+}
+
 /// Ones on the diagonal `k` (above the main one if positive) of a zero matrix: `[n, m]`.
 ///
 /// # Errors
 /// A size is not positive or the matrix exceeds the byte limit.
-pub fn eye(n: i32, m: i32, k: i32, dtype: DType) -> Result<Array> {
+pub fn eye_with(n: i32, m: i32, k: i32, dtype: DType) -> Result<Array> {
     check_shape(&[n, m], dtype)?;
     op!(mlx_eye(n, m, k, dtype))
 }
@@ -204,11 +212,19 @@ pub fn identity(n: i32, dtype: DType) -> Result<Array> {
     op!(mlx_identity(n, dtype))
 }
 
+/// Ones at and below the main diagonal, zeros above: `[n, n]`.
+///
+/// # Errors
+/// The size is negative or the matrix exceeds the byte limit.
+pub fn tri(n: i32, dtype: DType) -> Result<Array> {
+    tri_with(n, n, 0, dtype)
+}
+
 /// Ones at and below diagonal `k`, zeros above: `[n, m]`.
 ///
 /// # Errors
 /// A size is negative or the matrix exceeds the byte limit.
-pub fn tri(n: i32, m: i32, k: i32, dtype: DType) -> Result<Array> {
+pub fn tri_with(n: i32, m: i32, k: i32, dtype: DType) -> Result<Array> {
     if check_shape(&[n, m], dtype)? == 0 {
         return zeros(&[n, m], dtype);
     }
@@ -217,26 +233,51 @@ pub fn tri(n: i32, m: i32, k: i32, dtype: DType) -> Result<Array> {
     op!(mlx_tri(n, m, k, dtype))
 }
 
+/// Zeroes what is above the main diagonal of the last two dimensions: `[…, n, m]` → the same.
+///
+/// # Errors
+/// Fewer than two dimensions.
+pub fn tril(x: &Array) -> Result<Array> {
+    tril_with(x, 0)
+}
+
 /// Zeroes what is above diagonal `k` of the last two dimensions: `[…, n, m]` → the same.
 ///
 /// # Errors
 /// Fewer than two dimensions.
-pub fn tril(x: &Array, k: i32) -> Result<Array> {
+pub fn tril_with(x: &Array, k: i32) -> Result<Array> {
     if x.ndim() >= 2 && x.size() == 0 {
         return x.copy();
     }
     op!(mlx_tril(x, k))
 }
 
+/// Zeroes what is below the main diagonal of the last two dimensions: `[…, n, m]` → the same.
+///
+/// # Errors
+/// Fewer than two dimensions.
+pub fn triu(x: &Array) -> Result<Array> {
+    triu_with(x, 0)
+}
+
 /// Zeroes what is below diagonal `k` of the last two dimensions: `[…, n, m]` → the same.
 ///
 /// # Errors
 /// Fewer than two dimensions.
-pub fn triu(x: &Array, k: i32) -> Result<Array> {
+pub fn triu_with(x: &Array, k: i32) -> Result<Array> {
     if x.ndim() >= 2 && x.size() == 0 {
         return x.copy();
     }
     op!(mlx_triu(x, k))
+}
+
+/// A vector as the main diagonal of a zero matrix, `[n]` → `[n, n]`; or that diagonal of a matrix, `[n, m]` →
+/// `[min(n, m)]`.
+///
+/// # Errors
+/// Neither one nor two dimensions, or the matrix exceeds the byte limit.
+pub fn diag(x: &Array) -> Result<Array> {
+    diag_with(x, 0)
 }
 
 /// A vector as diagonal `k` of a zero matrix, `[n]` → `[n + |k|, n + |k|]`; or that diagonal of a
@@ -244,7 +285,7 @@ pub fn triu(x: &Array, k: i32) -> Result<Array> {
 ///
 /// # Errors
 /// Neither one nor two dimensions, or the matrix exceeds the byte limit.
-pub fn diag(x: &Array, k: i32) -> Result<Array> {
+pub fn diag_with(x: &Array, k: i32) -> Result<Array> {
     if let &[n] = x.shape() {
         let side = crate::ops::dimension("diag", Some(i64::from(n) + i64::from(k).abs()))?;
         check_shape(&[side, side], x.dtype())?;
@@ -252,7 +293,7 @@ pub fn diag(x: &Array, k: i32) -> Result<Array> {
     op!(mlx_diag(x, k))
 }
 
-/// How [`meshgrid`] orders its first two dimensions.
+/// How [`meshgrid_with`] orders its first two dimensions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Indexing {
     /// Cartesian: the first input varies along the second dimension.
@@ -261,12 +302,21 @@ pub enum Indexing {
     Ij,
 }
 
+/// The coordinates of a grid from those of its axes: `[n_i]` each → one array a dimension, each of the whole grid's
+/// shape. The first input varies along the second dimension.
+///
+/// # Errors
+/// An input has more than one dimension, or the grid exceeds the byte limit.
+pub fn meshgrid<A: Borrow<Array>>(arrays: &[A]) -> Result<Vec<Array>> {
+    meshgrid_with(arrays, false, Indexing::Xy)
+}
+
 /// The coordinates of a grid from those of its axes: `[n_i]` each → one array a dimension, each of
 /// the whole grid's shape, or of shape `[1, …, n_i, …, 1]` if `sparse`.
 ///
 /// # Errors
 /// An input has more than one dimension, or the grid exceeds the byte limit.
-pub fn meshgrid<A: Borrow<Array>>(
+pub fn meshgrid_with<A: Borrow<Array>>(
     arrays: &[A],
     sparse: bool,
     indexing: Indexing,

@@ -11,9 +11,9 @@ use crate::error::Result;
 use crate::ffi::{op, vector::VectorArray};
 use crate::indexing::{self, At, IntoIndex, Unique};
 use crate::ops::checked::{Indexed, along, corners};
-use crate::ops::{Operand, borrowed, require};
+use crate::ops::{Axis, Operand, borrowed, require};
 
-/// Where among equal elements [`Array::searchsorted`] puts a value.
+/// Where among equal elements [`Array::searchsorted_with`] puts a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// Before the first of them.
@@ -142,23 +142,29 @@ impl Array {
     }
 
     /// The slots `indices` (integers; negative ones count from the end) of dimension `axis`:
-    /// `[…, n, …]` → `[…, shape of indices, …]`.
+    /// `[…, n, …]` → `[…, shape of indices, …]`. With `..` they count in the flattened array, and the result has the
+    /// shape of `indices`.
     ///
     /// # Errors
     /// There is no such dimension, it is empty, or `indices` are no integers.
-    pub fn take(&self, indices: &Array, axis: i32) -> Result<Array> {
-        let indices = along(c"take", self, axis, indices)?;
-        op!(mlx_take_axis(self, indices, axis))
+    pub fn take(&self, indices: &Array, axis: impl Axis) -> Result<Array> {
+        let (this, axis) = super::along(self, axis)?;
+        let indices = along(c"take", &this, axis, indices)?;
+        op!(mlx_take_axis(*this, indices, axis))
     }
 
     /// For every position, the element of its line along `axis` that `indices` names there: the
-    /// result has the shape of `indices`, whose other dimensions broadcast.
+    /// result has the shape of `indices`, whose other dimensions broadcast. With `..` both arrays are flattened.
     ///
     /// # Errors
     /// The dimensions do not fit, or `indices` are no integers.
-    pub fn take_along_axis(&self, indices: &Array, axis: i32) -> Result<Array> {
-        let indices = along(c"take_along_axis", self, axis, indices)?;
-        op!(mlx_take_along_axis(self, indices, axis))
+    pub fn take_along_axis(&self, indices: &Array, axis: impl Axis) -> Result<Array> {
+        if axis.axis().is_none() {
+            return self.flatten()?.take_along_axis(&indices.flatten()?, 0);
+        }
+        let (this, axis) = super::along(self, axis)?;
+        let indices = along(c"take_along_axis", &this, axis, indices)?;
+        op!(mlx_take_along_axis(*this, indices, axis))
     }
 
     /// This array with `values` (broadcast to `indices`) at the places along `axis` that
@@ -343,11 +349,20 @@ impl Array {
         indexing::unique_of_size(self, size, fill)
     }
 
-    /// For each of `values`, where to put it into this sorted vector: `[n]` → shape of `values`, U32.
+    /// For each of `values`, where to put it into this sorted vector, before equal elements: `[n]` → shape of `values`,
+    /// U32.
     ///
     /// # Errors
     /// This array has not exactly one dimension.
-    pub fn searchsorted(&self, values: &Array, side: Side) -> Result<Array> {
+    pub fn searchsorted(&self, values: &Array) -> Result<Array> {
+        self.searchsorted_with(values, Side::Left)
+    }
+
+    /// As [`searchsorted`](Self::searchsorted), before or after equal elements.
+    ///
+    /// # Errors
+    /// This array has not exactly one dimension.
+    pub fn searchsorted_with(&self, values: &Array, side: Side) -> Result<Array> {
         let side = match side {
             Side::Left => c"left",
             Side::Right => c"right",

@@ -9,6 +9,7 @@ mod indices;
 mod matrix;
 mod numeric;
 mod promotion;
+mod short;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,6 +23,7 @@ fn table() -> BTreeMap<&'static str, Op> {
         matrix::rows(),
         numeric::rows(),
         indices::rows(),
+        short::rows(),
     ]
     .concat();
     let count = rows.len();
@@ -79,8 +81,20 @@ fn indices_equal_the_tables() {
     check("index");
 }
 
+#[test]
+fn calls_without_arguments_that_have_a_default_equal_the_tables() {
+    check("short");
+}
+
 /// The files of the goldens.
-const FILES: [&str; 5] = ["elementwise", "array", "matrix", "numeric", "index"];
+const FILES: [&str; 6] = [
+    "elementwise",
+    "array",
+    "matrix",
+    "numeric",
+    "index",
+    "short",
+];
 
 /// The names of all operations that the goldens hold.
 fn golden_names() -> BTreeSet<String> {
