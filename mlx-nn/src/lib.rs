@@ -22,6 +22,8 @@
 //! | say what a layer keeps, and what that costs | [`LayerKind`], [`RecurrentShape`], [`StateCost`] |
 //! | run a forward pass, and keep some of its tokens | [`ModelCache::begin`], [`Step`], [`Step::commit`] |
 //! | write a recurrent layer | [`Step::window`], [`Step::state`], [`StateAfter`] |
+//! | differentiate a loss by the trainable parameters | [`value_and_grad`] |
+//! | change parameters by their gradients | [`Optimizer`], [`Method`], [`Schedule`], [`clip`](mod@clip) |
 //! | compute a loss without the logits of all tokens | [`loss`] |
 //!
 //! Axes in the documentation: `B` rows, `L` new tokens of a step, `S` stored tokens, `H` query heads, `K` key and
@@ -90,12 +92,14 @@ pub mod activation;
 pub mod attention;
 pub mod cache;
 pub mod checkpoint;
+pub mod clip;
 pub mod conv;
 mod decay;
 pub mod delta;
 pub mod delta_channels;
 pub mod embedding;
 pub mod experts;
+pub mod grad;
 pub mod head;
 pub mod init;
 pub mod latent;
@@ -110,10 +114,12 @@ pub mod module;
 pub mod names;
 pub mod norm;
 pub mod normed;
+pub mod optim;
 pub mod quantize;
 pub mod recurrence;
 pub mod residual;
 pub mod rope;
+pub mod schedule;
 pub mod short_conv;
 pub mod step;
 pub mod trainable;
@@ -133,6 +139,7 @@ pub use experts::{
     ClampedGate, Correction, ExpertsConfig, ExpertsLinear, ExpertsMlp, GroupScore, Groups, Routing,
     Scoring, SharedExpert, StackedExperts, UngatedExperts,
 };
+pub use grad::{Gradients, value_and_grad};
 pub use head::{Head, HeadMatrix};
 pub use init::Initial;
 pub use latent::{IndexConfig, LatentAttention, LatentConfig};
@@ -145,9 +152,11 @@ pub use module::{Module, Param, Path, Visit, VisitMut};
 pub use names::{Piece, Rule, Rules, TernaryForm, ternary_scheme};
 pub use norm::{LayerNorm, LayerNormByHead, Norm, NormConfig, NormKind, RmsNorm};
 pub use normed::{Input, Normed};
+pub use optim::{Method, Optimizer};
 pub use recurrence::{Recurrence, RecurrenceConfig};
 pub use residual::Residual;
 pub use rope::{Rope, RopeConfig, RopeScaling};
+pub use schedule::Schedule;
 pub use short_conv::{ShortConv, ShortConvConfig};
 pub use step::{Attend, Keys, RepeatedStep, Rerun, StateAfter, Step, last_features};
 pub use trainable::Patterns;

@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 
 use mlx_core::ops::create::zeros;
 use mlx_core::{Array, DType, Error, ErrorKind, Result};
-use mlx_nn::{Module, Path};
 use serde::{Deserialize, Serialize};
 
 use crate::grad::Gradients;
+use crate::module::{Module, Path};
 use crate::schedule::Schedule;
 
 mod adafactor;
@@ -24,7 +24,7 @@ mod sgd;
 pub use adafactor::Adafactor;
 pub use adam::Adam;
 use apply::{Apply, Set};
-pub(crate) use joined::Layout;
+pub use joined::Layout;
 pub use lion::Lion;
 pub use muon::{AdjustLr, Muon};
 pub use sgd::Sgd;
@@ -216,15 +216,19 @@ impl Optimizer {
     }
 
     /// Which of these gradients are joined for [`apply_joined`](Self::apply_joined).
-    pub(crate) fn layout(&self, grads: &Gradients) -> Layout {
+    pub fn layout(&self, grads: &Gradients) -> Layout {
         match self.method.is_elementwise() {
             true => Layout::of(grads),
             false => Layout::default(),
         }
     }
 
-    /// [`apply`](Self::apply) with gradients that `layout` has joined.
-    pub(crate) fn apply_joined<M: Module + ?Sized>(
+    /// [`apply`](Self::apply) with gradients that `layout`, which is [that of this optimiser](Self::layout), has
+    /// joined.
+    ///
+    /// # Errors
+    /// As [`apply`](Self::apply).
+    pub fn apply_joined<M: Module + ?Sized>(
         &mut self,
         module: &mut M,
         layout: &Layout,

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use crate::module::{Module, Param, Path, VisitMut};
 use mlx_core::transforms;
 use mlx_core::{Array, Error, ErrorKind, Result};
-use mlx_nn::{Module, Param, Path, VisitMut};
 
 /// Gradients by the names of their parameters.
 pub type Gradients = BTreeMap<String, Array>;
@@ -18,7 +18,7 @@ pub type Gradients = BTreeMap<String, Array>;
 /// ```
 /// use mlx_core::{Array, Result};
 /// use mlx_nn::{Module, Param, module, trainable::set_trainable};
-/// use mlx_train::grad::value_and_grad;
+/// use mlx_nn::grad::value_and_grad;
 ///
 /// struct Square { w: Param }
 /// module!(Square { w });
@@ -68,7 +68,7 @@ pub fn value_and_grad<M: Module + ?Sized>(
 ///
 /// # Errors
 /// As [`value_and_grad`], except that nothing need be trainable.
-pub(crate) fn pull_back<M: Module + ?Sized>(
+pub fn pull_back<M: Module + ?Sized>(
     module: &mut M,
     x: &Array,
     cotangent: &Array,

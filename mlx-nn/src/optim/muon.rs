@@ -1,7 +1,7 @@
 //! The `muon` method.
 
+use crate::trainable::Patterns;
 use mlx_core::{Array, Result};
-use mlx_nn::Patterns;
 use serde::{Deserialize, Serialize};
 
 use super::{Adam, Update, check_range};

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// A learning rate for every step; the first step is 0.
 ///
 /// ```
-/// use mlx_train::Schedule;
+/// use mlx_nn::Schedule;
 /// let schedule = Schedule::cosine(1.0, 0.0, 100).with_warmup(10, 0.0);
 /// assert_eq!(schedule.rate(0), 0.0);
 /// assert_eq!(schedule.rate(5), 0.5);
