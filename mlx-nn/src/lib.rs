@@ -23,7 +23,7 @@
 //! | run a forward pass, and keep some of its tokens | [`ModelCache::begin`], [`Step`], [`Step::commit`] |
 //! | write a recurrent layer | [`Step::window`], [`Step::state`], [`StateAfter`] |
 //! | differentiate a loss by the trainable parameters | [`value_and_grad`] |
-//! | change parameters by their gradients | [`Optimizer`], [`Method`], [`Schedule`], [`clip`](mod@clip) |
+//! | change parameters by their gradients | [`AdamW`] and [others](optim), [`MultiOptimizer`], [`Schedule`], [`clip`](mod@clip) |
 //! | compute a loss without the logits of all tokens | [`loss`] |
 //!
 //! Axes in the documentation: `B` rows, `L` new tokens of a step, `S` stored tokens, `H` query heads, `K` key and
@@ -152,7 +152,10 @@ pub use module::{Module, Param, Path, Visit, VisitMut};
 pub use names::{Piece, Rule, Rules, TernaryForm, ternary_scheme};
 pub use norm::{LayerNorm, LayerNormByHead, Norm, NormConfig, NormKind, RmsNorm};
 pub use normed::{Input, Normed};
-pub use optim::{Method, Optimizer};
+pub use optim::{
+    AdaDelta, Adafactor, Adagrad, Adam, AdamW, Adamax, Lion, Method, MultiOptimizer, Muon,
+    Optimizer, RmsProp, Sgd,
+};
 pub use recurrence::{Recurrence, RecurrenceConfig};
 pub use residual::Residual;
 pub use rope::{Rope, RopeConfig, RopeScaling};
