@@ -23,7 +23,7 @@ impl CausalConv {
     ///
     /// # Errors
     /// No memory for a handle.
-    pub fn new(
+    pub fn empty(
         channels: i32,
         taps: i32,
         bias: bool,
@@ -105,7 +105,7 @@ impl JointConv {
     ///
     /// # Errors
     /// No memory for a handle.
-    pub fn new(
+    pub fn empty(
         names: &[&'static str],
         channels: i32,
         taps: i32,

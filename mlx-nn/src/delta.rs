@@ -112,23 +112,23 @@ impl GatedDeltaNet {
     ///
     /// # Errors
     /// Value heads are not a multiple of key heads, or there are fewer than 2 taps.
-    pub fn new(config: DeltaConfig) -> Result<Self> {
+    pub fn empty(config: DeltaConfig) -> Result<Self> {
         config.check()?;
         let (hidden, heads) = (config.hidden, config.value_heads);
         Ok(Self {
-            in_proj_qkv: Linear::new(hidden, config.channels(), false)?,
-            in_proj_z: Linear::new(hidden, config.values(), false)?,
-            in_proj_b: Linear::new(hidden, heads, false)?,
-            in_proj_a: Linear::new(hidden, heads, false)?,
-            conv1d: CausalConv::new(
+            in_proj_qkv: Linear::empty(hidden, config.channels(), false)?,
+            in_proj_z: Linear::empty(hidden, config.values(), false)?,
+            in_proj_b: Linear::empty(hidden, heads, false)?,
+            in_proj_a: Linear::empty(hidden, heads, false)?,
+            conv1d: CausalConv::empty(
                 config.channels(),
                 config.taps,
                 false,
                 Some(config.activation),
             )?,
-            decay: Decay::new(&[heads], heads)?,
-            norm: RmsNorm::new(config.value_dim, config.norm_eps)?,
-            out_proj: Linear::new(config.values(), hidden, false)?,
+            decay: Decay::empty(&[heads], heads)?,
+            norm: RmsNorm::empty(config.value_dim, config.norm_eps)?,
+            out_proj: Linear::empty(config.values(), hidden, false)?,
             config,
         })
     }

@@ -20,7 +20,7 @@ impl Embedding {
     ///
     /// # Errors
     /// No memory for a handle.
-    pub fn new(vocab: i32, hidden: i32) -> Result<Self> {
+    pub fn empty(vocab: i32, hidden: i32) -> Result<Self> {
         Ok(Self {
             weight: Weight::Dense(Param::starting(&[vocab, hidden], Initial::Embedding)?),
             lora: None,

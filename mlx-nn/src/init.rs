@@ -29,7 +29,7 @@ pub enum Initial {
 /// use mlx_nn::{Linear, init::initialise};
 ///
 /// # fn main() -> Result<()> {
-/// let mut layer = Linear::new(400, 300, true)?;
+/// let mut layer = Linear::empty(400, 300, true)?;
 /// initialise(&mut layer, 7, 0.02)?;
 /// let spread = layer.weight().dense(None)?.square()?.mean(.., false)?.item::<f32>()?;
 /// assert!((spread * 400.0 - 1.0).abs() < 0.02);

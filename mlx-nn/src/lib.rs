@@ -52,7 +52,7 @@
 //! # fn main() -> Result<()> {
 //! let mut block = Block {
 //!     norm: RmsNorm::with_offset(8, 1e-6, 1.0)?,
-//!     mlp: GatedMlp::new(8, 32, false, Activation::Silu)?,
+//!     mlp: GatedMlp::empty(8, 32, false, Activation::Silu)?,
 //! };
 //! block.visit_mut(&mut Path::default(), &mut Init(random::Key::new(7)?))?;
 //! let x = Array::from_slice(&[1.0f32; 16], &[2, 8])?;

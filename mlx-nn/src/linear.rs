@@ -24,7 +24,7 @@ impl Linear {
     ///
     /// # Errors
     /// No memory for a handle.
-    pub fn new(inputs: i32, outputs: i32, bias: bool) -> Result<Self> {
+    pub fn empty(inputs: i32, outputs: i32, bias: bool) -> Result<Self> {
         Ok(Self {
             weight: Weight::empty(&[outputs, inputs])?,
             bias: if bias {

@@ -112,7 +112,7 @@ impl Mamba {
     ///
     /// # Errors
     /// Heads are not a multiple of groups, or there are fewer than 2 taps.
-    pub fn new(config: MambaConfig) -> Result<Self> {
+    pub fn empty(config: MambaConfig) -> Result<Self> {
         let MambaConfig {
             hidden,
             heads,
@@ -127,16 +127,16 @@ impl Mamba {
             return Err(Error::new(ErrorKind::Shape, message));
         }
         let (values, channels) = (config.values(), config.channels());
-        let norm = config.norm.map(|norm| RmsNorm::new(values, norm.eps));
+        let norm = config.norm.map(|norm| RmsNorm::empty(values, norm.eps));
         let d = Param::starting(&[heads], Initial::Constant(1.0))?;
         Ok(Self {
-            in_proj: Linear::new(hidden, values + channels + heads, config.in_bias)?,
-            conv1d: CausalConv::new(channels, taps, config.conv_bias, Some(config.activation))?,
-            decay: Decay::new(&[heads], heads)?,
+            in_proj: Linear::empty(hidden, values + channels + heads, config.in_bias)?,
+            conv1d: CausalConv::empty(channels, taps, config.conv_bias, Some(config.activation))?,
+            decay: Decay::empty(&[heads], heads)?,
             skip: d.value().clone(),
             d,
             norm: norm.transpose()?,
-            out_proj: Linear::new(values, hidden, config.out_bias)?,
+            out_proj: Linear::empty(values, hidden, config.out_bias)?,
             config,
         })
     }

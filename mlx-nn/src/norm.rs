@@ -26,7 +26,7 @@ impl RmsNorm {
     ///
     /// # Errors
     /// No memory for a handle.
-    pub fn new(size: i32, eps: f32) -> Result<Self> {
+    pub fn empty(size: i32, eps: f32) -> Result<Self> {
         Self::with_offset(size, eps, 0.0)
     }
 
@@ -119,7 +119,7 @@ impl LayerNorm {
     ///
     /// # Errors
     /// No memory for a handle.
-    pub fn new(size: i32, eps: f32, bias: bool) -> Result<Self> {
+    pub fn empty(size: i32, eps: f32, bias: bool) -> Result<Self> {
         Self::with_offset(size, eps, bias, 0.0)
     }
 
@@ -227,7 +227,7 @@ impl Norm {
     ///
     /// # Errors
     /// No memory for a handle.
-    pub fn new(size: i32, config: &NormConfig) -> Result<Self> {
+    pub fn empty(size: i32, config: &NormConfig) -> Result<Self> {
         Ok(match config.kind {
             NormKind::Rms(offset) => Self::Rms(RmsNorm::with_offset(size, config.eps, offset)?),
             NormKind::Bare => Self::Bare(config.eps),

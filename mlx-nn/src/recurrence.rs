@@ -53,15 +53,15 @@ impl Recurrence {
     ///
     /// # Errors
     /// Sizes that do not fit each other.
-    pub fn new(config: RecurrenceConfig) -> Result<Self> {
+    pub fn empty(config: RecurrenceConfig) -> Result<Self> {
         Ok(match config {
-            RecurrenceConfig::Delta(config) => Self::Delta(Box::new(GatedDeltaNet::new(config)?)),
+            RecurrenceConfig::Delta(config) => Self::Delta(Box::new(GatedDeltaNet::empty(config)?)),
             RecurrenceConfig::Channels(config) => {
-                Self::Channels(Box::new(ChannelDelta::new(config)?))
+                Self::Channels(Box::new(ChannelDelta::empty(config)?))
             }
-            RecurrenceConfig::Mamba(config) => Self::Mamba(Box::new(Mamba::new(config)?)),
+            RecurrenceConfig::Mamba(config) => Self::Mamba(Box::new(Mamba::empty(config)?)),
             RecurrenceConfig::ShortConv(config) => {
-                Self::ShortConv(Box::new(ShortConv::new(config)?))
+                Self::ShortConv(Box::new(ShortConv::empty(config)?))
             }
         })
     }

@@ -33,7 +33,7 @@
 //! // y = 2 a - b, from four examples.
 //! let x = Array::from_slice(&[1.0f32, 0.0, 0.0, 1.0, 1.0, 1.0, 2.0, -1.0], &[4, 2])?;
 //! let y = Array::from_slice(&[2.0f32, -1.0, 1.0, 5.0], &[4, 1])?;
-//! let mut model = Linear::new(2, 1, false)?;
+//! let mut model = Linear::empty(2, 1, false)?;
 //! model.visit_mut(&mut Path::default(), &mut Fill(0.0))?;
 //! set_trainable(&mut model, |_| true)?;
 //! let mut optimizer =

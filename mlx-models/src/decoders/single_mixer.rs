@@ -63,7 +63,7 @@ impl SingleMixerLayer {
                     let message = "a recurrent layer in a decoder without a recurrence";
                     Error::new(ErrorKind::Invalid, message)
                 })?;
-                Mixer::Recurrence(Recurrence::new(recurrence)?)
+                Mixer::Recurrence(Recurrence::empty(recurrence)?)
             }
             MixerConfig::Mlp(mlp) => Mixer::Mlp(c.mlp(mlp)?),
         };

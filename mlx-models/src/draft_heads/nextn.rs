@@ -79,14 +79,14 @@ impl NextNHead {
         let rope = config.ropes.last();
         let hidden = config.hidden;
         let embed_tokens = match has("embed_tokens") {
-            true => Some(Embedding::new(config.vocab, hidden)?),
+            true => Some(Embedding::empty(config.vocab, hidden)?),
             false => None,
         };
         let shared_head = match has("shared_head") {
             true => Some(SharedHead {
                 norm: config.norm()?,
                 head: match has("shared_head.head") {
-                    true => Some(Linear::new(hidden, config.vocab, false)?),
+                    true => Some(Linear::empty(hidden, config.vocab, false)?),
                     false => None,
                 },
             }),
@@ -95,7 +95,7 @@ impl NextNHead {
         Ok(Self {
             enorm: config.norm()?,
             hnorm: config.norm()?,
-            eh_proj: Linear::new(2 * hidden, hidden, false)?,
+            eh_proj: Linear::empty(2 * hidden, hidden, false)?,
             embed_tokens,
             shared_head,
             layer: PreNormLayer::with(config, kind(config), mlp, rope.and_then(Option::as_ref))?,

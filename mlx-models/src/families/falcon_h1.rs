@@ -73,10 +73,10 @@ pub(crate) fn load(source: &Source<'_>) -> Result<CausalLm<FalconH1Layer>> {
     let intermediate = c.size("intermediate_size", Some(DEFAULTS.intermediate))?;
     let activation = keys::activation(c, "hidden_act", "silu")?;
     let layers = config.ropes.iter().map(|rope| {
-        let mlp = GatedMlp::new(config.hidden, intermediate, bias, activation)?;
+        let mlp = GatedMlp::empty(config.hidden, intermediate, bias, activation)?;
         Ok(FalconH1Layer {
             input_layernorm: config.norm()?,
-            mamba: Mamba::new(scan)?,
+            mamba: Mamba::empty(scan)?,
             self_attn: config.attention(None, rope.as_ref())?,
             pre_ff_layernorm: config.norm()?,
             feed_forward: mlp.with_multipliers(outside.mlp),

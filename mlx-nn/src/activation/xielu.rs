@@ -27,7 +27,7 @@ impl Xielu {
     ///
     /// # Errors
     /// No memory for a handle.
-    pub fn new(shape: &[i32]) -> Result<Self> {
+    pub fn empty(shape: &[i32]) -> Result<Self> {
         // Both slopes start at 0.8.
         let slope = |value: f32| Param::starting(shape, Initial::Constant(value.exp_m1().ln()));
         Ok(Self {

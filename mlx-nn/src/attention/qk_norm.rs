@@ -67,7 +67,7 @@ pub(super) enum HeadNorm {
 
 impl HeadNorm {
     /// A norm without values.
-    pub(super) fn new(norm: &QkNorm, heads: i32, head_dim: i32) -> Result<Self> {
+    pub(super) fn empty(norm: &QkNorm, heads: i32, head_dim: i32) -> Result<Self> {
         let size = match norm.place {
             QkPlace::Projection => heads * head_dim,
             _ => head_dim,
@@ -78,7 +78,7 @@ impl HeadNorm {
                 Self::Layer(LayerNorm::with_offset(size, norm.eps, true, norm.offset)?)
             }
             QkKind::LayerByHead { split } => {
-                Self::ByHead(LayerNormByHead::new(heads, head_dim, norm.eps, split)?)
+                Self::ByHead(LayerNormByHead::empty(heads, head_dim, norm.eps, split)?)
             }
         })
     }
