@@ -255,7 +255,7 @@ impl Attention {
         let options = Attend {
             scale: self.scale,
             softcap: self.softcap,
-            sinks: self.sinks.as_ref().map(Param::value),
+            sinks: self.sinks.as_ref().map(Param::get).transpose()?,
             alibi: self.alibi.as_ref(),
         };
         let y = match kv {

@@ -60,7 +60,7 @@ impl ExpertsLinear {
             y = lora.apply_to_experts(x, &y, experts, &self.weight)?;
         }
         match &self.bias {
-            Some(bias) => y.add(bias.value().take(experts, 0)?.expand_dims(-2)?),
+            Some(bias) => y.add(bias.get()?.take(experts, 0)?.expand_dims(-2)?),
             None => Ok(y),
         }
     }
@@ -72,7 +72,7 @@ impl ExpertsLinear {
     pub fn gated(&self, up: &Self, gate: Gate, x: &Array, experts: &Array) -> Result<Array> {
         let is_product = |stack: &Self| stack.lora.is_none() && stack.bias.is_none();
         if is_product(self) && is_product(up) {
-            let (a, b) = (self.weight.matrix(), up.weight.matrix());
+            let (a, b) = (self.weight.matrix()?, up.weight.matrix()?);
             return fast::gated_experts(gate, x, &a, &b, experts);
         }
         fast::gated(gate, &self.forward(x, experts)?, &up.forward(x, experts)?)

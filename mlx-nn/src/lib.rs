@@ -86,6 +86,9 @@
 
 #![forbid(unsafe_code)]
 
+// The paths that `#[derive(Module)]` writes.
+extern crate self as mlx_nn;
+
 mod attend;
 
 pub mod activation;
@@ -123,6 +126,7 @@ pub mod schedule;
 pub mod short_conv;
 pub mod step;
 pub mod trainable;
+pub mod training;
 pub mod weight;
 
 pub use activation::{Activation, Xielu};
@@ -139,7 +143,7 @@ pub use experts::{
     ClampedGate, Correction, ExpertsConfig, ExpertsLinear, ExpertsMlp, GroupScore, Groups, Routing,
     Scoring, SharedExpert, StackedExperts, UngatedExperts,
 };
-pub use grad::{Gradients, value_and_grad};
+pub use grad::{Gradients, Outputs, value_and_grad};
 pub use head::{Head, HeadMatrix};
 pub use init::Initial;
 pub use latent::{IndexConfig, LatentAttention, LatentConfig};
@@ -148,7 +152,9 @@ pub use linear::Linear;
 pub use lora::{Adaptable, Layout, Lora, LoraConfig};
 pub use mamba::{GroupNorm, Mamba, MambaConfig};
 pub use mlp::{FeedForward, GatedMlp, PlainMlp};
-pub use module::{Module, Param, Path, Visit, VisitMut};
+pub use mlx_core;
+pub use mlx_nn_derive::Module;
+pub use module::{Module, Param, Parameters, Path, Visit, VisitMut};
 pub use names::{Piece, Rule, Rules, TernaryForm, ternary_scheme};
 pub use norm::{LayerNorm, LayerNormByHead, Norm, NormConfig, NormKind, RmsNorm};
 pub use normed::{Input, Normed};
@@ -163,4 +169,5 @@ pub use schedule::Schedule;
 pub use short_conv::{ShortConv, ShortConvConfig};
 pub use step::{Attend, Keys, RepeatedStep, Rerun, StateAfter, Step, last_features};
 pub use trainable::Patterns;
+pub use training::{Mode, update_state, with_state};
 pub use weight::Weight;

@@ -247,6 +247,15 @@ impl Module for Mamba {
         v.derived(&self.skip)
     }
 
+    fn children(&self) -> Vec<(String, &dyn Module)> {
+        let mut children = Vec::new();
+        self.in_proj.list("in_proj", &mut children);
+        self.conv1d.list("conv1d", &mut children);
+        self.norm.list("norm", &mut children);
+        self.out_proj.list("out_proj", &mut children);
+        children
+    }
+
     fn visit_mut(&mut self, path: &mut Path, v: &mut dyn VisitMut) -> Result<()> {
         path.scoped("in_proj", |path| self.in_proj.visit_mut(path, v))?;
         path.scoped("conv1d", |path| self.conv1d.visit_mut(path, v))?;

@@ -2,10 +2,10 @@
 
 use mlx_core::{Array, Result};
 
+use crate::Module;
 use crate::activation::{Activation, Xielu};
 use crate::experts::ExpertsMlp;
 use crate::linear::Linear;
-use crate::module::{Module, Path, Visit, VisitMut};
 use crate::norm::RmsNorm;
 use crate::normed::Input;
 
@@ -144,7 +144,7 @@ impl PlainMlp {
 }
 
 /// The feed-forward half of a layer.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Module)]
 pub enum FeedForward {
     /// One gated MLP for every token.
     Dense(Box<GatedMlp>),
@@ -164,24 +164,6 @@ impl FeedForward {
             Self::Dense(mlp) => mlp.forward(x),
             Self::Plain(mlp) => mlp.forward(x),
             Self::Experts(experts) => experts.forward(x),
-        }
-    }
-}
-
-impl Module for FeedForward {
-    fn visit(&self, path: &mut Path, v: &mut dyn Visit) -> Result<()> {
-        match self {
-            Self::Dense(mlp) => mlp.visit(path, v),
-            Self::Plain(mlp) => mlp.visit(path, v),
-            Self::Experts(experts) => experts.visit(path, v),
-        }
-    }
-
-    fn visit_mut(&mut self, path: &mut Path, v: &mut dyn VisitMut) -> Result<()> {
-        match self {
-            Self::Dense(mlp) => mlp.visit_mut(path, v),
-            Self::Plain(mlp) => mlp.visit_mut(path, v),
-            Self::Experts(experts) => experts.visit_mut(path, v),
         }
     }
 }

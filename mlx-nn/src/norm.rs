@@ -2,8 +2,9 @@
 
 use mlx_core::{Array, DType, Result, fast};
 
-use crate::init::Initial;
-use crate::module::{Module, Param, Path, Visit, VisitMut};
+use crate::Module;
+use crate::init::{Initial, drawn};
+use crate::module::{Param, Path, Visit, VisitMut};
 
 mod by_head;
 
@@ -22,7 +23,33 @@ pub struct RmsNorm {
 }
 
 impl RmsNorm {
-    /// A norm over the last axis of `size`, without values.
+    /// A norm over the last axis of `size`. Its weight is 1, and its epsilon 1e-5.
+    ///
+    /// ```
+    /// use mlx_core::{Array, Result};
+    /// use mlx_nn::RmsNorm;
+    ///
+    /// # fn main() -> Result<()> {
+    /// let norm = RmsNorm::new(2)?.with_eps(1e-6);
+    /// let y = norm.forward(&Array::from_slice(&[3.0f32, -3.0], &[1, 2])?)?;
+    /// assert!((y.to_vec::<f32>()?[0] - 1.0).abs() < 1e-5);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// `size` is not positive, or no memory.
+    pub fn new(size: i32) -> Result<Self> {
+        drawn(Self::empty(size, 1e-5)?)
+    }
+
+    /// The norm with another epsilon.
+    #[must_use]
+    pub fn with_eps(self, eps: f32) -> Self {
+        Self { eps, ..self }
+    }
+
+    /// A norm over the last axis of `size`, without values: for a checkpoint that has them.
     ///
     /// # Errors
     /// No memory for a handle.
@@ -30,12 +57,12 @@ impl RmsNorm {
         Self::with_offset(size, eps, 0.0)
     }
 
-    /// A norm whose checkpoint stores `weight - offset`.
+    /// A norm whose checkpoint stores `weight - offset`, without values.
     ///
     /// # Errors
     /// No memory for a handle.
     pub fn with_offset(size: i32, eps: f32, offset: f32) -> Result<Self> {
-        let weight = Param::starting(&[size], Initial::Constant(1.0 - offset))?;
+        let weight = Param::starting(&[size], Initial::Constant(1.0 - offset))?.called("weight");
         let scale = weight.value().clone();
         Ok(Self {
             weight,
@@ -50,6 +77,7 @@ impl RmsNorm {
     /// # Errors
     /// The shapes do not fit.
     pub fn forward(&self, x: &Array) -> Result<Array> {
+        self.weight.get()?;
         fast::rms_norm(x, Some(&self.scale), self.eps)
     }
 
@@ -61,6 +89,7 @@ impl RmsNorm {
         if groups == 1 {
             return self.forward(x);
         }
+        self.weight.get()?;
         let grouped = x.reshape(&[-1, groups, x.dim(-1)? / groups])?;
         let normed = fast::rms_norm(&grouped, None, self.eps)?;
         normed.reshape(x.shape())?.multiply(&self.scale)
@@ -71,6 +100,7 @@ impl RmsNorm {
     /// # Errors
     /// The shapes do not fit.
     pub fn add_to(&self, residual: &Array, x: &Array) -> Result<Array> {
+        self.weight.get()?;
         fast::norm_add(x, &self.scale, residual, self.eps)
     }
 
@@ -115,7 +145,39 @@ pub struct LayerNorm {
 }
 
 impl LayerNorm {
-    /// A norm over the last axis of `size`, without values.
+    /// A norm over the last axis of `size`. Its weight is 1, its bias 0, and its epsilon 1e-5.
+    ///
+    /// ```
+    /// use mlx_core::{Array, Result};
+    /// use mlx_nn::LayerNorm;
+    ///
+    /// # fn main() -> Result<()> {
+    /// let norm = LayerNorm::new(2)?.with_eps(1e-6);
+    /// let y = norm.forward(&Array::from_slice(&[5.0f32, 9.0], &[1, 2])?)?;
+    /// assert!((y.to_vec::<f32>()?[1] - 1.0).abs() < 1e-5);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// `size` is not positive, or no memory.
+    pub fn new(size: i32) -> Result<Self> {
+        drawn(Self::empty(size, 1e-5, true)?)
+    }
+
+    /// The norm with another epsilon.
+    #[must_use]
+    pub fn with_eps(self, eps: f32) -> Self {
+        Self { eps, ..self }
+    }
+
+    /// The norm without a bias.
+    #[must_use]
+    pub fn without_bias(self) -> Self {
+        Self { bias: None, ..self }
+    }
+
+    /// A norm over the last axis of `size`, without values: for a checkpoint that has them.
     ///
     /// # Errors
     /// No memory for a handle.
@@ -123,17 +185,16 @@ impl LayerNorm {
         Self::with_offset(size, eps, bias, 0.0)
     }
 
-    /// A norm whose checkpoint stores `weight - offset`.
+    /// A norm whose checkpoint stores `weight - offset`, without values.
     ///
     /// # Errors
     /// No memory for a handle.
     pub fn with_offset(size: i32, eps: f32, bias: bool, offset: f32) -> Result<Self> {
-        let bias = if bias {
-            Some(Param::empty(&[size])?)
-        } else {
-            None
+        let bias = match bias {
+            true => Some(Param::empty(&[size])?.called("bias")),
+            false => None,
         };
-        let weight = Param::starting(&[size], Initial::Constant(1.0 - offset))?;
+        let weight = Param::starting(&[size], Initial::Constant(1.0 - offset))?.called("weight");
         let scale = weight.value().clone();
         Ok(Self {
             weight,
@@ -149,7 +210,8 @@ impl LayerNorm {
     /// # Errors
     /// The shapes do not fit.
     pub fn forward(&self, x: &Array) -> Result<Array> {
-        let bias = self.bias.as_ref().map(Param::value);
+        self.weight.get()?;
+        let bias = self.bias.as_ref().map(Param::get).transpose()?;
         fast::layer_norm(x, Some(&self.scale), bias, self.eps)
     }
 }
@@ -212,7 +274,7 @@ impl NormConfig {
 }
 
 /// The norm that a [`NormConfig`] describes.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Module)]
 pub enum Norm {
     /// Without a mean.
     Rms(RmsNorm),
@@ -266,24 +328,6 @@ impl Norm {
         match self {
             Self::Rms(norm) => norm.add_to(residual, x),
             Self::Bare(_) | Self::Layer(_) => fast::add(&self.forward(x)?, residual),
-        }
-    }
-}
-
-impl Module for Norm {
-    fn visit(&self, path: &mut Path, v: &mut dyn Visit) -> Result<()> {
-        match self {
-            Self::Rms(norm) => norm.visit(path, v),
-            Self::Bare(_) => Ok(()),
-            Self::Layer(norm) => norm.visit(path, v),
-        }
-    }
-
-    fn visit_mut(&mut self, path: &mut Path, v: &mut dyn VisitMut) -> Result<()> {
-        match self {
-            Self::Rms(norm) => norm.visit_mut(path, v),
-            Self::Bare(_) => Ok(()),
-            Self::Layer(norm) => norm.visit_mut(path, v),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use mlx_core::{Array, Result};
 
-use crate::module::{Module, Path, Visit, VisitMut};
+use crate::Module;
 use crate::norm::{LayerNorm, LayerNormByHead, RmsNorm};
 
 /// The norms on q and k.
@@ -58,7 +58,7 @@ pub enum QkPlace {
 }
 
 /// The norm on the heads of q or k.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Module)]
 pub(super) enum HeadNorm {
     Rms(RmsNorm),
     Layer(LayerNorm),
@@ -96,24 +96,6 @@ impl HeadNorm {
             Self::Rms(norm) => norm.forward(x),
             Self::Layer(norm) => norm.forward(x),
             Self::ByHead(norm) => norm.forward(x),
-        }
-    }
-}
-
-impl Module for HeadNorm {
-    fn visit(&self, path: &mut Path, v: &mut dyn Visit) -> Result<()> {
-        match self {
-            Self::Rms(norm) => norm.visit(path, v),
-            Self::Layer(norm) => norm.visit(path, v),
-            Self::ByHead(norm) => norm.visit(path, v),
-        }
-    }
-
-    fn visit_mut(&mut self, path: &mut Path, v: &mut dyn VisitMut) -> Result<()> {
-        match self {
-            Self::Rms(norm) => norm.visit_mut(path, v),
-            Self::Layer(norm) => norm.visit_mut(path, v),
-            Self::ByHead(norm) => norm.visit_mut(path, v),
         }
     }
 }

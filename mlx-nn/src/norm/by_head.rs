@@ -41,6 +41,9 @@ impl LayerNormByHead {
     /// # Errors
     /// The shapes do not fit.
     pub fn forward(&self, x: &Array) -> Result<Array> {
+        for weight in &self.weights {
+            weight.get()?;
+        }
         fast::layer_norm(x, None, None, self.eps)?.multiply(&self.scale)
     }
 
