@@ -10,6 +10,8 @@ from pathlib import Path
 
 import mlx.core as mx
 
+import nn_init
+import nn_layers
 import nn_optimizers
 
 mx.set_default_device(mx.cpu)
@@ -20,8 +22,14 @@ def main():
     out.mkdir(parents=True, exist_ok=True)
     metadata = {"mlx": version("mlx")}
     save(out / "optimizers", nn_optimizers.optimizers(), metadata)
+    save(out / "init", nn_init.arrays(), metadata)
+    arrays, cases = nn_layers.arrays()
+    save(out / "layers", arrays, metadata)
     index = {
         "versions": metadata,
+        "layers": cases,
+        "init": list(nn_init.INITIALIZERS),
+        "moments": nn_init.moments(),
         "optimizers": list(nn_optimizers.OPTIMIZERS),
         "schedules": nn_optimizers.schedules(),
     }

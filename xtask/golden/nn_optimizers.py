@@ -86,4 +86,4 @@ def optimizers():
 
 def schedules():
     """The rates of the first 20 steps."""
-    return {name: [float(make()(mx.array(step))) for step in range(STEPS)] for name, make in SCHEDULES.items()}
+    return {name: [round(float(make()(mx.array(step))), 8) for step in range(STEPS)] for name, make in SCHEDULES.items()}

@@ -1,5 +1,7 @@
 //! Layers, losses, optimisers and initialisers compared with mlx.nn, whose results `xtask/golden/nn.py` has written.
 
+mod init;
+mod layers;
 mod optimizers;
 
 use std::path::PathBuf;
