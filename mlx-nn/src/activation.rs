@@ -30,30 +30,42 @@ pub use xielu::Xielu;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Activation {
     /// `x * sigmoid(x)`
+    #[doc(alias = "SiLU")]
     Silu,
     /// `x * Phi(x)` with the exact normal distribution function.
+    #[doc(alias = "GELU")]
     Gelu,
     /// `x * Phi(x)` by the tanh approximation (Hendrycks and Gimpel, arXiv:1606.08415).
+    #[doc(alias = "gelu_approx")]
     GeluTanh,
     /// `max(x, 0)`
+    #[doc(alias = "ReLU")]
     Relu,
     /// `max(x, 0)^2`
+    #[doc(alias = "ReLU2")]
+    #[doc(alias = "relu2")]
     ReluSquared,
     /// `x * sigmoid(1.702 * x)`
+    #[doc(alias = "gelu_fast_approx")]
     GeluSigmoid,
     /// `1 / (1 + exp(-x))`
     Sigmoid,
     /// The hyperbolic tangent.
     Tanh,
     /// `min(max(x, 0), 6)`
+    #[doc(alias = "ReLU6")]
     Relu6,
     /// `max(slope * x, x)`, with the slope.
+    #[doc(alias = "LeakyReLU")]
     LeakyRelu(f32),
     /// `x` above 0, and `alpha * (exp(x) - 1)` below, with alpha.
+    #[doc(alias = "ELU")]
     Elu(f32),
     /// `max(x, 0) + alpha * (exp(min(x, 0) / alpha) - 1)`, with alpha.
+    #[doc(alias = "CELU")]
     Celu(f32),
     /// `1.0507 * elu(x)` with an alpha of 1.67326.
+    #[doc(alias = "SELU")]
     Selu,
     /// `ln(1 + exp(x))`
     Softplus,
@@ -80,6 +92,7 @@ pub enum Activation {
     /// `softmax(-x)` along the last axis.
     Softmin,
     /// `a * sigmoid(b)` of the halves of the last axis: `[.., 2 n] -> [.., n]`.
+    #[doc(alias = "GLU")]
     Glu,
 }
 

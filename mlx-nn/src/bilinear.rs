@@ -71,7 +71,7 @@ impl Bilinear {
         shape.push(outputs);
         let x1 = x1.reshape(&[-1, in1])?;
         let x2 = x2.reshape(&[-1, 1, in2])?;
-        let matrix = self.weight.value().reshape(&[outputs * in2, in1])?;
+        let matrix = self.weight.value().reshape(&[-1, in1])?;
         let y = x1.matmul(&matrix.t()?)?;
         let y = y.reshape(&[-1, outputs, in2])?.swap_axes(-2, -1)?;
         let y = x2.matmul(&y)?.reshape(&shape)?;

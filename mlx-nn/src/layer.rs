@@ -35,7 +35,13 @@ layer! {
     crate::Linear;
     crate::Embedding;
     crate::LayerNorm;
+    crate::LayerNormByHead;
     crate::RmsNorm;
+    crate::Norm;
+    crate::Xielu;
+    crate::GatedMlp;
+    crate::PlainMlp;
+    crate::FeedForward;
 }
 
 impl Layer for Activation {

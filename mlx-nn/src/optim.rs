@@ -2,6 +2,38 @@
 //!
 //! Every method computes in F32 and keeps its state in F32, for parameters of any dtype:
 //! bf16 parameters with f32 moments need no setting. The schedule gives the rate of every step.
+//!
+//! ```
+//! use mlx_core::{Array, Result, random};
+//! use mlx_nn::{Activation, AdamW, Linear, Module, loss, value_and_grad};
+//!
+//! #[derive(Module)]
+//! struct Mlp { l1: Linear, l2: Linear }
+//!
+//! impl Mlp {
+//!     fn forward(&self, x: &Array) -> Result<Array> {
+//!         self.l2.forward(&Activation::Tanh.forward(&self.l1.forward(x)?)?)
+//!     }
+//! }
+//!
+//! # fn main() -> Result<()> {
+//! random::seed(0);
+//! let x = Array::from_slice(&[0.0f32, 0.0, 0.0, 1.0, 1.0, 0.0, 1.0, 1.0], &[4, 2])?;
+//! let different = Array::from_slice(&[0i32, 1, 1, 0], &[4])?;
+//! let mut model = Mlp { l1: Linear::new(2, 16, true)?, l2: Linear::new(16, 2, true)? };
+//! let mut optimizer = AdamW::new(0.03).weight_decay(0.0);
+//! let mut last = f32::INFINITY;
+//! for _ in 0..150 {
+//!     let (loss, grads) = value_and_grad(&mut model, |model| {
+//!         loss::cross_entropy(&model.forward(&x)?, &different)?.mean(.., false)
+//!     })?;
+//!     optimizer.update(&mut model, &grads)?;
+//!     last = loss.item()?;
+//! }
+//! assert!(last < 0.05, "{last}");
+//! # Ok(())
+//! # }
+//! ```
 
 use std::collections::BTreeMap;
 

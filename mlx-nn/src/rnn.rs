@@ -3,7 +3,7 @@
 //! The layers that language models mix tokens with are in [`recurrence`](crate::recurrence).
 
 use mlx_core::ops::stack;
-use mlx_core::{Array, Result};
+use mlx_core::{Array, Error, ErrorKind, Result};
 
 use crate::activation::Activation;
 use crate::init;
@@ -31,6 +31,7 @@ pub use lstm::Lstm;
 /// # }
 /// ```
 #[derive(Clone, Debug)]
+#[doc(alias = "RNN")]
 #[expect(non_snake_case, reason = "the names of the parameters in files")]
 pub struct Rnn {
     Wxh: Param,
@@ -107,7 +108,12 @@ impl Rnn {
 fn drawn(layer: &str, inputs: i32, hidden: i32, gates: i32) -> Result<[Param; 3]> {
     check_positive(layer, "features", &[inputs, hidden])?;
     let limit = 1.0 / f64::from(hidden).sqrt();
-    let rows = gates * hidden;
+    let Some(rows) = hidden.checked_mul(gates) else {
+        return Err(Error::new(
+            ErrorKind::Shape,
+            format!("{layer}: {gates} times {hidden} features are more than an array has"),
+        ));
+    };
     Ok([
         init::drawn_uniform(&[rows, inputs], limit)?,
         init::drawn_uniform(&[rows, hidden], limit)?,

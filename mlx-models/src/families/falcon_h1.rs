@@ -3,7 +3,7 @@
 
 use mlx_core::{Array, Result};
 use mlx_nn::{
-    Attention, GatedMlp, MambaNorm, LayerKind, Mamba, MambaConfig, Norm, Residual, Rule, Rules,
+    Attention, GatedMlp, LayerKind, Mamba, MambaConfig, MambaNorm, Norm, Residual, Rule, Rules,
     Step, module,
 };
 

@@ -1,7 +1,7 @@
 //! Granite 4: Mamba 2 layers and a few attention layers, Granite's multipliers, experts beside a shared MLP.
 
 use mlx_core::Result;
-use mlx_nn::{MambaNorm, LayerKind, MambaConfig, RecurrenceConfig, Rule, Rules, SharedExpert};
+use mlx_nn::{LayerKind, MambaConfig, MambaNorm, RecurrenceConfig, Rule, Rules, SharedExpert};
 
 use crate::config::keys::{self, Defaults, ExpertsDefaults};
 use crate::config::plan::{DecoderConfig, MlpConfig};

@@ -1,7 +1,7 @@
 //! Mamba 2 (arXiv:2405.21060): a scan in every layer, and neither attention nor MLPs.
 
 use mlx_core::Result;
-use mlx_nn::{MambaNorm, MambaConfig, RecurrenceConfig, Rule, Rules};
+use mlx_nn::{MambaConfig, MambaNorm, RecurrenceConfig, Rule, Rules};
 
 use crate::config::keys::{self, Defaults};
 use crate::config::{Config, Source};

@@ -3,7 +3,7 @@
 
 use mlx_core::Result;
 use mlx_nn::{
-    ExpertsConfig, MambaNorm, MambaConfig, RecurrenceConfig, Rule, Rules, SharedExpert,
+    ExpertsConfig, MambaConfig, MambaNorm, RecurrenceConfig, Rule, Rules, SharedExpert,
     UngatedExperts,
 };
 

@@ -136,6 +136,7 @@ pub fn binary_cross_entropy_with(
 ///
 /// # Errors
 /// The shapes do not fit.
+#[doc(alias = "nll_loss")]
 pub fn nll(inputs: &Array, targets: &Array) -> Result<Array> {
     nll_with(inputs, targets, &Nll::default())
 }
@@ -165,6 +166,7 @@ pub fn nll_with(inputs: &Array, targets: &Array, options: &Nll) -> Result<Array>
 ///
 /// # Errors
 /// The shapes do not broadcast.
+#[doc(alias = "kl_div_loss")]
 pub fn kl_div(inputs: &Array, targets: &Array) -> Result<Array> {
     kl_div_with(inputs, targets, &KlDiv::default())
 }

@@ -11,6 +11,7 @@ use super::{CosineSimilarity, GaussianNll, Huber, MarginRanking, Reduction, Smoo
 ///
 /// # Errors
 /// The shapes differ.
+#[doc(alias = "l1_loss")]
 pub fn l1(prediction: &Array, target: &Array) -> Result<Array> {
     l1_with(prediction, target, Reduction::Mean)
 }
@@ -40,6 +41,7 @@ pub fn l1_with(prediction: &Array, target: &Array, reduction: Reduction) -> Resu
 ///
 /// # Errors
 /// The shapes differ.
+#[doc(alias = "mse_loss")]
 pub fn mse(prediction: &Array, target: &Array) -> Result<Array> {
     mse_with(prediction, target, Reduction::Mean)
 }
@@ -57,6 +59,7 @@ pub fn mse_with(prediction: &Array, target: &Array, reduction: Reduction) -> Res
 ///
 /// # Errors
 /// The shapes differ.
+#[doc(alias = "gaussian_nll_loss")]
 pub fn gaussian_nll(inputs: &Array, targets: &Array, variances: &Array) -> Result<Array> {
     gaussian_nll_with(inputs, targets, variances, &GaussianNll::default())
 }
@@ -90,6 +93,7 @@ pub fn gaussian_nll_with(
 ///
 /// # Errors
 /// The shapes differ.
+#[doc(alias = "smooth_l1_loss")]
 pub fn smooth_l1(prediction: &Array, target: &Array) -> Result<Array> {
     smooth_l1_with(prediction, target, &SmoothL1::default())
 }
@@ -117,6 +121,7 @@ pub fn smooth_l1_with(prediction: &Array, target: &Array, options: &SmoothL1) ->
 ///
 /// # Errors
 /// The shapes do not broadcast.
+#[doc(alias = "huber_loss")]
 pub fn huber(inputs: &Array, targets: &Array) -> Result<Array> {
     huber_with(inputs, targets, &Huber::default())
 }
@@ -137,6 +142,7 @@ pub fn huber_with(inputs: &Array, targets: &Array, options: &Huber) -> Result<Ar
 ///
 /// # Errors
 /// The shapes do not broadcast.
+#[doc(alias = "log_cosh_loss")]
 pub fn log_cosh(inputs: &Array, targets: &Array) -> Result<Array> {
     log_cosh_with(inputs, targets, Reduction::None)
 }
@@ -154,6 +160,7 @@ pub fn log_cosh_with(inputs: &Array, targets: &Array, reduction: Reduction) -> R
 ///
 /// # Errors
 /// The shapes do not broadcast.
+#[doc(alias = "hinge_loss")]
 pub fn hinge(inputs: &Array, targets: &Array) -> Result<Array> {
     hinge_with(inputs, targets, Reduction::None)
 }
@@ -171,6 +178,7 @@ pub fn hinge_with(inputs: &Array, targets: &Array, reduction: Reduction) -> Resu
 ///
 /// # Errors
 /// The shapes do not broadcast.
+#[doc(alias = "triplet_loss")]
 pub fn triplet(anchors: &Array, positives: &Array, negatives: &Array) -> Result<Array> {
     triplet_with(anchors, positives, negatives, &Triplet::default())
 }
@@ -202,6 +210,7 @@ pub fn triplet_with(
 ///
 /// # Errors
 /// The shapes do not broadcast, or there is no axis 1.
+#[doc(alias = "cosine_similarity_loss")]
 pub fn cosine_similarity(x1: &Array, x2: &Array) -> Result<Array> {
     cosine_similarity_with(x1, x2, &CosineSimilarity::default())
 }
@@ -222,6 +231,7 @@ pub fn cosine_similarity_with(x1: &Array, x2: &Array, options: &CosineSimilarity
 ///
 /// # Errors
 /// The shapes differ.
+#[doc(alias = "margin_ranking_loss")]
 pub fn margin_ranking(inputs1: &Array, inputs2: &Array, targets: &Array) -> Result<Array> {
     margin_ranking_with(inputs1, inputs2, targets, &MarginRanking::default())
 }

@@ -94,7 +94,7 @@ impl GroupNorm {
             return Err(misshapen("group norm", &expected, x.shape()));
         }
         let batch = x.dim(0)?;
-        let positions = x.size() as i32 / (batch * self.dims).max(1);
+        let positions = positions(x)?;
         let normed = if self.neighbours {
             let grouped = x
                 .reshape(&[batch, positions, groups, size])?
@@ -181,11 +181,24 @@ impl InstanceNorm {
             return Err(misshapen("instance norm", &expected, x.shape()));
         }
         let batch = x.dim(0)?;
-        let positions = x.size() as i32 / (batch * self.dims).max(1);
+        let positions = positions(x)?;
         let channels = x.reshape(&[batch, positions, self.dims])?.swap_axes(1, 2)?;
         let normed = fast::layer_norm(&channels, None, None, self.eps)?.swap_axes(1, 2)?;
         scaled(normed.reshape(x.shape())?, &self.weight, &self.bias)
     }
+}
+
+/// The number of positions of an example: the product of the dimensions between the first and the last. All numbers of an
+/// example can be one axis.
+fn positions(x: &Array) -> Result<i32> {
+    let product = |sizes: &[i32]| {
+        let mut sizes = sizes.iter();
+        sizes.try_fold(1i32, |product, &size| product.checked_mul(size))
+    };
+    let (all, inner) = (&x.shape()[1..], &x.shape()[1..x.ndim() - 1]);
+    product(all)
+        .and_then(|_| product(inner))
+        .ok_or_else(|| misshapen("norm", "with fewer numbers in an example", x.shape()))
 }
 
 /// A weight of ones and a bias of zeros.

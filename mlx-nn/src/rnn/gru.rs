@@ -23,6 +23,7 @@ use crate::module::Param;
 /// # }
 /// ```
 #[derive(Clone, Debug)]
+#[doc(alias = "GRU")]
 #[expect(non_snake_case, reason = "the names of the parameters in files")]
 pub struct Gru {
     Wx: Param,

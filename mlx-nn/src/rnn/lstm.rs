@@ -21,6 +21,7 @@ use crate::module::Param;
 /// # }
 /// ```
 #[derive(Clone, Debug)]
+#[doc(alias = "LSTM")]
 #[expect(non_snake_case, reason = "the names of the parameters in files")]
 pub struct Lstm {
     Wx: Param,
