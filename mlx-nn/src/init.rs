@@ -4,6 +4,14 @@ use mlx_core::{Array, DType, Error, ErrorKind, Result, ops, random};
 
 use crate::module::{Module, Param, Path, VisitMut};
 
+mod initializer;
+
+pub(crate) use initializer::drawn_uniform;
+pub use initializer::{
+    Fan, Initializer, constant, glorot_normal, glorot_uniform, he_normal, he_uniform, identity,
+    normal, orthogonal, sparse, uniform,
+};
+
 /// How a parameter is initialised. The layer that owns it says so, because the shape does not tell.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Initial {

@@ -39,7 +39,7 @@ pub struct MambaConfig {
     /// The activation after the convolution.
     pub activation: Activation,
     /// The norm of the scan's output.
-    pub norm: Option<GroupNorm>,
+    pub norm: Option<MambaNorm>,
     /// The bounds of a time step.
     pub limits: (f32, f32),
     /// The factors of the gate, the values, the keys, the queries and the time steps.
@@ -48,7 +48,7 @@ pub struct MambaConfig {
 
 /// A norm over each group of features.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct GroupNorm {
+pub struct MambaNorm {
     /// Epsilon.
     pub eps: f32,
     /// Whether the gate follows the norm, instead of coming before it.

@@ -401,6 +401,7 @@ pub trait Module {
 macro_rules! module {
     ($ty:ident $(<$($param:ident : $bound:path),+>)? { $($child:ident),* $(,)? } $(flat { $($flat:ident),* $(,)? })? $(state { $($state:ident),* $(,)? })? $(plain { $($plain:ident),* $(,)? })?) => {
         impl $(<$($param: $bound),+>)? $crate::Module for $ty $(<$($param),+>)? {
+            #[allow(unused_variables)]
             fn visit(&self, path: &mut $crate::Path, v: &mut dyn $crate::Visit) -> $crate::mlx_core::Result<()> {
                 let Self { $($child,)* $($($flat,)*)? $($($state,)*)? $($($plain: _,)*)? } = self;
                 $(path.scoped(stringify!($child), |path| $crate::Module::visit($child, path, v))?;)*
@@ -408,6 +409,7 @@ macro_rules! module {
                 $($(path.scoped(stringify!($state), |path| $crate::module::Buffers::visit($state, path, v))?;)*)?
                 Ok(())
             }
+            #[allow(unused_variables)]
             fn visit_mut(&mut self, path: &mut $crate::Path, v: &mut dyn $crate::VisitMut) -> $crate::mlx_core::Result<()> {
                 let Self { $($child,)* $($($flat,)*)? $($($state,)*)? $($($plain: _,)*)? } = self;
                 $(path.scoped(stringify!($child), |path| $crate::Module::visit_mut($child, path, v))?;)*

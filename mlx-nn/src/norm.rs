@@ -6,9 +6,13 @@ use crate::Module;
 use crate::init::{Initial, drawn};
 use crate::module::{Param, Path, Visit, VisitMut};
 
+mod batch;
 mod by_head;
+mod group;
 
+pub use batch::BatchNorm;
 pub use by_head::LayerNormByHead;
+pub use group::{GroupNorm, InstanceNorm};
 
 /// `x / rms(x) * (weight + offset)` (Zhang and Sennrich, arXiv:1910.07467).
 ///
@@ -30,7 +34,7 @@ impl RmsNorm {
     /// use mlx_nn::RmsNorm;
     ///
     /// # fn main() -> Result<()> {
-    /// let norm = RmsNorm::new(2)?.with_eps(1e-6);
+    /// let norm = RmsNorm::new(2)?.eps(1e-6);
     /// let y = norm.forward(&Array::from_slice(&[3.0f32, -3.0], &[1, 2])?)?;
     /// assert!((y.to_vec::<f32>()?[0] - 1.0).abs() < 1e-5);
     /// # Ok(())
@@ -45,7 +49,7 @@ impl RmsNorm {
 
     /// The norm with another epsilon.
     #[must_use]
-    pub fn with_eps(self, eps: f32) -> Self {
+    pub fn eps(self, eps: f32) -> Self {
         Self { eps, ..self }
     }
 
@@ -136,7 +140,7 @@ fn scale(weight: &Param, offset: f32) -> Result<Array> {
 /// `(x - mean) / sqrt(variance + eps) * (weight + offset) + bias` (Ba et al., arXiv:1607.06450).
 #[derive(Clone, Debug)]
 pub struct LayerNorm {
-    weight: Param,
+    weight: Option<Param>,
     bias: Option<Param>,
     offset: f32,
     eps: f32,
@@ -152,7 +156,7 @@ impl LayerNorm {
     /// use mlx_nn::LayerNorm;
     ///
     /// # fn main() -> Result<()> {
-    /// let norm = LayerNorm::new(2)?.with_eps(1e-6);
+    /// let norm = LayerNorm::new(2)?.eps(1e-6);
     /// let y = norm.forward(&Array::from_slice(&[5.0f32, 9.0], &[1, 2])?)?;
     /// assert!((y.to_vec::<f32>()?[1] - 1.0).abs() < 1e-5);
     /// # Ok(())
@@ -167,8 +171,18 @@ impl LayerNorm {
 
     /// The norm with another epsilon.
     #[must_use]
-    pub fn with_eps(self, eps: f32) -> Self {
+    pub fn eps(self, eps: f32) -> Self {
         Self { eps, ..self }
+    }
+
+    /// The norm without weight and bias.
+    #[must_use]
+    pub fn without_affine(self) -> Self {
+        Self {
+            weight: None,
+            bias: None,
+            ..self
+        }
     }
 
     /// The norm without a bias.
@@ -197,7 +211,7 @@ impl LayerNorm {
         let weight = Param::starting(&[size], Initial::Constant(1.0 - offset))?.called("weight");
         let scale = weight.value().clone();
         Ok(Self {
-            weight,
+            weight: Some(weight),
             bias,
             offset,
             eps,
@@ -210,9 +224,12 @@ impl LayerNorm {
     /// # Errors
     /// The shapes do not fit.
     pub fn forward(&self, x: &Array) -> Result<Array> {
-        self.weight.get()?;
+        let weight = match &self.weight {
+            Some(weight) => weight.get().map(|_| Some(&self.scale))?,
+            None => None,
+        };
         let bias = self.bias.as_ref().map(Param::get).transpose()?;
-        fast::layer_norm(x, Some(&self.scale), bias, self.eps)
+        fast::layer_norm(x, weight, bias, self.eps)
     }
 }
 
@@ -226,8 +243,22 @@ impl Module for LayerNorm {
     fn visit_mut(&mut self, path: &mut Path, v: &mut dyn VisitMut) -> Result<()> {
         path.scoped("weight", |path| self.weight.visit_mut(path, v))?;
         path.scoped("bias", |path| self.bias.visit_mut(path, v))?;
-        self.scale = scale(&self.weight, self.offset)?;
+        if let Some(weight) = &self.weight {
+            self.scale = scale(weight, self.offset)?;
+        }
         Ok(())
+    }
+}
+
+/// `weight * x + bias`, of those that there are.
+fn scaled(x: Array, weight: &Option<Param>, bias: &Option<Param>) -> Result<Array> {
+    let x = match weight {
+        Some(weight) => weight.value().multiply(&x)?,
+        None => x,
+    };
+    match bias {
+        Some(bias) => x.add(bias.value()),
+        None => Ok(x),
     }
 }
 
@@ -304,7 +335,7 @@ impl Norm {
         match self {
             Self::Rms(norm) => Some(norm.weight.value().dtype()),
             Self::Bare(_) => None,
-            Self::Layer(norm) => Some(norm.weight.value().dtype()),
+            Self::Layer(norm) => norm.weight.as_ref().map(|weight| weight.value().dtype()),
         }
     }
 

@@ -3,7 +3,7 @@
 
 use mlx_core::{Array, Result};
 use mlx_nn::{
-    Attention, GatedMlp, GroupNorm, LayerKind, Mamba, MambaConfig, Norm, Residual, Rule, Rules,
+    Attention, GatedMlp, LayerKind, Mamba, MambaConfig, MambaNorm, Norm, Residual, Rule, Rules,
     Step, module,
 };
 
@@ -106,7 +106,7 @@ fn scan(c: &Config, config: &DecoderConfig) -> Result<MambaConfig> {
     c.ignore(&["mamba_expand"]);
     let mamba = granitemoehybrid::mamba(c, config, inner)?;
     let before_gate = c.or("mamba_norm_before_gate", true)?;
-    let norm = mamba.norm.map(|norm| GroupNorm {
+    let norm = mamba.norm.map(|norm| MambaNorm {
         before_gate,
         ..norm
     });

@@ -16,8 +16,8 @@ use crate::grad::Gradients;
 const SMALL: usize = 1 << 18;
 /// The most elements of the joined array.
 const MOST: usize = 1 << 28;
-/// The key of the joined array among gradients. No parameter has an empty name.
-pub(super) const KEY: &str = "";
+/// The key of the joined array among gradients. No field has such a name.
+pub(super) const KEY: &str = "(joined)";
 
 /// The parameters that are joined: names and shapes, in the order of their names.
 #[derive(Clone, Debug, Default, PartialEq)]
