@@ -36,7 +36,14 @@ const NAMELESS: [&str; 7] = [
 ];
 
 /// Crates (and `xtask`) without `unsafe` code.
-const SAFE: [&str; 5] = ["mlx-nn", "mlx-models", "mlx-infer", "mlx-train", "xtask"];
+const SAFE: [&str; 6] = [
+    "mlx-nn",
+    "mlx-nn/derive",
+    "mlx-models",
+    "mlx-infer",
+    "mlx-train",
+    "xtask",
+];
 
 /// Where `unsafe` may stand: the bindings, and the files and folders of mlx-core that call them.
 const UNSAFE: [&str; 19] = [

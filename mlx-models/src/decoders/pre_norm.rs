@@ -60,7 +60,7 @@ impl PreNormLayer {
         rope: Option<&RopeConfig>,
     ) -> Result<Self> {
         let (self_attn, linear_attn) = match (kind, c.recurrence) {
-            (LayerKind::Recurrent(_), Some(config)) => (None, Some(Recurrence::new(config)?)),
+            (LayerKind::Recurrent(_), Some(config)) => (None, Some(Recurrence::empty(config)?)),
             (LayerKind::Recurrent(_), None) => {
                 let message = "a recurrent layer in a decoder without a recurrence";
                 return Err(Error::new(ErrorKind::Invalid, message));

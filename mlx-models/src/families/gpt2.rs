@@ -58,7 +58,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
             config.attention.scale /= (index + 1) as f32;
         }
         let table = match index {
-            0 => Some(Embedding::new(positions, config.hidden)?),
+            0 => Some(Embedding::empty(positions, config.hidden)?),
             _ => None,
         };
         let layer =

@@ -1,7 +1,7 @@
 //! Granite 4: Mamba 2 layers and a few attention layers, Granite's multipliers, experts beside a shared MLP.
 
 use mlx_core::Result;
-use mlx_nn::{GroupNorm, LayerKind, MambaConfig, RecurrenceConfig, Rule, Rules, SharedExpert};
+use mlx_nn::{LayerKind, MambaConfig, MambaNorm, RecurrenceConfig, Rule, Rules, SharedExpert};
 
 use crate::config::keys::{self, Defaults, ExpertsDefaults};
 use crate::config::plan::{DecoderConfig, MlpConfig};
@@ -104,7 +104,7 @@ pub(crate) fn mamba(c: &Config, config: &DecoderConfig, inner: i64) -> Result<Ma
         out_bias: bias,
         conv_bias: c.or("mamba_conv_bias", true)?,
         activation: keys::activation(c, "hidden_act", "silu")?,
-        norm: Some(GroupNorm {
+        norm: Some(MambaNorm {
             eps: config.norm.eps,
             before_gate: false,
         }),

@@ -1,10 +1,10 @@
 //! The `muon` method.
 
+use crate::trainable::Patterns;
 use mlx_core::{Array, Result};
-use mlx_nn::Patterns;
 use serde::{Deserialize, Serialize};
 
-use super::{Adam, Update, check_range};
+use super::{Adam, Form, Update, check_range};
 
 /// Muon (Jordan et al., 2024, kellerjordan.github.io/posts/muon): the momentum of a matrix is
 /// replaced by the nearest matrix whose singular values are about 1.
@@ -14,6 +14,9 @@ use super::{Adam, Update, check_range};
 /// rounds of a quintic Newton-Schulz iteration in F32, and [`adjust_lr`](Self::adjust_lr) determines `stretch`. The
 /// method was made for hidden layers. Parameters with another number of dimensions (norms, biases) and those that
 /// [`others_of`](Self::others_of) names (embeddings, heads) are updated by AdamW, with `others_rate` times the rate.
+///
+/// In MLX's [form](Form) the decay is added to the gradient, tensors of more dimensions are matrices `[d0, d1 * d2 * ..]`,
+/// parameters of fewer follow their momentum, and `others` is not used.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Muon {
@@ -34,6 +37,8 @@ pub struct Muon {
     pub others: Adam,
     /// The rate of AdamW as a multiple of Muon's.
     pub others_rate: f64,
+    /// The formula.
+    pub form: Form,
 }
 
 /// The length of a step of [`Muon`]; the names are those of PyTorch's `adjust_lr_fn`.
@@ -59,6 +64,7 @@ impl Default for Muon {
             others_of: ["*embed*", "*lm_head*"].map(str::to_owned).to_vec(),
             others: Adam::default(),
             others_rate: 1.0,
+            form: Form::Pytorch,
         }
     }
 }
@@ -72,9 +78,10 @@ impl Muon {
         self.others.check()
     }
 
-    /// Whether a parameter is a matrix of a hidden layer. AdamW updates the others.
+    /// Whether a parameter has a momentum. AdamW updates the others.
     pub(super) fn is_hidden(&self, name: &str, shape: &[i32]) -> bool {
-        shape.len() == 2 && !Patterns::new(self.others_of.clone()).matches(name)
+        self.form == Form::Mlx
+            || shape.len() == 2 && !Patterns::new(self.others_of.clone()).matches(name)
     }
 
     pub(super) fn update(&self, mut update: Update<'_>) -> Result<Array> {
@@ -82,8 +89,13 @@ impl Muon {
             update.rate *= self.others_rate;
             return self.others.update(update, true);
         }
-        let [rows, columns] = [0, 1].map(|axis| f64::from(update.param.shape()[axis]));
-        let grad = update.grad.clone();
+        let shape = update.param.shape().to_vec();
+        let mut param = update.param.clone();
+        let mut grad = update.grad.clone();
+        match self.form {
+            Form::Pytorch => param = param.multiply(1.0 - update.rate * self.weight_decay)?,
+            Form::Mlx => grad = grad.add(param.multiply(self.weight_decay)?)?,
+        }
         let momentum = update.average("momentum", self.momentum, &grad)?;
         let direction = if self.nesterov {
             grad.multiply(1.0 - self.momentum)?
@@ -91,17 +103,19 @@ impl Muon {
         } else {
             momentum
         };
+        let [.., rows, columns] = shape[..] else {
+            return param.subtract(direction.multiply(update.rate)?);
+        };
+        let (rows, columns) = (f64::from(rows), f64::from(columns));
         let stretch = match self.adjust_lr {
             AdjustLr::Original => (rows / columns).max(1.0).sqrt(),
             AdjustLr::MatchRmsAdamw => 0.2 * rows.max(columns).sqrt(),
         };
         let step = self
-            .orthogonal(&direction)?
+            .orthogonal(&direction.reshape(&[shape[0], -1])?)?
+            .reshape(&shape)?
             .multiply(update.rate * stretch)?;
-        update
-            .param
-            .multiply(1.0 - update.rate * self.weight_decay)?
-            .subtract(step)
+        param.subtract(step)
     }
 
     fn orthogonal(&self, matrix: &Array) -> Result<Array> {

@@ -16,12 +16,12 @@ use crate::grad::Gradients;
 const SMALL: usize = 1 << 18;
 /// The most elements of the joined array.
 const MOST: usize = 1 << 28;
-/// The key of the joined array among gradients. No parameter has an empty name.
-pub(super) const KEY: &str = "";
+/// The key of the joined array among gradients. No field has such a name.
+pub(super) const KEY: &str = "(joined)";
 
 /// The parameters that are joined: names and shapes, in the order of their names.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Layout(BTreeMap<String, Vec<i32>>);
+pub struct Layout(BTreeMap<String, Vec<i32>>);
 
 impl Layout {
     /// The small ones among these gradients, if there are several.
@@ -50,8 +50,11 @@ impl Layout {
         self.0.get(name).map(Vec::as_slice)
     }
 
-    /// The gradients with the small ones as one F32 array `[N]` under [`KEY`].
-    pub(crate) fn join(&self, mut grads: Gradients) -> Result<Gradients> {
+    /// The gradients with the small ones as one F32 array `[N]`, under a name that no parameter has.
+    ///
+    /// # Errors
+    /// No memory for a handle.
+    pub fn join(&self, mut grads: Gradients) -> Result<Gradients> {
         if !self.is_empty() {
             let parts: Vec<Array> = self
                 .0

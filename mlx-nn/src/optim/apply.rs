@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::module::{Param, Path, VisitMut};
 use mlx_core::{Array, DType, Error, ErrorKind, Result};
-use mlx_nn::{Param, Path, VisitMut};
 
 use super::{Optimizer, Update};
 use crate::grad::Gradients;

@@ -27,6 +27,7 @@ pub fn global_norm(grads: &Gradients) -> Result<Array> {
 ///
 /// # Errors
 /// `max` is not a positive number, or there are no gradients.
+#[doc(alias = "clip_grad_norm")]
 pub fn clip(grads: &mut Gradients, max: f32) -> Result<Array> {
     if !(max.is_finite() && max > 0.0) {
         let message = format!("the norm to clip to must be a positive number, given {max}");

@@ -4,42 +4,110 @@ use std::collections::BTreeMap;
 
 use mlx_core::transforms;
 use mlx_core::{Array, Error, ErrorKind, Result};
-use mlx_nn::{Module, Param, Path, VisitMut};
+
+use crate::module::{Module, Param, Path, VisitMut};
+use crate::training::{Scope, Updates};
 
 /// Gradients by the names of their parameters.
 pub type Gradients = BTreeMap<String, Array>;
 
-/// The outputs of `loss`, and the gradients of the first one, a scalar, with respect to every
-/// trainable parameter of `module`: same shapes, same dtypes.
+/// What a differentiated function returns: the loss, a scalar, and behind it any arrays that are only passed on.
+pub trait Outputs: Sized {
+    /// The arrays in order. The loss is the first.
+    fn into_arrays(self) -> Vec<Array>;
+    /// The same outputs with other arrays, as many as [`into_arrays`](Self::into_arrays) gave.
+    ///
+    /// # Errors
+    /// The number of arrays is another.
+    fn from_arrays(arrays: Vec<Array>) -> Result<Self>;
+}
+
+impl Outputs for Array {
+    fn into_arrays(self) -> Vec<Array> {
+        vec![self]
+    }
+
+    fn from_arrays(arrays: Vec<Array>) -> Result<Self> {
+        let [array] = Outputs::from_arrays(arrays)?;
+        Ok(array)
+    }
+}
+
+impl Outputs for Vec<Array> {
+    fn into_arrays(self) -> Vec<Array> {
+        self
+    }
+
+    fn from_arrays(arrays: Vec<Array>) -> Result<Self> {
+        Ok(arrays)
+    }
+}
+
+impl<const N: usize> Outputs for [Array; N] {
+    fn into_arrays(self) -> Vec<Array> {
+        self.into()
+    }
+
+    fn from_arrays(arrays: Vec<Array>) -> Result<Self> {
+        arrays.try_into().map_err(|arrays: Vec<Array>| {
+            let message = format!("{} outputs instead of {N}", arrays.len());
+            Error::new(ErrorKind::Mlx, message)
+        })
+    }
+}
+
+impl Outputs for (Array, Array) {
+    fn into_arrays(self) -> Vec<Array> {
+        vec![self.0, self.1]
+    }
+
+    fn from_arrays(arrays: Vec<Array>) -> Result<Self> {
+        <[Array; 2]>::from_arrays(arrays).map(Into::into)
+    }
+}
+
+impl Outputs for (Array, Array, Array) {
+    fn into_arrays(self) -> Vec<Array> {
+        vec![self.0, self.1, self.2]
+    }
+
+    fn from_arrays(arrays: Vec<Array>) -> Result<Self> {
+        <[Array; 3]>::from_arrays(arrays).map(Into::into)
+    }
+}
+
+/// The outputs of `loss` (an array, or several of which the first is the loss), and the gradients of the first one, a
+/// scalar, with respect to every trainable parameter of `module`: same shapes, same dtypes.
+///
+/// The states that layers change in training mode ([`training`](crate::training)), such as the statistics of a batch norm,
+/// are outputs of the differentiated function too, and are written into `module` at the end. They are not evaluated.
 ///
 /// While `loss` runs, the parameters hold placeholders, so it must not evaluate or read arrays. When this function
 /// returns, also with an error, they hold their old values again.
 ///
 /// ```
 /// use mlx_core::{Array, Result};
-/// use mlx_nn::{Module, Param, module, trainable::set_trainable};
-/// use mlx_train::grad::value_and_grad;
+/// use mlx_nn::{Module, Param, value_and_grad};
 ///
+/// #[derive(Module)]
 /// struct Square { w: Param }
-/// module!(Square { w });
 ///
 /// # fn main() -> Result<()> {
 /// let mut module = Square { w: Param::new(Array::scalar(3.0f32)?) };
-/// set_trainable(&mut module, |_| true)?;
-/// let (values, grads) = value_and_grad(&mut module, |m| Ok(vec![m.w.value().square()?]))?;
-/// assert_eq!(values[0].item::<f32>()?, 9.0);
+/// let (value, grads) = value_and_grad(&mut module, |m| m.w.value().square())?;
+/// assert_eq!(value.item::<f32>()?, 9.0);
 /// assert_eq!(grads["w"].item::<f32>()?, 6.0);
 /// # Ok(())
 /// # }
 /// ```
 ///
 /// # Errors
-/// Nothing is trainable, `loss` fails or its first output is no scalar, or an operation has no
-/// derivative.
-pub fn value_and_grad<M: Module + ?Sized>(
+/// Nothing is trainable, `loss` fails or its first output is no scalar, an operation has no derivative, or a layer outside
+/// of `module` changes its state. The states are as before then.
+pub fn value_and_grad<M: Module + ?Sized, O: Outputs>(
     module: &mut M,
-    mut loss: impl FnMut(&M) -> Result<Vec<Array>>,
-) -> Result<(Vec<Array>, Gradients)> {
+    mut loss: impl FnMut(&M) -> Result<O>,
+) -> Result<(O, Gradients)> {
     let (names, values) = Names::of(module)?;
     if names.is_empty() {
         return Err(Error::new(
@@ -48,18 +116,29 @@ pub fn value_and_grad<M: Module + ?Sized>(
         ));
     }
     let argnums: Vec<usize> = (0..values.len()).collect();
+    let scope = Scope::enter();
+    let mut places = Vec::new();
     let lent = Lent {
-        module,
+        module: &mut *module,
         values: values.clone(),
     };
-    let (outputs, grads) = transforms::value_and_grad_with(
+    let (mut outputs, grads) = transforms::value_and_grad_with(
         |tracers| {
             swap(lent.module, tracers)?;
-            loss(lent.module)
+            let mut outputs = loss(lent.module)?.into_arrays();
+            let states = scope.end();
+            places = states.places;
+            outputs.extend(states.values);
+            Ok(outputs)
         },
         &values,
         &argnums,
     )?;
+    drop(lent);
+    drop(scope);
+    let values = outputs.split_off(outputs.len() - places.len());
+    let outputs = O::from_arrays(outputs)?;
+    Updates { places, values }.write(module)?;
     Ok((outputs, names.into_iter().zip(grads).collect()))
 }
 
@@ -68,7 +147,7 @@ pub fn value_and_grad<M: Module + ?Sized>(
 ///
 /// # Errors
 /// As [`value_and_grad`], except that nothing need be trainable.
-pub(crate) fn pull_back<M: Module + ?Sized>(
+pub fn pull_back<M: Module + ?Sized>(
     module: &mut M,
     x: &Array,
     cotangent: &Array,

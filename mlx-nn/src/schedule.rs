@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// A learning rate for every step; the first step is 0.
 ///
 /// ```
-/// use mlx_train::Schedule;
+/// use mlx_nn::Schedule;
 /// let schedule = Schedule::cosine(1.0, 0.0, 100).with_warmup(10, 0.0);
 /// assert_eq!(schedule.rate(0), 0.0);
 /// assert_eq!(schedule.rate(5), 0.5);
@@ -43,6 +43,22 @@ pub enum Schedule {
         /// How many steps it takes.
         steps: u64,
     },
+    /// `from` times `decay` to the power of the step.
+    Exponential {
+        /// The rate of step 0.
+        from: f64,
+        /// The factor of each step.
+        decay: f64,
+    },
+    /// `from`, multiplied by `decay` after every `every` steps.
+    Step {
+        /// The rate of the first steps.
+        from: f64,
+        /// The factor.
+        decay: f64,
+        /// How many steps have the same rate.
+        every: u64,
+    },
     /// `first` for `steps` steps, then `then`, which counts from 0 again.
     Joined {
         /// The first schedule.
@@ -61,13 +77,56 @@ impl Schedule {
     }
 
     /// A straight line.
+    #[doc(alias = "linear_schedule")]
     pub fn linear(from: f64, to: f64, steps: u64) -> Self {
         Self::Linear { from, to, steps }
     }
 
     /// Half a cosine.
+    #[doc(alias = "cosine_decay")]
     pub fn cosine(from: f64, to: f64, steps: u64) -> Self {
         Self::Cosine { from, to, steps }
+    }
+
+    /// `from * decay^step`
+    ///
+    /// ```
+    /// use mlx_nn::Schedule;
+    /// assert!((Schedule::exponential(0.1, 0.9).rate(2) - 0.081).abs() < 1e-12);
+    /// ```
+    #[doc(alias = "exponential_decay")]
+    pub fn exponential(from: f64, decay: f64) -> Self {
+        Self::Exponential { from, decay }
+    }
+
+    /// `from * decay^(step / every)`, with the quotient rounded down.
+    ///
+    /// ```
+    /// use mlx_nn::Schedule;
+    /// let schedule = Schedule::step(0.1, 0.5, 10);
+    /// assert_eq!([9, 10, 20].map(|step| schedule.rate(step)), [0.1, 0.05, 0.025]);
+    /// ```
+    #[doc(alias = "step_decay")]
+    pub fn step(from: f64, decay: f64, every: u64) -> Self {
+        Self::Step { from, decay, every }
+    }
+
+    /// Schedules one after the other: each is followed by the next at its number of steps, and each counts its steps
+    /// from its own beginning.
+    ///
+    /// ```
+    /// use mlx_nn::Schedule;
+    /// let schedule = Schedule::constant(0.1).then(5, Schedule::linear(0.2, 0.0, 10));
+    /// assert_eq!([4, 5, 10].map(|step| schedule.rate(step)), [0.1, 0.2, 0.1]);
+    /// ```
+    #[must_use]
+    #[doc(alias = "join_schedules")]
+    pub fn then(self, steps: u64, then: impl Into<Schedule>) -> Self {
+        Self::Joined {
+            first: Box::new(self),
+            steps,
+            then: Box::new(then.into()),
+        }
     }
 
     /// This schedule after a warm-up: `steps` steps on a straight line from `from` to its first rate.
@@ -114,6 +173,8 @@ impl Schedule {
             Self::Cosine { from, to, steps } => {
                 to + (from - to) * 0.5 * (1.0 + (PI * part(steps)).cos())
             }
+            Self::Exponential { from, decay } => from * decay.powf(step as f64),
+            Self::Step { from, decay, every } => from * decay.powf((step / every.max(1)) as f64),
             Self::Joined {
                 ref first,
                 steps,
@@ -128,7 +189,7 @@ impl Schedule {
         }
     }
 
-    /// Refuses rates that are negative or no numbers.
+    /// Refuses rates that are negative or no numbers, and decays that are no numbers from 0 to 1.
     ///
     /// # Errors
     /// There is one.
@@ -140,16 +201,51 @@ impl Schedule {
             let message = format!("a learning rate must be a number of at least 0, given {rate}");
             Err(Error::new(ErrorKind::Invalid, message))
         };
+        let factor = |decay: f64| {
+            if (0.0..=1.0).contains(&decay) {
+                return Ok(());
+            }
+            let message = format!("a decay must be in [0, 1], given {decay}");
+            Err(Error::new(ErrorKind::Invalid, message))
+        };
         match self {
             Self::Constant { rate: only } => rate(*only),
             Self::Linear { from, to, .. } | Self::Cosine { from, to, .. } => {
                 rate(*from)?;
                 rate(*to)
             }
+            Self::Exponential { from, decay } => {
+                rate(*from)?;
+                factor(*decay)
+            }
+            Self::Step { from, decay, every } => {
+                rate(*from)?;
+                factor(*decay)?;
+                if *every == 0 {
+                    let message =
+                        "a schedule must have at least 1 step between its decays, given 0";
+                    return Err(Error::new(ErrorKind::Invalid, message));
+                }
+                Ok(())
+            }
             Self::Joined { first, then, .. } => {
                 first.check()?;
                 then.check()
             }
         }
+    }
+}
+
+/// A constant rate.
+impl From<f64> for Schedule {
+    fn from(rate: f64) -> Self {
+        Self::constant(rate)
+    }
+}
+
+/// A constant rate.
+impl From<f32> for Schedule {
+    fn from(rate: f32) -> Self {
+        Self::constant(f64::from(rate))
     }
 }

@@ -8,9 +8,10 @@ use super::{Update, check_range};
 /// `w -= rate * b`, where `b = momentum * b + (1 - dampening) * g` and `g` is the gradient with
 /// `weight_decay * w` added; with Nesterov's look ahead, `w -= rate * (g + momentum * b)`.
 ///
-/// PyTorch's `SGD`: at the first step `b = g`, for any dampening.
+/// PyTorch's `SGD`: at the first step `b = g`, for any dampening, unless [`zero_start`](Self::zero_start).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
+#[doc(alias = "SGD")]
 pub struct Sgd {
     /// How much of the last step is added to the next; in [0, 1).
     pub momentum: f64,
@@ -20,6 +21,8 @@ pub struct Sgd {
     pub nesterov: bool,
     /// Added to the gradient, times the parameter.
     pub weight_decay: f64,
+    /// The momentum starts at zero, so that the dampening shortens the first step too: MLX's `SGD`.
+    pub zero_start: bool,
 }
 
 impl Sgd {
@@ -46,6 +49,7 @@ impl Sgd {
                 Some(old) => old
                     .multiply(self.momentum)?
                     .add(grad.multiply(1.0 - self.dampening)?)?,
+                None if self.zero_start => grad.multiply(1.0 - self.dampening)?,
                 None => grad.clone(),
             };
             state.insert("momentum", momentum.clone());

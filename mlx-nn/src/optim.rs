@@ -2,32 +2,73 @@
 //!
 //! Every method computes in F32 and keeps its state in F32, for parameters of any dtype:
 //! bf16 parameters with f32 moments need no setting. The schedule gives the rate of every step.
+//!
+//! ```
+//! use mlx_core::{Array, Result, random};
+//! use mlx_nn::{Activation, AdamW, Linear, Module, loss, value_and_grad};
+//!
+//! #[derive(Module)]
+//! struct Mlp { l1: Linear, l2: Linear }
+//!
+//! impl Mlp {
+//!     fn forward(&self, x: &Array) -> Result<Array> {
+//!         self.l2.forward(&Activation::Tanh.forward(&self.l1.forward(x)?)?)
+//!     }
+//! }
+//!
+//! # fn main() -> Result<()> {
+//! random::seed(0);
+//! let x = Array::from_slice(&[0.0f32, 0.0, 0.0, 1.0, 1.0, 0.0, 1.0, 1.0], &[4, 2])?;
+//! let different = Array::from_slice(&[0i32, 1, 1, 0], &[4])?;
+//! let mut model = Mlp { l1: Linear::new(2, 16, true)?, l2: Linear::new(16, 2, true)? };
+//! let mut optimizer = AdamW::new(0.03).weight_decay(0.0);
+//! let mut last = f32::INFINITY;
+//! for _ in 0..150 {
+//!     let (loss, grads) = value_and_grad(&mut model, |model| {
+//!         loss::cross_entropy(&model.forward(&x)?, &different)?.mean(.., false)
+//!     })?;
+//!     optimizer.update(&mut model, &grads)?;
+//!     last = loss.item()?;
+//! }
+//! assert!(last < 0.05, "{last}");
+//! # Ok(())
+//! # }
+//! ```
 
 use std::collections::BTreeMap;
 
 use mlx_core::ops::create::zeros;
-use mlx_core::{Array, DType, Error, ErrorKind, Result};
-use mlx_nn::{Module, Path};
+use mlx_core::{Array, DType, Error, ErrorKind, Result, eval};
 use serde::{Deserialize, Serialize};
 
 use crate::grad::Gradients;
+use crate::module::{Module, Path};
 use crate::schedule::Schedule;
+use crate::trainable::changing;
 
 mod adafactor;
 mod adam;
+mod adamax;
 mod apply;
 mod joined;
 mod lion;
+mod multi;
 mod muon;
+mod rms;
 mod sgd;
+mod typed;
 
 pub use adafactor::Adafactor;
 pub use adam::Adam;
+pub use adamax::Adamax;
 use apply::{Apply, Set};
-pub(crate) use joined::Layout;
+pub use joined::Layout;
 pub use lion::Lion;
+pub use multi::MultiOptimizer;
 pub use muon::{AdjustLr, Muon};
+pub use rms::{AdaDelta, Adagrad, RmsProp};
 pub use sgd::Sgd;
+pub use typed::{AdamW, OptimizerOf};
 
 /// How a gradient changes a parameter.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -45,6 +86,25 @@ pub enum Method {
     Adafactor(Adafactor),
     /// Orthogonalised momentum for hidden matrices, AdamW for the rest.
     Muon(Muon),
+    /// A mean of squared gradients.
+    RmsProp(RmsProp),
+    /// A sum of squared gradients.
+    Adagrad(Adagrad),
+    /// Means of squared gradients and of squared changes.
+    AdaDelta(AdaDelta),
+    /// Adam with the largest magnitude of the gradients.
+    Adamax(Adamax),
+}
+
+/// Which project's formula a method follows, where they differ.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Form {
+    /// PyTorch's; for Muon the author's.
+    #[default]
+    Pytorch,
+    /// MLX's.
+    Mlx,
 }
 
 /// The state of one parameter: its moments by name.
@@ -91,6 +151,10 @@ impl Method {
             Self::Lion(lion) => lion.update(update),
             Self::Adafactor(adafactor) => adafactor.update(update),
             Self::Muon(muon) => muon.update(update),
+            Self::RmsProp(rms) => rms.update(update),
+            Self::Adagrad(adagrad) => adagrad.update(update),
+            Self::AdaDelta(delta) => delta.update(update),
+            Self::Adamax(adamax) => adamax.update(update),
         }
     }
 
@@ -105,6 +169,10 @@ impl Method {
             Self::Lion(lion) => lion.check(),
             Self::Adafactor(adafactor) => adafactor.check(),
             Self::Muon(muon) => muon.check(),
+            Self::RmsProp(rms) => rms.check(),
+            Self::Adagrad(adagrad) => adagrad.check(),
+            Self::AdaDelta(delta) => delta.check(),
+            Self::Adamax(adamax) => adamax.check(),
         }
     }
 
@@ -112,7 +180,8 @@ impl Method {
     fn is_elementwise(&self) -> bool {
         match self {
             Self::Adam(_) | Self::AdamW(_) | Self::Lion(_) => true,
-            Self::Sgd(sgd) => sgd.momentum == 0.0 || sgd.dampening == 0.0,
+            Self::RmsProp(_) | Self::Adagrad(_) | Self::AdaDelta(_) | Self::Adamax(_) => true,
+            Self::Sgd(sgd) => sgd.momentum == 0.0 || sgd.dampening == 0.0 || sgd.zero_start,
             Self::Adafactor(_) | Self::Muon(_) => false,
         }
     }
@@ -125,16 +194,24 @@ impl Method {
             Self::Sgd(sgd) if sgd.momentum == 0.0 => Vec::new(),
             Self::Sgd(_) => same(&["momentum"]),
             Self::Lion(_) => same(&["m"]),
-            Self::Adam(_) | Self::AdamW(_) => same(&["m", "v"]),
+            Self::Adam(_) | Self::AdamW(_) | Self::Adamax(_) => same(&["m", "v"]),
+            Self::RmsProp(_) | Self::Adagrad(_) => same(&["v"]),
+            Self::AdaDelta(_) => same(&["u", "v"]),
             Self::Muon(muon) if muon.is_hidden(name, shape) => same(&["momentum"]),
             Self::Muon(_) => same(&["m", "v"]),
-            Self::Adafactor(_) => match *shape {
-                [ref outer @ .., rows, columns] => vec![
-                    ("row", [outer, &[rows, 1]].concat()),
-                    ("column", [outer, &[1, columns]].concat()),
-                ],
-                _ => same(&["v"]),
-            },
+            Self::Adafactor(adafactor) => {
+                let mut slots = match *shape {
+                    [ref outer @ .., rows, columns] => vec![
+                        ("row", [outer, &[rows, 1]].concat()),
+                        ("column", [outer, &[1, columns]].concat()),
+                    ],
+                    _ => same(&["v"]),
+                };
+                if adafactor.beta1.is_some() {
+                    slots.extend(same(&["m"]));
+                }
+                slots
+            }
         }
     }
 
@@ -147,6 +224,10 @@ impl Method {
             Self::Lion(_) => "lion",
             Self::Adafactor(_) => "adafactor",
             Self::Muon(_) => "muon",
+            Self::RmsProp(_) => "rmsprop",
+            Self::Adagrad(_) => "adagrad",
+            Self::AdaDelta(_) => "adadelta",
+            Self::Adamax(_) => "adamax",
         }
     }
 }
@@ -184,13 +265,24 @@ impl Optimizer {
     pub fn new(method: Method, schedule: Schedule) -> Result<Self> {
         method.check()?;
         schedule.check()?;
-        Ok(Self {
+        Ok(Self::unchecked(method, schedule))
+    }
+
+    /// An optimiser whose settings its first step checks.
+    fn unchecked(method: Method, schedule: Schedule) -> Self {
+        Self {
             method,
             schedule,
             step: 0,
             states: BTreeMap::new(),
             joined: Default::default(),
-        })
+        }
+    }
+
+    /// Replaces the schedule, whose steps are counted from the first step of this optimiser. A rate out of range is an
+    /// error of the next step.
+    pub fn set_schedule(&mut self, schedule: impl Into<Schedule>) {
+        self.schedule = schedule.into();
     }
 
     /// The number of steps done.
@@ -201,6 +293,16 @@ impl Optimizer {
     /// The rate of the next step.
     pub fn rate(&self) -> f64 {
         self.schedule.rate(self.step)
+    }
+
+    /// Does a step: changes every parameter of `module` that has a gradient, and evaluates the trainable parameters, the
+    /// buffers, and the state of the method.
+    ///
+    /// # Errors
+    /// A setting is out of range, or as [`apply`](Self::apply).
+    pub fn update<M: Module>(&mut self, module: &mut M, grads: &Gradients) -> Result<()> {
+        self.apply(module, grads)?;
+        eval(changing(module)?.iter().chain(self.pending()))
     }
 
     /// Does a step: changes every parameter of `module` that has a gradient. Nothing is computed
@@ -216,20 +318,26 @@ impl Optimizer {
     }
 
     /// Which of these gradients are joined for [`apply_joined`](Self::apply_joined).
-    pub(crate) fn layout(&self, grads: &Gradients) -> Layout {
+    pub fn layout(&self, grads: &Gradients) -> Layout {
         match self.method.is_elementwise() {
             true => Layout::of(grads),
             false => Layout::default(),
         }
     }
 
-    /// [`apply`](Self::apply) with gradients that `layout` has joined.
-    pub(crate) fn apply_joined<M: Module + ?Sized>(
+    /// [`apply`](Self::apply) with gradients that `layout`, which is [that of this optimiser](Self::layout), has
+    /// joined.
+    ///
+    /// # Errors
+    /// As [`apply`](Self::apply).
+    pub fn apply_joined<M: Module + ?Sized>(
         &mut self,
         module: &mut M,
         layout: &Layout,
         grads: &Gradients,
     ) -> Result<()> {
+        self.method.check()?;
+        self.schedule.check()?;
         let rate = self.rate();
         self.step += 1;
         if self.joined.0 != *layout {
