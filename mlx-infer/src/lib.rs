@@ -65,7 +65,7 @@ pub use mlx_models::ModelInfo;
 pub use model::default_model::files as default_model_files;
 pub use model::finite::not_finite;
 pub use model::frontend::Frontend;
-pub use model::{LoadOptions, LoadedModel};
+pub use model::{LoadOptions, LoadedModel, PartOptions};
 pub use request::Request;
 pub use request::cancel::CancelToken;
 pub use request::generation::{Event, FinishReason, GenerateOptions, Generated, Prompt};

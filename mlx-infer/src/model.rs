@@ -21,6 +21,7 @@ use mlx_core::{Array, DType, Scheme, fast};
 use mlx_models::{Model, ModelInfo, Registry};
 use mlx_nn::{CacheOptions, LayerKind, ModelCache, RowPart, StateCost};
 
+pub use self::read::PartOptions;
 use self::read::Parts;
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::frontend::Frontend;

@@ -1,12 +1,15 @@
 //! Neural network layers, quantised linears, LoRA and caches on [`mlx_core`].
 //!
 //! A layer is a plain struct with the checkpoint's names as field names. Operations on parameters (loading, quantising,
-//! casting, counting, LoRA, freezing) are visitors outside the layers. The state between forward passes is in a
-//! [`ModelCache`]; layers hold no state.
+//! casting, counting, LoRA, freezing) are visitors outside the layers. The state between the steps of a generation is in a
+//! [`ModelCache`]; what training changes in a layer (the statistics of a batch norm) is a buffer of its own, which
+//! [`value_and_grad`] writes.
 //!
 //! | to | see |
 //! |---|---|
-//! | define a layer and name its parameters | [`module!`], [`Module`], [`Param`] |
+//! | define a layer and name its parameters | [`derive@Module`], [`module!`], [`Param`] |
+//! | count, freeze, cast, save and load parameters | [`trait@Module`] |
+//! | train or evaluate, and change buffers | [`training`], [`Mode`], [`update_state`] |
 //! | multiply by a dense or quantised matrix, with or without LoRA | [`Linear`], [`Weight`], [`Lora`] |
 //! | route tokens to experts | [`ExpertsMlp`], [`ExpertsLinear`] |
 //! | carry the sum that layers add to, and norm it with the next projections | [`Residual`], [`Normed`] |
@@ -34,6 +37,43 @@
 //!
 //! Axes in the documentation: `B` rows, `L` new tokens of a step, `S` stored tokens, `H` query heads, `K` key and
 //! value heads, `D` features of a head, `E` features of a token, `V` vocabulary.
+//!
+//! # A model, trained
+//!
+//! ```
+//! use mlx_nn::mlx_core::{Array, Result, random};
+//! use mlx_nn::{AdamW, Linear, Module, loss, value_and_grad};
+//!
+//! #[derive(Module)]
+//! struct Mlp { l1: Linear, l2: Linear }
+//!
+//! impl Mlp {
+//!     fn forward(&self, x: &Array) -> Result<Array> {
+//!         self.l2.forward(&self.l1.forward(x)?.tanh()?)
+//!     }
+//! }
+//!
+//! # fn main() -> Result<()> {
+//! # let folder = tempfile::tempdir()?;
+//! # let path = folder.path().join("mlp.safetensors");
+//! random::seed(0);
+//! let x = Array::from_slice(&[0.0f32, 0.0, 0.0, 1.0, 1.0, 0.0, 1.0, 1.0], &[4, 2])?;
+//! let labels = Array::from_slice(&[0i32, 1, 1, 0], &[4])?;
+//! let mut model = Mlp { l1: Linear::new(2, 16, true)?, l2: Linear::new(16, 2, true)? };
+//! let mut optimizer = AdamW::new(0.02).weight_decay(0.01);
+//! let mut last = f32::INFINITY;
+//! for _ in 0..200 {
+//!     let (loss, grads) = value_and_grad(&mut model, |model| {
+//!         loss::cross_entropy(&model.forward(&x)?, &labels)?.mean(.., false)
+//!     })?;
+//!     optimizer.update(&mut model, &grads)?;
+//!     last = loss.item()?;
+//! }
+//! assert!(last < 0.05, "{last}");
+//! model.save(&path)?;
+//! # Ok(())
+//! # }
+//! ```
 //!
 //! # A layer, initialised by a visitor
 //!

@@ -44,7 +44,7 @@ use serde::{Deserialize, Serialize};
 use crate::grad::Gradients;
 use crate::module::{Module, Path};
 use crate::schedule::Schedule;
-use crate::trainable::trainable;
+use crate::trainable::changing;
 
 mod adafactor;
 mod adam;
@@ -295,16 +295,14 @@ impl Optimizer {
         self.schedule.rate(self.step)
     }
 
-    /// Does a step: changes every parameter of `module` that has a gradient, and evaluates the trainable parameters and
-    /// the state.
+    /// Does a step: changes every parameter of `module` that has a gradient, and evaluates the trainable parameters, the
+    /// buffers, and the state of the method.
     ///
     /// # Errors
     /// A setting is out of range, or as [`apply`](Self::apply).
     pub fn update<M: Module>(&mut self, module: &mut M, grads: &Gradients) -> Result<()> {
         self.apply(module, grads)?;
-        let params = trainable(module)?;
-        let params = params.iter().map(|(_, array)| array);
-        eval(params.chain(self.pending()))
+        eval(changing(module)?.iter().chain(self.pending()))
     }
 
     /// Does a step: changes every parameter of `module` that has a gradient. Nothing is computed

@@ -156,3 +156,19 @@ pub fn trainable(module: &dyn Module) -> Result<Vec<(String, Array)>> {
     module.visit(&mut Path::default(), &mut visitor)?;
     Ok(visitor.0)
 }
+
+/// The arrays that a step of training changes: the trainable parameters, and the buffers.
+pub(crate) fn changing(module: &dyn Module) -> Result<Vec<Array>> {
+    struct Collect(Vec<Array>);
+    impl Visit for Collect {
+        fn param(&mut self, _path: &Path, param: &Param) -> Result<()> {
+            if param.trainable || param.is_state() {
+                self.0.push(param.value().clone());
+            }
+            Ok(())
+        }
+    }
+    let mut visitor = Collect(Vec::new());
+    module.visit(&mut Path::default(), &mut visitor)?;
+    Ok(visitor.0)
+}

@@ -3,7 +3,8 @@
 use mlx_core::ops::create::{ones, zeros};
 use mlx_core::{Array, DType, Result, random};
 use mlx_nn::{
-    Linear, Mode, Module, Param, Path, VisitMut, update_state, value_and_grad, with_state,
+    Activation, AdamW, BatchNorm, Conv2d, Dropout, Linear, Mode, Module, Param, Path, VisitMut,
+    loss, update_state, value_and_grad, with_state,
 };
 
 /// Divides by a running mean of absolute values, and drops inputs in training.
@@ -209,5 +210,61 @@ fn the_old_values_come_back_after_an_error_and_modes_are_visited() -> Result<()>
         error,
         "no parameter is trainable, so that there is no gradient to take"
     );
+    Ok(())
+}
+
+/// A convolutional net with batch norm and dropout: no key and no statistic passes through the program's hands.
+#[test]
+fn a_net_with_statistics_and_dropout_learns() -> Result<()> {
+    #[derive(Module)]
+    struct Images {
+        conv: Conv2d,
+        norm: BatchNorm,
+        dropout: Dropout,
+        head: Linear,
+    }
+    impl Images {
+        fn forward(&self, x: &Array) -> Result<Array> {
+            let x = self.norm.forward(&self.conv.forward(x)?)?;
+            let x = Activation::Relu.forward(&x)?.reshape(&[x.dim(0)?, -1])?;
+            self.head.forward(&self.dropout.forward(&x)?)
+        }
+    }
+    random::seed(1);
+    let mut model = Images {
+        conv: Conv2d::new(1, 4, 3)?,
+        norm: BatchNorm::new(4)?,
+        dropout: Dropout::new(0.25)?,
+        head: Linear::new(4 * 4 * 4, 2, true)?,
+    };
+    // Bright above, or bright below.
+    let noise = random::uniform(&random::next_key()?, &[16, 6, 6, 1], DType::F32, 0.0, 1.0)?;
+    let labels: Vec<i32> = (0..16).map(|i| i % 2).collect();
+    let labels = Array::from_slice(&labels, &[16])?;
+    let rows = Array::from_slice(&[1.0f32, 1.0, 1.0, -1.0, -1.0, -1.0], &[1, 6, 1, 1])?;
+    let signs = labels.astype(DType::F32)?.multiply(2.0)?.subtract(1.0)?;
+    let x = noise
+        .add(rows.multiply(&signs.reshape(&[16, 1, 1, 1])?)?)?
+        .add(3.0)?;
+
+    let before = model.parameters();
+    let mut optimizer = AdamW::new(0.01);
+    let mut last = f32::INFINITY;
+    for _ in 0..60 {
+        let (loss, grads) = value_and_grad(&mut model, |model| {
+            loss::cross_entropy(&model.forward(&x)?, &labels)?.mean(.., false)
+        })?;
+        optimizer.update(&mut model, &grads)?;
+        last = loss.item()?;
+    }
+    assert!(last < 0.1, "{last}");
+    let after = model.parameters();
+    assert_eq!(before["norm.running_mean"].to_vec::<f32>()?, [0.0; 4]);
+    assert_ne!(after["norm.running_mean"].to_vec::<f32>()?, [0.0; 4]);
+    model.train(false)?;
+    let found = model.forward(&x)?.argmax(-1, false)?.astype(DType::I32)?;
+    assert_eq!(found.to_vec::<i32>()?, labels.to_vec::<i32>()?);
+    let again = model.forward(&x)?.to_vec::<f32>()?;
+    assert_eq!(again, model.forward(&x)?.to_vec::<f32>()?);
     Ok(())
 }

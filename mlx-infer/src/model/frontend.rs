@@ -85,6 +85,14 @@ impl Frontend {
         }
     }
 
+    /// The same with a chat template that is not in the files.
+    pub(crate) fn with_template(self, template: ChatTemplate) -> Self {
+        Self {
+            template: template.into(),
+            ..self
+        }
+    }
+
     /// The same for a model of another back end.
     pub(crate) fn lacking(self, lacks: Lacks) -> Self {
         Self {

@@ -125,6 +125,27 @@ impl<'m> Generation<'m> {
         result.into_generated()
     }
 
+    /// Runs to the end and returns the generated text.
+    ///
+    /// ```
+    /// # fn main() -> mlx_infer::Result<()> {
+    /// use mlx_infer::{GenerateOptions, LoadedModel};
+    /// let model = LoadedModel::load_default()?;
+    /// let options = GenerateOptions { max_tokens: 8, ..Default::default() };
+    /// let text = model.generate("The red fox", &options)?.text()?;
+    /// assert!(!text.is_empty());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The computation fails, or the model has no tokenizer.
+    pub fn text(mut self) -> Result<String> {
+        self.model.tokenizer()?;
+        let generated = self.run(|_| ControlFlow::Continue(()))?;
+        Ok(generated.text.unwrap_or_default())
+    }
+
     /// The layer states of the prompt and the generated tokens, from which the next turn of a conversation can start.
     /// `None` before the first event.
     ///

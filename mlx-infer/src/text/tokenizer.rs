@@ -17,6 +17,7 @@ mod quiet;
 mod steps;
 
 use std::collections::{HashMap, HashSet};
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use rayon::prelude::*;
@@ -30,7 +31,7 @@ use self::pipeline::TokenizerJson;
 use self::quiet::quietly;
 use crate::error::{Error, Result};
 use crate::text::detokenize::{Detokenizer, Steps, byte_level};
-use crate::text::files::Files;
+use crate::text::files::{Files, MAX_TOKENIZER_BYTES};
 
 pub(crate) use self::absent::is_readable;
 pub(crate) use self::config::kind as json_kind;
@@ -106,6 +107,31 @@ impl Tokenizer {
         let class = converted.class;
         let parts = (&json, text.as_bytes(), place);
         Self::build(files, &model_config, parts, class, config, Some(converted))
+    }
+
+    /// Reads one file in the format of `tokenizer.json`, and no other: the tokenizer knows its special tokens, and not
+    /// which of them end a text. [`load`](Self::load) reads a checkpoint's other files too.
+    ///
+    /// ```
+    /// # fn main() -> mlx_infer::Result<()> {
+    /// use mlx_infer::Tokenizer;
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let path = folder.path().join("words.json");
+    /// # std::fs::write(&path, mlx_infer::default_model_files().read("tokenizer.json")?.unwrap()).unwrap();
+    /// let tokenizer = Tokenizer::from_file(&path)?;
+    /// let ids = tokenizer.encode("The red fox", false)?;
+    /// assert_eq!(tokenizer.decode(&ids, true)?, "The red fox");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The file is missing, malformed, or asks for something that is not supported.
+    pub fn from_file(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let bytes = mlx_core::files::read(path, MAX_TOKENIZER_BYTES)?;
+        let name = path.display().to_string();
+        Self::load(&Files::given(name, [(FILE, bytes)]))
     }
 
     /// Builds the tokenizer of a tokenizer.json (parsed, as text, and its location), or of one that was `converted`.

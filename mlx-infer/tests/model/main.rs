@@ -13,6 +13,7 @@ mod info;
 mod interruption;
 #[cfg(unix)]
 mod ordinary;
+mod parts;
 mod prompt_cache;
 mod score;
 mod streams;

@@ -7,7 +7,7 @@ use mlx_core::{Array, Result, eval};
 use super::Optimizer;
 use crate::grad::Gradients;
 use crate::module::Module;
-use crate::trainable::trainable;
+use crate::trainable::changing;
 
 /// Whether an optimiser changes a parameter: of its name and gradient.
 type Filter = Box<dyn Fn(&str, &Array) -> bool>;
@@ -69,7 +69,7 @@ impl MultiOptimizer {
         chosen.chain([&mut self.rest])
     }
 
-    /// Does a step of each optimiser, and evaluates the parameters and the optimisers' states.
+    /// Does a step of each optimiser, and evaluates the parameters, the buffers and the optimisers' states.
     ///
     /// # Errors
     /// As [`Optimizer::update`].
@@ -86,8 +86,8 @@ impl MultiOptimizer {
         for (optimizer, part) in self.optimizers_mut().zip(&parts) {
             optimizer.apply(module, part)?;
         }
-        let params = trainable(module)?;
+        let changed = changing(module)?;
         let pending = self.optimizers().flat_map(Optimizer::pending);
-        eval(params.iter().map(|(_, array)| array).chain(pending))
+        eval(changed.iter().chain(pending))
     }
 }

@@ -44,11 +44,8 @@ impl Start {
     pub(super) fn begin(&self) -> Result<(Child, Option<Folder>)> {
         let (path, folder) = match &self.files {
             Files::Directory(path) => (path.clone(), None),
-            Files::Embedded { files, .. } => {
-                let folder = unpack(files).map_err(|error| {
-                    let message = format!("cannot unpack {}", self.files.describe());
-                    Error::new(ErrorKind::Io, message).with_source(error)
-                })?;
+            files => {
+                let folder = unpack(files)?;
                 (folder.0.clone(), Some(folder))
             }
         };
@@ -110,7 +107,24 @@ fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
-fn unpack(files: &[(&str, &[u8])]) -> std::io::Result<Folder> {
+/// Writes files that are in memory into a folder of their own.
+fn unpack(files: &Files) -> Result<Folder> {
+    let failed = |error| {
+        let message = format!("cannot unpack {}", files.describe());
+        Error::new(ErrorKind::Io, message).with_source(error)
+    };
+    let folder = new_folder().map_err(failed)?;
+    for name in files.list()? {
+        let path = folder.0.join(&name);
+        let inside = path.parent().unwrap_or(&folder.0);
+        let bytes = files.read(&name)?.unwrap_or_default();
+        std::fs::create_dir_all(inside).map_err(failed)?;
+        std::fs::write(&path, bytes).map_err(failed)?;
+    }
+    Ok(folder)
+}
+
+fn new_folder() -> std::io::Result<Folder> {
     let now = std::time::SystemTime::now();
     let since = now
         .duration_since(std::time::UNIX_EPOCH)
@@ -119,9 +133,5 @@ fn unpack(files: &[(&str, &[u8])]) -> std::io::Result<Folder> {
     let path = std::env::temp_dir().join(name);
     // Fails if there is anything of this name.
     std::fs::create_dir(&path)?;
-    let folder = Folder(path);
-    for (name, bytes) in files {
-        std::fs::write(folder.0.join(name), bytes)?;
-    }
-    Ok(folder)
+    Ok(Folder(path))
 }
