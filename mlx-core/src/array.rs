@@ -9,7 +9,7 @@ use mlx_c_sys as sys;
 use crate::dtype::{DType, Element};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ffi::{self, vector};
-use crate::safetensors::mapped;
+use crate::files::mapped;
 use crate::{eval, memory, poison};
 
 /// The error for reading an array that a transform traces.

@@ -7,7 +7,7 @@ use mlx_c_sys as sys;
 use crate::array::Array;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ffi::{self, Arg, vector::VectorArray};
-use crate::safetensors::mapped;
+use crate::files::mapped;
 use crate::{poison, stream};
 
 /// Computes `arrays` and waits for them.

@@ -1,4 +1,8 @@
-//! Reading ordinary files, up to a limit.
+//! Arrays in files, and reading ordinary files up to a limit.
+//!
+//! [`load`] reads all formats that MLX reads. [`save`] writes npy files, [`savez`] and [`savez_compressed`] npz files;
+//! [`safetensors`](crate::safetensors) and [`gguf`](crate::gguf) are modules of their own. Every length and offset of a
+//! file is checked before it is used, and a file that is written appears whole or not at all.
 //!
 //! A checkpoint is a folder of files from elsewhere. Opening a pipe would wait for a writer, and a device such as
 //! `/dev/zero` has no end. Before they read, these functions refuse anything but an ordinary file (a link to one is
@@ -26,6 +30,21 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use crate::error::{Error, Result};
+
+pub(crate) mod atomic;
+mod load;
+pub(crate) mod mapped;
+pub(crate) mod moved;
+pub(crate) mod named;
+mod npy;
+mod npz;
+pub(crate) mod source;
+mod zip;
+
+pub use load::{Loaded, load};
+pub use named::NamedArray;
+pub use npy::save;
+pub use npz::{Npz, savez, savez_compressed};
 
 /// The largest JSON file of a checkpoint: configurations, indices, adapters. The index of a model with 90,000 tensors has
 /// 9 MB.

@@ -30,6 +30,8 @@ enum Part {
     Models,
     /// Operations of mlx-core: results of MLX, compared with NumPy's
     Ops,
+    /// Files of NumPy, MLX and the package gguf, and the arrays that these read from them
+    Files,
     /// Tiny tokenizers and chat templates: ids, texts and prompts of transformers
     Text,
     /// Training: losses, gradients and optimisers of torch and peft
@@ -45,6 +47,7 @@ impl Part {
         match self {
             Part::Models => "models",
             Part::Ops => "ops",
+            Part::Files => "files",
             Part::Text => "text",
             Part::Train => "train",
             Part::Convert => "convert",
@@ -61,6 +64,7 @@ impl Part {
                 "agreement.py",
             ],
             Part::Ops => &["ops.py"],
+            Part::Files => &["files.py"],
             Part::Text => &["text.py"],
             Part::Train => &["train.py"],
             Part::Convert => &["convert.py"],

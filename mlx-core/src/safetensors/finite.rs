@@ -2,9 +2,10 @@
 
 use rayon::prelude::*;
 
-use super::{Safetensors, Tensor, moved};
+use super::{Safetensors, Tensor};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::files::moved;
 
 /// The bytes that a thread reads at a time.
 const PART: usize = 1 << 20;

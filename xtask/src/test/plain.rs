@@ -13,6 +13,7 @@ const ONCE: &[&str] = &[
     "two_builds",
     // mlx-core: files, and the end of a process.
     "exit",
+    "files",
     "safetensors_hostile",
     // mlx-models: `golden.rs` computes every family twice.
     "config_keys",
