@@ -65,6 +65,7 @@ pub mod linalg;
 pub mod memory;
 pub mod ops;
 pub mod profile;
+pub mod python;
 pub mod random;
 mod replay;
 pub mod safetensors;

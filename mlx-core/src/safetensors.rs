@@ -144,7 +144,7 @@ impl Safetensors {
     /// the array refers to the file and keeps it open. On CUDA and Metal the bytes are copied.
     ///
     /// # Errors
-    /// There is no such tensor, it exceeds [`memory::set_array_limit`], or its BOOL bytes are
+    /// There is no such tensor, it exceeds [`memory::set_array_limit`](crate::memory::set_array_limit), or its BOOL bytes are
     /// neither 0 nor 1.
     pub fn array(&self, name: &str) -> Result<Array> {
         let tensor = self.tensor(name)?;

@@ -32,6 +32,8 @@ enum Part {
     Ops,
     /// Files of NumPy, MLX and the package gguf, and the arrays that these read from them
     Files,
+    /// The public names of Python's MLX
+    Names,
     /// Tiny tokenizers and chat templates: ids, texts and prompts of transformers
     Text,
     /// Training: losses, gradients and optimisers of torch and peft
@@ -48,6 +50,7 @@ impl Part {
             Part::Models => "models",
             Part::Ops => "ops",
             Part::Files => "files",
+            Part::Names => "names",
             Part::Text => "text",
             Part::Train => "train",
             Part::Convert => "convert",
@@ -65,6 +68,7 @@ impl Part {
             ],
             Part::Ops => &["ops.py"],
             Part::Files => &["files.py"],
+            Part::Names => &["names.py"],
             Part::Text => &["text.py"],
             Part::Train => &["train.py"],
             Part::Convert => &["convert.py"],
