@@ -39,6 +39,7 @@
 //! | `mx.fast.metal_kernel`, custom kernels | [`kernel`] (Metal, CUDA, and CPU kernels in Rust) |
 //! | `mx.load` | [`load`]; [`Safetensors`], [`files::Npz`] and [`gguf::Gguf`] read single arrays |
 //! | `mx.save`, `mx.savez`, `mx.save_safetensors`, `mx.save_gguf` | [`save`], [`savez`], [`save_safetensors`], [`save_gguf`] |
+//! | `mx.export_function`, `mx.import_function`, `mx.export_to_dot` | [`export`] |
 //! | `mx.linalg`, `mx.fft` | [`linalg`], [`fft`] |
 //! | `mx.set_default_device`, `mx.stream` | [`Device`], [`Stream`] |
 //! | `mx.get_peak_memory`, `mx.set_memory_limit` | [`memory`] |
@@ -54,6 +55,7 @@ mod poison;
 
 pub mod device;
 pub mod eval;
+pub mod export;
 pub mod fast;
 pub mod fft;
 pub mod files;

@@ -15,7 +15,7 @@
 //! | `mx.DeviceType` | [`DeviceKind`] |
 //! | `mx.Dtype` | [`DType`] |
 //! | `mx.DtypeCategory` | none yet |
-//! | `mx.FunctionExporter` | none yet |
+//! | `mx.FunctionExporter` | [`export::Exporter`] |
 //! | `mx.PrintOptions` | none yet |
 //! | `mx.Stream` | [`Stream`] |
 //! | `mx.StreamContext` | [`Stream::scope`] |
@@ -128,9 +128,9 @@
 //! | `mx.exp` | [`Array::exp`] |
 //! | `mx.expand_dims` | [`Array::expand_dims`] |
 //! | `mx.expm1` | [`Array::expm1`] |
-//! | `mx.export_function` | none yet |
-//! | `mx.export_to_dot` | none yet |
-//! | `mx.exporter` | none yet |
+//! | `mx.export_function` | [`export::export_function()`] |
+//! | `mx.export_to_dot` | [`export::export_to_dot()`] |
+//! | `mx.exporter` | [`export::Exporter`] |
 //! | `mx.eye` | [`eye()`] |
 //! | `mx.finfo` | none yet |
 //! | `mx.flatten` | [`Array::flatten`] |
@@ -165,7 +165,7 @@
 //! | `mx.identity` | [`identity()`] |
 //! | `mx.iinfo` | none yet |
 //! | `mx.imag` | [`Array::imag`] |
-//! | `mx.import_function` | none yet |
+//! | `mx.import_function` | [`export::import_function()`] |
 //! | `mx.inexact` | none yet |
 //! | `mx.inf` | [`f32::INFINITY`] |
 //! | `mx.inner` | [`Array::inner`] |

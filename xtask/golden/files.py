@@ -150,10 +150,58 @@ def gguf_files():
         expect(f"mlx.gguf/{name}", array)
 
 
+def exported(name, function, *inputs, shapeless=False, **named):
+    """A function that MLX wrote, with its inputs and what it gives for them."""
+    mx.export_function(path(f"{name}.mlxfn"), function, *inputs, shapeless=shapeless, **named)
+    results = function(*inputs, **named)
+    for i, array in enumerate(inputs):
+        expect(f"{name}.mlxfn/in.{i}", array)
+    for key, array in named.items():
+        expect(f"{name}.mlxfn/named.{key}", array)
+    for i, array in enumerate(results if isinstance(results, (list, tuple)) else [results]):
+        expect(f"{name}.mlxfn/out.{i}", array)
+
+
+def functions():
+    floats = lambda *shape: mx.array(rng.standard_normal(shape).astype(np.float32))
+    w, b, table, kernel = floats(4, 3), floats(3), floats(10, 4), floats(3, 3, 3, 2)
+    exported("mlp", lambda x: mx.softmax(mx.maximum(x @ w + b, 0), axis=-1), floats(2, 4))
+    exported("shapeless", lambda x: (x - x.mean(-1, keepdims=True)) * mx.sigmoid(x), floats(2, 4), shapeless=True)
+    exported("named", lambda x, y: [x + y, mx.stack([x, y])], floats(3), y=floats(3))
+    exported("lookup", lambda ids: mx.take(table, ids, axis=0).sum(0), mx.array([[1, 2], [9, 0]]))
+    exported("reductions", lambda x: [x.sum(0), x.prod(1), x.min(), x.argmax(-1), mx.logsumexp(x, -1), x.var(0)], floats(3, 4))
+    exported("sorted", lambda x: [mx.sort(x, 0), mx.argsort(x, 1), mx.cumsum(x, 1), mx.topk(x, 2, -1).sum(-1)], floats(3, 4))
+    exported(
+        "shapes",
+        lambda x: [
+            x[1:, ::2],
+            x.reshape(4, 3).T,
+            mx.pad(x, 1),
+            mx.concatenate([x, x * 2], 1),
+            *mx.split(x, 2, axis=1),
+            mx.expand_dims(x, (0, 2)),
+            mx.where(x > 0, x, -1.0),
+            x.astype(mx.float16),
+            mx.view(x, mx.int32),
+            mx.tril(x),
+        ],
+        floats(3, 4),
+    )
+    exported("places", lambda x, ids: [mx.take_along_axis(x, ids, 1), x.at[ids[0]].add(1.0)], floats(3, 4), mx.array([[0, 2]]))
+    exported("convolution", lambda x: mx.conv2d(x, kernel, padding=1, stride=2), floats(1, 5, 5, 2))
+    exported("integers", lambda x: [x // 2, x % 3, x & 5, x << 1, mx.arange(5), mx.divmod(x, 3)[1]], mx.arange(6))
+    layer = mx.quantize(floats(8, 64), 32, 4)
+    mx.eval(layer)
+    exported("quantised", lambda x: mx.quantized_matmul(x, *layer, group_size=32, bits=4), floats(2, 64))
+    exported("random", lambda key: mx.random.uniform(key=key, shape=(4,)), mx.random.key(3))
+    exported("refused", lambda x: mx.linalg.inv(x, stream=mx.cpu), mx.eye(2))
+
+
 npy()
 npz()
 with mx.stream(mx.cpu):
     gguf_files()
+    functions()
     mx.save_safetensors(path("expected.safetensors"), expected)
 versions = {"mlx": mx.__version__, "numpy": np.__version__, "gguf": version("gguf")}
 (out / "golden.json").write_text(json.dumps({"versions": versions}, indent=1) + "\n")

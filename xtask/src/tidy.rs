@@ -39,11 +39,13 @@ const NAMELESS: [&str; 7] = [
 const SAFE: [&str; 5] = ["mlx-nn", "mlx-models", "mlx-infer", "mlx-train", "xtask"];
 
 /// Where `unsafe` may stand: the bindings, and the files and folders of mlx-core that call them.
-const UNSAFE: [&str; 19] = [
+const UNSAFE: [&str; 21] = [
     "mlx-c-sys/",
     "mlx-core/src/array.rs",
     "mlx-core/src/device.rs",
     "mlx-core/src/eval.rs",
+    "mlx-core/src/export.rs",
+    "mlx-core/src/export/dot.rs",
     "mlx-core/src/ffi.rs",
     "mlx-core/src/ffi/",
     "mlx-core/src/files/mapped.rs",

@@ -40,6 +40,11 @@ impl Unnamed {
         &self.path
     }
 
+    /// The name that the file has until it is finished.
+    pub(crate) fn present_path(&self) -> &Path {
+        self.file.path()
+    }
+
     pub(crate) fn file(&mut self) -> &mut File {
         self.file.as_file_mut()
     }
