@@ -62,7 +62,7 @@ pub(crate) fn is_tracing() -> bool {
 /// the file. The file appears whole or not at all. [`Exporter`] writes several signatures of a function, or one for all
 /// shapes.
 ///
-/// Operations of [`fast`](crate::fast) are written in their plain forms. A check of an index becomes a computation that
+/// Operations of [`fast`] are written in their plain forms. A check of an index becomes a computation that
 /// puts an index out of range into its range, because readers of the file have no such check.
 ///
 /// # Errors
