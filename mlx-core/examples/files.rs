@@ -26,7 +26,7 @@ fn main() -> Result<()> {
     println!("npy: {:?}", load(at("weight.npy"))?.into_array()?);
 
     // Several arrays by their names. A list of pairs, or a map.
-    savez_compressed(at("layer.npz"), &[("weight", &weight), ("bias", &bias)])?;
+    savez_compressed(at("layer.npz"), [("weight", &weight), ("bias", &bias)])?;
     let archive = Npz::open(at("layer.npz"))?;
     println!("npz: {:?}", archive.names().collect::<Vec<_>>());
     let layer = BTreeMap::from([("weight", weight.clone()), ("bias", bias)]);

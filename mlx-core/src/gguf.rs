@@ -206,13 +206,11 @@ impl Gguf {
                 None => add(name.to_owned(), self.array(name)?),
                 Some((packed, _)) => {
                     let stem = name.strip_suffix(".weight").unwrap_or(name);
-                    let biases = packed.biases.into_iter();
                     add(name.to_owned(), packed.packed)
                         .and_then(|()| add(format!("{stem}.scales"), packed.scales))
-                        .and_then(|()| {
-                            biases
-                                .map(|biases| add(format!("{stem}.biases"), biases))
-                                .collect()
+                        .and_then(|()| match packed.biases {
+                            Some(biases) => add(format!("{stem}.biases"), biases),
+                            None => Ok(()),
                         })
                 }
             };

@@ -78,9 +78,9 @@ fn calls_are_chosen_by_shapes_and_dtypes() -> Result<()> {
     for found in [
         refusal(function.call(std::slice::from_ref(&x))),
         refusal(function.call(&[x.clone(), x.clone()])),
-        refusal(function.call_named(std::slice::from_ref(&x), &[("z", &x)])),
-        refusal(function.call_named(&[x.astype(DType::F16)?], &[("y", &x)])),
-        refusal(function.call_named(&[ones(&[4], DType::F32)?], &[("y", &x)])),
+        refusal(function.call_named(std::slice::from_ref(&x), [("z", &x)])),
+        refusal(function.call_named(&[x.astype(DType::F16)?], [("y", &x)])),
+        refusal(function.call_named(&[ones(&[4], DType::F32)?], [("y", &x)])),
     ] {
         assert!(found.starts_with(&start), "{found}");
         assert!(
@@ -235,19 +235,13 @@ fn graphs_are_drawn_with_their_names() -> Result<()> {
     let path = folder.path().join("graph.dot");
     let x = ones(&[2], DType::F32)?;
     let y = x.exp()?.add(&x)?;
-    export_to_dot(&path, &[("result", &y)])?;
+    export_to_dot(&path, [("result", &y)])?;
     let text = std::fs::read_to_string(&path)?;
     for part in ["digraph", "Exp", "Add", "result"] {
         assert!(text.contains(part), "{part}: {text}");
     }
-    assert!(refusal(export_to_dot(&path, &[("a\0b", &y)])).contains("NUL"));
-    assert!(
-        refusal(export_to_dot(
-            folder.path().join("none/g.dot"),
-            &[("y", &y)]
-        ))
-        .contains("none")
-    );
+    assert!(refusal(export_to_dot(&path, [("a\0b", &y)])).contains("NUL"));
+    assert!(refusal(export_to_dot(folder.path().join("none/g.dot"), [("y", &y)])).contains("none"));
     assert_eq!(std::fs::read_to_string(&path)?, text);
     assert_eq!(std::fs::read_dir(folder.path())?.count(), 1);
     Ok(())

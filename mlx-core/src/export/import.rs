@@ -126,9 +126,10 @@ impl ImportedFunction {
 
     /// Refuses results that are not what the file states: later nodes were written for those.
     fn check(&self, results: &[Array], stated: &[Stated]) -> Result<()> {
-        let pairs = results.iter().zip(stated);
-        let same = |(result, stated): (&Array, &Stated)| self.accepts(stated, result);
-        if results.len() == stated.len() && pairs.map(same).all(|same| same) {
+        let mut pairs = results.iter().zip(stated);
+        if results.len() == stated.len()
+            && pairs.all(|(result, stated)| self.accepts(stated, result))
+        {
             return Ok(());
         }
         let message = format!("gives {results:?}, but the file states {stated:?}");

@@ -13,6 +13,9 @@ use crate::random;
 /// Builds the results of a node from its inputs. The first result's shape and dtype are those that the file states.
 pub(super) type Operation = Box<dyn Fn(&[&Array], &Stated) -> Result<Vec<Array>>>;
 
+/// A reduction over axes, and a scan along one.
+type Reduce = fn(&Array, &[i32]) -> Result<Array>;
+type Scan = fn(&Array, i32, bool, bool) -> Result<Array>;
 type Read = fn(&mut Rest<'_>) -> Result<Operation, String>;
 
 /// An operation of `N` inputs with one result.
@@ -333,7 +336,7 @@ const OPERATIONS: &[(&str, Read)] = &[
         exactly(move |[x], _| x.partition(kth, axis))
     }),
     ("Reduce", |rest| {
-        let kinds: [fn(&Array, &[i32]) -> Result<Array>; 6] = [
+        let kinds: [Reduce; 6] = [
             |x, axes| x.all(axes, true),
             |x, axes| x.any(axes, true),
             |x, axes| x.sum(axes, true),
@@ -345,7 +348,7 @@ const OPERATIONS: &[(&str, Read)] = &[
         exactly(move |[x], _| reduce(x, &axes))
     }),
     ("Scan", |rest| {
-        let kinds: [fn(&Array, i32, bool, bool) -> Result<Array>; 5] = [
+        let kinds: [Scan; 5] = [
             Array::cummax,
             Array::cummin,
             Array::cumsum,

@@ -65,7 +65,8 @@ impl Layout<'_> {
         if start >= 8 && source.is_aligned(start, self.dtype.size()) {
             return self.place(bytes, source.clone());
         }
-        let (moved, begins) = Moved::new(source, &[start..start + bytes.len()])?;
+        let range = start..start + bytes.len();
+        let (moved, begins) = Moved::new(source, std::slice::from_ref(&range))?;
         self.of_moved(Arc::new(moved), begins[0])
     }
 
