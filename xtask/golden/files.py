@@ -73,8 +73,8 @@ def npz():
     everything["double"] = np.array([0.1, -1e300])
     everything["fortran"] = np.asfortranarray(np.arange(6, dtype=np.int32).reshape(2, 3))
     everything["a folder/ä.b"] = np.ones(2, np.float32)
-    everything["noise"] = rng.standard_normal((40, 50)).astype(np.float32)
-    everything["zeros"] = np.zeros(100_000, np.int8)
+    everything["noise"] = rng.standard_normal((20, 25)).astype(np.float32)
+    everything["zeros"] = np.zeros(20_000, np.int8)
     np.savez_compressed(path("numpy_compressed.npz"), **everything)
     del everything["zeros"]
     np.savez(path("numpy.npz"), **everything)
