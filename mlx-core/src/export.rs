@@ -65,6 +65,19 @@ pub(crate) fn is_tracing() -> bool {
 /// Operations of [`fast`] are written in their plain forms. A check of an index becomes a computation that
 /// puts an index out of range into its range, because readers of the file have no such check.
 ///
+/// ```
+/// use mlx_core::{Array, DType, export, ones};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("f.mlxfn");
+/// let x = [ones(&[2], DType::F32)?];
+/// export::export_function(&path, |x: &[Array]| Ok(vec![x[0].exp()?]), &x)?;
+/// assert_eq!(export::import_function(&path)?.call(&x)?[0].shape(), [2]);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// The function fails or reads a value, MLX cannot write one of its operations (the message names it), or the file
 /// cannot be written. `path` is then as it was.

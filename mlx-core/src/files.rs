@@ -66,6 +66,19 @@ const POINTERS: [(&[u8], &str, &str); 2] = [
 ///
 /// The limit is checked against the present length. A file may grow while it is read: [`read`] stops at the limit too.
 ///
+/// ```
+/// use mlx_core::{files};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("a.txt");
+/// std::fs::write(&path, "text")?;
+/// assert_eq!(files::open(&path, 100)?.metadata()?.len(), 4);
+/// assert!(files::open(folder.path(), 100).is_err()); // a folder
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// It is neither an ordinary file nor a link to one, it has more than `limit` bytes, it is a pointer of Git LFS or
 /// git-annex, or it cannot be opened.
@@ -76,6 +89,19 @@ pub fn open(path: impl AsRef<Path>, limit: u64) -> Result<File> {
 
 /// The content of a file.
 ///
+/// ```
+/// use mlx_core::{files};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("a.txt");
+/// std::fs::write(&path, "text")?;
+/// assert_eq!(files::read(&path, 4)?, b"text");
+/// assert!(files::read(&path, 3).is_err());
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// As [`open`]; or it cannot be read, or there is no memory for it.
 pub fn read(path: impl AsRef<Path>, limit: u64) -> Result<Vec<u8>> {
@@ -84,6 +110,15 @@ pub fn read(path: impl AsRef<Path>, limit: u64) -> Result<Vec<u8>> {
 }
 
 /// The content of a file, or `None` if no file has this name.
+///
+/// ```
+/// use mlx_core::{files};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// assert_eq!(files::read_if_present("missing.json", files::JSON_LIMIT)?, None);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// As [`read`].

@@ -49,6 +49,22 @@ pub use value::{FromValue, List, Value};
 pub use write::{save, save_gguf};
 
 /// An open GGUF file.
+///
+/// ```
+/// use mlx_core::{DType, gguf::Gguf, ones, save_gguf};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("a.gguf");
+/// save_gguf(&path, [("blk.0.attn_q.weight", ones(&[4, 8], DType::F16)?)])?;
+/// let file = Gguf::open(&path)?;
+/// for name in file.names() {
+///     let (kind, shape) = file.info(name)?;
+///     println!("{name}: {kind} {shape:?}, {} bytes", file.bytes(name)?.len());
+/// }
+/// # Ok(())
+/// # }
+/// ```
 pub struct Gguf {
     label: String,
     source: Arc<Source>,

@@ -12,6 +12,20 @@ use crate::files::named::{NamedArray, named};
 use crate::files::source::{Layout, Source};
 
 /// A function from a file: see [`import_function`].
+///
+/// ```
+/// use mlx_core::{Array, DType, export, ones};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("f.mlxfn");
+/// # let x = [ones(&[2], DType::F32)?];
+/// # export::export_function(&path, |x: &[Array]| Ok(vec![x[0].exp()?]), &x)?;
+/// let f = export::import_function(&path)?;
+/// assert!(format!("{f:?}").ends_with("([2] F32))"));
+/// # Ok(())
+/// # }
+/// ```
 pub struct ImportedFunction {
     label: String,
     source: Arc<Source>,
@@ -22,6 +36,22 @@ pub struct ImportedFunction {
 ///
 /// The whole file is checked here; see [the module](super) for what that means. On the CPU back end constants refer to
 /// the mapped file, as in [`Safetensors::open`](crate::Safetensors::open).
+///
+/// ```
+/// use mlx_core::{Array, DType, export, ones};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("f.mlxfn");
+/// # let x = [ones(&[2], DType::F32)?];
+/// # export::export_function(&path, |x: &[Array]| Ok(vec![x[0].exp()?]), &x)?;
+/// let f = export::import_function(&path)?; // Python: mx.export_function("f.mlxfn", mx.exp, x)
+/// let y = f.call(&[ones(&[2], DType::F32)?])?;
+/// assert_eq!(y.len(), 1);
+/// assert!(f.call(&[ones(&[3], DType::F32)?]).unwrap_err().to_string().ends_with("the file has ([2] F32)"));
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// It is no ordinary file, cannot be read, is not an exported function, or has an operation that is not read. The

@@ -14,6 +14,22 @@ use crate::gguf::{Gguf, Value};
 use crate::safetensors::Safetensors;
 
 /// What [`load`] found in a file.
+///
+/// ```
+/// use mlx_core::{DType, files::Loaded, load, ones, save};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("a.npy");
+/// save(&path, &ones(&[2], DType::F32)?)?;
+/// match load(&path)? {
+///     Loaded::Array(array) => assert_eq!(array.shape(), [2]),
+///     Loaded::Arrays(arrays, _) => println!("{} arrays", arrays.len()),
+///     _ => unreachable!("an npy file holds an array"),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Loaded {
@@ -98,7 +114,7 @@ fn unnamed() -> Error {
 /// # fn main() -> mlx_core::Result<()> {
 /// # let folder = tempfile::tempdir()?;
 /// # let path = |name: &str| folder.path().join(name);
-/// let a = arange(0, 4, 1, DType::I32)?;
+/// let a = arange(0.0, 4.0, 1.0, DType::I32)?;
 /// save(path("a.npy"), &a)?;
 /// assert_eq!(load(path("a.npy"))?.into_array()?.to_vec::<i32>()?, [0, 1, 2, 3]);
 /// save_safetensors(path("w.safetensors"), &[("a", &a)])?;

@@ -48,7 +48,7 @@ const TYPES: [(&str, DType); 14] = [
 /// # fn main() -> mlx_core::Result<()> {
 /// # let folder = tempfile::tempdir()?;
 /// # let path = folder.path().join("a.npy");
-/// let a = arange(0, 6, 1, DType::I32)?.reshape(&[2, 3])?;
+/// let a = arange(0.0, 6.0, 1.0, DType::I32)?.reshape(&[2, 3])?;
 /// save(&path, &a)?;
 /// assert_eq!(load(&path)?.into_array()?.shape(), [2, 3]);
 /// # Ok(())

@@ -278,6 +278,19 @@ pub fn savez<N: NamedArray>(
 
 /// As [`savez`], with deflate.
 ///
+/// ```
+/// use mlx_core::{DType, load, savez_compressed, zeros};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("a.npz");
+/// savez_compressed(&path, [("a", zeros(&[100_000], DType::F32)?)])?;
+/// assert!(std::fs::metadata(&path)?.len() < 1000);
+/// assert_eq!(load(&path)?.get("a")?.shape(), [100_000]);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// As [`savez`].
 pub fn savez_compressed<N: NamedArray>(

@@ -120,6 +120,17 @@ values! {
 }
 
 /// A Rust type that a value of the metadata can be read as: see [`Gguf::value`](super::Gguf::value).
+///
+/// ```
+/// use mlx_core::{gguf::{FromValue, Value}};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// assert_eq!(u32::from_value(&Value::from(7u64)), Some(7));
+/// assert_eq!(u8::from_value(&Value::from(700i32)), None); // does not fit
+/// assert_eq!(<&str>::from_value(&Value::from("llama")), Some("llama"));
+/// # Ok(())
+/// # }
+/// ```
 pub trait FromValue<'a>: Sized {
     /// What is expected, for messages.
     const EXPECTED: &'static str;

@@ -40,6 +40,20 @@ pub fn save_gguf<N: NamedArray>(
 /// The file appears whole or not at all, under exactly this name: no ending is added to it. Arrays are F16, BF16, F32,
 /// F64, or I8 to I64 (MLX's own writer has F16, F32, and I8 to I32).
 ///
+/// ```
+/// use mlx_core::{DType, gguf::{self, Gguf, Value}, ones};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// use std::collections::BTreeMap;
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("a.gguf");
+/// let metadata = BTreeMap::from([("tokens".to_owned(), Value::from(vec!["a".to_owned(), "b".to_owned()]))]);
+/// gguf::save(&path, [("w", ones(&[2], DType::F32)?)], &metadata)?;
+/// assert_eq!(Gguf::open(&path)?.value::<&[String]>("tokens")?, ["a", "b"]);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// A name is given twice, an array has another dtype or more than 8 dimensions, the metadata has the key
 /// `general.alignment` (which the writer decides) or lists that are nested more than four deep, an evaluation fails, or

@@ -11,6 +11,20 @@ use crate::files::moved;
 const PART: usize = 1 << 20;
 
 /// The NaN and infinite elements of a file.
+///
+/// ```
+/// use mlx_core::{Array, Safetensors, save_safetensors};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("a.safetensors");
+/// let w = Array::from_slice(&[1.0f32, f32::NAN], &[2])?;
+/// save_safetensors(&path, [("w", w)])?;
+/// let found = Safetensors::open(&path)?.non_finite()?.unwrap();
+/// assert_eq!((found.first.as_str(), found.elements), ("w", 1));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NonFinite {
     /// The first tensor that has some, in the order of the file.

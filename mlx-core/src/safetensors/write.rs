@@ -19,6 +19,20 @@ use crate::files::named::{NamedArray, named};
 /// larger elements come first, then names in order, so that everything is aligned. `arrays` may be a slice of names and
 /// arrays, or a map ([`NamedArray`]).
 ///
+/// ```
+/// use mlx_core::{DType, Safetensors, ones, safetensors};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// use std::collections::BTreeMap;
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("a.safetensors");
+/// let metadata = BTreeMap::from([("format".to_owned(), "mlx".to_owned())]);
+/// safetensors::save(&path, [("w", ones(&[2], DType::F32)?)], &metadata)?;
+/// assert_eq!(Safetensors::open(&path)?.metadata(), &metadata);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// A name is given twice or is `__metadata__`, an evaluation fails, or the file cannot be written.
 /// `path` is then as it was.
@@ -35,6 +49,18 @@ pub fn save<N: NamedArray>(
 }
 
 /// [`save`] without metadata.
+///
+/// ```
+/// use mlx_core::{DType, Safetensors, ones, save_safetensors};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("a.safetensors");
+/// save_safetensors(&path, &[("w", ones(&[2], DType::F32)?)])?;
+/// assert_eq!(Safetensors::open(&path)?.array("w")?.shape(), [2]);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// As [`save`].
