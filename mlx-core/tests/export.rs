@@ -373,3 +373,129 @@ proptest! {
         exercise(&raw, &inputs);
     }
 }
+
+/// A file with one operation, as MLX writes it on a GPU: `inputs`, the operation's name and state, and its result.
+fn one_operation(inputs: &[Array], name: &str, state: &[&[u8]], result: &Array) -> Vec<u8> {
+    let number = |n: usize| (n as u64).to_le_bytes().to_vec();
+    let text = |text: &str| [number(text.len()), text.as_bytes().to_vec()].concat();
+    let stated = |array: &Array| {
+        let mut bytes = number(array.ndim());
+        for size in array.shape() {
+            bytes.extend(size.to_le_bytes());
+        }
+        bytes.extend((array.dtype() as i32).to_le_bytes());
+        bytes.push(array.dtype().size() as u8);
+        bytes
+    };
+    let ids = |count: usize| [number(count), (0..count).flat_map(number).collect()].concat();
+    let last = inputs.len();
+    let mut file = text("0.32.4");
+    file.extend(1i32.to_le_bytes());
+    file.push(0);
+    file.extend(text(""));
+    file.extend(number(0));
+    file.extend(ids(last));
+    file.extend(number(last));
+    inputs.iter().for_each(|input| file.extend(stated(input)));
+    file.extend([number(1), number(last), number(last + 1)].concat());
+    for id in 0..last {
+        file.extend(number(id));
+        file.extend([0, 0]);
+    }
+    file.extend(number(last));
+    file.push(1);
+    file.extend(ids(last));
+    // Stream 0 of GPU 0.
+    for part in [0i32, 1, 0] {
+        file.extend(part.to_le_bytes());
+    }
+    file.extend(text(name));
+    file.extend(state.concat());
+    file.extend(number(0));
+    file.extend(stated(result));
+    file
+}
+
+#[test]
+fn fused_operations_of_a_gpu_are_read() -> Result<()> {
+    use mlx_core::fast::{self, Mask, Rope};
+
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("f.mlxfn");
+    let numbers = arange(0.0, 48.0, 1.0, DType::F32)?.multiply(0.1)?.sin()?;
+    let x = numbers.reshape(&[1, 2, 3, 8])?;
+    let (weight, bias) = (
+        ones(&[8], DType::F32)?.multiply(0.5)?,
+        ones(&[8], DType::F32)?,
+    );
+    let none = Array::scalar(1.0f32)?;
+    let offset = Array::scalar(3i32)?;
+    let eps = 1e-5f32.to_le_bytes();
+    let (one, half) = (1.0f32.to_le_bytes(), 0.5f32.to_le_bytes());
+    let base = 10_000f32.to_le_bytes();
+    let rope = Rope {
+        dims: 4,
+        traditional: false,
+        base: Some(10_000.0),
+        scale: 1.0,
+        freqs: None,
+    };
+    let cases: [(&str, Vec<Array>, Vec<&[u8]>, Array); 6] = [
+        (
+            "RMSNorm",
+            vec![x.clone(), weight.clone()],
+            vec![&eps],
+            fast::rms_norm(&x, Some(&weight), 1e-5)?,
+        ),
+        (
+            "RMSNorm",
+            vec![x.clone(), none.clone()],
+            vec![&eps],
+            fast::rms_norm(&x, None, 1e-5)?,
+        ),
+        (
+            "LayerNorm",
+            vec![x.clone(), weight.clone(), bias.clone()],
+            vec![&eps],
+            fast::layer_norm(&x, Some(&weight), Some(&bias), 1e-5)?,
+        ),
+        (
+            "RoPE",
+            vec![x.clone(), offset.clone()],
+            vec![&[4, 0, 0, 0], &[0], &base, &one, &[1]],
+            fast::rope(&x, &rope, &offset)?,
+        ),
+        (
+            "ScaledDotProductAttention",
+            vec![x.clone(), x.clone(), x.clone()],
+            vec![&half, &[1], &[0], &[0], &[0]],
+            fast::scaled_dot_product_attention(&x, &x, &x, 0.5, Mask::Causal, None)?,
+        ),
+        (
+            "ScaledDotProductAttention",
+            vec![x.clone(), x.clone(), x.clone(), ones(&[2], DType::F32)?],
+            vec![&half, &[0], &[1], &[0], &[0]],
+            fast::scaled_dot_product_attention(
+                &x,
+                &x,
+                &x,
+                0.5,
+                Mask::None,
+                Some(&ones(&[2], DType::F32)?),
+            )?,
+        ),
+    ];
+    for (name, inputs, state, expected) in cases {
+        std::fs::write(&path, one_operation(&inputs, name, &state, &expected))?;
+        let found = import_function(&path)?.call(&inputs)?;
+        assert_close(name, &found[0], &expected)?;
+    }
+    // A rotation backwards, and attention with a second result, are refused by name.
+    let backwards: [&[u8]; 5] = [&[4, 0, 0, 0], &[0], &base, &one, &[0]];
+    std::fs::write(
+        &path,
+        one_operation(&[x.clone(), offset], "RoPE", &backwards, &x),
+    )?;
+    assert!(refusal(import_function(&path)).ends_with("RoPE: a rotation backwards is not read"));
+    Ok(())
+}
