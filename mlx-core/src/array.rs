@@ -1,6 +1,6 @@
 //! [`Array`]: an owned handle to a lazy array.
 
-use std::borrow::Cow;
+use std::borrow::{Borrow, Cow};
 use std::cell::Cell;
 use std::fmt;
 use std::marker::PhantomData;
@@ -12,6 +12,8 @@ use crate::dtype::{DType, Element};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ffi::{self, vector};
 use crate::into_shape::IntoShape;
+use crate::ops::{self, Number, Operand};
+use crate::rows::Rows;
 use crate::safetensors::mapped;
 use crate::{eval, memory, poison};
 
@@ -337,6 +339,208 @@ impl Array {
             sys::mlxrs_array_data_ptr(&mut data, self.raw)
         })?;
         Ok(data as usize)
+    }
+}
+
+impl Array {
+    /// As [`zeros`](crate::zeros()).
+    ///
+    /// # Errors
+    /// Those of [`zeros`](crate::zeros()).
+    pub fn zeros(shape: impl IntoShape, dtype: DType) -> Result<Self> {
+        ops::zeros(shape, dtype)
+    }
+
+    /// As [`ones`](crate::ones()).
+    ///
+    /// # Errors
+    /// Those of [`ones`](crate::ones()).
+    pub fn ones(shape: impl IntoShape, dtype: DType) -> Result<Self> {
+        ops::ones(shape, dtype)
+    }
+
+    /// As [`full`](crate::full()).
+    ///
+    /// # Errors
+    /// Those of [`full`](crate::full()).
+    pub fn full(shape: impl IntoShape, value: impl Operand, dtype: DType) -> Result<Self> {
+        ops::full(shape, value, dtype)
+    }
+
+    /// Zeros of this shape and dtype.
+    ///
+    /// # Errors
+    /// None that is known.
+    pub fn zeros_like(&self) -> Result<Self> {
+        ops::zeros_like(self)
+    }
+
+    /// Ones of this shape and dtype.
+    ///
+    /// # Errors
+    /// None that is known.
+    pub fn ones_like(&self) -> Result<Self> {
+        ops::ones_like(self)
+    }
+
+    /// `value` in this shape and dtype.
+    ///
+    /// # Errors
+    /// `value` does not broadcast to the shape.
+    pub fn full_like(&self, value: impl Operand) -> Result<Self> {
+        ops::full_like(self, value)
+    }
+
+    /// As [`arange`](crate::arange()).
+    ///
+    /// # Errors
+    /// Those of [`arange`](crate::arange()).
+    pub fn arange(
+        start: impl Number,
+        stop: impl Number,
+        step: impl Number,
+        dtype: DType,
+    ) -> Result<Self> {
+        ops::arange(start, stop, step, dtype)
+    }
+
+    /// As [`linspace`](crate::linspace()).
+    ///
+    /// # Errors
+    /// Those of [`linspace`](crate::linspace()).
+    pub fn linspace(start: impl Number, stop: impl Number, num: i32, dtype: DType) -> Result<Self> {
+        ops::linspace(start, stop, num, dtype)
+    }
+
+    /// The identity matrix, as [`identity`](crate::identity()): `[n, n]`. [`eye_with`](crate::eye_with()) makes others.
+    ///
+    /// # Errors
+    /// Those of [`identity`](crate::identity()).
+    pub fn eye(n: i32, dtype: DType) -> Result<Self> {
+        ops::identity(n, dtype)
+    }
+
+    /// The arrays one after another along dimension `axis`, as [`concat`](crate::concat()).
+    ///
+    /// # Errors
+    /// Those of [`concat`](crate::concat()).
+    #[doc(alias = "concatenate")]
+    pub fn cat<A: Borrow<Array>>(arrays: &[A], axis: i32) -> Result<Self> {
+        ops::concat(arrays, axis)
+    }
+
+    /// The arrays along a new dimension `axis`, as [`stack`](crate::stack()).
+    ///
+    /// # Errors
+    /// Those of [`stack`](crate::stack()).
+    pub fn stack<A: Borrow<Array>>(arrays: &[A], axis: i32) -> Result<Self> {
+        ops::stack(arrays, axis)
+    }
+
+    /// Computes this array and waits for it, as [`eval`](crate::eval()) does for several at once.
+    ///
+    /// # Errors
+    /// Those of [`eval`](crate::eval()).
+    pub fn eval(&self) -> Result<()> {
+        eval([self])
+    }
+
+    /// Rows and columns.
+    ///
+    /// # Errors
+    /// The array has not two dimensions.
+    pub fn dims2(&self) -> Result<(i32, i32)> {
+        self.dims().map(|[a, b]| (a, b))
+    }
+
+    /// The sizes of three dimensions.
+    ///
+    /// # Errors
+    /// The array has not three dimensions.
+    pub fn dims3(&self) -> Result<(i32, i32, i32)> {
+        self.dims().map(|[a, b, c]| (a, b, c))
+    }
+
+    /// The sizes of four dimensions.
+    ///
+    /// # Errors
+    /// The array has not four dimensions.
+    pub fn dims4(&self) -> Result<(i32, i32, i32, i32)> {
+        self.dims().map(|[a, b, c, d]| (a, b, c, d))
+    }
+
+    /// The rows of a matrix: a vector of the first dimension's size, of vectors of the second's. Evaluates the array.
+    ///
+    /// ```
+    /// use mlx_core::array;
+    ///
+    /// # fn main() -> mlx_core::Result<()> {
+    /// let x = array![[1, 2], [3, 4]];
+    /// assert_eq!(x.to_vec2::<i32>()?, [[1, 2], [3, 4]]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The array has not two dimensions, and as [`to_vec`](Self::to_vec).
+    pub fn to_vec2<T: Element>(&self) -> Result<Vec<Vec<T>>> {
+        let [rows, columns] = self.dims()?;
+        self.with_slice(|slice| rows_of(slice, rows, columns))?
+    }
+
+    /// As [`to_vec2`](Self::to_vec2), of three dimensions. Evaluates the array.
+    ///
+    /// # Errors
+    /// The array has not three dimensions, and as [`to_vec`](Self::to_vec).
+    pub fn to_vec3<T: Element>(&self) -> Result<Vec<Vec<Vec<T>>>> {
+        let [planes, rows, columns] = self.dims()?;
+        let plane = rows as usize * columns as usize;
+        self.with_slice(|slice| {
+            let mut all = Vec::new();
+            memory::reserve(&mut all, planes as usize)?;
+            for at in 0..planes as usize {
+                all.push(rows_of(&slice[at * plane..][..plane], rows, columns)?);
+            }
+            Ok(all)
+        })?
+    }
+
+    /// The slots of the first dimension, one after another; `for row in &x` does the same. A scalar has none: the first
+    /// item is an error.
+    ///
+    /// ```
+    /// use mlx_core::array;
+    ///
+    /// # fn main() -> mlx_core::Result<()> {
+    /// let mut sums = Vec::new();
+    /// for row in &array![[1, 2], [3, 4]] {
+    ///     sums.push(row?.sum(.., false)?.item::<i32>()?);
+    /// }
+    /// assert_eq!(sums, [3, 7]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn iter(&self) -> Rows<'_> {
+        Rows::new(self)
+    }
+}
+
+fn rows_of<T: Element>(slice: &[T], rows: i32, columns: i32) -> Result<Vec<Vec<T>>> {
+    let columns = columns as usize;
+    let mut all = Vec::new();
+    memory::reserve(&mut all, rows as usize)?;
+    for at in 0..rows as usize {
+        let mut row = Vec::new();
+        memory::reserve(&mut row, columns)?;
+        row.extend_from_slice(&slice[at * columns..][..columns]);
+        all.push(row);
+    }
+    Ok(all)
+}
+
+impl AsRef<Array> for Array {
+    fn as_ref(&self) -> &Array {
+        self
     }
 }
 

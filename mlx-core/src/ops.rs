@@ -39,9 +39,9 @@ pub mod unary;
 
 pub use conv::{Conv, ConvGeneral, ConvTranspose, conv1d, conv2d, conv3d};
 pub use create::{
-    Indexing, arange, bartlett, blackman, diag, diag_with, eye, eye_with, full, full_like, hamming,
-    hanning, identity, linspace, meshgrid, meshgrid_with, ones, ones_like, tri, tri_with, tril,
-    tril_with, triu, triu_with, zeros, zeros_like,
+    Indexing, Number, arange, bartlett, blackman, diag, diag_with, eye, eye_with, full, full_like,
+    hamming, hanning, identity, linspace, meshgrid, meshgrid_with, ones, ones_like, tri, tri_with,
+    tril, tril_with, triu, triu_with, zeros, zeros_like,
 };
 pub use index::Side;
 pub use math::where_;
@@ -53,6 +53,12 @@ pub use quantize::{
 pub use shape::{PadMode, PadWidths, broadcast_arrays, concat, concatenate, depends, stack};
 
 /// The second operand of a binary operation: an array or a number.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is neither an array nor a number",
+    label = "not an operand",
+    note = "an operand is `&Array`, `Array`, a number or a `bool`: `x.add(&y)`, `&x + 1.0`",
+    note = "a `Result<Array>` becomes an array by `?`: `x.add(y.exp()?)`; a vector or slice by `Array::from`"
+)]
 pub trait Operand {
     /// The dtype of an array. `None` for a number.
     fn dtype(&self) -> Option<DType> {
@@ -136,6 +142,20 @@ macro_rules! float_operand {
 }
 float_operand!(f32, f64);
 
+macro_rules! half_operand {
+    ($($ty:ty),*) => { $( impl Operand for $ty {
+        fn number(&self) -> Option<f64> {
+            Some(self.to_f64())
+        }
+
+        fn to_array(&self, like: DType) -> Result<Cow<'_, Array>> {
+            let value = self.to_f32();
+            Ok(Cow::Owned(value.to_array(like)?.into_owned()))
+        }
+    } )* };
+}
+half_operand!(half::f16, half::bf16);
+
 macro_rules! integer_operand {
     ($($ty:ty),*) => { $( impl Operand for $ty {
         fn number(&self) -> Option<f64> {
@@ -164,7 +184,25 @@ macro_rules! integer_operand {
         }
     } )* };
 }
-integer_operand!(i32, u32, i64);
+integer_operand!(i8, i16, i32, i64, u8, u16, u32);
+
+impl Operand for usize {
+    fn number(&self) -> Option<f64> {
+        Some(*self as f64)
+    }
+
+    fn integer(&self) -> Option<i64> {
+        i64::try_from(*self).ok()
+    }
+
+    fn to_array(&self, like: DType) -> Result<Cow<'_, Array>> {
+        let value = i64::try_from(*self).map_err(|_| {
+            let message = format!("a number, {self}, exceeds {}", i64::MAX);
+            Error::new(ErrorKind::Invalid, message)
+        })?;
+        Ok(Cow::Owned(value.to_array(like)?.into_owned()))
+    }
+}
 
 impl Operand for bool {
     fn number(&self) -> Option<f64> {
@@ -221,6 +259,11 @@ pub(crate) fn pair<'a>(
 }
 
 /// The axes an operation runs over.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not name axes",
+    label = "not axes",
+    note = "axes are an `i32`, `..` for all, or an array, slice or vector of `i32`: `x.sum(-1, false)`, `x.sum(.., false)`, `x.sum([0, 2], false)`"
+)]
 pub trait Axes {
     /// The axes as numbers, given how many dimensions there are.
     fn axes(&self, ndim: usize) -> Cow<'_, [i32]>;

@@ -59,7 +59,7 @@ impl Order {
 }
 
 macro_rules! comparisons {
-    ($($(#[$doc:meta])* $name:ident = $c:ident, $order:expr;)*) => { impl Array { $(
+    ($($(#[$doc:meta])* $name:ident = $c:ident as $short:ident, $order:expr;)*) => { impl Array { $(
         $(#[$doc])*
         ///
         /// Elementwise; shapes broadcast, dtypes promote. A number beside integers is compared by
@@ -74,6 +74,14 @@ macro_rules! comparisons {
                 Other::Answer(true) => op!(mlx_equal(self, self)),
                 Other::Answer(false) => op!(mlx_not_equal(self, self)),
             }
+        }
+
+        #[doc = concat!("As [`", stringify!($name), "`](Self::", stringify!($name), "), by the name of Rust's method.")]
+        ///
+        /// # Errors
+        #[doc = concat!("Those of [`", stringify!($name), "`](Self::", stringify!($name), ").")]
+        pub fn $short(&self, other: impl Operand) -> Result<Array> {
+            self.$name(other)
         }
     )* } };
 }
@@ -90,17 +98,17 @@ const fn order(round: Option<fn(f64) -> f64>, [between, below, above, nan]: [boo
 
 comparisons! {
     /// `self == other`; NaN equals nothing.
-    equal = mlx_equal, order(None, [false; 4]);
+    equal = mlx_equal as eq, order(None, [false; 4]);
     /// `self != other`.
-    not_equal = mlx_not_equal, order(None, [true; 4]);
+    not_equal = mlx_not_equal as ne, order(None, [true; 4]);
     /// `self < other`.
-    less = mlx_less, order(Some(f64::ceil), [false, false, true, false]);
+    less = mlx_less as lt, order(Some(f64::ceil), [false, false, true, false]);
     /// `self <= other`.
-    less_equal = mlx_less_equal, order(Some(f64::floor), [false, false, true, false]);
+    less_equal = mlx_less_equal as le, order(Some(f64::floor), [false, false, true, false]);
     /// `self > other`.
-    greater = mlx_greater, order(Some(f64::floor), [false, true, false, false]);
+    greater = mlx_greater as gt, order(Some(f64::floor), [false, true, false, false]);
     /// `self >= other`.
-    greater_equal = mlx_greater_equal, order(Some(f64::ceil), [false, true, false, false]);
+    greater_equal = mlx_greater_equal as ge, order(Some(f64::ceil), [false, true, false, false]);
 }
 
 macro_rules! logic {

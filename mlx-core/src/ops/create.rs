@@ -11,6 +11,43 @@ use crate::into_shape::IntoShape;
 use crate::memory::check_shape;
 use crate::ops::{Operand, borrowed, integers, require, require_fit};
 
+/// A number from which [`arange`] and [`linspace`] count: `f64`, `f32`, or an integer of up to 2^53.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a number to count with",
+    note = "numbers are `f64`, `f32`, `i32`, `u32`, `i64` or `usize`"
+)]
+pub trait Number: Copy {
+    /// The number as an `f64`.
+    ///
+    /// # Errors
+    /// It is an integer beyond 2^53, which an `f64` cannot hold.
+    fn exact(self) -> Result<f64>;
+}
+
+macro_rules! numbers {
+    ($($ty:ty),*) => { $( impl Number for $ty {
+        fn exact(self) -> Result<f64> {
+            let number = self as f64;
+            let holds = self as i128 == number as i128 && number.abs() <= (1u64 << 53) as f64;
+            require(holds, "arange", "an integer", "at most 2^53", self)?;
+            Ok(number)
+        }
+    } )* };
+}
+numbers!(i32, u32, i64, usize);
+
+impl Number for f64 {
+    fn exact(self) -> Result<f64> {
+        Ok(self)
+    }
+}
+
+impl Number for f32 {
+    fn exact(self) -> Result<f64> {
+        Ok(self.into())
+    }
+}
+
 /// Zeros of `shape`.
 ///
 /// # Errors
@@ -72,7 +109,23 @@ pub fn full_like(a: &Array, value: impl Operand) -> Result<Array> {
 /// # Errors
 /// `step` is zero, the length is not finite or exceeds the byte limit, the dtype is Bool, or an integer dtype cannot
 /// hold an element.
-pub fn arange(start: f64, stop: f64, step: f64, dtype: DType) -> Result<Array> {
+///
+/// ```
+/// use mlx_core::{DType::{F32, I32}, arange};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// assert_eq!(arange(0, 10, 3, I32)?.to_vec::<i32>()?, [0, 3, 6, 9]);
+/// assert_eq!(arange(0.5, 2.0, 0.5, F32)?.to_vec::<f32>()?, [0.5, 1.0, 1.5]);
+/// # Ok(())
+/// # }
+/// ```
+pub fn arange(
+    start: impl Number,
+    stop: impl Number,
+    step: impl Number,
+    dtype: DType,
+) -> Result<Array> {
+    let (start, stop, step) = (start.exact()?, stop.exact()?, step.exact()?);
     require(step != 0.0, "arange", "step", "non-zero", step)?;
     let length = ((stop - start) / step).ceil();
     require(
@@ -106,7 +159,8 @@ pub fn arange(start: f64, stop: f64, step: f64, dtype: DType) -> Result<Array> {
 ///
 /// # Errors
 /// `num` is negative or exceeds the byte limit, an end is not finite, or an integer dtype cannot hold it.
-pub fn linspace(start: f64, stop: f64, num: i32, dtype: DType) -> Result<Array> {
+pub fn linspace(start: impl Number, stop: impl Number, num: i32, dtype: DType) -> Result<Array> {
+    let (start, stop) = (start.exact()?, stop.exact()?);
     check_shape(&[num], dtype)?;
     let finite = start.is_finite() && stop.is_finite();
     require(finite, "linspace", "ends", "finite", [start, stop])?;
@@ -273,32 +327,6 @@ pub fn meshgrid_with<A: Borrow<Array>>(
         Indexing::Ij => c"ij",
     };
     op!(vector mlx_meshgrid(vector, sparse, indexing))
-}
-
-impl Array {
-    /// Zeros of the shape and dtype of this array, as [`zeros_like`].
-    ///
-    /// # Errors
-    /// None that is known.
-    pub fn zeros_like(&self) -> Result<Array> {
-        zeros_like(self)
-    }
-
-    /// Ones of the shape and dtype of this array, as [`ones_like`].
-    ///
-    /// # Errors
-    /// None that is known.
-    pub fn ones_like(&self) -> Result<Array> {
-        ones_like(self)
-    }
-
-    /// `value` in the shape and dtype of this array, as [`full_like`].
-    ///
-    /// # Errors
-    /// `value` does not broadcast to the shape.
-    pub fn full_like(&self, value: impl Operand) -> Result<Array> {
-        full_like(self, value)
-    }
 }
 
 macro_rules! windows {

@@ -55,6 +55,14 @@ binary! {
 }
 
 impl Array {
+    /// As [`power`](Self::power), by the name of Rust's method.
+    ///
+    /// # Errors
+    /// Those of [`power`](Self::power).
+    pub fn powf(&self, exponent: impl Operand) -> Result<Array> {
+        self.power(exponent)
+    }
+
     /// `self / other`, rounded down. An integer divided by zero gives 0.
     ///
     /// # Errors
@@ -119,14 +127,6 @@ impl Array {
         let lo = bound(self, &lo, Bound::Least)?;
         let hi = bound(self, &hi, Bound::Most)?;
         op!(mlx_clip(self, Some(&*lo), Some(&*hi)))
-    }
-
-    /// This array to the power of a number, as [`power`](Self::power).
-    ///
-    /// # Errors
-    /// MLX refuses the dtype.
-    pub fn powf(&self, exponent: f64) -> Result<Array> {
-        self.power(exponent)
     }
 
     /// Where this array (as Bool) is true, the element of `a`, else that of `b`: as [`where_`].

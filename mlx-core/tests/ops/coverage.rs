@@ -7,6 +7,7 @@ use crate::golden_names;
 
 /// Public functions of the files of operations for which there is no golden.
 const WITHOUT: &[(&str, &str)] = &[
+    ("powf", "power by another name; tests/guessed.rs"),
     ("qqmm", "its CPU kernel is for one row; tests/quantize.rs"),
     ("random::new", "golden random::key"),
     (
@@ -25,6 +26,12 @@ const WITHOUT: &[(&str, &str)] = &[
 
 /// Goldens that run an operation in a second way.
 const SECOND: &[(&str, &str)] = &[
+    ("at_add", "at"),
+    ("at_sub", "at"),
+    ("at_mul", "at"),
+    ("at_max", "at"),
+    ("at_min", "at"),
+    ("unique_filled", "unique_of_size"),
     ("clip_arrays", "clip"),
     ("select_number", "select"),
     ("squeeze_all", "squeeze"),

@@ -5,6 +5,7 @@ mod case;
 mod coverage;
 mod elementwise;
 mod hostile;
+mod indices;
 mod matrix;
 mod numeric;
 mod promotion;
@@ -22,6 +23,7 @@ fn table() -> BTreeMap<&'static str, Op> {
         matrix::rows(),
         numeric::rows(),
         short::rows(),
+        indices::rows(),
     ]
     .concat();
     let count = rows.len();
@@ -79,9 +81,24 @@ fn calls_without_arguments_that_have_a_default_equal_the_tables() {
     check("short");
 }
 
+#[test]
+fn indices_equal_the_tables() {
+    check("index");
+}
+
+/// The files of the goldens.
+const FILES: [&str; 6] = [
+    "elementwise",
+    "array",
+    "matrix",
+    "numeric",
+    "short",
+    "index",
+];
+
 /// The names of all operations that the goldens hold.
 fn golden_names() -> BTreeSet<String> {
-    ["elementwise", "array", "matrix", "numeric", "short"]
+    FILES
         .into_iter()
         .flat_map(load)
         .map(|case: Case| case.op)
