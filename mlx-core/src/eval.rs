@@ -1,7 +1,5 @@
 //! Evaluating the lazy graph.
 
-use std::borrow::Borrow;
-
 use mlx_c_sys as sys;
 
 use crate::array::Array;
@@ -11,6 +9,18 @@ use crate::files::mapped;
 use crate::{poison, stream};
 
 /// Computes `arrays` and waits for them.
+///
+/// ```
+/// use mlx_core::{Array, DType::F32, eval};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let (a, b) = (Array::ones(2, F32)?, Array::zeros(3, F32)?);
+/// eval([&a, &b])?;
+/// eval(&[&a, &b])?;
+/// eval(&vec![a, b])?;
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// - A kernel fails, or another one that was queued on the same stream failed.
@@ -22,9 +32,9 @@ use crate::{poison, stream};
 /// The stream skips all operations after the failed one until this error is returned. Then it can be used again.
 ///
 /// Inside `vmap` and `compile` nothing can be evaluated.
-pub fn eval<A: Borrow<Array>>(arrays: impl IntoIterator<Item = A>) -> Result<()> {
+pub fn eval<A: AsRef<Array>>(arrays: impl IntoIterator<Item = A>) -> Result<()> {
     let arrays: Vec<A> = arrays.into_iter().collect();
-    let roots = || arrays.iter().map(Borrow::borrow);
+    let roots = || arrays.iter().map(AsRef::as_ref);
     let vector = VectorArray::new(roots())?;
     if roots().all(|array| array.made() == poison::DATA && poison::is_available(array)) {
         return mapped::check();
@@ -53,9 +63,9 @@ pub fn eval<A: Borrow<Array>>(arrays: impl IntoIterator<Item = A>) -> Result<()>
 ///
 /// # Errors
 /// No memory for a handle.
-pub fn graph_size<A: Borrow<Array>>(arrays: impl IntoIterator<Item = A>) -> Result<usize> {
+pub fn graph_size<A: AsRef<Array>>(arrays: impl IntoIterator<Item = A>) -> Result<usize> {
     let arrays: Vec<A> = arrays.into_iter().collect();
-    let vector = VectorArray::new(arrays.iter().map(Borrow::borrow))?;
+    let vector = VectorArray::new(arrays.iter().map(AsRef::as_ref))?;
     let mut size = 0;
     // SAFETY: a live vector of live arrays, and a number to write to.
     ffi::call(ErrorKind::Mlx, || unsafe {
@@ -79,9 +89,9 @@ pub fn graph_size<A: Borrow<Array>>(arrays: impl IntoIterator<Item = A>) -> Resu
 ///
 /// # Errors
 /// As [`eval`]. A kernel's error is returned by the next call that waits for the stream.
-pub fn async_eval<A: Borrow<Array>>(arrays: impl IntoIterator<Item = A>) -> Result<()> {
+pub fn async_eval<A: AsRef<Array>>(arrays: impl IntoIterator<Item = A>) -> Result<()> {
     let arrays: Vec<A> = arrays.into_iter().collect();
-    let roots = || arrays.iter().map(Borrow::borrow);
+    let roots = || arrays.iter().map(AsRef::as_ref);
     let vector = VectorArray::new(roots())?;
     run(&vector, sys::mlx_async_eval).map_err(|error| fail(roots(), error))
 }

@@ -7,8 +7,8 @@ use failing::{failing, failing_later};
 use half::{bf16, f16};
 use mlx_core::random::Key;
 use mlx_core::{
-    Array, Complex64, DType, Element, ErrorKind, Result, Stream, async_eval, concat, eval, eye,
-    full, linalg, memory, ones, zeros,
+    Array, Complex64, DType, Element, ErrorKind, Result, Stream, async_eval, concat, eval,
+    eye_with, full, linalg, memory, ones, zeros,
 };
 
 /// Compiles only while a type has exactly one of the two implementations: is not `Send` (or `Sync`).
@@ -118,7 +118,7 @@ fn what_exceeds_the_limit_is_refused_before_mlx() {
         ("zeros", zeros(&[huge, huge], DType::F32)),
         ("ones", ones(&[huge, huge], DType::F32)),
         ("full", full(&[huge, huge], 1.5, DType::F32)),
-        ("eye", eye(huge, huge, 0, DType::F32)),
+        ("eye", eye_with(huge, huge, 0, DType::F32)),
         ("overflow", zeros(&[i32::MAX; 40], DType::Bool)),
         ("broadcast_to", row.broadcast_to(&[huge, huge])),
         ("add", column.add(&row)),

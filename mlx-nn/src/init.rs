@@ -46,9 +46,9 @@ pub fn initialise<M: Module + ?Sized>(module: &mut M, seed: u64, embedding: f32)
     }
     impl Draw {
         fn normal(&mut self, shape: &[i32], deviation: f32) -> Result<Array> {
-            let [now, later] = self.key.split_pair()?;
+            let [now, later] = self.key.split()?;
             self.key = later;
-            random::normal(&now, shape, DType::F32, 0.0, deviation)
+            random::normal_with(&now, shape, DType::F32, 0.0, deviation)
         }
     }
     impl VisitMut for Draw {
@@ -62,9 +62,9 @@ pub fn initialise<M: Module + ?Sized>(module: &mut M, seed: u64, embedding: f32)
                 }
                 Initial::Normal(deviation) => self.normal(&shape, deviation)?,
                 Initial::LogUniform(most) => {
-                    let [now, later] = self.key.split_pair()?;
+                    let [now, later] = self.key.split()?;
                     self.key = later;
-                    random::uniform(&now, &shape, DType::F32, 1e-3, most)?.log()?
+                    random::uniform(&now, 1e-3, most, &shape, DType::F32)?.log()?
                 }
                 Initial::Embedding => self.normal(&shape, self.embedding)?,
             };

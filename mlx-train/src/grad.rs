@@ -52,7 +52,7 @@ pub fn value_and_grad<M: Module + ?Sized>(
         module,
         values: values.clone(),
     };
-    let (outputs, grads) = transforms::value_and_grad(
+    let (outputs, grads) = transforms::value_and_grad_with(
         |tracers| {
             swap(lent.module, tracers)?;
             loss(lent.module)

@@ -15,7 +15,7 @@ use crate::ffi::closure::Closure;
 ///
 /// # Errors
 /// MLX has no memory. The returned function fails where `f` does.
-pub fn checkpoint<F>(f: F) -> Result<impl Fn(&[Array]) -> Result<Vec<Array>>>
+pub fn checkpoint_with<F>(f: F) -> Result<impl Fn(&[Array]) -> Result<Vec<Array>>>
 where
     F: Fn(&[Array]) -> Result<Vec<Array>> + 'static,
 {

@@ -78,7 +78,7 @@ fn heads_go_into_their_slots() -> Result<()> {
                 close(&format!("{dtype} {dims}"), &found, &wanted, tolerance)?;
                 let values = noise(3, &[2, 4, 3 * 64], dtype)?
                     .reshape(&[2, 4, 3, 64])?
-                    .swap_axes(1, 2)?;
+                    .swapaxes(1, 2)?;
                 for ring in [false, true] {
                     let slots = Slots { ring, scheme: None };
                     let store = || fast::store_heads(Buffers::New(16), &of, &values, slots);

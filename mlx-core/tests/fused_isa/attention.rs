@@ -3,7 +3,7 @@
 
 use mlx_core::fast::{self, Attention, KeySlots, Mask, Positions, plainly};
 use mlx_core::ops::concat;
-use mlx_core::transforms::{grad, vmap};
+use mlx_core::transforms::{grad_with, vmap_with};
 use mlx_core::{Array, DType, QuantMode, Result, Scheme};
 
 use super::{TYPES, check, normal};
@@ -350,7 +350,7 @@ fn transforms_are_those_of_the_plain_operations() -> Result<()> {
                 let y = attend(a, is_plain)?;
                 Ok(vec![y.multiply(&weights)?.sum(.., false)?])
             };
-            grad(sum, &args, &[0, 1, 2, 3])
+            grad_with(sum, &args, &[0, 1, 2, 3])
         });
         for (found, exact) in found?.iter().zip(&exact?) {
             check(found, exact, 0.0, &mut 0, &format!("gradient, {slots:?}"))?;
@@ -360,7 +360,7 @@ fn transforms_are_those_of_the_plain_operations() -> Result<()> {
             .map(|x| x.expand_dims(0)?.repeat(3, 0))
             .collect();
         let batch = batch?;
-        let found = vmap(
+        let found = vmap_with(
             |a| {
                 let a = [a, std::slice::from_ref(&args[3])].concat();
                 Ok(vec![attend(&a, false)?])

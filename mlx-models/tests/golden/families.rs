@@ -285,7 +285,7 @@ struct Draw(random::Key);
 impl VisitMut for Draw {
     fn param(&mut self, path: &mlx_nn::Path, param: &mut mlx_nn::Param) -> Result<()> {
         if adapt::is_adapter(path.as_str()) && path.as_str().ends_with("lora_b") {
-            param.set(random::normal(
+            param.set(random::normal_with(
                 &self.0,
                 param.shape(),
                 DType::F32,

@@ -299,5 +299,5 @@ fn gathered(array: &Array, places: &[Vec<usize>]) -> Result<Array> {
         flat.extend((0..width).map(|at| (row * columns + place(at)) as i32));
     }
     let flat = Array::from_slice(&flat, &[places.len() as i32, width as i32])?;
-    Ok(array.flatten(0, 1)?.take(&flat, 0)?)
+    Ok(array.flatten_with(0, 1)?.take(&flat, 0)?)
 }

@@ -1,6 +1,6 @@
 //! A step in which rows bring drafts. A row keeps the part of its draft that equals the sampler's own choices.
 
-use mlx_core::{Array, PadMode, async_eval};
+use mlx_core::{Array, async_eval};
 
 use super::{Input, Rows, row_of};
 use crate::engine::processor;
@@ -214,7 +214,7 @@ fn tokens(lines: &[Option<Line>], width: usize, drawn: Option<&Array>) -> Result
     };
     // Column k of the drafts is column 1 + k of the step.
     let behind = width as i32 - 1 - drawn.dim(1)?;
-    let drawn = drawn.pad(&[(1, 1, behind)], 0u32, PadMode::Constant)?;
+    let drawn = drawn.pad(&[(1, 1, behind)], 0u32)?;
     Ok(Array::from_slice(&is_drawn, &shape)?.select(&drawn, &known)?)
 }
 
