@@ -11,10 +11,10 @@ use mlx_c_sys as sys;
 use crate::dtype::{DType, Element};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ffi::{self, vector};
+use crate::files::mapped;
 use crate::into_shape::IntoShape;
 use crate::ops::{self, Number, Operand};
 use crate::rows::Rows;
-use crate::safetensors::mapped;
 use crate::{eval, memory, poison};
 
 /// The error for reading an array that a transform traces.
@@ -412,7 +412,7 @@ impl Array {
         ops::linspace(start, stop, num, dtype)
     }
 
-    /// The identity matrix, as [`identity`](crate::identity()): `[n, n]`. [`eye`](crate::eye()) makes others.
+    /// The identity matrix, as [`identity`](crate::identity()): `[n, n]`. [`eye_with`](crate::eye_with()) makes others.
     ///
     /// # Errors
     /// Those of [`identity`](crate::identity()).

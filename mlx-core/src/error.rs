@@ -3,6 +3,19 @@
 use std::fmt;
 
 /// The kind of an [`Error`], for callers that act on it.
+///
+/// ```
+/// use mlx_core::{ErrorKind, load};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let error = load("missing.npy").unwrap_err();
+/// match error.kind() {
+///     ErrorKind::Io => println!("is the path right? {error}"),
+///     _ => return Err(error),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -36,6 +49,20 @@ pub enum ErrorKind {
 }
 
 /// An error of this crate: a kind to act on and a message to show.
+///
+/// ```
+/// use mlx_core::{DType, Error, ErrorKind, ones};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let error = ones(&[2, 3], DType::F32)?.matmul(&ones(&[2, 3], DType::F32)?).unwrap_err();
+/// assert_eq!(error.kind(), ErrorKind::Mlx);
+/// let error = error.context("layer 3");
+/// assert!(error.to_string().starts_with("layer 3: "));
+/// let own = Error::new(ErrorKind::Invalid, "rate must be positive, given -1");
+/// assert_eq!(own.to_string(), "rate must be positive, given -1");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Error(Box<Inner>);
 

@@ -5,7 +5,7 @@ use mlx_c_sys as sys;
 use crate::array::Array;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ffi::{self, Arg, vector::VectorArray};
-use crate::safetensors::mapped;
+use crate::files::mapped;
 use crate::{poison, stream};
 
 /// Computes `arrays` and waits for them.
@@ -50,6 +50,17 @@ pub fn eval<A: AsRef<Array>>(arrays: impl IntoIterator<Item = A>) -> Result<()> 
 /// The number of operations, views included, that evaluating `arrays` would run. Each costs some microseconds of
 /// bookkeeping, which dominates a decode step of a small model.
 ///
+/// ```
+/// use mlx_core::{DType, graph_size, ones};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let x = ones(&[2], DType::F32)?;
+/// let y = x.exp()?.sqrt()?;
+/// assert!(graph_size([&y])? > graph_size([&x])?);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// No memory for a handle.
 pub fn graph_size<A: AsRef<Array>>(arrays: impl IntoIterator<Item = A>) -> Result<usize> {
@@ -64,6 +75,17 @@ pub fn graph_size<A: AsRef<Array>>(arrays: impl IntoIterator<Item = A>) -> Resul
 }
 
 /// Queues the computation of `arrays` and returns at once.
+///
+/// ```
+/// use mlx_core::{DType, async_eval, ones};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let y = ones(&[2], DType::F32)?.exp()?;
+/// async_eval([&y])?; // computed while the program goes on
+/// assert_eq!(y.to_vec::<f32>()?.len(), 2); // waits for it
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// As [`eval`]. A kernel's error is returned by the next call that waits for the stream.
@@ -118,6 +140,16 @@ pub(crate) fn fail<'a>(roots: impl Iterator<Item = &'a Array>, error: Error) -> 
 }
 
 /// Waits for everything queued on the current stream.
+///
+/// ```
+/// use mlx_core::{DType, async_eval, ones, synchronize};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// async_eval([ones(&[2], DType::F32)?.exp()?])?;
+/// synchronize()?; // all work of the stream has ended
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// A kernel failed; see [`eval`].

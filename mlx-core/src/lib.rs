@@ -43,7 +43,9 @@
 //! | `mx.quantize`, `mx.quantized_matmul` | [`quantize::quantize`], [`fast::quantized_linear`] |
 //! | `mx.fast.rms_norm`, `mx.fast.scaled_dot_product_attention` | [`fast`] |
 //! | `mx.fast.metal_kernel`, custom kernels | [`kernel`] (Metal, CUDA, and CPU kernels in Rust) |
-//! | `mx.load`, `mx.save_safetensors` | [`Safetensors`], [`safetensors`] |
+//! | `mx.load` | [`load`]; [`Safetensors`], [`files::Npz`] and [`gguf::Gguf`] read single arrays |
+//! | `mx.save`, `mx.savez`, `mx.save_safetensors`, `mx.save_gguf` | [`save`], [`savez`], [`save_safetensors`], [`save_gguf`] |
+//! | `mx.export_function`, `mx.import_function`, `mx.export_to_dot` | [`export`] |
 //! | `mx.linalg`, `mx.fft` | [`linalg`], [`fft`] |
 //! | `mx.set_default_device`, `mx.stream` | [`Device`], [`Stream`] |
 //! | `mx.get_peak_memory`, `mx.set_memory_limit` | [`memory`] |
@@ -61,10 +63,12 @@ mod poison;
 
 pub mod device;
 pub mod eval;
+pub mod export;
 pub mod fast;
 pub mod fft;
 pub mod files;
 mod frozen;
+pub mod gguf;
 pub mod inplace;
 pub mod kernel;
 pub mod linalg;
@@ -75,6 +79,7 @@ mod nd;
 pub mod operators;
 pub mod ops;
 pub mod profile;
+pub mod python;
 pub mod random;
 mod replay;
 mod rows;
@@ -94,11 +99,13 @@ pub fn init() -> Result<()> {
     mlx_c_sys::load().map_err(|text| Error::new(ErrorKind::Library, text))
 }
 
-pub use self::safetensors::Safetensors;
+pub use self::gguf::save_gguf;
+pub use self::safetensors::{Safetensors, save_safetensors};
 pub use array::Array;
 pub use dtype::{Complex64, DType, Element};
 pub use error::{Error, ErrorKind, Result};
 pub use eval::{async_eval, eval, graph_size, synchronize};
+pub use files::{load, save, savez, savez_compressed};
 pub use frozen::Frozen;
 pub use indexing::{At, Ellipsis, IntoIndex, NewAxis, Unique, step};
 pub use into_shape::{IntoShape, Size};

@@ -46,13 +46,17 @@ const SAFE: [&str; 6] = [
 ];
 
 /// Where `unsafe` may stand: the bindings, and the files and folders of mlx-core that call them.
-const UNSAFE: [&str; 19] = [
+const UNSAFE: [&str; 21] = [
     "mlx-c-sys/",
     "mlx-core/src/array.rs",
     "mlx-core/src/device.rs",
     "mlx-core/src/eval.rs",
+    "mlx-core/src/export.rs",
+    "mlx-core/src/export/dot.rs",
     "mlx-core/src/ffi.rs",
     "mlx-core/src/ffi/",
+    "mlx-core/src/files/mapped.rs",
+    "mlx-core/src/files/source.rs",
     "mlx-core/src/frozen.rs",
     "mlx-core/src/inplace.rs",
     "mlx-core/src/kernel/",
@@ -61,8 +65,6 @@ const UNSAFE: [&str; 19] = [
     "mlx-core/src/poison.rs",
     "mlx-core/src/profile.rs",
     "mlx-core/src/replay.rs",
-    "mlx-core/src/safetensors.rs",
-    "mlx-core/src/safetensors/",
     "mlx-core/src/settings.rs",
     "mlx-core/src/stream.rs",
     "mlx-core/src/transforms/",

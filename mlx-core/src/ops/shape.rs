@@ -8,7 +8,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ffi::{op, vector::VectorArray};
 use crate::into_shape::IntoShape;
 use crate::memory::check_shape;
-use crate::ops::{Axes, Axis, Operand, along, borrowed, require};
+use crate::ops::{Axes, Axis, Operand, along, arange, borrowed, dimension, require};
 
 /// The elements that [`Array::pad_with`] adds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -268,17 +268,52 @@ impl Array {
         mode: PadMode,
     ) -> Result<Array> {
         let widths = widths.widths(self.ndim())?;
+        let mode = match mode {
+            PadMode::Constant => c"constant",
+            PadMode::Edge => c"edge",
+            PadMode::Reflect => return self.mirrored(&widths, 1),
+            PadMode::Symmetric => return self.mirrored(&widths, 0),
+        };
         let axes: Vec<i32> = widths.iter().map(|width| width.0).collect();
         let lo: Vec<i32> = widths.iter().map(|width| width.1).collect();
         let hi: Vec<i32> = widths.iter().map(|width| width.2).collect();
         let value = value.operand(self)?;
-        let mode = match mode {
-            PadMode::Constant => c"constant",
-            PadMode::Edge => c"edge",
-            PadMode::Reflect => c"reflect",
-            PadMode::Symmetric => c"symmetric",
-        };
         op!(mlx_pad(self, [axes], [lo], [hi], *value, mode))
+    }
+
+    /// The array mirrored beyond its edges; `edge` is 1 if the edge elements are not repeated. MLX joins a part for each
+    /// time that the array fits into a width, which takes minutes for wide ones.
+    fn mirrored(&self, widths: &[(i32, i32, i32)], edge: i32) -> Result<Array> {
+        let mut padded = self.clone();
+        for &(axis, before, after) in widths {
+            let n = padded.dim(axis)?;
+            let fits = before >= 0 && after >= 0;
+            require(fits, "pad", "widths", "at least 0", (before, after))?;
+            require(
+                n > 0 || (before, after) == (0, 0),
+                "pad",
+                "a dimension that is mirrored",
+                "of at least one element",
+                padded.shape(),
+            )?;
+            let size = i64::from(before) + i64::from(n) + i64::from(after);
+            let size = dimension("pad", Some(size))?;
+            let mut shape = padded.shape().to_vec();
+            let ndim = shape.len() as i32;
+            shape[((axis + ndim) % ndim) as usize] = size;
+            check_shape(&shape, self.dtype())?;
+            if (before, after) == (0, 0) {
+                continue;
+            }
+            // Positions repeat after the array and its mirror image.
+            let period = (2 * i64::from(n) - 2 * i64::from(edge)).max(1);
+            let places = arange(0, size, 1, DType::I32)?.astype(DType::I64)?;
+            let places = places.subtract(i64::from(before))?.remainder(period)?;
+            let image = places.subtract(period - i64::from(1 - edge))?.negative()?;
+            let places = places.less(n)?.select(&places, image)?;
+            padded = padded.take(&places, axis)?;
+        }
+        Ok(padded)
     }
 
     /// The whole array repeated `reps[i]` times along dimension i, as NumPy's `tile`.

@@ -137,7 +137,7 @@ impl<'g> Case<'g> {
             if floats.is_empty() {
                 return Ok((run(layer, inputs)?, Vec::new()));
             }
-            transforms::value_and_grad(|inputs| run(layer, inputs), inputs, &floats)
+            transforms::value_and_grad_with(|inputs| run(layer, inputs), inputs, &floats)
         })
         .unwrap_or_else(|error| panic!("{prefix}{}: {error}", self.name));
         let mut found: Vec<(String, Array)> = Vec::new();

@@ -14,6 +14,7 @@ const ONCE: &[&str] = &[
     // mlx-core: files, the end of a process, and what compiles.
     "diagnostics",
     "exit",
+    "files",
     "safetensors_hostile",
     "shapes",
     // mlx-models: `golden.rs` computes every family twice.

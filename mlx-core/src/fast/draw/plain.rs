@@ -76,6 +76,16 @@ fn flags(rows: &[Draw], flag: impl FnMut(&Draw) -> bool) -> Result<Array> {
 /// `-ln(-ln(1 - u))` for u uniform in (0, 1), from [`random::bits`]. The largest values, which decide the draw, come
 /// from the smallest u, where single precision is finest.
 ///
+/// ```
+/// use mlx_core::{Array, fast};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let keys = Array::from_slice(&[1u32, 2], &[1, 2])?;
+/// assert_eq!(fast::gumbel(&keys, 10)?.shape(), [1, 10]);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// The keys have another shape or dtype.
 pub fn gumbel(keys: &Array, v: i32) -> Result<Array> {

@@ -3,7 +3,7 @@
 //! Reading a mapped page beyond the end of its file raises SIGBUS, which ends a process by default. This happens if a
 //! checkpoint is truncated while its model runs. The handler here maps zeros in place of the lost part of the file and
 //! notes the loss. From then on every evaluation in the process fails with an error that names the file, until the
-//! file's arrays and [`Safetensors`](super::Safetensors) are dropped. A SIGBUS at any other address goes to the handler
+//! file's arrays and [`Safetensors`](crate::Safetensors) are dropped. A SIGBUS at any other address goes to the handler
 //! that was installed before.
 
 use std::fs::File;
@@ -15,7 +15,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use crate::error::{Error, ErrorKind, Result};
 
 /// A mapped file, which may be truncated while it is mapped.
-pub(super) struct Mapped {
+pub(crate) struct Mapped {
     file: File,
     map: memmap2::Mmap,
     place: &'static Place,
@@ -23,7 +23,7 @@ pub(super) struct Mapped {
 
 impl Mapped {
     /// Maps a file that messages call `label`.
-    pub(super) fn new(file: File, label: &str) -> io::Result<Self> {
+    pub(crate) fn new(file: File, label: &str) -> io::Result<Self> {
         install()?;
         // SAFETY: the map is read-only and private to this value. If the file becomes shorter, the handler maps zeros.
         let map = unsafe { memmap2::Mmap::map(&file) }?;
@@ -31,11 +31,11 @@ impl Mapped {
         Ok(Self { file, map, place })
     }
 
-    pub(super) fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         &self.map
     }
 
-    pub(super) fn file(&self) -> &File {
+    pub(crate) fn file(&self) -> &File {
         &self.file
     }
 }

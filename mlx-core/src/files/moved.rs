@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use memmap2::MmapMut;
 use rayon::prelude::*;
 
-use super::Source;
+use super::source::Source;
 
 /// The bytes that a thread reads at a time. Parts of 1 MB took 1.5 times as long.
 const PART: usize = 4 << 20;
@@ -60,7 +60,7 @@ impl Moved {
     }
 }
 
-pub(super) fn read(source: &Source, begin: usize, to: &mut [u8]) -> io::Result<()> {
+pub(crate) fn read(source: &Source, begin: usize, to: &mut [u8]) -> io::Result<()> {
     match source {
         Source::Mapped(mapped) => mapped.file().read_exact_at(to, begin as u64),
         Source::Static(_) | Source::Shared(_) => {
