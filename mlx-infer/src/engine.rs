@@ -40,12 +40,13 @@ pub use self::load::EngineLoad;
 pub(crate) use self::task::Sink;
 pub(crate) use self::worker::Worker;
 
-use self::handle::{Ticket, gone};
+use self::handle::{Outlet, Ticket, gone};
 use self::jobs::Job;
 use self::load::Load;
 use self::thread::{Command, Inbox};
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::LoadedModel;
+use crate::model::checked::Checked;
 use crate::model::frontend::Frontend;
 use crate::request::Request;
 use crate::request::limits::Limits;
@@ -203,18 +204,39 @@ impl Engine {
         })
     }
 
-    /// Submits a request. An error of the request comes as its first event; [`frontend`](Self::frontend) can find it
-    /// before.
+    /// Checks a request on the caller's thread ([`Frontend::checked`]) and submits it. An error of the request comes as
+    /// its first event.
     ///
     /// # Errors
     /// Too many requests are in progress ([`ErrorKind::Busy`]), the engine has ended ([`ErrorKind::Closed`]), or no
     /// adapter has the request's name.
     pub fn submit(&self, mut request: Request) -> Result<Handle> {
+        let requested = Instant::now();
         let model = self.model(request.adapter.take().as_deref())?;
-        if let Some(constraint) = &request.options.grammar {
-            // The grammar is compiled on the caller's thread. The engine's thread then finds the result, or the error.
-            let _ = self.frontend.compiled(constraint);
+        let (handle, mut outlet) = self.open()?;
+        match self.frontend.checked(request) {
+            Ok(checked) => self.send(model, checked, requested, handle, outlet),
+            Err(error) => {
+                let _ = outlet.put(Err(error));
+                Ok(handle)
+            }
         }
+    }
+
+    /// Submits a request that was checked.
+    ///
+    /// # Errors
+    /// As [`submit`](Self::submit), or the front end of another model has checked the request.
+    pub fn submit_checked(&self, mut checked: Checked) -> Result<Handle> {
+        let requested = Instant::now();
+        self.frontend.check_origin(&checked)?;
+        let model = self.model(checked.adapter.take().as_deref())?;
+        let (handle, outlet) = self.open()?;
+        self.send(model, checked, requested, handle, outlet)
+    }
+
+    /// Takes a place among the requests in progress.
+    fn open(&self) -> Result<(Handle, Outlet)> {
         let Some(ticket) = Ticket::take(&self.under_way, self.max_requests) else {
             let message = format!(
                 "{} requests are under way, as many as the engine takes",
@@ -223,11 +245,22 @@ impl Engine {
             return Err(Error::new(ErrorKind::Busy, message));
         };
         let has_text = self.frontend.tokenizer_if_any().is_some();
-        let (handle, outlet) = Handle::new(self.max_events, ticket, has_text);
+        Ok(Handle::new(self.max_events, ticket, has_text))
+    }
+
+    /// Sends a request to the engine's thread.
+    fn send(
+        &self,
+        model: usize,
+        checked: Checked,
+        requested: Instant,
+        handle: Handle,
+        outlet: Outlet,
+    ) -> Result<Handle> {
         let command = Command::Submit {
             model,
-            request: Box::new(request),
-            requested: Instant::now(),
+            request: Box::new(checked),
+            requested,
             dropped: handle.cancel_token(),
             outlet,
         };

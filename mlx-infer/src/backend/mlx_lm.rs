@@ -40,6 +40,7 @@ use self::start::Start;
 use super::{OnEvent, TextModel};
 use crate::engine::Decode;
 use crate::error::{Error, Result};
+use crate::model::checked::Checked;
 use crate::model::frontend::{Frontend, Lacks, read_tokenizer};
 use crate::request::Request;
 use crate::request::cancel::CancelToken;
@@ -173,10 +174,7 @@ impl MlxLm {
             .try_borrow_mut()
             .map_err(|_| Error::argument("another batch of this model is under way"))?;
         session.set_rows(limits.rows);
-        Ok(Batch::new(
-            session,
-            self.frontend.tokenizer_if_any().is_some(),
-        ))
+        Ok(Batch::new(session, self.frontend.clone()))
     }
 
     /// # Errors
@@ -213,9 +211,10 @@ impl MlxLm {
             sink.borrow_mut().push_back(event);
             ControlFlow::Continue(())
         };
+        let requested = Instant::now();
         session.submit(
-            request,
-            Instant::now(),
+            self.frontend.checked(request)?,
+            requested,
             dropped.clone(),
             None,
             Box::new(sink),
@@ -316,7 +315,7 @@ impl TextModel for MlxLm {
 impl Decode<'static> for RefMut<'_, Session> {
     fn submit(
         &mut self,
-        request: Request,
+        request: Checked,
         requested: Instant,
         dropped: CancelToken,
         backlog: Option<Arc<crate::engine::Queue>>,

@@ -11,14 +11,14 @@ use super::handle::Outlet;
 use super::jobs::{Job, Jobs};
 use super::load::Load;
 use crate::model::LoadedModel;
-use crate::request::Request;
+use crate::model::checked::Checked;
 use crate::request::cancel::CancelToken;
 
 pub(super) enum Command {
     Submit {
         /// The index of its model.
         model: usize,
-        request: Box<Request>,
+        request: Box<Checked>,
         requested: Instant,
         dropped: CancelToken,
         outlet: Outlet,

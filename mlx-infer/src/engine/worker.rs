@@ -30,11 +30,12 @@ use crate::engine::speculate::{Experience, Origin};
 use crate::error::{Error, ErrorKind, Result};
 use crate::grammar::Guide;
 use crate::model::LoadedModel;
+use crate::model::checked::Checked;
 use crate::model::forward;
-use crate::request::Request;
 use crate::request::cancel::CancelToken;
 use crate::request::generation::{Event, FinishReason};
 use crate::request::limits::Limits;
+use crate::request::processor::Processor;
 use crate::request::sampling::Choice;
 
 /// After this many forward passes MLX frees the buffers that caches left when they grew.
@@ -472,48 +473,46 @@ impl<'m, 's> Worker<'m, 's> {
         }
     }
 
-    /// Adds a request. If it is refused, its sink gets an error.
+    /// Adds a request. If there is no memory for it, its sink gets an error.
     pub(crate) fn submit(
         &mut self,
-        request: Request,
+        request: Checked,
         requested: Instant,
         dropped: CancelToken,
         backlog: Option<Arc<Queue>>,
         mut sink: Sink<'s>,
     ) {
-        let model = self.model;
-        let sequence = || {
-            if let Some(name) = &request.adapter {
-                let message = format!("adapter {name:?}: only an engine has adapters by name");
-                return Err(Error::argument(message));
-            }
-            let ids = model.prompt_ids(request.prompt)?;
-            Sequence::new(model, ids, &request.options, requested)
+        let added = match self.scheduler.exceeds(request.ids().len() + 1) {
+            None => self.sequence(request, requested),
+            Some(bytes) => Err(out_of_memory(bytes)),
         };
-        let panicked = |_| {
-            Err(Error::new(
-                ErrorKind::Compute,
-                "the request made the engine panic",
-            ))
-        };
-        let checked = catch_unwind(AssertUnwindSafe(sequence)).unwrap_or_else(panicked);
-        let checked = checked.and_then(|sequence| {
-            match self.scheduler.exceeds(sequence.history().prompt_len() + 1) {
-                None => Ok(sequence),
-                Some(bytes) => Err(out_of_memory(bytes)),
-            }
-        });
-        match checked {
-            Ok(sequence) => {
+        match added {
+            Ok((sequence, processor)) => {
                 let id = self.enqueue(sequence, dropped, backlog, sink);
                 if let Some(task) = self.tasks.get_mut(&id) {
-                    task.processor = request.processor;
+                    task.processor = processor;
                 }
             }
             Err(error) => {
                 let _ = sink(Err(error));
             }
         }
+    }
+
+    /// The state of a request before its first token, and its processor.
+    fn sequence(
+        &self,
+        mut request: Checked,
+        requested: Instant,
+    ) -> Result<(Sequence, Option<Processor>)> {
+        let (model, processor) = (self.model, request.processor.take());
+        let sequence = || Sequence::new(model.frontend(), model.load_time(), request, requested);
+        // The grammar of a request is copied here.
+        let sequence = catch_unwind(AssertUnwindSafe(sequence)).unwrap_or_else(|_| {
+            let message = "the request made the engine panic";
+            Err(Error::new(ErrorKind::Compute, message))
+        });
+        Ok((sequence?, processor))
     }
 
     /// Adds a request that was checked.

@@ -8,6 +8,7 @@ use std::time::Instant;
 use mlx_core::{Device, DeviceKind, Safetensors};
 use mlx_models::{Loaded, Registry};
 
+use super::draft::DraftRoom;
 use super::{LoadOptions, LoadedModel, cache_options, check_caches, next_serial};
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::frontend::{Frontend, read_tokenizer};
@@ -95,9 +96,11 @@ impl LoadedModel {
             embedded => load_embedded(parts.registry, embedded, model_options)?,
         };
         check_caches(&info, &cache_options(&options))?;
+        let frontend = Frontend::new(info, files.clone(), tokenizer, eos_ids);
+        let frontend = frontend.drafting(DraftRoom::new(model.as_ref(), &options));
         Ok(Self {
             model,
-            frontend: Arc::new(Frontend::new(info, files.clone(), tokenizer, eos_ids)),
+            frontend: Arc::new(frontend),
             options,
             draft: None,
             load_time: started.elapsed(),

@@ -12,8 +12,9 @@ use crate::engine::scheduler::Id;
 use crate::engine::sequence::Sequence;
 use crate::error::{Error, Result};
 use crate::model::LoadedModel;
+use crate::request::Request;
 use crate::request::cancel::CancelToken;
-use crate::request::generation::{Event, GenerateOptions, Generated};
+use crate::request::generation::{Event, GenerateOptions, Generated, Prompt};
 use crate::request::processor::ProcessorError;
 use crate::request::result::BatchResult;
 
@@ -44,14 +45,16 @@ pub struct Generation<'m> {
 }
 
 impl<'m> Generation<'m> {
-    /// A generation after these ids.
+    /// A generation after this prompt.
     pub(crate) fn new(
         model: &'m LoadedModel,
-        ids: Vec<u32>,
+        prompt: Prompt,
         options: &GenerateOptions,
         requested: Instant,
     ) -> Result<Self> {
-        let sequence = Sequence::new(model, ids, options, requested)?;
+        let request = Request::new(prompt, options.clone());
+        let checked = model.frontend().checked(request)?;
+        let sequence = Sequence::new(model.frontend(), model.load_time(), checked, requested)?;
         let events: Rc<RefCell<VecDeque<_>>> = Rc::default();
         let cancel = CancelToken::new();
         let sink = {

@@ -10,9 +10,9 @@ use super::start::{Folder, Start, refused};
 use super::task::{Stage, Task};
 use crate::engine::sequence::Sequence;
 use crate::engine::{Decode, EngineLoad, Queue, Sink};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind};
+use crate::model::checked::Checked;
 use crate::model::frontend::Frontend;
-use crate::request::Request;
 use crate::request::cancel::CancelToken;
 use crate::request::generation::{Event, FinishReason};
 use crate::request::limits::Limits;
@@ -93,26 +93,6 @@ impl Session {
     /// The metrics of the last generation that has finished.
     pub(super) fn metrics(&self) -> Metrics {
         self.metrics
-    }
-
-    fn admit(&self, request: Request, requested: Instant) -> Result<Sequence> {
-        let lacks = [
-            ("adapter", request.adapter.is_some()),
-            ("processor", request.processor.is_some()),
-        ];
-        if let Some((name, _)) = lacks.iter().find(|(_, is_given)| *is_given) {
-            return Err(Error::unsupported(format!(
-                "{name} of a request is not supported by the mlx-lm back end; the native one has it"
-            )));
-        }
-        let ids = self.frontend.prompt_ids(request.prompt)?;
-        Sequence::of(
-            &self.frontend,
-            self.load_time,
-            ids,
-            &request.options,
-            requested,
-        )
     }
 
     fn count(&self, stage: Stage) -> usize {
@@ -301,13 +281,13 @@ impl Session {
 impl Decode<'static> for Session {
     fn submit(
         &mut self,
-        request: Request,
+        request: Checked,
         requested: Instant,
         dropped: CancelToken,
         _backlog: Option<Arc<Queue>>,
         mut sink: Sink<'static>,
     ) {
-        match self.admit(request, requested) {
+        match Sequence::new(&self.frontend, self.load_time, request, requested) {
             Ok(sequence) => {
                 self.submitted += 1;
                 let task = Task {

@@ -54,6 +54,7 @@ fn submit<'s>(worker: &mut Worker<'_, 's>, options: &GenerateOptions) -> Told {
         ControlFlow::Continue(())
     });
     let request = Request::new("The red fox eats a berry. The red fox", options.clone());
+    let request = worker.model.frontend().checked(request).unwrap();
     worker.submit(request, Instant::now(), CancelToken::new(), None, sink);
     told
 }

@@ -229,6 +229,7 @@ fn submit<'s>(
         ControlFlow::Continue(())
     });
     let request = Request::new(prompt, options);
+    let request = worker.model.frontend().checked(request).unwrap();
     worker.submit(request, Instant::now(), dropped.clone(), None, sink);
     told
 }

@@ -12,8 +12,8 @@ use futures_util::StreamExt;
 use crate::engine::Handle;
 use crate::engine::sequence::random_seed;
 use crate::error::{Error, ErrorKind};
-use crate::request::Request;
-use crate::request::generation::{Event, FinishReason, GenerateOptions};
+use crate::model::checked::Checked;
+use crate::request::generation::{Event, FinishReason};
 use crate::request::metrics::Metrics;
 use crate::request::sampling::Choice;
 use crate::serve::http::error::ApiError;
@@ -49,10 +49,9 @@ impl Step {
 
 /// What the rows of a request are to compute.
 pub(crate) struct AskedRows<'a> {
-    pub(crate) prompts: &'a [Vec<u32>],
+    pub(crate) prompts: &'a [Checked],
     /// Rows of each prompt.
     pub(crate) n: usize,
-    pub(crate) options: &'a GenerateOptions,
     pub(crate) filter: Option<&'a Arc<Filter>>,
 }
 
@@ -85,24 +84,21 @@ impl Choices {
         loaded: &Loaded,
         served: &Served,
         trace: &Trace,
-        rows: &AskedRows<'_>,
+        rows: AskedRows<'_>,
     ) -> Result<Self, ApiError> {
-        let &AskedRows {
-            prompts,
-            n,
-            options,
-            filter,
-        } = rows;
-        let seed = options.sampling.seed.unwrap_or_else(random_seed);
+        let AskedRows { prompts, n, filter } = rows;
+        let given = prompts
+            .first()
+            .and_then(|prompt| prompt.options().sampling.seed);
+        let seed = given.unwrap_or_else(random_seed);
         let mut rows = Vec::with_capacity(prompts.len() * n);
-        for ids in prompts {
+        for prompt in prompts {
             for choice in 0..n as u64 {
-                let mut options = options.clone();
-                options.sampling.seed = Some(seed.wrapping_add(choice));
-                let mut request = Request::new(ids.clone(), options);
+                let processor = filter.map(|filter| filter.processor(prompt.ids().len()));
+                let seed = seed.wrapping_add(choice);
+                let mut request = loaded.frontend().choice(prompt, seed, processor)?;
                 request.adapter.clone_from(&served.adapter);
-                request.processor = filter.map(|filter| filter.processor(ids.len()));
-                let handle = loaded.engine.submit(request).map_err(|error| {
+                let handle = loaded.engine.submit_checked(request).map_err(|error| {
                     let wait = wait_for_room(loaded, app.settings.engine.limits.rows);
                     match error.kind() {
                         ErrorKind::Busy => ApiError::later(wait, error.to_string()),
