@@ -16,7 +16,7 @@ mod load;
 mod prefixes;
 mod processor;
 mod rows;
-mod task;
+mod state;
 #[cfg(test)]
 mod tests;
 pub(crate) mod thread;
@@ -37,7 +37,7 @@ pub(crate) use self::decode::{Decode, EngineModel, Native};
 pub use self::handle::Handle;
 pub(crate) use self::handle::Queue;
 pub use self::load::EngineLoad;
-pub(crate) use self::task::Sink;
+pub(crate) use self::state::Sink;
 pub(crate) use self::worker::Worker;
 
 use self::handle::{Outlet, Ticket, gone};

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use super::handle::Queue;
 use super::load::EngineLoad;
-use super::task::Sink;
+use super::state::Sink;
 use super::thread::Inbox;
 use super::watchdog::Watchdog;
 use super::worker::Worker;

@@ -83,8 +83,8 @@ impl<'m> Generation<'m> {
     /// The cache belongs to another model.
     pub fn with_prompt_cache(mut self, cache: &PromptCache) -> Result<Self> {
         cache.check(self.model)?;
-        if let Some(task) = self.worker.task_mut(self.id) {
-            task.given = cache.start(self.model, task.sequence.history().ids())?;
+        if let Some(request) = self.worker.task_mut(self.id) {
+            request.given = cache.start(self.model, request.sequence.history().ids())?;
         }
         Ok(self)
     }
@@ -98,8 +98,8 @@ impl<'m> Generation<'m> {
         + Send
         + 'static,
     ) -> Self {
-        if let Some(task) = self.worker.task_mut(self.id) {
-            task.processor = Some(Box::new(processor));
+        if let Some(request) = self.worker.task_mut(self.id) {
+            request.processor = Some(Box::new(processor));
         }
         self
     }

@@ -94,12 +94,12 @@ impl Drafter for Scripted {
     fn draft(
         &mut self,
         _rows: &mut Rows<'_>,
-        tasks: &mut Tasks<'_>,
+        requests: &mut Requests<'_>,
         wanted: &BTreeMap<Id, usize>,
         drafts: &mut Drafts,
     ) -> Result<()> {
         for (&id, &most) in wanted {
-            let at = tasks[&id].sequence.history().generated().len();
+            let at = requests[&id].sequence.history().generated().len();
             let right = self.random.below(most + 1);
             let mut draft = self.expected.borrow()[&id][at..at + right].to_vec();
             draft.resize(most, POISON);
@@ -243,7 +243,8 @@ fn plain(model: &LoadedModel, of: usize) -> Plain {
     let mut found = BTreeMap::new();
     while !worker.is_idle() {
         worker.tick();
-        if let Some((cache, slot)) = worker.rows.row(1) {
+        if let Some(slot) = worker.slot(1) {
+            let cache = worker.rows.whole_cache().unwrap();
             found.insert(cache.lens()[slot], states(model, cache, slot));
         }
     }
@@ -299,9 +300,10 @@ fn run(case: &str, model: &LoadedModel, plain: &[Plain], seed: u64, is_scripted:
         // A comparison makes the head read its unread positions, so some schedules skip comparisons.
         let is_compared = seed.is_multiple_of(2) || random.below(2) == 0;
         for id in worker.scheduler.running().filter(|_| is_compared) {
-            let Some((cache, slot)) = worker.rows.row(id) else {
+            let Some(slot) = worker.requests[&id].progress.slot else {
                 continue;
             };
+            let cache = worker.rows.whole_cache().unwrap();
             let len = cache.lens()[slot];
             if let Some(expected) = plain[kinds[&id]].1.get(&len) {
                 let found = states(model, cache, slot);
