@@ -1,7 +1,7 @@
 //! Many requests on one model: requests enter and leave the batch between two steps.
 //!
 //! An [`Engine`] is a thread that owns a model. Any thread submits requests and reads their events from a [`Handle`]. A request's tokens do not
-//! depend on other requests: an error, a cancellation or an eviction of one leaves the tokens of the others as they are.
+//! depend on other requests: an error, a cancellation or a preemption of one leaves the tokens of the others as they are.
 
 pub(crate) mod prefix_cache;
 pub(crate) mod prompt_cache;
@@ -42,8 +42,8 @@ pub(crate) use self::worker::Worker;
 
 use self::handle::{Outlet, Ticket, gone};
 use self::jobs::Job;
-use self::load::Load;
-use self::thread::{Command, Inbox};
+use self::load::LoadCounters;
+use self::thread::{EngineCommand, Inbox};
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::LoadedModel;
 use crate::model::checked::Checked;
@@ -61,7 +61,7 @@ pub struct EngineOptions {
     pub limits: Limits,
     /// The most requests in progress, including waiting ones. Further requests are refused with [`ErrorKind::Busy`].
     pub max_requests: usize,
-    /// The most unread events of a request. At this number its row pauses, and is evicted if another request waits for
+    /// The most unread events of a request. At this number its row pauses, and is preempted if another request waits for
     /// a row.
     pub max_events: usize,
     /// Names and folders of adapters, one of which a request may choose ([`Request::with_adapter`]). The model's arrays
@@ -126,7 +126,7 @@ impl Default for EngineOptions {
 /// ```
 #[derive(Debug)]
 pub struct Engine {
-    commands: Sender<Command>,
+    commands: Sender<EngineCommand>,
     thread: Mutex<Option<JoinHandle<()>>>,
     frontend: Arc<Frontend>,
     limits: Limits,
@@ -135,7 +135,7 @@ pub struct Engine {
     max_events: usize,
     under_way: Arc<AtomicUsize>,
     aborted: Arc<AtomicBool>,
-    load: Arc<Load>,
+    load: Arc<LoadCounters>,
 }
 
 impl Engine {
@@ -153,7 +153,10 @@ impl Engine {
         options.check()?;
         let (commands, inbox) = channel();
         let (ready, loaded) = channel();
-        let (aborted, counts) = (Arc::new(AtomicBool::new(false)), Arc::new(Load::new()));
+        let (aborted, counts) = (
+            Arc::new(AtomicBool::new(false)),
+            Arc::new(LoadCounters::new()),
+        );
         let adapters = options.adapters;
         let names = adapters.iter().map(|(name, _)| name.clone()).collect();
         let (limits, flag, shown) = (options.limits, aborted.clone(), counts.clone());
@@ -257,7 +260,7 @@ impl Engine {
         handle: Handle,
         outlet: Outlet,
     ) -> Result<Handle> {
-        let command = Command::Submit {
+        let command = EngineCommand::Submit {
             model,
             request: Box::new(checked),
             requested,
@@ -314,7 +317,7 @@ impl Engine {
         let model = self.model(adapter)?;
         self.frontend.check_native()?;
         let job: Job<LoadedModel> = Box::new(move |model| Box::new(begin(model)));
-        let sent = self.commands.send(Command::Run(model, job));
+        let sent = self.commands.send(EngineCommand::Run(model, job));
         sent.map_err(|_| gone())
     }
 
@@ -350,7 +353,7 @@ impl Engine {
     /// # Errors
     /// The engine has panicked.
     pub fn finish(self) -> Result<()> {
-        let _ = self.commands.send(Command::Finish);
+        let _ = self.commands.send(EngineCommand::Finish);
         self.join()
     }
 
@@ -366,7 +369,7 @@ impl Engine {
     /// Cancels every request now, and accepts no more.
     pub fn stop(&self) {
         self.aborted.store(true, Ordering::Release);
-        let _ = self.commands.send(Command::Wake);
+        let _ = self.commands.send(EngineCommand::Wake);
     }
 
     fn join(&self) -> Result<()> {

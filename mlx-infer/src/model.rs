@@ -23,7 +23,7 @@ use mlx_models::{Model, ModelInfo, Registry};
 use mlx_nn::{CacheOptions, LayerKind, ModelCache, RowPart, StateCost};
 
 use self::draft::DraftRoom;
-use self::read::Parts;
+use self::read::ModelParts;
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::frontend::Frontend;
 use crate::request::generation::Prompt;
@@ -135,7 +135,11 @@ impl LoadedModel {
         options: LoadOptions,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Self> {
-        Self::read(&Parts::of(registry, files, &options), options, progress)
+        Self::read(
+            &ModelParts::of(registry, files, &options),
+            options,
+            progress,
+        )
     }
 
     /// Attaches an adapter to the model: a folder from mlx-train, mlx-lm or PEFT.
@@ -314,7 +318,7 @@ impl LoadedModel {
         };
         let name = files.describe();
         let registry = Registry::default();
-        let parts = Parts::without_head(&registry, files);
+        let parts = ModelParts::without_head(&registry, files);
         let draft = Self::read(&parts, options, &mut |_, _| ())?;
         draft::check_vocabulary(self, &draft).map_err(|message| {
             let message = format!("draft model {name}: {message}");

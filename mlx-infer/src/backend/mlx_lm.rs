@@ -10,7 +10,7 @@
 //! | `protocol` | the messages |
 //! | `child` | the process and its pipes |
 //! | `start` | the start of a process, and the load of a model there |
-//! | `task` | a request in progress |
+//! | `request` | a request in progress |
 //! | `session` | requests in progress, and a new process after one has ended |
 //! | `python` | the choice of a Python, and its packages |
 //! | `facts` | information about a model from config.json |
@@ -19,9 +19,9 @@ mod child;
 mod facts;
 mod protocol;
 pub(super) mod python;
+mod request;
 mod session;
 mod start;
-mod task;
 
 use std::cell::{RefCell, RefMut};
 use std::collections::VecDeque;
@@ -35,7 +35,7 @@ use mlx_core::DType;
 use mlx_models::ModelInfo;
 
 pub(crate) use self::session::Session;
-use self::start::Start;
+use self::start::BridgeStart;
 
 use super::{OnEvent, TextModel};
 use crate::engine::Decode;
@@ -116,8 +116,8 @@ impl MlxLm {
         let started = Instant::now();
         // The small files come first, so that their faults are found before the weights are read.
         let (tokenizer, eos_ids) = read_tokenizer(&files)?;
-        let config = facts::Config::read(&files)?;
-        let start = Start::new(&files, &options);
+        let config = facts::ModelConfig::read(&files)?;
+        let start = BridgeStart::new(&files, &options);
         let (child, loaded) = start.run()?;
         let lacks = Lacks {
             name: NAME,

@@ -19,7 +19,7 @@ use super::{Failure, Result, backend};
 
 /// The location of the model.
 #[derive(Args)]
-pub(super) struct Source {
+pub(super) struct SourceArgs {
     /// Checkpoint folder, or the name of a model on the hub [default: the built-in model]
     #[arg(long, value_name = "DIR|ORG/NAME[@REV]")]
     model: Option<PathBuf>,
@@ -28,7 +28,7 @@ pub(super) struct Source {
     found: OnceCell<Files>,
 }
 
-impl Source {
+impl SourceArgs {
     pub(super) fn files(&self) -> Result<Files> {
         if let Some(found) = self.found.get() {
             return Ok(found.clone());
@@ -58,7 +58,7 @@ impl Source {
 
 /// Options for loading the model, and its adapter.
 #[derive(Args)]
-pub(super) struct Load {
+pub(super) struct LoadArgs {
     #[command(flatten)]
     base: Base,
     /// Adapter folder of mlx-train, mlx-lm or PEFT
@@ -70,7 +70,7 @@ pub(super) struct Load {
 #[derive(Args)]
 pub(super) struct Base {
     #[command(flatten)]
-    source: Source,
+    source: SourceArgs,
     /// Convert floating-point weights [default: as stored]
     #[arg(long, value_name = "DTYPE")]
     dtype: Option<Float>,
@@ -105,7 +105,7 @@ impl Float {
     }
 }
 
-impl Load {
+impl LoadArgs {
     pub(super) fn files(&self) -> Result<Files> {
         self.base.files()
     }
@@ -113,7 +113,7 @@ impl Load {
     /// Loads the model with the back end of `choice`, with room for the drafts of `speculative` and what drafts them.
     pub(super) fn load_in(
         &self,
-        choice: &backend::Choice,
+        choice: &backend::BackendArgs,
         drafters: &Drafters,
         speculative: Speculative,
     ) -> Result<BackEnd> {
@@ -126,7 +126,7 @@ impl Load {
     /// The same for lines that may speculate from their own texts where `speculative` is off.
     pub(super) fn load_for_lines(
         &self,
-        choice: &backend::Choice,
+        choice: &backend::BackendArgs,
         drafters: &Drafters,
         speculative: Speculative,
     ) -> Result<BackEnd> {
@@ -148,7 +148,9 @@ impl Load {
         speculative: Speculative,
         for_lines: bool,
     ) -> Result<LoadedModel> {
-        let mut model = self.base.load_to_draft(drafters, speculative, for_lines)?;
+        let mut model = self
+            .base
+            .load_to_draft(drafters, speculative, for_lines)?;
         if let Some(dir) = &self.adapter {
             model.load_adapter(dir)?;
         }
@@ -179,7 +181,7 @@ impl Base {
     #[cfg(feature = "serve")]
     pub(super) fn load_in(
         &self,
-        choice: &backend::Choice,
+        choice: &backend::BackendArgs,
         drafters: &Drafters,
         speculative: Speculative,
     ) -> Result<BackEnd> {
@@ -256,7 +258,7 @@ impl Base {
 
 /// The choice of tokens, and when to stop.
 #[derive(Args)]
-pub(super) struct Generation {
+pub(super) struct GenerationArgs {
     /// Maximum number of tokens to generate
     #[arg(long, value_name = "N", default_value_t = GenerateOptions::default().max_tokens)]
     max_tokens: usize,
@@ -352,7 +354,7 @@ pub(super) struct Generation {
     min_tokens: usize,
 }
 
-impl Generation {
+impl GenerationArgs {
     pub(super) fn options(&self) -> Result<GenerateOptions> {
         let bias = self.logit_bias.iter().copied();
         let given = RequestOptions {

@@ -19,13 +19,13 @@ use super::{Failure, Result, args, backend, drafters, memory};
 
 #[derive(Args)]
 #[command(after_help = AFTER_HELP)]
-pub(super) struct Serve {
+pub(super) struct ServeArgs {
     #[command(flatten)]
     load: args::Base,
     #[command(flatten)]
     drafters: drafters::Drafters,
     #[command(flatten)]
-    backend: backend::Choice,
+    backend: backend::BackendArgs,
     /// Address to listen at; others than this machine's own need an API key
     #[arg(long, value_name = "HOST", default_value = "127.0.0.1")]
     host: String,
@@ -117,7 +117,7 @@ and a page at /. Those with /v1 are there without it too. docs/guide/serving.md 
 /// The time after which a start says what it waits for.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-impl Serve {
+impl ServeArgs {
     pub(super) fn run(self) -> Result {
         let prefix_bytes = self.prefix_bytes();
         let options = self.options(prefix_bytes)?;

@@ -83,7 +83,7 @@ impl<'s> Decode<'s> for Worker<'_, 's> {
             prefilling,
             decoding,
             forwards: self.forwards(),
-            evictions: self.evictions(),
+            preemptions: self.preemptions(),
             masks,
             mask_time,
             prefix_hits,

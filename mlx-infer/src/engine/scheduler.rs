@@ -23,7 +23,7 @@ use self::progress::{of, of_mut};
 pub(crate) use self::chunks::{TAIL, next_end};
 pub(crate) use self::cost::CacheCost;
 pub(crate) use self::plan::{Chunk, Plan};
-pub(crate) use self::progress::{Id, Progress, Scheduled, Status, Table};
+pub(crate) use self::progress::{Id, RequestProgress, Scheduled, Status, Table};
 pub use crate::request::limits::Limits;
 
 /// The order of the requests. Their progress is in the engine's table of requests.

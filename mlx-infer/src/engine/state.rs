@@ -8,7 +8,7 @@ use mlx_nn::ModelCache;
 
 use super::handle::Queue;
 
-use crate::engine::scheduler::{Id, Progress, Scheduled};
+use crate::engine::scheduler::{Id, RequestProgress, Scheduled};
 use crate::engine::sequence::Sequence;
 use crate::error::Result;
 use crate::request::cancel::CancelToken;
@@ -22,7 +22,7 @@ pub(crate) type Sink<'s> = Box<dyn FnMut(Result<Event>) -> ControlFlow<()> + 's>
 /// events.
 pub(crate) struct RequestState<'s> {
     /// Its status, the number of its computed tokens, and its row of the batch.
-    pub(crate) progress: Progress,
+    pub(crate) progress: RequestProgress,
     pub(crate) sequence: Sequence,
     /// A cache with the prompt's first tokens that the caller gave.
     pub(crate) given: Option<ModelCache>,
@@ -51,7 +51,7 @@ impl<'s> RequestState<'s> {
         let prompt = sequence.history().prompt_len();
         let most = prompt.saturating_add(sequence.remaining());
         Self {
-            progress: Progress::new(prompt, most, sequence.prefill_chunk()),
+            progress: RequestProgress::new(prompt, most, sequence.prefill_chunk()),
             sequence,
             given: None,
             partial: None,
@@ -90,11 +90,11 @@ impl<'s> RequestState<'s> {
 }
 
 impl Scheduled for RequestState<'_> {
-    fn progress(&self) -> &Progress {
+    fn progress(&self) -> &RequestProgress {
         &self.progress
     }
 
-    fn progress_mut(&mut self) -> &mut Progress {
+    fn progress_mut(&mut self) -> &mut RequestProgress {
         &mut self.progress
     }
 }

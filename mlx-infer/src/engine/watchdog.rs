@@ -53,11 +53,11 @@ impl Default for Passes {
 
 impl Passes {
     /// Notes that a pass begins. It ends when the result is dropped.
-    pub(crate) fn begin(self: &Arc<Self>, pass: Pass, size: usize) -> Running {
+    pub(crate) fn begin(self: &Arc<Self>, pass: Pass, size: usize) -> RunningPass {
         self.pass.store(pass as usize, Ordering::Relaxed);
         self.size.store(size, Ordering::Relaxed);
         self.since.store(self.now().max(1), Ordering::Release);
-        Running(self.clone())
+        RunningPass(self.clone())
     }
 
     fn now(&self) -> u64 {
@@ -129,9 +129,9 @@ impl Passes {
 }
 
 /// A pass that runs.
-pub(crate) struct Running(Arc<Passes>);
+pub(crate) struct RunningPass(Arc<Passes>);
 
-impl Drop for Running {
+impl Drop for RunningPass {
     fn drop(&mut self) {
         self.0.end();
     }

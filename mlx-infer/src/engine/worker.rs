@@ -26,7 +26,7 @@ use crate::engine::scheduler::{CacheCost, Id, Scheduler};
 use crate::engine::sequence::Sequence;
 use crate::engine::speculate::drafters;
 use crate::engine::speculate::drafters::Drafter;
-use crate::engine::speculate::{Experience, Origin};
+use crate::engine::speculate::{DraftOrigin, Experience};
 use crate::error::{Error, ErrorKind, Result};
 use crate::grammar::Guide;
 use crate::model::LoadedModel;
@@ -53,7 +53,7 @@ pub(crate) struct Worker<'m, 's> {
     prefixes: Prefixes,
     submitted: Id,
     forwards: usize,
-    evictions: usize,
+    preemptions: usize,
     /// The number of grammar masks, and the time they took.
     masks: (usize, Duration),
     /// What steps cost and how often drafts are right. The model keeps it between workers.
@@ -93,7 +93,7 @@ impl<'m, 's> Worker<'m, 's> {
             requests: Requests::new(),
             submitted: 0,
             forwards: 0,
-            evictions: 0,
+            preemptions: 0,
             masks: Default::default(),
             experience: Experience::take(model),
             passes: Arc::default(),
@@ -165,8 +165,8 @@ impl<'m, 's> Worker<'m, 's> {
     }
 
     /// Rows that were preempted because memory was short.
-    pub(crate) fn evictions(&self) -> usize {
-        self.evictions
+    pub(crate) fn preemptions(&self) -> usize {
+        self.preemptions
     }
 
     /// The number of prompts that started with a kept prefix, of their tokens that were not computed, and of kept
@@ -234,7 +234,7 @@ impl<'m, 's> Worker<'m, 's> {
         }
         if let Some(slots) = plan.compact {
             self.step_end = None;
-            self.evictions += plan.preempt.len();
+            self.preemptions += plan.preempt.len();
             for &id in &plan.preempt {
                 self.preempt(id, None);
             }
@@ -290,7 +290,7 @@ impl<'m, 's> Worker<'m, 's> {
                 self.choose();
                 // Queueing one step and waiting for another take together the time of a step.
                 if is_steady && !stepped.ids.is_empty() {
-                    self.measured(start, rows, 1, Origin::Text);
+                    self.measured(start, rows, 1, DraftOrigin::Text);
                 }
                 self.ran(!stepped.ids.is_empty());
             }
@@ -299,7 +299,7 @@ impl<'m, 's> Worker<'m, 's> {
     }
 
     /// Records the time of a step of `rows` rows that ends now, the widest of `width` tokens.
-    fn measured(&mut self, start: Instant, rows: usize, width: usize, origin: Origin) {
+    fn measured(&mut self, start: Instant, rows: usize, width: usize, origin: DraftOrigin) {
         let now = Instant::now();
         let seconds = (now - start).as_secs_f64();
         self.experience.costs.learn(rows, width, origin, seconds);

@@ -35,13 +35,13 @@ pub(crate) struct CheckedGrammar {
 
 /// Why a request is refused.
 pub(crate) struct Refusal {
-    pub(crate) part: Part,
+    pub(crate) part: RefusedPart,
     pub(crate) error: Error,
 }
 
 /// The part of a request at fault, with what a server needs to say it in its own words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum RefusedPart {
     /// The prompt of `tokens` tokens and one more exceed the model's `positions`.
     Length {
         tokens: usize,
@@ -227,9 +227,9 @@ impl Frontend {
         ids: &[u32],
         options: &GenerateOptions,
     ) -> std::result::Result<Option<CheckedGrammar>, Refusal> {
-        let refuse = |part: Part| move |error| Refusal { part, error };
+        let refuse = |part: RefusedPart| move |error| Refusal { part, error };
         let positions = self.info().max_positions;
-        let too_long = Part::Length {
+        let too_long = RefusedPart::Length {
             tokens: ids.len(),
             positions: positions.unwrap_or(usize::MAX),
         };
@@ -238,14 +238,15 @@ impl Frontend {
         let vocab = self.info().vocab as usize;
         let bias: Vec<u32> = options.sampling.logit_bias.keys().copied().collect();
         for (ids, part) in [
-            (ids, Part::Prompt as fn(u32) -> Part),
-            (&bias, Part::LogitBias),
+            (ids, RefusedPart::Prompt as fn(u32) -> RefusedPart),
+            (&bias, RefusedPart::LogitBias),
         ] {
             let largest = ids.iter().copied().max().unwrap_or_default();
             check_ids(ids, vocab).map_err(refuse(part(largest)))?;
         }
-        self.check_options(options).map_err(refuse(Part::Options))?;
-        self.compile(options).map_err(refuse(Part::Grammar))
+        self.check_options(options)
+            .map_err(refuse(RefusedPart::Options))?;
+        self.compile(options).map_err(refuse(RefusedPart::Grammar))
     }
 
     /// # Errors

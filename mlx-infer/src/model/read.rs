@@ -15,7 +15,7 @@ use crate::model::frontend::{Frontend, read_tokenizer};
 use crate::text::files::Files;
 
 /// What a model is read from.
-pub(super) struct Parts<'a> {
+pub(super) struct ModelParts<'a> {
     registry: &'a Registry,
     files: Files,
     /// The folder of a head for multi-token prediction, for a checkpoint without one.
@@ -24,7 +24,7 @@ pub(super) struct Parts<'a> {
     head_drafts: bool,
 }
 
-impl<'a> Parts<'a> {
+impl<'a> ModelParts<'a> {
     /// A checkpoint, and the head in it.
     pub(super) fn of(registry: &'a Registry, files: Files, options: &LoadOptions) -> Self {
         Self {
@@ -60,9 +60,9 @@ impl LoadedModel {
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Self> {
         let registry = Registry::default();
-        let parts = Parts {
+        let parts = ModelParts {
             head: Some(head.as_ref()),
-            ..Parts::of(&registry, files, &options)
+            ..ModelParts::of(&registry, files, &options)
         };
         if !parts.head_drafts {
             return Err(Error::argument(format!(
@@ -74,7 +74,7 @@ impl LoadedModel {
     }
 
     pub(super) fn read(
-        parts: &Parts<'_>,
+        parts: &ModelParts<'_>,
         options: LoadOptions,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Self> {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use super::protocol::Answer;
+use super::protocol::BridgeAnswer;
 use crate::error::{Error, ErrorKind, Result};
 
 /// The program that the child runs.
@@ -30,7 +30,7 @@ const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// An event from the thread that reads stdout.
 enum Heard {
-    Answer(Box<Answer>),
+    Answer(Box<BridgeAnswer>),
     /// Output that is not an answer.
     Fault(String),
     End,
@@ -108,7 +108,7 @@ impl Child {
     ///
     /// # Errors
     /// The child has ended, or has sent something that is not an answer.
-    pub(super) fn hear(&mut self, wait: Duration) -> Result<Option<Answer>> {
+    pub(super) fn hear(&mut self, wait: Duration) -> Result<Option<BridgeAnswer>> {
         match self.heard.recv_timeout(wait) {
             Ok(Heard::Answer(answer)) => Ok(Some(*answer)),
             Ok(Heard::Fault(fault)) => Err(self.failed(&fault)),

@@ -1,6 +1,6 @@
 //! The parts of prompts that are computed next.
 
-use super::progress::{Progress, Scheduled, Table, of};
+use super::progress::{RequestProgress, Scheduled, Table, of};
 use super::{Chunk, Id, Scheduler};
 
 /// A prompt of more than a chunk is recorded this many tokens before its end. The next turn of a conversation may write
@@ -27,7 +27,7 @@ pub(crate) fn next_end(prompt: usize, chunk: usize, start: usize, end: usize) ->
     (end, is_recorded)
 }
 
-impl Progress {
+impl RequestProgress {
     /// Whether the rest of its prompt is computed at once, together with others.
     fn is_short(&self, records: bool) -> bool {
         let cut = self.cut.is_some_and(|cut| cut > self.computed);
@@ -61,9 +61,10 @@ impl Scheduler {
     /// Prompts to compute before the next step: the chunks of each inner list in one forward pass.
     pub(crate) fn chunks<R: Scheduled>(&self, requests: &Table<R>) -> Vec<Vec<Chunk>> {
         let mut groups = Vec::new();
-        let is_short = |(_, progress): &(Id, &Progress)| progress.is_short(self.records);
+        let is_short = |(_, progress): &(Id, &RequestProgress)| progress.is_short(self.records);
         let leading = self.leading(requests);
-        let mut by_order: Vec<(Id, &Progress)> = leading.map(|id| (id, of(requests, id))).collect();
+        let mut by_order: Vec<(Id, &RequestProgress)> =
+            leading.map(|id| (id, of(requests, id))).collect();
         by_order.sort_by_key(|(_, progress)| progress.arrival);
         if let Some((id, long)) = by_order.iter().find(|found| !is_short(found)) {
             groups.push(vec![long.next_chunk(*id, self.records)]);

@@ -24,7 +24,7 @@ pub(crate) enum Status {
 
 /// The progress of a request. The scheduler decides on it, and the worker reports to it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Progress {
+pub(crate) struct RequestProgress {
     pub(super) status: Status,
     /// The place in the order of arrival.
     pub(super) arrival: u64,
@@ -51,7 +51,7 @@ pub(crate) struct Progress {
     pub(crate) slot: Option<usize>,
 }
 
-impl Progress {
+impl RequestProgress {
     /// A request that has not been submitted, with a prompt of `prompt` tokens, of which `chunk` are computed at a time. It
     /// may hold `most` positions.
     pub(crate) fn new(prompt: usize, most: usize, chunk: usize) -> Self {
@@ -126,19 +126,19 @@ impl Progress {
 
 /// A request as the scheduler sees it.
 pub(crate) trait Scheduled {
-    fn progress(&self) -> &Progress;
-    fn progress_mut(&mut self) -> &mut Progress;
+    fn progress(&self) -> &RequestProgress;
+    fn progress_mut(&mut self) -> &mut RequestProgress;
 }
 
 /// All requests in progress, in the order of their numbers.
 pub(crate) type Table<R> = BTreeMap<Id, R>;
 
 /// The progress of a request of the table.
-pub(super) fn of<R: Scheduled>(requests: &Table<R>, id: Id) -> &Progress {
+pub(super) fn of<R: Scheduled>(requests: &Table<R>, id: Id) -> &RequestProgress {
     requests.get(&id).expect("it is in the table").progress()
 }
 
-pub(super) fn of_mut<R: Scheduled>(requests: &mut Table<R>, id: Id) -> &mut Progress {
+pub(super) fn of_mut<R: Scheduled>(requests: &mut Table<R>, id: Id) -> &mut RequestProgress {
     let request = requests.get_mut(&id).expect("it is in the table");
     request.progress_mut()
 }

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::engine::scheduler::{CacheCost, Id, Progress, Scheduled, Scheduler, Status, Table};
+use crate::engine::scheduler::{
+    CacheCost, Id, RequestProgress, Scheduled, Scheduler, Status, Table,
+};
 use crate::request::limits::Limits;
 use mlx_core::DType;
 use mlx_nn::{CacheOptions, KvShape, LayerKind, RecurrentShape, StateCost, StatePart};
@@ -166,12 +168,12 @@ fn days() -> impl Strategy<Value = Day> {
     })
 }
 
-impl Scheduled for Progress {
-    fn progress(&self) -> &Progress {
+impl Scheduled for RequestProgress {
+    fn progress(&self) -> &RequestProgress {
         self
     }
 
-    fn progress_mut(&mut self) -> &mut Progress {
+    fn progress_mut(&mut self) -> &mut RequestProgress {
         self
     }
 }
@@ -179,18 +181,18 @@ impl Scheduled for Progress {
 /// A row of the machine: what the scheduler knows, and prompt tokens done, tokens generated, positions held if it decodes.
 #[derive(Clone, Debug)]
 struct Row {
-    progress: Progress,
+    progress: RequestProgress,
     done: usize,
     generated: usize,
     held: Option<usize>,
 }
 
 impl Scheduled for Row {
-    fn progress(&self) -> &Progress {
+    fn progress(&self) -> &RequestProgress {
         &self.progress
     }
 
-    fn progress_mut(&mut self) -> &mut Progress {
+    fn progress_mut(&mut self) -> &mut RequestProgress {
         &mut self.progress
     }
 }
@@ -243,7 +245,7 @@ fn run(day: &Day) -> Result<BTreeMap<u64, End>, TestCaseError> {
             if request.arrives == tick {
                 let most = request.prompt + request.tokens;
                 let row = Row {
-                    progress: Progress::new(request.prompt, most, request.chunk),
+                    progress: RequestProgress::new(request.prompt, most, request.chunk),
                     done: 0,
                     generated: 0,
                     held: None,

@@ -9,7 +9,7 @@ use super::Worker;
 use super::foresee;
 use crate::engine::scheduler::Id;
 use crate::engine::speculate::drafters::{Drafter, Drafts, Lookup};
-use crate::engine::speculate::{Offer, Origin, Speculation};
+use crate::engine::speculate::{DraftOrigin, Offer, Speculation};
 use crate::error::{Error, ErrorKind, Result};
 use crate::request::speculative::MOST;
 
@@ -99,7 +99,7 @@ impl Worker<'_, '_> {
                 }
             }
             drafts.shorten(id, len);
-            if offer.origin == Origin::Model && len > 0 {
+            if offer.origin == DraftOrigin::Model && len > 0 {
                 wanted.insert(id, len);
             }
         }
@@ -161,8 +161,8 @@ impl Worker<'_, '_> {
         };
         let width = 1 + rows.iter().map(|row| row.drafted).max().unwrap_or(0);
         let origin = match drafts.tokens() {
-            None => Origin::Text,
-            Some(_) => Origin::Model,
+            None => DraftOrigin::Text,
+            Some(_) => DraftOrigin::Model,
         };
         let slots = self.rows.slots();
         self.ran(!rows.is_empty());
@@ -189,9 +189,9 @@ impl Worker<'_, '_> {
             && drafted > 0
         {
             let origin = if is_drawn {
-                Origin::Model
+                DraftOrigin::Model
             } else {
-                Origin::Text
+                DraftOrigin::Text
             };
             row.learn(origin, drafted, computed - 1);
             if is_drawn {

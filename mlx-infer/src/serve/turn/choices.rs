@@ -28,7 +28,7 @@ pub(crate) const MAX_ROWS: usize = 1024;
 
 /// The new events of one row.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Step {
+pub(crate) struct RowStep {
     /// Which row: prompt times `n` plus choice.
     pub(crate) row: usize,
     /// Its new tokens, each with the text that it completes.
@@ -39,7 +39,7 @@ pub(crate) struct Step {
     pub(crate) end: Option<(FinishReason, Metrics)>,
 }
 
-impl Step {
+impl RowStep {
     /// All text of the step.
     pub(crate) fn text(&self) -> String {
         let pieces = self.tokens.iter().map(|(_, text)| text.as_str());
@@ -62,7 +62,7 @@ pub(crate) struct Choices {
     first: usize,
     /// Choices of each prompt.
     n: usize,
-    ready: VecDeque<Step>,
+    ready: VecDeque<RowStep>,
     trace: Trace,
     app: Shared,
 }
@@ -136,7 +136,7 @@ impl Choices {
     ///
     /// # Errors
     /// A row failed. The others are cancelled when this value is dropped.
-    pub(crate) async fn next(&mut self) -> Option<Result<Step, ApiError>> {
+    pub(crate) async fn next(&mut self) -> Option<Result<RowStep, ApiError>> {
         StreamExt::next(self).await
     }
 
@@ -149,13 +149,13 @@ impl Choices {
     }
 
     /// The new events of a row: several tokens, if the row is faster than its client.
-    fn look(&mut self, at: usize, cx: &mut Context<'_>) -> Option<Result<Step, Error>> {
+    fn look(&mut self, at: usize, cx: &mut Context<'_>) -> Option<Result<RowStep, Error>> {
         let row = self.rows[at].as_mut()?;
         let mut step = None;
         while let Poll::Ready(event) = Pin::new(&mut row.handle).poll_next(cx) {
-            let step = step.get_or_insert_with(|| Step {
+            let step = step.get_or_insert_with(|| RowStep {
                 row: at,
-                ..Step::default()
+                ..RowStep::default()
             });
             let ended = match event {
                 Some(Ok(Event::Token { choice, text })) => {
@@ -207,7 +207,7 @@ impl Drop for Choices {
 }
 
 impl Stream for Choices {
-    type Item = Result<Step, ApiError>;
+    type Item = Result<RowStep, ApiError>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = &mut *self;

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::error::{Error, ErrorKind};
-use crate::model::checked::{Checked, Part, Refusal};
+use crate::model::checked::{Checked, Refusal, RefusedPart};
 use crate::model::frontend::Frontend;
 use crate::request::generation::GenerateOptions;
 use crate::request::json_options::RequestOptions;
@@ -256,16 +256,16 @@ pub(crate) fn check(
     let stop_id = options.stop_ids.iter().max().copied();
     let checked = frontend.accept(ids, options);
     let checked = checked.map_err(|Refusal { part, error }| match part {
-        Part::Length { tokens, positions } => {
+        RefusedPart::Length { tokens, positions } => {
             let message = format!(
                 "the prompt has {tokens} tokens; the model's context length is {positions} tokens, of which one is for the answer"
             );
             ApiError::bad(prompt, message).with_code("context_length_exceeded")
         }
-        Part::Prompt(id) => unknown(prompt, id),
-        Part::LogitBias(id) => unknown("logit_bias", id),
-        Part::Grammar => ApiError::from(error).with_param(form),
-        Part::Options => of_option(error),
+        RefusedPart::Prompt(id) => unknown(prompt, id),
+        RefusedPart::LogitBias(id) => unknown("logit_bias", id),
+        RefusedPart::Grammar => ApiError::from(error).with_param(form),
+        RefusedPart::Options => of_option(error),
     })?;
     match stop_id.filter(|&id| id >= vocab) {
         Some(id) => Err(unknown("stop_token_ids", id)),

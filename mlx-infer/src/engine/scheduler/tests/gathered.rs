@@ -1,6 +1,6 @@
 use super::cost;
 use crate::engine::scheduler::GATHERED_STEPS;
-use crate::engine::scheduler::{Id, Progress, Scheduler, Table};
+use crate::engine::scheduler::{Id, RequestProgress, Scheduler, Table};
 use crate::request::limits::Limits;
 
 /// Requests that gather wait until an eighth of the rows is free, or for 16 steps.
@@ -10,8 +10,8 @@ fn requests_gather_until_several_rows_are_free() {
         rows: 24,
         ..Limits::default()
     };
-    let submit = |scheduler: &mut Scheduler, requests: &mut Table<Progress>, id: Id| {
-        requests.insert(id, Progress::new(3, 9, 512));
+    let submit = |scheduler: &mut Scheduler, requests: &mut Table<RequestProgress>, id: Id| {
+        requests.insert(id, RequestProgress::new(3, 9, 512));
         scheduler.submit(requests, id);
     };
     let started = |waiting: u64| {
@@ -23,7 +23,7 @@ fn requests_gather_until_several_rows_are_free() {
         (24..24 + waiting).for_each(|id| submit(&mut scheduler, &mut requests, id));
         (scheduler, requests)
     };
-    let prefilling = |scheduler: &mut Scheduler, requests: &mut Table<Progress>| {
+    let prefilling = |scheduler: &mut Scheduler, requests: &mut Table<RequestProgress>| {
         scheduler.plan(requests);
         scheduler.counts()[1]
     };

@@ -1,7 +1,7 @@
 //! Lengths of prompts that recurrent layers record.
 
 use super::cost;
-use crate::engine::scheduler::{Progress, Scheduler, TAIL, Table};
+use crate::engine::scheduler::{RequestProgress, Scheduler, TAIL, Table};
 use crate::request::limits::Limits;
 
 /// A prompt alone, with and without recording: its parts, and the lengths that are recorded.
@@ -9,7 +9,7 @@ use crate::request::limits::Limits;
 fn long_prompts_are_recorded_before_their_end() {
     let parts = |prompt: usize, chunk: usize, reused: usize, records: bool| {
         let mut scheduler = Scheduler::new(Limits::default(), cost(), records);
-        let mut requests = Table::from([(1, Progress::new(prompt, prompt + 1, chunk))]);
+        let mut requests = Table::from([(1, RequestProgress::new(prompt, prompt + 1, chunk))]);
         scheduler.submit(&mut requests, 1);
         scheduler.plan(&mut requests);
         requests.get_mut(&1).unwrap().reuse(reused, None);

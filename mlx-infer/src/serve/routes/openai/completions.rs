@@ -17,7 +17,7 @@ use crate::serve::http::trace::new_id;
 use crate::serve::routes::openai::chunks::{Chunks, StreamUsage, finish_word};
 use crate::serve::routes::openai::logprobs::{Lists, check_top};
 use crate::serve::state::{Served, Shared, now};
-use crate::serve::turn::choices::{AskedRows, Choices, MAX_ROWS, Step};
+use crate::serve::turn::choices::{AskedRows, Choices, MAX_ROWS, RowStep};
 use crate::serve::turn::edits::Edits;
 use crate::serve::turn::{grammar, params};
 use crate::tasks::score::{Score, ScoreOptions, Scoring};
@@ -148,7 +148,7 @@ pub(crate) async fn completions(ask: Ask) -> Result<Response, ApiError> {
     let head = json!({
         "id": new_id("cmpl-"), "object": "text_completion", "created": now(), "model": served.name,
     });
-    let mut writer = Writer {
+    let mut writer = CompletionsWriter {
         chunks: Chunks::new(head, usage, trace.clone()),
         rows: (0..rows)
             .map(|at| Row::new(&texts[at / tried], scores.get(at / tried), lists))
@@ -161,7 +161,7 @@ pub(crate) async fn completions(ask: Ask) -> Result<Response, ApiError> {
         let finish = Some(FinishReason::Length);
         writer.rows.iter_mut().for_each(|row| row.finish = finish);
         if is_stream {
-            let events = sse::Writer::begin(&mut writer) + &sse::Writer::end(&mut writer);
+            let events = sse::EventWriter::begin(&mut writer) + &sse::EventWriter::end(&mut writer);
             return Ok(sse::finished(events, headers));
         }
         return Ok((headers, Json(writer.whole())).into_response());
@@ -241,8 +241,8 @@ impl Row {
     }
 
     /// What was not written yet.
-    fn choice(&mut self, index: usize) -> Choice {
-        Choice {
+    fn choice(&mut self, index: usize) -> WrittenChoice {
+        WrittenChoice {
             index,
             text: std::mem::take(&mut self.text),
             logprobs: self.lists.as_mut().map(Lists::take),
@@ -253,7 +253,7 @@ impl Row {
 
 /// A choice of an answer or of a chunk.
 #[derive(Serialize)]
-struct Choice {
+struct WrittenChoice {
     index: usize,
     text: String,
     logprobs: Option<Value>,
@@ -261,7 +261,7 @@ struct Choice {
 }
 
 /// Writes answers, whole or as a stream.
-struct Writer {
+struct CompletionsWriter {
     chunks: Chunks,
     rows: Vec<Row>,
     /// Answers to each prompt that are generated, and how many of them are given.
@@ -269,8 +269,8 @@ struct Writer {
     n: usize,
 }
 
-impl Writer {
-    fn take(&mut self, step: Step) -> usize {
+impl CompletionsWriter {
+    fn take(&mut self, step: RowStep) -> usize {
         let row = &mut self.rows[step.row];
         row.text.push_str(&step.text());
         for (token, _) in &step.tokens {
@@ -313,7 +313,7 @@ impl Writer {
     }
 }
 
-impl sse::Writer for Writer {
+impl sse::EventWriter for CompletionsWriter {
     /// The prompts, where they are echoed.
     fn begin(&mut self) -> String {
         let rows = 0..self.rows.len();
@@ -328,7 +328,7 @@ impl sse::Writer for Writer {
         }
     }
 
-    fn step(&mut self, step: Step, _: &mut Choices) -> String {
+    fn step(&mut self, step: RowStep, _: &mut Choices) -> String {
         let (is_end, has_tokens) = (step.end.is_some(), !step.tokens.is_empty());
         let row = self.take(step);
         let state = &self.rows[row];
