@@ -263,7 +263,7 @@ impl<'m, 's> Worker<'m, 's> {
         if running.is_empty() {
             return;
         }
-        let _pass = self.passes.begin(Pass::Rows, running.len());
+        let _pass = self.passes.begin(Pass::Rows(running.len()));
         if running.iter().any(|&id| self.is_at_switch(id)) {
             // The host has to read all tokens first.
             self.read_queued();

@@ -92,7 +92,7 @@ impl Worker<'_, '_> {
         }
         self.forwards += 1;
         let tokens = chunks.iter().map(|chunk| chunk.end - chunk.start).sum();
-        let _pass = self.passes.begin(Pass::Prompts, tokens);
+        let _pass = self.passes.begin(Pass::Prompts(tokens));
         let result = match chunks[..] {
             [chunk] if !chunk.is_last => self.prefill_part(chunk),
             _ => self.prefill_rest(&chunks),
