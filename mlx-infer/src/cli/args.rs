@@ -123,8 +123,8 @@ impl LoadArgs {
         })
     }
 
-    /// The same for lines that may speculate from their own texts where `speculative` is off.
-    pub(super) fn load_for_lines(
+    /// The same for requests or lines that may speculate from their own texts where `speculative` is off.
+    pub(super) fn load_for_requests(
         &self,
         choice: &backend::BackendArgs,
         drafters: &Drafters,
@@ -146,11 +146,11 @@ impl LoadArgs {
         &self,
         drafters: Option<&Drafters>,
         speculative: Speculative,
-        for_lines: bool,
+        for_requests: bool,
     ) -> Result<LoadedModel> {
         let mut model = self
             .base
-            .load_to_draft(drafters, speculative, for_lines)?;
+            .load_to_draft(drafters, speculative, for_requests)?;
         if let Some(dir) = &self.adapter {
             model.load_adapter(dir)?;
         }
@@ -177,16 +177,17 @@ impl Base {
         ]
     }
 
-    /// Loads the model with the back end of `choice`, with room for the drafts of `speculative` and what drafts them.
+    /// Loads the model with the back end of `choice`, with room for the drafts of `speculative`, or of requests that
+    /// speculate where it is off, and what drafts them.
     #[cfg(feature = "serve")]
-    pub(super) fn load_in(
+    pub(super) fn load_for_requests(
         &self,
         choice: &backend::BackendArgs,
         drafters: &Drafters,
         speculative: Speculative,
     ) -> Result<BackEnd> {
         choice.load(self, None, || {
-            self.load_to_draft(Some(drafters), speculative, false)
+            self.load_to_draft(Some(drafters), speculative, true)
         })
     }
 
@@ -196,12 +197,12 @@ impl Base {
         self.source.name()
     }
 
-    /// Loads the model with room for the drafts of `speculative`, or of any line, with a progress bar on a terminal.
+    /// Loads the model with room for the drafts of `speculative`, or of any request, with a progress bar on a terminal.
     fn load_to_draft(
         &self,
         drafters: Option<&Drafters>,
         speculative: Speculative,
-        for_lines: bool,
+        for_requests: bool,
     ) -> Result<LoadedModel> {
         if self.context_len == Some(0) {
             return Err(Failure::Usage(
@@ -222,7 +223,7 @@ impl Base {
             dtype: self.dtype(),
             allow_nan: self.allow_nan,
             max_draft: match speculative {
-                Speculative::Off if for_lines => Speculative::Auto.most(),
+                Speculative::Off if for_requests => Speculative::Auto.most(),
                 speculative => speculative.most(),
             },
             no_head: speculative == Speculative::Off,

@@ -261,7 +261,7 @@ impl BatchArgs {
         let lines = Lines::open(&self.input)?;
         let model =
             self.load
-                .load_for_lines(&self.backend, &self.drafters, defaults.speculative)?;
+                .load_for_requests(&self.backend, &self.drafters, defaults.speculative)?;
         let _running = interrupt::running();
         let mut flight = Flight {
             places: VecDeque::new(),

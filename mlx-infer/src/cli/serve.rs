@@ -104,7 +104,8 @@ pub(super) struct ServeArgs {
     /// min_p of requests without one [default: generation_config.json's, else 0]
     #[arg(long, value_name = "P")]
     min_p: Option<f32>,
-    /// Speculation of requests without a mode, and the longest draft of any: off, auto, or a maximum of 1 to 8. The tokens stay the same
+    /// Speculation of requests without a mode: off, auto, or a maximum of 1 to 8, which is then that of all requests.
+    /// The tokens stay the same
     #[arg(long, value_name = "MODE", default_value_t = Speculative::Off)]
     speculative: Speculative,
 }
@@ -138,7 +139,7 @@ impl ServeArgs {
         let (load, drafters) = (self.load, self.drafters);
         let (backend, speculative) = (self.backend, self.speculative);
         let load = move || {
-            let model = load.load_in(&backend, &drafters, speculative);
+            let model = load.load_for_requests(&backend, &drafters, speculative);
             model.map_err(|failure| match failure {
                 Failure::Failed(error) => error,
                 Failure::Usage(message) => Error::new(ErrorKind::Argument, message),
