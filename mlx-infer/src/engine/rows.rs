@@ -383,7 +383,7 @@ impl<'m> Rows<'m> {
             return Ok(false);
         };
         let small = [previous.sampled.ids().clone(), step.offsets().clone()];
-        let Some(sampled) = previous.sampled.start_again(&rows, replay, &small)? else {
+        let Some(sampled) = previous.sampled.start_repeated(&rows, replay, &small)? else {
             return Ok(false);
         };
         step.commit();

@@ -110,7 +110,7 @@ impl Passes {
     }
 
     /// The report on the running pass, if it is late, and when it began.
-    fn late(&self) -> Option<(u64, String)> {
+    fn late_report(&self) -> Option<(u64, String)> {
         let mut times = self.times();
         let (pass, since) = times.running?;
         let took = Duration::from_nanos(self.now().saturating_sub(since));
@@ -171,7 +171,7 @@ impl Watchdog {
                     let waited = changed.wait_timeout(is_over, PERIOD);
                     is_over = waited.unwrap_or_else(PoisonError::into_inner).0;
                     for (passes, (since, next)) in passes.iter().zip(&mut reported) {
-                        let Some((began, text)) = passes.late() else {
+                        let Some((began, text)) = passes.late_report() else {
                             continue;
                         };
                         let took = Duration::from_nanos(passes.now().saturating_sub(began));

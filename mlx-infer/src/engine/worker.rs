@@ -401,7 +401,8 @@ impl<'m, 's> Worker<'m, 's> {
 
     /// Whether the next position of a request's row would change how the model embeds all of them.
     fn is_at_switch(&self, id: Id) -> bool {
-        let slot = self.slot(id);
+        let switches = self.model.model().switches_after().is_some();
+        let slot = if switches { self.slot(id) } else { None };
         slot.is_some_and(|slot| self.rows.is_at_switch(slot))
     }
 

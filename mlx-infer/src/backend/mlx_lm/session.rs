@@ -47,7 +47,7 @@ pub(crate) struct Session {
     batches: bool,
     load_time: Duration,
     /// The time of the bridge's last message, or when it became busy.
-    heard: Instant,
+    last_answer: Instant,
     steps: usize,
     metrics: Metrics,
     /// Whether the end of a process is logged.
@@ -71,7 +71,7 @@ impl Session {
             rows: Limits::default().rows,
             batches,
             load_time,
-            heard: Instant::now(),
+            last_answer: Instant::now(),
             steps: 0,
             metrics: Metrics::default(),
             notes: false,
@@ -109,14 +109,14 @@ impl Session {
     }
 
     /// Sends waiting requests, as many as can be computed at a time.
-    fn feed(&mut self) {
+    fn send_waiting(&mut self) {
         let State::Up(child) = &self.state else {
             return;
         };
         let rows = if self.batches { self.rows } else { 1 };
         let free = rows.saturating_sub(self.requests.len() - self.count(Stage::Waiting));
         if free > 0 && !self.is_busy() {
-            self.heard = Instant::now();
+            self.last_answer = Instant::now();
         }
         let waiting = self
             .requests
@@ -177,11 +177,11 @@ impl Session {
 
     /// Handles an answer that came too late for its request, or notices that the process has ended. Returns whether
     /// there was an answer.
-    fn hear_idle(&mut self) -> bool {
+    fn receive_idle(&mut self) -> bool {
         let State::Up(child) = &mut self.state else {
             return false;
         };
-        match child.hear(Duration::ZERO) {
+        match child.receive(Duration::ZERO) {
             Ok(answer) => answer.is_some(),
             Err(_) => {
                 self.state = State::Down;
@@ -191,7 +191,7 @@ impl Session {
     }
 
     fn take(&mut self, answer: BridgeAnswer) {
-        self.heard = Instant::now();
+        self.last_answer = Instant::now();
         match answer {
             BridgeAnswer::Loaded(_) => {
                 if let State::Starting { child, .. } =
@@ -249,24 +249,24 @@ impl Session {
     }
 
     /// Handles one answer of the bridge. Returns whether there was one.
-    fn hear(&mut self, wait: Duration) -> bool {
+    fn receive(&mut self, wait: Duration) -> bool {
         let timeout = self.start.timeout();
         let is_busy = self.is_busy();
-        let heard = match &mut self.state {
+        let received = match &mut self.state {
             State::Down => return false,
-            State::Starting { child, since, .. } => match child.hear(wait) {
+            State::Starting { child, since, .. } => match child.receive(wait) {
                 Ok(None) if since.elapsed() > timeout => Err(self.start.too_slow(child)),
-                heard => heard,
+                received => received,
             },
-            State::Up(child) => match child.hear(wait) {
-                Ok(None) if is_busy && self.heard.elapsed() > timeout => {
+            State::Up(child) => match child.receive(wait) {
+                Ok(None) if is_busy && self.last_answer.elapsed() > timeout => {
                     let seconds = timeout.as_secs_f64();
                     Err(child.failed(&format!("no answer for {seconds} s")))
                 }
-                heard => heard,
+                received => received,
             },
         };
-        match heard {
+        match received {
             Ok(None) => false,
             Ok(Some(answer)) => {
                 self.take(answer);
@@ -321,7 +321,7 @@ impl Decode<'static> for Session {
         // Notices a process that has ended while it was idle, before a request is sent to it.
         if !self.is_busy() {
             while let State::Up(_) = self.state
-                && self.hear_idle()
+                && self.receive_idle()
             {}
         }
         if let State::Down = self.state {
@@ -337,11 +337,11 @@ impl Decode<'static> for Session {
                 Err(error) => return self.ended(&error),
             }
         }
-        self.feed();
+        self.send_waiting();
         let mut wait = WAIT;
-        while self.hear(wait) {
+        while self.receive(wait) {
             wait = Duration::ZERO;
-            self.feed();
+            self.send_waiting();
         }
     }
 

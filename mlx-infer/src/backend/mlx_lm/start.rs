@@ -74,7 +74,7 @@ impl BridgeStart {
         let began = Instant::now();
         let (mut child, _folder) = self.begin()?;
         loop {
-            match child.hear(WAIT)? {
+            match child.receive(WAIT)? {
                 Some(BridgeAnswer::Loaded(loaded)) => return Ok((child, loaded)),
                 Some(BridgeAnswer::Error { message, .. }) => return Err(refused(&message)),
                 Some(BridgeAnswer::Step(_)) => {

@@ -80,6 +80,12 @@ impl RequestProgress {
         self.prompt
     }
 
+    /// The number of its first tokens whose layer states are stored, or will be after the step in progress.
+    #[cfg(test)]
+    pub(crate) fn computed(&self) -> usize {
+        self.computed
+    }
+
     /// Whether `chunk` is still the next part of its prompt. After a failure it may have ended, or wait again.
     pub(crate) fn is_due(&self, chunk: &Chunk) -> bool {
         self.status == Status::Prefilling && self.computed == chunk.start

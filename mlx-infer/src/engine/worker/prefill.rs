@@ -113,7 +113,7 @@ impl Worker<'_, '_> {
 
     /// Computes a part of a prompt that is not its last.
     fn prefill_part(&mut self, chunk: Chunk) -> Result<()> {
-        let mut cache = self.begun(chunk)?;
+        let mut cache = self.partial_cache(chunk)?;
         let ids = &self.requests[&chunk.id].sequence.history().ids()[chunk.start..chunk.end];
         forward::prefill(self.model.model(), &mut cache, ids)?;
         if chunk.is_recorded {
@@ -133,7 +133,7 @@ impl Worker<'_, '_> {
     /// Computes the last parts of prompts, padded on the right. Their rows join the batch.
     fn prefill_rest(&mut self, chunks: &[Chunk]) -> Result<()> {
         let mut cache = match *chunks {
-            [chunk] => self.begun(chunk)?,
+            [chunk] => self.partial_cache(chunk)?,
             _ => {
                 let mut cache = self.model.new_cache(chunks.len());
                 for (row, &chunk) in chunks.iter().enumerate() {
@@ -156,7 +156,7 @@ impl Worker<'_, '_> {
     }
 
     /// The cache of one row with the part of a prompt before `chunk`.
-    fn begun(&mut self, chunk: Chunk) -> Result<ModelCache> {
+    fn partial_cache(&mut self, chunk: Chunk) -> Result<ModelCache> {
         let request = self.requests.get_mut(&chunk.id);
         if let Some(cache) = request.and_then(|request| request.partial.take()) {
             return Ok(cache);

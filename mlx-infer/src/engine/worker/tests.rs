@@ -15,6 +15,7 @@ use mlx_core::{Array, DType, Safetensors, eval, safetensors};
 use mlx_nn::{Attend, LayerKind, ModelCache};
 
 use super::*;
+use crate::engine::scheduler::Status;
 use crate::engine::speculate::drafters::Drafts;
 use crate::model::LoadOptions;
 use crate::request::Request;
@@ -297,6 +298,13 @@ fn run(case: &str, model: &LoadedModel, plain: &[Plain], seed: u64, is_scripted:
             break;
         }
         worker.tick();
+        for id in worker.scheduler.running().collect::<Vec<_>>() {
+            let progress = worker.requests[&id].progress;
+            let slot = progress.slot.expect("a row that runs has a slot");
+            assert_eq!(worker.rows.owners()[slot], Some(id));
+            assert_eq!(worker.rows.cache().lens()[slot], progress.computed());
+            assert_eq!(progress.status(), Status::Running);
+        }
         // A comparison makes the head read its unread positions, so some schedules skip comparisons.
         let is_compared = seed.is_multiple_of(2) || random.below(2) == 0;
         for id in worker.scheduler.running().filter(|_| is_compared) {

@@ -45,12 +45,12 @@ pub(super) fn reading(json: &TokenizerJson<'_>, bytes: &[u8], is_rebuilt: bool) 
         let Some(part) = part else { continue };
         match steps(name, part) {
             Ok(found) => all.extend(found.into_iter().map(|step| (step, read))),
-            Err((step, what)) => return Some(said(&step, &what, bytes)),
+            Err((step, what)) => return Some(message(&step, &what, bytes)),
         }
     }
     for (step, read) in &all {
         if let Some(what) = read(step.json.get()) {
-            return Some(said(step, &what, bytes));
+            return Some(message(step, &what, bytes));
         }
     }
     for (index, token) in json.added_tokens.iter().enumerate() {
@@ -81,7 +81,7 @@ struct WithId {
     token: AddedToken,
 }
 
-fn said(step: &PipelineStep<'_>, what: &str, bytes: &[u8]) -> String {
+fn message(step: &PipelineStep<'_>, what: &str, bytes: &[u8]) -> String {
     format!("{}: {what} ({})", step.name, position(bytes, step.json))
 }
 

@@ -24,7 +24,7 @@ pub struct ReplyParser {
     seek: Seek,
     parts: ReplyParts,
     /// Text that is read again, because it turned out not to be a call.
-    again: VecDeque<char>,
+    pushed_back: VecDeque<char>,
     /// Blanks, and marks around calls. They are content if content follows, and nothing if a call follows.
     between: String,
     has_content: bool,
@@ -53,7 +53,7 @@ impl ReplyParser {
             },
             seek: Seek::default(),
             parts: ReplyParts::default(),
-            again: VecDeque::new(),
+            pushed_back: VecDeque::new(),
             between: String::new(),
             has_content: false,
             skips_blanks: is_reasoning,
@@ -64,7 +64,7 @@ impl ReplyParser {
     pub fn push(&mut self, text: &str) -> Vec<Part> {
         for c in text.chars() {
             self.take(c);
-            self.read_again();
+            self.take_pushed_back();
         }
         self.parts.take()
     }
@@ -114,15 +114,15 @@ impl ReplyParser {
                 State::Block(block) => {
                     let end = block.finish(&mut self.parts);
                     self.leave(end);
-                    self.read_again();
+                    self.take_pushed_back();
                 }
             }
         }
         self.parts.take()
     }
 
-    fn read_again(&mut self) {
-        while let Some(c) = self.again.pop_front() {
+    fn take_pushed_back(&mut self) {
+        while let Some(c) = self.pushed_back.pop_front() {
             self.take(c);
         }
     }
@@ -152,7 +152,7 @@ impl ReplyParser {
                 self.say(first);
             }
             for c in chars.rev() {
-                self.again.push_front(c);
+                self.pushed_back.push_front(c);
             }
         }
     }
