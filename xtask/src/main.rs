@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 mod bench;
+mod bindings;
 mod build_mlx;
 mod cache;
 mod cargo;
@@ -39,6 +40,8 @@ enum Task {
     BuildMlx(build_mlx::Arguments),
     /// List the native builds in the user's cache, or remove those that are not used any more
     Cache(cache::Arguments),
+    /// Write the bindings of mlx-c-sys from the headers again, or check them
+    Bindings(bindings::Arguments),
     /// Print what the build finds on this machine, what is missing, and the command that fixes it
     Doctor,
     /// Build everything and run every test
@@ -72,6 +75,7 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Task::BuildMlx(arguments) => build_mlx::run(&arguments),
         Task::Cache(arguments) => cache::run(&arguments),
+        Task::Bindings(arguments) => bindings::run(&arguments),
         Task::Doctor => doctor::run(),
         Task::Test(arguments) => test::run(&arguments),
         Task::Ci => ci::run(),
