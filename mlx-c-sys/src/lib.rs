@@ -1,8 +1,9 @@
 //! Raw bindings to mlx-c, the C interface of Apple's MLX, and to this project's shim beside it.
 //!
 //! `src/bindings.rs` has the bindings, which `cargo xtask bindings` has written from the headers; with the feature
-//! `bindgen` a build writes them again, which needs libclang. MLX itself comes as its published wheel. Names and conventions are those of the C headers; `mlxrs_*` functions are the shim's and are
-//! documented in `shim/mlxrs.h`. Nothing here is safe: use `mlx-core`.
+//! `bindgen` a build writes them again, which needs libclang. MLX itself comes as its published wheel. Names and
+//! conventions are those of the C headers; `mlxrs_*` functions are the shim's and are documented in `shim/mlxrs.h`.
+//! Nothing here is safe: use `mlx-core`.
 //!
 //! | concept | in C | rule |
 //! |---|---|---|

@@ -81,6 +81,10 @@ pub fn init() -> Result<()> {
     mlx_c_sys::load().map_err(|text| Error::new(ErrorKind::Library, text))
 }
 
+/// The raw bindings, for what this crate does not have.
+#[doc(no_inline)]
+pub use mlx_c_sys;
+
 pub use self::safetensors::Safetensors;
 pub use array::Array;
 pub use dtype::{Complex64, DType, Element};

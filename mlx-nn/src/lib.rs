@@ -119,6 +119,9 @@ pub mod step;
 pub mod trainable;
 pub mod weight;
 
+#[doc(no_inline)]
+pub use mlx_core;
+
 pub use activation::{Activation, Xielu};
 pub use attention::{Alibi, Attention, AttentionConfig, Growth, KvSource, QkKind, QkNorm, QkPlace};
 pub use cache::{
