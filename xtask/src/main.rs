@@ -20,6 +20,7 @@ mod memcheck;
 /// The native build, the same files as in the build script of `mlx-c-sys`.
 #[path = "../../mlx-c-sys/build/native.rs"]
 mod native;
+mod packages;
 mod python;
 mod test;
 mod tidy;
@@ -64,6 +65,8 @@ enum Task {
     Memcheck(memcheck::Arguments),
     /// Make the small hybrid model of the tests, with a trained head for multi-token prediction
     TrainHybrid(train_hybrid::Arguments),
+    /// Pack the crates, and build and run a program against each, outside the workspace
+    Packages,
     /// Pack a release binary together with its libraries
     Dist(dist::Arguments),
 }
@@ -87,6 +90,7 @@ fn main() -> ExitCode {
         Task::Kernels(arguments) => kernels::run(&arguments),
         Task::Memcheck(arguments) => memcheck::run(&arguments),
         Task::TrainHybrid(arguments) => train_hybrid::run(&arguments),
+        Task::Packages => packages::run(),
         Task::Dist(arguments) => dist::run(&arguments),
     };
     match result {
