@@ -1,6 +1,7 @@
 //! A checkpoint that is ready to generate.
 
 pub(crate) mod checked;
+#[cfg(feature = "default-model")]
 pub(crate) mod default_model;
 pub(crate) mod finite;
 pub(crate) mod forward;
@@ -101,10 +102,11 @@ impl LoadedModel {
         Self::load_files(Files::directory(dir.as_ref())?, options, &mut |_, _| ())
     }
 
-    /// Loads the model that is part of the binary.
+    /// Loads the model that is part of the binary. Needs the feature `default-model`.
     ///
     /// # Errors
-    /// This build has no such model.
+    /// The library of MLX is missing, or memory.
+    #[cfg(feature = "default-model")]
     pub fn load_default() -> Result<Self> {
         Self::load_files(
             default_model::files(),

@@ -1,6 +1,6 @@
 //! The decode loop: executes the scheduler's plans on the rows.
 
-#[cfg(test)]
+#[cfg(all(test, feature = "default-model", feature = "grammar"))]
 mod isolation;
 mod prefill;
 mod speculate;

@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use llguidance::{Matcher, ParserFactory};
 use serde_json::Value;
 
-use super::guide::{Mask, NO_TOKEN, mask_of};
+use super::Mask;
+use super::guide::{NO_TOKEN, mask_of};
 use super::schema::SUBSCHEMAS;
 use super::source::source;
 use super::vocabulary::Vocabulary;

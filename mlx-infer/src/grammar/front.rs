@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use llguidance::Matcher;
 
+use super::Mask;
 use super::compile::Compiled;
-use super::guide::{Mask, clear, first_line, mask_of};
+use super::guide::{clear, first_line, mask_of};
 use super::vocabulary::Vocabulary;
 use crate::request::grammar::Constraint;
 

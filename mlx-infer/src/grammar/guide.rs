@@ -6,13 +6,11 @@ use std::sync::Arc;
 
 use llguidance::Matcher;
 
+use super::Mask;
 use super::compile::Compiled;
 use super::front::{Front, FrontStep};
 use crate::error::{Error, ErrorKind, Result};
 use crate::request::grammar::Constraint;
-
-/// Bit `i % 32` of word `i / 32` allows token `i`.
-pub(crate) type Mask = Arc<[u32]>;
 
 /// The error for a grammar that continues with text for which the model has no token.
 pub(super) const NO_TOKEN: &str =

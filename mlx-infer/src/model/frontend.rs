@@ -247,19 +247,22 @@ impl Frontend {
     }
 
     /// Builds what all grammars of this model share, unless it is there. Without this call the first request with a grammar builds it, on the
-    /// thread that checks the request: 2.5 seconds for 200,000 tokens.
+    /// thread that checks the request: 2.5 seconds for 200,000 tokens. Needs the feature `grammar`.
     ///
     /// # Errors
     /// There is no tokenizer, or it does not suit.
+    #[cfg(feature = "grammar")]
     pub fn prepare_grammars(&self) -> Result<()> {
         let (vocab, eos_ids) = (self.info.vocab as usize, self.eos_ids());
         self.grammars.prepare(self.tokenizer()?, vocab, eos_ids)
     }
 
     /// The keywords of a JSON schema that are without effect, because they are not supported and the constraint is not strict.
+    /// Needs the feature `grammar`.
     ///
     /// # Errors
     /// As [`check`](Self::check).
+    #[cfg(feature = "grammar")]
     pub fn ignored_keywords(&self, constraint: &Constraint) -> Result<Vec<String>> {
         constraint.check()?;
         Ok(self.compiled(constraint)?.ignored.clone())

@@ -313,6 +313,7 @@ impl Tokenizer {
     }
 
     /// The least number of tokens that a text can have, without tokenising it. It is 0 for tokenizers that can drop text.
+    #[cfg_attr(not(feature = "serve"), expect(dead_code, reason = "the server asks"))]
     pub(crate) fn least_tokens(&self, text: &str) -> usize {
         let least = self.0.least.get_or_init(|| Least::of(&self.0.tokenizers));
         least.map_or(0, |least| least.tokens(text))

@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
-use jiff::civil::DateTime;
 use serde_json::{Map, Value as Json};
 
 use super::calls::{self, Args};
@@ -15,7 +14,7 @@ use super::nodes::{
 };
 use super::scope::Scope;
 use super::values::{BoundMacro, Dict, Function, Loop, Object, Seq, Str, Value};
-use super::{Fail, Result, attributes, filters, operators, repr, tests};
+use super::{Fail, Now, Result, attributes, filters, operators, repr, tests};
 
 /// The deepest nesting of calls, blocks and expressions.
 const MAX_DEPTH: u32 = 4_000;
@@ -31,7 +30,7 @@ pub(super) struct Machine<'t> {
     /// The output, and on top of it captured outputs.
     outputs: Vec<Builder>,
     pub(super) autoescape: bool,
-    pub(super) now: Option<DateTime>,
+    pub(super) now: Option<Now>,
     pub(super) namespaces: Vec<Weak<Object>>,
     depth: u32,
     pub(super) calls: u32,
@@ -49,7 +48,7 @@ pub(super) enum Flow {
 pub(super) fn render(
     template: &Parsed,
     variables: &Map<String, Json>,
-    now: Option<DateTime>,
+    now: Option<Now>,
 ) -> Result<String> {
     let (values, bytes) = variables.values().map(size).fold((0, 0), add);
     limits::start(values, bytes);
