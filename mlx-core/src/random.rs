@@ -20,6 +20,7 @@
 mod sequence;
 
 pub use sequence::{next_key, seed};
+pub(crate) use sequence::{state, with_state};
 
 use crate::array::Array;
 use crate::dtype::DType;
