@@ -120,8 +120,9 @@ int mlxrs_check_indices(
     bool from_end,
     mlx_stream s);
 /* Fails if a kernel on a GPU stream of this thread has reported an index out of range since the last mlxrs_rearm. The
- * error names the operation and the index. Call it after each wait for results. */
-int mlxrs_check_reports(void);
+ * error names the operation and the index. Call it after each wait: for the arrays `waited`, or, if that is null, for all
+ * work of the stream `s`. If no kernel has reported anything, their results are good. */
+int mlxrs_check_reports(mlx_vector_array waited, mlx_stream s);
 /* Returns `a`. The evaluation fails if `a` has NaN or an infinity. On the CPU, for F32, F64 and C64. */
 int mlxrs_check_finite(mlx_array* res, mlx_array a, const char* what, mlx_stream s);
 
@@ -153,10 +154,15 @@ void mlxrs_reading(bool begin);
  * threads may read it. */
 int mlxrs_array_pin(mlx_array a);
 
-/* Makes the calling thread's streams usable again after one of them failed. Waits until CPU streams have skipped, and
- * GPU streams have run, their remaining tasks, and clears the error. The results of these tasks must not be used.
- * Before this call, a failed stream returns its error at each wait. */
-int mlxrs_rearm(void);
+/* Makes the calling thread's streams usable again after one of them failed. Waits until they have ended their remaining
+ * tasks, and clears the error. Before this call, a failed stream returns its error at each wait.
+ * `reason` is the text of the error. If `all`, all results that this thread has not waited for are lost, otherwise those
+ * of the operations that failed and of the operations that depend on them. */
+int mlxrs_rearm(const char* reason, bool all);
+/* Whether `a` is, or will be computed from, the result of an operation that failed. `reason` is the error of that
+ * operation, valid until the next call on this thread, or null if it is not known. On systems other than Linux it is not
+ * known which arrays a failure has reached, and `lost` is true for all. */
+int mlxrs_array_lost(bool* lost, const char** reason, mlx_array a);
 /* The number of CPU streams that have a worker thread. It ends with the thread that owns the stream. */
 size_t mlxrs_stream_threads(void);
 /* Fails if a setting of the environment is not one of the allowed values. */

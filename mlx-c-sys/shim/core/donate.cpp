@@ -12,6 +12,7 @@
 
 #include "donate.h"
 #include "guard.h"
+#include "runtime/outcomes.h"
 
 namespace {
 
@@ -32,6 +33,9 @@ thread_local int readers = 0;
 namespace mlxrs {
 
 void note_written(const mx::array& a, mx::Stream stream) {
+#ifdef __linux__
+  note_in_place();
+#endif
   const auto& data = a.data_shared_ptr();
   if (written.size() >= purge_at) {
     std::erase_if(written, [](const auto& entry) { return entry.second.data.expired(); });
