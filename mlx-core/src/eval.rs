@@ -76,7 +76,9 @@ fn run(
 ) -> Result<()> {
     if poison::has_several_streams() {
         // SAFETY: a live vector of live arrays.
-        ffi::call(ErrorKind::Eval, || unsafe { sys::mlxrs_settle(vector.c()) })?;
+        ffi::call(ErrorKind::Eval, || unsafe {
+            sys::mlxrs_eval_for_cpu(vector.c())
+        })?;
     }
     // SAFETY: a live vector of live arrays, of which `evaluate` is a function.
     ffi::call(ErrorKind::Eval, || unsafe { evaluate(vector.c()) })

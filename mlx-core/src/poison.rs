@@ -110,7 +110,7 @@ pub(crate) fn failed<'a>(arrays: impl IntoIterator<Item = &'a Array>, error: Err
     let all = error.kind() == ErrorKind::Io;
     let reason = CString::new(error.to_string()).unwrap_or_default();
     // SAFETY: a C string that lives through the call.
-    unsafe { sys::mlxrs_rearm(reason.as_ptr(), all) };
+    unsafe { sys::mlxrs_clear_failures(reason.as_ptr(), all) };
     error
 }
 

@@ -281,7 +281,7 @@ bool Replay::varies_only_at(
   return true;
 }
 
-std::vector<mx::array> Replay::again(const std::vector<mx::array>& declared) {
+std::vector<mx::array> Replay::relaunch(const std::vector<mx::array>& declared) {
   if (!repeats() || declared.size() != last_->leaves.size()) {
     return {};
   }

@@ -126,7 +126,7 @@ struct Thread {
   uint64_t next = 1;
   // Null while no evaluation runs.
   Queuing* queuing = nullptr;
-  // Whether a node could not be queued since failures were settled last, and whether one has no outcome.
+  // Whether a node could not be queued since failures were closed last, and whether one has no outcome.
   bool has_refused = false, is_unknown = false;
 
   bool is_confirmed(const Outcome& outcome) const {
@@ -372,7 +372,7 @@ void confirm(mx::Stream stream, const mx::array* waited) {
   }
 }
 
-void settle_failures(const char* reason, bool all) {
+void close_failures(const char* reason, bool all) {
   if (has_ended) {
     return;
   }

@@ -127,7 +127,7 @@ void confirm(mx::Stream stream, const mx::array* waited);
 
 // Called for each error of an evaluation, after the streams of this thread have ended their tasks. If `all`, or if GPUs
 // compute and no known node has failed, all nodes fail that are not confirmed.
-void settle_failures(const char* reason, bool all);
+void close_failures(const char* reason, bool all);
 
 } // namespace mlxrs
 

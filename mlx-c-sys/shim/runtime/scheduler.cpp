@@ -242,7 +242,7 @@ void Scheduler::signal_event(Stream stream, Event event, std::function<void(Even
   push(stream, false, [&](Worker* worker) {
     return [worker, event = std::move(event), task = std::move(task)]() mutable {
       if (worker != nullptr) {
-        worker->tell(event);
+        worker->set_error_of(event);
       }
       task(event);
     };
@@ -262,22 +262,22 @@ void Scheduler::check_error(Stream stream) {
 
 } // namespace mlx::core::scheduler
 
-extern "C" int mlxrs_rearm(const char* reason, bool all) {
+extern "C" int mlxrs_clear_failures(const char* reason, bool all) {
   return mlxrs::guarded([=] {
 #ifdef MLXRS_CUDA
     mlxrs::cuda::forget_findings();
 #endif
     if (!has_ended && mlxrs::is_cpu_library()) {
-      // All streams finish before one is rearmed, because one stream may wait for another.
+      // All streams finish before the failure of one is cleared, because one stream may wait for another.
       for (const auto& [index, worker] : own.workers) {
         worker->finish();
       }
       for (const auto& [index, worker] : own.workers) {
-        worker->rearm();
+        worker->clear_failure();
       }
       balance();
     }
-    mlxrs::settle_failures(reason, all);
+    mlxrs::close_failures(reason, all);
   });
 }
 
@@ -292,7 +292,7 @@ extern "C" size_t mlxrs_stream_threads(void) {
 
 #include "mlxrs.h"
 
-extern "C" int mlxrs_rearm(const char*, bool) {
+extern "C" int mlxrs_clear_failures(const char*, bool) {
   return 0;
 }
 extern "C" size_t mlxrs_stream_threads(void) {

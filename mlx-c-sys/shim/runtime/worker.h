@@ -100,14 +100,14 @@ class Worker {
     finished_.wait(lock, [this] { return waiting_.empty() && !is_busy_; });
   }
   // Must be called after `finish`.
-  void rearm() {
+  void clear_failure() {
     error_->set_message(nullptr);
     has_failed_.store(false, std::memory_order_release);
   }
 
   // Sets the error of the event if this stream has failed. Allocates nothing, because the event must be signalled in
   // every case.
-  void tell(const mx::Event& event) noexcept {
+  void set_error_of(const mx::Event& event) noexcept {
     if (has_failed()) {
       error_->set_message(reason_);
       event.cast<mx::EventCounter>().error.store(error_);

@@ -202,7 +202,7 @@ impl Program {
             }
             let outputs = VectorArray::new(&outputs)?;
             // SAFETY: a live vector and a fresh out-handle.
-            ffi::arrays(|res| unsafe { sys::mlxrs_any_shape(res, outputs.c()) })
+            ffi::arrays(|res| unsafe { sys::mlxrs_for_all_shapes(res, outputs.c()) })
         })?;
         let closure = Closure::make(|res| {
             // SAFETY: a live closure, no constants, a fresh out-handle.
