@@ -15,9 +15,9 @@
 //! | closure | `mlx_closure` | a C function with a payload and the payload's destructor |
 //! | fused operation | `mlxrs_fast_*`, in `shim/mlxrs_fast.h` | a CPU kernel or MLX's operations: [`mlxrs_fast_form`] tells |
 //! | kernel in Rust | [`mlxrs_kernel_apply`], in `shim/mlxrs_kernel.h` | a node of the graph whose evaluation calls back |
-//! | update in place | [`mlxrs_force_donate`] | the caller promises that nothing else reads the buffer |
+//! | update in place | [`mlxrs_update_in_place`] | the caller promises that nothing else reads the buffer |
 //! | memory of the caller | [`mlxrs_array_from_foreign`] | read in place, and given back when the last array has gone |
-//! | recovery | [`mlxrs_rearm`] | lets streams work again after a failed evaluation |
+//! | recovery | [`mlxrs_clear_failures`] | lets streams work again after a failed evaluation |
 //!
 //! On Linux a program does not link libmlxc: `src/loader.rs` opens it at the first call, or in [`load`]. Without it, every
 //! function fails.
