@@ -303,4 +303,49 @@ families! {
         tied: true,
         tied_keys: lfm2::TIED_KEYS,
     }
+    glm: ["glm"] {
+        names: glm::names,
+    }
+    olmo: ["olmo"] {}
+    cwm: ["cwm"] {}
+    vaultgemma: ["vaultgemma"] {
+        tied: true,
+        names: vaultgemma::names,
+    }
+    ministral: ["ministral"] {}
+    jais2: ["jais2"] {}
+    granitemoeshared: ["granitemoeshared"] {
+        names: granitemoeshared::names,
+        bits: granite::BITS,
+    }
+    granite_swa: ["granite_swa"] {
+        tied: true,
+        bits: granite::BITS,
+    }
+    granitemoe_swa: ["granitemoe_swa"] {
+        names: granitemoe_swa::names,
+        bits: granite::BITS,
+    }
+    hyperclovax: ["hyperclovax"] {
+        names: hyperclovax::names,
+        bits: granite::BITS,
+    }
+    flex_olmo: ["flex_olmo"] {
+        names: qwen3_moe::names,
+    }
+    mellum: ["mellum"] {
+        names: mellum::names,
+        bits: qwen3_moe::BITS,
+    }
+    gptj: ["gptj"] {
+        names: gptj::names,
+    }
+    gpt_bigcode: ["gpt_bigcode"] {
+        names: gpt_bigcode::names,
+        tied: true,
+    }
+    opt: ["opt"] {
+        names: opt::names,
+        tied: true,
+    }
 }

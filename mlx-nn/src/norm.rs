@@ -185,6 +185,8 @@ pub enum NormKind {
     Rms(f32),
     /// [`RmsNorm`] without a weight.
     Bare,
+    /// [`LayerNorm`] without weight and bias.
+    BareLayer,
     /// [`LayerNorm`].
     Layer {
         /// Whether there is a bias.
@@ -218,6 +220,8 @@ pub enum Norm {
     Rms(RmsNorm),
     /// Without a mean and without a weight: its epsilon.
     Bare(f32),
+    /// With a mean and without a weight: its epsilon.
+    BareLayer(f32),
     /// With a mean.
     Layer(LayerNorm),
 }
@@ -231,6 +235,7 @@ impl Norm {
         Ok(match config.kind {
             NormKind::Rms(offset) => Self::Rms(RmsNorm::with_offset(size, config.eps, offset)?),
             NormKind::Bare => Self::Bare(config.eps),
+            NormKind::BareLayer => Self::BareLayer(config.eps),
             NormKind::Layer { bias, offset } => {
                 Self::Layer(LayerNorm::with_offset(size, config.eps, bias, offset)?)
             }
@@ -241,7 +246,7 @@ impl Norm {
     pub fn dtype(&self) -> Option<DType> {
         match self {
             Self::Rms(norm) => Some(norm.weight.value().dtype()),
-            Self::Bare(_) => None,
+            Self::Bare(_) | Self::BareLayer(_) => None,
             Self::Layer(norm) => Some(norm.weight.value().dtype()),
         }
     }
@@ -254,6 +259,7 @@ impl Norm {
         match self {
             Self::Rms(norm) => norm.forward(x),
             Self::Bare(eps) => fast::rms_norm(x, None, *eps),
+            Self::BareLayer(eps) => fast::layer_norm(x, None, None, *eps),
             Self::Layer(norm) => norm.forward(x),
         }
     }
@@ -265,7 +271,7 @@ impl Norm {
     pub fn add_to(&self, residual: &Array, x: &Array) -> Result<Array> {
         match self {
             Self::Rms(norm) => norm.add_to(residual, x),
-            Self::Bare(_) | Self::Layer(_) => fast::add(&self.forward(x)?, residual),
+            Self::Bare(_) | Self::BareLayer(_) | Self::Layer(_) => fast::add(&self.forward(x)?, residual),
         }
     }
 }
@@ -274,7 +280,7 @@ impl Module for Norm {
     fn visit(&self, path: &mut Path, v: &mut dyn Visit) -> Result<()> {
         match self {
             Self::Rms(norm) => norm.visit(path, v),
-            Self::Bare(_) => Ok(()),
+            Self::Bare(_) | Self::BareLayer(_) => Ok(()),
             Self::Layer(norm) => norm.visit(path, v),
         }
     }
@@ -282,7 +288,7 @@ impl Module for Norm {
     fn visit_mut(&mut self, path: &mut Path, v: &mut dyn VisitMut) -> Result<()> {
         match self {
             Self::Rms(norm) => norm.visit_mut(path, v),
-            Self::Bare(_) => Ok(()),
+            Self::Bare(_) | Self::BareLayer(_) => Ok(()),
             Self::Layer(norm) => norm.visit_mut(path, v),
         }
     }

@@ -114,6 +114,20 @@ BASES = [
     ("glm_moe_dsa", "config.json"),
     ("qwen3_5_moe", "config.json"),
     ("kimi_k25", "config.json"),
+    ("glm", "config.json"),
+    ("olmo", "config.json"),
+    ("cwm", "config.json"),
+    ("vaultgemma", "config.json"),
+    ("ministral", "config.json"),
+    ("jais2", "config.json"),
+    ("granitemoe_swa", "config.json"),
+    ("granitemoeshared", "config.json"),
+    ("hyperclovax_two", "config.json"),
+    ("flex_olmo", "config.json"),
+    ("mellum", "config.json"),
+    ("gptj", "config.json"),
+    ("gpt_bigcode", "config.json"),
+    ("opt", "config.json"),
 ]
 
 # Keys of every family, whether its class has them or not.

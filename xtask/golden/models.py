@@ -43,6 +43,7 @@ from llama4_cases import llama4_cases
 from mixer_cases import mixer_cases
 from moe_cases import moe_cases
 from norm_cases import norm_cases
+from older_cases import older_cases
 from recurrent_cases import recurrent_cases
 from reference import copy_with_config, load, logprob_error, mutated, rounding_margin, run, token_change
 from rope_cases import rope_cases
@@ -79,6 +80,7 @@ def cases():
         classic_cases,
         mixer_cases,
         bitnet_cases,
+        older_cases,
     ]
     return [case for cases in known for case in cases()]
 
