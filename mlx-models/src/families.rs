@@ -292,7 +292,8 @@ families! {
     falcon_h1: ["falcon_h1"] {
         names: falcon_h1::names,
     }
-    lfm2: ["lfm2"] {
+    lfm2: ["lfm2", "lfm2_vl"] {
+        wrappers: &["lfm2_vl"],
         names: lfm2::names,
         tied: true,
         tied_keys: lfm2::TIED_KEYS,
@@ -347,5 +348,26 @@ families! {
     opt: ["opt"] {
         names: opt::names,
         tied: true,
+    }
+    qwen2_vl: ["qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text"] {
+        wrappers: &["qwen2_vl", "qwen2_5_vl"],
+        names: qwen2_vl::names,
+    }
+    qwen3_vl: ["qwen3_vl", "qwen3_vl_text"] {
+        wrappers: &["qwen3_vl"],
+    }
+    qwen3_vl_moe: ["qwen3_vl_moe", "qwen3_vl_moe_text"] {
+        wrappers: &["qwen3_vl_moe"],
+        names: qwen3_vl_moe::names,
+        bits: qwen3_moe::BITS,
+    }
+    glm4v: ["glm4v", "glm4v_text", "glm46v"] {
+        wrappers: &["glm4v", "glm46v"],
+        names: glm4::names,
+    }
+    glm4v_moe: ["glm4v_moe", "glm4v_moe_text"] {
+        wrappers: &["glm4v_moe"],
+        names: glm4v_moe::names,
+        bits: deepseek_v3::BITS,
     }
 }

@@ -47,6 +47,7 @@ from older_cases import older_cases
 from recurrent_cases import recurrent_cases
 from reference import copy_with_config, load, logprob_error, mutated, rounding_margin, run, token_change
 from rope_cases import rope_cases
+from vision_cases import vision_cases
 
 TOLERANCE = 1e-4  # of log probabilities, for a float32 implementation
 MAX_ERROR = 2e-5  # of transformers' own float32 against its float64
@@ -81,6 +82,7 @@ def cases():
         mixer_cases,
         bitnet_cases,
         older_cases,
+        vision_cases,
     ]
     return [case for cases in known for case in cases()]
 

@@ -349,6 +349,7 @@ LAYER_EPS = mutation("layer_norm_epsilon", {"layer_norm_epsilon": 1e-6})
 FUNCTION = mutation("activation_function", {"activation_function": "relu"})
 GPT_SPREADS = [
     ("wte.weight", (0.5, 0.0)),
+    ("embed_tokens.weight", (0.2, 0.0)),
     ("embed_positions.weight", (0.4, 0.0)),
     ("layer_norm.weight", (0.4, 1.0)),
     *CLASSIC_SPREADS,
@@ -409,7 +410,8 @@ def gpt_cases():
         [
             mutation("activation_function", {"activation_function": "gelu"}),
             mutation("positions", fill={"embed_positions.weight": 0.0}),
-            *no_bias("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"),
+            # A bias on keys moves all scores of a query alike.
+            *no_bias("q_proj", "v_proj", "out_proj", "fc1", "fc2"),
             *no_bias("self_attn_layer_norm", "layers.0.final_layer_norm", "decoder.final_layer_norm"),
         ],
         spreads=GPT_SPREADS,
