@@ -85,7 +85,7 @@ macro_rules! families {
 }
 
 families! {
-    llama: ["llama"] {}
+    llama: ["llama", "telechat3", "xverse"] {}
     llama4: ["llama4_text", "llama4"] {
         wrappers: &["llama4"],
         names: llama4::names,
@@ -370,4 +370,14 @@ families! {
         names: glm4v_moe::names,
         bits: deepseek_v3::BITS,
     }
+    exaone: ["exaone"] {
+        names: exaone::names,
+    }
+    internlm2: ["internlm2"] {
+        names: internlm2::names,
+    }
+    minicpm: ["minicpm"] {
+        tied: true,
+    }
+    iquestcoder: ["iquestcoder"] {}
 }

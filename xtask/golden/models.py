@@ -138,7 +138,7 @@ def write_checkpoint(case, config, seed, folder):
         tensors[name] = tensors[source].clone() if isinstance(source, str) else torch.rand(source, generator=generator)
     write_tensors(folder, tensors, case.dtype, case.shards)
     write_config(folder, config)
-    if not case.v5:
+    if not (case.v5 or case.composed):
         write_config(folder, in_transformers_dialect(config), "config.v5.json")
     for name, change in case.alternates.items():
         write_config(folder, change(config), name)

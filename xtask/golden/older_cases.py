@@ -15,6 +15,7 @@ TOP_K = mutation("num_experts_per_tok", {"num_experts_per_tok": 3})
 
 def older_cases():
     yield from llama_cases()
+    yield from named_cases()
     yield from granite_cases()
     yield from expert_cases()
     yield from gpt_cases()
@@ -134,6 +135,58 @@ def llama_cases():
             *no_bias(*QKVO, *UNGATED, "input_layernorm", "post_attention_layernorm", "model.norm"),
         ],
         spreads=[("layernorm.weight", (0.4, 1.0))],
+        **BF16,
+    )
+
+
+def named_cases():
+    """Llamas whose keys and tensors have other names."""
+    yield Case(
+        "exaone",
+        "names of its own for keys and tensors; bfloat16 file",
+        base(
+            "ExaoneForCausalLM",
+            "exaone",
+            activation_function="silu",
+            embed_dropout=0.0,
+            head_dim=16,
+            hidden_act=None,
+            layer_norm_epsilon=0.02,
+            num_hidden_layers=None,
+            num_layers=2,
+            pad_token_id=0,
+            rms_norm_eps=None,
+        ),
+        [
+            THETA,
+            mutation("layer_norm_epsilon", {"layer_norm_epsilon": 1e-6}),
+            mutation("activation_function", {"activation_function": "relu"}),
+        ],
+        sparse=True,
+        **BF16,
+    )
+    yield Case(
+        "iquestcoder",
+        "Llama with its own sizes; bfloat16 file",
+        base("IQuestCoderForCausalLM", "iquestcoder", attention_bias=True, head_dim=16, mlp_bias=True),
+        [THETA, EPS, ACTIVATION, *no_bias(*QKVO, *GATED)],
+        sparse=True,
+        **BF16,
+    )
+    yield Case(
+        "minicpm",
+        "multipliers of embeddings, residuals and logits that follow from depth and width; bfloat16 file",
+        base("MiniCPMForCausalLM", "minicpm", dim_model_base=8, scale_depth=1.4, scale_emb=3.0),
+        [
+            THETA,
+            EPS,
+            ACTIVATION,
+            mutation("scale_emb", {"scale_emb": 1.0}),
+            mutation("scale_depth", {"scale_depth": 2.8}),
+            mutation("dim_model_base", {"dim_model_base": 16}, changes="logits"),
+        ],
+        composed=True,
+        note="transformers has no such class: the reference is its Granite, with multipliers that follow from these keys",
         **BF16,
     )
 

@@ -2,11 +2,10 @@
 //! neighbours, biases in the MLP and on the head.
 
 use mlx_core::Result;
-use mlx_nn::{NormKind, Rule, Rules};
+use mlx_nn::{NormKind, RopeConfig, RopeScaling, Rule, Rules};
 
 use crate::config::Source;
 use crate::config::keys::{self, Defaults};
-use crate::config::rope::Dialect;
 use crate::decoders::parallel_residual::ParallelResidual;
 use crate::families::gpt2;
 
@@ -17,14 +16,16 @@ const DEFAULTS: Defaults = Defaults {
     heads: 16,
     hidden: 4096,
     max_positions: 2048,
-    rope: Some(Dialect::Plain),
-    interleaved: true,
+    rope: None,
     ..gpt2::DEFAULTS
 };
 
 pub(crate) fn load(source: &Source<'_>) -> Result<ParallelResidual> {
     let c = &source.config.with_aliases(&gpt2::ALIASES);
     c.ignore(gpt2::IGNORED);
+    // The class has one rope.
+    c.ignore(&["rope_parameters", "rope_scaling", "rope_theta"]);
+    c.ignore(&["original_max_position_embeddings", "partial_rotary_factor"]);
     let mut config = keys::decoder(c, &DEFAULTS)?;
     let head_dim = config.attention.head_dim;
     let rotated = match c.is_null("rotary_dim") {
@@ -36,9 +37,13 @@ pub(crate) fn load(source: &Source<'_>) -> Result<ParallelResidual> {
             "rotary_dim must be even and at most the {head_dim} features of a head, found {rotated}"
         )));
     }
-    for rope in config.ropes.iter_mut().flatten() {
-        rope.dims = rotated;
-    }
+    config.ropes.fill(Some(RopeConfig {
+        base: DEFAULTS.theta,
+        dims: rotated,
+        interleaved: true,
+        reversed: false,
+        scaling: RopeScaling::Default,
+    }));
     let inner = gpt2::inner(c, config.hidden)?;
     keys::set_intermediate(&mut config, inner);
     keys::ungated(&mut config);
