@@ -96,7 +96,10 @@ pub fn init() -> Result<()> {
 
 pub use self::safetensors::Safetensors;
 pub use array::Array;
-pub use dtype::{Complex64, DType, Element};
+pub use dtype::{
+    Complex64, DType, DTypeKind, Element, FloatInfo, IntegerInfo, can_cast, finfo, iinfo, isdtype,
+    issubdtype, result_type,
+};
 pub use error::{Error, ErrorKind, Result};
 pub use eval::{async_eval, eval, graph_size, synchronize};
 pub use frozen::Frozen;
