@@ -114,7 +114,7 @@ pub use ndarray;
 pub use ops::*;
 pub use replay::{Graph, Replay};
 pub use rows::Rows;
-pub use stream::{Device, DeviceKind, Stream};
+pub use stream::{Device, DeviceKind, Stream, ThreadLocalStream, clear_streams, device_count};
 pub use transforms::{
     checkpoint, compile, custom_function, custom_vjp, grad, jvp, value_and_grad, vjp, vmap,
 };
