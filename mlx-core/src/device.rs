@@ -13,7 +13,7 @@ use crate::stream::Device;
 /// One property of a device.
 ///
 /// ```
-/// use mlx_core::{Device};
+/// use mlx_core::Device;
 ///
 /// # fn main() -> mlx_core::Result<()> {
 /// for (name, property) in Device::CPU.info()? {

@@ -44,7 +44,7 @@ pub fn set_array_limit(bytes: usize) {
 /// The largest array, in bytes, that may be made.
 ///
 /// ```
-/// use mlx_core::{memory};
+/// use mlx_core::memory;
 ///
 /// # fn main() -> mlx_core::Result<()> {
 /// assert!(memory::array_limit() > 0);
@@ -152,7 +152,7 @@ limits! {
 /// The memory of a GPU, in bytes.
 ///
 /// ```
-/// use mlx_core::{memory};
+/// use mlx_core::memory;
 ///
 /// # fn main() -> mlx_core::Result<()> {
 /// if let Some(memory) = memory::of_device()? {
@@ -173,7 +173,7 @@ pub struct DeviceMemory {
 /// which share the machine's memory.
 ///
 /// ```
-/// use mlx_core::{memory};
+/// use mlx_core::memory;
 ///
 /// # fn main() -> mlx_core::Result<()> {
 /// match memory::of_device()? {
@@ -237,7 +237,7 @@ pub fn use_mimalloc() -> bool {
 /// Gives the cached buffers back to the system.
 ///
 /// ```
-/// use mlx_core::{memory};
+/// use mlx_core::memory;
 ///
 /// # fn main() -> mlx_core::Result<()> {
 /// memory::clear_cache()?;

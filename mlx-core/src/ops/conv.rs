@@ -7,6 +7,17 @@ use crate::ffi::op;
 use crate::ops::require;
 
 /// Settings of a convolution over `N` spatial dimensions.
+///
+/// ```
+/// use mlx_core::{Conv, DType, ones};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let (x, w) = (ones([1, 5, 5, 1], DType::F32)?, ones([2, 3, 3, 1], DType::F32)?);
+/// let conv = Conv { stride: [2, 2], ..Default::default() };
+/// assert_eq!(x.conv2d_with(&w, conv)?.shape(), [1, 2, 2, 2]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Conv<const N: usize> {
     /// Steps of the window.
@@ -31,6 +42,17 @@ impl<const N: usize> Default for Conv<N> {
 }
 
 /// Settings of a transposed convolution over `N` spatial dimensions.
+///
+/// ```
+/// use mlx_core::{ConvTranspose, DType, ones};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let (x, w) = (ones([1, 2, 2, 1], DType::F32)?, ones([1, 3, 3, 1], DType::F32)?);
+/// let conv = ConvTranspose { stride: [2, 2], ..Default::default() };
+/// assert_eq!(x.conv_transpose2d_with(&w, conv)?.shape(), [1, 5, 5, 1]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConvTranspose<const N: usize> {
     /// Steps of the window in the result.
@@ -58,6 +80,17 @@ impl<const N: usize> Default for ConvTranspose<N> {
 }
 
 /// Settings of [`Array::conv_general`]. A list of one element holds for every dimension.
+///
+/// ```
+/// use mlx_core::{ConvGeneral, DType, ones};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let (x, w) = (ones([1, 5, 1], DType::F32)?, ones([1, 3, 1], DType::F32)?);
+/// let conv = ConvGeneral { padding_lo: vec![2], ..Default::default() }; // causal
+/// assert_eq!(x.conv_general(&w, &conv)?.shape(), [1, 5, 1]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConvGeneral {
     /// Steps of the window.

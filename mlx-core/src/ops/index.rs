@@ -14,6 +14,16 @@ use crate::ops::checked::{Indexed, along, corners};
 use crate::ops::{Axis, Operand, borrowed, require};
 
 /// Where among equal elements [`Array::searchsorted_with`] puts a value.
+///
+/// ```
+/// use mlx_core::{array, Side};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let x = array![1, 2, 2, 3];
+/// assert_eq!(x.searchsorted_with(&array![2], Side::Right)?.to_vec::<u32>()?, [3]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// Before the first of them.

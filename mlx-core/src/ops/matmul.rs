@@ -304,6 +304,16 @@ pub(super) fn checked_matrices(
 
 /// Einstein's sum convention, such as `"bij,bjk->bik"`.
 ///
+/// ```
+/// use mlx_core::{array, einsum};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let a = array![[1.0f32, 2.0], [3.0, 4.0]];
+/// assert_eq!(einsum("ii->", &[a])?.item::<f32>()?, 5.0);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// The subscripts do not parse or do not fit the operands.
 pub fn einsum<A: Borrow<Array>>(subscripts: &str, operands: &[A]) -> Result<Array> {
