@@ -8,8 +8,8 @@
 //!
 //! | Python | here |
 //! |---|---|
-//! | `mx.ArrayAt` | none yet |
-//! | `mx.ArrayIterator` | none yet |
+//! | `mx.ArrayAt` | [`At`] |
+//! | `mx.ArrayIterator` | [`Rows`] |
 //! | `mx.ArrayLike` | [`Operand`] |
 //! | `mx.Device` | [`Device`] |
 //! | `mx.DeviceType` | [`DeviceKind`] |
@@ -28,7 +28,7 @@
 //! | `mx.all` | [`Array::all`] |
 //! | `mx.allclose` | [`Array::allclose`] |
 //! | `mx.any` | [`Array::any`] |
-//! | `mx.arange` | [`arange()`] |
+//! | `mx.arange` | [`Array::arange`] |
 //! | `mx.arccos` | [`Array::arccos`] |
 //! | `mx.arccosh` | [`Array::arccosh`] |
 //! | `mx.arcsin` | [`Array::arcsin`] |
@@ -74,7 +74,7 @@
 //! | `mx.clear_cache` | [`memory::clear_cache()`] |
 //! | `mx.clear_streams` | none yet |
 //! | `mx.clip` | [`Array::clip`] |
-//! | `mx.compile` | [`transforms::Compiled`] |
+//! | `mx.compile` | [`transforms::compile()`] |
 //! | `mx.complex64` | [`DType::C64`] |
 //! | `mx.complexfloating` | none yet |
 //! | `mx.concat` | [`concat()`] |
@@ -100,7 +100,7 @@
 //! | `mx.cumsum` | [`Array::cumsum`] |
 //! | `mx.cumulative_prod` | [`Array::cumprod`] |
 //! | `mx.cumulative_sum` | [`Array::cumsum`] |
-//! | `mx.custom_function` | [`transforms::custom_vjp()`] |
+//! | `mx.custom_function` | [`transforms::custom_function()`] |
 //! | `mx.default_device` | [`Device::default_device`] |
 //! | `mx.default_stream` | none yet |
 //! | `mx.degrees` | [`Array::degrees`] |
@@ -131,7 +131,7 @@
 //! | `mx.export_function` | [`export::export_function()`] |
 //! | `mx.export_to_dot` | [`export::export_to_dot()`] |
 //! | `mx.exporter` | [`export::Exporter`] |
-//! | `mx.eye` | [`eye()`] |
+//! | `mx.eye` | [`Array::eye`] |
 //! | `mx.finfo` | none yet |
 //! | `mx.flatten` | [`Array::flatten`] |
 //! | `mx.flip` | [`Array::flip`] |
@@ -143,8 +143,8 @@
 //! | `mx.floor_divide` | [`Array::floor_divide`] |
 //! | `mx.from_dlpack` | arrays of other libraries are copied: [`Array::from_slice`] |
 //! | `mx.from_fp8` | [`Array::from_fp8`] |
-//! | `mx.full` | [`full()`] |
-//! | `mx.full_like` | [`full_like()`] |
+//! | `mx.full` | [`Array::full`] |
+//! | `mx.full_like` | [`Array::full_like`] |
 //! | `mx.gather_mm` | [`Array::gather_mm`] |
 //! | `mx.gather_qmm` | [`gather_qmm()`] |
 //! | `mx.gather_qqmm` | none yet |
@@ -188,7 +188,7 @@
 //! | `mx.left_shift` | [`Array::left_shift`] |
 //! | `mx.less` | [`Array::less`] |
 //! | `mx.less_equal` | [`Array::less_equal`] |
-//! | `mx.linspace` | [`linspace()`] |
+//! | `mx.linspace` | [`Array::linspace`] |
 //! | `mx.load` | [`load()`] |
 //! | `mx.log` | [`Array::log`] |
 //! | `mx.log10` | [`Array::log10`] |
@@ -212,7 +212,7 @@
 //! | `mx.min` | [`Array::min`] |
 //! | `mx.minimum` | [`Array::minimum`] |
 //! | `mx.minmax` | none yet |
-//! | `mx.moveaxis` | [`Array::move_axis`] |
+//! | `mx.moveaxis` | [`Array::moveaxis`] |
 //! | `mx.multiply` | [`Array::multiply`] |
 //! | `mx.nan` | [`f32::NAN`] |
 //! | `mx.nan_to_num` | [`Array::nan_to_num`] |
@@ -220,11 +220,11 @@
 //! | `mx.new_stream` | [`Stream::new`] |
 //! | `mx.new_thread_local_stream` | none yet |
 //! | `mx.new_thread_unsafe_stream` | none yet |
-//! | `mx.newaxis` | none yet |
+//! | `mx.newaxis` | [`NewAxis`] |
 //! | `mx.not_equal` | [`Array::not_equal`] |
 //! | `mx.number` | none yet |
-//! | `mx.ones` | [`ones()`] |
-//! | `mx.ones_like` | [`ones_like()`] |
+//! | `mx.ones` | [`Array::ones`] |
+//! | `mx.ones_like` | [`Array::ones_like`] |
 //! | `mx.outer` | [`Array::outer`] |
 //! | `mx.pad` | [`Array::pad`] |
 //! | `mx.partition` | [`Array::partition`] |
@@ -277,13 +277,13 @@
 //! | `mx.sqrt` | [`Array::sqrt`] |
 //! | `mx.square` | [`Array::square`] |
 //! | `mx.squeeze` | [`Array::squeeze`] |
-//! | `mx.stack` | [`stack()`] |
+//! | `mx.stack` | [`Array::stack`] |
 //! | `mx.std` | [`Array::std`] |
 //! | `mx.stop_gradient` | [`Array::stop_gradient`] |
 //! | `mx.stream` | [`Stream::scope`] |
 //! | `mx.subtract` | [`Array::subtract`] |
 //! | `mx.sum` | [`Array::sum`] |
-//! | `mx.swapaxes` | [`Array::swap_axes`] |
+//! | `mx.swapaxes` | [`Array::swapaxes`] |
 //! | `mx.synchronize` | [`synchronize()`] |
 //! | `mx.take` | [`Array::take`] |
 //! | `mx.take_along_axis` | [`Array::take_along_axis`] |
@@ -304,7 +304,7 @@
 //! | `mx.uint64` | [`DType::U64`] |
 //! | `mx.uint8` | [`DType::U8`] |
 //! | `mx.unflatten` | [`Array::unflatten`] |
-//! | `mx.unique` | none yet |
+//! | `mx.unique` | [`Array::unique`] |
 //! | `mx.unsignedinteger` | none yet |
 //! | `mx.unstack` | [`Array::unstack`] |
 //! | `mx.value_and_grad` | [`transforms::value_and_grad()`] |
@@ -313,9 +313,9 @@
 //! | `mx.view` | [`Array::view`] |
 //! | `mx.vjp` | [`transforms::vjp()`] |
 //! | `mx.vmap` | [`transforms::vmap()`] |
-//! | `mx.where` | [`Array::select`] |
-//! | `mx.zeros` | [`zeros()`] |
-//! | `mx.zeros_like` | [`zeros_like()`] |
+//! | `mx.where` | [`where_()`] |
+//! | `mx.zeros` | [`Array::zeros`] |
+//! | `mx.zeros_like` | [`Array::zeros_like`] |
 //!
 //! # `mlx.core.array`
 //!
@@ -328,7 +328,7 @@
 //! | `array.argmax` | [`Array::argmax`] |
 //! | `array.argmin` | [`Array::argmin`] |
 //! | `array.astype` | [`Array::astype`] |
-//! | `array.at` | none yet |
+//! | `array.at` | [`Array::at`] |
 //! | `array.conj` | [`Array::conjugate`] |
 //! | `array.cos` | [`Array::cos`] |
 //! | `array.cummax` | [`Array::cummax`] |
@@ -353,7 +353,7 @@
 //! | `array.max` | [`Array::max`] |
 //! | `array.mean` | [`Array::mean`] |
 //! | `array.min` | [`Array::min`] |
-//! | `array.moveaxis` | [`Array::move_axis`] |
+//! | `array.moveaxis` | [`Array::moveaxis`] |
 //! | `array.nbytes` | [`Array::nbytes`] |
 //! | `array.ndim` | [`Array::ndim`] |
 //! | `array.prod` | [`Array::prod`] |
@@ -371,7 +371,7 @@
 //! | `array.squeeze` | [`Array::squeeze`] |
 //! | `array.std` | [`Array::std`] |
 //! | `array.sum` | [`Array::sum`] |
-//! | `array.swapaxes` | [`Array::swap_axes`] |
+//! | `array.swapaxes` | [`Array::swapaxes`] |
 //! | `array.tolist` | [`Array::to_vec`] |
 //! | `array.transpose` | [`Array::transpose`] |
 //! | `array.var` | [`Array::var`] |
@@ -418,20 +418,20 @@
 //! | Python | here |
 //! |---|---|
 //! | `mx.fft.fft` | [`fft::fft()`] |
-//! | `mx.fft.fft2` | [`fft::fftn()`] |
+//! | `mx.fft.fft2` | [`fft::fft2()`] |
 //! | `mx.fft.fftfreq` | [`fft::fftfreq()`] |
 //! | `mx.fft.fftn` | [`fft::fftn()`] |
 //! | `mx.fft.fftshift` | [`fft::fftshift()`] |
 //! | `mx.fft.ifft` | [`fft::ifft()`] |
-//! | `mx.fft.ifft2` | [`fft::ifftn()`] |
+//! | `mx.fft.ifft2` | [`fft::ifft2()`] |
 //! | `mx.fft.ifftn` | [`fft::ifftn()`] |
 //! | `mx.fft.ifftshift` | [`fft::ifftshift()`] |
 //! | `mx.fft.irfft` | [`fft::irfft()`] |
-//! | `mx.fft.irfft2` | [`fft::irfftn()`] |
+//! | `mx.fft.irfft2` | [`fft::irfft2()`] |
 //! | `mx.fft.irfftn` | [`fft::irfftn()`] |
 //! | `mx.fft.istft` | none yet |
 //! | `mx.fft.rfft` | [`fft::rfft()`] |
-//! | `mx.fft.rfft2` | [`fft::rfftn()`] |
+//! | `mx.fft.rfft2` | [`fft::rfft2()`] |
 //! | `mx.fft.rfftfreq` | [`fft::rfftfreq()`] |
 //! | `mx.fft.rfftn` | [`fft::rfftn()`] |
 //! | `mx.fft.stft` | none yet |
@@ -490,7 +490,7 @@
 //! | `mx.random.normal` | [`random::normal()`] |
 //! | `mx.random.permutation` | [`random::permutation()`] |
 //! | `mx.random.randint` | [`random::randint()`] |
-//! | `mx.random.seed` | none yet |
+//! | `mx.random.seed` | [`random::seed()`] |
 //! | `mx.random.split` | [`random::Key::split()`] |
 //! | `mx.random.truncated_normal` | [`random::truncated_normal()`] |
 //! | `mx.random.uniform` | [`random::uniform()`] |
