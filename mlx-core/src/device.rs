@@ -1,4 +1,13 @@
 //! Properties of a device.
+//!
+//! ```
+//! use mlx_core::Device;
+//!
+//! # fn main() -> mlx_core::Result<()> {
+//! println!("{} properties", Device::CPU.info()?.len());
+//! # Ok(())
+//! # }
+//! ```
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};

@@ -3,6 +3,17 @@
 //! Arrays are F32 or F64. Most back ends have these kernels on the CPU only, so they run on the CPU stream of the
 //! thread, whatever the current stream is; norms run on the current stream. A singular matrix is an error at
 //! evaluation.
+//!
+//! ```
+//! use mlx_core::{array, linalg};
+//!
+//! # fn main() -> mlx_core::Result<()> {
+//! let a = array![[2.0f32, 0.0], [0.0, 4.0]];
+//! let x = linalg::solve(&a, &array![2.0f32, 8.0])?;
+//! assert_eq!(x.to_vec::<f32>()?, [1.0, 2.0]);
+//! # Ok(())
+//! # }
+//! ```
 
 use std::ffi::CStr;
 

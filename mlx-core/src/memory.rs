@@ -1,4 +1,18 @@
 //! Memory: limits, counters, and the byte budget of a single array.
+//!
+//! ```
+//! use mlx_core::{DType, eval, memory, ones};
+//!
+//! # fn main() -> mlx_core::Result<()> {
+//! let before = memory::active()?;
+//! let x = ones([1000], DType::F32)?.exp()?;
+//! eval([&x])?;
+//! assert!(memory::active()? >= before + 4000);
+//! drop(x);
+//! memory::clear_cache()?;
+//! # Ok(())
+//! # }
+//! ```
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

@@ -1,4 +1,15 @@
 //! Settings from the environment.
+//!
+//! ```
+//! use mlx_core::settings;
+//!
+//! # fn main() -> mlx_core::Result<()> {
+//! if let Err(error) = settings::check() {
+//!     eprintln!("{error}");
+//! }
+//! # Ok(())
+//! # }
+//! ```
 
 use std::sync::OnceLock;
 

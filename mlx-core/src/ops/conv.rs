@@ -1,5 +1,16 @@
 //! Convolutions. Channels come last: input `[n, …spatial, in]`, weight `[out, …kernel, in / groups]`,
 //! result `[n, …spatial, out]`.
+//!
+//! ```
+//! use mlx_core::array;
+//!
+//! # fn main() -> mlx_core::Result<()> {
+//! let signal = array![[[1.0f32], [2.0], [3.0]]]; // one row, three steps, one channel
+//! let kernel = array![[[1.0f32], [1.0]]];
+//! assert_eq!(signal.conv1d(&kernel)?.to_vec::<f32>()?, [3.0, 5.0]);
+//! # Ok(())
+//! # }
+//! ```
 
 use crate::array::Array;
 use crate::error::{Error, ErrorKind, Result};
@@ -247,6 +258,19 @@ fn check_plain<const N: usize>(
     })
 }
 
+/// # Convolutions
+///
+/// Channels come last.
+///
+/// ```
+/// use mlx_core::{DType, ones};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let (x, w) = (ones([1, 4, 4, 1], DType::F32)?, ones([2, 3, 3, 1], DType::F32)?);
+/// assert_eq!(x.conv2d(&w)?.shape(), [1, 2, 2, 2]);
+/// # Ok(())
+/// # }
+/// ```
 impl Array {
     /// Convolution over one dimension: `[n, l, in]`, `[out, k, in / groups]` → `[n, l', out]`.
     ///

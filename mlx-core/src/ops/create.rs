@@ -1,5 +1,14 @@
 //! Functions that make arrays. Sizes are compared with [`memory::array_limit`](crate::memory::array_limit) before MLX
 //! is called.
+//!
+//! ```
+//! use mlx_core::array;
+//!
+//! # fn main() -> mlx_core::Result<()> {
+//! assert_eq!(mlx_core::tri(2, mlx_core::DType::I32)?.add(&array![1, 1])?.to_vec::<i32>()?, [2, 1, 2, 2]);
+//! # Ok(())
+//! # }
+//! ```
 
 use std::borrow::Borrow;
 

@@ -380,6 +380,18 @@ pub fn qqmm(x: &Array, w: &Array, w_scales: Option<&Array>, scheme: Scheme) -> R
     op!(mlx_qqmm(x, w, w_scales, group_size, bits, mode, none, none))
 }
 
+/// # Floating point of 8 bits
+///
+/// ```
+/// use mlx_core::{array, DType};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let codes = array![1.0f32, 448.0].to_fp8()?;
+/// assert_eq!(codes.dtype(), DType::U8);
+/// assert_eq!(codes.from_fp8(DType::F32)?.to_vec::<f32>()?, [1.0, 448.0]);
+/// # Ok(())
+/// # }
+/// ```
 impl Array {
     /// Converts floating point to 8 bits (E4M3), as U8; the shape stays.
     ///

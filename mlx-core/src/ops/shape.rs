@@ -1,4 +1,14 @@
 //! Shapes and layout: views and rearrangements.
+//!
+//! ```
+//! use mlx_core::array;
+//!
+//! # fn main() -> mlx_core::Result<()> {
+//! let x = array![[1, 2, 3]];
+//! assert_eq!(x.broadcast_to([2, 3])?.t()?.shape(), [3, 2]);
+//! # Ok(())
+//! # }
+//! ```
 
 use std::borrow::Borrow;
 
@@ -107,6 +117,20 @@ fn require_few(op: &str, parts: i32) -> Result<()> {
     require(parts <= MOST_PARTS, op, "the number of parts", &most, parts)
 }
 
+/// # Shapes and dtypes
+///
+/// ```
+/// use mlx_core::{array, DType};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let x = array![[1, 2, 3], [4, 5, 6]];
+/// assert_eq!(x.reshape((3, -1))?.shape(), [3, 2]);
+/// assert_eq!(x.t()?.to_vec::<i32>()?, [1, 4, 2, 5, 3, 6]);
+/// assert_eq!(x.expand_dims(0)?.shape(), [1, 2, 3]);
+/// assert_eq!(x.astype(DType::F32)?.dtype(), DType::F32);
+/// # Ok(())
+/// # }
+/// ```
 impl Array {
     /// The elements converted to `dtype`; the shape stays.
     ///
