@@ -440,7 +440,8 @@ fn fused_operations_of_a_gpu_are_read() -> Result<()> {
         scale: 1.0,
         freqs: None,
     };
-    let cases: [(&str, Vec<Array>, Vec<&[u8]>, Array); 6] = [
+    type Case<'a> = (&'a str, Vec<Array>, Vec<&'a [u8]>, Array);
+    let cases: [Case<'_>; 6] = [
         (
             "RMSNorm",
             vec![x.clone(), weight.clone()],
