@@ -1,5 +1,11 @@
 //! Element types of arrays, and the Rust types that hold one.
 
+mod kinds;
+
+pub use kinds::{
+    DTypeKind, FloatInfo, IntegerInfo, can_cast, finfo, iinfo, isdtype, issubdtype, result_type,
+};
+
 use std::fmt;
 
 use mlx_c_sys as sys;

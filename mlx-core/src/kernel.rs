@@ -1,7 +1,8 @@
 //! User kernels as operations of the lazy graph.
 //!
 //! - [`CpuKernel`]: a Rust type that computes outputs from typed slices.
-//! - [`MetalKernel`], [`CudaKernel`]: source text that the back end compiles.
+//! - [`MetalKernel`], [`CudaKernel`]: source text that the back end compiles. Kernels that are compiled already
+//!   (Python's `precompiled_cuda_kernel`) cannot be run: mlx-c does not bind them.
 //!
 //! ```
 //! use mlx_core::{Array, Result, array, kernel::{self, CpuKernel, Spec, View, ViewMut}};
@@ -40,5 +41,5 @@ mod view;
 pub use cpu::{CpuKernel, apply, apply_shared, live};
 pub use cuda::CudaKernel;
 pub use launch::{LaunchConfig, TemplateArg};
-pub use metal::MetalKernel;
+pub use metal::{MetalKernel, start_capture, stop_capture};
 pub use view::{Spec, View, ViewMut};

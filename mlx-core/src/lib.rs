@@ -88,6 +88,9 @@ pub mod settings;
 pub mod stream;
 pub mod transforms;
 
+/// Euler's constant γ, Python's `mx.euler_gamma`. The other constants of Python are in [`std::f64::consts`] and [`f64`].
+pub const EULER_GAMMA: f64 = 0.577_215_664_901_532_9;
+
 /// Loads the library of MLX, which the first call of this crate does otherwise.
 ///
 /// A program calls it in `main`, before it starts threads: MLX regards the thread that loads it as the main one, and
@@ -102,7 +105,10 @@ pub fn init() -> Result<()> {
 pub use self::gguf::save_gguf;
 pub use self::safetensors::{Safetensors, save_safetensors};
 pub use array::Array;
-pub use dtype::{Complex64, DType, Element};
+pub use dtype::{
+    Complex64, DType, DTypeKind, Element, FloatInfo, IntegerInfo, can_cast, finfo, iinfo, isdtype,
+    issubdtype, result_type,
+};
 pub use error::{Error, ErrorKind, Result};
 pub use eval::{async_eval, eval, graph_size, synchronize};
 pub use files::{load, save, savez, savez_compressed};
@@ -115,7 +121,7 @@ pub use ndarray;
 pub use ops::*;
 pub use replay::{Graph, Replay};
 pub use rows::Rows;
-pub use stream::{Device, DeviceKind, Stream};
+pub use stream::{Device, DeviceKind, Stream, ThreadLocalStream, clear_streams, device_count};
 pub use transforms::{
     checkpoint, compile, custom_function, custom_vjp, grad, jvp, value_and_grad, vjp, vmap,
 };

@@ -48,20 +48,24 @@ pub mod shape;
 pub mod sort;
 pub mod unary;
 
-pub use conv::{Conv, ConvGeneral, ConvTranspose, conv1d, conv2d, conv3d};
+pub use conv::{
+    Conv, ConvGeneral, ConvTranspose, ConvolveMode, conv1d, conv2d, conv3d, convolve, convolve_with,
+};
 pub use create::{
-    Indexing, Number, arange, bartlett, blackman, diag, diag_with, eye, eye_with, full, full_like,
-    hamming, hanning, identity, linspace, meshgrid, meshgrid_with, ones, ones_like, tri, tri_with,
-    tril, tril_with, triu, triu_with, zeros, zeros_like,
+    Indexing, Number, arange, bartlett, blackman, diag, diag_with, empty, empty_like, eye,
+    eye_with, full, full_like, hamming, hanning, identity, linspace, meshgrid, meshgrid_with, ones,
+    ones_like, tri, tri_with, tril, tril_with, triu, triu_with, zeros, zeros_like,
 };
 pub use index::Side;
 pub use math::where_;
 pub use matmul::{BlockMasks, einsum};
 pub use quantize::{
-    QuantMode, Quantized, Scheme, dequantize, dequantize_with, gather_qmm, gather_qmm_with, qqmm,
-    quantize, quantize_with, quantized_matmul, quantized_matmul_with,
+    QuantMode, Quantized, Scheme, dequantize, dequantize_with, gather_qmm, gather_qmm_with,
+    gather_qqmm, qqmm, quantize, quantize_with, quantized_matmul, quantized_matmul_with,
 };
-pub use shape::{PadMode, PadWidths, broadcast_arrays, concat, concatenate, depends, stack};
+pub use shape::{
+    PadMode, PadWidths, broadcast_arrays, broadcast_shapes, concat, concatenate, depends, stack,
+};
 
 /// The second operand of a binary operation: an array or a number.
 #[diagnostic::on_unimplemented(

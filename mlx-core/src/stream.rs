@@ -190,6 +190,126 @@ impl Device {
     }
 }
 
+/// The number of devices of a kind. Python calls it `device_count`.
+///
+/// ```
+/// use mlx_core::{DeviceKind, stream::device_count};
+///
+/// assert_eq!(device_count(DeviceKind::Cpu)?, 1);
+/// # Ok::<(), mlx_core::Error>(())
+/// ```
+///
+/// # Errors
+/// MLX cannot say.
+pub fn device_count(kind: DeviceKind) -> Result<usize> {
+    let kind = match kind {
+        DeviceKind::Cpu => sys::MLX_CPU,
+        DeviceKind::Gpu => sys::MLX_GPU,
+    };
+    let mut count = 0;
+    // SAFETY: a plain value in, the out-parameter is ours.
+    ffi::call(ErrorKind::Mlx, || unsafe {
+        sys::mlx_device_count(&mut count, kind)
+    })?;
+    Ok(usize::try_from(count).unwrap_or_default())
+}
+
+/// A stream for each thread: the same value names another [`Stream`] on each thread that asks. Python calls it
+/// `new_thread_local_stream`.
+///
+/// There is no stream that several threads share (`new_thread_unsafe_stream`): its user must prevent races, which safe Rust
+/// cannot leave to anybody.
+///
+/// ```
+/// use mlx_core::{Array, Device, stream::ThreadLocalStream};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let streams = ThreadLocalStream::new(Device::CPU)?;
+/// std::thread::scope(|scope| {
+///     let thread = scope.spawn(|| -> mlx_core::Result<f32> {
+///         streams.stream()?.scope(|| Array::scalar(2.0f32)?.exp()?.log()?.item())
+///     });
+///     assert_eq!(thread.join().unwrap().unwrap().round(), 2.0);
+/// });
+/// assert_eq!(streams.stream()?.scope(|| Array::scalar(1.0f32)?.item::<f32>())?, 1.0);
+/// # Ok(())
+/// # }
+/// ```
+pub struct ThreadLocalStream(sys::mlx_stream_thread_local);
+
+// SAFETY: the handle owns a device and a number, which nothing changes after `new`; MLX keeps the streams of each thread apart.
+unsafe impl Send for ThreadLocalStream {}
+// SAFETY: as above.
+unsafe impl Sync for ThreadLocalStream {}
+
+impl ThreadLocalStream {
+    /// New streams on `device`. A thread's stream is made when the thread first asks for it.
+    ///
+    /// # Errors
+    /// There is no such device.
+    pub fn new(device: Device) -> Result<Self> {
+        device.require()?;
+        let handle = device.handle()?;
+        // SAFETY: the handle is live; a fresh handle comes back.
+        let raw = unsafe { sys::mlx_stream_thread_local_new(handle.raw()) };
+        if raw.ctx.is_null() {
+            return Err(ffi::take_error(ErrorKind::Mlx));
+        }
+        Ok(Self(raw))
+    }
+
+    /// The stream of the calling thread.
+    ///
+    /// # Errors
+    /// MLX has no memory for it.
+    pub fn stream(&self) -> Result<Stream> {
+        let mut raw = sys::mlx_stream {
+            ctx: std::ptr::null_mut(),
+        };
+        // SAFETY: the handle is live, the out-parameter ours.
+        ffi::call(ErrorKind::Mlx, || unsafe {
+            sys::mlx_stream_from_thread_local(&mut raw, self.0)
+        })?;
+        Stream::wrap(raw)
+    }
+}
+
+impl Drop for ThreadLocalStream {
+    fn drop(&mut self) {
+        // SAFETY: owned and non-null, freed once. The streams belong to MLX.
+        unsafe { sys::mlx_stream_thread_local_free(self.0) };
+    }
+}
+
+/// Ends the streams of the calling thread, after their work, and gives it new default streams, without which MLX could do
+/// nothing more on the thread.
+///
+/// Lazy arrays that were made before can no longer be computed: evaluating them is an error.
+///
+/// # Errors
+/// It is called within [`Stream::scope`], or queued work fails.
+pub fn clear_streams() -> Result<()> {
+    let scoped = CURRENT.with_borrow(|current| current.len() > 1);
+    if scoped {
+        let message = "clear_streams: a scope of a stream is still running on this thread";
+        return Err(Error::new(ErrorKind::Invalid, message));
+    }
+    crate::synchronize()?;
+    CURRENT.with_borrow_mut(Vec::clear);
+    // SAFETY: takes nothing.
+    ffi::call(ErrorKind::Mlx, || unsafe { sys::mlx_clear_streams() })?;
+    for device in [Device::CPU, Device::GPU] {
+        if device.is_available()? {
+            let stream = Stream::new(device)?;
+            // SAFETY: the stream is live; MLX copies its number.
+            ffi::call(ErrorKind::Mlx, || unsafe {
+                sys::mlx_set_default_stream(stream.0)
+            })?;
+        }
+    }
+    Ok(())
+}
+
 /// A queue of work on a device, usable on the thread that made it.
 ///
 /// ```

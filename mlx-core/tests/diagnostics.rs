@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::SystemTime;
 
 /// Wrong lines, and the words of the error or its notes.
-const WRONG: [(&str, &str); 16] = [
+const WRONG: [(&str, &str); 20] = [
     (r#"Array::from("text");"#, "arrays cannot be made of"),
     (r#"mlx_core::array!["a", "b"];"#, "arrays cannot be made of"),
     (r#"x + "one";"#, "`str` is neither an array nor a number"),
@@ -48,6 +48,22 @@ const WRONG: [(&str, &str); 16] = [
     (
         "let s = 1f32; s * x;",
         "cannot multiply `f32` by `&mlx_core::Array`",
+    ),
+    (
+        "mlx_core::grad(|x: Array| x.sum_all());",
+        "write the types of the arguments, which are references",
+    ),
+    (
+        "mlx_core::vmap(|x: &f32| x.clone());",
+        "is no function that can be transformed",
+    ),
+    (
+        r#"mlx_core::random::gumbel("key", 3, F32);"#,
+        "or `None` for the thread's next key",
+    ),
+    (
+        "let y = x.clone(); std::thread::spawn(move || y.sum_all().is_ok());",
+        "CallFreezeAndSendWhatItReturns",
     ),
 ];
 

@@ -42,3 +42,20 @@ fn gpu_kernels_are_refused_by_name_without_their_back_end() -> Result<()> {
     }
     Ok(())
 }
+
+#[test]
+fn captures_need_metal() {
+    use mlx_core::kernel::{start_capture, stop_capture};
+    if cfg!(target_os = "macos") {
+        return;
+    }
+    for (name, result) in [
+        ("start_capture", start_capture("work.gputrace")),
+        ("stop_capture", stop_capture()),
+    ] {
+        let error = result.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        assert!(error.to_string().starts_with(name), "{error}");
+    }
+    assert!(!std::path::Path::new("work.gputrace").exists());
+}

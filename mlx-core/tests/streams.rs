@@ -139,3 +139,60 @@ fn memory_is_counted_and_given_back() -> Result<()> {
     assert_eq!(memory::set_memory_limit(limit)?, limit);
     Ok(())
 }
+
+#[test]
+fn streams_of_each_thread_are_of_their_own() -> mlx_core::Result<()> {
+    let streams = mlx_core::stream::ThreadLocalStream::new(Device::CPU)?;
+    let compute = || -> mlx_core::Result<f32> {
+        streams.stream()?.scope(|| {
+            let x = mlx_core::arange(0, 1000, 1, mlx_core::DType::F32)?;
+            x.sum_all()?.item::<f32>()
+        })
+    };
+    let found: Vec<f32> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..4).map(|_| scope.spawn(compute)).collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap().unwrap())
+            .collect()
+    });
+    assert_eq!(found, [499_500.0; 4]);
+    assert_eq!(compute()?, 499_500.0);
+    assert_eq!(
+        mlx_core::stream::device_count(mlx_core::DeviceKind::Cpu)?,
+        1
+    );
+    let gpus = mlx_core::stream::device_count(mlx_core::DeviceKind::Gpu)?;
+    assert_eq!(gpus > 0, Device::GPU.is_available()?);
+    Ok(())
+}
+
+#[test]
+fn cleared_streams_are_made_again() {
+    std::thread::spawn(|| -> mlx_core::Result<()> {
+        let ready = mlx_core::array![1.0f32, 2.0];
+        let sum = ready.sum_all()?;
+        let started = ready.multiply(3)?;
+        mlx_core::async_eval([&started])?;
+        let stream = Stream::new(Device::CPU)?;
+        let within = stream.scope(mlx_core::stream::clear_streams);
+        assert!(within.unwrap_err().to_string().contains("still running"));
+        mlx_core::stream::clear_streams()?;
+        assert_eq!(
+            started.to_vec::<f32>()?,
+            [3.0, 6.0],
+            "its work was waited for"
+        );
+        assert_eq!(
+            ready.add(1)?.to_vec::<f32>()?,
+            [2.0, 3.0],
+            "on a new stream"
+        );
+        assert!(sum.item::<f32>().is_err(), "its stream is gone");
+        assert_eq!(ready.prod_all()?.item::<f32>()?, 2.0);
+        Ok(())
+    })
+    .join()
+    .unwrap()
+    .unwrap();
+}

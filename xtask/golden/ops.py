@@ -20,6 +20,7 @@ import ops_matrix
 import ops_numeric
 import ops_promotion
 import ops_short
+import ops_types
 from ops_table import Table
 
 
@@ -35,6 +36,7 @@ def main():
         write(out / f"{name}.json", table.document())
         print(f"{name}: {len(table.cases)} cases, {table.checked} of them equal to NumPy's")
     write(out / "promotion.json", ops_promotion.document())
+    write(out / "types.json", ops_types.document())
 
 
 def write(path, document):

@@ -14,6 +14,7 @@ def fill(table):
     products(table)
     transforms(table)
     randoms(table)
+    named(table)
 
 
 def reductions(table):
@@ -190,3 +191,19 @@ def randoms(table):
             return [call(shape, None), call(shape, None)]
 
         table.add(f"random::{name}_seeded", [], [seed, [2, 3]], seeded)
+
+
+def named(table):
+    """Operations that Python has under a name and mlx-c has not."""
+    line, taps = table.floats(6), table.floats(3)
+    for a, v in ((line, taps), (taps, line), (line, taps[:2]), (line[:1], taps[:1]), (line, line)):
+        table.add("convolve", [a, v], [], mx.convolve, np.convolve)
+        for mode in ("full", "same", "valid"):
+            table.add("convolve_with", [a, v], [mode], mx.convolve, np.convolve)
+    x = table.floats(2, 3, 4)
+    table.add("minmax", [x], [[0, 2], True], mx.minmax, lambda a, i, k: [f(a, tuple(i), keepdims=k) for f in (np.min, np.max)])
+    table.add("minmax_all", [x], [], mx.minmax, lambda a: [a.min(), a.max()])
+    table.add("empty_like", [x], [], lambda a: mx.zeros_like(mx.empty_like(a)), np.zeros_like)
+    table.add("empty", [], [[2, 3]], lambda s: mx.zeros_like(mx.empty(s)), np.zeros)
+    for shapes in ([[1], [3, 1]], [[6, 7], [5, 6, 1], [7]], [[], [2]], [[0, 1], [1]], [[4]]):
+        table.add("broadcast_shapes", [], [shapes], lambda s: mx.array(mx.broadcast_shapes(*map(tuple, s))), lambda s: np.array(np.broadcast_shapes(*map(tuple, s))))

@@ -80,3 +80,41 @@ impl MetalKernel {
         Self::build(name, inputs, outputs, source, header, true, true)
     }
 }
+
+/// Begins to record the work of the GPU into a file that Xcode reads; [`stop_capture`] ends it. The name of the file ends with
+/// `.gputrace`, no such file may exist, and the variable `MTL_CAPTURE_ENABLED` of the environment must be 1.
+///
+/// # Errors
+/// [`Unsupported`](ErrorKind::Unsupported) without the Metal back end; a NUL byte in the path; Metal cannot record there.
+pub fn start_capture(path: impl AsRef<std::path::Path>) -> Result<()> {
+    require_metal("start_capture")?;
+    let path = ffi::cstring(&path.as_ref().to_string_lossy())?;
+    // SAFETY: a live C string.
+    ffi::call(ErrorKind::Mlx, || unsafe {
+        sys::mlx_metal_start_capture(path.as_ptr())
+    })
+}
+
+/// Ends what [`start_capture`] began.
+///
+/// # Errors
+/// [`Unsupported`](ErrorKind::Unsupported) without the Metal back end.
+pub fn stop_capture() -> Result<()> {
+    require_metal("stop_capture")?;
+    // SAFETY: takes nothing.
+    ffi::call(ErrorKind::Mlx, || unsafe { sys::mlx_metal_stop_capture() })
+}
+
+fn require_metal(what: &str) -> Result<()> {
+    let mut available = false;
+    // SAFETY: the out-parameter is ours.
+    ffi::call(ErrorKind::Mlx, || unsafe {
+        sys::mlx_metal_is_available(&mut available)
+    })?;
+    if available {
+        return Ok(());
+    }
+    let message =
+        format!("{what} needs the Metal back end, which this build or machine does not have");
+    Err(Error::new(ErrorKind::Unsupported, message))
+}

@@ -134,6 +134,68 @@ impl Default for ConvGeneral {
     }
 }
 
+/// Which elements of a discrete convolution [`convolve_with`] gives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ConvolveMode {
+    /// All in which the vectors overlap: `[n + m - 1]`.
+    #[default]
+    Full,
+    /// The middle ones, as many as the longer vector has: `[n]`.
+    Same,
+    /// Those in which the shorter vector lies within the longer one: `[n - m + 1]`.
+    Valid,
+}
+
+/// The discrete convolution of two vectors, of n and m elements: `[n + m - 1]`.
+///
+/// ```
+/// use mlx_core::{array, convolve};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let y = convolve(&array![1.0f32, 2.0, 3.0], &array![0.0f32, 1.0, 0.5])?;
+/// assert_eq!(y.to_vec::<f32>()?, [0.0, 1.0, 2.5, 4.0, 1.5]);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// The arrays have not one dimension each, or no element, or MLX refuses the dtypes.
+pub fn convolve(a: &Array, v: &Array) -> Result<Array> {
+    convolve_with(a, v, ConvolveMode::Full)
+}
+
+/// As [`convolve`], of some elements.
+///
+/// # Errors
+/// Those of [`convolve`].
+pub fn convolve_with(a: &Array, v: &Array, mode: ConvolveMode) -> Result<Array> {
+    for array in [a, v] {
+        let fits = array.ndim() == 1 && array.size() > 0;
+        require(
+            fits,
+            "convolve",
+            "an array",
+            "a vector with elements",
+            array,
+        )?;
+    }
+    let (long, short) = if a.size() < v.size() { (v, a) } else { (a, v) };
+    let m = short.dim(0)?;
+    let padding = match mode {
+        ConvolveMode::Full => [m - 1, m - 1],
+        ConvolveMode::Same => [m / 2, m - 1 - m / 2],
+        ConvolveMode::Valid => [0, 0],
+    };
+    let settings = ConvGeneral {
+        padding_lo: vec![padding[0]],
+        padding_hi: vec![padding[1]],
+        flip: true,
+        ..ConvGeneral::default()
+    };
+    let (input, weight) = (long.reshape((1, -1, 1))?, short.reshape((1, -1, 1))?);
+    input.conv_general(&weight, &settings)?.flatten()
+}
+
 /// MLX divides by the groups, and by channels, before it looks at them.
 fn check(op: &str, input: &Array, weight: &Array, groups: i32) -> Result<()> {
     require(groups > 0, op, "groups", "positive", groups)?;

@@ -115,6 +115,22 @@ pub fn full(shape: impl IntoShape, value: impl Operand, dtype: DType) -> Result<
     op!(mlx_full([shape], *value, dtype))
 }
 
+/// An array of `shape` whose values its user does not need: zeros, as in MLX.
+///
+/// # Errors
+/// A dimension is negative, or the array exceeds the byte limit.
+pub fn empty(shape: impl IntoShape, dtype: DType) -> Result<Array> {
+    zeros(shape, dtype)
+}
+
+/// As [`empty`], of the shape and dtype of `a`.
+///
+/// # Errors
+/// None that is known.
+pub fn empty_like(a: &Array) -> Result<Array> {
+    zeros_like(a)
+}
+
 /// Zeros of the shape and dtype of `a`.
 ///
 /// ```

@@ -15,7 +15,7 @@ use crate::ffi::{Opt, op};
 use crate::linalg::on_cpu;
 use crate::ops::matmul::checked_matrices;
 use crate::ops::{require, zeros};
-use crate::stream::{Device, DeviceKind, is_on_cuda};
+use crate::stream::{Device, DeviceKind, is_on_cuda, is_on_gpu};
 
 /// The parts of a quantised matrix.
 ///
@@ -378,6 +378,55 @@ pub fn qqmm(x: &Array, w: &Array, w_scales: Option<&Array>, scheme: Scheme) -> R
     let (group_size, bits, mode) = scheme.args();
     let none = None::<&Array>;
     op!(mlx_qqmm(x, w, w_scales, group_size, bits, mode, none, none))
+}
+
+/// As [`qqmm`] for chosen pairs, as [`gather_mm`](Array::gather_mm): `x` `[…A, m, k]` with the matrices `w` `[…B, n, k]`,
+/// which may be packed already, with their scales → `[…I, m, n]`. `sorted` promises that the right indices ascend.
+///
+/// # Errors
+/// The mode is affine, the sizes do not fit, an index array holds no integers, or the current stream is that of a CPU, for
+/// which MLX has no such product.
+pub fn gather_qqmm(
+    x: &Array,
+    w: &Array,
+    w_scales: Option<&Array>,
+    lhs_indices: Option<&Array>,
+    rhs_indices: Option<&Array>,
+    scheme: Scheme,
+    sorted: bool,
+) -> Result<Array> {
+    let matrices = x.ndim() > 1 && w.ndim() > 1;
+    require(matrices, "gather_qqmm", "x and w", "matrices", (x, w))?;
+    let scheme = scheme.checked()?;
+    let refuse = |message| Err(Error::new(ErrorKind::Unsupported, message));
+    if scheme.mode == QuantMode::Affine {
+        return refuse(
+            "gather_qqmm: affine quantization has no such product; mxfp8 and nvfp4 have",
+        );
+    }
+    if let Some(scales) = w_scales {
+        scheme.check_parts("gather_qqmm", w, scales, None)?;
+    }
+    if !is_on_gpu()? {
+        return refuse("gather_qqmm: the CPU back end has no such product; gather_qmm has");
+    }
+    let lhs_indices = checked_matrices(c"gather_qqmm", x, lhs_indices)?;
+    let rhs_indices = checked_matrices(c"gather_qqmm", w, rhs_indices)?;
+    let (group_size, bits, mode) = scheme.args();
+    let none = None::<&Array>;
+    op!(mlx_gather_qqmm(
+        x,
+        w,
+        w_scales,
+        lhs_indices,
+        rhs_indices,
+        group_size,
+        bits,
+        mode,
+        none,
+        none,
+        sorted
+    ))
 }
 
 /// # Floating point of 8 bits

@@ -137,6 +137,26 @@ pub(crate) fn or_if_empty(reduced: &Array, result: Array, empty: f32) -> Result<
 /// # }
 /// ```
 impl Array {
+    /// The smallest and the largest element, as [`min`](Self::min) and [`max`](Self::max).
+    ///
+    /// # Errors
+    /// There is no such axis, or it is given twice, or it is empty.
+    pub fn minmax(&self, axes: impl Axes, keepdims: bool) -> Result<(Array, Array)> {
+        let axes = axes.axes(self.ndim());
+        Ok((
+            self.min(&axes[..], keepdims)?,
+            self.max(&axes[..], keepdims)?,
+        ))
+    }
+
+    /// [`minmax`](Self::minmax) of all elements: two scalars.
+    ///
+    /// # Errors
+    /// There is no element.
+    pub fn minmax_all(&self) -> Result<(Array, Array)> {
+        self.minmax(.., false)
+    }
+
     /// Variance: the mean square distance from the mean; integers become F32.
     ///
     /// # Errors

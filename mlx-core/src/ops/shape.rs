@@ -532,6 +532,43 @@ impl Array {
     }
 }
 
+/// The shape to which arrays of these shapes broadcast together.
+///
+/// ```
+/// use mlx_core::broadcast_shapes;
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// assert_eq!(broadcast_shapes([&[6, 7][..], &[5, 6, 1], &[7]])?, [5, 6, 7]);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// Two sizes of a dimension differ and neither is 1, or a size is negative.
+pub fn broadcast_shapes<S: IntoShape>(shapes: impl IntoIterator<Item = S>) -> Result<Vec<i32>> {
+    let mut common: Vec<i32> = Vec::new();
+    for shape in shapes {
+        let shape = shape.sizes()?;
+        let positive = shape.iter().all(|&size| size >= 0);
+        require(positive, "broadcast_shapes", "sizes", "at least 0", &shape)?;
+        let missing = shape.len().saturating_sub(common.len());
+        common.splice(0..0, shape[..missing].iter().copied());
+        let offset = common.len() - shape.len();
+        for (index, &size) in shape.iter().enumerate() {
+            let known = common[offset + index];
+            if known != size && known != 1 && size != 1 {
+                let message =
+                    format!("broadcast_shapes: shape {shape:?} does not broadcast with {common:?}");
+                return Err(Error::new(ErrorKind::Shape, message));
+            }
+            if known == 1 {
+                common[offset + index] = size;
+            }
+        }
+    }
+    Ok(common)
+}
+
 /// All arrays broadcast to their common shape.
 ///
 /// ```

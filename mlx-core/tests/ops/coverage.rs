@@ -9,6 +9,7 @@ use crate::golden_names;
 const WITHOUT: &[(&str, &str)] = &[
     ("powf", "power by another name; tests/guessed.rs"),
     ("qqmm", "its CPU kernel is for one row; tests/quantize.rs"),
+    ("gather_qqmm", "MLX has it on GPUs only"),
     ("random::new", "golden random::key"),
     (
         "random::from_array",

@@ -10,6 +10,7 @@ mod matrix;
 mod numeric;
 mod promotion;
 mod short;
+mod types;
 
 use std::collections::{BTreeMap, BTreeSet};
 

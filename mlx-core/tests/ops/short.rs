@@ -1,7 +1,9 @@
 //! Calls that leave out every argument with a default, and calls without an axis.
 
 use mlx_core::random::{self, Key, KeyOrNext};
-use mlx_core::{self as mlx, Array, BlockMasks, DType, Quantized, Result, fft, linalg};
+use mlx_core::{
+    self as mlx, Array, BlockMasks, ConvolveMode, DType, Quantized, Result, fft, linalg,
+};
 
 use crate::case::{Case, Op, Results, rows};
 
@@ -54,6 +56,7 @@ pub fn rows() -> Vec<(&'static str, Op)> {
         products(),
         keyed(),
         unkeyed(),
+        named(),
     ]
     .concat()
 }
@@ -158,6 +161,25 @@ fn products() -> Vec<(&'static str, Op)> {
         "linalg::eigh" => |c| {
             let (values, vectors) = linalg::eigh(c.x(0))?;
             vectors.multiply(values.expand_dims(0)?)?.matmul(&vectors.t()?)
+        };
+    }
+}
+
+fn named() -> Vec<(&'static str, Op)> {
+    rows! {
+        "convolve" => |c| mlx::convolve(c.x(0), c.x(1));
+        "convolve_with" => |c| mlx::convolve_with(c.x(0), c.x(1), match c.text(0) {
+            "same" => ConvolveMode::Same,
+            "valid" => ConvolveMode::Valid,
+            _ => ConvolveMode::Full,
+        });
+        "minmax" => |c| c.x(0).minmax(c.ints(0), c.bool(1));
+        "minmax_all" => |c| c.x(0).minmax_all();
+        "empty" => |c| mlx::empty(c.ints(0), F32);
+        "empty_like" => |c| mlx::empty_like(c.x(0));
+        "broadcast_shapes" => |c| {
+            let shape = mlx::broadcast_shapes(&c.rows(0))?;
+            Array::from_slice(&shape, shape.len())
         };
     }
 }
