@@ -14,12 +14,12 @@
 //! | `mx.Device` | [`Device`] |
 //! | `mx.DeviceType` | [`DeviceKind`] |
 //! | `mx.Dtype` | [`DType`] |
-//! | `mx.DtypeCategory` | none yet |
+//! | `mx.DtypeCategory` | [`DTypeKind`] |
 //! | `mx.FunctionExporter` | [`export::Exporter`] |
 //! | `mx.PrintOptions` | none yet |
 //! | `mx.Stream` | [`Stream`] |
 //! | `mx.StreamContext` | [`Stream::scope`] |
-//! | `mx.ThreadLocalStream` | none yet |
+//! | `mx.ThreadLocalStream` | [`ThreadLocalStream`] |
 //! | `mx.abs` | [`Array::abs`] |
 //! | `mx.acos` | [`Array::arccos`] |
 //! | `mx.acosh` | [`Array::arccosh`] |
@@ -66,17 +66,17 @@
 //! | `mx.block_masked_mm` | [`Array::block_masked_mm`] |
 //! | `mx.bool_` | [`DType::Bool`] |
 //! | `mx.broadcast_arrays` | [`broadcast_arrays()`] |
-//! | `mx.broadcast_shapes` | none yet |
+//! | `mx.broadcast_shapes` | [`broadcast_shapes()`] |
 //! | `mx.broadcast_to` | [`Array::broadcast_to`] |
-//! | `mx.can_cast` | none yet |
+//! | `mx.can_cast` | [`can_cast()`] |
 //! | `mx.ceil` | [`Array::ceil`] |
 //! | `mx.checkpoint` | [`transforms::checkpoint()`] |
 //! | `mx.clear_cache` | [`memory::clear_cache()`] |
-//! | `mx.clear_streams` | none yet |
+//! | `mx.clear_streams` | [`stream::clear_streams()`] |
 //! | `mx.clip` | [`Array::clip`] |
 //! | `mx.compile` | [`transforms::compile()`] |
 //! | `mx.complex64` | [`DType::C64`] |
-//! | `mx.complexfloating` | none yet |
+//! | `mx.complexfloating` | [`DTypeKind::ComplexFloating`] |
 //! | `mx.concat` | [`concat()`] |
 //! | `mx.concatenate` | [`concat()`] |
 //! | `mx.conj` | [`Array::conjugate`] |
@@ -89,7 +89,7 @@
 //! | `mx.conv_transpose1d` | [`Array::conv_transpose1d`] |
 //! | `mx.conv_transpose2d` | [`Array::conv_transpose2d`] |
 //! | `mx.conv_transpose3d` | [`Array::conv_transpose3d`] |
-//! | `mx.convolve` | none yet |
+//! | `mx.convolve` | [`convolve()`] |
 //! | `mx.cos` | [`Array::cos`] |
 //! | `mx.cosh` | [`Array::cosh`] |
 //! | `mx.count_nonzero` | [`Array::count_nonzero`] |
@@ -102,11 +102,11 @@
 //! | `mx.cumulative_sum` | [`Array::cumsum`] |
 //! | `mx.custom_function` | [`transforms::custom_function()`] |
 //! | `mx.default_device` | [`Device::default_device`] |
-//! | `mx.default_stream` | none yet |
+//! | `mx.default_stream` | operations run on it; [`Stream::scope`] chooses another |
 //! | `mx.degrees` | [`Array::degrees`] |
 //! | `mx.depends` | [`depends()`] |
 //! | `mx.dequantize` | [`dequantize()`] |
-//! | `mx.device_count` | none yet |
+//! | `mx.device_count` | [`device_count()`] |
 //! | `mx.device_info` | [`Device::info`] |
 //! | `mx.diag` | [`diag()`] |
 //! | `mx.diagonal` | [`Array::diagonal`] |
@@ -117,13 +117,13 @@
 //! | `mx.e` | [`std::f64::consts::E`] |
 //! | `mx.einsum` | [`einsum()`] |
 //! | `mx.einsum_path` | none yet |
-//! | `mx.empty` | none yet |
-//! | `mx.empty_like` | none yet |
+//! | `mx.empty` | [`empty()`] |
+//! | `mx.empty_like` | [`empty_like()`] |
 //! | `mx.enable_compile` | [`transforms::compile::set_enabled()`] |
 //! | `mx.equal` | [`Array::equal`] |
 //! | `mx.erf` | [`Array::erf`] |
 //! | `mx.erfinv` | [`Array::erfinv`] |
-//! | `mx.euler_gamma` | none yet |
+//! | `mx.euler_gamma` | [`EULER_GAMMA`] |
 //! | `mx.eval` | [`eval()`] |
 //! | `mx.exp` | [`Array::exp`] |
 //! | `mx.expand_dims` | [`Array::expand_dims`] |
@@ -132,13 +132,13 @@
 //! | `mx.export_to_dot` | [`export::export_to_dot()`] |
 //! | `mx.exporter` | [`export::Exporter`] |
 //! | `mx.eye` | [`Array::eye`] |
-//! | `mx.finfo` | none yet |
+//! | `mx.finfo` | [`finfo()`] |
 //! | `mx.flatten` | [`Array::flatten`] |
 //! | `mx.flip` | [`Array::flip`] |
 //! | `mx.float16` | [`DType::F16`] |
 //! | `mx.float32` | [`DType::F32`] |
 //! | `mx.float64` | [`DType::F64`] |
-//! | `mx.floating` | none yet |
+//! | `mx.floating` | [`DTypeKind::Floating`] |
 //! | `mx.floor` | [`Array::floor`] |
 //! | `mx.floor_divide` | [`Array::floor_divide`] |
 //! | `mx.from_dlpack` | arrays of other libraries are copied: [`Array::from_slice`] |
@@ -147,8 +147,8 @@
 //! | `mx.full_like` | [`Array::full_like`] |
 //! | `mx.gather_mm` | [`Array::gather_mm`] |
 //! | `mx.gather_qmm` | [`gather_qmm()`] |
-//! | `mx.gather_qqmm` | none yet |
-//! | `mx.generic` | none yet |
+//! | `mx.gather_qqmm` | [`gather_qqmm()`] |
+//! | `mx.generic` | [`DTypeKind::Generic`] |
 //! | `mx.get_active_memory` | [`memory::active()`] |
 //! | `mx.get_array_buffer_size` | [`Array::nbytes`] |
 //! | `mx.get_cache_memory` | [`memory::cached()`] |
@@ -163,26 +163,26 @@
 //! | `mx.hamming` | [`hamming()`] |
 //! | `mx.hanning` | [`hanning()`] |
 //! | `mx.identity` | [`identity()`] |
-//! | `mx.iinfo` | none yet |
+//! | `mx.iinfo` | [`iinfo()`] |
 //! | `mx.imag` | [`Array::imag`] |
 //! | `mx.import_function` | [`export::import_function()`] |
-//! | `mx.inexact` | none yet |
+//! | `mx.inexact` | [`DTypeKind::Inexact`] |
 //! | `mx.inf` | [`f32::INFINITY`] |
 //! | `mx.inner` | [`Array::inner`] |
 //! | `mx.int16` | [`DType::I16`] |
 //! | `mx.int32` | [`DType::I32`] |
 //! | `mx.int64` | [`DType::I64`] |
 //! | `mx.int8` | [`DType::I8`] |
-//! | `mx.integer` | none yet |
+//! | `mx.integer` | [`DTypeKind::Integer`] |
 //! | `mx.is_available` | [`Device::is_available`] |
 //! | `mx.isclose` | [`Array::isclose`] |
-//! | `mx.isdtype` | none yet |
+//! | `mx.isdtype` | [`isdtype()`] |
 //! | `mx.isfinite` | [`Array::isfinite`] |
 //! | `mx.isinf` | [`Array::isinf`] |
 //! | `mx.isnan` | [`Array::isnan`] |
 //! | `mx.isneginf` | [`Array::isneginf`] |
 //! | `mx.isposinf` | [`Array::isposinf`] |
-//! | `mx.issubdtype` | none yet |
+//! | `mx.issubdtype` | [`issubdtype()`] |
 //! | `mx.jvp` | [`transforms::jvp()`] |
 //! | `mx.kron` | [`Array::kron`] |
 //! | `mx.left_shift` | [`Array::left_shift`] |
@@ -211,18 +211,18 @@
 //! | `mx.meshgrid` | [`meshgrid()`] |
 //! | `mx.min` | [`Array::min`] |
 //! | `mx.minimum` | [`Array::minimum`] |
-//! | `mx.minmax` | none yet |
+//! | `mx.minmax` | [`Array::minmax`] |
 //! | `mx.moveaxis` | [`Array::moveaxis`] |
 //! | `mx.multiply` | [`Array::multiply`] |
 //! | `mx.nan` | [`f32::NAN`] |
 //! | `mx.nan_to_num` | [`Array::nan_to_num`] |
 //! | `mx.negative` | [`Array::negative`] |
 //! | `mx.new_stream` | [`Stream::new`] |
-//! | `mx.new_thread_local_stream` | none yet |
-//! | `mx.new_thread_unsafe_stream` | none yet |
+//! | `mx.new_thread_local_stream` | [`ThreadLocalStream::new`] |
+//! | `mx.new_thread_unsafe_stream` | its user must prevent races, which safe Rust cannot ask for; [`ThreadLocalStream`] is safe |
 //! | `mx.newaxis` | [`NewAxis`] |
 //! | `mx.not_equal` | [`Array::not_equal`] |
-//! | `mx.number` | none yet |
+//! | `mx.number` | [`DTypeKind::Number`] |
 //! | `mx.ones` | [`Array::ones`] |
 //! | `mx.ones_like` | [`Array::ones_like`] |
 //! | `mx.outer` | [`Array::outer`] |
@@ -246,7 +246,7 @@
 //! | `mx.repeat` | [`Array::repeat`] |
 //! | `mx.reset_peak_memory` | [`memory::reset_peak()`] |
 //! | `mx.reshape` | [`Array::reshape`] |
-//! | `mx.result_type` | none yet |
+//! | `mx.result_type` | [`result_type()`] |
 //! | `mx.right_shift` | [`Array::right_shift`] |
 //! | `mx.roll` | [`Array::roll`] |
 //! | `mx.round` | [`Array::round`] |
@@ -266,7 +266,7 @@
 //! | `mx.set_wired_limit` | [`memory::set_wired_limit()`] |
 //! | `mx.sigmoid` | [`Array::sigmoid`] |
 //! | `mx.sign` | [`Array::sign`] |
-//! | `mx.signedinteger` | none yet |
+//! | `mx.signedinteger` | [`DTypeKind::SignedInteger`] |
 //! | `mx.sin` | [`Array::sin`] |
 //! | `mx.sinh` | [`Array::sinh`] |
 //! | `mx.slice` | [`Array::slice_dynamic`] |
@@ -305,7 +305,7 @@
 //! | `mx.uint8` | [`DType::U8`] |
 //! | `mx.unflatten` | [`Array::unflatten`] |
 //! | `mx.unique` | [`Array::unique`] |
-//! | `mx.unsignedinteger` | none yet |
+//! | `mx.unsignedinteger` | [`DTypeKind::UnsignedInteger`] |
 //! | `mx.unstack` | [`Array::unstack`] |
 //! | `mx.value_and_grad` | [`transforms::value_and_grad()`] |
 //! | `mx.var` | [`Array::var`] |
@@ -408,7 +408,7 @@
 //! | `mx.fast.gated_delta_update` | [`fast::gated_delta()`] |
 //! | `mx.fast.layer_norm` | [`fast::layer_norm()`] |
 //! | `mx.fast.metal_kernel` | [`kernel::MetalKernel`] |
-//! | `mx.fast.precompiled_cuda_kernel` | none yet |
+//! | `mx.fast.precompiled_cuda_kernel` | mlx-c does not bind it; [`kernel::CudaKernel`] compiles source text |
 //! | `mx.fast.rms_norm` | [`fast::rms_norm()`] |
 //! | `mx.fast.rope` | [`fast::rope()`] |
 //! | `mx.fast.scaled_dot_product_attention` | [`fast::scaled_dot_product_attention()`] |
@@ -474,8 +474,8 @@
 //! | `mx.metal.set_cache_limit` | [`memory::set_cache_limit()`] |
 //! | `mx.metal.set_memory_limit` | [`memory::set_memory_limit()`] |
 //! | `mx.metal.set_wired_limit` | [`memory::set_wired_limit()`] |
-//! | `mx.metal.start_capture` | none yet |
-//! | `mx.metal.stop_capture` | none yet |
+//! | `mx.metal.start_capture` | [`kernel::start_capture()`] |
+//! | `mx.metal.stop_capture` | [`kernel::stop_capture()`] |
 //!
 //! # `mlx.core.random`
 //!
