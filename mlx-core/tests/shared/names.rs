@@ -177,6 +177,7 @@ impl Items {
         {
             return true;
         }
+        let path = path.split_once('@').map_or(path, |(_, path)| path);
         let parts: Vec<&str> = path.trim_end_matches("()").split("::").collect();
         let last = &parts[parts.len().saturating_sub(2)..];
         let last = if matches!(last[0], "crate" | "super" | "self") {
