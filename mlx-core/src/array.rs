@@ -248,7 +248,7 @@ impl Array {
         impl Drop for Reading {
             fn drop(&mut self) {
                 // SAFETY: undoes the call below, on the same thread.
-                unsafe { sys::mlxrs_reading(false) };
+                unsafe { sys::mlxrs_count_reader(false) };
             }
         }
 
@@ -260,7 +260,7 @@ impl Array {
         };
         eval([&dense])?;
         // SAFETY: counts readers of this thread.
-        unsafe { sys::mlxrs_reading(true) };
+        unsafe { sys::mlxrs_count_reader(true) };
         let _reading = Reading;
         let result = f(&dense);
         // The evaluation may have read a file that was truncated.
@@ -305,7 +305,7 @@ impl Array {
         })?;
         // SAFETY: as above.
         ffi::call(ErrorKind::Eval, || unsafe {
-            sys::mlxrs_array_settle(&mut updated, self.raw)
+            sys::mlxrs_wait_for_updates(&mut updated, self.raw)
         })
         .map_err(|error| poison::failed([self], error))?;
         let data = data.cast::<T>();

@@ -21,16 +21,16 @@ use std::fmt;
 pub enum ErrorKind {
     /// MLX refused to build an operation: shapes, dtypes, axes.
     Mlx,
-    /// An evaluation failed; every array of that step is poisoned.
+    /// An operation failed while it was evaluated; the arrays that depend on it are poisoned.
     Eval,
-    /// The array belongs to a step whose evaluation failed.
+    /// The array depends on an operation that failed.
     Poisoned,
     /// An element type was asked for that the array does not hold.
     DType,
     /// Shapes or lengths do not fit.
     Shape,
     /// The system has no memory for an array, a kernel's work or a node. The message says how many bytes were
-    /// asked for. If an evaluation failed, the arrays of its step are poisoned.
+    /// asked for. An operation whose result got no memory stays lazy and can be evaluated again.
     Memory,
     /// More bytes than [`memory::set_array_limit`](crate::memory::set_array_limit) allows.
     Budget,

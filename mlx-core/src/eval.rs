@@ -37,10 +37,14 @@ use crate::{poison, stream};
 /// - A kernel fails, or another one that was queued on the same stream failed.
 /// - The file of an array of [`Safetensors`](crate::Safetensors) was truncated.
 ///
-/// The error poisons every array of this thread that is not known to be good: reading or using it is an error.
-/// These arrays are known to be good: arrays made from data, arrays that were read or given to a successful
-/// `eval`, and, on a thread with one stream, arrays that were already computed when a later operation used them.
-/// The stream skips all operations after the failed one until this error is returned. Then it can be used again.
+/// The error poisons the arrays that depend on the failed operation: reading or using one is an error that repeats the
+/// reason. All other arrays keep their values, or stay lazy and are computed when they are needed. So does an operation
+/// whose result got no memory: evaluating it again tries again.
+///
+/// On systems other than Linux, MLX does not tell which arrays a failure has reached. There it poisons every array of
+/// this thread that is not known to be good. These are known to be good: arrays made from data, arrays that were read or
+/// given to a successful `eval`, and, on a thread with one stream, arrays that were already computed when a later
+/// operation used them.
 ///
 /// Inside `vmap` and `compile` nothing can be evaluated.
 pub fn eval<A: AsRef<Array>>(arrays: impl IntoIterator<Item = A>) -> Result<()> {
@@ -52,7 +56,7 @@ pub fn eval<A: AsRef<Array>>(arrays: impl IntoIterator<Item = A>) -> Result<()> 
     }
     let started = roots().any(is_lazy);
     run(&vector, sys::mlx_eval)
-        .and_then(|()| check())
+        .and_then(|()| check(&vector))
         .map_err(|error| fail(roots(), error))?;
     poison::good(roots(), started);
     Ok(())
@@ -115,18 +119,23 @@ fn run(
 ) -> Result<()> {
     if poison::has_several_streams() {
         // SAFETY: a live vector of live arrays.
-        ffi::call(ErrorKind::Eval, || unsafe { sys::mlxrs_settle(vector.c()) })?;
+        ffi::call(ErrorKind::Eval, || unsafe {
+            sys::mlxrs_eval_for_cpu(vector.c())
+        })?;
     }
     // SAFETY: a live vector of live arrays, of which `evaluate` is a function.
     ffi::call(ErrorKind::Eval, || unsafe { evaluate(vector.c()) })
 }
 
 /// Fails if something that was waited for failed without MLX's knowledge: a file was truncated, or a kernel of a GPU was given an index out
-/// of range.
-fn check() -> Result<()> {
+/// of range. `waited` has the arrays that were waited for; if it is null, that is all work of the current stream.
+fn check(waited: &VectorArray) -> Result<()> {
     mapped::check()?;
-    // SAFETY: takes nothing.
-    ffi::call(ErrorKind::Eval, || unsafe { sys::mlxrs_check_reports() })
+    let stream = stream::current()?;
+    // SAFETY: a live vector or a null one, and a live stream.
+    ffi::call(ErrorKind::Eval, || unsafe {
+        sys::mlxrs_check_reports(waited.c(), stream)
+    })
 }
 
 /// Whether the computation of the array has not been queued yet.
@@ -141,8 +150,12 @@ fn is_lazy(array: &Array) -> bool {
 /// before it queued anything.
 pub(crate) fn fail<'a>(roots: impl Iterator<Item = &'a Array>, error: Error) -> Error {
     let text = error.to_string();
-    let refused =
-        text.starts_with("[eval] Attempting to eval") || text.starts_with("There is no Stream");
+    let refusals = [
+        "[eval] Attempting to eval",
+        "[async_eval] Not allowed inside",
+        "There is no Stream",
+    ];
+    let refused = refusals.iter().any(|refusal| text.starts_with(refusal));
     if refused {
         error
     } else {
@@ -168,7 +181,7 @@ pub fn synchronize() -> Result<()> {
     let stream = stream::current()?;
     // SAFETY: the current stream is live.
     ffi::call(ErrorKind::Eval, || unsafe { sys::mlx_synchronize(stream) })
-        .and_then(|()| check())
+        .and_then(|()| check(&VectorArray::null()))
         .map_err(|error| poison::failed([], error))?;
     poison::good([], true);
     Ok(())

@@ -118,7 +118,7 @@ impl Array {
         let mut updated = false;
         // SAFETY: the handle is live; the out-parameter is ours. Waits for what still writes.
         ffi::call(ErrorKind::Eval, || unsafe {
-            sys::mlxrs_array_settle(&mut updated, self.raw())
+            sys::mlxrs_wait_for_updates(&mut updated, self.raw())
         })
         .map_err(|error| poison::failed([&self], error))?;
         // SAFETY: the handle is live. From here on nothing writes into the buffer, whatever array holds it.

@@ -42,7 +42,7 @@ use crate::poison;
 fn in_place(cache: &Array, updated: &Array) -> Result<Array> {
     ffi::array(|res| {
         // SAFETY: live handles, a fresh out-handle.
-        unsafe { sys::mlxrs_force_donate(res, updated.raw(), cache.raw()) }
+        unsafe { sys::mlxrs_update_in_place(res, updated.raw(), cache.raw()) }
     })
 }
 

@@ -102,6 +102,10 @@ pub fn init() -> Result<()> {
     mlx_c_sys::load().map_err(|text| Error::new(ErrorKind::Library, text))
 }
 
+/// The raw bindings, for what this crate does not have.
+#[doc(no_inline)]
+pub use mlx_c_sys;
+
 pub use self::gguf::save_gguf;
 pub use self::safetensors::{Safetensors, save_safetensors};
 pub use array::Array;

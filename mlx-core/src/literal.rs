@@ -1,5 +1,6 @@
 //! Arrays of numbers that stand in the program, or in its vectors.
 
+use std::borrow::Cow;
 use std::convert::Infallible;
 
 use crate::array::Array;
@@ -47,15 +48,15 @@ pub trait Literal: Copy + 'static {
     /// The type of the elements.
     type Element: Element;
 
-    /// The element.
-    fn element(self) -> Self::Element;
+    /// The elements.
+    fn elements(numbers: &[Self]) -> Cow<'_, [Self::Element]>;
 }
 
 impl Literal for f64 {
     type Element = f32;
 
-    fn element(self) -> f32 {
-        self as f32
+    fn elements(numbers: &[Self]) -> Cow<'_, [f32]> {
+        numbers.iter().map(|&number| number as f32).collect()
     }
 }
 
@@ -63,8 +64,8 @@ macro_rules! literals {
     ($($ty:ty),*) => { $( impl Literal for $ty {
         type Element = $ty;
 
-        fn element(self) -> $ty {
-            self
+        fn elements(numbers: &[Self]) -> Cow<'_, [$ty]> {
+            Cow::Borrowed(numbers)
         }
     } )* };
 }
@@ -98,8 +99,10 @@ pub trait Nested {
     /// Appends the lengths of the levels, outermost first.
     fn lengths(shape: &mut Vec<usize>);
 
-    /// Appends the numbers in order.
-    fn numbers(&self, out: &mut Vec<<Self::Number as Literal>::Element>);
+    /// The numbers of a list, in order.
+    fn numbers(list: &[Self]) -> &[Self::Number]
+    where
+        Self: Sized;
 }
 
 impl<T: Literal> Nested for T {
@@ -107,8 +110,8 @@ impl<T: Literal> Nested for T {
 
     fn lengths(_shape: &mut Vec<usize>) {}
 
-    fn numbers(&self, out: &mut Vec<T::Element>) {
-        out.push(self.element());
+    fn numbers(list: &[T]) -> &[T] {
+        list
     }
 }
 
@@ -120,18 +123,19 @@ impl<T: Nested, const N: usize> Nested for [T; N] {
         T::lengths(shape);
     }
 
-    fn numbers(&self, out: &mut Vec<<T::Number as Literal>::Element>) {
-        self.iter().for_each(|part| part.numbers(out));
+    fn numbers(list: &[Self]) -> &[T::Number] {
+        T::numbers(list.as_flattened())
     }
 }
 
-/// The array of one vector or slice of numbers or nested arrays: `[len, …]`.
-fn listed<T: Nested>(list: &[T]) -> Array {
-    let mut shape = vec![list.len()];
+/// The array of a list of numbers or nested arrays, with `outer` in front of the shape of each.
+fn listed<T: Nested>(list: &[T], outer: &[usize]) -> Array {
+    let mut shape = outer.to_vec();
     T::lengths(&mut shape);
-    let mut numbers = Vec::with_capacity(list.len());
-    list.iter().for_each(|part| part.numbers(&mut numbers));
-    made(Array::from_slice(&numbers, shape))
+    made(Array::from_slice(
+        &T::Number::elements(T::numbers(list)),
+        shape,
+    ))
 }
 
 fn made(array: Result<Array>) -> Array {
@@ -156,38 +160,35 @@ fn made(array: Result<Array>) -> Array {
 /// the library of MLX is missing. [`Array::from_slice`] returns these as errors.
 impl<T: Nested> From<T> for Array {
     fn from(value: T) -> Self {
-        let (mut shape, mut numbers) = (Vec::new(), Vec::new());
-        T::lengths(&mut shape);
-        value.numbers(&mut numbers);
-        made(Array::from_slice(&numbers, shape))
+        listed(std::slice::from_ref(&value), &[])
     }
 }
 
 /// `[len]`. Panics as `From` of a number does.
 impl<T: Nested> From<Vec<T>> for Array {
     fn from(list: Vec<T>) -> Self {
-        listed(&list)
+        listed(&list, &[list.len()])
     }
 }
 
 /// `[len]`. Panics as `From` of a number does.
 impl<T: Nested> From<&Vec<T>> for Array {
     fn from(list: &Vec<T>) -> Self {
-        listed(list)
+        listed(list, &[list.len()])
     }
 }
 
 /// `[len]`. Panics as `From` of a number does.
 impl<T: Nested> From<&[T]> for Array {
     fn from(list: &[T]) -> Self {
-        listed(list)
+        listed(list, &[list.len()])
     }
 }
 
 /// `[N]`. Panics as `From` of a number does.
 impl<T: Nested, const N: usize> From<&[T; N]> for Array {
     fn from(list: &[T; N]) -> Self {
-        listed(list)
+        listed(list, &[list.len()])
     }
 }
 
@@ -207,7 +208,7 @@ fn joined<T: Literal>(rows: &[Vec<T>], length: usize, out: &mut Vec<T::Element>)
             );
             return Err(Error::new(ErrorKind::Shape, message));
         }
-        out.extend(numbers.iter().map(|number| number.element()));
+        out.extend_from_slice(&T::elements(numbers));
     }
     Ok(())
 }

@@ -26,6 +26,7 @@
 mod sequence;
 
 pub use sequence::{next_key, seed};
+pub(crate) use sequence::{state, with_state};
 
 use std::borrow::Cow;
 

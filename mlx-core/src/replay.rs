@@ -113,7 +113,7 @@ impl Replay {
         let mut outputs = VectorArray::null();
         // SAFETY: a live handle of this thread, a live vector of live arrays, and an out-parameter that is ours.
         ffi::call(ErrorKind::Eval, || unsafe {
-            sys::mlxrs_replay_again(outputs.as_mut_ptr(), self.raw, inputs.c())
+            sys::mlxrs_replay_relaunch(outputs.as_mut_ptr(), self.raw, inputs.c())
         })
         .map_err(|error| fail(std::iter::empty(), error))?;
         let outputs = outputs.to_vec()?;

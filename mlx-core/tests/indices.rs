@@ -2,7 +2,7 @@
 
 use mlx_core::DType::{F32, I32};
 use mlx_core::transforms::{grad_with, vmap_with};
-use mlx_core::{Array, Ellipsis, ErrorKind, NewAxis, Result, arange, array, eval, step};
+use mlx_core::{Array, DType, Ellipsis, ErrorKind, NewAxis, Result, arange, array, eval, step};
 
 fn cube() -> Array {
     arange(0, 24, 1, F32).unwrap().reshape((2, 3, 4)).unwrap()
@@ -132,6 +132,11 @@ fn values_take_the_dtype_of_the_array() -> Result<()> {
     let bytes = Array::from_slice(&[1u8, 2], 2)?;
     assert_eq!(bytes.at(0).sub(3)?.to_vec::<u8>()?, [254, 2]);
     assert!(bytes.set(0, 300).is_err());
+    let error = bytes.at(0).div(2).expect_err("no reciprocals").to_string();
+    assert!(
+        error.contains("div needs floating point, given an array of U8"),
+        "{error}"
+    );
     Ok(())
 }
 
@@ -246,5 +251,69 @@ fn unique_of_a_given_size() -> Result<()> {
     assert_eq!(blank.values.to_vec::<i32>()?, [7, 7]);
     assert_eq!(blank.inverse.shape(), [2, 0]);
     assert_eq!(array![true, true].unique()?.to_vec::<bool>()?, [true]);
+    Ok(())
+}
+
+/// Each dtype, through slices and through index arrays, against the operation on all elements.
+#[test]
+fn every_dtype_is_written() -> Result<()> {
+    let inside = array![true, false, true, true];
+    for dtype in DType::ALL {
+        let x = array![1, 0, 2, 1].astype(dtype)?;
+        let v = array![2, 1, 1, 0].astype(dtype)?;
+        let (ids, backwards) = (array![3, 0, 2], array![0, 2, 1].astype(dtype)?);
+        let of_ids = x.at(&ids);
+        let of_slice = x.at(step(.., -2));
+        let halves = array![0, 1].astype(dtype)?;
+        for (name, whole, by_ids, by_slice) in [
+            (
+                "add",
+                x.add(&v)?,
+                of_ids.add(&backwards)?,
+                of_slice.add(&halves)?,
+            ),
+            (
+                "mul",
+                x.multiply(&v)?,
+                of_ids.mul(&backwards)?,
+                of_slice.mul(&halves)?,
+            ),
+            (
+                "max",
+                x.maximum(&v)?,
+                of_ids.max(&backwards)?,
+                of_slice.max(&halves)?,
+            ),
+            (
+                "min",
+                x.minimum(&v)?,
+                of_ids.min(&backwards)?,
+                of_slice.min(&halves)?,
+            ),
+            (
+                "set",
+                v.clone(),
+                x.set(&ids, &backwards)?,
+                x.set(step(.., -2), &halves)?,
+            ),
+        ] {
+            let expected = inside.select(&whole, &x)?;
+            assert_eq!((by_ids.dtype(), by_slice.dtype()), (dtype, dtype));
+            let equal = expected.array_equal(&by_ids)?.item::<bool>()?;
+            assert!(equal, "{name} of {dtype}: {by_ids}, expected {expected}");
+            // The slice writes places 3 and 1.
+            let (slot, value) = (by_slice.i(3)?, halves.i(0)?);
+            let other = x.i(3)?;
+            let expected = match name {
+                "add" => other.add(value)?,
+                "mul" => other.multiply(value)?,
+                "max" => other.maximum(value)?,
+                "min" => other.minimum(value)?,
+                _ => value,
+            };
+            let equal = expected.array_equal(&slot)?.item::<bool>()?;
+            assert!(equal, "{name} of {dtype}: {by_slice}");
+        }
+    }
     Ok(())
 }

@@ -86,6 +86,38 @@ fn numbers_outside_a_dtype_do_not_wrap() -> Result<()> {
     Ok(())
 }
 
+/// The values are those of Python's MLX.
+#[test]
+fn an_infinite_step_takes_the_first_element_only() -> Result<()> {
+    let inf = f64::INFINITY;
+    for (start, stop, step, floats, integers) in [
+        (0.0, 10.0, inf, &[0.0f32][..], &[0][..]),
+        (5.0, 10.0, inf, &[5.0], &[5]),
+        (0.5, 3.0, inf, &[0.5], &[0]),
+        (0.0, -10.0, -inf, &[0.0], &[0]),
+        (0.0, -10.0, inf, &[], &[]),
+        (0.0, 10.0, -inf, &[], &[]),
+        (0.0, 0.0, inf, &[], &[]),
+    ] {
+        let made = |dtype| arange(start, stop, step, dtype);
+        assert_eq!(
+            made(DType::F32)?.to_vec::<f32>()?,
+            floats,
+            "{start} {stop} {step}"
+        );
+        assert_eq!(
+            made(DType::I32)?.to_vec::<i32>()?,
+            integers,
+            "{start} {stop} {step}"
+        );
+        assert_eq!(made(DType::U8)?.size(), integers.len());
+    }
+    assert_eq!(arange(250.0, 300.0, inf, DType::U8)?.to_vec::<u8>()?, [250]);
+    assert!(arange(300.0, 400.0, inf, DType::U8).is_err());
+    assert!(arange(0.0, inf, inf, DType::F32).is_err());
+    Ok(())
+}
+
 #[test]
 fn integers_are_drawn_from_the_whole_range() -> Result<()> {
     let key = Key::new(42)?;

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use mlx_core::{Array, Error, ErrorKind, Result};
-use mlx_nn::{Head, LayerKind, Module, Residual, Step};
+use mlx_nn::{CacheOptions, Head, LayerKind, ModelCache, Module, Residual, Step};
 
 use crate::checkpoint::Names;
 
@@ -126,6 +126,59 @@ pub trait Model: Module {
     /// The shapes do not fit.
     fn logits(&self, hidden: &Array) -> Result<Array> {
         self.head().forward(hidden)
+    }
+
+    /// A cache for so many rows, all empty, for [`forward`](Self::forward).
+    fn new_cache(&self, rows: usize) -> ModelCache {
+        ModelCache::new(self.states(), rows, CacheOptions::default())
+    }
+
+    /// The logits of all `tokens [B, L]` (U32 or I32) after what `cache` holds: `[B, L, V]`. The cache keeps the tokens.
+    /// Rows of different lengths, rejected drafts and the last position alone need a [`Step`].
+    ///
+    /// ```
+    /// use mlx_core::Array;
+    /// use mlx_models::Model;
+    /// use serde_json::json;
+    ///
+    /// # fn main() -> mlx_core::Result<()> {
+    /// let config = json!({
+    ///     "model_type": "llama", "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1,
+    ///     "num_attention_heads": 2, "vocab_size": 40, "rms_norm_eps": 1e-5
+    /// });
+    /// let model = mlx_models::initialised("example", config, 7)?.model;
+    /// let mut cache = model.new_cache(1);
+    /// let logits = model.forward(&Array::from_slice(&[3u32, 1, 4], &[1, 3])?, &mut cache)?;
+    /// assert_eq!(logits.shape(), [1, 3, 40]);
+    /// let next = model.forward(&Array::from_slice(&[1u32], &[1, 1])?, &mut cache)?;
+    /// assert_eq!(next.shape(), [1, 1, 40]);
+    /// assert_eq!(cache.lens(), [4]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The tokens are no integers of shape `[B, L]`, or the cache has other rows or was made for another model. The cache is
+    /// as before then.
+    fn forward(&self, tokens: &Array, cache: &mut ModelCache) -> Result<Array> {
+        let &[rows, width] = tokens.shape() else {
+            let message = format!("tokens must be [B, L], given {:?}", tokens.shape());
+            return Err(Error::new(ErrorKind::Shape, message));
+        };
+        if rows as usize != cache.rows() {
+            let message = format!("tokens of {rows} rows, and a cache of {}", cache.rows());
+            return Err(Error::new(ErrorKind::Shape, message));
+        }
+        if cache.kinds() != self.states() {
+            let message = "the cache was made for a model with other layers";
+            return Err(Error::new(ErrorKind::Invalid, message));
+        }
+        let widths = vec![width as usize; rows as usize];
+        let mut step = cache.begin(&widths)?;
+        let hidden = self.hidden(tokens, &mut step)?;
+        let logits = self.logits(&hidden)?;
+        step.commit(&widths)?;
+        Ok(logits)
     }
 
     /// The model's sizes, as it was built.

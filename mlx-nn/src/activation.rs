@@ -1,26 +1,110 @@
-//! Activation functions, by the names config.json uses.
+//! Activation functions: as values of [`Activation`], some of which config.json names, and as functions of an array.
 
 use std::fmt;
 
 use mlx_core::{Array, Error, ErrorKind, Result, fast};
 
+use crate::module::{Module, Path, Visit, VisitMut};
+
+mod functions;
+mod prelu;
 mod xielu;
 
+pub use functions::*;
+pub use prelu::PRelu;
 pub use xielu::Xielu;
 
-/// An elementwise activation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// An activation: elementwise, but for the last four, which compute along the last axis. It is a layer without parameters.
+///
+/// ```
+/// use mlx_core::{Array, Result};
+/// use mlx_nn::Activation;
+///
+/// # fn main() -> Result<()> {
+/// let x = Array::from_slice(&[-2.0f32, 8.0], &[2])?;
+/// assert_eq!(Activation::LeakyRelu(0.1).forward(&x)?.to_vec::<f32>()?, [-0.2, 8.0]);
+/// assert_eq!(Activation::Relu6.forward(&x)?.to_vec::<f32>()?, [0.0, 6.0]);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Activation {
     /// `x * sigmoid(x)`
+    #[doc(alias = "SiLU")]
     Silu,
     /// `x * Phi(x)` with the exact normal distribution function.
+    #[doc(alias = "GELU")]
     Gelu,
     /// `x * Phi(x)` by the tanh approximation (Hendrycks and Gimpel, arXiv:1606.08415).
+    #[doc(alias = "gelu_approx")]
     GeluTanh,
     /// `max(x, 0)`
+    #[doc(alias = "ReLU")]
     Relu,
     /// `max(x, 0)^2`
+    #[doc(alias = "ReLU2")]
+    #[doc(alias = "relu2")]
     ReluSquared,
+    /// `x * sigmoid(1.702 * x)`
+    #[doc(alias = "gelu_fast_approx")]
+    GeluSigmoid,
+    /// `1 / (1 + exp(-x))`
+    Sigmoid,
+    /// The hyperbolic tangent.
+    Tanh,
+    /// `min(max(x, 0), 6)`
+    #[doc(alias = "ReLU6")]
+    Relu6,
+    /// `max(slope * x, x)`, with the slope.
+    #[doc(alias = "LeakyReLU")]
+    LeakyRelu(f32),
+    /// `x` above 0, and `alpha * (exp(x) - 1)` below, with alpha.
+    #[doc(alias = "ELU")]
+    Elu(f32),
+    /// `max(x, 0) + alpha * (exp(min(x, 0) / alpha) - 1)`, with alpha.
+    #[doc(alias = "CELU")]
+    Celu(f32),
+    /// `1.0507 * elu(x)` with an alpha of 1.67326.
+    #[doc(alias = "SELU")]
+    Selu,
+    /// `ln(1 + exp(x))`
+    Softplus,
+    /// `x / (1 + |x|)`
+    Softsign,
+    /// `x ∓ limit` where its magnitude is above the limit, and 0 elsewhere.
+    Softshrink(f32),
+    /// `x` where its magnitude is above this limit, and 0 elsewhere.
+    HardShrink(f32),
+    /// `min(max(x, -1), 1)`
+    HardTanh,
+    /// `x * min(max(x + 3, 0), 6) / 6`
+    Hardswish,
+    /// `-ln(1 + exp(-x))`
+    LogSigmoid,
+    /// `x * tanh(softplus(x))`
+    Mish,
+    /// 1 from this threshold on, 0 below, as I32.
+    Step(f32),
+    /// `exp(x) / sum(exp(x))` along the last axis.
+    Softmax,
+    /// `ln(softmax(x))` along the last axis.
+    LogSoftmax,
+    /// `softmax(-x)` along the last axis.
+    Softmin,
+    /// `a * sigmoid(b)` of the halves of the last axis: `[.., 2 n] -> [.., n]`.
+    #[doc(alias = "GLU")]
+    Glu,
+}
+
+/// No parameters.
+impl Module for Activation {
+    fn visit(&self, _path: &mut Path, _v: &mut dyn Visit) -> Result<()> {
+        Ok(())
+    }
+
+    fn visit_mut(&mut self, _path: &mut Path, _v: &mut dyn VisitMut) -> Result<()> {
+        Ok(())
+    }
 }
 
 impl Activation {
@@ -61,7 +145,7 @@ impl Activation {
         match self {
             Self::Silu => Some(fast::Gate::Silu),
             Self::GeluTanh => Some(fast::Gate::GeluTanh),
-            Self::Gelu | Self::Relu | Self::ReluSquared => None,
+            _ => None,
         }
     }
 
@@ -100,6 +184,30 @@ impl Activation {
             }
             Self::Relu => x.maximum(0.0),
             Self::ReluSquared => x.maximum(0.0)?.square(),
+            Self::GeluSigmoid => x.multiply(x.multiply(1.702)?.sigmoid()?),
+            Self::Sigmoid => x.sigmoid(),
+            Self::Tanh => x.tanh(),
+            Self::Relu6 => hard_tanh_with(x, 0.0, 6.0),
+            Self::LeakyRelu(slope) => leaky_relu_with(x, slope),
+            Self::Elu(alpha) => elu_with(x, alpha),
+            Self::Celu(alpha) => celu_with(x, alpha),
+            Self::Selu => elu_with(x, 1.67326)?.multiply(1.0507),
+            Self::Softplus => x.logaddexp(0.0),
+            Self::Softsign => x.divide(x.abs()?.add(1.0)?),
+            Self::Softshrink(limit) => softshrink_with(x, limit),
+            Self::HardShrink(limit) => hard_shrink_with(x, limit),
+            Self::HardTanh => hard_tanh_with(x, -1.0, 1.0),
+            Self::Hardswish => {
+                let gate = hard_tanh_with(&x.add(3.0)?, 0.0, 6.0)?;
+                x.multiply(gate)?.divide(6.0)
+            }
+            Self::LogSigmoid => x.negative()?.logaddexp(0.0)?.negative(),
+            Self::Mish => x.multiply(x.logaddexp(0.0)?.tanh()?),
+            Self::Step(threshold) => step_with(x, threshold),
+            Self::Softmax => softmax_with(x, -1),
+            Self::LogSoftmax => log_softmax_with(x, -1),
+            Self::Softmin => softmin_with(x, -1),
+            Self::Glu => glu_with(x, -1),
         }
     }
 }
@@ -109,6 +217,9 @@ impl fmt::Display for Activation {
         let name = Self::NAMES
             .iter()
             .find(|(_, activation)| activation == self);
-        f.write_str(name.expect("every activation has a name").0)
+        match name {
+            Some((name, _)) => f.write_str(name),
+            None => write!(f, "{self:?}"),
+        }
     }
 }

@@ -162,7 +162,7 @@ impl Attention {
     ///
     /// # Errors
     /// No memory for a handle.
-    pub fn new(config: &AttentionConfig, rope: impl Into<Option<Rope>>) -> Result<Self> {
+    pub fn empty(config: &AttentionConfig, rope: impl Into<Option<Rope>>) -> Result<Self> {
         let &AttentionConfig {
             hidden,
             heads,
@@ -182,20 +182,20 @@ impl Attention {
         let growth = config.growth.filter(grows);
         let norm = |heads: i32| {
             let weighted = config.qk_norm.filter(|norm| !is_unweighted(norm));
-            let norm = weighted.map(|norm| HeadNorm::new(&norm, heads, head_dim));
+            let norm = weighted.map(|norm| HeadNorm::empty(&norm, heads, head_dim));
             norm.transpose()
         };
         let queries = if config.output_gate { 2 } else { 1 };
         let own = |is_own: bool| {
-            let linear = is_own.then(|| Linear::new(hidden, kv_heads * head_dim, qkv_bias));
+            let linear = is_own.then(|| Linear::empty(hidden, kv_heads * head_dim, qkv_bias));
             linear.transpose()
         };
         let has_keys = config.source != KvSource::Earlier;
         Ok(Self {
-            q_proj: Linear::new(hidden, heads * head_dim * queries, qkv_bias)?,
+            q_proj: Linear::empty(hidden, heads * head_dim * queries, qkv_bias)?,
             k_proj: own(has_keys)?,
             v_proj: own(config.source == KvSource::Own)?,
-            o_proj: Linear::new(heads * head_dim, hidden, config.out_bias)?,
+            o_proj: Linear::empty(heads * head_dim, hidden, config.out_bias)?,
             q_norm: norm(heads)?,
             k_norm: match has_keys {
                 true => norm(kv_heads)?,
@@ -203,7 +203,7 @@ impl Attention {
             },
             attn_sub_norm: config
                 .sub_norm
-                .map(|eps| RmsNorm::new(heads * head_dim, eps))
+                .map(|eps| RmsNorm::empty(heads * head_dim, eps))
                 .transpose()?,
             sinks: if config.sinks {
                 Some(Param::empty(&[heads])?)
@@ -255,7 +255,7 @@ impl Attention {
         let options = Attend {
             scale: self.scale,
             softcap: self.softcap,
-            sinks: self.sinks.as_ref().map(Param::value),
+            sinks: self.sinks.as_ref().map(Param::get).transpose()?,
             alibi: self.alibi.as_ref(),
         };
         let y = match kv {

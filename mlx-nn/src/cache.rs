@@ -97,6 +97,11 @@ impl ModelCache {
         &self.lens
     }
 
+    /// The kinds of the layer states.
+    pub fn kinds(&self) -> &[LayerKind] {
+        &self.kinds
+    }
+
     /// How many rows there are.
     pub fn rows(&self) -> usize {
         self.lens.len()

@@ -272,13 +272,37 @@ pub struct FillOptions<'a> {
 pub fn fill(
     module: &mut dyn Module,
     checkpoint: &Checkpoint,
-    options: FillOptions<'_>,
+    mut options: FillOptions<'_>,
 ) -> Result<()> {
-    checkpoint.prepare()?;
+    fill_as(module, checkpoint, &mut options, Target::Model)
+}
+
+/// What is filled.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// A model, which follows from a config.json.
+    Model,
+    /// A module of a program, which says how its matrices are packed.
+    Module,
+    /// The same, and nothing is changed: names and shapes are compared.
+    ModuleChecked,
+}
+
+/// [`fill`], with the words for what is filled.
+pub(crate) fn fill_as(
+    module: &mut dyn Module,
+    checkpoint: &Checkpoint,
+    options: &mut FillOptions<'_>,
+    target: Target,
+) -> Result<()> {
+    if target != Target::ModuleChecked {
+        checkpoint.prepare()?;
+    }
     let mut filler = Filler {
         unclaimed: checkpoint.names().collect(),
         checkpoint,
         options,
+        target,
         sources: RefCell::default(),
         filled: 0,
         missing: Vec::new(),
@@ -313,10 +337,14 @@ pub fn fill(
     if report.is_empty() {
         return Ok(());
     }
+    let whose = match target {
+        Target::Model => "its config.json",
+        Target::Module | Target::ModuleChecked => "the module",
+    };
     Err(Error::new(
         ErrorKind::Format,
         format!(
-            "the tensors of {} do not match its config.json:{report}",
+            "the tensors of {} do not match {whose}:{report}",
             checkpoint.label
         ),
     ))
@@ -324,7 +352,8 @@ pub fn fill(
 
 struct Filler<'a, 'o> {
     checkpoint: &'a Checkpoint,
-    options: FillOptions<'o>,
+    options: &'a mut FillOptions<'o>,
+    target: Target,
     /// The tensors that were read. They are kept because several parameters may be rows of one tensor.
     sources: RefCell<HashMap<Source, Array>>,
     unclaimed: BTreeSet<&'a str>,
@@ -349,8 +378,11 @@ impl VisitMut for Filler<'_, '_> {
                 ),
             )
         })?;
-        *weight = Weight::quantized_like(&weight.shape(), scheme)
-            .map_err(|error| error.context(path.as_str()))?;
+        // A quantised matrix of a program's module is packed by the same scheme already.
+        if self.target == Target::Model {
+            *weight = Weight::quantized_like(&weight.shape(), scheme)
+                .map_err(|error| error.context(path.as_str()))?;
+        }
         Ok(())
     }
 
@@ -368,6 +400,9 @@ impl VisitMut for Filler<'_, '_> {
         };
         if let Some(fault) = fault {
             self.misshapen.push(format!("{name}: {fault}"));
+            return Ok(());
+        }
+        if self.target == Target::ModuleChecked {
             return Ok(());
         }
         let (checkpoint, sources) = (self.checkpoint, &self.sources);

@@ -23,7 +23,7 @@ impl CausalConv {
     ///
     /// # Errors
     /// No memory for a handle.
-    pub fn new(
+    pub fn empty(
         channels: i32,
         taps: i32,
         bias: bool,
@@ -45,7 +45,8 @@ impl CausalConv {
     /// # Errors
     /// The shapes do not fit.
     pub fn forward(&self, x: &Array) -> Result<Array> {
-        let bias = self.bias.as_ref().map(Param::value);
+        self.weight.get()?;
+        let bias = self.bias.as_ref().map(Param::get).transpose()?;
         convolved(x, &self.taps, bias, self.activation)
     }
 }
@@ -105,7 +106,7 @@ impl JointConv {
     ///
     /// # Errors
     /// No memory for a handle.
-    pub fn new(
+    pub fn empty(
         names: &[&'static str],
         channels: i32,
         taps: i32,
@@ -129,6 +130,9 @@ impl JointConv {
     /// # Errors
     /// The shapes do not fit.
     pub fn forward(&self, x: &Array) -> Result<Array> {
+        for (_, weight) in &self.parts {
+            weight.get()?;
+        }
         convolved(x, &self.taps, None, Some(self.activation))
     }
 }

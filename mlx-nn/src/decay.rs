@@ -17,7 +17,7 @@ pub(crate) struct Decay {
 
 impl Decay {
     /// A decay whose `A_log` has this shape in files, with this number of biases.
-    pub(crate) fn new(heads: &[i32], biases: i32) -> Result<Self> {
+    pub(crate) fn empty(heads: &[i32], biases: i32) -> Result<Self> {
         let a_log = Param::starting(heads, Initial::LogUniform(16.0))?.never_narrowed();
         let dt_bias = Param::starting(&[biases], Initial::Constant(1.0))?;
         Ok(Self {

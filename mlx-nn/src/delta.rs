@@ -5,12 +5,12 @@ use std::rc::Rc;
 use mlx_core::fast::{self, Gate, GatedDelta};
 use mlx_core::{Array, DType, Error, ErrorKind, Result};
 
+use crate::Module;
 use crate::activation::Activation;
 use crate::cache::{LayerKind, RecurrentShape, StatePart};
 use crate::conv::CausalConv;
 use crate::decay::Decay;
 use crate::linear::Linear;
-use crate::module::{Module, Path, Visit, VisitMut};
 use crate::norm::RmsNorm;
 use crate::step::{Rerun, StateAfter, Step};
 
@@ -94,16 +94,18 @@ impl DeltaConfig {
 ///
 /// Projections, a causal convolution of queries, keys and values, the gated delta rule, a gated norm, and a projection
 /// back. The projections' rows are flat: `in_proj_qkv` is queries, keys and values, each head by head.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Module)]
 pub struct GatedDeltaNet {
     in_proj_qkv: Linear,
     in_proj_z: Linear,
     in_proj_b: Linear,
     in_proj_a: Linear,
     conv1d: CausalConv,
+    #[module(flat)]
     decay: Decay,
     norm: RmsNorm,
     out_proj: Linear,
+    #[module(skip)]
     config: DeltaConfig,
 }
 
@@ -112,23 +114,23 @@ impl GatedDeltaNet {
     ///
     /// # Errors
     /// Value heads are not a multiple of key heads, or there are fewer than 2 taps.
-    pub fn new(config: DeltaConfig) -> Result<Self> {
+    pub fn empty(config: DeltaConfig) -> Result<Self> {
         config.check()?;
         let (hidden, heads) = (config.hidden, config.value_heads);
         Ok(Self {
-            in_proj_qkv: Linear::new(hidden, config.channels(), false)?,
-            in_proj_z: Linear::new(hidden, config.values(), false)?,
-            in_proj_b: Linear::new(hidden, heads, false)?,
-            in_proj_a: Linear::new(hidden, heads, false)?,
-            conv1d: CausalConv::new(
+            in_proj_qkv: Linear::empty(hidden, config.channels(), false)?,
+            in_proj_z: Linear::empty(hidden, config.values(), false)?,
+            in_proj_b: Linear::empty(hidden, heads, false)?,
+            in_proj_a: Linear::empty(hidden, heads, false)?,
+            conv1d: CausalConv::empty(
                 config.channels(),
                 config.taps,
                 false,
                 Some(config.activation),
             )?,
-            decay: Decay::new(&[heads], heads)?,
-            norm: RmsNorm::new(config.value_dim, config.norm_eps)?,
-            out_proj: Linear::new(config.values(), hidden, false)?,
+            decay: Decay::empty(&[heads], heads)?,
+            norm: RmsNorm::empty(config.value_dim, config.norm_eps)?,
+            out_proj: Linear::empty(config.values(), hidden, false)?,
             config,
         })
     }
@@ -204,28 +206,4 @@ fn delta(inputs: &[Array], widths: &Array) -> Result<(Array, Array)> {
         widths,
         key_heads: (width - heads * value_dim) / (2 * key_dim),
     })
-}
-
-impl Module for GatedDeltaNet {
-    fn visit(&self, path: &mut Path, v: &mut dyn Visit) -> Result<()> {
-        path.scoped("in_proj_qkv", |path| self.in_proj_qkv.visit(path, v))?;
-        path.scoped("in_proj_z", |path| self.in_proj_z.visit(path, v))?;
-        path.scoped("in_proj_b", |path| self.in_proj_b.visit(path, v))?;
-        path.scoped("in_proj_a", |path| self.in_proj_a.visit(path, v))?;
-        path.scoped("conv1d", |path| self.conv1d.visit(path, v))?;
-        self.decay.visit(path, v)?;
-        path.scoped("norm", |path| self.norm.visit(path, v))?;
-        path.scoped("out_proj", |path| self.out_proj.visit(path, v))
-    }
-
-    fn visit_mut(&mut self, path: &mut Path, v: &mut dyn VisitMut) -> Result<()> {
-        path.scoped("in_proj_qkv", |path| self.in_proj_qkv.visit_mut(path, v))?;
-        path.scoped("in_proj_z", |path| self.in_proj_z.visit_mut(path, v))?;
-        path.scoped("in_proj_b", |path| self.in_proj_b.visit_mut(path, v))?;
-        path.scoped("in_proj_a", |path| self.in_proj_a.visit_mut(path, v))?;
-        path.scoped("conv1d", |path| self.conv1d.visit_mut(path, v))?;
-        self.decay.visit_mut(path, v)?;
-        path.scoped("norm", |path| self.norm.visit_mut(path, v))?;
-        path.scoped("out_proj", |path| self.out_proj.visit_mut(path, v))
-    }
 }

@@ -81,7 +81,7 @@ impl ChannelDelta {
     ///
     /// # Errors
     /// There are fewer than 2 taps.
-    pub fn new(config: ChannelDeltaConfig) -> Result<Self> {
+    pub fn empty(config: ChannelDeltaConfig) -> Result<Self> {
         config.delta().check()?;
         let ChannelDeltaConfig {
             hidden,
@@ -90,7 +90,7 @@ impl ChannelDelta {
             ..
         } = config;
         let width = heads * head_dim;
-        let linear = |inputs, outputs| Linear::new(inputs, outputs, false);
+        let linear = |inputs, outputs| Linear::empty(inputs, outputs, false);
         Ok(Self {
             q_proj: linear(hidden, width)?,
             k_proj: linear(hidden, width)?,
@@ -100,9 +100,9 @@ impl ChannelDelta {
             b_proj: linear(hidden, heads)?,
             g_a_proj: linear(hidden, head_dim)?,
             g_b_proj: linear(head_dim, width)?,
-            convs: JointConv::new(&CONVS, width, config.taps, config.activation)?,
-            decay: Decay::new(&[1, 1, heads, 1], width)?,
-            o_norm: RmsNorm::new(head_dim, config.norm_eps)?,
+            convs: JointConv::empty(&CONVS, width, config.taps, config.activation)?,
+            decay: Decay::empty(&[1, 1, heads, 1], width)?,
+            o_norm: RmsNorm::empty(head_dim, config.norm_eps)?,
             o_proj: linear(width, hidden)?,
             config,
         })

@@ -2,7 +2,7 @@
 
 use mlx_core::{Array, Result};
 
-use crate::init::Initial;
+use crate::init::{Initial, drawn};
 use crate::lora::{Adaptable, Layout, Lora};
 use crate::module::{Module, Param, Path, Visit, VisitMut};
 use crate::weight::Weight;
@@ -16,13 +16,35 @@ pub struct Embedding {
 }
 
 impl Embedding {
-    /// A table of `vocab` rows of `hidden` numbers, without values.
+    /// A table of `vocab` rows of `hidden` numbers. They are F32 and normal with a standard deviation of hidden^-1/2, as
+    /// MLX's Python draws them, with the thread's keys ([`random::seed`](mlx_core::random::seed)).
+    ///
+    /// ```
+    /// use mlx_core::{Array, Result};
+    /// use mlx_nn::Embedding;
+    ///
+    /// # fn main() -> Result<()> {
+    /// let table = Embedding::new(100, 8)?;
+    /// let rows = table.forward(&Array::from_slice(&[7i32, 99], &[2])?)?;
+    /// assert_eq!(rows.shape(), [2, 8]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// A size is not positive, or no memory.
+    pub fn new(vocab: i32, hidden: i32) -> Result<Self> {
+        drawn(Self::empty(vocab, hidden)?)
+    }
+
+    /// A table of `vocab` rows of `hidden` numbers, without values: for a checkpoint that has them.
     ///
     /// # Errors
     /// No memory for a handle.
-    pub fn new(vocab: i32, hidden: i32) -> Result<Self> {
+    pub fn empty(vocab: i32, hidden: i32) -> Result<Self> {
+        let weight = Param::starting(&[vocab, hidden], Initial::Embedding)?;
         Ok(Self {
-            weight: Weight::Dense(Param::starting(&[vocab, hidden], Initial::Embedding)?),
+            weight: Weight::Dense(weight.called("weight")),
             lora: None,
         })
     }
@@ -46,7 +68,7 @@ impl Embedding {
     pub fn as_linear(&self, x: &Array) -> Result<Array> {
         let y = self.weight.project(x)?;
         match &self.lora {
-            Some(lora) => lora.apply(x, &y, &self.weight),
+            Some(lora) => lora.forward(x, &y, &self.weight),
             None => Ok(y),
         }
     }

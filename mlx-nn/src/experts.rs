@@ -31,7 +31,7 @@ impl ExpertsLinear {
     ///
     /// # Errors
     /// No memory for a handle.
-    pub fn new(n_experts: i32, inputs: i32, outputs: i32) -> Result<Self> {
+    pub fn empty(n_experts: i32, inputs: i32, outputs: i32) -> Result<Self> {
         Ok(Self {
             weight: Weight::empty(&[n_experts, outputs, inputs])?,
             bias: None,
@@ -46,7 +46,7 @@ impl ExpertsLinear {
     pub fn with_bias(n_experts: i32, inputs: i32, outputs: i32) -> Result<Self> {
         Ok(Self {
             bias: Some(Param::empty(&[n_experts, outputs])?),
-            ..Self::new(n_experts, inputs, outputs)?
+            ..Self::empty(n_experts, inputs, outputs)?
         })
     }
 
@@ -60,7 +60,7 @@ impl ExpertsLinear {
             y = lora.apply_to_experts(x, &y, experts, &self.weight)?;
         }
         match &self.bias {
-            Some(bias) => y.add(bias.value().take(experts, 0)?.expand_dims(-2)?),
+            Some(bias) => y.add(bias.get()?.take(experts, 0)?.expand_dims(-2)?),
             None => Ok(y),
         }
     }
@@ -72,7 +72,7 @@ impl ExpertsLinear {
     pub fn gated(&self, up: &Self, gate: Gate, x: &Array, experts: &Array) -> Result<Array> {
         let is_product = |stack: &Self| stack.lora.is_none() && stack.bias.is_none();
         if is_product(self) && is_product(up) {
-            let (a, b) = (self.weight.matrix(), up.weight.matrix());
+            let (a, b) = (self.weight.matrix()?, up.weight.matrix()?);
             return fast::gated_experts(gate, x, &a, &b, experts);
         }
         fast::gated(gate, &self.forward(x, experts)?, &up.forward(x, experts)?)
@@ -118,7 +118,7 @@ impl StackedExperts {
     ///
     /// # Errors
     /// No memory for a handle.
-    pub fn new(config: &ExpertsConfig) -> Result<Self> {
+    pub fn empty(config: &ExpertsConfig) -> Result<Self> {
         let &ExpertsConfig {
             hidden,
             intermediate,
@@ -127,7 +127,7 @@ impl StackedExperts {
         } = config;
         let matrices = |inputs, outputs| match config.bias {
             true => ExpertsLinear::with_bias(n_experts, inputs, outputs),
-            false => ExpertsLinear::new(n_experts, inputs, outputs),
+            false => ExpertsLinear::empty(n_experts, inputs, outputs),
         };
         let features = config.ungated.and_then(|of| of.latent).unwrap_or(hidden);
         Ok(Self {
@@ -254,7 +254,7 @@ impl ExpertsMlp {
     ///
     /// # Errors
     /// No memory for a handle.
-    pub fn new(config: ExpertsConfig) -> Result<Self> {
+    pub fn empty(config: ExpertsConfig) -> Result<Self> {
         let ExpertsConfig {
             hidden,
             n_experts,
@@ -265,11 +265,11 @@ impl ExpertsMlp {
             let inner = shared.intermediate;
             Ok(match config.ungated {
                 None => {
-                    let mlp = GatedMlp::new(hidden, inner, shared.bias, activation)?;
+                    let mlp = GatedMlp::empty(hidden, inner, shared.bias, activation)?;
                     FeedForward::Dense(Box::new(mlp))
                 }
                 Some(_) => {
-                    let mlp = PlainMlp::new(hidden, inner, shared.bias, activation)?;
+                    let mlp = PlainMlp::empty(hidden, inner, shared.bias, activation)?;
                     FeedForward::Plain(Box::new(mlp))
                 }
             })
@@ -280,20 +280,20 @@ impl ExpertsMlp {
         let shared_expert_gate = config
             .shared
             .filter(|shared| shared.gate)
-            .map(|_| Linear::new(hidden, 1, false));
+            .map(|_| Linear::empty(hidden, 1, false));
         let correction = config.routing.correction.shape(n_experts);
         // Rounding it would change which experts are chosen.
         let correction = correction.map(|shape| Param::empty(&shape).map(Param::never_narrowed));
         Ok(Self {
-            gate: Linear::new(hidden, n_experts, config.bias)?,
-            switch_mlp: StackedExperts::new(&config)?,
+            gate: Linear::empty(hidden, n_experts, config.bias)?,
+            switch_mlp: StackedExperts::empty(&config)?,
             shared_expert: shared_expert.transpose()?,
             fc1_latent_proj: match latent {
-                Some((size, bias)) => Some(Linear::new(hidden, size, bias)?),
+                Some((size, bias)) => Some(Linear::empty(hidden, size, bias)?),
                 None => None,
             },
             fc2_latent_proj: match latent {
-                Some((size, bias)) => Some(Linear::new(size, hidden, bias)?),
+                Some((size, bias)) => Some(Linear::empty(size, hidden, bias)?),
                 None => None,
             },
             shared_expert_gate: shared_expert_gate.transpose()?,

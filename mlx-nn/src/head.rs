@@ -160,7 +160,7 @@ impl OwnedHead {
 }
 
 fn slice(param: &Param, axis: i32, from: i32, to: i32) -> Result<Param> {
-    let mut part = Param::new(param.value().slice_axis(axis, from, to)?);
+    let mut part = Param::fixed(param.value().slice_axis(axis, from, to)?);
     part.trainable = param.trainable;
     Ok(part)
 }

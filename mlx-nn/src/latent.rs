@@ -88,7 +88,7 @@ impl LatentAttention {
     ///
     /// # Errors
     /// No memory for a handle, or an indexer without compressed queries.
-    pub fn new(config: LatentConfig, rope: Option<&RopeConfig>) -> Result<Self> {
+    pub fn empty(config: LatentConfig, rope: Option<&RopeConfig>) -> Result<Self> {
         let indexer = config.index.map(|index| {
             let Some(query_rank) = config.query_rank else {
                 let message = "an indexer needs compressed queries";
@@ -101,7 +101,7 @@ impl LatentAttention {
                 };
                 Rope::new(&own, index.dim)
             });
-            Indexer::new(index, config.hidden, query_rank, rope.transpose()?)
+            Indexer::empty(index, config.hidden, query_rank, rope.transpose()?)
         });
         let rope = rope.map(|rope| Rope::new(rope, config.rope_dim));
         let LatentConfig {
@@ -121,28 +121,33 @@ impl LatentAttention {
             false => Ok(None),
         };
         let stack = |inputs, outputs| match config.split {
-            true => ExpertsLinear::new(heads, inputs, outputs).map(Some),
+            true => ExpertsLinear::empty(heads, inputs, outputs).map(Some),
             false => Ok(None),
         };
         let compressed = config.query_rank;
         let query_rank = compressed.unwrap_or(0);
         Ok(Self {
-            q_proj: only(compressed.is_none(), Linear::new(hidden, queries, false))?,
-            q_a_proj: only(compressed.is_some(), Linear::new(hidden, query_rank, bias))?,
-            q_a_layernorm: compressed.map(|rank| RmsNorm::new(rank, eps)).transpose()?,
+            q_proj: only(compressed.is_none(), Linear::empty(hidden, queries, false))?,
+            q_a_proj: only(
+                compressed.is_some(),
+                Linear::empty(hidden, query_rank, bias),
+            )?,
+            q_a_layernorm: compressed
+                .map(|rank| RmsNorm::empty(rank, eps))
+                .transpose()?,
             q_b_proj: only(
                 compressed.is_some(),
-                Linear::new(query_rank, queries, false),
+                Linear::empty(query_rank, queries, false),
             )?,
-            kv_a_proj_with_mqa: Linear::new(hidden, rank + rope_dim, bias)?,
-            kv_a_layernorm: RmsNorm::new(rank, eps)?,
+            kv_a_proj_with_mqa: Linear::empty(hidden, rank + rope_dim, bias)?,
+            kv_a_layernorm: RmsNorm::empty(rank, eps)?,
             kv_b_proj: match config.split {
                 true => None,
-                false => Some(Joint::new(heads, rank, plain_dim, value_dim)?),
+                false => Some(Joint::empty(heads, rank, plain_dim, value_dim)?),
             },
             embed_q: stack(plain_dim, rank)?,
             unembed_out: stack(rank, value_dim)?,
-            o_proj: Linear::new(heads * value_dim, hidden, bias)?,
+            o_proj: Linear::empty(heads * value_dim, hidden, bias)?,
             indexer: indexer.transpose()?,
             rope: rope.transpose()?,
             numbers: create::arange(0.0, f64::from(heads), 1.0, DType::I32)?,
@@ -306,10 +311,10 @@ struct Joint {
 }
 
 impl Joint {
-    fn new(heads: i32, rank: i32, plain_dim: i32, value_dim: i32) -> Result<Self> {
+    fn empty(heads: i32, rank: i32, plain_dim: i32, value_dim: i32) -> Result<Self> {
         let nothing = || Array::scalar(0.0f32);
         Ok(Self {
-            linear: Linear::new(rank, heads * (plain_dim + value_dim), false)?,
+            linear: Linear::empty(rank, heads * (plain_dim + value_dim), false)?,
             halves: [nothing()?, nothing()?],
             heads,
             rank,

@@ -1,15 +1,23 @@
 //! Neural network layers, quantised linears, LoRA and caches on [`mlx_core`].
 //!
 //! A layer is a plain struct with the checkpoint's names as field names. Operations on parameters (loading, quantising,
-//! casting, counting, LoRA, freezing) are visitors outside the layers. The state between forward passes is in a
-//! [`ModelCache`]; layers hold no state.
+//! casting, counting, LoRA, freezing) are visitors outside the layers. The state between the steps of a generation is in a
+//! [`ModelCache`]; what training changes in a layer (the statistics of a batch norm) is a buffer of its own, which
+//! [`value_and_grad`] writes.
 //!
 //! | to | see |
 //! |---|---|
-//! | define a layer and name its parameters | [`module!`], [`Module`], [`Param`] |
+//! | define a layer and name its parameters | [`derive@Module`], [`module!`], [`Param`] |
+//! | count, freeze, cast, save and load parameters | [`trait@Module`] |
+//! | train or evaluate, and change buffers | [`training`], [`Mode`], [`update_state`] |
 //! | multiply by a dense or quantised matrix, with or without LoRA | [`Linear`], [`Weight`], [`Lora`] |
 //! | route tokens to experts | [`ExpertsMlp`], [`ExpertsLinear`] |
 //! | carry the sum that layers add to, and norm it with the next projections | [`Residual`], [`Normed`] |
+//! | convolve, pool, resize | [`Conv2d`] and [others](convolution), [`pooling`], [`Upsample`] |
+//! | normalise by batches, groups, examples | [`BatchNorm`], [`GroupNorm`], [`InstanceNorm`] |
+//! | drop numbers in training | [`Dropout`], [`Dropout2d`], [`Dropout3d`] |
+//! | run over sequences, encode and decode them | [`Rnn`], [`Gru`], [`Lstm`], [`Transformer`], [`MultiHeadAttention`] |
+//! | chain layers | [`Sequential`], [`Layer`] |
 //! | normalise, embed, rotate, activate | [`RmsNorm`], [`LayerNorm`], [`Embedding`], [`Rope`], [`Activation`] |
 //! | attend | [`Attention`], [`Step::attend`] |
 //! | mix tokens by a recurrence | [`Recurrence`]: [`GatedDeltaNet`], [`Mamba`], [`ShortConv`] |
@@ -22,10 +30,50 @@
 //! | say what a layer keeps, and what that costs | [`LayerKind`], [`RecurrentShape`], [`StateCost`] |
 //! | run a forward pass, and keep some of its tokens | [`ModelCache::begin`], [`Step`], [`Step::commit`] |
 //! | write a recurrent layer | [`Step::window`], [`Step::state`], [`StateAfter`] |
-//! | compute a loss without the logits of all tokens | [`loss`] |
+//! | differentiate a loss by the trainable parameters | [`value_and_grad`] |
+//! | change parameters by their gradients | [`AdamW`] and [others](optim), [`MultiOptimizer`], [`Schedule`], [`clip`](mod@clip) |
+//! | compute a loss, also without the logits of all tokens | [`loss`] |
+//! | draw initial values | [`Initializer`], [`init`] |
 //!
 //! Axes in the documentation: `B` rows, `L` new tokens of a step, `S` stored tokens, `H` query heads, `K` key and
 //! value heads, `D` features of a head, `E` features of a token, `V` vocabulary.
+//!
+//! # A model, trained
+//!
+//! ```
+//! use mlx_nn::mlx_core::{Array, Result, random};
+//! use mlx_nn::{AdamW, Linear, Module, loss, value_and_grad};
+//!
+//! #[derive(Module)]
+//! struct Mlp { l1: Linear, l2: Linear }
+//!
+//! impl Mlp {
+//!     fn forward(&self, x: &Array) -> Result<Array> {
+//!         self.l2.forward(&self.l1.forward(x)?.tanh()?)
+//!     }
+//! }
+//!
+//! # fn main() -> Result<()> {
+//! # let folder = tempfile::tempdir()?;
+//! # let path = folder.path().join("mlp.safetensors");
+//! random::seed(0);
+//! let x = Array::from_slice(&[0.0f32, 0.0, 0.0, 1.0, 1.0, 0.0, 1.0, 1.0], &[4, 2])?;
+//! let labels = Array::from_slice(&[0i32, 1, 1, 0], &[4])?;
+//! let mut model = Mlp { l1: Linear::new(2, 16, true)?, l2: Linear::new(16, 2, true)? };
+//! let mut optimizer = AdamW::new(0.02).weight_decay(0.01);
+//! let mut last = f32::INFINITY;
+//! for _ in 0..200 {
+//!     let (loss, grads) = value_and_grad(&mut model, |model| {
+//!         loss::cross_entropy(&model.forward(&x)?, &labels)?.mean(.., false)
+//!     })?;
+//!     optimizer.update(&mut model, &grads)?;
+//!     last = loss.item()?;
+//! }
+//! assert!(last < 0.05, "{last}");
+//! model.save(&path)?;
+//! # Ok(())
+//! # }
+//! ```
 //!
 //! # A layer, initialised by a visitor
 //!
@@ -50,7 +98,7 @@
 //! # fn main() -> Result<()> {
 //! let mut block = Block {
 //!     norm: RmsNorm::with_offset(8, 1e-6, 1.0)?,
-//!     mlp: GatedMlp::new(8, 32, false, Activation::Silu)?,
+//!     mlp: GatedMlp::empty(8, 32, false, Activation::Silu)?,
 //! };
 //! block.visit_mut(&mut Path::default(), &mut Init(random::Key::new(7)?))?;
 //! let x = Array::from_slice(&[1.0f32; 16], &[2, 8])?;
@@ -84,21 +132,30 @@
 
 #![forbid(unsafe_code)]
 
+// The paths that `#[derive(Module)]` writes.
+extern crate self as mlx_nn;
+
 mod attend;
 
 pub mod activation;
 pub mod attention;
+pub mod bilinear;
 pub mod cache;
 pub mod checkpoint;
+pub mod clip;
 pub mod conv;
+pub mod convolution;
 mod decay;
 pub mod delta;
 pub mod delta_channels;
+pub mod dropout;
 pub mod embedding;
 pub mod experts;
+pub mod grad;
 pub mod head;
 pub mod init;
 pub mod latent;
+pub mod layer;
 pub mod lightning;
 pub mod linear;
 pub mod lora;
@@ -110,45 +167,87 @@ pub mod module;
 pub mod names;
 pub mod norm;
 pub mod normed;
+pub mod optim;
+pub mod pooling;
+pub mod qq_linear;
 pub mod quantize;
 pub mod recurrence;
 pub mod residual;
+pub mod rnn;
 pub mod rope;
+pub mod schedule;
 pub mod short_conv;
+pub mod sinusoidal;
+mod sizes;
 pub mod step;
 pub mod trainable;
+pub mod training;
+pub mod transformer;
+pub mod upsample;
 pub mod weight;
 
-pub use activation::{Activation, Xielu};
+#[doc(no_inline)]
+pub use mlx_core;
+
+pub use activation::{Activation, PRelu, Xielu};
 pub use attention::{Alibi, Attention, AttentionConfig, Growth, KvSource, QkKind, QkNorm, QkPlace};
+pub use bilinear::Bilinear;
 pub use cache::{
     CacheOptions, KvShape, LayerKind, ModelCache, RecurrentShape, RowPart, StateCost, StatePart,
 };
 pub use checkpoint::{Checkpoint, Decoded, FillOptions, Made, Make, fill};
 pub use conv::{CausalConv, JointConv};
+pub use convolution::{
+    Conv1d, Conv2d, Conv3d, ConvNd, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d,
+    ConvTransposeNd,
+};
 pub use delta::{DeltaConfig, GatedDeltaNet};
 pub use delta_channels::{ChannelDelta, ChannelDeltaConfig};
+pub use dropout::{Dropout, Dropout2d, Dropout3d, DropoutNd};
 pub use embedding::Embedding;
 pub use experts::{
     ClampedGate, Correction, ExpertsConfig, ExpertsLinear, ExpertsMlp, GroupScore, Groups, Routing,
     Scoring, SharedExpert, StackedExperts, UngatedExperts,
 };
+pub use grad::{Gradients, Outputs, value_and_grad};
 pub use head::{Head, HeadMatrix};
-pub use init::Initial;
+pub use init::{Initial, Initializer};
 pub use latent::{IndexConfig, LatentAttention, LatentConfig};
+pub use layer::{Identity, Layer, Sequential};
 pub use lightning::{Lightning, LightningConfig};
 pub use linear::Linear;
 pub use lora::{Adaptable, Layout, Lora, LoraConfig};
-pub use mamba::{GroupNorm, Mamba, MambaConfig};
+pub use mamba::{Mamba, MambaConfig, MambaNorm};
 pub use mlp::{FeedForward, GatedMlp, PlainMlp};
-pub use module::{Module, Param, Path, Visit, VisitMut};
+pub use mlx_core;
+pub use mlx_nn_derive::Module;
+pub use module::{Module, Param, Parameters, Path, Visit, VisitMut};
 pub use names::{Piece, Rule, Rules, TernaryForm, ternary_scheme};
-pub use norm::{LayerNorm, LayerNormByHead, Norm, NormConfig, NormKind, RmsNorm};
+pub use norm::{
+    BatchNorm, GroupNorm, InstanceNorm, LayerNorm, LayerNormByHead, Norm, NormConfig, NormKind,
+    RmsNorm,
+};
 pub use normed::{Input, Normed};
+pub use optim::{
+    AdaDelta, Adafactor, Adagrad, Adam, AdamW, Adamax, Lion, Method, MultiOptimizer, Muon,
+    Optimizer, RmsProp, Sgd,
+};
+pub use pooling::{AvgPool1d, AvgPool2d, AvgPool3d, MaxPool1d, MaxPool2d, MaxPool3d, Pool};
+pub use qq_linear::QqLinear;
 pub use recurrence::{Recurrence, RecurrenceConfig};
 pub use residual::Residual;
+pub use rnn::{Gru, Lstm, Rnn};
 pub use rope::{Rope, RopeConfig, RopeScaling};
+pub use schedule::Schedule;
 pub use short_conv::{ShortConv, ShortConvConfig};
+pub use sinusoidal::SinusoidalPositionalEncoding;
+pub use sizes::Sizes;
 pub use step::{Attend, Keys, RepeatedStep, Rerun, StateAfter, Step, last_features};
 pub use trainable::Patterns;
+pub use training::{Mode, update_state, with_state};
+pub use transformer::{
+    MultiHeadAttention, MultiHeadConfig, Transformer, TransformerConfig, TransformerDecoder,
+    TransformerDecoderLayer, TransformerEncoder, TransformerEncoderLayer,
+};
+pub use upsample::{Interpolation, Upsample};
 pub use weight::Weight;

@@ -61,7 +61,7 @@ impl Lightning {
     ///
     /// # Errors
     /// No memory for a handle.
-    pub fn new(config: LightningConfig, depth: f32) -> Result<Self> {
+    pub fn empty(config: LightningConfig, depth: f32) -> Result<Self> {
         let LightningConfig {
             hidden,
             heads,
@@ -72,10 +72,10 @@ impl Lightning {
         let rate = |head: i32| depth * (-8.0 * (head + 1) as f32 / heads as f32).exp2();
         let rates: Vec<f32> = (0..heads).map(rate).collect();
         Ok(Self {
-            in_proj: Linear::new(hidden, 3 * width, false)?,
-            output_gate: Linear::new(hidden, width, false)?,
-            norm: RmsNorm::new(width, config.norm_eps)?,
-            out_proj: Linear::new(width, hidden, false)?,
+            in_proj: Linear::empty(hidden, 3 * width, false)?,
+            output_gate: Linear::empty(hidden, width, false)?,
+            norm: RmsNorm::empty(width, config.norm_eps)?,
+            out_proj: Linear::empty(width, hidden, false)?,
             rate: Array::from_slice(&rates, &[heads])?,
             none: zeros(&[heads], DType::F32)?,
             config,

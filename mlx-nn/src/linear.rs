@@ -3,6 +3,7 @@
 use mlx_core::fast::{self, Gate};
 use mlx_core::{Array, DType, Result};
 
+use crate::init::{Initial, drawn};
 use crate::lora::{Adaptable, Layout, Lora};
 use crate::module::{Module, Param, Path, Visit, VisitMut};
 use crate::normed::Input;
@@ -20,18 +21,38 @@ pub struct Linear {
 }
 
 impl Linear {
-    /// A layer from `inputs` to `outputs` features, without values.
+    /// A layer from `inputs` to `outputs` features. Weight and bias are F32, uniform in ±inputs^-1/2, as MLX's Python draws
+    /// them, with the thread's keys ([`random::seed`](mlx_core::random::seed)).
+    ///
+    /// ```
+    /// use mlx_core::{Array, Result, random};
+    /// use mlx_nn::{Linear, Module};
+    ///
+    /// # fn main() -> Result<()> {
+    /// random::seed(0);
+    /// let layer = Linear::new(2, 3, true)?;
+    /// let y = layer.forward(&Array::from_slice(&[1.0f32, -1.0], &[1, 2])?)?;
+    /// assert_eq!(y.shape(), [1, 3]);
+    /// assert_eq!(layer.trainable_parameters().len(), 2);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// A size is not positive, or no memory.
+    pub fn new(inputs: i32, outputs: i32, bias: bool) -> Result<Self> {
+        drawn(Self::empty(inputs, outputs, bias)?)
+    }
+
+    /// A layer from `inputs` to `outputs` features, without values: for a checkpoint that has them.
     ///
     /// # Errors
     /// No memory for a handle.
-    pub fn new(inputs: i32, outputs: i32, bias: bool) -> Result<Self> {
+    pub fn empty(inputs: i32, outputs: i32, bias: bool) -> Result<Self> {
+        let bias = bias.then(|| Param::starting(&[outputs], Initial::Bias { inputs }));
         Ok(Self {
             weight: Weight::empty(&[outputs, inputs])?,
-            bias: if bias {
-                Some(Param::empty(&[outputs])?)
-            } else {
-                None
-            },
+            bias: bias.transpose()?.map(|bias| bias.called("bias")),
             rounds: false,
             lora: None,
         })
@@ -48,7 +69,7 @@ impl Linear {
                 self.finish(x.into(), self.weight.project(&rounded(x)?)?)
             }
             Input::Array(x) => self.finish(x.into(), self.weight.project(x)?),
-            x => self.finish(x, x.products(&[self.weight.matrix()])?.remove(0)),
+            x => self.finish(x, x.products(&[self.weight.matrix()?])?.remove(0)),
         }
     }
 
@@ -67,7 +88,10 @@ impl Linear {
             let ys = ys.collect::<Result<Vec<_>>>()?;
             return Ok(ys.try_into().expect("one for each layer"));
         }
-        let matrices = layers.map(|layer| layer.weight.matrix());
+        for layer in layers {
+            layer.weight.check()?;
+        }
+        let matrices = layers.map(|layer| layer.weight.parts());
         let products = match layers[0].rounds {
             true => fast::linear_many(&rounded(x.array()?)?, &matrices)?,
             false => x.products(&matrices)?,
@@ -89,7 +113,7 @@ impl Linear {
         let is_product =
             |layer: &Self| layer.lora.is_none() && layer.bias.is_none() && !layer.rounds;
         if is_product(self) && is_product(up) {
-            return x.gated(gate, [&self.weight.matrix(), &up.weight.matrix()]);
+            return x.gated(gate, [&self.weight.matrix()?, &up.weight.matrix()?]);
         }
         let [gated, up] = Self::forward_all([self, up], x)?;
         fast::gated(gate, &gated, &up)
@@ -98,10 +122,10 @@ impl Linear {
     /// Adds adapter and bias to `y`, the product of `x` with the matrix.
     fn finish(&self, x: Input<'_>, mut y: Array) -> Result<Array> {
         if let Some(lora) = &self.lora {
-            y = lora.apply(x.array()?, &y, &self.weight)?;
+            y = lora.forward(x.array()?, &y, &self.weight)?;
         }
         match &self.bias {
-            Some(bias) => y.add(bias.value()),
+            Some(bias) => y.add(bias.get()?),
             None => Ok(y),
         }
     }
@@ -120,18 +144,7 @@ impl Linear {
 
     /// Whether the matrix has values.
     pub(crate) fn is_filled(&self) -> bool {
-        match &self.weight {
-            Weight::Dense(weight) => weight.is_filled(),
-            Weight::Quantized {
-                packed,
-                scales,
-                biases,
-                ..
-            } => {
-                let filled = |param: &Param| param.is_filled();
-                filled(packed) && filled(scales) && biases.as_ref().is_none_or(filled)
-            }
-        }
+        self.weight.is_filled()
     }
 
     /// The matrix, `[out, in]`.

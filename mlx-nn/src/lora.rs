@@ -40,7 +40,7 @@ impl Lora {
     ///
     /// # Errors
     /// The shapes do not fit.
-    pub fn apply(&self, x: &Array, y: &Array, weight: &Weight) -> Result<Array> {
+    pub fn forward(&self, x: &Array, y: &Array, weight: &Weight) -> Result<Array> {
         let y = y.add(self.delta(x)?)?;
         let Some(m) = &self.m else {
             return Ok(y);

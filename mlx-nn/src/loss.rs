@@ -1,18 +1,20 @@
-//! Losses.
+//! Losses: functions of predictions and targets. Each has the defaults of MLX's Python, and a second form, `.._with`, that takes
+//! settings.
 
-use mlx_core::{Array, DType, Error, ErrorKind, Result, fast};
+use mlx_core::{Array, DType, Error, ErrorKind, Result};
 
 mod chunked;
+mod classes;
+mod distances;
+mod options;
 
 pub use chunked::{chunked_accuracy, chunked_cross_entropy};
-
-/// The negative log-probability of each target: `logits [.., V]`, `targets [..]` -> F32 `[..]`.
-///
-/// # Errors
-/// The shapes do not fit.
-pub fn cross_entropy(logits: &Array, targets: &Array) -> Result<Array> {
-    fast::cross_entropy(logits, targets)
-}
+pub use classes::*;
+pub use distances::*;
+pub use options::{
+    BinaryCrossEntropy, CosineSimilarity, CrossEntropy, GaussianNll, Huber, KlDiv, MarginRanking,
+    Nll, Reduction, SmoothL1, Triplet,
+};
 
 /// The mean of `losses` where `mask` is true: a scalar. It is 0 if the mask is false everywhere.
 ///
@@ -32,12 +34,4 @@ pub fn masked_mean(losses: &Array, mask: &Array) -> Result<Array> {
         .multiply(&mask)?
         .sum(.., false)?
         .divide(mask.sum(.., false)?.maximum(1.0)?)
-}
-
-/// `mean((prediction - target)^2)`: a scalar.
-///
-/// # Errors
-/// The shapes do not broadcast.
-pub fn mse(prediction: &Array, target: &Array) -> Result<Array> {
-    prediction.subtract(target)?.square()?.mean(.., false)
 }

@@ -39,7 +39,7 @@ pub struct MambaConfig {
     /// The activation after the convolution.
     pub activation: Activation,
     /// The norm of the scan's output.
-    pub norm: Option<GroupNorm>,
+    pub norm: Option<MambaNorm>,
     /// The bounds of a time step.
     pub limits: (f32, f32),
     /// The factors of the gate, the values, the keys, the queries and the time steps.
@@ -48,7 +48,7 @@ pub struct MambaConfig {
 
 /// A norm over each group of features.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct GroupNorm {
+pub struct MambaNorm {
     /// Epsilon.
     pub eps: f32,
     /// Whether the gate follows the norm, instead of coming before it.
@@ -112,7 +112,7 @@ impl Mamba {
     ///
     /// # Errors
     /// Heads are not a multiple of groups, or there are fewer than 2 taps.
-    pub fn new(config: MambaConfig) -> Result<Self> {
+    pub fn empty(config: MambaConfig) -> Result<Self> {
         let MambaConfig {
             hidden,
             heads,
@@ -127,16 +127,16 @@ impl Mamba {
             return Err(Error::new(ErrorKind::Shape, message));
         }
         let (values, channels) = (config.values(), config.channels());
-        let norm = config.norm.map(|norm| RmsNorm::new(values, norm.eps));
+        let norm = config.norm.map(|norm| RmsNorm::empty(values, norm.eps));
         let d = Param::starting(&[heads], Initial::Constant(1.0))?;
         Ok(Self {
-            in_proj: Linear::new(hidden, values + channels + heads, config.in_bias)?,
-            conv1d: CausalConv::new(channels, taps, config.conv_bias, Some(config.activation))?,
-            decay: Decay::new(&[heads], heads)?,
+            in_proj: Linear::empty(hidden, values + channels + heads, config.in_bias)?,
+            conv1d: CausalConv::empty(channels, taps, config.conv_bias, Some(config.activation))?,
+            decay: Decay::empty(&[heads], heads)?,
             skip: d.value().clone(),
             d,
             norm: norm.transpose()?,
-            out_proj: Linear::new(values, hidden, config.out_bias)?,
+            out_proj: Linear::empty(values, hidden, config.out_bias)?,
             config,
         })
     }
@@ -245,6 +245,15 @@ impl Module for Mamba {
         path.scoped("norm", |path| self.norm.visit(path, v))?;
         path.scoped("out_proj", |path| self.out_proj.visit(path, v))?;
         v.derived(&self.skip)
+    }
+
+    fn children(&self) -> Vec<(String, &dyn Module)> {
+        let mut children = Vec::new();
+        self.in_proj.list("in_proj", &mut children);
+        self.conv1d.list("conv1d", &mut children);
+        self.norm.list("norm", &mut children);
+        self.out_proj.list("out_proj", &mut children);
+        children
     }
 
     fn visit_mut(&mut self, path: &mut Path, v: &mut dyn VisitMut) -> Result<()> {

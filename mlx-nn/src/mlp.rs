@@ -2,10 +2,10 @@
 
 use mlx_core::{Array, Result};
 
+use crate::Module;
 use crate::activation::{Activation, Xielu};
 use crate::experts::ExpertsMlp;
 use crate::linear::Linear;
-use crate::module::{Module, Path, Visit, VisitMut};
 use crate::norm::RmsNorm;
 use crate::normed::Input;
 
@@ -27,11 +27,16 @@ impl GatedMlp {
     ///
     /// # Errors
     /// No memory for a handle.
-    pub fn new(hidden: i32, intermediate: i32, bias: bool, activation: Activation) -> Result<Self> {
+    pub fn empty(
+        hidden: i32,
+        intermediate: i32,
+        bias: bool,
+        activation: Activation,
+    ) -> Result<Self> {
         Ok(Self {
-            gate_proj: Linear::new(hidden, intermediate, bias)?,
-            up_proj: Linear::new(hidden, intermediate, bias)?,
-            down_proj: Linear::new(intermediate, hidden, bias)?,
+            gate_proj: Linear::empty(hidden, intermediate, bias)?,
+            up_proj: Linear::empty(hidden, intermediate, bias)?,
+            down_proj: Linear::empty(intermediate, hidden, bias)?,
             ffn_sub_norm: None,
             activation,
             multipliers: None,
@@ -44,7 +49,9 @@ impl GatedMlp {
     /// No memory for a handle.
     pub fn with_sub_norm(self, eps: Option<f32>) -> Result<Self> {
         let intermediate = self.down_proj.weight().shape()[1];
-        let ffn_sub_norm = eps.map(|eps| RmsNorm::new(intermediate, eps)).transpose()?;
+        let ffn_sub_norm = eps
+            .map(|eps| RmsNorm::empty(intermediate, eps))
+            .transpose()?;
         Ok(Self {
             ffn_sub_norm,
             ..self
@@ -102,10 +109,15 @@ impl PlainMlp {
     ///
     /// # Errors
     /// No memory for a handle.
-    pub fn new(hidden: i32, intermediate: i32, bias: bool, activation: Activation) -> Result<Self> {
+    pub fn empty(
+        hidden: i32,
+        intermediate: i32,
+        bias: bool,
+        activation: Activation,
+    ) -> Result<Self> {
         Ok(Self {
-            up_proj: Linear::new(hidden, intermediate, bias)?,
-            down_proj: Linear::new(intermediate, hidden, bias)?,
+            up_proj: Linear::empty(hidden, intermediate, bias)?,
+            down_proj: Linear::empty(intermediate, hidden, bias)?,
             act_fn: None,
             activation,
         })
@@ -132,7 +144,7 @@ impl PlainMlp {
 }
 
 /// The feed-forward half of a layer.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Module)]
 pub enum FeedForward {
     /// One gated MLP for every token.
     Dense(Box<GatedMlp>),
@@ -152,24 +164,6 @@ impl FeedForward {
             Self::Dense(mlp) => mlp.forward(x),
             Self::Plain(mlp) => mlp.forward(x),
             Self::Experts(experts) => experts.forward(x),
-        }
-    }
-}
-
-impl Module for FeedForward {
-    fn visit(&self, path: &mut Path, v: &mut dyn Visit) -> Result<()> {
-        match self {
-            Self::Dense(mlp) => mlp.visit(path, v),
-            Self::Plain(mlp) => mlp.visit(path, v),
-            Self::Experts(experts) => experts.visit(path, v),
-        }
-    }
-
-    fn visit_mut(&mut self, path: &mut Path, v: &mut dyn VisitMut) -> Result<()> {
-        match self {
-            Self::Dense(mlp) => mlp.visit_mut(path, v),
-            Self::Plain(mlp) => mlp.visit_mut(path, v),
-            Self::Experts(experts) => experts.visit_mut(path, v),
         }
     }
 }

@@ -1,13 +1,28 @@
 //! Modules: structs whose fields are named as the checkpoint names them.
 //!
-//! A layer lists its children once, with [`module!`](crate::module!). Operations on parameters (load, save, cast,
+//! A layer's children are its fields: `#[derive(Module)]` reads them, or the layer lists them once with
+//! [`module!`](crate::module!). Operations on parameters (load, save, cast,
 //! count, quantise, attach LoRA, choose trainables) are visitors in files of their own; layers do not depend on them.
+
+use std::collections::BTreeMap;
 
 use mlx_core::{Array, DType, Result};
 
-use crate::init::Initial;
 use crate::lora::{Adaptable, Layout};
+use crate::training::Mode;
 use crate::weight::Weight;
+
+mod buffers;
+mod containers;
+mod files;
+mod param;
+mod parameters;
+
+pub use buffers::Buffers;
+pub use param::Param;
+
+/// Arrays by the names of the parameters that hold them.
+pub type Parameters = BTreeMap<String, Array>;
 
 /// The place of a visitor in the module tree: `model.layers.3.self_attn.q_proj`.
 #[derive(Clone, Debug, Default)]
@@ -46,92 +61,6 @@ impl Path {
     }
 }
 
-/// An array with a name in the checkpoint. Gradients reach it only if it is `trainable`.
-#[derive(Clone, Debug)]
-pub struct Param {
-    value: Array,
-    shape: Vec<i32>,
-    initial: Initial,
-    never_narrowed: bool,
-    /// Whether training changes it.
-    pub trainable: bool,
-}
-
-impl Param {
-    /// A parameter of `shape` without a value. A checkpoint sets the value, or [`initialise`](crate::init::initialise)
-    /// sets it to zeros.
-    ///
-    /// # Errors
-    /// No memory for a handle.
-    pub fn empty(shape: &[i32]) -> Result<Self> {
-        Self::starting(shape, Initial::Constant(0.0))
-    }
-
-    /// A parameter of `shape` without a value, and its initial value for when no checkpoint sets one.
-    ///
-    /// # Errors
-    /// No memory for a handle.
-    pub fn starting(shape: &[i32], initial: Initial) -> Result<Self> {
-        Ok(Self {
-            value: Array::scalar(0.0f32)?,
-            shape: shape.to_vec(),
-            initial,
-            never_narrowed: false,
-            trainable: false,
-        })
-    }
-
-    /// A parameter with a value.
-    pub fn new(value: Array) -> Self {
-        Self {
-            shape: value.shape().to_vec(),
-            value,
-            initial: Initial::Constant(0.0),
-            never_narrowed: false,
-            trainable: false,
-        }
-    }
-
-    /// Marks the parameter as one that keeps its stored dtype when a model is converted to 16 bits, because rounding would
-    /// change the results.
-    #[must_use]
-    pub fn never_narrowed(mut self) -> Self {
-        self.never_narrowed = true;
-        self
-    }
-
-    /// The dtype of the parameter when the model is converted to `dtype`.
-    pub fn dtype_in(&self, dtype: Option<DType>) -> Option<DType> {
-        dtype.filter(|&dtype| !self.never_narrowed || dtype == DType::F32)
-    }
-
-    /// The array. A parameter without a value holds a zero scalar.
-    pub fn value(&self) -> &Array {
-        &self.value
-    }
-
-    /// The shape that the module expects.
-    pub fn shape(&self) -> &[i32] {
-        &self.shape
-    }
-
-    /// The initial value for when no checkpoint sets one.
-    pub fn initial(&self) -> Initial {
-        self.initial
-    }
-
-    /// Whether a value was set.
-    pub fn is_filled(&self) -> bool {
-        self.value.shape() == self.shape
-    }
-
-    /// Replaces the value (with a loaded array, a cast array, a tracer).
-    pub fn set(&mut self, value: Array) {
-        self.shape = value.shape().to_vec();
-        self.value = value;
-    }
-}
-
 /// Reads the parameters of a module, in a fixed order.
 pub trait Visit {
     /// Called before the arrays of a layer that can have an adapter.
@@ -152,7 +81,23 @@ pub trait Visit {
     ///
     /// # Errors
     /// The visitor's own.
+    #[doc(alias = "valid_parameter_filter")]
     fn param(&mut self, _path: &Path, _param: &Param) -> Result<()> {
+        Ok(())
+    }
+    /// Called for each buffer: an array that is saved and loaded, and never trained. Visitors treat it as a parameter, unless
+    /// they say otherwise here.
+    ///
+    /// # Errors
+    /// The visitor's own.
+    fn state(&mut self, path: &Path, state: &Array) -> Result<()> {
+        self.param(path, &Param::state(state.clone()))
+    }
+    /// Called for the training mode of each layer that has one.
+    ///
+    /// # Errors
+    /// The visitor's own.
+    fn mode(&mut self, _path: &Path, _mode: &Mode) -> Result<()> {
         Ok(())
     }
     /// Called for each array that a module derives once from its parameters, so that it can be evaluated when the model
@@ -188,72 +133,253 @@ pub trait VisitMut {
     fn param(&mut self, _path: &Path, _param: &mut Param) -> Result<()> {
         Ok(())
     }
+    /// Called for each buffer. Visitors treat it as a parameter, unless they say otherwise here.
+    ///
+    /// # Errors
+    /// The visitor's own.
+    fn state(&mut self, path: &Path, state: &mut Array) -> Result<()> {
+        let mut param = Param::state(state.clone());
+        self.param(path, &mut param)?;
+        *state = param.into_value();
+        Ok(())
+    }
+    /// Called for the training mode of each layer that has one.
+    ///
+    /// # Errors
+    /// The visitor's own.
+    fn mode(&mut self, _path: &Path, _mode: &mut Mode) -> Result<()> {
+        Ok(())
+    }
 }
 
-/// Something with named parameters.
+/// Something with named parameters: a layer, a model, a container of them.
+///
+/// ```
+/// use mlx_core::{DType, Result};
+/// use mlx_nn::{Linear, Module};
+///
+/// #[derive(Module)]
+/// struct Mlp { l1: Linear, l2: Linear }
+///
+/// # fn main() -> Result<()> {
+/// let mut model = Mlp { l1: Linear::new(4, 8, true)?, l2: Linear::new(8, 3, true)? };
+/// let parameters = model.parameters();
+/// assert!(parameters.keys().eq(["l1.bias", "l1.weight", "l2.bias", "l2.weight"]));
+/// assert_eq!(model.num_parameters(), 4 * 8 + 8 + 8 * 3 + 3);
+/// model.freeze("l1")?;
+/// assert!(model.trainable_parameters().keys().eq(["l2.bias", "l2.weight"]));
+/// model.set_dtype(DType::BF16)?;
+/// assert_eq!(model.parameters()["l1.weight"].dtype(), DType::BF16);
+/// # Ok(())
+/// # }
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no module",
+    label = "not a module",
+    note = "a parameter is a `Param`, and a nested module implements `Module`, for instance by `#[derive(Module)]`",
+    note = "mark an `Array` that is saved and not trained with `#[module(state)]`, and a field without arrays with \
+            `#[module(skip)]`"
+)]
 pub trait Module {
     /// Walks the parameters.
     ///
     /// # Errors
-    /// The visitor's own.
+    /// The visitor's own, and no others: [`parameters`](Self::parameters) and its like rely on it.
     fn visit(&self, path: &mut Path, v: &mut dyn Visit) -> Result<()>;
+
     /// Walks the parameters to change them.
     ///
     /// # Errors
-    /// The visitor's own.
+    /// The visitor's own, or an array that the module derives from its parameters cannot be made.
+    #[doc(alias = "apply_to_modules")]
     fn visit_mut(&mut self, path: &mut Path, v: &mut dyn VisitMut) -> Result<()>;
-}
 
-impl Module for Param {
-    fn visit(&self, path: &mut Path, v: &mut dyn Visit) -> Result<()> {
-        v.param(path, self)
+    /// The modules that are directly in this one, by name. An element of a container is `layers.0`. Parameters are no
+    /// modules.
+    fn children(&self) -> Vec<(String, &dyn Module)> {
+        Vec::new()
     }
-    fn visit_mut(&mut self, path: &mut Path, v: &mut dyn VisitMut) -> Result<()> {
-        v.param(path, self)
-    }
-}
 
-/// No parameters.
-impl Module for () {
-    fn visit(&self, _path: &mut Path, _v: &mut dyn Visit) -> Result<()> {
-        Ok(())
+    /// The Rust type, with its path, for listings.
+    fn type_name(&self) -> &'static str {
+        std::any::type_name::<Self>()
     }
-    fn visit_mut(&mut self, _path: &mut Path, _v: &mut dyn VisitMut) -> Result<()> {
-        Ok(())
-    }
-}
 
-impl<M: Module> Module for Box<M> {
-    fn visit(&self, path: &mut Path, v: &mut dyn Visit) -> Result<()> {
-        (**self).visit(path, v)
+    /// Adds this module, or those in this container, to the children of another.
+    #[doc(hidden)]
+    fn list<'a>(&'a self, name: &str, into: &mut Vec<(String, &'a dyn Module)>)
+    where
+        Self: Sized,
+    {
+        into.push((name.to_owned(), self));
     }
-    fn visit_mut(&mut self, path: &mut Path, v: &mut dyn VisitMut) -> Result<()> {
-        (**self).visit_mut(path, v)
-    }
-}
 
-impl<M: Module> Module for Option<M> {
-    fn visit(&self, path: &mut Path, v: &mut dyn Visit) -> Result<()> {
-        self.as_ref().map_or(Ok(()), |module| module.visit(path, v))
+    /// This module (its name is empty) and all modules in it, each before its children. Leaves are those without children.
+    ///
+    /// ```
+    /// use mlx_core::Result;
+    /// use mlx_nn::{Linear, Module};
+    ///
+    /// #[derive(Module)]
+    /// struct Stack { layers: Vec<Linear> }
+    ///
+    /// # fn main() -> Result<()> {
+    /// let stack = Stack { layers: vec![Linear::new(2, 2, false)?, Linear::new(2, 1, false)?] };
+    /// let names: Vec<String> = stack.named_modules().into_iter().map(|(name, _)| name).collect();
+    /// assert_eq!(names, ["", "layers.0", "layers.1"]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias = "modules", alias = "leaf_modules")]
+    fn named_modules(&self) -> Vec<(String, &dyn Module)>
+    where
+        Self: Sized,
+    {
+        parameters::named_modules(self)
     }
-    fn visit_mut(&mut self, path: &mut Path, v: &mut dyn VisitMut) -> Result<()> {
-        self.as_mut()
-            .map_or(Ok(()), |module| module.visit_mut(path, v))
-    }
-}
 
-impl<M: Module> Module for Vec<M> {
-    fn visit(&self, path: &mut Path, v: &mut dyn Visit) -> Result<()> {
-        for (index, module) in self.iter().enumerate() {
-            path.scoped(&index.to_string(), |path| module.visit(path, v))?;
-        }
-        Ok(())
+    /// The parameters and buffers by name. They share the module's arrays. A parameter without a value is left out.
+    #[doc(alias = "state")]
+    fn parameters(&self) -> Parameters {
+        parameters::named(self, |_| true)
     }
-    fn visit_mut(&mut self, path: &mut Path, v: &mut dyn VisitMut) -> Result<()> {
-        for (index, module) in self.iter_mut().enumerate() {
-            path.scoped(&index.to_string(), |path| module.visit_mut(path, v))?;
-        }
-        Ok(())
+
+    /// The parameters that training changes, by name.
+    fn trainable_parameters(&self) -> Parameters {
+        parameters::named(self, |param| param.trainable)
+    }
+
+    /// The number of elements of all parameters and buffers. A quantised matrix counts as the matrix that it stands for.
+    fn num_parameters(&self) -> usize {
+        parameters::count(self)
+    }
+
+    /// Replaces every parameter and buffer by `f` of it.
+    ///
+    /// # Errors
+    /// That of `f`, with the parameter's name, or a parameter has no value. Parameters before it are replaced then.
+    fn apply(&mut self, f: impl FnMut(&Array) -> Result<Array>) -> Result<()>
+    where
+        Self: Sized,
+    {
+        parameters::apply(self, f)
+    }
+
+    /// `f` of the name and the value of every parameter and buffer, by name.
+    ///
+    /// ```
+    /// use mlx_core::Result;
+    /// use mlx_nn::{Linear, Module};
+    ///
+    /// # fn main() -> Result<()> {
+    /// let layer = Linear::new(4, 8, true)?;
+    /// let shapes = layer.map(|_, array| Ok(array.shape().to_vec()))?;
+    /// assert_eq!(shapes["weight"], [8, 4]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// That of `f`, with the parameter's name, or a parameter has no value.
+    #[doc(alias = "filter_and_map")]
+    fn map<T>(&self, f: impl FnMut(&str, &Array) -> Result<T>) -> Result<BTreeMap<String, T>>
+    where
+        Self: Sized,
+    {
+        parameters::map(self, f)
+    }
+
+    /// Gives the named parameters and buffers new values; the others keep theirs.
+    ///
+    /// # Errors
+    /// The module has no parameter of a name, or one of another shape. Nothing is changed then.
+    fn update(&mut self, values: &Parameters) -> Result<()> {
+        parameters::update(self, values)
+    }
+
+    /// Excludes parameters from training: those whose name, or that of a module that holds them, matches `pattern`, in
+    /// which `*` stands for any characters. `l1` freezes `l1.weight` and `l1.bias`, and `*` all.
+    ///
+    /// # Errors
+    /// The pattern matches no parameter.
+    fn freeze(&mut self, pattern: &str) -> Result<()> {
+        parameters::freeze(self, pattern)
+    }
+
+    /// Makes every parameter trainable that can be: floating point, no buffer, and no part of a quantised matrix.
+    /// [`set_trainable`](crate::trainable::set_trainable) chooses by name.
+    ///
+    /// # Errors
+    /// An array that the module derives from its parameters cannot be made.
+    fn unfreeze(&mut self) -> Result<()> {
+        parameters::unfreeze(self)
+    }
+
+    /// Casts the floating-point parameters and buffers to `dtype`, except those that a 16-bit dtype would damage
+    /// ([`Param::never_narrowed`]).
+    ///
+    /// # Errors
+    /// `dtype` is not floating point.
+    fn set_dtype(&mut self, dtype: DType) -> Result<()> {
+        parameters::set_dtype(self, dtype)
+    }
+
+    /// Switches training mode on or off, in every layer that computes something else in training. Layers are in training
+    /// mode at first.
+    ///
+    /// # Errors
+    /// An array that the module derives from its parameters cannot be made.
+    #[doc(alias = "eval")]
+    fn train(&mut self, training: bool) -> Result<()> {
+        parameters::train(self, training)
+    }
+
+    /// Whether a layer is in training mode that computes something else in it. False for a module without such layers.
+    #[doc(alias = "training")]
+    fn is_training(&self) -> bool {
+        parameters::is_training(self)
+    }
+
+    /// Writes parameters and buffers, under their names, to a `.safetensors` file, which replaces one that exists when it
+    /// is complete.
+    ///
+    /// ```
+    /// use mlx_core::Result;
+    /// use mlx_nn::{Linear, Module};
+    ///
+    /// # fn main() -> Result<()> {
+    /// # let folder = tempfile::tempdir().expect("a folder");
+    /// # let path = folder.path().join("layer.safetensors");
+    /// let layer = Linear::new(4, 8, true)?;
+    /// layer.save(&path)?;
+    /// let mut other = Linear::empty(4, 8, true)?;
+    /// other.load(&path)?;
+    /// assert_eq!(other.parameters()["bias"].to_vec::<f32>()?, layer.parameters()["bias"].to_vec::<f32>()?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// A parameter has no value, the name of the file does not end in `.safetensors`, or it cannot be written.
+    #[doc(alias = "save_weights")]
+    fn save(&self, path: impl AsRef<std::path::Path>) -> Result<()>
+    where
+        Self: Sized,
+    {
+        files::save(self, path.as_ref())
+    }
+
+    /// Reads all parameters and buffers from a `.safetensors` file. Each keeps the dtype that the file gives it.
+    ///
+    /// # Errors
+    /// The file cannot be read, or its tensors are not exactly those of the module: one report names all that are missing,
+    /// unexpected or misshapen. Nothing is changed then.
+    #[doc(alias = "load_weights")]
+    fn load(&mut self, path: impl AsRef<std::path::Path>) -> Result<()>
+    where
+        Self: Sized,
+    {
+        files::load(self, path.as_ref())
     }
 }
 
@@ -270,24 +396,35 @@ impl<M: Module> Module for Vec<M> {
 /// ```
 ///
 /// The children of `flat` fields have names without that of the field: `module!(Layer { mlp } flat { gate } plain {
-/// vocab })`.
+/// vocab })`. Fields of `state` are arrays that are saved and not trained: `module!(Counter { mode } state { passes })`.
 ///
 /// A struct with type parameters names their bounds: `module!(Stack<L: Module> { layers })`.
 #[macro_export]
 macro_rules! module {
-    ($ty:ident $(<$($param:ident : $bound:path),+>)? { $($child:ident),* $(,)? } $(flat { $($flat:ident),* $(,)? })? $(plain { $($plain:ident),* $(,)? })?) => {
+    ($ty:ident $(<$($param:ident : $bound:path),+>)? { $($child:ident),* $(,)? } $(flat { $($flat:ident),* $(,)? })? $(state { $($state:ident),* $(,)? })? $(plain { $($plain:ident),* $(,)? })?) => {
         impl $(<$($param: $bound),+>)? $crate::Module for $ty $(<$($param),+>)? {
-            fn visit(&self, path: &mut $crate::Path, v: &mut dyn $crate::Visit) -> ::mlx_core::Result<()> {
-                let Self { $($child,)* $($($flat,)*)? $($($plain: _,)*)? } = self;
+            #[allow(unused_variables)]
+            fn visit(&self, path: &mut $crate::Path, v: &mut dyn $crate::Visit) -> $crate::mlx_core::Result<()> {
+                let Self { $($child,)* $($($flat,)*)? $($($state,)*)? $($($plain: _,)*)? } = self;
                 $(path.scoped(stringify!($child), |path| $crate::Module::visit($child, path, v))?;)*
                 $($($crate::Module::visit($flat, path, v)?;)*)?
+                $($(path.scoped(stringify!($state), |path| $crate::module::Buffers::visit($state, path, v))?;)*)?
                 Ok(())
             }
-            fn visit_mut(&mut self, path: &mut $crate::Path, v: &mut dyn $crate::VisitMut) -> ::mlx_core::Result<()> {
-                let Self { $($child,)* $($($flat,)*)? $($($plain: _,)*)? } = self;
+            #[allow(unused_variables)]
+            fn visit_mut(&mut self, path: &mut $crate::Path, v: &mut dyn $crate::VisitMut) -> $crate::mlx_core::Result<()> {
+                let Self { $($child,)* $($($flat,)*)? $($($state,)*)? $($($plain: _,)*)? } = self;
                 $(path.scoped(stringify!($child), |path| $crate::Module::visit_mut($child, path, v))?;)*
                 $($($crate::Module::visit_mut($flat, path, v)?;)*)?
+                $($(path.scoped(stringify!($state), |path| $crate::module::Buffers::visit_mut($state, path, v))?;)*)?
                 Ok(())
+            }
+            fn children(&self) -> Vec<(String, &dyn $crate::Module)> {
+                #[allow(unused_mut)]
+                let mut children = Vec::new();
+                $($crate::Module::list(&self.$child, stringify!($child), &mut children);)*
+                $($(children.extend($crate::Module::children(&self.$flat));)*)?
+                children
             }
         }
     };

@@ -2,12 +2,17 @@
 
 use mlx_core::{Array, DType, Result, fast};
 
-use crate::init::Initial;
-use crate::module::{Module, Param, Path, Visit, VisitMut};
+use crate::Module;
+use crate::init::{Initial, drawn};
+use crate::module::{Param, Path, Visit, VisitMut};
 
+mod batch;
 mod by_head;
+mod group;
 
+pub use batch::BatchNorm;
 pub use by_head::LayerNormByHead;
+pub use group::{GroupNorm, InstanceNorm};
 
 /// `x / rms(x) * (weight + offset)` (Zhang and Sennrich, arXiv:1910.07467).
 ///
@@ -22,20 +27,46 @@ pub struct RmsNorm {
 }
 
 impl RmsNorm {
-    /// A norm over the last axis of `size`, without values.
+    /// A norm over the last axis of `size`. Its weight is 1, and its epsilon 1e-5.
+    ///
+    /// ```
+    /// use mlx_core::{Array, Result};
+    /// use mlx_nn::RmsNorm;
+    ///
+    /// # fn main() -> Result<()> {
+    /// let norm = RmsNorm::new(2)?.eps(1e-6);
+    /// let y = norm.forward(&Array::from_slice(&[3.0f32, -3.0], &[1, 2])?)?;
+    /// assert!((y.to_vec::<f32>()?[0] - 1.0).abs() < 1e-5);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// `size` is not positive, or no memory.
+    pub fn new(size: i32) -> Result<Self> {
+        drawn(Self::empty(size, 1e-5)?)
+    }
+
+    /// The norm with another epsilon.
+    #[must_use]
+    pub fn eps(self, eps: f32) -> Self {
+        Self { eps, ..self }
+    }
+
+    /// A norm over the last axis of `size`, without values: for a checkpoint that has them.
     ///
     /// # Errors
     /// No memory for a handle.
-    pub fn new(size: i32, eps: f32) -> Result<Self> {
+    pub fn empty(size: i32, eps: f32) -> Result<Self> {
         Self::with_offset(size, eps, 0.0)
     }
 
-    /// A norm whose checkpoint stores `weight - offset`.
+    /// A norm whose checkpoint stores `weight - offset`, without values.
     ///
     /// # Errors
     /// No memory for a handle.
     pub fn with_offset(size: i32, eps: f32, offset: f32) -> Result<Self> {
-        let weight = Param::starting(&[size], Initial::Constant(1.0 - offset))?;
+        let weight = Param::starting(&[size], Initial::Constant(1.0 - offset))?.called("weight");
         let scale = weight.value().clone();
         Ok(Self {
             weight,
@@ -50,6 +81,7 @@ impl RmsNorm {
     /// # Errors
     /// The shapes do not fit.
     pub fn forward(&self, x: &Array) -> Result<Array> {
+        self.weight.get()?;
         fast::rms_norm(x, Some(&self.scale), self.eps)
     }
 
@@ -61,6 +93,7 @@ impl RmsNorm {
         if groups == 1 {
             return self.forward(x);
         }
+        self.weight.get()?;
         let grouped = x.reshape(&[-1, groups, x.dim(-1)? / groups])?;
         let normed = fast::rms_norm(&grouped, None, self.eps)?;
         normed.reshape(x.shape())?.multiply(&self.scale)
@@ -71,6 +104,7 @@ impl RmsNorm {
     /// # Errors
     /// The shapes do not fit.
     pub fn add_to(&self, residual: &Array, x: &Array) -> Result<Array> {
+        self.weight.get()?;
         fast::norm_add(x, &self.scale, residual, self.eps)
     }
 
@@ -106,7 +140,7 @@ fn scale(weight: &Param, offset: f32) -> Result<Array> {
 /// `(x - mean) / sqrt(variance + eps) * (weight + offset) + bias` (Ba et al., arXiv:1607.06450).
 #[derive(Clone, Debug)]
 pub struct LayerNorm {
-    weight: Param,
+    weight: Option<Param>,
     bias: Option<Param>,
     offset: f32,
     eps: f32,
@@ -115,28 +149,69 @@ pub struct LayerNorm {
 }
 
 impl LayerNorm {
-    /// A norm over the last axis of `size`, without values.
+    /// A norm over the last axis of `size`. Its weight is 1, its bias 0, and its epsilon 1e-5.
+    ///
+    /// ```
+    /// use mlx_core::{Array, Result};
+    /// use mlx_nn::LayerNorm;
+    ///
+    /// # fn main() -> Result<()> {
+    /// let norm = LayerNorm::new(2)?.eps(1e-6);
+    /// let y = norm.forward(&Array::from_slice(&[5.0f32, 9.0], &[1, 2])?)?;
+    /// assert!((y.to_vec::<f32>()?[1] - 1.0).abs() < 1e-5);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// `size` is not positive, or no memory.
+    pub fn new(size: i32) -> Result<Self> {
+        drawn(Self::empty(size, 1e-5, true)?)
+    }
+
+    /// The norm with another epsilon.
+    #[must_use]
+    pub fn eps(self, eps: f32) -> Self {
+        Self { eps, ..self }
+    }
+
+    /// The norm without weight and bias.
+    #[must_use]
+    pub fn without_affine(self) -> Self {
+        Self {
+            weight: None,
+            bias: None,
+            ..self
+        }
+    }
+
+    /// The norm without a bias.
+    #[must_use]
+    pub fn without_bias(self) -> Self {
+        Self { bias: None, ..self }
+    }
+
+    /// A norm over the last axis of `size`, without values: for a checkpoint that has them.
     ///
     /// # Errors
     /// No memory for a handle.
-    pub fn new(size: i32, eps: f32, bias: bool) -> Result<Self> {
+    pub fn empty(size: i32, eps: f32, bias: bool) -> Result<Self> {
         Self::with_offset(size, eps, bias, 0.0)
     }
 
-    /// A norm whose checkpoint stores `weight - offset`.
+    /// A norm whose checkpoint stores `weight - offset`, without values.
     ///
     /// # Errors
     /// No memory for a handle.
     pub fn with_offset(size: i32, eps: f32, bias: bool, offset: f32) -> Result<Self> {
-        let bias = if bias {
-            Some(Param::empty(&[size])?)
-        } else {
-            None
+        let bias = match bias {
+            true => Some(Param::empty(&[size])?.called("bias")),
+            false => None,
         };
-        let weight = Param::starting(&[size], Initial::Constant(1.0 - offset))?;
+        let weight = Param::starting(&[size], Initial::Constant(1.0 - offset))?.called("weight");
         let scale = weight.value().clone();
         Ok(Self {
-            weight,
+            weight: Some(weight),
             bias,
             offset,
             eps,
@@ -149,8 +224,12 @@ impl LayerNorm {
     /// # Errors
     /// The shapes do not fit.
     pub fn forward(&self, x: &Array) -> Result<Array> {
-        let bias = self.bias.as_ref().map(Param::value);
-        fast::layer_norm(x, Some(&self.scale), bias, self.eps)
+        let weight = match &self.weight {
+            Some(weight) => weight.get().map(|_| Some(&self.scale))?,
+            None => None,
+        };
+        let bias = self.bias.as_ref().map(Param::get).transpose()?;
+        fast::layer_norm(x, weight, bias, self.eps)
     }
 }
 
@@ -164,8 +243,22 @@ impl Module for LayerNorm {
     fn visit_mut(&mut self, path: &mut Path, v: &mut dyn VisitMut) -> Result<()> {
         path.scoped("weight", |path| self.weight.visit_mut(path, v))?;
         path.scoped("bias", |path| self.bias.visit_mut(path, v))?;
-        self.scale = scale(&self.weight, self.offset)?;
+        if let Some(weight) = &self.weight {
+            self.scale = scale(weight, self.offset)?;
+        }
         Ok(())
+    }
+}
+
+/// `weight * x + bias`, of those that there are.
+fn scaled(x: Array, weight: &Option<Param>, bias: &Option<Param>) -> Result<Array> {
+    let x = match weight {
+        Some(weight) => weight.value().multiply(&x)?,
+        None => x,
+    };
+    match bias {
+        Some(bias) => x.add(bias.value()),
+        None => Ok(x),
     }
 }
 
@@ -185,6 +278,8 @@ pub enum NormKind {
     Rms(f32),
     /// [`RmsNorm`] without a weight.
     Bare,
+    /// [`LayerNorm`] without weight and bias.
+    BareLayer,
     /// [`LayerNorm`].
     Layer {
         /// Whether there is a bias.
@@ -212,12 +307,14 @@ impl NormConfig {
 }
 
 /// The norm that a [`NormConfig`] describes.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Module)]
 pub enum Norm {
     /// Without a mean.
     Rms(RmsNorm),
     /// Without a mean and without a weight: its epsilon.
     Bare(f32),
+    /// With a mean and without a weight: its epsilon.
+    BareLayer(f32),
     /// With a mean.
     Layer(LayerNorm),
 }
@@ -227,10 +324,11 @@ impl Norm {
     ///
     /// # Errors
     /// No memory for a handle.
-    pub fn new(size: i32, config: &NormConfig) -> Result<Self> {
+    pub fn empty(size: i32, config: &NormConfig) -> Result<Self> {
         Ok(match config.kind {
             NormKind::Rms(offset) => Self::Rms(RmsNorm::with_offset(size, config.eps, offset)?),
             NormKind::Bare => Self::Bare(config.eps),
+            NormKind::BareLayer => Self::BareLayer(config.eps),
             NormKind::Layer { bias, offset } => {
                 Self::Layer(LayerNorm::with_offset(size, config.eps, bias, offset)?)
             }
@@ -241,8 +339,8 @@ impl Norm {
     pub fn dtype(&self) -> Option<DType> {
         match self {
             Self::Rms(norm) => Some(norm.weight.value().dtype()),
-            Self::Bare(_) => None,
-            Self::Layer(norm) => Some(norm.weight.value().dtype()),
+            Self::Bare(_) | Self::BareLayer(_) => None,
+            Self::Layer(norm) => norm.weight.as_ref().map(|weight| weight.value().dtype()),
         }
     }
 
@@ -254,6 +352,7 @@ impl Norm {
         match self {
             Self::Rms(norm) => norm.forward(x),
             Self::Bare(eps) => fast::rms_norm(x, None, *eps),
+            Self::BareLayer(eps) => fast::layer_norm(x, None, None, *eps),
             Self::Layer(norm) => norm.forward(x),
         }
     }
@@ -265,25 +364,7 @@ impl Norm {
     pub fn add_to(&self, residual: &Array, x: &Array) -> Result<Array> {
         match self {
             Self::Rms(norm) => norm.add_to(residual, x),
-            Self::Bare(_) | Self::Layer(_) => fast::add(&self.forward(x)?, residual),
-        }
-    }
-}
-
-impl Module for Norm {
-    fn visit(&self, path: &mut Path, v: &mut dyn Visit) -> Result<()> {
-        match self {
-            Self::Rms(norm) => norm.visit(path, v),
-            Self::Bare(_) => Ok(()),
-            Self::Layer(norm) => norm.visit(path, v),
-        }
-    }
-
-    fn visit_mut(&mut self, path: &mut Path, v: &mut dyn VisitMut) -> Result<()> {
-        match self {
-            Self::Rms(norm) => norm.visit_mut(path, v),
-            Self::Bare(_) => Ok(()),
-            Self::Layer(norm) => norm.visit_mut(path, v),
+            Self::Bare(_) | Self::BareLayer(_) | Self::Layer(_) => fast::add(&self.forward(x)?, residual),
         }
     }
 }

@@ -27,9 +27,9 @@ pub fn quantize(
             let packed =
                 pack(dense.value(), scheme).map_err(|error| error.context(path.as_str()))?;
             *weight = Weight::Quantized {
-                packed: Param::new(packed.packed),
-                scales: Param::new(packed.scales),
-                biases: packed.biases.map(Param::new),
+                packed: Param::fixed(packed.packed),
+                scales: Param::fixed(packed.scales),
+                biases: packed.biases.map(Param::fixed),
                 scheme,
             };
             Ok(())
@@ -50,7 +50,7 @@ pub fn dequantize(module: &mut dyn Module, dtype: Option<DType>) -> Result<()> {
                 let dense = weight
                     .dense(self.0)
                     .map_err(|error| error.context(path.as_str()))?;
-                *weight = Weight::Dense(Param::new(dense));
+                *weight = Weight::Dense(Param::fixed(dense));
             }
             Ok(())
         }

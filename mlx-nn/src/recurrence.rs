@@ -2,11 +2,11 @@
 
 use mlx_core::{Array, Result};
 
+use crate::Module;
 use crate::cache::LayerKind;
 use crate::delta::{DeltaConfig, GatedDeltaNet};
 use crate::delta_channels::{ChannelDelta, ChannelDeltaConfig};
 use crate::mamba::{Mamba, MambaConfig};
-use crate::module::{Module, Path, Visit, VisitMut};
 use crate::short_conv::{ShortConv, ShortConvConfig};
 use crate::step::Step;
 
@@ -36,7 +36,7 @@ impl RecurrenceConfig {
 }
 
 /// A layer that mixes tokens by a state of a fixed size.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Module)]
 pub enum Recurrence {
     /// A gated delta rule.
     Delta(Box<GatedDeltaNet>),
@@ -53,15 +53,15 @@ impl Recurrence {
     ///
     /// # Errors
     /// Sizes that do not fit each other.
-    pub fn new(config: RecurrenceConfig) -> Result<Self> {
+    pub fn empty(config: RecurrenceConfig) -> Result<Self> {
         Ok(match config {
-            RecurrenceConfig::Delta(config) => Self::Delta(Box::new(GatedDeltaNet::new(config)?)),
+            RecurrenceConfig::Delta(config) => Self::Delta(Box::new(GatedDeltaNet::empty(config)?)),
             RecurrenceConfig::Channels(config) => {
-                Self::Channels(Box::new(ChannelDelta::new(config)?))
+                Self::Channels(Box::new(ChannelDelta::empty(config)?))
             }
-            RecurrenceConfig::Mamba(config) => Self::Mamba(Box::new(Mamba::new(config)?)),
+            RecurrenceConfig::Mamba(config) => Self::Mamba(Box::new(Mamba::empty(config)?)),
             RecurrenceConfig::ShortConv(config) => {
-                Self::ShortConv(Box::new(ShortConv::new(config)?))
+                Self::ShortConv(Box::new(ShortConv::empty(config)?))
             }
         })
     }
@@ -77,26 +77,6 @@ impl Recurrence {
             Self::Channels(delta) => delta.forward(x, layer, step),
             Self::Mamba(mamba) => mamba.forward(x, layer, step),
             Self::ShortConv(conv) => conv.forward(x, layer, step),
-        }
-    }
-}
-
-impl Module for Recurrence {
-    fn visit(&self, path: &mut Path, v: &mut dyn Visit) -> Result<()> {
-        match self {
-            Self::Delta(delta) => delta.visit(path, v),
-            Self::Channels(delta) => delta.visit(path, v),
-            Self::Mamba(mamba) => mamba.visit(path, v),
-            Self::ShortConv(conv) => conv.visit(path, v),
-        }
-    }
-
-    fn visit_mut(&mut self, path: &mut Path, v: &mut dyn VisitMut) -> Result<()> {
-        match self {
-            Self::Delta(delta) => delta.visit_mut(path, v),
-            Self::Channels(delta) => delta.visit_mut(path, v),
-            Self::Mamba(mamba) => mamba.visit_mut(path, v),
-            Self::ShortConv(conv) => conv.visit_mut(path, v),
         }
     }
 }

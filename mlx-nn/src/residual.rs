@@ -14,7 +14,7 @@ use crate::norm::{Norm, RmsNorm};
 /// use mlx_nn::{Norm, NormConfig, Residual};
 ///
 /// # fn main() -> Result<()> {
-/// let norm = Norm::new(4, &NormConfig::rms(1e-6))?;
+/// let norm = Norm::empty(4, &NormConfig::rms(1e-6))?;
 /// # use mlx_nn::{Module, Param, Path, VisitMut};
 /// # struct Ones;
 /// # impl VisitMut for Ones {

@@ -49,12 +49,12 @@ impl ShortConv {
     ///
     /// # Errors
     /// No memory for a handle.
-    pub fn new(config: ShortConvConfig) -> Result<Self> {
+    pub fn empty(config: ShortConvConfig) -> Result<Self> {
         let ShortConvConfig { hidden, taps, bias } = config;
         Ok(Self {
-            conv: CausalConv::new(hidden, taps, bias, None)?,
-            in_proj: Linear::new(hidden, 3 * hidden, bias)?,
-            out_proj: Linear::new(hidden, hidden, bias)?,
+            conv: CausalConv::empty(hidden, taps, bias, None)?,
+            in_proj: Linear::empty(hidden, 3 * hidden, bias)?,
+            out_proj: Linear::empty(hidden, hidden, bias)?,
         })
     }
 

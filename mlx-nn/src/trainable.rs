@@ -1,6 +1,6 @@
 //! Choosing which parameters training changes.
 
-use mlx_core::{Error, ErrorKind, Result};
+use mlx_core::{Array, Error, ErrorKind, Result};
 
 use crate::module::{Module, Param, Path, Visit, VisitMut};
 use crate::weight::Weight;
@@ -56,7 +56,34 @@ fn matches(pattern: &str, name: &str) -> bool {
     rest.ends_with(last)
 }
 
-/// Makes exactly those parameters trainable whose names `rule` accepts. Returns how many numbers they hold.
+/// The matrix that a visitor has seen last, if it is quantised. Its arrays have no gradients.
+#[derive(Default)]
+pub(crate) struct Packed(Option<String>);
+
+impl Packed {
+    /// Notes the matrix at `path`, whose arrays come next.
+    pub(crate) fn enter(&mut self, path: &Path, weight: &Weight) {
+        self.0 = match weight {
+            Weight::Dense(_) => None,
+            Weight::Quantized { .. } => Some(path.as_str().to_owned()),
+        };
+    }
+
+    /// Whether the parameter is an array of the quantised matrix.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.0.as_ref().is_some_and(|weight| {
+            let array = match weight.as_str() {
+                "" => Some(name),
+                weight => name
+                    .strip_prefix(weight)
+                    .and_then(|array| array.strip_prefix('.')),
+            };
+            array.is_some_and(|array| matches!(array, "weight" | "scales" | "biases"))
+        })
+    }
+}
+
+/// Makes exactly those parameters trainable whose names `rule` accepts; buffers never are. Returns how many numbers they hold.
 ///
 /// # Errors
 /// The rule accepts no parameter, or one without a gradient: a packed weight, its scales, integers. After an error some
@@ -64,15 +91,16 @@ fn matches(pattern: &str, name: &str) -> bool {
 pub fn set_trainable(module: &mut dyn Module, rule: impl Fn(&str) -> bool) -> Result<usize> {
     struct Choose<F> {
         rule: F,
-        packed: Option<String>,
+        packed: Packed,
         numbers: usize,
     }
     impl<F: Fn(&str) -> bool> VisitMut for Choose<F> {
         fn weight(&mut self, path: &Path, weight: &mut Weight) -> Result<()> {
-            self.packed = match weight {
-                Weight::Dense(_) => None,
-                Weight::Quantized { .. } => Some(path.as_str().to_owned()),
-            };
+            self.packed.enter(path, weight);
+            Ok(())
+        }
+
+        fn state(&mut self, _path: &Path, _state: &mut Array) -> Result<()> {
             Ok(())
         }
 
@@ -82,11 +110,7 @@ pub fn set_trainable(module: &mut dyn Module, rule: impl Fn(&str) -> bool) -> Re
             if !param.trainable {
                 return Ok(());
             }
-            let packed = self.packed.as_ref().is_some_and(|weight| {
-                ["weight", "scales", "biases"]
-                    .iter()
-                    .any(|array| name.strip_prefix(weight.as_str()) == Some(&format!(".{array}")))
-            });
+            let packed = self.packed.has(name);
             if packed || !param.value().dtype().is_float() {
                 let what = if packed { "quantised" } else { "an integer" };
                 let message = format!(
@@ -94,13 +118,13 @@ pub fn set_trainable(module: &mut dyn Module, rule: impl Fn(&str) -> bool) -> Re
                 );
                 return Err(Error::new(ErrorKind::Unsupported, message));
             }
-            self.numbers += param.value().size();
+            self.numbers += param.size();
             Ok(())
         }
     }
     let mut visitor = Choose {
         rule,
-        packed: None,
+        packed: Packed::default(),
         numbers: 0,
     };
     module.visit_mut(&mut Path::default(), &mut visitor)?;
@@ -117,13 +141,29 @@ pub fn set_trainable(module: &mut dyn Module, rule: impl Fn(&str) -> bool) -> Re
 ///
 /// # Errors
 /// No memory for a handle.
-pub fn trainable(module: &dyn Module) -> Result<Vec<(String, mlx_core::Array)>> {
-    struct Collect(Vec<(String, mlx_core::Array)>);
+pub fn trainable(module: &dyn Module) -> Result<Vec<(String, Array)>> {
+    struct Collect(Vec<(String, Array)>);
     impl Visit for Collect {
         fn param(&mut self, path: &Path, param: &Param) -> Result<()> {
             if param.trainable {
                 self.0
                     .push((path.as_str().to_owned(), param.value().clone()));
+            }
+            Ok(())
+        }
+    }
+    let mut visitor = Collect(Vec::new());
+    module.visit(&mut Path::default(), &mut visitor)?;
+    Ok(visitor.0)
+}
+
+/// The arrays that a step of training changes: the trainable parameters, and the buffers.
+pub(crate) fn changing(module: &dyn Module) -> Result<Vec<Array>> {
+    struct Collect(Vec<Array>);
+    impl Visit for Collect {
+        fn param(&mut self, _path: &Path, param: &Param) -> Result<()> {
+            if param.trainable || param.is_state() {
+                self.0.push(param.value().clone());
             }
             Ok(())
         }

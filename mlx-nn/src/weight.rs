@@ -29,7 +29,8 @@ impl Weight {
     /// # Errors
     /// No memory for a handle.
     pub fn empty(shape: &[i32]) -> Result<Self> {
-        Param::starting(shape, Initial::Matrix).map(Self::Dense)
+        let weight = Param::starting(shape, Initial::Matrix)?;
+        Ok(Self::Dense(weight.called("weight")))
     }
 
     /// The shape of a quantised twin's three arrays, for a dense `shape` of `[.., out, in]`.
@@ -47,12 +48,11 @@ impl Weight {
         let last = |n: i32| [rest, &[n]].concat();
         let groups = last(inputs / scheme.group_size);
         Ok(Self::Quantized {
-            packed: Param::empty(&last(inputs * scheme.bits / 32))?,
-            scales: Param::empty(&groups)?,
-            biases: if scheme.mode.has_biases() {
-                Some(Param::empty(&groups)?)
-            } else {
-                None
+            packed: Param::empty(&last(inputs * scheme.bits / 32))?.called("weight"),
+            scales: Param::empty(&groups)?.called("scales"),
+            biases: match scheme.mode.has_biases() {
+                true => Some(Param::empty(&groups)?.called("biases")),
+                false => None,
             },
             scheme,
         })
@@ -81,8 +81,41 @@ impl Weight {
         Some(param.value().dtype()).filter(|dtype| dtype.is_float())
     }
 
+    /// Whether all of its arrays have values.
+    pub(crate) fn is_filled(&self) -> bool {
+        self.check().is_ok()
+    }
+
+    /// Refuses a matrix without values.
+    #[inline]
+    pub(crate) fn check(&self) -> Result<()> {
+        match self {
+            Self::Dense(weight) => weight.get()?,
+            Self::Quantized {
+                packed,
+                scales,
+                biases,
+                ..
+            } => {
+                biases.as_ref().map(Param::get).transpose()?;
+                packed.get()?;
+                scales.get()?
+            }
+        };
+        Ok(())
+    }
+
     /// The matrix in the form that fused operations take.
-    pub(crate) fn matrix(&self) -> fast::Matrix<'_> {
+    ///
+    /// # Errors
+    /// It has no values.
+    pub(crate) fn matrix(&self) -> Result<fast::Matrix<'_>> {
+        self.check()?;
+        Ok(self.parts())
+    }
+
+    /// [`matrix`](Self::matrix) of one whose values have been [checked](Self::check).
+    pub(crate) fn parts(&self) -> fast::Matrix<'_> {
         match self {
             Self::Dense(weight) => fast::Matrix::Dense(weight.value()),
             Self::Quantized {
@@ -104,6 +137,7 @@ impl Weight {
     /// # Errors
     /// The shapes do not fit.
     pub fn project(&self, x: &Array) -> Result<Array> {
+        self.check()?;
         match self {
             Self::Dense(weight) => fast::linear(x, weight.value()),
             Self::Quantized {
@@ -127,6 +161,7 @@ impl Weight {
     /// # Errors
     /// The shapes do not fit.
     pub fn project_experts(&self, x: &Array, indices: &Array) -> Result<Array> {
+        self.check()?;
         match self {
             Self::Dense(weight) => fast::experts_linear(x, weight.value(), indices),
             Self::Quantized {
@@ -150,6 +185,7 @@ impl Weight {
     /// # Errors
     /// The shapes do not fit.
     pub fn rows(&self, indices: &Array, dtype: Option<DType>) -> Result<Array> {
+        self.check()?;
         match self {
             Self::Dense(weight) => {
                 let rows = fast::rows(weight.value(), indices)?;
@@ -186,6 +222,7 @@ impl Weight {
     /// # Errors
     /// The arrays do not fit each other.
     pub fn dense(&self, dtype: Option<DType>) -> Result<Array> {
+        self.check()?;
         match self {
             Self::Dense(weight) => match dtype {
                 Some(dtype) => weight.value().astype(dtype),

@@ -62,8 +62,8 @@ fn block(scheme: Option<Scheme>, dtype: DType) -> Block {
         }
     }
     let mut block = Block {
-        head: Linear::new(64, 32, true).unwrap(),
-        mlp: GatedMlp::new(64, 128, false, Activation::Silu).unwrap(),
+        head: Linear::empty(64, 32, true).unwrap(),
+        mlp: GatedMlp::empty(64, 128, false, Activation::Silu).unwrap(),
     };
     draw(&mut block, 1, |_| true);
     block
@@ -222,7 +222,7 @@ fn inputs_are_dropped_only_with_a_key() {
 /// The mean over many draws is the result without dropout.
 #[test]
 fn dropping_keeps_the_mean() {
-    let linear = Linear::new(16, 4, false).unwrap();
+    let linear = Linear::empty(16, 4, false).unwrap();
     let config = LoraConfig {
         dropout: 0.25,
         ..config(false)

@@ -134,7 +134,7 @@ fn own(softcap: Option<f32>) -> impl Fn(&Linear) -> Head<'_> + Copy {
 }
 
 fn layer(bias: bool) -> Linear {
-    filled(Linear::new(HIDDEN, VOCAB, bias).unwrap())
+    filled(Linear::empty(HIDDEN, VOCAB, bias).unwrap())
 }
 
 #[test]
@@ -158,7 +158,7 @@ fn slices_equal_the_whole() {
         1e-6,
     );
 
-    let mut tied = filled(Embedding::new(VOCAB, HIDDEN).unwrap());
+    let mut tied = filled(Embedding::empty(VOCAB, HIDDEN).unwrap());
     set_trainable(&mut tied, |_| true).unwrap();
     check(
         "tied",
@@ -320,7 +320,7 @@ fn gradients_equal_finite_differences() {
 #[test]
 fn the_logits_never_exist() {
     const WIDE: i32 = 20_000;
-    let mut embedding = filled(Embedding::new(WIDE, 16).unwrap());
+    let mut embedding = filled(Embedding::empty(WIDE, 16).unwrap());
     set_trainable(&mut embedding, |_| true).unwrap();
     let key = random::Key::new(5).unwrap();
     let hidden = random::normal(&key, &[256, 16], DType::F32).unwrap();
@@ -378,8 +378,8 @@ fn the_first_tokens_have_the_logits_of_the_whole() {
     let (hidden, _, _) = inputs(DType::F32);
     let scheme = Scheme::new(QuantMode::Affine, 4, 32).unwrap();
     for packed in [false, true] {
-        let mut layer = filled(Linear::new(HIDDEN, VOCAB, true).unwrap());
-        let mut embedding = filled(Embedding::new(VOCAB, HIDDEN).unwrap());
+        let mut layer = filled(Linear::empty(HIDDEN, VOCAB, true).unwrap());
+        let mut embedding = filled(Embedding::empty(VOCAB, HIDDEN).unwrap());
         if packed {
             mlx_nn::quantize::quantize(&mut layer, |_, _| Some(scheme)).unwrap();
             mlx_nn::quantize::quantize(&mut embedding, |_, _| Some(scheme)).unwrap();

@@ -23,7 +23,7 @@ const CONFIG: DeltaConfig = DeltaConfig {
 const E: usize = CONFIG.hidden as usize;
 
 fn layer(config: DeltaConfig, seed: u64) -> GatedDeltaNet {
-    let mut layer = GatedDeltaNet::new(config).unwrap();
+    let mut layer = GatedDeltaNet::empty(config).unwrap();
     init::initialise(&mut layer, seed, 1.0).unwrap();
     layer
 }
@@ -290,7 +290,7 @@ fn rejected_tokens_leave_no_trace() {
 
 #[test]
 fn sizes_that_do_not_fit_are_refused() {
-    let refused = |config: DeltaConfig| GatedDeltaNet::new(config).unwrap_err().to_string();
+    let refused = |config: DeltaConfig| GatedDeltaNet::empty(config).unwrap_err().to_string();
     let error = refused(DeltaConfig {
         value_heads: 3,
         ..CONFIG

@@ -33,7 +33,7 @@ fn attention(config: LatentConfig) -> Result<LatentAttention> {
         reversed: false,
         scaling: RopeScaling::Default,
     };
-    let mut attention = LatentAttention::new(config, Some(&rope))?;
+    let mut attention = LatentAttention::empty(config, Some(&rope))?;
     initialise(&mut attention, 7, 0.02)?;
     Ok(attention)
 }

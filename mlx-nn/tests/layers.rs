@@ -57,7 +57,7 @@ fn named(module: &dyn Module) -> std::collections::BTreeMap<String, Vec<f32>> {
 
 #[test]
 fn linear_has_the_names_and_the_sum_of_its_parts() {
-    let mut linear = Linear::new(3, 2, true).unwrap();
+    let mut linear = Linear::empty(3, 2, true).unwrap();
     init(&mut linear, 1);
     let parts = named(&linear);
     assert_eq!(parts.keys().collect::<Vec<_>>(), ["bias", "weight"]);
@@ -80,7 +80,7 @@ fn linear_has_the_names_and_the_sum_of_its_parts() {
 
 #[test]
 fn an_embedding_is_its_own_head() {
-    let mut embedding = Embedding::new(5, 4).unwrap();
+    let mut embedding = Embedding::empty(5, 4).unwrap();
     init(&mut embedding, 2);
     let table = &named(&embedding)["weight"];
     let rows = embedding
@@ -111,7 +111,7 @@ fn norms_equal_their_formulas() {
             &expected,
         );
     }
-    let mut norm = LayerNorm::new(4, 0.01, true).unwrap();
+    let mut norm = LayerNorm::empty(4, 0.01, true).unwrap();
     init(&mut norm, 4);
     let parts = named(&norm);
     let mean = x.iter().sum::<f32>() / 4.0;
@@ -210,7 +210,7 @@ fn experts_equal_one_token_at_a_time() {
             ungated: None,
             shared: None,
         };
-        let mut experts = ExpertsMlp::new(config).unwrap();
+        let mut experts = ExpertsMlp::empty(config).unwrap();
         init(&mut experts, 5);
         let p = named(&experts);
         let x = input(&[2, 3, 4], 6);

@@ -71,8 +71,8 @@ impl Qkv {
     /// Two parts with these numbers of outputs.
     fn new(q: i32, k: i32, bias: bool) -> Self {
         Self {
-            q: Linear::new(64, q, bias).unwrap(),
-            k: Linear::new(64, k, bias).unwrap(),
+            q: Linear::empty(64, q, bias).unwrap(),
+            k: Linear::empty(64, k, bias).unwrap(),
         }
     }
 }
@@ -134,8 +134,10 @@ fn rows_are_split_and_joined_again() -> Result<()> {
                 assert!(equal(&again, array), "{groups} {parts:?} {name}");
             }
             // Joining gives them as well, when the whole is read from a file.
-            let mut whole =
-                BTreeMap::from([("qk", Linear::new(64, groups * (parts[0] + parts[1]), bias)?)]);
+            let mut whole = BTreeMap::from([(
+                "qk",
+                Linear::empty(64, groups * (parts[0] + parts[1]), bias)?,
+            )]);
             let halves: Vec<(&str, Array)> = found
                 .iter()
                 .map(|(name, array)| (name.as_str(), array.clone()))
@@ -273,7 +275,7 @@ fn what_does_not_fit_the_rules_is_in_the_report() {
         "{error}"
     );
     let join = Rules::from([Rule::join([("q.*", 2), ("k.*", 1)], 1, "*")]);
-    let mut whole = Linear::new(64, 3, false).unwrap();
+    let mut whole = Linear::empty(64, 3, false).unwrap();
     let error = read(&mut whole, &[("q.weight", matrix(2, 64))], &join).unwrap_err();
     assert!(
         error.to_string().contains("weight: without k.weight"),

@@ -54,14 +54,14 @@ fn norms(dtype: DType) -> Result<Vec<Norm>> {
         (NormKind::Bare, EPS),
         (NormKind::layer(true), EPS),
     ];
-    let norm = |(kind, eps)| filled(Norm::new(E, &NormConfig { kind, eps })?, 3, dtype);
+    let norm = |(kind, eps)| filled(Norm::empty(E, &NormConfig { kind, eps })?, 3, dtype);
     kinds.into_iter().map(norm).collect()
 }
 
 /// The three forms of a stream with their sums as operations of their own.
 fn streams(dtype: DType) -> Result<Vec<(Residual, Array)>> {
     let (x, y) = (normal(1, dtype)?, normal(2, dtype)?);
-    let inner = filled(Norm::new(E, &NormConfig::rms(EPS))?, 4, dtype)?;
+    let inner = filled(Norm::empty(E, &NormConfig::rms(EPS))?, 4, dtype)?;
     Ok(vec![
         (x.clone().into(), x.clone()),
         (Residual::new(x.clone(), y.clone()), fast::add(&y, &x)?),
@@ -97,9 +97,9 @@ fn sums_and_norms_are_those_of_separate_operations() -> Result<()> {
 #[test]
 fn layers_that_read_a_norm_are_those_of_its_array() -> Result<()> {
     for dtype in [DType::F32, DType::BF16] {
-        let q = filled(Linear::new(E, 40, false)?, 5, dtype)?;
-        let k = filled(Linear::new(E, 24, true)?, 6, dtype)?;
-        let mlp = filled(GatedMlp::new(E, 48, false, Activation::Silu)?, 7, dtype)?;
+        let q = filled(Linear::empty(E, 40, false)?, 5, dtype)?;
+        let k = filled(Linear::empty(E, 24, true)?, 6, dtype)?;
+        let mlp = filled(GatedMlp::empty(E, 48, false, Activation::Silu)?, 7, dtype)?;
         for (which, norm) in norms(dtype)?.iter().enumerate() {
             for first in 0..4 {
                 for (form, (stream, sum)) in streams(dtype)?.into_iter().enumerate() {

@@ -18,7 +18,7 @@ impl VisitMut for Set {
 /// A layer of 4 inputs that rounds them.
 fn rounding(rows: &[f32]) -> Linear {
     let outputs = rows.len() as i32 / 4;
-    let mut linear = Linear::new(4, outputs, false).unwrap();
+    let mut linear = Linear::empty(4, outputs, false).unwrap();
     let weight = Array::from_slice(rows, &[outputs, 4]).unwrap();
     linear
         .visit_mut(&mut Path::default(), &mut Set(weight))
@@ -59,7 +59,7 @@ fn tokens_are_rounded_apart() {
 fn layers_together_equal_layers_apart() {
     let x = Array::from_slice(&[0.3f32, -1.7, 0.91, 0.07], &[1, 1, 4]).unwrap();
     let (a, b) = (rounding(&[1.0, 2.0, -1.0, 0.5]), eye());
-    let mut plain = Linear::new(4, 1, false).unwrap();
+    let mut plain = Linear::empty(4, 1, false).unwrap();
     let weight = Array::from_slice(&[1.0f32, 2.0, -1.0, 0.5], &[1, 4]).unwrap();
     plain
         .visit_mut(&mut Path::default(), &mut Set(weight))

@@ -14,6 +14,8 @@
 //! | checkpoint | [`checkpoint`] | a run's state on disk |
 //! | evaluation | [`evaluate`](mod@evaluate) | loss, perplexity, accuracy |
 //!
+//! The feature `cli`, on by default, is the command. It brings the command-line parts of `mlx-infer` too.
+//!
 //! Gradients are taken with respect to the trainable parameters of any [`Module`](mlx_nn::Module):
 //!
 //! ```
@@ -33,7 +35,7 @@
 //! // y = 2 a - b, from four examples.
 //! let x = Array::from_slice(&[1.0f32, 0.0, 0.0, 1.0, 1.0, 1.0, 2.0, -1.0], &[4, 2])?;
 //! let y = Array::from_slice(&[2.0f32, -1.0, 1.0, 5.0], &[4, 1])?;
-//! let mut model = Linear::new(2, 1, false)?;
+//! let mut model = Linear::empty(2, 1, false)?;
 //! model.visit_mut(&mut Path::default(), &mut Fill(0.0))?;
 //! set_trainable(&mut model, |_| true)?;
 //! let mut optimizer =
@@ -55,23 +57,22 @@
 
 pub mod batch;
 pub mod checkpoint;
-pub mod clip;
 pub mod curve;
 pub mod data;
 mod error;
 pub mod evaluate;
 pub mod export;
 pub mod feed;
-pub mod grad;
 pub mod loss;
-pub mod optim;
 pub mod recompute;
-pub mod schedule;
 pub mod trainer;
+
+#[doc(no_inline)]
+pub use {mlx_core, mlx_infer, mlx_models, mlx_nn};
 
 pub use batch::{Batch, Example};
 pub use error::{Error, ErrorKind, Result};
-pub use grad::{Gradients, value_and_grad};
-pub use optim::{Method, Optimizer};
-pub use schedule::Schedule;
+pub use mlx_nn::{Gradients, Method, Optimizer, Schedule, value_and_grad};
+/// Optimisers, schedules, gradients and their clipping are those of [`mlx_nn`].
+pub use mlx_nn::{clip, grad, optim, schedule};
 pub use trainer::{Trainer, TrainerConfig};

@@ -29,7 +29,7 @@ def main():
     out = Path(sys.argv[1])
     out.mkdir(parents=True, exist_ok=True)
     mx.set_default_device(mx.cpu)
-    for module in (ops_elementwise, ops_array, ops_matrix, ops_numeric, ops_short, ops_index):
+    for module in (ops_elementwise, ops_array, ops_matrix, ops_numeric, ops_index, ops_short):
         name = module.__name__.removeprefix("ops_")
         table = Table(np.random.default_rng(7))
         module.fill(table)

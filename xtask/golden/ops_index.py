@@ -12,6 +12,7 @@ AT = {
     "at_mul": ("multiply", np.multiply),
     "at_max": ("maximum", np.maximum),
     "at_min": ("minimum", np.minimum),
+    "at_div": ("divide", np.divide),
 }
 
 
@@ -142,7 +143,7 @@ def written(table, cube, grid):
         f = lambda *a: put(*a, inputs=n)
         table.add("set", inputs, parts, or_numpy(f), f)
     twice = mx.array([2, 0, 2, -1])
-    for name in AT:
+    for name in ("at_add", "at_mul", "at_max", "at_min"):
         for arrays, parts, values in (
             ([], [0, "1:3"], value(5)),
             ([], [":", "::-2"], value(3, 2, 5)),
@@ -158,6 +159,11 @@ def written(table, cube, grid):
         floats = [grid, twice, table.floats(4, 4)]
         f = lambda *a, name=name: combine(name, *a, inputs=3)
         table.add(name, floats, ["x1"], f, f)
+    over = mx.abs(table.floats(4, 4)) + 0.5
+    divided = [grid, twice, over]
+    f = lambda *a: combine("at_div", *a, inputs=3)
+    table.add("at_div", divided, ["x1"], f, f)
+    table.add("at_div", [grid, over[:3, :2]], [":", "::-2"], lambda *a: combine("at_div", *a, inputs=2), lambda *a: combine("at_div", *a, inputs=2))
     minus = lambda *a: combine("at_add", *a[:2], -a[2], *a[3:], inputs=3)
     table.add("at_sub", [grid, twice, table.floats(4, 4)], ["x1"], minus, minus)
 

@@ -38,6 +38,8 @@ enum Part {
     Text,
     /// Training: losses, gradients and optimisers of torch and peft
     Train,
+    /// Layers, losses, optimisers and initialisers of mlx-nn: what mlx.nn computes
+    Nn,
     /// Conversions: tiny checkpoints converted by mlx-lm
     Convert,
     /// The built-in model: tokens and answers of transformers
@@ -53,6 +55,7 @@ impl Part {
             Part::Names => "names",
             Part::Text => "text",
             Part::Train => "train",
+            Part::Nn => "nn",
             Part::Convert => "convert",
             Part::DefaultModel => "default-model",
         }
@@ -71,6 +74,7 @@ impl Part {
             Part::Names => &["names.py"],
             Part::Text => &["text.py"],
             Part::Train => &["train.py"],
+            Part::Nn => &["nn.py"],
             Part::Convert => &["convert.py"],
             Part::DefaultModel => &["../default-model/reference.py"],
         }

@@ -10,6 +10,7 @@ use crate::array::Array;
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ffi::{Arg, op};
+use crate::into_shape::IntoShape;
 use crate::memory::check_shape;
 use crate::ops::quantize::Scheme;
 
@@ -221,7 +222,8 @@ impl Arg for sys::mlxrs_store_options {
 ///
 /// # Errors
 /// A dimension is negative, or the array exceeds the byte limit.
-pub fn blank(shape: &[i32], dtype: DType) -> Result<Array> {
-    check_shape(shape, dtype)?;
+pub fn blank(shape: impl IntoShape, dtype: DType) -> Result<Array> {
+    let shape = shape.sizes()?;
+    check_shape(&shape, dtype)?;
     op!(mlxrs_fast_blank([shape], dtype))
 }

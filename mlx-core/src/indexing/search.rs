@@ -4,6 +4,7 @@ use crate::array::Array;
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ffi::{Opt, op};
+use crate::memory;
 use crate::ops::{Operand, concat, full, ones, require, zeros};
 
 /// The values of an array, each once. [`Array::unique_of_size`] and [`Array::unique_all`] make it.
@@ -27,26 +28,25 @@ fn unread(name: &str, error: Error) -> Error {
 }
 
 pub(crate) fn nonzero(array: &Array) -> Result<Vec<Array>> {
-    let truth = array.astype(DType::Bool)?;
-    let shape = array.shape();
-    let places = truth
-        .with_slice(|truth: &[bool]| -> Vec<u32> {
-            // An array of more than 2^32 elements is refused below.
-            let places = truth.iter().zip(0u32..);
-            places
-                .filter(|(truth, _)| **truth)
-                .map(|(_, at)| at)
-                .collect()
-        })
-        .map_err(|error| unread("nonzero", error))?;
-    let most = u32::MAX as usize;
+    let fits = u32::try_from(array.size()).is_ok();
     require(
-        array.size() <= most,
+        fits,
         "nonzero",
         "the array",
         "of fewer than 2^32 elements",
         array,
     )?;
+    let truth = array.astype(DType::Bool)?;
+    let shape = array.shape();
+    let find = |truth: &[bool]| -> Result<Vec<u32>> {
+        let mut places = Vec::new();
+        memory::reserve(&mut places, truth.iter().filter(|truth| **truth).count())?;
+        let found = truth.iter().enumerate().filter(|(_, truth)| **truth);
+        places.extend(found.map(|(at, _)| at as u32));
+        Ok(places)
+    };
+    let places = truth.with_slice(find);
+    let places = places.map_err(|error| unread("nonzero", error))??;
     let mut rest = places;
     let mut found = Vec::with_capacity(shape.len());
     for &size in shape.iter().rev() {
@@ -80,7 +80,11 @@ struct Sorted {
 
 fn sorted(array: &Array) -> Result<Sorted> {
     let flat = array.reshape(-1)?;
-    let order = op!(mlx_argsort_axis(flat, 0))?;
+    // MLX sorts Bool on CPUs only.
+    let order = match flat.dtype() {
+        DType::Bool => op!(mlx_argsort_axis(flat.astype(DType::U8)?, 0))?,
+        _ => op!(mlx_argsort_axis(flat, 0))?,
+    };
     let elements = op!(mlx_take_axis(flat, order, 0))?;
     let n = flat.dim(0)?;
     let changes = elements

@@ -3,7 +3,8 @@
 use super::plan::{Plan, common_shape, fault, plan};
 use super::read::{moved, sliced};
 use crate::array::Array;
-use crate::error::Result;
+use crate::dtype::DType;
+use crate::error::{Error, ErrorKind, Result};
 use crate::ffi::{op, vector::VectorArray};
 use crate::indexing::IntoIndex;
 use crate::ops::{Operand, borrowed};
@@ -68,6 +69,21 @@ impl<'a, I: IntoIndex> At<'a, I> {
     pub fn sub(&self, values: impl Operand) -> Result<Array> {
         let values = converted(self.array, &values)?.negative()?;
         write(c"at", self.array, &self.index, &values, Change::Add)
+    }
+
+    /// The array divided by `values` at the index: multiplied with their reciprocals, as in Python's MLX.
+    ///
+    /// # Errors
+    /// Those of [`add`](Self::add); the array is of integers or Bool, which have no reciprocals.
+    #[doc(alias = "divide")]
+    pub fn div(&self, values: impl Operand) -> Result<Array> {
+        let dtype = self.array.dtype();
+        if !dtype.is_float() && dtype != DType::C64 {
+            let message = format!("at: div needs floating point, given an array of {dtype}");
+            return Err(Error::new(ErrorKind::DType, message));
+        }
+        let values = converted(self.array, &values)?.reciprocal()?;
+        write(c"at", self.array, &self.index, &values, Change::Multiply)
     }
 }
 
@@ -146,7 +162,7 @@ fn masked(
     mask.select(combined(array, &values, change)?, array)
 }
 
-fn unfit(name: &std::ffi::CStr, values: &[i32], places: &[i32]) -> crate::Error {
+fn unfit(name: &std::ffi::CStr, values: &[i32], places: &[i32]) -> Error {
     let message = format!("values of shape {values:?} do not broadcast to {places:?}");
     fault(name, &message)
 }

@@ -183,7 +183,8 @@ pub fn full_like(a: &Array, value: impl Operand) -> Result<Array> {
     op!(mlx_full_like(a, *value, a.dtype()))
 }
 
-/// `start, start + step, …` up to and without `stop`: `[ceil((stop - start) / step)]`.
+/// `start, start + step, …` up to and without `stop`: `[ceil((stop - start) / step)]`. An infinite step from `start`
+/// towards `stop` gives `start` alone.
 ///
 /// # Errors
 /// `step` is zero, the length is not finite or exceeds the byte limit, the dtype is Bool, or an integer dtype cannot
@@ -214,6 +215,13 @@ pub fn arange(
         "at most 2^31",
         length,
     )?;
+    if step.is_infinite() && (stop - start) * step > 0.0 {
+        check_shape(&[1], dtype)?;
+        if integers(dtype).is_some() {
+            require_fit("arange: an element", start.trunc() as i128, dtype)?;
+        }
+        return op!(mlx_arange(start, stop, stop - start, dtype));
+    }
     let length = length.max(0.0) as i32;
     check_shape(&[length], dtype)?;
     if integers(dtype).is_some() {

@@ -46,6 +46,23 @@ pub fn next_key() -> Result<Key> {
     Ok(Key(Array::from_slice(&key, &[2])?))
 }
 
+/// What the thread's next keys follow from.
+pub(crate) fn state() -> [u32; 2] {
+    STATE.get()
+}
+
+/// Runs `f` with the keys that follow from `state`; the thread's own continue after it.
+pub(crate) fn with_state<R>(state: [u32; 2], f: impl FnOnce() -> R) -> R {
+    struct Restore([u32; 2]);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            STATE.set(self.0);
+        }
+    }
+    let _restore = Restore(STATE.replace(state));
+    f()
+}
+
 /// The key of a seed: its upper and lower half.
 fn words(seed: u64) -> [u32; 2] {
     [(seed >> 32) as u32, seed as u32]

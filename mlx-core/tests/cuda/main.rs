@@ -8,6 +8,7 @@ mod gradients;
 mod joined;
 mod layers;
 mod masks;
+mod outcomes;
 mod products;
 mod prompts;
 mod recurrent;

@@ -30,6 +30,7 @@ const SECOND: &[(&str, &str)] = &[
     ("at_add", "at"),
     ("at_sub", "at"),
     ("at_mul", "at"),
+    ("at_div", "at"),
     ("at_max", "at"),
     ("at_min", "at"),
     ("unique_filled", "unique_of_size"),

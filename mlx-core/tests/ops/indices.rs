@@ -13,6 +13,7 @@ pub fn rows() -> Vec<(&'static str, Op)> {
         "at_add" => |c| c.x(0).at(index(c)).add(values(c));
         "at_sub" => |c| c.x(0).at(index(c)).sub(values(c));
         "at_mul" => |c| c.x(0).at(index(c)).mul(values(c));
+        "at_div" => |c| c.x(0).at(index(c)).div(values(c));
         "at_max" => |c| c.x(0).at(index(c)).max(values(c));
         "at_min" => |c| c.x(0).at(index(c)).min(values(c));
         "masked_select" => |c| c.x(0).masked_select(c.x(1));

@@ -23,8 +23,8 @@ fn table() -> BTreeMap<&'static str, Op> {
         array_ops::rows(),
         matrix::rows(),
         numeric::rows(),
-        short::rows(),
         indices::rows(),
+        short::rows(),
     ]
     .concat();
     let count = rows.len();
@@ -78,13 +78,13 @@ fn numeric_operations_equal_the_tables() {
 }
 
 #[test]
-fn calls_without_arguments_that_have_a_default_equal_the_tables() {
-    check("short");
+fn indices_equal_the_tables() {
+    check("index");
 }
 
 #[test]
-fn indices_equal_the_tables() {
-    check("index");
+fn calls_without_arguments_that_have_a_default_equal_the_tables() {
+    check("short");
 }
 
 /// The files of the goldens.
@@ -93,8 +93,8 @@ const FILES: [&str; 6] = [
     "array",
     "matrix",
     "numeric",
-    "short",
     "index",
+    "short",
 ];
 
 /// The names of all operations that the goldens hold.

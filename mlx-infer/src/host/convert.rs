@@ -3,7 +3,6 @@
 use std::fs;
 use std::path::Path;
 
-use mlx_core::Safetensors;
 pub use mlx_core::safetensors::{NonFinite, Vanishing};
 use mlx_models::{Weights, convert as models};
 use serde_json::Value;
@@ -88,10 +87,9 @@ fn open(files: &Files) -> Result<(Value, Weights)> {
     let config = config.ok_or_else(|| missing("config.json"))?;
     let weights = match files {
         Files::Directory(dir) => mlx_models::open_weights(dir)?,
-        Files::Embedded { files, .. } => {
-            let found = files.iter().find(|(name, _)| *name == "model.safetensors");
-            let (_, bytes) = found.ok_or_else(|| missing("model.safetensors"))?;
-            vec![Safetensors::from_static(bytes)?].into()
+        files => {
+            let found = files.tensors("model.safetensors")?;
+            vec![found.ok_or_else(|| missing("model.safetensors"))?].into()
         }
     };
     Ok((config, weights))

@@ -5,16 +5,40 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use mlx_core::{Device, DeviceKind, Safetensors};
-use mlx_models::{Loaded, Registry};
+use mlx_core::{DType, Device, DeviceKind};
+use mlx_models::{Loaded, Model, Registry};
 
+use super::draft::DraftRoom;
 use super::{LoadOptions, LoadedModel, cache_options, check_caches, next_serial};
 use crate::error::{Error, ErrorKind, Result};
-use crate::model::frontend::{Frontend, read_tokenizer};
+use crate::model::frontend::{Frontend, check_ids, read_tokenizer};
+use crate::text::chat::ChatTemplate;
 use crate::text::files::Files;
+use crate::text::tokenizer::Tokenizer;
+
+/// What a model of [`LoadedModel::from_parts`] has beside its parameters and its tokenizer.
+#[derive(Clone, Debug, Default)]
+pub struct PartOptions {
+    /// The tokens that end a text; by default those of the tokenizer.
+    pub eos_ids: Option<Vec<u32>>,
+    /// The source of a chat template. Without one, conversations are refused.
+    pub chat_template: Option<String>,
+    /// The dtype, the caches and the drafts, as in loading.
+    pub load: LoadOptions,
+}
+
+/// What stands for `model_type` in a model without a config.json.
+const OWN: &str = "own";
+/// What stands for the folder of such a model.
+const OWN_FILES: &str = "a model without files";
+
+/// Whether a head for multi-token prediction drafts.
+fn head_drafts(options: &LoadOptions) -> bool {
+    options.max_draft > 0 && options.context_len.is_none() && !options.no_head
+}
 
 /// What a model is read from.
-pub(super) struct Parts<'a> {
+pub(super) struct ModelParts<'a> {
     registry: &'a Registry,
     files: Files,
     /// The folder of a head for multi-token prediction, for a checkpoint without one.
@@ -23,14 +47,14 @@ pub(super) struct Parts<'a> {
     head_drafts: bool,
 }
 
-impl<'a> Parts<'a> {
+impl<'a> ModelParts<'a> {
     /// A checkpoint, and the head in it.
     pub(super) fn of(registry: &'a Registry, files: Files, options: &LoadOptions) -> Self {
         Self {
             registry,
             files,
             head: None,
-            head_drafts: options.max_draft > 0 && options.context_len.is_none() && !options.no_head,
+            head_drafts: head_drafts(options),
         }
     }
 
@@ -59,9 +83,9 @@ impl LoadedModel {
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Self> {
         let registry = Registry::default();
-        let parts = Parts {
+        let parts = ModelParts {
             head: Some(head.as_ref()),
-            ..Parts::of(&registry, files, &options)
+            ..ModelParts::of(&registry, files, &options)
         };
         if !parts.head_drafts {
             return Err(Error::argument(format!(
@@ -72,8 +96,92 @@ impl LoadedModel {
         Self::read(&parts, options, progress)
     }
 
+    /// A model that a program has made or trained, without files. Its layers leave training mode.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use mlx_infer::{GenerateOptions, LoadedModel, PartOptions, Tokenizer};
+    /// use serde_json::json;
+    ///
+    /// let config = json!({
+    ///     "model_type": "llama", "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1,
+    ///     "num_attention_heads": 2, "vocab_size": 5000, "rms_norm_eps": 1e-5
+    /// });
+    /// let model = mlx_models::initialised("mine", config, 7)?.model;
+    /// let tokenizer = Tokenizer::load(&mlx_infer::default_model_files())?;
+    /// let model = LoadedModel::from_parts(model, tokenizer, PartOptions::default())?;
+    /// let options = GenerateOptions { max_tokens: 4, ..Default::default() };
+    /// println!("{}", model.generate("The red fox", &options)?.text()?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// A parameter has no value, an option is out of range, the chat template is malformed or has no tokenizer, or a token
+    /// that ends a text is not in the vocabulary.
+    pub fn from_parts(
+        mut model: Box<dyn Model>,
+        tokenizer: impl Into<Option<Tokenizer>>,
+        options: PartOptions,
+    ) -> Result<Self> {
+        let started = Instant::now();
+        let PartOptions {
+            eos_ids,
+            chat_template,
+            load,
+        } = options;
+        load.check()?;
+        super::memory::bound()?;
+        let tokenizer = tokenizer.into();
+        if head_drafts(&load) {
+            model.enable_drafts();
+        }
+        model.train(false)?;
+        if let Some(dtype) = load.dtype {
+            model.set_dtype(dtype)?;
+        }
+        let Loaded { model, info } = Loaded::of(OWN, model)?;
+        check_caches(&info, &cache_options(&load))?;
+        let eos_ids = eos_ids.unwrap_or_else(|| {
+            let of_tokenizer = tokenizer.as_ref().map(Tokenizer::eos_ids);
+            of_tokenizer.unwrap_or_default().to_vec()
+        });
+        check_ids(&eos_ids, info.vocab as usize)?;
+        let template = chat_template.map(|source| match &tokenizer {
+            Some(tokenizer) => ChatTemplate::from_source(&source, tokenizer),
+            None => Err(Error::argument("a chat template needs a tokenizer")),
+        });
+        let files = Files::given(OWN_FILES, [("", ""); 0]);
+        let frontend = Frontend::new(info, files, tokenizer, eos_ids);
+        let frontend = match template.transpose()? {
+            Some(template) => frontend.with_template(template),
+            None => frontend,
+        };
+        Ok(Self::assembled(model, frontend, load, started))
+    }
+
+    fn assembled(
+        model: Box<dyn Model>,
+        frontend: Frontend,
+        options: LoadOptions,
+        started: Instant,
+    ) -> Self {
+        let frontend = frontend.drafting(DraftRoom::new(model.as_ref(), &options));
+        Self {
+            model,
+            frontend: Arc::new(frontend),
+            options,
+            draft: None,
+            load_time: started.elapsed(),
+            metrics: Cell::default(),
+            engine_state: Cell::default(),
+            nan_weight: OnceCell::new(),
+            serial: next_serial(),
+        }
+    }
+
     pub(super) fn read(
-        parts: &Parts<'_>,
+        parts: &ModelParts<'_>,
         options: LoadOptions,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Self> {
@@ -95,17 +203,8 @@ impl LoadedModel {
             embedded => load_embedded(parts.registry, embedded, model_options)?,
         };
         check_caches(&info, &cache_options(&options))?;
-        Ok(Self {
-            model,
-            frontend: Arc::new(Frontend::new(info, files.clone(), tokenizer, eos_ids)),
-            options,
-            draft: None,
-            load_time: started.elapsed(),
-            metrics: Cell::default(),
-            engine_state: Cell::default(),
-            nan_weight: OnceCell::new(),
-            serial: next_serial(),
-        })
+        let frontend = Frontend::new(info, files.clone(), tokenizer, eos_ids);
+        Ok(Self::assembled(model, frontend, options, started))
     }
 }
 
@@ -117,23 +216,19 @@ fn load_embedded(
     let missing = |name: &str| {
         Error::new(
             ErrorKind::Missing,
-            format!("{} has no {name} in this build", files.describe()),
+            format!("{} has no {name}", files.describe()),
         )
     };
     let config = files
         .json("config.json")?
         .ok_or_else(|| missing("config.json"))?;
-    let weights = match files {
-        Files::Embedded { files, .. } => {
-            files.iter().find(|(name, _)| *name == "model.safetensors")
-        }
-        Files::Directory(_) => None,
-    };
-    let (_, bytes) = weights.ok_or_else(|| missing("model.safetensors"))?;
-    let weights = Safetensors::from_static(bytes)?;
-    // The model is stored in bf16 but was measured in f32, and MLX computes bf16 slowly on a CPU.
-    let on_cpu = Device::default_device()?.kind == DeviceKind::Cpu;
-    let dtype = options.dtype.or(on_cpu.then_some(mlx_core::DType::F32));
+    let weights = files.tensors("model.safetensors")?;
+    let weights = weights.ok_or_else(|| missing("model.safetensors"))?;
+    // The model that is part of the program is stored in bf16 but was measured in f32, and MLX computes bf16 slowly on a
+    // CPU.
+    let is_built_in = matches!(files, Files::Embedded { .. });
+    let wide = is_built_in && Device::default_device()?.kind == DeviceKind::Cpu;
+    let dtype = options.dtype.or(wide.then_some(DType::F32));
     let options = mlx_models::LoadOptions { dtype, ..options };
     Ok(registry.load_from(&files.describe(), config, vec![weights], options)?)
 }

@@ -1,17 +1,19 @@
 //! The small files of a checkpoint: in a directory, or embedded in the program.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::io::ErrorKind as IoErrorKind;
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 
-use mlx_core::files;
+use mlx_core::{Safetensors, files};
 use serde_json::Value;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::json;
 
 /// `tokenizer.json` of the largest published vocabularies is about 35 MB.
-const MAX_TOKENIZER_BYTES: u64 = 256 << 20;
+pub(super) const MAX_TOKENIZER_BYTES: u64 = 256 << 20;
 /// Configurations and templates are at most a few megabytes (tokenizer_config.json lists added tokens).
 const MAX_SMALL_FILE_BYTES: u64 = files::JSON_LIMIT;
 
@@ -27,6 +29,13 @@ pub enum Files {
         name: &'static str,
         /// Name (with `/` between folders) and content of each file.
         files: &'static [(&'static str, &'static [u8])],
+    },
+    /// Files in memory.
+    Given {
+        /// Their name in messages.
+        name: String,
+        /// Name (with `/` between folders) and content of each file.
+        files: Arc<BTreeMap<String, Vec<u8>>>,
     },
 }
 
@@ -59,11 +68,35 @@ impl Files {
         Self::Embedded { name, files }
     }
 
+    /// Files in memory. `name` is for messages.
+    ///
+    /// ```
+    /// use mlx_infer::Files;
+    ///
+    /// # fn main() -> mlx_infer::Result<()> {
+    /// let files = Files::given("mine", [("chat_template.jinja", "{{ messages[0].content }}")]);
+    /// assert_eq!(files.list()?, ["chat_template.jinja"]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn given<N: Into<String>, C: Into<Vec<u8>>>(
+        name: impl Into<String>,
+        files: impl IntoIterator<Item = (N, C)>,
+    ) -> Self {
+        let files = files.into_iter();
+        let files = files.map(|(name, content)| (name.into(), content.into()));
+        Self::Given {
+            name: name.into(),
+            files: Arc::new(files.collect()),
+        }
+    }
+
     /// Where the files come from, for messages.
     pub fn describe(&self) -> String {
         match self {
             Self::Directory(path) => path.display().to_string(),
             Self::Embedded { name, .. } => (*name).to_owned(),
+            Self::Given { name, .. } => name.clone(),
         }
     }
 
@@ -90,6 +123,7 @@ impl Files {
                 .iter()
                 .find(|(found, _)| *found == name)
                 .map(|(_, content)| Cow::Borrowed(*content))),
+            Self::Given { files, .. } => Ok(files.get(name).cloned().map(Cow::Owned)),
         }
     }
 
@@ -122,6 +156,24 @@ impl Files {
         })
     }
 
+    /// The tensors of a safetensors file, without a copy: a file of a directory is mapped.
+    ///
+    /// # Errors
+    /// Those of [`Files::read`], and a file that is not valid.
+    pub fn tensors(&self, name: &str) -> Result<Option<Safetensors>> {
+        if let Self::Directory(path) = self {
+            let path = path.join(name);
+            let found = path.exists().then(|| Safetensors::open(path));
+            return Ok(found.transpose()?);
+        }
+        let found = self.read(name)?.map(|bytes| match bytes {
+            Cow::Borrowed(bytes) => Safetensors::from_static(bytes),
+            Cow::Owned(bytes) => Safetensors::from_bytes(bytes),
+        });
+        let found = found.transpose();
+        Ok(found.map_err(|error| error.context(self.locate(name)))?)
+    }
+
     /// The names of all files, sorted; those of subfolders as `folder/name`, one level deep.
     ///
     /// # Errors
@@ -148,6 +200,7 @@ impl Files {
             Self::Embedded { files, .. } => {
                 files.iter().map(|(name, _)| (*name).to_owned()).collect()
             }
+            Self::Given { files, .. } => files.keys().cloned().collect(),
         };
         names.sort();
         Ok(names)
@@ -158,6 +211,7 @@ impl Files {
         match self {
             Self::Directory(path) => path.join(name).display().to_string(),
             Self::Embedded { name: source, .. } => format!("{source}: {name}"),
+            Self::Given { name: source, .. } => format!("{source}: {name}"),
         }
     }
 }

@@ -17,6 +17,7 @@ mod quiet;
 mod steps;
 
 use std::collections::{HashMap, HashSet};
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use rayon::prelude::*;
@@ -24,13 +25,13 @@ use serde_json::{Map, Value};
 use tokenizers::{AddedToken, Decoder, DecoderWrapper, ModelWrapper};
 
 use self::classes::{Class, class_defaults, class_in};
-use self::config::{Config, Token, object};
+use self::config::{ConfigToken, TokenizerConfig, object};
 use self::least::Least;
 use self::pipeline::TokenizerJson;
 use self::quiet::quietly;
 use crate::error::{Error, Result};
 use crate::text::detokenize::{Detokenizer, Steps, byte_level};
-use crate::text::files::Files;
+use crate::text::files::{Files, MAX_TOKENIZER_BYTES};
 
 pub(crate) use self::absent::is_readable;
 pub(crate) use self::config::kind as json_kind;
@@ -80,7 +81,7 @@ impl Tokenizer {
             let place = files.locate(FILE);
             let json = TokenizerJson::parse(&bytes, &place)?;
             checks::check(&json, &bytes, &place)?;
-            let config = Config::load(files, &json.added_tokens(&place)?)?;
+            let config = TokenizerConfig::load(files, &json.added_tokens(&place)?)?;
             let class = class_in(&config, &model_config, contains(&bytes, b"\"ByteLevel\""))
                 .map_err(|what| Error::unsupported(format!("{}: {what}", files.describe())))?;
             return Self::build(
@@ -96,7 +97,7 @@ impl Tokenizer {
             return Err(absent::error(files)?);
         };
         let place = files.locate(name);
-        let mut config = Config::load(files, &[])?;
+        let mut config = TokenizerConfig::load(files, &[])?;
         let class = class_in(&config, &model_config, false);
         let mut converted = convert::convert((name, &original), class, &config, &place)?;
         converted.complete(&mut config);
@@ -108,13 +109,38 @@ impl Tokenizer {
         Self::build(files, &model_config, parts, class, config, Some(converted))
     }
 
+    /// Reads one file in the format of `tokenizer.json`, and no other: the tokenizer knows its special tokens, and not
+    /// which of them end a text. [`load`](Self::load) reads a checkpoint's other files too.
+    ///
+    /// ```
+    /// # fn main() -> mlx_infer::Result<()> {
+    /// use mlx_infer::Tokenizer;
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let path = folder.path().join("words.json");
+    /// # std::fs::write(&path, mlx_infer::default_model_files().read("tokenizer.json")?.unwrap()).unwrap();
+    /// let tokenizer = Tokenizer::from_file(&path)?;
+    /// let ids = tokenizer.encode("The red fox", false)?;
+    /// assert_eq!(tokenizer.decode(&ids, true)?, "The red fox");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The file is missing, malformed, or asks for something that is not supported.
+    pub fn from_file(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let bytes = mlx_core::files::read(path, MAX_TOKENIZER_BYTES)?;
+        let name = path.display().to_string();
+        Self::load(&Files::given(name, [(FILE, bytes)]))
+    }
+
     /// Builds the tokenizer of a tokenizer.json (parsed, as text, and its location), or of one that was `converted`.
     fn build(
         files: &Files,
         model_config: &Map<String, Value>,
         (json, bytes, place): (&TokenizerJson<'_>, &[u8], String),
         class: Class,
-        mut config: Config,
+        mut config: TokenizerConfig,
         converted: Option<convert::Converted>,
     ) -> Result<Self> {
         for (name, content) in class_defaults(class) {
@@ -287,6 +313,7 @@ impl Tokenizer {
     }
 
     /// The least number of tokens that a text can have, without tokenising it. It is 0 for tokenizers that can drop text.
+    #[cfg_attr(not(feature = "serve"), expect(dead_code, reason = "the server asks"))]
     pub(crate) fn least_tokens(&self, text: &str) -> usize {
         let least = self.0.least.get_or_init(|| Least::of(&self.0.tokenizers));
         least.map_or(0, |least| least.tokens(text))
@@ -360,7 +387,7 @@ impl std::fmt::Debug for Tokenizer {
 fn add_tokens(
     inner: &mut tokenizers::Tokenizer,
     class: Class,
-    config: &Config,
+    config: &TokenizerConfig,
 ) -> tokenizers::Result<()> {
     let known = inner.get_added_tokens_decoder();
     let mut by_content: HashMap<&str, Vec<&AddedToken>> = HashMap::new();
@@ -389,8 +416,8 @@ fn add_tokens(
     for token in named.clone().chain(&config.extra) {
         if contents.insert(token.content().to_owned()) {
             missing.push(match token {
-                Token::Text(text) => AddedToken::from(text.clone(), true),
-                Token::Full(full) => full.clone(),
+                ConfigToken::Text(text) => AddedToken::from(text.clone(), true),
+                ConfigToken::Full(full) => full.clone(),
             });
         }
     }
@@ -400,7 +427,7 @@ fn add_tokens(
     inner.add_tokens(missing)?;
     if class == Class::Qwen2 {
         // The class adds its special tokens once more, plain.
-        let plain = |token: &Token| AddedToken::from(token.content(), true);
+        let plain = |token: &ConfigToken| AddedToken::from(token.content(), true);
         inner.add_tokens(named.chain(&config.extra).map(plain).collect::<Vec<_>>())?;
     }
     Ok(())
@@ -421,7 +448,7 @@ fn contains(text: &[u8], sought: &[u8]) -> bool {
     text.windows(sought.len()).any(|window| window == sought)
 }
 
-fn named_contents(config: &Config) -> Vec<(String, String)> {
+fn named_contents(config: &TokenizerConfig) -> Vec<(String, String)> {
     let pairs = config.named.iter();
     pairs
         .filter_map(|(name, token)| Some((name.clone(), token.as_ref()?.content().to_owned())))

@@ -1,4 +1,5 @@
 //! `convert`: equal to `mlx_lm.convert` to the bit, and its refusals.
+#![cfg(feature = "cli")]
 
 mod refusals;
 

@@ -1,4 +1,5 @@
 //! Models of `testdata`, with the library and with the command.
+#![cfg(feature = "cli")]
 
 #[cfg(unix)]
 mod backend;
@@ -13,6 +14,7 @@ mod info;
 mod interruption;
 #[cfg(unix)]
 mod ordinary;
+mod parts;
 mod prompt_cache;
 mod score;
 mod streams;

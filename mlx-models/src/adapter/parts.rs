@@ -144,7 +144,7 @@ impl Parts {
             return Err("its arrays are not floating point".to_owned());
         }
         let param = |array| {
-            let mut param = Param::new(array);
+            let mut param = Param::fixed(array);
             param.trainable = true;
             param
         };

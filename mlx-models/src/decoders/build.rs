@@ -79,7 +79,7 @@ impl DecoderConfig {
         latent: LatentConfig,
         rope: Option<&RopeConfig>,
     ) -> Result<LatentAttention> {
-        LatentAttention::new(latent, rope)
+        LatentAttention::empty(latent, rope)
     }
 
     /// Whether the queries of a layer see the positions that an earlier layer's indexer chose.
@@ -97,7 +97,7 @@ impl DecoderConfig {
             chunk,
             ..self.attention_config()
         };
-        Attention::new(&config, rope.transpose()?)
+        Attention::empty(&config, rope.transpose()?)
     }
 
     /// The sizes and options of a layer's attention.
@@ -130,26 +130,26 @@ impl DecoderConfig {
                 bias,
                 activation,
             } => {
-                let mlp = GatedMlp::new(self.hidden, intermediate, bias, activation)?;
+                let mlp = GatedMlp::empty(self.hidden, intermediate, bias, activation)?;
                 FeedForward::Dense(Box::new(mlp.with_sub_norm(self.norm.before_outputs)?))
             }
             MlpConfig::Plain {
                 intermediate,
                 bias,
                 activation,
-            } => FeedForward::Plain(Box::new(PlainMlp::new(
+            } => FeedForward::Plain(Box::new(PlainMlp::empty(
                 self.hidden,
                 intermediate,
                 bias,
                 activation,
             )?)),
             MlpConfig::Learned { intermediate, axes } => {
-                let mlp = PlainMlp::new(self.hidden, intermediate, false, Activation::Relu)?;
-                let xielu = Xielu::new(&[1][..axes])?;
+                let mlp = PlainMlp::empty(self.hidden, intermediate, false, Activation::Relu)?;
+                let xielu = Xielu::empty(&[1][..axes])?;
                 FeedForward::Plain(Box::new(mlp.with_xielu(Some(xielu))))
             }
             MlpConfig::Experts(experts) => {
-                FeedForward::Experts(Box::new(ExpertsMlp::new(experts)?))
+                FeedForward::Experts(Box::new(ExpertsMlp::empty(experts)?))
             }
         })
     }
@@ -159,6 +159,6 @@ impl DecoderConfig {
     /// # Errors
     /// No memory for a handle.
     pub fn norm(&self) -> Result<Norm> {
-        Norm::new(self.hidden, &self.norm.config())
+        Norm::empty(self.hidden, &self.norm.config())
     }
 }

@@ -159,15 +159,15 @@ impl<L> CausalLm<L> {
         let (vocab, hidden) = (around.geometry.vocab, around.geometry.hidden);
         Ok(Self {
             model: Backbone {
-                embed_tokens: Embedding::new(vocab, hidden)?,
+                embed_tokens: Embedding::empty(vocab, hidden)?,
                 layers,
-                norm: Norm::new(hidden, &around.norm)?,
+                norm: Norm::empty(hidden, &around.norm)?,
                 ends: (),
             },
             lm_head: if around.tied {
                 None
             } else {
-                Some(Linear::new(hidden, vocab, around.head_bias)?)
+                Some(Linear::empty(hidden, vocab, around.head_bias)?)
             },
             mtp: None,
             geometry: around.geometry,

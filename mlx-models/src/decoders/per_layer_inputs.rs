@@ -37,9 +37,9 @@ impl LayerInputs {
     pub(crate) fn new(sizes: LayerInputSizes) -> Result<Self> {
         let all = sizes.layers * sizes.width;
         Ok(Self {
-            embed_tokens_per_layer: Embedding::new(sizes.vocab, all)?,
-            per_layer_model_projection: Linear::new(sizes.hidden, all, false)?,
-            per_layer_projection_norm: RmsNorm::new(sizes.width, sizes.eps)?,
+            embed_tokens_per_layer: Embedding::empty(sizes.vocab, all)?,
+            per_layer_model_projection: Linear::empty(sizes.hidden, all, false)?,
+            per_layer_projection_norm: RmsNorm::empty(sizes.width, sizes.eps)?,
             sizes,
         })
     }
@@ -98,9 +98,9 @@ impl LayerInput {
     /// For features of a token and an input of these sizes.
     pub(crate) fn new(hidden: i32, width: i32, eps: f32, activation: Activation) -> Result<Self> {
         Ok(Self {
-            per_layer_input_gate: Linear::new(hidden, width, false)?,
-            per_layer_projection: Linear::new(width, hidden, false)?,
-            post_per_layer_input_norm: RmsNorm::new(hidden, eps)?,
+            per_layer_input_gate: Linear::empty(hidden, width, false)?,
+            per_layer_projection: Linear::empty(width, hidden, false)?,
+            post_per_layer_input_norm: RmsNorm::empty(hidden, eps)?,
             activation,
         })
     }

@@ -1,10 +1,7 @@
 //! A decoder whose layers have one norm and one mixer each: a recurrence, an attention, or an MLP (Mamba 2, Nemotron H).
 
 use mlx_core::{Error, ErrorKind, Result};
-use mlx_nn::{
-    Attention, FeedForward, LayerKind, Module, Norm, Path, Recurrence, Residual, Step, Visit,
-    VisitMut, module,
-};
+use mlx_nn::{Attention, FeedForward, LayerKind, Module, Norm, Recurrence, Residual, Step, module};
 
 use crate::config::plan::{DecoderConfig, MlpConfig};
 use crate::decoders::causal_lm::{CausalLm, DecoderLayer};
@@ -21,29 +18,11 @@ pub enum MixerConfig {
     Mlp(MlpConfig),
 }
 
-#[derive(Clone)]
+#[derive(Clone, Module)]
 enum Mixer {
     Attention(Box<Attention>),
     Recurrence(Recurrence),
     Mlp(FeedForward),
-}
-
-impl Module for Mixer {
-    fn visit(&self, path: &mut Path, v: &mut dyn Visit) -> Result<()> {
-        match self {
-            Self::Attention(mixer) => mixer.visit(path, v),
-            Self::Recurrence(mixer) => mixer.visit(path, v),
-            Self::Mlp(mixer) => mixer.visit(path, v),
-        }
-    }
-
-    fn visit_mut(&mut self, path: &mut Path, v: &mut dyn VisitMut) -> Result<()> {
-        match self {
-            Self::Attention(mixer) => mixer.visit_mut(path, v),
-            Self::Recurrence(mixer) => mixer.visit_mut(path, v),
-            Self::Mlp(mixer) => mixer.visit_mut(path, v),
-        }
-    }
 }
 
 /// A layer of a [`SingleMixer`].
@@ -63,7 +42,7 @@ impl SingleMixerLayer {
                     let message = "a recurrent layer in a decoder without a recurrence";
                     Error::new(ErrorKind::Invalid, message)
                 })?;
-                Mixer::Recurrence(Recurrence::new(recurrence)?)
+                Mixer::Recurrence(Recurrence::empty(recurrence)?)
             }
             MixerConfig::Mlp(mlp) => Mixer::Mlp(c.mlp(mlp)?),
         };

@@ -86,9 +86,9 @@ impl Mtp {
             .unwrap_or(&config.feed_forward[0]);
         let rope = config.ropes[0].as_ref();
         let layer = |_| PreNormLayer::with(config, LayerKind::Full, mlp, rope);
-        let norm = || RmsNorm::new(config.hidden, config.norm.eps);
+        let norm = || RmsNorm::empty(config.hidden, config.norm.eps);
         Ok(Some(Self {
-            fc: Linear::new(2 * config.hidden, config.hidden, false)?,
+            fc: Linear::empty(2 * config.hidden, config.hidden, false)?,
             pre_fc_norm_embedding: norm()?,
             pre_fc_norm_hidden: norm()?,
             layers: (0..n).map(layer).collect::<Result<_>>()?,

@@ -3,10 +3,7 @@
 
 use mlx_core::ops::concat;
 use mlx_core::{Array, Result};
-use mlx_nn::{
-    Embedding, KvShape, LayerKind, Linear, Module, Norm, Path, Rule, Rules, Step, Visit, VisitMut,
-    module,
-};
+use mlx_nn::{Embedding, KvShape, LayerKind, Linear, Module, Norm, Rule, Rules, Step, module};
 
 use crate::config::plan::{DecoderConfig, MlpConfig};
 use crate::config::{Config, Source, keys};
@@ -29,13 +26,15 @@ module!(NextN { layers } plain { kind, kv });
 
 /// One head: norms of both inputs, a projection that joins them, a layer of the decoder, and optionally an embedding, a
 /// final norm and an output head.
-#[derive(Clone)]
+#[derive(Clone, Module)]
 struct NextNHead {
     enorm: Norm,
     hnorm: Norm,
     eh_proj: Linear,
     embed_tokens: Option<Embedding>,
     shared_head: Option<SharedHead>,
+    // The layer's parts stand beside the others: `mtp.layers.0.self_attn`, not `mtp.layers.0.layer.self_attn`.
+    #[module(flat)]
     layer: PreNormLayer,
 }
 
@@ -79,14 +78,14 @@ impl NextNHead {
         let rope = config.ropes.last();
         let hidden = config.hidden;
         let embed_tokens = match has("embed_tokens") {
-            true => Some(Embedding::new(config.vocab, hidden)?),
+            true => Some(Embedding::empty(config.vocab, hidden)?),
             false => None,
         };
         let shared_head = match has("shared_head") {
             true => Some(SharedHead {
                 norm: config.norm()?,
                 head: match has("shared_head.head") {
-                    true => Some(Linear::new(hidden, config.vocab, false)?),
+                    true => Some(Linear::empty(hidden, config.vocab, false)?),
                     false => None,
                 },
             }),
@@ -95,32 +94,11 @@ impl NextNHead {
         Ok(Self {
             enorm: config.norm()?,
             hnorm: config.norm()?,
-            eh_proj: Linear::new(2 * hidden, hidden, false)?,
+            eh_proj: Linear::empty(2 * hidden, hidden, false)?,
             embed_tokens,
             shared_head,
             layer: PreNormLayer::with(config, kind(config), mlp, rope.and_then(Option::as_ref))?,
         })
-    }
-}
-
-// The layer's parts stand beside the others: `mtp.layers.0.self_attn`, not `mtp.layers.0.layer.self_attn`.
-impl Module for NextNHead {
-    fn visit(&self, path: &mut Path, v: &mut dyn Visit) -> Result<()> {
-        path.scoped("enorm", |path| self.enorm.visit(path, v))?;
-        path.scoped("hnorm", |path| self.hnorm.visit(path, v))?;
-        path.scoped("eh_proj", |path| self.eh_proj.visit(path, v))?;
-        path.scoped("embed_tokens", |path| self.embed_tokens.visit(path, v))?;
-        path.scoped("shared_head", |path| self.shared_head.visit(path, v))?;
-        self.layer.visit(path, v)
-    }
-
-    fn visit_mut(&mut self, path: &mut Path, v: &mut dyn VisitMut) -> Result<()> {
-        path.scoped("enorm", |path| self.enorm.visit_mut(path, v))?;
-        path.scoped("hnorm", |path| self.hnorm.visit_mut(path, v))?;
-        path.scoped("eh_proj", |path| self.eh_proj.visit_mut(path, v))?;
-        path.scoped("embed_tokens", |path| self.embed_tokens.visit_mut(path, v))?;
-        path.scoped("shared_head", |path| self.shared_head.visit_mut(path, v))?;
-        self.layer.visit_mut(path, v)
     }
 }
 

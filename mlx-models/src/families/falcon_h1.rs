@@ -3,7 +3,7 @@
 
 use mlx_core::{Array, Result};
 use mlx_nn::{
-    Attention, GatedMlp, GroupNorm, LayerKind, Mamba, MambaConfig, Norm, Residual, Rule, Rules,
+    Attention, GatedMlp, LayerKind, Mamba, MambaConfig, MambaNorm, Norm, Residual, Rule, Rules,
     Step, module,
 };
 
@@ -73,10 +73,10 @@ pub(crate) fn load(source: &Source<'_>) -> Result<CausalLm<FalconH1Layer>> {
     let intermediate = c.size("intermediate_size", Some(DEFAULTS.intermediate))?;
     let activation = keys::activation(c, "hidden_act", "silu")?;
     let layers = config.ropes.iter().map(|rope| {
-        let mlp = GatedMlp::new(config.hidden, intermediate, bias, activation)?;
+        let mlp = GatedMlp::empty(config.hidden, intermediate, bias, activation)?;
         Ok(FalconH1Layer {
             input_layernorm: config.norm()?,
-            mamba: Mamba::new(scan)?,
+            mamba: Mamba::empty(scan)?,
             self_attn: config.attention(None, rope.as_ref())?,
             pre_ff_layernorm: config.norm()?,
             feed_forward: mlp.with_multipliers(outside.mlp),
@@ -106,7 +106,7 @@ fn scan(c: &Config, config: &DecoderConfig) -> Result<MambaConfig> {
     c.ignore(&["mamba_expand"]);
     let mamba = granitemoehybrid::mamba(c, config, inner)?;
     let before_gate = c.or("mamba_norm_before_gate", true)?;
-    let norm = mamba.norm.map(|norm| GroupNorm {
+    let norm = mamba.norm.map(|norm| MambaNorm {
         before_gate,
         ..norm
     });

@@ -99,7 +99,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Gemma3n> {
         let rope = config.ropes[index].as_ref();
         let rope = rope.map(|rope| Rope::new(rope, config.attention.head_dim));
         layers.push(Gemma3nLayer {
-            self_attn: Attention::new(&attention, rope.transpose()?)?,
+            self_attn: Attention::empty(&attention, rope.transpose()?)?,
             mlp: SparseMlp::new(hidden, intermediate, activation, cutoffs[index])?,
             altup: AltUp::new(streams)?,
             laurel: Laurel::new(hidden, rank, eps)?,

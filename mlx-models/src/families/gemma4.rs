@@ -147,7 +147,7 @@ pub(crate) fn build(
             LayerInput::new(config.hidden, width, eps, activation)
         });
         layers.push(Gemma4Layer {
-            self_attn: Attention::new(&attention, Rope::new(&rope, head_dim)?)?,
+            self_attn: Attention::empty(&attention, Rope::new(&rope, head_dim)?)?,
             mlp: config.mlp(&config.feed_forward[index])?,
             input_layernorm: config.norm()?,
             post_attention_layernorm: config.norm()?,

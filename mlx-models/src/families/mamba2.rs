@@ -1,7 +1,7 @@
 //! Mamba 2 (arXiv:2405.21060): a scan in every layer, and neither attention nor MLPs.
 
 use mlx_core::Result;
-use mlx_nn::{GroupNorm, MambaConfig, RecurrenceConfig, Rule, Rules};
+use mlx_nn::{MambaConfig, MambaNorm, RecurrenceConfig, Rule, Rules};
 
 use crate::config::keys::{self, Defaults};
 use crate::config::{Config, Source};
@@ -52,7 +52,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<SingleMixer> {
         out_bias: bias,
         conv_bias: c.or("use_conv_bias", true)?,
         activation: keys::activation(c, "hidden_act", "silu")?,
-        norm: Some(GroupNorm {
+        norm: Some(MambaNorm {
             eps: config.norm.eps,
             before_gate: false,
         }),

@@ -118,7 +118,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<CausalLm<MiniMaxLayer>> {
                 false => Some(config.attention(None, config.ropes[layer].as_ref())?),
             },
             linear_attn: match recurrent {
-                true => Some(Lightning::new(lightning, depth as f32)?),
+                true => Some(Lightning::empty(lightning, depth as f32)?),
                 false => None,
             },
             post_attention_layernorm: config.norm()?,

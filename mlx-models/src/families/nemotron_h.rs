@@ -3,7 +3,7 @@
 
 use mlx_core::Result;
 use mlx_nn::{
-    ExpertsConfig, GroupNorm, MambaConfig, RecurrenceConfig, Rule, Rules, SharedExpert,
+    ExpertsConfig, MambaConfig, MambaNorm, RecurrenceConfig, Rule, Rules, SharedExpert,
     UngatedExperts,
 };
 
@@ -150,7 +150,7 @@ fn mamba(c: &Config, config: &DecoderConfig) -> Result<MambaConfig> {
         out_bias: bias,
         conv_bias: c.or(either(["mamba_conv_bias", "use_conv_bias"]), true)?,
         activation: keys::activation(c, "mamba_hidden_act", "silu")?,
-        norm: Some(GroupNorm {
+        norm: Some(MambaNorm {
             eps: config.norm.eps,
             before_gate: false,
         }),

@@ -105,8 +105,8 @@ impl Phi3Layer {
         Ok(Self {
             input_layernorm: c.norm()?,
             self_attn: Attention {
-                qkv_proj: Linear::new(c.hidden, (heads + 2 * kv_heads) * head_dim, false)?,
-                o_proj: Linear::new(heads * head_dim, c.hidden, false)?,
+                qkv_proj: Linear::empty(c.hidden, (heads + 2 * kv_heads) * head_dim, false)?,
+                o_proj: Linear::empty(heads * head_dim, c.hidden, false)?,
                 rope: Rope::new(rope, head_dim)?,
                 heads,
                 kv_heads,
@@ -114,8 +114,8 @@ impl Phi3Layer {
             },
             post_attention_layernorm: c.norm()?,
             mlp: Mlp {
-                gate_up_proj: Linear::new(c.hidden, 2 * intermediate, false)?,
-                down_proj: Linear::new(intermediate, c.hidden, false)?,
+                gate_up_proj: Linear::empty(c.hidden, 2 * intermediate, false)?,
+                down_proj: Linear::empty(intermediate, c.hidden, false)?,
                 intermediate,
                 activation,
             },

@@ -112,17 +112,17 @@ fn assemble(
             head_stored = Some(format);
         }
     }
-    let mut tied = None;
+    let (mut tied, mut tied_inside) = (None, false);
     for key in family.tied_keys {
         tied = tied.or(outer.opt(key)?);
+        if let Some(text) = &text {
+            tied_inside |= text.opt(key)? == Some(true);
+        }
     }
     let tied = tied.unwrap_or(family.tied);
     let quantization_of = Config::clone(&outer);
     // Some checkpoints have the key outside, some inside, some in both places.
-    let tied = tied
-        || text
-            .as_ref()
-            .is_some_and(|text| text.value(TIED) == Some(&true.into()));
+    let tied = tied || tied_inside;
     let mut config = text.unwrap_or(outer);
     if let Some(folder) = folder.as_deref_mut() {
         published = folder.join(
@@ -202,24 +202,11 @@ impl Assembled {
             stored,
             ..
         } = self;
-        let mut weigh = Weigh::default();
-        model.visit(&mut Path::default(), &mut weigh)?;
-        mlx_core::eval(&weigh.arrays)?;
-        let geometry = model.geometry();
         let info = ModelInfo {
-            model_type: model_type.to_owned(),
-            vocab: geometry.vocab,
-            max_positions: geometry.max_positions,
-            layers: geometry.states().to_vec(),
-            hidden: geometry.hidden,
-            geometry: geometry.clone(),
-            n_parameters: weigh.n_parameters,
-            weight_bytes: weigh.bytes,
             quantization: quantization.default_scheme(),
             stored: stored.map(|format| format.described),
-            head: weigh.head,
-            dtype: weigh.dtype.unwrap_or(DType::F32),
             unread_keys: config.unread(),
+            ..info(model_type, model.as_ref())?
         };
         for key in &info.unread_keys {
             tracing::warn!(
@@ -228,6 +215,29 @@ impl Assembled {
         }
         Ok(Loaded { model, info })
     }
+}
+
+/// Evaluates the parameters of a model, and collects facts about it.
+pub(crate) fn info(model_type: &str, model: &dyn Model) -> Result<ModelInfo> {
+    let mut weigh = Weigh::default();
+    model.visit(&mut Path::default(), &mut weigh)?;
+    mlx_core::eval(&weigh.arrays)?;
+    let geometry = model.geometry();
+    Ok(ModelInfo {
+        model_type: model_type.to_owned(),
+        vocab: geometry.vocab,
+        max_positions: geometry.max_positions,
+        layers: geometry.states().to_vec(),
+        hidden: geometry.hidden,
+        geometry: geometry.clone(),
+        n_parameters: weigh.n_parameters,
+        weight_bytes: weigh.bytes,
+        quantization: None,
+        stored: None,
+        head: weigh.head,
+        dtype: weigh.dtype.unwrap_or(DType::F32),
+        unread_keys: Vec::new(),
+    })
 }
 
 /// Counts parameters and bytes, and collects the arrays.
@@ -267,8 +277,8 @@ impl Visit for Weigh {
     }
 
     fn param(&mut self, path: &Path, param: &mlx_nn::Param) -> Result<()> {
-        let value = param.value();
         let name = path.as_str();
+        let value = param.get().map_err(|error| error.context(name))?;
         let counts = !name.ends_with(".scales") && !name.ends_with(".biases");
         let parameters = if counts { value.size() } else { 0 };
         self.add(path, parameters, value.nbytes());

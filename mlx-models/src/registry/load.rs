@@ -33,12 +33,41 @@ pub struct Loaded {
     pub info: ModelInfo,
 }
 
+impl Loaded {
+    /// A model that a program has made and given values, without files. Its parameters are evaluated. `model_type` names it
+    /// in messages; that of a family chooses the family's syntax of tool calls, for instance.
+    ///
+    /// ```
+    /// use mlx_models::{Loaded, Model};
+    /// use serde_json::json;
+    ///
+    /// # fn main() -> mlx_core::Result<()> {
+    /// let config = json!({
+    ///     "model_type": "llama", "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1,
+    ///     "num_attention_heads": 2, "vocab_size": 40, "rms_norm_eps": 1e-5
+    /// });
+    /// let model = mlx_models::initialised("mine", config, 7)?.model;
+    /// let loaded = Loaded::of("mine", model)?;
+    /// assert_eq!(loaded.info.vocab, 40);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// A parameter has no value, or an evaluation fails.
+    pub fn of(model_type: &str, model: Box<dyn Model>) -> Result<Self> {
+        let info = assemble::info(model_type, model.as_ref())?;
+        Ok(Self { model, info })
+    }
+}
+
 impl Registry {
     /// [`load`](fn@crate::load) with these families.
     ///
     /// # Errors
     /// The same as those of [`load`](fn@crate::load).
-    pub fn load(&self, dir: &Path, options: LoadOptions<'_>) -> Result<Loaded> {
+    pub fn load(&self, dir: impl AsRef<Path>, options: LoadOptions<'_>) -> Result<Loaded> {
+        let dir = dir.as_ref();
         let config = weights::read_json(dir, "config.json")?;
         let label = dir.display().to_string();
         self.load_from(&label, config, weights::open(dir)?, options)
@@ -85,7 +114,7 @@ impl Registry {
 /// # Errors
 /// The folder has no config.json or safetensors, the architecture is not known, or the tensors do
 /// not fit it.
-pub fn load(dir: &Path, options: LoadOptions<'_>) -> Result<Loaded> {
+pub fn load(dir: impl AsRef<Path>, options: LoadOptions<'_>) -> Result<Loaded> {
     Registry::default().load(dir, options)
 }
 

@@ -103,12 +103,12 @@ module!(Recurrent {
 impl Recurrent {
     fn new() -> Result<Self> {
         Ok(Self {
-            in_proj: Linear::new(HIDDEN, HIDDEN, false)?,
+            in_proj: Linear::empty(HIDDEN, HIDDEN, false)?,
             conv1d: Conv {
                 weight: Param::empty(&[HIDDEN, TAPS, 1])?,
             },
             decay: Param::empty(&[HIDDEN])?,
-            out_proj: Linear::new(HIDDEN, HIDDEN, false)?,
+            out_proj: Linear::empty(HIDDEN, HIDDEN, false)?,
         })
     }
 
@@ -183,17 +183,17 @@ impl Layer {
                     scaling: RopeScaling::Default,
                 };
                 (
-                    Some(Attention::new(&config, Rope::new(&rope, head_dim)?)?),
+                    Some(Attention::empty(&config, Rope::new(&rope, head_dim)?)?),
                     None,
                 )
             }
         };
         Ok(Self {
-            input_layernorm: RmsNorm::new(HIDDEN, EPS)?,
+            input_layernorm: RmsNorm::empty(HIDDEN, EPS)?,
             self_attn,
             rec,
-            post_attention_layernorm: RmsNorm::new(HIDDEN, EPS)?,
-            mlp: GatedMlp::new(HIDDEN, INTERMEDIATE, false, Activation::Silu)?,
+            post_attention_layernorm: RmsNorm::empty(HIDDEN, EPS)?,
+            mlp: GatedMlp::empty(HIDDEN, INTERMEDIATE, false, Activation::Silu)?,
         })
     }
 }
@@ -237,11 +237,11 @@ impl Predict for Mtp {}
 impl Mtp {
     fn new() -> Result<Self> {
         Ok(Self {
-            fc: Linear::new(2 * HIDDEN, HIDDEN, false)?,
-            pre_fc_norm_embedding: RmsNorm::new(HIDDEN, EPS)?,
-            pre_fc_norm_hidden: RmsNorm::new(HIDDEN, EPS)?,
+            fc: Linear::empty(2 * HIDDEN, HIDDEN, false)?,
+            pre_fc_norm_embedding: RmsNorm::empty(HIDDEN, EPS)?,
+            pre_fc_norm_hidden: RmsNorm::empty(HIDDEN, EPS)?,
             layers: vec![Layer::new(Some(LARGE))?],
-            norm: RmsNorm::new(HIDDEN, EPS)?,
+            norm: RmsNorm::empty(HIDDEN, EPS)?,
         })
     }
 }

@@ -27,7 +27,7 @@ impl Xielu {
     ///
     /// # Errors
     /// No memory for a handle.
-    pub fn new(shape: &[i32]) -> Result<Self> {
+    pub fn empty(shape: &[i32]) -> Result<Self> {
         // Both slopes start at 0.8.
         let slope = |value: f32| Param::starting(shape, Initial::Constant(value.exp_m1().ln()));
         Ok(Self {
@@ -44,7 +44,7 @@ impl Xielu {
     /// MLX refuses the dtype.
     pub fn forward(&self, x: &Array) -> Result<Array> {
         let dtype = x.dtype();
-        let number = |param: &Param| param.value().astype(DType::F32);
+        let number = |param: &Param| param.get()?.astype(DType::F32);
         let softplus = |alpha: &Param| number(alpha)?.logaddexp(0.0);
         let (beta, eps) = (number(&self.beta)?, number(&self.eps)?.astype(dtype)?);
         let p = softplus(&self.alpha_p)?.astype(dtype)?;

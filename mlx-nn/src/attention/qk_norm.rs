@@ -2,7 +2,7 @@
 
 use mlx_core::{Array, Result};
 
-use crate::module::{Module, Path, Visit, VisitMut};
+use crate::Module;
 use crate::norm::{LayerNorm, LayerNormByHead, RmsNorm};
 
 /// The norms on q and k.
@@ -58,7 +58,7 @@ pub enum QkPlace {
 }
 
 /// The norm on the heads of q or k.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Module)]
 pub(super) enum HeadNorm {
     Rms(RmsNorm),
     Layer(LayerNorm),
@@ -67,7 +67,7 @@ pub(super) enum HeadNorm {
 
 impl HeadNorm {
     /// A norm without values.
-    pub(super) fn new(norm: &QkNorm, heads: i32, head_dim: i32) -> Result<Self> {
+    pub(super) fn empty(norm: &QkNorm, heads: i32, head_dim: i32) -> Result<Self> {
         let size = match norm.place {
             QkPlace::Projection => heads * head_dim,
             _ => head_dim,
@@ -78,7 +78,7 @@ impl HeadNorm {
                 Self::Layer(LayerNorm::with_offset(size, norm.eps, true, norm.offset)?)
             }
             QkKind::LayerByHead { split } => {
-                Self::ByHead(LayerNormByHead::new(heads, head_dim, norm.eps, split)?)
+                Self::ByHead(LayerNormByHead::empty(heads, head_dim, norm.eps, split)?)
             }
         })
     }
@@ -96,24 +96,6 @@ impl HeadNorm {
             Self::Rms(norm) => norm.forward(x),
             Self::Layer(norm) => norm.forward(x),
             Self::ByHead(norm) => norm.forward(x),
-        }
-    }
-}
-
-impl Module for HeadNorm {
-    fn visit(&self, path: &mut Path, v: &mut dyn Visit) -> Result<()> {
-        match self {
-            Self::Rms(norm) => norm.visit(path, v),
-            Self::Layer(norm) => norm.visit(path, v),
-            Self::ByHead(norm) => norm.visit(path, v),
-        }
-    }
-
-    fn visit_mut(&mut self, path: &mut Path, v: &mut dyn VisitMut) -> Result<()> {
-        match self {
-            Self::Rms(norm) => norm.visit_mut(path, v),
-            Self::Layer(norm) => norm.visit_mut(path, v),
-            Self::ByHead(norm) => norm.visit_mut(path, v),
         }
     }
 }

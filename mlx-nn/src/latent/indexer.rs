@@ -41,7 +41,7 @@ pub(super) struct Indexer {
 crate::module!(Indexer { wq_b, wk, k_norm, weights_proj } plain { rope, config });
 
 impl Indexer {
-    pub(super) fn new(
+    pub(super) fn empty(
         config: IndexConfig,
         hidden: i32,
         query_rank: i32,
@@ -49,10 +49,10 @@ impl Indexer {
     ) -> Result<Self> {
         let IndexConfig { heads, dim, .. } = config;
         Ok(Self {
-            wq_b: Linear::new(query_rank, heads * dim, false)?,
-            wk: Linear::new(hidden, dim, false)?,
-            k_norm: LayerNorm::new(dim, EPS, true)?,
-            weights_proj: Linear::new(hidden, heads, false)?,
+            wq_b: Linear::empty(query_rank, heads * dim, false)?,
+            wk: Linear::empty(hidden, dim, false)?,
+            k_norm: LayerNorm::empty(dim, EPS, true)?,
+            weights_proj: Linear::empty(hidden, heads, false)?,
             rope,
             config,
         })

@@ -151,8 +151,8 @@ fn new_lora(
     let a = random::uniform(key, -spread, spread, &of_a, DType::F32)?;
     let mut lora = Lora {
         layout,
-        lora_a: Param::new(a.astype(config.dtype)?),
-        lora_b: Param::new(zeros(&of_b, config.dtype)?),
+        lora_a: Param::fixed(a.astype(config.dtype)?),
+        lora_b: Param::fixed(zeros(&of_b, config.dtype)?),
         m: None,
         scale: config.scale,
         dropout: config.dropout,
@@ -160,7 +160,7 @@ fn new_lora(
     };
     if config.dora {
         // The same expression that `apply` divides by, so that the quotient is exactly 1.
-        lora.m = Some(Param::new(row_lengths(&lora.adapted(weight)?)?));
+        lora.m = Some(Param::fixed(row_lengths(&lora.adapted(weight)?)?));
     }
     Ok(lora)
 }
@@ -227,7 +227,7 @@ fn fused(lora: &Lora, weight: &Weight, dequantize: bool) -> Result<Weight> {
     match weight {
         Weight::Dense(dense) => {
             let sum = sum.astype(dense.value().dtype())?;
-            Ok(Weight::Dense(Param::new(sum)))
+            Ok(Weight::Dense(Param::fixed(sum)))
         }
         Weight::Quantized { scales, scheme, .. } => {
             let stored = scales.value().dtype();
@@ -238,13 +238,13 @@ fn fused(lora: &Lora, weight: &Weight, dequantize: bool) -> Result<Weight> {
             };
             let sum = sum.astype(dtype)?;
             if dequantize {
-                return Ok(Weight::Dense(Param::new(sum)));
+                return Ok(Weight::Dense(Param::fixed(sum)));
             }
             let packed = quantize_with(&sum, *scheme)?;
             Ok(Weight::Quantized {
-                packed: Param::new(packed.packed),
-                scales: Param::new(packed.scales),
-                biases: packed.biases.map(Param::new),
+                packed: Param::fixed(packed.packed),
+                scales: Param::fixed(packed.scales),
+                biases: packed.biases.map(Param::fixed),
                 scheme: *scheme,
             })
         }

@@ -23,7 +23,7 @@ use crate::head::{Head, OwnedHead};
 /// use mlx_nn::{Head, HeadMatrix, Linear, Param, loss};
 ///
 /// # fn main() -> mlx_core::Result<()> {
-/// let mut layer = Linear::new(8, 100, false)?;
+/// let mut layer = Linear::empty(8, 100, false)?;
 /// let key = random::Key::new(1)?;
 /// *layer.weight_mut() = mlx_nn::Weight::Dense(Param::new(random::normal(&key, &[100, 8], DType::F32)?));
 /// let head = Head { matrix: HeadMatrix::Own(&layer), scale: None, softcap: None };

@@ -22,7 +22,7 @@ impl LayerNormByHead {
     ///
     /// # Errors
     /// No memory for a handle.
-    pub fn new(heads: i32, head_dim: i32, eps: f32, split: bool) -> Result<Self> {
+    pub fn empty(heads: i32, head_dim: i32, eps: f32, split: bool) -> Result<Self> {
         let weight = |shape: &[i32]| Param::starting(shape, Initial::Constant(1.0));
         let weights = match split {
             true => (0..heads).map(|_| weight(&[head_dim])).collect(),
@@ -41,6 +41,9 @@ impl LayerNormByHead {
     /// # Errors
     /// The shapes do not fit.
     pub fn forward(&self, x: &Array) -> Result<Array> {
+        for weight in &self.weights {
+            weight.get()?;
+        }
         fast::layer_norm(x, None, None, self.eps)?.multiply(&self.scale)
     }
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use mlx_core::{DType, Safetensors};
+use mlx_core::DType;
 use mlx_infer::{Files, hub};
 use mlx_models::{LoadOptions, Loaded};
 use mlx_train::{Error, ErrorKind, Result};
@@ -43,12 +43,8 @@ pub(super) fn load(files: &Files, dtype_name: Option<&str>) -> Result<Loaded> {
     };
     let config = files.json("config.json")?;
     let config = config.ok_or_else(|| missing("config.json"))?;
-    let weights = files.read("model.safetensors")?;
+    let weights = files.tensors("model.safetensors")?;
     let weights = weights.ok_or_else(|| missing("model.safetensors"))?;
-    let weights = match weights {
-        std::borrow::Cow::Borrowed(bytes) => Safetensors::from_static(bytes)?,
-        std::borrow::Cow::Owned(bytes) => Safetensors::from_bytes(bytes)?,
-    };
     Ok(mlx_models::load_from(
         &files.describe(),
         config,

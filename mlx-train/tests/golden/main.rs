@@ -314,7 +314,7 @@ fn a_failing_loss_restores_the_parameters() {
     };
     let before = values(model);
     let failed = value_and_grad(model, |_| {
-        Err(mlx_core::Error::new(
+        Err::<Array, _>(mlx_core::Error::new(
             mlx_core::ErrorKind::Invalid,
             "no loss",
         ))
@@ -322,7 +322,7 @@ fn a_failing_loss_restores_the_parameters() {
     assert!(failed.unwrap_err().to_string().contains("no loss"));
     assert!(before == values(model));
     let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        let _ = value_and_grad(&mut *model, |_| panic!("the loss panics"));
+        let _ = value_and_grad::<_, Array>(&mut *model, |_| panic!("the loss panics"));
     }));
     assert!(panicked.is_err());
     assert!(before == values(model));

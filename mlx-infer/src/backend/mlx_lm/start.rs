@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::MlxLmOptions;
 use super::child::Child;
-use super::protocol::{Answer, Command, Loaded, python_name};
+use super::protocol::{BridgeAnswer, BridgeCommand, BridgeLoaded, python_name};
 use super::python;
 use super::session::WAIT;
 use crate::error::{Error, ErrorKind, Result};
@@ -13,7 +13,7 @@ use crate::request::generation::GenerateOptions;
 use crate::text::files::Files;
 
 /// The settings with which a bridge is started.
-pub(super) struct Start {
+pub(super) struct BridgeStart {
     files: Files,
     options: MlxLmOptions,
 }
@@ -27,7 +27,7 @@ impl Drop for Folder {
     }
 }
 
-impl Start {
+impl BridgeStart {
     pub(super) fn new(files: &Files, options: &MlxLmOptions) -> Self {
         Self {
             files: files.clone(),
@@ -44,16 +44,13 @@ impl Start {
     pub(super) fn begin(&self) -> Result<(Child, Option<Folder>)> {
         let (path, folder) = match &self.files {
             Files::Directory(path) => (path.clone(), None),
-            Files::Embedded { files, .. } => {
-                let folder = unpack(files).map_err(|error| {
-                    let message = format!("cannot unpack {}", self.files.describe());
-                    Error::new(ErrorKind::Io, message).with_source(error)
-                })?;
+            files => {
+                let folder = unpack(files)?;
                 (folder.0.clone(), Some(folder))
             }
         };
         let child = Child::start(&python::choose(self.options.python.as_deref()))?;
-        child.send(&Command::Load {
+        child.send(&BridgeCommand::Load {
             model: &absolute(&path),
             adapter: self.options.adapter.as_deref().map(absolute).as_deref(),
             dtype: self.dtype(),
@@ -70,14 +67,14 @@ impl Start {
     }
 
     /// Starts a bridge and waits until the model is loaded.
-    pub(super) fn run(&self) -> Result<(Child, Loaded)> {
+    pub(super) fn run(&self) -> Result<(Child, BridgeLoaded)> {
         let began = Instant::now();
         let (mut child, _folder) = self.begin()?;
         loop {
-            match child.hear(WAIT)? {
-                Some(Answer::Loaded(loaded)) => return Ok((child, loaded)),
-                Some(Answer::Error { message, .. }) => return Err(refused(&message)),
-                Some(Answer::Step(_)) => {
+            match child.receive(WAIT)? {
+                Some(BridgeAnswer::Loaded(loaded)) => return Ok((child, loaded)),
+                Some(BridgeAnswer::Error { message, .. }) => return Err(refused(&message)),
+                Some(BridgeAnswer::Step(_)) => {
                     return Err(child.failed("a step came before the model was loaded"));
                 }
                 None if began.elapsed() > self.options.timeout => return Err(self.too_slow(&child)),
@@ -110,7 +107,24 @@ fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
-fn unpack(files: &[(&str, &[u8])]) -> std::io::Result<Folder> {
+/// Writes files that are in memory into a folder of their own.
+fn unpack(files: &Files) -> Result<Folder> {
+    let failed = |error| {
+        let message = format!("cannot unpack {}", files.describe());
+        Error::new(ErrorKind::Io, message).with_source(error)
+    };
+    let folder = new_folder().map_err(failed)?;
+    for name in files.list()? {
+        let path = folder.0.join(&name);
+        let inside = path.parent().unwrap_or(&folder.0);
+        let bytes = files.read(&name)?.unwrap_or_default();
+        std::fs::create_dir_all(inside).map_err(failed)?;
+        std::fs::write(&path, bytes).map_err(failed)?;
+    }
+    Ok(folder)
+}
+
+fn new_folder() -> std::io::Result<Folder> {
     let now = std::time::SystemTime::now();
     let since = now
         .duration_since(std::time::UNIX_EPOCH)
@@ -119,9 +133,5 @@ fn unpack(files: &[(&str, &[u8])]) -> std::io::Result<Folder> {
     let path = std::env::temp_dir().join(name);
     // Fails if there is anything of this name.
     std::fs::create_dir(&path)?;
-    let folder = Folder(path);
-    for (name, bytes) in files {
-        std::fs::write(folder.0.join(name), bytes)?;
-    }
-    Ok(folder)
+    Ok(Folder(path))
 }

@@ -1,14 +1,12 @@
 //! The attention of a layer of a pre-norm decoder.
 
 use mlx_core::{Array, Result};
-use mlx_nn::{
-    Attention, LatentAttention, LayerKind, Module, Normed, Path, RopeConfig, Step, Visit, VisitMut,
-};
+use mlx_nn::{Attention, LatentAttention, LayerKind, Module, Normed, RopeConfig, Step};
 
 use crate::config::plan::DecoderConfig;
 
 /// The attention of a layer.
-#[derive(Clone)]
+#[derive(Clone, Module)]
 pub(super) enum SelfAttention {
     /// Over keys and values of heads.
     Heads(Box<Attention>),
@@ -49,22 +47,6 @@ impl SelfAttention {
         match self {
             Self::Heads(attention) => attention.forward(x, state, step),
             Self::Latent(attention) => attention.forward(x, state, step),
-        }
-    }
-}
-
-impl Module for SelfAttention {
-    fn visit(&self, path: &mut Path, v: &mut dyn Visit) -> Result<()> {
-        match self {
-            Self::Heads(attention) => attention.visit(path, v),
-            Self::Latent(attention) => attention.visit(path, v),
-        }
-    }
-
-    fn visit_mut(&mut self, path: &mut Path, v: &mut dyn VisitMut) -> Result<()> {
-        match self {
-            Self::Heads(attention) => attention.visit_mut(path, v),
-            Self::Latent(attention) => attention.visit_mut(path, v),
         }
     }
 }

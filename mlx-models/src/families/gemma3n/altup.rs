@@ -42,10 +42,10 @@ impl AltUp {
         let Streams { n, hidden, .. } = streams;
         Ok(Self {
             correct_output_scale: Param::starting(&[hidden], Initial::Constant(1.0))?,
-            correction_coefs: Linear::new(n, n, false)?,
-            prediction_coefs: Linear::new(n, n * n, false)?,
-            modality_router: Linear::new(hidden, n, false)?,
-            router_norm: RmsNorm::new(hidden, streams.eps)?,
+            correction_coefs: Linear::empty(n, n, false)?,
+            prediction_coefs: Linear::empty(n, n * n, false)?,
+            modality_router: Linear::empty(hidden, n, false)?,
+            router_norm: RmsNorm::empty(hidden, streams.eps)?,
             streams,
         })
     }
@@ -112,7 +112,7 @@ impl StreamEnds {
     pub(super) fn new(streams: Streams, inputs: LayerInputs) -> Result<Self> {
         let Streams { n, hidden, .. } = streams;
         let others = || {
-            let each = (1..n).map(|_| Linear::new(hidden, hidden, false));
+            let each = (1..n).map(|_| Linear::empty(hidden, hidden, false));
             each.collect::<Result<Vec<_>>>()
         };
         Ok(Self {

@@ -24,9 +24,9 @@ module!(Laurel {
 impl Laurel {
     pub(super) fn new(hidden: i32, rank: i32, eps: f32) -> Result<Self> {
         Ok(Self {
-            linear_left: Linear::new(hidden, rank, false)?,
-            linear_right: Linear::new(rank, hidden, false)?,
-            post_laurel_norm: RmsNorm::new(hidden, eps)?,
+            linear_left: Linear::empty(hidden, rank, false)?,
+            linear_right: Linear::empty(rank, hidden, false)?,
+            post_laurel_norm: RmsNorm::empty(hidden, eps)?,
         })
     }
 
@@ -56,9 +56,9 @@ impl SparseMlp {
         cutoff: Option<f32>,
     ) -> Result<Self> {
         Ok(Self {
-            gate_proj: Linear::new(hidden, intermediate, false)?,
-            up_proj: Linear::new(hidden, intermediate, false)?,
-            down_proj: Linear::new(intermediate, hidden, false)?,
+            gate_proj: Linear::empty(hidden, intermediate, false)?,
+            up_proj: Linear::empty(hidden, intermediate, false)?,
+            down_proj: Linear::empty(intermediate, hidden, false)?,
             activation,
             cutoff,
         })

@@ -134,11 +134,11 @@ impl Router {
 
 impl Beside {
     pub(crate) fn new(config: &ExpertsConfig, eps: f32) -> Result<Self> {
-        let norm = || RmsNorm::new(config.hidden, eps);
+        let norm = || RmsNorm::empty(config.hidden, eps);
         let ones = |n| Param::starting(&[n], Initial::Constant(1.0));
         Ok(Self {
             router: Router {
-                proj: Linear::new(config.hidden, config.n_experts, false)?,
+                proj: Linear::empty(config.hidden, config.n_experts, false)?,
                 scale: ones(config.hidden)?,
                 per_expert_scale: ones(config.n_experts)?,
                 routing: config.routing,
@@ -146,7 +146,7 @@ impl Beside {
                 eps,
             },
             experts: Experts {
-                switch_glu: StackedExperts::new(config)?,
+                switch_glu: StackedExperts::empty(config)?,
             },
             pre_feedforward_layernorm_2: norm()?,
             post_feedforward_layernorm_1: norm()?,

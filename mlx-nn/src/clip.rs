@@ -1,0 +1,43 @@
+//! Clipping gradients by their common norm.
+
+use mlx_core::ops::stack;
+use mlx_core::{Array, DType, Error, ErrorKind, Result};
+
+use crate::grad::Gradients;
+
+/// The root of the sum of squares of all gradients: an F32 scalar.
+///
+/// # Errors
+/// There are no gradients.
+pub fn global_norm(grads: &Gradients) -> Result<Array> {
+    let squares: Result<Vec<Array>> = grads
+        .values()
+        .map(|grad| grad.astype(DType::F32)?.square()?.sum(.., false))
+        .collect();
+    let squares = squares?;
+    if squares.is_empty() {
+        return Err(Error::new(ErrorKind::Invalid, "there are no gradients"));
+    }
+    stack(&squares, 0)?.sum(.., false)?.sqrt()
+}
+
+/// Scales all gradients by one factor, so that their [`global_norm`] is at most `max`. Returns the norm before.
+///
+/// As PyTorch's `clip_grad_norm_`: the factor is `min(1, max / (norm + 1e-6))`.
+///
+/// # Errors
+/// `max` is not a positive number, or there are no gradients.
+#[doc(alias = "clip_grad_norm")]
+pub fn clip(grads: &mut Gradients, max: f32) -> Result<Array> {
+    if !(max.is_finite() && max > 0.0) {
+        let message = format!("the norm to clip to must be a positive number, given {max}");
+        return Err(Error::new(ErrorKind::Invalid, message));
+    }
+    let norm = global_norm(grads)?;
+    let factor = Array::scalar(max)?.divide(norm.add(1e-6)?)?.minimum(1.0)?;
+    for grad in grads.values_mut() {
+        let dtype = grad.dtype();
+        *grad = grad.astype(DType::F32)?.multiply(&factor)?.astype(dtype)?;
+    }
+    Ok(norm)
+}

@@ -1,0 +1,64 @@
+//! The `sgd` method.
+
+use mlx_core::{Array, Result};
+use serde::{Deserialize, Serialize};
+
+use super::{Update, check_range};
+
+/// `w -= rate * b`, where `b = momentum * b + (1 - dampening) * g` and `g` is the gradient with
+/// `weight_decay * w` added; with Nesterov's look ahead, `w -= rate * (g + momentum * b)`.
+///
+/// PyTorch's `SGD`: at the first step `b = g`, for any dampening, unless [`zero_start`](Self::zero_start).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[doc(alias = "SGD")]
+pub struct Sgd {
+    /// How much of the last step is added to the next; in [0, 1).
+    pub momentum: f64,
+    /// How much of the gradient is left out of the momentum; in [0, 1).
+    pub dampening: f64,
+    /// Looks ahead along the momentum.
+    pub nesterov: bool,
+    /// Added to the gradient, times the parameter.
+    pub weight_decay: f64,
+    /// The momentum starts at zero, so that the dampening shortens the first step too: MLX's `SGD`.
+    pub zero_start: bool,
+}
+
+impl Sgd {
+    pub(super) fn check(&self) -> Result<()> {
+        check_range("momentum", self.momentum, 0.0, 1.0)?;
+        check_range("dampening", self.dampening, 0.0, 1.0)?;
+        check_range("weight_decay", self.weight_decay, 0.0, f64::INFINITY)
+    }
+
+    pub(super) fn update(&self, update: Update<'_>) -> Result<Array> {
+        let Update {
+            rate,
+            param,
+            mut grad,
+            state,
+            ..
+        } = update;
+        if self.weight_decay != 0.0 {
+            grad = grad.add(param.multiply(self.weight_decay)?)?;
+        }
+        let mut change = grad.clone();
+        if self.momentum != 0.0 {
+            let momentum = match state.get("momentum") {
+                Some(old) => old
+                    .multiply(self.momentum)?
+                    .add(grad.multiply(1.0 - self.dampening)?)?,
+                None if self.zero_start => grad.multiply(1.0 - self.dampening)?,
+                None => grad.clone(),
+            };
+            state.insert("momentum", momentum.clone());
+            change = if self.nesterov {
+                grad.add(momentum.multiply(self.momentum)?)?
+            } else {
+                momentum
+            };
+        }
+        param.subtract(change.multiply(rate)?)
+    }
+}

@@ -1,0 +1,105 @@
+//! Transformers as Vaswani et al. have them (arXiv:1706.03762): [`Transformer`], its halves, and [`MultiHeadAttention`].
+//!
+//! Language models are made of [`Attention`](crate::Attention) and its like, which keep keys and values between steps.
+
+use mlx_core::{Array, Result};
+
+use crate::activation::Activation;
+
+mod attention;
+mod decoder;
+mod encoder;
+
+pub use attention::{MultiHeadAttention, MultiHeadConfig};
+pub use decoder::{TransformerDecoder, TransformerDecoderLayer};
+pub use encoder::{TransformerEncoder, TransformerEncoderLayer};
+
+/// Sizes and options of the layers of a transformer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TransformerConfig {
+    /// Features of a token.
+    pub dims: i32,
+    /// Heads.
+    pub heads: i32,
+    /// Features between the linears of a layer.
+    pub mlp_dims: i32,
+    /// The probability of dropout in training.
+    pub dropout: f64,
+    /// The function between the linears.
+    pub activation: Activation,
+    /// Whether norms come before attention and linears, and not after the sums.
+    pub norm_first: bool,
+}
+
+impl TransformerConfig {
+    /// `4 * dims` features between the linears, no dropout, ReLU, norms first: the defaults of MLX's Python.
+    pub fn new(dims: i32, heads: i32) -> Self {
+        Self {
+            dims,
+            heads,
+            mlp_dims: dims.saturating_mul(4),
+            dropout: 0.0,
+            activation: Activation::Relu,
+            norm_first: true,
+        }
+    }
+}
+
+/// An encoder of a source, and a decoder of a target that attends to it.
+///
+/// ```
+/// use mlx_core::{DType, Result, ops::create::ones};
+/// use mlx_nn::{MultiHeadAttention, Transformer, TransformerConfig};
+///
+/// # fn main() -> Result<()> {
+/// let config = TransformerConfig { mlp_dims: 32, ..TransformerConfig::new(16, 2) };
+/// let transformer = Transformer::new(2, 2, &config)?;
+/// let (source, target) = (ones(&[1, 5, 16], DType::F32)?, ones(&[1, 3, 16], DType::F32)?);
+/// let causal = MultiHeadAttention::causal_mask(3, DType::F32)?;
+/// let y = transformer.forward(&source, &target, None, Some(&causal), None)?;
+/// assert_eq!(y.shape(), [1, 3, 16]);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Transformer {
+    encoder: TransformerEncoder,
+    decoder: TransformerDecoder,
+}
+
+crate::module!(Transformer { encoder, decoder });
+
+impl Transformer {
+    /// A transformer of so many layers in its encoder and its decoder.
+    ///
+    /// # Errors
+    /// As [`TransformerEncoder::with_config`].
+    pub fn new(
+        encoder_layers: usize,
+        decoder_layers: usize,
+        config: &TransformerConfig,
+    ) -> Result<Self> {
+        Ok(Self {
+            encoder: TransformerEncoder::with_config(encoder_layers, config)?,
+            decoder: TransformerDecoder::with_config(decoder_layers, config)?,
+        })
+    }
+
+    /// `source [B, S, E], target [B, L, E] -> [B, L, E]`. Masks are those of [`MultiHeadAttention::forward`]: of the source
+    /// `[S, S]`, of the target `[L, L]`, and of the source for the target `[L, S]`.
+    ///
+    /// # Errors
+    /// The shapes do not fit.
+    pub fn forward(
+        &self,
+        source: &Array,
+        target: &Array,
+        source_mask: Option<&Array>,
+        target_mask: Option<&Array>,
+        memory_mask: Option<&Array>,
+    ) -> Result<Array> {
+        let memory = self.encoder.forward(source, source_mask)?;
+        self.decoder
+            .forward(target, &memory, target_mask, memory_mask)
+    }
+}
