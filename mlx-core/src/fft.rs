@@ -15,6 +15,10 @@
 //! # }
 //! ```
 
+mod short_time;
+
+pub use short_time::{Stft, istft, istft_with, stft, stft_with};
+
 use mlx_c_sys as sys;
 
 use crate::array::Array;

@@ -207,3 +207,36 @@ def named(table):
     table.add("empty", [], [[2, 3]], lambda s: mx.zeros_like(mx.empty(s)), np.zeros)
     for shapes in ([[1], [3, 1]], [[6, 7], [5, 6, 1], [7]], [[], [2]], [[0, 1], [1]], [[4]]):
         table.add("broadcast_shapes", [], [shapes], lambda s: mx.array(mx.broadcast_shapes(*map(tuple, s))), lambda s: np.array(np.broadcast_shapes(*map(tuple, s))))
+    short_time(table)
+
+
+def short_time(table):
+    x, z = table.floats(2, 40), table.floats(30) + 1j * table.floats(30)
+    long, window = table.floats(1200), mx.abs(table.floats(8)) + 0.1
+    # 1,025 frequencies are many: the test compares the sum over them.
+    table.add("fft::stft", [long], [], lambda a: mx.abs(mx.fft.stft(a, stream=mx.cpu)).sum(0))
+    table.add("fft::istft", [long], [], lambda a: mx.fft.istft(mx.fft.stft(a, stream=mx.cpu), stream=mx.cpu)[::40])
+    settings = [
+        {"n_fft": 8},
+        {"n_fft": 8, "hop_length": 3, "window": window},
+        {"n_fft": 11, "hop_length": 4, "win_length": 8, "window": window},
+        {"n_fft": 8, "hop_length": 2, "center": False, "norm": "ortho"},
+        {"n_fft": 12, "hop_length": 5, "win_length": 7, "pad_mode": "constant", "norm": "forward"},
+        {"n_fft": 8, "hop_length": 8, "pad_mode": "edge", "onesided": False},
+        {"n_fft": 6, "hop_length": 9},
+    ]
+    for given in settings:
+        has_window = "window" in given
+        for signal in (x, z) if "onesided" not in given else (x,):
+            complex_one = signal.dtype == mx.complex64
+            args = [given.get(k) for k in ("n_fft", "hop_length", "win_length")]
+            args += [given.get("center", True), given.get("pad_mode", "reflect"), given.get("norm", "backward"), given.get("onesided")]
+            inputs = [signal] + ([window] if has_window else [])
+            table.add("fft::stft_with", inputs, args, lambda a, *_: mx.fft.stft(a, **given, stream=mx.cpu))
+            back = {k: v for k, v in given.items() if k != "pad_mode"}
+            back["onesided"] = given.get("onesided", not complex_one)
+            spectrum = mx.fft.stft(signal, **given, stream=mx.cpu)
+            for length in (None, 17, 60):
+                back_args = [*args[:6], back["onesided"], length]
+                back_inputs = [spectrum] + inputs[1:]
+                table.add("fft::istft_with", back_inputs, back_args, lambda s, *_: mx.fft.istft(s, **back, length=length, stream=mx.cpu))

@@ -106,9 +106,14 @@ fn public_operations() -> BTreeSet<String> {
             found.extend(names(&path, ""));
         }
     }
-    for module in ["fft", "linalg", "random"] {
+    for (file, module) in [
+        ("fft", "fft"),
+        ("fft/short_time", "fft"),
+        ("linalg", "linalg"),
+        ("random", "random"),
+    ] {
         found.extend(names(
-            &src.join(format!("{module}.rs")),
+            &src.join(format!("{file}.rs")),
             &format!("{module}::"),
         ));
     }

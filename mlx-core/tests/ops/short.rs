@@ -1,8 +1,9 @@
 //! Calls that leave out every argument with a default, and calls without an axis.
 
+use mlx_core::fft::{Norm, Stft};
 use mlx_core::random::{self, Key, KeyOrNext};
 use mlx_core::{
-    self as mlx, Array, BlockMasks, ConvolveMode, DType, Quantized, Result, fft, linalg,
+    self as mlx, Array, BlockMasks, ConvolveMode, DType, PadMode, Quantized, Result, fft, linalg,
 };
 
 use crate::case::{Case, Op, Results, rows};
@@ -57,6 +58,7 @@ pub fn rows() -> Vec<(&'static str, Op)> {
         keyed(),
         unkeyed(),
         named(),
+        short_times(),
     ]
     .concat()
 }
@@ -180,6 +182,43 @@ fn named() -> Vec<(&'static str, Op)> {
         "broadcast_shapes" => |c| {
             let shape = mlx::broadcast_shapes(&c.rows(0))?;
             Array::from_slice(&shape, shape.len())
+        };
+    }
+}
+
+/// The settings in arguments 0 to 6; the window is the second input.
+fn short_time(c: &Case) -> Stft<'_> {
+    let size = |at| (!c.is_null(at)).then(|| c.int(at));
+    Stft {
+        n_fft: size(0),
+        hop_length: size(1),
+        win_length: size(2),
+        window: c.inputs.get(1),
+        center: c.bool(3),
+        pad_mode: match c.text(4) {
+            "reflect" => PadMode::Reflect,
+            "edge" => PadMode::Edge,
+            _ => PadMode::Constant,
+        },
+        norm: match c.text(5) {
+            "ortho" => Norm::Ortho,
+            "forward" => Norm::Forward,
+            _ => Norm::Backward,
+        },
+        onesided: (!c.is_null(6)).then(|| c.bool(6)),
+    }
+}
+
+fn short_times() -> Vec<(&'static str, Op)> {
+    rows! {
+        "fft::stft" => |c| fft::stft(c.x(0))?.abs()?.sum(0, false);
+        "fft::istft" => |c| {
+            let signal = fft::istft(&fft::stft(c.x(0))?)?;
+            signal.slice_strided(&[0], &[i32::MAX], &[40])
+        };
+        "fft::stft_with" => |c| fft::stft_with(c.x(0), &short_time(c));
+        "fft::istft_with" => |c| {
+            fft::istft_with(c.x(0), &short_time(c), (!c.is_null(7)).then(|| c.int(7)))
         };
     }
 }
