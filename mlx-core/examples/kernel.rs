@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use mlx_core::kernel::{self, CpuKernel, Spec, View, ViewMut};
-use mlx_core::transforms::{grad, vmap};
-use mlx_core::{Array, DType, Error, ErrorKind, Result};
+use mlx_core::{Array, DType, Error, ErrorKind, Result, array, grad, vmap};
 
 /// `y[i] = decay · y[i - 1] + x[i]`: a recurrence, which no elementwise operation computes.
 struct Decay(f32);
@@ -53,23 +52,14 @@ fn decay(x: &Array) -> Result<Array> {
 }
 
 fn main() -> Result<()> {
-    let x = Array::from_slice(&[1.0f32, 0.0, 0.0, 4.0], &[4])?;
+    let x = array![1.0f32, 0.0, 0.0, 4.0];
     println!("decay: {}", decay(&x)?);
 
-    let loss = |x: &[Array]| Ok(vec![decay(&x[0])?.sum(.., false)?]);
-    println!(
-        "gradient: {}",
-        grad(loss, std::slice::from_ref(&x), &[0])?[0]
-    );
+    let gradient = grad(|x: &Array| decay(x)?.sum_all());
+    println!("gradient: {}", gradient(&x)?);
 
-    let rows = Array::from_slice(&[1.0f32, 1.0, 0.0, 2.0], &[2, 2])?;
-    let each = vmap(
-        |x: &[Array]| Ok(vec![decay(&x[0])?]),
-        &[rows],
-        &[Some(0)],
-        &[Some(0)],
-    )?;
-    println!("rows: {}", each[0]);
+    let each = vmap(decay);
+    println!("rows: {}", each(&array![[1.0f32, 1.0], [0.0, 2.0]])?);
 
     println!("refused: {}", decay(&x.astype(DType::I32)?).unwrap_err());
     Ok(())

@@ -45,6 +45,21 @@ pub struct Array {
     made: Cell<u64>,
 }
 
+/// # Making and reading
+///
+/// An array is made of numbers in the program, and read back as a vector, a scalar or a slice. Reading evaluates.
+///
+/// ```
+/// use mlx_core::array;
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let a = array![[1.0f32, 2.0], [3.0, 4.0]];
+/// assert_eq!((a.shape(), a.dtype().name()), (&[2, 2][..], "F32"));
+/// assert_eq!(a.to_vec::<f32>()?, [1.0, 2.0, 3.0, 4.0]);
+/// assert_eq!(a.sum_all()?.item::<f32>()?, 10.0);
+/// # Ok(())
+/// # }
+/// ```
 impl Array {
     /// Takes over a handle that mlx-c allocated; a null one is an error.
     ///
@@ -342,6 +357,17 @@ impl Array {
     }
 }
 
+/// # The functions that make arrays, as methods of the type
+///
+/// ```
+/// use mlx_core::{Array, DType};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// assert_eq!(Array::zeros([2, 3], DType::F32)?.shape(), [2, 3]);
+/// assert_eq!(Array::arange(0, 3, 1, DType::I32)?.to_vec::<i32>()?, [0, 1, 2]);
+/// # Ok(())
+/// # }
+/// ```
 impl Array {
     /// As [`zeros`](crate::zeros()).
     ///

@@ -1,4 +1,13 @@
 //! Properties of a device.
+//!
+//! ```
+//! use mlx_core::Device;
+//!
+//! # fn main() -> mlx_core::Result<()> {
+//! println!("{} properties", Device::CPU.info()?.len());
+//! # Ok(())
+//! # }
+//! ```
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
@@ -13,7 +22,7 @@ use crate::stream::Device;
 /// One property of a device.
 ///
 /// ```
-/// use mlx_core::{Device};
+/// use mlx_core::Device;
 ///
 /// # fn main() -> mlx_core::Result<()> {
 /// for (name, property) in Device::CPU.info()? {

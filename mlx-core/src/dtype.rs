@@ -11,6 +11,17 @@ use std::fmt;
 use mlx_c_sys as sys;
 
 /// The type of an array's elements, named as safetensors spells them.
+///
+/// ```
+/// use mlx_core::DType;
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// assert_eq!(DType::BF16.size(), 2);
+/// assert!(DType::F16.is_float() && DType::U8.is_integer());
+/// assert_eq!(DType::F32.to_string(), "F32");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u32)]
 #[allow(missing_docs)]

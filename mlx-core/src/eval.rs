@@ -1,4 +1,15 @@
 //! Evaluating the lazy graph.
+//!
+//! ```
+//! use mlx_core::{DType, eval, ones};
+//!
+//! # fn main() -> mlx_core::Result<()> {
+//! let x = ones([2], DType::F32)?;
+//! let (y, z) = (x.exp()?, x.sin()?); // nothing is computed yet
+//! eval([&y, &z])?; // both are, in one go
+//! # Ok(())
+//! # }
+//! ```
 
 use mlx_c_sys as sys;
 

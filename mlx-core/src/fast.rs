@@ -20,6 +20,18 @@
 //!
 //! Axes: `B` rows, `H` query heads, `K` KV heads, `L` new tokens, `S` stored tokens,
 //! `D` head dimension.
+//!
+//! ```
+//! use mlx_core::{DType, fast, ones};
+//!
+//! # fn main() -> mlx_core::Result<()> {
+//! let x = ones([1, 4], DType::F32)?;
+//! let weight = ones([4], DType::F32)?;
+//! let normed = fast::rms_norm(&x, &weight, 1e-5)?;
+//! assert_eq!(fast::linear(&normed, &ones([2, 4], DType::F32)?)?.shape(), [1, 2]);
+//! # Ok(())
+//! # }
+//! ```
 
 mod allow;
 mod attention;

@@ -78,12 +78,54 @@ macro_rules! one {
 
 one! {
     /// Transform along the last axis: `[…, n]` → C64 `[…, n]`.
+    ///
+    /// ```
+    /// use mlx_core::{array, fft};
+    ///
+    /// # fn main() -> mlx_core::Result<()> {
+    /// let x = array![1.0f32, 2.0, 3.0, 4.0];
+    /// let y = fft::fft(&x)?;
+    /// assert_eq!(y.real()?.to_vec::<f32>()?, [10.0, -2.0, -2.0, -2.0]);
+    /// # Ok(())
+    /// # }
+    /// ```
     fft, fft_with = mlx_fft_fft(|size| size);
     /// Inverse of [`fft`].
+    ///
+    /// ```
+    /// use mlx_core::{array, fft};
+    ///
+    /// # fn main() -> mlx_core::Result<()> {
+    /// let x = array![1.0f32, 2.0, 3.0, 4.0];
+    /// let back = fft::ifft(&fft::fft(&x)?)?;
+    /// assert!(back.real()?.allclose(&x)?.item::<bool>()?);
+    /// # Ok(())
+    /// # }
+    /// ```
     ifft, ifft_with = mlx_fft_ifft(|size| size);
     /// Transform of real numbers: `[…, n]` → C64 `[…, n / 2 + 1]`, the half that is not redundant.
+    ///
+    /// ```
+    /// use mlx_core::{array, fft};
+    ///
+    /// # fn main() -> mlx_core::Result<()> {
+    /// let x = array![1.0f32, 2.0, 3.0, 4.0];
+    /// assert_eq!(fft::rfft(&x)?.shape(), [3]);
+    /// # Ok(())
+    /// # }
+    /// ```
     rfft, rfft_with = mlx_fft_rfft(|size| size);
     /// Inverse of [`rfft`]: `[…, m]` → F32 `[…, 2 (m - 1)]`.
+    ///
+    /// ```
+    /// use mlx_core::{array, fft};
+    ///
+    /// # fn main() -> mlx_core::Result<()> {
+    /// let x = array![1.0f32, 2.0, 3.0, 4.0];
+    /// assert!(fft::irfft(&fft::rfft(&x)?)?.allclose(&x)?.item::<bool>()?);
+    /// # Ok(())
+    /// # }
+    /// ```
     irfft, irfft_with = mlx_fft_irfft(|size| (size - 1).saturating_mul(2));
 }
 
@@ -120,12 +162,52 @@ macro_rules! many {
 
 many! {
     /// Transform along each axis.
+    ///
+    /// ```
+    /// use mlx_core::{array, fft};
+    ///
+    /// # fn main() -> mlx_core::Result<()> {
+    /// let x = array![[1.0f32, 2.0], [3.0, 4.0]];
+    /// assert_eq!(fft::fftn(&x)?.real()?.to_vec::<f32>()?, [10.0, -2.0, -4.0, 0.0]);
+    /// # Ok(())
+    /// # }
+    /// ```
     fftn, fft2, fftn_with = mlx_fft_fftn(|size| size);
     /// Inverse of [`fftn`].
+    ///
+    /// ```
+    /// use mlx_core::{array, fft};
+    ///
+    /// # fn main() -> mlx_core::Result<()> {
+    /// let x = array![[1.0f32, 2.0], [3.0, 4.0]];
+    /// assert!(fft::ifftn(&fft::fftn(&x)?)?.real()?.allclose(&x)?.item::<bool>()?);
+    /// # Ok(())
+    /// # }
+    /// ```
     ifftn, ifft2, ifftn_with = mlx_fft_ifftn(|size| size);
     /// Transform of real numbers, of which the last axis keeps `n / 2 + 1` elements.
+    ///
+    /// ```
+    /// use mlx_core::{array, fft};
+    ///
+    /// # fn main() -> mlx_core::Result<()> {
+    /// let x = array![[1.0f32, 2.0, 3.0], [4.0, 5.0, 6.0]];
+    /// assert_eq!(fft::rfftn(&x)?.shape(), [2, 2]);
+    /// # Ok(())
+    /// # }
+    /// ```
     rfftn, rfft2, rfftn_with = mlx_fft_rfftn(|size| size);
     /// Inverse of [`rfftn`].
+    ///
+    /// ```
+    /// use mlx_core::{array, fft};
+    ///
+    /// # fn main() -> mlx_core::Result<()> {
+    /// let x = array![[1.0f32, 2.0], [3.0, 4.0]];
+    /// assert!(fft::irfftn(&fft::rfftn(&x)?)?.allclose(&x)?.item::<bool>()?);
+    /// # Ok(())
+    /// # }
+    /// ```
     irfftn, irfft2, irfftn_with = mlx_fft_irfftn(|size| (size - 1).saturating_mul(2));
 }
 
@@ -153,6 +235,15 @@ fn sizes(
 
 /// Moves the zero frequency to the middle of each axis; the shape stays.
 ///
+/// ```
+/// use mlx_core::{array, fft};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// assert_eq!(fft::fftshift(&array![0, 1, 2, 3])?.to_vec::<i32>()?, [2, 3, 0, 1]);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// None that is known.
 pub fn fftshift(a: &Array) -> Result<Array> {
@@ -169,6 +260,16 @@ pub fn fftshift_with(a: &Array, axes: impl Axes) -> Result<Array> {
 }
 
 /// Inverse of [`fftshift`].
+///
+/// ```
+/// use mlx_core::{array, fft};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let x = array![0, 1, 2];
+/// assert_eq!(fft::ifftshift(&fft::fftshift(&x)?)?.to_vec::<i32>()?, [0, 1, 2]);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// None that is known.
@@ -187,6 +288,15 @@ pub fn ifftshift_with(a: &Array, axes: impl Axes) -> Result<Array> {
 
 /// The frequencies of [`fft`]'s elements for samples 1 apart: `[n]`.
 ///
+/// ```
+/// use mlx_core::fft;
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// assert_eq!(fft::fftfreq(4)?.to_vec::<f32>()?, [0.0, 0.25, -0.5, -0.25]);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// `n` is not positive.
 pub fn fftfreq(n: i32) -> Result<Array> {
@@ -203,6 +313,15 @@ pub fn fftfreq_with(n: i32, d: f64) -> Result<Array> {
 }
 
 /// The frequencies of [`rfft`]'s elements for samples 1 apart: `[n / 2 + 1]`.
+///
+/// ```
+/// use mlx_core::fft;
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// assert_eq!(fft::rfftfreq(4)?.to_vec::<f32>()?, [0.0, 0.25, 0.5]);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// `n` is not positive.

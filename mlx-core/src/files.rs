@@ -67,7 +67,7 @@ const POINTERS: [(&[u8], &str, &str); 2] = [
 /// The limit is checked against the present length. A file may grow while it is read: [`read`] stops at the limit too.
 ///
 /// ```
-/// use mlx_core::{files};
+/// use mlx_core::files;
 ///
 /// # fn main() -> mlx_core::Result<()> {
 /// # let folder = tempfile::tempdir()?;
@@ -90,7 +90,7 @@ pub fn open(path: impl AsRef<Path>, limit: u64) -> Result<File> {
 /// The content of a file.
 ///
 /// ```
-/// use mlx_core::{files};
+/// use mlx_core::files;
 ///
 /// # fn main() -> mlx_core::Result<()> {
 /// # let folder = tempfile::tempdir()?;
@@ -112,7 +112,7 @@ pub fn read(path: impl AsRef<Path>, limit: u64) -> Result<Vec<u8>> {
 /// The content of a file, or `None` if no file has this name.
 ///
 /// ```
-/// use mlx_core::{files};
+/// use mlx_core::files;
 ///
 /// # fn main() -> mlx_core::Result<()> {
 /// assert_eq!(files::read_if_present("missing.json", files::JSON_LIMIT)?, None);

@@ -67,6 +67,18 @@ impl fmt::Debug for Frozen {
     }
 }
 
+/// # Other threads
+///
+/// ```
+/// use mlx_core::{array};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let x = array![1.0f32, 2.0].freeze()?;
+/// let sum = std::thread::spawn(move || x.thaw().sum_all()?.item::<f32>());
+/// assert_eq!(sum.join().unwrap()?, 3.0);
+/// # Ok(())
+/// # }
+/// ```
 impl Array {
     /// Evaluates the array for use on any thread.
     ///

@@ -18,6 +18,18 @@
 //! An update that is evaluated while memory is being read ([`Array::with_slice`]) copies the buffer, and so does an
 //! update of a buffer that was ever [frozen](Array::freeze). A buffer that is not MLX's own (a mapped file) or not
 //! dense is copied once; later updates change the copy. Use a cache on one [stream](crate::stream).
+//!
+//! ```
+//! use mlx_core::{DType, inplace, ones, zeros};
+//!
+//! # fn main() -> mlx_core::Result<()> {
+//! let cache = zeros([2, 8], DType::F32)?;
+//! let address = cache.address()?;
+//! let cache = inplace::slice_update_in_place(cache, &ones([2, 1], DType::F32)?, &[0, 3], &[2, 4])?;
+//! assert_eq!(cache.address()?, address);
+//! # Ok(())
+//! # }
+//! ```
 
 use mlx_c_sys as sys;
 

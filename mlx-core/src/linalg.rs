@@ -3,6 +3,17 @@
 //! Arrays are F32 or F64. Most back ends have these kernels on the CPU only, so they run on the CPU stream of the
 //! thread, whatever the current stream is; norms run on the current stream. A singular matrix is an error at
 //! evaluation.
+//!
+//! ```
+//! use mlx_core::{array, linalg};
+//!
+//! # fn main() -> mlx_core::Result<()> {
+//! let a = array![[2.0f32, 0.0], [0.0, 4.0]];
+//! let x = linalg::solve(&a, &array![2.0f32, 8.0])?;
+//! assert_eq!(x.to_vec::<f32>()?, [1.0, 2.0]);
+//! # Ok(())
+//! # }
+//! ```
 
 use std::ffi::CStr;
 
@@ -15,6 +26,16 @@ use crate::ops::{Axes, require};
 use crate::stream::{Device, DeviceKind, Stream};
 
 /// Which half of a symmetric or triangular matrix is read.
+///
+/// ```
+/// use mlx_core::{array, linalg::{self, Half}};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let a = array![[2.0f32, 9.0], [0.0, 1.0]]; // the lower triangle counts
+/// assert_eq!(linalg::eigvalsh_with(&a, Half::Lower)?.to_vec::<f32>()?, [1.0, 2.0]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Half {
     /// On and below the diagonal.
@@ -82,12 +103,53 @@ macro_rules! of_matrix {
 
 of_matrix! {
     /// The inverse: `[…, n, n]` → the same.
+    ///
+    /// ```
+    /// use mlx_core::{array, linalg};
+    ///
+    /// # fn main() -> mlx_core::Result<()> {
+    /// let a = array![[4.0f32, 1.0], [1.0, 3.0]];
+    /// let back = linalg::inv(&a)?.matmul(&a)?;
+    /// assert!(back.allclose(&mlx_core::eye(2, mlx_core::DType::F32)?)?.item::<bool>()?);
+    /// # Ok(())
+    /// # }
+    /// ```
     inv = mlx_linalg_inv, true, false, c"inv";
     /// The pseudo-inverse of Moore and Penrose: `[…, n, m]` → `[…, m, n]`.
+    ///
+    /// ```
+    /// use mlx_core::{array, linalg};
+    ///
+    /// # fn main() -> mlx_core::Result<()> {
+    /// let a = array![[1.0f32, 2.0, 3.0], [4.0, 5.0, 6.0]];
+    /// assert_eq!(linalg::pinv(&a)?.shape(), [3, 2]);
+    /// # Ok(())
+    /// # }
+    /// ```
     pinv = mlx_linalg_pinv, false, true, c"pinv";
     /// The determinant: `[…, n, n]` → `[…]`.
+    ///
+    /// ```
+    /// use mlx_core::{array, linalg};
+    ///
+    /// # fn main() -> mlx_core::Result<()> {
+    /// let a = array![[4.0f32, 1.0], [1.0, 3.0]];
+    /// assert!((linalg::det(&a)?.item::<f32>()? - 11.0).abs() < 1e-4);
+    /// # Ok(())
+    /// # }
+    /// ```
     det = mlx_linalg_det, true, false, c"det";
     /// The eigenvalues, C64 in no particular order: `[…, n, n]` → `[…, n]`.
+    ///
+    /// ```
+    /// use mlx_core::{array, linalg};
+    ///
+    /// # fn main() -> mlx_core::Result<()> {
+    /// let a = array![[4.0f32, 1.0], [1.0, 3.0]];
+    /// assert_eq!(linalg::eigvals(&a)?.shape(), [2]); // complex numbers
+    /// # Ok(())
+    /// # }
+    /// ```
     eigvals = mlx_linalg_eigvals, true, true, c"eigvals";
 }
 
@@ -116,15 +178,58 @@ macro_rules! of_half {
 of_half! {
     /// The lower triangular factor L of a symmetric positive definite matrix `L L^T`; the upper one, U, is that of
     /// `U^T U`. Other matrices give no meaningful result.
+    ///
+    /// ```
+    /// use mlx_core::{array, linalg};
+    ///
+    /// # fn main() -> mlx_core::Result<()> {
+    /// let a = array![[4.0f32, 1.0], [1.0, 3.0]];
+    /// let l = linalg::cholesky(&a)?;
+    /// assert!(l.matmul(&l.t()?)?.allclose(&a)?.item::<bool>()?);
+    /// # Ok(())
+    /// # }
+    /// ```
     cholesky, cholesky_with = mlx_linalg_cholesky;
     /// The inverse of the matrix whose [`cholesky`] factor is given: `[…, n, n]` → the same.
+    ///
+    /// ```
+    /// use mlx_core::{array, linalg};
+    ///
+    /// # fn main() -> mlx_core::Result<()> {
+    /// let a = array![[4.0f32, 1.0], [1.0, 3.0]];
+    /// let inverse = linalg::cholesky_inv(&linalg::cholesky(&a)?)?;
+    /// assert!(inverse.allclose(&linalg::inv(&a)?)?.item::<bool>()?);
+    /// # Ok(())
+    /// # }
+    /// ```
     cholesky_inv, cholesky_inv_with = mlx_linalg_cholesky_inv;
     /// The inverse of a lower triangular matrix: `[…, n, n]` → the same.
+    ///
+    /// ```
+    /// use mlx_core::{array, linalg};
+    ///
+    /// # fn main() -> mlx_core::Result<()> {
+    /// let l = array![[2.0f32, 0.0], [1.0, 4.0]];
+    /// assert_eq!(linalg::tri_inv(&l)?.matmul(&l)?.to_vec::<f32>()?, [1.0, 0.0, 0.0, 1.0]);
+    /// # Ok(())
+    /// # }
+    /// ```
     tri_inv, tri_inv_with = mlx_linalg_tri_inv;
 }
 
 /// Q with orthonormal columns and R upper triangular, of product `a`:
 /// `[n, m]` → `[n, min(n, m)]`, `[min(n, m), m]`.
+///
+/// ```
+/// use mlx_core::{array, linalg};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let a = array![[4.0f32, 1.0], [1.0, 3.0]];
+/// let (q, r) = linalg::qr(&a)?;
+/// assert!(q.matmul(&r)?.allclose(&a)?.item::<bool>()?);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// The shape or dtype does not fit.
@@ -135,6 +240,18 @@ pub fn qr(a: &Array) -> Result<(Array, Array)> {
 
 /// U, the singular values in descending order, and V transposed, of product `a`:
 /// `[…, n, m]` → `[…, n, n]`, `[…, min(n, m)]`, `[…, m, m]`.
+///
+/// ```
+/// use mlx_core::{array, linalg};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let a = array![[4.0f32, 1.0], [1.0, 3.0]];
+/// let (u, s, vt) = linalg::svd(&a)?;
+/// let back = u.multiply(&s)?.matmul(&vt)?;
+/// assert!(back.allclose_with(&a, 1e-4, 1e-5, false)?.item::<bool>()?);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// The shape or dtype does not fit.
@@ -150,6 +267,16 @@ pub fn svd(a: &Array) -> Result<(Array, Array, Array)> {
 
 /// The singular values alone, in descending order: `[…, n, m]` → `[…, min(n, m)]`.
 ///
+/// ```
+/// use mlx_core::{array, linalg};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let a = array![[3.0f32, 0.0], [0.0, 2.0]];
+/// assert!(linalg::singular_values(&a)?.allclose(&array![3.0f32, 2.0])?.item::<bool>()?);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// The shape or dtype does not fit.
 pub fn singular_values(a: &Array) -> Result<Array> {
@@ -164,6 +291,17 @@ pub fn singular_values(a: &Array) -> Result<Array> {
 
 /// The eigenvalues and the eigenvectors as columns, C64: `[…, n, n]` → `[…, n]`, `[…, n, n]`.
 ///
+/// ```
+/// use mlx_core::{array, linalg};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let a = array![[4.0f32, 1.0], [1.0, 3.0]];
+/// let (values, vectors) = linalg::eig(&a)?;
+/// assert_eq!((values.shape(), vectors.shape()), (&[2][..], &[2, 2][..]));
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// The matrix is not square, or the dtype does not fit.
 pub fn eig(a: &Array) -> Result<(Array, Array)> {
@@ -176,6 +314,18 @@ pub fn eig(a: &Array) -> Result<(Array, Array)> {
 
 /// The eigenvalues, ascending, and eigenvectors as columns, of a symmetric matrix of which the lower half is read:
 /// `[…, n, n]` → `[…, n]`, `[…, n, n]`.
+///
+/// ```
+/// use mlx_core::{array, linalg};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let a = array![[4.0f32, 1.0], [1.0, 3.0]];
+/// let (values, vectors) = linalg::eigh(&a)?;
+/// let back = vectors.multiply(&values)?.matmul(&vectors.t()?)?;
+/// assert!(back.allclose_with(&a, 1e-4, 1e-5, false)?.item::<bool>()?);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// The matrix is not square, or the dtype does not fit.
@@ -198,6 +348,16 @@ pub fn eigh_with(a: &Array, half: Half) -> Result<(Array, Array)> {
 
 /// The eigenvalues alone of [`eigh`].
 ///
+/// ```
+/// use mlx_core::{array, linalg};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let a = array![[2.0f32, 0.0], [0.0, 1.0]];
+/// assert_eq!(linalg::eigvalsh(&a)?.to_vec::<f32>()?, [1.0, 2.0]);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// The matrix is not square, or the dtype does not fit.
 pub fn eigvalsh(a: &Array) -> Result<Array> {
@@ -219,6 +379,17 @@ pub fn eigvalsh_with(a: &Array, half: Half) -> Result<Array> {
 
 /// Row permutation (U32), L and U, such that `L[perm] U = a`: `[…, n, m]`.
 ///
+/// ```
+/// use mlx_core::{array, linalg};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let a = array![[4.0f32, 1.0], [1.0, 3.0]];
+/// let (_rows, l, u) = linalg::lu(&a)?;
+/// assert!(l.matmul(&u)?.allclose(&a)?.item::<bool>()?); // no rows changed places
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// The shape or dtype does not fit.
 pub fn lu(a: &Array) -> Result<(Array, Array, Array)> {
@@ -230,6 +401,17 @@ pub fn lu(a: &Array) -> Result<(Array, Array, Array)> {
 
 /// L and U in one matrix, and the pivots (U32), as LAPACK has them.
 ///
+/// ```
+/// use mlx_core::{array, linalg};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let a = array![[4.0f32, 1.0], [1.0, 3.0]];
+/// let (lu, pivots) = linalg::lu_factor(&a)?;
+/// assert_eq!((lu.shape(), pivots.shape()), (&[2, 2][..], &[2][..]));
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// The shape or dtype does not fit.
 pub fn lu_factor(a: &Array) -> Result<(Array, Array)> {
@@ -238,6 +420,18 @@ pub fn lu_factor(a: &Array) -> Result<(Array, Array)> {
 }
 
 /// Sign and natural logarithm of the absolute determinant: `[…, n, n]` → `[…]` twice.
+///
+/// ```
+/// use mlx_core::{array, linalg};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let a = array![[4.0f32, 1.0], [1.0, 3.0]];
+/// let (sign, log) = linalg::slogdet(&a)?;
+/// assert_eq!(sign.item::<f32>()?, 1.0);
+/// assert!((log.item::<f32>()? - 11f32.ln()).abs() < 1e-4);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// The matrix is not square, or the dtype does not fit.
@@ -248,6 +442,17 @@ pub fn slogdet(a: &Array) -> Result<(Array, Array)> {
 
 /// The x of `a x = b`: `[…, n, n]` and `[…, n]` or `[…, n, k]` → the shape of `b`.
 ///
+/// ```
+/// use mlx_core::{array, linalg};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let a = array![[4.0f32, 1.0], [1.0, 3.0]];
+/// let x = linalg::solve(&a, &array![5.0f32, 4.0])?;
+/// assert!(x.allclose(&array![1.0f32, 1.0])?.item::<bool>()?);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// The shapes or dtypes do not fit.
 pub fn solve(a: &Array, b: &Array) -> Result<Array> {
@@ -257,6 +462,17 @@ pub fn solve(a: &Array, b: &Array) -> Result<Array> {
 }
 
 /// As [`solve`], for a lower triangular `a`.
+///
+/// ```
+/// use mlx_core::{array, linalg};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let l = array![[2.0f32, 0.0], [1.0, 4.0]];
+/// let x = linalg::solve_triangular(&l, &array![[2.0f32], [5.0]])?;
+/// assert_eq!(x.to_vec::<f32>()?, [1.0, 1.0]);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// The shapes or dtypes do not fit.
@@ -300,6 +516,16 @@ pub fn norm(a: &Array) -> Result<Array> {
 
 /// The `ord`-norm over one axis (vectors) or two (matrices: 1, -1, 2, -2 or an infinity).
 ///
+/// ```
+/// use mlx_core::{array, linalg};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let a = array![[1.0f32, -2.0], [3.0, 4.0]];
+/// assert_eq!(linalg::norm_with(&a, 1.0, -1, false)?.to_vec::<f32>()?, [3.0, 7.0]);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// There are no such axes, or matrices have no such norm.
 pub fn norm_with(a: &Array, ord: f64, axes: impl Axes, keepdims: bool) -> Result<Array> {
@@ -320,6 +546,16 @@ pub fn norm_with(a: &Array, ord: f64, axes: impl Axes, keepdims: bool) -> Result
 
 /// Root of the sum of squares over one or two `axes`.
 ///
+/// ```
+/// use mlx_core::{array, linalg};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let a = array![[3.0f32, 4.0], [6.0, 8.0]];
+/// assert_eq!(linalg::norm_l2(&a, 1, true)?.to_vec::<f32>()?, [5.0, 10.0]);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// There are no such axes, or more.
 pub fn norm_l2(a: &Array, axes: impl Axes, keepdims: bool) -> Result<Array> {
@@ -330,6 +566,17 @@ pub fn norm_l2(a: &Array, axes: impl Axes, keepdims: bool) -> Result<Array> {
 }
 
 /// A norm of matrices over two axes.
+///
+/// ```
+/// use mlx_core::{array, linalg::{self, MatrixNorm}};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let a = array![[1.0f32, 2.0], [2.0, 4.0]];
+/// let norm = linalg::norm_matrix(&a, MatrixNorm::Frobenius, [0, 1], false)?;
+/// assert_eq!(norm.item::<f32>()?, 5.0);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// There are no such axes, or not two.

@@ -1,4 +1,18 @@
 //! Memory: limits, counters, and the byte budget of a single array.
+//!
+//! ```
+//! use mlx_core::{DType, eval, memory, ones};
+//!
+//! # fn main() -> mlx_core::Result<()> {
+//! let before = memory::active()?;
+//! let x = ones([1000], DType::F32)?.exp()?;
+//! eval([&x])?;
+//! assert!(memory::active()? >= before + 4000);
+//! drop(x);
+//! memory::clear_cache()?;
+//! # Ok(())
+//! # }
+//! ```
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -44,7 +58,7 @@ pub fn set_array_limit(bytes: usize) {
 /// The largest array, in bytes, that may be made.
 ///
 /// ```
-/// use mlx_core::{memory};
+/// use mlx_core::memory;
 ///
 /// # fn main() -> mlx_core::Result<()> {
 /// assert!(memory::array_limit() > 0);
@@ -152,7 +166,7 @@ limits! {
 /// The memory of a GPU, in bytes.
 ///
 /// ```
-/// use mlx_core::{memory};
+/// use mlx_core::memory;
 ///
 /// # fn main() -> mlx_core::Result<()> {
 /// if let Some(memory) = memory::of_device()? {
@@ -173,7 +187,7 @@ pub struct DeviceMemory {
 /// which share the machine's memory.
 ///
 /// ```
-/// use mlx_core::{memory};
+/// use mlx_core::memory;
 ///
 /// # fn main() -> mlx_core::Result<()> {
 /// match memory::of_device()? {
@@ -237,7 +251,7 @@ pub fn use_mimalloc() -> bool {
 /// Gives the cached buffers back to the system.
 ///
 /// ```
-/// use mlx_core::{memory};
+/// use mlx_core::memory;
 ///
 /// # fn main() -> mlx_core::Result<()> {
 /// memory::clear_cache()?;

@@ -14,6 +14,17 @@
 //! - **Shapes** broadcast as in NumPy.
 //! - **Indices** inside arrays are checked when they are evaluated. An index out of range fails the
 //!   evaluation.
+//!
+//! ```
+//! use mlx_core::{DType, arange, array};
+//!
+//! # fn main() -> mlx_core::Result<()> {
+//! let x = arange(0, 6, 1, DType::F32)?.reshape((2, 3))?;
+//! let y = (&x * &array![1.0f32, 0.0, 2.0])?; // shapes broadcast
+//! assert_eq!(y.sum(1, false)?.to_vec::<f32>()?, [4.0, 13.0]);
+//! # Ok(())
+//! # }
+//! ```
 
 use std::borrow::{Borrow, Cow};
 use std::ops::{RangeFull, RangeInclusive};

@@ -55,7 +55,7 @@ pub const BETWEEN: &str = "";
 /// earlier counts. Each node costs some hundred nanoseconds more.
 ///
 /// ```
-/// use mlx_core::{profile};
+/// use mlx_core::profile;
 ///
 /// # fn main() -> mlx_core::Result<()> {
 /// profile::start();
@@ -75,7 +75,7 @@ pub fn start() {
 /// user kernels are timed.
 ///
 /// ```
-/// use mlx_core::{profile};
+/// use mlx_core::profile;
 ///
 /// # fn main() -> mlx_core::Result<()> {
 /// profile::start();

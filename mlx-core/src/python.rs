@@ -8,18 +8,18 @@
 //!
 //! | Python | here |
 //! |---|---|
-//! | `mx.ArrayAt` | none yet |
-//! | `mx.ArrayIterator` | none yet |
+//! | `mx.ArrayAt` | [`At`] |
+//! | `mx.ArrayIterator` | [`Rows`] |
 //! | `mx.ArrayLike` | [`Operand`] |
 //! | `mx.Device` | [`Device`] |
 //! | `mx.DeviceType` | [`DeviceKind`] |
 //! | `mx.Dtype` | [`DType`] |
-//! | `mx.DtypeCategory` | none yet |
+//! | `mx.DtypeCategory` | [`DTypeKind`] |
 //! | `mx.FunctionExporter` | [`export::Exporter`] |
 //! | `mx.PrintOptions` | none yet |
 //! | `mx.Stream` | [`Stream`] |
 //! | `mx.StreamContext` | [`Stream::scope`] |
-//! | `mx.ThreadLocalStream` | none yet |
+//! | `mx.ThreadLocalStream` | [`ThreadLocalStream`] |
 //! | `mx.abs` | [`Array::abs`] |
 //! | `mx.acos` | [`Array::arccos`] |
 //! | `mx.acosh` | [`Array::arccosh`] |
@@ -28,7 +28,7 @@
 //! | `mx.all` | [`Array::all`] |
 //! | `mx.allclose` | [`Array::allclose`] |
 //! | `mx.any` | [`Array::any`] |
-//! | `mx.arange` | [`arange()`] |
+//! | `mx.arange` | [`Array::arange`] |
 //! | `mx.arccos` | [`Array::arccos`] |
 //! | `mx.arccosh` | [`Array::arccosh`] |
 //! | `mx.arcsin` | [`Array::arcsin`] |
@@ -66,17 +66,17 @@
 //! | `mx.block_masked_mm` | [`Array::block_masked_mm`] |
 //! | `mx.bool_` | [`DType::Bool`] |
 //! | `mx.broadcast_arrays` | [`broadcast_arrays()`] |
-//! | `mx.broadcast_shapes` | none yet |
+//! | `mx.broadcast_shapes` | [`broadcast_shapes()`] |
 //! | `mx.broadcast_to` | [`Array::broadcast_to`] |
-//! | `mx.can_cast` | none yet |
+//! | `mx.can_cast` | [`can_cast()`] |
 //! | `mx.ceil` | [`Array::ceil`] |
 //! | `mx.checkpoint` | [`transforms::checkpoint()`] |
 //! | `mx.clear_cache` | [`memory::clear_cache()`] |
-//! | `mx.clear_streams` | none yet |
+//! | `mx.clear_streams` | [`stream::clear_streams()`] |
 //! | `mx.clip` | [`Array::clip`] |
-//! | `mx.compile` | [`transforms::Compiled`] |
+//! | `mx.compile` | [`transforms::compile()`] |
 //! | `mx.complex64` | [`DType::C64`] |
-//! | `mx.complexfloating` | none yet |
+//! | `mx.complexfloating` | [`DTypeKind::ComplexFloating`] |
 //! | `mx.concat` | [`concat()`] |
 //! | `mx.concatenate` | [`concat()`] |
 //! | `mx.conj` | [`Array::conjugate`] |
@@ -89,7 +89,7 @@
 //! | `mx.conv_transpose1d` | [`Array::conv_transpose1d`] |
 //! | `mx.conv_transpose2d` | [`Array::conv_transpose2d`] |
 //! | `mx.conv_transpose3d` | [`Array::conv_transpose3d`] |
-//! | `mx.convolve` | none yet |
+//! | `mx.convolve` | [`convolve()`] |
 //! | `mx.cos` | [`Array::cos`] |
 //! | `mx.cosh` | [`Array::cosh`] |
 //! | `mx.count_nonzero` | [`Array::count_nonzero`] |
@@ -100,13 +100,13 @@
 //! | `mx.cumsum` | [`Array::cumsum`] |
 //! | `mx.cumulative_prod` | [`Array::cumprod`] |
 //! | `mx.cumulative_sum` | [`Array::cumsum`] |
-//! | `mx.custom_function` | [`transforms::custom_vjp()`] |
+//! | `mx.custom_function` | [`transforms::custom_function()`] |
 //! | `mx.default_device` | [`Device::default_device`] |
-//! | `mx.default_stream` | none yet |
+//! | `mx.default_stream` | operations run on it; [`Stream::scope`] chooses another |
 //! | `mx.degrees` | [`Array::degrees`] |
 //! | `mx.depends` | [`depends()`] |
 //! | `mx.dequantize` | [`dequantize()`] |
-//! | `mx.device_count` | none yet |
+//! | `mx.device_count` | [`device_count()`] |
 //! | `mx.device_info` | [`Device::info`] |
 //! | `mx.diag` | [`diag()`] |
 //! | `mx.diagonal` | [`Array::diagonal`] |
@@ -117,13 +117,13 @@
 //! | `mx.e` | [`std::f64::consts::E`] |
 //! | `mx.einsum` | [`einsum()`] |
 //! | `mx.einsum_path` | none yet |
-//! | `mx.empty` | none yet |
-//! | `mx.empty_like` | none yet |
+//! | `mx.empty` | [`empty()`] |
+//! | `mx.empty_like` | [`empty_like()`] |
 //! | `mx.enable_compile` | [`transforms::compile::set_enabled()`] |
 //! | `mx.equal` | [`Array::equal`] |
 //! | `mx.erf` | [`Array::erf`] |
 //! | `mx.erfinv` | [`Array::erfinv`] |
-//! | `mx.euler_gamma` | none yet |
+//! | `mx.euler_gamma` | [`EULER_GAMMA`] |
 //! | `mx.eval` | [`eval()`] |
 //! | `mx.exp` | [`Array::exp`] |
 //! | `mx.expand_dims` | [`Array::expand_dims`] |
@@ -131,24 +131,24 @@
 //! | `mx.export_function` | [`export::export_function()`] |
 //! | `mx.export_to_dot` | [`export::export_to_dot()`] |
 //! | `mx.exporter` | [`export::Exporter`] |
-//! | `mx.eye` | [`eye()`] |
-//! | `mx.finfo` | none yet |
+//! | `mx.eye` | [`Array::eye`] |
+//! | `mx.finfo` | [`finfo()`] |
 //! | `mx.flatten` | [`Array::flatten`] |
 //! | `mx.flip` | [`Array::flip`] |
 //! | `mx.float16` | [`DType::F16`] |
 //! | `mx.float32` | [`DType::F32`] |
 //! | `mx.float64` | [`DType::F64`] |
-//! | `mx.floating` | none yet |
+//! | `mx.floating` | [`DTypeKind::Floating`] |
 //! | `mx.floor` | [`Array::floor`] |
 //! | `mx.floor_divide` | [`Array::floor_divide`] |
 //! | `mx.from_dlpack` | arrays of other libraries are copied: [`Array::from_slice`] |
 //! | `mx.from_fp8` | [`Array::from_fp8`] |
-//! | `mx.full` | [`full()`] |
-//! | `mx.full_like` | [`full_like()`] |
+//! | `mx.full` | [`Array::full`] |
+//! | `mx.full_like` | [`Array::full_like`] |
 //! | `mx.gather_mm` | [`Array::gather_mm`] |
 //! | `mx.gather_qmm` | [`gather_qmm()`] |
-//! | `mx.gather_qqmm` | none yet |
-//! | `mx.generic` | none yet |
+//! | `mx.gather_qqmm` | [`gather_qqmm()`] |
+//! | `mx.generic` | [`DTypeKind::Generic`] |
 //! | `mx.get_active_memory` | [`memory::active()`] |
 //! | `mx.get_array_buffer_size` | [`Array::nbytes`] |
 //! | `mx.get_cache_memory` | [`memory::cached()`] |
@@ -163,32 +163,32 @@
 //! | `mx.hamming` | [`hamming()`] |
 //! | `mx.hanning` | [`hanning()`] |
 //! | `mx.identity` | [`identity()`] |
-//! | `mx.iinfo` | none yet |
+//! | `mx.iinfo` | [`iinfo()`] |
 //! | `mx.imag` | [`Array::imag`] |
 //! | `mx.import_function` | [`export::import_function()`] |
-//! | `mx.inexact` | none yet |
+//! | `mx.inexact` | [`DTypeKind::Inexact`] |
 //! | `mx.inf` | [`f32::INFINITY`] |
 //! | `mx.inner` | [`Array::inner`] |
 //! | `mx.int16` | [`DType::I16`] |
 //! | `mx.int32` | [`DType::I32`] |
 //! | `mx.int64` | [`DType::I64`] |
 //! | `mx.int8` | [`DType::I8`] |
-//! | `mx.integer` | none yet |
+//! | `mx.integer` | [`DTypeKind::Integer`] |
 //! | `mx.is_available` | [`Device::is_available`] |
 //! | `mx.isclose` | [`Array::isclose`] |
-//! | `mx.isdtype` | none yet |
+//! | `mx.isdtype` | [`isdtype()`] |
 //! | `mx.isfinite` | [`Array::isfinite`] |
 //! | `mx.isinf` | [`Array::isinf`] |
 //! | `mx.isnan` | [`Array::isnan`] |
 //! | `mx.isneginf` | [`Array::isneginf`] |
 //! | `mx.isposinf` | [`Array::isposinf`] |
-//! | `mx.issubdtype` | none yet |
+//! | `mx.issubdtype` | [`issubdtype()`] |
 //! | `mx.jvp` | [`transforms::jvp()`] |
 //! | `mx.kron` | [`Array::kron`] |
 //! | `mx.left_shift` | [`Array::left_shift`] |
 //! | `mx.less` | [`Array::less`] |
 //! | `mx.less_equal` | [`Array::less_equal`] |
-//! | `mx.linspace` | [`linspace()`] |
+//! | `mx.linspace` | [`Array::linspace`] |
 //! | `mx.load` | [`load()`] |
 //! | `mx.log` | [`Array::log`] |
 //! | `mx.log10` | [`Array::log10`] |
@@ -211,20 +211,20 @@
 //! | `mx.meshgrid` | [`meshgrid()`] |
 //! | `mx.min` | [`Array::min`] |
 //! | `mx.minimum` | [`Array::minimum`] |
-//! | `mx.minmax` | none yet |
-//! | `mx.moveaxis` | [`Array::move_axis`] |
+//! | `mx.minmax` | [`Array::minmax`] |
+//! | `mx.moveaxis` | [`Array::moveaxis`] |
 //! | `mx.multiply` | [`Array::multiply`] |
 //! | `mx.nan` | [`f32::NAN`] |
 //! | `mx.nan_to_num` | [`Array::nan_to_num`] |
 //! | `mx.negative` | [`Array::negative`] |
 //! | `mx.new_stream` | [`Stream::new`] |
-//! | `mx.new_thread_local_stream` | none yet |
-//! | `mx.new_thread_unsafe_stream` | none yet |
-//! | `mx.newaxis` | none yet |
+//! | `mx.new_thread_local_stream` | [`ThreadLocalStream::new`] |
+//! | `mx.new_thread_unsafe_stream` | its user must prevent races, which safe Rust cannot ask for; [`ThreadLocalStream`] is safe |
+//! | `mx.newaxis` | [`NewAxis`] |
 //! | `mx.not_equal` | [`Array::not_equal`] |
-//! | `mx.number` | none yet |
-//! | `mx.ones` | [`ones()`] |
-//! | `mx.ones_like` | [`ones_like()`] |
+//! | `mx.number` | [`DTypeKind::Number`] |
+//! | `mx.ones` | [`Array::ones`] |
+//! | `mx.ones_like` | [`Array::ones_like`] |
 //! | `mx.outer` | [`Array::outer`] |
 //! | `mx.pad` | [`Array::pad`] |
 //! | `mx.partition` | [`Array::partition`] |
@@ -246,7 +246,7 @@
 //! | `mx.repeat` | [`Array::repeat`] |
 //! | `mx.reset_peak_memory` | [`memory::reset_peak()`] |
 //! | `mx.reshape` | [`Array::reshape`] |
-//! | `mx.result_type` | none yet |
+//! | `mx.result_type` | [`result_type()`] |
 //! | `mx.right_shift` | [`Array::right_shift`] |
 //! | `mx.roll` | [`Array::roll`] |
 //! | `mx.round` | [`Array::round`] |
@@ -266,7 +266,7 @@
 //! | `mx.set_wired_limit` | [`memory::set_wired_limit()`] |
 //! | `mx.sigmoid` | [`Array::sigmoid`] |
 //! | `mx.sign` | [`Array::sign`] |
-//! | `mx.signedinteger` | none yet |
+//! | `mx.signedinteger` | [`DTypeKind::SignedInteger`] |
 //! | `mx.sin` | [`Array::sin`] |
 //! | `mx.sinh` | [`Array::sinh`] |
 //! | `mx.slice` | [`Array::slice_dynamic`] |
@@ -277,13 +277,13 @@
 //! | `mx.sqrt` | [`Array::sqrt`] |
 //! | `mx.square` | [`Array::square`] |
 //! | `mx.squeeze` | [`Array::squeeze`] |
-//! | `mx.stack` | [`stack()`] |
+//! | `mx.stack` | [`Array::stack`] |
 //! | `mx.std` | [`Array::std`] |
 //! | `mx.stop_gradient` | [`Array::stop_gradient`] |
 //! | `mx.stream` | [`Stream::scope`] |
 //! | `mx.subtract` | [`Array::subtract`] |
 //! | `mx.sum` | [`Array::sum`] |
-//! | `mx.swapaxes` | [`Array::swap_axes`] |
+//! | `mx.swapaxes` | [`Array::swapaxes`] |
 //! | `mx.synchronize` | [`synchronize()`] |
 //! | `mx.take` | [`Array::take`] |
 //! | `mx.take_along_axis` | [`Array::take_along_axis`] |
@@ -304,8 +304,8 @@
 //! | `mx.uint64` | [`DType::U64`] |
 //! | `mx.uint8` | [`DType::U8`] |
 //! | `mx.unflatten` | [`Array::unflatten`] |
-//! | `mx.unique` | none yet |
-//! | `mx.unsignedinteger` | none yet |
+//! | `mx.unique` | [`Array::unique`] |
+//! | `mx.unsignedinteger` | [`DTypeKind::UnsignedInteger`] |
 //! | `mx.unstack` | [`Array::unstack`] |
 //! | `mx.value_and_grad` | [`transforms::value_and_grad()`] |
 //! | `mx.var` | [`Array::var`] |
@@ -313,9 +313,9 @@
 //! | `mx.view` | [`Array::view`] |
 //! | `mx.vjp` | [`transforms::vjp()`] |
 //! | `mx.vmap` | [`transforms::vmap()`] |
-//! | `mx.where` | [`Array::select`] |
-//! | `mx.zeros` | [`zeros()`] |
-//! | `mx.zeros_like` | [`zeros_like()`] |
+//! | `mx.where` | [`where_()`] |
+//! | `mx.zeros` | [`Array::zeros`] |
+//! | `mx.zeros_like` | [`Array::zeros_like`] |
 //!
 //! # `mlx.core.array`
 //!
@@ -328,7 +328,7 @@
 //! | `array.argmax` | [`Array::argmax`] |
 //! | `array.argmin` | [`Array::argmin`] |
 //! | `array.astype` | [`Array::astype`] |
-//! | `array.at` | none yet |
+//! | `array.at` | [`Array::at`] |
 //! | `array.conj` | [`Array::conjugate`] |
 //! | `array.cos` | [`Array::cos`] |
 //! | `array.cummax` | [`Array::cummax`] |
@@ -353,7 +353,7 @@
 //! | `array.max` | [`Array::max`] |
 //! | `array.mean` | [`Array::mean`] |
 //! | `array.min` | [`Array::min`] |
-//! | `array.moveaxis` | [`Array::move_axis`] |
+//! | `array.moveaxis` | [`Array::moveaxis`] |
 //! | `array.nbytes` | [`Array::nbytes`] |
 //! | `array.ndim` | [`Array::ndim`] |
 //! | `array.prod` | [`Array::prod`] |
@@ -371,7 +371,7 @@
 //! | `array.squeeze` | [`Array::squeeze`] |
 //! | `array.std` | [`Array::std`] |
 //! | `array.sum` | [`Array::sum`] |
-//! | `array.swapaxes` | [`Array::swap_axes`] |
+//! | `array.swapaxes` | [`Array::swapaxes`] |
 //! | `array.tolist` | [`Array::to_vec`] |
 //! | `array.transpose` | [`Array::transpose`] |
 //! | `array.var` | [`Array::var`] |
@@ -408,7 +408,7 @@
 //! | `mx.fast.gated_delta_update` | [`fast::gated_delta()`] |
 //! | `mx.fast.layer_norm` | [`fast::layer_norm()`] |
 //! | `mx.fast.metal_kernel` | [`kernel::MetalKernel`] |
-//! | `mx.fast.precompiled_cuda_kernel` | none yet |
+//! | `mx.fast.precompiled_cuda_kernel` | mlx-c does not bind it; [`kernel::CudaKernel`] compiles source text |
 //! | `mx.fast.rms_norm` | [`fast::rms_norm()`] |
 //! | `mx.fast.rope` | [`fast::rope()`] |
 //! | `mx.fast.scaled_dot_product_attention` | [`fast::scaled_dot_product_attention()`] |
@@ -418,20 +418,20 @@
 //! | Python | here |
 //! |---|---|
 //! | `mx.fft.fft` | [`fft::fft()`] |
-//! | `mx.fft.fft2` | [`fft::fftn()`] |
+//! | `mx.fft.fft2` | [`fft::fft2()`] |
 //! | `mx.fft.fftfreq` | [`fft::fftfreq()`] |
 //! | `mx.fft.fftn` | [`fft::fftn()`] |
 //! | `mx.fft.fftshift` | [`fft::fftshift()`] |
 //! | `mx.fft.ifft` | [`fft::ifft()`] |
-//! | `mx.fft.ifft2` | [`fft::ifftn()`] |
+//! | `mx.fft.ifft2` | [`fft::ifft2()`] |
 //! | `mx.fft.ifftn` | [`fft::ifftn()`] |
 //! | `mx.fft.ifftshift` | [`fft::ifftshift()`] |
 //! | `mx.fft.irfft` | [`fft::irfft()`] |
-//! | `mx.fft.irfft2` | [`fft::irfftn()`] |
+//! | `mx.fft.irfft2` | [`fft::irfft2()`] |
 //! | `mx.fft.irfftn` | [`fft::irfftn()`] |
 //! | `mx.fft.istft` | none yet |
 //! | `mx.fft.rfft` | [`fft::rfft()`] |
-//! | `mx.fft.rfft2` | [`fft::rfftn()`] |
+//! | `mx.fft.rfft2` | [`fft::rfft2()`] |
 //! | `mx.fft.rfftfreq` | [`fft::rfftfreq()`] |
 //! | `mx.fft.rfftn` | [`fft::rfftn()`] |
 //! | `mx.fft.stft` | none yet |
@@ -474,8 +474,8 @@
 //! | `mx.metal.set_cache_limit` | [`memory::set_cache_limit()`] |
 //! | `mx.metal.set_memory_limit` | [`memory::set_memory_limit()`] |
 //! | `mx.metal.set_wired_limit` | [`memory::set_wired_limit()`] |
-//! | `mx.metal.start_capture` | none yet |
-//! | `mx.metal.stop_capture` | none yet |
+//! | `mx.metal.start_capture` | [`kernel::start_capture()`] |
+//! | `mx.metal.stop_capture` | [`kernel::stop_capture()`] |
 //!
 //! # `mlx.core.random`
 //!
@@ -490,7 +490,7 @@
 //! | `mx.random.normal` | [`random::normal()`] |
 //! | `mx.random.permutation` | [`random::permutation()`] |
 //! | `mx.random.randint` | [`random::randint()`] |
-//! | `mx.random.seed` | none yet |
+//! | `mx.random.seed` | [`random::seed()`] |
 //! | `mx.random.split` | [`random::Key::split()`] |
 //! | `mx.random.truncated_normal` | [`random::truncated_normal()`] |
 //! | `mx.random.uniform` | [`random::uniform()`] |

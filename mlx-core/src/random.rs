@@ -40,6 +40,19 @@ use crate::ops::checked::finite;
 use crate::ops::{Operand, ones, require, require_fit};
 
 /// The state of a generator: two U32.
+///
+/// ```
+/// use mlx_core::{DType, random::{self, Key}};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let key = Key::new(7)?;
+/// let [now, _later] = key.split()?;
+/// let x = random::normal(&now, [2, 3], DType::F32)?;
+/// let again = random::normal(&now, [2, 3], DType::F32)?;
+/// assert!(x.array_equal(&again)?.item::<bool>()?);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Key(Array);
 
@@ -126,6 +139,17 @@ impl KeyOrNext for Option<&Key> {
 
 /// Uniform from `low` to below `high`, both of which broadcast to `shape`.
 ///
+/// ```
+/// use mlx_core::{DType, random};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let key = random::Key::new(7)?;
+/// let x = random::uniform(&key, -1.0, 1.0, [100], DType::F32)?;
+/// assert!(x.abs()?.max_all()?.item::<f32>()? <= 1.0);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// The dtype is not real floating point, or the array exceeds the byte limit.
 pub fn uniform(
@@ -149,6 +173,17 @@ pub fn uniform(
 }
 
 /// Normal with mean 0 and standard deviation 1.
+///
+/// ```
+/// use mlx_core::{DType, random};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let key = random::Key::new(7)?;
+/// let x = random::normal(&key, [1000], DType::F32)?;
+/// assert!(x.mean_all()?.item::<f32>()?.abs() < 0.2);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// The dtype is not floating point, or the array exceeds the byte limit.
@@ -182,6 +217,17 @@ pub fn normal_with(
 
 /// Standard normal, restricted to `lower ..= upper`, both of which broadcast to `shape`.
 ///
+/// ```
+/// use mlx_core::{DType, random};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let key = random::Key::new(7)?;
+/// let x = random::truncated_normal(&key, -1.0, 1.0, [100], DType::F32)?;
+/// assert!(x.abs()?.max_all()?.item::<f32>()? <= 1.0);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// The dtype is not real floating point, or the array exceeds the byte limit.
 pub fn truncated_normal(
@@ -205,6 +251,18 @@ pub fn truncated_normal(
 }
 
 /// Normal vectors: mean `[…, d]`, covariance `[…, d, d]` → `shape` and then `[d]`, in F32.
+///
+/// ```
+/// use mlx_core::{array, random};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let key = random::Key::new(7)?;
+/// let (mean, covariance) = (array![0.0f32, 1.0], array![[1.0f32, 0.5], [0.5, 1.0]]);
+/// let x = random::multivariate_normal(&key, &mean, &covariance, [10])?;
+/// assert_eq!(x.shape(), [10, 2]);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// The shapes do not fit, or the array exceeds the byte limit.
@@ -231,6 +289,16 @@ pub fn multivariate_normal(
 
 /// Laplace with mean 0 and scale 1.
 ///
+/// ```
+/// use mlx_core::{DType, random};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let key = random::Key::new(7)?;
+/// assert_eq!(random::laplace(&key, [2, 3], DType::F32)?.shape(), [2, 3]);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// The dtype is not real floating point, or the array exceeds the byte limit.
 pub fn laplace(key: impl KeyOrNext, shape: impl IntoShape, dtype: DType) -> Result<Array> {
@@ -256,6 +324,16 @@ pub fn laplace_with(
 
 /// Standard Gumbel: `-ln(-ln(u))` for uniform u.
 ///
+/// ```
+/// use mlx_core::{DType, random};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let key = random::Key::new(7)?;
+/// assert_eq!(random::gumbel(&key, [4], DType::F32)?.shape(), [4]);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// The dtype is not real floating point, or the array exceeds the byte limit.
 pub fn gumbel(key: impl KeyOrNext, shape: impl IntoShape, dtype: DType) -> Result<Array> {
@@ -266,6 +344,17 @@ pub fn gumbel(key: impl KeyOrNext, shape: impl IntoShape, dtype: DType) -> Resul
 }
 
 /// Bool that is true with probability `p`, which broadcasts to `shape`.
+///
+/// ```
+/// use mlx_core::random;
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let key = random::Key::new(7)?;
+/// let heads = random::bernoulli(&key, 0.25, [1000])?.sum_all()?;
+/// assert!((150..350).contains(&heads.item::<i32>()?));
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// The probability does not broadcast, or the array exceeds the byte limit.
@@ -279,6 +368,17 @@ pub fn bernoulli(key: impl KeyOrNext, p: impl Operand, shape: impl IntoShape) ->
 
 /// Integers from `low` to below `high`, both of which broadcast to `shape`. All are equally likely. If bounds are
 /// arrays, an element whose `high` is not above `low` is `low`.
+///
+/// ```
+/// use mlx_core::{DType, random};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let key = random::Key::new(7)?;
+/// let dice = random::randint(&key, 1, 7, [100], DType::I32)?.to_vec::<i32>()?;
+/// assert!(dice.iter().all(|die| (1..7).contains(die)));
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// The dtype is not an integer or Bool, or cannot hold all numbers of the range; a `high` that is a number is not above
@@ -373,6 +473,16 @@ fn below(key: &Key, shape: &[i32], span: &Array) -> Result<Array> {
 
 /// Random bits, `width` bytes each: 1 (U8), 2 (U16) or 4 (U32).
 ///
+/// ```
+/// use mlx_core::{DType, random};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let key = random::Key::new(7)?;
+/// assert_eq!(random::bits(&key, [4], 1)?.dtype(), DType::U8);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// Another width, or the array exceeds the byte limit.
 pub fn bits(key: impl KeyOrNext, shape: impl IntoShape, width: i32) -> Result<Array> {
@@ -391,6 +501,17 @@ pub fn bits(key: impl KeyOrNext, shape: impl IntoShape, width: i32) -> Result<Ar
 
 /// One index along the last axis, drawn by the unnormalised log probabilities there, as U32: `[…, n]` → `[…]`.
 ///
+/// ```
+/// use mlx_core::{array, random};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let key = random::Key::new(7)?;
+/// let logits = array![[0.0f32, 100.0], [100.0, 0.0]];
+/// assert_eq!(random::categorical(&key, &logits)?.to_vec::<u32>()?, [1, 0]);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// There is no axis, or it is empty.
 pub fn categorical(key: impl KeyOrNext, logits: &Array) -> Result<Array> {
@@ -408,6 +529,17 @@ pub fn categorical_with(key: impl KeyOrNext, logits: &Array, axis: i32) -> Resul
 
 /// As [`categorical_with`], with `n` draws of each: `[…, n]` of U32, the draws last.
 ///
+/// ```
+/// use mlx_core::{array, random};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let key = random::Key::new(7)?;
+/// let logits = array![[0.0f32, 1.0]];
+/// assert_eq!(random::categorical_n(&key, &logits, -1, 5)?.shape(), [1, 5]);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// There is no such axis or it is empty, or `n` is negative.
 pub fn categorical_n(key: impl KeyOrNext, logits: &Array, axis: i32, n: i32) -> Result<Array> {
@@ -422,6 +554,18 @@ pub fn categorical_n(key: impl KeyOrNext, logits: &Array, axis: i32, n: i32) -> 
 }
 
 /// The slots of the first axis in random order; the shape stays.
+///
+/// ```
+/// use mlx_core::{array, random};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let key = random::Key::new(7)?;
+/// let mut mixed = random::permutation(&key, &array![1, 2, 3])?.to_vec::<i32>()?;
+/// mixed.sort();
+/// assert_eq!(mixed, [1, 2, 3]);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// There is no axis.
@@ -440,6 +584,18 @@ pub fn permutation_with(key: impl KeyOrNext, x: &Array, axis: i32) -> Result<Arr
 }
 
 /// The numbers `0 .. n` in random order, as U32: `[n]`.
+///
+/// ```
+/// use mlx_core::random;
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let key = random::Key::new(7)?;
+/// let mut order = random::permutation_of(&key, 3)?.to_vec::<u32>()?;
+/// order.sort();
+/// assert_eq!(order, [0, 1, 2]);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// `n` is negative or exceeds the byte limit.

@@ -2,6 +2,21 @@
 //!
 //! A file is a length, a JSON header with the position of each tensor, and the tensors' bytes. When a file is opened,
 //! the header is checked against the format, so that no tensor lies outside the file.
+//!
+//! ```
+//! use mlx_core::{Safetensors, array, save_safetensors};
+//!
+//! # fn main() -> mlx_core::Result<()> {
+//! # let folder = tempfile::tempdir()?;
+//! # let path = folder.path().join("model.safetensors");
+//! save_safetensors(&path, [("w", array![1.0f32, 2.0])])?;
+//! let file = Safetensors::open(&path)?;
+//! for name in file.names() {
+//!     println!("{name}: {:?}", file.info(name)?);
+//! }
+//! # Ok(())
+//! # }
+//! ```
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;

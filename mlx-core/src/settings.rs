@@ -1,4 +1,15 @@
 //! Settings from the environment.
+//!
+//! ```
+//! use mlx_core::settings;
+//!
+//! # fn main() -> mlx_core::Result<()> {
+//! if let Err(error) = settings::check() {
+//!     eprintln!("{error}");
+//! }
+//! # Ok(())
+//! # }
+//! ```
 
 use std::sync::OnceLock;
 
@@ -23,7 +34,7 @@ const MOST_THREADS: usize = 1024;
 /// calls it too.
 ///
 /// ```
-/// use mlx_core::{settings};
+/// use mlx_core::settings;
 ///
 /// # fn main() -> mlx_core::Result<()> {
 /// // At the start of a program: a wrong value of a variable is an error before any work.

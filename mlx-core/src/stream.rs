@@ -2,6 +2,17 @@
 //!
 //! Operations run on the current stream of the calling thread: the default stream of the default
 //! device, or the one that [`Stream::scope`] set. There are no `_device` twins of operations.
+//!
+//! ```
+//! use mlx_core::{Device, DType, Stream, ones};
+//!
+//! # fn main() -> mlx_core::Result<()> {
+//! let stream = Stream::new(Device::CPU)?;
+//! let y = stream.scope(|| ones([2], DType::F32)?.add(1.0))?;
+//! assert_eq!(y.to_vec::<f32>()?, [2.0, 2.0]);
+//! # Ok(())
+//! # }
+//! ```
 
 use std::cell::RefCell;
 use std::fmt;

@@ -169,6 +169,7 @@ pub mod norm;
 pub mod normed;
 pub mod optim;
 pub mod pooling;
+pub mod python;
 pub mod qq_linear;
 pub mod quantize;
 pub mod recurrence;

@@ -5,7 +5,7 @@ use crate::array::Array;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fast::{self, Mask, Rope};
 use crate::ops::conv::ConvGeneral;
-use crate::ops::quantize::{QuantMode, Scheme, quantized_matmul};
+use crate::ops::quantize::{QuantMode, Scheme, quantized_matmul_with};
 use crate::ops::shape::PadMode;
 use crate::ops::{Side, arange, broadcast_arrays, concat};
 use crate::random;
@@ -105,7 +105,7 @@ const OPERATIONS: &[(&str, Read)] = &[
     ("LogicalNot", |_| unary(Array::logical_not)),
     ("Negative", |_| unary(Array::negative)),
     ("Real", |_| unary(Array::real)),
-    ("Round", |_| unary(|x| x.round(0))),
+    ("Round", |_| unary(Array::round)),
     ("Sigmoid", |_| unary(Array::sigmoid)),
     ("Sign", |_| unary(Array::sign)),
     ("Sin", |_| unary(Array::sin)),
@@ -178,7 +178,7 @@ const OPERATIONS: &[(&str, Read)] = &[
     ("AsStrided", |rest| {
         let (shape, strides) = (rest.shape()?, rest.longs()?);
         let offset = usize::try_from(rest.u64()?).map_err(|error| error.to_string())?;
-        exactly(move |[x], _| x.as_strided(&shape, &strides, offset))
+        exactly(move |[x], _| x.as_strided_with(&shape, &strides, offset))
     }),
     ("Broadcast", |rest| {
         let shape = rest.shape()?;
@@ -201,7 +201,7 @@ const OPERATIONS: &[(&str, Read)] = &[
     }),
     ("Flatten", |rest| {
         let (start, end) = (rest.i32()?, rest.i32()?);
-        exactly(move |[x], _| x.flatten(start, end))
+        exactly(move |[x], _| x.flatten_with(start, end))
     }),
     ("Full", |_| {
         exactly(|[x], stated| x.broadcast_to(&stated.shape))
@@ -222,7 +222,7 @@ const OPERATIONS: &[(&str, Read)] = &[
         }
         let widths = axes.iter().zip(low.iter().zip(&high));
         let widths: Vec<(i32, i32, i32)> = widths.map(|(&a, (&l, &h))| (a, l, h)).collect();
-        exactly(move |[x, value], _| x.pad(&widths, value, PadMode::Constant))
+        exactly(move |[x, value], _| x.pad_with(&widths, value, PadMode::Constant))
     }),
     ("Reshape", |rest| {
         let shape = rest.ints()?;
@@ -296,7 +296,7 @@ const OPERATIONS: &[(&str, Read)] = &[
         } else {
             Side::Left
         };
-        exactly(move |[x, values], _| x.searchsorted(values, side))
+        exactly(move |[x, values], _| x.searchsorted_with(values, side))
     }),
     ("Slice", |rest| {
         let (starts, stops, strides) = (rest.ints()?, rest.ints()?, rest.ints()?);
@@ -349,11 +349,11 @@ const OPERATIONS: &[(&str, Read)] = &[
     }),
     ("Scan", |rest| {
         let kinds: [Scan; 5] = [
-            Array::cummax,
-            Array::cummin,
-            Array::cumsum,
-            Array::cumprod,
-            Array::logcumsumexp,
+            |x, axis, reverse, inclusive| x.cummax_with(axis, reverse, inclusive),
+            |x, axis, reverse, inclusive| x.cummin_with(axis, reverse, inclusive),
+            |x, axis, reverse, inclusive| x.cumsum_with(axis, reverse, inclusive),
+            |x, axis, reverse, inclusive| x.cumprod_with(axis, reverse, inclusive),
+            |x, axis, reverse, inclusive| x.logcumsumexp_with(axis, reverse, inclusive),
         ];
         let (scan, axis) = (rest.choice(&kinds)?, rest.i32()?);
         let (reverse, inclusive) = (rest.boolean()?, rest.boolean()?);
@@ -361,7 +361,7 @@ const OPERATIONS: &[(&str, Read)] = &[
     }),
     ("Softmax", |rest| {
         let precise = rest.boolean()?;
-        exactly(move |[x], _| x.softmax(-1, precise))
+        exactly(move |[x], _| x.softmax_with(-1, precise))
     }),
     ("Sort", |rest| {
         let axis = rest.i32()?;
@@ -370,7 +370,7 @@ const OPERATIONS: &[(&str, Read)] = &[
     // Products.
     ("AddMM", |rest| {
         let (alpha, beta) = (rest.f32()?, rest.f32()?);
-        exactly(move |[a, b, c], _| c.addmm(a, b, alpha, beta))
+        exactly(move |[a, b, c], _| c.addmm_with(a, b, alpha, beta))
     }),
     ("Convolution", |rest| {
         let conv = ConvGeneral {
@@ -389,12 +389,12 @@ const OPERATIONS: &[(&str, Read)] = &[
         let (mode, transpose) = (rest.choice(&QuantMode::ALL)?, rest.boolean()?);
         let scheme = Scheme::new(mode, bits, group_size).map_err(|error| error.to_string())?;
         several(move |inputs, _| match inputs {
-            [x, w, scales] => Ok(vec![quantized_matmul(
+            [x, w, scales] => Ok(vec![quantized_matmul_with(
                 x, w, scales, None, transpose, scheme,
             )?]),
             [x, w, scales, biases] => {
                 let biases = Some(*biases);
-                Ok(vec![quantized_matmul(
+                Ok(vec![quantized_matmul_with(
                     x, w, scales, biases, transpose, scheme,
                 )?])
             }
@@ -461,7 +461,7 @@ const OPERATIONS: &[(&str, Read)] = &[
                 scale,
                 freqs,
             };
-            Ok(vec![fast::rope(x, &rope, offsets)?])
+            Ok(vec![fast::rope_with(x, &rope, offsets)?])
         })
     }),
     ("ScaledDotProductAttention", |rest| {

@@ -145,12 +145,12 @@ pub fn linear(x: &Array, weight: &Array) -> Result<Array> {
 /// error is smaller than that of rounding weights to BF16 (`docs/design/cpu-kernels.md`).
 ///
 /// ```
-/// use mlx_core::{DType, QuantMode, Quantized, Scheme, fast, ones, quantize};
+/// use mlx_core::{DType, QuantMode, Quantized, Scheme, fast, ones, quantize_with};
 ///
 /// # fn main() -> mlx_core::Result<()> {
 /// let w = ones(&[2, 64], DType::F32)?;
 /// let scheme = Scheme::new(QuantMode::Affine, 4, 64)?;
-/// let Quantized { packed, scales, biases } = quantize(&w, scheme)?;
+/// let Quantized { packed, scales, biases } = quantize_with(&w, scheme)?;
 /// let x = ones(&[1, 64], DType::F32)?;
 /// let y = fast::quantized_linear(&x, &packed, &scales, biases.as_ref(), scheme)?;
 /// assert_eq!(y.to_vec::<f32>()?, [64.0, 64.0]);
@@ -258,12 +258,12 @@ pub fn rows(w: &Array, indices: &Array) -> Result<Array> {
 /// [`rows`] of a quantised matrix, written out in `dtype`.
 ///
 /// ```
-/// use mlx_core::{Array, DType, QuantMode, Quantized, Scheme, fast, ones, quantize};
+/// use mlx_core::{Array, DType, QuantMode, Quantized, Scheme, fast, ones, quantize_with};
 ///
 /// # fn main() -> mlx_core::Result<()> {
 /// let w = ones(&[2, 64], DType::F32)?;
 /// let scheme = Scheme::new(QuantMode::Affine, 4, 64)?;
-/// let Quantized { packed, scales, biases } = quantize(&w, scheme)?;
+/// let Quantized { packed, scales, biases } = quantize_with(&w, scheme)?;
 /// let ids = Array::from_slice(&[1u32], &[1])?;
 /// let row = fast::quantized_rows(&packed, &scales, biases.as_ref(), &ids, scheme, DType::F32)?;
 /// assert_eq!(row.shape(), [1, 64]);

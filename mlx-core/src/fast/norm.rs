@@ -38,6 +38,15 @@ pub fn layer_norm<'w, 'b>(
 
 /// `residual + x`. On the CPU all threads share the work.
 ///
+/// ```
+/// use mlx_core::{array, fast};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// assert_eq!(fast::add(&array![1.0f32], &array![2.0f32])?.to_vec::<f32>()?, [3.0]);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// The shapes do not broadcast.
 pub fn add(x: &Array, residual: &Array) -> Result<Array> {

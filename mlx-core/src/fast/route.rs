@@ -39,7 +39,7 @@ pub struct Route {
 /// Experts in groups of equal size.
 ///
 /// ```
-/// use mlx_core::{fast::RouteGroups};
+/// use mlx_core::fast::RouteGroups;
 ///
 /// # fn main() -> mlx_core::Result<()> {
 /// // DeepSeek V3: experts of the best four of eight groups.

@@ -46,7 +46,7 @@ pub enum Buffers<'a> {
 /// How tokens are written into slots.
 ///
 /// ```
-/// use mlx_core::{fast::Slots};
+/// use mlx_core::fast::Slots;
 ///
 /// # fn main() -> mlx_core::Result<()> {
 /// // A window of positions: each is written over the oldest.

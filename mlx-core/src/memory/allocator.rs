@@ -74,7 +74,7 @@ pub(crate) fn exhausted(bytes: usize) -> ! {
 /// Makes room for `more` elements behind those of `vec`.
 ///
 /// ```
-/// use mlx_core::{memory};
+/// use mlx_core::memory;
 ///
 /// # fn main() -> mlx_core::Result<()> {
 /// let mut bytes: Vec<u8> = Vec::new();

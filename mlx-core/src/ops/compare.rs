@@ -1,4 +1,13 @@
 //! Comparison and logic, elementwise. Results are Bool.
+//!
+//! ```
+//! use mlx_core::array;
+//!
+//! # fn main() -> mlx_core::Result<()> {
+//! assert_eq!(array![1, 2].less(2)?.to_vec::<bool>()?, [true, false]);
+//! # Ok(())
+//! # }
+//! ```
 
 use std::borrow::Cow;
 
@@ -59,7 +68,20 @@ impl Order {
 }
 
 macro_rules! comparisons {
-    ($($(#[$doc:meta])* $name:ident = $c:ident as $short:ident, $order:expr;)*) => { impl Array { $(
+    ($($(#[$doc:meta])* $name:ident = $c:ident as $short:ident, $order:expr;)*) => {
+        /// # Comparisons
+        ///
+        /// ```
+        /// use mlx_core::array;
+        ///
+        /// # fn main() -> mlx_core::Result<()> {
+        /// let x = array![1, 2, 3];
+        /// assert_eq!(x.gt(2)?.to_vec::<bool>()?, [false, false, true]);
+        /// assert_eq!(x.eq(&array![1, 0, 3])?.to_vec::<bool>()?, [true, false, true]);
+        /// # Ok(())
+        /// # }
+        /// ```
+        impl Array { $(
         $(#[$doc])*
         ///
         /// Elementwise; shapes broadcast, dtypes promote. A number beside integers is compared by
@@ -112,7 +134,19 @@ comparisons! {
 }
 
 macro_rules! logic {
-    ($($(#[$doc:meta])* $name:ident = $c:ident;)*) => { impl Array { $(
+    ($($(#[$doc:meta])* $name:ident = $c:ident;)*) => {
+        /// # Logic
+        ///
+        /// ```
+        /// use mlx_core::array;
+        ///
+        /// # fn main() -> mlx_core::Result<()> {
+        /// let (a, b) = (array![true, true], array![true, false]);
+        /// assert_eq!(a.logical_and(&b)?.to_vec::<bool>()?, [true, false]);
+        /// # Ok(())
+        /// # }
+        /// ```
+        impl Array { $(
         $(#[$doc])*
         ///
         /// Elementwise; shapes broadcast.
@@ -138,6 +172,18 @@ logic! {
     logical_xor = mlx_logical_xor;
 }
 
+/// # Closeness and equality of arrays
+///
+/// ```
+/// use mlx_core::array;
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let x = array![1.0f32, 2.0];
+/// assert!(x.allclose(&array![1.0f32, 2.000001])?.item::<bool>()?);
+/// assert!(!x.array_equal(&array![1.0f32])?.item::<bool>()?);
+/// # Ok(())
+/// # }
+/// ```
 impl Array {
     /// Whether `|self - other| <= 1e-8 + 1e-5 * |other|`, elementwise; shapes broadcast. NaN is close to nothing.
     ///

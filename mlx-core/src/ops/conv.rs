@@ -1,5 +1,16 @@
 //! Convolutions. Channels come last: input `[n, …spatial, in]`, weight `[out, …kernel, in / groups]`,
 //! result `[n, …spatial, out]`.
+//!
+//! ```
+//! use mlx_core::array;
+//!
+//! # fn main() -> mlx_core::Result<()> {
+//! let signal = array![[[1.0f32], [2.0], [3.0]]]; // one row, three steps, one channel
+//! let kernel = array![[[1.0f32], [1.0]]];
+//! assert_eq!(signal.conv1d(&kernel)?.to_vec::<f32>()?, [3.0, 5.0]);
+//! # Ok(())
+//! # }
+//! ```
 
 use crate::array::Array;
 use crate::error::{Error, ErrorKind, Result};
@@ -7,6 +18,17 @@ use crate::ffi::op;
 use crate::ops::require;
 
 /// Settings of a convolution over `N` spatial dimensions.
+///
+/// ```
+/// use mlx_core::{Conv, DType, ones};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let (x, w) = (ones([1, 5, 5, 1], DType::F32)?, ones([2, 3, 3, 1], DType::F32)?);
+/// let conv = Conv { stride: [2, 2], ..Default::default() };
+/// assert_eq!(x.conv2d_with(&w, conv)?.shape(), [1, 2, 2, 2]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Conv<const N: usize> {
     /// Steps of the window.
@@ -31,6 +53,17 @@ impl<const N: usize> Default for Conv<N> {
 }
 
 /// Settings of a transposed convolution over `N` spatial dimensions.
+///
+/// ```
+/// use mlx_core::{ConvTranspose, DType, ones};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let (x, w) = (ones([1, 2, 2, 1], DType::F32)?, ones([1, 3, 3, 1], DType::F32)?);
+/// let conv = ConvTranspose { stride: [2, 2], ..Default::default() };
+/// assert_eq!(x.conv_transpose2d_with(&w, conv)?.shape(), [1, 5, 5, 1]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConvTranspose<const N: usize> {
     /// Steps of the window in the result.
@@ -58,6 +91,17 @@ impl<const N: usize> Default for ConvTranspose<N> {
 }
 
 /// Settings of [`Array::conv_general`]. A list of one element holds for every dimension.
+///
+/// ```
+/// use mlx_core::{ConvGeneral, DType, ones};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let (x, w) = (ones([1, 5, 1], DType::F32)?, ones([1, 3, 1], DType::F32)?);
+/// let conv = ConvGeneral { padding_lo: vec![2], ..Default::default() }; // causal
+/// assert_eq!(x.conv_general(&w, &conv)?.shape(), [1, 5, 1]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConvGeneral {
     /// Steps of the window.
@@ -276,6 +320,19 @@ fn check_plain<const N: usize>(
     })
 }
 
+/// # Convolutions
+///
+/// Channels come last.
+///
+/// ```
+/// use mlx_core::{DType, ones};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let (x, w) = (ones([1, 4, 4, 1], DType::F32)?, ones([2, 3, 3, 1], DType::F32)?);
+/// assert_eq!(x.conv2d(&w)?.shape(), [1, 2, 2, 2]);
+/// # Ok(())
+/// # }
+/// ```
 impl Array {
     /// Convolution over one dimension: `[n, l, in]`, `[out, k, in / groups]` → `[n, l', out]`.
     ///

@@ -1,5 +1,14 @@
 //! Functions that make arrays. Sizes are compared with [`memory::array_limit`](crate::memory::array_limit) before MLX
 //! is called.
+//!
+//! ```
+//! use mlx_core::array;
+//!
+//! # fn main() -> mlx_core::Result<()> {
+//! assert_eq!(mlx_core::tri(2, mlx_core::DType::I32)?.add(&array![1, 1])?.to_vec::<i32>()?, [2, 1, 2, 2]);
+//! # Ok(())
+//! # }
+//! ```
 
 use std::borrow::Borrow;
 
@@ -50,6 +59,15 @@ impl Number for f32 {
 
 /// Zeros of `shape`.
 ///
+/// ```
+/// use mlx_core::{DType, zeros};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// assert_eq!(zeros([2, 2], DType::F32)?.to_vec::<f32>()?, [0.0; 4]);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// A dimension is negative, or the array exceeds the byte limit.
 pub fn zeros(shape: impl IntoShape, dtype: DType) -> Result<Array> {
@@ -60,6 +78,15 @@ pub fn zeros(shape: impl IntoShape, dtype: DType) -> Result<Array> {
 
 /// Ones of `shape`.
 ///
+/// ```
+/// use mlx_core::{DType, ones};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// assert_eq!(ones((2, 1), DType::I32)?.to_vec::<i32>()?, [1, 1]);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// A dimension is negative, or the array exceeds the byte limit.
 pub fn ones(shape: impl IntoShape, dtype: DType) -> Result<Array> {
@@ -69,6 +96,15 @@ pub fn ones(shape: impl IntoShape, dtype: DType) -> Result<Array> {
 }
 
 /// `value`, broadcast to `shape` and converted to `dtype`.
+///
+/// ```
+/// use mlx_core::{DType, full};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// assert_eq!(full(3, 7, DType::U8)?.to_vec::<u8>()?, [7, 7, 7]);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// A dimension is negative, the array exceeds the byte limit, or `value` does not broadcast.
@@ -97,6 +133,15 @@ pub fn empty_like(a: &Array) -> Result<Array> {
 
 /// Zeros of the shape and dtype of `a`.
 ///
+/// ```
+/// use mlx_core::{array, zeros_like};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// assert_eq!(zeros_like(&array![1, 2])?.to_vec::<i32>()?, [0, 0]);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// None that is known.
 pub fn zeros_like(a: &Array) -> Result<Array> {
@@ -105,6 +150,15 @@ pub fn zeros_like(a: &Array) -> Result<Array> {
 
 /// Ones of the shape and dtype of `a`.
 ///
+/// ```
+/// use mlx_core::{array, ones_like};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// assert_eq!(ones_like(&array![5, 6])?.to_vec::<i32>()?, [1, 1]);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// None that is known.
 pub fn ones_like(a: &Array) -> Result<Array> {
@@ -112,6 +166,15 @@ pub fn ones_like(a: &Array) -> Result<Array> {
 }
 
 /// `value` in the shape and dtype of `a`.
+///
+/// ```
+/// use mlx_core::{array, full_like};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// assert_eq!(full_like(&array![5, 6], 3)?.to_vec::<i32>()?, [3, 3]);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// `value` does not broadcast to the shape.
@@ -181,6 +244,15 @@ pub fn arange(
 
 /// `num` evenly spaced numbers from `start` to `stop`, both included: `[num]`.
 ///
+/// ```
+/// use mlx_core::{DType, linspace};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// assert_eq!(linspace(0, 1, 3, DType::F32)?.to_vec::<f32>()?, [0.0, 0.5, 1.0]);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// `num` is negative or exceeds the byte limit, an end is not finite, or an integer dtype cannot hold it.
 pub fn linspace(start: impl Number, stop: impl Number, num: i32, dtype: DType) -> Result<Array> {
@@ -212,6 +284,15 @@ pub fn linspace(start: impl Number, stop: impl Number, num: i32, dtype: DType) -
 
 /// The identity matrix: `[n, n]`.
 ///
+/// ```
+/// use mlx_core::{DType, eye};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// assert_eq!(eye(2, DType::I32)?.to_vec::<i32>()?, [1, 0, 0, 1]);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// The size is not positive or the matrix exceeds the byte limit.
 pub fn eye(n: i32, dtype: DType) -> Result<Array> {
@@ -229,6 +310,15 @@ pub fn eye_with(n: i32, m: i32, k: i32, dtype: DType) -> Result<Array> {
 
 /// The identity matrix: `[n, n]`.
 ///
+/// ```
+/// use mlx_core::{DType, identity};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// assert_eq!(identity(2, DType::I32)?.to_vec::<i32>()?, [1, 0, 0, 1]);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// The size is not positive or the matrix exceeds the byte limit.
 pub fn identity(n: i32, dtype: DType) -> Result<Array> {
@@ -237,6 +327,15 @@ pub fn identity(n: i32, dtype: DType) -> Result<Array> {
 }
 
 /// Ones at and below the main diagonal, zeros above: `[n, n]`.
+///
+/// ```
+/// use mlx_core::{DType, tri};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// assert_eq!(tri(2, DType::I32)?.to_vec::<i32>()?, [1, 0, 1, 1]);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// The size is negative or the matrix exceeds the byte limit.
@@ -259,6 +358,15 @@ pub fn tri_with(n: i32, m: i32, k: i32, dtype: DType) -> Result<Array> {
 
 /// Zeroes what is above the main diagonal of the last two dimensions: `[…, n, m]` → the same.
 ///
+/// ```
+/// use mlx_core::{array, tril};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// assert_eq!(tril(&array![[1, 2], [3, 4]])?.to_vec::<i32>()?, [1, 0, 3, 4]);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// Fewer than two dimensions.
 pub fn tril(x: &Array) -> Result<Array> {
@@ -277,6 +385,15 @@ pub fn tril_with(x: &Array, k: i32) -> Result<Array> {
 }
 
 /// Zeroes what is below the main diagonal of the last two dimensions: `[…, n, m]` → the same.
+///
+/// ```
+/// use mlx_core::{array, triu};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// assert_eq!(triu(&array![[1, 2], [3, 4]])?.to_vec::<i32>()?, [1, 2, 0, 4]);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// Fewer than two dimensions.
@@ -298,6 +415,17 @@ pub fn triu_with(x: &Array, k: i32) -> Result<Array> {
 /// A vector as the main diagonal of a zero matrix, `[n]` → `[n, n]`; or that diagonal of a matrix, `[n, m]` →
 /// `[min(n, m)]`.
 ///
+/// ```
+/// use mlx_core::{array, diag};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let matrix = diag(&array![1, 2])?;
+/// assert_eq!(matrix.to_vec::<i32>()?, [1, 0, 0, 2]);
+/// assert_eq!(diag(&matrix)?.to_vec::<i32>()?, [1, 2]);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// Neither one nor two dimensions, or the matrix exceeds the byte limit.
 pub fn diag(x: &Array) -> Result<Array> {
@@ -318,6 +446,16 @@ pub fn diag_with(x: &Array, k: i32) -> Result<Array> {
 }
 
 /// How [`meshgrid_with`] orders its first two dimensions.
+///
+/// ```
+/// use mlx_core::{array, meshgrid_with, Indexing};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let axes = [array![1, 2, 3], array![4, 5]];
+/// assert_eq!(meshgrid_with(&axes, false, Indexing::Ij)?[0].shape(), [3, 2]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Indexing {
     /// Cartesian: the first input varies along the second dimension.
@@ -328,6 +466,16 @@ pub enum Indexing {
 
 /// The coordinates of a grid from those of its axes: `[n_i]` each → one array a dimension, each of the whole grid's
 /// shape. The first input varies along the second dimension.
+///
+/// ```
+/// use mlx_core::{array, meshgrid};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let grids = meshgrid(&[array![1, 2, 3], array![4, 5]])?;
+/// assert_eq!(grids[0].shape(), [2, 3]);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// An input has more than one dimension, or the grid exceeds the byte limit.
@@ -369,11 +517,47 @@ macro_rules! windows {
 
 windows! {
     /// The triangular Bartlett
+    ///
+    /// ```
+    /// use mlx_core::bartlett;
+    ///
+    /// # fn main() -> mlx_core::Result<()> {
+    /// assert_eq!(bartlett(3)?.to_vec::<f32>()?, [0.0, 1.0, 0.0]);
+    /// # Ok(())
+    /// # }
+    /// ```
     bartlett = mlx_bartlett;
     /// The Blackman
+    ///
+    /// ```
+    /// use mlx_core::blackman;
+    ///
+    /// # fn main() -> mlx_core::Result<()> {
+    /// assert_eq!(blackman(5)?.shape(), [5]);
+    /// # Ok(())
+    /// # }
+    /// ```
     blackman = mlx_blackman;
     /// The Hamming
+    ///
+    /// ```
+    /// use mlx_core::hamming;
+    ///
+    /// # fn main() -> mlx_core::Result<()> {
+    /// assert_eq!(hamming(5)?.shape(), [5]);
+    /// # Ok(())
+    /// # }
+    /// ```
     hamming = mlx_hamming;
     /// The Hann
+    ///
+    /// ```
+    /// use mlx_core::hanning;
+    ///
+    /// # fn main() -> mlx_core::Result<()> {
+    /// assert_eq!(hanning(3)?.shape(), [3]);
+    /// # Ok(())
+    /// # }
+    /// ```
     hanning = mlx_hanning;
 }

@@ -3,6 +3,16 @@
 //! Positions that are Rust numbers are checked or clamped. Positions inside arrays are checked when they are evaluated: one out of range
 //! fails the evaluation. Only GPUs without this crate's kernels (Apple's, and NVIDIA's before compute capability 8.0) use another place of
 //! the array instead.
+//!
+//! ```
+//! use mlx_core::array;
+//!
+//! # fn main() -> mlx_core::Result<()> {
+//! let x = array![[1, 2], [3, 4]];
+//! assert_eq!(x.i((.., 1))?.to_vec::<i32>()?, [2, 4]);
+//! # Ok(())
+//! # }
+//! ```
 
 use std::ffi::CStr;
 
@@ -14,6 +24,16 @@ use crate::ops::checked::{Indexed, along, corners};
 use crate::ops::{Axis, Operand, borrowed, require};
 
 /// Where among equal elements [`Array::searchsorted_with`] puts a value.
+///
+/// ```
+/// use mlx_core::{array, Side};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let x = array![1, 2, 2, 3];
+/// assert_eq!(x.searchsorted_with(&array![2], Side::Right)?.to_vec::<u32>()?, [3]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// Before the first of them.
@@ -26,6 +46,22 @@ fn unit(ndim: usize) -> Vec<i32> {
     vec![1; ndim]
 }
 
+/// # Indices and slices
+///
+/// [`i`](Self::i), [`set`](Self::set) and [`at`](Self::at) take what stands in Python's brackets.
+///
+/// ```
+/// use mlx_core::{array, step};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let x = array![[1, 2, 3], [4, 5, 6]];
+/// assert_eq!(x.i((1, ..))?.to_vec::<i32>()?, [4, 5, 6]);
+/// assert_eq!(x.i((.., step(.., -2)))?.to_vec::<i32>()?, [3, 1, 6, 4]);
+/// assert_eq!(x.set((.., 0), 0)?.to_vec::<i32>()?, [0, 2, 3, 0, 5, 6]);
+/// assert_eq!(x.take(&array![2, 0], 1)?.to_vec::<i32>()?, [3, 1, 6, 4]);
+/// # Ok(())
+/// # }
+/// ```
 impl Array {
     /// The elements `starts[i] .. stops[i]` of every dimension i.
     ///

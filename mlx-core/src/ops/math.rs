@@ -2,6 +2,15 @@
 //!
 //! Dtypes promote as in MLX: to the wider of a kind, integers to floating point, Bool to anything;
 //! a number adopts the array's dtype (see [`Operand`]).
+//!
+//! ```
+//! use mlx_core::array;
+//!
+//! # fn main() -> mlx_core::Result<()> {
+//! assert_eq!(array![1, 2].add(&array![[10], [20]])?.to_vec::<i32>()?, [11, 12, 21, 22]);
+//! # Ok(())
+//! # }
+//! ```
 
 use std::borrow::Cow;
 use std::ops::RangeInclusive;
@@ -13,7 +22,23 @@ use crate::ffi::op;
 use crate::ops::{Operand, integers, ones, pair};
 
 macro_rules! binary {
-    ($($(#[$doc:meta])* $name:ident = $c:ident;)*) => { impl Array { $(
+    ($($(#[$doc:meta])* $name:ident = $c:ident;)*) => {
+        /// # Arithmetic of two arrays, or of an array and a number
+        ///
+        /// Also as operators: `(&a + &b)?`, `(1.0 - &a)?`.
+        ///
+        /// ```
+        /// use mlx_core::array;
+        ///
+        /// # fn main() -> mlx_core::Result<()> {
+        /// let x = array![7, 8];
+        /// assert_eq!(x.add(1)?.to_vec::<i32>()?, [8, 9]);
+        /// assert_eq!((&x * &array![2, 3])?.to_vec::<i32>()?, [14, 24]);
+        /// assert_eq!(x.maximum(8)?.to_vec::<i32>()?, [8, 8]);
+        /// # Ok(())
+        /// # }
+        /// ```
+        impl Array { $(
         $(#[$doc])*
         ///
         /// Elementwise; shapes broadcast, dtypes promote.
@@ -54,6 +79,19 @@ binary! {
     right_shift = mlx_right_shift;
 }
 
+/// # Divisions with care, bounds, and choices
+///
+/// ```
+/// use mlx_core::array;
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let x = array![7, -7];
+/// assert_eq!(x.floor_divide(2)?.to_vec::<i32>()?, [3, -4]);
+/// assert_eq!(x.clip(0, 5)?.to_vec::<i32>()?, [5, 0]);
+/// assert_eq!(x.gt(0)?.select(1, 2)?.to_vec::<i32>()?, [1, 2]);
+/// # Ok(())
+/// # }
+/// ```
 impl Array {
     /// As [`power`](Self::power), by the name of Rust's method.
     ///

@@ -1,4 +1,14 @@
 //! Products of matrices and tensors.
+//!
+//! ```
+//! use mlx_core::array;
+//!
+//! # fn main() -> mlx_core::Result<()> {
+//! let a = array![[1.0f32, 2.0], [3.0, 4.0]];
+//! assert_eq!(a.matmul(&a)?.to_vec::<f32>()?, [7.0, 10.0, 15.0, 22.0]);
+//! # Ok(())
+//! # }
+//! ```
 
 use std::borrow::Borrow;
 use std::ffi::CStr;
@@ -43,6 +53,18 @@ fn masked(x: &Array, mask: &Array, block: i32) -> Result<Array> {
     }
 }
 
+/// # Products of matrices and vectors
+///
+/// ```
+/// use mlx_core::array;
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let a = array![[1.0f32, 2.0], [3.0, 4.0]];
+/// assert_eq!(a.matmul(&array![1.0f32, 1.0])?.to_vec::<f32>()?, [3.0, 7.0]);
+/// assert_eq!(array![1.0f32, 2.0].outer(&array![3.0f32])?.shape(), [2, 1]);
+/// # Ok(())
+/// # }
+/// ```
 impl Array {
     /// Matrix product: `[…, m, k]` and `[…, k, n]` → `[…, m, n]`; leading dimensions broadcast, a
     /// vector counts as a row on the left and as a column on the right. Integers become F32.
@@ -303,6 +325,16 @@ pub(super) fn checked_matrices(
 }
 
 /// Einstein's sum convention, such as `"bij,bjk->bik"`.
+///
+/// ```
+/// use mlx_core::{array, einsum};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let a = array![[1.0f32, 2.0], [3.0, 4.0]];
+/// assert_eq!(einsum("ii->", &[a])?.item::<f32>()?, 5.0);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// The subscripts do not parse or do not fit the operands.

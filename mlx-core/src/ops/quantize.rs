@@ -18,6 +18,18 @@ use crate::ops::{require, zeros};
 use crate::stream::{Device, DeviceKind, is_on_cuda, is_on_gpu};
 
 /// The parts of a quantised matrix.
+///
+/// ```
+/// use mlx_core::{DType, quantize, random};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let w = random::normal(&random::Key::new(1)?, [8, 64], DType::F32)?;
+/// let parts = quantize(&w, 64, 4)?;
+/// assert_eq!(parts.packed.shape(), [8, 8]); // eight codes in a word
+/// assert_eq!(parts.scales.shape(), [8, 1]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Quantized {
     /// The integers, several in a U32.
@@ -30,6 +42,17 @@ pub struct Quantized {
 
 /// Quantises a matrix `[…, n, k]` of floating point: affine, with `bits` for each element and a scale and a bias for each
 /// `group_size` elements of a row.
+///
+/// ```
+/// use mlx_core::{DType, quantize, random};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let w = random::normal(&random::Key::new(1)?, [8, 64], DType::F32)?;
+/// let parts = quantize(&w, 64, 4)?;
+/// assert!(parts.biases.is_some()); // affine
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// MLX does not know the sizes, or `k` does not divide into groups.
@@ -406,6 +429,18 @@ pub fn gather_qqmm(
     ))
 }
 
+/// # Floating point of 8 bits
+///
+/// ```
+/// use mlx_core::{array, DType};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let codes = array![1.0f32, 448.0].to_fp8()?;
+/// assert_eq!(codes.dtype(), DType::U8);
+/// assert_eq!(codes.from_fp8(DType::F32)?.to_vec::<f32>()?, [1.0, 448.0]);
+/// # Ok(())
+/// # }
+/// ```
 impl Array {
     /// Converts floating point to 8 bits (E4M3), as U8; the shape stays.
     ///

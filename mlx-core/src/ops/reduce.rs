@@ -2,6 +2,16 @@
 //!
 //! The reduced dimensions vanish, or stay with size 1 if `keepdims`. Sums and products of F16 and BF16 are accumulated in
 //! F32.
+//!
+//! ```
+//! use mlx_core::array;
+//!
+//! # fn main() -> mlx_core::Result<()> {
+//! let x = array![[1, 2], [3, 4]];
+//! assert_eq!(x.prod(.., false)?.item::<i32>()?, 24);
+//! # Ok(())
+//! # }
+//! ```
 
 use std::borrow::Cow;
 
@@ -12,7 +22,23 @@ use crate::ffi::op;
 use crate::ops::{Axes, Axis, full};
 
 macro_rules! reductions {
-    ($($(#[$doc:meta])* $name:ident, $all:ident = $c:ident or $empty:expr;)*) => { impl Array { $(
+    ($($(#[$doc:meta])* $name:ident, $all:ident = $c:ident or $empty:expr;)*) => {
+        /// # Reductions
+        ///
+        /// Over one axis, several (`[0, 2]`) or all (`..`, or the forms `NAME_all`).
+        ///
+        /// ```
+        /// use mlx_core::array;
+        ///
+        /// # fn main() -> mlx_core::Result<()> {
+        /// let x = array![[1.0f32, 2.0], [3.0, 4.0]];
+        /// assert_eq!(x.sum(0, false)?.to_vec::<f32>()?, [4.0, 6.0]);
+        /// assert_eq!(x.mean(-1, true)?.shape(), [2, 1]);
+        /// assert_eq!(x.max_all()?.item::<f32>()?, 4.0);
+        /// # Ok(())
+        /// # }
+        /// ```
+        impl Array { $(
         $(#[$doc])*
         ///
         /// # Errors
@@ -97,6 +123,19 @@ pub(crate) fn or_if_empty(reduced: &Array, result: Array, empty: f32) -> Result<
     full(result.shape(), empty, result.dtype())
 }
 
+/// # Statistics, positions of extremes, softmax, diagonals
+///
+/// ```
+/// use mlx_core::array;
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let x = array![[1.0f32, 3.0], [8.0, 4.0]];
+/// assert_eq!(x.argmax(1, false)?.to_vec::<u32>()?, [1, 0]);
+/// assert_eq!(x.var_all()?.item::<f32>()?, 6.5);
+/// assert_eq!(x.diagonal()?.to_vec::<f32>()?, [1.0, 4.0]);
+/// # Ok(())
+/// # }
+/// ```
 impl Array {
     /// The smallest and the largest element, as [`min`](Self::min) and [`max`](Self::max).
     ///

@@ -1,5 +1,14 @@
 //! Scans: as many elements out as in, each combined from the elements before it along an axis. F16 and BF16 are
 //! accumulated in F32.
+//!
+//! ```
+//! use mlx_core::array;
+//!
+//! # fn main() -> mlx_core::Result<()> {
+//! assert_eq!(array![1, 2, 3].cumprod(0)?.to_vec::<i32>()?, [1, 2, 6]);
+//! # Ok(())
+//! # }
+//! ```
 
 use crate::array::Array;
 use crate::dtype::DType;
@@ -11,7 +20,18 @@ use crate::ops::{Axis, along};
 const SAME: Opt<DType> = Opt(None);
 
 macro_rules! scans {
-    ($($(#[$doc:meta])* $name:ident, $all:ident, $with:ident = $c:ident($($dtype:tt)*);)*) => { impl Array { $(
+    ($($(#[$doc:meta])* $name:ident, $all:ident, $with:ident = $c:ident($($dtype:tt)*);)*) => {
+        /// # Scans
+        ///
+        /// ```
+        /// use mlx_core::array;
+        ///
+        /// # fn main() -> mlx_core::Result<()> {
+        /// assert_eq!(array![1, 2, 3].cumsum(0)?.to_vec::<i32>()?, [1, 3, 6]);
+        /// # Ok(())
+        /// # }
+        /// ```
+        impl Array { $(
         $(#[$doc])*
         /// With `..`, along the flattened array.
         ///
@@ -56,6 +76,16 @@ scans! {
     logcumsumexp, logcumsumexp_all, logcumsumexp_with = mlx_logcumsumexp_axis();
 }
 
+/// # Differences
+///
+/// ```
+/// use mlx_core::array;
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// assert_eq!(array![1, 4, 9].diff()?.to_vec::<i32>()?, [3, 5]);
+/// # Ok(())
+/// # }
+/// ```
 impl Array {
     /// The differences of neighbours along the last axis: `[…, m]` → `[…, m - 1]`.
     ///

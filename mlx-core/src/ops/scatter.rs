@@ -2,6 +2,16 @@
 //!
 //! Index arrays are checked when they are evaluated (see [`index`](super::index)). Equal indices combine
 //! all their updates, except in `scatter`, where one of them wins, unspecified which.
+//!
+//! ```
+//! use mlx_core::array;
+//!
+//! # fn main() -> mlx_core::Result<()> {
+//! let x = array![1, 1, 1];
+//! assert_eq!(x.scatter_add_axis(&array![0, 0], &array![2, 3], 0)?.to_vec::<i32>()?, [6, 1, 1]);
+//! # Ok(())
+//! # }
+//! ```
 
 use crate::array::Array;
 use crate::dtype::DType;
@@ -12,7 +22,21 @@ use crate::ops::index::{check_bounds, placed};
 use crate::ops::{borrowed, require, zeros};
 
 macro_rules! scatters {
-    ($($(#[$doc:meta])* $name:ident = $c:ident;)*) => { impl Array { $(
+    ($($(#[$doc:meta])* $name:ident = $c:ident;)*) => {
+        /// # Scatters: updates in places that arrays name
+        ///
+        /// ```
+        /// use mlx_core::array;
+        ///
+        /// # fn main() -> mlx_core::Result<()> {
+        /// let x = array![0, 0, 0];
+        /// let places = array![2, 2];
+        /// let sums = x.scatter_add(&[&places], &array![[1], [5]], &[0])?;
+        /// assert_eq!(sums.to_vec::<i32>()?, [0, 0, 6]);
+        /// # Ok(())
+        /// # }
+        /// ```
+        impl Array { $(
         $(#[$doc])*
         ///
         /// `indices` holds one integer array for each of `axes`, broadcast together to a shape
@@ -60,7 +84,20 @@ fn checked_places(
 }
 
 macro_rules! slice_updates {
-    ($($(#[$doc:meta])* $name:ident = $c:ident;)*) => { impl Array { $(
+    ($($(#[$doc:meta])* $name:ident = $c:ident;)*) => {
+        /// # Updates of slices
+        ///
+        /// ```
+        /// use mlx_core::array;
+        ///
+        /// # fn main() -> mlx_core::Result<()> {
+        /// let x = array![1, 1, 1, 1];
+        /// let y = x.slice_update_add(&array![5, 6], &[0], &[4], &[2])?;
+        /// assert_eq!(y.to_vec::<i32>()?, [6, 1, 7, 1]);
+        /// # Ok(())
+        /// # }
+        /// ```
+        impl Array { $(
         $(#[$doc])*
         ///
         /// Bounds as in [`slice_strided`](Array::slice_strided); `update` broadcasts.
@@ -85,6 +122,18 @@ slice_updates! {
     slice_update_prod = mlx_slice_update_prod;
 }
 
+/// # Scatters along an axis, and by a mask
+///
+/// ```
+/// use mlx_core::array;
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let x = array![0, 0, 0];
+/// let y = x.masked_scatter(&array![true, false, true], &array![7, 8])?;
+/// assert_eq!(y.to_vec::<i32>()?, [7, 0, 8]);
+/// # Ok(())
+/// # }
+/// ```
 impl Array {
     /// This array with `values` (broadcast to `indices`) added at the places along `axis` that
     /// `indices` names.

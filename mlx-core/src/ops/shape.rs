@@ -1,4 +1,14 @@
 //! Shapes and layout: views and rearrangements.
+//!
+//! ```
+//! use mlx_core::array;
+//!
+//! # fn main() -> mlx_core::Result<()> {
+//! let x = array![[1, 2, 3]];
+//! assert_eq!(x.broadcast_to([2, 3])?.t()?.shape(), [3, 2]);
+//! # Ok(())
+//! # }
+//! ```
 
 use std::borrow::Borrow;
 
@@ -11,6 +21,16 @@ use crate::memory::check_shape;
 use crate::ops::{Axes, Axis, Operand, along, arange, borrowed, dimension, require};
 
 /// The elements that [`Array::pad_with`] adds.
+///
+/// ```
+/// use mlx_core::{array, PadMode};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let x = array![1, 2];
+/// assert_eq!(x.pad_with(&[(0, 1, 1)], 0, PadMode::Edge)?.to_vec::<i32>()?, [1, 1, 2, 2]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PadMode {
     /// The given value.
@@ -97,6 +117,20 @@ fn require_few(op: &str, parts: i32) -> Result<()> {
     require(parts <= MOST_PARTS, op, "the number of parts", &most, parts)
 }
 
+/// # Shapes and dtypes
+///
+/// ```
+/// use mlx_core::{array, DType};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let x = array![[1, 2, 3], [4, 5, 6]];
+/// assert_eq!(x.reshape((3, -1))?.shape(), [3, 2]);
+/// assert_eq!(x.t()?.to_vec::<i32>()?, [1, 4, 2, 5, 3, 6]);
+/// assert_eq!(x.expand_dims(0)?.shape(), [1, 2, 3]);
+/// assert_eq!(x.astype(DType::F32)?.dtype(), DType::F32);
+/// # Ok(())
+/// # }
+/// ```
 impl Array {
     /// The elements converted to `dtype`; the shape stays.
     ///
@@ -537,6 +571,16 @@ pub fn broadcast_shapes<S: IntoShape>(shapes: impl IntoIterator<Item = S>) -> Re
 
 /// All arrays broadcast to their common shape.
 ///
+/// ```
+/// use mlx_core::{array, broadcast_arrays};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let both = broadcast_arrays(&[array![[1], [2]], array![[3, 4]]])?;
+/// assert_eq!(both[0].to_vec::<i32>()?, [1, 1, 2, 2]);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// The shapes do not broadcast.
 pub fn broadcast_arrays<A: Borrow<Array>>(arrays: &[A]) -> Result<Vec<Array>> {
@@ -546,6 +590,15 @@ pub fn broadcast_arrays<A: Borrow<Array>>(arrays: &[A]) -> Result<Vec<Array>> {
 
 /// The arrays, all of one shape, along a new dimension `axis`.
 ///
+/// ```
+/// use mlx_core::{array, stack};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// assert_eq!(stack(&[array![1, 2], array![3, 4]], 1)?.to_vec::<i32>()?, [1, 3, 2, 4]);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// The list is empty, or the shapes differ.
 pub fn stack<A: Borrow<Array>>(arrays: &[A], axis: i32) -> Result<Array> {
@@ -554,6 +607,15 @@ pub fn stack<A: Borrow<Array>>(arrays: &[A], axis: i32) -> Result<Array> {
 }
 
 /// The arrays one after another along dimension `axis`. With `..` they are flattened first.
+///
+/// ```
+/// use mlx_core::{array, concat};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// assert_eq!(concat(&[array![1, 2], array![3]], 0)?.to_vec::<i32>()?, [1, 2, 3]);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// The list is empty, or the shapes differ elsewhere than along `axis`.
@@ -571,6 +633,17 @@ pub fn concat<A: Borrow<Array>>(arrays: &[A], axis: impl Axis) -> Result<Array> 
 pub use concat as concatenate;
 
 /// `arrays`, which are computed only after `dependencies`.
+///
+/// ```
+/// use mlx_core::{array, depends};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let (x, y) = (array![1], array![2].add(1)?);
+/// let x = depends(&[x], &[y])?; // computed after y
+/// assert_eq!(x[0].to_vec::<i32>()?, [1]);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// None that is known.

@@ -1,11 +1,32 @@
 //! Sorting and selecting along an axis. NaN counts as larger than every number. With `..` in place of the axis the
 //! array is flattened first.
+//!
+//! ```
+//! use mlx_core::array;
+//!
+//! # fn main() -> mlx_core::Result<()> {
+//! assert_eq!(array![3, 1, 2].topk(2, -1)?.size(), 2);
+//! # Ok(())
+//! # }
+//! ```
 
 use crate::array::Array;
 use crate::error::Result;
 use crate::ffi::op;
 use crate::ops::{Axis, along};
 
+/// # Order
+///
+/// ```
+/// use mlx_core::array;
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let x = array![3, 1, 2];
+/// assert_eq!(x.sort(-1)?.to_vec::<i32>()?, [1, 2, 3]);
+/// assert_eq!(x.argsort(-1)?.to_vec::<u32>()?, [1, 2, 0]);
+/// # Ok(())
+/// # }
+/// ```
 impl Array {
     /// The elements in ascending order along `axis`; the shape stays.
     ///

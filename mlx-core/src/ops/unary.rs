@@ -1,11 +1,33 @@
 //! Elementwise functions of one array.
+//!
+//! ```
+//! use mlx_core::array;
+//!
+//! # fn main() -> mlx_core::Result<()> {
+//! assert_eq!(array![-1, 2].abs()?.to_vec::<i32>()?, [1, 2]);
+//! # Ok(())
+//! # }
+//! ```
 
 use crate::array::Array;
 use crate::error::Result;
 use crate::ffi::{Opt, op};
 
 macro_rules! unary {
-    ($($(#[$doc:meta])* $name:ident = $c:ident;)*) => { impl Array { $(
+    ($($(#[$doc:meta])* $name:ident = $c:ident;)*) => {
+        /// # Functions of each element
+        ///
+        /// ```
+        /// use mlx_core::array;
+        ///
+        /// # fn main() -> mlx_core::Result<()> {
+        /// let x = array![1.0f32, 4.0];
+        /// assert_eq!(x.sqrt()?.to_vec::<f32>()?, [1.0, 2.0]);
+        /// assert_eq!((-&x)?.abs()?.to_vec::<f32>()?, [1.0, 4.0]);
+        /// # Ok(())
+        /// # }
+        /// ```
+        impl Array { $(
         $(#[$doc])*
         ///
         /// Elementwise; the shape stays.
@@ -111,6 +133,17 @@ unary! {
     stop_gradient = mlx_stop_gradient;
 }
 
+/// # Rounding, and replacing what is not finite
+///
+/// ```
+/// use mlx_core::array;
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let x = array![1.6f32, f32::NAN];
+/// assert_eq!(x.nan_to_num()?.round()?.to_vec::<f32>()?, [2.0, 0.0]);
+/// # Ok(())
+/// # }
+/// ```
 impl Array {
     /// Rounds to integers, ties to even; the dtype stays.
     ///

@@ -8,6 +8,18 @@
 //! user of the machine could put a library there first. So compilation is off by default where the
 //! default device is the CPU; [`set_enabled`] turns it on. A [`Compiled`] that is off runs the
 //! plain function and gives the same results.
+//!
+//! ```
+//! use mlx_core::{Array, array, compile, transforms};
+//!
+//! # fn main() -> mlx_core::Result<()> {
+//! transforms::compile::set_enabled(true);
+//! let gelu = compile(|x: &Array| x.multiply(&x.multiply(1.702)?.sigmoid()?));
+//! let y = gelu(&array![1.0f32, 2.0])?;
+//! assert_eq!(y.shape(), [2]);
+//! # Ok(())
+//! # }
+//! ```
 
 use std::cell::RefCell;
 use std::collections::HashSet;

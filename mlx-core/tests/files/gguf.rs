@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use mlx_core::gguf::{Gguf, List, TensorType, Value, save};
-use mlx_core::{Array, DType, ErrorKind, Result, dequantize, load, ones};
+use mlx_core::{Array, DType, ErrorKind, Result, dequantize_with, load, ones};
 
 use crate::{Expected, assert_same, bits, golden, refusal};
 
@@ -56,7 +56,7 @@ fn packed_tensors_have_their_values() -> Result<()> {
     let plain = file.array("f32")?;
     for (name, error) in [("Q4_0", 0.3), ("Q4_1", 0.2), ("Q8_0", 0.02)] {
         let (parts, scheme) = file.packed(&format!("{name}.weight"))?.unwrap();
-        let values = dequantize(
+        let values = dequantize_with(
             &parts.packed,
             &parts.scales,
             parts.biases.as_ref(),

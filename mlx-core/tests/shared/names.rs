@@ -99,6 +99,7 @@ impl Items {
         }
         // The type of the `impl` or enum around a line.
         let mut owner: Option<String> = None;
+        let mut in_macro = false;
         for line in text.lines() {
             let inner = line.trim_start();
             let is_outer = inner.len() == line.len();
@@ -113,6 +114,9 @@ impl Items {
                 owner = Some(word(head));
             } else if is_outer && line.starts_with('}') {
                 owner = None;
+            }
+            if is_outer {
+                in_macro = line.ends_with("! {");
             }
             if let Some(rest) = inner.strip_prefix("pub enum ").filter(|_| is_outer) {
                 owner = Some(word(rest));
@@ -130,12 +134,6 @@ impl Items {
                 declared = Some(word(rest.trim_start())).filter(|name| !name.is_empty());
             } else if let Some(rest) = inner.strip_prefix("macro_rules! ") {
                 self.0.insert(format!("{}!", word(rest)));
-            } else if let Some((name, rest)) = inner.split_once(" = ")
-                && rest.starts_with("mlx_")
-                && word(name) == name
-            {
-                // A function that a macro makes of one of mlx-c.
-                declared = Some(name.to_owned());
             } else if let Some(owner) = &owner
                 && (inner.starts_with("fn ") || inner.starts_with(char::is_uppercase))
             {
@@ -145,16 +143,21 @@ impl Items {
                     word(inner.trim_start_matches("fn "))
                 ));
             }
+            // What a macro declares: `name = …;`, or several names.
+            if in_macro && let Some((names, _)) = inner.split_once(" = ") {
+                let method = modules[0] == "ops" && modules.last() != Some(&"create");
+                for name in names.split(", ").filter(|name| word(name) == *name) {
+                    for owner in if method { &["Array"] } else { modules } {
+                        self.0.insert(format!("{owner}::{name}"));
+                    }
+                }
+            }
             let Some(name) = declared else {
                 continue;
             };
             match &owner {
                 Some(owner) if !is_outer => {
                     self.0.insert(format!("{owner}::{name}"));
-                }
-                // In a macro: a method of `Array` in `ops`, but for the functions that make arrays.
-                None if !is_outer && modules[0] == "ops" && modules.last() != Some(&"create") => {
-                    self.0.insert(format!("Array::{name}"));
                 }
                 _ => {
                     for module in modules {
@@ -174,6 +177,7 @@ impl Items {
         {
             return true;
         }
+        let path = path.split_once('@').map_or(path, |(_, path)| path);
         let parts: Vec<&str> = path.trim_end_matches("()").split("::").collect();
         let last = &parts[parts.len().saturating_sub(2)..];
         let last = if matches!(last[0], "crate" | "super" | "self") {

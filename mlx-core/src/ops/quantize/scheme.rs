@@ -10,6 +10,16 @@ use crate::ffi::Opt;
 use crate::ops::require;
 
 /// How the codes of a quantised matrix stand for numbers.
+///
+/// ```
+/// use mlx_core::QuantMode;
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// assert_eq!(QuantMode::parse("mxfp4")?, QuantMode::Mxfp4);
+/// assert!(!QuantMode::Mxfp4.has_biases());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum QuantMode {
     /// `q * scale + bias`, with scales of the matrix's dtype.
@@ -73,6 +83,17 @@ impl fmt::Display for QuantMode {
 }
 
 /// A mode with its bits for each element and elements for each group.
+///
+/// ```
+/// use mlx_core::{QuantMode, Scheme};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let scheme = Scheme::new(QuantMode::Affine, 4, 64)?;
+/// assert_eq!((scheme.bits, scheme.group_size), (4, 64));
+/// assert!(Scheme::new(QuantMode::Affine, 7, 64).is_err());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Scheme {
     /// The mode.
