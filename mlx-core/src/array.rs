@@ -262,7 +262,12 @@ impl Array {
                 ),
             ));
         }
-        self.with_slice(|slice| slice[0])
+        self.check_dtype::<T>()?;
+        eval([self])?;
+        match self.ready_scalar() {
+            Some(value) => mapped::check().map(|()| value),
+            None => self.with_slice(|slice| slice[0]),
+        }
     }
 
     /// The single element of an array that is known to be good and whose memory does not change.
