@@ -19,7 +19,7 @@
 
 mod sequence;
 
-pub use sequence::{next_key, seed};
+pub use sequence::{Sequence, fork, next_key, seed};
 
 use crate::array::Array;
 use crate::dtype::DType;

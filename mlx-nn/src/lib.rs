@@ -171,6 +171,7 @@ pub mod optim;
 pub mod pooling;
 pub mod qq_linear;
 pub mod quantize;
+pub mod recompute;
 pub mod recurrence;
 pub mod residual;
 pub mod rnn;
