@@ -19,7 +19,8 @@
 
 mod sequence;
 
-pub use sequence::{Sequence, fork, next_key, seed};
+pub use sequence::{next_key, seed};
+pub(crate) use sequence::{state, with_state};
 
 use crate::array::Array;
 use crate::dtype::DType;

@@ -81,6 +81,7 @@ pub trait Visit {
     ///
     /// # Errors
     /// The visitor's own.
+    #[doc(alias = "valid_parameter_filter")]
     fn param(&mut self, _path: &Path, _param: &Param) -> Result<()> {
         Ok(())
     }
@@ -190,6 +191,7 @@ pub trait Module {
     ///
     /// # Errors
     /// The visitor's own, or an array that the module derives from its parameters cannot be made.
+    #[doc(alias = "apply_to_modules")]
     fn visit_mut(&mut self, path: &mut Path, v: &mut dyn VisitMut) -> Result<()>;
 
     /// The modules that are directly in this one, by name. An element of a container is `layers.0`. Parameters are no
@@ -212,7 +214,7 @@ pub trait Module {
         into.push((name.to_owned(), self));
     }
 
-    /// This module (its name is empty) and all modules in it, each before its children.
+    /// This module (its name is empty) and all modules in it, each before its children. Leaves are those without children.
     ///
     /// ```
     /// use mlx_core::Result;
@@ -228,7 +230,7 @@ pub trait Module {
     /// # Ok(())
     /// # }
     /// ```
-    #[doc(alias = "modules")]
+    #[doc(alias = "modules", alias = "leaf_modules")]
     fn named_modules(&self) -> Vec<(String, &dyn Module)>
     where
         Self: Sized,

@@ -463,3 +463,50 @@ fn layers_draw_their_values_from_the_seed() {
     let error = Linear::new(0, 3, false).unwrap_err().to_string();
     assert_eq!(error, "weight [3, 0]: an axis of 0");
 }
+
+mod elsewhere {
+    pub mod inner {
+        pub use mlx_nn as nn;
+    }
+}
+
+#[derive(Module)]
+#[module(crate = crate::elsewhere::inner::nn)]
+struct Foreign {
+    weight: Param,
+    #[module(state)]
+    steps: Option<Array>,
+}
+
+#[test]
+fn the_crate_may_stand_elsewhere() {
+    let mut foreign = Foreign {
+        weight: param(1.0),
+        steps: None,
+    };
+    assert_eq!(names(&foreign), ["weight"]);
+    foreign.steps = Some(Array::scalar(1i32).unwrap());
+    assert_eq!(names(&foreign), ["steps", "weight"]);
+}
+
+#[test]
+fn trait_objects_are_modules() {
+    let boxed: Vec<Box<dyn Module>> = vec![
+        Box::new(Linear::new(2, 2, false).unwrap()),
+        Box::new(everything()),
+    ];
+    assert!(boxed.parameters().contains_key("1.list.0.weight"));
+    let names: Vec<String> = boxed
+        .named_modules()
+        .into_iter()
+        .map(|(name, _)| name)
+        .collect();
+    assert_eq!(names[..5], ["", "0", "1", "1.boxed", "1.list.0"]);
+    assert_eq!(boxed[0].type_name(), std::any::type_name::<Linear>());
+    let mut linear = boxed.into_iter().next().unwrap();
+    linear.apply(|array| array.multiply(0.0)).unwrap();
+    assert_eq!(
+        linear.parameters()["weight"].to_vec::<f32>().unwrap(),
+        [0.0; 4]
+    );
+}

@@ -46,43 +46,21 @@ pub fn next_key() -> Result<Key> {
     Ok(Key(Array::from_slice(&key, &[2])?))
 }
 
-/// A sequence of keys apart from the thread's own, which a computation can draw from more than once.
-///
-/// ```
-/// use mlx_core::random;
-///
-/// # fn main() -> mlx_core::Result<()> {
-/// random::seed(7);
-/// let sequence = random::fork();
-/// let draw = || random::next_key()?.as_array().to_vec::<u32>();
-/// assert_eq!(sequence.run(draw)?, sequence.run(draw)?);
-/// assert_ne!(sequence.run(draw)?, draw()?);
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sequence([u32; 2]);
-
-/// Takes the thread's next key as the start of a sequence of its own.
-pub fn fork() -> Sequence {
-    let (state, key) = split(STATE.get());
-    STATE.set(state);
-    Sequence(key)
+/// What the thread's next keys follow from.
+pub(crate) fn state() -> [u32; 2] {
+    STATE.get()
 }
 
-impl Sequence {
-    /// Runs `f` with the keys of this sequence, from its start, as the thread's keys. The thread then goes on with its own,
-    /// also after a panic.
-    pub fn run<R>(&self, f: impl FnOnce() -> R) -> R {
-        struct Restore([u32; 2]);
-        impl Drop for Restore {
-            fn drop(&mut self) {
-                STATE.set(self.0);
-            }
+/// Runs `f` with the keys that follow from `state`; the thread's own continue after it.
+pub(crate) fn with_state<R>(state: [u32; 2], f: impl FnOnce() -> R) -> R {
+    struct Restore([u32; 2]);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            STATE.set(self.0);
         }
-        let _restore = Restore(STATE.replace(self.0));
-        f()
     }
+    let _restore = Restore(STATE.replace(state));
+    f()
 }
 
 /// The key of a seed: its upper and lower half.

@@ -32,6 +32,7 @@ pub struct Param {
     /// The name for errors, in a parameter without a value.
     vacant: Option<Cow<'static, str>>,
     /// Whether training changes it.
+    #[doc(alias = "trainable_parameter_filter")]
     pub trainable: bool,
 }
 
