@@ -172,6 +172,7 @@ pub mod pooling;
 pub mod python;
 pub mod qq_linear;
 pub mod quantize;
+pub mod recompute;
 pub mod recurrence;
 pub mod residual;
 pub mod rnn;
