@@ -3,6 +3,7 @@
 //! A file is a length, a JSON header with the position of each tensor, and the tensors' bytes. When a file is opened,
 //! the header is checked against the format, so that no tensor lies outside the file.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::ops::Range;
@@ -111,6 +112,18 @@ impl Safetensors {
     /// It is not a valid safetensors file.
     pub fn from_bytes(bytes: impl Into<Arc<[u8]>>) -> Result<Self> {
         Self::new("safetensors in memory".into(), Source::Shared(bytes.into()))
+    }
+
+    /// Reads a file that is part of the program ([`from_static`](Self::from_static)) or in memory
+    /// ([`from_bytes`](Self::from_bytes)).
+    ///
+    /// # Errors
+    /// It is not a valid safetensors file.
+    pub fn from_cow(bytes: Cow<'static, [u8]>) -> Result<Self> {
+        match bytes {
+            Cow::Borrowed(bytes) => Self::from_static(bytes),
+            Cow::Owned(bytes) => Self::from_bytes(bytes),
+        }
     }
 
     fn new(label: String, source: Source) -> Result<Self> {

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use mlx_core::{DType, Device, DeviceKind};
+use mlx_core::{DType, Device, DeviceKind, Safetensors};
 use mlx_models::{Loaded, Model, Registry};
 
 use super::{LoadOptions, LoadedModel, cache_options, check_caches, next_serial};
@@ -220,8 +220,9 @@ fn load_embedded(
     let config = files
         .json("config.json")?
         .ok_or_else(|| missing("config.json"))?;
-    let weights = files.tensors("model.safetensors")?;
-    let weights = weights.ok_or_else(|| missing("model.safetensors"))?;
+    let bytes = files.read("model.safetensors")?;
+    let bytes = bytes.ok_or_else(|| missing("model.safetensors"))?;
+    let weights = Safetensors::from_cow(bytes)?;
     // The model that is part of the program is stored in bf16 but was measured in f32, and MLX computes bf16 slowly on a
     // CPU.
     let is_built_in = matches!(files, Files::Embedded { .. });

@@ -1,6 +1,6 @@
 //! Models without files: from parts, and from files in memory.
 
-use mlx_core::{Array, DType};
+use mlx_core::{Array, DType, Safetensors};
 use mlx_infer::{
     ErrorKind, Files, GenerateOptions, LoadOptions, LoadedModel, Message, PartOptions, Tokenizer,
 };
@@ -22,7 +22,8 @@ fn given() -> Files {
 fn default_model() -> Box<dyn Model> {
     let files = given();
     let config: Value = files.json("config.json").unwrap().unwrap();
-    let weights = files.tensors("model.safetensors").unwrap().unwrap();
+    let bytes = files.read("model.safetensors").unwrap().unwrap();
+    let weights = Safetensors::from_cow(bytes).unwrap();
     let options = mlx_models::LoadOptions {
         dtype: Some(DType::F32),
         ..Default::default()
