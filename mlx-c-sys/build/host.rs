@@ -80,11 +80,17 @@ pub fn triple() -> String {
     })
 }
 
-/// File name of the shared library `name`.
+/// File name of the shared library `name` on this machine.
 pub fn library(name: &str) -> String {
-    format!(
-        "{}{name}{}",
-        std::env::consts::DLL_PREFIX,
-        std::env::consts::DLL_SUFFIX
-    )
+    library_of(&triple(), name)
+}
+
+/// File name of the shared library `name` on a target.
+pub fn library_of(target: &str, name: &str) -> String {
+    let ending = if target.contains("apple") {
+        "dylib"
+    } else {
+        "so"
+    };
+    format!("lib{name}.{ending}")
 }

@@ -14,7 +14,7 @@ use crate::native::report::{Failure, Result};
 use crate::native::{host, pins};
 
 /// Writes `entries.s` and `entries.rs` to `out`.
-pub fn write(target: &str, bindings: &str, prefix: &Prefix, out: &Path) -> Result<()> {
+pub fn write(target: &str, bindings: &str, prefix: Option<&Prefix>, out: &Path) -> Result<()> {
     let functions = functions(bindings);
     let names: Vec<&str> = functions.iter().map(|(name, _)| *name).collect();
     let architecture = target.split('-').next().unwrap_or_default();
@@ -22,13 +22,14 @@ pub fn write(target: &str, bindings: &str, prefix: &Prefix, out: &Path) -> Resul
         Failure::new(format!("MLX is not built for {target}"))
             .sought("Linux on x86-64 or aarch64, or macOS")
     })?;
-    let entry = prefix.dir.file_name().unwrap_or_default();
-    let library = prefix.lib().join(host::library("mlxc"));
+    let entry = prefix.and_then(|prefix| prefix.dir.file_name());
+    let library = prefix.map(|prefix| prefix.lib().join(host::library_of(target, "mlxc")));
+    let library = library.unwrap_or_default();
     let library = library.to_string_lossy();
     let mut constants = format!(
         "const INPUTS: &str = {:?};\nconst BUILT_AT: &str = {library:?};\nconst CACHE_ENTRY: &str = {:?};\n",
         pins::inputs(),
-        entry.to_string_lossy(),
+        entry.unwrap_or_default().to_string_lossy(),
     );
     let _ = writeln!(
         constants,

@@ -18,6 +18,7 @@ pub mod cuda;
 pub mod host;
 pub mod instances;
 pub mod kernels;
+pub mod machine;
 pub mod pins;
 pub mod pip;
 pub mod prefix;
@@ -40,9 +41,35 @@ pub const VARIABLES: [&str; 6] = [
     cuda::VARIABLE,
 ];
 
+/// The variable by which a build leaves MLX out: `1` for a documentation or a check of types.
+pub const LEFT_OUT: &str = "MLX_NO_NATIVE";
+
+/// Whether the build leaves MLX out: then it uses no network, no compiler and no library, and what it makes can be
+/// checked and documented. `DOCS_RS` is what the builders of documentation set.
+pub fn is_left_out() -> Result<bool> {
+    if std::env::var_os("DOCS_RS").is_some() {
+        return Ok(true);
+    }
+    switch(LEFT_OUT)
+}
+
+/// A variable that is 0, 1 or not set.
+fn switch(name: &str) -> Result<bool> {
+    let value = std::env::var_os(name).unwrap_or_default();
+    match &*value.to_string_lossy() {
+        "" | "0" => Ok(false),
+        "1" => Ok(true),
+        other => Err(Failure::new(format!("{name} is neither 0 nor 1"))
+            .found(other)
+            .fix("set it to 1, or unset it")),
+    }
+}
+
 /// What to build.
 #[derive(Clone, Debug)]
 pub struct Options {
+    /// The machine that it is for.
+    pub target: String,
     /// The folder that holds all native builds: the user's cache.
     pub root: PathBuf,
     /// Which MLX.
@@ -65,18 +92,7 @@ impl Options {
             Some(name) => Backend::parse(&name.to_string_lossy(), target)?,
             None => Backend::default_for(target),
         };
-        let from_source = match set("MLX_FROM_SOURCE")
-            .map(|v| v.to_string_lossy().into_owned())
-            .as_deref()
-        {
-            None | Some("0") => false,
-            Some("1") => true,
-            Some(other) => {
-                return Err(Failure::new("MLX_FROM_SOURCE is neither 0 nor 1")
-                    .found(other)
-                    .fix("set it to 1"));
-            }
-        };
+        let from_source = switch("MLX_FROM_SOURCE")?;
         let (mlx_c_dir, mlx_dir) = (
             set("MLX_C_DIR").map(PathBuf::from),
             set("MLX_DIR").map(PathBuf::from),
@@ -87,6 +103,7 @@ impl Options {
         };
         let architectures = cuda::Architecture::list(&architectures)?;
         Ok(Self {
+            target: target.to_owned(),
             root: cache_folder()?,
             backend,
             mlx_c_dir,
@@ -101,7 +118,7 @@ impl Options {
 /// time, and within the compilation for every file ("[3/31] …").
 pub fn ensure(options: &Options, say: &mut dyn FnMut(&str)) -> Result<Prefix> {
     if let Some(dir) = &options.mlx_c_dir {
-        return Prefix::given(dir);
+        return Prefix::given(dir, &options.target);
     }
     if let Some(why) = cuda::left_out(options.backend) {
         say(&format!("kernels for {}: {why}", options.backend.name()));

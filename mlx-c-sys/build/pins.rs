@@ -100,6 +100,22 @@ pub fn inputs() -> String {
     digest(patches.chain(shim).chain([SOURCE_MANIFEST, SOURCE_LOCK]))
 }
 
+/// A hash of everything that decides the bindings: mlx-c with its patches, the shim's headers, and how they are read.
+pub fn headers() -> String {
+    /// It must change when `bindings.rs` reads other bindings from the same headers.
+    const READER: &str = "3";
+
+    let patches = PATCHES.iter().flat_map(|(name, text)| [*name, *text]);
+    let is_header = |name: &str| name.ends_with(".h") && !name.contains('/');
+    let shim = SHIM.iter().filter(|(name, _)| is_header(name));
+    let shim = shim.flat_map(|(name, text)| [&**name, &**text]);
+    digest(
+        patches
+            .chain(shim)
+            .chain([SOURCE_MANIFEST, SOURCE_LOCK, READER]),
+    )
+}
+
 /// FNV-1a over the parts, each closed by a zero byte.
 pub fn digest<'a>(parts: impl IntoIterator<Item = &'a str>) -> String {
     let mut hash: u64 = 0xcbf2_9ce4_8422_2325;

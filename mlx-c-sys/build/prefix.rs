@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use super::Options;
 use super::cuda;
 use super::host;
+use super::machine;
 use super::pins;
 use super::report::{Failure, Result};
 use super::store::{Entry, MARKER};
@@ -14,6 +15,8 @@ use super::tools;
 /// A folder to link with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prefix {
+    /// The machine that it is for.
+    pub target: String,
     /// `include/`, and `lib/` with libmlxc.
     pub dir: PathBuf,
     /// The MLX it belongs to: `include/`, `lib/`.
@@ -41,7 +44,7 @@ impl Prefix {
             .flatten()
             .flatten()
             .filter(|item| item.file_name().to_string_lossy().starts_with(&stem))
-            .find_map(|item| Self::given(&item.path()).ok())
+            .find_map(|item| Self::given(&item.path(), &options.target).ok())
             .ok_or(missing)
     }
 
@@ -57,6 +60,7 @@ impl Prefix {
             .root
             .join(format!("{}-{key}", Self::stem(options, mlx)));
         Self {
+            target: options.target.clone(),
             mlx: mlx.map_or_else(|| dir.clone(), Path::to_owned),
             dir,
             compiler: compiler.to_owned(),
@@ -93,7 +97,7 @@ impl Prefix {
             ("mlx-c", pins::MLX_C),
             ("mlx-dir", &*mlx),
         ];
-        let library = host::library("mlxc");
+        let library = host::library_of(&self.target, "mlxc");
         let files = [
             Path::new("lib").join(&library),
             PathBuf::from("include/mlx/c/mlx.h"),
@@ -107,14 +111,14 @@ impl Prefix {
             // MLX was built too.
             entry
                 .files
-                .push(Path::new("lib").join(host::library("mlx")));
+                .push(Path::new("lib").join(host::library_of(&self.target, "mlx")));
             entry.files.push("include/mlx/version.h".into());
         }
         entry
     }
 
-    /// The folder that a user names in `MLX_C_DIR`.
-    pub fn given(dir: &Path) -> Result<Self> {
+    /// The folder that a user names in `MLX_C_DIR`, for a target.
+    pub fn given(dir: &Path, target: &str) -> Result<Self> {
         let refused = |found: String| {
             Failure::new(format!("MLX_C_DIR={} cannot be used", dir.display()))
                 .sought("a finished folder of `cargo xtask build-mlx`, at the place where it was built")
@@ -122,8 +126,8 @@ impl Prefix {
                 .fix("set MLX_C_DIR to the folder that `cargo xtask build-mlx` prints at its end, or unset it")
         };
         let dir = fs::canonicalize(dir).map_err(|e| refused(e.to_string()))?;
+        let library = host::library_of(target, "mlxc");
         let Ok(marker) = fs::read_to_string(dir.join(MARKER)) else {
-            let library = host::library("mlxc");
             let stock = ["lib", "lib64", ""]
                 .iter()
                 .any(|lib| dir.join(lib).join(&library).is_file());
@@ -143,15 +147,24 @@ impl Prefix {
                 .to_owned()
         };
         let prefix = Self {
+            target: target.to_owned(),
             dir,
             mlx: fact("mlx-dir").into(),
             compiler: fact("compiler"),
             kernels: fact("kernels"),
         };
+        // The other system's name first: a library of this name that is missing would be told as a build that did not end.
+        for name in ["libmlxc.so", "libmlxc.dylib", &library] {
+            let file = prefix.lib().join(name);
+            let fault = file.is_file().then(|| machine::fault(&file, target));
+            if let Some(reason) = fault.flatten() {
+                return Err(refused(reason));
+            }
+        }
         if let Some(reason) = prefix.entry().unfinished() {
             return Err(refused(reason));
         }
-        installed_mlx(&prefix.mlx).map_err(|e| refused(e.what().to_owned()))?;
+        mlx_of(&prefix.mlx, target).map_err(|e| refused(e.what().to_owned()))?;
         Ok(prefix)
     }
 
@@ -169,7 +182,12 @@ impl Prefix {
 /// The MLX in `dir`: an installation prefix, the `mlx` folder of a Python package, its site-packages, or a whole
 /// Python environment.
 pub fn installed_mlx(dir: &Path) -> Result<PathBuf> {
-    let library = Path::new("lib").join(host::library("mlx"));
+    mlx_of(dir, &host::triple())
+}
+
+/// The same for another machine.
+fn mlx_of(dir: &Path, target: &str) -> Result<PathBuf> {
+    let library = Path::new("lib").join(host::library_of(target, "mlx"));
     let header = Path::new("include/mlx/version.h");
     let refused = || {
         Failure::new(format!("there is no usable MLX in {}", dir.display()))

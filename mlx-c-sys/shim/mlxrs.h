@@ -74,7 +74,7 @@ int mlxrs_replay_eval(mlxrs_replay replay, const mlx_vector_array outputs, const
 bool mlxrs_replay_repeats(mlxrs_replay replay);
 /* Launches it with new `inputs`, in the same order. The result has its new outputs, or is empty if it cannot be launched
  * with them. */
-int mlxrs_replay_again(mlx_vector_array* res, mlxrs_replay replay, const mlx_vector_array inputs);
+int mlxrs_replay_relaunch(mlx_vector_array* res, mlxrs_replay replay, const mlx_vector_array inputs);
 /* The operations, settings, shapes and inputs behind lazy arrays of one stream, for tests of computations that repeat. */
 typedef struct mlxrs_graph_* mlxrs_graph;
 int mlxrs_graph_new(mlxrs_graph* res, const mlx_vector_array outputs, mlx_stream s);
@@ -86,7 +86,7 @@ int mlxrs_graph_is_same(bool* res, mlxrs_graph graph, mlxrs_graph other);
 int mlxrs_graph_other_inputs(size_t* res, mlxrs_graph graph, mlxrs_graph before, const mlx_vector_array inputs);
 /* Evaluates those arrays that an NVIDIA GPU computes and a CPU stream reads, in the graphs of `outputs`: MLX would read
  * them too early. Needed before an evaluation with several streams. On other devices it does nothing. */
-int mlxrs_settle(mlx_vector_array outputs);
+int mlxrs_eval_for_cpu(mlx_vector_array outputs);
 /* The number of operations that have to be evaluated for `outputs`. */
 int mlxrs_graph_size(size_t* res, mlx_vector_array outputs);
 /* True if a transform (grad, vmap, compile) traces this array. Such an array never has data. */
@@ -119,15 +119,16 @@ int mlxrs_check_indices(
     size_t windows_num,
     bool from_end,
     mlx_stream s);
-/* Fails if a kernel on a GPU stream of this thread has reported an index out of range since the last mlxrs_rearm. The
- * error names the operation and the index. Call it after each wait for results. */
-int mlxrs_check_reports(void);
+/* Fails if a kernel on a GPU stream of this thread has reported an index out of range since the last mlxrs_clear_failures. The
+ * error names the operation and the index. Call it after each wait: for the arrays `waited`, or, if that is null, for all
+ * work of the stream `s`. If no kernel has reported anything, their results are good. */
+int mlxrs_check_reports(mlx_vector_array waited, mlx_stream s);
 /* Returns `a`. The evaluation fails if `a` has NaN or an infinity. On the CPU, for F32, F64 and C64. */
 int mlxrs_check_finite(mlx_array* res, mlx_array a, const char* what, mlx_stream s);
 
 /* Rebuilds the graphs of `outputs`, which were traced for all shapes, with operations that look at shapes only when
  * they are evaluated (see shapeless.cpp). */
-int mlxrs_any_shape(mlx_vector_array* res, mlx_vector_array outputs);
+int mlxrs_for_all_shapes(mlx_vector_array* res, mlx_vector_array outputs);
 
 /* ---- Updating in place ----------------------------------------------------------------------------------------
  * `lazy` is the unevaluated result of an update of `source` (slice_update, slice_update_dynamic, scatter, ...), of
@@ -140,23 +141,28 @@ int mlxrs_any_shape(mlx_vector_array* res, mlx_vector_array outputs);
  * If `lazy` is evaluated already, or `source` is not among its inputs (a slice_update that covers everything returns
  * the update itself), `lazy` is returned unchanged. A source that is not row-contiguous, or does not begin at the
  * start of a buffer that MLX owns, is copied, as MLX would do. */
-int mlxrs_force_donate(mlx_array* res, mlx_array lazy, mlx_array source);
+int mlxrs_update_in_place(mlx_array* res, mlx_array lazy, mlx_array source);
 
 /* For code that gives out pointers to the memory of arrays. Call it on the thread that owns the arrays.
  * `updated` becomes true if an update in place has written, or is queued to write, into a's buffer. The function waits
  * for such updates. A reader must then copy the data that it keeps. */
-int mlxrs_array_settle(bool* updated, mlx_array a);
-/* Between mlxrs_reading(true) and mlxrs_reading(false), which nest, updates that this thread evaluates copy their buffer
+int mlxrs_wait_for_updates(bool* updated, mlx_array a);
+/* Between mlxrs_count_reader(true) and mlxrs_count_reader(false), which nest, updates that this thread evaluates copy their buffer
  * and do not write in place, because a reader may hold a pointer to it. */
-void mlxrs_reading(bool begin);
+void mlxrs_count_reader(bool begin);
 /* After this call a's buffer is never donated to an operation or updated in place, through any array, so that other
  * threads may read it. */
 int mlxrs_array_pin(mlx_array a);
 
-/* Makes the calling thread's streams usable again after one of them failed. Waits until CPU streams have skipped, and
- * GPU streams have run, their remaining tasks, and clears the error. The results of these tasks must not be used.
- * Before this call, a failed stream returns its error at each wait. */
-int mlxrs_rearm(void);
+/* Makes the calling thread's streams usable again after one of them failed. Waits until they have ended their remaining
+ * tasks, and clears the error. Before this call, a failed stream returns its error at each wait.
+ * `reason` is the text of the error. If `all`, all results that this thread has not waited for are lost, otherwise those
+ * of the operations that failed and of the operations that depend on them. */
+int mlxrs_clear_failures(const char* reason, bool all);
+/* Whether `a` is, or will be computed from, the result of an operation that failed. `reason` is the error of that
+ * operation, valid until the next call on this thread, or null if it is not known. On systems other than Linux it is not
+ * known which arrays a failure has reached, and `lost` is true for all. */
+int mlxrs_array_lost(bool* lost, const char** reason, mlx_array a);
 /* The number of CPU streams that have a worker thread. It ends with the thread that owns the stream. */
 size_t mlxrs_stream_threads(void);
 /* Fails if a setting of the environment is not one of the allowed values. */
@@ -165,11 +171,11 @@ int mlxrs_check_settings(void);
 int mlxrs_finish_at_exit(void);
 
 /* Between start and end, the time of each node of this library is measured on the CPU stream that computes it. A process
- * has one profile, and a start ends the one before. The end calls `tell` for each name with the number of nodes and
+ * has one profile, and a start ends the one before. The end calls `report` for each name with the number of nodes and
  * their seconds; the name "" is the time between two nodes of a stream. Nodes that still run at the end are not
  * counted. */
 void mlxrs_profile_start(void);
-void mlxrs_profile_end(void* to, void (*tell)(void* to, const char* name, uint64_t times, double seconds));
+void mlxrs_profile_end(void* to, void (*report)(void* to, const char* name, uint64_t times, double seconds));
 
 #ifdef __cplusplus
 }

@@ -38,9 +38,9 @@ typedef enum mlxrs_form {
 } mlxrs_form;
 /* The form of an operation on a stream. Fails if MLX_CPU_KERNELS or MLX_CUDA_KERNELS is neither on nor off. */
 int mlxrs_fast_form(mlxrs_form* res, mlxrs_op op, mlx_stream s);
-/* Between mlxrs_fast_plainly(true) and mlxrs_fast_plainly(false), which nest, operations that this thread builds use the
- * plain form. */
-void mlxrs_fast_plainly(bool begin);
+/* Between mlxrs_fast_use_plain_forms(true) and mlxrs_fast_use_plain_forms(false), which nest, operations that this
+ * thread builds use the plain form. */
+void mlxrs_fast_use_plain_forms(bool begin);
 
 /* x / sqrt(mean(x^2) + eps) * weight along the last axis. `weight` may be null. */
 int mlxrs_fast_rms_norm(mlx_array* res, mlx_array x, mlx_array weight, float eps, mlx_stream s);
@@ -126,7 +126,7 @@ typedef struct mlxrs_store_options {
   int bits;       /* as in mlxrs_attention_options */
   int group_size;
   bool ring;      /* position p is in slot p mod the number of slots */
-  bool in_place;  /* writes into the buffers, as mlxrs_force_donate; the plain form copies them */
+  bool in_place;  /* writes into the buffers, as mlxrs_update_in_place; the plain form copies them */
 } mlxrs_store_options;
 /* Writes new keys and values [B, K, L, D] into the key and value buffers [B, K, S, D] of a KV cache. Token l of row b has
  * position offsets[b] + l (I32 [B] or [1]). If both buffers are null, new ones are made, with zeros in slots that are not

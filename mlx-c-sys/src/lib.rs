@@ -1,8 +1,9 @@
 //! Raw bindings to mlx-c, the C interface of Apple's MLX, and to this project's shim beside it.
 //!
-//! The bindings are generated at build time from the headers that the build installs; MLX itself comes as its
-//! published wheel. Names and conventions are those of the C headers; `mlxrs_*` functions are the shim's and are
-//! documented in `shim/mlxrs.h`. Nothing here is safe: use `mlx-core`.
+//! `src/bindings.rs` has the bindings, which `cargo xtask bindings` has written from the headers; with the feature
+//! `bindgen` a build writes them again, which needs libclang. MLX itself comes as its published wheel. Names and
+//! conventions are those of the C headers; `mlxrs_*` functions are the shim's and are documented in `shim/mlxrs.h`.
+//! Nothing here is safe: use `mlx-core`.
 //!
 //! | concept | in C | rule |
 //! |---|---|---|
@@ -14,9 +15,9 @@
 //! | closure | `mlx_closure` | a C function with a payload and the payload's destructor |
 //! | fused operation | `mlxrs_fast_*`, in `shim/mlxrs_fast.h` | a CPU kernel or MLX's operations: [`mlxrs_fast_form`] tells |
 //! | kernel in Rust | [`mlxrs_kernel_apply`], in `shim/mlxrs_kernel.h` | a node of the graph whose evaluation calls back |
-//! | update in place | [`mlxrs_force_donate`] | the caller promises that nothing else reads the buffer |
+//! | update in place | [`mlxrs_update_in_place`] | the caller promises that nothing else reads the buffer |
 //! | memory of the caller | [`mlxrs_array_from_foreign`] | read in place, and given back when the last array has gone |
-//! | recovery | [`mlxrs_rearm`] | lets streams work again after a failed evaluation |
+//! | recovery | [`mlxrs_clear_failures`] | lets streams work again after a failed evaluation |
 //!
 //! On Linux a program does not link libmlxc: `src/loader.rs` opens it at the first call, or in [`load`]. Without it, every
 //! function fails.
@@ -42,10 +43,12 @@
     clippy::undocumented_unsafe_blocks
 )]
 
+mod libraries;
 #[cfg(target_os = "linux")]
 mod loader;
 #[cfg(all(target_os = "linux", feature = "mimalloc"))]
 pub mod operators;
+pub use libraries::{Library, libraries};
 #[cfg(target_os = "linux")]
 pub use loader::{load, symbol};
 
@@ -58,6 +61,9 @@ pub fn load() -> Result<(), String> {
     Ok(())
 }
 
+#[cfg(not(feature = "bindgen"))]
+include!("bindings.rs");
+#[cfg(feature = "bindgen")]
 include!(concat!(env!("OUT_DIR"), "/bindings.rs"));
 
 /// The MLX release that the bindings are made for.

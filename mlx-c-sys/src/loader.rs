@@ -131,10 +131,15 @@ fn find() -> Result<Library, String> {
             Err(reason) => tried += &format!("  not usable: {}: {reason}\n", path.display()),
         }
     }
+    let what = match BUILT_AT.is_empty() {
+        true => "and this program was built without it (MLX_NO_NATIVE=1)",
+        false => "which this program was built with",
+    };
     Err(format!(
-        "cannot load {LIBRARY}, which this program was built with\n{tried}\
+        "cannot load {LIBRARY}, {what}\n{tried}\
          to fix it: build the program again (the build puts the library into the cache, which {} can name), \
-         or put {LIBRARY} and the libraries of MLX beside the program",
+         or put {LIBRARY} and the libraries of MLX beside the program: `cargo xtask dist --manifest-path FILE` packs a \
+         program with them, and `mlx_c_sys::libraries()` lists them",
         cache::VARIABLE
     ))
 }
@@ -171,8 +176,12 @@ fn places() -> Vec<PathBuf> {
         }
     }
     // The program has the path in one piece, so that it can be replaced there.
-    places.push(PathBuf::from(std::hint::black_box(BUILT_AT)));
-    if let Some(cache) = cache::folder() {
+    let built_at = std::hint::black_box(BUILT_AT);
+    if !built_at.is_empty() {
+        places.push(PathBuf::from(built_at));
+    }
+    // A build without MLX does not know its name in the cache.
+    if let Some(cache) = cache::folder().filter(|_| !CACHE_ENTRY.is_empty()) {
         let place = cache.join(CACHE_ENTRY).join("lib").join(LIBRARY);
         if !places.contains(&place) {
             places.push(place);

@@ -202,7 +202,7 @@ fn foreign_memory_is_read_in_place_never_written_and_given_back() {
         let update = vector(&[9.0]);
         let next = slice_update(array, update, 0, 1, stream);
         let mut forced = null_array();
-        ok(mlxrs_force_donate(&mut forced, next, array));
+        ok(mlxrs_update_in_place(&mut forced, next, array));
         assert_eq!(read(forced), [9.0, 2.0, 3.0, 4.0]);
         assert_eq!(*values, [1.0, 2.0, 3.0, 4.0]);
         free([array, update, next, forced]);
@@ -253,7 +253,7 @@ fn pipeline(forced: bool) -> (bool, Vec<f32>, Vec<f32>) {
         unsafe {
             if forced {
                 let mut in_place = null_array();
-                ok(mlxrs_force_donate(&mut in_place, next, cache));
+                ok(mlxrs_update_in_place(&mut in_place, next, cache));
                 free([next]);
                 next = in_place;
             }
@@ -305,7 +305,7 @@ fn an_update_that_reads_its_own_buffer_copies() {
             stream,
         ));
         let next = slice_update(cache, tail, 1, 3, stream);
-        ok(mlxrs_force_donate(&mut forced, next, cache));
+        ok(mlxrs_update_in_place(&mut forced, next, cache));
         assert_eq!(read(forced), [1.0, 3.0, 4.0, 4.0]);
         free([cache, tail, next, forced]);
         mlx_stream_free(stream);
@@ -319,7 +319,7 @@ fn an_update_of_everything_is_returned_as_it_is() {
         let (cache, update) = (vector(&[0.0; 2]), vector(&[5.0, 6.0]));
         let next = slice_update(cache, update, 0, 2, stream);
         let mut in_place = null_array();
-        ok(mlxrs_force_donate(&mut in_place, next, cache));
+        ok(mlxrs_update_in_place(&mut in_place, next, cache));
         assert_eq!(read(in_place), [5.0, 6.0]);
         assert_eq!(read(cache), [0.0, 0.0], "the cache was written");
         free([cache, update, next, in_place]);

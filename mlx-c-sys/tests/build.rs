@@ -12,7 +12,7 @@ use native::host::{self, Backend};
 use native::prefix::{self, Prefix};
 use native::report::Failure;
 use native::store::{Entry, MARKER, sibling};
-use native::{Options, instances, pins, pip, source};
+use native::{Options, instances, machine, pins, pip, source};
 
 fn folder() -> tempfile::TempDir {
     tempfile::tempdir().unwrap()
@@ -199,10 +199,14 @@ fn requirements_are_all_pinned_with_hashes() {
 #[test]
 fn a_stock_mlx_c_is_refused_by_name() {
     let tmp = folder();
-    let error = Prefix::given(tmp.path()).unwrap_err().to_string();
+    let error = Prefix::given(tmp.path(), &host::triple())
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("not made by this build"), "{error}");
     write(tmp.path().join("lib").join(host::library("mlxc")), "ELF");
-    let error = Prefix::given(tmp.path()).unwrap_err().to_string();
+    let error = Prefix::given(tmp.path(), &host::triple())
+        .unwrap_err()
+        .to_string();
     assert!(
         error.contains("stock mlx-c") && error.contains("mlxrs_*"),
         "{error}"
@@ -211,7 +215,7 @@ fn a_stock_mlx_c_is_refused_by_name() {
         error.contains("MLX_C_DIR") && error.contains("to fix it"),
         "{error}"
     );
-    let error = Prefix::given(Path::new("/no/such/folder"))
+    let error = Prefix::given(Path::new("/no/such/folder"), &host::triple())
         .unwrap_err()
         .to_string();
     assert!(error.contains("/no/such/folder"), "{error}");
@@ -233,6 +237,7 @@ fn a_finished_folder_that_was_moved_is_refused() {
     let root = fs::canonicalize(tmp.path()).unwrap();
     mlx(&root.join("mlx"), [0, 32, 4]);
     let options = Options {
+        target: host::triple(),
         root: root.clone(),
         backend: Backend::Cpu,
         mlx_c_dir: None,
@@ -245,13 +250,20 @@ fn a_finished_folder_that_was_moved_is_refused() {
         for file in &prefix.entry().files {
             write(dir.join(file), "made");
         }
+        fs::write(
+            dir.join("lib").join(host::library("mlxc")),
+            head(&host::triple()),
+        )
+        .unwrap();
         Ok(())
     };
     prefix.entry().ensure(fill).unwrap();
-    assert_eq!(Prefix::given(&prefix.dir).unwrap(), prefix);
+    assert_eq!(Prefix::given(&prefix.dir, &host::triple()).unwrap(), prefix);
     let moved = root.join("moved");
     fs::rename(&prefix.dir, &moved).unwrap();
-    let error = Prefix::given(&moved).unwrap_err().to_string();
+    let error = Prefix::given(&moved, &host::triple())
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("made with location"), "{error}");
 }
 
@@ -340,4 +352,85 @@ fn sources_are_written_from_the_list_of_instances() {
     // Those of the shim are among its files.
     let of_list = |path: &str| pins::SHIM.iter().any(|(known, _)| known == path);
     assert!(of_list("ops/cpu/avx2.cpp") && of_list("ops/linear/cuda/many_f16.cu"));
+}
+
+/// The first bytes of a shared library for a machine.
+fn head(machine: &str) -> Vec<u8> {
+    let elf = |number: u8| {
+        let mut bytes = b"\x7fELF\x02\x01\x01".to_vec();
+        bytes.resize(18, 0);
+        bytes.extend([number, 0]);
+        bytes
+    };
+    let mach = |number: u8| vec![0xcf, 0xfa, 0xed, 0xfe, number, 0, 0, 1];
+    match machine {
+        "x86_64-unknown-linux-gnu" => elf(62),
+        "aarch64-unknown-linux-gnu" => elf(183),
+        "x86_64-apple-darwin" => mach(7),
+        "aarch64-apple-darwin" => mach(12),
+        other => panic!("{other}"),
+    }
+}
+
+const MACHINES: [&str; 4] = [
+    "x86_64-unknown-linux-gnu",
+    "aarch64-unknown-linux-gnu",
+    "x86_64-apple-darwin",
+    "aarch64-apple-darwin",
+];
+
+#[test]
+fn a_library_tells_its_machine() {
+    let tmp = folder();
+    let file = tmp.path().join("library");
+    for of_library in MACHINES {
+        fs::write(&file, head(of_library)).unwrap();
+        for target in MACHINES {
+            let fault = machine::fault(&file, target);
+            assert_eq!(
+                fault.is_none(),
+                of_library == target,
+                "{of_library} on {target}: {fault:?}"
+            );
+        }
+    }
+    // A Mach-O file for both processors, and files that are none.
+    let mut both = vec![0xca, 0xfe, 0xba, 0xbe, 0, 0, 0, 2];
+    for number in [7u8, 12] {
+        both.extend([1, 0, 0, number]);
+        both.resize(both.len() + 16, 0);
+    }
+    fs::write(&file, both).unwrap();
+    assert_eq!(machine::fault(&file, "aarch64-apple-darwin"), None);
+    assert_eq!(machine::fault(&file, "x86_64-apple-darwin"), None);
+    let fault = machine::fault(&file, "x86_64-unknown-linux-gnu").unwrap();
+    assert!(fault.contains("macOS x86_64 and macOS aarch64"), "{fault}");
+    for text in ["", "ELF", "\u{7f}ELF", "!<arch>\n"] {
+        fs::write(&file, text).unwrap();
+        let fault = machine::fault(&file, host::triple().as_str()).unwrap();
+        assert!(fault.contains("no ELF or Mach-O library"), "{fault}");
+    }
+    // The real one is of this machine.
+    let own = std::env::current_exe().unwrap();
+    assert_eq!(machine::fault(&own, &host::triple()), None);
+}
+
+#[test]
+fn a_finished_folder_of_another_machine_is_refused() {
+    let tmp = folder();
+    for of_library in MACHINES {
+        let dir = tmp.path().join(of_library);
+        write(dir.join(MARKER), "");
+        let library = dir.join("lib").join(host::library_of(of_library, "mlxc"));
+        fs::create_dir_all(library.parent().unwrap()).unwrap();
+        fs::write(&library, head(of_library)).unwrap();
+        for target in MACHINES.into_iter().filter(|target| *target != of_library) {
+            let error = Prefix::given(&dir, target).unwrap_err().to_string();
+            let told = format!("and the target is {target}");
+            assert!(
+                error.contains("MLX_C_DIR") && error.contains(&told),
+                "{error}"
+            );
+        }
+    }
 }

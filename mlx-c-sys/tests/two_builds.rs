@@ -105,7 +105,7 @@ impl Machine {
         fs::create_dir_all(&out).unwrap();
         let path = std::env::var("PATH").unwrap();
         let mut command = Command::new(env!("MLXC_BUILD_SCRIPT"));
-        for name in native::VARIABLES {
+        for name in native::VARIABLES.into_iter().chain([native::LEFT_OUT]) {
             command.env_remove(name);
         }
         for name in native::tools::compiler_variables() {
@@ -116,10 +116,6 @@ impl Machine {
             .env("CXX", self.at("bin/c++"))
             .env("MLX_CACHE_DIR", self.at("cache"))
             .env("MLX_DIR", self.at("mlx"))
-            .env(
-                "MLX_C_BINDINGS",
-                Path::new(env!("OUT_DIR")).join("bindings.rs"),
-            )
             .env("OUT_DIR", out)
             .env("TARGET", host::triple())
             .env("HOST", host::triple())
@@ -172,7 +168,7 @@ fn the_second_build_waits_and_takes_what_the_first_has_made() {
     assert!(text(&outputs[0].stderr).contains("compiling mlx-c"));
     assert_eq!(text(&outputs[1].stderr), "");
     for project in ["first", "second"] {
-        assert!(machine.at(project).join("bindings.rs").is_file());
+        assert!(machine.at(project).join("entries.rs").is_file());
     }
     // Only the finished folder and its lock are left, and a third build makes nothing.
     let third = machine.start("third").wait_with_output().unwrap();
@@ -270,5 +266,47 @@ fn the_compiler_and_its_flags_are_those_of_the_environment() {
     assert!(
         told.contains("-DCMAKE_CXX_FLAGS=-m64 -DBREAD=1 -g\n"),
         "{told}"
+    );
+}
+
+#[test]
+fn a_build_without_mlx_needs_no_tool_and_no_cache() {
+    let machine = Machine::new();
+    let build = |variable: (&str, &str), target: &str| {
+        let mut command = machine.command("checked");
+        command.env("PATH", "").env("CXX", "no-compiler");
+        for name in ["MLX_DIR", "MLX_CACHE_DIR", "HOME", "XDG_CACHE_HOME"] {
+            command.env_remove(name);
+        }
+        command.env("TARGET", target).env(variable.0, variable.1);
+        command.output().unwrap()
+    };
+    let targets = [
+        &*host::triple(),
+        "aarch64-unknown-linux-gnu",
+        "aarch64-apple-darwin",
+    ];
+    for target in targets {
+        for variable in [("DOCS_RS", "1"), (native::LEFT_OUT, "1")] {
+            let output = build(variable, target);
+            assert!(output.status.success(), "{}", text(&output.stderr));
+            let told = text(&output.stdout);
+            assert!(!told.contains("rustc-link"), "{told}");
+            let entries = machine.at("checked").join("entries.s");
+            if target.contains("linux") {
+                let assembly = fs::read_to_string(&entries).unwrap();
+                assert!(assembly.contains(".globl mlx_add\n"), "{target}");
+                fs::remove_file(&entries).unwrap();
+            }
+            assert!(!entries.exists());
+        }
+    }
+    assert_eq!(machine.log(), "");
+    assert!(!machine.at("cache").exists());
+    let output = build((native::LEFT_OUT, "yes"), &host::triple());
+    let error = text(&output.stderr);
+    assert!(
+        error.contains("MLX_NO_NATIVE is neither 0 nor 1"),
+        "{error}"
     );
 }

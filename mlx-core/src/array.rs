@@ -1,19 +1,27 @@
 //! [`Array`]: an owned handle to a lazy array.
 
-use std::borrow::Cow;
+use std::borrow::{Borrow, Cow};
 use std::cell::Cell;
 use std::fmt;
+use std::marker::PhantomData;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 
 use mlx_c_sys as sys;
 
 use crate::dtype::{DType, Element};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ffi::{self, vector};
-use crate::safetensors::mapped;
+use crate::files::mapped;
+use crate::into_shape::IntoShape;
+use crate::ops::{self, Number, Operand};
+use crate::rows::Rows;
 use crate::{eval, memory, poison};
 
 /// The error for reading an array that a transform traces.
 const UNREADABLE: &str = "an array cannot be read while a transform traces it";
+
+/// Makes [`Array`] neither `Send` nor `Sync`. The compiler's error about an array that is moved to a thread has this name.
+trait CallFreezeAndSendWhatItReturns: UnwindSafe + RefUnwindSafe + Unpin {}
 
 /// A lazy, immutable, reference-counted array.
 ///
@@ -31,7 +39,8 @@ const UNREADABLE: &str = "an array cannot be read while a transform traces it";
 /// ```
 /// Hand evaluated arrays over with [`Frozen`](crate::Frozen).
 pub struct Array {
-    // A raw pointer inside makes the type neither `Send` nor `Sync`.
+    // First, because the compiler names the first field that cannot be sent, and so says what to do instead.
+    _stays: PhantomData<dyn CallFreezeAndSendWhatItReturns>,
     raw: sys::mlx_array,
     made: Cell<u64>,
 }
@@ -46,6 +55,7 @@ impl Array {
             return Err(ffi::take_error(ErrorKind::Mlx));
         }
         Ok(Self {
+            _stays: PhantomData,
             raw,
             made: Cell::new(poison::stamp()),
         })
@@ -74,8 +84,9 @@ impl Array {
     /// # Errors
     /// `data.len()` differs from the product of `shape`, a dimension is negative, or the bytes
     /// exceed the limit of [`memory::set_array_limit`].
-    pub fn from_slice<T: Element>(data: &[T], shape: &[i32]) -> Result<Self> {
-        let size = memory::check_shape(shape, T::DTYPE)?;
+    pub fn from_slice<T: Element>(data: &[T], shape: impl IntoShape) -> Result<Self> {
+        let shape = shape.sizes()?;
+        let size = memory::check_shape(&shape, T::DTYPE)?;
         if size != data.len() {
             return Err(Error::new(
                 ErrorKind::Shape,
@@ -98,7 +109,7 @@ impl Array {
     /// # Errors
     /// MLX has no memory.
     pub fn scalar<T: Element>(value: T) -> Result<Self> {
-        Self::from_slice(&[value], &[])
+        Self::from_slice(&[value], ())
     }
 
     /// The size of each dimension.
@@ -222,7 +233,7 @@ impl Array {
         impl Drop for Reading {
             fn drop(&mut self) {
                 // SAFETY: undoes the call below, on the same thread.
-                unsafe { sys::mlxrs_reading(false) };
+                unsafe { sys::mlxrs_count_reader(false) };
             }
         }
 
@@ -234,7 +245,7 @@ impl Array {
         };
         eval([&dense])?;
         // SAFETY: counts readers of this thread.
-        unsafe { sys::mlxrs_reading(true) };
+        unsafe { sys::mlxrs_count_reader(true) };
         let _reading = Reading;
         let result = f(&dense);
         // The evaluation may have read a file that was truncated.
@@ -279,7 +290,7 @@ impl Array {
         })?;
         // SAFETY: as above.
         ffi::call(ErrorKind::Eval, || unsafe {
-            sys::mlxrs_array_settle(&mut updated, self.raw)
+            sys::mlxrs_wait_for_updates(&mut updated, self.raw)
         })
         .map_err(|error| poison::failed([self], error))?;
         let data = data.cast::<T>();
@@ -331,6 +342,208 @@ impl Array {
     }
 }
 
+impl Array {
+    /// As [`zeros`](crate::zeros()).
+    ///
+    /// # Errors
+    /// Those of [`zeros`](crate::zeros()).
+    pub fn zeros(shape: impl IntoShape, dtype: DType) -> Result<Self> {
+        ops::zeros(shape, dtype)
+    }
+
+    /// As [`ones`](crate::ones()).
+    ///
+    /// # Errors
+    /// Those of [`ones`](crate::ones()).
+    pub fn ones(shape: impl IntoShape, dtype: DType) -> Result<Self> {
+        ops::ones(shape, dtype)
+    }
+
+    /// As [`full`](crate::full()).
+    ///
+    /// # Errors
+    /// Those of [`full`](crate::full()).
+    pub fn full(shape: impl IntoShape, value: impl Operand, dtype: DType) -> Result<Self> {
+        ops::full(shape, value, dtype)
+    }
+
+    /// Zeros of this shape and dtype.
+    ///
+    /// # Errors
+    /// None that is known.
+    pub fn zeros_like(&self) -> Result<Self> {
+        ops::zeros_like(self)
+    }
+
+    /// Ones of this shape and dtype.
+    ///
+    /// # Errors
+    /// None that is known.
+    pub fn ones_like(&self) -> Result<Self> {
+        ops::ones_like(self)
+    }
+
+    /// `value` in this shape and dtype.
+    ///
+    /// # Errors
+    /// `value` does not broadcast to the shape.
+    pub fn full_like(&self, value: impl Operand) -> Result<Self> {
+        ops::full_like(self, value)
+    }
+
+    /// As [`arange`](crate::arange()).
+    ///
+    /// # Errors
+    /// Those of [`arange`](crate::arange()).
+    pub fn arange(
+        start: impl Number,
+        stop: impl Number,
+        step: impl Number,
+        dtype: DType,
+    ) -> Result<Self> {
+        ops::arange(start, stop, step, dtype)
+    }
+
+    /// As [`linspace`](crate::linspace()).
+    ///
+    /// # Errors
+    /// Those of [`linspace`](crate::linspace()).
+    pub fn linspace(start: impl Number, stop: impl Number, num: i32, dtype: DType) -> Result<Self> {
+        ops::linspace(start, stop, num, dtype)
+    }
+
+    /// The identity matrix, as [`identity`](crate::identity()): `[n, n]`. [`eye_with`](crate::eye_with()) makes others.
+    ///
+    /// # Errors
+    /// Those of [`identity`](crate::identity()).
+    pub fn eye(n: i32, dtype: DType) -> Result<Self> {
+        ops::identity(n, dtype)
+    }
+
+    /// The arrays one after another along dimension `axis`, as [`concat`](crate::concat()).
+    ///
+    /// # Errors
+    /// Those of [`concat`](crate::concat()).
+    #[doc(alias = "concatenate")]
+    pub fn cat<A: Borrow<Array>>(arrays: &[A], axis: i32) -> Result<Self> {
+        ops::concat(arrays, axis)
+    }
+
+    /// The arrays along a new dimension `axis`, as [`stack`](crate::stack()).
+    ///
+    /// # Errors
+    /// Those of [`stack`](crate::stack()).
+    pub fn stack<A: Borrow<Array>>(arrays: &[A], axis: i32) -> Result<Self> {
+        ops::stack(arrays, axis)
+    }
+
+    /// Computes this array and waits for it, as [`eval`](crate::eval()) does for several at once.
+    ///
+    /// # Errors
+    /// Those of [`eval`](crate::eval()).
+    pub fn eval(&self) -> Result<()> {
+        eval([self])
+    }
+
+    /// Rows and columns.
+    ///
+    /// # Errors
+    /// The array has not two dimensions.
+    pub fn dims2(&self) -> Result<(i32, i32)> {
+        self.dims().map(|[a, b]| (a, b))
+    }
+
+    /// The sizes of three dimensions.
+    ///
+    /// # Errors
+    /// The array has not three dimensions.
+    pub fn dims3(&self) -> Result<(i32, i32, i32)> {
+        self.dims().map(|[a, b, c]| (a, b, c))
+    }
+
+    /// The sizes of four dimensions.
+    ///
+    /// # Errors
+    /// The array has not four dimensions.
+    pub fn dims4(&self) -> Result<(i32, i32, i32, i32)> {
+        self.dims().map(|[a, b, c, d]| (a, b, c, d))
+    }
+
+    /// The rows of a matrix: a vector of the first dimension's size, of vectors of the second's. Evaluates the array.
+    ///
+    /// ```
+    /// use mlx_core::array;
+    ///
+    /// # fn main() -> mlx_core::Result<()> {
+    /// let x = array![[1, 2], [3, 4]];
+    /// assert_eq!(x.to_vec2::<i32>()?, [[1, 2], [3, 4]]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The array has not two dimensions, and as [`to_vec`](Self::to_vec).
+    pub fn to_vec2<T: Element>(&self) -> Result<Vec<Vec<T>>> {
+        let [rows, columns] = self.dims()?;
+        self.with_slice(|slice| rows_of(slice, rows, columns))?
+    }
+
+    /// As [`to_vec2`](Self::to_vec2), of three dimensions. Evaluates the array.
+    ///
+    /// # Errors
+    /// The array has not three dimensions, and as [`to_vec`](Self::to_vec).
+    pub fn to_vec3<T: Element>(&self) -> Result<Vec<Vec<Vec<T>>>> {
+        let [planes, rows, columns] = self.dims()?;
+        let plane = rows as usize * columns as usize;
+        self.with_slice(|slice| {
+            let mut all = Vec::new();
+            memory::reserve(&mut all, planes as usize)?;
+            for at in 0..planes as usize {
+                all.push(rows_of(&slice[at * plane..][..plane], rows, columns)?);
+            }
+            Ok(all)
+        })?
+    }
+
+    /// The slots of the first dimension, one after another; `for row in &x` does the same. A scalar has none: the first
+    /// item is an error.
+    ///
+    /// ```
+    /// use mlx_core::array;
+    ///
+    /// # fn main() -> mlx_core::Result<()> {
+    /// let mut sums = Vec::new();
+    /// for row in &array![[1, 2], [3, 4]] {
+    ///     sums.push(row?.sum(.., false)?.item::<i32>()?);
+    /// }
+    /// assert_eq!(sums, [3, 7]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn iter(&self) -> Rows<'_> {
+        Rows::new(self)
+    }
+}
+
+fn rows_of<T: Element>(slice: &[T], rows: i32, columns: i32) -> Result<Vec<Vec<T>>> {
+    let columns = columns as usize;
+    let mut all = Vec::new();
+    memory::reserve(&mut all, rows as usize)?;
+    for at in 0..rows as usize {
+        let mut row = Vec::new();
+        memory::reserve(&mut row, columns)?;
+        row.extend_from_slice(&slice[at * columns..][..columns]);
+        all.push(row);
+    }
+    Ok(all)
+}
+
+impl AsRef<Array> for Array {
+    fn as_ref(&self) -> &Array {
+        self
+    }
+}
+
 impl Clone for Array {
     fn clone(&self) -> Self {
         let mut raw = sys::mlx_array {
@@ -342,6 +555,7 @@ impl Clone for Array {
             memory::exhausted(size_of::<Self>());
         }
         Self {
+            _stays: PhantomData,
             raw,
             made: self.made.clone(),
         }

@@ -11,6 +11,17 @@ use crate::ffi::{self, vector::Strings};
 use crate::stream::Device;
 
 /// One property of a device.
+///
+/// ```
+/// use mlx_core::{Device};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// for (name, property) in Device::CPU.info()? {
+///     println!("{name}: {property}");
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Property {
     /// A name.

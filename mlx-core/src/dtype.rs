@@ -110,6 +110,16 @@ impl fmt::Display for DType {
 }
 
 /// A complex number of two f32, laid out as MLX and C do.
+///
+/// ```
+/// use mlx_core::{Array, Complex64};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let z = Array::from_slice(&[Complex64 { re: 3.0, im: 4.0 }], &[1])?;
+/// assert_eq!(z.abs()?.to_vec::<f32>()?, [5.0]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[repr(C)]
 pub struct Complex64 {
@@ -124,6 +134,19 @@ mod sealed {
 }
 
 /// A Rust type that is an array element. Sealed: the set is MLX's.
+///
+/// ```
+/// use mlx_core::{Array, Element};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// fn largest<T: Element + PartialOrd>(array: &Array) -> mlx_core::Result<Option<T>> {
+///     let elements = array.to_vec::<T>()?;
+///     Ok(elements.into_iter().reduce(|a, b| if a > b { a } else { b }))
+/// }
+/// assert_eq!(largest::<i32>(&Array::from_slice(&[3, 7, 5], &[3])?)?, Some(7));
+/// # Ok(())
+/// # }
+/// ```
 pub trait Element: sealed::Sealed + Copy + Default + PartialEq + fmt::Debug + 'static {
     /// The dtype this type holds.
     const DTYPE: DType;

@@ -3,21 +3,34 @@
 use std::fmt;
 
 /// The kind of an [`Error`], for callers that act on it.
+///
+/// ```
+/// use mlx_core::{ErrorKind, load};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let error = load("missing.npy").unwrap_err();
+/// match error.kind() {
+///     ErrorKind::Io => println!("is the path right? {error}"),
+///     _ => return Err(error),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorKind {
     /// MLX refused to build an operation: shapes, dtypes, axes.
     Mlx,
-    /// An evaluation failed; every array of that step is poisoned.
+    /// An operation failed while it was evaluated; the arrays that depend on it are poisoned.
     Eval,
-    /// The array belongs to a step whose evaluation failed.
+    /// The array depends on an operation that failed.
     Poisoned,
     /// An element type was asked for that the array does not hold.
     DType,
     /// Shapes or lengths do not fit.
     Shape,
     /// The system has no memory for an array, a kernel's work or a node. The message says how many bytes were
-    /// asked for. If an evaluation failed, the arrays of its step are poisoned.
+    /// asked for. An operation whose result got no memory stays lazy and can be evaluated again.
     Memory,
     /// More bytes than [`memory::set_array_limit`](crate::memory::set_array_limit) allows.
     Budget,
@@ -36,6 +49,20 @@ pub enum ErrorKind {
 }
 
 /// An error of this crate: a kind to act on and a message to show.
+///
+/// ```
+/// use mlx_core::{DType, Error, ErrorKind, ones};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let error = ones(&[2, 3], DType::F32)?.matmul(&ones(&[2, 3], DType::F32)?).unwrap_err();
+/// assert_eq!(error.kind(), ErrorKind::Mlx);
+/// let error = error.context("layer 3");
+/// assert!(error.to_string().starts_with("layer 3: "));
+/// let own = Error::new(ErrorKind::Invalid, "rate must be positive, given -1");
+/// assert_eq!(own.to_string(), "rate must be positive, given -1");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Error(Box<Inner>);
 

@@ -1,37 +1,51 @@
 //! Evaluating the lazy graph.
 
-use std::borrow::Borrow;
-
 use mlx_c_sys as sys;
 
 use crate::array::Array;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ffi::{self, Arg, vector::VectorArray};
-use crate::safetensors::mapped;
+use crate::files::mapped;
 use crate::{poison, stream};
 
 /// Computes `arrays` and waits for them.
+///
+/// ```
+/// use mlx_core::{Array, DType::F32, eval};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let (a, b) = (Array::ones(2, F32)?, Array::zeros(3, F32)?);
+/// eval([&a, &b])?;
+/// eval(&[&a, &b])?;
+/// eval(&vec![a, b])?;
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// - A kernel fails, or another one that was queued on the same stream failed.
 /// - The file of an array of [`Safetensors`](crate::Safetensors) was truncated.
 ///
-/// The error poisons every array of this thread that is not known to be good: reading or using it is an error.
-/// These arrays are known to be good: arrays made from data, arrays that were read or given to a successful
-/// `eval`, and, on a thread with one stream, arrays that were already computed when a later operation used them.
-/// The stream skips all operations after the failed one until this error is returned. Then it can be used again.
+/// The error poisons the arrays that depend on the failed operation: reading or using one is an error that repeats the
+/// reason. All other arrays keep their values, or stay lazy and are computed when they are needed. So does an operation
+/// whose result got no memory: evaluating it again tries again.
+///
+/// On systems other than Linux, MLX does not tell which arrays a failure has reached. There it poisons every array of
+/// this thread that is not known to be good. These are known to be good: arrays made from data, arrays that were read or
+/// given to a successful `eval`, and, on a thread with one stream, arrays that were already computed when a later
+/// operation used them.
 ///
 /// Inside `vmap` and `compile` nothing can be evaluated.
-pub fn eval<A: Borrow<Array>>(arrays: impl IntoIterator<Item = A>) -> Result<()> {
+pub fn eval<A: AsRef<Array>>(arrays: impl IntoIterator<Item = A>) -> Result<()> {
     let arrays: Vec<A> = arrays.into_iter().collect();
-    let roots = || arrays.iter().map(Borrow::borrow);
+    let roots = || arrays.iter().map(AsRef::as_ref);
     let vector = VectorArray::new(roots())?;
     if roots().all(|array| array.made() == poison::DATA && poison::is_available(array)) {
         return mapped::check();
     }
     let started = roots().any(is_lazy);
     run(&vector, sys::mlx_eval)
-        .and_then(|()| check())
+        .and_then(|()| check(&vector))
         .map_err(|error| fail(roots(), error))?;
     poison::good(roots(), started);
     Ok(())
@@ -40,11 +54,22 @@ pub fn eval<A: Borrow<Array>>(arrays: impl IntoIterator<Item = A>) -> Result<()>
 /// The number of operations, views included, that evaluating `arrays` would run. Each costs some microseconds of
 /// bookkeeping, which dominates a decode step of a small model.
 ///
+/// ```
+/// use mlx_core::{DType, graph_size, ones};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let x = ones(&[2], DType::F32)?;
+/// let y = x.exp()?.sqrt()?;
+/// assert!(graph_size([&y])? > graph_size([&x])?);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// No memory for a handle.
-pub fn graph_size<A: Borrow<Array>>(arrays: impl IntoIterator<Item = A>) -> Result<usize> {
+pub fn graph_size<A: AsRef<Array>>(arrays: impl IntoIterator<Item = A>) -> Result<usize> {
     let arrays: Vec<A> = arrays.into_iter().collect();
-    let vector = VectorArray::new(arrays.iter().map(Borrow::borrow))?;
+    let vector = VectorArray::new(arrays.iter().map(AsRef::as_ref))?;
     let mut size = 0;
     // SAFETY: a live vector of live arrays, and a number to write to.
     ffi::call(ErrorKind::Mlx, || unsafe {
@@ -55,11 +80,22 @@ pub fn graph_size<A: Borrow<Array>>(arrays: impl IntoIterator<Item = A>) -> Resu
 
 /// Queues the computation of `arrays` and returns at once.
 ///
+/// ```
+/// use mlx_core::{DType, async_eval, ones};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let y = ones(&[2], DType::F32)?.exp()?;
+/// async_eval([&y])?; // computed while the program goes on
+/// assert_eq!(y.to_vec::<f32>()?.len(), 2); // waits for it
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// As [`eval`]. A kernel's error is returned by the next call that waits for the stream.
-pub fn async_eval<A: Borrow<Array>>(arrays: impl IntoIterator<Item = A>) -> Result<()> {
+pub fn async_eval<A: AsRef<Array>>(arrays: impl IntoIterator<Item = A>) -> Result<()> {
     let arrays: Vec<A> = arrays.into_iter().collect();
-    let roots = || arrays.iter().map(Borrow::borrow);
+    let roots = || arrays.iter().map(AsRef::as_ref);
     let vector = VectorArray::new(roots())?;
     run(&vector, sys::mlx_async_eval).map_err(|error| fail(roots(), error))
 }
@@ -72,18 +108,23 @@ fn run(
 ) -> Result<()> {
     if poison::has_several_streams() {
         // SAFETY: a live vector of live arrays.
-        ffi::call(ErrorKind::Eval, || unsafe { sys::mlxrs_settle(vector.c()) })?;
+        ffi::call(ErrorKind::Eval, || unsafe {
+            sys::mlxrs_eval_for_cpu(vector.c())
+        })?;
     }
     // SAFETY: a live vector of live arrays, of which `evaluate` is a function.
     ffi::call(ErrorKind::Eval, || unsafe { evaluate(vector.c()) })
 }
 
 /// Fails if something that was waited for failed without MLX's knowledge: a file was truncated, or a kernel of a GPU was given an index out
-/// of range.
-fn check() -> Result<()> {
+/// of range. `waited` has the arrays that were waited for; if it is null, that is all work of the current stream.
+fn check(waited: &VectorArray) -> Result<()> {
     mapped::check()?;
-    // SAFETY: takes nothing.
-    ffi::call(ErrorKind::Eval, || unsafe { sys::mlxrs_check_reports() })
+    let stream = stream::current()?;
+    // SAFETY: a live vector or a null one, and a live stream.
+    ffi::call(ErrorKind::Eval, || unsafe {
+        sys::mlxrs_check_reports(waited.c(), stream)
+    })
 }
 
 /// Whether the computation of the array has not been queued yet.
@@ -98,8 +139,12 @@ fn is_lazy(array: &Array) -> bool {
 /// before it queued anything.
 pub(crate) fn fail<'a>(roots: impl Iterator<Item = &'a Array>, error: Error) -> Error {
     let text = error.to_string();
-    let refused =
-        text.starts_with("[eval] Attempting to eval") || text.starts_with("There is no Stream");
+    let refusals = [
+        "[eval] Attempting to eval",
+        "[async_eval] Not allowed inside",
+        "There is no Stream",
+    ];
+    let refused = refusals.iter().any(|refusal| text.starts_with(refusal));
     if refused {
         error
     } else {
@@ -109,13 +154,23 @@ pub(crate) fn fail<'a>(roots: impl Iterator<Item = &'a Array>, error: Error) -> 
 
 /// Waits for everything queued on the current stream.
 ///
+/// ```
+/// use mlx_core::{DType, async_eval, ones, synchronize};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// async_eval([ones(&[2], DType::F32)?.exp()?])?;
+/// synchronize()?; // all work of the stream has ended
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// A kernel failed; see [`eval`].
 pub fn synchronize() -> Result<()> {
     let stream = stream::current()?;
     // SAFETY: the current stream is live.
     ffi::call(ErrorKind::Eval, || unsafe { sys::mlx_synchronize(stream) })
-        .and_then(|()| check())
+        .and_then(|()| check(&VectorArray::null()))
         .map_err(|error| poison::failed([], error))?;
     poison::good([], true);
     Ok(())

@@ -8,7 +8,7 @@
 //! | MLPs | [`gated_linear`], [`gated()`], [`swiglu`], [`geglu`], [`soft_cap`] |
 //! | experts | [`route()`], [`experts_linear`], [`gated_experts`], [`weighted_sum`] |
 //! | norms | [`rms_norm`], [`layer_norm`], [`add`], [`norm_add`], [`add_norm`] |
-//! | positions | [`rope()`], [`heads`] |
+//! | positions | [`rope()`], [`rope_with`], [`heads`] |
 //! | caches | [`store()`], [`store_heads`], [`heads_and_store`], [`pack`], [`unpack`], [`blank`] |
 //! | sampling | [`draw()`], [`Draws`], [`allow()`], [`argmax`], [`top`], [`nucleus`], [`logsumexp`] |
 //! | recurrent layers | [`causal_conv`], [`gated_delta`], [`scan`] |
@@ -54,6 +54,6 @@ pub use norm::{add, add_norm, layer_norm, norm_add, rms_norm};
 pub use norm_linear::{NormOf, NormProducts, norm_gated_linear, norm_linear};
 pub use packed::{check_packing, pack, packed_words, unpack};
 pub use recurrent::{GatedDelta, Scan, causal_conv, gated_delta, scan};
-pub use rope::{Projection, Rope, heads, rope};
+pub use rope::{Projection, Rope, heads, rope, rope_with};
 pub use route::{Route, RouteGroups, route, weighted_sum};
 pub use store::{Buffers, Slots, blank, heads_and_store, store, store_heads};

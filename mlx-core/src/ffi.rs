@@ -316,5 +316,5 @@ pub(crate) fn form(op: sys::mlxrs_op) -> Result<sys::mlxrs_form> {
 /// Begins or ends a section in which this thread builds plain forms.
 pub(crate) fn plainly(begin: bool) {
     // SAFETY: changes a counter of this thread.
-    unsafe { sys::mlxrs_fast_plainly(begin) }
+    unsafe { sys::mlxrs_fast_use_plain_forms(begin) }
 }

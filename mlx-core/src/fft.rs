@@ -1,7 +1,19 @@
 //! Discrete Fourier transforms.
 //!
-//! Sizes: `None` takes the array's; a smaller size cuts, a larger size pads with zeros. Transforms run on the current
-//! stream; with CUDA they run on the CPU.
+//! A transform of one axis runs along the last one, those of several axes (`fftn`) over all, and `fft2` over the last two.
+//! The forms `NAME_with` take sizes, axes and the place of the factor. Sizes: `None` takes the array's; a smaller size cuts,
+//! a larger size pads with zeros. Transforms run on the current stream; with CUDA they run on the CPU.
+//!
+//! ```
+//! use mlx_core::{Array, fft};
+//!
+//! # fn main() -> mlx_core::Result<()> {
+//! let x = Array::from_slice(&[1.0f32, 2.0, 3.0, 4.0], &[4])?;
+//! let back = fft::ifft(&fft::fft(&x)?)?.real()?;
+//! assert!(back.allclose(&x)?.item::<bool>()?);
+//! # Ok(())
+//! # }
+//! ```
 
 use mlx_c_sys as sys;
 
@@ -36,12 +48,20 @@ impl Arg for Norm {
 }
 
 macro_rules! one {
-    ($($(#[$doc:meta])* $name:ident = $c:ident($default:expr);)*) => { $(
+    ($($(#[$doc:meta])* $name:ident, $with:ident = $c:ident($default:expr);)*) => { $(
         $(#[$doc])*
         ///
         /// # Errors
+        /// The array has no axis, or the last one is empty.
+        pub fn $name(a: &Array) -> Result<Array> {
+            $with(a, None, -1, Norm::Backward)
+        }
+
+        #[doc = concat!("As [`", stringify!($name), "`], of size `n` along `axis`.")]
+        ///
+        /// # Errors
         /// There is no such axis, or `n` is not positive.
-        pub fn $name(a: &Array, n: Option<i32>, axis: i32, norm: Norm) -> Result<Array> {
+        pub fn $with(a: &Array, n: Option<i32>, axis: i32, norm: Norm) -> Result<Array> {
             let size = a.dim(axis)?;
             let default: fn(i32) -> i32 = $default;
             let n = n.unwrap_or(default(size));
@@ -53,24 +73,39 @@ macro_rules! one {
 }
 
 one! {
-    /// Transform along `axis`: `[…, m, …]` → C64 `[…, n, …]`.
-    fft = mlx_fft_fft(|size| size);
+    /// Transform along the last axis: `[…, n]` → C64 `[…, n]`.
+    fft, fft_with = mlx_fft_fft(|size| size);
     /// Inverse of [`fft`].
-    ifft = mlx_fft_ifft(|size| size);
-    /// Transform of real numbers: `[…, m, …]` → C64 `[…, n / 2 + 1, …]`, the half that is not
-    /// redundant.
-    rfft = mlx_fft_rfft(|size| size);
-    /// Inverse of [`rfft`]: `[…, m, …]` → F32 `[…, n, …]`, where `None` takes `2 (m - 1)`.
-    irfft = mlx_fft_irfft(|size| (size - 1).saturating_mul(2));
+    ifft, ifft_with = mlx_fft_ifft(|size| size);
+    /// Transform of real numbers: `[…, n]` → C64 `[…, n / 2 + 1]`, the half that is not redundant.
+    rfft, rfft_with = mlx_fft_rfft(|size| size);
+    /// Inverse of [`rfft`]: `[…, m]` → F32 `[…, 2 (m - 1)]`.
+    irfft, irfft_with = mlx_fft_irfft(|size| (size - 1).saturating_mul(2));
 }
 
 macro_rules! many {
-    ($($(#[$doc:meta])* $name:ident = $c:ident($last:expr);)*) => { $(
+    ($($(#[$doc:meta])* $name:ident, $two:ident, $with:ident = $c:ident($last:expr);)*) => { $(
         $(#[$doc])*
         ///
         /// # Errors
+        /// The array has no axis, or an empty one.
+        pub fn $name(a: &Array) -> Result<Array> {
+            $with(a, None, .., Norm::Backward)
+        }
+
+        #[doc = concat!("As [`", stringify!($name), "`], over the last two axes.")]
+        ///
+        /// # Errors
+        /// The array has fewer than two axes, or one of them is empty.
+        pub fn $two(a: &Array) -> Result<Array> {
+            $with(a, None, [-2, -1], Norm::Backward)
+        }
+
+        #[doc = concat!("As [`", stringify!($name), "`], of sizes `n` over `axes`.")]
+        ///
+        /// # Errors
         /// There are no such axes, one is given twice, there are none, or a size is not positive.
-        pub fn $name(a: &Array, n: Option<&[i32]>, axes: impl Axes, norm: Norm) -> Result<Array> {
+        pub fn $with(a: &Array, n: Option<&[i32]>, axes: impl Axes, norm: Norm) -> Result<Array> {
             let axes = axes.axes(a.ndim());
             let last: fn(i32) -> i32 = $last;
             let n = sizes(stringify!($name), a, n, &axes, last)?;
@@ -80,14 +115,14 @@ macro_rules! many {
 }
 
 many! {
-    /// Transform along each of `axes`.
-    fftn = mlx_fft_fftn(|size| size);
+    /// Transform along each axis.
+    fftn, fft2, fftn_with = mlx_fft_fftn(|size| size);
     /// Inverse of [`fftn`].
-    ifftn = mlx_fft_ifftn(|size| size);
-    /// Transform of real numbers, of which the last of `axes` keeps `n / 2 + 1` elements.
-    rfftn = mlx_fft_rfftn(|size| size);
+    ifftn, ifft2, ifftn_with = mlx_fft_ifftn(|size| size);
+    /// Transform of real numbers, of which the last axis keeps `n / 2 + 1` elements.
+    rfftn, rfft2, rfftn_with = mlx_fft_rfftn(|size| size);
     /// Inverse of [`rfftn`].
-    irfftn = mlx_fft_irfftn(|size| (size - 1).saturating_mul(2));
+    irfftn, irfft2, irfftn_with = mlx_fft_irfftn(|size| (size - 1).saturating_mul(2));
 }
 
 fn sizes(
@@ -112,11 +147,19 @@ fn sizes(
     Ok(n)
 }
 
+/// Moves the zero frequency to the middle of each axis; the shape stays.
+///
+/// # Errors
+/// None that is known.
+pub fn fftshift(a: &Array) -> Result<Array> {
+    fftshift_with(a, ..)
+}
+
 /// Moves the zero frequency to the middle of each of `axes`; the shape stays.
 ///
 /// # Errors
 /// There are no such axes.
-pub fn fftshift(a: &Array, axes: impl Axes) -> Result<Array> {
+pub fn fftshift_with(a: &Array, axes: impl Axes) -> Result<Array> {
     let axes = axes.axes(a.ndim());
     op!(mlx_fft_fftshift(a, [axes]))
 }
@@ -124,26 +167,50 @@ pub fn fftshift(a: &Array, axes: impl Axes) -> Result<Array> {
 /// Inverse of [`fftshift`].
 ///
 /// # Errors
+/// None that is known.
+pub fn ifftshift(a: &Array) -> Result<Array> {
+    ifftshift_with(a, ..)
+}
+
+/// Inverse of [`fftshift_with`].
+///
+/// # Errors
 /// There are no such axes.
-pub fn ifftshift(a: &Array, axes: impl Axes) -> Result<Array> {
+pub fn ifftshift_with(a: &Array, axes: impl Axes) -> Result<Array> {
     let axes = axes.axes(a.ndim());
     op!(mlx_fft_ifftshift(a, [axes]))
+}
+
+/// The frequencies of [`fft`]'s elements for samples 1 apart: `[n]`.
+///
+/// # Errors
+/// `n` is not positive.
+pub fn fftfreq(n: i32) -> Result<Array> {
+    fftfreq_with(n, 1.0)
 }
 
 /// The frequencies of [`fft`]'s elements for samples `d` apart: `[n]`.
 ///
 /// # Errors
 /// `n` is not positive.
-pub fn fftfreq(n: i32, d: f64) -> Result<Array> {
+pub fn fftfreq_with(n: i32, d: f64) -> Result<Array> {
     require(n > 0, "fftfreq", "n", "positive", n)?;
     op!(mlx_fft_fftfreq(n, d))
+}
+
+/// The frequencies of [`rfft`]'s elements for samples 1 apart: `[n / 2 + 1]`.
+///
+/// # Errors
+/// `n` is not positive.
+pub fn rfftfreq(n: i32) -> Result<Array> {
+    rfftfreq_with(n, 1.0)
 }
 
 /// The frequencies of [`rfft`]'s elements for samples `d` apart: `[n / 2 + 1]`.
 ///
 /// # Errors
 /// `n` is not positive.
-pub fn rfftfreq(n: i32, d: f64) -> Result<Array> {
+pub fn rfftfreq_with(n: i32, d: f64) -> Result<Array> {
     require(n > 0, "rfftfreq", "n", "positive", n)?;
     op!(mlx_fft_rfftfreq(n, d))
 }

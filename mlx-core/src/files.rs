@@ -1,4 +1,8 @@
-//! Reading ordinary files, up to a limit.
+//! Arrays in files, and reading ordinary files up to a limit.
+//!
+//! [`load`] reads all formats that MLX reads. [`save`] writes npy files, [`savez`] and [`savez_compressed`] npz files;
+//! [`safetensors`](crate::safetensors) and [`gguf`](crate::gguf) are modules of their own. Every length and offset of a
+//! file is checked before it is used, and a file that is written appears whole or not at all.
 //!
 //! A checkpoint is a folder of files from elsewhere. Opening a pipe would wait for a writer, and a device such as
 //! `/dev/zero` has no end. Before they read, these functions refuse anything but an ordinary file (a link to one is
@@ -27,6 +31,21 @@ use std::path::Path;
 
 use crate::error::{Error, Result};
 
+pub(crate) mod atomic;
+mod load;
+pub(crate) mod mapped;
+pub(crate) mod moved;
+pub(crate) mod named;
+mod npy;
+mod npz;
+pub(crate) mod source;
+mod zip;
+
+pub use load::{Loaded, load};
+pub use named::NamedArray;
+pub use npy::save;
+pub use npz::{Npz, savez, savez_compressed};
+
 /// The largest JSON file of a checkpoint: configurations, indices, adapters. The index of a model with 90,000 tensors has
 /// 9 MB.
 pub const JSON_LIMIT: u64 = 64 << 20;
@@ -47,6 +66,19 @@ const POINTERS: [(&[u8], &str, &str); 2] = [
 ///
 /// The limit is checked against the present length. A file may grow while it is read: [`read`] stops at the limit too.
 ///
+/// ```
+/// use mlx_core::{files};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("a.txt");
+/// std::fs::write(&path, "text")?;
+/// assert_eq!(files::open(&path, 100)?.metadata()?.len(), 4);
+/// assert!(files::open(folder.path(), 100).is_err()); // a folder
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// It is neither an ordinary file nor a link to one, it has more than `limit` bytes, it is a pointer of Git LFS or
 /// git-annex, or it cannot be opened.
@@ -57,6 +89,19 @@ pub fn open(path: impl AsRef<Path>, limit: u64) -> Result<File> {
 
 /// The content of a file.
 ///
+/// ```
+/// use mlx_core::{files};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("a.txt");
+/// std::fs::write(&path, "text")?;
+/// assert_eq!(files::read(&path, 4)?, b"text");
+/// assert!(files::read(&path, 3).is_err());
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// As [`open`]; or it cannot be read, or there is no memory for it.
 pub fn read(path: impl AsRef<Path>, limit: u64) -> Result<Vec<u8>> {
@@ -65,6 +110,15 @@ pub fn read(path: impl AsRef<Path>, limit: u64) -> Result<Vec<u8>> {
 }
 
 /// The content of a file, or `None` if no file has this name.
+///
+/// ```
+/// use mlx_core::{files};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// assert_eq!(files::read_if_present("missing.json", files::JSON_LIMIT)?, None);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// As [`read`].

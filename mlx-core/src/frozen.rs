@@ -70,6 +70,17 @@ impl fmt::Debug for Frozen {
 impl Array {
     /// Evaluates the array for use on any thread.
     ///
+    /// ```
+    /// use mlx_core::{DType, ones};
+    ///
+    /// # fn main() -> mlx_core::Result<()> {
+    /// let weight = ones(&[2], DType::F32)?.freeze()?;
+    /// let thread = std::thread::spawn(move || weight.thaw().to_vec::<f32>());
+    /// assert_eq!(thread.join().unwrap()?, [1.0, 1.0]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// The evaluation fails, or the array is being traced by a transform.
     pub fn freeze(self) -> Result<Frozen> {
@@ -95,7 +106,7 @@ impl Array {
         let mut updated = false;
         // SAFETY: the handle is live; the out-parameter is ours. Waits for what still writes.
         ffi::call(ErrorKind::Eval, || unsafe {
-            sys::mlxrs_array_settle(&mut updated, self.raw())
+            sys::mlxrs_wait_for_updates(&mut updated, self.raw())
         })
         .map_err(|error| poison::failed([&self], error))?;
         // SAFETY: the handle is live. From here on nothing writes into the buffer, whatever array holds it.

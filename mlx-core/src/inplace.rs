@@ -30,7 +30,7 @@ use crate::poison;
 fn in_place(cache: &Array, updated: &Array) -> Result<Array> {
     ffi::array(|res| {
         // SAFETY: live handles, a fresh out-handle.
-        unsafe { sys::mlxrs_force_donate(res, updated.raw(), cache.raw()) }
+        unsafe { sys::mlxrs_update_in_place(res, updated.raw(), cache.raw()) }
     })
 }
 
@@ -42,6 +42,21 @@ pub fn note_written<'a>(arrays: impl IntoIterator<Item = &'a Array>) {
 }
 
 /// [`Array::slice_update`] in place: `cache[starts..stops] = update`, which broadcasts.
+///
+/// ```
+/// use mlx_core::{DType, inplace, ones, zeros};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let mut cache = zeros(&[4], DType::F32)?;
+/// let address = cache.address()?;
+/// for i in 0..3 {
+///     cache = inplace::slice_update_in_place(cache, &ones(&[1], DType::F32)?, &[i], &[i + 1])?;
+/// }
+/// assert_eq!(cache.to_vec::<f32>()?, [1.0, 1.0, 1.0, 0.0]);
+/// assert_eq!(cache.address()?, address);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// The ranges do not fit, or `update` does not broadcast to them.
@@ -71,6 +86,18 @@ pub fn slice_update_in_place(
 /// [`Array::slice_update_dynamic`] in place: the ranges begin at `start`, an I32 array with one
 /// number for each of `axes`, and are as large as `update`.
 ///
+/// ```
+/// use mlx_core::{Array, DType, inplace, ones, zeros};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let cache = zeros(&[4], DType::F32)?;
+/// let start = Array::from_slice(&[2i32], &[1])?;
+/// let cache = inplace::slice_update_dynamic_in_place(cache, &ones(&[2], DType::F32)?, &start, &[0])?;
+/// assert_eq!(cache.to_vec::<f32>()?, [0.0, 0.0, 1.0, 1.0]);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// The shapes or axes do not fit.
 pub fn slice_update_dynamic_in_place(
@@ -85,6 +112,18 @@ pub fn slice_update_dynamic_in_place(
 
 /// [`Array::put_along_axis`] in place.
 ///
+/// ```
+/// use mlx_core::{Array, DType, inplace, ones, zeros};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let cache = zeros(&[4], DType::F32)?;
+/// let places = Array::from_slice(&[3i32, 0], &[2])?;
+/// let cache = inplace::put_along_axis_in_place(cache, &places, &ones(&[2], DType::F32)?, 0)?;
+/// assert_eq!(cache.to_vec::<f32>()?, [1.0, 0.0, 0.0, 1.0]);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// The shapes do not fit.
 pub fn put_along_axis_in_place(
@@ -98,6 +137,18 @@ pub fn put_along_axis_in_place(
 }
 
 /// [`Array::scatter`] in place.
+///
+/// ```
+/// use mlx_core::{Array, DType, inplace, ones, zeros};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let cache = zeros(&[4], DType::F32)?;
+/// let places = Array::from_slice(&[1i32, 2], &[2])?;
+/// let cache = inplace::scatter_in_place(cache, &[&places], &ones(&[2, 1], DType::F32)?, &[0])?;
+/// assert_eq!(cache.to_vec::<f32>()?, [0.0, 1.0, 1.0, 0.0]);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// The shapes or axes do not fit.

@@ -1,12 +1,13 @@
 //! Safe, lazy MLX arrays for Rust: the crate that the others of this workspace compute with.
 //!
 //! ```
-//! use mlx_core::{Array, Result};
+//! use mlx_core::{Result, array};
 //!
 //! # fn main() -> Result<()> {
-//! let x = Array::from_slice(&[1.0f32, 2.0, 3.0, 4.0], &[2, 2])?;
-//! let y = x.matmul(&x)?.add(0.5)?; // builds a graph
+//! let x = array![[1.0, 2.0], [3.0, 4.0]];
+//! let y = (x.matmul(&x)? + 0.5)?; // builds a graph
 //! assert_eq!(y.to_vec::<f32>()?, [7.5, 10.5, 15.5, 22.5]); // reading evaluates it
+//! assert_eq!(y.i((.., -1))?.to_vec::<f32>()?, [10.5, 22.5]); // the last column
 //! # Ok(())
 //! # }
 //! ```
@@ -20,24 +21,31 @@
 //!
 //! | Python | here |
 //! |---|---|
-//! | `mx.array([1.0, 2.0])` | [`Array::from_slice`], [`Array::scalar`] |
-//! | `np.asarray(a)`, `a.tolist()`, `a.item()` | [`Array::to_vec`], [`Array::item`] |
+//! | `mx.array([1.0, 2.0])`, `mx.array(3.0)` | [`array!`], [`Array::from`]; from a slice and a shape: [`Array::from_slice`] |
+//! | `np.asarray(a)`, `a.tolist()`, `a.item()` | [`Array::to_vec`], [`Array::to_vec2`], [`Array::item`] |
+//! | `for row in a` | `for row in &a`, [`Array::iter`] |
 //! | `a.shape`, `a.dtype`, `mx.bfloat16` | [`Array::shape`], [`Array::dtype`], [`DType::BF16`] |
 //! | `mx.zeros`, `mx.arange`, `mx.linspace` | [`zeros`], [`arange`], [`linspace`] |
-//! | `a + b`, `a + 1`, `a @ b`, `a < b` | [`Array::add`] (arrays and numbers), [`Array::matmul`], [`Array::less`] |
+//! | `a + b`, `1 - a`, `-a`, `a & b` | `(&a + &b)?`, `(1 - &a)?`, `(-&a)?` ([`operators`]), [`Array::add`] |
+//! | `a @ b`, `a < b`, `a == b` | [`Array::matmul`], [`Array::lt`], [`Array::eq`] |
 //! | `a.astype(mx.float16)` | [`Array::astype`] |
-//! | `a[1:3]`, `a[..., i]`, `mx.take` | [`Array::slice_axis`], [`Array::take`], [`Array::take_along_axis`] |
-//! | `a[i] = b`, `a.at[i].add(b)` | [`Array::put_along_axis`], [`Array::scatter_add_axis`] (a new array each), [`inplace`] |
-//! | `mx.where(c, a, b)` | [`Array::select`] of `c` |
+//! | `a[1:3]`, `a[..., -1]`, `a[::2]`, `a[ids]`, `a[mask]` | [`Array::i`]`((1..3,))`, `a.i((Ellipsis, -1))`, `a.i(`[`step`]`(.., 2))`, `a.i(&ids)` ([`indexing`]) |
+//! | `a[i] = b`, `a.at[i].add(b)` | [`Array::set`], [`Array::at`] (a new array each), [`inplace`] |
+//! | `mx.take`, `np.nonzero`, `mx.unique` | [`Array::take`], [`Array::nonzero`], [`Array::unique`] |
+//! | `mx.where(c, a, b)` | [`where_`], [`Array::select`] of `c` |
+//! | `mx.softmax(a, axis=-1)`, `mx.cumsum(a, 0, reverse=True)` | [`Array::softmax`], [`Array::cumsum_with`] |
+//! | `mx.argmax(a)`, `mx.argmax(a, axis=0)` | [`Array::argmax_all`], [`Array::argmax`]`(0, false)` |
 //! | `mx.sum(a, axis=-1, keepdims=True)` | [`Array::sum`]`(-1, true)`; `..` is all axes |
 //! | `mx.eval`, `mx.async_eval` | [`eval()`], [`async_eval`] |
-//! | `mx.grad`, `mx.value_and_grad`, `mx.vmap` | [`transforms::grad`], [`transforms::value_and_grad`], [`transforms::vmap`] |
-//! | `mx.compile`, `mx.checkpoint` | [`transforms::Compiled`], [`transforms::checkpoint`] |
-//! | `mx.random.key(0)`, `mx.random.normal` | [`random::Key`] (explicit: there is no global state), [`random::normal`] |
+//! | `mx.grad`, `mx.value_and_grad`, `mx.vmap` | [`grad()`], [`value_and_grad()`], [`vmap()`] |
+//! | `mx.compile`, `mx.checkpoint` | [`compile()`], [`transforms::Compiled`], [`transforms::checkpoint_with`] |
+//! | `mx.random.seed`, `mx.random.key(0)`, `mx.random.normal` | [`random::seed`], [`random::Key`], [`random::normal`] |
 //! | `mx.quantize`, `mx.quantized_matmul` | [`quantize::quantize`], [`fast::quantized_linear`] |
 //! | `mx.fast.rms_norm`, `mx.fast.scaled_dot_product_attention` | [`fast`] |
 //! | `mx.fast.metal_kernel`, custom kernels | [`kernel`] (Metal, CUDA, and CPU kernels in Rust) |
-//! | `mx.load`, `mx.save_safetensors` | [`Safetensors`], [`safetensors`] |
+//! | `mx.load` | [`load`]; [`Safetensors`], [`files::Npz`] and [`gguf::Gguf`] read single arrays |
+//! | `mx.save`, `mx.savez`, `mx.save_safetensors`, `mx.save_gguf` | [`save`], [`savez`], [`save_safetensors`], [`save_gguf`] |
+//! | `mx.export_function`, `mx.import_function`, `mx.export_to_dot` | [`export`] |
 //! | `mx.linalg`, `mx.fft` | [`linalg`], [`fft`] |
 //! | `mx.set_default_device`, `mx.stream` | [`Device`], [`Stream`] |
 //! | `mx.get_peak_memory`, `mx.set_memory_limit` | [`memory`] |
@@ -49,22 +57,32 @@ mod array;
 mod dtype;
 mod error;
 mod ffi;
+pub mod indexing;
+mod into_shape;
 mod poison;
 
 pub mod device;
 pub mod eval;
+pub mod export;
 pub mod fast;
 pub mod fft;
 pub mod files;
 mod frozen;
+pub mod gguf;
 pub mod inplace;
 pub mod kernel;
 pub mod linalg;
+mod literal;
 pub mod memory;
+#[cfg(feature = "ndarray")]
+mod nd;
+pub mod operators;
 pub mod ops;
 pub mod profile;
+pub mod python;
 pub mod random;
 mod replay;
+mod rows;
 pub mod safetensors;
 pub mod settings;
 pub mod stream;
@@ -81,12 +99,27 @@ pub fn init() -> Result<()> {
     mlx_c_sys::load().map_err(|text| Error::new(ErrorKind::Library, text))
 }
 
-pub use self::safetensors::Safetensors;
+/// The raw bindings, for what this crate does not have.
+#[doc(no_inline)]
+pub use mlx_c_sys;
+
+pub use self::gguf::save_gguf;
+pub use self::safetensors::{Safetensors, save_safetensors};
 pub use array::Array;
 pub use dtype::{Complex64, DType, Element};
 pub use error::{Error, ErrorKind, Result};
 pub use eval::{async_eval, eval, graph_size, synchronize};
+pub use files::{load, save, savez, savez_compressed};
 pub use frozen::Frozen;
+pub use indexing::{At, Ellipsis, IntoIndex, NewAxis, Unique, step};
+pub use into_shape::{IntoShape, Size};
+pub use literal::{Literal, Nested};
+#[cfg(feature = "ndarray")]
+pub use ndarray;
 pub use ops::*;
 pub use replay::{Graph, Replay};
+pub use rows::Rows;
 pub use stream::{Device, DeviceKind, Stream};
+pub use transforms::{
+    checkpoint, compile, custom_function, custom_vjp, grad, jvp, value_and_grad, vjp, vmap,
+};

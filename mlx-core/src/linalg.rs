@@ -92,12 +92,20 @@ of_matrix! {
 }
 
 macro_rules! of_half {
-    ($($(#[$doc:meta])* $name:ident = $c:ident;)*) => { $(
+    ($($(#[$doc:meta])* $name:ident, $with:ident = $c:ident;)*) => { $(
         $(#[$doc])*
         ///
         /// # Errors
         /// The matrix is not square, or the dtype does not fit.
-        pub fn $name(a: &Array, half: Half) -> Result<Array> {
+        pub fn $name(a: &Array) -> Result<Array> {
+            $with(a, Half::Lower)
+        }
+
+        #[doc = concat!("As [`", stringify!($name), "`], for the lower or the upper triangle.")]
+        ///
+        /// # Errors
+        /// The matrix is not square, or the dtype does not fit.
+        pub fn $with(a: &Array, half: Half) -> Result<Array> {
             check(stringify!($name), a, true)?;
             let upper = half.upper();
             on_cpu(|| op!($c(a, upper)))
@@ -106,13 +114,13 @@ macro_rules! of_half {
 }
 
 of_half! {
-    /// The triangular factor of a symmetric positive definite matrix: `L L^T` or `U^T U`. Other matrices give no
-    /// meaningful result.
-    cholesky = mlx_linalg_cholesky;
-    /// The inverse of the matrix whose [`cholesky`] factor is given.
-    cholesky_inv = mlx_linalg_cholesky_inv;
-    /// The inverse of a triangular matrix.
-    tri_inv = mlx_linalg_tri_inv;
+    /// The lower triangular factor L of a symmetric positive definite matrix `L L^T`; the upper one, U, is that of
+    /// `U^T U`. Other matrices give no meaningful result.
+    cholesky, cholesky_with = mlx_linalg_cholesky;
+    /// The inverse of the matrix whose [`cholesky`] factor is given: `[…, n, n]` → the same.
+    cholesky_inv, cholesky_inv_with = mlx_linalg_cholesky_inv;
+    /// The inverse of a lower triangular matrix: `[…, n, n]` → the same.
+    tri_inv, tri_inv_with = mlx_linalg_tri_inv;
 }
 
 /// Q with orthonormal columns and R upper triangular, of product `a`:
@@ -166,12 +174,20 @@ pub fn eig(a: &Array) -> Result<(Array, Array)> {
     })
 }
 
-/// The eigenvalues, ascending, and eigenvectors as columns, of a symmetric matrix of which one
-/// `half` is read: `[…, n, n]` → `[…, n]`, `[…, n, n]`.
+/// The eigenvalues, ascending, and eigenvectors as columns, of a symmetric matrix of which the lower half is read:
+/// `[…, n, n]` → `[…, n]`, `[…, n, n]`.
 ///
 /// # Errors
 /// The matrix is not square, or the dtype does not fit.
-pub fn eigh(a: &Array, half: Half) -> Result<(Array, Array)> {
+pub fn eigh(a: &Array) -> Result<(Array, Array)> {
+    eigh_with(a, Half::Lower)
+}
+
+/// As [`eigh`]; the given half is read.
+///
+/// # Errors
+/// The matrix is not square, or the dtype does not fit.
+pub fn eigh_with(a: &Array, half: Half) -> Result<(Array, Array)> {
     check("eigh", a, true)?;
     let half = half.letter();
     on_cpu(|| {
@@ -184,7 +200,15 @@ pub fn eigh(a: &Array, half: Half) -> Result<(Array, Array)> {
 ///
 /// # Errors
 /// The matrix is not square, or the dtype does not fit.
-pub fn eigvalsh(a: &Array, half: Half) -> Result<Array> {
+pub fn eigvalsh(a: &Array) -> Result<Array> {
+    eigvalsh_with(a, Half::Lower)
+}
+
+/// The eigenvalues alone of [`eigh_with`].
+///
+/// # Errors
+/// The matrix is not square, or the dtype does not fit.
+pub fn eigvalsh_with(a: &Array, half: Half) -> Result<Array> {
     check("eigvalsh", a, true)?;
     let half = half.letter();
     on_cpu(|| {
@@ -232,11 +256,19 @@ pub fn solve(a: &Array, b: &Array) -> Result<Array> {
     on_cpu(|| op!(mlx_linalg_solve(a, b)))
 }
 
+/// As [`solve`], for a lower triangular `a`.
+///
+/// # Errors
+/// The shapes or dtypes do not fit.
+pub fn solve_triangular(a: &Array, b: &Array) -> Result<Array> {
+    solve_triangular_with(a, b, Half::Lower)
+}
+
 /// As [`solve`], for a triangular `a`.
 ///
 /// # Errors
 /// The shapes or dtypes do not fit.
-pub fn solve_triangular(a: &Array, b: &Array, half: Half) -> Result<Array> {
+pub fn solve_triangular_with(a: &Array, b: &Array, half: Half) -> Result<Array> {
     check("solve_triangular", a, true)?;
     require(
         b.size() > 0,
@@ -249,11 +281,28 @@ pub fn solve_triangular(a: &Array, b: &Array, half: Half) -> Result<Array> {
     on_cpu(|| op!(mlx_linalg_solve_triangular(a, b, upper)))
 }
 
+/// The root of the sum of the squares of all elements: a scalar.
+///
+/// ```
+/// # use mlx_core::{Array, Result, linalg};
+/// # fn main() -> Result<()> {
+/// let v = Array::from_slice(&[3.0f32, 4.0], &[2])?;
+/// assert_eq!(linalg::norm(&v)?.item::<f32>()?, 5.0);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// None that is known.
+pub fn norm(a: &Array) -> Result<Array> {
+    norm_l2(&a.flatten()?, 0, false)
+}
+
 /// The `ord`-norm over one axis (vectors) or two (matrices: 1, -1, 2, -2 or an infinity).
 ///
 /// # Errors
 /// There are no such axes, or matrices have no such norm.
-pub fn norm(a: &Array, ord: f64, axes: impl Axes, keepdims: bool) -> Result<Array> {
+pub fn norm_with(a: &Array, ord: f64, axes: impl Axes, keepdims: bool) -> Result<Array> {
     let axes = axes.axes(a.ndim());
     let this = wide(a, "norm")?;
     // The 2-norms of matrices are singular values.

@@ -24,11 +24,33 @@ static ARRAY_LIMIT: AtomicUsize = AtomicUsize::new(0);
 /// The limit refuses absurd shapes, as from an untrusted file, when an operation is built. If the system has no memory
 /// for an array below the limit, the evaluation fails: [`ErrorKind::Memory`]. The default is [`memory_limit`]. A view
 /// counts as the bytes of a dense copy.
+///
+/// ```
+/// use mlx_core::{DType, ErrorKind, memory, zeros};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let before = memory::array_limit();
+/// memory::set_array_limit(1000);
+/// let error = zeros(&[1000], DType::F32).unwrap_err();
+/// assert_eq!(error.kind(), ErrorKind::Budget);
+/// memory::set_array_limit(before);
+/// # Ok(())
+/// # }
+/// ```
 pub fn set_array_limit(bytes: usize) {
     ARRAY_LIMIT.store(bytes.max(1), Ordering::Relaxed);
 }
 
 /// The largest array, in bytes, that may be made.
+///
+/// ```
+/// use mlx_core::{memory};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// assert!(memory::array_limit() > 0);
+/// # Ok(())
+/// # }
+/// ```
 pub fn array_limit() -> usize {
     match ARRAY_LIMIT.load(Ordering::Relaxed) {
         0 => {
@@ -128,6 +150,17 @@ limits! {
 }
 
 /// The memory of a GPU, in bytes.
+///
+/// ```
+/// use mlx_core::{memory};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// if let Some(memory) = memory::of_device()? {
+///     assert!(memory.free <= memory.total);
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceMemory {
     /// What the GPU has.
@@ -138,6 +171,18 @@ pub struct DeviceMemory {
 
 /// The memory of the default device, if it is a GPU with memory of its own (CUDA). `None` for CPUs, and for Apple's GPUs,
 /// which share the machine's memory.
+///
+/// ```
+/// use mlx_core::{memory};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// match memory::of_device()? {
+///     Some(gpu) => println!("{} of {} bytes are free", gpu.free, gpu.total),
+///     None => println!("the memory is the machine's"),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// MLX cannot say.
@@ -157,6 +202,17 @@ pub fn of_device() -> Result<Option<DeviceMemory>> {
 }
 
 /// Resets [`peak`].
+///
+/// ```
+/// use mlx_core::{DType, eval, memory, ones};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// memory::reset_peak()?;
+/// eval([ones(&[1000], DType::F32)?.exp()?])?;
+/// assert!(memory::peak()? >= 4000);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// MLX refuses.
@@ -179,6 +235,16 @@ pub fn use_mimalloc() -> bool {
 }
 
 /// Gives the cached buffers back to the system.
+///
+/// ```
+/// use mlx_core::{memory};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// memory::clear_cache()?;
+/// assert_eq!(memory::cached()?, 0);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// MLX refuses.

@@ -1,4 +1,4 @@
-//! Operations, grouped as in MLX and named as there; one form each.
+//! Operations, grouped as in MLX and named as there.
 //!
 //! An operation is a method if it has a main array, and a function if it makes an array or takes a list. Conventions:
 //!
@@ -7,6 +7,10 @@
 //!   hold is an error in arithmetic; comparisons compare it by value, as NumPy does.
 //! - **Axes.** Reductions take `impl` [`Axes`]: `1`, `-1`, `[0, 2]`, or `..` for all. Negative axes
 //!   count from the end.
+//! - **One axis** is `impl` [`Axis`]: a number, or `..` for the flattened array, which is Python's `axis=None`.
+//! - **Arguments with a default** can be left out. The plain name takes what Python's call needs, and the axes of a
+//!   reduction, scan, sort or join. `NAME_with` takes all arguments, in Python's order. `NAME_all` has no axis: it runs over
+//!   all elements. Functions that make an array always take its dtype.
 //! - **Shapes** broadcast as in NumPy.
 //! - **Indices** inside arrays are checked when they are evaluated. An index out of range fails the
 //!   evaluation.
@@ -33,19 +37,28 @@ pub mod shape;
 pub mod sort;
 pub mod unary;
 
-pub use conv::{Conv, ConvGeneral, ConvTranspose};
+pub use conv::{Conv, ConvGeneral, ConvTranspose, conv1d, conv2d, conv3d};
 pub use create::{
-    Indexing, arange, bartlett, blackman, diag, eye, full, full_like, hamming, hanning, identity,
-    linspace, meshgrid, ones, ones_like, tri, tril, triu, zeros, zeros_like,
+    Indexing, Number, arange, bartlett, blackman, diag, diag_with, eye, eye_with, full, full_like,
+    hamming, hanning, identity, linspace, meshgrid, meshgrid_with, ones, ones_like, tri, tri_with,
+    tril, tril_with, triu, triu_with, zeros, zeros_like,
 };
 pub use index::Side;
+pub use math::where_;
 pub use matmul::{BlockMasks, einsum};
 pub use quantize::{
-    QuantMode, Quantized, Scheme, dequantize, gather_qmm, qqmm, quantize, quantized_matmul,
+    QuantMode, Quantized, Scheme, dequantize, dequantize_with, gather_qmm, gather_qmm_with, qqmm,
+    quantize, quantize_with, quantized_matmul, quantized_matmul_with,
 };
-pub use shape::{PadMode, broadcast_arrays, concat, depends, stack};
+pub use shape::{PadMode, PadWidths, broadcast_arrays, concat, concatenate, depends, stack};
 
 /// The second operand of a binary operation: an array or a number.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is neither an array nor a number",
+    label = "not an operand",
+    note = "an operand is `&Array`, `Array`, a number or a `bool`: `x.add(&y)`, `&x + 1.0`",
+    note = "a `Result<Array>` becomes an array by `?`: `x.add(y.exp()?)`; a vector or slice by `Array::from`"
+)]
 pub trait Operand {
     /// The dtype of an array. `None` for a number.
     fn dtype(&self) -> Option<DType> {
@@ -129,6 +142,20 @@ macro_rules! float_operand {
 }
 float_operand!(f32, f64);
 
+macro_rules! half_operand {
+    ($($ty:ty),*) => { $( impl Operand for $ty {
+        fn number(&self) -> Option<f64> {
+            Some(self.to_f64())
+        }
+
+        fn to_array(&self, like: DType) -> Result<Cow<'_, Array>> {
+            let value = self.to_f32();
+            Ok(Cow::Owned(value.to_array(like)?.into_owned()))
+        }
+    } )* };
+}
+half_operand!(half::f16, half::bf16);
+
 macro_rules! integer_operand {
     ($($ty:ty),*) => { $( impl Operand for $ty {
         fn number(&self) -> Option<f64> {
@@ -157,7 +184,25 @@ macro_rules! integer_operand {
         }
     } )* };
 }
-integer_operand!(i32, u32, i64);
+integer_operand!(i8, i16, i32, i64, u8, u16, u32);
+
+impl Operand for usize {
+    fn number(&self) -> Option<f64> {
+        Some(*self as f64)
+    }
+
+    fn integer(&self) -> Option<i64> {
+        i64::try_from(*self).ok()
+    }
+
+    fn to_array(&self, like: DType) -> Result<Cow<'_, Array>> {
+        let value = i64::try_from(*self).map_err(|_| {
+            let message = format!("a number, {self}, exceeds {}", i64::MAX);
+            Error::new(ErrorKind::Invalid, message)
+        })?;
+        Ok(Cow::Owned(value.to_array(like)?.into_owned()))
+    }
+}
 
 impl Operand for bool {
     fn number(&self) -> Option<f64> {
@@ -214,9 +259,46 @@ pub(crate) fn pair<'a>(
 }
 
 /// The axes an operation runs over.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not name axes",
+    label = "not axes",
+    note = "axes are an `i32`, `..` for all, or an array, slice or vector of `i32`: `x.sum(-1, false)`, `x.sum(.., false)`, `x.sum([0, 2], false)`"
+)]
 pub trait Axes {
     /// The axes as numbers, given how many dimensions there are.
     fn axes(&self, ndim: usize) -> Cow<'_, [i32]>;
+
+    /// Whether this is `..`.
+    fn is_all(&self) -> bool {
+        false
+    }
+}
+
+/// The one axis an operation runs along, or `..`: the array is flattened first.
+pub trait Axis {
+    /// The number of the axis, from the end if negative. `None` for `..`.
+    fn axis(&self) -> Option<i32>;
+}
+
+impl Axis for i32 {
+    fn axis(&self) -> Option<i32> {
+        Some(*self)
+    }
+}
+
+impl Axis for RangeFull {
+    fn axis(&self) -> Option<i32> {
+        None
+    }
+}
+
+/// The array and the axis that an operation along `axis` runs over: the flattened array and 0 for `..`.
+pub(crate) fn along(array: &Array, axis: impl Axis) -> Result<(Cow<'_, Array>, i32)> {
+    match axis.axis() {
+        Some(axis) => Ok((Cow::Borrowed(array), axis)),
+        None if array.ndim() == 1 => Ok((Cow::Borrowed(array), 0)),
+        None => Ok((Cow::Owned(array.flatten()?), 0)),
+    }
 }
 
 impl Axes for i32 {
@@ -228,6 +310,10 @@ impl Axes for i32 {
 impl Axes for RangeFull {
     fn axes(&self, ndim: usize) -> Cow<'_, [i32]> {
         Cow::Owned((0..ndim as i32).collect())
+    }
+
+    fn is_all(&self) -> bool {
+        true
     }
 }
 

@@ -1,15 +1,21 @@
 //! Keeps arrays of a failed evaluation from being used.
 //!
 //! When an evaluation fails, MLX reports the error once. Afterwards the arrays of that evaluation look computed and
-//! hold garbage. So every array carries the time at which it was made, until it is known to be good. These arrays are
-//! good: arrays made from data, the roots of a successful evaluation, and arrays that are already computed when they
-//! are used after a later successful evaluation.
+//! hold garbage. On Linux the shim knows the outcome of each operation that was queued, so only the arrays that depend
+//! on a failed operation are lost. Elsewhere every array that was made before the failure is lost, unless it is known to
+//! be good.
 //!
-//! A failed evaluation poisons all arrays of its thread that are not known to be good. Using or reading a poisoned
-//! array is an error that repeats the reason. Then the thread's streams, which skipped everything after the failure,
-//! are made usable again. Arrays that are made from good arrays after that are good.
+//! So every array carries the time at which it was made, until it is known to be good. These arrays are good: arrays
+//! made from data, the roots of a successful evaluation, and arrays that are already computed when they are used after a
+//! later successful evaluation. An array that was made before the last failure is looked at when it is used: it is lost,
+//! or it gets the present time.
+//!
+//! Using or reading a lost array is an error that repeats the reason. An operation that could not be queued, because
+//! there was no memory for its result, is not lost: it stays lazy. After a failure the thread's streams are made usable
+//! again.
 
 use std::cell::{Cell, RefCell};
+use std::ffi::{CStr, CString};
 
 use mlx_c_sys as sys;
 
@@ -28,7 +34,7 @@ thread_local! {
     static CLOCK: Cell<u64> = const { Cell::new(1) };
     /// All evaluations of arrays that were made up to this time have succeeded.
     static LAST_GOOD: Cell<u64> = const { Cell::new(0) };
-    /// Arrays that were made up to this time are poisoned, unless they are known to be good.
+    /// Arrays that were made up to this time may be lost, unless they are known to be good.
     static LAST_FAILED: Cell<u64> = const { Cell::new(0) };
     /// Whether this thread uses more than one stream. Then a successful evaluation tells nothing
     /// about the other streams, and only its roots are known to be good.
@@ -82,7 +88,7 @@ pub(crate) fn good<'a>(arrays: impl IntoIterator<Item = &'a Array>, started: boo
     LAST_GOOD.set(until.max(LAST_GOOD.get()));
 }
 
-/// Notes that an evaluation of `arrays` failed: poisons its step, and returns the error for the caller.
+/// Notes that an evaluation of `arrays` failed, and returns the error for the caller.
 pub(crate) fn failed<'a>(arrays: impl IntoIterator<Item = &'a Array>, error: Error) -> Error {
     let until = stamp();
     for array in arrays {
@@ -100,12 +106,27 @@ pub(crate) fn failed<'a>(arrays: impl IntoIterator<Item = &'a Array>, error: Err
     });
     LAST_FAILED.set(until);
     LAST_GOOD.set(until);
-    // SAFETY: takes nothing. Everything that the streams of this thread were given is poisoned now.
-    unsafe { sys::mlxrs_rearm() };
+    // A truncated file is the one failure with this kind. Any operation may have read what was lost.
+    let all = error.kind() == ErrorKind::Io;
+    let reason = CString::new(error.to_string()).unwrap_or_default();
+    // SAFETY: a C string that lives through the call.
+    unsafe { sys::mlxrs_clear_failures(reason.as_ptr(), all) };
     error
 }
 
-/// Fails if `array` belongs to a failed step.
+/// Whether `array` depends on a failed operation, with the reason if it is known.
+fn lost(array: &Array) -> (bool, Option<String>) {
+    let (mut lost, mut reason) = (true, std::ptr::null());
+    // SAFETY: the handle is live, the out-parameters are ours; on failure the array counts as lost, which is the safe
+    // answer. The text is copied before the next call.
+    unsafe {
+        sys::mlxrs_array_lost(&mut lost, &mut reason, array.raw());
+        let reason = (!reason.is_null()).then(|| CStr::from_ptr(reason).to_string_lossy().into());
+        (lost, reason)
+    }
+}
+
+/// Fails if `array` is lost.
 pub(crate) fn check(array: &Array) -> Result<()> {
     let made = array.made();
     if made == DATA {
@@ -117,12 +138,17 @@ pub(crate) fn check(array: &Array) -> Result<()> {
         }
         return Ok(());
     }
-    FAILED.with_borrow(|steps| {
-        let reason = steps
-            .iter()
-            .find(|step| made <= step.until)
-            .map_or("", |step| &step.reason);
-        let message = format!("array belongs to a step whose evaluation failed: {reason}");
-        Err(Error::new(ErrorKind::Poisoned, message))
-    })
+    let (lost, reason) = lost(array);
+    if !lost {
+        array.set_made(stamp());
+        return Ok(());
+    }
+    let reason = reason.unwrap_or_else(|| {
+        FAILED.with_borrow(|steps| {
+            let step = steps.iter().find(|step| made <= step.until);
+            step.map_or_else(String::new, |step| step.reason.clone())
+        })
+    });
+    let message = format!("array belongs to a step whose evaluation failed: {reason}");
+    Err(Error::new(ErrorKind::Poisoned, message))
 }

@@ -25,6 +25,19 @@ use crate::ffi::vector::VectorArray;
 use crate::ffi::{self, Arg};
 
 /// All nodes of one name.
+///
+/// ```
+/// use mlx_core::{DType, eval, fast, ones, profile};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let x = ones(&[2, 2], DType::F32)?;
+/// profile::start();
+/// eval([&fast::soft_cap(&x, 30.0)?])?;
+/// let seconds: f64 = profile::end().iter().map(|node| node.seconds).sum();
+/// assert!(seconds >= 0.0);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Node {
     /// The name that [`fast`](crate::fast) and [`CpuKernel`](crate::kernel::CpuKernel) give, or [`BETWEEN`].
@@ -40,6 +53,19 @@ pub const BETWEEN: &str = "";
 
 /// Times the nodes of this library on CPU streams from now on, until [`end`]. A process has one profile: starting drops
 /// earlier counts. Each node costs some hundred nanoseconds more.
+///
+/// ```
+/// use mlx_core::{profile};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// profile::start();
+/// // … evaluations …
+/// for node in profile::end() {
+///     println!("{} × {}", node.times, node.name);
+/// }
+/// # Ok(())
+/// # }
+/// ```
 pub fn start() {
     // SAFETY: takes nothing, and guards what it changes by a lock.
     unsafe { sys::mlxrs_profile_start() }
@@ -47,6 +73,16 @@ pub fn start() {
 
 /// The nodes that were computed since [`start`], by name. On a GPU and with `MLX_CPU_KERNELS=off`, only
 /// user kernels are timed.
+///
+/// ```
+/// use mlx_core::{profile};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// profile::start();
+/// assert!(profile::end().iter().all(|node| node.times > 0 || node.name == profile::BETWEEN));
+/// # Ok(())
+/// # }
+/// ```
 pub fn end() -> Vec<Node> {
     let mut nodes: Vec<Node> = Vec::new();
     // SAFETY: `push_node` is called during the call only, with the pointer to `nodes` that is given here.
@@ -67,6 +103,16 @@ unsafe extern "C" fn push_node(to: *mut c_void, name: *const c_char, times: u64,
 }
 
 /// The kinds of the nodes that evaluating these arrays computes, MLX's own included, in no order: as often as each stands in the graph.
+///
+/// ```
+/// use mlx_core::{DType, ones, profile};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let y = ones(&[2], DType::F32)?.exp()?;
+/// assert!(profile::graph([&y])?.iter().any(|name| name == "Exp"));
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// There is no memory.

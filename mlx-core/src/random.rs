@@ -1,18 +1,24 @@
 //! Random arrays from explicit keys.
 //!
-//! The same [`Key`] gives the same numbers, on every thread. Use a key once and [`split`](Key::split) it for more, or
-//! take the thread's [`next_key`], which follows from its [`seed`].
+//! The same [`Key`] gives the same numbers, on every thread. Use a key once and [`split`](Key::split) it for more. `None`
+//! in place of a key takes the thread's [`next_key`], which follows from its [`seed`].
+//!
+//! Arguments come in Python's order, after the key. Functions named `NAME_with` take those that have a default in Python.
 //!
 //! ```
 //! use mlx_core::{DType, random::{self, Key}};
 //!
 //! # fn main() -> mlx_core::Result<()> {
-//! let [a, b] = Key::new(7)?.split_pair()?;
-//! let x = random::normal(&a, &[2, 3], DType::F32, 0.0, 1.0)?;
-//! let y = random::normal(&a, &[2, 3], DType::F32, 0.0, 1.0)?;
+//! let [a, b] = Key::new(7)?.split()?;
+//! let x = random::normal(&a, &[2, 3], DType::F32)?;
+//! let y = random::normal(&a, &[2, 3], DType::F32)?;
 //! assert_eq!(x.to_vec::<f32>()?, y.to_vec::<f32>()?);
-//! let z = random::normal(&b, &[2, 3], DType::F32, 0.0, 1.0)?;
+//! let z = random::normal(&b, &[2, 3], DType::F32)?;
 //! assert_ne!(x.to_vec::<f32>()?, z.to_vec::<f32>()?);
+//!
+//! random::seed(7); // the numbers of `mx.random.seed(7); mx.random.uniform(-1, 1, (2,))`
+//! let w = random::uniform(None, -1.0, 1.0, &[2], DType::F32)?;
+//! assert!(w.abs()?.less_equal(1)?.all_all()?.item::<bool>()?);
 //! # Ok(())
 //! # }
 //! ```
@@ -22,10 +28,13 @@ mod sequence;
 pub use sequence::{next_key, seed};
 pub(crate) use sequence::{state, with_state};
 
+use std::borrow::Cow;
+
 use crate::array::Array;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::ffi::op;
+use crate::into_shape::IntoShape;
 use crate::memory::check_shape;
 use crate::ops::checked::finite;
 use crate::ops::{Operand, ones, require, require_fit};
@@ -62,8 +71,8 @@ impl Key {
     ///
     /// # Errors
     /// `n` is negative.
-    pub fn split(&self, n: i32) -> Result<Vec<Key>> {
-        require(n >= 0, "split", "n", "at least 0", n)?;
+    pub fn split_n(&self, n: i32) -> Result<Vec<Key>> {
+        require(n >= 0, "split_n", "n", "at least 0", n)?;
         if n == 0 {
             return Ok(Vec::new());
         }
@@ -75,9 +84,43 @@ impl Key {
     ///
     /// # Errors
     /// None that is known.
-    pub fn split_pair(&self) -> Result<[Key; 2]> {
+    pub fn split(&self) -> Result<[Key; 2]> {
         let (a, b) = op!(pair mlx_random_split(self.0))?;
         Ok([Key(a), Key(b)])
+    }
+}
+
+/// The key of a call: `&key`, or `None` for the thread's [`next_key`].
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no key of random numbers",
+    note = "give `&key` of a `random::Key`, or `None` for the thread's next key"
+)]
+pub trait KeyOrNext {
+    /// The key.
+    ///
+    /// # Errors
+    /// There is no memory for the next key.
+    fn key(&self) -> Result<Cow<'_, Key>>;
+}
+
+impl KeyOrNext for Key {
+    fn key(&self) -> Result<Cow<'_, Key>> {
+        Ok(Cow::Borrowed(self))
+    }
+}
+
+impl<K: KeyOrNext> KeyOrNext for &K {
+    fn key(&self) -> Result<Cow<'_, Key>> {
+        (**self).key()
+    }
+}
+
+impl KeyOrNext for Option<&Key> {
+    fn key(&self) -> Result<Cow<'_, Key>> {
+        match self {
+            Some(key) => Ok(Cow::Borrowed(key)),
+            None => next_key().map(Cow::Owned),
+        }
     }
 }
 
@@ -86,13 +129,15 @@ impl Key {
 /// # Errors
 /// The dtype is not real floating point, or the array exceeds the byte limit.
 pub fn uniform(
-    key: &Key,
-    shape: &[i32],
-    dtype: DType,
+    key: impl KeyOrNext,
     low: impl Operand,
     high: impl Operand,
+    shape: impl IntoShape,
+    dtype: DType,
 ) -> Result<Array> {
-    check_shape(shape, dtype)?;
+    let shape = shape.sizes()?;
+    check_shape(&shape, dtype)?;
+    let key = key.key()?;
     let (low, high) = (low.to_array(dtype)?, high.to_array(dtype)?);
     op!(mlx_random_uniform(
         *low,
@@ -103,18 +148,28 @@ pub fn uniform(
     ))
 }
 
+/// Normal with mean 0 and standard deviation 1.
+///
+/// # Errors
+/// The dtype is not floating point, or the array exceeds the byte limit.
+pub fn normal(key: impl KeyOrNext, shape: impl IntoShape, dtype: DType) -> Result<Array> {
+    normal_with(key, shape, dtype, 0.0, 1.0)
+}
+
 /// Normal with mean `loc` and standard deviation `scale`, both of which broadcast to `shape`.
 ///
 /// # Errors
 /// The dtype is not floating point, or the array exceeds the byte limit.
-pub fn normal(
-    key: &Key,
-    shape: &[i32],
+pub fn normal_with(
+    key: impl KeyOrNext,
+    shape: impl IntoShape,
     dtype: DType,
     loc: impl Operand,
     scale: impl Operand,
 ) -> Result<Array> {
-    check_shape(shape, dtype)?;
+    let shape = shape.sizes()?;
+    check_shape(&shape, dtype)?;
+    let key = key.key()?;
     let (loc, scale) = (loc.to_array(dtype)?, scale.to_array(dtype)?);
     op!(mlx_random_normal_broadcast(
         [shape],
@@ -130,13 +185,15 @@ pub fn normal(
 /// # Errors
 /// The dtype is not real floating point, or the array exceeds the byte limit.
 pub fn truncated_normal(
-    key: &Key,
-    shape: &[i32],
-    dtype: DType,
+    key: impl KeyOrNext,
     lower: impl Operand,
     upper: impl Operand,
+    shape: impl IntoShape,
+    dtype: DType,
 ) -> Result<Array> {
-    check_shape(shape, dtype)?;
+    let shape = shape.sizes()?;
+    check_shape(&shape, dtype)?;
+    let key = key.key()?;
     let (lower, upper) = (lower.to_array(dtype)?, upper.to_array(dtype)?);
     op!(mlx_random_truncated_normal(
         *lower,
@@ -152,12 +209,14 @@ pub fn truncated_normal(
 /// # Errors
 /// The shapes do not fit, or the array exceeds the byte limit.
 pub fn multivariate_normal(
-    key: &Key,
-    shape: &[i32],
+    key: impl KeyOrNext,
     mean: &Array,
     covariance: &Array,
+    shape: impl IntoShape,
 ) -> Result<Array> {
-    check_shape(shape, DType::F32)?;
+    let shape = shape.sizes()?;
+    check_shape(&shape, DType::F32)?;
+    let key = key.key()?;
     crate::linalg::on_cpu(|| {
         let covariance = finite(c"multivariate_normal", &covariance.astype(DType::F32)?)?;
         op!(mlx_random_multivariate_normal(
@@ -170,12 +229,28 @@ pub fn multivariate_normal(
     })
 }
 
+/// Laplace with mean 0 and scale 1.
+///
+/// # Errors
+/// The dtype is not real floating point, or the array exceeds the byte limit.
+pub fn laplace(key: impl KeyOrNext, shape: impl IntoShape, dtype: DType) -> Result<Array> {
+    laplace_with(key, shape, dtype, 0.0, 1.0)
+}
+
 /// Laplace with mean `loc` and scale `scale`.
 ///
 /// # Errors
 /// The dtype is not real floating point, or the array exceeds the byte limit.
-pub fn laplace(key: &Key, shape: &[i32], dtype: DType, loc: f32, scale: f32) -> Result<Array> {
-    check_shape(shape, dtype)?;
+pub fn laplace_with(
+    key: impl KeyOrNext,
+    shape: impl IntoShape,
+    dtype: DType,
+    loc: f32,
+    scale: f32,
+) -> Result<Array> {
+    let shape = shape.sizes()?;
+    check_shape(&shape, dtype)?;
+    let key = key.key()?;
     op!(mlx_random_laplace([shape], dtype, loc, scale, Some(&key.0)))
 }
 
@@ -183,8 +258,10 @@ pub fn laplace(key: &Key, shape: &[i32], dtype: DType, loc: f32, scale: f32) -> 
 ///
 /// # Errors
 /// The dtype is not real floating point, or the array exceeds the byte limit.
-pub fn gumbel(key: &Key, shape: &[i32], dtype: DType) -> Result<Array> {
-    check_shape(shape, dtype)?;
+pub fn gumbel(key: impl KeyOrNext, shape: impl IntoShape, dtype: DType) -> Result<Array> {
+    let shape = shape.sizes()?;
+    check_shape(&shape, dtype)?;
+    let key = key.key()?;
     op!(mlx_random_gumbel([shape], dtype, Some(&key.0)))
 }
 
@@ -192,8 +269,10 @@ pub fn gumbel(key: &Key, shape: &[i32], dtype: DType) -> Result<Array> {
 ///
 /// # Errors
 /// The probability does not broadcast, or the array exceeds the byte limit.
-pub fn bernoulli(key: &Key, shape: &[i32], p: impl Operand) -> Result<Array> {
-    check_shape(shape, DType::Bool)?;
+pub fn bernoulli(key: impl KeyOrNext, p: impl Operand, shape: impl IntoShape) -> Result<Array> {
+    let shape = shape.sizes()?;
+    check_shape(&shape, DType::Bool)?;
+    let key = key.key()?;
     let p = p.to_array(DType::F32)?;
     op!(mlx_random_bernoulli(*p, [shape], Some(&key.0)))
 }
@@ -205,13 +284,15 @@ pub fn bernoulli(key: &Key, shape: &[i32], p: impl Operand) -> Result<Array> {
 /// The dtype is not an integer or Bool, or cannot hold all numbers of the range; a `high` that is a number is not above
 /// `low`, or a number is not an integer; or the array exceeds the byte limit.
 pub fn randint(
-    key: &Key,
-    shape: &[i32],
-    dtype: DType,
+    key: impl KeyOrNext,
     low: impl Operand,
     high: impl Operand,
+    shape: impl IntoShape,
+    dtype: DType,
 ) -> Result<Array> {
-    check_shape(shape, dtype)?;
+    let shape = shape.sizes()?;
+    check_shape(&shape, dtype)?;
+    let key = key.key()?;
     let whole = dtype.is_integer() || dtype == DType::Bool;
     require(whole, "randint", "dtype", "an integer dtype or Bool", dtype)?;
     if let (Some(from), Some(to)) = (bound(&low)?, bound(&high)?) {
@@ -239,19 +320,19 @@ pub fn randint(
             .astype(dtype);
         }
         // Two's complement wraps to the right number.
-        let offset = below(key, shape, &Array::scalar((to - from) as u64)?)?;
+        let offset = below(&key, &shape, &Array::scalar((to - from) as u64)?)?;
         return offset.add(Array::scalar(from as u64)?)?.astype(dtype);
     }
     let (low, high) = (low.to_array(DType::I64)?, high.to_array(DType::I64)?);
     let whole = low.dtype().is_integer() && high.dtype().is_integer();
     require(whole, "randint", "bounds", "integers", (&*low, &*high))?;
-    let within = |bound: &Array| bound.broadcast_to(shape);
+    let within = |bound: &Array| bound.broadcast_to(&*shape);
     let (low, high) = (within(&low)?, within(&high)?);
     let empty = high.less_equal(&low)?;
     let start = low.astype(DType::U64)?;
     let span = high.astype(DType::U64)?.subtract(&start)?;
-    let span = empty.select(ones(&[], DType::U64)?, span)?;
-    below(key, shape, &span)?.add(start)?.astype(dtype)
+    let span = empty.select(ones((), DType::U64)?, span)?;
+    below(&key, &shape, &span)?.add(start)?.astype(dtype)
 }
 
 /// A bound as a number; `None` for an array.
@@ -294,7 +375,8 @@ fn below(key: &Key, shape: &[i32], span: &Array) -> Result<Array> {
 ///
 /// # Errors
 /// Another width, or the array exceeds the byte limit.
-pub fn bits(key: &Key, shape: &[i32], width: i32) -> Result<Array> {
+pub fn bits(key: impl KeyOrNext, shape: impl IntoShape, width: i32) -> Result<Array> {
+    let shape = shape.sizes()?;
     require(
         matches!(width, 1 | 2 | 4),
         "bits",
@@ -302,24 +384,35 @@ pub fn bits(key: &Key, shape: &[i32], width: i32) -> Result<Array> {
         "1, 2 or 4 bytes",
         width,
     )?;
-    check_shape(shape, DType::U32)?;
+    check_shape(&shape, DType::U32)?;
+    let key = key.key()?;
     op!(mlx_random_bits([shape], width, Some(&key.0)))
+}
+
+/// One index along the last axis, drawn by the unnormalised log probabilities there, as U32: `[…, n]` → `[…]`.
+///
+/// # Errors
+/// There is no axis, or it is empty.
+pub fn categorical(key: impl KeyOrNext, logits: &Array) -> Result<Array> {
+    categorical_with(key, logits, -1)
 }
 
 /// One index along `axis`, drawn by the unnormalised log probabilities there, as U32: `[…, n, …]` → `[…, …]`.
 ///
 /// # Errors
 /// There is no such axis, or it is empty.
-pub fn categorical(key: &Key, logits: &Array, axis: i32) -> Result<Array> {
+pub fn categorical_with(key: impl KeyOrNext, logits: &Array, axis: i32) -> Result<Array> {
+    let key = key.key()?;
     op!(mlx_random_categorical(logits, axis, Some(&key.0)))
 }
 
-/// As [`categorical`], with `n` draws of each: `[…, n]` of U32, the draws last.
+/// As [`categorical_with`], with `n` draws of each: `[…, n]` of U32, the draws last.
 ///
 /// # Errors
 /// There is no such axis or it is empty, or `n` is negative.
-pub fn categorical_n(key: &Key, logits: &Array, axis: i32, n: i32) -> Result<Array> {
+pub fn categorical_n(key: impl KeyOrNext, logits: &Array, axis: i32, n: i32) -> Result<Array> {
     require(n >= 0, "categorical_n", "n", "at least 0", n)?;
+    let key = key.key()?;
     op!(mlx_random_categorical_num_samples(
         logits,
         axis,
@@ -328,12 +421,21 @@ pub fn categorical_n(key: &Key, logits: &Array, axis: i32, n: i32) -> Result<Arr
     ))
 }
 
+/// The slots of the first axis in random order; the shape stays.
+///
+/// # Errors
+/// There is no axis.
+pub fn permutation(key: impl KeyOrNext, x: &Array) -> Result<Array> {
+    permutation_with(key, x, 0)
+}
+
 /// The slots of `axis` in random order; the shape stays.
 ///
 /// # Errors
 /// There is no such axis.
-pub fn permutation(key: &Key, x: &Array, axis: i32) -> Result<Array> {
+pub fn permutation_with(key: impl KeyOrNext, x: &Array, axis: i32) -> Result<Array> {
     x.dim(axis)?;
+    let key = key.key()?;
     op!(mlx_random_permutation(x, axis, Some(&key.0)))
 }
 
@@ -341,7 +443,8 @@ pub fn permutation(key: &Key, x: &Array, axis: i32) -> Result<Array> {
 ///
 /// # Errors
 /// `n` is negative or exceeds the byte limit.
-pub fn permutation_of(key: &Key, n: i32) -> Result<Array> {
+pub fn permutation_of(key: impl KeyOrNext, n: i32) -> Result<Array> {
     check_shape(&[n], DType::U32)?;
+    let key = key.key()?;
     op!(mlx_random_permutation_arange(n, Some(&key.0)))
 }

@@ -113,7 +113,7 @@ impl Replay {
         let mut outputs = VectorArray::null();
         // SAFETY: a live handle of this thread, a live vector of live arrays, and an out-parameter that is ours.
         ffi::call(ErrorKind::Eval, || unsafe {
-            sys::mlxrs_replay_again(outputs.as_mut_ptr(), self.raw, inputs.c())
+            sys::mlxrs_replay_relaunch(outputs.as_mut_ptr(), self.raw, inputs.c())
         })
         .map_err(|error| fail(std::iter::empty(), error))?;
         let outputs = outputs.to_vec()?;
@@ -130,6 +130,16 @@ impl Drop for Replay {
 
 /// The operations, settings, shapes and inputs behind lazy arrays: what [`Replay`] compares. For tests of computations that repeat, on any
 /// device.
+///
+/// ```
+/// use mlx_core::{DType, Graph, ones};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let step = |x: f32| ones(&[2], DType::F32)?.multiply(x);
+/// assert!(Graph::of([&step(2.0)?])?.is_same(&Graph::of([&step(3.0)?])?)?);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Graph {
     raw: sys::mlxrs_graph,

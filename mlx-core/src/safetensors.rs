@@ -10,46 +10,22 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use mlx_c_sys as sys;
 use rayon::prelude::*;
 
 use crate::array::Array;
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind, Result};
-use crate::ffi;
-use crate::files;
+use crate::files::moved::{self, Moved};
+use crate::files::source::{Layout, Source, plain_memory};
 use crate::linalg;
-use crate::memory;
-use crate::stream::Device;
 
 mod finite;
 mod header;
-pub(crate) mod mapped;
-mod moved;
 mod write;
 
 pub use finite::{NonFinite, Vanishing};
 use header::{Header, Tensor};
-use mapped::Mapped;
-use moved::Moved;
-pub use write::{Writer, save};
-
-/// The bytes of a file.
-enum Source {
-    Mapped(Mapped),
-    Static(&'static [u8]),
-    Shared(Arc<[u8]>),
-}
-
-impl Source {
-    fn bytes(&self) -> &[u8] {
-        match self {
-            Source::Mapped(mapped) => mapped.bytes(),
-            Source::Static(bytes) => bytes,
-            Source::Shared(bytes) => bytes,
-        }
-    }
-}
+pub use write::{Writer, save, save_safetensors};
 
 type Unfetched = HashMap<Range<usize>, (Arc<Moved>, usize)>;
 
@@ -90,12 +66,8 @@ impl Safetensors {
     /// It is no ordinary file, cannot be read or is not a valid safetensors file; the message names the
     /// file and the tensor.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
-        let path = path.as_ref();
-        let label = path.display().to_string();
-        let io = |error: std::io::Error| Error::from(error).context(&label);
-        let file = files::open_io(path, u64::MAX).map_err(io)?;
-        let mapped = Mapped::new(file, &label).map_err(io)?;
-        Self::new(label, Source::Mapped(mapped))
+        let (label, source) = Source::open(path.as_ref())?;
+        Self::new(label, source)
     }
 
     /// Reads a file that is part of the program, such as one of `include_bytes!`.
@@ -185,7 +157,7 @@ impl Safetensors {
     /// the array refers to the file and keeps it open. On CUDA and Metal the bytes are copied.
     ///
     /// # Errors
-    /// There is no such tensor, it exceeds [`memory::set_array_limit`], or its BOOL bytes are
+    /// There is no such tensor, it exceeds [`memory::set_array_limit`](crate::memory::set_array_limit), or its BOOL bytes are
     /// neither 0 nor 1.
     pub fn array(&self, name: &str) -> Result<Array> {
         let tensor = self.tensor(name)?;
@@ -251,8 +223,7 @@ impl Safetensors {
     }
 
     fn is_aligned(&self, tensor: &Tensor, to: usize) -> bool {
-        let begin = self.source.bytes()[tensor.start..].as_ptr();
-        begin.addr().is_multiple_of(to)
+        self.source.is_aligned(tensor.start, to)
     }
 
     fn tensor(&self, name: &str) -> Result<&Tensor> {
@@ -265,38 +236,14 @@ impl Safetensors {
     }
 
     fn load(&self, tensor: &Tensor) -> Result<Array> {
-        memory::check_shape(&tensor.shape, tensor.dtype)?;
-        let bytes = &self.source.bytes()[tensor.start..tensor.end];
-        if tensor.dtype == DType::Bool
-            && let Some(byte) = bytes.iter().find(|&&byte| byte > 1)
-        {
-            return Err(Error::new(
-                ErrorKind::Format,
-                format!("byte {byte} where BOOL has 0 and 1"),
-            ));
-        }
-        let plain = plain_memory()?;
-        let range = tensor.start..tensor.end;
-        let prepared = self.unfetched().remove(&range);
-        let (moved, begin) = match prepared {
-            Some(prepared) => prepared,
-            None if self.is_aligned(tensor, tensor.dtype.size()) => {
-                return if plain {
-                    lend(tensor, bytes.as_ptr(), self.source.clone())
-                } else {
-                    copy(tensor, bytes.as_ptr())
-                };
-            }
-            None => {
-                let (moved, begins) = Moved::new(&self.source, &[range])?;
-                (Arc::new(moved), begins[0])
-            }
+        let layout = Layout {
+            dtype: tensor.dtype,
+            shape: &tensor.shape,
         };
-        let data = moved.from(begin).as_ptr();
-        if plain {
-            lend(tensor, data, moved)
-        } else {
-            copy(tensor, data)
+        let prepared = self.unfetched().remove(&(tensor.start..tensor.end));
+        match prepared {
+            Some((moved, begin)) => layout.of_moved(moved, begin),
+            None => layout.of_source(&self.source, tensor.start),
         }
     }
 }
@@ -319,54 +266,4 @@ fn preferred(dtype: DType) -> usize {
         DType::U32 => moved::ALIGN,
         other => other.size(),
     }
-}
-
-/// Whether MLX's buffers are plain memory of the process, which is the case without a GPU back end.
-fn plain_memory() -> Result<bool> {
-    Device::GPU.is_available().map(|gpu| !gpu)
-}
-
-/// An array over bytes that `owner` keeps alive and in place.
-fn lend<T: Send + Sync>(tensor: &Tensor, data: *const u8, owner: Arc<T>) -> Result<Array> {
-    unsafe extern "C" fn release<T>(payload: *mut std::ffi::c_void) {
-        // SAFETY: the reference that `lend` gave away, returned once. Freeing bytes cannot panic.
-        drop(unsafe { Arc::from_raw(payload.cast::<T>()) });
-    }
-
-    let payload = Arc::into_raw(owner).cast_mut().cast();
-    ffi::array(|res| {
-        // SAFETY: the bytes are as many as shape and dtype say (checked by the header), aligned,
-        // preceded by eight of the same allocation (in a file its length, else those that `Moved`
-        // leaves), and live as long as their owner, of which the array gets a reference. MLX
-        // never writes into foreign memory.
-        unsafe {
-            sys::mlxrs_array_from_foreign(
-                res,
-                data.cast(),
-                tensor.shape.as_ptr(),
-                tensor.shape.len(),
-                tensor.dtype.raw(),
-                payload,
-                Some(release::<T>),
-            )
-        }
-    })
-    .map(Array::data)
-}
-
-/// An array in MLX's own memory. `data` is aligned, and as long as shape and dtype say (checked by the header).
-fn copy(tensor: &Tensor, data: *const u8) -> Result<Array> {
-    ffi::array(|res| {
-        // SAFETY: what this function asks for; the shim copies the bytes before it returns.
-        unsafe {
-            sys::mlxrs_array_of_weights(
-                res,
-                data.cast(),
-                tensor.shape.as_ptr(),
-                tensor.shape.len(),
-                tensor.dtype.raw(),
-            )
-        }
-    })
-    .map(Array::data)
 }

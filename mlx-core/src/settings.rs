@@ -22,6 +22,16 @@ const MOST_THREADS: usize = 1024;
 /// A program calls it at its start, so that a wrong setting is an error before any work. The first use of a stream
 /// calls it too.
 ///
+/// ```
+/// use mlx_core::{settings};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// // At the start of a program: a wrong value of a variable is an error before any work.
+/// settings::check()?;
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// A variable has a value that is not allowed; the message names the variable, the value and the allowed values. Or the
 /// system cannot start threads.

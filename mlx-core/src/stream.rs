@@ -13,6 +13,15 @@ use crate::ffi;
 use crate::{memory, poison, settings};
 
 /// The kind of a device.
+///
+/// ```
+/// use mlx_core::{Device, DeviceKind};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// assert_eq!(Device::CPU.kind, DeviceKind::Cpu);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DeviceKind {
     /// The processor.
@@ -22,6 +31,18 @@ pub enum DeviceKind {
 }
 
 /// A device: kind and index.
+///
+/// ```
+/// use mlx_core::{Device, DType, Stream, ones};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let device = if Device::GPU.is_available()? { Device::GPU } else { Device::CPU };
+/// let stream = Stream::new(device)?;
+/// let y = stream.scope(|| ones(&[2], DType::F32)?.exp())?;
+/// assert_eq!(y.shape(), [2]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Device {
     /// Its kind.
@@ -159,6 +180,18 @@ impl Device {
 }
 
 /// A queue of work on a device, usable on the thread that made it.
+///
+/// ```
+/// use mlx_core::{Device, DType, Stream, ones};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let other = Stream::new(Device::CPU)?;
+/// // Operations that are built in the scope run on this stream, beside those of the default one.
+/// let y = other.scope(|| ones(&[2], DType::F32)?.add(1.0))?;
+/// assert_eq!(y.to_vec::<f32>()?, [2.0, 2.0]);
+/// # Ok(())
+/// # }
+/// ```
 pub struct Stream(sys::mlx_stream);
 
 impl Stream {

@@ -1,8 +1,25 @@
 //! Function transforms: derivatives, vectorisation, recomputation, compilation.
 //!
-//! A function here is a Rust closure from arrays to arrays. Where MLX calls it before the transform
-//! returns ([`vjp`], [`jvp`], [`value_and_grad`], [`vmap`]) it may borrow from its surroundings;
-//! where MLX keeps it ([`checkpoint`], [`custom_vjp`], [`Compiled`]) it is `'static`.
+//! A transform takes a function of one to eight references to arrays, or to slices, tuples and maps of arrays ([`Tree`]), and
+//! gives another function of them:
+//!
+//! ```
+//! use mlx_core::{Array, grad, value_and_grad};
+//!
+//! # fn main() -> mlx_core::Result<()> {
+//! let (x, y) = (Array::scalar(3.0f32)?, Array::scalar(4.0f32)?);
+//! let df = grad(|x: &Array| x.square()?.sum_all());
+//! assert_eq!(df(&x)?.item::<f32>()?, 6.0);
+//! let vdf = value_and_grad(|x: &Array, y: &Array| x.multiply(y)?.sum_all());
+//! let (v, dx) = vdf(&x, &y)?;
+//! assert_eq!((v.item::<f32>()?, dx.item::<f32>()?), (12.0, 4.0));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The forms `NAME_with` take a function of a slice that returns a vector, and its arguments; [`Compiled`] keeps one. Where
+//! MLX calls the function before the transform returns it may borrow from its surroundings; where MLX keeps it
+//! (checkpoints, custom derivatives, compilation) it is `'static`.
 //!
 //! An error that the closure returns is the error of the transform. A panic inside resumes after
 //! MLX's own frames are gone.
@@ -11,16 +28,28 @@
 
 mod checkpoint;
 pub mod compile;
+mod compile_of;
 mod custom;
+mod custom_of;
+mod function;
 mod grad;
+mod grad_of;
+mod tree;
 mod vmap;
+mod vmap_of;
 
-pub use checkpoint::checkpoint;
+pub use checkpoint::checkpoint_with;
 pub use compile::Compiled;
+pub use compile_of::{Compile, compile};
 pub(crate) use custom::check_derivatives;
-pub use custom::custom_vjp;
-pub use grad::{grad, jvp, value_and_grad, vjp};
-pub use vmap::vmap;
+pub use custom::custom_vjp_with;
+pub use custom_of::{Custom, checkpoint, custom_function, custom_vjp};
+pub use function::{Differentiable, Function, Inputs, Output, Signature, Transformed, Uniform};
+pub use grad::{grad_with, jvp, value_and_grad_with, vjp};
+pub use grad_of::{Argnums, First, Grad, ValueAndGrad, grad, value_and_grad};
+pub use tree::{Structure, Tree};
+pub use vmap::vmap_with;
+pub use vmap_of::{Mapped, Vmap, vmap};
 
 use crate::array::Array;
 use crate::error::{Error, ErrorKind, Result};

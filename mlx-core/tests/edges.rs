@@ -69,23 +69,17 @@ fn reductions_of_nothing_are_their_identity() {
     );
     assert!(empty.all(.., false).unwrap().item::<bool>().unwrap());
     assert!(!empty.any(.., false).unwrap().item::<bool>().unwrap());
-    assert!(
-        empty
-            .array_equal(&empty, false)
-            .unwrap()
-            .item::<bool>()
-            .unwrap()
-    );
+    assert!(empty.array_equal(&empty).unwrap().item::<bool>().unwrap());
     assert!(
         !empty
-            .array_equal(&floats(&[1]), false)
+            .array_equal(&floats(&[1]))
             .unwrap()
             .item::<bool>()
             .unwrap()
     );
     assert!(
         empty
-            .allclose(&empty, 0.0, 0.0, false)
+            .allclose_with(&empty, 0.0, 0.0, false)
             .unwrap()
             .item::<bool>()
             .unwrap()
@@ -99,7 +93,7 @@ fn reductions_of_nothing_are_their_identity() {
     );
     assert_eq!(
         floats(&[2, 2])
-            .trace(9, 0, 1, DType::F32)
+            .trace_with(9, 0, 1, DType::F32)
             .unwrap()
             .item::<f32>()
             .unwrap(),
@@ -118,8 +112,8 @@ fn products_without_elements_touch_no_memory() -> Result<()> {
     let none = mlx_core::zeros(&[0, 100], DType::F32)?;
     let products: [fn(&Array, &Array) -> Result<Array>; 3] = [
         |a, b| a.matmul(b),
-        |a, b| floats(&[0, 64]).addmm(a, b, 1.0, 1.0),
-        |a, b| a.gather_mm(b, None, None, false),
+        |a, b| floats(&[0, 64]).addmm(a, b),
+        |a, b| a.gather_mm(b, None, None),
     ];
     for product in products {
         async_eval([busy.matmul(&busy)?])?;
@@ -137,7 +131,9 @@ fn products_without_elements_touch_no_memory() -> Result<()> {
     );
     assert_eq!(a.matmul(&b)?.to_vec::<f32>()?, [0.0; 6]);
     assert_eq!(
-        floats(&[2, 3]).addmm(&a, &b, 1.0, 2.0)?.to_vec::<f32>()?,
+        floats(&[2, 3])
+            .addmm_with(&a, &b, 1.0, 2.0)?
+            .to_vec::<f32>()?,
         [2.0; 6]
     );
     Ok(())
@@ -161,7 +157,7 @@ fn a_kernel_longer_than_the_padded_input_is_refused() -> Result<()> {
         ..Conv::default()
     };
     refused(
-        floats(&[1, 1, 2]).conv1d(&floats(&[1, 3, 2]), stride),
+        floats(&[1, 1, 2]).conv1d_with(&floats(&[1, 3, 2]), stride),
         "conv1d",
     );
     let stride = Conv {
@@ -169,7 +165,7 @@ fn a_kernel_longer_than_the_padded_input_is_refused() -> Result<()> {
         ..Conv::default()
     };
     refused(
-        floats(&[1, 1, 4, 2]).conv2d(&floats(&[1, 3, 2, 2]), stride),
+        floats(&[1, 1, 4, 2]).conv2d_with(&floats(&[1, 3, 2, 2]), stride),
         "conv2d",
     );
     let stride = Conv {
@@ -178,7 +174,7 @@ fn a_kernel_longer_than_the_padded_input_is_refused() -> Result<()> {
         ..Conv::default()
     };
     refused(
-        floats(&[2, 0, 7, 9, 2]).conv3d(&floats(&[6, 2, 1, 5, 2]), stride),
+        floats(&[2, 0, 7, 9, 2]).conv3d_with(&floats(&[6, 2, 1, 5, 2]), stride),
         "conv3d",
     );
     let general = ConvGeneral {
@@ -195,23 +191,23 @@ fn a_kernel_longer_than_the_padded_input_is_refused() -> Result<()> {
         ..ConvTranspose::default()
     };
     refused(
-        floats(&[1, 2, 2]).conv_transpose1d(&floats(&[1, 3, 2]), cut),
+        floats(&[1, 2, 2]).conv_transpose1d_with(&floats(&[1, 3, 2]), cut),
         "conv_transpose1d",
     );
     // The largest kernels that fit.
-    let whole = floats(&[1, 3, 2]).conv1d(&floats(&[1, 3, 2]), Conv::default())?;
+    let whole = floats(&[1, 3, 2]).conv1d(&floats(&[1, 3, 2]))?;
     assert_eq!((whole.shape(), whole.item::<f32>()?), (&[1, 1, 1][..], 6.0));
     let padded = Conv {
         padding: [1],
         ..Conv::default()
     };
-    let whole = floats(&[1, 1, 2]).conv1d(&floats(&[1, 3, 2]), padded)?;
+    let whole = floats(&[1, 1, 2]).conv1d_with(&floats(&[1, 3, 2]), padded)?;
     assert_eq!((whole.shape(), whole.item::<f32>()?), (&[1, 1, 1][..], 2.0));
     let cut = ConvTranspose {
         padding: [1],
         ..ConvTranspose::default()
     };
-    let one = floats(&[1, 1, 2]).conv_transpose1d(&floats(&[1, 3, 2]), cut)?;
+    let one = floats(&[1, 1, 2]).conv_transpose1d_with(&floats(&[1, 3, 2]), cut)?;
     assert_eq!((one.shape(), one.item::<f32>()?), (&[1, 1, 1][..], 2.0));
     Ok(())
 }
@@ -219,7 +215,7 @@ fn a_kernel_longer_than_the_padded_input_is_refused() -> Result<()> {
 #[test]
 fn noise_of_no_keys_is_empty() -> Result<()> {
     use mlx_core::random::{Key, bits};
-    use mlx_core::transforms::vmap;
+    use mlx_core::transforms::vmap_with;
 
     let keys = Array::from_slice::<u32>(&[], &[0, 2])?;
     let noise = mlx_core::fast::gumbel(&keys, 3)?;
@@ -227,7 +223,7 @@ fn noise_of_no_keys_is_empty() -> Result<()> {
     assert!(noise.to_vec::<f32>()?.is_empty());
     assert!(mlx_core::fast::gumbel(&ones(&[0, 3], DType::U32)?, 3).is_err());
     let draw = |keys: &[Array]| Ok(vec![bits(&Key::from_array(keys[0].clone())?, &[3], 4)?]);
-    let error = vmap(draw, &[keys], &[Some(0)], &[Some(0)]).unwrap_err();
+    let error = vmap_with(draw, &[keys], &[Some(0)], &[Some(0)]).unwrap_err();
     assert!(error.to_string().contains("which has size 0"), "{error}");
     Ok(())
 }
@@ -236,14 +232,14 @@ fn noise_of_no_keys_is_empty() -> Result<()> {
 fn triangles_without_elements_need_no_memory() -> Result<()> {
     mlx_core::memory::reset_peak()?;
     for (n, m) in [(0, i32::MAX), (i32::MAX, 0)] {
-        assert_eq!(mlx_core::tri(n, m, 0, DType::F32)?.shape(), [n, m]);
+        assert_eq!(mlx_core::tri_with(n, m, 0, DType::F32)?.shape(), [n, m]);
         assert!(
-            mlx_core::tri(n, m, 0, DType::F32)?
+            mlx_core::tri_with(n, m, 0, DType::F32)?
                 .to_vec::<f32>()?
                 .is_empty()
         );
         let empty = mlx_core::zeros(&[n, m], DType::F32)?;
-        for part in [mlx_core::tril(&empty, 0)?, mlx_core::triu(&empty, 0)?] {
+        for part in [mlx_core::tril(&empty)?, mlx_core::triu(&empty)?] {
             assert_eq!(part.shape(), [n, m]);
             assert!(part.to_vec::<f32>()?.is_empty());
         }

@@ -1,8 +1,8 @@
 //! Derivatives of products in which each row is multiplied by one of several matrices.
 
-use mlx_core::ops::quantize::{QuantMode, Scheme, dequantize, quantize};
+use mlx_core::ops::quantize::{QuantMode, Scheme, dequantize_with, quantize_with};
 use mlx_core::random::{self, Key};
-use mlx_core::transforms::grad;
+use mlx_core::transforms::grad_with;
 use mlx_core::{Array, DType, Result, fast};
 
 const FLOATS: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
@@ -10,7 +10,7 @@ const FLOATS: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
 const INDICES: [u32; 6] = [4, 0, 1, 4, 2, 0];
 
 fn normal(seed: u64, shape: &[i32], dtype: DType) -> Result<Array> {
-    random::normal(&Key::new(seed)?, shape, DType::F32, 0.0, 1.0)?.astype(dtype)
+    random::normal(&Key::new(seed)?, shape, DType::F32)?.astype(dtype)
 }
 
 fn assert_close(what: &str, found: &Array, expected: &Array) -> Result<()> {
@@ -33,7 +33,7 @@ fn assert_close(what: &str, found: &Array, expected: &Array) -> Result<()> {
 
 /// The sum of the products' outputs times `by`, by plain operations: each row is multiplied by a copy of its matrix.
 fn plainly(x: &Array, w: &Array, indices: &Array, by: &Array) -> Result<Array> {
-    let w = w.take(indices, 0)?.swap_axes(-1, -2)?;
+    let w = w.take(indices, 0)?.swapaxes(-1, -2)?;
     x.matmul(&w)?.multiply(by)?.sum(.., false)
 }
 
@@ -51,9 +51,9 @@ fn matrices_and_rows_have_the_gradients_of_plain_products() -> Result<()> {
                 Ok(vec![y.multiply(&by)?.sum(.., false)?])
             };
             let plain = |a: &[Array]| Ok(vec![plainly(&a[0], &a[1], &indices, &by)?]);
-            let found = grad(fused, &[x.clone(), w.clone()], &[0, 1])?;
+            let found = grad_with(fused, &[x.clone(), w.clone()], &[0, 1])?;
             let wide = |array: &Array| array.astype(DType::F32);
-            let expected = grad(plain, &[wide(&x)?, wide(&w)?], &[0, 1])?;
+            let expected = grad_with(plain, &[wide(&x)?, wide(&w)?], &[0, 1])?;
             for (what, (found, expected)) in ["x", "w"].iter().zip(found.iter().zip(&expected)) {
                 assert_eq!(found.dtype(), dtype);
                 assert_close(&format!("{what} {dtype} {shape:?}"), found, expected)?;
@@ -74,9 +74,9 @@ fn rows_have_the_gradients_of_unpacked_matrices() -> Result<()> {
     );
     for mode in [QuantMode::Affine, QuantMode::Mxfp4, QuantMode::Mxfp8] {
         let scheme = Scheme::default_of(mode);
-        let parts = quantize(&w, scheme)?;
+        let parts = quantize_with(&w, scheme)?;
         let biases = parts.biases.as_ref();
-        let dense = dequantize(
+        let dense = dequantize_with(
             &parts.packed,
             &parts.scales,
             biases,
@@ -90,8 +90,8 @@ fn rows_have_the_gradients_of_unpacked_matrices() -> Result<()> {
             Ok(vec![y.multiply(&by)?.sum(.., false)?])
         };
         let plain = |a: &[Array]| Ok(vec![plainly(&a[0], &dense, &indices, &by)?]);
-        let found = grad(packed, std::slice::from_ref(&x), &[0])?;
-        let expected = grad(plain, &[x], &[0])?;
+        let found = grad_with(packed, std::slice::from_ref(&x), &[0])?;
+        let expected = grad_with(plain, &[x], &[0])?;
         assert_close(&format!("{scheme}"), &found[0], &expected[0])?;
     }
     Ok(())
@@ -107,7 +107,7 @@ fn rows_of_an_expert_are_added_as_they_are_multiplied() -> Result<()> {
         normal(1, &[4, 64, 256], DType::F32)?,
         normal(2, &[1000, 1, 1, 256], DType::F32)?,
     );
-    let indices = random::randint(&Key::new(3)?, &[1000, 2], DType::I32, 0, 4)?;
+    let indices = random::randint(&Key::new(3)?, 0, 4, &[1000, 2], DType::I32)?;
     mlx_core::eval([&w, &x, &indices])?;
     let of_w = |a: &[Array]| {
         Ok(vec![
@@ -116,7 +116,7 @@ fn rows_of_an_expert_are_added_as_they_are_multiplied() -> Result<()> {
     };
     mlx_core::memory::reset_peak()?;
     let before = mlx_core::memory::active()?;
-    let found = grad(of_w, &[w], &[0])?;
+    let found = grad_with(of_w, &[w], &[0])?;
     mlx_core::eval(&found)?;
     let peak = mlx_core::memory::peak()? - before;
     let rows = 2000 * 256 * 4;

@@ -3,7 +3,7 @@
 use std::slice::from_ref;
 use std::thread;
 
-use mlx_core::transforms::{grad, vmap};
+use mlx_core::transforms::{grad_with, vmap_with};
 use mlx_core::{Array, DType, ErrorKind, Frozen, Result, synchronize};
 
 fn is_send_and_sync<T: Send + Sync + Clone + 'static>(_: &T) {}
@@ -77,9 +77,9 @@ fn a_traced_array_cannot_be_frozen() -> Result<()> {
         y.clone().freeze()?;
         Ok(vec![y.sum(.., false)?])
     };
-    assert!(vmap(freeze, from_ref(&x), &[Some(0)], &[Some(0)]).is_err());
+    assert!(vmap_with(freeze, from_ref(&x), &[Some(0)], &[Some(0)]).is_err());
     assert_eq!(
-        grad(freeze, &[x], &[0]).unwrap_err().kind(),
+        grad_with(freeze, &[x], &[0]).unwrap_err().kind(),
         ErrorKind::Invalid
     );
     Ok(())

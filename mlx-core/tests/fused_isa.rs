@@ -71,7 +71,7 @@ fn kernels_are_off() -> bool {
 }
 
 fn normal(seed: u64, shape: &[i32], dtype: DType) -> Result<Array> {
-    random::normal(&Key::new(seed)?, shape, DType::F32, 0.0, 1.0)?.astype(dtype)
+    random::normal(&Key::new(seed)?, shape, DType::F32)?.astype(dtype)
 }
 
 /// Half the distance between neighbours at 1: the error of a number that is computed in f32 and rounded once.
@@ -222,7 +222,7 @@ fn rotations(digest: &mut u64) -> Result<()> {
             let x = normal(5, &[2, tokens, heads * dim], dtype)?;
             let w = normal(6, &[dim], dtype)?;
             let periods =
-                random::normal(&Key::new(7)?, &[dims / 2], DType::F32, 0.0, 3.0)?.exp()?;
+                random::normal_with(&Key::new(7)?, &[dims / 2], DType::F32, 0.0, 3.0)?.exp()?;
             let offsets = Array::from_slice(&[0i32, 2000], &[2])?;
             let (wide, w32) = (x.astype(DType::F32)?, w.astype(DType::F32)?);
             let what = format!("heads of {dim}, {dtype}");

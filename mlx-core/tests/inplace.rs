@@ -338,7 +338,7 @@ fn tokens_are_stored_by_position() -> Result<()> {
     ] {
         let (k, v) = (filled(0.0, &[2, 3, 6, 4])?, filled(1000.0, &[2, 3, 6, 5])?);
         // In the layout of projections: tokens before heads.
-        let new_k = filled(5000.0, &[2, tokens, 3, 4])?.swap_axes(1, 2)?;
+        let new_k = filled(5000.0, &[2, tokens, 3, 4])?.swapaxes(1, 2)?;
         let new_v = filled(7000.0, &[2, 3, tokens, 5])?;
         let expected = |buffer: &Array, new: &Array| -> Result<Vec<f32>> {
             let (mut all, d) = (buffer.to_vec::<f32>()?, new.dim(-1)? as usize);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use mlx_core::kernel::{self, CpuKernel, Spec, View, ViewMut, apply_shared};
-use mlx_core::transforms::{Compiled, compile, grad, vjp, vmap};
+use mlx_core::transforms::{Compiled, compile, grad_with, vjp, vmap_with};
 use mlx_core::{Array, DType, Error, ErrorKind, Result, async_eval, eval};
 use rayon::prelude::*;
 
@@ -207,11 +207,14 @@ fn derivatives() -> Result<()> {
     };
     // 2x³: 6x², 12x.
     assert_eq!(
-        grad(f, from_ref(&x), &[0])?[0].to_vec::<f32>()?,
+        grad_with(f, from_ref(&x), &[0])?[0].to_vec::<f32>()?,
         [6.0, 24.0]
     );
-    let slope = |x: &[Array]| Ok(vec![grad(f, x, &[0])?[0].sum(.., false)?]);
-    assert_eq!(grad(slope, &[x], &[0])?[0].to_vec::<f32>()?, [12.0, 24.0]);
+    let slope = |x: &[Array]| Ok(vec![grad_with(f, x, &[0])?[0].sum(.., false)?]);
+    assert_eq!(
+        grad_with(slope, &[x], &[0])?[0].to_vec::<f32>()?,
+        [12.0, 24.0]
+    );
 
     let a = Array::from_slice(&[1.0f32], &[1])?.astype(DType::I32)?;
     let none = vjp(
@@ -230,7 +233,7 @@ fn vmap_applies_to_each_slice() -> Result<()> {
     let a = Array::from_slice(&[1i32, 2, 3, 4, 5, 6], &[2, 3])?;
     let b = Array::from_slice(&[10i32, 20], &[2])?;
     let f = |x: &[Array]| kernel::apply(Both, &[&x[0], &x[1]]);
-    let out = vmap(f, &[a, b], &[Some(1), None], &[Some(0), Some(1)])?;
+    let out = vmap_with(f, &[a, b], &[Some(1), None], &[Some(0), Some(1)])?;
     assert_eq!(out[0].shape(), [3, 2]);
     assert_eq!(out[0].to_vec::<i32>()?, [11, 24, 12, 25, 13, 26]);
     assert_eq!(out[1].shape(), [2, 3]);
@@ -239,17 +242,21 @@ fn vmap_applies_to_each_slice() -> Result<()> {
     // grad of vmap, and vmap of grad: 2x³ again.
     let xs = Array::from_slice(&[1.0f32, 2.0, 3.0, 4.0], &[2, 2])?;
     let f = |x: &[Array]| kernel::apply(Power::new(2.0, 3), &[&x[0]]);
-    let sum = |x: &[Array]| Ok(vec![vmap(f, x, &[Some(0)], &[Some(0)])?[0].sum(.., false)?]);
+    let sum = |x: &[Array]| {
+        Ok(vec![
+            vmap_with(f, x, &[Some(0)], &[Some(0)])?[0].sum(.., false)?,
+        ])
+    };
     assert_eq!(
-        grad(sum, from_ref(&xs), &[0])?[0].to_vec::<f32>()?,
+        grad_with(sum, from_ref(&xs), &[0])?[0].to_vec::<f32>()?,
         [6.0, 24.0, 54.0, 96.0]
     );
     let one = |x: &[Array]| Ok(vec![f(x)?[0].sum(.., false)?]);
-    let each = vmap(|x| grad(one, x, &[0]), &[xs], &[Some(0)], &[Some(0)])?;
+    let each = vmap_with(|x| grad_with(one, x, &[0]), &[xs], &[Some(0)], &[Some(0)])?;
     assert_eq!(each[0].to_vec::<f32>()?, [6.0, 24.0, 54.0, 96.0]);
 
     let empty = mlx_core::zeros(&[0, 2], DType::F32)?;
-    let error = vmap(f, &[empty], &[Some(0)], &[Some(0)]).unwrap_err();
+    let error = vmap_with(f, &[empty], &[Some(0)], &[Some(0)]).unwrap_err();
     assert!(
         error
             .to_string()

@@ -42,19 +42,19 @@ fn close(found: (f64, f64), mean: f64, variance: f64, what: &str) {
 fn distributions_have_their_moments() -> Result<()> {
     let (f32, n) = (DType::F32, &[MANY][..]);
     close(
-        moments(&random::uniform(&key(1), n, f32, -1.0, 3.0)?),
+        moments(&random::uniform(&key(1), -1.0, 3.0, n, f32)?),
         1.0,
         16.0 / 12.0,
         "uniform",
     );
     close(
-        moments(&random::normal(&key(2), n, f32, 2.0, 3.0)?),
+        moments(&random::normal_with(&key(2), n, f32, 2.0, 3.0)?),
         2.0,
         9.0,
         "normal",
     );
     close(
-        moments(&random::laplace(&key(3), n, f32, 1.0, 2.0)?),
+        moments(&random::laplace_with(&key(3), n, f32, 1.0, 2.0)?),
         1.0,
         8.0,
         "laplace",
@@ -66,20 +66,20 @@ fn distributions_have_their_moments() -> Result<()> {
         std::f64::consts::PI.powi(2) / 6.0,
         "gumbel",
     );
-    let coins = random::bernoulli(&key(5), n, 0.3)?;
+    let coins = random::bernoulli(&key(5), 0.3, n)?;
     assert_eq!(coins.dtype(), DType::Bool);
     close(moments(&coins.astype(f32)?), 0.3, 0.21, "bernoulli");
-    let dice = random::randint(&key(6), n, DType::I32, 1, 7)?;
+    let dice = random::randint(&key(6), 1, 7, n, DType::I32)?;
     assert_eq!(
         dice.to_vec::<i32>()?.into_iter().collect::<HashSet<_>>(),
         (1..7).collect()
     );
     close(moments(&dice.astype(f32)?), 3.5, 35.0 / 12.0, "randint");
-    let cut = random::truncated_normal(&key(7), n, f32, -1.0, 1.0)?.to_vec::<f32>()?;
+    let cut = random::truncated_normal(&key(7), -1.0, 1.0, n, f32)?.to_vec::<f32>()?;
     assert!(cut.iter().all(|v| (-1.0..=1.0).contains(v)));
     let logits = Array::from_slice(&[0.0f32, f32::NEG_INFINITY, 3f32.ln()], &[1, 3])?
         .broadcast_to(&[MANY, 3])?;
-    let drawn = random::categorical(&key(8), &logits, -1)?;
+    let drawn = random::categorical(&key(8), &logits)?;
     close(moments(&drawn.astype(f32)?), 1.5, 0.75, "categorical");
     assert!(
         !drawn.to_vec::<u32>()?.contains(&1),
@@ -91,12 +91,9 @@ fn distributions_have_their_moments() -> Result<()> {
 #[test]
 fn dtypes_are_as_asked() -> Result<()> {
     for dtype in [DType::F32, DType::F16, DType::BF16] {
+        assert_eq!(random::normal(&key(1), &[4], dtype)?.dtype(), dtype);
         assert_eq!(
-            random::normal(&key(1), &[4], dtype, 0.0, 1.0)?.dtype(),
-            dtype
-        );
-        assert_eq!(
-            random::uniform(&key(1), &[4], dtype, 0.0, 1.0)?.dtype(),
+            random::uniform(&key(1), 0.0, 1.0, &[4], dtype)?.dtype(),
             dtype
         );
         assert_eq!(random::gumbel(&key(1), &[4], dtype)?.dtype(), dtype);
@@ -127,7 +124,7 @@ fn keys_decide_the_numbers() -> Result<()> {
     let mut seen = HashSet::new();
     let parent = key(11);
     seen.insert(draw(&parent)?);
-    for child in parent.split(5)?.iter().chain(&parent.split_pair()?) {
+    for child in parent.split_n(5)?.iter().chain(&parent.split()?) {
         seen.insert(draw(child)?);
     }
     // A split in two differs from a split in five, and all keys differ from the parent.

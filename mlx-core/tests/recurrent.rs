@@ -4,7 +4,7 @@
 mod reference;
 
 use mlx_core::fast::{self, Form, Op, plainly};
-use mlx_core::transforms::{Compiled, grad};
+use mlx_core::transforms::{Compiled, grad_with};
 use mlx_core::{Array, DType, Result, ops::concat};
 
 use reference::{Inputs, Rule, SIZES, Sizes, assert_near, bits, floats, normal};
@@ -134,7 +134,7 @@ fn check_derivatives(sizes: Sizes) -> Result<()> {
             &state.reshape(&[-1])?.multiply(&ws)?.sum(.., false)?,
         )?])
     };
-    let found = grad(sum, &inputs.arrays, &[0, 1, 2, 3, 4, 5])?;
+    let found = grad_with(sum, &inputs.arrays, &[0, 1, 2, 3, 4, 5])?;
     let (wy, ws) = (floats(&wy)?, floats(&ws)?);
     let value = |inputs: &Inputs| -> Result<f64> {
         let (y, state) = inputs.expected()?;
@@ -187,7 +187,7 @@ fn convolutions_are_those_of_plain_loops() -> Result<()> {
             expected.push(sum / (1.0 + (-sum).exp()));
             shifted.push(sum + bs[channel]);
         }
-        let other = x.swap_axes(1, 2)?.contiguous()?.swap_axes(1, 2)?;
+        let other = x.swapaxes(1, 2)?.contiguous()?.swapaxes(1, 2)?;
         for x in [&x, &other] {
             let what = format!("{b} x {l} x {c}, {count} taps");
             let without = || fast::causal_conv(x, &taps, Some(&bias), false);
@@ -221,8 +221,8 @@ fn convolutions_are_those_of_plain_loops() -> Result<()> {
         Ok(vec![y.square()?.sum(.., false)?])
     };
     let (found, expected) = (
-        grad(sum, &args, &[0, 1, 2])?,
-        grad(|a| plainly(|| sum(a)), &args, &[0, 1, 2])?,
+        grad_with(sum, &args, &[0, 1, 2])?,
+        grad_with(|a| plainly(|| sum(a)), &args, &[0, 1, 2])?,
     );
     for (found, expected) in found.iter().zip(&expected) {
         assert_near(

@@ -7,8 +7,8 @@ use failing::{failing, failing_later};
 use half::{bf16, f16};
 use mlx_core::random::Key;
 use mlx_core::{
-    Array, Complex64, DType, Element, ErrorKind, Result, Stream, async_eval, concat, eval, eye,
-    full, linalg, memory, ones, zeros,
+    Array, Complex64, DType, Element, ErrorKind, Result, Stream, async_eval, concat, eval,
+    eye_with, full, linalg, memory, ones, zeros,
 };
 
 /// Compiles only while a type has exactly one of the two implementations: is not `Send` (or `Sync`).
@@ -118,7 +118,7 @@ fn what_exceeds_the_limit_is_refused_before_mlx() {
         ("zeros", zeros(&[huge, huge], DType::F32)),
         ("ones", ones(&[huge, huge], DType::F32)),
         ("full", full(&[huge, huge], 1.5, DType::F32)),
-        ("eye", eye(huge, huge, 0, DType::F32)),
+        ("eye", eye_with(huge, huge, 0, DType::F32)),
         ("overflow", zeros(&[i32::MAX; 40], DType::Bool)),
         ("broadcast_to", row.broadcast_to(&[huge, huge])),
         ("add", column.add(&row)),
@@ -161,7 +161,7 @@ fn poisoned(array: &Array) {
 }
 
 #[test]
-fn a_failed_evaluation_poisons_its_step_and_the_next_is_right() {
+fn a_failed_evaluation_poisons_what_depends_on_it_and_the_next_is_right() {
     let data = Array::from_slice(&[1.0f32, 2.0], &[2]).unwrap();
     let lazy_before = data.add(5.0).unwrap();
     let table = data.multiply(10.0).unwrap();
@@ -175,8 +175,13 @@ fn a_failed_evaluation_poisons_its_step_and_the_next_is_right() {
     let error = eval([&after]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Eval);
     assert!(error.to_string().contains("out of luck"), "{error}");
-    for array in [&broken, &after, &beside, &sum, &lazy_before] {
+    for array in [&broken, &after, &beside] {
         poisoned(array);
+    }
+    // On other systems arrays that were made before the failure are lost too.
+    if cfg!(target_os = "linux") {
+        assert_eq!(sum.to_vec::<f32>().unwrap(), [21.0, 41.0]);
+        assert_eq!(lazy_before.to_vec::<f32>().unwrap(), [6.0, 7.0]);
     }
     assert!(
         after
@@ -206,8 +211,11 @@ fn an_error_in_the_background_reaches_the_next_wait_and_poisons_what_failed() {
     let unrelated = data.multiply(2.0).unwrap();
     let error = eval([&unrelated]).unwrap_err();
     assert!(error.to_string().contains("late"), "{error}");
-    for array in [&broken, &held, &late, &unrelated] {
+    for array in [&broken, &held, &late] {
         poisoned(array);
+    }
+    if cfg!(target_os = "linux") {
+        assert_eq!(unrelated.to_vec::<f32>().unwrap(), [6.0]);
     }
     assert_eq!(data.multiply(2.0).unwrap().to_vec::<f32>().unwrap(), [6.0]);
 }

@@ -3,7 +3,7 @@
 use std::thread;
 
 use mlx_core::device::Property;
-use mlx_core::transforms::{Compiled, compile, grad, vmap};
+use mlx_core::transforms::{Compiled, compile, grad_with, vmap_with};
 use mlx_core::{Array, DType, Device, Error, ErrorKind, Result};
 
 fn scalar(value: f32) -> Array {
@@ -42,8 +42,8 @@ fn a_new_compiled_function_never_gets_an_old_graph() -> Result<()> {
 #[test]
 fn errors_and_panics_cross_nested_closures() -> Result<()> {
     let deep = |x: &[Array]| {
-        vmap(
-            |x| grad(|_| Err(Error::new(ErrorKind::Io, "at the bottom")), x, &[0]),
+        vmap_with(
+            |x| grad_with(|_| Err(Error::new(ErrorKind::Io, "at the bottom")), x, &[0]),
             x,
             &[Some(0)],
             &[Some(0)],
@@ -51,14 +51,14 @@ fn errors_and_panics_cross_nested_closures() -> Result<()> {
     };
     let x = [Array::from_slice(&[1.0f32, 2.0], &[2])?];
     for _ in 0..3 {
-        let error = grad(deep, &x, &[0]).unwrap_err();
+        let error = grad_with(deep, &x, &[0]).unwrap_err();
         assert_eq!(
             (error.kind(), error.to_string().as_str()),
             (ErrorKind::Io, "at the bottom")
         );
     }
     // MLX's own message also arrives from inside a closure.
-    let error = grad(|x| Ok(vec![x[0].reshape(&[3])?]), &x, &[0]).unwrap_err();
+    let error = grad_with(|x| Ok(vec![x[0].reshape(&[3])?]), &x, &[0]).unwrap_err();
     assert!(error.to_string().contains("reshape"), "{error}");
     Ok(())
 }
@@ -84,12 +84,12 @@ fn views_of_bytes_read_right() -> Result<()> {
 fn kept_closures_live_as_long_as_their_graph() -> Result<()> {
     let weight = Array::from_slice(&[2.0f32, 3.0], &[2])?;
     let slopes = {
-        let f = mlx_core::transforms::custom_vjp(
+        let f = mlx_core::transforms::custom_vjp_with(
             |x| Ok(vec![x[0].sum(.., false)?]),
             move |p, c, _| Ok(vec![weight.multiply(&p[0])?.multiply(&c[0])?]),
         )?;
-        let inner = |x: &[Array]| Ok(vec![grad(|x| f(x), x, &[0])?[0].sum(.., false)?]);
-        grad(inner, &[Array::from_slice(&[1.0f32, 1.0], &[2])?], &[0])?
+        let inner = |x: &[Array]| Ok(vec![grad_with(|x| f(x), x, &[0])?[0].sum(.., false)?]);
+        grad_with(inner, &[Array::from_slice(&[1.0f32, 1.0], &[2])?], &[0])?
     };
     assert_eq!(slopes[0].to_vec::<f32>()?, [2.0, 3.0]);
     Ok(())
@@ -99,9 +99,10 @@ fn kept_closures_live_as_long_as_their_graph() -> Result<()> {
 fn handles_are_never_null() -> Result<()> {
     // Getters, failed calls and empty results: each returns an array or an error.
     let x = scalar(1.0);
-    assert!(vmap(|_| Ok(vec![]), &[x.expand_dims(0)?], &[Some(0)], &[])?.is_empty());
+    assert!(vmap_with(|_| Ok(vec![]), &[x.expand_dims(0)?], &[Some(0)], &[])?.is_empty());
     assert!(x.reshape(&[2]).is_err());
-    let (values, grads) = mlx_core::transforms::value_and_grad(|x| Ok(x.to_vec()), &[x], &[0])?;
+    let (values, grads) =
+        mlx_core::transforms::value_and_grad_with(|x| Ok(x.to_vec()), &[x], &[0])?;
     assert_eq!(
         (values[0].item::<f32>()?, grads[0].item::<f32>()?),
         (1.0, 1.0)

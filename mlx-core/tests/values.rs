@@ -1,7 +1,9 @@
 //! Numbers that MLX alone computes wrongly without an error, and calls in which it would end the process.
 
 use mlx_core::linalg;
-use mlx_core::ops::quantize::{QuantMode, Scheme, dequantize, quantize, quantized_matmul};
+use mlx_core::ops::quantize::{
+    QuantMode, Scheme, dequantize_with, quantize_with, quantized_matmul_with,
+};
 use mlx_core::random::{self, Key};
 use mlx_core::{Array, DType, ErrorKind, Result, arange, full, linspace, ones, zeros};
 
@@ -53,8 +55,8 @@ fn integers_are_compared_with_numbers_by_value() {
     );
     // Differences of bytes do not wrap.
     let one = ints(&[1], DType::U8);
-    assert_eq!(bools(one.isclose(2, 0.0, 1.0, false)), [true]);
-    assert_eq!(bools(one.isclose(300, 0.0, 1.0, false)), [false]);
+    assert_eq!(bools(one.isclose_with(2, 0.0, 1.0, false)), [true]);
+    assert_eq!(bools(one.isclose_with(300, 0.0, 1.0, false)), [false]);
 }
 
 #[test]
@@ -84,11 +86,43 @@ fn numbers_outside_a_dtype_do_not_wrap() -> Result<()> {
     Ok(())
 }
 
+/// The values are those of Python's MLX.
+#[test]
+fn an_infinite_step_takes_the_first_element_only() -> Result<()> {
+    let inf = f64::INFINITY;
+    for (start, stop, step, floats, integers) in [
+        (0.0, 10.0, inf, &[0.0f32][..], &[0][..]),
+        (5.0, 10.0, inf, &[5.0], &[5]),
+        (0.5, 3.0, inf, &[0.5], &[0]),
+        (0.0, -10.0, -inf, &[0.0], &[0]),
+        (0.0, -10.0, inf, &[], &[]),
+        (0.0, 10.0, -inf, &[], &[]),
+        (0.0, 0.0, inf, &[], &[]),
+    ] {
+        let made = |dtype| arange(start, stop, step, dtype);
+        assert_eq!(
+            made(DType::F32)?.to_vec::<f32>()?,
+            floats,
+            "{start} {stop} {step}"
+        );
+        assert_eq!(
+            made(DType::I32)?.to_vec::<i32>()?,
+            integers,
+            "{start} {stop} {step}"
+        );
+        assert_eq!(made(DType::U8)?.size(), integers.len());
+    }
+    assert_eq!(arange(250.0, 300.0, inf, DType::U8)?.to_vec::<u8>()?, [250]);
+    assert!(arange(300.0, 400.0, inf, DType::U8).is_err());
+    assert!(arange(0.0, inf, inf, DType::F32).is_err());
+    Ok(())
+}
+
 #[test]
 fn integers_are_drawn_from_the_whole_range() -> Result<()> {
     let key = Key::new(42)?;
     let draw = |n: i32, dtype, low: i64, high: i64| -> Result<Vec<i64>> {
-        let drawn = random::randint(&key, &[n], dtype, low, high)?;
+        let drawn = random::randint(&key, low, high, &[n], dtype)?;
         assert_eq!(drawn.dtype(), dtype);
         drawn.astype(DType::I64)?.to_vec()
     };
@@ -118,13 +152,13 @@ fn integers_are_drawn_from_the_whole_range() -> Result<()> {
     }
     // Bounds in arrays, and bounds far from zero.
     let (low, high) = (ints(&[-7, 5], DType::I32), ints(&[-5, 5], DType::I32));
-    let drawn = random::randint(&key, &[100, 2], DType::I32, &low, &high)?.to_vec::<i32>()?;
+    let drawn = random::randint(&key, &low, &high, &[100, 2], DType::I32)?.to_vec::<i32>()?;
     for pair in drawn.chunks_exact(2) {
         assert!(matches!(pair, [-7 | -6, 5]), "{pair:?}");
     }
-    assert!(random::randint(&key, &[1], DType::U8, 0, 257).is_err());
-    assert!(random::randint(&key, &[1], DType::U8, -1, 2).is_err());
-    assert!(random::randint(&key, &[1], DType::I32, 3, 3).is_err());
+    assert!(random::randint(&key, 0, 257, &[1], DType::U8).is_err());
+    assert!(random::randint(&key, -1, 2, &[1], DType::U8).is_err());
+    assert!(random::randint(&key, 3, 3, &[1], DType::I32).is_err());
     Ok(())
 }
 
@@ -142,31 +176,28 @@ fn sixteen_bits_accumulate_in_f32() -> Result<()> {
         60000.0
     );
     let many = ones(&[3000], DType::BF16)?;
-    assert_eq!(last(many.cumsum(0, false, true)), 3008.0);
+    assert_eq!(last(many.cumsum(0)), 3008.0);
     assert_eq!(float(many.sum(.., false)), 3008.0);
     // ln(3000) = 8.006.
     assert_eq!(
         float(zeros(&[3000], DType::BF16)?.logsumexp(.., false)),
         8.0
     );
-    assert_eq!(
-        last(zeros(&[3000], DType::BF16)?.logcumsumexp(0, false, true)),
-        8.0
-    );
+    assert_eq!(last(zeros(&[3000], DType::BF16)?.logcumsumexp(0)), 8.0);
     // 3000 standard deviations of 100, and a mean that F16 can represent.
     let pairs = arange(0.0, 3000.0, 1.0, DType::F32)?
         .remainder(2)?
         .multiply(200)?
         .subtract(100)?;
     let pairs = pairs.astype(DType::F16)?;
-    assert_eq!(float(pairs.var(.., false, 0)), 10000.0);
-    assert_eq!(float(pairs.std(.., false, 0)), 100.0);
+    assert_eq!(float(pairs.var(.., false)), 10000.0);
+    assert_eq!(float(pairs.std(.., false)), 100.0);
     assert_eq!(
         float(linalg::norm_l2(&full(&[100], 300, DType::F16)?, .., false)),
         3000.0
     );
     assert_eq!(
-        float(linalg::norm(
+        float(linalg::norm_with(
             &full(&[100], 300, DType::F16)?,
             2.0,
             ..,
@@ -174,8 +205,8 @@ fn sixteen_bits_accumulate_in_f32() -> Result<()> {
         )),
         3000.0
     );
-    assert_eq!(float(many.vecdot(&many, 0)), 3008.0);
-    assert_eq!(float(many.softmax(0, false)?.sum(.., false)), 1.0);
+    assert_eq!(float(many.vecdot_with(&many, 0)), 3008.0);
+    assert_eq!(float(many.softmax(0)?.sum(.., false)), 1.0);
     let grows = full(&[2000], 1.001, DType::F16)?.astype(DType::F32)?;
     let (found, right) = (
         grows.astype(DType::F16)?.prod(.., false),
@@ -198,8 +229,8 @@ fn small_groups_and_odd_rows_quantise() -> Result<()> {
             (6e-8, DType::F16, 6e-8),
             (1e-30, DType::F32, 1e-30),
         ] {
-            let q = quantize(&full(&[2, 64], value, dtype)?, scheme)?;
-            let back = dequantize(&q.packed, &q.scales, None, scheme, Some(DType::F32))?;
+            let q = quantize_with(&full(&[2, 64], value, dtype)?, scheme)?;
+            let back = dequantize_with(&q.packed, &q.scales, None, scheme, Some(DType::F32))?;
             for found in back.to_vec::<f32>()? {
                 assert!(
                     (found - right).abs() <= 0.3 * right,
@@ -209,12 +240,12 @@ fn small_groups_and_odd_rows_quantise() -> Result<()> {
         }
     }
     let scheme = Scheme::new(QuantMode::Nvfp4, 4, 16)?;
-    let w = random::normal(&Key::new(1)?, &[33, 16], DType::F32, 0.0, 1.0)?;
-    let all = quantize(&w, scheme)?;
+    let w = random::normal(&Key::new(1)?, &[33, 16], DType::F32)?;
+    let all = quantize_with(&w, scheme)?;
     assert_eq!(all.packed.shape(), [33, 2]);
     assert_eq!(all.scales.shape(), [33, 1]);
     // The rows of a matrix do not depend on their number.
-    let some = quantize(&w.slice(&[0, 0], &[32, 16])?, scheme)?;
+    let some = quantize_with(&w.slice(&[0, 0], &[32, 16])?, scheme)?;
     let first = all.packed.slice(&[0, 0], &[32, 2])?;
     assert_eq!(first.to_vec::<u32>()?, some.packed.to_vec::<u32>()?);
     Ok(())
@@ -223,9 +254,9 @@ fn small_groups_and_odd_rows_quantise() -> Result<()> {
 #[test]
 fn empty_products_are_empty() -> Result<()> {
     let scheme = Scheme::new(QuantMode::Affine, 4, 64)?;
-    let w = quantize(&ones(&[4, 64], DType::F32)?, scheme)?;
+    let w = quantize_with(&ones(&[4, 64], DType::F32)?, scheme)?;
     let x = zeros(&[0, 64], DType::F32)?;
-    let y = quantized_matmul(&x, &w.packed, &w.scales, w.biases.as_ref(), true, scheme)?;
+    let y = quantized_matmul_with(&x, &w.packed, &w.scales, w.biases.as_ref(), true, scheme)?;
     assert_eq!(y.shape(), [0, 4]);
     assert!(y.to_vec::<f32>()?.is_empty());
     let a = Array::from_slice(&[0f32, 1.0, 2.0, 3.0], &[4])?;

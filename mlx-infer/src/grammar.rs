@@ -4,16 +4,35 @@
 //! that a token adds to the text. A `Guide` (`guide.rs`) follows one request and computes the mask of tokens that may
 //! come next.
 
+use std::sync::Arc;
+
+#[cfg(not(feature = "grammar"))]
+mod absent;
+#[cfg(feature = "grammar")]
 mod compile;
+#[cfg(feature = "grammar")]
 mod front;
+#[cfg(feature = "grammar")]
 mod gbnf;
+#[cfg(feature = "grammar")]
 mod guide;
+#[cfg(feature = "grammar")]
 mod lark;
+#[cfg(feature = "grammar")]
 mod schema;
+#[cfg(feature = "grammar")]
 mod source;
-#[cfg(test)]
+#[cfg(all(test, feature = "grammar"))]
 mod tests;
+#[cfg(feature = "grammar")]
 mod vocabulary;
 
+#[cfg(not(feature = "grammar"))]
+pub(crate) use self::absent::{Compiled, Grammars, Guide};
+#[cfg(feature = "grammar")]
 pub(crate) use self::compile::{Compiled, Grammars};
-pub(crate) use self::guide::{Guide, Mask};
+#[cfg(feature = "grammar")]
+pub(crate) use self::guide::Guide;
+
+/// Bit `i % 32` of word `i / 32` allows token `i`.
+pub(crate) type Mask = Arc<[u32]>;

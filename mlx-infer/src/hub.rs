@@ -1,4 +1,4 @@
-//! Models by name: `org/name` or `org/name@revision`, downloaded from a hub and kept in a cache.
+//! Models by name (feature `hub`): `org/name` or `org/name@revision`, downloaded from a hub and kept in a cache.
 //!
 //! The cache has the layout of Python's `huggingface_hub`, and both use each other's files and locks:
 //!
@@ -33,6 +33,7 @@
 //! ```
 
 mod address;
+#[cfg(feature = "cli")]
 mod bar;
 mod cache;
 mod download;
@@ -46,6 +47,7 @@ mod settings;
 
 use std::path::{Path, PathBuf};
 
+#[cfg(feature = "cli")]
 pub use self::bar::Bar;
 pub use self::list::Cached;
 pub use self::name::Name;
@@ -55,6 +57,7 @@ use self::cache::Repo;
 use self::files::Weights;
 use self::http::{Client, Remote};
 use crate::error::{Error, ErrorKind, Result};
+#[cfg(feature = "cli")]
 use crate::text::files::Files;
 
 /// The largest file that the hub serves by plain HTTP.
@@ -120,10 +123,11 @@ impl Snapshot {
 }
 
 /// The files of `--model`: an existing folder, else a model on the hub of the environment. Notes and a progress bar go
-/// to stderr.
+/// to stderr. Needs the feature `cli`.
 ///
 /// # Errors
 /// It is neither, its weights are in GGUF, or the hub refuses it.
+#[cfg(feature = "cli")]
 pub fn open(model: &Path) -> Result<Files> {
     if model.exists() {
         return match files::gguf_of(model) {

@@ -20,6 +20,18 @@
 //!
 //! Errors are of one type, [`Error`], with an [`ErrorKind`] to act on.
 //!
+//! What a program does not need can be left out by `default-features = false`:
+//!
+//! | feature, on by default | without it |
+//! |---|---|
+//! | `cli` | there is no command, nor what only a command calls in [`console`]; it brings the features below but `serve` and `mimalloc` |
+//! | `clock` | a chat template that asks for the date (`strftime_now`) is refused, and `RenderOptions::now` does not exist |
+//! | `default-model` | the binary holds no model: `LoadedModel::load_default` does not exist |
+//! | `grammar` | there is no structured output: `Grammar` and `Constraint` do not exist |
+//! | `hub` | models are loaded from folders only: the module `hub` does not exist |
+//! | `serve` | there is no server: the module `serve` does not exist |
+//! | `mimalloc` | the commands allocate by the system's `malloc` |
+//!
 //! ```
 //! # fn main() -> mlx_infer::Result<()> {
 //! use mlx_infer::{GenerateOptions, LoadedModel};
@@ -36,7 +48,9 @@
 //! ```
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
+#[cfg(feature = "hub")]
 pub mod hub;
 #[cfg(feature = "serve")]
 pub mod serve;
@@ -54,6 +68,9 @@ mod tasks;
 mod text;
 mod work_sizes;
 
+#[doc(no_inline)]
+pub use {mlx_core, mlx_models, mlx_nn};
+
 pub use backend::{
     Availability, BackEnd, Classification, MlxLm, MlxLmOptions, OnEvent, TextModel, backends,
 };
@@ -62,6 +79,8 @@ pub use engine::{Engine, EngineLoad, EngineOptions, Handle};
 pub use error::{Error, ErrorKind, Result};
 pub use host::{console, convert, input, output};
 pub use mlx_models::ModelInfo;
+pub use model::checked::Checked;
+#[cfg(feature = "default-model")]
 pub use model::default_model::files as default_model_files;
 pub use model::finite::not_finite;
 pub use model::frontend::Frontend;
@@ -69,6 +88,7 @@ pub use model::{LoadOptions, LoadedModel, PartOptions};
 pub use request::Request;
 pub use request::cancel::CancelToken;
 pub use request::generation::{Event, FinishReason, GenerateOptions, Generated, Prompt};
+#[cfg(feature = "grammar")]
 pub use request::grammar::{Constraint, Grammar};
 pub use request::json_options::RequestOptions;
 pub use request::limits::Limits;

@@ -9,6 +9,7 @@ pub mod chat;
 pub(crate) mod detokenize;
 pub(crate) mod files;
 mod jinja;
+#[cfg(feature = "grammar")]
 pub(crate) mod spelling;
 pub(crate) mod stop;
 pub(crate) mod tokenizer;

@@ -1,4 +1,5 @@
 //! `--adapter` with an adapter of PEFT gives PEFT's results.
+#![cfg(feature = "cli")]
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,4 +1,5 @@
 //! Without the library of MLX a command ends with exit code 1 and says where it looked.
+#![cfg(feature = "cli")]
 #![cfg(target_os = "linux")]
 
 use std::fs;

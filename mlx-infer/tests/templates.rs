@@ -1,4 +1,5 @@
 //! Chat templates, compared with transformers on testdata/text (written by xtask/golden/text.py).
+#![cfg(feature = "clock")]
 
 use std::path::PathBuf;
 

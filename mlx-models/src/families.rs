@@ -85,7 +85,7 @@ macro_rules! families {
 }
 
 families! {
-    llama: ["llama"] {}
+    llama: ["llama", "telechat3", "xverse"] {}
     llama4: ["llama4_text", "llama4"] {
         wrappers: &["llama4"],
         names: llama4::names,
@@ -292,7 +292,8 @@ families! {
     falcon_h1: ["falcon_h1"] {
         names: falcon_h1::names,
     }
-    lfm2: ["lfm2"] {
+    lfm2: ["lfm2", "lfm2_vl"] {
+        wrappers: &["lfm2_vl"],
         names: lfm2::names,
         tied: true,
         tied_keys: lfm2::TIED_KEYS,
@@ -303,4 +304,80 @@ families! {
         tied: true,
         tied_keys: lfm2::TIED_KEYS,
     }
+    glm: ["glm"] {
+        names: glm::names,
+    }
+    olmo: ["olmo"] {}
+    cwm: ["cwm"] {}
+    vaultgemma: ["vaultgemma"] {
+        tied: true,
+        names: vaultgemma::names,
+    }
+    ministral: ["ministral"] {}
+    jais2: ["jais2"] {}
+    granitemoeshared: ["granitemoeshared"] {
+        names: granitemoeshared::names,
+        bits: granite::BITS,
+    }
+    granite_swa: ["granite_swa"] {
+        tied: true,
+        bits: granite::BITS,
+    }
+    granitemoe_swa: ["granitemoe_swa"] {
+        names: granitemoe_swa::names,
+        bits: granite::BITS,
+    }
+    hyperclovax: ["hyperclovax"] {
+        names: hyperclovax::names,
+        bits: granite::BITS,
+    }
+    flex_olmo: ["flex_olmo"] {
+        names: qwen3_moe::names,
+    }
+    mellum: ["mellum"] {
+        names: mellum::names,
+        bits: qwen3_moe::BITS,
+    }
+    gptj: ["gptj"] {
+        names: gptj::names,
+    }
+    gpt_bigcode: ["gpt_bigcode"] {
+        names: gpt_bigcode::names,
+        tied: true,
+    }
+    opt: ["opt"] {
+        names: opt::names,
+        tied: true,
+    }
+    qwen2_vl: ["qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text"] {
+        wrappers: &["qwen2_vl", "qwen2_5_vl"],
+        names: qwen2_vl::names,
+    }
+    qwen3_vl: ["qwen3_vl", "qwen3_vl_text"] {
+        wrappers: &["qwen3_vl"],
+    }
+    qwen3_vl_moe: ["qwen3_vl_moe", "qwen3_vl_moe_text"] {
+        wrappers: &["qwen3_vl_moe"],
+        names: qwen3_vl_moe::names,
+        bits: qwen3_moe::BITS,
+    }
+    glm4v: ["glm4v", "glm4v_text", "glm46v"] {
+        wrappers: &["glm4v", "glm46v"],
+        names: glm4::names,
+    }
+    glm4v_moe: ["glm4v_moe", "glm4v_moe_text"] {
+        wrappers: &["glm4v_moe"],
+        names: glm4v_moe::names,
+        bits: deepseek_v3::BITS,
+    }
+    exaone: ["exaone"] {
+        names: exaone::names,
+    }
+    internlm2: ["internlm2"] {
+        names: internlm2::names,
+    }
+    minicpm: ["minicpm"] {
+        tied: true,
+    }
+    iquestcoder: ["iquestcoder"] {}
 }

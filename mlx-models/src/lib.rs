@@ -57,6 +57,9 @@ pub mod config;
 pub mod convert;
 pub mod decoders;
 
+#[doc(no_inline)]
+pub use {mlx_core, mlx_nn};
+
 pub use checkpoint::weights::open as open_weights;
 pub use checkpoint::{Names, Weights};
 pub use decoders::{causal_lm as causal, pre_norm as decoder};

@@ -4,6 +4,7 @@ mod golden {
     pub mod case;
     mod decode;
     mod families;
+    mod renamed;
     pub mod run;
     mod wrappers;
 }

@@ -60,7 +60,7 @@ fn head() -> Tensors {
     let mut tensors = Tensors::new();
     for (seed, (name, shape)) in matrices.chain(norms).enumerate() {
         let key = random::Key::new(seed as u64).unwrap();
-        let array = random::normal(&key, &shape, DType::BF16, 0.0, 0.1).unwrap();
+        let array = random::normal_with(&key, &shape, DType::BF16, 0.0, 0.1).unwrap();
         let inside = name.contains('.') || name.ends_with("layernorm");
         let prefix = if inside { layer } else { "" };
         tensors.insert(format!("{prefix}{name}.weight"), array);

@@ -189,13 +189,13 @@ fn a_head_for_more_tokens_is_a_module_set_of_its_own() {
     ));
     let gate = rows(
         &tensors["mtp.layers.0.mlp.experts.gate_up_proj"]
-            .flatten(0, 1)
+            .flatten_with(0, 1)
             .unwrap(),
         4,
         (0, 8),
     );
     let stacked = found["mtp.layers.0.mlp.switch_mlp.gate_proj.weight"]
-        .flatten(0, 1)
+        .flatten_with(0, 1)
         .unwrap();
     assert!(same(&stacked, &gate));
 

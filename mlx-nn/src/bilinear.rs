@@ -73,7 +73,7 @@ impl Bilinear {
         let x2 = x2.reshape(&[-1, 1, in2])?;
         let matrix = self.weight.value().reshape(&[-1, in1])?;
         let y = x1.matmul(&matrix.t()?)?;
-        let y = y.reshape(&[-1, outputs, in2])?.swap_axes(-2, -1)?;
+        let y = y.reshape(&[-1, outputs, in2])?.swapaxes(-2, -1)?;
         let y = x2.matmul(&y)?.reshape(&shape)?;
         match &self.bias {
             Some(bias) => y.add(bias.value()),

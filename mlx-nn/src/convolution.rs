@@ -231,9 +231,9 @@ macro_rules! convolutions {
 }
 
 convolutions! {
-    1: conv1d, conv_transpose1d;
-    2: conv2d, conv_transpose2d;
-    3: conv3d, conv_transpose3d;
+    1: conv1d_with, conv_transpose1d_with;
+    2: conv2d_with, conv_transpose2d_with;
+    3: conv3d_with, conv_transpose3d_with;
 }
 
 macro_rules! weight_and_bias {

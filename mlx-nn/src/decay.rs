@@ -52,7 +52,7 @@ impl Module for Decay {
         path.scoped("A_log", |path| self.a_log.visit_mut(path, v))?;
         path.scoped("dt_bias", |path| self.dt_bias.visit_mut(path, v))?;
         let rate = self.a_log.value().astype(DType::F32)?.exp()?;
-        self.rate = rate.flatten(0, -1)?;
+        self.rate = rate.flatten()?;
         self.bias = self.dt_bias.value().astype(DType::F32)?;
         Ok(())
     }

@@ -77,7 +77,7 @@ impl<const N: usize> DropoutNd<N> {
         if N > 0 {
             shape[ndim - 1 - N..ndim - 1].fill(1);
         }
-        let kept = random::bernoulli(&random::next_key()?, &shape, self.keep as f32)?;
+        let kept = random::bernoulli(None, self.keep as f32, &shape)?;
         x.multiply(&kept)?.multiply(1.0 / self.keep)
     }
 }

@@ -122,7 +122,7 @@ pub fn value_and_grad<M: Module + ?Sized, O: Outputs>(
         module: &mut *module,
         values: values.clone(),
     };
-    let (mut outputs, grads) = transforms::value_and_grad(
+    let (mut outputs, grads) = transforms::value_and_grad_with(
         |tracers| {
             swap(lent.module, tracers)?;
             let mut outputs = loss(lent.module)?.into_arrays();

@@ -59,9 +59,9 @@ pub fn initialise<M: Module + ?Sized>(module: &mut M, seed: u64, embedding: f32)
     }
     impl Draw {
         fn normal(&mut self, shape: &[i32], deviation: f32) -> Result<Array> {
-            let [now, later] = self.key.split_pair()?;
+            let [now, later] = self.key.split()?;
             self.key = later;
-            random::normal(&now, shape, DType::F32, 0.0, deviation)
+            random::normal_with(&now, shape, DType::F32, 0.0, deviation)
         }
     }
     impl VisitMut for Draw {
@@ -76,9 +76,9 @@ pub fn initialise<M: Module + ?Sized>(module: &mut M, seed: u64, embedding: f32)
                 }
                 Initial::Normal(deviation) => self.normal(&shape, deviation)?,
                 Initial::LogUniform(most) => {
-                    let [now, later] = self.key.split_pair()?;
+                    let [now, later] = self.key.split()?;
                     self.key = later;
-                    random::uniform(&now, &shape, DType::F32, 1e-3, most)?.log()?
+                    random::uniform(&now, 1e-3, most, &shape, DType::F32)?.log()?
                 }
                 Initial::Embedding => self.normal(&shape, self.embedding)?,
             };
@@ -142,17 +142,15 @@ pub(crate) fn drawn<M: Module>(mut module: M) -> Result<M> {
 fn start(shape: &[i32], initial: Initial) -> Result<Array> {
     // Python computes the bound in F64.
     let bound = |inputs: i32| (1.0 / f64::from(inputs)).sqrt() as f32;
-    let uniform = |most: f32| random::uniform(&random::next_key()?, shape, DType::F32, -most, most);
-    let normal = |spread: f32| random::normal(&random::next_key()?, shape, DType::F32, 0.0, spread);
+    let uniform = |most: f32| random::uniform(None, -most, most, shape, DType::F32);
+    let normal = |spread: f32| random::normal_with(None, shape, DType::F32, 0.0, spread);
     let last = shape.last().copied().unwrap_or(1);
     match initial {
         Initial::Constant(value) => ops::create::full(shape, value, DType::F32),
         Initial::Bias { inputs } => uniform(bound(inputs)),
         Initial::Matrix => uniform(bound(last)),
         Initial::Normal(deviation) => normal(deviation),
-        Initial::LogUniform(most) => {
-            random::uniform(&random::next_key()?, shape, DType::F32, 1e-3, most)?.log()
-        }
+        Initial::LogUniform(most) => random::uniform(None, 1e-3, most, shape, DType::F32)?.log(),
         Initial::Embedding => normal(bound(last)),
     }
 }

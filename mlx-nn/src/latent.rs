@@ -237,11 +237,11 @@ impl LatentAttention {
             let y = step.attend_selected(layer, &q, &k, &v, selection, &options)?;
             return self.o_proj.forward(&merge_heads(&y)?);
         }
-        let q = self.by_head(Half::Keys, &plain.swap_axes(1, 2)?)?;
-        let q = self.grown(concat(&[q.swap_axes(1, 2)?, q_rope], -1)?, step)?;
+        let q = self.by_head(Half::Keys, &plain.swapaxes(1, 2)?)?;
+        let q = self.grown(concat(&[q.swapaxes(1, 2)?, q_rope], -1)?, step)?;
         let kept = concat(&[latents.expand_dims(1)?, k_rope], -1)?;
         let y = step.attend_latents(layer, &q, &kept, c.rank, selection, &options)?;
-        let y = self.by_head(Half::Values, &y.swap_axes(1, 2)?)?;
+        let y = self.by_head(Half::Values, &y.swapaxes(1, 2)?)?;
         let [b, l, heads, value_dim] = y.dims()?;
         self.o_proj.forward(&y.reshape(&[b, l, heads * value_dim])?)
     }
@@ -330,7 +330,7 @@ impl Joint {
         let (plain, whole) = (self.plain_dim, self.plain_dim + self.value_dim);
         let matrices = self.linear.whole()?;
         let matrices = matrices.reshape(&[self.heads, whole, self.rank])?;
-        let keys = matrices.slice_axis(1, 0, plain)?.swap_axes(-1, -2)?;
+        let keys = matrices.slice_axis(1, 0, plain)?.swapaxes(-1, -2)?;
         let values = matrices.slice_axis(1, plain, whole)?;
         self.halves = [keys.contiguous()?, values.contiguous()?];
         Ok(())

@@ -88,9 +88,9 @@
 //! struct Init(random::Key);
 //! impl VisitMut for Init {
 //!     fn param(&mut self, _path: &Path, param: &mut Param) -> Result<()> {
-//!         let [now, later] = self.0.split_pair()?;
+//!         let [now, later] = self.0.split()?;
 //!         self.0 = later;
-//!         param.set(random::normal(&now, param.shape(), DType::F32, 0.0, 0.02)?);
+//!         param.set(random::normal_with(&now, param.shape(), DType::F32, 0.0, 0.02)?);
 //!         Ok(())
 //!     }
 //! }
@@ -185,6 +185,9 @@ pub mod training;
 pub mod transformer;
 pub mod upsample;
 pub mod weight;
+
+#[doc(no_inline)]
+pub use mlx_core;
 
 pub use activation::{Activation, PRelu, Xielu};
 pub use attention::{Alibi, Attention, AttentionConfig, Growth, KvSource, QkKind, QkNorm, QkPlace};

@@ -179,7 +179,7 @@ fn rounded(x: &Array) -> Result<Array> {
     let wide = x.astype(DType::F32)?;
     let largest = wide.abs()?.max(-1, true)?.maximum(1e-5)?;
     let scale = Array::scalar(127.0f32)?.divide(&largest)?;
-    let steps = wide.multiply(&scale)?.round(0)?;
+    let steps = wide.multiply(&scale)?.round()?;
     let step = steps.divide(&scale)?.subtract(&wide)?.stop_gradient()?;
     wide.add(step)?.astype(x.dtype())
 }

@@ -59,7 +59,7 @@ impl Lora {
         let z = match self.layout {
             Layout::Embedding => {
                 // The key itself is used by lookups of an embedding.
-                let key = self.key.as_ref().map(random::Key::split_pair).transpose()?;
+                let key = self.key.as_ref().map(random::Key::split).transpose()?;
                 let key = key.map(|[_, head]| head);
                 let inner = self.dropped(x, key.as_ref())?.matmul(&b.t()?)?;
                 inner.multiply(self.scale)?.matmul(&a.t()?)?
@@ -128,7 +128,7 @@ impl Lora {
             return Ok(x.clone());
         };
         let keep = 1.0 - self.dropout;
-        let kept = random::bernoulli(key, x.shape(), keep)?;
+        let kept = random::bernoulli(key, keep, x.shape())?;
         kept.select(x.multiply(1.0 / keep)?, 0.0)
     }
 

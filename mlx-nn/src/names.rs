@@ -251,7 +251,7 @@ fn changed(mut array: Array, changes: &[Change]) -> Result<Array> {
             Change::Transpose(axes) => array.transpose(axes)?.contiguous()?,
             Change::Add(number) => array.astype(DType::F32)?.add(*number)?,
             Change::Ternary(change) => change.of(&array)?,
-            Change::Words => array.flatten(-2, -1)?.contiguous()?.view(DType::U32)?,
+            Change::Words => array.flatten_with(-2, -1)?.contiguous()?.view(DType::U32)?,
             Change::Rows {
                 rows,
                 part,

@@ -278,6 +278,8 @@ pub enum NormKind {
     Rms(f32),
     /// [`RmsNorm`] without a weight.
     Bare,
+    /// [`LayerNorm`] without weight and bias.
+    BareLayer,
     /// [`LayerNorm`].
     Layer {
         /// Whether there is a bias.
@@ -311,6 +313,8 @@ pub enum Norm {
     Rms(RmsNorm),
     /// Without a mean and without a weight: its epsilon.
     Bare(f32),
+    /// With a mean and without a weight: its epsilon.
+    BareLayer(f32),
     /// With a mean.
     Layer(LayerNorm),
 }
@@ -324,6 +328,7 @@ impl Norm {
         Ok(match config.kind {
             NormKind::Rms(offset) => Self::Rms(RmsNorm::with_offset(size, config.eps, offset)?),
             NormKind::Bare => Self::Bare(config.eps),
+            NormKind::BareLayer => Self::BareLayer(config.eps),
             NormKind::Layer { bias, offset } => {
                 Self::Layer(LayerNorm::with_offset(size, config.eps, bias, offset)?)
             }
@@ -334,7 +339,7 @@ impl Norm {
     pub fn dtype(&self) -> Option<DType> {
         match self {
             Self::Rms(norm) => Some(norm.weight.value().dtype()),
-            Self::Bare(_) => None,
+            Self::Bare(_) | Self::BareLayer(_) => None,
             Self::Layer(norm) => norm.weight.as_ref().map(|weight| weight.value().dtype()),
         }
     }
@@ -347,6 +352,7 @@ impl Norm {
         match self {
             Self::Rms(norm) => norm.forward(x),
             Self::Bare(eps) => fast::rms_norm(x, None, *eps),
+            Self::BareLayer(eps) => fast::layer_norm(x, None, None, *eps),
             Self::Layer(norm) => norm.forward(x),
         }
     }
@@ -358,7 +364,7 @@ impl Norm {
     pub fn add_to(&self, residual: &Array, x: &Array) -> Result<Array> {
         match self {
             Self::Rms(norm) => norm.add_to(residual, x),
-            Self::Bare(_) | Self::Layer(_) => fast::add(&self.forward(x)?, residual),
+            Self::Bare(_) | Self::BareLayer(_) | Self::Layer(_) => fast::add(&self.forward(x)?, residual),
         }
     }
 }

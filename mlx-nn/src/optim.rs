@@ -339,6 +339,10 @@ impl Optimizer {
         self.method.check()?;
         self.schedule.check()?;
         let rate = self.rate();
+        if !rate.is_finite() {
+            let message = format!("the rate of step {} is {rate}", self.step);
+            return Err(Error::new(ErrorKind::Invalid, message));
+        }
         self.step += 1;
         if self.joined.0 != *layout {
             self.separate()?;

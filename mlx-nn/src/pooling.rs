@@ -152,7 +152,7 @@ impl<P: Pooled, const N: usize> Pool<P, N> {
                 ),
             ));
         }
-        x.pad(&widths, P::PADDING, mlx_core::ops::PadMode::Constant)
+        x.pad(&widths, P::PADDING)
     }
 
     /// `[B, ..spatial, C] -> [B, ..spatial', ..window, C]`
@@ -198,7 +198,7 @@ impl<P: Pooled, const N: usize> Pool<P, N> {
             .collect();
         let shape = [&[batch], &counts[..], &self.window[..], &[channels]].concat();
         let strides = [&strides[..1], &steps[..], inner, &[1]].concat();
-        x.contiguous()?.as_strided(&shape, &strides, 0)
+        x.contiguous()?.as_strided(&shape, &strides)
     }
 }
 

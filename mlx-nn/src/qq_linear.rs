@@ -1,6 +1,6 @@
 //! [`QqLinear`]: a linear layer whose input is quantised too.
 
-use mlx_core::ops::quantize::{dequantize, qqmm, quantize};
+use mlx_core::ops::quantize::{dequantize_with, qqmm, quantize_with};
 use mlx_core::{Array, Error, ErrorKind, QuantMode, Result, Scheme};
 
 use crate::init;
@@ -69,7 +69,7 @@ impl QqLinear {
     /// No memory.
     pub fn quantize(&mut self) -> Result<()> {
         if self.scales.is_none() {
-            let packed = quantize(self.weight.value(), self.scheme)?;
+            let packed = quantize_with(self.weight.value(), self.scheme)?;
             self.weight.set(packed.packed);
             self.weight.trainable = false;
             let mut scales = Param::new(packed.scales);
@@ -86,7 +86,7 @@ impl QqLinear {
     pub fn dequantize(&mut self) -> Result<()> {
         if let Some(scales) = self.scales.take() {
             let (packed, scheme) = (self.weight.value(), self.scheme);
-            let dense = dequantize(packed, scales.value(), None, scheme, None)?;
+            let dense = dequantize_with(packed, scales.value(), None, scheme, None)?;
             self.weight = Param::new(dense);
         }
         Ok(())
@@ -102,7 +102,7 @@ impl QqLinear {
             Some(scales) => qqmm(x, weight, Some(scales.value()), self.scheme),
             None if self.mode.is_training() => qqmm(x, weight, None, self.scheme),
             None => {
-                let packed = quantize(weight, self.scheme)?;
+                let packed = quantize_with(weight, self.scheme)?;
                 qqmm(x, &packed.packed, Some(&packed.scales), self.scheme)
             }
         }

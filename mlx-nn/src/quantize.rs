@@ -1,6 +1,6 @@
 //! Packing the weights of a module, and unpacking them.
 
-use mlx_core::ops::quantize::quantize as pack;
+use mlx_core::ops::quantize::quantize_with as pack;
 use mlx_core::{DType, Result, Scheme};
 
 use crate::lora::Adaptable;

@@ -93,7 +93,7 @@ impl Rnn {
         let mut states = Vec::new();
         for x in steps("rnn", x, &self.Wxh, self.bias.as_ref())? {
             let sum = match &hidden {
-                Some(hidden) => x.addmm(hidden, &matrix, 1.0, 1.0)?,
+                Some(hidden) => x.addmm(hidden, &matrix)?,
                 None => x,
             };
             let state = self.activation.forward(&sum)?;
@@ -130,7 +130,7 @@ fn steps(layer: &str, x: &Array, matrix: &Param, bias: Option<&Param>) -> Result
     }
     let turned = matrix.value().t()?;
     let y = match bias {
-        Some(bias) => bias.value().addmm(x, &turned, 1.0, 1.0)?,
+        Some(bias) => bias.value().addmm(x, &turned)?,
         None => x.matmul(&turned)?,
     };
     y.unstack(-2)

@@ -273,7 +273,7 @@ impl Rope {
                 scale: 1.0,
                 freqs: Some(&table.periods),
             };
-            fast::rope(scaled.as_ref().unwrap_or(x), &rope, step.offsets())
+            fast::rope_with(scaled.as_ref().unwrap_or(x), &rope, step.offsets())
         };
         if let Some((growing, turned)) = self.grown(step)? {
             return growing.rotate(x, &turned, || rotate(&self.table));

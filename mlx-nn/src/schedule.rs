@@ -189,7 +189,7 @@ impl Schedule {
         }
     }
 
-    /// Refuses rates that are negative or no numbers, and decays that are no numbers from 0 to 1.
+    /// Refuses rates that are negative or no numbers, and such decays.
     ///
     /// # Errors
     /// There is one.
@@ -202,10 +202,10 @@ impl Schedule {
             Err(Error::new(ErrorKind::Invalid, message))
         };
         let factor = |decay: f64| {
-            if (0.0..=1.0).contains(&decay) {
+            if decay.is_finite() && decay >= 0.0 {
                 return Ok(());
             }
-            let message = format!("a decay must be in [0, 1], given {decay}");
+            let message = format!("a decay must be a number of at least 0, given {decay}");
             Err(Error::new(ErrorKind::Invalid, message))
         };
         match self {

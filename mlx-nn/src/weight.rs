@@ -233,7 +233,7 @@ impl Weight {
                 scales,
                 biases,
                 scheme,
-            } => quantize::dequantize(
+            } => quantize::dequantize_with(
                 packed.value(),
                 scales.value(),
                 biases.as_ref().map(Param::value),

@@ -29,9 +29,15 @@ struct Draw<F>(random::Key, F);
 impl<F: Fn(&str) -> bool> VisitMut for Draw<F> {
     fn param(&mut self, path: &Path, param: &mut Param) -> Result<()> {
         if (self.1)(path.as_str()) {
-            let [now, later] = self.0.split_pair()?;
+            let [now, later] = self.0.split()?;
             self.0 = later;
-            param.set(random::normal(&now, param.shape(), DType::F32, 0.0, 0.3)?);
+            param.set(random::normal_with(
+                &now,
+                param.shape(),
+                DType::F32,
+                0.0,
+                0.3,
+            )?);
         }
         Ok(())
     }
@@ -70,7 +76,7 @@ fn block(scheme: Option<Scheme>, dtype: DType) -> Block {
 }
 
 fn input(dtype: DType) -> Array {
-    let x = random::normal(&key(2), &[3, 64], DType::F32, 0.0, 1.0).unwrap();
+    let x = random::normal(&key(2), &[3, 64], DType::F32).unwrap();
     x.astype(dtype).unwrap()
 }
 

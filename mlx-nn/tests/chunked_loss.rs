@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use mlx_core::transforms::value_and_grad;
+use mlx_core::transforms::value_and_grad_with;
 use mlx_core::{Array, DType, QuantMode, Result, Scheme, memory, random};
 use mlx_nn::lora::adapt::is_adapter;
 use mlx_nn::lora::{LoraConfig, attach};
@@ -19,11 +19,11 @@ struct Fill(random::Key);
 
 impl VisitMut for Fill {
     fn param(&mut self, _path: &Path, param: &mut Param) -> Result<()> {
-        let [now, later] = self.0.split_pair()?;
+        let [now, later] = self.0.split()?;
         self.0 = later;
         let trainable = param.trainable;
         let dtype = param.value().dtype();
-        param.set(random::normal(&now, param.shape(), DType::F32, 0.0, 0.5)?.astype(dtype)?);
+        param.set(random::normal_with(&now, param.shape(), DType::F32, 0.0, 0.5)?.astype(dtype)?);
         param.trainable = trainable;
         Ok(())
     }
@@ -55,7 +55,7 @@ fn set(module: &mut dyn Module, values: &[Array]) {
 
 fn inputs(dtype: DType) -> (Array, Array, Array) {
     let key = random::Key::new(5).unwrap();
-    let hidden = random::normal(&key, &[1, ROWS, HIDDEN], DType::F32, 0.0, 1.0).unwrap();
+    let hidden = random::normal(&key, &[1, ROWS, HIDDEN], DType::F32).unwrap();
     // The first and the last token, and both sides of a slice's border.
     let targets = Array::from_slice(&[0u32, 39, 40, 79, 100], &[1, ROWS]).unwrap();
     let weights = Array::from_slice(&[1.0f32, 0.0, 2.0, -1.0, 0.5], &[1, ROWS]).unwrap();
@@ -73,7 +73,7 @@ fn graded<M: Module>(
     let (names, values): (Vec<String>, Vec<Array>) = trainable(module).unwrap().into_iter().unzip();
     let args = [vec![hidden], values.clone()].concat();
     let all: Vec<usize> = (0..args.len()).collect();
-    let (loss, grads) = value_and_grad(
+    let (loss, grads) = value_and_grad_with(
         |args| {
             set(module, &args[1..]);
             let head = head(module);
@@ -202,7 +202,7 @@ fn adapted(mut layer: Linear, dora: bool) -> Linear {
     let lora = layer.lora_mut().unwrap();
     let shape = lora.lora_b.shape().to_vec();
     lora.lora_b
-        .set(random::normal(&key, &shape, DType::F32, 0.0, 0.3).unwrap());
+        .set(random::normal_with(&key, &shape, DType::F32, 0.0, 0.3).unwrap());
     layer
 }
 
@@ -323,15 +323,15 @@ fn the_logits_never_exist() {
     let mut embedding = filled(Embedding::empty(WIDE, 16).unwrap());
     set_trainable(&mut embedding, |_| true).unwrap();
     let key = random::Key::new(5).unwrap();
-    let hidden = random::normal(&key, &[256, 16], DType::F32, 0.0, 1.0).unwrap();
-    let targets = random::randint(&key, &[256], DType::I32, 0, WIDE).unwrap();
+    let hidden = random::normal(&key, &[256, 16], DType::F32).unwrap();
+    let targets = random::randint(&key, 0, WIDE, &[256], DType::I32).unwrap();
     let (_, values): (Vec<String>, Vec<Array>) = trainable(&embedding).unwrap().into_iter().unzip();
     let args = [vec![hidden], values].concat();
     mlx_core::eval(args.iter().chain([&targets])).unwrap();
     let mut peak = |chunk: Option<i32>| {
         memory::reset_peak().unwrap();
         let before = memory::active().unwrap();
-        let (loss, grads) = value_and_grad(
+        let (loss, grads) = value_and_grad_with(
             |args| {
                 set(&mut embedding, &args[1..]);
                 let head = tied_head(&embedding);

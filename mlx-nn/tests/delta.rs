@@ -45,7 +45,7 @@ fn parameters(layer: &GatedDeltaNet) -> HashMap<String, Vec<f64>> {
 
 fn inputs(rows: i32, tokens: i32, seed: u64) -> Array {
     let key = random::Key::new(seed).unwrap();
-    random::normal(&key, &[rows, tokens, E as i32], DType::F32, 0.0, 1.0).unwrap()
+    random::normal(&key, &[rows, tokens, E as i32], DType::F32).unwrap()
 }
 
 fn cache(rows: usize) -> ModelCache {

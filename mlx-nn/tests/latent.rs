@@ -40,7 +40,7 @@ fn attention(config: LatentConfig) -> Result<LatentAttention> {
 
 fn inputs(tokens: i32) -> Result<Array> {
     let key = random::Key::new(3)?;
-    random::normal(&key, &[1, tokens, CONFIG.hidden], DType::F32, 0.0, 1.0)
+    random::normal(&key, &[1, tokens, CONFIG.hidden], DType::F32)
 }
 
 /// All tokens, in steps of `chunk`: `[1, L, E]`.
@@ -123,7 +123,7 @@ fn adapters_reach_the_absorbed_form() -> Result<()> {
     impl VisitMut for Draw {
         fn param(&mut self, path: &Path, param: &mut Param) -> Result<()> {
             if path.as_str().ends_with("lora_b") {
-                let b = random::normal(&self.0, param.shape(), DType::F32, 0.0, 0.3)?;
+                let b = random::normal_with(&self.0, param.shape(), DType::F32, 0.0, 0.3)?;
                 param.set(b);
             }
             Ok(())
@@ -197,7 +197,7 @@ fn two_stacks_equal_one_matrix() -> Result<()> {
     } = CONFIG;
     let matrix = found.0.expect("the matrix is there");
     let matrix = matrix.reshape(&[heads, plain_dim + value_dim, rank])?;
-    let keys = matrix.slice_axis(1, 0, plain_dim)?.swap_axes(1, 2)?;
+    let keys = matrix.slice_axis(1, 0, plain_dim)?.swapaxes(1, 2)?;
     let values = matrix.slice_axis(1, plain_dim, plain_dim + value_dim)?;
     let mut all = All(Vec::new());
     joint.visit(&mut Path::default(), &mut all)?;

@@ -17,9 +17,15 @@ struct Init {
 
 impl VisitMut for Init {
     fn param(&mut self, _path: &Path, param: &mut Param) -> Result<()> {
-        let [now, later] = self.key.split_pair()?;
+        let [now, later] = self.key.split()?;
         self.key = later;
-        param.set(random::normal(&now, param.shape(), DType::F32, 0.0, 0.5)?);
+        param.set(random::normal_with(
+            &now,
+            param.shape(),
+            DType::F32,
+            0.0,
+            0.5,
+        )?);
         Ok(())
     }
 }

@@ -1,6 +1,6 @@
 //! Losses: compared with their definitions in f64, gradients compared with finite differences.
 
-use mlx_core::transforms::grad;
+use mlx_core::transforms::grad_with;
 use mlx_core::{Array, DType, random};
 use mlx_nn::loss::{cross_entropy, masked_mean, mse};
 
@@ -12,7 +12,7 @@ const MASK: [bool; ROWS] = [true, false, true, true];
 fn logits(scale: f32) -> Vec<f32> {
     let key = random::Key::new(3).unwrap();
     let shape = [ROWS as i32, VOCAB as i32];
-    let array = random::normal(&key, &shape, DType::F32, 0.0, scale).unwrap();
+    let array = random::normal_with(&key, &shape, DType::F32, 0.0, scale).unwrap();
     array.to_vec::<f32>().unwrap()
 }
 
@@ -74,7 +74,7 @@ fn gradients_are_finite_differences() {
     const STEP: f64 = 1e-5;
 
     let start = logits(2.0);
-    let grads = grad(|args| Ok(vec![masked(&args[0])?]), &[array(&start)], &[0]).unwrap();
+    let grads = grad_with(|args| Ok(vec![masked(&args[0])?]), &[array(&start)], &[0]).unwrap();
     let found = grads[0].to_vec::<f32>().unwrap();
     for (index, &found) in found.iter().enumerate() {
         let at = |shift: f64| {
@@ -114,7 +114,7 @@ fn squares_are_averaged() {
     let b = Array::from_slice(&[1.0f32, 0.0, 1.0], &[3]).unwrap();
     let found = mse(&a, &b).unwrap().item::<f32>().unwrap();
     assert!((found - 13.0 / 3.0).abs() < 1e-6);
-    let grads = grad(|args| Ok(vec![mse(&args[0], &args[1])?]), &[a, b], &[0]).unwrap();
+    let grads = grad_with(|args| Ok(vec![mse(&args[0], &args[1])?]), &[a, b], &[0]).unwrap();
     let found = grads[0].to_vec::<f32>().unwrap();
     for (found, expected) in found.iter().zip([0.0, 4.0 / 3.0, 2.0]) {
         assert!((found - expected).abs() < 1e-6);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use mlx_core::ops::quantize::quantize;
+use mlx_core::ops::quantize::quantize_with;
 use mlx_core::{
     Array, DType, Device, ErrorKind, QuantMode, Result, Safetensors, Scheme, memory, safetensors,
 };
@@ -58,7 +58,7 @@ fn values(module: &dyn Module) -> BTreeMap<String, Array> {
 }
 
 fn equal(a: &Array, b: &Array) -> bool {
-    a.dtype() == b.dtype() && a.array_equal(b, false).unwrap().item().unwrap()
+    a.dtype() == b.dtype() && a.array_equal(b).unwrap().item().unwrap()
 }
 
 struct Qkv {
@@ -99,7 +99,7 @@ fn rows_are_split_and_joined_again() -> Result<()> {
         };
         let rules = Rules::from([split("qk.*")]);
         let fused = matrix(groups * (parts[0] + parts[1]), 64);
-        let packed = quantize(&fused, SCHEME)?;
+        let packed = quantize_with(&fused, SCHEME)?;
         let bias = matrix(1, groups * (parts[0] + parts[1])).reshape(&[-1])?;
         let dense = [("qk.weight", fused), ("qk.bias", bias)];
         let quantized = [

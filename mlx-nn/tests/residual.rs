@@ -17,10 +17,10 @@ struct Draw {
 
 impl VisitMut for Draw {
     fn param(&mut self, _: &Path, param: &mut Param) -> Result<()> {
-        let [now, later] = self.key.split_pair()?;
+        let [now, later] = self.key.split()?;
         self.key = later;
         let value =
-            random::normal(&now, param.shape(), DType::F32, 0.0, 0.5)?.astype(self.dtype)?;
+            random::normal_with(&now, param.shape(), DType::F32, 0.0, 0.5)?.astype(self.dtype)?;
         eval([&value])?;
         param.set(value);
         Ok(())
@@ -35,7 +35,7 @@ fn filled<M: Module>(mut module: M, seed: u64, dtype: DType) -> Result<M> {
 
 fn normal(seed: u64, dtype: DType) -> Result<Array> {
     let key = random::Key::new(seed)?;
-    let x = random::normal(&key, &[2, 3, E], DType::F32, 0.0, 1.0)?.astype(dtype)?;
+    let x = random::normal(&key, &[2, 3, E], DType::F32)?.astype(dtype)?;
     eval([&x])?;
     Ok(x)
 }

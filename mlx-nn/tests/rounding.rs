@@ -1,6 +1,6 @@
 //! Linear layers that round their inputs to 8 bits, against the formula written out.
 
-use mlx_core::transforms::value_and_grad;
+use mlx_core::transforms::value_and_grad_with;
 use mlx_core::{Array, DType, Result};
 use mlx_nn::quantize::round_inputs;
 use mlx_nn::{Linear, Module, Param, Path, VisitMut};
@@ -78,7 +78,7 @@ fn layers_together_equal_layers_apart() {
 fn rounding_does_not_stop_derivatives() {
     let linear = rounding(&[1.0, 2.0, -1.0, 0.5]);
     let x = Array::from_slice(&[0.3f32, -1.7, 0.91, 0.07], &[1, 4]).unwrap();
-    let (_, derivatives) = value_and_grad(
+    let (_, derivatives) = value_and_grad_with(
         |x| Ok(vec![linear.forward(&x[0])?.sum(.., false)?]),
         &[x],
         &[0],

@@ -33,10 +33,10 @@ struct Draw<F>(random::Key, F);
 impl<F: Fn(&str) -> bool> VisitMut for Draw<F> {
     fn param(&mut self, path: &Path, param: &mut Param) -> Result<()> {
         if (self.1)(path.as_str()) {
-            let [now, later] = self.0.split_pair()?;
+            let [now, later] = self.0.split()?;
             self.0 = later;
             let dtype = param.value().dtype();
-            let value = random::normal(&now, param.shape(), DType::F32, 0.0, 0.2)?;
+            let value = random::normal_with(&now, param.shape(), DType::F32, 0.0, 0.2)?;
             param.set(value.astype(dtype)?);
         }
         Ok(())
@@ -253,7 +253,7 @@ fn what_is_dropped_keeps_the_mean() {
     let same = outputs(&block);
     assert_eq!(bits(&same[0]), bits(&dropped[0]));
     let experts = |block: &Block| {
-        let x = random::normal(&key(2), &[5, 64], DType::F32, 0.0, 1.0).unwrap();
+        let x = random::normal(&key(2), &[5, 64], DType::F32).unwrap();
         bits(&block.mlp.forward(&x).unwrap())
     };
     let first = experts(&block);

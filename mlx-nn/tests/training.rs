@@ -33,7 +33,7 @@ impl Scale {
         update_state(&self.mean, |old| {
             old.multiply(0.5)?.add(mean.multiply(0.5)?)
         })?;
-        let kept = random::bernoulli(&random::next_key()?, x.shape(), 0.5)?;
+        let kept = random::bernoulli(None, 0.5, x.shape())?;
         kept.select(x.divide(mean.add(1.0)?)?, 0.0)?
             .multiply(self.weight.get()?)
     }
@@ -238,7 +238,7 @@ fn a_net_with_statistics_and_dropout_learns() -> Result<()> {
         head: Linear::new(4 * 4 * 4, 2, true)?,
     };
     // Bright above, or bright below.
-    let noise = random::uniform(&random::next_key()?, &[16, 6, 6, 1], DType::F32, 0.0, 1.0)?;
+    let noise = random::uniform(None, 0.0, 1.0, &[16, 6, 6, 1], DType::F32)?;
     let labels: Vec<i32> = (0..16).map(|i| i % 2).collect();
     let labels = Array::from_slice(&labels, &[16])?;
     let rows = Array::from_slice(&[1.0f32, 1.0, 1.0, -1.0, -1.0, -1.0], &[1, 6, 1, 1])?;

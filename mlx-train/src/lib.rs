@@ -14,6 +14,8 @@
 //! | checkpoint | [`checkpoint`] | a run's state on disk |
 //! | evaluation | [`evaluate`](mod@evaluate) | loss, perplexity, accuracy |
 //!
+//! The feature `cli`, on by default, is the command. It brings the command-line parts of `mlx-infer` too.
+//!
 //! Gradients are taken with respect to the trainable parameters of any [`Module`](mlx_nn::Module):
 //!
 //! ```
@@ -64,6 +66,9 @@ pub mod feed;
 pub mod loss;
 pub mod recompute;
 pub mod trainer;
+
+#[doc(no_inline)]
+pub use {mlx_core, mlx_infer, mlx_models, mlx_nn};
 
 pub use batch::{Batch, Example};
 pub use error::{Error, ErrorKind, Result};

@@ -137,7 +137,7 @@ fn learnt(hidden: &Array, batch: &Batch) -> Result<(Array, Array, Array)> {
         return Ok((hidden.clone(), targets.clone(), weights.clone()));
     }
     let width = hidden.dim(-1)?;
-    let chosen = |array: &Array| array.flatten(0, -1)?.take(&batch.places, 0);
+    let chosen = |array: &Array| array.flatten()?.take(&batch.places, 0);
     Ok((
         hidden.reshape(&[-1, width])?.take(&batch.places, 0)?,
         chosen(targets)?,
@@ -165,7 +165,7 @@ pub(crate) fn sum_loss_and_right(
         Some(chunk) => chunked_accuracy(&hidden, &targets, &model.head(), chunk)?,
     };
     let sum = losses.multiply(weights)?.sum(.., false)?;
-    Ok((sum, right.flatten(0, -1)?))
+    Ok((sum, right.flatten()?))
 }
 
 /// The negative log-probability of each target, from the head's input: `[.., E]`, `[..]` -> F32 `[..]`.

@@ -25,9 +25,9 @@ fn adapted(name: &str) -> Box<dyn Model> {
     impl VisitMut for Draw {
         fn param(&mut self, path: &mlx_nn::Path, param: &mut Param) -> mlx_core::Result<()> {
             if path.as_str().ends_with(".lora_b") {
-                let [now, later] = self.0.split_pair()?;
+                let [now, later] = self.0.split()?;
                 self.0 = later;
-                let value = random::normal(&now, param.shape(), DType::F32, 0.0, 0.1)?;
+                let value = random::normal_with(&now, param.shape(), DType::F32, 0.0, 0.1)?;
                 param.set(value);
             }
             Ok(())
@@ -116,7 +116,7 @@ fn gradients_of_adapters_are_those_of_their_matrices() {
                 _ if layer.contains("switch_mlp") => Layout::Experts,
                 _ => Layout::Linear,
             };
-            let turned = |array: &Array| array.swap_axes(-1, -2).unwrap();
+            let turned = |array: &Array| array.swapaxes(-1, -2).unwrap();
             let (da, db) = match layout {
                 Layout::Linear => (turned(dw).matmul(&turned(b)), turned(a).matmul(&turned(dw))),
                 Layout::Embedding => (dw.matmul(&turned(b)), turned(a).matmul(dw)),

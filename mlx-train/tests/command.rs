@@ -1,4 +1,5 @@
 //! The command: train, kill, resume, fuse, evaluate, and its refusals.
+#![cfg(feature = "cli")]
 
 use std::fs;
 use std::path::{Path, PathBuf};

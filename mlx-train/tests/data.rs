@@ -1,4 +1,5 @@
 //! Data compared with the prompts that serving makes of the same conversation.
+#![cfg(feature = "cli")]
 
 use std::fs;
 

@@ -1,4 +1,5 @@
 //! The README's example, shortened: the built-in model's classifier learns a fifth class.
+#![cfg(feature = "cli")]
 
 use std::path::Path;
 use std::process::Command;

@@ -1,4 +1,5 @@
 //! A run that is stopped from outside: by Ctrl-C after a step, and by `kill -9` in the middle of a save.
+#![cfg(feature = "cli")]
 #![cfg(unix)]
 
 use std::fs;

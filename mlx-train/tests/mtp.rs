@@ -1,4 +1,5 @@
 //! The loss of heads for multi-token prediction.
+#![cfg(feature = "cli")]
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,5 @@
 //! Options of a run, tested by the run's output.
+#![cfg(feature = "cli")]
 
 use std::fs;
 use std::path::Path;

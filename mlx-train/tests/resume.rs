@@ -1,4 +1,5 @@
 //! `--resume`: what it repairs, what it refuses, and two runs with the same folder.
+#![cfg(feature = "cli")]
 
 use std::collections::BTreeMap;
 use std::fs;

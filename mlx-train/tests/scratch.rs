@@ -1,5 +1,6 @@
 //! Training from scratch: random weights, weighted tokens, batches by tokens, a learning rate that cools down, and the
 //! parameters for which Muon uses AdamW.
+#![cfg(feature = "cli")]
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,4 +1,5 @@
 //! Standard streams that cannot be written: no panic, one error, and the work is saved.
+#![cfg(feature = "cli")]
 #![cfg(target_os = "linux")]
 
 use std::fs::{self, File};

@@ -5,6 +5,7 @@
 //!   `data.rs`, `training_and_serving_share_the_template`.
 //! - Adapters on layers that a fast path bypasses in serving: `mlx-models/tests/adapters.rs`,
 //!   `every_layer_heeds_its_adapter`. Training is tested here.
+#![cfg(feature = "cli")]
 
 use std::fs;
 use std::ops::ControlFlow;

@@ -39,6 +39,8 @@ def same(a, b):
         return x.keys() == y.keys() and all(mx.array_equal(x[k], y[k]) and x[k].dtype == y[k].dtype for k in x)
     if a.name == "golden.json":
         return unmeasured(a) == unmeasured(b)
+    if a.suffix == ".mlxfn":  # the ids of arrays in it are addresses of MLX
+        return a.stat().st_size == b.stat().st_size
     if a.name == "mlx-lm.md":  # holds measured errors: the verdicts count
         return verdicts(a) == verdicts(b)
     return a.read_bytes() == b.read_bytes()

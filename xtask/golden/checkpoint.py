@@ -15,6 +15,10 @@ from transformers import (
     AutoModelForImageTextToText,
 )
 
+import composed
+
+composed.register()
+
 # Spread of a weight, by the end of its name: first match wins. Matrices are (gain, None): std = gain / sqrt(fan in).
 # Vectors are (std, mean). Gains are larger than a trained model's, so that every term moves the logits: queries and
 # keys for attention that is far from uniform, biases and norms far from neutral.

@@ -114,6 +114,29 @@ BASES = [
     ("glm_moe_dsa", "config.json"),
     ("qwen3_5_moe", "config.json"),
     ("kimi_k25", "config.json"),
+    ("glm", "config.json"),
+    ("olmo", "config.json"),
+    ("cwm", "config.json"),
+    ("vaultgemma", "config.json"),
+    ("ministral", "config.json"),
+    ("jais2", "config.json"),
+    ("granitemoe_swa", "config.json"),
+    ("granitemoeshared", "config.json"),
+    ("hyperclovax_two", "config.json"),
+    ("flex_olmo", "config.json"),
+    ("mellum", "config.json"),
+    ("gptj", "config.json"),
+    ("gpt_bigcode", "config.json"),
+    ("opt", "config.json"),
+    ("granite_swa", "config.json"),
+    ("qwen2_5_vl", "config.json"),
+    ("qwen3_vl", "config.json"),
+    ("qwen3_vl_moe", "config.json"),
+    ("glm4v", "config.json"),
+    ("glm4v_moe", "config.json"),
+    ("exaone", "config.json"),
+    ("iquestcoder", "config.json"),
+    ("minicpm", "config.json"),
 ]
 
 # Keys of every family, whether its class has them or not.
@@ -260,9 +283,11 @@ def changes(config):
         leaves_out = (key.endswith("_bias") or key == "use_qk_norm") and text.get(key)
         if key in text and not key.startswith("num_") and not leaves_out:
             yield {key: "absent"}
-    # Beyond this many positions the base follows the length of the call.
+    # Beyond this many positions the base follows the length of the call. The Rust crate refuses it by name for nanochat,
+    # whose angles are negative.
     for name, theta in [("rope_scaling", {}), ("rope_parameters", {"rope_theta": 50.0})]:
-        yield {name: theta | DYNAMIC, "max_position_embeddings": 16}
+        if text["model_type"] != "nanochat":
+            yield {name: theta | DYNAMIC, "max_position_embeddings": 16}
     # Elsewhere the key has no effect.
     has_alpha = text["model_type"].startswith("hunyuan")
     for scaling in [*SCALINGS, *([ALPHA] if has_alpha else [])]:

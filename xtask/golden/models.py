@@ -43,9 +43,11 @@ from llama4_cases import llama4_cases
 from mixer_cases import mixer_cases
 from moe_cases import moe_cases
 from norm_cases import norm_cases
+from older_cases import older_cases
 from recurrent_cases import recurrent_cases
 from reference import copy_with_config, load, logprob_error, mutated, rounding_margin, run, token_change
 from rope_cases import rope_cases
+from vision_cases import vision_cases
 
 TOLERANCE = 1e-4  # of log probabilities, for a float32 implementation
 MAX_ERROR = 2e-5  # of transformers' own float32 against its float64
@@ -79,6 +81,8 @@ def cases():
         classic_cases,
         mixer_cases,
         bitnet_cases,
+        older_cases,
+        vision_cases,
     ]
     return [case for cases in known for case in cases()]
 
@@ -134,7 +138,7 @@ def write_checkpoint(case, config, seed, folder):
         tensors[name] = tensors[source].clone() if isinstance(source, str) else torch.rand(source, generator=generator)
     write_tensors(folder, tensors, case.dtype, case.shards)
     write_config(folder, config)
-    if not case.v5:
+    if not (case.v5 or case.composed):
         write_config(folder, in_transformers_dialect(config), "config.v5.json")
     for name, change in case.alternates.items():
         write_config(folder, change(config), name)

@@ -15,9 +15,11 @@ import numpy as np
 
 import ops_array
 import ops_elementwise
+import ops_index
 import ops_matrix
 import ops_numeric
 import ops_promotion
+import ops_short
 from ops_table import Table
 
 
@@ -26,7 +28,7 @@ def main():
     out = Path(sys.argv[1])
     out.mkdir(parents=True, exist_ok=True)
     mx.set_default_device(mx.cpu)
-    for module in (ops_elementwise, ops_array, ops_matrix, ops_numeric):
+    for module in (ops_elementwise, ops_array, ops_matrix, ops_numeric, ops_index, ops_short):
         name = module.__name__.removeprefix("ops_")
         table = Table(np.random.default_rng(7))
         module.fill(table)

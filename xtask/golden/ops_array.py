@@ -41,15 +41,15 @@ def create(table):
         table.add("arange", [], args, mx_typed(mx.arange), np_typed(np.arange))
     table.add("linspace", [], [-1, 1, 5, "F32"], mx_typed(lambda a, b, n, d: mx.linspace(a, b, n, dtype=d)), np_typed(lambda a, b, n, d: np.linspace(a, b, n, dtype=d)))
     for args in ([3, 3, 0, "F32"], [2, 4, 1, "I32"], [3, 2, -1, "F32"]):
-        table.add("eye", [], args, mx_typed(mx.eye), np_typed(np.eye))
-        table.add("tri", [], args, mx_typed(mx.tri), np_typed(np.tri))
+        table.add("eye_with", [], args, mx_typed(mx.eye), np_typed(np.eye))
+        table.add("tri_with", [], args, mx_typed(mx.tri), np_typed(np.tri))
     table.add("identity", [], [3, "F32"], mx_typed(mx.identity), np_typed(np.identity))
     m = table.floats(2, 3, 3)
     for k in (0, 1, -1):
-        table.add("tril", [m], [k], mx.tril, np.tril)
-        table.add("triu", [m], [k], mx.triu, np.triu)
-        table.add("diag", [x[0]], [k], mx.diag, np.diag)
-        table.add("diag", [x], [k], mx.diag, np.diag)
+        table.add("tril_with", [m], [k], mx.tril, np.tril)
+        table.add("triu_with", [m], [k], mx.triu, np.triu)
+        table.add("diag_with", [x[0]], [k], mx.diag, np.diag)
+        table.add("diag_with", [x], [k], mx.diag, np.diag)
     for name in ("bartlett", "blackman", "hamming", "hanning"):
         for size in (0, 1, 6):
             table.add(name, [], [size], getattr(mx, name), getattr(np, name))
@@ -57,7 +57,7 @@ def create(table):
     for sparse in (False, True):
         for indexing in ("xy", "ij"):
             table.add(
-                "meshgrid",
+                "meshgrid_with",
                 grid,
                 [sparse, indexing],
                 lambda a, b, s, i: mx.meshgrid(a, b, sparse=s, indexing=i),
@@ -77,13 +77,13 @@ def shape(table):
     table.add("contiguous", [x], [], lambda a: mx.contiguous(a.T), lambda a: a.T)
     table.add("copy", [x], [], lambda a: mx.array(a), np.copy)
     table.add("reshape", [x], [[4, -1]], mx.reshape, np.reshape)
-    table.add("flatten", [x], [1, 2], mx.flatten, lambda a, i, j: a.reshape(2, 12))
-    table.add("flatten", [x], [0, -1], mx.flatten, lambda a, i, j: a.reshape(-1))
+    table.add("flatten_with", [x], [1, 2], mx.flatten, lambda a, i, j: a.reshape(2, 12))
+    table.add("flatten_with", [x], [0, -1], mx.flatten, lambda a, i, j: a.reshape(-1))
     table.add("unflatten", [x], [-1, [2, -1]], mx.unflatten, lambda a, i, s: a.reshape(2, 3, 2, 2))
     table.add("transpose", [x], [[2, 0, 1]], mx.transpose, np.transpose)
     table.add("t", [x], [], mx.transpose, np.transpose)
-    table.add("swap_axes", [x], [0, -1], mx.swapaxes, np.swapaxes)
-    table.add("move_axis", [x], [0, 2], mx.moveaxis, np.moveaxis)
+    table.add("swapaxes", [x], [0, -1], mx.swapaxes, np.swapaxes)
+    table.add("moveaxis", [x], [0, 2], mx.moveaxis, np.moveaxis)
     table.add("expand_dims", [x], [[0, 2]], mx.expand_dims, np.expand_dims)
     ones = mx.reshape(x[0, 0], (1, 4, 1))
     table.add("squeeze", [ones], [[0]], mx.squeeze, lambda a, i: a.reshape(4, 1))
@@ -93,7 +93,7 @@ def shape(table):
     for mode in ("constant", "edge"):
         pad = [[0, 1, 2], [1, 0, 1]], 7.5, mode
         table.add(
-            "pad",
+            "pad_with",
             [m],
             list(pad),
             lambda a, w, v, mode: mx.pad(a, [w[0][1:], w[1][1:]], mode, v),
@@ -111,8 +111,8 @@ def shape(table):
     for rank, name in enumerate(("atleast_1d", "atleast_2d", "atleast_3d")):
         for a in (mx.array(2.0), m[0], m):
             table.add(name, [a], [], getattr(mx, name), getattr(np, name))
-    table.add("as_strided", [m], [[2, 3], [4, 1], 2], mx.as_strided)
-    table.add("as_strided", [m], [[3, 2], [-1, 0], 5], mx.as_strided)
+    table.add("as_strided_with", [m], [[2, 3], [4, 1], 2], mx.as_strided)
+    table.add("as_strided_with", [m], [[3, 2], [-1, 0], 5], mx.as_strided)
 
 
 def lists(table):
@@ -175,7 +175,7 @@ def index(table):
     line = mx.array([-1.0, 0.5, 0.5, 2.0])
     for side in ("left", "right"):
         table.add(
-            "searchsorted",
+            "searchsorted_with",
             [line, mx.array([[0.5, -3.0], [9.0, 1.0]])],
             [side],
             lambda a, v, side: mx.searchsorted(a, v, side=side),

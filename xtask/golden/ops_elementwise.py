@@ -114,9 +114,9 @@ def unary(table):
         table.add(name, [i], [], getattr(mx, name), getattr(np, name))
     table.add("bitwise_invert", [mx.array([True, False])], [], mx.bitwise_invert, np.invert)
     for decimals in (0, 1, -1):
-        table.add("round", [mx.array([0.5, 1.5, -2.5, 12.36, 27.0])], [decimals], mx.round, np.round)
-    table.add("nan_to_num", [special], [0.5, None, None], mx.nan_to_num)
-    table.add("nan_to_num", [special], [0.0, 9.0, -7.0], mx.nan_to_num, lambda x, n, p, m: np.nan_to_num(x, True, n, p, m))
+        table.add("round_with", [mx.array([0.5, 1.5, -2.5, 12.36, 27.0])], [decimals], mx.round, np.round)
+    table.add("nan_to_num_with", [special], [0.5, None, None], mx.nan_to_num)
+    table.add("nan_to_num_with", [special], [0.0, 9.0, -7.0], mx.nan_to_num, lambda x, n, p, m: np.nan_to_num(x, True, n, p, m))
 
 
 def binary(table):
@@ -177,10 +177,10 @@ def others(table):
     table.add("select_number", [cond, x], [-9.0], mx.where, np.where)
     table.add("select_number", [cond, x.astype(mx.float16)], [-9.0], mx.where)
     near = x + mx.array([1e-7, 0.1, 0.0])
-    table.add("isclose", [x, near], [1e-5, 1e-6, False], close(mx.isclose), close(np.isclose))
+    table.add("isclose_with", [x, near], [1e-5, 1e-6, False], close(mx.isclose), close(np.isclose))
     nan = mx.array([float("nan"), 1.0])
     for equal_nan in (False, True):
-        table.add("isclose", [nan, nan], [1e-5, 1e-6, equal_nan], close(mx.isclose), close(np.isclose))
-        table.add("allclose", [nan, nan], [1e-5, 1e-6, equal_nan], close(mx.allclose), close(np.allclose))
-        table.add("array_equal", [nan, nan], [equal_nan], same(mx.array_equal), same(np.array_equal))
-    table.add("array_equal", [x, y], [False], same(mx.array_equal), same(np.array_equal))
+        table.add("isclose_with", [nan, nan], [1e-5, 1e-6, equal_nan], close(mx.isclose), close(np.isclose))
+        table.add("allclose_with", [nan, nan], [1e-5, 1e-6, equal_nan], close(mx.allclose), close(np.allclose))
+        table.add("array_equal_with", [nan, nan], [equal_nan], same(mx.array_equal), same(np.array_equal))
+    table.add("array_equal_with", [x, y], [False], same(mx.array_equal), same(np.array_equal))

@@ -23,18 +23,18 @@ def products(table):
         table.add("matmul", [a[0].astype(dtype), b.astype(dtype)], [], mx.matmul, np.matmul)
     table.add("matmul", [mx.zeros((2, 0)), mx.zeros((0, 3))], [], mx.matmul, np.matmul)
     c = table.floats(3, 2)
-    table.add("addmm", [c, a[0], b], [0.5, 2.0], mx.addmm, lambda c, a, b, x, y: y * c + x * (a @ b))
+    table.add("addmm_with", [c, a[0], b], [0.5, 2.0], mx.addmm, lambda c, a, b, x, y: y * c + x * (a @ b))
     table.add("inner", [a[0], v], [], mx.inner, np.inner)
     table.add("inner", [a[0], a[1]], [], mx.inner, np.inner)
     table.add("outer", [v, c], [], mx.outer, np.outer)
     table.add(
-        "tensordot",
+        "tensordot_with",
         [a, table.floats(4, 3, 2)],
         [[1, 2], [1, 0]],
         lambda a, b, i, j: mx.tensordot(a, b, [i, j]),
         lambda a, b, i, j: np.tensordot(a, b, [i, j]),
     )
-    table.add("vecdot", [a[0], a[1]], [-1], lambda a, b, i: mx.vecdot(a, b, axis=i), lambda a, b, i: np.vecdot(a, b, axis=i))
+    table.add("vecdot_with", [a[0], a[1]], [-1], lambda a, b, i: mx.vecdot(a, b, axis=i), lambda a, b, i: np.vecdot(a, b, axis=i))
     table.add("kron", [c, b[:2]], [], mx.kron, np.kron)
     for text, inputs in (
         ("ij,jk->ik", [c.T, c]),
@@ -44,14 +44,14 @@ def products(table):
     ):
         table.add("einsum", inputs, [text], lambda *args: mx.einsum(args[-1], *args[:-1]), lambda *args: np.einsum(args[-1], *args[:-1]))
     for n in (8, 12):
-        table.add("hadamard_transform", [table.floats(2, n)], [0.5], mx.hadamard_transform)
-    table.add("hadamard_transform", [table.floats(4)], [None], mx.hadamard_transform, hadamard)
+        table.add("hadamard_transform_with", [table.floats(2, n)], [0.5], mx.hadamard_transform)
+    table.add("hadamard_transform", [table.floats(4)], [], mx.hadamard_transform, hadamard)
     for n in (3, 2):
         x, y = table.floats(2, n), table.floats(2, n)
-        table.add("cross", [x, y], [-1], mx.linalg.cross, cross)
+        table.add("cross_with", [x, y], [-1], mx.linalg.cross, cross)
 
 
-def hadamard(x, _):
+def hadamard(x):
     h = np.array([[1, 1, 1, 1], [1, -1, 1, -1], [1, 1, -1, -1], [1, -1, -1, 1]])
     return x @ h / 2
 
@@ -67,10 +67,10 @@ def chosen(table):
     lhs, rhs = mx.array([2, 0, 1, 1], mx.uint32), mx.array([0, 0, 1, 1], mx.uint32)
     pick = lambda a, b, i, j, s: mx.gather_mm(a, b, i, j, sorted_indices=s)
     for sorted_indices in (False, True):
-        table.add("gather_mm", [a, b, lhs, rhs], [sorted_indices], pick, lambda a, b, i, j, s: a[i] @ b[j])
+        table.add("gather_mm_with", [a, b, lhs, rhs], [sorted_indices], pick, lambda a, b, i, j, s: a[i] @ b[j])
     m, n = table.floats(2, 40, lo=-1), table.floats(40, 3, lo=-1)
     masks = [mx.array([[True]]), mx.array([[True, False]]), mx.array([[False], [True]])]
-    table.add("block_masked_mm", [m, n, *masks], [32], lambda a, b, o, l, r, k: mx.block_masked_mm(a, b, k, o, l, r), blocks)
+    table.add("block_masked_mm_with", [m, n, *masks], [32], lambda a, b, o, l, r, k: mx.block_masked_mm(a, b, k, o, l, r), blocks)
     segments = mx.array([[0, 4], [4, 40], [8, 8]], mx.uint32)
     table.add(
         "segmented_mm",
@@ -96,11 +96,11 @@ def quantized(table):
         if (mode, group) in (("affine", 64), ("affine", 128)) and bits not in (4,):
             continue
         parts = mx.quantize(w, **kind)
-        table.add("quantize", [w], args, lambda w, *_: mx.quantize(w, **kind))
-        table.add("dequantize", [*parts], args, lambda *parts: mx.dequantize(*parts[: len(parts) - 3], **kind), (lambda w: lambda *_: w)(dense(parts, kind)))
+        table.add("quantize_with", [w], args, lambda w, *_: mx.quantize(w, **kind))
+        table.add("dequantize_with", [*parts], args, lambda *parts: mx.dequantize(*parts[: len(parts) - 3], **kind), (lambda w: lambda *_: w)(dense(parts, kind)))
         x = table.floats(2, group, lo=-1, hi=1)
         table.add(
-            "quantized_matmul",
+            "quantized_matmul_with",
             [x, *parts],
             [True, *args],
             lambda x, *rest: mx.quantized_matmul(x, *rest[: len(parts)], transpose=True, **kind),
@@ -110,7 +110,7 @@ def quantized(table):
     kind = {"mode": "affine", "bits": 4, "group_size": 32}
     parts = mx.quantize(whole, **kind)
     table.add(
-        "quantized_matmul",
+        "quantized_matmul_with",
         [whole[:1], *parts],
         [False, "affine", 4, 32],
         lambda x, *rest: mx.quantized_matmul(x, *rest[:3], transpose=False, **kind),
@@ -121,7 +121,7 @@ def quantized(table):
     experts = mx.quantize(table.floats(2, 2, 32, lo=-1, hi=1), **kind)
     rows, lhs, rhs = table.floats(3, 1, 32, lo=-1), mx.array([0, 1, 2], mx.uint32), mx.array([0, 1, 1], mx.uint32)
     table.add(
-        "gather_qmm",
+        "gather_qmm_with",
         [rows, *experts, lhs, rhs],
         [True, True, "affine", 4, 32],
         lambda x, p, s, b, i, j, *_: mx.gather_qmm(x, p, s, b, i, j, transpose=True, sorted_indices=True, **kind),
@@ -139,17 +139,17 @@ def dense(parts, kind):
 def convolutions(table):
     x, w = table.floats(1, 7, 2, lo=-1), table.floats(3, 3, 2, lo=-1)
     for args in ([1, 0, 1, 1], [2, 1, 1, 1], [1, 2, 2, 1]):
-        table.add("conv1d", [x, w], args, mx.conv1d, conv1d)
+        table.add("conv1d_with", [x, w], args, mx.conv1d, conv1d)
     g = table.floats(2, 3, 1, lo=-1)
-    table.add("conv1d", [x, g], [1, 1, 1, 2], mx.conv1d, conv1d)
-    table.add("conv_transpose1d", [x, w], [2, 1, 1, 1, 1], mx.conv_transpose1d)
+    table.add("conv1d_with", [x, g], [1, 1, 1, 2], mx.conv1d, conv1d)
+    table.add("conv_transpose1d_with", [x, w], [2, 1, 1, 1, 1], mx.conv_transpose1d)
     image, kernel = table.floats(1, 4, 5, 2, lo=-1), table.floats(2, 3, 2, 2, lo=-1)
-    table.add("conv2d", [image, kernel], [[1, 1], [0, 0], [1, 1], 1], mx.conv2d, conv2d)
-    table.add("conv2d", [image, kernel], [[2, 1], [1, 0], [1, 2], 1], mx.conv2d)
-    table.add("conv_transpose2d", [image, kernel], [[2, 1], [1, 0], [1, 1], [1, 0], 1], mx.conv_transpose2d)
+    table.add("conv2d_with", [image, kernel], [[1, 1], [0, 0], [1, 1], 1], mx.conv2d, conv2d)
+    table.add("conv2d_with", [image, kernel], [[2, 1], [1, 0], [1, 2], 1], mx.conv2d)
+    table.add("conv_transpose2d_with", [image, kernel], [[2, 1], [1, 0], [1, 1], [1, 0], 1], mx.conv_transpose2d)
     volume, cube = table.floats(1, 3, 3, 3, 1, lo=-1), table.floats(1, 2, 2, 2, 1, lo=-1)
-    table.add("conv3d", [volume, cube], [[1, 1, 1], [0, 1, 0], [1, 1, 2], 1], mx.conv3d)
-    table.add("conv_transpose3d", [volume, cube], [[1, 2, 1], [0, 0, 0], [1, 1, 1], [0, 1, 0], 1], mx.conv_transpose3d)
+    table.add("conv3d_with", [volume, cube], [[1, 1, 1], [0, 1, 0], [1, 1, 2], 1], mx.conv3d)
+    table.add("conv_transpose3d_with", [volume, cube], [[1, 2, 1], [0, 0, 0], [1, 1, 1], [0, 1, 0], 1], mx.conv_transpose3d)
     general = {"stride": [2], "padding": ([1], [2]), "kernel_dilation": [1], "input_dilation": [2], "groups": 1, "flip": True}
     table.add("conv_general", [x, w], [[2], [1], [2], [1], [2], 1, True], lambda x, w, *_: mx.conv_general(x, w, **general))
 

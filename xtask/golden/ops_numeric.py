@@ -36,22 +36,22 @@ def reductions(table):
     softmax = lambda a, i, _: np.exp(a) / np.exp(a).sum(tuple(i), keepdims=True)
     for axes in AXES:
         table.add("logsumexp", [x], [axes, True], mx.logsumexp, logsumexp)
-        table.add("softmax", [x], [axes, False], lambda a, i, p: mx.softmax(a, i, precise=p), softmax)
+        table.add("softmax_with", [x], [axes, False], lambda a, i, p: mx.softmax(a, i, precise=p), softmax)
         for name in ("var", "std"):
             f, numpy = getattr(mx, name), getattr(np, name)
-            table.add(name, [x], [axes, False, 1], f, lambda a, i, k, d: numpy(a, axis=tuple(i), keepdims=k, ddof=d))
+            table.add(f"{name}_with", [x], [axes, False, 1], f, lambda a, i, k, d: numpy(a, axis=tuple(i), keepdims=k, ddof=d))
     big = mx.array([1000.0, 1001.0, -float("inf")])
-    table.add("softmax", [big], [[0], False], lambda a, i, p: mx.softmax(a, i, precise=p))
+    table.add("softmax_with", [big], [[0], False], lambda a, i, p: mx.softmax(a, i, precise=p))
     table.add("logsumexp", [big], [[0], False], mx.logsumexp)
     for precise in (False, True):
-        table.add("softmax", [x[0].astype(mx.bfloat16)], [[-1], precise], lambda a, i, p: mx.softmax(a, i, precise=p))
+        table.add("softmax_with", [x[0].astype(mx.bfloat16)], [[-1], precise], lambda a, i, p: mx.softmax(a, i, precise=p))
     for name in ("argmax", "argmin"):
         for axis in (0, -1):
             table.add(name, [x], [axis, False], getattr(mx, name), lambda a, i, k: getattr(np, name)(a, i, keepdims=k))
         table.add(name, [mx.array([2, 7, 7, 2, 2])], [0, True], getattr(mx, name), lambda a, i, k: getattr(np, name)(a, i, keepdims=k))
     for k, i, j in ((0, 0, 1), (1, 1, 2), (-1, 2, 0)):
-        table.add("diagonal", [x], [k, i, j], mx.diagonal, np.diagonal)
-        table.add("trace", [x], [k, i, j, "F32"], lambda a, k, i, j, _: mx.trace(a, k, i, j), lambda a, k, i, j, _: np.trace(a, k, i, j))
+        table.add("diagonal_with", [x], [k, i, j], mx.diagonal, np.diagonal)
+        table.add("trace_with", [x], [k, i, j, "F32"], lambda a, k, i, j, _: mx.trace(a, k, i, j), lambda a, k, i, j, _: np.trace(a, k, i, j))
     table.add("number_of_elements", [x], [[0, 2], False, "I32"], lambda a, *_: mx.array(8), lambda a, *_: a.shape[0] * a.shape[2])
     table.add("number_of_elements", [x], [[1], True, "F32"], lambda a, *_: mx.array(1 / 3), lambda a, *_: 1 / a.shape[1])
 
@@ -68,12 +68,12 @@ def scans(table):
     for name, numpy in accumulate.items():
         f = lambda a, i, r, inc: getattr(mx, name)(a, axis=i, reverse=r, inclusive=inc)
         for axis in (0, 1):
-            table.add(name, [x], [axis, False, True], f, lambda a, i, *_: numpy(a, i))
-            table.add(name, [x], [axis, True, True], f, lambda a, i, *_: np.flip(numpy(np.flip(a, i), i), i))
-        table.add(name, [x], [1, False, False], f)
-        table.add(name, [x.astype(mx.bfloat16)], [1, False, True], f)
+            table.add(f"{name}_with", [x], [axis, False, True], f, lambda a, i, *_: numpy(a, i))
+            table.add(f"{name}_with", [x], [axis, True, True], f, lambda a, i, *_: np.flip(numpy(np.flip(a, i), i), i))
+        table.add(f"{name}_with", [x], [1, False, False], f)
+        table.add(f"{name}_with", [x.astype(mx.bfloat16)], [1, False, True], f)
     for n in (1, 2):
-        table.add("diff", [x], [n, 1], mx.diff, np.diff)
+        table.add("diff_with", [x], [n, 1], mx.diff, np.diff)
 
 
 def fourier(table):
@@ -84,16 +84,16 @@ def fourier(table):
                 f = lambda a, n, i, norm: getattr(mx.fft, name)(a, n, i, norm, stream=mx.cpu)
                 if n is not None and norm != "backward":
                     continue
-                table.add(f"fft::{name}", [a], [n, -1, norm], f, lambda a, n, i, norm: getattr(np.fft, name)(a, n, i, norm))
+                table.add(f"fft::{name}_with", [a], [n, -1, norm], f, lambda a, n, i, norm: getattr(np.fft, name)(a, n, i, norm))
     for name, a in (("fftn", z), ("ifftn", z), ("rfftn", x), ("irfftn", z[:, :4])):
         f = lambda a, n, i, norm: getattr(mx.fft, name)(a, n, i, norm, stream=mx.cpu)
         for n in (None, [4, 4]):
-            table.add(f"fft::{name}", [a], [n, [0, 1], "backward"], f, lambda a, n, i, norm: getattr(np.fft, name)(a, n, i, norm))
+            table.add(f"fft::{name}_with", [a], [n, [0, 1], "backward"], f, lambda a, n, i, norm: getattr(np.fft, name)(a, n, i, norm))
     for name in ("fftshift", "ifftshift"):
-        table.add(f"fft::{name}", [table.floats(2, 5)], [[1]], getattr(mx.fft, name), getattr(np.fft, name))
+        table.add(f"fft::{name}_with", [table.floats(2, 5)], [[1]], getattr(mx.fft, name), getattr(np.fft, name))
     for name in ("fftfreq", "rfftfreq"):
         for n in (5, 6):
-            table.add(f"fft::{name}", [], [n, 0.5], getattr(mx.fft, name), getattr(np.fft, name))
+            table.add(f"fft::{name}_with", [], [n, 0.5], getattr(mx.fft, name), getattr(np.fft, name))
 
 
 def linear(table):
@@ -111,10 +111,10 @@ def linear(table):
     add("pinv", [tall], [], la.pinv, nl.pinv)
     add("det", [a], [], la.det, nl.det)
     add("slogdet", [a], [], la.slogdet, nl.slogdet)
-    add("eigvalsh", [s], ["L"], la.eigvalsh, nl.eigvalsh)
+    add("eigvalsh_with", [s], ["L"], la.eigvalsh, nl.eigvalsh)
     # Signs and order of vectors are open: what they multiply back to is not.
     back = lambda x, *_: x
-    add("eigh", [s], ["U"], lambda x, u, **on: rebuild_eigh(*la.eigh(x, u, **on)), back)
+    add("eigh_with", [s], ["U"], lambda x, u, **on: rebuild_eigh(*la.eigh(x, u, **on)), back)
     add("eigvals", [a[0]], [], lambda x, **on: mx.sum(la.eigvals(x, **on)), lambda x: np.trace(x).astype(np.complex64))
     add("eig", [a[0]], [], lambda x, **on: residual(x, *la.eig(x, **on)), lambda x: np.zeros((3, 3), np.complex64))
     add("qr", [tall], [], lambda x, **on: mx.matmul(*la.qr(x, **on)), back)
@@ -124,16 +124,16 @@ def linear(table):
     add("lu_factor", [a[0]], [], lambda x, **on: la.lu_factor(x, **on))
     for upper in (False, True):
         factor = lambda x, u, **on: la.cholesky(x, u, **on)
-        add("cholesky", [s], [upper], factor, lambda x, u: nl.cholesky(x, upper=u))
-        add("cholesky_inv", [la.cholesky(s, upper, **on)], [upper], la.cholesky_inv, lambda x, u: nl.inv(np.array(s)))
+        add("cholesky_with", [s], [upper], factor, lambda x, u: nl.cholesky(x, upper=u))
+        add("cholesky_inv_with", [la.cholesky(s, upper, **on)], [upper], la.cholesky_inv, lambda x, u: nl.inv(np.array(s)))
         half = mx.triu(a) if upper else mx.tril(a)
-        add("tri_inv", [half], [upper], la.tri_inv, lambda x, u: nl.inv(x))
-        add("solve_triangular", [half, b], [upper], lambda x, y, u, **on: la.solve_triangular(x, y, upper=u, **on), lambda x, y, u: nl.solve(x, y))
+        add("tri_inv_with", [half], [upper], la.tri_inv, lambda x, u: nl.inv(x))
+        add("solve_triangular_with", [half, b], [upper], lambda x, y, u, **on: la.solve_triangular(x, y, upper=u, **on), lambda x, y, u: nl.solve(x, y))
     add("solve", [a, b], [], la.solve, nl.solve)
     for order in (1, 2, 0.5, float("inf")):
         order_json = "inf" if order == float("inf") else order
-        add("norm", [tall], [order_json, [1], False], lambda x, o, i, k, **on: la.norm(x, float(o), i, k, **on), lambda x, o, i, k: nl.norm(x, float(o), 1))
-    add("norm", [tall], [1, [0, 1], True], la.norm, lambda x, o, i, k: nl.norm(x, o, (0, 1), k))
+        add("norm_with", [tall], [order_json, [1], False], lambda x, o, i, k, **on: la.norm(x, float(o), i, k, **on), lambda x, o, i, k: nl.norm(x, float(o), 1))
+    add("norm_with", [tall], [1, [0, 1], True], la.norm, lambda x, o, i, k: nl.norm(x, o, (0, 1), k))
     add("norm_l2", [tall], [[0, 1], False], lambda x, i, k, **on: la.norm(x, None, i, k, **on), lambda x, i, k: nl.norm(x))
     for kind in ("fro", "nuc"):
         add("norm_matrix", [tall], [kind, [0, 1], False], la.norm, lambda x, o, i, k: nl.norm(x, o, (0, 1)))
@@ -160,20 +160,20 @@ def randoms(table):
 
     add("key", [], [42], lambda _: key)
     add("key", [], [2**40 + 3], mx.random.key)
-    add("split", [key], [3], lambda k, n: list(mx.random.split(k, n)))
-    add("split_pair", [key], [], lambda k: list(mx.random.split(k)))
+    add("split_n", [key], [3], lambda k, n: list(mx.random.split(k, n)))
+    add("split", [key], [], lambda k: list(mx.random.split(k)))
     add("uniform", [key], [[2, 3], -1.0, 2.0], lambda k, s, a, b: mx.random.uniform(a, b, s, f32, k))
-    add("normal", [key], [[2, 3], 1.0, 0.5], lambda k, s, m, d: mx.random.normal(s, f32, m, d, k))
-    add("normal", [key], [[5], 0.0, 1.0], lambda k, s, m, d: mx.random.normal(s, f32, m, d, k))
+    add("normal_with", [key], [[2, 3], 1.0, 0.5], lambda k, s, m, d: mx.random.normal(s, f32, m, d, k))
+    add("normal_with", [key], [[5], 0.0, 1.0], lambda k, s, m, d: mx.random.normal(s, f32, m, d, k))
     add("truncated_normal", [key], [[4], -0.5, 1.0], lambda k, s, a, b: mx.random.truncated_normal(a, b, s, f32, k))
-    add("laplace", [key], [[4], 1.0, 2.0], lambda k, s, m, d: mx.random.laplace(s, f32, m, d, k))
+    add("laplace_with", [key], [[4], 1.0, 2.0], lambda k, s, m, d: mx.random.laplace(s, f32, m, d, k))
     add("gumbel", [key], [[4]], lambda k, s: mx.random.gumbel(s, f32, key=k))
     add("bernoulli", [key], [[8], 0.3], lambda k, s, p: mx.random.bernoulli(p, s, k))
     add("randint", [key], [[8], -3, 9], lambda k, s, a, b: mx.random.randint(a, b, s, mx.int32, k))
     logits = table.floats(3, 5)
-    add("categorical", [key, logits], [-1], lambda k, x, i: mx.random.categorical(x, i, key=k))
+    add("categorical_with", [key, logits], [-1], lambda k, x, i: mx.random.categorical(x, i, key=k))
     add("categorical_n", [key, logits], [-1, 4], lambda k, x, i, n: mx.random.categorical(x, i, num_samples=n, key=k))
-    add("permutation", [key, logits], [1], lambda k, x, i: mx.random.permutation(x, i, k))
+    add("permutation_with", [key, logits], [1], lambda k, x, i: mx.random.permutation(x, i, k))
     add("permutation_of", [key], [6], lambda k, n: mx.random.permutation(n, key=k))
     mean, covariance = mx.array([1.0, -1.0]), mx.array([[2.0, 0.5], [0.5, 1.0]])
     add("multivariate_normal", [key, mean, covariance], [[3]], lambda k, m, c, s: mx.random.multivariate_normal(m, c, s, f32, k, stream=mx.cpu))

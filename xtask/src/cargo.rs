@@ -73,16 +73,20 @@ pub fn executable(command: &mut Command) -> Result<PathBuf> {
 /// Cargo's build directory, in which build scripts work.
 pub fn build_directory() -> Result<PathBuf> {
     // Cargo before 1.91 has one folder for both and does not name the build directory.
-    folder(&["build_directory", "target_directory"])
+    folder(&metadata()?, &["build_directory", "target_directory"])
+}
+
+/// The same for a package whose metadata cargo has given.
+pub fn build_directory_of(metadata: &serde_json::Value) -> Result<PathBuf> {
+    folder(metadata, &["build_directory", "target_directory"])
 }
 
 /// The folder where finished programs are, by profile.
 pub fn target_directory() -> Result<PathBuf> {
-    folder(&["target_directory"])
+    folder(&metadata()?, &["target_directory"])
 }
 
-/// The first of these names that cargo's metadata has a folder for.
-fn folder(names: &[&str]) -> Result<PathBuf> {
+fn metadata() -> Result<serde_json::Value> {
     let output = command(["metadata", "--format-version=1", "--no-deps"])
         .output()
         .context("cannot run cargo metadata")?;
@@ -92,8 +96,11 @@ fn folder(names: &[&str]) -> Result<PathBuf> {
             String::from_utf8_lossy(&output.stderr).trim()
         );
     }
-    let metadata: serde_json::Value =
-        serde_json::from_slice(&output.stdout).context("cargo metadata is not JSON")?;
+    serde_json::from_slice(&output.stdout).context("cargo metadata is not JSON")
+}
+
+/// The first of these names that cargo's metadata has a folder for.
+fn folder(metadata: &serde_json::Value, names: &[&str]) -> Result<PathBuf> {
     names
         .iter()
         .find_map(|name| metadata[name].as_str())

@@ -2,88 +2,83 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
+use serde_json::Value;
 
-use crate::native::{self, host};
+use crate::native::{self, LEFT_OUT, host};
 use crate::{build_mlx, cargo};
+
+#[path = "../../mlx-c-sys/build/package.rs"]
+mod package;
 
 /// Arguments of `dist`.
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// The program, which is also the name of its package
-    #[arg(long, default_value = "mlx-infer")]
-    bin: String,
+    /// The manifest of the program to pack, which may be outside this repository; by default this repository's
+    #[arg(long, value_name = "FILE")]
+    manifest_path: Option<PathBuf>,
+    /// The program; by default the only one of the package, or mlx-infer in this repository
+    #[arg(long, value_name = "NAME")]
+    bin: Option<String>,
+    /// Arguments for `cargo build`, such as `--features NAME`
+    #[arg(last = true, value_name = "ARGS")]
+    cargo: Vec<String>,
 }
 
-/// The place of MLX and libmlxc in the archive, where programs look for them (`mlx-c-sys/src/loader.rs`). The wheel's
-/// libmlx looks for its own libraries two folders up, so the wheel's layout is kept under `lib`.
-const LIBRARIES: &str = "lib/mlx/lib";
+/// A program that is to be packed.
+#[derive(Debug, PartialEq, Eq)]
+struct Program {
+    package: String,
+    version: String,
+    name: String,
+}
+
+/// What cargo has built: the program, and the folders of libmlxc and MLX that it was built with.
+#[derive(Debug, PartialEq, Eq)]
+struct Built {
+    program: PathBuf,
+    libmlxc: PathBuf,
+    mlx: PathBuf,
+}
 
 /// Builds, collects and packs.
 pub fn run(arguments: &Arguments) -> Result<()> {
-    let options = build_mlx::from_env()?;
-    let prefix =
-        native::ensure(&options, &mut |step| eprintln!("{step}")).map_err(|e| anyhow!("{e}"))?;
-    cargo::run(
-        cargo::command(["build", "--release", "--package", &arguments.bin])
-            .args(["--bin", &arguments.bin]),
-    )?;
-    let target = cargo::build_directory()?.join("dist");
-
+    let manifest = match &arguments.manifest_path {
+        Some(given) => given.clone(),
+        None => cargo::repository().join("Cargo.toml"),
+    };
+    let manifest = fs::canonicalize(&manifest).with_context(|| manifest.display().to_string())?;
+    let bin = match (&arguments.bin, &arguments.manifest_path) {
+        (None, None) => Some("mlx-infer"),
+        (bin, _) => bin.as_deref(),
+    };
+    let metadata = metadata(&manifest)?;
+    let program = program(&metadata, bin)?;
+    let built = build(&manifest, &program, &arguments.cargo)?;
+    let target = cargo::build_directory_of(&metadata)?.join("dist");
     let name = format!(
         "{}-{}-{}-{}",
-        arguments.bin,
-        env!("CARGO_PKG_VERSION"),
+        program.name,
+        program.version,
         host::triple(),
-        options.backend.name()
+        build_mlx::from_env()?.backend.name()
     );
     let folder = target.join(&name);
     native::store::remove(&folder).map_err(|e| anyhow!("{e}"))?;
-    copy(
-        &cargo::target_directory()?
-            .join("release")
-            .join(&arguments.bin),
-        &folder.join(&arguments.bin),
-    )?;
-    let libmlxc = host::library("mlxc");
-    copy(
-        &prefix.lib().join(&libmlxc),
-        &folder.join(LIBRARIES).join(&libmlxc),
-    )?;
-    copy_libraries(&prefix.mlx.join("lib"), &folder.join(LIBRARIES))?;
-    // Headers with which the CUDA back end compiles its kernels at run time.
-    let headers = prefix.mlx.join("include/cccl");
-    if headers.is_dir() {
-        copy_tree(&headers, &folder.join("lib/mlx/include/cccl"), &|_| true)?;
+    let own = built
+        .program
+        .file_name()
+        .context("the program has no name")?;
+    copy(&built.program, &folder.join(own))?;
+    for (file, place) in package::files(&built.libmlxc, &built.mlx)? {
+        copy(&file, &folder.join(place))?;
     }
-    // The wheel's own libraries, and NVIDIA's, beside the folder `mlx`.
-    let site = prefix
-        .mlx
-        .parent()
-        .context("MLX is at the root of the file system")?;
-    for item in fs::read_dir(site).with_context(|| format!("cannot read {}", site.display()))? {
-        let item = item?;
-        let name = item.file_name().to_string_lossy().into_owned();
-        if name.starts_with("mlx") && name.ends_with(".libs") || name == "nvidia" {
-            copy_libraries(&item.path(), &folder.join("lib").join(&name))?;
-        } else if name.starts_with("mlx") && name.ends_with(".dist-info") {
-            copy_tree(
-                &item.path().join("licenses"),
-                &folder.join("licenses/mlx"),
-                &|_| true,
-            )?;
-        }
-    }
-    copy(
-        &prefix.dir.join("LICENSE-mlx-c"),
-        &folder.join("licenses/mlx-c"),
-    )?;
     for license in ["LICENSE-APACHE", "LICENSE-MIT"] {
         copy(
             &cargo::repository().join(license),
-            &folder.join("licenses").join(license),
+            &folder.join("licenses/mlx-rust").join(license),
         )?;
     }
     let archive = target.join(format!("{name}.tar.gz"));
@@ -99,27 +94,105 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// Copies shared libraries, and Metal's compiled kernels, which libmlx looks for in its own folder.
-fn copy_libraries(from: &Path, to: &Path) -> Result<()> {
-    copy_tree(from, to, &|name| {
-        name.contains(".so") || name.ends_with(".dylib") || name.ends_with(".metallib")
+/// A command of cargo in the folder of a manifest, whose settings it uses.
+fn command(subcommand: &str, manifest: &Path) -> Command {
+    let mut command = cargo::command([subcommand, "--manifest-path"]);
+    command.arg(manifest);
+    command.current_dir(manifest.parent().unwrap_or(Path::new(".")));
+    command
+}
+
+fn metadata(manifest: &Path) -> Result<Value> {
+    let output = command("metadata", manifest)
+        .args(["--format-version=1", "--no-deps"])
+        .output()
+        .context("cannot run cargo metadata")?;
+    if !output.status.success() {
+        let reason = String::from_utf8_lossy(&output.stderr);
+        bail!("cargo metadata: {}", reason.trim());
+    }
+    serde_json::from_slice(&output.stdout).context("cargo metadata is not JSON")
+}
+
+/// The program of this name, or the only one.
+fn program(metadata: &Value, name: Option<&str>) -> Result<Program> {
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let mut programs = Vec::new();
+    for package in list(&metadata["packages"]) {
+        let is_program = |target: &Value| list(&target["kind"]).iter().any(|kind| kind == "bin");
+        for target in list(&package["targets"]).into_iter().filter(is_program) {
+            programs.push(Program {
+                package: text(&package["name"]),
+                version: text(&package["version"]),
+                name: text(&target["name"]),
+            });
+        }
+    }
+    let names: Vec<&str> = programs.iter().map(|program| &*program.name).collect();
+    let names = names.join(", ");
+    let found = match name {
+        Some(name) => programs.into_iter().find(|program| program.name == name),
+        None if programs.len() == 1 => programs.pop(),
+        None => None,
+    };
+    found.with_context(|| match name {
+        _ if names.is_empty() => "the manifest has no program".to_owned(),
+        Some(name) => format!("there is no program {name}, but {names}"),
+        None => format!("there are several programs: choose one by --bin: {names}"),
     })
 }
 
-fn copy_tree(from: &Path, to: &Path, wanted: &dyn Fn(&str) -> bool) -> Result<()> {
-    if !from.is_dir() {
-        return Ok(());
+/// Builds the program, and reads from cargo's messages with which libraries.
+fn build(manifest: &Path, program: &Program, more: &[String]) -> Result<Built> {
+    let output = command("build", manifest)
+        .args([
+            "--release",
+            "--package",
+            &program.package,
+            "--bin",
+            &program.name,
+        ])
+        .arg("--message-format=json-render-diagnostics")
+        .args(more)
+        .env_remove(LEFT_OUT)
+        .stderr(Stdio::inherit())
+        .output()
+        .context("cannot run cargo build")?;
+    if !output.status.success() {
+        bail!("cargo build: {}", output.status);
     }
-    for item in fs::read_dir(from).with_context(|| format!("cannot read {}", from.display()))? {
-        let item = item?;
-        let (path, name): (PathBuf, _) = (item.path(), item.file_name());
-        if path.is_dir() {
-            copy_tree(&path, &to.join(&name), wanted)?;
-        } else if wanted(&name.to_string_lossy()) {
-            copy(&path, &to.join(&name))?;
+    built(&String::from_utf8_lossy(&output.stdout), &program.name)
+}
+
+fn built(messages: &str, name: &str) -> Result<Built> {
+    let (mut executable, mut build, mut mlx) = (None, None, None);
+    for line in messages.lines() {
+        let Ok(message) = serde_json::from_str::<Value>(line) else {
+            continue;
+        };
+        if message["target"]["name"] == name
+            && let Some(path) = message["executable"].as_str()
+        {
+            executable = Some(PathBuf::from(path));
+        }
+        for variable in message["env"].as_array().into_iter().flatten() {
+            let value = || variable[1].as_str().map(PathBuf::from);
+            match variable[0].as_str() {
+                Some("MLXC_BUILD") => build = value(),
+                Some("MLXC_MLX") => mlx = value(),
+                _ => {}
+            }
         }
     }
-    Ok(())
+    let (Some(libmlxc), Some(mlx)) = (build, mlx) else {
+        bail!("the program {name} does not depend on this version of mlx-c-sys");
+    };
+    Ok(Built {
+        program: executable.context("cargo names no program that it has built")?,
+        libmlxc,
+        mlx,
+    })
 }
 
 fn copy(from: &Path, to: &Path) -> Result<()> {
@@ -130,4 +203,48 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
     fs::copy(from, to)
         .with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_program_is_the_only_one_or_the_one_that_is_named() {
+        let package = |name: &str, programs: &[&str]| {
+            let target = |name: &&str| json!({"name": name, "kind": ["bin"]});
+            let mut targets: Vec<Value> = programs.iter().map(target).collect();
+            targets.push(json!({"name": "a_library", "kind": ["lib"]}));
+            json!({"name": name, "version": "0.2.0", "targets": targets})
+        };
+        let one = json!({"packages": [package("own", &["own"])]});
+        assert_eq!(program(&one, None).unwrap().name, "own");
+        let two = json!({"packages": [package("a", &["x", "y"]), package("b", &[])]});
+        let found = program(&two, Some("y")).unwrap();
+        assert_eq!((&*found.package, &*found.version), ("a", "0.2.0"));
+        let error = program(&two, None).unwrap_err().to_string();
+        assert!(error.contains("--bin: x, y"), "{error}");
+        let error = program(&one, Some("other")).unwrap_err().to_string();
+        assert!(error.contains("no program other, but own"), "{error}");
+        let none = json!({"packages": [package("b", &[])]});
+        assert!(program(&none, None).is_err());
+    }
+
+    #[test]
+    fn the_libraries_are_those_of_the_build() {
+        let script = json!({"reason": "build-script-executed",
+            "env": [["MLXC_BUILD", "/cache/cpu"], ["MLXC_MLX", "/cache/mlx"]]});
+        let own = json!({"target": {"name": "own"}, "executable": "/target/own"});
+        let expected = Built {
+            program: "/target/own".into(),
+            libmlxc: "/cache/cpu".into(),
+            mlx: "/cache/mlx".into(),
+        };
+        let messages = format!("{script}\nno JSON\n{own}\n");
+        assert_eq!(built(&messages, "own").unwrap(), expected);
+        let error = built(&own.to_string(), "own").unwrap_err().to_string();
+        assert!(error.contains("does not depend on"), "{error}");
+    }
 }

@@ -104,14 +104,6 @@ impl Report {
                 None => self.later(name, "not on PATH; the build fetches its wheel"),
             }
         }
-        match std::env::var("LIBCLANG_PATH") {
-            Ok(path) => self.good("libclang", &format!("LIBCLANG_PATH={path}")),
-            Err(_) if tool("libclang") => self.good("libclang", "its wheel is in the build folder"),
-            Err(_) => self.later(
-                "libclang",
-                "the machine's, or else the build fetches its wheel",
-            ),
-        }
     }
 
     /// The places that are searched, in order, each with what it holds.
@@ -124,7 +116,7 @@ impl Report {
             native::cache::VARIABLE
         );
         match &options.mlx_c_dir {
-            Some(dir) => match Prefix::given(dir) {
+            Some(dir) => match Prefix::given(dir, &options.target) {
                 Ok(_) => self.good("1 MLX_C_DIR", &dir.display().to_string()),
                 Err(failure) => self.bad("1 MLX_C_DIR", &failure),
             },
@@ -279,7 +271,7 @@ fn planned(options: &Options) -> Option<Prefix> {
 /// Whether there is nothing left to build.
 fn is_built(options: &Options) -> bool {
     match &options.mlx_c_dir {
-        Some(dir) => Prefix::given(dir).is_ok(),
+        Some(dir) => Prefix::given(dir, &options.target).is_ok(),
         None => planned(options).is_some_and(|prefix| prefix.entry().unfinished().is_none()),
     }
 }

@@ -30,6 +30,10 @@ enum Part {
     Models,
     /// Operations of mlx-core: results of MLX, compared with NumPy's
     Ops,
+    /// Files of NumPy, MLX and the package gguf, and the arrays that these read from them
+    Files,
+    /// The public names of Python's MLX
+    Names,
     /// Tiny tokenizers and chat templates: ids, texts and prompts of transformers
     Text,
     /// Training: losses, gradients and optimisers of torch and peft
@@ -47,6 +51,8 @@ impl Part {
         match self {
             Part::Models => "models",
             Part::Ops => "ops",
+            Part::Files => "files",
+            Part::Names => "names",
             Part::Text => "text",
             Part::Train => "train",
             Part::Nn => "nn",
@@ -64,6 +70,8 @@ impl Part {
                 "agreement.py",
             ],
             Part::Ops => &["ops.py"],
+            Part::Files => &["files.py"],
+            Part::Names => &["names.py"],
             Part::Text => &["text.py"],
             Part::Train => &["train.py"],
             Part::Nn => &["nn.py"],

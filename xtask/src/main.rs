@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 mod bench;
+mod bindings;
 mod build_mlx;
 mod cache;
 mod cargo;
@@ -19,6 +20,7 @@ mod memcheck;
 /// The native build, the same files as in the build script of `mlx-c-sys`.
 #[path = "../../mlx-c-sys/build/native.rs"]
 mod native;
+mod packages;
 mod python;
 mod test;
 mod tidy;
@@ -39,6 +41,8 @@ enum Task {
     BuildMlx(build_mlx::Arguments),
     /// List the native builds in the user's cache, or remove those that are not used any more
     Cache(cache::Arguments),
+    /// Write the bindings of mlx-c-sys from the headers again, or check them
+    Bindings(bindings::Arguments),
     /// Print what the build finds on this machine, what is missing, and the command that fixes it
     Doctor,
     /// Build everything and run every test
@@ -61,6 +65,8 @@ enum Task {
     Memcheck(memcheck::Arguments),
     /// Make the small hybrid model of the tests, with a trained head for multi-token prediction
     TrainHybrid(train_hybrid::Arguments),
+    /// Pack the crates, and build and run a program against each, outside the workspace
+    Packages,
     /// Pack a release binary together with its libraries
     Dist(dist::Arguments),
 }
@@ -72,6 +78,7 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Task::BuildMlx(arguments) => build_mlx::run(&arguments),
         Task::Cache(arguments) => cache::run(&arguments),
+        Task::Bindings(arguments) => bindings::run(&arguments),
         Task::Doctor => doctor::run(),
         Task::Test(arguments) => test::run(&arguments),
         Task::Ci => ci::run(),
@@ -83,6 +90,7 @@ fn main() -> ExitCode {
         Task::Kernels(arguments) => kernels::run(&arguments),
         Task::Memcheck(arguments) => memcheck::run(&arguments),
         Task::TrainHybrid(arguments) => train_hybrid::run(&arguments),
+        Task::Packages => packages::run(),
         Task::Dist(arguments) => dist::run(&arguments),
     };
     match result {

@@ -178,7 +178,7 @@ bool is_on_gpu(const mx::array& a) {
 }
 
 // Evaluates the inputs of CPU nodes that a GPU computes.
-void settle_inputs(const mx::array& a) {
+void eval_gpu_inputs(const mx::array& a) {
   if (a.primitive().stream().device != mx::Device::cpu) {
     return;
   }
@@ -192,7 +192,7 @@ void settle_inputs(const mx::array& a) {
 } // namespace
 #endif
 
-extern "C" int mlxrs_settle(mlx_vector_array outputs) {
+extern "C" int mlxrs_eval_for_cpu(mlx_vector_array outputs) {
   return guarded([&] {
 #ifdef MLXRS_CUDA
     // A node comes after its inputs.
@@ -217,7 +217,7 @@ extern "C" int mlxrs_settle(mlx_vector_array outputs) {
           continue;
         }
         if (node.status() == mx::array::Status::unscheduled) {
-          settle_inputs(node);
+          eval_gpu_inputs(node);
         }
         path.pop_back();
       }

@@ -5,6 +5,7 @@
 
 #include "check.h"
 #include "elements.h"
+#include "runtime/outcomes.h"
 
 #ifdef MLXRS_CUDA
 #include "cuda/report.h"
@@ -276,12 +277,22 @@ extern "C" int mlxrs_check_indices(
   });
 }
 
-extern "C" int mlxrs_check_reports(void) {
-  return guarded([] {
+extern "C" int mlxrs_check_reports(mlx_vector_array waited, mlx_stream s) {
+  return guarded([=] {
 #ifdef MLXRS_CUDA
     if (auto error = cuda::finding()) {
       throw std::out_of_range(*error);
     }
+#endif
+#ifdef __linux__
+    if (waited.ctx == nullptr) {
+      return confirm(mlx_stream_get_(s), nullptr);
+    }
+    for (const auto& array : mlx_vector_array_get_(waited)) {
+      confirm(mlx_stream_get_(s), &array);
+    }
+#else
+    static_cast<void>(waited), static_cast<void>(s);
 #endif
   });
 }

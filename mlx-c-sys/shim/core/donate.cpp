@@ -12,6 +12,7 @@
 
 #include "donate.h"
 #include "guard.h"
+#include "runtime/outcomes.h"
 
 namespace {
 
@@ -32,6 +33,9 @@ thread_local int readers = 0;
 namespace mlxrs {
 
 void note_written(const mx::array& a, mx::Stream stream) {
+#ifdef __linux__
+  note_in_place();
+#endif
   const auto& data = a.data_shared_ptr();
   if (written.size() >= purge_at) {
     std::erase_if(written, [](const auto& entry) { return entry.second.data.expired(); });
@@ -166,7 +170,7 @@ class ForceDonate : public mx::Primitive {
 
 } // namespace
 
-extern "C" int mlxrs_force_donate(mlx_array* res, mlx_array lazy, mlx_array source) {
+extern "C" int mlxrs_update_in_place(mlx_array* res, mlx_array lazy, mlx_array source) {
   return guarded([&] {
     mx::array head = mlx_array_get_(lazy);
     const mx::array& from = mlx_array_get_(source);
@@ -190,7 +194,7 @@ extern "C" int mlxrs_force_donate(mlx_array* res, mlx_array lazy, mlx_array sour
   });
 }
 
-extern "C" int mlxrs_array_settle(bool* updated, mlx_array a) {
+extern "C" int mlxrs_wait_for_updates(bool* updated, mlx_array a) {
   return guarded([&] {
     *updated = false;
     auto& array = mlx_array_get_(a);
@@ -206,7 +210,7 @@ extern "C" int mlxrs_array_settle(bool* updated, mlx_array a) {
   });
 }
 
-extern "C" void mlxrs_reading(bool begin) {
+extern "C" void mlxrs_count_reader(bool begin) {
   readers += begin ? 1 : -1;
 }
 

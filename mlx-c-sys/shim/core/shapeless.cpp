@@ -224,7 +224,7 @@ class Rebuilt {
 
 } // namespace
 
-extern "C" int mlxrs_any_shape(mlx_vector_array* res, mlx_vector_array outputs) {
+extern "C" int mlxrs_for_all_shapes(mlx_vector_array* res, mlx_vector_array outputs) {
   return guarded([&] {
     auto rebuild = [&](Rebuilt rebuilt) {
       Arrays arrays;

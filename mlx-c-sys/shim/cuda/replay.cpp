@@ -9,6 +9,7 @@
 #include "mlx/primitives.h"
 #include "mlx/transforms.h"
 #include "record.h"
+#include "runtime/outcomes.h"
 
 namespace mlxrs::cuda {
 
@@ -43,6 +44,7 @@ class Replayed : public mx::Primitive {
     throw std::logic_error("a CUDA graph runs on a GPU");
   }
   void eval_gpu(const std::vector<mx::array>& in, std::vector<mx::array>& out) override {
+    note_report(); // the captured kernels may report
     auto& encoder = mx::cu::get_command_encoder(stream());
     std::vector<std::pair<mx::array, mx::array>> fresh, results;
     size_t next = 0;
@@ -151,6 +153,7 @@ std::vector<mx::array> launch(const std::shared_ptr<Captured>& captured, const F
       output.copy_shared_buffer(value);
       output.attach_event(roots[0].event());
       output.set_status(mx::array::Status::evaluated);
+      share_outcome(roots[0], output);
     }
   }
   for (const auto& [at, head] : fresh.heads) {
@@ -278,8 +281,12 @@ bool Replay::varies_only_at(
   return true;
 }
 
-std::vector<mx::array> Replay::again(const std::vector<mx::array>& declared) {
+std::vector<mx::array> Replay::relaunch(const std::vector<mx::array>& declared) {
   if (!repeats() || declared.size() != last_->leaves.size()) {
+    return {};
+  }
+  // The graph reads the arrays that it writes.
+  if (std::any_of(last_->written.begin(), last_->written.end(), has_failed)) {
     return {};
   }
   auto node = std::make_shared<Replayed>(captured_->graph.nodes[0].primitive->stream(), captured_);
@@ -311,6 +318,7 @@ std::vector<mx::array> Replay::again(const std::vector<mx::array>& declared) {
   for (const auto& a : last->written) {
     a.attach_event(roots[0].event());
     a.set_status(mx::array::Status::evaluated);
+    share_outcome(roots[0], a);
   }
   last->inputs = std::move(inputs);
   last_ = std::move(last);

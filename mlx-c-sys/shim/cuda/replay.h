@@ -22,12 +22,12 @@ struct Captured;
 class Replay {
  public:
   // Queues the evaluation of `roots`, like mx::async_eval. Intermediate arrays stay unevaluated, except those that were
-  // written in place. `declared` are the small arrays that the host made for this computation, as far as `again` will be
+  // written in place. `declared` are the small arrays that the host made for this computation, as far as `relaunch` will be
   // given others for them.
   void eval(std::vector<mx::array> roots, const std::vector<mx::array>& declared);
 
   // Whether the last computation was a launch of a captured graph in which only declared arrays differ from launch to
-  // launch, so that `again` can launch it without a graph of arrays. A number that was not declared does not count if it
+  // launch, so that `relaunch` can launch it without a graph of arrays. A number that was not declared does not count if it
   // was the same in the launch before.
   bool repeats() const {
     return last_ && last_->repeats;
@@ -36,7 +36,7 @@ class Replay {
   // Launches the captured graph with these arrays in place of the declared ones, in the same order. Returns the new roots,
   // or nothing if it cannot be launched with them. Arrays of the last `eval` that the graph writes in place hold the new
   // values, and are ready when the roots are.
-  std::vector<mx::array> again(const std::vector<mx::array>& declared);
+  std::vector<mx::array> relaunch(const std::vector<mx::array>& declared);
 
  private:
   // The last launch of the captured graph.

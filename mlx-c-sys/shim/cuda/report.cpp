@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/checked.h"
+#include "runtime/outcomes.h"
 
 namespace mlxrs::cuda {
 namespace {
@@ -58,6 +59,7 @@ struct Operations {
 } // namespace
 
 Report report_of(Indexed of, const std::string& what, mx::Stream s) {
+  note_report();
   auto& [guard, all] = Operations::get();
   const auto& stream = stream_of(s);
   std::lock_guard lock(guard);
@@ -96,6 +98,11 @@ void forget_findings() {
     } catch (const std::exception&) {
       // The next evaluation on the stream raises the same error.
     }
+  }
+  if (auto error = finding()) {
+    fail_reporting(*error);
+  }
+  for (auto* stream : own) {
     if (stream->finding->is_set != 0) {
       stream->finding->is_set = 0;
       stream->finding->round = stream->finding->round + 1;

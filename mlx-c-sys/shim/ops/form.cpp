@@ -10,7 +10,7 @@
 namespace mlxrs::ops {
 namespace {
 
-// The nesting depth of mlxrs_fast_plainly on this thread: calls with true less calls with false. If not 0, all
+// The nesting depth of mlxrs_fast_use_plain_forms on this thread: calls with true less calls with false. If not 0, all
 // operations use the plain form.
 thread_local int plainly = 0;
 
@@ -77,6 +77,6 @@ extern "C" int mlxrs_fast_form(mlxrs_form* res, mlxrs_op op, mlx_stream s) {
   return guarded([&] { *res = static_cast<mlxrs_form>(ops::form(op, mlx_stream_get_(s))); });
 }
 
-extern "C" void mlxrs_fast_plainly(bool begin) {
+extern "C" void mlxrs_fast_use_plain_forms(bool begin) {
   ops::plainly += begin ? 1 : -1;
 }

@@ -8,6 +8,7 @@
 #include "mlx/allocator.h"
 #include "mlx/scheduler.h"
 #include "mlx/stream.h"
+#include "outcomes.h"
 
 namespace {
 
@@ -41,5 +42,8 @@ extern "C" int mlxrs_finish_at_exit(void) {
       return std::atexit(finish) == 0;
     }();
     static_cast<void>(registered);
+#ifdef __linux__
+    mlxrs::prepare_outcomes();
+#endif
   });
 }

@@ -89,7 +89,7 @@ extern "C" void mlxrs_profile_start(void) {
 }
 
 extern "C" void mlxrs_profile_end(
-    void* to, void (*tell)(void* to, const char* name, uint64_t times, double seconds)) {
+    void* to, void (*report)(void* to, const char* name, uint64_t times, double seconds)) {
   std::map<std::string, mlxrs::Total> totals;
   {
     std::lock_guard lock(mlxrs::guard);
@@ -97,6 +97,6 @@ extern "C" void mlxrs_profile_end(
     totals.swap(mlxrs::totals);
   }
   for (const auto& [name, total] : totals) {
-    tell(to, name.c_str(), total.times, std::chrono::duration<double>(total.taken).count());
+    report(to, name.c_str(), total.times, std::chrono::duration<double>(total.taken).count());
   }
 }

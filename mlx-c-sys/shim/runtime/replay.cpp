@@ -44,11 +44,11 @@ extern "C" bool mlxrs_replay_repeats(mlxrs_replay replay) {
 #endif
 }
 
-extern "C" int mlxrs_replay_again(mlx_vector_array* res, mlxrs_replay replay, const mlx_vector_array inputs) {
+extern "C" int mlxrs_replay_relaunch(mlx_vector_array* res, mlxrs_replay replay, const mlx_vector_array inputs) {
   return mlxrs::guarded([&] {
     std::vector<mlx::core::array> roots;
 #ifdef MLXRS_CUDA
-    roots = replay->replay.again(mlx_vector_array_get_(inputs));
+    roots = replay->replay.relaunch(mlx_vector_array_get_(inputs));
 #else
     static_cast<void>(replay), static_cast<void>(inputs);
 #endif

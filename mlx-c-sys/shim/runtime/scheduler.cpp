@@ -1,8 +1,8 @@
 // The scheduler of CPU streams, in place of MLX's. libmlx calls these four functions through its symbol table, where
 // the definitions of libmlxc come first. It differs from MLX's own in three points:
 //
-//   - A stream that failed skips the tasks of operations until `mlxrs_rearm`. MLX runs them on arrays that were never
-//     written, so that an index read there may be any number.
+//   - The tasks of operations that depend on a failed one are not run (see outcomes.h). MLX runs them on arrays that were
+//     never written, so that an index read there may be any number.
 //   - A stream's thread ends with the thread that owns the stream. MLX keeps it to the end of the process.
 //   - An error is delivered to the thread that owns the stream. MLX gives it to any thread that waits for the stream,
 //     and `clear_cache` waits for all of them.
@@ -10,7 +10,7 @@
 // A stream's thread takes all waiting tasks under one lock, and a task is one allocation where MLX makes two.
 //
 // Only on Linux, and only with MLX's CPU library: other back ends have other events, whose errors are set elsewhere.
-// With other libraries these functions call MLX's.
+// With other libraries these functions call MLX's, with tasks that look at their outcomes.
 #ifdef __linux__
 
 #include <dlfcn.h>
@@ -32,6 +32,7 @@
 
 #include "core/guard.h"
 #include "of_mlx.h"
+#include "outcomes.h"
 #include "worker.h"
 
 #ifdef MLXRS_CUDA
@@ -43,7 +44,7 @@ namespace {
 namespace mx = mlx::core;
 using mlxrs::Worker;
 
-// Whether a task is the work of an operation. Other tasks (signals, counts) must run even if the stream failed. Only
+// Whether a task is the work of an operation. Other tasks (signals, counts) must run even if the operation failed. Only
 // the encoder makes tasks with std::bind, and they are the work.
 bool is_work(const std::function<void()>& task) {
   constexpr const char bound[] = "St5_Bind";
@@ -141,12 +142,31 @@ void push(mx::Stream stream, bool is_work, Make make) {
     worker = start_worker(stream);
   }
   if (worker != nullptr) {
-    return worker->push({make(worker), is_work});
+    return worker->push({make(worker), is_work ? mlxrs::outcome_of_task() : nullptr});
   }
   if (is_work) {
     throw std::runtime_error("the thread of stream " + std::to_string(stream.index) + " has ended");
   }
   make(nullptr)();
+}
+
+// Runs a task on a thread of MLX's scheduler, which keeps the exception as the stream's error.
+void run_task(mlxrs::Outcome& outcome, const std::function<void()>& task) {
+  struct End {
+    mlxrs::Outcome& outcome;
+    ~End() {
+      outcome.end_task();
+    }
+  } end{outcome};
+  if (!outcome.may_run()) {
+    throw std::runtime_error(*outcome.reason());
+  }
+  try {
+    task();
+  } catch (const std::exception& e) {
+    outcome.fail(std::make_shared<std::string>(e.what()));
+    throw;
+  }
 }
 
 // Sets MLX's count of tasks to 0 after `finish`. A task that could not be queued stays counted, and evaluations would
@@ -189,6 +209,9 @@ void Scheduler::enqueue(Stream stream, std::function<void()> task) {
   if (!is_cpu_library()) {
     static auto* mlx = of_mlx<void(Scheduler*, Stream, std::function<void()>)>(
         "_ZN3mlx4core9scheduler9Scheduler7enqueueENS0_6StreamESt8functionIFvvEE");
+    if (auto outcome = is_work(task) ? mlxrs::outcome_of_task() : nullptr) {
+      task = [outcome, task = std::move(task)] { run_task(*outcome, task); };
+    }
     return mlx(this, stream, std::move(task));
   }
   push(stream, is_work(task), [&](Worker*) { return std::move(task); });
@@ -219,7 +242,7 @@ void Scheduler::signal_event(Stream stream, Event event, std::function<void(Even
   push(stream, false, [&](Worker* worker) {
     return [worker, event = std::move(event), task = std::move(task)]() mutable {
       if (worker != nullptr) {
-        worker->tell(event);
+        worker->set_error_of(event);
       }
       task(event);
     };
@@ -239,22 +262,22 @@ void Scheduler::check_error(Stream stream) {
 
 } // namespace mlx::core::scheduler
 
-extern "C" int mlxrs_rearm(void) {
-  return mlxrs::guarded([] {
+extern "C" int mlxrs_clear_failures(const char* reason, bool all) {
+  return mlxrs::guarded([=] {
 #ifdef MLXRS_CUDA
     mlxrs::cuda::forget_findings();
 #endif
-    if (has_ended || !mlxrs::is_cpu_library()) {
-      return;
+    if (!has_ended && mlxrs::is_cpu_library()) {
+      // All streams finish before the failure of one is cleared, because one stream may wait for another.
+      for (const auto& [index, worker] : own.workers) {
+        worker->finish();
+      }
+      for (const auto& [index, worker] : own.workers) {
+        worker->clear_failure();
+      }
+      balance();
     }
-    // All streams finish before one is rearmed, because one stream may wait for another.
-    for (const auto& [index, worker] : own.workers) {
-      worker->finish();
-    }
-    for (const auto& [index, worker] : own.workers) {
-      worker->rearm();
-    }
-    balance();
+    mlxrs::close_failures(reason, all);
   });
 }
 
@@ -269,7 +292,7 @@ extern "C" size_t mlxrs_stream_threads(void) {
 
 #include "mlxrs.h"
 
-extern "C" int mlxrs_rearm(void) {
+extern "C" int mlxrs_clear_failures(const char*, bool) {
   return 0;
 }
 extern "C" size_t mlxrs_stream_threads(void) {

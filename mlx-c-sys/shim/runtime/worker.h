@@ -17,6 +17,7 @@
 #include "mlx/event.h"
 
 #include "memory.h"
+#include "outcomes.h"
 
 namespace mlx::core {
 
@@ -37,7 +38,8 @@ namespace mx = mlx::core;
 
 struct Task {
   std::function<void()> run;
-  bool is_work;
+  // That of the node whose work this is, or null.
+  std::shared_ptr<Outcome> outcome;
 };
 
 // The thread of a stream and its waiting tasks.
@@ -98,14 +100,14 @@ class Worker {
     finished_.wait(lock, [this] { return waiting_.empty() && !is_busy_; });
   }
   // Must be called after `finish`.
-  void rearm() {
+  void clear_failure() {
     error_->set_message(nullptr);
     has_failed_.store(false, std::memory_order_release);
   }
 
   // Sets the error of the event if this stream has failed. Allocates nothing, because the event must be signalled in
   // every case.
-  void tell(const mx::Event& event) noexcept {
+  void set_error_of(const mx::Event& event) noexcept {
     if (has_failed()) {
       error_->set_message(reason_);
       event.cast<mx::EventCounter>().error.store(error_);
@@ -132,24 +134,34 @@ class Worker {
         is_busy_ = true;
       }
       for (auto& task : taken_) {
-        if (!task.is_work || !has_failed()) {
-          run(task);
-        }
+        run(task);
         // Frees the inputs that the task kept, so that later tasks can use their memory.
         task.run = nullptr;
+        if (task.outcome != nullptr) {
+          task.outcome->end_task();
+        }
       }
       taken_.clear();
     }
   }
 
   void run(Task& task) noexcept {
+    if (task.outcome != nullptr && !task.outcome->may_run()) {
+      return fail(task.outcome->reason());
+    }
     try {
       task.run();
     } catch (const std::exception& e) {
-      fail(message(e.what()));
+      fail(task, message(e.what()));
     } catch (...) {
-      fail(message("an exception of unknown type"));
+      fail(task, message("an exception of unknown type"));
     }
+  }
+  void fail(Task& task, mx::Error::Message reason) noexcept {
+    if (task.outcome != nullptr) {
+      task.outcome->fail(reason);
+    }
+    fail(std::move(reason));
   }
   mx::Error::Message message(const char* text) const noexcept {
     try {

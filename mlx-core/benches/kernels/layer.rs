@@ -65,7 +65,7 @@ pub fn heads(c: &mut Criterion) {
                     freqs: None,
                 };
                 let amount = Amount::elementwise(&[&x, &x], 3.0);
-                Ok((amount, move || fast::rope(&x, &rope, &offsets)))
+                Ok((amount, move || fast::rope_with(&x, &rope, &offsets)))
             });
             time(c, &format!("heads {of}"), || {
                 let x = normal(&[rows, 1, heads * size], dtype)?;

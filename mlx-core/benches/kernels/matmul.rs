@@ -159,7 +159,7 @@ pub fn sgemm(c: &mut Criterion) {
         let id = format!("matmul f32 {name}, {b} of [{m}, {k}] and [{k}, {n}]");
         time(c, &id, || {
             let sided = |rows, columns, turn: bool| match turn {
-                true => normal(&[b, columns, rows], DType::F32)?.swap_axes(1, 2),
+                true => normal(&[b, columns, rows], DType::F32)?.swapaxes(1, 2),
                 false => normal(&[b, rows, columns], DType::F32),
             };
             let (left, right) = (sided(m, k, turn_left)?, sided(k, n, turn_right)?);

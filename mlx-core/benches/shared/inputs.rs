@@ -25,7 +25,7 @@ impl Amount {
 
 /// Random numbers, evaluated.
 pub fn normal(shape: &[i32], dtype: DType) -> Result<Array> {
-    let array = random::normal(&random::Key::new(7)?, shape, DType::F32, 0.0, 1.0)?;
+    let array = random::normal(&random::Key::new(7)?, shape, DType::F32)?;
     let array = array.astype(dtype)?;
     mlx_core::eval([&array])?;
     Ok(array)
@@ -41,7 +41,7 @@ pub fn affine(bits: i32) -> Scheme {
 
 /// A quantised matrix, evaluated, and its bytes.
 pub fn quantized(shape: &[i32], scheme: Scheme) -> Result<(Quantized, usize)> {
-    let weight = quantize::quantize(&normal(shape, DType::BF16)?, scheme)?;
+    let weight = quantize::quantize_with(&normal(shape, DType::BF16)?, scheme)?;
     let biases = weight.biases.as_ref();
     let parts = [Some(&weight.packed), Some(&weight.scales), biases];
     mlx_core::eval(parts.into_iter().flatten())?;

@@ -18,6 +18,17 @@ const BITS: usize = 32;
 /// of word `i / 32` of a mask allows token `i`; a mask has `ceil(V / 32)` words. A row without a mask is unchanged. NaN
 /// and infinity are never replaced, so that [`draw`](super::draw()) finds them.
 ///
+/// ```
+/// use mlx_core::{DType, fast, zeros};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let logits = zeros(&[1, 3], DType::F32)?;
+/// let allowed = fast::allow(&logits, &[Some([0b101].into())])?;
+/// assert_eq!(allowed.to_vec::<f32>()?, [0.0, f32::NEG_INFINITY, 0.0]);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// There is not one mask or `None` for each row, a mask has another length, or `logits` has another shape or dtype.
 pub fn allow(logits: &Array, rows: &[Option<Arc<[u32]>>]) -> Result<Array> {

@@ -13,6 +13,19 @@ use super::packed::{packed_words, packing};
 use super::{Form, Op, form};
 
 /// Options of [`attention()`].
+///
+/// ```
+/// use mlx_core::{DType, fast::{self, Attention, Mask}, ones};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let q = ones(&[1, 4, 3, 8], DType::F32)?; // four heads, three new tokens
+/// let kv = ones(&[1, 2, 5, 8], DType::F32)?; // two heads, five stored tokens
+/// // Gemma 2 caps its scores.
+/// let options = Attention { scale: 0.35, soft_cap: Some(50.0), mask: Mask::None, sinks: None };
+/// assert_eq!(fast::attention(&q, &kv, &kv, &options)?.to_vec::<f32>()?, [1.0; 96]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Attention<'a> {
     /// The factor of the scores.
@@ -35,6 +48,18 @@ pub struct Attention<'a> {
 ///
 /// A query that sees no key gives a meaningless but finite result. A stored NaN makes every result NaN, even if no
 /// query sees its key.
+///
+/// ```
+/// use mlx_core::{DType, fast::{self, Attention, Mask}, ones};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let q = ones(&[1, 4, 3, 8], DType::F32)?; // four heads, three new tokens
+/// let kv = ones(&[1, 2, 5, 8], DType::F32)?; // two heads, five stored tokens
+/// let options = Attention { scale: 0.35, soft_cap: None, mask: Mask::Causal, sinks: None };
+/// assert_eq!(fast::attention(&q, &kv, &kv, &options)?.shape(), [1, 4, 3, 8]);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// Shapes or dtypes do not fit.

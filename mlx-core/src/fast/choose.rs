@@ -10,6 +10,16 @@ use crate::ffi::op;
 ///
 /// Our kernels skip NaN; a row that is all NaN gives 0.
 ///
+/// ```
+/// use mlx_core::{Array, fast};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let logits = Array::from_slice(&[0.0f32, 3.0, 1.0], &[1, 3])?;
+/// assert_eq!(fast::argmax(&logits)?.to_vec::<u32>()?, [1]);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// `x` is a scalar, or its last axis is empty.
 pub fn argmax(x: &Array) -> Result<Array> {
@@ -17,6 +27,17 @@ pub fn argmax(x: &Array) -> Result<Array> {
 }
 
 /// `log(sum(e^x))` over the last axis, in F32: `[.., V]` -> `[..]`. Log probabilities are logits minus this.
+///
+/// ```
+/// use mlx_core::{Array, fast};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let logits = Array::from_slice(&[0.0f32, 0.0], &[1, 2])?;
+/// let log2 = fast::logsumexp(&logits)?.to_vec::<f32>()?[0];
+/// assert!((log2 - 2f32.ln()).abs() < 1e-6);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// `x` is a scalar, or not floating point.
@@ -35,6 +56,18 @@ pub fn logsumexp(x: &Array) -> Result<Array> {
 /// The `n` largest elements along the last axis, best first, equal ones in the order of their indices: `[.., V]` ->
 /// indices, U32 `[.., n]`, and values.
 ///
+/// ```
+/// use mlx_core::{Array, fast};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let x = Array::from_slice(&[1.0f32, 5.0, 3.0], &[1, 3])?;
+/// let (indices, values) = fast::top(&x, 2)?;
+/// assert_eq!(indices.to_vec::<u32>()?, [1, 2]);
+/// assert_eq!(values.to_vec::<f32>()?, [5.0, 3.0]);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// `n` is not in `1 ..= V`.
 pub fn top(x: &Array, n: usize) -> Result<(Array, Array)> {
@@ -51,6 +84,17 @@ pub fn top(x: &Array, n: usize) -> Result<(Array, Array)> {
 /// kept for as long as those before have less than `p`, F32 `[B, 1]`, together. The result is `[B, 1]`.
 ///
 /// Source: Holtzman et al. 2019, "The Curious Case of Neural Text Degeneration".
+///
+/// ```
+/// use mlx_core::{Array, fast};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let logits = Array::from_slice(&[5.0f32, 4.0, -9.0], &[1, 3])?;
+/// let p = Array::from_slice(&[0.9f32], &[1, 1])?;
+/// assert_eq!(fast::nucleus(&logits, &p)?.to_vec::<f32>()?, [4.0]);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// The shapes or dtypes differ from these.

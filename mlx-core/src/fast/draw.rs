@@ -16,6 +16,17 @@ pub const NO_TOKEN: u32 = u32::MAX;
 
 /// How a row's token is drawn: from the tokens that all three filters keep, with the probabilities of their logits
 /// divided by the temperature. The filters see the logits before that division. Among equal tokens the lowest id wins.
+///
+/// ```
+/// use mlx_core::{Array, fast::{self, Draw}};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let logits = Array::from_slice(&[0.0f32, 9.0, 1.0], &[1, 3])?;
+/// let greedy = Draw { temperature: 0.0, top_p: 1.0, min_p: 0.0, top_k: 0, key: [0, 0] };
+/// assert_eq!(fast::draw(&logits, &[greedy])?.ids.to_vec::<u32>()?, [1]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Draw {
     /// The divisor of logits; 0 takes the largest logit, as [`argmax`](super::argmax) does, and ignores the filters.
@@ -55,6 +66,18 @@ impl Draw {
 }
 
 /// A token for each row: U32 `[B]`, twice.
+///
+/// ```
+/// use mlx_core::{Array, fast::{self, Draw}};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let logits = Array::from_slice(&[f32::NAN, f32::NAN], &[1, 2])?;
+/// let how = Draw { temperature: 1.0, top_p: 1.0, min_p: 0.0, top_k: 0, key: [1, 2] };
+/// let drawn = fast::draw(&logits, &[how])?;
+/// assert_eq!(drawn.checked.to_vec::<u32>()?, [fast::NO_TOKEN]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Drawn {
     /// With 0 where there is no token: valid as input of the next step, before the host has looked at it.
@@ -64,6 +87,17 @@ pub struct Drawn {
 }
 
 /// The settings of a draw's rows, and the arrays that its kernel reads.
+///
+/// ```
+/// use mlx_core::{DType, fast::{Draw, Draws}, zeros};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let how = Draw { temperature: 1.0, top_p: 0.9, min_p: 0.0, top_k: 0, key: [1, 2] };
+/// let draws = Draws::new(vec![how; 2], 10)?;
+/// assert_eq!(draws.draw(&zeros(&[2, 10], DType::F32)?)?.ids.shape(), [2]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Draws {
     rows: Vec<Draw>,
@@ -119,6 +153,18 @@ impl Draws {
     }
 
     /// As [`draw`].
+    ///
+    /// ```
+    /// use mlx_core::{Array, fast::{self, Draw}};
+    ///
+    /// # fn main() -> mlx_core::Result<()> {
+    /// let logits = Array::from_slice(&[0.0f32, 2.0, 1.0], &[1, 3])?;
+    /// let how = Draw { temperature: 1.0, top_p: 1.0, min_p: 0.0, top_k: 2, key: [1, 2] };
+    /// let drawn = fast::draw(&logits, &[how])?.ids.to_vec::<u32>()?;
+    /// assert!(drawn[0] > 0); // one of the best two
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// `logits` is not `[B, tokens]` of floating point.

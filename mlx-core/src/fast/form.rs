@@ -6,6 +6,15 @@ use crate::error::Result;
 use crate::ffi;
 
 /// The groups of operations that share a form.
+///
+/// ```
+/// use mlx_core::{fast::{self, Form, Op}};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// println!("attention runs as {:?}", fast::form(Op::Attention)?);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     /// [`attention`](super::attention()) and [`packed_attention`](super::packed_attention).
@@ -37,6 +46,18 @@ pub enum Op {
 }
 
 /// How an operation is computed.
+///
+/// ```
+/// use mlx_core::{fast::{self, Form, Op}};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// fast::plainly(|| {
+///     assert_eq!(fast::form(Op::Attention)?, Form::Plain);
+///     Ok(())
+/// })?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// A graph of MLX's own operations.
@@ -85,6 +106,17 @@ pub fn form(op: Op) -> Result<Form> {
 }
 
 /// Runs `f`; operations that it builds take the plain form. Tests compare the kernels with it.
+///
+/// ```
+/// use mlx_core::{DType, fast, ones};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let x = ones(&[2], DType::F32)?;
+/// let plain = fast::plainly(|| fast::soft_cap(&x, 30.0))?;
+/// assert!(plain.allclose(&fast::soft_cap(&x, 30.0)?, 1e-5, 1e-6, false)?.item::<bool>()?);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// Those of `f`.

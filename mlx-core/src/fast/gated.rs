@@ -8,6 +8,17 @@ use crate::error::Result;
 use crate::ffi::op;
 
 /// The gate between the halves of a gated MLP. Source: Shazeer 2020, "GLU Variants Improve Transformer".
+///
+/// ```
+/// use mlx_core::{DType, fast::{self, Gate}, ones};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let x = ones(&[2], DType::F32)?;
+/// let y = fast::gated(Gate::Silu, &x, &x)?;
+/// assert!((y.to_vec::<f32>()?[0] - 0.7311).abs() < 1e-4);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gate {
     /// `gate · sigmoid(gate) · up`
@@ -27,6 +38,17 @@ impl Gate {
 
 /// `gate · sigmoid(gate) · up`: [`Gate::Silu`].
 ///
+/// ```
+/// use mlx_core::{DType, fast, ones};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let (gate, up) = (ones(&[2], DType::F32)?, ones(&[2], DType::F32)?.multiply(2.0)?);
+/// let y = fast::swiglu(&gate, &up)?;
+/// assert!((y.to_vec::<f32>()?[0] - 1.4621).abs() < 1e-4);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// The shapes do not broadcast.
 pub fn swiglu(gate: &Array, up: &Array) -> Result<Array> {
@@ -35,6 +57,16 @@ pub fn swiglu(gate: &Array, up: &Array) -> Result<Array> {
 
 /// `gelu(gate) · up`: [`Gate::GeluTanh`].
 ///
+/// ```
+/// use mlx_core::{DType, fast, ones};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let x = ones(&[2], DType::F32)?;
+/// assert!((fast::geglu(&x, &x)?.to_vec::<f32>()?[0] - 0.8412).abs() < 1e-3);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// The shapes do not broadcast.
 pub fn geglu(gate: &Array, up: &Array) -> Result<Array> {
@@ -42,6 +74,17 @@ pub fn geglu(gate: &Array, up: &Array) -> Result<Array> {
 }
 
 /// The gate of two arrays.
+///
+/// ```
+/// use mlx_core::{DType, fast::{self, Gate}, ones};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let x = ones(&[2], DType::F32)?;
+/// let same = fast::gated(Gate::GeluTanh, &x, &x)?.array_equal(&fast::geglu(&x, &x)?, false)?;
+/// assert!(same.item::<bool>()?);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// The shapes do not broadcast.
@@ -54,6 +97,17 @@ pub fn gated(kind: Gate, gate: &Array, up: &Array) -> Result<Array> {
 /// On the CPU it is one node if `x` has 16-bit elements and the matrices have one coding (as for
 /// [`linear_many`](super::linear_many)); then neither product is ever complete in memory. The result has the same bits
 /// as that of the separate operations.
+///
+/// ```
+/// use mlx_core::{DType, fast::{self, Gate, Matrix}, ones};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let (x, w) = (ones(&[1, 4], DType::F32)?, ones(&[2, 4], DType::F32)?);
+/// let y = fast::gated_linear(Gate::Silu, &x, &Matrix::Dense(&w), &Matrix::Dense(&w))?;
+/// assert_eq!(y.shape(), [1, 2]);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// As [`linear_many`](super::linear_many), or the products have different shapes.
@@ -83,6 +137,16 @@ pub fn gated_experts(
 }
 
 /// `cap · tanh(x / cap)`: keeps numbers within ±`cap` (Gemma 2, arXiv:2408.00118).
+///
+/// ```
+/// use mlx_core::{Array, fast};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let x = Array::from_slice(&[0.0f32, 1e6], &[2])?;
+/// assert_eq!(fast::soft_cap(&x, 30.0)?.to_vec::<f32>()?, [0.0, 30.0]);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// `x` is not floating point.

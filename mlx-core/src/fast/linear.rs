@@ -12,6 +12,17 @@ use crate::ops::quantize::Scheme;
 use crate::poison;
 
 /// A matrix `[out, in]`, or several of them `[.., out, in]`.
+///
+/// ```
+/// use mlx_core::{DType, fast::{self, Matrix}, ones};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let (x, w) = (ones(&[1, 4], DType::F32)?, ones(&[2, 4], DType::F32)?);
+/// let y = fast::linear_many(&x, &[Matrix::Dense(&w), Matrix::Dense(&w)])?;
+/// assert_eq!(y[1].to_vec::<f32>()?, [4.0, 4.0]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub enum Matrix<'a> {
     /// Floating point.
@@ -110,6 +121,16 @@ impl Arg for Matrix<'_> {
 
 /// `x weightᵀ`: `x` is `[.., in]`, `weight` `[out, in]`, the result `[.., out]`.
 ///
+/// ```
+/// use mlx_core::{DType, fast, ones};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let (x, w) = (ones(&[1, 4], DType::F32)?, ones(&[2, 4], DType::F32)?);
+/// assert_eq!(fast::linear(&x, &w)?.to_vec::<f32>()?, [4.0, 4.0]);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// The shapes do not fit.
 pub fn linear(x: &Array, weight: &Array) -> Result<Array> {
@@ -122,6 +143,20 @@ pub fn linear(x: &Array, weight: &Array) -> Result<Array> {
 /// without rounding; sums are in F32. On CPUs, a 16-bit `x` is first rounded to 16-bit integers if weights are affine
 /// (on CPUs with AMX, if `x` also has at most eight rows). Each group (or 256 elements) has a scale of its own. The
 /// error is smaller than that of rounding weights to BF16 (`docs/design/cpu-kernels.md`).
+///
+/// ```
+/// use mlx_core::{DType, QuantMode, Quantized, Scheme, fast, ones, quantize};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let w = ones(&[2, 64], DType::F32)?;
+/// let scheme = Scheme::new(QuantMode::Affine, 4, 64)?;
+/// let Quantized { packed, scales, biases } = quantize(&w, scheme)?;
+/// let x = ones(&[1, 64], DType::F32)?;
+/// let y = fast::quantized_linear(&x, &packed, &scales, biases.as_ref(), scheme)?;
+/// assert_eq!(y.to_vec::<f32>()?, [64.0, 64.0]);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// The parts do not fit each other, the sizes do not fit, or MLX does not support the scheme.
@@ -142,6 +177,17 @@ pub fn quantized_linear(
 /// On the CPU they are one node if `x` has 16-bit elements and the matrices have one coding: `x` is read once, and all
 /// threads share all products. The results have the same bits as those of separate products.
 ///
+/// ```
+/// use mlx_core::{DType, fast::{self, Matrix}, ones};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let (x, w) = (ones(&[1, 4], DType::F32)?, ones(&[2, 4], DType::F32)?);
+/// let [q, k]: [_; 2] = fast::linear_many(&x, &[Matrix::Dense(&w), Matrix::Dense(&w)])?.try_into().unwrap();
+/// assert_eq!((q.shape(), k.shape()), (&[1, 2][..], &[1, 2][..]));
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// As [`linear`] and [`quantized_linear`].
 pub fn linear_many(x: &Array, matrices: &[Matrix<'_>]) -> Result<Vec<Array>> {
@@ -155,6 +201,18 @@ pub fn linear_many(x: &Array, matrices: &[Matrix<'_>]) -> Result<Vec<Array>> {
 
 /// `x[…] w[indices[…]]ᵀ`: each row of `x` `[…A, 1, in]` by one matrix of `w` `[experts, out, in]`,
 /// for `indices` `[…B]` of I32 or U32 → `[…, 1, out]`, where `A` and `B` broadcast.
+///
+/// ```
+/// use mlx_core::{Array, DType, fast, ones};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let x = ones(&[1, 4], DType::F32)?;
+/// let experts = ones(&[3, 2, 4], DType::F32)?;
+/// let chosen = Array::from_slice(&[2u32, 0], &[2])?;
+/// assert_eq!(fast::experts_linear(&x, &experts, &chosen)?.shape(), [2, 1, 2]);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// The shapes do not fit.
@@ -180,6 +238,17 @@ pub fn quantized_experts_linear(
 
 /// The rows of `w` `[rows, in]` that `indices` `[..]` name: `[.., in]`. Negative indices count from the end.
 ///
+/// ```
+/// use mlx_core::{Array, DType, fast, ones};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let table = ones(&[10, 4], DType::F32)?;
+/// let ids = Array::from_slice(&[3u32, 7], &[2])?;
+/// assert_eq!(fast::rows(&table, &ids)?.shape(), [2, 4]);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// `w` is not a matrix of floating point. On evaluation, on the CPU: an index beyond the end.
 pub fn rows(w: &Array, indices: &Array) -> Result<Array> {
@@ -187,6 +256,20 @@ pub fn rows(w: &Array, indices: &Array) -> Result<Array> {
 }
 
 /// [`rows`] of a quantised matrix, written out in `dtype`.
+///
+/// ```
+/// use mlx_core::{Array, DType, QuantMode, Quantized, Scheme, fast, ones, quantize};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let w = ones(&[2, 64], DType::F32)?;
+/// let scheme = Scheme::new(QuantMode::Affine, 4, 64)?;
+/// let Quantized { packed, scales, biases } = quantize(&w, scheme)?;
+/// let ids = Array::from_slice(&[1u32], &[1])?;
+/// let row = fast::quantized_rows(&packed, &scales, biases.as_ref(), &ids, scheme, DType::F32)?;
+/// assert_eq!(row.shape(), [1, 64]);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// The parts do not belong together, or MLX does not know the scheme. On evaluation as [`rows`].

@@ -10,6 +10,17 @@ use crate::ops::checked::Indexed;
 ///
 /// `logits` is `[…, V]`, `targets` are class numbers of shape `[…]`; the result has their shape.
 ///
+/// ```
+/// use mlx_core::{Array, DType, fast, zeros};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let logits = zeros(&[1, 4], DType::F32)?;
+/// let loss = fast::cross_entropy(&logits, &Array::from_slice(&[2i32], &[1])?)?;
+/// assert!((loss.to_vec::<f32>()?[0] - 4f32.ln()).abs() < 1e-6);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// The shapes do not fit, or `targets` are not integers. On evaluation: a target outside `0 .. V`.
 pub fn cross_entropy(logits: &Array, targets: &Array) -> Result<Array> {

@@ -11,6 +11,16 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ffi::op;
 
 /// Which stored tokens a query sees.
+///
+/// ```
+/// use mlx_core::{Array, fast::Mask};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let seen = Mask::Causal.visible(2, 3)?;
+/// assert_eq!(seen.to_vec::<bool>()?, [true, true, false, true, true, true]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub enum Mask {
     /// All of them.
@@ -47,6 +57,18 @@ impl Mask {
 ///
 /// In [`Form::Cpu`](super::Form::Cpu) keys that no query sees cost nothing. The plain form makes a dense mask, once for
 /// all clones: the layers of a step share clones of one value.
+///
+/// ```
+/// use mlx_core::{Array, fast::{KeySlots, Mask, Positions}};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let offsets = Array::from_slice(&[2i32], &[1])?; // the position of the first query
+/// let positions = Positions::new(&offsets, Some(2), KeySlots::Straight);
+/// let seen = Mask::Positions(positions).visible(1, 4)?;
+/// assert_eq!(seen.to_vec::<bool>()?, [false, true, true, false]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Positions {
     /// The position of each row's first query: I32 `[B]`, or `[1]` for all rows. The others follow.
@@ -63,14 +85,27 @@ pub struct Positions {
 type Dense = ([i32; 2], Array);
 
 /// The position of the key in slot `j` of `S`.
+///
+/// ```
+/// use mlx_core::{Array, fast::{KeySlots, Mask, Positions}};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// // A ring of four slots, of which position 5 has the second.
+/// let offsets = Array::from_slice(&[5i32], &[1])?;
+/// let ring = Positions::new(&offsets, Some(2), KeySlots::Ring);
+/// let seen = Mask::Positions(ring).visible(1, 4)?;
+/// assert_eq!(seen.to_vec::<bool>()?, [true, true, false, false]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum KeySlots {
     /// Position `j`. Slots behind the last query's position may hold anything finite.
     Straight,
     /// The last position congruent to `j` modulo `S`, the queries' own included: a ring.
     Ring,
-    /// Position `offset - (S - L) + j`: the `L` new tokens follow the positions before them.
-    Behind,
+    /// Position `offset - (S - L) + j`: the latest `S` positions, the `L` new tokens among them, in order.
+    Latest,
 }
 
 impl KeySlots {
@@ -78,7 +113,7 @@ impl KeySlots {
         match self {
             Self::Straight => sys::MLXRS_SLOTS_STRAIGHT,
             Self::Ring => sys::MLXRS_SLOTS_RING,
-            Self::Behind => sys::MLXRS_SLOTS_BEHIND,
+            Self::Latest => sys::MLXRS_SLOTS_BEHIND,
         }
     }
 }

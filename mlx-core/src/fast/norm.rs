@@ -12,7 +12,8 @@ use crate::ops::zeros;
 ///
 /// # Errors
 /// `x` is a scalar or not floating point, or `weight` does not fit its last axis.
-pub fn rms_norm(x: &Array, weight: Option<&Array>, eps: f32) -> Result<Array> {
+pub fn rms_norm<'a>(x: &Array, weight: impl Into<Option<&'a Array>>, eps: f32) -> Result<Array> {
+    let weight = weight.into();
     op!(mlxrs_fast_rms_norm(x, weight, eps))
 }
 
@@ -20,12 +21,13 @@ pub fn rms_norm(x: &Array, weight: Option<&Array>, eps: f32) -> Result<Array> {
 ///
 /// # Errors
 /// As [`rms_norm`].
-pub fn layer_norm(
+pub fn layer_norm<'w, 'b>(
     x: &Array,
-    weight: Option<&Array>,
-    bias: Option<&Array>,
+    weight: impl Into<Option<&'w Array>>,
+    bias: impl Into<Option<&'b Array>>,
     eps: f32,
 ) -> Result<Array> {
+    let (weight, bias) = (weight.into(), bias.into());
     let y = op!(mlx_fast_layer_norm(x, weight, bias, eps))?;
     // MLX's mean of a row without elements may never return.
     match y.size() {

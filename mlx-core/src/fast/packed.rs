@@ -14,6 +14,18 @@ use crate::ops::quantize::{QuantMode, Scheme};
 ///
 /// Codes, scales and biases are those of [`quantize`](crate::ops::quantize::quantize), to the bit.
 ///
+/// ```
+/// use mlx_core::{DType, QuantMode, Scheme, fast, ones};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let scheme = Scheme::new(QuantMode::Affine, 8, 32)?;
+/// let rows = fast::pack(&ones(&[2, 64], DType::F32)?, scheme)?;
+/// assert_eq!(rows.dim(1)?, fast::packed_words(64, DType::F32, scheme)?);
+/// assert_eq!(fast::unpack(&rows, scheme, DType::F32)?.to_vec::<f32>()?, [1.0; 128]);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// Rows cannot be packed in this scheme ([`check_packing`]), `D` does not divide into its groups,
 /// or `x` is not F32, F16 or BF16.
@@ -24,6 +36,17 @@ pub fn pack(x: &Array, scheme: Scheme) -> Result<Array> {
 }
 
 /// The numbers of packed rows that were made from `dtype`, in F32: `[…, words]` -> `[…, D]`.
+///
+/// ```
+/// use mlx_core::{DType, QuantMode, Scheme, fast, zeros};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let scheme = Scheme::new(QuantMode::Affine, 4, 32)?;
+/// let rows = fast::pack(&zeros(&[1, 32], DType::F16)?, scheme)?;
+/// assert_eq!(fast::unpack(&rows, scheme, DType::F16)?.shape(), [1, 32]);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// They are not packed rows of this scheme.
@@ -42,6 +65,17 @@ pub fn unpack(rows: &Array, scheme: Scheme, dtype: DType) -> Result<Array> {
 }
 
 /// The number of words of a packed row of `d` numbers of `dtype`.
+///
+/// ```
+/// use mlx_core::{DType, QuantMode, Scheme, fast};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let scheme = Scheme::new(QuantMode::Affine, 4, 64)?;
+/// // 64 codes of 4 bits, and a scale and a bias of 16 bits.
+/// assert_eq!(fast::packed_words(64, DType::BF16, scheme)?, 9);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// As [`pack`].
@@ -67,6 +101,16 @@ pub fn packed_words(d: i32, dtype: DType, scheme: Scheme) -> Result<i32> {
 }
 
 /// Checks that rows can be packed in this scheme: affine, 4 or 8 bits, groups of 32, 64 or 128.
+///
+/// ```
+/// use mlx_core::{QuantMode, Scheme, fast};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// assert!(fast::check_packing(Scheme::new(QuantMode::Affine, 8, 64)?).is_ok());
+/// assert!(fast::check_packing(Scheme::new(QuantMode::Affine, 3, 64)?).is_err());
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// They cannot; the message lists the known schemes.

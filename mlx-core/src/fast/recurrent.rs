@@ -14,6 +14,17 @@ use crate::poison;
 /// `x` is `[B, J - 1 + L, C]`: the inputs before the tokens, then those of the tokens. `taps` is `[J, C]`, `bias` is
 /// `[C]`, and the result is `[B, L, C]`.
 ///
+/// ```
+/// use mlx_core::{DType, fast, ones};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let x = ones(&[1, 2 + 3, 4], DType::F32)?; // two earlier tokens and three new ones
+/// let taps = ones(&[3, 4], DType::F32)?;
+/// assert_eq!(fast::causal_conv(&x, &taps, None, false)?.to_vec::<f32>()?, [3.0; 12]);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// Shapes do not fit, or `x` is not F16, BF16 or F32, or `taps` or `bias` are not floating point.
 pub fn causal_conv(x: &Array, taps: &Array, bias: Option<&Array>, silu: bool) -> Result<Array> {

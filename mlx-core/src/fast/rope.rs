@@ -3,8 +3,10 @@
 use mlx_c_sys as sys;
 
 use crate::array::Array;
+use crate::dtype::DType;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ffi::{Arg, Opt, op};
+use crate::ops::Operand;
 use crate::poison;
 
 /// Options of rotary position embedding that do not change between calls.
@@ -23,6 +25,31 @@ pub struct Rope<'a> {
     pub freqs: Option<&'a Array>,
 }
 
+/// Rotates the first `dims` features of `x`, of shape `[B, …, L, D]`, by its positions: token `l` has position `offset + l`,
+/// and pair `i` turns by `position · scale · base^(-2i / dims)`. `offset` is an integer, or an integer array `[B]`.
+///
+/// `traditional` rotates the pairs (2i, 2i + 1), else (i, i + dims / 2). [`rope_with`] takes periods in place of `base`.
+///
+/// # Errors
+/// Shapes do not fit, or `dims` is odd or too large.
+pub fn rope(
+    x: &Array,
+    dims: i32,
+    traditional: bool,
+    base: f32,
+    scale: f32,
+    offset: impl Operand,
+) -> Result<Array> {
+    let how = Rope {
+        dims,
+        traditional,
+        base: Some(base),
+        scale,
+        freqs: None,
+    };
+    rope_with(x, &how, &*offset.to_array(DType::I32)?)
+}
+
 /// Rotates `x`, of shape `[B, …, L, D]`, by its positions: token `l` of row `b` has position `offsets[b] + l`.
 ///
 /// `offsets` is an integer array `[B]`, or `[1]` or a scalar for all rows. Source: Su et al. 2021,
@@ -30,7 +57,7 @@ pub struct Rope<'a> {
 ///
 /// # Errors
 /// Shapes do not fit, `dims` is odd or too large, or not exactly one of `base` and `freqs` is given.
-pub fn rope(x: &Array, rope: &Rope<'_>, offsets: &Array) -> Result<Array> {
+pub fn rope_with(x: &Array, rope: &Rope<'_>, offsets: &Array) -> Result<Array> {
     let options = sys::mlxrs_rope_options {
         dims: rope.dims,
         traditional: rope.traditional,

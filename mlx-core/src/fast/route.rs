@@ -7,6 +7,19 @@ use crate::error::Result;
 use crate::ffi::{Arg, op};
 
 /// How experts are chosen by the scores of a router, and how they are weighted.
+///
+/// ```
+/// use mlx_core::{Array, fast::{self, Route}};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let how = Route { top_k: 2, sigmoid: false, norm: true, least_sum: 0.0, scale: 1.0, groups: None };
+/// let scores = Array::from_slice(&[0.0f32, 9.0, 9.0, 0.0], &[1, 4])?;
+/// let (experts, weights) = fast::route(&scores, None, &how)?;
+/// assert_eq!(experts.shape(), [1, 2]);
+/// assert_eq!(weights.to_vec::<f32>()?, [0.5, 0.5]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Route {
     /// How many experts a token has.
@@ -24,6 +37,17 @@ pub struct Route {
 }
 
 /// Experts in groups of equal size.
+///
+/// ```
+/// use mlx_core::{fast::RouteGroups};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// // DeepSeek V3: experts of the best four of eight groups.
+/// let groups = RouteGroups { n: 8, top: 4, two_best: true };
+/// assert!(groups.top <= groups.n);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RouteGroups {
     /// The number of groups.
@@ -60,6 +84,21 @@ impl Arg for Route {
 /// `correction`, F32 of `E` numbers, is added to probabilities for the choice, but not for the weights. On NVIDIA GPUs it is one kernel,
 /// and experts come best first; otherwise in any order. The choice has no gradient; the weights have one.
 ///
+/// ```
+/// use mlx_core::{Array, fast::{self, Route}};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let how = Route { top_k: 2, sigmoid: false, norm: true, least_sum: 0.0, scale: 1.0, groups: None };
+/// let scores = Array::from_slice(&[0.0f32, 9.0, 9.0, 0.0], &[1, 4])?;
+/// let (experts, weights) = fast::route(&scores, None, &how)?;
+/// let mut experts = experts.to_vec::<u32>()?;
+/// experts.sort();
+/// assert_eq!(experts, [1, 2]);
+/// assert_eq!(weights.shape(), [1, 2]);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// There are fewer experts, groups do not divide them, or the shapes do not fit.
 pub fn route(scores: &Array, correction: Option<&Array>, how: &Route) -> Result<(Array, Array)> {
@@ -67,6 +106,17 @@ pub fn route(scores: &Array, correction: Option<&Array>, how: &Route) -> Result<
 }
 
 /// The sum of the outputs of each token's experts: `y [N, K, E]`, weights F32 `[N, K]` -> `[N, E]`, in the dtype of `y`.
+///
+/// ```
+/// use mlx_core::{Array, DType, fast, ones};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let outputs = ones(&[1, 2, 3], DType::F32)?;
+/// let weights = Array::from_slice(&[0.25f32, 0.75], &[1, 2])?;
+/// assert_eq!(fast::weighted_sum(&outputs, &weights)?.to_vec::<f32>()?, [1.0; 3]);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// The shapes do not fit.

@@ -10,10 +10,28 @@ use crate::array::Array;
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ffi::{Arg, op};
+use crate::into_shape::IntoShape;
 use crate::memory::check_shape;
 use crate::ops::quantize::Scheme;
 
 /// The two buffers of a layer's cache, `[B, K, S, D]` each. With a scheme they hold [packed](super::pack) rows.
+///
+/// ```
+/// use mlx_core::{Array, DType, fast::{self, Buffers, Slots}, ones};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let new = ones(&[1, 1, 2, 4], DType::F32)?;
+/// let offsets = Array::from_slice(&[3i32], &[1])?;
+/// let slots = Slots { ring: false, scheme: None };
+/// let (keys, values) = fast::store(Buffers::New(8), &new, &new, &offsets, slots)?;
+/// // The next token, written in place.
+/// let new = ones(&[1, 1, 1, 4], DType::F32)?;
+/// let offsets = Array::from_slice(&[5i32], &[1])?;
+/// let (keys, _) = fast::store(Buffers::Own(keys, values), &new, &new, &offsets, slots)?;
+/// assert_eq!(keys.sum(.., false)?.item::<f32>()?, 12.0);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub enum Buffers<'a> {
     /// New buffers with this many slots, which are zero where no token is written. On the CPU one operation makes and
@@ -26,6 +44,17 @@ pub enum Buffers<'a> {
 }
 
 /// How tokens are written into slots.
+///
+/// ```
+/// use mlx_core::{fast::Slots};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// // A window of positions: each is written over the oldest.
+/// let slots = Slots { ring: true, scheme: None };
+/// assert!(slots.ring);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Slots {
     /// Position p goes to slot `p mod S`. Otherwise, a position without a slot is not written.
@@ -36,6 +65,20 @@ pub struct Slots {
 
 /// Both buffers with the new tokens: token `l` of row `b` of `keys` and `values`, `[B, K, L, D]` each, goes into slot
 /// `offsets[b] + l`. `offsets` is I32 `[B]`, or `[1]` for all rows.
+///
+/// ```
+/// use mlx_core::{Array, DType, fast::{self, Buffers, Slots}, ones};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let new = ones(&[1, 1, 2, 4], DType::F32)?;
+/// let offsets = Array::from_slice(&[3i32], &[1])?;
+/// let slots = Slots { ring: false, scheme: None };
+/// let (keys, values) = fast::store(Buffers::New(8), &new, &new, &offsets, slots)?;
+/// assert_eq!((keys.shape(), values.shape()), (&[1, 1, 8, 4][..], &[1, 1, 8, 4][..]));
+/// assert_eq!(keys.sum(.., false)?.item::<f32>()?, 8.0); // in slots 3 and 4
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// Shapes or dtypes do not fit, or rows cannot be packed in the scheme.
@@ -167,9 +210,20 @@ impl Arg for sys::mlxrs_store_options {
 /// Zeros of `shape` for a buffer that is filled step by step, such as a cache. On a CPU under Linux, a large one takes
 /// memory only for pages that are touched.
 ///
+/// ```
+/// use mlx_core::{DType, fast};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let buffer = fast::blank(&[1, 2, 128, 64], DType::F16)?;
+/// assert_eq!(buffer.shape(), [1, 2, 128, 64]);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// A dimension is negative, or the array exceeds the byte limit.
-pub fn blank(shape: &[i32], dtype: DType) -> Result<Array> {
-    check_shape(shape, dtype)?;
+pub fn blank(shape: impl IntoShape, dtype: DType) -> Result<Array> {
+    let shape = shape.sizes()?;
+    check_shape(&shape, dtype)?;
     op!(mlxrs_fast_blank([shape], dtype))
 }

@@ -24,9 +24,12 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// A function from arrays to arrays that the caller lends for one C call.
 pub(crate) type Lent<'a> = dyn FnMut(&[Array]) -> Result<Vec<Array>> + 'a;
-/// A function from lists of arrays to arrays that MLX keeps. Plain functions get one list, custom
-/// derivatives three: primals, cotangents, outputs.
-pub(crate) type Kept = dyn Fn(&[Vec<Array>]) -> Result<Vec<Array>>;
+/// A function from lists of arrays to arrays that MLX keeps. Plain functions get one list, custom pullbacks three (primals,
+/// cotangents, outputs), custom pushforwards two (primals, tangents), custom maps one (inputs).
+///
+/// The numbers are argument numbers for a pushforward; for a map the axes of the inputs, in place of which it puts those of
+/// the outputs; empty otherwise.
+pub(crate) type Kept = dyn Fn(&[Vec<Array>], &mut Vec<i32>) -> Result<Vec<Array>>;
 
 thread_local! {
     static THREAD: Cell<u64> = const { Cell::new(0) };
@@ -95,7 +98,7 @@ impl Closure {
     pub(crate) fn keep(
         function: impl Fn(&[Array]) -> Result<Vec<Array>> + 'static,
     ) -> Result<Self> {
-        let payload = keep(Box::new(move |lists: &[Vec<Array>]| function(&lists[0])));
+        let payload = keep(Box::new(move |lists, _| function(&lists[0])));
         // SAFETY: the trampoline and the destructor are the ones of this payload, which C++ owns
         // from here on.
         let raw =
@@ -138,7 +141,7 @@ impl CustomClosure {
     pub(crate) fn keep(
         function: impl Fn(&[Array], &[Array], &[Array]) -> Result<Vec<Array>> + 'static,
     ) -> Result<Self> {
-        let payload = keep(Box::new(move |lists: &[Vec<Array>]| {
+        let payload = keep(Box::new(move |lists, _| {
             function(&lists[0], &lists[1], &lists[2])
         }));
         // SAFETY: as in `Closure::keep`.
@@ -158,6 +161,91 @@ impl Drop for CustomClosure {
         if !self.0.ctx.is_null() {
             // SAFETY: owned, non-null, freed once.
             unsafe { sys::mlx_closure_custom_free(self.0) };
+        }
+    }
+}
+
+/// An owned `mlx_closure_custom_jvp`: a pushforward.
+pub(crate) struct PushforwardClosure(sys::mlx_closure_custom_jvp);
+
+impl PushforwardClosure {
+    /// No closure, which C takes as none.
+    pub(crate) fn none() -> Self {
+        Self(sys::mlx_closure_custom_jvp {
+            ctx: std::ptr::null_mut(),
+        })
+    }
+
+    pub(crate) fn raw(&self) -> sys::mlx_closure_custom_jvp {
+        self.0
+    }
+
+    /// Gives `function` of (primals, tangents, numbers of the arguments that have one) to MLX.
+    pub(crate) fn keep(
+        function: impl Fn(&[Array], &[Array], &[i32]) -> Result<Vec<Array>> + 'static,
+    ) -> Result<Self> {
+        let payload = keep(Box::new(move |lists, numbers| {
+            function(&lists[0], &lists[1], numbers)
+        }));
+        // SAFETY: as in `Closure::keep`.
+        let raw = unsafe {
+            sys::mlx_closure_custom_jvp_new_func_payload(Some(call_jvp), payload, Some(drop_kept))
+        };
+        if raw.ctx.is_null() {
+            Err(super::take_error(ErrorKind::Mlx))
+        } else {
+            Ok(Self(raw))
+        }
+    }
+}
+
+impl Drop for PushforwardClosure {
+    fn drop(&mut self) {
+        if !self.0.ctx.is_null() {
+            // SAFETY: owned, non-null, freed once.
+            unsafe { sys::mlx_closure_custom_jvp_free(self.0) };
+        }
+    }
+}
+
+/// An owned `mlx_closure_custom_vmap`: a vectorised form.
+pub(crate) struct MapClosure(sys::mlx_closure_custom_vmap);
+
+impl MapClosure {
+    /// No closure, which C takes as none.
+    pub(crate) fn none() -> Self {
+        Self(sys::mlx_closure_custom_vmap {
+            ctx: std::ptr::null_mut(),
+        })
+    }
+
+    pub(crate) fn raw(&self) -> sys::mlx_closure_custom_vmap {
+        self.0
+    }
+
+    /// Gives `function` of (inputs, their axes, in place of which it puts those of the outputs) to MLX. An axis of -1 is
+    /// none.
+    pub(crate) fn keep(
+        function: impl Fn(&[Array], &mut Vec<i32>) -> Result<Vec<Array>> + 'static,
+    ) -> Result<Self> {
+        let payload = keep(Box::new(move |lists, axes| function(&lists[0], axes)));
+        // SAFETY: as in `Closure::keep`.
+        let raw = unsafe {
+            sys::mlx_closure_custom_vmap_new_func_payload(Some(call_vmap), payload, Some(drop_kept))
+        };
+        if raw.ctx.is_null() {
+            Err(super::take_error(ErrorKind::Mlx))
+        } else {
+            Ok(Self(raw))
+        }
+    }
+}
+
+impl Drop for MapClosure {
+    fn drop(&mut self) {
+        if !self.0.ctx.is_null() {
+            // SAFETY: owned, non-null, freed once.
+            unsafe { sys::mlx_closure_custom_vmap_free(self.0) };
         }
     }
 }
@@ -257,6 +345,7 @@ fn keep(function: Box<Kept>) -> *mut c_void {
 unsafe fn call(
     res: *mut sys::mlx_vector_array,
     lists: &[sys::mlx_vector_array],
+    numbers: &mut Vec<i32>,
     payload: *mut c_void,
 ) -> c_int {
     // SAFETY: C++ owns the payload and holds it while it calls.
@@ -272,7 +361,7 @@ unsafe fn call(
                 .iter()
                 .map(|&list| vector::read(list))
                 .collect::<Result<Vec<_>>>()?;
-            (kept.function)(&lists)
+            (kept.function)(&lists, numbers)
         })
     }
 }
@@ -283,7 +372,7 @@ unsafe extern "C" fn call_kept(
     payload: *mut c_void,
 ) -> c_int {
     // SAFETY: C++ passes on what `Closure::keep` gave it, and lends the vectors.
-    unsafe { call(res, &[inputs], payload) }
+    unsafe { call(res, &[inputs], &mut Vec::new(), payload) }
 }
 
 unsafe extern "C" fn call_custom(
@@ -294,7 +383,64 @@ unsafe extern "C" fn call_custom(
     payload: *mut c_void,
 ) -> c_int {
     // SAFETY: C++ passes on what `CustomClosure::keep` gave it, and lends the vectors.
-    unsafe { call(res, &[primals, cotangents, outputs], payload) }
+    unsafe {
+        call(
+            res,
+            &[primals, cotangents, outputs],
+            &mut Vec::new(),
+            payload,
+        )
+    }
+}
+
+/// The numbers that C++ lends.
+///
+/// # Safety
+/// `numbers` must be good for `count` numbers, if there are any.
+unsafe fn lent(numbers: *const c_int, count: usize) -> Vec<i32> {
+    match count {
+        0 => Vec::new(),
+        // SAFETY: the caller's promise.
+        _ => unsafe { std::slice::from_raw_parts(numbers, count) }.to_vec(),
+    }
+}
+
+unsafe extern "C" fn call_jvp(
+    res: *mut sys::mlx_vector_array,
+    primals: sys::mlx_vector_array,
+    tangents: sys::mlx_vector_array,
+    argnums: *const c_int,
+    n_argnums: usize,
+    payload: *mut c_void,
+) -> c_int {
+    // SAFETY: C++ passes on what `PushforwardClosure::keep` gave it, and lends the vectors and numbers.
+    unsafe {
+        let mut numbers = lent(argnums, n_argnums);
+        call(res, &[primals, tangents], &mut numbers, payload)
+    }
+}
+
+unsafe extern "C" fn call_vmap(
+    res: *mut sys::mlx_vector_array,
+    out_axes: *mut sys::mlx_vector_int,
+    inputs: sys::mlx_vector_array,
+    in_axes: *const c_int,
+    n_axes: usize,
+    payload: *mut c_void,
+) -> c_int {
+    // SAFETY: C++ passes on what `MapClosure::keep` gave it, lends the vectors and numbers, and has an `out_axes` to fill.
+    unsafe {
+        let mut axes = lent(in_axes, n_axes);
+        let status = call(res, &[inputs], &mut axes, payload);
+        if status != 0 {
+            return status;
+        }
+        guarded(|| {
+            super::call(ErrorKind::Mlx, || {
+                sys::mlx_vector_int_set_data(out_axes, axes.as_mut_ptr(), axes.len())
+            })
+        })
+    }
 }
 
 unsafe extern "C" fn drop_kept(payload: *mut c_void) {
@@ -363,7 +509,7 @@ mod tests {
     fn a_closure_that_dies_elsewhere_is_dropped_at_home() {
         let (send, receive) = std::sync::mpsc::channel();
         let witness = Witness(send);
-        let payload = Address(keep(Box::new(move |_| {
+        let payload = Address(keep(Box::new(move |_, _| {
             let _ = &witness;
             Ok(Vec::new())
         })));

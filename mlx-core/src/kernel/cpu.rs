@@ -116,6 +116,33 @@ pub trait CpuKernel: Send + Sync + Sized + 'static {
 /// The outputs of `kernel` for `inputs`, to be computed when they are evaluated. They are computed on the CPU even if
 /// the default device is a GPU.
 ///
+/// ```
+/// use mlx_core::{Array, Result, kernel::{self, CpuKernel, Spec, View, ViewMut}};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// struct Next;
+///
+/// impl CpuKernel for Next {
+///     fn name(&self) -> &'static str {
+///         "next"
+///     }
+///     fn output(&self, inputs: &[Spec]) -> Result<Vec<Spec>> {
+///         Ok(vec![inputs[0].clone()])
+///     }
+///     fn eval(&self, inputs: &[View], outputs: &mut [ViewMut]) -> Result<(), String> {
+///         let x = inputs[0].as_slice::<i32>()?;
+///         let y = outputs[0].as_mut_slice::<i32>()?;
+///         y.iter_mut().zip(x).for_each(|(y, x)| *y = x + 1);
+///         Ok(())
+///     }
+/// }
+///
+/// let x = Array::from_slice(&[1, 2], &[2])?;
+/// assert_eq!(kernel::apply(Next, &[&x])?[0].to_vec::<i32>()?, [2, 3]);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// The kernel does not support such inputs.
 pub fn apply<K: CpuKernel>(kernel: K, inputs: &[&Array]) -> Result<Vec<Array>> {

@@ -31,6 +31,30 @@ impl CudaKernel {
     /// it; `shared_memory` is the dynamic shared memory of a block, in bytes. Inputs are made dense
     /// first. Give every kernel a name of its own.
     ///
+    /// ```
+    /// use mlx_core::{DType, ErrorKind, kernel::{CudaKernel, LaunchConfig}, ones};
+    ///
+    /// # fn main() -> mlx_core::Result<()> {
+    /// let source = "int i = blockIdx.x * blockDim.x + threadIdx.x; y[i] = expf(x[i]);";
+    /// let kernel = match CudaKernel::new("my_exp", &["x"], &["y"], source, "", 0) {
+    ///     Ok(kernel) => kernel,
+    ///     Err(error) => {
+    ///         assert_eq!(error.kind(), ErrorKind::Unsupported); // no CUDA here
+    ///         return Ok(());
+    ///     }
+    /// };
+    /// let launch = LaunchConfig {
+    ///     grid: [4, 1, 1],
+    ///     thread_group: [4, 1, 1],
+    ///     outputs: vec![(vec![4], DType::F32)],
+    ///     template: vec![],
+    ///     init_value: None,
+    /// };
+    /// let y = kernel.apply(&[&ones(&[4], DType::F32)?], &launch)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// [`Unsupported`](ErrorKind::Unsupported) without the CUDA back end; a NUL byte in a text;
     /// negative `shared_memory`.

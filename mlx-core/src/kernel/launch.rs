@@ -19,6 +19,22 @@ pub enum TemplateArg {
 }
 
 /// One launch of a kernel.
+///
+/// ```
+/// use mlx_core::{DType, kernel::{LaunchConfig, TemplateArg}};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let launch = LaunchConfig {
+///     grid: [1024, 1, 1],
+///     thread_group: [256, 1, 1],
+///     outputs: vec![(vec![1024], DType::F32)],
+///     template: vec![("T".to_owned(), TemplateArg::DType(DType::F32))],
+///     init_value: None,
+/// };
+/// assert_eq!(launch.grid[0] / launch.thread_group[0], 4);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct LaunchConfig {
     /// Threads in all, along x, y, z.

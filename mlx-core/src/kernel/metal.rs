@@ -30,6 +30,30 @@ impl MetalKernel {
     /// A kernel from the body of its function. `header` (includes, helper functions) stands before
     /// it. Inputs are made dense first. Give every kernel a name of its own.
     ///
+    /// ```
+    /// use mlx_core::{DType, Device, ErrorKind, kernel::{LaunchConfig, MetalKernel}, ones};
+    ///
+    /// # fn main() -> mlx_core::Result<()> {
+    /// let source = "uint i = thread_position_in_grid.x; y[i] = metal::exp(x[i]);";
+    /// let kernel = match MetalKernel::new("my_exp", &["x"], &["y"], source, "") {
+    ///     Ok(kernel) => kernel,
+    ///     Err(error) => {
+    ///         assert_eq!(error.kind(), ErrorKind::Unsupported); // no Metal here
+    ///         return Ok(());
+    ///     }
+    /// };
+    /// let launch = LaunchConfig {
+    ///     grid: [4, 1, 1],
+    ///     thread_group: [4, 1, 1],
+    ///     outputs: vec![(vec![4], DType::F32)],
+    ///     template: vec![],
+    ///     init_value: None,
+    /// };
+    /// let y = kernel.apply(&[&ones(&[4], DType::F32)?], &launch)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// [`Unsupported`](ErrorKind::Unsupported) without the Metal back end; a NUL byte in a text.
     pub fn new(

@@ -7,6 +7,16 @@ use mlx_c_sys as sys;
 use crate::dtype::{DType, Element};
 
 /// Shape and dtype of an operand.
+///
+/// ```
+/// use mlx_core::{DType, kernel::Spec};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let spec = Spec::new(&[2, 3], DType::F32);
+/// assert_eq!(spec.shape, [2, 3]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spec {
     /// The size of each dimension.

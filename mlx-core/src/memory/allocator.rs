@@ -73,6 +73,19 @@ pub(crate) fn exhausted(bytes: usize) -> ! {
 
 /// Makes room for `more` elements behind those of `vec`.
 ///
+/// ```
+/// use mlx_core::{memory};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let mut bytes: Vec<u8> = Vec::new();
+/// memory::reserve(&mut bytes, 1000)?;
+/// assert!(bytes.capacity() >= 1000);
+/// // No panic, and no abort, where the memory is missing.
+/// assert!(memory::reserve(&mut bytes, usize::MAX).is_err());
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// There is no memory, or the size overflows.
 pub fn reserve<T>(vec: &mut Vec<T>, more: usize) -> io::Result<()> {

@@ -8,8 +8,9 @@ use std::ffi::CStr;
 use crate::array::Array;
 use crate::dtype::DType;
 use crate::error::Result;
+use crate::export;
 use crate::ffi::op;
-use crate::ops::require;
+use crate::ops::{dimension, require};
 
 /// The array that indices choose from, and its axes.
 pub(crate) struct Indexed<'a> {
@@ -30,6 +31,9 @@ impl Indexed<'_> {
     ///
     /// GPUs without this crate's kernels take another index that is in range.
     pub(crate) fn check(&self, indices: &Array) -> Result<Array> {
+        if export::is_tracing() {
+            return self.bounded(indices);
+        }
         let Self {
             op,
             source,
@@ -45,6 +49,43 @@ impl Indexed<'_> {
             [windows],
             *from_end
         ))
+    }
+}
+
+impl Indexed<'_> {
+    /// `indices` with those that are out of range put into it, by MLX's own operations: a file of an exported function
+    /// has no others.
+    fn bounded(&self, indices: &Array) -> Result<Array> {
+        let shape = self.source.shape();
+        let sizes: Vec<i32> = match self.axes {
+            [] => {
+                let leading = &shape[..shape.len().saturating_sub(2)];
+                let count = leading
+                    .iter()
+                    .try_fold(1, |n: i32, &size| n.checked_mul(size));
+                vec![dimension("an exported index", count.map(i64::from))?]
+            }
+            axes => axes
+                .iter()
+                .map(|&axis| self.source.dim(axis))
+                .collect::<Result<_>>()?,
+        };
+        let windows = self.windows.iter().chain(std::iter::repeat(&1));
+        let last: Vec<i32> = sizes.iter().zip(windows).map(|(n, w)| n - w).collect();
+        let name = self.op.to_str().unwrap_or_default();
+        let some = last.iter().all(|&last| last >= 0);
+        require(some, name, "the array", "as large as a window", self.source)?;
+        let row = |numbers: &[i32]| match numbers {
+            [one] => Array::scalar(*one),
+            several => Array::from_slice(several, &[several.len() as i32]),
+        };
+        // Sizes fit I32. Larger indices become others, which are put into the range too.
+        let mut places = indices.astype(DType::I32)?;
+        if self.from_end {
+            let negative = places.less(0)?;
+            places = negative.select(&places.add(&row(&sizes)?)?, &places)?;
+        }
+        places.maximum(0)?.minimum(&row(&last)?)
     }
 }
 

@@ -59,7 +59,7 @@ impl Order {
 }
 
 macro_rules! comparisons {
-    ($($(#[$doc:meta])* $name:ident = $c:ident, $order:expr;)*) => { impl Array { $(
+    ($($(#[$doc:meta])* $name:ident = $c:ident as $short:ident, $order:expr;)*) => { impl Array { $(
         $(#[$doc])*
         ///
         /// Elementwise; shapes broadcast, dtypes promote. A number beside integers is compared by
@@ -74,6 +74,14 @@ macro_rules! comparisons {
                 Other::Answer(true) => op!(mlx_equal(self, self)),
                 Other::Answer(false) => op!(mlx_not_equal(self, self)),
             }
+        }
+
+        #[doc = concat!("As [`", stringify!($name), "`](Self::", stringify!($name), "), by the name of Rust's method.")]
+        ///
+        /// # Errors
+        #[doc = concat!("Those of [`", stringify!($name), "`](Self::", stringify!($name), ").")]
+        pub fn $short(&self, other: impl Operand) -> Result<Array> {
+            self.$name(other)
         }
     )* } };
 }
@@ -90,17 +98,17 @@ const fn order(round: Option<fn(f64) -> f64>, [between, below, above, nan]: [boo
 
 comparisons! {
     /// `self == other`; NaN equals nothing.
-    equal = mlx_equal, order(None, [false; 4]);
+    equal = mlx_equal as eq, order(None, [false; 4]);
     /// `self != other`.
-    not_equal = mlx_not_equal, order(None, [true; 4]);
+    not_equal = mlx_not_equal as ne, order(None, [true; 4]);
     /// `self < other`.
-    less = mlx_less, order(Some(f64::ceil), [false, false, true, false]);
+    less = mlx_less as lt, order(Some(f64::ceil), [false, false, true, false]);
     /// `self <= other`.
-    less_equal = mlx_less_equal, order(Some(f64::floor), [false, false, true, false]);
+    less_equal = mlx_less_equal as le, order(Some(f64::floor), [false, false, true, false]);
     /// `self > other`.
-    greater = mlx_greater, order(Some(f64::floor), [false, true, false, false]);
+    greater = mlx_greater as gt, order(Some(f64::floor), [false, true, false, false]);
     /// `self >= other`.
-    greater_equal = mlx_greater_equal, order(Some(f64::ceil), [false, true, false, false]);
+    greater_equal = mlx_greater_equal as ge, order(Some(f64::ceil), [false, true, false, false]);
 }
 
 macro_rules! logic {
@@ -131,12 +139,20 @@ logic! {
 }
 
 impl Array {
+    /// Whether `|self - other| <= 1e-8 + 1e-5 * |other|`, elementwise; shapes broadcast. NaN is close to nothing.
+    ///
+    /// # Errors
+    /// The shapes do not broadcast.
+    pub fn isclose(&self, other: impl Operand) -> Result<Array> {
+        self.isclose_with(other, 1e-5, 1e-8, false)
+    }
+
     /// Whether `|self - other| <= atol + rtol * |other|`, elementwise; shapes broadcast. Integers are
     /// compared as F32.
     ///
     /// # Errors
     /// The shapes do not broadcast.
-    pub fn isclose(
+    pub fn isclose_with(
         &self,
         other: impl Operand,
         rtol: f64,
@@ -161,7 +177,15 @@ impl Array {
     ///
     /// # Errors
     /// The shapes do not broadcast.
-    pub fn allclose(
+    pub fn allclose(&self, other: impl Operand) -> Result<Array> {
+        self.allclose_with(other, 1e-5, 1e-8, false)
+    }
+
+    /// Whether all elements are close as in [`isclose_with`](Self::isclose_with): a Bool scalar.
+    ///
+    /// # Errors
+    /// The shapes do not broadcast.
+    pub fn allclose_with(
         &self,
         other: impl Operand,
         rtol: f64,
@@ -169,14 +193,22 @@ impl Array {
         equal_nan: bool,
     ) -> Result<Array> {
         let other = other.operand(self)?;
-        self.isclose(&*other, rtol, atol, equal_nan)?.all(.., false)
+        self.isclose_with(&*other, rtol, atol, equal_nan)?.all_all()
     }
 
-    /// Whether shape and all elements are equal: a Bool scalar.
+    /// Whether shape and all elements are equal: a Bool scalar. NaN equals nothing.
     ///
     /// # Errors
     /// None that is known.
-    pub fn array_equal(&self, other: &Array, equal_nan: bool) -> Result<Array> {
+    pub fn array_equal(&self, other: &Array) -> Result<Array> {
+        self.array_equal_with(other, false)
+    }
+
+    /// As [`array_equal`](Self::array_equal); NaN equals NaN if `equal_nan`.
+    ///
+    /// # Errors
+    /// None that is known.
+    pub fn array_equal_with(&self, other: &Array, equal_nan: bool) -> Result<Array> {
         let equal = op!(mlx_array_equal(self, other, equal_nan))?;
         let same_shape = self.shape() == other.shape();
         or_if_empty(self, equal, if same_shape { 1.0 } else { 0.0 })

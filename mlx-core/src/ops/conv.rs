@@ -218,8 +218,16 @@ impl Array {
     /// Convolution over one dimension: `[n, l, in]`, `[out, k, in / groups]` → `[n, l', out]`.
     ///
     /// # Errors
+    /// The shapes do not fit, or the kernel is longer than the padded input.
+    pub fn conv1d(&self, weight: &Array) -> Result<Array> {
+        self.conv1d_with(weight, Conv::default())
+    }
+
+    /// As [`conv1d`](Self::conv1d), with settings.
+    ///
+    /// # Errors
     /// The shapes or settings do not fit, or the kernel is longer than the padded input.
-    pub fn conv1d(&self, weight: &Array, conv: Conv<1>) -> Result<Array> {
+    pub fn conv1d_with(&self, weight: &Array, conv: Conv<1>) -> Result<Array> {
         check_plain("conv1d", self, weight, &conv)?;
         let Conv {
             stride: [s],
@@ -233,8 +241,16 @@ impl Array {
     /// Convolution over two dimensions: `[n, h, w, in]`, `[out, kh, kw, in / groups]` → `[n, h', w', out]`.
     ///
     /// # Errors
+    /// The shapes do not fit, or the kernel is longer than the padded input.
+    pub fn conv2d(&self, weight: &Array) -> Result<Array> {
+        self.conv2d_with(weight, Conv::default())
+    }
+
+    /// As [`conv2d`](Self::conv2d), with settings.
+    ///
+    /// # Errors
     /// The shapes or settings do not fit, or the kernel is longer than the padded input.
-    pub fn conv2d(&self, weight: &Array, conv: Conv<2>) -> Result<Array> {
+    pub fn conv2d_with(&self, weight: &Array, conv: Conv<2>) -> Result<Array> {
         check_plain("conv2d", self, weight, &conv)?;
         let Conv {
             stride: [s0, s1],
@@ -249,8 +265,16 @@ impl Array {
     /// `[n, d', h', w', out]`.
     ///
     /// # Errors
+    /// The shapes do not fit, or the kernel is longer than the padded input.
+    pub fn conv3d(&self, weight: &Array) -> Result<Array> {
+        self.conv3d_with(weight, Conv::default())
+    }
+
+    /// As [`conv3d`](Self::conv3d), with settings.
+    ///
+    /// # Errors
     /// The shapes or settings do not fit, or the kernel is longer than the padded input.
-    pub fn conv3d(&self, weight: &Array, conv: Conv<3>) -> Result<Array> {
+    pub fn conv3d_with(&self, weight: &Array, conv: Conv<3>) -> Result<Array> {
         check_plain("conv3d", self, weight, &conv)?;
         let Conv {
             stride: [s0, s1, s2],
@@ -301,8 +325,16 @@ impl Array {
     /// Transposed convolution over one dimension: `[n, l, in]`, `[out, k, in / groups]` → `[n, l', out]`.
     ///
     /// # Errors
+    /// The shapes do not fit, or the kernel is longer than the padded input.
+    pub fn conv_transpose1d(&self, weight: &Array) -> Result<Array> {
+        self.conv_transpose1d_with(weight, ConvTranspose::default())
+    }
+
+    /// As [`conv_transpose1d`](Self::conv_transpose1d), with settings.
+    ///
+    /// # Errors
     /// The shapes or settings do not fit, or the kernel is longer than the padded input.
-    pub fn conv_transpose1d(&self, weight: &Array, conv: ConvTranspose<1>) -> Result<Array> {
+    pub fn conv_transpose1d_with(&self, weight: &Array, conv: ConvTranspose<1>) -> Result<Array> {
         check_transposed("conv_transpose1d", self, weight, &conv)?;
         let ConvTranspose {
             stride: [s],
@@ -317,8 +349,16 @@ impl Array {
     /// Transposed convolution over two dimensions, as [`conv_transpose1d`](Self::conv_transpose1d).
     ///
     /// # Errors
+    /// The shapes do not fit, or the kernel is longer than the padded input.
+    pub fn conv_transpose2d(&self, weight: &Array) -> Result<Array> {
+        self.conv_transpose2d_with(weight, ConvTranspose::default())
+    }
+
+    /// As [`conv_transpose2d`](Self::conv_transpose2d), with settings.
+    ///
+    /// # Errors
     /// The shapes or settings do not fit, or the kernel is longer than the padded input.
-    pub fn conv_transpose2d(&self, weight: &Array, conv: ConvTranspose<2>) -> Result<Array> {
+    pub fn conv_transpose2d_with(&self, weight: &Array, conv: ConvTranspose<2>) -> Result<Array> {
         check_transposed("conv_transpose2d", self, weight, &conv)?;
         let ConvTranspose {
             stride: [s0, s1],
@@ -335,8 +375,16 @@ impl Array {
     /// Transposed convolution over three dimensions, as [`conv_transpose1d`](Self::conv_transpose1d).
     ///
     /// # Errors
+    /// The shapes do not fit, or the kernel is longer than the padded input.
+    pub fn conv_transpose3d(&self, weight: &Array) -> Result<Array> {
+        self.conv_transpose3d_with(weight, ConvTranspose::default())
+    }
+
+    /// As [`conv_transpose3d`](Self::conv_transpose3d), with settings.
+    ///
+    /// # Errors
     /// The shapes or settings do not fit, or the kernel is longer than the padded input.
-    pub fn conv_transpose3d(&self, weight: &Array, conv: ConvTranspose<3>) -> Result<Array> {
+    pub fn conv_transpose3d_with(&self, weight: &Array, conv: ConvTranspose<3>) -> Result<Array> {
         check_transposed("conv_transpose3d", self, weight, &conv)?;
         let ConvTranspose {
             stride: [s0, s1, s2],
@@ -349,4 +397,55 @@ impl Array {
             self, weight, s0, s1, s2, p0, p1, p2, d0, d1, d2, o0, o1, o2, groups
         ))
     }
+}
+
+macro_rules! functions {
+    ($($name:ident, $with:ident, $number:ty;)*) => { $(
+        #[doc = concat!("[`Array::", stringify!($with), "`] with its settings in Python's order.")]
+        ///
+        /// # Errors
+        /// The shapes or settings do not fit, or the kernel is longer than the padded input.
+        pub fn $name(
+            input: &Array,
+            weight: &Array,
+            stride: $number,
+            padding: $number,
+            dilation: $number,
+            groups: i32,
+        ) -> Result<Array> {
+            let conv = Conv {
+                stride: stride.into(),
+                padding: padding.into(),
+                dilation: dilation.into(),
+                groups,
+            };
+            input.$with(weight, conv)
+        }
+    )* };
+}
+
+functions! {
+    conv2d, conv2d_with, (i32, i32);
+    conv3d, conv3d_with, (i32, i32, i32);
+}
+
+/// [`Array::conv1d_with`] with its settings in Python's order.
+///
+/// # Errors
+/// The shapes or settings do not fit, or the kernel is longer than the padded input.
+pub fn conv1d(
+    input: &Array,
+    weight: &Array,
+    stride: i32,
+    padding: i32,
+    dilation: i32,
+    groups: i32,
+) -> Result<Array> {
+    let conv = Conv {
+        stride: [stride],
+        padding: [padding],
+        dilation: [dilation],
+        groups,
+    };
+    input.conv1d_with(weight, conv)
 }

@@ -7,15 +7,54 @@ use crate::array::Array;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::ffi::{op, vector::VectorArray};
+use crate::into_shape::IntoShape;
 use crate::memory::check_shape;
 use crate::ops::{Operand, borrowed, integers, require, require_fit};
+
+/// A number from which [`arange`] and [`linspace`] count: `f64`, `f32`, or an integer of up to 2^53.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a number to count with",
+    note = "numbers are `f64`, `f32`, `i32`, `u32`, `i64` or `usize`"
+)]
+pub trait Number: Copy {
+    /// The number as an `f64`.
+    ///
+    /// # Errors
+    /// It is an integer beyond 2^53, which an `f64` cannot hold.
+    fn exact(self) -> Result<f64>;
+}
+
+macro_rules! numbers {
+    ($($ty:ty),*) => { $( impl Number for $ty {
+        fn exact(self) -> Result<f64> {
+            let number = self as f64;
+            let holds = self as i128 == number as i128 && number.abs() <= (1u64 << 53) as f64;
+            require(holds, "arange", "an integer", "at most 2^53", self)?;
+            Ok(number)
+        }
+    } )* };
+}
+numbers!(i32, u32, i64, usize);
+
+impl Number for f64 {
+    fn exact(self) -> Result<f64> {
+        Ok(self)
+    }
+}
+
+impl Number for f32 {
+    fn exact(self) -> Result<f64> {
+        Ok(self.into())
+    }
+}
 
 /// Zeros of `shape`.
 ///
 /// # Errors
 /// A dimension is negative, or the array exceeds the byte limit.
-pub fn zeros(shape: &[i32], dtype: DType) -> Result<Array> {
-    check_shape(shape, dtype)?;
+pub fn zeros(shape: impl IntoShape, dtype: DType) -> Result<Array> {
+    let shape = shape.sizes()?;
+    check_shape(&shape, dtype)?;
     op!(mlx_zeros([shape], dtype))
 }
 
@@ -23,8 +62,9 @@ pub fn zeros(shape: &[i32], dtype: DType) -> Result<Array> {
 ///
 /// # Errors
 /// A dimension is negative, or the array exceeds the byte limit.
-pub fn ones(shape: &[i32], dtype: DType) -> Result<Array> {
-    check_shape(shape, dtype)?;
+pub fn ones(shape: impl IntoShape, dtype: DType) -> Result<Array> {
+    let shape = shape.sizes()?;
+    check_shape(&shape, dtype)?;
     op!(mlx_ones([shape], dtype))
 }
 
@@ -32,8 +72,9 @@ pub fn ones(shape: &[i32], dtype: DType) -> Result<Array> {
 ///
 /// # Errors
 /// A dimension is negative, the array exceeds the byte limit, or `value` does not broadcast.
-pub fn full(shape: &[i32], value: impl Operand, dtype: DType) -> Result<Array> {
-    check_shape(shape, dtype)?;
+pub fn full(shape: impl IntoShape, value: impl Operand, dtype: DType) -> Result<Array> {
+    let shape = shape.sizes()?;
+    check_shape(&shape, dtype)?;
     let value = value.to_array(dtype)?;
     op!(mlx_full([shape], *value, dtype))
 }
@@ -63,12 +104,29 @@ pub fn full_like(a: &Array, value: impl Operand) -> Result<Array> {
     op!(mlx_full_like(a, *value, a.dtype()))
 }
 
-/// `start, start + step, …` up to and without `stop`: `[ceil((stop - start) / step)]`.
+/// `start, start + step, …` up to and without `stop`: `[ceil((stop - start) / step)]`. An infinite step from `start`
+/// towards `stop` gives `start` alone.
 ///
 /// # Errors
 /// `step` is zero, the length is not finite or exceeds the byte limit, the dtype is Bool, or an integer dtype cannot
 /// hold an element.
-pub fn arange(start: f64, stop: f64, step: f64, dtype: DType) -> Result<Array> {
+///
+/// ```
+/// use mlx_core::{DType::{F32, I32}, arange};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// assert_eq!(arange(0, 10, 3, I32)?.to_vec::<i32>()?, [0, 3, 6, 9]);
+/// assert_eq!(arange(0.5, 2.0, 0.5, F32)?.to_vec::<f32>()?, [0.5, 1.0, 1.5]);
+/// # Ok(())
+/// # }
+/// ```
+pub fn arange(
+    start: impl Number,
+    stop: impl Number,
+    step: impl Number,
+    dtype: DType,
+) -> Result<Array> {
+    let (start, stop, step) = (start.exact()?, stop.exact()?, step.exact()?);
     require(step != 0.0, "arange", "step", "non-zero", step)?;
     let length = ((stop - start) / step).ceil();
     require(
@@ -78,6 +136,13 @@ pub fn arange(start: f64, stop: f64, step: f64, dtype: DType) -> Result<Array> {
         "at most 2^31",
         length,
     )?;
+    if step.is_infinite() && (stop - start) * step > 0.0 {
+        check_shape(&[1], dtype)?;
+        if integers(dtype).is_some() {
+            require_fit("arange: an element", start.trunc() as i128, dtype)?;
+        }
+        return op!(mlx_arange(start, stop, stop - start, dtype));
+    }
     let length = length.max(0.0) as i32;
     check_shape(&[length], dtype)?;
     if integers(dtype).is_some() {
@@ -102,7 +167,8 @@ pub fn arange(start: f64, stop: f64, step: f64, dtype: DType) -> Result<Array> {
 ///
 /// # Errors
 /// `num` is negative or exceeds the byte limit, an end is not finite, or an integer dtype cannot hold it.
-pub fn linspace(start: f64, stop: f64, num: i32, dtype: DType) -> Result<Array> {
+pub fn linspace(start: impl Number, stop: impl Number, num: i32, dtype: DType) -> Result<Array> {
+    let (start, stop) = (start.exact()?, stop.exact()?);
     check_shape(&[num], dtype)?;
     let finite = start.is_finite() && stop.is_finite();
     require(finite, "linspace", "ends", "finite", [start, stop])?;
@@ -128,11 +194,19 @@ pub fn linspace(start: f64, stop: f64, num: i32, dtype: DType) -> Result<Array> 
     Array::from_slice(&numbers, &[num])?.astype(dtype)
 }
 
+/// The identity matrix: `[n, n]`.
+///
+/// # Errors
+/// The size is not positive or the matrix exceeds the byte limit.
+pub fn eye(n: i32, dtype: DType) -> Result<Array> {
+    eye_with(n, n, 0, dtype)
+}
+
 /// Ones on the diagonal `k` (above the main one if positive) of a zero matrix: `[n, m]`.
 ///
 /// # Errors
 /// A size is not positive or the matrix exceeds the byte limit.
-pub fn eye(n: i32, m: i32, k: i32, dtype: DType) -> Result<Array> {
+pub fn eye_with(n: i32, m: i32, k: i32, dtype: DType) -> Result<Array> {
     check_shape(&[n, m], dtype)?;
     op!(mlx_eye(n, m, k, dtype))
 }
@@ -146,11 +220,19 @@ pub fn identity(n: i32, dtype: DType) -> Result<Array> {
     op!(mlx_identity(n, dtype))
 }
 
+/// Ones at and below the main diagonal, zeros above: `[n, n]`.
+///
+/// # Errors
+/// The size is negative or the matrix exceeds the byte limit.
+pub fn tri(n: i32, dtype: DType) -> Result<Array> {
+    tri_with(n, n, 0, dtype)
+}
+
 /// Ones at and below diagonal `k`, zeros above: `[n, m]`.
 ///
 /// # Errors
 /// A size is negative or the matrix exceeds the byte limit.
-pub fn tri(n: i32, m: i32, k: i32, dtype: DType) -> Result<Array> {
+pub fn tri_with(n: i32, m: i32, k: i32, dtype: DType) -> Result<Array> {
     if check_shape(&[n, m], dtype)? == 0 {
         return zeros(&[n, m], dtype);
     }
@@ -159,26 +241,51 @@ pub fn tri(n: i32, m: i32, k: i32, dtype: DType) -> Result<Array> {
     op!(mlx_tri(n, m, k, dtype))
 }
 
+/// Zeroes what is above the main diagonal of the last two dimensions: `[…, n, m]` → the same.
+///
+/// # Errors
+/// Fewer than two dimensions.
+pub fn tril(x: &Array) -> Result<Array> {
+    tril_with(x, 0)
+}
+
 /// Zeroes what is above diagonal `k` of the last two dimensions: `[…, n, m]` → the same.
 ///
 /// # Errors
 /// Fewer than two dimensions.
-pub fn tril(x: &Array, k: i32) -> Result<Array> {
+pub fn tril_with(x: &Array, k: i32) -> Result<Array> {
     if x.ndim() >= 2 && x.size() == 0 {
         return x.copy();
     }
     op!(mlx_tril(x, k))
 }
 
+/// Zeroes what is below the main diagonal of the last two dimensions: `[…, n, m]` → the same.
+///
+/// # Errors
+/// Fewer than two dimensions.
+pub fn triu(x: &Array) -> Result<Array> {
+    triu_with(x, 0)
+}
+
 /// Zeroes what is below diagonal `k` of the last two dimensions: `[…, n, m]` → the same.
 ///
 /// # Errors
 /// Fewer than two dimensions.
-pub fn triu(x: &Array, k: i32) -> Result<Array> {
+pub fn triu_with(x: &Array, k: i32) -> Result<Array> {
     if x.ndim() >= 2 && x.size() == 0 {
         return x.copy();
     }
     op!(mlx_triu(x, k))
+}
+
+/// A vector as the main diagonal of a zero matrix, `[n]` → `[n, n]`; or that diagonal of a matrix, `[n, m]` →
+/// `[min(n, m)]`.
+///
+/// # Errors
+/// Neither one nor two dimensions, or the matrix exceeds the byte limit.
+pub fn diag(x: &Array) -> Result<Array> {
+    diag_with(x, 0)
 }
 
 /// A vector as diagonal `k` of a zero matrix, `[n]` → `[n + |k|, n + |k|]`; or that diagonal of a
@@ -186,7 +293,7 @@ pub fn triu(x: &Array, k: i32) -> Result<Array> {
 ///
 /// # Errors
 /// Neither one nor two dimensions, or the matrix exceeds the byte limit.
-pub fn diag(x: &Array, k: i32) -> Result<Array> {
+pub fn diag_with(x: &Array, k: i32) -> Result<Array> {
     if let &[n] = x.shape() {
         let side = crate::ops::dimension("diag", Some(i64::from(n) + i64::from(k).abs()))?;
         check_shape(&[side, side], x.dtype())?;
@@ -194,7 +301,7 @@ pub fn diag(x: &Array, k: i32) -> Result<Array> {
     op!(mlx_diag(x, k))
 }
 
-/// How [`meshgrid`] orders its first two dimensions.
+/// How [`meshgrid_with`] orders its first two dimensions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Indexing {
     /// Cartesian: the first input varies along the second dimension.
@@ -203,12 +310,21 @@ pub enum Indexing {
     Ij,
 }
 
+/// The coordinates of a grid from those of its axes: `[n_i]` each → one array a dimension, each of the whole grid's
+/// shape. The first input varies along the second dimension.
+///
+/// # Errors
+/// An input has more than one dimension, or the grid exceeds the byte limit.
+pub fn meshgrid<A: Borrow<Array>>(arrays: &[A]) -> Result<Vec<Array>> {
+    meshgrid_with(arrays, false, Indexing::Xy)
+}
+
 /// The coordinates of a grid from those of its axes: `[n_i]` each → one array a dimension, each of
 /// the whole grid's shape, or of shape `[1, …, n_i, …, 1]` if `sparse`.
 ///
 /// # Errors
 /// An input has more than one dimension, or the grid exceeds the byte limit.
-pub fn meshgrid<A: Borrow<Array>>(
+pub fn meshgrid_with<A: Borrow<Array>>(
     arrays: &[A],
     sparse: bool,
     indexing: Indexing,

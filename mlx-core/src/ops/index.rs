@@ -9,10 +9,11 @@ use std::ffi::CStr;
 use crate::array::Array;
 use crate::error::Result;
 use crate::ffi::{op, vector::VectorArray};
+use crate::indexing::{self, At, IntoIndex, Unique};
 use crate::ops::checked::{Indexed, along, corners};
-use crate::ops::{borrowed, require};
+use crate::ops::{Axis, Operand, borrowed, require};
 
-/// Where among equal elements [`Array::searchsorted`] puts a value.
+/// Where among equal elements [`Array::searchsorted_with`] puts a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// Before the first of them.
@@ -141,23 +142,29 @@ impl Array {
     }
 
     /// The slots `indices` (integers; negative ones count from the end) of dimension `axis`:
-    /// `[…, n, …]` → `[…, shape of indices, …]`.
+    /// `[…, n, …]` → `[…, shape of indices, …]`. With `..` they count in the flattened array, and the result has the
+    /// shape of `indices`.
     ///
     /// # Errors
     /// There is no such dimension, it is empty, or `indices` are no integers.
-    pub fn take(&self, indices: &Array, axis: i32) -> Result<Array> {
-        let indices = along(c"take", self, axis, indices)?;
-        op!(mlx_take_axis(self, indices, axis))
+    pub fn take(&self, indices: &Array, axis: impl Axis) -> Result<Array> {
+        let (this, axis) = super::along(self, axis)?;
+        let indices = along(c"take", &this, axis, indices)?;
+        op!(mlx_take_axis(*this, indices, axis))
     }
 
     /// For every position, the element of its line along `axis` that `indices` names there: the
-    /// result has the shape of `indices`, whose other dimensions broadcast.
+    /// result has the shape of `indices`, whose other dimensions broadcast. With `..` both arrays are flattened.
     ///
     /// # Errors
     /// The dimensions do not fit, or `indices` are no integers.
-    pub fn take_along_axis(&self, indices: &Array, axis: i32) -> Result<Array> {
-        let indices = along(c"take_along_axis", self, axis, indices)?;
-        op!(mlx_take_along_axis(self, indices, axis))
+    pub fn take_along_axis(&self, indices: &Array, axis: impl Axis) -> Result<Array> {
+        if axis.axis().is_none() {
+            return self.flatten()?.take_along_axis(&indices.flatten()?, 0);
+        }
+        let (this, axis) = super::along(self, axis)?;
+        let indices = along(c"take_along_axis", &this, axis, indices)?;
+        op!(mlx_take_along_axis(*this, indices, axis))
     }
 
     /// This array with `values` (broadcast to `indices`) at the places along `axis` that
@@ -182,11 +189,180 @@ impl Array {
         op!(mlx_gather(self, indices, [axes], [slice_sizes]))
     }
 
-    /// For each of `values`, where to put it into this sorted vector: `[n]` → shape of `values`, U32.
+    /// The elements that an index names, as Python's `x[…]` and NumPy's.
+    ///
+    /// An index is an integer, a range, [`step`](crate::step), [`Ellipsis`](crate::Ellipsis),
+    /// [`NewAxis`](crate::NewAxis), an array of integers or Bool, a list of integers, or a tuple of these;
+    /// [`indexing`](crate::indexing) has the rules.
+    ///
+    /// ```
+    /// use mlx_core::array;
+    ///
+    /// # fn main() -> mlx_core::Result<()> {
+    /// let x = array![[1, 2, 3], [4, 5, 6]];
+    /// assert_eq!(x.i((1, -1))?.item::<i32>()?, 6);
+    /// assert_eq!(x.i((.., 1..))?.to_vec::<i32>()?, [2, 3, 5, 6]);
+    /// assert_eq!(x.i((.., [2, 0]))?.to_vec::<i32>()?, [3, 1, 6, 4]);
+    /// assert_eq!(x.i(&x.gt(4)?)?.to_vec::<i32>()?, [5, 6]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// There are too many indices, an integer or list is out of range, shapes do not fit, or an array of Bool cannot be
+    /// evaluated. A number inside an index array that is out of range fails the evaluation.
+    #[doc(alias = "getitem")]
+    pub fn i(&self, index: impl IntoIndex) -> Result<Array> {
+        indexing::read(self, &index)
+    }
+
+    /// This array with `values` at the index, as Python's `x[index] = values`.
+    ///
+    /// The values broadcast to the shape of [`x.i(index)`](Self::i), and take this array's dtype: those for an array
+    /// of integers lose their fractions. Of places that an index array names twice one value wins, unspecified which.
+    /// Done in place where no other handle of this array exists.
+    ///
+    /// ```
+    /// use mlx_core::array;
+    ///
+    /// # fn main() -> mlx_core::Result<()> {
+    /// let x = array![[1, 2, 3], [4, 5, 6]];
+    /// assert_eq!(x.set((.., 1), 0)?.to_vec::<i32>()?, [1, 0, 3, 4, 0, 6]);
+    /// assert_eq!(x.set(0, array![7, 8, 9])?.to_vec::<i32>()?, [7, 8, 9, 4, 5, 6]);
+    /// assert_eq!(x.set(&x.gt(4)?, 0)?.to_vec::<i32>()?, [1, 2, 3, 4, 0, 0]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`i`](Self::i); the values do not broadcast.
+    #[doc(alias = "setitem")]
+    pub fn set(&self, index: impl IntoIndex, values: impl Operand) -> Result<Array> {
+        indexing::set(self, &index, &values)
+    }
+
+    /// The places that an index names, to be combined with values: `x.at(index).add(v)`.
+    ///
+    /// ```
+    /// use mlx_core::array;
+    ///
+    /// # fn main() -> mlx_core::Result<()> {
+    /// let x = array![0, 0, 0];
+    /// let twice = x.at([2, 0, 2]).add(array![1, 2, 3])?;
+    /// assert_eq!(twice.to_vec::<i32>()?, [2, 0, 4]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn at<I: IntoIndex>(&self, index: I) -> At<'_, I> {
+        At::new(self, index)
+    }
+
+    /// The elements where `mask`, a Bool array that broadcasts to this shape, is true: `[number of them]`. Evaluates
+    /// the mask.
+    ///
+    /// ```
+    /// use mlx_core::array;
+    ///
+    /// # fn main() -> mlx_core::Result<()> {
+    /// let x = array![[1, 2], [3, 4]];
+    /// let odd = x.masked_select(&array![true, false])?;
+    /// assert_eq!(odd.to_vec::<i32>()?, [1, 3]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The mask is not Bool or does not broadcast, or its evaluation fails.
+    pub fn masked_select(&self, mask: &Array) -> Result<Array> {
+        indexing::masked_select(self, mask)
+    }
+
+    /// The positions of the elements that are not zero, in row-major order: one U32 array for each dimension, `[number
+    /// of them]` each. Evaluates this array.
+    ///
+    /// `x.i((&found[0], &found[1]))` are the elements of a matrix.
+    ///
+    /// ```
+    /// use mlx_core::array;
+    ///
+    /// # fn main() -> mlx_core::Result<()> {
+    /// let found = array![[0, 2], [3, 0]].nonzero()?;
+    /// assert_eq!(found[0].to_vec::<u32>()?, [0, 1]);
+    /// assert_eq!(found[1].to_vec::<u32>()?, [1, 0]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The evaluation fails, or the array has 2^32 elements or more.
+    #[doc(alias = "argwhere")]
+    pub fn nonzero(&self) -> Result<Vec<Array>> {
+        indexing::nonzero(self)
+    }
+
+    /// The values of the flattened array, sorted, each once: `[number of them]`. Every NaN is a value of its own.
+    /// Evaluates this array.
+    ///
+    /// ```
+    /// use mlx_core::array;
+    ///
+    /// # fn main() -> mlx_core::Result<()> {
+    /// assert_eq!(array![3, 1, 3, 2].unique()?.to_vec::<i32>()?, [1, 2, 3]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The evaluation fails, or MLX cannot sort the dtype.
+    pub fn unique(&self) -> Result<Array> {
+        self.unique_all().map(|unique| unique.values)
+    }
+
+    /// As [`unique`](Self::unique), with positions and counts.
+    ///
+    /// # Errors
+    /// Those of [`unique`](Self::unique).
+    pub fn unique_all(&self) -> Result<Unique> {
+        indexing::unique_all(self)
+    }
+
+    /// The first `size` of the sorted values, as Python's `mx.unique`. Nothing is evaluated.
+    ///
+    /// Entries beyond the last value hold `fill`, or the first value without one; their count is 0. If there are more
+    /// than `size` values, `inverse` names the last entry for all that are left out.
+    ///
+    /// ```
+    /// use mlx_core::array;
+    ///
+    /// # fn main() -> mlx_core::Result<()> {
+    /// let unique = array![2, 1, 2].unique_of_size(3, Some(0))?;
+    /// assert_eq!(unique.values.to_vec::<i32>()?, [1, 2, 0]);
+    /// assert_eq!(unique.counts.to_vec::<i32>()?, [1, 2, 0]);
+    /// assert_eq!(unique.inverse.to_vec::<u32>()?, [1, 0, 1]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// `size` is negative, the array is empty and there is no `fill`, or MLX cannot sort the dtype.
+    pub fn unique_of_size(&self, size: i32, fill: Option<impl Operand>) -> Result<Unique> {
+        indexing::unique_of_size(self, size, fill)
+    }
+
+    /// For each of `values`, where to put it into this sorted vector, before equal elements: `[n]` → shape of `values`,
+    /// U32.
     ///
     /// # Errors
     /// This array has not exactly one dimension.
-    pub fn searchsorted(&self, values: &Array, side: Side) -> Result<Array> {
+    pub fn searchsorted(&self, values: &Array) -> Result<Array> {
+        self.searchsorted_with(values, Side::Left)
+    }
+
+    /// As [`searchsorted`](Self::searchsorted), before or after equal elements.
+    ///
+    /// # Errors
+    /// This array has not exactly one dimension.
+    pub fn searchsorted_with(&self, values: &Array, side: Side) -> Result<Array> {
         let side = match side {
             Side::Left => c"left",
             Side::Right => c"right",

@@ -55,6 +55,14 @@ binary! {
 }
 
 impl Array {
+    /// As [`power`](Self::power), by the name of Rust's method.
+    ///
+    /// # Errors
+    /// Those of [`power`](Self::power).
+    pub fn powf(&self, exponent: impl Operand) -> Result<Array> {
+        self.power(exponent)
+    }
+
     /// `self / other`, rounded down. An integer divided by zero gives 0.
     ///
     /// # Errors
@@ -121,16 +129,45 @@ impl Array {
         op!(mlx_clip(self, Some(&*lo), Some(&*hi)))
     }
 
-    /// Where this array (as Bool) is true, the element of `a`, else that of `b`. MLX calls it `where`.
+    /// Where this array (as Bool) is true, the element of `a`, else that of `b`: as [`where_`].
     ///
     /// A number adopts the dtype of the other choice; two numbers are F32 or I32.
     ///
     /// # Errors
     /// The three shapes do not broadcast.
+    #[doc(alias = "where")]
     pub fn select(&self, a: impl Operand, b: impl Operand) -> Result<Array> {
         let (a, b) = pair(&a, &b, DType::Bool)?;
         op!(mlx_where(self, *a, *b))
     }
+
+    /// Where this array (as Bool) is true, the element of `a`, else that of `b`: Python's `where`, and another name of
+    /// [`select`](Self::select).
+    ///
+    /// # Errors
+    /// The three shapes do not broadcast.
+    pub fn where_(&self, a: impl Operand, b: impl Operand) -> Result<Array> {
+        self.select(a, b)
+    }
+}
+
+/// Where `condition` (as Bool) is true, the element of `a`, else that of `b`: Python's `where`, whose name is a keyword of
+/// Rust. The method is [`Array::select`].
+///
+/// ```
+/// # use mlx_core::{Array, Result, where_};
+/// # fn main() -> Result<()> {
+/// let v = Array::from_slice(&[1.0f32, -2.0], &[2])?;
+/// assert_eq!(where_(&v.greater(0)?, &v, 0.0)?.to_vec::<f32>()?, [1.0, 0.0]);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// The three shapes do not broadcast.
+#[doc(alias = "where")]
+pub fn where_(condition: &Array, a: impl Operand, b: impl Operand) -> Result<Array> {
+    condition.select(a, b)
 }
 
 /// Which end of a range an operand is.
@@ -200,7 +237,7 @@ fn safe_divisor<'a>(
     match traps {
         // An array, because the number 1 would promote Bool.
         Some(traps) => Ok(Cow::Owned(
-            traps.select(ones(&[], divisor.dtype())?, &*divisor)?,
+            traps.select(ones((), divisor.dtype())?, &*divisor)?,
         )),
         None => Ok(divisor),
     }

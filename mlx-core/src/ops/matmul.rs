@@ -11,7 +11,7 @@ use crate::ops::checked::Indexed;
 use crate::ops::reduce::{or_if_empty, wide};
 use crate::ops::{borrowed, require};
 
-/// The masks of [`Array::block_masked_mm`], one element for each block; `None` keeps all.
+/// The masks of [`Array::block_masked_mm_with`], one element for each block; `None` keeps all.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BlockMasks<'a> {
     /// Of the result: `[…, ceil(m / block), ceil(n / block)]`.
@@ -53,11 +53,19 @@ impl Array {
         op!(mlx_matmul(self, other))
     }
 
+    /// `self + a @ b`; this array broadcasts to `[…, m, n]`.
+    ///
+    /// # Errors
+    /// The sizes do not fit.
+    pub fn addmm(&self, a: &Array, b: &Array) -> Result<Array> {
+        self.addmm_with(a, b, 1.0, 1.0)
+    }
+
     /// `beta * self + alpha * (a @ b)`; this array broadcasts to `[…, m, n]`.
     ///
     /// # Errors
     /// The sizes do not fit.
-    pub fn addmm(&self, a: &Array, b: &Array, alpha: f32, beta: f32) -> Result<Array> {
+    pub fn addmm_with(&self, a: &Array, b: &Array, alpha: f32, beta: f32) -> Result<Array> {
         op!(mlx_addmm(self, a, b, alpha, beta))
     }
 
@@ -77,12 +85,21 @@ impl Array {
         op!(mlx_outer(self, other))
     }
 
+    /// Sums products over the last two dimensions of this array and the first two of `other`, in order:
+    /// `[…a, m, n]` and `[m, n, …b]` → `[…a, …b]`.
+    ///
+    /// # Errors
+    /// The sizes differ, or an array has fewer than two dimensions.
+    pub fn tensordot(&self, other: &Array) -> Result<Array> {
+        self.tensordot_with(other, &[-2, -1], &[0, 1])
+    }
+
     /// Sums products over pairs of dimensions, `axes_a[i]` with `axes_b[i]`. The result has the other dimensions of
     /// this array, then those of `other`.
     ///
     /// # Errors
     /// The axes differ in number or size, or do not exist.
-    pub fn tensordot(&self, other: &Array, axes_a: &[i32], axes_b: &[i32]) -> Result<Array> {
+    pub fn tensordot_with(&self, other: &Array, axes_a: &[i32], axes_b: &[i32]) -> Result<Array> {
         axes_a
             .iter()
             .try_for_each(|&axis| self.dim(axis).map(drop))?;
@@ -92,11 +109,19 @@ impl Array {
         op!(mlx_tensordot(self, other, [axes_a], [axes_b]))
     }
 
+    /// Sum of products along the last axis, the first factor conjugated: `[…, k]` twice → `[…]`.
+    ///
+    /// # Errors
+    /// There is no axis, or the shapes do not broadcast.
+    pub fn vecdot(&self, other: &Array) -> Result<Array> {
+        self.vecdot_with(other, -1)
+    }
+
     /// Sum of products along `axis`, the first factor conjugated: `[…, k, …]` twice → `[…, …]`.
     ///
     /// # Errors
     /// There is no such axis, or the shapes do not broadcast.
-    pub fn vecdot(&self, other: &Array, axis: i32) -> Result<Array> {
+    pub fn vecdot_with(&self, other: &Array, axis: i32) -> Result<Array> {
         let empty = if self.size() == 0 { self } else { other };
         // MLX sums in the dtype of the products, so these are F32 first.
         let (this, that) = (wide(self, "vecdot")?, wide(other, "vecdot")?);
@@ -118,11 +143,24 @@ impl Array {
     }
 
     /// Matrix products of chosen pairs: `[…A, m, k]` and `[…B, k, n]` → `[…I, m, n]`. The index arrays (broadcast
-    /// together to `I`, not negative) choose from the flattened leading dimensions. `None` takes all in order. `sorted`
-    /// promises that the right indices ascend.
+    /// together to `I`, not negative) choose from the flattened leading dimensions. `None` takes all in order.
+    ///
     /// # Errors
     /// The sizes do not fit, or an index array holds no integers.
     pub fn gather_mm(
+        &self,
+        other: &Array,
+        lhs_indices: Option<&Array>,
+        rhs_indices: Option<&Array>,
+    ) -> Result<Array> {
+        self.gather_mm_with(other, lhs_indices, rhs_indices, false)
+    }
+
+    /// As [`gather_mm`](Self::gather_mm). `sorted` promises that the right indices ascend.
+    ///
+    /// # Errors
+    /// The sizes do not fit, or an index array holds no integers.
+    pub fn gather_mm_with(
         &self,
         other: &Array,
         lhs_indices: Option<&Array>,
@@ -134,11 +172,19 @@ impl Array {
         op!(mlx_gather_mm(self, other, lhs_indices, rhs_indices, sorted))
     }
 
+    /// Matrix product with some blocks of 64 × 64 masked out.
+    ///
+    /// # Errors
+    /// Masks that do not fit.
+    pub fn block_masked_mm(&self, other: &Array, masks: BlockMasks<'_>) -> Result<Array> {
+        self.block_masked_mm_with(other, 64, masks)
+    }
+
     /// Matrix product with some blocks (of `block_size` squared, 32 or 64) masked out.
     ///
     /// # Errors
     /// Another block size, or masks that do not fit.
-    pub fn block_masked_mm(
+    pub fn block_masked_mm_with(
         &self,
         other: &Array,
         block_size: i32,
@@ -202,13 +248,29 @@ impl Array {
         op!(mlx_segmented_mm(self, other, segments))
     }
 
-    /// Walsh-Hadamard transform of the last dimension, `m * 2^k` long with m 1, 12, 20 or 28,
-    /// times `scale` (`1 / sqrt(n)` if `None`).
+    /// Walsh-Hadamard transform of the last dimension, `n = m * 2^k` long with m 1, 12, 20 or 28, times `1 / sqrt(n)`.
     ///
     /// # Errors
     /// Another length.
-    pub fn hadamard_transform(&self, scale: Option<f32>) -> Result<Array> {
-        op!(mlx_hadamard_transform(self, Opt(scale)))
+    pub fn hadamard_transform(&self) -> Result<Array> {
+        op!(mlx_hadamard_transform(self, Opt(None::<f32>)))
+    }
+
+    /// As [`hadamard_transform`](Self::hadamard_transform), times `scale` instead.
+    ///
+    /// # Errors
+    /// Another length.
+    pub fn hadamard_transform_with(&self, scale: f32) -> Result<Array> {
+        op!(mlx_hadamard_transform(self, Opt(Some(scale))))
+    }
+
+    /// Cross product of vectors of 3 along the last axis (or of 2, the third then being 0): vectors of 3. The other
+    /// dimensions broadcast.
+    ///
+    /// # Errors
+    /// Another length.
+    pub fn cross(&self, other: &Array) -> Result<Array> {
+        self.cross_with(other, -1)
     }
 
     /// Cross product of vectors of 3 along `axis` (or of 2, the third then being 0): vectors of 3.
@@ -216,7 +278,7 @@ impl Array {
     ///
     /// # Errors
     /// Another length.
-    pub fn cross(&self, other: &Array, axis: i32) -> Result<Array> {
+    pub fn cross_with(&self, other: &Array, axis: i32) -> Result<Array> {
         op!(mlx_linalg_cross(self, other, axis))
     }
 }

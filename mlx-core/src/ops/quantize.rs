@@ -14,7 +14,6 @@ use crate::fast;
 use crate::ffi::{Opt, op};
 use crate::linalg::on_cpu;
 use crate::ops::matmul::checked_matrices;
-use crate::ops::shape::PadMode;
 use crate::ops::{require, zeros};
 use crate::stream::{Device, DeviceKind, is_on_cuda};
 
@@ -29,11 +28,20 @@ pub struct Quantized {
     pub biases: Option<Array>,
 }
 
-/// Quantises a matrix `[…, n, k]` of floating point.
+/// Quantises a matrix `[…, n, k]` of floating point: affine, with `bits` for each element and a scale and a bias for each
+/// `group_size` elements of a row.
+///
+/// # Errors
+/// MLX does not know the sizes, or `k` does not divide into groups.
+pub fn quantize(w: &Array, group_size: i32, bits: i32) -> Result<Quantized> {
+    quantize_with(w, Scheme::new(QuantMode::Affine, bits, group_size)?)
+}
+
+/// Quantises a matrix `[…, n, k]` of floating point by any scheme.
 ///
 /// # Errors
 /// MLX does not know the scheme, or `k` does not divide into groups.
-pub fn quantize(w: &Array, scheme: Scheme) -> Result<Quantized> {
+pub fn quantize_with(w: &Array, scheme: Scheme) -> Result<Quantized> {
     let scheme = scheme.checked()?;
     let Scheme {
         mode,
@@ -93,7 +101,7 @@ pub fn quantize(w: &Array, scheme: Scheme) -> Result<Quantized> {
     // MLX packs eight numbers at a time, four times, and so needs a multiple of 32.
     let odd = n * group_size % 32 != 0;
     if odd {
-        groups = groups.pad(&[(0, 0, 1)], 0.0, PadMode::Constant)?;
+        groups = groups.pad(&[(0, 0, 1)], 0.0)?;
     }
     let Quantized { packed, scales, .. } = run(&groups)?;
     let part = |array: Array, per_group: i32| {
@@ -109,11 +117,26 @@ pub fn quantize(w: &Array, scheme: Scheme) -> Result<Quantized> {
     })
 }
 
+/// The matrix `[…, n, k]` of the parts of [`quantize`], in the dtype of the scales.
+///
+/// # Errors
+/// The parts do not belong together, or MLX does not know the sizes.
+pub fn dequantize(
+    packed: &Array,
+    scales: &Array,
+    biases: &Array,
+    group_size: i32,
+    bits: i32,
+) -> Result<Array> {
+    let scheme = Scheme::new(QuantMode::Affine, bits, group_size)?;
+    dequantize_with(packed, scales, Some(biases), scheme, None)
+}
+
 /// The matrix `[…, n, k]` of the parts, in `dtype` (or that of affine scales, or BF16).
 ///
 /// # Errors
 /// The parts do not belong together, or MLX does not know the scheme.
-pub fn dequantize(
+pub fn dequantize_with(
     packed: &Array,
     scales: &Array,
     biases: Option<&Array>,
@@ -160,11 +183,28 @@ fn lacks_kernel(scheme: Scheme) -> Result<bool> {
     Ok(rare && scheme.mode == QuantMode::Affine && is_on_cuda()?)
 }
 
-/// `x @ w`, or `x @ wᵀ` if `transpose`, for a quantised `w`: `[…, k]` → `[…, n]`.
+/// `x @ w`, or `x @ wᵀ` if `transpose`, for a `w` in the parts of [`quantize`]: `[…, k]` → `[…, n]`.
+///
+/// # Errors
+/// The parts do not belong together, or the sizes do not fit.
+pub fn quantized_matmul(
+    x: &Array,
+    packed: &Array,
+    scales: &Array,
+    biases: &Array,
+    transpose: bool,
+    group_size: i32,
+    bits: i32,
+) -> Result<Array> {
+    let scheme = Scheme::new(QuantMode::Affine, bits, group_size)?;
+    quantized_matmul_with(x, packed, scales, Some(biases), transpose, scheme)
+}
+
+/// `x @ w`, or `x @ wᵀ` if `transpose`, for a `w` that is quantised by any scheme: `[…, k]` → `[…, n]`.
 ///
 /// # Errors
 /// The parts do not belong together, the sizes do not fit, or MLX does not know the scheme.
-pub fn quantized_matmul(
+pub fn quantized_matmul_with(
     x: &Array,
     packed: &Array,
     scales: &Array,
@@ -189,7 +229,7 @@ pub fn quantized_matmul(
         {
             return fast::quantized_linear(x, packed, scales, biases, scheme);
         }
-        let wide = dequantize(packed, scales, biases, scheme, Some(x.dtype()))?;
+        let wide = dequantize_with(packed, scales, biases, scheme, Some(x.dtype()))?;
         return x.matmul(&turned(wide, transpose)?);
     }
     let (group_size, bits, mode) = scheme.args();
@@ -199,13 +239,44 @@ pub fn quantized_matmul(
     zeros_if_empty(y, &[x, packed])
 }
 
-/// Quantised products of chosen pairs, as [`gather_mm`](Array::gather_mm): `x` `[…A, m, k]` with
-/// the matrices `[…B, n, k]` → `[…I, m, n]`.
+/// Quantised products of chosen pairs, as [`gather_mm`](Array::gather_mm): `x` `[…A, m, k]` with the parts of
+/// [`quantize`] of the matrices `[…B, n, k]`, transposed if `transpose` → `[…I, m, n]`.
+///
+/// # Errors
+/// The parts do not belong together, or the sizes do not fit.
+#[allow(clippy::too_many_arguments)] // As MLX has it; a struct would only rename them.
+pub fn gather_qmm(
+    x: &Array,
+    packed: &Array,
+    scales: &Array,
+    biases: &Array,
+    lhs_indices: Option<&Array>,
+    rhs_indices: Option<&Array>,
+    transpose: bool,
+    group_size: i32,
+    bits: i32,
+) -> Result<Array> {
+    let scheme = Scheme::new(QuantMode::Affine, bits, group_size)?;
+    let biases = Some(biases);
+    gather_qmm_with(
+        x,
+        packed,
+        scales,
+        biases,
+        lhs_indices,
+        rhs_indices,
+        transpose,
+        scheme,
+        false,
+    )
+}
+
+/// As [`gather_qmm`], for matrices that are quantised by any scheme. `sorted` promises that the right indices ascend.
 ///
 /// # Errors
 /// The parts do not belong together, the sizes do not fit, or MLX does not know the scheme.
 #[allow(clippy::too_many_arguments)] // As MLX has it; a struct would only rename them.
-pub fn gather_qmm(
+pub fn gather_qmm_with(
     x: &Array,
     packed: &Array,
     scales: &Array,
@@ -220,8 +291,8 @@ pub fn gather_qmm(
     scheme.check_parts("gather_qmm", packed, scales, biases)?;
     // As in `quantized_matmul`.
     if is_on_cuda()? {
-        let wide = dequantize(packed, scales, biases, scheme, Some(x.dtype()))?;
-        return x.gather_mm(&turned(wide, transpose)?, lhs_indices, rhs_indices, sorted);
+        let wide = dequantize_with(packed, scales, biases, scheme, Some(x.dtype()))?;
+        return x.gather_mm_with(&turned(wide, transpose)?, lhs_indices, rhs_indices, sorted);
     }
     let (group_size, bits, mode) = scheme.args();
     let lhs_indices = checked_matrices(c"gather_qmm", x, lhs_indices)?;
@@ -245,7 +316,7 @@ pub fn gather_qmm(
 /// Matrices, transposed if `transpose`.
 fn turned(matrices: Array, transpose: bool) -> Result<Array> {
     match transpose {
-        true => matrices.swap_axes(-1, -2),
+        true => matrices.swapaxes(-1, -2),
         false => Ok(matrices),
     }
 }

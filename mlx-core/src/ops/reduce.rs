@@ -9,10 +9,10 @@ use crate::array::Array;
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ffi::op;
-use crate::ops::{Axes, full};
+use crate::ops::{Axes, Axis, full};
 
 macro_rules! reductions {
-    ($($(#[$doc:meta])* $name:ident = $c:ident or $empty:expr;)*) => { impl Array { $(
+    ($($(#[$doc:meta])* $name:ident, $all:ident = $c:ident or $empty:expr;)*) => { impl Array { $(
         $(#[$doc])*
         ///
         /// # Errors
@@ -23,30 +23,38 @@ macro_rules! reductions {
             let result = op!($c(*this, [axes], keepdims))?;
             or_if_empty(self, narrow(result, &this, self)?, $empty)
         }
+
+        #[doc = concat!("[`", stringify!($name), "`](Self::", stringify!($name), ") over all elements: a scalar.")]
+        ///
+        /// # Errors
+        /// There is no element where the result needs one.
+        pub fn $all(&self) -> Result<Array> {
+            self.$name(.., false)
+        }
     )* } };
 }
 
 reductions! {
     /// Sum. Bool and integers narrower than 32 bits become I32 or U32.
-    sum = mlx_sum_axes or 0.0;
+    sum, sum_all = mlx_sum_axes or 0.0;
     /// Product. Bool and integers narrower than 32 bits become I32 or U32.
-    prod = mlx_prod_axes or 1.0;
+    prod, prod_all = mlx_prod_axes or 1.0;
     /// Arithmetic mean; integers become F32.
-    mean = mlx_mean_axes or f32::NAN;
+    mean, mean_all = mlx_mean_axes or f32::NAN;
     /// Largest element; NaN if there is one.
-    max = mlx_max_axes or f32::NAN;
+    max, max_all = mlx_max_axes or f32::NAN;
     /// Smallest element; NaN if there is one.
-    min = mlx_min_axes or f32::NAN;
+    min, min_all = mlx_min_axes or f32::NAN;
     /// Whether all elements are non-zero, as Bool.
-    all = mlx_all_axes or 1.0;
+    all, all_all = mlx_all_axes or 1.0;
     /// Whether any element is non-zero, as Bool.
-    any = mlx_any_axes or 0.0;
+    any, any_all = mlx_any_axes or 0.0;
     /// `ln(sum(e^x))` without overflow; integers become F32.
-    logsumexp = mlx_logsumexp_axes or f32::NEG_INFINITY;
+    logsumexp, logsumexp_all = mlx_logsumexp_axes or f32::NEG_INFINITY;
     /// The middle element, or the mean of the two in the middle.
-    median = mlx_median_axes or f32::NAN;
+    median, median_all = mlx_median_axes or f32::NAN;
     /// How many elements are non-zero, as I32.
-    count_nonzero = mlx_count_nonzero_axes or 0.0;
+    count_nonzero, count_nonzero_all = mlx_count_nonzero_axes or 0.0;
 }
 
 /// Operations that sum or multiply: in 16 bits they lose elements, or overflow on the way.
@@ -90,11 +98,27 @@ pub(crate) fn or_if_empty(reduced: &Array, result: Array, empty: f32) -> Result<
 }
 
 impl Array {
-    /// Variance: the mean square distance from the mean, over `n - ddof`; integers become F32.
+    /// Variance: the mean square distance from the mean; integers become F32.
     ///
     /// # Errors
     /// There is no such axis, or it is given twice.
-    pub fn var(&self, axes: impl Axes, keepdims: bool, ddof: i32) -> Result<Array> {
+    pub fn var(&self, axes: impl Axes, keepdims: bool) -> Result<Array> {
+        self.var_with(axes, keepdims, 0)
+    }
+
+    /// [`var`](Self::var) of all elements: a scalar.
+    ///
+    /// # Errors
+    /// None that is known.
+    pub fn var_all(&self) -> Result<Array> {
+        self.var(.., false)
+    }
+
+    /// As [`var`](Self::var): the sum of the square distances is divided by `n - ddof`.
+    ///
+    /// # Errors
+    /// There is no such axis, or it is given twice.
+    pub fn var_with(&self, axes: impl Axes, keepdims: bool, ddof: i32) -> Result<Array> {
         let axes = axes.axes(self.ndim());
         or_if_empty(
             self,
@@ -114,7 +138,23 @@ impl Array {
     ///
     /// # Errors
     /// There is no such axis, or it is given twice.
-    pub fn std(&self, axes: impl Axes, keepdims: bool, ddof: i32) -> Result<Array> {
+    pub fn std(&self, axes: impl Axes, keepdims: bool) -> Result<Array> {
+        self.std_with(axes, keepdims, 0)
+    }
+
+    /// [`std`](Self::std) of all elements: a scalar.
+    ///
+    /// # Errors
+    /// None that is known.
+    pub fn std_all(&self) -> Result<Array> {
+        self.std(.., false)
+    }
+
+    /// As [`std`](Self::std), of [`var_with`](Self::var_with).
+    ///
+    /// # Errors
+    /// There is no such axis, or it is given twice.
+    pub fn std_with(&self, axes: impl Axes, keepdims: bool, ddof: i32) -> Result<Array> {
         let axes = axes.axes(self.ndim());
         or_if_empty(
             self,
@@ -130,48 +170,102 @@ impl Array {
         )
     }
 
-    /// Position of the (first) largest element along `axis`, as U32. Flatten first to search
-    /// through all.
+    /// Position of the (first) largest element along `axis`, as U32. With `..` it is the position in the flattened
+    /// array, and `keepdims` leaves as many dimensions of size 1 as the array has.
     ///
     /// # Errors
     /// There is no such axis, or it is empty.
-    pub fn argmax(&self, axis: i32, keepdims: bool) -> Result<Array> {
-        op!(mlx_argmax_axis(self, axis, keepdims))
+    pub fn argmax(&self, axis: impl Axis, keepdims: bool) -> Result<Array> {
+        match axis.axis() {
+            Some(axis) => op!(mlx_argmax_axis(self, axis, keepdims)),
+            None => op!(mlx_argmax(self, keepdims)),
+        }
     }
 
-    /// Position of the (first) smallest element along `axis`, as U32.
+    /// Position of the (first) largest of all elements in the flattened array: a U32 scalar.
+    ///
+    /// # Errors
+    /// There is no element.
+    pub fn argmax_all(&self) -> Result<Array> {
+        self.argmax(.., false)
+    }
+
+    /// Position of the (first) smallest element along `axis`, as [`argmax`](Self::argmax).
     ///
     /// # Errors
     /// There is no such axis, or it is empty.
-    pub fn argmin(&self, axis: i32, keepdims: bool) -> Result<Array> {
-        op!(mlx_argmin_axis(self, axis, keepdims))
+    pub fn argmin(&self, axis: impl Axis, keepdims: bool) -> Result<Array> {
+        match axis.axis() {
+            Some(axis) => op!(mlx_argmin_axis(self, axis, keepdims)),
+            None => op!(mlx_argmin(self, keepdims)),
+        }
     }
 
-    /// `e^x / sum(e^x)` over `axes`; the shape stays. Integers become F32. F16 and BF16 are always accumulated in F32,
-    /// which `precise` asks MLX for, so `precise` has no other effect.
+    /// Position of the (first) smallest of all elements in the flattened array: a U32 scalar.
+    ///
+    /// # Errors
+    /// There is no element.
+    pub fn argmin_all(&self) -> Result<Array> {
+        self.argmin(.., false)
+    }
+
+    /// `e^x / sum(e^x)` over `axes`; the shape stays. Integers become F32. F16 and BF16 are accumulated in F32.
     ///
     /// # Errors
     /// There is no such axis.
-    pub fn softmax(&self, axes: impl Axes, precise: bool) -> Result<Array> {
+    pub fn softmax(&self, axes: impl Axes) -> Result<Array> {
+        self.softmax_with(axes, false)
+    }
+
+    /// [`softmax`](Self::softmax) over all elements; the shape stays.
+    ///
+    /// # Errors
+    /// None that is known.
+    pub fn softmax_all(&self) -> Result<Array> {
+        self.softmax(..)
+    }
+
+    /// As [`softmax`](Self::softmax). `precise` asks MLX to accumulate F16 and BF16 in F32, which is always done here, so
+    /// it has no other effect.
+    ///
+    /// # Errors
+    /// There is no such axis.
+    pub fn softmax_with(&self, axes: impl Axes, precise: bool) -> Result<Array> {
         let axes = axes.axes(self.ndim());
         let precise = precise || matches!(self.dtype(), DType::F16 | DType::BF16);
         op!(mlx_softmax_axes(self, [axes], precise))
+    }
+
+    /// The main diagonal of the first two dimensions, as the last dimension: `[n, m, …]` → `[…, min(n, m)]`.
+    ///
+    /// # Errors
+    /// The array has fewer than two dimensions.
+    pub fn diagonal(&self) -> Result<Array> {
+        self.diagonal_with(0, 0, 1)
     }
 
     /// Diagonal `offset` of the dimensions `axis1` and `axis2`, as the last dimension.
     ///
     /// # Errors
     /// There are no such dimensions, or they are the same.
-    pub fn diagonal(&self, offset: i32, axis1: i32, axis2: i32) -> Result<Array> {
+    pub fn diagonal_with(&self, offset: i32, axis1: i32, axis2: i32) -> Result<Array> {
         op!(mlx_diagonal(self, offset, axis1, axis2))
+    }
+
+    /// Sum of the main diagonal of the first two dimensions, in the array's dtype: `[n, m, …]` → `[…]`.
+    ///
+    /// # Errors
+    /// The array has fewer than two dimensions.
+    pub fn trace(&self) -> Result<Array> {
+        self.trace_with(0, 0, 1, self.dtype())
     }
 
     /// Sum of diagonal `offset` of the dimensions `axis1` and `axis2`, in `dtype`.
     ///
     /// # Errors
     /// There are no such dimensions, or they are the same.
-    pub fn trace(&self, offset: i32, axis1: i32, axis2: i32, dtype: DType) -> Result<Array> {
-        let diagonal = self.diagonal(offset, axis1, axis2)?;
+    pub fn trace_with(&self, offset: i32, axis1: i32, axis2: i32, dtype: DType) -> Result<Array> {
+        let diagonal = self.diagonal_with(offset, axis1, axis2)?;
         // MLX converts to `dtype` before it sums.
         let short = matches!(dtype, DType::F16 | DType::BF16);
         let within = if short { DType::F32 } else { dtype };

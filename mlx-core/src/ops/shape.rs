@@ -6,16 +6,87 @@ use crate::array::Array;
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ffi::{op, vector::VectorArray};
+use crate::into_shape::IntoShape;
 use crate::memory::check_shape;
-use crate::ops::{Axes, Operand, borrowed, require};
+use crate::ops::{Axes, Axis, Operand, along, arange, borrowed, dimension, require};
 
-/// The elements that [`Array::pad`] adds.
+/// The elements that [`Array::pad_with`] adds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PadMode {
     /// The given value.
     Constant,
     /// The nearest element of the edge.
     Edge,
+    /// The elements mirrored at the edge element, which is not repeated: `[1, 2, 3]` → `[3, 2, 1, 2, 3, 2, 1]`.
+    Reflect,
+    /// The elements mirrored at the edge, whose element is repeated: `[1, 2]` → `[2, 1, 1, 2, 2, 1]`.
+    Symmetric,
+}
+
+/// How many elements [`Array::pad`] adds: a number, or `(before, after)`, for every dimension; a list of one
+/// `(before, after)` for each dimension; or a list of `(axis, before, after)` for some.
+pub trait PadWidths {
+    /// `(axis, before, after)` of each dimension that is padded.
+    ///
+    /// # Errors
+    /// There is not one pair for each of the `ndim` dimensions.
+    fn widths(&self, ndim: usize) -> Result<Vec<(i32, i32, i32)>>;
+}
+
+impl PadWidths for i32 {
+    fn widths(&self, ndim: usize) -> Result<Vec<(i32, i32, i32)>> {
+        (*self, *self).widths(ndim)
+    }
+}
+
+impl PadWidths for (i32, i32) {
+    fn widths(&self, ndim: usize) -> Result<Vec<(i32, i32, i32)>> {
+        Ok((0..ndim as i32)
+            .map(|axis| (axis, self.0, self.1))
+            .collect())
+    }
+}
+
+impl PadWidths for [(i32, i32)] {
+    fn widths(&self, ndim: usize) -> Result<Vec<(i32, i32, i32)>> {
+        let one_each = self.len() == ndim;
+        let expected = format!("one (before, after) for each of {ndim} dimensions");
+        require(one_each, "pad", "widths", &expected, self)?;
+        Ok((0..)
+            .zip(self)
+            .map(|(axis, &(before, after))| (axis, before, after))
+            .collect())
+    }
+}
+
+impl PadWidths for [(i32, i32, i32)] {
+    fn widths(&self, _ndim: usize) -> Result<Vec<(i32, i32, i32)>> {
+        Ok(self.to_vec())
+    }
+}
+
+impl<T, const N: usize> PadWidths for [T; N]
+where
+    [T]: PadWidths,
+{
+    fn widths(&self, ndim: usize) -> Result<Vec<(i32, i32, i32)>> {
+        self.as_slice().widths(ndim)
+    }
+}
+
+impl<T> PadWidths for Vec<T>
+where
+    [T]: PadWidths,
+{
+    fn widths(&self, ndim: usize) -> Result<Vec<(i32, i32, i32)>> {
+        self.as_slice().widths(ndim)
+    }
+}
+
+impl<T: PadWidths + ?Sized> PadWidths for &T {
+    fn widths(&self, ndim: usize) -> Result<Vec<(i32, i32, i32)>> {
+        (**self).widths(ndim)
+    }
 }
 
 /// The most arrays that one call makes from an array. Each takes memory and time, even without elements.
@@ -67,16 +138,24 @@ impl Array {
     ///
     /// # Errors
     /// The number of elements differs.
-    pub fn reshape(&self, shape: &[i32]) -> Result<Array> {
+    pub fn reshape(&self, shape: impl IntoShape) -> Result<Array> {
+        let shape = shape.sizes()?;
         op!(mlx_reshape(self, [shape]))
     }
 
-    /// Joins the dimensions `start ..= end` into one; `flatten(0, -1)` makes a vector of anything.
-    /// Positions outside are clamped.
+    /// The same elements, in order, as a vector.
+    ///
+    /// # Errors
+    /// None that is known.
+    pub fn flatten(&self) -> Result<Array> {
+        self.flatten_with(0, -1)
+    }
+
+    /// Joins the dimensions `start ..= end` into one. Positions outside are clamped.
     ///
     /// # Errors
     /// `start` comes after `end`.
-    pub fn flatten(&self, start: i32, end: i32) -> Result<Array> {
+    pub fn flatten_with(&self, start: i32, end: i32) -> Result<Array> {
         op!(mlx_flatten(self, start, end))
     }
 
@@ -84,10 +163,11 @@ impl Array {
     ///
     /// # Errors
     /// There is no such dimension, or its size is not the product of `shape`.
-    pub fn unflatten(&self, axis: i32, shape: &[i32]) -> Result<Array> {
+    pub fn unflatten(&self, axis: i32, shape: impl IntoShape) -> Result<Array> {
+        let shape = shape.sizes()?;
         // MLX would divide by the product of the other sizes.
         let known = !(shape.contains(&-1) && shape.contains(&0));
-        require(known, "unflatten", "shape", "without 0 beside -1", shape)?;
+        require(known, "unflatten", "shape", "without 0 beside -1", &shape)?;
         op!(mlx_unflatten(self, axis, [shape]))
     }
 
@@ -111,7 +191,8 @@ impl Array {
     ///
     /// # Errors
     /// There are no such dimensions.
-    pub fn swap_axes(&self, a: i32, b: i32) -> Result<Array> {
+    #[doc(alias = "swap_axes")]
+    pub fn swapaxes(&self, a: i32, b: i32) -> Result<Array> {
         op!(mlx_swapaxes(self, a, b))
     }
 
@@ -119,7 +200,8 @@ impl Array {
     ///
     /// # Errors
     /// There are no such dimensions.
-    pub fn move_axis(&self, src: i32, dst: i32) -> Result<Array> {
+    #[doc(alias = "move_axis")]
+    pub fn moveaxis(&self, src: i32, dst: i32) -> Result<Array> {
         op!(mlx_moveaxis(self, src, dst))
     }
 
@@ -150,30 +232,88 @@ impl Array {
     ///
     /// # Errors
     /// This shape does not broadcast to `shape`, or the result exceeds the byte limit.
-    pub fn broadcast_to(&self, shape: &[i32]) -> Result<Array> {
-        check_shape(shape, self.dtype())?;
+    pub fn broadcast_to(&self, shape: impl IntoShape) -> Result<Array> {
+        let shape = shape.sizes()?;
+        check_shape(&shape, self.dtype())?;
         op!(mlx_broadcast_to(self, [shape]))
     }
 
-    /// Adds elements around the array: `(axis, lo, hi)` adds `lo` before and `hi` after along `axis`.
+    /// Adds elements of `value` around the array.
+    ///
+    /// ```
+    /// # use mlx_core::{Array, Result};
+    /// # fn main() -> Result<()> {
+    /// let m = Array::from_slice(&[1, 2], &[1, 2])?;
+    /// assert_eq!(m.pad(&[(1, 0), (0, 2)], 7)?.to_vec::<i32>()?, [7, 7, 7, 7, 1, 2, 7, 7]);
+    /// assert_eq!(m.pad(1, 0)?.shape(), [3, 4]);
+    /// assert_eq!(m.pad(&[(-1, 0, 1)], 0)?.shape(), [1, 3]); // only the last axis
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
-    /// There is no such dimension, or a size is negative.
-    pub fn pad(
+    /// There is no such dimension, not one pair for each, or a size is negative.
+    pub fn pad(&self, widths: impl PadWidths, value: impl Operand) -> Result<Array> {
+        self.pad_with(widths, value, PadMode::Constant)
+    }
+
+    /// As [`pad`](Self::pad); the elements are of `value`, or of the array by `mode`.
+    ///
+    /// # Errors
+    /// Those of [`pad`](Self::pad); mirrored or repeated elements of a dimension of size 0.
+    pub fn pad_with(
         &self,
-        widths: &[(i32, i32, i32)],
+        widths: impl PadWidths,
         value: impl Operand,
         mode: PadMode,
     ) -> Result<Array> {
+        let widths = widths.widths(self.ndim())?;
+        let mode = match mode {
+            PadMode::Constant => c"constant",
+            PadMode::Edge => c"edge",
+            PadMode::Reflect => return self.mirrored(&widths, 1),
+            PadMode::Symmetric => return self.mirrored(&widths, 0),
+        };
         let axes: Vec<i32> = widths.iter().map(|width| width.0).collect();
         let lo: Vec<i32> = widths.iter().map(|width| width.1).collect();
         let hi: Vec<i32> = widths.iter().map(|width| width.2).collect();
         let value = value.operand(self)?;
-        let mode = match mode {
-            PadMode::Constant => c"constant",
-            PadMode::Edge => c"edge",
-        };
         op!(mlx_pad(self, [axes], [lo], [hi], *value, mode))
+    }
+
+    /// The array mirrored beyond its edges; `edge` is 1 if the edge elements are not repeated. MLX joins a part for each
+    /// time that the array fits into a width, which takes minutes for wide ones.
+    fn mirrored(&self, widths: &[(i32, i32, i32)], edge: i32) -> Result<Array> {
+        let mut padded = self.clone();
+        for &(axis, before, after) in widths {
+            let n = padded.dim(axis)?;
+            let fits = before >= 0 && after >= 0;
+            require(fits, "pad", "widths", "at least 0", (before, after))?;
+            require(
+                n > 0 || (before, after) == (0, 0),
+                "pad",
+                "a dimension that is mirrored",
+                "of at least one element",
+                padded.shape(),
+            )?;
+            let size = i64::from(before) + i64::from(n) + i64::from(after);
+            let size = dimension("pad", Some(size))?;
+            let mut shape = padded.shape().to_vec();
+            let ndim = shape.len() as i32;
+            shape[((axis + ndim) % ndim) as usize] = size;
+            check_shape(&shape, self.dtype())?;
+            if (before, after) == (0, 0) {
+                continue;
+            }
+            // Positions repeat after the array and its mirror image.
+            let period = (2 * i64::from(n) - 2 * i64::from(edge)).max(1);
+            let places = arange(0, size, 1, DType::I32)?.astype(DType::I64)?;
+            let places = places.subtract(i64::from(before))?.remainder(period)?;
+            let image = places.subtract(period - i64::from(1 - edge))?.negative()?;
+            let places = places.less(n)?.select(&places, image)?;
+            padded = padded.take(&places, axis)?;
+        }
+        Ok(padded)
     }
 
     /// The whole array repeated `reps[i]` times along dimension i, as NumPy's `tile`.
@@ -184,12 +324,13 @@ impl Array {
         op!(mlx_tile(self, [reps]))
     }
 
-    /// Each element repeated `n` times along `axis`.
+    /// Each element repeated `n` times along `axis`. With `..` the array is flattened first.
     ///
     /// # Errors
     /// There is no such dimension, or `n` is negative.
-    pub fn repeat(&self, n: i32, axis: i32) -> Result<Array> {
-        op!(mlx_repeat_axis(self, n, axis))
+    pub fn repeat(&self, n: i32, axis: impl Axis) -> Result<Array> {
+        let (this, axis) = along(self, axis)?;
+        op!(mlx_repeat_axis(*this, n, axis))
     }
 
     /// `parts` equal pieces along `axis`.
@@ -227,13 +368,54 @@ impl Array {
         op!(mlx_flip_axes(self, [axes]))
     }
 
-    /// Moves every element `shift` places along `axis`. Elements that leave at the end come back at the start.
+    /// Moves every element by `shift` places along each of `axes`. Elements that leave at the end come back at the
+    /// start. `shift` is a number, or one for each axis. With `..` the elements move in the flattened array, by the sum
+    /// of the shifts; the shape stays.
+    ///
+    /// ```
+    /// # use mlx_core::{Array, Result};
+    /// # fn main() -> Result<()> {
+    /// let m = Array::from_slice(&[1, 2, 3, 4], &[2, 2])?;
+    /// assert_eq!(m.roll(1, 0)?.to_vec::<i32>()?, [3, 4, 1, 2]);
+    /// assert_eq!(m.roll([1, 1], [0, 1])?.to_vec::<i32>()?, [4, 3, 2, 1]);
+    /// assert_eq!(m.roll(1, ..)?.to_vec::<i32>()?, [4, 1, 2, 3]);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
-    /// There is no such dimension.
-    pub fn roll(&self, shift: i32, axis: i32) -> Result<Array> {
-        let shift = [shift];
-        op!(mlx_roll_axis(self, [shift], axis))
+    /// There are no such dimensions, or there is not one shift for each axis.
+    pub fn roll(&self, shift: impl Axes, axes: impl Axes) -> Result<Array> {
+        require(
+            !shift.is_all(),
+            "roll",
+            "shift",
+            "one or more numbers",
+            "..",
+        )?;
+        let shift = shift.axes(self.ndim());
+        if axes.is_all() {
+            return op!(mlx_roll(self, [shift]));
+        }
+        let axes = axes.axes(self.ndim());
+        match axes[..] {
+            [axis] => op!(mlx_roll_axis(self, [shift], axis)),
+            _ if shift.len() == 1 => {
+                let shift = vec![shift[0]; axes.len()];
+                op!(mlx_roll_axes(self, [shift], [axes]))
+            }
+            _ => {
+                let one_each = shift.len() == axes.len();
+                require(
+                    one_each,
+                    "roll",
+                    "shift",
+                    "one number for each axis",
+                    &shift,
+                )?;
+                op!(mlx_roll_axes(self, [shift], [axes]))
+            }
+        }
     }
 
     /// At least one dimension: a scalar becomes `[1]`.
@@ -260,12 +442,27 @@ impl Array {
         op!(mlx_atleast_3d(self))
     }
 
+    /// Any arrangement of the elements: slot `[i, j, …]` of the result is element `i * strides[0] + j * strides[1] + …`
+    /// of the row-major array.
+    ///
+    /// # Errors
+    /// `shape` and `strides` differ in length, or a slot lies outside the array.
+    pub fn as_strided(&self, shape: impl IntoShape, strides: &[i64]) -> Result<Array> {
+        self.as_strided_with(shape, strides, 0)
+    }
+
     /// Any arrangement of the elements: slot `[i, j, …]` of the result is element
     /// `offset + i * strides[0] + j * strides[1] + …` of the row-major array.
     ///
     /// # Errors
     /// `shape` and `strides` differ in length, or a slot lies outside the array (MLX would not notice).
-    pub fn as_strided(&self, shape: &[i32], strides: &[i64], offset: usize) -> Result<Array> {
+    pub fn as_strided_with(
+        &self,
+        shape: impl IntoShape,
+        strides: &[i64],
+        offset: usize,
+    ) -> Result<Array> {
+        let shape = shape.sizes()?;
         require(
             shape.len() == strides.len(),
             "as_strided",
@@ -273,7 +470,7 @@ impl Array {
             "one for each dimension",
             strides,
         )?;
-        let slots = check_shape(shape, self.dtype())?;
+        let slots = check_shape(&shape, self.dtype())?;
         let outside = || {
             let size = self.size();
             let message = format!(
@@ -319,14 +516,22 @@ pub fn stack<A: Borrow<Array>>(arrays: &[A], axis: i32) -> Result<Array> {
     op!(mlx_stack_axis(vector, axis))
 }
 
-/// The arrays one after another along dimension `axis`.
+/// The arrays one after another along dimension `axis`. With `..` they are flattened first.
 ///
 /// # Errors
 /// The list is empty, or the shapes differ elsewhere than along `axis`.
-pub fn concat<A: Borrow<Array>>(arrays: &[A], axis: i32) -> Result<Array> {
+pub fn concat<A: Borrow<Array>>(arrays: &[A], axis: impl Axis) -> Result<Array> {
+    let Some(axis) = axis.axis() else {
+        let flat: Vec<Array> = borrowed(arrays)
+            .map(Array::flatten)
+            .collect::<Result<_>>()?;
+        return concat(&flat, 0);
+    };
     let vector = VectorArray::new(borrowed(arrays))?;
     op!(mlx_concatenate_axis(vector, axis))
 }
+
+pub use concat as concatenate;
 
 /// `arrays`, which are computed only after `dependencies`.
 ///

@@ -112,12 +112,28 @@ unary! {
 }
 
 impl Array {
+    /// Rounds to integers, ties to even; the dtype stays.
+    ///
+    /// # Errors
+    /// MLX refuses the dtype.
+    pub fn round(&self) -> Result<Array> {
+        self.round_with(0)
+    }
+
     /// Rounds to `decimals` places, ties to even; negative places round before the point.
     ///
     /// # Errors
     /// MLX refuses the dtype.
-    pub fn round(&self, decimals: i32) -> Result<Array> {
+    pub fn round_with(&self, decimals: i32) -> Result<Array> {
         op!(mlx_round(self, decimals))
+    }
+
+    /// Replaces NaN by 0, and the infinities by the largest and the smallest number of the dtype.
+    ///
+    /// # Errors
+    /// MLX refuses the dtype.
+    pub fn nan_to_num(&self) -> Result<Array> {
+        self.nan_to_num_with(0.0, None, None)
     }
 
     /// Replaces NaN by `nan`, and the infinities by `posinf` and `neginf` (the largest and the
@@ -125,7 +141,39 @@ impl Array {
     ///
     /// # Errors
     /// MLX refuses the dtype.
-    pub fn nan_to_num(&self, nan: f32, posinf: Option<f32>, neginf: Option<f32>) -> Result<Array> {
+    pub fn nan_to_num_with(
+        &self,
+        nan: f32,
+        posinf: Option<f32>,
+        neginf: Option<f32>,
+    ) -> Result<Array> {
         op!(mlx_nan_to_num(self, nan, Opt(posinf), Opt(neginf)))
+    }
+
+    /// `max(x, 0)`; the dtype stays.
+    ///
+    /// # Errors
+    /// MLX refuses the dtype.
+    pub fn relu(&self) -> Result<Array> {
+        self.maximum(0)
+    }
+
+    /// `x * sigmoid(x)`, also called Swish; integers become F32.
+    ///
+    /// # Errors
+    /// MLX refuses the dtype.
+    #[doc(alias = "swish")]
+    pub fn silu(&self) -> Result<Array> {
+        self.multiply(&self.sigmoid()?)
+    }
+
+    /// `x * (1 + erf(x / sqrt(2))) / 2`: the Gaussian error linear unit, exact; integers become F32. Source: Hendrycks and
+    /// Gimpel 2016, "Gaussian Error Linear Units".
+    ///
+    /// # Errors
+    /// MLX refuses the dtype.
+    pub fn gelu(&self) -> Result<Array> {
+        let share = self.divide(std::f64::consts::SQRT_2)?.erf()?.add(1)?;
+        self.multiply(&share)?.divide(2)
     }
 }

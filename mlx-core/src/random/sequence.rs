@@ -75,7 +75,7 @@ fn since_the_epoch() -> u64 {
         .map_or(0, |time| time.as_millis() as u64)
 }
 
-/// The two keys that [`Key::split_pair`] gives.
+/// The two keys that [`Key::split`] gives.
 fn split(key: [u32; 2]) -> ([u32; 2], [u32; 2]) {
     let [first, second] = [threefry(key, [0, 2]), threefry(key, [1, 3])];
     ([first[0], second[0]], [first[1], second[1]])
@@ -113,7 +113,7 @@ mod tests {
             seed(start);
             let mut state = Key::new(start)?;
             for draw in 0..5 {
-                let [next, key] = state.split_pair()?;
+                let [next, key] = state.split()?;
                 state = next;
                 assert_eq!(
                     next_key()?.as_array().to_vec::<u32>()?,

@@ -2,14 +2,29 @@
 
 use rayon::prelude::*;
 
-use super::{Safetensors, Tensor, moved};
+use super::{Safetensors, Tensor};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::files::moved;
 
 /// The bytes that a thread reads at a time.
 const PART: usize = 1 << 20;
 
 /// The NaN and infinite elements of a file.
+///
+/// ```
+/// use mlx_core::{Array, Safetensors, save_safetensors};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("a.safetensors");
+/// let w = Array::from_slice(&[1.0f32, f32::NAN], &[2])?;
+/// save_safetensors(&path, [("w", w)])?;
+/// let found = Safetensors::open(&path)?.non_finite()?.unwrap();
+/// assert_eq!((found.first.as_str(), found.elements), ("w", 1));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NonFinite {
     /// The first tensor that has some, in the order of the file.

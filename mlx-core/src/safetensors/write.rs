@@ -2,35 +2,73 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{self, Seek, SeekFrom, Write};
-use std::path::{Path, PathBuf};
-
-use tempfile::NamedTempFile;
+use std::io::{Seek, SeekFrom, Write};
+use std::path::Path;
 
 use super::header::{self, TensorSpec, nbytes};
 use crate::array::Array;
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind, Result};
+use crate::files::atomic::Unnamed;
+use crate::files::named::{NamedArray, named};
 
 /// Writes `arrays` and `metadata` to a safetensors file, evaluating the arrays one after the other.
 ///
 /// The file appears whole or not at all: it is written beside `path` under another name, flushed to
 /// disk and renamed. The bytes depend on names and contents only, not on the order of `arrays`:
-/// larger elements come first, then names in order, so that everything is aligned.
+/// larger elements come first, then names in order, so that everything is aligned. `arrays` may be a slice of names and
+/// arrays, or a map ([`NamedArray`]).
+///
+/// ```
+/// use mlx_core::{DType, Safetensors, ones, safetensors};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// use std::collections::BTreeMap;
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("a.safetensors");
+/// let metadata = BTreeMap::from([("format".to_owned(), "mlx".to_owned())]);
+/// safetensors::save(&path, [("w", ones(&[2], DType::F32)?)], &metadata)?;
+/// assert_eq!(Safetensors::open(&path)?.metadata(), &metadata);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// A name is given twice or is `__metadata__`, an evaluation fails, or the file cannot be written.
 /// `path` is then as it was.
-pub fn save<'a>(
+pub fn save<N: NamedArray>(
     path: impl AsRef<Path>,
-    arrays: impl IntoIterator<Item = (&'a str, &'a Array)>,
+    arrays: impl IntoIterator<Item = N>,
     metadata: &BTreeMap<String, String>,
 ) -> Result<()> {
     let path = path.as_ref();
-    let mut arrays: Vec<(&str, &Array)> = arrays.into_iter().collect();
+    let arrays: Vec<N> = arrays.into_iter().collect();
+    let mut arrays = named(&arrays);
     arrays.sort_by_key(|(name, array)| (Reverse(array.dtype().size()), *name));
     write(path, &arrays, metadata).map_err(|error| error.context(path.display()))
+}
+
+/// [`save`] without metadata.
+///
+/// ```
+/// use mlx_core::{DType, Safetensors, ones, save_safetensors};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("a.safetensors");
+/// save_safetensors(&path, &[("w", ones(&[2], DType::F32)?)])?;
+/// assert_eq!(Safetensors::open(&path)?.array("w")?.shape(), [2]);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// As [`save`].
+pub fn save_safetensors<N: NamedArray>(
+    path: impl AsRef<Path>,
+    arrays: impl IntoIterator<Item = N>,
+) -> Result<()> {
+    save(path, arrays, &BTreeMap::new())
 }
 
 fn write(
@@ -71,9 +109,7 @@ fn write(
 /// # }
 /// ```
 pub struct Writer {
-    path: PathBuf,
-    folder: PathBuf,
-    file: NamedTempFile,
+    file: Unnamed,
     /// The tensors that are not yet written: position, dtype and shape.
     left: BTreeMap<String, (u64, DType, Vec<i32>)>,
 }
@@ -101,19 +137,8 @@ impl Writer {
     ) -> Result<Self> {
         let header = header::write(tensors, metadata)
             .map_err(|message| Error::new(ErrorKind::Invalid, message))?;
-        let folder = match path.parent() {
-            Some(folder) if !folder.as_os_str().is_empty() => folder,
-            _ => Path::new("."),
-        };
-        let mut builder = tempfile::Builder::new();
-        builder.prefix(".saving-");
-        #[cfg(unix)]
-        {
-            use std::os::unix::fs::PermissionsExt;
-            // The permissions of a new file, before the process's umask.
-            builder.permissions(std::fs::Permissions::from_mode(0o666));
-        }
-        let mut file = builder.tempfile_in(folder)?;
+        let mut unnamed = Unnamed::new(path)?;
+        let file = unnamed.file();
         file.write_all(&(header.len() as u64).to_le_bytes())?;
         file.write_all(&header)?;
         let mut start = 8 + header.len() as u64;
@@ -123,9 +148,7 @@ impl Writer {
             start += nbytes(dtype, shape) as u64;
         }
         Ok(Self {
-            path: path.to_owned(),
-            folder: folder.to_owned(),
-            file,
+            file: unnamed,
             left,
         })
     }
@@ -137,7 +160,7 @@ impl Writer {
     /// or the evaluation or the writing fails.
     pub fn write(&mut self, name: &str, array: &Array) -> Result<()> {
         let result = self.put(name, array);
-        result.map_err(|error| error.context(self.path.display()))
+        result.map_err(|error| error.context(self.file.path().display()))
     }
 
     fn put(&mut self, name: &str, array: &Array) -> Result<()> {
@@ -152,7 +175,7 @@ impl Writer {
                 array.dtype()
             ));
         }
-        let file = self.file.as_file_mut();
+        let file = self.file.file();
         file.seek(SeekFrom::Start(*start))?;
         array
             .with_bytes(|bytes| file.write_all(bytes))
@@ -166,7 +189,7 @@ impl Writer {
     /// # Errors
     /// A tensor is missing, or the file cannot be flushed or renamed; then no file exists.
     pub fn finish(self) -> Result<()> {
-        let path = self.path.clone();
+        let path = self.file.path().to_owned();
         self.end().map_err(|error| error.context(path.display()))
     }
 
@@ -178,18 +201,6 @@ impl Writer {
             );
             return Err(Error::new(ErrorKind::Invalid, message));
         }
-        self.file.as_file().sync_all()?;
-        self.file.persist(&self.path).map_err(|error| error.error)?;
-        sync_folder(&self.folder)?;
-        Ok(())
-    }
-}
-
-/// Flushes the folder: only then is the new name on disk.
-fn sync_folder(folder: &Path) -> io::Result<()> {
-    if cfg!(unix) {
-        File::open(folder)?.sync_all()
-    } else {
-        Ok(())
+        Ok(self.file.finish()?)
     }
 }

@@ -21,8 +21,8 @@ use crate::random;
 /// gradient cannot be mapped ([`vmap`](super::vmap())) over; the function itself can.
 ///
 /// # Errors
-/// None that is known. The returned function fails where `f` does, or if MLX has no memory.
-pub fn checkpoint<F>(f: F) -> Result<impl Fn(&[Array]) -> Result<Vec<Array>>>
+/// MLX has no memory. The returned function fails where `f` does.
+pub fn checkpoint_with<F>(f: F) -> Result<impl Fn(&[Array]) -> Result<Vec<Array>>>
 where
     F: Fn(&[Array]) -> Result<Vec<Array>> + 'static,
 {

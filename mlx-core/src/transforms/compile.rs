@@ -10,6 +10,7 @@
 //! plain function and gives the same results.
 
 use std::cell::RefCell;
+use std::collections::HashSet;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
@@ -56,16 +57,18 @@ pub fn is_enabled() -> Result<bool> {
 ///   first: an unevaluated one is computed anew at every call. State that changes (a cache, an
 ///   offset, a random key) must be an argument and an output.
 /// - The function cannot read values: it sees placeholders.
-/// - **Shapeless** reuses one graph for all shapes. That is right for elementwise functions only.
+/// - **Shapeless** reuses one graph for all shapes with the same pattern: the same sizes are 1, and
+///   the same sizes are equal. That is right for elementwise functions only.
 ///   Operations that cannot follow a new shape are an error, but shapes that the *function* worked
 ///   out (`x.reshape(&[x.dim(0)?, …])`) stay those of the first call, silently.
+///   For each new shape the function builds its own graph once, so that its errors are found: the
+///   kernels would read past an array that does not fit.
 ///   With inputs without elements the plain function runs, unless it refuses them.
 /// - Under `vjp`, `jvp`, `value_and_grad` and `vmap` the plain function is differentiated.
 pub struct Compiled {
     function: Rc<Function>,
     shapeless: bool,
-    // One program for each stream, because a graph runs on the stream on which it was traced.
-    programs: RefCell<Vec<(i32, Rc<Program>)>>,
+    programs: RefCell<Vec<Rc<Program>>>,
 }
 
 impl Compiled {
@@ -92,37 +95,66 @@ impl Compiled {
         }
         // A graph for all shapes may have fused kernels, which take an axis of size 0 for one of size 1. The function
         // itself refuses some arrays without elements for which the graph has a result.
-        if self.shapeless && inputs.iter().any(|input| input.size() == 0) {
+        let is_empty = inputs.iter().any(|input| input.size() == 0);
+        if self.shapeless && is_empty {
             match (self.function)(inputs) {
                 Err(error) if error.kind() == ErrorKind::Mlx => {}
                 result => return result,
             }
         }
-        let index = current_stream()?;
-        let program = self.program(index)?;
+        let program = self.program(inputs, is_empty)?;
+        if self.shapeless && !is_empty {
+            program.check_shapes(inputs)?;
+        }
         let result = program.closure.call(inputs);
         if result.is_err() {
             // MLX stores a trace before it runs it, so a trace that failed half-way would be used as a complete one.
-            self.programs
-                .borrow_mut()
-                .retain(|(other, _)| *other != index);
+            let mut programs = self.programs.borrow_mut();
+            programs.retain(|other| !Rc::ptr_eq(other, &program));
         }
         result
     }
 
-    fn program(&self, index: i32) -> Result<Rc<Program>> {
-        if let Some((_, program)) = self
-            .programs
-            .borrow()
-            .iter()
-            .find(|(other, _)| *other == index)
-        {
+    /// The program for these inputs. Any that was traced on the stream serves inputs without elements.
+    fn program(&self, inputs: &[Array], is_empty: bool) -> Result<Rc<Program>> {
+        let stream = current_stream()?;
+        let pattern = match self.shapeless {
+            true => pattern_of(inputs),
+            false => Vec::new(),
+        };
+        let fits = |program: &&Rc<Program>| {
+            program.stream == stream && (is_empty || program.pattern == pattern)
+        };
+        if let Some(program) = self.programs.borrow().iter().find(fits) {
             return Ok(program.clone());
         }
-        let program = Rc::new(Program::new(self.function.clone(), self.shapeless)?);
-        self.programs.borrow_mut().push((index, program.clone()));
+        let program = Program::new(self.function.clone(), self.shapeless, stream, pattern)?;
+        let program = Rc::new(program);
+        self.programs.borrow_mut().push(program.clone());
         Ok(program)
     }
+}
+
+/// Which sizes of the inputs are 1 (0 here), and which are equal (to the n-th distinct size, here n from 1 on). MLX looks at
+/// no more when it traces a function whose operations have only these sizes.
+fn pattern_of(inputs: &[Array]) -> Vec<usize> {
+    let mut sizes: Vec<i32> = Vec::new();
+    let mut pattern = Vec::new();
+    for input in inputs {
+        pattern.push(usize::MAX);
+        for &size in input.shape() {
+            let known = sizes.iter().position(|&known| known == size);
+            pattern.push(match (size, known) {
+                (1, _) => 0,
+                (_, Some(at)) => at + 1,
+                (_, None) => {
+                    sizes.push(size);
+                    sizes.len()
+                }
+            });
+        }
+    }
+    pattern
 }
 
 /// The index of the current stream.
@@ -142,23 +174,35 @@ fn current_stream() -> Result<i32> {
 /// graph. Our numbers are never used twice.
 struct Program {
     id: usize,
+    // A graph runs on the stream on which it was traced.
+    stream: i32,
+    pattern: Vec<usize>,
+    function: Rc<Function>,
+    // Shapes, one after the other, for which the function builds a graph. The trace adds the first.
+    shapes: RefCell<HashSet<Vec<i32>>>,
     closure: Closure,
     cache: sys::mlx_compile_cache,
 }
 
 impl Program {
-    fn new(function: Rc<Function>, shapeless: bool) -> Result<Self> {
+    fn new(
+        function: Rc<Function>,
+        shapeless: bool,
+        stream: i32,
+        pattern: Vec<usize>,
+    ) -> Result<Self> {
         static NEXT: AtomicUsize = AtomicUsize::new(1);
 
+        let traced = function.clone();
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         let plain = Closure::keep(move |inputs| {
-            let outputs = function(inputs)?;
+            let outputs = traced(inputs)?;
             if !shapeless {
                 return Ok(outputs);
             }
             let outputs = VectorArray::new(&outputs)?;
             // SAFETY: a live vector and a fresh out-handle.
-            ffi::arrays(|res| unsafe { sys::mlxrs_any_shape(res, outputs.c()) })
+            ffi::arrays(|res| unsafe { sys::mlxrs_for_all_shapes(res, outputs.c()) })
         })?;
         let closure = Closure::make(|res| {
             // SAFETY: a live closure, no constants, a fresh out-handle.
@@ -171,7 +215,38 @@ impl Program {
         ffi::call(ErrorKind::Mlx, || unsafe {
             sys::mlx_detail_compile_cache(&mut cache)
         })?;
-        Ok(Self { id, closure, cache })
+        Ok(Self {
+            id,
+            stream,
+            pattern,
+            function,
+            shapes: RefCell::default(),
+            closure,
+            cache,
+        })
+    }
+
+    /// Fails if the function does for inputs of these shapes.
+    fn check_shapes(&self, inputs: &[Array]) -> Result<()> {
+        const MOST: usize = 4096;
+
+        let shapes: Vec<i32> = inputs.iter().flat_map(Array::shape).copied().collect();
+        let (is_traced, is_known) = {
+            let known = self.shapes.borrow();
+            (!known.is_empty(), known.contains(&shapes))
+        };
+        if is_known {
+            return Ok(());
+        }
+        if is_traced {
+            (self.function)(inputs)?;
+        }
+        let mut known = self.shapes.borrow_mut();
+        if known.len() == MOST {
+            known.clear();
+        }
+        known.insert(shapes);
+        Ok(())
     }
 }
 

@@ -15,7 +15,7 @@ use crate::ffi::closure::{Closure, CustomClosure};
 /// # Errors
 /// MLX has no memory. The returned function fails where `f` does; its derivative fails where `vjp`
 /// does, or returns arrays of the wrong number or shapes.
-pub fn custom_vjp<F, V>(f: F, vjp: V) -> Result<impl Fn(&[Array]) -> Result<Vec<Array>>>
+pub fn custom_vjp_with<F, V>(f: F, vjp: V) -> Result<impl Fn(&[Array]) -> Result<Vec<Array>>>
 where
     F: Fn(&[Array]) -> Result<Vec<Array>> + 'static,
     V: Fn(&[Array], &[Array], &[Array]) -> Result<Vec<Array>> + 'static,

@@ -102,7 +102,7 @@ fn pair(
 /// # Errors
 /// `f` fails or returns nothing, its first output is not a scalar, an argument number is out of
 /// range or given twice, or an operation has no derivative.
-pub fn value_and_grad<F>(mut f: F, args: &[Array], argnums: &[usize]) -> Result<Pair>
+pub fn value_and_grad_with<F>(mut f: F, args: &[Array], argnums: &[usize]) -> Result<Pair>
 where
     F: FnMut(&[Array]) -> Result<Vec<Array>>,
 {
@@ -157,15 +157,15 @@ where
     })
 }
 
-/// The gradients of [`value_and_grad`] alone.
+/// The gradients of [`value_and_grad_with`] alone.
 ///
 /// # Errors
-/// The same as those of [`value_and_grad`].
-pub fn grad<F>(f: F, args: &[Array], argnums: &[usize]) -> Result<Vec<Array>>
+/// The same as those of [`value_and_grad_with`].
+pub fn grad_with<F>(f: F, args: &[Array], argnums: &[usize]) -> Result<Vec<Array>>
 where
     F: FnMut(&[Array]) -> Result<Vec<Array>>,
 {
-    value_and_grad(f, args, argnums).map(|(_, grads)| grads)
+    value_and_grad_with(f, args, argnums).map(|(_, grads)| grads)
 }
 
 struct ValueAndGrad(sys::mlx_closure_value_and_grad);

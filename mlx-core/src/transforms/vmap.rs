@@ -18,11 +18,24 @@ use crate::ffi::{self, Arg};
 /// # Errors
 /// `f` fails, evaluates or reads an array; axes are out of range, of different sizes, of size 0 (MLX's random numbers
 /// divide by it), or all `None`; an output with `None` depends on a mapped input; or an operation has no vectorised form.
-pub fn vmap<F>(
-    mut f: F,
+pub fn vmap_with<F>(
+    f: F,
     inputs: &[Array],
     in_axes: &[Option<i32>],
     out_axes: &[Option<i32>],
+) -> Result<Vec<Array>>
+where
+    F: FnMut(&[Array]) -> Result<Vec<Array>>,
+{
+    mapped(f, inputs, in_axes, |_| out_axes.to_vec())
+}
+
+/// As [`vmap_with`]; `out_axes` gets the number of outputs.
+pub(super) fn mapped<F>(
+    mut f: F,
+    inputs: &[Array],
+    in_axes: &[Option<i32>],
+    out_axes: impl FnOnce(usize) -> Vec<Option<i32>>,
 ) -> Result<Vec<Array>>
 where
     F: FnMut(&[Array]) -> Result<Vec<Array>>,
@@ -54,6 +67,7 @@ where
     })?;
 
     let traces = trace_outputs.to_vec()?;
+    let out_axes = out_axes(traces.len());
     if traces.len() != out_axes.len() {
         let message = format!(
             "vmap got {} out_axes for {} outputs",
@@ -65,7 +79,7 @@ where
     // -1 makes MLX refuse an output that depends on a mapped input.
     let placed: Vec<i32> = traces
         .iter()
-        .zip(out_axes)
+        .zip(&out_axes)
         .map(|(trace, axis)| axis.map_or(Ok(-1), |axis| normal(axis, trace.ndim() + 1)))
         .collect::<Result<_>>()?;
     let outputs = ffi::arrays(|res| {
@@ -91,7 +105,7 @@ where
         Error::new(ErrorKind::Invalid, message)
     })?;
     // An output without an out axis is the traced output itself, because MLX would repeat it along an axis.
-    let chosen = outputs.into_iter().zip(traces).zip(out_axes);
+    let chosen = outputs.into_iter().zip(traces).zip(&out_axes);
     Ok(chosen
         .map(|((output, trace), axis)| if axis.is_some() { output } else { trace })
         .collect())

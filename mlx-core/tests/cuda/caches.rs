@@ -79,7 +79,7 @@ fn rotated_keys_are_packed() -> Result<()> {
     let freqs = periods(32)?;
     let offsets = Array::from_slice(&[3i32, 9], &[2])?;
     let x = noise(1, &[2, 4, 3 * 64], DType::BF16)?;
-    let values = noise(3, &[2, 4, 3, 64], DType::BF16)?.swap_axes(1, 2)?;
+    let values = noise(3, &[2, 4, 3, 64], DType::BF16)?.swapaxes(1, 2)?;
     let of = Projection {
         x: &x,
         head_dim: 64,
@@ -148,7 +148,7 @@ fn compare(what: &str, q: &Array, kept: &Kept, tolerance: f32) -> Result<()> {
         (None, KeySlots::Straight, None, None),
         (Some(24), KeySlots::Straight, Some(5.0), Some(&sinks)),
         (Some(slots - tokens), KeySlots::Ring, None, Some(&sinks)),
-        (Some(slots - tokens), KeySlots::Behind, None, None),
+        (Some(slots - tokens), KeySlots::Latest, None, None),
     ] {
         let options = |at: &Array| Attention {
             scale: (d as f32).powf(-0.5),

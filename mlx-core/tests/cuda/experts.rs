@@ -1,7 +1,7 @@
 //! Products of experts: against those of single matrices, to the bit.
 
 use mlx_core::fast::{self, Gate, Route, RouteGroups, plainly};
-use mlx_core::ops::quantize::{QuantMode, Scheme, dequantize, quantize};
+use mlx_core::ops::quantize::{QuantMode, Scheme, dequantize_with, quantize_with};
 use mlx_core::{Array, DType, Result};
 
 use super::{HALVES, Matrices, close, matrix_of, noise, on_gpu, same, schemes};
@@ -122,7 +122,7 @@ fn strided_rows_and_none() -> Result<()> {
     }
     let a = Matrices::new(2, [5, 24, 128], DType::F16, None)?;
     // Rows whose elements are apart, and every second row.
-    let x = noise(1, &[128, 6], DType::F16)?.swap_axes(0, 1)?;
+    let x = noise(1, &[128, 6], DType::F16)?.swapaxes(0, 1)?;
     let turned = x.reshape(&[6, 128])?.expand_dims(1)?;
     let dense = turned.contiguous()?;
     let which = Array::from_slice(&[4u32, 0, 1, 4, 2, 0], &[6])?;
@@ -155,8 +155,8 @@ fn experts_are_close_to_the_plain_form() -> Result<()> {
     for (dtype, tolerance) in HALVES {
         let w = noise(2, &[6, 48, 256], dtype)?;
         let scheme = Scheme::default_of(QuantMode::Affine);
-        let parts = quantize(&w, scheme)?;
-        let wide = dequantize(
+        let parts = quantize_with(&w, scheme)?;
+        let wide = dequantize_with(
             &parts.packed,
             &parts.scales,
             parts.biases.as_ref(),
@@ -255,7 +255,7 @@ fn outputs_of_experts_are_summed() -> Result<()> {
             let wanted = plainly(|| fast::weighted_sum(&y.astype(DType::F32)?, &weights))?;
             close(&format!("{dtype} {tokens}"), &found, &wanted, tolerance)?;
             // Outputs whose elements are apart.
-            let turned = y.swap_axes(0, 1)?.contiguous()?.swap_axes(0, 1)?;
+            let turned = y.swapaxes(0, 1)?.contiguous()?.swapaxes(0, 1)?;
             same("turned", &fast::weighted_sum(&turned, &weights)?, &found)?;
         }
     }

@@ -4,7 +4,7 @@ use std::thread;
 
 use mlx_core::fast::{self, Rope};
 use mlx_core::ops::quantize::{
-    QuantMode, Scheme, dequantize, gather_qmm, quantize, quantized_matmul,
+    QuantMode, Scheme, dequantize_with, gather_qmm_with, quantize_with, quantized_matmul_with,
 };
 use mlx_core::{Array, DType, ErrorKind, Result, Safetensors, eval, memory, safetensors, zeros};
 
@@ -34,8 +34,8 @@ fn matrices_are_packed_as_on_the_cpu() -> Result<()> {
                 let w = noise(1, &[n, k], dtype)?;
                 let what = format!("{scheme:?} {dtype} {n} {k}");
                 let unpacked = || {
-                    let q = quantize(&w, scheme)?;
-                    dequantize(
+                    let q = quantize_with(&w, scheme)?;
+                    dequantize_with(
                         &q.packed,
                         &q.scales,
                         q.biases.as_ref(),
@@ -58,8 +58,8 @@ fn matrices_are_packed_as_on_the_cpu() -> Result<()> {
                 );
             }
         }
-        let empty = quantize(&zeros(&[0, 256], DType::BF16)?, scheme)?;
-        let back = dequantize(
+        let empty = quantize_with(&zeros(&[0, 256], DType::BF16)?, scheme)?;
+        let back = dequantize_with(
             &empty.packed,
             &empty.scales,
             empty.biases.as_ref(),
@@ -95,27 +95,27 @@ fn packed_products_of_any_shape() -> Result<()> {
             for dtype in [DType::BF16, DType::F32] {
                 let tolerance = if dtype == DType::F32 { 1e-4 } else { 0.03 };
                 let what = format!("{scheme:?} {dtype} {m} {n} {k}");
-                let q = quantize(&noise(1, &[n, k], dtype)?, scheme)?;
+                let q = quantize_with(&noise(1, &[n, k], dtype)?, scheme)?;
                 let biases = q.biases.as_ref();
-                let wide = dequantize(&q.packed, &q.scales, biases, scheme, Some(dtype))?
+                let wide = dequantize_with(&q.packed, &q.scales, biases, scheme, Some(dtype))?
                     .astype(DType::F32)?;
                 let x = noise(2, &[m, k], dtype)?;
-                let y = quantized_matmul(&x, &q.packed, &q.scales, biases, true, scheme)?;
+                let y = quantized_matmul_with(&x, &q.packed, &q.scales, biases, true, scheme)?;
                 close(
                     &what,
                     &y,
-                    &x.astype(DType::F32)?.matmul(&wide.swap_axes(0, 1)?)?,
+                    &x.astype(DType::F32)?.matmul(&wide.swapaxes(0, 1)?)?,
                     tolerance,
                 )?;
                 let y = fast::quantized_linear(&x, &q.packed, &q.scales, biases, scheme)?;
                 close(
                     &format!("{what} linear"),
                     &y,
-                    &x.astype(DType::F32)?.matmul(&wide.swap_axes(0, 1)?)?,
+                    &x.astype(DType::F32)?.matmul(&wide.swapaxes(0, 1)?)?,
                     tolerance,
                 )?;
                 let x = noise(3, &[m, n], dtype)?;
-                let y = quantized_matmul(&x, &q.packed, &q.scales, biases, false, scheme)?;
+                let y = quantized_matmul_with(&x, &q.packed, &q.scales, biases, false, scheme)?;
                 close(
                     &format!("{what} transposed"),
                     &y,
@@ -128,7 +128,7 @@ fn packed_products_of_any_shape() -> Result<()> {
                 let both = biases.map(two).transpose()?;
                 let which = Array::from_slice(&[1u32, 0], &[2])?;
                 let x = noise(4, &[2, m, k], dtype)?;
-                let y = gather_qmm(
+                let y = gather_qmm_with(
                     &x,
                     &packed,
                     &scales,
@@ -139,7 +139,7 @@ fn packed_products_of_any_shape() -> Result<()> {
                     scheme,
                     false,
                 )?;
-                let turned = two(&wide)?.take(&which, 0)?.swap_axes(-1, -2)?;
+                let turned = two(&wide)?.take(&which, 0)?.swapaxes(-1, -2)?;
                 close(
                     &format!("{what} gathered"),
                     &y,
@@ -203,8 +203,8 @@ fn ropes_of_repeated_rows() -> Result<()> {
         eval([&stored])?;
         same(
             "rope",
-            &fast::rope(&repeated, &how, &offsets)?,
-            &fast::rope(&stored, &how, &offsets)?,
+            &fast::rope_with(&repeated, &how, &offsets)?,
+            &fast::rope_with(&stored, &how, &offsets)?,
         )?;
     }
     Ok(())

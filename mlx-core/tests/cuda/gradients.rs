@@ -3,7 +3,7 @@
 use mlx_core::fast::{
     self, Attention, Gate, KeySlots, Mask, Matrix, Positions, Projection, Rope, plainly,
 };
-use mlx_core::transforms::grad;
+use mlx_core::transforms::grad_with;
 use mlx_core::{Array, DType, Result, eval};
 
 use super::{FOUR, HALVES, Weights, close, noise, on_cpu, on_gpu, periods, schemes};
@@ -34,10 +34,10 @@ fn check(
             Ok(vec![y.sum(.., false)?])
         };
         for at in &asked {
-            let found = grad(|a: &[Array]| total(f(a)?), args, at)?;
+            let found = grad_with(|a: &[Array]| total(f(a)?), args, at)?;
             // On the CPU, where MLX compiles no kernels.
             let wanted = on_cpu(|| {
-                let wanted = plainly(|| grad(|a: &[Array]| total(plain(a)?), &wide, at))?;
+                let wanted = plainly(|| grad_with(|a: &[Array]| total(plain(a)?), &wide, at))?;
                 eval(&wanted)?;
                 Ok(wanted)
             })?;
@@ -278,7 +278,7 @@ fn of_heads_and_ropes() -> Result<()> {
                     scale: 1.0,
                     freqs: Some(&freqs),
                 };
-                fast::rope(&a[0], &how, &offsets)
+                fast::rope_with(&a[0], &how, &offsets)
             };
             let x = noise(3, &[2, 3, 4, 64], dtype)?;
             check(&format!("{dtype} rope {dims}"), &[x], tolerance, rope, rope)?;

@@ -116,7 +116,7 @@ impl Layer {
         };
         let values = projected[2]
             .reshape(&[rows, tokens, kv_heads, head_dim])?
-            .swap_axes(1, 2)?;
+            .swapaxes(1, 2)?;
         let buffers = match self.cache.take() {
             Some((k, v)) => Buffers::Own(k, v),
             None => Buffers::New(ring.unwrap_or(256)),

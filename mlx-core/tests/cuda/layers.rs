@@ -78,7 +78,7 @@ fn heads_go_into_their_slots() -> Result<()> {
                 close(&format!("{dtype} {dims}"), &found, &wanted, tolerance)?;
                 let values = noise(3, &[2, 4, 3 * 64], dtype)?
                     .reshape(&[2, 4, 3, 64])?
-                    .swap_axes(1, 2)?;
+                    .swapaxes(1, 2)?;
                 for ring in [false, true] {
                     let slots = Slots { ring, scheme: None };
                     let store = || fast::store_heads(Buffers::New(16), &of, &values, slots);
@@ -121,7 +121,7 @@ fn attention_over_a_cache() -> Result<()> {
                     (None, KeySlots::Straight),
                     (Some(24), KeySlots::Straight),
                     (Some(slots - tokens), KeySlots::Ring),
-                    (Some(slots - tokens), KeySlots::Behind),
+                    (Some(slots - tokens), KeySlots::Latest),
                 ] {
                     for (soft_cap, sinks) in [(None, None), (Some(5.0), Some(&sinks))] {
                         let options = |at: &Array| Attention {

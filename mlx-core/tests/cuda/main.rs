@@ -8,6 +8,7 @@ mod gradients;
 mod joined;
 mod layers;
 mod masks;
+mod outcomes;
 mod products;
 mod prompts;
 mod recurrent;
@@ -16,7 +17,7 @@ mod replays;
 mod reports;
 
 use mlx_core::fast::{self, Attention, Form, Matrix, Op, plainly};
-use mlx_core::ops::quantize::{QuantMode, Scheme, dequantize, quantize};
+use mlx_core::ops::quantize::{QuantMode, Scheme, dequantize_with, quantize_with};
 use mlx_core::random::{Key, normal};
 use mlx_core::{Array, DType, Device, Result, Stream};
 
@@ -35,7 +36,7 @@ fn on_gpu() -> Result<bool> {
 }
 
 fn noise(seed: u64, shape: &[i32], dtype: DType) -> Result<Array> {
-    normal(&Key::new(seed)?, shape, DType::F32, 0.0f32, 1.0f32)?.astype(dtype)
+    normal(&Key::new(seed)?, shape, DType::F32)?.astype(dtype)
 }
 
 fn f32s(a: &Array) -> Result<Vec<f32>> {
@@ -139,7 +140,7 @@ fn parts_of(w: Array, scheme: Option<Scheme>) -> Result<Parts> {
     let Some(scheme) = scheme else {
         return Ok((w, None));
     };
-    let q = quantize(&w, scheme)?;
+    let q = quantize_with(&w, scheme)?;
     Ok((q.packed, Some((q.scales, q.biases, scheme))))
 }
 
@@ -169,7 +170,7 @@ impl Weights {
             (weight, None) => weight.astype(DType::F32)?,
             (packed, Some((scales, biases, scheme))) => {
                 let wide = |scales: &Array, biases: Option<&Array>, dtype| {
-                    dequantize(packed, scales, biases, *scheme, Some(dtype))
+                    dequantize_with(packed, scales, biases, *scheme, Some(dtype))
                 };
                 let wide = match (scheme.bits, scheme.group_size, biases) {
                     // MLX's CPU, which takes 2 bits in groups of 128, computes in the type of the scales and rounds

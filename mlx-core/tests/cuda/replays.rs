@@ -29,7 +29,7 @@ impl Steps {
         self.number += 1;
         let bias = Array::from_slice(&[self.number as f32; 256], &[256])?.astype(DType::BF16)?;
         let y = fast::linear(&self.state, &self.w)?.add(&bias)?.tanh()?;
-        let y = y.softmax(-1, true)?.multiply(&y)?;
+        let y = y.softmax(-1)?.multiply(&y)?;
         self.state = fast::rms_norm(&y, None, 1e-6)?;
         Ok(self.state.clone())
     }

@@ -3,7 +3,7 @@
 
 use mlx_core::fast::{self, Attention, KeySlots, Mask, Positions, plainly};
 use mlx_core::ops::concat;
-use mlx_core::transforms::{grad, vmap};
+use mlx_core::transforms::{grad_with, vmap_with};
 use mlx_core::{Array, DType, QuantMode, Result, Scheme};
 
 use super::{TYPES, check, normal};
@@ -159,8 +159,8 @@ fn every_mask(sizes: &[(Sizes, i32, i32)], packed: fn(usize) -> Option<Scheme>) 
                     (KeySlots::Straight, &straight),
                     (KeySlots::Ring, &ring),
                     (KeySlots::Ring, &young),
-                    (KeySlots::Behind, &ring),
-                    (KeySlots::Behind, &young),
+                    (KeySlots::Latest, &ring),
+                    (KeySlots::Latest, &young),
                 ] {
                     masks.push(Mask::Positions(Positions::new(offsets, window, slots)));
                 }
@@ -268,7 +268,7 @@ fn a_query_is_alone_with_its_keys() -> Result<()> {
                 let (begin, cap) = ((from - window).max(0), window + 37 + (to - from));
                 let behind = from - window;
                 if behind >= 0 {
-                    let mask = placed(&at, Some(window), KeySlots::Behind);
+                    let mask = placed(&at, Some(window), KeySlots::Latest);
                     let (k, v) = (part(&x.k, behind, to)?, part(&x.v, behind, to)?);
                     check(from, to, &attend(&q, &k, &v, mask)?, "behind")?;
                 }
@@ -331,7 +331,7 @@ fn transforms_are_those_of_the_plain_operations() -> Result<()> {
     let x = inputs(3, [2, 4, 2, 16, 8], 5, 12, DType::F32)?;
     let offsets = Array::from_slice(&[7i32, 20], &[2])?;
     let args = [x.q, x.k, x.v, x.sinks];
-    for slots in [KeySlots::Straight, KeySlots::Ring, KeySlots::Behind] {
+    for slots in [KeySlots::Straight, KeySlots::Ring, KeySlots::Latest] {
         let attend = |a: &[Array], is_plain: bool| {
             let options = Attention {
                 scale: 0.3,
@@ -350,7 +350,7 @@ fn transforms_are_those_of_the_plain_operations() -> Result<()> {
                 let y = attend(a, is_plain)?;
                 Ok(vec![y.multiply(&weights)?.sum(.., false)?])
             };
-            grad(sum, &args, &[0, 1, 2, 3])
+            grad_with(sum, &args, &[0, 1, 2, 3])
         });
         for (found, exact) in found?.iter().zip(&exact?) {
             check(found, exact, 0.0, &mut 0, &format!("gradient, {slots:?}"))?;
@@ -360,7 +360,7 @@ fn transforms_are_those_of_the_plain_operations() -> Result<()> {
             .map(|x| x.expand_dims(0)?.repeat(3, 0))
             .collect();
         let batch = batch?;
-        let found = vmap(
+        let found = vmap_with(
             |a| {
                 let a = [a, std::slice::from_ref(&args[3])].concat();
                 Ok(vec![attend(&a, false)?])

@@ -7,7 +7,7 @@ use super::{TYPES, normal};
 /// Rows of `v` logits; with `ties`, many of them equal.
 fn logits(seed: u64, rows: i32, v: i32, ties: bool, dtype: DType) -> Result<Array> {
     let x = normal(seed, &[rows, v], DType::F32)?.multiply(3.0f32)?;
-    let x = if ties { x.round(0)? } else { x };
+    let x = if ties { x.round()? } else { x };
     x.astype(dtype)
 }
 

@@ -58,7 +58,7 @@ fn draws() -> Result<()> {
             let expected = plainly(|| fast::draw(&x, &rows))?.checked.to_vec::<u32>()?;
             assert_eq!(found, expected, "{v} of {dtype}, times {factor}");
             // Neither the other rows nor the layout of the array change the result.
-            let turned = x.swap_axes(0, 1)?.contiguous()?.swap_axes(0, 1)?;
+            let turned = x.swapaxes(0, 1)?.contiguous()?.swapaxes(0, 1)?;
             assert_eq!(
                 fast::draw(&turned, &rows)?.checked.to_vec::<u32>()?,
                 expected
@@ -231,7 +231,7 @@ fn masks_forbid_tokens() -> Result<()> {
             let plain = plainly(|| fast::allow(&x, &rows))?;
             assert_eq!(bits(&plain)?, expected, "{v} of {dtype}, plainly");
             // The logits themselves are unchanged.
-            let turned = x.swap_axes(0, 1)?.contiguous()?.swap_axes(0, 1)?;
+            let turned = x.swapaxes(0, 1)?.contiguous()?.swapaxes(0, 1)?;
             assert_eq!(bits(&fast::allow(&turned, &rows)?)?, expected);
             assert_eq!(
                 x.slice_axis(0, 1, 2)?

@@ -2,7 +2,7 @@
 //! instruction set, the number of chunks and the other queries of a tile.
 
 use mlx_core::fast::{self, Attention, Mask, plainly};
-use mlx_core::transforms::grad;
+use mlx_core::transforms::grad_with;
 use mlx_core::{Array, DType, Result};
 
 use super::attention::{Inputs, inputs, scheme};
@@ -102,7 +102,7 @@ fn gradients_of_hidden_queries_are_those_of_the_plain_form() -> Result<()> {
             let y = fast::attention(&x[0], &x[1], &x[2], &options)?;
             Ok(vec![y.square()?.sum(.., false)?])
         };
-        grad(loss, &[q.clone(), k.clone(), v.clone()], &[0, 1, 2])
+        grad_with(loss, &[q.clone(), k.clone(), v.clone()], &[0, 1, 2])
     };
     let (found, plain) = (gradients()?, plainly(gradients)?);
     for ((found, plain), what) in found.iter().zip(&plain).zip(["q", "k", "v"]) {

@@ -22,7 +22,7 @@ fn packed_rows_are_quantised_ones() -> Result<()> {
             for (what, x) in [
                 ("noise", &noise),
                 ("far from zero", &x),
-                ("turned", &x.swap_axes(0, 1)?),
+                ("turned", &x.swapaxes(0, 1)?),
                 ("zeros", &zero),
                 ("alike", &far),
                 (

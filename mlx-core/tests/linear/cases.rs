@@ -1,14 +1,14 @@
 //! Matrices in every stored form, each with its product.
 
 use mlx_core::fast::{self, Matrix};
-use mlx_core::ops::quantize::{QuantMode, Quantized, Scheme, dequantize, quantize};
+use mlx_core::ops::quantize::{QuantMode, Quantized, Scheme, dequantize_with, quantize_with};
 use mlx_core::random::{self, Key};
 use mlx_core::{Array, DType, Result};
 
 use super::kernels_are_off;
 
 pub fn normal(seed: u64, shape: &[i32], dtype: DType) -> Result<Array> {
-    random::normal(&Key::new(seed)?, shape, DType::F32, 0.0, 1.0)?.astype(dtype)
+    random::normal(&Key::new(seed)?, shape, DType::F32)?.astype(dtype)
 }
 
 pub fn schemes() -> Vec<Scheme> {
@@ -46,7 +46,7 @@ impl Weights {
     pub fn new(x: &Array, seed: u64, n: i32, scheme: Option<Scheme>) -> Result<Self> {
         let w = normal(seed, &[n, x.dim(-1)?], x.dtype())?;
         let parts = match scheme {
-            Some(scheme) => quantize(&w, scheme)?,
+            Some(scheme) => quantize_with(&w, scheme)?,
             None => Quantized {
                 packed: w.clone(),
                 scales: w,
@@ -120,7 +120,7 @@ pub fn dense(dtype: DType, n: i32, k: i32) -> Result<Case> {
 }
 
 pub fn packed(scheme: Scheme, dtype: DType, n: i32, k: i32) -> Result<Case> {
-    let parts = quantize(&normal(3, &[n, k], dtype)?, scheme)?;
+    let parts = quantize_with(&normal(3, &[n, k], dtype)?, scheme)?;
     let (scales, biases) = (parts.scales.clone(), parts.biases.clone());
     // In F32 and rounded once, whereas MLX rounds after each operation.
     let exact = |array: &Array| match scheme.mode {
@@ -128,7 +128,7 @@ pub fn packed(scheme: Scheme, dtype: DType, n: i32, k: i32) -> Result<Case> {
         _ => Ok(array.clone()),
     };
     let biases32 = biases.as_ref().map(exact).transpose()?;
-    let mut wide = dequantize(
+    let mut wide = dequantize_with(
         &parts.packed,
         &exact(&scales)?,
         biases32.as_ref(),

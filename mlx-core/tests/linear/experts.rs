@@ -2,8 +2,8 @@
 //! whichever thread computes it and whatever the layout of x.
 
 use mlx_core::fast::{self, Gate, Matrix, Route, RouteGroups};
-use mlx_core::ops::quantize::{QuantMode, Scheme, quantize};
-use mlx_core::transforms::grad;
+use mlx_core::ops::quantize::{QuantMode, Scheme, quantize_with};
+use mlx_core::transforms::grad_with;
 use mlx_core::{Array, DType, Result};
 
 use super::{FLOATS, floats, kernels_are_off, normal};
@@ -24,10 +24,10 @@ fn many_experts_are_products_of_their_rows() -> Result<()> {
     let indices = Array::from_slice(&places, &[tokens, chosen])?;
     for dtype in FLOATS {
         let w = normal(21, &[EXPERTS, n, k], dtype)?;
-        let parts = quantize(&w, scheme)?;
+        let parts = quantize_with(&w, scheme)?;
         let one = normal(22, &[tokens, 1, 1, k], dtype)?;
-        let turned = one.squeeze(1)?.swap_axes(0, 2)?.contiguous()?;
-        let turned = turned.swap_axes(0, 2)?.expand_dims(1)?;
+        let turned = one.squeeze(1)?.swapaxes(0, 2)?.contiguous()?;
+        let turned = turned.swapaxes(0, 2)?.expand_dims(1)?;
         let dense = fast::experts_linear(&one, &w, &indices)?;
         let quantized = |x: &Array| {
             let (scales, biases) = (&parts.scales, parts.biases.as_ref());
@@ -91,7 +91,7 @@ fn a_gate_joins_products_of_experts() -> Result<()> {
             let apart = fast::gated(kind, &product(&a)?, &product(&b)?)?;
             assert_eq!(floats(&found), floats(&apart), "{dtype} {kind:?}");
         }
-        let parts = quantize(&a, scheme)?;
+        let parts = quantize_with(&a, scheme)?;
         let packed = Matrix::Quantized {
             packed: &parts.packed,
             scales: &parts.scales,
@@ -161,7 +161,7 @@ fn experts_are_products_one_by_one() -> Result<()> {
     let scheme = Scheme::default_of(QuantMode::Affine);
     for dtype in FLOATS {
         let w = normal(11, &[5, 24, 128], dtype)?;
-        let parts = quantize(&w, scheme)?;
+        let parts = quantize_with(&w, scheme)?;
         let biases = parts.biases.as_ref();
         // One row for several experts, and one row for each expert; expert 3 gets no row.
         let indices = Array::from_slice(&[4u32, 0, 1, 4, 2, 0], &[3, 2])?;
@@ -212,7 +212,7 @@ fn experts_are_products_one_by_one() -> Result<()> {
                 fast::experts_linear(&a[0], &w, &indices)?.sum(.., false)?,
             ])
         };
-        let found = grad(sum, &[x], &[0])?;
+        let found = grad_with(sum, &[x], &[0])?;
         let of = w.sum(1, false)?.take(&indices, 0)?.sum(1, false)?;
         for (a, b) in floats(&found[0]).iter().zip(floats(&of)) {
             assert!(

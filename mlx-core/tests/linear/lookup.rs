@@ -1,7 +1,7 @@
 //! Rows of dense and packed matrices, unpacked.
 
-use mlx_core::ops::quantize::{QuantMode, quantize};
-use mlx_core::transforms::grad;
+use mlx_core::ops::quantize::{QuantMode, quantize_with};
+use mlx_core::transforms::grad_with;
 use mlx_core::{Array, DType, Result, fast};
 
 use super::cases::{normal, schemes};
@@ -10,7 +10,7 @@ use super::{FLOATS, floats, kernels_are_off};
 #[test]
 fn rows_are_those_of_the_wide_matrix() -> Result<()> {
     let ids = Array::from_slice(&[3i32, -1, 0, 69, 3, -70], &[2, 3])?;
-    let turned = ids.swap_axes(0, 1)?;
+    let turned = ids.swapaxes(0, 1)?;
     for dtype in FLOATS {
         let wide = normal(5, &[70, 33], dtype)?;
         let found = fast::rows(&wide, &turned)?;
@@ -22,7 +22,7 @@ fn rows_are_those_of_the_wide_matrix() -> Result<()> {
             _ => 2f32.powi(-22),
         };
         for scheme in schemes() {
-            let parts = quantize(&normal(6, &[70, 5 * 128], dtype)?, scheme)?;
+            let parts = quantize_with(&normal(6, &[70, 5 * 128], dtype)?, scheme)?;
             let (packed, scales, biases) = (&parts.packed, &parts.scales, parts.biases.as_ref());
             let exact = |a: &Array| match scheme.mode {
                 QuantMode::Affine => a.astype(DType::F32),
@@ -60,7 +60,7 @@ fn rows_are_those_of_the_wide_matrix() -> Result<()> {
         floats(&wide.take(&ids, 0)?)
     );
     let sum = |a: &[Array]| Ok(vec![fast::rows(&a[0], &ids)?.sum(.., false)?]);
-    let found = floats(&grad(sum, std::slice::from_ref(&wide), &[0])?[0]);
+    let found = floats(&grad_with(sum, std::slice::from_ref(&wide), &[0])?[0]);
     for (row, found) in found.chunks(64).enumerate() {
         let times = many.iter().filter(|&&id| id as usize == row).count() as f32;
         assert!(found.iter().all(|&x| x == times), "row {row}");

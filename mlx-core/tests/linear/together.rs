@@ -3,7 +3,7 @@
 
 use mlx_core::fast::{self, linear_many};
 use mlx_core::ops::quantize::{QuantMode, Scheme};
-use mlx_core::transforms::grad;
+use mlx_core::transforms::grad_with;
 use mlx_core::{Array, DType, Result, graph_size};
 
 use super::cases::{Weights, normal, some_schemes};
@@ -105,7 +105,7 @@ fn products_together_have_derivatives() -> Result<()> {
             let y = both[0].astype(DType::F32)?.square()?.sum(.., false)?;
             Ok(vec![y.add(&both[1].astype(DType::F32)?.sum(.., false)?)?])
         };
-        grad(sum, &[x.clone(), w.clone()], &[0, 1])
+        grad_with(sum, &[x.clone(), w.clone()], &[0, 1])
     };
     for (found, expected) in by(true)?.iter().zip(by(false)?) {
         assert_eq!(found.shape(), expected.shape());

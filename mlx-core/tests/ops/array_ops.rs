@@ -18,19 +18,19 @@ fn create() -> Vec<(&'static str, Op)> {
         "full_like" => |c| mlx::full_like(c.x(0), c.float(0));
         "arange" => |c| mlx::arange(c.float(0), c.float(1), c.float(2), c.dtype(3));
         "linspace" => |c| mlx::linspace(c.float(0), c.float(1), c.int(2), c.dtype(3));
-        "eye" => |c| mlx::eye(c.int(0), c.int(1), c.int(2), c.dtype(3));
-        "tri" => |c| mlx::tri(c.int(0), c.int(1), c.int(2), c.dtype(3));
+        "eye_with" => |c| mlx::eye_with(c.int(0), c.int(1), c.int(2), c.dtype(3));
+        "tri_with" => |c| mlx::tri_with(c.int(0), c.int(1), c.int(2), c.dtype(3));
         "identity" => |c| mlx::identity(c.int(0), c.dtype(1));
-        "tril" => |c| mlx::tril(c.x(0), c.int(0));
-        "triu" => |c| mlx::triu(c.x(0), c.int(0));
-        "diag" => |c| mlx::diag(c.x(0), c.int(0));
+        "tril_with" => |c| mlx::tril_with(c.x(0), c.int(0));
+        "triu_with" => |c| mlx::triu_with(c.x(0), c.int(0));
+        "diag_with" => |c| mlx::diag_with(c.x(0), c.int(0));
         "bartlett" => |c| mlx::bartlett(c.int(0));
         "blackman" => |c| mlx::blackman(c.int(0));
         "hamming" => |c| mlx::hamming(c.int(0));
         "hanning" => |c| mlx::hanning(c.int(0));
-        "meshgrid" => |c| {
+        "meshgrid_with" => |c| {
             let indexing = if c.text(1) == "xy" { Indexing::Xy } else { Indexing::Ij };
-            mlx::meshgrid(&c.inputs, c.bool(0), indexing)
+            mlx::meshgrid_with(&c.inputs, c.bool(0), indexing)
         };
     }
 }
@@ -42,20 +42,25 @@ fn shape() -> Vec<(&'static str, Op)> {
         "contiguous" => |c| c.x(0).t()?.contiguous();
         "copy" => |c| c.x(0).copy();
         "reshape" => |c| c.x(0).reshape(&c.ints(0));
-        "flatten" => |c| c.x(0).flatten(c.int(0), c.int(1));
+        "flatten_with" => |c| c.x(0).flatten_with(c.int(0), c.int(1));
         "unflatten" => |c| c.x(0).unflatten(c.int(0), &c.ints(1));
         "transpose" => |c| c.x(0).transpose(&c.ints(0));
         "t" => |c| c.x(0).t();
-        "swap_axes" => |c| c.x(0).swap_axes(c.int(0), c.int(1));
-        "move_axis" => |c| c.x(0).move_axis(c.int(0), c.int(1));
+        "swapaxes" => |c| c.x(0).swapaxes(c.int(0), c.int(1));
+        "moveaxis" => |c| c.x(0).moveaxis(c.int(0), c.int(1));
         "expand_dims" => |c| c.x(0).expand_dims(c.ints(0));
         "squeeze" => |c| c.x(0).squeeze(c.ints(0));
         "squeeze_all" => |c| c.x(0).squeeze(..);
         "broadcast_to" => |c| c.x(0).broadcast_to(&c.ints(0));
-        "pad" => |c| {
+        "pad_with" => |c| {
             let widths: Vec<_> = c.rows(0).iter().map(|row| (row[0], row[1], row[2])).collect();
-            let mode = if c.text(2) == "edge" { PadMode::Edge } else { PadMode::Constant };
-            c.x(0).pad(&widths, c.float(1), mode)
+            let mode = match c.text(2) {
+                "edge" => PadMode::Edge,
+                "reflect" => PadMode::Reflect,
+                "symmetric" => PadMode::Symmetric,
+                _ => PadMode::Constant,
+            };
+            c.x(0).pad_with(&widths, c.float(1), mode)
         };
         "tile" => |c| c.x(0).tile(&c.ints(0));
         "repeat" => |c| c.x(0).repeat(c.int(0), c.int(1));
@@ -64,9 +69,9 @@ fn shape() -> Vec<(&'static str, Op)> {
         "atleast_1d" => |c| c.x(0).atleast_1d();
         "atleast_2d" => |c| c.x(0).atleast_2d();
         "atleast_3d" => |c| c.x(0).atleast_3d();
-        "as_strided" => |c| {
+        "as_strided_with" => |c| {
             let strides: Vec<i64> = c.ints(1).into_iter().map(i64::from).collect();
-            c.x(0).as_strided(&c.ints(0), &strides, c.int(2) as usize)
+            c.x(0).as_strided_with(&c.ints(0), &strides, c.int(2) as usize)
         };
         "concat" => |c| mlx::concat(&c.inputs, c.int(0));
         "stack" => |c| mlx::stack(&c.inputs, c.int(0));
@@ -91,8 +96,8 @@ fn index() -> Vec<(&'static str, Op)> {
         "take_along_axis" => |c| c.x(0).take_along_axis(c.x(1), c.int(0));
         "put_along_axis" => |c| c.x(0).put_along_axis(c.x(1), c.x(2), c.int(0));
         "gather" => |c| c.x(0).gather(&[c.x(1), c.x(2)], &c.ints(0), &c.ints(1));
-        "searchsorted" => |c| {
-            c.x(0).searchsorted(c.x(1), if c.text(0) == "left" { Side::Left } else { Side::Right })
+        "searchsorted_with" => |c| {
+            c.x(0).searchsorted_with(c.x(1), if c.text(0) == "left" { Side::Left } else { Side::Right })
         };
     }
 }

@@ -226,6 +226,10 @@ impl Case {
         self.arg(index).is_i64()
     }
 
+    pub fn is_list_of_ints(&self, index: usize) -> bool {
+        list(self.arg(index)).iter().all(Value::is_i64)
+    }
+
     pub fn ints(&self, index: usize) -> Vec<i32> {
         list(self.arg(index))
             .iter()

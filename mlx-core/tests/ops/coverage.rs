@@ -7,6 +7,7 @@ use crate::golden_names;
 
 /// Public functions of the files of operations for which there is no golden.
 const WITHOUT: &[(&str, &str)] = &[
+    ("powf", "power by another name; tests/guessed.rs"),
     ("qqmm", "its CPU kernel is for one row; tests/quantize.rs"),
     ("random::new", "golden random::key"),
     (
@@ -25,14 +26,47 @@ const WITHOUT: &[(&str, &str)] = &[
 
 /// Goldens that run an operation in a second way.
 const SECOND: &[(&str, &str)] = &[
+    ("at_add", "at"),
+    ("at_sub", "at"),
+    ("at_mul", "at"),
+    ("at_div", "at"),
+    ("at_max", "at"),
+    ("at_min", "at"),
+    ("unique_filled", "unique_of_size"),
     ("clip_arrays", "clip"),
     ("select_number", "select"),
     ("squeeze_all", "squeeze"),
-    ("dequantize_to", "dequantize"),
+    ("dequantize_to", "dequantize_with"),
+    ("argmax_flat", "argmax"),
+    ("argmin_flat", "argmin"),
+    ("take_flat", "take"),
+    ("take_along_axis_flat", "take_along_axis"),
+    ("repeat_flat", "repeat"),
+    ("sort_flat", "sort"),
+    ("argsort_flat", "argsort"),
+    ("topk_flat", "topk"),
+    ("partition_flat", "partition"),
+    ("argpartition_flat", "argpartition"),
+    ("concat_flat", "concat"),
+    ("roll_flat", "roll"),
+    ("roll_axes", "roll"),
+    ("zeros_like_method", "zeros_like"),
+    ("ones_like_method", "ones_like"),
+    ("full_like_method", "full_like"),
+    ("random::uniform_seeded", "random::uniform"),
+    ("random::normal_seeded", "random::normal"),
+    ("random::laplace_seeded", "random::laplace"),
+    ("random::gumbel_seeded", "random::gumbel"),
+    ("random::bernoulli_seeded", "random::bernoulli"),
+    ("random::randint_seeded", "random::randint"),
+    (
+        "random::truncated_normal_seeded",
+        "random::truncated_normal",
+    ),
     ("random::key", "random::new"),
 ];
 
-/// The names in a source file: `pub fn name`, and `name = mlx_…` in the macros that make many.
+/// The names in a source file: `pub fn name`, and `name, other = mlx_…` in the macros that make many.
 fn names(path: &Path, prefix: &str) -> Vec<String> {
     let text = std::fs::read_to_string(path).unwrap();
     let word = |text: &str| {
@@ -41,14 +75,22 @@ fn names(path: &Path, prefix: &str) -> Vec<String> {
             .collect::<String>()
     };
     text.lines()
-        .filter_map(|line| {
+        .flat_map(|line| {
             let line = line.trim_start();
             if let Some(rest) = line.strip_prefix("pub fn ") {
                 let name = word(rest);
-                return (!name.is_empty()).then_some(name);
+                return if name.is_empty() { vec![] } else { vec![name] };
             }
-            let (name, rest) = line.split_once(" = ")?;
-            (rest.starts_with("mlx_") && word(name) == name).then(|| name.to_owned())
+            let Some((names, rest)) = line.split_once(" = ") else {
+                return vec![];
+            };
+            let names: Vec<String> = names.split(", ").map(str::to_owned).collect();
+            let are_words = names.iter().all(|name| word(name) == *name);
+            if rest.starts_with("mlx_") && are_words {
+                names
+            } else {
+                vec![]
+            }
         })
         .map(|name| format!("{prefix}{name}"))
         .collect()

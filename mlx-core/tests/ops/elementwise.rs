@@ -1,7 +1,5 @@
 //! Calls of elementwise operations.
 
-use mlx_core::Array;
-
 use crate::case::{Op, Results, rows};
 
 macro_rules! unary {
@@ -42,17 +40,17 @@ pub fn binary() -> Vec<(&'static str, Op)> {
 
 fn others() -> Vec<(&'static str, Op)> {
     rows! {
-        "round" => |c| c.x(0).round(c.int(0));
-        "nan_to_num" => |c| {
+        "round_with" => |c| c.x(0).round_with(c.int(0));
+        "nan_to_num_with" => |c| {
             let or_none = |i| (!c.is_null(i)).then(|| c.float(i) as f32);
-            c.x(0).nan_to_num(c.float(0) as f32, or_none(1), or_none(2))
+            c.x(0).nan_to_num_with(c.float(0) as f32, or_none(1), or_none(2))
         };
         "clip" => |c| c.x(0).clip(c.float(0), c.float(1));
         "clip_arrays" => |c| c.x(0).clip(c.x(1), c.x(2));
         "select" => |c| c.x(0).select(c.x(1), c.x(2));
         "select_number" => |c| c.x(0).select(c.x(1), c.float(0));
-        "isclose" => |c| c.x(0).isclose(c.x(1), c.float(0), c.float(1), c.bool(2));
-        "allclose" => |c| c.x(0).allclose(c.x(1), c.float(0), c.float(1), c.bool(2));
-        "array_equal" => |c| Array::array_equal(c.x(0), c.x(1), c.bool(0));
+        "isclose_with" => |c| c.x(0).isclose_with(c.x(1), c.float(0), c.float(1), c.bool(2));
+        "allclose_with" => |c| c.x(0).allclose_with(c.x(1), c.float(0), c.float(1), c.bool(2));
+        "array_equal_with" => |c| c.x(0).array_equal_with(c.x(1), c.bool(0));
     }
 }

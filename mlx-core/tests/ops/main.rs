@@ -5,9 +5,11 @@ mod case;
 mod coverage;
 mod elementwise;
 mod hostile;
+mod indices;
 mod matrix;
 mod numeric;
 mod promotion;
+mod short;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,6 +22,8 @@ fn table() -> BTreeMap<&'static str, Op> {
         array_ops::rows(),
         matrix::rows(),
         numeric::rows(),
+        indices::rows(),
+        short::rows(),
     ]
     .concat();
     let count = rows.len();
@@ -72,9 +76,29 @@ fn numeric_operations_equal_the_tables() {
     check("numeric");
 }
 
+#[test]
+fn indices_equal_the_tables() {
+    check("index");
+}
+
+#[test]
+fn calls_without_arguments_that_have_a_default_equal_the_tables() {
+    check("short");
+}
+
+/// The files of the goldens.
+const FILES: [&str; 6] = [
+    "elementwise",
+    "array",
+    "matrix",
+    "numeric",
+    "index",
+    "short",
+];
+
 /// The names of all operations that the goldens hold.
 fn golden_names() -> BTreeSet<String> {
-    ["elementwise", "array", "matrix", "numeric"]
+    FILES
         .into_iter()
         .flat_map(load)
         .map(|case: Case| case.op)

@@ -14,14 +14,16 @@ macro_rules! reductions {
 }
 
 macro_rules! scans {
-    ($($name:ident)*) => { vec![$( (
-        stringify!($name), (|c| c.x(0).$name(c.int(0), c.bool(1), c.bool(2)).map(Results::list)) as Op
+    ($($with:ident)*) => { vec![$( (
+        stringify!($with), (|c| c.x(0).$with(c.int(0), c.bool(1), c.bool(2)).map(Results::list)) as Op
     ) ),*] };
 }
 
 pub fn rows() -> Vec<(&'static str, Op)> {
     let reductions = reductions! { sum prod mean max min all any median count_nonzero logsumexp };
-    let scans = scans! { cumsum cumprod cummax cummin logcumsumexp };
+    let scans = scans! {
+        cumsum_with cumprod_with cummax_with cummin_with logcumsumexp_with
+    };
     [
         reductions,
         scans,
@@ -35,15 +37,15 @@ pub fn rows() -> Vec<(&'static str, Op)> {
 
 fn others() -> Vec<(&'static str, Op)> {
     rows! {
-        "var" => |c| c.x(0).var(c.ints(0), c.bool(1), c.int(2));
-        "std" => |c| c.x(0).std(c.ints(0), c.bool(1), c.int(2));
-        "softmax" => |c| c.x(0).softmax(c.ints(0), c.bool(1));
+        "var_with" => |c| c.x(0).var_with(c.ints(0), c.bool(1), c.int(2));
+        "std_with" => |c| c.x(0).std_with(c.ints(0), c.bool(1), c.int(2));
+        "softmax_with" => |c| c.x(0).softmax_with(c.ints(0), c.bool(1));
         "argmax" => |c| c.x(0).argmax(c.int(0), c.bool(1));
         "argmin" => |c| c.x(0).argmin(c.int(0), c.bool(1));
-        "diagonal" => |c| c.x(0).diagonal(c.int(0), c.int(1), c.int(2));
-        "trace" => |c| c.x(0).trace(c.int(0), c.int(1), c.int(2), c.dtype(3));
+        "diagonal_with" => |c| c.x(0).diagonal_with(c.int(0), c.int(1), c.int(2));
+        "trace_with" => |c| c.x(0).trace_with(c.int(0), c.int(1), c.int(2), c.dtype(3));
         "number_of_elements" => |c| c.x(0).number_of_elements(c.ints(0), c.bool(1), c.dtype(2));
-        "diff" => |c| c.x(0).diff(c.int(0), c.int(1));
+        "diff_with" => |c| c.x(0).diff_with(c.int(0), c.int(1));
     }
 }
 
@@ -74,18 +76,18 @@ fn many(c: &Case, f: Transforms) -> Result<Array> {
 
 fn transforms() -> Vec<(&'static str, Op)> {
     rows! {
-        "fft::fft" => |c| one(c, fft::fft);
-        "fft::ifft" => |c| one(c, fft::ifft);
-        "fft::rfft" => |c| one(c, fft::rfft);
-        "fft::irfft" => |c| one(c, fft::irfft);
-        "fft::fftn" => |c| many(c, fft::fftn);
-        "fft::ifftn" => |c| many(c, fft::ifftn);
-        "fft::rfftn" => |c| many(c, fft::rfftn);
-        "fft::irfftn" => |c| many(c, fft::irfftn);
-        "fft::fftshift" => |c| fft::fftshift(c.x(0), c.ints(0));
-        "fft::ifftshift" => |c| fft::ifftshift(c.x(0), c.ints(0));
-        "fft::fftfreq" => |c| fft::fftfreq(c.int(0), c.float(1));
-        "fft::rfftfreq" => |c| fft::rfftfreq(c.int(0), c.float(1));
+        "fft::fft_with" => |c| one(c, fft::fft_with);
+        "fft::ifft_with" => |c| one(c, fft::ifft_with);
+        "fft::rfft_with" => |c| one(c, fft::rfft_with);
+        "fft::irfft_with" => |c| one(c, fft::irfft_with);
+        "fft::fftn_with" => |c| many(c, fft::fftn_with);
+        "fft::ifftn_with" => |c| many(c, fft::ifftn_with);
+        "fft::rfftn_with" => |c| many(c, fft::rfftn_with);
+        "fft::irfftn_with" => |c| many(c, fft::irfftn_with);
+        "fft::fftshift_with" => |c| fft::fftshift_with(c.x(0), c.ints(0));
+        "fft::ifftshift_with" => |c| fft::ifftshift_with(c.x(0), c.ints(0));
+        "fft::fftfreq_with" => |c| fft::fftfreq_with(c.int(0), c.float(1));
+        "fft::rfftfreq_with" => |c| fft::rfftfreq_with(c.int(0), c.float(1));
     }
 }
 
@@ -100,15 +102,15 @@ fn linear() -> Vec<(&'static str, Op)> {
         "linalg::pinv" => |c| linalg::pinv(c.x(0));
         "linalg::det" => |c| linalg::det(c.x(0));
         "linalg::slogdet" => |c| linalg::slogdet(c.x(0));
-        "linalg::eigvalsh" => |c| linalg::eigvalsh(c.x(0), half(c.text(0) == "U"));
-        "linalg::eigh" => |c| {
-            let (values, vectors) = linalg::eigh(c.x(0), half(c.text(0) == "U"))?;
-            vectors.multiply(values.expand_dims(1)?)?.matmul(&vectors.swap_axes(-1, -2)?)
+        "linalg::eigvalsh_with" => |c| linalg::eigvalsh_with(c.x(0), half(c.text(0) == "U"));
+        "linalg::eigh_with" => |c| {
+            let (values, vectors) = linalg::eigh_with(c.x(0), half(c.text(0) == "U"))?;
+            vectors.multiply(values.expand_dims(1)?)?.matmul(&vectors.swapaxes(-1, -2)?)
         };
         "linalg::eigvals" => |c| linalg::eigvals(c.x(0))?.sum(.., false);
         "linalg::eig" => |c| {
             let (values, vectors) = linalg::eig(c.x(0))?;
-            c.x(0).matmul(&vectors)?.subtract(vectors.multiply(values)?)?.round(3)
+            c.x(0).matmul(&vectors)?.subtract(vectors.multiply(values)?)?.round_with(3)
         };
         "linalg::qr" => |c| linalg::qr(c.x(0)).and_then(|(q, r)| q.matmul(&r));
         "linalg::svd" => |c| {
@@ -118,12 +120,12 @@ fn linear() -> Vec<(&'static str, Op)> {
         "linalg::singular_values" => |c| linalg::singular_values(c.x(0));
         "linalg::lu" => |c| linalg::lu(c.x(0));
         "linalg::lu_factor" => |c| linalg::lu_factor(c.x(0));
-        "linalg::cholesky" => |c| linalg::cholesky(c.x(0), half(c.bool(0)));
-        "linalg::cholesky_inv" => |c| linalg::cholesky_inv(c.x(0), half(c.bool(0)));
-        "linalg::tri_inv" => |c| linalg::tri_inv(c.x(0), half(c.bool(0)));
-        "linalg::solve_triangular" => |c| linalg::solve_triangular(c.x(0), c.x(1), half(c.bool(0)));
+        "linalg::cholesky_with" => |c| linalg::cholesky_with(c.x(0), half(c.bool(0)));
+        "linalg::cholesky_inv_with" => |c| linalg::cholesky_inv_with(c.x(0), half(c.bool(0)));
+        "linalg::tri_inv_with" => |c| linalg::tri_inv_with(c.x(0), half(c.bool(0)));
+        "linalg::solve_triangular_with" => |c| linalg::solve_triangular_with(c.x(0), c.x(1), half(c.bool(0)));
         "linalg::solve" => |c| linalg::solve(c.x(0), c.x(1));
-        "linalg::norm" => |c| linalg::norm(c.x(0), c.float(0), c.ints(1), c.bool(2));
+        "linalg::norm_with" => |c| linalg::norm_with(c.x(0), c.float(0), c.ints(1), c.bool(2));
         "linalg::norm_l2" => |c| linalg::norm_l2(c.x(0), c.ints(0), c.bool(1));
         "linalg::norm_matrix" => |c| {
             let ord = if c.text(0) == "fro" { MatrixNorm::Frobenius } else { MatrixNorm::Nuclear };
@@ -140,21 +142,21 @@ fn randoms() -> Vec<(&'static str, Op)> {
     const F32: DType = DType::F32;
     rows! {
         "random::key" => |c| Key::new(c.seed(0)).map(|key| key.as_array().clone());
-        "random::split" => |c| key(c)?.split(c.int(0)).map(|keys| {
+        "random::split_n" => |c| key(c)?.split_n(c.int(0)).map(|keys| {
             keys.iter().map(|key| key.as_array().clone()).collect::<Vec<_>>()
         });
-        "random::split_pair" => |c| key(c)?.split_pair().map(|[a, b]| (a.as_array().clone(), b.as_array().clone()));
-        "random::uniform" => |c| random::uniform(&key(c)?, &c.ints(0), F32, c.float(1), c.float(2));
-        "random::normal" => |c| random::normal(&key(c)?, &c.ints(0), F32, c.float(1), c.float(2));
-        "random::truncated_normal" => |c| random::truncated_normal(&key(c)?, &c.ints(0), F32, c.float(1), c.float(2));
-        "random::laplace" => |c| random::laplace(&key(c)?, &c.ints(0), F32, c.float(1) as f32, c.float(2) as f32);
+        "random::split" => |c| key(c)?.split().map(|[a, b]| (a.as_array().clone(), b.as_array().clone()));
+        "random::uniform" => |c| random::uniform(&key(c)?, c.float(1), c.float(2), &c.ints(0), F32);
+        "random::normal_with" => |c| random::normal_with(&key(c)?, &c.ints(0), F32, c.float(1), c.float(2));
+        "random::truncated_normal" => |c| random::truncated_normal(&key(c)?, c.float(1), c.float(2), &c.ints(0), F32);
+        "random::laplace_with" => |c| random::laplace_with(&key(c)?, &c.ints(0), F32, c.float(1) as f32, c.float(2) as f32);
         "random::gumbel" => |c| random::gumbel(&key(c)?, &c.ints(0), F32);
-        "random::bernoulli" => |c| random::bernoulli(&key(c)?, &c.ints(0), c.float(1));
-        "random::randint" => |c| random::randint(&key(c)?, &c.ints(0), DType::I32, c.int(1), c.int(2));
-        "random::categorical" => |c| random::categorical(&key(c)?, c.x(1), c.int(0));
+        "random::bernoulli" => |c| random::bernoulli(&key(c)?, c.float(1), &c.ints(0));
+        "random::randint" => |c| random::randint(&key(c)?, c.int(1), c.int(2), &c.ints(0), DType::I32);
+        "random::categorical_with" => |c| random::categorical_with(&key(c)?, c.x(1), c.int(0));
         "random::categorical_n" => |c| random::categorical_n(&key(c)?, c.x(1), c.int(0), c.int(1));
-        "random::permutation" => |c| random::permutation(&key(c)?, c.x(1), c.int(0));
+        "random::permutation_with" => |c| random::permutation_with(&key(c)?, c.x(1), c.int(0));
         "random::permutation_of" => |c| random::permutation_of(&key(c)?, c.int(0));
-        "random::multivariate_normal" => |c| random::multivariate_normal(&key(c)?, &c.ints(0), c.x(1), c.x(2));
+        "random::multivariate_normal" => |c| random::multivariate_normal(&key(c)?, c.x(1), c.x(2), &c.ints(0));
     }
 }

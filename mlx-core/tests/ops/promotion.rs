@@ -33,7 +33,7 @@ macro_rules! methods {
     ($($name:ident)* | $($reduction:ident)* | $($scan:ident)*) => { vec![
         $( (stringify!($name), (|a| a.$name().map(Results::list)) as Unary), )*
         $( (stringify!($reduction), (|a| a.$reduction(.., false).map(Results::list)) as Unary), )*
-        $( (stringify!($scan), (|a| a.$scan(0, false, true).map(Results::list)) as Unary), )*
+        $( (stringify!($scan), (|a| a.$scan(0).map(Results::list)) as Unary), )*
     ] };
 }
 
@@ -42,11 +42,12 @@ fn unary() -> BTreeMap<&'static str, Unary> {
         abs negative positive exp expm1 log log1p log2 log10 sqrt rsqrt square reciprocal sin cos tan arcsin arccos
         arctan sinh cosh tanh arcsinh arccosh arctanh sigmoid erf erfinv floor ceil trunc sign isnan isinf isfinite
         isneginf isposinf logical_not bitwise_invert degrees radians conjugate real imag stop_gradient |
-        sum prod mean max min all any logsumexp median count_nonzero softmax |
+        sum prod mean max min all any logsumexp median count_nonzero |
         cumsum cumprod cummax cummin logcumsumexp
     };
-    table.push(("var", |a| a.var(.., false, 0).map(Results::list)));
-    table.push(("std", |a| a.std(.., false, 0).map(Results::list)));
+    table.push(("softmax", |a| a.softmax(..).map(Results::list)));
+    table.push(("var", |a| a.var(.., false).map(Results::list)));
+    table.push(("std", |a| a.std(.., false).map(Results::list)));
     table.push(("argmax", |a| a.argmax(0, false).map(Results::list)));
     table.push(("argmin", |a| a.argmin(0, false).map(Results::list)));
     table.push(("sort", |a| a.sort(0).map(Results::list)));

@@ -1,6 +1,7 @@
 //! Views, broadcasting, indexing and reductions against plain Rust, on random shapes.
 
 mod indexing;
+mod indices;
 mod model;
 mod reductions;
 mod views;

@@ -5,7 +5,7 @@ use mlx_core::random::{self, Key};
 use mlx_core::{Array, DType, Result};
 
 pub fn normal(seed: u64, shape: &[i32]) -> Result<Array> {
-    random::normal(&Key::new(seed)?, shape, DType::F32, 0.0, 1.0)
+    random::normal(&Key::new(seed)?, shape, DType::F32)
 }
 
 pub fn floats(array: &Array) -> Result<Vec<f64>> {

@@ -6,13 +6,11 @@ use std::sync::Arc;
 
 use llguidance::Matcher;
 
+use super::Mask;
 use super::compile::Compiled;
-use super::front::{Front, Step};
+use super::front::{Front, FrontStep};
 use crate::error::{Error, ErrorKind, Result};
 use crate::request::grammar::Constraint;
-
-/// Bit `i % 32` of word `i / 32` allows token `i`.
-pub(crate) type Mask = Arc<[u32]>;
 
 /// The error for a grammar that continues with text for which the model has no token.
 pub(super) const NO_TOKEN: &str =
@@ -291,24 +289,24 @@ impl Guide {
         let text = self.compiled.vocabulary.text(id);
         let step = front.accept(id, text);
         match step.map_err(|what| error(self.name, &what))? {
-            Step::Stays if front.may_be_missing() => {
+            FrontStep::Stays if front.may_be_missing() => {
                 // The grammar may start in the same way as the mark.
                 let goes_on = self.matcher.consume_token(id).is_ok();
                 self.taken.push(id);
                 front.set_missing(goes_on);
                 Ok(goes_on && self.matcher.is_stopped())
             }
-            Step::Stays => Ok(false),
-            Step::Opened => {
+            FrontStep::Stays => Ok(false),
+            FrontStep::Opened => {
                 self.matcher = self.compiled.start.deep_clone();
                 self.taken.clear();
                 Ok(false)
             }
-            Step::Over => {
+            FrontStep::Over => {
                 self.front = None;
                 Ok(false)
             }
-            Step::Missing => {
+            FrontStep::Missing => {
                 self.front = None;
                 self.consume(id)
             }

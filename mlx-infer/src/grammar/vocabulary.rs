@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use llguidance::toktrie::{ApproximateTokEnv, INVALID_TOKEN, TokEnv, TokRxInfo, TokTrie};
 
+use super::Mask;
 use super::front::Crossing;
-use super::guide::Mask;
 use crate::error::{Error, Result};
 use crate::text::spelling::{Spelled, Spelling};
 use crate::text::tokenizer::Tokenizer;

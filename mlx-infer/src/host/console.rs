@@ -14,7 +14,9 @@
 
 use std::error::Error as _;
 use std::fs::File;
-use std::io::{self, ErrorKind as IoErrorKind, IsTerminal, Write};
+#[cfg(feature = "cli")]
+use std::io::IsTerminal;
+use std::io::{self, ErrorKind as IoErrorKind, Write};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -55,7 +57,8 @@ pub fn prompt(text: &str) {
     }
 }
 
-/// Writes the warnings of all crates (`tracing`) to stderr, a line each. For a command's `main`.
+/// Writes the warnings of all crates (`tracing`) to stderr, a line each. For a command's `main`. Needs the feature `cli`.
+#[cfg(feature = "cli")]
 pub fn show_warnings() {
     let lines = tracing_subscriber::fmt()
         .with_max_level(tracing::Level::WARN)
@@ -69,8 +72,10 @@ pub fn show_warnings() {
 }
 
 /// Stderr for lines of `tracing`, each of which comes in one write.
+#[cfg(feature = "cli")]
 struct Warnings;
 
+#[cfg(feature = "cli")]
 impl Write for Warnings {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         prompt(&format!("warning: {}", String::from_utf8_lossy(line)));
@@ -101,7 +106,8 @@ pub fn status(code: u8) -> ExitCode {
 }
 
 /// Ends a command whose command line is wrong (exit status 2, on stderr), or asks for help or the version (on stdout).
-/// Terminals get colours, unless `NO_COLOR` is set.
+/// Terminals get colours, unless `NO_COLOR` is set. Needs the feature `cli`.
+#[cfg(feature = "cli")]
 pub fn usage(error: &clap::Error) -> ExitCode {
     let is_terminal = match error.use_stderr() {
         true => io::stderr().is_terminal(),

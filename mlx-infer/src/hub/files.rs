@@ -1,7 +1,9 @@
 //! Which files of a model are downloaded, and which ones a folder lacks.
 
 use std::collections::BTreeSet;
-use std::path::{Component, Path, PathBuf};
+#[cfg(feature = "cli")]
+use std::path::PathBuf;
+use std::path::{Component, Path};
 
 use mlx_core::files;
 use serde_json::Value;
@@ -201,6 +203,7 @@ fn is_inside(file: &str) -> bool {
 }
 
 /// The file in GGUF that a path names, or that a folder has in place of safetensors.
+#[cfg(feature = "cli")]
 pub(super) fn gguf_of(model: &Path) -> Option<PathBuf> {
     let ends = |path: &Path, end: &str| path.extension().is_some_and(|found| found == end);
     if model.is_file() {

@@ -20,7 +20,7 @@ const FILES: &[(&str, &[u8])] = files![
     "tokenizer_config.json",
 ];
 
-/// The files of the built-in model.
+/// The files of the built-in model. Needs the feature `default-model`.
 pub fn files() -> Files {
     Files::embedded(NAME, FILES)
 }

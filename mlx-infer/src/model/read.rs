@@ -8,6 +8,7 @@ use std::time::Instant;
 use mlx_core::{DType, Device, DeviceKind, Safetensors};
 use mlx_models::{Loaded, Model, Registry};
 
+use super::draft::DraftRoom;
 use super::{LoadOptions, LoadedModel, cache_options, check_caches, next_serial};
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::frontend::{Frontend, check_ids, read_tokenizer};
@@ -37,7 +38,7 @@ fn head_drafts(options: &LoadOptions) -> bool {
 }
 
 /// What a model is read from.
-pub(super) struct Parts<'a> {
+pub(super) struct ModelParts<'a> {
     registry: &'a Registry,
     files: Files,
     /// The folder of a head for multi-token prediction, for a checkpoint without one.
@@ -46,7 +47,7 @@ pub(super) struct Parts<'a> {
     head_drafts: bool,
 }
 
-impl<'a> Parts<'a> {
+impl<'a> ModelParts<'a> {
     /// A checkpoint, and the head in it.
     pub(super) fn of(registry: &'a Registry, files: Files, options: &LoadOptions) -> Self {
         Self {
@@ -82,9 +83,9 @@ impl LoadedModel {
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Self> {
         let registry = Registry::default();
-        let parts = Parts {
+        let parts = ModelParts {
             head: Some(head.as_ref()),
-            ..Parts::of(&registry, files, &options)
+            ..ModelParts::of(&registry, files, &options)
         };
         if !parts.head_drafts {
             return Err(Error::argument(format!(
@@ -165,6 +166,7 @@ impl LoadedModel {
         options: LoadOptions,
         started: Instant,
     ) -> Self {
+        let frontend = frontend.drafting(DraftRoom::new(model.as_ref(), &options));
         Self {
             model,
             frontend: Arc::new(frontend),
@@ -179,7 +181,7 @@ impl LoadedModel {
     }
 
     pub(super) fn read(
-        parts: &Parts<'_>,
+        parts: &ModelParts<'_>,
         options: LoadOptions,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Self> {

@@ -233,7 +233,7 @@ fn biased_samplers_are_found() {
     // Uniform noise in place of Gumbel's.
     let key = random::Key::new(7).unwrap();
     let shape = [DRAWS as i32, LOGITS.len() as i32];
-    let noise = random::uniform(&key, &shape, DType::F32, 0.0, 4.0).unwrap();
+    let noise = random::uniform(&key, 0.0, 4.0, &shape, DType::F32).unwrap();
     let logits = Array::from_slice(&LOGITS, &[1, LOGITS.len() as i32]).unwrap();
     let ids = logits.add(&noise).unwrap().argmax(-1, false).unwrap();
     let mut counts = vec![0; LOGITS.len()];

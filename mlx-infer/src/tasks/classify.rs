@@ -137,6 +137,7 @@ impl Frontend {
     ///
     /// # Errors
     /// There is no tokenizer.
+    #[cfg(feature = "serve")]
     pub(crate) fn encode_each(&self, texts: Vec<(Vec<u32>, Vec<String>)>) -> Result<Vec<Encoded>> {
         let tokenizer = Some(self.tokenizer()?);
         let encode = |(ids, labels): (Vec<u32>, Vec<String>)| {

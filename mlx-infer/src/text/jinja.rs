@@ -22,11 +22,18 @@ mod scope;
 mod tests;
 mod values;
 
-use jiff::civil::DateTime;
 use serde_json::{Map, Value as Json};
 
 /// The stack of the interpreter, which is recursive up to its own limits. Only pages that are used take memory.
 const STACK_BYTES: usize = 256 << 20;
+
+/// The time that a caller gives for `strftime_now`.
+#[cfg(feature = "clock")]
+pub(super) type Now = jiff::civil::DateTime;
+/// Without the feature `clock` no caller can give one.
+#[cfg(not(feature = "clock"))]
+#[derive(Clone, Copy)]
+pub(super) enum Now {}
 
 type Result<T> = std::result::Result<T, Fail>;
 
@@ -61,11 +68,7 @@ impl Template {
     }
 
     /// The text of the template with these variables. `now` is the time for `strftime_now`.
-    pub(super) fn render(
-        &self,
-        variables: &Map<String, Json>,
-        now: Option<DateTime>,
-    ) -> Result<String> {
+    pub(super) fn render(&self, variables: &Map<String, Json>, now: Option<Now>) -> Result<String> {
         on_large_stack(|| interpreter::render(&self.0, variables, now))
     }
 }

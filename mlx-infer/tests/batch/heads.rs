@@ -258,7 +258,7 @@ fn a_row_with_an_adapter_takes_drafts_of_the_head() {
     let [dir, adapter] = [(); 2].map(|()| tempfile::tempdir().unwrap());
     write(dir.path(), Head::Embedding);
     let noise = |seed: u64, shape: &[i32]| {
-        random::normal(&Key::new(seed).unwrap(), shape, DType::F32, 0.0f32, 0.7f32).unwrap()
+        random::normal_with(&Key::new(seed).unwrap(), shape, DType::F32, 0.0f32, 0.7f32).unwrap()
     };
     let mut tensors = Tensors::new();
     let (h, inner) = (V as i32, 8);

@@ -1,4 +1,5 @@
 //! Requests beside other requests: batches, the engine, classification.
+#![cfg(feature = "cli")]
 
 #[path = "../model/checkpoint.rs"]
 #[allow(dead_code, reason = "shared with the tests of single requests")]

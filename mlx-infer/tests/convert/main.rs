@@ -1,4 +1,5 @@
 //! `convert`: equal to `mlx_lm.convert` to the bit, and its refusals.
+#![cfg(feature = "cli")]
 
 mod refusals;
 
@@ -155,9 +156,9 @@ fn conversions_equal_those_of_mlx_lm() {
 fn random_llama(dir: &Path, layers: usize) {
     let mut key = random::Key::new(7).unwrap();
     let mut normal = |shape: &[i32]| {
-        let [now, later] = key.split_pair().unwrap();
+        let [now, later] = key.split().unwrap();
         key = later;
-        random::normal(&now, shape, DType::F32, 0.0, 0.05).unwrap()
+        random::normal_with(&now, shape, DType::F32, 0.0, 0.05).unwrap()
     };
     let mut all: BTreeMap<String, Array> = BTreeMap::new();
     let (vocab, hidden, inner) = (256, 256, 512);

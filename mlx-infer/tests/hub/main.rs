@@ -1,4 +1,5 @@
 //! Models by name, from a mock hub on the loopback interface.
+#![cfg(feature = "cli")]
 
 #[cfg(unix)]
 mod command;

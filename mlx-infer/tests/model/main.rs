@@ -1,4 +1,5 @@
 //! Models of `testdata`, with the library and with the command.
+#![cfg(feature = "cli")]
 
 #[cfg(unix)]
 mod backend;

@@ -1,5 +1,5 @@
 //! The HTTP server: answers equal the library's, errors have their shape, clients that leave free their rows.
-#![cfg(feature = "serve")]
+#![cfg(all(feature = "serve", feature = "cli"))]
 
 mod answers;
 #[cfg(unix)]

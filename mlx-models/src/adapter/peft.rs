@@ -127,7 +127,7 @@ fn unchanged(layer: &str, table: &Array, rules: &Rules, module: &dyn Module) -> 
                     Weight::Quantized { .. } => true,
                     Weight::Dense(own) => {
                         let table = self.table.astype(own.value().dtype())?;
-                        own.value().array_equal(&table, false)?.item::<bool>()?
+                        own.value().array_equal(&table)?.item::<bool>()?
                     }
                 };
             }

@@ -86,5 +86,5 @@ fn equal(a: Array, b: Array) -> Result<bool> {
     } else {
         [a.astype(DType::F32)?, b.astype(DType::F32)?]
     };
-    a.array_equal(&b, false)?.item()
+    a.array_equal(&b)?.item()
 }

@@ -19,7 +19,7 @@ pub(crate) use experts::{
 };
 pub(crate) use latent::{LatentDefaults, latent};
 pub(crate) use layers::{
-    has_rope, kind, layer_kinds, layer_types, n_layers, rope_on_windows, ropes_by_kind, types_of,
+    has_rope, kind, layer_kinds, layer_types, n_layers, rope_bases, rope_on_windows, ropes_by_kind, types_of,
     window,
 };
 pub(crate) use recurrent::{

@@ -1,6 +1,6 @@
 //! A decoder with norms before *and* after each half of a layer (Gemma 2 and 3, GLM 4).
 
-use mlx_core::Result;
+use mlx_core::{Array, Result};
 use mlx_nn::{Attention, FeedForward, Norm, Normed, Residual, Step, module};
 
 use crate::config::plan::DecoderConfig;
@@ -15,6 +15,7 @@ pub struct PreAndPostNormLayer {
     post_attention_layernorm: Norm,
     pre_feedforward_layernorm: Norm,
     post_feedforward_layernorm: Norm,
+    residual_scale: Option<f32>,
 }
 module!(PreAndPostNormLayer {
     self_attn,
@@ -23,7 +24,7 @@ module!(PreAndPostNormLayer {
     post_attention_layernorm,
     pre_feedforward_layernorm,
     post_feedforward_layernorm
-});
+} plain { residual_scale });
 
 impl PreAndPostNormLayer {
     fn new(c: &DecoderConfig, index: usize) -> Result<Self> {
@@ -34,7 +35,16 @@ impl PreAndPostNormLayer {
             post_attention_layernorm: c.norm()?,
             pre_feedforward_layernorm: c.norm()?,
             post_feedforward_layernorm: c.norm()?,
+            residual_scale: c.scales.residual,
         })
+    }
+
+    /// `x + norm(y)`, scaled where the config scales what is added to the residual.
+    fn add(&self, x: Array, norm: &Norm, y: Array) -> Result<Residual> {
+        match self.residual_scale {
+            Some(scale) => Ok(Residual::new(x, norm.forward(&y)?.multiply(scale)?)),
+            None => Residual::with_norm(x, norm, y),
+        }
     }
 }
 
@@ -43,10 +53,10 @@ impl DecoderLayer for PreAndPostNormLayer {
         let normed = Normed::new(x, &self.input_layernorm);
         let y = self.self_attn.forward(&normed, state, step)?;
         let [x, y] = step.narrow([normed.sum()?, &y])?;
-        let x = Residual::with_norm(x, &self.post_attention_layernorm, y)?;
+        let x = self.add(x, &self.post_attention_layernorm, y)?;
         let normed = Normed::new(x, &self.pre_feedforward_layernorm);
         let y = self.mlp.forward(&normed)?;
-        Residual::with_norm(normed.sum()?.clone(), &self.post_feedforward_layernorm, y)
+        self.add(normed.sum()?.clone(), &self.post_feedforward_layernorm, y)
     }
 }
 

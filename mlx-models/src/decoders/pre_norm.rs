@@ -24,6 +24,8 @@ pub struct PreNormLayer {
     post_attention_layernorm: Norm,
     mlp: FeedForward,
     positions: Option<Embedding>,
+    /// The row of `positions` that position 0 has.
+    first_position: i32,
     residual_scale: Option<f32>,
 }
 module!(PreNormLayer {
@@ -33,7 +35,7 @@ module!(PreNormLayer {
     post_attention_layernorm,
     mlp,
     positions
-} plain { residual_scale });
+} plain { first_position, residual_scale });
 
 impl PreNormLayer {
     fn new(c: &DecoderConfig, index: usize) -> Result<Self> {
@@ -74,6 +76,7 @@ impl PreNormLayer {
             post_attention_layernorm: c.norm()?,
             mlp: c.mlp(mlp)?,
             positions: None,
+            first_position: 0,
             residual_scale: c.scales.residual,
         })
     }
@@ -81,7 +84,21 @@ impl PreNormLayer {
     /// The first layer of a decoder whose positions have learned features, which are added to those of tokens.
     #[must_use]
     pub(crate) fn with_positions(self, positions: Option<Embedding>) -> Self {
-        Self { positions, ..self }
+        self.with_positions_from(0, positions)
+    }
+
+    /// [`Self::with_positions`], where position 0 has the features of this row.
+    #[must_use]
+    pub(crate) fn with_positions_from(
+        self,
+        first_position: i32,
+        positions: Option<Embedding>,
+    ) -> Self {
+        Self {
+            positions,
+            first_position,
+            ..self
+        }
     }
 
     fn positioned(&self, x: Residual, step: &Step<'_>) -> Result<Residual> {
@@ -89,7 +106,11 @@ impl PreNormLayer {
             Some(table) => {
                 // Padding may be behind the last position.
                 let last = table.weight().shape()[0] - 1;
-                let of_positions = table.forward(&step.positions()?.minimum(last)?)?;
+                let rows = match self.first_position {
+                    0 => step.positions()?,
+                    first => step.positions()?.add(first)?,
+                };
+                let of_positions = table.forward(&rows.minimum(last)?)?;
                 Ok(x.sum()?.add(of_positions)?.into())
             }
             None => Ok(x),

@@ -25,7 +25,11 @@ const DEFAULTS: Defaults = Defaults {
 };
 
 pub(crate) fn load(source: &Source<'_>) -> Result<PreAndPostNorm> {
-    let c = source.config;
+    PreAndPostNorm::new(&with_caps(source.config)?)
+}
+
+/// Sets what Gemma 2 has: soft caps, and a window on every second layer.
+pub(crate) fn with_caps(c: &Config) -> Result<DecoderConfig> {
     // An older name of sliding_window, in files that have both.
     c.ignore(&["sliding_window_size"]);
     shared_by_layers(c)?;
@@ -35,7 +39,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<PreAndPostNorm> {
     config.layers = keys::layer_kinds(c, n, window, |layer| layer % 2 == 0)?;
     config.attention.softcap = keys::softcap(c, "attn_logit_softcapping", Some(50.0))?;
     config.scales.logit_softcap = keys::softcap(c, "final_logit_softcapping", Some(30.0))?;
-    PreAndPostNorm::new(&config)
+    Ok(config)
 }
 
 /// Sets what all Gemmas have, and the `query_pre_attn_scalar` of Gemma 2 and 3.

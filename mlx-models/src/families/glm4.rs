@@ -10,7 +10,7 @@ use crate::config::rope::Dialect;
 use crate::decoders::pre_and_post_norm::PreAndPostNorm;
 
 /// transformers' defaults for keys that a config leaves out.
-const DEFAULTS: Defaults = Defaults {
+pub(crate) const DEFAULTS: Defaults = Defaults {
     vocab: 151_552,
     intermediate: 13_696,
     layers: 40,

@@ -9,7 +9,7 @@ use crate::config::rope::Dialect;
 use crate::families::deepseek_v3;
 
 /// transformers' defaults for keys that a config leaves out.
-const DEFAULTS: Defaults = Defaults {
+pub(crate) const DEFAULTS: Defaults = Defaults {
     vocab: 151_552,
     intermediate: 10_944,
     layers: 46,
@@ -30,9 +30,18 @@ const EXPERTS: ExpertsDefaults = ExpertsDefaults {
 };
 
 pub(crate) fn load(source: &Source<'_>) -> Result<deepseek_v3::WithHeads> {
+    with_bias(source, &DEFAULTS, false)
+}
+
+/// The decoder of a config, with this default of `attention_bias`.
+pub(crate) fn with_bias(
+    source: &Source<'_>,
+    defaults: &Defaults,
+    bias: bool,
+) -> Result<deepseek_v3::WithHeads> {
     let c = source.config;
-    let mut config = keys::decoder(c, &DEFAULTS)?;
-    config.attention.qkv_bias = c.or("attention_bias", false)?;
+    let mut config = keys::decoder(c, defaults)?;
+    config.attention.qkv_bias = c.or("attention_bias", bias)?;
     if c.or("use_qk_norm", false)? {
         config.attention.qk_norm = Some(QkNorm::heads(config.norm.eps, 0.0));
     }

@@ -10,7 +10,7 @@ use crate::decoders::causal_lm::CausalLm;
 use crate::decoders::pre_norm::{Decoder, PreNormLayer};
 
 /// transformers' defaults for keys that a config leaves out.
-const DEFAULTS: Defaults = Defaults {
+pub(crate) const DEFAULTS: Defaults = Defaults {
     vocab: 50_257,
     hidden: 768,
     layers: 12,
@@ -25,7 +25,7 @@ const DEFAULTS: Defaults = Defaults {
 };
 
 /// Older names of keys, and the order of a product that does not change it.
-const ALIASES: [(&str, &str); 5] = [
+pub(crate) const ALIASES: [(&str, &str); 5] = [
     ("hidden_size", "n_embd"),
     ("max_position_embeddings", "n_positions"),
     ("num_attention_heads", "n_head"),
@@ -34,7 +34,7 @@ const ALIASES: [(&str, &str); 5] = [
 ];
 
 /// Keys of training, of heads for other tasks, and of an order of operations that changes no result.
-const IGNORED: &[&str] = &[
+pub(crate) const IGNORED: &[&str] = &[
     "attn_pdrop",
     "embd_pdrop",
     "head_dim",
@@ -49,10 +49,16 @@ const IGNORED: &[&str] = &[
 ];
 
 pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
-    let c = source.config;
-    let (config, by_depth) = config(c)?;
+    let c = &source.config.with_aliases(&ALIASES);
+    let by_depth = c.or("scale_attn_by_inverse_layer_idx", false)?;
+    decoder(&config(c, &DEFAULTS)?, by_depth)
+}
+
+/// A decoder of pre-norm layers whose positions have learned features. Scores of layer n, counted from 1, are divided by n where
+/// they go `by_depth`.
+pub(crate) fn decoder(config: &DecoderConfig, by_depth: bool) -> Result<Decoder> {
     let positions = config.max_positions.expect("it was set") as i32;
-    CausalLm::of(&config, |config, index| {
+    CausalLm::of(config, |config, index| {
         let mut config = config.clone();
         if by_depth {
             config.attention.scale /= (index + 1) as f32;
@@ -67,27 +73,31 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     })
 }
 
-/// The decoder, and whether scores of layer n, counted from 1, are divided by n.
-fn config(c: &Config) -> Result<(DecoderConfig, bool)> {
-    let c = &c.with_aliases(&ALIASES);
+/// The decoder of a config whose keys have the names of other families.
+pub(crate) fn config(c: &Config, defaults: &Defaults) -> Result<DecoderConfig> {
     c.ignore(IGNORED);
-    let mut config = keys::decoder(c, &DEFAULTS)?;
-    let inner = match c.value("intermediate_size") {
-        Some(_) => c.size("intermediate_size", None)?,
-        None => 4 * config.hidden,
-    };
+    let mut config = keys::decoder(c, defaults)?;
+    let inner = inner(c, config.hidden)?;
     keys::set_intermediate(&mut config, inner);
     keys::ungated(&mut config);
     keys::set_mlp_bias(&mut config, true);
     config.attention.qkv_bias = true;
     config.attention.out_bias = true;
     config.norm.kind = NormKind::layer(true);
-    let positions = c.size("max_position_embeddings", Some(DEFAULTS.max_positions))?;
+    let positions = c.size("max_position_embeddings", Some(defaults.max_positions))?;
     config.max_positions = Some(positions as usize);
     if !c.or("scale_attn_weights", true)? {
         config.attention.scale = 1.0;
     }
-    Ok((config, c.or("scale_attn_by_inverse_layer_idx", false)?))
+    Ok(config)
+}
+
+/// The features inside the MLP: four times the others, if no key says it.
+pub(crate) fn inner(c: &Config, hidden: i32) -> Result<i32> {
+    match c.value("intermediate_size") {
+        Some(_) => c.size("intermediate_size", None),
+        None => Ok(4 * hidden),
+    }
 }
 
 /// Published files have the columns of matrices as rows, and often no prefix. Files of MLX have rows, and the prefix `model.`.
@@ -101,6 +111,18 @@ pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
             .is_some_and(|shape| shape[0] < shape[1]),
         None => false,
     };
+    let mut rules = Vec::new();
+    if by_columns {
+        for part in ["attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"] {
+            rules.push(Rule::transpose(&format!("*.{part}.weight"), &[1, 0]));
+        }
+    }
+    Ok(Rules::from(rules).and(&common_names(1, [1, 1, 1])))
+}
+
+/// The names of GPT-2, with and without a prefix. Queries, keys and values are one matrix, of `groups` groups of these
+/// sizes.
+pub(crate) fn common_names(groups: i32, [queries, keys, values]: [i32; 3]) -> Rules {
     let mut rules = vec![
         Rule::drop("*.attn.bias", "the causal mask"),
         Rule::drop("*.attn.masked_bias", "the causal mask"),
@@ -115,11 +137,6 @@ pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
             &format!("model.{part}.*"),
         ));
     }
-    if by_columns {
-        for part in ["attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"] {
-            rules.push(Rule::transpose(&format!("*.{part}.weight"), &[1, 0]));
-        }
-    }
     let layer = "model.layers.#";
     let [q, k, v] = ["q", "k", "v"].map(|name| format!("{layer}.self_attn.{name}_proj.*"));
     rules.extend([
@@ -132,7 +149,12 @@ pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
             &format!("{layer}.post_attention_layernorm.*"),
         )
         .written(),
-        Rule::split("model.h.#.attn.c_attn.*", 1, [(&*q, 1), (&*k, 1), (&*v, 1)]).written(),
+        Rule::split(
+            "model.h.#.attn.c_attn.*",
+            groups,
+            [(&*q, queries), (&*k, keys), (&*v, values)],
+        )
+        .written(),
         Rule::rename(
             "model.h.#.attn.c_proj.*",
             &format!("{layer}.self_attn.o_proj.*"),
@@ -145,5 +167,5 @@ pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
         )
         .written(),
     ]);
-    Ok(Rules::from(rules))
+    Rules::from(rules)
 }

@@ -1,11 +1,11 @@
 //! Granite 3 with experts in every layer.
 
 use mlx_core::Result;
-use mlx_nn::{Rule, Rules};
+use mlx_nn::{Rule, Rules, SharedExpert};
 
-use crate::config::Source;
 use crate::config::keys::{self, ExpertsDefaults};
-use crate::config::plan::MlpConfig;
+use crate::config::plan::{DecoderConfig, MlpConfig};
+use crate::config::{Config, Source};
 use crate::decoders::pre_norm::Decoder;
 use crate::families::granite;
 
@@ -21,9 +21,42 @@ const EXPERTS: ExpertsDefaults = ExpertsDefaults {
 pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     let c = source.config;
     let mut config = granite::config(c)?;
-    let experts = keys::experts(c, config.hidden, &EXPERTS)?;
-    config.feed_forward.fill(MlpConfig::Experts(experts));
+    add_experts(c, &mut config, 0)?;
     Decoder::new(&config)
+}
+
+/// Gives every layer experts, and beside them one of `shared` features that all tokens use; 0 for none.
+///
+/// # Errors
+/// Sizes that do not fit.
+pub(crate) fn add_experts(c: &Config, config: &mut DecoderConfig, shared: i32) -> Result<()> {
+    if shared < 0 {
+        return Err(c.error(format!(
+            "shared_intermediate_size must not be negative, found {shared}"
+        )));
+    }
+    let mut experts = keys::experts(c, config.hidden, &EXPERTS)?;
+    experts.shared = (shared > 0).then_some(SharedExpert {
+        intermediate: shared,
+        bias: false,
+        gate: false,
+    });
+    config.feed_forward.fill(MlpConfig::Experts(experts));
+    Ok(())
+}
+
+/// The names of the MLP beside experts, at this place of a layer. Gate and up are one tensor.
+pub(crate) fn shared_names(place: &str, written: bool) -> Rules {
+    let to = |name: &str| format!("*.{place}.{name}.*");
+    let rules = [
+        Rule::split(
+            "*.shared_mlp.input_linear.*",
+            1,
+            [(&*to("gate_proj"), 1), (&*to("up_proj"), 1)],
+        ),
+        Rule::rename("*.shared_mlp.output_linear.*", &to("down_proj")),
+    ];
+    Rules::from(rules.map(|rule| if written { rule.written() } else { rule }))
 }
 
 /// Gate and up of all experts are one tensor in published files.

@@ -1,22 +1,13 @@
 //! Granite 4: Mamba 2 layers and a few attention layers, Granite's multipliers, experts beside a shared MLP.
 
 use mlx_core::Result;
-use mlx_nn::{LayerKind, MambaConfig, MambaNorm, RecurrenceConfig, Rule, Rules, SharedExpert};
+use mlx_nn::{LayerKind, MambaConfig, MambaNorm, RecurrenceConfig, Rule, Rules};
 
-use crate::config::keys::{self, Defaults, ExpertsDefaults};
-use crate::config::plan::{DecoderConfig, MlpConfig};
+use crate::config::keys::{self, Defaults};
+use crate::config::plan::DecoderConfig;
 use crate::config::{Config, Source};
 use crate::decoders::pre_norm::Decoder;
 use crate::families::{granite, granitemoe, mamba2};
-
-const EXPERTS: ExpertsDefaults = ExpertsDefaults {
-    intermediate_key: "intermediate_size",
-    intermediate: 11_008,
-    n_experts: 8,
-    top_k: 2,
-    // A softmax over the chosen experts only is the same.
-    norm_topk_prob: Some(true),
-};
 
 /// Keys of published files that transformers ignores, because the family has only one form.
 const IGNORED: &[&str] = &[
@@ -53,13 +44,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
         keys::set_intermediate(&mut config, shared);
         return Decoder::new(&config);
     }
-    let mut experts = keys::experts(c, config.hidden, &EXPERTS)?;
-    experts.shared = Some(SharedExpert {
-        intermediate: shared,
-        bias: false,
-        gate: false,
-    });
-    config.feed_forward.fill(MlpConfig::Experts(experts));
+    granitemoe::add_experts(c, &mut config, shared)?;
     Decoder::new(&config)
 }
 
@@ -121,23 +106,11 @@ pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
     let conv = keys::convolutions(source.tensors, ".conv1d.weight")?;
     let scans = Rule::rename("*.mamba.*", "*.linear_attn.*").written();
     let scans = Rules::from(conv.into_iter().chain([scans]));
-    let mlp = |place: &str, written: bool| {
-        let to = |name: &str| format!("*.{place}.{name}.*");
-        let rules = [
-            Rule::split(
-                "*.shared_mlp.input_linear.*",
-                1,
-                [(&*to("gate_proj"), 1), (&*to("up_proj"), 1)],
-            ),
-            Rule::rename("*.shared_mlp.output_linear.*", &to("down_proj")),
-        ];
-        Rules::from(rules.map(|rule| if written { rule.written() } else { rule }))
-    };
     Ok(match has_experts(source.config)? {
         // A file is written by the rules from bottom to top: the MLP's names before those of the experts around it.
         true => scans
             .and(&granitemoe::names(source)?)
-            .and(&mlp("mlp.shared_expert", true)),
-        false => scans.and(&mlp("mlp", false)),
+            .and(&granitemoe::shared_names("mlp.shared_expert", true)),
+        false => scans.and(&granitemoe::shared_names("mlp", false)),
     })
 }

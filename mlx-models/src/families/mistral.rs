@@ -7,7 +7,7 @@ use crate::config::keys::{self, Defaults};
 use crate::decoders::pre_norm::Decoder;
 
 /// transformers' defaults for keys that a config leaves out.
-const DEFAULTS: Defaults = Defaults {
+pub(crate) const DEFAULTS: Defaults = Defaults {
     intermediate: 14_336,
     kv_heads: Some(8),
     max_positions: 131_072,

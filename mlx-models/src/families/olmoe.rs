@@ -2,9 +2,9 @@
 
 use mlx_core::Result;
 
-use crate::config::Source;
 use crate::config::keys::{self, Defaults, ExpertsDefaults};
 use crate::config::plan::MlpConfig;
+use crate::config::{Config, Source};
 use crate::decoders::pre_norm::Decoder;
 use crate::families::olmo2;
 
@@ -31,11 +31,19 @@ const EXPERTS: ExpertsDefaults = ExpertsDefaults {
 pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     let c = source.config;
     let mut config = olmo2::config(c, &DEFAULTS)?;
-    config.attention.qkv_clip = match c.value("clip_qkv") {
-        Some(_) => Some(c.positive("clip_qkv", None)? as f32),
-        None => None,
-    };
+    config.attention.qkv_clip = clip(c)?;
     let experts = keys::experts(c, config.hidden, &EXPERTS)?;
     config.feed_forward.fill(MlpConfig::Experts(experts));
     Decoder::new(&config)
+}
+
+/// The bound of queries, keys and values.
+///
+/// # Errors
+/// It is not a positive number.
+pub(crate) fn clip(c: &Config) -> Result<Option<f32>> {
+    match c.value("clip_qkv") {
+        Some(_) => Ok(Some(c.positive("clip_qkv", None)? as f32)),
+        None => Ok(None),
+    }
 }

@@ -112,17 +112,17 @@ fn assemble(
             head_stored = Some(format);
         }
     }
-    let mut tied = None;
+    let (mut tied, mut tied_inside) = (None, false);
     for key in family.tied_keys {
         tied = tied.or(outer.opt(key)?);
+        if let Some(text) = &text {
+            tied_inside |= text.opt(key)? == Some(true);
+        }
     }
     let tied = tied.unwrap_or(family.tied);
     let quantization_of = Config::clone(&outer);
     // Some checkpoints have the key outside, some inside, some in both places.
-    let tied = tied
-        || text
-            .as_ref()
-            .is_some_and(|text| text.value(TIED) == Some(&true.into()));
+    let tied = tied || tied_inside;
     let mut config = text.unwrap_or(outer);
     if let Some(folder) = folder.as_deref_mut() {
         published = folder.join(

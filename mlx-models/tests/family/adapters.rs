@@ -24,7 +24,7 @@ fn merged(mut tensors: Tensors, name: &str, a: &Array, b: &Array, scale: f32) ->
 fn adapters_of_published_modules_are_split_as_their_matrices() {
     let tensors = published();
     let normal = |shape: &[i32], seed| {
-        random::normal(
+        random::normal_with(
             &random::Key::new(seed).unwrap(),
             shape,
             DType::F32,

@@ -35,7 +35,7 @@ fn published() -> Tensors {
             .bytes()
             .fold(7u64, |seed, byte| seed * 31 % 1_000_003 + u64::from(byte));
         let key = random::Key::new(seed).unwrap();
-        let array = random::normal(&key, shape, DType::F32, 0.0, deviation).unwrap();
+        let array = random::normal_with(&key, shape, DType::F32, 0.0, deviation).unwrap();
         tensors.insert(name.to_owned(), array);
     };
     let matrix = 0.15;
@@ -177,7 +177,7 @@ fn published_tensors_become_parameters() {
     let found = parameters(&model);
     let (raw, same) = (
         |name: &str| &tensors[name],
-        |a: &Array, b: &Array| a.array_equal(b, false).unwrap().item::<bool>().unwrap(),
+        |a: &Array, b: &Array| a.array_equal(b).unwrap().item::<bool>().unwrap(),
     );
     // Two groups of [q q k v], heads of 16.
     let fused = raw("transformer.h.0.attn.qkv.weight")

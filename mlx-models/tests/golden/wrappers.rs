@@ -11,7 +11,7 @@ use super::case::Case;
 use super::run::{log_probs, prompt_logits};
 
 /// The case, the wrapper's type, and tensors of other towers.
-const WRAPPERS: [(&str, &str, &[&str]); 2] = [
+const WRAPPERS: [(&str, &str, &[&str]); 4] = [
     (
         "gemma3n_text",
         "gemma3n",
@@ -30,6 +30,15 @@ const WRAPPERS: [(&str, &str, &[&str]); 2] = [
             "multi_modal_projector.norm.weight",
         ],
     ),
+    (
+        "lfm2",
+        "lfm2_vl",
+        &[
+            "vision_tower.vision_model.embeddings.patch_embedding.weight",
+            "multi_modal_projector.linear_1.weight",
+        ],
+    ),
+    ("qwen2", "qwen2_vl", &["visual.patch_embed.proj.weight"]),
 ];
 
 #[test]

@@ -28,5 +28,5 @@ pub fn parameters(model: &Loaded) -> Tensors {
 
 /// Whether two arrays are equal to the bit.
 pub fn same(a: &Array, b: &Array) -> bool {
-    a.array_equal(b, false).unwrap().item().unwrap()
+    a.array_equal(b).unwrap().item().unwrap()
 }

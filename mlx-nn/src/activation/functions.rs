@@ -149,7 +149,7 @@ pub fn step_with(x: &Array, threshold: f32) -> Result<Array> {
 /// # Errors
 /// There is no such axis.
 pub fn softmax_with(x: &Array, axis: i32) -> Result<Array> {
-    x.softmax(axis, false)
+    x.softmax(axis)
 }
 
 /// `ln(softmax(x))` along `axis`.

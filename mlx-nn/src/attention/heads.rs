@@ -24,7 +24,7 @@ pub fn split_heads(x: &Array, head_dim: i32) -> Result<Array> {
         // A decode step needs one view instead of two.
         return x.reshape(&[b, heads, 1, head_dim]);
     }
-    x.reshape(&[b, l, heads, head_dim])?.swap_axes(1, 2)
+    x.reshape(&[b, l, heads, head_dim])?.swapaxes(1, 2)
 }
 
 /// `[B, H, L, D] -> [B, L, H * D]`
@@ -36,5 +36,5 @@ pub fn merge_heads(x: &Array) -> Result<Array> {
     if l == 1 {
         return x.reshape(&[b, 1, h * d]);
     }
-    x.swap_axes(1, 2)?.reshape(&[b, l, h * d])
+    x.swapaxes(1, 2)?.reshape(&[b, l, h * d])
 }

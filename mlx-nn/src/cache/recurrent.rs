@@ -156,7 +156,7 @@ impl RecurrentCache {
             )),
             Some(Handed::Inputs(joined)) => last_inputs(joined, kept),
             Some(Handed::Each { before, states }) => {
-                let after = states.flatten(0, 1)?.take(&token_before(kept)?, 0)?;
+                let after = states.flatten_with(0, 1)?.take(&token_before(kept)?, 0)?;
                 keep_some(before, after, kept)
             }
             Some(Handed::Rerun { end, rerun }) => {

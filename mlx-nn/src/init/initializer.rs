@@ -1,6 +1,6 @@
 //! [`Initializer`]: how arrays of a shape are drawn.
 
-use mlx_core::ops::create::{eye, full};
+use mlx_core::ops::create::{eye_with, full};
 use mlx_core::{Array, DType, Error, ErrorKind, Result, linalg, random};
 
 use crate::module::Param;
@@ -157,19 +157,17 @@ impl Initializer {
     /// matrices a matrix. A setting is out of range.
     pub fn draw(&self, shape: &[i32]) -> Result<Array> {
         let drawn =
-            |key: &random::Key, low, high| random::uniform(key, shape, DType::F32, low, high);
+            |key: &random::Key, low, high| random::uniform(key, low, high, shape, DType::F32);
         match *self {
             Self::Constant(value) => full(shape, value, DType::F32),
-            Self::Normal { mean, std } => {
-                random::normal(&random::next_key()?, shape, DType::F32, mean, std)
-            }
+            Self::Normal { mean, std } => random::normal_with(None, shape, DType::F32, mean, std),
             Self::Uniform { low, high } => drawn(&random::next_key()?, low, high),
             Self::Identity => {
                 let [rows, columns] = matrix("the identity", shape)?;
                 if rows != columns {
                     return Err(refused("the identity is square", shape));
                 }
-                eye(rows, columns, 0, DType::F32)
+                eye_with(rows, columns, 0, DType::F32)
             }
             Self::GlorotNormal { gain } => {
                 let [fan_in, fan_out] = fans(shape)?;
@@ -210,7 +208,7 @@ impl Initializer {
                 let size = rows.max(columns);
                 let square = normal(0.0, 1.0).draw(&[size, size])?;
                 let (q, r) = linalg::qr(&square)?;
-                let signs = r.diagonal(0, 0, 1)?.sign()?;
+                let signs = r.diagonal()?.sign()?;
                 q.multiply(&signs)?
                     .slice(&[0, 0], &[rows, columns])?
                     .multiply(gain)

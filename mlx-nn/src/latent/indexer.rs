@@ -83,7 +83,7 @@ impl Indexer {
         let scores = scores.multiply((dim as f32).powf(-0.5))?;
         let weights = self.weights_proj.forward(x)?.astype(DType::F32)?;
         let weights = weights.multiply((heads as f32).powf(-0.5))?;
-        let weights = weights.swap_axes(1, 2)?.expand_dims(-1)?;
+        let weights = weights.swapaxes(1, 2)?.expand_dims(-1)?;
         let scores = scores.maximum(0.0)?.multiply(weights)?.sum(1, true)?;
         let scores = visible.select(&scores, f32::NEG_INFINITY)?;
         let best = scores.negative()?.argpartition(top - 1, -1)?;
@@ -107,7 +107,7 @@ impl Indexer {
 fn products(q: &Array, keys: &Array) -> Result<Array> {
     let [b, heads, l, dim] = q.dims()?;
     if l > 1 {
-        return q.matmul(&keys.swap_axes(-1, -2)?);
+        return q.matmul(&keys.swapaxes(-1, -2)?);
     }
     let rows = Array::from_slice(&(0..b).collect::<Vec<i32>>(), &[b, 1])?;
     let q = q.reshape(&[b, heads, 1, dim])?;

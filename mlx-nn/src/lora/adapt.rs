@@ -1,7 +1,7 @@
 //! Visitors that attach adapters to the layers of a module, detach them, and fuse them into the matrices.
 
 use mlx_core::ops::create::zeros;
-use mlx_core::ops::quantize::quantize;
+use mlx_core::ops::quantize::quantize_with;
 use mlx_core::{DType, Error, ErrorKind, Result, random};
 
 use super::{Adaptable, Layout, Lora, row_lengths};
@@ -87,7 +87,7 @@ pub fn attach(
                 self.passed.push(name);
                 return Ok(());
             }
-            let [now, later] = self.key.split_pair()?;
+            let [now, later] = self.key.split()?;
             self.key = later;
             let lora = new_lora(layer.layout, layer.weight, self.config, &now)
                 .map_err(|error| error.context(&name))?;
@@ -148,7 +148,7 @@ fn new_lora(
         return Err(Error::new(ErrorKind::Shape, message));
     };
     let spread = (layout.inputs(&shape) as f32).sqrt().recip();
-    let a = random::uniform(key, &of_a, DType::F32, -spread, spread)?;
+    let a = random::uniform(key, -spread, spread, &of_a, DType::F32)?;
     let mut lora = Lora {
         layout,
         lora_a: Param::fixed(a.astype(config.dtype)?),
@@ -240,7 +240,7 @@ fn fused(lora: &Lora, weight: &Weight, dequantize: bool) -> Result<Weight> {
             if dequantize {
                 return Ok(Weight::Dense(Param::fixed(sum)));
             }
-            let packed = quantize(&sum, *scheme)?;
+            let packed = quantize_with(&sum, *scheme)?;
             Ok(Weight::Quantized {
                 packed: Param::fixed(packed.packed),
                 scales: Param::fixed(packed.scales),
@@ -264,7 +264,7 @@ pub fn set_dropout_key(module: &mut dyn Module, key: Option<&random::Key>) -> Re
             };
             lora.key = None;
             if let Some(key) = self.0.as_ref().filter(|_| lora.dropout > 0.0) {
-                let [now, later] = key.split_pair()?;
+                let [now, later] = key.split()?;
                 lora.key = Some(now);
                 self.0 = Some(later);
             }

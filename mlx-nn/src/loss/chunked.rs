@@ -2,7 +2,7 @@
 
 use mlx_core::ops::create::zeros;
 use mlx_core::ops::{concat, depends};
-use mlx_core::transforms::{custom_vjp, value_and_grad};
+use mlx_core::transforms::{custom_vjp_with, value_and_grad_with};
 use mlx_core::{Array, DType, Error, ErrorKind, Result, fast};
 
 use crate::head::{Head, OwnedHead};
@@ -25,9 +25,9 @@ use crate::head::{Head, OwnedHead};
 /// # fn main() -> mlx_core::Result<()> {
 /// let mut layer = Linear::empty(8, 100, false)?;
 /// let key = random::Key::new(1)?;
-/// *layer.weight_mut() = mlx_nn::Weight::Dense(Param::new(random::normal(&key, &[100, 8], DType::F32, 0.0, 1.0)?));
+/// *layer.weight_mut() = mlx_nn::Weight::Dense(Param::new(random::normal(&key, &[100, 8], DType::F32)?));
 /// let head = Head { matrix: HeadMatrix::Own(&layer), scale: None, softcap: None };
-/// let hidden = random::normal(&key, &[2, 8], DType::F32, 0.0, 1.0)?;
+/// let hidden = random::normal(&key, &[2, 8], DType::F32)?;
 /// let targets = Array::from_slice(&[3u32, 99], &[2])?;
 /// let sliced = loss::chunked_cross_entropy(&hidden, &targets, &head, 30)?;
 /// let plain = loss::cross_entropy(&head.forward(&hidden)?, &targets)?;
@@ -49,7 +49,7 @@ pub fn chunked_cross_entropy(
     let (_, params) = slices.head.trainable()?;
     let primals = [vec![hidden.clone()], params].concat();
     let backward = slices.clone();
-    let losses = custom_vjp(
+    let losses = custom_vjp_with(
         move |primals| slices.forward(primals),
         move |primals, cotangents, outputs| backward.backward(primals, &cotangents[0], &outputs[1]),
     )?;
@@ -216,7 +216,7 @@ impl Slices {
             let all: Vec<usize> = (0..inputs.len()).collect();
             let targets = after(&self.targets, &[&hidden])?;
             // If the sum is held constant, the derivative of `exp(logit - lse)` is the probability.
-            let (_, grads) = value_and_grad(
+            let (_, grads) = value_and_grad_with(
                 |inputs| {
                     let logits = part.with(&inputs[1..])?.forward(&inputs[0])?;
                     let logits = logits.astype(DType::F32)?;

@@ -163,7 +163,7 @@ impl TernaryChange {
             }
             Self::Nearest(_) => {
                 let wide = array.astype(DType::F32)?;
-                let nearest = wide.multiply(inverse_mean(&wide)?)?.round(0)?;
+                let nearest = wide.multiply(inverse_mean(&wide)?)?.round()?;
                 words(&nearest.clip(-1.0, 1.0)?.add(1.0)?.astype(DType::U8)?)
             }
             Self::Grid {
@@ -181,14 +181,14 @@ impl TernaryChange {
                 let groups = inputs / ternary_scheme(inputs)?.group_size;
                 scale.broadcast_to(&[outputs, groups])?.contiguous()
             }
-            Self::One => array.flatten(0, -1)?.slice_axis(0, 0, 1),
+            Self::One => array.flatten()?.slice_axis(0, 0, 1),
         }
     }
 }
 
 /// The inverse of the mean of absolute values, which is taken for at least 1e-5: `[1]`.
 fn inverse_mean(wide: &Array) -> Result<Array> {
-    let mean = wide.abs()?.flatten(0, -1)?.mean(0, true)?;
+    let mean = wide.abs()?.flatten()?.mean(0, true)?;
     mean.maximum(1e-5)?.reciprocal()
 }
 

@@ -145,5 +145,8 @@ impl BatchNorm {
 /// Mean and variance of each channel.
 fn statistics(x: &Array, ddof: i32) -> Result<(Array, Array)> {
     let axes: Vec<i32> = (0..x.ndim() as i32 - 1).collect();
-    Ok((x.mean(&axes[..], false)?, x.var(&axes[..], false, ddof)?))
+    Ok((
+        x.mean(&axes[..], false)?,
+        x.var_with(&axes[..], false, ddof)?,
+    ))
 }

@@ -106,7 +106,7 @@ impl GroupNorm {
         } else {
             let grouped = x.reshape(&[batch, positions * size, groups])?;
             let mean = grouped.mean(1, true)?;
-            let variance = grouped.var(1, true, 0)?;
+            let variance = grouped.var(1, true)?;
             grouped
                 .subtract(mean)?
                 .multiply(variance.add(self.eps)?.rsqrt()?)?
@@ -182,8 +182,8 @@ impl InstanceNorm {
         }
         let batch = x.dim(0)?;
         let positions = positions(x)?;
-        let channels = x.reshape(&[batch, positions, self.dims])?.swap_axes(1, 2)?;
-        let normed = fast::layer_norm(&channels, None, None, self.eps)?.swap_axes(1, 2)?;
+        let channels = x.reshape(&[batch, positions, self.dims])?.swapaxes(1, 2)?;
+        let normed = fast::layer_norm(&channels, None, None, self.eps)?.swapaxes(1, 2)?;
         scaled(normed.reshape(x.shape())?, &self.weight, &self.bias)
     }
 }

@@ -70,7 +70,11 @@ impl Adam {
         } else {
             (1.0, 1.0)
         };
-        let denominator = v.sqrt()?.divide(c2.sqrt())?.add(self.eps)?;
+        let mut root = v.sqrt()?;
+        if self.bias_correction {
+            root = root.divide(c2.sqrt())?;
+        }
+        let denominator = root.add(self.eps)?;
         param.subtract(m.multiply(rate / c1)?.divide(denominator)?)
     }
 }

@@ -73,7 +73,7 @@ impl Lstm {
         let (mut states, mut cells) = (Vec::new(), Vec::new());
         for x in steps("lstm", x, &self.Wx, self.bias.as_ref())? {
             let sum = match &last {
-                Some((hidden, _)) => x.addmm(hidden, &matrix, 1.0, 1.0)?,
+                Some((hidden, _)) => x.addmm(hidden, &matrix)?,
                 None => x,
             };
             let gates = sum.split(4, -1)?;

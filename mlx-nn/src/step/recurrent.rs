@@ -33,7 +33,7 @@ use crate::cache::state::refusal;
 ///         Some(real) => real.expand_dims(-1)?.select(x, 0.0f32)?, // padding adds nothing
 ///         None => x.clone(),
 ///     };
-///     let sums = x.cumsum(1, false, true)?.add(&before.squeeze(1)?)?; // [B, L, 4]
+///     let sums = x.cumsum(1)?.add(&before.squeeze(1)?)?; // [B, L, 4]
 ///     let (b, l) = (x.dim(0)?, x.dim(1)?);
 ///     let after = match step.keeps_parts() {
 ///         true => StateAfter::Each(sums.reshape(&[b, l, 1, 1, WIDTH])?),

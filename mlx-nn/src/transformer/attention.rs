@@ -171,7 +171,7 @@ impl MultiHeadAttention {
                 ));
             }
         };
-        let hidden = tri(n, n, 0, dtype)?.equal(0.0)?;
+        let hidden = tri(n, dtype)?.equal(0.0)?;
         let zero = Array::scalar(0.0f32)?.astype(dtype)?;
         let least = mlx_core::ops::create::full(&[1], least, dtype)?;
         hidden.select(&least, &zero)

@@ -9,9 +9,12 @@ use mlx_core::ops::create::arange;
 use mlx_core::safetensors::Safetensors;
 use mlx_core::{Array, DType, Result, random, transforms};
 use mlx_nn::training::with_state;
-use mlx_nn::{Module, value_and_grad};
+use mlx_nn::{
+    Activation, BatchNorm, Conv2d, Layer, MaxPool2d, Module, Path, Sequential, TransformerConfig,
+    TransformerEncoderLayer, Visit, VisitMut, value_and_grad,
+};
 
-use crate::{arrays, distance, index, names};
+use crate::{arrays, distance, folder, index, names};
 
 /// A case of the golden, and how far off the layer is from it.
 pub struct Case<'g> {
@@ -134,7 +137,7 @@ impl<'g> Case<'g> {
             if floats.is_empty() {
                 return Ok((run(layer, inputs)?, Vec::new()));
             }
-            transforms::value_and_grad(|inputs| run(layer, inputs), inputs, &floats)
+            transforms::value_and_grad_with(|inputs| run(layer, inputs), inputs, &floats)
         })
         .unwrap_or_else(|error| panic!("{prefix}{}: {error}", self.name));
         let mut found: Vec<(String, Array)> = Vec::new();
@@ -217,4 +220,41 @@ fn a_wrong_layer_shows() {
         wrong(&mut case);
         assert!(case.off.0 > 1e-4, "{name}: off by only {:?}", case.off);
     }
+}
+
+/// A network that Python has saved loads by the names of its parameters and buffers, and computes the same.
+#[test]
+fn a_network_that_python_saved_loads() {
+    struct Encoder(TransformerEncoderLayer);
+    impl Module for Encoder {
+        fn visit(&self, path: &mut Path, v: &mut dyn Visit) -> Result<()> {
+            self.0.visit(path, v)
+        }
+        fn visit_mut(&mut self, path: &mut Path, v: &mut dyn VisitMut) -> Result<()> {
+            self.0.visit_mut(path, v)
+        }
+    }
+    impl Layer for Encoder {
+        fn forward(&self, x: &Array) -> Result<Array> {
+            self.0.forward(x, None)
+        }
+    }
+    let config = TransformerConfig {
+        mlp_dims: 6,
+        ..TransformerConfig::new(4, 2)
+    };
+    let mut net = Sequential::new()
+        .add(Conv2d::new(2, 4, 3).unwrap())
+        .add(BatchNorm::new(4).unwrap())
+        .add(Activation::Relu)
+        .add(MaxPool2d::new(2))
+        .add_fn(|y| y.reshape(&[y.dim(0)?, 4, 4]))
+        .add(Encoder(
+            TransformerEncoderLayer::with_config(&config).unwrap(),
+        ));
+    net.load(folder().join("saved/net.safetensors")).unwrap();
+    net.train(false).unwrap();
+    let golden = arrays("saved");
+    let y = net.forward(&golden.array("x").unwrap()).unwrap();
+    assert!(distance(&y, &golden.array("y").unwrap()) < 1e-5);
 }

@@ -217,8 +217,8 @@ fn settings_out_of_range_are_errors_of_the_first_step() {
             "a learning rate must be a number of at least 0, given -0.1",
         ),
         (
-            AdamW::new(Schedule::exponential(0.1, 2.0)).into(),
-            "a decay must be in [0, 1], given 2",
+            AdamW::new(Schedule::exponential(0.1, -2.0)).into(),
+            "a decay must be a number of at least 0, given -2",
         ),
         (
             AdamW::new(Schedule::step(0.1, 0.5, 0)).into(),

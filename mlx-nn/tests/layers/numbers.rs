@@ -4,14 +4,7 @@ use mlx_core::{Array, DType, random};
 
 /// Normal numbers in F32.
 pub fn input(shape: &[i32], seed: u64) -> Array {
-    random::normal(
-        &random::Key::new(seed).unwrap(),
-        shape,
-        DType::F32,
-        0.0,
-        1.0,
-    )
-    .unwrap()
+    random::normal(&random::Key::new(seed).unwrap(), shape, DType::F32).unwrap()
 }
 
 /// Fails unless the results equal the expected ones within 1e-4.

@@ -129,14 +129,22 @@ impl LrSchedule {
             ("cosine_decay", &[from, n]) => (from, Schedule::cosine(from, 0.0, steps(n))),
             ("cosine_decay", &[from, n, to]) => (from, Schedule::cosine(from, to, steps(n))),
             ("linear_schedule", &[from, to, n]) => (from, Schedule::linear(from, to, steps(n))),
-            (name @ ("cosine_decay" | "linear_schedule"), found) => {
+            ("exponential_decay", &[from, decay]) => (from, Schedule::exponential(from, decay)),
+            ("step_decay", &[from, decay, every]) => {
+                (from, Schedule::step(from, decay, steps(every)))
+            }
+            (
+                name @ ("cosine_decay" | "linear_schedule" | "exponential_decay" | "step_decay"),
+                found,
+            ) => {
                 return Err(wrong(format!(
                     "lr_schedule {name}: arguments {found:?} do not fit"
                 )));
             }
             (name, _) => {
                 return Err(wrong(format!(
-                    "lr_schedule {name:?} is not known; known: cosine_decay, linear_schedule"
+                    "lr_schedule {name:?} is not known; known: cosine_decay, linear_schedule, \
+                     exponential_decay, step_decay"
                 )));
             }
         };

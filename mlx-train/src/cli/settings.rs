@@ -78,7 +78,7 @@ pub(super) struct Settings {
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
 
-    /// sgd, adam, adamw, lion, adafactor or muon [default: adamw]
+    /// sgd, adam, adamw, adamax, lion, adafactor, muon, rmsprop, adagrad or adadelta [default: adamw]
     #[arg(long, value_name = "NAME")]
     pub optimizer: Option<String>,
     /// Further settings of optimisers, by the optimisers' names

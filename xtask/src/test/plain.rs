@@ -11,9 +11,12 @@ const ONCE: &[&str] = &[
     "build",
     "operators",
     "two_builds",
-    // mlx-core: files, and the end of a process.
+    // mlx-core: files, the end of a process, and what compiles.
+    "diagnostics",
     "exit",
+    "files",
     "safetensors_hostile",
+    "shapes",
     // mlx-models: `golden.rs` computes every family twice.
     "config_keys",
     // mlx-infer: text, HTTP, and models by name.

@@ -47,7 +47,7 @@ struct StoreOptions {
   RowPacking packing;
   // The buffers are rings: position p goes to slot p mod S.
   bool ring;
-  // Writes into the given buffers. The caller guarantees what mlxrs_force_donate requires. The plain form copies the
+  // Writes into the given buffers. The caller guarantees what mlxrs_update_in_place requires. The plain form copies the
   // buffers.
   bool in_place;
 

@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::fast::{self, Draw, NO_TOKEN};
 use crate::ops::create::zeros;
 use crate::random::{self, Key};
-use crate::transforms::vmap;
+use crate::transforms::vmap_with;
 
 /// The plain form of [`draw`](super::draw), for settings that it has checked.
 pub(super) fn draw(logits: &Array, rows: &[Draw]) -> Result<Array> {
@@ -76,6 +76,16 @@ fn flags(rows: &[Draw], flag: impl FnMut(&Draw) -> bool) -> Result<Array> {
 /// `-ln(-ln(1 - u))` for u uniform in (0, 1), from [`random::bits`]. The largest values, which decide the draw, come
 /// from the smallest u, where single precision is finest.
 ///
+/// ```
+/// use mlx_core::{Array, fast};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let keys = Array::from_slice(&[1u32, 2], &[1, 2])?;
+/// assert_eq!(fast::gumbel(&keys, 10)?.shape(), [1, 10]);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// The keys have another shape or dtype.
 pub fn gumbel(keys: &Array, v: i32) -> Result<Array> {
@@ -88,7 +98,7 @@ pub fn gumbel(keys: &Array, v: i32) -> Result<Array> {
         let key = Key::from_array(keys[0].clone())?;
         Ok(vec![random::bits(&key, &[v], 4)?])
     };
-    let bits = vmap(of_key, std::slice::from_ref(keys), &[Some(0)], &[Some(0)])?.remove(0);
+    let bits = vmap_with(of_key, std::slice::from_ref(keys), &[Some(0)], &[Some(0)])?.remove(0);
     let u = bits
         .astype(DType::F32)?
         .add(0.5f32)?
@@ -148,7 +158,7 @@ fn both(a: Option<Array>, b: Array) -> Result<Option<Array>> {
 /// least of `sorted`: the largest logits, descending.
 fn top_p(x: &Array, sorted: &Array, p: &Array) -> Result<Array> {
     let probabilities = sorted.subtract(&x.logsumexp(-1, true)?)?.exp()?;
-    let inside = probabilities.cumsum(-1, false, false)?.less(p)?;
+    let inside = probabilities.cumsum_with(-1, false, false)?.less(p)?;
     inside.select(sorted, f32::INFINITY)?.min(-1, true)
 }
 
@@ -163,10 +173,7 @@ fn top_k(x: &Array, sorted: &Array, rows: &[Draw]) -> Result<Array> {
     let above = x.greater(&threshold)?;
     let equal = x.equal(&threshold)?;
     let n_above = above.astype(DType::I32)?.sum(-1, true)?;
-    let rank = equal
-        .astype(DType::I32)?
-        .cumsum(-1, false, true)?
-        .add(&n_above)?;
+    let rank = equal.astype(DType::I32)?.cumsum(-1)?.add(&n_above)?;
     let first = equal.logical_and(&rank.less_equal(&Array::from_slice(&counts, &[b, 1])?)?)?;
     let unfiltered = flags(rows, |row| row.count(v).is_none())?;
     above.logical_or(&first)?.logical_or(&unfiltered)

@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::{cases, fused, inputs};
 use crate::case::{Case, Op, load, values};
-use crate::table;
+use crate::{FILES, table};
 
 /// The number of goldens of an operation that are changed in each round.
 const EACH: usize = 8;
@@ -58,7 +58,7 @@ impl Calls {
         let mut table = table();
         table.extend(fused::rows());
         let mut count: BTreeMap<String, usize> = BTreeMap::new();
-        let mut cases: Vec<Case> = ["elementwise", "array", "matrix", "numeric"]
+        let mut cases: Vec<Case> = FILES
             .into_iter()
             .flat_map(load)
             .filter(|case| {

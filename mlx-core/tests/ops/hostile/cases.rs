@@ -1,6 +1,6 @@
 //! The cases of [`fused`](super::fused) from which calls are made.
 
-use mlx_core::ops::quantize::{QuantMode, Quantized, Scheme, quantize};
+use mlx_core::ops::quantize::{QuantMode, Quantized, Scheme, quantize_with};
 use mlx_core::{Array, DType, fast, random};
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use crate::case::Case;
 
 fn float(shape: &[i32]) -> Array {
     let key = random::Key::new(1).unwrap();
-    let array = random::normal(&key, shape, DType::BF16, 0.0, 1.0).unwrap();
+    let array = random::normal(&key, shape, DType::BF16).unwrap();
     mlx_core::eval([&array]).unwrap();
     array
 }
@@ -27,7 +27,7 @@ fn packed(shape: &[i32]) -> Vec<Array> {
         packed,
         scales,
         biases,
-    } = quantize(&float(shape), affine()).unwrap();
+    } = quantize_with(&float(shape), affine()).unwrap();
     let parts = vec![packed, scales, biases.unwrap()];
     mlx_core::eval(&parts).unwrap();
     parts
@@ -105,11 +105,13 @@ pub fn cases() -> Vec<Case> {
     inputs.extend([number(), number(), number(), state(), ints(&[3, 1], &[2])]);
     case("fast::scan", inputs, json!([2, 0.0, 5.0]));
     let heads = || float(&[2, 2, 3, 64]);
-    case(
-        "fast::rope",
-        vec![heads(), ints(&[3, 0], &[2])],
-        json!([64, true, 10000.5, 1.0]),
-    );
+    for name in ["fast::rope", "fast::rope_with"] {
+        case(
+            name,
+            vec![heads(), ints(&[3, 0], &[2])],
+            json!([64, true, 10000.5, 1.0]),
+        );
+    }
     let freqs = float(&[32]).astype(DType::F32).unwrap();
     case(
         "fast::heads",

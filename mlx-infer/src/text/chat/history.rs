@@ -1,7 +1,6 @@
 //! Conversations as clients send them, in the form that templates read.
 
 use serde_json::{Map, Value};
-use sha2::{Digest, Sha256};
 
 use super::reply::{ReplyFormat, ToolFormat};
 use super::{Message, tools};
@@ -90,11 +89,13 @@ fn shorten(map: &mut Map<String, Value>, key: &str) {
     if id.len() == 9 && id.bytes().all(|c| c.is_ascii_alphanumeric()) {
         return;
     }
-    let digest = Sha256::digest(id.as_bytes());
-    let mut number = digest
-        .iter()
-        .take(8)
-        .fold(0_u64, |number, byte| number << 8 | u64::from(*byte));
+    // FNV-1a, then the last step of SplitMix64, which lets each bit of the hash change all letters.
+    let mut number = id.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
+    });
+    number = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    number = (number ^ number >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    number ^= number >> 31;
     let mut letter = || {
         let at = number % 62;
         number /= 62;

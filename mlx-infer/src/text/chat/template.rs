@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+#[cfg(feature = "clock")]
 use jiff::civil::DateTime;
 use serde_json::{Map, Value as Json};
 
@@ -9,7 +10,7 @@ use super::load::DEFAULT;
 use super::{Message, fallback, load};
 use crate::error::{Error, Result};
 use crate::text::files::Files;
-use crate::text::jinja::{Fail, Template};
+use crate::text::jinja::{Fail, Now, Template};
 use crate::text::tokenizer::Tokenizer;
 
 /// The largest published templates have about 20 kB.
@@ -51,8 +52,21 @@ pub struct RenderOptions {
     pub template: Option<String>,
     /// Other variables of the template, such as `enable_thinking`. They override special tokens of the same name.
     pub kwargs: Map<String, Json>,
-    /// The time that `strftime_now` uses; `None` is the local time.
+    /// The time that `strftime_now` uses; `None` is the local time. Needs the feature `clock`.
+    #[cfg(feature = "clock")]
     pub now: Option<DateTime>,
+}
+
+impl RenderOptions {
+    #[cfg(feature = "clock")]
+    fn time(&self) -> Option<Now> {
+        self.now
+    }
+
+    #[cfg(not(feature = "clock"))]
+    fn time(&self) -> Option<Now> {
+        None
+    }
 }
 
 /// Variables of templates that have options of their own.
@@ -202,7 +216,7 @@ impl ChatTemplate {
             Json::Bool(options.add_generation_prompt),
         );
         template
-            .render(&context, options.now)
+            .render(&context, options.time())
             .map_err(|fail| self.failed(name, fail))
     }
 

@@ -4,12 +4,10 @@ use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
-use jiff::Zoned;
-
 use super::interpreter::Machine;
 use super::scope::Scope;
 use super::values::{Dict, Function, Loop, Object, Range, Seq, Str, Value, depth_above};
-use super::{Fail, Result, limits, methods, operators, repr};
+use super::{Fail, Now, Result, limits, methods, operators, repr};
 
 /// As in jinja2's sandbox.
 const MAX_RANGE: usize = 100_000;
@@ -288,11 +286,23 @@ impl<'t> Machine<'t> {
             }
         }
         limits::text(format.len().saturating_mul(64))?;
-        let now = self.now.unwrap_or_else(|| Zoned::now().datetime());
-        let text = jiff::fmt::strtime::format(format, now)
-            .map_err(|error| Fail::error(format!("strftime_now({format:?}): {error}")))?;
-        Value::text(&text)
+        Value::text(&formatted(self.now, format)?)
     }
+}
+
+/// The time by a format of `strftime`.
+#[cfg(feature = "clock")]
+fn formatted(now: Option<Now>, format: &str) -> Result<String> {
+    let now = now.unwrap_or_else(|| jiff::Zoned::now().datetime());
+    jiff::fmt::strtime::format(format, now)
+        .map_err(|error| Fail::error(format!("strftime_now({format:?}): {error}")))
+}
+
+#[cfg(not(feature = "clock"))]
+fn formatted(_now: Option<Now>, format: &str) -> Result<String> {
+    Err(Fail::error(format!(
+        "strftime_now({format:?}): the time needs the feature `clock` of mlx-infer"
+    )))
 }
 
 fn not_callable(value: &Value) -> Fail {

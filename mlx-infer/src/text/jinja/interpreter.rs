@@ -5,17 +5,16 @@ use std::collections::HashMap;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
-use jiff::civil::DateTime;
 use serde_json::{Map, Value as Json};
 
 use super::calls::{self, Args};
 use super::limits::{self, Builder};
 use super::nodes::{
-    Arguments, Body, Comparison, Expr, ExprKind, Name, Parsed, Statement, StatementKind, Target,
+    Arguments, Body, Comparison, Expr, ExprKind, NameId, Parsed, Statement, StatementKind, Target,
 };
 use super::scope::Scope;
 use super::values::{BoundMacro, Dict, Function, Loop, Object, Seq, Str, Value};
-use super::{Fail, Result, attributes, filters, operators, repr, tests};
+use super::{Fail, Now, Result, attributes, filters, operators, repr, tests};
 
 /// The deepest nesting of calls, blocks and expressions.
 const MAX_DEPTH: u32 = 4_000;
@@ -31,7 +30,7 @@ pub(super) struct Machine<'t> {
     /// The output, and on top of it captured outputs.
     outputs: Vec<Builder>,
     pub(super) autoescape: bool,
-    pub(super) now: Option<DateTime>,
+    pub(super) now: Option<Now>,
     pub(super) namespaces: Vec<Weak<Object>>,
     depth: u32,
     pub(super) calls: u32,
@@ -49,7 +48,7 @@ pub(super) enum Flow {
 pub(super) fn render(
     template: &Parsed,
     variables: &Map<String, Json>,
-    now: Option<DateTime>,
+    now: Option<Now>,
 ) -> Result<String> {
     let (values, bytes) = variables.values().map(size).fold((0, 0), add);
     limits::start(values, bytes);
@@ -285,8 +284,8 @@ impl<'t> Machine<'t> {
     /// A macro whose body sees this scope.
     fn bind_macro(&self, at: usize, scope: &Rc<Scope>) -> Result<Value> {
         let definition = &self.template.macros[at];
-        let name = |name: Name| Str::new(self.template.names[name].as_str());
-        let parameter = |parameter: &Name| name(*parameter).map(Value::Str);
+        let name = |name: NameId| Str::new(self.template.names[name].as_str());
+        let parameter = |parameter: &NameId| name(*parameter).map(Value::Str);
         let parameters = definition.parameters.iter().map(parameter);
         Ok(Value::object(Object::Macro(BoundMacro {
             at,
@@ -298,7 +297,7 @@ impl<'t> Machine<'t> {
     }
 
     /// The value of a name; undefined if nothing defines it.
-    pub(super) fn lookup(&self, name: Name, scope: &Scope) -> Value {
+    pub(super) fn lookup(&self, name: NameId, scope: &Scope) -> Value {
         let found = scope.get(name).or_else(|| self.globals[name].clone());
         found.unwrap_or_else(|| {
             Value::undefined(format!("'{}' is undefined", self.template.names[name]))

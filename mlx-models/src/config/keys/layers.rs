@@ -141,6 +141,31 @@ pub(crate) fn ropes_by_kind(
     Ok(())
 }
 
+/// Reads `layer_rope_theta`: the base of each layer's rope, 0 for a layer without one. Without the list all layers have
+/// the same base.
+///
+/// # Errors
+/// The list has another length than there are layers, or a number below 0.
+pub(crate) fn rope_bases(c: &Config, config: &mut DecoderConfig) -> Result<()> {
+    const KEY: &str = "layer_rope_theta";
+    let Some(bases) = c.opt::<Vec<f64>>(KEY)? else {
+        return Ok(());
+    };
+    let n = config.ropes.len();
+    if bases.len() != n || bases.iter().any(|base| !(base.is_finite() && *base >= 0.0)) {
+        return Err(c.error(format!(
+            "{KEY} must be {n} numbers from 0 on, found {bases:?}"
+        )));
+    }
+    for (rope, base) in config.ropes.iter_mut().zip(bases) {
+        *rope = rope.take().filter(|_| base > 0.0);
+        if let Some(rope) = rope {
+            rope.base = base;
+        }
+    }
+    Ok(())
+}
+
 /// Removes the rope of layers without a window.
 pub(crate) fn rope_on_windows(config: &mut DecoderConfig) {
     for (rope, kind) in config.ropes.iter_mut().zip(&config.layers) {

@@ -68,7 +68,7 @@ impl SparseMlp {
         let [mut gate, up] = Linear::forward_all([&self.gate_proj, &self.up_proj], x)?;
         if let Some(cutoff) = self.cutoff {
             let mean = gate.mean(-1, true)?;
-            let least = gate.std(-1, true, 0)?.multiply(cutoff)?.add(&mean)?;
+            let least = gate.std(-1, true)?.multiply(cutoff)?.add(&mean)?;
             gate = gate.subtract(&least)?.maximum(0.0)?;
         }
         self.down_proj.forward(&self.activation.gated(&gate, &up)?)

@@ -106,7 +106,7 @@ pub(super) fn write(
             }
         }
         Places::Scattered { rows, slots } => {
-            let updates = new.swap_axes(1, 2)?.reshape(&[b, l, 1, heads, 1, d])?;
+            let updates = new.swapaxes(1, 2)?.reshape(&[b, l, 1, heads, 1, d])?;
             if in_place {
                 inplace::scatter_in_place(buffer, &[rows, slots], &updates, &[0, 2])
             } else {

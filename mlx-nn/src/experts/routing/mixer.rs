@@ -21,7 +21,7 @@ fn best(scores: &Array, left: &Array, noise: f32) -> Result<(Array, Array)> {
         .divide(scores.abs()?.maximum(&most)?)?
         .less_equal(2.0 * noise)?
         .stop_gradient()?;
-    let weights = near.select(left, f32::NEG_INFINITY)?.softmax(-1, true)?;
+    let weights = near.select(left, f32::NEG_INFINITY)?.softmax(-1)?;
     let weight = weights.take_along_axis(&best, -1)?;
     Ok((best, weight))
 }

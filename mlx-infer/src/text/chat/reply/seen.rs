@@ -1,5 +1,6 @@
 //! Finds out which parts of a conversation a chat template shows to its model.
 
+#[cfg(feature = "clock")]
 use jiff::civil::DateTime;
 use serde_json::{Value, json};
 
@@ -41,6 +42,7 @@ impl Seen {
             let options = RenderOptions {
                 tools,
                 add_generation_prompt: true,
+                #[cfg(feature = "clock")]
                 now: Some(DateTime::constant(2026, 1, 1, 0, 0, 0, 0)),
                 ..Default::default()
             };

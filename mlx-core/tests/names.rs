@@ -1,0 +1,22 @@
+//! Each public name of Python's MLX has ours beside it, or the reason why there is none.
+
+#[path = "shared/names.rs"]
+mod shared;
+
+#[test]
+fn every_name_of_python_has_a_row() {
+    let counts = shared::check(&|group| group.starts_with("mlx.core") || group == "mlx.utils");
+    assert_eq!(counts.len(), 10);
+    // A table that loses its links would pass otherwise.
+    for (group, least) in [
+        ("mlx.core", 255),
+        ("mlx.core.array", 54),
+        ("mlx.core.fast", 8),
+        ("mlx.core.fft", 16),
+        ("mlx.core.linalg", 19),
+        ("mlx.core.random", 12),
+    ] {
+        let (ours, all) = counts[group];
+        assert!(ours >= least, "{group}: {ours} of {all}, at least {least}");
+    }
+}

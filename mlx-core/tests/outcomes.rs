@@ -1,0 +1,169 @@
+//! A failed evaluation costs only the arrays that depend on what failed.
+#![cfg(target_os = "linux")]
+
+#[path = "failing/kernel.rs"]
+mod failing;
+#[path = "shared/random_graph.rs"]
+mod random_graph;
+
+use failing::{failing, failing_later};
+use mlx_core::inplace::slice_update_in_place;
+use mlx_core::transforms::{compile, grad};
+use mlx_core::{
+    Array, DType, Device, ErrorKind, Result, Stream, async_eval, eval, graph_size, memory, ones,
+    synchronize,
+};
+use random_graph::{Failure, Setup, check};
+
+const ALL: [Failure; 4] = [
+    Failure::Index,
+    Failure::Memory,
+    Failure::Kernel,
+    Failure::Panic,
+];
+
+fn setup(streams: usize) -> Result<Setup> {
+    let new = |_| Stream::new(Device::CPU);
+    let streams: Vec<Stream> = (0..streams).map(new).collect::<Result<_>>()?;
+    Ok(Setup {
+        kernels: streams.clone(),
+        streams,
+        compiled: None,
+        checks_are_told_apart: true,
+    })
+}
+
+#[test]
+fn random_graphs_on_one_stream() -> Result<()> {
+    let setup = setup(1)?;
+    (0..600).try_for_each(|seed| check(&setup, ALL[seed as usize % 4], seed))
+}
+
+#[test]
+fn random_graphs_on_several_streams() -> Result<()> {
+    let setup = setup(3)?;
+    (0..600).try_for_each(|seed| check(&setup, ALL[seed as usize % 4], seed))
+}
+
+#[test]
+fn random_graphs_with_compiled_functions() -> Result<()> {
+    compile::set_enabled(true);
+    let mut setup = setup(2)?;
+    setup.compiled = Some(Setup::compiled());
+    let result = (0..200).try_for_each(|seed| check(&setup, ALL[seed as usize % 4], seed));
+    compile::set_enabled(false);
+    result
+}
+
+fn three() -> Result<Array> {
+    Array::from_slice(&[1.0f32, 2.0, 3.0], &[3])
+}
+
+#[test]
+fn a_bad_token_does_not_lose_the_lazy_table() -> Result<()> {
+    let table = ones(&[5, 3], DType::F32)?.multiply(2.0)?;
+    let row = |id: i32| table.take(&Array::from_slice(&[id], &[1])?, 0);
+    for _ in 0..3 {
+        let error = row(5)?.to_vec::<f32>().unwrap_err();
+        assert_eq!(
+            (error.kind(), error.to_string().as_str()),
+            (ErrorKind::Eval, "take: index 5 is outside an axis of 5")
+        );
+        assert_eq!(row(4)?.to_vec::<f32>()?, [2.0; 3]);
+    }
+    Ok(())
+}
+
+#[test]
+fn what_was_not_reached_stays_lazy() -> Result<()> {
+    let x = three()?;
+    let (other, broken) = (x.add(1.0)?, failing(&x, "on purpose")?);
+    let (both, after) = (other.add(&broken)?, broken.add(1.0)?);
+    let size = graph_size([&other])?;
+    assert!(size > 0 && eval([&after]).is_err());
+    assert_eq!(graph_size([&other])?, size, "not evaluated");
+    // It was not reached, and depends on what failed.
+    assert_eq!(eval([&both]).unwrap_err().kind(), ErrorKind::Poisoned);
+    assert_eq!(other.to_vec::<f32>()?, [2.0, 3.0, 4.0]);
+    Ok(())
+}
+
+#[test]
+fn what_was_reached_and_does_not_depend_is_computed() -> Result<()> {
+    let x = three()?;
+    let (broken, fail) = failing_later(&x, "on purpose")?;
+    let (before, after) = (x.add(1.0)?, x.multiply(2.0)?);
+    async_eval([&before, &broken.add(1.0)?, &after])?;
+    drop(fail);
+    assert!(synchronize().is_err());
+    assert_eq!(before.to_vec::<f32>()?, [2.0, 3.0, 4.0]);
+    assert_eq!(after.to_vec::<f32>()?, [2.0, 4.0, 6.0]);
+    Ok(())
+}
+
+#[test]
+fn a_lack_of_memory_poisons_nothing() -> Result<()> {
+    let limit = memory::array_limit();
+    memory::set_array_limit(usize::MAX);
+    let x = three()?.add(1.0)?;
+    let huge = ones(&[i32::MAX, 1 << 15], DType::F32)?.add(&x.slice(&[0], &[1])?)?;
+    let most = huge.max(.., false)?;
+    let beside = x.multiply(3.0)?;
+    for _ in 0..3 {
+        let error = eval([&beside, &most]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Memory, "{error}");
+    }
+    memory::set_array_limit(limit);
+    assert_eq!(beside.to_vec::<f32>()?, [6.0, 9.0, 12.0]);
+    assert_eq!(x.to_vec::<f32>()?, [2.0, 3.0, 4.0]);
+    Ok(())
+}
+
+#[test]
+fn memory_that_a_failed_operation_was_to_write_is_lost() -> Result<()> {
+    let caches = [ones(&[4], DType::F32)?, ones(&[4], DType::F32)?];
+    eval(&caches)?;
+    let [one, two] = caches;
+    let x = three()?.slice(&[0], &[2])?;
+    let one = slice_update_in_place(one, &failing(&x, "on purpose")?, &[1], &[3])?;
+    let two = slice_update_in_place(two, &x, &[1], &[3])?;
+    assert!(eval([&one, &two]).is_err());
+    assert_eq!(one.to_vec::<f32>().unwrap_err().kind(), ErrorKind::Poisoned);
+    assert_eq!(two.to_vec::<f32>()?, [1.0, 1.0, 2.0, 1.0]);
+    Ok(())
+}
+
+#[test]
+fn a_gradient_that_fails_keeps_its_weights() -> Result<()> {
+    let w = three()?.multiply(2.0)?;
+    let at = |id: i32| {
+        let ids = Array::from_slice(&[id], &[1])?;
+        grad(
+            |w| Ok(vec![w[0].square()?.take(&ids, 0)?.sum(.., false)?]),
+            &[w.clone()],
+            &[0],
+        )
+    };
+    assert!(at(3).and_then(eval).is_err());
+    assert_eq!(at(1)?[0].to_vec::<f32>()?, [0.0, 8.0, 0.0]);
+    assert_eq!(w.to_vec::<f32>()?, [2.0, 4.0, 6.0]);
+    Ok(())
+}
+
+#[test]
+fn a_thread_with_many_results_stays_right() -> Result<()> {
+    let x = three()?;
+    let mut held = Vec::new();
+    for round in 0..3000 {
+        let y = x.add(round as f32)?;
+        async_eval([&y])?;
+        held.push(y);
+    }
+    let broken = failing(&held[2999], "on purpose")?;
+    assert!(eval([&broken]).is_err());
+    for (round, y) in held.iter().enumerate() {
+        assert_eq!(y.slice(&[0], &[1])?.item::<f32>()?, 1.0 + round as f32);
+    }
+    assert!(broken.add(1.0).is_err());
+    Ok(())
+}

@@ -1,0 +1,299 @@
+//! Random graphs of which one node fails, beside the values that they have without the failure.
+
+use mlx_core::kernel::{self, CpuKernel, Spec, View, ViewMut};
+use mlx_core::transforms::Compiled;
+use mlx_core::{
+    Array, DType, ErrorKind, Result, Stream, async_eval, concat, eval, memory, ones, synchronize,
+};
+
+/// The elements of each array.
+const N: usize = 4;
+type Value = [f32; N];
+
+/// How the failing node fails.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Failure {
+    Index,
+    Memory,
+    Kernel,
+    Panic,
+}
+
+/// The sum and the difference of two arrays, or a failure.
+struct Both(Option<Failure>);
+
+impl CpuKernel for Both {
+    fn name(&self) -> &'static str {
+        "both"
+    }
+    fn output(&self, inputs: &[Spec]) -> Result<Vec<Spec>> {
+        Ok(vec![inputs[0].clone(), inputs[0].clone()])
+    }
+    fn eval(&self, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<(), String> {
+        match self.0 {
+            Some(Failure::Panic) => std::panic::resume_unwind(Box::new("on purpose".to_owned())),
+            Some(_) => return Err("on purpose".into()),
+            None => {}
+        }
+        let (a, b) = (inputs[0].as_slice::<f32>()?, inputs[1].as_slice::<f32>()?);
+        for (out, sign) in outputs.iter_mut().zip([1.0, -1.0]) {
+            for ((out, a), b) in out.as_mut_slice::<f32>()?.iter_mut().zip(a).zip(b) {
+                *out = a + sign * b;
+            }
+        }
+        Ok(())
+    }
+}
+
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) as usize % n
+    }
+}
+
+/// A node, with the value that it has if nothing fails.
+struct Node {
+    array: Array,
+    value: Value,
+    depends_on_failure: bool,
+    /// Whether it depends on the failure or on another operation that checks indices.
+    depends_on_check: bool,
+}
+
+/// Where graphs are built: on several streams, with or without nodes that are kernels in Rust or compiled functions.
+pub struct Setup {
+    pub streams: Vec<Stream>,
+    /// The streams that can run kernels in Rust.
+    pub kernels: Vec<Stream>,
+    pub compiled: Option<Compiled>,
+    /// Whether the operations that check indices tell which of them failed.
+    pub checks_are_told_apart: bool,
+}
+
+impl Setup {
+    /// A function with one fused kernel, and indices that it may fail on.
+    pub fn compiled() -> Compiled {
+        let f = |x: &[Array]| {
+            let y = x[0].multiply(0.5)?.maximum(&x[1])?.add(1.0)?;
+            Ok(vec![y.take(&x[2], 0)?, y])
+        };
+        Compiled::new(f, false)
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        synchronize()?;
+        (self.streams.iter().chain(&self.kernels)).try_for_each(|s| s.scope(synchronize))
+    }
+}
+
+fn ids(all: [i32; N]) -> Result<Array> {
+    Array::from_slice(&all, &[N as i32])
+}
+
+struct Graph<'a> {
+    setup: &'a Setup,
+    random: &'a mut Random,
+    nodes: Vec<Node>,
+}
+
+impl Graph<'_> {
+    fn push(&mut self, array: Array, value: Value, [failure, check]: [bool; 2]) {
+        self.nodes.push(Node {
+            array,
+            value,
+            depends_on_failure: failure,
+            depends_on_check: failure || check,
+        });
+    }
+
+    /// Adds a node of a random operation, on a random stream.
+    fn grow(&mut self) -> Result<()> {
+        let [i, j] = [0; 2].map(|_| self.random.below(self.nodes.len()));
+        let (a, b) = (&self.nodes[i], &self.nodes[j]);
+        let (x, y) = (a.value, b.value);
+        let one = [a.depends_on_failure, a.depends_on_check];
+        let two = [one[0] || b.depends_on_failure, one[1] || b.depends_on_check];
+        let zip = |f: fn(f32, f32) -> f32| std::array::from_fn(|k| f(x[k], y[k]));
+        let (a, b) = (a.array.clone(), b.array.clone());
+        let at = self.random.below(self.setup.streams.len());
+        let stream = &self.setup.streams[at];
+        let kernels = (!self.setup.kernels.is_empty())
+            .then(|| &self.setup.kernels[self.random.below(self.setup.kernels.len())]);
+        let (array, value, depends) = match self.random.below(10) {
+            0 => (stream.scope(|| a.add(&b))?, zip(|a, b| a + b), two),
+            1 => (stream.scope(|| a.subtract(&b))?, zip(|a, b| a - b), two),
+            2 => (stream.scope(|| a.maximum(&b))?, zip(f32::max), two),
+            3 => (stream.scope(|| a.negative())?, x.map(|x| -x), one),
+            4 => {
+                let most = stream.scope(|| a.max(.., true)?.broadcast_to(&[N as i32]))?;
+                (most, [x.into_iter().fold(f32::MIN, f32::max); N], one)
+            }
+            5 => {
+                let parts = |from, to| a.slice(&[from], &[to]);
+                let turned = stream.scope(|| concat(&[&parts(2, 4)?, &parts(0, 2)?], 0))?;
+                (turned, [x[2], x[3], x[0], x[1]], one)
+            }
+            6 => {
+                let found = stream.scope(|| a.take(&ids([3, -4, 1, 1])?, 0))?;
+                (found, [x[3], x[0], x[1], x[1]], [one[0], true])
+            }
+            7 => {
+                let view = stream.scope(|| a.reshape(&[2, 2])?.swap_axes(0, 1)?.reshape(&[4]))?;
+                (view, [x[0], x[2], x[1], x[3]], one)
+            }
+            8 if kernels.is_some() => {
+                let stream = kernels.expect("looked at");
+                let both = stream.scope(|| kernel::apply(Both(None), &[&a, &b]))?;
+                self.push(both[0].clone(), zip(|a, b| a + b), two);
+                (both[1].clone(), zip(|a, b| a - b), two)
+            }
+            9 if self.setup.compiled.is_some() => {
+                let f = self.setup.compiled.as_ref().expect("looked at");
+                let out = f.call(&[a, b, ids([1, 0, 3, 2])?])?;
+                let value: Value = zip(|a, b| (a * 0.5).max(b) + 1.0);
+                self.push(out[1].clone(), value, two);
+                let turned = [value[1], value[0], value[3], value[2]];
+                (out[0].clone(), turned, [two[0], true])
+            }
+            _ => (Array::from_slice(&x, &[N as i32])?, x, [false; 2]),
+        };
+        self.push(array, value, depends);
+        Ok(())
+    }
+
+    /// Adds the node that fails.
+    fn fail(&mut self, failure: Failure) -> Result<()> {
+        let i = self.random.below(self.nodes.len());
+        let a = self.nodes[i].array.clone();
+        let at = self.random.below(self.setup.streams.len());
+        let stream = &self.setup.streams[at];
+        let outside = ids([0, 1, 2, 4])?;
+        match failure {
+            Failure::Index => {
+                let array = match &self.setup.compiled {
+                    Some(f) if self.random.below(2) == 0 => {
+                        f.call(&[a.clone(), a, outside])?.remove(0)
+                    }
+                    _ => stream.scope(|| a.take(&outside, 0))?,
+                };
+                self.push(array, [0.0; N], [true; 2]);
+            }
+            Failure::Memory => {
+                // More bytes than a process can address.
+                let shape = [i32::MAX, 1 << 15];
+                let huge = stream.scope(|| {
+                    let first = a.slice(&[0], &[1])?;
+                    let huge = ones(&shape, DType::F32)?.add(&first)?;
+                    huge.max(.., true)?.reshape(&[1])?.broadcast_to(&[N as i32])
+                })?;
+                self.push(huge, [0.0; N], [true; 2]);
+            }
+            Failure::Kernel | Failure::Panic => {
+                let stream = &self.setup.kernels[self.random.below(self.setup.kernels.len())];
+                let both = stream.scope(|| kernel::apply(Both(Some(failure)), &[&a, &a]))?;
+                for array in both {
+                    self.push(array, [0.0; N], [true; 2]);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Evaluates random nodes, at once or in the background, until an evaluation fails or it was done a few times.
+    fn evaluate(&mut self) {
+        for _ in 0..1 + self.random.below(4) {
+            let count = 1 + self.random.below(3);
+            let roots: Vec<Array> = (0..count)
+                .map(|_| {
+                    self.nodes[self.random.below(self.nodes.len())]
+                        .array
+                        .clone()
+                })
+                .collect();
+            // Results that nobody holds are written over by the operations that read them.
+            for _ in 0..self.random.below(3) {
+                let i = self.random.below(self.nodes.len());
+                self.nodes.remove(i);
+            }
+            let done = match self.random.below(2) {
+                0 => eval(&roots),
+                _ => async_eval(&roots),
+            };
+            if done.is_err() || self.nodes.len() < 3 {
+                return;
+            }
+        }
+    }
+}
+
+/// Builds a graph in which one node fails, evaluates some of it, and looks at every array: it has its value, or it
+/// depends on the node that fails and cannot be read.
+pub fn check(setup: &Setup, failure: Failure, seed: u64) -> Result<()> {
+    let limit = memory::array_limit();
+    memory::set_array_limit(usize::MAX);
+    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let mut graph = Graph {
+        setup,
+        random: &mut random,
+        nodes: Vec::new(),
+    };
+    for i in 0..3 {
+        let value = std::array::from_fn(|k| (i * 5 + k) as f32 - 4.0);
+        let data = Array::from_slice(&value, &[N as i32])?;
+        // A lazy array that nothing has evaluated yet, like a weight after it was loaded.
+        let lazy = data.multiply(2.0)?;
+        graph.push(data, value, [false; 2]);
+        graph.push(lazy, value.map(|x| 2.0 * x), [false; 2]);
+    }
+    let size = 5 + graph.random.below(30);
+    let fails_at = graph.random.below(size);
+    for i in 0..size {
+        if i == fails_at {
+            graph.fail(failure)?;
+        }
+        graph.grow()?;
+    }
+    let reported = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| graph.evaluate()));
+    assert!(
+        reported.is_ok(),
+        "seed {seed}: a panic in a kernel is an error"
+    );
+    // An error in the background is returned once, by a call that waits.
+    let waits = (0..8).take_while(|_| setup.synchronize().is_err()).count();
+    assert!(waits < 8, "seed {seed}: the streams stay broken");
+    let mut nodes = graph.nodes;
+    while !nodes.is_empty() {
+        let node = nodes.swap_remove(random.below(nodes.len()));
+        let what = format!("{failure:?}, seed {seed}, {} nodes left", nodes.len());
+        match node.array.to_vec::<f32>() {
+            Ok(found) => {
+                assert!(!node.depends_on_failure, "{what}: a value of a failure");
+                assert_eq!(found, node.value, "{what}");
+            }
+            Err(error) => {
+                let is_told_apart = setup.checks_are_told_apart || failure != Failure::Index;
+                let may_be_lost =
+                    node.depends_on_failure || (node.depends_on_check && !is_told_apart);
+                assert!(may_be_lost, "{what}: lost, {error}");
+                // It stays an error: one of the failure again, or that of a poisoned array.
+                let again = node
+                    .array
+                    .add(1.0)
+                    .and_then(|y| y.to_vec::<f32>())
+                    .unwrap_err();
+                let kinds = match failure {
+                    Failure::Memory => [ErrorKind::Memory, ErrorKind::Memory],
+                    _ => [ErrorKind::Poisoned, ErrorKind::Eval],
+                };
+                assert!(kinds.contains(&again.kind()), "{what}: {again}");
+            }
+        }
+    }
+    memory::set_array_limit(limit);
+    Ok(())
+}

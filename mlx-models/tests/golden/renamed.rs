@@ -1,0 +1,88 @@
+//! Families that neither transformers nor its table of names has, and that compute what Llama does: a golden of Llama under
+//! their names of tensors and keys gives the same numbers.
+
+use std::collections::BTreeMap;
+
+use mlx_core::{Array, DType, Safetensors, ops, safetensors};
+use mlx_models::{LoadOptions, load_from};
+
+use super::case::Case;
+use super::run::{log_probs, prompt_logits};
+
+/// These families.
+pub const FAMILIES: [&str; 1] = ["internlm2"];
+
+/// The tensors of a case, by name.
+fn tensors(case: &Case) -> BTreeMap<String, Array> {
+    let mut found = BTreeMap::new();
+    for file in case.files() {
+        for name in file.names() {
+            found.insert(name.to_owned(), file.array(name).unwrap());
+        }
+    }
+    found
+}
+
+/// InternLM 2: q, k and v are one matrix, in which each head of keys follows the heads of its queries.
+fn internlm2(mut tensors: BTreeMap<String, Array>, layers: usize, groups: i32) -> Vec<(String, Array)> {
+    let mut renamed = Vec::new();
+    for layer in 0..layers {
+        let from = format!("model.layers.{layer}");
+        let [q, k, v] = ["q", "k", "v"].map(|name| {
+            let matrix = tensors.remove(&format!("{from}.self_attn.{name}_proj.weight"));
+            let matrix = matrix.unwrap();
+            let [rows, columns] = [matrix.shape()[0], matrix.shape()[1]];
+            matrix.reshape(&[groups, rows / groups, columns]).unwrap()
+        });
+        let columns = q.shape()[2];
+        let fused = ops::shape::concat(&[q, k, v], 1).unwrap();
+        let fused = fused.reshape(&[-1, columns]).unwrap();
+        renamed.push((format!("{from}.attention.wqkv.weight"), fused));
+    }
+    let names = [
+        ("self_attn.o_proj", "attention.wo"),
+        ("input_layernorm", "attention_norm"),
+        ("post_attention_layernorm", "ffn_norm"),
+        ("mlp.gate_proj", "feed_forward.w1"),
+        ("mlp.up_proj", "feed_forward.w3"),
+        ("mlp.down_proj", "feed_forward.w2"),
+        ("embed_tokens", "tok_embeddings"),
+        ("lm_head", "output"),
+    ];
+    for (name, array) in tensors {
+        let new = names.iter().fold(name, |name, (from, to)| name.replace(from, to));
+        renamed.push((new, array));
+    }
+    renamed
+}
+
+#[test]
+fn internlm2_is_llama_under_other_names() {
+    let case = Case::all()
+        .into_iter()
+        .find(|case| case.name == "llama_llama3")
+        .unwrap();
+    let mut config = case.config("config.json");
+    let [layers, groups] = ["num_hidden_layers", "num_key_value_heads"]
+        .map(|key| config[key].as_u64().unwrap());
+    config["model_type"] = "internlm2".into();
+    config["bias"] = false.into();
+    let renamed = internlm2(tensors(&case), layers as usize, groups as i32);
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("model.safetensors");
+    let arrays = renamed.iter().map(|(name, array)| (name.as_str(), array));
+    safetensors::save(&path, arrays, &BTreeMap::new()).unwrap();
+    let options = LoadOptions {
+        dtype: Some(DType::F32),
+        ..LoadOptions::default()
+    };
+    let files = vec![Safetensors::open(&path).unwrap()];
+    let model = load_from("internlm2", config, files, options).unwrap();
+    assert_eq!(model.info.model_type, "internlm2");
+    for (index, prompt) in case.prompts.iter().enumerate() {
+        let expected = log_probs(&case.golden(index).logits).unwrap();
+        let found = log_probs(&prompt_logits(&model, prompt).unwrap()).unwrap();
+        let off = super::super::difference(&found, &expected);
+        assert!(off < case.tolerance, "off by {off}");
+    }
+}
