@@ -51,7 +51,8 @@ use crate::{poison, stream};
 pub fn eval<A: AsRef<Array>>(arrays: impl IntoIterator<Item = A>) -> Result<()> {
     let arrays: Vec<A> = arrays.into_iter().collect();
     let roots = || arrays.iter().map(AsRef::as_ref);
-    if roots().all(|array| array.made() == poison::DATA && poison::is_available(array)) {
+    let is_ready = |array: &Array| array.made() == poison::DATA && poison::is_available(array);
+    if !arrays.is_empty() && roots().all(is_ready) {
         return mapped::check();
     }
     let vector = VectorArray::new(roots())?;
