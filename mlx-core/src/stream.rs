@@ -199,7 +199,8 @@ pub fn device_count(kind: DeviceKind) -> Result<usize> {
 ///     });
 ///     assert_eq!(thread.join().unwrap().unwrap().round(), 2.0);
 /// });
-/// assert_eq!(streams.stream()?.scope(|| Array::scalar(1.0f32)?.item::<f32>())?, 1.0);
+/// let here = streams.stream()?.scope(|| Array::scalar(0.0f32)?.exp()?.item::<f32>())?;
+/// assert_eq!(here, 1.0);
 /// # Ok(())
 /// # }
 /// ```
