@@ -14,6 +14,7 @@ use crate::{memory, poison, settings};
 
 /// The kind of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[doc(alias = "DeviceType")]
 pub enum DeviceKind {
     /// The processor.
     Cpu,
@@ -124,6 +125,7 @@ impl Device {
     ///
     /// # Errors
     /// There is no such device.
+    #[doc(alias = "set_default_device")]
     pub fn set_default(self) -> Result<()> {
         self.require()?;
         let handle = self.handle()?;
@@ -212,6 +214,7 @@ unsafe impl Send for ThreadLocalStream {}
 unsafe impl Sync for ThreadLocalStream {}
 
 impl ThreadLocalStream {
+    #[doc(alias = "new_thread_local_stream")]
     /// New streams on `device`. A thread's stream is made when the thread first asks for it.
     ///
     /// # Errors
@@ -283,6 +286,7 @@ pub fn clear_streams() -> Result<()> {
 pub struct Stream(sys::mlx_stream);
 
 impl Stream {
+    #[doc(alias = "new_stream")]
     /// A new stream on `device`, for the calling thread. On the CPU its first work starts a thread, which ends with the
     /// calling thread.
     ///
@@ -328,6 +332,8 @@ impl Stream {
     }
 
     /// Runs `f` with this stream as the current one of the thread.
+    #[doc(alias = "StreamContext")]
+    #[doc(alias = "set_default_stream")]
     pub fn scope<R>(&self, f: impl FnOnce() -> R) -> R {
         struct Pop;
         impl Drop for Pop {
