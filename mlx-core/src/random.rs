@@ -1,7 +1,7 @@
 //! Random arrays from explicit keys.
 //!
-//! There is no hidden state: the same [`Key`] gives the same numbers, on every thread. Use a key
-//! once and [`split`](Key::split) it for more.
+//! The same [`Key`] gives the same numbers, on every thread. Use a key once and [`split`](Key::split) it for more, or
+//! take the thread's [`next_key`], which follows from its [`seed`].
 //!
 //! ```
 //! use mlx_core::{DType, random::{self, Key}};
@@ -16,6 +16,10 @@
 //! # Ok(())
 //! # }
 //! ```
+
+mod sequence;
+
+pub use sequence::{next_key, seed};
 
 use crate::array::Array;
 use crate::dtype::DType;
