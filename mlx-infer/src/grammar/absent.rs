@@ -12,7 +12,7 @@ pub(crate) enum Compiled {}
 
 /// The grammars of a model.
 #[derive(Default)]
-pub(crate) struct Grammars;
+pub(crate) struct Grammars {}
 
 impl Grammars {
     /// # Errors
