@@ -95,6 +95,9 @@ int mlxrs_array_is_tracer(bool* res, mlx_array a);
 int mlxrs_array_has_primitive(bool* res, mlx_array a);
 /* Address of the first element. Fails if the array is not available. On a GPU back end this may move the data. */
 int mlxrs_array_data_ptr(const void** res, mlx_array a);
+/* Copies the element of an array of one element, of `size` bytes, to `out`. Returns false, and copies nothing, if the array
+ * is not evaluated and waited for, has another size, or is updated in place. */
+bool mlxrs_array_read_scalar(void* out, size_t size, mlx_array a);
 /* Strides in elements, with their sign, of an evaluated array (mlx_array_strides casts to unsigned). `n` is the rank. */
 int mlxrs_array_strides(int64_t* out, size_t n, mlx_array a);
 /* Index of a stream, which distinguishes streams. */
@@ -147,8 +150,8 @@ int mlxrs_update_in_place(mlx_array* res, mlx_array lazy, mlx_array source);
  * `updated` becomes true if an update in place has written, or is queued to write, into a's buffer. The function waits
  * for such updates. A reader must then copy the data that it keeps. */
 int mlxrs_wait_for_updates(bool* updated, mlx_array a);
-/* Between mlxrs_count_reader(true) and mlxrs_count_reader(false), which nest, updates that this thread evaluates copy their buffer
- * and do not write in place, because a reader may hold a pointer to it. */
+/* Between mlxrs_count_reader(true) and mlxrs_count_reader(false), which nest, updates that this thread evaluates copy
+ * their buffer and do not write in place, because a reader may hold a pointer to it. */
 void mlxrs_count_reader(bool begin);
 /* After this call a's buffer is never donated to an operation or updated in place, through any array, so that other
  * threads may read it. */

@@ -87,7 +87,7 @@ fn architectures_are_named_as_cards_are() {
 #[test]
 fn the_architectures_are_part_of_what_a_build_is_made_from() {
     let options = |backend, architectures: &str| Options {
-        target: native::host::triple(),
+        target: host::triple(),
         root: PathBuf::from("/cache"),
         backend,
         mlx_c_dir: None,

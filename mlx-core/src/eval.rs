@@ -37,23 +37,24 @@ use crate::{poison, stream};
 /// - A kernel fails, or another one that was queued on the same stream failed.
 /// - The file of an array of [`Safetensors`](crate::Safetensors) was truncated.
 ///
-/// The error poisons the arrays that depend on the failed operation: reading or using one is an error that repeats the
-/// reason. All other arrays keep their values, or stay lazy and are computed when they are needed. So does an operation
-/// whose result got no memory: evaluating it again tries again.
+/// The error poisons the arrays that depend on the failed operation: reading or using one is an
+/// error that repeats the reason. All other arrays keep their values, or stay lazy and are computed
+/// when they are needed. So does an operation whose result got no memory: evaluating it again tries
+/// again.
 ///
-/// On systems other than Linux, MLX does not tell which arrays a failure has reached. There it poisons every array of
-/// this thread that is not known to be good. These are known to be good: arrays made from data, arrays that were read or
-/// given to a successful `eval`, and, on a thread with one stream, arrays that were already computed when a later
-/// operation used them.
+/// On systems other than Linux, MLX does not tell which arrays a failure has reached. There it
+/// poisons every array of this thread that is not known to be good. These are known to be good:
+/// arrays made from data, arrays that were read or given to a successful `eval`, and, on a thread
+/// with one stream, arrays that were already computed when a later operation used them.
 ///
 /// Inside `vmap` and `compile` nothing can be evaluated.
 pub fn eval<A: AsRef<Array>>(arrays: impl IntoIterator<Item = A>) -> Result<()> {
     let arrays: Vec<A> = arrays.into_iter().collect();
     let roots = || arrays.iter().map(AsRef::as_ref);
-    let vector = VectorArray::new(roots())?;
     if roots().all(|array| array.made() == poison::DATA && poison::is_available(array)) {
         return mapped::check();
     }
+    let vector = VectorArray::new(roots())?;
     let started = roots().any(is_lazy);
     run(&vector, sys::mlx_eval)
         .and_then(|()| check(&vector))
@@ -127,8 +128,9 @@ fn run(
     ffi::call(ErrorKind::Eval, || unsafe { evaluate(vector.c()) })
 }
 
-/// Fails if something that was waited for failed without MLX's knowledge: a file was truncated, or a kernel of a GPU was given an index out
-/// of range. `waited` has the arrays that were waited for; if it is null, that is all work of the current stream.
+/// Fails if something that was waited for failed without MLX's knowledge: a file was truncated, or
+/// a kernel of a GPU was given an index out of range. `waited` has the arrays that were waited for;
+/// if it is null, that is all work of the current stream.
 fn check(waited: &VectorArray) -> Result<()> {
     mapped::check()?;
     let stream = stream::current()?;

@@ -18,6 +18,7 @@
 //! # }
 //! ```
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::ops::Range;
@@ -98,6 +99,18 @@ impl Safetensors {
     /// It is not a valid safetensors file.
     pub fn from_bytes(bytes: impl Into<Arc<[u8]>>) -> Result<Self> {
         Self::new("safetensors in memory".into(), Source::Shared(bytes.into()))
+    }
+
+    /// Reads a file that is part of the program ([`from_static`](Self::from_static)) or in memory
+    /// ([`from_bytes`](Self::from_bytes)).
+    ///
+    /// # Errors
+    /// It is not a valid safetensors file.
+    pub fn from_cow(bytes: Cow<'static, [u8]>) -> Result<Self> {
+        match bytes {
+            Cow::Borrowed(bytes) => Self::from_static(bytes),
+            Cow::Owned(bytes) => Self::from_bytes(bytes),
+        }
     }
 
     fn new(label: String, source: Source) -> Result<Self> {

@@ -44,7 +44,9 @@ pub use compile_of::{Compile, compile};
 pub(crate) use custom::check_derivatives;
 pub use custom::custom_vjp_with;
 pub use custom_of::{Custom, checkpoint, custom_function, custom_vjp};
-pub use function::{Differentiable, Function, Inputs, Output, Signature, Transformed, Uniform};
+pub use function::{
+    Differentiable, Function, Inputs, Output, Run, Signature, Transformed, Uniform,
+};
 pub use grad::{grad_with, jvp, value_and_grad_with, vjp};
 pub use grad_of::{Argnums, First, Grad, ValueAndGrad, grad, value_and_grad};
 pub use tree::{Structure, Tree};

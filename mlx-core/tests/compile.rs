@@ -183,8 +183,8 @@ fn shapeless_functions_of_empty_arrays_have_the_right_shape() -> Result<()> {
     Ok(())
 }
 
-/// A graph for all shapes that was traced with equal shapes has no broadcasts. With an axis of size 1 in one input the call
-/// gives what the function itself gives.
+/// A graph for all shapes that was traced with equal shapes has no broadcasts. With an axis of size
+/// 1 in one input the call gives what the function itself gives.
 #[test]
 fn shapeless_functions_traced_with_equal_shapes_do_not_read_past_an_input() -> Result<()> {
     type Function = fn(&[Array]) -> Result<Vec<Array>>;

@@ -262,9 +262,9 @@ fn results_of_compiled_functions_keep_their_form() -> Result<()> {
         );
     }
     let named = compile(|p: &HashMap<String, Array>| {
-        Ok(p.iter()
+        p.iter()
             .map(|(name, x)| Ok((format!("{name}!"), x.add(1)?)))
-            .collect::<Result<HashMap<_, _>>>()?)
+            .collect::<Result<HashMap<_, _>>>()
     });
     let (x, y) = (vector(&[1.0]), vector(&[5.0]));
     let one: HashMap<String, Array> = [("a".into(), x.clone()), ("b".into(), y.clone())].into();

@@ -140,7 +140,7 @@ fn a_gradient_that_fails_keeps_its_weights() -> Result<()> {
         let ids = Array::from_slice(&[id], &[1])?;
         grad(
             |w| Ok(vec![w[0].square()?.take(&ids, 0)?.sum(.., false)?]),
-            &[w.clone()],
+            std::slice::from_ref(&w),
             &[0],
         )
     };

@@ -141,11 +141,11 @@ fn memory_is_counted_and_given_back() -> Result<()> {
 }
 
 #[test]
-fn streams_of_each_thread_are_of_their_own() -> mlx_core::Result<()> {
+fn streams_of_each_thread_are_of_their_own() -> Result<()> {
     let streams = mlx_core::stream::ThreadLocalStream::new(Device::CPU)?;
-    let compute = || -> mlx_core::Result<f32> {
+    let compute = || -> Result<f32> {
         streams.stream()?.scope(|| {
-            let x = mlx_core::arange(0, 1000, 1, mlx_core::DType::F32)?;
+            let x = mlx_core::arange(0, 1000, 1, DType::F32)?;
             x.sum_all()?.item::<f32>()
         })
     };
@@ -158,22 +158,19 @@ fn streams_of_each_thread_are_of_their_own() -> mlx_core::Result<()> {
     });
     assert_eq!(found, [499_500.0; 4]);
     assert_eq!(compute()?, 499_500.0);
-    assert_eq!(
-        mlx_core::stream::device_count(mlx_core::DeviceKind::Cpu)?,
-        1
-    );
-    let gpus = mlx_core::stream::device_count(mlx_core::DeviceKind::Gpu)?;
+    assert_eq!(mlx_core::stream::device_count(DeviceKind::Cpu)?, 1);
+    let gpus = mlx_core::stream::device_count(DeviceKind::Gpu)?;
     assert_eq!(gpus > 0, Device::GPU.is_available()?);
     Ok(())
 }
 
 #[test]
 fn cleared_streams_are_made_again() {
-    std::thread::spawn(|| -> mlx_core::Result<()> {
+    std::thread::spawn(|| -> Result<()> {
         let ready = mlx_core::array![1.0f32, 2.0];
         let sum = ready.sum_all()?;
         let started = ready.multiply(3)?;
-        mlx_core::async_eval([&started])?;
+        async_eval([&started])?;
         let stream = Stream::new(Device::CPU)?;
         let within = stream.scope(mlx_core::stream::clear_streams);
         assert!(within.unwrap_err().to_string().contains("still running"));

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use mlx_core::safetensors::save;
 use mlx_core::{Array, Error, ErrorKind, Result, Safetensors};
-use mlx_nn::{Checkpoint, Module, Param, Rules, VisitMut};
+use mlx_nn::{Checkpoint, Module, Param, Rules, Visit, VisitMut};
 use serde_json::{Map, Value, json};
 
 use crate::checkpoint::weights::read_json;
@@ -57,12 +57,28 @@ pub struct Adapter {
     pub dropout: f32,
 }
 
-/// Reads the adapter in `dir` into `model`. Earlier adapters of the same layers are replaced.
+/// Reads the adapter in `dir` into `model`, and evaluates the model's parameters. Earlier adapters of the same layers are
+/// replaced.
 ///
 /// # Errors
 /// The folder holds no adapter of a known format, or the adapter of another model: one report names every tensor
 /// without a place.
 pub fn load(dir: &Path, model: &mut dyn Model) -> Result<Adapter> {
+    struct Values(Vec<Array>);
+    impl Visit for Values {
+        fn param(&mut self, _path: &mlx_nn::Path, param: &Param) -> Result<()> {
+            self.0.push(param.value().clone());
+            Ok(())
+        }
+    }
+    let adapter = load_lazily(dir, model)?;
+    let mut values = Values(Vec::new());
+    model.visit(&mut mlx_nn::Path::default(), &mut values)?;
+    mlx_core::eval(&values.0)?;
+    Ok(adapter)
+}
+
+fn load_lazily(dir: &Path, model: &mut dyn Model) -> Result<Adapter> {
     let config = read_json(dir, CONFIG)?;
     let label = dir.display().to_string();
     let fail = |message: String| {

@@ -43,7 +43,7 @@ fn model(name: &str) -> Box<dyn Model> {
         dtype: Some(DType::F32),
         ..LoadOptions::default()
     };
-    load(&testdata("models").join(name), options).unwrap().model
+    load(testdata("models").join(name), options).unwrap().model
 }
 
 fn logits(model: &dyn Model) -> Vec<f32> {

@@ -26,7 +26,7 @@ fn model(case: &str, drafts: bool) -> Loaded {
         drafts,
         ..LoadOptions::default()
     };
-    load(&dir(case), options).unwrap()
+    load(dir(case), options).unwrap()
 }
 
 fn cache(model: &Loaded, rows: usize) -> ModelCache {

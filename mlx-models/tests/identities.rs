@@ -14,7 +14,7 @@ fn dir(case: &str) -> PathBuf {
 
 fn model(case: &str) -> Loaded {
     load(
-        &dir(case),
+        dir(case),
         LoadOptions {
             dtype: Some(DType::F32),
             ..LoadOptions::default()

@@ -252,7 +252,7 @@ impl Visit for Casts<'_> {
     }
 }
 
-/// How [`fill`] reads a checkpoint.
+/// How [`fill_lazily`] reads a checkpoint.
 pub struct FillOptions<'a> {
     /// Floating-point parameters are converted to this, or stay as they are stored.
     pub dtype: Option<DType>,
@@ -262,14 +262,15 @@ pub struct FillOptions<'a> {
     pub progress: &'a mut dyn FnMut(usize),
 }
 
-/// Gives every parameter of `module` its value from `checkpoint`.
+/// Gives every parameter of `module` its value from `checkpoint`. Nothing is evaluated: on the CPU the values refer to
+/// the files, and conversions are done when they are needed.
 ///
 /// A weight is quantised if the checkpoint has `path.scales`; its scheme comes from
 /// [`FillOptions::scheme`] and must fit the packed shape.
 ///
 /// # Errors
 /// One report of everything that is missing, unexpected or misshapen.
-pub fn fill(
+pub fn fill_lazily(
     module: &mut dyn Module,
     checkpoint: &Checkpoint,
     mut options: FillOptions<'_>,

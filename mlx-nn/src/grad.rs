@@ -232,7 +232,7 @@ impl VisitMut for Names {
 }
 
 /// Sets the trainable parameters of `module`, in order, to `values`.
-fn swap<M: Module + ?Sized>(module: &mut M, values: &[Array]) -> Result<()> {
+pub(crate) fn swap<M: Module + ?Sized>(module: &mut M, values: &[Array]) -> Result<()> {
     struct Swap<'a>(std::slice::Iter<'a, Array>);
     impl VisitMut for Swap<'_> {
         fn param(&mut self, _path: &Path, param: &mut Param) -> Result<()> {

@@ -33,7 +33,7 @@ pub enum Initial {
     Embedding,
 }
 
-/// Gives every parameter of `module` its initial value, in F32, drawn from `seed`. The same seed gives the same values
+/// Gives every parameter of `module` its initial value, in F32, drawn from `seed`, and evaluates them. The same seed gives the same values
 /// on every machine's CPU. `embedding` is the standard deviation of embeddings; config.json calls it
 /// `initializer_range`.
 ///
@@ -56,6 +56,7 @@ pub fn initialise<M: Module + ?Sized>(module: &mut M, seed: u64, embedding: f32)
     struct Draw {
         key: random::Key,
         embedding: f32,
+        values: Vec<Array>,
     }
     impl Draw {
         fn normal(&mut self, shape: &[i32], deviation: f32) -> Result<Array> {
@@ -82,6 +83,7 @@ pub fn initialise<M: Module + ?Sized>(module: &mut M, seed: u64, embedding: f32)
                 }
                 Initial::Embedding => self.normal(&shape, self.embedding)?,
             };
+            self.values.push(value.clone());
             param.set(value);
             Ok(())
         }
@@ -89,8 +91,10 @@ pub fn initialise<M: Module + ?Sized>(module: &mut M, seed: u64, embedding: f32)
     let mut draw = Draw {
         key: random::Key::new(seed)?,
         embedding,
+        values: Vec::new(),
     };
-    module.visit_mut(&mut Path::default(), &mut draw)
+    module.visit_mut(&mut Path::default(), &mut draw)?;
+    mlx_core::eval(&draw.values)
 }
 
 /// Gives every parameter of `module` that has no value the one that MLX's Python draws for it, in F32, with the thread's

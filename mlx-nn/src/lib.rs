@@ -22,7 +22,7 @@
 //! | attend | [`Attention`], [`Step::attend`] |
 //! | mix tokens by a recurrence | [`Recurrence`]: [`GatedDeltaNet`], [`Mamba`], [`ShortConv`] |
 //! | turn features into logits | [`Head`] |
-//! | load a checkpoint, with a report of all that does not fit | [`fill`], [`Checkpoint`] |
+//! | load a checkpoint, with a report of all that does not fit | [`fill_lazily`], [`Checkpoint`] |
 //! | map published tensors to parameters: rename, transpose, split, join, stack | [`Rule`], [`Rules`] |
 //! | quantise a model, or attach adapters to it | [`mod@quantize`], [`lora`] |
 //! | choose what is trained | [`trainable`], [`Patterns`] |
@@ -172,6 +172,7 @@ pub mod pooling;
 pub mod python;
 pub mod qq_linear;
 pub mod quantize;
+pub mod recompute;
 pub mod recurrence;
 pub mod residual;
 pub mod rnn;
@@ -196,7 +197,7 @@ pub use bilinear::Bilinear;
 pub use cache::{
     CacheOptions, KvShape, LayerKind, ModelCache, RecurrentShape, RowPart, StateCost, StatePart,
 };
-pub use checkpoint::{Checkpoint, Decoded, FillOptions, Made, Make, fill};
+pub use checkpoint::{Checkpoint, Decoded, FillOptions, Made, Make, fill_lazily};
 pub use conv::{CausalConv, JointConv};
 pub use convolution::{
     Conv1d, Conv2d, Conv3d, ConvNd, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d,

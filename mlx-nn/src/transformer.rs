@@ -29,10 +29,12 @@ pub struct TransformerConfig {
     pub activation: Activation,
     /// Whether norms come before attention and linears, and not after the sums.
     pub norm_first: bool,
+    /// Whether layers are computed again in the backward pass, to save memory ([`recomputed`](crate::recompute::recomputed)).
+    pub checkpoint: bool,
 }
 
 impl TransformerConfig {
-    /// `4 * dims` features between the linears, no dropout, ReLU, norms first: the defaults of MLX's Python.
+    /// `4 * dims` features between the linears, no dropout, ReLU, norms first, nothing computed again: the defaults of MLX's Python.
     pub fn new(dims: i32, heads: i32) -> Self {
         Self {
             dims,
@@ -41,7 +43,30 @@ impl TransformerConfig {
             dropout: 0.0,
             activation: Activation::Relu,
             norm_first: true,
+            checkpoint: false,
         }
+    }
+}
+
+/// The masks of a layer that is computed again. Those that are added to scores are inputs, because gradients can flow to
+/// them.
+struct Masks<const N: usize>([Option<Array>; N]);
+
+impl<const N: usize> Masks<N> {
+    /// The inputs, and behind them the masks that are inputs.
+    fn with(&self, inputs: &[&Array]) -> Vec<Array> {
+        let masks = self.0.iter().flatten();
+        let added = masks.filter(|mask| mask.dtype().is_float());
+        inputs.iter().copied().chain(added).cloned().collect()
+    }
+
+    /// All masks, with those that are inputs.
+    fn of<'a>(&'a self, inputs: &'a [Array]) -> [Option<&'a Array>; N] {
+        let mut inputs = inputs.iter();
+        self.0.each_ref().map(|mask| match mask {
+            Some(mask) if mask.dtype().is_float() => inputs.next(),
+            mask => mask.as_ref(),
+        })
     }
 }
 

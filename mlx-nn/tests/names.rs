@@ -8,7 +8,7 @@ use mlx_core::{
 };
 use mlx_nn::names::Gather;
 use mlx_nn::{
-    Checkpoint, FillOptions, Linear, Module, Param, Path, Rule, Rules, Visit, fill, module,
+    Checkpoint, FillOptions, Linear, Module, Param, Path, Rule, Rules, Visit, fill_lazily, module,
 };
 
 const SCHEME: Scheme = Scheme {
@@ -40,7 +40,7 @@ fn read(module: &mut dyn Module, tensors: &[(&str, Array)], rules: &Rules) -> Re
         scheme: &|_| Ok(Some(SCHEME)),
         progress: &mut |_| (),
     };
-    fill(module, &checkpoint, options)
+    fill_lazily(module, &checkpoint, options)
 }
 
 fn values(module: &dyn Module) -> BTreeMap<String, Array> {
@@ -226,7 +226,7 @@ fn tensors_are_transposed_added_to_stacked_and_dropped() -> Result<()> {
         scheme: &|_| Ok(None),
         progress: &mut |_| (),
     };
-    fill(&mut module, &checkpoint, options)?;
+    fill_lazily(&mut module, &checkpoint, options)?;
     let norm = values(&module)["norm"].to_vec::<f32>()?;
     assert_eq!(norm[2], 1.0 + 2f32.powi(-9));
     Ok(())
@@ -343,7 +343,7 @@ fn contiguous_rows_are_not_copied() -> Result<()> {
         scheme: &|_| Ok(None),
         progress: &mut |_| (),
     };
-    fill(&mut module, &checkpoint, options)?;
+    fill_lazily(&mut module, &checkpoint, options)?;
     drop(checkpoint);
     let values = values(&module);
     mlx_core::eval(values.values())?;

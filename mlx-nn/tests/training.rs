@@ -41,14 +41,14 @@ impl Scale {
 
 #[derive(Module)]
 struct Net {
-    layers: Vec<Box<Scale>>,
+    layers: Vec<Scale>,
     head: Linear,
 }
 
 impl Net {
     fn new() -> Result<Self> {
         Ok(Self {
-            layers: vec![Box::new(Scale::new()?), Box::new(Scale::new()?)],
+            layers: vec![Scale::new()?, Scale::new()?],
             head: Linear::new(4, 1, true)?,
         })
     }

@@ -37,7 +37,7 @@ fn adapted(name: &str) -> Box<dyn Model> {
         dtype: Some(DType::F32),
         ..LoadOptions::default()
     };
-    let mut model = load(&testdata(name), options).unwrap().model;
+    let mut model = load(testdata(name), options).unwrap().model;
     let config = LoraConfig {
         rank: 2,
         scale: SCALE,

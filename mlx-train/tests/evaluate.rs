@@ -15,7 +15,7 @@ fn model(name: &str) -> Box<dyn Model> {
         dtype: Some(DType::F32),
         ..LoadOptions::default()
     };
-    load(&path.join(name), options).unwrap().model
+    load(path.join(name), options).unwrap().model
 }
 
 fn examples(model: &dyn Model) -> Vec<Example> {

@@ -26,7 +26,7 @@ fn model(name: &str) -> Box<dyn Model> {
         drafts: true,
         ..LoadOptions::default()
     };
-    load(&testdata(name), options).unwrap().model
+    load(testdata(name), options).unwrap().model
 }
 
 fn text(n: u32, seed: u32) -> Vec<u32> {

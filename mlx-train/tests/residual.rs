@@ -27,7 +27,7 @@ fn model(name: &str) -> Box<dyn Model> {
         dtype: Some(DType::F32),
         ..LoadOptions::default()
     };
-    let mut model = load(&models.join(name), options).unwrap().model;
+    let mut model = load(models.join(name), options).unwrap().model;
     set_trainable(model.as_mut(), |path| path.ends_with("weight")).unwrap();
     model
 }

@@ -68,7 +68,7 @@ fn the_loss_is_weighted() {
         dtype: Some(DType::F32),
         ..LoadOptions::default()
     };
-    let model = load(&testdata("gemma3_text"), options).unwrap().model;
+    let model = load(testdata("gemma3_text"), options).unwrap().model;
     let tokens = |n: u32| (0..n).map(|at| at * 7 % 50).collect::<Vec<u32>>();
     let mut weighted = Example::new(tokens(9), 0);
     weighted.weights = Some((0..9).map(|at| [0.0, 0.5, 2.0][at % 3]).collect());
@@ -278,7 +278,7 @@ fn a_model_is_made_from_nothing() {
         serde_json::from_slice(&fs::read(dir.path().join("model/config.json")).unwrap()).unwrap();
     let dtype = config.get("torch_dtype").or(config.get("dtype"));
     assert!(dtype.is_none_or(|dtype| dtype == "bfloat16"), "{config}");
-    let loaded = load(&dir.path().join("model"), LoadOptions::default()).unwrap();
+    let loaded = load(dir.path().join("model"), LoadOptions::default()).unwrap();
     assert_eq!(loaded.info.dtype, DType::BF16);
     let metrics = fs::read_to_string(dir.path().join("run/metrics.jsonl")).unwrap();
     let losses: Vec<f64> = metrics

@@ -25,7 +25,7 @@ fn model(lora: bool) -> Box<dyn Model> {
         dtype: Some(DType::F32),
         ..LoadOptions::default()
     };
-    let mut model = load(&testdata("qwen3"), options).unwrap().model;
+    let mut model = load(testdata("qwen3"), options).unwrap().model;
     if lora {
         let config = LoraConfig {
             rank: 2,

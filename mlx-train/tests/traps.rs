@@ -47,7 +47,7 @@ fn model(name: &str) -> Box<dyn Model> {
         dtype: Some(DType::F32),
         ..LoadOptions::default()
     };
-    load(&testdata(name), options).unwrap().model
+    load(testdata(name), options).unwrap().model
 }
 
 fn full(name: &str) -> Box<dyn Model> {

@@ -16,15 +16,6 @@ import mlx.nn as nn
 from mlx.nn import losses
 from mlx.utils import tree_flatten, tree_map, tree_unflatten
 
-# Layers whose matrices among the inputs are masks, by which nothing is differentiated.
-MASKED = (
-    nn.MultiHeadAttention,
-    nn.TransformerEncoderLayer,
-    nn.TransformerEncoder,
-    nn.TransformerDecoderLayer,
-    nn.TransformerDecoder,
-    nn.Transformer,
-)
 KEYS = iter(range(1000, 100000))
 
 
@@ -287,8 +278,7 @@ def differentiated(layer, inputs, seed):
     """Outputs and derivatives by name."""
     is_module = isinstance(layer, nn.Module)
     params = dict(tree_flatten(layer.trainable_parameters())) if is_module else {}
-    with_masks = isinstance(layer, MASKED)
-    floats = [i for i, array in enumerate(inputs) if is_float(array) and not (with_masks and array.ndim == 2)]
+    floats = [i for i, array in enumerate(inputs) if is_float(array)]
 
     def loss(params, chosen):
         if params:

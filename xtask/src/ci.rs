@@ -50,6 +50,35 @@ const CLIPPY: [&str; 6] = [
     "warnings",
 ];
 
+/// The libraries without what their features bring.
+const PLAIN: [&str; 9] = [
+    "clippy",
+    "--workspace",
+    "--exclude=xtask",
+    "--lib",
+    "--no-default-features",
+    "--quiet",
+    "--",
+    "--deny",
+    "warnings",
+];
+
+/// The crates that need no C compiler of the target, for a target other than this machine.
+const fn check_for(target: &'static str) -> [&'static str; 7] {
+    [
+        "check",
+        target,
+        "--quiet",
+        "--package=mlx-c-sys",
+        "--package=mlx-core",
+        "--package=mlx-nn",
+        "--package=mlx-models",
+    ]
+}
+const ON_ARM: [&str; 7] = check_for("--target=aarch64-unknown-linux-gnu");
+const ON_MAC: [&str; 7] = check_for("--target=aarch64-apple-darwin");
+const NO_NATIVE: &[(&str, &str)] = &[("MLX_NO_NATIVE", "1")];
+
 /// The lanes of a stage run at the same time, and the steps of a lane one after the other. The steps of cargo wait for
 /// each other's locks, so they are one lane; the compiler of the CUDA kernels uses the time in which cargo waits for
 /// the slowest crate. Tests whose results can depend on the CPU kernels run a second time with MLX's own operations,
@@ -71,12 +100,16 @@ const STAGES: [&[&[Step]]; 4] = [
                 &["doc", "--workspace", "--no-deps"],
                 &[("RUSTDOCFLAGS", "--deny warnings")],
             ),
+            step("no features", Program::Cargo, &PLAIN, &[]),
+            step("Linux on Arm", Program::Cargo, &ON_ARM, NO_NATIVE),
+            step("macOS", Program::Cargo, &ON_MAC, NO_NATIVE),
             step(
                 "build of the tests",
                 Program::Xtask,
                 &["test", "--no-run"],
                 &[],
             ),
+            step("packages", Program::Xtask, &["packages"], &[]),
         ],
         &[step("CUDA kernels", Program::Xtask, &["kernels"], &[])],
     ],

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+#[cfg(feature = "bench")]
 mod bench;
 mod bindings;
 mod build_mlx;
@@ -56,7 +57,16 @@ enum Task {
     /// Write the goldens under testdata again from the reference implementations, or check them
     Golden(golden::Arguments),
     /// Measure this library and others side by side, and write a record
+    #[cfg(feature = "bench")]
     Bench(bench::Arguments),
+    /// Measure this library and others side by side, and write a record
+    #[cfg(not(feature = "bench"))]
+    #[command(disable_help_flag = true)]
+    Bench {
+        /// Its own arguments, which `cargo xtask bench --help` lists
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<std::ffi::OsString>,
+    },
     /// Make the built-in model from seeds: corpus, tokenizer, weights, and its accuracy
     TrainDefault(train_default::Arguments),
     /// Compile the CUDA kernels without a GPU, and compare their registers and spills with the committed table
@@ -85,6 +95,9 @@ fn main() -> ExitCode {
         Task::Tidy => tidy::run(),
         Task::Families => families::run(),
         Task::Golden(arguments) => golden::run(&arguments),
+        #[cfg(not(feature = "bench"))]
+        Task::Bench { arguments } => with_bench(&arguments),
+        #[cfg(feature = "bench")]
         Task::Bench(arguments) => bench::run(&arguments),
         Task::TrainDefault(arguments) => train_default::run(&arguments),
         Task::Kernels(arguments) => kernels::run(&arguments),
@@ -100,4 +113,11 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Builds this program with the feature `bench`, and runs `bench` there.
+#[cfg(not(feature = "bench"))]
+fn with_bench(arguments: &[std::ffi::OsString]) -> anyhow::Result<()> {
+    let mut command = cargo::command(["run", "--quiet", "--package", "xtask", "--", "bench"]);
+    cargo::run(command.args(arguments))
 }

@@ -57,7 +57,8 @@ pub fn run() -> Result<()> {
         let name = format!("{}-{version}", package.name);
         cargo::run(
             Command::new("tar")
-                .arg("-xzf")
+                // With the time of now: archives have one old date, by which cargo would take their code for built.
+                .arg("-xzmf")
                 .arg(archives.join(format!("{name}.crate")))
                 .arg("-C")
                 .arg(root),

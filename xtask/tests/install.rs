@@ -59,12 +59,19 @@ fn cargo_home(folder: &Path) -> PathBuf {
     home
 }
 
-/// A program that adds, and prints the sum and every file that is mapped into memory.
+/// A program that adds, and prints the sum and every file that is mapped into memory. With an argument it prints the
+/// files that it needs on another machine, and their places.
 const SUM: &str = r#"
 fn main() -> mlx_core::Result<()> {
+    if std::env::args().count() > 1 {
+        for library in mlx_core::mlx_c_sys::libraries().unwrap() {
+            println!("{}\t{}", library.file.display(), library.place.display());
+        }
+        return Ok(());
+    }
     let x = mlx_core::Array::from_slice(&[1.0f32, 2.0, 3.0], &[3])?;
     println!("{}", x.sum(.., false)?.item::<f32>()?);
-    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
     let files: std::collections::BTreeSet<_> =
         maps.lines().filter_map(|line| Some(&line[line.find('/')?..])).collect();
     files.iter().for_each(|file| println!("{file}"));
@@ -91,6 +98,71 @@ fn libraries(program: &Path) -> Vec<PathBuf> {
         .map(PathBuf::from)
         .filter(|file| own(&file.file_name().unwrap().to_string_lossy()))
         .collect()
+}
+
+/// The program runs where there is nothing but the C and C++ libraries, it, and the files that it lists.
+fn runs_in_a_root_of_its_own(folder: &Path, program: &Path) {
+    let (root, packed) = (folder.join("root"), folder.join("root/packed"));
+    let copy = |from: &Path, to: &Path| {
+        fs::create_dir_all(to.parent().unwrap()).unwrap();
+        fs::copy(from, to).unwrap();
+    };
+    copy(program, &packed.join("sum"));
+    let mapped = output(Command::new(program).env_clear());
+    let of_system = [
+        "ld-linux",
+        "libc.",
+        "libm.",
+        "libdl.",
+        "libpthread.",
+        "librt.",
+        "libgcc_s.",
+        "libstdc++.",
+    ];
+    for file in mapped.lines().skip(1).map(Path::new) {
+        let name = file.file_name().unwrap().to_string_lossy();
+        if of_system.iter().any(|start| name.starts_with(start)) {
+            // A mapped file is named without links, and a program names it by one: libstdc++.so.6.
+            let short = name.split(".so.").next().unwrap().to_owned();
+            let version = name.split(".so.").nth(1).unwrap_or("");
+            let short = format!("{short}.so.{}", version.split('.').next().unwrap());
+            copy(file, &root.join(file.strip_prefix("/").unwrap()));
+            copy(file, &root.join("lib").join(&short));
+            copy(file, &root.join("lib64").join(&short));
+        }
+    }
+    let listed = output(Command::new(program).arg("libraries").env_clear());
+    assert!(listed.contains("\tlib/mlx/lib/libmlxc.so\n"), "{listed}");
+    assert!(listed.contains("\tlicenses/"), "{listed}");
+    for line in listed.lines() {
+        let (file, place) = line.split_once('\t').unwrap();
+        copy(Path::new(file), &packed.join(place));
+    }
+    let inside = |program: &str| {
+        let mut command = Command::new("unshare");
+        command.arg("--map-root-user").arg("--root").arg(&root);
+        command.arg(program).env_clear();
+        command.env("LD_LIBRARY_PATH", "/lib64").output().unwrap()
+    };
+    if !Command::new("unshare")
+        .args(["--map-root-user", "true"])
+        .status()
+        .is_ok_and(|status| status.success())
+    {
+        eprintln!("left out: this machine gives no process a root of its own");
+        return;
+    }
+    let ran = inside("/packed/sum");
+    let errors = String::from_utf8_lossy(&ran.stderr);
+    assert_eq!(String::from_utf8_lossy(&ran.stdout), "6\n", "{errors}");
+    // Without the libraries it says how to get them.
+    fs::remove_dir_all(packed.join("lib")).unwrap();
+    let ran = inside("/packed/sum");
+    let errors = String::from_utf8_lossy(&ran.stderr);
+    assert!(!ran.status.success());
+    for cure in ["cargo xtask dist", "mlx_c_sys::libraries()"] {
+        assert!(errors.contains(cure), "{errors}");
+    }
 }
 
 #[test]
@@ -126,6 +198,8 @@ fn a_program_of_a_git_dependency_outlives_its_target_folder_and_moves_with_its_l
     fs::remove_dir_all(&project).unwrap();
     let built = libraries(&program);
     assert!(built.len() >= 2, "{built:?}");
+
+    runs_in_a_root_of_its_own(folder.path(), &program);
 
     // Libraries beside the program or in ../lib, all in one folder, take precedence over the cache.
     for place in ["bin", "lib"] {

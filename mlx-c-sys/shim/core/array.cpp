@@ -8,6 +8,7 @@
 #include "mlx/primitives.h"
 #include "mlx/transforms.h"
 
+#include "donate.h"
 #include "guard.h"
 
 #ifdef MLXRS_CUDA
@@ -244,6 +245,20 @@ extern "C" int mlxrs_array_data_ptr(const void** res, mlx_array a) {
     }
     *res = array.data<void>();
   });
+}
+
+extern "C" bool mlxrs_array_read_scalar(void* out, size_t size, mlx_array a) {
+  bool is_read = false;
+  guarded([&] {
+    auto& array = mlx_array_get_(a);
+    if (array.status() != mx::array::Status::available || array.data_shared_ptr() == nullptr || array.size() != 1 ||
+        array.itemsize() != size || is_updated(array)) {
+      return;
+    }
+    std::memcpy(out, array.data<char>(), size);
+    is_read = true;
+  });
+  return is_read;
 }
 
 extern "C" int mlxrs_array_strides(int64_t* out, size_t n, mlx_array a) {

@@ -48,6 +48,15 @@ void note_written(const mx::array& a, mx::Stream stream) {
   }
 }
 
+bool is_updated(const mx::array& a) {
+  if (written.empty()) {
+    return false;
+  }
+  const auto& data = a.data_shared_ptr();
+  auto entry = written.find(data.get());
+  return entry != written.end() && entry->second.data.lock() == data;
+}
+
 bool may_overwrite(const std::vector<mx::array>& in, size_t index) {
   if (readers > 0) {
     return false; // a caller reads memory, possibly of this buffer

@@ -7,9 +7,12 @@
 namespace mlxrs {
 
 // Whether a node with these inputs may write in[index] in place, as its caller has promised. The array must be dense
-// and begin at the start of a buffer that MLX owns. No other input may be a view of the buffer, and this thread must
-// not be between mlxrs_count_reader(true) and mlxrs_count_reader(false).
+// and begin at the start of a buffer that MLX owns. No other input may be a view of the buffer, and no reader of this
+// thread (mlxrs_count_reader) may look at memory.
 bool may_overwrite(const std::vector<mlx::core::array>& in, size_t index);
+
+// Whether this thread has updated, or has queued an update of, the array's buffer in place.
+bool is_updated(const mlx::core::array& a);
 
 // Records that `stream` will write into the array's buffer, so that mlxrs_wait_for_updates waits for it.
 void note_written(const mlx::core::array& a, mlx::core::Stream stream);

@@ -1,5 +1,6 @@
-// The outcomes of queued nodes (see outcomes.h), and how this library learns which node MLX queues: libmlx calls the
-// three functions below through its symbol table, where the definitions of libmlxc come first.
+// The outcomes of queued nodes (see outcomes.h), and how this library learns which node MLX queues:
+// libmlx calls the three functions below through its symbol table, where the definitions of libmlxc
+// come first.
 #include "core/guard.h"
 
 #ifdef __linux__
@@ -49,7 +50,8 @@ class Table {
     static const std::shared_ptr<Outcome> none;
     return size_ == 0 || data == nullptr ? none : slots_[place_of(data)].outcome;
   }
-  // Drops the entries of freed memory and those for which `is_kept(outcome)` is false, unless there is no memory for it.
+  // Drops the entries of freed memory and those for which `is_kept(outcome)` is false, unless there
+  // is no memory for it.
   template <typename IsKept>
   void keep_if(IsKept is_kept) noexcept {
     try {
@@ -113,7 +115,8 @@ struct Queuing {
   // Made with the first task.
   std::shared_ptr<Outcome> outcome;
   bool may_report = false;
-  // Whether `node` is known to be the one. Before the first node, an evaluation asks for tracers among other nodes.
+  // Whether `node` is known to be the one. Before the first node, an evaluation asks for tracers
+  // among other nodes.
   bool is_sure = false;
 };
 
@@ -126,7 +129,8 @@ struct Thread {
   uint64_t next = 1;
   // Null while no evaluation runs.
   Queuing* queuing = nullptr;
-  // Whether a node could not be queued since failures were closed last, and whether one has no outcome.
+  // Whether a node could not be queued since failures were closed last, and whether one has no
+  // outcome.
   bool has_refused = false, is_unknown = false;
 
   bool is_confirmed(const Outcome& outcome) const {
@@ -177,7 +181,8 @@ std::shared_ptr<Outcome> make_outcome(Thread& thread, const mx::array& node) {
   return outcome;
 }
 
-// Whether the tasks of the node write a result. A view has the memory of an input, and that memory's outcome.
+// Whether the tasks of the node write a result. A view has the memory of an input, and that
+// memory's outcome.
 bool is_written(const Queuing& queuing, const mx::array& result) {
   const auto& data = result.data_shared_ptr();
   if (data == nullptr || queuing.is_in_place) {
@@ -233,7 +238,8 @@ void end_node(Thread& thread, Queuing& queuing) {
   queuing.is_sure = true;
 }
 
-// The node could not be queued. It keeps its operation, but an input whose memory its tasks were to write is lost.
+// The node could not be queued. It keeps its operation, but an input whose memory its tasks were to
+// write is lost.
 void refuse_node(Thread& thread, Queuing& queuing, const char* reason) noexcept {
   if (!queuing.node) {
     return;
@@ -415,7 +421,8 @@ void async_eval(std::vector<array> outputs) {
   evaluate([&] { mlx(std::move(outputs)); });
 }
 
-// Each evaluation asks this of a node right before it queues the node's tasks, and again right after that.
+// Each evaluation asks this of a node right before it queues the node's tasks, and again right
+// after that.
 bool array::is_tracer() const {
   static auto* mlx = mlxrs::of_mlx<bool(const array*)>("_ZNK3mlx4core5array9is_tracerEv");
   bool result = mlx(this);

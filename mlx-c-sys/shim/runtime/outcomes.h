@@ -1,12 +1,15 @@
-// Whether queued operations have succeeded, so that a failure costs only the arrays that depend on it.
+// Whether queued operations have succeeded, so that a failure costs only the arrays that depend on
+// it.
 //
-// MLX forgets the operation of an array when it queues the operation. If the operation fails later, the array looks
-// computed and holds garbage, and so do the arrays that are computed from it. Here each queued node has an `Outcome`.
-// The tasks of the node carry it, and a table of the thread finds it by the memory of the node's results. A task does not
-// run if its node reads a result of a failed node: then its node has failed too. All other tasks run, also on a stream
-// on which another node failed.
+// MLX forgets the operation of an array when it queues the operation. If the operation fails later,
+// the array looks computed and holds garbage, and so do the arrays that are computed from it. Here
+// each queued node has an `Outcome`. The tasks of the node carry it, and a table of the thread
+// finds it by the memory of the node's results. A task does not run if its node reads a result of a
+// failed node: then its node has failed too. All other tasks run, also on a stream on which another
+// node failed.
 //
-// A node that could not be queued (it got no memory, say) keeps its operation, and can be queued again.
+// A node that could not be queued (it got no memory, say) keeps its operation, and can be queued
+// again.
 #pragma once
 
 #ifdef __linux__
@@ -51,7 +54,8 @@ class Outcome {
       state_.store(failed, std::memory_order_release);
     }
   }
-  // Whether the tasks of the node may run. Called on the thread that runs them, one task after the other.
+  // Whether the tasks of the node may run. Called on the thread that runs them, one task after the
+  // other.
   bool may_run() noexcept {
     inherit();
     if (!keeps_inputs_) {
@@ -99,7 +103,8 @@ class Outcome {
   Reason reason_;
 };
 
-// The outcome that a task of an operation gets: that of the node which the calling thread queues. Null if it queues none.
+// The outcome that a task of an operation gets: that of the node which the calling thread queues.
+// Null if it queues none.
 std::shared_ptr<Outcome> outcome_of_task();
 
 // Prepares the calling thread: its outcomes must not need memory first when there is none left.
@@ -108,7 +113,8 @@ void prepare_outcomes();
 // The node that the calling thread queues may be reported as failed by a kernel of a GPU.
 void note_report();
 
-// The node that the calling thread queues writes into the memory of an input, whatever else holds that memory.
+// The node that the calling thread queues writes into the memory of an input, whatever else holds
+// that memory.
 void note_in_place();
 
 // Gives `to` the outcome of `from`. Both are evaluated on this thread.
@@ -117,16 +123,16 @@ void share_outcome(const mx::array& from, const mx::array& to);
 // Whether the array is a result of a failed node.
 bool has_failed(const mx::array& a);
 
-// Fails all nodes of this thread that note_report() was called for since they were last confirmed, and those that depend
-// on them.
+// Fails all nodes of this thread that note_report() was called for since they were last confirmed,
+// and those that depend on them.
 void fail_reporting(const std::string& reason);
 
-// Confirms the nodes of `stream` up to that of `waited`, or all of its nodes if that is null: they have ended, and no
-// kernel has reported a failure.
+// Confirms the nodes of `stream` up to that of `waited`, or all of its nodes if that is null: they
+// have ended, and no kernel has reported a failure.
 void confirm(mx::Stream stream, const mx::array* waited);
 
-// Called for each error of an evaluation, after the streams of this thread have ended their tasks. If `all`, or if GPUs
-// compute and no known node has failed, all nodes fail that are not confirmed.
+// Called for each error of an evaluation, after the streams of this thread have ended their tasks.
+// If `all`, or if GPUs compute and no known node has failed, all nodes fail that are not confirmed.
 void close_failures(const char* reason, bool all);
 
 } // namespace mlxrs

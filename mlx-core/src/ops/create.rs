@@ -183,8 +183,8 @@ pub fn full_like(a: &Array, value: impl Operand) -> Result<Array> {
     op!(mlx_full_like(a, *value, a.dtype()))
 }
 
-/// `start, start + step, …` up to and without `stop`: `[ceil((stop - start) / step)]`. An infinite step from `start`
-/// towards `stop` gives `start` alone.
+/// `start, start + step, …` up to and without `stop`: `[ceil((stop - start) / step)]`. An infinite
+/// step from `start` towards `stop` gives `start` alone.
 ///
 /// # Errors
 /// `step` is zero, the length is not finite or exceeds the byte limit, the dtype is Bool, or an integer dtype cannot

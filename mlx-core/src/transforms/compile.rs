@@ -105,8 +105,9 @@ impl Compiled {
         if !is_enabled()? {
             return (self.function)(inputs);
         }
-        // A graph for all shapes may have fused kernels, which take an axis of size 0 for one of size 1. The function
-        // itself refuses some arrays without elements for which the graph has a result.
+        // A graph for all shapes may have fused kernels, which take an axis of size 0 for one of
+        // size 1. The function itself refuses some arrays without elements for which the graph has
+        // a result.
         let is_empty = inputs.iter().any(|input| input.size() == 0);
         if self.shapeless && is_empty {
             match (self.function)(inputs) {
@@ -147,8 +148,9 @@ impl Compiled {
     }
 }
 
-/// Which sizes of the inputs are 1 (0 here), and which are equal (to the n-th distinct size, here n from 1 on). MLX looks at
-/// no more when it traces a function whose operations have only these sizes.
+/// Which sizes of the inputs are 1 (0 here), and which are equal (to the n-th distinct size, here n
+/// from 1 on). MLX looks at no more when it traces a function whose operations have only these
+/// sizes.
 fn pattern_of(inputs: &[Array]) -> Vec<usize> {
     let mut sizes: Vec<i32> = Vec::new();
     let mut pattern = Vec::new();

@@ -5,7 +5,7 @@ use std::ops::Deref;
 use std::rc::Rc;
 
 use super::compile::Compiled;
-use super::function::{Function, Inputs, Signature, Transformed};
+use super::function::{Function, Inputs, Run, Signature, Transformed};
 use super::tree::{Structure, Tree};
 use crate::array::Array;
 use crate::dtype::DType;
@@ -42,13 +42,14 @@ where
     Compile::new(Rc::new(move |inputs: &Inputs| f.run(inputs)), false)
 }
 
-type Run<S> = Rc<dyn Fn(&Inputs) -> Result<<S as Signature>::Output>>;
-
 /// A compiled function: the result of [`compile`], called as a closure.
 pub struct Compile<S: Signature> {
-    function: Run<S>,
+    function: Run<'static, S>,
     made: Transformed<'static, S>,
 }
+
+/// Shapes and dtypes.
+type Shapes = Vec<(Vec<i32>, DType)>;
 
 /// The programs of a function for one form of its arguments.
 struct Program {
@@ -57,11 +58,11 @@ struct Program {
     /// The form of the results that was traced last.
     traced: Rc<RefCell<Option<Structure>>>,
     /// The forms of the results by the shapes and dtypes of the arguments.
-    results: RefCell<Vec<(Vec<(Vec<i32>, DType)>, Structure)>>,
+    results: RefCell<Vec<(Shapes, Structure)>>,
 }
 
 impl<S: Signature> Compile<S> {
-    fn new(function: Run<S>, shapeless: bool) -> Self {
+    fn new(function: Run<'static, S>, shapeless: bool) -> Self {
         let (inner, programs) = (function.clone(), RefCell::new(Vec::<Rc<Program>>::new()));
         let made = Transformed::new(move |inputs: &Inputs| {
             let known = programs
@@ -87,7 +88,7 @@ impl<S: Signature> Compile<S> {
 }
 
 impl Program {
-    fn new<S: Signature>(function: Run<S>, inputs: &Inputs, shapeless: bool) -> Self {
+    fn new<S: Signature>(function: Run<'static, S>, inputs: &Inputs, shapeless: bool) -> Self {
         let traced = Rc::new(RefCell::new(None));
         let (arguments, form) = (inputs.structures.clone(), traced.clone());
         let flat = move |arrays: &[Array]| {
@@ -116,7 +117,7 @@ impl Program {
             .arrays
             .iter()
             .map(|array| (array.shape().to_vec(), array.dtype()));
-        let shapes: Vec<_> = shapes.collect();
+        let shapes: Shapes = shapes.collect();
         let mut results = self.results.borrow_mut();
         if let Some(form) = self.traced.take() {
             let form_of_result = form.clone();

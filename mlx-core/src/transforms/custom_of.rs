@@ -7,7 +7,7 @@ use std::rc::Rc;
 use mlx_c_sys as sys;
 
 use super::custom::check_derivatives;
-use super::function::{Differentiable, Function, Inputs, Signature, Transformed};
+use super::function::{Differentiable, Function, Inputs, Run, Signature, Transformed};
 use super::not_empty;
 use super::tree::{Structure, Tree};
 use crate::array::Array;
@@ -101,7 +101,7 @@ where
     S: Signature,
     F: Function<S> + 'static,
 {
-    let function: Run<S> = Rc::new(move |inputs: &Inputs| f.run(inputs));
+    let function: Run<'static, S> = Rc::new(move |inputs: &Inputs| f.run(inputs));
     Transformed::new(move |inputs: &Inputs| {
         let (plain, results) = flat::<S>("checkpoint", function.clone(), inputs)?;
         // SAFETY: a live closure, a fresh out-handle; MLX keeps its own reference to `plain`.
@@ -111,7 +111,6 @@ where
     })
 }
 
-type Run<S> = Rc<dyn Fn(&Inputs) -> Result<<S as Signature>::Output>>;
 /// A vectorised form: inputs and their axes → outputs and theirs.
 type Map = Rc<dyn Fn(&[Array], &[Option<i32>]) -> Result<(Vec<Array>, Vec<Option<i32>>)>>;
 
@@ -124,7 +123,7 @@ struct Results {
 /// `function` of a slice, for arguments of the forms of `inputs`.
 fn flat<S: Signature>(
     what: &'static str,
-    function: Run<S>,
+    function: Run<'static, S>,
     inputs: &Inputs,
 ) -> Result<(Closure, Rc<RefCell<Results>>)> {
     let results = Rc::new(RefCell::new(Results {
@@ -150,9 +149,9 @@ fn flat<S: Signature>(
 
 /// A function and the transforms that its caller defined.
 struct Rules<S: Differentiable> {
-    function: Run<S>,
-    vjp: Option<Run<S::Pullback>>,
-    jvp: Option<Run<S::Pushforward>>,
+    function: Run<'static, S>,
+    vjp: Option<Run<'static, S::Pullback>>,
+    jvp: Option<Run<'static, S::Pushforward>>,
     vmap: Option<Map>,
 }
 
@@ -183,7 +182,7 @@ impl<S: Differentiable> Custom<S> {
     /// The derivative in reverse: `vjp` gets the arguments and the cotangent of the result, and returns the derivative of
     /// each argument, of its shape (an array, or a tuple for several arguments).
     pub fn vjp<V: Function<S::Pullback> + 'static>(self, vjp: V) -> Self {
-        let vjp: Run<S::Pullback> = Rc::new(move |inputs: &Inputs| vjp.run(inputs));
+        let vjp: Run<'static, S::Pullback> = Rc::new(move |inputs: &Inputs| vjp.run(inputs));
         Self::new(Rules {
             vjp: Some(vjp),
             ..self.rules
@@ -193,7 +192,7 @@ impl<S: Differentiable> Custom<S> {
     /// The derivative forward: `jvp` gets the arguments and then a tangent for each, which is zero where there is none, and
     /// returns the tangent of the result.
     pub fn jvp<J: Function<S::Pushforward> + 'static>(self, jvp: J) -> Self {
-        let jvp: Run<S::Pushforward> = Rc::new(move |inputs: &Inputs| jvp.run(inputs));
+        let jvp: Run<'static, S::Pushforward> = Rc::new(move |inputs: &Inputs| jvp.run(inputs));
         Self::new(Rules {
             jvp: Some(jvp),
             ..self.rules
@@ -242,7 +241,7 @@ impl<S: Differentiable> Rules<S> {
 }
 
 fn pullback<S: Differentiable>(
-    vjp: Run<S::Pullback>,
+    vjp: Run<'static, S::Pullback>,
     inputs: &Inputs,
     results: Rc<RefCell<Results>>,
 ) -> Result<CustomClosure> {
@@ -260,7 +259,7 @@ fn pullback<S: Differentiable>(
 }
 
 fn pushforward<S: Differentiable>(
-    jvp: Run<S::Pushforward>,
+    jvp: Run<'static, S::Pushforward>,
     inputs: &Inputs,
     results: Rc<RefCell<Results>>,
 ) -> Result<PushforwardClosure> {

@@ -26,9 +26,9 @@ impl Inputs {
 
     /// The numbers of the arrays in argument `index`.
     pub(super) fn range(&self, index: usize) -> std::ops::Range<usize> {
-        let counts = self.structures.iter().map(Structure::count);
-        let start = counts.clone().take(index).sum();
-        start..start + counts.skip(index).next().unwrap_or_default()
+        let mut counts = self.structures.iter().map(Structure::count);
+        let start = counts.by_ref().take(index).sum();
+        start..start + counts.next().unwrap_or_default()
     }
 
     pub(super) fn push(&mut self, tree: &(impl Tree + ?Sized)) {
@@ -37,13 +37,16 @@ impl Inputs {
     }
 }
 
+/// A function of a [`Signature`] with its arguments as one list.
+pub type Run<'f, S> = Rc<dyn Fn(&Inputs) -> Result<<S as Signature>::Output> + 'f>;
+
 /// A result: a tree that owns its arrays.
 pub trait Output: Tree<Owned = Self> + Sized + 'static {}
 impl<T: Tree<Owned = T> + 'static> Output for T {}
 
 /// The arguments and the result of a function, as the type of a function pointer: `fn(&Array, &[Array]) -> Array`. The
 /// function itself returns `Result` of that.
-pub trait Signature: 'static {
+pub trait Signature: Sized + 'static {
     /// What the function returns.
     type Output: Output;
     /// The type of the first argument.
@@ -58,7 +61,7 @@ pub trait Signature: 'static {
     const ARITY: usize;
 
     #[doc(hidden)]
-    fn callable<'f>(run: Rc<dyn Fn(&Inputs) -> Result<Self::Output> + 'f>) -> Box<Self::Call<'f>>;
+    fn callable<'f>(run: Run<'f, Self>) -> Box<Self::Call<'f>>;
 }
 
 /// Signatures of one to four arguments, which can have a derivative of their own.
@@ -95,9 +98,7 @@ macro_rules! arities {
             type Call<'f> = dyn Fn($(&$name),+) -> Result<R> + 'f;
             const ARITY: usize = $count;
 
-            fn callable<'f>(
-                run: Rc<dyn Fn(&Inputs) -> Result<R> + 'f>,
-            ) -> Box<Self::Call<'f>> {
+            fn callable<'f>(run: Run<'f, Self>) -> Box<Self::Call<'f>> {
                 Box::new(move |$($var: &$name),+| {
                     let mut inputs = Inputs { structures: Vec::new(), arrays: Vec::new() };
                     $( inputs.push($var); )+
@@ -162,13 +163,13 @@ fn missing() -> Error {
 
 /// A function that a transform made. It is called like a closure, and can be transformed again.
 pub struct Transformed<'f, S: Signature> {
-    run: Rc<dyn Fn(&Inputs) -> Result<S::Output> + 'f>,
+    run: Run<'f, S>,
     call: Box<S::Call<'f>>,
 }
 
 impl<'f, S: Signature> Transformed<'f, S> {
     pub(super) fn new(run: impl Fn(&Inputs) -> Result<S::Output> + 'f) -> Self {
-        let run: Rc<dyn Fn(&Inputs) -> Result<S::Output> + 'f> = Rc::new(run);
+        let run: Run<'f, S> = Rc::new(run);
         Self {
             call: S::callable(run.clone()),
             run,

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::ops::{Deref, RangeFull};
 use std::rc::Rc;
 
-use super::function::{Function, Inputs, Output, Signature, Transformed, Uniform};
+use super::function::{Function, Inputs, Output, Run, Signature, Transformed, Uniform};
 use super::grad::value_and_grad_with;
 use super::tree::{Structure, Tree};
 use crate::array::Array;
@@ -154,8 +154,6 @@ impl<S: Signature> Argnums<S> for RangeFull {
 fn one(of: Vec<Structure>) -> Structure {
     of.into_iter().next().unwrap_or(Structure::Array)
 }
-
-type Run<'f, S> = Rc<dyn Fn(&Inputs) -> Result<<S as Signature>::Output> + 'f>;
 
 /// The result of `function` and the gradients of the chosen arguments.
 fn derive<S: Signature, N: Argnums<S>>(

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::ops::Deref;
 use std::rc::Rc;
 
-use super::function::{Function, Inputs, Signature, Transformed};
+use super::function::{Function, Inputs, Run, Signature, Transformed};
 use super::tree::{Structure, Tree};
 use super::vmap::mapped;
 use crate::error::{Error, ErrorKind, Result};
@@ -40,8 +40,6 @@ where
     let function: Run<'f, S> = Rc::new(move |inputs: &Inputs| f.run(inputs));
     Vmap::new(function, Mapped::All(Some(0)), Mapped::All(Some(0)))
 }
-
-type Run<'f, S> = Rc<dyn Fn(&Inputs) -> Result<<S as Signature>::Output> + 'f>;
 
 /// The mapped axis of each argument or result: one for all, or a list. `None` is mapped over no axis.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -65,7 +65,8 @@ struct Node {
     depends_on_check: bool,
 }
 
-/// Where graphs are built: on several streams, with or without nodes that are kernels in Rust or compiled functions.
+/// Where graphs are built: on several streams, with or without nodes that are kernels in Rust or
+/// compiled functions.
 pub struct Setup {
     pub streams: Vec<Stream>,
     /// The streams that can run kernels in Rust.
@@ -204,7 +205,8 @@ impl Graph<'_> {
         Ok(())
     }
 
-    /// Evaluates random nodes, at once or in the background, until an evaluation fails or it was done a few times.
+    /// Evaluates random nodes, at once or in the background, until an evaluation fails or it was
+    /// done a few times.
     fn evaluate(&mut self) {
         for _ in 0..1 + self.random.below(4) {
             let count = 1 + self.random.below(3);
@@ -231,8 +233,8 @@ impl Graph<'_> {
     }
 }
 
-/// Builds a graph in which one node fails, evaluates some of it, and looks at every array: it has its value, or it
-/// depends on the node that fails and cannot be read.
+/// Builds a graph in which one node fails, evaluates some of it, and looks at every array: it has
+/// its value, or it depends on the node that fails and cannot be read.
 pub fn check(setup: &Setup, failure: Failure, seed: u64) -> Result<()> {
     let limit = memory::array_limit();
     memory::set_array_limit(usize::MAX);

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use mlx_core::Safetensors;
 pub use mlx_core::safetensors::{NonFinite, Vanishing};
 use mlx_models::{Weights, convert as models};
 use serde_json::Value;
@@ -88,8 +89,9 @@ fn open(files: &Files) -> Result<(Value, Weights)> {
     let weights = match files {
         Files::Directory(dir) => mlx_models::open_weights(dir)?,
         files => {
-            let found = files.tensors("model.safetensors")?;
-            vec![found.ok_or_else(|| missing("model.safetensors"))?].into()
+            let found = files.read("model.safetensors")?;
+            let bytes = found.ok_or_else(|| missing("model.safetensors"))?;
+            vec![Safetensors::from_cow(bytes)?].into()
         }
     };
     Ok((config, weights))

@@ -35,6 +35,7 @@ pub(crate) struct CheckedGrammar {
 
 /// Why a request is refused.
 pub(crate) struct Refusal {
+    #[cfg_attr(not(feature = "serve"), allow(dead_code, reason = "servers read it"))]
     pub(crate) part: RefusedPart,
     pub(crate) error: Error,
 }
@@ -172,6 +173,7 @@ impl Frontend {
     ///
     /// # Errors
     /// The model's back end does not support processors.
+    #[cfg(feature = "serve")]
     pub(crate) fn choice(
         &self,
         checked: &Checked,

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use mlx_core::{DType, Device, DeviceKind};
+use mlx_core::{DType, Device, DeviceKind, Safetensors};
 use mlx_models::{Loaded, Model, Registry};
 
 use super::draft::DraftRoom;
@@ -222,8 +222,9 @@ fn load_embedded(
     let config = files
         .json("config.json")?
         .ok_or_else(|| missing("config.json"))?;
-    let weights = files.tensors("model.safetensors")?;
-    let weights = weights.ok_or_else(|| missing("model.safetensors"))?;
+    let bytes = files.read("model.safetensors")?;
+    let bytes = bytes.ok_or_else(|| missing("model.safetensors"))?;
+    let weights = Safetensors::from_cow(bytes)?;
     // The model that is part of the program is stored in bf16 but was measured in f32, and MLX computes bf16 slowly on a
     // CPU.
     let is_built_in = matches!(files, Files::Embedded { .. });

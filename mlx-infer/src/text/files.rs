@@ -6,7 +6,7 @@ use std::io::ErrorKind as IoErrorKind;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
-use mlx_core::{Safetensors, files};
+use mlx_core::files;
 use serde_json::Value;
 
 use crate::error::{Error, ErrorKind, Result};
@@ -154,24 +154,6 @@ impl Files {
         json::parse(&bytes).map(Some).map_err(|error| {
             Error::format(format!("{}: not valid json: {error}", self.locate(name)))
         })
-    }
-
-    /// The tensors of a safetensors file, without a copy: a file of a directory is mapped.
-    ///
-    /// # Errors
-    /// Those of [`Files::read`], and a file that is not valid.
-    pub fn tensors(&self, name: &str) -> Result<Option<Safetensors>> {
-        if let Self::Directory(path) = self {
-            let path = path.join(name);
-            let found = path.exists().then(|| Safetensors::open(path));
-            return Ok(found.transpose()?);
-        }
-        let found = self.read(name)?.map(|bytes| match bytes {
-            Cow::Borrowed(bytes) => Safetensors::from_static(bytes),
-            Cow::Owned(bytes) => Safetensors::from_bytes(bytes),
-        });
-        let found = found.transpose();
-        Ok(found.map_err(|error| error.context(self.locate(name)))?)
     }
 
     /// The names of all files, sorted; those of subfolders as `folder/name`, one level deep.

@@ -11,7 +11,7 @@ fn model(case: &str) -> Loaded {
         dtype: Some(DType::F32),
         ..LoadOptions::default()
     };
-    load(&dir(case), options).unwrap()
+    load(dir(case), options).unwrap()
 }
 
 /// Processes these tokens, one list for each row, and returns the logits of each row's last token, to the bit.

@@ -57,7 +57,7 @@ fn most_first_drafts_are_right() {
         drafts: true,
         ..Default::default()
     };
-    let loaded = mlx_models::load(&testdata("hybrid-model"), options).unwrap();
+    let loaded = mlx_models::load(testdata("hybrid-model"), options).unwrap();
     let model = loaded.model.as_ref();
     let likeliest = |features: &Array| -> u32 {
         let logits = model.logits(features).unwrap();

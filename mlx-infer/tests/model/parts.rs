@@ -1,11 +1,11 @@
 //! Models without files: from parts, and from files in memory.
 
-use mlx_core::{Array, DType};
+use mlx_core::{Array, DType, Safetensors};
 use mlx_infer::{
     ErrorKind, Files, GenerateOptions, LoadOptions, LoadedModel, Message, PartOptions, Tokenizer,
 };
 use mlx_models::Model;
-use mlx_nn::Linear;
+use mlx_nn::{AdamW, Linear, Module, loss, value_and_grad};
 use serde_json::{Value, json};
 
 /// The files of the built-in model, copied into memory.
@@ -22,7 +22,8 @@ fn given() -> Files {
 fn default_model() -> Box<dyn Model> {
     let files = given();
     let config: Value = files.json("config.json").unwrap().unwrap();
-    let weights = files.tensors("model.safetensors").unwrap().unwrap();
+    let bytes = files.read("model.safetensors").unwrap().unwrap();
+    let weights = Safetensors::from_cow(bytes).unwrap();
     let options = mlx_models::LoadOptions {
         dtype: Some(DType::F32),
         ..Default::default()
@@ -151,7 +152,7 @@ fn wrong_parts_are_refused() {
 #[test]
 fn a_parameter_without_value_is_named() {
     struct Holed(Box<dyn Model>, Linear);
-    impl mlx_nn::Module for Holed {
+    impl Module for Holed {
         fn visit(
             &self,
             path: &mut mlx_nn::Path,
@@ -247,4 +248,39 @@ fn a_forward_pass_continues_from_its_cache() {
         error.to_string(),
         "the cache was made for a model with other layers"
     );
+}
+
+/// A program trains a model of its own and generates with it; nothing is on disk.
+#[test]
+fn a_trained_model_generates_what_it_has_learned() {
+    let config = json!({
+        "model_type": "llama", "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1,
+        "num_attention_heads": 2, "vocab_size": 16, "rms_norm_eps": 1e-5
+    });
+    let mut model = mlx_models::initialised("counter", config, 7).unwrap().model;
+    model.unfreeze().unwrap();
+    // Each token is followed by the next one, and the last by the first.
+    let ids: Vec<u32> = (0..17).map(|i| i % 16).collect();
+    let tokens = Array::from_slice(&ids[..16], &[1, 16]).unwrap();
+    let next = Array::from_slice(&ids[1..], &[1, 16]).unwrap();
+    let mut optimizer = AdamW::new(0.01);
+    for _ in 0..60 {
+        let (_, grads) = value_and_grad(&mut model, |model| {
+            let logits = model.forward(&tokens, &mut model.new_cache(1))?;
+            loss::cross_entropy(&logits, &next)?.mean(.., false)
+        })
+        .unwrap();
+        optimizer.update(&mut model, &grads).unwrap();
+    }
+    let model = LoadedModel::from_parts(model, None, PartOptions::default()).unwrap();
+    let options = GenerateOptions {
+        max_tokens: 5,
+        ..Default::default()
+    };
+    let mut generation = model.generate(vec![0u32, 1, 2], &options).unwrap();
+    let generated = generation
+        .run(|_| std::ops::ControlFlow::Continue(()))
+        .unwrap();
+    let found: Vec<u32> = generated.tokens.iter().map(|choice| choice.id).collect();
+    assert_eq!(found, [3, 4, 5, 6, 7]);
 }

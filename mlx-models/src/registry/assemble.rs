@@ -1,7 +1,7 @@
 //! From `config.json` and opened files to a model: the family is found, built, and filled.
 
 use mlx_core::{Array, DType, Result};
-use mlx_nn::{Checkpoint, FillOptions, Path, Visit, fill};
+use mlx_nn::{Checkpoint, FillOptions, Path, Visit, fill_lazily};
 use serde_json::Value;
 
 use crate::checkpoint::Weights;
@@ -59,7 +59,7 @@ pub(crate) fn filled(
         assemble(registry, label, config, weights, folder.as_mut(), reading)?;
     let total = checkpoint.names().count();
     let quantization = &assembled.quantization;
-    let filled = fill(
+    let filled = fill_lazily(
         assembled.model.as_mut(),
         &checkpoint,
         FillOptions {

@@ -108,7 +108,7 @@ pub(crate) fn expand(input: &DeriveInput) -> Result<TokenStream> {
     let (impl_generics, ty_generics, where_clause) = generics.split_for_impl();
     Ok(quote! {
         #[automatically_derived]
-        #[allow(unreachable_code, unused_mut)]
+        #[allow(unreachable_code, unused_mut, unused_qualifications)]
         impl #impl_generics #nn::Module for #name #ty_generics #where_clause {
             fn visit(&self, __path: &mut #nn::Path, __visitor: &mut dyn #nn::Visit) -> #nn::mlx_core::Result<()> {
                 #visits

@@ -200,6 +200,9 @@ impl Initializer {
                 let zeros = (sparsity * f64::from(columns)).ceil() as i32;
                 let order = drawn(&random::next_key()?, 0.0, 1.0)?.argsort(1)?;
                 let numbers = normal(mean, std).draw(shape)?;
+                if zeros == 0 {
+                    return Ok(numbers);
+                }
                 let zero = full(&[rows, zeros], 0.0, DType::F32)?;
                 numbers.put_along_axis(&order.slice_axis(1, 0, zeros)?, &zero, 1)
             }

@@ -2,11 +2,12 @@
 
 use mlx_core::{Array, Result};
 
-use super::{MultiHeadAttention, TransformerConfig};
+use super::{Masks, MultiHeadAttention, TransformerConfig};
 use crate::activation::Activation;
 use crate::dropout::Dropout;
 use crate::linear::Linear;
 use crate::norm::LayerNorm;
+use crate::recompute::recomputed;
 
 /// Self-attention, attention to the encoder's output and two linears, each with a norm and added to its input.
 #[derive(Clone, Debug)]
@@ -121,9 +122,10 @@ impl TransformerDecoderLayer {
 pub struct TransformerDecoder {
     layers: Vec<TransformerDecoderLayer>,
     ln: LayerNorm,
+    checkpoint: bool,
 }
 
-crate::module!(TransformerDecoder { layers, ln });
+crate::module!(TransformerDecoder { layers, ln } plain { checkpoint });
 
 impl TransformerDecoder {
     /// `layers` layers of this many features and heads, with the defaults of [`TransformerConfig::new`].
@@ -143,6 +145,7 @@ impl TransformerDecoder {
         Ok(Self {
             layers: layers.collect::<Result<_>>()?,
             ln: LayerNorm::new(config.dims)?,
+            checkpoint: config.checkpoint,
         })
     }
 
@@ -159,7 +162,17 @@ impl TransformerDecoder {
     ) -> Result<Array> {
         let mut x = x.clone();
         for layer in &self.layers {
-            x = layer.forward(&x, memory, mask, memory_mask)?;
+            x = if self.checkpoint {
+                let masks = Masks([mask.cloned(), memory_mask.cloned()]);
+                let inputs = masks.with(&[&x, memory]);
+                let inputs: Vec<&Array> = inputs.iter().collect();
+                recomputed(layer, &inputs, move |layer, inputs| {
+                    let [mask, memory_mask] = masks.of(&inputs[2..]);
+                    layer.forward(&inputs[0], &inputs[1], mask, memory_mask)
+                })?
+            } else {
+                layer.forward(&x, memory, mask, memory_mask)?
+            };
         }
         self.ln.forward(&x)
     }

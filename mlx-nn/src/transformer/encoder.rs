@@ -2,11 +2,12 @@
 
 use mlx_core::{Array, Result};
 
-use super::{MultiHeadAttention, TransformerConfig};
+use super::{Masks, MultiHeadAttention, TransformerConfig};
 use crate::activation::Activation;
 use crate::dropout::Dropout;
 use crate::linear::Linear;
 use crate::norm::LayerNorm;
+use crate::recompute::recomputed;
 
 /// Self-attention and two linears, each with a norm and added to its input.
 #[derive(Clone, Debug)]
@@ -91,9 +92,10 @@ impl TransformerEncoderLayer {
 pub struct TransformerEncoder {
     layers: Vec<TransformerEncoderLayer>,
     ln: LayerNorm,
+    checkpoint: bool,
 }
 
-crate::module!(TransformerEncoder { layers, ln });
+crate::module!(TransformerEncoder { layers, ln } plain { checkpoint });
 
 impl TransformerEncoder {
     /// `layers` layers of this many features and heads, with the defaults of [`TransformerConfig::new`].
@@ -113,6 +115,7 @@ impl TransformerEncoder {
         Ok(Self {
             layers: layers.collect::<Result<_>>()?,
             ln: LayerNorm::new(config.dims)?,
+            checkpoint: config.checkpoint,
         })
     }
 
@@ -123,7 +126,17 @@ impl TransformerEncoder {
     pub fn forward(&self, x: &Array, mask: Option<&Array>) -> Result<Array> {
         let mut x = x.clone();
         for layer in &self.layers {
-            x = layer.forward(&x, mask)?;
+            x = if self.checkpoint {
+                let masks = Masks([mask.cloned()]);
+                let inputs = masks.with(&[&x]);
+                let inputs: Vec<&Array> = inputs.iter().collect();
+                recomputed(layer, &inputs, move |layer, inputs| {
+                    let [mask] = masks.of(&inputs[1..]);
+                    layer.forward(&inputs[0], mask)
+                })?
+            } else {
+                layer.forward(&x, mask)?
+            };
         }
         self.ln.forward(&x)
     }

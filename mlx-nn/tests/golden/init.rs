@@ -74,6 +74,35 @@ fn initializers_have_the_moments_of_mlx() {
     }
 }
 
+/// Matrices of any size, also without elements.
+#[test]
+fn no_size_panics() {
+    for shape in [&[0, 0][..], &[0, 3], &[3, 0], &[1, 1], &[2, 3]] {
+        for initializer in [
+            init::constant(1.0),
+            init::normal(0.0, 1.0),
+            init::uniform(0.0, 1.0),
+            init::identity(),
+            init::glorot_normal(),
+            init::glorot_uniform(),
+            init::he_normal(),
+            init::he_uniform(),
+            init::sparse(0.0),
+            init::sparse(1.0),
+            init::orthogonal(),
+        ] {
+            if let Ok(drawn) = initializer.draw(shape) {
+                assert_eq!(drawn.shape(), shape, "{initializer:?}");
+                drawn.to_vec::<f32>().unwrap();
+            }
+        }
+    }
+    let numbers = init::sparse(0.0).draw(&[2, 3]).unwrap();
+    assert!(!numbers.to_vec::<f32>().unwrap().contains(&0.0));
+    let zeros = init::sparse(1.0).draw(&[2, 3]).unwrap();
+    assert_eq!(zeros.to_vec::<f32>().unwrap(), [0.0; 6]);
+}
+
 #[test]
 fn shapes_that_cannot_be_drawn_are_refused() {
     for (initializer, shape, message) in [

@@ -65,13 +65,6 @@ impl<'g> Case<'g> {
         }
     }
 
-    /// Nothing is differentiated by masks, which are the matrices among the inputs of transformers.
-    fn is_mask(&self, input: &Array) -> bool {
-        let kind = self.name.split('_').next();
-        let masked = ["attention", "encoder", "decoder", "transformer"];
-        input.ndim() == 2 && kind.is_some_and(|kind| masked.contains(&kind))
-    }
-
     /// The arrays `part/..` of the golden by name.
     fn part(&self, part: &str) -> BTreeMap<String, Array> {
         let prefix = format!("{}/{part}/", self.name);
@@ -131,7 +124,7 @@ impl<'g> Case<'g> {
             Ok(all)
         };
         let floats: Vec<usize> = (0..inputs.len())
-            .filter(|&i| inputs[i].dtype().is_float() && !self.is_mask(&inputs[i]))
+            .filter(|&i| inputs[i].dtype().is_float())
             .collect();
         let (outputs, grads_in) = with_state(layer, |layer| {
             if floats.is_empty() {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use mlx_core::DType;
+use mlx_core::{DType, Safetensors};
 use mlx_infer::{Files, hub};
 use mlx_models::{LoadOptions, Loaded};
 use mlx_train::{Error, ErrorKind, Result};
@@ -43,8 +43,9 @@ pub(super) fn load(files: &Files, dtype_name: Option<&str>) -> Result<Loaded> {
     };
     let config = files.json("config.json")?;
     let config = config.ok_or_else(|| missing("config.json"))?;
-    let weights = files.tensors("model.safetensors")?;
-    let weights = weights.ok_or_else(|| missing("model.safetensors"))?;
+    let bytes = files.read("model.safetensors")?;
+    let bytes = bytes.ok_or_else(|| missing("model.safetensors"))?;
+    let weights = Safetensors::from_cow(bytes)?;
     Ok(mlx_models::load_from(
         &files.describe(),
         config,

@@ -40,7 +40,7 @@ pub fn case_in(model: &str, kind: &str, dtype: DType) -> Case {
         dtype: Some(dtype),
         ..LoadOptions::default()
     };
-    let loaded = load(&testdata(&format!("models/{model}")), options);
+    let loaded = load(testdata(&format!("models/{model}")), options);
     let mut model = loaded.unwrap().model;
     if facts["lora"].is_null() {
         set_trainable(model.as_mut(), |path| !path.starts_with("mtp.")).unwrap();

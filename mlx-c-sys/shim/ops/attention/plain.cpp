@@ -79,6 +79,10 @@ mx::array attention_plainly(const AttentionInputs& of, const AttentionOptions& o
     mask = dense_mask(q.shape(2), k.shape(2), options.layout, options.window, *of.mask_or_offsets, s);
   }
   if (options.cap == 0) {
+    // A node holds masks that are added in f32, and MLX takes none that is wider than the result.
+    if (mask && mask->dtype() != mx::bool_) {
+      mask = mx::astype(*mask, mx::result_type(q, k, v), s);
+    }
     auto mode = mask ? "array" : options.mask == Mask::causal ? "causal" : "";
     auto narrow = sinks ? std::make_optional(mx::astype(*sinks, q.dtype(), s)) : std::nullopt;
     return mx::fast::scaled_dot_product_attention(q, k, v, options.scale, mode, mask, narrow, false, s);

@@ -1,0 +1,174 @@
+//! What small things cost: the bookkeeping of a graph, an evaluation and a read, in turns with
+//! Python's MLX.
+//!
+//! ```text
+//! cargo bench -p mlx-core --bench small                          # this crate alone
+//! cargo bench -p mlx-core --bench small -- --python .venv/bin/python --turns 8
+//! ```
+//!
+//! `small.py` beside this file does the same in Python. Both print the least time of the turns, in
+//! nanoseconds, and the ratio is Python's time by this crate's.
+
+use std::collections::BTreeMap;
+use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
+
+use mlx_core::random::{Key, normal};
+use mlx_core::transforms::{Compiled, compile, value_and_grad};
+use mlx_core::{Array, DType, Result, eval};
+
+/// The names of what is measured, in the order of the table.
+const NAMES: [&str; 8] = [
+    "graph",
+    "small evaluation",
+    "scalar of a new sum",
+    "scalar of a ready array",
+    "slice",
+    "product of 64 x 64",
+    "step of an MLP",
+    "call of a compiled function",
+];
+
+/// The nanoseconds of a call of `f`: the least mean of five rounds.
+fn time(mut f: impl FnMut() -> Result<()>) -> Result<f64> {
+    let round = Duration::from_millis(20);
+    let (mut calls, mut least) = (0u32, f64::MAX);
+    let started = Instant::now();
+    while started.elapsed() < round {
+        f()?;
+        calls += 1;
+    }
+    for _ in 0..5 {
+        let started = Instant::now();
+        for _ in 0..calls {
+            f()?;
+        }
+        least = least.min(started.elapsed().as_nanos() as f64 / f64::from(calls));
+    }
+    Ok(least)
+}
+
+/// A network of 32, 64 and 10 units: the loss and the gradients of 16 rows.
+fn mlp_step() -> Result<impl FnMut() -> Result<()>> {
+    let key = Key::new(1)?;
+    let draw = |shape: &[i32]| normal(&key, shape, DType::F32, 0.0, 0.1);
+    let (x, y) = (draw(&[16, 32])?, draw(&[16, 10])?);
+    let mut weights = vec![
+        draw(&[32, 64])?,
+        draw(&[64])?,
+        draw(&[64, 10])?,
+        draw(&[10])?,
+    ];
+    eval(weights.iter().chain([&x, &y]))?;
+    Ok(move || {
+        let loss = |w: &[Array]| {
+            let hidden = x.matmul(&w[0])?.add(&w[1])?.maximum(0.0)?;
+            let error = hidden.matmul(&w[2])?.add(&w[3])?.subtract(&y)?;
+            Ok(vec![error.square()?.mean(.., false)?])
+        };
+        let (_, grads) = value_and_grad(loss, &weights, &[0, 1, 2, 3])?;
+        for (weight, grad) in weights.iter_mut().zip(&grads) {
+            *weight = weight.subtract(grad.multiply(1e-3)?)?;
+        }
+        eval(&weights)
+    })
+}
+
+fn measure() -> Result<BTreeMap<&'static str, f64>> {
+    let x = Array::from_slice(&[1.0f32, 2.0, 3.0, 4.0], &[4])?;
+    let ready = x.sum(.., false)?;
+    let square = normal(&Key::new(2)?, &[64, 64], DType::F32, 0.0, 1.0)?;
+    eval([&ready, &square])?;
+    compile::set_enabled(true);
+    let compiled = Compiled::new(
+        |x| Ok(vec![x[0].multiply(&x[0])?.add(&x[0])?.exp()?]),
+        false,
+    );
+    let inputs = [x.clone()];
+    eval(compiled.call(&inputs)?)?;
+    let times = [
+        time(|| {
+            let mut y = x.clone();
+            for _ in 0..100 {
+                y = y.add(&x)?;
+            }
+            Ok(())
+        })? / 100.0,
+        time(|| eval([x.add(&x)?]))?,
+        time(|| x.sum(.., false)?.item::<f32>().map(drop))?,
+        time(|| ready.item::<f32>().map(drop))?,
+        time(|| eval([x.slice(&[1], &[3])?]))?,
+        time(|| eval([square.matmul(&square)?]))?,
+        time(mlp_step()?)?,
+        time(|| eval(compiled.call(&inputs)?))?,
+    ];
+    Ok(NAMES.into_iter().zip(times).collect())
+}
+
+/// The times that the script prints, one line "name: nanoseconds" each.
+fn of_python(python: &str) -> std::result::Result<BTreeMap<String, f64>, String> {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/small/small.py");
+    let output = Command::new(python).arg(script).output();
+    let output = output.map_err(|error| format!("{python}: {error}"))?;
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).into_owned());
+    }
+    let lines = String::from_utf8_lossy(&output.stdout).into_owned();
+    lines
+        .lines()
+        .map(|line| {
+            let (name, time) = line.split_once(": ").ok_or(line)?;
+            Ok((name.to_owned(), time.parse().map_err(|_| line)?))
+        })
+        .collect::<std::result::Result<_, &str>>()
+        .map_err(|line| format!("{script}: expected a name and a number, given {line}"))
+}
+
+fn run() -> std::result::Result<(), String> {
+    let arguments: Vec<String> = std::env::args().collect();
+    let value = |name: &str| {
+        let at = arguments.iter().position(|argument| argument == name)?;
+        arguments.get(at + 1).cloned()
+    };
+    let turns: usize = match value("--turns") {
+        Some(turns) => turns
+            .parse()
+            .map_err(|_| format!("--turns {turns}: expected a number"))?,
+        None => 3,
+    };
+    let python = value("--python");
+    let (mut ours, mut theirs) = (BTreeMap::new(), BTreeMap::new());
+    let keep = |least: &mut BTreeMap<String, f64>, name: String, time: f64| {
+        let known = least.entry(name).or_insert(f64::MAX);
+        *known = known.min(time);
+    };
+    for _ in 0..turns {
+        for (name, time) in measure().map_err(|error| error.to_string())? {
+            keep(&mut ours, name.to_owned(), time);
+        }
+        if let Some(python) = &python {
+            for (name, time) in of_python(python)? {
+                keep(&mut theirs, name, time);
+            }
+        }
+    }
+    println!("{:28} {:>10} {:>10} {:>6}", "", "ns", "Python", "ratio");
+    for name in NAMES {
+        let time = ours[name];
+        match theirs.get(name) {
+            Some(other) => println!("{name:28} {time:10.0} {other:10.0} {:6.2}", other / time),
+            None => println!("{name:28} {time:10.0}"),
+        }
+    }
+    Ok(())
+}
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
