@@ -204,6 +204,7 @@ impl Array {
     /// # Errors
     /// `T` is not the array's dtype (nothing is converted: see [`astype`](Self::astype)), or the
     /// evaluation fails.
+    #[doc(alias = "tolist")]
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         self.with_slice(|slice| {
             let mut vec = Vec::new();

@@ -54,6 +54,7 @@ impl Device {
     ///
     /// # Errors
     /// There is no such device.
+    #[doc(alias = "device_info")]
     pub fn info(self) -> Result<BTreeMap<String, Property>> {
         let device = self.handle()?;
         let mut info = Info(sys::mlx_device_info {

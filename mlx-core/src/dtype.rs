@@ -26,19 +26,33 @@ use mlx_c_sys as sys;
 #[repr(u32)]
 #[allow(missing_docs)]
 pub enum DType {
+    #[doc(alias = "bool_")]
     Bool = 0,
+    #[doc(alias = "uint8")]
     U8 = 1,
+    #[doc(alias = "uint16")]
     U16 = 2,
+    #[doc(alias = "uint32")]
     U32 = 3,
+    #[doc(alias = "uint64")]
     U64 = 4,
+    #[doc(alias = "int8")]
     I8 = 5,
+    #[doc(alias = "int16")]
     I16 = 6,
+    #[doc(alias = "int32")]
     I32 = 7,
+    #[doc(alias = "int64")]
     I64 = 8,
+    #[doc(alias = "float16")]
     F16 = 9,
+    #[doc(alias = "float32")]
     F32 = 10,
+    #[doc(alias = "float64")]
     F64 = 11,
+    #[doc(alias = "bfloat16")]
     BF16 = 12,
+    #[doc(alias = "complex64")]
     C64 = 13,
 }
 
@@ -62,6 +76,7 @@ impl DType {
     ];
 
     /// Bytes of one element.
+    #[doc(alias = "itemsize")]
     pub const fn size(self) -> usize {
         match self {
             DType::Bool | DType::U8 | DType::I8 => 1,

@@ -89,6 +89,7 @@ pub mod stream;
 pub mod transforms;
 
 /// Euler's constant γ, Python's `mx.euler_gamma`. The other constants of Python are in [`std::f64::consts`] and [`f64`].
+#[doc(alias = "euler_gamma")]
 pub const EULER_GAMMA: f64 = 0.577_215_664_901_532_9;
 
 /// Loads the library of MLX, which the first call of this crate does otherwise.

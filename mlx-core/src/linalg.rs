@@ -580,6 +580,7 @@ pub fn norm_l2(a: &Array, axes: impl Axes, keepdims: bool) -> Result<Array> {
 ///
 /// # Errors
 /// There are no such axes, or not two.
+#[doc(alias = "matrix_norm")]
 pub fn norm_matrix(
     a: &Array,
     ord_of: MatrixNorm,

@@ -129,12 +129,16 @@ macro_rules! counters {
 
 counters! {
     /// Bytes in use by arrays.
+    #[doc(alias = "get_active_memory")]
     active = mlx_get_active_memory;
     /// Highest [`active`] since the start or [`reset_peak`].
+    #[doc(alias = "get_peak_memory")]
     peak = mlx_get_peak_memory;
     /// Bytes of freed buffers that MLX keeps for reuse.
+    #[doc(alias = "get_cache_memory")]
     cached = mlx_get_cache_memory;
     /// Bytes from which on MLX waits for running work before it allocates more.
+    #[doc(alias = "get_memory_limit")]
     memory_limit = mlx_get_memory_limit;
 }
 
@@ -230,6 +234,7 @@ pub fn of_device() -> Result<Option<DeviceMemory>> {
 ///
 /// # Errors
 /// MLX refuses.
+#[doc(alias = "reset_peak_memory")]
 pub fn reset_peak() -> Result<()> {
     // SAFETY: takes nothing.
     ffi::call(ErrorKind::Mlx, || unsafe { sys::mlx_reset_peak_memory() })

@@ -34,6 +34,7 @@ use crate::{memory, poison, settings};
 /// # }
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[doc(alias = "DeviceType")]
 pub enum DeviceKind {
     /// The processor.
     Cpu,
@@ -156,6 +157,7 @@ impl Device {
     ///
     /// # Errors
     /// There is no such device.
+    #[doc(alias = "set_default_device")]
     pub fn set_default(self) -> Result<()> {
         self.require()?;
         let handle = self.handle()?;
@@ -231,7 +233,8 @@ pub fn device_count(kind: DeviceKind) -> Result<usize> {
 ///     });
 ///     assert_eq!(thread.join().unwrap().unwrap().round(), 2.0);
 /// });
-/// assert_eq!(streams.stream()?.scope(|| Array::scalar(1.0f32)?.item::<f32>())?, 1.0);
+/// let here = streams.stream()?.scope(|| Array::scalar(0.0f32)?.exp()?.item::<f32>())?;
+/// assert_eq!(here, 1.0);
 /// # Ok(())
 /// # }
 /// ```
@@ -243,6 +246,7 @@ unsafe impl Send for ThreadLocalStream {}
 unsafe impl Sync for ThreadLocalStream {}
 
 impl ThreadLocalStream {
+    #[doc(alias = "new_thread_local_stream")]
     /// New streams on `device`. A thread's stream is made when the thread first asks for it.
     ///
     /// # Errors
@@ -326,6 +330,7 @@ pub fn clear_streams() -> Result<()> {
 pub struct Stream(sys::mlx_stream);
 
 impl Stream {
+    #[doc(alias = "new_stream")]
     /// A new stream on `device`, for the calling thread. On the CPU its first work starts a thread, which ends with the
     /// calling thread.
     ///
@@ -371,6 +376,8 @@ impl Stream {
     }
 
     /// Runs `f` with this stream as the current one of the thread.
+    #[doc(alias = "StreamContext")]
+    #[doc(alias = "set_default_stream")]
     pub fn scope<R>(&self, f: impl FnOnce() -> R) -> R {
         struct Pop;
         impl Drop for Pop {

@@ -5,6 +5,7 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// A set of dtypes, as Python's `mx.floating` and its kin, which [`DType::is_subtype`] asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[doc(alias = "DtypeCategory")]
 pub enum DTypeKind {
     /// Every dtype.
     Generic,

@@ -86,6 +86,7 @@ pub struct GatedDelta<'a> {
 ///
 /// # Errors
 /// Shapes or dtypes do not fit, or an axis is 0.
+#[doc(alias = "gated_delta_update")]
 pub fn gated_delta(of: &GatedDelta<'_>) -> Result<(Array, Array)> {
     op!(pair mlxrs_fast_gated_delta(of))
 }

@@ -12,6 +12,7 @@ use crate::ffi::{self, Arg};
 use crate::stream;
 
 source_kernel! {
+    #[doc(alias = "cuda_kernel")]
     /// A kernel in CUDA C++, given as the body of its function; compiled by NVRTC at its first use.
     ///
     /// The body sees its inputs (`const T*`) and outputs (`T*`) under their names, and the shape,

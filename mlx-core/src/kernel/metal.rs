@@ -12,6 +12,7 @@ use crate::ffi::{self, Arg};
 use crate::stream;
 
 source_kernel! {
+    #[doc(alias = "metal_kernel")]
     /// A kernel in Metal Shading Language, given as the body of its function.
     ///
     /// The body sees its inputs and outputs as pointers under their names; the shape, strides and

@@ -62,10 +62,12 @@ binary! {
     /// `self / other`; integers become F32.
     divide = mlx_divide;
     /// `self` to the power `other`. A negative integer exponent gives no meaningful integer.
+    #[doc(alias = "pow")]
     power = mlx_power;
     /// `ln(e^self + e^other)` without overflow.
     logaddexp = mlx_logaddexp;
     /// The angle of the point (`other`, `self`), in radians.
+    #[doc(alias = "atan2")]
     arctan2 = mlx_arctan2;
     /// The bits that are set in both. Integers and Bool only.
     bitwise_and = mlx_bitwise_and;
@@ -74,8 +76,10 @@ binary! {
     /// The bits that are set in exactly one. Integers and Bool only.
     bitwise_xor = mlx_bitwise_xor;
     /// `self << other`. Integers only; a shift by the width or more gives an unspecified value.
+    #[doc(alias = "bitwise_left_shift")]
     left_shift = mlx_left_shift;
     /// `self >> other`. Integers only; a shift by the width or more gives an unspecified value.
+    #[doc(alias = "bitwise_right_shift")]
     right_shift = mlx_right_shift;
 }
 

@@ -65,8 +65,10 @@ macro_rules! scans {
 
 scans! {
     /// Sum of the elements up to each one along `axis`. Bool becomes I32.
+    #[doc(alias = "cumulative_sum")]
     cumsum, cumsum_all, cumsum_with = mlx_cumsum_axis(, SAME);
     /// Product of the elements up to each one along `axis`.
+    #[doc(alias = "cumulative_prod")]
     cumprod, cumprod_all, cumprod_with = mlx_cumprod_axis(, SAME);
     /// Largest of the elements up to each one along `axis`.
     cummax, cummax_all, cummax_with = mlx_cummax_axis();

@@ -209,6 +209,7 @@ impl Array {
     ///
     /// # Errors
     /// `axes` is no permutation of the dimensions.
+    #[doc(alias = "permute_dims")]
     pub fn transpose(&self, axes: &[i32]) -> Result<Array> {
         op!(mlx_transpose_axes(self, [axes]))
     }
@@ -226,6 +227,8 @@ impl Array {
     /// # Errors
     /// There are no such dimensions.
     #[doc(alias = "swap_axes")]
+    #[doc(alias = "matrix_transpose")]
+    #[doc(alias = "mT")]
     pub fn swapaxes(&self, a: i32, b: i32) -> Result<Array> {
         op!(mlx_swapaxes(self, a, b))
     }

@@ -74,10 +74,13 @@ unary! {
     /// Tangent of radians; integers become F32.
     tan = mlx_tan;
     /// Inverse sine, in radians; integers become F32.
+    #[doc(alias = "asin")]
     arcsin = mlx_arcsin;
     /// Inverse cosine, in radians; integers become F32.
+    #[doc(alias = "acos")]
     arccos = mlx_arccos;
     /// Inverse tangent, in radians; integers become F32.
+    #[doc(alias = "atan")]
     arctan = mlx_arctan;
     /// Hyperbolic sine; integers become F32.
     sinh = mlx_sinh;
@@ -86,10 +89,13 @@ unary! {
     /// Hyperbolic tangent; integers become F32.
     tanh = mlx_tanh;
     /// Inverse hyperbolic sine; integers become F32.
+    #[doc(alias = "asinh")]
     arcsinh = mlx_arcsinh;
     /// Inverse hyperbolic cosine; integers become F32.
+    #[doc(alias = "acosh")]
     arccosh = mlx_arccosh;
     /// Inverse hyperbolic tangent; integers become F32.
+    #[doc(alias = "atanh")]
     arctanh = mlx_arctanh;
     /// `1 / (1 + e^-x)`; integers become F32.
     sigmoid = mlx_sigmoid;
@@ -124,6 +130,7 @@ unary! {
     /// From degrees to radians; integers become F32.
     radians = mlx_radians;
     /// The complex conjugate; real arrays stay as they are.
+    #[doc(alias = "conj")]
     conjugate = mlx_conjugate;
     /// The real part.
     real = mlx_real;

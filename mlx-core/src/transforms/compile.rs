@@ -46,6 +46,8 @@ const OFF: u8 = 2;
 static ENABLED: AtomicU8 = AtomicU8::new(BY_DEVICE);
 
 /// Turns compilation on or off for this process. On the CPU see the [module](self)'s warning.
+#[doc(alias = "enable_compile")]
+#[doc(alias = "disable_compile")]
 pub fn set_enabled(enabled: bool) {
     ENABLED.store(if enabled { ON } else { OFF }, Ordering::Relaxed);
 }
