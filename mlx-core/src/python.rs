@@ -429,12 +429,12 @@
 //! | `mx.fft.irfft` | [`fft::irfft()`] |
 //! | `mx.fft.irfft2` | [`fft::irfft2()`] |
 //! | `mx.fft.irfftn` | [`fft::irfftn()`] |
-//! | `mx.fft.istft` | none yet |
+//! | `mx.fft.istft` | [`fft::istft()`] |
 //! | `mx.fft.rfft` | [`fft::rfft()`] |
 //! | `mx.fft.rfft2` | [`fft::rfft2()`] |
 //! | `mx.fft.rfftfreq` | [`fft::rfftfreq()`] |
 //! | `mx.fft.rfftn` | [`fft::rfftn()`] |
-//! | `mx.fft.stft` | none yet |
+//! | `mx.fft.stft` | [`fft::stft()`] |
 //!
 //! # `mlx.core.linalg`
 //!
