@@ -1,12 +1,12 @@
 //! What a checkpointed function draws is the same when the backward pass computes it again.
 
 use mlx_core::ops::create::ones;
-use mlx_core::transforms::{checkpoint, value_and_grad};
+use mlx_core::transforms::{checkpoint_with, value_and_grad_with};
 use mlx_core::{Array, DType, Result, random};
 
 /// Drops half of the numbers.
 fn dropped(x: &Array) -> Result<Array> {
-    let kept = random::bernoulli(&random::next_key()?, x.shape(), 0.5f32)?;
+    let kept = random::bernoulli(None, 0.5f32, x.shape())?;
     kept.select(x, 0.0)
 }
 
@@ -15,8 +15,8 @@ fn dropped(x: &Array) -> Result<Array> {
 fn the_backward_pass_drops_what_the_forward_pass_dropped() -> Result<()> {
     random::seed(3);
     let x = ones(&[1000], DType::F32)?;
-    let layer = checkpoint(|x: &[Array]| Ok(vec![dropped(&x[0])?]))?;
-    let (values, grads) = value_and_grad(
+    let layer = checkpoint_with(|x: &[Array]| Ok(vec![dropped(&x[0])?]))?;
+    let (values, grads) = value_and_grad_with(
         |x| {
             let once = layer(x)?.remove(0);
             let twice = layer(std::slice::from_ref(&once))?.remove(0);
@@ -40,9 +40,9 @@ fn the_backward_pass_takes_no_keys() -> Result<()> {
     let next = |differentiate: bool| -> Result<Vec<u32>> {
         random::seed(5);
         let x = ones(&[4], DType::F32)?;
-        let layer = checkpoint(|x: &[Array]| Ok(vec![dropped(&x[0])?.sum(.., false)?]))?;
+        let layer = checkpoint_with(|x: &[Array]| Ok(vec![dropped(&x[0])?.sum(.., false)?]))?;
         match differentiate {
-            true => drop(value_and_grad(|x| layer(x), &[x], &[0])?),
+            true => drop(value_and_grad_with(|x| layer(x), &[x], &[0])?),
             false => drop(layer(&[x])?),
         }
         random::next_key()?.as_array().to_vec()

@@ -23,9 +23,9 @@ use mlx_core::{Array, DType, Scheme, fast};
 use mlx_models::{Model, ModelInfo, Registry};
 use mlx_nn::{CacheOptions, LayerKind, ModelCache, RowPart, StateCost};
 
-pub use self::read::PartOptions;
 use self::draft::DraftRoom;
 use self::read::ModelParts;
+pub use self::read::PartOptions;
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::frontend::Frontend;
 use crate::request::generation::Prompt;

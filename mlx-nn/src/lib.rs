@@ -188,9 +188,6 @@ pub mod transformer;
 pub mod upsample;
 pub mod weight;
 
-#[doc(no_inline)]
-pub use mlx_core;
-
 pub use activation::{Activation, PRelu, Xielu};
 pub use attention::{Alibi, Attention, AttentionConfig, Growth, KvSource, QkKind, QkNorm, QkPlace};
 pub use bilinear::Bilinear;

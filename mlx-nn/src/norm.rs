@@ -364,7 +364,9 @@ impl Norm {
     pub fn add_to(&self, residual: &Array, x: &Array) -> Result<Array> {
         match self {
             Self::Rms(norm) => norm.add_to(residual, x),
-            Self::Bare(_) | Self::BareLayer(_) | Self::Layer(_) => fast::add(&self.forward(x)?, residual),
+            Self::Bare(_) | Self::BareLayer(_) | Self::Layer(_) => {
+                fast::add(&self.forward(x)?, residual)
+            }
         }
     }
 }

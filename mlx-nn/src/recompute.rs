@@ -39,7 +39,7 @@ pub fn recomputed<M: Module + Clone + 'static>(
     let params = arrays.len();
     arrays.extend(inputs.iter().map(|&input| input.clone()));
     let layer = layer.clone();
-    let function = transforms::checkpoint(move |arrays: &[Array]| {
+    let function = transforms::checkpoint_with(move |arrays: &[Array]| {
         let (params, inputs) = arrays.split_at(params);
         // Dropped at the end, with the placeholders of this trace.
         let mut layer = layer.clone();

@@ -19,8 +19,8 @@ pub(crate) use experts::{
 };
 pub(crate) use latent::{LatentDefaults, latent};
 pub(crate) use layers::{
-    has_rope, kind, layer_kinds, layer_types, n_layers, rope_bases, rope_on_windows, ropes_by_kind, types_of,
-    window,
+    has_rope, kind, layer_kinds, layer_types, n_layers, rope_bases, rope_on_windows, ropes_by_kind,
+    types_of, window,
 };
 pub(crate) use recurrent::{
     convolutions, has_mlx_convolutions, has_published_convolutions, taps, time_steps,

@@ -24,7 +24,11 @@ fn tensors(case: &Case) -> BTreeMap<String, Array> {
 }
 
 /// InternLM 2: q, k and v are one matrix, in which each head of keys follows the heads of its queries.
-fn internlm2(mut tensors: BTreeMap<String, Array>, layers: usize, groups: i32) -> Vec<(String, Array)> {
+fn internlm2(
+    mut tensors: BTreeMap<String, Array>,
+    layers: usize,
+    groups: i32,
+) -> Vec<(String, Array)> {
     let mut renamed = Vec::new();
     for layer in 0..layers {
         let from = format!("model.layers.{layer}");
@@ -50,7 +54,9 @@ fn internlm2(mut tensors: BTreeMap<String, Array>, layers: usize, groups: i32) -
         ("lm_head", "output"),
     ];
     for (name, array) in tensors {
-        let new = names.iter().fold(name, |name, (from, to)| name.replace(from, to));
+        let new = names
+            .iter()
+            .fold(name, |name, (from, to)| name.replace(from, to));
         renamed.push((new, array));
     }
     renamed
@@ -63,8 +69,8 @@ fn internlm2_is_llama_under_other_names() {
         .find(|case| case.name == "llama_llama3")
         .unwrap();
     let mut config = case.config("config.json");
-    let [layers, groups] = ["num_hidden_layers", "num_key_value_heads"]
-        .map(|key| config[key].as_u64().unwrap());
+    let [layers, groups] =
+        ["num_hidden_layers", "num_key_value_heads"].map(|key| config[key].as_u64().unwrap());
     config["model_type"] = "internlm2".into();
     config["bias"] = false.into();
     let renamed = internlm2(tensors(&case), layers as usize, groups as i32);
