@@ -16,7 +16,7 @@
 //! | `mx.Dtype` | [`DType`] |
 //! | `mx.DtypeCategory` | [`DTypeKind`] |
 //! | `mx.FunctionExporter` | [`export::Exporter`] |
-//! | `mx.PrintOptions` | none yet |
+//! | `mx.PrintOptions` | mlx-c does not bind it; arrays print as by default in Python |
 //! | `mx.Stream` | [`Stream`] |
 //! | `mx.StreamContext` | [`Stream::scope`] |
 //! | `mx.ThreadLocalStream` | [`ThreadLocalStream`] |
@@ -116,7 +116,7 @@
 //! | `mx.divmod` | [`Array::divmod`] |
 //! | `mx.e` | [`std::f64::consts::E`] |
 //! | `mx.einsum` | [`einsum()`] |
-//! | `mx.einsum_path` | none yet |
+//! | `mx.einsum_path` | mlx-c does not bind it; [`einsum()`] finds its path itself |
 //! | `mx.empty` | [`empty()`] |
 //! | `mx.empty_like` | [`empty_like()`] |
 //! | `mx.enable_compile` | [`transforms::compile::set_enabled()`] |
@@ -154,7 +154,7 @@
 //! | `mx.get_cache_memory` | [`memory::cached()`] |
 //! | `mx.get_memory_limit` | [`memory::memory_limit()`] |
 //! | `mx.get_peak_memory` | [`memory::peak()`] |
-//! | `mx.get_printoptions` | none yet |
+//! | `mx.get_printoptions` | mlx-c does not bind it; arrays print as by default in Python |
 //! | `mx.gpu` | [`Device::GPU`] |
 //! | `mx.grad` | [`transforms::grad()`] |
 //! | `mx.greater` | [`Array::greater`] |
@@ -233,7 +233,7 @@
 //! | `mx.positive` | [`Array::positive`] |
 //! | `mx.pow` | [`Array::power`] |
 //! | `mx.power` | [`Array::power`] |
-//! | `mx.printoptions` | none yet |
+//! | `mx.printoptions` | mlx-c does not bind it; arrays print as by default in Python |
 //! | `mx.prod` | [`Array::prod`] |
 //! | `mx.put_along_axis` | [`Array::put_along_axis`] |
 //! | `mx.qqmm` | [`qqmm()`] |
@@ -262,7 +262,7 @@
 //! | `mx.set_default_device` | [`Device::set_default`] |
 //! | `mx.set_default_stream` | [`Stream::scope`] |
 //! | `mx.set_memory_limit` | [`memory::set_memory_limit()`] |
-//! | `mx.set_printoptions` | none yet |
+//! | `mx.set_printoptions` | mlx-c does not bind it; arrays print as by default in Python |
 //! | `mx.set_wired_limit` | [`memory::set_wired_limit()`] |
 //! | `mx.sigmoid` | [`Array::sigmoid`] |
 //! | `mx.sign` | [`Array::sign`] |
@@ -429,12 +429,12 @@
 //! | `mx.fft.irfft` | [`fft::irfft()`] |
 //! | `mx.fft.irfft2` | [`fft::irfft2()`] |
 //! | `mx.fft.irfftn` | [`fft::irfftn()`] |
-//! | `mx.fft.istft` | none yet |
+//! | `mx.fft.istft` | [`fft::istft()`] |
 //! | `mx.fft.rfft` | [`fft::rfft()`] |
 //! | `mx.fft.rfft2` | [`fft::rfft2()`] |
 //! | `mx.fft.rfftfreq` | [`fft::rfftfreq()`] |
 //! | `mx.fft.rfftn` | [`fft::rfftn()`] |
-//! | `mx.fft.stft` | none yet |
+//! | `mx.fft.stft` | [`fft::stft()`] |
 //!
 //! # `mlx.core.linalg`
 //!

@@ -12,7 +12,7 @@ fn every_name_of_python_has_a_row() {
         ("mlx.core", 300),
         ("mlx.core.array", 55),
         ("mlx.core.fast", 8),
-        ("mlx.core.fft", 16),
+        ("mlx.core.fft", 18),
         ("mlx.core.linalg", 19),
         ("mlx.core.random", 13),
     ] {

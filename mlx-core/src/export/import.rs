@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::read::{self, File, Function, Node, Stated};
+use super::read::{self, File, Stated, StoredFunction, StoredNode};
 use crate::array::Array;
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::named::{NamedArray, named};
@@ -125,18 +125,18 @@ impl ImportedFunction {
         Error::new(ErrorKind::Invalid, message)
     }
 
-    fn run(&self, function: &Function, inputs: Vec<&Array>) -> Result<Vec<Array>> {
+    fn run(&self, function: &StoredFunction, inputs: Vec<&Array>) -> Result<Vec<Array>> {
         let mut values: Vec<Array> = inputs.into_iter().cloned().collect();
         for (i, node) in function.nodes.iter().enumerate() {
             match node {
-                Node::Constant(stated, at) => {
+                StoredNode::Constant(stated, at) => {
                     let layout = Layout {
                         dtype: stated.dtype,
                         shape: &stated.shape,
                     };
                     values.push(layout.of_source(&self.source, *at)?);
                 }
-                Node::Operation {
+                StoredNode::Operation {
                     name,
                     run,
                     inputs,
@@ -167,7 +167,7 @@ impl ImportedFunction {
     }
 }
 
-fn signature(function: &Function) -> String {
+fn signature(function: &StoredFunction) -> String {
     let positional = function.inputs.len() - function.names.len();
     let inputs = function.inputs.iter().enumerate();
     let inputs: Vec<String> = inputs

@@ -17,18 +17,18 @@ const MOST_DIMENSIONS: usize = 32;
 pub(super) struct File {
     pub(super) shapeless: bool,
     pub(super) metadata: String,
-    pub(super) functions: Vec<Function>,
+    pub(super) functions: Vec<StoredFunction>,
 }
 
 /// A function for inputs of some shapes and dtypes.
-pub(super) struct Function {
+pub(super) struct StoredFunction {
     /// The names of the last inputs, in order.
     pub(super) names: Vec<String>,
     pub(super) inputs: Vec<Stated>,
     /// The places of the outputs among the values.
     pub(super) outputs: Vec<usize>,
     /// The values are the inputs, and the results of the nodes in order.
-    pub(super) nodes: Vec<Node>,
+    pub(super) nodes: Vec<StoredNode>,
 }
 
 /// The shape and dtype that a file states.
@@ -38,7 +38,7 @@ pub(super) struct Stated {
     pub(super) dtype: DType,
 }
 
-pub(super) enum Node {
+pub(super) enum StoredNode {
     /// Bytes of the file.
     Constant(Stated, usize),
     Operation {
@@ -88,7 +88,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<File, String> {
 
 type Constants = HashMap<u64, (Stated, usize)>;
 
-fn function(rest: &mut Rest<'_>, constants: &mut Constants) -> Result<Function, String> {
+fn function(rest: &mut Rest<'_>, constants: &mut Constants) -> Result<StoredFunction, String> {
     let names = rest.list(8, Rest::text)?;
     let ids = rest.list(8, Rest::u64)?;
     let inputs = rest.list(8, Rest::stated)?;
@@ -126,7 +126,7 @@ fn function(rest: &mut Rest<'_>, constants: &mut Constants) -> Result<Function, 
     }
     let place = |id: &u64| places.get(id).copied().ok_or(format!("no output {id}"));
     let outputs = output_ids.iter().map(place).collect::<Result<_, _>>()?;
-    Ok(Function {
+    Ok(StoredFunction {
         names,
         inputs,
         outputs,
@@ -139,7 +139,7 @@ fn node(
     rest: &mut Rest<'_>,
     places: &HashMap<u64, usize>,
     constants: &mut Constants,
-) -> Result<(Option<Node>, Vec<u64>), String> {
+) -> Result<(Option<StoredNode>, Vec<u64>), String> {
     let id = rest.u64()?;
     if !rest.boolean()? {
         if !rest.boolean()? {
@@ -159,7 +159,7 @@ fn node(
                 (stated, at)
             }
         };
-        return Ok((Some(Node::Constant(stated, at)), vec![id]));
+        return Ok((Some(StoredNode::Constant(stated, at)), vec![id]));
     }
     let inputs = rest.list(8, Rest::u64)?;
     let inputs = inputs.iter().map(|id| {
@@ -187,7 +187,7 @@ fn node(
             (ids, stated.collect())
         }
     };
-    let node = Node::Operation {
+    let node = StoredNode::Operation {
         name,
         run,
         inputs,

@@ -15,13 +15,13 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use crate::error::{Error, ErrorKind, Result};
 
 /// A mapped file, which may be truncated while it is mapped.
-pub(crate) struct Mapped {
+pub(crate) struct MappedFile {
     file: File,
     map: memmap2::Mmap,
     place: &'static Place,
 }
 
-impl Mapped {
+impl MappedFile {
     /// Maps a file that messages call `label`.
     pub(crate) fn new(file: File, label: &str) -> io::Result<Self> {
         install()?;
@@ -40,7 +40,7 @@ impl Mapped {
     }
 }
 
-impl Drop for Mapped {
+impl Drop for MappedFile {
     fn drop(&mut self) {
         self.place.leave();
     }

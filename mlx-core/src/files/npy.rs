@@ -94,7 +94,7 @@ pub(crate) fn header(array: &Array) -> Result<Vec<u8>> {
 }
 
 /// A header whose shape and dtype MLX can hold.
-pub(crate) struct Header {
+pub(crate) struct NpyHeader {
     dtype: DType,
     big_endian: bool,
     fortran: bool,
@@ -105,7 +105,7 @@ pub(crate) struct Header {
     nbytes: usize,
 }
 
-impl Header {
+impl NpyHeader {
     /// Reads the header at the beginning of a file, of which `bytes` may be a part: `Ok(None)` asks for more bytes.
     ///
     /// # Errors
@@ -213,7 +213,7 @@ impl Header {
 pub(crate) fn array(source: &Arc<Source>, start: usize, len: usize) -> Result<Array> {
     let format = |what: String| Error::new(ErrorKind::Format, what);
     let bytes = &source.bytes()[start..start + len];
-    let header = Header::parse(bytes)
+    let header = NpyHeader::parse(bytes)
         .map_err(format)?
         .ok_or_else(|| format(ends(len)))?;
     header.check_len(len).map_err(format)?;

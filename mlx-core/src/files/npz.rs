@@ -218,7 +218,7 @@ fn inflated(packed: &[u8], size: usize) -> Result<(Vec<u8>, Crc)> {
         content.extend_from_slice(bytes);
         crc.add(bytes);
         if header.is_none()
-            && let Some(found) = npy::Header::parse(&content).map_err(format)?
+            && let Some(found) = npy::NpyHeader::parse(&content).map_err(format)?
         {
             found.check_len(size).map_err(format)?;
             found.check_size()?;

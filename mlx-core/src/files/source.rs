@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use mlx_c_sys as sys;
 
-use super::mapped::Mapped;
+use super::mapped::MappedFile;
 use super::moved::Moved;
 use crate::array::Array;
 use crate::dtype::DType;
@@ -16,7 +16,7 @@ use crate::stream::Device;
 
 /// The bytes of a file.
 pub(crate) enum Source {
-    Mapped(Mapped),
+    Mapped(MappedFile),
     Static(&'static [u8]),
     Shared(Arc<[u8]>),
 }
@@ -27,7 +27,7 @@ impl Source {
         let label = path.display().to_string();
         let io = |error: std::io::Error| Error::from(error).context(&label);
         let file = super::open_io(path, u64::MAX).map_err(io)?;
-        let mapped = Mapped::new(file, &label).map_err(io)?;
+        let mapped = MappedFile::new(file, &label).map_err(io)?;
         Ok((label, Source::Mapped(mapped)))
     }
 
