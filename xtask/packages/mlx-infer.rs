@@ -18,7 +18,9 @@ fn main() -> Result<()> {
         ..Default::default()
     };
     let refused = model.generate("47 + 38 =", &wanted.over(&options));
-    let reason = refused.err().map_or(String::new(), |error| error.to_string());
+    let reason = refused
+        .err()
+        .map_or(String::new(), |error| error.to_string());
     let names_it = reason.contains("regex: structured output needs the feature `grammar`");
     println!("{} {names_it}", answer.text.unwrap_or_default());
     Ok(())
