@@ -34,7 +34,7 @@ const PACKAGES: [Package; 6] = [
     package("mlx-core", &[], "[7.0, 10.0, 15.0, 22.0]"),
     package("mlx-nn", &[], "[1, 2] [2, 1]"),
     package("mlx-models", &[], "[1, 3, 64]"),
-    package("mlx-infer", &["default-model"], "85"),
+    package("mlx-infer", &["default-model"], "85 true"),
     package("mlx-train", &[], "5 [2, 3]"),
 ];
 
