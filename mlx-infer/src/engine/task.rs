@@ -21,16 +21,16 @@ pub(crate) type Sink<'s> = Box<dyn FnMut(Result<Event>) -> ControlFlow<()> + 's>
 /// A request in progress. It owns the request's tokens, its caches before it has a row, and the sink of its events.
 pub(crate) struct Task<'s> {
     pub(crate) sequence: Sequence,
-    /// The number of its tokens that are computed as a prompt. After a preemption the tokens behind them are replayed
-    /// one in each step, as they were computed the first time.
+    /// The number of its tokens that are computed as a prompt. After a preemption the later tokens
+    /// are replayed, one in each step, as they were computed the first time.
     pub(crate) base: usize,
-    /// A cache with the prompt's first tokens that the caller gave.
+    /// A cache with the first tokens of the prompt, given by the caller.
     pub(crate) given: Option<ModelCache>,
     /// The cache of the computed part of its prompt, until the whole prompt is computed.
     pub(crate) partial: Option<ModelCache>,
     pub(crate) processor: Option<Processor>,
     pub(crate) sink: Sink<'s>,
-    /// Its unread events, if their number is bounded.
+    /// Its unread events, if their number is limited.
     pub(crate) backlog: Option<Arc<Queue>>,
     /// Cancels this request only. The token of its options may be shared with others.
     pub(crate) dropped: CancelToken,
