@@ -1,4 +1,4 @@
-//! Requests beside other requests: batches, the engine, classification.
+//! Requests that are computed together: batches, the engine, classification.
 
 #[path = "../model/checkpoint.rs"]
 #[allow(dead_code, reason = "shared with the tests of single requests")]

@@ -7,7 +7,7 @@ use tokenizers::{ModelWrapper, Tokenizer};
 use crate::text::detokenize::append_bytes;
 
 /// The most bytes of a text that a normaliser turns into one byte: a composed character has at
-/// least 2 bytes, and at most 4 decomposed characters of 4 bytes each become one of it.
+/// least 2 bytes, and replaces at most 4 characters of 4 bytes each.
 const COMPOSED: usize = 8;
 /// The same for a normaliser that replaces single characters: at most 4 bytes become 1.
 const LOWERED: usize = 4;
