@@ -60,7 +60,7 @@ class Capturing {
   static void keep(const mx::array& a);
 };
 
-// The positions that a kernel appends to a KV cache. No address if it does not.
+// The positions that a kernel appends to a KV cache; a null address if it appends none.
 struct Appended {
   const int32_t* offsets = nullptr;
   int tokens = 0;
