@@ -38,30 +38,30 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Continue a prompt, without a chat template
-    Generate(generate::Generate),
+    Generate(generate::GenerateArgs),
     /// Chat, or answer the conversation in a file
-    Chat(chat::Chat),
+    Chat(chat::ChatArgs),
     /// Continue many prompts at a time: JSON lines in, JSON lines out
-    Batch(batch::Batch),
+    Batch(batch::BatchArgs),
     /// Print the label, or the token, that follows each line: lines in, JSON lines out
-    Classify(classify::Classify),
+    Classify(classify::ClassifyArgs),
     /// Compute a prompt and store it in a file, for generate --prompt-cache
-    Cache(cache::Cache),
+    Cache(cache::CacheArgs),
     /// Serve the model over HTTP, with OpenAI's and Anthropic's APIs
     #[cfg(feature = "serve")]
-    Serve(Box<serve::Serve>),
+    Serve(Box<serve::ServeArgs>),
     /// Print how likely a text is, and its likeliest next tokens
-    Score(score::Score),
+    Score(score::ScoreArgs),
     /// Turn text into token ids, or ids into text
-    Tokenize(tokenize::Tokenize),
+    Tokenize(tokenize::TokenizeArgs),
     /// Describe a model: architecture, parameters, caches, memory
-    Info(info::Info),
+    Info(info::InfoArgs),
     /// Write a checkpoint quantised, unpacked or in another type
-    Convert(convert::Convert),
+    Convert(convert::ConvertArgs),
     /// Download models from the hub into the cache
-    Pull(pull::Pull),
+    Pull(pull::PullArgs),
     /// List the models in the cache
-    List(list::List),
+    List(list::ListArgs),
     /// List the back ends, and why one is not available
     Backends(backend::Backends),
 }

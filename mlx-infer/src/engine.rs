@@ -1,7 +1,7 @@
 //! Many requests on one model: requests enter and leave the batch between two steps.
 //!
 //! An [`Engine`] is a thread that owns a model. Any thread submits requests and reads their events from a [`Handle`]. A request's tokens do not
-//! depend on other requests: an error, a cancellation or an eviction of one leaves the tokens of the others as they are.
+//! depend on other requests: an error, a cancellation or a preemption of one leaves the tokens of the others as they are.
 
 pub(crate) mod prefix_cache;
 pub(crate) mod prompt_cache;
@@ -16,7 +16,7 @@ mod load;
 mod prefixes;
 mod processor;
 mod rows;
-mod task;
+mod state;
 #[cfg(test)]
 mod tests;
 pub(crate) mod thread;
@@ -37,15 +37,16 @@ pub(crate) use self::decode::{Decode, EngineModel, Native};
 pub use self::handle::Handle;
 pub(crate) use self::handle::Queue;
 pub use self::load::EngineLoad;
-pub(crate) use self::task::Sink;
+pub(crate) use self::state::Sink;
 pub(crate) use self::worker::Worker;
 
-use self::handle::{Ticket, gone};
+use self::handle::{Outlet, Ticket, gone};
 use self::jobs::Job;
-use self::load::Load;
-use self::thread::{Command, Inbox};
+use self::load::LoadCounters;
+use self::thread::{EngineCommand, Inbox};
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::LoadedModel;
+use crate::model::checked::Checked;
 use crate::model::frontend::Frontend;
 use crate::request::Request;
 use crate::request::limits::Limits;
@@ -60,7 +61,7 @@ pub struct EngineOptions {
     pub limits: Limits,
     /// The most requests in progress, including waiting ones. Further requests are refused with [`ErrorKind::Busy`].
     pub max_requests: usize,
-    /// The most unread events of a request. At this number its row pauses, and is evicted if another request waits for
+    /// The most unread events of a request. At this number its row pauses, and is preempted if another request waits for
     /// a row.
     pub max_events: usize,
     /// Names and folders of adapters, one of which a request may choose ([`Request::with_adapter`]). The model's arrays
@@ -125,7 +126,7 @@ impl Default for EngineOptions {
 /// ```
 #[derive(Debug)]
 pub struct Engine {
-    commands: Sender<Command>,
+    commands: Sender<EngineCommand>,
     thread: Mutex<Option<JoinHandle<()>>>,
     frontend: Arc<Frontend>,
     limits: Limits,
@@ -134,7 +135,7 @@ pub struct Engine {
     max_events: usize,
     under_way: Arc<AtomicUsize>,
     aborted: Arc<AtomicBool>,
-    load: Arc<Load>,
+    load: Arc<LoadCounters>,
 }
 
 impl Engine {
@@ -152,7 +153,10 @@ impl Engine {
         options.check()?;
         let (commands, inbox) = channel();
         let (ready, loaded) = channel();
-        let (aborted, counts) = (Arc::new(AtomicBool::new(false)), Arc::new(Load::new()));
+        let (aborted, counts) = (
+            Arc::new(AtomicBool::new(false)),
+            Arc::new(LoadCounters::new()),
+        );
         let adapters = options.adapters;
         let names = adapters.iter().map(|(name, _)| name.clone()).collect();
         let (limits, flag, shown) = (options.limits, aborted.clone(), counts.clone());
@@ -203,18 +207,39 @@ impl Engine {
         })
     }
 
-    /// Submits a request. An error of the request comes as its first event; [`frontend`](Self::frontend) can find it
-    /// before.
+    /// Checks a request on the caller's thread ([`Frontend::checked`]) and submits it. An error of the request comes as
+    /// its first event.
     ///
     /// # Errors
     /// Too many requests are in progress ([`ErrorKind::Busy`]), the engine has ended ([`ErrorKind::Closed`]), or no
     /// adapter has the request's name.
     pub fn submit(&self, mut request: Request) -> Result<Handle> {
+        let requested = Instant::now();
         let model = self.model(request.adapter.take().as_deref())?;
-        if let Some(constraint) = &request.options.grammar {
-            // The grammar is compiled on the caller's thread. The engine's thread then finds the result, or the error.
-            let _ = self.frontend.compiled(constraint);
+        let (handle, mut outlet) = self.open()?;
+        match self.frontend.checked(request) {
+            Ok(checked) => self.send(model, checked, requested, handle, outlet),
+            Err(error) => {
+                let _ = outlet.put(Err(error));
+                Ok(handle)
+            }
         }
+    }
+
+    /// Submits a request that was checked.
+    ///
+    /// # Errors
+    /// As [`submit`](Self::submit), or the front end of another model has checked the request.
+    pub fn submit_checked(&self, mut checked: Checked) -> Result<Handle> {
+        let requested = Instant::now();
+        self.frontend.check_origin(&checked)?;
+        let model = self.model(checked.adapter.take().as_deref())?;
+        let (handle, outlet) = self.open()?;
+        self.send(model, checked, requested, handle, outlet)
+    }
+
+    /// Takes a place among the requests in progress.
+    fn open(&self) -> Result<(Handle, Outlet)> {
         let Some(ticket) = Ticket::take(&self.under_way, self.max_requests) else {
             let message = format!(
                 "{} requests are under way, as many as the engine takes",
@@ -223,11 +248,22 @@ impl Engine {
             return Err(Error::new(ErrorKind::Busy, message));
         };
         let has_text = self.frontend.tokenizer_if_any().is_some();
-        let (handle, outlet) = Handle::new(self.max_events, ticket, has_text);
-        let command = Command::Submit {
+        Ok(Handle::new(self.max_events, ticket, has_text))
+    }
+
+    /// Sends a request to the engine's thread.
+    fn send(
+        &self,
+        model: usize,
+        checked: Checked,
+        requested: Instant,
+        handle: Handle,
+        outlet: Outlet,
+    ) -> Result<Handle> {
+        let command = EngineCommand::Submit {
             model,
-            request: Box::new(request),
-            requested: Instant::now(),
+            request: Box::new(checked),
+            requested,
             dropped: handle.cancel_token(),
             outlet,
         };
@@ -281,7 +317,7 @@ impl Engine {
         let model = self.model(adapter)?;
         self.frontend.check_native()?;
         let job: Job<LoadedModel> = Box::new(move |model| Box::new(begin(model)));
-        let sent = self.commands.send(Command::Run(model, job));
+        let sent = self.commands.send(EngineCommand::Run(model, job));
         sent.map_err(|_| gone())
     }
 
@@ -317,7 +353,7 @@ impl Engine {
     /// # Errors
     /// The engine has panicked.
     pub fn finish(self) -> Result<()> {
-        let _ = self.commands.send(Command::Finish);
+        let _ = self.commands.send(EngineCommand::Finish);
         self.join()
     }
 
@@ -333,7 +369,7 @@ impl Engine {
     /// Cancels every request now, and accepts no more.
     pub fn stop(&self) {
         self.aborted.store(true, Ordering::Release);
-        let _ = self.commands.send(Command::Wake);
+        let _ = self.commands.send(EngineCommand::Wake);
     }
 
     fn join(&self) -> Result<()> {

@@ -62,6 +62,7 @@ pub use engine::{Engine, EngineLoad, EngineOptions, Handle};
 pub use error::{Error, ErrorKind, Result};
 pub use host::{console, convert, input, output};
 pub use mlx_models::ModelInfo;
+pub use model::checked::Checked;
 pub use model::default_model::files as default_model_files;
 pub use model::finite::not_finite;
 pub use model::frontend::Frontend;

@@ -1,5 +1,6 @@
 //! A checkpoint that is ready to generate.
 
+pub(crate) mod checked;
 pub(crate) mod default_model;
 pub(crate) mod finite;
 pub(crate) mod forward;
@@ -21,12 +22,13 @@ use mlx_core::{Array, DType, Scheme, fast};
 use mlx_models::{Model, ModelInfo, Registry};
 use mlx_nn::{CacheOptions, LayerKind, ModelCache, RowPart, StateCost};
 
-use self::read::Parts;
+use self::draft::DraftRoom;
+use self::read::ModelParts;
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::frontend::Frontend;
 use crate::request::generation::Prompt;
 use crate::request::metrics::Metrics;
-use crate::request::speculative::{MOST, Speculative};
+use crate::request::speculative::MOST;
 use crate::text::chat::{ChatTemplate, Message, RenderOptions};
 use crate::text::files::Files;
 use crate::text::tokenizer::Tokenizer;
@@ -133,7 +135,11 @@ impl LoadedModel {
         options: LoadOptions,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Self> {
-        Self::read(&Parts::of(registry, files, &options), options, progress)
+        Self::read(
+            &ModelParts::of(registry, files, &options),
+            options,
+            progress,
+        )
     }
 
     /// Attaches an adapter to the model: a folder from mlx-train, mlx-lm or PEFT.
@@ -312,7 +318,7 @@ impl LoadedModel {
         };
         let name = files.describe();
         let registry = Registry::default();
-        let parts = Parts::without_head(&registry, files);
+        let parts = ModelParts::without_head(&registry, files);
         let draft = Self::read(&parts, options, &mut |_, _| ())?;
         draft::check_vocabulary(self, &draft).map_err(|message| {
             let message = format!("draft model {name}: {message}");
@@ -338,41 +344,8 @@ impl LoadedModel {
 
     /// The longest draft that a row may bring to a step.
     pub(crate) fn draft_room(&self) -> usize {
-        let keeps_all = |kind: &LayerKind| match kind {
-            LayerKind::Full | LayerKind::Latent => true,
-            LayerKind::Window(_) => false,
-            LayerKind::Recurrent(shape) => shape.can_rerun(),
-        };
-        match self.options().context_len {
-            None if self.model().states().iter().all(keeps_all) => MOST,
-            _ => self.options().max_draft,
-        }
-    }
-
-    /// # Errors
-    /// Drafts are longer than the model was loaded for.
-    pub(crate) fn check_draft(&self, speculative: Speculative) -> Result<()> {
-        match speculative {
-            Speculative::Tokens(tokens) if tokens > self.draft_room() => {
-                let layers = self.model().states();
-                let why = if self.options().context_len.is_some() {
-                    "a context_len"
-                } else if layers
-                    .iter()
-                    .any(|kind| matches!(kind, LayerKind::Window(_)))
-                {
-                    "sliding windows"
-                } else {
-                    "recurrent layers"
-                };
-                Err(Error::argument(format!(
-                    "speculative: drafts of {tokens} tokens need a model that was loaded with max_draft of at least {tokens}, \
-                     as it has {why}; given {}",
-                    self.options().max_draft
-                )))
-            }
-            _ => Ok(()),
-        }
+        let room = self.frontend.draft_room();
+        room.map_or(0, DraftRoom::longest)
     }
 
     /// The error for logits after these tokens that are not finite.

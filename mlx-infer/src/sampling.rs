@@ -212,7 +212,7 @@ impl Sampled {
     ///
     /// # Errors
     /// MLX refuses.
-    pub fn start_again(
+    pub fn start_repeated(
         &self,
         rows: &[Row<'_>],
         replay: &mut Replay,

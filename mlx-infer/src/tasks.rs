@@ -37,8 +37,7 @@ impl LoadedModel {
         options: &GenerateOptions,
     ) -> Result<Generation<'_>> {
         let requested = Instant::now();
-        let ids = self.prompt_ids(prompt.into())?;
-        Generation::new(self, ids, options, requested)
+        Generation::new(self, prompt.into(), options, requested)
     }
 
     /// Starts to answer a conversation. The template adds the start of the answer.
@@ -53,7 +52,7 @@ impl LoadedModel {
     ) -> Result<Generation<'_>> {
         let requested = Instant::now();
         let ids = self.chat_ids(messages, render)?;
-        Generation::new(self, ids, options, requested)
+        Generation::new(self, ids.into(), options, requested)
     }
 
     /// A batch without requests.
@@ -63,7 +62,7 @@ impl LoadedModel {
     pub fn batch(&self, limits: &Limits) -> Result<Batch<'_>> {
         limits.check()?;
         let worker = Worker::new(self, memory::resolve(limits)?);
-        Ok(Batch::new(worker, self.tokenizer_if_any().is_some()))
+        Ok(Batch::new(worker, self.frontend().clone()))
     }
 
     /// Continues several prompts at a time. Each has its own settings, stop conditions and seed. It gets the tokens

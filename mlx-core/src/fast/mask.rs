@@ -69,8 +69,8 @@ pub enum KeySlots {
     Straight,
     /// The last position congruent to `j` modulo `S`, the queries' own included: a ring.
     Ring,
-    /// Position `offset - (S - L) + j`: the `L` new tokens follow the positions before them.
-    Behind,
+    /// Position `offset - (S - L) + j`: the latest `S` positions, the `L` new tokens among them, in order.
+    Latest,
 }
 
 impl KeySlots {
@@ -78,7 +78,7 @@ impl KeySlots {
         match self {
             Self::Straight => sys::MLXRS_SLOTS_STRAIGHT,
             Self::Ring => sys::MLXRS_SLOTS_RING,
-            Self::Behind => sys::MLXRS_SLOTS_BEHIND,
+            Self::Latest => sys::MLXRS_SLOTS_BEHIND,
         }
     }
 }

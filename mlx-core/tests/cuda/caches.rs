@@ -148,7 +148,7 @@ fn compare(what: &str, q: &Array, kept: &Kept, tolerance: f32) -> Result<()> {
         (None, KeySlots::Straight, None, None),
         (Some(24), KeySlots::Straight, Some(5.0), Some(&sinks)),
         (Some(slots - tokens), KeySlots::Ring, None, Some(&sinks)),
-        (Some(slots - tokens), KeySlots::Behind, None, None),
+        (Some(slots - tokens), KeySlots::Latest, None, None),
     ] {
         let options = |at: &Array| Attention {
             scale: (d as f32).powf(-0.5),

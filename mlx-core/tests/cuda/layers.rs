@@ -121,7 +121,7 @@ fn attention_over_a_cache() -> Result<()> {
                     (None, KeySlots::Straight),
                     (Some(24), KeySlots::Straight),
                     (Some(slots - tokens), KeySlots::Ring),
-                    (Some(slots - tokens), KeySlots::Behind),
+                    (Some(slots - tokens), KeySlots::Latest),
                 ] {
                     for (soft_cap, sinks) in [(None, None), (Some(5.0), Some(&sinks))] {
                         let options = |at: &Array| Attention {

@@ -35,7 +35,7 @@ fn prompts_have_the_bits_of_single_rows_and_tokens() -> Result<()> {
                     0 => positions(None, KeySlots::Straight),
                     1 => positions(Some(24), KeySlots::Straight),
                     2 => positions(Some(slots - tokens), KeySlots::Ring),
-                    3 => positions(Some(slots - tokens), KeySlots::Behind),
+                    3 => positions(Some(slots - tokens), KeySlots::Latest),
                     4 => Mask::Causal,
                     _ => Mask::None,
                 }

@@ -159,8 +159,8 @@ fn every_mask(sizes: &[(Sizes, i32, i32)], packed: fn(usize) -> Option<Scheme>) 
                     (KeySlots::Straight, &straight),
                     (KeySlots::Ring, &ring),
                     (KeySlots::Ring, &young),
-                    (KeySlots::Behind, &ring),
-                    (KeySlots::Behind, &young),
+                    (KeySlots::Latest, &ring),
+                    (KeySlots::Latest, &young),
                 ] {
                     masks.push(Mask::Positions(Positions::new(offsets, window, slots)));
                 }
@@ -268,7 +268,7 @@ fn a_query_is_alone_with_its_keys() -> Result<()> {
                 let (begin, cap) = ((from - window).max(0), window + 37 + (to - from));
                 let behind = from - window;
                 if behind >= 0 {
-                    let mask = placed(&at, Some(window), KeySlots::Behind);
+                    let mask = placed(&at, Some(window), KeySlots::Latest);
                     let (k, v) = (part(&x.k, behind, to)?, part(&x.v, behind, to)?);
                     check(from, to, &attend(&q, &k, &v, mask)?, "behind")?;
                 }
@@ -331,7 +331,7 @@ fn transforms_are_those_of_the_plain_operations() -> Result<()> {
     let x = inputs(3, [2, 4, 2, 16, 8], 5, 12, DType::F32)?;
     let offsets = Array::from_slice(&[7i32, 20], &[2])?;
     let args = [x.q, x.k, x.v, x.sinks];
-    for slots in [KeySlots::Straight, KeySlots::Ring, KeySlots::Behind] {
+    for slots in [KeySlots::Straight, KeySlots::Ring, KeySlots::Latest] {
         let attend = |a: &[Array], is_plain: bool| {
             let options = Attention {
                 scale: 0.3,

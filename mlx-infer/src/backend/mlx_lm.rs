@@ -10,7 +10,7 @@
 //! | `protocol` | the messages |
 //! | `child` | the process and its pipes |
 //! | `start` | the start of a process, and the load of a model there |
-//! | `task` | a request in progress |
+//! | `request` | a request in progress |
 //! | `session` | requests in progress, and a new process after one has ended |
 //! | `python` | the choice of a Python, and its packages |
 //! | `facts` | information about a model from config.json |
@@ -19,9 +19,9 @@ mod child;
 mod facts;
 mod protocol;
 pub(super) mod python;
+mod request;
 mod session;
 mod start;
-mod task;
 
 use std::cell::{RefCell, RefMut};
 use std::collections::VecDeque;
@@ -35,11 +35,12 @@ use mlx_core::DType;
 use mlx_models::ModelInfo;
 
 pub(crate) use self::session::Session;
-use self::start::Start;
+use self::start::BridgeStart;
 
 use super::{OnEvent, TextModel};
 use crate::engine::Decode;
 use crate::error::{Error, Result};
+use crate::model::checked::Checked;
 use crate::model::frontend::{Frontend, Lacks, read_tokenizer};
 use crate::request::Request;
 use crate::request::cancel::CancelToken;
@@ -115,8 +116,8 @@ impl MlxLm {
         let started = Instant::now();
         // The small files come first, so that their faults are found before the weights are read.
         let (tokenizer, eos_ids) = read_tokenizer(&files)?;
-        let config = facts::Config::read(&files)?;
-        let start = Start::new(&files, &options);
+        let config = facts::ModelConfig::read(&files)?;
+        let start = BridgeStart::new(&files, &options);
         let (child, loaded) = start.run()?;
         let lacks = Lacks {
             name: NAME,
@@ -173,10 +174,7 @@ impl MlxLm {
             .try_borrow_mut()
             .map_err(|_| Error::argument("another batch of this model is under way"))?;
         session.set_rows(limits.rows);
-        Ok(Batch::new(
-            session,
-            self.frontend.tokenizer_if_any().is_some(),
-        ))
+        Ok(Batch::new(session, self.frontend.clone()))
     }
 
     /// # Errors
@@ -213,9 +211,10 @@ impl MlxLm {
             sink.borrow_mut().push_back(event);
             ControlFlow::Continue(())
         };
+        let requested = Instant::now();
         session.submit(
-            request,
-            Instant::now(),
+            self.frontend.checked(request)?,
+            requested,
             dropped.clone(),
             None,
             Box::new(sink),
@@ -316,7 +315,7 @@ impl TextModel for MlxLm {
 impl Decode<'static> for RefMut<'_, Session> {
     fn submit(
         &mut self,
-        request: Request,
+        request: Checked,
         requested: Instant,
         dropped: CancelToken,
         backlog: Option<Arc<crate::engine::Queue>>,

@@ -19,7 +19,7 @@ use super::{Failure, Result, backend};
 
 /// The location of the model.
 #[derive(Args)]
-pub(super) struct Source {
+pub(super) struct SourceArgs {
     /// Checkpoint folder, or the name of a model on the hub [default: the built-in model]
     #[arg(long, value_name = "DIR|ORG/NAME[@REV]")]
     model: Option<PathBuf>,
@@ -28,7 +28,7 @@ pub(super) struct Source {
     found: OnceCell<Files>,
 }
 
-impl Source {
+impl SourceArgs {
     pub(super) fn files(&self) -> Result<Files> {
         if let Some(found) = self.found.get() {
             return Ok(found.clone());
@@ -58,7 +58,7 @@ impl Source {
 
 /// Options for loading the model, and its adapter.
 #[derive(Args)]
-pub(super) struct Load {
+pub(super) struct LoadArgs {
     #[command(flatten)]
     base: Base,
     /// Adapter folder of mlx-train, mlx-lm or PEFT
@@ -70,7 +70,7 @@ pub(super) struct Load {
 #[derive(Args)]
 pub(super) struct Base {
     #[command(flatten)]
-    source: Source,
+    source: SourceArgs,
     /// Convert floating-point weights [default: as stored]
     #[arg(long, value_name = "DTYPE")]
     dtype: Option<Float>,
@@ -105,7 +105,7 @@ impl Float {
     }
 }
 
-impl Load {
+impl LoadArgs {
     pub(super) fn files(&self) -> Result<Files> {
         self.base.files()
     }
@@ -113,7 +113,7 @@ impl Load {
     /// Loads the model with the back end of `choice`, with room for the drafts of `speculative` and what drafts them.
     pub(super) fn load_in(
         &self,
-        choice: &backend::Choice,
+        choice: &backend::BackendArgs,
         drafters: &Drafters,
         speculative: Speculative,
     ) -> Result<BackEnd> {
@@ -123,10 +123,10 @@ impl Load {
         })
     }
 
-    /// The same for lines that may speculate from their own texts where `speculative` is off.
-    pub(super) fn load_for_lines(
+    /// The same for requests or lines that may speculate from their own texts where `speculative` is off.
+    pub(super) fn load_for_requests(
         &self,
-        choice: &backend::Choice,
+        choice: &backend::BackendArgs,
         drafters: &Drafters,
         speculative: Speculative,
     ) -> Result<BackEnd> {
@@ -146,9 +146,11 @@ impl Load {
         &self,
         drafters: Option<&Drafters>,
         speculative: Speculative,
-        for_lines: bool,
+        for_requests: bool,
     ) -> Result<LoadedModel> {
-        let mut model = self.base.load_to_draft(drafters, speculative, for_lines)?;
+        let mut model = self
+            .base
+            .load_to_draft(drafters, speculative, for_requests)?;
         if let Some(dir) = &self.adapter {
             model.load_adapter(dir)?;
         }
@@ -175,16 +177,17 @@ impl Base {
         ]
     }
 
-    /// Loads the model with the back end of `choice`, with room for the drafts of `speculative` and what drafts them.
+    /// Loads the model with the back end of `choice`, with room for the drafts of `speculative`, or of requests that
+    /// speculate where it is off, and what drafts them.
     #[cfg(feature = "serve")]
-    pub(super) fn load_in(
+    pub(super) fn load_for_requests(
         &self,
-        choice: &backend::Choice,
+        choice: &backend::BackendArgs,
         drafters: &Drafters,
         speculative: Speculative,
     ) -> Result<BackEnd> {
         choice.load(self, None, || {
-            self.load_to_draft(Some(drafters), speculative, false)
+            self.load_to_draft(Some(drafters), speculative, true)
         })
     }
 
@@ -194,12 +197,12 @@ impl Base {
         self.source.name()
     }
 
-    /// Loads the model with room for the drafts of `speculative`, or of any line, with a progress bar on a terminal.
+    /// Loads the model with room for the drafts of `speculative`, or of any request, with a progress bar on a terminal.
     fn load_to_draft(
         &self,
         drafters: Option<&Drafters>,
         speculative: Speculative,
-        for_lines: bool,
+        for_requests: bool,
     ) -> Result<LoadedModel> {
         if self.context_len == Some(0) {
             return Err(Failure::Usage(
@@ -220,7 +223,7 @@ impl Base {
             dtype: self.dtype(),
             allow_nan: self.allow_nan,
             max_draft: match speculative {
-                Speculative::Off if for_lines => Speculative::Auto.most(),
+                Speculative::Off if for_requests => Speculative::Auto.most(),
                 speculative => speculative.most(),
             },
             no_head: speculative == Speculative::Off,
@@ -256,7 +259,7 @@ impl Base {
 
 /// The choice of tokens, and when to stop.
 #[derive(Args)]
-pub(super) struct Generation {
+pub(super) struct GenerationArgs {
     /// Maximum number of tokens to generate
     #[arg(long, value_name = "N", default_value_t = GenerateOptions::default().max_tokens)]
     max_tokens: usize,
@@ -352,7 +355,7 @@ pub(super) struct Generation {
     min_tokens: usize,
 }
 
-impl Generation {
+impl GenerationArgs {
     pub(super) fn options(&self) -> Result<GenerateOptions> {
         let bias = self.logit_bias.iter().copied();
         let given = RequestOptions {

@@ -14,7 +14,7 @@ use super::{Failure, Result, args, output};
 
 /// The choice of the back end.
 #[derive(Args)]
-pub(super) struct Choice {
+pub(super) struct BackendArgs {
     /// Back end: this program, or Python's mlx_lm in a separate process, which has families that this version lacks
     #[arg(long, value_name = "NAME", default_value = "native")]
     backend: Name,
@@ -32,7 +32,7 @@ enum Name {
     MlxLm,
 }
 
-impl Choice {
+impl BackendArgs {
     /// Whether it is the back end of this program.
     pub(super) fn is_native(&self) -> bool {
         self.backend == Name::Native

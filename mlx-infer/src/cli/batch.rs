@@ -14,18 +14,18 @@ use serde::de::{DeserializeOwned, Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value, json};
 
-use super::lines::{MAX_BYTES, MAX_LINES, Progress, WAIT, failed};
+use super::lines::{LineProgress, MAX_BYTES, MAX_LINES, WAIT, failed};
 use super::{Result, args, backend, drafters, interrupt};
 
 #[derive(Args)]
 #[command(after_help = AFTER_HELP)]
-pub(super) struct Batch {
+pub(super) struct BatchArgs {
     #[command(flatten)]
-    load: args::Load,
+    load: args::LoadArgs,
     #[command(flatten)]
     drafters: drafters::Drafters,
     #[command(flatten)]
-    backend: backend::Choice,
+    backend: backend::BackendArgs,
     /// File with the requests, of any length; only a few are read ahead; - is stdin
     #[arg(long, value_name = "FILE", default_value = "-")]
     input: PathBuf,
@@ -42,7 +42,7 @@ pub(super) struct Batch {
     #[arg(long, value_name = "BYTES", default_value_t = Limits::default().prefix_bytes)]
     prefix_bytes: usize,
     #[command(flatten)]
-    generation: args::Generation,
+    generation: args::GenerationArgs,
 }
 
 const AFTER_HELP: &str = "\
@@ -199,7 +199,7 @@ impl Place {
 struct Flight {
     places: VecDeque<Place>,
     bytes: usize,
-    progress: Progress,
+    progress: LineProgress,
     tokens: usize,
     not_finite: Option<Error>,
 }
@@ -244,7 +244,7 @@ impl Flight {
     }
 }
 
-impl Batch {
+impl BatchArgs {
     pub(super) fn run(self) -> Result {
         let mut defaults = self.generation.options()?;
         defaults.cancel = interrupt::cancels()?;
@@ -261,12 +261,12 @@ impl Batch {
         let lines = Lines::open(&self.input)?;
         let model =
             self.load
-                .load_for_lines(&self.backend, &self.drafters, defaults.speculative)?;
+                .load_for_requests(&self.backend, &self.drafters, defaults.speculative)?;
         let _running = interrupt::running();
         let mut flight = Flight {
             places: VecDeque::new(),
             bytes: 0,
-            progress: Progress::new(|| lines.total()),
+            progress: LineProgress::new(|| lines.total()),
             tokens: 0,
             not_finite: None,
         };

@@ -11,9 +11,9 @@ use super::generate::PromptSource;
 use super::{Result, args, interrupt, output};
 
 #[derive(Args)]
-pub(super) struct Cache {
+pub(super) struct CacheArgs {
     #[command(flatten)]
-    load: args::Load,
+    load: args::LoadArgs,
     #[command(flatten)]
     source: PromptSource,
     /// File to write; an existing one is replaced
@@ -24,7 +24,7 @@ pub(super) struct Cache {
     json: bool,
 }
 
-impl Cache {
+impl CacheArgs {
     pub(super) fn run(self) -> Result {
         let claim = Claim::new(&self.out)?;
         let prompt = self.source.read()?;

@@ -15,13 +15,13 @@ use serde_json::Value;
 use super::{Result, args, backend, drafters, interrupt, output};
 
 #[derive(Args)]
-pub(super) struct Chat {
+pub(super) struct ChatArgs {
     #[command(flatten)]
-    load: args::Load,
+    load: args::LoadArgs,
     #[command(flatten)]
     drafters: drafters::Drafters,
     #[command(flatten)]
-    backend: backend::Choice,
+    backend: backend::BackendArgs,
     /// Answer the conversation in this file instead: a JSON list of messages, or an object with
     /// messages and tools; - is stdin
     #[arg(long, value_name = "FILE")]
@@ -33,7 +33,7 @@ pub(super) struct Chat {
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     system: Option<String>,
     #[command(flatten)]
-    generation: args::Generation,
+    generation: args::GenerationArgs,
     /// Print counts, times and memory to stderr after each answer
     #[arg(long)]
     stats: bool,
@@ -42,7 +42,7 @@ pub(super) struct Chat {
     json: bool,
 }
 
-impl Chat {
+impl ChatArgs {
     pub(super) fn run(self) -> Result {
         let mut options = self.generation.options()?;
         let mut messages: Vec<Message> = self

@@ -10,7 +10,7 @@ use mlx_infer::{
 };
 use serde_json::{Map, Value, json};
 
-use super::lines::{MAX_BYTES, MAX_LINES, Progress, WAIT, failed};
+use super::lines::{LineProgress, MAX_BYTES, MAX_LINES, WAIT, failed};
 use super::{Failure, Result, args, interrupt};
 
 /// How long to wait for more lines after the first line of a window.
@@ -19,9 +19,9 @@ const GATHER: Duration = Duration::from_millis(50);
 const PLACE: &str = "{}";
 
 #[derive(Args)]
-pub(super) struct Classify {
+pub(super) struct ClassifyArgs {
     #[command(flatten)]
-    load: args::Load,
+    load: args::LoadArgs,
     /// Labels to choose from, such as good,bad; each is used unchanged, with a space in front of it too
     /// [default: print the next token]
     #[arg(
@@ -51,7 +51,7 @@ pub(super) struct Classify {
     logits: bool,
 }
 
-impl Classify {
+impl ClassifyArgs {
     pub(super) fn run(self) -> Result {
         let options = ClassifyOptions {
             labels: self.labels.clone(),
@@ -73,7 +73,7 @@ impl Classify {
             model.chat_template()?;
         }
         let _running = interrupt::running();
-        let mut progress = Progress::new(|| lines.total());
+        let mut progress = LineProgress::new(|| lines.total());
         let mut lines = lines.stream()?;
         let (mut not_finite, mut end) = (None, None);
         while end.is_none() && !options.cancel.is_cancelled() {

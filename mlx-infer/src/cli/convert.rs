@@ -16,9 +16,9 @@ use super::{Failure, Result, args, interrupt, output};
 const SHOWN: usize = 4;
 
 #[derive(Args)]
-pub(super) struct Convert {
+pub(super) struct ConvertArgs {
     #[command(flatten)]
-    source: args::Source,
+    source: args::SourceArgs,
     /// The new folder
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
@@ -71,7 +71,7 @@ impl From<Mode> for QuantMode {
     }
 }
 
-impl Convert {
+impl ConvertArgs {
     fn packing(&self) -> Result<Packing> {
         let usage = |error: mlx_core::Error| Failure::Usage(error.to_string());
         if self.dequantize {

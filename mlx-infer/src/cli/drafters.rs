@@ -25,7 +25,7 @@ pub(super) struct Drafters {
 impl Drafters {
     /// # Errors
     /// They are given, and nothing speculates, or the back end is another.
-    pub(super) fn check(&self, choice: &backend::Choice, speculative: Speculative) -> Result {
+    pub(super) fn check(&self, choice: &backend::BackendArgs, speculative: Speculative) -> Result {
         let flags = [
             ("draft-model", self.draft_model.is_some()),
             ("mtp", self.mtp.is_some()),

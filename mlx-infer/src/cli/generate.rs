@@ -9,17 +9,17 @@ use mlx_infer::{BackEnd, Prompt};
 use super::{Result, args, backend, drafters, interrupt, output};
 
 #[derive(Args)]
-pub(super) struct Generate {
+pub(super) struct GenerateArgs {
     #[command(flatten)]
-    load: args::Load,
+    load: args::LoadArgs,
     #[command(flatten)]
     drafters: drafters::Drafters,
     #[command(flatten)]
-    backend: backend::Choice,
+    backend: backend::BackendArgs,
     #[command(flatten)]
     source: PromptSource,
     #[command(flatten)]
-    generation: args::Generation,
+    generation: args::GenerationArgs,
     /// File of mlx-infer cache with the same model: its prompt precedes this one and is not computed again
     #[arg(long, value_name = "FILE")]
     prompt_cache: Option<PathBuf>,
@@ -55,7 +55,7 @@ impl PromptSource {
     }
 }
 
-impl Generate {
+impl GenerateArgs {
     pub(super) fn run(self) -> Result {
         let mut options = self.generation.options()?;
         let prompt = self.source.read()?;

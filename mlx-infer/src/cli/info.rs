@@ -13,15 +13,15 @@ use super::{Result, args, output};
 const DEFAULT_CONTEXT: usize = 4096;
 
 #[derive(Args)]
-pub(super) struct Info {
+pub(super) struct InfoArgs {
     #[command(flatten)]
-    load: args::Load,
+    load: args::LoadArgs,
     /// Print one JSON document
     #[arg(long)]
     json: bool,
 }
 
-impl Info {
+impl InfoArgs {
     pub(super) fn run(self) -> Result {
         let model = self.load.load()?;
         let files = self.load.files()?;

@@ -30,15 +30,15 @@ pub(super) fn cancels() -> Result<CancelToken> {
 }
 
 /// While a value of this type exists, the first Ctrl-C cancels.
-pub(super) struct Running;
+pub(super) struct Interruptible;
 
 /// Lets Ctrl-C cancel instead of ending the program.
-pub(super) fn running() -> Running {
+pub(super) fn running() -> Interruptible {
     set(false);
-    Running
+    Interruptible
 }
 
-impl Drop for Running {
+impl Drop for Interruptible {
     fn drop(&mut self) {
         set(true);
     }

@@ -22,14 +22,14 @@ pub(super) fn failed(line: usize, error: impl std::fmt::Display) -> Value {
 }
 
 /// Writes documents, counts them, and shows the counts on a terminal.
-pub(super) struct Progress {
+pub(super) struct LineProgress {
     bar: Option<ProgressBar>,
     started: Instant,
     done: usize,
     failed: usize,
 }
 
-impl Progress {
+impl LineProgress {
     /// Starts the clock. `total` returns the number of lines, if it is known.
     pub(super) fn new(total: impl FnOnce() -> Option<usize>) -> Self {
         let bar = std::io::stderr().is_terminal().then(|| match total() {

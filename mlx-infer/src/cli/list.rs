@@ -15,13 +15,13 @@ use super::{Result, output};
 const SHORT: usize = 12;
 
 #[derive(Args)]
-pub(super) struct List {
+pub(super) struct ListArgs {
     /// Print one JSON document: cache, models
     #[arg(long)]
     json: bool,
 }
 
-impl List {
+impl ListArgs {
     pub(super) fn run(self) -> Result {
         let hub = Hub::from_env()?;
         let models: Vec<Value> = hub.cached()?.iter().map(describe).collect();

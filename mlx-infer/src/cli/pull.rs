@@ -8,7 +8,7 @@ use serde_json::json;
 use super::{Failure, Result, output};
 
 #[derive(Args)]
-pub(super) struct Pull {
+pub(super) struct PullArgs {
     /// Models of the hub
     #[arg(required = true, value_name = "ORG/NAME[@REV]")]
     names: Vec<String>,
@@ -17,7 +17,7 @@ pub(super) struct Pull {
     json: bool,
 }
 
-impl Pull {
+impl PullArgs {
     pub(super) fn run(self) -> Result {
         let names: mlx_infer::Result<Vec<Name>> =
             self.names.iter().map(|name| Name::parse(name)).collect();

@@ -6,9 +6,9 @@ use mlx_infer::{Prompt, ScoreOptions};
 use super::{Result, args, interrupt, output};
 
 #[derive(Args)]
-pub(super) struct Score {
+pub(super) struct ScoreArgs {
     #[command(flatten)]
-    load: args::Load,
+    load: args::LoadArgs,
     #[command(flatten)]
     source: TextSource,
     /// Number of likeliest next tokens to print
@@ -30,7 +30,7 @@ struct TextSource {
     tokens: Option<Vec<u32>>,
 }
 
-impl Score {
+impl ScoreArgs {
     pub(super) fn run(self) -> Result {
         let prompt = match self.source.text {
             Some(text) => Prompt::Text(text),

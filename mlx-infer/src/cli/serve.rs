@@ -19,13 +19,13 @@ use super::{Failure, Result, args, backend, drafters, memory};
 
 #[derive(Args)]
 #[command(after_help = AFTER_HELP)]
-pub(super) struct Serve {
+pub(super) struct ServeArgs {
     #[command(flatten)]
     load: args::Base,
     #[command(flatten)]
     drafters: drafters::Drafters,
     #[command(flatten)]
-    backend: backend::Choice,
+    backend: backend::BackendArgs,
     /// Address to listen at; others than this machine's own need an API key
     #[arg(long, value_name = "HOST", default_value = "127.0.0.1")]
     host: String,
@@ -104,7 +104,8 @@ pub(super) struct Serve {
     /// min_p of requests without one [default: generation_config.json's, else 0]
     #[arg(long, value_name = "P")]
     min_p: Option<f32>,
-    /// Speculation of requests without a mode, and the longest draft of any: off, auto, or a maximum of 1 to 8. The tokens stay the same
+    /// Speculation of requests without a mode: off, auto, or a maximum of 1 to 8, which is then that of all requests.
+    /// The tokens stay the same
     #[arg(long, value_name = "MODE", default_value_t = Speculative::Off)]
     speculative: Speculative,
 }
@@ -117,7 +118,7 @@ and a page at /. Those with /v1 are there without it too. docs/guide/serving.md 
 /// The time after which a start says what it waits for.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-impl Serve {
+impl ServeArgs {
     pub(super) fn run(self) -> Result {
         let prefix_bytes = self.prefix_bytes();
         let options = self.options(prefix_bytes)?;
@@ -138,7 +139,7 @@ impl Serve {
         let (load, drafters) = (self.load, self.drafters);
         let (backend, speculative) = (self.backend, self.speculative);
         let load = move || {
-            let model = load.load_in(&backend, &drafters, speculative);
+            let model = load.load_for_requests(&backend, &drafters, speculative);
             model.map_err(|failure| match failure {
                 Failure::Failed(error) => error,
                 Failure::Usage(message) => Error::new(ErrorKind::Argument, message),

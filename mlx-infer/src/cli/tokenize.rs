@@ -7,9 +7,9 @@ use serde_json::json;
 use super::{Result, args, output};
 
 #[derive(Args)]
-pub(super) struct Tokenize {
+pub(super) struct TokenizeArgs {
     #[command(flatten)]
-    source: args::Source,
+    source: args::SourceArgs,
     #[command(flatten)]
     input: Input,
     /// Leave out the tokens that the tokenizer puts around a text, such as <bos>
@@ -31,7 +31,7 @@ struct Input {
     ids: Option<Vec<u32>>,
 }
 
-impl Tokenize {
+impl TokenizeArgs {
     pub(super) fn run(self) -> Result {
         let tokenizer = Tokenizer::load(&self.source.files()?)?;
         if let Some(text) = self.input.text {

@@ -7,23 +7,23 @@ use std::time::Instant;
 
 use super::handle::Queue;
 use super::load::EngineLoad;
-use super::task::Sink;
+use super::state::Sink;
 use super::thread::Inbox;
 use super::watchdog::Watchdog;
 use super::worker::Worker;
 use crate::error::Result;
+use crate::model::checked::Checked;
 use crate::model::frontend::Frontend;
 use crate::model::{LoadedModel, memory};
-use crate::request::Request;
 use crate::request::cancel::CancelToken;
 use crate::request::limits::Limits;
 
 /// Computes many requests on one model, a part of the work at a time. Errors of requests go to their sinks.
 pub(crate) trait Decode<'s> {
-    /// Adds a request. If it is refused, its sink gets an error.
+    /// Adds a request. If there is no memory for it, its sink gets an error.
     fn submit(
         &mut self,
-        request: Request,
+        request: Checked,
         requested: Instant,
         dropped: CancelToken,
         backlog: Option<Arc<Queue>>,
@@ -49,7 +49,7 @@ pub(crate) trait Decode<'s> {
 impl<'s> Decode<'s> for Worker<'_, 's> {
     fn submit(
         &mut self,
-        request: Request,
+        request: Checked,
         requested: Instant,
         dropped: CancelToken,
         backlog: Option<Arc<Queue>>,
@@ -83,7 +83,7 @@ impl<'s> Decode<'s> for Worker<'_, 's> {
             prefilling,
             decoding,
             forwards: self.forwards(),
-            evictions: self.evictions(),
+            preemptions: self.preemptions(),
             masks,
             mask_time,
             prefix_hits,

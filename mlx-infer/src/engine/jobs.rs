@@ -10,7 +10,7 @@ pub(super) type Job<M> = Box<dyn FnOnce(&M) -> Pieces<M> + Send>;
 /// Computes the next piece of a job. Breaks after the last one.
 pub(super) type Pieces<M> = Box<dyn FnMut(&M) -> ControlFlow<()>>;
 
-enum Turn<M> {
+enum JobState<M> {
     New(Job<M>),
     Begun(Pieces<M>),
 }
@@ -18,7 +18,7 @@ enum Turn<M> {
 /// Jobs in progress.
 pub(super) struct Jobs<M> {
     /// Each job with the index of its model.
-    queue: VecDeque<(usize, Turn<M>)>,
+    queue: VecDeque<(usize, JobState<M>)>,
 }
 
 impl<M> Jobs<M> {
@@ -33,7 +33,7 @@ impl<M> Jobs<M> {
     }
 
     pub(super) fn push(&mut self, model: usize, job: Job<M>) {
-        self.queue.push_back((model, Turn::New(job)));
+        self.queue.push_back((model, JobState::New(job)));
     }
 
     /// Computes a piece of the next job.
@@ -47,14 +47,14 @@ impl<M> Jobs<M> {
         };
         let piece = || {
             let mut pieces = match turn {
-                Turn::New(job) => job(model),
-                Turn::Begun(pieces) => pieces,
+                JobState::New(job) => job(model),
+                JobState::Begun(pieces) => pieces,
             };
             pieces(model).is_continue().then_some(pieces)
         };
         // The caller notices that a job which panicked has ended without a result.
         if let Ok(Some(pieces)) = catch_unwind(AssertUnwindSafe(piece)) {
-            self.queue.push_back((place, Turn::Begun(pieces)));
+            self.queue.push_back((place, JobState::Begun(pieces)));
         }
     }
 }

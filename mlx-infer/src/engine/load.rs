@@ -15,7 +15,7 @@ pub struct EngineLoad {
     /// Forward passes since the start, for prompts or for a step of rows.
     pub forwards: usize,
     /// Rows that were preempted since the start because memory was short.
-    pub evictions: usize,
+    pub preemptions: usize,
     /// Grammar masks that were computed since the start.
     pub masks: usize,
     /// How long the engine's thread has computed masks or waited for them. Forward passes run meanwhile.
@@ -40,7 +40,7 @@ impl EngineLoad {
             prefilling: self.prefilling + other.prefilling,
             decoding: self.decoding + other.decoding,
             forwards: self.forwards + other.forwards,
-            evictions: self.evictions + other.evictions,
+            preemptions: self.preemptions + other.preemptions,
             masks: self.masks + other.masks,
             mask_time: self.mask_time + other.mask_time,
             prefix_hits: self.prefix_hits + other.prefix_hits,
@@ -53,10 +53,10 @@ impl EngineLoad {
 }
 
 #[derive(Debug)]
-pub(super) struct Load {
+pub(super) struct LoadCounters {
     counts: [AtomicUsize; 3],
     forwards: AtomicUsize,
-    evictions: AtomicUsize,
+    preemptions: AtomicUsize,
     masks: AtomicUsize,
     mask_micros: AtomicU64,
     prefixes: [AtomicUsize; 3],
@@ -66,12 +66,12 @@ pub(super) struct Load {
     stepped: AtomicU64,
 }
 
-impl Load {
+impl LoadCounters {
     pub(super) fn new() -> Self {
         Self {
             counts: Default::default(),
             forwards: AtomicUsize::new(0),
-            evictions: AtomicUsize::new(0),
+            preemptions: AtomicUsize::new(0),
             masks: AtomicUsize::new(0),
             mask_micros: AtomicU64::new(0),
             prefixes: Default::default(),
@@ -91,7 +91,7 @@ impl Load {
         let set = |shown: &AtomicUsize, count| shown.store(count, Ordering::Release);
         set(&self.cache_bytes, sum.cache_bytes);
         set(&self.forwards, sum.forwards);
-        set(&self.evictions, sum.evictions);
+        set(&self.preemptions, sum.preemptions);
         set(&self.masks, sum.masks);
         let micros = sum.mask_time.as_micros() as u64;
         self.mask_micros.store(micros, Ordering::Release);
@@ -113,7 +113,7 @@ impl Load {
             prefilling,
             decoding,
             forwards: read(&self.forwards),
-            evictions: read(&self.evictions),
+            preemptions: read(&self.preemptions),
             masks: read(&self.masks),
             mask_time: Duration::from_micros(self.mask_micros.load(Ordering::Acquire)),
             prefix_hits,

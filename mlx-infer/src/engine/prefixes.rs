@@ -24,7 +24,7 @@ pub(super) struct Prefixes {
 
 /// The result of searching a prefix for a prompt.
 #[derive(Default)]
-pub(super) struct Start {
+pub(super) struct FoundPrefix {
     /// A cache that holds the prompt's first tokens.
     pub(super) cache: Option<ModelCache>,
     /// The number of tokens in it.
@@ -60,7 +60,7 @@ impl Prefixes {
     }
 
     /// Looks for the longest prefix of a prompt.
-    pub(super) fn find(&mut self, ids: &[u32], embedding: Embedding) -> Start {
+    pub(super) fn find(&mut self, ids: &[u32], embedding: Embedding) -> FoundPrefix {
         // The last token is always computed, because its logits are needed.
         let found = self.store.find(ids, ids.len() - 1, |state, most| {
             let len = state.longest(most, embedding);
@@ -77,7 +77,7 @@ impl Prefixes {
             self.hits += 1;
             self.tokens += len;
         }
-        Start {
+        FoundPrefix {
             cache: start.map(|(cache, _)| cache),
             len,
             cut: (found.common >= len + MIN_TOKENS).then_some(found.common),

@@ -14,7 +14,7 @@ use mlx_nn::ModelCache;
 use self::draft::HeadInput;
 pub(crate) use self::verify::Verified;
 
-use super::task::Tasks;
+use super::state::Requests;
 use crate::engine::scheduler::Id;
 use crate::error::Result;
 use crate::model::LoadedModel;
@@ -103,19 +103,17 @@ impl<'m> Rows<'m> {
         self.slots.len()
     }
 
-    /// Whether the next position of the row would change how the model embeds all of them.
-    pub(crate) fn is_at_switch(&self, id: Id) -> bool {
+    /// Whether the next position of the row in a slot would change how the model embeds all of them.
+    pub(crate) fn is_at_switch(&self, slot: usize) -> bool {
         let switch = self.model.model().switches_after();
-        switch.is_some() && self.slot(id).map(|slot| self.cache.lens()[slot]) == switch
+        switch.is_some_and(|switch| self.cache.lens()[slot] == switch)
     }
 
-    /// Frees the row of `id`.
-    pub(crate) fn free(&mut self, id: Id) {
-        if let Some(slot) = self.slot(id) {
-            self.slots[slot] = None;
-            self.cache.clear(slot);
-            self.head_input.clear(slot);
-        }
+    /// Frees the row in a slot.
+    pub(crate) fn free(&mut self, slot: usize) {
+        self.slots[slot] = None;
+        self.cache.clear(slot);
+        self.head_input.clear(slot);
     }
 
     /// Frees all rows.
@@ -218,16 +216,16 @@ impl<'m> Rows<'m> {
     }
 
     /// Queues a step behind the one under way.
-    pub(crate) fn step(&mut self, tasks: &Tasks<'_>) -> Result<Stepped> {
+    pub(crate) fn step(&mut self, requests: &Requests<'_>) -> Result<Stepped> {
         let previous = self.queued.take();
-        let ids = self.next(tasks, previous.as_ref())?;
+        let ids = self.next(requests, previous.as_ref())?;
         Ok(Stepped { previous, ids })
     }
 
     /// Queues the step that follows `previous`. Returns the requests that took a token.
-    fn next(&mut self, tasks: &Tasks<'_>, previous: Option<&Queued>) -> Result<Vec<Id>> {
+    fn next(&mut self, requests: &Requests<'_>, previous: Option<&Queued>) -> Result<Vec<Id>> {
         let inputs: Vec<Input> = (0..self.slots.len())
-            .map(|slot| self.input(slot, tasks, previous))
+            .map(|slot| self.input(slot, requests, previous))
             .collect();
         let widths: Vec<usize> = inputs
             .iter()
@@ -241,7 +239,7 @@ impl<'m> Rows<'m> {
             let taken = taken.filter(|(input, _)| **input != Input::Nothing);
             taken.filter_map(|(_, &id)| id).collect()
         };
-        if self.repeat(tasks, previous, &inputs, &widths)? {
+        if self.repeat(requests, previous, &inputs, &widths)? {
             return Ok(taken(&self.slots));
         }
         let unread = previous.filter(|_| inputs.contains(&Input::Unread));
@@ -264,12 +262,12 @@ impl<'m> Rows<'m> {
             .collect();
         let mut on_host = Vec::new();
         for (slot, owners) in owners.iter_mut().enumerate() {
-            if let Some(id) = owners.take_if(|id| tasks[id].processor.is_some()) {
+            if let Some(id) = owners.take_if(|id| requests[id].processor.is_some()) {
                 on_host.push((id, row_of(&logits, slot)?));
             }
         }
         let ids = taken(&self.slots);
-        let is_guided = |id: &Id| tasks[id].sequence.is_guided();
+        let is_guided = |id: &Id| requests[id].sequence.is_guided();
         let needs_tokens = owners.iter().flatten().any(is_guided);
         let step = Undecided {
             logits,
@@ -284,7 +282,7 @@ impl<'m> Rows<'m> {
         } else {
             let last = unread.map(|_| &tokens);
             let replay = self.replay()?.map(|replay| (replay, &small[..]));
-            self.queued = Some(step.choose(tasks, last, replay)?);
+            self.queued = Some(step.choose(requests, last, replay)?);
         }
         self.add_head_input(column, &features, widths)?;
         Ok(ids)
@@ -301,15 +299,15 @@ impl<'m> Rows<'m> {
         Ok(self.replay.as_mut())
     }
 
-    fn input(&self, slot: usize, tasks: &Tasks, previous: Option<&Queued>) -> Input {
+    fn input(&self, slot: usize, requests: &Requests, previous: Option<&Queued>) -> Input {
         let Some(id) = self.slots[slot] else {
             return Input::Nothing;
         };
         let len = self.cache.lens()[slot];
-        if self.model.model().switches_after() == Some(len) || tasks[&id].is_paused() {
+        if self.model.model().switches_after() == Some(len) || requests[&id].is_paused() {
             return Input::Nothing;
         }
-        let sequence = &tasks[&id].sequence;
+        let sequence = &requests[&id].sequence;
         let ids = sequence.history().ids();
         if let Some(&token) = ids.get(len) {
             let is_last = ids.len() == len + 1;
@@ -338,26 +336,24 @@ impl<'m> Rows<'m> {
     /// The logits of a step's rows with a processor that are still in the batch.
     pub(crate) fn on_host(&self, queued: Queued) -> Vec<(Id, Array)> {
         let mut rows = queued.on_host;
-        rows.retain(|&(id, _)| self.slot(id).is_some());
+        rows.retain(|&(id, _)| self.slots.contains(&Some(id)));
         rows
     }
 
-    /// The cache, and which of its rows that of `id` is.
-    pub(crate) fn row(&mut self, id: Id) -> Option<(&ModelCache, usize)> {
-        let slot = self.slot(id)?;
-        self.read_head_input().ok()?;
-        Some((&self.cache, slot))
-    }
-
-    fn slot(&self, id: Id) -> Option<usize> {
-        self.slots.iter().position(|&slot| slot == Some(id))
+    /// The cache of all rows, after the head that drafts has read what it has not read yet.
+    ///
+    /// # Errors
+    /// That computation fails.
+    pub(crate) fn whole_cache(&mut self) -> Result<&ModelCache> {
+        self.read_head_input()?;
+        Ok(&self.cache)
     }
 
     /// Queues the step that follows `previous`, if it repeats that step: every row has the token of `previous` as its input, or none as
     /// before, and the sampler's settings differ in numbers only. Returns whether it did; if not, nothing has changed.
     fn repeat(
         &mut self,
-        tasks: &Tasks<'_>,
+        requests: &Requests<'_>,
         previous: Option<&Queued>,
         inputs: &[Input],
         widths: &[usize],
@@ -373,12 +369,13 @@ impl<'m> Rows<'m> {
         let owners: Vec<Option<Id>> = slots
             .map(|(&input, &id)| id.filter(|_| input == Input::Unread))
             .collect();
-        let needs_host = |id: &Id| tasks[id].processor.is_some() || tasks[id].sequence.is_guided();
+        let needs_host =
+            |id: &Id| requests[id].processor.is_some() || requests[id].sequence.is_guided();
         if owners.iter().flatten().any(needs_host) {
             return Ok(false);
         }
         let row = |id: &Option<Id>| match id {
-            Some(id) => tasks[id].sequence.row(),
+            Some(id) => requests[id].sequence.row(),
             None => unused(),
         };
         let rows: Vec<Row<'_>> = owners.iter().map(row).collect();
@@ -386,7 +383,7 @@ impl<'m> Rows<'m> {
             return Ok(false);
         };
         let small = [previous.sampled.ids().clone(), step.offsets().clone()];
-        let Some(sampled) = previous.sampled.start_again(&rows, replay, &small)? else {
+        let Some(sampled) = previous.sampled.start_repeated(&rows, replay, &small)? else {
             return Ok(false);
         };
         step.commit();
@@ -411,7 +408,7 @@ impl<'m> Rows<'m> {
     }
 
     /// Chooses the tokens of such a step, after the tokens of the step before were read.
-    pub(crate) fn choose(&mut self, tasks: &Tasks<'_>) -> Result<()> {
+    pub(crate) fn choose(&mut self, requests: &Requests<'_>) -> Result<()> {
         let Some(mut step) = self.undecided.take() else {
             return Ok(());
         };
@@ -419,7 +416,7 @@ impl<'m> Rows<'m> {
         for (owner, slot) in step.owners.iter_mut().zip(&self.slots) {
             *owner = owner.filter(|id| *slot == Some(*id));
         }
-        self.queued = Some(step.choose(tasks, None, None)?);
+        self.queued = Some(step.choose(requests, None, None)?);
         Ok(())
     }
 }
@@ -429,11 +426,11 @@ impl Undecided {
     /// the small arrays that it has made.
     fn choose(
         self,
-        tasks: &Tasks<'_>,
+        requests: &Requests<'_>,
         last: Option<&Array>,
         replay: Option<(&mut Replay, &[Array])>,
     ) -> Result<Queued> {
-        let sampled = choose(&self.logits, &self.owners, &self.inputs, tasks, last)?;
+        let sampled = choose(&self.logits, &self.owners, &self.inputs, requests, last)?;
         let replay = replay.filter(|_| self.on_host.is_empty());
         let is_replayed = replay.is_some();
         match replay {
@@ -455,7 +452,7 @@ fn choose(
     logits: &Array,
     owners: &[Option<Id>],
     inputs: &[Input],
-    tasks: &Tasks,
+    requests: &Requests,
     last: Option<&Array>,
 ) -> Result<Sampled> {
     // If the last token of some row is not read, the histories of all rows end before their last token.
@@ -464,7 +461,7 @@ fn choose(
         .zip(inputs)
         .map(|(&id, input)| match (id, input, last) {
             (Some(id), Input::Known { .. }, Some(_)) => {
-                Some(tasks[&id].sequence.history().without_last())
+                Some(requests[&id].sequence.history().without_last())
             }
             _ => None,
         })
@@ -474,7 +471,7 @@ fn choose(
         .zip(&shortened)
         .map(|(id, shortened)| match id {
             Some(id) => {
-                let row = tasks[id].sequence.row();
+                let row = requests[id].sequence.row();
                 Row {
                     history: shortened.as_ref().unwrap_or(row.history),
                     ..row

@@ -1,7 +1,7 @@
 //! Decides what is computed next. It works on plain numbers and has no arrays.
 //!
 //! Requests wait in the order of their arrival. Before each step [`Scheduler::plan`] names the rows to preempt and admits
-//! requests, [`Scheduler::pieces`] names the prompts or parts of prompts to compute, and [`Scheduler::running`] the
+//! requests, [`Scheduler::chunks`] names the prompts or parts of prompts to compute, and [`Scheduler::running`] the
 //! rows that decode. The worker computes these and reports back. Three rules make it fair and ensure that every request
 //! ends:
 //!
@@ -9,34 +9,36 @@
 //! - The youngest row is preempted first. The oldest is never preempted while there is another, so it will end.
 //! - A long prompt is computed in chunks, beside a group of short ones and a decode step.
 
+mod chunks;
 mod cost;
-mod entry;
-mod pieces;
 mod plan;
+mod progress;
 #[cfg(test)]
 mod tests;
 
 use std::collections::VecDeque;
 
-use self::entry::Entry;
+use self::progress::{of, of_mut};
 
+pub(crate) use self::chunks::{TAIL, next_end};
 pub(crate) use self::cost::CacheCost;
-pub(crate) use self::pieces::{TAIL, next_end};
-pub(crate) use self::plan::{Id, Job, Piece, Plan};
+pub(crate) use self::plan::{Chunk, Plan};
+pub(crate) use self::progress::{Id, RequestProgress, Scheduled, Status, Table};
 pub use crate::request::limits::Limits;
 
-/// The queue of requests, and the progress of each.
+/// The order of the requests. Their progress is in the engine's table of requests.
 #[derive(Clone, Debug)]
 pub(crate) struct Scheduler {
     limits: Limits,
     cost: CacheCost,
     /// Whether the model's layers have to record the lengths from which prompts can continue ([`next_end`]).
     records: bool,
-    waiting: VecDeque<Entry>,
-    prefilling: Vec<Entry>,
-    running: Vec<Entry>,
+    /// In the order of arrival.
+    waiting: VecDeque<Id>,
+    prefilling: Vec<Id>,
+    running: Vec<Id>,
     /// Requests whose rows are preempted because their callers do not read events.
-    parked: Vec<Entry>,
+    parked: Vec<Id>,
     /// Rows of the batch's cache, in use or not.
     slots: usize,
     /// Whether the number of slots is rounded up.
@@ -60,7 +62,7 @@ const GATHERED_STEPS: usize = 16;
 
 impl Scheduler {
     /// A scheduler without requests. `records`: whether lengths of prompts have to be recorded
-    /// ([`Piece::is_recorded`]).
+    /// ([`Chunk::is_recorded`]).
     pub(crate) fn new(limits: Limits, cost: CacheCost, records: bool) -> Self {
         Self {
             rows: limits.rows,
@@ -80,18 +82,13 @@ impl Scheduler {
     }
 
     /// Adds a request to the queue.
-    pub(crate) fn submit(&mut self, job: Job) {
+    pub(crate) fn submit<R: Scheduled>(&mut self, requests: &mut Table<R>, id: Id) {
         self.arrivals += 1;
-        self.waiting.push_back(Entry {
-            job,
-            order: self.arrivals,
-            done: 0,
-            reused: 0,
-            cut: None,
-            len: 0,
-            alone: false,
-            follows: None,
-        });
+        let progress = of_mut(requests, id);
+        (progress.arrival, progress.status) = (self.arrivals, Status::Waiting);
+        progress.restart();
+        progress.alone = false;
+        self.waiting.push_back(id);
     }
 
     /// The bytes of a row with this number of positions, if they exceed the limit.
@@ -104,12 +101,12 @@ impl Scheduler {
     }
 
     /// Plans the next step.
-    pub(crate) fn plan(&mut self) -> Plan {
+    pub(crate) fn plan<R: Scheduled>(&mut self, requests: &mut Table<R>) -> Plan {
         let mut plan = Plan::default();
-        self.make_room(&mut plan);
-        self.admit(&mut plan);
+        self.make_room(requests, &mut plan);
+        self.admit(requests, &mut plan);
         let spare = self.slots - self.running.len();
-        let wanted = self.slots_for(self.running.len());
+        let wanted = self.slots_for(requests, self.running.len());
         let idle = self.waiting.is_empty() && self.prefilling.is_empty();
         // An empty slot costs a step as much as a row. Compacting only when a quarter is empty keeps copies rare.
         if plan.compact.is_none() && wanted < self.slots && idle && spare * 4 >= self.slots {
@@ -118,40 +115,42 @@ impl Scheduler {
         plan
     }
 
-    /// Evicts the youngest rows until the next step fits into memory.
-    fn make_room(&mut self, plan: &mut Plan) {
+    /// Preempts the youngest rows until the next step fits into memory.
+    fn make_room<R: Scheduled>(&mut self, requests: &mut Table<R>, plan: &mut Plan) {
         let Some(limit) = self.limits.cache_bytes else {
             return;
         };
-        while self.bytes(self.slots, None) > limit {
+        while self.bytes(requests, self.slots, None) > limit {
             if self.slots > self.running.len() {
                 self.slots = self.running.len();
                 plan.compact = Some(self.slots);
                 continue;
             }
-            let Some(youngest) = self.youngest() else {
+            let Some(youngest) = self.youngest(requests) else {
                 return;
             };
             if self.running.len() + self.prefilling.len() == 1 {
-                let entry = self.take(youngest).expect("it is there");
-                plan.refuse
-                    .push((youngest, self.cost.bytes(1, entry.next_len())));
+                self.remove(requests, youngest);
+                let needed = of(requests, youngest).next_len();
+                plan.refuse.push((youngest, self.cost.bytes(1, needed)));
                 return;
             }
-            self.preempt(youngest);
+            self.preempt(requests, youngest);
             plan.compact = Some(self.running.len());
             plan.preempt.push(youngest);
         }
     }
 
     /// Admits requests in order.
-    fn admit(&mut self, plan: &mut Plan) {
+    fn admit<R: Scheduled>(&mut self, requests: &mut Table<R>, plan: &mut Plan) {
         if self.should_gather() {
             self.gathered += 1;
             return;
         }
         self.gathered = 0;
-        while let Some(&head) = self.waiting.front() {
+        while let Some(&id) = self.waiting.front() {
+            let head = of(requests, id);
+            let needed = head.next_len();
             let active = self.running.len() + self.prefilling.len();
             if active >= self.rows {
                 return;
@@ -160,18 +159,17 @@ impl Scheduler {
                 None => true,
                 Some(limit) => {
                     let headroom = if active == 0 { 0 } else { HEADROOM };
-                    let longest = (head.next_len() + headroom).min(head.job.most.max(1));
-                    let longest = longest.max(head.next_len());
-                    self.bytes(self.slots, Some(longest)) <= limit
+                    let longest = (needed + headroom).min(head.most.max(1)).max(needed);
+                    self.bytes(requests, self.slots, Some(longest)) <= limit
                 }
             };
             if fits {
                 self.waiting.pop_front();
-                self.prefilling.push(head);
+                of_mut(requests, id).status = Status::Prefilling;
+                self.prefilling.push(id);
             } else if active == 0 && self.slots == 0 {
-                self.waiting.pop_front();
-                plan.refuse
-                    .push((head.job.id, self.cost.bytes(1, head.next_len())));
+                self.remove(requests, id);
+                plan.refuse.push((id, self.cost.bytes(1, needed)));
             } else {
                 // Compacting removes slots without rows before the next plan.
                 if self.slots > self.running.len() {
@@ -182,49 +180,37 @@ impl Scheduler {
         }
     }
 
+    /// Requests that have a row or get one: those whose rows decode, and those in prefill.
+    fn active(&self) -> impl Iterator<Item = Id> + '_ {
+        self.running.iter().chain(&self.prefilling).copied()
+    }
+
     /// The bytes of the caches when every admitted request has a row and the next step is computed, with another row of
     /// `newcomer` positions if given.
-    fn bytes(&self, slots: usize, newcomer: Option<usize>) -> usize {
-        let active = self.running.iter().chain(&self.prefilling);
-        let longest = active.map(Entry::next_len).chain(newcomer).max();
+    fn bytes<R: Scheduled>(
+        &self,
+        requests: &Table<R>,
+        slots: usize,
+        newcomer: Option<usize>,
+    ) -> usize {
+        let active = self.active().map(|id| of(requests, id).next_len());
+        let longest = active.chain(newcomer).max();
         let rows = self.running.len() + self.prefilling.len() + usize::from(newcomer.is_some());
         self.cost.bytes(rows.max(slots), longest.unwrap_or(0))
     }
 
     /// Bytes of the rows' caches.
-    pub(crate) fn cache_bytes(&self) -> usize {
-        self.bytes(self.slots, None)
+    pub(crate) fn cache_bytes<R: Scheduled>(&self, requests: &Table<R>) -> usize {
+        self.bytes(requests, self.slots, None)
     }
 
-    /// Records that the first `done` tokens of the prompt of `id`, which has not started, come from a kept prefix. A
-    /// piece of the prompt ends at `cut`, so that this prefix can be kept for others.
-    pub(crate) fn reuse(&mut self, id: Id, done: usize, cut: Option<usize>) {
-        if let Some(entry) = find(&mut self.prefilling, id) {
-            (entry.done, entry.reused, entry.cut) = (done, done, cut);
-        }
-    }
-
-    /// Whether `piece` is still the next piece of its prompt. After a failure its request may have ended, or wait
-    /// again.
-    pub(crate) fn is_due(&self, piece: &Piece) -> bool {
-        let entry = self.prefilling.iter().find(|e| e.job.id == piece.id);
-        entry.is_some_and(|entry| entry.done == piece.start)
-    }
-
-    /// Records that a piece of `id`'s prompt was computed, up to `end`.
-    pub(crate) fn prefilled(&mut self, id: Id, end: usize) {
-        if let Some(entry) = find(&mut self.prefilling, id) {
-            entry.done = end;
-        }
-    }
-
-    /// Records that the row of `id` has joined the batch, which now has `slots` slots.
-    pub(crate) fn joined(&mut self, id: Id, slots: usize) {
+    /// Records that the row of `id`, which was in prefill, has joined the batch, which now has `slots` slots.
+    pub(crate) fn joined<R: Scheduled>(&mut self, requests: &mut Table<R>, id: Id, slots: usize) {
         self.slots = slots;
-        if let Some(at) = position(&self.prefilling, id) {
-            let mut entry = self.prefilling.remove(at);
-            entry.len = entry.job.prompt;
-            self.running.push(entry);
+        if drop_id(&mut self.prefilling, id) {
+            let progress = of_mut(requests, id);
+            (progress.status, progress.computed) = (Status::Running, progress.prompt);
+            self.running.push(id);
         }
     }
 
@@ -233,58 +219,65 @@ impl Scheduler {
         self.slots = slots;
     }
 
-    /// Records that the row of `id` grew by this number of positions.
-    pub(crate) fn stepped(&mut self, id: Id, positions: usize) {
-        if let Some(entry) = find(&mut self.running, id) {
-            entry.len += positions;
-        }
-    }
-
     /// Whether the longest row may grow by this many positions more in the next step than without drafts.
-    pub(crate) fn has_room(&self, positions: usize) -> bool {
-        let longest = self.running.iter().map(Entry::next_len).max();
+    pub(crate) fn has_room<R: Scheduled>(&self, requests: &Table<R>, positions: usize) -> bool {
+        let longest = self.running.iter().map(|&id| of(requests, id).next_len());
+        let longest = longest.max().unwrap_or(0);
         let rows = self.running.len() + self.prefilling.len();
-        let bytes = self
-            .cost
-            .bytes(rows.max(self.slots), longest.unwrap_or(0) + positions);
+        let bytes = self.cost.bytes(rows.max(self.slots), longest + positions);
         self.limits.cache_bytes.is_none_or(|limit| bytes <= limit)
     }
 
-    /// Records that the row of `id` is preempted. Its request waits at its old place in the queue, with `prompt` tokens
-    /// to be computed as a prompt and `replay` to be replayed.
-    pub(crate) fn requeue(&mut self, id: Id, prompt: usize, replay: usize) {
-        let Some(mut entry) = self.take(id) else {
-            return;
-        };
-        (entry.job.prompt, entry.job.replay) = (prompt, replay);
-        self.wait(entry);
+    /// Records that a request has no row any more, if it has one, and starts again. It waits at its old place in the queue,
+    /// with `prompt` tokens to be computed as a prompt, and the others of `known` to be replayed.
+    pub(crate) fn requeue<R: Scheduled>(
+        &mut self,
+        requests: &mut Table<R>,
+        id: Id,
+        prompt: usize,
+        known: usize,
+    ) {
+        let progress = of_mut(requests, id);
+        (progress.prompt, progress.known) = (prompt, known);
+        self.wait(requests, id);
     }
 
     /// Records that the row of `id` is preempted until its caller has read enough events.
-    pub(crate) fn park(&mut self, id: Id) {
-        if let Some(entry) = self.take(id) {
-            self.parked.push(entry);
+    pub(crate) fn park<R: Scheduled>(&mut self, requests: &mut Table<R>, id: Id) {
+        if self.unlist(id) {
+            of_mut(requests, id).status = Status::Preempted;
+            self.parked.push(id);
+        }
+    }
+
+    /// Queues a parked request again, of which `known` tokens are known. It comes after requests that arrived meanwhile.
+    pub(crate) fn unpark<R: Scheduled>(&mut self, requests: &mut Table<R>, id: Id, known: usize) {
+        if drop_id(&mut self.parked, id) {
+            self.submit(requests, id);
+            let progress = of_mut(requests, id);
+            (progress.status, progress.known) = (Status::Preempted, known);
         }
     }
 
     /// Requests whose rows are preempted because their callers do not read events.
     pub(crate) fn parked(&self) -> impl Iterator<Item = Id> + '_ {
-        self.parked.iter().map(|entry| entry.job.id)
+        self.parked.iter().copied()
     }
 
-    /// Removes a request that has ended.
-    pub(crate) fn remove(&mut self, id: Id) {
-        self.take(id);
-        self.parked.retain(|entry| entry.job.id != id);
+    /// Records that a request has ended.
+    pub(crate) fn remove<R: Scheduled>(&mut self, requests: &mut Table<R>, id: Id) {
+        if self.unlist(id) || drop_id(&mut self.parked, id) {
+            of_mut(requests, id).status = Status::Finished;
+        }
     }
 
     /// Records that a step of all rows failed. All rows are preempted, and fewer are computed together from now on. If
     /// the step had only one row, its request is returned, because it is the cause.
-    pub(crate) fn step_failed(&mut self) -> Option<Id> {
-        let ids: Vec<Id> = self.running.iter().map(|entry| entry.job.id).collect();
+    pub(crate) fn step_failed<R: Scheduled>(&mut self, requests: &mut Table<R>) -> Option<Id> {
+        let ids = self.running.clone();
         self.rows = (ids.len() / 2).max(1);
         for &id in &ids {
-            self.preempt(id);
+            self.preempt(requests, id);
         }
         match ids[..] {
             [id] => Some(id),
@@ -294,15 +287,18 @@ impl Scheduler {
 
     /// Records that the prompts of these requests failed together. Each is computed alone from now on. If there was
     /// only one, it is returned, because it is the cause.
-    pub(crate) fn prefill_failed(&mut self, ids: &[Id]) -> Option<Id> {
+    pub(crate) fn prefill_failed<R: Scheduled>(
+        &mut self,
+        requests: &mut Table<R>,
+        ids: &[Id],
+    ) -> Option<Id> {
         if let &[id] = ids {
             return Some(id);
         }
-        for entry in &mut self.prefilling {
-            if ids.contains(&entry.job.id) {
-                (entry.done, entry.reused, entry.cut) = (0, 0, None);
-                entry.alone = true;
-            }
+        for &id in self.prefilling.iter().filter(|id| ids.contains(id)) {
+            let progress = of_mut(requests, id);
+            (progress.computed, progress.reused, progress.cut) = (0, 0, None);
+            progress.alone = true;
         }
         None
     }
@@ -314,7 +310,7 @@ impl Scheduler {
 
     /// Requests whose rows decode, oldest first.
     pub(crate) fn running(&self) -> impl Iterator<Item = Id> + '_ {
-        self.running.iter().map(|entry| entry.job.id)
+        self.running.iter().copied()
     }
 
     /// The numbers of requests that wait, are in prefill, and decode.
@@ -326,81 +322,72 @@ impl Scheduler {
         ]
     }
 
-    fn youngest(&self) -> Option<Id> {
-        let active = self.running.iter().chain(&self.prefilling);
-        active.max_by_key(|entry| entry.order).map(|e| e.job.id)
+    fn youngest<R: Scheduled>(&self, requests: &Table<R>) -> Option<Id> {
+        self.active().max_by_key(|&id| of(requests, id).arrival)
     }
 
-    fn preempt(&mut self, id: Id) {
-        let Some(mut entry) = self.take(id) else {
+    fn preempt<R: Scheduled>(&mut self, requests: &mut Table<R>, id: Id) {
+        let progress = of_mut(requests, id);
+        progress.known = progress.known.max(progress.computed);
+        self.wait(requests, id);
+    }
+
+    /// Puts a request that is not parked at its place in the queue.
+    fn wait<R: Scheduled>(&mut self, requests: &mut Table<R>, id: Id) {
+        if !self.unlist(id) {
             return;
-        };
-        entry.job.replay = entry
-            .job
-            .replay
-            .max(entry.len.saturating_sub(entry.job.prompt));
-        self.wait(entry);
+        }
+        let progress = of_mut(requests, id);
+        progress.restart();
+        if progress.status != Status::Waiting {
+            progress.status = Status::Preempted;
+        }
+        let arrival = progress.arrival;
+        let is_before = |&id: &Id| of(requests, id).arrival < arrival;
+        let at = self.waiting.partition_point(is_before);
+        self.waiting.insert(at, id);
     }
 
-    fn wait(&mut self, mut entry: Entry) {
-        (entry.done, entry.reused, entry.cut, entry.len) = (0, 0, None, 0);
-        entry.follows = None;
-        let at = self.waiting.partition_point(|e| e.order < entry.order);
-        self.waiting.insert(at, entry);
-    }
-
-    fn take(&mut self, id: Id) -> Option<Entry> {
-        if let Some(at) = position(&self.running, id) {
-            return Some(self.running.remove(at));
+    /// Takes a request that waits, is in prefill or runs from its list. Returns whether it was there.
+    fn unlist(&mut self, id: Id) -> bool {
+        if drop_id(&mut self.running, id) || drop_id(&mut self.prefilling, id) {
+            return true;
         }
-        if let Some(at) = position(&self.prefilling, id) {
-            return Some(self.prefilling.remove(at));
-        }
-        let at = self.waiting.iter().position(|entry| entry.job.id == id)?;
-        self.waiting.remove(at)
+        let at = self.waiting.iter().position(|&other| other == id);
+        at.and_then(|at| self.waiting.remove(at)).is_some()
     }
 
     /// Requests in prefill whose prompts are computed, in order: those that do not follow another.
-    pub(crate) fn leading(&self) -> impl Iterator<Item = Id> + '_ {
-        let leading = self
-            .prefilling
-            .iter()
-            .filter(|entry| !self.is_behind(entry));
-        leading.map(|entry| entry.job.id)
+    pub(crate) fn leading<'a, R: Scheduled>(
+        &'a self,
+        requests: &'a Table<R>,
+    ) -> impl Iterator<Item = Id> + 'a {
+        let is_prefilling = |leader: Id| {
+            let leader = requests.get(&leader).map(R::progress);
+            leader.is_some_and(|leader| leader.status == Status::Prefilling)
+        };
+        let is_behind = move |id| of(requests, id).follows.is_some_and(is_prefilling);
+        let prefilling = self.prefilling.iter().copied();
+        prefilling.filter(move |&id| !is_behind(id))
     }
 
     /// Those of them whose prompts have not started.
-    pub(crate) fn fresh(&self) -> impl Iterator<Item = Id> + '_ {
-        let fresh = self.prefilling.iter().filter(|entry| entry.done == 0);
-        let fresh = fresh.filter(|entry| !self.is_behind(entry));
-        fresh.map(|entry| entry.job.id)
-    }
-
-    /// Lets `id`, whose prompt has not started and is the same, follow `leader`. Its prompt is not computed as long as
-    /// `leader` is in prefill.
-    pub(crate) fn follow(&mut self, id: Id, leader: Id) {
-        if let Some(entry) = find(&mut self.prefilling, id) {
-            entry.follows = Some(leader);
-        }
+    pub(crate) fn fresh<'a, R: Scheduled>(
+        &'a self,
+        requests: &'a Table<R>,
+    ) -> impl Iterator<Item = Id> + 'a {
+        let leading = self.leading(requests);
+        leading.filter(|&id| of(requests, id).computed == 0)
     }
 
     /// The requests that follow `leader`, in order. Their rows join the batch together with its row.
-    pub(crate) fn followers(&self, leader: Id) -> impl Iterator<Item = Id> + '_ {
-        let followers = self.prefilling.iter();
-        let followers = followers.filter(move |entry| entry.follows == Some(leader));
-        followers.map(|entry| entry.job.id)
-    }
-
-    /// Whether the request is in prefill.
-    pub(crate) fn is_prefilling(&self, id: Id) -> bool {
-        self.prefilling.iter().any(|entry| entry.job.id == id)
-    }
-
-    /// Whether the entry follows a request that is in prefill.
-    fn is_behind(&self, entry: &Entry) -> bool {
-        entry
-            .follows
-            .is_some_and(|leader| self.is_prefilling(leader))
+    pub(crate) fn followers<'a, R: Scheduled>(
+        &'a self,
+        requests: &'a Table<R>,
+        leader: Id,
+    ) -> impl Iterator<Item = Id> + 'a {
+        let prefilling = self.prefilling.iter().copied();
+        prefilling.filter(move |&id| of(requests, id).follows == Some(leader))
     }
 
     /// Rounds the number of slots up, for devices on which another number of slots costs more than an empty slot does.
@@ -411,7 +398,7 @@ impl Scheduler {
 
     /// The number of slots of a batch of `rows` rows: with [`rounding`](Self::rounding) a power of two up to 8 and then a multiple of
     /// 8, as far as rows and memory are limited.
-    pub(crate) fn slots_for(&self, rows: usize) -> usize {
+    pub(crate) fn slots_for<R: Scheduled>(&self, requests: &Table<R>, rows: usize) -> usize {
         if !self.rounds {
             return rows;
         }
@@ -421,7 +408,7 @@ impl Scheduler {
         };
         let slots = slots.min(self.limits.rows).max(rows);
         match self.limits.cache_bytes {
-            Some(limit) if self.bytes(slots, None) > limit => rows,
+            Some(limit) if self.bytes(requests, slots, None) > limit => rows,
             _ => slots,
         }
     }
@@ -443,10 +430,8 @@ impl Scheduler {
     }
 }
 
-fn position(entries: &[Entry], id: Id) -> Option<usize> {
-    entries.iter().position(|entry| entry.job.id == id)
-}
-
-fn find(entries: &mut [Entry], id: Id) -> Option<&mut Entry> {
-    entries.iter_mut().find(|entry| entry.job.id == id)
+/// Removes an id from a list. Returns whether it was there.
+fn drop_id(ids: &mut Vec<Id>, id: Id) -> bool {
+    let at = ids.iter().position(|&other| other == id);
+    at.map(|at| ids.remove(at)).is_some()
 }

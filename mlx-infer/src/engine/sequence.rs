@@ -6,11 +6,10 @@ use std::time::{Duration, Instant};
 use crate::engine::speculate::Speculation;
 use crate::error::{Error, Result};
 use crate::grammar::{Guide, Mask};
-use crate::model::LoadedModel;
+use crate::model::checked::{Checked, CheckedGrammar};
 use crate::model::frontend::Frontend;
 use crate::request::cancel::CancelToken;
 use crate::request::generation::{Event, FinishReason, GenerateOptions};
-use crate::request::grammar::Constraint;
 use crate::request::metrics::{Counts, Watch};
 use crate::request::sampling::Choice;
 use crate::request::speculative::MOST;
@@ -40,53 +39,35 @@ pub(crate) struct Sequence {
 }
 
 impl Sequence {
-    /// A request to continue these ids with a model of this process.
+    /// The state of a request before its first token. `model` has checked it, and its loading took `load`.
     ///
     /// # Errors
-    /// An option is out of range, or the ids have no place in the model's vocabulary or positions.
+    /// The memory in use cannot be read.
     pub(crate) fn new(
-        model: &LoadedModel,
-        ids: Vec<u32>,
-        options: &GenerateOptions,
-        requested: Instant,
-    ) -> Result<Self> {
-        let sequence = Self::of(model.frontend(), model.load_time(), ids, options, requested)?;
-        model.check_draft(options.speculative)?;
-        Ok(sequence)
-    }
-
-    /// The same for any model with this text side, whose loading took `load`.
-    ///
-    /// # Errors
-    /// As [`new`](Self::new), or the model's back end does not support an option.
-    pub(crate) fn of(
         model: &Frontend,
         load: Duration,
-        ids: Vec<u32>,
-        options: &GenerateOptions,
+        checked: Checked,
         requested: Instant,
     ) -> Result<Self> {
-        model.check(&ids, options)?;
-        let room = model
-            .info()
-            .max_positions
-            .map_or(usize::MAX, |max| max - ids.len());
+        let Checked {
+            ids,
+            options,
+            grammar,
+            ..
+        } = checked;
+        let positions = model.info().max_positions;
+        let room = positions.map_or(usize::MAX, |max| max - ids.len());
         let stop_ids = options.ending(model.eos_ids());
-        let guide = |constraint: &Constraint| -> Result<Box<Guide>> {
-            let compiled = model.compiled(constraint)?;
-            let front = model.compiled_front(constraint)?;
-            Ok(Box::new(Guide::new(
-                compiled,
-                constraint,
-                front.as_deref(),
-                &stop_ids,
-                options.ignore_eos,
-            )))
-        };
+        let constrained = options.grammar.as_ref().zip(grammar);
+        let guide = constrained.map(|(constraint, CheckedGrammar { text, front })| {
+            let ignore_eos = options.ignore_eos;
+            let guide = Guide::new(text, constraint, front.as_deref(), &stop_ids, ignore_eos);
+            Box::new(guide)
+        });
         let has_least = options.min_tokens > 0 && !stop_ids.is_empty();
         Ok(Self {
             going_on: has_least.then(|| sampling::without(model.info().vocab as usize, &stop_ids)),
-            guide: options.grammar.as_ref().map(guide).transpose()?,
+            guide,
             text: TextStream::new(
                 model.tokenizer_if_any(),
                 &options.stop,
@@ -100,7 +81,7 @@ impl Sequence {
             steps: 0,
             speculation: Speculation::new(options.speculative),
             history: History::new(ids),
-            options: options.clone(),
+            options,
         })
     }
 

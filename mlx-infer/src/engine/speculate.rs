@@ -18,7 +18,7 @@ mod row;
 use crate::model::LoadedModel;
 
 pub(crate) use self::alarm::Alarm;
-pub(crate) use self::cost::{Costs, Offer, Origin};
+pub(crate) use self::cost::{Costs, DraftOrigin, Offer};
 pub(crate) use self::rate::Rates;
 pub(crate) use self::row::Speculation;
 

@@ -9,16 +9,16 @@ use std::time::{Duration, Instant};
 use super::decode::Decode;
 use super::handle::Outlet;
 use super::jobs::{Job, Jobs};
-use super::load::Load;
+use super::load::LoadCounters;
 use crate::model::LoadedModel;
-use crate::request::Request;
+use crate::model::checked::Checked;
 use crate::request::cancel::CancelToken;
 
-pub(super) enum Command {
+pub(super) enum EngineCommand {
     Submit {
         /// The index of its model.
         model: usize,
-        request: Box<Request>,
+        request: Box<Checked>,
         requested: Instant,
         dropped: CancelToken,
         outlet: Outlet,
@@ -41,9 +41,9 @@ struct Work<D> {
 
 /// The engine's end of its thread: what callers send, and what they see.
 pub(crate) struct Inbox {
-    pub(super) commands: Receiver<Command>,
+    pub(super) commands: Receiver<EngineCommand>,
     pub(super) aborted: Arc<AtomicBool>,
-    pub(super) load: Arc<Load>,
+    pub(super) load: Arc<LoadCounters>,
 }
 
 impl Inbox {
@@ -89,9 +89,9 @@ impl Inbox {
 }
 
 impl<D: Decode<'static>> Work<D> {
-    fn take(&mut self, command: Command) {
+    fn take(&mut self, command: EngineCommand) {
         match command {
-            Command::Submit {
+            EngineCommand::Submit {
                 model,
                 request,
                 requested,
@@ -102,9 +102,9 @@ impl<D: Decode<'static>> Work<D> {
                 let sink = Box::new(move |event| outlet.put(event));
                 self.workers[model].submit(*request, requested, dropped, backlog, sink);
             }
-            Command::Run(model, job) => self.jobs.push(model, job),
-            Command::Finish => self.is_finishing = true,
-            Command::Wake => {}
+            EngineCommand::Run(model, job) => self.jobs.push(model, job),
+            EngineCommand::Finish => self.is_finishing = true,
+            EngineCommand::Wake => {}
         }
     }
 

@@ -1,10 +1,10 @@
 //! Reports a forward pass that takes far longer than usual, while it still runs.
 //!
-//! The engine's thread waits for the device in the middle of a pass, so another thread has to look. It reads a few
-//! counters twice a second.
+//! The engine's thread waits for the device in the middle of a pass, so another thread has to look. It reads
+//! the times twice a second.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::fmt;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -21,85 +21,101 @@ const PERIOD: Duration = Duration::from_millis(500);
 /// What a forward pass computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pass {
-    /// Prompts, or parts of them; the size is their number of tokens.
-    Prompts = 0,
-    /// The next tokens of rows; the size is their number.
-    Rows = 1,
+    /// Prompts, or parts of them, of this number of tokens together.
+    Prompts(usize),
+    /// The next tokens of this number of rows.
+    Rows(usize),
+}
+
+impl Pass {
+    /// The number of parts by which its usual time is measured: the tokens of prompts; a step of rows is one.
+    fn units(self) -> u64 {
+        match self {
+            Self::Prompts(tokens) => tokens.max(1) as u64,
+            Self::Rows(_) => 1,
+        }
+    }
+
+    /// The usual time of a part.
+    fn usual(self, times: &mut Times) -> &mut u64 {
+        match self {
+            Self::Prompts(_) => &mut times.token,
+            Self::Rows(_) => &mut times.step,
+        }
+    }
+}
+
+impl fmt::Display for Pass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Prompts(tokens) => write!(f, "prompts of {tokens} tokens"),
+            Self::Rows(rows) => write!(f, "a step of {rows} rows"),
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Times {
+    /// The running pass, and when it began, in nanoseconds since the start.
+    running: Option<(Pass, u64)>,
+    /// The usual nanoseconds of a prompt's token, and of a step of rows; 0 before the first.
+    token: u64,
+    step: u64,
 }
 
 /// The passes of one worker, for the thread that watches them.
 #[derive(Debug)]
 pub(crate) struct Passes {
     start: Instant,
-    /// When the running pass began, in nanoseconds since `start`; 0 while none runs.
-    since: AtomicU64,
-    pass: AtomicUsize,
-    size: AtomicUsize,
-    /// For each kind of pass, the usual nanoseconds: for prompts of a token, for rows of a step. 0 before the first.
-    usual: [AtomicU64; 2],
+    times: Mutex<Times>,
 }
 
 impl Default for Passes {
     fn default() -> Self {
         Self {
             start: Instant::now(),
-            since: AtomicU64::new(0),
-            pass: AtomicUsize::new(0),
-            size: AtomicUsize::new(0),
-            usual: Default::default(),
+            times: Mutex::default(),
         }
     }
 }
 
 impl Passes {
     /// Notes that a pass begins. It ends when the result is dropped.
-    pub(crate) fn begin(self: &Arc<Self>, pass: Pass, size: usize) -> Running {
-        self.pass.store(pass as usize, Ordering::Relaxed);
-        self.size.store(size, Ordering::Relaxed);
-        self.since.store(self.now().max(1), Ordering::Release);
-        Running(self.clone())
+    pub(crate) fn begin(self: &Arc<Self>, pass: Pass) -> RunningPass {
+        self.times().running = Some((pass, self.now()));
+        RunningPass(self.clone())
+    }
+
+    fn times(&self) -> MutexGuard<'_, Times> {
+        self.times.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn now(&self) -> u64 {
         self.start.elapsed().as_nanos() as u64
     }
 
-    /// The part of a pass by which its usual time is measured.
-    fn units(pass: usize, size: usize) -> u64 {
-        match pass {
-            0 => size.max(1) as u64,
-            _ => 1,
-        }
-    }
-
     fn end(&self) {
-        let since = self.since.swap(0, Ordering::AcqRel);
-        let (pass, size) = (
-            self.pass.load(Ordering::Relaxed),
-            self.size.load(Ordering::Relaxed),
-        );
-        let took = self.now().saturating_sub(since) / Self::units(pass, size);
-        let before = self.usual[pass].load(Ordering::Relaxed);
+        let mut times = self.times();
+        let Some((pass, since)) = times.running.take() else {
+            return;
+        };
+        let took = self.now().saturating_sub(since) / pass.units();
+        let before = *pass.usual(&mut times);
         // A pass that takes longer moves the usual time by a sixteenth of it at most.
         let usual = match before {
             0 => took,
             _ => before - before / 16 + took.min(2 * before) / 16,
         };
-        self.usual[pass].store(usual.max(1), Ordering::Relaxed);
+        *pass.usual(&mut times) = usual.max(1);
     }
 
     /// The report on the running pass, if it is late, and when it began.
-    fn late(&self) -> Option<(u64, String)> {
-        let since = self.since.load(Ordering::Acquire);
-        if since == 0 {
-            return None;
-        }
-        let (pass, size) = (
-            self.pass.load(Ordering::Relaxed),
-            self.size.load(Ordering::Relaxed),
-        );
+    fn late_report(&self) -> Option<(u64, String)> {
+        let mut times = self.times();
+        let (pass, since) = times.running?;
         let took = Duration::from_nanos(self.now().saturating_sub(since));
-        let usual = self.usual[pass].load(Ordering::Relaxed) * Self::units(pass, size);
+        let usual = *pass.usual(&mut times) * pass.units();
+        drop(times);
         let usual = Duration::from_nanos(usual);
         let most = match usual.is_zero() {
             true => FIRST,
@@ -108,17 +124,13 @@ impl Passes {
         if took < most {
             return None;
         }
-        let what = match pass {
-            0 => format!("prompts of {size} tokens"),
-            _ => format!("a step of {size} rows"),
-        };
         let usual = match usual.is_zero() {
             true => "it is the first of its kind".to_owned(),
             false => format!("usually {:.3} s", usual.as_secs_f64()),
         };
         let gigabytes = |bytes: mlx_core::Result<usize>| bytes.unwrap_or(0) as f64 / 1e9;
         let report = format!(
-            "the engine has computed {what} for {:.1} s ({usual}) and waits for the device; arrays take {:.1} GB, free buffers {:.1} GB, the limit is {:.1} GB",
+            "the engine has computed {pass} for {:.1} s ({usual}) and waits for the device; arrays take {:.1} GB, free buffers {:.1} GB, the limit is {:.1} GB",
             took.as_secs_f64(),
             gigabytes(memory::active()),
             gigabytes(memory::cached()),
@@ -129,9 +141,9 @@ impl Passes {
 }
 
 /// A pass that runs.
-pub(crate) struct Running(Arc<Passes>);
+pub(crate) struct RunningPass(Arc<Passes>);
 
-impl Drop for Running {
+impl Drop for RunningPass {
     fn drop(&mut self) {
         self.0.end();
     }
@@ -159,7 +171,7 @@ impl Watchdog {
                     let waited = changed.wait_timeout(is_over, PERIOD);
                     is_over = waited.unwrap_or_else(PoisonError::into_inner).0;
                     for (passes, (since, next)) in passes.iter().zip(&mut reported) {
-                        let Some((began, text)) = passes.late() else {
+                        let Some((began, text)) = passes.late_report() else {
                             continue;
                         };
                         let took = Duration::from_nanos(passes.now().saturating_sub(began));
@@ -207,10 +219,10 @@ mod tests {
     fn a_step_of_a_hundred_times_its_usual_time_is_reported() {
         let passes = Arc::new(Passes::default());
         for _ in 0..8 {
-            let _running = passes.begin(Pass::Rows, 64);
+            let _running = passes.begin(Pass::Rows(64));
             std::thread::sleep(Duration::from_millis(2));
         }
-        let running = passes.begin(Pass::Rows, 64);
+        let running = passes.begin(Pass::Rows(64));
         let told = reports(&passes, Duration::from_millis(2600));
         drop(running);
         // After a second, and when it has taken twice as long.
@@ -223,10 +235,10 @@ mod tests {
     fn a_long_prompt_is_not_late() {
         let passes = Arc::new(Passes::default());
         for _ in 0..4 {
-            let _running = passes.begin(Pass::Prompts, 10);
+            let _running = passes.begin(Pass::Prompts(10));
             std::thread::sleep(Duration::from_millis(1));
         }
-        let _running = passes.begin(Pass::Prompts, 2000);
+        let _running = passes.begin(Pass::Prompts(2000));
         assert!(reports(&passes, Duration::from_millis(1600)).is_empty());
     }
 }

@@ -19,22 +19,23 @@ use rayon::prelude::*;
 use super::handle::Queue;
 use super::prefixes::Prefixes;
 use super::rows::{Queued, Rows};
-use super::task::{Sink, Task, Tasks};
+use super::state::{RequestState, Requests, Sink};
 use super::watchdog::{Pass, Passes};
 use crate::engine::processor;
 use crate::engine::scheduler::{CacheCost, Id, Scheduler};
 use crate::engine::sequence::Sequence;
 use crate::engine::speculate::drafters;
 use crate::engine::speculate::drafters::Drafter;
-use crate::engine::speculate::{Experience, Origin};
+use crate::engine::speculate::{DraftOrigin, Experience};
 use crate::error::{Error, ErrorKind, Result};
 use crate::grammar::Guide;
 use crate::model::LoadedModel;
+use crate::model::checked::Checked;
 use crate::model::forward;
-use crate::request::Request;
 use crate::request::cancel::CancelToken;
 use crate::request::generation::{Event, FinishReason};
 use crate::request::limits::Limits;
+use crate::request::processor::Processor;
 use crate::request::sampling::Choice;
 
 /// After this many forward passes MLX frees the buffers that caches left when they grew.
@@ -42,17 +43,17 @@ const CLEAR_EVERY: usize = 256;
 
 /// The decode loop, the same for a single generation, a batch and an engine.
 ///
-/// Each part owns its state. The scheduler decides on numbers; `tasks` hold the requests' tokens and sinks; `rows` hold
-/// the caches and the step in progress; `prefixes` hold the kept prefixes.
+/// `requests` hold the one state of each request. The scheduler decides on their progress, in numbers; `rows` hold the caches
+/// and the step in progress; `prefixes` hold the kept prefixes.
 pub(crate) struct Worker<'m, 's> {
     model: &'m LoadedModel,
     scheduler: Scheduler,
     rows: Rows<'m>,
-    tasks: Tasks<'s>,
+    requests: Requests<'s>,
     prefixes: Prefixes,
     submitted: Id,
     forwards: usize,
-    evictions: usize,
+    preemptions: usize,
     /// The number of grammar masks, and the time they took.
     masks: (usize, Duration),
     /// What steps cost and how often drafts are right. The model keeps it between workers.
@@ -89,10 +90,10 @@ impl<'m, 's> Worker<'m, 's> {
             prefixes,
             scheduler,
             rows: Rows::new(model),
-            tasks: Tasks::new(),
+            requests: Requests::new(),
             submitted: 0,
             forwards: 0,
-            evictions: 0,
+            preemptions: 0,
             masks: Default::default(),
             experience: Experience::take(model),
             passes: Arc::default(),
@@ -124,10 +125,12 @@ impl<'m, 's> Worker<'m, 's> {
     }
 
     fn store_last(&mut self, id: Id) {
-        if let Some(task) = self.tasks.get_mut(&id)
-            && let Some(cache) = self.rows.take(id).or_else(|| task.partial.take())
+        let taken = self.rows.take(id);
+        self.place_rows();
+        if let Some(request) = self.requests.get_mut(&id)
+            && let Some(cache) = taken.or_else(|| request.partial.take())
         {
-            self.last = Some((task.sequence.history().ids().to_vec(), cache));
+            self.last = Some((request.sequence.history().ids().to_vec(), cache));
         }
     }
 
@@ -137,13 +140,13 @@ impl<'m, 's> Worker<'m, 's> {
     }
 
     /// A request in progress.
-    pub(crate) fn task_mut(&mut self, id: Id) -> Option<&mut Task<'s>> {
-        self.tasks.get_mut(&id)
+    pub(crate) fn task_mut(&mut self, id: Id) -> Option<&mut RequestState<'s>> {
+        self.requests.get_mut(&id)
     }
 
     /// Whether there is nothing to do.
     pub(crate) fn is_idle(&self) -> bool {
-        self.tasks.is_empty()
+        self.requests.is_empty()
     }
 
     /// The numbers of requests in progress.
@@ -162,8 +165,8 @@ impl<'m, 's> Worker<'m, 's> {
     }
 
     /// Rows that were preempted because memory was short.
-    pub(crate) fn evictions(&self) -> usize {
-        self.evictions
+    pub(crate) fn preemptions(&self) -> usize {
+        self.preemptions
     }
 
     /// The number of prompts that started with a kept prefix, of their tokens that were not computed, and of kept
@@ -174,7 +177,7 @@ impl<'m, 's> Worker<'m, 's> {
 
     /// Bytes of the caches of all rows.
     pub(crate) fn cache_bytes(&self) -> usize {
-        self.scheduler.cache_bytes()
+        self.scheduler.cache_bytes(&self.requests)
     }
 
     /// Does one part of the work, like [`tick`](Self::tick). A panic ends the requests in progress, each with an error,
@@ -196,16 +199,18 @@ impl<'m, 's> Worker<'m, 's> {
     /// Ends every request with an error.
     pub(crate) fn fail_all(&mut self, message: &str) {
         self.prefixes.clear();
+        // A panic may have left the rows in any state.
+        self.reset_rows();
         for id in self.ids() {
             self.fail(id, Error::new(ErrorKind::Compute, message));
         }
-        self.reset_rows();
     }
 
     /// Empties the batch.
     fn reset_rows(&mut self) {
         self.step_end = None;
         self.rows.reset();
+        self.place_rows();
         self.scheduler.set_slots(0);
         if let Some(drafter) = &mut self.drafter {
             drafter.reset();
@@ -215,12 +220,12 @@ impl<'m, 's> Worker<'m, 's> {
     /// Does one part of the work: at most one chunk of a long prompt, one group of short prompts, and one step.
     fn tick(&mut self) {
         for id in self.ids() {
-            if self.tasks[&id].is_cancelled() {
+            if self.requests[&id].is_cancelled() {
                 self.finish(id, FinishReason::Cancelled);
             }
         }
         self.unpark();
-        let plan = self.scheduler.plan();
+        let plan = self.scheduler.plan(&mut self.requests);
         if plan.compact.is_some() || !plan.refuse.is_empty() {
             self.read_queued();
         }
@@ -229,20 +234,21 @@ impl<'m, 's> Worker<'m, 's> {
         }
         if let Some(slots) = plan.compact {
             self.step_end = None;
-            self.evictions += plan.preempt.len();
+            self.preemptions += plan.preempt.len();
             for &id in &plan.preempt {
                 self.preempt(id, None);
             }
             let compacted = self.rows.compact(slots);
+            self.place_rows();
             if let Err(error) = compacted.and_then(|()| self.follow_rows()) {
                 self.step_failed(error);
             }
             self.scheduler.set_slots(self.rows.slots());
         }
         self.reuse();
-        for pieces in self.scheduler.pieces() {
+        for chunks in self.scheduler.chunks(&self.requests) {
             self.step_end = None;
-            self.prefill(&pieces);
+            self.prefill(&chunks);
         }
         self.decode();
         self.park();
@@ -257,14 +263,14 @@ impl<'m, 's> Worker<'m, 's> {
         if running.is_empty() {
             return;
         }
-        let _pass = self.passes.begin(Pass::Rows, running.len());
-        if running.iter().any(|id| self.rows.is_at_switch(*id)) {
+        let _pass = self.passes.begin(Pass::Rows(running.len()));
+        if running.iter().any(|&id| self.is_at_switch(id)) {
             // The host has to read all tokens first.
             self.read_queued();
         }
         for id in running {
-            if self.tasks.contains_key(&id) && self.rows.is_at_switch(id) {
-                let all = self.tasks[&id].sequence.history().ids().len();
+            if self.is_at_switch(id) {
+                let all = self.requests[&id].known();
                 self.preempt(id, Some(all));
             }
         }
@@ -272,17 +278,19 @@ impl<'m, 's> Worker<'m, 's> {
             return;
         }
         let start = self.step_end.take().unwrap_or_else(Instant::now);
-        match self.rows.step(&self.tasks) {
+        match self.rows.step(&self.requests) {
             Ok(stepped) => {
-                for &id in &stepped.ids {
-                    self.scheduler.stepped(id, 1);
+                for id in &stepped.ids {
+                    if let Some(request) = self.requests.get_mut(id) {
+                        request.progress.stepped(1);
+                    }
                 }
                 let (rows, is_steady) = (self.rows.slots(), stepped.previous.is_some());
                 self.read(stepped.previous);
                 self.choose();
                 // Queueing one step and waiting for another take together the time of a step.
                 if is_steady && !stepped.ids.is_empty() {
-                    self.measured(start, rows, 1, Origin::Text);
+                    self.measured(start, rows, 1, DraftOrigin::Text);
                 }
                 self.ran(!stepped.ids.is_empty());
             }
@@ -291,7 +299,7 @@ impl<'m, 's> Worker<'m, 's> {
     }
 
     /// Records the time of a step of `rows` rows that ends now, the widest of `width` tokens.
-    fn measured(&mut self, start: Instant, rows: usize, width: usize, origin: Origin) {
+    fn measured(&mut self, start: Instant, rows: usize, width: usize, origin: DraftOrigin) {
         let now = Instant::now();
         let seconds = (now - start).as_secs_f64();
         self.experience.costs.learn(rows, width, origin, seconds);
@@ -335,14 +343,14 @@ impl<'m, 's> Worker<'m, 's> {
     }
 
     fn finish(&mut self, id: Id, reason: FinishReason) {
-        let Some(task) = self.tasks.get_mut(&id) else {
+        let Some(request) = self.requests.get_mut(&id) else {
             return;
         };
-        let event = task.sequence.finish(reason);
+        let event = request.sequence.finish(reason);
         if let Ok(Event::Finish { metrics, .. }) = &event {
             self.model.set_metrics(*metrics);
         }
-        task.send(event);
+        request.send(event);
         // The caller does not wait for the copy.
         self.keep_row(id, reason);
         if self.keeps_last {
@@ -354,26 +362,66 @@ impl<'m, 's> Worker<'m, 's> {
 
     /// Ends a request with an error.
     fn fail(&mut self, id: Id, error: Error) {
-        if let Some(task) = self.tasks.get_mut(&id) {
-            task.send(Err(error));
+        if let Some(request) = self.requests.get_mut(&id) {
+            request.send(Err(error));
         }
         self.remove(id);
     }
 
     fn remove(&mut self, id: Id) {
-        self.tasks.remove(&id);
-        self.rows.free(id);
-        self.scheduler.remove(id);
+        self.free_row(id);
+        self.scheduler.remove(&mut self.requests, id);
+        self.requests.remove(&id);
     }
 
-    /// Preempts the row of a request, which then waits again. With `base`, this number of its tokens counts as the prompt
+    /// The row of a request in the batch.
+    fn slot(&self, id: Id) -> Option<usize> {
+        self.requests.get(&id)?.progress.slot
+    }
+
+    /// Frees the row of a request.
+    fn free_row(&mut self, id: Id) {
+        let request = self.requests.get_mut(&id);
+        if let Some(slot) = request.and_then(|request| request.progress.slot.take()) {
+            self.rows.free(slot);
+        }
+    }
+
+    /// Records each request's row of the batch, after rows have joined or moved.
+    fn place_rows(&mut self) {
+        for request in self.requests.values_mut() {
+            request.progress.slot = None;
+        }
+        for (slot, owner) in self.rows.owners().iter().enumerate() {
+            if let Some(request) = owner.and_then(|id| self.requests.get_mut(&id)) {
+                request.progress.slot = Some(slot);
+            }
+        }
+    }
+
+    /// Whether the next position of a request's row would change how the model embeds all of them.
+    fn is_at_switch(&self, id: Id) -> bool {
+        let switches = self.model.model().switches_after().is_some();
+        let slot = if switches { self.slot(id) } else { None };
+        slot.is_some_and(|slot| self.rows.is_at_switch(slot))
+    }
+
+    /// Preempts the row of a request, which then waits again. With `prompt`, this number of its tokens counts as the prompt
     /// from now on.
-    fn preempt(&mut self, id: Id, base: Option<usize>) {
-        self.rows.free(id);
-        if let Some(task) = self.tasks.get_mut(&id) {
-            task.partial = None;
-            task.base = base.unwrap_or(task.base);
-            self.scheduler.requeue(id, task.base, task.replay());
+    fn preempt(&mut self, id: Id, prompt: Option<usize>) {
+        self.free_row(id);
+        if let Some(request) = self.requests.get_mut(&id) {
+            request.partial = None;
+        }
+        self.requeue(id, prompt);
+    }
+
+    /// Lets a request wait again, with the tokens that are known now. `prompt` as in [`preempt`](Self::preempt).
+    fn requeue(&mut self, id: Id, prompt: Option<usize>) {
+        if let Some(request) = self.requests.get(&id) {
+            let (known, before) = (request.known(), request.progress.prompt());
+            let prompt = prompt.unwrap_or(before);
+            (self.scheduler).requeue(&mut self.requests, id, prompt, known);
         }
     }
 
@@ -382,11 +430,10 @@ impl<'m, 's> Worker<'m, 's> {
         // The kept prefixes are dropped first, because memory may be short.
         self.prefixes.clear();
         self.reset_rows();
-        let to_blame = self.scheduler.step_failed();
+        let to_blame = self.scheduler.step_failed(&mut self.requests);
         for id in self.ids() {
-            let task = self.tasks.get_mut(&id).expect("it is there");
-            if task.partial.is_none() {
-                self.scheduler.requeue(id, task.base, task.replay());
+            if self.requests[&id].partial.is_none() {
+                self.requeue(id, None);
             }
         }
         if let Some(id) = to_blame {
@@ -395,13 +442,13 @@ impl<'m, 's> Worker<'m, 's> {
     }
 
     fn ids(&self) -> Vec<Id> {
-        self.tasks.keys().copied().collect()
+        self.requests.keys().copied().collect()
     }
 
     /// Chooses the tokens of a step whose rows had to be read before it, because some have a grammar.
     fn choose(&mut self) {
         self.prepare_masks(&self.rows.undecided());
-        if let Err(error) = self.rows.choose(&self.tasks) {
+        if let Err(error) = self.rows.choose(&self.requests) {
             self.step_failed(error);
         }
     }
@@ -410,7 +457,7 @@ impl<'m, 's> Worker<'m, 's> {
     /// the queued work meanwhile.
     fn prepare_masks(&mut self, ids: &[Id]) {
         let wanted: Vec<(Id, &[u32])> = ids.iter().map(|&id| (id, &[][..])).collect();
-        foresee(&mut self.tasks, &wanted, &mut self.masks);
+        foresee(&mut self.requests, &wanted, &mut self.masks);
     }
 
     /// The number of computed masks, and how long this thread has computed them or waited for them.
@@ -420,41 +467,41 @@ impl<'m, 's> Worker<'m, 's> {
 
     /// Counts a step that gives a request tokens.
     fn stepped(&mut self, id: Id) {
-        if let Some(task) = self.tasks.get_mut(&id) {
-            task.sequence.stepped();
+        if let Some(request) = self.requests.get_mut(&id) {
+            request.sequence.stepped();
         }
     }
 
     /// Chooses the next token of a request from its `logits` `[1, V]`, with its processor.
     fn choose_on_host(&mut self, id: Id, logits: &Array) {
         self.prepare_masks(&[id]);
-        if let Some(task) = self.tasks.get_mut(&id)
-            && let Some(processor) = &mut task.processor
+        if let Some(request) = self.requests.get_mut(&id)
+            && let Some(processor) = &mut request.processor
         {
-            let choice = processor::choose(self.model, processor, logits, task.sequence.row());
+            let choice = processor::choose(self.model, processor, logits, request.sequence.row());
             self.accept(id, choice);
         }
     }
 
     /// Gives a token to a request. `None` means that its logits are not finite.
     fn accept_any(&mut self, id: Id, choice: Option<Choice>) {
-        let Some(task) = self.tasks.get(&id) else {
+        let Some(request) = self.requests.get(&id) else {
             return;
         };
         let choice = choice.ok_or_else(|| {
-            let blocked = task.sequence.blocked();
-            blocked.unwrap_or_else(|| self.model.not_finite(task.sequence.history().ids()))
+            let blocked = request.sequence.blocked();
+            blocked.unwrap_or_else(|| self.model.not_finite(request.sequence.history().ids()))
         });
         self.accept(id, choice);
     }
 
     /// Gives a token to a request.
     fn accept(&mut self, id: Id, choice: Result<Choice>) {
-        let Some(task) = self.tasks.get_mut(&id) else {
+        let Some(request) = self.requests.get_mut(&id) else {
             return;
         };
         let accepted = choice.and_then(|choice| {
-            let accept = || task.sequence.accept(choice);
+            let accept = || request.sequence.accept(choice);
             // The tokens of the other rows of the step have to be passed on.
             catch_unwind(AssertUnwindSafe(accept)).unwrap_or_else(|_| {
                 let message = "the engine has panicked while it read a token of this request";
@@ -463,7 +510,7 @@ impl<'m, 's> Worker<'m, 's> {
         });
         match accepted {
             Ok((event, ends)) => {
-                task.send(Ok(event));
+                request.send(Ok(event));
                 if let Some(reason) = ends {
                     self.finish(id, reason);
                 }
@@ -472,48 +519,46 @@ impl<'m, 's> Worker<'m, 's> {
         }
     }
 
-    /// Adds a request. If it is refused, its sink gets an error.
+    /// Adds a request. If there is no memory for it, its sink gets an error.
     pub(crate) fn submit(
         &mut self,
-        request: Request,
+        checked: Checked,
         requested: Instant,
         dropped: CancelToken,
         backlog: Option<Arc<Queue>>,
         mut sink: Sink<'s>,
     ) {
-        let model = self.model;
-        let sequence = || {
-            if let Some(name) = &request.adapter {
-                let message = format!("adapter {name:?}: only an engine has adapters by name");
-                return Err(Error::argument(message));
-            }
-            let ids = model.prompt_ids(request.prompt)?;
-            Sequence::new(model, ids, &request.options, requested)
+        let added = match self.scheduler.exceeds(checked.ids().len() + 1) {
+            None => self.sequence(checked, requested),
+            Some(bytes) => Err(out_of_memory(bytes)),
         };
-        let panicked = |_| {
-            Err(Error::new(
-                ErrorKind::Compute,
-                "the request made the engine panic",
-            ))
-        };
-        let checked = catch_unwind(AssertUnwindSafe(sequence)).unwrap_or_else(panicked);
-        let checked = checked.and_then(|sequence| {
-            match self.scheduler.exceeds(sequence.history().prompt_len() + 1) {
-                None => Ok(sequence),
-                Some(bytes) => Err(out_of_memory(bytes)),
-            }
-        });
-        match checked {
-            Ok(sequence) => {
+        match added {
+            Ok((sequence, processor)) => {
                 let id = self.enqueue(sequence, dropped, backlog, sink);
-                if let Some(task) = self.tasks.get_mut(&id) {
-                    task.processor = request.processor;
+                if let Some(request) = self.requests.get_mut(&id) {
+                    request.processor = processor;
                 }
             }
             Err(error) => {
                 let _ = sink(Err(error));
             }
         }
+    }
+
+    /// The state of a request before its first token, and its processor.
+    fn sequence(
+        &self,
+        mut checked: Checked,
+        requested: Instant,
+    ) -> Result<(Sequence, Option<Processor>)> {
+        let (model, processor) = (self.model, checked.processor.take());
+        let sequence = || Sequence::new(model.frontend(), model.load_time(), checked, requested);
+        // The grammar of a request is copied here.
+        let sequence = catch_unwind(AssertUnwindSafe(sequence)).unwrap_or_else(|_| {
+            let message = "the request made the engine panic";
+            Err(Error::new(ErrorKind::Compute, message))
+        });
+        Ok((sequence?, processor))
     }
 
     /// Adds a request that was checked.
@@ -531,25 +576,15 @@ impl<'m, 's> Worker<'m, 's> {
             self.experience.usual.fade();
             row.expect(self.experience.usual);
         }
-        let task = Task {
-            base: sequence.history().prompt_len(),
-            sequence,
-            given: None,
-            partial: None,
-            processor: None,
-            sink,
-            backlog,
-            dropped,
-            abandoned: false,
-        };
-        self.scheduler.submit(task.job(self.submitted));
-        self.tasks.insert(self.submitted, task);
+        let request = RequestState::new(sequence, dropped, backlog, sink);
+        self.requests.insert(self.submitted, request);
+        (self.scheduler).submit(&mut self.requests, self.submitted);
         self.submitted
     }
 
     /// Whether there is nothing to compute until a caller reads events or cancels, or a request arrives.
     pub(crate) fn is_stalled(&self) -> bool {
-        let is_paused = |id: Id| self.tasks.get(&id).is_none_or(Task::is_paused);
+        let is_paused = |id: Id| self.requests.get(&id).is_none_or(RequestState::is_paused);
         !self.rows.is_busy()
             && self.scheduler.counts()[..2] == [0, 0]
             && self.scheduler.running().all(is_paused)
@@ -561,11 +596,11 @@ impl<'m, 's> Worker<'m, 's> {
     fn unpark(&mut self) {
         let parked: Vec<Id> = self.scheduler.parked().collect();
         for id in parked {
-            if let Some(task) = self.tasks.get(&id)
-                && !task.is_paused()
+            if let Some(request) = self.requests.get(&id)
+                && !request.is_paused()
             {
-                self.scheduler.remove(id);
-                self.scheduler.submit(task.job(id));
+                let known = request.known();
+                self.scheduler.unpark(&mut self.requests, id, known);
             }
         }
     }
@@ -575,7 +610,7 @@ impl<'m, 's> Worker<'m, 's> {
     fn park(&mut self) {
         let [waiting, ..] = self.scheduler.counts();
         let paused = |worker: &Self| -> Vec<Id> {
-            let is_paused = |id: &Id| worker.tasks.get(id).is_some_and(Task::is_paused);
+            let is_paused = |id: &Id| worker.requests.get(id).is_some_and(RequestState::is_paused);
             worker.scheduler.running().filter(is_paused).collect()
         };
         if waiting == 0 || paused(self).is_empty() {
@@ -583,8 +618,8 @@ impl<'m, 's> Worker<'m, 's> {
         }
         self.read_queued();
         for id in paused(self) {
-            self.rows.free(id);
-            self.scheduler.park(id);
+            self.free_row(id);
+            self.scheduler.park(&mut self.requests, id);
         }
     }
 }
@@ -606,14 +641,14 @@ fn out_of_memory(bytes: usize) -> Error {
 /// Computes the masks of the next tokens of these requests, and the masks after their drafts. `masks` counts them and
 /// their time.
 pub(super) fn foresee(
-    tasks: &mut Tasks<'_>,
+    requests: &mut Requests<'_>,
     drafts: &[(Id, &[u32])],
     masks: &mut (usize, Duration),
 ) {
     let draft = |id: Id| drafts.iter().find(|(of, _)| *of == id);
-    let mut guides: Vec<(&mut Guide, &[u32])> = (tasks.iter_mut())
-        .filter_map(|(&id, task)| Some((draft(id)?.1, task)))
-        .filter_map(|(draft, task)| Some((task.sequence.guide_mut()?, draft)))
+    let mut guides: Vec<(&mut Guide, &[u32])> = (requests.iter_mut())
+        .filter_map(|(&id, request)| Some((draft(id)?.1, request)))
+        .filter_map(|(draft, request)| Some((request.sequence.guide_mut()?, draft)))
         .collect();
     guides.retain(|(guide, draft)| !guide.is_prepared() || !draft.is_empty());
     let start = Instant::now();

@@ -195,7 +195,7 @@ impl Factory {
         let count: usize = parts.iter().map(|(count, ..)| count).sum();
         let build = || {
             let (top, mut ignored) = source(grammar, strict)?;
-            let parser = (self.parsers.create_parser(top)).map_err(|e| said(grammar, &e))?;
+            let parser = (self.parsers.create_parser(top)).map_err(|e| error_text(grammar, &e))?;
             let mut start = Matcher::new(Ok(parser));
             let warnings = start.grammar_warnings();
             ignored.extend(warnings.iter().flat_map(|warning| keywords(warning)));
@@ -239,7 +239,7 @@ const UNIMPLEMENTED: &str = "Unimplemented keys: ";
 const ONE_OF: &str = "oneOf constraints are not supported";
 
 /// llguidance's error text, in one line.
-fn said(grammar: &Grammar, error: &dyn std::fmt::Display) -> String {
+fn error_text(grammar: &Grammar, error: &dyn std::fmt::Display) -> String {
     let text = error.to_string();
     if let Some(what) = text.strip_prefix("panic: ") {
         let what = what.lines().next().unwrap_or_default();

@@ -21,7 +21,7 @@ pub(super) enum Front {
 }
 
 /// The effect of a token.
-pub(super) enum Step {
+pub(super) enum FrontStep {
     /// The front continues.
     Stays,
     /// The opening mark is complete, and free text follows.
@@ -80,7 +80,7 @@ impl Front {
     ///
     /// # Errors
     /// Its grammar does not allow the token.
-    pub(super) fn accept(&mut self, id: u32, text: &[u8]) -> Result<Step, String> {
+    pub(super) fn accept(&mut self, id: u32, text: &[u8]) -> Result<FrontStep, String> {
         match self {
             Self::Opener(opener) => {
                 let rest = &opener.sought[opener.came..];
@@ -88,24 +88,24 @@ impl Front {
                     let mut mark = std::mem::take(&mut opener.behind);
                     mark.push(behind);
                     *self = Self::Free(mark);
-                    return Ok(Step::Opened);
+                    return Ok(FrontStep::Opened);
                 }
                 if text.is_empty() || !rest.starts_with(text) {
-                    return Ok(Step::Missing);
+                    return Ok(FrontStep::Missing);
                 }
                 opener.came += text.len();
-                Ok(Step::Stays)
+                Ok(FrontStep::Stays)
             }
             Self::Free(mark) => Ok(match mark.push(text) {
-                true => Step::Over,
-                false => Step::Stays,
+                true => FrontStep::Over,
+                false => FrontStep::Stays,
             }),
             Self::Held(matcher) => {
                 let taken = matcher.consume_token(id);
                 taken.map_err(|error| first_line(&error))?;
                 Ok(match matcher.is_accepting().unwrap_or(false) {
-                    true => Step::Over,
-                    false => Step::Stays,
+                    true => FrontStep::Over,
+                    false => FrontStep::Stays,
                 })
             }
         }

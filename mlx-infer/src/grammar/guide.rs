@@ -7,7 +7,7 @@ use std::sync::Arc;
 use llguidance::Matcher;
 
 use super::compile::Compiled;
-use super::front::{Front, Step};
+use super::front::{Front, FrontStep};
 use crate::error::{Error, ErrorKind, Result};
 use crate::request::grammar::Constraint;
 
@@ -291,24 +291,24 @@ impl Guide {
         let text = self.compiled.vocabulary.text(id);
         let step = front.accept(id, text);
         match step.map_err(|what| error(self.name, &what))? {
-            Step::Stays if front.may_be_missing() => {
+            FrontStep::Stays if front.may_be_missing() => {
                 // The grammar may start in the same way as the mark.
                 let goes_on = self.matcher.consume_token(id).is_ok();
                 self.taken.push(id);
                 front.set_missing(goes_on);
                 Ok(goes_on && self.matcher.is_stopped())
             }
-            Step::Stays => Ok(false),
-            Step::Opened => {
+            FrontStep::Stays => Ok(false),
+            FrontStep::Opened => {
                 self.matcher = self.compiled.start.deep_clone();
                 self.taken.clear();
                 Ok(false)
             }
-            Step::Over => {
+            FrontStep::Over => {
                 self.front = None;
                 Ok(false)
             }
-            Step::Missing => {
+            FrontStep::Missing => {
                 self.front = None;
                 self.consume(id)
             }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use ureq::Body;
 use ureq::http::{Response, Uri};
 
-use super::http::{Client, For};
+use super::http::{Client, Purpose};
 use super::{OnProgress, Progress};
 use crate::error::{Error, ErrorKind};
 
@@ -62,7 +62,7 @@ impl Client {
         what: &dyn fmt::Display,
         url: &Uri,
         response: &Response<Body>,
-        purpose: For,
+        purpose: Purpose,
     ) -> Fault {
         let status = response.status().as_u16();
         let get = |key: &str| {
@@ -114,7 +114,7 @@ impl Client {
                 ErrorKind::Missing,
                 format!("{hub} has {repo}, but no such revision: {what} (404)"),
             ),
-            (404, _) if purpose == For::Json => (
+            (404, _) if purpose == Purpose::Json => (
                 ErrorKind::Missing,
                 format!("{hub} has no model {what} (404{said})"),
             ),

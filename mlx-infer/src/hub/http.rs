@@ -44,7 +44,7 @@ pub(super) struct Remote {
 
 /// The purpose of a request, which decides where a redirect may lead.
 #[derive(Clone, Copy, PartialEq)]
-pub(super) enum For {
+pub(super) enum Purpose {
     /// An answer of the hub. A redirect to another host is refused.
     Json,
     /// Information about a file. The redirect to its bytes carries it.
@@ -128,7 +128,7 @@ impl Client {
             name.repo()
         );
         let json = self.patiently(patient, on_progress, || {
-            let (response, _) = self.send(name, &url, For::Json)?;
+            let (response, _) = self.send(name, &url, Purpose::Json)?;
             let body = response
                 .into_body()
                 .into_with_config()
@@ -170,7 +170,8 @@ impl Client {
             encode(file, true)
         );
         let headers = self.patiently(true, on_progress, || {
-            self.send(name, &url, For::Head).map(|(_, headers)| headers)
+            self.send(name, &url, Purpose::Head)
+                .map(|(_, headers)| headers)
         })?;
         let get = |key: &str| headers.get(key).and_then(|value| value.to_str().ok());
         let fail = |what: String| Error::format(format!("{url}: {what}"));
@@ -197,7 +198,7 @@ impl Client {
 
     /// The bytes of a file. They start at the offset if the status is 206.
     pub(super) fn bytes(&self, remote: &Remote, from: u64) -> Answer<(Response<Body>, HeaderMap)> {
-        self.send(&remote.name, &remote.url, For::Bytes(from))
+        self.send(&remote.name, &remote.url, Purpose::Bytes(from))
     }
 
     /// A failure while a body is read.
@@ -218,7 +219,7 @@ impl Client {
         &self,
         what: &dyn fmt::Display,
         url: &str,
-        purpose: For,
+        purpose: Purpose,
     ) -> Answer<(Response<Body>, HeaderMap)> {
         let mut facts = HeaderMap::new();
         let mut url: Uri = url
@@ -230,7 +231,7 @@ impl Client {
             let status = response.status();
             for (key, value) in response.headers() {
                 let of_file = key.as_str().starts_with("x-linked-") || key == "x-repo-commit";
-                if of_file || !status.is_redirection() || purpose != For::Head {
+                if of_file || !status.is_redirection() || purpose != Purpose::Head {
                     facts.insert(key, value.clone());
                 }
             }
@@ -246,11 +247,14 @@ impl Client {
                     "{url}: redirects to {location:?}, which is no address"
                 ))
             })?;
-            if !self.is_hub(&next) && purpose == For::Head && facts.contains_key("x-linked-etag") {
+            if !self.is_hub(&next)
+                && purpose == Purpose::Head
+                && facts.contains_key("x-linked-etag")
+            {
                 return Ok((response, facts));
             }
             let falls = url.scheme_str() == Some("https") && next.scheme_str() != Some("https");
-            if falls || (!self.is_hub(&next) && !matches!(purpose, For::Bytes(_))) {
+            if falls || (!self.is_hub(&next) && !matches!(purpose, Purpose::Bytes(_))) {
                 let host = next.host().unwrap_or_default();
                 let why = if falls {
                     "without TLS"
@@ -266,8 +270,8 @@ impl Client {
         Err(Error::new(ErrorKind::Network, message).into())
     }
 
-    fn send_once(&self, url: &Uri, purpose: For) -> Answer<Response<Body>> {
-        let method = if purpose == For::Head {
+    fn send_once(&self, url: &Uri, purpose: Purpose) -> Answer<Response<Body>> {
+        let method = if purpose == Purpose::Head {
             Method::HEAD
         } else {
             Method::GET
@@ -288,7 +292,7 @@ impl Client {
         if let Some(token) = self.token.as_ref().filter(|_| self.is_hub(url)) {
             request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
         }
-        if let For::Bytes(from @ 1..) = purpose {
+        if let Purpose::Bytes(from @ 1..) = purpose {
             request = request.header(header::RANGE, format!("bytes={from}-"));
         }
         let request = request

@@ -1,10 +1,71 @@
-//! Whether a draft model fits a model.
+//! Whether a draft model fits a model, and how long drafts may be.
 
-use super::LoadedModel;
+use mlx_models::Model;
+use mlx_nn::LayerKind;
+
+use super::{LoadOptions, LoadedModel};
+use crate::error::{Error, Result};
+use crate::request::speculative::{MOST, Speculative};
 use crate::text::tokenizer::Tokenizer;
 
+/// The room that a model's layer states have for drafts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DraftRoom {
+    /// The longest draft that a row may bring to a step.
+    longest: usize,
+    /// The longest draft for which the model was loaded, and what makes that matter.
+    max_draft: usize,
+    why: &'static str,
+}
+
+impl DraftRoom {
+    pub(super) fn new(model: &dyn Model, options: &LoadOptions) -> Self {
+        let layers = model.states();
+        let keeps_all = |kind: &LayerKind| match kind {
+            LayerKind::Full | LayerKind::Latent => true,
+            LayerKind::Window(_) => false,
+            LayerKind::Recurrent(shape) => shape.can_rerun(),
+        };
+        let has_windows = layers
+            .iter()
+            .any(|kind| matches!(kind, LayerKind::Window(_)));
+        Self {
+            longest: match options.context_len {
+                None if layers.iter().all(keeps_all) => MOST,
+                _ => options.max_draft,
+            },
+            max_draft: options.max_draft,
+            why: match options.context_len {
+                Some(_) => "a context_len",
+                None if has_windows => "sliding windows",
+                None => "recurrent layers",
+            },
+        }
+    }
+
+    pub(crate) fn longest(self) -> usize {
+        self.longest
+    }
+
+    /// # Errors
+    /// Drafts are longer than the room.
+    pub(super) fn check(self, speculative: Speculative) -> Result<()> {
+        match speculative {
+            Speculative::Tokens(tokens) if tokens > self.longest => Err(Error::argument(format!(
+                "speculative: drafts of {tokens} tokens need a model that was loaded with max_draft of at least {tokens}, \
+                 as it has {}; given {}",
+                self.why, self.max_draft
+            ))),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// Whether both models have the same tokens. The error says what differs.
-pub(super) fn check_vocabulary(model: &LoadedModel, draft: &LoadedModel) -> Result<(), String> {
+pub(super) fn check_vocabulary(
+    model: &LoadedModel,
+    draft: &LoadedModel,
+) -> std::result::Result<(), String> {
     let (sizes, tokenizers) = (
         [model.vocab(), draft.vocab()],
         [model.tokenizer_if_any(), draft.tokenizer_if_any()],

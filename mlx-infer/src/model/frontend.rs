@@ -6,6 +6,8 @@ use std::sync::{Arc, OnceLock};
 use mlx_models::ModelInfo;
 use serde_json::Value;
 
+use super::draft::DraftRoom;
+use super::next_serial;
 use crate::error::{Error, ErrorKind, Result};
 use crate::grammar::{Compiled, Grammars};
 use crate::request::generation::{GenerateOptions, Prompt};
@@ -18,17 +20,17 @@ use crate::text::tokenizer::{self, Tokenizer};
 /// The information and the text side of a model, without its weights. It validates and tokenises requests.
 ///
 /// The model itself stays on one thread. This part can be shared by all: a server gets it from
-/// [`Engine::frontend`](crate::Engine::frontend), refuses a bad request with a typed error, and submits token ids.
+/// [`Engine::frontend`](crate::Engine::frontend), refuses a bad request with a typed error, and submits what was
+/// [checked](Self::checked).
 ///
 /// ```
 /// # fn main() -> mlx_infer::Result<()> {
-/// use mlx_infer::{Engine, EngineOptions, GenerateOptions, LoadedModel, Prompt, Request};
+/// use mlx_infer::{Engine, EngineOptions, GenerateOptions, LoadedModel, Request};
 /// let engine = Engine::start(LoadedModel::load_default, EngineOptions::default())?;
 /// let frontend = engine.frontend().clone();
 /// let options = GenerateOptions { max_tokens: 8, ..Default::default() };
-/// let ids = frontend.prompt_ids(Prompt::from("The red fox"))?;
-/// frontend.check(&ids, &options)?;
-/// let result = engine.submit(Request::new(ids, options))?.wait();
+/// let checked = frontend.checked(Request::new("The red fox", options))?;
+/// let result = engine.submit_checked(checked)?.wait();
 /// assert!(result.error.is_none());
 /// # Ok(())
 /// # }
@@ -42,6 +44,10 @@ pub struct Frontend {
     grammars: Grammars,
     /// Refuses options that the model's back end does not support; `None` for the native one, which supports all.
     lacks: Option<Lacks>,
+    /// The room for drafts; `None` where the back end computes none.
+    drafts: Option<DraftRoom>,
+    /// Distinguishes the front ends of a process.
+    serial: u64,
 }
 
 /// Refuses what a back end does not support.
@@ -82,6 +88,8 @@ impl Frontend {
             eos_ids,
             grammars: Grammars::default(),
             lacks: None,
+            drafts: None,
+            serial: next_serial(),
         }
     }
 
@@ -91,6 +99,26 @@ impl Frontend {
             lacks: Some(lacks),
             ..self
         }
+    }
+
+    /// The same for a model with this room for drafts.
+    pub(super) fn drafting(self, room: DraftRoom) -> Self {
+        Self {
+            drafts: Some(room),
+            ..self
+        }
+    }
+
+    pub(super) fn lacks(&self) -> Option<Lacks> {
+        self.lacks
+    }
+
+    pub(super) fn draft_room(&self) -> Option<DraftRoom> {
+        self.drafts
+    }
+
+    pub(super) fn serial(&self) -> u64 {
+        self.serial
     }
 
     /// # Errors
@@ -208,36 +236,6 @@ impl Frontend {
         let text = self.chat_template()?.render(messages, &render)?;
         // The template has written the special tokens itself.
         not_empty(self.tokenizer()?.encode(&text, false)?)
-    }
-
-    /// Checks a request as the engine does.
-    ///
-    /// # Errors
-    /// An option is out of range, a stop string or grammar has no tokenizer, a grammar is malformed or not supported, or the ids have no place
-    /// in the model's vocabulary or positions.
-    pub fn check(&self, ids: &[u32], options: &GenerateOptions) -> Result<()> {
-        options.check()?;
-        if let Some(lacks) = self.lacks {
-            (lacks.check)(options)?;
-        }
-        let vocab = self.info.vocab as usize;
-        check_ids(ids, vocab)?;
-        let bias: Vec<u32> = options.sampling.logit_bias.keys().copied().collect();
-        check_ids(&bias, vocab)?;
-        if self.tokenizer.is_none() && !options.stop.is_empty() {
-            let message =
-                "stop strings need a tokenizer, and this checkpoint has none; stop at token ids";
-            return Err(Error::argument(message));
-        }
-        let room_for = " (the prompt and one more)";
-        check_positions(ids.len() + 1, self.info.max_positions, room_for)?;
-        match &options.grammar {
-            Some(constraint) => {
-                self.compiled_front(constraint)?;
-                self.compiled(constraint).map(drop)
-            }
-            None => Ok(()),
-        }
     }
 
     /// Builds what all grammars of this model share, unless it is there. Without this call the first request with a grammar builds it, on the

@@ -8,13 +8,14 @@ use std::time::Instant;
 use mlx_core::{Device, DeviceKind, Safetensors};
 use mlx_models::{Loaded, Registry};
 
+use super::draft::DraftRoom;
 use super::{LoadOptions, LoadedModel, cache_options, check_caches, next_serial};
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::frontend::{Frontend, read_tokenizer};
 use crate::text::files::Files;
 
 /// What a model is read from.
-pub(super) struct Parts<'a> {
+pub(super) struct ModelParts<'a> {
     registry: &'a Registry,
     files: Files,
     /// The folder of a head for multi-token prediction, for a checkpoint without one.
@@ -23,7 +24,7 @@ pub(super) struct Parts<'a> {
     head_drafts: bool,
 }
 
-impl<'a> Parts<'a> {
+impl<'a> ModelParts<'a> {
     /// A checkpoint, and the head in it.
     pub(super) fn of(registry: &'a Registry, files: Files, options: &LoadOptions) -> Self {
         Self {
@@ -59,9 +60,9 @@ impl LoadedModel {
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Self> {
         let registry = Registry::default();
-        let parts = Parts {
+        let parts = ModelParts {
             head: Some(head.as_ref()),
-            ..Parts::of(&registry, files, &options)
+            ..ModelParts::of(&registry, files, &options)
         };
         if !parts.head_drafts {
             return Err(Error::argument(format!(
@@ -73,7 +74,7 @@ impl LoadedModel {
     }
 
     pub(super) fn read(
-        parts: &Parts<'_>,
+        parts: &ModelParts<'_>,
         options: LoadOptions,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Self> {
@@ -95,9 +96,11 @@ impl LoadedModel {
             embedded => load_embedded(parts.registry, embedded, model_options)?,
         };
         check_caches(&info, &cache_options(&options))?;
+        let frontend = Frontend::new(info, files.clone(), tokenizer, eos_ids);
+        let frontend = frontend.drafting(DraftRoom::new(model.as_ref(), &options));
         Ok(Self {
             model,
-            frontend: Arc::new(Frontend::new(info, files.clone(), tokenizer, eos_ids)),
+            frontend: Arc::new(frontend),
             options,
             draft: None,
             load_time: started.elapsed(),

@@ -113,7 +113,7 @@ impl Watch {
         })
     }
 
-    /// Marks the start of the prompt's computation. A second call, after an eviction, has no effect.
+    /// Marks the start of the prompt's computation. A second call, after a preemption, has no effect.
     pub(crate) fn begin(&mut self) {
         self.began.get_or_insert_with(Instant::now);
     }

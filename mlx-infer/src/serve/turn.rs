@@ -152,7 +152,7 @@ impl Turn {
         // Grammars take milliseconds to compile.
         let is_long = self.options.grammar.is_some() || !self.tools.is_empty();
         let long = std::mem::take(&mut self.long).or(is_long);
-        let (ids, text, ignored, filter) = heavy(long, || {
+        let (checked, text, filter) = heavy(long, || {
             let prompt = self.prompt(loaded);
             let (ids, text) = prompt.map_err(|error| self.placed(error))?;
             self.options.max_tokens =
@@ -184,24 +184,25 @@ impl Turn {
                     ReplyFront::Reasoning { .. } | ReplyFront::Nothing => {}
                 }
             }
-            let ignored = params::check(frontend, self.place, form, &ids, &self.options)?;
-            let filter = self.edits.filter(frontend, &self.options)?;
-            Ok::<_, ApiError>((ids, text, ignored, filter))
+            let options = std::mem::take(&mut self.options);
+            let checked = params::check(frontend, self.place, form, ids, options)?;
+            let filter = self.edits.filter(frontend, checked.options())?;
+            Ok::<_, ApiError>((checked, text, filter))
         })?;
-        name_ignored(headers, &ignored);
+        name_ignored(headers, checked.ignored_keywords());
         name_ignored(headers, &self.skipped);
         let tools: &[Value] = match self.tool_choice {
             ToolChoice::None => &[],
             _ => &self.tools,
         };
-        let prompt = ids.len();
+        let prompt = checked.ids().len();
         let rows = AskedRows {
-            prompts: &[ids],
+            prompts: std::slice::from_ref(&checked),
             n: self.n,
-            options: &self.options,
             filter: filter.as_ref(),
         };
-        let choices = Choices::start(app, loaded, served, trace, &rows)?;
+        let choices = Choices::start(app, loaded, served, trace, rows)?;
+        let options = checked.options();
         let replies = Replies {
             rows: (0..choices.len())
                 .map(|_| Reply::new(format, &text, tools))
@@ -213,12 +214,12 @@ impl Turn {
             ),
             kept_special: [
                 format.kept_special(),
-                &frontend.tokenizer()?.special_in(&self.options.stop),
+                &frontend.tokenizer()?.special_in(&options.stop),
             ]
             .concat(),
-            stop_ids: self.options.ending(frontend.eos_ids()),
-            stop: self.options.stop.clone(),
-            min_tokens: self.options.min_tokens,
+            stop_ids: options.ending(frontend.eos_ids()),
+            stop: options.stop.clone(),
+            min_tokens: options.min_tokens,
             tokenizer: frontend.tokenizer()?.clone(),
             trace: trace.clone(),
         };

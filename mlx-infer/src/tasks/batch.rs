@@ -3,9 +3,11 @@
 use std::cell::RefCell;
 use std::ops::ControlFlow;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Instant;
 
 use crate::engine::Decode;
+use crate::model::frontend::Frontend;
 use crate::request::Request;
 use crate::request::cancel::CancelToken;
 use crate::request::result::BatchResult;
@@ -34,31 +36,39 @@ use crate::request::result::BatchResult;
 /// ```
 pub struct Batch<'m> {
     worker: Box<dyn Decode<'static> + 'm>,
-    has_text: bool,
+    frontend: Arc<Frontend>,
     done: Rc<RefCell<Vec<(usize, BatchResult)>>>,
 }
 
 impl<'m> Batch<'m> {
-    pub(crate) fn new(worker: impl Decode<'static> + 'm, has_text: bool) -> Self {
+    pub(crate) fn new(worker: impl Decode<'static> + 'm, frontend: Arc<Frontend>) -> Self {
         Self {
             worker: Box::new(worker),
-            has_text,
+            frontend,
             done: Rc::default(),
         }
     }
 
     /// Adds a request. Its result comes with `key`.
     pub fn submit(&mut self, key: usize, request: Request) {
-        let mut result = BatchResult::new(self.has_text);
+        let requested = Instant::now();
+        let mut result = BatchResult::new(self.frontend.tokenizer_if_any().is_some());
         let done = self.done.clone();
-        let sink = move |event| {
+        let mut sink = move |event| {
             if result.take(event) {
                 done.borrow_mut().push((key, std::mem::take(&mut result)));
             }
             ControlFlow::Continue(())
         };
-        let (now, dropped) = (Instant::now(), CancelToken::new());
-        (self.worker).submit(request, now, dropped, None, Box::new(sink));
+        match self.frontend.checked_without_adapter(request) {
+            Ok(checked) => {
+                let dropped = CancelToken::new();
+                (self.worker).submit(checked, requested, dropped, None, Box::new(sink));
+            }
+            Err(error) => {
+                let _ = sink(Err(error));
+            }
+        }
     }
 
     /// Whether every request has ended and its result was taken.

@@ -12,8 +12,9 @@ use crate::engine::scheduler::Id;
 use crate::engine::sequence::Sequence;
 use crate::error::{Error, Result};
 use crate::model::LoadedModel;
+use crate::request::Request;
 use crate::request::cancel::CancelToken;
-use crate::request::generation::{Event, GenerateOptions, Generated};
+use crate::request::generation::{Event, GenerateOptions, Generated, Prompt};
 use crate::request::processor::ProcessorError;
 use crate::request::result::BatchResult;
 
@@ -44,14 +45,16 @@ pub struct Generation<'m> {
 }
 
 impl<'m> Generation<'m> {
-    /// A generation after these ids.
+    /// A generation after this prompt.
     pub(crate) fn new(
         model: &'m LoadedModel,
-        ids: Vec<u32>,
+        prompt: Prompt,
         options: &GenerateOptions,
         requested: Instant,
     ) -> Result<Self> {
-        let sequence = Sequence::new(model, ids, options, requested)?;
+        let request = Request::new(prompt, options.clone());
+        let checked = model.frontend().checked(request)?;
+        let sequence = Sequence::new(model.frontend(), model.load_time(), checked, requested)?;
         let events: Rc<RefCell<VecDeque<_>>> = Rc::default();
         let cancel = CancelToken::new();
         let sink = {
@@ -80,8 +83,8 @@ impl<'m> Generation<'m> {
     /// The cache belongs to another model.
     pub fn with_prompt_cache(mut self, cache: &PromptCache) -> Result<Self> {
         cache.check(self.model)?;
-        if let Some(task) = self.worker.task_mut(self.id) {
-            task.given = cache.start(self.model, task.sequence.history().ids())?;
+        if let Some(request) = self.worker.task_mut(self.id) {
+            request.given = cache.start(self.model, request.sequence.history().ids())?;
         }
         Ok(self)
     }
@@ -95,8 +98,8 @@ impl<'m> Generation<'m> {
         + Send
         + 'static,
     ) -> Self {
-        if let Some(task) = self.worker.task_mut(self.id) {
-            task.processor = Some(Box::new(processor));
+        if let Some(request) = self.worker.task_mut(self.id) {
+            request.processor = Some(Box::new(processor));
         }
         self
     }

@@ -24,7 +24,7 @@ use serde_json::{Map, Value};
 use tokenizers::{AddedToken, Decoder, DecoderWrapper, ModelWrapper};
 
 use self::classes::{Class, class_defaults, class_in};
-use self::config::{Config, Token, object};
+use self::config::{ConfigToken, TokenizerConfig, object};
 use self::least::Least;
 use self::pipeline::TokenizerJson;
 use self::quiet::quietly;
@@ -80,7 +80,7 @@ impl Tokenizer {
             let place = files.locate(FILE);
             let json = TokenizerJson::parse(&bytes, &place)?;
             checks::check(&json, &bytes, &place)?;
-            let config = Config::load(files, &json.added_tokens(&place)?)?;
+            let config = TokenizerConfig::load(files, &json.added_tokens(&place)?)?;
             let class = class_in(&config, &model_config, contains(&bytes, b"\"ByteLevel\""))
                 .map_err(|what| Error::unsupported(format!("{}: {what}", files.describe())))?;
             return Self::build(
@@ -96,7 +96,7 @@ impl Tokenizer {
             return Err(absent::error(files)?);
         };
         let place = files.locate(name);
-        let mut config = Config::load(files, &[])?;
+        let mut config = TokenizerConfig::load(files, &[])?;
         let class = class_in(&config, &model_config, false);
         let mut converted = convert::convert((name, &original), class, &config, &place)?;
         converted.complete(&mut config);
@@ -114,7 +114,7 @@ impl Tokenizer {
         model_config: &Map<String, Value>,
         (json, bytes, place): (&TokenizerJson<'_>, &[u8], String),
         class: Class,
-        mut config: Config,
+        mut config: TokenizerConfig,
         converted: Option<convert::Converted>,
     ) -> Result<Self> {
         for (name, content) in class_defaults(class) {
@@ -360,7 +360,7 @@ impl std::fmt::Debug for Tokenizer {
 fn add_tokens(
     inner: &mut tokenizers::Tokenizer,
     class: Class,
-    config: &Config,
+    config: &TokenizerConfig,
 ) -> tokenizers::Result<()> {
     let known = inner.get_added_tokens_decoder();
     let mut by_content: HashMap<&str, Vec<&AddedToken>> = HashMap::new();
@@ -389,8 +389,8 @@ fn add_tokens(
     for token in named.clone().chain(&config.extra) {
         if contents.insert(token.content().to_owned()) {
             missing.push(match token {
-                Token::Text(text) => AddedToken::from(text.clone(), true),
-                Token::Full(full) => full.clone(),
+                ConfigToken::Text(text) => AddedToken::from(text.clone(), true),
+                ConfigToken::Full(full) => full.clone(),
             });
         }
     }
@@ -400,7 +400,7 @@ fn add_tokens(
     inner.add_tokens(missing)?;
     if class == Class::Qwen2 {
         // The class adds its special tokens once more, plain.
-        let plain = |token: &Token| AddedToken::from(token.content(), true);
+        let plain = |token: &ConfigToken| AddedToken::from(token.content(), true);
         inner.add_tokens(named.chain(&config.extra).map(plain).collect::<Vec<_>>())?;
     }
     Ok(())
@@ -421,7 +421,7 @@ fn contains(text: &[u8], sought: &[u8]) -> bool {
     text.windows(sought.len()).any(|window| window == sought)
 }
 
-fn named_contents(config: &Config) -> Vec<(String, String)> {
+fn named_contents(config: &TokenizerConfig) -> Vec<(String, String)> {
     let pairs = config.named.iter();
     pairs
         .filter_map(|(name, token)| Some((name.clone(), token.as_ref()?.content().to_owned())))

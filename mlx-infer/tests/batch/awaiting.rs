@@ -8,8 +8,8 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use futures_core::Stream;
 use mlx_infer::{
-    Choice, Engine, EngineOptions, ErrorKind, Event, Frontend, Handle, Limits, LoadedModel,
-    Message, Prompt, Request,
+    Choice, Constraint, Engine, EngineOptions, ErrorKind, Event, Frontend, Grammar, Handle, Limits,
+    LoadedModel, Message, Prompt, Request,
 };
 
 use crate::checkpoint::{dir, load};
@@ -145,4 +145,42 @@ fn requests_are_validated_and_tokenised_before_they_are_submitted() {
     let answer = engine.submit(Request::new(ids, options)).unwrap().wait();
     assert_eq!(answer.text.as_deref(), Some("42"));
     engine.finish().unwrap();
+}
+
+/// A request is checked once, on any thread, by the front end of the model that computes it.
+#[test]
+fn a_checked_request_belongs_to_its_model() {
+    let engine = Engine::start(LoadedModel::load_default, EngineOptions::default()).unwrap();
+    let other = Engine::start(LoadedModel::load_default, EngineOptions::default()).unwrap();
+    let frontend = engine.frontend().clone();
+    let make = move || frontend.checked(Request::new("The red fox", greedy(8)));
+    let checked = std::thread::spawn(make.clone()).join().unwrap().unwrap();
+    let ids = engine.frontend().prompt_ids("The red fox".into()).unwrap();
+    assert_eq!((checked.ids(), checked.options().max_tokens), (&ids[..], 8));
+    let expected = engine.submit(Request::new(ids, greedy(8))).unwrap().wait();
+    let found = engine.submit_checked(checked).unwrap().wait();
+    assert_eq!(found.tokens, expected.tokens);
+
+    let refused = |result: mlx_infer::Result<Handle>| result.unwrap_err().to_string();
+    let foreign = refused(other.submit_checked(make().unwrap()));
+    assert!(foreign.contains("front end of another model"), "{foreign}");
+    let adapted = Request::new("The red fox", greedy(8)).with_adapter("one");
+    let adapted = engine.frontend().checked(adapted).unwrap();
+    let unknown = refused(engine.submit_checked(adapted));
+    assert!(unknown.contains("there is no adapter \"one\""), "{unknown}");
+
+    let schema = serde_json::json!({"type": "array", "maxItems": 2, "uniqueItems": true});
+    let lenient = Constraint {
+        strict: false,
+        ..Grammar::JsonSchema(schema).into()
+    };
+    let mut options = greedy(8);
+    options.grammar = Some(lenient.clone());
+    let checked = engine
+        .frontend()
+        .checked(Request::new("a", options))
+        .unwrap();
+    let ignored = engine.frontend().ignored_keywords(&lenient).unwrap();
+    assert_eq!(ignored, ["uniqueItems"]);
+    assert_eq!(checked.ignored_keywords(), ignored);
 }

@@ -1,4 +1,4 @@
-//! Random days of an engine whose rows speculate, beside what each request must get: rows join, leave, are evicted and come back while others draft
+//! Random days of an engine whose rows speculate, beside what each request must get: rows join, leave, are preempted and come back while others draft
 //! 0 to 4 tokens. One head is random, so that its drafts are rejected; the other one is constructed, and its drafts are right.
 //!
 //! `MLX_INFER_DRAFTED_DAYS=1000` sets the number of days.

@@ -274,7 +274,7 @@ impl Asked {
     }
 }
 
-/// Rows enter when others leave, at steps that depend on all lengths. With little memory some rows are evicted and come
+/// Rows enter when others leave, at steps that depend on all lengths. With little memory some rows are preempted and come
 /// back. The tokens of all requests stay the same.
 #[test]
 fn neighbours_memory_and_order_do_not_show() {

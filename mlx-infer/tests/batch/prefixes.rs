@@ -102,7 +102,7 @@ fn what_prompts_have_in_common_is_computed_once_and_does_not_show() {
     }
 }
 
-/// Texts that begin alike, all at once, in every order of batches: with little memory, rows are evicted and come back;
+/// Texts that begin alike, all at once, in every order of batches: with little memory, rows are preempted and come back;
 /// with a small store, prefixes are stored and evicted.
 #[test]
 fn batches_with_common_beginnings_equal_the_single_runs() {

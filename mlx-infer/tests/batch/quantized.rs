@@ -87,7 +87,7 @@ fn bytes_are_those_of_codes_and_scales() {
     }
 }
 
-/// Requests that do not fit the memory in the computed dtype fit when quantised, and evicted rows come back.
+/// Requests that do not fit the memory in the computed dtype fit when quantised, and preempted rows come back.
 #[test]
 fn an_engine_counts_quantised_bytes() {
     let exact = load(dir(CASES[0]));

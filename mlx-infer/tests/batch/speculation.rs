@@ -115,7 +115,7 @@ fn tokens_equal_those_without_speculation() {
 }
 
 #[test]
-fn tokens_survive_evictions_and_small_caches() {
+fn tokens_survive_preemptions_and_small_caches() {
     for case in [
         "llama_llama3",
         "gemma3_text",
@@ -288,7 +288,7 @@ fn recurrent_layers_speculate_without_room() {
 /// Rows with recurrent states and quantised keys and values are given up and come back, others go on from what a text
 /// before recorded, and drafts are rejected all the while.
 #[test]
-fn quantised_caches_of_recurrent_models_are_evicted_and_resumed() {
+fn quantised_caches_of_recurrent_models_are_preempted_and_resumed() {
     let options = LoadOptions {
         kv_quantization: Some(mlx_core::Scheme::new(mlx_core::QuantMode::Affine, 8, 32).unwrap()),
         ..LoadOptions::default()

@@ -287,3 +287,24 @@ fn mistakes_of_a_start_are_told_in_one_line() {
         }
     }
 }
+
+/// The built-in model has sliding windows, which need room for drafts; a request does not need the flag for it.
+#[test]
+fn a_request_speculates_without_the_flag() {
+    let process = Process::start(&[]);
+    let answers = ["\"off\"", "2", "8", "\"auto\""].map(|speculative| {
+        let mut answer = String::new();
+        let body = format!(
+            r#"{{"prompt": "The red fox eats a ripe berry. The red fox", "max_tokens": 12, "temperature": 0, "speculative": {speculative}}}"#
+        );
+        process.open(&body).read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+        let body: serde_json::Value = serde_json::from_str(body).unwrap();
+        body["choices"][0]["text"].clone()
+    });
+    assert!(answers[0].as_str().is_some_and(|text| !text.is_empty()));
+    for answer in &answers {
+        assert_eq!(answer, &answers[0]);
+    }
+}

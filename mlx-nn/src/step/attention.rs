@@ -495,7 +495,7 @@ impl Step<'_> {
         let slots = match layout {
             KeyLayout::Straight { .. } => KeySlots::Straight,
             KeyLayout::Wrapped { .. } => KeySlots::Ring,
-            KeyLayout::Chunk { .. } => KeySlots::Behind,
+            KeyLayout::Chunk { .. } => KeySlots::Latest,
         };
         let window = window.map(|window| i32::try_from(window).unwrap_or(i32::MAX));
         Ok(Mask::Positions(Positions::new(

@@ -1,5 +1,5 @@
-//! The shape of sources: the length of files and functions, and the number of files over which the
-//! `impl` of a type is spread.
+//! The shape of sources: the length of files and functions, the number of files over which the
+//! `impl` of a type is spread, and whether two types have one name.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -68,6 +68,8 @@ pub(super) struct Shape {
     /// The files with an `impl` of a type, and those that define it, by crate and name.
     impls: BTreeMap<(String, String), BTreeSet<String>>,
     defined: BTreeMap<(String, String), BTreeSet<String>>,
+    /// The files that define a type, a trait or an alias which other files can use, by crate and name.
+    shared: BTreeMap<(String, String), BTreeSet<String>>,
 }
 
 impl Shape {
@@ -99,6 +101,15 @@ impl Shape {
                 .or_default()
                 .insert(file.to_owned());
         }
+        // Each command of xtask has its own Arguments.
+        if folder != "xtask" && !file.ends_with("tests.rs") {
+            for name in text.lines().filter_map(shared_definition) {
+                self.shared
+                    .entry(key(name))
+                    .or_default()
+                    .insert(file.to_owned());
+            }
+        }
     }
 
     /// The faults of all sources.
@@ -122,6 +133,16 @@ impl Shape {
             {
                 faults.push(format!(
                     "{folder}: no function {name} is longer than {FUNCTION_LINES} lines: strike it from tidy's list"
+                ));
+            }
+        }
+        for ((folder, name), files) in &self.shared {
+            if files.len() > 1 {
+                let files: Vec<&str> = files.iter().map(String::as_str).collect();
+                faults.push(format!(
+                    "{folder}: {} types that other files can use are called {name}: {}",
+                    files.len(),
+                    files.join(", ")
                 ));
             }
         }
@@ -196,6 +217,16 @@ fn function(line: &str) -> Option<&str> {
 fn definition(line: &str) -> Option<&str> {
     let rest = without_visibility(line);
     let kinds = ["struct ", "enum ", "union "];
+    word(kinds.iter().find_map(|kind| rest.strip_prefix(kind))?)
+}
+
+/// The name of the type, trait or alias with a visibility that a line without indentation defines.
+fn shared_definition(line: &str) -> Option<&str> {
+    let rest = without_visibility(line);
+    if rest.len() == line.len() {
+        return None;
+    }
+    let kinds = ["struct ", "enum ", "union ", "trait ", "type "];
     word(kinds.iter().find_map(|kind| rest.strip_prefix(kind))?)
 }
 
@@ -311,8 +342,39 @@ mod tests {
             found,
             ["mlx-nn: the impl of Whole is in 4 files, at most 3"]
         );
-        let same_name: Vec<(&str, &str)> = files.iter().map(|file| (file.as_str(), own)).collect();
+        let own = own.replace("pub struct", "struct");
+        let same_name = files.iter().map(|file| (file.as_str(), own.as_str()));
+        let same_name: Vec<(&str, &str)> = same_name.collect();
         assert_eq!(faults(&same_name), [""; 0]);
+    }
+
+    #[test]
+    fn a_name_means_one_type() {
+        let (own, other) = ("pub(crate) struct Row(u8);\n", "pub trait Row {\n}\n");
+        let private = "struct Row;\nimpl A {\n    pub type Row = u8;\n}\n";
+        let of = |files: [&str; 2], texts: [&str; 2]| {
+            faults(&Vec::from_iter(files.into_iter().zip(texts)))
+        };
+        let files = ["mlx-nn/src/a.rs", "mlx-nn/src/b/c.rs"];
+        assert_eq!(
+            of(files, [own, other]),
+            [
+                "mlx-nn: 2 types that other files can use are called Row: mlx-nn/src/a.rs, mlx-nn/src/b/c.rs"
+            ]
+        );
+        assert_eq!(of(files, [own, private]), [""; 0]);
+        assert_eq!(
+            of(["mlx-nn/src/a.rs", "mlx-core/src/a.rs"], [own, other]),
+            [""; 0]
+        );
+        assert_eq!(
+            of(["xtask/src/a.rs", "xtask/src/b.rs"], [own, own]),
+            [""; 0]
+        );
+        assert_eq!(
+            of(["mlx-nn/src/a.rs", "mlx-nn/src/a/tests.rs"], [own, own]),
+            [""; 0]
+        );
     }
 
     #[test]

@@ -19,7 +19,7 @@ fn placed(c: &Case, offsets: &Array) -> fast::Attention<'static> {
     let slots = [
         fast::KeySlots::Straight,
         fast::KeySlots::Ring,
-        fast::KeySlots::Behind,
+        fast::KeySlots::Latest,
     ];
     let slots = slots[c.int(2).rem_euclid(3) as usize];
     let window = (c.int(1) != 0).then(|| c.int(1));

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use super::protocol::Answer;
+use super::protocol::BridgeAnswer;
 use crate::error::{Error, ErrorKind, Result};
 
 /// The program that the child runs.
@@ -29,8 +29,8 @@ const CUDA_GRAPHS: &str = "MLX_USE_CUDA_GRAPHS";
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// An event from the thread that reads stdout.
-enum Heard {
-    Answer(Box<Answer>),
+enum Received {
+    Answer(Box<BridgeAnswer>),
     /// Output that is not an answer.
     Fault(String),
     End,
@@ -41,7 +41,7 @@ pub(super) struct Child {
     process: std::process::Child,
     /// Lines for its stdin. A thread writes them, so that a child that does not read does not block the caller.
     commands: Sender<Vec<u8>>,
-    heard: Receiver<Heard>,
+    answers: Receiver<Received>,
     errors: Arc<Mutex<VecDeque<String>>>,
     error_reader: JoinHandle<()>,
 }
@@ -77,7 +77,7 @@ impl Child {
             process.stderr.take(),
         );
         let (commands, lines) = channel::<Vec<u8>>();
-        let (tell, heard) = channel();
+        let (sender, answers) = channel();
         let errors = Arc::new(Mutex::new(VecDeque::new()));
         let tail = errors.clone();
         thread::spawn(move || {
@@ -86,18 +86,18 @@ impl Child {
                 && pipe.write_all(&line).and_then(|()| pipe.flush()).is_ok()
             {}
         });
-        thread::spawn(move || read_answers(stdout, &tell));
+        thread::spawn(move || read_answers(stdout, &sender));
         let error_reader = thread::spawn(move || read_errors(stderr, &tail));
         Ok(Self {
             process,
             commands,
-            heard,
+            answers,
             errors,
             error_reader,
         })
     }
 
-    /// Sends a command. [`hear`](Self::hear) notices if the child has ended.
+    /// Sends a command. [`receive`](Self::receive) notices if the child has ended.
     pub(super) fn send(&self, command: &impl Serialize) {
         let mut line = serde_json::to_vec(command).expect("commands are plain data");
         line.push(b'\n');
@@ -108,12 +108,12 @@ impl Child {
     ///
     /// # Errors
     /// The child has ended, or has sent something that is not an answer.
-    pub(super) fn hear(&mut self, wait: Duration) -> Result<Option<Answer>> {
-        match self.heard.recv_timeout(wait) {
-            Ok(Heard::Answer(answer)) => Ok(Some(*answer)),
-            Ok(Heard::Fault(fault)) => Err(self.failed(&fault)),
+    pub(super) fn receive(&mut self, wait: Duration) -> Result<Option<BridgeAnswer>> {
+        match self.answers.recv_timeout(wait) {
+            Ok(Received::Answer(answer)) => Ok(Some(*answer)),
+            Ok(Received::Fault(fault)) => Err(self.failed(&fault)),
             Err(RecvTimeoutError::Timeout) => Ok(None),
-            Ok(Heard::End) | Err(RecvTimeoutError::Disconnected) => {
+            Ok(Received::End) | Err(RecvTimeoutError::Disconnected) => {
                 let message = match self.exit_status() {
                     Some(status) => format!("the process has ended ({status})"),
                     None => "the process has closed its output".to_owned(),
@@ -168,29 +168,31 @@ fn has_variable(environment: &[u8], name: &str) -> bool {
     })
 }
 
-fn read_answers(stdout: Option<ChildStdout>, tell: &Sender<Heard>) {
+fn read_answers(stdout: Option<ChildStdout>, sender: &Sender<Received>) {
     let Some(stdout) = stdout else { return };
     let mut reader = BufReader::new(stdout);
     loop {
         let mut line = Vec::new();
-        let heard = match reader.by_ref().take(MAX_LINE).read_until(b'\n', &mut line) {
-            Err(_) | Ok(0) => Heard::End,
-            Ok(_) if line.last() != Some(&b'\n') && line.len() as u64 == MAX_LINE => Heard::Fault(
-                format!("a line of its output has more than {MAX_LINE} bytes"),
-            ),
+        let received = match reader.by_ref().take(MAX_LINE).read_until(b'\n', &mut line) {
+            Err(_) | Ok(0) => Received::End,
+            Ok(_) if line.last() != Some(&b'\n') && line.len() as u64 == MAX_LINE => {
+                Received::Fault(format!(
+                    "a line of its output has more than {MAX_LINE} bytes"
+                ))
+            }
             Ok(_) => match serde_json::from_slice(&line) {
-                Ok(answer) => Heard::Answer(Box::new(answer)),
+                Ok(answer) => Received::Answer(Box::new(answer)),
                 Err(error) => {
                     let text = String::from_utf8_lossy(&line);
                     let shown: String = text.trim_end().chars().take(80).collect();
-                    Heard::Fault(format!(
+                    Received::Fault(format!(
                         "its output has a line that is no answer ({error}): {shown:?}"
                     ))
                 }
             },
         };
-        let is_last = !matches!(heard, Heard::Answer(_));
-        if tell.send(heard).is_err() || is_last {
+        let is_last = !matches!(received, Received::Answer(_));
+        if sender.send(received).is_err() || is_last {
             return;
         }
     }

@@ -4,7 +4,7 @@ use mlx_core::{QuantMode, Scheme};
 use mlx_models::{Geometry, ModelInfo};
 use serde_json::Value;
 
-use super::protocol::{self, Loaded};
+use super::protocol::{self, BridgeLoaded};
 use crate::error::{Error, ErrorKind, Result};
 use crate::text::files::Files;
 
@@ -22,9 +22,9 @@ const POSITIONS: [&str; 6] = [
 const HIDDEN: [&str; 3] = ["hidden_size", "n_embd", "d_model"];
 
 /// A config of any family.
-pub(super) struct Config(Value);
+pub(super) struct ModelConfig(Value);
 
-impl Config {
+impl ModelConfig {
     /// # Errors
     /// There is none, or it is malformed.
     pub(super) fn read(files: &Files) -> Result<Self> {
@@ -42,7 +42,7 @@ impl Config {
     }
 
     /// The information, including what mlx_lm has reported.
-    pub(super) fn info(&self, loaded: &Loaded) -> ModelInfo {
+    pub(super) fn info(&self, loaded: &BridgeLoaded) -> ModelInfo {
         let model_type = self.0.get("model_type").and_then(Value::as_str);
         let hidden = self.number(&HIDDEN).unwrap_or(0) as i32;
         let geometry = Geometry::new(loaded.vocab, hidden, Vec::new());

@@ -12,14 +12,14 @@ use crate::request::sampling::Choice;
 /// A message to the bridge.
 #[derive(Serialize)]
 #[serde(tag = "op", rename_all = "lowercase")]
-pub(super) enum Command<'a> {
+pub(super) enum BridgeCommand<'a> {
     Load {
         model: &'a Path,
         adapter: Option<&'a Path>,
         dtype: Option<&'static str>,
         chunk: usize,
     },
-    Generate(Box<Generate<'a>>),
+    Generate(Box<BridgeGenerate<'a>>),
     Cancel {
         id: u64,
     },
@@ -27,7 +27,7 @@ pub(super) enum Command<'a> {
 
 /// A request, as the bridge takes it.
 #[derive(Serialize)]
-pub(super) struct Generate<'a> {
+pub(super) struct BridgeGenerate<'a> {
     id: u64,
     tokens: &'a [u32],
     max_tokens: usize,
@@ -46,7 +46,7 @@ pub(super) struct Generate<'a> {
     logit_bias: Vec<(u32, Option<f32>)>,
 }
 
-impl<'a> Generate<'a> {
+impl<'a> BridgeGenerate<'a> {
     pub(super) fn new(id: u64, sequence: &'a Sequence) -> Self {
         let row = sequence.row();
         let p = row.params;
@@ -78,9 +78,9 @@ impl<'a> Generate<'a> {
 /// A message of the bridge.
 #[derive(Deserialize)]
 #[serde(tag = "event", rename_all = "lowercase")]
-pub(super) enum Answer {
-    Loaded(Loaded),
-    Step(Step),
+pub(super) enum BridgeAnswer {
+    Loaded(BridgeLoaded),
+    Step(BridgeStep),
     Error {
         /// The requests that the message ends.
         ids: Vec<u64>,
@@ -90,7 +90,7 @@ pub(super) enum Answer {
 
 /// Information about the model after it was loaded.
 #[derive(Clone, Debug, Deserialize)]
-pub(super) struct Loaded {
+pub(super) struct BridgeLoaded {
     /// mlx_lm's version.
     pub(super) version: String,
     pub(super) vocab: i32,
@@ -103,17 +103,17 @@ pub(super) struct Loaded {
 
 /// The result of a step.
 #[derive(Deserialize)]
-pub(super) struct Step {
+pub(super) struct BridgeStep {
     /// The requests whose prompts were computed further.
     pub(super) prompts: Vec<u64>,
-    pub(super) tokens: Vec<Token>,
+    pub(super) tokens: Vec<BridgeToken>,
     /// Bytes of arrays.
     pub(super) active: usize,
     pub(super) peak: usize,
 }
 
 #[derive(Deserialize)]
-pub(super) struct Token {
+pub(super) struct BridgeToken {
     pub(super) id: u64,
     token: u32,
     logprob: Option<f32>,
@@ -128,7 +128,7 @@ fn yes() -> bool {
     true
 }
 
-impl Token {
+impl BridgeToken {
     pub(super) fn choice(self) -> Choice {
         Choice {
             id: self.token,

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::child::Child;
-use super::protocol::{Answer, Command, Generate, Step, Token};
-use super::start::{Folder, Start, refused};
-use super::task::{Stage, Task};
+use super::protocol::{BridgeAnswer, BridgeCommand, BridgeGenerate, BridgeStep, BridgeToken};
+use super::request::{BridgeRequest, Stage};
+use super::start::{BridgeStart, Folder, refused};
 use crate::engine::sequence::Sequence;
 use crate::engine::{Decode, EngineLoad, Queue, Sink};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind};
+use crate::model::checked::Checked;
 use crate::model::frontend::Frontend;
-use crate::request::Request;
 use crate::request::cancel::CancelToken;
 use crate::request::generation::{Event, FinishReason};
 use crate::request::limits::Limits;
@@ -37,9 +37,9 @@ enum State {
 /// The requests in progress on a bridge.
 pub(crate) struct Session {
     frontend: Arc<Frontend>,
-    start: Start,
+    start: BridgeStart,
     state: State,
-    tasks: BTreeMap<u64, Task>,
+    requests: BTreeMap<u64, BridgeRequest>,
     submitted: u64,
     /// Most requests that the bridge computes at a time.
     rows: usize,
@@ -47,7 +47,7 @@ pub(crate) struct Session {
     batches: bool,
     load_time: Duration,
     /// The time of the bridge's last message, or when it became busy.
-    heard: Instant,
+    last_answer: Instant,
     steps: usize,
     metrics: Metrics,
     /// Whether the end of a process is logged.
@@ -57,7 +57,7 @@ pub(crate) struct Session {
 impl Session {
     pub(super) fn new(
         frontend: Arc<Frontend>,
-        start: Start,
+        start: BridgeStart,
         child: Child,
         batches: bool,
         load_time: Duration,
@@ -66,12 +66,12 @@ impl Session {
             frontend,
             start,
             state: State::Up(child),
-            tasks: BTreeMap::new(),
+            requests: BTreeMap::new(),
             submitted: 0,
             rows: Limits::default().rows,
             batches,
             load_time,
-            heard: Instant::now(),
+            last_answer: Instant::now(),
             steps: 0,
             metrics: Metrics::default(),
             notes: false,
@@ -95,89 +95,71 @@ impl Session {
         self.metrics
     }
 
-    fn admit(&self, request: Request, requested: Instant) -> Result<Sequence> {
-        let lacks = [
-            ("adapter", request.adapter.is_some()),
-            ("processor", request.processor.is_some()),
-        ];
-        if let Some((name, _)) = lacks.iter().find(|(_, is_given)| *is_given) {
-            return Err(Error::unsupported(format!(
-                "{name} of a request is not supported by the mlx-lm back end; the native one has it"
-            )));
-        }
-        let ids = self.frontend.prompt_ids(request.prompt)?;
-        Sequence::of(
-            &self.frontend,
-            self.load_time,
-            ids,
-            &request.options,
-            requested,
-        )
-    }
-
     fn count(&self, stage: Stage) -> usize {
-        self.tasks
+        self.requests
             .values()
-            .filter(|task| task.stage == stage)
+            .filter(|request| request.stage == stage)
             .count()
     }
 
     fn is_busy(&self) -> bool {
-        self.tasks.values().any(|task| task.stage != Stage::Waiting)
+        self.requests
+            .values()
+            .any(|request| request.stage != Stage::Waiting)
     }
 
     /// Sends waiting requests, as many as can be computed at a time.
-    fn feed(&mut self) {
+    fn send_waiting(&mut self) {
         let State::Up(child) = &self.state else {
             return;
         };
         let rows = if self.batches { self.rows } else { 1 };
-        let free = rows.saturating_sub(self.tasks.len() - self.count(Stage::Waiting));
+        let free = rows.saturating_sub(self.requests.len() - self.count(Stage::Waiting));
         if free > 0 && !self.is_busy() {
-            self.heard = Instant::now();
+            self.last_answer = Instant::now();
         }
         let waiting = self
-            .tasks
+            .requests
             .iter_mut()
-            .filter(|(_, task)| task.stage == Stage::Waiting);
-        for (&id, task) in waiting.take(free) {
-            child.send(&Command::Generate(Box::new(Generate::new(
+            .filter(|(_, request)| request.stage == Stage::Waiting);
+        for (&id, request) in waiting.take(free) {
+            child.send(&BridgeCommand::Generate(Box::new(BridgeGenerate::new(
                 id,
-                &task.sequence,
+                &request.sequence,
             ))));
-            task.stage = Stage::Prefill;
+            request.stage = Stage::Prefill;
         }
     }
 
     /// Removes a request that has ended, here and on the bridge.
-    fn remove(&mut self, id: u64) -> Option<Task> {
-        let task = self.tasks.remove(&id)?;
+    fn remove(&mut self, id: u64) -> Option<BridgeRequest> {
+        let request = self.requests.remove(&id)?;
         if let State::Up(child) = &self.state
-            && task.stage != Stage::Waiting
+            && request.stage != Stage::Waiting
         {
             // If it has ended on the bridge too, this has no effect.
-            child.send(&Command::Cancel { id });
+            child.send(&BridgeCommand::Cancel { id });
         }
-        Some(task)
+        Some(request)
     }
 
-    fn finish(&mut self, id: u64, reason: FinishReason, memory: Option<&Step>) {
-        let Some(mut task) = self.remove(id) else {
+    fn finish(&mut self, id: u64, reason: FinishReason, memory: Option<&BridgeStep>) {
+        let Some(mut request) = self.remove(id) else {
             return;
         };
-        let mut event = task.sequence.finish(reason);
+        let mut event = request.sequence.finish(reason);
         if let Ok(Event::Finish { metrics, .. }) = &mut event {
             // The arrays are in the other process.
             metrics.peak_memory_bytes = memory.map_or(0, |step| step.peak);
             metrics.active_memory_bytes = memory.map_or(0, |step| step.active);
             self.metrics = *metrics;
         }
-        task.send(event);
+        request.send(event);
     }
 
     fn fail(&mut self, id: u64, error: Error) {
-        if let Some(mut task) = self.remove(id) {
-            task.send(Err(error));
+        if let Some(mut request) = self.remove(id) {
+            request.send(Err(error));
         }
     }
 
@@ -188,18 +170,18 @@ impl Session {
         if self.notes {
             tracing::warn!("{error}; the next request starts a new process");
         }
-        for id in self.tasks.keys().copied().collect::<Vec<_>>() {
+        for id in self.requests.keys().copied().collect::<Vec<_>>() {
             self.fail(id, error.copy());
         }
     }
 
     /// Handles an answer that came too late for its request, or notices that the process has ended. Returns whether
     /// there was an answer.
-    fn hear_idle(&mut self) -> bool {
+    fn receive_idle(&mut self) -> bool {
         let State::Up(child) = &mut self.state else {
             return false;
         };
-        match child.hear(Duration::ZERO) {
+        match child.receive(Duration::ZERO) {
             Ok(answer) => answer.is_some(),
             Err(_) => {
                 self.state = State::Down;
@@ -208,20 +190,20 @@ impl Session {
         }
     }
 
-    fn take(&mut self, answer: Answer) {
-        self.heard = Instant::now();
+    fn take(&mut self, answer: BridgeAnswer) {
+        self.last_answer = Instant::now();
         match answer {
-            Answer::Loaded(_) => {
+            BridgeAnswer::Loaded(_) => {
                 if let State::Starting { child, .. } =
                     std::mem::replace(&mut self.state, State::Down)
                 {
                     self.state = State::Up(child);
                 }
             }
-            Answer::Error { message, .. } if !matches!(self.state, State::Up(_)) => {
+            BridgeAnswer::Error { message, .. } if !matches!(self.state, State::Up(_)) => {
                 self.ended(&refused(&message))
             }
-            Answer::Error { ids, message } => {
+            BridgeAnswer::Error { ids, message } => {
                 for id in ids {
                     self.fail(
                         id,
@@ -229,11 +211,11 @@ impl Session {
                     );
                 }
             }
-            Answer::Step(mut step) => {
+            BridgeAnswer::Step(mut step) => {
                 self.steps += 1;
                 for id in &step.prompts {
-                    if let Some(task) = self.tasks.get_mut(id) {
-                        task.sequence.begin();
+                    if let Some(request) = self.requests.get_mut(id) {
+                        request.sequence.begin();
                     }
                 }
                 for token in std::mem::take(&mut step.tokens) {
@@ -243,21 +225,21 @@ impl Session {
         }
     }
 
-    fn accept(&mut self, token: Token, step: &Step) {
+    fn accept(&mut self, token: BridgeToken, step: &BridgeStep) {
         let id = token.id;
         // Tokens for a request that has ended here may still arrive.
-        let Some(task) = self.tasks.get_mut(&id) else {
+        let Some(request) = self.requests.get_mut(&id) else {
             return;
         };
         if !token.finite {
             let message = "the model gives numbers that are not finite";
             return self.fail(id, Error::new(ErrorKind::NotFinite, message));
         }
-        task.stage = Stage::Decode;
-        task.sequence.begin();
-        match task.sequence.accept(token.choice()) {
+        request.stage = Stage::Decode;
+        request.sequence.begin();
+        match request.sequence.accept(token.choice()) {
             Ok((event, ends)) => {
-                task.send(Ok(event));
+                request.send(Ok(event));
                 if let Some(reason) = ends {
                     self.finish(id, reason, Some(step));
                 }
@@ -267,24 +249,24 @@ impl Session {
     }
 
     /// Handles one answer of the bridge. Returns whether there was one.
-    fn hear(&mut self, wait: Duration) -> bool {
+    fn receive(&mut self, wait: Duration) -> bool {
         let timeout = self.start.timeout();
         let is_busy = self.is_busy();
-        let heard = match &mut self.state {
+        let received = match &mut self.state {
             State::Down => return false,
-            State::Starting { child, since, .. } => match child.hear(wait) {
+            State::Starting { child, since, .. } => match child.receive(wait) {
                 Ok(None) if since.elapsed() > timeout => Err(self.start.too_slow(child)),
-                heard => heard,
+                received => received,
             },
-            State::Up(child) => match child.hear(wait) {
-                Ok(None) if is_busy && self.heard.elapsed() > timeout => {
+            State::Up(child) => match child.receive(wait) {
+                Ok(None) if is_busy && self.last_answer.elapsed() > timeout => {
                     let seconds = timeout.as_secs_f64();
                     Err(child.failed(&format!("no answer for {seconds} s")))
                 }
-                heard => heard,
+                received => received,
             },
         };
-        match heard {
+        match received {
             Ok(None) => false,
             Ok(Some(answer)) => {
                 self.take(answer);
@@ -301,23 +283,23 @@ impl Session {
 impl Decode<'static> for Session {
     fn submit(
         &mut self,
-        request: Request,
+        request: Checked,
         requested: Instant,
         dropped: CancelToken,
         _backlog: Option<Arc<Queue>>,
         mut sink: Sink<'static>,
     ) {
-        match self.admit(request, requested) {
+        match Sequence::new(&self.frontend, self.load_time, request, requested) {
             Ok(sequence) => {
                 self.submitted += 1;
-                let task = Task {
+                let request = BridgeRequest {
                     sequence,
                     sink,
                     dropped,
                     abandoned: false,
                     stage: Stage::Waiting,
                 };
-                self.tasks.insert(self.submitted, task);
+                self.requests.insert(self.submitted, request);
             }
             Err(error) => {
                 let _ = sink(Err(error));
@@ -326,17 +308,20 @@ impl Decode<'static> for Session {
     }
 
     fn advance(&mut self) {
-        let cancelled = self.tasks.iter().filter(|(_, task)| task.is_cancelled());
+        let cancelled = self
+            .requests
+            .iter()
+            .filter(|(_, request)| request.is_cancelled());
         for id in cancelled.map(|(&id, _)| id).collect::<Vec<_>>() {
             self.finish(id, FinishReason::Cancelled, None);
         }
-        if self.tasks.is_empty() {
+        if self.requests.is_empty() {
             return;
         }
         // Notices a process that has ended while it was idle, before a request is sent to it.
         if !self.is_busy() {
             while let State::Up(_) = self.state
-                && self.hear_idle()
+                && self.receive_idle()
             {}
         }
         if let State::Down = self.state {
@@ -352,22 +337,22 @@ impl Decode<'static> for Session {
                 Err(error) => return self.ended(&error),
             }
         }
-        self.feed();
+        self.send_waiting();
         let mut wait = WAIT;
-        while self.hear(wait) {
+        while self.receive(wait) {
             wait = Duration::ZERO;
-            self.feed();
+            self.send_waiting();
         }
     }
 
     fn cancel_all(&mut self) {
-        for id in self.tasks.keys().copied().collect::<Vec<_>>() {
+        for id in self.requests.keys().copied().collect::<Vec<_>>() {
             self.finish(id, FinishReason::Cancelled, None);
         }
     }
 
     fn is_idle(&self) -> bool {
-        self.tasks.is_empty()
+        self.requests.is_empty()
     }
 
     fn is_stalled(&self) -> bool {

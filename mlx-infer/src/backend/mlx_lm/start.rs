@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::MlxLmOptions;
 use super::child::Child;
-use super::protocol::{Answer, Command, Loaded, python_name};
+use super::protocol::{BridgeAnswer, BridgeCommand, BridgeLoaded, python_name};
 use super::python;
 use super::session::WAIT;
 use crate::error::{Error, ErrorKind, Result};
@@ -13,7 +13,7 @@ use crate::request::generation::GenerateOptions;
 use crate::text::files::Files;
 
 /// The settings with which a bridge is started.
-pub(super) struct Start {
+pub(super) struct BridgeStart {
     files: Files,
     options: MlxLmOptions,
 }
@@ -27,7 +27,7 @@ impl Drop for Folder {
     }
 }
 
-impl Start {
+impl BridgeStart {
     pub(super) fn new(files: &Files, options: &MlxLmOptions) -> Self {
         Self {
             files: files.clone(),
@@ -53,7 +53,7 @@ impl Start {
             }
         };
         let child = Child::start(&python::choose(self.options.python.as_deref()))?;
-        child.send(&Command::Load {
+        child.send(&BridgeCommand::Load {
             model: &absolute(&path),
             adapter: self.options.adapter.as_deref().map(absolute).as_deref(),
             dtype: self.dtype(),
@@ -70,14 +70,14 @@ impl Start {
     }
 
     /// Starts a bridge and waits until the model is loaded.
-    pub(super) fn run(&self) -> Result<(Child, Loaded)> {
+    pub(super) fn run(&self) -> Result<(Child, BridgeLoaded)> {
         let began = Instant::now();
         let (mut child, _folder) = self.begin()?;
         loop {
-            match child.hear(WAIT)? {
-                Some(Answer::Loaded(loaded)) => return Ok((child, loaded)),
-                Some(Answer::Error { message, .. }) => return Err(refused(&message)),
-                Some(Answer::Step(_)) => {
+            match child.receive(WAIT)? {
+                Some(BridgeAnswer::Loaded(loaded)) => return Ok((child, loaded)),
+                Some(BridgeAnswer::Error { message, .. }) => return Err(refused(&message)),
+                Some(BridgeAnswer::Step(_)) => {
                     return Err(child.failed("a step came before the model was loaded"));
                 }
                 None if began.elapsed() > self.options.timeout => return Err(self.too_slow(&child)),

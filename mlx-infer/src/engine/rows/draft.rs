@@ -18,7 +18,7 @@ use mlx_nn::last_features;
 use super::{Input, Rows, unused};
 use crate::engine::scheduler::Id;
 use crate::engine::speculate::drafters::Drafts;
-use crate::engine::task::Tasks;
+use crate::engine::state::Requests;
 use crate::error::Result;
 use crate::model::LoadedModel;
 use crate::sampling::{Row, sample};
@@ -84,14 +84,14 @@ impl<'m> Rows<'m> {
     /// more likely, and never change the result.
     pub(crate) fn draw(
         &mut self,
-        tasks: &Tasks<'_>,
+        requests: &Requests<'_>,
         wanted: &BTreeMap<Id, usize>,
         by: &LoadedModel,
         drafts: &mut Drafts,
         mut next: impl FnMut(&mut Self, &[Array], &[usize]) -> Result<Array>,
     ) -> Result<()> {
         let lines: Vec<Option<(Id, u32, usize)>> = (0..self.slots.len())
-            .map(|slot| self.drawing(slot, tasks, wanted))
+            .map(|slot| self.drawing(slot, requests, wanted))
             .collect();
         let mosts = lines.iter().flatten().map(|&(_, _, most)| most);
         let Some(most) = mosts.max() else {
@@ -112,7 +112,7 @@ impl<'m> Rows<'m> {
             let features = next(self, &tokens, &widths)?;
             let row = |id: &Option<Id>| match id {
                 Some(id) => {
-                    let row = tasks[id].sequence.row();
+                    let row = requests[id].sequence.row();
                     Row {
                         ahead: number,
                         logprobs: None,
@@ -139,12 +139,12 @@ impl<'m> Rows<'m> {
     fn drawing(
         &self,
         slot: usize,
-        tasks: &Tasks<'_>,
+        requests: &Requests<'_>,
         wanted: &BTreeMap<Id, usize>,
     ) -> Option<(Id, u32, usize)> {
         let id = self.slots[slot]?;
         let most = *wanted.get(&id)?;
-        match self.input(slot, tasks, None) {
+        match self.input(slot, requests, None) {
             Input::Known {
                 token,
                 is_last: true,

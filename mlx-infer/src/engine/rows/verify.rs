@@ -7,7 +7,7 @@ use crate::engine::processor;
 use crate::engine::scheduler::Id;
 use crate::engine::sequence::Sequence;
 use crate::engine::speculate::drafters::Drafts;
-use crate::engine::task::Tasks;
+use crate::engine::state::Requests;
 use crate::error::Result;
 use crate::request::sampling::Choice;
 use crate::sampling::{History, Row, sample};
@@ -50,13 +50,12 @@ impl Line {
 }
 
 /// Computes the masks after each draft token, for rows with a grammar.
-pub(crate) type Foresee<'f> = &'f mut dyn FnMut(&mut Tasks<'_>, &[(Id, &[u32])]);
+pub(crate) type Foresee<'f> = &'f mut dyn FnMut(&mut Requests<'_>, &[(Id, &[u32])]);
 
 impl Rows<'_> {
-    /// The number of draft tokens that the row can bring: limited by the room of its layers, and by the position at
+    /// The number of draft tokens that the row in a slot can bring: limited by the room of its layers, and by the position at
     /// which the model's rope changes.
-    pub(crate) fn room(&self, id: Id) -> usize {
-        let Some(slot) = self.slot(id) else { return 0 };
+    pub(crate) fn room(&self, slot: usize) -> usize {
         let (most, len) = (self.model.draft_room(), self.cache.lens()[slot]);
         match self.model.model().switches_after() {
             Some(switch) if len < switch => most.min(switch - len - 1),
@@ -70,12 +69,12 @@ impl Rows<'_> {
     /// a row has a grammar, a processor or penalties, the host reads the drafts first, while the step is computed.
     pub(crate) fn verify(
         &mut self,
-        tasks: &mut Tasks<'_>,
+        requests: &mut Requests<'_>,
         drafts: &Drafts,
         foresee: Foresee<'_>,
     ) -> Result<Vec<Verified>> {
         let mut lines: Vec<Option<Line>> = (0..self.slots.len())
-            .map(|slot| self.line(slot, tasks, drafts))
+            .map(|slot| self.line(slot, requests, drafts))
             .collect();
         let widths: Vec<usize> = lines
             .iter()
@@ -96,9 +95,9 @@ impl Rows<'_> {
         let logits = self.model.logits(&hidden)?;
 
         let needs_drafts = |line: &Line| {
-            let task = &tasks[&line.id];
+            let request = &requests[&line.id];
             let is_drawn = line.tokens.len() < line.width();
-            is_drawn && (task.sequence.reads_drafts() || task.processor.is_some())
+            is_drawn && (request.sequence.reads_drafts() || request.processor.is_some())
         };
         if let Some(drawn) = drafts.tokens()
             && lines.iter().flatten().any(needs_drafts)
@@ -107,14 +106,14 @@ impl Rows<'_> {
             read(&mut lines, drawn)?;
         }
         let guided: Vec<(Id, &[u32])> = (lines.iter().flatten())
-            .filter(|line| line.is_last && tasks[&line.id].sequence.is_guided())
+            .filter(|line| line.is_last && requests[&line.id].sequence.is_guided())
             .map(|line| (line.id, &line.tokens[1..]))
             .collect();
         if !guided.is_empty() {
-            foresee(tasks, &guided);
+            foresee(requests, &guided);
         }
         for line in lines.iter_mut().flatten().filter(|line| line.is_last) {
-            let mut history = tasks[&line.id].sequence.history().clone();
+            let mut history = requests[&line.id].sequence.history().clone();
             for &token in &line.tokens[1..] {
                 line.histories.push(history.clone());
                 history.push(token);
@@ -125,7 +124,7 @@ impl Rows<'_> {
             let settings: Vec<Row<'_>> = lines
                 .iter()
                 .flatten()
-                .flat_map(|line| settings(line, tasks))
+                .flat_map(|line| settings(line, requests))
                 .collect();
             let sampled = sample(&logits, &settings, None)?;
             sampled.start()?;
@@ -149,17 +148,17 @@ impl Rows<'_> {
                 choices: Vec::new(),
             };
             // A token that was chosen without its mask is not kept.
-            let choosable = tasks[&line.id].sequence.choosable();
+            let choosable = requests[&line.id].sequence.choosable();
             let mut is_right = true;
             for (at, (number, choice)) in chosen.by_ref().take(line.chosen()).enumerate() {
                 if !is_right {
                     continue;
                 }
-                let task = tasks.get_mut(&line.id).expect("it has a row");
-                let choice = match &mut task.processor {
+                let request = requests.get_mut(&line.id).expect("it has a row");
+                let choice = match &mut request.processor {
                     None => Ok(choice),
                     Some(processor) => {
-                        let row = setting(line, &task.sequence, at);
+                        let row = setting(line, &request.sequence, at);
                         let logits = row_of(&logits, number)?;
                         processor::choose(self.model, processor, &logits, row).map(Some)
                     }
@@ -180,9 +179,9 @@ impl Rows<'_> {
         Ok(verified)
     }
 
-    fn line(&self, slot: usize, tasks: &Tasks<'_>, drafts: &Drafts) -> Option<Line> {
+    fn line(&self, slot: usize, requests: &Requests<'_>, drafts: &Drafts) -> Option<Line> {
         let (Some(id), Input::Known { token, is_last }) =
-            (self.slots[slot], self.input(slot, tasks, None))
+            (self.slots[slot], self.input(slot, requests, None))
         else {
             return None;
         };
@@ -242,8 +241,8 @@ fn places(lines: &[Option<Line>], width: usize) -> Vec<i32> {
 }
 
 /// The sampler's input for each token that is chosen.
-fn settings<'a>(line: &'a Line, tasks: &'a Tasks<'_>) -> impl Iterator<Item = Row<'a>> {
-    let sequence = &tasks[&line.id].sequence;
+fn settings<'a>(line: &'a Line, requests: &'a Requests<'_>) -> impl Iterator<Item = Row<'a>> {
+    let sequence = &requests[&line.id].sequence;
     (0..line.chosen()).map(|at| setting(line, sequence, at))
 }
 

@@ -1,26 +1,10 @@
-//! Input and output of the scheduler.
+//! What the scheduler decides.
 
-/// The number of a request.
-pub(crate) type Id = u64;
-
-/// The scheduler's view of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Job {
-    /// The number of the request.
-    pub(crate) id: Id,
-    /// Tokens that are computed as a prompt.
-    pub(crate) prompt: usize,
-    /// The number of tokens known beyond those. They are replayed, one in each step.
-    pub(crate) replay: usize,
-    /// The most positions that it may ever hold.
-    pub(crate) most: usize,
-    /// Tokens of the prompt that are computed at a time.
-    pub(crate) chunk: usize,
-}
+use super::Id;
 
 /// A part of a request's prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Piece {
+pub(crate) struct Chunk {
     /// The request.
     pub(crate) id: Id,
     /// Its first token.

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::engine::scheduler::{CacheCost, Job, Scheduler};
+use crate::engine::scheduler::{
+    CacheCost, Id, RequestProgress, Scheduled, Scheduler, Status, Table,
+};
 use crate::request::limits::Limits;
 use mlx_core::DType;
 use mlx_nn::{CacheOptions, KvShape, LayerKind, RecurrentShape, StateCost, StatePart};
@@ -166,12 +168,54 @@ fn days() -> impl Strategy<Value = Day> {
     })
 }
 
-/// A row of the machine: prompt tokens done, tokens generated, positions held if it decodes.
-#[derive(Clone, Debug, Default)]
+impl Scheduled for RequestProgress {
+    fn progress(&self) -> &RequestProgress {
+        self
+    }
+
+    fn progress_mut(&mut self) -> &mut RequestProgress {
+        self
+    }
+}
+
+/// A row of the machine: what the scheduler knows, and prompt tokens done, tokens generated, positions held if it decodes.
+#[derive(Clone, Debug)]
 struct Row {
+    progress: RequestProgress,
     done: usize,
     generated: usize,
     held: Option<usize>,
+}
+
+impl Scheduled for Row {
+    fn progress(&self) -> &RequestProgress {
+        &self.progress
+    }
+
+    fn progress_mut(&mut self) -> &mut RequestProgress {
+        &mut self.progress
+    }
+}
+
+/// Ends a request.
+fn remove(scheduler: &mut Scheduler, rows: &mut Table<Row>, id: Id) {
+    scheduler.remove(rows, id);
+    let row = rows.remove(&id).expect("a request that ends exists");
+    assert_eq!(row.progress.status(), Status::Finished);
+}
+
+/// The numbers of requests that wait, are in prefill, and decode, by their statuses.
+fn statuses(rows: &Table<Row>) -> [usize; 3] {
+    let count = |wanted: &[Status]| {
+        let rows = rows.values();
+        rows.filter(|row| wanted.contains(&row.progress.status()))
+            .count()
+    };
+    [
+        count(&[Status::Waiting, Status::Preempted]),
+        count(&[Status::Prefilling]),
+        count(&[Status::Running]),
+    ]
 }
 
 #[derive(Debug, PartialEq)]
@@ -191,7 +235,7 @@ fn run(day: &Day) -> Result<BTreeMap<u64, End>, TestCaseError> {
     if day.gathers {
         scheduler = scheduler.gathering();
     }
-    let mut rows: BTreeMap<u64, Row> = BTreeMap::new();
+    let mut rows: Table<Row> = Table::new();
     let mut ends = BTreeMap::new();
     let mut slots = 0;
     let asked = |id: u64| &day.asked[id as usize];
@@ -199,34 +243,38 @@ fn run(day: &Day) -> Result<BTreeMap<u64, End>, TestCaseError> {
         for (id, request) in day.asked.iter().enumerate() {
             let id = id as u64;
             if request.arrives == tick {
-                rows.insert(id, Row::default());
-                scheduler.submit(Job {
-                    id,
-                    prompt: request.prompt,
-                    replay: 0,
-                    most: request.prompt + request.tokens,
-                    chunk: request.chunk,
-                });
+                let most = request.prompt + request.tokens;
+                let row = Row {
+                    progress: RequestProgress::new(request.prompt, most, request.chunk),
+                    done: 0,
+                    generated: 0,
+                    held: None,
+                };
+                rows.insert(id, row);
+                scheduler.submit(&mut rows, id);
             }
-            if request.cancelled == Some(tick) && rows.remove(&id).is_some() {
-                scheduler.remove(id);
+            if request.cancelled == Some(tick) && rows.contains_key(&id) {
+                remove(&mut scheduler, &mut rows, id);
                 ends.insert(id, End::Cancelled);
             }
         }
         let fails = day.failures.contains(&tick);
-        let plan = scheduler.plan();
+        let plan = scheduler.plan(&mut rows);
         for (id, _) in plan.refuse {
             // Only what cannot fit alone is refused.
             let row = rows.remove(&id).expect("a refused request exists");
             let needs = cost().bytes(1, asked(id).prompt + row.generated + 1);
             prop_assert!(day.limits.cache_bytes.is_some_and(|limit| needs > limit));
             prop_assert!(scheduler.running().all(|other| other != id));
+            prop_assert_eq!(row.progress.status(), Status::Finished);
             ends.insert(id, End::Refused);
         }
         for id in plan.preempt {
             let row = rows.get_mut(&id).expect("a preempted request exists");
             (row.done, row.held) = (0, None);
-            scheduler.requeue(id, asked(id).prompt, row.generated);
+            prop_assert_eq!(row.progress.status(), Status::Preempted);
+            let known = asked(id).prompt + row.generated;
+            scheduler.requeue(&mut rows, id, asked(id).prompt, known);
         }
         if let Some(wanted) = plan.compact {
             let held = rows.values().filter(|row| row.held.is_some()).count();
@@ -234,15 +282,16 @@ fn run(day: &Day) -> Result<BTreeMap<u64, End>, TestCaseError> {
             slots = wanted;
             scheduler.set_slots(slots);
         }
+        prop_assert_eq!(statuses(&rows), scheduler.counts());
         let mut leaders = BTreeMap::new();
-        for id in scheduler.leading().collect::<Vec<u64>>() {
+        for id in scheduler.leading(&rows).collect::<Vec<u64>>() {
             let Asked { prompt, chunk, .. } = asked(id);
             let leader = *leaders.entry((prompt, chunk)).or_insert(id);
             if leader != id && rows[&id].done == 0 && rows[&id].generated == 0 {
-                scheduler.follow(id, leader);
+                rows.get_mut(&id).unwrap().progress.follow(leader);
             }
         }
-        let fresh: Vec<u64> = scheduler.fresh().collect();
+        let fresh: Vec<u64> = scheduler.fresh(&rows).collect();
         for id in fresh {
             let Asked {
                 prompt,
@@ -256,58 +305,56 @@ fn run(day: &Day) -> Result<BTreeMap<u64, End>, TestCaseError> {
             let cut = cut
                 .map(|cut| prompt * cut / 16)
                 .filter(|&cut| cut > row.done);
-            scheduler.reuse(id, row.done, cut);
+            row.progress.reuse(row.done, cut);
         }
-        for pieces in scheduler.pieces() {
-            let ids: Vec<u64> = pieces.iter().map(|piece| piece.id).collect();
-            let width = pieces.iter().map(|piece| piece.end - piece.start).max();
+        for chunks in scheduler.chunks(&rows) {
+            let ids: Vec<u64> = chunks.iter().map(|chunk| chunk.id).collect();
+            let width = chunks.iter().map(|chunk| chunk.end - chunk.start).max();
             prop_assert!(ids.len() == 1 || ids.len() * width.unwrap() <= day.limits.prefill_tokens);
             if fails {
                 for id in &ids {
                     rows.get_mut(id).unwrap().done = 0;
                 }
-                if let Some(id) = scheduler.prefill_failed(&ids) {
-                    rows.remove(&id);
-                    scheduler.remove(id);
+                if let Some(id) = scheduler.prefill_failed(&mut rows, &ids) {
+                    remove(&mut scheduler, &mut rows, id);
                     ends.insert(id, End::Blamed);
                 }
                 continue;
             }
-            for piece in pieces {
+            for chunk in chunks {
                 let row = rows
-                    .get_mut(&piece.id)
+                    .get_mut(&chunk.id)
                     .expect("a request in prefill exists");
-                prop_assert_eq!(row.done, piece.start, "no part twice, none left out");
-                prop_assert!(piece.end - piece.start <= asked(piece.id).chunk);
-                row.done = piece.end;
-                prop_assert_eq!(piece.is_last, piece.end == asked(piece.id).prompt);
-                if piece.is_cut {
-                    let Asked { prompt, cut, .. } = asked(piece.id);
+                prop_assert_eq!(row.done, chunk.start, "no part twice, none left out");
+                prop_assert!(chunk.end - chunk.start <= asked(chunk.id).chunk);
+                row.done = chunk.end;
+                prop_assert_eq!(chunk.is_last, chunk.end == asked(chunk.id).prompt);
+                if chunk.is_cut {
+                    let Asked { prompt, cut, .. } = asked(chunk.id);
                     prop_assert!(
-                        !piece.is_last && cut.map(|cut| prompt * cut / 16) == Some(piece.end)
+                        !chunk.is_last && cut.map(|cut| prompt * cut / 16) == Some(chunk.end)
                     );
                 }
-                if !piece.is_last {
-                    scheduler.prefilled(piece.id, piece.end);
+                if !chunk.is_last {
+                    row.progress.prefilled(chunk.end);
                     continue;
                 }
-                let followers: Vec<u64> = scheduler.followers(piece.id).collect();
-                for id in [piece.id].into_iter().chain(followers) {
-                    prop_assert_eq!(asked(id).prompt, piece.end);
+                let followers: Vec<u64> = scheduler.followers(&rows, chunk.id).collect();
+                for id in [chunk.id].into_iter().chain(followers) {
+                    prop_assert_eq!(asked(id).prompt, chunk.end);
                     let row = rows.get_mut(&id).expect("a request in prefill exists");
                     row.generated = row.generated.max(1);
                     if row.generated == asked(id).tokens {
-                        rows.remove(&id);
-                        scheduler.remove(id);
+                        remove(&mut scheduler, &mut rows, id);
                         ends.insert(id, End::Finished(asked(id).tokens));
                         continue;
                     }
-                    (row.done, row.held) = (piece.end, Some(piece.end));
+                    (row.done, row.held) = (chunk.end, Some(chunk.end));
                     let live = rows.values().filter(|row| row.held.is_some()).count();
                     if live > slots {
-                        slots = scheduler.slots_for(live);
+                        slots = scheduler.slots_for(&rows, live);
                     }
-                    scheduler.joined(id, slots);
+                    scheduler.joined(&mut rows, id, slots);
                 }
             }
         }
@@ -331,14 +378,14 @@ fn run(day: &Day) -> Result<BTreeMap<u64, End>, TestCaseError> {
             }
             slots = 0;
             scheduler.set_slots(0);
-            let blamed = scheduler.step_failed();
+            let blamed = scheduler.step_failed(&mut rows);
             for &id in &running {
-                scheduler.requeue(id, asked(id).prompt, rows[&id].generated);
+                let known = asked(id).prompt + rows[&id].generated;
+                scheduler.requeue(&mut rows, id, asked(id).prompt, known);
             }
             prop_assert_eq!(blamed.is_some(), running.len() == 1);
             if let Some(id) = blamed {
-                rows.remove(&id);
-                scheduler.remove(id);
+                remove(&mut scheduler, &mut rows, id);
                 ends.insert(id, End::Blamed);
             }
             continue;
@@ -349,12 +396,11 @@ fn run(day: &Day) -> Result<BTreeMap<u64, End>, TestCaseError> {
             let held = row.held.as_mut().unwrap();
             *held += 1;
             longest = longest.max(*held);
-            scheduler.stepped(id, 1);
+            row.progress.stepped(1);
             // Past what it had said before it was given up, a step is a new token.
             row.generated = row.generated.max(*held - asked(id).prompt + 1);
             if row.generated == asked(id).tokens {
-                rows.remove(&id);
-                scheduler.remove(id);
+                remove(&mut scheduler, &mut rows, id);
                 ends.insert(id, End::Finished(asked(id).tokens));
             }
         }

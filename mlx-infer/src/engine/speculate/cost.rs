@@ -49,7 +49,7 @@ const STALE_UNSURE: usize = 128;
 
 /// The source of a draft.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) enum Origin {
+pub(crate) enum DraftOrigin {
     /// The row's own text.
     #[default]
     Text,
@@ -60,7 +60,7 @@ pub(crate) enum Origin {
 /// The times of steps, by their rows, the tokens of the widest row, and whether drafts were computed.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Costs {
-    times: HashMap<(usize, usize, Origin), Times>,
+    times: HashMap<(usize, usize, DraftOrigin), Times>,
     /// The times of the last steps, divided by the usual times of their sizes.
     pace: VecDeque<f64>,
     /// Steps that were measured.
@@ -106,7 +106,7 @@ pub(crate) struct Offer {
     pub(crate) is_fixed: bool,
     /// Whether its last draft was brought to a step.
     pub(crate) goes_on: bool,
-    pub(crate) origin: Origin,
+    pub(crate) origin: DraftOrigin,
     /// How often its drafts are accepted.
     pub(crate) rates: Rates,
 }
@@ -124,9 +124,13 @@ impl Offer {
 
 impl Costs {
     /// Records the time of a step of `rows` rows, the widest of `width` tokens.
-    pub(crate) fn learn(&mut self, rows: usize, width: usize, origin: Origin, seconds: f64) {
+    pub(crate) fn learn(&mut self, rows: usize, width: usize, origin: DraftOrigin, seconds: f64) {
         self.steps += 1;
-        let origin = if width == 1 { Origin::Text } else { origin };
+        let origin = if width == 1 {
+            DraftOrigin::Text
+        } else {
+            origin
+        };
         let times = self.times.entry((rows, width, origin)).or_default();
         if self.steps - times.step >= STALE {
             times.last.clear();
@@ -153,7 +157,7 @@ impl Costs {
             each.collect()
         };
         let most = rows.iter().map(|row| row.most).max().unwrap_or(0);
-        let Some(plain) = self.of(slots, 1, Origin::Text) else {
+        let Some(plain) = self.of(slots, 1, DraftOrigin::Text) else {
             // Without a plain step nothing can be compared.
             return brought(0);
         };
@@ -177,10 +181,10 @@ impl Costs {
                 break;
             }
             let drawn = rows.iter().zip(&lens);
-            let drawn = drawn.filter(|(row, len)| **len > 0 && row.origin == Origin::Model);
+            let drawn = drawn.filter(|(row, len)| **len > 0 && row.origin == DraftOrigin::Model);
             let origin = match drawn.count() {
-                0 => Origin::Text,
-                _ => Origin::Model,
+                0 => DraftOrigin::Text,
+                _ => DraftOrigin::Model,
             };
             let Some(seconds) = self.guess(slots, width, origin, plain) else {
                 // Measured by doing it.
@@ -216,22 +220,22 @@ impl Costs {
 
     /// Whether the time of a plain step of so many rows is trusted.
     pub(crate) fn knows_plain(&self, rows: usize) -> bool {
-        self.of(rows, 1, Origin::Text).is_some() && self.is_sure(rows, 1, Origin::Text)
+        self.of(rows, 1, DraftOrigin::Text).is_some() && self.is_sure(rows, 1, DraftOrigin::Text)
     }
 
     /// Whether enough times of this size are stored to trust their quartile.
-    fn is_sure(&self, rows: usize, width: usize, origin: Origin) -> bool {
+    fn is_sure(&self, rows: usize, width: usize, origin: DraftOrigin) -> bool {
         self.count(rows, width, origin) >= SURE
     }
 
     /// The number of stored times of this size.
-    fn count(&self, rows: usize, width: usize, origin: Origin) -> usize {
+    fn count(&self, rows: usize, width: usize, origin: DraftOrigin) -> usize {
         let times = self.times.get(&(rows, width, origin));
         times.map_or(0, |times| times.last.len())
     }
 
     /// The time of a step, measured or modelled; `None` if no step with drafts was measured.
-    fn guess(&self, rows: usize, width: usize, origin: Origin, plain: f64) -> Option<f64> {
+    fn guess(&self, rows: usize, width: usize, origin: DraftOrigin, plain: f64) -> Option<f64> {
         let measured = self.of(rows, width, origin);
         let is_measured = |width: &usize| self.of(rows, *width, origin).is_some();
         let below = (2..width).rev().find(is_measured);
@@ -254,7 +258,7 @@ impl Costs {
     }
 
     /// The time of a step at the usual pace, if it was measured.
-    fn of(&self, rows: usize, width: usize, origin: Origin) -> Option<f64> {
+    fn of(&self, rows: usize, width: usize, origin: DraftOrigin) -> Option<f64> {
         let times = self.times.get(&(rows, width, origin))?;
         let stale = if times.is_sure() { STALE } else { STALE_UNSURE };
         (self.steps - times.step < stale).then(|| quartile(&times.last))?

@@ -12,7 +12,7 @@ use self::head::Head;
 
 use crate::engine::rows::Rows;
 use crate::engine::scheduler::Id;
-use crate::engine::task::Tasks;
+use crate::engine::state::Requests;
 use crate::error::Result;
 use crate::model::LoadedModel;
 
@@ -22,7 +22,7 @@ pub(crate) trait Drafter {
     ///
     /// # Errors
     /// A computation fails.
-    fn follow(&mut self, _rows: &Rows<'_>, _tasks: &Tasks<'_>) -> Result<()> {
+    fn follow(&mut self, _rows: &Rows<'_>, _tasks: &Requests<'_>) -> Result<()> {
         Ok(())
     }
 
@@ -37,7 +37,7 @@ pub(crate) trait Drafter {
     fn prepare(
         &mut self,
         _rows: &mut Rows<'_>,
-        _tasks: &Tasks<'_>,
+        _tasks: &Requests<'_>,
         _wanted: &mut BTreeMap<Id, usize>,
     ) -> Result<()> {
         Ok(())
@@ -50,7 +50,7 @@ pub(crate) trait Drafter {
     fn draft(
         &mut self,
         rows: &mut Rows<'_>,
-        tasks: &mut Tasks<'_>,
+        requests: &mut Requests<'_>,
         wanted: &BTreeMap<Id, usize>,
         drafts: &mut Drafts,
     ) -> Result<()>;
@@ -128,13 +128,13 @@ impl Drafter for Lookup {
     fn draft(
         &mut self,
         _rows: &mut Rows<'_>,
-        tasks: &mut Tasks<'_>,
+        requests: &mut Requests<'_>,
         wanted: &BTreeMap<Id, usize>,
         drafts: &mut Drafts,
     ) -> Result<()> {
         for (&id, &most) in wanted {
-            if let Some(task) = tasks.get_mut(&id) {
-                drafts.add(id, task.sequence.look_up(most));
+            if let Some(request) = requests.get_mut(&id) {
+                drafts.add(id, request.sequence.look_up(most));
             }
         }
         Ok(())

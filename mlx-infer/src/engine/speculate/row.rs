@@ -1,6 +1,6 @@
 //! The speculation of one request: its drafts, how often they were accepted, and when the next is due.
 
-use super::cost::{Offer, Origin};
+use super::cost::{DraftOrigin, Offer};
 use super::ngram::Ngrams;
 use super::rate::Rates;
 use crate::request::speculative::{MOST, Speculative};
@@ -51,7 +51,7 @@ impl Speculation {
 
     /// Sets the initial rates of computed drafts, which are those of other requests.
     pub(crate) fn expect(&mut self, usual: Rates) {
-        self.rates[Origin::Model as usize] = usual.anew();
+        self.rates[DraftOrigin::Model as usize] = usual.anew();
     }
 
     /// Whether drafts of a given length are brought at any cost.
@@ -75,10 +75,10 @@ impl Speculation {
     /// there are none.
     pub(crate) fn offer(&self, found: usize, room: usize, model: bool) -> Offer {
         let (origin, most) = match (found, self.setting) {
-            (0, _) if !model => (Origin::Text, 0),
-            (0, Speculative::Auto) => (Origin::Model, room.min(MODEL_MOST)),
-            (0, setting) => (Origin::Model, room.min(setting.most())),
-            (found, _) => (Origin::Text, found),
+            (0, _) if !model => (DraftOrigin::Text, 0),
+            (0, Speculative::Auto) => (DraftOrigin::Model, room.min(MODEL_MOST)),
+            (0, setting) => (DraftOrigin::Model, room.min(setting.most())),
+            (found, _) => (DraftOrigin::Text, found),
         };
         Offer {
             most,
@@ -104,7 +104,7 @@ impl Speculation {
     }
 
     /// Records that the first `kept` tokens of a draft of `drafted` were accepted.
-    pub(crate) fn learn(&mut self, origin: Origin, drafted: usize, kept: usize) {
+    pub(crate) fn learn(&mut self, origin: DraftOrigin, drafted: usize, kept: usize) {
         self.rates[origin as usize].learn(drafted, kept);
         self.goes_on = true;
         self.drafted[..drafted].iter_mut().for_each(|n| *n += 1);
@@ -137,7 +137,7 @@ mod tests {
         };
         let pauses: Vec<usize> = (0..10).map(|_| pause(&mut row)).collect();
         assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 64, 128, 256, 256]);
-        row.learn(Origin::Text, 2, 1);
+        row.learn(DraftOrigin::Text, 2, 1);
         assert_eq!(pause(&mut row), 1);
         assert_eq!((row.drafted[..3].to_vec(), row.kept[0]), (vec![1, 1, 0], 1));
     }
@@ -147,7 +147,7 @@ mod tests {
     fn a_parked_row_comes_back() {
         let mut row = with(Speculative::Auto);
         for _ in 0..100 {
-            row.learn(Origin::Model, 1, 0);
+            row.learn(DraftOrigin::Model, 1, 0);
         }
         let expected = |row: &Speculation| row.offer(0, 8, true).rates.expected(1);
         assert!(expected(&row) < 1.01);
@@ -166,12 +166,12 @@ mod tests {
             let offer = with(setting).offer(found, room, true);
             (offer.most, offer.origin)
         };
-        assert_eq!(most(Speculative::Auto, 0, 8), (4, Origin::Model));
-        assert_eq!(most(Speculative::Tokens(6), 0, 8), (6, Origin::Model));
-        assert_eq!(most(Speculative::Tokens(6), 0, 3), (3, Origin::Model));
-        assert_eq!(most(Speculative::Auto, 7, 8), (7, Origin::Text));
+        assert_eq!(most(Speculative::Auto, 0, 8), (4, DraftOrigin::Model));
+        assert_eq!(most(Speculative::Tokens(6), 0, 8), (6, DraftOrigin::Model));
+        assert_eq!(most(Speculative::Tokens(6), 0, 3), (3, DraftOrigin::Model));
+        assert_eq!(most(Speculative::Auto, 7, 8), (7, DraftOrigin::Text));
         let none = with(Speculative::Auto).offer(0, 8, false);
-        assert_eq!((none.most, none.origin), (0, Origin::Text));
+        assert_eq!((none.most, none.origin), (0, DraftOrigin::Text));
         assert!(Speculation::new(Speculative::Off).is_none());
     }
 }

@@ -54,6 +54,7 @@ fn submit<'s>(worker: &mut Worker<'_, 's>, options: &GenerateOptions) -> Told {
         ControlFlow::Continue(())
     });
     let request = Request::new("The red fox eats a berry. The red fox", options.clone());
+    let request = worker.model.frontend().checked(request).unwrap();
     worker.submit(request, Instant::now(), CancelToken::new(), None, sink);
     told
 }
@@ -92,8 +93,8 @@ fn a_mask_that_panics_ends_its_own_request() {
         while told[1].borrow().0.len() < 3 {
             worker.advance();
         }
-        let task = worker.task_mut(2).unwrap();
-        task.sequence.guide_mut().unwrap().panic_next();
+        let request = worker.task_mut(2).unwrap();
+        request.sequence.guide_mut().unwrap().panic_next();
         run(&mut worker);
         for (at, (told, expected)) in told.iter().zip(&expected).enumerate() {
             let (tokens, error) = told.take();
@@ -117,7 +118,7 @@ impl Drafter for Panics {
     fn draft(
         &mut self,
         _rows: &mut Rows<'_>,
-        _tasks: &mut Tasks<'_>,
+        _tasks: &mut Requests<'_>,
         wanted: &BTreeMap<Id, usize>,
         drafts: &mut Drafts,
     ) -> Result<()> {

@@ -8,7 +8,7 @@ use mlx_nn::ModelCache;
 use super::super::rows::row_of;
 use super::Worker;
 use crate::engine::prompt_cache::Embedding;
-use crate::engine::scheduler::{Id, Piece};
+use crate::engine::scheduler::{Chunk, Id, Status};
 use crate::engine::watchdog::Pass;
 use crate::error::Result;
 use crate::model::forward;
@@ -20,29 +20,28 @@ impl Worker<'_, '_> {
     /// request.
     pub(super) fn reuse(&mut self) {
         self.follow();
-        let fresh: Vec<Id> = self.scheduler.fresh().collect();
+        let fresh: Vec<Id> = self.scheduler.fresh(&self.requests).collect();
         for id in fresh {
-            let Some(task) = self.tasks.get_mut(&id) else {
+            let Some(request) = self.requests.get_mut(&id) else {
                 continue;
             };
-            if let Some(start) = task.given.take() {
+            if let Some(start) = request.given.take() {
                 let len = start.lens()[0];
-                task.sequence.set_cached(len);
-                task.partial = Some(start);
-                self.scheduler.reuse(id, len, None);
+                request.sequence.set_cached(len);
+                request.partial = Some(start);
+                request.progress.reuse(len, None);
                 continue;
             }
             // A row that was preempted is computed as it was the first time, with the same bits.
-            if self.prefixes.is_off() || task.replay() > 0 {
+            if self.prefixes.is_off() || request.progress.replays() {
                 continue;
             }
-            let ids = &task.sequence.history().ids()[..task.base];
-            let found = self
-                .prefixes
-                .find(ids, Embedding::of(self.model, task.base));
-            task.sequence.set_cached(found.len);
-            task.partial = found.cache;
-            self.scheduler.reuse(id, found.len, found.cut);
+            let ids = request.prompt();
+            let embedding = Embedding::of(self.model, ids.len());
+            let found = self.prefixes.find(ids, embedding);
+            request.sequence.set_cached(found.len);
+            request.partial = found.cache;
+            request.progress.reuse(found.len, found.cut);
         }
     }
 
@@ -50,137 +49,146 @@ impl Worker<'_, '_> {
     fn follow(&mut self) {
         let mut leaders: HashMap<(usize, &[u32]), Id> = HashMap::new();
         let mut behind = Vec::new();
-        for id in self.scheduler.leading() {
-            let Some(task) = self.tasks.get(&id) else {
+        for id in self.scheduler.leading(&self.requests) {
+            let Some(request) = self.requests.get(&id) else {
                 continue;
             };
-            let prompt = &task.sequence.history().ids()[..task.base];
             let leader = *leaders
-                .entry((task.sequence.prefill_chunk(), prompt))
+                .entry((request.sequence.prefill_chunk(), request.prompt()))
                 .or_insert(id);
             // A row that was preempted is computed as it was the first time, with the same bits.
-            let is_free = task.given.is_none() && task.partial.is_none() && task.replay() == 0;
+            let is_free = request.given.is_none() && request.partial.is_none();
+            let is_free = is_free && !request.progress.replays();
             if leader != id && is_free {
                 behind.push((id, leader));
             }
         }
         for (id, leader) in behind {
-            self.scheduler.follow(id, leader);
+            if let Some(request) = self.requests.get_mut(&id) {
+                request.progress.follow(leader);
+            }
         }
     }
 
-    /// Computes pieces of prompts in one forward pass. Rows whose prompts are complete join the batch.
-    pub(super) fn prefill(&mut self, pieces: &[Piece]) {
+    /// Computes chunks of prompts in one forward pass. Rows whose prompts are complete join the batch.
+    pub(super) fn prefill(&mut self, chunks: &[Chunk]) {
         // A failed evaluation poisons all arrays that are not evaluated, so those of the rows are evaluated first.
         self.read_queued();
         if let Err(error) = self.rows.finish() {
             self.step_failed(error);
         }
-        let due = |piece: &&Piece| self.scheduler.is_due(piece);
-        let pieces: Vec<Piece> = pieces.iter().filter(due).copied().collect();
-        if pieces.is_empty() {
+        let due = |chunk: &&Chunk| {
+            let request = self.requests.get(&chunk.id);
+            request.is_some_and(|request| request.progress.is_due(chunk))
+        };
+        let chunks: Vec<Chunk> = chunks.iter().filter(due).copied().collect();
+        if chunks.is_empty() {
             return;
         }
-        for piece in &pieces {
-            if let Some(task) = self.tasks.get_mut(&piece.id) {
-                task.sequence.begin();
+        for chunk in &chunks {
+            if let Some(request) = self.requests.get_mut(&chunk.id) {
+                request.sequence.begin();
             }
         }
         self.forwards += 1;
-        let tokens = pieces.iter().map(|piece| piece.end - piece.start).sum();
-        let _pass = self.passes.begin(Pass::Prompts, tokens);
-        let result = match pieces[..] {
-            [piece] if !piece.is_last => self.prefill_part(piece),
-            _ => self.prefill_rest(&pieces),
+        let tokens = chunks.iter().map(|chunk| chunk.end - chunk.start).sum();
+        let _pass = self.passes.begin(Pass::Prompts(tokens));
+        let result = match chunks[..] {
+            [chunk] if !chunk.is_last => self.prefill_part(chunk),
+            _ => self.prefill_rest(&chunks),
         };
         if let Err(error) = result {
             self.prefixes.clear();
-            let ids: Vec<Id> = pieces.iter().map(|piece| piece.id).collect();
+            let ids: Vec<Id> = chunks.iter().map(|chunk| chunk.id).collect();
             for id in &ids {
-                if let Some(task) = self.tasks.get_mut(id) {
-                    task.partial = None;
+                if let Some(request) = self.requests.get_mut(id) {
+                    request.partial = None;
                 }
             }
-            if let Some(id) = self.scheduler.prefill_failed(&ids) {
+            if let Some(id) = self.scheduler.prefill_failed(&mut self.requests, &ids) {
                 self.fail(id, error);
             }
         }
     }
 
     /// Computes a part of a prompt that is not its last.
-    fn prefill_part(&mut self, piece: Piece) -> Result<()> {
-        let mut cache = self.begun(piece)?;
-        let ids = &self.tasks[&piece.id].sequence.history().ids()[piece.start..piece.end];
+    fn prefill_part(&mut self, chunk: Chunk) -> Result<()> {
+        let mut cache = self.partial_cache(chunk)?;
+        let ids = &self.requests[&chunk.id].sequence.history().ids()[chunk.start..chunk.end];
         forward::prefill(self.model.model(), &mut cache, ids)?;
-        if piece.is_recorded {
+        if chunk.is_recorded {
             cache.record(0)?;
             eval(cache.arrays())?;
         }
-        if piece.is_cut {
-            self.keep_prefix(piece.id, piece.end, &cache, 0);
+        if chunk.is_cut {
+            self.keep_prefix(chunk.id, chunk.end, &cache, 0);
         }
-        if let Some(task) = self.tasks.get_mut(&piece.id) {
-            task.partial = Some(cache);
+        if let Some(request) = self.requests.get_mut(&chunk.id) {
+            request.partial = Some(cache);
+            request.progress.prefilled(chunk.end);
         }
-        self.scheduler.prefilled(piece.id, piece.end);
         Ok(())
     }
 
     /// Computes the last parts of prompts, padded on the right. Their rows join the batch.
-    fn prefill_rest(&mut self, pieces: &[Piece]) -> Result<()> {
-        let mut cache = match *pieces {
-            [piece] => self.begun(piece)?,
+    fn prefill_rest(&mut self, chunks: &[Chunk]) -> Result<()> {
+        let mut cache = match *chunks {
+            [chunk] => self.partial_cache(chunk)?,
             _ => {
-                let mut cache = self.model.new_cache(pieces.len());
-                for (row, &piece) in pieces.iter().enumerate() {
-                    let task = self.tasks.get_mut(&piece.id);
-                    if let Some(partial) = task.and_then(|task| task.partial.take()) {
+                let mut cache = self.model.new_cache(chunks.len());
+                for (row, &chunk) in chunks.iter().enumerate() {
+                    let request = self.requests.get_mut(&chunk.id);
+                    if let Some(partial) = request.and_then(|request| request.partial.take()) {
                         cache.put(row, &partial, 0)?;
                     }
-                    cache.expect(row, piece.end);
+                    cache.expect(row, chunk.end);
                 }
                 cache
             }
         };
-        let ids =
-            |piece: &Piece| &self.tasks[&piece.id].sequence.history().ids()[piece.start..piece.end];
-        let rows: Vec<&[u32]> = pieces.iter().map(ids).collect();
+        let ids = |chunk: &Chunk| {
+            &self.requests[&chunk.id].sequence.history().ids()[chunk.start..chunk.end]
+        };
+        let rows: Vec<&[u32]> = chunks.iter().map(ids).collect();
         let last = forward::last_hidden(self.model.model(), &mut cache, &rows)?;
         let logits = self.model.logits(&last)?;
-        self.enter(pieces, cache, &logits)
+        self.enter(chunks, cache, &logits)
     }
 
-    /// The cache of one row with the part of a prompt before `piece`.
-    fn begun(&mut self, piece: Piece) -> Result<ModelCache> {
-        let task = self.tasks.get_mut(&piece.id);
-        if let Some(cache) = task.and_then(|task| task.partial.take()) {
+    /// The cache of one row with the part of a prompt before `chunk`.
+    fn partial_cache(&mut self, chunk: Chunk) -> Result<ModelCache> {
+        let request = self.requests.get_mut(&chunk.id);
+        if let Some(cache) = request.and_then(|request| request.partial.take()) {
             return Ok(cache);
         }
         let mut cache = self.model.new_cache(1);
         let base = self
-            .tasks
-            .get(&piece.id)
-            .map_or(piece.end, |task| task.base);
+            .requests
+            .get(&chunk.id)
+            .map_or(chunk.end, |request| request.progress.prompt());
         cache.expect(0, base);
         Ok(cache)
     }
 
-    /// Chooses the first token of each request whose prompt ends with its piece, and of the requests that follow it,
-    /// and puts their rows into the batch. Row i of `cache` and of `logits` belongs to piece i.
-    fn enter(&mut self, pieces: &[Piece], mut cache: ModelCache, logits: &Array) -> Result<()> {
-        let mut entering: Vec<(usize, Id)> = Vec::with_capacity(pieces.len());
-        for (row, piece) in pieces.iter().enumerate() {
-            entering.push((row, piece.id));
-            for id in self.scheduler.followers(piece.id) {
+    /// Chooses the first token of each request whose prompt ends with its chunk, and of the requests that follow it,
+    /// and puts their rows into the batch. Row i of `cache` and of `logits` belongs to chunk i.
+    fn enter(&mut self, chunks: &[Chunk], mut cache: ModelCache, logits: &Array) -> Result<()> {
+        let mut entering: Vec<(usize, Id)> = Vec::with_capacity(chunks.len());
+        for (row, chunk) in chunks.iter().enumerate() {
+            entering.push((row, chunk.id));
+            let followers: Vec<Id> = (self.scheduler)
+                .followers(&self.requests, chunk.id)
+                .collect();
+            for id in followers {
                 entering.push((row, id));
-                if let Some(task) = self.tasks.get_mut(&id) {
-                    task.sequence.begin();
-                    task.sequence.set_cached(task.base);
+                if let Some(request) = self.requests.get_mut(&id) {
+                    request.sequence.begin();
+                    request.sequence.set_cached(request.progress.prompt());
                 }
             }
         }
         let ids: Vec<Id> = entering.iter().map(|&(_, id)| id).collect();
-        let logits = match entering.len() == pieces.len() {
+        let logits = match entering.len() == chunks.len() {
             true => logits.clone(),
             false => {
                 let rows: Vec<i32> = entering.iter().map(|&(row, _)| row as i32).collect();
@@ -188,19 +196,22 @@ impl Worker<'_, '_> {
             }
         };
         self.prepare_masks(&ids);
-        let rows: Vec<_> = ids.iter().map(|id| self.tasks[id].sequence.row()).collect();
+        let rows: Vec<_> = ids
+            .iter()
+            .map(|id| self.requests[id].sequence.row())
+            .collect();
         let choices = sample(&logits, &rows, None)?.read_any()?;
         eval(cache.arrays())?;
         let mut kept: Vec<(usize, Vec<u32>)> = Vec::new();
         for (at, (&(row, id), choice)) in entering.iter().zip(choices).enumerate() {
-            let Some(task) = self.tasks.get(&id) else {
+            let Some(request) = self.requests.get(&id) else {
                 continue;
             };
             if !self.prefixes.is_off() {
-                kept.push((row, task.sequence.history().ids()[..task.base].to_vec()));
+                kept.push((row, request.prompt().to_vec()));
             }
-            let has_processor = task.processor.is_some();
-            let is_known = task.replay() > 0;
+            let has_processor = request.processor.is_some();
+            let is_known = request.progress.replays();
             match has_processor {
                 // Tokens that are known are replayed.
                 _ if is_known => {}
@@ -224,12 +235,18 @@ impl Worker<'_, '_> {
             cache.clear_recorded();
         }
         // A request may have ended with its first token.
-        entering.retain(|&(_, id)| self.scheduler.is_prefilling(id));
-        let slots = self.scheduler.slots_for(self.rows.used() + entering.len());
+        entering.retain(|(_, id)| {
+            let request = self.requests.get(id);
+            request.is_some_and(|request| request.progress.status() == Status::Prefilling)
+        });
+        let rows = self.rows.used() + entering.len();
+        let slots = self.scheduler.slots_for(&self.requests, rows);
         let joined = self.rows.join(cache, &entering, slots);
         for (_, id) in entering {
-            self.scheduler.joined(id, self.rows.slots());
+            let slots = self.rows.slots();
+            self.scheduler.joined(&mut self.requests, id, slots);
         }
+        self.place_rows();
         if let Err(error) = joined {
             self.step_failed(error);
         }
@@ -242,10 +259,13 @@ impl Worker<'_, '_> {
         if reason == FinishReason::Cancelled || self.prefixes.is_off() {
             return;
         }
-        if let (Some((cache, slot)), Some(task)) = (self.rows.row(id), self.tasks.get(&id)) {
-            let ids = task.sequence.history().ids();
+        if let Some(slot) = self.slot(id)
+            && let Ok(cache) = self.rows.whole_cache()
+            && let Some(request) = self.requests.get(&id)
+        {
+            let ids = request.sequence.history().ids();
             let len = cache.lens()[slot].min(ids.len());
-            let embedding = Embedding::of(self.model, task.base);
+            let embedding = Embedding::of(self.model, request.progress.prompt());
             if cache.can_shorten(slot, len) {
                 self.prefixes.keep(&ids[..len], cache, slot, embedding);
             }
@@ -254,9 +274,9 @@ impl Worker<'_, '_> {
 
     /// Keeps the first `len` tokens of a request, whose cache is row `row` of `cache`, as a prefix for others.
     fn keep_prefix(&mut self, id: Id, len: usize, cache: &ModelCache, row: usize) {
-        if let Some(task) = self.tasks.get(&id) {
-            let ids = &task.sequence.history().ids()[..len];
-            let embedding = Embedding::of(self.model, task.base);
+        if let Some(request) = self.requests.get(&id) {
+            let ids = &request.sequence.history().ids()[..len];
+            let embedding = Embedding::of(self.model, request.progress.prompt());
             self.prefixes.keep(ids, cache, row, embedding);
         }
     }

@@ -9,7 +9,7 @@ use super::Worker;
 use super::foresee;
 use crate::engine::scheduler::Id;
 use crate::engine::speculate::drafters::{Drafter, Drafts, Lookup};
-use crate::engine::speculate::{Offer, Origin, Speculation};
+use crate::engine::speculate::{DraftOrigin, Offer, Speculation};
 use crate::error::{Error, ErrorKind, Result};
 use crate::request::speculative::MOST;
 
@@ -48,17 +48,18 @@ impl Worker<'_, '_> {
 
     /// Whether a draft may be made for the row of `id` now. Called once a step.
     fn is_due(&mut self, id: Id) -> bool {
-        let task = self.tasks.get_mut(&id);
-        let task = task.filter(|task| !task.is_paused() && task.sequence.takes_drafts());
-        let row = task.and_then(|task| task.sequence.speculation_mut());
+        let request = self.requests.get_mut(&id);
+        let request =
+            request.filter(|request| !request.is_paused() && request.sequence.takes_drafts());
+        let row = request.and_then(|request| request.sequence.speculation_mut());
         row.is_some_and(|row| row.is_due())
     }
 
     /// Whether one of these rows brings drafts of a given length at any cost.
     fn any_fixed(&self, due: &[Id]) -> bool {
         due.iter().any(|id| {
-            let row = self.tasks.get(id);
-            row.and_then(|task| task.sequence.speculation())
+            let row = self.requests.get(id);
+            row.and_then(|request| request.sequence.speculation())
                 .is_some_and(Speculation::is_fixed)
         })
     }
@@ -68,18 +69,19 @@ impl Worker<'_, '_> {
     fn draft(&mut self, due: &[Id], step_end: Option<Instant>) -> Result<(Drafts, Instant)> {
         let start = Instant::now();
         // A step must not take more memory than one without drafts may.
-        let fits = |&most: &usize| self.scheduler.has_room(most);
+        let fits = |&most: &usize| self.scheduler.has_room(&self.requests, most);
         let most = (0..=MOST).rev().find(fits).unwrap_or(0);
         let mut rooms = BTreeMap::new();
         for id in due {
-            if let Some(task) = self.tasks.get(id) {
+            if let Some(request) = self.requests.get(id) {
                 // A step yields one token without a draft.
-                let room = task.sequence.remaining().saturating_sub(1);
-                rooms.insert(*id, room.min(self.rows.room(*id)).min(most));
+                let room = request.sequence.remaining().saturating_sub(1);
+                let longest = request.progress.slot.map_or(0, |slot| self.rows.room(slot));
+                rooms.insert(*id, room.min(longest).min(most));
             }
         }
         let mut drafts = Drafts::default();
-        Lookup.draft(&mut self.rows, &mut self.tasks, &rooms, &mut drafts)?;
+        Lookup.draft(&mut self.rows, &mut self.requests, &rooms, &mut drafts)?;
         let offers: Vec<(Id, Offer)> = (self.scheduler.running())
             .map(|id| (id, self.offer(id, rooms.get(&id), &drafts)))
             .collect();
@@ -87,8 +89,8 @@ impl Worker<'_, '_> {
         let lens = self.experience.costs.plan(self.rows.slots(), &rows);
         let mut wanted = BTreeMap::new();
         for ((id, offer), len) in offers.into_iter().zip(lens) {
-            let row = self.tasks.get_mut(&id);
-            let row = row.and_then(|task| task.sequence.speculation_mut());
+            let row = self.requests.get_mut(&id);
+            let row = row.and_then(|request| request.sequence.speculation_mut());
             if let Some(row) = row.filter(|_| rooms.contains_key(&id)) {
                 match (offer.most, len) {
                     (0, _) => row.found_none(),
@@ -97,7 +99,7 @@ impl Worker<'_, '_> {
                 }
             }
             drafts.shorten(id, len);
-            if offer.origin == Origin::Model && len > 0 {
+            if offer.origin == DraftOrigin::Model && len > 0 {
                 wanted.insert(id, len);
             }
         }
@@ -105,18 +107,18 @@ impl Worker<'_, '_> {
             return Ok((drafts, step_end.unwrap_or(start)));
         };
         let asked: Vec<Id> = wanted.keys().copied().collect();
-        drafter.prepare(&mut self.rows, &self.tasks, &mut wanted)?;
+        drafter.prepare(&mut self.rows, &self.requests, &mut wanted)?;
         for id in asked.iter().filter(|id| !wanted.contains_key(id)) {
-            let task = self.tasks.get_mut(id);
-            if let Some(row) = task.and_then(|task| task.sequence.speculation_mut()) {
+            let request = self.requests.get_mut(id);
+            if let Some(row) = request.and_then(|request| request.sequence.speculation_mut()) {
                 row.found_none();
             }
         }
         let start = step_end.unwrap_or_else(Instant::now);
         if !wanted.is_empty() {
             let guided: Vec<(Id, &[u32])> = wanted.keys().map(|&id| (id, &[][..])).collect();
-            foresee(&mut self.tasks, &guided, &mut self.masks);
-            drafter.draft(&mut self.rows, &mut self.tasks, &wanted, &mut drafts)?;
+            foresee(&mut self.requests, &guided, &mut self.masks);
+            drafter.draft(&mut self.rows, &mut self.requests, &wanted, &mut drafts)?;
         }
         Ok((drafts, start))
     }
@@ -124,15 +126,15 @@ impl Worker<'_, '_> {
     /// Tells the drafter which rows have left or moved.
     pub(super) fn follow_rows(&mut self) -> Result<()> {
         match &mut self.drafter {
-            Some(drafter) => drafter.follow(&self.rows, &self.tasks),
+            Some(drafter) => drafter.follow(&self.rows, &self.requests),
             None => Ok(()),
         }
     }
 
     /// The draft that a row may bring to the step, at most `room` tokens.
     fn offer(&self, id: Id, room: Option<&usize>, drafts: &Drafts) -> Offer {
-        let row = self.tasks.get(&id);
-        let row = row.and_then(|task| task.sequence.speculation());
+        let row = self.requests.get(&id);
+        let row = row.and_then(|request| request.sequence.speculation());
         match (row, room) {
             (Some(row), Some(&room)) => {
                 let found = drafts.known(id).map_or(0, <[u32]>::len);
@@ -147,8 +149,8 @@ impl Worker<'_, '_> {
         let masks = &mut self.masks;
         let rows = self
             .rows
-            .verify(&mut self.tasks, drafts, &mut |tasks, drafts| {
-                foresee(tasks, drafts, masks);
+            .verify(&mut self.requests, drafts, &mut |requests, drafts| {
+                foresee(requests, drafts, masks);
             });
         let rows = match rows {
             Ok(rows) => rows,
@@ -159,8 +161,8 @@ impl Worker<'_, '_> {
         };
         let width = 1 + rows.iter().map(|row| row.drafted).max().unwrap_or(0);
         let origin = match drafts.tokens() {
-            None => Origin::Text,
-            Some(_) => Origin::Model,
+            None => DraftOrigin::Text,
+            Some(_) => DraftOrigin::Model,
         };
         let slots = self.rows.slots();
         self.ran(!rows.is_empty());
@@ -179,15 +181,17 @@ impl Worker<'_, '_> {
             computed,
             choices,
         } = row;
-        self.scheduler.stepped(id, computed);
-        let task = self.tasks.get_mut(&id);
-        if let Some(row) = task.and_then(|task| task.sequence.speculation_mut())
+        let mut request = self.requests.get_mut(&id);
+        if let Some(request) = &mut request {
+            request.progress.stepped(computed);
+        }
+        if let Some(row) = request.and_then(|request| request.sequence.speculation_mut())
             && drafted > 0
         {
             let origin = if is_drawn {
-                Origin::Model
+                DraftOrigin::Model
             } else {
-                Origin::Text
+                DraftOrigin::Text
             };
             row.learn(origin, drafted, computed - 1);
             if is_drawn {
@@ -206,7 +210,7 @@ impl Worker<'_, '_> {
         }
         for choice in choices {
             // An end token or a stop string ends the request before the last of its tokens.
-            if !self.tasks.contains_key(&id) {
+            if !self.requests.contains_key(&id) {
                 return;
             }
             match choice {

@@ -15,6 +15,7 @@ use mlx_core::{Array, DType, Safetensors, eval, safetensors};
 use mlx_nn::{Attend, LayerKind, ModelCache};
 
 use super::*;
+use crate::engine::scheduler::Status;
 use crate::engine::speculate::drafters::Drafts;
 use crate::model::LoadOptions;
 use crate::request::Request;
@@ -94,12 +95,12 @@ impl Drafter for Scripted {
     fn draft(
         &mut self,
         _rows: &mut Rows<'_>,
-        tasks: &mut Tasks<'_>,
+        requests: &mut Requests<'_>,
         wanted: &BTreeMap<Id, usize>,
         drafts: &mut Drafts,
     ) -> Result<()> {
         for (&id, &most) in wanted {
-            let at = tasks[&id].sequence.history().generated().len();
+            let at = requests[&id].sequence.history().generated().len();
             let right = self.random.below(most + 1);
             let mut draft = self.expected.borrow()[&id][at..at + right].to_vec();
             draft.resize(most, POISON);
@@ -229,6 +230,7 @@ fn submit<'s>(
         ControlFlow::Continue(())
     });
     let request = Request::new(prompt, options);
+    let request = worker.model.frontend().checked(request).unwrap();
     worker.submit(request, Instant::now(), dropped.clone(), None, sink);
     told
 }
@@ -242,7 +244,8 @@ fn plain(model: &LoadedModel, of: usize) -> Plain {
     let mut found = BTreeMap::new();
     while !worker.is_idle() {
         worker.tick();
-        if let Some((cache, slot)) = worker.rows.row(1) {
+        if let Some(slot) = worker.slot(1) {
+            let cache = worker.rows.whole_cache().unwrap();
             found.insert(cache.lens()[slot], states(model, cache, slot));
         }
     }
@@ -295,12 +298,20 @@ fn run(case: &str, model: &LoadedModel, plain: &[Plain], seed: u64, is_scripted:
             break;
         }
         worker.tick();
+        for id in worker.scheduler.running().collect::<Vec<_>>() {
+            let progress = worker.requests[&id].progress;
+            let slot = progress.slot.expect("a row that runs has a slot");
+            assert_eq!(worker.rows.owners()[slot], Some(id));
+            assert_eq!(worker.rows.cache().lens()[slot], progress.computed());
+            assert_eq!(progress.status(), Status::Running);
+        }
         // A comparison makes the head read its unread positions, so some schedules skip comparisons.
         let is_compared = seed.is_multiple_of(2) || random.below(2) == 0;
         for id in worker.scheduler.running().filter(|_| is_compared) {
-            let Some((cache, slot)) = worker.rows.row(id) else {
+            let Some(slot) = worker.requests[&id].progress.slot else {
                 continue;
             };
+            let cache = worker.rows.whole_cache().unwrap();
             let len = cache.lens()[slot];
             if let Some(expected) = plain[kinds[&id]].1.get(&len) {
                 let found = states(model, cache, slot);

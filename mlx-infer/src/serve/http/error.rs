@@ -99,7 +99,7 @@ impl ApiError {
     /// `{"error": {message, type, param, code}}`. A server's fault gives the request's id instead of details.
     pub(crate) fn openai(&self, request_id: &str) -> Value {
         json!({"error": {
-            "message": self.told(request_id),
+            "message": self.message_with_id(request_id),
             "type": self.openai_type(),
             "param": self.param,
             "code": self.code,
@@ -110,12 +110,12 @@ impl ApiError {
     pub(crate) fn anthropic(&self, request_id: &str) -> Value {
         json!({
             "type": "error",
-            "error": {"type": self.anthropic_type(), "message": self.told(request_id)},
+            "error": {"type": self.anthropic_type(), "message": self.message_with_id(request_id)},
             "request_id": request_id,
         })
     }
 
-    fn told(&self, request_id: &str) -> String {
+    fn message_with_id(&self, request_id: &str) -> String {
         match self.status {
             StatusCode::INTERNAL_SERVER_ERROR => format!("{}; request {request_id}", self.message),
             _ => self.message.clone(),

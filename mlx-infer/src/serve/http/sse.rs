@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::serve::http::error::ApiError;
 use crate::serve::http::trace::Trace;
-use crate::serve::turn::choices::{Choices, Step};
+use crate::serve::turn::choices::{Choices, RowStep};
 
 /// An event without a name.
 pub(crate) fn data(json: &Value) -> String {
@@ -21,11 +21,11 @@ pub(crate) fn event(name: &str, json: &Value) -> String {
 }
 
 /// Turns the steps of a request's rows into events. Each call gives the text of any number of events.
-pub(crate) trait Writer: Send + 'static {
+pub(crate) trait EventWriter: Send + 'static {
     /// The events before anything is computed.
     fn begin(&mut self) -> String;
     /// The events of a step.
-    fn step(&mut self, step: Step, choices: &mut Choices) -> String;
+    fn step(&mut self, step: RowStep, choices: &mut Choices) -> String;
     /// The events after all rows have ended.
     fn end(&mut self) -> String;
     /// The events that tell of an error, after which nothing comes.
@@ -45,7 +45,7 @@ enum State {
     Done,
 }
 
-impl<W: Writer> Source<W> {
+impl<W: EventWriter> Source<W> {
     async fn next(&mut self) -> Option<String> {
         match self.state {
             State::Begin => {
@@ -85,7 +85,7 @@ impl<W: Writer> Source<W> {
 }
 
 /// The response that streams a request's events. When the client leaves, the stream is dropped, and with it the request.
-pub(crate) fn response<W: Writer>(
+pub(crate) fn response<W: EventWriter>(
     choices: Choices,
     writer: W,
     trace: Trace,

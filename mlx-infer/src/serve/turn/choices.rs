@@ -12,8 +12,8 @@ use futures_util::StreamExt;
 use crate::engine::Handle;
 use crate::engine::sequence::random_seed;
 use crate::error::{Error, ErrorKind};
-use crate::request::Request;
-use crate::request::generation::{Event, FinishReason, GenerateOptions};
+use crate::model::checked::Checked;
+use crate::request::generation::{Event, FinishReason};
 use crate::request::metrics::Metrics;
 use crate::request::sampling::Choice;
 use crate::serve::http::error::ApiError;
@@ -28,7 +28,7 @@ pub(crate) const MAX_ROWS: usize = 1024;
 
 /// The new events of one row.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Step {
+pub(crate) struct RowStep {
     /// Which row: prompt times `n` plus choice.
     pub(crate) row: usize,
     /// Its new tokens, each with the text that it completes.
@@ -39,7 +39,7 @@ pub(crate) struct Step {
     pub(crate) end: Option<(FinishReason, Metrics)>,
 }
 
-impl Step {
+impl RowStep {
     /// All text of the step.
     pub(crate) fn text(&self) -> String {
         let pieces = self.tokens.iter().map(|(_, text)| text.as_str());
@@ -49,10 +49,9 @@ impl Step {
 
 /// What the rows of a request are to compute.
 pub(crate) struct AskedRows<'a> {
-    pub(crate) prompts: &'a [Vec<u32>],
+    pub(crate) prompts: &'a [Checked],
     /// Rows of each prompt.
     pub(crate) n: usize,
-    pub(crate) options: &'a GenerateOptions,
     pub(crate) filter: Option<&'a Arc<Filter>>,
 }
 
@@ -63,7 +62,7 @@ pub(crate) struct Choices {
     first: usize,
     /// Choices of each prompt.
     n: usize,
-    ready: VecDeque<Step>,
+    ready: VecDeque<RowStep>,
     trace: Trace,
     app: Shared,
 }
@@ -85,24 +84,21 @@ impl Choices {
         loaded: &Loaded,
         served: &Served,
         trace: &Trace,
-        rows: &AskedRows<'_>,
+        rows: AskedRows<'_>,
     ) -> Result<Self, ApiError> {
-        let &AskedRows {
-            prompts,
-            n,
-            options,
-            filter,
-        } = rows;
-        let seed = options.sampling.seed.unwrap_or_else(random_seed);
+        let AskedRows { prompts, n, filter } = rows;
+        let given = prompts
+            .first()
+            .and_then(|prompt| prompt.options().sampling.seed);
+        let seed = given.unwrap_or_else(random_seed);
         let mut rows = Vec::with_capacity(prompts.len() * n);
-        for ids in prompts {
+        for prompt in prompts {
             for choice in 0..n as u64 {
-                let mut options = options.clone();
-                options.sampling.seed = Some(seed.wrapping_add(choice));
-                let mut request = Request::new(ids.clone(), options);
+                let processor = filter.map(|filter| filter.processor(prompt.ids().len()));
+                let seed = seed.wrapping_add(choice);
+                let mut request = loaded.frontend().choice(prompt, seed, processor)?;
                 request.adapter.clone_from(&served.adapter);
-                request.processor = filter.map(|filter| filter.processor(ids.len()));
-                let handle = loaded.engine.submit(request).map_err(|error| {
+                let handle = loaded.engine.submit_checked(request).map_err(|error| {
                     let wait = wait_for_room(loaded, app.settings.engine.limits.rows);
                     match error.kind() {
                         ErrorKind::Busy => ApiError::later(wait, error.to_string()),
@@ -140,7 +136,7 @@ impl Choices {
     ///
     /// # Errors
     /// A row failed. The others are cancelled when this value is dropped.
-    pub(crate) async fn next(&mut self) -> Option<Result<Step, ApiError>> {
+    pub(crate) async fn next(&mut self) -> Option<Result<RowStep, ApiError>> {
         StreamExt::next(self).await
     }
 
@@ -153,13 +149,13 @@ impl Choices {
     }
 
     /// The new events of a row: several tokens, if the row is faster than its client.
-    fn look(&mut self, at: usize, cx: &mut Context<'_>) -> Option<Result<Step, Error>> {
+    fn look(&mut self, at: usize, cx: &mut Context<'_>) -> Option<Result<RowStep, Error>> {
         let row = self.rows[at].as_mut()?;
         let mut step = None;
         while let Poll::Ready(event) = Pin::new(&mut row.handle).poll_next(cx) {
-            let step = step.get_or_insert_with(|| Step {
+            let step = step.get_or_insert_with(|| RowStep {
                 row: at,
-                ..Step::default()
+                ..RowStep::default()
             });
             let ended = match event {
                 Some(Ok(Event::Token { choice, text })) => {
@@ -211,7 +207,7 @@ impl Drop for Choices {
 }
 
 impl Stream for Choices {
-    type Item = Result<Step, ApiError>;
+    type Item = Result<RowStep, ApiError>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = &mut *self;

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use crate::error::ErrorKind;
+use crate::error::{Error, ErrorKind};
+use crate::model::checked::{Checked, Refusal, RefusedPart};
 use crate::model::frontend::Frontend;
 use crate::request::generation::GenerateOptions;
 use crate::request::json_options::RequestOptions;
@@ -234,8 +235,8 @@ pub(crate) fn check_length(frontend: &Frontend, prompt: &str, text: &str) -> Res
     Err(ApiError::bad(prompt, message).with_code("context_length_exceeded"))
 }
 
-/// Checks a prompt with its options as the engine does, and names the parameter at fault. `prompt` is the name of the
-/// prompt's parameter, and `form` of that from which the grammar comes. Gives the keywords of a schema that have no effect.
+/// Checks a prompt with its options, and names the parameter at fault. `prompt` is the name of the prompt's parameter, and
+/// `form` of that from which the grammar comes.
 ///
 /// # Errors
 /// The prompt has no place in the model's positions or vocabulary, or an option is out of range.
@@ -243,55 +244,51 @@ pub(crate) fn check(
     frontend: &Frontend,
     prompt: &str,
     form: &str,
-    ids: &[u32],
-    options: &GenerateOptions,
-) -> Result<Vec<String>, ApiError> {
-    if let Some(max) = frontend.info().max_positions
-        && ids.len() + 1 > max
-    {
-        let message = format!(
-            "the prompt has {} tokens; the model's context length is {max} tokens, of which one is for the answer",
-            ids.len()
-        );
-        return Err(ApiError::bad(prompt, message).with_code("context_length_exceeded"));
-    }
+    ids: Vec<u32>,
+    options: GenerateOptions,
+) -> Result<Checked, ApiError> {
     let vocab = frontend.info().vocab.unsigned_abs();
-    for (name, largest) in [
-        (prompt, ids.iter().max()),
-        ("logit_bias", options.sampling.logit_bias.keys().max()),
-        ("stop_token_ids", options.stop_ids.iter().max()),
-    ] {
-        if let Some(id) = largest.filter(|&&id| id >= vocab) {
-            let message =
-                format!("{name}: token id {id} is outside the model's vocabulary of {vocab}");
-            return Err(ApiError::bad(name, message));
-        }
-    }
-    let ignored = match &options.grammar {
-        Some(constraint) => frontend
-            .ignored_keywords(constraint)
-            .map_err(|error| ApiError::from(error).with_param(form))?,
-        None => Vec::new(),
+    let unknown = |name: &str, id: u32| {
+        let message = format!("{name}: token id {id} is outside the model's vocabulary of {vocab}");
+        ApiError::bad(name, message)
     };
-    frontend
-        .check(ids, options)
-        .map(|()| ignored)
-        .map_err(|error| {
-            let message = error.to_string();
-            let kind = error.kind();
-            let refused = ApiError::from(error);
-            // Messages of options begin with the option's name.
-            let name = message.split([' ', ':']).next().unwrap_or_default();
-            let param = match name {
-                "repeat_penalty" => "repetition_penalty",
-                "stop_ids" => "stop_token_ids",
-                name => name,
-            };
-            match kind == ErrorKind::Argument && RequestOptions::NAMES.contains(&name) {
-                true => refused.with_param(param),
-                false => refused,
-            }
-        })
+    // The library takes such stop tokens, which never come.
+    let stop_id = options.stop_ids.iter().max().copied();
+    let checked = frontend.accept(ids, options);
+    let checked = checked.map_err(|Refusal { part, error }| match part {
+        RefusedPart::Length { tokens, positions } => {
+            let message = format!(
+                "the prompt has {tokens} tokens; the model's context length is {positions} tokens, of which one is for the answer"
+            );
+            ApiError::bad(prompt, message).with_code("context_length_exceeded")
+        }
+        RefusedPart::Prompt(id) => unknown(prompt, id),
+        RefusedPart::LogitBias(id) => unknown("logit_bias", id),
+        RefusedPart::Grammar => ApiError::from(error).with_param(form),
+        RefusedPart::Options => of_option(error),
+    })?;
+    match stop_id.filter(|&id| id >= vocab) {
+        Some(id) => Err(unknown("stop_token_ids", id)),
+        None => Ok(checked),
+    }
+}
+
+/// The error of an option, with the name of its parameter.
+fn of_option(error: Error) -> ApiError {
+    let message = error.to_string();
+    let kind = error.kind();
+    let refused = ApiError::from(error);
+    // Messages of options begin with the option's name.
+    let name = message.split([' ', ':']).next().unwrap_or_default();
+    let param = match name {
+        "repeat_penalty" => "repetition_penalty",
+        "stop_ids" => "stop_token_ids",
+        name => name,
+    };
+    match kind == ErrorKind::Argument && RequestOptions::NAMES.contains(&name) {
+        true => refused.with_param(param),
+        false => refused,
+    }
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use crate::request::generation::FinishReason;
 use crate::request::metrics::Metrics;
 use crate::request::sampling::Choice;
 use crate::serve::http::trace::{Trace, new_id};
-use crate::serve::turn::choices::{Choices, Step};
+use crate::serve::turn::choices::{Choices, RowStep};
 use crate::text::chat::reply::{Part, ReplyFormat, ReplyParser};
 use crate::text::tokenizer::Tokenizer;
 
@@ -61,7 +61,7 @@ pub(in super::super) struct End {
 
 impl Replies {
     /// Parses a step. An answer that may call one tool alone ends with its call.
-    pub(in super::super) fn read(&mut self, step: Step, choices: &mut Choices) -> Delta {
+    pub(in super::super) fn read(&mut self, step: RowStep, choices: &mut Choices) -> Delta {
         let row = &mut self.rows[step.row];
         let mut delta = Delta {
             row: step.row,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::lexer::Kind;
+use super::lexer::TokenKind;
 use super::nodes::{Arguments, Binary, Bounds, Comparison, Expr, ExprKind};
 use super::parser::Parser;
 use super::{Fail, Result};
@@ -40,8 +40,8 @@ impl Parser {
         let mut is_tuple = false;
         loop {
             let ended = match self.kind() {
-                Kind::VariableEnd | Kind::BlockEnd | Kind::Op(")") => true,
-                Kind::Name(name) => ends.contains(&name.as_str()),
+                TokenKind::VariableEnd | TokenKind::BlockEnd | TokenKind::Op(")") => true,
+                TokenKind::Name(name) => ends.contains(&name.as_str()),
                 _ => false,
             };
             if ended {
@@ -119,15 +119,15 @@ impl Parser {
         let mut rest = Vec::new();
         loop {
             let comparison = match self.kind() {
-                Kind::Op("==") => Comparison::Equal,
-                Kind::Op("!=") => Comparison::NotEqual,
-                Kind::Op("<") => Comparison::Less,
-                Kind::Op("<=") => Comparison::LessOrEqual,
-                Kind::Op(">") => Comparison::Greater,
-                Kind::Op(">=") => Comparison::GreaterOrEqual,
-                Kind::Name(name) if name == "in" => Comparison::In,
-                Kind::Name(name)
-                    if name == "not" && *self.second() == Kind::Name("in".to_owned()) =>
+                TokenKind::Op("==") => Comparison::Equal,
+                TokenKind::Op("!=") => Comparison::NotEqual,
+                TokenKind::Op("<") => Comparison::Less,
+                TokenKind::Op("<=") => Comparison::LessOrEqual,
+                TokenKind::Op(">") => Comparison::Greater,
+                TokenKind::Op(">=") => Comparison::GreaterOrEqual,
+                TokenKind::Name(name) if name == "in" => Comparison::In,
+                TokenKind::Name(name)
+                    if name == "not" && *self.second() == TokenKind::Name("in".to_owned()) =>
                 {
                     self.advance();
                     Comparison::NotIn
@@ -186,7 +186,7 @@ impl Parser {
         operator: impl Fn(&str) -> Option<Binary>,
     ) -> Result<Expr> {
         let mut left = operand(self)?;
-        while let Kind::Op(found) = self.kind()
+        while let TokenKind::Op(found) = self.kind()
             && let Some(operator) = operator(found)
         {
             self.advance();
@@ -228,7 +228,7 @@ impl Parser {
 
     pub(super) fn primary(&mut self) -> Result<Expr> {
         let kind = match self.kind() {
-            Kind::Name(_) => {
+            TokenKind::Name(_) => {
                 let name = self.expect_name()?;
                 match name.as_str() {
                     "true" | "True" => ExprKind::Bool(true),
@@ -237,35 +237,35 @@ impl Parser {
                     _ => ExprKind::Name(self.name(&name)),
                 }
             }
-            Kind::Text(_) => {
+            TokenKind::Text(_) => {
                 let mut joined = String::new();
-                while let Kind::Text(part) = self.kind() {
+                while let TokenKind::Text(part) = self.kind() {
                     joined.push_str(part);
                     self.advance();
                 }
                 ExprKind::Text(self.text(joined))
             }
-            Kind::Int(number) => {
+            TokenKind::Int(number) => {
                 let number = *number;
                 self.advance();
                 ExprKind::Int(number)
             }
-            Kind::Float(number) => {
+            TokenKind::Float(number) => {
                 let number = *number;
                 self.advance();
                 ExprKind::Float(number)
             }
-            Kind::Op("(") => {
+            TokenKind::Op("(") => {
                 self.advance();
                 let inner = self.nested(|parser| parser.tuple_in(true, &[], true))?;
                 self.expect_op(")")?;
                 return Ok(inner);
             }
-            Kind::Op("[") => {
+            TokenKind::Op("[") => {
                 self.advance();
                 ExprKind::List(self.series("]", |parser| parser.expression(true))?)
             }
-            Kind::Op("{") => {
+            TokenKind::Op("{") => {
                 self.advance();
                 ExprKind::Dict(self.series("}", |parser| {
                     let key = parser.expression(true)?;
@@ -356,10 +356,10 @@ impl Parser {
         loop {
             if self.skip_op(".") {
                 value = match self.advance() {
-                    Kind::Name(name) => {
+                    TokenKind::Name(name) => {
                         self.node(ExprKind::Attribute(Box::new(value), name.into()))?
                     }
-                    Kind::Int(number) => {
+                    TokenKind::Int(number) => {
                         let index = self.node(ExprKind::Int(number))?;
                         self.node(ExprKind::Item(Box::new((value, index))))?
                     }
@@ -437,8 +437,8 @@ impl Parser {
                     return self.fail("invalid syntax for a function call");
                 }
                 arguments.dict = Some(self.expression(true)?);
-            } else if matches!(self.kind(), Kind::Name(_))
-                && *self.second() == Kind::Op("=")
+            } else if matches!(self.kind(), TokenKind::Name(_))
+                && *self.second() == TokenKind::Op("=")
                 && !after_dict
             {
                 let name: Arc<str> = self.expect_name()?.into();
@@ -484,8 +484,11 @@ impl Parser {
         let negated = self.skip_name("not");
         let name = self.dotted()?;
         let is_argument = match self.kind() {
-            Kind::Name(name) => !["else", "or", "and"].contains(&name.as_str()),
-            Kind::Text(_) | Kind::Int(_) | Kind::Float(_) | Kind::Op("[" | "{") => true,
+            TokenKind::Name(name) => !["else", "or", "and"].contains(&name.as_str()),
+            TokenKind::Text(_)
+            | TokenKind::Int(_)
+            | TokenKind::Float(_)
+            | TokenKind::Op("[" | "{") => true,
             _ => false,
         };
         let arguments = if self.is_op("(") {

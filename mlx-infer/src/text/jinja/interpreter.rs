@@ -11,7 +11,7 @@ use serde_json::{Map, Value as Json};
 use super::calls::{self, Args};
 use super::limits::{self, Builder};
 use super::nodes::{
-    Arguments, Body, Comparison, Expr, ExprKind, Name, Parsed, Statement, StatementKind, Target,
+    Arguments, Body, Comparison, Expr, ExprKind, NameId, Parsed, Statement, StatementKind, Target,
 };
 use super::scope::Scope;
 use super::values::{BoundMacro, Dict, Function, Loop, Object, Seq, Str, Value};
@@ -285,8 +285,8 @@ impl<'t> Machine<'t> {
     /// A macro whose body sees this scope.
     fn bind_macro(&self, at: usize, scope: &Rc<Scope>) -> Result<Value> {
         let definition = &self.template.macros[at];
-        let name = |name: Name| Str::new(self.template.names[name].as_str());
-        let parameter = |parameter: &Name| name(*parameter).map(Value::Str);
+        let name = |name: NameId| Str::new(self.template.names[name].as_str());
+        let parameter = |parameter: &NameId| name(*parameter).map(Value::Str);
         let parameters = definition.parameters.iter().map(parameter);
         Ok(Value::object(Object::Macro(BoundMacro {
             at,
@@ -298,7 +298,7 @@ impl<'t> Machine<'t> {
     }
 
     /// The value of a name; undefined if nothing defines it.
-    pub(super) fn lookup(&self, name: Name, scope: &Scope) -> Value {
+    pub(super) fn lookup(&self, name: NameId, scope: &Scope) -> Value {
         let found = scope.get(name).or_else(|| self.globals[name].clone());
         found.unwrap_or_else(|| {
             Value::undefined(format!("'{}' is undefined", self.template.names[name]))

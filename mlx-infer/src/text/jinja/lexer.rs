@@ -5,7 +5,7 @@ use super::repr::is_space;
 use super::{Fail, Result};
 
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Kind {
+pub(super) enum TokenKind {
     Data(String),
     BlockBegin,
     BlockEnd,
@@ -21,7 +21,7 @@ pub(super) enum Kind {
 
 #[derive(Clone, Debug)]
 pub(super) struct Token {
-    pub(super) kind: Kind,
+    pub(super) kind: TokenKind,
     pub(super) line: u32,
 }
 
@@ -42,7 +42,7 @@ pub(super) fn tokens(source: &str) -> Result<Vec<Token>> {
         tokens: Vec::new(),
     };
     lexer.root()?;
-    lexer.push(Kind::End);
+    lexer.push(TokenKind::End);
     Ok(lexer.tokens)
 }
 
@@ -60,7 +60,7 @@ impl<'a> Lexer<'a> {
         &self.source[self.at..]
     }
 
-    pub(super) fn push(&mut self, kind: Kind) {
+    pub(super) fn push(&mut self, kind: TokenKind) {
         let line = self.line;
         self.tokens.push(Token { kind, line });
     }
@@ -91,7 +91,7 @@ impl<'a> Lexer<'a> {
                 .find(|(at, _)| matches!(rest.as_bytes().get(at + 1), Some(b'{' | b'%' | b'#')));
             let Some((before, _)) = next else {
                 if !rest.is_empty() {
-                    self.push(Kind::Data(rest.to_owned()));
+                    self.push(TokenKind::Data(rest.to_owned()));
                     self.skip(rest.len());
                 }
                 return Ok(());
@@ -118,12 +118,12 @@ impl<'a> Lexer<'a> {
             match mark {
                 b'#' => self.comment()?,
                 b'%' => {
-                    self.push(Kind::BlockBegin);
-                    self.inside("%}", Kind::BlockEnd)?;
+                    self.push(TokenKind::BlockBegin);
+                    self.inside("%}", TokenKind::BlockEnd)?;
                 }
                 _ => {
-                    self.push(Kind::VariableBegin);
-                    self.inside("}}", Kind::VariableEnd)?;
+                    self.push(TokenKind::VariableBegin);
+                    self.inside("}}", TokenKind::VariableEnd)?;
                 }
             }
         }
@@ -146,7 +146,7 @@ impl<'a> Lexer<'a> {
             _ => text,
         };
         if !kept.is_empty() {
-            self.push(Kind::Data(kept.to_owned()));
+            self.push(TokenKind::Data(kept.to_owned()));
         }
     }
 
@@ -203,7 +203,7 @@ impl<'a> Lexer<'a> {
     }
 
     /// The tokens of a tag, up to its end.
-    fn inside(&mut self, end: &str, end_kind: Kind) -> Result<()> {
+    fn inside(&mut self, end: &str, end_kind: TokenKind) -> Result<()> {
         let mut open: Vec<u8> = Vec::new();
         loop {
             self.skip_space();
@@ -220,7 +220,7 @@ impl<'a> Lexer<'a> {
             } else if first == '_' || first.is_alphanumeric() {
                 let length = rest.find(|c: char| c != '_' && !c.is_alphanumeric());
                 let name = &rest[..length.unwrap_or(rest.len())];
-                self.push(Kind::Name(name.to_owned()));
+                self.push(TokenKind::Name(name.to_owned()));
                 self.skip(name.len());
             } else if first == '"' || first == '\'' {
                 self.text(first)?;
@@ -240,15 +240,15 @@ impl<'a> Lexer<'a> {
                     }
                     _ => {}
                 }
-                self.push(Kind::Op(operator));
+                self.push(TokenKind::Op(operator));
                 self.skip(operator.len());
             }
         }
     }
 
-    fn closes(&mut self, end: &str, end_kind: &Kind) -> bool {
+    fn closes(&mut self, end: &str, end_kind: &TokenKind) -> bool {
         let rest = self.rest();
-        let is_block = *end_kind == Kind::BlockEnd;
+        let is_block = *end_kind == TokenKind::BlockEnd;
         let trims = rest.starts_with('-');
         let keeps = is_block && rest.starts_with('+');
         let sign = usize::from(trims || keeps);
@@ -273,7 +273,7 @@ impl<'a> Lexer<'a> {
             return self.fail("a string is not closed");
         };
         let text = unescape(&rest[1..=end]).or_else(|message| self.fail(message))?;
-        self.push(Kind::Text(text));
+        self.push(TokenKind::Text(text));
         self.skip(end + 2);
         Ok(())
     }
@@ -327,7 +327,7 @@ impl Lexer<'_> {
             let Ok(number) = text.parse() else {
                 return self.fail(format!("{text} is not a number"));
             };
-            self.push(Kind::Float(number));
+            self.push(TokenKind::Float(number));
             self.skip(end);
             return Ok(());
         }
@@ -346,7 +346,7 @@ impl Lexer<'_> {
         let Ok(number) = i128::from_str_radix(&rest[from..end].replace('_', ""), radix) else {
             return self.fail(format!("the number {} is too large", &rest[..end]));
         };
-        self.push(Kind::Int(number));
+        self.push(TokenKind::Int(number));
         self.skip(end);
         Ok(())
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 /// A name, as its index in the template's list of names.
-pub(super) type Name = usize;
+pub(super) type NameId = usize;
 
 #[derive(Debug)]
 pub(super) struct Expr {
@@ -20,7 +20,7 @@ pub(super) enum ExprKind {
     Float(f64),
     /// A text, as its index in the template's list of texts.
     Text(usize),
-    Name(Name),
+    Name(NameId),
     List(Vec<Expr>),
     Tuple(Vec<Expr>),
     Dict(Vec<(Expr, Expr)>),
@@ -79,9 +79,9 @@ pub(super) struct Arguments {
 
 #[derive(Debug)]
 pub(super) enum Target {
-    Name(Name),
+    Name(NameId),
     /// `namespace.attribute`.
-    Attribute(Name, Arc<str>),
+    Attribute(NameId, Arc<str>),
     Tuple(Vec<Self>),
 }
 
@@ -130,8 +130,8 @@ pub(super) struct For {
 
 #[derive(Debug)]
 pub(super) struct Macro {
-    pub(super) name: Option<Name>,
-    pub(super) parameters: Vec<Name>,
+    pub(super) name: Option<NameId>,
+    pub(super) parameters: Vec<NameId>,
     /// The default values of the last parameters.
     pub(super) defaults: Vec<Expr>,
     pub(super) body: Body,

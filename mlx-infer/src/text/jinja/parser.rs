@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-use super::lexer::{Kind, Token, tokens};
+use super::lexer::{Token, TokenKind, tokens};
 use super::nodes::{
-    Body, Expr, ExprKind, For, Macro, Name, Parsed, Statement, StatementKind, Target,
+    Body, Expr, ExprKind, For, Macro, NameId, Parsed, Statement, StatementKind, Target,
 };
 use super::{Fail, Result};
 
@@ -15,7 +15,7 @@ pub(super) struct Parser {
     tokens: Vec<Token>,
     at: usize,
     pub(super) parsed: Parsed,
-    names: HashMap<String, Name>,
+    names: HashMap<String, NameId>,
     texts: HashMap<String, usize>,
     pub(super) blocks: usize,
     /// Loops that `break` and `continue` can stand in.
@@ -41,7 +41,7 @@ impl Parser {
         }
     }
 
-    pub(super) fn kind(&self) -> &Kind {
+    pub(super) fn kind(&self) -> &TokenKind {
         &self.tokens[self.at].kind
     }
 
@@ -50,11 +50,11 @@ impl Parser {
     }
 
     /// The kind of the token after the next.
-    pub(super) fn second(&self) -> &Kind {
+    pub(super) fn second(&self) -> &TokenKind {
         &self.tokens[(self.at + 1).min(self.tokens.len() - 1)].kind
     }
 
-    pub(super) fn advance(&mut self) -> Kind {
+    pub(super) fn advance(&mut self) -> TokenKind {
         let kind = self.kind().clone();
         self.at = (self.at + 1).min(self.tokens.len() - 1);
         kind
@@ -66,27 +66,27 @@ impl Parser {
 
     pub(super) fn unexpected<T>(&self, expected: &str) -> Result<T> {
         let found = match self.kind() {
-            Kind::End => "the end of the template".to_owned(),
-            Kind::Data(_) => "text".to_owned(),
-            Kind::BlockBegin => "{%".to_owned(),
-            Kind::BlockEnd => "%}".to_owned(),
-            Kind::VariableBegin => "{{".to_owned(),
-            Kind::VariableEnd => "}}".to_owned(),
-            Kind::Name(name) => name.clone(),
-            Kind::Text(text) => format!("the string {text:?}"),
-            Kind::Int(number) => number.to_string(),
-            Kind::Float(number) => number.to_string(),
-            Kind::Op(operator) => (*operator).to_owned(),
+            TokenKind::End => "the end of the template".to_owned(),
+            TokenKind::Data(_) => "text".to_owned(),
+            TokenKind::BlockBegin => "{%".to_owned(),
+            TokenKind::BlockEnd => "%}".to_owned(),
+            TokenKind::VariableBegin => "{{".to_owned(),
+            TokenKind::VariableEnd => "}}".to_owned(),
+            TokenKind::Name(name) => name.clone(),
+            TokenKind::Text(text) => format!("the string {text:?}"),
+            TokenKind::Int(number) => number.to_string(),
+            TokenKind::Float(number) => number.to_string(),
+            TokenKind::Op(operator) => (*operator).to_owned(),
         };
         self.fail(format!("expected {expected}, found {found}"))
     }
 
     pub(super) fn is_op(&self, operator: &str) -> bool {
-        matches!(self.kind(), Kind::Op(found) if *found == operator)
+        matches!(self.kind(), TokenKind::Op(found) if *found == operator)
     }
 
     pub(super) fn is_name(&self, name: &str) -> bool {
-        matches!(self.kind(), Kind::Name(found) if found == name)
+        matches!(self.kind(), TokenKind::Name(found) if found == name)
     }
 
     pub(super) fn skip_op(&mut self, operator: &str) -> bool {
@@ -115,15 +115,15 @@ impl Parser {
 
     pub(super) fn expect_name(&mut self) -> Result<String> {
         match self.kind() {
-            Kind::Name(_) => match self.advance() {
-                Kind::Name(name) => Ok(name),
+            TokenKind::Name(_) => match self.advance() {
+                TokenKind::Name(name) => Ok(name),
                 _ => self.unexpected("a name"),
             },
             _ => self.unexpected("a name"),
         }
     }
 
-    pub(super) fn expect(&mut self, kind: &Kind, shown: &str) -> Result<()> {
+    pub(super) fn expect(&mut self, kind: &TokenKind, shown: &str) -> Result<()> {
         if self.kind() == kind {
             self.advance();
             Ok(())
@@ -132,7 +132,7 @@ impl Parser {
         }
     }
 
-    pub(super) fn name(&mut self, name: &str) -> Name {
+    pub(super) fn name(&mut self, name: &str) -> NameId {
         if let Some(at) = IMPLICIT.iter().position(|implicit| *implicit == name)
             && let Some(uses) = self.uses.last_mut()
         {
@@ -170,24 +170,24 @@ impl Parser {
         loop {
             let line = self.line();
             let kind = match self.kind() {
-                Kind::End if ends.is_empty() => return Ok(body),
-                Kind::Data(_) => match self.advance() {
-                    Kind::Data(text) => StatementKind::Data(text),
+                TokenKind::End if ends.is_empty() => return Ok(body),
+                TokenKind::Data(_) => match self.advance() {
+                    TokenKind::Data(text) => StatementKind::Data(text),
                     _ => continue,
                 },
-                Kind::VariableBegin => {
+                TokenKind::VariableBegin => {
                     self.advance();
                     let value = self.tuple(true, &[])?;
-                    self.expect(&Kind::VariableEnd, "}}")?;
+                    self.expect(&TokenKind::VariableEnd, "}}")?;
                     StatementKind::Output(value)
                 }
-                Kind::BlockBegin => {
+                TokenKind::BlockBegin => {
                     self.advance();
                     if ends.iter().any(|end| self.is_name(end)) {
                         return Ok(body);
                     }
                     let kind = self.statement(ends)?;
-                    self.expect(&Kind::BlockEnd, "%}")?;
+                    self.expect(&TokenKind::BlockEnd, "%}")?;
                     kind
                 }
                 _ => return self.unexpected(&format!("{{% {} %}}", ends.join(" or "))),
@@ -199,7 +199,7 @@ impl Parser {
     /// The rest of an opening tag, and a body up to one of the closing tags; gives the tag's name.
     fn block(&mut self, ends: &[&str]) -> Result<(Body, String)> {
         self.skip_op(":");
-        self.expect(&Kind::BlockEnd, "%}")?;
+        self.expect(&TokenKind::BlockEnd, "%}")?;
         self.blocks += 1;
         if self.blocks > MAX_BLOCKS {
             return self.fail(format!("blocks nest more than {MAX_BLOCKS} deep"));
@@ -218,7 +218,7 @@ impl Parser {
             "set" => self.set()?,
             "with" => {
                 let mut assignments = Vec::new();
-                while *self.kind() != Kind::BlockEnd {
+                while *self.kind() != TokenKind::BlockEnd {
                     if !assignments.is_empty() {
                         self.expect_op(",")?;
                     }
@@ -275,7 +275,7 @@ impl Parser {
                 StatementKind::Output(self.node(ExprKind::Concat(values))?)
             }
             "include" | "import" | "from" | "extends" => {
-                while !matches!(self.kind(), Kind::BlockEnd | Kind::End) {
+                while !matches!(self.kind(), TokenKind::BlockEnd | TokenKind::End) {
                     self.advance();
                 }
                 StatementKind::Other(match tag.as_str() {
@@ -364,9 +364,9 @@ impl Parser {
         let mut is_tuple = false;
         loop {
             let ended = match self.kind() {
-                Kind::VariableEnd | Kind::BlockEnd => true,
-                Kind::Op(")") => true,
-                Kind::Name(name) => ends.contains(&name.as_str()),
+                TokenKind::VariableEnd | TokenKind::BlockEnd => true,
+                TokenKind::Op(")") => true,
+                TokenKind::Name(name) => ends.contains(&name.as_str()),
                 _ => false,
             };
             if ended {
@@ -400,14 +400,14 @@ impl Parser {
         }
     }
 
-    fn assignable(&mut self, name: &str) -> Result<Name> {
+    fn assignable(&mut self, name: &str) -> Result<NameId> {
         if ["true", "false", "none", "True", "False", "None"].contains(&name) {
             return self.fail(format!("cannot assign to {name}"));
         }
         Ok(self.name(name))
     }
 
-    fn signature(&mut self) -> Result<(Vec<Name>, Vec<Expr>)> {
+    fn signature(&mut self) -> Result<(Vec<NameId>, Vec<Expr>)> {
         let mut parameters = Vec::new();
         let mut defaults = Vec::new();
         self.expect_op("(")?;
@@ -427,7 +427,7 @@ impl Parser {
         Ok((parameters, defaults))
     }
 
-    fn macro_body(&mut self, name: Option<Name>, signed: bool, ends: &[&str]) -> Result<usize> {
+    fn macro_body(&mut self, name: Option<NameId>, signed: bool, ends: &[&str]) -> Result<usize> {
         let signature = if signed {
             self.signature()?
         } else {
@@ -438,8 +438,8 @@ impl Parser {
 
     fn macro_with(
         &mut self,
-        name: Option<Name>,
-        (parameters, defaults): (Vec<Name>, Vec<Expr>),
+        name: Option<NameId>,
+        (parameters, defaults): (Vec<NameId>, Vec<Expr>),
         ends: &[&str],
     ) -> Result<usize> {
         let loops = std::mem::take(&mut self.loops);

@@ -3,12 +3,12 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use super::nodes::Name;
+use super::nodes::NameId;
 use super::values::Value;
 
 #[derive(Debug, Default)]
 pub(super) struct Scope {
-    variables: RefCell<Vec<(Name, Value)>>,
+    variables: RefCell<Vec<(NameId, Value)>>,
     parent: Option<Rc<Self>>,
 }
 
@@ -20,7 +20,7 @@ impl Scope {
         })
     }
 
-    pub(super) fn set(&self, name: Name, value: Value) {
+    pub(super) fn set(&self, name: NameId, value: Value) {
         let mut variables = self.variables.borrow_mut();
         match variables.iter_mut().find(|(found, _)| *found == name) {
             Some((_, slot)) => *slot = value,
@@ -28,7 +28,7 @@ impl Scope {
         }
     }
 
-    pub(super) fn get(&self, name: Name) -> Option<Value> {
+    pub(super) fn get(&self, name: NameId) -> Option<Value> {
         let mut scope = self;
         loop {
             let variables = scope.variables.borrow();

@@ -14,7 +14,7 @@ use tokenizers::{
 
 use super::pipeline::TokenizerJson;
 use super::quiet::quietly;
-use super::steps::{Step, position, steps};
+use super::steps::{PipelineStep, position, steps};
 
 /// The part of a file that cannot be read, its fault, and its position. `is_rebuilt`: the class builds the pipeline, so
 /// only the model, the post-processor and the added tokens come from the file.
@@ -40,17 +40,17 @@ pub(super) fn reading(json: &TokenizerJson<'_>, bytes: &[u8], is_rebuilt: bool) 
             ],
         );
     }
-    let mut all: Vec<(Step<'_>, Read)> = Vec::new();
+    let mut all: Vec<(PipelineStep<'_>, Read)> = Vec::new();
     for ((name, part), read) in parts {
         let Some(part) = part else { continue };
         match steps(name, part) {
             Ok(found) => all.extend(found.into_iter().map(|step| (step, read))),
-            Err((step, what)) => return Some(said(&step, &what, bytes)),
+            Err((step, what)) => return Some(message(&step, &what, bytes)),
         }
     }
     for (step, read) in &all {
         if let Some(what) = read(step.json.get()) {
-            return Some(said(step, &what, bytes));
+            return Some(message(step, &what, bytes));
         }
     }
     for (index, token) in json.added_tokens.iter().enumerate() {
@@ -81,7 +81,7 @@ struct WithId {
     token: AddedToken,
 }
 
-fn said(step: &Step<'_>, what: &str, bytes: &[u8]) -> String {
+fn message(step: &PipelineStep<'_>, what: &str, bytes: &[u8]) -> String {
     format!("{}: {what} ({})", step.name, position(bytes, step.json))
 }
 

@@ -5,7 +5,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::pipeline::TokenizerJson;
-use super::steps::{Step, position, steps};
+use super::steps::{PipelineStep, position, steps};
 use crate::error::{self, Error};
 
 /// How many times longer the replacements of one part may make a text. Published files stay below 8.
@@ -15,7 +15,7 @@ const MAX_PREFIX_BYTES: usize = 64;
 
 /// Refuses a malformed part, by its name and position in the file.
 pub(super) fn check(json: &TokenizerJson<'_>, bytes: &[u8], place: &str) -> error::Result<()> {
-    let refuse = |step: &Step<'_>, what: &str| {
+    let refuse = |step: &PipelineStep<'_>, what: &str| {
         let at = position(bytes, step.json);
         Error::format(format!("{place}: {}: {what} ({at})", step.name))
     };
@@ -36,7 +36,7 @@ pub(super) fn check(json: &TokenizerJson<'_>, bytes: &[u8], place: &str) -> erro
 }
 
 /// Checks the model. It is read only once, because it contains the whole vocabulary.
-fn model(json: &RawValue) -> Result<(), (Step<'_>, String)> {
+fn model(json: &RawValue) -> Result<(), (PipelineStep<'_>, String)> {
     #[derive(Default, serde::Deserialize)]
     #[serde(default)]
     struct Outline {
@@ -54,12 +54,12 @@ fn model(json: &RawValue) -> Result<(), (Step<'_>, String)> {
     let fault = fault.or(is_long.then(|| {
         format!("continuing_subword_prefix has {length} bytes; expected at most {MAX_PREFIX_BYTES}")
     }));
-    let step = || Step::new("model", r#type.unwrap_or_default(), json);
+    let step = || PipelineStep::new("model", r#type.unwrap_or_default(), json);
     fault.map_or(Ok(()), |what| Err((step(), what)))
 }
 
 /// The fault of a step, if there is one. `growth` is how many times longer the steps of a part can make a text.
-fn step_fault(step: &Step<'_>, growth: &mut usize) -> Option<String> {
+fn step_fault(step: &PipelineStep<'_>, growth: &mut usize) -> Option<String> {
     let value: Value = match serde_json::from_str(step.json.get()) {
         Ok(value) => value,
         Err(error) => return Some(error.to_string()),

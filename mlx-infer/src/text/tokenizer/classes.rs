@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::auto::{OTHERS, OVERRULED, REGISTERED, UNNAMED};
-use super::config::{Config, string};
+use super::config::{TokenizerConfig, string};
 
 /// A class of tokenizers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +73,7 @@ struct Checkpoint<'a> {
 
 /// The class of a checkpoint's tokenizer, or the reason why it is not supported.
 pub(super) fn class_in(
-    config: &Config,
+    config: &TokenizerConfig,
     model_config: &Map<String, Value>,
     has_byte_level: bool,
 ) -> Result<Class, String> {

@@ -23,12 +23,12 @@ const NAMED: [&str; 7] = [
 
 /// A token in a configuration: only its text, or its text and matching options.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Token {
+pub(super) enum ConfigToken {
     Text(String),
     Full(AddedToken),
 }
 
-impl Token {
+impl ConfigToken {
     pub(super) fn content(&self) -> &str {
         match self {
             Self::Text(text) => text,
@@ -39,13 +39,13 @@ impl Token {
 
 /// The settings that change ids or text.
 #[derive(Debug, Default)]
-pub(super) struct Config {
+pub(super) struct TokenizerConfig {
     pub(super) class: Option<String>,
     /// Whether it names Python code for a tokenizer.
     pub(super) has_code: bool,
     /// Name and token, the standard names first; `None` if the file has null.
-    pub(super) named: Vec<(String, Option<Token>)>,
-    pub(super) extra: Vec<Token>,
+    pub(super) named: Vec<(String, Option<ConfigToken>)>,
+    pub(super) extra: Vec<ConfigToken>,
     /// Whether the files contain `extra_special_tokens`, even as an empty list.
     pub(super) has_extra: bool,
     pub(super) add_bos: Option<bool>,
@@ -58,7 +58,7 @@ pub(super) struct Config {
     pub(super) legacy: bool,
 }
 
-impl Config {
+impl TokenizerConfig {
     /// Reads the files beside `tokenizer.json`, whose own `added_tokens` are `in_tokenizer_json`.
     pub(super) fn load(files: &Files, in_tokenizer_json: &[(u32, AddedToken)]) -> Result<Self> {
         let mut values = object(files, CONFIG)?.unwrap_or_default();
@@ -92,7 +92,7 @@ impl Config {
             };
             let token =
                 optional_token(name, value)?.map(|token| match by_content.get(token.content()) {
-                    Some(full) => Token::Full((*full).clone()),
+                    Some(full) => ConfigToken::Full((*full).clone()),
                     None => token,
                 });
             named.push((name.to_owned(), token));
@@ -128,8 +128,8 @@ impl Config {
         }
         let full = self.added.values().find(|token| token.content == content);
         let token = full.map_or_else(
-            || Token::Text(content.to_owned()),
-            |full| Token::Full(full.clone()),
+            || ConfigToken::Text(content.to_owned()),
+            |full| ConfigToken::Full(full.clone()),
         );
         // Kept in transformers' order: the order in which missing tokens get their ids.
         let rank = |name: &str| {
@@ -149,7 +149,7 @@ impl Config {
     /// The text of a named token.
     pub(super) fn named_content(&self, name: &str) -> Option<&str> {
         let (_, token) = self.named.iter().find(|(found, _)| found == name)?;
-        token.as_ref().map(Token::content)
+        token.as_ref().map(ConfigToken::content)
     }
 }
 
@@ -167,7 +167,7 @@ pub(super) fn object(files: &Files, name: &str) -> Result<Option<Map<String, Val
 }
 
 /// Removes the named tokens that only this model has: `image_token` and the like.
-fn custom_named(values: &mut Map<String, Value>) -> Result<Vec<(String, Token)>> {
+fn custom_named(values: &mut Map<String, Value>) -> Result<Vec<(String, ConfigToken)>> {
     let is_custom = |(name, value): &(&String, &Value)| {
         name.ends_with("_token") && !NAMED.contains(&name.as_str()) && value.is_string()
     };
@@ -189,7 +189,7 @@ fn custom_named(values: &mut Map<String, Value>) -> Result<Vec<(String, Token)>>
 /// `extra_special_tokens` may be a map of names instead of a list.
 fn take_extra_map(
     values: &mut Map<String, Value>,
-    custom: &mut Vec<(String, Token)>,
+    custom: &mut Vec<(String, ConfigToken)>,
 ) -> Result<()> {
     if !values
         .get("extra_special_tokens")
@@ -213,7 +213,7 @@ fn take_extra_map(
 fn merge_special_tokens_map(
     files: &Files,
     values: &mut Map<String, Value>,
-    custom: &mut Vec<(String, Token)>,
+    custom: &mut Vec<(String, ConfigToken)>,
 ) -> Result<()> {
     for (name, value) in object(files, "special_tokens_map.json")?.unwrap_or_default() {
         let value = match value {
@@ -294,7 +294,7 @@ fn added_tokens_decoder(value: &Value) -> Result<BTreeMap<u32, AddedToken>> {
     Ok(added)
 }
 
-fn token_list(value: Option<&Value>) -> Result<Vec<Token>> {
+fn token_list(value: Option<&Value>) -> Result<Vec<ConfigToken>> {
     match value {
         None | Some(Value::Null) => Ok(Vec::new()),
         Some(Value::Array(items)) => items
@@ -308,7 +308,7 @@ fn token_list(value: Option<&Value>) -> Result<Vec<Token>> {
     }
 }
 
-fn optional_token(name: &str, value: &Value) -> Result<Option<Token>> {
+fn optional_token(name: &str, value: &Value) -> Result<Option<ConfigToken>> {
     if value.is_null() {
         Ok(None)
     } else {
@@ -316,10 +316,10 @@ fn optional_token(name: &str, value: &Value) -> Result<Option<Token>> {
     }
 }
 
-fn token(name: &str, value: &Value) -> Result<Token> {
+fn token(name: &str, value: &Value) -> Result<ConfigToken> {
     match value {
-        Value::String(text) => Ok(Token::Text(text.clone())),
-        Value::Object(_) => added_token(&format!("{CONFIG}: {name}"), value).map(Token::Full),
+        Value::String(text) => Ok(ConfigToken::Text(text.clone())),
+        Value::Object(_) => added_token(&format!("{CONFIG}: {name}"), value).map(ConfigToken::Full),
         other => Err(Error::format(format!(
             "{CONFIG}: {name}: expected a string or an added token, found {}",
             kind(other)

@@ -11,7 +11,7 @@ use tokenizers::AddedToken;
 use tokenizers::processors::template::TemplateProcessing;
 
 use super::classes::Class;
-use super::config::{Config, Token};
+use super::config::{ConfigToken, TokenizerConfig};
 use crate::error::{Error, Result};
 use crate::text::files::Files;
 
@@ -51,7 +51,7 @@ pub(super) fn find(files: &Files) -> Result<Option<(&'static str, Vec<u8>)>> {
 pub(super) fn convert(
     (name, bytes): (&str, &[u8]),
     class: std::result::Result<Class, String>,
-    config: &Config,
+    config: &TokenizerConfig,
     place: &str,
 ) -> Result<Converted> {
     let wrong = |what: String| Error::format(format!("{place}: {what}"));
@@ -82,13 +82,13 @@ pub(super) fn convert(
 
 impl Converted {
     /// Gives the configuration what the file knows.
-    pub(super) fn complete(&mut self, config: &mut Config) {
+    pub(super) fn complete(&mut self, config: &mut TokenizerConfig) {
         for (name, content) in std::mem::take(&mut self.named) {
             config.default_named(name, &content);
         }
         if !config.has_extra {
             let extra = std::mem::take(&mut self.extra);
-            config.extra = extra.into_iter().map(Token::Full).collect();
+            config.extra = extra.into_iter().map(ConfigToken::Full).collect();
         }
     }
 
@@ -96,7 +96,7 @@ impl Converted {
     pub(super) fn post_process(
         &self,
         inner: &mut tokenizers::Tokenizer,
-        config: &Config,
+        config: &TokenizerConfig,
     ) -> tokenizers::Result<()> {
         let is_told = config.add_bos.is_some() || config.add_eos.is_some();
         if !self.has_ends && !is_told {

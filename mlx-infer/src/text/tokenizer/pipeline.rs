@@ -11,7 +11,7 @@ use tokenizers::AddedToken;
 use tokenizers::processors::template::TemplateProcessing;
 
 use super::classes::Class;
-use super::config::{Config, added_token};
+use super::config::{TokenizerConfig, added_token};
 use crate::error::{Error, Result};
 
 /// The pattern by which Qwen's tokenizers split text into words (transformers, `tokenization_qwen2.py`).
@@ -99,7 +99,12 @@ impl<'a> TokenizerJson<'a> {
     }
 
     /// The text of the tokenizer that `class` makes of this file.
-    pub(super) fn rebuild(&self, class: Class, config: &Config, place: &str) -> Result<String> {
+    pub(super) fn rebuild(
+        &self,
+        class: Class,
+        config: &TokenizerConfig,
+        place: &str,
+    ) -> Result<String> {
         let model: ModelJson<'_> = serde_json::from_str(self.model.get())
             .map_err(|error| Error::format(format!("{place}: model: {error}")))?;
         if model.kind.as_deref().is_some_and(|kind| kind != "BPE") {
@@ -136,7 +141,7 @@ struct Pipeline {
 }
 
 impl Pipeline {
-    fn of(class: Class, config: &Config) -> Self {
+    fn of(class: Class, config: &TokenizerConfig) -> Self {
         match class {
             Class::Serialized => unreachable!("a serialized pipeline is not rebuilt"),
             Class::Llama => Self::llama(config),
@@ -150,7 +155,7 @@ impl Pipeline {
         }
     }
 
-    fn llama(config: &Config) -> Self {
+    fn llama(config: &TokenizerConfig) -> Self {
         let prefix = config.add_prefix_space.unwrap_or(true);
         let scheme = match (prefix, config.legacy) {
             (false, _) => "never",
@@ -171,7 +176,7 @@ impl Pipeline {
         }
     }
 
-    fn code_llama(config: &Config) -> Self {
+    fn code_llama(config: &TokenizerConfig) -> Self {
         let prefix = config.add_prefix_space.unwrap_or(true);
         let scheme = if prefix { "first" } else { "never" };
         let unk = config.named_content("unk_token").unwrap_or("None");
@@ -187,7 +192,7 @@ impl Pipeline {
         }
     }
 
-    fn gpt2(config: &Config) -> Self {
+    fn gpt2(config: &TokenizerConfig) -> Self {
         let prefix = config.add_prefix_space.unwrap_or(false);
         Self {
             model: flags(json!({"continuing_subword_prefix": "", "end_of_word_suffix": ""})),
@@ -197,14 +202,14 @@ impl Pipeline {
         }
     }
 
-    fn gpt_neox(config: &Config) -> Self {
+    fn gpt_neox(config: &TokenizerConfig) -> Self {
         Self {
             normalizer: json!({"type": "NFC"}),
             ..Self::gpt2(config)
         }
     }
 
-    fn cohere(config: &Config) -> Self {
+    fn cohere(config: &TokenizerConfig) -> Self {
         let prefix = config.add_prefix_space.unwrap_or(false);
         Self {
             model: flags(json!({"continuing_subword_prefix": "", "end_of_word_suffix": ""})),
@@ -217,7 +222,7 @@ impl Pipeline {
         }
     }
 
-    fn gemma(config: &Config) -> Self {
+    fn gemma(config: &TokenizerConfig) -> Self {
         let unk = config.named_content("unk_token").unwrap_or("None");
         Self {
             model: flags(json!({"unk_token": unk, "fuse_unk": true, "byte_fallback": true})),
@@ -229,7 +234,7 @@ impl Pipeline {
         }
     }
 
-    fn qwen(config: &Config, words: &str) -> Self {
+    fn qwen(config: &TokenizerConfig, words: &str) -> Self {
         let prefix = config.add_prefix_space.unwrap_or(false);
         Self {
             model: flags(json!({"continuing_subword_prefix": "", "end_of_word_suffix": ""})),
@@ -270,7 +275,7 @@ fn flags(value: Value) -> Map<String, Value> {
 pub(super) fn post_process(
     inner: &mut tokenizers::Tokenizer,
     class: Class,
-    config: &Config,
+    config: &TokenizerConfig,
 ) -> tokenizers::Result<()> {
     let bos = match class {
         Class::CodeLlama => config.named_content("bos_token"),

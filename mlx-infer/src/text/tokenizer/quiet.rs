@@ -11,14 +11,16 @@ thread_local! {
 }
 
 /// The failure of a call into the tokenizers crate.
-pub(super) struct Fault {
+pub(super) struct TokenizersFault {
     pub(super) what: String,
     /// Its error; none if it panicked.
     pub(super) source: Option<tokenizers::Error>,
 }
 
 /// Calls the tokenizers crate, which panics for some malformed pipelines, and turns a panic into an error.
-pub(super) fn quietly<T>(call: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, Fault> {
+pub(super) fn quietly<T>(
+    call: impl FnOnce() -> tokenizers::Result<T>,
+) -> Result<T, TokenizersFault> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
         let before = std::panic::take_hook();
@@ -33,7 +35,7 @@ pub(super) fn quietly<T>(call: impl FnOnce() -> tokenizers::Result<T>) -> Result
     QUIET.set(outer);
     match done {
         Ok(Ok(value)) => Ok(value),
-        Ok(Err(error)) => Err(Fault {
+        Ok(Err(error)) => Err(TokenizersFault {
             what: error.to_string(),
             source: Some(error),
         }),
@@ -42,12 +44,12 @@ pub(super) fn quietly<T>(call: impl FnOnce() -> tokenizers::Result<T>) -> Result
             let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
             // Some panic messages have several lines.
             let what = text.unwrap_or("unknown fault").replace('\n', " ");
-            Err(Fault { what, source: None })
+            Err(TokenizersFault { what, source: None })
         }
     }
 }
 
-impl Fault {
+impl TokenizersFault {
     /// The error of this crate. `doing` names the call, and `part` finds the part that failed.
     pub(super) fn error(self, doing: &str, part: impl FnOnce() -> Option<String>) -> Error {
         let Some(source) = self.source else {

@@ -7,13 +7,13 @@ use serde_json::value::RawValue;
 const MAX_DEPTH: usize = 16;
 
 /// A step of a part: `normalizer (NFC)`, or within a sequence `normalizer[2] (Precompiled)`.
-pub(super) struct Step<'a> {
+pub(super) struct PipelineStep<'a> {
     pub(super) name: String,
     pub(super) kind: String,
     pub(super) json: &'a RawValue,
 }
 
-impl<'a> Step<'a> {
+impl<'a> PipelineStep<'a> {
     /// The step of type `kind` at `path`.
     pub(super) fn new(path: &str, kind: String, json: &'a RawValue) -> Self {
         let name = match kind.is_empty() {
@@ -45,7 +45,7 @@ struct Outline<'a> {
 pub(super) fn steps<'a>(
     part: &str,
     json: &'a RawValue,
-) -> Result<Vec<Step<'a>>, (Step<'a>, String)> {
+) -> Result<Vec<PipelineStep<'a>>, (PipelineStep<'a>, String)> {
     let mut found = Vec::new();
     walk(part.to_owned(), json, 0, &mut found)?;
     Ok(found)
@@ -55,15 +55,15 @@ fn walk<'a>(
     path: String,
     json: &'a RawValue,
     depth: usize,
-    found: &mut Vec<Step<'a>>,
-) -> Result<(), (Step<'a>, String)> {
+    found: &mut Vec<PipelineStep<'a>>,
+) -> Result<(), (PipelineStep<'a>, String)> {
     // A value that is not an object, or lacks a required list, counts as one step. Its reader reports the fault.
     let outline: Outline<'a> = serde_json::from_str(json.get()).unwrap_or_default();
     let kind = outline
         .kind
         .and_then(|kind| serde_json::from_str(kind.get()).ok());
     let kind: String = kind.unwrap_or_default();
-    let step = Step::new(&path, kind, json);
+    let step = PipelineStep::new(&path, kind, json);
     if depth > MAX_DEPTH {
         let what = format!("sequences are nested deeper than {MAX_DEPTH}");
         return Err((step, what));

@@ -88,7 +88,7 @@ fn neighbours_do_not_show() {
 }
 
 #[test]
-fn rows_that_were_evicted_go_on() {
+fn rows_that_were_preempted_go_on() {
     // Caches grow after 256 tokens, and then there is memory for two rows.
     let mut asked = mixed();
     asked.truncate(5);
@@ -129,7 +129,7 @@ fn rows_that_were_evicted_go_on() {
         assert_eq!(result.tokens, expected);
     }
     let load = engine.load();
-    assert!(load.evictions > 0, "nothing was evicted");
+    assert!(load.preemptions > 0, "nothing was preempted");
     assert!(load.masks > 60 && !load.mask_time.is_zero(), "{load:?}");
     engine.finish().unwrap();
 }

@@ -1,7 +1,7 @@
 //! Lengths of prompts that recurrent layers record.
 
 use super::cost;
-use crate::engine::scheduler::{Job, Scheduler, TAIL};
+use crate::engine::scheduler::{RequestProgress, Scheduler, TAIL, Table};
 use crate::request::limits::Limits;
 
 /// A prompt alone, with and without recording: its parts, and the lengths that are recorded.
@@ -9,26 +9,20 @@ use crate::request::limits::Limits;
 fn long_prompts_are_recorded_before_their_end() {
     let parts = |prompt: usize, chunk: usize, reused: usize, records: bool| {
         let mut scheduler = Scheduler::new(Limits::default(), cost(), records);
-        let (id, replay, most) = (1, 0, prompt + 1);
-        scheduler.submit(Job {
-            id,
-            prompt,
-            replay,
-            most,
-            chunk,
-        });
-        scheduler.plan();
-        scheduler.reuse(id, reused, None);
+        let mut requests = Table::from([(1, RequestProgress::new(prompt, prompt + 1, chunk))]);
+        scheduler.submit(&mut requests, 1);
+        scheduler.plan(&mut requests);
+        requests.get_mut(&1).unwrap().reuse(reused, None);
         let (mut done, mut parts, mut recorded) = (reused, 0, Vec::new());
         while done < prompt {
-            let [piece] = scheduler.pieces()[0][..] else {
+            let [piece] = scheduler.chunks(&requests)[0][..] else {
                 panic!("one prompt")
             };
             assert!(piece.start == done && piece.end > done && piece.end <= done + chunk);
             assert_eq!(piece.is_last, piece.end == prompt);
             done = piece.end;
             recorded.extend(piece.is_recorded.then_some(done));
-            scheduler.prefilled(id, done);
+            requests.get_mut(&1).unwrap().prefilled(done);
             parts += 1;
         }
         (parts, recorded)

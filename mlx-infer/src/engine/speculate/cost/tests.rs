@@ -4,7 +4,7 @@ fn costs(rows: usize, seconds: &[f64]) -> Costs {
     let mut costs = Costs::default();
     for (at, &seconds) in seconds.iter().enumerate() {
         for _ in 0..KEPT {
-            costs.learn(rows, at + 1, Origin::Text, seconds);
+            costs.learn(rows, at + 1, DraftOrigin::Text, seconds);
         }
     }
     costs
@@ -49,13 +49,13 @@ fn steps_with_drafts_are_measured_once_and_then_modelled() {
     assert_eq!(one(&costs(1, &[1.0, 1.9]), offer(3, 0.5)), 0);
     // Drafts that are computed have times of their own.
     let drawn = Offer {
-        origin: Origin::Model,
+        origin: DraftOrigin::Model,
         ..offer(3, 1.0)
     };
     let mut costs = costs(1, &[1.0, 1.1]);
     for _ in 0..SURE {
         assert_eq!(one(&costs, drawn), 1);
-        costs.learn(1, 2, Origin::Model, 2.5);
+        costs.learn(1, 2, DraftOrigin::Model, 2.5);
     }
     assert_eq!(one(&costs, drawn), 0);
     assert_eq!(one(&costs, offer(3, 1.0)), 3);
@@ -67,7 +67,7 @@ fn first_times_of_a_width_are_weighed() {
     let after = |slow: f64, times: usize| {
         let mut costs = costs(1, &[1.0, 1.3, 1.6]);
         for _ in 0..times {
-            costs.learn(1, 4, Origin::Text, slow);
+            costs.learn(1, 4, DraftOrigin::Text, slow);
         }
         one(&costs, offer(3, 1.0))
     };
@@ -77,8 +77,8 @@ fn first_times_of_a_width_are_weighed() {
     assert_eq!([1, 2, 3].map(|times| after(3.0, times)), [2, 2, 2]);
     // A width between is modelled by the line through a wider one.
     let mut costs = costs(1, &[1.0]);
-    costs.learn(1, 4, Origin::Text, 4.0);
-    assert!((costs.guess(1, 2, Origin::Text, 1.0).unwrap() - 2.0).abs() < 1e-9);
+    costs.learn(1, 4, DraftOrigin::Text, 4.0);
+    assert!((costs.guess(1, 2, DraftOrigin::Text, 1.0).unwrap() - 2.0).abs() < 1e-9);
 }
 
 #[test]
@@ -118,14 +118,14 @@ fn a_slow_machine_changes_no_plan() {
     let mut costs = costs(1, &[1.0, 1.3]);
     assert_eq!(one(&costs, offer(1, 0.5)), 1);
     for _ in 0..30 {
-        costs.learn(1, 2, Origin::Text, 1.25 * 1.3);
+        costs.learn(1, 2, DraftOrigin::Text, 1.25 * 1.3);
         assert_eq!(one(&costs, offer(1, 0.5)), 1);
     }
-    assert!((costs.of(1, 2, Origin::Text).unwrap() - 1.3).abs() < 1e-9);
+    assert!((costs.of(1, 2, DraftOrigin::Text).unwrap() - 1.3).abs() < 1e-9);
     // Single steps that take long change nothing either.
     for step in 0..200 {
         let late = if step % 7 == 0 { 3.0 } else { 1.0 };
-        costs.learn(1, 2, Origin::Text, 1.3 * late);
+        costs.learn(1, 2, DraftOrigin::Text, 1.3 * late);
         assert_eq!(one(&costs, offer(1, 0.5)), 1, "{step}");
     }
 }
@@ -135,9 +135,9 @@ fn a_slow_machine_changes_no_plan() {
 fn slow_first_steps_are_not_the_usual_ones() {
     let mut costs = Costs::default();
     for seconds in [2.0, 1.6, 1.0] {
-        costs.learn(1, 1, Origin::Text, seconds);
+        costs.learn(1, 1, DraftOrigin::Text, seconds);
     }
-    (0..SURE).for_each(|_| costs.learn(1, 2, Origin::Text, 2.0));
+    (0..SURE).for_each(|_| costs.learn(1, 2, DraftOrigin::Text, 2.0));
     assert_eq!(one(&costs, offer(1, 0.7)), 0);
 }
 
@@ -145,16 +145,16 @@ fn slow_first_steps_are_not_the_usual_ones() {
 #[test]
 fn drafts_that_almost_pay_are_tried() {
     let mut costs = costs(1, &[1.0]);
-    (0..SURE).for_each(|_| costs.learn(1, 2, Origin::Text, 1.75));
+    (0..SURE).for_each(|_| costs.learn(1, 2, DraftOrigin::Text, 1.75));
     assert_eq!(one(&costs, offer(1, 0.7)), 1);
     assert_eq!(one(&costs, offer(1, 0.5)), 0);
     let mut slow = costs.clone();
     for tries in SURE..TRIED {
         assert_eq!(one(&slow, offer(1, 0.7)), 1, "{tries}");
-        slow.learn(1, 2, Origin::Text, 1.75);
+        slow.learn(1, 2, DraftOrigin::Text, 1.75);
     }
     assert_eq!(one(&slow, offer(1, 0.7)), 0);
-    costs.learn(1, 2, Origin::Text, 1.3);
+    costs.learn(1, 2, DraftOrigin::Text, 1.3);
     assert_eq!(one(&costs, offer(1, 0.5)), 1);
 }
 
@@ -164,14 +164,14 @@ fn one_slow_step_says_little() {
     let mut costs = costs(1, &[1.0]);
     for _ in 0..SURE {
         assert_eq!(one(&costs, offer(1, 0.7)), 1);
-        costs.learn(1, 2, Origin::Text, 9.0);
+        costs.learn(1, 2, DraftOrigin::Text, 9.0);
     }
     assert_eq!(one(&costs, offer(1, 0.7)), 0);
     // A time that is old is measured again.
     for _ in 0..STALE {
-        costs.learn(1, 1, Origin::Text, 1.0);
+        costs.learn(1, 1, DraftOrigin::Text, 1.0);
     }
     assert_eq!(one(&costs, offer(1, 0.7)), 1);
-    costs.learn(1, 2, Origin::Text, 1.2);
-    assert_eq!(costs.of(1, 2, Origin::Text), Some(1.2));
+    costs.learn(1, 2, DraftOrigin::Text, 1.2);
+    assert_eq!(costs.of(1, 2, DraftOrigin::Text), Some(1.2));
 }

@@ -14,7 +14,7 @@ use mlx_nn::{LayerKind, ModelCache};
 use super::{Drafter, Drafts};
 use crate::engine::rows::Rows;
 use crate::engine::scheduler::Id;
-use crate::engine::task::Tasks;
+use crate::engine::state::Requests;
 use crate::error::Result;
 use crate::model::LoadedModel;
 use crate::model::forward;
@@ -58,7 +58,7 @@ impl<'m> DraftModel<'m> {
     }
 
     /// Shortens the rows to the accepted part of the last drafts.
-    fn rewind(&mut self, tasks: &Tasks<'_>) -> Result<()> {
+    fn rewind(&mut self, requests: &Requests<'_>) -> Result<()> {
         let Some((drawn, lens)) = self.drawn.take() else {
             return Ok(());
         };
@@ -67,10 +67,10 @@ impl<'m> DraftModel<'m> {
         let drawn = drawn.to_vec::<u32>()?;
         for (slot, drafted) in drawn.chunks(columns).enumerate() {
             let held = self.cache.lens()[slot];
-            let Some(task) = self.slots[slot].and_then(|id| tasks.get(&id)) else {
+            let Some(request) = self.slots[slot].and_then(|id| requests.get(&id)) else {
                 continue;
             };
-            let text = task.sequence.history().ids();
+            let text = request.sequence.history().ids();
             if held < lens[slot] {
                 continue;
             }
@@ -142,11 +142,11 @@ impl<'m> DraftModel<'m> {
     }
 
     /// Brings rows up to the last token of their texts, in one pass.
-    fn read_missing(&mut self, tasks: &Tasks<'_>, ids: &[Id]) -> Result<()> {
+    fn read_missing(&mut self, requests: &Requests<'_>, ids: &[Id]) -> Result<()> {
         let mut parts = vec![Vec::new(); self.slots.len()];
         for &id in ids {
             if let Some(slot) = self.slot(id) {
-                let text = tasks[&id].sequence.history().ids();
+                let text = requests[&id].sequence.history().ids();
                 parts[slot] = self.known(&text[self.cache.lens()[slot]..text.len() - 1]);
             }
         }
@@ -166,8 +166,8 @@ impl<'m> DraftModel<'m> {
 }
 
 impl Drafter for DraftModel<'_> {
-    fn follow(&mut self, rows: &Rows<'_>, tasks: &Tasks<'_>) -> Result<()> {
-        self.rewind(tasks)?;
+    fn follow(&mut self, rows: &Rows<'_>, requests: &Requests<'_>) -> Result<()> {
+        self.rewind(requests)?;
         self.align(rows.owners())
     }
 
@@ -178,11 +178,11 @@ impl Drafter for DraftModel<'_> {
     fn prepare(
         &mut self,
         rows: &mut Rows<'_>,
-        tasks: &Tasks<'_>,
+        requests: &Requests<'_>,
         wanted: &mut BTreeMap<Id, usize>,
     ) -> Result<()> {
-        self.follow(rows, tasks)?;
-        let text = |id: Id| tasks[&id].sequence.history().ids();
+        self.follow(rows, requests)?;
+        let text = |id: Id| requests[&id].sequence.history().ids();
         // Positions beyond the draft model's context length cannot be drafted.
         let most = self.model.info().max_positions.unwrap_or(usize::MAX);
         wanted.retain(|&id, drafts| text(id).len() + *drafts <= most);
@@ -196,7 +196,7 @@ impl Drafter for DraftModel<'_> {
             }
             if self.lacks(id, text(id)) > at_once {
                 if !is_read {
-                    let chunk = tasks[&id].sequence.prefill_chunk();
+                    let chunk = requests[&id].sequence.prefill_chunk();
                     self.read_part(id, text(id), chunk)?;
                     is_read = true;
                 }
@@ -212,22 +212,22 @@ impl Drafter for DraftModel<'_> {
         }
         match &behind[..] {
             [] => Ok(()),
-            behind => self.read_missing(tasks, behind),
+            behind => self.read_missing(requests, behind),
         }
     }
 
     fn draft(
         &mut self,
         rows: &mut Rows<'_>,
-        tasks: &mut Tasks<'_>,
+        requests: &mut Requests<'_>,
         wanted: &BTreeMap<Id, usize>,
         drafts: &mut Drafts,
     ) -> Result<()> {
         let texts: Vec<&[u32]> = self
             .slots
             .iter()
-            .map(|id| match id.and_then(|id| tasks.get(&id)) {
-                Some(task) => task.sequence.history().ids(),
+            .map(|id| match id.and_then(|id| requests.get(&id)) {
+                Some(request) => request.sequence.history().ids(),
                 None => &[],
             })
             .collect();
@@ -236,7 +236,7 @@ impl Drafter for DraftModel<'_> {
             .map(|(text, &held)| self.known(text.get(held..).unwrap_or_default()))
             .collect();
         let (model, cache, rewinds) = (self.model, &mut self.cache, self.rewinds);
-        rows.draw(tasks, wanted, model, drafts, |_, tokens, widths| {
+        rows.draw(requests, wanted, model, drafts, |_, tokens, widths| {
             if tokens.len() == 1 {
                 let part = |(part, &width): (&'_ Vec<u32>, &usize)| match width {
                     0 => Vec::new(),

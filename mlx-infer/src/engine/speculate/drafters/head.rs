@@ -7,7 +7,7 @@ use mlx_core::Array;
 use super::{Drafter, Drafts};
 use crate::engine::rows::Rows;
 use crate::engine::scheduler::Id;
-use crate::engine::task::Tasks;
+use crate::engine::state::Requests;
 use crate::error::Result;
 use crate::request::speculative::MOST;
 
@@ -20,7 +20,7 @@ impl Drafter for Head {
     fn prepare(
         &mut self,
         rows: &mut Rows<'_>,
-        _tasks: &Tasks<'_>,
+        _tasks: &Requests<'_>,
         _wanted: &mut BTreeMap<Id, usize>,
     ) -> Result<()> {
         rows.bound_head_input(MOST + 1)
@@ -29,13 +29,13 @@ impl Drafter for Head {
     fn draft(
         &mut self,
         rows: &mut Rows<'_>,
-        tasks: &mut Tasks<'_>,
+        requests: &mut Requests<'_>,
         wanted: &BTreeMap<Id, usize>,
         drafts: &mut Drafts,
     ) -> Result<()> {
         let mut before: Option<Array> = None;
         let model = rows.model();
-        rows.draw(tasks, wanted, model, drafts, |rows, tokens, widths| {
+        rows.draw(requests, wanted, model, drafts, |rows, tokens, widths| {
             let number = tokens.len() - 1;
             let next = match before.take() {
                 None => rows.head_behind(&tokens[number], widths)?,

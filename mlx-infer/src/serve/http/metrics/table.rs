@@ -56,8 +56,8 @@ static METRICS: [Metric; 27] = [
     ),
     metric(
         "vllm:num_preemptions_total",
-        "Rows that were evicted because memory was short.",
-        Counter(|of| of.load.evictions as f64),
+        "Rows that were preempted because memory was short.",
+        Counter(|of| of.load.preemptions as f64),
     ),
     metric(
         "vllm:prefix_cache_queries_total",

@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
 
 use self::input::{convert, system_text, tool, tool_choice};
-use self::writer::Writer;
+use self::writer::MessagesWriter;
 use crate::request::generation::FinishReason;
 use crate::serve::http::error::ApiError;
 use crate::serve::http::fields::{Ask, Fields};
@@ -53,7 +53,7 @@ pub(crate) async fn messages(ask: Ask) -> Result<Response, ApiError> {
         "content": [], "stop_reason": null, "stop_sequence": null,
     });
     if is_stream {
-        let writer = Writer {
+        let writer = MessagesWriter {
             head,
             prompt: answers.prompt,
             stop,

@@ -16,7 +16,7 @@ use crate::serve::routes::openai::chunks::{Chunks, StreamUsage, finish_word};
 use crate::serve::routes::openai::logprobs;
 use crate::serve::state::{Loaded, now};
 use crate::serve::turn;
-use crate::serve::turn::choices::{Choices, Step};
+use crate::serve::turn::choices::{Choices, RowStep};
 use crate::serve::turn::edits::Edits;
 use crate::serve::turn::{Call, Delta, End, Replies, Turn, Whole, call_id};
 use crate::serve::turn::{grammar, params};
@@ -47,7 +47,7 @@ pub(crate) async fn chat(ask: Ask) -> Result<Response, ApiError> {
     let head = json!({"id": new_id("chatcmpl-"), "object": object, "created": now(), "model": served.name});
     let chunks = Chunks::new(head, usage, trace.clone());
     if is_stream {
-        let writer = Writer {
+        let writer = ChatWriter {
             chunks,
             replies: answers.replies,
             tokenizer,
@@ -234,14 +234,14 @@ struct ChunkChoice {
 }
 
 /// Writes the chunks of a stream.
-struct Writer {
+struct ChatWriter {
     chunks: Chunks,
     replies: Replies,
     tokenizer: Option<Tokenizer>,
     rows: usize,
 }
 
-impl Writer {
+impl ChatWriter {
     fn chunk(
         &self,
         index: usize,
@@ -265,7 +265,7 @@ impl Writer {
     }
 }
 
-impl sse::Writer for Writer {
+impl sse::EventWriter for ChatWriter {
     fn begin(&mut self) -> String {
         let begin = || ChunkDelta {
             role: Some("assistant"),
@@ -277,7 +277,7 @@ impl sse::Writer for Writer {
             .collect()
     }
 
-    fn step(&mut self, step: Step, choices: &mut Choices) -> String {
+    fn step(&mut self, step: RowStep, choices: &mut Choices) -> String {
         let Delta {
             row,
             parts,

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::error::Error;
 use crate::model::LoadedModel;
+use crate::model::checked::Checked;
 use crate::request::generation::{FinishReason, Prompt};
 use crate::serve::http::error::ApiError;
 use crate::serve::http::fields::{Ask, name_ignored};
@@ -16,7 +17,7 @@ use crate::serve::http::trace::new_id;
 use crate::serve::routes::openai::chunks::{Chunks, StreamUsage, finish_word};
 use crate::serve::routes::openai::logprobs::{Lists, check_top};
 use crate::serve::state::{Served, Shared, now};
-use crate::serve::turn::choices::{AskedRows, Choices, MAX_ROWS, Step};
+use crate::serve::turn::choices::{AskedRows, Choices, MAX_ROWS, RowStep};
 use crate::serve::turn::edits::Edits;
 use crate::serve::turn::{grammar, params};
 use crate::tasks::score::{Score, ScoreOptions, Scoring};
@@ -90,11 +91,16 @@ pub(crate) async fn completions(ask: Ask) -> Result<Response, ApiError> {
         return Err(ApiError::bad("best_of", message));
     }
     options.max_tokens = max_tokens.max(1);
+    let top = options.logprobs;
+    if tried > n {
+        // The best are those of the highest log probability.
+        options.logprobs = top.or(Some(0));
+    }
     let frontend = loaded.frontend();
     let tokenizer = frontend.tokenizer_if_any();
-    let (ids, texts, ignored, filter) = heavy(long, || -> Result<_, ApiError> {
+    let (all, texts, filter) = heavy(long, || -> Result<_, ApiError> {
         let filter = edits.filter(frontend, &options)?;
-        let (mut all, mut texts, mut ignored) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut all, mut texts) = (Vec::new(), Vec::new());
         for prompt in prompts {
             let text = match &prompt {
                 Prompt::Text(text) if is_echo => Some(text.clone()),
@@ -112,33 +118,37 @@ pub(crate) async fn completions(ask: Ask) -> Result<Response, ApiError> {
                 true => None,
                 false => text,
             };
-            ignored = params::check(frontend, "prompt", form, &ids, &options)?;
+            let checked = params::check(frontend, "prompt", form, ids, options.clone())?;
             texts.push(match (text, tokenizer) {
                 (Some(text), _) => text,
                 (None, Some(tokenizer)) if is_echo => {
-                    tokenizer.decode(&ids, true).map_err(in_prompt)?
+                    tokenizer.decode(checked.ids(), true).map_err(in_prompt)?
                 }
                 _ => String::new(),
             });
-            all.push(ids);
+            all.push(checked);
         }
-        Ok((all, texts, ignored, filter))
+        Ok((all, texts, filter))
     })?;
-    name_ignored(&mut headers, &ignored);
-    let scores = match (is_echo, options.logprobs) {
-        (true, Some(top)) => score(&app, &served, &ids, top).await?,
+    // All have the same schema.
+    name_ignored(
+        &mut headers,
+        all.last().map_or(&[], Checked::ignored_keywords),
+    );
+    let scores = match (is_echo, top) {
+        (true, Some(top)) => {
+            let prompts = all.iter().map(|checked| checked.ids().to_vec().into());
+            let prompts = prompts.collect();
+            score(&app, &served, prompts, top).await?
+        }
         _ => Vec::new(),
     };
-    let rows = ids.len() * tried;
-    let lists = tokenizer.filter(|_| options.logprobs.is_some());
-    if tried > n {
-        // The best are those of the highest log probability.
-        options.logprobs = options.logprobs.or(Some(0));
-    }
+    let rows = all.len() * tried;
+    let lists = tokenizer.filter(|_| top.is_some());
     let head = json!({
         "id": new_id("cmpl-"), "object": "text_completion", "created": now(), "model": served.name,
     });
-    let mut writer = Writer {
+    let mut writer = CompletionsWriter {
         chunks: Chunks::new(head, usage, trace.clone()),
         rows: (0..rows)
             .map(|at| Row::new(&texts[at / tried], scores.get(at / tried), lists))
@@ -147,22 +157,21 @@ pub(crate) async fn completions(ask: Ask) -> Result<Response, ApiError> {
         n,
     };
     if max_tokens == 0 {
-        trace.prompt(ids.iter().map(Vec::len).sum());
+        trace.prompt(all.iter().map(|checked| checked.ids().len()).sum());
         let finish = Some(FinishReason::Length);
         writer.rows.iter_mut().for_each(|row| row.finish = finish);
         if is_stream {
-            let events = sse::Writer::begin(&mut writer) + &sse::Writer::end(&mut writer);
+            let events = sse::EventWriter::begin(&mut writer) + &sse::EventWriter::end(&mut writer);
             return Ok(sse::finished(events, headers));
         }
         return Ok((headers, Json(writer.whole())).into_response());
     }
     let rows = AskedRows {
-        prompts: &ids,
+        prompts: &all,
         n: tried,
-        options: &options,
         filter: filter.as_ref(),
     };
-    let mut choices = Choices::start(&app, loaded, &served, &trace, &rows)?;
+    let mut choices = Choices::start(&app, loaded, &served, &trace, rows)?;
     if is_stream {
         return Ok(sse::response(choices, writer, trace, headers));
     }
@@ -176,18 +185,17 @@ pub(crate) async fn completions(ask: Ask) -> Result<Response, ApiError> {
 async fn score(
     app: &Shared,
     served: &Served,
-    ids: &[Vec<u32>],
+    prompts: Vec<Prompt>,
     top: usize,
 ) -> Result<Vec<Score>, ApiError> {
-    let mut scores = Vec::with_capacity(ids.len());
-    for ids in ids {
+    let mut scores = Vec::with_capacity(prompts.len());
+    for prompt in prompts {
         let options = ScoreOptions {
             top: 0,
             // A token is the likeliest if it is first of these, so there is always one.
             top_each: top.max(1),
             ..Default::default()
         };
-        let prompt = Prompt::Tokens(ids.clone());
         let score = app.in_pieces(served, move |model| {
             let mut scoring = Scoring::begin(model, prompt, &options);
             move |model: &LoadedModel| match &mut scoring {
@@ -233,8 +241,8 @@ impl Row {
     }
 
     /// What was not written yet.
-    fn choice(&mut self, index: usize) -> Choice {
-        Choice {
+    fn choice(&mut self, index: usize) -> WrittenChoice {
+        WrittenChoice {
             index,
             text: std::mem::take(&mut self.text),
             logprobs: self.lists.as_mut().map(Lists::take),
@@ -245,7 +253,7 @@ impl Row {
 
 /// A choice of an answer or of a chunk.
 #[derive(Serialize)]
-struct Choice {
+struct WrittenChoice {
     index: usize,
     text: String,
     logprobs: Option<Value>,
@@ -253,7 +261,7 @@ struct Choice {
 }
 
 /// Writes answers, whole or as a stream.
-struct Writer {
+struct CompletionsWriter {
     chunks: Chunks,
     rows: Vec<Row>,
     /// Answers to each prompt that are generated, and how many of them are given.
@@ -261,8 +269,8 @@ struct Writer {
     n: usize,
 }
 
-impl Writer {
-    fn take(&mut self, step: Step) -> usize {
+impl CompletionsWriter {
+    fn take(&mut self, step: RowStep) -> usize {
         let row = &mut self.rows[step.row];
         row.text.push_str(&step.text());
         for (token, _) in &step.tokens {
@@ -305,7 +313,7 @@ impl Writer {
     }
 }
 
-impl sse::Writer for Writer {
+impl sse::EventWriter for CompletionsWriter {
     /// The prompts, where they are echoed.
     fn begin(&mut self) -> String {
         let rows = 0..self.rows.len();
@@ -320,7 +328,7 @@ impl sse::Writer for Writer {
         }
     }
 
-    fn step(&mut self, step: Step, _: &mut Choices) -> String {
+    fn step(&mut self, step: RowStep, _: &mut Choices) -> String {
         let (is_end, has_tokens) = (step.end.is_some(), !step.tokens.is_empty());
         let row = self.take(step);
         let state = &self.rows[row];

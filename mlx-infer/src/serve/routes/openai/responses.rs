@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
 
 use self::input::conversation;
-use self::writer::Writer;
+use self::writer::ResponsesWriter;
 use crate::request::generation::FinishReason;
 use crate::serve::http::error::ApiError;
 use crate::serve::http::fields::{Ask, Fields};
@@ -65,7 +65,7 @@ pub(crate) async fn responses(ask: Ask) -> Result<Response, ApiError> {
         None => None,
     };
     let answers = turn.start(&app, loaded, &served, &trace, &mut headers)?;
-    let mut writer = Writer::new(head, answers.replies, trace.clone(), tokenizer);
+    let mut writer = ResponsesWriter::new(head, answers.replies, trace.clone(), tokenizer);
     let mut choices = answers.choices;
     if is_stream {
         return Ok(sse::response(choices, writer, trace, headers));

@@ -44,12 +44,12 @@ impl Tools {
 
 /// The parts of a reply.
 #[derive(Debug, Default)]
-pub(super) struct Parts {
+pub(super) struct ReplyParts {
     parts: Vec<Part>,
     /// Calls that have begun.
     calls: usize,
     open: Option<Open>,
-    /// Whether something of a call was given since the last [`Parts::moved`].
+    /// Whether something of a call was given since the last [`ReplyParts::moved`].
     has_moved: bool,
 }
 
@@ -62,7 +62,7 @@ struct Open {
     is_given: bool,
 }
 
-impl Parts {
+impl ReplyParts {
     pub(super) fn take(&mut self) -> Vec<Part> {
         std::mem::take(&mut self.parts)
     }

@@ -3,9 +3,9 @@
 //! Source: OpenAI's description of the format. The channel `analysis` is reasoning, `final` and `commentary` are content, and a message to
 //! `functions.NAME` is a call of a tool.
 
-use super::calls::{Parts, Tools};
+use super::calls::{ReplyParts, Tools};
 use super::named::Named;
-use super::parser::{Block, Body, End, Seek};
+use super::parser::{Block, BlockBody, BlockEnd, Seek};
 
 /// The format's marks.
 pub(super) const MARKS: &[&str] = &[
@@ -39,7 +39,7 @@ enum Text {
 }
 
 impl Harmony {
-    pub(super) fn take(&mut self, c: char, tools: &Tools, parts: &mut Parts) {
+    pub(super) fn take(&mut self, c: char, tools: &Tools, parts: &mut ReplyParts) {
         let mut free = String::new();
         let mark = self.seek.take(c, MARKS, &mut free).map(|at| MARKS[at]);
         self.free(&free, tools, parts);
@@ -62,14 +62,14 @@ impl Harmony {
     }
 
     /// The end of the reply.
-    pub(super) fn finish(&mut self, tools: &Tools, parts: &mut Parts) {
+    pub(super) fn finish(&mut self, tools: &Tools, parts: &mut ReplyParts) {
         let rest = self.seek.finish();
         self.free(&rest, tools, parts);
         self.end(parts);
     }
 
     /// Text between marks.
-    fn free(&mut self, text: &str, tools: &Tools, parts: &mut Parts) {
+    fn free(&mut self, text: &str, tools: &Tools, parts: &mut ReplyParts) {
         match &mut self.text {
             None => self.head.push_str(text),
             Some(Text::Reasoning) => parts.reasoning(text),
@@ -87,8 +87,8 @@ impl Harmony {
                         continue;
                     };
                     self.text = Some(match end {
-                        End::Whole => Text::Behind,
-                        End::Text { text, .. } => {
+                        BlockEnd::Whole => Text::Behind,
+                        BlockEnd::Text { text, .. } => {
                             parts.content(&text);
                             Text::Content
                         }
@@ -100,12 +100,12 @@ impl Harmony {
     }
 
     /// The end of a message.
-    fn end(&mut self, parts: &mut Parts) {
+    fn end(&mut self, parts: &mut ReplyParts) {
         let head = std::mem::take(&mut self.head);
         match self.text.take() {
             None if !self.has_marks => parts.content(&head),
             Some(Text::Call(mut block)) => {
-                if let End::Text { text, .. } = block.finish(parts) {
+                if let BlockEnd::Text { text, .. } = block.finish(parts) {
                     parts.content(&text);
                 }
             }
@@ -115,7 +115,7 @@ impl Harmony {
 }
 
 /// The kind of the message with this head.
-fn begin(head: &str, tools: &Tools, parts: &mut Parts) -> Text {
+fn begin(head: &str, tools: &Tools, parts: &mut ReplyParts) -> Text {
     let recipient = head.split_once("to=functions.").map(|(_, rest)| {
         let end = rest.find(|c: char| c.is_whitespace() || c == '<');
         &rest[..end.unwrap_or(rest.len())]
@@ -123,7 +123,7 @@ fn begin(head: &str, tools: &Tools, parts: &mut Parts) -> Text {
     match recipient {
         Some(name) if tools.has(name) => {
             parts.start(name);
-            Text::Call(Block::new("", Body::Named(Named::arguments())))
+            Text::Call(Block::new("", BlockBody::Named(Named::arguments())))
         }
         _ if head.contains("<|channel|>analysis") => Text::Reasoning,
         _ => Text::Content,

@@ -1,7 +1,7 @@
 //! Reads JSON character by character, and calls in it: `{"name": .., "arguments": {..}}`, one or a list of them.
 
-use super::calls::{Parts, Tools};
-use super::parser::Step;
+use super::calls::{ReplyParts, Tools};
+use super::parser::ReplyStep;
 
 /// The effect of a character on a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -302,7 +302,7 @@ impl Envelope {
         self.call.has_arguments && matches!(self.at, At::AfterValue)
     }
 
-    pub(super) fn take(&mut self, c: char, tools: &Tools, parts: &mut Parts) -> Step {
+    pub(super) fn take(&mut self, c: char, tools: &Tools, parts: &mut ReplyParts) -> ReplyStep {
         let is_blank = is_blank(c);
         match &mut self.at {
             At::Front
@@ -318,7 +318,7 @@ impl Envelope {
                     self.at = At::Key { may_close: true };
                 }
                 '[' if !self.in_list && !self.is_strict => self.in_list = true,
-                _ => return Step::Broken,
+                _ => return ReplyStep::Broken,
             },
             At::Key { may_close } => match c {
                 '"' => {
@@ -330,7 +330,7 @@ impl Envelope {
                     };
                 }
                 '}' if *may_close => return self.close_object(tools, parts),
-                _ => return Step::Broken,
+                _ => return ReplyStep::Broken,
             },
             At::KeyText { json, text } => {
                 text.push(c);
@@ -338,14 +338,14 @@ impl Envelope {
                     Read::More => {}
                     Read::Last => match decoded(text) {
                         Some(key) => self.at = At::Colon(key),
-                        None => return Step::Broken,
+                        None => return ReplyStep::Broken,
                     },
-                    _ => return Step::Broken,
+                    _ => return ReplyStep::Broken,
                 }
             }
             At::Colon(key) if self.is_keyed => {
                 if c != ':' || !tools.has(key) {
-                    return Step::Broken;
+                    return ReplyStep::Broken;
                 }
                 self.call.name = Some(std::mem::take(key));
                 self.at = At::Value {
@@ -362,7 +362,7 @@ impl Envelope {
                     "arguments" | "parameters" => Key::Arguments,
                     "function" if !self.call.is_inner => Key::Function,
                     "type" | "id" | "function" => Key::Other,
-                    _ if self.is_strict => return Step::Broken,
+                    _ if self.is_strict => return ReplyStep::Broken,
                     _ => Key::Other,
                 };
                 // A repeated key makes the call ambiguous.
@@ -372,7 +372,7 @@ impl Envelope {
                     Key::Function | Key::Other => false,
                 };
                 if c != ':' || is_known {
-                    return Step::Broken;
+                    return ReplyStep::Broken;
                 }
                 self.at = At::Value {
                     key: kind,
@@ -385,28 +385,28 @@ impl Envelope {
             At::AfterValue => match c {
                 ',' if !self.is_keyed => self.at = At::Key { may_close: false },
                 '}' => return self.close_object(tools, parts),
-                _ => return Step::Broken,
+                _ => return ReplyStep::Broken,
             },
             At::AfterItem => match c {
                 ',' => self.at = At::Front,
                 ']' => return self.tail(),
-                _ => return Step::Broken,
+                _ => return ReplyStep::Broken,
             },
             At::Tail(0) if Some(c) == self.separator => self.at = At::Front,
             At::Tail(matched) => {
                 if !self.close[*matched..].starts_with(c) {
-                    return Step::Broken;
+                    return ReplyStep::Broken;
                 }
                 *matched += c.len_utf8();
                 if *matched == self.close.len() {
-                    return Step::Done;
+                    return ReplyStep::Done;
                 }
             }
         }
-        Step::More
+        ReplyStep::More
     }
 
-    fn value(&mut self, c: char, tools: &Tools, parts: &mut Parts) -> Step {
+    fn value(&mut self, c: char, tools: &Tools, parts: &mut ReplyParts) -> ReplyStep {
         let At::Value {
             key,
             json,
@@ -414,16 +414,16 @@ impl Envelope {
             is_live,
         } = &mut self.at
         else {
-            return Step::Broken;
+            return ReplyStep::Broken;
         };
         if text.is_empty() {
             if is_blank(c) {
-                return Step::More;
+                return ReplyStep::More;
             }
             if *key == Key::Function && c == '{' {
                 self.call.is_inner = true;
                 self.at = At::Key { may_close: true };
-                return Step::More;
+                return ReplyStep::More;
             }
             // Arguments are given while they are read if the tool is known.
             *is_live = *key == Key::Arguments && c == '{' && self.call.name.is_some();
@@ -433,7 +433,7 @@ impl Envelope {
         }
         let step = json.take(c);
         match step {
-            Read::Broken => return Step::Broken,
+            Read::Broken => return ReplyStep::Broken,
             Read::Behind => {}
             _ if *is_live => {
                 parts.arguments(c.encode_utf8(&mut [0; 4]));
@@ -445,7 +445,7 @@ impl Envelope {
             _ => text.push(c),
         }
         if step == Read::More {
-            return Step::More;
+            return ReplyStep::More;
         }
         let (key, text, is_live) = (*key, std::mem::take(text), *is_live);
         self.at = At::AfterValue;
@@ -459,14 +459,14 @@ impl Envelope {
             Key::Function | Key::Other => true,
         };
         match step {
-            _ if !is_right => Step::Broken,
+            _ if !is_right => ReplyStep::Broken,
             Read::Behind => self.take(c, tools, parts),
-            _ => Step::More,
+            _ => ReplyStep::More,
         }
     }
 
     /// Takes the name. Returns whether an offered tool has it.
-    fn name(&mut self, text: &str, tools: &Tools, parts: &mut Parts) -> bool {
+    fn name(&mut self, text: &str, tools: &Tools, parts: &mut ReplyParts) -> bool {
         let Some(name) = decoded(text).filter(|name| tools.has(name)) else {
             return false;
         };
@@ -479,7 +479,7 @@ impl Envelope {
     }
 
     /// Takes arguments that came before the name, or that are no object: a text with JSON in it, or `null`.
-    fn arguments(&mut self, text: &str, parts: &mut Parts) -> bool {
+    fn arguments(&mut self, text: &str, parts: &mut ReplyParts) -> bool {
         let text = match text {
             "null" | "\"\"" | "\"null\"" => "{}".to_owned(),
             object if object.starts_with('{') => object.to_owned(),
@@ -499,13 +499,13 @@ impl Envelope {
         true
     }
 
-    fn close_object(&mut self, tools: &Tools, parts: &mut Parts) -> Step {
+    fn close_object(&mut self, tools: &Tools, parts: &mut ReplyParts) -> ReplyStep {
         if std::mem::take(&mut self.call.is_inner) {
             self.at = At::AfterValue;
-            return Step::More;
+            return ReplyStep::More;
         }
         let Some(name) = self.call.name.take().filter(|name| tools.has(name)) else {
-            return Step::Broken;
+            return ReplyStep::Broken;
         };
         if !self.call.has_arguments {
             parts.start(&name);
@@ -515,17 +515,17 @@ impl Envelope {
         match self.in_list {
             true => {
                 self.at = At::AfterItem;
-                Step::More
+                ReplyStep::More
             }
             false => self.tail(),
         }
     }
 
-    fn tail(&mut self) -> Step {
+    fn tail(&mut self) -> ReplyStep {
         self.at = At::Tail(0);
         match self.close.is_empty() && self.separator.is_none() {
-            true => Step::Done,
-            false => Step::More,
+            true => ReplyStep::Done,
+            false => ReplyStep::More,
         }
     }
 }

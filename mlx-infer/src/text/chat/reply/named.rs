@@ -1,19 +1,19 @@
 //! Calls with the name before the arguments: `name[ARGS]{..}` and similar forms.
 
-use super::calls::{Parts, Tools};
+use super::calls::{ReplyParts, Tools};
 use super::json::{self, Json, is_blank};
-use super::parser::Step;
+use super::parser::ReplyStep;
 
 /// The longest head, in bytes. A longer text is no call.
 const MAX_HEAD: usize = 256;
 
 /// Finds a tool's name in the text before the arguments.
-pub(super) type Name = fn(&str) -> &str;
+pub(super) type FindName = fn(&str) -> &str;
 
 /// Reads one call: a head with the name, the arguments, the mark that closes the call.
 #[derive(Debug)]
 pub(super) struct Named {
-    name: Name,
+    name: FindName,
     close: &'static str,
     at: At,
 }
@@ -28,7 +28,7 @@ enum At {
 
 impl Named {
     /// Before a head. Without `close` a call ends with its arguments.
-    pub(super) fn new(name: Name, close: &'static str) -> Self {
+    pub(super) fn new(name: FindName, close: &'static str) -> Self {
         Self {
             name,
             close,
@@ -49,12 +49,12 @@ impl Named {
         matches!(self.at, At::Tail(_))
     }
 
-    pub(super) fn take(&mut self, c: char, tools: &Tools, parts: &mut Parts) -> Step {
+    pub(super) fn take(&mut self, c: char, tools: &Tools, parts: &mut ReplyParts) -> ReplyStep {
         match &mut self.at {
             At::Head(head) if c == '{' => {
                 let name = (self.name)(head).trim();
                 if !tools.has(name) {
-                    return Step::Broken;
+                    return ReplyStep::Broken;
                 }
                 parts.start(name);
                 self.at = At::Arguments(Json::default());
@@ -63,41 +63,41 @@ impl Named {
             At::Head(head) => {
                 head.push(c);
                 match head.len() > MAX_HEAD {
-                    true => Step::Broken,
-                    false => Step::More,
+                    true => ReplyStep::Broken,
+                    false => ReplyStep::More,
                 }
             }
             At::Arguments(json) => {
                 let is_front = json.is_front();
                 match json.take(c) {
-                    json::Read::More if is_front && is_blank(c) => Step::More,
-                    json::Read::More if is_front && c != '{' => Step::Broken,
+                    json::Read::More if is_front && is_blank(c) => ReplyStep::More,
+                    json::Read::More if is_front && c != '{' => ReplyStep::Broken,
                     json::Read::More => {
                         parts.arguments(c.encode_utf8(&mut [0; 4]));
-                        Step::More
+                        ReplyStep::More
                     }
                     json::Read::Last => {
                         parts.arguments(c.encode_utf8(&mut [0; 4]));
                         parts.end();
                         self.at = At::Tail(0);
                         match self.close.is_empty() {
-                            true => Step::Done,
-                            false => Step::More,
+                            true => ReplyStep::Done,
+                            false => ReplyStep::More,
                         }
                     }
-                    json::Read::Behind | json::Read::Broken => Step::Broken,
+                    json::Read::Behind | json::Read::Broken => ReplyStep::Broken,
                 }
             }
             // DeepSeek closes the fence around the arguments before the mark.
-            At::Tail(0) if is_blank(c) || c == '`' => Step::More,
+            At::Tail(0) if is_blank(c) || c == '`' => ReplyStep::More,
             At::Tail(matched) => {
                 if !self.close[*matched..].starts_with(c) {
-                    return Step::Broken;
+                    return ReplyStep::Broken;
                 }
                 *matched += c.len_utf8();
                 match *matched == self.close.len() {
-                    true => Step::Done,
-                    false => Step::More,
+                    true => ReplyStep::Done,
+                    false => ReplyStep::More,
                 }
             }
         }

@@ -1,8 +1,8 @@
 //! Calls in Gemma's notation: `call:name{key:MARKtextMARK,n:3,l:[true]}`.
 
-use super::calls::{Parts, Tools};
+use super::calls::{ReplyParts, Tools};
 use super::json::{self, Json};
-use super::parser::{Seek, Step};
+use super::parser::{ReplyStep, Seek};
 use super::tags;
 
 /// The longest name or key, in bytes. A longer one makes the text no call.
@@ -61,13 +61,13 @@ impl Notation {
         matches!(self.at, At::Tail(_))
     }
 
-    pub(super) fn take(&mut self, c: char, tools: &Tools, parts: &mut Parts) -> Step {
+    pub(super) fn take(&mut self, c: char, tools: &Tools, parts: &mut ReplyParts) -> ReplyStep {
         let is_blank = c.is_whitespace();
         match &mut self.at {
             At::Call(0) | At::Value { .. } | At::AfterValue | At::Tail(0) if is_blank => {}
             At::Call(matched) => {
                 if !CALL[*matched..].starts_with(c) {
-                    return Step::Broken;
+                    return ReplyStep::Broken;
                 }
                 *matched += 1;
                 if *matched == CALL.len() {
@@ -77,12 +77,14 @@ impl Notation {
             At::Name(name) if c == '{' => {
                 let name = name.trim();
                 if !tools.has(name) {
-                    return Step::Broken;
+                    return ReplyStep::Broken;
                 }
                 parts.start(name);
                 self.open_bracket(c, parts);
             }
-            At::Name(text) | At::Key { text, .. } if text.len() > MAX_NAME => return Step::Broken,
+            At::Name(text) | At::Key { text, .. } if text.len() > MAX_NAME => {
+                return ReplyStep::Broken;
+            }
             At::Name(name) => name.push(c),
             At::Key { text, may_close } => match c {
                 '}' if *may_close && text.trim().is_empty() => return self.close_bracket(c, parts),
@@ -96,7 +98,7 @@ impl Notation {
                     parts.arguments(&format!("{}: ", serde_json::Value::from(key)));
                     self.at = At::Value { may_close: false };
                 }
-                '{' | '}' | '[' | ']' | ',' => return Step::Broken,
+                '{' | '}' | '[' | ']' | ',' => return ReplyStep::Broken,
                 _ => text.push(c),
             },
             At::Value { may_close } => match c {
@@ -108,7 +110,7 @@ impl Notation {
                     parts.arguments("\"");
                     self.at = At::Quoted(json);
                 }
-                '}' | ']' | ',' => return Step::Broken,
+                '}' | ']' | ',' => return ReplyStep::Broken,
                 _ => self.at = At::Word(c.to_string()),
             },
             At::Word(word) => match c {
@@ -116,7 +118,7 @@ impl Notation {
                     parts.arguments(&tags::bare(word.trim()));
                     return self.after_value(c, parts);
                 }
-                _ if word.len() > MAX_WORD => return Step::Broken,
+                _ if word.len() > MAX_WORD => return ReplyStep::Broken,
                 _ => {
                     word.push(c);
                     if word == self.mark {
@@ -142,23 +144,23 @@ impl Notation {
                     parts.arguments("\"");
                     self.at = At::AfterValue;
                 }
-                _ => return Step::Broken,
+                _ => return ReplyStep::Broken,
             },
             At::AfterValue => return self.after_value(c, parts),
             At::Tail(matched) => {
                 if !self.close[*matched..].starts_with(c) {
-                    return Step::Broken;
+                    return ReplyStep::Broken;
                 }
                 *matched += c.len_utf8();
                 if *matched == self.close.len() {
-                    return Step::Done;
+                    return ReplyStep::Done;
                 }
             }
         }
-        Step::More
+        ReplyStep::More
     }
 
-    fn open_bracket(&mut self, c: char, parts: &mut Parts) {
+    fn open_bracket(&mut self, c: char, parts: &mut ReplyParts) {
         parts.arguments(c.encode_utf8(&mut [0; 4]));
         let (close, at) = match c {
             '{' => (
@@ -174,9 +176,9 @@ impl Notation {
         self.at = at;
     }
 
-    fn close_bracket(&mut self, c: char, parts: &mut Parts) -> Step {
+    fn close_bracket(&mut self, c: char, parts: &mut ReplyParts) -> ReplyStep {
         if self.open.pop() != Some(c) {
-            return Step::Broken;
+            return ReplyStep::Broken;
         }
         parts.arguments(c.encode_utf8(&mut [0; 4]));
         self.at = At::AfterValue;
@@ -184,10 +186,10 @@ impl Notation {
             parts.end();
             self.at = At::Tail(0);
         }
-        Step::More
+        ReplyStep::More
     }
 
-    fn after_value(&mut self, c: char, parts: &mut Parts) -> Step {
+    fn after_value(&mut self, c: char, parts: &mut ReplyParts) -> ReplyStep {
         match c {
             ',' => {
                 parts.arguments(", ");
@@ -198,7 +200,7 @@ impl Notation {
                     },
                     _ => At::Value { may_close: false },
                 };
-                Step::More
+                ReplyStep::More
             }
             _ => self.close_bracket(c, parts),
         }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use serde_json::Value;
 
-use super::calls::{Parts, Tools};
+use super::calls::{ReplyParts, Tools};
 use super::harmony::Harmony;
 use super::json::{Envelope, is_blank};
 use super::named::{self, Named};
@@ -22,9 +22,9 @@ pub struct ReplyParser {
     tools: Tools,
     state: State,
     seek: Seek,
-    parts: Parts,
+    parts: ReplyParts,
     /// Text that is read again, because it turned out not to be a call.
-    again: VecDeque<char>,
+    pushed_back: VecDeque<char>,
     /// Blanks, and marks around calls. They are content if content follows, and nothing if a call follows.
     between: String,
     has_content: bool,
@@ -52,8 +52,8 @@ impl ReplyParser {
                 false => State::Content,
             },
             seek: Seek::default(),
-            parts: Parts::default(),
-            again: VecDeque::new(),
+            parts: ReplyParts::default(),
+            pushed_back: VecDeque::new(),
             between: String::new(),
             has_content: false,
             skips_blanks: is_reasoning,
@@ -64,7 +64,7 @@ impl ReplyParser {
     pub fn push(&mut self, text: &str) -> Vec<Part> {
         for c in text.chars() {
             self.take(c);
-            self.read_again();
+            self.take_pushed_back();
         }
         self.parts.take()
     }
@@ -114,15 +114,15 @@ impl ReplyParser {
                 State::Block(block) => {
                     let end = block.finish(&mut self.parts);
                     self.leave(end);
-                    self.read_again();
+                    self.take_pushed_back();
                 }
             }
         }
         self.parts.take()
     }
 
-    fn read_again(&mut self) {
-        while let Some(c) = self.again.pop_front() {
+    fn take_pushed_back(&mut self) {
+        while let Some(c) = self.pushed_back.pop_front() {
             self.take(c);
         }
     }
@@ -141,18 +141,18 @@ impl ReplyParser {
     }
 
     /// Continues with content after a block.
-    fn leave(&mut self, end: End) {
+    fn leave(&mut self, end: BlockEnd) {
         self.state = State::Content;
         if self.parts.has_calls() {
             self.between.retain(char::is_whitespace);
         }
-        if let End::Text { text, opens } = end {
+        if let BlockEnd::Text { text, opens } = end {
             let mut chars = text.chars();
             if opens && let Some(first) = chars.next() {
                 self.say(first);
             }
             for c in chars.rev() {
-                self.again.push_front(c);
+                self.pushed_back.push_front(c);
             }
         }
     }
@@ -248,7 +248,7 @@ impl ReplyParser {
 
 /// The effect of a character on a block of calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum ReplyStep {
     /// It belongs to the block, which continues.
     More,
     /// It is the last of the block.
@@ -259,27 +259,27 @@ pub(super) enum Step {
 
 /// The text of a block.
 #[derive(Debug)]
-pub(super) enum Body {
+pub(super) enum BlockBody {
     Envelope(Envelope),
     Tags(Tags),
     Named(Named),
     Notation(Notation),
     Pythonic(Pythonic),
     /// Either of two forms: the first if its text begins with `{` or `[`.
-    Either(Box<(Envelope, Body)>),
+    Either(Box<(Envelope, BlockBody)>),
 }
 
 /// A block, and the part of its text that no given part covers.
 #[derive(Debug)]
 pub(super) struct Block {
-    body: Body,
+    body: BlockBody,
     raw: String,
     has_given: bool,
 }
 
 /// How a block ended.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum BlockEnd {
     /// It is complete, or cut after a call or within one.
     Whole,
     /// This text is not part of a call.
@@ -297,7 +297,7 @@ impl Block {
     }
 
     /// A block after its opening mark.
-    pub(super) fn new(mark: &str, body: Body) -> Self {
+    pub(super) fn new(mark: &str, body: BlockBody) -> Self {
         Self {
             body,
             raw: mark.to_owned(),
@@ -306,7 +306,12 @@ impl Block {
     }
 
     /// Takes the next character. How the block ended, if it did.
-    pub(super) fn take(&mut self, c: char, tools: &Tools, parts: &mut Parts) -> Option<End> {
+    pub(super) fn take(
+        &mut self,
+        c: char,
+        tools: &Tools,
+        parts: &mut ReplyParts,
+    ) -> Option<BlockEnd> {
         self.raw.push(c);
         let step = self.body.take(c, tools, parts);
         if parts.moved() {
@@ -314,12 +319,12 @@ impl Block {
             self.raw.clear();
         }
         match step {
-            Step::More => None,
-            Step::Done => Some(End::Whole),
-            Step::Broken => {
+            ReplyStep::More => None,
+            ReplyStep::Done => Some(BlockEnd::Whole),
+            ReplyStep::Broken => {
                 let opens = !self.has_given;
                 parts.cut(false);
-                Some(End::Text {
+                Some(BlockEnd::Text {
                     text: std::mem::take(&mut self.raw),
                     opens,
                 })
@@ -328,30 +333,30 @@ impl Block {
     }
 
     /// The end of the reply. A call whose arguments have begun is given as far as it was received.
-    pub(super) fn finish(&mut self, parts: &mut Parts) -> End {
+    pub(super) fn finish(&mut self, parts: &mut ReplyParts) -> BlockEnd {
         if self.body.is_complete() {
             parts.end();
         }
         if parts.cut(true) || parts.moved() || self.body.is_tail() {
             parts.moved();
-            return End::Whole;
+            return BlockEnd::Whole;
         }
-        End::Text {
+        BlockEnd::Text {
             text: std::mem::take(&mut self.raw),
             opens: !self.has_given,
         }
     }
 }
 
-impl Body {
-    fn take(&mut self, c: char, tools: &Tools, parts: &mut Parts) -> Step {
+impl BlockBody {
+    fn take(&mut self, c: char, tools: &Tools, parts: &mut ReplyParts) -> ReplyStep {
         match self {
             Self::Envelope(envelope) => envelope.take(c, tools, parts),
             Self::Tags(tags) => tags.take(c, tools, parts),
             Self::Named(named) => named.take(c, tools, parts),
             Self::Notation(notation) => notation.take(c, tools, parts),
             Self::Pythonic(pythonic) => pythonic.take(c, tools, parts),
-            Self::Either(_) if is_blank(c) => Step::More,
+            Self::Either(_) if is_blank(c) => ReplyStep::More,
             Self::Either(both) => {
                 let envelope = std::mem::replace(&mut both.0, Envelope::new(""));
                 let other = std::mem::replace(&mut both.1, Self::Envelope(Envelope::new("")));
@@ -387,7 +392,7 @@ impl Body {
 /// What a mark in a reply begins.
 pub(super) enum Begins {
     /// A block of calls.
-    Block(Body),
+    Block(BlockBody),
     /// Nothing: the mark surrounds blocks.
     Nothing,
 }
@@ -460,10 +465,10 @@ impl ToolFormat {
     }
 
     /// The reader for a reply that begins with this character, if it may be a call without a mark.
-    pub(super) fn bare(self, first: char) -> Option<Body> {
+    pub(super) fn bare(self, first: char) -> Option<BlockBody> {
         match (self, first) {
-            (Self::Llama3 | Self::Llama4, '{') => Some(Body::Envelope(Envelope::bare())),
-            (Self::Llama4, '[') => Some(Body::Pythonic(Pythonic::bare())),
+            (Self::Llama3 | Self::Llama4, '{') => Some(BlockBody::Envelope(Envelope::bare())),
+            (Self::Llama4, '[') => Some(BlockBody::Pythonic(Pythonic::bare())),
             _ => None,
         }
     }
@@ -471,33 +476,37 @@ impl ToolFormat {
     /// What a mark begins.
     pub(super) fn begins(self, mark: &str) -> Begins {
         Begins::Block(match self {
-            Self::Hermes => Body::Envelope(Envelope::new("</tool_call>")),
-            Self::Qwen3Coder if mark == "<function=" => Body::Tags(Tags::named(&tags::QWEN3_CODER)),
-            Self::Qwen3Coder => json_or(Body::Tags(Tags::new(&tags::QWEN3_CODER))),
-            Self::Glm => json_or(Body::Tags(Tags::new(&tags::GLM))),
-            Self::MiniMax => Body::Tags(Tags::new(&tags::MINIMAX)),
-            Self::Seed => Body::Tags(Tags::new(&tags::SEED)),
-            Self::Granite => Body::Envelope(Envelope::new("")),
-            Self::Command => Body::Envelope(Envelope::new("<|END_ACTION|>")),
-            Self::Hunyuan => Body::Envelope(Envelope::new("</tool_calls>")),
-            Self::Nemotron => Body::Envelope(Envelope::new("</TOOLCALL>")),
-            Self::Lfm2 => Body::Pythonic(Pythonic::new("<|tool_call_end|>")),
-            Self::Olmo3 => Body::Pythonic(Pythonic::new("</function_calls>")),
-            Self::Llama4 => Body::Pythonic(Pythonic::new("<|python_end|>")),
-            Self::Apertus => Body::Envelope(Envelope::keyed("<|tools_suffix|>")),
-            Self::Dsml => Body::Tags(Tags::new(&tags::DSML)),
-            Self::Llama3 => Body::Envelope(Envelope::bare()),
-            Self::Mistral | Self::MistralArgs => {
-                let named = Body::Named(Named::new(named::mistral, ""));
-                Body::Either(Box::new((Envelope::new(""), named)))
+            Self::Hermes => BlockBody::Envelope(Envelope::new("</tool_call>")),
+            Self::Qwen3Coder if mark == "<function=" => {
+                BlockBody::Tags(Tags::named(&tags::QWEN3_CODER))
             }
-            Self::Gemma4 => Body::Notation(Notation::new("<|\"|>", "<tool_call|>")),
-            Self::FunctionGemma => Body::Notation(Notation::new("<escape>", "<end_function_call>")),
+            Self::Qwen3Coder => json_or(BlockBody::Tags(Tags::new(&tags::QWEN3_CODER))),
+            Self::Glm => json_or(BlockBody::Tags(Tags::new(&tags::GLM))),
+            Self::MiniMax => BlockBody::Tags(Tags::new(&tags::MINIMAX)),
+            Self::Seed => BlockBody::Tags(Tags::new(&tags::SEED)),
+            Self::Granite => BlockBody::Envelope(Envelope::new("")),
+            Self::Command => BlockBody::Envelope(Envelope::new("<|END_ACTION|>")),
+            Self::Hunyuan => BlockBody::Envelope(Envelope::new("</tool_calls>")),
+            Self::Nemotron => BlockBody::Envelope(Envelope::new("</TOOLCALL>")),
+            Self::Lfm2 => BlockBody::Pythonic(Pythonic::new("<|tool_call_end|>")),
+            Self::Olmo3 => BlockBody::Pythonic(Pythonic::new("</function_calls>")),
+            Self::Llama4 => BlockBody::Pythonic(Pythonic::new("<|python_end|>")),
+            Self::Apertus => BlockBody::Envelope(Envelope::keyed("<|tools_suffix|>")),
+            Self::Dsml => BlockBody::Tags(Tags::new(&tags::DSML)),
+            Self::Llama3 => BlockBody::Envelope(Envelope::bare()),
+            Self::Mistral | Self::MistralArgs => {
+                let named = BlockBody::Named(Named::new(named::mistral, ""));
+                BlockBody::Either(Box::new((Envelope::new(""), named)))
+            }
+            Self::Gemma4 => BlockBody::Notation(Notation::new("<|\"|>", "<tool_call|>")),
+            Self::FunctionGemma => {
+                BlockBody::Notation(Notation::new("<escape>", "<end_function_call>"))
+            }
             Self::DeepSeek if mark == self.marks()[0] => {
-                Body::Named(Named::new(named::deepseek, "<｜tool▁call▁end｜>"))
+                BlockBody::Named(Named::new(named::deepseek, "<｜tool▁call▁end｜>"))
             }
             Self::Kimi if mark == self.marks()[0] => {
-                Body::Named(Named::new(named::kimi, "<|tool_call_end|>"))
+                BlockBody::Named(Named::new(named::kimi, "<|tool_call_end|>"))
             }
             Self::DeepSeek | Self::Kimi | Self::Harmony => return Begins::Nothing,
         })
@@ -505,8 +514,8 @@ impl ToolFormat {
 }
 
 /// Some models write JSON between the marks of the other form.
-fn json_or(other: Body) -> Body {
-    Body::Either(Box::new((Envelope::new("</tool_call>"), other)))
+fn json_or(other: BlockBody) -> BlockBody {
+    BlockBody::Either(Box::new((Envelope::new("</tool_call>"), other)))
 }
 
 /// Looks for marks. Text that may be the beginning of a mark is held back.

@@ -4,8 +4,8 @@
 
 use serde_json::{Map, Value};
 
-use super::calls::{Parts, Tools};
-use super::parser::Step;
+use super::calls::{ReplyParts, Tools};
+use super::parser::ReplyStep;
 
 /// The longest block, in bytes. A longer text holds no calls.
 const MAX_BYTES: usize = 1 << 20;
@@ -34,25 +34,25 @@ impl Pythonic {
         Self::new("")
     }
 
-    pub(super) fn take(&mut self, c: char, tools: &Tools, parts: &mut Parts) -> Step {
+    pub(super) fn take(&mut self, c: char, tools: &Tools, parts: &mut ReplyParts) -> ReplyStep {
         self.text.push(c);
         let is_bare = self.close.is_empty();
         if self.text.len() > MAX_BYTES || is_bare && !may_be_list(&self.text) {
-            return Step::Broken;
+            return ReplyStep::Broken;
         }
         if is_bare && c != ']' {
-            return Step::More;
+            return ReplyStep::More;
         }
         let Some(text) = self.text.strip_suffix(self.close) else {
-            return Step::More;
+            return ReplyStep::More;
         };
         let calls = json_calls(text).or_else(|| Source { rest: text }.calls());
         let calls = calls.filter(|calls| calls.iter().all(|(name, _)| tools.has(name)));
         let Some(calls) = calls.filter(|calls| !calls.is_empty()) else {
             // The mark may be inside a string argument, and the bracket may end a list in an argument.
             return match is_open(text) || is_bare && !is_balanced(text) {
-                true => Step::More,
-                false => Step::Broken,
+                true => ReplyStep::More,
+                false => ReplyStep::Broken,
             };
         };
         for (name, arguments) in calls {
@@ -60,7 +60,7 @@ impl Pythonic {
             parts.arguments(&Value::Object(arguments).to_string());
             parts.end();
         }
-        Step::Done
+        ReplyStep::Done
     }
 }
 

@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use super::calls::{Parts, Tools};
-use super::parser::{Seek, Step};
+use super::calls::{ReplyParts, Tools};
+use super::parser::{ReplyStep, Seek};
 
 /// The longest name, in bytes. A longer one makes the text no call.
 const MAX_NAME: usize = 256;
@@ -147,10 +147,10 @@ impl Tags {
         matches!(self.at, At::Tag(Place::Tail, _))
     }
 
-    pub(super) fn take(&mut self, c: char, tools: &Tools, parts: &mut Parts) -> Step {
+    pub(super) fn take(&mut self, c: char, tools: &Tools, parts: &mut ReplyParts) -> ReplyStep {
         let form = self.form;
         match &mut self.at {
-            At::Tag(_, held) if held.is_empty() && c.is_whitespace() => Step::More,
+            At::Tag(_, held) if held.is_empty() && c.is_whitespace() => ReplyStep::More,
             At::Tag(place, held) => {
                 held.push(c);
                 let tags = match place {
@@ -161,7 +161,11 @@ impl Tags {
                 };
                 if !tags.contains(&held.as_str()) {
                     let may_be = tags.iter().any(|tag| tag.starts_with(held.as_str()));
-                    return if may_be { Step::More } else { Step::Broken };
+                    return if may_be {
+                        ReplyStep::More
+                    } else {
+                        ReplyStep::Broken
+                    };
                 }
                 let is_first = held == tags[0];
                 match (*place, is_first) {
@@ -169,29 +173,29 @@ impl Tags {
                     (Place::Parameter, true) => self.at = At::Key(String::new()),
                     (Place::Parameter, false) => return self.end(parts),
                     (Place::Value, _) => self.value(tools, None),
-                    (Place::Tail, true) => return Step::Done,
+                    (Place::Tail, true) => return ReplyStep::Done,
                 }
-                Step::More
+                ReplyStep::More
             }
             At::Name(name) if form.name_ends.contains(&c) => {
                 let name = name.trim().trim_matches('"');
                 if name.is_empty() && c == '\n' {
-                    return Step::More;
+                    return ReplyStep::More;
                 }
                 if !tools.has(name) {
-                    return Step::Broken;
+                    return ReplyStep::Broken;
                 }
                 parts.start(name);
                 self.tool = name.to_owned();
                 self.given = 0;
                 let begun = if c == '<' { "<" } else { "" };
                 self.at = At::Tag(Place::Parameter, begun.to_owned());
-                Step::More
+                ReplyStep::More
             }
-            At::Name(name) | At::Key(name) if name.len() > MAX_NAME => Step::Broken,
+            At::Name(name) | At::Key(name) if name.len() > MAX_NAME => ReplyStep::Broken,
             At::Name(name) => {
                 name.push(c);
-                Step::More
+                ReplyStep::More
             }
             At::Key(key) => {
                 key.push(c);
@@ -215,7 +219,7 @@ impl Tags {
                         _ => self.at = At::Tag(Place::Value, String::new()),
                     }
                 }
-                Step::More
+                ReplyStep::More
             }
             At::Value { seek, writer } => {
                 let mut text = String::new();
@@ -227,7 +231,7 @@ impl Tags {
                     writer.end(parts);
                     self.at = At::Tag(Place::Parameter, String::new());
                 }
-                Step::More
+                ReplyStep::More
             }
         }
     }
@@ -251,13 +255,13 @@ impl Tags {
         };
     }
 
-    fn end(&mut self, parts: &mut Parts) -> Step {
+    fn end(&mut self, parts: &mut ReplyParts) -> ReplyStep {
         parts.arguments(if self.given == 0 { "{}" } else { "}" });
         parts.end();
         self.at = At::Tag(Place::Tail, String::new());
         match self.form.block_end {
-            "" => Step::Done,
-            _ => Step::More,
+            "" => ReplyStep::Done,
+            _ => ReplyStep::More,
         }
     }
 }
@@ -299,7 +303,7 @@ impl Writer {
         }
     }
 
-    fn push(&mut self, c: char, parts: &mut Parts) {
+    fn push(&mut self, c: char, parts: &mut ReplyParts) {
         let is_break = self.has_lines && c == '\n';
         if std::mem::take(&mut self.is_front) && is_break {
             return;
@@ -312,7 +316,7 @@ impl Writer {
         }
     }
 
-    fn write(&mut self, c: char, parts: &mut Parts) {
+    fn write(&mut self, c: char, parts: &mut ReplyParts) {
         self.held.push(c);
         // `null` is no text, whatever the type, unless the model says so.
         let may_be_null = || {
@@ -331,7 +335,7 @@ impl Writer {
         parts.arguments(&escaped(&std::mem::take(&mut self.held)));
     }
 
-    fn end(&mut self, parts: &mut Parts) {
+    fn end(&mut self, parts: &mut ReplyParts) {
         if self.has_quote {
             parts.arguments("\"");
             return;

@@ -26,12 +26,12 @@ pub(super) struct Model {
 pub(super) struct Piece {
     pub(super) text: String,
     pub(super) score: f32,
-    pub(super) kind: Kind,
+    pub(super) kind: PieceKind,
 }
 
 /// What a piece is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum PieceKind {
     Control,
     UserDefined,
     /// An ordinary piece, a byte, or the unknown token.
@@ -97,14 +97,14 @@ impl Piece {
         let mut piece = Self {
             text: String::new(),
             score: 0.0,
-            kind: Kind::Other,
+            kind: PieceKind::Other,
         };
         each(bytes, "a piece", |field, value| {
             match (field, value) {
                 (1, Value::Bytes(text)) => piece.text = utf8(text)?,
                 (2, Value::Fixed(bits)) => piece.score = f32::from_bits(bits),
-                (3, Value::Number(3)) => piece.kind = Kind::Control,
-                (3, Value::Number(4)) => piece.kind = Kind::UserDefined,
+                (3, Value::Number(3)) => piece.kind = PieceKind::Control,
+                (3, Value::Number(4)) => piece.kind = PieceKind::UserDefined,
                 _ => {}
             }
             Ok(())

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use tokenizers::AddedToken;
 
 use super::super::classes::Class;
-use super::super::config::{Config, Token};
+use super::super::config::{ConfigToken, TokenizerConfig};
 use super::{Converted, merges};
 
 /// The pattern of transformers for files that have none.
@@ -38,7 +38,7 @@ fn line_of(line: &[u8]) -> Option<(Vec<u8>, u32)> {
 }
 
 /// A file of tiktoken. Special tokens are those of the configuration, behind the vocabulary.
-pub(super) fn tiktoken(bytes: &[u8], config: &Config) -> Result<Converted, String> {
+pub(super) fn tiktoken(bytes: &[u8], config: &TokenizerConfig) -> Result<Converted, String> {
     let mut ranks = Vec::new();
     for (number, line) in bytes.split(|&byte| byte == b'\n').enumerate() {
         if !line.trim_ascii().is_empty() {
@@ -70,7 +70,7 @@ pub(super) fn tiktoken(bytes: &[u8], config: &Config) -> Result<Converted, Strin
         special.extend((base as u32..=last).map(name));
     }
     let known: HashSet<String> = special.iter().cloned().collect();
-    let extra = config.extra.iter().map(Token::content);
+    let extra = config.extra.iter().map(ConfigToken::content);
     special.extend(
         extra
             .filter(|token| !known.contains(*token))

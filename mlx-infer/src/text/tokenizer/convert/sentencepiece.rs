@@ -6,13 +6,17 @@ use serde_json::{Map, Value, json};
 use tokenizers::AddedToken;
 
 use super::super::classes::Class;
-use super::super::config::Config;
-use super::proto::{Kind, Model};
+use super::super::config::TokenizerConfig;
+use super::proto::{Model, PieceKind};
 use super::{Converted, merges};
 
 /// The tokenizer that `class` makes of a model file. The model classes of transformers are BPE, whatever the file was trained as; the others
 /// take the file's word, and have no step that puts a space before a text.
-pub(super) fn convert(model: &Model, class: Class, config: &Config) -> Result<Converted, String> {
+pub(super) fn convert(
+    model: &Model,
+    class: Class,
+    config: &TokenizerConfig,
+) -> Result<Converted, String> {
     let is_serialized = class == Class::Serialized;
     let json = match is_serialized && model.kind == 1 {
         true => json!({
@@ -54,9 +58,9 @@ pub(super) fn convert(model: &Model, class: Class, config: &Config) -> Result<Co
     let extra = model
         .pieces
         .iter()
-        .filter(|piece| piece.kind != Kind::Other);
+        .filter(|piece| piece.kind != PieceKind::Other);
     let extra = extra.map(|piece| {
-        AddedToken::from(piece.text.clone(), piece.kind == Kind::Control).normalized(false)
+        AddedToken::from(piece.text.clone(), piece.kind == PieceKind::Control).normalized(false)
     });
     Ok(Converted {
         json: json.to_string(),
@@ -72,7 +76,7 @@ pub(super) fn convert(model: &Model, class: Class, config: &Config) -> Result<Co
     })
 }
 
-fn bpe(model: &Model, is_serialized: bool, config: &Config) -> Result<Value, String> {
+fn bpe(model: &Model, is_serialized: bool, config: &TokenizerConfig) -> Result<Value, String> {
     let mut pieces: Vec<(&str, u32)> = Vec::with_capacity(model.pieces.len());
     pieces.extend(
         model

@@ -6,7 +6,7 @@ use super::{SIGNATURE, stop_reason, stop_sequence, usage};
 use crate::serve::http::error::ApiError;
 use crate::serve::http::sse;
 use crate::serve::http::trace::{Trace, Usage};
-use crate::serve::turn::choices::{Choices, Step};
+use crate::serve::turn::choices::{Choices, RowStep};
 use crate::serve::turn::{Delta, End, Replies, call_id};
 use crate::text::chat::reply::Part;
 
@@ -19,7 +19,7 @@ pub(super) enum Open {
 }
 
 /// Writes the events of a stream.
-pub(super) struct Writer {
+pub(super) struct MessagesWriter {
     pub(super) head: Value,
     pub(super) prompt: usize,
     pub(super) stop: Vec<String>,
@@ -30,7 +30,7 @@ pub(super) struct Writer {
     pub(super) trace: Trace,
 }
 
-impl Writer {
+impl MessagesWriter {
     fn event(name: &str, mut json: Value) -> String {
         json["type"] = name.into();
         sse::event(name, &json)
@@ -95,7 +95,7 @@ impl Writer {
     }
 }
 
-impl sse::Writer for Writer {
+impl sse::EventWriter for MessagesWriter {
     fn begin(&mut self) -> String {
         let mut message = self.head.clone();
         let counts = Usage {
@@ -107,7 +107,7 @@ impl sse::Writer for Writer {
         Self::event("message_start", json!({"message": message})) + &ping
     }
 
-    fn step(&mut self, step: Step, choices: &mut Choices) -> String {
+    fn step(&mut self, step: RowStep, choices: &mut Choices) -> String {
         let Delta { parts, end, .. } = self.replies.read(step, choices);
         self.end = end.or(self.end);
         parts.into_iter().map(|part| self.part(part)).collect()

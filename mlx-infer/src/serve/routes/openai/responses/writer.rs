@@ -8,7 +8,7 @@ use crate::serve::http::error::ApiError;
 use crate::serve::http::sse;
 use crate::serve::http::trace::{Trace, new_id};
 use crate::serve::routes::openai::logprobs;
-use crate::serve::turn::choices::{Choices, Step};
+use crate::serve::turn::choices::{Choices, RowStep};
 use crate::serve::turn::{Replies, Whole};
 use crate::text::chat::reply::Part;
 use crate::text::tokenizer::Tokenizer;
@@ -30,7 +30,7 @@ enum Open {
 }
 
 /// The state of a response.
-pub(super) struct Writer {
+pub(super) struct ResponsesWriter {
     head: Value,
     replies: Replies,
     trace: Trace,
@@ -45,7 +45,7 @@ pub(super) struct Writer {
     sequence: usize,
 }
 
-impl Writer {
+impl ResponsesWriter {
     pub(super) fn new(
         head: Value,
         replies: Replies,
@@ -71,7 +71,7 @@ impl Writer {
     }
 
     /// Takes a step; the parts that it adds.
-    pub(super) fn read(&mut self, step: Step, choices: &mut Choices) -> Vec<Part> {
+    pub(super) fn read(&mut self, step: RowStep, choices: &mut Choices) -> Vec<Part> {
         let delta = self.replies.read(step, choices);
         let parts = delta.parts.clone();
         self.whole.add(delta);
@@ -234,14 +234,14 @@ impl Writer {
     }
 }
 
-impl sse::Writer for Writer {
+impl sse::EventWriter for ResponsesWriter {
     fn begin(&mut self) -> String {
         let response = self.head.clone();
         let created = self.event("created", json!({"response": response}));
         created + &self.event("in_progress", json!({"response": response}))
     }
 
-    fn step(&mut self, step: Step, choices: &mut Choices) -> String {
+    fn step(&mut self, step: RowStep, choices: &mut Choices) -> String {
         let parts = self.read(step, choices);
         parts.into_iter().map(|part| self.part(part)).collect()
     }

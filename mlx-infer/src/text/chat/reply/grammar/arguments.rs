@@ -97,7 +97,7 @@ impl Rules<'_> {
                 let texts: Vec<String> = texts.filter(|text| !text.is_empty()).collect();
                 format!("({}) {}", texts.join(" | "), self.literal(&end))
             } else if has_text {
-                self.held(schema_of, is_strict)?;
+                self.check_keywords(schema_of, is_strict)?;
                 self.text_until(&end)
             } else {
                 let mut schema_of = schema_of.clone();
@@ -138,7 +138,7 @@ impl Rules<'_> {
                 "a tool's schema is nested deeper than {MAX_DEPTH} levels"
             )));
         }
-        self.held(schema, is_strict)?;
+        self.check_keywords(schema, is_strict)?;
         if let Some(choices) = choices(schema) {
             let texts: Vec<String> = choices
                 .iter()
@@ -252,7 +252,7 @@ impl Rules<'_> {
 
     /// # Errors
     /// A strict schema has a keyword that a grammar cannot enforce.
-    fn held(&self, schema: &Value, is_strict: bool) -> Result<()> {
+    fn check_keywords(&self, schema: &Value, is_strict: bool) -> Result<()> {
         let keys = schema.as_object().into_iter().flat_map(Map::keys);
         let unknown = keys.filter(|key| !KEYWORDS.contains(&key.as_str()));
         match unknown.into_iter().next().filter(|_| is_strict) {

@@ -1,4 +1,4 @@
-//! A request in progress.
+//! The state of a request in the engine.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -8,7 +8,7 @@ use mlx_nn::ModelCache;
 
 use super::handle::Queue;
 
-use crate::engine::scheduler::{Id, Job};
+use crate::engine::scheduler::{Id, RequestProgress, Scheduled};
 use crate::engine::sequence::Sequence;
 use crate::error::Result;
 use crate::request::cancel::CancelToken;
@@ -18,12 +18,12 @@ use crate::request::processor::Processor;
 /// Takes the events of a request. A break cancels the request.
 pub(crate) type Sink<'s> = Box<dyn FnMut(Result<Event>) -> ControlFlow<()> + 's>;
 
-/// A request in progress. It owns the request's tokens, its caches before it has a row, and the sink of its events.
-pub(crate) struct Task<'s> {
+/// The state of a request in progress: its progress, its tokens, its caches before it has a row, and the sink of its
+/// events.
+pub(crate) struct RequestState<'s> {
+    /// Its status, the number of its computed tokens, and its row of the batch.
+    pub(crate) progress: RequestProgress,
     pub(crate) sequence: Sequence,
-    /// The number of its tokens that are computed as a prompt. After a preemption the later tokens
-    /// are replayed, one in each step, as they were computed the first time.
-    pub(crate) base: usize,
     /// A cache with the first tokens of the prompt, given by the caller.
     pub(crate) given: Option<ModelCache>,
     /// The cache of the computed part of its prompt, until the whole prompt is computed.
@@ -39,29 +39,43 @@ pub(crate) struct Task<'s> {
 }
 
 /// All requests in progress, in the order of their arrival.
-pub(crate) type Tasks<'s> = BTreeMap<Id, Task<'s>>;
+pub(crate) type Requests<'s> = BTreeMap<Id, RequestState<'s>>;
 
-impl Task<'_> {
-    /// The number of known tokens beyond those that are computed as a prompt.
-    pub(crate) fn replay(&self) -> usize {
-        self.sequence.history().ids().len() - self.base
+impl<'s> RequestState<'s> {
+    pub(crate) fn new(
+        sequence: Sequence,
+        dropped: CancelToken,
+        backlog: Option<Arc<Queue>>,
+        sink: Sink<'s>,
+    ) -> Self {
+        let prompt = sequence.history().prompt_len();
+        let most = prompt.saturating_add(sequence.remaining());
+        Self {
+            progress: RequestProgress::new(prompt, most, sequence.prefill_chunk()),
+            sequence,
+            given: None,
+            partial: None,
+            processor: None,
+            sink,
+            backlog,
+            dropped,
+            abandoned: false,
+        }
+    }
+
+    /// The number of its tokens that were read, the prompt's among them.
+    pub(crate) fn known(&self) -> usize {
+        self.sequence.history().ids().len()
+    }
+
+    /// The tokens that are computed as a prompt.
+    pub(crate) fn prompt(&self) -> &[u32] {
+        &self.sequence.history().ids()[..self.progress.prompt()]
     }
 
     /// Whether its caller has so many unread events that the row pauses.
     pub(crate) fn is_paused(&self) -> bool {
         self.backlog.as_ref().is_some_and(|events| events.is_full())
-    }
-
-    /// The scheduler's view of the request.
-    pub(crate) fn job(&self, id: Id) -> Job {
-        let known = self.sequence.history().ids().len();
-        Job {
-            id,
-            prompt: self.base,
-            replay: self.replay(),
-            most: known.saturating_add(self.sequence.remaining()),
-            chunk: self.sequence.prefill_chunk(),
-        }
     }
 
     /// Whether it was cancelled.
@@ -72,5 +86,15 @@ impl Task<'_> {
     /// Sends an event to the sink.
     pub(crate) fn send(&mut self, event: Result<Event>) {
         self.abandoned |= (self.sink)(event).is_break();
+    }
+}
+
+impl Scheduled for RequestState<'_> {
+    fn progress(&self) -> &RequestProgress {
+        &self.progress
+    }
+
+    fn progress_mut(&mut self) -> &mut RequestProgress {
+        &mut self.progress
     }
 }

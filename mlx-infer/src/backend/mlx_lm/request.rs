@@ -15,7 +15,7 @@ pub(super) enum Stage {
 }
 
 /// A request in progress on a bridge.
-pub(super) struct Task {
+pub(super) struct BridgeRequest {
     pub(super) sequence: Sequence,
     pub(super) sink: Sink<'static>,
     pub(super) dropped: CancelToken,
@@ -24,7 +24,7 @@ pub(super) struct Task {
     pub(super) stage: Stage,
 }
 
-impl Task {
+impl BridgeRequest {
     pub(super) fn is_cancelled(&self) -> bool {
         self.abandoned || self.dropped.is_cancelled() || self.sequence.cancel().is_cancelled()
     }

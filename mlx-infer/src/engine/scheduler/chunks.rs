@@ -1,7 +1,7 @@
 //! The parts of prompts that are computed next.
 
-use super::entry::Entry;
-use super::{Piece, Scheduler};
+use super::progress::{RequestProgress, Scheduled, Table, of};
+use super::{Chunk, Id, Scheduler};
 
 /// A prompt of more than one chunk is recorded this many tokens before its end. The next turn of a
 /// conversation may write the last tokens differently (some templates omit the mark that opens an
@@ -28,27 +28,27 @@ pub(crate) fn next_end(prompt: usize, chunk: usize, start: usize, end: usize) ->
     (end, is_recorded)
 }
 
-impl Entry {
-    /// Whether the rest of the prompt is computed in one piece, together with other prompts.
+impl RequestProgress {
+    /// Whether the rest of the prompt is computed in one chunk, together with other prompts.
     fn is_short(&self, records: bool) -> bool {
-        let cut = self.cut.is_some_and(|cut| cut > self.done);
-        let prompt = self.job.prompt;
-        let records = records && prompt > self.job.chunk && self.done < prompt.saturating_sub(TAIL);
-        prompt - self.reused <= self.job.chunk && !self.alone && !cut && !records
+        let cut = self.cut.is_some_and(|cut| cut > self.computed);
+        let prompt = self.prompt;
+        let records = records && prompt > self.chunk && self.computed < prompt.saturating_sub(TAIL);
+        prompt - self.reused <= self.chunk && !self.alone && !cut && !records
     }
 
-    /// The next piece of a prompt that is not [short](Self::is_short).
-    fn next_piece(&self, records: bool) -> Piece {
-        let (start, prompt) = (self.done, self.job.prompt);
+    /// The next chunk of the prompt of `id`, which is not [short](Self::is_short).
+    fn next_chunk(&self, id: Id, records: bool) -> Chunk {
+        let (start, prompt) = (self.computed, self.prompt);
         let cut = self.cut.filter(|&cut| cut > start);
-        let end = cut.unwrap_or(prompt).min(start + self.job.chunk);
+        let end = cut.unwrap_or(prompt).min(start + self.chunk);
         let (end, is_recorded) = match records {
-            true => next_end(prompt, self.job.chunk, start, end),
+            true => next_end(prompt, self.chunk, start, end),
             false => (end, false),
         };
         let is_cut = cut == Some(end);
-        Piece {
-            id: self.job.id,
+        Chunk {
+            id,
             start,
             end,
             is_cut,
@@ -59,30 +59,28 @@ impl Entry {
 }
 
 impl Scheduler {
-    /// The pieces of prompts to compute before the next step. Each inner list is one forward pass.
-    pub(crate) fn pieces(&self) -> Vec<Vec<Piece>> {
+    /// The chunks of prompts to compute before the next step. Each inner list is one forward pass.
+    pub(crate) fn chunks<R: Scheduled>(&self, requests: &Table<R>) -> Vec<Vec<Chunk>> {
         let mut groups = Vec::new();
-        let is_short = |entry: &&Entry| entry.is_short(self.records);
-        let computed = self
-            .prefilling
-            .iter()
-            .filter(|entry| !self.is_behind(entry));
-        let mut by_order: Vec<&Entry> = computed.collect();
-        by_order.sort_by_key(|entry| entry.order);
-        if let Some(entry) = by_order.iter().find(|entry| !is_short(entry)) {
-            groups.push(vec![entry.next_piece(self.records)]);
+        let is_short = |(_, progress): &(Id, &RequestProgress)| progress.is_short(self.records);
+        let leading = self.leading(requests);
+        let mut by_order: Vec<(Id, &RequestProgress)> =
+            leading.map(|id| (id, of(requests, id))).collect();
+        by_order.sort_by_key(|(_, progress)| progress.arrival);
+        if let Some((id, long)) = by_order.iter().find(|found| !is_short(found)) {
+            groups.push(vec![long.next_chunk(*id, self.records)]);
         }
         let (mut group, mut width) = (Vec::new(), 0);
-        for entry in by_order.into_iter().filter(is_short) {
-            let wider = width.max(entry.job.prompt - entry.done);
+        for (id, progress) in by_order.into_iter().filter(is_short) {
+            let wider = width.max(progress.prompt - progress.computed);
             if !group.is_empty() && wider * (group.len() + 1) > self.limits.prefill_tokens {
                 break;
             }
             width = wider;
-            group.push(Piece {
-                id: entry.job.id,
-                start: entry.done,
-                end: entry.job.prompt,
+            group.push(Chunk {
+                id,
+                start: progress.computed,
+                end: progress.prompt,
                 is_cut: false,
                 is_recorded: false,
                 is_last: true,

@@ -1,0 +1,150 @@
+//! The progress of a request, in plain numbers.
+
+use std::collections::BTreeMap;
+
+use super::Chunk;
+
+/// The number of a request.
+pub(crate) type Id = u64;
+
+/// What becomes of a request in the engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Status {
+    /// It waits for a row.
+    Waiting,
+    /// Its prompt is computed.
+    Prefilling,
+    /// Its row takes part in the steps.
+    Running,
+    /// It has lost its row, and waits for another one.
+    Preempted,
+    /// It has ended.
+    Finished,
+}
+
+/// The progress of a request. The scheduler decides on it, and the worker reports to it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RequestProgress {
+    pub(super) status: Status,
+    /// The place in the order of arrival.
+    pub(super) arrival: u64,
+    /// The number of its tokens that are computed as a prompt.
+    pub(super) prompt: usize,
+    /// The number of tokens that were known when it began to wait, the prompt's among them. After a preemption those behind
+    /// the prompt are replayed one in each step, as they were computed the first time.
+    pub(super) known: usize,
+    /// The most positions that it may ever hold.
+    pub(super) most: usize,
+    /// Tokens of the prompt that are computed at a time.
+    pub(super) chunk: usize,
+    /// The number of its first tokens whose layer states are stored, or will be after the step in progress.
+    pub(super) computed: usize,
+    /// The number of them that came from a kept prefix.
+    pub(super) reused: usize,
+    /// A length at which a chunk of its prompt ends, because another prompt shares that prefix.
+    pub(super) cut: Option<usize>,
+    /// Whether its prompt must be computed alone.
+    pub(super) alone: bool,
+    /// The request with the same prompt whose row is copied when that prompt is computed, as long as it is in prefill.
+    pub(super) follows: Option<Id>,
+    /// Its row of the batch, if it has one.
+    pub(crate) slot: Option<usize>,
+}
+
+impl RequestProgress {
+    /// A request that has not been submitted, with a prompt of `prompt` tokens, of which `chunk` are computed at a time. It
+    /// may hold `most` positions.
+    pub(crate) fn new(prompt: usize, most: usize, chunk: usize) -> Self {
+        Self {
+            status: Status::Waiting,
+            arrival: 0,
+            prompt,
+            known: prompt,
+            most,
+            chunk,
+            computed: 0,
+            reused: 0,
+            cut: None,
+            alone: false,
+            follows: None,
+            slot: None,
+        }
+    }
+
+    pub(crate) fn status(&self) -> Status {
+        self.status
+    }
+
+    /// The number of its tokens that are computed as a prompt.
+    pub(crate) fn prompt(&self) -> usize {
+        self.prompt
+    }
+
+    /// The number of its first tokens whose layer states are stored, or will be after the step in progress.
+    #[cfg(test)]
+    pub(crate) fn computed(&self) -> usize {
+        self.computed
+    }
+
+    /// Whether `chunk` is still the next part of its prompt. After a failure it may have ended, or wait again.
+    pub(crate) fn is_due(&self, chunk: &Chunk) -> bool {
+        self.status == Status::Prefilling && self.computed == chunk.start
+    }
+
+    /// Whether it has tokens behind its prompt that are replayed.
+    pub(crate) fn replays(&self) -> bool {
+        self.known > self.prompt
+    }
+
+    /// Records that the first `done` tokens of the prompt, which has not started, come from a kept prefix. A chunk of the
+    /// prompt ends at `cut`, so that this prefix can be kept for others.
+    pub(crate) fn reuse(&mut self, done: usize, cut: Option<usize>) {
+        (self.computed, self.reused, self.cut) = (done, done, cut);
+    }
+
+    /// Records that the prompt is computed up to `end`.
+    pub(crate) fn prefilled(&mut self, end: usize) {
+        self.computed = end;
+    }
+
+    /// Records that its row grew by this number of positions.
+    pub(crate) fn stepped(&mut self, positions: usize) {
+        self.computed += positions;
+    }
+
+    /// Lets it, whose prompt has not started and is the same, follow `leader`. Its prompt is not computed as long as
+    /// `leader` is in prefill.
+    pub(crate) fn follow(&mut self, leader: Id) {
+        self.follows = Some(leader);
+    }
+
+    /// The number of positions that its row holds after the next step.
+    pub(super) fn next_len(&self) -> usize {
+        self.known.max(self.computed) + 1
+    }
+
+    /// Drops what was computed.
+    pub(super) fn restart(&mut self) {
+        (self.computed, self.reused, self.cut) = (0, 0, None);
+        self.follows = None;
+    }
+}
+
+/// A request as the scheduler sees it.
+pub(crate) trait Scheduled {
+    fn progress(&self) -> &RequestProgress;
+    fn progress_mut(&mut self) -> &mut RequestProgress;
+}
+
+/// All requests in progress, in the order of their numbers.
+pub(crate) type Table<R> = BTreeMap<Id, R>;
+
+/// The progress of a request of the table.
+pub(super) fn of<R: Scheduled>(requests: &Table<R>, id: Id) -> &RequestProgress {
+    requests.get(&id).expect("it is in the table").progress()
+}
+
+pub(super) fn of_mut<R: Scheduled>(requests: &mut Table<R>, id: Id) -> &mut RequestProgress {
+    let request = requests.get_mut(&id).expect("it is in the table");
+    request.progress_mut()
+}
