@@ -65,7 +65,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         .context("cannot run valgrind (Debian: apt install valgrind)")?;
     match status.code() {
         Some(0) => Ok(()),
-        Some(99) => bail!("valgrind found faults; the number of the call (@number) stands before each"),
+        Some(99) => {
+            bail!("valgrind found faults; the number of the call (@number) stands before each")
+        }
         _ => bail!("a call ended the process: {status}; --first continues after it"),
     }
 }

@@ -63,7 +63,7 @@ impl<'s> RequestState<'s> {
         }
     }
 
-    /// The number of its tokens that were read, the prompt's among them.
+    /// The number of its tokens that were read, including the prompt.
     pub(crate) fn known(&self) -> usize {
         self.sequence.history().ids().len()
     }
@@ -73,7 +73,7 @@ impl<'s> RequestState<'s> {
         &self.sequence.history().ids()[..self.progress.prompt()]
     }
 
-    /// Whether its caller has so many unread events that the row pauses.
+    /// Whether its row pauses, because its caller has too many unread events.
     pub(crate) fn is_paused(&self) -> bool {
         self.backlog.as_ref().is_some_and(|events| events.is_full())
     }

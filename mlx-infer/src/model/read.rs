@@ -14,18 +14,18 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::model::frontend::{Frontend, read_tokenizer};
 use crate::text::files::Files;
 
-/// What a model is read from.
+/// The sources of a model.
 pub(super) struct ModelParts<'a> {
     registry: &'a Registry,
     files: Files,
     /// The folder of a head for multi-token prediction, for a checkpoint without one.
     head: Option<&'a Path>,
-    /// Whether a head for multi-token prediction drafts.
+    /// Whether the head for multi-token prediction drafts.
     head_drafts: bool,
 }
 
 impl<'a> ModelParts<'a> {
-    /// A checkpoint, and the head in it.
+    /// The sources of a checkpoint with the head in it.
     pub(super) fn of(registry: &'a Registry, files: Files, options: &LoadOptions) -> Self {
         Self {
             registry,
@@ -35,7 +35,7 @@ impl<'a> ModelParts<'a> {
         }
     }
 
-    /// A checkpoint whose head, if it has one, drafts nothing.
+    /// The sources of a checkpoint whose head, if it has one, drafts nothing.
     pub(super) fn without_head(registry: &'a Registry, files: Files) -> Self {
         Self {
             registry,
@@ -47,8 +47,9 @@ impl<'a> ModelParts<'a> {
 }
 
 impl LoadedModel {
-    /// [`load_files`](Self::load_files) with a head for multi-token prediction from a folder of its own, which drafts: `mtp.*` in safetensors
-    /// files, also in those of another checkpoint of the same model, and a `config.json` where the head is quantised.
+    /// Like [`load_files`](Self::load_files), with a drafting head for multi-token prediction from
+    /// a separate folder. The folder has `mtp.*` in safetensors files, which may be those of
+    /// another checkpoint of the same model, and a `config.json` if the head is quantised.
     ///
     /// # Errors
     /// As [`load`](Self::load); the folder has no head, or one of another model; the checkpoint has a head already, or is of a family

@@ -1,4 +1,4 @@
-//! The parts of prompts that are computed next.
+//! The chunks of prompts that are computed next.
 
 use super::progress::{RequestProgress, Scheduled, Table, of};
 use super::{Chunk, Id, Scheduler};
@@ -12,8 +12,8 @@ pub(crate) const TAIL: usize = 16;
 const PLACES: usize = 4;
 const CHUNKS: usize = 8;
 
-/// The end of the part of a prompt that starts at `start` and would end at `end`, and whether recurrent layers record
-/// it.
+/// The end of the chunk that starts at `start` and would end at `end`, and whether recurrent layers
+/// record it.
 ///
 /// A recurrent layer cannot be rolled back further, so other prompts can continue only from
 /// recorded lengths.
