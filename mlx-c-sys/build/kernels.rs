@@ -1,8 +1,8 @@
-//! Compiles the CUDA kernels, each file for each architecture by itself, and puts the results into a source file of
-//! libmlxc. No GPU is needed.
-//! A result is kept in the user's cache, under a digest of all its inputs. So a build compiles only
+//! Compiles the CUDA kernels, each file for each architecture by itself, and puts the results into
+//! a source file of libmlxc. No GPU is needed.
+//!
+//! A result is stored in the user's cache, under a digest of all its inputs. So a build compiles only
 //! what has changed, and `cargo xtask kernels` finds the results of a build.
-//! what has changed, and `cargo xtask kernels` finds what a build has made.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
