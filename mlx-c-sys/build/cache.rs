@@ -8,8 +8,8 @@ use std::path::PathBuf;
 /// The variable that names another folder.
 pub const VARIABLE: &str = "MLX_CACHE_DIR";
 
-/// The folder that the environment names, if it names one: `MLX_CACHE_DIR`; else `mlx-rust` in the platform's cache
-/// folder (`XDG_CACHE_HOME` or `~/.cache` on Linux, `~/Library/Caches` on macOS).
+/// The folder of the environment, if it names one: that of `MLX_CACHE_DIR`, else `mlx-rust` in the
+/// platform's cache folder (`XDG_CACHE_HOME` or `~/.cache` on Linux, `~/Library/Caches` on macOS).
 pub fn folder() -> Option<PathBuf> {
     if let Some(given) = env::var_os(VARIABLE).filter(|value| !value.is_empty()) {
         return Some(PathBuf::from(given));

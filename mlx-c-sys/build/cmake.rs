@@ -1,8 +1,9 @@
 //! Configures and builds libmlxc through the crate `cmake`, always as Release.
 //!
-//! The crate prints what it does to the standard output, where cargo reads the instructions of a build script, and panics
-//! when CMake fails. So it runs in a process of its own, which is this program with other arguments: its output is the
-//! progress of the build, and its last lines are in the error.
+//! The crate prints to the standard output, where cargo reads the instructions of a build script,
+//! and panics when CMake fails. So it runs in a process of its own, which is this program with
+//! other arguments. The output of that process is the progress of the build, and its last lines are
+//! part of the error.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -63,7 +64,7 @@ pub fn build(
     };
     let mut defines: Vec<(&str, OsString)> = vec![
         ("CMAKE_MAKE_PROGRAM", ninja.into()),
-        // The crate would leave out those for optimisation and debug information.
+        // The crate would leave out the flags for optimisation and debug information.
         ("CMAKE_CXX_FLAGS", compiler.flags()),
         ("CMAKE_INSTALL_PREFIX", partial.into()),
         ("MLXC_SOURCE", mlx_c.clone().into()),
@@ -96,8 +97,8 @@ pub fn build(
 /// The first argument of the process that runs the crate `cmake`.
 const STEP: &str = "--run-cmake";
 
-/// Runs the crate `cmake` if this process was started for it, and says whether it was. Programs that build call this at
-/// their start.
+/// Runs the crate `cmake` if this process was started for it, and returns whether it was. Programs
+/// that build call this at their start.
 ///
 /// # Panics
 /// CMake fails.
@@ -106,7 +107,8 @@ pub fn step() -> bool {
     if arguments.next().is_none_or(|first| first != STEP) {
         return false;
     }
-    // Without the place in the crate and the hint at RUST_BACKTRACE: CMake's own words stand above it.
+    // Prints only the message, without its source location and without the hint about
+    // RUST_BACKTRACE: CMake's own messages come before it.
     panic::set_hook(Box::new(|panic| {
         let text = panic.payload().downcast_ref::<String>();
         let text = text.map_or("the crate cmake fails", |text| text.trim());
@@ -131,7 +133,8 @@ pub fn step() -> bool {
     true
 }
 
-/// The program that [`step`] runs in: this one. A test starts the build script, because a test itself does not call `step`.
+/// The program that runs [`step`]: this one. A test starts the build script instead, because a test
+/// does not call `step`.
 fn program() -> Result<PathBuf> {
     match option_env!("MLXC_BUILD_SCRIPT") {
         Some(script) => Ok(script.into()),
@@ -160,7 +163,7 @@ impl Step {
                 .iter()
                 .flat_map(|(name, value)| [OsStr::new(name), value]),
         );
-        // Of the variables that name CMake the crate reads this one first.
+        // Of the variables that name a CMake, the crate reads this one first.
         command.env(format!("CMAKE_{}", host::triple()), &self.cmake);
         let compiling = if self.from_source {
             "compiling MLX and mlx-c"
@@ -202,7 +205,8 @@ impl Step {
 
 /// Runs a command, and gives each line of its standard output to `say`. Its output, if it fails.
 fn read(command: &mut Command, say: &mut dyn FnMut(&str)) -> Result<Option<Output>> {
-    // Cargo's own flags for the make of other crates, and a user's for other projects, do not belong here.
+    // Flags that cargo sets for other crates' make, and a user's flags for other projects, must not
+    // reach this build.
     for name in ["MAKEFLAGS", "MFLAGS", "CMAKE_GENERATOR", "DESTDIR"] {
         command.env_remove(name);
     }

@@ -1,4 +1,4 @@
-//! The CUDA kernels of this repository: for which cards they are compiled, and the compiler that does it.
+//! The CUDA kernels of this repository: the cards that they are compiled for, and their compiler.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -12,9 +12,9 @@ use super::report::{Failure, Result};
 /// The variable that limits the architectures, for quick builds: "90a", or "80,90a".
 pub const VARIABLE: &str = "MLX_CUDA_ARCHITECTURES";
 
-/// What a build compiles for. 80 also runs on 8.6, 89 has products of fp8, 90a has wgmma and runs on 9.0 only, 100 also
-/// runs on 10.3 and 120 on 12.1. Younger cards compile the PTX at its first use, with a driver that is as young as the
-/// compiler.
+/// The architectures that a build compiles for. 80 also runs on 8.6, 89 has products of fp8, 90a
+/// has wgmma and runs on 9.0 only, 100 also runs on 10.3, and 120 on 12.1. Newer cards compile the
+/// PTX at its first use, with a driver that is at least as new as the compiler.
 pub const ARCHITECTURES: &str = "80,89,90a,100,120,ptx100";
 
 /// One target of the compiler: machine code for a compute capability, or PTX, which the driver compiles.
@@ -22,8 +22,8 @@ pub const ARCHITECTURES: &str = "80,89,90a,100,120,ptx100";
 pub struct Architecture {
     /// Ten times the compute capability.
     pub capability: u32,
-    /// `a`: this capability only. `f`: those of the same family. None: those with the same first number that are not
-    /// older.
+    /// `a`: this capability only. `f`: capabilities of the same family. None: capabilities with the
+    /// same first number that are not lower.
     pub suffix: Option<char>,
     /// PTX instead of machine code.
     pub ptx: bool,
@@ -118,15 +118,15 @@ pub fn capability(text: &str) -> Option<u32> {
     (minor < 10).then_some(10 * major + minor)
 }
 
-/// Why a back end has no kernels of this repository, if it has none although it is CUDA's.
+/// The reason why a CUDA back end has no kernels of this repository, if it has none.
 pub fn left_out(backend: Backend) -> Option<&'static str> {
     (backend == Backend::Cuda12).then_some(
         "none of this repository's: its compiler does not exist as a wheel for CUDA 12; MLX's own operations compute",
     )
 }
 
-/// What decides, beside the sources, which kernels a build has: the compiler, and for which cards it compiles. Empty
-/// where the back end has none.
+/// The inputs besides the sources that decide which kernels a build has: the compiler, and the
+/// cards that it compiles for. Empty if the back end has no kernels.
 pub fn fact(options: &Options) -> String {
     if options.backend != Backend::Cuda13 {
         return String::new();
@@ -140,10 +140,10 @@ pub fn fact(options: &Options) -> String {
     format!("{} by {compiler}", names.join(","))
 }
 
-/// The compiler, and the headers for our host code.
+/// The compiler, and the headers for the host code of the kernels.
 #[derive(Clone, Debug)]
 pub struct Toolkit {
-    /// With `bin`, `nvvm` and `include`.
+    /// The folder with `bin`, `nvvm` and `include`.
     pub dir: PathBuf,
 }
 
@@ -171,7 +171,7 @@ impl Toolkit {
         })
     }
 
-    /// A program of it.
+    /// The path of a program of the toolkit.
     pub fn program(&self, name: &str) -> PathBuf {
         self.dir.join("bin").join(name)
     }

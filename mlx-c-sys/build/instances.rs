@@ -6,10 +6,10 @@ pub const LIST: &str = "ops/instances.txt";
 /// The sources of the list: path, text.
 ///
 /// # Errors
-/// What is wrong in which line.
+/// The line that is wrong, and what is wrong with it.
 pub fn sources(list: &str) -> Result<Vec<(String, String)>, String> {
     let mut sources = Vec::new();
-    // What the list says before its first source is for its readers.
+    // The text before the first source explains the list to readers.
     for part in list.split("\n== ").skip(1) {
         let (head, text) = part.split_once('\n').unwrap_or((part, ""));
         let (path, words) = head

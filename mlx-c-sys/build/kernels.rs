@@ -1,8 +1,8 @@
-//! Compiles the CUDA kernels, each file for each architecture by itself, and puts the results into a source file of
-//! libmlxc. No GPU is needed.
+//! Compiles the CUDA kernels, each file for each architecture by itself, and puts the results into
+//! a source file of libmlxc. No GPU is needed.
 //!
-//! A result is kept in the user's cache under a digest of everything that it was made from, so that a build compiles only
-//! what has changed, and `cargo xtask kernels` finds what a build has made.
+//! A result is stored in the user's cache, under a digest of all its inputs. So a build compiles only
+//! what has changed, and `cargo xtask kernels` finds the results of a build.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -43,11 +43,11 @@ pub struct Unit {
 pub struct Compiled {
     /// The source.
     pub unit: Unit,
-    /// For which cards.
+    /// The cards.
     pub architecture: Architecture,
     /// The cubin or PTX.
     pub file: PathBuf,
-    /// What the assembler says: registers, spills, shared memory.
+    /// The report of the assembler: registers, spills, shared memory.
     pub log: String,
 }
 
@@ -98,7 +98,7 @@ pub fn compile(
             });
         }
     }
-    // Both files are renamed into place when they are whole, the log first.
+    // Both files are renamed into place when they are complete, the log first.
     let missing: Vec<&Compiled> = made.iter().filter(|one| !one.file.is_file()).collect();
     let jobs = std::env::var("NUM_JOBS")
         .ok()
@@ -182,7 +182,7 @@ impl Compiled {
     }
 }
 
-/// Runs a program of the toolkit without the variables that change what it makes.
+/// Runs a program of the toolkit without the environment variables that change its output.
 fn run(command: &mut Command) -> Result<std::process::Output> {
     for name in [
         "NVCC_PREPEND_FLAGS",
@@ -200,8 +200,8 @@ fn run(command: &mut Command) -> Result<std::process::Output> {
         .map_err(|e| Failure::io("run", &program, &e))
 }
 
-/// A digest of what a file of kernels is made from: its text, those of our headers that it includes, the compiler and its
-/// flags.
+/// A digest of the inputs of a file of kernels: its text, those of this repository's headers that
+/// it includes, and the compiler with its flags.
 pub fn digest(files: &[(String, String)], path: &str) -> String {
     let mut seen = BTreeSet::new();
     collect(files, path, &mut seen);
@@ -233,7 +233,8 @@ fn collect(files: &[(String, String)], path: &str, seen: &mut BTreeSet<String>) 
         else {
             continue;
         };
-        // Beside the file that includes it, or from the top of the shim. Which one it is does not matter to a digest.
+        // The file is next to the one that includes it, or at the top of the shim. For a digest it
+        // does not matter which.
         collect(files, &beside(path, name), seen);
         collect(files, name, seen);
     }
@@ -253,8 +254,8 @@ fn beside(path: &str, name: &str) -> String {
     parts.join("/")
 }
 
-/// Binds the results for all architectures of a file together, and writes `embedded.cpp`, which holds them all under the
-/// declarations of `shim/cuda/embedded.h`, to `out`.
+/// Links the results for all architectures of a file together. Writes `embedded.cpp` to `out`,
+/// which holds them all under the declarations of `shim/cuda/embedded.h`.
 pub fn embed(toolkit: &Toolkit, compiled: &[Compiled], out: &Path) -> Result<()> {
     fs::create_dir_all(out).map_err(|e| Failure::io("create", out, &e))?;
     let units: BTreeSet<&Unit> = compiled.iter().map(|one| &one.unit).collect();

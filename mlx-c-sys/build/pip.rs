@@ -81,7 +81,7 @@ pub fn install(dir: &Path, what: &str, requirements: &str, more: &[&str]) -> Res
         .arg("-r")
         .arg(&file)
         .args(more)
-        // Settings of a user that contradict --target.
+        // These settings of a user would contradict --target.
         .env("PIP_USER", "0")
         .env("PIP_REQUIRE_VIRTUALENV", "0")
         .env_remove("PIP_PREFIX")

@@ -60,13 +60,13 @@ impl Failure {
         self
     }
 
-    /// Adds one way to mend it.
+    /// Adds one way to fix it.
     pub fn fix(mut self, text: impl Into<String>) -> Self {
         self.fixes.push(text.into());
         self
     }
 
-    /// The ways to mend it.
+    /// The ways to fix it.
     pub fn fixes(&self) -> &[String] {
         &self.fixes
     }

@@ -97,8 +97,9 @@ fn write(path: &Path, text: &str) -> Result<()> {
     fs::write(path, text).map_err(|e| Failure::io("write", path, &e))
 }
 
-/// Applies one change. Two anchors find its place, so that a patch contains no more of the original: in `file`,
-/// `insert` goes behind the first `after` that follows the only `within`.
+/// Applies one change. Two anchors give its place, so that a patch contains no more of the
+/// original: in `file`, `insert` is inserted after the first `after` that follows the only
+/// `within`.
 pub fn patch(source: &Path, name: &str, text: &str) -> Result<()> {
     let broken = |why: String| {
         Failure::new(format!(

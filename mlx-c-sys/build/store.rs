@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 
 use super::report::{Failure, Result};
 
-/// The file, written last, that says that a folder is finished and what it was made from.
+/// The file, written last, that marks a folder as finished and records its inputs.
 pub const MARKER: &str = "complete";
 
 /// A folder of the build.
 pub struct Entry {
-    /// Where it will be.
+    /// The final place of the folder.
     pub dir: PathBuf,
     /// The inputs of the folder. If they differ from the recorded ones, the folder is made again.
     pub facts: BTreeMap<String, String>,
@@ -22,7 +22,7 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// An entry for `dir`, made from `facts`, good for `files`.
+    /// An entry for `dir` with the inputs `facts`; a finished folder contains `files`.
     pub fn new<const F: usize, const N: usize>(
         dir: PathBuf,
         facts: [(&str, &str); F],

@@ -1,5 +1,5 @@
-//! The tools that the build runs: those of the machine where it has them, else pinned wheels in the build's own
-//! folder.
+//! The tools that the build runs: those of the machine if it has them, else pinned wheels in the
+//! build's own folder.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use super::pins;
 use super::pip;
 use super::report::{Failure, Result};
 
-/// A tool on PATH that is good enough.
+/// CMake on PATH, if it is new enough.
 pub fn cmake_on_path() -> Option<PathBuf> {
     let text = output_of(Command::new("cmake").arg("--version"))?;
     let version = text.split_whitespace().nth(2)?;
@@ -20,7 +20,7 @@ pub fn cmake_on_path() -> Option<PathBuf> {
     (found >= pins::CMAKE_MIN).then(|| "cmake".into())
 }
 
-/// Ninja of the machine.
+/// Ninja on PATH.
 pub fn ninja_on_path() -> Option<PathBuf> {
     output_of(Command::new("ninja").arg("--version")).map(|_| "ninja".into())
 }
@@ -65,7 +65,8 @@ fn wheel(
     Ok(pip::unpack(dir, name, requirements, [PathBuf::from(file)], say)?.join(file))
 }
 
-/// The variables that [`build_of`] reads: `CXX` and `CXXFLAGS`, also with a triple at their end or `HOST_` in front.
+/// The variables that [`build_of`] reads: `CXX` and `CXXFLAGS`, also with a triple at the end or
+/// with `HOST_` before them.
 pub fn compiler_variables() -> Vec<String> {
     let triple = host::triple();
     let of = |name: &str| {
@@ -95,7 +96,8 @@ pub fn build_of(cpp: bool) -> cc::Build {
         .debug(false)
         .warnings(false)
         .no_default_flags(true)
-        // Flags for Rust's code, and its cargo's instructions, which `xtask` must not print.
+        // Without the flags for Rust's code, and without instructions to cargo, which `xtask` must
+        // not print.
         .inherit_rustflags(false)
         .cargo_metadata(false)
         .cargo_warnings(false);
@@ -155,7 +157,7 @@ fn missing() -> Failure {
         .fix("or set CXX to a compiler for C++20")
 }
 
-/// What the C++ compiler says of itself.
+/// The version text of the C++ compiler.
 pub fn compiler() -> Result<String> {
     let mut command = Compiler::get()?.command();
     output_of(command.arg("--version"))
@@ -163,8 +165,8 @@ pub fn compiler() -> Result<String> {
         .ok_or_else(|| missing().sought(format!("{command:?}")))
 }
 
-/// Everything beside the sources that decides what the compiler makes: its version, its name unless it is the usual one,
-/// and its flags. One line.
+/// All inputs besides the sources that decide what the compiler produces: its version, its name
+/// unless it is the usual one, and its flags. One line.
 pub fn compiler_and_flags() -> Result<String> {
     let (version, compiler) = (compiler()?, Compiler::get()?);
     let name = compiler.path.to_string_lossy();
@@ -173,7 +175,7 @@ pub fn compiler_and_flags() -> Result<String> {
     Ok(words.split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
-/// The compiler's own headers (stddef.h), which the libclang wheel comes without.
+/// The compiler's own headers (stddef.h), which the libclang wheel does not contain.
 pub fn compiler_include() -> Option<PathBuf> {
     let mut command = Compiler::get().ok()?.command();
     let text = output_of(command.arg("-print-file-name=include"))?;

@@ -1,9 +1,10 @@
-// C++'s replaceable allocation functions ([new.delete]), by mimalloc. A program that links this file replaces them for all
-// C++ libraries that it loads. MLX makes a graph node of some ten objects on one thread and frees them on another, where glibc's
-// malloc has to lock an arena.
+// C++'s replaceable allocation functions ([new.delete]), by mimalloc. A program that links this
+// file replaces them for all C++ libraries that it loads. MLX makes the objects of a graph node
+// (about ten) on one thread and frees them on another one, for which glibc's malloc has to lock an
+// arena.
 //
-// Only in a process whose address space has no limit (RLIMIT_AS). mimalloc reserves address space ahead, by a gigabyte, which
-// would leave little for everything else.
+// mimalloc is used only in a process whose address space has no limit (RLIMIT_AS): it reserves
+// address space a gigabyte at a time, which would leave little for everything else.
 #include <sys/resource.h>
 
 #include <atomic>
@@ -23,8 +24,8 @@ enum class Kind : int { unknown, system, mimalloc };
 
 std::atomic<Kind> chosen{Kind::unknown};
 
-// Decided at the first allocation, for the whole process, because memory must go back to the allocator that it came
-// from.
+// Decided at the first allocation for the whole process, because memory must be freed by the
+// allocator that it came from.
 Kind kind() noexcept {
   Kind known = chosen.load(std::memory_order_relaxed);
   if (known != Kind::unknown) [[likely]] {

@@ -1,7 +1,8 @@
 //! The entry points of libmlxc assemble for each processor, whatever processor this machine has.
 //!
-//! The compiler has an assembler for all of them, but the standard library of another target may not be installed. So the
-//! crate that is compiled here has none, which only a nightly compiler or `RUSTC_BOOTSTRAP` allows.
+//! The compiler has an assembler for every processor, but the standard library of another target
+//! may not be installed. So the crate that is compiled here uses no standard library, which only a
+//! nightly compiler or `RUSTC_BOOTSTRAP` allows.
 
 #[path = "../build/entries.rs"]
 mod entries;

@@ -68,7 +68,8 @@ fn products() {
     compare_parts();
 }
 
-/// The children use our kernels in any case, so a run with the kernels switched off would repeat the run with them.
+/// The child processes use this project's kernels in any case, so a run with the kernels switched
+/// off would repeat this one.
 #[test]
 fn every_instruction_set_and_number_of_threads() {
     if env::var("MLX_CPU_KERNELS").as_deref() == Ok("off") {
@@ -96,7 +97,8 @@ fn every_instruction_set_and_number_of_threads() {
         );
         digests.push(of_isa.remove(0));
     }
-    // Instruction sets sum in other orders, so different digests show that the setting took effect.
+    // Instruction sets sum in different orders, so different digests show that the setting took
+    // effect.
     digests.sort();
     digests.dedup();
     assert_eq!(digests.len(), isas().len());
@@ -294,7 +296,8 @@ fn mlx_gives_a_row_the_same_in_every_batch() {
     }
 }
 
-/// The products that MLX calls obey our settings, so MLX calls our functions; a wrong setting becomes an error of MLX.
+/// Settings of this project change the products that MLX computes, so MLX calls this project's
+/// functions. A wrong setting becomes an error of MLX.
 #[test]
 fn settings() {
     let fails = |settings: &[(&str, &str)], expected: &str| {
@@ -327,6 +330,6 @@ fn settings() {
     };
     works(&[("MLX_CPU_KERNELS", "on")]);
     works(&[("MLX_CPU_THREADS", "3")]);
-    // The BLAS that comes with MLX does not read our settings.
+    // The BLAS of MLX does not read these settings.
     works(&[("MLX_CPU_KERNELS", "off"), ("MLX_CPU_ISA", "mmx")]);
 }

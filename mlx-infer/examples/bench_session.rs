@@ -1,11 +1,12 @@
-//! Our side of `cargo xtask bench`: loads a checkpoint, then answers each line of JSON on stdin with one on stdout.
+//! The process of this project in `cargo xtask bench`: loads a checkpoint, then answers each line
+//! of JSON on stdin with one on stdout.
 //!
 //! ```text
 //! cargo run --release -p mlx-infer --example bench_session -- CHECKPOINT [MAX_DRAFT [DEVICE]]
 //! {"op": "generate", "prompts": [[300, 337]], "max_tokens": 4}
 //! ```
 //!
-//! `xtask/src/bench/session.rs` says what is asked and answered.
+//! `xtask/src/bench/session.rs` defines the questions and the answers.
 
 use std::io::{BufRead, Write, stdin, stdout};
 use std::ops::ControlFlow;
@@ -38,7 +39,8 @@ enum Question {
         prompts: Vec<Vec<u32>>,
         max_tokens: usize,
     },
-    /// As `Generate` in steps of at most `batch` rows, with log probabilities to the bit. Every other row is drawn.
+    /// As `Generate`, in steps of at most `batch` rows; returns the bits of the log probabilities.
+    /// Every other row is sampled, the others are greedy.
     Exact {
         prompts: Vec<Vec<u32>>,
         max_tokens: usize,
@@ -54,14 +56,14 @@ enum Question {
         max_tokens: Vec<usize>,
         rows: usize,
     },
-    /// Continues texts past end tokens, at most `rows` at a time.
+    /// Continues texts beyond end tokens, at most `rows` at a time.
     Answer {
         prompts: Vec<String>,
         max_tokens: usize,
         rows: usize,
     },
-    /// The log probabilities of all tokens after each token of the prompts. The checkpoint is another one, whose
-    /// floating-point weights are converted to `dtype`.
+    /// The log probabilities of all tokens after each token of the prompts, of the checkpoint in
+    /// `model`, whose floating-point weights are converted to `dtype`.
     Score {
         model: String,
         dtype: String,
@@ -70,7 +72,7 @@ enum Question {
 }
 
 fn main() -> ExitCode {
-    // As in the command.
+    // The allocator that the command uses.
     #[cfg(feature = "mimalloc")]
     mlx_core::memory::use_mimalloc();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -161,7 +163,7 @@ fn serve(model: &str, max_draft: usize, device: Option<Device>) -> Result<()> {
     Ok(())
 }
 
-/// Continues all prompts at a time.
+/// Continues all prompts at the same time.
 fn together(
     model: &LoadedModel,
     prompts: Vec<Vec<u32>>,
@@ -172,7 +174,8 @@ fn together(
     generate(model, prompts, speculative, &max_tokens, None)
 }
 
-/// Continues each prompt by its own number of tokens, at most `rows` at a time. Those without a setting do not speculate.
+/// Continues each prompt by its own number of tokens, at most `rows` at a time. Prompts without a
+/// setting do not speculate.
 fn generate(
     model: &LoadedModel,
     prompts: Vec<Vec<u32>>,
@@ -181,13 +184,14 @@ fn generate(
     rows: Option<usize>,
 ) -> Result<Value> {
     let mut limits = Limits {
-        // A prompt that was computed before is computed again, as on the other sides.
+        // The other programs compute a repeated prompt again, so this one does too.
         prefix_bytes: 0,
         ..Limits::default()
     };
     match rows {
         Some(rows) => limits.rows = rows,
-        // All rows at a time, and their prompts too: what is measured is a step of so many rows.
+        // All rows and all prompts at the same time: the benchmark measures a step of this many
+        // rows.
         None => {
             limits.rows = prompts.len();
             limits.prefill_tokens = prompts.iter().map(Vec::len).sum();
@@ -228,7 +232,8 @@ fn generate(
     }))
 }
 
-/// Continues texts with the limits of a server. One at a time they are read as streams, so the times of each are known.
+/// Continues texts with the limits of a server. With one row each text is read as a stream, which
+/// gives its times.
 fn answer(
     model: &LoadedModel,
     prompts: Vec<String>,
@@ -332,7 +337,7 @@ fn score(model: &str, dtype: &str, prompts: Vec<Vec<u32>>) -> Result<Value> {
     let mut all = Vec::new();
     for prompt in prompts {
         let score = model.score(Prompt::Tokens(prompt), &options)?;
-        // There is nothing in the place of the first token.
+        // The first token has no log probabilities.
         let rows = score.top.into_iter().skip(1).chain([score.next]);
         let rows = rows.map(|mut row| {
             row.sort_unstable_by_key(|(id, _)| *id);
@@ -359,7 +364,8 @@ fn classify(model: &LoadedModel, prompts: Vec<Vec<u32>>, batch: usize) -> Result
     Ok(json!({"seconds": started.elapsed().as_secs_f64(), "tokens": tokens}))
 }
 
-/// What all tokens take, less what the first takes if there are more. Of no tokens: a classification of all prompts at a time.
+/// The time of all tokens, less that of the first if there are several. With `max_tokens` 0: the
+/// time to classify all prompts together.
 fn profile(model: &LoadedModel, prompts: &[Vec<u32>], max_tokens: usize) -> Result<Value> {
     let of = |max_tokens| {
         profile::start();

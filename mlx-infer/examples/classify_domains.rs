@@ -73,7 +73,7 @@ fn run(lines: &str, model: Option<&str>) -> Result<()> {
 
     let mut counts = BTreeMap::new();
     for (line, result) in lines.iter().zip(results) {
-        // A line that fails is its own affair.
+        // A line that fails does not end the others.
         match result {
             Ok(result) => {
                 let labels = result.labels.expect("there are labels");

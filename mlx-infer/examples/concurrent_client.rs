@@ -58,7 +58,7 @@ fn main() -> Result<()> {
         "{tokens} tokens in {seconds:.2} s, {:.0} a second",
         tokens as f64 / seconds
     );
-    // Waits for what is under way; dropping the engine would end it.
+    // Waits for the requests in progress; dropping the engine would end them.
     engine.finish()
 }
 
@@ -81,7 +81,7 @@ fn ask(engine: &Engine, number: usize, prompt: &str) -> Result<(String, usize)> 
         tokens += usize::from(matches!(event, Event::Token { .. }));
         text.push_str(event.text());
         if text.contains('.') {
-            // Ends at its next step; the last event still comes.
+            // The request ends at its next step; its last event still arrives.
             handle.cancel();
         }
     }

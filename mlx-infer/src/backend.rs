@@ -59,7 +59,7 @@ impl BackEnd {
         }
     }
 
-    /// The model's text side.
+    /// The model's tokenizer, chat template and checks of requests.
     pub fn frontend(&self) -> &Frontend {
         match self {
             Self::Native(model) => model.frontend(),
@@ -67,7 +67,7 @@ impl BackEnd {
         }
     }
 
-    /// A batch without requests.
+    /// A batch without requests, with these limits.
     ///
     /// # Errors
     /// A limit is 0, or the back end does not support it.
@@ -85,7 +85,7 @@ impl BackEnd {
 pub struct Availability {
     /// Its name, for `--backend`.
     pub name: &'static str,
-    /// A description of what computes.
+    /// A description, for `mlx-infer backends`.
     pub about: &'static str,
     /// Its version, or the reason why it cannot be used and a remedy.
     pub version: std::result::Result<String, String>,

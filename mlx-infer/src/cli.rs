@@ -116,7 +116,7 @@ pub(crate) fn main() -> ExitCode {
         Err(Failure::Failed(error)) => console::end(Err(error)),
         Err(Failure::Usage(message)) => {
             let kind = clap::error::ErrorKind::ValueValidation;
-            // The usage that is shown is that of the command.
+            // The usage of the command is shown, not that of the program.
             let of_command = name.and_then(|name| flags.find_subcommand_mut(name));
             let error = match of_command {
                 Some(command) => command.error(kind, message),
@@ -127,7 +127,8 @@ pub(crate) fn main() -> ExitCode {
     }
 }
 
-/// All commands with their flags. The value of a flag may be a negative number, which is then refused with its range where it is out of it.
+/// All commands with their flags. The value of a flag may be a negative number; if it is out of
+/// range, it is then refused with the range.
 fn flags() -> clap::Command {
     let with_values = |arg: clap::Arg| match arg.get_action() {
         clap::ArgAction::Set | clap::ArgAction::Append if !arg.is_allow_hyphen_values_set() => {

@@ -1,7 +1,8 @@
 //! Many requests on one model: requests enter and leave the batch between two steps.
 //!
-//! An [`Engine`] is a thread that owns a model. Any thread submits requests and reads their events from a [`Handle`]. A request's tokens do not
-//! depend on other requests: an error, a cancellation or a preemption of one leaves the tokens of the others as they are.
+//! An [`Engine`] is a thread that owns a model. Any thread submits requests and reads their events
+//! from a [`Handle`]. The tokens of a request do not depend on other requests: if one fails, is
+//! cancelled or is preempted, the tokens of the others stay the same.
 
 pub(crate) mod prefix_cache;
 pub(crate) mod prompt_cache;
@@ -71,6 +72,8 @@ pub struct EngineOptions {
 }
 
 impl EngineOptions {
+    /// Checks the numbers and the names of adapters.
+    ///
     /// # Errors
     /// A number is 0, or two adapters have the same name.
     pub(crate) fn check(&self) -> Result<()> {
@@ -162,7 +165,7 @@ impl Engine {
         let (limits, flag, shown) = (options.limits, aborted.clone(), counts.clone());
         let thread = std::thread::Builder::new()
             .name("mlx-engine".to_owned())
-            // Grammars and tokenizers of others run on it.
+            // Grammar compilers and tokenizers of other crates run on it.
             .stack_size(STACK_BYTES)
             .spawn(move || {
                 let loaded = load(&adapters, &limits).and_then(|model| {
@@ -301,8 +304,9 @@ impl Engine {
         })
     }
 
-    /// The same for a long computation: `begin` returns a function that computes one piece with each call, until it
-    /// breaks. The rows take a step between two pieces, and several such computations take turns.
+    /// Like [`run`](Self::run), for a long computation: `begin` returns a function that computes
+    /// one piece with each call, until it breaks. The rows take a step between two pieces, and
+    /// several such computations take turns.
     ///
     /// # Errors
     /// As [`run`](Self::run).
@@ -332,7 +336,8 @@ impl Engine {
         self.frontend.info()
     }
 
-    /// The model's text side. It validates and tokenises requests on the caller's thread, before they are submitted.
+    /// The model's tokenizer and chat template. It checks and tokenises requests on the caller's
+    /// thread, before they are submitted.
     pub fn frontend(&self) -> &Arc<Frontend> {
         &self.frontend
     }

@@ -33,7 +33,7 @@ pub enum ErrorKind {
     Busy,
     /// The engine has ended.
     Closed,
-    /// A server cannot be reached, or refuses.
+    /// A server cannot be reached, or refuses the request.
     Network,
     /// The reader of the standard output has closed it.
     OutputClosed,
@@ -73,7 +73,7 @@ impl Error {
         self.kind
     }
 
-    /// The same error for another reader, without its cause.
+    /// The same error for another recipient, without its cause.
     pub(crate) fn copy(&self) -> Self {
         Self::new(self.kind, self.message.clone())
     }

@@ -1,4 +1,5 @@
-//! What a program needs and a library does not: its output, the files that it reads and writes, conversions.
+//! Parts that a command needs and a library does not: console output, the files that are read and
+//! written, conversions.
 
 pub mod console;
 pub mod convert;

@@ -45,13 +45,17 @@ pub struct LoadOptions {
     /// Keys and values are stored packed in this scheme from the first token on: affine, 4 or 8 bits. A model's
     /// `head_dim` must be a multiple of the group size.
     pub kv_quantization: Option<Scheme>,
-    /// NaN among the logits means that the token cannot follow. Otherwise the request ends with an error.
+    /// Whether NaN among the logits means that the token cannot follow. Otherwise the request ends
+    /// with an error.
     pub allow_nan: bool,
-    /// The longest draft ([`Speculative`](crate::Speculative)), at most 8, that layers with sliding windows leave room for: so many positions
-    /// more in each ring. Recurrent layers that compute their state again where a draft is rejected need none, others keep so many states
-    /// more in a step. If it is not 0, a head for multi-token prediction that the checkpoint has drafts, too.
+    /// The longest draft ([`Speculative`](crate::Speculative)), at most 8, for which layers with
+    /// sliding windows have room: each ring gets this many positions more. Recurrent layers that
+    /// compute their state again after a rejected draft need no room; others store this many more
+    /// states in a step. If the number is not 0, the checkpoint's head for multi-token prediction
+    /// drafts too, if it has one.
     pub max_draft: usize,
-    /// A head for multi-token prediction that the checkpoint has is not loaded, whatever `max_draft` is.
+    /// Whether the checkpoint's head for multi-token prediction is left out, whatever `max_draft`
+    /// is.
     pub no_head: bool,
 }
 
@@ -78,7 +82,7 @@ pub struct LoadedModel {
     draft: Option<Rc<LoadedModel>>,
     load_time: Duration,
     metrics: Cell<Metrics>,
-    /// What the last engine keeps for the next one. Its type is the engine's.
+    /// What the last engine has stored for the next one. Its type is the engine's.
     engine_state: Cell<Option<Box<dyn Any>>>,
     /// The first weight with NaN, if the weights were searched for it.
     nan_weight: OnceCell<Option<String>>,
@@ -128,7 +132,8 @@ impl LoadedModel {
         Self::load_with(&Registry::default(), files, options, progress)
     }
 
-    /// [`load_files`](Self::load_files) with these families of models, which may include a program's own.
+    /// Like [`load_files`](Self::load_files), with these families of models, which may include a
+    /// program's own.
     ///
     /// # Errors
     /// As [`load`](Self::load).
@@ -177,12 +182,12 @@ impl LoadedModel {
         Ok(other)
     }
 
-    /// Facts about the model.
+    /// Information about the model.
     pub fn info(&self) -> &ModelInfo {
         self.frontend.info()
     }
 
-    /// The model's text side, which other threads can share.
+    /// The model's tokenizer, chat template and checks of requests, which other threads can share.
     pub fn frontend(&self) -> &Arc<Frontend> {
         &self.frontend
     }
@@ -239,7 +244,7 @@ impl LoadedModel {
         self.frontend.prompt_ids(prompt)
     }
 
-    /// The same value with another model inside.
+    /// The same value with another model in it.
     #[cfg(test)]
     pub(crate) fn map(self, change: impl FnOnce(Box<dyn Model>) -> Box<dyn Model>) -> Self {
         Self {
@@ -290,7 +295,8 @@ impl LoadedModel {
         self.metrics.set(metrics);
     }
 
-    /// Takes what an engine has kept with [`set_engine_state`](Self::set_engine_state), if it is of this type.
+    /// Takes the value that an engine has stored with [`set_engine_state`](Self::set_engine_state),
+    /// if it has this type.
     pub(crate) fn take_engine_state<T: Any>(&self) -> Option<T> {
         self.engine_state
             .take()?
@@ -299,17 +305,19 @@ impl LoadedModel {
             .map(|state| *state)
     }
 
-    /// Keeps a value for the next engine. It is dropped when the model gets an adapter or a draft model.
+    /// Stores a value for the next engine. It is dropped when the model gets an adapter or a draft
+    /// model.
     pub(crate) fn set_engine_state(&self, value: impl Any) {
         self.engine_state.set(Some(Box::new(value)));
     }
 
-    /// Loads a draft model: a smaller one with the same vocabulary, which guesses tokens for requests with
-    /// [`speculative`](crate::GenerateOptions::speculative). It goes before a head for multi-token prediction. Models of
+    /// Loads a draft model: a smaller one with the same vocabulary, which guesses tokens for
+    /// requests with [`speculative`](crate::GenerateOptions::speculative). If there is also a head
+    /// for multi-token prediction, the draft model drafts. Models of
     /// [`with_adapter`](Self::with_adapter) share it.
     ///
-    /// Vocabularies may be padded to other sizes. The draft model computes in the dtype of [`LoadOptions::dtype`], and keeps its keys and values
-    /// as computed.
+    /// Vocabularies may be padded to different sizes. The draft model computes in the dtype of
+    /// [`LoadOptions::dtype`], and stores its keys and values as computed.
     ///
     /// # Errors
     /// As [`load`](Self::load), or a token has another id in the draft model's tokenizer.
@@ -375,13 +383,13 @@ impl LoadedModel {
         }
     }
 
-    /// Whether some layer keeps a recurrent state.
+    /// Whether some layer has a recurrent state.
     pub(crate) fn is_recurrent(&self) -> bool {
         self.model().states().iter().any(is_recurrent)
     }
 }
 
-/// Whether a layer keeps a recurrent state.
+/// Whether a layer has a recurrent state.
 pub(crate) fn is_recurrent(kind: &LayerKind) -> bool {
     matches!(kind, LayerKind::Recurrent(_))
 }
@@ -395,8 +403,10 @@ fn cache_options(options: &LoadOptions) -> CacheOptions {
     }
 }
 
+/// Checks that the keys and values of the layers can be packed as the options say.
+///
 /// # Errors
-/// The heads of a layer cannot be packed as the options say.
+/// They cannot.
 fn check_caches(info: &ModelInfo, options: &CacheOptions) -> Result<()> {
     let costs = info.geometry.costs(info.dtype, options);
     costs.map(drop).map_err(|error| {
@@ -410,6 +420,8 @@ fn check_caches(info: &ModelInfo, options: &CacheOptions) -> Result<()> {
 }
 
 impl LoadOptions {
+    /// Checks the options.
+    ///
     /// # Errors
     /// A value is outside its range.
     fn check(&self) -> Result<()> {

@@ -16,13 +16,13 @@ use std::fmt;
 use crate::request::generation::{GenerateOptions, Prompt};
 use crate::request::processor::{Processor, ProcessorError};
 
-/// A prompt to continue, together with others.
+/// A prompt to continue in a batch or an engine, with its options.
 pub struct Request {
     /// The prompt.
     pub prompt: Prompt,
     /// Its options.
     pub options: GenerateOptions,
-    /// Changes the logits on the host.
+    /// Changes the row's logits on the host.
     pub processor: Option<Processor>,
     /// The name of an adapter of [`EngineOptions::adapters`](crate::EngineOptions::adapters); `None` is the model as it
     /// was loaded.

@@ -35,8 +35,9 @@ pub(crate) struct Row<'a> {
     pub seed: u64,
     /// The tokens that the host has read.
     pub history: &'a History,
-    /// Tokens between those and the one that is chosen: drafts that the host has not read. Bias needs none of them; penalties
-    /// would ([`SamplingParams::reads_history`]).
+    /// The number of tokens between `history` and the token that is chosen: drafts that the host
+    /// has not read. The bias needs none of them; penalties would
+    /// ([`SamplingParams::reads_history`]).
     pub ahead: usize,
     /// The number of likeliest tokens whose log probabilities are returned, beside that of the chosen token; `None`
     /// returns none.
@@ -49,7 +50,7 @@ pub(crate) struct Row<'a> {
 pub(crate) struct Sampled {
     /// The ids, U32 `[B]`: input of the next step, which is queued before the host reads them.
     ids: Array,
-    /// The same, with [`NO_TOKEN`] where a logit is NaN or the largest is infinite.
+    /// The same ids, with [`NO_TOKEN`] where a logit is NaN or the largest is infinite.
     checked: Array,
     logprobs: Option<Logprobs>,
     /// The settings of the draw, if the tokens depend on nothing but the logits and them.
@@ -69,7 +70,7 @@ struct Logprobs {
 /// `pending` is U32 `[B]`: the last token of rows whose last token was chosen but not yet read into the history.
 ///
 /// # Errors
-/// There is not one row of settings for each row of logits, or MLX refuses.
+/// The numbers of rows of settings and of logits differ, or MLX refuses.
 pub(crate) fn sample(logits: &Array, rows: &[Row<'_>], pending: Option<&Array>) -> Result<Sampled> {
     let [b, v] = logits.dims()?;
     if b as usize != rows.len() || v < 1 {
@@ -140,7 +141,7 @@ impl Row<'_> {
         };
         match self.params.is_greedy() {
             false => drawn,
-            // The id of the largest logit, as temperature 0 has it; [`NO_TOKEN`] where a logit is NaN.
+            // For temperature 0, the id of the largest logit; [`NO_TOKEN`] if a logit is NaN.
             true => Draw {
                 temperature: 1.0,
                 top_p: 1.0,
@@ -198,7 +199,8 @@ impl Sampled {
         Ok(async_eval(self.arrays())?)
     }
 
-    /// The same for a step that may be repeated. `inputs` are the small arrays that the step has made before.
+    /// Like [`start`](Self::start), for a step that may be repeated. `inputs` are the small arrays
+    /// that the step has made before.
     ///
     /// # Errors
     /// MLX refuses.
@@ -207,8 +209,9 @@ impl Sampled {
         Ok(replay.async_eval(self.arrays(), inputs.iter().chain(draws))?)
     }
 
-    /// Starts the step behind this one, if it [repeats](Replay::relaunch) this one, which was [started](Self::start_with) with `replay`.
-    /// `rows` are settings of the same rows. `None`: nothing was started.
+    /// Starts the step after this one, if it [repeats](Replay::relaunch) this one, which was
+    /// [started](Self::start_with) with `replay`. `rows` are settings of the same rows. `None`
+    /// means that nothing was started.
     ///
     /// # Errors
     /// MLX refuses.
@@ -259,7 +262,8 @@ impl Sampled {
         arrays
     }
 
-    /// Waits for the tokens: one for each row, in order; an error for a row whose logits are not finite.
+    /// Waits for the tokens and returns one for each row, in order, or an error for a row whose
+    /// logits are not finite.
     ///
     /// # Errors
     /// The computation failed.
@@ -272,7 +276,7 @@ impl Sampled {
         Ok(choices.map(|choice| choice.ok_or_else(no_token)).collect())
     }
 
-    /// The same with `None` for a row whose logits are not finite.
+    /// Like [`read`](Self::read), with `None` for a row whose logits are not finite.
     pub(crate) fn read_any(&self) -> Result<Vec<Option<Choice>>> {
         let ids = self.checked.to_vec::<u32>()?;
         let (mut chosen, mut top, mut width) = (Vec::new(), None, 0);

@@ -1,12 +1,13 @@
 //! The HTTP server: OpenAI's and Anthropic's APIs on one [`Engine`](crate::Engine).
 //!
-//! All requests share the engine's batch. A handler validates and tokenises on its own thread, submits, and turns the events of its
-//! [`Handle`](crate::Handle) into JSON. A client that leaves drops the handle, which cancels the request.
+//! All requests share the engine's batch. A handler validates and tokenises on its own thread,
+//! submits, and turns the events of its [`Handle`](crate::Handle) into JSON. When a client
+//! disconnects, the handler drops the handle, which cancels the request.
 //!
-//! | file | has |
+//! | file | content |
 //! |---|---|
 //! | `server`, `state`, `settings` | start, drain, end; what handlers share; the settings |
-//! | `http` | connections, access, errors, a body's keys, streams of events, metrics |
+//! | `http` | connections, access, errors, the keys of a body, streams of events, metrics |
 //! | `routes` | the table of routes, and one file a route: it reads the body and writes the answer |
 //! | `turn` | from a request's parameters to the events of its rows, and to the parts of its reply |
 

@@ -1,5 +1,5 @@
-//! Calls that run to their end: generations, batches, classifications, scores, and computed prompts. They are methods of
-//! [`LoadedModel`].
+//! Calls that return when their work is finished: generations, batches, classifications, scores,
+//! and computed prompts. They are methods of [`LoadedModel`].
 
 pub(crate) mod batch;
 pub(crate) mod classify;
@@ -27,7 +27,7 @@ use crate::request::result::BatchResult;
 use crate::text::chat::{Message, RenderOptions};
 
 impl LoadedModel {
-    /// Starts to continue a prompt. Nothing is computed before the first event is asked for.
+    /// Starts to continue a prompt. Nothing is computed before the first event is requested.
     ///
     /// # Errors
     /// An option is out of range, the prompt is empty or too long for the model, or an id is not in the vocabulary.
@@ -65,10 +65,12 @@ impl LoadedModel {
         Ok(Batch::new(worker, self.frontend().clone()))
     }
 
-    /// Continues several prompts at a time. Each has its own settings, stop conditions and seed. It gets the tokens
-    /// that it would get alone (in single precision, with the same bits), and an error affects only its own request.
+    /// Continues several prompts at a time. Each has its own settings, stop conditions and seed.
+    /// Its tokens are those that it would have alone (in single precision, with the same bits), and
+    /// an error affects only its own request.
     ///
-    /// `on_done` gets each result as soon as it is ready, with the index of its request. A break ends everything.
+    /// `on_done` gets each result as soon as it is ready, with the index of its request. A break
+    /// ends everything.
     ///
     /// # Errors
     /// A limit is 0.
@@ -126,8 +128,8 @@ impl LoadedModel {
             .collect())
     }
 
-    /// Finds the token or label that follows each text. Results are in the order of the texts. A text that is empty,
-    /// too long or cannot be encoded has an error in its place.
+    /// Finds the token or label that follows each text. Results are in the order of the texts. If a
+    /// text is empty, too long or cannot be encoded, its result is an error.
     ///
     /// ```
     /// # fn main() -> mlx_infer::Result<()> {
@@ -197,7 +199,8 @@ impl LoadedModel {
         }
     }
 
-    /// Computes a prompt and keeps its layer states. Only the options `prefill_chunk` and `cancel` have an effect.
+    /// Computes a prompt and stores its layer states. Only the options `prefill_chunk` and `cancel`
+    /// have an effect.
     ///
     /// # Errors
     /// The prompt is empty or too long for the model, an id is not in the vocabulary, or the call was cancelled.
@@ -209,7 +212,8 @@ impl LoadedModel {
         PromptCache::compute(self, prompt.into(), options)
     }
 
-    /// Writes a prompt cache of this model to a safetensors file, which appears whole or not at all.
+    /// Writes a prompt cache of this model to a safetensors file. The file is complete or does not
+    /// exist.
     ///
     /// # Errors
     /// The cache is of another model, or the file cannot be written.
@@ -217,7 +221,7 @@ impl LoadedModel {
         cache.save(self, path.as_ref())
     }
 
-    /// Reads a file that [`save_prompt_cache`](Self::save_prompt_cache) wrote, with the same model.
+    /// Reads a file that [`save_prompt_cache`](Self::save_prompt_cache) wrote with the same model.
     ///
     /// # Errors
     /// It cannot be read, is not such a file or is damaged, or was written with another model; the message names the

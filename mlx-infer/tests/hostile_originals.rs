@@ -1,4 +1,5 @@
-//! Malformed files of the kinds that are converted to tokenizer.json: errors that name file and fault, and never a panic or a hang.
+//! Malformed files of the formats that are converted to tokenizer.json: errors that name the file
+//! and the fault, and never a panic or a hang.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -155,7 +156,8 @@ fn vocabularies_with_ranks_are_refused_by_name() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
-    /// Truncated, or with one byte changed: the file loads or is refused, and texts are encoded or refused.
+    /// A truncated file, or one with one changed byte: it loads or is refused, and texts are
+    /// encoded or refused.
     #[test]
     fn damaged_files_are_errors(case in 0..3usize, at in 0..20_000usize, byte: u8, cut: bool) {
         let (case, name) = [("spm_llama", "tokenizer.model"), ("spm_unigram", "tokenizer.model"), ("tiktoken", "tiktoken.model")][case];

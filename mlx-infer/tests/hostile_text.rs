@@ -141,7 +141,7 @@ fn numbers_at_the_edge_do_not_panic() {
     }
 }
 
-/// Jinja2's behaviour that honest templates need: reversed slices, also of empty lists.
+/// Behaviour of jinja2 that real templates need: reversed slices, also of empty lists.
 #[test]
 fn slices_backwards_work() {
     assert_eq!(

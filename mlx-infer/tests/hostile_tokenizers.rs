@@ -95,8 +95,8 @@ fn chain(kind: &str, list: &str, good: &Value, bad: &Value, at: usize) -> Value 
     json!({"type": kind, list: steps})
 }
 
-/// Parts that the tokenizers crate refuses, or on which it panics, are reported: the part, the step in it, its type and
-/// its place in the file.
+/// Parts that the tokenizers crate refuses, or on which it panics, are reported with the part, the
+/// step in it, its type and its place in the file.
 #[test]
 fn a_fault_is_found_in_the_file() {
     let nfc = json!({"type": "NFC"});
@@ -196,7 +196,7 @@ fn a_fault_is_found_in_the_file() {
     }
 }
 
-/// A step that fails on a text or on tokens is named as well.
+/// The error for a step that fails on a text or on tokens names the step as well.
 #[test]
 fn a_fault_of_a_step_at_work_is_found() {
     let strip = json!({"type": "Strip", "content": "a", "start": 0, "stop": 2});

@@ -45,7 +45,7 @@ fn a_command_says_that_the_library_is_missing() {
         stderr.contains("to fix it: build the program again"),
         "{stderr}"
     );
-    // What needs no library works.
+    // Commands that need no library work.
     let (code, stdout, stderr) = run("--help");
     assert!(code == Some(0) && !stdout.is_empty(), "{stderr}");
 }

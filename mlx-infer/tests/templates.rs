@@ -54,7 +54,7 @@ fn conversations_render_to_the_byte() {
         let conversation = &conversations[name];
         let messages = Message::list_from_json(conversation["messages"].clone()).unwrap();
         let mut options = options(conversation, case["prompt"].as_bool().unwrap());
-        // The goldens' tokenizer has only these two.
+        // The tokenizer of the goldens has only these two special tokens.
         for (token, text) in [("bos_token", "<bos>"), ("eos_token", "<eos>")] {
             options
                 .kwargs

@@ -124,7 +124,8 @@ fn ids_become_the_same_text() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// Any ids, also those of special tokens, single bytes and no ids: the pieces together are the whole text.
+    /// For any ids, also special tokens, single bytes and ids without a token, the joined pieces
+    /// are the whole text.
     #[test]
     fn streamed_text_is_the_whole_text(
         at in 0..CASES.len(),
@@ -292,7 +293,8 @@ fn an_end_that_only_the_tokenizer_names_ends_too() {
     );
 }
 
-/// An added token is a text, also where a byte-level vocabulary takes its letters for bytes.
+/// The text of an added token is decoded unchanged, even if its letters stand for bytes in a
+/// byte-level vocabulary.
 #[test]
 fn added_tokens_are_decoded_as_they_are_written() {
     let token = |text: &str, id: u32| {

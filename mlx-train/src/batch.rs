@@ -43,7 +43,7 @@ impl Example {
     }
 }
 
-/// Rows of examples side by side, padded on the right.
+/// Rows of examples as arrays, padded on the right.
 #[derive(Clone, Debug)]
 pub struct Batch {
     /// The model's input, U32 `[B, L]`.
@@ -128,11 +128,12 @@ impl Batch {
         })
     }
 
-    /// The same rows with the token after the next as target, which a head for multi-token prediction learns. The weight of a place is that of
-    /// its new target, and 0 for the last place of a document. Nothing may be learnt from it: then `learnt` is 0.
+    /// The same rows with the token after the next one as the target, which a head for multi-token
+    /// prediction learns. The weight of a position is that of its new target, and 0 for the last
+    /// position of a document. If no token is left to learn, `learnt` is 0.
     ///
     /// # Errors
-    /// No memory for an array.
+    /// Memory for an array is exhausted.
     pub fn ahead(&self) -> Result<Self> {
         let width = self.targets.dim(1)? as usize;
         let (mut targets, mut weights) = (self.targets.to_vec::<u32>()?, self.weights.to_vec()?);
@@ -153,7 +154,7 @@ impl Batch {
         self.documents.iter().map(|row| row.iter().sum()).collect()
     }
 
-    /// How many tokens the model reads, padding left out.
+    /// The number of tokens that the model reads, without padding.
     pub fn tokens(&self) -> usize {
         self.documents.iter().flatten().sum()
     }

@@ -8,9 +8,10 @@
 //!                          state.json              progress, settings
 //! ```
 //!
-//! A save first writes everything to a hidden folder and flushes it. Then the adapter files get their
-//! names, and last the checkpoint: a run that is killed in between leaves the checkpoint before, and
-//! `adapters.safetensors` is never older than the last checkpoint. Resuming writes it once more.
+//! A save first writes everything to a hidden folder and flushes it. Then the adapter files get
+//! their names, and last the checkpoint. A run that is killed in between leaves the previous
+//! checkpoint, and `adapters.safetensors` is never older than the last checkpoint. Resuming writes
+//! the adapter files again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -142,9 +143,9 @@ struct State {
     saved: Saved,
 }
 
-/// The settings of an adapter that change what a step computes, by their names.
+/// The settings of an adapter that change the result of a step, by their names.
 pub(crate) fn adapter_settings(config: &AdapterConfig) -> Value {
-    // Without `..`: a new field does not compile before it is put in or left out here.
+    // Without `..`: a new field does not compile until it is listed or left out here.
     let AdapterConfig {
         kind,
         rank,
@@ -164,7 +165,7 @@ pub(crate) fn adapter_settings(config: &AdapterConfig) -> Value {
     })
 }
 
-/// The parameters that a run does not train, in a form that is compared.
+/// The parameters that a run does not train, in a form for comparison.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Frozen {
     /// The dtypes that occur.
@@ -174,7 +175,8 @@ pub(crate) struct Frozen {
 }
 
 impl Frozen {
-    /// How many numbers of a parameter the hash has. Another training run changes nearly all of them.
+    /// The number of elements of each parameter in the hash. Another training run changes nearly
+    /// all of them.
     const NUMBERS: i32 = 64;
 
     pub(crate) fn of(model: &dyn Model) -> Result<Self> {
@@ -190,7 +192,8 @@ impl Frozen {
                 path.as_str().bytes().for_each(|byte| mix(byte.into()));
                 dtype.bytes().for_each(|byte| mix(byte.into()));
                 value.shape().iter().for_each(|&size| mix(size as u64));
-                // Otherwise a weight that is converted when it is used would be converted here too.
+                // Evaluated first: a weight that is converted when it is used would otherwise be
+                // converted here again.
                 mlx_core::eval([value])?;
                 let numbers = value.reshape(&[-1])?;
                 let some = numbers.dim(0)?.min(Frozen::NUMBERS);
@@ -275,13 +278,14 @@ pub(crate) fn save(
     output.write(&output.dir, &params)?;
     let dir = parent.join(format!("{:08}", saved.progress.step));
     let removed = parent.join(REMOVED);
-    // A run that went on from an earlier checkpoint does this step again, to the same bits.
+    // A run that continued from an earlier checkpoint computes this step again, to the same bits.
     replace_folder(&scratch, &dir, &removed)
         .and_then(|()| sync_folder(&parent))
         .map_err(|error| io(&dir, error))?;
     let checkpoints = all(output)?;
     for old in &checkpoints[..checkpoints.len().saturating_sub(KEPT)] {
-        // Under its own name it would be a checkpoint that lacks files, if this were killed.
+        // If the process is killed during the removal, a folder with the old name would look like a
+        // checkpoint.
         fs::rename(old, &removed)
             .and_then(|()| remove(&removed))
             .map_err(|error| io(old, error))?;
@@ -289,7 +293,8 @@ pub(crate) fn save(
     Ok(dir)
 }
 
-/// Restores model and optimiser from a checkpoint of a run with the settings and data of `expected`.
+/// Restores model and optimiser from a checkpoint. The run that wrote it must have the settings and
+/// data of `expected`.
 pub(crate) fn load(
     dir: &Path,
     expected: &Saved,
@@ -297,7 +302,7 @@ pub(crate) fn load(
     optimizer: &mut Optimizer,
 ) -> Result<Progress> {
     let path = dir.join(STATE);
-    // An ordinary file of a sane size.
+    // `Files::read` refuses files that are not ordinary ones or are too large.
     let text = Files::Directory(dir.to_owned()).read(STATE)?;
     let text = text.ok_or_else(|| io(&path, std::io::ErrorKind::NotFound.into()))?;
     let wrong = |message: String| format(format!("{}: {message}", path.display()));
@@ -325,9 +330,9 @@ pub(crate) fn load(
     Ok(progress)
 }
 
-/// Compares two runs. Settings that do not change a step may differ.
+/// Checks that two runs are the same. Settings that do not change a step may differ.
 fn same_run(found: &Saved, expected: &Saved) -> std::result::Result<(), String> {
-    // Without `..`: a new field does not compile before it is compared or left out here.
+    // Without `..`: a new field does not compile until it is compared or left out here.
     let Saved {
         config,
         adapter,
@@ -345,7 +350,8 @@ fn same_run(found: &Saved, expected: &Saved) -> std::result::Result<(), String> 
     ];
     same_settings(&json(config), &json(&expected.config), &free)?;
     same_settings(adapter, &expected.adapter, &[])?;
-    // A run that trains all weights and one that trains an adapter have other parameters, which `restore` names.
+    // A run that trains all weights has other parameters than one that trains an adapter; `restore`
+    // reports that.
     let both_freeze = !frozen.dtypes.is_empty() && !expected.frozen.dtypes.is_empty();
     if both_freeze && frozen.dtypes != expected.frozen.dtypes {
         let list = |frozen: &Frozen| Vec::from_iter(frozen.dtypes.iter().cloned()).join(", ");

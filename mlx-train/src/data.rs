@@ -10,9 +10,9 @@
 //!   weight of each token in the loss, 0 for tokens that are only read; one for each token): ids, for models without a
 //!   tokenizer, and for inputs that no template can express.
 //!
-//! Texts end with the model's end token, and conversations with that of their last answer: blanks that a template
-//! writes behind it are removed. Empty lines are skipped. A line that cannot be used is an error with the name of the
-//! file and the number of the line.
+//! Texts end with the model's end token. Conversations end with the end token of their last answer:
+//! white space that a template writes after it is removed. Empty lines are skipped. A line that
+//! cannot be used is an error that names the file and the line.
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ mod line;
 
 /// The most bytes of a data file.
 const MAX_BYTES: u64 = 16 << 30;
-/// The most bytes of its examples, which are all kept in memory.
+/// The most bytes of a file's examples, which are all kept in memory.
 const MAX_MEMORY: usize = 4 << 30;
 
 /// A checkpoint's tokenizer and chat template, which turn text into tokens.
@@ -74,7 +74,7 @@ impl Encoder {
 /// Options of reading data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataOptions {
-    /// Longer examples are cut.
+    /// The longest example; the rest of a longer one is cut off.
     pub max_tokens: usize,
     /// Whether prompts are left out of the loss. The prompt of a conversation is everything but its last message.
     pub mask_prompt: bool,

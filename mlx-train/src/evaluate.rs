@@ -17,10 +17,10 @@ pub struct Evaluation {
     pub loss: f64,
     /// `exp(loss)`
     pub perplexity: f64,
-    /// The fraction of the learnt tokens that are the likeliest.
+    /// The fraction of the learnt tokens for which the model's likeliest token is right.
     pub token_accuracy: f64,
-    /// The fraction of the examples in which all learnt tokens are the likeliest: on labelled data, the fraction of
-    /// correct labels.
+    /// The fraction of the examples in which every learnt token is the model's likeliest: on
+    /// labelled data, the fraction of correct labels.
     pub accuracy: f64,
     /// The number of examples.
     pub examples: usize,
@@ -77,7 +77,7 @@ pub fn evaluate(
     })
 }
 
-/// Checks the evaluation of all of these examples.
+/// Checks the result of an evaluation of these examples.
 ///
 /// # Errors
 /// The loss is NaN, because the model's logits are not finite. The error names their origin, which takes a second, slow

@@ -9,9 +9,10 @@ use serde_json::Value;
 
 use crate::error::{Result, format};
 
-/// Writes `model`, which was made from `files`, as the checkpoint `new`: weights, `config.json`, and unchanged copies
-/// of the other files (tokenizer, templates, generation settings). `dense` tells that a quantised model has been
-/// unpacked. Of a multimodal checkpoint only the text model is written.
+/// Writes `model`, which was loaded from `files`, as the checkpoint `new`: weights, `config.json`,
+/// and unchanged copies of the other files (tokenizer, templates, generation settings). `dense` is
+/// whether a quantised model has been unpacked. Of a multimodal checkpoint only the text model is
+/// written.
 ///
 /// # Errors
 /// A file cannot be written; then no folder is left.

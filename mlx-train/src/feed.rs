@@ -54,7 +54,7 @@ impl Feed {
         feed
     }
 
-    /// One round of the examples in the order of the file, for evaluation.
+    /// All examples once, in the order of the file, for evaluation.
     pub fn in_order(examples: &[Example], batch_size: usize) -> Vec<Vec<usize>> {
         let all: Vec<usize> = (0..examples.len()).collect();
         all.chunks(batch_size.max(1))
@@ -67,7 +67,7 @@ impl Feed {
         self.position
     }
 
-    /// Continues at the position of another feed with the same examples and options.
+    /// Continues at a position of a feed with the same examples and options.
     pub fn seek(&mut self, position: Position) {
         if position.epoch != self.position.epoch {
             self.plan = self.planned(position.epoch);

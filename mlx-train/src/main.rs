@@ -11,7 +11,8 @@ static MEMORY: mlx_core::memory::Allocator = mlx_core::memory::Allocator::SYSTEM
 fn main() -> std::process::ExitCode {
     #[cfg(feature = "mimalloc")]
     mlx_core::memory::use_mimalloc();
-    // Before other threads start. Without the library, the first command that needs it fails with the reason.
+    // Loads the library before other threads start. If it is missing, the first command that needs
+    // it fails with the reason.
     let _ = mlx_core::init();
     cli::main()
 }

@@ -19,8 +19,9 @@ use crate::loss::{Ahead, ONE_STEP, check, head_losses};
 /// How many positions of a row go through the head at once.
 const POSITIONS: i32 = 256;
 
-/// The sum of [`sum_loss`](crate::loss::sum_loss), that of a head that is also trained (`ahead`), and the gradients of
-/// both with respect to every trainable parameter of `model`. All are evaluated.
+/// Returns the sum of [`sum_loss`](crate::loss::sum_loss), that of a head for multi-token
+/// prediction (`ahead`), if one is trained, and the gradients of both with respect to every
+/// trainable parameter of `model`. All are evaluated.
 ///
 /// # Errors
 /// The same as those of [`sum_loss`](crate::loss::sum_loss).

@@ -120,10 +120,10 @@ pub enum Event {
         step: u64,
         /// The mean loss of its tokens by their weights, before the step.
         loss: f64,
-        /// The same of the head for multi-token prediction, if it is trained along.
+        /// The same loss of the head for multi-token prediction, if it is trained.
         #[serde(skip_serializing_if = "Option::is_none")]
         mtp_loss: Option<f64>,
-        /// The rate it used.
+        /// The learning rate of the step.
         rate: f64,
         /// The norm of its gradients, before clipping.
         norm: f64,
@@ -138,7 +138,7 @@ pub enum Event {
     },
     /// An evaluation is done.
     Evaluated {
-        /// After so many steps.
+        /// The number of steps before it.
         step: u64,
         /// The mean loss of the tokens.
         loss: f64,
@@ -149,12 +149,12 @@ pub enum Event {
     },
     /// A checkpoint is saved.
     Saved {
-        /// After so many steps.
+        /// The number of steps before it.
         step: u64,
     },
-    /// Evaluations did not get better: the run ends here.
+    /// The evaluations have not improved: the run ends here.
     Stopped {
-        /// After so many steps.
+        /// The number of steps before it.
         step: u64,
     },
 }
@@ -221,7 +221,7 @@ impl<'a> Trainer<'a> {
     /// Continues from the last checkpoint of the output. Returns whether there is one.
     ///
     /// # Errors
-    /// The checkpoint is of other settings, data or parameters, or cannot be read.
+    /// The checkpoint has other settings, data or parameters, or cannot be read.
     pub fn resume(&mut self) -> Result<bool> {
         let Some(output) = &self.output else {
             return Ok(false);
@@ -231,7 +231,7 @@ impl<'a> Trainer<'a> {
         };
         let saved = self.saved(output);
         let progress = checkpoint::load(&dir, &saved, self.model, &mut self.optimizer)?;
-        // The adapter files may come from another save, or be missing.
+        // The adapter files may be those of another save, or be missing.
         output.write_result(self.model)?;
         self.feed.seek(progress.position);
         self.progress = progress;
@@ -243,10 +243,10 @@ impl<'a> Trainer<'a> {
         self.progress
     }
 
-    /// Refuses an output with checkpoints from which this run does not continue.
+    /// Refuses an output folder that contains checkpoints, unless this run was resumed from them.
     ///
     /// # Errors
-    /// The output holds some.
+    /// The folder contains checkpoints of another run.
     pub fn check_output(&self) -> Result<()> {
         if self.progress.step == 0
             && let Some(output) = &self.output
@@ -314,7 +314,8 @@ impl<'a> Trainer<'a> {
             set_dropout_key(self.model, None)?;
             let (sums, grads) = result?;
             accumulate(&mut total, grads)?;
-            // The graph of each part is run before the next is built, so that memory holds only one.
+            // Each part is evaluated before the graph of the next is built, so memory holds only
+            // one.
             mlx_core::eval(sums.iter().chain(total.values()))?;
             loss += f64::from(sums[0].item::<f32>()?);
             if let (Some(ahead), Some(sum)) = (&ahead, sums.get(1)) {

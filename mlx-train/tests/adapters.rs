@@ -138,7 +138,8 @@ fn gradients_of_adapters_are_those_of_their_matrices() {
     }
 }
 
-/// The vocabulary in parts, and layer by layer; also with a head that shares the embedding's adapter.
+/// The loss with the vocabulary in parts, and layer by layer; also with a head that shares the
+/// embedding's adapter.
 #[test]
 fn every_way_to_the_loss_has_the_same_gradients() {
     for name in [

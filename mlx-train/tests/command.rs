@@ -80,8 +80,8 @@ fn eval(dir: &TempDir, line: &str) -> Value {
     serde_json::from_str(&ok(dir, &format!("eval --data valid.jsonl --json {line}"))).unwrap()
 }
 
-/// A run that saves at every step and is killed without warning at odd moments ends with the same bits as an
-/// undisturbed run.
+/// A run that saves at every step and is killed at different moments ends with the same bits as an
+/// uninterrupted run.
 #[test]
 fn a_run_that_is_killed_again_and_again_computes_the_same() {
     let dir = folder();
@@ -115,8 +115,8 @@ fn a_run_that_is_killed_again_and_again_computes_the_same() {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        // A share of the time that the run takes on this machine, longer at each attempt, so that the run reaches its
-        // end.
+        // A part of the time that the run takes on this machine, longer at each attempt, so that
+        // the run reaches its end.
         std::thread::sleep(length * (20 + attempt * 17 % 23 + attempt * 6) / 100);
         if child.try_wait().unwrap().is_none() {
             child.kill().unwrap();
@@ -340,7 +340,7 @@ fn bad_input_is_refused_by_place() {
     assert_eq!(run(&dir, "lora --no-such-flag").status.code(), Some(2));
 }
 
-/// A YAML file with mlx-lm's names, and flags that come before it.
+/// A YAML file with mlx-lm's names, and flags that override it.
 #[test]
 fn settings_come_from_a_file() {
     let dir = folder();

@@ -1,4 +1,4 @@
-//! Data compared with the prompts that serving makes of the same conversation.
+//! Training data compared with the prompts that serving renders for the same conversations.
 #![cfg(feature = "cli")]
 
 use std::fs;
@@ -15,7 +15,8 @@ fn options() -> DataOptions {
     }
 }
 
-/// The masked tokens are exactly the prompt of a chat, and the learnt tokens are the answer and its end.
+/// The masked tokens are exactly the prompt of a chat, and the learnt tokens are the answer and its
+/// end token.
 #[test]
 fn training_and_serving_share_the_template() {
     let files = default_model_files();
@@ -67,7 +68,8 @@ fn cutting_is_counted() {
     assert_eq!(report.dropped, 2);
 }
 
-/// A template gets the line's tools as in serving; tools that are not a list are refused with their line.
+/// A template gets the line's tools as in serving. Tools that are not a list are refused, and the
+/// error names the line.
 #[test]
 fn tools_are_part_of_the_prompt() {
     let testdata = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../testdata/text");

@@ -1,4 +1,5 @@
-//! Evaluation: the loss of training, accuracy counted by a plain loop, with the head as a whole and in parts.
+//! Evaluation: its loss equals that of training, and its accuracy that of a plain loop, with the
+//! head as a whole and in parts.
 
 use std::path::Path;
 
@@ -46,7 +47,7 @@ fn evaluation_is_the_loss_of_training_and_counts_what_is_right() {
         let examples = examples(model);
         for chunk in [None, Some(1), Some(25), Some(64), Some(1000)] {
             let found = evaluate(model, &examples, 3, None, chunk).unwrap();
-            // An evaluation orders its batches in its own way, but its sums are over all of them.
+            // An evaluation orders its batches differently, but its sums are over all of them.
             let (mut sum, mut weight, mut right, mut rows, mut tokens) = (0.0, 0.0, 0, 0, 0);
             for example in &examples {
                 let batch = Batch::new([[example]]).unwrap();
@@ -90,7 +91,7 @@ fn evaluation_is_the_loss_of_training_and_counts_what_is_right() {
     }
 }
 
-/// The loss of one batch is to the bit the one that training minimises.
+/// The loss of one batch equals the loss of training to the bit.
 #[test]
 fn evaluation_has_the_bits_of_training() {
     let model = model("gemma3_text");

@@ -18,7 +18,7 @@ fn mlx_train(dir: &Path, line: &str) -> String {
     succeeded(command.current_dir(dir).args(line.split_whitespace()))
 }
 
-/// The share of the examples of these files whose whole answer is the likeliest.
+/// The fraction of the examples of these files whose whole answer is the likeliest.
 fn accuracy(dir: &Path, data: &str, adapter: &str) -> f64 {
     let line = format!("eval --data {data} --mask-prompt --batch-size 16 --json {adapter}");
     let found: Value = serde_json::from_str(&mlx_train(dir, &line)).unwrap();

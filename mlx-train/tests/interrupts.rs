@@ -1,4 +1,5 @@
-//! A run that is stopped from outside: by Ctrl-C after a step, and by `kill -9` in the middle of a save.
+//! A run that is stopped by a signal: by Ctrl-C after a step, and by `kill -9` in the middle of a
+//! save.
 #![cfg(feature = "cli")]
 #![cfg(unix)]
 
@@ -95,7 +96,7 @@ fn ctrl_c_saves_and_stops_and_the_run_goes_on() {
         "{said}"
     );
     assert!(parameters(&dir, "parts") == parameters(&dir, "whole"));
-    // The progress output.
+    // The last line of the progress output.
     let line = said.lines().find(|line| line.starts_with("step 150:"));
     let line = line.unwrap();
     for what in ["loss ", "rate 1.000e-3", " tokens/s, ", "iB, ", " left"] {

@@ -59,8 +59,8 @@ fn targets_are_one_further_and_end_with_their_document() {
     assert_eq!(short.ahead().unwrap().learnt, 0);
 }
 
-/// Training and drafting use the head in the same way: at each position the head is called as the engine calls it, and
-/// the losses of its answers add up to the training loss.
+/// Training and drafting use the head in the same way: the head is called at each position as the
+/// engine calls it, and the losses of its predictions add up to the training loss.
 #[test]
 fn the_loss_is_that_of_the_drafts() {
     for name in ["qwen3_5_text", "qwen3_5_moe"] {
@@ -160,7 +160,8 @@ fn run(dir: &Path, model: &Path, line: &str) -> (bool, String, Vec<Value>) {
     (output.status.success(), stderr, events.collect())
 }
 
-/// Trains a model from only a config, with a head that is written, read again, and better than before.
+/// Trains a model from a config only, with a head for multi-token prediction; the head is written,
+/// read again, and has learnt.
 #[test]
 fn heads_are_drawn_and_trained() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! Gradients through the residual stream, whose additions are computed with the next norm, are those of plain operations: for every
-//! order of norms, and if the stream is cut between layers.
+//! Gradients through the residual stream, whose additions are fused with the next norm, equal those
+//! of plain operations, for every order of norms, and also if the stream is cut between layers.
 
 use std::path::Path;
 
@@ -11,7 +11,8 @@ use mlx_train::loss::sum_loss;
 use mlx_train::recompute::sum_loss_and_grads;
 use mlx_train::{Batch, Example, Gradients, value_and_grad};
 
-/// Norms before, after, and on both sides of attention and MLP; both in parallel; one mixer a layer; layers that read sums.
+/// Norms before, after, and on both sides of attention and MLP; attention and MLP in parallel; one
+/// mixer per layer; layers that read sums.
 const ORDERS: [&str; 6] = [
     "llama_llama3",
     "olmo2",

@@ -69,7 +69,8 @@ fn the_result_is_that_of_the_last_checkpoint_after_any_kill() {
     ok(&dir, &format!("{run} --resume"));
     let result = bytes();
     assert!(before != result);
-    // The checkpoint has its final name, and the result is that of the save before, or missing.
+    // The checkpoint has its final name, but the adapter files are those of the save before, or
+    // missing.
     fs::write(at("adapters.safetensors"), &before).unwrap();
     ok(&dir, &format!("{run} --resume"));
     assert!(bytes() == result);
@@ -77,7 +78,8 @@ fn the_result_is_that_of_the_last_checkpoint_after_any_kill() {
     fs::remove_file(at("adapter_config.json")).unwrap();
     ok(&dir, &format!("{run} --resume"));
     assert!(bytes() == result && at("adapter_config.json").exists());
-    // The result is written and the checkpoint is not; an old checkpoint and hidden folders are half removed.
+    // The adapter files are written but the checkpoint is not; an old checkpoint and hidden folders
+    // are half removed.
     fs::rename(at("checkpoints/00000004"), at("checkpoints/.saving")).unwrap();
     fs::create_dir(at("checkpoints/.removed")).unwrap();
     fs::create_dir(at("checkpoints/.adapter")).unwrap();
@@ -188,7 +190,7 @@ fn model_with_nan(dir: &Path) {
     safetensors::save(model.join("model.safetensors"), pairs, &BTreeMap::new()).unwrap();
 }
 
-/// A validation loss of NaN is not the best one, and a later number can be.
+/// A validation loss of NaN does not count as the best, and a later number can.
 #[test]
 fn a_nan_in_validation_stops_nothing() {
     let dir = folder();
@@ -294,7 +296,7 @@ fn a_nan_in_the_test_is_an_error() {
     }
 }
 
-/// Each flag changes the bits of the steps that follow, so that none may change in between.
+/// Each of these flags changes the bits of later steps, so none may change on `--resume`.
 #[test]
 fn other_settings_are_refused_by_name() {
     let dir = folder();

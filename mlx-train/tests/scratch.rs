@@ -42,7 +42,7 @@ fn weights_come_with_tokens() {
     let line = json!({"tokens": [1, 2, 3, 4], "weights": [1, 0, 0.25, 1]});
     let example = read(&line).unwrap();
     let weights: Vec<f32> = (0..4).map(|at| example.weight(at)).collect();
-    // The first token has no prediction.
+    // Nothing predicts the first token.
     assert_eq!(weights, [0.0, 0.0, 0.25, 1.0]);
     assert_eq!(example.learnt(), 2);
     let long = json!({"tokens": vec![1; 9], "weights": vec![1; 9]});
@@ -159,7 +159,8 @@ fn initialised(name: &str, seed: u64) -> Box<dyn Model> {
     mlx_models::initialised(name, config, seed).unwrap().model
 }
 
-/// Vectors, embeddings and heads take AdamW's step to the bit, hidden matrices take another, and the setting chooses.
+/// Vectors, embeddings and heads take AdamW's step to the bit, and hidden matrices take Muon's;
+/// `others_of` chooses which ones.
 #[test]
 fn muon_is_for_hidden_matrices() {
     let adam = Adam {
@@ -187,8 +188,8 @@ fn muon_is_for_hidden_matrices() {
     assert!(!same(&muon, "model.layers.0.mlp.up_proj.weight"));
 }
 
-/// Every architecture can be initialised: norms without effect, matrices with the documented spread, and the same
-/// numbers again from the same seed.
+/// Every architecture can be initialised: norms that scale by 1, matrices with the documented spread,
+/// and the same numbers from the same seed.
 #[test]
 fn every_architecture_begins_from_a_seed() {
     for name in [

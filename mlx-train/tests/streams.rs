@@ -98,8 +98,8 @@ fn an_evaluation_that_cannot_be_written_is_an_error() {
     }
 }
 
-/// Data, settings and the parts of a checkpoint must be ordinary files of a sane size; each other file is refused by
-/// name at once.
+/// Data, settings and the parts of a checkpoint must be ordinary files of a limited size. Any other
+/// file is refused at once, and the error names it.
 #[test]
 fn pipes_devices_folders_and_endless_files_are_refused() {
     let dir = folder();

@@ -224,7 +224,7 @@ fn another_run_is_not_resumed() {
     assert!(error.contains("other examples"), "{error}");
     let error = refused(config(5), false, &train);
     assert!(error.contains("missing"), "{error}");
-    // It is not overwritten either.
+    // The folder is not overwritten either.
     let mut model = model(true);
     let out = Some(output(dir.path()));
     let mut trainer = Trainer::new(model.as_mut(), config(5), &train, &[], out).unwrap();
@@ -235,7 +235,7 @@ fn another_run_is_not_resumed() {
 #[test]
 fn training_ends_when_evaluations_get_no_better() {
     let train = examples(6);
-    // Unlike the training data: the loss of this text rises.
+    // A text unlike the training data: its loss rises.
     let valid = [Example::new(vec![40, 3, 33, 1, 50, 2, 21, 60], 0)];
     let mut model = model(false);
     let config = TrainerConfig {
@@ -276,8 +276,8 @@ fn a_loss_that_is_no_number_ends_the_run_by_name() {
     assert!(error.to_string().contains("the loss is"), "{error}");
 }
 
-/// Every example comes once a round, another seed or round has another order, and a feed that is set to another one's
-/// position continues like it.
+/// Every example occurs once in a round, another seed or round has another order, and a feed that
+/// is set to the position of another feed continues like it.
 #[test]
 fn a_feed_is_a_permutation_a_round() {
     let examples = examples(50);

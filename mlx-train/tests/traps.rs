@@ -23,7 +23,7 @@ use mlx_train::{
     Batch, Example, Gradients, Method, Schedule, Trainer, TrainerConfig, value_and_grad,
 };
 
-/// Every architecture and flag that changes the order of operations.
+/// Models that together have every architecture and flag that changes the order of operations.
 const MODELS: [&str; 10] = [
     "llama_bias",
     "llama_tied",
@@ -192,7 +192,8 @@ fn every_parameter_has_its_gradient() {
         for (parameter, grad) in &grads {
             let square = grad.square().unwrap().sum(.., false).unwrap();
             let square = f64::from(square.item::<f32>().unwrap());
-            // A bias of the keys adds the same to all scores of a query.
+            // A bias of the keys adds the same number to all scores of a query, so it has no
+            // gradient.
             let flat = parameter.ends_with("k_proj.bias");
             assert!(square > 1e-9 || flat, "{name}: {parameter} has no gradient");
             squares += square;
@@ -203,7 +204,7 @@ fn every_parameter_has_its_gradient() {
             let loss = sum_loss(model, &batch, None).unwrap();
             f64::from(loss.item::<f32>().unwrap())
         };
-        // Far enough to change the loss by about 0.1.
+        // A step that changes the loss by about 0.1.
         let step = 0.05 / squares;
         let (up, down) = (loss(step), loss(-2.0 * step));
         let slope = (up - down) / (2.0 * step);

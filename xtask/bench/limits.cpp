@@ -1,5 +1,6 @@
-// What this machine can do at most: bytes read from memory and multiplications with additions, a second, on so many
-// threads. Prints JSON. Each rate is the best of several rounds: a limit is not a mean.
+// The limits of this machine, on the given number of threads: bytes read from memory per second,
+// and multiplications with additions per second. Prints JSON. Each rate is the best of several
+// rounds, not their mean.
 //
 //     c++ -std=c++17 -O3 -march=native -pthread limits.cpp -o limits && ./limits 2
 
@@ -33,14 +34,14 @@ double seconds_of(int threads, const std::function<void(int)>& work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
 }
 
-// The best rate of `amount` a round on every thread together.
+// The best rate of all threads together; a round does `amount` on each thread.
 double rate(int threads, double amount, const std::function<void(int)>& work) {
   double best = 0;
   for (int round = 0; round < kRounds; ++round) best = std::max(best, amount * threads / seconds_of(threads, work));
   return best;
 }
 
-// Keeps what a loop computes, so that the loop is computed.
+// Keeps the result of a loop, so that the compiler does not remove the loop.
 template <typename T>
 void keep(const T& value) {
   asm volatile("" : : "r"(&value) : "memory");
@@ -48,7 +49,7 @@ void keep(const T& value) {
 
 template <size_t kStretches>
 double memory_read_in(int threads) {
-  // More than caches hold, in all.
+  // More memory in total than the caches hold.
   const size_t words = (size_t(1) << 30) / threads / sizeof(uint64_t);
   std::vector<std::vector<uint64_t>> buffers(threads);
   seconds_of(threads, [&](int t) { buffers[t].assign(words, t + 1); });
@@ -60,7 +61,8 @@ double memory_read_in(int threads) {
     for (size_t i = 0; i < stretch; i += kLine) {
       for (size_t s = 0; s < kStretches; ++s) {
         const uint64_t* line = at + s * stretch + i;
-        // The machine's own prefetching ends at every page. (Fetching what is not there does nothing.)
+        // The hardware prefetcher stops at every page. (A prefetch of unmapped memory has no
+        // effect.)
         __builtin_prefetch(line + kAhead, 0, 3);
         for (size_t lane = 0; lane < kLine; ++lane) sums[lane] += line[lane];
       }
@@ -70,11 +72,12 @@ double memory_read_in(int threads) {
 }
 
 double memory_read(int threads) {
-  // Intel's machines read some stretches side by side faster than one, AMD's the other way round.
+  // Intel's machines read several streams side by side faster than one; for AMD's it is the other
+  // way round.
   return std::max(memory_read_in<1>(threads), memory_read_in<4>(threads));
 }
 
-// As wide as the machine's registers.
+// The widest vectors of the machine.
 #if defined(__AVX512F__)
 typedef float Floats __attribute__((vector_size(64)));
 #elif defined(__AVX__)
@@ -90,7 +93,7 @@ double f32(int threads) {
   return rate(threads, operations, [](int t) {
     Floats sums[kChains] = {}, a = {}, b = {};
     for (auto& lane : {&a, &b}) *lane += 1e-9f * float(t + 1);
-    // Chains that begin alike are one to the compiler.
+    // The compiler would merge chains that start with equal values.
     for (int chain = 0; chain < kChains; ++chain) sums[chain] += float(chain);
     for (long i = 0; i < kSteps; ++i) {
 #pragma GCC unroll 12
@@ -101,7 +104,8 @@ double f32(int threads) {
 }
 
 #if defined(__AVX2__)
-// Chains of add(sum), which has so many operations. They begin apart: chains that begin alike are one to the compiler.
+// Chains of add(sum), each of which has this many operations. They start with different values,
+// because the compiler would merge equal chains.
 template <typename Vector, typename Start, typename Add>
 double chains(int threads, double operations, const Start& start, const Add& add) {
   constexpr int kChains = 12;
@@ -109,7 +113,8 @@ double chains(int threads, double operations, const Start& start, const Add& add
   return rate(threads, operations * kChains * kSteps, [&](int) {
     Vector s0 = start(0), s1 = start(1), s2 = start(2), s3 = start(3), s4 = start(4), s5 = start(5), s6 = start(6), s7 = start(7),
            s8 = start(8), s9 = start(9), s10 = start(10), s11 = start(11);
-    // One after the other, each in a register of its own: else GCC puts sums into memory, at half the rate where there are 16 registers.
+    // One after the other, each in a register of its own. Otherwise GCC spills sums to memory,
+    // which halves the rate on machines with 16 registers.
     auto step = [&](Vector& sum) {
       sum = add(sum);
       asm volatile("" : "+x"(sum));
@@ -142,7 +147,7 @@ double avx512_bf16(int threads) {
 }
 #endif
 
-// Products of 16 bits, two of which are added to a lane.
+// Products of 16-bit integers, two of which are added into a lane.
 #if defined(__AVX512VNNI__)
 double int16(int threads) {
   const __m512i a = _mm512_set1_epi16(1), b = _mm512_set1_epi16(3);
@@ -153,7 +158,7 @@ double int16(int threads) {
 #elif defined(__AVX2__)
 double int16(int threads) {
   const __m256i a = _mm256_set1_epi16(1), b = _mm256_set1_epi16(3);
-  // The sum is what is multiplied: a product of the others would be the same each time, and computed once.
+  // The sum is an operand of the product: a product of constants would be computed only once.
   return chains<__m256i>(
       threads, 2.0 * 16, [](int chain) { return _mm256_set1_epi16(short(chain)); },
       [=](__m256i sum) { return _mm256_add_epi32(a, _mm256_madd_epi16(sum, b)); });
@@ -161,7 +166,7 @@ double int16(int threads) {
 #endif
 
 #if defined(__AMX_BF16__) && defined(__AMX_INT8__) && defined(__linux__)
-// Linux gives tiles to those who ask.
+// Linux gives a process AMX tiles on request.
 bool tiles() {
   constexpr int kRequest = 0x1023, kTileData = 18;
   return syscall(SYS_arch_prctl, kRequest, kTileData) == 0;
@@ -176,7 +181,7 @@ struct alignas(64) TileShapes {
 void shape_tiles() {
   TileShapes shapes;
   for (int tile = 0; tile < 8; ++tile) shapes.bytes[tile] = 64, shapes.rows[tile] = 16;
-  // GCC 12 takes only its first bytes for used.
+  // GCC 12 treats only the first bytes as used.
   keep(shapes);
   _tile_loadconfig(&shapes);
   _tile_zero(0);
@@ -185,8 +190,8 @@ void shape_tiles() {
   _tile_zero(3);
 }
 
-// Two sets of four tiles, of numbers of both signs around 1: multiplying the same again and again, or zeros, takes less power, of
-// which there may be too little for anything else.
+// Two sets of four tiles with numbers of both signs around 1. Repeating one product, or multiplying
+// zeros, takes less power than real work, and power can be the limit.
 struct alignas(64) TileNumbers {
   uint16_t tiles[2][4][512];
 

@@ -35,7 +35,7 @@ def main():
 def generate(model, prompts, max_tokens):
     rows = len(prompts)
     requested = time.perf_counter()
-    # All rows at a time, and their prompts too: what is measured is a step of so many rows.
+    # All rows and all prompts at the same time: the benchmark measures a step of this many rows.
     batch = BatchGenerator(model, completion_batch_size=rows, prefill_batch_size=rows)
     places = {uid: row for row, uid in enumerate(batch.insert(prompts, [max_tokens] * rows))}
     tokens, first, all_first, last = [[] for _ in prompts], None, None, None
@@ -47,7 +47,7 @@ def generate(model, prompts, max_tokens):
         if all_first is None and all(tokens):
             all_first = last
     batch.close()
-    # It computes a step ahead; that one is not ours to wait for, nor the next side's to suffer.
+    # BatchGenerator computes one step ahead. That step must not run during the next side's turn.
     mx.synchronize(batch.stream)
     return {"prefill_s": all_first - requested, "decode_s": last - first, "tokens": tokens}
 

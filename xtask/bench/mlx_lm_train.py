@@ -21,7 +21,7 @@ from pathlib import Path
 
 class Report(TrainingCallback):
     def on_train_loss_report(self, info):
-        # Of one step, since every step is reported.
+        # The time of one step, since every step is reported.
         seconds = 1 / info["iterations_per_second"]
         say(
             event="step",
@@ -65,7 +65,7 @@ def main():
         model, tokenizer = load(args.model)
         train, _, _ = load_dataset(args, tokenizer)
     mx.reset_peak_memory()
-    # No validation set: what is measured are steps.
+    # Without a validation set: the benchmark measures steps.
     lora.train_model(args, model, train, [], Report())
 
 

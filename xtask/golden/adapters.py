@@ -20,7 +20,8 @@ mx.set_default_device(mx.cpu)
 MODELS = Path(__file__).resolve().parents[2] / "testdata" / "models"
 PROMPT = [7, 1, 30, 12, 44, 2, 19, 55, 3, 21, 9, 40]
 EVERY_EXPERT = "mlp.switch_mlp.*,mlp.gate"
-# mlx-lm has no DoRA of experts, of quantised embeddings, and of matrices whose bits do not divide 32.
+# mlx-lm has no DoRA for experts and for quantised embeddings, and none for matrices with a number
+# of bits that does not divide 32.
 CASES = [
     ("llama_tied", ""),
     ("llama_tied", "--dora --keys self_attn.*,model.embed_tokens"),

@@ -39,7 +39,7 @@ where only the first row differs, mlx-lm has rounded weights to bfloat16 while i
 |---|---|---|---|---|---|
 """
 
-# What was found out about the cases that differ.
+# Findings about the cases that differ.
 NOTES = """
 `qwen3_5_moe` and `qwen3_next` store norms less 1: mlx-lm adds the 1 in bfloat16 when it converts, and is then 9e-2 from transformers; with our
 folder it is 5e-6 from them. `falcon_h1`: mlx-lm multiplies weights by multipliers in bfloat16 (3e-2). It also leaves values out of
@@ -53,7 +53,7 @@ REFUSED = """
 |---|---|
 """
 
-# Keys that mlx-lm asks for, with the values that transformers takes without them.
+# Keys that mlx-lm requires, with the values that transformers uses without them.
 KEYS = {
     "cohere2": {"head_dim": 8},
     "exaone4": {"rope_scaling": None},

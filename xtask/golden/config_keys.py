@@ -139,7 +139,7 @@ BASES = [
     ("minicpm", "config.json"),
 ]
 
-# Keys of every family, whether its class has them or not.
+# Values for the keys of all families, whether a family's class reads them or not.
 VALUES = {
     "_sliding_window_pattern": [2],
     "attention_bias": [True],
@@ -188,7 +188,7 @@ VALUES = {
     "use_qk_norm": [False],
     "use_sliding_window": [True, False],
 }
-# Tried where a config has the key.
+# Values that are tried if a config has the key.
 OWN_VALUES = {
     "attention_in_multiplier": [0.5],
     "attention_out_multiplier": [0.5],
@@ -260,7 +260,7 @@ def fitted(value, config):
         half = int(head * partial) // 2
         return [round((1.3 if value == "long" else 1.1) ** i + 0.1, 3) for i in range(half)]
     if isinstance(value, dict):
-        # The name of a rope is no type of layers.
+        # The name of a rope is not a type of layers.
         return {key: one if key in ("type", "rope_type") else fitted(one, config) for key, one in value.items()}
     return value
 
@@ -270,25 +270,25 @@ def changes(config):
     own = {key: values for key, values in OWN_VALUES.items() if key in text}
     for key, values in (VALUES | own).items():
         for value in values:
-            # Without norms on q and k, or slopes, tensors of the file would be left over.
+            # Without these the tensors of norms on q and k, or of slopes, would be left over.
             if text.get(key) in (True, "xielu") and key in ("use_qk_norm", "hidden_act"):
                 continue
-            # Windows that are switched off would be windows of 0, in which nothing is seen.
+            # A window that is switched off would get size 0, and no position would be visible.
             if value == "sliding" and text.get("use_sliding_window") is False:
                 continue
             value = fitted(value, config)
             if text.get(key, "absent") != value:
                 yield {key: value}
-        # Without the key transformers leaves out what is in the file; here that is an error.
+        # transformers ignores the tensors of a missing key; this project reports them as an error.
         leaves_out = (key.endswith("_bias") or key == "use_qk_norm") and text.get(key)
         if key in text and not key.startswith("num_") and not leaves_out:
             yield {key: "absent"}
-    # Beyond this many positions the base follows the length of the call. The Rust crate refuses it by name for nanochat,
+    # Beyond this many positions the base of the rope depends on the length of the call. The Rust crate refuses it by name for nanochat,
     # whose angles are negative.
     for name, theta in [("rope_scaling", {}), ("rope_parameters", {"rope_theta": 50.0})]:
         if text["model_type"] != "nanochat":
             yield {name: theta | DYNAMIC, "max_position_embeddings": 16}
-    # Elsewhere the key has no effect.
+    # For other families the key has no effect.
     has_alpha = text["model_type"].startswith("hunyuan")
     for scaling in [*SCALINGS, *([ALPHA] if has_alpha else [])]:
         scaling = fitted(scaling, config)
@@ -389,7 +389,7 @@ def family(folder, file, held):
 def main():
     out, wanted = Path(sys.argv[1]), sys.argv[2:]
     held = read(out / "config_keys.json")
-    # What is asked for is computed anew.
+    # The bases that were asked for are computed again.
     held = {base: [] if base[0] in wanted else cases for base, cases in held.items()}
     bases = [(out / name, file, held.get((name, file), [])) for name, file in BASES]
     with multiprocessing.Pool() as pool:

@@ -185,7 +185,8 @@ def check(binary):
             command = [binary, "convert", "--model", source_folder(source, scratch), "--out", ours, *flags.split()]
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
             a, b = load(ours), load(theirs)
-            # mlx-lm unpacks into bfloat16 where scales are no floating-point numbers; ours into the config's type.
+            # mlx-lm unpacks into bfloat16 if scales are no floating-point numbers; this project
+            # unpacks into the config's type.
             exact = [k for k in b if k in a and a[k].dtype == b[k].dtype and mx.array_equal(a[k], b[k], equal_nan=True)]
             widened = [
                 k for k in b.keys() - set(exact)

@@ -4,8 +4,9 @@ import torch
 
 from cases import EPS, K_NORM, Q_NORM, V, Case, base, mutation, windows, with_keys
 
-# Gemma's norms multiply by 1 + weight. Sub-layers end in a norm, so these spreads set how much each adds to the
-# residual; embeddings are small beside it, because with a tied head a token's own embedding makes it likely again.
+# Gemma's norms multiply by 1 + weight. Sub-layers end in a norm, so these spreads determine how
+# much each sub-layer adds to the residual. Embeddings are small beside it: with a tied head a
+# token's own large embedding would make the model repeat it.
 SPREADS = [
     ("embed_tokens.weight", (0.2, 0.0)),
     ("q_norm.weight", (0.3, 0.5)),
@@ -16,8 +17,8 @@ SPREADS = [
     ("norm.weight", (0.4, 1.2)),
 ]
 
-# A model that forgets the factor sqrt(hidden) is one whose embeddings are smaller by it: with a tied head that only
-# scales the logits, so greedy tokens change for the sake of the input side alone.
+# Without the factor sqrt(hidden) the embeddings are smaller by that factor. With a tied head the
+# logits are only scaled by it, so a change of greedy tokens comes from the input side alone.
 EMBED_SCALE = mutation("embedding scale", scale={"embed_tokens.weight": 32**-0.5})
 THETA = mutation("rope_theta", {"rope_theta": 300.0})
 ACTIVATION = mutation("hidden_activation", {"hidden_activation": "relu"})

@@ -84,7 +84,7 @@ def draft_logits_of_layer(folder, model, prompts):
     }
     if "eh_proj.weight" not in tensors:
         return {}
-    # transformers reads the layer where it is one of the decoder's.
+    # transformers reads the layer if it counts as one of the decoder's.
     with tempfile.TemporaryDirectory() as scratch:
         for file in folder.glob("*.safetensors"):
             (Path(scratch) / file.name).symlink_to(file.resolve())
@@ -105,7 +105,7 @@ def draft_logits_of_layer(folder, model, prompts):
         ids = torch.tensor([prompt])
         hidden = model.model(ids, use_cache=False).last_hidden_state
         embedded = nn.functional.embedding(ids, tensors["embed_tokens.weight"])[:, 1:].clone()
-        # Position 0 has no embedding where these heads are served.
+        # Position 0 has no embedding when these heads draft.
         embedded[:, 0] = 0.0
         x = torch.cat([norm("enorm", embedded), norm("hnorm", hidden[:, :-1])], dim=-1)
         x = x @ tensors["eh_proj.weight"].T

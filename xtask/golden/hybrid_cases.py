@@ -5,7 +5,7 @@ import torch
 from cases import EPS, Case, base, mutation, no_bias, with_keys
 from gemma_cases import in_text
 
-# Norms are stored less 1, but not the one behind the recurrence.
+# Norms are stored less 1, except the one after the recurrence.
 SPREADS = [
     ("linear_attn.norm.weight", (0.4, 1.0)),
     ("q_norm.weight", (0.4, 0.5)),
@@ -85,7 +85,7 @@ SPARSE = {
     "shared_expert_gate.weight": (1, H),
 }
 
-# What the layers are made of, each piece without effect.
+# The parts of the layers, each with a change that removes its effect.
 PIECES = [
     mutation("decay", fill={"A_log": -9.0}),
     mutation("dt_bias", fill={"dt_bias": 0.0}),

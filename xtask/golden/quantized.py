@@ -131,7 +131,8 @@ def examine(case, folder, prompts):
     if case.dtype != "float32":
         native = mlx_reference.run(mlx_reference.load(folder), prompts)
         tensors |= {f"native_logits.{i}": r.logits for i, r in enumerate(native)}
-        # What 16-bit arithmetic does to this model: another order of the same operations may differ by as much.
+        # The effect of 16-bit arithmetic on this model: another order of the same operations may
+        # differ by as much.
         golden["native_dtype"] = case.dtype
         golden["native_tolerance"] = float(f"{max(log_error(a.logits, b.logits) for a, b in zip(runs, native)):.2g}")
     return golden, {name: tensor.contiguous() for name, tensor in tensors.items()}
@@ -155,7 +156,7 @@ def dequantize(case, folder, target):
     config = json.loads((folder / "config.json").read_text())
     settings = config["quantization"]
     tensors = mx.load(str(folder / "model.safetensors"))
-    # Widened first: dequantising rounds to the type of the scales.
+    # Widened to float32 first: dequantising rounds to the dtype of the scales.
     tensors = {k: t.astype(mx.float32) if mx.issubdtype(t.dtype, mx.floating) else t for k, t in tensors.items()}
     dense = {}
     for name, tensor in tensors.items():

@@ -112,10 +112,11 @@ HYBRID = {
     "num_hidden_layers": 2,
     "num_key_value_heads": 1,
     **DELTA,
-    # Rows of the projection back are whole groups.
+    # The rows of the output projection are whole groups.
     "linear_value_head_dim": 16,
 }
-# As converters with a budget choose: more bits where they count, one matrix dense.
+# A recipe as converters with a budget choose it: more bits for important matrices, and one dense
+# matrix.
 HYBRID_MIXED = {
     "language_model.model.layers.0.linear_attn.in_proj_a": False,
     "language_model.model.layers.0.linear_attn.in_proj_qkv": {"group_size": 64, "bits": 6},

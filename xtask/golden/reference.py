@@ -14,7 +14,7 @@ from checkpoint import merge_patch, model_class, read_tensors, write_config, wri
 
 NEW_TOKENS = 24
 
-# Of functions that transformers compiles the plain form is the reference.
+# transformers compiles some functions; the reference is their plain form.
 torch.compiler.set_stance("force_eager")
 
 
@@ -46,11 +46,11 @@ def load(folder, dtype=torch.float32, strict=True):
     faults = {k: sorted(v) for k, v in info.items() if k != "unexpected_keys" and v}
     if strict and faults:
         raise SystemExit(f"{folder}: transformers could not load every tensor: {faults}")
-    # Of checkpoints that are packed, transformers keeps the stored dtype of all other tensors.
+    # For packed checkpoints transformers keeps the stored dtype of all other tensors.
     for tensor in [*model.parameters(), *model.buffers()]:
         if tensor.is_floating_point() and tensor.dtype == torch.bfloat16:
             tensor.data = tensor.data.to(dtype)
-    # No end of sequence: the goldens have 24 tokens, end tokens included.
+    # Without an end of sequence: the goldens have 24 tokens, including end tokens.
     model.generation_config = GenerationConfig(do_sample=False, max_new_tokens=NEW_TOKENS, pad_token_id=0)
     return model.eval()
 

@@ -142,7 +142,7 @@ def granitemoehybrid_cases():
             mutation("num_experts_per_tok", {"num_experts_per_tok": 3}),
             mutation("position_embedding_type", {"position_embedding_type": "rope"}),
             mutation("shared_mlp", fill={"shared_mlp.output_linear.weight": 0.0}),
-            # Without a rope a bias on keys is the same for all of them.
+            # Without a rope a bias on the keys adds the same number to all scores.
             *no_bias("q_proj", "v_proj", "o_proj"),
             *scan_pieces("mamba"),
         ],

@@ -33,14 +33,15 @@ def resolved(folder, model_type, variant):
         found = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         return found if isinstance(found, str) else type(found).__name__
     except Exception:
-        # A configuration that does not load alone, or code that transformers does not run without consent.
+        # A configuration that cannot be loaded by itself, or code that transformers does not run
+        # without consent.
         return None
 
 
 def write(out):
-    # The class instead of a tokenizer: most classes need files that are not here.
+    # Returns the class instead of a tokenizer, because most classes need files that are not here.
     PreTrainedTokenizerBase.from_pretrained = classmethod(lambda cls, *_, **__: cls.__name__)
-    # Some types have a class only where other packages are installed.
+    # Some types have a class only if other packages are installed.
     known = {model_type for model_type, name in auto.TOKENIZER_MAPPING_NAMES.items() if name}
     types = sorted({*known, "llama", "no_such_model"})
     rows = []

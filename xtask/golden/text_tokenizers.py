@@ -143,7 +143,8 @@ def cases():
         "config": {"model_type": "qwen3", "eos_token_id": qwen.token_to_id("<|im_end|>")},
         "generation_config": {"eos_token_id": [qwen.token_to_id("<|im_end|>"), qwen.token_to_id("<|endoftext|>")]},
     }
-    # The file splits words as GPT-2 does and begins with a token; the class that the model type means does not.
+    # The file splits words like GPT-2 and begins texts with a token; the class of the model type
+    # does neither.
     other = begin_with(byte_level(None, special(*CHATML)), "<|endoftext|>")
     yield "qwen2_overruled", other, {
         "tokenizer_config": {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|im_end|>"},
@@ -169,7 +170,7 @@ def cases():
         "tokenizer_config": {"tokenizer_class": "LlamaTokenizer", "bos_token": "<|begin_of_text|>", "add_bos_token": False},
         "config": {"model_type": "llama", "eos_token_id": [3, 4]},
     }
-    # Published Llama 2 files say in their normalizer what the class says in its pre-tokenizer.
+    # The normalizer of published Llama 2 files does what the class does in its pre-tokenizer.
     llama2 = begin_with(sentencepiece(LLAMA, []), "<s>")
     llama2.pre_tokenizer = None
     llama2.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
@@ -190,7 +191,7 @@ def cases():
         "tokenizer_config": {"tokenizer_class": "LlamaTokenizerFast", "legacy": True, "pad_token": "<extra>", **full},
         "config": {"model_type": "llama"},
     }
-    # What the file says beside its vocabulary is not what these classes do.
+    # These classes ignore everything in the file except its vocabulary.
     gpt2 = byte_level(None, special("<|endoftext|>", "<|im_end|>"))
     gpt2.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(True), pre_tokenizers.ByteLevel(add_prefix_space=True)])
     yield "gpt2", gpt2, {
@@ -213,7 +214,8 @@ def cases():
         "tokenizer_config": {"tokenizer_class": "CodeLlamaTokenizer", **names},
         "config": {"model_type": "llama"},
     }
-    # Code Llama begins with its bos_token and GPT-NeoX with nothing, for any post-processor in the file and any setting.
+    # Code Llama begins texts with its bos_token and GPT-NeoX with no token, whatever post-processor
+    # and settings the file has.
     code = sentencepiece((*LLAMA, *infill), [], scheme="always")
     yield "code_llama_bare", code, {
         "tokenizer_config": {"tokenizer_class": "CodeLlamaTokenizerFast", "add_bos_token": False, "add_prefix_space": False, **names},
@@ -224,7 +226,7 @@ def cases():
         "tokenizer_config": {"tokenizer_class": "GPTNeoXTokenizer", "add_bos_token": True, "add_eos_token": True, "add_prefix_space": True},
         "config": {"model_type": "llama"},
     }
-    # Combining marks belong to words, which the file does not say.
+    # For this class combining marks belong to words; the file does not say so.
     yield "qwen3_5", byte_level(QWEN_WORDS, special(*CHATML)), {
         "tokenizer_config": {"tokenizer_class": "Qwen2Tokenizer", "eos_token": "<|im_end|>", "pad_token": None},
         "config": {"model_type": "qwen3_5_text"},

@@ -27,7 +27,8 @@ MODEL_STEPS = 10
 SAMPLES = 200  # of a gradient: evenly spaced elements
 RANK, ALPHA = 4, 8
 TARGETS = ["q_proj", "v_proj", "down_proj"]
-# The layers of other families that get adapters: the names of transformers, and ours where they differ.
+# The layers of other families that get adapters: their names in transformers, and in this project
+# where they differ.
 OWN_TARGETS = {
     "nanochat": {"q_proj": "q_proj", "v_proj": "v_proj", "mlp.fc1": "mlp.up_proj", "mlp.fc2": "mlp.down_proj"},
     "minimax": {name: name for name in ("q_proj", "v_proj", "out_proj", "output_gate")},
@@ -159,7 +160,7 @@ def optimisers():
         return torch.randn(shape, generator=generator, dtype=torch.float64)
 
     start = {name: draw(shape) for name, shape in shapes.items()}
-    # The size changes from step to step, so that decays show.
+    # The size of the gradients changes from step to step, so that decays have a visible effect.
     grads = [{name: draw(shape) * (1 + step % 4) for name, shape in shapes.items()} for step in range(OPTIMISER_STEPS)]
     cases = []
     for name, method, make in OPTIMISERS:
@@ -324,7 +325,7 @@ def peft_adapter(models, name, folder, targets, dora=False):
     model = get_peft_model(model, config)
     with torch.no_grad():
         for key, param in model.named_parameters():
-            # Of an embedding, the factor that begins with zeros is A.
+            # Of an embedding's factors, A starts with zeros.
             if ".lora_B." in key or ".lora_embedding_A." in key:
                 param.normal_(0, 0.1)
             elif ".lora_magnitude_vector." in key:
@@ -345,7 +346,7 @@ def main():
     out.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     (out / "optimisers.json").write_text(json.dumps(optimisers()) + "\n")
-    # The models lie beside the committed goldens, wherever the output goes.
+    # The models are beside the committed goldens, wherever the output is written.
     models = Path(__file__).parents[2] / "testdata" / "models"
     shutil.rmtree(out / "adapters", ignore_errors=True)
     mlx_lm_adapter(models, "llama_tied", out / "adapters" / "dora-llama_tied", dora=True)
@@ -356,13 +357,13 @@ def main():
     keys = [*experts, "mlp.gate", "model.embed_tokens"]
     mlx_lm_adapter(models, "qwen3_moe", out / "adapters" / "lora-qwen3_moe", dora=False, keys=[*keys, "lm_head"])
     mlx_lm_adapter(models, "q_qwen3_moe_b4_g32", out / "adapters" / "lora-q_qwen3_moe_b4_g32", dora=False, keys=keys)
-    # The head is the embedding.
+    # The embedding is also the head.
     keys = ["self_attn.q_proj", "model.embed_tokens"]
     mlx_lm_adapter(models, "llama_tied", out / "adapters" / "dora-head-llama_tied", dora=True, keys=keys)
     mlx_lm_adapter(models, "q_gemma3_text_b4_g32", out / "adapters" / "lora-q_gemma3_text_b4_g32", dora=False, keys=keys)
     peft_adapter(models, "llama_bias", out / "adapters" / "peft-llama_bias", ["q_proj", "embed_tokens"])
     for name in ("llama_tied", "qwen3", "gemma3_text", "qwen3_moe", "qwen3_5_text", *OWN_TARGETS):
-        # peft has no experts.
+        # peft does not support adapters of experts.
         kinds = {"qwen3_moe": ["full"], "qwen3": ["full", "lora", "dora"], "qwen3_5_text": ["full"]}
         kinds |= {name: ["lora"] for name in OWN_TARGETS}
         for kind in kinds.get(name, ["full", "lora"]):

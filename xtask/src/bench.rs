@@ -136,7 +136,7 @@ fn checkpoints(python: &Path) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// A release binary of a package.
+/// Builds a release binary of a package, and returns its path.
 fn build(package: &str) -> Result<PathBuf> {
     cargo::run(&mut cargo::command([
         "build",
@@ -148,7 +148,7 @@ fn build(package: &str) -> Result<PathBuf> {
     Ok(cargo::target_directory()?.join("release").join(binary))
 }
 
-/// The driver of our side in a session.
+/// Builds the program with which this project takes part in a session.
 fn build_session() -> Result<PathBuf> {
     cargo::run(&mut cargo::command([
         "build",

@@ -10,7 +10,7 @@ use crate::cache;
 use crate::native::host::{self, Backend};
 use crate::native::{self, Options};
 
-/// Flags take the place of the variables that `cargo build` reads.
+/// Flags that replace the variables which `cargo build` reads.
 #[derive(clap::Args)]
 pub struct Arguments {
     /// Which MLX: cpu, cuda12, cuda13 or metal (MLX_BACKEND)
@@ -31,13 +31,13 @@ pub struct Arguments {
     prune: bool,
 }
 
-/// The options of the variables, with the flags over them.
+/// The options that the variables give, overridden by the flags.
 fn options(arguments: &Arguments) -> Result<Options> {
     let mut options = from_env()?;
     if let Some(name) = &arguments.backend {
         options.backend = Backend::parse(name, &host::triple()).map_err(|e| anyhow!("{e}"))?;
     }
-    // A flag for one source of MLX stands above a variable for another.
+    // A flag for one source of MLX overrides a variable for another source.
     if arguments.mlx_dir.is_some() || arguments.mlx_c_dir.is_some() || arguments.from_source {
         options.mlx_dir = arguments.mlx_dir.clone();
         options.mlx_c_dir = arguments.mlx_c_dir.clone();
@@ -51,7 +51,7 @@ pub fn from_env() -> Result<Options> {
     Options::from_env(&host::triple()).map_err(|e| anyhow!("{e}"))
 }
 
-/// Builds, and says where the result is and how to use it.
+/// Builds, and prints where the result is and how to use it.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let options = options(arguments)?;
     let start = Instant::now();
@@ -93,7 +93,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 struct Progress {
     start: Instant,
     terminal: bool,
-    /// A line is on the terminal that the next may overwrite.
+    /// Whether the last line on the terminal may be overwritten by the next one.
     open: bool,
 }
 

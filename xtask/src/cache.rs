@@ -1,4 +1,4 @@
-//! `cache`: the native builds in the user's cache, and the removal of those that are not used any more.
+//! `cache`: lists the native builds in the user's cache, and removes those that are no longer used.
 
 use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use crate::native::{self, Options, host};
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Whether to remove builds.
+/// The builds to remove.
 #[derive(clap::Args)]
 pub struct Arguments {
     /// Remove the native builds that were not used for this number of days, except those of this source tree, and the
@@ -199,7 +199,7 @@ fn used(folder: &Path) -> Result<SystemTime> {
         .map_or(modified, |accessed| accessed.max(modified)))
 }
 
-/// The names of the files that processes have mapped, where the system tells.
+/// The names of the files that processes have mapped, if the system reports them.
 fn mapped_files() -> String {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     processes
@@ -207,7 +207,7 @@ fn mapped_files() -> String {
         .collect()
 }
 
-/// The lock of a build, or nothing if a process builds it right now.
+/// The lock of a build. `None` if a process is building it.
 fn lock(build: &Path) -> Result<Option<File>> {
     let path = store::sibling(build, "lock");
     let lock = File::create(&path).with_context(|| path.display().to_string())?;
@@ -223,7 +223,7 @@ fn lock(build: &Path) -> Result<Option<File>> {
     }
 }
 
-/// Removes a build, unless a process builds it right now. It holds the lock of the build meanwhile.
+/// Removes a build, unless a process is building it. The lock of the build is held meanwhile.
 fn remove(folder: &Path) -> Result<()> {
     // The lock file stays, because another process may wait for it.
     let Some(_lock) = lock(folder)? else {
@@ -238,7 +238,8 @@ fn remove(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The build that uses this folder while it runs, if the folder's name is that of such a folder.
+/// The build that uses this folder while it runs. `None` if the folder's name is not that of such a
+/// folder.
 fn build_of(folder: &Path) -> Option<PathBuf> {
     let ending = folder.extension()?;
     ["partial", "work", "old"]
@@ -274,7 +275,7 @@ mod tests {
 
     use super::*;
 
-    /// A finished build whose library was read so many days ago.
+    /// A finished build whose library was read this many days ago.
     fn finished(root: &Path, name: &str, days: u32) -> PathBuf {
         let folder = root.join(name);
         fs::create_dir_all(folder.join("include")).unwrap();
@@ -335,7 +336,7 @@ mod tests {
     #[test]
     fn what_stopped_builds_have_left_is_removed() {
         let root = tempfile::tempdir().unwrap();
-        // Versions have dots, too.
+        // Versions contain dots too.
         let folders = [
             "cpu-0.32.4-1.partial",
             "cpu-0.32.4-1.work",
@@ -359,7 +360,7 @@ mod tests {
     #[test]
     #[cfg(target_os = "linux")]
     fn a_build_that_a_process_has_open_is_in_use() {
-        // Of this process at least the program itself is mapped.
+        // This process has mapped at least its own program.
         let program = std::env::current_exe().unwrap().canonicalize().unwrap();
         let folder = program.parent().unwrap().display();
         assert!(mapped_files().contains(&format!("{folder}/")));

@@ -1,5 +1,6 @@
-//! `families`: the table of model types in `docs/guide/models.md`, from the list of families and the first paragraph of
-//! each family's file. It also formats these files: a macro writes their `mod` lines, and rustfmt does not look into macros.
+//! `families`: writes the table of model types in `docs/guide/models.md`, from the list of families
+//! and the first paragraph of each family's file. It also formats these files: a macro writes their
+//! `mod` lines, and rustfmt does not expand macros.
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +14,7 @@ const LIST: &str = "mlx-models/src/families.rs";
 const FOLDER: &str = "mlx-models/src/families";
 const BEGIN: &str = "<!-- written by `cargo xtask families` -->\n";
 const END: &str = "<!-- end -->\n";
-/// The files with a table, and how it is made of the registry.
+/// The files with a table, and the function that makes it from the registry.
 const TABLES: [(&str, Table); 1] = [("docs/guide/models.md", descriptions)];
 
 type Table = fn(&Path, &[(Vec<&str>, &str)]) -> Result<String>;
@@ -30,7 +31,7 @@ pub fn run() -> Result<()> {
     Ok(())
 }
 
-/// What is wrong with the tables or with the format of the families' files, if anything is.
+/// The fault in the tables or in the format of the families' files, if there is one.
 pub fn fault(root: &Path) -> Result<Option<String>> {
     if !rustfmt(root, true)? {
         return Ok(Some(format!(
@@ -47,7 +48,7 @@ pub fn fault(root: &Path) -> Result<Option<String>> {
     Ok(None)
 }
 
-/// Formats the families' files, or only tells whether they are formatted.
+/// Formats the families' files; with `check` only returns whether they are formatted.
 fn rustfmt(root: &Path, check: bool) -> Result<bool> {
     let mut files = Vec::new();
     for entry in fs::read_dir(root.join(FOLDER)).context(FOLDER)? {
@@ -67,7 +68,7 @@ fn rustfmt(root: &Path, check: bool) -> Result<bool> {
     Ok(status.success())
 }
 
-/// The files with the tables that belong there.
+/// The files with a table, and their correct contents.
 fn with_tables(root: &Path) -> Result<Vec<(&'static str, String)>> {
     let list = fs::read_to_string(root.join(LIST)).context(LIST)?;
     let families = families(&list)?;
@@ -85,7 +86,7 @@ fn with_tables(root: &Path) -> Result<Vec<(&'static str, String)>> {
     TABLES.into_iter().map(with).collect()
 }
 
-/// A row for each family, with what it is.
+/// A row for each family, with its description.
 fn descriptions(root: &Path, families: &[(Vec<&str>, &str)]) -> Result<String> {
     let mut table = String::from("| `model_type` | what it is |\n|---|---|\n");
     for (types, module) in families {

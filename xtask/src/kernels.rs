@@ -32,12 +32,12 @@ pub struct Arguments {
     update: bool,
 }
 
-/// The resources of a kernel, as the assembler reports them.
+/// The resources that a kernel uses, as the assembler reports them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Use {
     /// Per thread.
     registers: u32,
-    /// Bytes per thread that are spilled to memory because registers are missing.
+    /// Bytes per thread that are spilled to memory because there are too few registers.
     spilled: u32,
     /// Static, per block.
     shared: u32,
@@ -85,7 +85,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let mut say = |step: &str| println!("{step}");
     let toolkit = Toolkit::ensure(&options.root, &mut say).map_err(|e| anyhow!("{e}"))?;
     let cache = native::kernel_cache(&options.root);
-    // A copy, so that a source that is edited meanwhile is not compiled under the digest of its old text.
+    // A copy, so that a source that is edited during the compilation is not stored under the digest
+    // of its old text.
     let work = tempfile::tempdir().context("a folder for the sources")?;
     let (mlx_c, shim) = source::unpack(work.path()).map_err(|e| anyhow!("{e}"))?;
     let compiled = kernels::compile(
@@ -100,7 +101,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let (found, mut faults) = read_logs(&compiled)?;
     let path = cargo::repository().join(TABLE);
     let known = read_table(&path)?;
-    // PTX has no register counts yet.
+    // PTX is compiled later by the driver, so it has no register counts.
     let cubins = architectures.iter().filter(|one| !one.ptx);
     let names: BTreeSet<String> = cubins.map(ToString::to_string).collect();
     if arguments.update {
@@ -136,7 +137,7 @@ fn joined(architectures: &[Architecture]) -> String {
     names.join(", ")
 }
 
-/// Whether the table covers an architecture: always that of quick runs.
+/// Whether the table covers an architecture. The one of quick runs is always covered.
 fn is_listed(known: &Table, architecture: &str) -> bool {
     architecture == ONE || known.values().any(|row| row.contains_key(architecture))
 }
@@ -169,7 +170,7 @@ fn uses(log: &str) -> Result<Vec<(String, Use)>> {
             let (name, _) = rest.split_once('\'').context("a name without an end")?;
             open = Some((name.to_owned(), 0));
         } else if let Some(stores) = before(line, " bytes spill stores") {
-            // Functions that are not inlined have such a line as well, outside of a kernel.
+            // Functions that are not inlined have such a line too, but outside of a kernel.
             if let Some((_, spilled)) = &mut open {
                 *spilled += stores;
             }

@@ -1,5 +1,5 @@
-//! `cargo xtask memcheck`: the hostile calls of mlx-core under valgrind, which reports accesses outside of arrays. It takes
-//! minutes, so CI does not run it.
+//! `cargo xtask memcheck`: runs the hostile calls of mlx-core under valgrind, which reports
+//! accesses outside of arrays. It takes minutes, so CI does not run it.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -10,15 +10,16 @@ use crate::cargo;
 
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// Random variations of each golden, beside the calls with an empty or a larger axis
+    /// Random variations of each golden, in addition to the calls with an empty or a larger axis
     #[arg(long, default_value_t = 1)]
     rounds: usize,
-    /// Only the calls from this number on
+    /// Start with the call of this number
     #[arg(long, default_value_t = 0)]
     first: usize,
 }
 
-/// What is a fault of a call. Reads of uninitialised memory are not: MLX computes with padding that it drops.
+/// The errors that count. Reads of uninitialised memory do not: MLX computes with padding and drops
+/// the results.
 const FLAGS: [&str; 5] = [
     "--tool=memcheck",
     "--undef-value-errors=no",
@@ -51,7 +52,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         .env("RUST_BACKTRACE", "0")
         .env("RUST_TEST_THREADS", "1")
         .env("MLX_CPU_THREADS", "1")
-        // Valgrind has no AVX-512.
+        // Valgrind does not support AVX-512.
         .env(
             "MLX_CPU_ISA",
             if cfg!(target_arch = "x86_64") {
@@ -64,7 +65,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         .context("cannot run valgrind (Debian: apt install valgrind)")?;
     match status.code() {
         Some(0) => Ok(()),
-        Some(99) => bail!("valgrind found faults, each behind the number of its call (@number)"),
-        _ => bail!("a call ended the process: {status}; --first goes on behind it"),
+        Some(99) => {
+            bail!("valgrind found faults; the number of the call (@number) stands before each")
+        }
+        _ => bail!("a call ended the process: {status}; --first continues after it"),
     }
 }

@@ -17,8 +17,8 @@ pub fn fresh(folder: &Path) -> Result<PathBuf> {
     Ok(folder.to_owned())
 }
 
-/// The Python of the environment `work/venv` with the packages of `requirements`; made when there is none, or one of
-/// other pins.
+/// The Python of the environment `work/venv` with the packages of `requirements`. The environment
+/// is made if there is none, or if it has other pins.
 pub fn environment(work: &Path, requirements: &Path) -> Result<PathBuf> {
     let pins = fs::read(requirements)
         .with_context(|| format!("cannot read {}", requirements.display()))?;

@@ -1,4 +1,4 @@
-//! `test`: builds everything and passes every test, with one command and nothing to set.
+//! `test`: builds everything and runs all tests, with one command and without settings.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -35,8 +35,8 @@ pub struct Arguments {
     cargo: Vec<String>,
 }
 
-/// The programs that take longest, the longest first. They start before all others, so that none of them is left alone
-/// at the end.
+/// The programs that take longest, the longest first. They start before all others, so that none of
+/// them runs alone at the end.
 const LONG: &[&str] = &[
     "batch",
     "linear",
@@ -82,7 +82,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     jobs.sort_by_key(|(rank, _)| *rank);
     let mut jobs: Vec<Job> = jobs.into_iter().map(|(_, job)| job).collect();
     if !arguments.plain {
-        // Cargo compiles them now. The installation among the long tests runs cargo too, so they are apart.
+        // Cargo compiles the documentation tests now. The installation among the long tests runs
+        // cargo too, so the two are kept apart.
         jobs.insert(jobs.len().min(2 * LONG.len()), documentation());
     }
     let cpu = queue::run(jobs)?;
@@ -129,8 +130,9 @@ fn documentation() -> Job {
     }
 }
 
-/// Builds the tests, and installs a Python with the packages that tests compare with meanwhile. No Python where it
-/// cannot be had: those tests then say that they were left out.
+/// Builds the tests, and at the same time installs a Python with the packages that tests compare
+/// with. If the packages cannot be installed, no Python is returned, and those tests report that
+/// they were left out.
 fn with_packages() -> Result<(Vec<Program>, Option<PathBuf>)> {
     if let Some(given) = std::env::var_os("MLX_TEST_PYTHON") {
         return Ok((programs::build()?, Some(given.into())));

@@ -1,5 +1,6 @@
-//! `train-default`: makes the built-in model from seeds: corpus and tokenizer by the scripts of `xtask/default-model`,
-//! weights by `mlx-train`. It reports the accuracy of `mlx-infer` with the model.
+//! `train-default`: makes the built-in model from seeds. The scripts of `xtask/default-model` make
+//! corpus and tokenizer, and `mlx-train` the weights. It reports the accuracy of `mlx-infer` with
+//! the model.
 //!
 //! An interrupted run continues where it stopped.
 
@@ -15,7 +16,7 @@ use wait4::Wait4;
 
 use crate::{cargo, golden, python};
 
-/// The share of the steps in which the learning rate falls to zero.
+/// The fraction of the steps in which the learning rate falls to zero.
 pub(crate) const COOL_DOWN: f64 = 0.6;
 /// The files of a checkpoint.
 const FILES: [&str; 5] = [
@@ -88,7 +89,7 @@ struct Making {
 }
 
 impl Making {
-    /// Corpus, tokenizer, configuration, questions.
+    /// Makes corpus, tokenizer, configuration and questions.
     fn prepare(&self) -> Result<()> {
         // This file is written last: after an interrupted run the folder is without it.
         let stamp = self.out.join("prepared.json");
@@ -112,7 +113,7 @@ impl Making {
         fs::write(&stamp, wanted).with_context(|| format!("cannot write {}", stamp.display()))
     }
 
-    /// Weights.
+    /// Trains the weights.
     fn train(&self) -> Result<()> {
         let (initial, run, model) = (self.at("initial"), self.at("run"), self.at("model"));
         let seed = self.seed.to_string();
@@ -162,7 +163,7 @@ impl Making {
         )
     }
 
-    /// Accuracy and loss curve.
+    /// Measures the accuracy, and draws the loss curve.
     fn judge(&self) -> Result<()> {
         let answers = self.at("answers.jsonl");
         let file = File::create(&answers)
@@ -193,7 +194,7 @@ impl Making {
         )
     }
 
-    /// The model becomes the built-in one if its accuracy is not lower.
+    /// Makes the model the built-in one if its accuracy is not lower.
     fn install(&self) -> Result<()> {
         let committed = scripts().join("report.json");
         let report = self.at("report.json");
@@ -222,7 +223,7 @@ impl Making {
     }
 }
 
-/// The share of right answers to the questions of each task.
+/// The fraction of right answers to the questions of each task.
 fn accuracies(report: &Path) -> Result<BTreeMap<String, f64>> {
     let text = fs::read(report).with_context(|| format!("cannot read {}", report.display()))?;
     let report: Value = serde_json::from_slice(&text)
@@ -246,7 +247,7 @@ fn accuracies(report: &Path) -> Result<BTreeMap<String, f64>> {
         .collect())
 }
 
-/// Whether a run has a checkpoint.
+/// Whether a run has written a checkpoint.
 pub(crate) fn is_begun(run: &Path) -> bool {
     fs::read_dir(run.join("checkpoints"))
         .is_ok_and(|entries| entries.flatten().any(|entry| is_number(&entry.path())))

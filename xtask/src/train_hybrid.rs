@@ -21,7 +21,7 @@ const FILES: [&str; 6] = [
     "tokenizer_config.json",
 ];
 
-/// What to make.
+/// Arguments of `train-hybrid`.
 #[derive(clap::Args)]
 pub struct Arguments {
     /// Working folder [default: hybrid-model in the build folder]
@@ -59,7 +59,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         "mlx-train",
     ]))?;
     let seed = arguments.seed.to_string();
-    // This file is written last.
+    // This file is written last: after an interrupted run it is missing.
     let config = out.join("start").join("hybrid.json");
     if !config.exists() {
         timed(
@@ -87,7 +87,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// Weights.
+/// Trains the weights.
 fn train(out: &Path, steps: u64, seed: &str) -> Result<()> {
     let (initial, run, model) = (out.join("initial"), out.join("run"), out.join("model"));
     if !initial.join("config.json").exists() {

@@ -126,7 +126,7 @@ class Walk {
     const auto& event = a.event();
     return is_ready(a) && !a.is_tracer() && (!event.valid() || event.stream() == s || a.is_available());
   }
-  // The leaf of an array, or -1 if it is none of this walk.
+  // The leaf of an array, or -1 if this walk has not visited it as a leaf.
   int leaf_of(const mx::array& a) const {
     return is_ready(a) ? leaves_.find(a.id()) : -1;
   }

@@ -1,4 +1,4 @@
-// How kernels are launched, and what is known of the one before.
+// How kernels are launched, and what is known about the previous kernel.
 #include "launch.h"
 
 #include <algorithm>

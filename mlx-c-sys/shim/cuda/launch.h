@@ -60,7 +60,7 @@ class Capturing {
   static void keep(const mx::array& a);
 };
 
-// The positions that a kernel appends to a KV cache. No address if it does not.
+// The positions that a kernel appends to a KV cache; a null address if it appends none.
 struct Appended {
   const int32_t* offsets = nullptr;
   int tokens = 0;
@@ -114,14 +114,14 @@ class Launch {
   void append_from(const int32_t* offsets, int tokens) {
     appended_ = {offsets, tokens};
   }
-  // Whether the previous kernel has declared the same. The slots of earlier positions are older than it then.
+  // Whether the previous kernel has declared the same. If so, the slots of earlier positions are older than that kernel.
   bool follows_append(const int32_t* offsets, int tokens) const;
   // Whether what this kernel reads at an address that read() returned is older than the previous kernel, which may still be
   // writing when this one starts. True for null.
   bool is_old(const void* address) const;
-  // Whether this kernel may run at the same time as the previous one: the previous one is ours, and neither writes
-  // memory that the other uses. Call it after all read() and write() calls. The kernel must then use
-  // start_beside_previous.
+  // Whether this kernel may run at the same time as the previous one: that one is a kernel of the
+  // shim, and neither writes memory that the other uses. Call it after all read() and write()
+  // calls. The kernel must then use start_beside_previous.
   bool is_independent();
   // Makes all blocks along y a cluster (Hopper and later). At most 8.
   void use_clusters(unsigned blocks) {
@@ -152,7 +152,7 @@ class Launch {
     keep(a);
     return read<T>(a);
   }
-  // Whether the previous kernel of the stream is ours, and starts kernels early.
+  // Whether the previous kernel of the stream is one of the shim's kernels, which start early.
   bool follows_ours() const;
   bool is_unsettled(const mx::array& a) const;
   CUfunction find(const char* module, const std::string& kernel, unsigned shared);

@@ -24,7 +24,7 @@ long far_apart(long rows, long side_by_side) {
   return far % 2 != 0 ? far : far / 2 | 1;
 }
 
-// What the functions of one call to by_bf16_pairs share.
+// The operands that the functions of one call to by_bf16_pairs share.
 struct Call {
   const Bf16Pairs& kernels;
   const Dequantizer& dequantizer;

@@ -18,7 +18,6 @@ namespace {
 // stores.
 //
 // Vectors with 16 rows of x.
-// Vectors for 16 rows of x.
 struct Sixteen {
   using Code = uint8_t;
   using Codes = __m512i;

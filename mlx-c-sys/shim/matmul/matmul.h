@@ -13,7 +13,6 @@
 //
 // Sums are f32, and the result is rounded once, to x's type. An element of y depends on its row of x, its row of w, the
 // instruction set, and the line of the table. The order of a sum does not depend on the other rows or on threads.
-// threads.
 #pragma once
 
 #include <cstdint>

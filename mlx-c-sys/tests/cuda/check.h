@@ -1,4 +1,4 @@
-// Counts what is wrong, and prints the first of it.
+// Counts failed checks, and prints the first ones.
 #pragma once
 
 #include <cstdarg>

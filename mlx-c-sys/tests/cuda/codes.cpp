@@ -1,4 +1,4 @@
-// How packed weights are unpacked (shim/cuda/codes.cuh), against codes that are read bit by bit.
+// Unpacking of packed weights (shim/cuda/codes.cuh), compared with codes that are read bit by bit.
 #include <algorithm>
 #include <array>
 
@@ -17,7 +17,7 @@ bool is_same(T a, double b) {
   return a.bits == other.bits || (std::isnan(a.value()) && std::isnan(b));
 }
 
-// `value` rounded to T, also where it has been a float on the way.
+// `value` rounded to T, possibly through float.
 template <class T>
 bool is_rounded(T a, double value) {
   return is_same(a, value) || is_same(a, static_cast<float>(value));
@@ -37,7 +37,8 @@ uint32_t read(const uint32_t* words, int bits, int i) {
   return code;
 }
 
-// Elements one by one, and eight at a time in the order in which `arrange` puts the other operand.
+// Checks single elements, and eight at a time in the order into which `arrange` brings the other
+// operand.
 template <class T, class Codes>
 void compare(const char* name, const Codes& codes, const std::array<double, count>& values) {
   for (int i = 0; i < count; i++) {
@@ -62,7 +63,7 @@ void affine(const char* name) {
   for (int round = 0; round < 50; round++) {
     Affine<T, Bits> codes;
     for (auto& word : codes.words) {
-      // All zeros and all ones too.
+      // Words of all zeros and of all ones are included.
       word = round == 0 ? 0 : round == 1 ? ~0u : random.next();
     }
     T scale = T::of((random.next() % 2000 - 1000.0) / 65536.0), bias = T::of((random.next() % 2000 - 1000.0) / 4096.0);
@@ -75,7 +76,7 @@ void affine(const char* name) {
   }
 }
 
-// A float with `mantissa` bits behind the exponent.
+// A float with `exponents` bits of exponent and `mantissa` bits of mantissa.
 double float_of(uint32_t code, int exponents, int mantissa) {
   int sign = code >> (exponents + mantissa) & 1, exponent = code >> mantissa & ((1 << exponents) - 1);
   int rest = code & ((1 << mantissa) - 1), bias = (1 << (exponents - 1)) - 1;
@@ -96,7 +97,7 @@ void floats(const char* name) {
     }
     std::array<double, count / Group> scales;
     for (int i = 0; i < count / Group; i++) {
-      // Each byte of a scale once; 255 is no power of two.
+      // Each byte occurs once as a scale; 255 is not a power of two.
       auto byte = static_cast<uint8_t>((round + i) % (Group == 16 ? 256 : 255));
       codes.scales[i] = byte;
       float scale = Group == 16 ? e4m3(byte) : exponent_of(byte);

@@ -1,4 +1,5 @@
-// Which keys a query sees (shim/cuda/key_mask.h), against a cache that is written one position after the other.
+// The keys that a query sees (shim/cuda/key_mask.h), compared with a cache that is written one
+// position at a time.
 #include "cuda/key_mask.h"
 
 #include <vector>
@@ -68,7 +69,7 @@ int main() {
   for (int slots = 1; slots <= 9; slots++) {
     for (int tokens = 1; tokens <= slots && tokens <= 4; tokens++) {
       for (int window = 0; window <= slots + 1; window++) {
-        // Queries at the end of all keys.
+        // The queries are at the end of all keys.
         int end = slots - tokens;
         auto straight = written(KeyMask::straight, end, tokens, slots);
         compare({KeyMask::none, KeyMask::straight, window, end, tokens, slots}, straight);
@@ -79,7 +80,8 @@ int main() {
             if (layout == KeyMask::straight && offset + tokens > slots) {
               continue;
             }
-            // A ring keeps the window of its first query beside what its other queries overwrite.
+            // A ring keeps the window of its first query in addition to the slots that the later
+            // queries overwrite.
             if (layout == KeyMask::ring && (window == 0 || window + tokens - 1 > slots) && offset + tokens > slots) {
               continue;
             }

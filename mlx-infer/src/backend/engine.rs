@@ -27,7 +27,7 @@ impl Engine {
     }
 }
 
-/// The model in the form that an engine serves.
+/// The model in the form that the engine's thread uses.
 fn prepare(
     model: BackEnd,
     adapters: &[(String, PathBuf)],

@@ -1,8 +1,9 @@
 //! The mlx-lm back end: Python's mlx_lm computes the tokens in a process of its own.
 //!
-//! The text side is this crate's: tokenizer, chat template, stop strings and detokenisation are the same as with the
-//! native back end. The process gets token ids and sampling settings, and returns ids. So a checkpoint whose family
-//! this version does not have can be used to generate, to chat and to serve.
+//! As with the native back end, this crate handles the text: the tokenizer, the chat template, stop
+//! strings and detokenisation. The process gets token ids and sampling settings, and returns ids.
+//! So a checkpoint of a family that this version does not support can be used to generate, to chat
+//! and to serve.
 //!
 //! | file | content |
 //! |---|---|
@@ -58,8 +59,8 @@ pub(super) const NAME: &str = "mlx-lm";
 /// How mlx_lm is run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MlxLmOptions {
-    /// The Python that has mlx_lm, or its virtual environment. By default the one of `MLX_INFER_PYTHON`, that of an active virtual
-    /// environment, or `python3`.
+    /// The Python that has mlx_lm, or its virtual environment. By default that of
+    /// `MLX_INFER_PYTHON`, else that of an active virtual environment, else `python3`.
     pub python: Option<PathBuf>,
     /// An adapter's folder, as mlx_lm reads it.
     pub adapter: Option<PathBuf>,
@@ -158,7 +159,7 @@ impl MlxLm {
         self.session.borrow().load_time()
     }
 
-    /// The model's text side, which other threads can share.
+    /// The model's tokenizer, chat template and checks of requests, which other threads can share.
     pub fn frontend(&self) -> &Arc<Frontend> {
         &self.frontend
     }
@@ -177,8 +178,10 @@ impl MlxLm {
         Ok(Batch::new(session, self.frontend.clone()))
     }
 
+    /// Checks the options of an engine.
+    ///
     /// # Errors
-    /// An engine of this back end does not support what is asked for.
+    /// This back end does not support one of them.
     pub(crate) fn check_engine(
         &self,
         adapters: &[(String, PathBuf)],
@@ -192,7 +195,7 @@ impl MlxLm {
         check_limits(limits)
     }
 
-    /// The back end in the form that an engine uses.
+    /// This back end as an engine runs it.
     pub(crate) fn into_session(self, rows: usize) -> Session {
         let mut session = self.session.into_inner();
         session.set_rows(rows);

@@ -23,7 +23,7 @@ pub(super) struct SourceArgs {
     /// Checkpoint folder, or the name of a model on the hub [default: the built-in model]
     #[arg(long, value_name = "DIR|ORG/NAME[@REV]")]
     model: Option<PathBuf>,
-    /// What it names, looked up once.
+    /// The files that it names, looked up once.
     #[arg(skip)]
     found: OnceCell<Files>,
 }
@@ -110,7 +110,8 @@ impl LoadArgs {
         self.base.files()
     }
 
-    /// Loads the model with the back end of `choice`, with room for the drafts of `speculative` and what drafts them.
+    /// Loads the model with the back end of `choice`, with room for the drafts of `speculative`,
+    /// and loads its drafters.
     pub(super) fn load_in(
         &self,
         choice: &backend::BackendArgs,
@@ -123,7 +124,8 @@ impl LoadArgs {
         })
     }
 
-    /// The same for requests or lines that may speculate from their own texts where `speculative` is off.
+    /// Like [`load_in`](Self::load_in), for requests or lines that may speculate from their own
+    /// texts where `speculative` is off.
     pub(super) fn load_for_requests(
         &self,
         choice: &backend::BackendArgs,
@@ -141,7 +143,7 @@ impl LoadArgs {
         self.load_to_draft(None, Speculative::Off, false)
     }
 
-    /// The same with room for the drafts of `speculative`.
+    /// Loads the model with room for the drafts of `speculative`.
     fn load_to_draft(
         &self,
         drafters: Option<&Drafters>,
@@ -177,8 +179,8 @@ impl Base {
         ]
     }
 
-    /// Loads the model with the back end of `choice`, with room for the drafts of `speculative`, or of requests that
-    /// speculate where it is off, and what drafts them.
+    /// Loads the model with the back end of `choice`, with room for the drafts of `speculative`, or
+    /// of requests that speculate where it is off. Loads the drafters too.
     #[cfg(feature = "serve")]
     pub(super) fn load_for_requests(
         &self,
@@ -197,7 +199,8 @@ impl Base {
         self.source.name()
     }
 
-    /// Loads the model with room for the drafts of `speculative`, or of any request, with a progress bar on a terminal.
+    /// Loads the model, with a progress bar on a terminal. It gets room for the drafts of
+    /// `speculative`, or of any request.
     fn load_to_draft(
         &self,
         drafters: Option<&Drafters>,

@@ -55,8 +55,10 @@ impl BackendArgs {
         Ok(())
     }
 
+    /// Checks flags, given as the name of each and whether it is given.
+    ///
     /// # Errors
-    /// A flag is given that the back end does not support. `flags` has the name of each and whether it is given.
+    /// A flag is given that the back end does not support.
     pub(super) fn refuse(&self, flags: &[(&str, bool)]) -> Result {
         match flags.iter().find(|(_, is_given)| *is_given) {
             Some((name, _)) if !self.is_native() => Err(Failure::Usage(format!(
@@ -92,7 +94,7 @@ impl BackendArgs {
         Ok(BackEnd::from(model))
     }
 
-    /// Adds to the error for an unknown family what mlx_lm could do for it.
+    /// If the error is that the family is unknown, adds how mlx_lm could load the model.
     fn with_fallback(&self, failure: Failure, base: &args::Base) -> Failure {
         match failure {
             Failure::Failed(error) if error.kind() == ErrorKind::Unsupported => {

@@ -161,11 +161,11 @@ impl<'de> Deserialize<'de> for Object {
     }
 }
 
-/// A line in progress: its number, its id and, when it has ended, its document.
+/// A line in progress: its number, its id, and its document once it has ended.
 struct Place {
     line: usize,
     id: Option<Value>,
-    /// The bytes of its text.
+    /// The number of bytes of its text.
     bytes: usize,
     document: Option<Value>,
 }

@@ -1,4 +1,4 @@
-//! `--draft-model` and `--mtp`: what drafts for rows that speculate, beside their own texts.
+//! `--draft-model` and `--mtp`: the drafters of rows that speculate, besides their own texts.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use mlx_infer::{Files, LoadOptions, LoadedModel, Speculative, hub};
 
 use super::{Failure, Result, backend};
 
-/// What drafts for rows that speculate, beside their own texts.
+/// The drafters of rows that speculate, besides their own texts.
 #[derive(Args)]
 pub(super) struct Drafters {
     /// With --speculative: folder or name of a smaller model with the same vocabulary, which guesses the next tokens
@@ -23,8 +23,11 @@ pub(super) struct Drafters {
 }
 
 impl Drafters {
+    /// Checks the flags for drafters.
+    ///
     /// # Errors
-    /// They are given, and nothing speculates, or the back end is another.
+    /// A drafter is given although nothing speculates, or with a back end other than the native
+    /// one.
     pub(super) fn check(&self, choice: &backend::BackendArgs, speculative: Speculative) -> Result {
         let flags = [
             ("draft-model", self.draft_model.is_some()),
@@ -39,7 +42,7 @@ impl Drafters {
         }
     }
 
-    /// Loads the model in `files` with them.
+    /// Loads the model in `files` with its drafters.
     pub(super) fn load(
         &self,
         files: Files,

@@ -3,14 +3,15 @@
 use mlx_core::memory;
 use mlx_infer::Limits;
 
-/// The part of the free memory that kept prefixes may take.
+/// The fraction of the free memory that stored prefixes may take is 1 / `PART`.
 const PART: usize = 16;
-/// Fewer bytes hold no prefix of a large model.
+/// Less memory would hold no prefix of a large model.
 const LEAST: usize = 64 << 20;
 
-/// Bytes for kept prefixes: a share of the memory that is free, or the library's default where the system does not tell it.
+/// Bytes for stored prefixes: a fraction of the free memory, or the library's default if the system
+/// does not report it.
 pub(super) fn share() -> usize {
-    // MLX's limit is that of the device that computes.
+    // MLX's limit is that of the computing device.
     let of_device = match (memory::memory_limit(), memory::active()) {
         (Ok(limit), Ok(active)) => limit.saturating_sub(active),
         _ => usize::MAX,

@@ -26,7 +26,7 @@ pub(super) struct ServeArgs {
     drafters: drafters::Drafters,
     #[command(flatten)]
     backend: backend::BackendArgs,
-    /// Address to listen at; others than this machine's own need an API key
+    /// Address to listen at; an address that other machines reach needs an API key
     #[arg(long, value_name = "HOST", default_value = "127.0.0.1")]
     host: String,
     /// Port; 0 takes a free one
@@ -35,7 +35,8 @@ pub(super) struct ServeArgs {
     /// Name of the model in requests; may be given several times, answers have the first [default: the model's own name]
     #[arg(long, value_name = "NAME")]
     name: Vec<String>,
-    /// Adapter that requests may choose by its name, beside the model without it; may be given several times
+    /// Adapter that requests may choose by its name; the model without it stays available. May be
+    /// given several times
     #[arg(long, value_name = "NAME=DIR", value_parser = name_and_folder)]
     adapter: Vec<(String, PathBuf)>,
     /// API key that requests must have; may be given several times. Other users of the machine can read it in the list of processes: prefer the file
@@ -49,13 +50,15 @@ pub(super) struct ServeArgs {
     /// File with API keys, one a line; lines that begin with # are comments. SIGHUP reads it again
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
-    /// Listen beyond this machine without an API key
+    /// Let other machines connect without an API key
     #[arg(long)]
     insecure: bool,
-    /// Origin of web pages that may ask, as in https://example.org, or * for all; may be given several times
+    /// Origin of web pages that may send requests, as in https://example.org, or * for all; may be
+    /// given several times
     #[arg(long, value_name = "ORIGIN")]
     cors_origin: Vec<String>,
-    /// Refuse requests with parameters that are not known, instead of naming these in the header x-ignored-params
+    /// Refuse requests with unknown parameters, instead of naming the parameters in the header
+    /// x-ignored-params
     #[arg(long)]
     strict: bool,
     /// Most tokens of an answer to a request without a maximum
@@ -64,7 +67,7 @@ pub(super) struct ServeArgs {
     /// Most requests that are computed at a time
     #[arg(long, value_name = "N", default_value_t = Limits::default().rows)]
     rows: usize,
-    /// Most requests under way, those in the queue included; more are refused with 503
+    /// Most requests in progress, including those in the queue; more are refused with 503
     #[arg(long, value_name = "N", default_value_t = EngineOptions::default().max_requests)]
     max_requests: usize,
     /// Most requests of one API key at a time; more are refused with 429
@@ -76,14 +79,16 @@ pub(super) struct ServeArgs {
     /// Most bytes of the requests' caches [default: on an NVIDIA GPU two fifths of what the weights leave, else no limit]
     #[arg(long, value_name = "BYTES")]
     cache_bytes: Option<usize>,
-    /// Most bytes of kept prefixes, which requests with the same beginning reuse; 0 keeps none [default: a sixteenth of the memory that is free at the start]
+    /// Most bytes of stored prefixes, which requests with the same beginning reuse; 0 stores none
+    /// [default: a sixteenth of the memory that is free at the start]
     #[arg(long, value_name = "BYTES")]
     prefix_bytes: Option<usize>,
-    /// Seconds that requests may go on after SIGTERM or Ctrl-C; a second signal ends the server at once
+    /// Seconds that requests may continue after SIGTERM or Ctrl-C; a second signal ends the server
+    /// at once
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     drain: u64,
-    /// Seconds that the head of a request and its body may each take to come, and that a client may take no byte of its answer; idle connections
-    /// are closed after this time
+    /// Seconds in which the head of a request must arrive, then its body, and for which a client
+    /// may read no byte of its answer; idle connections are closed after this time
     #[arg(long, value_name = "SECONDS", default_value_t = ServeOptions::default().client_timeout.as_secs())]
     client_timeout: u64,
     /// Seconds of silence after which a stream gets a comment, so that no proxy closes its connection as idle
@@ -115,7 +120,7 @@ Routes: POST /v1/chat/completions, /v1/completions, /v1/responses, /v1/messages,
 /v1/classify, /v1/systemone, /tokenize, /detokenize; GET /v1/models, /tokenizer_info, /health, /ready, /metrics,
 and a page at /. Those with /v1 are there without it too. docs/guide/serving.md describes each.";
 
-/// The time after which a start says what it waits for.
+/// The time after which the command prints what its start waits for.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 impl ServeArgs {
@@ -145,7 +150,7 @@ impl ServeArgs {
                 Failure::Usage(message) => Error::new(ErrorKind::Argument, message),
             })
         };
-        // Without a sender the wait below ends at once.
+        // Without a sender the wait for `is_ready` ends at once.
         let (ready, is_ready) = mpsc::channel::<()>();
         let waiting = format!("loading {name}: until it is ready, requests are refused with 503");
         let patience = std::thread::spawn(move || {
@@ -155,7 +160,7 @@ impl ServeArgs {
         });
         let on_ready = move |info: &ModelInfo| {
             drop(ready);
-            // Its line, if there is one, stands before the next.
+            // If that thread prints a line, it must come before the next one.
             let _ = patience.join();
             let context = match info.max_positions {
                 Some(max) => format!("a context of {max} tokens"),
@@ -173,8 +178,9 @@ impl ServeArgs {
         Ok(server.run_with(load, on_ready)?)
     }
 
-    /// Watches for signals: SIGTERM and Ctrl-C end the server, SIGHUP reads the file with keys again. Without that file SIGHUP ends the server if its
-    /// terminal is closed, and changes nothing otherwise.
+    /// Watches for signals: SIGTERM and Ctrl-C end the server, SIGHUP reads the file with keys
+    /// again. Without that file, SIGHUP ends the server if its terminal is closed, and has no
+    /// effect otherwise.
     fn watch(&self, server: &Server) -> Result {
         let (stopper, key_ring) = (server.stopper(), server.key_ring());
         let file = self.api_key_file.clone();
@@ -224,7 +230,8 @@ impl ServeArgs {
         Ok(())
     }
 
-    /// Most bytes of kept prefixes. The native back end's default is a share of the memory that is free now.
+    /// Most bytes of stored prefixes. The native back end's default is a fraction of the memory
+    /// that is free now.
     fn prefix_bytes(&self) -> usize {
         match self.prefix_bytes {
             Some(bytes) => bytes,
@@ -295,7 +302,7 @@ impl ServeArgs {
     }
 }
 
-/// The keys in a file, one a line. Empty lines and lines that begin with `#` are none.
+/// The keys in a file, one on each line, without empty lines and lines that begin with `#`.
 fn keys_in(file: &Path) -> Result<Vec<String>> {
     let text = std::fs::read_to_string(file).map_err(|error| {
         let message = format!("cannot read {}", file.display());

@@ -95,18 +95,18 @@ impl<'s> Decode<'s> for Worker<'_, 's> {
     }
 }
 
-/// What an engine's thread serves: a model of any back end, with its adapters.
+/// A model that an engine's thread serves, of any back end, with its adapters.
 pub(crate) trait EngineModel {
-    /// The text side.
+    /// The model's tokenizer, chat template and checks of requests.
     fn frontend(&self) -> &Arc<Frontend>;
 
-    /// The limits in force, from those that are asked for.
+    /// The limits in force, given those of the options.
     ///
     /// # Errors
     /// The memory of the device cannot be read.
     fn limits(&self, limits: &Limits) -> Result<Limits>;
 
-    /// Serves what comes into the inbox until the engine ends.
+    /// Serves the messages of the inbox until the engine ends.
     fn serve(self: Box<Self>, limits: Limits, inbox: &Inbox);
 }
 
@@ -114,6 +114,8 @@ pub(crate) trait EngineModel {
 pub(crate) struct Native(Vec<LoadedModel>);
 
 impl Native {
+    /// A model with its adapters.
+    ///
     /// # Errors
     /// An adapter does not fit the model.
     pub(crate) fn new(model: LoadedModel, adapters: &[(String, PathBuf)]) -> Result<Self> {
@@ -142,7 +144,7 @@ impl EngineModel for Native {
     }
 }
 
-/// A decode loop for each model. Each gets its part of the bytes.
+/// A decode loop for each model. The limits on bytes are divided among them.
 fn workers(models: &[LoadedModel], limits: Limits) -> Vec<Worker<'_, 'static>> {
     let limits = Limits {
         cache_bytes: limits.cache_bytes.map(|bytes| bytes / models.len()),

@@ -28,7 +28,8 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// A handle and the engine's side of it, with a queue that pauses the request at `most` unread events.
+    /// A handle and the engine's end of it, with a queue that pauses the request at `most` unread
+    /// events.
     pub(super) fn new(most: usize, ticket: Ticket, has_text: bool) -> (Self, Outlet) {
         let queue = Arc::new(Queue {
             state: Mutex::default(),
@@ -53,7 +54,7 @@ impl Handle {
         self.cancel.cancel();
     }
 
-    /// A token that cancels this request from any thread.
+    /// A token that cancels this request, from any thread.
     pub fn cancel_token(&self) -> CancelToken {
         self.cancel.clone()
     }
@@ -61,9 +62,9 @@ impl Handle {
     /// The next event, without waiting:
     ///
     /// - `Pending`: there is none yet.
-    /// - `Ready(Some(..))`: an event, or the error that ends the request. Its kind is [`ErrorKind::Closed`] if the engine's thread has ended
-    ///   without finishing the request.
-    /// - `Ready(None)`: the last event was read before.
+    /// - `Ready(Some(..))`: an event, or the error that ended the request. An error of kind
+    ///   [`ErrorKind::Closed`] means that the engine's thread ended before the request did.
+    /// - `Ready(None)`: the last event was returned before.
     pub fn try_next(&mut self) -> Poll<Option<Result<Event>>> {
         self.poll(None)
     }
@@ -196,7 +197,7 @@ impl Queue {
 pub(super) struct Ticket(Arc<AtomicUsize>);
 
 impl Ticket {
-    /// Takes a place, if fewer than `most` are taken.
+    /// Takes a place if fewer than `most` are taken.
     pub(super) fn take(taken: &Arc<AtomicUsize>, most: usize) -> Option<Self> {
         taken
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| {
@@ -213,7 +214,7 @@ impl Drop for Ticket {
     }
 }
 
-/// The engine's side of a handle.
+/// The engine's end of a handle.
 #[derive(Debug)]
 pub(super) struct Outlet {
     queue: Arc<Queue>,

@@ -1,4 +1,5 @@
-//! Other work on the model beside the rows, in pieces: one piece between two steps. Jobs take turns.
+//! Jobs: other work on the model than the rows. Each is computed in pieces, one piece between two
+//! steps, and jobs take turns.
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
@@ -52,7 +53,7 @@ impl<M> Jobs<M> {
             };
             pieces(model).is_continue().then_some(pieces)
         };
-        // The caller notices that a job which panicked has ended without a result.
+        // After a panic the caller notices that the job has ended without a result.
         if let Ok(Some(pieces)) = catch_unwind(AssertUnwindSafe(piece)) {
             self.queue.push_back((place, JobState::Begun(pieces)));
         }
@@ -92,7 +93,7 @@ mod tests {
             counts.push(log.lock().unwrap().len());
         }
         assert_eq!(*log.lock().unwrap(), ["a7", "b8", "c7", "a7", "c7", "a7"]);
-        // Each turn is one piece; the broken job has none.
+        // Each turn computes one piece of each job, except of the broken job.
         assert_eq!(counts, [1, 2, 2, 3, 4, 5, 6]);
     }
 }

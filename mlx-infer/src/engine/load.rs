@@ -20,11 +20,11 @@ pub struct EngineLoad {
     pub masks: usize,
     /// How long the engine's thread has computed masks or waited for them. Forward passes run meanwhile.
     pub mask_time: Duration,
-    /// Prompts since the start that began with a kept prefix.
+    /// Prompts since the start that began with a stored prefix.
     pub prefix_hits: usize,
-    /// Prompt tokens since the start that came from kept prefixes and were not computed.
+    /// Prompt tokens since the start that came from stored prefixes and were not computed.
     pub prefix_tokens: usize,
-    /// Bytes of kept prefixes.
+    /// Bytes of stored prefixes.
     pub prefix_bytes: usize,
     /// Bytes of the caches of all rows.
     pub cache_bytes: usize,

@@ -1,7 +1,7 @@
-//! A store of prefixes, limited in bytes. The least recently used prefix is dropped first.
+//! A store of prefixes, limited in bytes. The least recently used prefix is evicted first.
 //!
-//! The store knows token ids and sizes, and does not look into the handles. Prefixes are sorted by their ids, so the
-//! entries that share most tokens with a text are its neighbours in that order.
+//! The store knows token ids and sizes; the handles are opaque to it. Prefixes are sorted by their
+//! ids, so the entries that share the most tokens with a text are its neighbours in that order.
 
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Included, Unbounded};
@@ -43,7 +43,7 @@ impl<H> PrefixStore<H> {
         }
     }
 
-    /// Whether its limit is 0.
+    /// Whether the store is off: its limit is 0.
     pub(crate) fn is_off(&self) -> bool {
         self.limit == 0
     }
@@ -103,14 +103,15 @@ impl<H> PrefixStore<H> {
         Found { best, common }
     }
 
-    /// Whether an entry serves all of these ids. The entry then counts as used.
+    /// Whether the handle of an entry can be used for all of these ids. Such an entry then counts
+    /// as used.
     pub(crate) fn covers(&mut self, ids: &[u32], serves: impl Fn(&H, usize) -> bool) -> bool {
         let usable = |handle: &H, same| if serves(handle, same) { same } else { 0 };
         matches!(self.find(ids, ids.len(), usable).best, Some((_, len)) if len == ids.len())
     }
 
-    /// Stores a handle of this size for `ids`, and drops the handles that it can replace. A handle that is larger than
-    /// the whole store is not stored.
+    /// Stores a handle of this size for `ids`, and drops the entries that it makes redundant. A
+    /// handle that is larger than the limit is not stored.
     pub(crate) fn insert(
         &mut self,
         ids: &[u32],
@@ -132,7 +133,7 @@ impl<H> PrefixStore<H> {
             if same == key.len() && serves(&handle, same) {
                 self.remove(&key);
             }
-            // Prefixes of `ids` that sort before this key are shorter than what the two share.
+            // Prefixes of `ids` that sort before this key are shorter than the common prefix.
             match same {
                 0 => break,
                 _ if same == key.len() => end = same - 1,

@@ -1,9 +1,10 @@
-//! Prefixes: caches of token lists that were computed before, kept for prompts with the same first tokens.
+//! Prefixes: caches of token lists that were computed before, stored for prompts with the same
+//! first tokens.
 //!
-//! Three kinds are kept: prompts when they are computed, rows when their request ends, and the common prefix of several
-//! prompts as soon as it is found. The last kind is needed because a full ring cannot be shortened, so the second
-//! prompt is computed in two parts. Recurrent layers cannot be shortened either, but have
-//! [recorded](ModelCache::record) some lengths of a prompt.
+//! Three kinds are stored: prompts when they are computed, rows when their request ends, and the
+//! common prefix of several prompts as soon as it is found. The last kind is needed because a full
+//! ring cannot be shortened, so the second prompt is computed in two parts. Recurrent layers cannot
+//! be shortened either, except to lengths that they have [recorded](ModelCache::record).
 
 use mlx_core::eval;
 use mlx_nn::ModelCache;
@@ -22,14 +23,15 @@ pub(super) struct Prefixes {
     tokens: usize,
 }
 
-/// The result of searching a prefix for a prompt.
+/// The result of a search for a prefix of a prompt.
 #[derive(Default)]
 pub(super) struct FoundPrefix {
-    /// A cache that holds the prompt's first tokens.
+    /// A cache with the layer states of the prompt's first tokens.
     pub(super) cache: Option<ModelCache>,
-    /// The number of tokens in it.
+    /// The number of those tokens.
     pub(super) len: usize,
-    /// The number of first tokens that the prompt shares with another one, if that prefix should be kept.
+    /// The number of first tokens that the prompt shares with another one, if that prefix should be
+    /// stored.
     pub(super) cut: Option<usize>,
 }
 
@@ -43,13 +45,13 @@ impl Prefixes {
         }
     }
 
-    /// Whether nothing is kept.
+    /// Whether no prefixes are stored.
     pub(super) fn is_off(&self) -> bool {
         self.store.is_off()
     }
 
-    /// The number of prompts that started with a kept prefix, of their tokens that were not computed, and of kept
-    /// bytes.
+    /// The number of prompts that started with a stored prefix, the number of their tokens that
+    /// were not computed, and the bytes of stored prefixes.
     pub(super) fn counts(&self) -> [usize; 3] {
         [self.hits, self.tokens, self.store.bytes()]
     }
@@ -84,7 +86,8 @@ impl Prefixes {
         }
     }
 
-    /// Keeps the prefix `ids`, whose cache is row `row` of `cache`, unless it is short or an entry already serves it.
+    /// Stores the prefix `ids`, whose cache is row `row` of `cache`, unless it is short or an entry
+    /// already serves it.
     pub(super) fn keep(
         &mut self,
         ids: &[u32],
@@ -95,8 +98,8 @@ impl Prefixes {
         if self.store.is_off() || ids.len() < MIN_TOKENS || embedding == Embedding::Own {
             return;
         }
-        // This includes the same prompt again: its last token is always computed, and the layers may have recorded it a
-        // little before its end.
+        // Serving includes the same prompt again. Its last token is always computed, and the layers
+        // may have recorded it a few tokens before its end.
         let serves = |state: &PromptState, len: usize| {
             let again = state.longest(len - 1, embedding);
             state.longest(len, embedding) == len && again > 0 && again + TAIL >= len
@@ -109,7 +112,8 @@ impl Prefixes {
                 let bytes = state.nbytes();
                 self.store.insert(ids, state, bytes, serves);
             }
-            // There is no memory for a copy. The store is the first to free memory.
+            // There is no memory for a copy. Of all uses of memory, the store is the first to be
+            // cleared.
             Err(_) => self.store.clear(),
         }
     }

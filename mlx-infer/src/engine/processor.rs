@@ -1,4 +1,4 @@
-//! The choice of a token after a processor has changed the logits.
+//! The choice of a token for a row whose request has a logits processor.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

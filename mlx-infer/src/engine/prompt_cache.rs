@@ -24,14 +24,15 @@ pub(crate) struct PromptState {
     embedding: Embedding,
 }
 
-/// How a rope that depends on the length of a text embeds its positions. Other ropes embed all texts alike.
+/// How a rope whose angles depend on the length of the text embeds positions. Other ropes embed all
+/// texts alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Embedding {
-    /// As all texts of at most the original context.
+    /// The embedding of all texts with at most the original context length.
     Short,
-    /// As all longer texts (LongRoPE).
+    /// The embedding of all longer texts (LongRoPE).
     Long,
-    /// As no text of another length (dynamic NTK).
+    /// An embedding that no text of another length has (dynamic NTK).
     Own,
 }
 
@@ -50,14 +51,14 @@ impl Embedding {
         }
     }
 
-    /// Whether the layer states of one text can begin another text.
+    /// Whether layer states with this embedding can be used for a text with the other one.
     fn serves(self, other: Self) -> bool {
         self == other && self != Self::Own
     }
 }
 
 impl PromptState {
-    /// A copy of the first `len` positions of row `row`, evaluated.
+    /// An evaluated copy of the first `len` positions of row `row`.
     pub(crate) fn copy(
         cache: &ModelCache,
         row: usize,
@@ -69,8 +70,9 @@ impl PromptState {
         Ok(Self { cache, embedding })
     }
 
-    /// The number of the first `most` positions with which a text with this embedding can start. A full ring has
-    /// overwritten its first positions, and a recurrent layer has only the states of recorded lengths.
+    /// How many of the first `most` positions a text with this embedding can start from. A full
+    /// ring has overwritten its first positions, and a recurrent layer has only the states of
+    /// recorded lengths.
     pub(crate) fn longest(&self, most: usize, embedding: Embedding) -> usize {
         match self.embedding.serves(embedding) {
             true => self.cache.longest_prefix(0, most),
@@ -78,8 +80,8 @@ impl PromptState {
         }
     }
 
-    /// A cache with the first `len` positions, for a prompt of `positions`. The buffers are shared until the cache is
-    /// written.
+    /// A cache with the first `len` positions and room for a prompt of `positions`. The buffers are
+    /// shared until the cache is written.
     pub(crate) fn start(&self, len: usize, positions: usize) -> Result<ModelCache> {
         let mut cache = self.cache.prefix(0, len)?;
         cache.expect(0, positions);
@@ -125,7 +127,7 @@ pub struct PromptCache {
 }
 
 impl PromptCache {
-    /// A copy of a cache of one row, which holds the first of these ids.
+    /// A copy of a cache of one row, which holds the states of these ids or of the first of them.
     pub(crate) fn copy(model: &LoadedModel, ids: &[u32], cache: &ModelCache) -> Result<Self> {
         let len = cache.lens()[0];
         Ok(Self {
@@ -158,9 +160,9 @@ impl PromptCache {
         Ok(Prompt::Tokens([&self.ids[..], &rest].concat()))
     }
 
-    /// A cache for a prompt of these ids with the prefix that both share, without the prompt's last token. For
-    /// recurrent layers it is the longest such prefix that they recorded. `None` if they share nothing, or the layers
-    /// no longer hold the prefix.
+    /// A cache for the prompt `ids` that holds the common prefix of both, without the prompt's last
+    /// token. With recurrent layers it is the longest such prefix whose length was recorded. `None`
+    /// if they share no token, or if the layers no longer hold the prefix.
     pub(crate) fn start(&self, model: &LoadedModel, ids: &[u32]) -> Result<Option<ModelCache>> {
         let common = shared(&self.ids, ids).min(ids.len().saturating_sub(1));
         let len = self.state.longest(common, Embedding::of(model, ids.len()));
@@ -177,7 +179,7 @@ impl PromptCache {
             return Ok(());
         }
         Err(Error::argument(
-            "the prompt cache is of another model, or older than an adapter that was put on this one",
+            "the prompt cache is of another model, or was made before an adapter was attached to this one",
         ))
     }
 

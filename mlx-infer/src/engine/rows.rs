@@ -26,17 +26,18 @@ pub(crate) struct Rows<'m> {
     model: &'m LoadedModel,
     cache: ModelCache,
     slots: Vec<Option<Id>>,
-    /// Queues steps. It keeps the buffers of the cache alive, so it is dropped where the cache gets others.
+    /// Queues steps. It refers to the buffers of the cache, so it is dropped when the cache gets
+    /// new ones.
     replay: Option<Replay>,
-    /// The step of which the tokens have not been read.
+    /// The step whose tokens have not been read.
     queued: Option<Queued>,
-    /// The step behind it, if its tokens are chosen only after that one's are read.
+    /// The step after `queued`, if its tokens are chosen only after those of `queued` are read.
     undecided: Option<Undecided>,
-    /// What a head that drafts has not read yet.
+    /// What the drafting head has not read yet.
     head_input: HeadInput,
 }
 
-/// A step under way.
+/// A step that is queued and not read.
 pub(crate) struct Queued {
     sampled: Sampled,
     /// For each slot, the request that gets its token, if one does.
@@ -47,7 +48,7 @@ pub(crate) struct Queued {
     is_replayed: bool,
 }
 
-/// A step whose logits are under way and whose tokens are not chosen.
+/// A step whose logits are being computed and whose tokens are not chosen.
 struct Undecided {
     logits: Array,
     inputs: Vec<Input>,
@@ -58,9 +59,9 @@ struct Undecided {
 /// The result of queueing a step.
 #[derive(Default)]
 pub(crate) struct Stepped {
-    /// The step before, whose tokens are read next.
+    /// The previous step, whose tokens are read next.
     pub(crate) previous: Option<Queued>,
-    /// Requests that took a token; none if no row had one to take.
+    /// The requests that took a token. Empty if no row had one to take.
     pub(crate) ids: Vec<Id>,
 }
 
@@ -71,7 +72,7 @@ enum Input {
     Nothing,
     /// A token that was read. Its successor is known too, or is chosen now.
     Known { token: u32, is_last: bool },
-    /// The token that the step before chooses.
+    /// The token that the previous step chooses.
     Unread,
 }
 
@@ -88,12 +89,12 @@ impl<'m> Rows<'m> {
         }
     }
 
-    /// Whether a step is under way.
+    /// Whether a step is in progress.
     pub(crate) fn is_busy(&self) -> bool {
         self.queued.is_some()
     }
 
-    /// Takes the step under way, to read it.
+    /// Takes the step in progress, to read it.
     pub(crate) fn take_queued(&mut self) -> Option<Queued> {
         self.queued.take()
     }
@@ -103,7 +104,8 @@ impl<'m> Rows<'m> {
         self.slots.len()
     }
 
-    /// Whether the next position of the row in a slot would change how the model embeds all of them.
+    /// Whether at the next position of the row in a slot the model would embed all its positions
+    /// differently.
     pub(crate) fn is_at_switch(&self, slot: usize) -> bool {
         let switch = self.model.model().switches_after();
         switch.is_some_and(|switch| self.cache.lens()[slot] == switch)
@@ -163,7 +165,8 @@ impl<'m> Rows<'m> {
         Ok(eval(self.cache.arrays())?)
     }
 
-    /// Adds rows of `new` to the batch, in empty slots first. If there are too few, the batch gets `slots` slots. No step may be
+    /// Adds rows of `new` to the batch, in empty slots first. If there are too few, the batch gets
+    /// `slots` slots. No step may be in progress.
     /// under way.
     pub(crate) fn join(
         &mut self,
@@ -184,11 +187,11 @@ impl<'m> Rows<'m> {
         if !rest.is_empty() {
             self.append(new, rest, slots)?;
         }
-        // Evaluated apart from the step, whose graph is then the usual one.
+        // Evaluated separately from the step, whose graph then stays the same.
         Ok(async_eval(self.cache.row_arrays())?)
     }
 
-    /// Adds rows of `new` behind the slots, and then empty slots until there are `slots`.
+    /// Adds rows of `new` after the slots, and then empty slots until there are `slots`.
     fn append(&mut self, mut new: ModelCache, rows: &[(usize, Id)], slots: usize) -> Result<()> {
         let (rows, ids): (Vec<usize>, Vec<Id>) = rows.iter().copied().unzip();
         if !rows.iter().copied().eq(0..new.rows()) {
@@ -215,7 +218,7 @@ impl<'m> Rows<'m> {
         is_alone.then(|| std::mem::replace(self, new).cache)
     }
 
-    /// Queues a step behind the one under way.
+    /// Queues a step after the one in progress.
     pub(crate) fn step(&mut self, requests: &Requests<'_>) -> Result<Stepped> {
         let previous = self.queued.take();
         let ids = self.next(requests, previous.as_ref())?;
@@ -288,7 +291,7 @@ impl<'m> Rows<'m> {
         Ok(ids)
     }
 
-    /// What queues a step that may be repeated.
+    /// The replay that queues a step that may be repeated.
     fn replay(&mut self) -> Result<Option<&mut Replay>> {
         if !Self::may_repeat(self.model) {
             return Ok(None);
@@ -320,8 +323,8 @@ impl<'m> Rows<'m> {
         }
     }
 
-    /// Waits for the tokens of a step, and returns those of rows that are still in the batch. `None`: logits that are
-    /// not finite.
+    /// Waits for the tokens of a step, and returns those of rows that are still in the batch. A
+    /// token is `None` if its logits are not finite.
     pub(crate) fn read(&self, queued: &Queued) -> Result<Vec<(Id, Option<Choice>)>> {
         let choices = queued.sampled.read_any()?;
         let found = choices.into_iter().zip(&queued.owners).enumerate();
@@ -340,7 +343,7 @@ impl<'m> Rows<'m> {
         rows
     }
 
-    /// The cache of all rows, after the head that drafts has read what it has not read yet.
+    /// The cache of all rows, after the drafting head has read all positions.
     ///
     /// # Errors
     /// That computation fails.
@@ -349,8 +352,10 @@ impl<'m> Rows<'m> {
         Ok(&self.cache)
     }
 
-    /// Queues the step that follows `previous`, if it repeats that step: every row has the token of `previous` as its input, or none as
-    /// before, and the sampler's settings differ in numbers only. Returns whether it did; if not, nothing has changed.
+    /// Queues the step that follows `previous` as a repetition of that step. This requires that
+    /// every row takes the token of `previous` as its input, or has none as in that step, and that
+    /// the sampler's settings differ only in numbers. Returns whether the step was queued; if not,
+    /// nothing has changed.
     fn repeat(
         &mut self,
         requests: &Requests<'_>,
@@ -396,8 +401,8 @@ impl<'m> Rows<'m> {
         Ok(true)
     }
 
-    /// The requests whose next tokens are chosen by [`choose`](Self::choose): those of a step with a grammar among its rows, whose masks follow
-    /// from the tokens of the step before.
+    /// The requests whose next tokens are chosen by [`choose`](Self::choose). They belong to a step
+    /// with a grammar among its rows, whose masks depend on the tokens of the previous step.
     pub(crate) fn undecided(&self) -> Vec<Id> {
         let Some(step) = &self.undecided else {
             return Vec::new();
@@ -407,7 +412,7 @@ impl<'m> Rows<'m> {
         stays.filter_map(|(&owner, _)| owner).collect()
     }
 
-    /// Chooses the tokens of such a step, after the tokens of the step before were read.
+    /// Chooses the tokens of such a step, after the tokens of the previous step were read.
     pub(crate) fn choose(&mut self, requests: &Requests<'_>) -> Result<()> {
         let Some(mut step) = self.undecided.take() else {
             return Ok(());
@@ -422,8 +427,9 @@ impl<'m> Rows<'m> {
 }
 
 impl Undecided {
-    /// Queues the choice of the tokens. `last`: each row's last token, if some were not read. `replay`: for a step that may be repeated, and
-    /// the small arrays that it has made.
+    /// Queues the choice of the tokens. `last` has the last token of each row, if some were not
+    /// read. `replay` is given for a step that may be repeated, together with the small arrays that
+    /// it has made.
     fn choose(
         self,
         requests: &Requests<'_>,
@@ -447,7 +453,7 @@ impl Undecided {
     }
 }
 
-/// Chooses a token for every row. `last`: each row's last token, if some were not read.
+/// Chooses a token for every row. `last` has the last token of each row, if some were not read.
 fn choose(
     logits: &Array,
     owners: &[Option<Id>],
@@ -506,7 +512,7 @@ fn tokens(inputs: &[Input], unread: Option<&Queued>) -> Result<Array> {
     let is_unread: Vec<bool> = inputs.iter().map(|&input| input == Input::Unread).collect();
     let is_unread = Array::from_slice(&is_unread, &[b])?;
     let tokens = is_unread.select(unread.sampled.ids(), &Array::from_slice(&known, &[b])?)?;
-    // Evaluated apart from the step, whose graph is then the usual one.
+    // Evaluated separately from the step, whose graph then stays the same.
     async_eval([&tokens])?;
     Ok(tokens)
 }

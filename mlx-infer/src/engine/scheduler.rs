@@ -5,7 +5,7 @@
 //! rows that decode. The worker computes these and reports back. Three rules make it fair and ensure that every request
 //! ends:
 //!
-//! - Requests enter in order; a request that does not fit yet blocks those behind it.
+//! Requests enter in order. A request that does not fit yet also delays the later ones.
 //! - The youngest row is preempted first. The oldest is never preempted while there is another, so it will end.
 //! - A long prompt is computed in chunks, beside a group of short ones and a decode step.
 
@@ -185,8 +185,8 @@ impl Scheduler {
         self.running.iter().chain(&self.prefilling).copied()
     }
 
-    /// The bytes of the caches when every admitted request has a row and the next step is computed, with another row of
-    /// `newcomer` positions if given.
+    /// The bytes of the caches when every admitted request has a row and the next step is computed.
+    /// `newcomer` is the number of positions of one more row, if there is one.
     fn bytes<R: Scheduled>(
         &self,
         requests: &Table<R>,
@@ -228,8 +228,9 @@ impl Scheduler {
         self.limits.cache_bytes.is_none_or(|limit| bytes <= limit)
     }
 
-    /// Records that a request has no row any more, if it has one, and starts again. It waits at its old place in the queue,
-    /// with `prompt` tokens to be computed as a prompt, and the others of `known` to be replayed.
+    /// Records that a request has no row any more, if it had one, and starts again. It waits at its
+    /// old place in the queue. Its first `prompt` tokens will be computed as a prompt, and the rest
+    /// of its `known` tokens replayed.
     pub(crate) fn requeue<R: Scheduled>(
         &mut self,
         requests: &mut Table<R>,
@@ -371,7 +372,7 @@ impl Scheduler {
         prefilling.filter(move |&id| !is_behind(id))
     }
 
-    /// Those of them whose prompts have not started.
+    /// Requests in prefill whose prompts are computed and have not started.
     pub(crate) fn fresh<'a, R: Scheduled>(
         &'a self,
         requests: &'a Table<R>,
@@ -396,8 +397,9 @@ impl Scheduler {
         self
     }
 
-    /// The number of slots of a batch of `rows` rows: with [`rounding`](Self::rounding) a power of two up to 8 and then a multiple of
-    /// 8, as far as rows and memory are limited.
+    /// The number of slots of a batch of `rows` rows. With [`rounding`](Self::rounding) it is a
+    /// power of two up to 8 and then a multiple of 8, as far as the limits on rows and memory
+    /// allow.
     pub(crate) fn slots_for<R: Scheduled>(&self, requests: &Table<R>, rows: usize) -> usize {
         if !self.rounds {
             return rows;

@@ -24,9 +24,10 @@ pub(crate) struct Sequence {
     options: GenerateOptions,
     seed: u64,
     stop_ids: Vec<u32>,
-    /// The tokens that do not end it, if some are generated before one that does.
+    /// The tokens that do not end the request. They are allowed until its minimum number of tokens
+    /// is generated.
     going_on: Option<Mask>,
-    /// The most tokens to generate.
+    /// The maximum number of tokens to generate.
     limit: usize,
     watch: Watch,
     /// The number of tokens of the prompt that were not computed.
@@ -109,7 +110,7 @@ impl Sequence {
         self.limit - self.history.generated().len()
     }
 
-    /// Marks the start of the computation of the prompt.
+    /// Records that the computation of the prompt starts.
     pub(crate) fn begin(&mut self) {
         self.watch.begin();
     }
@@ -127,18 +128,18 @@ impl Sequence {
         self.speculation.as_ref()
     }
 
-    /// The same, to learn.
+    /// The same for changes.
     pub(crate) fn speculation_mut(&mut self) -> Option<&mut Speculation> {
         self.speculation.as_mut()
     }
 
-    /// At most `most` tokens that followed the end of its text before.
+    /// At most `most` tokens that followed an earlier occurrence of the end of its text.
     pub(crate) fn look_up(&mut self, most: usize) -> Vec<u32> {
         let (ids, row) = (self.history.ids(), &mut self.speculation);
         let found = catch_unwind(AssertUnwindSafe(|| Some(row.as_mut()?.look_up(ids, most))));
         match found {
             Ok(found) => found.unwrap_or_default(),
-            // It goes on without drafts.
+            // It continues without drafts.
             Err(_) => {
                 self.speculation = None;
                 Vec::new()
@@ -163,7 +164,7 @@ impl Sequence {
         }
     }
 
-    /// Whether the host has to know a draft before the tokens behind it can be chosen.
+    /// Whether the host has to know a draft before the tokens after it can be chosen.
     pub(crate) fn reads_drafts(&self) -> bool {
         self.is_guided() || self.options.sampling.reads_history()
     }

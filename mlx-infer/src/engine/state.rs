@@ -24,13 +24,13 @@ pub(crate) struct RequestState<'s> {
     /// Its status, the number of its computed tokens, and its row of the batch.
     pub(crate) progress: RequestProgress,
     pub(crate) sequence: Sequence,
-    /// A cache with the prompt's first tokens that the caller gave.
+    /// A cache with the first tokens of the prompt, given by the caller.
     pub(crate) given: Option<ModelCache>,
     /// The cache of the computed part of its prompt, until the whole prompt is computed.
     pub(crate) partial: Option<ModelCache>,
     pub(crate) processor: Option<Processor>,
     pub(crate) sink: Sink<'s>,
-    /// Its unread events, if their number is bounded.
+    /// Its unread events, if their number is limited.
     pub(crate) backlog: Option<Arc<Queue>>,
     /// Cancels this request only. The token of its options may be shared with others.
     pub(crate) dropped: CancelToken,
@@ -63,7 +63,7 @@ impl<'s> RequestState<'s> {
         }
     }
 
-    /// The number of its tokens that were read, the prompt's among them.
+    /// The number of its tokens that were read, including the prompt.
     pub(crate) fn known(&self) -> usize {
         self.sequence.history().ids().len()
     }
@@ -73,7 +73,7 @@ impl<'s> RequestState<'s> {
         &self.sequence.history().ids()[..self.progress.prompt()]
     }
 
-    /// Whether its caller has so many unread events that the row pauses.
+    /// Whether its row pauses, because its caller has too many unread events.
     pub(crate) fn is_paused(&self) -> bool {
         self.backlog.as_ref().is_some_and(|events| events.is_full())
     }

@@ -1,4 +1,4 @@
-//! Forward passes that fail or panic: every one of a batch's, one at a time.
+//! Forward passes that fail or panic: each pass of a batch in turn.
 
 use std::cell::Cell;
 use std::path::Path;
@@ -19,7 +19,7 @@ use crate::request::result::BatchResult;
 /// How a forward pass goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
-    /// When it is evaluated, as where memory ends.
+    /// When it is evaluated, as when memory runs out.
     Evaluation,
     /// When its graph is built.
     Graph,
@@ -87,7 +87,7 @@ impl Model for Faulty {
 }
 
 fn requests() -> Vec<Request> {
-    // Prompts of several chunks, of one, and of tokens that are the same at the beginning.
+    // Prompts of several chunks, prompts of one chunk, and prompts with a common beginning.
     let prompts = [(40, 9), (3, 6), (21, 4), (3, 8), (1, 5)];
     let request = |(length, max_tokens): (u32, usize)| {
         let prompt: Vec<u32> = (0..length).map(|at| (at * 7 + 3) % 60).collect();

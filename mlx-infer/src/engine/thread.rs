@@ -1,5 +1,5 @@
-//! The main loop of an engine's thread, after its models have been loaded: the model and the model with each adapter,
-//! or one of another back end.
+//! The main loop of an engine's thread, after its models have been loaded: the model and the model
+//! with each adapter, or one model of another back end.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +16,7 @@ use crate::request::cancel::CancelToken;
 
 pub(super) enum EngineCommand {
     Submit {
-        /// The index of its model.
+        /// The index of the request's model.
         model: usize,
         request: Box<Checked>,
         requested: Instant,
@@ -33,13 +33,14 @@ pub(super) enum EngineCommand {
 
 /// The work of the thread.
 struct Work<D> {
-    /// One for each model.
+    /// One worker for each model.
     workers: Vec<D>,
     jobs: Jobs<LoadedModel>,
     is_finishing: bool,
 }
 
-/// The engine's end of its thread: what callers send, and what they see.
+/// The engine's side of the channel with its callers: their commands, and the counters that they
+/// read.
 pub(crate) struct Inbox {
     pub(super) commands: Receiver<EngineCommand>,
     pub(super) aborted: Arc<AtomicBool>,
@@ -62,7 +63,7 @@ impl Inbox {
         };
         loop {
             if aborted.load(Ordering::Acquire) {
-                // Also the requests that were just submitted.
+                // Requests that were just submitted are cancelled too.
                 inbox.try_iter().for_each(|command| work.take(command));
                 work.workers.iter_mut().for_each(D::cancel_all);
                 return;
@@ -108,8 +109,8 @@ impl<D: Decode<'static>> Work<D> {
         }
     }
 
-    /// How long to wait for a command; `None` if the thread has finished its work. It blocks only when there is nothing
-    /// to compute.
+    /// How long to wait for a command; `None` if the thread has finished its work. It waits without
+    /// a limit only when there is nothing to compute.
     fn wait(&self) -> Option<Duration> {
         let mut busy = self.workers.iter().filter(|worker| !worker.is_idle());
         let is_idle = busy.clone().next().is_none();
@@ -117,7 +118,7 @@ impl<D: Decode<'static>> Work<D> {
             _ if !self.jobs.is_empty() => Some(Duration::ZERO),
             true if self.is_finishing => None,
             true => Some(Duration::from_secs(60)),
-            // Reading events and cancelling send no command.
+            // A caller that reads events or cancels sends no command.
             false if busy.all(D::is_stalled) => Some(Duration::from_millis(5)),
             false => Some(Duration::ZERO),
         }

@@ -1,7 +1,7 @@
 //! Reports a forward pass that takes far longer than usual, while it still runs.
 //!
-//! The engine's thread waits for the device in the middle of a pass, so another thread has to look. It reads
-//! the times twice a second.
+//! The engine's thread waits for the device in the middle of a pass, so a second thread watches. It
+//! reads the times twice a second.
 
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 
 use mlx_core::memory;
 
-/// A pass is reported when it has taken this many times its usual time, and `LEAST`.
+/// A pass is reported when it has taken this many times its usual time, and at least `LEAST`.
 const TIMES: u32 = 100;
 const LEAST: Duration = Duration::from_secs(1);
 /// The same for a pass of a kind that has not run yet: a GPU's driver compiles kernels then.
 const FIRST: Duration = Duration::from_secs(120);
-/// How often the thread looks.
+/// The time between two checks.
 const PERIOD: Duration = Duration::from_millis(500);
 
 /// What a forward pass computes.
@@ -28,7 +28,8 @@ pub(crate) enum Pass {
 }
 
 impl Pass {
-    /// The number of parts by which its usual time is measured: the tokens of prompts; a step of rows is one.
+    /// The number of units of the pass, for its usual time: the tokens of prompts, or 1 for a step
+    /// of rows.
     fn units(self) -> u64 {
         match self {
             Self::Prompts(tokens) => tokens.max(1) as u64,
@@ -36,7 +37,7 @@ impl Pass {
         }
     }
 
-    /// The usual time of a part.
+    /// The usual time of a unit.
     fn usual(self, times: &mut Times) -> &mut u64 {
         match self {
             Self::Prompts(_) => &mut times.token,
@@ -58,7 +59,7 @@ impl fmt::Display for Pass {
 struct Times {
     /// The running pass, and when it began, in nanoseconds since the start.
     running: Option<(Pass, u64)>,
-    /// The usual nanoseconds of a prompt's token, and of a step of rows; 0 before the first.
+    /// The usual nanoseconds of a prompt's token, and of a step of rows; 0 before the first pass.
     token: u64,
     step: u64,
 }
@@ -101,7 +102,7 @@ impl Passes {
         };
         let took = self.now().saturating_sub(since) / pass.units();
         let before = *pass.usual(&mut times);
-        // A pass that takes longer moves the usual time by a sixteenth of it at most.
+        // A longer pass changes the usual time by at most a sixteenth of it.
         let usual = match before {
             0 => took,
             _ => before - before / 16 + took.min(2 * before) / 16,
@@ -182,7 +183,7 @@ impl Watchdog {
                     }
                 }
             });
-        // Without a thread nothing is reported, and everything else works.
+        // If the thread cannot be started, nothing is reported, and everything else works.
         Self {
             ended,
             thread: thread.ok(),
@@ -225,7 +226,7 @@ mod tests {
         let running = passes.begin(Pass::Rows(64));
         let told = reports(&passes, Duration::from_millis(2600));
         drop(running);
-        // After a second, and when it has taken twice as long.
+        // The first report comes after a second, the next when the pass has taken twice as long.
         assert!((1..=2).contains(&told.len()), "{told:?}");
         assert!(told[0].contains("a step of 64 rows"), "{told:?}");
         assert!(reports(&passes, Duration::from_millis(700)).is_empty());

@@ -43,8 +43,9 @@ const CLEAR_EVERY: usize = 256;
 
 /// The decode loop, the same for a single generation, a batch and an engine.
 ///
-/// `requests` hold the one state of each request. The scheduler decides on their progress, in numbers; `rows` hold the caches
-/// and the step in progress; `prefixes` hold the kept prefixes.
+/// `requests` has the state of each request, of which there is one. The scheduler decides on their
+/// progress, in numbers; `rows` has the caches and the step in progress; `prefixes` stores
+/// prefixes.
 pub(crate) struct Worker<'m, 's> {
     model: &'m LoadedModel,
     scheduler: Scheduler,
@@ -54,7 +55,7 @@ pub(crate) struct Worker<'m, 's> {
     submitted: Id,
     forwards: usize,
     preemptions: usize,
-    /// The number of grammar masks, and the time they took.
+    /// The number of grammar masks, and the time for them.
     masks: (usize, Duration),
     /// What steps cost and how often drafts are right. The model keeps it between workers.
     experience: Experience,
@@ -62,9 +63,9 @@ pub(crate) struct Worker<'m, 's> {
     passes: Arc<Passes>,
     /// When the last step ended, if nothing but steps followed.
     step_end: Option<Instant>,
-    /// What computes drafts, if anything does.
+    /// The drafter, if the model has one.
     drafter: Option<Box<dyn Drafter + 'm>>,
-    /// Whether the cache of the last request that ends is kept, and that cache.
+    /// Whether the cache of the last request that ends is returned, and that cache.
     keeps_last: bool,
     last: Option<(Vec<u32>, ModelCache)>,
 }
@@ -105,7 +106,8 @@ impl<'m, 's> Worker<'m, 's> {
         }
     }
 
-    /// A worker for one request, whose cache is available when it has ended ([`into_cache`](Self::into_cache)).
+    /// A worker for one request, whose cache is available when the request has ended
+    /// ([`into_cache`](Self::into_cache)).
     pub(crate) fn of_one(model: &'m LoadedModel) -> Self {
         let limits = Limits {
             rows: 1,
@@ -117,7 +119,7 @@ impl<'m, 's> Worker<'m, 's> {
         worker
     }
 
-    /// The tokens of the one request, and its cache, which holds those that were computed.
+    /// The tokens of that request, and its cache, with the states of the tokens that were computed.
     pub(crate) fn into_cache(mut self, id: Id) -> Option<(Vec<u32>, ModelCache)> {
         self.read_queued();
         self.store_last(id);
@@ -149,7 +151,7 @@ impl<'m, 's> Worker<'m, 's> {
         self.requests.is_empty()
     }
 
-    /// The numbers of requests in progress.
+    /// The numbers of requests in progress: waiting, in prefill, and decoding.
     pub(crate) fn counts(&self) -> [usize; 3] {
         let [waiting, prefilling, decoding] = self.scheduler.counts();
         [
@@ -159,18 +161,18 @@ impl<'m, 's> Worker<'m, 's> {
         ]
     }
 
-    /// Forward passes.
+    /// The number of forward passes.
     pub(crate) fn forwards(&self) -> usize {
         self.forwards
     }
 
-    /// Rows that were preempted because memory was short.
+    /// The number of rows that were preempted because memory was short.
     pub(crate) fn preemptions(&self) -> usize {
         self.preemptions
     }
 
-    /// The number of prompts that started with a kept prefix, of their tokens that were not computed, and of kept
-    /// bytes.
+    /// The number of prompts that started with a stored prefix, the number of their tokens that
+    /// were not computed, and the bytes of stored prefixes.
     pub(crate) fn prefix_counts(&self) -> [usize; 3] {
         self.prefixes.counts()
     }
@@ -288,7 +290,7 @@ impl<'m, 's> Worker<'m, 's> {
                 let (rows, is_steady) = (self.rows.slots(), stepped.previous.is_some());
                 self.read(stepped.previous);
                 self.choose();
-                // Queueing one step and waiting for another take together the time of a step.
+                // The time from queueing one step to reading the previous one is that of a step.
                 if is_steady && !stepped.ids.is_empty() {
                     self.measured(start, rows, 1, DraftOrigin::Text);
                 }
@@ -298,7 +300,7 @@ impl<'m, 's> Worker<'m, 's> {
         }
     }
 
-    /// Records the time of a step of `rows` rows that ends now, the widest of `width` tokens.
+    /// Records the time of a step of `rows` rows, the widest of `width` tokens, that ends now.
     fn measured(&mut self, start: Instant, rows: usize, width: usize, origin: DraftOrigin) {
         let now = Instant::now();
         let seconds = (now - start).as_secs_f64();
@@ -399,15 +401,16 @@ impl<'m, 's> Worker<'m, 's> {
         }
     }
 
-    /// Whether the next position of a request's row would change how the model embeds all of them.
+    /// Whether at the next position of a request's row the model would embed all its positions
+    /// differently.
     fn is_at_switch(&self, id: Id) -> bool {
         let switches = self.model.model().switches_after().is_some();
         let slot = if switches { self.slot(id) } else { None };
         slot.is_some_and(|slot| self.rows.is_at_switch(slot))
     }
 
-    /// Preempts the row of a request, which then waits again. With `prompt`, this number of its tokens counts as the prompt
-    /// from now on.
+    /// Preempts the row of a request, which then waits again. If `prompt` is given, this number of
+    /// its tokens counts as the prompt from now on.
     fn preempt(&mut self, id: Id, prompt: Option<usize>) {
         self.free_row(id);
         if let Some(request) = self.requests.get_mut(&id) {
@@ -416,7 +419,8 @@ impl<'m, 's> Worker<'m, 's> {
         self.requeue(id, prompt);
     }
 
-    /// Lets a request wait again, with the tokens that are known now. `prompt` as in [`preempt`](Self::preempt).
+    /// Makes a request wait again, with the tokens that are known now. `prompt` is that of
+    /// [`preempt`](Self::preempt).
     fn requeue(&mut self, id: Id, prompt: Option<usize>) {
         if let Some(request) = self.requests.get(&id) {
             let (known, before) = (request.known(), request.progress.prompt());
@@ -425,9 +429,10 @@ impl<'m, 's> Worker<'m, 's> {
         }
     }
 
-    /// Handles a step that failed as a whole. Its rows start again, fewer at a time; a row that was alone fails.
+    /// Handles the failure of a whole step. Its rows start again, fewer at a time; if there was
+    /// only one, its request fails.
     fn step_failed(&mut self, error: Error) {
-        // The kept prefixes are dropped first, because memory may be short.
+        // The stored prefixes are dropped first, because memory may be short.
         self.prefixes.clear();
         self.reset_rows();
         let to_blame = self.scheduler.step_failed(&mut self.requests);
@@ -445,7 +450,8 @@ impl<'m, 's> Worker<'m, 's> {
         self.requests.keys().copied().collect()
     }
 
-    /// Chooses the tokens of a step whose rows had to be read before it, because some have a grammar.
+    /// Chooses the tokens of a step whose choice had to wait for the tokens of the previous step,
+    /// because some rows have a grammar.
     fn choose(&mut self) {
         self.prepare_masks(&self.rows.undecided());
         if let Err(error) = self.rows.choose(&self.requests) {
@@ -465,7 +471,7 @@ impl<'m, 's> Worker<'m, 's> {
         self.masks
     }
 
-    /// Counts a step that gives a request tokens.
+    /// Counts a step that gives tokens to a request.
     fn stepped(&mut self, id: Id) {
         if let Some(request) = self.requests.get_mut(&id) {
             request.sequence.stepped();
@@ -502,7 +508,7 @@ impl<'m, 's> Worker<'m, 's> {
         };
         let accepted = choice.and_then(|choice| {
             let accept = || request.sequence.accept(choice);
-            // The tokens of the other rows of the step have to be passed on.
+            // If this panics, the tokens of the other rows of the step must still be sent.
             catch_unwind(AssertUnwindSafe(accept)).unwrap_or_else(|_| {
                 let message = "the engine has panicked while it read a token of this request";
                 Err(Error::new(ErrorKind::Compute, message))
@@ -553,7 +559,7 @@ impl<'m, 's> Worker<'m, 's> {
     ) -> Result<(Sequence, Option<Processor>)> {
         let (model, processor) = (self.model, checked.processor.take());
         let sequence = || Sequence::new(model.frontend(), model.load_time(), checked, requested);
-        // The grammar of a request is copied here.
+        // A request's grammar is copied here, which runs code of the grammar crate.
         let sequence = catch_unwind(AssertUnwindSafe(sequence)).unwrap_or_else(|_| {
             let message = "the request made the engine panic";
             Err(Error::new(ErrorKind::Compute, message))
@@ -571,8 +577,8 @@ impl<'m, 's> Worker<'m, 's> {
     ) -> Id {
         self.submitted += 1;
         if let Some(row) = sequence.speculation_mut() {
-            // The rates move towards the initial ones each time, so that a drafter that was bad for some texts is tried
-            // with others.
+            // The rates move towards the initial ones each time, so that a drafter that failed on
+            // some texts is tried on others.
             self.experience.usual.fade();
             row.expect(self.experience.usual);
         }
@@ -582,7 +588,8 @@ impl<'m, 's> Worker<'m, 's> {
         self.submitted
     }
 
-    /// Whether there is nothing to compute until a caller reads events or cancels, or a request arrives.
+    /// Whether there is nothing to compute until a caller reads events or cancels, or a request
+    /// arrives.
     pub(crate) fn is_stalled(&self) -> bool {
         let is_paused = |id: Id| self.requests.get(&id).is_none_or(RequestState::is_paused);
         !self.rows.is_busy()
@@ -591,8 +598,8 @@ impl<'m, 's> Worker<'m, 's> {
             && self.scheduler.parked().all(is_paused)
     }
 
-    /// Queues those parked requests again whose callers have read their events. They come after requests that arrived
-    /// meanwhile.
+    /// Queues parked requests again if their callers have read their events. They come after
+    /// requests that arrived meanwhile.
     fn unpark(&mut self) {
         let parked: Vec<Id> = self.scheduler.parked().collect();
         for id in parked {
@@ -638,8 +645,8 @@ fn out_of_memory(bytes: usize) -> Error {
     )
 }
 
-/// Computes the masks of the next tokens of these requests, and the masks after their drafts. `masks` counts them and
-/// their time.
+/// Computes the masks of the next tokens of these requests, and the masks after their drafts. Adds
+/// their number and the time for them to `masks`.
 pub(super) fn foresee(
     requests: &mut Requests<'_>,
     drafts: &[(Id, &[u32])],

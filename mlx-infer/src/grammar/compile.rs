@@ -17,7 +17,7 @@ use crate::grammar::{gbnf, lark};
 use crate::request::grammar::{Constraint, Grammar};
 use crate::text::tokenizer::Tokenizer;
 
-/// The number of compiled grammars that are kept for later requests.
+/// The number of compiled grammars that are stored for later requests.
 const KEPT: usize = 32;
 
 /// The deepest nesting of a JSON schema. JSON texts are read up to 128 levels.
@@ -27,7 +27,8 @@ const LEVELS: usize = 256;
 /// number; this limit is 10 seconds.
 const RULES: usize = 1000;
 
-/// The size of the stack for a compilation, which recurses from part to part. A part was measured to take up to 16 KiB.
+/// The size of the stack for a compilation, which recurses from part to part. A part was measured
+/// to take up to 16 KiB.
 fn stack(parts: usize) -> usize {
     (16 << 20) + parts * (32 << 10)
 }
@@ -105,7 +106,7 @@ impl Grammars {
         let Constraint {
             grammar, strict, ..
         } = constraint;
-        // What follows recurses over the schema, on the caller's stack.
+        // The following steps recurse over the schema, on the caller's stack.
         if let Grammar::JsonSchema(schema) = grammar
             && is_deep(schema)
         {
@@ -236,7 +237,7 @@ impl Factory {
 /// The start of llguidance's message for keywords that it does not support.
 const UNIMPLEMENTED: &str = "Unimplemented keys: ";
 
-/// The start of its message for `oneOf` if several schemas may match.
+/// The start of llguidance's message for `oneOf` if several schemas may match.
 const ONE_OF: &str = "oneOf constraints are not supported";
 
 /// llguidance's error text, in one line.
@@ -253,7 +254,7 @@ fn error_text(grammar: &Grammar, error: &dyn std::fmt::Display) -> String {
     if text.starts_with(ONE_OF) {
         return "not supported: oneOf of schemas that may match the same value (without strict it is taken as anyOf)".to_owned();
     }
-    // A fault of a regular expression has its own line, after a picture of its position.
+    // The fault of a regular expression has a separate line, after a drawing of its position.
     let of_regex = text.lines().find_map(|line| line.strip_prefix("error: "));
     let first = text.lines().next().unwrap_or_default();
     let text = match grammar {

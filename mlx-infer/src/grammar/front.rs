@@ -23,13 +23,14 @@ pub(super) enum Front {
 
 /// The effect of a token.
 pub(super) enum FrontStep {
-    /// The front continues.
+    /// The text before the grammar's text continues.
     Stays,
     /// The opening mark is complete, and free text follows.
     Opened,
-    /// The front is complete, and the grammar's text starts with the next token.
+    /// The text before the grammar's text is complete, and the grammar's text starts with the next
+    /// token.
     Over,
-    /// There is no front: the grammar's text has already started.
+    /// There is no text before the grammar's text, which has already started.
     Missing,
 }
 
@@ -116,13 +117,13 @@ impl Front {
 /// Looks for the mark that opens free text at the start of a generation.
 pub(super) struct Opener {
     sought: Vec<u8>,
-    /// The number of bytes of it that were found.
+    /// The number of bytes of the mark that were found.
     came: usize,
     /// For each number of bytes found: the tokens that continue the mark.
     next: Arc<Vec<Mask>>,
     /// The mark that ends the free text.
     behind: Mark,
-    /// The grammar also allows the text so far.
+    /// Whether the grammar also allows the text so far.
     may_be_missing: bool,
 }
 

@@ -1,8 +1,9 @@
 //! Grammars in GBNF, the notation of llama.cpp, as grammars in Lark.
 //!
-//! GBNF describes characters, and Lark describes terminals, of which each is as long as it can be. A rule that does not
-//! lead to itself becomes one terminal, so it holds the same texts. Rules that do become rules between terminals: every
-//! text they allow matches the GBNF grammar.
+//! GBNF describes characters. Lark describes terminals, and its lexer takes the longest match of
+//! each. A GBNF rule that is not recursive becomes one terminal, which matches the same texts.
+//! Recursive rules become Lark rules over terminals: every text that they allow matches the GBNF
+//! grammar, but some texts of the GBNF grammar may be refused.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -90,7 +91,7 @@ enum Node {
     Repeated(Box<Node>, u32, Option<u32>),
 }
 
-/// Whether a rule leads neither to itself, directly or through others, nor to a special token.
+/// Whether a rule is not recursive, directly or through others, and refers to no special token.
 fn is_regular(rule: usize, rules: &[Rule], kinds: &mut [Option<bool>]) -> bool {
     fn holds(node: &Node, rules: &[Rule], kinds: &mut [Option<bool>]) -> bool {
         match node {
@@ -108,7 +109,7 @@ fn is_regular(rule: usize, rules: &[Rule], kinds: &mut [Option<bool>]) -> bool {
     if let Some(known) = kinds[rule] {
         return known;
     }
-    // A rule that is met again leads to itself.
+    // A rule that is met again is recursive.
     kinds[rule] = Some(false);
     let body = rules[rule].body.as_ref();
     let found = body.is_some_and(|body| holds(body, rules, kinds));

@@ -22,21 +22,22 @@ pub(crate) struct Guide {
     matcher: Matcher,
     /// The text before the grammar's text, until the latter starts.
     front: Option<Front>,
-    /// Whether the grammar's text is the whole generation, and has no token yet.
+    /// Whether the grammar's text is the whole generation and has no token yet.
     is_at_start: bool,
     /// The tokens that may come next, or `None` for all. It is valid once `is_prepared`.
     mask: Option<Mask>,
     is_prepared: bool,
     /// The tokens of the grammar's text so far.
     taken: Vec<u32>,
-    /// Drafts that may come next, and the mask behind each.
+    /// Drafted tokens that are allowed, and the mask after each.
     ahead: VecDeque<(u32, Option<Mask>)>,
     fault: Option<Error>,
-    /// Tokens that end the request. They are allowed when the text is complete, and not in the text before it.
+    /// Tokens that end the request. They are allowed when the grammar's text is complete, and not
+    /// in the text before it.
     ends: Vec<u32>,
-    /// All tokens but those, if there are any.
+    /// All tokens except `ends`, if there are any.
     not_ends: Option<Mask>,
-    /// The checkpoint's end tokens are allowed only if nothing else is.
+    /// Whether the checkpoint's end tokens are allowed only if nothing else is.
     ignore_eos: bool,
     name: &'static str,
     /// Whether the next mask panics.
@@ -45,8 +46,8 @@ pub(crate) struct Guide {
 }
 
 impl Guide {
-    /// The state of a request before its first token. `front`: the compiled form of [`Constraint::front`]; `ends`: the
-    /// tokens that end the request.
+    /// The state of a request before its first token. `front` is the compiled form of
+    /// [`Constraint::front`], `ends` the tokens that end the request.
     pub(crate) fn new(
         compiled: Arc<Compiled>,
         constraint: &Constraint,
@@ -62,7 +63,8 @@ impl Guide {
         });
         Self {
             not_ends,
-            // A separate copy, so that its work depends only on its own tokens, and it waits for no other request.
+            // A separate copy, so that its work depends only on its own tokens, and it does not
+            // wait for other requests.
             matcher: compiled.start.deep_clone(),
             is_at_start: front.as_ref().is_none_or(Front::may_be_missing),
             front,
@@ -80,9 +82,10 @@ impl Guide {
         }
     }
 
-    /// Computes the mask of the next token, if it was not computed, and the masks behind the tokens of a draft, as far as
-    /// the grammar allows them: [`masks`](Self::masks). The grammar advances over the draft and is rolled back. A mask
-    /// takes 10 microseconds to 10 milliseconds. A fault is returned by the next [`check`](Self::check).
+    /// Computes the mask of the next token, if it was not computed, and the masks after the tokens
+    /// of a draft, as far as the grammar allows these: [`masks`](Self::masks). The grammar advances
+    /// over the draft and is rolled back. A mask takes 10 microseconds to 10 milliseconds. A fault
+    /// is returned by the next [`check`](Self::check).
     pub(crate) fn foresee(&mut self, draft: &[u32]) {
         let work = || {
             self.compute();
@@ -128,8 +131,9 @@ impl Guide {
         self.is_prepared
     }
 
-    /// Whether the masks behind a draft can be computed. A mark that opens reasoning, and a text with a grammar of its
-    /// own in front, are short, and no draft knows them.
+    /// Whether the masks after a draft can be computed. They cannot in a mark that opens reasoning
+    /// and in a first text with a grammar of its own: these are short, and drafts do not predict
+    /// them.
     pub(crate) fn takes_drafts(&self) -> bool {
         matches!(self.front, None | Some(Front::Free(_)))
     }
@@ -147,7 +151,8 @@ impl Guide {
         let (taken, mut ahead) = (self.taken.len(), VecDeque::new());
         for &id in draft {
             let is_open = self.allows(id) && !self.ends.contains(&id);
-            // Nothing follows where the text is complete. A fault is told when the token is chosen: its mask is computed again then.
+            // Nothing follows a complete text. A fault is reported when the token is chosen: its
+            // mask is then computed again.
             if !is_open || !matches!(self.take(id), Ok(false)) {
                 break;
             }
@@ -175,7 +180,7 @@ impl Guide {
         }
     }
 
-    /// The mask of the next token, and those behind the draft of [`foresee`](Self::foresee).
+    /// The mask of the next token, and the masks after the draft of [`foresee`](Self::foresee).
     pub(crate) fn masks(&self) -> impl Iterator<Item = Option<&Mask>> {
         let behind = self.ahead.iter().map(|(_, mask)| mask.as_ref());
         std::iter::once(self.mask.as_ref()).chain(behind)
@@ -195,7 +200,7 @@ impl Guide {
         self.mask.as_ref()
     }
 
-    /// `None`: all tokens.
+    /// The tokens that may come next; `None` for all.
     fn allowed(&mut self) -> std::result::Result<Option<Mask>, String> {
         let words = self.compiled.vocabulary.words();
         match &mut self.front {
@@ -203,7 +208,7 @@ impl Guide {
             Some(front) if !front.may_be_missing() => {
                 let mask = front.allowed(words)?;
                 Ok(match (mask, &self.not_ends) {
-                    // The grammar's text has to come, so an end may not.
+                    // The grammar's text must still come, so an end token is not allowed.
                     (None, not_ends) => not_ends.clone(),
                     (Some(mask), Some(not_ends)) if !matches!(front, Front::Held(_)) => {
                         Some(mask.iter().zip(&**not_ends).map(|(a, b)| a & b).collect())
@@ -243,7 +248,7 @@ impl Guide {
                 *word |= 1 << (id % 32);
             }
         }
-        // Only the end can follow.
+        // Only an end token can follow.
         Ok(match bits.iter().all(|&word| word == 0) {
             true => mask,
             false => bits.into(),
@@ -253,7 +258,7 @@ impl Guide {
     /// Checks that the next token was chosen with a mask.
     ///
     /// # Errors
-    /// The mask could not be computed, or it was not.
+    /// The mask could not be computed, or was not computed.
     pub(crate) fn check(&mut self) -> Result<()> {
         match self.fault.take() {
             Some(fault) => Err(fault),
@@ -265,7 +270,7 @@ impl Guide {
         }
     }
 
-    /// Adds the next token. Returns whether the text is complete and cannot go on.
+    /// Adds the next token. Returns whether the text is complete and cannot continue.
     ///
     /// # Errors
     /// The grammar does not allow the token.
@@ -320,7 +325,7 @@ impl Guide {
         Ok(self.matcher.is_stopped())
     }
 
-    /// Its kind, for messages.
+    /// The kind of the grammar, for messages.
     pub(crate) fn name(&self) -> &'static str {
         self.name
     }
@@ -340,7 +345,7 @@ pub(super) fn mask_of(matcher: &mut Matcher, words: usize) -> std::result::Resul
         }
     })?;
     let mut bits = Vec::from(set);
-    // The set has room for one more token than there are.
+    // llguidance's set has room for one more token than the vocabulary.
     bits.resize(words, 0);
     Ok(bits.into())
 }

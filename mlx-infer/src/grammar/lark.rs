@@ -51,7 +51,8 @@ fn quoted(text: &str, mark: u8) -> usize {
     text.len()
 }
 
-/// A JSON value at the start of a text, and its length. What is wrong with it is reported by the compiler.
+/// A JSON value at the start of a text, and its length. `None` if it is malformed: the compiler
+/// reports the error.
 fn json(text: &str) -> Option<(Value, usize)> {
     let mut values = serde_json::Deserializer::from_str(text).into_iter::<Value>();
     let value = values.next()?.ok()?;

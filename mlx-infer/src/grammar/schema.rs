@@ -1,8 +1,9 @@
 //! JSON schemas in the form that the grammar engine reads exactly.
 //!
-//! An object with `properties` and without `additionalProperties` is closed. Schemas that apply to one value together
-//! (`allOf`, `$ref` and other keywords beside each other) are closed together, over the properties of all of them, as
-//! `unevaluatedProperties: false` has it. Numbers that the engine would round are refused by the name of their keyword.
+//! An object with `properties` and without `additionalProperties` is closed. Schemas that apply to
+//! the same value (`allOf`, `$ref` and other keywords beside each other) are closed together, over
+//! the properties of all of them, as with `unevaluatedProperties: false`. A number that the engine
+//! would round is refused, and the error names its keyword.
 
 mod formats;
 mod numbers;
@@ -93,7 +94,8 @@ enum Part {
     All(usize),
     Any,
     One,
-    /// Conditions, which have no effect; their properties may occur.
+    /// A schema with a condition (`then`, `else`, `dependentSchemas`). It has no effect, but the
+    /// properties that it names may occur.
     Conditional,
 }
 
@@ -104,9 +106,9 @@ struct Rewriter<'s> {
     subschemas: usize,
     /// The name of the definition for a reference in a scope.
     defined: HashMap<(String, String), String>,
-    /// The names that were given.
+    /// The names that definitions have got.
     names: Map<String, Value>,
-    /// Definitions that are referred to, and not yet rewritten.
+    /// Definitions that are referred to and not yet rewritten.
     queue: VecDeque<(String, &'s Value, Scope)>,
     /// What the targets of references declare; `None` while that is computed.
     known: HashMap<String, Option<Rc<Declared>>>,
@@ -257,7 +259,7 @@ impl<'s> Rewriter<'s> {
         Ok(())
     }
 
-    /// Adds what the target of a reference declares.
+    /// Adds the declarations of a reference's target.
     fn declared_by(&mut self, reference: &str, into: &mut Declared) -> Result<(), String> {
         if !self.known.contains_key(reference) {
             // A reference within its own target adds nothing.
@@ -290,7 +292,7 @@ impl<'s> Rewriter<'s> {
     /// The reference to the definition for the target of `reference` in a scope.
     fn reference(&mut self, reference: &str, scope: &Scope) -> Value {
         let Some(target) = target(self.root, reference) else {
-            // The compiler says what is wrong with it.
+            // The compiler reports what is wrong with it.
             return reference.into();
         };
         let scope_key = match **scope == Declared::default() {
@@ -357,8 +359,8 @@ fn is_open(entries: &Map<String, Value>) -> bool {
         .any(|value| *value != Value::Bool(false))
 }
 
-/// Closes an object that names its properties and does not say whether it may have others. It may have those of the
-/// schemas beside it.
+/// Closes an object that names its properties and does not say whether it may have others. It may
+/// also have the properties of the schemas that apply to the same value.
 fn close(entries: &mut Map<String, Value>, beside: &Declared, is_open: bool) {
     if is_open || beside.is_open || entries.contains_key("additionalProperties") {
         return;

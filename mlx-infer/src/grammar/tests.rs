@@ -74,7 +74,8 @@ fn allowed(guide: &mut Guide) -> Vec<u32> {
         .collect()
 }
 
-/// Each token that spells a beginning of what may follow, no other, and no id without a token.
+/// The mask has each token that spells a beginning of the allowed text, no other token, and no id
+/// without a token.
 #[test]
 fn masks_hold_every_token_that_fits() {
     let tokenizer = tokenizer("qwen");
@@ -116,14 +117,14 @@ fn a_mark_may_be_split_and_ends_with_a_token() {
         guide.check()?;
         guide.accept(id(text))
     };
-    // Over two tokens, and not by the same letters further apart.
+    // The tokens must be adjacent: the same letters further apart do not match.
     let mut split = guide(&tokenizer, size, &after("nt", "[0-9]"));
     for text in ["t", "n", "n", "t"] {
         assert!(split.mask().is_none());
         assert!(!feed(&mut split, text).unwrap());
     }
     assert!(allowed(&mut split).contains(&id("7")) && !allowed(&mut split).contains(&id("n")));
-    // Tokens that begin with the mark, or with its end, and go on: `he` behind the `t` of `th`.
+    // Tokens that begin with the mark, or with its end, and continue: `he` after the `t` of `th`.
     let is_allowed = |guide: &mut Guide, token: &str| {
         guide.prepare();
         let id = tokenizer.token_to_id(token).unwrap();
@@ -145,7 +146,8 @@ fn a_mark_may_be_split_and_ends_with_a_token() {
     assert!(is_allowed(&mut part, "7") && !is_allowed(&mut part, "h"));
 }
 
-/// A reply that opens its reasoning is free up to the mark behind it; another is held from its first token.
+/// A reply that opens its reasoning is free up to the closing mark; any other reply is constrained
+/// from its first token.
 #[test]
 fn reasoning_may_be_opened() {
     let tokenizer = tokenizer("qwen");
@@ -192,7 +194,7 @@ fn reasoning_may_be_opened() {
     ] {
         assert_eq!(allows(&digits, text), expected, "{text}");
     }
-    // The text may begin as the mark does.
+    // The constrained text may begin like the mark.
     let alike = constraint("<t>", "<(a|t)[a-z]*");
     for (text, expected) in [
         ("<abc", Some(true)),
@@ -205,7 +207,7 @@ fn reasoning_may_be_opened() {
     }
 }
 
-/// An end would lose the text that has to follow the reasoning.
+/// An end token in the reasoning would lose the text that has to follow it.
 #[test]
 fn reasoning_does_not_end_the_request() {
     let tokenizer = tokenizer("qwen");
@@ -238,7 +240,7 @@ fn reasoning_does_not_end_the_request() {
     }
 }
 
-/// What is nested as deeply as it may be: the masks need a small part of the stack of any thread.
+/// The deepest nesting that is allowed: the masks need a small part of any thread's stack.
 #[test]
 fn masks_need_little_stack() {
     let tokenizer = tokenizer("qwen");
@@ -275,7 +277,8 @@ fn masks_need_little_stack() {
                 for &id in &ids {
                     guide.foresee(&[]);
                     if let Err(error) = guide.check() {
-                        // Too complex is an error, and no fault of the stack.
+                        // A grammar that is too complex is refused with an error; the stack does
+                        // not overflow.
                         return (at, Some(error.to_string()));
                     }
                     guide.accept(id).unwrap();

@@ -30,7 +30,8 @@ pub(super) struct Vocabulary {
     crossing: Remembered<String, Crossing>,
     /// The tokens that continue opening marks, for the marks that were used last.
     opening: Remembered<[String; 2], Vec<Mask>>,
-    /// Tokens that spell less at the start of a text than after other tokens. They may not come first.
+    /// Tokens that add fewer bytes at the start of a text than after other tokens. They may not
+    /// come first.
     not_first: Option<Mask>,
 }
 
@@ -80,7 +81,7 @@ impl Vocabulary {
         })?;
         let has_shortened = not_first.iter().any(|&word| word != 0);
         Ok(Self {
-            // Not canonical, because forced text may come in any tokens that spell it.
+            // Not canonical: any tokenisation of forced text is accepted.
             env: Arc::new(ApproximateTokEnv::new(trie)),
             size,
             eos_ids,
@@ -94,7 +95,7 @@ impl Vocabulary {
         &self.env
     }
 
-    /// Words of a mask.
+    /// The number of words of a mask.
     pub(super) fn words(&self) -> usize {
         self.size.div_ceil(32)
     }

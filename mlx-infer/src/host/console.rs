@@ -67,11 +67,11 @@ pub fn show_warnings() {
         .with_target(false)
         .with_level(false)
         .with_writer(|| Warnings);
-    // A program that has a subscriber of its own keeps it.
+    // If the program has installed a subscriber, that one stays.
     let _ = lines.try_init();
 }
 
-/// Stderr for lines of `tracing`, each of which comes in one write.
+/// A writer for lines of `tracing` to stderr, one write for each line.
 #[cfg(feature = "cli")]
 struct Warnings;
 
@@ -99,7 +99,7 @@ pub fn end(result: Result<()>) -> ExitCode {
     }
 }
 
-/// The exit status: 1 in place of 0 if a note could not be written.
+/// The exit status `code`, but 1 instead of 0 if a note could not be written.
 pub fn status(code: u8) -> ExitCode {
     let lost = LOST_NOTE.load(Ordering::Relaxed);
     ExitCode::from(if lost { code.max(1) } else { code })

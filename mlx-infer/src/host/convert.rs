@@ -97,10 +97,11 @@ fn open(files: &Files) -> Result<(Value, Weights)> {
     Ok((config, weights))
 }
 
-/// A checkpoint folder that is being made. It is claimed at the start, and appears complete or not at all.
-/// The caller writes `config.json` and the weights; the other files of the checkpoint are copied unchanged from its
-/// source. Everything is written into a hidden folder, which then replaces `out` in one step.
-/// step.
+/// A checkpoint folder that is being made. It is claimed at the start, and appears complete or not
+/// at all.
+/// The caller writes `config.json` and the weights; the other files of the checkpoint are copied
+/// unchanged from its source. Everything is written into a hidden folder, which then replaces `out`
+/// in one step.
 #[derive(Debug)]
 pub struct NewCheckpoint<'a> {
     files: &'a Files,
@@ -133,7 +134,7 @@ impl<'a> NewCheckpoint<'a> {
         })
     }
 
-    /// Makes the folder: `fill` writes `config.json` and weights into the folder that it is given.
+    /// Makes the folder: `fill` gets its path and writes `config.json` and the weights into it.
     ///
     /// # Errors
     /// `fill` fails, or a file cannot be read or written. `out` is then unchanged.
@@ -187,9 +188,10 @@ fn check(files: &Files, out: &Path, replace: bool) -> Result<bool> {
     Ok(true)
 }
 
-/// Moves everything that stays of the folder `old` into the folder `new`: all files that `new` does not have, except
-/// for the weights of the old checkpoint. Files are linked, so that both folders are complete until `old` is removed;
-/// on a file system without links they are copied. `within` is the path of both in the checkpoint.
+/// Moves the files of the folder `old` that stay into the folder `new`: all that `new` does not
+/// have, except for the weights of the old checkpoint. Files are linked, so that both folders are
+/// complete until `old` is removed; on a file system without links they are copied. `within` is the
+/// path of both in the checkpoint.
 fn keep(old: &Path, new: &Path, within: &str) -> Result<()> {
     for entry in fs::read_dir(old).map_err(|error| io("read", old, error))? {
         let entry = entry.map_err(|error| io("read", old, error))?;

@@ -150,10 +150,10 @@ impl Lines {
         }
     }
 
-    /// The same lines, for a caller that does not wait for them.
+    /// The same lines, for a caller that must not block on them.
     ///
     /// # Errors
-    /// The system gives no thread.
+    /// The system cannot start a thread.
     pub fn stream(self) -> Result<LineStream> {
         LineStream::new(self)
     }

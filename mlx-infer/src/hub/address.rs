@@ -35,7 +35,8 @@ pub(super) fn redirect(url: &Uri, location: &str) -> Option<Uri> {
     origin(&url).map(|_| url)
 }
 
-/// What is escaped in a part of an address: everything but the unreserved characters of RFC 3986.
+/// The characters that are escaped in a part of an address: all but the unreserved characters of
+/// RFC 3986.
 const PART: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'_')

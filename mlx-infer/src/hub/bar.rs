@@ -1,4 +1,4 @@
-//! Progress for people: notes, and a bar on a terminal.
+//! Progress of downloads on a terminal: notes, and a bar.
 
 use std::io::IsTerminal;
 
@@ -7,12 +7,12 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::Progress;
 use crate::host::console;
 
-/// Shows progress on stderr; the bar only if that is a terminal.
+/// Shows progress on stderr; the bar only if stderr is a terminal.
 #[derive(Default)]
 pub struct Bar(Option<ProgressBar>);
 
 impl Bar {
-    /// Shows it.
+    /// Shows one event of a download.
     pub fn show(&mut self, progress: Progress<'_>) {
         match progress {
             Progress::Note(line) => match &self.0 {

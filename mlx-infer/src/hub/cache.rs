@@ -97,11 +97,12 @@ impl Repo {
         }
     }
 
-    /// Refuses a link among the folders of the model that lead to `dir`: what is written behind it would be outside the
-    /// cache, where relative links lead nowhere. The cache, a model's whole folder and its blobs may be links.
+    /// Refuses a symbolic link among the model's folders on the way to `dir`: files written through
+    /// it would be outside the cache, where the relative links of a snapshot do not resolve. The
+    /// cache itself, the model's own folder and its blobs may be links.
     ///
     /// # Errors
-    /// The link.
+    /// There is such a link; the message names it.
     fn check_folders(&self, dir: &Path) -> Result<()> {
         let mut path = self.dir.clone();
         for part in dir.strip_prefix(&self.dir).into_iter().flatten() {
@@ -146,7 +147,7 @@ impl Repo {
         fs::create_dir_all(&self.locks).map_err(fail)?;
         let mut told = false;
         loop {
-            // A lock is made by a program, always as a file. Opening a link would create the file that it names.
+            // Programs make locks as ordinary files. Opening a link would create its target.
             if let Ok(found) = fs::symlink_metadata(&path)
                 && !found.is_file()
             {

@@ -76,8 +76,8 @@ impl Partial {
     }
 }
 
-/// Downloads a file into its blob, if it does not exist: one process at a time, each continuing where another has
-/// stopped.
+/// Downloads a file into its blob if the blob does not exist. Only one process downloads it at a
+/// time, and it continues where an earlier one stopped.
 pub(super) fn blob(
     client: &Client,
     repo: &Repo,

@@ -56,7 +56,7 @@ pub(super) fn passing(message: String) -> Fault {
 }
 
 impl Client {
-    /// The meaning of an answer without success.
+    /// The error for an answer whose status is not a success.
     pub(super) fn refused(
         &self,
         what: &dyn fmt::Display,
@@ -153,7 +153,7 @@ impl Retries<'_> {
     /// Waits before the next attempt.
     ///
     /// # Errors
-    /// The fault, if it is permanent, was the last one that is allowed, or asks for too long a wait.
+    /// The fault, if it is permanent, if no retry is left, or if it asks for too long a wait.
     pub(super) fn after(&mut self, fault: Fault, on_progress: &mut OnProgress<'_>) -> Answer<()> {
         let pause = self.client.pause * 2_u32.pow(self.done);
         let wait = fault.retry_after.unwrap_or(pause);

@@ -125,7 +125,7 @@ pub(super) fn shards(dir: &Path, all: &[String]) -> Result<Vec<String>> {
     let named = indexed(dir)?;
     if let Some(absent) = named.iter().find(|file| !all.contains(file)) {
         let message = format!(
-            "{}: {INDEX} names {absent:?}, which the hub has not",
+            "{}: {INDEX} names {absent:?}, which the hub does not have",
             dir.display()
         );
         return Err(Error::format(message));
@@ -217,7 +217,7 @@ pub(super) fn gguf_of(model: &Path) -> Option<PathBuf> {
     }
 }
 
-/// Why a file in GGUF is refused, and what helps.
+/// The error text for a file in GGUF, with a remedy.
 pub(super) fn not_read(file: &dyn std::fmt::Display) -> String {
     format!("{file} is in GGUF, which is not read; convert it with the Python package gguf2mlx")
 }
@@ -341,7 +341,7 @@ mod tests {
             (r#"{"weight_map": {"w": "a.bin"}}"#, Err("is not the name")),
             (
                 r#"{"weight_map": {"w": "b.safetensors"}}"#,
-                Err("which the hub has not"),
+                Err("which the hub does not have"),
             ),
             (r#"{"weight_map": 1}"#, Err("no object")),
             ("{", Err("not valid json")),

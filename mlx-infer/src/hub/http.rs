@@ -196,12 +196,12 @@ impl Client {
         })
     }
 
-    /// The bytes of a file. They start at the offset if the status is 206.
+    /// The bytes of a file. They start at the offset only if the status is 206.
     pub(super) fn bytes(&self, remote: &Remote, from: u64) -> Answer<(Response<Body>, HeaderMap)> {
         self.send(&remote.name, &remote.url, Purpose::Bytes(from))
     }
 
-    /// A failure while a body is read.
+    /// The error for a failure while a body is read.
     pub(super) fn unreachable(&self, url: &str, error: &dyn fmt::Display) -> Fault {
         let host = url
             .parse::<Uri>()
@@ -394,7 +394,7 @@ fn read_certificates(path: &Path) -> Result<RootCerts> {
     Ok(found.into())
 }
 
-/// Reads what there is, at most a full buffer; nothing only at the end. A signal does not end it.
+/// Reads until the buffer is full or the input ends. An interruption by a signal does not end it.
 pub(super) fn fill(reader: &mut impl Read, buffer: &mut [u8]) -> std::io::Result<usize> {
     loop {
         match reader.read(buffer) {

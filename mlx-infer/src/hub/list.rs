@@ -29,7 +29,7 @@ pub struct Cached {
     pub bytes: u64,
     /// The time of the last read of one of them, if the file system records it.
     pub last_used: Option<SystemTime>,
-    /// Files that it needs for loading and does not have.
+    /// Files that are needed for loading and are not there.
     pub missing: Vec<String>,
 }
 

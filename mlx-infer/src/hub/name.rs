@@ -21,7 +21,7 @@ impl Name {
     /// Reads `org/name` or `org/name@revision`.
     ///
     /// # Errors
-    /// The text has another form.
+    /// The text does not have this form.
     pub fn parse(text: &str) -> Result<Self> {
         let (repo, revision) = text.split_once('@').unwrap_or((text, MAIN));
         let fail = |what: &str| {

@@ -25,7 +25,8 @@ pub(super) struct PlainProxy {
 }
 
 impl PlainProxy {
-    /// None if no variable names one, or the first is of another protocol than HTTP.
+    /// `None` if no variable names a proxy, or if the first one that does names one for another
+    /// protocol than HTTP.
     pub(super) fn from_env(config: Config) -> Option<Self> {
         let value = VARIABLES
             .iter()
@@ -53,14 +54,15 @@ impl PlainProxy {
         })
     }
 
-    /// Whether this request goes through the proxy: without TLS, and to no host of `NO_PROXY`.
+    /// Whether the request for `url` goes through the proxy: it is plain HTTP, and `NO_PROXY` does
+    /// not name its host.
     pub(super) fn serves(&self, url: &Uri) -> bool {
         // `Proxy::new` does not read NO_PROXY.
         let is_direct = Proxy::try_from_env().is_some_and(|proxy| proxy.is_no_proxy(url));
         url.scheme() == Some(&uri::Scheme::HTTP) && !is_direct
     }
 
-    /// The agent, whose requests have the proxy's address and the server's name as `Host`.
+    /// The agent. It connects to the proxy's address and sends the server's name as `Host`.
     pub(super) fn agent(&self) -> &Agent {
         &self.agent
     }
@@ -135,8 +137,8 @@ impl<T: Transport> Transport for Absolute<T> {
     }
 }
 
-/// Where the path of a request stands, and its `Host`. None if these bytes begin no request. Requests of the hub have no
-/// body, so that each begins a transmission.
+/// The position of the path in a request, and its `Host`. `None` if these bytes begin no request.
+/// The hub's requests have no body, so each write begins with a request.
 fn place_and_host(request: &[u8]) -> Option<(usize, String)> {
     let text = std::str::from_utf8(request).ok()?;
     let mut lines = text.split("\r\n");

@@ -146,8 +146,9 @@ impl HubBuilder {
         self
     }
 
-    /// Cancels requests and waits with an error of kind [`Cancelled`](crate::ErrorKind::Cancelled). Bytes of a file
-    /// that were received are kept, and not downloaded again.
+    /// Makes requests and waits end with an error of kind
+    /// [`Cancelled`](crate::ErrorKind::Cancelled). The bytes of a file that were received are kept
+    /// and not downloaded again.
     #[must_use]
     pub fn cancel(mut self, cancel: CancelToken) -> Self {
         self.cancel = cancel;

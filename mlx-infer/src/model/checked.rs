@@ -1,4 +1,4 @@
-//! The one check of a request, and what comes of it: the only form in which an engine takes requests.
+//! The check of requests. Its result is the only form in which an engine takes requests.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -29,18 +29,18 @@ pub struct Checked {
 pub(crate) struct CheckedGrammar {
     /// The grammar itself.
     pub(crate) text: Arc<Compiled>,
-    /// The grammar of the text before it, if there is one.
+    /// The grammar of the text before the grammar's text, if there is one.
     pub(crate) front: Option<Arc<Compiled>>,
 }
 
-/// Why a request is refused.
+/// The reason why a request is refused.
 pub(crate) struct Refusal {
     #[cfg_attr(not(feature = "serve"), allow(dead_code, reason = "servers read it"))]
     pub(crate) part: RefusedPart,
     pub(crate) error: Error,
 }
 
-/// The part of a request at fault, with what a server needs to say it in its own words.
+/// The part of a request at fault, with what a server needs for a message of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RefusedPart {
     /// The prompt of `tokens` tokens and one more exceed the model's `positions`.
@@ -74,7 +74,7 @@ impl Checked {
         &self.options
     }
 
-    /// The keywords of a JSON schema that are without effect, as [`Frontend::ignored_keywords`] gives them.
+    /// The keywords of a JSON schema that have no effect, those of [`Frontend::ignored_keywords`].
     pub fn ignored_keywords(&self) -> &[String] {
         let grammar = self.grammar.as_ref();
         grammar.map_or(&[], |grammar| &grammar.text.ignored)
@@ -93,8 +93,9 @@ impl fmt::Debug for Checked {
 }
 
 impl Frontend {
-    /// Tokenises and checks a request, and compiles its grammar. An engine of this model then takes it without further
-    /// checks. Whether there is an adapter of its name only the engine knows.
+    /// Tokenises and checks a request, and compiles its grammar. An engine of this model then takes
+    /// it without further checks, except whether it has the request's adapter: only the engine
+    /// knows its adapters.
     ///
     /// ```
     /// # fn main() -> mlx_infer::Result<()> {
@@ -119,7 +120,7 @@ impl Frontend {
             processor,
             adapter,
         } = request;
-        // Tokenizers and grammars of others run here.
+        // Code of the tokenizer and grammar crates runs here and may panic.
         let check = AssertUnwindSafe(|| {
             self.check_processor(processor.as_ref())?;
             let ids = self.prompt_ids(prompt)?;
@@ -136,7 +137,7 @@ impl Frontend {
         })
     }
 
-    /// The same for callers that have no adapters.
+    /// Like [`checked`](Self::checked), for callers that have no adapters.
     ///
     /// # Errors
     /// As [`checked`](Self::checked), or the request has an adapter.
@@ -169,7 +170,7 @@ impl Frontend {
         })
     }
 
-    /// A request like `checked` with another seed and a processor of its own.
+    /// A copy of `checked` with another seed and processor.
     ///
     /// # Errors
     /// The model's back end does not support processors.
@@ -193,6 +194,8 @@ impl Frontend {
         })
     }
 
+    /// Checks that this front end has checked the request.
+    ///
     /// # Errors
     /// The request was checked by the front end of another model.
     pub(crate) fn check_origin(&self, checked: &Checked) -> Result<()> {
@@ -214,6 +217,8 @@ impl Frontend {
         Ok(self.refusal(ids, options).map(drop)?)
     }
 
+    /// Checks that the back end supports a request's processor.
+    ///
     /// # Errors
     /// There is a processor, and the model's back end does not support it.
     fn check_processor(&self, processor: Option<&Processor>) -> Result<()> {
@@ -223,7 +228,7 @@ impl Frontend {
         }
     }
 
-    /// All checks of a prompt and its options. Gives the compiled grammar.
+    /// Checks a prompt and its options, and returns the compiled grammar.
     fn refusal(
         &self,
         ids: &[u32],
@@ -251,8 +256,10 @@ impl Frontend {
         self.compile(options).map_err(refuse(RefusedPart::Grammar))
     }
 
+    /// Checks the options other than the grammar.
+    ///
     /// # Errors
-    /// An option other than the grammar is at fault.
+    /// One of them is at fault.
     fn check_options(&self, options: &GenerateOptions) -> Result<()> {
         options.check()?;
         if let Some(lacks) = self.lacks() {

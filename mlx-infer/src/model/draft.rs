@@ -13,7 +13,7 @@ use crate::text::tokenizer::Tokenizer;
 pub(crate) struct DraftRoom {
     /// The longest draft that a row may bring to a step.
     longest: usize,
-    /// The longest draft for which the model was loaded, and what makes that matter.
+    /// The longest draft for which the model was loaded, and the reason for that limit.
     max_draft: usize,
     why: &'static str,
 }
@@ -47,8 +47,10 @@ impl DraftRoom {
         self.longest
     }
 
+    /// Checks that drafts fit the room.
+    ///
     /// # Errors
-    /// Drafts are longer than the room.
+    /// They are longer.
     pub(super) fn check(self, speculative: Speculative) -> Result<()> {
         match speculative {
             Speculative::Tokens(tokens) if tokens > self.longest => Err(Error::argument(format!(
@@ -61,7 +63,7 @@ impl DraftRoom {
     }
 }
 
-/// Whether both models have the same tokens. The error says what differs.
+/// Checks that both models have the same tokens. The error names the difference.
 pub(super) fn check_vocabulary(
     model: &LoadedModel,
     draft: &LoadedModel,
@@ -100,7 +102,8 @@ pub(super) fn check_vocabulary(
     }
 }
 
-/// Whether an id is one token in one vocabulary, and another in the other. Either may have ids without a token.
+/// Whether an id is a token in both vocabularies, and a different one. Either may have ids without
+/// a token.
 fn differs(a: &Tokenizer, b: &Tokenizer, id: u32) -> bool {
     matches!((a.id_to_token(id), b.id_to_token(id)), (Some(a), Some(b)) if a != b)
 }

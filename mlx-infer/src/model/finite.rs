@@ -19,7 +19,7 @@ pub fn not_finite(model: &dyn Model, options: CacheOptions, tokens: &[u32]) -> E
     explain(nan_weight(model), model, options, tokens)
 }
 
-/// The same if the first weight with NaN is already known.
+/// The same error when the first weight with NaN is already known.
 pub(super) fn explain(
     weight: CoreResult<Option<String>>,
     model: &dyn Model,
@@ -83,7 +83,8 @@ fn layer(model: &dyn Model, options: CacheOptions, tokens: &[u32]) -> CoreResult
     Ok(Some("the output head".to_owned()))
 }
 
-/// The first floating-point weight whose name begins with `part` and that has a number for which `is_wrong` holds.
+/// The first floating-point weight whose name begins with `part` and which has an element for which
+/// `is_wrong` holds.
 fn first_weight(
     model: &dyn Model,
     part: &str,

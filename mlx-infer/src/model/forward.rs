@@ -22,7 +22,8 @@ pub(crate) fn hidden(
     Ok(hidden)
 }
 
-/// Opens a step. With many tokens, a GPU starts while the host still builds the graph.
+/// Opens a step. If it has many tokens, a GPU starts on the first layers while the host still
+/// builds the graph.
 fn begin<'c>(cache: &'c mut ModelCache, widths: &[usize]) -> Result<Step<'c>> {
     const MANY: usize = 1024;
     let mut step = cache.begin(widths)?;
@@ -32,8 +33,8 @@ fn begin<'c>(cache: &'c mut ModelCache, widths: &[usize]) -> Result<Step<'c>> {
     Ok(step)
 }
 
-/// Runs the layers on rows of any lengths. Returns the hidden state of the last token of each row: `[B, E]`, lazy. That of
-/// a row without tokens is any.
+/// Runs the layers on rows of any lengths. Returns the hidden state of the last token of each row:
+/// `[B, E]`, lazy. For a row without tokens the values are undefined.
 pub(crate) fn last_hidden(
     model: &dyn Model,
     cache: &mut ModelCache,
@@ -47,14 +48,15 @@ pub(crate) fn last_hidden(
     Ok(hidden.squeeze(1)?)
 }
 
-/// Computes a part of a prompt into a cache of one row, and waits for it.
+/// Computes a part of a prompt into a cache of one row, and waits for the result.
 pub(crate) fn prefill(model: &dyn Model, cache: &mut ModelCache, ids: &[u32]) -> Result<()> {
     hidden(model, cache, &padded(&[ids])?, &[ids.len()])?;
     eval(cache.arrays())?;
     free_buffers()
 }
 
-/// Frees the buffers of earlier work, if they take much memory: work of other sizes cannot use them.
+/// Frees MLX's cached buffers if they take much memory: later work with other shapes cannot use
+/// them.
 pub(crate) fn free_buffers() -> Result<()> {
     if memory::cached()? > WorkSizes::of_device().free_bytes {
         memory::clear_cache()?;

@@ -1,4 +1,4 @@
-//! A model's text side: information, tokenizer, chat template, end tokens.
+//! The front end of a model: information, tokenizer, chat template, end tokens.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -17,7 +17,8 @@ use crate::text::chat::{ChatTemplate, Message, RenderOptions};
 use crate::text::files::Files;
 use crate::text::tokenizer::{self, Tokenizer};
 
-/// The information and the text side of a model, without its weights. It validates and tokenises requests.
+/// Information about a model, its tokenizer and its chat template, without its weights. It checks
+/// and tokenises requests.
 ///
 /// The model itself stays on one thread. This part can be shared by all: a server gets it from
 /// [`Engine::frontend`](crate::Engine::frontend), refuses a bad request with a typed error, and submits what was
@@ -101,7 +102,7 @@ impl Frontend {
         }
     }
 
-    /// The same for a model of another back end.
+    /// This front end for a model of another back end.
     pub(crate) fn lacking(self, lacks: Lacks) -> Self {
         Self {
             lacks: Some(lacks),
@@ -109,7 +110,7 @@ impl Frontend {
         }
     }
 
-    /// The same for a model with this room for drafts.
+    /// This front end for a model with this room for drafts.
     pub(super) fn drafting(self, room: DraftRoom) -> Self {
         Self {
             drafts: Some(room),
@@ -129,8 +130,10 @@ impl Frontend {
         self.serial
     }
 
+    /// Checks that the model is in this process.
+    ///
     /// # Errors
-    /// The model is not in this process, so it can neither classify nor score.
+    /// It is not, so it can neither classify nor score.
     pub(crate) fn check_native(&self) -> Result<()> {
         match self.lacks {
             None => Ok(()),
@@ -140,7 +143,7 @@ impl Frontend {
         }
     }
 
-    /// Facts about the model.
+    /// Information about the model.
     pub fn info(&self) -> &ModelInfo {
         &self.info
     }
@@ -152,7 +155,7 @@ impl Frontend {
     pub fn tokenizer(&self) -> Result<&Tokenizer> {
         match &self.tokenizer {
             Some(tokenizer) => Ok(tokenizer),
-            // The error of loading names the missing file, and the files that exist instead.
+            // The error names the missing file, and the files that exist instead.
             None => Err(match Tokenizer::load(&self.files) {
                 Err(error) => error,
                 Ok(_) => Error::new(
@@ -179,9 +182,10 @@ impl Frontend {
         Ok(self.template.get_or_init(|| template))
     }
 
-    /// The options from the checkpoint's `generation_config.json` for requests that do not set them: `temperature`,
-    /// `top_p`, `top_k`, `min_p`, and `repetition_penalty`, which looks at the whole text as in transformers. Where
-    /// `do_sample` is false the temperature is 0, whatever the file says of it, also as in transformers.
+    /// The options from the checkpoint's `generation_config.json` for requests that do not set
+    /// them: `temperature`, `top_p`, `top_k`, `min_p`, and `repetition_penalty`, which looks at the
+    /// whole text as in transformers. If `do_sample` is false, the temperature is 0, whatever
+    /// temperature the file gives, also as in transformers.
     ///
     /// # Errors
     /// The file is malformed, or one of these has a value of another type.
@@ -246,8 +250,9 @@ impl Frontend {
         not_empty(self.tokenizer()?.encode(&text, false)?)
     }
 
-    /// Builds what all grammars of this model share, unless it is there. Without this call the first request with a grammar builds it, on the
-    /// thread that checks the request: 2.5 seconds for 200,000 tokens. Needs the feature `grammar`.
+    /// Builds the parts that all grammars of this model share, unless they were built. Without this
+    /// call the first request with a grammar builds them, on the thread that checks the request:
+    /// 2.5 seconds for 200,000 tokens. Needs the feature `grammar`.
     ///
     /// # Errors
     /// There is no tokenizer, or it does not suit.
@@ -257,8 +262,8 @@ impl Frontend {
         self.grammars.prepare(self.tokenizer()?, vocab, eos_ids)
     }
 
-    /// The keywords of a JSON schema that are without effect, because they are not supported and the constraint is not strict.
-    /// Needs the feature `grammar`.
+    /// The keywords of a JSON schema that have no effect, because they are not supported and the
+    /// constraint is not strict. Needs the feature `grammar`.
     ///
     /// # Errors
     /// As [`check`](Self::check).
@@ -268,13 +273,13 @@ impl Frontend {
         Ok(self.compiled(constraint)?.ignored.clone())
     }
 
-    /// The compiled form of what stands before a grammar's text, if a grammar holds that.
+    /// The compiled grammar of the text before the grammar's text, if that text has one.
     pub(crate) fn compiled_front(&self, constraint: &Constraint) -> Result<Option<Arc<Compiled>>> {
         let front = constraint.front.clone().map(Grammar::Lark);
         front.map(|front| self.compiled(&front.into())).transpose()
     }
 
-    /// The compiled form of a grammar; it is kept for the next request with the same one.
+    /// The compiled form of a grammar. It is stored for later requests with the same grammar.
     pub(crate) fn compiled(&self, constraint: &Constraint) -> Result<Arc<Compiled>> {
         let Some(tokenizer) = &self.tokenizer else {
             let message = format!(

@@ -1,8 +1,10 @@
-//! How the memory of a GPU is divided among weights, the caches of rows, work in progress, and free buffers.
+//! Divides the memory of a GPU among weights, the caches of rows, work in progress, and free
+//! buffers.
 //!
-//! Without these bounds a GPU fills up: the host queues prompts ahead of the GPU, the arrays of queued kernels take memory
-//! already, and MLX keeps freed buffers, most of which have a size that no later array has. On a full GPU the driver
-//! moves memory to the host and back with each kernel, and a step takes minutes.
+//! Without these bounds a GPU fills up. The host queues prompts ahead of the GPU, and the arrays of
+//! queued kernels already take memory. MLX keeps freed buffers, most of which have a size that no
+//! later array has. On a full GPU the driver moves memory to the host and back with each kernel,
+//! and a step takes minutes.
 
 use mlx_core::memory::{self, DeviceMemory};
 
@@ -19,8 +21,8 @@ struct Bounds {
 }
 
 impl Bounds {
-    /// `active` bytes are in use by arrays already. A tenth stays free: for libraries' workspaces, captured graphs, and
-    /// parts of the driver's pool that no array fits into.
+    /// `active` bytes are already used by arrays. A tenth of the memory stays free for libraries'
+    /// workspaces, captured graphs, and fragments of the driver's pool that no array fits into.
     fn new(memory: DeviceMemory, active: usize) -> Self {
         let usable = (memory.free + active).min(memory.total);
         Self {
@@ -29,16 +31,17 @@ impl Bounds {
         }
     }
 
-    /// The bytes that the caches of rows may take beside `active` bytes of weights: two fifths of the rest. Caches that grow
-    /// need their size again for a moment, because all layers are copied in one step. The last fifth is for kept
-    /// prefixes and the work of prompts.
+    /// The bytes that the caches of rows may take beside `active` bytes of weights: two fifths of
+    /// the rest. Caches that grow need their size a second time for a moment, because all layers
+    /// are copied in one step. The last fifth is for stored prefixes and the work of prompts.
     fn caches(self, active: usize) -> usize {
         self.limit.saturating_sub(active) / 5 * 2
     }
 }
 
-/// Bounds the memory of the default device, if it is a GPU with memory of its own. Called before weights are loaded. A lower limit
-/// that a program has set with [`memory::set_memory_limit`] stays.
+/// Bounds the memory of the default device, if it is a GPU with memory of its own. Called before
+/// weights are loaded. A lower limit that a program has set with [`memory::set_memory_limit`]
+/// stays.
 pub(super) fn bound() -> Result<()> {
     if let Some(device) = memory::of_device()? {
         let bounds = Bounds::new(device, memory::active()? + memory::cached()?);
@@ -50,8 +53,8 @@ pub(super) fn bound() -> Result<()> {
     Ok(())
 }
 
-/// The limits with a number of bytes for the caches of rows where the caller gives none and the device is a GPU with
-/// memory of its own.
+/// The limits, with a number of bytes for the caches of rows if the caller gives none and the
+/// device is a GPU with memory of its own.
 pub(crate) fn resolve(limits: &Limits) -> Result<Limits> {
     let mut limits = limits.clone();
     if limits.cache_bytes.is_none()
@@ -83,7 +86,7 @@ mod tests {
                 };
                 let bounds = Bounds::new(memory, 0);
                 let caches = bounds.caches(weights * GB);
-                // The caches while they grow, and the weights.
+                // The caches take their size twice while they grow.
                 assert!(weights * GB > bounds.limit || weights * GB + 2 * caches <= bounds.limit);
                 assert!(bounds.limit + bounds.free_buffers < memory.free);
             }

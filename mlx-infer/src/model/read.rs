@@ -37,18 +37,18 @@ fn head_drafts(options: &LoadOptions) -> bool {
     options.max_draft > 0 && options.context_len.is_none() && !options.no_head
 }
 
-/// What a model is read from.
+/// The sources of a model.
 pub(super) struct ModelParts<'a> {
     registry: &'a Registry,
     files: Files,
     /// The folder of a head for multi-token prediction, for a checkpoint without one.
     head: Option<&'a Path>,
-    /// Whether a head for multi-token prediction drafts.
+    /// Whether the head for multi-token prediction drafts.
     head_drafts: bool,
 }
 
 impl<'a> ModelParts<'a> {
-    /// A checkpoint, and the head in it.
+    /// The sources of a checkpoint with the head in it.
     pub(super) fn of(registry: &'a Registry, files: Files, options: &LoadOptions) -> Self {
         Self {
             registry,
@@ -58,7 +58,7 @@ impl<'a> ModelParts<'a> {
         }
     }
 
-    /// A checkpoint whose head, if it has one, drafts nothing.
+    /// The sources of a checkpoint whose head, if it has one, drafts nothing.
     pub(super) fn without_head(registry: &'a Registry, files: Files) -> Self {
         Self {
             registry,
@@ -70,8 +70,9 @@ impl<'a> ModelParts<'a> {
 }
 
 impl LoadedModel {
-    /// [`load_files`](Self::load_files) with a head for multi-token prediction from a folder of its own, which drafts: `mtp.*` in safetensors
-    /// files, also in those of another checkpoint of the same model, and a `config.json` where the head is quantised.
+    /// Like [`load_files`](Self::load_files), with a drafting head for multi-token prediction from
+    /// a separate folder. The folder has `mtp.*` in safetensors files, which may be those of
+    /// another checkpoint of the same model, and a `config.json` if the head is quantised.
     ///
     /// # Errors
     /// As [`load`](Self::load); the folder has no head, or one of another model; the checkpoint has a head already, or is of a family

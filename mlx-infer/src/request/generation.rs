@@ -90,6 +90,8 @@ impl Default for GenerateOptions {
 }
 
 impl GenerateOptions {
+    /// Checks all values.
+    ///
     /// # Errors
     /// A value is outside its range; the message names it, the range and the value.
     pub fn check(&self) -> Result<()> {
@@ -118,7 +120,7 @@ impl GenerateOptions {
         self.grammar.as_ref().map_or(Ok(()), Constraint::check)
     }
 
-    /// The tokens that end the text of a model with these end tokens.
+    /// The tokens that end the text, for a model with these end tokens.
     pub(crate) fn ending(&self, eos_ids: &[u32]) -> Vec<u32> {
         let eos: &[u32] = if self.ignore_eos { &[] } else { eos_ids };
         [eos, &self.stop_ids].concat()

@@ -24,17 +24,19 @@ use crate::error::{Error, Result};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Grammar {
-    /// JSON that a schema describes (draft 2020-12). Between its parts a blank may stand, or a line break with up to 20
-    /// blanks behind it. An object with `properties` and without `additionalProperties` has no other properties. Numbers
-    /// beyond 2^53 - 1 are refused, because they would be rounded. The key `x-guidance` of the schema is without effect.
+    /// JSON that a schema describes (draft 2020-12). Between its parts there may be one blank, or a
+    /// line break followed by up to 20 blanks. An object with `properties` and without
+    /// `additionalProperties` has no other properties. Numbers beyond 2^53 - 1 are refused, because
+    /// they would be rounded. The key `x-guidance` of the schema has no effect.
     JsonSchema(Value),
     /// A regular expression (the syntax of Rust's `regex` crate, without look-around and lazy quantifiers) for the whole text.
     Regex(String),
     /// One of these texts.
     Choice(Vec<String>),
-    /// A context-free grammar in llguidance's variant of Lark, whose rule `start` is the whole text, or in llama.cpp's
-    /// GBNF, whose rule `root` is (a line of it begins with a name and `::=`). A rule of GBNF that leads to itself is read
-    /// as Lark reads rules: each text between its references is as long as it can be.
+    /// A context-free grammar: llguidance's variant of Lark, whose rule `start` is the whole text,
+    /// or llama.cpp's GBNF, whose rule `root` is. It is GBNF if a line begins with a name and
+    /// `::=`. Recursive rules of GBNF are read as Lark reads rules: each text between their
+    /// references is as long as it can be.
     Lark(String),
 }
 
@@ -93,6 +95,8 @@ impl From<Grammar> for Constraint {
 }
 
 impl Constraint {
+    /// Checks the marks.
+    ///
     /// # Errors
     /// A mark is empty, or an opening mark is given without a closing one.
     pub(crate) fn check(&self) -> Result<()> {
@@ -109,7 +113,7 @@ impl Constraint {
             return Err(Error::argument("grammar_opener needs grammar_after"));
         }
         if self.front.is_some() && self.after.is_some() {
-            let message = "a grammar's text has a mark or a grammar in front of it, not both";
+            let message = "a grammar's text has a mark or a grammar before it, not both";
             return Err(Error::argument(message));
         }
         Ok(())

@@ -126,7 +126,7 @@ request_options! {
 }
 
 impl RequestOptions {
-    /// The grammars that are given.
+    /// The grammars that the caller gives.
     fn grammars(&self) -> Vec<Grammar> {
         let json_schema = self.json_schema.clone().map(Grammar::JsonSchema);
         let regex = self.regex.clone().map(Grammar::Regex);
@@ -156,7 +156,7 @@ impl RequestOptions {
         }
     }
 
-    /// The grammar that is given, or `base`.
+    /// The grammar that the caller gives, or `base`.
     fn constraint(&self, base: Option<Constraint>) -> Option<Constraint> {
         let given = self.grammars().into_iter().next().map(Constraint::from);
         let constraint = match (given, base) {

@@ -8,13 +8,15 @@ use crate::work_sizes::WorkSizes;
 pub struct Limits {
     /// Most rows of a step.
     pub rows: usize,
-    /// Most tokens, padding included, of the short prompts that are computed together; 2,048 on a CPU, 8,192 on a GPU.
+    /// Most tokens, padding included, of short prompts that are computed together; 2,048 on a CPU,
+    /// 8,192 on a GPU.
     pub prefill_tokens: usize,
-    /// Most bytes of the rows' caches. Without a number, a CPU has no limit, and a GPU with memory of its own takes two
-    /// fifths of what the weights leave of it.
+    /// Most bytes of the rows' caches. Without a number, a CPU has no limit, and on a GPU with
+    /// memory of its own the limit is two fifths of the memory that the weights leave.
     pub cache_bytes: Option<usize>,
-    /// Most bytes of kept prefixes, beside `cache_bytes`; 0 keeps none. A prompt that starts with a kept prefix is
-    /// computed in different parts, which may change the last bits of its logits, as a different `prefill_chunk` may.
+    /// Most bytes of stored prefixes, in addition to `cache_bytes`; 0 stores none. A prompt that
+    /// starts with a stored prefix is computed in different parts, which may change the last bits
+    /// of its logits, as another `prefill_chunk` may.
     pub prefix_bytes: usize,
 }
 
@@ -30,6 +32,8 @@ impl Default for Limits {
 }
 
 impl Limits {
+    /// Checks all limits.
+    ///
     /// # Errors
     /// A limit is 0.
     pub fn check(&self) -> Result<()> {

@@ -10,7 +10,7 @@ use crate::request::speculative::MOST;
 pub struct Metrics {
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
-    /// Prompt tokens that were not computed, because a kept prefix or a prompt cache had them.
+    /// Prompt tokens that were not computed, because a stored prefix or a prompt cache had them.
     pub cached_tokens: usize,
     /// Generated tokens, including one that ends the text.
     pub decode_tokens: usize,
@@ -18,7 +18,7 @@ pub struct Metrics {
     pub drafted_tokens: usize,
     /// The number of drafted tokens that became tokens of the answer.
     pub accepted_draft_tokens: usize,
-    /// The number of steps that gave tokens. Each gives one token, and the drafted ones that are right.
+    /// The number of steps that gave tokens. Each gives one token besides the accepted draft.
     pub decode_steps: usize,
     /// For each position of a draft: how often a token was drafted there.
     pub drafted_at: [u32; MOST],
@@ -28,7 +28,8 @@ pub struct Metrics {
     pub load: Duration,
     /// From the request to the start of its prompt's computation: the time in the queue.
     pub queued: Duration,
-    /// From then to the first token: the computation of the prompt, and the choice of that token.
+    /// From the start of the prompt's computation to the first token: that computation, and the
+    /// choice of the token.
     pub prefill: Duration,
     /// From the first token to the last.
     pub decode: Duration,
@@ -43,13 +44,13 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Prompt tokens that were computed for each second of [`prefill`](Self::prefill); 0 if that is too short
-    /// to tell.
+    /// Prompt tokens that were computed for each second of [`prefill`](Self::prefill); 0 if that
+    /// time is too short to tell.
     pub fn prefill_tokens_per_s(&self) -> f64 {
         rate(self.prompt_tokens - self.cached_tokens, self.prefill)
     }
 
-    /// Tokens for each step that gave any; 0 without one.
+    /// Tokens for each step that gave tokens; 0 if no step did.
     pub fn tokens_per_step(&self) -> f64 {
         match self.decode_steps {
             0 => 0.0,
@@ -118,13 +119,13 @@ impl Watch {
         self.began.get_or_insert_with(Instant::now);
     }
 
-    /// A token has arrived.
+    /// Records that a token has arrived.
     pub(crate) fn token(&mut self) {
         self.last = Instant::now();
         self.first.get_or_insert(self.last);
     }
 
-    /// The metrics. The caller passes the numbers of tokens.
+    /// The metrics. The caller gives the numbers of tokens.
     pub(crate) fn metrics(&self, counts: Counts) -> Result<Metrics> {
         let first = self.first.unwrap_or(self.last);
         let began = self.began.unwrap_or(first);

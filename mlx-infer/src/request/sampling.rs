@@ -65,7 +65,8 @@ pub struct Choice {
     pub top: Vec<(u32, f32)>,
 }
 
-/// The largest penalty or bias that is accepted; logits are far smaller, and single precision goes far beyond it.
+/// The largest penalty or bias that is accepted. Logits are far smaller, and single precision
+/// represents far larger numbers.
 const MAX_SHIFT: f32 = 1e4;
 
 impl SamplingParams {
@@ -89,6 +90,8 @@ impl SamplingParams {
         self.logit_bias.is_empty() && !self.reads_history()
     }
 
+    /// Checks all values.
+    ///
     /// # Errors
     /// A value is outside its range; the message names it, the range and the value.
     pub fn check(&self) -> Result<()> {

@@ -24,8 +24,8 @@ pub enum Speculative {
     /// One token a step.
     #[default]
     Off,
-    /// The number that is expected to pay, by the measured time of steps and the share of the row's recent drafts that
-    /// were kept.
+    /// As many tokens as are expected to pay, given the measured time of steps and the acceptance
+    /// rate of the row's recent drafts.
     Auto,
     /// This number, 1 to 8, whenever there is a draft.
     Tokens(usize),
@@ -41,8 +41,10 @@ impl Speculative {
         }
     }
 
+    /// Checks the number.
+    ///
     /// # Errors
-    /// A number that is not from 1 to 8.
+    /// It is not from 1 to 8.
     pub(crate) fn check(self) -> Result<()> {
         match self {
             Self::Tokens(tokens) if !(1..=MOST).contains(&tokens) => Err(Error::argument(format!(

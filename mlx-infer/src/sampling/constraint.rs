@@ -2,7 +2,7 @@
 
 use crate::grammar::Mask;
 
-/// A constraint: the row must choose one of some tokens.
+/// A constraint: the row must choose one of a set of tokens.
 #[derive(Clone, Copy)]
 pub(crate) struct TokenConstraint<'a> {
     /// The tokens that a grammar allows; `None` for all.
@@ -35,8 +35,8 @@ impl TokenConstraint<'_> {
         bits.all(is_such)
     }
 
-    /// The tokens that may follow after `generated` tokens; `None` for all. Where a grammar
-    /// allows nothing but end tokens, they are allowed before the least number of tokens too.
+    /// The tokens that may follow after `generated` tokens; `None` for all. If a grammar allows
+    /// only end tokens, they are allowed even before the least number of tokens is reached.
     pub(super) fn allowed(self, generated: usize) -> Option<Mask> {
         let going_on = self.least.filter(|(least, _)| generated < *least);
         match (self.grammar, going_on.map(|(_, mask)| mask)) {

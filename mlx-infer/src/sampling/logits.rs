@@ -18,8 +18,8 @@ pub(super) fn process(logits: &Array, rows: &[Row<'_>], pending: Option<&Array>)
         x = bias(&x, rows)?;
     }
     if rows.iter().any(|row| row.params.repeat_penalty != 1.0) {
-        // If possible, the array that is read is not the one that is written, because MLX would otherwise copy all
-        // logits.
+        // If possible, the values are read from another array than the one that is written: MLX
+        // would otherwise copy all logits.
         let from = if biased { x.clone() } else { logits.clone() };
         x = repeat(&x, &from, rows, pending)?;
     }
@@ -52,7 +52,7 @@ fn bias(x: &Array, rows: &[Row<'_>]) -> Result<Array> {
     Ok(x.scatter_add_axis(&padded(&ids, 0)?, &padded(&values, 0.0)?, -1)?)
 }
 
-/// `x` with the penalty; `from` holds the same numbers.
+/// `x` after the repeat penalty. `from` holds the same values as `x`.
 fn repeat(x: &Array, from: &Array, rows: &[Row<'_>], pending: Option<&Array>) -> Result<Array> {
     let recent: Vec<Vec<u32>> = rows
         .iter()
@@ -65,8 +65,8 @@ fn repeat(x: &Array, from: &Array, rows: &[Row<'_>], pending: Option<&Array>) ->
             ids[ids.len().saturating_sub(n)..].to_vec()
         })
         .collect();
-    // Padding repeats a token of the row's own window, so that equal ids get equal values below. For a row without a
-    // penalty, the values that are written are those that were read.
+    // Padding repeats a token of the row's own window, so that equal ids get equal values below. A
+    // row without a penalty gets the values that were read.
     let ids = match pending {
         None => {
             let n = recent.iter().map(Vec::len).max().unwrap_or(0);

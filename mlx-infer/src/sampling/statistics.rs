@@ -10,7 +10,7 @@ use crate::sampling::{History, Row, TokenConstraint, sample};
 
 const DRAWS: usize = 200_000;
 const ROWS: usize = 2_000;
-/// How often each row has generated token 0.
+/// The number of times that each row has generated token 0.
 const SAID: usize = 2;
 
 /// Twelve tokens, two of them equally likely.
@@ -61,7 +61,7 @@ fn drawn(params: &SamplingParams) -> Vec<usize> {
     drawn_of(params, None)
 }
 
-/// The same, of the tokens that a mask allows.
+/// The same with a mask: only the tokens that it allows.
 fn drawn_of(params: &SamplingParams, mask: Option<&Mask>) -> Vec<usize> {
     let logits = LOGITS.repeat(ROWS);
     let logits = Array::from_slice(&logits, &[ROWS as i32, LOGITS.len() as i32]).unwrap();
@@ -125,7 +125,7 @@ fn settings() -> Vec<(&'static str, SamplingParams)> {
         ("temperature", with(|p| p.temperature = 1.7)),
         ("low temperature", with(|p| p.temperature = 0.6)),
         ("top-k", with(|p| p.top_k = 5)),
-        // Cuts between the equally likely.
+        // Top-k cuts between two equally likely tokens.
         ("top-k at a tie", with(|p| p.top_k = 2)),
         ("top-p", with(|p| p.top_p = 0.8)),
         ("min-p", with(|p| p.min_p = 0.1)),
@@ -170,7 +170,8 @@ fn draws_have_the_distribution() {
     }
 }
 
-/// A mask leaves the distribution of the tokens that it allows, before the filters: as a bias of minus infinity on the others.
+/// With a mask, the allowed tokens keep their distribution before the filters, as with a bias of
+/// minus infinity on the others.
 #[test]
 fn masked_draws_have_the_distribution_of_the_rest() {
     let allowed = [0usize, 2, 3, 5, 8, 9];

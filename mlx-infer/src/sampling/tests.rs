@@ -1,4 +1,4 @@
-//! The graph against a plain sampler of one row at a time.
+//! The sampler's graph compared with a plain sampler of one row at a time.
 
 use std::collections::BTreeMap;
 
@@ -343,7 +343,7 @@ fn both_ways(logits: &[f32], shape: [i32; 2]) -> [Vec<Result<Choice>>; 2] {
     masked_both_ways(logits, shape, None)
 }
 
-/// The same, of the tokens that a mask allows.
+/// The same with a mask: only the tokens that it allows.
 fn masked_both_ways(
     logits: &[f32],
     shape: [i32; 2],

@@ -1,4 +1,4 @@
-//! What happens to every request before and after its handler.
+//! The layers around every handler: connections, access, errors, traces, metrics.
 
 pub(crate) mod connection;
 pub(crate) mod error;
@@ -27,7 +27,7 @@ use crate::serve::http::trace::Trace;
 /// Routes that need no key.
 const OPEN: &[&str] = &["/", "/health", "/ready"];
 
-/// The router of these routes, with what happens before and after their handlers.
+/// A router of these routes, with the layers around their handlers.
 pub(super) fn router(routes: Router<Shared>, app: Shared) -> Router {
     let cors = cors(&app.settings.cors_origins);
     let router = routes
@@ -56,7 +56,8 @@ fn cors(origins: &[String]) -> Option<CorsLayer> {
     let layer = CorsLayer::new()
         .allow_origin(origin)
         .allow_methods([Method::GET, Method::POST])
-        // To browsers * is all headers but Authorization.
+        // For browsers `*` means all headers except `Authorization`, so the requested names are
+        // mirrored.
         .allow_headers(AllowHeaders::mirror_request())
         .expose_headers(exposed.map(HeaderName::from_static));
     Some(layer)
@@ -103,7 +104,7 @@ fn shaped(mut response: Response, path: &str, trace: &Trace) -> Response {
     let status = response.status();
     let error = match response.extensions_mut().remove::<ApiError>() {
         Some(error) => error,
-        // A path that is no text does not reach a handler.
+        // A path that is not UTF-8 does not reach a handler.
         None if status.is_client_error() => {
             let reason = status.canonical_reason().unwrap_or_default();
             ApiError::new(status, format!("the request cannot be read: {reason}"))
@@ -143,7 +144,7 @@ async fn not_found(request: Request) -> ApiError {
     ApiError::new(StatusCode::NOT_FOUND, message)
 }
 
-/// The route that a client means whose base URL has `/v1` although the client adds it.
+/// The route that a client means if its base URL ends in `/v1` and it adds `/v1` itself.
 fn meant(path: &str) -> Option<String> {
     const COMMON: [&str; 5] = [
         "/chat/completions",

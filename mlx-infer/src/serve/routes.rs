@@ -25,7 +25,7 @@ pub(super) fn table() -> Router<Shared> {
         .route("/health", get(health::health))
         .route("/ready", get(health::ready))
         .route("/metrics", get(metrics::metrics))
-        // Base URLs of clients have /v1 or do not.
+        // Clients have base URLs with or without `/v1`.
         .merge(of_apis())
         .nest("/v1", of_apis())
         .route("/tokenize", post(tokenize::tokenize))
@@ -33,7 +33,7 @@ pub(super) fn table() -> Router<Shared> {
         .route("/tokenizer_info", get(tokenize::info))
 }
 
-/// The routes of OpenAI's and Anthropic's APIs and of their like, below `/v1`.
+/// The routes of OpenAI's and Anthropic's APIs and of compatible servers, below `/v1`.
 fn of_apis() -> Router<Shared> {
     Router::new()
         .route("/models", get(models::list))

@@ -47,15 +47,15 @@ pub struct Server {
     keys: Arc<Keys>,
 }
 
-/// Replaces the keys of a [`Server`] from another thread.
+/// Replaces the API keys of a [`Server`] from another thread.
 #[derive(Clone, Debug)]
 pub struct KeyRing(Arc<Keys>);
 
 impl KeyRing {
-    /// Requests need one of these keys from now on. Requests under way go on.
+    /// Replaces all keys. Requests in progress continue.
     ///
     /// # Errors
-    /// A key is empty, or there is none: a server that needs keys would need none.
+    /// A key is empty, or the list is empty: it would open a server that needs keys.
     pub fn replace(&self, keys: &[String]) -> Result<()> {
         if keys.is_empty() || keys.iter().any(|key| key.trim().is_empty()) {
             return Err(Error::argument(
@@ -72,7 +72,8 @@ impl KeyRing {
 pub struct Stopper(watch::Sender<bool>);
 
 impl Stopper {
-    /// Lets the server take no more requests, finish those under way for at most [`ServeOptions::drain`], and end.
+    /// Makes the server refuse new requests, finish those in progress within
+    /// [`ServeOptions::drain`], and end.
     pub fn stop(&self) {
         self.0.send_replace(true);
     }
@@ -101,22 +102,23 @@ impl Server {
         })
     }
 
-    /// Where it listens.
+    /// The address at which the server listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// What ends it.
+    /// A handle that ends the server.
     pub fn stopper(&self) -> Stopper {
         Stopper(self.stop.clone())
     }
 
-    /// What replaces its keys.
+    /// A handle that replaces the server's keys.
     pub fn key_ring(&self) -> KeyRing {
         KeyRing(self.keys.clone())
     }
 
-    /// Serves until the [`Stopper`] ends it. The model is loaded meanwhile: until it is there, requests are refused with 503.
+    /// Serves until the [`Stopper`] ends the server. The model is loaded while the server already
+    /// listens; until it is loaded, requests are refused with status 503.
     ///
     /// # Errors
     /// Those of `load`; the system refuses a thread or a socket.
@@ -127,7 +129,7 @@ impl Server {
         self.run_with(load, |_| ())
     }
 
-    /// [`run`](Self::run), and calls `on_ready` as soon as requests are served.
+    /// Like [`run`](Self::run), and calls `on_ready` once requests are served.
     ///
     /// # Errors
     /// The same as those of [`run`](Self::run).
@@ -145,7 +147,8 @@ impl Server {
             .build()
             .map_err(|error| failed("cannot start the server's threads", error))?;
         let result = runtime.block_on(self.serve(load, on_ready));
-        // A model that is still loading, or a connection that is still open, does not hold up the end.
+        // Shuts down without waiting for a model that is still loading or a connection that is
+        // still open.
         runtime.shutdown_background();
         result
     }
@@ -181,18 +184,19 @@ impl Server {
         if timeout(drain, app.is_idle()).await.is_err()
             && let Some(loaded) = app.loaded()
         {
-            // Requests under way end with an error.
+            // Requests in progress end with an error.
             loaded.engine.stop();
             let _ = timeout(LAST_WORDS, app.is_idle()).await;
         }
         close.send_replace(true);
-        // A client that holds its connection open does not hold up the end.
+        // A client that keeps its connection open does not delay the end.
         let _ = timeout(LAST_WORDS, serving).await;
         Ok(())
     }
 }
 
-/// The engine with what requests leave open: flags, then generation_config.json, then OpenAI's defaults.
+/// The engine, with defaults for the parameters that requests do not give: flags, then
+/// generation_config.json, then OpenAI's defaults.
 fn loaded(app: &App, engine: Engine) -> Result<Loaded> {
     let frontend = engine.frontend();
     let openai = GenerateOptions {
@@ -205,17 +209,18 @@ fn loaded(app: &App, engine: Engine) -> Result<Loaded> {
     let published = frontend.generation_defaults()?.over(&openai);
     let defaults = app.settings.defaults.clone().over(&published);
     defaults.check()?;
-    // A template that cannot be read is reported at the start, and not by the first conversation alone.
+    // A template that cannot be read is reported at the start, not only to the first conversation.
     if let Err(error) = frontend.chat_template() {
         tracing::warn!("conversations are refused: {error}");
     }
-    // The first request with a grammar does not wait for what all grammars share, which takes seconds for a large vocabulary.
+    // Computes the data that all grammars share, which takes seconds for a large vocabulary, before
+    // the first request with a grammar.
     let shared = frontend.clone();
     std::thread::spawn(move || shared.prepare_grammars());
     Ok(Loaded::new(engine, defaults))
 }
 
-/// Waits until the value is true; for ever, if nothing can set it any more.
+/// Waits until the value is true; for ever if its sender is gone.
 pub(super) async fn is_set(mut value: watch::Receiver<bool>) {
     if value.wait_for(|is_set| *is_set).await.is_err() {
         std::future::pending::<()>().await;

@@ -1,4 +1,4 @@
-//! How the server runs.
+//! The settings of the server.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -7,42 +7,44 @@ use crate::engine::EngineOptions;
 use crate::error::{Error, Result};
 use crate::request::json_options::RequestOptions;
 
-/// How the server runs.
+/// The settings of the server.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServeOptions {
-    /// Where it listens; port 0 takes a free one.
+    /// The address to listen at; port 0 takes a free one.
     pub address: SocketAddr,
-    /// The names that requests may give for the model; answers have the first.
+    /// The names that requests may give for the model; answers contain the first.
     pub names: Vec<String>,
     /// Keys, one of which a request must have. Without keys every request is answered.
     pub keys: Vec<String>,
-    /// Listen beyond this machine although there is no key.
+    /// Allow an address that other machines can reach although there is no key.
     pub insecure: bool,
-    /// Origins of web pages that may ask (`https://example.org`); `*` is all.
+    /// Origins of web pages that may send requests (`https://example.org`); `*` allows all.
     pub cors_origins: Vec<String>,
-    /// Refuse requests with keys that are not known, instead of naming these in a header.
+    /// Refuse requests with unknown keys, instead of listing the keys in a header.
     pub strict: bool,
-    /// Most tokens of an answer that says no number itself.
+    /// Most tokens of an answer if the request gives no number.
     pub max_output: usize,
-    /// Most requests of one key at a time.
+    /// Most concurrent requests with one key.
     pub key_requests: Option<usize>,
-    /// Options for what a request leaves open, before those of the checkpoint's generation_config.json.
+    /// Options for parameters that a request does not give. They take precedence over the
+    /// checkpoint's generation_config.json.
     pub defaults: RequestOptions,
-    /// How long requests may go on after the server was told to end.
+    /// How long requests in progress may continue after the server was told to end.
     pub drain: Duration,
-    /// How long the head of a request and its body may each take to come, and how long a client may take no byte of its answer. An idle
-    /// connection is closed after this time.
+    /// How long the head of a request and its body may each take to arrive, and how long a client
+    /// may read no byte of its answer. An idle connection is closed after this time.
     pub client_timeout: Duration,
-    /// A stream that has no event for so long gets a comment, so that no proxy closes its connection as idle.
+    /// A stream without an event for this long gets a comment, so that no proxy closes its
+    /// connection as idle.
     pub ping: Duration,
-    /// How the engine runs.
+    /// The options of the engine.
     pub engine: EngineOptions,
     /// Write a line to stderr for each request.
     pub log: bool,
 }
 
 impl Default for ServeOptions {
-    /// Port 8080 of this machine alone.
+    /// Port 8080, reachable from this machine only.
     fn default() -> Self {
         Self {
             address: SocketAddr::from(([127, 0, 0, 1], 8080)),
@@ -55,7 +57,8 @@ impl Default for ServeOptions {
             key_requests: None,
             defaults: RequestOptions::default(),
             drain: Duration::from_secs(30),
-            // Proxies keep idle connections for 60 seconds, and must be the first to close them.
+            // Proxies keep idle connections for 60 seconds, and must close them before the server
+            // does.
             client_timeout: Duration::from_secs(75),
             ping: Duration::from_secs(5),
             engine: EngineOptions::default(),
@@ -65,8 +68,10 @@ impl Default for ServeOptions {
 }
 
 impl ServeOptions {
+    /// Checks all settings.
+    ///
     /// # Errors
-    /// A value is out of range, or the server would be open to a network without a key.
+    /// A value is out of range, or other machines could reach the server without a key.
     pub fn check(&self) -> Result<()> {
         let is_local = self.address.ip().is_loopback();
         if !is_local && self.keys.is_empty() && !self.insecure {

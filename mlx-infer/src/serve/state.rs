@@ -30,7 +30,7 @@ pub(super) struct App {
     pub(super) room: Room,
     loaded: OnceLock<Loaded>,
     is_draining: AtomicBool,
-    /// Requests under way.
+    /// The number of requests in progress.
     active: watch::Sender<usize>,
     /// When the server was started, in seconds since 1970.
     pub(super) created: u64,
@@ -39,7 +39,7 @@ pub(super) struct App {
 /// The model that a request asks for.
 #[derive(Clone, Debug)]
 pub(super) struct Served {
-    /// The name that the answer bears.
+    /// The name of the model in the answer.
     pub(super) name: String,
     pub(super) adapter: Option<String>,
 }
@@ -52,7 +52,7 @@ pub(super) struct Loaded {
     reply_format: OnceLock<ReplyFormat>,
 }
 
-/// A step of the engine that takes longer is a fault.
+/// A step of the engine that takes longer counts as stuck.
 const STUCK: Duration = Duration::from_secs(60);
 
 impl App {
@@ -83,7 +83,7 @@ impl App {
     /// The engine, for a new request.
     ///
     /// # Errors
-    /// It is loading, draining or dead.
+    /// The model is loading, the server is draining, or the engine has ended.
     pub(super) fn ready(&self) -> Result<&Loaded, ApiError> {
         if self.is_draining() {
             return Err(ApiError::later(10, "the server is shutting down"));
@@ -103,7 +103,7 @@ impl App {
         loaded.is_some_and(|loaded| is_stuck(&loaded.engine.load()))
     }
 
-    /// New requests are refused from now on.
+    /// Refuses new requests from now on.
     pub(super) fn drain(&self) {
         self.is_draining.store(true, Ordering::Release);
     }
@@ -118,7 +118,7 @@ impl App {
         self.active.send_modify(|active| *active -= 1);
     }
 
-    /// Waits until no request is under way.
+    /// Waits until no request is in progress.
     pub(super) async fn is_idle(&self) {
         // The sender is a field of `self`, so the wait cannot fail.
         let _ = self
@@ -138,10 +138,10 @@ impl App {
         adapters.map(|(name, _)| name.as_str())
     }
 
-    /// The model of the name that a request gives.
+    /// The model with the name that a request gives.
     ///
     /// # Errors
-    /// 404 with the names that there are.
+    /// Status 404; the message lists the names.
     pub(super) fn served(&self, asked: Option<&str>) -> Result<Served, ApiError> {
         let names = &self.settings.names;
         let asked = match asked {
@@ -169,8 +169,9 @@ impl App {
         })
     }
 
-    /// Runs a computation with the model between steps of the rows. `begin` makes a function that computes one piece with each call, and returns
-    /// the result with the last one. A client that leaves ends it early.
+    /// Runs a computation with the model between steps of the rows. `begin` returns a function that
+    /// computes one piece with each call, and returns the result with the last piece. If the client
+    /// disconnects, the computation ends early.
     ///
     /// # Errors
     /// The engine has ended, or the computation has panicked.

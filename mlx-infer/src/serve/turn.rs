@@ -1,4 +1,4 @@
-//! A conversation to answer: what the routes for chats have in common behind their different JSON.
+//! A conversation to answer: the common part of the routes for chats, whose JSON differs.
 
 pub(crate) mod choices;
 pub(crate) mod edits;
@@ -30,12 +30,12 @@ use crate::text::chat::{self, Message, RenderOptions};
 
 /// A conversation, and how to answer it.
 pub(super) struct Turn {
-    /// The parameter that the messages come from.
+    /// The parameter from which the messages come.
     pub(super) place: &'static str,
     pub(super) messages: Vec<Message>,
     /// In OpenAI's form.
     pub(super) tools: Vec<Value>,
-    /// Places of tools that are not offered, because only their API's own servers run them.
+    /// The positions of tools that are not offered, because only their API's own servers run them.
     pub(super) skipped: Vec<String>,
     pub(super) tool_choice: ToolChoice,
     /// Whether an answer may call several tools.
@@ -46,20 +46,20 @@ pub(super) struct Turn {
     /// Variables of the template.
     pub(super) kwargs: Map<String, Value>,
     pub(super) options: GenerateOptions,
-    /// The parameter that the grammar of the options comes from.
+    /// The parameter from which the grammar of the options comes.
     pub(super) form: &'static str,
     pub(super) max_tokens: Option<usize>,
     pub(super) n: usize,
     pub(super) edits: Edits,
-    /// Whether its prompt may take long to tokenise.
+    /// Whether its prompt may take long to tokenise, and the permits for that.
     pub(super) long: Long,
 }
 
-/// The answers of a turn's rows as they come.
+/// The answers of a turn's rows while they are generated.
 pub(super) struct Answers {
     pub(super) choices: Choices,
     pub(super) replies: Replies,
-    /// Tokens of the prompt.
+    /// The number of tokens of the prompt.
     pub(super) prompt: usize,
 }
 
@@ -127,7 +127,7 @@ impl Turn {
         Ok(prompt.map_err(|error| self.placed(error))?.0.len())
     }
 
-    /// An error of the messages names their parameter.
+    /// Adds the name of the messages' parameter to an error of the messages.
     fn placed(&self, error: ApiError) -> ApiError {
         match error.param.as_deref() {
             Some("messages") => error.with_param(self.place),
@@ -164,7 +164,7 @@ impl Turn {
             // A form of the whole answer replaces the grammar of calls that are optional.
             let is_open = self.tool_choice == ToolChoice::Auto && self.options.grammar.is_some();
             let front = match format.front(tokenizer, &text) {
-                // The grammar of calls includes what stands in front.
+                // The grammar of calls includes the text before the answer.
                 ReplyFront::Form(_) if calls.is_some() && !is_open => ReplyFront::Nothing,
                 front => front,
             };
@@ -231,7 +231,8 @@ impl Turn {
     }
 }
 
-/// Roles that each template or its caller handles: `developer` is `system`, and results of tools become texts where a template has none.
+/// Roles that each template or its caller handles: `developer` is read as `system`, and results of
+/// tools become texts if the template does not handle them.
 const ROLES: [&str; 5] = ["system", "developer", "user", "assistant", "tool"];
 
 /// A conversation in the form that templates read.
@@ -259,7 +260,8 @@ pub(super) fn prepared(loaded: &Loaded, messages: Vec<Message>) -> Result<Vec<Me
     prepared.map_err(in_messages)
 }
 
-/// Tools with OpenAI's optional fields, which some templates read without asking whether they are there. `None` if none lacks one.
+/// Tools with OpenAI's optional fields, which some templates read without checking that they exist.
+/// `None` if no tool lacks one.
 fn completed(tools: &[Value]) -> Option<Vec<Value>> {
     let mut completed = tools.to_vec();
     for tool in &mut completed {
@@ -302,7 +304,7 @@ pub(super) fn written(
                 tools: Some(tools),
                 ..render.clone()
             };
-            // The first error is that of the request as it was given.
+            // The first error is that of the request as given.
             chat::prompt_text(template, format, messages, &render).map_err(|_| error)
         }
         (text, _) => text,
@@ -315,7 +317,7 @@ fn in_messages(error: Error) -> ApiError {
 }
 
 impl Answers {
-    /// What a row has added next; `None` when all have ended.
+    /// The next part of a row's answer; `None` when all rows have ended.
     ///
     /// # Errors
     /// A row failed.
@@ -326,7 +328,8 @@ impl Answers {
 }
 
 impl Loaded {
-    /// The most tokens of an answer to a prompt: what the request says, or the rest of the context up to the server's limit.
+    /// The maximum number of tokens of an answer to a prompt: that of the request, or else the rest
+    /// of the context up to the server's limit.
     pub(super) fn max_tokens(&self, given: Option<usize>, prompt: usize, limit: usize) -> usize {
         let positions = self.frontend().info().max_positions;
         let room = positions.map_or(usize::MAX, |max| max.saturating_sub(prompt));
@@ -334,10 +337,10 @@ impl Loaded {
     }
 }
 
-/// Puts the effort of an object, the value of a parameter, among the template's variables.
+/// Adds the `effort` of an object, which is the value of a parameter, to the template's variables.
 ///
 /// # Errors
-/// It is no text.
+/// It is not a text.
 pub(super) fn take_effort(
     kwargs: &mut Map<String, Value>,
     name: &str,
@@ -356,7 +359,8 @@ pub(super) fn take_effort(
     Ok(())
 }
 
-/// Puts `reasoning_effort` among the template's variables. `none` also switches reasoning off where the template has a switch.
+/// Adds `reasoning_effort` to the template's variables. `none` also turns reasoning off if the
+/// template has a switch for it.
 pub(super) fn effort(kwargs: &mut Map<String, Value>, effort: &str) {
     kwargs
         .entry("reasoning_effort")

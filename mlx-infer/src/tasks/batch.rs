@@ -49,7 +49,7 @@ impl<'m> Batch<'m> {
         }
     }
 
-    /// Adds a request. Its result comes with `key`.
+    /// Adds a request. Its result is returned together with `key`.
     pub fn submit(&mut self, key: usize, request: Request) {
         let requested = Instant::now();
         let mut result = BatchResult::new(self.frontend.tokenizer_if_any().is_some());

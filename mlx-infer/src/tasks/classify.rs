@@ -1,4 +1,5 @@
-//! Classification: the next token of each text, or the label that fits it best. Nothing is generated.
+//! Classification: the next token of each text, or the label that fits it best. No text is
+//! generated.
 //!
 //! Texts are encoded on all cores, sorted by length and packed into batches with a limited number of tokens. Each batch
 //! is one masked forward pass, and the head runs only on each text's last token. The common prefix of all texts (an
@@ -28,12 +29,12 @@ pub struct ClassifyOptions {
     pub labels: Vec<String>,
     /// Most tokens of a forward pass, padding included; 4,096 on a CPU, 16,384 on a GPU.
     pub batch_tokens: usize,
-    /// How the next token is chosen. For penalties the text counts as a prompt.
+    /// How the next token is chosen. For penalties the text counts as the prompt.
     pub sampling: SamplingParams,
     /// Return the logits of the next token.
     pub logits: bool,
-    /// Put the tokenizer's own tokens (such as `<bos>`) around texts. If a chat template was used, it has added them
-    /// already.
+    /// Put the tokenizer's own special tokens (such as `<bos>`) around texts. A chat template has
+    /// already added them.
     pub add_special: bool,
     /// Cancels the call; texts that were not computed give an error.
     pub cancel: CancelToken,
@@ -92,12 +93,12 @@ struct Item {
 }
 
 impl Item {
-    /// The number of positions that it needs.
+    /// The number of positions that the text and its longest label need.
     fn positions(&self) -> usize {
         self.ids.len() + self.labels.iter().map(Vec::len).max().unwrap_or(0)
     }
 
-    /// The text followed by all labels. It contains every token whose logits are read.
+    /// The text followed by all labels: every token whose logits are read.
     fn with_labels(&self) -> Vec<u32> {
         [&self.ids[..], &self.labels.concat()].concat()
     }
@@ -124,7 +125,7 @@ impl Frontend {
             false => self.tokenizer_if_any(),
         };
         if tokenizer.is_none() && prompts.iter().any(|p| matches!(p, Ok(Prompt::Text(_)))) {
-            // This error names the missing file.
+            // This call returns an error that names the missing file.
             self.tokenizer()?;
         }
         let (labels, add_special) = (&options.labels, options.add_special);
@@ -133,7 +134,7 @@ impl Frontend {
         Ok(prompts.map(|prompt| prompt.and_then(encode)).collect())
     }
 
-    /// The same for prompts that each have their own labels.
+    /// The same for prompts with labels of their own.
     ///
     /// # Errors
     /// There is no tokenizer.

@@ -45,7 +45,7 @@ pub struct Generation<'m> {
 }
 
 impl<'m> Generation<'m> {
-    /// A generation after this prompt.
+    /// A generation that continues this prompt.
     pub(crate) fn new(
         model: &'m LoadedModel,
         prompt: Prompt,
@@ -76,8 +76,8 @@ impl<'m> Generation<'m> {
         })
     }
 
-    /// Starts with the tokens of the prompt that `cache` holds. The part for which the cache cannot be used (another
-    /// start; a window that has moved on) is computed.
+    /// Starts with the tokens of the prompt whose states are in `cache`. Where these cannot be used
+    /// (the prompt starts differently; a window no longer has the tokens), the prompt is computed.
     ///
     /// # Errors
     /// The cache belongs to another model.

@@ -84,6 +84,8 @@ pub(crate) struct Scoring {
 }
 
 impl Scoring {
+    /// Checks the text and starts.
+    ///
     /// # Errors
     /// The text is empty or too long for the model, or an id is not in the vocabulary.
     pub(crate) fn begin(

@@ -1,4 +1,4 @@
-//! Calls in pieces, beside the rows of an engine.
+//! Scores and classifications that are computed in pieces, between the steps of an engine's rows.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -21,8 +21,8 @@ fn ids(len: u32, seed: u32) -> Vec<u32> {
     (0..len).map(|at| (at * 7 + seed) % 60).collect()
 }
 
-/// Long scores and classifications are computed in pieces, with at least one step of the rows between two of them, and are what they are
-/// alone.
+/// Long scores and classifications are computed in pieces, with at least one step of the rows
+/// between two pieces, and give the same results as alone.
 #[test]
 fn rows_go_on_between_the_pieces() {
     let engine = Engine::start(|| Ok(model()), EngineOptions::default()).unwrap();

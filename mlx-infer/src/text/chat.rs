@@ -1,8 +1,9 @@
 //! Chat templates turn a conversation into the text form that a model was trained on.
 //!
-//! A checkpoint's own template is rendered as transformers renders it (jinja2's sandbox with `trim_blocks`,
-//! `lstrip_blocks` and loop controls), to the byte. Where a checkpoint has none, a built-in template is used for the
-//! families that have one published form ([`ChatTemplate::load`]).
+//! A checkpoint's own template is rendered as transformers renders it (jinja2's sandbox with
+//! `trim_blocks`, `lstrip_blocks` and loop controls), to the byte. For a checkpoint without a
+//! template, the built-in template of its family is used, if the family has one published form
+//! ([`ChatTemplate::load`]).
 
 mod fallback;
 mod history;

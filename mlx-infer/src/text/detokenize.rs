@@ -83,7 +83,8 @@ impl Steps {
         let bytes = next("ByteFallback").is_some();
         let fused = next("Fuse").is_some();
         let strip = match next("Strip") {
-            // Without Fuse every token is stripped. Stripping the end would need the end.
+            // Without `Fuse` every token is stripped. Stripping the end of a text is only possible
+            // at its end.
             Some(step) if fused && step.get("stop")?.as_u64()? == 0 => {
                 let content = step.get("content")?.as_str()?.chars().next()?;
                 Some((content, usize::try_from(step.get("start")?.as_u64()?).ok()?))

@@ -104,7 +104,7 @@ impl Files {
     ///
     /// # Errors
     /// The name leads out of the checkpoint, the file is not an ordinary one (a pipe, a device, a folder) or is larger
-    /// than any honest one, or reading fails.
+    /// than such files are, or reading fails.
     pub fn read(&self, name: &str) -> Result<Option<Cow<'static, [u8]>>> {
         let inside = Path::new(name)
             .components()

@@ -1,4 +1,4 @@
-//! Jinja2 templates, as transformers runs them, within bounds.
+//! Jinja2 templates, as transformers renders them, within limits.
 //!
 //! A parser and an interpreter for the language of chat templates: jinja2 in its immutable sandbox, with `trim_blocks`,
 //! `lstrip_blocks`, loop controls and transformers' `{% generation %}`, over Python's values. Chat templates come with

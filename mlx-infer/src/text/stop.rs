@@ -59,8 +59,8 @@ impl StopStrings {
         self.take(piece, true)
     }
 
-    /// The same; unless `may_stop`, a stop string that ends in this piece is text. A stop string that starts in it can
-    /// still be completed by the next piece.
+    /// The same, but without `may_stop` a stop string that ends in this piece is text. A stop
+    /// string that starts in the piece can still be completed by the next one.
     pub(crate) fn take(&mut self, piece: &str, may_stop: bool) -> String {
         if self.hit.is_some() {
             return String::new();
@@ -179,7 +179,8 @@ mod tests {
             let mut found = String::new();
             for (count, piece) in pieces.iter().enumerate() {
                 found.push_str(&search.take(piece, count >= passed));
-                // Text that a later piece could make part of a stop string is held; all other text is released.
+                // Text that could become part of a stop string is held back; all other text is
+                // released.
                 prop_assert!(expected.starts_with(&found));
                 if search.stopped().is_none() {
                     let sofar = pieces[..=count].concat();

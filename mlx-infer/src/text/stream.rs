@@ -1,4 +1,4 @@
-//! Turns ids into the text for callers.
+//! Turns ids into the text that callers get.
 
 use crate::error::{Error, Result};
 use crate::text::detokenize::Detokenizer;
@@ -36,7 +36,8 @@ impl TextStream {
         })
     }
 
-    /// The text that is certain after the next id. Unless `may_stop`, a stop string that the id completes is text.
+    /// The text that is certain after the next id. Without `may_stop`, a stop string that the id
+    /// completes is text.
     pub(crate) fn push(&mut self, id: u32, may_stop: bool) -> Result<String> {
         match &mut self.detokenizer {
             Some(detokenizer) => {

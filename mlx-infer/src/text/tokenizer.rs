@@ -73,8 +73,8 @@ impl Tokenizer {
     /// in transformers.
     ///
     /// # Errors
-    /// When none of them is there, when one of the files is malformed, or when they ask for
-    /// something that is not supported.
+    /// None of these files exists, one of them is malformed, or they need a feature that is not
+    /// supported.
     pub fn load(files: &Files) -> Result<Self> {
         let model_config = object(files, "config.json")?.unwrap_or_default();
         if let Some(bytes) = files.read(FILE)? {
@@ -134,7 +134,8 @@ impl Tokenizer {
         Self::load(&Files::given(name, [(FILE, bytes)]))
     }
 
-    /// Builds the tokenizer of a tokenizer.json (parsed, as text, and its location), or of one that was `converted`.
+    /// Builds the tokenizer of a tokenizer.json (parsed, as text, and its location), or of a file
+    /// that was `converted`.
     fn build(
         files: &Files,
         model_config: &Map<String, Value>,
@@ -207,7 +208,8 @@ impl Tokenizer {
     /// added; without it only those that the text itself contains.
     ///
     /// # Errors
-    /// When the tokenizer refuses the text, for instance a word outside a vocabulary without unknown token.
+    /// The tokenizer refuses the text, for instance a word outside of a vocabulary without an
+    /// unknown token.
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>> {
         let inner = &self.0.tokenizers;
         let encoded = quietly(|| Ok(inner.encode_fast(text, add_special)?.get_ids().to_vec()));
@@ -217,7 +219,7 @@ impl Tokenizer {
     /// The ids of many texts, encoded on all cores; the same as [`Tokenizer::encode`] of each.
     ///
     /// # Errors
-    /// Those of [`Tokenizer::encode`], for the first text that has one.
+    /// Those of [`Tokenizer::encode`], for the first text with an error.
     pub fn encode_batch<T: AsRef<str> + Sync>(
         &self,
         texts: &[T],
@@ -229,10 +231,11 @@ impl Tokenizer {
             .collect()
     }
 
-    /// The text of ids. With `skip_special`, special tokens are left out; ids outside the vocabulary always are.
+    /// The text of ids. With `skip_special`, special tokens are left out. Ids outside of the
+    /// vocabulary are always left out.
     ///
     /// # Errors
-    /// When the decoder refuses the tokens.
+    /// The decoder refuses the tokens.
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String> {
         // Some decoders of the tokenizers crate fail for an empty list.
         if ids
@@ -281,7 +284,7 @@ impl Tokenizer {
         self.0.tokenizers.token_to_id(token)
     }
 
-    /// How many ids there are, added tokens included.
+    /// The number of ids, added tokens included.
     pub fn vocab_size(&self) -> usize {
         self.0.tokenizers.get_vocab_size(true)
     }
@@ -291,8 +294,8 @@ impl Tokenizer {
         self.0.bos_id
     }
 
-    /// The ids that end a text: those of generation_config.json; if it names none, those of config.json (or its
-    /// `text_config`); and the tokenizer's `eos_token`.
+    /// The ids that end a text: those of generation_config.json, or if it names none, those of
+    /// config.json (or its `text_config`); and the tokenizer's `eos_token`.
     pub fn eos_ids(&self) -> &[u32] {
         &self.0.eos_ids
     }
@@ -312,7 +315,8 @@ impl Tokenizer {
         special.map(|token| token.content.clone()).collect()
     }
 
-    /// The least number of tokens that a text can have, without tokenising it. It is 0 for tokenizers that can drop text.
+    /// The least number of tokens that a text can have, without tokenising it. It is 0 for
+    /// tokenizers that can drop text.
     #[cfg_attr(not(feature = "serve"), expect(dead_code, reason = "the server asks"))]
     pub(crate) fn least_tokens(&self, text: &str) -> usize {
         let least = self.0.least.get_or_init(|| Least::of(&self.0.tokenizers));
@@ -341,9 +345,10 @@ impl Tokenizer {
         &self.0.steps
     }
 
-    /// As [`token_for_decoding`](Self::token_for_decoding), but in the form that the decoder reads. An added token is a text, and a
-    /// byte-level decoder would take some of its letters for bytes: `č` for a carriage return. A token that the model's vocabulary has under
-    /// the same id stays the model's.
+    /// Like [`token_for_decoding`](Self::token_for_decoding), but in the form that the decoder
+    /// reads. An added token is a text, and a byte-level decoder would take some of its letters for
+    /// bytes: `č` for a carriage return. If the model's vocabulary has the token under the same id,
+    /// it is not changed.
     pub(crate) fn token_to_decode(&self, id: u32, skip_special: bool) -> Option<String> {
         let token = self.token_for_decoding(id, skip_special)?;
         if !self.0.is_byte_level {
@@ -426,7 +431,7 @@ fn add_tokens(
     }
     inner.add_tokens(missing)?;
     if class == Class::Qwen2 {
-        // The class adds its special tokens once more, plain.
+        // The class adds its special tokens once more, without matching options.
         let plain = |token: &ConfigToken| AddedToken::from(token.content(), true);
         inner.add_tokens(named.chain(&config.extra).map(plain).collect::<Vec<_>>())?;
     }

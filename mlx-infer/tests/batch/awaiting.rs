@@ -1,4 +1,5 @@
-//! The events of a request without a thread for each: polled, awaited, and validated before it is submitted.
+//! The events of requests without a thread for each request: polled, awaited, and with requests
+//! that are checked before they are submitted.
 
 use std::future::poll_fn;
 use std::pin::Pin;

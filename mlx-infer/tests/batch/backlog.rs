@@ -1,4 +1,5 @@
-//! Callers that do not read their events: the queues are bounded, and other requests do not wait for these.
+//! Callers that do not read their events: their queues are bounded, and other requests do not wait
+//! for them.
 
 use std::task::Poll;
 use std::time::Duration;
@@ -54,7 +55,8 @@ fn a_reader_that_is_behind_pauses_its_row_only() {
         std::thread::sleep(Duration::from_millis(300));
         let mut tokens = Vec::new();
         let n = unread(&mut slow, &mut tokens);
-        // The events of the step in flight still arrived; more may have arrived during the reading.
+        // The events of the step in progress still arrived; more may have arrived during the
+        // reading.
         assert!((6..40).contains(&n), "{case}: {n} events");
         assert_eq!(engine.load().decoding, 1, "{case}");
         let tokens = rest(slow, tokens);

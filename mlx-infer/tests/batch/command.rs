@@ -17,7 +17,7 @@ pub fn spawn(args: &[&str]) -> Child {
         .unwrap()
 }
 
-/// Runs the command with this input: its exit status, its documents and its standard error.
+/// Runs the command with this input. Returns its exit status, its documents and its standard error.
 pub fn run(args: &[&str], input: &str) -> (Option<i32>, Vec<Value>, String) {
     let mut child = spawn(args);
     // A command that does not read its input may have closed the pipe.
@@ -100,7 +100,8 @@ fn a_line_that_fails_says_so_on_its_line() {
     }
     assert!(stderr.contains("6 lines, 4 failed"), "{stderr}");
 
-    // Without labels it is the next token; lines are texts; a line that is too long fails alone.
+    // Without labels the answer is the next token; lines are texts; a line that is too long fails
+    // alone.
     let input = format!("63 - 25 = \n{}\n", "word ".repeat(600));
     let (code, documents, _) = run(&["classify", "--logits"], &input);
     assert_eq!(code, Some(0));
@@ -265,8 +266,8 @@ fn progress_is_shown_on_a_terminal_only() {
     );
 }
 
-/// A line that is too long for any text (a file without line ends) fails alone, and the others go on. Files may begin
-/// with a byte order mark.
+/// A line that is longer than any text may be (a file without line ends) fails alone, and the
+/// others continue. Files may begin with a byte order mark.
 #[test]
 fn a_line_too_long_spoils_no_other() {
     let long = "ab ".repeat(3 << 20);
@@ -285,7 +286,7 @@ fn a_line_too_long_spoils_no_other() {
     assert_eq!(documents[0]["tokens"], documents[2]["tokens"]);
 }
 
-/// Inputs may be pipes, and their contents have an end.
+/// Inputs may be pipes, and inputs without an end are refused.
 #[test]
 #[cfg(target_os = "linux")]
 fn inputs_may_be_pipes_and_have_an_end() {
@@ -331,7 +332,8 @@ fn inputs_may_be_pipes_and_have_an_end() {
     }
 }
 
-/// The built-in model has sliding windows, which need room for drafts; a line does not need the flag for it.
+/// The built-in model has sliding windows, which need room for drafts. A line can ask for
+/// speculation without the command's flag.
 #[test]
 fn a_line_speculates_without_the_flag() {
     let line = |speculative: Value| json!({"prompt": "The red fox eats a ripe berry. The red fox", "max_tokens": 12, "speculative": speculative});

@@ -1,4 +1,5 @@
-//! Rows with a grammar, a processor, penalties, bias, log probabilities and stops draft, too: their tokens are those without speculation.
+//! Rows with a grammar, a processor, penalties, bias, log probabilities or stops also speculate:
+//! their tokens are those without speculation.
 
 use std::ops::ControlFlow;
 
@@ -28,7 +29,8 @@ fn options(sampling: SamplingParams, drafts: usize) -> GenerateOptions {
     }
 }
 
-/// One setting each, and all of them. Few tokens are allowed, so that drafts are there in each step, some right and some wrong.
+/// Each setting alone, and all together. Few tokens are allowed, so each step has drafts, some
+/// right and some wrong.
 fn settings() -> Vec<SamplingParams> {
     let few = |id: u32| (id, if (5..12).contains(&id) { 0.0 } else { -1000.0 });
     let base = SamplingParams {
@@ -120,7 +122,8 @@ fn penalties_bias_and_processors_draft() {
             let alone = run(&model, vec![request(&rows[row])]).remove(0);
             assert!(same(&alone.tokens, expected), "{case}: row {row} alone");
             let metrics = result.metrics;
-            // A penalty may keep a text from repeating itself; a head drafts anyway.
+            // A penalty may keep a text from repeating itself, which leaves no drafts of its own; a
+            // head drafts anyway.
             assert!(
                 max_draft == 0 || metrics.drafted_tokens > 0,
                 "{case}: row {row} drafts nothing"
@@ -139,7 +142,8 @@ fn penalties_bias_and_processors_draft() {
     }
 }
 
-/// Texts that repeat themselves, held to grammars: the masks behind drafts are those that the same tokens have one at a time.
+/// Repetitive texts with grammars: the masks after drafts are those that the same tokens get one at
+/// a time.
 #[test]
 fn grammars_draft() {
     let load = || {

@@ -1,4 +1,5 @@
-//! A second model drafts: tokens equal those without it, and what it drafts is kept as far as both agree.
+//! A second model drafts: the tokens equal those without it, and drafts are kept as far as both
+//! models agree.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -78,7 +79,8 @@ fn rows() -> Vec<Row> {
     (0..10).map(row).collect()
 }
 
-/// Models whose rows can be shortened, windows, recurrent layers; each of another vocabulary size than its draft model or of the same.
+/// Models whose caches can be rolled back, models with windows, and models with recurrent layers.
+/// The vocabulary of the draft model has the same size or another one.
 #[test]
 fn tokens_equal_those_without_a_draft_model() {
     for (case, draft) in [
@@ -126,13 +128,14 @@ fn tokens_equal_those_without_a_draft_model() {
     }
 }
 
-/// Whether no two tokens follow each other twice, so that the text itself drafts nothing.
+/// Whether no pair of tokens occurs twice, so that prompt lookup drafts nothing.
 fn has_no_drafts(text: &[u32]) -> bool {
     let pairs: Vec<&[u32]> = text.windows(2).collect();
     (1..pairs.len()).all(|at| !pairs[..at].contains(&pairs[at]))
 }
 
-/// A model that drafts for itself is always right, greedy or sampled, whether its rows can be shortened or not.
+/// A model that drafts for itself is always right, greedy or sampled, whether or not its caches can
+/// be rolled back.
 #[test]
 fn a_model_drafts_for_itself_without_a_fault() {
     for case in ["llama_llama3", "gemma3_text", "qwen3_5_text"] {
@@ -162,7 +165,8 @@ fn a_model_drafts_for_itself_without_a_fault() {
     }
 }
 
-/// A draft model of random weights is hardly ever right. A fixed length is brought all the same; `auto` parks the row.
+/// A draft model of random weights is hardly ever right. A fixed number of drafts is verified all
+/// the same; with `auto` the row stops drafting.
 #[test]
 fn a_wrong_draft_model_is_parked() {
     let cycle = tempfile::tempdir().unwrap();
@@ -179,7 +183,7 @@ fn a_wrong_draft_model_is_parked() {
     let [drafted, accepted] = run(Speculative::Tokens(3), 50);
     assert!(drafted > 100 && accepted < 5, "{accepted} of {drafted}");
 
-    // A penalty keeps the text from repeating itself.
+    // A penalty keeps the text from repeating itself, which leaves prompt lookup no drafts.
     let model = with_draft(dir("llama_llama3"), dir("qwen3"));
     let drafted = |speculative| {
         let mut options = speculating(speculative, greedy(200));
@@ -192,7 +196,8 @@ fn a_wrong_draft_model_is_parked() {
     assert!(fixed > 400 && parked < fixed / 3, "{parked} and {fixed}");
 }
 
-/// Rows with a grammar draft with the masks of their grammars, also where vocabularies are padded to other sizes.
+/// Rows with a grammar draft with the masks of the grammar, also if the vocabularies are padded to
+/// different sizes.
 #[test]
 fn grammars_hold_with_a_draft_model() {
     let options = LoadOptions {
@@ -285,7 +290,8 @@ fn other_vocabularies_are_refused_by_name() {
         .unwrap();
 }
 
-/// An adapter of the model changes its tokens, not the draft model's; every adapter's rows draft.
+/// An adapter of the model changes the model's tokens, and not those of the draft model; rows of
+/// every adapter draft.
 #[test]
 fn adapters_speculate() {
     let adapter = crate::checkpoint::testdata("train/adapters/peft-qwen3");
@@ -299,7 +305,7 @@ fn adapters_speculate() {
                 .unwrap();
         }
         let adapted = model.with_adapter(&adapter).unwrap();
-        // Of few tokens, so that texts repeat themselves and draft, too.
+        // Few tokens are allowed, so the texts repeat themselves and prompt lookup drafts too.
         let rows: Vec<Row> = rows()
             .into_iter()
             .map(|(text, mut options)| {

@@ -1,5 +1,6 @@
-//! Random days of an engine whose rows speculate, beside what each request must get: rows join, leave, are preempted and come back while others draft
-//! 0 to 4 tokens. One head is random, so that its drafts are rejected; the other one is constructed, and its drafts are right.
+//! Random days of an engine whose rows speculate. Rows join, leave, are preempted and return while
+//! others draft 0 to 4 tokens, and each request must get the tokens that it gets alone. One head is
+//! random, so that its drafts are rejected; the other one is constructed, and its drafts are right.
 //!
 //! `MLX_INFER_DRAFTED_DAYS=1000` sets the number of days.
 
@@ -19,11 +20,11 @@ use crate::heads::{self, Head};
 use crate::independence::{alone, greedy, prompt, sampled};
 use crate::speculation::same;
 
-/// Days of each head in CI.
+/// The number of days of each head in CI.
 const DAYS: u32 = 6;
-/// Days that an engine lives.
+/// The number of days of one engine.
 const AT_ONCE: u32 = 25;
-/// Different requests that days are made of.
+/// The number of different requests of which days are made.
 const KINDS: u64 = 12;
 
 fn days() -> u32 {
@@ -57,7 +58,8 @@ fn right_head(max_draft: usize) -> LoadedModel {
     heads::load(Head::Embedding, max_draft)
 }
 
-/// A request: its kind, its drafts (5: as many as pay), and after how many tokens its caller leaves.
+/// A request: its kind, its drafts (5: as many as pay), and the number of tokens after which its
+/// caller leaves.
 type Row = (u64, usize, Option<usize>);
 
 fn day() -> impl Strategy<Value = Vec<Row>> {
@@ -152,8 +154,9 @@ fn no_day_shows_which_rows_speculate() {
     }
 }
 
-/// The states of a row that speculated are those of one that did not, to the bit: a text that goes on from them has
-/// the same tokens and log probabilities. Rejected tokens have left no trace in the layers or the head.
+/// The states of a row that speculated equal those of a row that did not, to the bit: a text that
+/// continues from them has the same tokens and log probabilities. Rejected tokens have left no
+/// trace in the layers or the head.
 #[test]
 fn states_equal_those_without_speculation() {
     for load in [random_head as fn(usize) -> LoadedModel, right_head] {
@@ -202,7 +205,8 @@ fn states_equal_those_without_speculation() {
     }
 }
 
-/// Pairs of tokens of many sampled rows with drafts against the model's own distribution: chi-square at 0.001.
+/// Pairs of tokens of many sampled rows with drafts, compared with the model's own distribution:
+/// chi-square at 0.001.
 #[test]
 fn sampled_rows_have_the_models_distribution() {
     const ROWS: u64 = 1200;

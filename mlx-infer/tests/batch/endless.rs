@@ -1,4 +1,4 @@
-//! Inputs without an end: work begins while they go on, and only a few lines are read ahead.
+//! Inputs without an end: work begins while they arrive, and only a few lines are read ahead.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout};
@@ -31,10 +31,10 @@ const CASES: [(&[&str], &str); 2] = [
     (&["classify", "--batch-tokens", "64"], "The red fox\n"),
 ];
 
-/// Far more lines than may be in flight, about 2,000 for each document that the test reads.
+/// Far more lines than may be in progress; about 2,000 for each document that the test reads.
 const LINES: usize = 40_000;
 
-/// Reading does not depend on the kernels, and without them so much computing takes long.
+/// Reading does not depend on the kernels, and without them this much computation takes long.
 #[test]
 fn few_lines_of_many_are_read_ahead() {
     if std::env::var("MLX_CPU_KERNELS").as_deref() == Ok("off") {
@@ -53,7 +53,8 @@ fn few_lines_of_many_are_read_ahead() {
             }
         });
         assert_eq!(next().unwrap()["line"], 1);
-        // The lines in flight, those in the pipe's 64 KiB, and those in the reader's buffers of 8 KiB.
+        // The lines in progress, those in the pipe's 64 KiB, and those in the reader's buffers of 8
+        // KiB.
         let most = 2 * 4096 + (64 + 16) * 1024 / line.len();
         let ahead = written.load(Ordering::SeqCst);
         assert!(ahead <= most, "{args:?}: {ahead} lines of {most}");
@@ -87,7 +88,7 @@ fn a_line_is_answered_while_the_next_is_not_written() {
     }
 }
 
-/// A line without an end fails after the lines before it are answered.
+/// A line without an end fails after the lines before it were answered.
 #[test]
 fn a_fault_of_the_input_comes_last() {
     for (args, line) in CASES {

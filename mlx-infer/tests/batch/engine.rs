@@ -80,7 +80,7 @@ fn log_probabilities_take_no_pass_of_their_own() {
         (ids, top, forwards)
     };
     let (ids, top, forwards) = run(None);
-    // The prompt, and one step for each token after the first.
+    // One pass for the prompt, and one for each token after the first.
     assert_eq!((ids.len(), top, forwards), (12, 0, 12));
     assert_eq!(run(Some(0)), (ids.clone(), 0, forwards));
     assert_eq!(run(Some(5)), (ids, 12 * 5, forwards));
@@ -224,7 +224,7 @@ fn cancelled_and_dropped_requests_make_room() {
     let (_, reason) = tokens(first.by_ref());
     assert_eq!(reason, FinishReason::Cancelled);
     assert!(first.next().is_none());
-    // All three have ended by now, or end soon.
+    // All three requests have ended, or end soon.
     let mut tries = 0;
     let last = loop {
         match engine.submit(Request::new(prompt(3, 1), greedy(4))) {
@@ -285,7 +285,8 @@ fn row_bytes(model: &LoadedModel) -> usize {
     2 * slots * (kv.heads * kv.key_dim * 4) as usize
 }
 
-/// Three rows fit while they hold at most 256 positions; when they grow further, fewer fit.
+/// Three rows fit as long as they have at most 256 positions each. With more positions, fewer rows
+/// fit.
 #[test]
 fn rows_that_are_given_up_for_memory_come_back_unchanged() {
     for case in [

@@ -119,7 +119,7 @@ fn is_fox(text: &str) -> bool {
 #[test]
 fn a_schema_holds_for_every_seed() {
     let model = model();
-    // The model has not learnt JSON and prefers blanks.
+    // The model has not learnt JSON, and prefers blanks.
     let tokenizer = model.tokenizer().unwrap();
     let is_blank = |id: &u32| {
         let text = tokenizer.decode(&[*id], true).unwrap();
@@ -138,7 +138,7 @@ fn a_schema_holds_for_every_seed() {
     texts.sort();
     texts.dedup();
     assert!(texts.len() > 18, "texts that are all alike prove little");
-    // White space is a blank, or a line break with blanks, which the model prefers.
+    // White space is one blank, or a line break with blanks, which the model prefers.
     let mut most = 0;
     for generated in sampled(&model, &Grammar::JsonSchema(fox()), 4, 80) {
         for blanks in text(&generated).split(|c: char| !c.is_ascii_whitespace()) {
@@ -188,7 +188,7 @@ fn regular_expressions_choices_and_grammars_hold() {
             assert_eq!(generated.reason, FinishReason::Stop);
         }
     }
-    // One text is the beginning of another; quotes, line ends and characters of several bytes.
+    // One text begins another; there are quotes, line ends and characters of several bytes.
     let texts = ["a", "ab", "say \"é\"\n", "\\d", "日本"];
     let mut found = Vec::new();
     let choice = Grammar::Choice(texts.map(str::to_owned).into());
@@ -219,7 +219,7 @@ fn regular_expressions_choices_and_grammars_hold() {
 fn a_generation_ends_where_its_text_does() {
     let model = model();
     let eos = model.eos_ids();
-    // No token can follow, so no end token is needed.
+    // No token can follow, so the text ends without an end token.
     let options = with(regex("a red fox"), 40, 1);
     let generated = alone(&model, "The red fox", &options);
     assert_eq!(
@@ -267,7 +267,7 @@ fn a_generation_ends_where_its_text_does() {
         (text(&generated), generated.reason),
         ("aa", FinishReason::Stop)
     );
-    // Texts that are cut short.
+    // Texts that `max_tokens`, a stop string or a stop token cuts.
     let generated = alone(&model, "The red fox", &with(regex("[a-z]{80}"), 3, 1));
     assert_eq!(generated.reason, FinishReason::Length);
     assert_eq!(generated.tokens.len(), 3);
@@ -298,7 +298,7 @@ fn logprobs_are_of_the_allowed_tokens() {
     assert!(generated.tokens[0].logprob.unwrap().abs() < 1e-5);
 }
 
-/// Tokenizers with other spellings of tokens, and with more tokens than the models have.
+/// Tokenizers that spell tokens in other ways, or that have more tokens than the models.
 #[test]
 fn texts_match_with_other_tokenizers() {
     for (tokenizer, expression) in [

@@ -19,21 +19,21 @@ use crate::independence::{alone, greedy, sampled};
 
 const V: usize = 64;
 
-/// The token behind `token`: one cycle through all of them.
+/// The token after `token`: one cycle through all tokens.
 fn next(token: usize) -> usize {
     (token * 5 + 7) % V
 }
 
-/// What the head's projection reads.
+/// The input from which the head drafts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Head {
     /// The token's embedding.
     Embedding,
-    /// The features before it.
+    /// The features of the token before.
     Features,
-    /// Only the features, as they are before the model's final norm.
+    /// The features only, taken before the model's final norm.
     Before,
-    /// The embedding, and another token is said.
+    /// The embedding, from which it drafts a wrong token.
     Wrong,
 }
 
@@ -89,7 +89,8 @@ pub fn write(dir: &Path, head: Head) {
     let h = V as i32;
     let mut tensors = Tensors::new();
     tensors.insert("model.embed_tokens.weight".to_owned(), matrix(V, V, Some));
-    // The signs of the final norm, which the head undoes: features before the norm would be another vector.
+    // The weights of the final norm are signs, which the head undoes. Features before the norm
+    // would be another vector.
     let signs: Vec<f32> = (0..V)
         .map(|at| if at % 3 == 0 { -1.0 } else { 1.0 })
         .collect();
@@ -167,7 +168,7 @@ fn speculating(tokens: usize, options: GenerateOptions) -> GenerateOptions {
     }
 }
 
-/// The tokens of rows, and how many of their drafts were kept.
+/// The tokens of rows, and how many of their drafts were accepted.
 fn run(
     model: &LoadedModel,
     requests: &[(Vec<u32>, GenerateOptions)],
@@ -186,7 +187,8 @@ fn run(
     results.into_iter().map(found).collect()
 }
 
-/// Two rows with drafts and two without, of prompts of different lengths: 36 tokens, none of which comes twice.
+/// Two rows with drafts and two without, with prompts of different lengths: 36 tokens, each of
+/// which occurs once.
 #[test]
 fn drafts_are_all_right_or_all_wrong() {
     for (head, most) in [
@@ -194,7 +196,7 @@ fn drafts_are_all_right_or_all_wrong() {
         (Head::Embedding, 3),
         (Head::Features, 1),
         (Head::Features, 3),
-        // The features behind a draft are after the head's norm.
+        // The features after a draft are those after the head's norm.
         (Head::Before, 1),
         (Head::Wrong, 2),
     ] {
@@ -221,7 +223,7 @@ fn drafts_are_all_right_or_all_wrong() {
             let expected = match (options.speculative, head) {
                 (Speculative::Off, _) => drafted == 0,
                 (_, Head::Wrong) => drafted > 60 && accepted == 0,
-                // 35 tokens come behind the first, `most` of each step's as drafts.
+                // 35 tokens follow the first one; of each step's tokens, `most` are drafts.
                 _ => drafted == accepted && accepted == 35 - 35usize.div_ceil(most + 1),
             };
             assert!(expected, "{head:?}, {most}: {accepted} of {drafted}");
@@ -229,7 +231,8 @@ fn drafts_are_all_right_or_all_wrong() {
     }
 }
 
-/// A draft is drawn with the noise of its position: a head that says what the model says is right also where tokens are sampled.
+/// A draft is drawn with the noise of its position, so a head with the model's own distribution is
+/// also right for sampled tokens.
 #[test]
 fn sampled_drafts_are_drawn_as_the_tokens_are() {
     let model = load(Head::Embedding, 4);
@@ -247,12 +250,13 @@ fn sampled_drafts_are_drawn_as_the_tokens_are() {
         let plain = alone(&model, prompt, &speculating(0, options.clone()));
         let expected: Vec<u32> = plain.iter().map(|choice| choice.id).collect();
         assert_eq!(ids, expected);
-        // Drafts that followed a part of the text may be wrong; those of the head are not.
+        // Drafts of prompt lookup may be wrong; those of the head are not.
         assert!(accepted * 10 > drafted * 7, "{accepted} of {drafted}");
     }
 }
 
-/// An adapter changes what the model says, and the head's drafts are right for some tokens only: the tokens are those without drafts.
+/// An adapter changes the model's tokens, so the head's drafts are right for some tokens only. The
+/// tokens are those without drafts.
 #[test]
 fn a_row_with_an_adapter_takes_drafts_of_the_head() {
     let [dir, adapter] = [(); 2].map(|()| tempfile::tempdir().unwrap());

@@ -68,8 +68,8 @@ pub fn alone(model: &LoadedModel, prompt: &[u32], options: &GenerateOptions) -> 
     generated.tokens
 }
 
-/// Whether these are the expected tokens. Their log probabilities may differ in the last bits where they were computed
-/// in other parts.
+/// Whether these are the expected tokens. Their log probabilities may differ in the last bits if
+/// they were computed in different chunks.
 pub fn same(found: &[Choice], expected: &[Choice]) -> bool {
     let same = |(a, b): (&Choice, &Choice)| {
         let off = a.logprob.unwrap_or(0.0) - b.logprob.unwrap_or(0.0);
@@ -78,7 +78,7 @@ pub fn same(found: &[Choice], expected: &[Choice]) -> bool {
     found.len() == expected.len() && found.iter().zip(expected).all(same)
 }
 
-/// Prompts of these lengths, within the model's positions; every other one is sampled.
+/// Prompts of these lengths, within the model's positions; every second one is sampled.
 pub fn mixed(model: &LoadedModel, lengths: &[usize]) -> Vec<(Vec<u32>, GenerateOptions)> {
     let room = model.info().max_positions.unwrap() - 25;
     let request = |(row, &n): (usize, &usize)| {
@@ -124,8 +124,8 @@ const PACKED: [&str; 10] = [
     "q_qwen3_moe_b4_g32",
 ];
 
-/// Whether few rows of x in 16 bits give the same products as many rows. They do not on AMX tiles, and not always with
-/// MLX's own kernels.
+/// Whether products of a few rows of x in 16 bits have the same bits as those of many rows. They do
+/// not on AMX tiles, and not always with MLX's own kernels.
 fn rows_are_one_in_16_bits() -> bool {
     let set = |name| std::env::var(name).ok();
     let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -198,7 +198,8 @@ fn identical_rows_of_every_batch_size_equal_the_single_run() {
                 assert_eq!(tokens, &expected[..n], "{case}: row {row} of {rows}");
             }
         };
-        // One row leaves in each step, so every batch size occurs. Then some sizes from the first token to the last.
+        // In the first check one row leaves in each step, so every batch size occurs. In the others
+        // all rows stay to the last token.
         check((1..=64).collect());
         for rows in [1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 64] {
             check(vec![48; rows]);
@@ -206,7 +207,8 @@ fn identical_rows_of_every_batch_size_equal_the_single_run() {
     }
 }
 
-/// With dynamic NTK a base follows each row's own length, and not that of the batch.
+/// With dynamic NTK the base of the rotary embeddings depends on each row's own length, and not on
+/// that of the batch.
 #[test]
 fn a_rope_that_grows_follows_each_row() {
     let model = load(dir("llama_dynamic"));
@@ -236,7 +238,7 @@ fn mixed_lengths_and_parameters_equal_the_single_runs() {
     }
 }
 
-/// A request, and the limits of the batch around it.
+/// A request, and the limits of its batch.
 #[derive(Clone, Debug)]
 struct Asked {
     prompt: usize,
@@ -274,8 +276,8 @@ impl Asked {
     }
 }
 
-/// Rows enter when others leave, at steps that depend on all lengths. With little memory some rows are preempted and come
-/// back. The tokens of all requests stay the same.
+/// Rows join when others leave, at steps that depend on all lengths. With little memory some rows
+/// are preempted and return. The tokens of all requests stay the same.
 #[test]
 fn neighbours_memory_and_order_do_not_show() {
     // Schedules do not depend on the kernels.

@@ -11,7 +11,7 @@ use crate::command::spawn;
 fn start(args: &[&str], input: String) -> (Child, BufReader<ChildStdout>, Value) {
     let mut child = spawn(args);
     let mut stdin = child.stdin.take().unwrap();
-    // A command that is stopped does not read the rest.
+    // A command that is stopped leaves the rest of its input unread.
     std::thread::spawn(move || stdin.write_all(input.as_bytes()).is_ok());
     let mut stdout = BufReader::new(child.stdout.take().unwrap());
     let mut line = String::new();

@@ -1,4 +1,4 @@
-//! Rows join and leave at random steps of other rows, in slots that longer rows have left.
+//! Rows join and leave at random steps of other rows, in slots that held longer rows.
 
 use std::task::Poll;
 
@@ -55,7 +55,7 @@ fn rows_that_join_and_leave_change_no_other_row() {
         };
         let engine_options = EngineOptions {
             limits,
-            // The engine waits for the reader of its events.
+            // The engine waits until the test reads the events.
             max_events: 1,
             ..EngineOptions::default()
         };

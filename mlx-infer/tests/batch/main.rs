@@ -1,4 +1,4 @@
-//! Requests beside other requests: batches, the engine, classification.
+//! Requests that are computed together: batches, the engine, classification.
 #![cfg(feature = "cli")]
 
 #[path = "../model/checkpoint.rs"]

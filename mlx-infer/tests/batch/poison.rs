@@ -41,7 +41,7 @@ fn take(model: &Loaded, cache: &mut ModelCache, rows: &[&[u32]]) -> Result<Vec<V
     widths.iter().enumerate().map(bits).collect()
 }
 
-/// Writes ±1e4 into the next `width` slots of every row and layer, and undoes the step.
+/// Writes ±1e4 into the next `width` slots of every row and layer, and rolls the step back.
 fn poison(model: &Loaded, cache: &mut ModelCache, width: usize) -> Result<()> {
     let (rows, info) = (cache.rows() as i32, &model.info);
     let kv = info.geometry.kv().iter().flatten().next();
@@ -87,7 +87,8 @@ fn poison_in_unused_slots_changes_no_bit() {
             ModelCache::new(model.model.states(), 3, options)
         };
         let (mut clean, mut dirty) = (new(), new());
-        // As many as an undone step may have written into a ring without slack.
+        // The number of slots that a step which was rolled back may have written in a ring without
+        // spare slots.
         let width = if rings { 1 } else { 9 };
         poison(&model, &mut dirty, width).unwrap();
         let mut differ = 0;

@@ -29,7 +29,7 @@ fn is_recurrent(kind: &LayerKind) -> bool {
     matches!(kind, LayerKind::Recurrent(_))
 }
 
-/// The windows of the tiny models are at most this wide.
+/// A length that no window of the tiny models exceeds.
 const LONG: usize = 60;
 
 #[test]
@@ -44,7 +44,7 @@ fn conversations_go_on_where_they_were() {
             let (tokens, cached) = ask(&engine, &text, &options);
             let expected = alone(&model, &text, &options);
             assert!(same(&tokens, &expected), "{case}, turn {turn}");
-            // All but the last token of the turn before, which was not computed.
+            // All tokens of the previous turn except the last one, which was not computed.
             assert_eq!(cached, before, "{case}, turn {turn}");
             text.extend(tokens.iter().map(|choice| choice.id));
             before = text.len() - 1;
@@ -85,15 +85,15 @@ fn what_prompts_have_in_common_is_computed_once_and_does_not_show() {
                 let (tokens, cached) = ask(&engine, &text, &options);
                 let expected = alone(&model, &text, &options);
                 assert!(same(&tokens, &expected), "{case}, text {n}");
-                // A recurrent layer continues from a length that was recorded for the text before: for a text that is
-                // computed in chunks, 16 tokens before its end.
+                // A recurrent layer continues from a length that was recorded for the previous
+                // text. For a text that is computed in chunks that is 16 tokens before its end.
                 let least = if recurrent { LONG - 15 } else { LONG };
                 let is_shared = (least..=LONG).contains(&cached);
                 computed_once += usize::from(is_shared);
                 assert!(cached == 0 || is_shared, "{case}, text {n}: {cached}");
             }
-            // A ring or a state that has gone further cannot be truncated: the second text keeps the common beginning
-            // for the texts after it.
+            // A ring or state that has advanced cannot be truncated. The second text stores the
+            // common beginning for the later texts.
             let is_cut = rings || (recurrent && chunk > LONG);
             let expected = if is_cut { 4 } else { 5 };
             assert_eq!(computed_once, expected, "{case}");
@@ -102,8 +102,8 @@ fn what_prompts_have_in_common_is_computed_once_and_does_not_show() {
     }
 }
 
-/// Texts that begin alike, all at once, in every order of batches: with little memory, rows are preempted and come back;
-/// with a small store, prefixes are stored and evicted.
+/// Texts with a common beginning, all at once, in batches of every order. With little memory, rows
+/// are preempted and return; with a small store, prefixes are stored and evicted.
 #[test]
 fn batches_with_common_beginnings_equal_the_single_runs() {
     for case in CASES {
@@ -161,7 +161,8 @@ fn batches_with_common_beginnings_equal_the_single_runs() {
     }
 }
 
-/// Prompts on both sides of the limit of LongRoPE or dynamic NTK begin alike and share nothing.
+/// Prompts on both sides of the limit of LongRoPE or dynamic NTK do not share their common
+/// beginning.
 #[test]
 fn a_switch_of_embeddings_is_kept_apart() {
     for case in ["phi3_longrope", "llama_dynamic"] {
@@ -204,7 +205,7 @@ fn the_store_stays_within_its_bytes() {
             most = most.max(kept);
         }
         assert!(most > 50_000, "{case}: {most}");
-        // The first prefixes are evicted, the last one is still there.
+        // The first prefixes are evicted, and the last one is still stored.
         let again = ask(&engine, &prompt(40, 29), &greedy(2)).1;
         assert_eq!(again, 39, "{case}: {:?}", engine.load());
         assert_eq!(ask(&engine, &prompt(40, 0), &greedy(2)).1, 0);
@@ -224,7 +225,7 @@ fn a_generation_leaves_what_the_next_turn_begins_with() {
             if let Some(computed) = &computed {
                 generation = generation.with_prompt_cache(computed).unwrap();
             }
-            // The third turn is cancelled, also while the next token is in flight.
+            // The third turn is cancelled, at a time when the next token may be in progress.
             let most = if turn == 2 { 4 } else { 9 };
             let mut told = 0;
             let generated = generation.run(|_| {
@@ -252,7 +253,7 @@ fn a_generation_leaves_what_the_next_turn_begins_with() {
             );
             text.extend(generated.tokens.iter().map(|choice| choice.id));
             let left = generation.into_prompt_cache().unwrap().unwrap();
-            // The last reported token of the generation may not have gone through the layers.
+            // The last reported token of the generation may not have been computed by the layers.
             assert!(text.len() - left.tokens().len() <= 1, "{case}, turn {turn}");
             assert_eq!(left.tokens(), &text[..left.tokens().len()]);
             computed = Some(left);
@@ -287,7 +288,7 @@ fn a_prompt_cache_goes_through_a_file() {
         let text = prompt(LONG, 2);
         let made = model.prompt_cache(text.clone(), &greedy(1)).unwrap();
         model.save_prompt_cache(&made, &path).unwrap();
-        // Read by a model that is loaded anew, as another process would read it.
+        // The file is read by a model that was loaded again, as another process would do it.
         let other = load(dir(case));
         let read = other.load_prompt_cache(&path).unwrap();
         assert_eq!((read.tokens(), read.nbytes()), (&text[..], made.nbytes()));

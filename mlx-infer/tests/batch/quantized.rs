@@ -1,4 +1,5 @@
-//! Caches with quantised keys and values: the same guarantees as without, in fewer bytes.
+//! Caches with quantised keys and values: the same guarantees as without quantisation, in fewer
+//! bytes.
 
 use crate::checkpoint::{dir, load};
 use crate::independence::{alone, greedy, mixed, prompt, same, together};
@@ -7,7 +8,7 @@ use mlx_infer::{
     Choice, Engine, EngineOptions, ErrorKind, Limits, LoadOptions, LoadedModel, Request,
 };
 
-/// Growing caches, and rings beside them; heads of 32.
+/// Growing caches, alone and with rings; heads of 32.
 const CASES: [&str; 3] = ["q_qwen3_mixed", "q_llama_b4_g64", "q_gemma3_text_b4_g32"];
 
 fn options(bits: i32, group_size: i32) -> LoadOptions {
@@ -43,7 +44,8 @@ fn batches_equal_single_runs_and_chunks_do_not_show() {
     }
 }
 
-/// Close to the unquantised result, closer with more bits, and never equal: the setting takes effect.
+/// Results are close to the unquantised one, closer with more bits, and never equal, which shows
+/// that the setting has an effect.
 #[test]
 fn eight_bits_are_nearer_than_four() {
     for case in CASES {
@@ -87,7 +89,7 @@ fn bytes_are_those_of_codes_and_scales() {
     }
 }
 
-/// Requests that do not fit the memory in the computed dtype fit when quantised, and preempted rows come back.
+/// Requests that do not fit into memory unquantised fit when quantised, and preempted rows return.
 #[test]
 fn an_engine_counts_quantised_bytes() {
     let exact = load(dir(CASES[0]));
@@ -124,7 +126,8 @@ fn an_engine_counts_quantised_bytes() {
     for turn in 0..3 {
         let result = ask(&narrow, &text);
         assert!(result.error.is_none(), "{:?}", result.error);
-        // The beginning was computed earlier by other products, so the quantised numbers may differ by one step.
+        // The beginning was computed earlier by different products, so the quantised numbers may
+        // differ by one step.
         let expected = alone(&model, &text, &greedy(12));
         let ids = |tokens: &[Choice]| tokens.iter().map(|choice| choice.id).collect::<Vec<_>>();
         assert_eq!(ids(&result.tokens), ids(&expected), "turn {turn}");

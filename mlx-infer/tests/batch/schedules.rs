@@ -1,4 +1,5 @@
-//! A thousand random days of an engine; each request's tokens are compared with those of the request alone.
+//! A thousand random schedules of an engine; each request's tokens are compared with those of the
+//! request alone.
 
 use crate::checkpoint::{dir, load};
 use crate::independence::{alone, greedy, prompt, same, sampled};
@@ -11,7 +12,7 @@ use proptest::test_runner::{Config, TestRunner};
 const CASE: &str = "gemma3_text";
 const ENGINES: u32 = 20;
 const DAYS: u32 = 50;
-/// The number of different requests in the days.
+/// The number of different requests in the schedules.
 const KINDS: u64 = 12;
 
 fn kind(kind: u64) -> (Vec<u32>, GenerateOptions) {
@@ -116,7 +117,7 @@ fn live(
     Ok(())
 }
 
-/// Waits until no request is in flight.
+/// Waits until no request is in progress.
 fn idle(engine: &Engine) {
     for _ in 0..2000 {
         let load = engine.load();
@@ -128,8 +129,8 @@ fn idle(engine: &Engine) {
     panic!("a request waits for ever: {:?}", engine.load());
 }
 
-/// The memory in use, once it is at most `wanted`: a step that is in flight for rows that have ended holds its arrays
-/// until it has run.
+/// The memory in use, once it is at most `wanted`. A step in progress holds the arrays of rows that
+/// have ended until it has run.
 fn settled(wanted: usize) -> usize {
     for _ in 0..2000 {
         let active = mlx_core::memory::active().unwrap();
@@ -161,7 +162,7 @@ fn a_thousand_random_days() {
             rows: number % 5 + 1,
             prefill_tokens: [2048, 30][number % 2],
             cache_bytes: (number % 3 == 0).then_some(row * (number % 4 + 1)),
-            // No prefixes, a few, all.
+            // The store keeps no prefixes, a few, or all.
             prefix_bytes: [0, 20_000, 512 << 20][number % 3],
         };
         let options = EngineOptions {

@@ -68,7 +68,7 @@ fn one_prompt_is_computed_for_all() {
             assert_eq!(computed, len, "{case}");
             // The chunks of one prompt, and a step for each token after the first.
             let forwards = engine.load().forwards;
-            // LongRoPE computes rows again that grow beyond the length of its training.
+            // LongRoPE computes a row again when it grows beyond the original context.
             assert!(
                 case == "phi3_longrope" || forwards <= len.div_ceil(16) + 6,
                 "{case}: {forwards} forward passes"

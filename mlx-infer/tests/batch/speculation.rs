@@ -1,4 +1,4 @@
-//! Tokens with speculation equal those without, alone and beside others.
+//! Tokens with speculation equal those without, alone and in batches.
 
 use crate::checkpoint::dir;
 use crate::independence::{CASES, alone, greedy, prompt, sampled};
@@ -7,7 +7,8 @@ use mlx_infer::{
     Request, Speculative, default_model_files,
 };
 
-/// Whether these are the same tokens, with log probabilities to the bit. MLX's own kernels add in an order that depends on the number of rows.
+/// Whether these are the same tokens, with log probabilities to the bit. With MLX's own kernels the
+/// last bits may differ, because their order of addition depends on the number of rows.
 pub fn same(found: &[Choice], expected: &[Choice]) -> bool {
     match std::env::var("MLX_CPU_KERNELS").as_deref() {
         Ok("off") => crate::independence::same(found, expected),
@@ -24,7 +25,7 @@ fn load(dir: std::path::PathBuf) -> LoadedModel {
     LoadedModel::load(dir, options).unwrap()
 }
 
-/// A prompt that repeats itself, so that there is something to draft.
+/// A prompt that repeats itself, so that drafts are found in it.
 fn repeated(times: usize, seed: u64) -> Vec<u32> {
     prompt(5, seed).repeat(times)
 }
@@ -36,7 +37,8 @@ fn speculating(speculative: Speculative, options: GenerateOptions) -> GenerateOp
     }
 }
 
-/// Rows that draft 1 to 8 tokens, rows that decide, and rows that do not speculate; greedy and sampled ones.
+/// Rows that draft 1 to 8 tokens, rows that choose the length themselves, and rows that do not
+/// speculate; greedy and sampled ones.
 fn rows(count: usize, max_tokens: usize) -> Vec<(Vec<u32>, GenerateOptions)> {
     (0..count)
         .map(|row| {
@@ -243,8 +245,8 @@ fn an_engine_takes_fewer_steps_for_a_text_that_repeats() {
     assert!(2 * fewer < plain, "{fewer} steps, {plain} without");
 }
 
-/// Recurrent layers compute their state again where drafts are rejected: no room has to be kept for drafts, and what was
-/// rejected leaves no trace.
+/// Recurrent layers compute their state again after drafts are rejected: no room is needed for
+/// drafts, and rejected tokens leave no trace.
 #[test]
 fn recurrent_layers_speculate_without_room() {
     for case in ["qwen3_5_text", "qwen3_5_moe", "qwen3_next"] {
@@ -256,7 +258,8 @@ fn recurrent_layers_speculate_without_room() {
         let requests: Vec<_> = rows(10, 40)
             .into_iter()
             .map(|(prompt, mut options)| {
-                // Of few tokens, so that drafts are there in each step, some right and some wrong.
+                // The prompts have few different tokens, so that each step has drafts, some right
+                // and some wrong.
                 let few = 5..10;
                 let bias = |id: u32| (id, if few.contains(&id) { 0.0 } else { -1000.0 });
                 options.sampling.logit_bias = (0..64).map(bias).collect();
@@ -285,8 +288,9 @@ fn recurrent_layers_speculate_without_room() {
     }
 }
 
-/// Rows with recurrent states and quantised keys and values are given up and come back, others go on from what a text
-/// before recorded, and drafts are rejected all the while.
+/// Rows with recurrent states and quantised keys and values are preempted and return, others
+/// continue from lengths that were recorded for an earlier text, and drafts are rejected in the
+/// meantime.
 #[test]
 fn quantised_caches_of_recurrent_models_are_preempted_and_resumed() {
     let options = LoadOptions {
@@ -316,8 +320,9 @@ fn quantised_caches_of_recurrent_models_are_preempted_and_resumed() {
     }
 }
 
-/// A head for multi-token prediction drafts where the text does not repeat. Tokens are those of a model without it, also of rows
-/// that are given up and come back and of prompts that share a beginning.
+/// A head for multi-token prediction drafts where the text does not repeat itself. The tokens are
+/// those of a model without the head, also for rows that are preempted and return and for prompts
+/// with a common beginning.
 #[test]
 fn a_head_drafts_and_does_not_show() {
     for case in ["qwen3_5_text", "qwen3_5_moe", "glm4_moe", "deepseek_v3"] {

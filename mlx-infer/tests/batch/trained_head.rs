@@ -47,8 +47,8 @@ fn prompts(model: &LoadedModel, every: usize) -> Vec<Vec<u32>> {
         .collect()
 }
 
-/// Of the greedy answers to prompts that training never saw, the head says at least seven tenths of the tokens, each from the features and the
-/// token before it.
+/// The head predicts at least seven tenths of the tokens of greedy answers to held-out prompts,
+/// each from the features and the token before it.
 #[test]
 fn most_first_drafts_are_right() {
     let texts = prompts(&load(0), 25);
@@ -93,7 +93,8 @@ fn most_first_drafts_are_right() {
     assert!(10 * right >= 7 * drafts, "{right} of {drafts}");
 }
 
-/// Rows with drafts of the head take fewer steps and have the same tokens: greedy and sampled ones, with a grammar, with penalties.
+/// Rows with the head's drafts take fewer steps and get the same tokens: greedy rows, sampled rows,
+/// rows with a grammar, rows with penalties.
 #[test]
 fn its_drafts_save_steps_and_do_not_show() {
     let (plain, model) = (load(0), load(4));

@@ -36,7 +36,7 @@ impl Fake {
         }
     }
 
-    /// The built-in model's text side with this bridge.
+    /// A model with the tokenizer and template of the built-in model, and with this bridge.
     pub fn load(&self) -> Result<MlxLm> {
         MlxLm::load(mlx_infer::default_model_files(), self.options())
     }

@@ -1,4 +1,4 @@
-//! `convert`: equal to `mlx_lm.convert` to the bit, and its refusals.
+//! `convert`: its files equal those of `mlx_lm.convert` to the bit; its refusals.
 #![cfg(feature = "cli")]
 
 mod refusals;
@@ -37,7 +37,7 @@ fn converted(source: &Path, out: &Path, flags: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// Runs a conversion that must fail with this status, and returns its message.
+/// Runs a conversion that must fail with this exit status, and returns its message.
 fn refused(source: &Path, out: &Path, flags: &[&str], status: i32) -> String {
     let output = command(source, out, flags);
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -143,7 +143,8 @@ fn conversions_equal_those_of_mlx_lm() {
             assert_eq!(told, expected.as_str().unwrap(), "{name}: {path}");
         }
         let prompt: Vec<u32> = serde_json::from_value(case["prompt"].clone()).unwrap();
-        // Where mlx-lm computes something else than transformers, the source tells.
+        // If mlx-lm computes other tokens than transformers, the tokens of the unconverted source
+        // are expected.
         let expected: Vec<u32> = match case.get("tokens") {
             Some(tokens) => serde_json::from_value(tokens.clone()).unwrap(),
             None => greedy(&source, &prompt, 12),
@@ -302,12 +303,12 @@ fn weights_that_become_zero_are_named() {
     let small = "model.layers.0.self_attn.q_proj.weight";
     let most = all[small].multiply(1e-6f32).unwrap();
     all.insert(small.into(), most);
-    // 2 of 255 nonzero weights are less than 1 %, 3 are more.
+    // 2 of 255 nonzero weights are less than 1 %; 3 are more.
     let mut norm = vec![1.0f32; 256];
     norm[..3].copy_from_slice(&[0.0, 1e-9, -1e-30]);
     let few = Array::from_slice(&norm, &[256]).unwrap();
     norm[3] = 2.0f32.powi(-25);
-    // Half of the next number is not rounded to zero.
+    // Slightly more than half of the smallest number is not rounded to zero.
     norm[4] = 2.0f32.powi(-25) * (1.0 + f32::EPSILON);
     let enough = Array::from_slice(&norm, &[256]).unwrap();
     let named = "model.layers.0.input_layernorm.weight";
@@ -330,7 +331,7 @@ fn weights_that_become_zero_are_named() {
     ]);
     assert_eq!(told["vanishing"], expected);
 
-    // What is packed is converted first.
+    // Packed weights are unpacked first.
     for (out, flags) in [
         ("again", &["--dtype", "f16"][..]),
         ("packed", &["-q", "--dtype", "f16"]),

@@ -43,7 +43,8 @@ fn other_files_come_along_and_failures_leave_nothing() {
     // An existing folder is kept unless it is to be replaced. Then none of the old checkpoint's files remain.
     let message = refused(&source, &out, &small, 1);
     assert!(message.contains("is not empty"), "{message}");
-    // Only the checkpoint is replaced: another writer's shards and index are removed, and the user's files stay.
+    // Only the checkpoint is replaced: shards and index of another writer are removed, and the
+    // user's files stay.
     let stale = [
         "model-00001-of-00002.safetensors",
         "model.safetensors.index.json",
@@ -101,7 +102,7 @@ fn other_files_come_along_and_failures_leave_nothing() {
         );
     }
 
-    // A fault half-way: the end of the file is missing.
+    // An error half-way: the end of the file is missing.
     let bytes = fs::read(source.join("model.safetensors")).unwrap();
     fs::write(source.join("model.safetensors"), &bytes[..bytes.len() - 64]).unwrap();
     let before = fs::read(out.join("model.safetensors")).unwrap();
@@ -169,7 +170,7 @@ fn what_cannot_be_converted_is_refused_by_name() {
         assert!(message.contains(expected), "{flags:?}: {message}");
         assert!(!out.exists(), "{flags:?}");
     }
-    // Integers in the place of weights, and a text model that mlx-lm would not find.
+    // Integers in place of weights, and a text model that mlx-lm would not find.
     let source = folder.path().join("source");
     fs::create_dir(&source).unwrap();
     let mut all = tensors(&dense);
@@ -214,7 +215,8 @@ fn cancelling_leaves_nothing() {
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
-/// The leftovers of a killed conversion, for each place where it can be killed: the next conversion finishes the work.
+/// The leftovers of a conversion that was killed at each possible place: the next conversion
+/// finishes the work.
 #[test]
 fn leftovers_of_a_killed_conversion_are_cleaned_up() {
     let folder = tempfile::tempdir().unwrap();
@@ -271,7 +273,7 @@ fn two_writers_of_one_output_exclude_each_other() {
     let source = testdata("models/llama_tied");
     let out = folder.path().join("out");
     let claim = Claim::new(&out).unwrap();
-    // By any path to the folder.
+    // The claim holds for every path to the folder.
     let other = folder.path().join("sub/../out");
     fs::create_dir(folder.path().join("sub")).unwrap();
     for out in [&out, &other] {

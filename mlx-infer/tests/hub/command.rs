@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::mock::{COMMIT, Mock, Reply, etag, noise, part};
 use crate::{CONFIG, blob};
 
-/// The command with this hub and this cache, and no other environment variable about either.
+/// The command with this hub and this cache; all other variables for hub and cache are unset.
 pub fn command(url: &str, cache: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mlx-infer"));
     for name in [
@@ -144,7 +144,8 @@ fn what_is_neither_a_folder_nor_a_model_is_told_as_both() {
     assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
 }
 
-/// A file in GGUF, and a folder that has one and no safetensors, are refused by name.
+/// The errors for a file in GGUF, and for a folder with such a file and no safetensors, name the
+/// file.
 #[test]
 fn gguf_is_refused_with_a_way_out() {
     let cache = tempfile::tempdir().unwrap();
@@ -230,7 +231,8 @@ fn pull_and_list() {
     );
 }
 
-/// A hub that, the first time, sends the first bytes of the weights and then nothing.
+/// A hub that stalls on the first request: it sends the first bytes of the weights and then
+/// nothing.
 fn stalling(weights: &[u8], first: usize) -> Mock {
     let all = weights.to_vec();
     Mock::scripted(
@@ -275,7 +277,8 @@ fn two_processes_fetch_a_file_once_and_one_that_is_interrupted_is_gone_on_from()
         cache.path(),
         &format!("{}.incomplete", etag("model.safetensors", &weights)),
     );
-    // On a busy machine the second process may take longer to come than the first one would wait for bytes by default.
+    // On a busy machine the second process may start later than the default timeout of the first
+    // one.
     let first = command(&mock.url, cache.path(), &["pull", "org/name"])
         .env("HF_HUB_DOWNLOAD_TIMEOUT", "600")
         .spawn()
@@ -311,7 +314,8 @@ fn two_processes_fetch_a_file_once_and_one_that_is_interrupted_is_gone_on_from()
     );
 }
 
-/// A plain HTTP hub behind a proxy is asked through the proxy with whole addresses, without a tunnel.
+/// Requests to a plain HTTP hub behind a proxy go to the proxy with the whole address, without a
+/// tunnel.
 #[test]
 fn a_hub_without_tls_is_asked_through_a_proxy() {
     let weights = noise(1000);

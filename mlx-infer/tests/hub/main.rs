@@ -33,7 +33,7 @@ pub(crate) fn builder(url: &str, cache: &Path) -> HubBuilder {
         .retry_pause(Duration::from_millis(1))
 }
 
-/// The result of a call, and its notes.
+/// The result of a call, and the notes that it gave.
 pub(crate) fn get(hub: &Hub) -> (Result<Snapshot>, Vec<String>) {
     let mut notes = Vec::new();
     let found = hub.get(&name(), &mut |progress| {
@@ -106,7 +106,7 @@ fn a_model_lies_in_the_cache_as_huggingface_hub_lays_it() {
     let blobs = std::fs::read_dir(root.join("blobs")).unwrap();
     assert_eq!(blobs.count(), 5, "nothing unfinished is left");
 
-    // The second time only the revision is requested; for a commit there is no request.
+    // The second call requests only the revision; for a commit there is no request.
     let before = mock.log().len();
     let (again, _) = pulled(&mock, cache.path());
     assert_eq!(again.unwrap().fetched_bytes(), 0);

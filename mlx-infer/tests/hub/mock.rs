@@ -16,7 +16,7 @@ pub const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 pub struct Seen {
     /// Whether it arrived at the listener that serves bytes.
     pub at_bytes: bool,
-    /// Whether it arrived as at a proxy.
+    /// Whether it had the form of a request to a proxy.
     pub proxied: bool,
     pub method: String,
     pub path: String,
@@ -90,7 +90,7 @@ pub fn etag(name: &str, bytes: &[u8]) -> String {
     hex(&hash.finalize())
 }
 
-/// Bytes without repetition.
+/// Bytes without a pattern.
 pub fn noise(n: usize) -> Vec<u8> {
     (0..n as u64)
         .map(|i| (i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 37) as u8)
@@ -103,7 +103,8 @@ impl Mock {
         Self::scripted(files, |_| None)
     }
 
-    /// A hub that answers from a script where that has an answer.
+    /// A hub that answers from a script, and for requests that the script leaves out like an
+    /// ordinary hub.
     pub fn scripted(
         files: &[(&str, &[u8])],
         script: impl Fn(&Seen) -> Option<Reply> + Send + Sync + 'static,

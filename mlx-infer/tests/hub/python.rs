@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::mock::{COMMIT, Mock, etag, noise};
 use crate::{CONFIG, builder, get, pulled};
 
-/// The script's output.
+/// The output of the Python script.
 fn python(args: &[&Path], url: &str) -> Option<Value> {
     let Some(python) = std::env::var_os("MLX_TEST_PYTHON") else {
         eprintln!("left out: MLX_TEST_PYTHON names no Python with huggingface_hub");

@@ -1,4 +1,4 @@
-//! A hub that redirects, sends nonsense, or stops sending.
+//! A hub that redirects, sends malformed answers, or stops sending.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};

@@ -75,7 +75,7 @@ fn tokens_text_stops_and_metrics_are_those_of_the_bridge_and_the_tokenizer() {
         (ids(&generated), generated.reason),
         (vec![5, 6, 7, 8], FinishReason::Stop)
     );
-    // A stop string ends the request there too.
+    // A stop string ends the request on the bridge as well.
     let text = tokenizer.decode(&[9], true).unwrap();
     let stopped = GenerateOptions {
         stop: vec![text],
@@ -104,7 +104,7 @@ fn a_cancelled_request_ends_within_a_token_and_the_next_one_runs() {
     });
     let generated = generated.unwrap();
     assert_eq!(generated.reason, FinishReason::Cancelled);
-    // Tokens that were in flight when it was cancelled may still arrive.
+    // Tokens that were on the way when the request was cancelled may still arrive.
     assert!(generated.tokens.len() < 100, "{}", generated.tokens.len());
     assert_eq!(ids(&generate(&model, &options(2)).unwrap()), [5, 6]);
     let cancels = fake
@@ -132,7 +132,7 @@ fn a_process_that_dies_ends_its_requests_with_its_last_words_and_is_started_anew
         .collect();
     assert_eq!(processes.len(), 2);
     drop(model);
-    // Neither process goes on, and neither is a zombie.
+    // Both processes have ended, and neither is a zombie.
     #[cfg(target_os = "linux")]
     for process in processes {
         let id = process.strip_prefix("process ").unwrap();

@@ -1,4 +1,4 @@
-//! The tiny checkpoints of `testdata/models`, and the references' results for them.
+//! The tiny checkpoints of `testdata/models`, and the reference results for them.
 
 use std::path::{Path, PathBuf};
 
@@ -62,12 +62,12 @@ pub fn log_softmax(logits: &[f32]) -> Vec<f64> {
         .collect()
 }
 
-/// Loads in single precision, in which the goldens were made.
+/// Loads in single precision, as the goldens were made.
 pub fn load(dir: impl AsRef<Path>) -> LoadedModel {
     load_ring(dir, None)
 }
 
-/// The same with a cache of this many tokens.
+/// The same with caches of this many tokens.
 pub fn load_ring(dir: impl AsRef<Path>, context_len: Option<usize>) -> LoadedModel {
     let options = LoadOptions {
         context_len,

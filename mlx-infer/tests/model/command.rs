@@ -280,7 +280,7 @@ fn chat_renders_the_template_and_answers() {
     let head = ["chat", "--model", dir, "--messages", file];
     let answer = document(mlx_infer(&[&head[..], &tail].concat()));
     assert_eq!(answer["usage"]["completion_tokens"], 6);
-    // The same ids as the text, without the tokens that the tokenizer would add.
+    // The ids of the text, without the special tokens that the tokenizer would add.
     let ids = printed(mlx_infer(&[
         "tokenize",
         "--model",

@@ -71,7 +71,7 @@ fn it_answers_questions_that_were_held_out() {
         let questions = text
             .lines()
             .map(|line| serde_json::from_str::<Value>(line).unwrap());
-        // Every other question: enough for the share, and quick.
+        // Every other question: enough for the percentage, and quick.
         for question in questions
             .filter(|question| question["task"] == task)
             .step_by(2)

@@ -57,7 +57,7 @@ fn ids(generated: &Generated) -> Vec<u32> {
 #[test]
 fn it_generates_alone_in_a_batch_and_from_a_prompt_cache() {
     let dir = folder();
-    // The command and the functions without a registry do not know the family.
+    // The command and the functions without a registry do not support the family.
     let error = LoadedModel::load(dir.path(), LoadOptions::default())
         .err()
         .unwrap();
@@ -104,7 +104,8 @@ fn its_caches_cost_what_each_layer_keeps() {
         .iter()
         .map(|cost| (cost.row_bytes, cost.position_bytes))
         .collect();
-    // 2 heads of 16; three inputs and a sum of 64; 1 head of 32. In F32, keys and values.
+    // The layers: 2 heads of 16 features; three inputs and a sum of 64; 1 head of 32. Keys and
+    // values in F32.
     assert_eq!(bytes, [(0, 256), (1024, 0), (0, 256)]);
     // Heads of 16 cannot be divided into groups of 32: the error names the layer.
     let options = LoadOptions {

@@ -1,4 +1,4 @@
-//! Models that compute NaN: an error names its origin, or the tokens of NaN are excluded.
+//! Models that compute NaN: an error names its origin, or tokens whose logit is NaN are excluded.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -96,7 +96,8 @@ fn errors(model: &LoadedModel) -> Vec<Error> {
 #[test]
 fn nan_is_an_error_that_names_its_origin() {
     let nan = f32::NAN;
-    // NaN in the embedding, which is also the head; NaN in a layer; and numbers that overflow in one.
+    // NaN in the embedding, which is also the head; NaN in a layer; values that overflow in a
+    // layer.
     for (name, number, origin) in [
         (EMBEDDING, nan, "model.embed_tokens.weight has NaN"),
         (
@@ -131,7 +132,7 @@ fn nan_is_an_error_that_names_its_origin() {
 fn allowed_nan_is_a_token_that_cannot_follow() {
     let whole = LoadedModel::load_default().unwrap();
     let ids = |result: &BatchResult| result.tokens.iter().map(|t| t.id).collect::<Vec<_>>();
-    // The token that would come first, so that another one must.
+    // The likeliest token is excluded, so another one must be chosen.
     let first = ids(&batch(&whole)[0])[0];
     let copy = with_number(EMBEDDING, first as usize * 192 + 5, f32::NAN);
     let model = load(&copy, true);
@@ -187,7 +188,7 @@ fn commands_fail_where_the_model_gives_nan() {
     }
 }
 
-/// `info` and `convert` do their work and report the fault of the weights, in text and in JSON.
+/// `info` and `convert` do their work and report the NaN weights, in text and in JSON.
 #[test]
 fn info_and_convert_tell_of_weights_that_are_no_numbers() {
     let name = "model.layers.1.mlp.up_proj.weight";

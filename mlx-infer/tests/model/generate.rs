@@ -80,7 +80,8 @@ fn chunks_of_the_prompt_make_no_difference() {
 
 #[test]
 fn a_context_length_makes_rings_of_all_caches() {
-    // A model with a window of eight tokens equals one without a window whose caches hold eight.
+    // A model with a window of eight tokens equals one without a window with caches of eight
+    // tokens.
     let dir = checkpoint::with_config("mistral", |config| config["sliding_window"] = json!(null));
     let whole = load(dir.path());
     let ring = load_ring(dir.path(), Some(8));
@@ -164,7 +165,7 @@ fn texts_are_streamed_and_stop_strings_cut_them() {
             .decode(&ids(&whole), true)
             .unwrap()
     );
-    // From the middle of the text: a string that does not occur before.
+    // A stop string from the middle of the text that does not occur before.
     let chars: Vec<char> = text.chars().collect();
     let (start, end) = (chars.len() / 2, chars.len() / 2 + 3);
     let stop: String = chars[start..end].iter().collect();

@@ -124,7 +124,8 @@ fn requests_that_the_model_cannot_answer_exit_with_1() {
         no_model.contains("/does/not/exist does not exist"),
         "{no_model}"
     );
-    // As many tokens as there are positions, and only the memory that those take.
+    // However large --max-tokens is, the generation ends at the model's last position, and caches
+    // take memory only for the positions that are used.
     let huge = u64::MAX.to_string();
     let args = [
         "generate",

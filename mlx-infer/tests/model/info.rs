@@ -58,7 +58,8 @@ fn info_describes_the_model() {
         );
         assert!(line.ends_with("dense"), "{line}");
     }
-    // The built-in model has heads of 64: in f32 256 bytes, or codes with two scales and two biases.
+    // The built-in model has heads of 64 features: 256 bytes in f32, or codes with two scales and
+    // two biases.
     let of = |flags: &[&str]| document(mlx_infer(&[&["info", "--json"], flags].concat()));
     let bytes = |found: &Value| {
         found["memory"]["cache_bytes_per_position"]

@@ -1,4 +1,5 @@
-//! Parts of a checkpoint that are not ordinary files: each is refused by name, at once.
+//! Parts of a checkpoint that are not ordinary files: each is refused at once, and the error names
+//! it.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -32,7 +33,7 @@ fn refused(args: &[&str], name: &str, kind: &str) {
     );
     let says_kind = line.contains(&format!("not a file but a {kind}"));
     assert!(says_kind || kind == "terabyte", "{name} {kind}: {stderr}");
-    // The command itself takes a tenth of this.
+    // The command alone takes a tenth of this.
     assert!(took < Duration::from_secs(5), "{name} {kind}: {took:?}");
 }
 

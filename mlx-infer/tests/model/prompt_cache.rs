@@ -1,4 +1,5 @@
-//! Prompt caches in files: read back, and refused when they belong to another model, are truncated or forged.
+//! Prompt caches in files: they are read back, and refused if they belong to another model, are
+//! truncated or forged.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -168,7 +169,7 @@ fn damaged_and_made_up_files_are_refused() {
         let error = refuse(&|arrays, _| change(arrays));
         assert!(error.contains(expected), "{expected}: {error}");
     }
-    // This file has none of these faults.
+    // The unchanged file is accepted.
     assert_eq!(model.load_prompt_cache(&path).unwrap().tokens(), PROMPT);
 }
 

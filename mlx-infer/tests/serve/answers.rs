@@ -1,4 +1,4 @@
-//! Answers are those of the library.
+//! The server's answers equal those of the library.
 
 use mlx_infer::{
     ClassifyOptions, GenerateOptions, LoadedModel, Message, SamplingParams, ScoreOptions,
@@ -43,7 +43,7 @@ fn completions_are_the_librarys() {
     }
 }
 
-/// `min_tokens` is the library's.
+/// `min_tokens` has the library's meaning.
 #[test]
 fn an_answer_has_its_least_tokens() {
     let body = json!({
@@ -88,7 +88,7 @@ fn choices_have_seeds_in_a_row() {
     }
 }
 
-/// Of several answers those with the highest log probability of a token on average.
+/// `best_of` returns the answers with the highest mean log probability of a token.
 #[test]
 fn the_best_of_several_are_given() {
     let body = json!({
@@ -137,7 +137,7 @@ fn choices_share_their_prompt() {
         server.ok("/v1/completions", &body(n));
         forwards.push(server.metric("mlx_forwards_total") - before);
     }
-    // Rows that were submitted one after the other may enter in two groups.
+    // Rows that were submitted one after the other may join in two groups.
     assert!(forwards[1] <= 2.0 * forwards[0], "{forwards:?}");
 }
 
@@ -150,7 +150,7 @@ fn echo_scores_the_prompt_as_the_library_does() {
         ..Default::default()
     };
     let score = model.score(text, &options).unwrap();
-    // With ids, as lm-eval sends them.
+    // Prompts as ids, as lm-eval sends them.
     let ids: Vec<Vec<u32>> = vec![score.tokens.clone()];
     for (prompt, max_tokens) in [(json!(text), 0), (json!(ids), 1)] {
         let body = json!({
@@ -213,7 +213,7 @@ fn conversations_are_the_librarys() {
     assert_eq!(served["object"], "chat.completion");
     assert_eq!(served["usage"]["completion_tokens"], answer.tokens.len());
     let content = choice["logprobs"]["content"].as_array().unwrap();
-    // The end token is counted, but is not in the text.
+    // The end token is counted, and is not part of the text.
     assert_eq!(content.len(), answer.tokens.len() - 1);
     assert_eq!(content[0]["top_logprobs"].as_array().unwrap().len(), 3);
     assert_eq!(content[0]["bytes"], json!(b"4"));
@@ -284,7 +284,7 @@ fn labels_are_the_librarys() {
     let expected = model
         .classify(texts.map(Into::into).to_vec(), &options)
         .unwrap();
-    // More texts than are computed between two steps, and one that is empty.
+    // More texts than one batch holds, one of them empty.
     let mut input: Vec<&str> = texts.iter().copied().cycle().take(150).collect();
     input[70] = "";
     let answer = SERVER.ok("/v1/classify", &json!({"input": input, "labels": labels}));
@@ -349,7 +349,8 @@ fn models_are_listed_with_slashes_in_their_names() {
     assert_eq!(anthropic["data"][0]["type"], "model");
 }
 
-/// That each adapter's tokens are its own is shown in `tests/batch/adapters.rs`: the checkpoint has no tokenizer, and so no texts.
+/// `tests/batch/adapters.rs` shows that each adapter's tokens are its own: this checkpoint has no
+/// tokenizer, and so no texts.
 #[test]
 fn adapters_are_models_with_names() {
     let testdata = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../testdata");

@@ -89,7 +89,7 @@ fn a_process_that_dies_is_an_error_of_its_requests_alone() {
     let body = json!({"prompt": "a", "max_tokens": 3, "ignore_eos": true});
     let answer = server.post("/v1/completions", &body);
     assert_eq!(answer.status, 500, "{}", answer.body);
-    // What Python said is for the operator.
+    // The message of the Python process is only in the log.
     assert!(!answer.body.contains("boom"), "{}", answer.body);
     let answer = server.post("/v1/completions", &body);
     assert_eq!(answer.status, 200, "{}", answer.body);

@@ -95,7 +95,7 @@ impl TestServer {
         server
     }
 
-    /// Waits until something is so.
+    /// Waits until the condition holds.
     pub fn until(&self, mut is_so: impl FnMut() -> bool) {
         let start = Instant::now();
         while !is_so() {
@@ -161,7 +161,8 @@ impl TestServer {
         }
         text += &format!("Content-Length: {}\r\n\r\n", body.len());
         stream.write_all(text.as_bytes()).unwrap();
-        // A server that refuses by the head alone may close before the body is written.
+        // A server that refuses a request by its head may close the connection before the body is
+        // written.
         let _ = stream.write_all(body.as_bytes());
         BufReader::new(stream)
     }

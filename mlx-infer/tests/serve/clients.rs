@@ -1,4 +1,5 @@
-//! The official clients: their packages where they are there, and what they send, recorded by `record.py`, in any case.
+//! The official clients: their packages if they are installed, and in any case their requests, as
+//! recorded by `record.py`.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -177,7 +178,8 @@ fn places(value: &Value, place: &str, found: &mut Vec<String>) {
     }
 }
 
-/// Each recorded request gets an answer of the same status and type, which has every key of the answer that the client understood.
+/// Each recorded request gets an answer with the recorded status and type, which has every key of
+/// the recorded answer.
 #[test]
 fn what_clients_send_is_understood() {
     let mut clients = 0;

@@ -1,4 +1,5 @@
-//! Shapes of requests and answers that clients of other servers rely on, and what docs/guide/serving.md says of them.
+//! Forms of requests and answers that clients of other servers rely on, and the statements of
+//! docs/guide/serving.md about them.
 
 use serde_json::{Value, json};
 
@@ -29,7 +30,7 @@ fn content_and_roles_are_read_as_openai_has_them() {
     );
     let system = |role: &str| json!([{"role": role, "content": "Be brief."}, {"role": "user", "content": QUESTION}]);
     assert_eq!(prompt(system("developer")), prompt(system("system")));
-    // The template refuses a later system message, which goes to the front.
+    // The template refuses a system message after the first turn, so it is moved to the front.
     let turns = json!([
         {"role": "user", "content": "What is 1 + 1?"}, {"role": "assistant", "content": "2"}, {"role": "user", "content": QUESTION},
     ]);
@@ -45,7 +46,7 @@ fn content_and_roles_are_read_as_openai_has_them() {
     assert_eq!(anthropic["content"][0]["text"], front.1);
 }
 
-/// A conversation that the template refuses is refused in its words.
+/// The error for a conversation that the template refuses contains the template's own words.
 #[test]
 fn a_templates_refusal_is_told() {
     let twice = json!([{"role": "user", "content": "x"}, {"role": "user", "content": "y"}]);
@@ -63,7 +64,7 @@ fn a_templates_refusal_is_told() {
     }
 }
 
-/// The tokens of a kept prefix are told, each API in its own way.
+/// The answer gives the number of tokens of a stored prefix, in each API's own form.
 #[test]
 fn kept_prefixes_are_told() {
     let server = TestServer::start(|_| ());
@@ -99,7 +100,7 @@ fn kept_prefixes_are_told() {
         (&json!(total), &json!(cached))
     );
     let messages = ask("/v1/messages", "messages");
-    // Here they are not among the input's tokens.
+    // In this API these tokens are not counted among the input's tokens.
     assert_eq!(
         (
             &messages["input_tokens"],
@@ -127,7 +128,7 @@ fn tools_that_may_not_be_called_are_not_in_the_prompt() {
     );
 }
 
-/// Tools that the API's own servers run are left out, and that is said.
+/// Tools that only the API's own servers run are left out, and a header names them.
 #[test]
 fn tools_of_other_servers_are_named() {
     let responses = json!({"input": "x", "max_output_tokens": 2, "tools": [
@@ -168,7 +169,7 @@ fn tokens_that_are_no_text_are_shown_by_their_bytes() {
         let shown = format!("bytes:\\x{byte:02x}");
         assert!(tokens.contains(&json!(shown)), "{shown}: {tokens:?}");
     }
-    // Of each the alternatives have the token itself, as lm-eval expects.
+    // The alternatives of each token contain the token itself, as lm-eval expects.
     let top = choice["logprobs"]["top_logprobs"].as_array().unwrap();
     for (token, top) in tokens.iter().zip(top).skip(1) {
         assert!(top.get(token.as_str().unwrap()).is_some(), "{token}: {top}");
@@ -199,7 +200,7 @@ fn texts_conversations_and_templates_are_classified() {
         (&one[0]["label"], &one[0]["label"]),
         (&json!("4"), &many[1]["label"])
     );
-    // A text that has no place is an error of its own.
+    // A text that is too long gets an error of its own.
     let long = best(json!({"input": ["2 + 2 = ", "fox ".repeat(600)]}));
     assert_eq!(long[0]["label"], text[0]["label"]);
     assert!(
@@ -212,7 +213,7 @@ fn texts_conversations_and_templates_are_classified() {
     );
 }
 
-/// What other clients send (their documentation says so), beside those that run in CI.
+/// Requests of other clients, after their documentation, in addition to those that run in CI.
 #[test]
 fn requests_of_other_clients_are_understood() {
     let function = json!({"name": "add", "description": "Adds.", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}});
@@ -295,7 +296,7 @@ fn requests_of_other_clients_are_understood() {
     }
 }
 
-/// The table of metrics in docs/guide/deployment.md and the metrics are the same.
+/// The table of metrics in docs/guide/deployment.md equals the metrics of the server.
 #[test]
 fn the_documented_metrics_are_those_that_there_are() {
     let docs = include_str!("../../../docs/guide/deployment.md");
@@ -323,7 +324,7 @@ fn the_documented_metrics_are_those_that_there_are() {
     }
 }
 
-/// The tests that README.md names are there.
+/// The tests that README.md names exist.
 #[test]
 fn the_documented_tests_exist() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));

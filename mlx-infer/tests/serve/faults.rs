@@ -1,4 +1,5 @@
-//! A model that is slow, fails or panics: what waits, what clients are told, and that the server goes on.
+//! A model that is slow, fails or panics: which requests wait, what clients get, and that the
+//! server continues.
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::{Shutdown, TcpStream};
@@ -25,7 +26,7 @@ fn scripted(change: impl FnOnce(&mut ServeOptions)) -> Scripted {
     Scripted::start("qwen3", &[], &["<|im_end|>"], change)
 }
 
-/// A request for so many tokens.
+/// A request for this many tokens.
 fn body(path: &str, tokens: usize, is_stream: bool) -> Value {
     let mut body = json!({"temperature": 0, "ignore_eos": true, "stream": is_stream});
     let (limit, key, value) = match path {
@@ -45,7 +46,7 @@ fn open(server: &TestServer, path: &str, body: &Value) -> BufReader<TcpStream> {
     server.open("POST", path, &JSON, &body.to_string())
 }
 
-/// The status, and the headers that tell when to come back.
+/// The status, and whether the answer has the headers that say when to retry.
 fn told(answer: &Answer) -> (u16, bool) {
     let seconds = answer.header("retry-after").map(str::parse::<u64>);
     (
@@ -54,7 +55,7 @@ fn told(answer: &Answer) -> (u16, bool) {
     )
 }
 
-/// The status of an overload on a route.
+/// The status with which a route refuses requests when it is overloaded.
 fn overloaded(path: &str) -> u16 {
     if path == "/v1/messages" { 529 } else { 503 }
 }
@@ -73,7 +74,7 @@ fn a_stream_begins_at_once_and_shows_that_it_lives() {
         let events: Vec<&str> = answer.body.split("\n\n").collect();
         assert!(events.contains(&": ping"), "{path}: {}", answer.body);
         let first = match path {
-            // It has nothing to say before its first token.
+            // This route has no event before the first token.
             "/v1/completions" => ": ",
             "/v1/chat/completions" => "\"role\":\"assistant\"",
             "/v1/responses" => "response.created",
@@ -103,7 +104,7 @@ fn a_client_that_leaves_ends_its_prompt_and_its_place_in_the_queue() {
     let server = &scripted.server;
     let metric = |name: &str| server.metric(name);
     let running = || metric("vllm:num_requests_running");
-    // Four chunks.
+    // A prompt of four chunks.
     let ids: Vec<u32> = (0..2000).map(|id| id % 90 + 40).collect();
     for is_stream in [false, true] {
         scripted.fault(SLOW);
@@ -131,7 +132,7 @@ fn a_client_that_leaves_ends_its_prompt_and_its_place_in_the_queue() {
     server.ok("/v1/completions", &body("/v1/completions", 4, false));
 }
 
-/// A client that closes its sending side alone has left, too.
+/// A client that closes only its sending side counts as disconnected too.
 #[test]
 fn a_half_closed_connection_is_closed() {
     let scripted = scripted(|_| ());
@@ -169,7 +170,8 @@ fn without_memory_requests_are_told_to_come_back() {
     }
 }
 
-/// Details of our faults are in the log under the request's id. A stream ends in the form of its route.
+/// Details of the server's errors are in the log under the request's id. A stream ends in the form
+/// of its route.
 #[test]
 fn a_fault_ends_its_request_and_no_other() {
     for fault in [Fault::Fails, Fault::Panics] {
@@ -200,7 +202,8 @@ fn a_fault_ends_its_request_and_no_other() {
     }
 }
 
-/// A stream that breaks off ends with an error in the form of its route, which clients understand as the end.
+/// Checks that a stream that breaks off ends with an error in the form of its route, which clients
+/// take as the end.
 fn assert_ends_with_an_error(path: &str, stream: &Answer) {
     match path {
         "/v1/responses" => {

@@ -1,4 +1,5 @@
-//! Reasoning, calls of tools and structured answers of families with marks of their own, on each route for conversations, whole and streamed.
+//! Reasoning, tool calls and structured answers of families with their own marks, on each route for
+//! conversations, whole and streamed.
 
 mod api;
 mod family;
@@ -9,7 +10,7 @@ use self::api::{APIS, Api, Asked, Reply, parsed, text};
 use self::family::{FAMILIES, Family};
 use crate::scripted::Scripted;
 
-/// The answer of a model that would write these pieces; whole and streamed, it is the same.
+/// The answer of a model that prefers to write these pieces. Whole and streamed answers are equal.
 fn ask(scripted: &Scripted, api: Api, asked: Asked, pieces: &[&str]) -> Reply {
     let mut body = api.body(asked);
     let short = Asked {
@@ -106,7 +107,7 @@ fn calls_of_tools_are_told_apart_too() {
             let pieces = [open, "I add.", close, family.call, "\n", again];
             assert_eq!(ask(scripted, api, offered, &pieces), expected, "{name}");
         }
-        // Without tools, and with others, it is text.
+        // Without tools, or with other tools, the call is text.
         let other = family.call.replace("add", "sub");
         for (asked, call) in [(Asked::default(), family.call), (offered, &other)] {
             let found = ask(scripted, api, asked, &[open, "I add.", close, call]);
@@ -119,7 +120,8 @@ fn calls_of_tools_are_told_apart_too() {
     });
 }
 
-/// A grammar begins behind the reasoning, in harmony in the final channel. A model that would write otherwise is held to it.
+/// A grammar applies after the reasoning, in harmony to the final channel. A model that prefers
+/// other text is constrained to it.
 #[test]
 fn a_form_is_held_behind_the_reasoning() {
     let held = Asked {
@@ -139,7 +141,7 @@ fn a_form_is_held_behind_the_reasoning() {
         assert_eq!(found, reply("I add.", right, "stop"), "{}", family.template);
         let found = ask(scripted, api, held, &[alone, right]);
         assert_eq!(found, reply("", right, "stop"), "{}", family.template);
-        // Reasoning is free, also where it looks like an answer.
+        // Reasoning is not constrained, even if it looks like an answer.
         let found = ask(
             scripted,
             api,
@@ -155,7 +157,7 @@ fn a_form_is_held_behind_the_reasoning() {
         ..held
     };
     for api in APIS {
-        // The prompt has closed the reasoning: the mark would be text.
+        // The prompt has closed the reasoning, so a mark in the reply would be text.
         let found = ask(
             &qwen,
             api,
@@ -167,7 +169,8 @@ fn a_form_is_held_behind_the_reasoning() {
     }
 }
 
-/// A model that would end its reply within its reasoning goes on to the answer or the call that the request demands.
+/// A model that prefers to end its reply within its reasoning continues with the answer or the call
+/// that the request demands.
 #[test]
 fn an_end_within_the_reasoning_does_not_lose_the_form() {
     each(|family, scripted, api| {
@@ -215,7 +218,7 @@ fn required_calls_come_behind_the_reasoning() {
             ..Asked::default()
         };
         let [open, close] = family.think;
-        // The second call is of no tool.
+        // The second call names no offered tool.
         let other = family.call.replace("add", "sub");
         for said in [family.call, &other] {
             let found = ask(scripted, api, required, &[open, "I add.", close, said]);
@@ -291,12 +294,12 @@ fn the_answer_goes_back_in_the_form_of_each_route() {
             );
             counts.push(count);
         }
-        // Some clients name the reasoning otherwise.
+        // Some clients use another name for the reasoning.
         assert_eq!(counts, [counts[0]; 3], "{}", family.template);
     }
 }
 
-/// How much a model is to reason is a variable of its template.
+/// The reasoning effort of a request is a variable of the template.
 #[test]
 fn the_effort_arrives_in_the_template() {
     let harmony = FAMILIES[2].start();
@@ -372,7 +375,7 @@ fn all_tokens_are_counted_and_have_log_probabilities() {
     });
 }
 
-/// Blanks are free, but not without end, and a schema cannot set options of the compiler.
+/// White space is allowed but limited, and a schema cannot set options of the compiler.
 #[test]
 fn a_model_that_writes_blanks_comes_to_an_end() {
     let qwen = FAMILIES[0].start();

@@ -18,7 +18,7 @@ const ROUTES: [&str; 9] = [
     "/detokenize",
 ];
 
-/// Names that mean something on a route.
+/// Keys that have a meaning on some route.
 const NAMES: &[&str] = &[
     "messages",
     "prompt",
@@ -127,7 +127,7 @@ fn body() -> impl Strategy<Value = Value> {
             .into_iter()
             .map(|(name, value)| (name.to_owned(), value));
         let mut body: Map<String, Value> = pairs.collect();
-        // Most bodies would otherwise fail at the first key.
+        // Without good values for these keys most bodies would fail at the first one.
         for (name, is_good) in [
             "messages",
             "prompt",

@@ -1,4 +1,4 @@
-//! Clients that leave, queues that are full, servers that end.
+//! Clients that disconnect, queues that are full, servers that end.
 
 use std::io::{BufReader, Read};
 use std::net::TcpStream;
@@ -10,7 +10,7 @@ use crate::client::{SERVER, TestServer, at_first_event};
 
 const JSON: [(&str, &str); 1] = [("Content-Type", "application/json")];
 
-/// A request that goes on for as long as the model has positions.
+/// A request that runs until the model's positions end.
 fn long() -> Value {
     json!({"prompt": "The red fox", "max_tokens": 500, "ignore_eos": true, "stream": true})
 }
@@ -31,7 +31,7 @@ fn a_client_that_leaves_frees_its_row() {
     drop(waiting);
     server.until(|| server.metric("vllm:num_requests_running") == 0.0);
     server.until(|| server.metric("mlx_disconnects_total") >= 1.0);
-    // The engine is whole.
+    // The engine still works.
     let body = json!({"prompt": "The red fox", "max_tokens": 8, "temperature": 0});
     let here = server.ok("/v1/completions", &body)["choices"][0]["text"].clone();
     assert_eq!(
@@ -44,7 +44,7 @@ fn a_client_that_leaves_frees_its_row() {
 fn a_full_queue_is_told_with_a_time() {
     let server = TestServer::start(|options| options.engine.max_requests = 2);
     let mut long = long();
-    // Two rows that are not read pause, and hold their places.
+    // Two rows whose events are not read pause, and keep their places.
     long["n"] = 2.into();
     let stream = begun(&server, &long);
     for (path, status) in [("/v1/completions", 503), ("/v1/messages", 529)] {
@@ -52,7 +52,7 @@ fn a_full_queue_is_told_with_a_time() {
             "prompt": "x", "max_tokens": 1, "messages": [{"role": "user", "content": "x"}],
         });
         let mut answer = server.post(path, &body);
-        // The rows may have come to their end already.
+        // The rows may already have ended.
         if answer.status == 200 {
             continue;
         }
@@ -79,7 +79,7 @@ fn a_server_that_ends_finishes_what_is_under_way() {
     server.stop();
     server.until(|| match TcpStream::connect(server.address) {
         Ok(_) => server.get("/ready").status == 503,
-        // It has ended already.
+        // The stream has already ended.
         Err(_) => true,
     });
     let mut rest = String::new();
@@ -157,7 +157,7 @@ fn counters_tell_what_was_done() {
     assert_eq!(metric("vllm:inter_token_latency_seconds_count"), 7.0);
     assert!(metric("vllm:e2e_request_latency_seconds_sum") > 0.0);
     assert!(metric("mlx_memory_active_bytes") > 0.0);
-    // A row that is ended behind its only call is not aborted.
+    // A row that ends after its only call is not counted as aborted.
     let tool = json!({"type": "function", "function": {"name": "f", "parameters": {
         "type": "object", "properties": {"a": {"enum": [1]}}, "required": ["a"], "additionalProperties": false}}});
     let body = json!({

@@ -1,4 +1,5 @@
-//! The HTTP server: answers equal the library's, errors have their shape, clients that leave free their rows.
+//! The HTTP server: its answers equal the library's, its errors have the form of their API, and a
+//! client that disconnects frees its rows.
 #![cfg(all(feature = "serve", feature = "cli"))]
 
 mod answers;

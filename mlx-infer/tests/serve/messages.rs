@@ -23,7 +23,7 @@ fn a_message_is_answered() {
     let usage = &answer["usage"];
     let input = usage["input_tokens"].as_u64().unwrap();
     let cached = usage["cache_read_input_tokens"].as_u64().unwrap();
-    // The header that changes with every request is no part of the prompt.
+    // The header that changes with every request is not part of the prompt.
     assert_eq!(input + cached, 19);
 }
 

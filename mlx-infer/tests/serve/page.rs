@@ -1,4 +1,4 @@
-//! The page.
+//! The page at `/`.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ fn the_page_is_one_document_without_outside_requests() {
     }
 }
 
-/// A Chromium that is installed.
+/// An installed Chromium.
 fn chromium() -> Option<std::path::PathBuf> {
     let folders = std::env::var_os("PATH")?;
     let names = ["chromium", "chromium-browser", "google-chrome"];
@@ -42,7 +42,8 @@ fn chromium() -> Option<std::path::PathBuf> {
     candidates.into_iter().next()
 }
 
-/// `cargo xtask test` names a Python that has playwright; without it or a Chromium the test says that it was left out.
+/// `cargo xtask test` names a Python that has playwright. Without it or without Chromium the test
+/// prints that it was left out.
 #[test]
 fn the_page_works_in_a_browser() {
     let (Some(python), Some(chromium)) = (std::env::var_os("MLX_TEST_PYTHON"), chromium()) else {

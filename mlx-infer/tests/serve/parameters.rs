@@ -25,7 +25,7 @@ pub fn text_of(answer: &Value) -> &str {
     text.unwrap_or_else(|| panic!("no text: {answer}"))
 }
 
-/// Each parameter means for a request what the option means for the library.
+/// Each parameter of a request has the effect of the library's option.
 #[test]
 fn parameters_are_the_librarys_options() {
     let model = LoadedModel::load_default().unwrap();
@@ -105,7 +105,7 @@ fn parameters_are_the_librarys_options() {
         assert_eq!(text_of(&found), expected, "{way}");
         texts.push(expected);
     }
-    // They make a difference.
+    // The parameters make a difference.
     texts.sort();
     texts.dedup();
     assert!(texts.len() >= 8, "{texts:?}");
@@ -118,7 +118,8 @@ fn the_newer_name_of_a_limit_goes_first() {
     assert_eq!(answer["usage"]["completion_tokens"], 3);
 }
 
-/// What a request leaves open comes from the server's flags, then from the checkpoint, then from OpenAI's API.
+/// Parameters that a request does not give come from the server's flags, then from the checkpoint,
+/// then from OpenAI's defaults.
 #[test]
 fn defaults_have_an_order() {
     let folder = tempfile::tempdir().unwrap();
@@ -136,7 +137,8 @@ fn defaults_have_an_order() {
         let load = move || LoadedModel::load(dir, Default::default());
         TestServer::of(load, |options| {
             (options.defaults, options.max_output) = (defaults, max_output);
-            // In bf16 a text depends on what is computed together where two tokens are equally likely.
+            // In bf16, if two tokens are almost equally likely, a text depends on which rows are
+            // computed together.
             options.engine.limits.prefix_bytes = 0;
         })
     };
@@ -149,7 +151,7 @@ fn defaults_have_an_order() {
         text_of(&server.ok("/v1/completions", &body)).to_owned()
     };
     let drawn = json!({"top_k": 0, "temperature": 1.5, "seed": 3});
-    // The checkpoint's top_k of 1 holds until a flag or a request says otherwise.
+    // The checkpoint's top_k of 1 applies until a flag or a request gives another one.
     let of_checkpoint = start(RequestOptions::default(), 7);
     let greedy = text(&of_checkpoint, json!({"temperature": 0}));
     assert_eq!(text(&of_checkpoint, json!({"seed": 3})), greedy);
@@ -162,7 +164,8 @@ fn defaults_have_an_order() {
     let of_flags = start(flags, 7);
     assert_eq!(text(&of_flags, json!({"seed": 3})), text(&of_flags, drawn));
     assert_eq!(text(&of_flags, json!({"seed": 3, "top_k": 1})), greedy);
-    // OpenAI's: temperature 1, 16 tokens of a completion; a conversation goes on up to --max-output, or to the end of the context.
+    // OpenAI's defaults: temperature 1, 16 tokens of a completion; a conversation continues up to
+    // --max-output, or to the end of the context.
     let open = json!({"seed": 3, "top_k": 0});
     let one = json!({"seed": 3, "top_k": 0, "temperature": 1});
     assert_eq!(text(&of_checkpoint, open), text(&of_checkpoint, one));
@@ -180,7 +183,8 @@ fn defaults_have_an_order() {
         7
     );
     assert_eq!(counts(&SERVER, path, &conversation)["total_tokens"], 512);
-    // A checkpoint that does not sample is greedy, whatever else its file says, until a request gives a temperature.
+    // A checkpoint with `do_sample: false` is greedy, whatever its other settings are, until a
+    // request gives a temperature.
     let published = json!({"eos_token_id": [1, 5], "do_sample": false, "temperature": 1.5});
     let path = folder.path().join("generation_config.json");
     std::fs::write(path, published.to_string()).unwrap();
@@ -251,7 +255,7 @@ fn parameters_that_would_change_the_answer_are_refused() {
     }
 }
 
-/// A refusal has its status and its JSON, also where a stream was asked for.
+/// A refusal has its status and its JSON, even if a stream was requested.
 #[test]
 fn a_refused_stream_is_no_stream() {
     for (path, mut body) in [

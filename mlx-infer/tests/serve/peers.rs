@@ -1,4 +1,4 @@
-//! What clients of other servers send, and what they expect of the answer's form.
+//! Requests as clients of other servers send them, and the form of the answers that they expect.
 
 use serde_json::{Value, json};
 
@@ -77,7 +77,7 @@ fn routes_are_there_without_v1_too() {
         ("/classify", json!({"input": "x", "labels": ["a", "b"]})),
     ] {
         SERVER.ok(path, &body);
-        // Errors have the shape of the route.
+        // Errors have the form of their route.
         let error = SERVER.post(path, &json!({"model": "gpt-4"})).json();
         let is_anthropic = error["type"] == "error";
         assert_eq!(is_anthropic, path.starts_with("/messages"), "{error}");
@@ -131,7 +131,7 @@ fn log_probabilities_are_those_of_the_text() {
     assert_eq!(joined, choice["message"]["content"].as_str().unwrap());
 }
 
-/// The answer to a conversation of a model that says these pieces.
+/// The answer to a conversation, of a model that generates these pieces.
 fn said(scripted: &Scripted, path: &str, body: &Value, pieces: &[&str]) -> Value {
     let prompt = |answer: &Value| {
         let usage = &answer["usage"];
@@ -174,7 +174,7 @@ fn a_stop_string_may_be_a_special_token() {
         (&answer["stop_reason"], &answer["stop_sequence"]),
         (&json!("stop_sequence"), &json!(QWEN[0]))
     );
-    // Without it the token is no text.
+    // Without the option the token is not part of the text.
     let answer = said(&scripted, CHAT, &chat(json!({})), &pieces);
     assert_eq!(answer["choices"][0]["message"]["content"], "abcd");
 }
@@ -188,7 +188,8 @@ fn a_call_that_is_cut_is_no_content() {
     );
     let length = scripted.count(call);
     for (max_tokens, calls) in [
-        // In the name of a call, in the arguments, and in the name of a second call.
+        // The answer is cut in the name of a call, in its arguments, and in the name of a second
+        // call.
         (scripted.count("<tool_call>\n{\"name\": \"ad"), 0),
         (
             scripted.count("<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\""),
@@ -379,7 +380,7 @@ fn the_beginning_of_a_prompt_is_left_out() {
     body["truncate_prompt_tokens"] = Value::Null;
     let whole = SERVER.ok("/v1/completions", &body);
     assert_eq!(cut["choices"][0]["text"], whole["choices"][0]["text"]);
-    // A prompt that is too long fits, with room for the answer.
+    // A prompt that is too long is truncated to fit, with room for the answer.
     let body = json!({"prompt": "the red fox ".repeat(400), "max_tokens": 20, "ignore_eos": true, "truncate_prompt_tokens": -1});
     let answer = SERVER.ok("/v1/completions", &body);
     assert_eq!(answer["usage"]["total_tokens"], 512);
@@ -412,7 +413,7 @@ fn a_text_that_cannot_fit_is_refused_by_its_bytes() {
             message.contains("at least") && message.contains("512 tokens"),
             "{message}"
         );
-        // Its tokens alone take far longer in this build.
+        // Tokenising alone takes far longer in this build.
         assert!(
             start.elapsed().as_secs() < 20,
             "{path}: {:?}",
@@ -445,7 +446,7 @@ fn roles_are_those_that_the_template_knows() {
         &["<|return|>"],
         |_| (),
     );
-    // Its template needs a description and parameters, which OpenAI's API does not.
+    // The template needs a description and parameters, which OpenAI's API makes optional.
     for function in [
         json!({"name": "f"}),
         json!({"name": "f", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}}),

@@ -1,4 +1,4 @@
-//! The command as a process: what it prints, its signals, and the mistakes of its users.
+//! The command as a process: its output, its signals, and wrong usage.
 #![cfg(unix)]
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -38,7 +38,7 @@ impl Process {
         let address = listening.strip_prefix("listening at http://").unwrap();
         process.address = address.trim().to_owned();
         let mut ready = process.line();
-        // A start that takes longer than a second says so.
+        // A start that takes longer than a second prints a line about it.
         if ready.starts_with("loading built-in") {
             ready = process.line();
         }
@@ -75,7 +75,7 @@ impl Process {
         assert!(kill.unwrap().success());
     }
 
-    /// The rest of stderr, and how it ended.
+    /// The rest of stderr, and the exit status.
     fn end(mut self) -> (String, ExitStatus) {
         let mut rest = String::new();
         self.stderr.read_to_string(&mut rest).unwrap();
@@ -90,7 +90,7 @@ impl Drop for Process {
     }
 }
 
-/// It takes longer than a signal.
+/// A request that takes longer than the delivery of a signal.
 const LONG: &str = r#"{"prompt": "The secret fox", "max_tokens": 400, "ignore_eos": true, "n": 4, "stream": true, "logprobs": 5}"#;
 
 fn begun(process: &Process) -> BufReader<TcpStream> {
@@ -162,7 +162,7 @@ fn a_hangup_reads_the_keys_again() {
     process.signal("-HUP");
     assert_eq!(process.line(), "the API keys were read again: 2\n");
     assert_eq!(status(&process), ["401", "200", "200", "401", "401"]);
-    // A file that would open the server changes nothing.
+    // A file whose keys would leave the server open has no effect.
     std::fs::write(file.path(), "# none\n").unwrap();
     process.signal("-HUP");
     assert!(
@@ -288,7 +288,8 @@ fn mistakes_of_a_start_are_told_in_one_line() {
     }
 }
 
-/// The built-in model has sliding windows, which need room for drafts; a request does not need the flag for it.
+/// The built-in model has sliding windows, which need room for drafts. A request may draft without
+/// the server's flag for it.
 #[test]
 fn a_request_speculates_without_the_flag() {
     let process = Process::start(&[]);

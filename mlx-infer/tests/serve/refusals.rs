@@ -1,10 +1,10 @@
-//! Requests that are refused, and what they are told.
+//! Requests that are refused, and their errors.
 
 use serde_json::{Value, json};
 
 use crate::client::{SERVER, TestServer};
 
-/// Sends a body and gives status, parameter and code.
+/// Sends a body, and returns status, parameter, code and message.
 fn refused(path: &str, body: &Value) -> (u16, Value, Value, String) {
     let answer = SERVER.post(path, body);
     let error = answer.json()["error"].clone();
@@ -217,7 +217,7 @@ fn bodies_that_are_no_requests_are_refused() {
         assert_eq!(answer.status, status, "{body:?}");
         assert!(answer.json()["error"]["message"].is_string());
     }
-    // A path that is no text.
+    // Paths that are not UTF-8.
     for path in ["/v1/models/%ff", "/v1/responses/%ff"] {
         let answer = SERVER.send("GET", path, &[], "");
         assert_eq!(answer.status, 400, "{path}");
@@ -245,7 +245,7 @@ fn bodies_that_are_no_requests_are_refused() {
 fn routes_and_models_that_are_not_here() {
     assert_eq!(SERVER.get("/v1/nothing").status, 404);
     assert_eq!(SERVER.get("/v1/completions").status, 405);
-    // A base URL with /v1 for a client that adds it.
+    // Base URLs with /v1, for clients that add /v1 themselves.
     for path in ["/v1/v1/chat/completions", "/v1/chat/completions/"] {
         let message = SERVER.post(path, &json!({})).json()["error"]["message"].clone();
         assert_eq!(
@@ -305,7 +305,7 @@ fn keys_are_needed_where_there_are_some() {
     for closed in ["/metrics", "/v1/models"] {
         assert_eq!(server.get(closed).status, 401, "{closed}");
     }
-    // With a key a server answers to any name.
+    // A server with keys accepts any host name.
     let host = ("Host", "gpu.example");
     let headers = [kind, host, ("x-api-key", "other")];
     assert_eq!(
@@ -342,7 +342,7 @@ fn a_page_of_another_site_cannot_ask() {
         ),
     ];
     let answer = server.send("OPTIONS", "/v1/completions", &preflight, "");
-    // Browsers do not count Authorization among *.
+    // Browsers do not include Authorization in `*`.
     let allowed = answer.header("access-control-allow-headers");
     assert_eq!(allowed, Some("authorization,content-type"));
     assert_eq!(

@@ -24,7 +24,7 @@ fn an_input_is_answered() {
             (&part["type"], &part["text"]),
             (&json!("output_text"), &json!("42"))
         );
-        // The end token is counted, but is not in the text.
+        // The end token is counted, and is not part of the text.
         assert_eq!(part["logprobs"].as_array().unwrap().len(), 2);
         assert_eq!(answer["usage"]["output_tokens"], 3);
     }
@@ -66,7 +66,7 @@ fn events_build_the_response() {
         .flat_map(|(_, data)| data["logprobs"].as_array().unwrap())
         .map(|entry| &entry["token"])
         .collect();
-    // The end token is among them if it comes in the step of the last text.
+    // The end token is among them if the step of the last text produced it.
     assert_eq!(told[..2], ["4", "2"]);
     let whole = &events.last().unwrap().1["response"];
     assert_eq!(whole["output"][0]["content"][0]["text"], "42");

@@ -1,5 +1,6 @@
-//! A model that says what a test has written: at each position the next token of a script. It can also be slow, fail or
-//! panic. The engine, its masks and its streams are those of any other model.
+//! A model that generates what a test has written: at each position the next token of a script. It
+//! can also be slow, fail or panic. The engine, its masks and its streams are those of any other
+//! model.
 
 use std::path::Path;
 use std::sync::Mutex;
@@ -16,24 +17,25 @@ use serde_json::{Value, json};
 
 use crate::client::TestServer;
 
-/// Tokens of the model: a few more than the tokenizer has.
+/// The vocabulary of the model: a few more ids than the tokenizer has.
 const VOCAB: usize = 384;
 const HEAD: i32 = 8;
 pub const POSITIONS: usize = 2048;
 
-/// The next token behind each position; the last one also behind those that follow. Tests run one at a time.
+/// The next token after each position; the last one also follows all later positions. Tests run one
+/// at a time.
 static SCRIPT: Mutex<Vec<u32>> = Mutex::new(Vec::new());
-/// What else happens in a forward pass.
+/// The fault of each forward pass.
 static FAULT: Mutex<Fault> = Mutex::new(Fault::None);
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Fault {
     None,
-    /// It takes so long.
+    /// It takes this long.
     Slow(Duration),
-    /// It fails as where there is no memory.
+    /// It fails as if memory were exhausted.
     Memory,
-    /// It fails otherwise.
+    /// It fails with another error.
     Fails,
     Panics,
 }
@@ -73,7 +75,7 @@ impl mlx_nn::Module for Layer {
 }
 
 impl DecoderLayer for Layer {
-    /// One for the feature of the next token, which the head reads as its logit.
+    /// Returns 1 for the feature of the next token, which the head reads as its logit.
     fn forward(&self, x: Residual, state: usize, step: &mut Step<'_>) -> Result<Residual> {
         let fault = *FAULT.lock().unwrap();
         match fault {
@@ -93,7 +95,7 @@ impl DecoderLayer for Layer {
             sinks: None,
             alibi: None,
         };
-        // A sum of zeros: the step's keys and values are written because the result depends on them.
+        // A sum of zeros. Because the result depends on it, the step's keys and values are written.
         let attended = step.attend(state, &nothing, &nothing, &nothing, &options)?;
         let attended = attended.slice_axis(3, 0, 1)?.reshape(&[b, l, 1])?;
         let script = SCRIPT.lock().unwrap().clone();
@@ -107,7 +109,7 @@ impl DecoderLayer for Layer {
     }
 }
 
-/// A safetensors file: the embedding, which is the head as well, is the identity.
+/// A safetensors file with the embedding, which is also the head: the identity.
 fn weights() -> Vec<u8> {
     let bytes = 4 * VOCAB * VOCAB;
     let header = json!({
@@ -134,7 +136,8 @@ pub struct Scripted {
 }
 
 impl Scripted {
-    /// `marks`: special tokens of the family; `ends`: those that end a reply, the first of which ends a script.
+    /// `marks` are the family's special tokens. `ends` are the tokens that end a reply; the first
+    /// of them ends a script.
     pub fn start(
         template: &str,
         marks: &[&str],
@@ -177,7 +180,7 @@ impl Scripted {
         }
     }
 
-    /// What a prompt of so many tokens is answered with. No token is of two pieces.
+    /// Sets the reply to a prompt of this many tokens. No token spans two pieces.
     pub fn says(&self, prompt: usize, pieces: &[&str]) {
         let mut script = vec![self.end; prompt - 1];
         for piece in pieces {
@@ -192,7 +195,7 @@ impl Scripted {
         self.tokenizer.encode(text, false).unwrap().len()
     }
 
-    /// What happens in each forward pass from now on.
+    /// Sets the fault of all forward passes from now on.
     pub fn fault(&self, fault: Fault) {
         *FAULT.lock().unwrap() = fault;
     }

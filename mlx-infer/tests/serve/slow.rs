@@ -1,4 +1,4 @@
-//! Clients that take their time: heads and bodies that do not end, answers that are not read.
+//! Slow clients: heads and bodies that do not end, answers that are not read.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -14,7 +14,7 @@ fn server() -> TestServer {
     TestServer::start(|options| options.client_timeout = LIMIT)
 }
 
-/// What the server sends until it closes the connection.
+/// The bytes that the server sends until it closes the connection.
 fn sent(server: &TestServer, text: &str) -> String {
     let mut stream = TcpStream::connect(server.address).unwrap();
     let wait = Some(Duration::from_secs(60));
@@ -28,7 +28,7 @@ fn sent(server: &TestServer, text: &str) -> String {
 #[test]
 fn heads_and_bodies_that_do_not_end_close_their_connection() {
     let server = server();
-    // Nothing, a part of a head, and a request whose connection stays idle.
+    // No byte, a part of a head, and a request whose connection then stays idle.
     for part in [
         "",
         "POST /v1/comp",
@@ -54,14 +54,14 @@ fn heads_and_bodies_that_do_not_end_close_their_connection() {
         &format!("POST /v1/completions HTTP/1.1\r\n{large}"),
     );
     assert!(refused.starts_with("HTTP/1.1 413"), "{refused}");
-    // Others are served.
+    // Other clients are served.
     server.ok("/v1/completions", &json!({"prompt": "x", "max_tokens": 4}));
 }
 
 #[test]
 fn an_answer_that_is_not_read_frees_its_rows() {
     let server = server();
-    // More than the buffers of a connection hold.
+    // An answer that is larger than the buffers of a connection.
     let body = json!({
         "messages": [{"role": "user", "content": "x"}], "max_tokens": 480, "ignore_eos": true,
         "stream": true, "n": 16, "logprobs": true, "top_logprobs": 20,

@@ -1,4 +1,5 @@
-//! More clients than the server can take, half of which leave, and malformed requests among them.
+//! More clients than the server can take. Half of them disconnect early, and some send malformed
+//! requests.
 //!
 //! CI runs it for three seconds; `MLX_INFER_SOAK=600 cargo test --release -p mlx-infer --test serve soak -- --nocapture` for ten minutes.
 
@@ -11,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::client::TestServer;
 
-/// Requests that the server takes at a time, and clients that ask.
+/// The number of concurrent requests that the server takes, and the number of clients.
 const CAPACITY: usize = 8;
 const CLIENTS: usize = 4 * CAPACITY;
 const PROMPTS: [&str; 4] = [
@@ -28,7 +29,7 @@ const MALFORMED: [&str; 5] = [
     "{\"prompt\": \"x\", \"model\": \"other\"}",
 ];
 
-/// What happened.
+/// Counts of the outcomes.
 #[derive(Default)]
 struct Counts {
     whole: AtomicUsize,
@@ -89,10 +90,10 @@ fn a_server_under_four_times_its_load_stays_whole() {
     let server = TestServer::start(|options| {
         options.engine.max_requests = CAPACITY;
         options.engine.limits.rows = CAPACITY / 2;
-        // Kept prefixes would count as memory that did not come back.
+        // Stored prefixes would count as memory that was not returned.
         options.engine.limits.prefix_bytes = 0;
     });
-    // The first request allocates what stays.
+    // The first request allocates memory that stays allocated.
     server.ok(
         "/v1/completions",
         &json!({"prompt": "The red fox", "max_tokens": 60}),
@@ -163,7 +164,7 @@ fn visit(server: &TestServer, answers: &[[String; 2]], counts: &Counts, dice: &m
         let seconds: u64 = answer.header("retry-after").unwrap().parse().unwrap();
         assert!((1..=60).contains(&seconds));
         count(&counts.refused);
-        // Far less than it says, so that the load stays high.
+        // Less than the time that the server asks for, so that the load stays high.
         std::thread::sleep(Duration::from_millis(20));
         return;
     }

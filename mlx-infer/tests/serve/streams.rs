@@ -1,4 +1,4 @@
-//! Streams: joined, they equal the whole answer.
+//! Streams: their joined events equal the whole answer.
 
 use serde_json::{Value, json};
 
@@ -58,13 +58,13 @@ fn completions_joined_are_the_whole() {
         for same in ["id", "created", "model"] {
             assert_eq!(chunk[same], last[same]);
         }
-        // Seconds, not milliseconds.
+        // The time is in seconds, not in milliseconds.
         let created = chunk["created"].as_u64().unwrap();
         assert!((1_700_000_000..5_000_000_000).contains(&created));
     }
 }
 
-/// A prompt that is scored and not continued is a stream all the same, if one is asked for.
+/// A prompt that is scored and not continued gets a stream too, if the request asks for one.
 #[test]
 fn an_echo_alone_is_streamed() {
     let mut body = json!({"prompt": ["The red fox", "The old man"], "echo": true, "logprobs": 1, "max_tokens": 0});
@@ -89,7 +89,7 @@ fn conversations_joined_are_the_whole() {
     });
     let whole = SERVER.ok("/v1/chat/completions", &body);
     body["stream"] = true.into();
-    // Legal, and a reason for another server to die.
+    // An empty object is legal; it has crashed another server.
     body["stream_options"] = json!({});
     let chunks = SERVER.post("/v1/chat/completions", &body).chunks();
     for index in 0..2 {

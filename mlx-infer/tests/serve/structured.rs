@@ -1,4 +1,4 @@
-//! Answers that are held to a form, and calls of tools.
+//! Structured answers, and tool calls.
 
 use serde_json::{Value, json};
 
@@ -251,7 +251,8 @@ fn calls_are_made_and_streamed() {
     }
 }
 
-/// `allowed_tools` in the forms of both APIs: a model that must call gets the allowed function alone.
+/// `allowed_tools` in the forms of both APIs: a model that must call a tool can call only the
+/// allowed function.
 #[test]
 fn tools_that_are_not_allowed_are_not_offered() {
     let function = |name: &str| json!({"name": name, "parameters": {"type": "object", "additionalProperties": false}});

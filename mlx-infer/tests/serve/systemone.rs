@@ -9,7 +9,7 @@ fn state() -> Value {
     json!({"ticket": "I was charged twice.", "plan": "pro"})
 }
 
-/// What the library says of labels behind the same conversation.
+/// The library's probabilities of labels after the same conversation.
 fn probabilities(question: &str, labels: &[&str]) -> Vec<f64> {
     let model = LoadedModel::load_default().unwrap();
     let text = format!("{}\n\n{question}", state());
@@ -91,7 +91,8 @@ fn each_type_of_question_is_answered() {
     assert!(answer["usage"]["input_tokens"].as_u64().unwrap() > 50);
 }
 
-/// More options than letters: all labels have two, and several tokens where the vocabulary has none for both.
+/// More options than letters: all labels have two letters, and several tokens if the vocabulary has
+/// no token for both.
 #[test]
 fn many_options_are_no_fault() {
     let options: serde_json::Map<String, Value> =

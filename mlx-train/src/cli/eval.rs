@@ -49,7 +49,7 @@ pub(super) struct Eval {
 impl Eval {
     pub(super) fn run(self) -> Result<()> {
         let found = DataFiles::find(&self.data)?;
-        // In a run, a single file is the training file; here it is measured.
+        // In a run a single file is the training file; in this command it is the file to measure.
         let path = match (found.test, found.valid, found.train) {
             (Some(path), _, _) | (None, Some(path), _) => path,
             (None, None, Some(path)) if !self.data.is_dir() => path,

@@ -43,7 +43,7 @@ fn wrong(message: impl Into<String>) -> Error {
 }
 
 impl Settings {
-    /// Applies the keys of mlx-lm to the settings of a file; `lora` tells the command.
+    /// Applies mlx-lm's keys to the settings of a file. `lora` is whether the command is `lora`.
     pub(super) fn with_mlx_lm(mut self, lora: bool) -> Result<Self> {
         if self.train == Some(false) {
             return Err(wrong(

@@ -115,8 +115,8 @@ pub(super) fn run(settings: Settings, lora: bool) -> Result<Done> {
             failed = Some(error);
             return ControlFlow::Break(());
         }
-        // The flag is read once in each step, so that the step's evaluation and checkpoint are done before the run
-        // ends.
+        // The flag is read once after each step, so the step's evaluation and checkpoint are done
+        // before the run ends.
         match event {
             Event::Step { .. } if interrupted.load(Ordering::SeqCst) => ControlFlow::Break(()),
             _ => ControlFlow::Continue(()),
@@ -126,7 +126,7 @@ pub(super) fn run(settings: Settings, lora: bool) -> Result<Done> {
         let step = trainer.progress().step;
         return Err(match done {
             true => error,
-            // Also if stdout's reader is gone, because the run is not finished.
+            // An error even if the reader of stdout is gone, because the run is not finished.
             false => {
                 let message = format!("{error}; saved after step {step}, --resume goes on");
                 Error::new(ErrorKind::Io, message)

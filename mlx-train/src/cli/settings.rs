@@ -226,7 +226,7 @@ fn wrong(message: String) -> Error {
 }
 
 impl Settings {
-    /// These settings, completed by those of the file. `lora` tells which command runs.
+    /// These settings, completed by those of the file. `lora` is whether the command is `lora`.
     pub(super) fn with_file(self, lora: bool) -> Result<Self> {
         let Some(path) = &self.config else {
             return Ok(self);

@@ -112,7 +112,8 @@ fn conversation(
     };
     let messages = &prepare(messages.to_vec(), form)?;
     let mut tokens = encode(messages, false)?;
-    // Templates write a line break behind the end of the last answer, which generation never reaches.
+    // Templates write a line break after the end token of the last answer, which generation never
+    // reaches.
     let is_end = |id: &u32| tokenizer.eos_ids().contains(id);
     if messages.last().and_then(Message::role) == Some("assistant")
         && let Some(end) = tokens.iter().rposition(is_end)
@@ -132,7 +133,7 @@ fn conversation(
     let prompt = encode(before, last.role() == Some("assistant"))?;
     if !tokens.starts_with(&prompt) {
         return Err(format(
-            "the chat template writes the messages before the last one otherwise when that follows, \
+            "the chat template renders the messages before the last one differently when it follows, \
              so that the prompt cannot be told from the answer"
                 .to_owned(),
         ));

@@ -13,7 +13,7 @@ use crate::loss::{Ahead, sum_loss, sum_losses};
 use crate::recompute::sum_loss_and_grads;
 
 impl Trainer<'_> {
-    /// The model's loss, that of the head if it is trained along, and the gradients of both.
+    /// The model's loss, the loss of the head if it is trained, and the gradients of both.
     pub(super) fn gradients(
         &mut self,
         batch: &Batch,
@@ -39,7 +39,8 @@ impl Trainer<'_> {
         let (rows, chunk) = (self.config.batch_size, self.config.ce_chunk);
         let loss = evaluate(self.model, self.valid, rows, batches, chunk)?.loss;
         let step = self.progress.step;
-        // A loss that is NaN or infinite is never the best, because no later loss would be less than NaN.
+        // A loss that is NaN or infinite never counts as the best: no later loss would be lower
+        // than NaN.
         let best = loss.is_finite() && self.progress.best.is_none_or(|(best, _)| loss < best);
         if best {
             self.progress.best = Some((loss, step));

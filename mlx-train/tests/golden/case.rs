@@ -1,4 +1,4 @@
-//! Models, data and results of the reference.
+//! Models, data and expected results of the goldens.
 
 use std::path::{Path, PathBuf};
 
@@ -16,7 +16,8 @@ pub struct Case {
     pub model: Box<dyn Model>,
 }
 
-/// A file of the repository that this program was built in, or of the current folder where the program was carried to another machine.
+/// A file of the repository in which this program was built, or of the current folder if the
+/// program was copied to another machine.
 pub fn testdata(name: &str) -> PathBuf {
     let built_in = Path::new(env!("CARGO_MANIFEST_DIR")).join("../testdata");
     let root = match built_in.exists() {

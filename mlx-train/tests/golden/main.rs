@@ -66,7 +66,8 @@ fn follow(model: &str, kind: &str, steps: usize) {
     }
 }
 
-/// The gradients are exactly those of the reference, and each is within 1e-5 of the largest element of all.
+/// Checks that the gradients are those of the reference, name by name, each within 1e-5 of the
+/// largest element of all.
 fn check_gradients(arrays: &Safetensors, facts: &Value, grads: &Gradients) {
     let names = arrays.names().filter_map(|name| name.strip_prefix("grad."));
     let mut expected: Vec<&str> = names.collect();
@@ -100,8 +101,9 @@ fn full_training_follows_torch() {
     follow("qwen3_5_text", "full", 1); // Weight decay acts differently on norms that are stored less 1.
 }
 
-/// Routers learn through the weights of the experts that they chose, and experts learn from their own rows. Only three
-/// steps: later a rounding error decides between two experts for one token.
+/// Routers learn through the weights of the experts that they chose, and experts learn from their
+/// own rows. The comparison has only three steps: after them a rounding error decides between two
+/// experts for one token.
 #[test]
 fn experts_and_routers_follow_torch() {
     follow("qwen3_moe", "full", 3);
@@ -279,7 +281,7 @@ fn recomputed_equals_remembered() {
             (chunked, chunked_grads),
         ];
         for (way, (sums, parts)) in others.into_iter().enumerate() {
-            // Parts of the vocabulary sum in another order, which affects all layers below.
+            // Parts of the vocabulary are summed in another order, which affects all layers below.
             let tolerance = if way == 0 { 1e-6 } else { 3e-6 };
             let sum = sums[0].item::<f32>().unwrap();
             assert!(

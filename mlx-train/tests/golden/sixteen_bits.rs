@@ -1,4 +1,5 @@
-//! LoRA on weights in 16 bits, as checkpoints are published. The reference computed in F32, so losses differ by the noise of 16 bits.
+//! LoRA on 16-bit weights, as checkpoints are published. The reference was computed in F32, so
+//! losses differ by the rounding of 16 bits.
 
 use mlx_core::DType;
 use mlx_nn::trainable::trainable;
@@ -8,7 +9,7 @@ use mlx_train::{Batch, Gradients, Optimizer, Schedule, clip};
 use super::case::{Case, case_in, examples};
 use super::{mean_loss_and_grads, numbers};
 
-/// How far a loss may be off, as a part of it. F16 has eight times the precision of BF16.
+/// The relative error that a loss may have. F16 has eight times the precision of BF16.
 const TOLERANCES: [(DType, f64); 2] = [(DType::BF16, 0.02), (DType::F16, 0.005)];
 
 #[test]
@@ -22,7 +23,7 @@ fn losses_in_sixteen_bits_follow_peft() {
     }
 }
 
-/// Trains for the reference's ten steps; `recomputed` layer by layer.
+/// Trains for the reference's ten steps; with `recomputed` layer by layer.
 fn follow(model: &str, dtype: DType, tolerance: f64, recomputed: bool) {
     let Case {
         facts,

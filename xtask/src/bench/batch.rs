@@ -49,7 +49,8 @@ const PROMPT: usize = 8;
 const TEXT: usize = 24;
 /// Number of texts that are classified at a time, and their total.
 const TEXTS: [(usize, usize); 3] = [(1, 4), (8, 8), (32, 32)];
-/// Goals: all rows together compared with mlx-lm's, and 32 rows compared with our own single row.
+/// Goals: the rate of all rows as a multiple of mlx-lm's, and the rate of 32 rows as a multiple of
+/// the own single row.
 const GOAL: f64 = 1.5;
 const GOAL_OF_32: f64 = 8.0;
 
@@ -190,7 +191,7 @@ fn sweep(
         .collect())
 }
 
-/// Our rows together, compared with our single row.
+/// The rate of all rows as a multiple of the single row, both of this project.
 fn scaling(checkpoint: Checkpoint, sizes: &[u16], aggregate: &[&Row]) -> Option<Goal> {
     let of = |size| aggregate[sizes.iter().position(|&s| s == size)?].median(0);
     Some(Goal {

@@ -30,7 +30,7 @@ pub struct Arguments {
     /// Only these formats
     #[arg(long, value_delimiter = ',', value_enum, default_values_t = [Format::Q4, Format::Q8, Format::Bf16])]
     formats: Vec<Format>,
-    /// Only these sides besides ours
+    /// Only these programs besides this project's
     #[arg(long, value_delimiter = ',', value_enum, default_values_t = [Peer::LlamaCpp, Peer::MlxLm])]
     peers: Vec<Peer>,
     /// Layers of the checkpoints, for a quick look: no record is written
@@ -39,7 +39,8 @@ pub struct Arguments {
     /// A Python that has llama-cpp-python and gguf, instead of building them
     #[arg(long, value_name = "FILE")]
     llama_python: Option<std::path::PathBuf>,
-    /// As on a machine that has no more than these instructions. llama.cpp must have been built for the same
+    /// Measure as if the machine had only these instructions. llama.cpp must have been built for
+    /// the same
     #[arg(long, value_enum, requires = "llama_python")]
     isa: Option<Isa>,
 }
@@ -222,7 +223,7 @@ pub fn run(shared: &Shared, arguments: &Arguments) -> Result<()> {
     }
 }
 
-/// The goal: the factor by which ours should be better than llama.cpp.
+/// The goal: how many times better than llama.cpp this project should be.
 fn goals(sides: &[&str], measure: &str, amx: bool) -> Vec<Option<f64>> {
     let goal = match (measure, amx) {
         (work::PREFILL | work::CLASSIFY, true) => 5.0,
@@ -231,7 +232,7 @@ fn goals(sides: &[&str], measure: &str, amx: bool) -> Vec<Option<f64>> {
         (work::DECODE_32, true) => 4.0,
         (work::PREFILL | work::CLASSIFY | work::DECODE_8 | work::DECODE_32, false) => 1.2,
         (work::DECODE_1, false) | (work::LOAD, _) => 1.0,
-        // At most 1.1 times as much.
+        // Memory may be at most 1.1 times as much.
         (work::MEMORY, _) => 0.91,
         (other, _) => unreachable!("{other} has a goal"),
     };
@@ -241,7 +242,7 @@ fn goals(sides: &[&str], measure: &str, amx: bool) -> Vec<Option<f64>> {
         .collect()
 }
 
-/// Adds what is new.
+/// Adds the values whose keys are new.
 fn merge(known: &mut Vec<(&'static str, Value)>, more: Vec<(&'static str, Value)>) {
     for (name, versions) in more {
         if !known.iter().any(|(other, _)| *other == name) {

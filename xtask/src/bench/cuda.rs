@@ -1,8 +1,9 @@
-//! `bench cuda`: checks our kernels on an NVIDIA GPU, compares the speed of models with mlx-lm and llama.cpp, and the
-//! speed of each kernel with the card's limits.
+//! `bench cuda`: checks the kernels on an NVIDIA GPU, and compares the speed of models with mlx-lm
+//! and llama.cpp, and the speed of each kernel with the card's limits.
 //!
-//! A GPU host may have neither cargo nor a network, so every program can be built elsewhere and given by an option.
-//! Each part has its share of the time: what does not fit is left out, and the record says so.
+//! A GPU host may have neither cargo nor a network, so every program can be built elsewhere and
+//! given by an option. Each part gets a part of the time. Work that does not fit is left out, and
+//! the record says so.
 
 mod checkpoint;
 mod clock;
@@ -52,7 +53,7 @@ pub struct Arguments {
     /// Only these parts
     #[arg(long, value_delimiter = ',', value_enum, default_values_t = [Part::Correctness, Part::Kernels, Part::Training, Part::Speed])]
     parts: Vec<Part>,
-    /// The driver of our side (`bench_session` of mlx-infer), instead of building it
+    /// This project's session driver (`bench_session` of mlx-infer), instead of building it
     #[arg(long, value_name = "FILE")]
     session: Option<PathBuf>,
     /// The tests of the kernels (`cuda` of mlx-core), instead of building them
@@ -74,7 +75,7 @@ pub struct Arguments {
     /// Where checkpoints are written, instead of `target/bench/cuda`
     #[arg(long, value_name = "FOLDER")]
     work: Option<PathBuf>,
-    /// The commit that was built, where git cannot tell
+    /// The commit of the programs, if git cannot tell
     #[arg(long, value_name = "COMMIT")]
     commit: Option<String>,
     /// The time for everything but building
@@ -110,7 +111,7 @@ impl Case {
     }
 }
 
-/// The run: what is there, and how long it may take.
+/// A run: its programs, its GPU, and its time.
 struct Bench<'a> {
     shared: &'a Shared,
     arguments: &'a Arguments,
@@ -225,8 +226,9 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Starts the programs of tests. On a new machine most of their time is MLX's, which compiles kernels on the host, one at a time in
-    /// each process. So many processes run beside each other and beside the other checks. Nothing is measured in the meantime.
+    /// Starts the test programs. On a new machine most of their time is MLX's, which compiles
+    /// kernels on the host, one at a time in each process. So many processes run at the same time,
+    /// next to the other checks. Speed is measured only after they have ended.
     fn start_tests(&self) -> Vec<Tests> {
         let limit = self.clock.left().mul_f64(0.6);
         let programs = [
@@ -260,7 +262,7 @@ impl Bench<'_> {
         let tiny = testdata.join("models").join(golden::CASES[0]);
         let session = |device: &str| {
             let mut command = Command::new(&self.programs.session);
-            // The plain form on the CPU; the GPU's kernels have a setting of their own.
+            // The CPU computes the plain form; the GPU's kernels have a setting of their own.
             command.arg(&tiny).args(["0", device]);
             command.env("MLX_CPU_KERNELS", "off");
             Session::start("ours", command)
@@ -299,7 +301,7 @@ impl Bench<'_> {
         kernels::measure(program, self.shared.quick, self.clock.left().mul_f64(0.4))
     }
 
-    /// What the card allows for each row of the table.
+    /// The limits of the card for each row of the table.
     fn roofs(&self, table: &Table, limits: &kernels::Limits) -> Result<Vec<Roof>> {
         let mut roofs = Vec::new();
         for &Case { model, format } in &self.cases {

@@ -56,7 +56,7 @@ impl Limits {
         }
     }
 
-    /// What a roofline needs.
+    /// The rates for a roofline.
     pub fn rates(&self) -> Rates {
         Rates {
             memory_gb_s: self.memory_read_gb_s,
@@ -77,7 +77,7 @@ impl Limits {
             .fold(self.f32_gflop_s, f64::max)
     }
 
-    /// As a sentence.
+    /// The limits as a sentence.
     pub fn text(&self, threads: usize) -> String {
         let mut text = format!(
             "The machine's own limits in this run, {threads} threads: memory read {:.1} GB/s, f32 {:.0} GFLOP/s",

@@ -17,12 +17,12 @@ pub fn cpu() -> String {
         .unwrap_or_else(|| std::env::consts::ARCH.to_owned())
 }
 
-/// How many threads it runs at a time.
+/// The number of threads that the processor runs at a time.
 pub fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Memory of the machine in bytes, where the system tells.
+/// Memory of the machine in bytes, if the system reports it.
 pub fn memory() -> Option<u64> {
     let text = fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find(|line| line.starts_with("MemTotal:"))?;
@@ -30,13 +30,13 @@ pub fn memory() -> Option<u64> {
     Some(kibibytes * 1024)
 }
 
-/// The load: processes that wanted to run, on average over the last minute.
+/// The load average of the last minute.
 pub fn load_average() -> Option<f64> {
     let text = fs::read_to_string("/proc/loadavg").ok()?;
     text.split_whitespace().next()?.parse().ok()
 }
 
-/// Seconds that the threads of a process have run, where the system tells.
+/// CPU seconds of all threads of a process, if the system reports them.
 pub fn cpu_seconds(process: u32) -> Option<f64> {
     /// Linux counts in hundredths of a second.
     const TICKS: f64 = 100.0;

@@ -4,20 +4,20 @@ use std::fmt::Write;
 
 use super::stats::{Row, Table, digits};
 
-/// One picture of several beside each other.
+/// One of several plots beside each other.
 pub struct Panel {
     pub title: String,
     pub lines: Vec<Line>,
 }
 
-/// A side's points: place on the x axis, value.
+/// The points of a side: place on the x axis, value.
 pub struct Line {
     pub name: &'static str,
     pub points: Vec<(f64, f64)>,
 }
 
 impl Line {
-    /// The medians of a side over `at`.
+    /// The medians of a side, over the sizes `at`.
     pub fn of(name: &'static str, at: &[u16], rows: &[&Row], side: usize) -> Self {
         let points = at.iter().zip(rows);
         Self {
@@ -35,7 +35,7 @@ const HEIGHT: f64 = 260.0;
 const LEFT: f64 = 52.0;
 const TOP: f64 = 56.0;
 
-/// Lines over sizes, both axes logarithmic, so that equal ratios are equal distances.
+/// Lines over sizes. Both axes are logarithmic, so equal ratios are equal distances.
 pub fn lines(title: &str, panels: &[Panel]) -> String {
     let all = || panels.iter().flat_map(|p| &p.lines).flat_map(|l| &l.points);
     let (x0, x1) = range(all().map(|p| p.0.log2()));
@@ -96,7 +96,8 @@ pub fn lines(title: &str, panels: &[Panel]) -> String {
     svg + "</svg>\n"
 }
 
-/// Bars: how many times better than side `peer` ours is in each row, on a logarithmic axis, with goals as strokes.
+/// Bars: how many times better than side `peer` this project is in each row, on a logarithmic axis,
+/// with goals as strokes.
 pub fn ratios(title: &str, table: &Table, peer: usize) -> String {
     const BAR: f64 = 18.0;
     const NAMES: f64 = 330.0;
@@ -235,7 +236,8 @@ mod tests {
             rows: vec![row],
         };
         let svg = ratios("t", &table, 1);
-        // Of log2(5 / 0.8) octaves, the bar takes log2(4), from log2(1 / 0.8) on.
+        // The axis covers log2(5 / 0.8) octaves; the bar begins at log2(1 / 0.8) and is log2(4)
+        // long.
         assert!(svg.contains(r#"x="381.1" y="58.0" width="317.7""#), "{svg}");
         assert!(svg.contains("#c0392b"), "a missed goal is red: {svg}");
     }

@@ -1,4 +1,4 @@
-//! Runs one side once, in a process of its own.
+//! Runs one side once, in a new process.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -13,30 +13,30 @@ use crate::python;
 
 /// The tokens, times and memory of one run.
 pub struct Run {
-    /// The tokens it generated; none where only the time is measured.
+    /// The tokens that it generated; empty if only the time is measured.
     pub tokens: Vec<u32>,
     /// From the start of the process to its end, in seconds.
     pub process_s: f64,
     /// Most memory that the process had, in bytes.
     pub peak_rss: u64,
-    /// The side's own clocks, in seconds, and what MLX counts, in bytes.
+    /// Times by the side's own clocks, in seconds, and MLX's counts of memory, in bytes.
     pub timings: Value,
     /// Versions of mlx-lm's side.
     pub versions: Option<Value>,
 }
 
-/// The two that are compared.
+/// The two sides that are compared.
 pub struct Sides {
     binary: PathBuf,
     python: PathBuf,
     script: PathBuf,
 }
 
-/// The prompt of both sides where the whole process is measured.
+/// The prompt of both sides when a whole process is measured.
 const PROMPT: &str = "The red fox runs.";
 
 impl Sides {
-    /// Our program, a Python with mlx-lm, and the script that runs that.
+    /// The sides: this project's program, and a Python with mlx-lm and the script for it.
     pub fn new(binary: PathBuf, python: PathBuf, script: PathBuf) -> Self {
         Self {
             binary,
@@ -66,7 +66,7 @@ impl Sides {
         )
     }
 
-    /// The command line, from nothing to one token.
+    /// A run of this project's command line that generates one token.
     pub fn our_start(&self, model: &Path) -> Result<Run> {
         let mut command = Command::new(&self.binary);
         command
@@ -76,7 +76,7 @@ impl Sides {
         measured(&mut command).map(|(run, _)| run)
     }
 
-    /// mlx-lm's command line, likewise.
+    /// A run of mlx-lm's command line that generates one token.
     pub fn peer_start(&self, model: &Path) -> Result<Run> {
         let mut command = python::command(&self.python);
         command
@@ -99,7 +99,7 @@ fn list(ids: &[u32]) -> String {
     ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
 }
 
-/// Runs a side that reports about itself in JSON.
+/// Runs a side that reports its times and tokens in JSON.
 fn reported(command: &mut Command) -> Result<Run> {
     let (mut run, output) = measured(command)?;
     let mut report: Value = serde_json::from_str(&output)

@@ -1,4 +1,5 @@
-//! The profile of our side: shares of a step or a prompt by kinds of nodes.
+//! The profile of this project's side: fractions of the time of a step or a prompt, by kinds of
+//! nodes.
 
 use std::fmt::Write;
 
@@ -7,7 +8,8 @@ use serde_json::{Value, json};
 
 use super::stats::{digits, head};
 
-/// All nodes of one name, as `mlx_core::profile` tells of them; the empty name is what lies between nodes.
+/// All nodes of one name, as `mlx_core::profile` reports them. The empty name is the time between
+/// nodes.
 #[derive(Deserialize)]
 pub struct Node {
     pub name: String,
@@ -15,9 +17,9 @@ pub struct Node {
     pub seconds: f64,
 }
 
-/// A work as a sum of nodes.
+/// The profile of a kind of work.
 pub struct Profile {
-    /// The case: the first columns.
+    /// The case: the first columns of its row.
     pub labels: Vec<String>,
     pub measure: &'static str,
     /// The number of steps of the nodes.
@@ -25,7 +27,8 @@ pub struct Profile {
     pub nodes: Vec<Node>,
 }
 
-/// Kinds of nodes, by the names in `mlx-c-sys/shim/ops`. What has none of them is of the last kind but one.
+/// Kinds of nodes, by the names in `mlx-c-sys/shim/ops`. A node with another name counts as the
+/// last kind but one.
 const KINDS: [(&str, &[&str]); 6] = [
     (
         "products",
@@ -57,7 +60,7 @@ impl Profile {
         nodes.map(|node| node.times).sum::<f64>() / self.steps
     }
 
-    /// The share of each kind.
+    /// The fraction of the time of each kind.
     fn shares(&self) -> [f64; KINDS.len()] {
         let mut shares = [0.0; KINDS.len()];
         let all: f64 = self.nodes.iter().map(|node| node.seconds).sum();
@@ -80,7 +83,7 @@ impl Profile {
     }
 }
 
-/// A table of them.
+/// A table of profiles.
 pub fn markdown(labels: &[&str], profiles: &[Profile]) -> String {
     let mut text =
         "Where this program's time goes, of a prompt or a step, the middle one of three runs:\n\n"

@@ -38,13 +38,13 @@ pub struct Section {
     /// Its name in the JSON.
     pub name: &'static str,
     pub json: Value,
-    /// Markdown.
+    /// The section in Markdown.
     pub text: String,
 }
 
 /// The results of a benchmark.
 pub struct Record {
-    /// The benchmark's name: part of the files'.
+    /// The benchmark's name, which is part of the file names.
     pub kind: String,
     /// A description of the runs, in sentences.
     pub method: String,
@@ -54,7 +54,7 @@ pub struct Record {
     pub runs: u32,
     /// Whether the runs were too short for reliable numbers.
     pub quick: bool,
-    /// Load of the machine before, our own included.
+    /// The load average before the benchmark, which includes this program.
     pub load_before: Option<f64>,
     /// The other sides' versions.
     pub peers: Vec<(&'static str, Value)>,
@@ -68,9 +68,9 @@ pub struct Record {
     pub profiles: Vec<Profile>,
     /// Further parts.
     pub sections: Vec<Section>,
-    /// Whether the sides agree, what was left out.
+    /// Whether the sides agree, and what was left out.
     pub notes: Vec<String>,
-    /// SVG.
+    /// The plot, in SVG.
     pub plot: Option<String>,
 }
 
@@ -164,7 +164,7 @@ impl Record {
         text
     }
 
-    /// Goals that were reached, and all.
+    /// The number of goals that were reached, and of all.
     fn reached(&self) -> (usize, usize) {
         let (reached, all) = self.table.reached();
         let more = self.goals.iter().filter(|goal| goal.is_reached());
@@ -217,7 +217,8 @@ impl Record {
         })
     }
 
-    /// Writes every form to `folder`, named after the day, the benchmark and the processor; the path of the table.
+    /// Writes all forms to `folder`, named after the day, the benchmark and the processor. Returns
+    /// the path of the table.
     pub fn write(&self, folder: &Path) -> Result<PathBuf> {
         fs::create_dir_all(folder)
             .with_context(|| format!("cannot create {}", folder.display()))?;
@@ -252,7 +253,7 @@ fn today() -> String {
     jiff::Zoned::now().date().to_string()
 }
 
-/// A processor's name as part of a file's.
+/// A processor's name as a part of a file name.
 pub fn slug(name: &str) -> String {
     let words: Vec<String> = name
         .split(|c: char| !c.is_ascii_alphanumeric())

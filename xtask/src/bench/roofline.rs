@@ -1,6 +1,7 @@
-//! The least time of a computation on this machine: the roofline of Williams et al. (2009). Weights and caches are read
-//! at the memory's rate, products run at the best rate for 16-bit products, and the slower of both is the limit. The
-//! share that a side or a goal reaches of it shows how much can be gained.
+//! The least time of a computation on this machine: the roofline of Williams et al. (2009). Weights
+//! and caches are read at the memory's rate, products are computed at the best rate for 16-bit
+//! products, and the slower of the two is the limit. The fraction of the limit that a side or a
+//! goal reaches shows how much can be gained.
 
 use std::fmt::Write;
 
@@ -14,7 +15,7 @@ pub struct Amount {
     pub bytes: f64,
     /// Multiplications and additions.
     pub flop: f64,
-    /// In how many of the measure's units it counts: tokens or texts.
+    /// The number of tokens or texts that it counts as.
     pub units: f64,
 }
 
@@ -22,13 +23,14 @@ pub struct Amount {
 pub struct Shape {
     /// Bytes of all weights that a step reads.
     pub bytes: u64,
-    /// Numbers in the matrices of the layers: what each token of a prompt is multiplied by.
+    /// Elements in the matrices of the layers, by which each token of a prompt is multiplied.
     pub matrix_elements: u64,
-    /// Numbers in the output head, which only the last token of a row is multiplied by.
+    /// Elements in the output head, by which only the last token of a row is multiplied.
     pub head_elements: u64,
     /// Bytes of the cache for a token, in 16 bits.
     pub cache_bytes: u64,
-    /// Multiplications of a token's queries, and of the weights found, for a key that it sees.
+    /// Multiplications for each key that a token sees: of its query with the key, and of the weight
+    /// with the value.
     pub attention_products: u64,
 }
 
@@ -54,8 +56,8 @@ impl Shape {
         })
     }
 
-    /// The bytes and operations of `rows` prompts of `length` tokens, where one or no token is generated behind each; else of
-    /// a step in the middle.
+    /// The bytes and operations of `rows` prompts of `length` tokens if at most one token is
+    /// generated after each; otherwise those of a step in the middle.
     pub fn amount(&self, rows: usize, length: usize, tokens: usize) -> Amount {
         let (rows, length) = (rows as f64, length as f64);
         // For a row: the tokens that the layers compute, the keys that all of these see, and the keys in the KV cache.
@@ -85,13 +87,13 @@ pub struct Rates {
     pub product_gflop_s: f64,
 }
 
-/// A work's limit beside what was measured.
+/// The limit of a measured rate.
 pub struct Roof {
     row: Row,
     /// Gigabytes and 10^9 operations of a step or a prompt.
     gigabytes: f64,
     gflop: f64,
-    /// The most in the measure's unit, and whether the memory sets it.
+    /// The largest possible rate in the measure's unit, and whether the memory limits it.
     most: f64,
     by_memory: bool,
 }
@@ -111,7 +113,7 @@ impl Roof {
         }
     }
 
-    /// The share of the limit that each side reaches, where it was measured.
+    /// The fraction of the limit that each measured side reaches.
     fn parts(&self) -> Vec<Option<f64>> {
         let sides = 0..self.row.values.len();
         sides
@@ -119,7 +121,7 @@ impl Roof {
             .collect()
     }
 
-    /// The share that the goals need.
+    /// The fraction of the limit that the goals need.
     fn asked(&self) -> Vec<f64> {
         let goals = self.row.goals.iter().enumerate();
         goals
@@ -145,7 +147,7 @@ impl Roof {
     }
 }
 
-/// A table of them.
+/// A table of limits.
 pub fn markdown(labels: &[&str], sides: &[&str], roofs: &[Roof]) -> String {
     let mut text = "The most that the machine allows, as weights and caches must be read once and products computed, and how much of it is \
          reached; what the goal asks for:\n\n"

@@ -1,7 +1,8 @@
 //! `bench serve`: HTTP servers under load, on the same checkpoint and requests, in turns.
 //!
-//! Closed loops of 1 to 64 clients, then Poisson arrivals at shares of each server's own throughput. In the closed loops the library gets the
-//! same requests without HTTP, and computes as many of them at a time as there are clients.
+//! Closed loops of 1 to 64 clients, then Poisson arrivals at fractions of each server's own
+//! throughput. In the closed loops the library gets the same requests without HTTP, and computes as
+//! many of them at a time as there are clients.
 
 mod client;
 mod load;
@@ -26,10 +27,10 @@ pub struct Arguments {
     /// Clients of the closed loops
     #[arg(long, value_name = "N,N", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=64), default_values_t = [1, 4, 16, 32, 64])]
     clients: Vec<u16>,
-    /// Shares of a server's own throughput at which requests arrive in the open loops
+    /// Fractions of a server's own throughput at which requests arrive in the open loops
     #[arg(long, value_name = "S,S", value_delimiter = ',', default_values_t = [0.5, 0.8])]
     arrivals: Vec<f64>,
-    /// Closed loops alone
+    /// Only closed loops
     #[arg(long, conflicts_with = "arrivals")]
     closed: bool,
     /// Runs of the other servers, which take longer [default: as many as of this server]
@@ -44,7 +45,7 @@ pub struct Arguments {
     /// Folder of a release build of this repository to measure, instead of building it
     #[arg(long, value_name = "DIR")]
     built: Option<PathBuf>,
-    /// Only our server and the library
+    /// Only this project's server and the library
     #[arg(long)]
     alone: bool,
 }
@@ -57,8 +58,8 @@ const REQUESTS: usize = 3;
 const LEAST: usize = 12;
 /// The limits of a good request: seconds to the first token, and mean seconds between tokens.
 const GOOD: (f64, f64) = (1.0, 0.1);
-/// The goals: a share of the library's throughput at so many clients, milliseconds after its first token, and a multiple of mlx-lm's
-/// throughput.
+/// The goals: a fraction of the library's throughput with as many rows as clients, milliseconds
+/// after the library's first token, and a multiple of mlx-lm's throughput.
 const GOAL_OF_LIBRARY: f64 = 0.95;
 const GOAL_CLIENTS: usize = 32;
 const GOAL_FIRST_MS: f64 = 5.0;
@@ -181,7 +182,7 @@ pub fn run(shared: &Shared, arguments: &Arguments) -> Result<()> {
     })
 }
 
-/// One row of the table for each measure that a side has.
+/// A row of the table for each measure that a side reports.
 fn measures(load: Load, label: String, names: &[&str], runs: &[Vec<Answers>]) -> Vec<Row> {
     type Of = fn(&Answers) -> f64;
     fn at(times: impl Iterator<Item = f64>, share: f64) -> f64 {
@@ -217,7 +218,7 @@ fn measures(load: Load, label: String, names: &[&str], runs: &[Vec<Answers>]) ->
         ("whole p99, ms", false, |a| whole(a, 0.99)),
         ("goodput", true, |a| a.goodput(GOOD.0, GOOD.1)),
     ];
-    // What arrives in an open loop is what was asked for.
+    // The rate of an open loop is the requested one, so it is not a measure.
     let measures = measures
         .into_iter()
         .filter(|(measure, ..)| *measure != THROUGHPUT || matches!(load, Load::Clients(_)));
@@ -228,7 +229,7 @@ fn measures(load: Load, label: String, names: &[&str], runs: &[Vec<Answers>]) ->
         _ => None,
     };
     let row = |(measure, more_is_better, of): (&'static str, bool, Of)| {
-        // What a side does not tell is no number: the times of single answers of a batch.
+        // A side may not report a measure: a batch has no times of single answers.
         let values = |(&name, runs): (&&str, &Vec<Answers>)| -> Vec<f64> {
             if name == LIBRARY && measure == "goodput" {
                 return Vec::new();
@@ -247,7 +248,7 @@ fn measures(load: Load, label: String, names: &[&str], runs: &[Vec<Answers>]) ->
     measures.map(row).collect()
 }
 
-/// The goal for the first token of a single client: how much later than the library's it comes.
+/// The goal for the first token of a single client: its time after the library's first token.
 fn first_token(rows: &[Row]) -> Option<Goal> {
     let label = Load::Clients(1).name();
     let row = rows

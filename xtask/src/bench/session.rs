@@ -1,18 +1,23 @@
 //! A session: a process that loads a checkpoint once and then answers each line of JSON with a line of JSON.
 //!
-//! All sides of a comparison are open at the same time and take turns. A side whose turn it is not waits for its next
-//! line and computes nothing. The drivers are `mlx-infer/examples/bench_session.rs` and the scripts `*_session.py`
-//! beside the other scripts. They support two requests:
+//! All sides of a comparison are open at the same time and take turns. A side whose turn it is not
+//! waits for its next line and computes nothing. The drivers are
+//! `mlx-infer/examples/bench_session.rs` and the scripts `*_session.py` in `xtask/bench`. All
+//! support two requests:
 //!
-//! - `{"op": "generate", "prompts": [[…]], "max_tokens": n}`: a greedy continuation of all prompts at a time, past end
-//!   tokens, gives `prefill_s` (from the request to the last row's first token), `decode_s` (from the first row's first
-//!   token to the last token of all) and `tokens`;
-//! - `{"op": "classify", "prompts": [[…]], "batch": n}`: the likeliest next token of each prompt, so many prompts at a
-//!   time, gives `seconds` and `tokens`.
+//! - `{"op": "generate", "prompts": [[…]], "max_tokens": n}`: a greedy continuation of all prompts
+//!   together, beyond end tokens. The answer has `prefill_s` (from the request to the last row's
+//!   first token), `decode_s` (from the first row's first token to the last token of all) and
+//!   `tokens`;
+//! - `{"op": "classify", "prompts": [[…]], "batch": n}`: the likeliest next token of each prompt,
+//!   `n` prompts at a time. The answer has `seconds` and `tokens`.
 //!
-//! Ours knows six more: [`profile`](Session::profile), of prompts and `max_tokens`, gives `nodes`; [`speculate`](Session::speculate) is `generate`
-//! with `speculative` for each prompt; [`exact`](Session::exact) gives log probabilities to the bit, and [`score`](Session::score) those of another
-//! checkpoint; [`answer_all`](Session::answer_all) gives texts for texts; [`serve`](Session::serve) is `generate` with rows that join and leave.
+//! The driver of this project supports six more. [`profile`](Session::profile), of prompts and
+//! `max_tokens`, returns `nodes`. [`speculate`](Session::speculate) is `generate` with
+//! `speculative` for each prompt. [`exact`](Session::exact) returns the bits of log probabilities,
+//! and [`score`](Session::score) the log probabilities of another checkpoint.
+//! [`answer_all`](Session::answer_all) continues texts. [`serve`](Session::serve) is `generate`
+//! with rows that join and leave.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -25,7 +30,7 @@ use serde_json::{Value, json};
 
 use super::profile::Node;
 
-/// One side, ready to be asked.
+/// One side with a loaded checkpoint.
 pub struct Session {
     name: &'static str,
     child: Child,
@@ -62,7 +67,8 @@ impl Session {
         self.generated(&question, prompts.len(), max_tokens)
     }
 
-    /// The same with a setting of speculation for each prompt; ours alone knows it.
+    /// The same, with a setting of speculation for each prompt. Only this project's driver supports
+    /// it.
     pub fn speculate(
         &mut self,
         prompts: &[Vec<u32>],
@@ -103,7 +109,8 @@ impl Session {
         })
     }
 
-    /// The likeliest next token of each prompt, `batch` prompts at a time, and the seconds that took.
+    /// The likeliest next token of each prompt, computed for `batch` prompts at a time, and the
+    /// seconds of it.
     pub fn classify(&mut self, prompts: &[Vec<u32>], batch: usize) -> Result<(f64, Vec<u32>)> {
         let mut answer =
             self.ask(&json!({"op": "classify", "prompts": prompts, "batch": batch}))?;
@@ -120,8 +127,9 @@ impl Session {
         Ok((self.number(&answer, "seconds")?, tokens))
     }
 
-    /// The nodes of a continuation: of all of it if that is one token, else of the steps behind the first token. Of no
-    /// tokens: of a classification of all prompts at a time.
+    /// The nodes of a continuation: of all of it if `max_tokens` is 1, and of the steps after the
+    /// first token if it is larger. If it is 0, the nodes of a classification of all prompts
+    /// together.
     pub fn profile(&mut self, prompts: &[Vec<u32>], max_tokens: usize) -> Result<Vec<Node>> {
         let mut answer =
             self.ask(&json!({"op": "profile", "prompts": prompts, "max_tokens": max_tokens}))?;
@@ -129,12 +137,14 @@ impl Session {
             .with_context(|| format!("{}: nodes of an answer", self.name))
     }
 
-    /// Of a question `exact`: for each prompt its tokens and the bits of their log probabilities.
+    /// The answer to a request `exact`: for each prompt its tokens and the bits of their log
+    /// probabilities.
     pub fn exact(&mut self, question: &Value) -> Result<Value> {
         Ok(self.ask(question)?["rows"].take())
     }
 
-    /// Continues texts greedily, at most `rows` of them at a time. One at a time, each is begun when the one before has ended.
+    /// Continues texts greedily, at most `rows` of them at a time. With one row, each begins when
+    /// the one before has ended.
     pub fn answer_all(
         &mut self,
         prompts: &[&str],
@@ -147,7 +157,8 @@ impl Session {
         serde_json::from_value(answer).with_context(|| format!("{}: an answer", self.name))
     }
 
-    /// Continues each prompt by its own number of tokens, at most `rows` of them at a time. Returns the seconds that all took.
+    /// Continues each prompt by its own number of tokens, at most `rows` of them at a time. Returns
+    /// the seconds for all of them.
     pub fn serve(
         &mut self,
         prompts: &[Vec<u32>],
@@ -165,8 +176,8 @@ impl Session {
         self.number(&answer, "seconds")
     }
 
-    /// The log probabilities of all tokens after each token of the prompts, by a checkpoint whose floating-point weights are
-    /// converted to `dtype`.
+    /// The log probabilities of all tokens after each token of the prompts, of a checkpoint whose
+    /// floating-point weights are converted to `dtype`.
     pub fn score(
         &mut self,
         model: &Path,
@@ -179,12 +190,12 @@ impl Session {
             .with_context(|| format!("{}: log probabilities of {}", self.name, model.display()))
     }
 
-    /// The number of its process.
+    /// The process id.
     pub fn process(&self) -> u32 {
         self.child.id()
     }
 
-    /// Bytes of memory that the process has now, where the system tells.
+    /// Bytes of memory that the process has now, if the system reports them.
     pub fn resident(&self) -> Option<u64> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).ok()?;
         let line = status.lines().find(|line| line.starts_with("VmRSS:"))?;
@@ -192,7 +203,7 @@ impl Session {
         Some(kibibytes * 1024)
     }
 
-    /// Seconds that the load took, by the driver's own clock, imports apart.
+    /// Seconds of the load by the driver's own clock, without imports.
     pub fn load_s(&self) -> Result<f64> {
         self.number(&self.hello, "load_s")
     }
@@ -225,7 +236,7 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // It ends at the end of its input, but after an error it may compute for long.
+        // A driver ends when its input ends, but after an error it may still compute for long.
         drop(self.input.take());
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -236,14 +247,14 @@ impl Drop for Session {
 pub struct Generated {
     pub prefill_s: f64,
     pub decode_s: f64,
-    /// For each row; only our side reports it.
+    /// For each row; only this project's driver reports it.
     pub tokens_per_s: Vec<f64>,
-    /// Drafted and accepted tokens; only our side reports them.
+    /// Drafted and accepted tokens; only this project's driver reports them.
     pub drafts: [u64; 2],
     pub tokens: Vec<Vec<u32>>,
 }
 
-/// Texts after texts.
+/// The answers to texts.
 #[derive(Deserialize)]
 pub struct Answered {
     /// From the first request to the end of the last answer.
@@ -256,13 +267,15 @@ pub struct Answered {
 pub struct Text {
     pub text: String,
     pub tokens: u64,
-    /// Seconds from the request to the first piece of text that is not empty, and to the end; known one at a time.
+    /// Seconds from the request to the first piece of text that is not empty, and to the end. Known
+    /// only if texts are continued one at a time.
     pub times: Option<(f64, f64)>,
 }
 
-/// `rows` prompts of `len` ids that every checkpoint has, no two with the same beginning.
+/// `rows` prompts of `len` ids that exist in every checkpoint. No two prompts have the same
+/// beginning.
 pub fn prompts(rows: usize, len: usize) -> Vec<Vec<u32>> {
-    // Steps of a prime through a part of the vocabulary that holds no special tokens.
+    // Steps of a prime through a part of the vocabulary without special tokens.
     let id = |row: usize, at: usize| 300 + ((at * 37 + row * 101) % 1500) as u32;
     (0..rows)
         .map(|row| (0..len).map(|at| id(row, at)).collect())
@@ -279,7 +292,7 @@ pub fn turns<T>(
     turns_while(runs, sides, |_| true, run)
 }
 
-/// The same for as long as `goes_on` says so, which is asked before each turn.
+/// The same, as long as `goes_on` returns true; it is called before each turn.
 pub fn turns_while<T>(
     runs: u32,
     sides: usize,

@@ -1,4 +1,4 @@
-//! `bench single`: one sequence on whole processes, ours and mlx-lm's.
+//! `bench single`: one sequence in whole processes, this project's and mlx-lm's.
 //!
 //! Every run is a process of its own.
 
@@ -214,7 +214,7 @@ pub fn run(shared: &Shared, arguments: &Arguments) -> Result<()> {
     })
 }
 
-/// The number of equal tokens of the two sides; an error if they must be equal and are not.
+/// The number of equal tokens of the two sides. An error if they must be equal and are not.
 fn agreement(checkpoint: &Checkpoint, part: Part, ours: &[Run], peer: &[Run]) -> Result<String> {
     let name = format!("{} {}", checkpoint.name, part.name());
     let (first, theirs) = (&ours[0].tokens, &peer[0].tokens);

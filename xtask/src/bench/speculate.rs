@@ -1,8 +1,8 @@
 //! `bench speculate`: decoding with drafts against decoding without, on shapes of Qwen3.5-0.8B in 4 bits.
 //!
-//! The checkpoint is constructed (`hybrid_checkpoint.py`): a known token follows each token, and the model's head
-//! predicts it for 80 % of the tokens. All products have the published shapes, so the times are those of a real model
-//! with this acceptance. A second head is always wrong.
+//! The checkpoint is constructed (`hybrid_checkpoint.py`): a known token follows each token, and
+//! the model's head predicts it for 80 % of the tokens. All products have the published shapes, so
+//! the times are those of a real model with this acceptance rate. A second head is always wrong.
 
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
@@ -48,7 +48,7 @@ struct Case {
     head: &'static str,
     prompts: Vec<Vec<u32>>,
     speculative: Vec<Value>,
-    /// The rows whose tokens a second are compared.
+    /// The rows whose tokens per second are compared.
     counted: std::ops::Range<usize>,
     goal: Option<f64>,
 }
@@ -196,7 +196,7 @@ fn measure(
         let settings = if side == 0 { &case.speculative } else { &off };
         let mut session = start(side)?;
         let mut ask = || session.speculate(&case.prompts, settings, tokens);
-        // The first answer measures the costs of steps.
+        // The first answer measures the cost of steps, for `auto`.
         ask()?;
         ask().map(Some)
     })?;

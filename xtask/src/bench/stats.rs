@@ -31,7 +31,8 @@ impl Spread {
     }
 }
 
-/// Three digits or all before the point: times on a busy machine have no more.
+/// Three significant digits, or all digits before the point: times on a busy machine are no more
+/// precise.
 pub fn digits(x: f64) -> String {
     match x.abs() {
         a if a >= 100.0 => format!("{x:.0}"),
@@ -54,14 +55,15 @@ pub fn head<'a>(columns: impl IntoIterator<Item = (&'a str, bool)>) -> String {
 /// One measure of one case, on every side.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// The case: one word for each of the table's `labels`.
+    /// The case: one word for each label of the table.
     pub labels: Vec<String>,
     /// Its name and unit.
     pub measure: &'static str,
     pub more_is_better: bool,
-    /// A list a side, ours first, in the order in which they ran; empty where a side was not measured.
+    /// A list for each side, this project's first, in the order of the runs; empty if a side was
+    /// not measured.
     pub values: Vec<Vec<f64>>,
-    /// The goals: how many times better than each other side ours should be.
+    /// The goals: how many times better than each other side this project should be.
     pub goals: Vec<Option<f64>>,
 }
 
@@ -72,7 +74,7 @@ impl Row {
         Some(Spread::of(values).median)
     }
 
-    /// How many times better than side `peer` ours is, by the medians: above 1 is better.
+    /// How many times better than side `peer` this project is, by the medians; above 1 is better.
     pub fn ratio(&self, peer: usize) -> Option<f64> {
         let (ours, peer) = (self.median(0)?, self.median(peer)?);
         Some(match self.more_is_better {
@@ -81,7 +83,7 @@ impl Row {
         })
     }
 
-    /// For each goal whether it was reached; none where a side was not measured.
+    /// For each goal whether it was reached; `None` if a side was not measured.
     fn verdicts(&self) -> impl Iterator<Item = Option<(f64, bool)>> + '_ {
         self.goals.iter().enumerate().map(|(at, goal)| {
             let (goal, ratio) = ((*goal)?, self.ratio(at + 1)?);
@@ -124,13 +126,13 @@ impl Row {
 pub struct Table {
     /// The names of a row's labels.
     pub labels: &'static [&'static str],
-    /// The sides, ours first.
+    /// The sides, this project's first.
     pub sides: Vec<&'static str>,
     pub rows: Vec<Row>,
 }
 
 impl Table {
-    /// As Markdown.
+    /// The table in Markdown.
     pub fn markdown(&self) -> String {
         let peers = &self.sides[1..];
         let better = |peer: &&str| match peers.len() {
@@ -156,7 +158,7 @@ impl Table {
         text
     }
 
-    /// Goals that were reached, and all that could be judged.
+    /// The number of goals that were reached, and of those that could be judged.
     pub fn reached(&self) -> (usize, usize) {
         let verdicts = self.rows.iter().flat_map(Row::verdicts).flatten();
         verdicts.fold((0, 0), |(reached, all), (_, good)| {
@@ -164,7 +166,7 @@ impl Table {
         })
     }
 
-    /// All of it.
+    /// The table in JSON.
     pub fn json(&self) -> Value {
         self.rows.iter().map(|row| self.row_json(row)).collect()
     }

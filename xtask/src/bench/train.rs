@@ -215,7 +215,7 @@ fn data() -> Result<PathBuf> {
 
 /// Runs a side, whose output has the steps as JSON lines among other lines.
 fn read(mut command: std::process::Command, steps: usize, side: usize) -> Result<Run> {
-    // The previous run has left a checkpoint, which our trainer does not overwrite.
+    // The previous run has left a checkpoint, which mlx-train does not overwrite.
     let out = work()?.join("trained").join(SIDES[side]);
     python::fresh(&out)?;
     let (run, output) = measured(&mut command)?;
@@ -257,7 +257,8 @@ fn read(mut command: std::process::Command, steps: usize, side: usize) -> Result
     })
 }
 
-/// The distance of the first losses; an error if it is too large for the same computation.
+/// The relative difference of the first losses. An error if it is too large for the same
+/// computation.
 fn agreement(kind: Kind, found: &[Vec<Run>]) -> Result<String> {
     let median = |side: usize| {
         let losses: Vec<f64> = found[side].iter().map(|run| run.first_loss).collect();

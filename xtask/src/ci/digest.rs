@@ -1,9 +1,9 @@
 //! The part of a failed step's output that explains the failure.
 
-/// Lines before an error that are shown with it: a program that ends by a signal says nothing, but the names of its
-/// tests tell how far it came.
+/// Lines before an error that are shown with it. A program that ends by a signal prints no error,
+/// but the names of its tests show how far it came.
 const BEFORE: usize = 12;
-/// Lines behind an error: a compiler's explanation, or what cargo says of a program's end.
+/// Lines after an error: a compiler's explanation, or cargo's report about the end of a program.
 const BEHIND: usize = 12;
 
 /// The errors with the lines around them, and the whole output of failing tests.

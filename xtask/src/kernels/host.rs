@@ -1,5 +1,5 @@
-//! The host code of the CUDA kernels: C++ that only libraries for CUDA contain. The compiler checks it against the
-//! headers of the CPU's MLX, which include those of the CUDA back end.
+//! The host code of the CUDA kernels: C++ that is part only of builds for CUDA. The compiler checks
+//! it against the headers of the CPU's MLX, which include those of the CUDA back end.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,7 +9,8 @@ use anyhow::{Context, Result, anyhow};
 use crate::native::cuda::Toolkit;
 use crate::native::{pins, tools};
 
-/// What the compiler refuses, as it says it, in the shim's sources with those of mlx-c and an installed MLX.
+/// The compiler's errors for the shim's CUDA sources, with the headers of mlx-c and of an installed
+/// MLX.
 pub fn faults(toolkit: &Toolkit, mlx: &Path, mlx_c: &Path, shim: &Path) -> Result<Vec<String>> {
     let mut flags = vec![
         "-std=c++20".into(),
@@ -24,12 +25,12 @@ pub fn faults(toolkit: &Toolkit, mlx: &Path, mlx_c: &Path, shim: &Path) -> Resul
     folder("-isystem", mlx.join("include"));
     folder("-isystem", toolkit.dir.join("include"));
     folder("-isystem", toolkit.dir.join("include/cccl"));
-    // Behind those of the compiler, which may have <format> itself.
+    // Searched after the compiler's own headers, which may have <format>.
     folder("-idirafter", shim.join("compat"));
     folder("-idirafter", shim.join("compat/cuda"));
     flags.extend(["-include".into(), "format".into()]);
 
-    // The files of the folders are read as one, for the headers that all of them include.
+    // All files are included in one translation unit, so that the common headers are read once.
     let (own, shared) = files();
     let all = shim.join("all.cpp");
     let includes: String = own
@@ -45,7 +46,7 @@ pub fn faults(toolkit: &Toolkit, mlx: &Path, mlx_c: &Path, shim: &Path) -> Resul
     Ok(faults)
 }
 
-/// The files in folders `cuda`, and others with lines for CUDA only.
+/// The files in folders named `cuda`, and other files with lines for CUDA only.
 fn files() -> (Vec<&'static str>, Vec<&'static str>) {
     let sources = pins::SHIM.iter().filter(|(path, _)| path.ends_with(".cpp"));
     let (mut own, mut shared) = (Vec::new(), Vec::new());

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use wait4::Wait4;
 
-/// Most tests compute on one thread, so two at a time use two cores. More at a time would use the cores of larger
-/// machines, and would disturb the tests that measure time.
+/// Most tests compute on one thread, so two at a time use two cores. More at a time would disturb
+/// the tests that measure time.
 const AT_ONCE: usize = 2;
 
 /// A command, and the title under which its output is printed.
@@ -42,7 +42,7 @@ pub(super) fn run(jobs: Vec<Job>) -> Result<Duration> {
             };
             let ended = job.run()?;
             *lock(&cpu) += ended.cpu;
-            // Held until the whole output is printed.
+            // The lock is held until the whole output is printed.
             let mut failed = lock(&failed);
             println!(
                 "     Running {}\n{}{}",
@@ -86,7 +86,8 @@ impl Job {
             .command
             .spawn()
             .with_context(|| format!("cannot run {}", self.title))?;
-        // It holds the write end of the pipe; without the replacement reading would not end.
+        // The old command holds the write end of the pipe; without the replacement the reading
+        // would not end.
         self.command = Command::new("");
         let mut output = Vec::new();
         from.read_to_end(&mut output)?;
@@ -99,7 +100,7 @@ impl Job {
         );
         let succeeded = used.status.success();
         let mut output = String::from_utf8_lossy(&output).into_owned();
-        // A program that a signal ends stops within a line.
+        // The output of a program that a signal ends may stop within a line.
         if !output.is_empty() && !output.ends_with('\n') {
             output.push('\n');
         }
@@ -150,7 +151,7 @@ mod tests {
     fn two_jobs_run_at_the_same_time() {
         let folder = tempfile::tempdir().unwrap();
         let at = folder.path().display();
-        // Each waits for the other.
+        // Each job waits for the other.
         let wait = |own: &str, other: &str| {
             format!(
                 "touch {at}/{own}; for i in $(seq 500); do [ -e {at}/{other} ] && exit 0; sleep 0.01; done; exit 1"

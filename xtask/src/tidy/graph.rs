@@ -1,9 +1,11 @@
-//! No operation rewrites an array that its caller owns: its primitive, its inputs and its siblings stay as they were made.
+//! No operation changes an array that its caller owns: its primitive, its inputs and its siblings
+//! stay as they were made.
 
 /// The shim's code.
 const SHIM: &str = "mlx-c-sys/shim/";
 
-/// The file that may: a replayed step gives the caller's roots the node of its launch, in place of the graph that was built for it.
+/// The only file that may: a replayed step replaces the graph of the caller's roots by the node of
+/// its launch.
 const ALLOWED: &str = "mlx-c-sys/shim/cuda/replay.cpp";
 
 /// The members of `mx::array` that give access to its node.
@@ -34,12 +36,13 @@ pub(super) fn fault(file: &str, line: &str) -> Option<String> {
     let changed = changed.or_else(|| MEMBERS.into_iter().find(|member| changes(code, member)));
     changed.map(|member| {
         format!(
-            "{member} of an array is changed: operations leave the arrays of their callers alone ({ALLOWED} alone may not)"
+            "{member} of an array is changed: no operation may change its caller's arrays (only {ALLOWED} may)"
         )
     })
 }
 
-/// Whether the code assigns to what `member` returns, changes it, moves it away or takes a reference through which it can be changed.
+/// Whether the code assigns to the result of `member`, changes it, moves it away, or takes a
+/// reference through which it can be changed.
 fn changes(code: &str, member: &str) -> bool {
     let mut from = 0;
     while let Some(at) = code[from..].find(member).map(|at| from + at) {

@@ -1,9 +1,10 @@
-//! Links between the files of the repository: what a Markdown file links to is there, heading included.
+//! Links between the files of the repository: the target of each link in a Markdown file exists,
+//! including the heading.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The links of `file` that lead nowhere.
+/// The links of `file` without a target.
 pub fn faults_in(root: &Path, file: &str, text: &str) -> Vec<String> {
     if !file.ends_with(".md") {
         return Vec::new();
@@ -17,7 +18,7 @@ pub fn faults_in(root: &Path, file: &str, text: &str) -> Vec<String> {
     found.collect()
 }
 
-/// Why a link of `file`, which is in `folder`, leads nowhere.
+/// Why a link of `file`, which is in `folder`, has no target.
 fn fault(folder: &Path, file: &Path, link: &str) -> Option<&'static str> {
     if link.contains("://") || link.starts_with("mailto:") {
         return None;

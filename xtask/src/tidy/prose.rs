@@ -6,10 +6,11 @@ use std::path::Path;
 const README: (usize, usize) = (150, 120);
 /// The most characters of a line of text, in Markdown and in comments. Tables and code may be wider.
 const WIDTH: usize = 160;
-/// Two lines of text that follow each other may not begin with the same characters, this many of them.
+/// The number of equal characters at their beginnings from which two successive lines of text count
+/// as doubled.
 const SAME: usize = 40;
 
-/// What is wrong with the text of a file.
+/// The faults in the text of a file.
 pub fn faults_in(file: &str, text: &str) -> Vec<String> {
     let mut faults = Vec::new();
     if file == "README.md" {
@@ -61,8 +62,8 @@ pub fn faults_in(file: &str, text: &str) -> Vec<String> {
     faults
 }
 
-/// How the text of a line is found: the whole line of Markdown, the comment of a source. None for other files, for data,
-/// and for records, which keep the words of their day.
+/// The function that finds the text of a line: the whole line of Markdown, the comment of a source.
+/// `None` for other files, for data, and for records, whose text is not changed later.
 fn prose_of(file: &str) -> Option<fn(&str) -> Option<&str>> {
     let record = file.starts_with("records/") && file != "records/README.md";
     if record || file.starts_with("testdata/") && !file.ends_with(".md") {
@@ -82,7 +83,7 @@ fn slashes(line: &str) -> Option<&str> {
     Some(text.strip_prefix(['/', '!']).unwrap_or(text).trim())
 }
 
-/// Whether a line says again what the line before it says. Lines without words separate or draw.
+/// Whether a line repeats the line before it. Lines without words are separators or drawings.
 fn is_doubled(before: &str, line: &str) -> bool {
     let has_words = line
         .split_whitespace()

@@ -1,7 +1,9 @@
-//! Rooms: the modules at the root of a crate, and which of them may import which. A room is `src/room.rs` and what is in
-//! `src/room/`. Paths that begin with `crate::`, and `super::` as far as the root, are read in code, not in comments.
+//! Rooms: the modules at the root of a crate, and which of them may import which. A room is
+//! `src/room.rs` and the files in `src/room/`. Paths that begin with `crate::`, or with as many
+//! `super::` as lead to the root, are read in code, not in comments.
 
-/// A crate's rooms, each after those that it may import. The root itself, `lib.rs` or `main.rs`, may import all.
+/// A crate's rooms, each after those that it may import. The root itself, `lib.rs` or `main.rs`,
+/// may import all.
 type Rooms = &'static [(&'static str, &'static [&'static str])];
 
 /// The crates with rooms. Every module at their root is one.
@@ -77,12 +79,13 @@ const CRATES: &[(&str, Rooms)] = &[
     ),
 ];
 
-/// Rooms that know no array and no model: of the crates below they may import [`FILES`], the reading of ordinary files.
+/// Rooms without arrays and models: of the crates below they may import only [`FILES`], which reads
+/// ordinary files.
 const ALONE: [(&str, &str); 2] = [("mlx-infer", "text"), ("mlx-infer", "hub")];
 const BELOW: [&str; 4] = ["mlx_core", "mlx_nn", "mlx_models", "mlx_c_sys"];
 const FILES: [&str; 3] = ["mlx_core", "::", "files"];
 
-/// What a file imports of rooms that its own may not import.
+/// The imports of a file from rooms that its own room may not import.
 pub(super) fn faults(file: &str, text: &str) -> Vec<String> {
     let place = CRATES.iter().find_map(|(name, rooms)| {
         let inside = file.strip_prefix(name)?.strip_prefix("/src/")?;
@@ -136,10 +139,10 @@ fn imports(text: &str, depth: usize) -> Vec<(usize, String)> {
     let tokens = tokens(text);
     let is = |at: usize, word: &str| tokens.get(at).is_some_and(|token| token.1 == word);
     let mut found = Vec::new();
-    // Whether each open brace is that of a module.
+    // For each open brace, whether it belongs to a module.
     let mut braces = Vec::new();
     for (at, (_, token)) in tokens.iter().enumerate() {
-        // The place behind the path to the root that begins here, if one does.
+        // The index after the path to the root that begins at this token, if one does.
         let root = match token.as_str() {
             "{" => {
                 braces.push(at >= 2 && is(at - 2, "mod"));
@@ -167,7 +170,8 @@ fn imports(text: &str, depth: usize) -> Vec<(usize, String)> {
     found
 }
 
-/// The first names of the path, or of the group of paths, that begins at a token. A macro is not of a room.
+/// The first names of the path, or of the group of paths, that begins at a token. Macros belong to
+/// no room.
 fn heads(tokens: &[(usize, String)], start: usize) -> Vec<(usize, String)> {
     let is_macro = |at: usize| tokens.get(at + 1).is_some_and(|token| token.1 == "!");
     let mut found = Vec::new();
@@ -192,8 +196,8 @@ fn heads(tokens: &[(usize, String)], start: usize) -> Vec<(usize, String)> {
     found
 }
 
-/// The words and signs of the code, each with its line: names, `::`, and every other character but spaces. Comments,
-/// strings and characters are left out.
+/// The tokens of the code, each with its line: names, `::`, and every other character but white
+/// space. Comments, strings and character literals are left out.
 fn tokens(text: &str) -> Vec<(usize, String)> {
     let chars: Vec<char> = text.chars().collect();
     let (mut found, mut line, mut at) = (Vec::new(), 1, 0);

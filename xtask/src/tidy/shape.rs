@@ -1,14 +1,14 @@
-//! The shape of sources: how long files and functions are, over how many files the `impl` of a type is spread, and whether
-//! two types have one name.
+//! The shape of sources: the length of files and functions, the number of files over which the
+//! `impl` of a type is spread, and whether two types have one name.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A file holds one idea. Longer ones are named, and the longest refused.
+/// A file holds one idea. Files above this length are named; those above the limit are refused.
 pub(super) const WARN_LINES: usize = 700;
 pub(super) const MOST_LINES: usize = 1_000;
 /// The most lines of a function that is not listed.
 const FUNCTION_LINES: usize = 100;
-/// The most files in which a type has an `impl` of its own. Those of traits do not count.
+/// The most files in which a type has an inherent `impl`. Implementations of traits do not count.
 const IMPL_FILES: usize = 3;
 
 /// Longer functions: crate, name and reason.
@@ -60,7 +60,7 @@ const STEPS: &str = "steps in order, which share their values";
 /// Types with more files: crate, name, and files today. The list only shrinks.
 const SPREAD: [(&str, &str, usize); 1] = [("mlx-core", "Array", 14)];
 
-/// What all sources together show.
+/// The measurements of all sources.
 #[derive(Default)]
 pub(super) struct Shape {
     /// Crate, name, place and lines of long functions.
@@ -148,7 +148,8 @@ impl Shape {
         }
         let none = BTreeSet::new();
         let count = |key: &(String, String), files: &BTreeSet<String>| {
-            // Types of one name in several files have an `impl` each.
+            // Several types of one name may be defined in several files; each has an `impl` of its
+            // own.
             1 + files
                 .difference(self.defined.get(key).unwrap_or(&none))
                 .count()
@@ -180,8 +181,8 @@ impl Shape {
     }
 }
 
-/// The name of each function with a body, its first line (from 1) and its number of lines. The source is formatted: a
-/// body ends with a brace as far left as the function.
+/// The name of each function with a body, its first line (from 1) and its number of lines. The
+/// source is formatted, so a body ends with a brace at the indentation of the function.
 fn functions(text: &str) -> Vec<(String, usize, usize)> {
     let lines: Vec<&str> = text.lines().collect();
     let mut found = Vec::new();
@@ -264,7 +265,7 @@ fn own_impls(text: &str) -> Vec<String> {
     found
 }
 
-/// The head of an `impl` without the parameters behind the word.
+/// The head of an `impl` without the generic parameters after the word.
 fn without_generics(head: &str) -> &str {
     if !head.starts_with('<') {
         return head.trim_start();
@@ -301,7 +302,7 @@ mod tests {
             shape.add(file, text);
         }
         let mut faults = shape.faults();
-        // The lists are of the whole repository.
+        // Faults of the lists concern the whole repository.
         faults.retain(|fault| {
             !fault.contains("tidy's list, which had") && !fault.contains("strike it")
         });

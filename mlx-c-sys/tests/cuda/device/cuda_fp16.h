@@ -1,5 +1,6 @@
-// A stand-in for CUDA's header of 16-bit numbers, so that device code without threads runs on the CPU: only what
-// shim/cuda/codes.cuh and what it includes need. Numbers are rounded to nearest, ties to even, as on the device.
+// A stand-in for CUDA's header of 16-bit numbers, so that device code without threads runs on the
+// CPU. It has only what shim/cuda/codes.cuh and its includes need. Numbers are rounded to nearest,
+// ties to even, as on the device.
 #pragma once
 
 #include <algorithm>
@@ -80,7 +81,7 @@ template <class T>
 struct Two {
   T x, y;
 };
-// a - b, and a b + c, rounded once.
+// The functions round once: a - b, and a b + c.
 template <class T>
 Two<T> __hsub2(Two<T> a, Two<T> b) {
   return {T::of(a.x.value() - b.x.value()), T::of(a.y.value() - b.y.value())};

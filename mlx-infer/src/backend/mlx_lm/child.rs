@@ -23,9 +23,11 @@ const KEPT_LINES: usize = 20;
 const QUOTED_LINES: usize = 3;
 /// The longest line of its stderr, in bytes; the rest of a longer one is left out.
 const MAX_ERROR_LINE: usize = 400;
-/// MLX's switch for CUDA graphs. Our CUDA library turns them off in this process as it is loaded, which must not hold for the child's MLX.
+/// MLX's switch for CUDA graphs. This project's CUDA library turns them off in this process as it
+/// is loaded; the child's MLX must not inherit that.
 const CUDA_GRAPHS: &str = "MLX_USE_CUDA_GRAPHS";
-/// How long to wait for its exit status and the end of its stderr once it has closed stdout.
+/// How long to wait for the child's exit status and the end of its stderr once it has closed
+/// stdout.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// An event from the thread that reads stdout.
@@ -64,7 +66,7 @@ impl Child {
         if own.is_ok_and(|own| !has_variable(&own, CUDA_GRAPHS)) {
             command.env_remove(CUDA_GRAPHS);
         }
-        // Ctrl-C in a terminal then reaches only this process.
+        // Ctrl-C in a terminal then reaches this process only, not the child.
         #[cfg(unix)]
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         let mut process = command.spawn().map_err(|error| {

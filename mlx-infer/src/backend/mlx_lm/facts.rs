@@ -25,6 +25,8 @@ const HIDDEN: [&str; 3] = ["hidden_size", "n_embd", "d_model"];
 pub(super) struct ModelConfig(Value);
 
 impl ModelConfig {
+    /// Reads the config.json of a checkpoint.
+    ///
     /// # Errors
     /// There is none, or it is malformed.
     pub(super) fn read(files: &Files) -> Result<Self> {

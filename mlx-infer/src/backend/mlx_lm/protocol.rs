@@ -25,7 +25,7 @@ pub(super) enum BridgeCommand<'a> {
     },
 }
 
-/// A request, as the bridge takes it.
+/// A request in the form that the bridge takes.
 #[derive(Serialize)]
 pub(super) struct BridgeGenerate<'a> {
     id: u64,
@@ -147,7 +147,7 @@ pub(super) fn python_name(dtype: DType) -> &'static str {
     }
 }
 
-/// The number type of this name; single precision for one that this crate does not compute in.
+/// The number type of this name, or single precision if this crate does not compute in that type.
 pub(super) fn dtype(name: &str) -> DType {
     match name {
         "float16" => DType::F16,
@@ -156,6 +156,8 @@ pub(super) fn dtype(name: &str) -> DType {
     }
 }
 
+/// Checks options for use with the bridge.
+///
 /// # Errors
 /// The bridge does not support an option; the message names it.
 pub(super) fn check(options: &GenerateOptions) -> crate::error::Result<()> {

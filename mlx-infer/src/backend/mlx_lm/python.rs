@@ -24,7 +24,8 @@ struct Found {
     mlx_lm: Option<String>,
 }
 
-/// The Python to run: the program or virtual environment given, the one of `MLX_INFER_PYTHON`, that of an active virtual environment, or `python3` of `PATH`.
+/// The Python to run: the program or virtual environment `given`, else that of `MLX_INFER_PYTHON`,
+/// else that of an active virtual environment, else `python3` of `PATH`.
 pub(in crate::backend) fn choose(given: Option<&Path>) -> PathBuf {
     let named = || std::env::var_os(VARIABLE).filter(|name| !name.is_empty());
     let active = || {

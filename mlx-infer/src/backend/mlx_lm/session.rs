@@ -41,9 +41,9 @@ pub(crate) struct Session {
     state: State,
     requests: BTreeMap<u64, BridgeRequest>,
     submitted: u64,
-    /// Most requests that the bridge computes at a time.
+    /// The maximum number of requests that the bridge computes at a time.
     rows: usize,
-    /// Whether mlx_lm computes several at a time.
+    /// Whether mlx_lm computes several requests at a time.
     batches: bool,
     load_time: Duration,
     /// The time of the bridge's last message, or when it became busy.
@@ -163,7 +163,8 @@ impl Session {
         }
     }
 
-    /// The bridge cannot be used any more: all requests end, and the next one starts a new bridge.
+    /// Ends all requests, because the bridge cannot be used any more. The next request starts a new
+    /// bridge.
     fn ended(&mut self, error: &Error) {
         // Ends the process.
         self.state = State::Down;

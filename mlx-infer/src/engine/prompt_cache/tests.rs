@@ -1,4 +1,5 @@
-//! A model with a recurrent layer behind its own: what prompts share, what files keep, and what rows cost.
+//! A model with a recurrent layer after its other layers: the prefixes that prompts share, the
+//! content of files, and the memory of rows.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -115,7 +116,7 @@ fn options(max_tokens: usize) -> GenerateOptions {
     }
 }
 
-/// The tokens of a generation, and how many of its prompt's were not computed.
+/// The tokens of a generation, and the number of prompt tokens that came from the cache.
 fn run(model: &LoadedModel, ids: &[u32], cache: Option<&PromptCache>) -> (Vec<u32>, usize) {
     let mut generation = model.generate(ids.to_vec(), &options(9)).unwrap();
     if let Some(cache) = cache {
@@ -157,9 +158,9 @@ fn a_recurrent_prompt_cache_goes_through_a_file() {
     assert_eq!(read.tokens(), ids);
     for (text, cached) in [
         ([&ids[..], &other].concat(), 40),
-        // Another end: it begins at the recorded length.
+        // A prompt that ends differently: it starts at the recorded length.
         ([&ids[..25], &other].concat(), 25),
-        // Both share more; the recorded length is the longest that is held.
+        // The prompts share more; the recorded length is the longest that is stored.
         ([&ids[..33], &other].concat(), 25),
         (ids.clone(), 25),
         ([&ids[..24], &[58, 57]].concat(), 0),
@@ -240,7 +241,7 @@ fn a_recurrent_prompt_cache_goes_through_a_file() {
     );
 }
 
-/// Rows that come and go, prompts that begin the same, and rows that are given up for memory.
+/// Rows that join and leave, prompts with common prefixes, and rows that are preempted for memory.
 #[test]
 fn recurrent_rows_of_a_batch_equal_single_runs() {
     for case in ["qwen3", "gemma3_text"] {
@@ -288,7 +289,8 @@ fn recurrent_rows_of_a_batch_equal_single_runs() {
     }
 }
 
-/// The engine records a long prompt a little before its end, where a ring cannot go back and a recurrent layer neither.
+/// The engine records a long prompt a little before its end, because neither a full ring nor a
+/// recurrent layer can be rolled back.
 #[test]
 fn long_prompts_are_recorded() {
     let model = hybrid("qwen3");
@@ -303,7 +305,8 @@ fn long_prompts_are_recorded() {
         .run(|_| std::ops::ControlFlow::Continue(()))
         .unwrap();
     let next = generation.into_prompt_cache().unwrap().unwrap();
-    // The next turns: the same prompt again, one whose last tokens are written in another way, and one that shares less.
+    // The next turns: the same prompt, one whose last tokens are written differently, and one that
+    // shares less.
     let turns = [
         (ids.clone(), 74),
         ([&ids[..80], &other].concat(), 74),
@@ -313,7 +316,8 @@ fn long_prompts_are_recorded() {
         let expected = (run(&model, turn, None).0, *cached);
         assert_eq!(run(&model, turn, Some(&made)), expected);
         assert_eq!(run(&model, turn, Some(&next)), expected);
-        // Each by a worker of its own: prompts that share more than was recorded are cut for those after them.
+        // Each turn gets a worker of its own: after a prompt that shares more than was recorded, a
+        // worker records the shared length too.
         let mut batch = model.batch(&Limits::default()).unwrap();
         for (key, prompt) in [&ids, turn].into_iter().enumerate() {
             batch.submit(key, Request::new(Prompt::Tokens(prompt.clone()), chunked()));

@@ -1,4 +1,5 @@
-//! Drafts that are computed token by token without a host read between them, and what the head that drafts reads.
+//! Drafts that are computed token by token without a read by the host between them, and the input
+//! of the head for multi-token prediction.
 //!
 //! The head for multi-token prediction reads the positions of steps later than the layers: several positions in one pass.
 //! A pass is due before the head drafts, before rows join or move, and when many positions are unread.
@@ -50,7 +51,7 @@ impl HeadInput {
         self.parts.iter_mut().for_each(|part| part.keep[slot] = 0);
     }
 
-    /// The number of positions of the row that has the most, and of all rows.
+    /// The largest number of positions of one row, and the number of all rows.
     fn counts(&self) -> (usize, usize) {
         let rows = self.parts.first().map_or(0, |part| part.keep.len());
         let of = |row: usize| self.parts.iter().map(|part| part.keep[row]).sum::<usize>();
@@ -135,7 +136,8 @@ impl<'m> Rows<'m> {
         Ok(())
     }
 
-    /// The request of a slot that drafts, its last token, and how many tokens it drafts.
+    /// For a slot that drafts: its request, its last token, and the number of tokens that it
+    /// drafts.
     fn drawing(
         &self,
         slot: usize,
@@ -178,7 +180,7 @@ impl<'m> Rows<'m> {
         Ok(())
     }
 
-    /// Builds the pass over all unread positions. Nothing is evaluated.
+    /// Builds the head's pass over all unread positions. Nothing is evaluated.
     pub(super) fn read_head_input(&mut self) -> Result<()> {
         match self.head_input.counts() {
             (0, _) => self.head_input = HeadInput::default(),
@@ -187,7 +189,8 @@ impl<'m> Rows<'m> {
         Ok(())
     }
 
-    /// Runs [`read_head_input`](Self::read_head_input) if a row has more than `most` unread positions, and waits for it.
+    /// If a row has more than `most` unread positions, runs
+    /// [`read_head_input`](Self::read_head_input) and waits for it.
     pub(crate) fn bound_head_input(&mut self, most: usize) -> Result<()> {
         if self.head_input.counts().0 > most {
             self.read_head_input()?;
@@ -219,9 +222,9 @@ impl<'m> Rows<'m> {
         Ok(head.draft(&draft, &before, &mut step)?.squeeze(1)?)
     }
 
-    /// Runs the head over the unread positions, followed by the `last` tokens of the rows with a width of 1. The keys and
-    /// values of `last` are not kept: the next pass reads these tokens again. Returns the head's features `[B, L, E]`, and
-    /// the number of tokens of each row.
+    /// Runs the head over the unread positions, followed by the `last` tokens of the rows with a
+    /// width of 1. The keys and values of `last` are dropped, and the next pass reads these tokens
+    /// again. Returns the head's features `[B, L, E]`, and the number of tokens of each row.
     fn run_head(&mut self, last: Option<(&Array, &[usize])>) -> Result<(Array, Vec<usize>)> {
         let parts = &self.head_input.parts;
         let mut tokens: Vec<Array> = parts.iter().map(|part| part.tokens.clone()).collect();

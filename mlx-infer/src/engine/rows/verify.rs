@@ -63,7 +63,7 @@ impl Rows<'_> {
         }
     }
 
-    /// Runs a step with `drafts` and waits for it. No other step may be in flight.
+    /// Runs a step with `drafts` and waits for it. No other step may be in progress.
     ///
     /// The computation of the drafts, the step and the choice of its tokens are one graph, and the host waits once. If
     /// a row has a grammar, a processor or penalties, the host reads the drafts first, while the step is computed.
@@ -131,7 +131,7 @@ impl Rows<'_> {
             sampled.read_any()?.into_iter().enumerate()
         };
         if let Some(drawn) = drafts.tokens() {
-            // Computed with the choices: nothing is waited for.
+            // The draft is computed together with the choices, so this does not wait.
             read(&mut lines, drawn)?;
         }
 
@@ -147,7 +147,7 @@ impl Rows<'_> {
                 computed: 1,
                 choices: Vec::new(),
             };
-            // A token that was chosen without its mask is not kept.
+            // A token that was chosen without its mask is dropped.
             let choosable = requests[&line.id].sequence.choosable();
             let mut is_right = true;
             for (at, (number, choice)) in chosen.by_ref().take(line.chosen()).enumerate() {
@@ -174,7 +174,8 @@ impl Rows<'_> {
         }
         step.commit(&keep)?;
         self.add_head_input(tokens, &features, keep)?;
-        // Recurrent states of rows that keep a part of their tokens are computed while the host continues.
+        // For rows that keep a part of their tokens, the recurrent states are computed while the
+        // host continues.
         async_eval(self.cache.row_arrays())?;
         Ok(verified)
     }
@@ -251,7 +252,8 @@ fn setting<'a>(line: &'a Line, sequence: &'a Sequence, at: usize) -> Row<'a> {
     Row {
         history: &line.histories[known],
         ahead: at - known,
-        // What is chosen without a mask is not kept: a draft may be wrong, or its mask unknown.
+        // A token that is chosen without a mask is dropped: a draft may be wrong, or its mask
+        // unknown.
         mask: sequence.constraint_behind(at),
         ..sequence.row()
     }

@@ -1,21 +1,22 @@
-//! The parts of prompts that are computed next.
+//! The chunks of prompts that are computed next.
 
 use super::progress::{RequestProgress, Scheduled, Table, of};
 use super::{Chunk, Id, Scheduler};
 
-/// A prompt of more than a chunk is recorded this many tokens before its end. The next turn of a conversation may write
-/// the last of them differently (a template that omits the mark for an answer); computing them again costs about one
-/// step.
+/// A prompt of more than one chunk is recorded this many tokens before its end. The next turn of a
+/// conversation may write the last tokens differently (some templates omit the mark that opens an
+/// answer); computing them again costs about one step.
 pub(crate) const TAIL: usize = 16;
-/// A longer prompt is also recorded at this many places at most, and not more often than every few chunks: a recurrent
-/// state takes as much memory as the keys and values of some thousand tokens.
+/// A longer prompt is also recorded at up to this many places, at least `CHUNKS` chunks apart: a
+/// recurrent state takes as much memory as the keys and values of some thousand tokens.
 const PLACES: usize = 4;
 const CHUNKS: usize = 8;
 
-/// The end of the part of a prompt that starts at `start` and would end at `end`, and whether recurrent layers record
-/// it.
+/// The end of the chunk that starts at `start` and would end at `end`, and whether recurrent layers
+/// record it.
 ///
-/// A recurrent layer cannot go back, so other prompts can continue only from recorded lengths.
+/// A recurrent layer cannot be rolled back further, so other prompts can continue only from
+/// recorded lengths.
 pub(crate) fn next_end(prompt: usize, chunk: usize, start: usize, end: usize) -> (usize, bool) {
     if prompt <= chunk {
         return (end, false);
@@ -28,7 +29,7 @@ pub(crate) fn next_end(prompt: usize, chunk: usize, start: usize, end: usize) ->
 }
 
 impl RequestProgress {
-    /// Whether the rest of its prompt is computed at once, together with others.
+    /// Whether the rest of the prompt is computed in one chunk, together with other prompts.
     fn is_short(&self, records: bool) -> bool {
         let cut = self.cut.is_some_and(|cut| cut > self.computed);
         let prompt = self.prompt;
@@ -36,7 +37,7 @@ impl RequestProgress {
         prompt - self.reused <= self.chunk && !self.alone && !cut && !records
     }
 
-    /// The next part of the prompt of `id`, which is not [short](Self::is_short).
+    /// The next chunk of the prompt of `id`, which is not [short](Self::is_short).
     fn next_chunk(&self, id: Id, records: bool) -> Chunk {
         let (start, prompt) = (self.computed, self.prompt);
         let cut = self.cut.filter(|&cut| cut > start);
@@ -58,7 +59,7 @@ impl RequestProgress {
 }
 
 impl Scheduler {
-    /// Prompts to compute before the next step: the chunks of each inner list in one forward pass.
+    /// The chunks of prompts to compute before the next step. Each inner list is one forward pass.
     pub(crate) fn chunks<R: Scheduled>(&self, requests: &Table<R>) -> Vec<Vec<Chunk>> {
         let mut groups = Vec::new();
         let is_short = |(_, progress): &(Id, &RequestProgress)| progress.is_short(self.records);

@@ -1,4 +1,4 @@
-//! What the scheduler decides.
+//! The results of the scheduler: chunks of prompts, and plans.
 
 use super::Id;
 
@@ -7,11 +7,11 @@ use super::Id;
 pub(crate) struct Chunk {
     /// The request.
     pub(crate) id: Id,
-    /// Its first token.
+    /// The index of its first token.
     pub(crate) start: usize,
-    /// The token behind its last.
+    /// The index after its last token.
     pub(crate) end: usize,
-    /// Whether another prompt has the same prefix up to this end, so that the prefix is kept.
+    /// Whether another prompt has the same prefix up to this end, so that the prefix is stored.
     pub(crate) is_cut: bool,
     /// Whether recurrent layers record this end, so that other prompts can continue from there.
     pub(crate) is_recorded: bool,

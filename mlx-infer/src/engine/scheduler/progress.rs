@@ -7,7 +7,7 @@ use super::Chunk;
 /// The number of a request.
 pub(crate) type Id = u64;
 
-/// What becomes of a request in the engine.
+/// The status of a request in the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Status {
     /// It waits for a row.
@@ -30,30 +30,32 @@ pub(crate) struct RequestProgress {
     pub(super) arrival: u64,
     /// The number of its tokens that are computed as a prompt.
     pub(super) prompt: usize,
-    /// The number of tokens that were known when it began to wait, the prompt's among them. After a preemption those behind
-    /// the prompt are replayed one in each step, as they were computed the first time.
+    /// The number of tokens that were known when it began to wait, including the prompt. After a
+    /// preemption those after the prompt are replayed, one in each step, as they were computed the
+    /// first time.
     pub(super) known: usize,
-    /// The most positions that it may ever hold.
+    /// The most positions that its row may ever have.
     pub(super) most: usize,
     /// Tokens of the prompt that are computed at a time.
     pub(super) chunk: usize,
     /// The number of its first tokens whose layer states are stored, or will be after the step in progress.
     pub(super) computed: usize,
-    /// The number of them that came from a kept prefix.
+    /// The number of those tokens that came from a stored prefix.
     pub(super) reused: usize,
     /// A length at which a chunk of its prompt ends, because another prompt shares that prefix.
     pub(super) cut: Option<usize>,
     /// Whether its prompt must be computed alone.
     pub(super) alone: bool,
-    /// The request with the same prompt whose row is copied when that prompt is computed, as long as it is in prefill.
+    /// The request in prefill with the same prompt whose row is copied to it once that prompt is
+    /// computed.
     pub(super) follows: Option<Id>,
     /// Its row of the batch, if it has one.
     pub(crate) slot: Option<usize>,
 }
 
 impl RequestProgress {
-    /// A request that has not been submitted, with a prompt of `prompt` tokens, of which `chunk` are computed at a time. It
-    /// may hold `most` positions.
+    /// A request that has not been submitted, with a prompt of `prompt` tokens, of which `chunk`
+    /// are computed at a time. Its row may have up to `most` positions.
     pub(crate) fn new(prompt: usize, most: usize, chunk: usize) -> Self {
         Self {
             status: Status::Waiting,
@@ -91,13 +93,14 @@ impl RequestProgress {
         self.status == Status::Prefilling && self.computed == chunk.start
     }
 
-    /// Whether it has tokens behind its prompt that are replayed.
+    /// Whether it has tokens after its prompt that are replayed.
     pub(crate) fn replays(&self) -> bool {
         self.known > self.prompt
     }
 
-    /// Records that the first `done` tokens of the prompt, which has not started, come from a kept prefix. A chunk of the
-    /// prompt ends at `cut`, so that this prefix can be kept for others.
+    /// Records that the first `done` tokens of the prompt, which has not started, come from a
+    /// stored prefix. A chunk of the prompt ends at `cut`, so that the prefix up to there can be
+    /// stored for others.
     pub(crate) fn reuse(&mut self, done: usize, cut: Option<usize>) {
         (self.computed, self.reused, self.cut) = (done, done, cut);
     }
@@ -112,13 +115,13 @@ impl RequestProgress {
         self.computed += positions;
     }
 
-    /// Lets it, whose prompt has not started and is the same, follow `leader`. Its prompt is not computed as long as
-    /// `leader` is in prefill.
+    /// Makes it follow `leader`, which has the same prompt. Its own prompt has not started, and is
+    /// not computed as long as `leader` is in prefill.
     pub(crate) fn follow(&mut self, leader: Id) {
         self.follows = Some(leader);
     }
 
-    /// The number of positions that its row holds after the next step.
+    /// The number of positions that its row has after the next step.
     pub(super) fn next_len(&self) -> usize {
         self.known.max(self.computed) + 1
     }

@@ -1,4 +1,5 @@
-//! The scheduler on plain data: random days, each beside a model of a machine that follows its plans.
+//! The scheduler on plain data: random schedules of requests, each run by a model of a machine that
+//! follows the plans.
 
 use std::collections::BTreeMap;
 
@@ -92,10 +93,10 @@ struct Asked {
     prompt: usize,
     tokens: usize,
     chunk: usize,
-    /// When it arrives, and when it is cancelled if it still runs.
+    /// The tick at which it arrives, and that at which it is cancelled if it still runs.
     arrives: usize,
     cancelled: Option<usize>,
-    /// How much of its prompt is there already, and where it is cut, in sixteenths.
+    /// How much of its prompt is stored already, and where the prompt is cut, in sixteenths.
     reused: usize,
     cut: Option<usize>,
 }
@@ -104,9 +105,9 @@ struct Asked {
 struct Day {
     asked: Vec<Asked>,
     limits: Limits,
-    /// Ticks whose step or prefill fails.
+    /// The ticks whose step or prefill fails.
     failures: Vec<usize>,
-    /// Whether prompts are recorded.
+    /// Whether lengths of prompts are recorded.
     records: bool,
     /// Whether the number of slots is rounded up, and requests gather.
     rounds: bool,
@@ -151,7 +152,7 @@ fn days() -> impl Strategy<Value = Day> {
     (asked, limits, failures, flags).prop_map(|(asked, limits, failures, flags)| {
         let (records, rounds, gathers) = flags;
         let (mut asked, same): (Vec<Asked>, Vec<bool>) = asked.into_iter().unzip();
-        // Some have the prompt of the request before.
+        // Some requests have the prompt of the previous one.
         for at in 1..asked.len() {
             if same[at] {
                 (asked[at].prompt, asked[at].chunk) = (asked[at - 1].prompt, asked[at - 1].chunk);
@@ -178,7 +179,8 @@ impl Scheduled for RequestProgress {
     }
 }
 
-/// A row of the machine: what the scheduler knows, and prompt tokens done, tokens generated, positions held if it decodes.
+/// A row of the machine: its progress for the scheduler, and its own counts of prompt tokens
+/// computed, tokens generated, and positions stored if it decodes.
 #[derive(Clone, Debug)]
 struct Row {
     progress: RequestProgress,
@@ -226,7 +228,7 @@ enum End {
     Blamed,
 }
 
-/// Runs a day; how each request ended.
+/// Runs a day and returns how each request ended.
 fn run(day: &Day) -> Result<BTreeMap<u64, End>, TestCaseError> {
     let mut scheduler = Scheduler::new(day.limits.clone(), cost(), day.records);
     if day.rounds {
@@ -261,7 +263,7 @@ fn run(day: &Day) -> Result<BTreeMap<u64, End>, TestCaseError> {
         let fails = day.failures.contains(&tick);
         let plan = scheduler.plan(&mut rows);
         for (id, _) in plan.refuse {
-            // Only what cannot fit alone is refused.
+            // Only requests that cannot fit even alone are refused.
             let row = rows.remove(&id).expect("a refused request exists");
             let needs = cost().bytes(1, asked(id).prompt + row.generated + 1);
             prop_assert!(day.limits.cache_bytes.is_some_and(|limit| needs > limit));
@@ -397,7 +399,8 @@ fn run(day: &Day) -> Result<BTreeMap<u64, End>, TestCaseError> {
             *held += 1;
             longest = longest.max(*held);
             row.progress.stepped(1);
-            // Past what it had said before it was given up, a step is a new token.
+            // After the tokens that were generated before a preemption are replayed, each step
+            // generates a new one.
             row.generated = row.generated.max(*held - asked(id).prompt + 1);
             if row.generated == asked(id).tokens {
                 remove(&mut scheduler, &mut rows, id);

@@ -5,8 +5,9 @@ const DRAFTS: usize = 200;
 /// The warning is given if the share of accepted first tokens is below this.
 const LEAST: f64 = 0.3;
 
-/// A moving average of how often the first token of a computed draft is accepted. A head that gets features or tokens
-/// in another order than in its training still drafts, and its tokens are rejected. Nothing else reveals the mistake.
+/// A moving average of how often the first token of a draft is accepted. A head that gets features
+/// or tokens in another order than in its training still drafts, but its tokens are rejected; the
+/// average is the only sign of the mistake.
 #[derive(Debug, Default)]
 pub(crate) struct Alarm {
     drafts: usize,

@@ -23,21 +23,22 @@ use crate::request::speculative::MOST;
 const KEPT: usize = 15;
 /// The number of times of a size from which their quartile is trusted. Drafts are not given up before.
 const SURE: usize = 3;
-/// The tokens of the first draft of each origin, with which the first step with drafts is measured. Drafts from a row's
-/// own text cost nothing to make.
+/// The tokens of the first draft of each origin, with which the first step with drafts is measured.
+/// Drafts from a row's own text take no time to make.
 const FIRST: [usize; 2] = [3, 1];
 /// The number of steps that show the machine's pace. As many of these ratios as of `KEPT` times are expected to be below
 /// the lower quartile, a quarter, so that storing times relative to the pace does not change the usual times.
 const PACE: usize = 7;
-/// The factor by which drafts may lengthen a step that other rows share.
+/// The factor by which drafts may lengthen a step that rows without drafts take part in.
 const FAIR: f64 = 1.05;
-/// The factor by which drafts must raise the tokens a second to begin. Each change between steps with and without drafts
-/// costs a gap in which no step is queued ahead.
+/// The factor by which drafts must raise the tokens a second before a row begins to draft. Each
+/// change between steps with and without drafts costs a gap in which no step is queued ahead.
 const BEGIN: f64 = 1.1;
-/// The factor by which drafts must raise the tokens a second to go on.
+/// The factor by which drafts must raise the tokens a second for a row to continue to draft.
 const GO_ON: f64 = 1.03;
-/// Drafts that seem to give this factor of the tokens a second are tried, until there are `TRIED` times of their size. On a
-/// noisy machine the first times may say that drafts do not pay although they do.
+/// Drafts that seem to change the tokens a second by no less than this factor are tried until their
+/// size has `TRIED` times. On a noisy machine the first times may say that drafts do not pay
+/// although they do.
 const TRY: f64 = 0.95;
 const TRIED: usize = 7;
 /// A draft token with a smaller probability of being reached is left out.
@@ -71,7 +72,7 @@ pub(crate) struct Costs {
 #[derive(Clone, Debug, Default)]
 struct Times {
     last: VecDeque<f64>,
-    /// When the latest was measured, in steps.
+    /// The number of measured steps when the latest time was measured.
     step: usize,
 }
 
@@ -100,11 +101,11 @@ impl Times {
 /// A row of the next step.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Offer {
-    /// The most tokens of its draft; 0 of a row without one.
+    /// The most tokens of its draft; 0 for a row without one.
     pub(crate) most: usize,
-    /// Whether it brings this number at any cost.
+    /// Whether it brings this number of tokens whatever they cost.
     pub(crate) is_fixed: bool,
-    /// Whether its last draft was brought to a step.
+    /// Whether it brought its last draft to a step.
     pub(crate) goes_on: bool,
     pub(crate) origin: DraftOrigin,
     /// How often its drafts are accepted.
@@ -112,7 +113,7 @@ pub(crate) struct Offer {
 }
 
 impl Offer {
-    /// Tokens of its draft where drafts have up to `draft`.
+    /// The number of tokens of its draft if drafts have up to `draft` tokens.
     fn brings(&self, draft: usize) -> usize {
         let is_reached = |&len: &usize| self.rates.reach(len) >= REACHED;
         match self.is_fixed {
@@ -158,7 +159,7 @@ impl Costs {
         };
         let most = rows.iter().map(|row| row.most).max().unwrap_or(0);
         let Some(plain) = self.of(slots, 1, DraftOrigin::Text) else {
-            // Without a plain step nothing can be compared.
+            // Without a plain step there is nothing to compare with.
             return brought(0);
         };
         let tokens = |lens: &[usize]| -> f64 {
@@ -187,7 +188,7 @@ impl Costs {
                 _ => DraftOrigin::Model,
             };
             let Some(seconds) = self.guess(slots, width, origin, plain) else {
-                // Measured by doing it.
+                // A size without a time is measured by a step of that size.
                 let first = match lens.contains(&0) {
                     true => 1,
                     false => FIRST[origin as usize],
@@ -218,7 +219,7 @@ impl Costs {
         }
     }
 
-    /// Whether the time of a plain step of so many rows is trusted.
+    /// Whether the time of a plain step of this number of rows is trusted.
     pub(crate) fn knows_plain(&self, rows: usize) -> bool {
         self.of(rows, 1, DraftOrigin::Text).is_some() && self.is_sure(rows, 1, DraftOrigin::Text)
     }
@@ -241,7 +242,8 @@ impl Costs {
         let below = (2..width).rev().find(is_measured);
         let known = below.or_else(|| (width + 1..=1 + MOST).find(is_measured));
         let modelled = known.and_then(|known| {
-            // The time of a width below can be partly modelled, too. A width above is taken as it was measured.
+            // The time of a narrower width may itself be partly modelled. That of a wider width is
+            // a measured one.
             let seconds = match known < width {
                 true => self.guess(rows, known, origin, plain),
                 false => self.of(rows, known, origin),

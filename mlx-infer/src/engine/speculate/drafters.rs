@@ -18,7 +18,8 @@ use crate::model::LoadedModel;
 
 /// Proposes tokens for rows of the batch.
 pub(crate) trait Drafter {
-    /// Follows rows that have joined, left or moved. The drafter drops its state of other rows.
+    /// Updates the drafter after rows have joined, left or moved. It drops its state of rows that
+    /// are gone.
     ///
     /// # Errors
     /// A computation fails.
@@ -43,7 +44,8 @@ pub(crate) trait Drafter {
         Ok(())
     }
 
-    /// Adds a draft for each of the rows `wanted`, of at most its number of tokens. No step may be in flight. The batch's cache is unchanged.
+    /// Adds a draft for each of the rows `wanted`, of at most its number of tokens. No step may be
+    /// in progress. The batch's cache is unchanged.
     ///
     /// # Errors
     /// A computation fails.
@@ -82,7 +84,7 @@ impl Drafts {
         }
     }
 
-    /// Drafts that are computed: `tokens` is U32 `[slots, K]`.
+    /// Adds computed drafts: `tokens` is U32 `[slots, K]`.
     pub(crate) fn draw(&mut self, tokens: Array, lens: BTreeMap<Id, usize>) {
         self.drawn = Some((tokens, lens));
     }
@@ -109,13 +111,13 @@ impl Drafts {
         self.drawn.as_ref().map(|(tokens, _)| tokens)
     }
 
-    /// The tokens of a row's draft that is computed.
+    /// The number of tokens of a row's computed draft.
     pub(crate) fn drawn(&self, id: Id) -> usize {
         let lens = self.drawn.iter().map(|(_, lens)| lens.get(&id));
         lens.flatten().next().copied().unwrap_or(0)
     }
 
-    /// The tokens of a row's draft.
+    /// The number of tokens of a row's draft.
     pub(crate) fn len(&self, id: Id) -> usize {
         self.known(id).map_or(self.drawn(id), <[u32]>::len)
     }

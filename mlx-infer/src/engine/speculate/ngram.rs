@@ -35,7 +35,8 @@ impl Ngrams {
         let Some(&start) = found else {
             return Vec::new();
         };
-        // Where the place is near the end, the text repeats itself, and so does the draft.
+        // If the earlier occurrence is near the end, the text repeats itself, and so does the
+        // draft.
         let mut draft = Vec::with_capacity(most);
         for at in start..start + most {
             let token = ids.get(at).or_else(|| draft.get(at - ids.len()));
@@ -59,7 +60,7 @@ mod tests {
     fn what_followed_before_is_drafted() {
         let mut ngrams = Ngrams::default();
         assert_eq!(ngrams.draft(&[1, 2, 3, 4, 5, 9, 2, 3], 3), [4, 5, 9]);
-        // As the text grows, from the latest place.
+        // Of several occurrences, the latest one in the text.
         assert_eq!(ngrams.draft(&[1, 2, 3, 4, 5, 9, 2, 3, 7, 2, 3], 2), [7, 2]);
     }
 
@@ -80,7 +81,7 @@ mod tests {
         for ids in [&[][..], &[1], &[1, 2], &[1, 2, 3, 4, 5]] {
             assert!(ngrams.draft(ids, 4).is_empty(), "{ids:?}");
         }
-        // Two tokens that never stood beside each other before.
+        // Two tokens that have not occurred next to each other.
         assert!(ngrams.draft(&[1, 2, 3, 4, 5, 3, 2], 4).is_empty());
         assert!(ngrams.draft(&[1, 2, 3, 4, 5, 3, 2, 3], 0).is_empty());
     }

@@ -37,7 +37,7 @@ fn prior(at: usize) -> f64 {
 }
 
 impl Rates {
-    /// These initial rates.
+    /// Rates with these initial values.
     pub(super) fn of(rates: [f64; MOST]) -> Self {
         Self {
             rates,
@@ -47,7 +47,7 @@ impl Rates {
         }
     }
 
-    /// The same rates as initial rates.
+    /// The current rates as initial rates.
     pub(super) fn anew(self) -> Self {
         Self {
             expected: match self.tried[0] {

@@ -5,19 +5,21 @@ use super::ngram::Ngrams;
 use super::rate::Rates;
 use crate::request::speculative::{MOST, Speculative};
 
-/// After a pause of so many steps the rates move towards their initial values: the first drafts may have been bad luck.
+/// After a pause of this many steps the rates move towards their initial values: the first drafts
+/// may have been rejected by chance.
 const FORGIVING_PAUSE: u32 = 32;
-/// Longest pause after drafts that did not pay, and after texts without a draft, in steps.
+/// The longest pause, in steps, after drafts that did not pay and after texts without a draft.
 const LONGEST_PAUSE: u32 = 256;
 const LONGEST_SEARCH: u32 = 8;
-/// The most tokens that are computed for a draft where the length is not given.
+/// The most tokens that are computed for a draft if no length is given.
 const MODEL_MOST: usize = 4;
 
 /// The speculation of one request.
 ///
-/// To draft, the host must know the row's last token, so a step waits for the one before it. If there is nothing to
-/// draft, or if drafts do not pay, the row pauses, so that steps can be queued ahead. Each pause is twice as long as
-/// the one before, up to 256 steps. It is short again after a draft was kept.
+/// To draft, the host must know the row's last token, so a step waits for the previous one. If
+/// there is nothing to draft, or if drafts do not pay, the row pauses, so that steps can be queued
+/// ahead. Each pause is twice as long as the previous one, up to 256 steps. After a draft was kept,
+/// pauses are short again.
 #[derive(Debug)]
 pub(crate) struct Speculation {
     setting: Speculative,
@@ -27,15 +29,16 @@ pub(crate) struct Speculation {
     pause: u32,
     /// Length of the next pause.
     next_pause: u32,
-    /// Whether the last draft that could be made was brought.
+    /// Whether the last possible draft was brought to a step.
     goes_on: bool,
-    /// Tokens that were drafted at each position, and those of them that were kept.
+    /// For each position of a draft, the number of tokens that were drafted there, and the number
+    /// of those that were kept.
     pub(crate) drafted: [u32; MOST],
     pub(crate) kept: [u32; MOST],
 }
 
 impl Speculation {
-    /// None where nothing is to be drafted.
+    /// `None` if nothing is to be drafted.
     pub(crate) fn new(setting: Speculative) -> Option<Self> {
         (setting != Speculative::Off).then(|| Self {
             setting,
@@ -54,7 +57,7 @@ impl Speculation {
         self.rates[DraftOrigin::Model as usize] = usual.anew();
     }
 
-    /// Whether drafts of a given length are brought at any cost.
+    /// Whether drafts of a given length are made whatever they cost.
     pub(crate) fn is_fixed(&self) -> bool {
         matches!(self.setting, Speculative::Tokens(_))
     }
@@ -66,7 +69,7 @@ impl Speculation {
         due
     }
 
-    /// At most `room` tokens that followed the end of `ids` before.
+    /// At most `room` tokens that followed an earlier occurrence of the end of `ids`.
     pub(crate) fn look_up(&mut self, ids: &[u32], room: usize) -> Vec<u32> {
         self.ngrams.draft(ids, room.min(self.setting.most()))
     }
@@ -89,12 +92,12 @@ impl Speculation {
         }
     }
 
-    /// The text has no draft.
+    /// Records that the text gave no draft.
     pub(crate) fn found_none(&mut self) {
         self.rest(LONGEST_SEARCH);
     }
 
-    /// The draft was not taken, because it would not have paid.
+    /// Records that the draft was left out, because it would not have paid.
     pub(crate) fn declined(&mut self) {
         self.goes_on = false;
         self.rest(LONGEST_PAUSE);
@@ -142,7 +145,7 @@ mod tests {
         assert_eq!((row.drafted[..3].to_vec(), row.kept[0]), (vec![1, 1, 0], 1));
     }
 
-    /// A row whose drafts were all wrong offers a draft that may pay again after long pauses.
+    /// A row whose drafts were all rejected tries a draft again after long pauses.
     #[test]
     fn a_parked_row_comes_back() {
         let mut row = with(Speculative::Auto);

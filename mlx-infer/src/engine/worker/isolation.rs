@@ -111,7 +111,7 @@ fn a_mask_that_panics_ends_its_own_request() {
     }
 }
 
-/// Drafts nothing for other requests, and panics for one.
+/// Drafts nothing, and panics when it drafts for the given request.
 struct Panics(Id);
 
 impl Drafter for Panics {

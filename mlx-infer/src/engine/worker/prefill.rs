@@ -1,4 +1,5 @@
-//! Prefill: short prompts together, long ones a chunk at a time, until their rows join the batch.
+//! Prefill: short prompts are computed together, long ones a chunk at a time. Then their rows join
+//! the batch.
 
 use std::collections::HashMap;
 
@@ -16,8 +17,8 @@ use crate::request::generation::FinishReason;
 use crate::sampling::sample;
 
 impl Worker<'_, '_> {
-    /// Looks for kept prefixes of the prompts that start next, and for prompts that are already computed for another
-    /// request.
+    /// Looks for stored prefixes of the prompts that start next, and for prompts that are already
+    /// being computed for another request.
     pub(super) fn reuse(&mut self) {
         self.follow();
         let fresh: Vec<Id> = self.scheduler.fresh(&self.requests).collect();
@@ -32,7 +33,8 @@ impl Worker<'_, '_> {
                 request.progress.reuse(len, None);
                 continue;
             }
-            // A row that was preempted is computed as it was the first time, with the same bits.
+            // A preempted row is computed in the same way as the first time, so that it gets the
+            // same bits.
             if self.prefixes.is_off() || request.progress.replays() {
                 continue;
             }
@@ -45,7 +47,7 @@ impl Worker<'_, '_> {
         }
     }
 
-    /// Lets requests that start next follow another request with the same prompt.
+    /// Makes requests that start next follow another request with the same prompt.
     fn follow(&mut self) {
         let mut leaders: HashMap<(usize, &[u32]), Id> = HashMap::new();
         let mut behind = Vec::new();
@@ -56,7 +58,8 @@ impl Worker<'_, '_> {
             let leader = *leaders
                 .entry((request.sequence.prefill_chunk(), request.prompt()))
                 .or_insert(id);
-            // A row that was preempted is computed as it was the first time, with the same bits.
+            // A preempted row is computed in the same way as the first time, so that it gets the
+            // same bits.
             let is_free = request.given.is_none() && request.partial.is_none();
             let is_free = is_free && !request.progress.replays();
             if leader != id && is_free {
@@ -225,13 +228,13 @@ impl Worker<'_, '_> {
                 }
             }
         }
-        // Copied when all first tokens are sent.
+        // The prefixes are copied after all first tokens were sent.
         for (row, ids) in kept {
             let embedding = Embedding::of(self.model, ids.len());
             self.prefixes.keep(&ids, &cache, row, embedding);
         }
         if !self.keeps_last {
-            // The kept prefixes hold these states.
+            // The stored prefixes have these states.
             cache.clear_recorded();
         }
         // A request may have ended with its first token.
@@ -253,8 +256,8 @@ impl Worker<'_, '_> {
         Ok(())
     }
 
-    /// Keeps the row of a request that ended without an error as a prefix, because the next turn of a conversation
-    /// starts with it.
+    /// Stores the row of a request that ended without an error as a prefix, because the next turn
+    /// of a conversation starts with it.
     pub(super) fn keep_row(&mut self, id: Id, reason: FinishReason) {
         if reason == FinishReason::Cancelled || self.prefixes.is_off() {
             return;
@@ -272,7 +275,8 @@ impl Worker<'_, '_> {
         }
     }
 
-    /// Keeps the first `len` tokens of a request, whose cache is row `row` of `cache`, as a prefix for others.
+    /// Stores the first `len` tokens of a request, whose cache is row `row` of `cache`, as a prefix
+    /// for other requests.
     fn keep_prefix(&mut self, id: Id, len: usize, cache: &ModelCache, row: usize) {
         if let Some(request) = self.requests.get(&id) {
             let ids = &request.sequence.history().ids()[..len];

@@ -18,7 +18,8 @@ impl Worker<'_, '_> {
     pub(super) fn speculate(&mut self) -> bool {
         let due: Vec<Id> = self.scheduler.running().collect();
         let due: Vec<Id> = due.into_iter().filter(|&id| self.is_due(id)).collect();
-        // Drafts are compared with plain steps, which are measured while steps are queued ahead.
+        // Drafts are compared with plain steps, whose times are measured while steps are queued
+        // ahead.
         if due.is_empty()
             || !(self.experience.costs.knows_plain(self.rows.slots()) || self.any_fixed(&due))
         {
@@ -28,7 +29,7 @@ impl Worker<'_, '_> {
         self.read_queued();
         let start = self.step_end.take();
         let drafts = catch_unwind(AssertUnwindSafe(|| self.draft(&due, start)));
-        // Rows whose drafts panic start again, fewer at a time, as those of a step that fails.
+        // If drafting panics, the rows start again, fewer at a time, as after a step that fails.
         let panicked = |_| {
             let message = "the engine has panicked while it drafted for this request";
             Err(Error::new(ErrorKind::Compute, message))
@@ -46,7 +47,7 @@ impl Worker<'_, '_> {
         }
     }
 
-    /// Whether a draft may be made for the row of `id` now. Called once a step.
+    /// Whether a draft may be made for the row of `id` now. To be called once in each step.
     fn is_due(&mut self, id: Id) -> bool {
         let request = self.requests.get_mut(&id);
         let request =
@@ -55,7 +56,7 @@ impl Worker<'_, '_> {
         row.is_some_and(|row| row.is_due())
     }
 
-    /// Whether one of these rows brings drafts of a given length at any cost.
+    /// Whether one of these rows brings drafts of a given length whatever they cost.
     fn any_fixed(&self, due: &[Id]) -> bool {
         due.iter().any(|id| {
             let row = self.requests.get(id);
@@ -64,17 +65,17 @@ impl Worker<'_, '_> {
         })
     }
 
-    /// The drafts of the rows `due` that are expected to pay, and the start time of the step with them: the end of the
-    /// step before it, `step_end`, or the time when the drafter was ready.
+    /// The drafts of the rows `due` that are expected to pay, and the start time of the step with
+    /// them: `step_end`, the end of the previous step, or the time when the drafter was ready.
     fn draft(&mut self, due: &[Id], step_end: Option<Instant>) -> Result<(Drafts, Instant)> {
         let start = Instant::now();
-        // A step must not take more memory than one without drafts may.
+        // A step with drafts may not take more memory than one without drafts may.
         let fits = |&most: &usize| self.scheduler.has_room(&self.requests, most);
         let most = (0..=MOST).rev().find(fits).unwrap_or(0);
         let mut rooms = BTreeMap::new();
         for id in due {
             if let Some(request) = self.requests.get(id) {
-                // A step yields one token without a draft.
+                // A step yields one token besides the draft.
                 let room = request.sequence.remaining().saturating_sub(1);
                 let longest = request.progress.slot.map_or(0, |slot| self.rows.room(slot));
                 rooms.insert(*id, room.min(longest).min(most));
@@ -173,7 +174,7 @@ impl Worker<'_, '_> {
         self.measured(start, slots, width, origin);
     }
 
-    /// Passes on the tokens of one row. `is_drawn`: its draft was computed, not found in its text.
+    /// Sends the tokens of one row. `is_drawn`: its draft was computed, not found in its text.
     fn take(&mut self, row: Verified, is_drawn: bool) {
         let Verified {
             id,
@@ -209,7 +210,7 @@ impl Worker<'_, '_> {
             self.stepped(id);
         }
         for choice in choices {
-            // An end token or a stop string ends the request before the last of its tokens.
+            // An end token or a stop string may end the request before the last of these tokens.
             if !self.requests.contains_key(&id) {
                 return;
             }

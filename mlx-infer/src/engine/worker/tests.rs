@@ -1,7 +1,8 @@
-//! After any schedule the states of rows that speculate equal those of rows that do not, and rejected tokens leave no trace in them.
+//! After any schedule the states of rows that speculate equal those of rows that do not, and
+//! rejected tokens leave no trace in the states.
 //!
-//! Rejected drafts are tokens with an embedding of their own, which no text has. Between two steps the slots behind each row's length are overwritten
-//! with NaN.
+//! Rejected drafts are tokens with an embedding of their own, which no text has. Between two steps
+//! the slots after each row's length are overwritten with NaN.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -27,12 +28,12 @@ use crate::request::speculative::Speculative;
 /// The token of rejected drafts, and its embedding.
 const POISON: u32 = 63;
 const LARGE: f32 = 1e4;
-/// The longest draft, and the room that rings have for it.
+/// The longest draft, and the room that rings have for drafts.
 const MOST: usize = 4;
-/// Schedules of each model and drafter.
+/// The number of schedules of each model and drafter.
 const SCHEDULES: u64 = 5;
 
-/// Numbers from 0 to `below`.
+/// A generator of pseudorandom numbers.
 struct Random(u64);
 
 impl Random {
@@ -44,7 +45,8 @@ impl Random {
     }
 }
 
-/// NaN for slots behind a row's length, or a large number where masked slots are multiplied by 0: MLX's own attention.
+/// NaN for slots after a row's length. A large number if masked slots are multiplied by 0, as in
+/// MLX's own attention.
 fn poison() -> f32 {
     match fast::form(Op::Attention).unwrap() {
         Form::Plain => LARGE,
@@ -84,7 +86,7 @@ fn load(case: &str) -> LoadedModel {
     LoadedModel::load(copy.path(), options).unwrap()
 }
 
-/// Drafts tokens that are right up to a random one. Those behind it are poison.
+/// Drafts the right tokens up to a random position. Those after it are `POISON`.
 struct Scripted {
     /// The tokens of each request.
     expected: Rc<RefCell<BTreeMap<Id, Vec<u32>>>>,
@@ -110,7 +112,8 @@ impl Drafter for Scripted {
     }
 }
 
-/// The numbers of row `slot`, state by state: of positions that later tokens see, and of recurrent states.
+/// The numbers of row `slot`, state by state: those of positions that later tokens see, and those
+/// of recurrent states.
 fn states(model: &LoadedModel, cache: &ModelCache, slot: usize) -> Vec<Vec<f32>> {
     let len = cache.lens()[slot];
     let row = cache.prefix(slot, len).unwrap();
@@ -143,7 +146,7 @@ fn states(model: &LoadedModel, cache: &ModelCache, slot: usize) -> Vec<Vec<f32>>
     found
 }
 
-/// Whether these are the same numbers: to the bit, but for MLX's own kernels.
+/// Whether these are the same numbers: to the bit, except with MLX's own kernels.
 fn same(found: &[Vec<f32>], expected: &[Vec<f32>]) -> bool {
     let ours = |op| fast::form(op).unwrap() != Form::Plain;
     let to_the_bit = ours(Op::Attention) && ours(Op::Delta);
@@ -155,7 +158,7 @@ fn same(found: &[Vec<f32>], expected: &[Vec<f32>]) -> bool {
     found.len() == expected.len() && found.iter().zip(expected).all(part)
 }
 
-/// Overwrites the slots behind each row's length.
+/// Overwrites the slots after each row's length.
 fn overwrite(model: &LoadedModel, cache: &mut ModelCache) {
     let (rows, width) = (cache.rows(), MOST + 1);
     let geometry = model.model().geometry().clone();
@@ -205,7 +208,7 @@ fn kind(kind: usize) -> (Vec<u32>, GenerateOptions) {
 
 type Told = Rc<RefCell<Vec<u32>>>;
 
-/// Submits a request, whose tokens go to the list.
+/// Submits a request and collects its tokens in the list.
 fn submit<'s>(
     worker: &mut Worker<'_, 's>,
     of: usize,
@@ -235,7 +238,7 @@ fn submit<'s>(
     told
 }
 
-/// The tokens of a request that is alone and does not speculate, and its states at each length.
+/// The tokens of a request that runs alone without speculation, and its states at each length.
 type Plain = (Vec<u32>, BTreeMap<usize, Vec<Vec<f32>>>);
 
 fn plain(model: &LoadedModel, of: usize) -> Plain {
@@ -252,7 +255,8 @@ fn plain(model: &LoadedModel, of: usize) -> Plain {
     (told.take(), found)
 }
 
-/// Rows join, leave, are preempted and come back while others draft 0 to 4 tokens. How many states were compared.
+/// Rows join, leave, are preempted and return while others draft 0 to 4 tokens. Returns the number
+/// of states that were compared.
 fn run(case: &str, model: &LoadedModel, plain: &[Plain], seed: u64, is_scripted: bool) -> usize {
     let mut random = Random(seed);
     let row: usize = model.state_costs().iter().map(|cost| cost.bytes(256)).sum();
@@ -337,7 +341,7 @@ fn run(case: &str, model: &LoadedModel, plain: &[Plain], seed: u64, is_scripted:
     compared
 }
 
-/// `MLX_INFER_DRAFTED_DAYS=1000` runs so many schedules instead of a few.
+/// `MLX_INFER_DRAFTED_DAYS=1000` runs that many schedules instead of a few.
 #[test]
 fn rejected_tokens_leave_no_trace_in_any_state() {
     let days = std::env::var("MLX_INFER_DRAFTED_DAYS");
@@ -357,7 +361,8 @@ fn rejected_tokens_leave_no_trace_in_any_state() {
     }
 }
 
-/// A worker's measured steps are known to the next worker of the model, and not to one beside it.
+/// The costs that a worker measured are known to the next worker of the model, and not to a worker
+/// that exists at the same time.
 #[test]
 fn a_model_remembers_what_steps_cost() {
     let model = load("llama_llama3");

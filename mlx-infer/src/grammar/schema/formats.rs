@@ -1,11 +1,11 @@
-//! Formats of strings. A format without a regular expression here or in the compiler is an annotation, as JSON Schema
-//! has it by default: it has no effect.
+//! Formats of strings. A format for which neither this file nor the compiler has a regular
+//! expression is an annotation without effect, which is JSON Schema's default.
 
 use serde_json::{Map, Value, json};
 
 use super::Rewriter;
 
-/// Formats of which the compiler has a regular expression.
+/// Formats for which the compiler has a regular expression.
 const COMPILED: [&str; 10] = [
     "date-time",
     "time",

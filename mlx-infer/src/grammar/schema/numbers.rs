@@ -1,17 +1,19 @@
-//! Numbers in a schema. The compiler reads them as floating-point numbers and bounds of integers as 64-bit integers, so
-//! numbers that this would change are refused, and multiples between close bounds are listed.
+//! Numbers in a schema. The compiler reads numbers as floating-point numbers, and bounds of
+//! integers as 64-bit integers. Numbers that this would change are refused, and multiples between
+//! close bounds are listed.
 
 use serde_json::{Map, Number, Value};
 
 use super::Rewriter;
 
-/// The largest integer of which all smaller ones are exact in a floating-point number, 2^53 - 1.
+/// The largest integer up to which all integers are exact as floating-point numbers, 2^53 - 1.
 const EXACT: f64 = 9_007_199_254_740_991.0;
 
-/// The least size of a bound that is not zero. Each decimal place of a bound nests its expression deeper.
+/// The smallest absolute value of a bound other than zero. Each decimal place of a bound nests its
+/// expression deeper.
 const LEAST: f64 = 1e-60;
 
-/// The least positive number where zero is excluded.
+/// The smallest positive number that is generated where zero is excluded.
 const NEAR_ZERO: f64 = 1e-20;
 
 const BOUNDS: [&str; 4] = ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"];
@@ -31,14 +33,15 @@ pub(in super::super) const MULTIPLE: &str = "multipleOf";
 /// The number of states of an automaton for multiples of a number. 100,000 states take a second.
 pub(in super::super) const MULTIPLES: u64 = 100_000;
 
-/// The most multiples between two bounds that are listed. Between bounds with more, rounding a bound finds some.
+/// The most multiples between two bounds that are listed. Bounds with more multiples between them
+/// are rounded, and some multiples remain.
 const LISTED: i128 = 64;
 
 impl Rewriter<'_> {
     /// Rewrites the numbers of a schema.
     pub(super) fn number(&mut self, entries: &mut Map<String, Value>) -> Result<(), String> {
         for key in COUNTS {
-            // 4.0 is an integer.
+            // JSON Schema counts 4.0 as an integer.
             if let Some(Value::Number(number)) = entries.get_mut(key)
                 && let Some(count) = number.as_f64()
                 && !number.is_u64()
@@ -77,7 +80,8 @@ impl Rewriter<'_> {
         Ok(())
     }
 
-    /// Rewrites `multipleOf`, of which [`divides`] holds.
+    /// Rewrites `multipleOf`. If it has few multiples between two bounds, they become an `enum`.
+    /// Otherwise it becomes a number that the compiler reads exactly.
     fn multiple(&mut self, entries: &mut Map<String, Value>) -> Result<(), String> {
         let Some(Value::Number(number)) = entries.get(MULTIPLE) else {
             return Ok(());
@@ -112,9 +116,9 @@ impl Rewriter<'_> {
     }
 }
 
-/// Replaces exclusive bounds that the compiler takes as inclusive where the other bound is near: whole numbers on the
-/// side of zero. The next floating-point number is the same bound. Beside zero, where it would have 324 digits, numbers
-/// below [`NEAR_ZERO`] are not generated.
+/// Replaces exclusive bounds that the compiler treats as inclusive when the other bound is near:
+/// whole numbers, on the side of zero. The bound becomes the next floating-point number. Next to
+/// zero that number would have 324 digits, so numbers below [`NEAR_ZERO`] are not generated there.
 fn inclusive(entries: &mut Map<String, Value>) {
     if entries.get("type").is_some_and(|kind| kind == "integer") {
         return;
@@ -124,13 +128,13 @@ fn inclusive(entries: &mut Map<String, Value>) {
         ("maximum", "exclusiveMaximum", -1.0),
     ] {
         let given = entries.get(bound).and_then(Value::as_f64);
-        // Draft 4 has booleans.
+        // In draft 4 the exclusive keywords are booleans.
         let excluded = match entries.get(exclusive) {
             Some(Value::Bool(true)) => given,
             Some(Value::Number(number)) => number.as_f64(),
             _ => None,
         };
-        // Mirrored, a maximum is a minimum.
+        // A maximum is handled as the minimum of the negated numbers.
         let Some(excluded) = excluded.map(|excluded| excluded * sign) else {
             continue;
         };
@@ -188,14 +192,14 @@ fn listed(entries: &Map<String, Value>, step: Decimal) -> Option<Value> {
         Some(Value::Number(number)) => Some(Decimal::of(number)),
         _ => None,
     };
-    // Whether a bound is exclusive stands beside it.
+    // Each bound, and whether it is exclusive.
     let mut least: Vec<(Decimal, bool)> = Vec::new();
     let mut most: Vec<(Decimal, bool)> = Vec::new();
     for (bounds, key, exclusive) in [
         (&mut least, "minimum", "exclusiveMinimum"),
         (&mut most, "maximum", "exclusiveMaximum"),
     ] {
-        // Draft 4 has booleans.
+        // In draft 4 the exclusive keywords are booleans.
         let is_exclusive = entries.get(exclusive) == Some(&Value::Bool(true));
         if let Some(bound) = number(key) {
             bounds.push((bound?, is_exclusive));
@@ -284,8 +288,8 @@ impl Decimal {
     }
 }
 
-/// A floating-point number that the compiler reads as `step`: the nearest, or one beside it. The compiler multiplies it
-/// by 10 until nothing is left behind the point.
+/// A floating-point number that the compiler reads as `step`: the nearest one, or one of its
+/// neighbours. The compiler multiplies it by 10 until it has no fraction.
 fn read_as(step: Decimal) -> Option<f64> {
     let near: f64 = format!("{}e-{}", step.digits, step.scale).parse().ok()?;
     let is_read = |&float: &f64| {
@@ -305,7 +309,8 @@ fn read_as(step: Decimal) -> Option<f64> {
         .find(is_read)
 }
 
-/// Whether the automaton for multiples of all numbers in the schema is small. Intersected schemas have one automaton.
+/// Whether the automaton for multiples of all numbers in the schema is small. Intersected schemas
+/// share one automaton.
 pub(in super::super) fn divides(schema: &Value) -> bool {
     let mut numbers = Vec::new();
     each_number(schema, &mut numbers);

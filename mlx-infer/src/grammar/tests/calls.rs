@@ -1,4 +1,4 @@
-//! Grammars of calls hold what the parser of the same form reads.
+//! Grammars of calls allow what the parser of the same form reads.
 
 mod forms;
 
@@ -32,7 +32,7 @@ pub(super) fn allows(tokenizer: &Tokenizer, lark: &str, text: &str) -> bool {
     allows_all(tokenizer, &Grammar::Lark(lark.to_owned()).into(), text)
 }
 
-/// Whether the constraint does.
+/// Whether the constraint allows the whole text, and an end after it.
 pub(super) fn allows_all(tokenizer: &Tokenizer, constraint: &Constraint, text: &str) -> bool {
     let mut guide = guide(tokenizer, tokenizer.vocab_size(), constraint);
     let mut is_complete = false;
@@ -49,7 +49,7 @@ pub(super) fn allows_all(tokenizer: &Tokenizer, constraint: &Constraint, text: &
     }
 }
 
-/// The tokenizer with these special tokens more.
+/// The tokenizer with these additional special tokens.
 pub(super) fn with_special(tokens: &[&str]) -> Tokenizer {
     let folder =
         std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../testdata/text/tokenizers/qwen");
@@ -101,7 +101,7 @@ fn check(tokenizer: &Tokenizer) {
         );
         let named = grammar(&ToolChoice::Named("now".to_owned()), true);
         assert!(!allows(tokenizer, &named, call), "{marks}");
-        // A tool that is named is called once.
+        // A named tool is called once.
         let once = grammar(&ToolChoice::Named("weather".to_owned()), true);
         assert!(allows(tokenizer, &once, call), "{marks}: {once}");
         assert!(
@@ -122,7 +122,7 @@ fn check(tokenizer: &Tokenizer) {
                 "{marks}: {auto}"
             );
         }
-        // The parser reads what the grammar holds.
+        // The parser reads what the grammar allows.
         let mut parser = format.parser("", &tools);
         let mut parts = parser.push(call);
         parts.extend(parser.finish());

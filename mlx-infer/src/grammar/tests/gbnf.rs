@@ -1,4 +1,4 @@
-//! Grammars in GBNF hold the texts that llama.cpp's do.
+//! Grammars in GBNF allow the texts that llama.cpp allows with them.
 
 use super::super::compile::Grammars;
 use super::calls::allows_all;
@@ -16,7 +16,7 @@ fn check(grammar: &str, allowed: &[&str], refused: &[&str]) {
     }
 }
 
-/// The grammar of JSON that llama.cpp comes with, in shape.
+/// A grammar of JSON in the style of the one that llama.cpp ships.
 const JSON: &str = r#"
 # Any JSON object
 root   ::= object
@@ -64,7 +64,7 @@ fn recursive_grammars_hold() {
 
 #[test]
 fn grammars_without_recursion_hold_every_text() {
-    // A lexer that takes the longest text first would miss some of these.
+    // A lexer that takes the longest match would refuse some of these.
     check(
         "root ::= a b | \"abc\" \"d\"\na ::= \"a\" | \"ab\"\nb ::= \"b\"? \"c\"",
         &["abc", "abbc", "ac", "abcd"],

@@ -40,7 +40,7 @@ fn harmony_may_reason_before_the_call() {
         &grammar,
         "<|channel|>final<|message|>Hello"
     ));
-    // No tool is strict: the model may answer as it likes.
+    // No tool is strict, so the reply is not constrained.
     assert_eq!(
         format
             .grammar(&tokenizer, &tools(false), &ToolChoice::Auto, true)
@@ -55,7 +55,7 @@ fn harmony_may_reason_before_the_call() {
     );
 }
 
-/// The form of an answer holds in the final channel, behind any reasoning.
+/// The grammar of an answer applies in the final channel, after any reasoning.
 #[test]
 fn harmony_is_held_in_its_final_channel() {
     let (tokenizer, format) = harmony();

@@ -1,4 +1,5 @@
-//! Schemas hold what JSON Schema says, closed where they name properties, with numbers that are exact or refused.
+//! Schemas allow what JSON Schema allows, objects with named properties are closed, and numbers are
+//! exact or refused.
 
 use serde_json::{Value, json};
 
@@ -19,7 +20,7 @@ fn check(schema: &Value, allowed: &[&str], refused: &[&str]) {
     }
 }
 
-/// What is ignored, or the error.
+/// The keywords that have no effect, or the error.
 fn compiled(schema: Value, strict: bool) -> Result<Vec<String>, String> {
     let tokenizer = tokenizer("qwen");
     let constraint = Constraint {
@@ -79,7 +80,7 @@ fn objects_that_name_their_properties_are_closed() {
         &both,
         &wrong,
     );
-    // The same definition is closed on its own elsewhere.
+    // Elsewhere the same definition is closed over its own properties.
     check(
         &json!({"type": "array", "prefixItems": [{"$ref": "#/$defs/A"}, {"allOf": [{"$ref": "#/$defs/A"}, with("b")]}],
             "items": false, "minItems": 2, "$defs": definitions}),
@@ -101,13 +102,13 @@ fn objects_that_name_their_properties_are_closed() {
         &[r#"{"a":1}"#, r#"{"b":1}"#, r#"{"a":1,"b":1}"#],
         &["{}", r#"{"a":1,"x":1}"#],
     );
-    // What is required and not described may have any value.
+    // A required property that is not described may have any value.
     check(
         &json!({"type": "object", "properties": {"a": integer}, "required": ["b"], "anyOf": [{"required": ["a"]}, {"required": ["c"]}]}),
         &[r#"{"a":1,"b":""}"#, r#"{"b":[],"c":{}}"#],
         &[r#"{"a":1}"#, r#"{"b":1}"#, r#"{"a":1,"b":1,"d":1}"#],
     );
-    // `true` opens all of them, `false` keeps its own.
+    // `true` opens the whole object; `false` closes it to its own properties.
     let mut open = with("b");
     open["additionalProperties"] = true.into();
     check(
@@ -175,7 +176,7 @@ fn integers_are_exact_or_refused_by_name() {
             error.contains("is outside -9007199254740991 to 9007199254740991"),
             "{error}"
         );
-        // A bound has no effect by request; a value is never changed.
+        // A bound may be ignored on request; a value is never changed.
         match name {
             "const" | "enum" => {
                 assert_eq!(compiled(schema, false).unwrap_err().find(&message), Some(0))
@@ -248,7 +249,7 @@ fn multiples_are_exact() {
     );
     let error = compiled(tenths(0.31, 0.39), true).unwrap_err();
     assert!(error.starts_with("json_schema: "), "{error}");
-    // Two of them are one automaton, whose size has 32 bits on the way.
+    // Two of them share one automaton, whose size is computed in 32 bits.
     let two = json!({"allOf": [{"multipleOf": 100_000}, {"multipleOf": 50_000}]});
     assert!(compiled(two, true).unwrap_err().contains("multipleOf"));
 }
@@ -373,7 +374,7 @@ fn little_white_space_stands_between_the_parts_of_json() {
             &wider,
         ],
     );
-    // So in the schemas of a grammar in Lark; strings and comments there are no schemas.
+    // The same holds for schemas inside a Lark grammar; strings and comments there are no schemas.
     let tokenizer = tokenizer("qwen");
     let lark = r##"start: "%json {\"a\":" X y // %json {"type": "integer"}
 X: /[\/"]%json/

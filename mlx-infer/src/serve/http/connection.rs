@@ -1,7 +1,8 @@
-//! Connections: a task each, with limits on how long a client may take.
+//! Connections: one task each, with limits on how long a client may take.
 //!
-//! A connection closes when the head of a request is not there in time, which also ends idle connections, and when its client takes no byte of
-//! an answer for that long. [`Fields`](crate::serve::http::fields::Fields) bounds the time of a body.
+//! A connection closes if the head of a request does not arrive in time (which also ends idle
+//! connections), or if its client reads no byte of an answer for that long.
+//! [`Fields`](crate::serve::http::fields::Fields) limits the time of a body.
 
 use std::io;
 use std::pin::{Pin, pin};
@@ -20,10 +21,10 @@ use tokio::time::{Sleep, sleep};
 
 use crate::serve::server::is_set;
 
-/// The wait after the system has refused a connection, as it does when there are too many open files.
+/// The pause after the system has refused a connection, as it does with too many open files.
 const REFUSED: Duration = Duration::from_millis(100);
 
-/// Serves connections until `closing` is set and those that are open have ended.
+/// Serves connections until `closing` is set and the open connections have ended.
 pub(crate) async fn serve(
     listener: TcpListener,
     router: Router,
@@ -48,14 +49,15 @@ pub(crate) async fn serve(
     while open.join_next().await.is_some() {}
 }
 
-/// Answers the requests of a connection. A client that breaks off ends it.
+/// Answers the requests of a connection. It ends when the client disconnects.
 async fn answer(
     stream: TcpStream,
     router: Router,
     limit: Duration,
     closing: watch::Receiver<bool>,
 ) {
-    // Without it an event waits for the client's acknowledgement of the one before, up to 40 ms (Nagle's algorithm).
+    // Without this option an event waits up to 40 ms for the client's acknowledgement of the
+    // previous one (Nagle's algorithm).
     let _ = stream.set_nodelay(true);
     let stream = Bounded {
         stream,
@@ -76,16 +78,16 @@ async fn answer(
     }
 }
 
-/// A connection that fails when its client takes no byte for so long.
+/// A connection whose writes fail if its client reads no byte for too long.
 struct Bounded {
     stream: TcpStream,
     limit: Duration,
-    /// Runs while a write waits.
+    /// The timer of a write that waits.
     stalled: Option<Pin<Box<Sleep>>>,
 }
 
 impl Bounded {
-    /// The result of a write, or an error if it waits for too long.
+    /// The result of a write, or an error if it has waited for too long.
     fn bounded<T>(
         &mut self,
         result: Poll<io::Result<T>>,

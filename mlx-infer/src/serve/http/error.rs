@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::error::{Error, ErrorKind};
 
-/// Why a request was refused or ended early.
+/// The reason why a request was refused or ended early.
 ///
 /// As a response it has no body: the outermost layer of the router ([`crate::serve::http`]) knows the route and the request's id, and writes the body
 /// in the shape that the route's clients expect.
@@ -15,14 +15,14 @@ pub(crate) struct ApiError {
     pub(crate) status: StatusCode,
     /// The parameter that is at fault.
     pub(crate) param: Option<String>,
-    /// A word for programs, such as `model_not_found`.
+    /// A name for programs, such as `model_not_found`.
     pub(crate) code: Option<&'static str>,
     pub(crate) message: String,
     /// Seconds after which the same request may succeed.
     pub(crate) retry_after: Option<u64>,
 }
 
-/// The status that Anthropic's API has for a server without room.
+/// The status of Anthropic's API for a server without capacity.
 const OVERLOADED: u16 = 529;
 
 impl ApiError {
@@ -44,7 +44,7 @@ impl ApiError {
         }
     }
 
-    /// 503, to be tried again after so many seconds.
+    /// 503, to be tried again after this many seconds.
     pub(crate) fn later(seconds: u64, message: impl Into<String>) -> Self {
         Self {
             retry_after: Some(seconds),
@@ -52,7 +52,7 @@ impl ApiError {
         }
     }
 
-    /// 500: the fault is ours, and details are in the server's log alone.
+    /// 500: the server is at fault, and only its log has details.
     pub(crate) fn internal() -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "the server has failed")
     }
@@ -69,7 +69,7 @@ impl ApiError {
         self
     }
 
-    /// OpenAI's word for the kind.
+    /// OpenAI's name for the kind.
     fn openai_type(&self) -> &'static str {
         match self.status.as_u16() {
             401 => "authentication_error",
@@ -82,7 +82,7 @@ impl ApiError {
         }
     }
 
-    /// Anthropic's word for the kind.
+    /// Anthropic's name for the kind.
     fn anthropic_type(&self) -> &'static str {
         match self.status.as_u16() {
             401 => "authentication_error",
@@ -96,7 +96,8 @@ impl ApiError {
         }
     }
 
-    /// `{"error": {message, type, param, code}}`. A server's fault gives the request's id instead of details.
+    /// `{"error": {message, type, param, code}}`. An error of the server has the request's id
+    /// instead of details.
     pub(crate) fn openai(&self, request_id: &str) -> Value {
         json!({"error": {
             "message": self.message_with_id(request_id),
@@ -146,7 +147,8 @@ impl IntoResponse for ApiError {
 }
 
 impl From<Error> for ApiError {
-    /// An error of the library. Details of a failed computation are for the server's log: they are left out.
+    /// An error of the library. The details of a failed computation are left out, because they
+    /// belong in the server's log.
     fn from(error: Error) -> Self {
         match error.kind() {
             ErrorKind::Argument
@@ -172,7 +174,8 @@ impl From<Error> for ApiError {
     }
 }
 
-/// A message without the folder of the file that it begins with: clients need not know where the server keeps its files.
+/// A message without the folder of the file that it begins with: clients need not know where the
+/// server's files are.
 fn without_folder(message: &str) -> String {
     let is_path = message.starts_with('/') || message.get(1..3) == Some(":\\");
     let ends = [": ", " has "].map(|end| message.find(end));

@@ -1,4 +1,5 @@
-//! The body of a request: a JSON object whose keys are taken one by one. Those that are left at the end have no effect.
+//! The body of a request: a JSON object whose keys are taken one by one. Keys that are left at the
+//! end have no effect.
 
 use axum::body::Bytes;
 use axum::extract::{FromRequest, Request};
@@ -12,7 +13,7 @@ use crate::serve::http::room::Long;
 use crate::serve::http::trace::Trace;
 use crate::serve::state::{Served, Shared};
 
-/// Keys that change nothing here, on any route.
+/// Keys that have no effect on the answer, on any route.
 const HARMLESS: &[&str] = &[
     "cache_control",
     "client_metadata",
@@ -27,15 +28,15 @@ const HARMLESS: &[&str] = &[
     "verbosity",
 ];
 
-/// A value of an unsupported key that asks for nothing. `null`, `false`, `""` and `[]` ask for nothing in any case where they are no
-/// switch that is on by default.
+/// The value with which an unsupported key changes nothing. `null`, `false`, `""` and `[]` change
+/// nothing either, unless the key is a switch that is on by default.
 #[derive(Clone, Copy, Debug)]
 enum Neutral {
     /// This number.
     Number(f64),
     /// `true`: the key is a switch that is on by default.
     True,
-    /// Nothing but the empty values.
+    /// Only the empty values.
     Empty,
 }
 
@@ -77,7 +78,7 @@ const IGNORED: HeaderName = HeaderName::from_static("x-ignored-params");
 /// The longest value of that header: clients refuse headers of many kilobytes.
 const MAX_IGNORED: usize = 1024;
 
-/// The keys of a request's body that were not taken yet.
+/// The keys of a request's body that are not taken yet.
 #[derive(Debug)]
 pub(crate) struct Fields {
     object: Map<String, Value>,
@@ -88,6 +89,8 @@ pub(crate) struct Fields {
 }
 
 impl Fields {
+    /// Parses a body.
+    ///
     /// # Errors
     /// The body is not a JSON object.
     pub(crate) fn parse(body: &[u8], is_strict: bool, long: Long) -> Result<Self, ApiError> {
@@ -104,17 +107,17 @@ impl Fields {
         }
     }
 
-    /// Whether its texts may take long to tokenise, and their room.
+    /// Whether the texts of the body may take long to tokenise, and the permits that it holds.
     pub(crate) fn long(&self) -> Long {
         self.long.clone()
     }
 
-    /// Whether a key has a value that was not taken.
+    /// Whether a key is there, has a value other than `null`, and is not taken yet.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.object.get(name).is_some_and(|value| !value.is_null())
     }
 
-    /// Takes a key; `null` is the same as none.
+    /// Takes a key; `null` counts as absent.
     ///
     /// # Errors
     /// It has a value of another type.
@@ -128,7 +131,7 @@ impl Fields {
         }
     }
 
-    /// Names a part of a key's value that has no effect, as [`end`](Self::end) does with keys.
+    /// Reports a part of a key's value as without effect, as [`end`](Self::end) reports keys.
     ///
     /// # Errors
     /// The server runs with `--strict`.
@@ -141,7 +144,8 @@ impl Fields {
         Ok(())
     }
 
-    /// Takes the first of several names for the same thing; the others are dropped.
+    /// Takes the first of several names of the same parameter; the values of the other names are
+    /// dropped.
     ///
     /// # Errors
     /// One has a value of another type.
@@ -166,7 +170,8 @@ impl Fields {
             .ok_or_else(|| ApiError::bad(name, format!("{name} is missing")))
     }
 
-    /// Ends the reading: the header that names keys without effect, if there are any. `harmless` are keys of this route that change nothing.
+    /// Ends the reading. Returns the header that names keys without effect, if there are any. The
+    /// keys in `harmless` change nothing on this route and are not named.
     ///
     /// # Errors
     /// A key is not supported; with `--strict`, a key is not known.
@@ -207,7 +212,7 @@ fn read<T: DeserializeOwned>(value: Value) -> Result<T, serde_json::Error> {
     }
 }
 
-/// What serde says of a value, with words for Rust's types.
+/// An error text of serde, with plain words for Rust's types.
 fn in_plain_words(what: &str) -> String {
     let words = [
         ("expected usize", "expected a whole number from 0"),
@@ -241,7 +246,8 @@ impl Neutral {
     }
 }
 
-/// The value with whole numbers that are written with a fraction of 0 (`4.0`) as integers. `None` if it has none.
+/// The value with whole numbers that are written as `4.0` turned into integers. `None` if there are
+/// none.
 fn with_integers(value: &Value) -> Option<Value> {
     match value {
         Value::Number(number) if number.is_f64() => {
@@ -273,8 +279,8 @@ fn with_integers(value: &Value) -> Option<Value> {
     }
 }
 
-/// Adds names of what had no effect to the header that tells of them. Names that cannot stand in a header, and those for which it has no room,
-/// are left out.
+/// Adds names of parameters without effect to the header that lists them. Names that a header
+/// cannot hold, and those that do not fit, are left out.
 pub(crate) fn name_ignored(headers: &mut HeaderMap, names: &[impl AsRef<str>]) {
     let known = headers.get(IGNORED).and_then(|value| value.to_str().ok());
     let mut all = known.unwrap_or_default().to_owned();
@@ -292,7 +298,7 @@ pub(crate) fn name_ignored(headers: &mut HeaderMap, names: &[impl AsRef<str>]) {
     }
 }
 
-/// A request for the model: its body, and the model that it names.
+/// A request for the model: its body, and the model that it asks for.
 pub(crate) struct Ask {
     pub(crate) app: Shared,
     pub(crate) trace: Trace,
@@ -337,7 +343,7 @@ impl FromRequest<Shared> for Fields {
             let message = format!("the body is larger than {} bytes", crate::serve::MAX_BODY);
             ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, message)
         };
-        // Refused before the client sends it.
+        // Refused before the client sends the body.
         let length = request.headers().get(header::CONTENT_LENGTH);
         let length = length.and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
         if length.is_some_and(|length| length > crate::serve::MAX_BODY as u64) {
@@ -394,7 +400,7 @@ mod tests {
             false,
         );
         assert_eq!(headers.end(&[]).unwrap()[IGNORED], "colour,n2");
-        // A value that is off says nothing of a key that is not known.
+        // A value that is neutral does not make an unknown key known.
         let strict = fields(r#"{"temprature": 0}"#, true).end(&[]);
         assert_eq!(strict.unwrap_err().param.as_deref(), Some("temprature"));
         let strict = fields(r#"{"user": "x", "colour": 1}"#, true).end(&[]);

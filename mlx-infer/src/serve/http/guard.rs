@@ -1,4 +1,5 @@
-//! Access: API keys, requests at a time, and the `Host` of a server on this machine alone.
+//! Access: API keys, limits on concurrent requests, and the check of `Host` on a server for this
+//! machine only.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
@@ -13,7 +14,7 @@ use crate::serve::http::error::ApiError;
 #[derive(Debug)]
 pub(crate) struct Keys {
     known: RwLock<Vec<Key>>,
-    /// Requests under way without a key, if there are no keys.
+    /// The number of requests in progress, if the server has no keys.
     active: Arc<AtomicUsize>,
     most: Option<usize>,
 }
@@ -22,11 +23,11 @@ pub(crate) struct Keys {
 #[derive(Clone, Debug)]
 struct Key {
     digest: [u8; 32],
-    /// Requests under way of it.
+    /// The number of requests in progress with this key.
     active: Arc<AtomicUsize>,
 }
 
-/// Whose request it is: the counter of the requests under way of its key.
+/// The holder of a key: the counter of the requests in progress with that key.
 #[derive(Debug)]
 pub(crate) struct Holder(Arc<AtomicUsize>);
 
@@ -51,7 +52,7 @@ impl Keys {
         found
     }
 
-    /// Replaces the keys. Those that stay keep the counts of their requests.
+    /// Replaces the keys. Keys that stay keep the counters of their requests.
     pub(crate) fn replace(&self, keys: &[String]) {
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         let key = |key: &String| {
@@ -72,10 +73,11 @@ impl Keys {
         !self.known().is_empty()
     }
 
-    /// Whose request it is, by its key: `Authorization: Bearer KEY` or `x-api-key: KEY`. Every key is compared in constant time.
+    /// The holder of the request's key: `Authorization: Bearer KEY` or `x-api-key: KEY`. It is
+    /// compared with every key in constant time.
     ///
     /// # Errors
-    /// 401.
+    /// Status 401: the key is missing or wrong.
     pub(crate) fn check(&self, headers: &HeaderMap) -> Result<Holder, ApiError> {
         let known = self.known();
         if known.is_empty() {
@@ -111,10 +113,10 @@ impl Keys {
         })
     }
 
-    /// A place among the requests of a key.
+    /// A place among the concurrent requests of a key.
     ///
     /// # Errors
-    /// 429: it has as many under way as it may have.
+    /// Status 429: the key has as many requests in progress as it may have.
     pub(crate) fn enter(&self, holder: Holder) -> Result<Permit, ApiError> {
         let before = holder.0.fetch_add(1, Ordering::AcqRel);
         let permit = Permit(holder.0);
@@ -136,11 +138,11 @@ fn digest(key: &str) -> [u8; 32] {
     Sha256::digest(key.as_bytes()).into()
 }
 
-/// Refuses a request of HTTP/1.1 that does not have one `Host` (RFC 9112, section 3.2). With two of them this server and a proxy in front of it
-/// could each read another one.
+/// Refuses a request of HTTP/1.1 that does not have exactly one `Host` (RFC 9112, section 3.2). Of
+/// two, this server and a proxy in front of it could each read another one.
 ///
 /// # Errors
-/// 400.
+/// Status 400.
 pub(crate) fn check_one_host(version: Version, headers: &HeaderMap) -> Result<(), ApiError> {
     let message = match headers.get_all(header::HOST).iter().count() {
         1 => return Ok(()),
@@ -151,11 +153,12 @@ pub(crate) fn check_one_host(version: Version, headers: &HeaderMap) -> Result<()
     Err(ApiError::new(StatusCode::BAD_REQUEST, message))
 }
 
-/// Refuses a `Host` that is not this machine. A server without keys on a loopback address trusts everything on the machine; a web page could
-/// otherwise reach it by a name that its own DNS server resolves to 127.0.0.1 (DNS rebinding).
+/// Refuses a `Host` that is not this machine. A server without keys on a loopback address trusts
+/// every client on the machine; a web page could otherwise reach it under a name that its own DNS
+/// server resolves to 127.0.0.1 (DNS rebinding).
 ///
 /// # Errors
-/// 403.
+/// Status 403.
 pub(crate) fn check_host(headers: &HeaderMap) -> Result<(), ApiError> {
     let host = headers
         .get(header::HOST)

@@ -1,4 +1,5 @@
-//! Counters of the server in Prometheus' text format, under the names that vLLM has for the same things, so that dashboards for it work.
+//! Counters of the server in Prometheus' text format, under vLLM's names for the same quantities,
+//! so that dashboards for vLLM work.
 
 mod table;
 mod text;
@@ -24,26 +25,26 @@ const LONG: &[f64] = &[
     0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0,
     480.0, 960.0, 1920.0, 7680.0,
 ];
-/// Of the time to the first token.
+/// The same for the time to the first token.
 const FIRST: &[f64] = &[
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
     20.0, 40.0, 80.0, 160.0, 640.0, 2560.0,
 ];
-/// Of the time between two tokens.
+/// The same for the time between two tokens.
 const BETWEEN: &[f64] = &[
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5,
     5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
 ];
 
-/// How often times fell into each bucket.
+/// A histogram of times: how many fell into each bucket.
 #[derive(Debug, Default)]
 struct Histogram {
-    /// Counts by bucket. The last one is above all bounds.
+    /// Counts by bucket. The last bucket is above all bounds.
     counts: Vec<u64>,
     sum: f64,
 }
 
-/// Which time a histogram has.
+/// The quantity of a histogram.
 #[derive(Clone, Copy, Debug)]
 enum Time {
     First,
@@ -85,7 +86,7 @@ pub(crate) struct ServerMetrics {
     responses: Mutex<BTreeMap<u16, u64>>,
 }
 
-/// Why rows ended, as vLLM names it.
+/// The reasons why rows end, in vLLM's words.
 const REASONS: [&str; 4] = ["stop", "length", "abort", "error"];
 
 impl ServerMetrics {
@@ -122,7 +123,7 @@ impl ServerMetrics {
         self.finished[3].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts rows that ended because their client has left.
+    /// Counts rows that ended because their client disconnected.
     pub(crate) fn aborted(&self, rows: usize) {
         self.finished[2].fetch_add(rows as u64, Ordering::Relaxed);
     }
@@ -132,7 +133,7 @@ impl ServerMetrics {
         self.observe(Time::Between, time);
     }
 
-    /// Counts a client that left before its answer was complete.
+    /// Counts a client that disconnected before its answer was complete.
     pub(crate) fn disconnected(&self) {
         self.disconnects.fetch_add(1, Ordering::Relaxed);
     }

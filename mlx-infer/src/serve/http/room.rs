@@ -1,4 +1,5 @@
-//! Room for long requests: the bytes of them that are in memory, and those that are read and tokenised at a time.
+//! Memory for long requests: how many bytes of their bodies are in memory, and how many are parsed
+//! and tokenised at a time.
 
 use std::sync::Arc;
 
@@ -7,20 +8,22 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::serve::MAX_BODY;
 use crate::serve::http::error::ApiError;
 
-/// Bytes of a body whose texts take a few milliseconds to tokenise. Longer ones are counted here.
+/// Bodies up to this size take a few milliseconds to tokenise. Longer ones are counted here.
 const LONG: usize = 16 << 10;
-/// Most bytes of long bodies in memory, those that wait included.
+/// Most bytes of long bodies in memory, including those that wait.
 const BODIES: usize = 32 * MAX_BODY;
-/// Most bytes of long bodies that are parsed and tokenised at a time. Meanwhile a text takes about a hundred times its memory.
+/// Most bytes of long bodies that are parsed and tokenised at a time. Tokenising takes about a
+/// hundred times the size of a text in memory.
 const WORK: usize = MAX_BODY;
 
-/// The room of a server.
+/// The permits for long bodies of a server.
 pub(crate) struct Room {
     bodies: Arc<Semaphore>,
     work: Arc<Semaphore>,
 }
 
-/// Whether a request's texts may take long to tokenise, and its room until they are. Dropping the last clone frees it.
+/// Whether a request's texts may take long to tokenise, and the permits that it holds until they
+/// are tokenised. Dropping the last clone releases them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Long {
     is_long: bool,
@@ -37,10 +40,11 @@ impl Default for Room {
 }
 
 impl Room {
-    /// Room for a body of so many bytes before it is read; `None` for its length if the client does not tell it.
+    /// Permits for a body, before it is read; `length` is `None` if the client does not announce
+    /// it.
     ///
     /// # Errors
-    /// There is none: 503.
+    /// Status 503: the bodies in memory leave no room for it.
     pub(crate) fn admit(
         &self,
         length: Option<usize>,
@@ -59,7 +63,7 @@ impl Room {
         })
     }
 
-    /// Waits until a body that has come may be parsed and tokenised.
+    /// Waits until a body that has been read may be parsed and tokenised.
     pub(crate) async fn enter(
         &self,
         admitted: Option<OwnedSemaphorePermit>,
@@ -83,7 +87,7 @@ impl Room {
 }
 
 impl Long {
-    /// The same with other work that takes long.
+    /// The same, for other work that takes long.
     #[must_use]
     pub(crate) fn or(mut self, is_long: bool) -> Self {
         self.is_long |= is_long;
@@ -91,8 +95,8 @@ impl Long {
     }
 }
 
-/// Runs work such as tokenisation, and frees its room. Long work does not hold up other connections of this thread: the runtime gives them to
-/// another one, which costs more than short work itself.
+/// Runs work such as tokenisation, then releases its permits. For long work the runtime moves the
+/// other connections of this thread to another thread; short work is not worth that cost.
 pub(crate) fn heavy<T>(long: Long, work: impl FnOnce() -> T) -> T {
     let result = match long.is_long {
         true => tokio::task::block_in_place(work),
@@ -110,7 +114,7 @@ mod tests {
     async fn long_bodies_are_counted_and_wait() {
         let room = Room::default();
         assert!(room.admit(Some(LONG)).unwrap().is_none());
-        // Its length was not told: it is short after all.
+        // The length was not announced, and the body turns out to be short.
         let body = room.admit(None).unwrap();
         assert_eq!(room.bodies.available_permits(), BODIES - MAX_BODY);
         assert!(!room.enter(body, LONG).await.is_long);

@@ -28,7 +28,7 @@ pub(crate) trait EventWriter: Send + 'static {
     fn step(&mut self, step: RowStep, choices: &mut Choices) -> String;
     /// The events after all rows have ended.
     fn end(&mut self) -> String;
-    /// The events that tell of an error, after which nothing comes.
+    /// The events that report an error. No events come after them.
     fn fail(&mut self, error: &ApiError) -> String;
 }
 
@@ -55,7 +55,7 @@ impl<W: EventWriter> Source<W> {
             State::Steps => loop {
                 let silence = self.choices.silence();
                 let Ok(step) = tokio::time::timeout(silence, self.choices.next()).await else {
-                    // A proxy may close a connection that is silent for long.
+                    // A proxy may close a connection on which nothing is sent for long.
                     return Some(": ping\n\n".to_owned());
                 };
                 let text = match step {
@@ -105,7 +105,7 @@ pub(crate) fn response<W: EventWriter>(
     of_events(Body::from_stream(events), headers)
 }
 
-/// The response whose events are there.
+/// A response whose events are all known.
 pub(crate) fn finished(events: String, headers: HeaderMap) -> Response {
     of_events(Body::from(events), headers)
 }

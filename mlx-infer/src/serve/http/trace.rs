@@ -1,4 +1,4 @@
-//! The trace of one request: its id, its line in the log, its part of the metrics.
+//! The trace of one request: its id, its line in the log, its share of the metrics.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -44,19 +44,19 @@ pub(crate) struct Usage {
     pub(crate) prompt: usize,
     pub(crate) cached: usize,
     pub(crate) completion: usize,
-    /// Tokens behind the ends of answers, which belong to none.
+    /// Tokens that the engine computed after the end of an answer; they belong to no answer.
     pub(crate) unread: usize,
     pub(crate) reasoning: usize,
     pub(crate) drafted: usize,
     pub(crate) accepted: usize,
     /// Accepted draft tokens by their positions.
     pub(crate) accepted_at: [usize; MOST],
-    /// Steps that gave tokens.
+    /// Steps that produced tokens.
     pub(crate) steps: usize,
 }
 
 impl Usage {
-    /// Adds a row. Rows of the same prompt count it once.
+    /// Adds a row. The prompt of several rows with the same prompt counts once.
     pub(crate) fn add(&mut self, row: &Metrics, is_same_prompt: bool) {
         if !is_same_prompt {
             self.prompt += row.prompt_tokens;
@@ -156,14 +156,14 @@ impl Inner {
         self.state().usage.prompt += tokens;
     }
 
-    /// Takes tokens out of the counts that the engine made behind the end of an answer.
+    /// Removes tokens that the engine computed after the end of an answer from the counts.
     pub(crate) fn unread(&self, tokens: usize) {
         if tokens > 0 {
             self.state().usage.unread += tokens;
         }
     }
 
-    /// Counts the rows that end because their client has left.
+    /// Counts the rows that end because their client disconnected.
     pub(crate) fn left(&self, rows: usize) {
         self.app.metrics.aborted(rows);
     }
@@ -192,7 +192,7 @@ impl Inner {
         self.blame(fault);
     }
 
-    /// Keeps the reason of a failure for the log. The client does not get it.
+    /// Keeps the reason of a failure for the log. It is not sent to the client.
     pub(crate) fn blame(&self, fault: String) {
         self.state().fault.get_or_insert(fault);
     }
@@ -207,13 +207,13 @@ impl Drop for Inner {
         if has_left {
             self.app.metrics.disconnected();
         }
-        // Probes come every few seconds and would hide the rest.
+        // Health probes come every few seconds and would flood the log.
         let is_probe = self.is_probe && state.status == Some(200);
         if is_probe || !self.app.settings.log {
             return;
         }
         let time = jiff::Timestamp::from_second(now() as i64).unwrap_or_default();
-        // nginx's status for a client that has left before the answer.
+        // nginx's status for a client that disconnected before the answer.
         let status = state.status.unwrap_or(499);
         let mut line = format!("{time} {status} {} id={}", self.route, self.id);
         let usage = state.usage.read();

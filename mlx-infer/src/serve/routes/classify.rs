@@ -67,7 +67,7 @@ pub(crate) async fn classify(ask: Ask) -> Result<(HeaderMap, Json<Value>), ApiEr
     let tokens: usize = prompts.iter().flatten().map(Vec::len).sum();
     let options = ClassifyOptions {
         labels,
-        // The ids are there already.
+        // The template has written the special tokens.
         add_special: false,
         batch_tokens: app.settings.engine.limits.prefill_tokens,
         ..Default::default()
@@ -101,7 +101,7 @@ pub(crate) async fn classify(ask: Ask) -> Result<(HeaderMap, Json<Value>), ApiEr
     Ok((headers, Json(answer)))
 }
 
-/// The result of each text, computed a batch between two steps of the rows.
+/// The result of each text. The engine computes one batch of texts between two steps of the rows.
 ///
 /// # Errors
 /// The engine has ended.
@@ -149,7 +149,7 @@ fn prompts(
         Input::Conversation(one) => vec![one],
     };
     if template.is_some() {
-        let message = "template is for texts; the model's chat template is around conversations";
+        let message = "template is for texts; conversations use the model's chat template";
         return Err(ApiError::bad("template", message));
     }
     let format = loaded.reply_format()?;
@@ -161,7 +161,7 @@ fn prompts(
     Ok(conversations.into_iter().map(of_messages).collect())
 }
 
-/// A text's part of the answer. `label` is the index of the best one here.
+/// The entry of a text in the answer. `label` is the index of the best label.
 fn entry(index: usize, result: Outcome<ClassifyResult>, trace: &Trace) -> Value {
     match result {
         Ok(result) => match result.labels {

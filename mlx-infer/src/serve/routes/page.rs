@@ -22,7 +22,8 @@ const SCRIPTS: [&str; 8] = [
 const STYLE: &str = include_str!("page/style.css");
 const DOCUMENT: &str = include_str!("page/page.html");
 
-/// The document, and the policy that lets the browser run nothing but what is in it.
+/// The document, and the content security policy, which lets the browser run only the scripts in
+/// it.
 static PAGE: LazyLock<(String, String)> = LazyLock::new(|| {
     let script = format!("\"use strict\";\n{{\n{}}}\n", SCRIPTS.join("\n"));
     let hash = |text: &str| format!("'sha256-{}'", STANDARD.encode(Sha256::digest(text)));

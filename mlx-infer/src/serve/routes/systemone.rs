@@ -1,7 +1,10 @@
-//! `POST /v1/systemone`: typed questions about a state, each answered with the probability of every answer that it allows. Nothing is generated.
+//! `POST /v1/systemone`: typed questions about a state, each answered with the probability of each
+//! allowed answer. No text is generated.
 //!
-//! Each question is a conversation of one user message: the state, the question, and its answers with a label each. The labels are scored in the
-//! place of the reply ([`classify`](crate::serve::routes::classify)), so what all questions begin with, the state, is computed once.
+//! Each question becomes a conversation of one user message: the state, the question, and its
+//! answers with one label each. The labels are scored at the beginning of the reply
+//! ([`classify`](crate::serve::routes::classify)). All questions begin with the state, which is
+//! computed once.
 
 use axum::Json;
 use axum::http::HeaderMap;
@@ -36,7 +39,7 @@ enum Kind {
 struct Question {
     name: String,
     kind: Kind,
-    /// The user message behind the state.
+    /// The part of the user message after the state.
     text: String,
     labels: Vec<String>,
 }
@@ -159,7 +162,7 @@ impl Question {
         })
     }
 
-    /// The ids of the prompt behind which the labels are scored.
+    /// The ids of the prompt after which the labels are scored.
     fn prompt(
         &self,
         loaded: &Loaded,

@@ -21,7 +21,8 @@ pub(crate) async fn tokenize(ask: Ask) -> Result<(HeaderMap, Json<Value>), ApiEr
     } = ask;
     let loaded = app.ready()?;
     let frontend = loaded.frontend();
-    // vLLM's `prompt` is encoded with the tokens around texts, llama.cpp's `content` without them.
+    // vLLM's `prompt` is encoded with the special tokens that the tokenizer puts around texts,
+    // llama.cpp's `content` without them.
     let prompt: Option<String> = fields.take("prompt")?;
     let content: Option<String> = fields.take("content")?;
     let is_prompt = prompt.is_some();
@@ -99,7 +100,7 @@ pub(crate) async fn detokenize(ask: Ask) -> Result<(HeaderMap, Json<Value>), Api
     Ok((headers, Json(json!({"prompt": text, "content": text}))))
 }
 
-/// What evaluation tools ask of a tokenizer.
+/// The facts about a tokenizer that evaluation tools ask for.
 pub(crate) async fn info(State(app): State<Shared>) -> Result<Json<Value>, ApiError> {
     let frontend = app.ready()?.frontend();
     let tokenizer = frontend.tokenizer()?;

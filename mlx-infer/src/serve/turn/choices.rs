@@ -21,21 +21,21 @@ use crate::serve::http::trace::Trace;
 use crate::serve::state::{Loaded, Served, Shared};
 use crate::serve::turn::edits::Filter;
 
-/// Most choices of a prompt.
+/// The maximum number of choices of a prompt.
 pub(crate) const MAX_CHOICES: usize = 16;
-/// Most rows of a request.
+/// The maximum number of rows of a request.
 pub(crate) const MAX_ROWS: usize = 1024;
 
 /// The new events of one row.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RowStep {
-    /// Which row: prompt times `n` plus choice.
+    /// The index of the row: prompt times `n` plus choice.
     pub(crate) row: usize,
     /// Its new tokens, each with the text that it completes.
     pub(crate) tokens: Vec<(Choice, String)>,
     /// The text that was held back until the end.
     pub(crate) rest: String,
-    /// Why the row ended, and its counts and times.
+    /// The reason why the row ended, and its counts and times.
     pub(crate) end: Option<(FinishReason, Metrics)>,
 }
 
@@ -47,20 +47,20 @@ impl RowStep {
     }
 }
 
-/// What the rows of a request are to compute.
+/// The rows of a request before they are submitted.
 pub(crate) struct AskedRows<'a> {
     pub(crate) prompts: &'a [Checked],
-    /// Rows of each prompt.
+    /// The number of rows of each prompt.
     pub(crate) n: usize,
     pub(crate) filter: Option<&'a Arc<Filter>>,
 }
 
-/// The rows of a request. Dropping them cancels those under way.
+/// The rows of a request. Dropping them cancels those in progress.
 pub(crate) struct Choices {
     rows: Vec<Option<Row>>,
-    /// The row to look at first, so that no row starves.
+    /// The row to poll first, so that every row gets its turn.
     first: usize,
-    /// Choices of each prompt.
+    /// The number of choices of each prompt.
     n: usize,
     ready: VecDeque<RowStep>,
     trace: Trace,
@@ -127,7 +127,7 @@ impl Choices {
         self.app.settings.ping
     }
 
-    /// How many rows there are.
+    /// The number of rows.
     pub(crate) fn len(&self) -> usize {
         self.rows.len()
     }
@@ -140,7 +140,7 @@ impl Choices {
         StreamExt::next(self).await
     }
 
-    /// Ends a row early, as its text is complete.
+    /// Ends a row early, because its text is complete.
     pub(crate) fn end(&mut self, row: usize) {
         if let Some(Some(row)) = self.rows.get_mut(row) {
             row.is_complete = true;
@@ -200,7 +200,8 @@ impl Choices {
 }
 
 impl Drop for Choices {
-    /// Dropping the rows that are left cancels them. After a row's failure nobody has left, but these have no other end either.
+    /// Dropping the remaining rows cancels them. They count as left, also after the failure of
+    /// another row: in the trace they have no other end.
     fn drop(&mut self) {
         self.trace.left(self.rows.iter().flatten().count());
     }
@@ -231,7 +232,8 @@ impl Stream for Choices {
     }
 }
 
-/// Seconds until there may be room for another request: one for each full batch that waits.
+/// Seconds until another request may be accepted: one second, and one more for each full batch that
+/// waits.
 fn wait_for_room(loaded: &Loaded, rows: usize) -> u64 {
     let waiting = loaded.engine.load().waiting;
     (1 + waiting / rows.max(1)).min(60) as u64

@@ -1,4 +1,5 @@
-//! What a request changes beside the options of the engine: the beginning of its prompt that is left out, and tokens that may not come.
+//! Parameters of a request that the engine's options do not have: how its prompt is truncated, and
+//! which tokens are forbidden.
 
 use std::sync::Arc;
 
@@ -23,20 +24,22 @@ pub(crate) struct Edits {
 #[derive(Clone, Copy, Debug)]
 enum Truncate {
     To(usize),
-    /// As many as the model's context has room for beside the answer.
+    /// As many tokens as the model's context has room for besides the answer.
     ToContext,
 }
 
-/// The tokens that may come next.
+/// A filter of the next token.
 #[derive(Debug)]
 pub(crate) struct Filter {
-    /// Whether each token may come; `None` for all.
+    /// Whether each token is allowed; `None` for all.
     allowed: Option<Vec<bool>>,
-    /// The tokens of texts that may not come.
+    /// The tokens of forbidden texts.
     bad: Vec<Vec<u32>>,
 }
 
 impl Edits {
+    /// Takes the three keys.
+    ///
     /// # Errors
     /// A value has another type or is out of range.
     pub(crate) fn take(fields: &mut Fields) -> Result<Self, ApiError> {
@@ -82,7 +85,8 @@ impl Edits {
         self.truncate.is_some()
     }
 
-    /// Leaves out the beginning of a prompt. `answer` is the number of tokens that the answer needs. Whether something was left out.
+    /// Truncates a prompt from its beginning. `answer` is the number of tokens that the answer
+    /// needs. Returns whether tokens were left out.
     pub(crate) fn truncate(&self, frontend: &Frontend, ids: &mut Vec<u32>, answer: usize) -> bool {
         let most = match (self.truncate, frontend.info().max_positions) {
             (Some(Truncate::To(most)), _) => most,
@@ -97,7 +101,7 @@ impl Edits {
     /// The filter of the next tokens, if there is one.
     ///
     /// # Errors
-    /// An id is outside the vocabulary, nothing may come, or the request has a grammar.
+    /// An id is outside the vocabulary, no token is allowed, or the request has a grammar.
     pub(crate) fn filter(
         &self,
         frontend: &Frontend,
@@ -110,7 +114,7 @@ impl Edits {
         };
         if options.grammar.is_some() {
             let message = format!(
-                "{name} cannot be combined with structured output or tools: a grammar decides there which tokens may come"
+                "{name} cannot be combined with structured output or tools, where a grammar decides which tokens are allowed"
             );
             return Err(ApiError::bad(name, message));
         }
@@ -140,7 +144,8 @@ impl Edits {
         };
         let mut bad: Vec<Vec<u32>> = Vec::new();
         for word in &self.bad_words {
-            // As a beginning and as a word within a text, as in vLLM.
+            // Each text is forbidden as the beginning of a text and as a word within it, as in
+            // vLLM.
             for text in [
                 word.trim_start().to_owned(),
                 format!(" {}", word.trim_start()),
@@ -156,7 +161,7 @@ impl Edits {
 }
 
 impl Filter {
-    /// The filter of a row whose prompt has so many tokens.
+    /// The filter of a row whose prompt has this many tokens.
     pub(crate) fn processor(self: &Arc<Self>, prompt: usize) -> Processor {
         let filter = Arc::clone(self);
         Box::new(move |ids, logits| {
@@ -168,7 +173,7 @@ impl Filter {
         })
     }
 
-    /// Forbids tokens behind `said`, the tokens of the answer.
+    /// Forbids the tokens that may not follow `said`, the tokens of the answer so far.
     fn apply(&self, said: &[u32], logits: &mut [f32]) {
         if let Some(allowed) = &self.allowed {
             for (logit, is_allowed) in logits.iter_mut().zip(allowed) {

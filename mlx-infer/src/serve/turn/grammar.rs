@@ -1,4 +1,5 @@
-//! What an answer must match: OpenAI's `response_format`, vLLM's `structured_outputs` and its older keys.
+//! The grammar of an answer: OpenAI's `response_format`, vLLM's `structured_outputs` and its older
+//! keys.
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -7,7 +8,7 @@ use crate::request::grammar::{Constraint, Grammar};
 use crate::serve::http::error::ApiError;
 use crate::serve::http::fields::Fields;
 
-/// vLLM's keys that hold more than a form: they are without effect here.
+/// Keys inside vLLM's `structured_outputs` that give no grammar. They have no effect here.
 const UNUSED: [&str; 4] = [
     "disable_additional_properties",
     "disable_any_whitespace",
@@ -15,7 +16,7 @@ const UNUSED: [&str; 4] = [
     "whitespace_pattern",
 ];
 
-/// The keys that say what an answer must match.
+/// The keys that give the grammar of an answer.
 const KEYS: [&str; 8] = [
     "response_format",
     "structured_outputs",
@@ -27,13 +28,13 @@ const KEYS: [&str; 8] = [
     "grammar",
 ];
 
-/// The key that says what an answer must match, for errors. Called before the keys are taken.
+/// The first of these keys that a request has, for errors. Called before the keys are taken.
 pub(crate) fn key(fields: &Fields) -> &'static str {
     let key = KEYS.into_iter().find(|key| fields.has(key));
     key.unwrap_or(KEYS[0])
 }
 
-/// vLLM's keys.
+/// The keys of vLLM's `structured_outputs`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Structured {
@@ -44,7 +45,7 @@ struct Structured {
     json_object: Option<bool>,
 }
 
-/// Takes the keys that say what an answer must match.
+/// Takes the keys that give the grammar of an answer.
 ///
 /// # Errors
 /// They are malformed, or there is more than one.
@@ -91,7 +92,8 @@ pub(crate) fn take(fields: &mut Fields) -> Result<Option<Constraint>, ApiError> 
     }
 }
 
-/// What a `response_format` asks for; `None` for free text. The schema may stand beside `type` or under `json_schema`.
+/// The grammar of a `response_format`; `None` for free text. The schema may stand beside `type` or
+/// under `json_schema`.
 ///
 /// # Errors
 /// It is malformed.
@@ -136,7 +138,7 @@ pub(crate) fn of_format(format: &Value, name: &str) -> Result<Option<Constraint>
     }
 }
 
-/// A schema as JSON or as text that holds JSON.
+/// A schema, given as JSON or as a text with JSON in it.
 fn schema(schema: Value, key: &str) -> Result<Grammar, ApiError> {
     match schema {
         Value::String(text) => match serde_json::from_str(&text) {
@@ -150,7 +152,7 @@ fn schema(schema: Value, key: &str) -> Result<Grammar, ApiError> {
     }
 }
 
-/// Keywords of a schema that are not supported are without effect, and named in a header.
+/// A constraint for which unsupported keywords of a schema have no effect; a header names them.
 fn lenient(grammar: Grammar) -> Constraint {
     Constraint {
         strict: false,

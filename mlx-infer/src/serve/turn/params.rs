@@ -17,9 +17,9 @@ use crate::serve::turn::choices::MAX_CHOICES;
 use crate::serve::turn::grammar;
 use crate::text::chat::RESERVED;
 
-/// Most stop strings of a request.
+/// The maximum number of stop strings of a request.
 const MAX_STOPS: usize = 16;
-/// Lower temperatures are 0.
+/// Lower temperatures are taken as 0.
 const LEAST_TEMPERATURE: f32 = 1e-4;
 
 /// A number of tokens that covers any text.
@@ -42,7 +42,7 @@ impl OneOrMany {
     }
 }
 
-/// Takes the options that all routes share. `max_tokens` is the caller's.
+/// Takes the options that all routes share, except `max_tokens`, which the caller takes.
 ///
 /// # Errors
 /// A key has a value of another type or out of range.
@@ -70,10 +70,11 @@ pub(crate) fn options(
         t => t,
     });
     if given.top_p == Some(0.0) {
-        // OpenAI's range begins at 0, which keeps the likeliest token alone.
+        // OpenAI's range begins at 0, where only the likeliest token is left.
         (given.top_p, given.top_k) = (None, Some(1));
     }
-    // vLLM's and transformers' penalty looks at the whole text, llama.cpp's at a part.
+    // The penalty of vLLM and transformers looks at the whole text, that of llama.cpp at a part of
+    // it.
     let whole: Option<f32> = fields.take("repetition_penalty")?;
     let part: Option<f32> = fields.take("repeat_penalty")?;
     given.repeat_penalty = whole.or(part);
@@ -96,10 +97,10 @@ pub(crate) fn options(
     Ok(options)
 }
 
-/// Takes texts that end an answer.
+/// Takes the texts that end an answer.
 ///
 /// # Errors
-/// They are too many, or something else.
+/// There are too many, or they are not texts.
 pub(crate) fn stop_strings(
     fields: &mut Fields,
     name: &str,
@@ -108,7 +109,7 @@ pub(crate) fn stop_strings(
         return Ok(None);
     };
     let stop = match stop {
-        // Clients send "" for none.
+        // Clients send "" for no stop string.
         OneOrMany::One(text) if text.is_empty() => return Ok(Some(Vec::new())),
         stop => stop.list(),
     };
@@ -150,7 +151,7 @@ fn bias(fields: &mut Fields) -> Result<Option<BTreeMap<u32, f32>>, ApiError> {
         .map(Some)
 }
 
-/// Takes the most tokens of an answer, under the first of these names that is given.
+/// Takes the maximum number of tokens of an answer, under the first of these names that is given.
 ///
 /// # Errors
 /// It is 0, or has a value of another type.
@@ -170,7 +171,7 @@ pub(crate) fn max_tokens(fields: &mut Fields, names: &[&str]) -> Result<Option<u
 /// Takes `chat_template_kwargs`, variables of the chat template.
 ///
 /// # Errors
-/// It is no object, or has a variable that has an option of its own.
+/// It is not an object, or has a variable for which there is an option.
 pub(crate) fn kwargs(fields: &mut Fields) -> Result<Map<String, Value>, ApiError> {
     const NAME: &str = "chat_template_kwargs";
     let kwargs: Map<String, Value> = fields.take(NAME)?.unwrap_or_default();
@@ -197,10 +198,10 @@ pub(crate) fn choices(fields: &mut Fields) -> Result<usize, ApiError> {
     }
 }
 
-/// Takes `best_of`: how many answers are generated, of which the `n` best are given.
+/// Takes `best_of`: the number of answers that are generated, of which the `n` best are returned.
 ///
 /// # Errors
-/// It is less than `n`, or too many.
+/// It is less than `n`, or too large.
 pub(crate) fn best_of(fields: &mut Fields, n: usize) -> Result<usize, ApiError> {
     match fields.take::<usize>("best_of")?.unwrap_or(n) {
         tried if (n..=MAX_CHOICES).contains(&tried) => Ok(tried),
@@ -214,9 +215,9 @@ pub(crate) fn best_of(fields: &mut Fields, n: usize) -> Result<usize, ApiError> 
 /// Checks the length of a prompt's text before it is tokenised, which takes time and memory.
 ///
 /// # Errors
-/// It has no place in the model's positions, whatever its tokens are.
+/// It has too many tokens for the model's positions, however it is tokenised.
 pub(crate) fn check_length(frontend: &Frontend, prompt: &str, text: &str) -> Result<(), ApiError> {
-    // A token has at least one byte.
+    // A token has at least one byte, which gives the least number of tokens.
     let max = frontend
         .info()
         .max_positions
@@ -235,11 +236,12 @@ pub(crate) fn check_length(frontend: &Frontend, prompt: &str, text: &str) -> Res
     Err(ApiError::bad(prompt, message).with_code("context_length_exceeded"))
 }
 
-/// Checks a prompt with its options, and names the parameter at fault. `prompt` is the name of the prompt's parameter, and
-/// `form` of that from which the grammar comes.
+/// Checks a prompt with its options, and names the parameter at fault. `prompt` is the name of the
+/// prompt's parameter, `form` that of the parameter from which the grammar comes.
 ///
 /// # Errors
-/// The prompt has no place in the model's positions or vocabulary, or an option is out of range.
+/// The prompt is too long for the model or has ids outside its vocabulary, or an option is out of
+/// range.
 pub(crate) fn check(
     frontend: &Frontend,
     prompt: &str,
@@ -252,7 +254,7 @@ pub(crate) fn check(
         let message = format!("{name}: token id {id} is outside the model's vocabulary of {vocab}");
         ApiError::bad(name, message)
     };
-    // The library takes such stop tokens, which never come.
+    // The library accepts stop tokens outside the vocabulary, which are never generated.
     let stop_id = options.stop_ids.iter().max().copied();
     let checked = frontend.accept(ids, options);
     let checked = checked.map_err(|Refusal { part, error }| match part {
@@ -273,7 +275,7 @@ pub(crate) fn check(
     }
 }
 
-/// The error of an option, with the name of its parameter.
+/// The error of an option, with the name of the option's parameter.
 fn of_option(error: Error) -> ApiError {
     let message = error.to_string();
     let kind = error.kind();

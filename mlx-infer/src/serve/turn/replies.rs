@@ -17,11 +17,11 @@ pub(in super::super) struct Replies {
     /// Whether an answer must call a tool.
     pub(super) must_call: bool,
     pub(super) stop: Vec<String>,
-    /// Special tokens that are text here.
+    /// Special tokens that are text in these answers.
     pub(super) kept_special: Vec<u32>,
     /// Tokens that end an answer.
     pub(super) stop_ids: Vec<u32>,
-    /// Stop strings do not count within so many of the first tokens.
+    /// Stop strings do not count within this number of first tokens.
     pub(super) min_tokens: usize,
     pub(super) tokenizer: Tokenizer,
     pub(super) trace: Trace,
@@ -33,13 +33,13 @@ pub(super) struct Reply {
     is_reasoning: bool,
     calls: usize,
     is_complete: bool,
-    /// The tokens of the answer.
+    /// The number of tokens of the answer.
     tokens: usize,
-    /// The answer's ids, if it has stop strings.
+    /// The ids of the answer's tokens, if it has stop strings.
     ids: Vec<u32>,
 }
 
-/// What a row has added to its answer.
+/// A further part of a row's answer.
 #[derive(Debug, Default)]
 pub(in super::super) struct Delta {
     pub(in super::super) row: usize,
@@ -54,13 +54,13 @@ pub(in super::super) struct End {
     pub(in super::super) reason: FinishReason,
     /// Whether the answer calls tools.
     pub(in super::super) has_calls: bool,
-    /// The stop string that ended it: its index among those of the request.
+    /// The stop string that ended it, as an index into those of the request.
     pub(in super::super) stopped_at: Option<usize>,
     pub(in super::super) metrics: Metrics,
 }
 
 impl Replies {
-    /// Parses a step. An answer that may call one tool alone ends with its call.
+    /// Parses a step. An answer that may have only one call of a tool ends with that call.
     pub(in super::super) fn read(&mut self, step: RowStep, choices: &mut Choices) -> Delta {
         let row = &mut self.rows[step.row];
         let mut delta = Delta {
@@ -80,7 +80,8 @@ impl Replies {
             if !self.stop.is_empty() {
                 row.ids.push(choice.id);
             }
-            // The end is not in the text, so its token is not among those of the text either.
+            // The text does not have its end token, so that token is not among those of the text
+            // either.
             if !self.stop_ids.contains(&choice.id) {
                 delta.tokens.push(choice);
             }
@@ -101,7 +102,7 @@ impl Replies {
             }
             let mut metrics = metrics;
             if row.is_complete {
-                // The engine was ahead of the parser by some tokens, which belong to no answer.
+                // The engine was some tokens ahead of the parser. They belong to no answer.
                 let unread = metrics.decode_tokens.saturating_sub(row.tokens);
                 metrics.decode_tokens -= unread;
                 self.trace.unread(unread);
@@ -130,7 +131,7 @@ impl Replies {
     }
 }
 
-/// The text of tokens, as the engine reads it for stop strings.
+/// The text of tokens in which the engine looks for stop strings.
 fn text_of(tokenizer: &Tokenizer, kept_special: &[u32], ids: &[u32]) -> Option<String> {
     let mut detokenizer = tokenizer.detokenizer(true).keeping(kept_special);
     let mut text = String::new();
@@ -158,12 +159,12 @@ fn stopped_at(
         let start = starts.find(|at| at + stop.len() > passed.len())?;
         Some((start + stop.len(), start, index))
     });
-    // Of several that end together the longest counts.
+    // If several end at the same place, the longest counts.
     ends.min().map(|(.., index)| index)
 }
 
 impl Reply {
-    /// A reply to `prompt`, the text that the template made.
+    /// The reader of a reply to `prompt`, the text that the template made.
     pub(super) fn new(format: &ReplyFormat, prompt: &str, tools: &[Value]) -> Self {
         Self {
             parser: format.parser(prompt, tools),
@@ -208,12 +209,12 @@ pub(in super::super) struct Call {
     pub(in super::super) id: String,
     pub(in super::super) name: String,
     pub(in super::super) arguments: String,
-    /// Whether it is whole.
+    /// Whether it is complete.
     pub(in super::super) is_whole: bool,
 }
 
 impl Whole {
-    /// Adds what came.
+    /// Adds a part.
     pub(in super::super) fn add(&mut self, delta: Delta) {
         for part in delta.parts {
             match part {
@@ -242,7 +243,8 @@ impl Whole {
     }
 }
 
-/// A new id of a call: nine hexadecimal digits, as Mistral's templates refuse ids of another length.
+/// A new id for a call. It has nine hexadecimal digits, because Mistral's templates refuse ids of
+/// another length.
 pub(in super::super) fn call_id() -> String {
     new_id("")[..9].to_owned()
 }

@@ -38,8 +38,9 @@ fn check_tool(tool: &Value) -> Result<(), &'static str> {
     }
 }
 
-/// Takes `tools` that are not in the form of chat completions. `convert` brings a tool into that form, or gives `None` for one that is skipped.
-/// Returns the tools and the places of those that were skipped.
+/// Takes `tools` that are not in the form of chat completions. `convert` brings a tool into that
+/// form, or returns `None` for a tool to skip. Returns the tools, and the indices of the skipped
+/// ones.
 ///
 /// # Errors
 /// Those of `convert`.
@@ -63,9 +64,9 @@ pub(in super::super) fn tools_from(
     Ok((offered, skipped))
 }
 
-/// Takes `tool_choice` of OpenAI's routes. The name of a function stands under `function` in chat completions, beside `type` in responses; the
-/// tools of `allowed_tools` stand under that name there, beside `type` here. Other tools than the allowed ones are removed from `tools`.
-///
+/// Takes `tool_choice` of OpenAI's routes. In chat completions the name of a function is under
+/// `function`, in responses beside `type`. The tools of `allowed_tools` are under that name in chat
+/// completions, and beside `type` in responses. All other tools are then removed from `tools`.
 /// # Errors
 /// It is not known, or contradicts `tools`.
 pub(in super::super) fn tool_choice(
@@ -115,10 +116,10 @@ fn mode(word: &str) -> Option<ToolChoice> {
     }
 }
 
-/// Checks a choice against the tools, which are in the form of chat completions.
+/// Checks a choice against the tools in the form of chat completions.
 ///
 /// # Errors
-/// It asks for a tool that is not there.
+/// It names a tool that is not among them.
 pub(in super::super) fn check_choice(
     choice: ToolChoice,
     tools: &[Value],

@@ -18,7 +18,7 @@ pub(super) struct TextBatch {
     cache: ModelCache,
     /// The number of tokens of each text that are in the cache.
     done: usize,
-    /// The results at the ends of the texts.
+    /// The results after the texts, once these are computed.
     behind: Option<Behind>,
 }
 
@@ -96,7 +96,7 @@ impl TextBatch {
             behind.label += 1;
         }
         let behind = self.behind.as_mut().expect("the texts are computed");
-        // Labels of one token are finished with the texts.
+        // Labels of one token need no further step.
         let is_long = |label: &Vec<u32>| label.len() > 1;
         let goes_on = |at: usize| {
             items
@@ -145,7 +145,8 @@ impl TextBatch {
         };
         let rows: Vec<Row<'_>> = histories.iter().map(row).collect();
         let choices = sample(&logits, &rows, None)?.read_any()?;
-        // Other work may run before the labels, and its failure would poison arrays that are not evaluated.
+        // The texts are evaluated now: other work may run before the labels, and its failure would
+        // poison arrays that are not evaluated.
         eval(self.cache.arrays())?;
         Ok(Behind {
             choices,
@@ -190,7 +191,7 @@ impl Behind {
     }
 }
 
-/// Whether a part of the text is computed before the rest: it is alone in its batch, and long.
+/// Whether a part of the text is computed first: it is the only text of its batch, and long.
 fn is_long(items: &[&Item], done: usize) -> bool {
     matches!(items, [item] if item.ids.len() - done > WorkSizes::of_device().chunk)
 }

@@ -27,13 +27,14 @@ pub struct LabelScores {
 }
 
 impl LabelScores {
-    /// The scores of labels by the log probabilities of their tokens. Where the tokens of a label begin those of another one (`1` and `10`),
-    /// texts that go on as the other one do not count for it.
+    /// The scores of labels, from the log probabilities of their tokens. If the tokens of a label
+    /// begin those of another label (`1` and `10`), the probability of the longer label is
+    /// subtracted from that of the shorter one.
     pub(super) fn of(labels: &[Vec<u32>], mut logprobs: Vec<f64>) -> Self {
         let as_read = logprobs.clone();
         for (at, ids) in labels.iter().enumerate() {
             let goes_on = |other: &[u32]| other.len() > ids.len() && other.starts_with(ids);
-            // Of `1`, `10` and `100`, only `10` is subtracted from `1`: it holds `100`.
+            // Of `1`, `10` and `100`, only `10` is subtracted from `1`, because it includes `100`.
             let is_next = |other: &&Vec<u32>| {
                 let between = |third: &Vec<u32>| {
                     goes_on(third) && third.len() < other.len() && other.starts_with(third)
@@ -69,14 +70,15 @@ impl LabelScores {
     }
 }
 
-/// The logarithm of a probability without a part of it. Where nothing but rounding is left it is that of the smallest number.
+/// The logarithm of the difference of two probabilities. If only rounding errors are left, it is
+/// that of the smallest positive number.
 fn without(whole: f64, part: f64) -> f64 {
     let rest = -(part - whole).exp_m1();
     let rest = if rest > 0.0 { rest } else { 0.0 };
     whole + rest.max(f64::MIN_POSITIVE).ln()
 }
 
-/// The ids of a text, and those of each label behind it.
+/// The ids of a text, and of each label after it.
 ///
 /// A label is encoded together with the text, because the tokens at the border may depend on both. If they do, the text
 /// ends before them, and they count as part of each label.
@@ -217,10 +219,10 @@ mod tests {
         }
         assert_eq!(scores.best, 1);
         assert!((scores.probabilities.iter().sum::<f64>() - 1.0).abs() < 1e-12);
-        // All of its probability goes on: it stays a finite number.
+        // The longer label has all of the probability: the shorter one gets a finite number.
         let scores = LabelScores::of(&labels[..2], vec![0.5f64.ln(); 2]);
         assert!(scores.logprobs[0].is_finite() && scores.probabilities[0] < 1e-300);
-        // Labels apart keep their scores.
+        // Labels that do not begin each other keep their scores.
         let apart = [vec![1], vec![2], vec![0, 1]];
         assert_eq!(
             LabelScores::of(&apart, read[..3].to_vec()).logprobs,

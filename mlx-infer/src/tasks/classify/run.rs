@@ -12,7 +12,7 @@ use crate::model::forward;
 use crate::model::frontend::{check_ids, check_positions};
 use crate::work_sizes::WorkSizes;
 
-/// The shortest common prefix that is computed separately.
+/// The shortest common prefix that is computed once for all texts.
 const MIN_SHARED: usize = 8;
 
 /// The state of a classification.
@@ -57,7 +57,8 @@ impl Run {
         let sizes = WorkSizes::of_device();
         let lens: Vec<usize> = items.iter().map(Item::positions).collect();
         let most_rows = (sizes.logits / model.vocab().max(1)).max(1);
-        // With LongRoPE and dynamic NTK the length of the whole text decides how its prefix is embedded.
+        // With LongRoPE and dynamic NTK the embedding of a prefix depends on the length of the
+        // whole text.
         let of = model.model();
         let common = match of.switches_after().or(of.grows_after()) {
             Some(_) => 0,
@@ -143,8 +144,8 @@ fn fail(items: &[&Item], error: &Error, on_done: &mut impl FnMut(usize, Result<C
     }
 }
 
-/// The length of the prefix that all texts share, if it is computed separately. At least one token of each text is left
-/// for the head.
+/// The length of the prefix that all texts share, if it is computed separately. At least one token
+/// of each text stays outside, for the head.
 fn common(items: &[Item]) -> usize {
     let [first, rest @ ..] = items else { return 0 };
     if rest.is_empty() {

@@ -1,6 +1,7 @@
 //! Templates for checkpoints without one.
 //!
-//! Written from each family's published description of its turns. A checkpoint's own template always takes precedence.
+//! The templates follow each family's published description of its turns. A checkpoint's own
+//! template always takes precedence.
 //! A family is recognised by its `model_type` and by its marks in the vocabulary, because the same architecture is also
 //! trained with other marks, or without.
 

@@ -10,9 +10,9 @@ use crate::error::{Error, Result};
 ///
 /// - the role `developer` is `system`;
 /// - a list of parts becomes one text, with line breaks between the parts; no content is an empty text;
-/// - arguments of calls become objects, as transformers passes them, where they are texts with JSON; `""` and `"null"` are no arguments. DeepSeek's
-///   templates read texts, and get texts;
-/// - calls and their results become texts, where the template does not show them;
+/// - arguments of calls that are texts with JSON become objects, as transformers passes them; `""`
+///   and `"null"` are no arguments. DeepSeek's templates read texts, and get texts;
+/// - calls and their results become texts if the template does not show them;
 /// - ids of calls and results become 9 letters or digits, where the template refuses others (Mistral's). The same id
 ///   always becomes the same.
 ///
@@ -80,7 +80,7 @@ pub fn prepare(messages: Vec<Message>, format: &ReplyFormat) -> Result<Vec<Messa
     }
 }
 
-/// Makes an id of 9 letters or digits of any other.
+/// Replaces an id by one of 9 letters or digits.
 fn shorten(map: &mut Map<String, Value>, key: &str) {
     const LETTERS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
     let Some(Value::String(id)) = map.get_mut(key) else {
@@ -104,8 +104,8 @@ fn shorten(map: &mut Map<String, Value>, key: &str) {
     *id = (0..9).map(|_| letter()).collect();
 }
 
-/// The same conversation with all system messages in one at its front, for templates that refuse them elsewhere. `None` if none stands
-/// elsewhere.
+/// The same conversation with all system messages merged into one at its beginning, for templates
+/// that refuse them elsewhere. `None` if there are none elsewhere.
 pub fn merge_system(messages: &[Message]) -> Option<Vec<Message>> {
     let is_system = |message: &&Message| message.role() == Some("system");
     if !messages.iter().skip(1).any(|message| is_system(&message)) {
@@ -129,7 +129,8 @@ fn place(at: usize, what: &str) -> Error {
     Error::format(format!("messages[{at}]: {what}"))
 }
 
-/// The text of a content: a text, or parts of text with `between` between them; no content is an empty text.
+/// The text of a content: a text, or parts of text joined by `between`; a missing content is an
+/// empty text.
 ///
 /// # Errors
 /// A part is no text; the message names its type.
@@ -156,7 +157,8 @@ pub(crate) fn content_text(content: &Value, between: &str) -> std::result::Resul
     Ok(texts?.join(between))
 }
 
-/// The arguments of a call as an object: an object, or a text that holds one; none, `""` and `"null"` are no arguments.
+/// The arguments of a call as an object. They are given as an object or as a text that holds one; a
+/// missing value, `""` and `"null"` are no arguments.
 ///
 /// # Errors
 /// The call has no name, or its arguments are something else.

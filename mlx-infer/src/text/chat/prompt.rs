@@ -4,9 +4,10 @@ use super::reply::ReplyFormat;
 use super::{ChatTemplate, Message, RenderOptions, merge_system, tools};
 use crate::error::Result;
 
-/// The prompt text of a conversation that was [prepared](super::prepare). Tools that the template does not show are described in a system
-/// message. Where the template refuses system messages behind others, they are merged in front. Where it needs what a tool may leave out (its
-/// description or its parameters), the tool gets an empty one.
+/// The prompt text of a conversation that was [prepared](super::prepare). If the template does not
+/// show tools, a system message describes them. If it refuses system messages after the first
+/// message, they are merged into the first. If it needs the description or the parameters of a
+/// tool, which a tool may leave out, the tool gets empty ones.
 ///
 /// # Errors
 /// The template refuses the conversation.

@@ -66,8 +66,8 @@ pub enum Part {
 /// The form in which a family writes calls of tools.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ToolFormat {
-    /// `<tool_call>{"name": .., "arguments": {..}}</tool_call>` (Hermes, Qwen 2.5 and 3). Also used for models whose
-    /// syntax is not known.
+    /// `<tool_call>{"name": .., "arguments": {..}}</tool_call>` (Hermes, Qwen 2.5 and 3). Also used
+    /// for models with an unknown form.
     Hermes,
     /// `<tool_call><function=f><parameter=p>..</parameter></function></tool_call>` (Qwen3-Coder, Qwen 3.5).
     Qwen3Coder,
@@ -101,11 +101,14 @@ pub enum ToolFormat {
     Hunyuan,
     /// `<TOOLCALL>[{"name": .., "arguments": {..}}]</TOOLCALL>` (Nemotron).
     Nemotron,
-    /// `<|tool_call_start|>[f(k="v")]<|tool_call_end|>`, or JSON there (LFM 2). Given when the block is complete.
+    /// `<|tool_call_start|>[f(k="v")]<|tool_call_end|>`, or JSON between the marks (LFM 2). The
+    /// calls are returned when the block is complete.
     Lfm2,
-    /// `<function_calls>f(k="v")</function_calls>`, or JSON there (OLMo 3). Given when the block is complete.
+    /// `<function_calls>f(k="v")</function_calls>`, or JSON between the marks (OLMo 3). The calls
+    /// are returned when the block is complete.
     Olmo3,
-    /// `[f(k="v")]`, alone or between `<|python_start|>` and `<|python_end|>`, or JSON there (Llama 4). A list is given when it is complete.
+    /// `[f(k="v")]`, alone or between `<|python_start|>` and `<|python_end|>`, or JSON there (Llama
+    /// 4). A list of calls is returned when it is complete.
     Llama4,
     /// `<|tools_prefix|>[{"f": {..}}]<|tools_suffix|>` (Apertus).
     Apertus,
@@ -171,10 +174,10 @@ impl ToolFormat {
         } else if has("<|python_tag|>") || is_token("<|python_tag|>") {
             Self::Llama3
         } else if is_token("<|tool_call_start|>") {
-            // Its templates render tools, but no calls.
+            // The templates of these models render tools, but no calls.
             Self::Lfm2
         } else if is_token("｜DSML｜") {
-            // Its repository has a program instead of a template.
+            // The model's repository has a program instead of a template.
             Self::Dsml
         } else {
             Self::Hermes
@@ -187,7 +190,8 @@ impl ToolFormat {
 struct Marks {
     open: &'static str,
     close: &'static str,
-    /// Whether the mark opens reasoning also after content. Other marks do so only at the beginning of a reply.
+    /// Whether the mark also opens reasoning after content. Other marks open it only at the
+    /// beginning of a reply.
     is_anywhere: bool,
 }
 
@@ -320,8 +324,8 @@ impl ReplyFormat {
         self.seen
     }
 
-    /// A parser of one reply to `prompt`, the text that the template made. `tools` are the offered tools in OpenAI's
-    /// form; without any, calls are content.
+    /// A parser of one reply to `prompt`, the text that the template rendered. `tools` are the
+    /// offered tools in OpenAI's form. Without tools, calls are content.
     pub fn parser(&self, prompt: &str, tools: &[Value]) -> ReplyParser {
         ReplyParser::new(self, self.begins_in_reasoning(prompt), tools)
     }
@@ -335,7 +339,7 @@ impl ReplyFormat {
         let Some((_, begun)) = prompt.rsplit_once(marks.open) else {
             return false;
         };
-        // The mark of an earlier turn has a special token after it.
+        // After the mark of an earlier turn there is a special token.
         !begun.contains(marks.close)
             && !self
                 .special
@@ -354,7 +358,7 @@ impl ReplyFormat {
         if self.begins_in_reasoning(prompt) {
             return ReplyFront::Reasoning { open: None, close };
         }
-        // A prompt that has closed the reasoning of its own turn asks for none.
+        // A prompt that has closed the reasoning of its own turn gets a reply without reasoning.
         match self.of_turn(prompt).contains(close) {
             true => ReplyFront::Nothing,
             false => ReplyFront::Reasoning {

@@ -1,4 +1,5 @@
-//! Tools, calls and results for models whose template does not show them: they become texts of other messages.
+//! Tools, calls and results for models whose template does not show them: they become part of the
+//! text of other messages.
 
 use serde_json::{Map, Value, json};
 
@@ -52,8 +53,8 @@ fn description(tools: &[Value], format: &ReplyFormat) -> String {
     )
 }
 
-/// The same tools with an empty text for a description, and parameters without properties, where they have none. OpenAI's
-/// form may leave out both. None if nothing is missing.
+/// The same tools, with an empty description and with parameters without properties where these are
+/// missing, as OpenAI's form allows. `None` if nothing is missing.
 pub(super) fn completed(tools: &[Value]) -> Option<Vec<Value>> {
     let mut completed = tools.to_vec();
     for tool in &mut completed {
@@ -100,7 +101,7 @@ pub(super) fn spelled(messages: Vec<Message>, format: &ReplyFormat) -> Vec<Messa
                     true => format!("<tool_response>\n{text}\n</tool_response>"),
                     false => text,
                 };
-                // Templates require users and models to take turns.
+                // Templates require that user and model take turns.
                 match spelled.last_mut().filter(|_| was_result) {
                     Some(last) => {
                         let said = last.text().unwrap_or_default();
@@ -159,7 +160,7 @@ mod tests {
         Tokenizer::load(&Files::directory(folder.join("qwen")).unwrap()).unwrap()
     }
 
-    /// Turns of users and models in turn; `head` begins the first one.
+    /// A template in which user and model take turns; `head` begins the first turn.
     const PLAIN: &str = "\
 {%- set head = messages[0].content + '/' if messages[0].role == 'system' else '' -%}
 {%- for message in (messages[1:] if head else messages) -%}

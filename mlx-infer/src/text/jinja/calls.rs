@@ -9,7 +9,7 @@ use super::scope::Scope;
 use super::values::{Dict, Function, Loop, Object, Range, Seq, Str, Value, depth_above};
 use super::{Fail, Now, Result, limits, methods, operators, repr};
 
-/// As in jinja2's sandbox.
+/// The limit of jinja2's sandbox.
 const MAX_RANGE: usize = 100_000;
 const MAX_NAMESPACES: usize = 10_000;
 

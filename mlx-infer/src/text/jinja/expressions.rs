@@ -7,11 +7,11 @@ use super::nodes::{Arguments, Binary, Bounds, Comparison, Expr, ExprKind};
 use super::parser::Parser;
 use super::{Fail, Result};
 
-/// Expressions within expressions.
+/// The deepest nesting of expressions.
 const MAX_DEPTH: u32 = 400;
 
 impl Parser {
-    /// An expression of its parts, unless they nest too deep.
+    /// An expression made of its parts, unless they are nested too deep.
     pub(super) fn node(&self, kind: ExprKind) -> Result<Expr> {
         let depth = 1 + deepest(&kind);
         if depth > MAX_DEPTH {
@@ -30,7 +30,7 @@ impl Parser {
         parsed
     }
 
-    /// One expression, or several with commas between, which are a tuple.
+    /// One expression, or several separated by commas, which are a tuple.
     pub(super) fn tuple(&mut self, conditional: bool, ends: &[&str]) -> Result<Expr> {
         self.tuple_in(conditional, ends, false)
     }
@@ -278,7 +278,7 @@ impl Parser {
         self.node(kind)
     }
 
-    /// Items with commas between, up to a bracket.
+    /// Items separated by commas, up to a bracket.
     pub(super) fn series<T>(
         &mut self,
         end: &str,

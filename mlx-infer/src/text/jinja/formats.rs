@@ -230,7 +230,7 @@ pub(super) fn take(text: &mut &str, is: impl FnOnce(char) -> bool) -> Option<cha
     Some(first)
 }
 
-/// A number that is no absurd width.
+/// A number that is at most `MAX_WIDTH`.
 pub(super) fn digits(text: &mut &str) -> Result<Option<usize>> {
     let mut found: Option<usize> = None;
     while let Some(digit) = take(text, |c| c.is_ascii_digit()).and_then(|c| c.to_digit(10)) {
@@ -278,7 +278,7 @@ pub(super) fn formatted(value: &Value, spec: &str, out: &mut Builder) -> Result<
     }
 }
 
-/// Refuses what Python refuses.
+/// Refuses combinations that Python refuses.
 fn check_numeric(value: Number, spec: &Spec) -> Result<()> {
     let kind = spec.kind;
     let is_whole = matches!(value, Number::Int(_))
@@ -519,7 +519,8 @@ pub(super) fn percent(format: &Str, values: &Value) -> Result<Value> {
     out.push(rest)?;
     let left_over = match &given {
         Given::Items(items) => items.len() > 0,
-        // As in Python, what has subscripts and is no tuple or text may have the values of names.
+        // As in Python, a value with subscripts that is neither a tuple nor a text may provide the
+        // values of named fields.
         Given::One(Value::Dict(_) | Value::List(_) | Value::Range(_) | Value::Undefined(_), _) => {
             false
         }

@@ -27,7 +27,7 @@ pub(super) struct Machine<'t> {
     /// The value of each name that the input or the language defines.
     globals: Vec<Option<Value>>,
     pub(super) root: Rc<Scope>,
-    /// The output, and on top of it captured outputs.
+    /// The output, followed by the outputs that are being captured.
     outputs: Vec<Builder>,
     pub(super) autoescape: bool,
     pub(super) now: Option<Now>,
@@ -77,7 +77,7 @@ pub(super) fn render(
         calls: 0,
         line: 1,
     };
-    // Values that the template makes count in addition to its input.
+    // Values that the template makes are counted in addition to its input.
     limits::start(values, bytes);
     let root = Rc::clone(&machine.root);
     let done = machine.body(&template.body, &root);
@@ -143,7 +143,8 @@ impl<'t> Machine<'t> {
             return Err(Fail::Limit(format!("nests more than {MAX_DEPTH} deep")));
         }
         let done = work(self);
-        // A generator's error does not end the rendering.
+        // A generator's error does not end the rendering, so the depth is restored after an error
+        // too.
         self.depth -= 1;
         done
     }
@@ -281,7 +282,7 @@ impl<'t> Machine<'t> {
         Ok(Flow::Next)
     }
 
-    /// A macro whose body sees this scope.
+    /// A macro whose body can read this scope.
     fn bind_macro(&self, at: usize, scope: &Rc<Scope>) -> Result<Value> {
         let definition = &self.template.macros[at];
         let name = |name: NameId| Str::new(self.template.names[name].as_str());
@@ -338,7 +339,7 @@ impl<'t> Machine<'t> {
         Ok(())
     }
 
-    /// A loop over its own items, or over those that it is called with.
+    /// A loop over its own items, or over those with which a recursive call calls it.
     pub(super) fn for_loop(
         &mut self,
         at: usize,
@@ -519,7 +520,7 @@ impl<'t> Machine<'t> {
         }
     }
 
-    /// `a ~ b`: the texts of all.
+    /// `a ~ b`: the texts of the parts, joined.
     fn concat(&mut self, parts: &[Value]) -> Result<Value> {
         let mut out = Builder::default();
         let any_safe = parts
@@ -537,7 +538,7 @@ impl<'t> Machine<'t> {
         Str::with(out.finish().into(), escapes).map(Value::Str)
     }
 
-    /// Filters of `{% filter %}` and of a set block, applied to the block's text.
+    /// Applies the filters of `{% filter %}` or of a set block to the block's text.
     pub(super) fn filter_block(
         &mut self,
         filter: &'t Expr,

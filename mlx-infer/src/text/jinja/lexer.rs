@@ -25,7 +25,7 @@ pub(super) struct Token {
     pub(super) line: u32,
 }
 
-/// Longer ones first.
+/// Longer operators come first.
 const OPERATORS: [&str; 26] = [
     "//", "**", "==", "!=", ">=", "<=", "+", "-", "/", "*", "%", "~", "[", "]", "(", ")", "{", "}",
     ">", "<", "=", ".", ":", "|", ",", ";",
@@ -69,20 +69,20 @@ impl<'a> Lexer<'a> {
         Err(Fail::at(self.line, message))
     }
 
-    /// Moves on by so many bytes.
+    /// Advances by this number of bytes.
     pub(super) fn skip(&mut self, bytes: usize) {
         let text = &self.rest()[..bytes];
         self.line += text.matches('\n').count() as u32;
         self.at += bytes;
     }
 
-    /// Moves over the white space that a `-` takes.
+    /// Skips the white space that a `-` removes.
     fn skip_space(&mut self) {
         let rest = self.rest();
         self.skip(rest.len() - rest.trim_start_matches(is_space).len());
     }
 
-    /// Text and tags.
+    /// Reads text and tags.
     fn root(&mut self) -> Result<()> {
         loop {
             let rest = self.rest();
@@ -172,7 +172,7 @@ impl<'a> Lexer<'a> {
         self.line_starting = self.source[from..self.at].ends_with('\n');
     }
 
-    /// Text up to `{% endraw %}`.
+    /// Reads the text up to `{% endraw %}`.
     fn raw(&mut self) -> Result<()> {
         let rest = self.rest();
         let found = rest.match_indices("{%").find_map(|(at, _)| {
@@ -202,7 +202,7 @@ impl<'a> Lexer<'a> {
         Ok(())
     }
 
-    /// The tokens of a tag, up to its end.
+    /// Reads the tokens of a tag, up to its end.
     fn inside(&mut self, end: &str, end_kind: TokenKind) -> Result<()> {
         let mut open: Vec<u8> = Vec::new();
         loop {

@@ -1,10 +1,11 @@
 //! The limits of one rendering: steps, bytes held, and the size of a text and of a list.
 //!
-//! A chat template is untrusted input, so a hostile one must end in an error, and not fill the memory or occupy a
-//! thread. Every expression, every item of an iteration and every comparison costs a step. Copying text costs a step
-//! for each 64 bytes, and examining each character a step for each 8 bytes. Texts, lists and dictionaries count as held
-//! until they are dropped. The limits depend only on the size of the input, so the same template and conversation give
-//! the same result on every machine; the clock is only a last resort.
+//! A chat template is untrusted input: a hostile one must end in an error instead of filling the
+//! memory or occupying a thread. Every expression, every item of an iteration and every comparison
+//! costs a step. Copying text costs a step for each 64 bytes, and examining each character a step
+//! for each 8 bytes. Texts, lists and dictionaries count as held until they are dropped. The limits
+//! depend only on the size of the input, so the same template and conversation give the same result
+//! on every machine; the limit in seconds is only the last resort.
 //!
 //! The meter is thread-local: a rendering runs on a thread of its own (`Template::render`).
 

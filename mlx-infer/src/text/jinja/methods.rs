@@ -188,7 +188,7 @@ pub(super) fn string<'a>(function: &str, value: Option<&'a Value>) -> Result<&'a
     }
 }
 
-/// A width that is not absurd.
+/// A width that is at most `MAX_WIDTH`.
 pub(super) fn width(value: &Value) -> Result<usize> {
     let width = index(value)?;
     if width > MAX_WIDTH {
@@ -333,7 +333,7 @@ fn texts(of: &Str, parts: Vec<&str>) -> Result<Value> {
     Value::list(parts.into_iter().map(part).collect::<Result<_>>()?)
 }
 
-/// The text in another case. No character becomes more than three.
+/// The text in another case. A character becomes at most three.
 pub(super) fn cased(text: &str, how: &str) -> Result<String> {
     limits::scan(text.len())?;
     limits::text(text.len())?;
@@ -367,7 +367,7 @@ fn fold_case(c: char, out: &mut String) {
     match c {
         'ı' => out.push(c),
         'ẞ' => out.push_str("ss"),
-        // Cherokee folds to its upper case, which is older.
+        // Cherokee folds to upper case, which is in Unicode since an earlier version.
         '\u{13a0}'..='\u{13fd}' | '\u{ab70}'..='\u{abbf}' => out.extend(c.to_uppercase()),
         c => out.extend(c.to_uppercase().flat_map(char::to_lowercase)),
     }
@@ -380,7 +380,7 @@ fn recased(text: &str, mut make: impl FnMut(bool, char, &str, &mut String)) -> S
     let mut rest = lower.as_str();
     let mut out = String::with_capacity(text.len());
     for (at, c) in text.char_indices() {
-        // σ and ς have the same length.
+        // The two lower-case forms σ and ς have the same length.
         let length = c.to_lowercase().map(char::len_utf8).sum();
         let (own, after) = rest.split_at(length);
         make(at == 0, c, own, &mut out);
@@ -389,7 +389,7 @@ fn recased(text: &str, mut make: impl FnMut(bool, char, &str, &mut String)) -> S
     out
 }
 
-/// A letter after anything but a letter is upper case, the others lower case.
+/// A letter that follows no letter is upper case, all others are lower case.
 fn title(text: &str) -> String {
     let mut inside = false;
     recased(text, |_, c, lower, out| {
@@ -406,12 +406,13 @@ fn has_case(c: char) -> bool {
     c.is_uppercase() || c.is_lowercase() || is_title_case(c)
 }
 
-/// Whether a character is a digraph or ligature with a large first letter.
+/// Whether a character is a digraph or ligature whose first letter is upper case.
 fn is_title_case(c: char) -> bool {
     c.general_category() == GeneralCategory::TitlecaseLetter
 }
 
-/// Title case: the upper case of a ligature has its first letter large, of a digraph its own character.
+/// Title case: of a ligature the upper case with only the first letter large, of a digraph its own
+/// title-case character.
 fn title_case(c: char, out: &mut String) {
     match c {
         'Ǆ' | 'ǅ' | 'ǆ' => out.push('ǅ'),
@@ -492,7 +493,7 @@ fn affix(text: &str, method: &str, args: &Args) -> Result<Value> {
             limits::work(1)?;
             continue;
         };
-        // The comparison reads as much as the shorter one has.
+        // The comparison reads as many bytes as the shorter text has.
         limits::copy(affix.len().min(within.len()))?;
         let found = if method == "startswith" {
             within.starts_with(&**affix)
@@ -574,7 +575,7 @@ pub(super) fn split<'a>(
     limit: i128,
     from_end: bool,
 ) -> Result<Vec<&'a str>> {
-    // Python counts splits, Rust pieces; a negative count is no limit.
+    // Python counts splits, Rust counts pieces. A negative count means no limit.
     let pieces = usize::try_from(limit).map_or(usize::MAX, |limit| limit.saturating_add(1));
     let mut parts: Vec<&str> = match separator {
         Some("") => return Err(Fail::error("empty separator")),

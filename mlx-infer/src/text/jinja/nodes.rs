@@ -38,7 +38,9 @@ pub(super) enum ExprKind {
     Item(Box<(Expr, Expr)>),
     Slice(Box<(Expr, Bounds)>),
     Call(Box<(Expr, Arguments)>),
-    /// Without an operand in `{% filter %}` and `{% set a | filter %}`: the block's text.
+    /// A filter. In `{% filter %}` and `{% set a
+    ///
+    /// filter %}` it has no operand: it gets the block's text.
     Filter(Option<Box<Expr>>, Arc<str>, Box<Arguments>),
     Test(Box<Expr>, Arc<str>, Box<Arguments>),
 }
@@ -72,7 +74,7 @@ pub(super) enum Comparison {
 pub(super) struct Arguments {
     pub(super) positional: Vec<Expr>,
     pub(super) named: Vec<(Arc<str>, Expr)>,
-    /// `*list` and `**dict`.
+    /// The arguments `*list` and `**dict`.
     pub(super) list: Option<Expr>,
     pub(super) dict: Option<Expr>,
 }

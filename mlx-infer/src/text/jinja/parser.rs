@@ -18,9 +18,9 @@ pub(super) struct Parser {
     names: HashMap<String, NameId>,
     texts: HashMap<String, usize>,
     pub(super) blocks: usize,
-    /// Loops that `break` and `continue` can stand in.
+    /// The number of loops around the current statement that `break` and `continue` can end.
     pub(super) loops: usize,
-    /// Expressions that are being parsed.
+    /// The number of expressions that are being parsed.
     pub(super) depth: u32,
     /// For each macro that is being parsed, which of [`IMPLICIT`] it uses.
     pub(super) uses: Vec<[bool; 3]>,
@@ -164,7 +164,7 @@ pub(super) fn parse(source: &str) -> Result<Parsed> {
 }
 
 impl Parser {
-    /// Statements up to one of the tags; the tag's name is next.
+    /// Parses statements up to one of the tags `ends`. The name of that tag is the next token.
     fn body(&mut self, ends: &[&str]) -> Result<Body> {
         let mut body = Vec::new();
         loop {
@@ -196,7 +196,8 @@ impl Parser {
         }
     }
 
-    /// The rest of an opening tag, and a body up to one of the closing tags; gives the tag's name.
+    /// Parses the rest of an opening tag, and a body up to one of the closing tags. Returns that
+    /// tag's name.
     fn block(&mut self, ends: &[&str]) -> Result<(Body, String)> {
         self.skip_op(":");
         self.expect(&TokenKind::BlockEnd, "%}")?;
@@ -358,7 +359,7 @@ impl Parser {
         ))
     }
 
-    /// An assignment target: a name, an attribute if `attributes`, or several of them.
+    /// An assignment target: a name, with `attributes` also an attribute, or several targets.
     fn target(&mut self, attributes: bool, ends: &[&str]) -> Result<Target> {
         let mut targets = Vec::new();
         let mut is_tuple = false;

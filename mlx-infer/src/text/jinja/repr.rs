@@ -389,7 +389,8 @@ pub(super) fn fixed(number: f64, kind: char, precision: usize, alternate: bool) 
     }
 }
 
-/// A number with this many decimals. Rust formats only so many; all digits behind them are zeros.
+/// A number with this many decimals. Rust formats only a limited number of digits; all digits after
+/// them are zeros.
 fn plain(number: f64, decimals: usize) -> String {
     let exact = decimals.min(EXACT_DIGITS);
     format!("{number:.exact$}") + &"0".repeat(decimals - exact)

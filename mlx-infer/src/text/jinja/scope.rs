@@ -1,4 +1,4 @@
-//! Variables, in scopes that see the ones around them.
+//! Variables, in scopes. A scope can read the scopes around it.
 
 use std::cell::RefCell;
 use std::rc::Rc;

@@ -14,7 +14,7 @@ use super::{Fail, Result};
 /// A value. Lists, tuples and dictionaries do not change once they are made: the sandbox forbids it.
 #[derive(Clone, Debug)]
 pub(super) enum Value {
-    /// With the message for its use.
+    /// Undefined, with the error message for its use.
     Undefined(Rc<str>),
     None,
     Bool(bool),
@@ -167,8 +167,8 @@ impl Range {
 
 /// Items that can be read once.
 ///
-/// A filter that is a generator in jinja2 works only when its result is read. Here it works at once, and its error
-/// comes where the generator's would: after the items before it.
+/// In jinja2 a filter that is a generator does its work when its result is read. Here it works at
+/// once, and its error is raised where the generator's would be: after the items before it.
 #[derive(Debug)]
 pub(super) struct Iter {
     items: Rc<Seq>,
@@ -276,7 +276,8 @@ impl Value {
         })
     }
 
-    /// The items that `work` adds. Its error is one for the reader of the items; a limit is an error at once.
+    /// The items that `work` adds. An error of `work` is raised when the items are read; a limit is
+    /// an error at once.
     pub(super) fn generator(work: impl FnOnce(&mut Vec<Self>) -> Result<()>) -> Result<Self> {
         let mut items = Vec::new();
         let fail = match work(&mut items) {

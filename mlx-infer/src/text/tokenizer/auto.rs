@@ -151,7 +151,8 @@ pub(super) const REGISTERED: &[(&str, &str)] = &[
     ("XLMTokenizer", "xlm"),
     ("XLNetTokenizer", "xlnet"),
 ];
-/// The same for checkpoints that name no class, if it differs: these types have no configuration class of their own.
+/// The classes for checkpoints that name none, if they differ: these types have no configuration
+/// class of their own.
 pub(super) const UNNAMED: &[(&str, &str)] = &[
     (
         "TokenizersBackend",

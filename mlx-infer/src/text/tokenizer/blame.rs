@@ -16,8 +16,9 @@ use super::pipeline::TokenizerJson;
 use super::quiet::quietly;
 use super::steps::{PipelineStep, position, steps};
 
-/// The part of a file that cannot be read, its fault, and its position. `is_rebuilt`: the class builds the pipeline, so
-/// only the model, the post-processor and the added tokens come from the file.
+/// The part of a file that cannot be read, its fault, and its position. If `is_rebuilt`, the class
+/// builds the pipeline, so only the model, the post-processor and the added tokens come from the
+/// file.
 pub(super) fn reading(json: &TokenizerJson<'_>, bytes: &[u8], is_rebuilt: bool) -> Option<String> {
     type Read = fn(&str) -> Option<String>;
     let [normalizer, pre_tokenizer, model, post_processor, decoder] = json.parts();

@@ -1,5 +1,5 @@
-//! Checks of tokenizer.json that the tokenizers crate lacks: for such files it panics, allocates without limit, or
-//! never ends.
+//! Checks of tokenizer.json that the tokenizers crate lacks: without them it panics, allocates
+//! without a limit, or never ends.
 
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -8,7 +8,8 @@ use super::pipeline::TokenizerJson;
 use super::steps::{PipelineStep, position, steps};
 use crate::error::{self, Error};
 
-/// How many times longer the replacements of one part may make a text. Published files stay below 8.
+/// The factor by which the replacements of one part may lengthen a text. Published files stay below
+/// 8.
 const MAX_GROWTH: usize = 64;
 /// The longest prefix in bytes. Published prefixes have two.
 const MAX_PREFIX_BYTES: usize = 64;
@@ -58,7 +59,8 @@ fn model(json: &RawValue) -> Result<(), (PipelineStep<'_>, String)> {
     fault.map_or(Ok(()), |what| Err((step(), what)))
 }
 
-/// The fault of a step, if there is one. `growth` is how many times longer the steps of a part can make a text.
+/// The fault of a step, if there is one. `growth` is the factor by which the steps of a part can
+/// lengthen a text.
 fn step_fault(step: &PipelineStep<'_>, growth: &mut usize) -> Option<String> {
     let value: Value = match serde_json::from_str(step.json.get()) {
         Ok(value) => value,

@@ -1,4 +1,5 @@
-//! The class of a checkpoint's tokenizer. It decides whether the pipeline is that of tokenizer.json or the class's own.
+//! The class of a checkpoint's tokenizer. It decides whether the pipeline is that of tokenizer.json
+//! or one that the class builds.
 
 use serde_json::{Map, Value};
 
@@ -35,7 +36,7 @@ const REBUILT: [(&str, Class); 9] = [
 ];
 
 impl Class {
-    /// The name that checkpoints give it.
+    /// The name by which checkpoints refer to it.
     pub(super) fn name(self) -> &'static str {
         let found = REBUILT.iter().find(|&&(_, class)| class == self);
         found.map_or("PreTrainedTokenizerFast", |&(name, _)| name)
@@ -90,7 +91,7 @@ pub(super) fn class_in(
 /// The class that transformers' `AutoTokenizer` uses.
 ///
 /// # Errors
-/// The class has a pipeline of its own that is not supported.
+/// The class builds a pipeline that is not supported.
 fn class_of(checkpoint: &Checkpoint<'_>) -> Result<Class, String> {
     let model_type = checkpoint.model_type.unwrap_or_default();
     let has = |types: &str| types.split(' ').any(|name| name == model_type);
@@ -121,12 +122,12 @@ fn class_of(checkpoint: &Checkpoint<'_>) -> Result<Class, String> {
     Ok(Class::Serialized)
 }
 
-/// The name without the ending that older versions had.
+/// The name without the suffix that older versions had.
 fn base(name: &str) -> &str {
     name.strip_suffix("Fast").unwrap_or(name)
 }
 
-/// The special tokens that a class has if its configuration does not mention them.
+/// The special tokens of a class whose configuration does not mention them.
 pub(super) fn class_defaults(class: Class) -> &'static [(&'static str, &'static str)] {
     match class {
         Class::Serialized => &[],
@@ -184,7 +185,7 @@ pub(super) fn class_defaults(class: Class) -> &'static [(&'static str, &'static 
 mod tests {
     use super::*;
 
-    /// The class here for a class of transformers; `None` where it is refused.
+    /// The class of this module for a class of transformers; `None` if it is refused.
     fn expected(name: &str) -> Option<Class> {
         let found = REBUILT.iter().find(|&&(known, _)| known == name);
         match name {
@@ -193,7 +194,7 @@ mod tests {
         }
     }
 
-    /// `testdata/text/classes.json`: every model type with every way to name a class, and every class.
+    /// `testdata/text/classes.json`: each model type with each way to name a class, and each class.
     #[test]
     fn classes_are_those_of_transformers() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../testdata/text/classes.json");
@@ -201,7 +202,7 @@ mod tests {
         let variants = golden["variants"].as_array().unwrap();
         let mut tried = 0;
         let mut compare = |model_type: &str, variant: &Value, found: &Value| {
-            // transformers itself fails on these.
+            // transformers itself fails for these.
             let Some(found) = found.as_str() else { return };
             let checkpoint = Checkpoint {
                 class: variant["class"].as_str(),

@@ -1,4 +1,4 @@
-//! Reads `tokenizer_config.json` and the older files beside it as transformers does.
+//! Reads `tokenizer_config.json` and the older files with settings as transformers does.
 
 use std::collections::BTreeMap;
 
@@ -59,7 +59,8 @@ pub(super) struct TokenizerConfig {
 }
 
 impl TokenizerConfig {
-    /// Reads the files beside `tokenizer.json`, whose own `added_tokens` are `in_tokenizer_json`.
+    /// Reads the files next to `tokenizer.json`, which itself has the `added_tokens` given in
+    /// `in_tokenizer_json`.
     pub(super) fn load(files: &Files, in_tokenizer_json: &[(u32, AddedToken)]) -> Result<Self> {
         let mut values = object(files, CONFIG)?.unwrap_or_default();
         if truthy(values.get("fix_mistral_regex")) {
@@ -131,7 +132,7 @@ impl TokenizerConfig {
             || ConfigToken::Text(content.to_owned()),
             |full| ConfigToken::Full(full.clone()),
         );
-        // Kept in transformers' order: the order in which missing tokens get their ids.
+        // The order is that of transformers, in which missing tokens get their ids.
         let rank = |name: &str| {
             NAMED
                 .iter()
@@ -153,7 +154,7 @@ impl TokenizerConfig {
     }
 }
 
-/// A JSON file that must hold an object.
+/// Reads a JSON file that must have an object.
 pub(super) fn object(files: &Files, name: &str) -> Result<Option<Map<String, Value>>> {
     match files.json(name)? {
         None => Ok(None),
@@ -166,7 +167,7 @@ pub(super) fn object(files: &Files, name: &str) -> Result<Option<Map<String, Val
     }
 }
 
-/// Removes the named tokens that only this model has: `image_token` and the like.
+/// Removes the named tokens that are specific to this model: `image_token` and the like.
 fn custom_named(values: &mut Map<String, Value>) -> Result<Vec<(String, ConfigToken)>> {
     let is_custom = |(name, value): &(&String, &Value)| {
         name.ends_with("_token") && !NAMED.contains(&name.as_str()) && value.is_string()
@@ -186,7 +187,7 @@ fn custom_named(values: &mut Map<String, Value>) -> Result<Vec<(String, ConfigTo
     Ok(custom)
 }
 
-/// `extra_special_tokens` may be a map of names instead of a list.
+/// Takes `extra_special_tokens` if it is a map of names instead of a list.
 fn take_extra_map(
     values: &mut Map<String, Value>,
     custom: &mut Vec<(String, ConfigToken)>,
@@ -209,7 +210,8 @@ fn take_extra_map(
     Ok(())
 }
 
-/// `special_tokens_map.json` overrides the configuration, unless the configuration lists added tokens.
+/// Applies `special_tokens_map.json`, which overrides the configuration unless that lists added
+/// tokens.
 fn merge_special_tokens_map(
     files: &Files,
     values: &mut Map<String, Value>,
@@ -327,7 +329,8 @@ fn token(name: &str, value: &Value) -> Result<ConfigToken> {
     }
 }
 
-/// An added token in its serialised form. A missing flag is false, except `normalized`, which is then "not special".
+/// An added token in its serialised form. A missing flag is false, except that `normalized` is then
+/// the opposite of `special`.
 pub(super) fn added_token(name: &str, value: &Value) -> Result<AddedToken> {
     let Some(content) = value.get("content").and_then(Value::as_str) else {
         return Err(Error::format(format!(

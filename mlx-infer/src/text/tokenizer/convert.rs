@@ -1,6 +1,8 @@
-//! Tokenizers of other files than tokenizer.json: SentencePiece's `tokenizer.model`, Mistral's `tekken.json`, tiktoken's `tiktoken.model`.
+//! Tokenizers in files other than tokenizer.json: SentencePiece's `tokenizer.model`, Mistral's
+//! `tekken.json`, tiktoken's `tiktoken.model`.
 //!
-//! They become the text of a tokenizer.json, as transformers makes one when it loads such a checkpoint, and what it adds beside it.
+//! The conversion results in the text of a tokenizer.json, like that which transformers makes when
+//! it loads such a checkpoint, and the tokens that transformers adds to it.
 
 mod merges;
 mod proto;
@@ -22,15 +24,16 @@ pub(super) const NAMES: [&str; 3] = ["tekken.json", "tiktoken.model", "tokenizer
 pub(super) struct Converted {
     /// The text of tokenizer.json, without added tokens.
     pub(super) json: String,
-    /// The class whose pipeline it gets.
+    /// The class that builds its pipeline.
     pub(super) class: Class,
     /// Tokens that are added before those of the configuration.
     pub(super) added: Vec<AddedToken>,
-    /// Named tokens that the configuration may leave out.
+    /// Named tokens that apply unless the configuration mentions them.
     pub(super) named: Vec<(&'static str, String)>,
-    /// Tokens that take the place of `extra_special_tokens`, if the configuration does not mention these.
+    /// Tokens that replace `extra_special_tokens`, if the configuration does not mention those.
     pub(super) extra: Vec<AddedToken>,
-    /// Whether the tokens around a text are those of `add_bos_token` and `add_eos_token` also if the configuration mentions neither.
+    /// Whether `add_bos_token` and `add_eos_token` decide on the tokens around a text even if the
+    /// configuration mentions neither.
     has_ends: bool,
 }
 
@@ -58,7 +61,7 @@ pub(super) fn convert(
     if name == "tekken.json" {
         return ranks::tekken(bytes).map_err(wrong);
     }
-    // Files of both formats are called tokenizer.model.
+    // Files of both formats have the name tokenizer.model.
     if name == "tiktoken.model" || ranks::is_tiktoken(bytes) {
         return ranks::tiktoken(bytes, config).map_err(wrong);
     }
@@ -81,7 +84,7 @@ pub(super) fn convert(
 }
 
 impl Converted {
-    /// Gives the configuration what the file knows.
+    /// Adds the tokens of the file that the configuration does not mention.
     pub(super) fn complete(&mut self, config: &mut TokenizerConfig) {
         for (name, content) in std::mem::take(&mut self.named) {
             config.default_named(name, &content);
@@ -92,7 +95,8 @@ impl Converted {
         }
     }
 
-    /// Puts `bos_token` and `eos_token` around texts, as `add_bos_token` and `add_eos_token` say.
+    /// Puts `bos_token` and `eos_token` around texts if `add_bos_token` and `add_eos_token` are
+    /// set.
     pub(super) fn post_process(
         &self,
         inner: &mut tokenizers::Tokenizer,

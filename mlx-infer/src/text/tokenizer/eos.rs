@@ -6,9 +6,10 @@ use super::config::object;
 use crate::error::{Error, Result};
 use crate::text::files::Files;
 
-/// The ids of the first source that has some: generation_config.json, config.json, its `text_config`; then that of the
-/// tokenizer. transformers' `generate` stops at those of the first source only, but a chat template ends its turns with
-/// the tokenizer's, and files that were changed by hand often name only one.
+/// The ids of the first source that has some (generation_config.json, config.json, its
+/// `text_config`), and the id of the tokenizer. transformers' `generate` stops only at those of the
+/// first source, but a chat template ends turns with the tokenizer's end token, and files that were
+/// edited by hand often name only one.
 pub(super) fn ids(
     files: &Files,
     model: &Map<String, Value>,

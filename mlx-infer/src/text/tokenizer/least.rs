@@ -1,27 +1,29 @@
-//! The least number of tokens that a text can have, from its length and the longest token: long texts can be refused before they are tokenised.
+//! A lower bound on the number of tokens of a text, from its length and the longest token: long
+//! texts can be refused before they are tokenised.
 
 use serde_json::Value;
 use tokenizers::{ModelWrapper, Tokenizer};
 
 use crate::text::detokenize::append_bytes;
 
-/// Bytes of a text that become one byte at most, where a normaliser shortens: a composed character of 2 bytes or more has at most 4
-/// decomposed ones, of 4 bytes each.
+/// The most bytes of a text that a normaliser turns into one byte: a composed character has at
+/// least 2 bytes, and replaces at most 4 characters of 4 bytes each.
 const COMPOSED: usize = 8;
-/// The same where each character is replaced by itself: 4 bytes by 1.
+/// The same for a normaliser that replaces single characters: at most 4 bytes become 1.
 const LOWERED: usize = 4;
 
-/// How much of a text a token covers at most.
+/// The most text that one token covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Least {
-    /// Bytes; `None` if white space can vanish.
+    /// In bytes; `None` if white space can vanish.
     bytes: Option<usize>,
-    /// Bytes that are not white space.
+    /// In bytes that are not white space.
     solid: usize,
 }
 
 impl Least {
-    /// `None` if the tokenizer can drop text or join any amount of it in a token, as those with an unknown token can.
+    /// The bound of a tokenizer. `None` if it can drop text, or join any amount of text in one
+    /// token, as a tokenizer with an unknown token can.
     pub(super) fn of(tokenizer: &Tokenizer) -> Option<Self> {
         if tokenizer.get_truncation().is_some() {
             return None;
@@ -61,7 +63,7 @@ impl Least {
         };
         let is_bpe = matches!(tokenizer.get_model(), ModelWrapper::BPE(_));
         let vocab = tokenizer.get_vocab(false);
-        // Without a token for each byte some text has none.
+        // If not every byte has a token, some texts have no tokens.
         let has_bytes = match is_byte_level && is_bpe {
             true => {
                 vocab
@@ -106,7 +108,7 @@ impl Least {
         })
     }
 
-    /// The least number of tokens of a text.
+    /// The least number of tokens that a text can have.
     pub(super) fn tokens(self, text: &str) -> usize {
         let solid = text
             .chars()

@@ -19,7 +19,7 @@ const QWEN2_WORDS: &str = concat!(
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|",
     r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 );
-/// That of Qwen 3.5, whose words have combining marks too (`tokenization_qwen3_5.py`).
+/// The pattern of Qwen 3.5, whose words also include combining marks (`tokenization_qwen3_5.py`).
 const QWEN3_5_WORDS: &str = concat!(
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}|",
     r" ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -98,7 +98,7 @@ impl<'a> TokenizerJson<'a> {
         padding.map(|padding| padding.pad_token)
     }
 
-    /// The text of the tokenizer that `class` makes of this file.
+    /// The text of the tokenizer that `class` makes from this file.
     pub(super) fn rebuild(
         &self,
         class: Class,
@@ -121,8 +121,8 @@ impl<'a> TokenizerJson<'a> {
         flags.insert("type".to_owned(), json!("BPE"));
         let flags = Value::Object(flags).to_string();
         let flags = flags.trim_end_matches('}');
-        // Joined as text, because a vocabulary has hundreds of thousands of entries and is parsed only once, by its
-        // reader.
+        // The parts are joined as text. The vocabulary has hundreds of thousands of entries, and is
+        // parsed only once, by the tokenizers crate.
         Ok(format!(
             r#"{{"version":"1.0","truncation":null,"padding":null,"added_tokens":[],"normalizer":{},"pre_tokenizer":{},"post_processor":{},"decoder":{},"model":{flags},"vocab":{vocab},"merges":{merges}}}}}"#,
             pipeline.normalizer,
@@ -269,9 +269,9 @@ fn flags(value: Value) -> Map<String, Value> {
     }
 }
 
-/// Sets the post-processor of the classes that have their own: Code Llama starts every text with its `bos_token`,
-/// GPT-NeoX puts no tokens around a text. As in transformers, `add_bos_token` and `add_eos_token` have no effect
-/// together with a tokenizer.json.
+/// Sets the post-processor of the classes that replace that of the file: Code Llama starts every
+/// text with its `bos_token`, GPT-NeoX puts no tokens around a text. As in transformers,
+/// `add_bos_token` and `add_eos_token` have no effect together with a tokenizer.json.
 pub(super) fn post_process(
     inner: &mut tokenizers::Tokenizer,
     class: Class,

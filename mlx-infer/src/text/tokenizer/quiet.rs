@@ -13,7 +13,7 @@ thread_local! {
 /// The failure of a call into the tokenizers crate.
 pub(super) struct TokenizersFault {
     pub(super) what: String,
-    /// Its error; none if it panicked.
+    /// The crate's error, or `None` if it panicked.
     pub(super) source: Option<tokenizers::Error>,
 }
 

@@ -1,4 +1,5 @@
-//! Rows with grammars that draft: what is chosen without a mask is not kept, and a fault ends its own row.
+//! Rows with grammars that draft: a draft that the mask forbids is not kept, and an error ends only
+//! its own row.
 
 use mlx_core::DType;
 use mlx_infer::{

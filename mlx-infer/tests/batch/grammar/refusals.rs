@@ -40,7 +40,7 @@ fn chain(n: usize, link: impl Fn(&str) -> Value) -> Grammar {
     Grammar::JsonSchema(json!({"$ref": "#/$defs/0", "$defs": definitions}))
 }
 
-/// The compiler recurses; deeply nested grammars do not end the process.
+/// The compiler is recursive; deeply nested grammars must not overflow its stack.
 #[test]
 fn long_chains_are_compiled() {
     let model = model();

@@ -1,4 +1,4 @@
-//! Rows with grammars beside other rows.
+//! Batches of rows with and without grammars.
 
 use mlx_infer::{
     Choice, Constraint, Engine, EngineOptions, FinishReason, GenerateOptions, Grammar, Limits,
@@ -70,14 +70,14 @@ fn neighbours_do_not_show() {
     };
     let files = mlx_infer::default_model_files();
     let drafts = LoadedModel::load_files(files, options, &mut |_, _| ()).unwrap();
-    // Several tokens at a time may be multiplied by another kernel than one.
+    // Several tokens at a time may be multiplied by a different kernel than one token.
     let mut drafting = asked.clone();
     for (_, options) in &mut drafting {
         options.speculative = "4".parse().unwrap();
     }
     let found = tokens(&drafts, requests(&drafting), &Limits::default());
     assert!(found.iter().zip(&expected).all(|(a, b)| same(a, b)));
-    // A processor beside grammars, and on a row with a grammar.
+    // A processor on rows without a grammar, and on a row with one.
     let nothing = |_: &[u32], _: &mut [f32]| Ok(());
     let mut processed = requests(&asked);
     for at in [1, 2] {
@@ -89,7 +89,7 @@ fn neighbours_do_not_show() {
 
 #[test]
 fn rows_that_were_preempted_go_on() {
-    // Caches grow after 256 tokens, and then there is memory for two rows.
+    // Caches grow after 256 tokens. From then on the memory is enough for two rows.
     let mut asked = mixed();
     asked.truncate(5);
     for (prompt, _) in &mut asked {
@@ -134,7 +134,8 @@ fn rows_that_were_preempted_go_on() {
     engine.finish().unwrap();
 }
 
-/// A row with a grammar and the rows beside it take a token in every step, so they end in the order of their lengths.
+/// A row with a grammar and the other rows take a token in every step, so they end in the order of
+/// their lengths.
 #[test]
 fn no_row_waits() {
     let model = model();
@@ -177,7 +178,8 @@ fn the_grammar_begins_behind_a_mark() {
         let text = text(&generated);
         let free = alone(&model, "The red fox", &with(None, 120, seed));
         match text.split_once('.') {
-            // The free text may end, and the other may not before its mark.
+            // The mark never came. The text without the grammar may end, the other one may not end
+            // before its mark.
             None => {
                 let mut ids = free.tokens.iter().map(|token| token.id);
                 let end = ids.position(|id| model.eos_ids().contains(&id));
@@ -187,7 +189,7 @@ fn the_grammar_begins_behind_a_mark() {
             }
             Some((before, rest)) => {
                 begun += 1;
-                // The beginning equals the text without the grammar.
+                // Up to the mark the text equals that without the grammar.
                 let found = free.text.as_deref().unwrap().split_once('.');
                 assert_eq!(found.map(|(before, _)| before), Some(before), "{text}");
                 assert!(
@@ -199,7 +201,7 @@ fn the_grammar_begins_behind_a_mark() {
         }
     }
     assert!(begun > 3, "the mark came {begun} times");
-    // A mark that begins inside a token.
+    // A mark that begins inside of a token.
     let generated = alone(&model, "The red fox", &marked("e", 1));
     let (_, rest) = text(&generated).split_once('e').unwrap();
     assert!(

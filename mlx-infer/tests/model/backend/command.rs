@@ -88,7 +88,8 @@ fn the_command_runs_it_and_refuses_flags_that_it_lacks() {
     );
 }
 
-/// Our CUDA library sets this variable in its own process. The bridge gets it only from the user.
+/// The project's CUDA library sets this variable in its own process. The bridge gets it only if the
+/// user has set it.
 #[test]
 fn the_bridge_gets_the_users_setting_of_cuda_graphs() {
     let fake = Fake::new("tells-graphs");

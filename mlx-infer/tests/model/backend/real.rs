@@ -12,7 +12,8 @@ use mlx_infer::{
 
 use crate::checkpoint;
 
-/// The Python that has mlx_lm. The second run of the tests, without our CPU kernels, would repeat the same comparison.
+/// The Python that has mlx_lm. `None` in the second run of the tests, without this project's CPU
+/// kernels: it would repeat the same comparison.
 fn python() -> Option<PathBuf> {
     if std::env::var_os("MLX_CPU_KERNELS").is_some() {
         return None;

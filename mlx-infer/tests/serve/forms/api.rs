@@ -1,4 +1,4 @@
-//! Requests for the same thing to each route for conversations, and their answers in one form.
+//! The same request on each route for conversations, and the answers in one form.
 
 use serde_json::{Value, json};
 
@@ -13,7 +13,7 @@ pub enum Api {
 
 pub const APIS: [Api; 3] = [Api::Chat, Api::Responses, Api::Messages];
 
-/// What a request asks for beside an answer.
+/// The options of a request.
 #[derive(Clone, Copy, Default)]
 pub struct Asked {
     /// Whether tools are offered, and how they are to be called: `auto` or `required`.
@@ -45,7 +45,7 @@ fn parameters() -> Value {
     })
 }
 
-/// The word of chat completions for an end.
+/// The reason of an end in the words of chat completions.
 fn end_word(word: &Value) -> &'static str {
     match word.as_str() {
         Some("stop" | "completed" | "end_turn") => "stop",
@@ -259,7 +259,7 @@ fn of_responses(events: &[(String, Value)]) -> Reply {
             "response.function_call_arguments.delta" => {
                 *arguments.last_mut().unwrap() += text(&data["delta"]);
             }
-            // Its text is that of the deltas.
+            // The joined deltas equal this text.
             "response.reasoning_text.done" => assert_eq!(data["text"], joined.reasoning),
             "response.output_text.done" => assert_eq!(data["text"], joined.content),
             _ => {}

@@ -2,16 +2,16 @@
 
 use crate::scripted::Scripted;
 
-/// How a family writes.
+/// The form in which a family writes.
 pub struct Family {
     pub template: &'static str,
     pub marks: &'static [&'static str],
     pub ends: &'static [&'static str],
-    /// Around reasoning.
+    /// The marks around reasoning.
     pub think: [&'static str; 2],
-    /// Between reasoning and an answer, and before an answer without reasoning.
+    /// The texts between reasoning and an answer, and before an answer without reasoning.
     pub answer: [&'static str; 2],
-    /// A call of `add`, and the same once more behind it if a reply may have two.
+    /// A call of `add`, and a second one after it if a reply may have two.
     pub call: &'static str,
     pub again: Option<&'static str>,
 }
@@ -20,7 +20,7 @@ const CALL: &str =
     "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1, \"b\": \"x\"}}\n</tool_call>";
 
 pub const FAMILIES: [Family; 3] = [
-    // The model opens its reasoning itself, if it reasons.
+    // A model that opens its reasoning itself, if it reasons.
     Family {
         template: "qwen3",
         marks: &[],
@@ -30,7 +30,7 @@ pub const FAMILIES: [Family; 3] = [
         call: CALL,
         again: Some(CALL),
     },
-    // The template opens it.
+    // A model whose template opens the reasoning.
     Family {
         template: "minimax_m2",
         marks: &["[e~["],
@@ -40,7 +40,7 @@ pub const FAMILIES: [Family; 3] = [
         call: "<minimax:tool_call>\n<invoke name=\"add\">\n<parameter name=\"a\">1</parameter>\n<parameter name=\"b\">x</parameter>\n</invoke>\n</minimax:tool_call>",
         again: None,
     },
-    // Channels.
+    // A model with channels.
     Family {
         template: "harmony",
         marks: &[

@@ -24,7 +24,7 @@ pub struct Files {
 }
 
 impl Files {
-    /// Finds or installs the Pythons.
+    /// Finds the Python environments, or installs them.
     pub fn new(shared: &Shared, arguments: &Arguments) -> Result<Self> {
         let work = work()?;
         let wants_llama = arguments.peers.contains(&Peer::LlamaCpp);
@@ -56,7 +56,7 @@ impl Files {
         self.folder.join(format!("{}{layers}", model.name()))
     }
 
-    /// Writes what is not there yet.
+    /// Writes the files that are missing.
     pub fn prepare(&self, model: Model) -> Result<()> {
         let folder = self.model(model);
         let mut checkpoint = python::command(&self.python);
@@ -81,7 +81,7 @@ impl Files {
         Ok(())
     }
 
-    /// A command for each side, ours first.
+    /// A command for each side; this project's is the first.
     pub fn commands(
         &self,
         binary: &Path,
@@ -131,7 +131,7 @@ impl Files {
         commands
     }
 
-    /// The content of our checkpoint.
+    /// The sizes in this project's checkpoint.
     pub fn shape(&self, model: Model, format: Format) -> Result<Shape> {
         let folder = self.model(model).join(format.name());
         let mut bytes = 0;
@@ -152,7 +152,7 @@ fn once(folder: &Path, names: &[&str], command: &mut Command) -> Result<()> {
     for name in names {
         source.extend(fs::read(scripts().join(name))?);
     }
-    // Written last: a folder whose writing broke off has none.
+    // Written last: a folder whose writing was interrupted has no such file.
     let stamp = folder.join("written-by");
     if fs::read(&stamp).is_ok_and(|written| written == source) {
         return Ok(());

@@ -21,7 +21,7 @@ pub const MEMORY: &str = "resident memory, MB";
 /// A kind of work.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Work {
-    /// A process that loads, answers and ends: times of the load and memory.
+    /// A new process that loads, answers and ends: times of the load, and memory.
     Fresh,
     Prefill,
     /// Decoding: the number of rows, and the tokens of each prompt.
@@ -55,7 +55,7 @@ pub fn method(threads: usize, layers: Option<u16>, sides: &[&str]) -> String {
     )
 }
 
-/// A side: its name, and what starts it.
+/// A side: its name, and the command that starts it.
 pub type Start = (&'static str, Box<dyn Fn() -> Command>);
 
 /// A checkpoint on every side.
@@ -63,7 +63,7 @@ pub struct Case {
     pub name: String,
     pub runs: u32,
     pub quick: bool,
-    /// How each side is started, ours first.
+    /// The command of each side; this project's is the first.
     pub commands: Vec<Start>,
     /// Whether the sides agree.
     pub notes: RefCell<Vec<String>>,
@@ -75,8 +75,8 @@ pub struct Case {
 pub type Measured = (&'static str, Vec<Vec<f64>>);
 
 impl Work {
-    /// Its prompts, and the number of tokens to generate for each (0: they are classified); none for a process of its
-    /// own.
+    /// The prompts, and the number of tokens to generate for each (0: they are classified). `None`
+    /// for a new process.
     fn prompts(self, quick: bool) -> Option<(Vec<Vec<u32>>, usize)> {
         match self {
             Self::Fresh => None,
@@ -93,10 +93,11 @@ impl Work {
         }
     }
 
-    /// The bytes and operations of a prompt, of all texts or of a step in the middle; none for a process of its own.
+    /// The bytes and operations of one prompt, of all texts, or of a step in the middle. `None` for
+    /// a new process.
     pub fn amount(self, shape: &Shape, quick: bool) -> Option<Amount> {
         let (prompts, tokens) = self.prompts(quick)?;
-        // The embedding is the head too, so a step reads all weights.
+        // The embedding is also the head, so a step reads all weights.
         Some(shape.amount(prompts.len(), prompts[0].len(), tokens))
     }
 
@@ -136,7 +137,7 @@ impl Case {
         })
     }
 
-    /// The profile of our side in a work.
+    /// The profile of this project's side for a kind of work.
     pub fn profile(
         &self,
         ours: &mut Session,
@@ -173,7 +174,7 @@ impl Case {
         self.commands.iter().map(start).collect()
     }
 
-    /// Whether a side is too slow for whole works.
+    /// Whether a side is too slow for all of the work.
     fn is_slow(&self, side: usize) -> bool {
         self.commands[side].0 == "mlx-lm"
     }
@@ -183,7 +184,7 @@ impl Case {
         eprintln!("{name}, {measure}: run {number} of {}, {side}", self.runs);
     }
 
-    /// A rate of each side that stays.
+    /// The rates of each side's loaded session.
     fn rates(
         &self,
         sessions: &mut [Session],
@@ -216,7 +217,8 @@ impl Case {
             self.say(measure, side, number);
             Ok(Some(run(&mut sessions[side])?.0))
         })?;
-        // When the others have run, which so follow each other without its many seconds on one core.
+        // mlx-lm runs after the others, so that its many seconds on one core are not between
+        // theirs.
         for (side, session) in sessions.iter_mut().enumerate() {
             if self.is_slow(side) && measure == DECODE_1 {
                 for number in 1..=self.runs {
@@ -238,7 +240,8 @@ impl Case {
             self.say("load and memory", side, number);
             let (name, command) = &self.commands[side];
             let prompt = prompts(1, 32);
-            // A run that does not count brings the file into the page cache, because the system may have dropped it.
+            // A run that is not counted brings the file into the page cache, from which the system
+            // may have dropped it.
             Session::start(name, command())?.generate(&prompt, 1)?;
             let mut session = Session::start(name, command())?;
             let first = session.load_s()? + session.generate(&prompt, 1)?.prefill_s;
@@ -272,7 +275,7 @@ mod tests {
 
     #[test]
     fn a_step_reads_weights_once_and_the_cache_of_each_row() {
-        // Behind 32 tokens, 33 more: 48.5 keys on average.
+        // After 32 tokens, 33 more: 48.5 keys on average.
         let amount = Work::Decode(8, 32).amount(&SHAPE, false).unwrap();
         assert_eq!(amount.bytes, 2_000.0 + 8.0 * 48.5 * 10.0);
         assert_eq!(amount.flop, 2.0 * 8.0 * (1_500.0 + 48.5 * 20.0));

@@ -43,7 +43,7 @@ impl Format {
         }
     }
 
-    /// Bytes of a matrix in our checkpoint.
+    /// Bytes of a matrix in this project's checkpoint.
     fn bytes(self, rows: u64, columns: u64) -> u64 {
         match self {
             // Codes, and a scale and a bias for each group.
@@ -58,7 +58,7 @@ const GROUP: u64 = 64;
 
 /// A tensor of a checkpoint.
 pub struct Tensor {
-    /// Its name in our checkpoint, without `.weight`.
+    /// The name in this project's checkpoint, without `.weight`.
     pub name: String,
     /// Its name in GGUF, without `.weight`.
     pub gguf: String,
@@ -123,12 +123,13 @@ impl Model {
         self.config()[name].as_u64().unwrap_or_default()
     }
 
-    /// Whether the embedding is the output head, too.
+    /// Whether the embedding is also the output head.
     fn is_tied(self) -> bool {
         self.config()["tie_word_embeddings"] == true
     }
 
-    /// The weight of a norm that changes nothing, in our checkpoint: Gemma adds 1 to it.
+    /// The value of a norm's weight that scales by 1, in this project's checkpoint: Gemma adds 1 to
+    /// it.
     fn norm(self) -> f32 {
         if self == Self::Gemma3 { 0.0 } else { 1.0 }
     }
@@ -186,7 +187,7 @@ impl Model {
         all
     }
 
-    /// Bytes of all weights that a step reads. Of an embedding that is not the head it reads a row.
+    /// Bytes of all weights that a step reads. An embedding that is not the head counts as one row.
     pub fn step_bytes(self, format: Format) -> u64 {
         let tensors = self.tensors();
         let read = tensors
@@ -199,7 +200,7 @@ impl Model {
         .sum()
     }
 
-    /// Writes our checkpoint to `folder`, unless it is there.
+    /// Writes this project's checkpoint to `folder`, unless it exists.
     pub fn write(self, format: Format, folder: &Path) -> Result<()> {
         let mut config = self.config();
         if format == Format::Q4 {

@@ -4,18 +4,19 @@ use std::process::exit;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The time that a run has.
+/// The time limit of a run.
 pub struct Clock {
     started: Instant,
-    /// Nothing begins after it; the rest is for what is under way, and for the record.
+    /// No work begins after it; the rest of the time is for work in progress and for the record.
     limit: Duration,
 }
 
-/// The part of the time in which work may begin.
+/// The fraction of the time in which work may begin.
 const WORKING: f64 = 0.85;
 
 impl Clock {
-    /// Starts the clock, and ends this program when so many minutes are over. Sessions end at the end of their input.
+    /// Starts the clock, and ends this program after this many minutes. Sessions end when their
+    /// input ends.
     pub fn start(minutes: u16) -> Self {
         let all = Duration::from_secs(60 * u64::from(minutes));
         thread::spawn(move || {
@@ -33,12 +34,12 @@ impl Clock {
         self.started.elapsed()
     }
 
-    /// The time in which work may still begin.
+    /// The time that is left for work to begin.
     pub fn left(&self) -> Duration {
         self.limit.saturating_sub(self.elapsed())
     }
 
-    /// The part of that time that is over.
+    /// The fraction of that time that has passed.
     pub fn used(&self) -> f64 {
         self.elapsed().as_secs_f64() / self.limit.as_secs_f64()
     }

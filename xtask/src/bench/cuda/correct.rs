@@ -1,5 +1,5 @@
-//! What must be right before speed counts: the tests of the kernels, goldens of models in 16 bits, and rows that do not
-//! depend on their batch.
+//! Checks before speed is measured: the tests of the kernels, goldens of models in 16 bits, and
+//! rows that must not depend on their batch.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::program;
 use crate::bench::record::Section;
 
-/// How a check ended.
+/// The outcome of a check.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Verdict {
     Passed,
@@ -34,7 +34,7 @@ impl Verdict {
 pub struct Check {
     pub what: String,
     pub verdict: Verdict,
-    /// Numbers.
+    /// The measured numbers.
     pub found: String,
 }
 
@@ -67,10 +67,10 @@ pub fn failed(checks: &[Check]) -> Vec<&str> {
     failed.map(|check| check.what.as_str()).collect()
 }
 
-/// The setting with which rows are the same to the bit in prompts, too (docs/design/cuda.md).
+/// The setting with which prompts too give rows that are the same to the bit (docs/design/cuda.md).
 pub const EXACT: (&str, &str) = ("MLX_CUDA_CUBLAS", "off");
 
-/// A program of tests that runs beside other checks: one process for each of its modules.
+/// A test program that runs next to other checks: one process for each of its modules.
 pub struct Tests(JoinHandle<Result<Check>>);
 
 impl Tests {
@@ -88,7 +88,7 @@ impl Tests {
                 .into_iter()
                 .map(|module| {
                     let mut command = Command::new(&program);
-                    // What the tests print tells whether they were skipped.
+                    // The output of the tests says whether they were skipped.
                     command.args([&*module, "--nocapture", "--test-threads=4"]);
                     command.envs(setting);
                     let run = thread::spawn(move || program::run(&mut command, limit));
@@ -117,7 +117,7 @@ fn panicked() -> anyhow::Error {
     anyhow!("a thread that runs tests has panicked")
 }
 
-/// The modules of the tests in a list, each with `::` behind its name, or the names of tests without a module.
+/// The modules in a list of tests, each followed by `::`, or the names of tests without a module.
 fn modules_of(list: &[String]) -> BTreeSet<String> {
     let tests = list.iter().filter_map(|line| line.strip_suffix(": test"));
     let module = |name: &str| match name.split_once("::") {
@@ -131,7 +131,7 @@ fn modules_of(list: &[String]) -> BTreeSet<String> {
 struct Judged {
     /// The number of tests that passed, if all did.
     passed: Option<usize>,
-    /// What failed, or why nothing is known.
+    /// The names of failed tests, or the reason why there is no result.
     failed: String,
 }
 
@@ -141,7 +141,7 @@ fn judged(module: &str, run: &program::Run) -> Judged {
         counts.split_once(' ')?.0.parse().ok()
     });
     let skipped = run.lines.iter().find(|line| line.contains("skipped: "));
-    // The last list of failures has the names alone.
+    // The last list of failures has only the names.
     let list = run.lines.rsplit(|line| line == "failures:").next();
     let names = list.into_iter().flatten();
     let names = names.map_while(|line| line.strip_prefix("    "));

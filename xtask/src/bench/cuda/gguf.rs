@@ -95,10 +95,10 @@ fn pad(written: usize, out: &mut impl Write) -> Result<()> {
     out.write_all(&[0; ALIGNMENT][..written.next_multiple_of(ALIGNMENT) - written])
 }
 
-/// The values of a tensor, and how many there are.
+/// The values of a tensor, and their number.
 fn content(tensor: &Tensor, format: Format) -> (Values, u64) {
     let Some(rows) = tensor.rows else {
-        // Here Gemma's norms multiply by the weight itself.
+        // In GGUF the weight of Gemma's norms is the factor itself.
         return (Values::F32(1.0), tensor.columns);
     };
     let weights = rows * tensor.columns;
@@ -165,7 +165,7 @@ mod tests {
             assert!(text.contains(key), "{key}");
         }
         assert_eq!(header.keys, 16);
-        // Qwen3 has no window and one base.
+        // Qwen3 has no window, and one rope base.
         assert_eq!(keys(Model::Qwen3, Format::Bf16).keys, 14);
     }
 }

@@ -1,8 +1,8 @@
-//! Goldens of models in 16 bits: the log probabilities of the tiny checkpoints of `testdata/models`, whose references
-//! computed in 32 bits.
+//! Goldens of models in 16 bits: the log probabilities of the tiny checkpoints of
+//! `testdata/models`, whose references were computed in 32 bits.
 //!
-//! The noise of 16 bits is what the plain form on the CPU is off with the same weights in the same 16 bits. The GPU may be
-//! off by a small multiple of it.
+//! The noise of 16 bits is the error of the plain form on the CPU, with the same weights in the
+//! same dtype. The GPU's error may be a small multiple of it.
 
 use std::fs;
 use std::path::Path;
@@ -43,8 +43,8 @@ pub const CASES: [&str; 24] = [
 
 const DTYPES: [&str; 2] = ["BF16", "F16"];
 
-/// How many times the noise the GPU may be off, by the root of the mean square of all log probabilities. The CPU's kernels
-/// reach 0.4 to 1.25 times.
+/// The largest error of the GPU as a multiple of the noise, both as root mean squares over all log
+/// probabilities. The CPU's kernels reach 0.4 to 1.25.
 const MOST: f64 = 2.0;
 
 /// The error of both devices for a checkpoint and dtype.
@@ -108,10 +108,10 @@ pub fn checks(testdata: &Path, gpu: &mut Session, cpu: &mut Session) -> Result<V
         .collect())
 }
 
-/// One check for all that are near enough, and one for each that is not.
+/// One check for all cases within the limit, and one for each other case.
 fn judged(dtype: &str, all: &[Errors]) -> Vec<Check> {
     let of = all.iter().filter(|errors| errors.dtype == dtype);
-    // NaN is not near.
+    // NaN is not within the limit.
     let (near, far): (Vec<_>, Vec<_>) = of.partition(|errors| errors.gpu <= MOST * errors.cpu);
     let check = |what, verdict, found| Check {
         what,

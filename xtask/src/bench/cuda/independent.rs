@@ -7,11 +7,12 @@ use serde_json::{Value, json};
 use super::correct::{Check, Verdict};
 use crate::bench::session::{Session, prompts};
 
-/// Tokens of prompts in a step: several kernels compute the products of a large step.
+/// The most prompt tokens of a small step. The products of a larger step are computed by several
+/// kernels.
 const SMALL: usize = 128;
 const LARGE: usize = 2048;
 
-/// How a set of prompts is computed.
+/// A way of computing a set of prompts.
 #[derive(Clone, Copy, Debug)]
 struct Way {
     /// Rows of a step.
@@ -22,12 +23,12 @@ struct Way {
     chunk: usize,
 }
 
-/// Prompts, and ways that give the same.
+/// Prompts, and ways of computing them that must give the same bits.
 struct Setting {
     what: &'static str,
     prompts: Vec<Vec<u32>>,
     tokens: usize,
-    /// The way that the others are compared with.
+    /// The way with which the others are compared.
     first: Way,
     others: Vec<(&'static str, Way)>,
 }
@@ -88,7 +89,7 @@ fn settings(quick: bool) -> Vec<Setting> {
             first: chunks(LARGE, LARGE),
             others: vec![
                 ("chunks of 256", chunks(LARGE, 256)),
-                // A multiple of 64, because of Gemma's windows: docs/design/cuda.md.
+                // A multiple of 64, because of Gemma's windows (docs/design/cuda.md).
                 ("chunks of 192", chunks(LARGE, 192)),
             ],
         },
@@ -98,7 +99,7 @@ fn settings(quick: bool) -> Vec<Setting> {
 /// A row: its tokens and the bits of their log probabilities.
 type Exact = (Vec<u32>, Vec<u32>);
 
-/// Checks a checkpoint. Every other row is drawn, the others take the likeliest tokens.
+/// Checks a checkpoint. Every other row is sampled; the others are greedy.
 pub fn checks(name: &str, session: &mut Session, quick: bool) -> Result<Vec<Check>> {
     let mut checks = Vec::new();
     for setting in settings(quick) {

@@ -1,4 +1,5 @@
-//! The kernels one by one, as `mlx-core/benches/cuda_kernels` measures them, beside the card's own rates.
+//! The single kernels, as `mlx-core/benches/cuda_kernels` measures them, next to the card's own
+//! limits.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -14,14 +15,14 @@ use crate::bench::record::Section;
 use crate::bench::roofline::Rates;
 use crate::bench::stats::{digits, head};
 
-/// What the card does at most, measured in the same run.
+/// The card's limits, measured in the same run.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Limits {
     /// Bytes read and written by the fastest copy.
     pub copy_gb_s: f64,
-    /// Products of 16 bits.
+    /// Products of 16-bit matrices.
     pub matmul_tflop_s: f64,
-    /// A kernel that has nothing to do.
+    /// The time of an empty kernel.
     pub kernel_us: f64,
 }
 
@@ -33,7 +34,7 @@ impl Limits {
         }
     }
 
-    /// As a sentence.
+    /// The limits as a sentence.
     pub fn text(&self) -> String {
         format!(
             "The card's own limits in this run: copy {} GB/s, products of bf16 {} TFLOP/s, an empty kernel {} µs",
@@ -51,10 +52,10 @@ pub struct Kernel {
     case: String,
     rows: u32,
     us: f64,
-    /// What it must read and write, and compute.
+    /// The bytes that it must read and write, and the operations that it must compute.
     bytes: f64,
     flop: f64,
-    /// The host did not keep up: the time is the host's.
+    /// Whether the host was slower than the GPU, so that the time is the host's.
     host_bound: bool,
 }
 
@@ -76,12 +77,12 @@ enum Line {
     Kernel(Kernel),
 }
 
-/// What the program measured.
+/// The results of the program.
 #[derive(Debug, PartialEq)]
 pub struct Kernels {
     pub limits: Limits,
     pub all: Vec<Kernel>,
-    /// Its time was over before it had measured all.
+    /// Whether the time limit ended the program early.
     pub cut: bool,
 }
 
@@ -100,7 +101,7 @@ pub fn measure(program: &Path, quick: bool, limit: Duration) -> Result<Kernels> 
 fn read(lines: &[String], cut: bool) -> Result<Kernels> {
     let (mut limits, mut all) = (None, Vec::new());
     for line in lines.iter().filter(|line| line.starts_with('{')) {
-        // The last line may have been cut.
+        // The last line may be incomplete.
         match serde_json::from_str(line) {
             Ok(Line::Limits { limits: found }) => limits = Some(found),
             Ok(Line::Kernel(kernel)) => all.push(kernel),
@@ -116,7 +117,7 @@ fn read(lines: &[String], cut: bool) -> Result<Kernels> {
 }
 
 impl Kernels {
-    /// As a part of the record.
+    /// The results as a section of the record.
     pub fn section(&self) -> Section {
         let mut text = "Kernels one by one, with weights that are not in the L2 cache. The shares are of the card's copy rate and of its rate of products; the \
              time in brackets is the host's:\n\n"

@@ -1,23 +1,23 @@
-//! Random values of tensors. Times do not depend on the values of weights, so a matrix repeats one pool of them. The length
-//! of the pool is a prime: no two rows of a matrix are equal.
+//! Random values of tensors. Times do not depend on the values of weights, so a matrix repeats one
+//! pool of values. The length of the pool is a prime, so no two rows of a matrix are equal.
 
 use std::io::{Result, Write};
 
-/// A prime.
+/// The number of values of a pool, a prime.
 const POOL: usize = 1_000_003;
 
 /// The values of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Values {
-    /// One value in 16 bits.
+    /// The same value everywhere, in 16 bits.
     Bf16(f32),
-    /// One value in 32 bits.
+    /// The same value everywhere, in 32 bits.
     F32(f32),
-    /// Weights of rows of so many, in 16 bits.
+    /// Weights in 16 bits, in rows of this length.
     Weights(u64),
     /// Eight codes of 4 bits.
     Codes,
-    /// Blocks of Q4_0, of rows of so many weights: a scale and 32 codes.
+    /// Blocks of Q4_0 in rows of this many weights: a scale and 32 codes each.
     Blocks(u64),
 }
 
@@ -33,7 +33,7 @@ impl Values {
 
     fn pool(self) -> Vec<u8> {
         match self {
-            // Single values are written by the thousand.
+            // Equal values are written in blocks of 4,096.
             Self::Bf16(value) => bf16_bits(value).to_le_bytes().repeat(4096),
             Self::F32(value) => value.to_le_bytes().repeat(4096),
             Self::Weights(columns) => {
@@ -65,7 +65,7 @@ impl Values {
 pub struct Pools(Vec<(Values, Vec<u8>)>);
 
 impl Pools {
-    /// Writes so many values.
+    /// Writes this many values.
     pub fn write(&mut self, values: Values, count: u64, out: &mut impl Write) -> Result<()> {
         let known = self.0.iter().position(|(known, _)| *known == values);
         let place = known.unwrap_or_else(|| {
@@ -83,12 +83,12 @@ impl Pools {
     }
 }
 
-/// The size of a step between two codes of 4 bits, which leaves the sizes of activations about as they are.
+/// The step between two 4-bit codes. With it the size of activations stays about the same.
 pub fn scale(columns: u64) -> f32 {
     0.1 / (columns as f32).sqrt()
 }
 
-/// Random numbers: SplitMix64, always the same.
+/// Random numbers from SplitMix64, the same in each run.
 fn random() -> impl Iterator<Item = u64> {
     let mut state = 7u64;
     std::iter::from_fn(move || {
@@ -104,7 +104,7 @@ fn bf16_bits(value: f32) -> u16 {
     (value.to_bits() >> 16) as u16
 }
 
-/// A normal number as an f16, cut off.
+/// A normal number as an f16, truncated.
 fn f16_bits(value: f32) -> u16 {
     let bits = value.to_bits();
     let exponent = ((bits >> 23) & 0xff) - (127 - 15);

@@ -7,16 +7,16 @@ use std::{io, thread};
 
 use anyhow::{Context, Result};
 
-/// How a program ended.
+/// The outcome of a program.
 pub struct Run {
     pub succeeded: bool,
-    /// It was ended because its time was over.
+    /// Whether it was ended at its time limit.
     pub timed_out: bool,
     /// Everything that it printed.
     pub lines: Vec<String>,
 }
 
-/// Runs a program with both of its streams in one, for at most `limit`.
+/// Runs a program with stdout and stderr joined, for at most `limit`.
 pub fn run(command: &mut Command, limit: Duration) -> Result<Run> {
     let (output, input) = io::pipe()?;
     command

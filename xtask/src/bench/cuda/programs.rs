@@ -9,7 +9,7 @@ use super::{Arguments, Part};
 use crate::bench::output_of;
 use crate::cargo;
 
-/// The card.
+/// A GPU.
 pub struct Gpu {
     pub name: String,
     driver: String,
@@ -46,7 +46,7 @@ impl Gpu {
         })
     }
 
-    /// As a sentence.
+    /// The GPU as a sentence.
     pub fn text(&self) -> String {
         format!(
             "GPU: {}, {}, driver {}",
@@ -103,7 +103,7 @@ impl Programs {
 /// Builds a target of a package, for CUDA unless the environment asks for another back end, and returns its path.
 fn build_one([command, package, target]: [&str; 3]) -> Result<PathBuf> {
     let mut cargo = cargo::command([command, "--package", package, target]);
-    // `cargo bench` has no other profile.
+    // `cargo bench` always uses the bench profile.
     cargo.args((command != "bench").then_some("--release"));
     cargo.args((command != "build").then_some("--no-run"));
     if std::env::var_os("MLX_BACKEND").is_none() {

@@ -1,13 +1,14 @@
-//! Figures of mlx-lm and llama.cpp that stand in where these do not run: measured with the same work.
+//! Recorded figures of mlx-lm and llama.cpp, for hosts on which these do not run: measured with the
+//! same work.
 
 use super::checkpoint::{Format, Model};
 use super::work::Work;
 
-/// Where the figures come from, as a sentence.
+/// The origin of the figures, as a sentence.
 pub const ORIGIN: &str = "Figures marked as recorded are of one H100 80 GB, 2026-11-25, by mlx-lm 0.32.2 and by llama.cpp built for sm_90a with flash attention; \
      several figures of a cell are different runs";
 
-/// A cell of mlx-lm and one of llama.cpp.
+/// The figures of mlx-lm and those of llama.cpp.
 type Figures = (Model, Format, Work, &'static [f64], &'static [f64]);
 
 const FIGURES: [Figures; 24] = {

@@ -15,12 +15,12 @@ use crate::python;
 /// The longest that a run of llama.cpp's benchmark may take.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// The name of our side.
+/// The name of this project's side.
 pub const OURS: &str = "ours";
 
-/// A side that runs.
+/// A side of the comparison.
 pub enum Side {
-    /// A process that stays loaded, and what starts another one.
+    /// A process that stays loaded, and the command that starts another one.
     Session {
         name: &'static str,
         start: Box<dyn Fn() -> Command>,
@@ -47,7 +47,7 @@ impl Side {
         }
     }
 
-    /// The value of each work, in its order; none where the side does not do it.
+    /// The value of each kind of work, in order. `None` for work that the side does not do.
     pub fn sweep(&mut self, works: &[Work], quick: bool) -> Result<Vec<Option<f64>>> {
         match self {
             Self::Session {
@@ -67,7 +67,7 @@ impl Side {
     }
 }
 
-/// What starts a session of this library.
+/// The command that starts a session of this library.
 pub fn ours(binary: &Path, folder: &Path) -> Box<dyn Fn() -> Command> {
     let (binary, folder) = (binary.to_owned(), folder.to_owned());
     Box::new(move || {
@@ -77,7 +77,7 @@ pub fn ours(binary: &Path, folder: &Path) -> Box<dyn Fn() -> Command> {
     })
 }
 
-/// What starts a session of mlx-lm.
+/// The command that starts a session of mlx-lm.
 pub fn mlx_lm(python: &Path, folder: &Path) -> Box<dyn Fn() -> Command> {
     let (python, folder) = (python.to_owned(), folder.to_owned());
     Box::new(move || {
@@ -146,7 +146,7 @@ fn llama_cpp_arguments(works: &[Work], quick: bool) -> Vec<Vec<String>> {
     let longest = lengths.iter().max().copied().unwrap_or(0);
     let most = rows.iter().max().copied().unwrap_or(0);
     let steps = steps(quick);
-    // Each row has its part of the cache, in whole steps of 256 positions.
+    // Each row has its part of the cache, in multiples of 256 positions.
     let room = |tokens: usize| tokens.next_multiple_of(256);
     let runs = [
         (lengths, 1, vec![1], room(longest + 1)),
@@ -176,7 +176,7 @@ fn llama_cpp_arguments(works: &[Work], quick: bool) -> Vec<Vec<String>> {
     .collect()
 }
 
-/// What the lines say about a work, if llama.cpp does it.
+/// The rate of a kind of work in these lines, if llama.cpp does that work.
 fn llama_cpp_rate(work: Work, lines: &[Line]) -> Result<Option<f64>> {
     let rate = match work {
         Work::Prefill(length) => lines
@@ -285,7 +285,7 @@ main: n_kv_max = 16384, n_batch = 2048
             runs[1].ends_with("-c 16384 -npp 32 -ntg 128 -npl 1,8,32,64"),
             "{runs:?}"
         );
-        // The 8B shape has no prompts.
+        // The 8B shape is not measured with prompts.
         assert_eq!(llama_cpp_arguments(&works(Model::Llama3), false).len(), 1);
     }
 

@@ -1,4 +1,4 @@
-//! Models beside mlx-lm and llama.cpp, in turns.
+//! The speed of models, compared with mlx-lm and llama.cpp in turns.
 
 use std::time::{Duration, Instant};
 
@@ -72,17 +72,17 @@ impl Bench<'_> {
         Ok((table, versions))
     }
 
-    /// The rows of a checkpoint, and how many runs there was time for.
+    /// The rows of a checkpoint, and the number of runs for which there was time.
     fn measure(&self, case: Case, sides: &mut [Side], slot: Duration) -> Result<(Vec<Row>, u32)> {
         let works = work::works(case.model);
         let end = Instant::now() + slot;
-        // Once before it counts.
+        // One run that is not counted.
         for side in sides.iter_mut() {
             eprintln!("{}: a run that does not count", case.name());
             side.sweep(&works, self.shared.quick)?;
         }
         let (mut runs, mut started) = (0, Instant::now());
-        // A turn begins if one like the last will end in time; the first always begins.
+        // A turn begins if one as long as the last would end in time; the first turn always begins.
         let goes_on = |number| {
             let now = Instant::now();
             let begins = number == 1 || now + (now - started) <= end;

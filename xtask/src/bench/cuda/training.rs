@@ -25,7 +25,7 @@ const STEPS: usize = 8;
 const WARM: usize = 3;
 /// Layers with adapters, counted from the last: the default of both sides.
 const LAYERS: usize = 16;
-/// The longest that our side and mlx-lm may take. MLX compiles kernels for mlx-lm's gradients.
+/// The longest that each side may take. MLX compiles kernels for mlx-lm's gradients.
 const LIMIT: Duration = Duration::from_secs(60);
 const LIMIT_OF_MLX_LM: Duration = Duration::from_secs(150);
 
@@ -47,15 +47,15 @@ struct Run {
     peak_gb: f64,
 }
 
-/// A checkpoint and what both sides made of it.
+/// The results of both sides for a checkpoint.
 struct Trained {
     name: String,
     ours: Run,
-    /// The text says why there are no steps.
+    /// An error is the reason why there are no steps.
     mlx_lm: Result<Run, String>,
 }
 
-/// What was measured.
+/// The results.
 pub struct Training {
     all: Vec<Trained>,
 }
@@ -164,7 +164,7 @@ fn read(lines: &[String]) -> Result<Run> {
 }
 
 impl Training {
-    /// As a part of the record.
+    /// The results as a section of the record.
     pub fn section(&self) -> Section {
         let mut text = format!(
             "Training: {STEPS} steps of LoRA (rank 8 on all linear layers of the last {LAYERS}, AdamW) on one batch of {} rows that learn {} tokens each; the first \

@@ -9,15 +9,15 @@ use crate::bench::stats::{Row, Table};
 /// A kind of work.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Work {
-    /// A prompt of so many tokens.
+    /// A prompt of this many tokens.
     Prefill(usize),
-    /// Steps of so many rows.
+    /// Steps of this many rows.
     Decode(usize),
     /// 256 requests of different lengths, at most 64 at a time: rows join and leave.
     Serve,
     /// 512 texts at a time.
     Classify,
-    /// A process that loads and gives one token.
+    /// A process that loads and generates one token.
     Fresh,
 }
 
@@ -51,7 +51,7 @@ pub fn works(model: Model) -> Vec<Work> {
 }
 
 impl Work {
-    /// Its measure.
+    /// The name of the measured quantity.
     pub fn measure(self) -> &'static str {
         match self {
             Self::Prefill(512) => "prompt of 512, tokens/s",
@@ -66,7 +66,8 @@ impl Work {
         }
     }
 
-    /// Its prompts, and the number of tokens to generate for each (0: they are classified), at most this number in [`served`].
+    /// The prompts, and the number of tokens to generate for each (0: they are classified); for
+    /// [`served`] it is the largest number.
     pub fn prompts(self, quick: bool) -> (Vec<Vec<u32>>, usize) {
         match self {
             Self::Prefill(length) => (prompts(1, if quick { 64 } else { length }), 1),
@@ -80,14 +81,15 @@ impl Work {
         }
     }
 
-    /// The bytes and operations of a prompt, of all texts or of a step; none for a process and for steps of different sizes.
+    /// The bytes and operations of a prompt, of all texts or of a step. `None` for a process, and
+    /// for steps of different sizes.
     pub fn amount(self, shape: &Shape, quick: bool) -> Option<Amount> {
         let (prompts, tokens) = self.prompts(quick);
         let amount = || shape.amount(prompts.len(), prompts[0].len(), tokens);
         (!matches!(self, Self::Fresh | Self::Serve)).then(amount)
     }
 
-    /// How many times better than llama.cpp ours should be.
+    /// The goal: how many times better than llama.cpp this project should be.
     pub fn goal(self) -> Option<f64> {
         match self {
             Self::Decode(_) => Some(1.5),
@@ -98,7 +100,7 @@ impl Work {
 
     /// The row of a table.
     pub fn row(self, model: Model, format: Format, values: Vec<Vec<f64>>) -> Row {
-        // Beside ours stand mlx-lm, for which there is no goal, and llama.cpp.
+        // The other sides are mlx-lm, for which there is no goal, and llama.cpp.
         let goal = self.goal().filter(|_| model != Model::Llama3);
         Row {
             labels: vec![model.name().to_owned(), format.name().to_owned()],
@@ -121,13 +123,13 @@ pub fn served(quick: bool) -> (Vec<Vec<u32>>, Vec<usize>) {
     (prompts, tokens)
 }
 
-/// Steps behind the first token.
+/// The number of steps after the first token.
 pub fn steps(quick: bool) -> usize {
     if quick { 8 } else { 128 }
 }
 
-/// The goals that do not compare sides: rates, times, and the share of the memory's rate that one row reaches. `copied`:
-/// the card's measured rate of a copy, in GB/s.
+/// The goals without another side: rates, times, and the fraction of the memory's rate that one row
+/// reaches. `copied` is the measured copy rate of the card, in GB/s.
 pub fn goals(table: &Table, copied: Option<f64>) -> Vec<Goal> {
     let mut goals = Vec::new();
     for row in &table.rows {
@@ -216,7 +218,7 @@ mod tests {
         ];
         let found = goals(&table(rows), Some(3000.0));
         let verdicts: Vec<bool> = found.iter().map(Goal::is_reached).collect();
-        // The share of the memory's rate comes behind the rate of one row.
+        // The fraction of the memory's rate comes after the rate of one row.
         assert_eq!(verdicts, [true, false, true, false, false]);
         assert_eq!(found[1].found, 3.0 / 3.5);
         let share = 310.0 * Model::Llama3.step_bytes(Format::Q4) as f64 / 3e12;

@@ -1,4 +1,4 @@
-//! One request to `/v1/completions`, streamed, and the times at which its tokens came.
+//! One request to `/v1/completions`, streamed, with the times at which its tokens arrived.
 
 use std::io::{BufRead, BufReader, ErrorKind};
 use std::thread;
@@ -15,18 +15,20 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// The times of a request, in seconds.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// From sending the request to the first text.
+    /// From sending the request to the first text that is not empty.
     pub first_s: f64,
-    /// Between two pieces of text, one after the other.
+    /// Between successive pieces of text.
     pub gaps_s: Vec<f64>,
     /// From sending the request to the end of the answer.
     pub whole_s: f64,
-    /// Tokens of the answer: the server's count; those that were asked for, if it does not count and this number ended the answer.
+    /// Tokens of the answer, as the server counts them. If it does not count them, the requested
+    /// number, provided that it ended the answer.
     pub tokens: u64,
     pub text: String,
 }
 
-/// The parts of an event that are read. The load generator shares the cores with the server, so nothing else is parsed.
+/// The parts of an event that are parsed. The load generator shares the cores with the server, so
+/// it parses no others.
 #[derive(Deserialize)]
 struct Event {
     #[serde(default)]
@@ -57,7 +59,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// For the server at `127.0.0.1:port`.
+    /// A client of the server at `127.0.0.1:port`.
     pub fn new(port: u16, extra: Value) -> Self {
         let config = ureq::Agent::config_builder()
             .timeout_global(Some(Duration::from_secs(600)))
@@ -103,8 +105,9 @@ impl Client {
         bail!("an answer ended without [DONE]")
     }
 
-    /// Sends until the server takes the connection. A server with a short queue of connections (five, of Python's `http.server`) resets others;
-    /// the time until it takes one is part of the request's time.
+    /// Sends the request until the server accepts the connection. A server with a short queue of
+    /// connections (five in Python's `http.server`) resets others. The time until one is accepted
+    /// is part of the request's time.
     fn send_again(
         &self,
         path: &str,
@@ -135,7 +138,7 @@ impl Client {
     }
 }
 
-/// Whether the server did not take the connection.
+/// Whether the server refused the connection.
 fn is_refused(error: &anyhow::Error) -> bool {
     let kind = match error.downcast_ref::<ureq::Error>() {
         Some(ureq::Error::Io(error)) => error.kind(),
@@ -150,7 +153,7 @@ fn is_refused(error: &anyhow::Error) -> bool {
     )
 }
 
-/// An answer while its lines come.
+/// An answer of which lines still arrive.
 struct Reading {
     start: Instant,
     first: Option<Instant>,
@@ -158,7 +161,7 @@ struct Reading {
     gaps_s: Vec<f64>,
     tokens: Option<u64>,
     text: String,
-    /// Tokens that were asked for.
+    /// The number of tokens that were requested.
     max_tokens: u64,
 }
 

@@ -1,4 +1,5 @@
-//! Many requests at a time: clients that each wait for their answer, or arrivals at random times.
+//! Many concurrent requests: from clients that each wait for their answer, or arriving at random
+//! times.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -24,7 +25,7 @@ pub enum Load {
 }
 
 impl Load {
-    /// For tables.
+    /// The name in tables.
     pub fn name(self) -> String {
         match self {
             Self::Clients(1) => "1 client".to_owned(),
@@ -39,7 +40,8 @@ pub struct Answers {
     pub outcomes: Vec<Outcome>,
     /// From the first request to the last answer.
     pub seconds: f64,
-    /// Seconds that the threads of the side's process have run meanwhile, and those of this one, where the system tells.
+    /// CPU seconds of the side's process and of this process in that time, if the system reports
+    /// them.
     pub cpu_s: Option<[f64; 2]>,
 }
 
@@ -49,7 +51,7 @@ impl Answers {
         self.tokens() / self.seconds
     }
 
-    /// Milliseconds of threads for each token: of the side, or of this process.
+    /// Milliseconds of CPU time for each token: of the side, or of this process.
     pub fn cpu_ms(&self, process: usize) -> f64 {
         self.cpu_s
             .map_or(f64::NAN, |seconds| 1e3 * seconds[process] / self.tokens())
@@ -59,7 +61,8 @@ impl Answers {
         self.outcomes.iter().map(|one| one.tokens as f64).sum()
     }
 
-    /// The share of requests whose first token and whose tokens on average came within these seconds.
+    /// The fraction of requests whose first token, and whose tokens on average, came within these
+    /// seconds.
     pub fn goodput(&self, first_s: f64, gap_s: f64) -> f64 {
         let good = |one: &&Outcome| {
             let mean = one.gaps_s.iter().sum::<f64>() / one.gaps_s.len().max(1) as f64;
@@ -69,7 +72,7 @@ impl Answers {
     }
 }
 
-/// Sends all jobs and waits for all answers. One that fails is an error.
+/// Sends all jobs and waits for all answers. A failed job is an error.
 pub fn run(client: &Client, jobs: &[Job], load: Load) -> Result<Answers> {
     let start = Instant::now();
     let answers: Vec<Result<Outcome>> = match load {
@@ -99,7 +102,7 @@ fn closed(client: &Client, jobs: &[Job], clients: usize) -> Vec<Result<Outcome>>
         let threads: Vec<_> = (0..clients).map(|_| scope.spawn(work)).collect();
         threads.into_iter().flat_map(joined).collect()
     });
-    // In the order of the jobs.
+    // Sorted into the order of the jobs.
     answers.sort_by_key(|&(at, _)| at);
     answers.into_iter().map(|(_, answer)| answer).collect()
 }
@@ -129,7 +132,8 @@ fn joined(thread: thread::ScopedJoinHandle<'_, Indexed>) -> Indexed {
     thread.join().unwrap_or_else(panicked)
 }
 
-/// Moments of a Poisson process: the gaps are exponential. The same at each call, so that all sides get the same.
+/// Times of a Poisson process: the gaps are exponential. They are the same at each call, so all
+/// sides get the same.
 fn arrivals(rate: f64, count: usize) -> Vec<Duration> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut at = 0.0;
@@ -146,7 +150,7 @@ fn arrivals(rate: f64, count: usize) -> Vec<Duration> {
     moments
 }
 
-/// The value below which a share of the values lies: the nearest rank.
+/// The quantile `share` of the values, by the nearest rank.
 pub fn quantile(values: impl Iterator<Item = f64>, share: f64) -> f64 {
     let mut sorted: Vec<f64> = values.collect();
     sorted.sort_by(f64::total_cmp);
@@ -177,7 +181,7 @@ mod tests {
         let short = moments
             .windows(2)
             .filter(|pair| (pair[1] - pair[0]).as_secs_f64() < 0.2);
-        // A share of 1 - 1/e of the gaps is shorter than the mean one.
+        // A fraction of 1 - 1/e of the gaps is shorter than the mean gap.
         assert!((short.count() as f64 / 3999.0 - 0.632).abs() < 0.03);
     }
 

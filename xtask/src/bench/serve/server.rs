@@ -19,11 +19,12 @@ pub struct Server {
     pub name: &'static str,
 }
 
-/// Longest start: a large checkpoint and a slow import.
+/// The longest time of a start: a large checkpoint and a slow import.
 const START: Duration = Duration::from_secs(120);
 
 impl Server {
-    /// Starts what `command` makes of a free port and waits until it answers. Its output goes to `log`.
+    /// Starts the command that `command` returns for a free port, and waits until the server
+    /// answers. Its output goes to `log`.
     pub fn start(
         name: &'static str,
         command: impl FnOnce(u16) -> Command,
@@ -67,7 +68,7 @@ impl Server {
 }
 
 impl Server {
-    /// The number of its process.
+    /// The process id.
     pub fn process(&self) -> u32 {
         self.child.id()
     }

@@ -1,4 +1,5 @@
-//! The sides: our server, the library without HTTP, and other servers, all on one checkpoint.
+//! The sides: this project's server, the library without HTTP, and other servers, all with one
+//! checkpoint.
 
 use std::path::Path;
 use std::process::Command;
@@ -21,7 +22,7 @@ pub enum Side {
 }
 
 impl Side {
-    /// For tables.
+    /// The name in tables.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Server(server) => server.name,
@@ -50,7 +51,7 @@ impl Side {
     }
 }
 
-/// Seconds that the threads of a process have run, and those of this one.
+/// CPU seconds of a process, and of this one.
 fn cpu_seconds(process: u32) -> Option<[f64; 2]> {
     let [side, clients] = [process, std::process::id()].map(machine::cpu_seconds);
     Some([side?, clients?])
@@ -59,7 +60,7 @@ fn cpu_seconds(process: u32) -> Option<[f64; 2]> {
 pub const LIBRARY: &str = "library";
 pub const MLX_LM: &str = "mlx_lm.server";
 
-/// The library's answers. At most `rows` are computed at a time, as there are clients.
+/// The library's answers. At most `rows` are computed at a time, the number of clients.
 fn batch(library: &mut Session, jobs: &[Job], rows: usize) -> Result<Answers> {
     let prompts: Vec<&str> = jobs.iter().map(|job| job.prompt.as_str()).collect();
     let answered = library.answer_all(&prompts, TOKENS, rows)?;
@@ -84,7 +85,8 @@ fn batch(library: &mut Session, jobs: &[Job], rows: usize) -> Result<Answers> {
     })
 }
 
-/// All sides, ours first, then the library. Each server has answered one request.
+/// All sides: this project's server, the library, then the others. Each server has answered one
+/// request.
 pub fn start(python: &Path, checkpoint: &Path, arguments: &Arguments) -> Result<Vec<Side>> {
     let (binary, session) = match &arguments.built {
         Some(folder) => (
@@ -134,7 +136,7 @@ pub fn start(python: &Path, checkpoint: &Path, arguments: &Arguments) -> Result<
             command
                 .args(["-m", "llama_cpp.server", "--port", &port.to_string()])
                 .args(["--n_threads", &machine::threads().to_string()])
-                // By default a request ends the one before.
+                // By default a new request of this server ends the one before.
                 .args(["--interrupt_requests", "False", "--n_ctx", "512"])
                 .arg("--model")
                 .arg(&gguf);

@@ -9,8 +9,8 @@ namespace mlxrs::ops {
 
 namespace {
 
-// Launches a kernel of rows of logits. The blocks of a row are a cluster, so GPUs before Hopper have one. Their number
-// depends on nothing else than the GPU and `n`, because sums of their values do.
+// Launches a kernel of rows of logits. The blocks of a row are a cluster, so GPUs before Hopper use one block for a row.
+// Their number depends only on the GPU and on `n`, because the order of sums depends on it.
 void launch_rows(cuda::Launch& launch, const std::string& kernel, int64_t rows, const cuda::DrawArgs& args) {
   constexpr int many_ids = 8192;
   unsigned blocks = launch.generation() >= 9 && args.n >= many_ids ? cuda::cluster_blocks : 1;

@@ -38,7 +38,7 @@ fn requests_gather_until_several_rows_are_free() {
         );
     }
 
-    // Nobody else comes: one free row is enough for one request.
+    // No other request arrives: one free row is enough for one request.
     let (mut scheduler, mut requests) = started(1);
     scheduler.remove(&mut requests, 0);
     assert_eq!(prefilling(&mut scheduler, &mut requests), 1);

@@ -4,7 +4,8 @@ use super::cost;
 use crate::engine::scheduler::{RequestProgress, Scheduler, TAIL, Table};
 use crate::request::limits::Limits;
 
-/// A prompt alone, with and without recording: its parts, and the lengths that are recorded.
+/// A prompt alone, with and without recording: the number of its chunks, and the lengths that are
+/// recorded.
 #[test]
 fn long_prompts_are_recorded_before_their_end() {
     let parts = |prompt: usize, chunk: usize, reused: usize, records: bool| {

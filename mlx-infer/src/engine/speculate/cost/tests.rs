@@ -28,7 +28,7 @@ fn the_draft_with_the_most_tokens_a_second_is_taken() {
     assert_eq!(one(&costs, offer(4, 1.0)), 2);
     assert_eq!(one(&costs, offer(4, 0.5)), 2);
     assert_eq!(one(&costs, offer(4, 0.0)), 0);
-    // A gain of less than 10 % is none, and of less than 3 % where drafts go on.
+    // A gain of less than 10 % does not count, nor one of less than 3 % where a row already drafts.
     assert_eq!(one(&costs, offer(1, 0.2)), 0);
     assert_eq!(one(&costs, offer(1, 0.22)), 1);
     let goes_on = |rate| Offer {
@@ -44,10 +44,10 @@ fn steps_with_drafts_are_measured_once_and_then_modelled() {
     assert_eq!(one(&Costs::default(), offer(3, 1.0)), 0);
     assert_eq!(one(&costs(1, &[1.0]), offer(8, 1.0)), 3);
     assert_eq!(one(&costs(1, &[1.0]), offer(2, 1.0)), 2);
-    // 0.1 for each token more.
+    // Each further token adds 0.1.
     assert_eq!(one(&costs(1, &[1.0, 1.1]), offer(3, 1.0)), 3);
     assert_eq!(one(&costs(1, &[1.0, 1.9]), offer(3, 0.5)), 0);
-    // Drafts that are computed have times of their own.
+    // Computed drafts have separate times.
     let drawn = Offer {
         origin: DraftOrigin::Model,
         ..offer(3, 1.0)
@@ -61,7 +61,8 @@ fn steps_with_drafts_are_measured_once_and_then_modelled() {
     assert_eq!(one(&costs, offer(3, 1.0)), 3);
 }
 
-/// One slow step of a width that looked best is weighed against the line through the others.
+/// One slow step of the width that seemed best: its time is compared with the line through the
+/// others.
 #[test]
 fn first_times_of_a_width_are_weighed() {
     let after = |slow: f64, times: usize| {
@@ -71,7 +72,8 @@ fn first_times_of_a_width_are_weighed() {
         }
         one(&costs, offer(3, 1.0))
     };
-    // The line gives 1.9. Three tokens a step of 1.6 are as many a second as four a step of 2.13.
+    // The line gives 1.9. Three tokens in a step of 1.6 are as many a second as four in a step of
+    // 2.13.
     assert_eq!(after(2.3, 0), 3);
     assert_eq!([1, 2, 3].map(|times| after(2.3, times)), [3, 2, 2]);
     assert_eq!([1, 2, 3].map(|times| after(3.0, times)), [2, 2, 2]);
@@ -100,19 +102,20 @@ fn each_row_has_its_own_length() {
             ..offer(2, 0.0)
         },
     ];
-    // A row whose second token is reached once in a hundred times brings one.
+    // A row whose second token is reached once in a hundred times brings only one token.
     assert_eq!(
         costs(4, &[1.0, 1.0, 1.0, 1.0, 1.0]).plan(4, &rows),
         [4, 1, 1, 2]
     );
-    // Where the step is as wide as that anyway, the others go along.
+    // If the step is that wide anyway, the row brings all its tokens.
     assert_eq!(
         costs(4, &[1.0, 5.0, 9.0, 30.0, 40.0]).plan(4, &rows),
         [2, 1, 1, 2]
     );
 }
 
-/// Another program takes a quarter of the machine while drafts go on: the plain step, measured before, counts as slower, too.
+/// While a row drafts, another program takes a quarter of the machine. The time of the plain step,
+/// measured before, then counts as longer by the same factor.
 #[test]
 fn a_slow_machine_changes_no_plan() {
     let mut costs = costs(1, &[1.0, 1.3]);
@@ -122,7 +125,7 @@ fn a_slow_machine_changes_no_plan() {
         assert_eq!(one(&costs, offer(1, 0.5)), 1);
     }
     assert!((costs.of(1, 2, DraftOrigin::Text).unwrap() - 1.3).abs() < 1e-9);
-    // Single steps that take long change nothing either.
+    // Single slow steps also change nothing.
     for step in 0..200 {
         let late = if step % 7 == 0 { 3.0 } else { 1.0 };
         costs.learn(1, 2, DraftOrigin::Text, 1.3 * late);
@@ -130,7 +133,7 @@ fn a_slow_machine_changes_no_plan() {
     }
 }
 
-/// Against the second plain step drafts would seem to pay.
+/// Compared with the second plain step, drafts would seem to pay.
 #[test]
 fn slow_first_steps_are_not_the_usual_ones() {
     let mut costs = Costs::default();
@@ -141,7 +144,7 @@ fn slow_first_steps_are_not_the_usual_ones() {
     assert_eq!(one(&costs, offer(1, 0.7)), 0);
 }
 
-/// The first times of a width were those of a busy machine.
+/// The first times of a width were measured on a busy machine.
 #[test]
 fn drafts_that_almost_pay_are_tried() {
     let mut costs = costs(1, &[1.0]);
@@ -158,7 +161,7 @@ fn drafts_that_almost_pay_are_tried() {
     assert_eq!(one(&costs, offer(1, 0.5)), 1);
 }
 
-/// Drafts are not given up for one slow step, and are for three.
+/// A row continues to draft after one slow step, and stops after three.
 #[test]
 fn one_slow_step_says_little() {
     let mut costs = costs(1, &[1.0]);
@@ -167,7 +170,7 @@ fn one_slow_step_says_little() {
         costs.learn(1, 2, DraftOrigin::Text, 9.0);
     }
     assert_eq!(one(&costs, offer(1, 0.7)), 0);
-    // A time that is old is measured again.
+    // An old time is measured again.
     for _ in 0..STALE {
         costs.learn(1, 1, DraftOrigin::Text, 1.0);
     }

@@ -1,9 +1,10 @@
 //! Drafts of a second, smaller model with the same vocabulary.
 //!
-//! Its cache has a row for each slot of the batch. A row holds the text of its request, as far as the draft model has
-//! read it, followed by the tokens of the last draft. The next round shortens the row to the tokens that the model has
-//! accepted, and reads the tokens after them. A model whose states cannot be shortened reads all tokens of a draft
-//! again for each further one, and keeps none of them.
+//! Its cache has a row for each slot of the batch. A row has the states of its request's text, as
+//! far as the draft model has read it, and of the tokens of the last draft. The next round shortens
+//! the row to the accepted tokens, and reads the tokens after them. A model whose states cannot be
+//! shortened reads all tokens of a draft again for each further one, and keeps the states of none
+//! of them.
 
 use std::collections::BTreeMap;
 
@@ -32,7 +33,7 @@ pub(crate) struct DraftModel<'m> {
     cache: ModelCache,
     /// The request of each row of the cache. A row that has not drafted is empty.
     slots: Vec<Option<Id>>,
-    /// Caches of one row, of long texts that are being read.
+    /// Caches of one row each, of long texts that are being read.
     begun: BTreeMap<Id, ModelCache>,
     /// Whether rows can be shortened to any length.
     rewinds: bool,
@@ -62,7 +63,7 @@ impl<'m> DraftModel<'m> {
         let Some((drawn, lens)) = self.drawn.take() else {
             return Ok(());
         };
-        // The step that verified them has read them.
+        // The step that verified these drafts has read them.
         let columns = drawn.dim(1)? as usize;
         let drawn = drawn.to_vec::<u32>()?;
         for (slot, drafted) in drawn.chunks(columns).enumerate() {
@@ -84,7 +85,7 @@ impl<'m> DraftModel<'m> {
         Ok(())
     }
 
-    /// Gives each slot of the batch the row of its request.
+    /// Moves the rows so that each slot of the batch has the row of its request.
     fn align(&mut self, slots: &[Option<Id>]) -> Result<()> {
         let from: Vec<Option<usize>> = slots
             .iter()
@@ -111,7 +112,7 @@ impl<'m> DraftModel<'m> {
         Ok(())
     }
 
-    /// Tokens of its text that a row has not read.
+    /// The number of tokens of its text that a row has not read.
     fn lacks(&self, id: Id, text: &[u32]) -> usize {
         let held = match (self.begun.get(&id), self.slot(id)) {
             (Some(cache), _) => cache.lens()[0],
@@ -121,7 +122,7 @@ impl<'m> DraftModel<'m> {
         text.len() - held
     }
 
-    /// Reads a part of a long text in a cache of its own.
+    /// Reads a part of a long text into a separate cache.
     fn read_part(&mut self, id: Id, text: &[u32], chunk: usize) -> Result<()> {
         let mut cache = match (self.begun.remove(&id), self.slot(id)) {
             (Some(cache), _) => cache,
@@ -141,7 +142,7 @@ impl<'m> DraftModel<'m> {
         Ok(())
     }
 
-    /// Brings rows up to the last token of their texts, in one pass.
+    /// Reads the unread tokens of these rows in one pass.
     fn read_missing(&mut self, requests: &Requests<'_>, ids: &[Id]) -> Result<()> {
         let mut parts = vec![Vec::new(); self.slots.len()];
         for &id in ids {
@@ -157,7 +158,7 @@ impl<'m> DraftModel<'m> {
         Ok(eval(self.cache.arrays())?)
     }
 
-    /// The tokens as the draft model has them: an id beyond its vocabulary is another token there.
+    /// The tokens for the draft model: an id beyond its vocabulary is replaced by 0.
     fn known(&self, tokens: &[u32]) -> Vec<u32> {
         let vocab = self.model.vocab() as u32;
         let known = |&id: &u32| if id < vocab { id } else { 0 };
@@ -191,7 +192,8 @@ impl Drafter for DraftModel<'_> {
         let mut behind = Vec::new();
         for id in wanted.keys().copied().collect::<Vec<_>>() {
             if let (0, Some(slot)) = (self.lacks(id, text(id)), self.slot(id)) {
-                // No token was added since the last draft, to which the row cannot be shortened.
+                // No token was added since the last draft, and the row cannot be shortened to
+                // before that draft.
                 self.cache.clear(slot);
             }
             if self.lacks(id, text(id)) > at_once {

@@ -1,6 +1,6 @@
 //! Calls in the forms of all families.
 
-/// Marks of a template, a call of `weather` and two calls, as `{}` stands for the arguments.
+/// Marks of a template, a call of `weather`, and two calls of `now` (empty: not tested).
 pub(super) const FORMS: [(&str, &str, &str); 22] = [
     (
         "<tool_call>",

@@ -7,10 +7,10 @@ use super::{REASONS, ServerMetrics, Time, lock};
 use crate::engine::EngineLoad;
 use crate::request::limits::Limits;
 
-/// What values are read from.
+/// The sources of the values.
 pub(super) struct Sources<'a> {
     pub(super) counters: &'a ServerMetrics,
-    /// Of the engine; zeros until the model is loaded.
+    /// The engine's counters; zeros until the model is loaded.
     pub(super) load: EngineLoad,
     pub(super) limits: &'a Limits,
 }
@@ -37,7 +37,7 @@ const fn metric(name: &'static str, help: &'static str, value: Value) -> Metric 
     Metric { name, help, value }
 }
 
-/// In the order in which they are written.
+/// All metrics, in the order in which they are written.
 static METRICS: [Metric; 27] = [
     metric(
         "vllm:num_requests_running",

@@ -22,7 +22,7 @@ use crate::serve::turn::{End, Turn, Whole};
 use crate::serve::turn::{grammar, params};
 use crate::text::chat::Message;
 
-/// Keys of this route that change nothing here.
+/// Keys of this route that have no effect here.
 const HARMLESS: &[&str] = &[
     "container",
     "context_management",
@@ -88,7 +88,7 @@ pub(crate) async fn count_tokens(ask: Ask) -> Result<(HeaderMap, Json<Value>), A
     Ok((headers, Json(json!({"input_tokens": count}))))
 }
 
-/// Anthropic's `usage`: tokens of kept prefixes are not among `input_tokens`.
+/// Anthropic's `usage`: `input_tokens` does not count tokens of stored prefixes.
 fn usage(counts: &Usage) -> Value {
     json!({
         "input_tokens": counts.prompt - counts.cached,
@@ -131,7 +131,8 @@ fn blocks(whole: Whole) -> Vec<Value> {
     blocks
 }
 
-/// The signature of thinking. Clients drop a turn whose thinking has none. This server does not check it.
+/// The signature of thinking. Clients drop a turn whose thinking has no signature. This server does
+/// not check it.
 const SIGNATURE: &str = "mlx-infer";
 
 /// Reads a conversation, which is answered or whose tokens are counted. `max_tokens` and `stream` are left to the caller.
@@ -171,7 +172,7 @@ fn read(fields: &mut Fields, loaded: &Loaded, is_answered: bool) -> Result<Turn,
         let has_budget = thinking
             .get("budget_tokens")
             .is_some_and(|budget| !budget.is_null());
-        // It changes an answer, and no count.
+        // A budget changes an answer, and has no effect on a count.
         if has_budget && is_answered {
             fields.without_effect("thinking.budget_tokens")?;
         }

@@ -120,7 +120,7 @@ fn read(fields: &mut Fields, loaded: &Loaded) -> Result<Turn, ApiError> {
     })
 }
 
-/// llama.cpp's times of a request, which some clients show.
+/// The timings of a request in llama.cpp's form, which some clients show.
 fn timings(metrics: &Metrics) -> Value {
     let ms = |time: std::time::Duration| time.as_secs_f64() * 1e3;
     json!({

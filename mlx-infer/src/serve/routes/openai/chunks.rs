@@ -12,7 +12,7 @@ use crate::serve::http::trace::Trace;
 /// Ends a stream.
 const DONE: &str = "data: [DONE]\n\n";
 
-/// Whether a stream ends with a chunk that has the usage: `stream_options`.
+/// `stream_options`: whether a stream ends with a chunk that has the usage.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct StreamUsage {
     is_included: bool,
@@ -25,7 +25,7 @@ impl StreamUsage {
         const NAME: &str = "stream_options";
         let options: Option<Map<String, Value>> = fields.take(NAME)?;
         let options = options.unwrap_or_default();
-        // `null` is absent here too.
+        // `null` counts as absent.
         if !is_stream && options.values().any(|value| !value.is_null()) {
             return Err(ApiError::bad(NAME, "stream_options needs stream: true"));
         }
@@ -40,11 +40,11 @@ impl StreamUsage {
     }
 }
 
-/// What the chunks of a stream have in common.
+/// The parts that all chunks of a stream have in common.
 pub(crate) struct Chunks {
     /// `id`, `object`, `created`, `model`.
     head: Value,
-    /// The text of a chunk's event up to its choice, and behind it up to the object's end. They are the same in each chunk.
+    /// The event of a chunk before its choice, and after it. Both are the same in each chunk.
     around: [String; 2],
     usage: StreamUsage,
     trace: Trace,
@@ -54,7 +54,7 @@ impl Chunks {
     pub(crate) fn new(head: Value, usage: StreamUsage, trace: Trace) -> Self {
         let object = head.to_string();
         let open = object.strip_suffix('}').unwrap_or(&object);
-        // If the last chunk tells the usage, the others have `usage: null`.
+        // If the last chunk has the usage, the others have `usage: null`.
         let usage_key = if usage.is_included {
             ",\"usage\":null"
         } else {
@@ -71,10 +71,10 @@ impl Chunks {
         }
     }
 
-    /// The event of a chunk with one choice. `timings` stands behind the other keys.
+    /// The event of a chunk with one choice. `timings` comes after the other keys.
     pub(crate) fn event(&self, choice: &impl Serialize, timings: Option<&Value>) -> String {
         let [before, after] = &self.around;
-        // A map with keys of text, which is what choices are, can always be written.
+        // Serialising a choice, a map with string keys, cannot fail.
         let choice = serde_json::to_string(choice).unwrap_or_default();
         let mut event = String::with_capacity(before.len() + choice.len() + after.len() + 3);
         for part in [before, &choice, after] {
@@ -108,7 +108,7 @@ impl Chunks {
     }
 }
 
-/// The word for an end in OpenAI's API.
+/// OpenAI's word for the reason of an end.
 pub(crate) fn finish_word(finish: Option<FinishReason>) -> Option<&'static str> {
     finish.map(|reason| match reason {
         FinishReason::Stop | FinishReason::Cancelled => "stop",

@@ -23,7 +23,7 @@ use crate::serve::turn::{grammar, params};
 use crate::tasks::score::{Score, ScoreOptions, Scoring};
 use crate::text::tokenizer::Tokenizer;
 
-/// Tokens of an answer whose request says no number, as in OpenAI's API.
+/// Tokens of an answer if its request gives no number, as in OpenAI's API.
 const MAX_TOKENS: usize = 16;
 
 /// A prompt, or several.
@@ -93,7 +93,7 @@ pub(crate) async fn completions(ask: Ask) -> Result<Response, ApiError> {
     options.max_tokens = max_tokens.max(1);
     let top = options.logprobs;
     if tried > n {
-        // The best are those of the highest log probability.
+        // The best answers are those of the highest log probability.
         options.logprobs = top.or(Some(0));
     }
     let frontend = loaded.frontend();
@@ -113,7 +113,7 @@ pub(crate) async fn completions(ask: Ask) -> Result<Response, ApiError> {
                 params::check_length(frontend, "prompt", text)?;
             }
             let mut ids = frontend.prompt_ids(prompt).map_err(in_prompt)?;
-            // The text that is echoed is that of the tokens that are left.
+            // The echoed text is that of the tokens that are left after truncation.
             let text = match edits.truncate(frontend, &mut ids, max_tokens.max(1)) {
                 true => None,
                 false => text,
@@ -130,7 +130,7 @@ pub(crate) async fn completions(ask: Ask) -> Result<Response, ApiError> {
         }
         Ok((all, texts, filter))
     })?;
-    // All have the same schema.
+    // All answers have the same schema, so its ignored keywords are named once.
     name_ignored(
         &mut headers,
         all.last().map_or(&[], Checked::ignored_keywords),
@@ -181,7 +181,7 @@ pub(crate) async fn completions(ask: Ask) -> Result<Response, ApiError> {
     Ok((headers, Json(writer.whole())).into_response())
 }
 
-/// The log probabilities of each prompt, computed a chunk between two steps of the rows.
+/// The log probabilities of each prompt. One chunk is computed between two steps of the rows.
 async fn score(
     app: &Shared,
     served: &Served,
@@ -192,7 +192,8 @@ async fn score(
     for prompt in prompts {
         let options = ScoreOptions {
             top: 0,
-            // A token is the likeliest if it is first of these, so there is always one.
+            // The score needs at least one likeliest token, to tell whether a token is the
+            // likeliest.
             top_each: top.max(1),
             ..Default::default()
         };
@@ -210,11 +211,11 @@ async fn score(
 
 /// The state of a row's answer.
 struct Row {
-    /// Text that was not written yet.
+    /// Text of the answer that was not written yet.
     text: String,
     lists: Option<Lists>,
     finish: Option<FinishReason>,
-    /// The sum of the tokens' log probabilities, where they are known, and the number of tokens.
+    /// The sum of the known log probabilities of its tokens, and the number of tokens.
     logprob: (f64, usize),
 }
 
@@ -234,13 +235,13 @@ impl Row {
         }
     }
 
-    /// The log probability of a token of it on average.
+    /// The average log probability of its tokens.
     fn mean(&self) -> f64 {
         let (sum, n) = self.logprob;
         sum / n.max(1) as f64
     }
 
-    /// What was not written yet.
+    /// The text and tokens that were not written yet.
     fn choice(&mut self, index: usize) -> WrittenChoice {
         WrittenChoice {
             index,
@@ -264,7 +265,7 @@ struct WrittenChoice {
 struct CompletionsWriter {
     chunks: Chunks,
     rows: Vec<Row>,
-    /// Answers to each prompt that are generated, and how many of them are given.
+    /// The number of answers that are generated to each prompt, and the number that are returned.
     tried: usize,
     n: usize,
 }
@@ -278,7 +279,8 @@ impl CompletionsWriter {
             row.logprob.1 += 1;
         }
         if let Some(lists) = &mut row.lists {
-            // The token that ends the text is listed too: lm-eval takes the last one for the answer's, and drops it.
+            // The token that ends the text is listed too: lm-eval takes the last listed token for it, and
+            // drops that token.
             for (token, _) in &step.tokens {
                 lists.push(token.id, token.logprob, &token.top);
             }
@@ -314,7 +316,7 @@ impl CompletionsWriter {
 }
 
 impl sse::EventWriter for CompletionsWriter {
-    /// The prompts, where they are echoed.
+    /// The prompts, if they are echoed.
     fn begin(&mut self) -> String {
         let rows = 0..self.rows.len();
         let echoed = rows.filter(|&row| !self.rows[row].text.is_empty());

@@ -12,7 +12,7 @@ use crate::text::tokenizer::Tokenizer;
 
 /// Most alternatives of a token.
 pub(crate) const MAX_TOP: usize = 20;
-/// In place of minus infinity, which JSON does not have; as OpenAI's API has it.
+/// Written in place of minus infinity, which JSON does not have, as in OpenAI's API.
 const LEAST: f32 = -9999.0;
 
 /// A token as text. Bytes that are no text are shown as `bytes:\xe2\x80`.
@@ -31,7 +31,7 @@ pub(crate) fn token_text(tokenizer: &Tokenizer, id: u32) -> (String, Vec<u8>) {
     (text, bytes)
 }
 
-/// A log probability as JSON can have it.
+/// A log probability as a number that JSON can hold.
 pub(crate) fn number(logprob: f32) -> f32 {
     logprob.max(LEAST)
 }
@@ -103,7 +103,7 @@ impl Lists {
         }
     }
 
-    /// Adds a token. Among its alternatives is always the token itself.
+    /// Adds a token. The token itself is always among its alternatives.
     pub(crate) fn push(&mut self, id: u32, logprob: Option<f32>, top: &[(u32, f32)]) {
         let text = |id| token_text(&self.tokenizer, id).0;
         self.tokens.push(text(id));

@@ -24,7 +24,7 @@ use crate::serve::turn::{End, Turn, Whole};
 use crate::serve::turn::{grammar, params};
 use crate::text::chat::reply::ToolChoice;
 
-/// Keys of this route that change nothing here.
+/// Keys of this route that have no effect here.
 const HARMLESS: &[&str] = &[
     "max_tool_calls",
     "moderation",
@@ -76,7 +76,7 @@ pub(crate) async fn responses(ask: Ask) -> Result<Response, ApiError> {
     Ok((headers, Json(writer.whole())).into_response())
 }
 
-/// A stored response: there are none.
+/// The answer to a request for a stored response: the server stores none.
 pub(crate) async fn stored(Path(id): Path<String>) -> ApiError {
     let message = format!("there is no response {id:?}: this server stores none");
     ApiError::new(StatusCode::NOT_FOUND, message)
@@ -93,7 +93,7 @@ fn usage(counts: &Usage) -> Value {
     })
 }
 
-/// Reads the keys; the second value repeats the settings in the answer, as clients expect.
+/// Reads the keys. The second value has the settings that the answer repeats, as clients expect.
 fn read(fields: &mut Fields, loaded: &Loaded) -> Result<(Turn, Map<String, Value>), ApiError> {
     if let Some(id) = fields.take::<String>("previous_response_id")? {
         let message =

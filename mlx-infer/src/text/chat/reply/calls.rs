@@ -4,9 +4,9 @@ use serde_json::Value;
 
 use super::Part;
 
-/// The number of bytes of a call's arguments that are held back. A shorter call is given when it is complete, so that a
-/// text that turns out to be no call stays content. The arguments of a longer call are given while the model writes
-/// them.
+/// The number of bytes of a call's arguments that are held back. A shorter call is returned when it
+/// is complete, so that a text that turns out not to be a call stays content. The arguments of a
+/// longer call are returned while the model writes them.
 const HELD_BYTES: usize = 128;
 
 /// The offered tools.
@@ -14,7 +14,8 @@ const HELD_BYTES: usize = 128;
 pub(super) struct Tools(Vec<(String, Value)>);
 
 impl Tools {
-    /// Reads tools in OpenAI's form, `{"type": "function", "function": {..}}`, or the inner object of it.
+    /// Reads tools in OpenAI's form, `{"type": "function", "function": {..}}`, or the inner object
+    /// of that form.
     pub(super) fn new(tools: &[Value]) -> Self {
         let tool = |tool: &Value| {
             let function = tool.get("function").unwrap_or(tool);
@@ -46,10 +47,10 @@ impl Tools {
 #[derive(Debug, Default)]
 pub(super) struct ReplyParts {
     parts: Vec<Part>,
-    /// Calls that have begun.
+    /// The number of calls that were returned, at least in part.
     calls: usize,
     open: Option<Open>,
-    /// Whether something of a call was given since the last [`ReplyParts::moved`].
+    /// Whether a part of a call was returned since the last [`ReplyParts::moved`].
     has_moved: bool,
 }
 
@@ -83,12 +84,12 @@ impl ReplyParts {
         }
     }
 
-    /// Whether a call was given.
+    /// Whether a call was returned.
     pub(super) fn has_calls(&self) -> bool {
         self.calls > 0
     }
 
-    /// Whether something of a call was given since the last question.
+    /// Whether a part of a call was returned since the last call of this method.
     pub(super) fn moved(&mut self) -> bool {
         std::mem::take(&mut self.has_moved)
     }
@@ -102,7 +103,7 @@ impl ReplyParts {
         });
     }
 
-    /// More of the arguments of the call that was begun.
+    /// Adds to the arguments of the call that was begun.
     pub(super) fn arguments(&mut self, text: &str) {
         if let Some(open) = &mut self.open {
             open.held.push_str(text);
@@ -112,7 +113,7 @@ impl ReplyParts {
         }
     }
 
-    /// The call is complete.
+    /// Records that the call is complete.
     pub(super) fn end(&mut self) {
         self.give();
         if self.open.take().is_some() {
@@ -122,8 +123,8 @@ impl ReplyParts {
         }
     }
 
-    /// Ends a call that is not complete. Returns whether its beginning was given. `force` gives it if there are
-    /// arguments.
+    /// Ends a call that is not complete. Returns whether its beginning was returned to the caller.
+    /// With `force` it is returned now if it has arguments.
     pub(super) fn cut(&mut self, force: bool) -> bool {
         if force && self.open.as_ref().is_some_and(|open| !open.held.is_empty()) {
             self.give();

@@ -8,7 +8,7 @@ use super::{ReplyFormat, ToolFormat};
 use crate::error::Result;
 use crate::text::tokenizer::Tokenizer;
 
-/// Which tools a reply may or must call.
+/// The tools that a reply may or must call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum ToolChoice {
     /// Any number of calls, or none.
@@ -22,7 +22,8 @@ pub enum ToolChoice {
     Named(String),
 }
 
-/// The text around the calls of a form. The first text that is not empty, of `outer.0` and `front`, begins with `open`.
+/// The texts around the calls of a form. Of `outer.0` and `front`, the first that is not empty
+/// begins with `open`.
 struct Frame {
     /// The mark that begins calls.
     open: &'static str,
@@ -39,7 +40,7 @@ struct Frame {
     between: Option<&'static str>,
 }
 
-/// JSON in an object of its own, without marks.
+/// JSON objects without marks.
 const OBJECT: Frame = Frame {
     open: "",
     outer: ("", ""),
@@ -50,7 +51,7 @@ const OBJECT: Frame = Frame {
     between: Some(", "),
 };
 
-/// JSON in a list between marks.
+/// A JSON list between marks.
 const fn listed(open: &'static str, outer: (&'static str, &'static str)) -> Frame {
     Frame {
         open,
@@ -60,13 +61,13 @@ const fn listed(open: &'static str, outer: (&'static str, &'static str)) -> Fram
 }
 
 impl ReplyFormat {
-    /// The grammar of a reply that calls tools as `choice` demands: one call, or several with `is_parallel`. A tool that
-    /// is named is called once. If calls
-    /// are optional, the grammar allows free text with calls in it, provided that a tool is `strict`; otherwise there
-    /// is no grammar.
+    /// The grammar of a reply that calls tools as `choice` demands: one call, or several with
+    /// `is_parallel`. A named tool is called once. If calls are optional and at least one tool is
+    /// `strict`, the grammar allows free text with calls in it. If calls are optional and no tool
+    /// is strict, there is no grammar.
     ///
     /// # Errors
-    /// A strict tool's schema has a keyword that the family's form cannot hold.
+    /// A strict tool's schema has a keyword that the family's form cannot express.
     pub fn grammar(
         &self,
         tokenizer: &Tokenizer,
@@ -88,7 +89,8 @@ impl ReplyFormat {
         };
         let mut frame = self.frame();
         let mut rules = Rules::new(tokenizer, self.tools);
-        // A mark that is not a special token ends the free text before calls, and is not part of them.
+        // A mark that is not a special token ends the free text before the calls, and belongs to
+        // that text.
         let is_cut = is_free && !frame.open.is_empty() && !rules.is_special(frame.open);
         let is_each = is_cut && frame.outer.0.is_empty();
         if is_cut {
@@ -137,7 +139,7 @@ impl ReplyFormat {
         Ok(Some(rules.finish(&start)))
     }
 
-    /// Calls as a reply has them: names, and arguments in JSON.
+    /// Calls as they stand in a reply: names, and arguments in JSON.
     pub(in super::super) fn written(&self, calls: &[(&str, String)]) -> String {
         let frame = self.frame();
         let call = |(name, arguments): &(&str, String)| {
@@ -336,7 +338,7 @@ fn analysis(rules: &mut Rules<'_>) -> String {
 /// Free text in which every mark of a call begins a call.
 fn free(rules: &mut Rules<'_>, block: &str, open: &str) -> String {
     if open.is_empty() {
-        // A call is the whole reply. No other reply begins like it.
+        // A call is the whole reply, and no other reply may begin with its first character.
         return format!("{block} | /[^{{ \\n](.|\\n)*/");
     }
     let (text, block) = (rules.text(), rules.rule(block));

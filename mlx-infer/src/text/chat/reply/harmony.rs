@@ -1,4 +1,4 @@
-//! The harmony format of gpt-oss: messages with a channel and a recipient in their head.
+//! The harmony format of gpt-oss: messages whose head names a channel and a recipient.
 //!
 //! Source: OpenAI's description of the format. The channel `analysis` is reasoning, `final` and `commentary` are content, and a message to
 //! `functions.NAME` is a call of a tool.
@@ -61,14 +61,14 @@ impl Harmony {
         self.has_marks = true;
     }
 
-    /// The end of the reply.
+    /// Handles the end of the reply.
     pub(super) fn finish(&mut self, tools: &Tools, parts: &mut ReplyParts) {
         let rest = self.seek.finish();
         self.free(&rest, tools, parts);
         self.end(parts);
     }
 
-    /// Text between marks.
+    /// Handles text between marks.
     fn free(&mut self, text: &str, tools: &Tools, parts: &mut ReplyParts) {
         match &mut self.text {
             None => self.head.push_str(text),
@@ -99,7 +99,7 @@ impl Harmony {
         }
     }
 
-    /// The end of a message.
+    /// Handles the end of a message.
     fn end(&mut self, parts: &mut ReplyParts) {
         let head = std::mem::take(&mut self.head);
         match self.text.take() {

@@ -6,13 +6,13 @@ use super::parser::ReplyStep;
 /// The effect of a character on a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Read {
-    /// It belongs to the value, which continues.
+    /// The character belongs to the value, which continues.
     More,
-    /// It is the last of the value.
+    /// The character is the last of the value.
     Last,
-    /// It is not part of the value, which ended before it (numbers only).
+    /// The character is not part of the value, which ended before it (numbers only).
     Behind,
-    /// It cannot continue the value.
+    /// The character cannot continue the value.
     Broken,
 }
 
@@ -245,7 +245,7 @@ enum At {
 enum Key {
     Name,
     Arguments,
-    /// Its object, if the value is one, holds name and arguments.
+    /// The value has the name and the arguments, if it is an object.
     Function,
     Other,
 }
@@ -254,7 +254,7 @@ enum Key {
 #[derive(Debug, Default)]
 struct Call {
     name: Option<String>,
-    /// Arguments that came before the name.
+    /// Arguments that were read before the name.
     early: String,
     has_arguments: bool,
     /// Whether the object of the call is inside another one, under `function`.
@@ -425,7 +425,7 @@ impl Envelope {
                 self.at = At::Key { may_close: true };
                 return ReplyStep::More;
             }
-            // Arguments are given while they are read if the tool is known.
+            // If the tool is known, arguments are returned while they are read.
             *is_live = *key == Key::Arguments && c == '{' && self.call.name.is_some();
             if *is_live && let Some(name) = &self.call.name {
                 parts.start(name);
@@ -437,7 +437,7 @@ impl Envelope {
             Read::Behind => {}
             _ if *is_live => {
                 parts.arguments(c.encode_utf8(&mut [0; 4]));
-                // Not empty, which marks that the value has begun.
+                // A text that is not empty marks that the value has begun.
                 if text.is_empty() {
                     text.push(c);
                 }
@@ -478,7 +478,8 @@ impl Envelope {
         true
     }
 
-    /// Takes arguments that came before the name, or that are no object: a text with JSON in it, or `null`.
+    /// Takes arguments that were read before the name, or that are not an object: a text with JSON
+    /// in it, or `null`.
     fn arguments(&mut self, text: &str, parts: &mut ReplyParts) -> bool {
         let text = match text {
             "null" | "\"\"" | "\"null\"" => "{}".to_owned(),
@@ -571,7 +572,7 @@ mod tests {
 
         #[test]
         fn accepts_what_serde_json_accepts(text in r#"[-{}\[\],:"0-2.eE+ \\untrfalsb]{0,12}"#) {
-            // A number may be too large for serde_json, and surrogates must come in pairs.
+            // serde_json refuses numbers that are too large for it. They are valid JSON.
             let parsed = serde_json::from_str::<serde_json::Value>(&text);
             let by_value = parsed.as_ref().is_err_and(|error| error.to_string().contains("out of range"));
             prop_assert_eq!(accepts(&text), parsed.is_ok() || by_value, "{:?}", text);

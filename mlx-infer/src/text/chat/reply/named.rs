@@ -4,13 +4,13 @@ use super::calls::{ReplyParts, Tools};
 use super::json::{self, Json, is_blank};
 use super::parser::ReplyStep;
 
-/// The longest head, in bytes. A longer text is no call.
+/// The longest head, in bytes. A longer text is not a call.
 const MAX_HEAD: usize = 256;
 
 /// Finds a tool's name in the text before the arguments.
 pub(super) type FindName = fn(&str) -> &str;
 
-/// Reads one call: a head with the name, the arguments, the mark that closes the call.
+/// Reads one call: a head with the name, the arguments, and the mark that closes the call.
 #[derive(Debug)]
 pub(super) struct Named {
     name: FindName,
@@ -110,7 +110,7 @@ pub(super) fn mistral(head: &str) -> &str {
     head.split("[CALL_ID]").next().unwrap_or_default()
 }
 
-/// DeepSeek: `name<｜tool▁sep｜>` in V3.1; before, `function<｜tool▁sep｜>name` and a fence.
+/// DeepSeek V3.1: `name<｜tool▁sep｜>`. Earlier versions: `function<｜tool▁sep｜>name` and a fence.
 pub(super) fn deepseek(head: &str) -> &str {
     let head = head.trim_end();
     let head = head.strip_suffix("```json").unwrap_or(head).trim_end();

@@ -5,7 +5,7 @@ use super::json::{self, Json};
 use super::parser::{ReplyStep, Seek};
 use super::tags;
 
-/// The longest name or key, in bytes. A longer one makes the text no call.
+/// The longest name or key, in bytes. A text with a longer one is not a call.
 const MAX_NAME: usize = 256;
 /// The longest word outside of marks, in bytes. Texts have marks around them.
 const MAX_WORD: usize = 1024;
@@ -88,7 +88,7 @@ impl Notation {
             At::Name(name) => name.push(c),
             At::Key { text, may_close } => match c {
                 '}' if *may_close && text.trim().is_empty() => return self.close_bracket(c, parts),
-                // A text in marks may hold a colon.
+                // A text in marks may contain a colon.
                 ':' if !text.trim_start().starts_with(self.mark)
                     || text.matches(self.mark).count() > 1 =>
                 {

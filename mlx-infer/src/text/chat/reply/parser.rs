@@ -25,7 +25,8 @@ pub struct ReplyParser {
     parts: ReplyParts,
     /// Text that is read again, because it turned out not to be a call.
     pushed_back: VecDeque<char>,
-    /// Blanks, and marks around calls. They are content if content follows, and nothing if a call follows.
+    /// Blanks, and marks around calls. If content follows, they are content; if a call follows,
+    /// they are dropped.
     between: String,
     has_content: bool,
     /// Whether blanks are dropped now, because they follow a mark of reasoning.
@@ -69,24 +70,25 @@ impl ReplyParser {
         self.parts.take()
     }
 
-    /// The rest of a reply that was cut, because it has as many tokens as it may have. A call that was cut before its arguments is dropped.
-    /// `is_call` says that the reply must call a tool: then a beginning that has no mark is one of a call too.
+    /// The rest of a reply that was cut at its maximum number of tokens. A call that was cut before
+    /// its arguments is dropped. `is_call` says that the reply must call a tool: then the beginning
+    /// of a call need not have a mark.
     pub fn cut(&mut self, is_call: bool) -> Vec<Part> {
         if let State::Block(block) = &mut self.state
             && (is_call || block.is_marked(self.form.marks()))
         {
-            // A call whose arguments have begun is given as far as it came.
+            // A call whose arguments have begun is returned as far as it was read.
             block.finish(&mut self.parts);
             self.between.clear();
             self.state = State::Content;
         } else if is_call && matches!(self.state, State::Content) {
-            // The beginning of a mark.
+            // A text that is the beginning of a mark is dropped.
             self.seek.finish();
         }
         self.finish()
     }
 
-    /// The rest, at the end of the reply.
+    /// The rest of a complete reply.
     pub fn finish(&mut self) -> Vec<Part> {
         loop {
             match &mut self.state {
@@ -193,7 +195,7 @@ impl ReplyParser {
         }
     }
 
-    /// Gives a character of content.
+    /// Adds a character of content.
     fn say(&mut self, c: char) {
         let is_blank = c.is_whitespace();
         if self.skips_blanks && is_blank {
@@ -231,7 +233,7 @@ impl ReplyParser {
         }
     }
 
-    /// Gives a character of reasoning.
+    /// Adds a character of reasoning.
     fn think(&mut self, c: char) {
         let is_blank = c.is_whitespace();
         if self.skips_blanks && is_blank {
@@ -249,11 +251,11 @@ impl ReplyParser {
 /// The effect of a character on a block of calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReplyStep {
-    /// It belongs to the block, which continues.
+    /// The character belongs to the block, which continues.
     More,
-    /// It is the last of the block.
+    /// The character is the last of the block.
     Done,
-    /// It cannot continue the block.
+    /// The character cannot continue the block.
     Broken,
 }
 
@@ -265,11 +267,11 @@ pub(super) enum BlockBody {
     Named(Named),
     Notation(Notation),
     Pythonic(Pythonic),
-    /// Either of two forms: the first if its text begins with `{` or `[`.
+    /// One of two forms: the first if its text begins with `{` or `[`.
     Either(Box<(Envelope, BlockBody)>),
 }
 
-/// A block, and the part of its text that no given part covers.
+/// A block, and the part of its text that was not returned in parts.
 #[derive(Debug)]
 pub(super) struct Block {
     body: BlockBody,
@@ -280,18 +282,20 @@ pub(super) struct Block {
 /// How a block ended.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum BlockEnd {
-    /// It is complete, or cut after a call or within one.
+    /// The block is complete, or cut after a call or within one.
     Whole,
     /// This text is not part of a call.
     Text {
         text: String,
-        /// Whether its first character opened the block, so that it may not open another.
+        /// Whether the first character of the text opened the block, so that it may not open
+        /// another one.
         opens: bool,
     },
 }
 
 impl Block {
-    /// Whether it has an opening mark, so that it is a call and no text that looks like one.
+    /// Whether the block has an opening mark, so that it is a call and not a text that looks like
+    /// one.
     pub(super) fn is_marked(&self, marks: &[&str]) -> bool {
         self.has_given || marks.iter().any(|mark| self.raw.starts_with(mark))
     }
@@ -305,7 +309,7 @@ impl Block {
         }
     }
 
-    /// Takes the next character. How the block ended, if it did.
+    /// Takes the next character. Returns how the block ended, if it did.
     pub(super) fn take(
         &mut self,
         c: char,
@@ -332,7 +336,8 @@ impl Block {
         }
     }
 
-    /// The end of the reply. A call whose arguments have begun is given as far as it was received.
+    /// Handles the end of the reply. A call whose arguments have begun is returned as far as it was
+    /// read.
     pub(super) fn finish(&mut self, parts: &mut ReplyParts) -> BlockEnd {
         if self.body.is_complete() {
             parts.end();
@@ -389,11 +394,11 @@ impl BlockBody {
     }
 }
 
-/// What a mark in a reply begins.
+/// The effect of a mark in a reply.
 pub(super) enum Begins {
     /// A block of calls.
     Block(BlockBody),
-    /// Nothing: the mark surrounds blocks.
+    /// Nothing begins: the mark surrounds blocks.
     Nothing,
 }
 
@@ -473,7 +478,7 @@ impl ToolFormat {
         }
     }
 
-    /// What a mark begins.
+    /// The effect of a mark.
     pub(super) fn begins(self, mark: &str) -> Begins {
         Begins::Block(match self {
             Self::Hermes => BlockBody::Envelope(Envelope::new("</tool_call>")),
@@ -513,7 +518,7 @@ impl ToolFormat {
     }
 }
 
-/// Some models write JSON between the marks of the other form.
+/// JSON or the given form, because some models write JSON between the marks of that form.
 fn json_or(other: BlockBody) -> BlockBody {
     BlockBody::Either(Box::new((Envelope::new("</tool_call>"), other)))
 }

@@ -1,13 +1,13 @@
-//! Calls as Python writes them: `[f(a=1, b="x"), g()]`, or as JSON in the same place.
+//! Calls in Python's notation: `[f(a=1, b="x"), g()]`, or as JSON in the same place.
 //!
-//! A block is read when it is complete. A block that the reply's end cuts stays content.
+//! A block is read when it is complete. If the reply ends within a block, the block is content.
 
 use serde_json::{Map, Value};
 
 use super::calls::{ReplyParts, Tools};
 use super::parser::ReplyStep;
 
-/// The longest block, in bytes. A longer text holds no calls.
+/// The longest block, in bytes. A longer text has no calls.
 const MAX_BYTES: usize = 1 << 20;
 /// The deepest nesting of a value.
 const MAX_DEPTH: usize = 64;
@@ -15,7 +15,7 @@ const MAX_DEPTH: usize = 64;
 /// Reads the calls of a block, and the mark that closes it.
 #[derive(Debug)]
 pub(super) struct Pythonic {
-    /// Empty if a list ends with its bracket.
+    /// The closing mark. Empty for a list that ends with its bracket.
     close: &'static str,
     text: String,
 }

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::calls::{ReplyParts, Tools};
 use super::parser::{ReplyStep, Seek};
 
-/// The longest name, in bytes. A longer one makes the text no call.
+/// The longest name, in bytes. A text with a longer one is not a call.
 const MAX_NAME: usize = 256;
 
 /// The tags of a family.
@@ -22,10 +22,10 @@ pub(super) struct Form {
     pub(super) value_end: &'static str,
     /// After a parameter's name: an attribute that is `true` if the value is a text, and `false` if it is JSON.
     pub(super) is_text: &'static str,
-    /// Whether a value whose schema says nothing of its type is a text, as in the published parsers of Qwen3-Coder and MiniMax. Otherwise it is
-    /// JSON where it parses, as in GLM's.
+    /// Whether a value is a text if its schema gives no type, as in the published parsers of
+    /// Qwen3-Coder and MiniMax. Otherwise it is JSON if it can be parsed, as in GLM's.
     pub(super) untyped_is_text: bool,
-    /// Whether a line break before the value and one after it do not belong to it.
+    /// Whether one line break before a value and one after it are not part of the value.
     pub(super) has_lines: bool,
     /// After the last parameter.
     pub(super) call_end: &'static str,
@@ -94,7 +94,7 @@ pub(super) struct Tags {
     tool: String,
     /// The name of the parameter.
     key: String,
-    /// Parameters of the call.
+    /// The number of parameters of the call.
     given: usize,
 }
 
@@ -235,7 +235,8 @@ impl Tags {
             }
         }
     }
-    /// Begins the value of a parameter. If the model does not mark it as a text or JSON, the schema decides.
+    /// Begins the value of a parameter. If the model does not mark it as a text or as JSON, the
+    /// schema decides.
     fn value(&mut self, tools: &Tools, is_text: Option<bool>) {
         let types = match (is_text, tools.parameter(&self.tool, &self.key)) {
             (Some(true), _) | (None, None) => Some(vec!["string"]),
@@ -269,16 +270,16 @@ impl Tags {
 /// Writes the text of a value as JSON. Texts are given while they are read.
 #[derive(Debug)]
 struct Writer {
-    /// The types that the schema allows, if it names some.
+    /// The types that the schema allows, if it names types.
     types: Option<Vec<String>>,
     is_text: bool,
-    /// Whether the model marks it as a text, so that `null` is the text "null".
+    /// Whether the model marks the value as a text, so that `null` is the text "null".
     is_told: bool,
     has_lines: bool,
     is_front: bool,
     /// Whether a line break was read that may be the one after the value.
     has_break: bool,
-    /// Text that was not given.
+    /// Text that is held back.
     held: String,
     has_quote: bool,
 }
@@ -318,7 +319,7 @@ impl Writer {
 
     fn write(&mut self, c: char, parts: &mut ReplyParts) {
         self.held.push(c);
-        // `null` is no text, whatever the type, unless the model says so.
+        // `null` is not a text, whatever the type, unless the model marks it as one.
         let may_be_null = || {
             if self.is_told {
                 return false;
@@ -351,14 +352,15 @@ impl Writer {
 /// The deepest nesting of `anyOf`, `oneOf` and `allOf` that is searched for types.
 const MAX_DEPTH: usize = 8;
 
-/// The types that a schema allows. `None`: it names none.
+/// The types that a schema allows; `None` if it names none.
 pub(super) fn types(schema: &Value) -> Option<Vec<&str>> {
     let mut types = Vec::new();
     collect(schema, MAX_DEPTH, &mut types);
     (!types.is_empty()).then_some(types)
 }
 
-/// Whether a schema says nothing of the values that it allows, but perhaps describes them in words.
+/// Whether a schema neither gives types nor restricts the values, except perhaps by a description
+/// in words.
 fn is_untyped(schema: &Value) -> bool {
     const WORDS: [&str; 6] = [
         "$comment",
@@ -407,13 +409,14 @@ fn type_of(value: &Value) -> &'static str {
     }
 }
 
-/// Whether values of these types are texts, which are given while they are read.
+/// Whether values of these types are texts, which are returned while they are read.
 pub(super) fn are_texts(types: &[&str]) -> bool {
     types.iter().all(|kind| matches!(*kind, "string" | "null"))
 }
 
-/// A parameter's text as JSON, by the types that the schema allows (`None`: any). `null` in any case is no value, whatever the type, as in
-/// Qwen3-Coder's published parser. A text that is of none of the types stays a text.
+/// A parameter's text as JSON, by the types that the schema allows (`None`: any). `null` in upper
+/// or lower case is no value, whatever the type, as in Qwen3-Coder's published parser. A text that
+/// fits none of the types stays a text.
 pub(super) fn by_type(types: Option<&[&str]>, text: &str) -> String {
     let word = text.trim();
     if word.eq_ignore_ascii_case("null") {
@@ -423,7 +426,7 @@ pub(super) fn by_type(types: Option<&[&str]>, text: &str) -> String {
     let found = match types {
         None => parsed(),
         Some(types) => {
-            // From the narrowest type to the widest.
+            // The types are tried from the narrowest to the widest.
             let order = ["integer", "number", "boolean", "object", "array"];
             let wanted = order.iter().filter(|kind| types.contains(kind));
             wanted.filter_map(|kind| of_type(kind, word)).next()

@@ -1,4 +1,4 @@
-//! Replies in all forms, in any pieces.
+//! Replies in all forms, cut into pieces at any place.
 
 use serde_json::{Value, json};
 
@@ -19,7 +19,7 @@ fn tools() -> Vec<Value> {
     vec![tool("weather"), tool("add")]
 }
 
-/// The parts of a reply that comes in pieces which end at these places.
+/// The parts of a reply that arrives in pieces ending at these places.
 fn parts(
     format: &ReplyFormat,
     prompt: &str,
@@ -122,7 +122,7 @@ fn a_prompt_that_has_opened_the_reasoning() {
     }
 }
 
-/// What stands before an answer that is held to a grammar.
+/// The text before an answer that a grammar constrains.
 #[test]
 fn the_front_of_a_reply() {
     let format = ReplyFormat::of(Some(0), ToolFormat::Hermes);
@@ -136,10 +136,10 @@ fn the_front_of_a_reply() {
     let tokenizer = tokenizer();
     for (prompt, expected) in [
         (format!("{turn}<think>\n"), reasoning(None)),
-        // A reply that goes on in the middle of the reasoning.
+        // A prompt whose last turn breaks off in the middle of the reasoning.
         (format!("{turn}<think>\nFirst,"), reasoning(None)),
         (turn.to_owned(), reasoning(Some("<think>"))),
-        // Marks in other turns.
+        // Marks that belong to other turns.
         (earlier.to_owned(), reasoning(Some("<think>"))),
         (quoted.to_owned(), reasoning(Some("<think>"))),
         (
@@ -183,7 +183,8 @@ fn long_arguments_come_as_they_are_written() {
         shown(&joined(came.clone())),
         format!("#0add{{\"city\": \"{city}")
     );
-    // What breaks now is content, but for what was given.
+    // The call is broken from here on: the text is content, except for the arguments that were
+    // already returned.
     came.extend(parser.push("\" oops}</tool_call>"));
     came.extend(parser.finish());
     assert_eq!(

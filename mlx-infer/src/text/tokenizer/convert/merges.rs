@@ -1,18 +1,19 @@
-//! Merges of a vocabulary that has none: every way to make a token of two others.
+//! Merges of a vocabulary that has none: every way to split a token into two others.
 
 use std::collections::HashMap;
 
-/// The most work that finding them may take: the sum of the squares of the tokens' lengths. Published vocabularies stay below 100 million.
+/// The limit on the work of finding merges: the sum of the squares of the tokens' lengths.
+/// Published vocabularies stay below 100 million.
 const MAX_WORK: usize = 1 << 30;
 
 /// The halves of a token, and its rank.
 pub(super) type Merge<'t> = (&'t [u8], &'t [u8], u32);
 
-/// The merges of tokens, best first: those of the token with the lowest rank, and of the same token those whose halves have the lowest. `cuts`
-/// gives the places where a token may be cut.
+/// The merges of all tokens, best first: in the order of the tokens' ranks, and for one token in
+/// the order of the ranks of its halves. `cuts` returns the places at which a token may be split.
 ///
 /// # Errors
-/// The tokens are so long that it would take very long.
+/// The tokens are so long that the work exceeds its limit.
 pub(super) fn of<'t, C: Iterator<Item = usize>>(
     tokens: impl Iterator<Item = (&'t [u8], u32)> + Clone,
     cuts: impl Fn(&'t [u8]) -> C,

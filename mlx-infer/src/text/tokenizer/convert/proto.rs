@@ -1,4 +1,4 @@
-//! SentencePiece's model file: a message in protocol buffers.
+//! SentencePiece's model file: a protocol buffers message.
 
 /// A field's value.
 enum Value<'a> {
@@ -11,11 +11,12 @@ enum Value<'a> {
 /// The part of a model file that is read.
 pub(super) struct Model {
     pub(super) pieces: Vec<Piece>,
-    /// How it was trained: 1 is Unigram, 2 is BPE.
+    /// The kind of model: 1 is Unigram, 2 is BPE.
     pub(super) kind: u64,
     pub(super) byte_fallback: bool,
     pub(super) unk_id: u64,
-    /// The texts of the unknown token and of those that begin and end a text; `None` without such a token.
+    /// The texts of the unknown token, of the one that begins a text and of the one that ends it;
+    /// `None` without such a token.
     pub(super) unk: Option<String>,
     pub(super) bos: Option<String>,
     pub(super) eos: Option<String>,
@@ -29,7 +30,7 @@ pub(super) struct Piece {
     pub(super) kind: PieceKind,
 }
 
-/// What a piece is for.
+/// The purpose of a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PieceKind {
     Control,
@@ -39,8 +40,10 @@ pub(super) enum PieceKind {
 }
 
 impl Model {
+    /// Reads a model file.
+    ///
     /// # Errors
-    /// It is no such message.
+    /// It is not such a message.
     pub(super) fn parse(bytes: &[u8]) -> Result<Self, String> {
         let mut model = Self {
             pieces: Vec::new(),

@@ -12,16 +12,17 @@ use super::super::classes::Class;
 use super::super::config::{ConfigToken, TokenizerConfig};
 use super::{Converted, merges};
 
-/// The pattern of transformers for files that have none.
+/// The pattern that transformers uses for files without one.
 const WORDS: &str = concat!(
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|",
     r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 );
 
-/// Most special tokens of a tekken.json, and most places that a tiktoken file's are put at.
+/// The most special tokens of a tekken.json, and the most ids after the vocabulary for those of a
+/// tiktoken file.
 const MAX_SPECIAL: usize = 1 << 17;
 
-/// Whether it has lines of a token in base64 and its rank.
+/// Whether each line of the file is a token in base64 and its rank.
 pub(super) fn is_tiktoken(bytes: &[u8]) -> bool {
     let line = bytes
         .split(|&byte| byte == b'\n')
@@ -37,7 +38,8 @@ fn line_of(line: &[u8]) -> Option<(Vec<u8>, u32)> {
     parts.next().is_none().then_some((token, rank))
 }
 
-/// A file of tiktoken. Special tokens are those of the configuration, behind the vocabulary.
+/// Converts a file of tiktoken. The special tokens are those of the configuration. Their ids come
+/// after the vocabulary.
 pub(super) fn tiktoken(bytes: &[u8], config: &TokenizerConfig) -> Result<Converted, String> {
     let mut ranks = Vec::new();
     for (number, line) in bytes.split(|&byte| byte == b'\n').enumerate() {
@@ -104,7 +106,7 @@ struct TekkenSpecial {
     token_str: String,
 }
 
-/// Mistral's file. Its special tokens come before the vocabulary.
+/// Converts Mistral's file. The ids of its special tokens come before the vocabulary.
 pub(super) fn tekken(bytes: &[u8]) -> Result<Converted, String> {
     let file: Tekken =
         serde_json::from_slice(bytes).map_err(|error| format!("not a tekken file: {error}"))?;
@@ -141,7 +143,7 @@ pub(super) fn tekken(bytes: &[u8]) -> Result<Converted, String> {
         .collect();
     let mut vocab = file.vocab;
     if let Some(size) = file.config.default_vocab_size {
-        // What is padding is left out.
+        // Entries beyond the size are padding, which is left out.
         vocab.truncate(size.saturating_sub(count));
     }
     let decode = |(at, token): (usize, TekkenToken)| {
@@ -157,7 +159,8 @@ pub(super) fn tekken(bytes: &[u8]) -> Result<Converted, String> {
     converted(&ranks, count as u32, &file.config.pattern, special)
 }
 
-/// The tokenizer of a vocabulary whose ids begin at `first`; special tokens without a place there come behind it.
+/// The tokenizer of a vocabulary whose ids begin at `first`. Special tokens without an id before
+/// the vocabulary get ids after it.
 fn converted(
     ranks: &[(Vec<u8>, u32)],
     first: u32,
@@ -207,7 +210,7 @@ fn converted(
     });
     Ok(Converted {
         json: json.to_string(),
-        // The file's own pipeline, with every class.
+        // The pipeline is the one in this text, for every class.
         class: Class::Serialized,
         added: special
             .into_iter()
@@ -219,7 +222,8 @@ fn converted(
     })
 }
 
-/// The letter that stands for each byte: printable ones for themselves, the others in their order from U+0100 on.
+/// The letter that represents each byte. Printable bytes are represented by their own letters, the
+/// others in order by those from U+0100 on.
 fn letters() -> [char; 256] {
     let mut others = 0x100..;
     std::array::from_fn(|byte| match byte as u8 {

@@ -10,8 +10,9 @@ use super::super::config::TokenizerConfig;
 use super::proto::{Model, PieceKind};
 use super::{Converted, merges};
 
-/// The tokenizer that `class` makes of a model file. The model classes of transformers are BPE, whatever the file was trained as; the others
-/// take the file's word, and have no step that puts a space before a text.
+/// Makes the tokenizer of `class` from a model file. The model classes of transformers are always
+/// BPE, however the file was trained. Other classes use the kind that the file gives, and have no
+/// step that puts a space before a text.
 pub(super) fn convert(
     model: &Model,
     class: Class,
@@ -99,7 +100,7 @@ fn bpe(model: &Model, is_serialized: bool, config: &TokenizerConfig) -> Result<V
         .map(|&(left, right, _)| json!([text(left), text(right)]))
         .collect();
     if is_serialized {
-        // Tokens of the configuration take the places of pieces that were kept free for them.
+        // Tokens of the configuration replace pieces that were reserved for them.
         for (&id, token) in &config.added {
             let is_new = !pieces.iter().any(|(text, _)| *text == token.content);
             if let Some(piece) = pieces.get_mut(id as usize).filter(|_| is_new) {

@@ -53,7 +53,7 @@ pub(super) fn convert(conversation: &mut Vec<Message>, message: &Value) -> Resul
         match kind {
             "text" => text.push(word("text")?.to_owned()),
             "thinking" => thinking.push_str(word("thinking")?),
-            // Encrypted: only Anthropic's servers can read it.
+            // Encrypted reasoning, which only Anthropic's servers can read.
             "redacted_thinking" => {}
             "tool_use" => {
                 let arguments = check_call(block.get("name"), block.get("input"))

@@ -10,7 +10,7 @@ use crate::serve::turn::choices::{Choices, RowStep};
 use crate::serve::turn::{Delta, End, Replies, call_id};
 use crate::text::chat::reply::Part;
 
-/// What the open block of a stream holds.
+/// The content of the open block of a stream.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Open {
     Thinking,

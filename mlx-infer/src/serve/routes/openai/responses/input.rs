@@ -82,7 +82,8 @@ fn take(messages: &mut Vec<Message>, reasoning: &mut String, item: &Value) -> Re
             let result = Message::new("tool", content_text(&item["output"], "")?);
             messages.push(result.with("tool_call_id", item["call_id"].clone()));
         }
-        // Calls that Codex and other clients run themselves, each with keys of its own for what it does.
+        // Calls that Codex and other clients run themselves. Each type has its own keys for the
+        // action.
         kind @ ("custom_tool_call" | "local_shell_call" | "shell_call" | "apply_patch_call") => {
             let name = match item["name"].as_str() {
                 Some(name) => name,
@@ -125,7 +126,8 @@ fn take(messages: &mut Vec<Message>, reasoning: &mut String, item: &Value) -> Re
             let output = json!({"type": "function_call_output", "call_id": id, "output": output});
             take(messages, reasoning, &output)?;
         }
-        // OpenAI's servers have run these. Their findings are not in the item: the answer that follows has them.
+        // OpenAI's servers have run these calls. Their results are not in the item, but in the
+        // answer that follows.
         "web_search_call" | "file_search_call" => {}
         "item_reference" => {
             let what = "an item_reference names an item of a store, and this server stores none; send the item itself";
@@ -142,7 +144,8 @@ fn take(messages: &mut Vec<Message>, reasoning: &mut String, item: &Value) -> Re
     Ok(())
 }
 
-/// Adds the reasoning, which is an item in front of it, to a message of the assistant.
+/// Moves the reasoning, which is an item of its own before the message, into a message of the
+/// assistant.
 fn with_reasoning(message: Message, reasoning: &mut String, role: &str) -> Message {
     match role == "assistant" && !reasoning.is_empty() {
         true => message.with("reasoning_content", std::mem::take(reasoning)),

@@ -36,11 +36,12 @@ pub(super) struct ResponsesWriter {
     trace: Trace,
     tokenizer: Option<Tokenizer>,
     whole: Whole,
-    /// Tokens at the front whose log probabilities were in an event, or that belong to the reasoning.
+    /// The number of first tokens whose log probabilities were in an event, or that belong to the
+    /// reasoning.
     told: usize,
     ids: Ids,
     open: Option<Open>,
-    /// Items that were begun.
+    /// The number of items that were begun.
     begun: usize,
     sequence: usize,
 }
@@ -70,7 +71,7 @@ impl ResponsesWriter {
         }
     }
 
-    /// Takes a step; the parts that it adds.
+    /// Takes a step and returns the parts that it adds.
     pub(super) fn read(&mut self, step: RowStep, choices: &mut Choices) -> Vec<Part> {
         let delta = self.replies.read(step, choices);
         let parts = delta.parts.clone();
@@ -93,7 +94,7 @@ impl ResponsesWriter {
         }
     }
 
-    /// The response as it is at its end.
+    /// The response in its final state.
     pub(super) fn whole(&self) -> Value {
         let mut response = self.head.clone();
         let is_cut = (self.whole.end).is_some_and(|end| end.reason == FinishReason::Length);

@@ -39,7 +39,7 @@ impl Rules<'_> {
     /// The arguments of a call in a form.
     ///
     /// # Errors
-    /// A strict tool's schema has a keyword that the form cannot hold.
+    /// A strict tool's schema has a keyword that the form cannot enforce.
     pub(super) fn arguments(
         &mut self,
         form: ToolFormat,
@@ -60,7 +60,8 @@ impl Rules<'_> {
 
     fn json(&mut self, schema: &Value, is_strict: bool) -> String {
         let mut schema = schema.clone();
-        // Only the separators that templates write. With free blanks a model could write blanks for ever.
+        // Only the separators that templates write are allowed. If blanks were free, a model could
+        // write blanks for ever.
         schema["x-guidance"] = json!({
             "whitespace_flexible": false, "item_separator": ", ", "key_separator": ": ", "lenient": !is_strict,
         });
@@ -209,7 +210,8 @@ impl Rules<'_> {
             let key = self.literal(&format!("{key}:"));
             pairs.push((self.rule(&format!("{key} {value}")), is_required));
         }
-        // From the last to the first: the members that may follow others, and those that may be first.
+        // Goes from the last member to the first. `behind` is the grammar of the members after
+        // another member, `first` that of the members with none before them.
         let (mut behind, mut first) = (String::new(), String::new());
         let mut may_be_empty = true;
         for (pair, is_required) in pairs.into_iter().rev() {
@@ -250,6 +252,8 @@ impl Rules<'_> {
         "any".to_owned()
     }
 
+    /// Checks the keywords of a schema.
+    ///
     /// # Errors
     /// A strict schema has a keyword that a grammar cannot enforce.
     fn check_keywords(&self, schema: &Value, is_strict: bool) -> Result<()> {
@@ -265,7 +269,7 @@ impl Rules<'_> {
     }
 }
 
-/// Name, schema and whether it is required of each property.
+/// The name and the schema of each property, and whether it is required.
 fn properties(schema: &Value) -> Vec<(&str, &Value, bool)> {
     let required = schema["required"].as_array();
     let is_required = |key: &str| required.is_some_and(|list| list.iter().any(|name| name == key));

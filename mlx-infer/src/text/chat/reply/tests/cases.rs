@@ -108,7 +108,7 @@ pub(super) fn cases() -> Vec<Case> {
             "<tool_call>no json</tool_call>",
             "<tool_call>no json</tool_call>",
         ),
-        // A reply that is cut: what is there of the call stands.
+        // A reply that breaks off: the beginning of its call is returned.
         (
             Hermes,
             None,
@@ -213,7 +213,7 @@ pub(super) fn cases() -> Vec<Case> {
             "[hm]hello",
         ),
         (Harmony, None, "plain", "plain"),
-        // Not JSON, or no object: all of it is content.
+        // Malformed JSON, or JSON that is not an object: the whole text is content.
         (
             Hermes,
             None,
@@ -244,7 +244,7 @@ pub(super) fn cases() -> Vec<Case> {
             "<tool_call>{\"type\": \"function\", \"function\": {\"name\": \"add\", \"arguments\": {}}, \"id\": 7}</tool_call>",
             "#0add{}#",
         ),
-        // A closing mark that is missing, and a call behind one that breaks.
+        // A missing closing mark, and a call after one that is malformed.
         (
             Hermes,
             None,

@@ -1,4 +1,4 @@
-//! What holds for every reply.
+//! Properties of every reply.
 
 use proptest::prelude::*;
 use serde_json::{Map, Value};
@@ -113,7 +113,7 @@ fn piece() -> impl Strategy<Value = String> {
     prop_oneof![4 => marks.prop_map(str::to_owned), 1 => "[a-c<{ \n]{0,4}"]
 }
 
-/// A value of JSON that no form's marks are in.
+/// A JSON value that contains no mark of any form.
 fn value() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),
@@ -284,7 +284,7 @@ fn written(form: ToolFormat, arguments: &Map<String, Value>) -> String {
     }
 }
 
-/// What a family's text of a parameter means.
+/// The value that a family's text of a parameter stands for.
 fn meant(form: ToolFormat, key: &str, value: Value) -> Value {
     if !matches!(
         form,
@@ -296,7 +296,7 @@ fn meant(form: ToolFormat, key: &str, value: Value) -> Value {
         "city" => Some(&["string"]),
         "days" => Some(&["integer"]),
         "deep" => Some(&["object"]),
-        // Its schema names no type.
+        // The schema names no type.
         _ if form == ToolFormat::Glm => None,
         _ => Some(&["string"]),
     };
@@ -306,7 +306,8 @@ fn meant(form: ToolFormat, key: &str, value: Value) -> Value {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1500, failure_persistence: None, ..Default::default() })]
 
-    /// The parts of a reply do not depend on its pieces; calls count up and end if they have begun; a reply without calls is content to the byte.
+    /// The parts of a reply do not depend on how it is cut into pieces; calls are numbered in
+    /// order, and each has an end; a reply without calls is content to the byte.
     #[test]
     fn pieces_do_not_matter_and_nothing_is_lost(
         pieces in prop::collection::vec(piece(), 0..14),
@@ -347,7 +348,7 @@ proptest! {
         }
     }
 
-    /// A call comes with the arguments that were written, between the texts around it.
+    /// A call is returned with the arguments that were written, between the texts around it.
     #[test]
     fn calls_come_with_their_arguments(
         form in forms(),
@@ -380,7 +381,8 @@ proptest! {
         prop_assert_eq!(json, expected, "{:?}", text);
     }
 
-    /// A reply that is cut gives what stands in front of the call, and of the call either nothing or a beginning of its arguments.
+    /// A reply that breaks off returns the text before the call, and of the call either nothing or
+    /// a beginning of its arguments.
     #[test]
     fn a_cut_call_is_content_or_goes_as_far_as_it_came(form in forms(), city in "[a-z \"\\\\]{0,200}", at in 0usize..400) {
         let arguments: Map<String, Value> = [("city".to_owned(), Value::from(city))].into_iter().collect();
