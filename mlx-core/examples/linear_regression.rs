@@ -7,10 +7,8 @@ fn main() -> Result<()> {
     let x = random::normal(None, [200, 2], DType::F32)?;
     let y = (x.matmul(&array![2.0f32, -3.5])? + 4.25)?;
 
-    let step = value_and_grad(|w: &Array, b: &Array| {
-        let error = ((x.matmul(w)? + b)? - &y)?;
-        error.square()?.mean_all()
-    });
+    let step =
+        value_and_grad(|w: &Array, b: &Array| ((x.matmul(w)? + b)? - &y)?.square()?.mean_all());
     let step = step.argnums(..);
     let (mut w, mut b) = (array![0.0f32, 0.0], Array::from(0.0f32));
     for _ in 0..100 {

@@ -135,6 +135,11 @@
 // The paths that `#[derive(Module)]` writes.
 extern crate self as mlx_nn;
 
+/// The programs of a guide, as documentation tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/guide/mlx-in-rust.md")]
+mod guide {}
+
 mod attend;
 
 pub mod activation;
