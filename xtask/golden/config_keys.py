@@ -244,9 +244,9 @@ def text_of(config):
     return config.get("text_config", config)
 
 
-def size(text, name, older):
-    """A size under its name or the older one that some families have."""
-    return text.get(name) or text[older]
+def size(text, *names):
+    """A size under the first of its names that the config has: some families have older ones."""
+    return next(text[name] for name in names if text.get(name))
 
 
 def fitted(value, config):

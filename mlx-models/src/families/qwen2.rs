@@ -29,12 +29,12 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
 
 /// Layers from `max_window_layers` on have the window, where `use_sliding_window` says so.
 pub(crate) fn windows(c: &Config, n: usize) -> Result<Vec<LayerKind>> {
+    shared_by_layers(c)?;
     windows_from(c, n, 28)
 }
 
-/// [`windows`], with this default of `max_window_layers`.
+/// [`windows`], with this default of `max_window_layers`, where a rope entry for one kind of layer has no effect.
 pub(crate) fn windows_from(c: &Config, n: usize, first: usize) -> Result<Vec<LayerKind>> {
-    shared_by_layers(c)?;
     let used = c.or("use_sliding_window", false)?;
     let window = keys::window(c, Some(4096))?.filter(|_| used);
     let first: usize = c.or("max_window_layers", first)?;
