@@ -170,7 +170,8 @@ int mlxrs_array_lost(bool* lost, const char** reason, mlx_array a);
 size_t mlxrs_stream_threads(void);
 /* Fails if a setting of the environment is not one of the allowed values. */
 int mlxrs_check_settings(void);
-/* Makes the program wait at its exit for the tasks of CPU streams. Must be called before the streams are first used. */
+/* Makes the program wait at its exit for the tasks of CPU streams, and prepares the calling thread for its end. Must be
+ * called on each thread that has streams, after the first of them is made and before it is used. */
 int mlxrs_finish_at_exit(void);
 
 /* Between start and end, the time of each node of this library is measured on the CPU stream that computes it. A process

@@ -384,3 +384,38 @@ fn gather_qmm_is_callable() {
         mlx_stream_free(stream);
     }
 }
+
+/// The exiting thread has streams that it made without a call of `mlxrs_finish_at_exit`, and another thread made the call.
+/// Thread-local objects are destroyed by the time of the wait.
+#[test]
+fn an_exit_uses_no_object_of_its_thread() {
+    const CHILD: &str = "MLX_C_SYS_TEST_EXITS";
+    if std::env::var_os(CHILD).is_none() {
+        let output = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "an_exit_uses_no_object_of_its_thread"])
+            .env(CHILD, "1")
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{}: {said}", output.status);
+        return;
+    }
+    let computes = || unsafe {
+        let stream = cpu();
+        ok(mlxrs_finish_at_exit());
+        let mut y = null_array();
+        ok(mlx_arange(&mut y, 0.0, 4.0, 1.0, MLX_FLOAT32, stream));
+        assert_eq!(read(y), [0.0, 1.0, 2.0, 3.0]);
+        free([y]);
+        mlx_stream_free(stream);
+    };
+    std::thread::spawn(computes).join().unwrap();
+    for _ in 0..8 {
+        unsafe {
+            let device = mlx_device_new_type(MLX_CPU, 0);
+            mlx_stream_free(mlx_stream_new_device(device));
+            mlx_device_free(device);
+        }
+    }
+    std::process::exit(0);
+}

@@ -202,7 +202,7 @@ fn shapeless_functions_traced_with_equal_shapes_do_not_read_past_an_input() -> R
             Ok(vec![quotient, rest])
         }),
         ("product", |x| {
-            Ok(vec![x[0].matmul(&x[1].swap_axes(-1, -2)?)?])
+            Ok(vec![x[0].matmul(&x[1].swapaxes(-1, -2)?)?])
         }),
         ("joined", |x| {
             Ok(vec![mlx_core::concat(&[&x[0], &x[1]], 0)?])

@@ -9,7 +9,7 @@ mod random_graph;
 use failing::{failing, failing_later};
 use mlx_core::fast::rows;
 use mlx_core::inplace::slice_update_in_place;
-use mlx_core::transforms::{compile, grad};
+use mlx_core::transforms::{compile, grad_with};
 use mlx_core::{
     Array, DType, Device, ErrorKind, Result, Stream, async_eval, eval, graph_size, memory, ones,
     synchronize,
@@ -140,7 +140,7 @@ fn a_gradient_that_fails_keeps_its_weights() -> Result<()> {
     let w = three()?.multiply(2.0)?;
     let at = |id: i32| {
         let ids = Array::from_slice(&[id], &[1])?;
-        grad(
+        grad_with(
             |w| Ok(vec![w[0].square()?.take(&ids, 0)?.sum(.., false)?]),
             std::slice::from_ref(&w),
             &[0],

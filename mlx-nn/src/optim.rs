@@ -62,7 +62,7 @@ pub use adafactor::Adafactor;
 pub use adam::Adam;
 pub use adamax::Adamax;
 use apply::{Apply, Set};
-pub use joined::Layout;
+pub use joined::JoinedLayout;
 pub use lion::Lion;
 pub use multi::MultiOptimizer;
 pub use muon::{AdjustLr, Muon};
@@ -108,7 +108,7 @@ pub enum Form {
 }
 
 /// The state of one parameter: its moments by name.
-pub type State = BTreeMap<&'static str, Array>;
+pub type OptimizerState = BTreeMap<&'static str, Array>;
 
 /// The input of a method for one step of one parameter; all arrays are F32 and of one shape.
 pub(crate) struct Update<'a> {
@@ -121,7 +121,7 @@ pub(crate) struct Update<'a> {
     pub param: Array,
     pub grad: Array,
     /// Empty at the first step.
-    pub state: &'a mut State,
+    pub state: &'a mut OptimizerState,
 }
 
 impl Update<'_> {
@@ -271,9 +271,9 @@ pub struct Optimizer {
     schedule: Schedule,
     step: u64,
     /// The states of the parameters that are not joined.
-    states: BTreeMap<String, State>,
+    states: BTreeMap<String, OptimizerState>,
     /// The joined parameters and their state.
-    joined: (Layout, State),
+    joined: (JoinedLayout, OptimizerState),
 }
 
 impl Optimizer {
@@ -337,10 +337,10 @@ impl Optimizer {
     }
 
     /// Which of these gradients are joined for [`apply_joined`](Self::apply_joined).
-    pub fn layout(&self, grads: &Gradients) -> Layout {
+    pub fn layout(&self, grads: &Gradients) -> JoinedLayout {
         match self.method.is_elementwise() {
-            true => Layout::of(grads),
-            false => Layout::default(),
+            true => JoinedLayout::of(grads),
+            false => JoinedLayout::default(),
         }
     }
 
@@ -352,7 +352,7 @@ impl Optimizer {
     pub fn apply_joined<M: Module + ?Sized>(
         &mut self,
         module: &mut M,
-        layout: &Layout,
+        layout: &JoinedLayout,
         grads: &Gradients,
     ) -> Result<()> {
         self.method.check()?;
@@ -447,7 +447,7 @@ impl Optimizer {
     ) -> Result<()> {
         let wrong = |message: String| Err(Error::new(ErrorKind::Invalid, message));
         let mut arrays: BTreeMap<String, Array> = arrays.into_iter().collect();
-        let mut states: BTreeMap<String, State> = BTreeMap::new();
+        let mut states: BTreeMap<String, OptimizerState> = BTreeMap::new();
         // There is no state before the first step.
         let params = if step == 0 { &[] } else { params };
         for (param, value) in params {

@@ -253,7 +253,7 @@ def fitted(value, config):
     """Lists that are as long as the model has layers or its heads have pairs."""
     text = text_of(config)
     if value in ("full", "linear", "sliding"):
-        return [f"{value}_attention"] * size(text, "num_hidden_layers", "n_layer")
+        return [f"{value}_attention"] * size(text, "num_hidden_layers", "n_layer", "num_layers")
     if value in ("long", "short"):
         partial = text.get("partial_rotary_factor", (text.get("rope_parameters") or {}).get("partial_rotary_factor", 1.0))
         head = text.get("head_dim") or size(text, "hidden_size", "n_embd") // size(text, "num_attention_heads", "n_head")

@@ -8,13 +8,22 @@
 #include "mlx/allocator.h"
 #include "mlx/scheduler.h"
 #include "mlx/stream.h"
+#include "of_mlx.h"
 #include "outcomes.h"
+#include "worker.h"
 
 namespace {
 
 namespace mx = mlx::core;
 
+// Runs after the destruction of the calling thread's thread-local objects, so it must not use them. MLX keeps the
+// encoders of CPU streams in such an object, and our scheduler looks for them there.
 void finish() {
+#ifdef __linux__
+  if (mlxrs::is_cpu_library()) {
+    return mlxrs::wait_for_workers();
+  }
+#endif
   for (mx::Stream s : mx::get_streams()) {
     if (s.device != mx::Device::cpu) {
       continue;
@@ -44,6 +53,7 @@ extern "C" int mlxrs_finish_at_exit(void) {
     static_cast<void>(registered);
 #ifdef __linux__
     mlxrs::prepare_outcomes();
+    mlxrs::prepare_workers();
 #endif
   });
 }

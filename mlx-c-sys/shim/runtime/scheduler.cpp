@@ -17,6 +17,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <shared_mutex>
@@ -196,6 +197,30 @@ bool is_cpu_library() {
     return cuda == nullptr && !mx::gpu::is_available();
   }();
   return found;
+}
+
+void prepare_workers() {
+  // The first use of `own` on a thread makes it.
+  own.workers.reserve(1);
+}
+
+void wait_for_workers() noexcept {
+  std::vector<std::future<void>> ends;
+  {
+    std::shared_lock lock(workers().mutex);
+    for (const auto& [index, worker] : workers().of) {
+      try {
+        auto reached = std::make_shared<std::promise<void>>();
+        ends.push_back(reached->get_future());
+        worker->push({[reached] { reached->set_value(); }, nullptr});
+      } catch (const std::bad_alloc&) {
+        // There is no memory to wait for this worker. If the task is lost, the wait for it ends at once.
+      }
+    }
+  }
+  for (const auto& end : ends) {
+    end.wait();
+  }
 }
 
 } // namespace mlxrs

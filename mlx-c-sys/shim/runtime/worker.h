@@ -185,6 +185,14 @@ class Worker {
   std::thread thread_;
 };
 
+// Makes the calling thread note its end, after which it has no workers and its streams get none. MLX destroys the
+// thread's encoders at its end, and must have made them before this call: objects of a thread are destroyed in the
+// reverse order.
+void prepare_workers();
+
+// Waits for the tasks that the workers of all threads have now. Uses no thread-local object.
+void wait_for_workers() noexcept;
+
 } // namespace mlxrs
 
 #endif

@@ -13,8 +13,8 @@ use std::collections::BTreeMap;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
-use mlx_core::random::{Key, normal};
-use mlx_core::transforms::{Compiled, compile, value_and_grad};
+use mlx_core::random::{Key, normal, normal_with};
+use mlx_core::transforms::{Compiled, compile, value_and_grad_with};
 use mlx_core::{Array, DType, Result, eval};
 
 /// The names of what is measured, in the order of the table.
@@ -51,7 +51,7 @@ fn time(mut f: impl FnMut() -> Result<()>) -> Result<f64> {
 /// A network of 32, 64 and 10 units: the loss and the gradients of 16 rows.
 fn mlp_step() -> Result<impl FnMut() -> Result<()>> {
     let key = Key::new(1)?;
-    let draw = |shape: &[i32]| normal(&key, shape, DType::F32, 0.0, 0.1);
+    let draw = |shape: &[i32]| normal_with(&key, shape, DType::F32, 0.0, 0.1);
     let (x, y) = (draw(&[16, 32])?, draw(&[16, 10])?);
     let mut weights = vec![
         draw(&[32, 64])?,
@@ -66,7 +66,7 @@ fn mlp_step() -> Result<impl FnMut() -> Result<()>> {
             let error = hidden.matmul(&w[2])?.add(&w[3])?.subtract(&y)?;
             Ok(vec![error.square()?.mean(.., false)?])
         };
-        let (_, grads) = value_and_grad(loss, &weights, &[0, 1, 2, 3])?;
+        let (_, grads) = value_and_grad_with(loss, &weights, &[0, 1, 2, 3])?;
         for (weight, grad) in weights.iter_mut().zip(&grads) {
             *weight = weight.subtract(grad.multiply(1e-3)?)?;
         }
@@ -77,7 +77,7 @@ fn mlp_step() -> Result<impl FnMut() -> Result<()>> {
 fn measure() -> Result<BTreeMap<&'static str, f64>> {
     let x = Array::from_slice(&[1.0f32, 2.0, 3.0, 4.0], &[4])?;
     let ready = x.sum(.., false)?;
-    let square = normal(&Key::new(2)?, &[64, 64], DType::F32, 0.0, 1.0)?;
+    let square = normal(&Key::new(2)?, &[64, 64], DType::F32)?;
     eval([&ready, &square])?;
     compile::set_enabled(true);
     let compiled = Compiled::new(

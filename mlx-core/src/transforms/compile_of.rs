@@ -80,8 +80,9 @@ impl<S: Signature> Compile<S> {
         Self { function, made }
     }
 
-    /// Uses one graph for all shapes: right for elementwise functions only. Operations that cannot follow a new shape are
-    /// an error, but shapes that the function worked out itself stay those of the first call.
+    /// Uses one graph for all shapes with the same pattern: right for elementwise functions only. A shape that is new
+    /// runs the function once on placeholders, to find the pattern. Operations that cannot follow a new shape are an
+    /// error, but shapes that the function worked out itself stay those of the first call.
     pub fn shapeless(self) -> Self {
         Self::new(self.function, true)
     }

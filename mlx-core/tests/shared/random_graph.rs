@@ -144,7 +144,7 @@ impl Graph<'_> {
                 (found, [x[3], x[0], x[1], x[1]], [one[0], true])
             }
             7 => {
-                let view = stream.scope(|| a.reshape(&[2, 2])?.swap_axes(0, 1)?.reshape(&[4]))?;
+                let view = stream.scope(|| a.reshape(&[2, 2])?.swapaxes(0, 1)?.reshape(&[4]))?;
                 (view, [x[0], x[2], x[1], x[3]], one)
             }
             8 if kernels.is_some() => {

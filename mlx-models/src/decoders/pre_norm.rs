@@ -82,18 +82,9 @@ impl PreNormLayer {
     }
 
     /// The first layer of a decoder whose positions have learned features, which are added to those of tokens.
+    /// Position 0 has the row `first_position` of the table.
     #[must_use]
-    pub(crate) fn with_positions(self, positions: Option<Embedding>) -> Self {
-        self.with_positions_from(0, positions)
-    }
-
-    /// [`Self::with_positions`], where position 0 has the features of this row.
-    #[must_use]
-    pub(crate) fn with_positions_from(
-        self,
-        first_position: i32,
-        positions: Option<Embedding>,
-    ) -> Self {
+    pub(crate) fn with_positions(self, positions: Option<Embedding>, first_position: i32) -> Self {
         Self {
             positions,
             first_position,

@@ -57,7 +57,10 @@ pub(crate) fn names(_source: &Source<'_>) -> Result<Rules> {
         .written()
     });
     let around = [
-        Rule::drop("*.attn.attention.rotary.inv_freq", "computed from config.json"),
+        Rule::drop(
+            "*.attn.attention.rotary.inv_freq",
+            "computed from config.json",
+        ),
         Rule::rename("transformer.wte.*", "model.embed_tokens.*").written(),
         Rule::rename("transformer.ln_f.*", "model.norm.*").written(),
     ];

@@ -69,7 +69,7 @@ pub(crate) fn decoder(config: &DecoderConfig, by_depth: bool) -> Result<Decoder>
         };
         let layer =
             PreNormLayer::with(&config, LayerKind::Full, &config.feed_forward[index], None)?;
-        Ok(layer.with_positions(table))
+        Ok(layer.with_positions(table, 0))
     })
 }
 

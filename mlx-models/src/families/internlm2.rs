@@ -42,11 +42,7 @@ pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
         ("feed_forward.w2", "mlp.down_proj"),
     ];
     let of_layer = of_layer.into_iter().map(|(from, to)| {
-        Rule::rename(
-            &format!("{layer}.{from}.*"),
-            &format!("{layer}.{to}.*"),
-        )
-        .written()
+        Rule::rename(&format!("{layer}.{from}.*"), &format!("{layer}.{to}.*")).written()
     });
     let around = [
         Rule::rename("model.tok_embeddings.*", "model.embed_tokens.*").written(),

@@ -69,7 +69,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
             _ => None,
         };
         let layer = PreNormLayer::with(config, LayerKind::Full, &config.feed_forward[index], None)?;
-        Ok(layer.with_positions_from(FIRST, table))
+        Ok(layer.with_positions(table, FIRST))
     })
 }
 

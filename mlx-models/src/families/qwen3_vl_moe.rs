@@ -70,7 +70,9 @@ fn by_columns(source: &Source<'_>) -> Result<bool> {
     for name in source.tensors.names() {
         let input = match name.rsplit_once(".mlp.experts.") {
             Some((_, "gate_up_proj")) => hidden,
-            Some((_, "down_proj")) => c.size("moe_intermediate_size", Some(EXPERTS.intermediate))?,
+            Some((_, "down_proj")) => {
+                c.size("moe_intermediate_size", Some(EXPERTS.intermediate))?
+            }
             _ => continue,
         };
         if let Some(&[_, rows, columns]) = source.tensors.shape(name)?.as_deref()

@@ -77,7 +77,7 @@ fn every_family_has_a_case() {
     let has_case = |known: &&str| {
         let family = registry.family(known).unwrap();
         let has = |name: &&str| found.contains(*name) || FAMILIES.contains(name);
-        family.types.iter().any(|name| has(name))
+        family.types.iter().any(has)
     };
     let missing: Vec<_> = known_types()
         .into_iter()

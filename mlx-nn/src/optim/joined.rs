@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use mlx_core::ops::concat;
 use mlx_core::{Array, DType, Result};
 
-use super::State;
+use super::OptimizerState;
 use crate::grad::Gradients;
 
 /// Parameters with fewer elements are joined. Joining copies them.
@@ -21,9 +21,9 @@ pub(super) const KEY: &str = "(joined)";
 
 /// The parameters that are joined: names and shapes, in the order of their names.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Layout(BTreeMap<String, Vec<i32>>);
+pub struct JoinedLayout(BTreeMap<String, Vec<i32>>);
 
-impl Layout {
+impl JoinedLayout {
     /// The small ones among these gradients, if there are several.
     pub(super) fn of(grads: &Gradients) -> Self {
         let small = grads.iter().filter(|(_, grad)| grad.size() < SMALL);
@@ -83,15 +83,18 @@ impl Layout {
     }
 
     /// The joined states of the parameters. A parameter without a state has zeros.
-    pub(super) fn gather(&self, states: &mut BTreeMap<String, State>) -> Result<State> {
-        let taken: Vec<State> = (self.0.keys())
+    pub(super) fn gather(
+        &self,
+        states: &mut BTreeMap<String, OptimizerState>,
+    ) -> Result<OptimizerState> {
+        let taken: Vec<OptimizerState> = (self.0.keys())
             .map(|name| states.remove(name).unwrap_or_default())
             .collect();
         let slots: Vec<&'static str> = taken
             .iter()
             .flat_map(|state| state.keys().copied())
             .collect();
-        let mut joined = State::new();
+        let mut joined = OptimizerState::new();
         for slot in slots {
             if joined.contains_key(slot) {
                 continue;
