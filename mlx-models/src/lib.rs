@@ -26,7 +26,7 @@
 //!
 //! # fn main() -> Result<()> {
 //! # let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../testdata/models/qwen3");
-//! let loaded = load(dir.as_ref(), LoadOptions::default())?;
+//! let loaded = load(dir, LoadOptions::default())?;
 //! let model = loaded.model.as_ref();
 //! let mut cache = ModelCache::new(model.states(), 1, CacheOptions::default());
 //!
