@@ -1,4 +1,17 @@
 //! Activation functions: as values of [`Activation`], some of which config.json names, and as functions of an array.
+//!
+//! ```
+//! use mlx_core::{Result, array};
+//! use mlx_nn::{Activation, activation};
+//!
+//! # fn main() -> Result<()> {
+//! let x = array![-1.0, 2.0];
+//! let y = activation::leaky_relu_with(&x, 0.1)?;
+//! assert_eq!(y.to_vec::<f32>()?, [-0.1, 2.0]);
+//! assert_eq!(Activation::Relu.forward(&x)?.to_vec::<f32>()?, [0.0, 2.0]);
+//! # Ok(())
+//! # }
+//! ```
 
 use std::fmt;
 

@@ -129,6 +129,32 @@ impl Growth {
 }
 
 /// Grouped-query attention (Ainslie et al., arXiv:2305.13245).
+///
+/// ```
+/// use mlx_core::{DType, Result, ones};
+/// use mlx_nn::{Attention, AttentionConfig, CacheOptions, LayerKind, ModelCache};
+/// use mlx_nn::{Rope, RopeConfig, RopeScaling, init::initialise};
+///
+/// # fn main() -> Result<()> {
+/// let rope = RopeConfig {
+///     base: 10_000.0,
+///     dims: 8,
+///     interleaved: false,
+///     reversed: false,
+///     scaling: RopeScaling::Default,
+/// };
+/// // 4 query heads of 8, which share 2 heads of keys and values.
+/// let config = AttentionConfig::plain(32, 4, 2, 8);
+/// let mut attention = Attention::empty(&config, Rope::new(&rope, 8)?)?;
+/// initialise(&mut attention, 7, 0.02)?;
+/// let mut cache = ModelCache::new(&[LayerKind::Full], 1, CacheOptions::default());
+/// let mut step = cache.begin(&[3])?;
+/// let y = attention.forward(&ones([1, 3, 32], DType::F32)?, 0, &mut step)?;
+/// step.commit_all()?;
+/// assert_eq!(y.shape(), [1, 3, 32]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Attention {
     q_proj: Linear,

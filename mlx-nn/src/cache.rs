@@ -61,6 +61,27 @@ impl Default for CacheOptions {
 /// The states of all layers, and the length of each row.
 ///
 /// Cloning is cheap: the clones share buffers until one of them writes.
+///
+/// ```
+/// use mlx_core::{DType, Result, ones};
+/// use mlx_nn::{Attend, CacheOptions, LayerKind, ModelCache};
+///
+/// # fn main() -> Result<()> {
+/// // Two rows of a model with one layer: three tokens for row 0, one for row 1.
+/// let mut cache = ModelCache::new(&[LayerKind::Full], 2, CacheOptions::default());
+/// let mut step = cache.begin(&[3, 1])?;
+/// let qkv = ones([2, 4, 3, 16], DType::F32)?; // [B, H, L, D]
+/// let options = Attend { scale: 0.25, softcap: None, sinks: None, alibi: None };
+/// step.attend(0, &qkv, &qkv, &qkv, &options)?;
+/// step.commit_all()?;
+/// assert_eq!(cache.lens(), [3, 1]);
+/// // Row 0 goes one token back; then row 1 leaves.
+/// cache.truncate(0, 2)?;
+/// cache.select(&[0])?;
+/// assert_eq!(cache.lens(), [2]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct ModelCache {
     kinds: Rc<[LayerKind]>,

@@ -171,7 +171,7 @@ impl Checkpoint {
     }
 
     /// The tensors of the files with elements that are not zero, and become zero in the parameters of `module`, which was
-    /// [filled](fill) from this checkpoint and not changed since. Tensors that were [decoded](Self::with_decoded) are not
+    /// [filled](fill_lazily) from this checkpoint and not changed since. Tensors that were [decoded](Self::with_decoded) are not
     /// counted.
     ///
     /// # Errors

@@ -25,6 +25,22 @@ pub fn global_norm(grads: &Gradients) -> Result<Array> {
 ///
 /// As PyTorch's `clip_grad_norm_`: the factor is `min(1, max / (norm + 1e-6))`.
 ///
+/// ```
+/// use mlx_core::{Result, array};
+/// use mlx_nn::{Linear, clip, value_and_grad};
+///
+/// # fn main() -> Result<()> {
+/// let mut layer = Linear::new(2, 1, true)?;
+/// let (_, mut grads) = value_and_grad(&mut layer, |layer| {
+///     layer.forward(&array![[30.0, 40.0]])?.sum_all()
+/// })?;
+/// let before = clip::clip(&mut grads, 1.0)?;
+/// assert!(before.item::<f32>()? > 50.0);
+/// assert!((clip::global_norm(&grads)?.item::<f32>()? - 1.0).abs() < 1e-4);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// `max` is not a positive number, or there are no gradients.
 #[doc(alias = "clip_grad_norm")]

@@ -1,4 +1,21 @@
 //! Initial values of parameters, for training from scratch.
+//!
+//! ```
+//! use mlx_core::{DType, Result, random};
+//! use mlx_nn::{Linear, Module, init};
+//!
+//! # fn main() -> Result<()> {
+//! random::seed(7);
+//! // Another distribution for the parameters of a layer; `init::initialise` does all by their kinds.
+//! let mut layer = Linear::new(64, 64, false)?;
+//! let drawn = init::orthogonal();
+//! layer.update(&[("weight".to_owned(), drawn.draw(&[64, 64])?)].into())?;
+//! let weight = layer.parameters()["weight"].clone();
+//! let identity = mlx_core::eye(64, DType::F32)?;
+//! assert!(weight.matmul(&weight.t()?)?.allclose_with(&identity, 1e-4, 1e-4, false)?.item::<bool>()?);
+//! # Ok(())
+//! # }
+//! ```
 
 use mlx_core::{Array, DType, Error, ErrorKind, Result, ops, random};
 

@@ -10,6 +10,26 @@ use crate::module::{Module, Path, Visit, VisitMut};
 /// A module that makes one array of one array.
 ///
 /// Most layers are one. A layer of a program's own is added to a [`Sequential`] by implementing this trait.
+///
+/// ```
+/// use mlx_core::{Array, Result, array};
+/// use mlx_nn::{Layer, Module, Param, Sequential};
+///
+/// # fn main() -> Result<()> {
+/// #[derive(Module)]
+/// struct Scale { by: Param }
+///
+/// impl Layer for Scale {
+///     fn forward(&self, x: &Array) -> Result<Array> {
+///         x * self.by.get()?
+///     }
+/// }
+/// let scale = Scale { by: Param::new(array![2.0, 3.0]) };
+/// let net = Sequential::new().add(scale).add_fn(Array::square);
+/// assert_eq!(net.forward(&array![1.0, 1.0])?.to_vec::<f32>()?, [4.0, 9.0]);
+/// # Ok(())
+/// # }
+/// ```
 pub trait Layer: Module {
     /// The output for `x`.
     ///

@@ -246,6 +246,25 @@ fn check_range(name: &str, value: f64, from: f64, to: f64) -> Result<()> {
 }
 
 /// A method with its schedule and state.
+///
+/// ```
+/// use mlx_core::{Result, array};
+/// use mlx_nn::{Adam, Linear, Method, Optimizer, Schedule, value_and_grad};
+///
+/// # fn main() -> Result<()> {
+/// let mut layer = Linear::new(2, 1, true)?;
+/// let warm = Schedule::cosine(0.1, 0.0, 100).with_warmup(10, 0.0);
+/// let mut optimizer = Optimizer::new(Method::AdamW(Adam::default()), warm)?;
+/// let x = array![[1.0, 2.0]];
+/// for _ in 0..3 {
+///     let (_loss, grads) = value_and_grad(&mut layer, |layer| layer.forward(&x)?.square()?.sum_all())?;
+///     optimizer.update(&mut layer, &grads)?;
+/// }
+/// assert_eq!(optimizer.step(), 3);
+/// assert!((optimizer.rate() - 0.03).abs() < 1e-12);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Optimizer {
     method: Method,

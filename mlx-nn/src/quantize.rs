@@ -9,6 +9,21 @@ use crate::weight::Weight;
 
 /// Packs every dense weight to which `rule` gives a scheme. `rule` gets the path and the shape.
 ///
+/// ```
+/// use mlx_core::{DType, QuantMode, Result, Scheme, ones};
+/// use mlx_nn::{Linear, quantize::quantize};
+///
+/// # fn main() -> Result<()> {
+/// let mut layer = Linear::new(64, 8, true)?;
+/// let x = ones([1, 64], DType::F32)?;
+/// let dense = layer.forward(&x)?;
+/// let scheme = Scheme::new(QuantMode::Affine, 8, 64)?;
+/// quantize(&mut layer, |_path, shape| (shape[1] % 64 == 0).then_some(scheme))?;
+/// assert!((layer.forward(&x)? - dense)?.abs()?.max_all()?.item::<f32>()? < 0.05);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// The length of a row is not a multiple of the group size.
 pub fn quantize(

@@ -85,6 +85,18 @@ impl Packed {
 
 /// Makes exactly those parameters trainable whose names `rule` accepts; buffers never are. Returns how many numbers they hold.
 ///
+/// ```
+/// use mlx_core::Result;
+/// use mlx_nn::{Linear, Module, trainable::set_trainable};
+///
+/// # fn main() -> Result<()> {
+/// let mut layer = Linear::new(4, 2, true)?;
+/// assert_eq!(set_trainable(&mut layer, |name| name == "bias")?, 2);
+/// assert!(layer.trainable_parameters().keys().eq(["bias"]));
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// The rule accepts no parameter, or one without a gradient: a packed weight, its scales, integers. After an error some
 /// parameters may already be changed.

@@ -21,7 +21,7 @@
 //!             return Ok(x.clone());
 //!         }
 //!         update_state(&self.passes, |old| old.add(1.0))?;
-//!         x.add(&random::normal(&random::next_key()?, x.shape(), x.dtype(), 0.0, 1.0)?)
+//!         x.add(&random::normal(None, x.shape(), x.dtype())?)
 //!     }
 //! }
 //!

@@ -65,6 +65,21 @@ impl LoraConfig {
 /// A is uniform in ±1/√in, for an embedding in ±1/√V (mlx-lm's choices), and B is zero, so the module computes the same
 /// as before. Only the arrays of adapters are trainable.
 ///
+/// ```
+/// use mlx_core::{Result, random};
+/// use mlx_nn::{Linear, LoraConfig, Module, lora::attach};
+///
+/// # fn main() -> Result<()> {
+/// #[derive(Module)]
+/// struct Mlp { l1: Linear, l2: Linear }
+/// let mut mlp = Mlp { l1: Linear::new(16, 16, true)?, l2: Linear::new(16, 4, true)? };
+/// let taken = attach(&mut mlp, &LoraConfig::default(), &random::Key::new(7)?, |path| path == "l2")?;
+/// assert_eq!(taken, ["l2"]);
+/// assert!(mlp.trainable_parameters().keys().all(|name| name.contains("lora")));
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// The configuration is out of range, or `select` accepts no layer; then the message lists the layers.
 pub fn attach(

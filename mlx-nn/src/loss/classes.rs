@@ -100,6 +100,17 @@ pub fn cross_entropy_with(
 
 /// The mean of `ln(1 + exp(x)) - x * target` for logits `x`: a scalar. Targets are probabilities.
 ///
+/// ```
+/// use mlx_core::{Result, array};
+/// use mlx_nn::loss;
+///
+/// # fn main() -> Result<()> {
+/// let loss = loss::binary_cross_entropy(&array![0.0, 0.0], &array![1.0, 0.0])?;
+/// assert!((loss.item::<f32>()? - 2f32.ln()).abs() < 1e-6);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// The shapes differ.
 pub fn binary_cross_entropy(inputs: &Array, targets: &Array) -> Result<Array> {
@@ -134,6 +145,18 @@ pub fn binary_cross_entropy_with(
 
 /// The negative of the log-probability of each target: `inputs [.., V]`, `targets [..]` -> `[..]`.
 ///
+/// ```
+/// use mlx_core::{Result, array};
+/// use mlx_nn::loss;
+///
+/// # fn main() -> Result<()> {
+/// let logs = array![[0.25, 0.75], [0.5, 0.5]].log()?;
+/// let losses = loss::nll(&logs, &array![1, 0])?.to_vec::<f32>()?;
+/// assert!((losses[0] + 0.75f32.ln()).abs() < 1e-6 && (losses[1] - 2f32.ln()).abs() < 1e-6);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// The shapes do not fit.
 #[doc(alias = "nll_loss")]
@@ -163,6 +186,18 @@ pub fn nll_with(inputs: &Array, targets: &Array, options: &Nll) -> Result<Array>
 }
 
 /// The Kullback-Leibler divergence of `exp(inputs)` from `exp(targets)` along the last axis; both are log-probabilities.
+///
+/// ```
+/// use mlx_core::{Result, array};
+/// use mlx_nn::loss;
+///
+/// # fn main() -> Result<()> {
+/// let (p, q) = (array![[0.5, 0.5]].log()?, array![[0.25, 0.75]].log()?);
+/// assert!(loss::kl_div(&p, &q)?.to_vec::<f32>()?[0] > 0.0);
+/// assert_eq!(loss::kl_div(&p, &p)?.to_vec::<f32>()?, [0.0]);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// The shapes do not broadcast.

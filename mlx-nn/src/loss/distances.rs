@@ -9,6 +9,16 @@ use super::{CosineSimilarity, GaussianNll, Huber, MarginRanking, Reduction, Smoo
 
 /// `mean(|prediction - target|)`: a scalar.
 ///
+/// ```
+/// use mlx_core::{Result, array};
+/// use mlx_nn::loss;
+///
+/// # fn main() -> Result<()> {
+/// assert_eq!(loss::l1(&array![1.0, 2.0], &array![1.0, 5.0])?.item::<f32>()?, 1.5);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// The shapes differ.
 #[doc(alias = "l1_loss")]
@@ -57,6 +67,17 @@ pub fn mse_with(prediction: &Array, target: &Array, reduction: Reduction) -> Res
 
 /// The mean of `(ln(variance) + (target - input)^2 / variance) / 2`: a scalar.
 ///
+/// ```
+/// use mlx_core::{Result, array};
+/// use mlx_nn::loss;
+///
+/// # fn main() -> Result<()> {
+/// let (inputs, targets, variances) = (array![1.0], array![3.0], array![1.0]);
+/// assert_eq!(loss::gaussian_nll(&inputs, &targets, &variances)?.item::<f32>()?, 2.0);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// The shapes differ.
 #[doc(alias = "gaussian_nll_loss")]
@@ -91,6 +112,18 @@ pub fn gaussian_nll_with(
 
 /// The mean of `d^2 / 2` for distances `d` below 1, and of `d - 1/2` for others: a scalar.
 ///
+/// ```
+/// use mlx_core::{Result, array};
+/// use mlx_nn::loss;
+///
+/// # fn main() -> Result<()> {
+/// // 0.5 * 0.5 / 2, and 3 - 1/2.
+/// let loss = loss::smooth_l1(&array![0.0, 0.0], &array![0.5, 3.0])?;
+/// assert_eq!(loss.item::<f32>()?, (0.125 + 2.5) / 2.0);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// The shapes differ.
 #[doc(alias = "smooth_l1_loss")]
@@ -119,6 +152,17 @@ pub fn smooth_l1_with(prediction: &Array, target: &Array, options: &SmoothL1) ->
 
 /// `d^2 / 2` for distances `d` up to 1, and `d - 1/2` for others.
 ///
+/// ```
+/// use mlx_core::{Result, array};
+/// use mlx_nn::loss;
+///
+/// # fn main() -> Result<()> {
+/// let losses = loss::huber(&array![0.0, 0.0], &array![0.5, 3.0])?;
+/// assert_eq!(losses.to_vec::<f32>()?, [0.125, 2.5]);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// The shapes do not broadcast.
 #[doc(alias = "huber_loss")]
@@ -140,6 +184,17 @@ pub fn huber_with(inputs: &Array, targets: &Array, options: &Huber) -> Result<Ar
 
 /// `ln(cosh(input - target))`
 ///
+/// ```
+/// use mlx_core::{Result, array};
+/// use mlx_nn::loss;
+///
+/// # fn main() -> Result<()> {
+/// let losses = loss::log_cosh(&array![0.0, 2.0], &array![0.0, 0.0])?.to_vec::<f32>()?;
+/// assert!(losses[0].abs() < 1e-6 && (losses[1] - 2f32.cosh().ln()).abs() < 1e-6);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// The shapes do not broadcast.
 #[doc(alias = "log_cosh_loss")]
@@ -158,6 +213,17 @@ pub fn log_cosh_with(inputs: &Array, targets: &Array, reduction: Reduction) -> R
 
 /// `max(1 - input * target, 0)`, for targets of 1 and -1.
 ///
+/// ```
+/// use mlx_core::{Result, array};
+/// use mlx_nn::loss;
+///
+/// # fn main() -> Result<()> {
+/// let losses = loss::hinge(&array![2.0, 0.5, 0.5], &array![1.0, 1.0, -1.0])?;
+/// assert_eq!(losses.to_vec::<f32>()?, [0.0, 0.5, 1.5]);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// The shapes do not broadcast.
 #[doc(alias = "hinge_loss")]
@@ -175,6 +241,18 @@ pub fn hinge_with(inputs: &Array, targets: &Array, reduction: Reduction) -> Resu
 }
 
 /// `max(|anchor - positive| - |anchor - negative| + 1, 0)`, with norms along the last axis.
+///
+/// ```
+/// use mlx_core::{Result, array};
+/// use mlx_nn::loss;
+///
+/// # fn main() -> Result<()> {
+/// let (anchor, near, far) = (array![[0.0, 0.0]], array![[0.0, 1.0]], array![[1.5, 0.0]]);
+/// let loss = loss::triplet(&anchor, &near, &far)?.to_vec::<f32>()?;
+/// assert!((loss[0] - 0.5).abs() < 1e-5);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// The shapes do not broadcast.
@@ -208,6 +286,18 @@ pub fn triplet_with(
 
 /// The cosine of the angle between `x1` and `x2` along axis 1.
 ///
+/// ```
+/// use mlx_core::{Result, array};
+/// use mlx_nn::loss;
+///
+/// # fn main() -> Result<()> {
+/// let (x, y) = (array![[1.0, 0.0], [1.0, 1.0]], array![[0.0, 2.0], [2.0, 2.0]]);
+/// let found = loss::cosine_similarity(&x, &y)?.to_vec::<f32>()?;
+/// assert!(found[0].abs() < 1e-6 && (found[1] - 1.0).abs() < 1e-6);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// The shapes do not broadcast, or there is no axis 1.
 #[doc(alias = "cosine_similarity_loss")]
@@ -228,6 +318,18 @@ pub fn cosine_similarity_with(x1: &Array, x2: &Array, options: &CosineSimilarity
 }
 
 /// `max(-target * (input1 - input2), 0)`: target 1 says that the first input should be the larger one, -1 that the second.
+///
+/// ```
+/// use mlx_core::{Result, array};
+/// use mlx_nn::loss;
+///
+/// # fn main() -> Result<()> {
+/// let (better, worse) = (array![2.0, 1.0], array![1.0, 3.0]);
+/// let losses = loss::margin_ranking(&better, &worse, &array![1.0, 1.0])?;
+/// assert_eq!(losses.to_vec::<f32>()?, [0.0, 2.0]);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// The shapes differ.

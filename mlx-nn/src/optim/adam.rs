@@ -18,6 +18,22 @@ use super::{Update, check_range};
 /// with `m' = m / (1 - beta1^t)` and `v' = v / (1 - beta2^t)`, the formula of
 /// [`Method::AdamW`](super::Method::AdamW) with bias correction. There the moments have the parameter's
 /// dtype and the decay is 0.01 if nothing is said; here they are F32, and the decay is 0.
+///
+/// ```
+/// use mlx_core::{Result, array};
+/// use mlx_nn::{Adam, AdamW, Linear, value_and_grad};
+///
+/// # fn main() -> Result<()> {
+/// let mut layer = Linear::new(2, 1, true)?;
+/// let mut optimizer = Adam::new(0.1);
+/// let x = array![[1.0, 2.0]];
+/// let (_loss, grads) = value_and_grad(&mut layer, |layer| layer.forward(&x)?.square()?.sum_all())?;
+/// optimizer.update(&mut layer, &grads)?;
+/// // AdamW with weight decay is a type of its own.
+/// let _other = AdamW::new(1e-3).weight_decay(0.01).betas([0.9, 0.95]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Adam {

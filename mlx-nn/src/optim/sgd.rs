@@ -9,6 +9,22 @@ use super::{Update, check_range};
 /// `weight_decay * w` added; with Nesterov's look ahead, `w -= rate * (g + momentum * b)`.
 ///
 /// PyTorch's `SGD`: at the first step `b = g`, for any dampening, unless [`zero_start`](Self::zero_start).
+///
+/// ```
+/// use mlx_core::{Result, array};
+/// use mlx_nn::{Linear, Module, Sgd, value_and_grad};
+///
+/// # fn main() -> Result<()> {
+/// let mut layer = Linear::new(2, 1, false)?;
+/// let before = layer.parameters()["weight"].clone();
+/// let mut optimizer = Sgd::new(0.1);
+/// let (_, grads) = value_and_grad(&mut layer, |layer| layer.forward(&array![[1.0, 2.0]])?.sum_all())?;
+/// optimizer.update(&mut layer, &grads)?;
+/// let expected = (before - array![[0.1, 0.2]])?;
+/// assert!(layer.parameters()["weight"].allclose(&expected)?.item::<bool>()?);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[doc(alias = "SGD")]
