@@ -62,8 +62,8 @@ impl Sequence {
         let constrained = options.grammar.as_ref().zip(grammar);
         let guide = constrained.map(|(constraint, CheckedGrammar { text, front })| {
             let ignore_eos = options.ignore_eos;
-            let guide = Guide::new(text, constraint, front.as_deref(), &stop_ids, ignore_eos);
-            Box::new(guide)
+            let front = front.as_deref();
+            Box::new(Guide::new(text, constraint, front, &stop_ids, ignore_eos))
         });
         let has_least = options.min_tokens > 0 && !stop_ids.is_empty();
         Ok(Self {

@@ -10,6 +10,12 @@ use crate::text::tokenizer::Tokenizer;
 /// A compiled grammar, of which there is none.
 pub(crate) enum Compiled {}
 
+impl Compiled {
+    pub(crate) fn ignored(&self) -> &[String] {
+        match *self {}
+    }
+}
+
 /// The grammars of a model.
 #[derive(Default)]
 pub(crate) struct Grammars {}

@@ -48,7 +48,14 @@ pub(crate) struct Compiled {
     /// The tokens that it allows first.
     pub(super) first: Mask,
     /// Keywords of a JSON schema that have no effect.
-    pub(crate) ignored: Vec<String>,
+    ignored: Vec<String>,
+}
+
+impl Compiled {
+    /// The keywords of a JSON schema that have no effect.
+    pub(crate) fn ignored(&self) -> &[String] {
+        &self.ignored
+    }
 }
 
 /// The grammars of one model: the parts that all grammars share, and the grammars that were compiled last.

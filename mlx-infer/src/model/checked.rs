@@ -77,7 +77,7 @@ impl Checked {
     /// The keywords of a JSON schema that have no effect, those of [`Frontend::ignored_keywords`].
     pub fn ignored_keywords(&self) -> &[String] {
         let grammar = self.grammar.as_ref();
-        grammar.map_or(&[], |grammar| &grammar.text.ignored)
+        grammar.map_or(&[], |grammar| grammar.text.ignored())
     }
 }
 

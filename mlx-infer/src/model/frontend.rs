@@ -270,7 +270,7 @@ impl Frontend {
     #[cfg(feature = "grammar")]
     pub fn ignored_keywords(&self, constraint: &Constraint) -> Result<Vec<String>> {
         constraint.check()?;
-        Ok(self.compiled(constraint)?.ignored.clone())
+        Ok(self.compiled(constraint)?.ignored().to_vec())
     }
 
     /// The compiled grammar of the text before the grammar's text, if that text has one.

@@ -29,7 +29,7 @@ fn compiled(schema: Value, strict: bool) -> Result<Vec<String>, String> {
     };
     let compiled = Grammars::default().get(&constraint, &tokenizer, 400, tokenizer.eos_ids());
     compiled
-        .map(|compiled| compiled.ignored.clone())
+        .map(|compiled| compiled.ignored().to_vec())
         .map_err(|error| error.to_string())
 }
 
