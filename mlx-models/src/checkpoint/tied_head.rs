@@ -26,7 +26,7 @@ pub(crate) enum HeadTensors {
 }
 
 impl HeadTensors {
-    /// Whether the model's head is the embedding.
+    /// Whether the model uses the embedding as its head.
     pub(crate) fn is_tied(self) -> bool {
         matches!(self, Self::Embedding | Self::Only)
     }
@@ -76,7 +76,7 @@ impl HeadTensors {
     }
 }
 
-/// Whether two tensors hold the same numbers, also in different dtypes.
+/// Whether two tensors hold the same numbers, even if their dtypes differ.
 fn equal(a: Array, b: Array) -> Result<bool> {
     if a.shape() != b.shape() {
         return Ok(false);
