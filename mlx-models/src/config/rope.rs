@@ -23,7 +23,8 @@ pub enum Dialect {
     /// Like `Plain`, but only a part of the head rotates: the fraction `partial_rotary_factor`, by
     /// default this number.
     Partial(f64),
-    /// As partial, in heads that also have features outside of the rope. The number is that of the features within it.
+    /// Like `Partial`, in heads of latent attention, some of whose features never rotate. The
+    /// number is the size of the whole head.
     Within(i32),
     /// Like `Plain`. The type `longrope` uses the short factors at every length. Its amplitude is
     /// `short_mscale`, and beyond the original context length `long_mscale`.

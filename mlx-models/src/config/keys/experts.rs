@@ -39,7 +39,7 @@ pub(crate) fn experts(
     hidden: i32,
     defaults: &ExpertsDefaults,
 ) -> Result<ExpertsConfig> {
-    // ERNIE's own name of the first key, which takes precedence.
+    // `moe_k` is the name in ERNIE. The usual name takes precedence.
     let key = match c.value("num_experts_per_tok") {
         Some(_) => "num_experts_per_tok",
         None => "moe_k",
@@ -156,7 +156,8 @@ pub(crate) fn deepseek_experts(
     Ok(())
 }
 
-/// [`deepseek_experts`] in the layers that `mlp_layer_types` calls sparse; without the key in all layers after the first `dense`.
+/// [`deepseek_experts`] in the layers that `mlp_layer_types` calls sparse. Without the key, all
+/// layers after the first `dense` have experts.
 ///
 /// # Errors
 /// The same as those of [`deepseek_experts`], or an unknown type.
