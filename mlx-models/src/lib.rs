@@ -1,8 +1,9 @@
 //! Language model architectures on MLX: `config.json` and safetensors in, logits out.
 //!
-//! [`load`](fn@load) reads a checkpoint folder and returns a [`Model`]. A family is one file that turns a config into a
-//! model: most share the pre-norm [`Decoder`](decoders::pre_norm::Decoder), and [`decoders`] has other orders of
-//! operations. Text, sampling and scheduling are in `mlx-infer`, training is in `mlx-train`.
+//! [`load`](fn@load) reads a checkpoint folder and returns a [`Model`]. A family is one file that
+//! turns a config into a model. Most families share the pre-norm
+//! [`Decoder`](decoders::pre_norm::Decoder), and [`decoders`] has other orders of operations. Text,
+//! sampling and scheduling are in `mlx-infer`, training is in `mlx-train`.
 //!
 //! | transformers, PEFT | mlx-lm | here |
 //! |---|---|---|

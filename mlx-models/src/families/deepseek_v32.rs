@@ -60,7 +60,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     )?)
 }
 
-/// A decoder with an indexer in each layer.
+/// The decoder of a config, with an indexer in each layer.
 pub(crate) fn config(
     source: &Source<'_>,
     defaults: &Defaults,

@@ -31,7 +31,8 @@ pub(crate) fn multipliers(c: &Config, config: &mut DecoderConfig) -> Result<()> 
     Ok(())
 }
 
-/// Weights of small numbers, which few bits would lose. They keep more bits, as in mlx-lm.
+/// Weights whose numbers are small, so that few bits would lose them. They keep more bits, as in
+/// mlx-lm.
 pub(crate) const BITS: &[(&str, Bits)] = &[
     ("*.self_attn.o_proj", Bits::EightUnlessMixed),
     ("*.mlp.down_proj", Bits::EightUnlessMixed),

@@ -28,7 +28,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     Decoder::new(&config)
 }
 
-/// What the families with windows have in common.
+/// The decoder of a config, with what the Granite families with windows have in common.
 pub(crate) fn config(c: &Config, defaults: &Defaults) -> Result<DecoderConfig> {
     let mut config = keys::decoder(c, defaults)?;
     keys::attention_bias(c, &mut config)?;

@@ -14,7 +14,7 @@ pub(super) struct Multipliers {
     pub attention_out: f32,
 }
 
-/// The multipliers of a config that are not in the weights.
+/// The multipliers of a config that the weights do not contain.
 pub(super) struct Outside {
     pub layer: Multipliers,
     pub scan: Option<[f32; 5]>,
