@@ -97,7 +97,7 @@ pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
 
 /// Other programs read neither a quantised router nor, in all schemes, a quantised projection from
 /// compressed vectors. The absorbed form of latent attention multiplies with the dense matrices of
-/// that projection. Heads keep more bits: with fewer their drafts are rejected.
+/// that projection. Heads keep more bits: with fewer bits, more of their drafts are rejected.
 pub(crate) const BITS: &[(&str, Bits)] = &[
     ("*.mlp.gate", Bits::Dense),
     ("*.self_attn.kv_b_proj", Bits::Dense),

@@ -59,7 +59,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
             gate: false,
         });
     }
-    // Published, and not read by transformers.
+    // Published files have these keys, but transformers does not read them.
     c.ignore(&[
         "moe_capacity",
         "moe_gate",

@@ -24,7 +24,7 @@ pub(crate) const DEFAULTS: Defaults = Defaults {
     ..Defaults::LLAMA
 };
 
-/// Older names of keys, and the order of a product that does not change it.
+/// Older names of keys.
 pub(crate) const ALIASES: [(&str, &str); 5] = [
     ("hidden_size", "n_embd"),
     ("max_position_embeddings", "n_positions"),

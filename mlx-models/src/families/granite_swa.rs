@@ -1,4 +1,5 @@
-//! Granite 4.1 with windows: Granite with sinks in every layer, a window on three of four, and a rope base a layer.
+//! Granite 4.1 with windows: Granite with sinks in every layer, a window on three of four, and a
+//! rope base for each layer.
 
 use mlx_core::Result;
 

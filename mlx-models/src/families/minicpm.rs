@@ -9,8 +9,7 @@ use crate::decoders::pre_norm::Decoder;
 /// The defaults of the published configuration class for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults::LLAMA;
 
-/// Keys of sparse attention, which the published code uses for prompts beyond `dense_len` only, and of the published
-/// code's own speed.
+/// Keys that do not change the results of the published code.
 const IGNORED: &[&str] = &["mup_denominator", "use_flash_attn"];
 
 pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
