@@ -277,7 +277,7 @@ pub struct AdapterConfig {
     pub kind: AdapterKind,
     /// The adapters' rank, scale and dropout; not used for [`AdapterKind::Full`].
     pub rank: i32,
-    /// alpha / rank.
+    /// The factor of the product of A and B: alpha / rank.
     pub scale: f32,
     /// The fraction of the inputs that training drops.
     pub dropout: f32,
@@ -285,7 +285,7 @@ pub struct AdapterConfig {
     pub num_layers: i64,
     /// The names of the adapted layers in mlx-lm: relative to a decoder layer, or in full.
     pub keys: Vec<String>,
-    /// Further keys of the file, for information.
+    /// Further keys of the file, which have no effect when it is read.
     pub facts: Map<String, Value>,
 }
 

@@ -31,7 +31,7 @@
 //! let model = loaded.model.as_ref();
 //! let mut cache = ModelCache::new(model.states(), 1, CacheOptions::default());
 //!
-//! // A step is a transaction: open it, run the model, say what is kept.
+//! // A step is a transaction: open it, run the model, commit the tokens that are kept.
 //! let prompt = Array::from_slice(&[5u32, 9, 2], &[1, 3])?;
 //! let mut step = cache.begin(&[3])?;
 //! let hidden = model.hidden(&prompt, &mut step)?;

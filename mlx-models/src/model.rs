@@ -35,7 +35,7 @@ pub trait Model: Module {
     /// The step has another number of rows or another width.
     ///
     /// # Panics
-    /// There is no such layer; see [`Geometry::layers`].
+    /// The model has no layer of this index; see [`Geometry::layers`].
     fn layer(&self, index: usize, x: Residual, step: &mut Step<'_>) -> Result<Residual>;
 
     /// The end of the residual stream `[B, L, S]`: the features before the final norm and after it, both `[B, L, E]`.

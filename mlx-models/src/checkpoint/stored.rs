@@ -96,7 +96,7 @@ pub(crate) fn decode(
 /// format, 8-bit floats are recognised by their scales.
 ///
 /// # Errors
-/// As [`decoded`].
+/// The same as those of [`decoded`].
 pub(crate) fn decode_head(
     tensors: &StoredTensors<'_>,
     config: &Config,

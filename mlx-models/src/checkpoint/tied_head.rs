@@ -15,7 +15,8 @@ const ARRAYS: [&str; 3] = ["weight", "scales", "biases"];
 /// The tensors in the files for a head that the config ties to the embedding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HeadTensors {
-    /// A matrix of its own: the model is not tied, although its config says so.
+    /// A matrix that differs from the embedding. The model is not tied, although its config ties
+    /// it.
     Own,
     /// No tensor, or a copy of the embedding.
     Embedding,

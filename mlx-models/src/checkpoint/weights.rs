@@ -60,7 +60,8 @@ impl From<Vec<Safetensors>> for Weights {
 /// `mtp/weights.safetensors` beside them.
 ///
 /// # Errors
-/// There are no files, the index names absent files or files outside the folder, or a file is malformed.
+/// The folder has no such files, the index names absent files or files outside the folder, or a
+/// file is malformed.
 pub fn open(dir: &Path) -> Result<Weights> {
     let names = names(dir)?;
     if names.is_empty() {

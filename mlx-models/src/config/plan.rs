@@ -162,7 +162,7 @@ pub struct DecoderConfig {
     pub hidden: i32,
     /// Rows of the embedding.
     pub vocab: i32,
-    /// The context length, if the config has one.
+    /// The context length in tokens, if the config has one.
     pub max_positions: Option<usize>,
     /// The state of each layer. Recurrent layers compute `recurrence`, the others attend.
     pub layers: Vec<LayerKind>,

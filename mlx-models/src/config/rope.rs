@@ -33,7 +33,7 @@ pub enum Dialect {
     /// length.
     Alpha,
     /// Phi 3: a part of the head may rotate. `su` and `yarn` are older names of `longrope`.
-    /// `original_max_position_embeddings` stands beside the rope entry, not in it.
+    /// `original_max_position_embeddings` is a key of the config, not of the rope entry.
     Phi3,
 }
 
@@ -57,8 +57,8 @@ struct RopeKeys<'a> {
     config: &'a Config,
     entry: Option<Config>,
     theta: Option<f64>,
-    /// Whether `original_max_position_embeddings` may stand beside the entry. That value takes precedence over the
-    /// entry's own.
+    /// Whether `original_max_position_embeddings` may be a key of the config. Its value takes
+    /// precedence over that of the entry.
     outer_original: bool,
 }
 

@@ -82,8 +82,8 @@ impl PreNormLayer {
         })
     }
 
-    /// The layer, which first adds learned features of the positions to the features of the tokens.
-    /// It is the first layer of a decoder. Row `first_position` of the table is that of position 0.
+    /// Makes this the first layer of a decoder with learned positions: it adds their features to
+    /// those of the tokens. Row `first_position` of the table is that of position 0.
     #[must_use]
     pub(crate) fn with_positions(self, positions: Option<Embedding>, first_position: i32) -> Self {
         Self {
@@ -133,7 +133,7 @@ impl DecoderLayer for PreNormLayer {
     }
 }
 
-/// A decoder-only transformer with a norm in front of each half of a layer.
+/// A decoder-only transformer with a norm before each half of a layer.
 pub type Decoder = CausalLm<PreNormLayer>;
 
 impl Decoder {

@@ -108,7 +108,7 @@ impl Mtp {
 /// it holds only a head, its names may lack `mtp.`.
 ///
 /// # Errors
-/// A prefix has characters that a rule cannot match.
+/// A prefix contains `*` or `#`, which have a meaning in rules.
 pub(crate) fn renames(file: &Safetensors) -> Result<Rules> {
     // The name of a tensor that every head has, and no other module.
     const MARK: &str = "pre_fc_norm_hidden.weight";

@@ -29,7 +29,7 @@ const INDEX: IndexConfig = IndexConfig {
     interleaved: false,
 };
 
-/// DeepSeek V3's defaults. The number of dense layers at the start is a key of this family.
+/// DeepSeek V3's defaults. [`config`] reads the number of dense layers at the start.
 pub(crate) const EXPERTS: DeepSeekExperts = DeepSeekExperts {
     dense: 0,
     ..deepseek_v3::EXPERTS

@@ -21,7 +21,7 @@ pub(crate) fn config(c: &Config) -> Result<DecoderConfig> {
 /// Reads the multipliers.
 ///
 /// # Errors
-/// One is not a positive number.
+/// A multiplier is not a positive number.
 pub(crate) fn multipliers(c: &Config, config: &mut DecoderConfig) -> Result<()> {
     let multiplier = |key| c.positive(key, Some(1.0)).map(|number| number as f32);
     config.attention.scale = multiplier("attention_multiplier")?;

@@ -29,7 +29,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
 /// expert.
 ///
 /// # Errors
-/// Sizes that do not fit.
+/// `shared` is negative, or sizes do not fit each other.
 pub(crate) fn add_experts(c: &Config, config: &mut DecoderConfig, shared: i32) -> Result<()> {
     if shared < 0 {
         return Err(c.error(format!(

@@ -156,7 +156,7 @@ fn recurrent_layers(c: &Config) -> Result<Vec<bool>> {
     })
 }
 
-/// Published files have a number for each matrix of an expert, another path for experts than for
+/// Published files have numbers for the matrices of an expert, another path for experts than for
 /// MLPs, and convolutions with the axes of torch. Files of MLX have none of these.
 pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
     let own = |layer: usize| {

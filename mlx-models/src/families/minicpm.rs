@@ -1,4 +1,5 @@
-//! MiniCPM 1, 2 and 4 (arXiv:2404.06395): Granite's multipliers under other names, which follow from the depth and the width.
+//! MiniCPM 1, 2 and 4 (arXiv:2404.06395): Llama with factors on embeddings, residuals and logits,
+//! as in Granite. The factors of residuals and logits depend on the depth and the width.
 
 use mlx_core::Result;
 

@@ -52,9 +52,9 @@ pub trait DraftHead {
 /// A head whose loss training can compute.
 pub trait TrainableHead {
     /// The head's features `[B, L, E]`, from which [`Model::logits`](crate::model::Model::logits)
-    /// predicts the token after the next. `next` are the next tokens `[B, L]` of all positions, and
-    /// `hidden` their features `[B, L, E]`. `step` belongs to a separate cache, with one layer of
-    /// the kind [`LayerKind::Full`](mlx_nn::LayerKind::Full).
+    /// predicts the token after the next. `hidden` `[B, L, E]` are the model's features of each
+    /// position, and `next` `[B, L]` the token after each position. `step` belongs to a separate
+    /// cache, with one layer of the kind [`LayerKind::Full`](mlx_nn::LayerKind::Full).
     ///
     /// # Errors
     /// The shapes do not fit.

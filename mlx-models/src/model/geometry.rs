@@ -10,7 +10,7 @@ pub struct Geometry {
     pub vocab: i32,
     /// Features of a token.
     pub hidden: i32,
-    /// The context length, if the config has one.
+    /// The context length in tokens, if the config has one.
     pub max_positions: Option<usize>,
     /// See [`Model::switches_after`](crate::model::Model::switches_after).
     pub switches_after: Option<usize>,
@@ -191,7 +191,7 @@ impl Geometry {
     /// The index among [`states`](Self::states) of the first state that layer `layer` reads.
     ///
     /// # Panics
-    /// There is no such layer.
+    /// The model has no layer of this index.
     pub fn state_of(&self, layer: usize) -> usize {
         self.firsts[layer]
     }

@@ -12,7 +12,7 @@ pub struct ModelInfo {
     pub model_type: String,
     /// Rows of the embedding.
     pub vocab: i32,
-    /// The context length.
+    /// The context length in tokens, if the config has one.
     pub max_positions: Option<usize>,
     /// The states of all layers.
     pub layers: Vec<LayerKind>,

@@ -1,5 +1,5 @@
-//! A layer of Gemma 3n: it computes one of several residual streams, with a low-rank path beside the attention and an MLP that
-//! may drop most of its features.
+//! A layer of Gemma 3n. It computes one of several residual streams, with a low-rank path parallel
+//! to the attention, and an MLP that may set most of its features to zero.
 
 use mlx_core::{Array, Result, fast, ops::concat};
 use mlx_nn::{Activation, Attention, Linear, Norm, Normed, Residual, RmsNorm, Step, module};
@@ -36,14 +36,14 @@ impl Laurel {
     }
 }
 
-/// A gated MLP that closes all gates of a token but those far above their mean.
+/// A gated MLP that sets the gates of a token to zero, except those far above their mean.
 #[derive(Clone)]
 pub(super) struct SparseMlp {
     gate_proj: Linear,
     up_proj: Linear,
     down_proj: Linear,
     activation: Activation,
-    /// How many standard deviations above the mean a gate must lie. `None` leaves all gates open.
+    /// How many standard deviations above the mean a gate must lie. `None` keeps all gates.
     cutoff: Option<f32>,
 }
 module!(SparseMlp { gate_proj, up_proj, down_proj } plain { activation, cutoff });
