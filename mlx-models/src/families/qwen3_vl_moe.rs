@@ -40,8 +40,8 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     Decoder::new(&config)
 }
 
-/// Published files have the experts' matrices as `[in, out]`, files of transformers 5 as `[out,
-/// in]`, and older files have one tensor for each expert.
+/// Published files have the experts' matrices as `[in, out]`, files of transformers 5 as
+/// `[out, in]`, and older files have one tensor for each expert.
 pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
     let gate_up = [
         ("*.mlp.switch_mlp.gate_proj.weight", 1),
