@@ -61,8 +61,8 @@ pub struct Adapter {
 /// replaced.
 ///
 /// # Errors
-/// The folder holds no adapter of a known format, or the adapter of another model: one report names every tensor
-/// without a place.
+/// The folder holds no adapter of a known format, or the adapter of another model: one report names
+/// every tensor that fits no parameter.
 pub fn load(dir: &Path, model: &mut dyn Model) -> Result<Adapter> {
     struct Values(Vec<Array>);
     impl Visit for Values {
@@ -142,7 +142,7 @@ fn load_lazily(dir: &Path, model: &mut dyn Model) -> Result<Adapter> {
     )
 }
 
-/// Full parameters under the names of our parameters.
+/// The tensors of a full fine-tuning, under the names of the model's parameters.
 fn full(label: &str, file: Safetensors, rules: &Rules) -> Result<BTreeMap<String, Array>> {
     let mut faults = Vec::new();
     for published in file.names() {
@@ -162,8 +162,9 @@ fn full(label: &str, file: Safetensors, rules: &Rules) -> Result<BTreeMap<String
     Ok(tensors)
 }
 
-/// Puts `part` of the adapter of a layer (a name in files) into `tensors`, for every layer of the model that has a part of
-/// its matrix. The inner error is a fault of the adapter.
+/// Puts `part` of an adapter into `tensors`, for every layer of the model that holds a piece of the
+/// adapted matrix. `layer` is the name of that matrix in files. The inner error is a fault of the
+/// adapter.
 fn spread(
     rules: &Rules,
     layer: &str,
@@ -171,7 +172,8 @@ fn spread(
     array: &Array,
     tensors: &mut BTreeMap<String, Array>,
 ) -> Result<Result<(), String>> {
-    // The model has no layer for one that checkpoints drop, such as a tied head, and `put` refuses it by name.
+    // The rules drop some matrices of checkpoints, such as a tied head. Then the name stays as it
+    // is, and `put` refuses it.
     let whole = Rules::none();
     let pieces = rules.modules(layer).or_else(|_| whole.modules(layer));
     for piece in pieces.unwrap_or_default() {
@@ -190,7 +192,7 @@ fn spread(
     Ok(Ok(()))
 }
 
-/// Sets parameters of the model itself to new values.
+/// Sets the model's own parameters to the values of `tensors`.
 fn fill(label: &str, module: &mut dyn Module, tensors: BTreeMap<String, Array>) -> Result<Adapter> {
     struct Fill<'a> {
         tensors: &'a BTreeMap<String, Array>,
@@ -242,7 +244,8 @@ fn fill(label: &str, module: &mut dyn Module, tensors: BTreeMap<String, Array>) 
     })
 }
 
-/// Refuses an adapter without tensors, which a failed training run or an incomplete copy leaves behind.
+/// Refuses an adapter without tensors, which is what a failed training run or an incomplete copy
+/// leaves.
 fn not_empty(label: &str, tensors: &BTreeMap<String, Array>) -> Result<()> {
     if !tensors.is_empty() {
         return Ok(());
@@ -270,26 +273,27 @@ fn report(label: &str, what: &str, faults: &[String]) -> Result<()> {
 /// The content of `adapter_config.json`, for [`write()`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct AdapterConfig {
-    /// What is saved.
+    /// The kind of the parameters in the file.
     pub kind: AdapterKind,
     /// The adapters' rank, scale and dropout; not used for [`AdapterKind::Full`].
     pub rank: i32,
-    /// alpha / rank.
+    /// The factor of the product of A and B: alpha / rank.
     pub scale: f32,
     /// The fraction of the inputs that training drops.
     pub dropout: f32,
     /// How many of the last layers have adapters; -1 means all.
     pub num_layers: i64,
-    /// The adapted layers under mlx-lm's names: relative to a decoder layer, or in full.
+    /// The names of the adapted layers in mlx-lm: relative to a decoder layer, or in full.
     pub keys: Vec<String>,
-    /// Further keys of the file, for information.
+    /// Further keys of the file, which have no effect when it is read.
     pub facts: Map<String, Value>,
 }
 
-/// Writes `adapters.safetensors` and `adapter_config.json`, as mlx-lm reads them.
+/// Writes `adapters.safetensors` and `adapter_config.json` in mlx-lm's format. The tensors are
+/// written first, and each file appears whole or not at all.
 ///
 /// # Errors
-/// A file cannot be written. Each file appears whole or not at all, the tensors first.
+/// A file cannot be written.
 pub fn write<'a>(
     dir: &Path,
     config: &AdapterConfig,
@@ -303,7 +307,7 @@ pub fn write<'a>(
             "lora_parameters".into(),
             json!({
                 "rank": config.rank,
-                // A plain f32 would be written with all digits of the equal f64.
+                // As an f64, the number would be written with digits that an f32 does not have.
                 "scale": shortest(config.scale),
                 "dropout": shortest(config.dropout),
                 "keys": config.keys,

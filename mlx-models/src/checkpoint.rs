@@ -1,4 +1,4 @@
-//! The files of a checkpoint: which there are, how their tensors are named and stored.
+//! The files of a checkpoint: how they are found, and how their tensors are named and stored.
 
 pub(crate) mod names;
 pub(crate) mod stored;

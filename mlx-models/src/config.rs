@@ -1,4 +1,4 @@
-//! Reading `config.json`: every key is read, known to be irrelevant, or reported.
+//! Reading `config.json`: every key is read, is known to have no effect, or is reported.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -109,7 +109,7 @@ const IGNORED: &[&str] = &[
 pub struct Config {
     place: String,
     map: Map<String, Value>,
-    /// Copies share it.
+    /// The keys that were read. Copies of the config share the set.
     read: Rc<RefCell<BTreeSet<String>>>,
 }
 
@@ -117,7 +117,7 @@ impl Config {
     /// Wraps a parsed `config.json`.
     ///
     /// # Errors
-    /// The document is not an object.
+    /// The JSON value is not an object.
     pub fn new(place: &str, value: Value) -> Result<Self> {
         match value {
             Value::Object(map) => Ok(Self {
@@ -137,7 +137,7 @@ impl Config {
         Error::new(ErrorKind::Format, format!("{}: {message}", self.place))
     }
 
-    /// An error about something this version does not do.
+    /// An error about something that this version does not support.
     pub fn unsupported(&self, message: impl std::fmt::Display) -> Error {
         Error::new(ErrorKind::Unsupported, format!("{}: {message}", self.place))
     }
@@ -165,17 +165,18 @@ impl Config {
         aliased
     }
 
-    /// Replaces the value of `key` by what the checkpoint's tensors say.
+    /// Replaces the value of `key`, for instance by the value that follows from the checkpoint's
+    /// tensors.
     pub(crate) fn set(&mut self, key: &str, value: Value) {
         self.map.insert(key.to_owned(), value);
     }
 
-    /// Whether `key` is there and null.
+    /// Whether the object has `key` and its value is null.
     pub fn is_null(&self, key: &str) -> bool {
         self.map.get(key).is_some_and(Value::is_null)
     }
 
-    /// The object at `key`, with a place of its own in messages.
+    /// The object at `key`. Its messages name the key.
     ///
     /// # Errors
     /// The value is no object.
@@ -186,7 +187,7 @@ impl Config {
         }
     }
 
-    /// An object with these entries, in place of a missing one.
+    /// An object with these entries, for a config without `key`. Its messages name the key.
     pub fn part<const N: usize>(&self, key: &str, entries: [(&str, Value); N]) -> Config {
         Config {
             place: format!("{}: {key}", self.place),
@@ -203,10 +204,10 @@ impl Config {
         self.map.extend(other.map);
     }
 
-    /// An optional value.
+    /// The value of `key`; `None` if the key is absent or null.
     ///
     /// # Errors
-    /// It has another type.
+    /// The value has another type.
     pub fn opt<T: DeserializeOwned>(&self, key: &str) -> Result<Option<T>> {
         match self.value(key) {
             None => Ok(None),
@@ -216,18 +217,18 @@ impl Config {
         }
     }
 
-    /// A value, or `default` if the key is absent.
+    /// The value of `key`, or `default` if the key is absent or null.
     ///
     /// # Errors
-    /// It has another type.
+    /// The value has another type.
     pub fn or<T: DeserializeOwned>(&self, key: &str, default: T) -> Result<T> {
         Ok(self.opt(key)?.unwrap_or(default))
     }
 
-    /// A value that must be there.
+    /// The value of `key`, which the config must have.
     ///
     /// # Errors
-    /// It is not, or has another type.
+    /// The key is absent or null, or the value has another type.
     pub fn required<T: DeserializeOwned>(&self, key: &str) -> Result<T> {
         self.opt(key)?
             .ok_or_else(|| self.error(format!("{key} is missing")))
@@ -236,7 +237,7 @@ impl Config {
     /// A size: a whole number from 1 to 2^24.
     ///
     /// # Errors
-    /// It is missing (and has no default), or is not such a number.
+    /// The key is absent and has no default, or its value is not such a number.
     pub fn size(&self, key: &str, default: Option<i32>) -> Result<i32> {
         const LIMIT: i64 = 1 << 24;
         let value: i64 = match self.opt(key)? {
@@ -254,10 +255,10 @@ impl Config {
         Ok(value as i32)
     }
 
-    /// A finite number.
+    /// A positive finite number.
     ///
     /// # Errors
-    /// It is missing (and has no default), or is not a positive finite number.
+    /// The key is absent and has no default, or its value is not such a number.
     pub fn positive(&self, key: &str, default: Option<f64>) -> Result<f64> {
         let value = match self.opt::<f64>(key)? {
             Some(value) => value,
@@ -279,14 +280,14 @@ impl Config {
         self.map.is_empty()
     }
 
-    /// Marks keys as read that this architecture ignores.
+    /// Marks keys that a family ignores as read.
     pub fn ignore(&self, keys: &[&str]) {
         self.read
             .borrow_mut()
             .extend(keys.iter().map(|&key| key.to_owned()));
     }
 
-    /// The keys that were not read and are not known to be irrelevant.
+    /// The keys that were not read and are not known to have no effect.
     pub fn unread(&self) -> Vec<String> {
         let read = self.read.borrow();
         // A null has no effect.

@@ -1,4 +1,4 @@
-//! Converting checkpoints: quantising, unpacking, casting, as `mlx_lm.convert` does.
+//! Converting checkpoints: weights are quantised, unpacked or cast, as in `mlx_lm.convert`.
 //!
 //! The result loads here and in mlx-lm: `model.safetensors` or shards with an index, and a `config.json` whose
 //! `quantization` describes the packing of each weight. Tensors are read, changed and written one after the other, so
@@ -36,7 +36,7 @@ pub use shards::SHARD_BYTES;
 /// What is done with the weights.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Packing {
-    /// They stay as they are, dense or packed.
+    /// The weights stay as they are, dense or packed.
     #[default]
     Keep,
     /// The weights of a dense model are quantised.
@@ -53,12 +53,12 @@ pub struct ConvertOptions {
     /// The dtype of weights that are not packed. The default is that of config.json (`torch_dtype`, or `dtype` of its
     /// `text_config`), and without that key the stored dtype. mlx-lm has the same rule.
     pub dtype: Option<DType>,
-    /// The most bytes of a file, unless one tensor is larger.
+    /// The largest size of a file in bytes, unless one tensor is larger.
     pub shard_bytes: u64,
 }
 
 impl Default for ConvertOptions {
-    /// Weights unchanged, in files of up to [`SHARD_BYTES`].
+    /// Keeps the weights as they are, in files of up to [`SHARD_BYTES`].
     fn default() -> Self {
         Self {
             packing: Packing::Keep,
@@ -71,7 +71,7 @@ impl Default for ConvertOptions {
 /// The result of a conversion.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Converted {
-    /// The weights' files.
+    /// The names of the files with weights.
     pub files: Vec<String>,
     /// Bytes of all weights.
     pub bytes: u64,
@@ -83,22 +83,25 @@ pub struct Converted {
     pub left_dense: Vec<String>,
     /// NaN and infinite elements of the weights that were read.
     pub non_finite: Option<NonFinite>,
-    /// Tensors that were read, of whose elements that are not zero more than 1 % became zero in the new dtype. Those that
-    /// packing rounds to zero do not count, and no tensors in formats of other programs.
+    /// The tensors that lose small numbers in the new dtype: of the elements that are not zero,
+    /// more than 1 % become zero. Elements that packing rounds to zero do not count. Tensors in
+    /// formats of other programs are left out.
     pub vanishing: Vec<Vanishing>,
 }
 
 /// Called with the bytes written so far and their total. An error that it returns stops the conversion.
 pub type Progress<'a> = &'a mut dyn FnMut(u64, u64) -> Result<()>;
 
-/// Writes the checkpoint of a parsed config.json and opened files, converted, as `config.json` and
-/// safetensors files of the folder `dir`, which should be empty; `label` names the source in errors.
+/// Converts a checkpoint, given by its parsed config.json and its opened files. Writes
+/// `config.json` and safetensors files into the folder `dir`, which should be empty. `label` names
+/// the source in errors.
 ///
 /// Of a multimodal checkpoint only the text model is written, under the names that mlx-lm reads.
 ///
 /// # Errors
-/// The checkpoint does not load; it should be quantised but already is, or unpacked but is not quantised; a file cannot
-/// be written; or `progress` stops it. Then `dir` does not hold a checkpoint.
+/// The checkpoint does not load, it is to be quantised but already is, it is to be unpacked but is
+/// not quantised, a file cannot be written, or `progress` returns an error. After an error `dir`
+/// holds no checkpoint.
 pub fn convert(
     label: &str,
     config: Value,
@@ -118,7 +121,7 @@ pub fn convert(
     )
 }
 
-/// [`convert`] with these families.
+/// [`convert`] with the families of `registry`.
 ///
 /// # Errors
 /// The same as those of [`convert`].
@@ -181,7 +184,7 @@ pub fn convert_with(
             if quantization.is_ternary() {
                 ternary::written(&mut object);
             }
-            // What was read of another program's format is written in ours.
+            // Weights that were read from another program's format are written in MLX's.
             if stored.is_some() {
                 remove_quantization(&mut object);
                 if let Some(scheme) = scheme {
@@ -219,7 +222,7 @@ pub fn convert_with(
             for (path, inputs) in &matrices.0 {
                 let bits = bits.iter().find(|(paths, _)| paths.matches(path));
                 let bits = bits.map(|(_, bits)| *bits);
-                // Weights that are one matrix in the files have one scheme.
+                // Weights that are parts of one matrix in the files have one scheme.
                 let pieces = inverse.modules(path).unwrap_or_default();
                 let written = pieces.first().map_or(path.as_str(), Piece::name);
                 let name = format!("{prefix}{written}");
@@ -264,9 +267,10 @@ pub fn convert_with(
     })
 }
 
-/// Writes a model as `config.json` and safetensors files of the folder `dir`, which should be empty. `config` is that
-/// of the checkpoint from which the model was made. Its `quantization` must describe the present packing of the
-/// weights. If it has a dtype, the dtype is set to that of the weights.
+/// Writes a model as `config.json` and safetensors files of the folder `dir`, which should be
+/// empty. `config` is the config.json of the checkpoint from which the model was loaded. Its
+/// `quantization` must describe how the weights are packed now. If `config` has a dtype, the
+/// written dtype is that of the weights.
 ///
 /// # Errors
 /// An evaluation fails or a file cannot be written.

@@ -11,23 +11,24 @@ use crate::model::Model;
 /// A family of models: how its configs and tensors are read.
 #[derive(Clone, Copy)]
 pub struct Family {
-    /// The `model_type`s it answers to.
+    /// The `model_type`s of the family.
     pub types: &'static [&'static str],
-    /// Builds the model, without values.
+    /// Builds the model. Its parameters have no values.
     pub build: fn(&Source<'_>) -> Result<Box<dyn Model>>,
-    /// How published tensors become parameters.
+    /// The rules by which published tensors become parameters.
     pub names: fn(&Source<'_>) -> Result<Rules>,
     /// The default of `tie_word_embeddings`.
     pub tied: bool,
-    /// The keys that say whether the head is the embedding. The first that has a value counts.
+    /// The keys for whether the head is the embedding. The first key that has a value counts.
     pub tied_keys: &'static [&'static str],
-    /// Weights, by patterns of their paths, that quantising leaves dense or gives more bits. The first that matches
-    /// counts.
+    /// Weights that quantising leaves dense or gives more bits, by patterns of their paths. The
+    /// first pattern that matches counts.
     pub bits: &'static [(&'static str, Bits)],
-    /// Those of `types` that are multimodal wrappers: the text model's config is their `text_config`.
+    /// The `types` of multimodal wrappers, whose `text_config` is the text model's config.
     pub wrappers: &'static [&'static str],
-    /// Where it has a head for multi-token prediction (tensors named `mtp.`), the file that is written for it. Other programs
-    /// do not read the head, and some refuse its tensors.
+    /// The file to which the head for multi-token prediction (tensors named `mtp.`) is written, if
+    /// the family has heads in separate files. Other programs do not read the head, and some refuse
+    /// its tensors.
     pub head_file: Option<&'static str>,
 }
 
@@ -51,7 +52,7 @@ impl Family {
     }
 }
 
-/// What `load` of a family gives.
+/// The result of the `load` function of a family.
 trait IntoModel {
     fn into_model(self) -> Box<dyn Model>;
 }
@@ -68,8 +69,8 @@ impl IntoModel for Box<dyn Model> {
     }
 }
 
-/// An entry is a module, its `model_type`s, and the fields of its [`Family`] that differ from those of [`Family::new`].
-/// The module has `load`, which builds the model of a [`Source`].
+/// An entry is a module, its `model_type`s, and the fields of its [`Family`] that differ from those
+/// of [`Family::new`]. The module has a function `load`, which builds the model of a [`Source`].
 macro_rules! families {
     ($($module:ident: $types:tt { $($field:ident: $value:expr,)* })*) => {
         $(mod $module;)*
@@ -186,7 +187,8 @@ families! {
         names: stablelm::names,
     }
     ministral3: ["ministral3", "mistral3"] {
-        // The tensors tell: text models of 3 B are tied, and their wrappers do not say it.
+        // The text models of 3 B are tied, and the config of their wrappers does not have the key.
+        // In other models the tensors correct this default.
         tied: true,
         wrappers: &["mistral3"],
         names: ministral3::names,

@@ -1,8 +1,9 @@
 //! Language model architectures on MLX: `config.json` and safetensors in, logits out.
 //!
-//! [`load`](fn@load) reads a checkpoint folder and returns a [`Model`]. A family is one file that turns a config into a
-//! model: most share the pre-norm [`Decoder`](decoders::pre_norm::Decoder), and [`decoders`] has other orders of
-//! operations. Text, sampling and scheduling are in `mlx-infer`, training is in `mlx-train`.
+//! [`load`](fn@load) reads a checkpoint folder and returns a [`Model`]. A family is one file that
+//! turns a config into a model. Most families share the pre-norm
+//! [`Decoder`](decoders::pre_norm::Decoder), and [`decoders`] has other orders of operations. Text,
+//! sampling and scheduling are in `mlx-infer`, training is in `mlx-train`.
 //!
 //! | transformers, PEFT | mlx-lm | here |
 //! |---|---|---|
@@ -30,7 +31,7 @@
 //! let model = loaded.model.as_ref();
 //! let mut cache = ModelCache::new(model.states(), 1, CacheOptions::default());
 //!
-//! // A step is a transaction: open it, run the model, say what is kept.
+//! // A step is a transaction: open it, run the model, commit the tokens that are kept.
 //! let prompt = Array::from_slice(&[5u32, 9, 2], &[1, 3])?;
 //! let mut step = cache.begin(&[3])?;
 //! let hidden = model.hidden(&prompt, &mut step)?;

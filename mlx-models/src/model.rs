@@ -1,4 +1,4 @@
-//! [`Model`]: what every language model can do, and its sizes.
+//! [`Model`]: the trait of every language model, and a model's sizes.
 
 use std::ops::Range;
 
@@ -15,27 +15,27 @@ pub use draft_head::{DraftHead, TrainableHead};
 pub use geometry::{Geometry, LayerGeometry, kv_heads};
 pub use info::{HeadInfo, ModelInfo};
 
-/// A language model: tokens in, logits out. It knows nothing about text, and holds no cache.
+/// A language model: tokens in, logits out. A model does not process text, and holds no cache.
 ///
 /// [`hidden`](Self::hidden) and [`logits`](Self::logits) are separate, so that the output head runs only on those
 /// positions of a prompt that are read.
 pub trait Model: Module {
-    /// `tokens [B, L]` (U32 or I32) -> `[B, L, S]`, the input of the first layer. Most models have `S = E`; others
-    /// carry more features through their layers.
+    /// `tokens [B, L]` (U32 or I32) -> `[B, L, S]`, the input of the first layer. Most models have
+    /// `S = E`; in others the residual stream is wider than a token's features.
     ///
     /// # Errors
-    /// The tokens are no integers.
+    /// The tokens are not integers.
     fn embed(&self, tokens: &Array) -> Result<Array>;
 
-    /// The residual stream `[B, L, S]` after decoder layer `index`, from that before it. A layer may omit features that no
-    /// later layer reads, and positions that the step [omits](Step::narrow). It may leave its last addition to the
-    /// next layer's norm.
+    /// The residual stream `[B, L, S]` after decoder layer `index`, from that before it. A layer
+    /// may omit features that no later layer reads, and positions that the step
+    /// [omits](Step::narrow). The last addition may be left to the next layer's norm.
     ///
     /// # Errors
-    /// The step has other rows or another width.
+    /// The step has another number of rows or another width.
     ///
     /// # Panics
-    /// There is no such layer; see [`Geometry::layers`].
+    /// The model has no layer of this index; see [`Geometry::layers`].
     fn layer(&self, index: usize, x: Residual, step: &mut Step<'_>) -> Result<Residual>;
 
     /// The end of the residual stream `[B, L, S]`: the features before the final norm and after it, both `[B, L, E]`.
@@ -48,7 +48,7 @@ pub trait Model: Module {
     /// reads [last tokens](Step::read_last) only, and no head [drafts](Self::draft_head), L is 1.
     ///
     /// # Errors
-    /// The step has other rows or another width.
+    /// The step has another number of rows or another width.
     fn run(&self, tokens: &Array, step: &mut Step<'_>) -> Result<[Array; 2]> {
         let mut x = Residual::from(self.embed(tokens)?);
         let layers = self.geometry().layers().len();
@@ -64,11 +64,12 @@ pub trait Model: Module {
         self.norm(x)
     }
 
-    /// `tokens [B, L]` (U32 or I32) -> `[B, L, E]` after the final norm, or `[B, 1, E]` if the step reads [last
-    /// tokens](Step::read_last) only. A [head that drafts](Self::draft_head) follows in the same step.
+    /// `tokens [B, L]` (U32 or I32) -> `[B, L, E]` after the final norm, or `[B, 1, E]` if the step
+    /// reads [last tokens](Step::read_last) only. A [head that drafts](Self::draft_head) runs in
+    /// the same step.
     ///
     /// # Errors
-    /// The step has other rows or another width.
+    /// The step has another number of rows or another width.
     fn hidden(&self, tokens: &Array, step: &mut Step<'_>) -> Result<Array> {
         let [x, hidden] = self.run(tokens, step)?;
         if let Some(head) = self.draft_head() {
@@ -78,8 +79,9 @@ pub trait Model: Module {
         step.read(&hidden)
     }
 
-    /// Gives a head for multi-token prediction, if the model has one, [states](DraftHead::states) after those of the layers,
-    /// so that it is the [`draft_head`](Self::draft_head).
+    /// Enables drafts, if the model has a head for multi-token prediction: the head gets
+    /// [states](DraftHead::states) after those of the layers, and [`draft_head`](Self::draft_head)
+    /// returns it.
     fn enable_drafts(&mut self) {}
 
     /// The head that drafts, if the model has one and it is [enabled](Self::enable_drafts).
@@ -87,10 +89,10 @@ pub trait Model: Module {
         None
     }
 
-    /// The head that drafts.
+    /// [`draft_head`](Self::draft_head), or an error.
     ///
     /// # Errors
-    /// There is none.
+    /// No head drafts.
     fn drafting(&self) -> Result<&dyn DraftHead> {
         let missing = || Error::new(ErrorKind::Unsupported, NO_DRAFTS);
         self.draft_head().ok_or_else(missing)
@@ -101,7 +103,7 @@ pub trait Model: Module {
         None
     }
 
-    /// The states of the decoder's layers, which are before those of a head.
+    /// The indices of the states of the decoder's layers. Those of a head follow.
     fn decoder_states(&self) -> Range<usize> {
         0..self
             .draft_head()
@@ -128,7 +130,7 @@ pub trait Model: Module {
         self.head().forward(hidden)
     }
 
-    /// A cache for so many rows, all empty, for [`forward`](Self::forward).
+    /// A cache for this number of rows, all empty, for [`forward`](Self::forward).
     fn new_cache(&self, rows: usize) -> ModelCache {
         ModelCache::new(self.states(), rows, CacheOptions::default())
     }
@@ -158,8 +160,8 @@ pub trait Model: Module {
     /// ```
     ///
     /// # Errors
-    /// The tokens are no integers of shape `[B, L]`, or the cache has other rows or was made for another model. The cache is
-    /// as before then.
+    /// The tokens are not integers of shape `[B, L]`, the cache has another number of rows, or it
+    /// was made for another model. After an error the cache is unchanged.
     fn forward(&self, tokens: &Array, cache: &mut ModelCache) -> Result<Array> {
         let &[rows, width] = tokens.shape() else {
             let message = format!("tokens must be [B, L], given {:?}", tokens.shape());

@@ -1,4 +1,4 @@
-//! [`Registry`]: the families of models, and from `model_type` to one of them.
+//! [`Registry`]: the families of models, found by `model_type`.
 
 use mlx_core::Result;
 use mlx_nn::Checkpoint;
@@ -40,7 +40,7 @@ impl Default for Registry {
 }
 
 impl Registry {
-    /// One family more. It goes before others of the same `model_type`.
+    /// Adds a family. It takes precedence over earlier families of the same `model_type`.
     #[must_use]
     pub fn with(mut self, family: Family) -> Self {
         self.families.insert(0, family);
@@ -59,7 +59,7 @@ impl Registry {
         families.find(|family| family.types.contains(&model_type))
     }
 
-    /// Every `model_type` with the text model's config inside.
+    /// Every `model_type` of a multimodal wrapper, whose `text_config` is the text model's config.
     pub(crate) fn wrappers(&self) -> Vec<&'static str> {
         let types = self.families.iter().flat_map(|family| family.wrappers);
         types.copied().collect()
@@ -80,10 +80,11 @@ impl Registry {
         outside || inside.is_some_and(|tied| tied == true)
     }
 
-    /// The family of a config and its name; without `model_type` the tensors' names tell qwen2 from qwen3.
+    /// The family of a config, and the name of its `model_type`. Without the key, the names of the
+    /// tensors decide between qwen2 and qwen3.
     ///
     /// # Errors
-    /// An unknown type, or none and tensors that do not tell.
+    /// The `model_type` is unknown, or it is missing and the tensors are those of neither family.
     pub(crate) fn find(
         &self,
         config: &Config,

@@ -1,4 +1,5 @@
-//! Adapters of mlx-lm and PEFT: their results, the files that are written, and what is refused.
+//! Adapters of mlx-lm and PEFT: their results, the written files, and the adapters that are
+//! refused.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -272,7 +273,8 @@ fn settings_that_change_the_result_are_refused() {
     }
 }
 
-/// PEFT writes the table beside the adapter of an embedding, and does not adapt a head that shares it.
+/// Beside the adapter of an embedding PEFT writes the embedding's table, and PEFT does not adapt a
+/// head that shares the table.
 #[test]
 fn an_embedding_of_peft_is_refused_where_it_means_something_else() {
     let refused = |dir: &Path| {

@@ -11,7 +11,8 @@ use serde_json::Value;
 
 const CASES: [&str; 3] = ["qwen3_5_text", "qwen3_5", "qwen3_5_moe"];
 
-/// Heads that are layers behind the last: over heads of keys and values, and over latents.
+/// Cases whose heads are layers after the model's last layer: with KV heads, and with latent
+/// attention.
 const LAYERS: [&str; 3] = ["glm4_moe", "deepseek_v3", "glm4_moe_lite"];
 
 fn dir(case: &str) -> PathBuf {
@@ -43,7 +44,8 @@ fn ids(rows: &[&[u32]]) -> Array {
     Array::from_slice(&flat, &[rows.len() as i32, width as i32]).unwrap()
 }
 
-/// The rows read their tokens and keep the first of them. Returns the features `[B, L, E]`.
+/// Runs the rows' tokens, and commits the first `keep` of each row. Returns the bits of the
+/// features `[B, L, E]`.
 fn read(model: &Loaded, cache: &mut ModelCache, rows: &[&[u32]], keep: &[usize]) -> Vec<u32> {
     let widths: Vec<usize> = rows.iter().map(|row| row.len()).collect();
     let mut step = cache.begin(&widths).unwrap();
@@ -57,7 +59,7 @@ fn bits(array: &Array) -> Vec<u32> {
     values.into_iter().map(f32::to_bits).collect()
 }
 
-/// The head's features behind the row's next token, `[1, 1, E]`.
+/// The head's features `[1, 1, E]` after the row's next token.
 fn next_features(model: &Loaded, cache: &mut ModelCache, next: u32) -> Array {
     let head = model.model.drafting().unwrap();
     let mut step = cache.begin_part(head.states(), &[1]).unwrap();
@@ -65,7 +67,7 @@ fn next_features(model: &Loaded, cache: &mut ModelCache, next: u32) -> Array {
     head.follow(&next, None, &mut step).unwrap()
 }
 
-/// The features of the row's next token and of this many greedy drafts.
+/// The bits of the head's features of the row's next token, and of this number of greedy drafts.
 fn chain(model: &Loaded, cache: &mut ModelCache, next: u32, drafts: usize) -> Vec<Vec<u32>> {
     let head = model.model.drafting().unwrap();
     let len = cache.lens()[0];
@@ -118,7 +120,8 @@ fn drafts_equal_the_reference() {
     }
 }
 
-/// A head changes no result of the model. It keeps one layer's keys and values and the features of one position.
+/// A head changes no result of the model. Its states are the keys and values of one layer, and the
+/// features of one position.
 #[test]
 fn a_head_follows_and_does_not_show() {
     for case in CASES {
@@ -157,8 +160,8 @@ fn a_head_follows_and_does_not_show() {
     assert!(model("qwen3", true).model.draft_head().is_none());
 }
 
-/// Rows of any widths that keep any number of their tokens draft the same as rows that were alone and never read the
-/// other tokens. Drafts leave no trace either.
+/// Rows of any widths, of which any number of tokens is kept, draft the same as single rows that
+/// never had the other tokens. Drafts do not change the cache either.
 #[test]
 fn rejected_tokens_leave_no_trace() {
     const ROWS: usize = 3;

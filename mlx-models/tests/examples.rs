@@ -1,4 +1,4 @@
-//! Each example prints what the file beside it says.
+//! The output of each example is the text of the file beside it.
 
 #[path = "../../mlx-core/tests/examples.rs"]
 mod examples;

@@ -62,7 +62,7 @@ fn logits(loaded: &Loaded) -> Vec<f32> {
     logits.astype(DType::F32).unwrap().to_vec().unwrap()
 }
 
-/// A tied checkpoint with a head, and the same with a config that does not tie them.
+/// A tied config, the same config untied, and the tensors of the checkpoint with a head.
 fn with_head(case: &str, head: Array) -> (Value, Value, BTreeMap<String, Array>) {
     let mut tied = config(case);
     tied["tie_word_embeddings"] = json!(true);
@@ -84,7 +84,7 @@ fn a_head_that_differs_from_the_embedding_is_used_and_kept() {
         let other = embedding.multiply(-0.5).unwrap();
         let (mut tied, untied, tensors) = with_head(case, other);
         if case == "gemma2" {
-            // Gemma ties them unless its config says otherwise.
+            // Gemma's default is a tied head.
             tied.as_object_mut()
                 .unwrap()
                 .shift_remove("tie_word_embeddings");
@@ -93,7 +93,7 @@ fn a_head_that_differs_from_the_embedding_is_used_and_kept() {
         let dir = folder(&tied, &tensors);
         assert_eq!(logits(&loaded(dir.path())), expected, "{case}");
 
-        // The converted config says whether they are tied, for readers that would ignore the head.
+        // The converted config has the key, for readers that would otherwise ignore the head.
         let out = tempfile::tempdir().unwrap();
         let files = mlx_models::open_weights(dir.path()).unwrap();
         let options = ConvertOptions::default();
@@ -193,7 +193,8 @@ fn numbers_of_python_in_a_config_are_read() {
     assert!(refused(dir.path()).contains("rms_norm_eps"));
 }
 
-/// YaRN extends the original context by its factor, also where `max_position_embeddings` is the original length.
+/// YaRN multiplies the original context length by its factor, even if `max_position_embeddings` is
+/// the original length.
 #[test]
 fn yarn_extends_the_context() {
     let scaling =
@@ -209,7 +210,8 @@ fn yarn_extends_the_context() {
     }
 }
 
-/// Keys that a wrapper config leaves out have the defaults of the text model's own class, for the caches too.
+/// Keys that a wrapper config leaves out have the defaults of the text model's own class. The sizes
+/// of the caches follow from them too.
 #[test]
 fn a_wrapper_may_leave_keys_out() {
     let mut config = config("gemma3");
@@ -231,7 +233,8 @@ fn a_wrapper_may_leave_keys_out() {
     assert!(error.contains("expected [2048, 2304]"), "{error}");
 }
 
-/// The sizes of such a model, by which caches and `info` go, are those of its tensors: 4 key and value heads of 256.
+/// The sizes of such a model, which caches and `info` use, are those of its tensors: 4 KV heads of
+/// size 256.
 #[test]
 fn sizes_of_a_wrapper_without_keys_are_those_of_its_class() {
     let mut config = config("gemma3");
@@ -247,7 +250,7 @@ fn sizes_of_a_wrapper_without_keys_are_those_of_its_class() {
         let kv = layer.kv.unwrap();
         assert_eq!((layer.heads, kv.heads, kv.key_dim), (8, 4, 256));
     }
-    // They are the sizes of the keys that a layer stores.
+    // The keys that a layer stores have these sizes.
     assert_eq!(logits(&built).len(), PROMPT.len() * 64);
     let model = built.model.as_ref();
     let mut cache = ModelCache::new(model.states(), 1, CacheOptions::default());
@@ -294,7 +297,7 @@ fn tensors_in_f64_load_as_f32() {
         logits(&loaded(folder(&config("llama_tied"), &tensors).path())),
         expected
     );
-    // The converted file has them in F32.
+    // The converted file has the tensors in F32.
     let out = tempfile::tempdir().unwrap();
     let files = mlx_models::open_weights(dir.path()).unwrap();
     let options = ConvertOptions::default();

@@ -12,7 +12,7 @@ mod golden {
 use golden::case::{Case, Kind, Mutation};
 use golden::run::{greedy, log_probs, prompt_logits, strays};
 
-/// The largest difference of two rows of numbers.
+/// The largest absolute difference between two rows of numbers.
 fn difference(a: &[f32], b: &[f32]) -> f32 {
     assert_eq!(a.len(), b.len());
     a.iter()
@@ -93,8 +93,8 @@ fn every_mutation_shows() {
 fn decode_equals_prefill() {
     for case in Case::all() {
         let model = case.load("config.json", None).unwrap();
-        // A row that crosses LongRoPE's limit is computed anew instead of continued. Beyond that of dynamic NTK, the keys of a prompt
-        // depend on its length.
+        // A row that grows past LongRoPE's limit is computed again instead of continued. Beyond the
+        // limit of dynamic NTK, the keys of a prompt depend on the prompt's length.
         let of = model.model.as_ref();
         let prompt = match of.switches_after().or(of.grows_after()) {
             Some(border) => &case.prompts[0][..case.prompts[0].len().min(border)],

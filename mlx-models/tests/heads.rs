@@ -33,7 +33,7 @@ fn write(path: &Path, tensors: &Tensors) {
     safetensors::save(path, arrays, &BTreeMap::new()).unwrap();
 }
 
-/// The tensors of a head for `q_qwen3_5_mixed`, without prefix; norms are stored less 1.
+/// The tensors of a head for `q_qwen3_5_mixed`, without a prefix. Norms are stored as `weight - 1`.
 fn head() -> Tensors {
     let layer = "layers.0.";
     let matrices = [
@@ -180,7 +180,7 @@ fn a_head_is_whole_and_there_once() {
     write(&dir.path().join("mtp.safetensors"), &prefixed("*.mtp."));
     let error = refused(dir.path());
     assert!(error.contains("\"*.\" is no prefix of tensors"), "{error}");
-    // A family without heads ignores such a file.
+    // A family without heads ignores the file of a head.
     let dir = tempfile::tempdir().unwrap();
     for file in ["config.json", "model.safetensors"] {
         std::fs::copy(testdata("llama_tied").join(file), dir.path().join(file)).unwrap();
@@ -247,8 +247,8 @@ fn a_conversion_keeps_the_head() {
     assert_head(&parameters(&loaded(back.path())), "saved");
 }
 
-/// Layers after the last one, as DeepSeek and GLM publish their heads, are converted with the model: dense with the
-/// same numbers, and quantised with more bits.
+/// DeepSeek and GLM publish heads as layers after the model's last one. They are converted with the
+/// model: dense ones keep their numbers, and quantised ones get more bits.
 #[test]
 fn layers_behind_the_last_are_kept() {
     for case in ["deepseek_v3", "glm4_moe_lite", "glm4_moe"] {

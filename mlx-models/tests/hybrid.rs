@@ -1,4 +1,5 @@
-//! Decoders with recurrent layers: the forms of their checkpoints, and what is refused.
+//! Decoders with recurrent layers: the forms of their checkpoints, and the checkpoints that are
+//! refused.
 
 #[path = "shared/parameters.rs"]
 mod shared;
@@ -78,7 +79,8 @@ fn rows(matrix: &Array, groups: i32, (from, to): (i32, i32)) -> Array {
     part.reshape(&[-1, width]).unwrap()
 }
 
-/// Projections that are stored head by head equal those of the later family once they are split by hand.
+/// Projections that are stored head by head give the same results as separate ones, which this test
+/// splits for the later family.
 #[test]
 fn fused_projections_equal_separate_ones() {
     let mut tensors = published("qwen3_next");
@@ -110,14 +112,15 @@ fn fused_projections_equal_separate_ones() {
     assert!(same(&found[name], &tensors[name]));
 }
 
-/// MLX's files have other convolutions, norms that include their 1, stacked experts, and another prefix.
+/// Published files and MLX's files give the same model. MLX's files have other axes of
+/// convolutions, norms stored without `- 1`, stacked experts, and another prefix.
 #[test]
 fn both_storage_forms_are_one_model() {
     for (case, prefix) in [("qwen3_5_moe", "language_model."), ("qwen3_next", "")] {
         let tensors = published(case);
         let plain = loaded(config(case), &tensors);
         let expected = logits(&plain);
-        // The forms of the model: mlx-lm stores the same, except for fused projections.
+        // mlx-lm stores tensors in the forms of the model, except for fused projections.
         let stored: Tensors = parameters(&plain)
             .into_iter()
             .map(|(name, array)| (format!("{prefix}{name}"), array))
@@ -160,7 +163,7 @@ fn a_text_model_needs_no_wrapper() {
             assert_eq!(model.info.unread_keys, Vec::<String>::new());
             assert_eq!(logits(&model), wrapped, "{name}");
         }
-        // Tied in either config, or only because there is no head.
+        // The head is tied by either config, or because the files have none.
         if case == "qwen3_5" {
             let mut inside = config(case);
             inside["tie_word_embeddings"] = Value::Null;
@@ -223,7 +226,8 @@ fn a_head_for_more_tokens_is_a_module_set_of_its_own() {
     loaded(dedicated, &without);
 }
 
-/// The norms of a head beside a model in MLX's form show in which form they are stored.
+/// Beside a model in MLX's form, the numbers of a head's norms decide in which form they are
+/// stored.
 #[test]
 fn norms_of_a_head_tell_how_they_are_stored() {
     let case = "qwen3_5_text";
@@ -295,8 +299,8 @@ fn decays_are_not_rounded() {
     assert!(off < 0.1 * largest, "off by {off} of {largest}");
 }
 
-/// A row needs a window of inputs and a state in each recurrent layer, whatever its length. It can keep any number of a
-/// step's tokens without extra memory.
+/// Whatever the length of a row, its state in each recurrent layer is a window of inputs and a
+/// recurrent state. Any number of a step's tokens can be committed without extra memory.
 #[test]
 fn layers_keep_what_they_say() {
     let model = loaded(config("qwen3_5_text"), &published("qwen3_5_text"));

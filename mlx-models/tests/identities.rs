@@ -67,8 +67,8 @@ fn off(a: &[f32], b: &[f32]) -> f32 {
         .fold(0.0, f32::max)
 }
 
-/// Rows of other lengths in the same forward pass change nothing, through prefill and ten steps of decode, also past
-/// the windows.
+/// Rows of other lengths in the same forward pass do not change a row's results, in prefill and in
+/// ten decode steps, even past the windows.
 #[test]
 fn rows_of_a_batch_equal_single_rows() {
     for case in [

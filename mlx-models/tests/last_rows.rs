@@ -1,4 +1,5 @@
-//! A step of which only last tokens are read has the same features of them as a step of which all tokens are read.
+//! A step that reads only the last tokens gives the same features of these tokens as a step that
+//! reads all.
 
 use std::path::{Path, PathBuf};
 
@@ -37,7 +38,7 @@ fn tokens(rows: usize, width: usize) -> Result<Array> {
     Array::from_slice(&tokens, &[rows as i32, width as i32])
 }
 
-/// Rows that hold the same `prefix` tokens.
+/// A cache of rows that all hold the same `prefix` tokens.
 fn rows(model: &dyn Model, prefix: usize) -> Result<ModelCache> {
     let options = CacheOptions::default();
     if prefix == 0 {
@@ -99,7 +100,7 @@ fn features_of_last_tokens_are_the_same() -> Result<()> {
     Ok(())
 }
 
-/// The rest of a last layer, behind the mixing of tokens, has one position of each row.
+/// After the mixing of tokens, the rest of the last layer computes one position of each row.
 #[test]
 fn last_layers_compute_no_other_tokens() -> Result<()> {
     for case in cases() {

@@ -46,11 +46,11 @@ const NEVER: &[&str] = &[
 struct Found {
     /// Steps that claim to repeat the step before.
     claimed: usize,
-    /// Those of them with the graph of the step before.
+    /// Claimed steps that have the graph of the step before.
     agreed: usize,
-    /// Those of them in which nothing but tokens and offsets differs.
+    /// Claimed steps that differ from the step before in tokens and offsets only.
     launched: usize,
-    /// Steps with the graph of the step before.
+    /// Steps that have the graph of the step before, claimed or not.
     same: usize,
 }
 
@@ -74,7 +74,7 @@ fn started(model: &dyn Model, lens: &[usize], options: CacheOptions) -> Result<M
     Ok(cache)
 }
 
-/// Decodes rows of a model behind prompts of these lengths.
+/// Decodes rows of a model after prompts of these lengths.
 fn decode(dir: &Path, lens: &[usize], options: CacheOptions) -> Result<Found> {
     let loaded = load_case(dir);
     let model = &*loaded.model;
@@ -154,7 +154,8 @@ fn steps_that_claim_to_repeat_have_the_same_graph() -> Result<()> {
         for (lens, options) in &runs {
             let found = decode(case, lens, *options)?;
             println!("{name}, prompts of {lens:?}: {found:?}");
-            // Where no two steps are the same, an operation of MLX cannot be compared.
+            // If no two steps have the same graph, the model has an operation of MLX that cannot be
+            // compared.
             let is_right = found.agreed == found.claimed || found.same == 0;
             assert!(is_right, "{name}, prompts of {lens:?}: {found:?}");
             launched += found.launched;
@@ -167,7 +168,8 @@ fn steps_that_claim_to_repeat_have_the_same_graph() -> Result<()> {
     Ok(())
 }
 
-/// The number of steps with the graph of the step before, in a batch whose rows leave and are replaced by longer and shorter ones.
+/// The number of steps that have the graph of the step before, in a batch in which longer and
+/// shorter rows replace rows that leave.
 fn served(dir: &Path) -> Result<usize> {
     let loaded = load_case(dir);
     let model = &*loaded.model;
@@ -209,7 +211,7 @@ fn served(dir: &Path) -> Result<usize> {
     Ok(same)
 }
 
-/// Rows that leave and rows that take their places change inputs only.
+/// Rows that leave and rows that take their places change only the inputs of the graph.
 #[test]
 fn rows_that_join_and_leave_change_no_graph() -> Result<()> {
     if fast::form(fast::Op::Attention)? == fast::Form::Plain {
@@ -222,7 +224,8 @@ fn rows_that_join_and_leave_change_no_graph() -> Result<()> {
             others.push(name.to_owned());
         }
     }
-    // Masks of chunks are arrays of the host, and some ropes depend on the length of a text.
+    // Exceptions: the host computes masks of chunks, and some ropes depend on the length of the
+    // prompt.
     let expected = [
         "llama4",
         "llama4_interval",

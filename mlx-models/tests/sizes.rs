@@ -75,7 +75,7 @@ fn agree(place: &str, found: &Loaded) {
         .any(|name| name.ends_with(".linear_attn.in_proj_qkv"));
     let gates = if is_gated { 2 } else { 1 };
     for (index, layer) in sizes.layers().iter().enumerate() {
-        // Layers of one block name their attention `mixer`.
+        // In layers with a single mixer, attention is named `mixer`.
         let attention = ["self_attn", "mixer"].map(|name| format!("model.layers.{index}.{name}"));
         let has = |name: &&String| {
             shapes

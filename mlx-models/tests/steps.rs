@@ -1,4 +1,5 @@
-//! The number of operations of a decode step: on a CPU each costs microseconds, whatever it computes.
+//! The number of operations of a decode step. On a CPU each costs microseconds, however small its
+//! arrays are.
 
 use std::path::Path;
 

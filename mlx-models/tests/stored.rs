@@ -1,4 +1,5 @@
-//! Checkpoints in formats of other programs: their weights are those that torch makes of them, to the bit.
+//! Checkpoints in formats of other programs: their weights equal those that torch decodes, to the
+//! bit.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -128,7 +129,8 @@ fn weights_are_those_of_the_reference_to_the_bit() {
     }
 }
 
-/// What one of our schemes says exactly needs no more memory than in the file; the rest is as large as in 16 bits.
+/// A weight that one of MLX's schemes represents exactly needs no more memory than in the file. The
+/// others need 16 bits per element.
 #[test]
 fn packed_weights_stay_as_small_as_their_files() {
     for (case, scheme) in cases() {
@@ -145,7 +147,7 @@ fn packed_weights_stay_as_small_as_their_files() {
     }
 }
 
-/// A folder that was written tells the packing in our words, or none.
+/// A written folder describes its packing in MLX's `quantization`, or has no packing.
 #[test]
 fn converted_folders_compute_the_same() {
     for (case, scheme) in cases() {
@@ -209,7 +211,7 @@ fn stored_weights_can_be_quantised_if_they_are_floats() {
     }
 }
 
-/// Formats that are not read are refused by name, with those that are.
+/// An unknown format is refused by name, and the message lists the known ones.
 #[test]
 fn other_formats_are_refused_by_name() {
     let dir = folder("channels_llama");
@@ -233,12 +235,13 @@ fn other_formats_are_refused_by_name() {
         error.contains("marlin-24") && error.contains("pack-quantized"),
         "{error}"
     );
-    // Without the settings the scales are left over.
+    // Without the settings the scales are tensors without a parameter.
     let error = refused(Value::Null);
     assert!(error.contains("weight_scale"), "{error}");
 }
 
-/// Blocks and groups that the config names are those of the scales. Others would be read in other places.
+/// The blocks and groups in the config must fit the shapes of the scales. With others, scales would
+/// be applied to the wrong elements.
 #[test]
 fn scales_that_contradict_the_config_are_refused() {
     let refused = |case: &str, change: &dyn Fn(&mut Value)| {

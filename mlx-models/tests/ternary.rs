@@ -1,4 +1,5 @@
-//! Checkpoints of matrices of -1, 0 and 1: what they are in memory, what is written of them, and what is refused.
+//! Checkpoints of matrices of -1, 0 and 1: their form in memory, the files that are written, and
+//! what is refused.
 
 #[path = "shared/parameters.rs"]
 mod shared;
@@ -78,7 +79,8 @@ fn converted(dir: &Path, packing: Packing, dtype: Option<DType>) -> Result<tempf
 
 const FORMS: [&str; 3] = ["bitnet_packed", "bitnet_online", "llama_ternary"];
 
-/// Two bits a number, and a scale and a bias a group of 32 (of 128 where rows are longer).
+/// Each number has two bits. Each group of 32 numbers (of 128 in longer rows) has a scale and a
+/// bias.
 #[test]
 fn matrices_stay_packed_in_memory() {
     for case in FORMS {
@@ -99,12 +101,13 @@ fn matrices_stay_packed_in_memory() {
     }
 }
 
-/// What is written has the published form, whatever was read; a packed checkpoint has the same bytes again.
+/// Written files have the published form, whatever form was read. A packed checkpoint is written
+/// with the same bytes.
 #[test]
 fn what_is_written_is_what_is_published() {
     for case in FORMS {
         let source = dir(case);
-        // In the dtype of the file a scale that is computed would be rounded.
+        // A computed scale would be rounded to the dtype of the file.
         let dtype = Some(DType::F32).filter(|_| case != "bitnet_packed");
         let out = converted(&source, Packing::Keep, dtype).unwrap();
         let written = config(out.path());
@@ -130,7 +133,8 @@ fn what_is_written_is_what_is_published() {
     }
 }
 
-/// mlx-lm overwrites the entry of the method when it packs the embedding: the tensors tell.
+/// When mlx-lm packs the embedding, it overwrites the config entry that names the method. Then the
+/// tensors decide.
 #[test]
 fn a_config_without_the_method_is_read_by_its_tensors() {
     let mut given = config(&dir("bitnet_packed"));
@@ -193,7 +197,7 @@ fn other_forms_are_refused_by_name() {
     }
 }
 
-/// An adapter reads what is not rounded, so no matrix can take it in.
+/// An adapter reads the inputs before they are rounded, so it cannot be fused into a matrix.
 #[test]
 fn adapters_are_not_fused() {
     let mut model = model(&dir("bitnet_packed"));

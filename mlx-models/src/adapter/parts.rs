@@ -1,4 +1,5 @@
-//! Makes adapters of tensors: `q_proj.lora_a`, `q_proj.lora_b` and `q_proj.m` become the adapter of `q_proj`.
+//! Builds adapters from tensors: `q_proj.lora_a`, `q_proj.lora_b` and `q_proj.m` become the adapter
+//! of `q_proj`.
 
 use std::collections::BTreeMap;
 

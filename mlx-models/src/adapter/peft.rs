@@ -113,7 +113,8 @@ fn embedding(module: &dyn Module, kind: AdapterKind) -> Result<(), String> {
     Ok(())
 }
 
-/// Refuses a table that differs from the model's. For a quantised table only the shape can be compared.
+/// Refuses an embedding's table that differs from the model's. If the model's table is quantised,
+/// only the shapes are compared.
 fn unchanged(layer: &str, table: &Array, rules: &Rules, module: &dyn Module) -> Result<(), String> {
     struct Find<'a> {
         name: String,
@@ -152,7 +153,8 @@ fn unchanged(layer: &str, table: &Array, rules: &Rules, module: &dyn Module) -> 
     ))
 }
 
-/// The path of a tensor's module in PEFT, and our name for the tensor's part of the adapter.
+/// The path of a tensor's module in PEFT, and mlx-lm's name of the tensor's part (`lora_a`, for
+/// instance).
 fn split(published: &str) -> Option<(&str, &'static str)> {
     let parts = [
         (".lora_A.weight", "lora_a"),

@@ -31,7 +31,8 @@ impl Names {
         }
     }
 
-    /// The names of a family's files. The text model may be `nested` in a multimodal checkpoint.
+    /// The names in the files of a family. `nested` means that the files are those of a multimodal
+    /// checkpoint.
     pub(crate) fn new(nested: bool, family: Rules) -> Self {
         Self {
             prefixes: prefixes(nested),

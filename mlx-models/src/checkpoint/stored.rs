@@ -1,5 +1,6 @@
-//! Formats of other programs in published files: 8-bit floats with scales of blocks, and packed integers. A weight that
-//! one of our schemes represents exactly stays packed; all others become dense.
+//! Formats of other programs in published files: 8-bit floats with one scale per block, and packed
+//! integers. A weight stays packed if one of MLX's schemes represents it exactly; all others become
+//! dense.
 
 use std::collections::HashMap;
 
@@ -25,18 +26,18 @@ pub(crate) struct Format {
 pub(crate) struct Reading {
     /// The dtype of weights that become dense, if not BF16.
     pub dtype: Option<DType>,
-    /// 8-bit weights become dense in any case.
+    /// 8-bit weights become dense even if a scheme represents them exactly.
     pub dense: bool,
 }
 
 /// The methods of `quantization_config` that are read, here or with the tensors of gpt-oss and BitNet.
 const METHODS: &str = "bitnet, compressed-tensors, fp8, mxfp4";
 
-/// Brings the weights of a format that `quantization_config` names into a format of this crate. Without such a format the checkpoint is as it
-/// was.
+/// Converts the weights from the format that `quantization_config` names into a format of this
+/// crate. The checkpoint is unchanged if the config names no such format.
 ///
 /// # Errors
-/// A format that is not supported, or tensors that are not those of the format.
+/// The format is not supported, or the tensors are not those of the format.
 pub(crate) fn decoded(
     checkpoint: Checkpoint,
     config: &Config,
@@ -48,10 +49,11 @@ pub(crate) fn decoded(
     }
 }
 
-/// The tensors that stand for those of a format that `quantization_config` names, if it names one.
+/// The tensors that replace those of the format that `quantization_config` names. `None` if it
+/// names no such format.
 ///
 /// # Errors
-/// As [`decoded`].
+/// The same as those of [`decoded`].
 pub(crate) fn decode(
     tensors: &StoredTensors<'_>,
     config: &Config,
@@ -90,10 +92,11 @@ pub(crate) fn decode(
     Ok(Some(found))
 }
 
-/// The same for a head for multi-token prediction in files of its own. Its 8-bit floats say by their scales what they are, where no config does.
+/// [`decode`] for a head for multi-token prediction in files of its own. Where the config names no
+/// format, 8-bit floats are recognised by their scales.
 ///
 /// # Errors
-/// As [`decoded`].
+/// The same as those of [`decoded`].
 pub(crate) fn decode_head(
     tensors: &StoredTensors<'_>,
     config: &Config,
@@ -105,8 +108,8 @@ pub(crate) fn decode_head(
     }
 }
 
-/// The settings of another program, unless there are settings of MLX. A multimodal config may have them outside or
-/// inside.
+/// `quantization_config` as another program writes it. `None` if the config has MLX's own settings.
+/// A multimodal config may have the key outside or inside its `text_config`.
 fn settings(config: &Config) -> Result<Option<Config>> {
     const KEY: &str = "quantization_config";
     if config.value("quantization").is_some() {
@@ -133,7 +136,7 @@ impl<'c> StoredTensors<'c> {
         }
     }
 
-    /// Without those whose names do not fit.
+    /// Removes the tensors for whose names `fits` is false.
     pub(crate) fn only(mut self, fits: impl Fn(&str) -> bool) -> Self {
         self.files.retain(|name, _| fits(name));
         self
@@ -155,7 +158,8 @@ impl<'c> StoredTensors<'c> {
         names
     }
 
-    /// The dtype in the file's words, and the shape, if there is such a tensor.
+    /// The dtype, as the file names it, and the shape of a tensor. `None` if the files have no such
+    /// tensor.
     fn info(&self, name: &str) -> Result<Option<(&'static str, &'c [i32])>> {
         let Some(file) = self.files.get(name) else {
             return Ok(None);

@@ -1,5 +1,5 @@
-//! Checkpoints whose matrices are -1, 0 and 1 with one scale each (BitNet b1.58): which matrices, in which form, and how they are packed
-//! here.
+//! Checkpoints whose matrices are -1, 0 and 1 with one scale each (BitNet b1.58): which matrices
+//! are ternary, in which form they are stored, and how they are packed in memory.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use crate::config::Config;
 use crate::config::quantization::TERNARY;
 
-/// The scale beside a packed matrix.
+/// The ending of the name of a packed matrix's scale.
 const SCALE: &str = ".weight_scale";
 
 /// The ternary matrices of a checkpoint, by their published paths.
@@ -21,10 +21,11 @@ pub(crate) struct Ternary {
 }
 
 impl Ternary {
-    /// The ternary matrices that the config names, or those of a BitNet whose config entry mlx-lm has overwritten.
+    /// Finds the ternary matrices that the config names. mlx-lm overwrites the config entry when it
+    /// packs a BitNet; then the tensors decide.
     ///
     /// # Errors
-    /// A form that is not supported.
+    /// The stored form is not supported.
     pub(crate) fn find(c: &Config, tensors: &Checkpoint) -> Result<Option<Self>> {
         let Some(form) = form(c, tensors)? else {
             return Ok(None);
@@ -46,7 +47,7 @@ impl Ternary {
             if !path.contains("layers.") {
                 return Err(c.unsupported(format!("{path} is ternary; only layers may be")));
             }
-            // transformers multiplies it by the scale of the matrix.
+            // transformers multiplies the bias by the scale of the matrix.
             let scaled = form == TernaryForm::Packed { divides: false };
             if scaled && tensors.contains(&format!("{path}.bias")) {
                 let message =
@@ -102,7 +103,7 @@ impl Ternary {
     }
 }
 
-/// `modules_to_not_convert`, which without a value is the head.
+/// The value of `modules_to_not_convert`, by default the output head.
 fn dense_modules(c: &Config) -> Result<Vec<String>> {
     let entry = c.object("quantization_config")?;
     let given = entry.map(|entry| entry.opt("modules_to_not_convert"));
@@ -153,10 +154,10 @@ fn form(c: &Config, tensors: &Checkpoint) -> Result<Option<TernaryForm>> {
     }))
 }
 
-/// Lets the layers of ternary matrices round their inputs.
+/// Sets the layers with ternary matrices to round their inputs.
 ///
 /// # Errors
-/// One of them cannot.
+/// A ternary matrix belongs to a layer that cannot round its inputs.
 pub(crate) fn round_inputs(
     label: &str,
     model: &mut dyn Module,
@@ -175,7 +176,7 @@ pub(crate) fn round_inputs(
     }
 }
 
-/// The entry of config.json that tells of what is [written](Rule::ternary).
+/// Adds the entry that describes [written](Rule::ternary) ternary matrices to config.json.
 pub(crate) fn written(config: &mut Map<String, Value>) {
     let entry = json!({
         "linear_class": "autobitlinear",

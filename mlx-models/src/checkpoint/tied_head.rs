@@ -15,7 +15,8 @@ const ARRAYS: [&str; 3] = ["weight", "scales", "biases"];
 /// The tensors in the files for a head that the config ties to the embedding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HeadTensors {
-    /// A matrix of its own: the model is not tied, although its config says so.
+    /// A matrix that differs from the embedding. The model is not tied, although its config ties
+    /// it.
     Own,
     /// No tensor, or a copy of the embedding.
     Embedding,
@@ -26,7 +27,7 @@ pub(crate) enum HeadTensors {
 }
 
 impl HeadTensors {
-    /// Whether the model's head is the embedding.
+    /// Whether the model uses the embedding as its head.
     pub(crate) fn is_tied(self) -> bool {
         matches!(self, Self::Embedding | Self::Only)
     }
@@ -76,7 +77,7 @@ impl HeadTensors {
     }
 }
 
-/// Whether two tensors hold the same numbers, also in different dtypes.
+/// Whether two tensors hold the same numbers, even if their dtypes differ.
 fn equal(a: Array, b: Array) -> Result<bool> {
     if a.shape() != b.shape() {
         return Ok(false);

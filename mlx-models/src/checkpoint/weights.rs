@@ -12,7 +12,7 @@ use crate::config::parse;
 /// Reads a JSON file of a checkpoint folder.
 ///
 /// # Errors
-/// It is no ordinary file, too large, or not JSON.
+/// The path is no ordinary file, or the file is too large or not JSON.
 pub(crate) fn read_json(dir: &Path, name: &str) -> Result<Value> {
     let path = dir.join(name);
     let text = files::read(&path, files::JSON_LIMIT)?;
@@ -53,13 +53,15 @@ impl From<Vec<Safetensors>> for Weights {
     }
 }
 
-/// Opens the safetensors files of a folder, by the first rule that applies: `model.safetensors` alone, the files that
-/// its index names, or all `model*.safetensors`. transformers has the first two rules, in this order. A head for
-/// multi-token prediction may be in `mtp.safetensors`, `model-mtp.safetensors` or `mtp/weights.safetensors` beside
-/// them.
+/// Opens the safetensors files of a folder, by the first rule that applies: `model.safetensors`
+/// alone, the files that the index `model.safetensors.index.json` names, or all
+/// `model*.safetensors`. transformers has the first two rules, in this order. A head for
+/// multi-token prediction may be in `mtp.safetensors`, `model-mtp.safetensors` or
+/// `mtp/weights.safetensors` beside them.
 ///
 /// # Errors
-/// There are no files, the index names absent files or files outside the folder, or a file is malformed.
+/// The folder has no such files, the index names absent files or files outside the folder, or a
+/// file is malformed.
 pub fn open(dir: &Path) -> Result<Weights> {
     let names = names(dir)?;
     if names.is_empty() {
@@ -83,7 +85,7 @@ pub fn open(dir: &Path) -> Result<Weights> {
 /// are some, else all files of the checkpoint.
 ///
 /// # Errors
-/// There are none, or one is malformed.
+/// The folder has no such files, or one is malformed.
 pub(crate) fn open_head(dir: &Path) -> Result<Vec<Safetensors>> {
     let mut names: BTreeSet<String> = heads(dir).map(str::to_owned).collect();
     if names.is_empty() {
@@ -100,7 +102,7 @@ pub(crate) fn open_head(dir: &Path) -> Result<Vec<Safetensors>> {
     names.iter().map(open).collect()
 }
 
-/// The files of heads that a folder has.
+/// The names in [`HEADS`] that the folder contains.
 fn heads(dir: &Path) -> impl Iterator<Item = &'static str> {
     HEADS.into_iter().filter(|name| dir.join(name).is_file())
 }

@@ -3,10 +3,11 @@
 /// A family's exception for quantising some of its weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bits {
-    /// They stay dense.
+    /// The weights stay dense.
     Dense,
-    /// 8 affine bits in groups of 64.
+    /// The affine scheme with 8 bits and groups of 64.
     Eight,
-    /// 8 bits in a uniform recipe. A mixed recipe treats them like other weights, as mlx-lm does for routers.
+    /// 8 bits, as [`Eight`](Self::Eight), in a uniform recipe. A mixed recipe treats these weights
+    /// like others, as mlx-lm does for routers.
     EightUnlessMixed,
 }

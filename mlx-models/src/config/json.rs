@@ -8,7 +8,7 @@ const NUMBERS: [&str; 3] = ["-Infinity", "Infinity", "NaN"];
 /// transformers 5 writes: `{"__float__": "Infinity"}`.
 ///
 /// # Errors
-/// The document has another fault.
+/// The document is not valid JSON for another reason.
 pub fn parse(text: &[u8]) -> serde_json::Result<Value> {
     // Editors on Windows write a byte order mark.
     let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);

@@ -27,14 +27,15 @@ pub(crate) use recurrent::{
 };
 pub(crate) use sharing::{shared_layers, unused_projections, with_sharing};
 
-/// The largest head size, and the largest product of heads and head size.
+/// The largest head size, and the largest product of the number of heads and the head size.
 const MAX_HEAD_DIM: i32 = 8192;
 const MAX_HEADS_WIDTH: i64 = 1 << 22;
 
-/// Checks that query heads are a multiple of key and value heads, and that no size is absurd.
+/// Checks that the number of query heads is a multiple of that of KV heads, and that no size is too
+/// large.
 ///
 /// # Errors
-/// They are not, or one is.
+/// It is not a multiple, or a size is too large.
 pub(crate) fn check_heads(c: &Config, heads: i32, kv_heads: i32, head_dim: i32) -> Result<()> {
     if heads % kv_heads != 0 {
         return Err(c.error(format!(
@@ -49,27 +50,28 @@ pub(crate) fn check_heads(c: &Config, heads: i32, kv_heads: i32, head_dim: i32) 
     Ok(())
 }
 
-/// The key that says whether the head is the embedding.
+/// The key for whether the output head is the embedding.
 pub(crate) const TIED: &str = "tie_word_embeddings";
 
 /// Whether the output head is the embedding.
 ///
 /// # Errors
-/// It is not a bool.
+/// `tie_word_embeddings` is not a bool.
 pub(crate) fn tied(c: &Config, default: bool) -> Result<bool> {
     c.or(TIED, default)
 }
 
-/// What transformers' configuration class of a family assumes about keys that are absent.
+/// The defaults of transformers' configuration class of a family, for keys that a config leaves
+/// out.
 pub(crate) struct Defaults {
     pub vocab: i32,
     pub hidden: i32,
     pub intermediate: i32,
-    /// `intermediate_size` may be a list, one for each layer.
+    /// Whether `intermediate_size` may be a list with one entry for each layer.
     pub intermediates: bool,
     pub layers: i32,
     pub heads: i32,
-    /// As many as query heads, if `None`.
+    /// The number of query heads, if `None`.
     pub kv_heads: Option<i32>,
     /// `hidden / heads`, if `None`.
     pub head_dim: Option<i32>,
@@ -81,14 +83,15 @@ pub(crate) struct Defaults {
     pub activation_key: &'static str,
     pub activation: &'static str,
     pub theta: f64,
-    /// How the rope is read that all layers share; `None` if a family has one for each kind of layer.
+    /// How the keys of the rope are read that all layers share. `None` if the family has one rope
+    /// for each kind of layer.
     pub rope: Option<Dialect>,
-    /// Rope pairs neighbours.
+    /// Whether the rope pairs neighbouring features.
     pub interleaved: bool,
 }
 
 impl Defaults {
-    /// Llama's.
+    /// The defaults of Llama.
     pub(crate) const LLAMA: Self = Self {
         vocab: 32_000,
         hidden: 4096,
@@ -109,10 +112,10 @@ impl Defaults {
     };
 }
 
-/// Query heads, key and value heads, and their size.
+/// The numbers of query heads and of KV heads, and the head size.
 ///
 /// # Errors
-/// They do not divide each other.
+/// A size is invalid, or the sizes do not divide each other.
 fn heads(c: &Config, hidden: i32, defaults: &Defaults) -> Result<(i32, i32, i32)> {
     let heads = c.size("num_attention_heads", Some(defaults.heads))?;
     let kv_heads = match c.is_null("num_key_value_heads") {
@@ -139,13 +142,14 @@ fn heads(c: &Config, hidden: i32, defaults: &Defaults) -> Result<(i32, i32, i32)
 /// The pre-norm decoder that a config describes, with neither biases, norms on q and k nor windows.
 ///
 /// # Errors
-/// Sizes that do not fit.
+/// Sizes do not fit each other.
 pub(crate) fn decoder(c: &Config, defaults: &Defaults) -> Result<DecoderConfig> {
     let hidden = c.size("hidden_size", Some(defaults.hidden))?;
     decoder_of_heads(c, defaults, heads(c, hidden, defaults)?)
 }
 
-/// [`decoder`] with these query heads, key and value heads, and features of a head that may be rotated.
+/// [`decoder`] with these numbers of query heads, KV heads, and features of a head that the rope
+/// may rotate.
 ///
 /// # Errors
 /// The same as those of [`decoder`].
@@ -215,16 +219,16 @@ fn intermediates(c: &Config, defaults: &Defaults, n: usize) -> Result<Vec<i32>> 
 /// The activation that `key` names.
 ///
 /// # Errors
-/// It is unknown.
+/// The activation is not known.
 pub(crate) fn activation(c: &Config, key: &str, default: &str) -> Result<Activation> {
     Activation::parse(&c.or(key, default.to_owned())?)
         .map_err(|error| c.unsupported(format!("{key}: {error}")))
 }
 
-/// Reads `attention_bias`: of all four projections.
+/// Reads `attention_bias`: whether all four projections of attention have biases.
 ///
 /// # Errors
-/// It is not a bool.
+/// `mlp_bias` is not a bool.
 pub(crate) fn attention_bias(c: &Config, config: &mut DecoderConfig) -> Result<()> {
     let bias = c.or("attention_bias", false)?;
     config.attention.qkv_bias = bias;
@@ -232,17 +236,17 @@ pub(crate) fn attention_bias(c: &Config, config: &mut DecoderConfig) -> Result<(
     Ok(())
 }
 
-/// Reads `mlp_bias`: of all projections of dense layers.
+/// Reads `mlp_bias`: whether all projections of the dense MLPs have biases.
 ///
 /// # Errors
-/// It is not a bool.
+/// `attention_bias` is not a bool.
 pub(crate) fn mlp_bias(c: &Config, config: &mut DecoderConfig) -> Result<()> {
     let bias = c.or("mlp_bias", false)?;
     set_mlp_bias(config, bias);
     Ok(())
 }
 
-/// Sets the bias of all projections of dense layers.
+/// Sets whether all projections of the dense MLPs have biases.
 pub(crate) fn set_mlp_bias(config: &mut DecoderConfig, given: bool) {
     for mlp in &mut config.feed_forward {
         match mlp {
@@ -252,7 +256,7 @@ pub(crate) fn set_mlp_bias(config: &mut DecoderConfig, given: bool) {
     }
 }
 
-/// Sets the size of dense layers.
+/// Sets the features inside the dense MLPs.
 pub(crate) fn set_intermediate(config: &mut DecoderConfig, size: i32) {
     for mlp in &mut config.feed_forward {
         if let MlpConfig::Dense { intermediate, .. } = mlp {
@@ -261,7 +265,7 @@ pub(crate) fn set_intermediate(config: &mut DecoderConfig, size: i32) {
     }
 }
 
-/// Makes MLPs without a gate of dense layers.
+/// Replaces the dense MLPs by MLPs without a gate.
 pub(crate) fn ungated(config: &mut DecoderConfig) {
     for mlp in &mut config.feed_forward {
         if let MlpConfig::Dense {
@@ -279,10 +283,10 @@ pub(crate) fn ungated(config: &mut DecoderConfig) {
     }
 }
 
-/// A soft cap; null switches it off, absence means `default`.
+/// The soft cap at `key`. Null means no cap, and an absent key means `default`.
 ///
 /// # Errors
-/// It is not a positive number.
+/// The value is not a positive number.
 pub(crate) fn softcap(c: &Config, key: &str, default: Option<f64>) -> Result<Option<f32>> {
     if c.is_null(key) {
         return Ok(None);
@@ -293,11 +297,11 @@ pub(crate) fn softcap(c: &Config, key: &str, default: Option<f64>) -> Result<Opt
     }
 }
 
-/// The scaling of queries by their position: that of the rope's entry, or without an entry the given `beta` and context
-/// length.
+/// The scaling of queries by their position. `beta` and the context length are those of the rope's
+/// entry; without an entry they are `without_rope`.
 ///
 /// # Errors
-/// There is a scaling and no context length.
+/// The scaling has no context length.
 pub(crate) fn query_growth(c: &Config, without_rope: Option<(f64, f64)>) -> Result<Option<Growth>> {
     let (mut beta, mut original) = without_rope.unzip();
     for key in ["rope_parameters", "rope_scaling"] {

@@ -1,4 +1,5 @@
-//! What distinguishes one decoder from another: plans, from which `decoders` builds modules.
+//! Plans: the values that distinguish one decoder from another. The module `decoders` builds the
+//! layers from them.
 
 use mlx_nn::{
     Activation, ExpertsConfig, Growth, LatentConfig, LayerKind, NormConfig, NormKind, QkNorm,
@@ -46,7 +47,7 @@ pub struct AttentionPlan {
     pub kv_heads: i32,
     /// Features of a head.
     pub head_dim: i32,
-    /// The factor of scores.
+    /// Scores are multiplied by this.
     pub scale: f32,
     /// Soft cap of scores.
     pub softcap: Option<f32>,
@@ -56,13 +57,14 @@ pub struct AttentionPlan {
     pub out_bias: bool,
     /// Norms on q and k.
     pub qk_norm: Option<QkNorm>,
-    /// q, k and v are brought into `-clip ..= clip`.
+    /// q, k and v are clipped to `-clip ..= clip`.
     pub qkv_clip: Option<f32>,
     /// Queries are scaled by a function of their position.
     pub query_growth: Option<Growth>,
-    /// ALiBi, whose bias is multiplied by this.
+    /// The factor of the bias of ALiBi, in a decoder with ALiBi.
     pub alibi: Option<f32>,
-    /// One learned score a query head that takes part in the softmax and adds no value.
+    /// Sinks: one learned score for each query head, which takes part in the softmax and adds no
+    /// value.
     pub sinks: bool,
     /// Layers with a window attend within fixed chunks of this many positions.
     pub chunk: Option<usize>,
@@ -76,7 +78,8 @@ pub struct AttentionPlan {
 }
 
 impl AttentionPlan {
-    /// Attention over heads whose scores are scaled by the root of their size, and nothing else.
+    /// Attention over heads whose scores are divided by the root of the head size. It has no
+    /// optional parts.
     pub fn plain(heads: i32, kv_heads: i32, head_dim: i32) -> Self {
         Self {
             heads,
@@ -99,14 +102,15 @@ impl AttentionPlan {
     }
 }
 
-/// The norms of a decoder, but those on q and k.
+/// The norms of a decoder, except those on q and k.
 #[derive(Clone, Copy, Debug)]
 pub struct NormPlan {
     /// The formula.
     pub kind: NormKind,
     /// Epsilon.
     pub eps: f32,
-    /// The epsilon of norms before the output projections of attention and gated MLP, where there are some.
+    /// The epsilon of the norms before the output projections of attention and gated MLP, if the
+    /// decoder has such norms.
     pub before_outputs: Option<f32>,
 }
 
@@ -129,7 +133,7 @@ impl NormPlan {
     }
 }
 
-/// The factors of a decoder. One that is absent is 1.
+/// The factors of a decoder. An absent factor is 1.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ScalePlan {
     /// Embeddings are multiplied by this.
@@ -145,9 +149,9 @@ pub struct ScalePlan {
 /// The output head of a decoder.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HeadPlan {
-    /// The head is the embedding.
+    /// Whether the head is the embedding.
     pub tied: bool,
-    /// A head of its own has a bias.
+    /// Whether the head has a bias, if it is not the embedding.
     pub bias: bool,
 }
 
@@ -158,11 +162,11 @@ pub struct DecoderConfig {
     pub hidden: i32,
     /// Rows of the embedding.
     pub vocab: i32,
-    /// The context length, if the config has one.
+    /// The context length in tokens, if the config has one.
     pub max_positions: Option<usize>,
-    /// What each layer keeps. Recurrent layers mix tokens as `recurrence` says, the others attend.
+    /// The state of each layer. Recurrent layers compute `recurrence`, the others attend.
     pub layers: Vec<LayerKind>,
-    /// The rotary embedding of each layer, where it has one.
+    /// The rope of each layer, if the layer has one.
     pub ropes: Vec<Option<RopeConfig>>,
     /// The attention of the layers that attend.
     pub attention: AttentionPlan,
@@ -170,7 +174,7 @@ pub struct DecoderConfig {
     pub recurrence: Option<RecurrenceConfig>,
     /// The feed-forward half of each layer.
     pub feed_forward: Vec<MlpConfig>,
-    /// Every norm, but those on q and k.
+    /// The norms, except those on q and k.
     pub norm: NormPlan,
     /// The factors.
     pub scales: ScalePlan,

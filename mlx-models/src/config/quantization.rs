@@ -11,7 +11,7 @@ use super::Config;
 /// The `quant_method` of ternary matrices.
 pub(crate) const TERNARY: &str = "bitnet";
 
-/// Which scheme packs which weight.
+/// The scheme of each packed weight.
 #[derive(Clone, Debug, Default)]
 pub struct Quantization {
     default: Option<Scheme>,
@@ -23,11 +23,11 @@ pub struct Quantization {
 }
 
 impl Quantization {
-    /// Reads `quantization` or, of the same form, `quantization_config`; `rules` apply to
-    /// module paths as to the tensors.
+    /// Reads `quantization` or, of the same form, `quantization_config`; `rules` map the paths of
+    /// its modules as they map the names of tensors.
     ///
     /// # Errors
-    /// An unknown mode or method, or sizes that MLX does not have.
+    /// The mode or method is unknown, or MLX does not support the sizes.
     pub fn read(config: &Config, rules: &Rules) -> Result<Self> {
         let entry = match config.object("quantization")? {
             Some(entry) => entry,
@@ -72,7 +72,8 @@ impl Quantization {
         })
     }
 
-    /// These schemes, with those of a head for multi-token prediction from another folder, whose paths begin with `prefix`.
+    /// Adds the schemes of a head for multi-token prediction from another folder, whose paths begin
+    /// with `prefix`.
     #[must_use]
     pub(crate) fn with_head(self, prefix: &'static str, head: Self) -> Self {
         Self {
@@ -81,7 +82,7 @@ impl Quantization {
         }
     }
 
-    /// These schemes, and those of ternary matrices.
+    /// Adds the schemes of ternary matrices, by their paths.
     pub(crate) fn with_ternary(mut self, schemes: BTreeMap<String, Scheme>) -> Self {
         self.ternary = !schemes.is_empty();
         self.default = self.default.or(schemes.values().next().copied());
@@ -104,7 +105,7 @@ impl Quantization {
         }
     }
 
-    /// The scheme of the weight at `path`, if it is packed at all.
+    /// The scheme of the weight at `path`; `None` if the weight is dense.
     pub fn scheme(&self, path: &str) -> Option<Scheme> {
         if let Some((prefix, head)) = &self.head
             && path.starts_with(prefix)

@@ -1,5 +1,6 @@
 //! Rope settings in both dialects: `rope_theta` with `rope_scaling`, as published checkpoints have
-//! them, and `rope_parameters`, as transformers 5 writes them (also one entry a layer type).
+//! them, and `rope_parameters`, as transformers 5 writes them (which may have one entry for each
+//! layer type).
 
 use mlx_core::Result;
 use mlx_nn::{RopeConfig, RopeScaling};
@@ -19,21 +20,24 @@ const KNOWN: &str = "default, linear, dynamic, llama3, yarn, longrope, proportio
 pub enum Dialect {
     /// The whole head rotates. The original context length is `original_max_position_embeddings`.
     Plain,
-    /// As plain, but only a part of the head rotates: `partial_rotary_factor`, or this fraction without the key.
+    /// Like `Plain`, but only a part of the head rotates: the fraction `partial_rotary_factor`, by
+    /// default this number.
     Partial(f64),
-    /// As partial, in heads that also have features outside of the rope. The number is that of the features within it.
+    /// Like `Partial`, in heads of latent attention, some of whose features never rotate. The
+    /// number is the size of the whole head.
     Within(i32),
-    /// As plain. In all types but the default, amplitudes are `short_mscale` and, beyond the original context length,
-    /// `long_mscale`, and LongRoPE's factors are the short ones.
+    /// Like `Plain`. The type `longrope` uses the short factors at every length. Its amplitude is
+    /// `short_mscale`, and beyond the original context length `long_mscale`.
     PhiMoe,
-    /// As plain, but with `alpha` the type `dynamic` means a larger base at every length.
+    /// Like `Plain`, but in an entry with `alpha` the type `dynamic` means a larger base at every
+    /// length.
     Alpha,
     /// Phi 3: a part of the head may rotate. `su` and `yarn` are older names of `longrope`.
-    /// `original_max_position_embeddings` stands beside the rope entry, not in it.
+    /// `original_max_position_embeddings` is a key of the config, not of the rope entry.
     Phi3,
 }
 
-/// What an architecture assumes about rope where its config says nothing.
+/// A family's defaults for the keys of a rope.
 #[derive(Clone, Copy, Debug)]
 pub struct RopeDefaults {
     /// `rope_theta`
@@ -53,15 +57,15 @@ struct RopeKeys<'a> {
     config: &'a Config,
     entry: Option<Config>,
     theta: Option<f64>,
-    /// Whether `original_max_position_embeddings` may stand beside the entry. That value takes precedence over the
-    /// entry's own.
+    /// Whether `original_max_position_embeddings` may be a key of the config. Its value takes
+    /// precedence over that of the entry.
     outer_original: bool,
 }
 
-/// Rope of a model with one kind of it.
+/// The rope of a model whose layers share one.
 ///
 /// # Errors
-/// An unknown `rope_type`, or numbers it cannot be.
+/// `rope_type` is unknown, or a number is invalid.
 pub fn rope(config: &Config, defaults: RopeDefaults) -> Result<RopeConfig> {
     let given = |key| -> Result<Option<Config>> {
         Ok(config.object(key)?.filter(|entry| !entry.is_empty()))
@@ -82,7 +86,7 @@ pub fn rope(config: &Config, defaults: RopeDefaults) -> Result<RopeConfig> {
 /// Refuses rope entries for single layer types, in a family whose layers share one rope.
 ///
 /// # Errors
-/// There is one.
+/// The config has such an entry.
 pub fn shared_by_layers(config: &Config) -> Result<()> {
     for key in ["rope_scaling", "rope_parameters"] {
         if let Some(entry) = config.object(key)?
@@ -96,11 +100,12 @@ pub fn shared_by_layers(config: &Config) -> Result<()> {
     Ok(())
 }
 
-/// Rope of one layer type, where a model has several: `rope_parameters.<layer_type>` in the new
-/// dialect; in the published one `theta_key`, and `rope_scaling` if `scaled`.
+/// The rope of one layer type, in a model with several ropes. The new dialect has
+/// `rope_parameters.<layer_type>`; the published one has `theta_key`, and `rope_scaling` if
+/// `scaled`.
 ///
 /// # Errors
-/// As [`rope`].
+/// The same as those of [`rope`].
 pub fn rope_of_layer_type(
     config: &Config,
     layer_type: &str,
@@ -226,7 +231,7 @@ impl RopeKeys<'_> {
         }
     }
 
-    /// Hunyuan's rope: what it calls `dynamic` is the default with a base of its own.
+    /// Hunyuan's rope: with `alpha`, its type `dynamic` is the default type with a larger base.
     fn with_alpha(&self, kind: String, base: f64, dim: f64) -> Result<(String, f64)> {
         let alpha = match &self.entry {
             Some(entry) if kind == "dynamic" => entry.opt::<f64>("alpha")?,
@@ -255,7 +260,7 @@ impl RopeKeys<'_> {
         Ok(partial)
     }
 
-    /// The context length of the pre-training.
+    /// The context length of the pre-training, `original_max_position_embeddings`.
     fn original(&self, defaults: RopeDefaults) -> Result<f64> {
         const KEY: &str = "original_max_position_embeddings";
         let outer = match self.outer_original {
@@ -355,7 +360,7 @@ impl RopeKeys<'_> {
     }
 }
 
-/// YaRN's factor on cosine and sine, as transformers works it out.
+/// YaRN's factor on cosine and sine, as transformers computes it.
 fn yarn_amplitude(entry: &Config, factor: f64) -> Result<f64> {
     let mscale = |mscale: f64| {
         if factor <= 1.0 {

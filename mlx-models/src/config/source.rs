@@ -21,8 +21,8 @@ pub struct Source<'a> {
 }
 
 impl Source<'_> {
-    /// Whether any tensor's name begins so. A family builds an optional part, such as `mtp.`, if the files have any
-    /// tensor of it; loading then asks for all of them.
+    /// Whether the name of any tensor begins with `prefix`. A family builds an optional part, such
+    /// as `mtp.`, if the files have any tensor of it; loading then asks for all of them.
     pub fn has(&self, prefix: &str) -> bool {
         self.tensors.names().any(|name| name.starts_with(prefix))
     }

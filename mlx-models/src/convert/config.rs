@@ -20,7 +20,7 @@ pub(super) fn settings(scheme: Scheme) -> Map<String, Value> {
     map
 }
 
-/// Removes the keys that say how weights are packed.
+/// Removes the keys that describe how weights are packed.
 pub(super) fn remove_quantization(config: &mut Map<String, Value>) {
     for key in ["quantization", "quantization_config"] {
         config.shift_remove(key);
@@ -30,13 +30,13 @@ pub(super) fn remove_quantization(config: &mut Map<String, Value>) {
     }
 }
 
-/// Says how weights are packed, for MLX programs and for transformers.
+/// Writes how weights are packed, under the keys of MLX programs and of transformers.
 pub(super) fn write_quantization(config: &mut Map<String, Value>, entry: Map<String, Value>) {
     config.insert("quantization".to_owned(), Value::Object(entry.clone()));
     config.insert("quantization_config".to_owned(), Value::Object(entry));
 }
 
-/// Adapts config.json to the weights: their dtype, and no vision tower.
+/// Adapts config.json to the weights: it names their dtype, and no vision tower.
 pub(super) fn describe(config: &mut Map<String, Value>, dtype: Option<DType>, nested: bool) {
     config.shift_remove("_name_or_path");
     if nested {
@@ -61,8 +61,8 @@ pub(super) fn describe(config: &mut Map<String, Value>, dtype: Option<DType>, ne
     }
 }
 
-/// If a model has its own head although its config says that it is tied, the config is corrected, because other readers
-/// would drop the head.
+/// Corrects the config of a model that has a head of its own although its config ties the head.
+/// Other readers would drop the head.
 pub(super) fn untie(
     config: &mut Map<String, Value>,
     tensors: &WrittenTensors<'_>,
@@ -80,7 +80,8 @@ pub(super) fn untie(
     }
 }
 
-/// Records that the norms of a head are stored in the model's form, so that a reader need not guess.
+/// Records that the norms of a head are stored in the model's form, so that a reader does not have
+/// to infer it from the numbers.
 pub(super) fn write_head(config: &mut Map<String, Value>, tensors: &WrittenTensors<'_>) {
     if tensors.head.is_some() {
         let config = match config.get_mut("text_config") {

@@ -26,10 +26,10 @@ impl Recipe {
         }
     }
 
-    /// Affine, with more bits where they help most: see [`Mixed`].
+    /// Affine schemes, with more bits for the weights that [`Mixed`] names.
     ///
     /// # Errors
-    /// MLX does not know the group size.
+    /// MLX does not support the group size.
     pub fn mixed(mixed: Mixed, group_size: i32) -> Result<Self> {
         Ok(Self {
             scheme: Scheme::new(QuantMode::Affine, mixed.low, group_size)?,
@@ -42,8 +42,9 @@ impl Recipe {
         self.scheme
     }
 
-    /// The scheme of the weight at `path`, whose rows have `inputs` elements, in a model with this number of layers.
-    /// `None` leaves it dense, because `inputs` is not a multiple of the group size, or the family says so.
+    /// The scheme of the weight at `path`, whose rows have `inputs` elements, in a model with this
+    /// number of layers. `None` if the weight stays dense, because `inputs` is not a multiple of
+    /// the group size or because of the family's [`Bits`].
     pub(super) fn scheme_of(
         &self,
         path: &str,
@@ -96,7 +97,7 @@ impl Mixed {
     /// The recipe of this name.
     ///
     /// # Errors
-    /// There is none.
+    /// No recipe has the name.
     pub fn parse(name: &str) -> Result<Self> {
         let found = Self::ALL.into_iter().find(|mixed| mixed.name == name);
         found.ok_or_else(|| {
@@ -106,7 +107,7 @@ impl Mixed {
         })
     }
 
-    /// The name that mlx-lm gives it.
+    /// The recipe's name in mlx-lm.
     pub fn name(&self) -> &'static str {
         self.name
     }

@@ -1,4 +1,4 @@
-//! Writing many tensors as few files.
+//! [`Shards`]: many tensors in a few files.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,13 +12,14 @@ pub const SHARD_BYTES: u64 = 5 << 30;
 
 /// The files of a model's weights, in order.
 pub(super) struct Shards {
-    /// Each file's name and its tensors, of which there is at least one.
+    /// Each file's name and its tensors. No file is without tensors.
     files: Vec<(String, Vec<(String, Array)>)>,
     pub bytes: u64,
 }
 
 impl Shards {
-    /// Distributes tensors: `model.safetensors`, or `model-00001-of-0000N.safetensors` and so on.
+    /// Distributes tensors to files of up to `limit` bytes: `model.safetensors`, or
+    /// `model-00001-of-0000N.safetensors` and so on.
     pub fn new(tensors: Vec<(String, Array)>, limit: u64) -> Self {
         let mut shards: Vec<Vec<(String, Array)>> = Vec::new();
         let (mut size, mut bytes) = (0, 0);
@@ -70,7 +71,8 @@ impl Shards {
         })
     }
 
-    /// Evaluates, writes and frees one tensor after the other. `progress` gets the number of bytes so far.
+    /// Evaluates, writes and frees one tensor after the other. `progress` gets the number of bytes
+    /// written so far.
     pub fn write(self, dir: &Path, progress: &mut dyn FnMut(u64) -> Result<()>) -> Result<()> {
         let metadata = BTreeMap::from([("format".to_owned(), "mlx".to_owned())]);
         let mut done = 0;

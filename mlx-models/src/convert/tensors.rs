@@ -31,14 +31,16 @@ impl Visit for Matrices {
 pub(super) struct WrittenTensors<'a> {
     pub prefix: &'a str,
     pub arrays: Vec<(String, Array)>,
-    /// The tensors of a head for multi-token prediction, and their file, if they get a separate one.
+    /// The tensors of a head for multi-token prediction, and the name of their file, if it is a
+    /// separate one.
     pub head: Option<(&'static str, Vec<(String, Array)>)>,
     pub parameters: usize,
     pub packed: usize,
 }
 
 impl<'a> WrittenTensors<'a> {
-    /// The arrays of `model` in the form of its files. Those of a head are separate if there is a file for them.
+    /// The arrays of `model` in the form of its files. The tensors of a head are separate if
+    /// `head_file` names a file.
     pub fn of(model: &dyn Model, prefix: &'a str, head_file: Option<&'static str>) -> Result<Self> {
         let mut tensors = Self {
             prefix,

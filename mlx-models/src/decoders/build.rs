@@ -14,7 +14,7 @@ impl DecoderConfig {
     /// The parts before and after the layers.
     ///
     /// # Errors
-    /// A rope is none.
+    /// The settings of a rope are invalid.
     pub fn surroundings(&self) -> Result<Surroundings> {
         let kv = self.kv();
         let layers = self.layers.iter().enumerate();
@@ -34,7 +34,7 @@ impl DecoderConfig {
     /// The parts before and after layers of these sizes.
     ///
     /// # Errors
-    /// A rope is none.
+    /// The settings of a rope are invalid.
     pub fn surroundings_of(&self, layers: Vec<LayerGeometry>) -> Result<Surroundings> {
         let (mut switches_after, mut grows_after) = (None, None);
         for (rope, layer) in self.ropes.iter().zip(&layers) {
@@ -58,7 +58,7 @@ impl DecoderConfig {
         })
     }
 
-    /// The heads and sizes of the keys and values that attention layers cache.
+    /// The number and the sizes of the KV heads that attention layers cache.
     pub(crate) fn kv(&self) -> KvShape {
         match &self.attention.latent {
             Some(latent) => KvShape {
@@ -70,10 +70,10 @@ impl DecoderConfig {
         }
     }
 
-    /// The attention over compressed keys and values of a layer with this rope, without values.
+    /// The latent attention of a layer with this rope. Its parameters have no values.
     ///
     /// # Errors
-    /// The rope is none.
+    /// The settings of the rope are invalid.
     pub fn latent_attention(
         &self,
         latent: LatentConfig,
@@ -87,10 +87,11 @@ impl DecoderConfig {
         self.attention.shares_index.get(layer) == Some(&true)
     }
 
-    /// The attention of a layer with this rope and chunks of this size, without values.
+    /// The attention of a layer with this rope and chunks of this size. Its parameters have no
+    /// values.
     ///
     /// # Errors
-    /// The rope is none.
+    /// The settings of the rope are invalid.
     pub fn attention(&self, chunk: Option<usize>, rope: Option<&RopeConfig>) -> Result<Attention> {
         let rope = rope.map(|rope| Rope::new(rope, self.attention.head_dim));
         let config = AttentionConfig {
@@ -119,10 +120,10 @@ impl DecoderConfig {
         }
     }
 
-    /// The feed-forward half of a layer, without values.
+    /// The feed-forward half of a layer. Its parameters have no values.
     ///
     /// # Errors
-    /// No memory for a handle.
+    /// There is no memory for an array's handle.
     pub fn mlp(&self, mlp: &MlpConfig) -> Result<FeedForward> {
         Ok(match *mlp {
             MlpConfig::Dense {
@@ -154,10 +155,10 @@ impl DecoderConfig {
         })
     }
 
-    /// A norm over a token's features, without values.
+    /// A norm over a token's features. Its parameters have no values.
     ///
     /// # Errors
-    /// No memory for a handle.
+    /// There is no memory for an array's handle.
     pub fn norm(&self) -> Result<Norm> {
         Norm::empty(self.hidden, &self.norm.config())
     }

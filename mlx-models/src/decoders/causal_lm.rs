@@ -14,13 +14,14 @@ mod draft_head;
 
 /// One layer of a decoder.
 pub trait DecoderLayer: Module {
-    /// The residual stream before the layer `[B, L, E]` -> that after it, whose last addition may be pending. `state` is
-    /// the index of the layer's state in the step's cache, or of the first one if it has several
-    /// ([`Geometry::state_of`]). A layer that calls [`Step::narrow`] when its tokens are mixed does not compute what is
-    /// not read.
+    /// Computes the residual stream after the layer from that before it, both `[B, L, E]`. The last
+    /// addition of the result may be pending. `state` is the index of the layer's state in the
+    /// step's cache, or of the first one if it has several ([`Geometry::state_of`]). A layer may
+    /// call [`Step::narrow`] after it has mixed tokens; it then omits the positions that are not
+    /// read.
     ///
     /// # Errors
-    /// The step has other rows or another width.
+    /// The step has another number of rows or another width.
     fn forward(&self, x: Residual, state: usize, step: &mut Step<'_>) -> Result<Residual>;
 }
 
@@ -35,15 +36,15 @@ pub trait Predict: Module {
         None
     }
 
-    /// Whether it reads features before the model's final norm.
+    /// Whether the head reads the features before the model's final norm.
     fn reads_before_norm(&self) -> bool {
         false
     }
 
-    /// The tokens' rows of the head's own embedding, if it has one: `[B, L] -> [B, L, E]`
+    /// The tokens' embeddings, if the head has an embedding of its own: `[B, L] -> [B, L, E]`
     ///
     /// # Errors
-    /// The tokens are no integers.
+    /// The tokens are not integers.
     fn embed(&self, _tokens: &Array) -> Result<Option<Array>> {
         Ok(None)
     }
@@ -82,8 +83,8 @@ impl Predict for () {}
 /// The states of a head that drafts: its keys and values, and the last features that it has read.
 const HEAD_STATES: usize = 2;
 
-/// The operations before a decoder's first layer and after its last. The layers between them pass on a stream `[B, L,
-/// S]`, which may be wider than the features of a token.
+/// The operations before a decoder's first layer and after its last. The residual stream of the
+/// layers between them is `[B, L, S]`; S may be larger than the features E of a token.
 pub trait Ends: Module {
     /// Makes the stream from `tokens [B, L]` and their embeddings `[B, L, E]`.
     ///
@@ -125,7 +126,7 @@ pub struct CausalLm<L, M = (), E = ()> {
     embed_scale: Option<f32>,
     logit_scale: Option<f32>,
     softcap: Option<f32>,
-    /// Where the head's states begin, if it drafts.
+    /// The index of the head's first state, if the head drafts.
     head_state: Option<usize>,
 }
 module!(CausalLm<L: Module, M: Module, E: Module> { model, lm_head, mtp }
@@ -138,9 +139,9 @@ pub struct Surroundings {
     pub geometry: Geometry,
     /// The final norm.
     pub norm: NormConfig,
-    /// The head is the embedding.
+    /// Whether the head is the embedding.
     pub tied: bool,
-    /// A head of its own has a bias.
+    /// Whether the head has a bias, if it is not the embedding.
     pub head_bias: bool,
     /// Embeddings are multiplied by this.
     pub embed_scale: Option<f32>,
@@ -151,10 +152,10 @@ pub struct Surroundings {
 }
 
 impl<L> CausalLm<L> {
-    /// A model of these layers, without values.
+    /// A model with these layers. Its parameters have no values.
     ///
     /// # Errors
-    /// No memory for a handle.
+    /// There is no memory for an array's handle.
     pub fn around(layers: Vec<L>, around: Surroundings) -> Result<Self> {
         let (vocab, hidden) = (around.geometry.vocab, around.geometry.hidden);
         Ok(Self {
@@ -181,7 +182,7 @@ impl<L> CausalLm<L> {
 }
 
 impl<L: DecoderLayer> CausalLm<L> {
-    /// A model of the layers that `layer` builds of a config.
+    /// A model with the layers that `layer` builds from a config.
     pub(crate) fn of(
         config: &DecoderConfig,
         layer: impl Fn(&DecoderConfig, usize) -> Result<L>,
@@ -252,7 +253,7 @@ where
 
     fn embed(&self, tokens: &Array) -> Result<Array> {
         let mut x = self.model.embed_tokens.forward(tokens)?;
-        // Rows of an embedding whose scales are bytes are BF16, also where the model is not.
+        // An embedding whose scales are bytes gives BF16, even in a model of another dtype.
         let own = self.model.norm.dtype();
         let own = own.or_else(|| self.model.embed_tokens.weight().dtype());
         if x.dtype() == DType::BF16 && own != Some(DType::BF16) {

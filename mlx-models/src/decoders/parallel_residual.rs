@@ -12,7 +12,7 @@ use crate::decoders::causal_lm::{CausalLm, DecoderLayer};
 pub struct ParallelResidualLayer {
     input_layernorm: Norm,
     self_attn: Attention,
-    /// In front of the MLP, where it has a norm of its own.
+    /// The norm before the MLP, if the MLP does not read the first norm.
     post_attention_layernorm: Option<Norm>,
     mlp: FeedForward,
 }
@@ -52,18 +52,18 @@ impl DecoderLayer for ParallelResidualLayer {
 pub type ParallelResidual = CausalLm<ParallelResidualLayer>;
 
 impl ParallelResidual {
-    /// The decoder of a config, without values.
+    /// The decoder of a config. Its parameters have no values.
     ///
     /// # Errors
-    /// Sizes that do not fit each other.
+    /// Sizes do not fit each other.
     pub fn new(config: &DecoderConfig) -> Result<Self> {
         Self::of(config, ParallelResidualLayer::new)
     }
 
-    /// The decoder whose MLPs have a norm of their own, without values.
+    /// The decoder whose MLPs have a norm of their own. Its parameters have no values.
     ///
     /// # Errors
-    /// Sizes that do not fit each other.
+    /// Sizes do not fit each other.
     pub fn with_two_norms(config: &DecoderConfig) -> Result<Self> {
         Self::of(config, |config, index| {
             Ok(ParallelResidualLayer {

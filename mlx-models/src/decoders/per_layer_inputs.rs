@@ -1,5 +1,5 @@
-//! Per-layer inputs (Gemma 3n and 4): features of each token for each layer, from a table and from the token's
-//! embedding. They are appended to the residual stream, those of the next layer first.
+//! Per-layer inputs (Gemma 3n and 4): features of each token for each layer, from a table and from
+//! the token's embedding. They are appended to the residual stream, the next layer's input first.
 
 use mlx_core::{Array, Result, fast, ops::concat};
 use mlx_nn::{Activation, Embedding, Linear, RmsNorm, module};
@@ -15,11 +15,11 @@ pub(crate) struct LayerInputSizes {
     pub hidden: i32,
     /// Layers.
     pub layers: i32,
-    /// Features of a token for each of them.
+    /// Features of a token's input for each layer.
     pub width: i32,
     /// Epsilon of the norm.
     pub eps: f32,
-    /// Tokens beyond the table have the row of token 0.
+    /// Whether tokens beyond the table have the row of token 0.
     pub cut: bool,
 }
 
@@ -84,7 +84,7 @@ impl Ends for Option<LayerInputs> {
     }
 }
 
-/// How a layer takes its input.
+/// The parameters by which a layer adds its input to the residual.
 #[derive(Clone)]
 pub(crate) struct LayerInput {
     per_layer_input_gate: Linear,
@@ -95,7 +95,7 @@ pub(crate) struct LayerInput {
 module!(LayerInput { per_layer_input_gate, per_layer_projection, post_per_layer_input_norm } plain { activation });
 
 impl LayerInput {
-    /// For features of a token and an input of these sizes.
+    /// Builds the parameters for this number of features of a token and of its input.
     pub(crate) fn new(hidden: i32, width: i32, eps: f32, activation: Activation) -> Result<Self> {
         Ok(Self {
             per_layer_input_gate: Linear::empty(hidden, width, false)?,

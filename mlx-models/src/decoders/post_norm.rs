@@ -47,10 +47,10 @@ impl DecoderLayer for PostNormLayer {
 pub type PostNorm = CausalLm<PostNormLayer>;
 
 impl PostNorm {
-    /// The decoder of a config, without values.
+    /// The decoder of a config. Its parameters have no values.
     ///
     /// # Errors
-    /// Sizes that do not fit each other.
+    /// Sizes do not fit each other.
     pub fn new(config: &DecoderConfig) -> Result<Self> {
         Self::of(config, PostNormLayer::new)
     }

@@ -39,7 +39,8 @@ impl PreAndPostNormLayer {
         })
     }
 
-    /// `x + norm(y)`, scaled where the config scales what is added to the residual.
+    /// `x + norm(y)`. The second term is multiplied by the config's factor of the residual, if it
+    /// has one.
     fn add(&self, x: Array, norm: &Norm, y: Array) -> Result<Residual> {
         match self.residual_scale {
             Some(scale) => Ok(Residual::new(x, norm.forward(&y)?.multiply(scale)?)),
@@ -64,10 +65,10 @@ impl DecoderLayer for PreAndPostNormLayer {
 pub type PreAndPostNorm = CausalLm<PreAndPostNormLayer>;
 
 impl PreAndPostNorm {
-    /// The decoder of a config, without values.
+    /// The decoder of a config. Its parameters have no values.
     ///
     /// # Errors
-    /// Sizes that do not fit each other.
+    /// Sizes do not fit each other.
     pub fn new(config: &DecoderConfig) -> Result<Self> {
         Self::of(config, PreAndPostNormLayer::new)
     }

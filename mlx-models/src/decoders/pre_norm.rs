@@ -1,5 +1,6 @@
-//! The pre-norm decoder that most families share. Differences of value are fields of
-//! [`DecoderConfig`], of presence Options or bools; a difference of order is a file of its own.
+//! The pre-norm decoder that most families share. A difference in a value is a field of
+//! [`DecoderConfig`], an optional part is an `Option` or a bool, and another order of operations is
+//! a file of its own.
 
 use mlx_core::{Array, Error, ErrorKind, Result};
 use mlx_nn::{
@@ -24,7 +25,7 @@ pub struct PreNormLayer {
     post_attention_layernorm: Norm,
     mlp: FeedForward,
     positions: Option<Embedding>,
-    /// The row of `positions` that position 0 has.
+    /// The row of position 0 in `positions`.
     first_position: i32,
     residual_scale: Option<f32>,
 }
@@ -51,10 +52,10 @@ impl PreNormLayer {
         Ok(layer)
     }
 
-    /// A layer without values, which keeps `kind`.
+    /// A layer whose state is of this kind. Its parameters have no values.
     ///
     /// # Errors
-    /// Sizes that do not fit each other.
+    /// Sizes do not fit each other.
     pub(crate) fn with(
         c: &DecoderConfig,
         kind: LayerKind,
@@ -81,8 +82,8 @@ impl PreNormLayer {
         })
     }
 
-    /// The first layer of a decoder whose positions have learned features, which are added to those of tokens.
-    /// Position 0 has the row `first_position` of the table.
+    /// Makes this the first layer of a decoder with learned positions: it adds their features to
+    /// those of the tokens. Row `first_position` of the table is that of position 0.
     #[must_use]
     pub(crate) fn with_positions(self, positions: Option<Embedding>, first_position: i32) -> Self {
         Self {
@@ -95,7 +96,7 @@ impl PreNormLayer {
     fn positioned(&self, x: Residual, step: &Step<'_>) -> Result<Residual> {
         match &self.positions {
             Some(table) => {
-                // Padding may be behind the last position.
+                // The positions of padding may exceed the last row of the table.
                 let last = table.weight().shape()[0] - 1;
                 let rows = match self.first_position {
                     0 => step.positions()?,
@@ -132,14 +133,14 @@ impl DecoderLayer for PreNormLayer {
     }
 }
 
-/// A decoder-only transformer with a norm in front of each half of a layer.
+/// A decoder-only transformer with a norm before each half of a layer.
 pub type Decoder = CausalLm<PreNormLayer>;
 
 impl Decoder {
-    /// The decoder of a config, without values.
+    /// The decoder of a config. Its parameters have no values.
     ///
     /// # Errors
-    /// Sizes that do not fit each other.
+    /// Sizes do not fit each other.
     pub fn new(config: &DecoderConfig) -> Result<Self> {
         Self::of(config, PreNormLayer::new)
     }

@@ -7,14 +7,14 @@ use crate::config::plan::{DecoderConfig, MlpConfig};
 use crate::decoders::causal_lm::{CausalLm, DecoderLayer};
 use crate::model::{Geometry, LayerGeometry, kv_heads};
 
-/// What a layer does.
+/// The mixer of a layer.
 #[derive(Clone, Debug)]
 pub enum MixerConfig {
-    /// It attends.
+    /// Attention over earlier tokens.
     Attention,
-    /// It mixes tokens by the decoder's recurrence.
+    /// The decoder's recurrence.
     Recurrence,
-    /// It mixes features.
+    /// An MLP, which mixes the features of each token.
     Mlp(MlpConfig),
 }
 
@@ -71,10 +71,11 @@ impl DecoderLayer for SingleMixerLayer {
 pub type SingleMixer = CausalLm<SingleMixerLayer>;
 
 impl SingleMixer {
-    /// The decoder of a config, without values: its layers are these, and none of them has a rope.
+    /// The decoder of a config, with these mixers as its layers. No layer has a rope. The
+    /// parameters have no values.
     ///
     /// # Errors
-    /// Sizes that do not fit each other.
+    /// Sizes do not fit each other.
     pub fn new(config: &DecoderConfig, mixers: &[MixerConfig]) -> Result<Self> {
         let layers = mixers
             .iter()

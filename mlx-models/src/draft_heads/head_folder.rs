@@ -13,7 +13,8 @@ use crate::checkpoint::weights;
 use crate::config::Config;
 use crate::config::quantization::Quantization;
 
-/// The config keys on which a head and its model must agree. The head's own config.json may hold them.
+/// The config keys whose values must be the same for a head and its model. The head's own
+/// config.json may hold them.
 const SHARED: [&str; 8] = [
     "hidden_size",
     "vocab_size",
@@ -25,14 +26,15 @@ const SHARED: [&str; 8] = [
     "partial_rotary_factor",
 ];
 
-/// The files of a head, each with the rules that bring its tensors under `mtp.`, and its config.json.
+/// The config.json and the files of a head. Each file has the rules that rename its tensors to
+/// `mtp.*`.
 pub(crate) struct HeadFolder {
     dir: PathBuf,
     config: Option<Config>,
     files: Vec<(Safetensors, Rules)>,
     /// The rules of the first file.
     rules: Rules,
-    /// What other programs stored its weights as.
+    /// The format in which another program stored the head's weights, if one did.
     stored: Option<Format>,
 }
 
@@ -40,7 +42,7 @@ impl HeadFolder {
     /// Opens the head in a folder: a repository that holds nothing else, or a checkpoint with a head.
     ///
     /// # Errors
-    /// There are no safetensors, none of them has a tensor of a head, or config.json is malformed.
+    /// The folder has no safetensors file with a tensor of a head, or config.json is malformed.
     pub(crate) fn open(dir: &Path) -> Result<Self> {
         let config = match dir.join("config.json").exists() {
             true => {
@@ -76,11 +78,12 @@ impl HeadFolder {
         })
     }
 
-    /// The tensors of a checkpoint without a head, and those of this one. `config` is that of the text model, whose family may
-    /// take heads.
+    /// Adds the tensors of this head to those of a checkpoint without a head. `config` is the
+    /// config of the text model.
     ///
     /// # Errors
-    /// The family has no heads, the checkpoint has one, or the head is of another model.
+    /// The model's family has no heads, the checkpoint already has one, or the head belongs to
+    /// another model.
     pub(crate) fn join(
         &mut self,
         mut checkpoint: Checkpoint,
@@ -123,7 +126,8 @@ impl HeadFolder {
             let own = self.text_config()?.and_then(|own| own.raw(key).cloned());
             config.set(key, own.unwrap_or_default());
         }
-        // A whole checkpoint also has tensors of other modules, under the names of the model's.
+        // The folder may hold a whole checkpoint, whose other tensors have the same names as the
+        // model's.
         let is_of_head = |name: &str| {
             let rules = self.files.iter().map(|(_, rules)| rules);
             let pieces = rules.map(|rules| rules.pieces(name).unwrap_or_default());
@@ -147,10 +151,10 @@ impl HeadFolder {
         }
     }
 
-    /// How the head's weights are packed; `rules` are those for all tensors.
+    /// The schemes of the head's weights. `rules` are those for all tensors.
     ///
     /// # Errors
-    /// The entry of its config.json is malformed.
+    /// The entry of the head's config.json is malformed.
     pub(crate) fn quantization(&self, rules: &Rules) -> Result<Quantization> {
         match (&self.stored, &self.config) {
             (Some(format), _) => Ok(Quantization::uniform(format.scheme)),
@@ -181,7 +185,8 @@ impl HeadFolder {
     }
 }
 
-/// The rules that bring the tensors of a head under `mtp.` and leave all others of the file out; `None` if it has none of a head.
+/// The rules that rename the tensors of a head to `mtp.*` and drop all other tensors of the file.
+/// `None` if the file has no tensor of a head.
 fn of_head(file: &Safetensors) -> Result<Option<Rules>> {
     let rules = renames(file)?;
     let mut others = BTreeSet::new();
@@ -205,7 +210,7 @@ fn of_head(file: &Safetensors) -> Result<Option<Rules>> {
     Ok(is_there.then(|| rules.and(&Rules::from(others))))
 }
 
-/// The value of a key, also inside of `rope_parameters`.
+/// The value of a key, which may be inside `rope_parameters`.
 fn shared<'c>(config: &'c Config, key: &str) -> Option<&'c Value> {
     let inside = config.raw("rope_parameters");
     config.raw(key).or(inside.and_then(|rope| rope.get(key)))
@@ -218,7 +223,7 @@ fn is_equal(a: &Value, b: &Value) -> bool {
     }
 }
 
-/// A `model_type` without the suffixes for text models, models with experts and heads.
+/// A `model_type` without the suffixes that mark text models, models with experts, and heads.
 fn base(model_type: &Value) -> &str {
     let mut name = model_type.as_str().unwrap_or_default();
     while let Some(rest) = ["_mtp", "_text", "_moe"]

@@ -1,5 +1,6 @@
-//! [`Mtp`]: a head that predicts one token further ahead, from the features of a position and the token after it
-//! (multi-token prediction; DeepSeek-V3, arXiv:2412.19437, §2.2). It shares embedding and output head with its model.
+//! [`Mtp`]: a head that predicts one token further ahead, from the features of a position and the
+//! token after it (multi-token prediction; DeepSeek-V3, arXiv:2412.19437, §2.2). The head shares
+//! the embedding and the output head of its model.
 
 use std::collections::BTreeSet;
 
@@ -15,19 +16,22 @@ use crate::decoders::causal_lm::{DecoderLayer, Predict};
 use crate::decoders::pre_norm::PreNormLayer;
 use crate::model::kv_heads;
 
-/// The file that it is written to.
+/// The file to which a head is written.
 pub(crate) const FILE: &str = "mtp.safetensors";
 
-/// The prefix of its tensors.
+/// The prefix of the names of a head's tensors.
 pub(crate) const PREFIX: &str = "mtp.";
 
-/// The key of config.json that says what has to be added to the stored weights of the head's norms: 0 or 1.
+/// The key of config.json for the number that is added to the stored weights of the head's norms: 0
+/// or 1.
 pub(crate) const NORM_OFFSET: &str = "mtp_norm_offset";
 
-/// The key of config.json that says which features the head was trained with: those before the model's final norm, or those after it.
+/// The key of config.json for the features that the head was trained with: those before the model's
+/// final norm, or those after it.
 pub(crate) const HIDDEN: &str = "mtp_hidden";
 
-/// A head for multi-token prediction: norms of both inputs, a projection of both to one, layers with attention, a norm.
+/// A head for multi-token prediction: a norm for each of its two inputs, a projection that joins
+/// them, layers with attention, and a final norm.
 #[derive(Clone)]
 pub struct Mtp {
     fc: Linear,
@@ -41,7 +45,8 @@ pub struct Mtp {
 module!(Mtp { fc, pre_fc_norm_embedding, pre_fc_norm_hidden, layers, norm } plain { kv, reads_before_norm });
 
 impl Mtp {
-    /// The head, without values, of a checkpoint that has tensors of one, or of a model that is initialised and whose config has one.
+    /// The head of a checkpoint that has tensors of one, or of an initialised model whose config
+    /// has one. Its parameters have no values.
     ///
     /// # Errors
     /// The config describes a head of another form, or its sizes do not fit.
@@ -76,7 +81,7 @@ impl Mtp {
         };
         let key = keys.into_iter().take(2).find(|key| c.value(key).is_some());
         let n = c.size(key.unwrap_or(keys[0]), Some(1))?;
-        // The head has experts if its tensors are those of experts.
+        // The names of the tensors decide whether the head has experts.
         let experts = source.has("mtp.layers.0.mlp.switch_mlp.");
         let fits = |mlp: &&MlpConfig| matches!(mlp, MlpConfig::Experts(_)) == experts;
         let mlp = config
@@ -99,13 +104,13 @@ impl Mtp {
     }
 }
 
-/// Rules that rename the tensors of a head to `mtp.*`. A file may have them under `PREFIX.mtp.`, or, if it holds only a
-/// head, without `mtp.`.
+/// Rules that rename the tensors of a head to `mtp.*`. A file may have any prefix before `mtp.`. If
+/// it holds only a head, its names may lack `mtp.`.
 ///
 /// # Errors
-/// A prefix has characters that a rule cannot match.
+/// A prefix contains `*` or `#`, which have a meaning in rules.
 pub(crate) fn renames(file: &Safetensors) -> Result<Rules> {
-    // A tensor that every head has, and no other module.
+    // The name of a tensor that every head has, and no other module.
     const MARK: &str = "pre_fc_norm_hidden.weight";
     let mut prefixes = BTreeSet::new();
     for name in file.names() {
@@ -139,7 +144,8 @@ pub(crate) fn renames(file: &Safetensors) -> Result<Rules> {
 }
 
 impl Predict for Mtp {
-    /// Each of several layers would predict a further token, one after the other. This version does not support that.
+    /// If the head has several layers, each predicts a further token. This version does not support
+    /// drafts of such a head.
     fn kv(&self) -> Option<(LayerKind, KvShape)> {
         (self.layers.len() == 1).then_some((LayerKind::Full, self.kv))
     }
@@ -166,12 +172,13 @@ impl Predict for Mtp {
     }
 }
 
-/// What has to be added to the stored weights of the head's norms. A head may come from another file than its model, so
-/// the model's form does not tell: where config.json does not, the numbers do. Weights are stored near 1, or near 0 as
+/// The number that is added to the stored weights of the head's norms. A head may come from another
+/// file than its model, so the form of the model's norms does not decide it. If config.json has no
+/// [`NORM_OFFSET`], the stored numbers decide: weights are near 1, or near 0 if they are stored as
 /// `weight - 1`.
 ///
 /// # Errors
-/// They are near neither.
+/// The stored numbers are near neither.
 pub(crate) fn norm_offset(c: &Config, tensors: &Checkpoint) -> Result<f32> {
     match c.opt::<f64>(NORM_OFFSET)? {
         Some(0.0) => return Ok(0.0),

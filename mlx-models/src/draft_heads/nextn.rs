@@ -1,5 +1,6 @@
-//! [`NextN`]: heads for multi-token prediction that are published as extra layers after the last (DeepSeek-V3,
-//! arXiv:2412.19437, §2.2). The first head makes all drafts, because published models have only one.
+//! [`NextN`]: heads for multi-token prediction that are published as extra layers after the model's
+//! last layer (DeepSeek-V3, arXiv:2412.19437, §2.2). The first head makes all drafts, because
+//! published models have only one.
 
 use mlx_core::ops::concat;
 use mlx_core::{Array, Result};
@@ -14,7 +15,7 @@ use crate::draft_heads::mtp::NORM_OFFSET;
 /// The most heads that a checkpoint may have: more than any published one.
 const MAX_HEADS: usize = 8;
 
-/// All heads of a model. Head i predicts the token i + 2 places further.
+/// All heads of a model. Head i, counted from 0, predicts the token i + 2 positions ahead.
 #[derive(Clone)]
 pub struct NextN {
     layers: Vec<NextNHead>,
@@ -33,7 +34,8 @@ struct NextNHead {
     eh_proj: Linear,
     embed_tokens: Option<Embedding>,
     shared_head: Option<SharedHead>,
-    // The layer's parts stand beside the others: `mtp.layers.0.self_attn`, not `mtp.layers.0.layer.self_attn`.
+    // The layer's parameters have no prefix of their own: `mtp.layers.0.self_attn`, not
+    // `mtp.layers.0.layer.self_attn`.
     #[module(flat)]
     layer: PreNormLayer,
 }
@@ -46,10 +48,10 @@ struct SharedHead {
 module!(SharedHead { norm, head });
 
 impl NextN {
-    /// The heads of a checkpoint that has tensors of some, without values.
+    /// The heads of a checkpoint, if it has tensors of some. Their parameters have no values.
     ///
     /// # Errors
-    /// Sizes do not fit.
+    /// Sizes do not fit each other.
     pub(crate) fn of(source: &Source<'_>, config: &DecoderConfig) -> Result<Option<Self>> {
         let keys = ["num_nextn_predict_layers", "num_mtp_layers", NORM_OFFSET];
         source.config.ignore(&keys);
@@ -102,7 +104,7 @@ impl NextNHead {
     }
 }
 
-/// The KV cache of a head's layer. The layer is like the decoder's last.
+/// The kind of the KV cache of a head's layer: that of the decoder's last layer.
 fn kind(config: &DecoderConfig) -> LayerKind {
     config.layers.last().copied().unwrap_or(LayerKind::Full)
 }
@@ -150,7 +152,7 @@ impl Predict for NextN {
         let head = &self.layers[0];
         let mut embedded = embedded.clone();
         if step.lens().contains(&0) {
-            // The embedding at position 0 is zero, as where these models are served.
+            // The embedding at position 0 is zero, as in the programs that serve these models.
             let is_later = step.positions()?.greater(0)?.expand_dims(-1)?;
             embedded = is_later.select(&embedded, 0.0f32)?;
         }
@@ -160,10 +162,10 @@ impl Predict for NextN {
     }
 }
 
-/// The names of the heads in files: layers after the last.
+/// The rules for the names of the heads in files, which are layers after the model's last layer.
 ///
 /// # Errors
-/// The config has no number of layers.
+/// The number of layers in the config is invalid.
 pub(crate) fn names(c: &Config, layers: i32) -> Result<Rules> {
     let n = keys::n_layers(c, Some(layers))?;
     let rules = (0..MAX_HEADS).map(|head| {
@@ -173,10 +175,10 @@ pub(crate) fn names(c: &Config, layers: i32) -> Result<Rules> {
     Ok(Rules::from(rules))
 }
 
-/// Rules that leave such heads out.
+/// The rules that drop the tensors of such heads.
 ///
 /// # Errors
-/// The config has no number of layers.
+/// The number of layers in the config is invalid.
 pub(crate) fn dropped(c: &Config, layers: i32) -> Result<Rules> {
     const REASON: &str = "of a head for multi-token prediction";
     let n = keys::n_layers(c, Some(layers))?;

@@ -8,7 +8,7 @@ use crate::config::plan::MlpConfig;
 use crate::config::{Config, Source};
 use crate::decoders::pre_norm::Decoder;
 
-/// What transformers assumes about absent keys. The activation is read apart.
+/// transformers' defaults for keys that a config leaves out. The activation is read separately.
 const DEFAULTS: Defaults = Defaults {
     vocab: 131_072,
     intermediate: 14_336,
@@ -43,7 +43,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     }
     // Keys of published files that transformers does not read.
     c.ignore(&["hidden_dropout", "mlp_bias", "post_norm", "qk_norm"]);
-    // Files of MLX have the slopes without axes.
+    // Files of MLX have slopes of shape `[]`, published files of shape `[1]`.
     let slopes = source.tensors.shape("model.layers.0.mlp.act_fn.alpha_p")?;
     let mlp = MlpConfig::Learned {
         intermediate: c.size("intermediate_size", Some(DEFAULTS.intermediate))?,
@@ -62,7 +62,7 @@ fn activation(c: &Config) -> Result<()> {
     }
 }
 
-/// The norms of a layer have other names.
+/// Published files have other names for the norms of a layer.
 pub(crate) fn names(_source: &Source<'_>) -> Result<Rules> {
     Ok(Rules::from([
         Rule::rename("*.attention_layernorm.*", "*.input_layernorm.*").written(),

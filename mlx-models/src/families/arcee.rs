@@ -1,4 +1,4 @@
-//! Arcee (AFM): Llama with an MLP that squares and has no gate.
+//! Arcee (AFM): Llama with an MLP without a gate, whose activation is a squared ReLU.
 
 use mlx_core::Result;
 

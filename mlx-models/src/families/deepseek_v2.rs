@@ -1,5 +1,5 @@
-//! DeepSeek V2, Lite and Coder (arXiv:2405.04434): latent attention, and experts that a softmax chooses among all or
-//! within the best groups.
+//! DeepSeek V2, Lite and Coder (arXiv:2405.04434): latent attention, and experts that a softmax
+//! chooses, among all or within the best groups.
 
 use mlx_core::Result;
 use mlx_nn::{Correction, GroupScore, Rules, Scoring};

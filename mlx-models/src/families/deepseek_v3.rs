@@ -69,7 +69,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<WithHeads> {
     with_heads(source, &config)
 }
 
-/// A decoder with heads for multi-token prediction where the checkpoint has some.
+/// A decoder, with heads for multi-token prediction if the checkpoint has some.
 pub(crate) type WithHeads = CausalLm<PreNormLayer, NextN>;
 
 pub(crate) fn with_heads(source: &Source<'_>, config: &DecoderConfig) -> Result<WithHeads> {
@@ -77,7 +77,7 @@ pub(crate) fn with_heads(source: &Source<'_>, config: &DecoderConfig) -> Result<
     Ok(Decoder::new(config)?.with_mtp(heads))
 }
 
-/// Reads the key of these families that says whether rope pairs neighbouring features.
+/// The defaults, changed by `rope_interleave`: whether the rope pairs neighbouring features.
 pub(crate) fn interleaved(c: &Config, defaults: &Defaults) -> Result<Defaults> {
     Ok(Defaults {
         interleaved: c.or("rope_interleave", true)?,
@@ -85,7 +85,8 @@ pub(crate) fn interleaved(c: &Config, defaults: &Defaults) -> Result<Defaults> {
     })
 }
 
-/// Names of experts of DeepSeek's kind, and of the heads for multi-token prediction after the last layer.
+/// The rules for the names of DeepSeek's form of experts, and of the heads for multi-token
+/// prediction after the last layer.
 pub(crate) fn names_with_heads(c: &Config, layers: i32) -> Result<Rules> {
     Ok(nextn::names(c, layers)?.and(&keys::deepseek_expert_names()))
 }
@@ -94,8 +95,9 @@ pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
     names_with_heads(source.config, DEFAULTS.layers)
 }
 
-/// Other programs read neither a quantised router nor, in all schemes, a quantised projection from compressed vectors. The
-/// absorbed form multiplies with the latter's dense matrices. Heads keep more bits: with fewer their drafts are rejected.
+/// Other programs read neither a quantised router nor, in all schemes, a quantised projection from
+/// compressed vectors. The absorbed form of latent attention multiplies with the dense matrices of
+/// that projection. Heads keep more bits: with fewer bits, more of their drafts are rejected.
 pub(crate) const BITS: &[(&str, Bits)] = &[
     ("*.mlp.gate", Bits::Dense),
     ("*.self_attn.kv_b_proj", Bits::Dense),

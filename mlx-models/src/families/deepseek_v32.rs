@@ -29,7 +29,7 @@ const INDEX: IndexConfig = IndexConfig {
     interleaved: false,
 };
 
-/// DeepSeek V3's defaults. The number of dense layers at the start is a key of this family.
+/// DeepSeek V3's defaults. [`config`] reads the number of dense layers at the start.
 pub(crate) const EXPERTS: DeepSeekExperts = DeepSeekExperts {
     dense: 0,
     ..deepseek_v3::EXPERTS
@@ -60,7 +60,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     )?)
 }
 
-/// A decoder with an indexer in each layer.
+/// The decoder of a config, with an indexer in each layer.
 pub(crate) fn config(
     source: &Source<'_>,
     defaults: &Defaults,

@@ -39,7 +39,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     config.head.bias = bias;
     keys::set_mlp_bias(&mut config, bias);
     let mut experts = keys::experts(c, config.hidden, &EXPERTS)?;
-    // Files of MLX have no correction.
+    // Files of MLX have no correction bias.
     let has = |part: &str| source.tensors.names().any(|name| name.contains(part));
     let corrected = has("e_score_correction_bias") || !has(".mlp.switch_mlp.");
     experts.routing = Routing {
@@ -59,7 +59,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
             gate: false,
         });
     }
-    // Published, and not read by transformers.
+    // Published files have these keys, but transformers does not read them.
     c.ignore(&[
         "moe_capacity",
         "moe_gate",

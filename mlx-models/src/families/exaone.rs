@@ -1,4 +1,4 @@
-//! EXAONE 3 and 3.5 (arXiv:2408.03541): Llama whose tensors and keys have names of their own.
+//! EXAONE 3 and 3.5 (arXiv:2408.03541): Llama with other names of tensors and keys.
 
 use mlx_core::Result;
 use mlx_nn::{Rule, Rules};

@@ -23,7 +23,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<PostNorm> {
     config.attention.qk_norm = Some(QkNorm::heads(config.norm.eps, 0.0));
     let window = keys::window(c, Some(4096))?;
     let n = config.layers.len();
-    // Without a window the pattern is null or 0.
+    // In a config without a window the pattern is null or 0.
     c.ignore(&[
         "post_layer_norm",
         "reorder_and_qk_norm",
@@ -41,7 +41,8 @@ pub(crate) fn load(source: &Source<'_>) -> Result<PostNorm> {
     PostNorm::new(&config)
 }
 
-/// Which layers have full attention: every n-th for a number n, or by the letters of one period, such as `LLLG`.
+/// The n for which every n-th layer has full attention. The config has n as a number, or as the
+/// letters of one period, such as `LLLG`.
 fn pattern(c: &Config) -> Result<usize> {
     match c.value("sliding_window_pattern") {
         Some(serde_json::Value::String(letters)) => {

@@ -30,12 +30,13 @@ const ALIASES: [(&str, &str); 3] = [
     ("num_attention_heads", "n_head"),
 ];
 
-/// Keys without an effect where ALiBi takes the place of a rope.
+/// Keys that have no effect in a model with ALiBi, which has no rope.
 const ROPE_KEYS: &[&str] = &["rope_parameters", "rope_scaling", "rope_theta"];
 
-/// How the layers of a config are made.
+/// The form of the layers of a config.
 struct Form {
-    /// In the fused projection the queries of a group come first, then its key head and its value head.
+    /// Whether the rows of the fused projection are grouped: the query heads of a group, then its
+    /// key head and its value head.
     grouped: bool,
     multi_query: bool,
     parallel: bool,

@@ -44,7 +44,7 @@ const IGNORED: &[&str] = &[
     "time_step_rank",
 ];
 
-/// A layer of a Falcon H1: its states are those of the attention, and then those of the scan.
+/// A layer of Falcon H1. Its first state is that of the attention, the second that of the scan.
 #[derive(Clone)]
 pub(crate) struct FalconH1Layer {
     input_layernorm: Norm,
@@ -137,8 +137,8 @@ fn scaled(x: Array, by: f32) -> Result<Array> {
     if by == 1.0 { Ok(x) } else { x.multiply(by) }
 }
 
-/// Parameters outside of the layers have other names. A written file keeps the axes of the convolutions, because they
-/// tell a reader whether the multipliers are in the weights.
+/// Parameters outside the layers have other names. A written file keeps the axes of the
+/// convolutions, because a reader infers from them whether the weights contain the multipliers.
 pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
     let conv = keys::convolutions(source.tensors, ".conv1d.weight")?;
     let norm = Rule::rename("model.final_layernorm.*", "model.norm.*").written();

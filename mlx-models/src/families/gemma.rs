@@ -29,7 +29,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     c.ignore(&["hidden_activation"]);
     let mut config = gemma2::common(c, &DEFAULTS)?;
     for mlp in &mut config.feed_forward {
-        // Early files say "gelu" and mean the approximation.
+        // Early files name the activation "gelu", but the models use its approximation by tanh.
         if let MlpConfig::Dense { activation, .. } = mlp
             && *activation == Activation::Gelu
         {

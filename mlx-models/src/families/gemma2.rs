@@ -28,9 +28,9 @@ pub(crate) fn load(source: &Source<'_>) -> Result<PreAndPostNorm> {
     PreAndPostNorm::new(&with_caps(source.config)?)
 }
 
-/// Sets what Gemma 2 has: soft caps, and a window on every second layer.
+/// The decoder of a config, with Gemma 2's soft caps and a window on every second layer.
 pub(crate) fn with_caps(c: &Config) -> Result<DecoderConfig> {
-    // An older name of sliding_window, in files that have both.
+    // An older name of `sliding_window`. Files with this key have both.
     c.ignore(&["sliding_window_size"]);
     shared_by_layers(c)?;
     let mut config = config(c, &DEFAULTS)?;
@@ -42,17 +42,18 @@ pub(crate) fn with_caps(c: &Config) -> Result<DecoderConfig> {
     Ok(config)
 }
 
-/// Sets what all Gemmas have, and the `query_pre_attn_scalar` of Gemma 2 and 3.
+/// The decoder of [`common`], with the `query_pre_attn_scalar` of Gemma 2 and 3.
 pub(crate) fn config(c: &Config, defaults: &Defaults) -> Result<DecoderConfig> {
     let mut config = common(c, defaults)?;
-    // Early files have a wrong value there.
+    // Early files have a wrong value at this key.
     c.ignore(&["hidden_act"]);
     let scalar = c.positive("query_pre_attn_scalar", Some(256.0))?;
     config.attention.scale = scalar.powf(-0.5) as f32;
     Ok(config)
 }
 
-/// Sets what all Gemmas have: norms that store `weight - 1`, and embeddings scaled by the root of their size.
+/// The decoder of a config, with what all Gemmas have in common: norms that store `weight - 1`, and
+/// embeddings scaled by the root of their size.
 pub(crate) fn common(c: &Config, defaults: &Defaults) -> Result<DecoderConfig> {
     if c.or("use_bidirectional_attention", false)? {
         return Err(

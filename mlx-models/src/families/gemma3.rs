@@ -28,7 +28,7 @@ const DEFAULTS: Defaults = Defaults {
 
 pub(crate) fn load(source: &Source<'_>) -> Result<PreAndPostNorm> {
     let c = source.config;
-    // transformers keeps these, and computes without them.
+    // transformers' config class has these keys, but its model does not use them.
     c.ignore(&["attn_logit_softcapping", "_sliding_window_pattern"]);
     let mut config = config(c, &DEFAULTS)?;
     let window = keys::window(c, Some(4096))?;
@@ -43,7 +43,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<PreAndPostNorm> {
         ("rope_local_base_freq", 10_000.0),
     )?;
     config.attention.qk_norm = Some(QkNorm::heads(config.norm.eps, 1.0));
-    // Only the text model's own class has the cap in transformers.
+    // In transformers only the class of the text model alone has the cap.
     config.scales.logit_softcap =
         keys::softcap(c, "final_logit_softcapping", None)?.filter(|_| !source.nested);
     PreAndPostNorm::new(&config)

@@ -1,6 +1,6 @@
-//! Gemma 3n: several residual streams, of which a layer computes one; MLPs that zero most of their features; an input
-//! of its own for each layer; the last layers read the keys and values of earlier ones. The text model of the
-//! multimodal checkpoints.
+//! Gemma 3n: several residual streams, one of which a layer computes; MLPs that set most of their
+//! features to zero; an input for each layer; the last layers read the keys and values of earlier
+//! ones. This is the text model of the multimodal checkpoints.
 
 use mlx_core::{Array, Result};
 use mlx_nn::{Attention, AttentionConfig, QkNorm, Rope, Rules};
@@ -38,12 +38,13 @@ const DEFAULTS: Defaults = Defaults {
     ..Defaults::LLAMA
 };
 
-/// How many of the last layers read keys and values of earlier ones, without a value.
+/// The default of `num_kv_shared_layers`: how many of the last layers read the keys and values of
+/// earlier ones.
 const SHARED: usize = 15;
 
 pub(crate) fn load(source: &Source<'_>) -> Result<Gemma3n> {
     let c = source.config;
-    // The clip acts in training only.
+    // `altup_coef_clip` has an effect in training only.
     c.ignore(&[
         "altup_coef_clip",
         "altup_lr_multiplier",
@@ -157,7 +158,7 @@ fn cutoffs(c: &Config, n: usize) -> Result<Vec<Option<f32>>> {
     pattern.iter().map(quantile).collect()
 }
 
-/// Published files have projections for layers that do not use them.
+/// Published files have projections of keys and values for layers that do not use them.
 pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
     let unused = keys::unused_projections(source.config, DEFAULTS.layers, SHARED)?;
     Ok(Rules::from(unused))

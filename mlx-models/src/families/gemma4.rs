@@ -1,6 +1,6 @@
-//! Gemma 4: layers with full attention have another head size, and their keys may also be their values; the last layers
-//! may read the keys and values of earlier ones; layers may have inputs of their own, and experts beside the MLP. Also
-//! the text tower of the multimodal checkpoints.
+//! Gemma 4: layers with full attention have another head size, and their keys may also be their
+//! values; the last layers may read the keys and values of earlier ones; layers may have per-layer
+//! inputs, and experts beside the MLP. Also the text tower of the multimodal checkpoints.
 
 use mlx_core::Result;
 use mlx_nn::{
@@ -89,14 +89,15 @@ fn experts(c: &Config) -> Result<Option<ExpertsConfig>> {
     Ok(Some(experts))
 }
 
-/// Reads what the text models of Gemma 4 have in common, but for the ropes, which [`build`] reads.
+/// The decoder of a config, with what the text models of Gemma 4 have in common. [`build`] reads
+/// the ropes.
 pub(crate) fn config(c: &Config, defaults: &Defaults, window: i32) -> Result<DecoderConfig> {
     if c.or("use_bidirectional_attention", String::new())? == "all" {
         return Err(c.unsupported(
             "use_bidirectional_attention \"all\" is not supported; known: null, \"vision\" (only images)",
         ));
     }
-    // There is no older dialect.
+    // The family has rope keys in the new dialect only.
     c.ignore(&["rope_scaling", "hidden_act"]);
     let mut config = keys::decoder(c, defaults)?;
     keys::attention_bias(c, &mut config)?;
@@ -111,7 +112,7 @@ pub(crate) fn config(c: &Config, defaults: &Defaults, window: i32) -> Result<Dec
     Ok(config)
 }
 
-/// The model; `config` has what its layers share.
+/// Builds the model. `config` has the values that all layers share.
 pub(crate) fn build(
     c: &Config,
     mut config: DecoderConfig,
@@ -173,7 +174,8 @@ pub(crate) fn build(
     Ok(model.with_ends(inputs.map(LayerInputs::new).transpose()?))
 }
 
-/// Published files have gates and ups of all experts as one tensor, and projections of layers that do not use them.
+/// Published files have the gate and up projections of all experts as one tensor. They have
+/// projections of keys and values for layers that do not use them.
 pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
     let unused = keys::unused_projections(source.config, DEFAULTS.layers, 0)?;
     let experts = [

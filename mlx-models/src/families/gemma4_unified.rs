@@ -15,7 +15,7 @@ const DEFAULTS: Defaults = Defaults {
 
 pub(crate) fn load(source: &Source<'_>) -> Result<Gemma4> {
     let c = source.config;
-    // Its class does not have them.
+    // transformers' class of this model does not have these keys.
     c.ignore(&[
         "enable_moe_block",
         "hidden_size_per_layer_input",

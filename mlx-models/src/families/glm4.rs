@@ -1,5 +1,5 @@
-//! GLM 4 of 2025: four norms a layer, gate and up in one projection, rope on half of each head that pairs neighbouring
-//! features.
+//! GLM 4 of 2025: four norms a layer, gate and up in one projection, a rope on half of each head,
+//! which pairs neighbouring features.
 
 use mlx_core::Result;
 use mlx_nn::{Rule, Rules};

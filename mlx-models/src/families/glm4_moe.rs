@@ -33,7 +33,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<deepseek_v3::WithHeads> {
     with_bias(source, &DEFAULTS, false)
 }
 
-/// The decoder of a config, with this default of `attention_bias`.
+/// The decoder of a config. `bias` is the default of `attention_bias`.
 pub(crate) fn with_bias(
     source: &Source<'_>,
     defaults: &Defaults,

@@ -48,7 +48,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<deepseek_v3::WithHeads> {
     let c = source.config;
     let defaults = deepseek_v3::interleaved(c, &DEFAULTS)?;
     let mut config = keys::latent(source, &defaults, &SIZES)?;
-    // Published, and not read by transformers.
+    // Published files have these keys, but transformers does not read them.
     c.ignore(&["first_k_dense_replace", "topk_method"]);
     keys::deepseek_experts_by_types(c, &mut config, &EXPERTS, 1)?;
     deepseek_v3::with_heads(source, &config)

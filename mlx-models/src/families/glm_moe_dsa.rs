@@ -49,8 +49,8 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     Decoder::new(&config)
 }
 
-/// Which layers use the choice of an earlier indexer: by a list, a pattern of letters, or one indexer for every n
-/// layers.
+/// For each layer, whether it uses the choice of an earlier indexer. The config has a list, a
+/// pattern of letters, or a number n of layers for each indexer.
 fn shared(c: &Config, n: usize) -> Result<Vec<bool>> {
     const KNOWN: [(&str, bool); 2] = [("full", false), ("shared", true)];
     c.ignore(&[

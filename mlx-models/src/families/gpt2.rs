@@ -24,7 +24,7 @@ pub(crate) const DEFAULTS: Defaults = Defaults {
     ..Defaults::LLAMA
 };
 
-/// Older names of keys, and the order of a product that does not change it.
+/// Older names of keys.
 pub(crate) const ALIASES: [(&str, &str); 5] = [
     ("hidden_size", "n_embd"),
     ("max_position_embeddings", "n_positions"),
@@ -33,7 +33,8 @@ pub(crate) const ALIASES: [(&str, &str); 5] = [
     ("intermediate_size", "n_inner"),
 ];
 
-/// Keys of training, of heads for other tasks, and of an order of operations that changes no result.
+/// Keys of training, of heads for other tasks, and of an order of operations that does not change
+/// results.
 pub(crate) const IGNORED: &[&str] = &[
     "attn_pdrop",
     "embd_pdrop",
@@ -54,8 +55,8 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     decoder(&config(c, &DEFAULTS)?, by_depth)
 }
 
-/// A decoder of pre-norm layers whose positions have learned features. Scores of layer n, counted from 1, are divided by n where
-/// they go `by_depth`.
+/// A decoder of pre-norm layers whose positions have learned features. With `by_depth`, the scores
+/// of layer n, counted from 1, are divided by n.
 pub(crate) fn decoder(config: &DecoderConfig, by_depth: bool) -> Result<Decoder> {
     let positions = config.max_positions.expect("it was set") as i32;
     CausalLm::of(config, |config, index| {
@@ -73,7 +74,7 @@ pub(crate) fn decoder(config: &DecoderConfig, by_depth: bool) -> Result<Decoder>
     })
 }
 
-/// The decoder of a config whose keys have the names of other families.
+/// The decoder of a config to which [`ALIASES`] apply.
 pub(crate) fn config(c: &Config, defaults: &Defaults) -> Result<DecoderConfig> {
     c.ignore(IGNORED);
     let mut config = keys::decoder(c, defaults)?;
@@ -92,7 +93,7 @@ pub(crate) fn config(c: &Config, defaults: &Defaults) -> Result<DecoderConfig> {
     Ok(config)
 }
 
-/// The features inside the MLP: four times the others, if no key says it.
+/// The features inside the MLP, by default four times those of a token.
 pub(crate) fn inner(c: &Config, hidden: i32) -> Result<i32> {
     match c.value("intermediate_size") {
         Some(_) => c.size("intermediate_size", None),
@@ -100,7 +101,8 @@ pub(crate) fn inner(c: &Config, hidden: i32) -> Result<i32> {
     }
 }
 
-/// Published files have the columns of matrices as rows, and often no prefix. Files of MLX have rows, and the prefix `model.`.
+/// Published files have transposed matrices, `[in, out]`, and often no prefix. Files of MLX have
+/// `[out, in]`, and the prefix `model.`.
 pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
     const FUSED: &str = "h.0.attn.c_attn.weight";
     let tensors = source.tensors;

@@ -1,4 +1,5 @@
-//! GPT-BigCode (arXiv:2301.03988), StarCoder 1: GPT-2 with one head of keys and values, matrices stored by rows.
+//! GPT-BigCode (arXiv:2301.03988), StarCoder 1: GPT-2 with one KV head, and matrices stored as
+//! `[out, in]`.
 
 use mlx_core::Result;
 use mlx_nn::Rules;
@@ -47,8 +48,8 @@ fn config(c: &Config) -> Result<DecoderConfig> {
     gpt2::config(&c, defaults)
 }
 
-/// Published names. Queries, keys and values are one matrix; with a head of keys for every query head they lie head by
-/// head.
+/// Published names. Queries, keys and values are one matrix. If every query head has its own KV
+/// head, the rows are stored head by head.
 pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
     let attention = config(source.config)?.attention;
     let (heads, dim) = (attention.heads, attention.head_dim);

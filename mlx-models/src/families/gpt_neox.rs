@@ -58,7 +58,8 @@ fn config(c: &Config) -> Result<DecoderConfig> {
     Ok(config)
 }
 
-/// Published names, which MLX's files have without `gpt_neox` and with `h` for the layers. Queries, keys and values lie head by head.
+/// Published names. MLX's files have them without `gpt_neox`, and with `h` for the layers. The rows
+/// of queries, keys and values are stored head by head.
 pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
     let config = config(source.config)?;
     let (heads, dim) = (config.attention.heads, config.attention.head_dim);

@@ -29,7 +29,7 @@ const EXPERTS: ExpertsDefaults = ExpertsDefaults {
     intermediate: 2880,
     n_experts: 128,
     top_k: 4,
-    // A softmax over the chosen experts only is the same.
+    // The family computes a softmax over the chosen experts only, which gives the same weights.
     norm_topk_prob: Some(true),
 };
 
@@ -46,7 +46,7 @@ const YARN: RopeScaling = RopeScaling::Yarn {
 pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     let c = source.config;
     let mut config = keys::decoder(c, &DEFAULTS)?;
-    // The gate is fixed; other keys are older names.
+    // The gate's form is fixed, so `hidden_act` has no effect. The other keys are older names.
     c.ignore(&["hidden_act", "experts_per_token", "initial_context_length"]);
     let has_rope = ["rope_scaling", "rope_parameters"].map(|key| c.value(key).is_some());
     if has_rope == [false, false] {
@@ -73,8 +73,9 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     Decoder::new(&config)
 }
 
-/// In published files gate and up of an expert are one matrix, feature by feature: packed as `blocks` of bytes with
-/// `scales`, or dense as `[in, out]`. MLX's files have them apart.
+/// In published files the gate and up projections of an expert are one matrix, whose rows
+/// alternate: packed as `blocks` of bytes with `scales`, or dense as `[in, out]`. MLX's files have
+/// two matrices.
 pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
     let features = source
         .config

@@ -1,5 +1,5 @@
-//! GPT-J: attention and MLP in parallel after one layer norm, rope on the first features of each head that pairs
-//! neighbours, biases in the MLP and on the head.
+//! GPT-J: attention and MLP in parallel after one layer norm, a rope on the first features of each
+//! head, which pairs neighbouring features, biases in the MLP and on the head.
 
 use mlx_core::Result;
 use mlx_nn::{NormKind, RopeConfig, RopeScaling, Rule, Rules};
@@ -23,7 +23,7 @@ const DEFAULTS: Defaults = Defaults {
 pub(crate) fn load(source: &Source<'_>) -> Result<ParallelResidual> {
     let c = &source.config.with_aliases(&gpt2::ALIASES);
     c.ignore(gpt2::IGNORED);
-    // The class has one rope.
+    // transformers' class has one fixed rope, so these keys have no effect.
     c.ignore(&["rope_parameters", "rope_scaling", "rope_theta"]);
     c.ignore(&["original_max_position_embeddings", "partial_rotary_factor"]);
     let mut config = keys::decoder(c, &DEFAULTS)?;

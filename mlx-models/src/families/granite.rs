@@ -21,7 +21,7 @@ pub(crate) fn config(c: &Config) -> Result<DecoderConfig> {
 /// Reads the multipliers.
 ///
 /// # Errors
-/// One is not a positive number.
+/// A multiplier is not a positive number.
 pub(crate) fn multipliers(c: &Config, config: &mut DecoderConfig) -> Result<()> {
     let multiplier = |key| c.positive(key, Some(1.0)).map(|number| number as f32);
     config.attention.scale = multiplier("attention_multiplier")?;
@@ -31,7 +31,8 @@ pub(crate) fn multipliers(c: &Config, config: &mut DecoderConfig) -> Result<()> 
     Ok(())
 }
 
-/// Weights of small numbers, which few bits would lose. They keep more bits, as in mlx-lm.
+/// Weights whose numbers are small, so that few bits would lose them. They keep more bits, as in
+/// mlx-lm.
 pub(crate) const BITS: &[(&str, Bits)] = &[
     ("*.self_attn.o_proj", Bits::EightUnlessMixed),
     ("*.mlp.down_proj", Bits::EightUnlessMixed),

@@ -1,4 +1,5 @@
-//! Granite 4.1 with windows: Granite with sinks in every layer, a window on three of four, and a rope base a layer.
+//! Granite 4.1 with windows: Granite with sinks in every layer, a window on three of four, and a
+//! rope base for each layer.
 
 use mlx_core::Result;
 
@@ -28,7 +29,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     Decoder::new(&config)
 }
 
-/// What the families with windows have in common.
+/// The decoder of a config, with what the Granite families with windows have in common.
 pub(crate) fn config(c: &Config, defaults: &Defaults) -> Result<DecoderConfig> {
     let mut config = keys::decoder(c, defaults)?;
     keys::attention_bias(c, &mut config)?;

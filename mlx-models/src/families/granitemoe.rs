@@ -14,7 +14,7 @@ const EXPERTS: ExpertsDefaults = ExpertsDefaults {
     intermediate: 11_008,
     n_experts: 8,
     top_k: 2,
-    // A softmax over the chosen experts only is the same.
+    // The family computes a softmax over the chosen experts only, which gives the same weights.
     norm_topk_prob: Some(true),
 };
 
@@ -25,10 +25,11 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     Decoder::new(&config)
 }
 
-/// Gives every layer experts, and beside them one of `shared` features that all tokens use; 0 for none.
+/// Gives every layer experts and a shared expert with `shared` features inside; 0 means no shared
+/// expert.
 ///
 /// # Errors
-/// Sizes that do not fit.
+/// `shared` is negative, or sizes do not fit each other.
 pub(crate) fn add_experts(c: &Config, config: &mut DecoderConfig, shared: i32) -> Result<()> {
     if shared < 0 {
         return Err(c.error(format!(
@@ -45,7 +46,8 @@ pub(crate) fn add_experts(c: &Config, config: &mut DecoderConfig, shared: i32) -
     Ok(())
 }
 
-/// The names of the MLP beside experts, at this place of a layer. Gate and up are one tensor.
+/// The rules for the names of the shared MLP, which is at the path `place` of a layer. Gate and up
+/// are one tensor in files.
 pub(crate) fn shared_names(place: &str, written: bool) -> Rules {
     let to = |name: &str| format!("*.{place}.{name}.*");
     let rules = [

@@ -15,7 +15,8 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     Decoder::new(&config)
 }
 
-/// Beside the names of Granite's experts, those of transformers: all experts in two tensors.
+/// The names of Granite with experts, and those of transformers, which has all experts in two
+/// tensors.
 pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
     let gate_up = [
         ("*.mlp.switch_mlp.gate_proj.weight", 1),

@@ -53,7 +53,7 @@ fn has_experts(c: &Config) -> Result<bool> {
     Ok(c.or("num_local_experts", 8)? > 0)
 }
 
-/// What each layer keeps. Published files have older names of the types.
+/// The kind of each layer's state. Published files have older names of the types.
 fn layers(c: &Config, n: usize, scan: LayerKind) -> Result<Vec<LayerKind>> {
     const FULL: LayerKind = LayerKind::Full;
     let known = [
@@ -100,8 +100,8 @@ pub(crate) fn mamba(c: &Config, config: &DecoderConfig, inner: i64) -> Result<Ma
     Ok(mamba)
 }
 
-/// The names of Granite with experts. The MLP beside experts has gate and up as one tensor in all files; without
-/// experts files of MLX have two.
+/// The names of Granite with experts. The MLP beside experts has gate and up as one tensor in all
+/// files. In a model without experts, files of MLX have two tensors.
 pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
     let conv = keys::convolutions(source.tensors, ".conv1d.weight")?;
     let scans = Rule::rename("*.mamba.*", "*.linear_attn.*").written();

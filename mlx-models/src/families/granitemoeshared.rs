@@ -1,4 +1,4 @@
-//! Granite 3 with experts in every layer, and one more that all tokens use.
+//! Granite 3 with experts and a shared expert in every layer.
 
 use mlx_core::Result;
 use mlx_nn::Rules;
@@ -14,7 +14,8 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     Decoder::new(&config)
 }
 
-/// Gate and up are one tensor each, of all experts and of the one that all tokens use.
+/// The gate and up projections of all experts are one tensor, and so are those of the shared
+/// expert.
 pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
     // A file is written by the rules from bottom to top: these names before those of the experts around them.
     Ok(granitemoe::names(source)?.and(&granitemoe::shared_names("mlp.shared_expert", true)))

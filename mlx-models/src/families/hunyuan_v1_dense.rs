@@ -17,7 +17,7 @@ const DEFAULTS: Defaults = Defaults {
     ..Defaults::LLAMA
 };
 
-/// Keys of published files that transformers does not read: there is no other form.
+/// Keys of published files that transformers ignores, because the family has only one form.
 const IGNORED: &[&str] = &[
     "add_classification_head",
     "anyres_pooling_size",
@@ -70,7 +70,7 @@ pub(crate) fn config(c: &Config) -> Result<DecoderConfig> {
     Ok(config)
 }
 
-/// The norms on q and k have other names.
+/// Published files have other names for the norms on q and k.
 pub(crate) fn names(_source: &Source<'_>) -> Result<Rules> {
     Ok(Rules::from([
         Rule::rename("*.query_layernorm.*", "*.q_norm.*").written(),

@@ -58,7 +58,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     Decoder::new(&config)
 }
 
-/// The number of experts for each token, by layer: one number, or a list.
+/// The number of experts for each token in each layer. The config has one number or a list.
 fn top_k(c: &Config, n: usize) -> Result<Vec<i32>> {
     let given = c.value("moe_topk");
     if c.value("num_experts_per_tok").is_some() {

@@ -1,4 +1,5 @@
-//! HyperCLOVA X SEED: Granite with norms after attention and MLP too, and logits that are multiplied by their scale.
+//! HyperCLOVA X SEED: Granite with additional norms after attention and MLP. Logits are multiplied
+//! by `logits_scaling`, not divided.
 
 use mlx_core::Result;
 
@@ -27,7 +28,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Box<dyn Model>> {
     })
 }
 
-/// Norms have other names where there are four.
+/// In layers with four norms, two norms have other names in files.
 pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
     let norm =
         |from: &str, to: &str| Rule::rename(&format!("*.{from}.*"), &format!("*.{to}.*")).written();

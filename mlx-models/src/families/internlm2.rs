@@ -1,5 +1,5 @@
-//! InternLM 2 and 2.5 (arXiv:2403.17297): Llama whose queries, keys and values are one matrix, group by group, and whose
-//! tensors have names of their own.
+//! InternLM 2 and 2.5 (arXiv:2403.17297): Llama whose queries, keys and values are one matrix,
+//! group by group of heads. The tensors have other names.
 
 use mlx_core::Result;
 use mlx_nn::{Rule, Rules};

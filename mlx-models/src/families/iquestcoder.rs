@@ -22,7 +22,7 @@ const DEFAULTS: Defaults = Defaults {
 
 pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     let c = source.config;
-    // transformers refuses these too: no published file has them.
+    // transformers refuses these keys too. No published file has them.
     if c.value("clip_qkv").is_some() {
         return Err(c.unsupported("clip_qkv of iquestcoder is not supported"));
     }

@@ -1,4 +1,5 @@
-//! Jais 2: layer norms with biases, an MLP without a gate that squares, biases everywhere.
+//! Jais 2: layer norms with biases, an MLP without a gate whose activation is a squared ReLU,
+//! biases everywhere.
 
 use mlx_core::Result;
 use mlx_nn::NormKind;

@@ -1,5 +1,5 @@
-//! Kimi Linear (arXiv:2510.26692): gated delta rules with a decay for each channel, and in every fourth layer latent
-//! attention without a rope; experts of DeepSeek V3's kind.
+//! Kimi Linear (arXiv:2510.26692): gated delta rules with a decay for each channel; latent
+//! attention without a rope in every fourth layer; experts of DeepSeek V3's form.
 
 use mlx_core::Result;
 use mlx_nn::{ChannelDeltaConfig, RecurrenceConfig, Rule, Rules};
@@ -38,7 +38,7 @@ const EXPERTS: DeepSeekExperts = DeepSeekExperts {
     )
 };
 
-/// The family's own names of keys, which take precedence over the usual ones.
+/// The family's names of keys, which take precedence over the usual names.
 const ALIASES: [(&str, &str); 6] = [
     ("max_position_embeddings", "model_max_length"),
     ("norm_topk_prob", "moe_renormalize"),
@@ -73,7 +73,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
         }
     }
     if c.value("q_lora_rank").is_none() {
-        // Without a value queries are not compressed.
+        // If the key is absent, queries are not compressed.
         c.set("q_lora_rank", Value::Null);
     }
     let c = &c;
@@ -156,8 +156,8 @@ fn recurrent_layers(c: &Config) -> Result<Vec<bool>> {
     })
 }
 
-/// Published files number the matrices of an expert, and keep experts apart from MLPs; convolutions have the axes of torch. Files of
-/// MLX have neither.
+/// Published files have numbers for the matrices of an expert, another path for experts than for
+/// MLPs, and convolutions with the axes of torch. Files of MLX have none of these.
 pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
     let own = |layer: usize| {
         let [from, to] =

@@ -39,7 +39,8 @@ const IGNORED: &[&str] = &[
     "use_pos_enc",
 ];
 
-/// The first name is the older one and takes precedence.
+/// The keys for whether the head is the embedding. The first name is the older one and takes
+/// precedence.
 pub(crate) const TIED_KEYS: &[&str] = &["tie_embedding", "tie_word_embeddings"];
 
 pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
@@ -66,7 +67,7 @@ pub(crate) fn config(c: &Config, defaults: &Defaults) -> Result<DecoderConfig> {
     Ok(config)
 }
 
-/// Sets which layers attend: as `layer_types` says, or this function.
+/// Sets which layers attend, by `layer_types`. Without the key, by the given function.
 pub(crate) fn set_layers(
     c: &Config,
     config: &mut DecoderConfig,
@@ -85,7 +86,9 @@ pub(crate) fn set_layers(
     Ok(())
 }
 
-/// The features inside an MLP: two thirds of the config's number, rounded up to a multiple.
+/// The features inside an MLP: the config's number or, with `block_auto_adjust_ff_dim`, two thirds
+/// of it. Two thirds are then multiplied by `block_ffn_dim_multiplier`, and rounded up to a
+/// multiple of `block_multiple_of`. If the multiplier is null, neither is done.
 fn intermediate(c: &Config) -> Result<i32> {
     let size = match c.value("block_ff_dim") {
         Some(_) => c.size("block_ff_dim", None)?,

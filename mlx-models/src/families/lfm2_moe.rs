@@ -1,4 +1,4 @@
-//! LFM2 with experts after a few dense layers. Sigmoids with a correction bias choose them.
+//! LFM2 with experts after a few dense layers. Sigmoids with a correction bias choose the experts.
 
 use mlx_core::Result;
 use mlx_nn::{Activation, Correction, Routing, Rule, Rules, Scoring};
@@ -54,7 +54,7 @@ fn is_corrected(c: &Config) -> Result<bool> {
     c.or("use_expert_bias", true)
 }
 
-/// Files of MLX have other names for the parts of MLPs than published ones, and stacked experts.
+/// Files of MLX have other names for the parts of MLPs than published files, and stacked experts.
 pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
     let own = Rules::from([
         Rule::stack("*.feed_forward.experts.#.*", "*.feed_forward.switch_mlp.*"),

@@ -35,7 +35,7 @@ const EXPERTS: ExpertsDefaults = ExpertsDefaults {
 
 pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     let c = source.config;
-    // The noise acts in training only; `for_llm_compressor` is of a quantiser.
+    // The noise is for training only; `for_llm_compressor` is the key of a quantising program.
     c.ignore(&["router_jitter_noise", "for_llm_compressor"]);
     let mut config = keys::decoder(c, &DEFAULTS)?;
     keys::attention_bias(c, &mut config)?;
@@ -81,7 +81,8 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     Decoder::new(&config)
 }
 
-/// Published configs have `attn_temperature_tuning` as a bool or as a number.
+/// Whether the value is true or a number that is not 0. Published configs have
+/// `attn_temperature_tuning` as a bool or as a number.
 fn truthy(c: &Config, key: &str) -> bool {
     match c.value(key) {
         Some(value) => *value != false && *value != 0,
@@ -111,7 +112,8 @@ fn experts(c: &Config, hidden: i32) -> Result<ExpertsConfig> {
     })
 }
 
-/// In published files experts are `[in, out]`, gate and up in halves of one.
+/// In published files the matrices of experts are `[in, out]`. The gate and up projections are the
+/// halves of one tensor.
 pub(crate) fn names(_: &Source<'_>) -> Result<Rules> {
     let halves = [
         ("*.switch_mlp.gate_proj.weight", 1),

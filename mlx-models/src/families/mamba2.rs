@@ -68,7 +68,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<SingleMixer> {
 /// Checks the sizes of a scan over `inner` features.
 ///
 /// # Errors
-/// They do not fit each other.
+/// The sizes do not fit each other.
 pub(crate) fn check(c: &Config, mamba: &MambaConfig, inner: i64) -> Result<()> {
     let MambaConfig {
         heads,
@@ -91,7 +91,7 @@ pub(crate) fn check(c: &Config, mamba: &MambaConfig, inner: i64) -> Result<()> {
     Ok(())
 }
 
-/// Published names, which MLX's files keep.
+/// Published names, which MLX's files have too.
 pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
     let conv = keys::convolutions(source.tensors, ".conv1d.weight")?;
     let rules = [

@@ -30,7 +30,7 @@ const EXPERTS: ExpertsDefaults = ExpertsDefaults {
     norm_topk_prob: None,
 };
 
-/// Keys of its head for multi-token prediction, which is not loaded.
+/// Keys of the head for multi-token prediction, which is not loaded.
 const HEAD: &[&str] = &[
     "mtp_layer_types",
     "mtp_mlp_layer_types",

@@ -1,4 +1,5 @@
-//! MiniCPM 1, 2 and 4 (arXiv:2404.06395): Granite's multipliers under other names, which follow from the depth and the width.
+//! MiniCPM 1, 2 and 4 (arXiv:2404.06395): Llama with factors on embeddings, residuals and logits,
+//! as in Granite. The factors of residuals and logits depend on the depth and the width.
 
 use mlx_core::Result;
 
@@ -9,8 +10,7 @@ use crate::decoders::pre_norm::Decoder;
 /// The defaults of the published configuration class for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults::LLAMA;
 
-/// Keys of sparse attention, which the published code uses for prompts beyond `dense_len` only, and of the published
-/// code's own speed.
+/// Keys that do not change the results of the published code.
 const IGNORED: &[&str] = &["mup_denominator", "use_flash_attn"];
 
 pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {

@@ -1,5 +1,6 @@
-//! MiniMax 01 (arXiv:2501.08313): lightning attention and softmax attention in turns, experts in every layer; residual
-//! connections start from the normed inputs and are weighted.
+//! MiniMax 01 (arXiv:2501.08313): layers with lightning attention and layers with softmax
+//! attention, experts in every layer; residual connections start from the normed inputs and are
+//! weighted.
 
 use mlx_core::{Array, Result};
 use mlx_nn::{
@@ -23,10 +24,11 @@ const DEFAULTS: Defaults = Defaults {
     ..Defaults::LLAMA
 };
 
-/// The epsilon of the norm behind lightning attention, which has no key.
+/// The epsilon of the norm after lightning attention. No config has a key for it.
 const LIGHTNING_EPS: f32 = 1e-6;
 
-/// The size of chunks, which changes no result, noise in training, and keys of published files that transformers does not read.
+/// Keys without an effect: the size of chunks, which changes no result; noise in training; and keys
+/// of published files that transformers does not read.
 const IGNORED: &[&str] = &[
     "block_size",
     "postnorm",
@@ -36,7 +38,7 @@ const IGNORED: &[&str] = &[
     "shared_moe_mode",
 ];
 
-/// A layer of a MiniMax 01.
+/// A layer of MiniMax 01.
 #[derive(Clone)]
 pub(crate) struct MiniMaxLayer {
     input_layernorm: Norm,
@@ -109,7 +111,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<CausalLm<MiniMaxLayer>> {
     let last = config.layers.len() as f64 - 1.0;
     CausalLm::of(&config, |config, layer| {
         let recurrent = matches!(config.layers[layer], LayerKind::Recurrent(_));
-        // Later layers decay less.
+        // The decays are weaker in later layers.
         let depth = 1.0 - layer as f64 / (last + 1e-5) + 1e-5;
         Ok(MiniMaxLayer {
             input_layernorm: config.norm()?,
@@ -151,9 +153,10 @@ fn lightning(c: &Config, config: &DecoderConfig) -> Result<LightningConfig> {
     })
 }
 
-/// The names of Mixtral. Lightning attention has queries, keys and values head by head in one matrix. Its decays follow
-/// from the config. Files of transformers hold them, too: in a file of 16 bits they are rounded, and transformers computes
-/// with the rounded ones, which moves log probabilities by up to 4e-3.
+/// The names of Mixtral. Lightning attention has queries, keys and values in one matrix, head by
+/// head. Its decays are computed from the config, and those in files of transformers are dropped.
+/// transformers computes with the decays of the file. In a file of 16 bits they are rounded, which
+/// changes log probabilities by up to 4e-3.
 pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
     let c = source.config;
     let LightningConfig {

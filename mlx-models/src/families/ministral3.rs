@@ -1,5 +1,6 @@
-//! Ministral 3 and Devstral 2: Mistral with queries scaled by their position, and YaRN. Also the text towers of the
-//! multimodal checkpoints, which may be Mistral (Small 3) or Mistral Small 4.
+//! Ministral 3 and Devstral 2: Mistral with queries scaled by their position, and YaRN. Also the
+//! text tower of the multimodal checkpoints, which may be Mistral (Small 3) or Mistral Small 4
+//! instead.
 
 use mlx_core::Result;
 use mlx_nn::{RopeScaling, Rules};
@@ -60,14 +61,15 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     }
     let without_rope = (!has_rope).then_some((0.1, ORIGINAL));
     config.attention.query_growth = keys::query_growth(c, without_rope)?;
-    // transformers does not read it here.
+    // transformers does not read this key in this family.
     c.ignore(&["layer_types"]);
     let window = keys::window(c, None)?;
     config.layers.fill(keys::kind(window));
     Decoder::new(&config)
 }
 
-/// The names of a text tower that is Mistral Small 4. Tensors of the other towers are named as the parameters.
+/// The rules for a text tower that is Mistral Small 4. The other text towers need none: their
+/// tensors have the parameters' names.
 pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
     match source.config.opt::<String>("model_type")?.as_deref() {
         Some("mistral4") if source.nested => mistral4::names(source),

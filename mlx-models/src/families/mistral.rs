@@ -18,7 +18,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     let c = source.config;
     let mut config = keys::decoder(c, &DEFAULTS)?;
     let window = keys::window(c, Some(4096))?;
-    // transformers does not read layer_types here.
+    // transformers does not read `layer_types` in this family.
     config.layers = vec![keys::kind(window); config.layers.len()];
     Decoder::new(&config)
 }

@@ -29,7 +29,7 @@ const EXPERTS: ExpertsDefaults = ExpertsDefaults {
 pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     let c = source.config;
     let mut config = keys::decoder(c, &DEFAULTS)?;
-    // Noise on the router, in training only.
+    // The noise on the router is for training only.
     c.ignore(&["router_jitter_noise"]);
     let window = keys::window(c, None)?;
     config.layers.fill(keys::kind(window));
@@ -38,7 +38,8 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     Decoder::new(&config)
 }
 
-/// Published files number the matrices of an expert; MLX's have stacked ones with names, in the same place.
+/// Published files have numbers for the matrices of an expert. MLX's files have names for them, and
+/// stacked experts at the same path.
 pub(crate) fn names(_source: &Source<'_>) -> Result<Rules> {
     Ok(Rules::from([
         Rule::rename("*.block_sparse_moe.*", "*.mlp.*").written(),

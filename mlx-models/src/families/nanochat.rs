@@ -1,5 +1,6 @@
-//! nanochat: norms without weights, one of them after the embedding; rope turns in the opposite direction, and q and k
-//! are normed after it; an MLP without a gate; a soft cap of the logits.
+//! nanochat: norms without weights, one of them after the embedding; the rope rotates in the
+//! opposite direction, and q and k are normed after it; an MLP without a gate; a soft cap of the
+//! logits.
 
 use mlx_core::{Array, Result};
 use mlx_nn::{Norm, NormKind, QkKind, QkNorm, QkPlace, Rule, Rules, module};
@@ -53,7 +54,8 @@ pub(crate) fn load(source: &Source<'_>) -> Result<CausalLm<PreNormLayer, (), Emb
     Ok(Decoder::new(&config)?.with_ends(EmbeddingNorm { norm }))
 }
 
-/// Parts of a layer: in files of transformers, in those of MLX and of the original program, and here.
+/// The names of a layer's parts: in files of transformers, in files of MLX and of the original
+/// program, and in the model.
 const PARTS: [[&str; 3]; 6] = [
     ["self_attn.q_proj", "attn.c_q", "self_attn.q_proj"],
     ["self_attn.k_proj", "attn.c_k", "self_attn.k_proj"],

@@ -62,12 +62,12 @@ const IGNORED: &[&str] = &[
     "rms_norm_eps",
     "rope_theta",
     "sliding_window",
-    // transformers takes `time_step_min` in its place.
+    // transformers uses `time_step_min` instead of this key.
     "time_step_limit",
     "use_mamba_kernels",
 ];
 
-/// Keys of experts, which transformers also writes where no layer has some.
+/// Keys of experts, which transformers also writes for models without experts.
 const EXPERT_KEYS: &[&str] = &[
     "moe_intermediate_size",
     "moe_shared_expert_intermediate_size",
@@ -162,7 +162,7 @@ fn mamba(c: &Config, config: &DecoderConfig) -> Result<MambaConfig> {
     Ok(mamba)
 }
 
-/// Experts without a gate, chosen as those of DeepSeek-V3.
+/// Experts without a gate, with the routing of DeepSeek-V3.
 fn experts(c: &Config, config: &DecoderConfig, bias: bool) -> Result<ExpertsConfig> {
     let mut experts = keys::experts(c, config.hidden, &EXPERTS)?;
     let latent = c.value("moe_latent_size").is_some();
@@ -183,11 +183,11 @@ fn experts(c: &Config, config: &DecoderConfig, bias: bool) -> Result<ExpertsConf
     Ok(experts)
 }
 
-/// Published names, which MLX's files keep but for stacked experts.
+/// Published names. MLX's files have them too, except for stacked experts.
 pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
     let own = Rules::from([
         Rule::drop("mtp.*", "of a head for multi-token prediction"),
-        // As transformers 5 has them.
+        // The names of transformers 5.
         Rule::rename("model.embeddings.*", "backbone.embeddings.*"),
         Rule::rename("model.norm_f.*", "backbone.norm_f.*"),
         Rule::rename("*.switch_mlp.fc1.*", "*.switch_mlp.up_proj.*").written(),

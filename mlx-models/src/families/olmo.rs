@@ -1,4 +1,5 @@
-//! OLMo 1 (arXiv:2402.00838): layer norms without weight or bias, queries, keys and values within a bound.
+//! OLMo 1 (arXiv:2402.00838): layer norms without weight or bias; queries, keys and values are
+//! clipped.
 
 use mlx_core::Result;
 use mlx_nn::NormKind;
@@ -11,7 +12,7 @@ use crate::families::olmoe;
 /// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {
     vocab: 50_304,
-    // Not a key of its configs: the class has it.
+    // No config has the key; the epsilon is fixed in transformers' class.
     norm_eps_key: "",
     norm_eps: 1e-5,
     ..Defaults::LLAMA

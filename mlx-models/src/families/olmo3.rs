@@ -22,7 +22,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<PostNorm> {
     let window = keys::window(c, Some(4096))?;
     let n = config.layers.len();
     config.layers = keys::layer_kinds(c, n, window, |layer| (layer + 1) % 4 != 0)?;
-    // In the older dialect `rope_theta` is of the layers without a window only.
+    // In the older dialect `rope_theta` is the base of the layers without a window only.
     let (positions, base) = (DEFAULTS.max_positions, DEFAULTS.theta);
     keys::ropes_by_kind(c, &mut config, positions, ("rope_theta", base), ("", base))?;
     PostNorm::new(&config)

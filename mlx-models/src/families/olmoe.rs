@@ -37,10 +37,10 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     Decoder::new(&config)
 }
 
-/// The bound of queries, keys and values.
+/// The bound to which queries, keys and values are clipped, if the config has one.
 ///
 /// # Errors
-/// It is not a positive number.
+/// `clip_qkv` is not a positive number.
 pub(crate) fn clip(c: &Config) -> Result<Option<f32>> {
     match c.value("clip_qkv") {
         Some(_) => Ok(Some(c.positive("clip_qkv", None)? as f32)),

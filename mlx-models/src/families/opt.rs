@@ -15,7 +15,7 @@ const DEFAULTS: Defaults = Defaults {
     intermediate: 3072,
     layers: 12,
     heads: 12,
-    // Not a key of its configs: the class has it.
+    // No config has the key; the epsilon is fixed in transformers' class.
     norm_eps_key: "",
     norm_eps: 1e-5,
     activation_key: "activation_function",
@@ -26,7 +26,7 @@ const DEFAULTS: Defaults = Defaults {
 
 const ALIASES: [(&str, &str); 1] = [("intermediate_size", "ffn_dim")];
 
-/// Rows of the position table before that of the first position.
+/// The number of rows in the position table before that of the first position.
 const FIRST: i32 = 2;
 
 /// Keys of training.
@@ -36,7 +36,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     let c = &source.config.with_aliases(&ALIASES);
     c.ignore(IGNORED);
     let mut config = keys::decoder(c, &DEFAULTS)?;
-    // The form of OPT-350m.
+    // OPT-350m has other values of these two keys; its form is not supported.
     let before = c.or("do_layer_norm_before", true)?;
     let last = !c.or("_remove_final_layer_norm", false)?;
     if !before || !last {

@@ -41,7 +41,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<ParallelResidual> {
     ParallelResidual::new(&config)
 }
 
-/// The matrices that have other names in other families.
+/// The rules for the matrices that have other names in the model than in files.
 pub(crate) fn names(_source: &Source<'_>) -> Result<Rules> {
     Ok(Rules::from([
         Rule::rename("*.self_attn.dense.*", "*.self_attn.o_proj.*").written(),

@@ -68,7 +68,7 @@ impl Mlp {
     }
 }
 
-/// A layer of a [`Phi3`].
+/// A layer of [`Phi3`].
 #[derive(Clone)]
 pub struct Phi3Layer {
     input_layernorm: Norm,
@@ -140,7 +140,7 @@ pub type Phi3 = CausalLm<Phi3Layer>;
 pub(crate) fn load(source: &Source<'_>) -> Result<Phi3> {
     let c = source.config;
     let mut config = keys::decoder(c, &DEFAULTS)?;
-    // In published files, and not read by transformers.
+    // Published files have these keys, but transformers does not read them.
     c.ignore(&["attention_bias", "lm_head_bias", "mlp_bias"]);
     c.ignore(&["full_attn_mod", "interpolate_factor"]);
     let window = keys::window(c, None)?;

@@ -38,7 +38,8 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     config.head.bias = c.or("lm_head_bias", false)?;
     let window = keys::window(c, None)?;
     config.layers.fill(keys::kind(window));
-    // Each token uses two experts, whatever the key's value is. Noise on inputs is for training only.
+    // Each token uses two experts, whatever the value of `num_experts_per_tok`. The noise on inputs
+    // is for training only.
     c.ignore(&[
         "num_experts_per_tok",
         "input_jitter_noise",

@@ -21,19 +21,21 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     let c = source.config;
     let mut config = keys::decoder(c, &DEFAULTS)?;
     config.attention.qkv_bias = true;
-    // Published, and without effect on texts.
+    // Published files have this key, which has no effect on texts.
     c.ignore(&["use_mrope"]);
     config.layers = windows(c, config.layers.len())?;
     Decoder::new(&config)
 }
 
-/// Layers from `max_window_layers` on have the window, where `use_sliding_window` says so.
+/// The kind of each layer: layers from `max_window_layers` on have the window, if
+/// `use_sliding_window` is true.
 pub(crate) fn windows(c: &Config, n: usize) -> Result<Vec<LayerKind>> {
     shared_by_layers(c)?;
     windows_from(c, n, 28)
 }
 
-/// [`windows`], with this default of `max_window_layers`, where a rope entry for one kind of layer has no effect.
+/// [`windows`] for a family in which rope entries for single kinds of layers have no effect.
+/// `first` is the default of `max_window_layers`.
 pub(crate) fn windows_from(c: &Config, n: usize, first: usize) -> Result<Vec<LayerKind>> {
     let used = c.or("use_sliding_window", false)?;
     let window = keys::window(c, Some(4096))?.filter(|_| used);

@@ -34,7 +34,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     let mut config = keys::decoder(c, &DEFAULTS)?;
     config.attention.qkv_bias = c.or("qkv_bias", true)?;
     let used = c.or("use_sliding_window", false)?;
-    // transformers 5 writes 0 for a window that is not used.
+    // transformers 5 writes 0 if the window is not used.
     c.ignore(&["sliding_window"]);
     let window = match used {
         true => keys::window(c, Some(4096))?,

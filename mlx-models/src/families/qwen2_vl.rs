@@ -41,7 +41,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     Decoder::new(&config)
 }
 
-/// The tensors of the vision tower stand beside those of the text model.
+/// The rule that drops the tensors of the vision tower, which published files also hold.
 pub(crate) fn names(_source: &Source<'_>) -> Result<Rules> {
     Ok(Rules::from([Rule::drop(
         "visual.*",

@@ -26,7 +26,8 @@ const DEFAULTS: Defaults = Defaults {
     ..Defaults::LLAMA
 };
 
-/// A decoder with recurrent layers, and with a head for multi-token prediction where the checkpoint has one.
+/// A decoder with recurrent layers, and with a head for multi-token prediction if the checkpoint
+/// has one.
 pub(crate) type Hybrid = CausalLm<PreNormLayer, Mtp>;
 
 pub(crate) fn load(source: &Source<'_>) -> Result<Hybrid> {
@@ -55,7 +56,7 @@ pub(crate) fn config(c: &Config, defaults: &Defaults) -> Result<DecoderConfig> {
     config.attention.qk_norm = Some(QkNorm::heads(config.norm.eps, 0.0));
     config.attention.output_gate = true;
     config.recurrence = Some(RecurrenceConfig::Delta(delta));
-    // Published, and not read by transformers: there is no other form.
+    // transformers does not read this key of published files: the family has only one form.
     if !c.or("attn_output_gate", true)? {
         return Err(
             c.unsupported("attn_output_gate false is not supported: the attention has a gate")
@@ -102,9 +103,10 @@ pub(crate) fn delta(c: &Config, hidden: i32, norm_eps: f32) -> Result<DeltaConfi
     Ok(config)
 }
 
-/// Published files have convolutions with other axes, norms stored as `weight - 1`, and experts one by one or as two
-/// tensors for all. Files of MLX have convolutions whose last axis is 1, and the norms' weights themselves. mlx-lm
-/// tells the two apart by the axes of the convolutions.
+/// Published files have convolutions with other axes, norms stored as `weight - 1`, and either one
+/// tensor for each matrix of an expert or two tensors for all experts. Files of MLX have
+/// convolutions whose last axis is 1, and the norms' weights themselves. As in mlx-lm, the axes of
+/// the convolutions decide which of the two a file is.
 pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
     let (c, tensors) = (source.config, source.tensors);
     let mut rules = vec![
@@ -146,8 +148,9 @@ pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
     Ok(Rules::from(rules))
 }
 
-/// The router and the shared expert's gate keep more bits, as in mlx-lm. So does the head for multi-token prediction, whose
-/// projection stays dense: with fewer bits its drafts are rejected.
+/// The router and the shared expert's gate keep more bits, as in mlx-lm. So does the head for
+/// multi-token prediction, whose projection stays dense: with fewer bits, more of its drafts are
+/// rejected.
 pub(crate) const BITS: &[(&str, Bits)] = &[
     ("mtp.fc", Bits::Dense),
     ("mtp.*", Bits::Eight),

@@ -41,7 +41,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Hybrid> {
     qwen3_5::hybrid(source, &config)
 }
 
-/// Experts and the shared one.
+/// Adds a shared expert with a gate to the experts.
 pub(crate) fn with_shared(c: &Config, experts: ExpertsConfig) -> Result<ExpertsConfig> {
     Ok(ExpertsConfig {
         shared: Some(SharedExpert {

@@ -30,7 +30,7 @@ const EXPERTS: ExpertsDefaults = ExpertsDefaults {
 pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     let c = source.config;
     let mut config = qwen3::config(c, &DEFAULTS)?;
-    // Unlike the dense models, transformers gives every layer the window, or none.
+    // Unlike in the dense models, all layers have the window, or none has it.
     let used = c.or("use_sliding_window", false)?;
     let window = keys::window(c, Some(4096))?.filter(|_| used);
     c.ignore(&["max_window_layers"]);
@@ -40,7 +40,8 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     Decoder::new(&config)
 }
 
-/// Published files have one tensor for each expert and projection; ours are stacked, as MLX's are.
+/// Published files have one tensor for each expert and projection. In the model and in MLX's files
+/// they are stacked.
 pub(crate) fn names(_source: &Source<'_>) -> Result<Rules> {
     Ok(Rules::from([Rule::stack(
         "*.mlp.experts.#.*",
@@ -48,5 +49,5 @@ pub(crate) fn names(_source: &Source<'_>) -> Result<Rules> {
     )]))
 }
 
-/// The router keeps more bits: small differences of its scores choose other experts.
+/// The router keeps more bits: small differences of its scores change which experts are chosen.
 pub(crate) const BITS: &[(&str, Bits)] = &[("*.mlp.gate", Bits::EightUnlessMixed)];

@@ -42,9 +42,10 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Hybrid> {
     qwen3_5::hybrid(source, &config)
 }
 
-/// The names of Qwen 3.5. The rows of the projections lie key head by key head: `in_proj_qkvz` has the query, the key,
-/// and the values and gates of the value heads that it serves, `in_proj_ba` their two gates. Files of MLX have them so
-/// as well.
+/// The names of Qwen 3.5. The rows of the fused projections are stored key head by key head. For
+/// each key head, `in_proj_qkvz` has the query, the key, and the values and output gates of its
+/// value heads; `in_proj_ba` has the two other gates of these value heads. Files of MLX have the
+/// same form.
 pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
     let config = qwen3_5::config(source.config, &DEFAULTS)?;
     let delta = qwen3_5::delta(source.config, config.hidden, config.norm.eps)?;

@@ -26,7 +26,7 @@ const EXPERTS: ExpertsDefaults = ExpertsDefaults {
     intermediate: 1408,
     n_experts: 60,
     top_k: 4,
-    // No key says otherwise.
+    // No config has a key for it.
     norm_topk_prob: Some(true),
 };
 
@@ -40,8 +40,8 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     Decoder::new(&config)
 }
 
-/// Published files have the experts' matrices by columns, those of transformers 5 by rows, and older ones one tensor for
-/// each expert.
+/// Published files have the experts' matrices as `[in, out]`, files of transformers 5 as
+/// `[out, in]`, and older files have one tensor for each expert.
 pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
     let gate_up = [
         ("*.mlp.switch_mlp.gate_proj.weight", 1),
@@ -62,8 +62,8 @@ pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
     Ok(Rules::from(turned.chain(rules)).and(&qwen3_moe::names(source)?))
 }
 
-/// Whether the matrices of the experts are stored `[in, out]`. Where the two sizes of one of the tensors are equal, the
-/// other's differ.
+/// Whether the matrices of the experts are stored `[in, out]`. If the two sizes of one tensor are
+/// equal, those of the other tensor differ.
 fn by_columns(source: &Source<'_>) -> Result<bool> {
     let c = source.config;
     let hidden = c.size("hidden_size", Some(DEFAULTS.hidden))?;

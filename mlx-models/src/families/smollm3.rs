@@ -30,7 +30,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     }
     let window = keys::window(c, None)?;
     let used = c.or("use_sliding_window", false)? && window.is_some();
-    // In files that were made from another family's; transformers does not read it here.
+    // Some files have this key of another family. transformers does not read it in this family.
     c.ignore(&["max_window_layers"]);
     config.layers = keys::layer_kinds(c, n, window, |layer| used && !has_rope[layer])?;
     Decoder::new(&config)

@@ -41,7 +41,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Box<dyn Model>> {
     })
 }
 
-/// The norms that have other names in other families.
+/// The rules for the norms that have other names in the model than in files.
 pub(crate) fn names(_source: &Source<'_>) -> Result<Rules> {
     Ok(Rules::from([
         Rule::rename("*.self_attn.q_layernorm.*", "*.self_attn.q_norm.*").written(),

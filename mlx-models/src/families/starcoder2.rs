@@ -30,7 +30,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     config.norm.kind = NormKind::layer(true);
     keys::ungated(&mut config);
     keys::set_mlp_bias(&mut config, bias);
-    // Dropout, and keys of files that transformers does not read.
+    // Keys of dropout, and keys of published files that transformers does not read.
     c.ignore(&[
         "activation_function",
         "attention_softmax_in_fp32",
@@ -47,7 +47,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     Decoder::new(&config)
 }
 
-/// The MLP's matrices are named like convolutions.
+/// In published files the MLP's matrices have the names of convolutions.
 pub(crate) fn names(_source: &Source<'_>) -> Result<Rules> {
     Ok(Rules::from([
         Rule::rename("*.mlp.c_fc.*", "*.mlp.up_proj.*").written(),

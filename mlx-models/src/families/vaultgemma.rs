@@ -11,7 +11,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     Decoder::new(&gemma2::with_caps(source.config)?)
 }
 
-/// The norm before the MLP has the name of Gemma's.
+/// In files the norm before the MLP has Gemma's name.
 pub(crate) fn names(_source: &Source<'_>) -> Result<Rules> {
     Ok(Rules::from([Rule::rename(
         "*.pre_feedforward_layernorm.*",

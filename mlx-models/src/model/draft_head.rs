@@ -1,4 +1,4 @@
-//! What a head for multi-token prediction can do, beside its model.
+//! The traits of heads for multi-token prediction: [`DraftHead`] and [`TrainableHead`].
 
 use std::ops::Range;
 
@@ -8,19 +8,21 @@ use mlx_nn::Step;
 /// A head that drafts the tokens after the next one, from the features of the model's layers. Its states are in the
 /// model's cache.
 pub trait DraftHead {
-    /// Its states, which are after those of the layers.
+    /// The indices of the head's states. They follow those of the layers.
     fn states(&self) -> Range<usize>;
 
-    /// Its input among the two results of [`Model::run`](crate::model::Model::run): `[B, L, E]`
+    /// The head's input, which is one of the two results of
+    /// [`Model::run`](crate::model::Model::run): `[B, L, E]`
     ///
     /// # Errors
     /// The shapes do not fit.
     fn input(&self, run: [&Array; 2]) -> Result<Array>;
 
-    /// Runs the head over `tokens` `[B, L]` and the model's features of them, `[B, L, E]`. The features of the last tokens
-    /// may be missing if these tokens are not kept. The step has the rows' lengths before these tokens. Returns the head's
-    /// features `[B, L, E]`, from which [`logits`](Self::logits) predicts the next token at each position. In a row that
-    /// begins, the first token has no position before it, so the results are one position earlier.
+    /// Runs the head over `tokens` `[B, L]` and the model's features of them, `[B, L, E]`. The
+    /// features of the last tokens may be missing if these tokens are not kept. The rows' lengths
+    /// in the step are those before these tokens. Returns the head's features `[B, L, E]`, from
+    /// which [`logits`](Self::logits) predicts the next token at each position. The first token of
+    /// a row has no position before it, so the results of a new row are one position earlier.
     ///
     /// # Errors
     /// The shapes do not fit.
@@ -31,14 +33,16 @@ pub trait DraftHead {
         step: &mut Step<'_>,
     ) -> Result<Array>;
 
-    /// Runs the head over draft tokens `[B, L]` and its own features of the position before each of them:
-    /// `[B, L, E] -> [B, L, E]`. The step has the rows' lengths before these tokens, and must not be committed.
+    /// Runs the head over draft tokens `[B, L]` and its own features of the position before each of
+    /// them: `[B, L, E] -> [B, L, E]`. The rows' lengths in the step are those before these tokens.
+    /// The step must not be committed.
     ///
     /// # Errors
     /// The shapes do not fit.
     fn draft(&self, tokens: &Array, before: &Array, step: &mut Step<'_>) -> Result<Array>;
 
-    /// Logits `[.., V]` of features `[.., E]` that the head gave, or `[.., first]`: of so many first tokens.
+    /// Logits `[.., V]` of the head's features `[.., E]`. With `first`, only those of the first
+    /// tokens of the vocabulary, `[.., first]`.
     ///
     /// # Errors
     /// The shapes do not fit.
@@ -47,9 +51,10 @@ pub trait DraftHead {
 
 /// A head whose loss training can compute.
 pub trait TrainableHead {
-    /// The head's features `[B, L, E]`, from which [`Model::logits`](crate::model::Model::logits) tells the token after the
-    /// next: of the next tokens `[B, L]` and the features `hidden` `[B, L, E]` of each position. `step` is that of a cache of
-    /// its own, with one layer that attends to everything.
+    /// The head's features `[B, L, E]`, from which [`Model::logits`](crate::model::Model::logits)
+    /// predicts the token after the next. `hidden` `[B, L, E]` are the model's features of each
+    /// position, and `next` `[B, L]` the token after each position. `step` belongs to a separate
+    /// cache, with one layer of the kind [`LayerKind::Full`](mlx_nn::LayerKind::Full).
     ///
     /// # Errors
     /// The shapes do not fit.

@@ -3,14 +3,14 @@
 use mlx_core::{DType, Result};
 use mlx_nn::{CacheOptions, KvShape, LayerKind, RecurrentShape, RowPart, StateCost};
 
-/// The sizes of a model as it was built. Other crates use it instead of config.json.
+/// The sizes of a model as it was built. Other crates use these sizes instead of config.json.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Geometry {
     /// Rows of the embedding.
     pub vocab: i32,
     /// Features of a token.
     pub hidden: i32,
-    /// The context length, if the config has one.
+    /// The context length in tokens, if the config has one.
     pub max_positions: Option<usize>,
     /// See [`Model::switches_after`](crate::model::Model::switches_after).
     pub switches_after: Option<usize>,
@@ -18,9 +18,9 @@ pub struct Geometry {
     pub grows_after: Option<usize>,
     layers: Vec<LayerGeometry>,
     states: Vec<LayerKind>,
-    /// The heads of the keys and values of each state, if it has some.
+    /// The KV heads of each state, if the state holds keys and values.
     kv: Vec<Option<KvShape>>,
-    /// The dtype of each state's keys, if it is not that of the activations.
+    /// The dtype of each state's keys, if it differs from that of the activations.
     dtypes: Vec<Option<DType>>,
     /// The index of each layer's first state.
     firsts: Vec<usize>,
@@ -31,12 +31,14 @@ pub struct Geometry {
 pub struct LayerGeometry {
     /// Query heads; 0 without attention.
     pub heads: i32,
-    /// The keys and values that its attention reads.
+    /// The KV heads that the layer's attention reads.
     pub kv: Option<KvShape>,
-    /// The kinds of its states: usually one; none if it reads the state of another layer; two if it has attention and a
-    /// recurrence side by side.
+    /// The kinds of the layer's states. Usually there is one. A layer that reads the state of
+    /// another layer has none. A layer with attention and a recurrence, or with an indexer, has
+    /// two.
     pub states: Vec<LayerKind>,
-    /// The size of the F32 vectors in its second state, if that is of the kind [`LayerKind::Latent`].
+    /// The size of the F32 vectors in the layer's second state, if that state is of the kind
+    /// [`LayerKind::Latent`].
     pub index_dim: Option<i32>,
     /// The earlier layer whose keys and values it reads, if it has none of its own.
     pub shares: Option<usize>,
@@ -93,7 +95,7 @@ impl LayerGeometry {
     }
 }
 
-/// Keys and values of heads of one size.
+/// The shape of keys and values whose heads have one size.
 pub fn kv_heads(heads: i32, head_dim: i32) -> KvShape {
     KvShape {
         heads,
@@ -103,7 +105,8 @@ pub fn kv_heads(heads: i32, head_dim: i32) -> KvShape {
 }
 
 impl Geometry {
-    /// A model with these layers. It has no limit of positions, and no switch of their embedding.
+    /// A model with these layers. The model has no limit of positions, and its rope does not change
+    /// with the length.
     ///
     /// # Panics
     /// A layer shares keys and values with one that is not before it.
@@ -126,7 +129,7 @@ impl Geometry {
         geometry
     }
 
-    /// The model with the limits of positions from its config.
+    /// Sets the context length, and the length at which the rope changes.
     #[must_use]
     pub fn with_positions(mut self, most: Option<usize>, switches_after: Option<usize>) -> Self {
         self.max_positions = most;
@@ -134,17 +137,17 @@ impl Geometry {
         self
     }
 
-    /// The model with the length beyond which its rope follows the length of a text.
+    /// Sets the length beyond which the rope depends on the length of the prompt.
     #[must_use]
     pub fn growing_after(mut self, length: Option<usize>) -> Self {
         self.grows_after = length;
         self
     }
 
-    /// Adds a last layer.
+    /// Adds a layer after the others.
     ///
     /// # Panics
-    /// It shares keys and values with a layer that does not exist.
+    /// The layer shares keys and values with a layer that does not exist.
     pub fn push(&mut self, layer: LayerGeometry) {
         let first = match layer.shares {
             Some(shared) => self.firsts[shared],
@@ -162,8 +165,8 @@ impl Geometry {
         self.layers.push(layer);
     }
 
-    /// Adds states that do not belong to a decoder layer, such as those of a head. `kv` gives the heads of those with
-    /// keys and values. Returns the index of the first.
+    /// Adds states that do not belong to a decoder layer, such as those of a head. `kv` has the
+    /// heads of the states with keys and values. Returns the index of the first added state.
     pub fn beside(&mut self, kv: KvShape, states: &[LayerKind]) -> usize {
         let first = self.states.len();
         for &kind in states {
@@ -188,12 +191,12 @@ impl Geometry {
     /// The index among [`states`](Self::states) of the first state that layer `layer` reads.
     ///
     /// # Panics
-    /// There is no such layer.
+    /// The model has no layer of this index.
     pub fn state_of(&self, layer: usize) -> usize {
         self.firsts[layer]
     }
 
-    /// The heads of the keys and values of each of the [`states`](Self::states), if it has some.
+    /// The KV heads of each of the [`states`](Self::states), if the state holds keys and values.
     pub fn kv(&self) -> &[Option<KvShape>] {
         &self.kv
     }
@@ -201,7 +204,8 @@ impl Geometry {
     /// The arrays of a row in each of the [`states`](Self::states), for activations of this dtype.
     ///
     /// # Errors
-    /// Keys and values cannot be packed as the options say; the message names the first such state's sizes.
+    /// The sizes of keys and values do not allow the packing of `options`. The message names the
+    /// sizes of the first such state.
     pub fn row_parts(&self, dtype: DType, options: &CacheOptions) -> Result<Vec<Vec<RowPart>>> {
         self.each(dtype, |kind, kv, dtype| kind.row_parts(kv, dtype, options))
     }
@@ -209,7 +213,7 @@ impl Geometry {
     /// The cost of each of the [`states`](Self::states): bytes of a row and of a position.
     ///
     /// # Errors
-    /// As [`row_parts`](Self::row_parts).
+    /// The same as those of [`row_parts`](Self::row_parts).
     pub fn costs(&self, dtype: DType, options: &CacheOptions) -> Result<Vec<StateCost>> {
         self.each(dtype, |kind, kv, dtype| kind.cost(kv, dtype, options))
     }
@@ -287,7 +291,8 @@ mod tests {
             .unwrap();
         let bytes = |cost: &StateCost| (cost.row_bytes, cost.position_bytes);
         let bytes: Vec<(usize, usize)> = costs.iter().map(bytes).collect();
-        // Latents are one vector of 2 bytes an element, an indexer's keys of 4.
+        // A latent is one vector with 2 bytes per element; the key of an indexer has 4 bytes per
+        // element.
         assert_eq!(
             bytes[..5],
             [(0, 128), (120, 0), (0, 128), (0, 128), (120, 0)]

@@ -12,7 +12,7 @@ pub struct ModelInfo {
     pub model_type: String,
     /// Rows of the embedding.
     pub vocab: i32,
-    /// The context length.
+    /// The context length in tokens, if the config has one.
     pub max_positions: Option<usize>,
     /// The states of all layers.
     pub layers: Vec<LayerKind>,
@@ -26,17 +26,20 @@ pub struct ModelInfo {
     pub weight_bytes: usize,
     /// The scheme of quantised weights without an entry of their own.
     pub quantization: Option<Scheme>,
-    /// The format of another program that the files have, and its form in memory.
+    /// A description of the format of another program, if the files have one, and of its form in
+    /// memory.
     pub stored: Option<String>,
-    /// Its head for multi-token prediction, if it has one.
+    /// The head for multi-token prediction, if the model has one.
     pub head: Option<HeadInfo>,
     /// The dtype of the activations.
     pub dtype: DType,
-    /// Keys of config.json that this version does not read and does not know to be irrelevant.
+    /// Keys of config.json that this version does not read and that are not known to have no
+    /// effect.
     pub unread_keys: Vec<String>,
 }
 
-/// Information about a head for multi-token prediction. The model's counts include it.
+/// Information about a head for multi-token prediction. The counts of [`ModelInfo`] include the
+/// head.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct HeadInfo {
     /// The number of elements of its weights, as if they were dense.

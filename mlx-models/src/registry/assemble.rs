@@ -1,4 +1,5 @@
-//! From `config.json` and opened files to a model: the family is found, built, and filled.
+//! From `config.json` and opened files to a model: the family is found, and its model is built and
+//! filled.
 
 use mlx_core::{Array, DType, Result};
 use mlx_nn::{Checkpoint, FillOptions, Path, Visit, fill_lazily};
@@ -18,7 +19,8 @@ use crate::families::Family;
 use crate::model::{HeadInfo, Model, ModelInfo};
 use crate::registry::{LoadOptions, Loaded, Registry};
 
-/// A model whose parameters are set but not evaluated: on the CPU they refer to the files.
+/// A model whose parameters are set but not evaluated: on the CPU their data are still in the
+/// files.
 pub(crate) struct Assembled {
     pub model: Box<dyn Model>,
     pub model_type: &'static str,
@@ -32,7 +34,7 @@ pub(crate) struct Assembled {
     pub stored: Option<Format>,
 }
 
-/// The model of a config, without values.
+/// The model of a config. Its parameters have no values.
 pub(crate) fn empty(registry: &Registry, label: &str, config: Value) -> Result<Assembled> {
     let reading = Reading {
         dtype: None,
@@ -121,7 +123,7 @@ fn assemble(
     }
     let tied = tied.unwrap_or(family.tied);
     let quantization_of = Config::clone(&outer);
-    // Some checkpoints have the key outside, some inside, some in both places.
+    // `tie_word_embeddings` may be outside or inside `text_config`, or in both places.
     let tied = tied || tied_inside;
     let mut config = text.unwrap_or(outer);
     if let Some(folder) = folder.as_deref_mut() {
@@ -192,7 +194,7 @@ fn assemble(
 }
 
 impl Assembled {
-    /// Evaluates the parameters, and collects facts about the model.
+    /// Evaluates the parameters, and collects the model's [`ModelInfo`].
     pub(crate) fn finish(self, label: &str) -> Result<Loaded> {
         let Self {
             model,
@@ -217,7 +219,7 @@ impl Assembled {
     }
 }
 
-/// Evaluates the parameters of a model, and collects facts about it.
+/// Evaluates the parameters of a model, and collects its [`ModelInfo`].
 pub(crate) fn info(model_type: &str, model: &dyn Model) -> Result<ModelInfo> {
     let mut weigh = Weigh::default();
     model.visit(&mut Path::default(), &mut weigh)?;

@@ -13,7 +13,7 @@ use crate::registry::assemble;
 /// How [`load`] reads a checkpoint.
 #[derive(Default)]
 pub struct LoadOptions<'a> {
-    /// Floating-point weights are converted to this dtype; without it they stay as stored.
+    /// The dtype to which floating-point weights are converted; `None` keeps the stored dtype.
     pub dtype: Option<DType>,
     /// Whether a head for multi-token prediction is used ([`Model::enable_drafts`]).
     pub drafts: bool,
@@ -27,15 +27,16 @@ pub struct LoadOptions<'a> {
 
 /// A model and information about its checkpoint.
 pub struct Loaded {
-    /// The model, filled.
+    /// The model with its weights.
     pub model: Box<dyn Model>,
-    /// Facts about it.
+    /// Information about the checkpoint.
     pub info: ModelInfo,
 }
 
 impl Loaded {
-    /// A model that a program has made and given values, without files. Its parameters are evaluated. `model_type` names it
-    /// in messages; that of a family chooses the family's syntax of tool calls, for instance.
+    /// A model that a program has made and given values, without files. Its parameters are
+    /// evaluated. `model_type` names the model in messages. If it is that of a family, it also
+    /// selects what depends on the family, such as the syntax of tool calls.
     ///
     /// ```
     /// use mlx_models::{Loaded, Model};
@@ -62,7 +63,7 @@ impl Loaded {
 }
 
 impl Registry {
-    /// [`load`](fn@crate::load) with these families.
+    /// [`load`](fn@crate::load) with the families of this registry.
     ///
     /// # Errors
     /// The same as those of [`load`](fn@crate::load).
@@ -73,7 +74,7 @@ impl Registry {
         self.load_from(&label, config, weights::open(dir)?, options)
     }
 
-    /// [`load_from`](crate::load_from) with these families.
+    /// [`load_from`](crate::load_from) with the families of this registry.
     ///
     /// # Errors
     /// The same as those of [`load_from`](crate::load_from).
@@ -92,7 +93,7 @@ impl Registry {
         assembled.finish(label)
     }
 
-    /// [`initialised`](fn@crate::initialised) with these families.
+    /// [`initialised`](fn@crate::initialised) with the families of this registry.
     ///
     /// # Errors
     /// The same as those of [`initialised`](fn@crate::initialised).
@@ -112,8 +113,8 @@ impl Registry {
 /// Loads the checkpoint in a folder.
 ///
 /// # Errors
-/// The folder has no config.json or safetensors, the architecture is not known, or the tensors do
-/// not fit it.
+/// The folder has no config.json or safetensors, the family is not known, or the tensors do not fit
+/// the model.
 pub fn load(dir: impl AsRef<Path>, options: LoadOptions<'_>) -> Result<Loaded> {
     Registry::default().load(dir, options)
 }
@@ -121,7 +122,7 @@ pub fn load(dir: impl AsRef<Path>, options: LoadOptions<'_>) -> Result<Loaded> {
 /// Loads a checkpoint from its parsed config.json and opened files; `label` names it in errors.
 ///
 /// # Errors
-/// As [`load`].
+/// The same as those of [`load`].
 pub fn load_from(
     label: &str,
     config: Value,
@@ -136,7 +137,7 @@ pub fn load_from(
 /// `label` names the config in errors.
 ///
 /// # Errors
-/// The architecture is not known, its config is wrong, or asks for quantised weights.
+/// The family is not known, or the config is malformed or has quantised weights.
 pub fn initialised(label: &str, config: Value, seed: u64) -> Result<Loaded> {
     Registry::default().initialised(label, config, seed)
 }

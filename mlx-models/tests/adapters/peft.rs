@@ -1,8 +1,8 @@
-//! Kinds and settings of PEFT's adapters: computed as PEFT computes them, or refused by name.
+//! Each kind and setting of PEFT's adapters gives PEFT's results, or is refused by name.
 
 use super::*;
 
-/// With each of these settings, PEFT computes something else than plain LoRA from the same tensors.
+/// With each of these settings, PEFT's result for the same tensors differs from that of plain LoRA.
 #[test]
 fn other_kinds_are_refused_by_name() {
     for (key, value) in [

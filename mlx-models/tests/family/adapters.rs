@@ -1,4 +1,4 @@
-//! Adapters of the family: on published modules, and on both sets of modules.
+//! Adapters of the family: under the published names of modules, and on both sets of modules.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,5 +1,5 @@
-//! A family that is not part of this crate, added through the public API. `toy.rs` is the family, and this file tests
-//! it like the crate's own families.
+//! A family that is not part of this crate, added through the public API. `toy.rs` has the family.
+//! This file tests it like the crate's own families.
 
 mod adapters;
 #[path = "../shared/parameters.rs"]
@@ -27,7 +27,7 @@ fn config() -> Value {
     json!({"model_type": "toy", "sliding_window": 8})
 }
 
-/// The tensors of a published checkpoint. Each is drawn from its name as the seed.
+/// The tensors of a published checkpoint. The random numbers of each have its name as their seed.
 fn published() -> Tensors {
     let mut tensors = Tensors::new();
     let mut add = |name: &str, shape: &[i32], deviation: f32| {

@@ -31,7 +31,8 @@ pub const STATE: RecurrentShape = RecurrentShape::new(&[
     },
 ]);
 
-/// Query heads, key and value heads, and their size: of layer 0 (a window of 8), and of layer 2 and the head.
+/// The number of query heads, the number of KV heads, and the head size. `SMALL` is for layer 0 (a
+/// window of 8), `LARGE` for layer 2 and the head.
 pub const SMALL: [i32; 3] = [4, 2, 16];
 pub const LARGE: [i32; 3] = [2, 1, 32];
 
@@ -42,8 +43,9 @@ pub const FAMILY: Family = Family {
     ..Family::new(&["toy"], build)
 };
 
-/// In published files gate and up are one tensor, down is `[in, out]`, a kernel has three axes, and norms are stored
-/// less 1; MLX's files have our forms. In both, q, k and v are one tensor, group by group of heads.
+/// In published files gate and up are one tensor, down is `[in, out]`, a kernel has three axes, and
+/// norms are stored as `weight - 1`. MLX's files have the forms of the model. In both, q, k and v
+/// are one tensor, group by group of heads.
 fn names(source: &Source<'_>) -> Result<Rules> {
     let mut rules = vec![
         Rule::drop("*.attn.mask", "a buffer"),

@@ -1,4 +1,4 @@
-//! Reads `testdata/models`.
+//! The cases of `testdata/models`: configs, weights, mutations and goldens.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,5 @@
-//! A decode step on the CPU runs our kernels: no product and no attention of MLX's own is in its graph.
+//! A decode step on the CPU runs this project's kernels: its graph has no product and no attention
+//! of MLX.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +8,7 @@ use mlx_nn::{CacheOptions, ModelCache};
 
 use super::case::Case;
 
-/// Nodes of MLX for which there are kernels here.
+/// Nodes of MLX for which this project has kernels.
 const PLAIN: [&str; 5] = [
     "Matmul",
     "QuantizedMatmul",
@@ -16,10 +17,10 @@ const PLAIN: [&str; 5] = [
     "ScaledDotProductAttention",
 ];
 
-/// Cases with nodes that stay, and why.
+/// Cases whose graphs keep nodes of MLX, and the reasons.
 const EXCEPTIONS: [(&str, &str); 0] = [];
 
-/// The nodes of a decode step of so many rows behind a prompt.
+/// The nodes of a decode step of `rows` rows after a prompt.
 fn decode(case: &Case, rows: usize) -> Result<Vec<String>> {
     let model = case.load("config.json", None)?;
     let model = model.model.as_ref();
@@ -57,7 +58,8 @@ fn a_decode_step_has_no_plain_product() {
             if !plain.is_empty() && !is_known {
                 faults.push(format!("{}, {rows} rows: {plain:?}", case.name));
             }
-            // Without kernels the test sees MLX's nodes, so it can fail.
+            // Where the kernels are missing, MLX's nodes must be found. This shows that the test
+            // can fail.
             if !has_kernels {
                 assert!(!plain.is_empty(), "{}: {found:?}", case.name);
             }

@@ -15,7 +15,8 @@ use super::case::{Case, Kind};
 use super::renamed::FAMILIES;
 use super::run::{log_probs, prompt_logits};
 
-/// The difference between two ways of computing the same logits, of a few units, in float32.
+/// The largest difference allowed between two ways of computing the same logits in float32. Logits
+/// are a few units large.
 const NOISE: f32 = 3e-4;
 
 fn cases() -> impl Iterator<Item = Case> {
@@ -97,8 +98,8 @@ fn every_key_of_every_config_is_known() {
     }
 }
 
-/// Rows of other lengths change nothing, through prefill and decode. A row that leaves the batch and is computed again
-/// in another one stays the same too.
+/// Rows of other lengths in the same batch do not change a row's results, in prefill and in decode.
+/// Nor do a preemption and a new computation in another batch.
 #[test]
 fn a_row_of_a_batch_equals_the_row_alone() {
     for case in cases() {
@@ -132,7 +133,7 @@ fn a_row_of_a_batch_equals_the_row_alone() {
         for (row, found) in step(&model, &mut batch, &first).unwrap().iter().enumerate() {
             check("prefill", 0, row, found);
         }
-        // Row 0 is evicted while the other rows go on.
+        // Row 0 is preempted while the other rows continue.
         batch.select(&[1, 2]).unwrap();
         let next = [1, 2].map(|row| &rows[row][ends[row]..=ends[row]]);
         for (at, found) in step(&model, &mut batch, &next).unwrap().iter().enumerate() {
@@ -191,7 +192,7 @@ fn quantised_files_equal_their_weights() {
     }
 }
 
-/// A model that was read and written without quantisation has the tensors of its source.
+/// A checkpoint that is written without quantisation has the tensors of its source.
 #[test]
 fn written_files_equal_their_source() {
     for case in cases() {

@@ -1,5 +1,5 @@
-//! Families that neither transformers nor its table of names has, and that compute what Llama does: a golden of Llama under
-//! their names of tensors and keys gives the same numbers.
+//! Families that transformers lacks and that compute the same as Llama. A golden of Llama gives the
+//! same numbers when its tensors and keys have the names of the family.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use mlx_models::{LoadOptions, load_from};
 use super::case::Case;
 use super::run::{log_probs, prompt_logits};
 
-/// These families.
+/// The families that this file tests.
 pub const FAMILIES: [&str; 1] = ["internlm2"];
 
 /// The tensors of a case, by name.

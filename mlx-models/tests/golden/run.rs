@@ -33,7 +33,7 @@ pub fn prompt_logits(model: &Loaded, prompt: &[u32]) -> Result<Array> {
     step(model, &mut cache(model, prompt.len()), prompt)
 }
 
-/// The same, read in chunks.
+/// The same logits, with the prompt prefilled in chunks.
 pub fn chunked_logits(model: &Loaded, prompt: &[u32], chunk: usize) -> Result<Array> {
     let mut cache = cache(model, prompt.len());
     let parts: Result<Vec<_>> = prompt
@@ -65,7 +65,8 @@ pub fn strays(model: &Loaded, prompt: &[u32], expected: &[u32]) -> Result<bool> 
     Ok(at < expected.len())
 }
 
-/// Passes up to `n` greedy tokens, each with the logits `[1, V]` from which it was chosen, until `more` returns false.
+/// Calls `more` with up to `n` greedy tokens, each with the logits `[1, V]` from which it was
+/// chosen, until it returns false.
 fn each_greedy(
     model: &Loaded,
     prompt: &[u32],

@@ -1,5 +1,5 @@
-//! Multimodal checkpoints whose reference needs programs for other towers: the text model's tensors and config, wrapped as they are
-//! published, compute what the text model alone does.
+//! Multimodal checkpoints whose reference needs programs for other towers. The text model's tensors
+//! and config, wrapped as in published files, give the same results as the text model alone.
 
 use std::collections::BTreeMap;
 

@@ -43,7 +43,8 @@ fn heads_come_from_folders_of_their_own() {
     assert_head(&parameters(&found), "a whole checkpoint");
 }
 
-/// A packed head is read by its own config.json, beside a dense model and beside one that is packed otherwise.
+/// A packed head has the schemes of its own config.json, beside a dense model and beside a model
+/// with other schemes.
 #[test]
 fn a_packed_head_has_schemes_of_its_own() {
     let (plain, source) = (dense(), dense());
@@ -167,8 +168,9 @@ fn write_fp8(path: &Path, codes: &Tensors, others: &Tensors) {
     std::fs::write(path, [&length[..], header.as_bytes(), &data].concat()).unwrap();
 }
 
-/// The head with matrices of 8-bit floats under names with this prefix: its codes, its other tensors, and what they mean. A scale is any number, or the
-/// power of two above it.
+/// The head with matrices of 8-bit floats, under names with this prefix: its codes, its other
+/// tensors, and the dense tensors that they represent. With `powers` the scales are rounded up to
+/// powers of two.
 fn fp8_head(prefix: &str, powers: bool) -> [Tensors; 3] {
     let [mut codes, mut others, mut means] = [(); 3].map(|()| Tensors::new());
     for (name, array) in head() {
@@ -204,7 +206,8 @@ fn assert_fp8_head(model: &Loaded, means: &Tensors, place: &str) {
     }
 }
 
-/// Heads of 8-bit floats are what their codes and scales mean: by a config.json, by their scales alone, beside a model, and in the files of a whole
+/// Heads of 8-bit floats equal the products of their codes and scales. They are recognised by a
+/// config.json or by their scales alone, in a file beside a model, and in the files of a whole
 /// checkpoint, of which nothing else is read.
 #[test]
 fn heads_of_8_bit_floats_are_read() {

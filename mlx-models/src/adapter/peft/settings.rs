@@ -1,4 +1,5 @@
-//! PEFT's `adapter_config.json`: every key is read, harmless, or refused by name.
+//! PEFT's `adapter_config.json`: every key is read, is known to have no effect, or is refused by
+//! name.
 
 use mlx_core::{Error, ErrorKind, Result};
 use regex::Regex;
@@ -13,7 +14,7 @@ const HARMLESS: [&str; 14] = [
     "base_model_name_or_path",
     "corda_config",
     "eva_config",
-    // PEFT resets it for all kinds of modules that these models have.
+    // PEFT corrects this key itself for the modules that these models have.
     "fan_in_fan_out",
     "inference_mode",
     "loftq_config",
@@ -44,10 +45,10 @@ const READ: [&str; 14] = [
     "modules_to_save",
 ];
 
-/// Initialisations that leave the base model unchanged, so that the saved adapter is a plain one.
+/// Initialisations that leave the base model unchanged, so that the file holds an ordinary adapter.
 const PLAIN_STARTS: [&str; 4] = ["gaussian", "eva", "orthogonal", "mica"];
 
-/// What PEFT's settings say about an adapter.
+/// The settings of an adapter in PEFT's `adapter_config.json`.
 pub(super) struct Settings {
     pub kind: AdapterKind,
     pub dropout: f64,
@@ -65,7 +66,7 @@ pub(super) struct Settings {
 enum Modules {
     /// A regular expression that must match the whole path.
     Pattern(Regex),
-    /// Paths or their last parts.
+    /// Whole paths, or the last parts of paths.
     Names(Vec<String>),
 }
 
@@ -157,27 +158,27 @@ impl Settings {
         })
     }
 
-    /// Whether PEFT puts an adapter on the module of this path.
+    /// Whether PEFT adapts the module at this path.
     pub fn selects(&self, path: &str) -> bool {
         !self.excluded.as_ref().is_some_and(|out| out.contains(path))
             && self.targets.as_ref().is_none_or(|in_| in_.contains(path))
             && self.layers.as_ref().is_none_or(|in_| in_.contains(path))
     }
 
-    /// The rank of the adapter of the module of this path.
+    /// The rank of the adapter of the module at this path.
     pub fn rank(&self, path: &str) -> i64 {
         let own = self.ranks.iter().find(|(name, _)| name.is_match(path));
         own.map_or(self.rank, |(_, rank)| *rank)
     }
 
-    /// The factor of the product of A and B.
+    /// The factor by which the product of A and B is multiplied.
     pub fn scale(&self, rank: i32) -> f32 {
         let rank = f64::from(rank);
         (self.alpha / if self.by_root { rank.sqrt() } else { rank }) as f32
     }
 }
 
-/// Whether the value means that the setting is not used.
+/// Whether this value leaves a setting unused.
 fn is_unset(value: &Value) -> bool {
     match value {
         Value::Null | Value::Bool(false) => true,

@@ -1,5 +1,6 @@
-//! Weights of 8-bit floats (E4M3) with one scale for each block of a matrix, row of it, or matrix. Scales of activations have no effect:
-//! only weights are stored in 8 bits here, as in transformers with `dequantize`.
+//! Weights of 8-bit floats (E4M3) with one scale for each block, each row, or the whole of a
+//! matrix. Scales of activations have no effect: only weights are stored in 8 bits here, as in
+//! transformers with `dequantize`.
 
 use mlx_core::{Array, DType, QuantMode, Result, Scheme};
 use mlx_nn::{Decoded, Made};
@@ -28,16 +29,16 @@ struct Matrix<'c> {
     grid: [i32; 2],
     /// Rows and columns that share a scale.
     block: [i32; 2],
-    /// Scales are exponents (E8M0).
+    /// Whether the scales are exponents (E8M0).
     exponents: bool,
 }
 
-/// `weight_block_size`, if it is there.
+/// `weight_block_size`, if the config has it.
 pub(super) fn block(entry: &Config) -> Result<Option<[i32; 2]>> {
     sizes(entry, "weight_block_size")
 }
 
-/// `block_structure` of the weights in the groups of compressed-tensors, if it is there.
+/// `block_structure` of the weights in the groups of compressed-tensors, if the config has it.
 pub(super) fn block_of_groups(entry: &Config) -> Result<Option<[i32; 2]>> {
     let Some(groups) = entry.object("config_groups")? else {
         return Ok(None);
@@ -180,7 +181,8 @@ impl<'c> Matrix<'c> {
         })
     }
 
-    /// Whether it is a matrix of mxfp8, in which groups of 32 columns have a power of two.
+    /// Whether mxfp8 represents the matrix exactly: each group of 32 columns has one scale, a power
+    /// of two.
     fn packs(&self, tensors: &StoredTensors<'_>) -> Result<bool> {
         let &[_, columns] = self.shape else {
             return Ok(false);
@@ -198,7 +200,7 @@ impl<'c> Matrix<'c> {
         Ok(scales.iter().all(|scale| is_power(scale) && *scale > 0.0))
     }
 
-    /// The codes as they are, and the exponents of the scales, once for each group.
+    /// The unchanged codes, and the exponent of the scale for each group.
     fn packed(self) -> [Made; 2] {
         let [rows, columns] = [self.shape[0], self.shape[1]];
         let path = self.name.strip_suffix("weight").unwrap_or(self.name);
@@ -262,7 +264,7 @@ impl<'c> Matrix<'c> {
     }
 }
 
-/// How scales lie over a matrix.
+/// The blocks of a matrix that the scales belong to.
 struct Grid {
     shape: Vec<i32>,
     grid: [i32; 2],

@@ -10,7 +10,7 @@ use crate::config::Config;
 
 const PACKED: &str = "weight_packed";
 
-/// The sizes of groups that the affine scheme has, the largest first.
+/// The group sizes of the affine scheme, the largest first.
 const GROUPS: [i32; 3] = [128, 64, 32];
 
 pub(super) fn decoded(tensors: &StoredTensors<'_>, entry: &Config) -> Result<(Decoded, Format)> {
@@ -141,7 +141,7 @@ fn bits(entry: &Config) -> Result<(i32, Vec<i32>)> {
             )));
         }
         bits = Some(own);
-        // Without a size, and with -1, a row is one group.
+        // If the size is missing or -1, a row is one group.
         match weights.opt::<i32>("group_size")? {
             Some(size) if size > 0 => sizes.push(size),
             _ => has_whole_rows = true,

@@ -16,12 +16,13 @@ pub(crate) struct ExpertsDefaults {
     pub intermediate: i32,
     pub n_experts: i32,
     pub top_k: i32,
-    /// Without a value, `norm_topk_prob` says it.
+    /// Whether the weights of the chosen experts are divided by their sum; `None` if the key
+    /// `norm_topk_prob` decides.
     pub norm_topk_prob: Option<bool>,
 }
 
-/// The names of the key for the number of experts. For some families transformers reads all of them. It writes the
-/// second.
+/// The names of the key for the number of experts. For some families transformers reads all four.
+/// It writes the second.
 const KEYS: [&str; 4] = [
     "num_experts",
     "num_local_experts",
@@ -32,13 +33,13 @@ const KEYS: [&str; 4] = [
 /// The experts of a config, without a shared one.
 ///
 /// # Errors
-/// Sizes that do not fit.
+/// Sizes do not fit each other.
 pub(crate) fn experts(
     c: &Config,
     hidden: i32,
     defaults: &ExpertsDefaults,
 ) -> Result<ExpertsConfig> {
-    // ERNIE's own name of the first key, which takes precedence.
+    // `moe_k` is the name in ERNIE. The usual name takes precedence.
     let key = match c.value("num_experts_per_tok") {
         Some(_) => "num_experts_per_tok",
         None => "moe_k",
@@ -89,7 +90,7 @@ pub(crate) fn experts_of(
 /// Gives layers the experts: every `decoder_sparse_step`th, but not those of `mlp_only_layers`.
 ///
 /// # Errors
-/// A key has another type.
+/// The value of a key has another type.
 pub(crate) fn sparse_layers(
     c: &Config,
     experts: ExpertsConfig,
@@ -111,7 +112,7 @@ pub(crate) struct DeepSeekExperts {
     pub scoring: Scoring,
     /// The correction bias that is added to the scores when experts are chosen.
     pub correction: Correction,
-    /// What `norm_topk_prob` is without a value; `None` if the key has no effect.
+    /// The default of `norm_topk_prob`; `None` if the key has no effect.
     pub normed: Option<bool>,
     /// The number of dense layers at the start.
     pub dense: usize,
@@ -141,7 +142,7 @@ impl DeepSeekExperts {
 /// start.
 ///
 /// # Errors
-/// Sizes that do not fit.
+/// Sizes do not fit each other.
 pub(crate) fn deepseek_experts(
     c: &Config,
     config: &mut DecoderConfig,
@@ -155,10 +156,11 @@ pub(crate) fn deepseek_experts(
     Ok(())
 }
 
-/// [`deepseek_experts`] in the layers that `mlp_layer_types` calls sparse; without the key in all layers after the first `dense`.
+/// [`deepseek_experts`] in the layers that `mlp_layer_types` calls sparse. Without the key, all
+/// layers after the first `dense` have experts.
 ///
 /// # Errors
-/// The same as those of [`deepseek_experts`], or unknown types.
+/// The same as those of [`deepseek_experts`], or an unknown type.
 pub(crate) fn deepseek_experts_by_types(
     c: &Config,
     config: &mut DecoderConfig,
@@ -202,10 +204,10 @@ fn read_deepseek_experts(
     Ok(experts)
 }
 
-/// How experts of DeepSeek-V3's form are chosen.
+/// The routing of DeepSeek-V3's form of experts.
 ///
 /// # Errors
-/// Sizes that do not fit.
+/// Sizes do not fit each other.
 pub(crate) fn corrected_routing(
     c: &Config,
     experts: &ExpertsConfig,
@@ -221,7 +223,7 @@ pub(crate) fn corrected_routing(
     })
 }
 
-/// An expert without a gate, as large as `n` of the others.
+/// A shared expert without a gate, of the size of `n` other experts.
 pub(crate) fn shared_expert(experts: &ExpertsConfig, n: i32) -> Option<SharedExpert> {
     Some(SharedExpert {
         intermediate: n * experts.intermediate,
@@ -230,7 +232,7 @@ pub(crate) fn shared_expert(experts: &ExpertsConfig, n: i32) -> Option<SharedExp
     })
 }
 
-/// The groups of experts, if there are several.
+/// The groups of experts, if the config has several.
 fn groups(
     c: &Config,
     experts: &ExpertsConfig,
@@ -254,7 +256,7 @@ fn groups(
     Ok((n > 1).then_some(Groups { n, top, score }))
 }
 
-/// Names of experts of DeepSeek's form.
+/// The rules for the names of DeepSeek's form of experts.
 pub(crate) fn deepseek_expert_names() -> Rules {
     Rules::from([
         Rule::rename(

@@ -27,20 +27,20 @@ impl LatentDefaults {
     };
 }
 
-/// Epsilon of the norms of compressed vectors, which is no key of any config.
+/// The epsilon of the norms of compressed vectors. No config has a key for it.
 const EPS: f32 = 1e-6;
 
 /// The pre-norm decoder that a config describes, with latent attention in all layers.
 ///
 /// # Errors
-/// Sizes that do not fit.
+/// Sizes do not fit each other.
 pub(crate) fn latent(
     source: &Source<'_>,
     defaults: &Defaults,
     sizes: &LatentDefaults,
 ) -> Result<DecoderConfig> {
     let c = source.config;
-    // There are no heads of keys and values. The others follow from the sizes below.
+    // Latent attention has no KV heads. The head sizes follow from the sizes below.
     c.ignore(&["num_key_value_heads", "head_dim", "qk_head_dim"]);
     let heads = c.size("num_attention_heads", Some(defaults.heads))?;
     let plain_dim = c.size("qk_nope_head_dim", Some(sizes.plain_dim))?;

@@ -13,7 +13,7 @@ const MAX_LAYERS: i32 = 1024;
 /// The number of layers.
 ///
 /// # Errors
-/// It is missing or absurd.
+/// The number is missing, less than 1 or too large.
 pub(crate) fn n_layers(c: &Config, default: Option<i32>) -> Result<usize> {
     let n = c.size("num_hidden_layers", default)?;
     if n > MAX_LAYERS {
@@ -27,7 +27,8 @@ pub(crate) fn n_layers(c: &Config, default: Option<i32>) -> Result<usize> {
 /// The kind of each layer: `layer_types` if the config has them, else `fallback`.
 ///
 /// # Errors
-/// Unknown types, another number of them than layers, or a window that is not given.
+/// A type is unknown, the list has another length than the number of layers, or the config has no
+/// window for a layer that needs one.
 pub(crate) fn layer_kinds(
     c: &Config,
     n: usize,
@@ -50,7 +51,7 @@ pub(crate) fn layer_kinds(
 /// The entry of `layer_types` for each layer, if the config has them, else `fallback`.
 ///
 /// # Errors
-/// Types that are not `known`, or another number of them than layers.
+/// A type is not `known`, or the list has another length than the number of layers.
 pub(crate) fn layer_types<T: Copy, const N: usize>(
     c: &Config,
     n: usize,
@@ -63,7 +64,7 @@ pub(crate) fn layer_types<T: Copy, const N: usize>(
 /// The entry of the list `key` for each layer, if the config has one, else `fallback`.
 ///
 /// # Errors
-/// As [`layer_types`].
+/// The same as those of [`layer_types`].
 pub(crate) fn types_of<T: Copy, const N: usize>(
     c: &Config,
     key: &str,
@@ -88,15 +89,15 @@ pub(crate) fn types_of<T: Copy, const N: usize>(
     types.iter().map(kind).collect()
 }
 
-/// The kind of a layer with this window; without one it keeps all positions.
+/// The kind of a layer with this window. Without a window the layer keeps all positions.
 pub(crate) fn kind(window: Option<i32>) -> LayerKind {
     window.map_or(LayerKind::Full, |window| LayerKind::Window(window as usize))
 }
 
-/// The value of `sliding_window`. Null means no window; an absent key means what transformers assumes.
+/// The value of `sliding_window`. Null means no window, and an absent key means `default`.
 ///
 /// # Errors
-/// It is not a size.
+/// The value is not a size.
 pub(crate) fn window(c: &Config, default: Option<i32>) -> Result<Option<i32>> {
     if c.is_null("sliding_window") {
         c.ignore(&["sliding_window"]);
@@ -108,11 +109,12 @@ pub(crate) fn window(c: &Config, default: Option<i32>) -> Result<Option<i32>> {
     }
 }
 
-/// Reads the ropes of a family that has one for full layers, and another for those with a window. The keys are
-/// those of their bases in the older dialect, which has `rope_scaling` for the full layers only.
+/// Reads the ropes of a family that has one rope for full layers and another for layers with a
+/// window. `full` and `windows` are the keys of their bases in the older dialect, and the defaults.
+/// In that dialect `rope_scaling` applies to the full layers only.
 ///
 /// # Errors
-/// As [`rope_of_layer_type`].
+/// The same as those of [`rope_of_layer_type`].
 pub(crate) fn ropes_by_kind(
     c: &Config,
     config: &mut DecoderConfig,
@@ -145,7 +147,7 @@ pub(crate) fn ropes_by_kind(
 /// the same base.
 ///
 /// # Errors
-/// The list has another length than there are layers, or a number below 0.
+/// The list has another length than the number of layers, or an entry below 0.
 pub(crate) fn rope_bases(c: &Config, config: &mut DecoderConfig) -> Result<()> {
     const KEY: &str = "layer_rope_theta";
     let Some(bases) = c.opt::<Vec<f64>>(KEY)? else {
@@ -173,11 +175,12 @@ pub(crate) fn rope_on_windows(config: &mut DecoderConfig) {
     }
 }
 
-/// Whether each layer has a rope. In `no_rope_layers` a 1 means a rope, in spite of the key's name. Without the list,
-/// all layers but every `no_rope_layer_interval`th have one. An empty list counts as none.
+/// Whether each layer has a rope. In `no_rope_layers` a 1 means a rope, in spite of the key's name.
+/// Without the list, all layers but every `no_rope_layer_interval`th have one. With `empty_is_none`
+/// an empty list counts as absent.
 ///
 /// # Errors
-/// The list is shorter than the layers.
+/// The list has fewer entries than the number of layers.
 pub(crate) fn has_rope(c: &Config, n: usize, empty_is_none: bool) -> Result<Vec<bool>> {
     let every = c.size("no_rope_layer_interval", Some(4))? as usize;
     let layers = c.opt::<Vec<i32>>("no_rope_layers")?;

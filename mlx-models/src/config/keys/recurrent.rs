@@ -6,8 +6,8 @@ use serde_json::Value;
 
 use crate::config::Config;
 
-/// Whether convolutions of one channel have the axes of published files, `[channels, 1, taps]`. Files of MLX have
-/// `[channels, taps, 1]`.
+/// Whether convolutions with one filter for each channel have the axes of published files,
+/// `[channels, 1, taps]`. Files of MLX have `[channels, taps, 1]`.
 ///
 /// # Errors
 /// A file cannot be read.
@@ -21,7 +21,7 @@ pub(crate) fn has_published_convolutions(tensors: &Checkpoint, suffix: &str) -> 
     }
 }
 
-/// Whether there are convolutions named `conv1d`, and they have the axes of MLX's files.
+/// Whether the files have convolutions named `conv1d` with the axes of MLX's files.
 ///
 /// # Errors
 /// A file cannot be read.
@@ -31,7 +31,8 @@ pub(crate) fn has_mlx_convolutions(tensors: &Checkpoint) -> Result<bool> {
     Ok(any && !has_published_convolutions(tensors, SUFFIX)?)
 }
 
-/// The rule that brings published convolutions into MLX's form, where the file has such.
+/// The rule that changes the axes of published convolutions to those of MLX. `None` if the files
+/// have none to change.
 ///
 /// # Errors
 /// A file cannot be read.
@@ -43,7 +44,7 @@ pub(crate) fn convolutions(tensors: &Checkpoint, suffix: &str) -> Result<Option<
 /// The smallest and the largest time step: two numbers, of which the second may be infinite.
 ///
 /// # Errors
-/// The value is not two such numbers.
+/// The value is not a pair of such numbers.
 pub(crate) fn time_steps(c: &Config, key: &str) -> Result<(f32, f32)> {
     let Some(value) = c.value(key) else {
         return Ok((0.0, f32::INFINITY));
@@ -62,10 +63,10 @@ pub(crate) fn time_steps(c: &Config, key: &str) -> Result<(f32, f32)> {
     }
 }
 
-/// The taps of a convolution.
+/// The number of taps of a convolution.
 ///
 /// # Errors
-/// There are too few or too many.
+/// The number is too small or too large.
 pub(crate) fn taps(c: &Config, key: &str, default: i32) -> Result<i32> {
     let taps = c.size(key, Some(default))?;
     if !(2..=64).contains(&taps) {

@@ -5,11 +5,12 @@ use mlx_nn::{AttentionConfig, KvSource, LayerKind, Rule};
 
 use crate::config::Config;
 
-/// For each layer, the earlier layer whose keys and values it reads, if it has none of its own. The last
-/// `num_kv_shared_layers` layers read those of the last layer of their kind before them.
+/// For each layer, the earlier layer whose keys and values it reads, if it has none of its own.
+/// Each of the last `num_kv_shared_layers` layers reads those of the last layer of its kind that
+/// has its own.
 ///
 /// # Errors
-/// There is no such layer.
+/// A layer has no such earlier layer, or all layers would read those of others.
 pub(crate) fn shared_layers(
     c: &Config,
     kinds: &[LayerKind],
@@ -40,7 +41,8 @@ fn n_shared(c: &Config, default: usize) -> Result<usize> {
     c.or("num_kv_shared_layers", default)
 }
 
-/// The attention of a layer, where layers read the keys and values of others as `shares` says.
+/// The attention of a layer. `shares` has, for each layer, the earlier layer whose keys and values
+/// it reads.
 pub(crate) fn with_sharing(
     config: AttentionConfig,
     layer: usize,
@@ -56,10 +58,11 @@ pub(crate) fn with_sharing(
     }
 }
 
-/// Published files have projections for layers that do not use them.
+/// The rules that drop the projections of keys and values from layers that do not use them.
+/// Published files have such tensors.
 ///
 /// # Errors
-/// There are no such layers.
+/// The number of layers is invalid, or `num_kv_shared_layers` is not a number.
 pub(crate) fn unused_projections(c: &Config, layers: i32, default: usize) -> Result<Vec<Rule>> {
     let n = super::n_layers(c, Some(layers))?;
     let first = n.saturating_sub(n_shared(c, default)?);

@@ -10,7 +10,7 @@ use super::{CausalLm, DecoderLayer, Ends, HEAD_STATES, Predict};
 use crate::model::{DraftHead, Model, NO_DRAFTS, TrainableHead};
 
 impl<L, M: Predict, E> CausalLm<L, M, E> {
-    /// The head that drafts, and where its states begin.
+    /// The head that drafts, and the index of its first state.
     fn enabled(&self) -> Result<(&M, usize)> {
         let found = self.mtp.as_ref().zip(self.head_state);
         found.ok_or_else(|| Error::new(ErrorKind::Unsupported, NO_DRAFTS))

@@ -8,9 +8,9 @@ use crate::config::plan::DecoderConfig;
 /// The attention of a layer.
 #[derive(Clone, Module)]
 pub(super) enum SelfAttention {
-    /// Over keys and values of heads.
+    /// Attention over the keys and values of heads.
     Heads(Box<Attention>),
-    /// Over compressed keys and values.
+    /// Latent attention, over compressed keys and values.
     Latent(Box<LatentAttention>),
 }
 
@@ -29,7 +29,8 @@ impl SelfAttention {
         })
     }
 
-    /// The same attention, whose queries see the positions that an earlier layer's indexer chose.
+    /// The same attention, except that its queries see the positions that an earlier layer's
+    /// indexer chose.
     pub(super) fn sharing_index(self) -> Self {
         match self {
             Self::Latent(attention) => Self::Latent(Box::new(attention.sharing_index())),
@@ -37,7 +38,7 @@ impl SelfAttention {
         }
     }
 
-    /// The attention of a norm `[B, L, E]` -> `[B, L, E]`.
+    /// Computes the attention's output from the normed input: `[B, L, E] -> [B, L, E]`.
     pub(super) fn forward(
         &self,
         x: &Normed<'_>,

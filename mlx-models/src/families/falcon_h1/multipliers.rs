@@ -14,7 +14,7 @@ pub(super) struct Multipliers {
     pub attention_out: f32,
 }
 
-/// The multipliers of a config that are not in the weights.
+/// The multipliers of a config that the weights do not contain.
 pub(super) struct Outside {
     pub layer: Multipliers,
     pub scan: Option<[f32; 5]>,
@@ -23,8 +23,9 @@ pub(super) struct Outside {
     pub logits: f32,
 }
 
-/// Reads the multipliers that are not in the weights. mlx-lm multiplies most multipliers into the weights when it reads
-/// a published file, and its files hold the products. It does not do so for values and keys.
+/// Reads the multipliers that the weights do not contain. When mlx-lm reads a published file, it
+/// multiplies the weights by most multipliers, and its files hold the products. It does not do so
+/// for the multipliers of values and keys.
 pub(super) fn outside(source: &Source<'_>, config: &DecoderConfig) -> Result<Outside> {
     let c = source.config;
     let one = |key| c.positive(key, Some(1.0)).map(|number| number as f32);

@@ -1,4 +1,5 @@
-//! AltUp (Baykal et al., arXiv:2301.13310): several residual streams, of which a layer computes one and corrects the others.
+//! AltUp (Baykal et al., arXiv:2301.13310): several residual streams; a layer computes one of them
+//! and corrects the others.
 
 use mlx_core::{Array, DType, Result, fast, ops::concat};
 use mlx_nn::{Initial, Linear, Param, Residual, RmsNorm, module};
@@ -9,11 +10,11 @@ use crate::decoders::per_layer_inputs::LayerInputs;
 /// Sizes of the streams.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Streams {
-    /// How many there are.
+    /// The number of streams.
     pub n: i32,
-    /// The one that layers compute.
+    /// The index of the active stream, which layers compute.
     pub active: i32,
-    /// Features of each.
+    /// Features of each stream.
     pub hidden: i32,
     /// Epsilon of the router's norm.
     pub eps: f32,
@@ -50,7 +51,7 @@ impl AltUp {
         })
     }
 
-    /// The active one of the streams `[B, L, n, E]`: `[B, L, E]`.
+    /// The active stream `[B, L, E]` of the streams `[B, L, n, E]`.
     pub(super) fn active(&self, streams: &Array) -> Result<Array> {
         let active = self.streams.active;
         streams.slice_axis(2, active, active + 1)?.squeeze(2)
@@ -84,12 +85,12 @@ impl AltUp {
         predictions.add(&moved)
     }
 
-    /// The corrected active stream as the layer's input sees it.
+    /// The corrected active stream `[B, L, E]`, scaled for the gate of the layer's input.
     pub(super) fn scaled(&self, x: &Array) -> Result<Array> {
         x.multiply(self.correct_output_scale.value())
     }
 
-    /// `[B, L, E] -> [B, L, n]`
+    /// The router's coefficients of the streams: `[B, L, E] -> [B, L, n]`.
     fn modalities(&self, x: &Array) -> Result<Array> {
         let normed = self.router_norm.forward(x)?;
         let normed = normed.multiply(1.0 / self.streams.hidden as f32)?;
@@ -98,7 +99,8 @@ impl AltUp {
     }
 }
 
-/// The streams in front of the first layer and behind the last, and the inputs of layers behind them.
+/// The parameters that make the streams before the first layer and join them after the last, and
+/// those of the inputs of layers. The residual stream holds the streams, followed by the inputs.
 #[derive(Clone)]
 pub(crate) struct StreamEnds {
     inputs: LayerInputs,
@@ -124,7 +126,8 @@ impl StreamEnds {
     }
 }
 
-/// The root of the mean square over the last axis, which stays.
+/// The root of the mean square over the last axis, which is kept with size 1. It is at least
+/// `sqrt(least)`.
 fn magnitude(x: &Array, least: f32) -> Result<Array> {
     x.square()?.mean(-1, true)?.maximum(least)?.sqrt()
 }

@@ -1,5 +1,5 @@
-//! A layer of Gemma 3n: it computes one of several residual streams, with a low-rank path beside the attention and an MLP that
-//! may drop most of its features.
+//! A layer of Gemma 3n. It computes one of several residual streams, with a low-rank path parallel
+//! to the attention, and an MLP that may set most of its features to zero.
 
 use mlx_core::{Array, Result, fast, ops::concat};
 use mlx_nn::{Activation, Attention, Linear, Norm, Normed, Residual, RmsNorm, Step, module};
@@ -36,14 +36,14 @@ impl Laurel {
     }
 }
 
-/// A gated MLP of whose gates only those are open that lie far above the others of the token.
+/// A gated MLP that sets the gates of a token to zero, except those far above their mean.
 #[derive(Clone)]
 pub(super) struct SparseMlp {
     gate_proj: Linear,
     up_proj: Linear,
     down_proj: Linear,
     activation: Activation,
-    /// How many standard deviations above the mean; without it all gates are open.
+    /// How many standard deviations above the mean a gate must lie. `None` keeps all gates.
     cutoff: Option<f32>,
 }
 module!(SparseMlp { gate_proj, up_proj, down_proj } plain { activation, cutoff });
@@ -90,7 +90,7 @@ pub(crate) struct Gemma3nLayer {
     pub(super) streams: i32,
     pub(super) hidden: i32,
     pub(super) width: i32,
-    /// The layer's input sees the active stream times a vector.
+    /// Whether the active stream is multiplied by a vector before it gates the layer's input.
     pub(super) scales: bool,
 }
 module!(Gemma3nLayer {
@@ -105,7 +105,7 @@ module!(Gemma3nLayer {
 } flat { input } plain { streams, hidden, width, scales });
 
 impl Gemma3nLayer {
-    /// The active stream behind attention and MLP: `[B, L, E] -> [B, L, E]`.
+    /// The active stream after attention and MLP: `[B, L, E] -> [B, L, E]`.
     fn activated(&self, x: &Array, state: usize, step: &mut Step<'_>) -> Result<Array> {
         let normed = Normed::new(x.clone(), &self.input_layernorm);
         let laurel = self.laurel.forward(&normed)?;

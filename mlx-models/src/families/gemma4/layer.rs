@@ -40,7 +40,7 @@ impl Gemma4Layer {
         Param::starting(&[1], Initial::Constant(1.0))
     }
 
-    /// `x [B, L, E]`, and the layer's input `[B, L, P]`.
+    /// The features after the layer, from `x [B, L, E]` and the layer's input `[B, L, P]`.
     fn features(
         &self,
         x: &Array,
@@ -84,7 +84,7 @@ impl DecoderLayer for Gemma4Layer {
     }
 }
 
-/// Experts that read what the MLP reads, before its norm.
+/// Experts beside the MLP. They read the MLP's input before its norm.
 #[derive(Clone)]
 pub(crate) struct Beside {
     router: Router,
@@ -119,7 +119,7 @@ struct Router {
 module!(Router { proj, scale, per_expert_scale } plain { routing, top_k, eps });
 
 impl Router {
-    /// Of tokens `[N, E]`, the experts `[N, top_k]` and their weights, F32 `[N, top_k]`.
+    /// The chosen experts `[N, top_k]` of tokens `[N, E]`, and their weights, F32 `[N, top_k]`.
     fn choose(&self, x: &Array) -> Result<(Array, Array)> {
         let root = (x.dim(-1)? as f32).powf(-0.5);
         let scale = self.scale.value().multiply(root)?;

@@ -1,4 +1,4 @@
-//! Key and value heads of each layer, their size, and how they rotate.
+//! The number and size of each layer's KV heads, and the rope of each kind of layer.
 
 use mlx_core::Result;
 use mlx_nn::{LayerKind, RopeConfig, RopeScaling};
@@ -7,11 +7,12 @@ use crate::config::plan::DecoderConfig;
 use crate::config::rope::{Dialect, RopeDefaults, rope_of_layer_type};
 use crate::config::{Config, keys};
 
-/// Of each layer, key and value heads and the head size. `per_layer_config` goes before `global_head_dim` and
-/// `num_global_key_value_heads`, which are those of layers without a window.
+/// The number of KV heads and the head size of each layer. `global_head_dim` and
+/// `num_global_key_value_heads` are those of layers without a window. `per_layer_config` takes
+/// precedence over both.
 ///
 /// # Errors
-/// A size is invalid, or an entry holds something else than sizes of heads.
+/// A size is invalid, or an entry has keys other than sizes of heads.
 pub(super) fn heads(c: &Config, config: &DecoderConfig) -> Result<Vec<(i32, i32)>> {
     let n = config.layers.len();
     let mut sizes = vec![(config.attention.kv_heads, config.attention.head_dim); n];
@@ -49,7 +50,8 @@ pub(super) fn heads(c: &Config, config: &DecoderConfig) -> Result<Vec<(i32, i32)
     Ok(sizes)
 }
 
-/// Key and value heads of layers without a window, where they are others, and the head size.
+/// The number of KV heads of layers without a window, if it differs from that of the others, and
+/// their head size.
 fn global(c: &Config) -> Result<(Option<i32>, i32)> {
     let head_dim = c.size("global_head_dim", Some(512))?;
     c.ignore(&["num_global_key_value_heads"]);
@@ -62,7 +64,7 @@ fn global(c: &Config) -> Result<(Option<i32>, i32)> {
 /// The rope of layers of a kind.
 ///
 /// # Errors
-/// As [`rope_of_layer_type`].
+/// The same as those of [`rope_of_layer_type`].
 pub(super) fn rope(
     c: &Config,
     config: &DecoderConfig,
