@@ -37,7 +37,7 @@ impl Embedding {
         drawn(Self::empty(vocab, hidden)?)
     }
 
-    /// A table of `vocab` rows of `hidden` numbers, without values: for a checkpoint that has them.
+    /// A table of `vocab` rows of `hidden` numbers, without values; a checkpoint sets them.
     ///
     /// # Errors
     /// No memory for a handle.

@@ -29,7 +29,8 @@ pub use initializer::{
     normal, orthogonal, sparse, uniform,
 };
 
-/// How a parameter is initialised. The layer that owns it says so, because the shape does not tell.
+/// How a parameter is initialised. The layer that owns the parameter chooses, because the shape
+/// does not determine it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Initial {
     /// All elements are equal: biases, and norm weights, which start at the value that multiplies by 1.
@@ -114,8 +115,8 @@ pub fn initialise<M: Module + ?Sized>(module: &mut M, seed: u64, embedding: f32)
     mlx_core::eval(&draw.values)
 }
 
-/// Gives every parameter of `module` that has no value the one that MLX's Python draws for it, in F32, with the thread's
-/// keys ([`random::seed`]), and makes it trainable. The values are lazy.
+/// Gives every parameter of `module` that has no value the value that MLX's Python draws for it, in
+/// F32, with the thread's keys ([`random::seed`]), and makes it trainable. The values are lazy.
 ///
 /// ```
 /// use mlx_core::{Result, random};
@@ -153,7 +154,7 @@ pub fn draw<M: Module + ?Sized>(module: &mut M) -> Result<()> {
     module.visit_mut(&mut Path::default(), &mut Draw)
 }
 
-/// A module after [`draw`].
+/// The module, after [`draw`] has set its values.
 pub(crate) fn drawn<M: Module>(mut module: M) -> Result<M> {
     draw(&mut module)?;
     Ok(module)
