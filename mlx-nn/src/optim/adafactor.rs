@@ -12,8 +12,9 @@ use super::{Form, Update, check_range};
 /// of the parameter (at least `eps[1]`), and no update, before the rate multiplies it, has a larger
 /// root mean square than `clip`.
 ///
-/// MLX's [form](Form) adds `eps[0]` to the squared gradients, while in PyTorch's form `eps[0]` is
-/// the lower bound of the root of a moment, and multiplies the weight decay by the scaled rate.
+/// MLX's [form](Form) adds `eps[0]` to the squared gradients, and multiplies the weight decay by
+/// the scaled rate. In PyTorch's form `eps[0]` is the lower bound of the root of a moment, and the
+/// weight decay is multiplied by the rate of the schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Adafactor {

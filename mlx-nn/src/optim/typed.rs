@@ -105,7 +105,7 @@ settings! {
         dampening: f64,
         /// Whether the step uses Nesterov momentum. Default: false.
         nesterov: bool,
-        /// Added to the gradient, times the parameter. Default: 0.
+        /// The factor of the parameter that is added to the gradient. Default: 0.
         weight_decay: f64,
     }
     Adam: Adam(Adam { bias_correction: false, ..Self::default() }) by rate,
@@ -115,7 +115,7 @@ settings! {
         betas: [f64; 2],
         /// Added to the divisor. Default: 1e-8.
         eps: f64,
-        /// Added to the gradient, times the parameter. Default: 0.
+        /// The factor of the parameter that is added to the gradient. Default: 0.
         weight_decay: f64,
         /// Whether the moments are divided by `1 - beta^t`, which corrects their start at zero.
         /// Default: false.

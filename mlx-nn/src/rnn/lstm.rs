@@ -35,7 +35,7 @@ impl Lstm {
     /// A layer from `inputs` features to a state of `hidden`. All values are uniform between `±1 / sqrt(hidden)`.
     ///
     /// # Errors
-    /// A number is below 1.
+    /// `inputs` or `hidden` is below 1.
     pub fn new(inputs: i32, hidden: i32) -> Result<Self> {
         let [wx, wh, bias] = drawn("lstm", inputs, hidden, 4)?;
         Ok(Self {
