@@ -17,7 +17,7 @@ mod growing;
 use frequencies::{llama3, period_of, yarn_edges};
 pub(crate) use growing::Growing;
 
-/// How positions become angles.
+/// The variant of a rotary embedding, which determines the frequencies.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RopeScaling {
     /// `base^(-2i/d)`
@@ -111,7 +111,7 @@ pub struct Rope {
     growing: Option<Growing>,
 }
 
-/// How positions become angles.
+/// The frequencies of a rope, and the factors of its results.
 #[derive(Clone, Debug)]
 struct Table {
     /// Reciprocals of the frequencies, `[dims / 2]`, the form in which MLX takes them.

@@ -189,10 +189,11 @@ impl Schedule {
         }
     }
 
-    /// Checks that no rate and no decay is negative or not finite.
+    /// Checks the rates, the decays and the numbers of steps.
     ///
     /// # Errors
-    /// A rate or a decay is out of range; the message names it.
+    /// A rate or a decay is negative or not finite, or a [`Step`](Self::Step) schedule has 0 steps
+    /// between its decays.
     pub fn check(&self) -> Result<()> {
         let rate = |rate: f64| {
             if rate.is_finite() && rate >= 0.0 {
