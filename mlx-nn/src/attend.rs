@@ -64,7 +64,7 @@ impl Keys<'_> {
 pub(crate) struct Fresh<'a> {
     pub keys: Keys<'a>,
     queries: Option<Keys<'a>>,
-    /// The heads of the queries, once they have a node.
+    /// The heads of the queries; empty until they are part of the graph.
     made: OnceCell<Array>,
 }
 

@@ -147,8 +147,8 @@ impl ModelCache {
         Step::new(self, states, None, widths)
     }
 
-    /// Opens a step over the layer states `states`. The other states do not change, so they lack the step's tokens when it
-    /// commits. Steps of [`begin_at`](Self::begin_at) add them later.
+    /// Opens a step over the layer states `states`. The other states do not change, so they lack
+    /// the step's tokens when it commits. Steps of [`begin_at`](Self::begin_at) add them later.
     ///
     /// # Errors
     /// The errors of [`begin`](Self::begin), or the cache has no such states.
@@ -156,8 +156,8 @@ impl ModelCache {
         Step::new(self, states, None, widths)
     }
 
-    /// Opens a step over the layer states `states`, in which row b has `lens[b]` positions. The lengths of the rows do not
-    /// change when the step commits: they are those of the other states.
+    /// Opens a step over the layer states `states`, in which row b has `lens[b]` positions. The
+    /// lengths of the rows do not change when the step commits: they are those of the other states.
     ///
     /// # Errors
     /// The errors of [`begin_part`](Self::begin_part), or `lens` has another number of rows.
@@ -183,9 +183,9 @@ impl ModelCache {
         RepeatedStep::new(self, widths)
     }
 
-    /// Opens a step in which row b brings documents of the lengths `documents[b]`, one behind the other. Tokens attend
-    /// only within their document. Positions continue from document to document, because rotary embeddings depend only
-    /// on distances.
+    /// Opens a step in which row b brings documents of the lengths `documents[b]`, one after the
+    /// other. Tokens attend only within their document. Positions continue from document to
+    /// document, because rotary embeddings depend only on distances.
     ///
     /// # Errors
     /// The cache stores keys and values ([`CacheOptions::store`]), or an error of
@@ -259,8 +259,8 @@ impl ModelCache {
         Ok(())
     }
 
-    /// Whether [`put`](Self::put) would write a row of `other` into the buffers that are there: they are large enough, and no
-    /// clone shares them.
+    /// Whether [`put`](Self::put) would write a row of `other` into the buffers that are there:
+    /// they are large enough, and no clone shares them.
     pub fn has_room_for(&self, other: &ModelCache) -> bool {
         let mut layers = self.layers.iter().zip(&other.layers);
         layers.all(|(layer, other)| layer.state().has_room_for(other))

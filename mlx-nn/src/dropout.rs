@@ -7,9 +7,9 @@ use crate::module::{Module, Path, Visit, VisitMut};
 use crate::sizes::misshapen;
 use crate::training::Mode;
 
-/// In training, each number is 0 with probability `p`, and otherwise divided by `1 - p` (Srivastava et al., JMLR 2014). With
-/// `N` above 0, the numbers of a channel over `N` spatial dimensions are kept or dropped together (Tompson et al.,
-/// arXiv:1411.4280): `[.., ..spatial, C]`.
+/// In training, each number is 0 with probability `p`, and otherwise divided by `1 - p` (Srivastava
+/// et al., JMLR 2014). With `N` above 0, the numbers of a channel over `N` spatial dimensions are
+/// kept or dropped together (Tompson et al., arXiv:1411.4280): `[.., ..spatial, C]`.
 ///
 /// The random keys are the thread's ([`random::seed`]). In evaluation mode ([`Module::train`]) the
 /// output is the input.

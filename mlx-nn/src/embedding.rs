@@ -16,8 +16,9 @@ pub struct Embedding {
 }
 
 impl Embedding {
-    /// A table of `vocab` rows of `hidden` numbers. They are F32 and normal with a standard deviation of hidden^-1/2, as
-    /// MLX's Python draws them, with the thread's keys ([`random::seed`](mlx_core::random::seed)).
+    /// A table of `vocab` rows of `hidden` numbers. They are F32 and normal with a standard
+    /// deviation of hidden^-1/2, as MLX's Python draws them, with the thread's keys
+    /// ([`random::seed`](mlx_core::random::seed)).
     ///
     /// ```
     /// use mlx_core::{Array, Result};

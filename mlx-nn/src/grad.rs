@@ -80,8 +80,9 @@ impl Outputs for (Array, Array, Array) {
 /// The outputs of `loss` (an array, or several of which the first is the loss), and the gradients of the first one, a
 /// scalar, with respect to every trainable parameter of `module`: same shapes, same dtypes.
 ///
-/// The states that layers change in training mode ([`training`](crate::training)), such as the statistics of a batch norm,
-/// are outputs of the differentiated function too, and are written into `module` at the end. They are not evaluated.
+/// The states that layers change in training mode ([`training`](crate::training)), such as the
+/// statistics of a batch norm, are outputs of the differentiated function too, and are written into
+/// `module` at the end. They are not evaluated.
 ///
 /// While `loss` runs, the parameters hold placeholders, so it must not evaluate or read arrays.
 /// When this function returns, with or without an error, they hold their old values again.
@@ -198,7 +199,8 @@ pub fn pull_back<M: Module + ?Sized>(
     Ok((output, dx, grads))
 }
 
-/// A module whose parameters get their values back when this is dropped: after success, an error, or a panic.
+/// A module whose parameters hold placeholders. Dropping this sets their values again: after
+/// success, an error or a panic.
 struct Lent<'m, M: Module + ?Sized> {
     module: &'m mut M,
     values: Vec<Array>,

@@ -47,13 +47,14 @@ pub enum Initial {
     Normal(f32),
     /// The logarithm of a number that is uniform between 0 and this value.
     LogUniform(f32),
-    /// Rows of a table `[V, E]`: normal, with the standard deviation that is passed to [`initialise`], or E^-1/2 by [`draw`].
+    /// Rows of a table `[V, E]`: normal, with the standard deviation that is passed to
+    /// [`initialise`], or E^-1/2 by [`draw`].
     Embedding,
 }
 
-/// Gives every parameter of `module` its initial value, in F32, drawn from `seed`, and evaluates them. The same seed gives the same values
-/// on every machine's CPU. `embedding` is the standard deviation of embeddings; config.json calls it
-/// `initializer_range`.
+/// Gives every parameter of `module` its initial value, in F32, drawn from `seed`, and evaluates
+/// them. The same seed gives the same values on every machine's CPU. `embedding` is the standard
+/// deviation of embeddings; config.json calls it `initializer_range`.
 ///
 /// ```
 /// use mlx_core::Result;

@@ -77,8 +77,8 @@ impl<L: Layer + ?Sized> Layer for Box<L> {
     }
 }
 
-/// Layers, each of which gets the output of the one before. Their parameters are `layers.0.weight` and so on, as in MLX's
-/// Python.
+/// Layers, each of which gets the output of the one before. Their parameters are `layers.0.weight`
+/// and so on, as in MLX's Python.
 ///
 /// ```
 /// use mlx_core::{Array, DType, Result};

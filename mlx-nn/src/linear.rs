@@ -21,8 +21,9 @@ pub struct Linear {
 }
 
 impl Linear {
-    /// A layer from `inputs` to `outputs` features. Weight and bias are F32, uniform in ±inputs^-1/2, as MLX's Python draws
-    /// them, with the thread's keys ([`random::seed`](mlx_core::random::seed)).
+    /// A layer from `inputs` to `outputs` features. Weight and bias are F32, uniform in
+    /// ±inputs^-1/2, as MLX's Python draws them, with the thread's keys
+    /// ([`random::seed`](mlx_core::random::seed)).
     ///
     /// ```
     /// use mlx_core::{Array, Result, random};

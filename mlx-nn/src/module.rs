@@ -254,7 +254,8 @@ pub trait Module {
         parameters::named(self, |param| param.trainable)
     }
 
-    /// The number of elements of all parameters and buffers. A quantised matrix counts as the matrix that it stands for.
+    /// The number of elements of all parameters and buffers. A quantised matrix counts as the
+    /// matrix that it stands for.
     fn num_parameters(&self) -> usize {
         parameters::count(self)
     }
@@ -331,8 +332,8 @@ pub trait Module {
         parameters::set_dtype(self, dtype)
     }
 
-    /// Switches training mode on or off, in every layer that computes something else in training. Layers are in training
-    /// mode at first.
+    /// Switches training mode on or off, in every layer that computes something else in training.
+    /// Layers are in training mode at first.
     ///
     /// # Errors
     /// An array that the module derives from its parameters cannot be made.
@@ -380,8 +381,8 @@ pub trait Module {
     /// Reads all parameters and buffers from a `.safetensors` file. Each keeps the dtype that the file gives it.
     ///
     /// # Errors
-    /// The file cannot be read, or its tensors are not exactly those of the module: one report names all that are missing,
-    /// unexpected or misshapen. Nothing is changed then.
+    /// The file cannot be read, or its tensors are not exactly those of the module: one report
+    /// names all that are missing, unexpected or misshapen. Nothing is changed then.
     #[doc(alias = "load_weights")]
     fn load(&mut self, path: impl AsRef<std::path::Path>) -> Result<()>
     where
@@ -403,8 +404,9 @@ pub trait Module {
 /// module!(Head { norm, lm_head } plain { vocab });
 /// ```
 ///
-/// The children of `flat` fields have names without that of the field: `module!(Layer { mlp } flat { gate } plain {
-/// vocab })`. Fields of `state` are arrays that are saved and not trained: `module!(Counter { mode } state { passes })`.
+/// The children of `flat` fields have names without that of the field:
+/// `module!(Layer { mlp } flat { gate } plain { vocab })`. Fields of `state` are arrays that are
+/// saved and not trained: `module!(Counter { mode } state { passes })`.
 ///
 /// A struct with type parameters names their bounds: `module!(Stack<L: Module> { layers })`.
 #[macro_export]

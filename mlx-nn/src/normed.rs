@@ -14,7 +14,7 @@ use crate::residual::Residual;
 pub struct Normed<'n> {
     residual: Residual,
     norm: By<'n>,
-    /// The sum and its norm, once they have a node.
+    /// The sum and its norm; empty until they are part of the graph.
     done: OnceCell<(Array, Array)>,
 }
 

@@ -306,8 +306,8 @@ impl Rope {
         self.keys(x, head_dim, norm, offsets, step)?.heads()
     }
 
-    /// Rotated keys. Where all rows use one table, the projection is returned as it is, and the cache rotates the keys while it
-    /// stores them.
+    /// Rotated keys. Where all rows use one table, the projection is returned as it is, and the
+    /// cache rotates the keys while it stores them.
     ///
     /// # Errors
     /// The shapes do not fit.
@@ -356,7 +356,8 @@ impl Rope {
         }
     }
 
-    /// The table that each row of a step uses: a row whose positions will reach beyond the original context uses the long one.
+    /// The table that each row of a step uses: a row whose positions will reach beyond the original
+    /// context uses the long one.
     fn tables(&self, step: &Step) -> Result<Tables<'_>> {
         let Some((original, long)) = &self.long else {
             return Ok(Tables::One(&self.table));

@@ -7,8 +7,8 @@ use mlx_core::{Array, DType, Error, ErrorKind, Result, ops::concat};
 
 use crate::layer::layer;
 
-/// Sines and cosines of a position at frequencies between `min_freq` and `max_freq` in a geometric series (Vaswani et al.,
-/// arXiv:1706.03762): `[..] -> [.., dims]`.
+/// Sines and cosines of a position at frequencies between `min_freq` and `max_freq` in a geometric
+/// series (Vaswani et al., arXiv:1706.03762): `[..] -> [.., dims]`.
 ///
 /// ```
 /// use mlx_core::{Array, Result};

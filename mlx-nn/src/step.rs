@@ -508,8 +508,8 @@ impl Drop for Step<'_> {
     }
 }
 
-/// The features of the last of the first `widths[b]` positions of each row: `[B, L, ..] -> [B, 1,
-/// ..]`. For a row of width 0 they are the features of its first position.
+/// The features of the last of the first `widths[b]` positions of each row:
+/// `[B, L, ..] -> [B, 1, ..]`. For a row of width 0 they are the features of its first position.
 ///
 /// # Errors
 /// The array has fewer than two axes, or its number of rows is not that of `widths`.

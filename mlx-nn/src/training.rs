@@ -99,8 +99,8 @@ fn address(state: &Array) -> usize {
 /// flows through the new value.
 ///
 /// # Errors
-/// No pass that keeps states is running ([`with_state`], [`value_and_grad`](crate::value_and_grad)), `next` fails, or the
-/// new value has another shape.
+/// No pass that keeps states is running ([`with_state`],
+/// [`value_and_grad`](crate::value_and_grad)), `next` fails, or the new value has another shape.
 pub fn update_state(state: &Array, next: impl FnOnce(&Array) -> Result<Array>) -> Result<()> {
     let at = address(state);
     let old = PASSES.with_borrow(|passes| {
@@ -204,8 +204,8 @@ impl Updates {
     }
 }
 
-/// Runs `forward` and writes the states that it changes ([`update_state`]) into `module`: a pass in training mode without
-/// gradients. The new states are not evaluated.
+/// Runs `forward` and writes the states that it changes ([`update_state`]) into `module`: a pass in
+/// training mode without gradients. The new states are not evaluated.
 ///
 /// # Errors
 /// The error of `forward`, or `forward` changed a state that is not in `module`. Nothing is written

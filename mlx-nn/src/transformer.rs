@@ -31,12 +31,14 @@ pub struct TransformerConfig {
     pub activation: Activation,
     /// Whether norms come before attention and linears, and not after the sums.
     pub norm_first: bool,
-    /// Whether layers are computed again in the backward pass, to save memory ([`recomputed`](crate::recompute::recomputed)).
+    /// Whether layers are computed again in the backward pass, to save memory
+    /// ([`recomputed`](crate::recompute::recomputed)).
     pub checkpoint: bool,
 }
 
 impl TransformerConfig {
-    /// `4 * dims` features between the linears, no dropout, ReLU, norms first, nothing computed again: the defaults of MLX's Python.
+    /// `4 * dims` features between the linears, no dropout, ReLU, norms first, nothing computed
+    /// again: the defaults of MLX's Python.
     pub fn new(dims: i32, heads: i32) -> Self {
         Self {
             dims,
@@ -50,8 +52,8 @@ impl TransformerConfig {
     }
 }
 
-/// The masks of a layer that is computed again. Those that are added to scores are inputs, because gradients can flow to
-/// them.
+/// The masks of a layer that is computed again. Those that are added to scores are inputs, because
+/// gradients can flow to them.
 struct Masks<const N: usize>([Option<Array>; N]);
 
 impl<const N: usize> Masks<N> {

@@ -51,7 +51,8 @@ impl From<(f64, f64)> for Factor {
     }
 }
 
-/// Multiplies the spatial dimensions by a factor: `[B, ..spatial, C] -> [B, ..spatial', C]`, with `spatial'` rounded down.
+/// Multiplies the spatial dimensions by a factor: `[B, ..spatial, C] -> [B, ..spatial', C]`, with
+/// `spatial'` rounded down.
 ///
 /// ```
 /// use mlx_core::{Array, Result};

@@ -180,8 +180,8 @@ impl Weight {
         }
     }
 
-    /// Rows of the matrix, dequantised, in `dtype` or the matrix's dtype: `indices [..] -> [..,
-    /// in]`
+    /// Rows of the matrix, dequantised, in `dtype` or the matrix's dtype:
+    /// `indices [..] -> [.., in]`
     ///
     /// # Errors
     /// The shapes do not fit.

@@ -132,7 +132,8 @@ fn a_rope_that_grows_follows_each_row() {
             scaling: RopeScaling::Dynamic { factor, original },
         };
         let rope = Rope::new(&rope, 6).unwrap();
-        // Rows: a long prompt in its second chunk, a short prompt that was decoded beyond the original length, a short text.
+        // Rows: a long prompt in its second chunk, a short prompt that was decoded beyond the
+        // original length, a short text.
         let (prompts, begins) = ([12, 3, 4], [8, 9, 1]);
         let mut cache = ModelCache::new(&[LayerKind::Full], 3, CacheOptions::default());
         cache.begin(&begins).unwrap().commit_all().unwrap();

@@ -81,7 +81,8 @@ functions! {
     log_softmax = Activation::LogSoftmax;
     /// `softmax(-x)` along the last axis.
     softmin = Activation::Softmin;
-    /// `a * sigmoid(b)` of the halves `a` and `b` of the last axis (Dauphin et al., arXiv:1612.08083): `[.., 2 n] -> [.., n]`.
+    /// `a * sigmoid(b)` of the halves `a` and `b` of the last axis (Dauphin et al.,
+    /// arXiv:1612.08083): `[.., 2 n] -> [.., n]`.
     glu = Activation::Glu;
 }
 

@@ -16,8 +16,8 @@ pub enum Fan {
     Out,
 }
 
-/// How arrays of a shape are drawn, in F32. The functions of this module, such as [`he_normal`], make one with the defaults of
-/// MLX's Python.
+/// How arrays of a shape are drawn, in F32. The functions of this module, such as [`he_normal`],
+/// make one with the defaults of MLX's Python.
 ///
 /// ```
 /// use mlx_core::{Result, random};

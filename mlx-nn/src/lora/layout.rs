@@ -16,8 +16,8 @@ pub enum Layout {
 }
 
 impl Layout {
-    /// The shapes of A, B and m beside a matrix of the shape `weight`; none if it has another number of
-    /// dimensions.
+    /// The shapes of A, B and m beside a matrix of the shape `weight`; `None` if the matrix has
+    /// another number of dimensions.
     pub fn shapes(self, weight: &[i32], rank: i32) -> Option<[Vec<i32>; 3]> {
         Some(match (self, weight) {
             (Self::Linear, &[outputs, inputs]) => {

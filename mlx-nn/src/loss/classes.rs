@@ -27,10 +27,11 @@ pub fn cross_entropy(logits: &Array, targets: &Array) -> Result<Array> {
     fast::cross_entropy(logits, targets)
 }
 
-/// [`cross_entropy`] with settings. Targets are classes `[..]`, or the probabilities of all classes, in the shape of the
-/// logits.
+/// [`cross_entropy`] with settings. Targets are classes `[..]`, or the probabilities of all
+/// classes, in the shape of the logits.
 ///
-/// With a reduction to the mean, the sum of the weighted losses is divided by their number, not by the sum of the weights.
+/// With a reduction to the mean, the sum of the weighted losses is divided by their number, not by
+/// the sum of the weights.
 ///
 /// # Errors
 /// The shapes do not fit, the smoothing is not in [0, 1), or there are class weights and targets are probabilities.
@@ -186,9 +187,9 @@ pub fn nll_with(inputs: &Array, targets: &Array, options: &Nll) -> Result<Array>
     options.reduction.of(losses)
 }
 
-/// The Kullback-Leibler divergence of `exp(targets)` from `exp(inputs)`: `sum(exp(targets) *
-/// (targets - inputs))` along the last axis. Inputs and targets are log-probabilities: `[.., V] ->
-/// [..]`.
+/// The Kullback-Leibler divergence of `exp(targets)` from `exp(inputs)`:
+/// `sum(exp(targets) * (targets - inputs))` along the last axis. Inputs and targets are
+/// log-probabilities: `[.., V] -> [..]`.
 ///
 /// ```
 /// use mlx_core::{Result, array};

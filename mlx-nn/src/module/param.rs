@@ -99,8 +99,8 @@ impl Param {
         self
     }
 
-    /// Marks the parameter as one that keeps its stored dtype when a model is converted to 16 bits, because rounding would
-    /// change the results.
+    /// Marks the parameter as one that keeps its stored dtype when a model is converted to 16 bits,
+    /// because rounding would change the results.
     #[must_use]
     pub fn never_narrowed(mut self) -> Self {
         self.never_narrowed = true;

@@ -23,8 +23,8 @@ impl Rows {
         ndim.saturating_sub(if is_bias { 1 } else { 2 })
     }
 
-    /// Where each part of a group begins, and where the last ends, for an axis of `n` rows. `None` if `n` does not
-    /// divide into the parts.
+    /// The first row of each part of a group, and the end of the last part, for an axis of `n`
+    /// rows. `None` if `n` does not divide into the parts.
     fn bounds(&self, n: i32) -> Option<Vec<i32>> {
         let whole: i64 = self.parts.iter().map(|&rows| i64::from(rows)).sum();
         if whole == 0 || n % self.groups != 0 {

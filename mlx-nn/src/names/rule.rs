@@ -75,8 +75,8 @@ impl Rule {
         Self::new(from, Action::Add(number))
     }
 
-    /// Bytes of packed codes, `[.., groups, bytes]`, are joined into 32-bit words `[.., groups *
-    /// bytes / 4]`.
+    /// Bytes of packed codes, `[.., groups, bytes]`, are joined into 32-bit words
+    /// `[.., groups * bytes / 4]`.
     pub fn words(from: &str) -> Self {
         Self::new(from, Action::Words)
     }

@@ -1,5 +1,5 @@
-//! Matrices of -1, 0 and 1 with one scale (BitNet b1.58, arXiv:2402.17764): from the published forms to packed codes of 2 bits, and
-//! back.
+//! Matrices of -1, 0 and 1 with one scale (BitNet b1.58, arXiv:2402.17764): from the published
+//! forms to packed codes of 2 bits, and back.
 //!
 //! A code is the number plus 1, so that affine codes with the scale s and the bias -s represent the matrix exactly.
 
@@ -18,8 +18,8 @@ pub enum TernaryForm {
         /// Products are divided by `weight_scale`, not multiplied.
         divides: bool,
     },
-    /// `weight` has floating-point numbers that are rounded to the nearest ternary matrix. The scale is the mean of their
-    /// absolute values.
+    /// `weight` has floating-point numbers that are rounded to the nearest ternary matrix. The
+    /// scale is the mean of their absolute values.
     Dense,
 }
 

@@ -8,8 +8,9 @@ use crate::layer::layer;
 use crate::module::Param;
 use crate::sizes::{check_eps, check_positive, misshapen};
 
-/// `weight * (x - mean) / sqrt(variance + eps) + bias`, with the mean and variance of each group of channels over all positions
-/// of an example (Wu and He, arXiv:1803.08494): `[B, .., C] -> [B, .., C]`.
+/// `weight * (x - mean) / sqrt(variance + eps) + bias`, with the mean and variance of each group of
+/// channels over all positions of an example (Wu and He, arXiv:1803.08494):
+/// `[B, .., C] -> [B, .., C]`.
 ///
 /// As in MLX's Python, group `g` of `n` has the channels `c` with `c % n == g`, unless
 /// [`pytorch_compatible`](Self::pytorch_compatible) gives each group neighbouring channels.

@@ -9,11 +9,11 @@ use super::{Adam, Form, Update, check_range};
 /// Muon (Jordan et al., 2024, kellerjordan.github.io/posts/muon): the momentum of a matrix is
 /// replaced by the nearest matrix whose singular values are about 1.
 ///
-/// For a hidden matrix, `b = momentum * b + (1 - momentum) * g`, with Nesterov momentum `b' = (1 -
-/// momentum) * g + momentum * b`, and `w = (1 - rate * weight_decay) * w - rate * stretch *
-/// orthogonal(b')`. `orthogonal` is five rounds of a quintic Newton-Schulz iteration in F32, and
-/// [`adjust_lr`](Self::adjust_lr) determines `stretch`. The method was made for hidden layers.
-/// Parameters with another number of dimensions (norms, biases) and those that
+/// For a hidden matrix, `b = momentum * b + (1 - momentum) * g`, with Nesterov momentum
+/// `b' = (1 - momentum) * g + momentum * b`, and `w = (1 - rate * weight_decay) * w - rate *
+/// stretch * orthogonal(b')`. `orthogonal` is five rounds of a quintic Newton-Schulz iteration in
+/// F32, and [`adjust_lr`](Self::adjust_lr) determines `stretch`. The method was made for hidden
+/// layers. Parameters with another number of dimensions (norms, biases) and those that
 /// [`others_of`](Self::others_of) names (embeddings, heads) are updated by AdamW, with
 /// `others_rate` times the rate.
 ///

@@ -6,8 +6,9 @@ use mlx_core::{Array, Result};
 use super::{drawn, steps};
 use crate::module::Param;
 
-/// Long short-term memory (Hochreiter and Schmidhuber, 1997): input gate `i`, forget gate `f`, new values `g` and output gate
-/// `o` of `Wx x + Wh h + bias`, then `c = f * c + i * g`, `h = o * tanh(c)`.
+/// Long short-term memory (Hochreiter and Schmidhuber, 1997): input gate `i`, forget gate `f`, new
+/// values `g` and output gate `o` of `Wx x + Wh h + bias`, then `c = f * c + i * g`,
+/// `h = o * tanh(c)`.
 ///
 /// ```
 /// use mlx_core::{DType, Result, ops::create::ones};

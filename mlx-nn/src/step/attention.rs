@@ -1,4 +1,5 @@
-//! The part of [`Step`] that layers with keys and values use: where tokens are written, and which keys their queries see.
+//! The part of [`Step`] that layers with keys and values use: where tokens are written, and which
+//! keys their queries see.
 
 use mlx_core::fast::{KeySlots, Mask, Positions};
 use mlx_core::ops::{concat, create};
@@ -447,7 +448,8 @@ impl Step<'_> {
         Ok(Slots::Each(places))
     }
 
-    /// The slots of this step's tokens in buffers of `cap` slots, in which positions wrap around. The host computes them.
+    /// The slots of this step's tokens in buffers of `cap` slots, in which positions wrap around.
+    /// The host computes them.
     fn host_places(&self, cap: usize) -> Result<Places> {
         self.lasts_until(0);
         if let Some(len) = self.common_len()

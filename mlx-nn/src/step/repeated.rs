@@ -44,7 +44,8 @@ impl<'c> RepeatedStep<'c> {
         Ok(Some(Self { cache, offsets }))
     }
 
-    /// The position of each row's token: I32 `[B]`, in place of [`Step::offsets`](super::Step::offsets) of the step before.
+    /// The position of each row's token: I32 `[B]`, in place of
+    /// [`Step::offsets`](super::Step::offsets) of the step before.
     pub fn offsets(&self) -> &Array {
         &self.offsets
     }

@@ -121,7 +121,8 @@ impl MultiHeadAttention {
 
     /// `queries [B, L, _], keys [B, S, _], values [B, S, _] -> [B, L, out]`.
     ///
-    /// The mask broadcasts to `[B, H, L, S]`. It is either boolean, and true where a query sees a key, or added to the scores.
+    /// The mask broadcasts to `[B, H, L, S]`. It is either boolean, and true where a query sees a
+    /// key, or added to the scores.
     ///
     /// # Errors
     /// The shapes do not fit.

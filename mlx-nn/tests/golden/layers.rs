@@ -1,4 +1,5 @@
-//! Layers, activations and losses: initial values, outputs, derivatives by parameters and inputs, new states, in F32 and in BF16.
+//! Layers, activations and losses: initial values, outputs, derivatives by parameters and inputs,
+//! new states, in F32 and in BF16.
 
 mod functions;
 mod make;
