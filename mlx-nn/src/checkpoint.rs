@@ -133,7 +133,7 @@ impl Checkpoint {
         self.tensors.contains(name)
     }
 
-    /// The names of the tensors after the rules: those of the module's parameters.
+    /// The names of the tensors after the rules, in order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.tensors.names()
     }

@@ -4,7 +4,7 @@
 
 use mlx_core::{Array, Result};
 
-/// Whether a query at position `q` sees the key at position `k`: the query's position and those
+/// Whether a query at position `q` sees the key at position `k`. It sees its own position and those
 /// before it, and with a window only the last `window` of these.
 pub fn visible(q: i64, k: i64, window: Option<usize>) -> bool {
     0 <= k && k <= q && window.is_none_or(|window| q - k < window as i64)

@@ -108,8 +108,8 @@ impl<P: Pooled, const N: usize> Pool<P, N> {
         self
     }
 
-    /// The number of elements added on each side: negative infinity, or zeros for a mean. Default:
-    /// 0.
+    /// The number of elements that are added on each side: negative infinities for max pooling,
+    /// zeros for a mean. By default 0.
     #[must_use]
     pub fn padding(mut self, padding: impl Into<Sizes<N>>) -> Self {
         self.padding = padding.into().0;

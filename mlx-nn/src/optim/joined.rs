@@ -24,7 +24,7 @@ pub(super) const KEY: &str = "(joined)";
 pub struct JoinedLayout(BTreeMap<String, Vec<i32>>);
 
 impl JoinedLayout {
-    /// The parameters with small gradients, if there are several.
+    /// The parameters whose gradients have few elements, if there are several such parameters.
     pub(super) fn of(grads: &Gradients) -> Self {
         let small = grads.iter().filter(|(_, grad)| grad.size() < SMALL);
         let elements: usize = small.clone().map(|(_, grad)| grad.size()).sum();
