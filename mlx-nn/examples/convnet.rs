@@ -1,4 +1,5 @@
-//! A convolutional net with batch norm and dropout. No statistic and no key passes through the program's hands.
+//! A convolutional net with batch norm and dropout. The program handles no statistics and no random
+//! keys.
 
 use mlx_nn::mlx_core::{Array, DType, Result, arange, random};
 use mlx_nn::{

@@ -1,4 +1,4 @@
-//! A classifier of three spirals: a module of one's own, its gradients, an optimiser.
+//! A classifier of three spirals: a module of the program, its gradients and an optimiser.
 
 use mlx_nn::mlx_core::{Array, DType, Result, arange, random, stack};
 use mlx_nn::{AdamW, Linear, Module, loss, value_and_grad};

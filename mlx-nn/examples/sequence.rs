@@ -27,7 +27,8 @@ impl Writer {
         self.head.forward(&states)
     }
 
-    /// The likeliest letters after `first`, up to a full stop. One letter a step, with the state of the one before.
+    /// The likeliest letters after `first`, up to a full stop. Each step takes one letter and the
+    /// state after the previous one.
     fn write(&self, first: u8) -> Result<String> {
         let mut text = vec![first];
         let mut state: Option<(Array, Array)> = None;

@@ -1,4 +1,5 @@
-//! Activation functions: as values of [`Activation`], some of which config.json names, and as functions of an array.
+//! Activation functions, as values of [`Activation`] and as functions of an array.
+//! [`Activation::parse`] reads their names in config.json.
 //!
 //! ```
 //! use mlx_core::{Result, array};
@@ -27,7 +28,8 @@ pub use functions::*;
 pub use prelu::PRelu;
 pub use xielu::Xielu;
 
-/// An activation: elementwise, but for the last four, which compute along the last axis. It is a layer without parameters.
+/// An activation. The last four compute along the last axis, and the others are elementwise. It is
+/// a layer without parameters.
 ///
 /// ```
 /// use mlx_core::{Array, Result};
@@ -68,13 +70,13 @@ pub enum Activation {
     /// `min(max(x, 0), 6)`
     #[doc(alias = "ReLU6")]
     Relu6,
-    /// `max(slope * x, x)`, with the slope.
+    /// `max(slope * x, x)`, with this slope.
     #[doc(alias = "LeakyReLU")]
     LeakyRelu(f32),
-    /// `x` above 0, and `alpha * (exp(x) - 1)` below, with alpha.
+    /// `x` above 0, and `alpha * (exp(x) - 1)` below, with this alpha.
     #[doc(alias = "ELU")]
     Elu(f32),
-    /// `max(x, 0) + alpha * (exp(min(x, 0) / alpha) - 1)`, with alpha.
+    /// `max(x, 0) + alpha * (exp(min(x, 0) / alpha) - 1)`, with this alpha.
     #[doc(alias = "CELU")]
     Celu(f32),
     /// `1.0507 * elu(x)` with an alpha of 1.67326.
@@ -84,9 +86,9 @@ pub enum Activation {
     Softplus,
     /// `x / (1 + |x|)`
     Softsign,
-    /// `x ∓ limit` where its magnitude is above the limit, and 0 elsewhere.
+    /// `x - limit` above this limit, `x + limit` below `-limit`, and 0 between.
     Softshrink(f32),
-    /// `x` where its magnitude is above this limit, and 0 elsewhere.
+    /// `x` where `|x|` is above this limit, and 0 elsewhere.
     HardShrink(f32),
     /// `min(max(x, -1), 1)`
     HardTanh,
@@ -96,7 +98,7 @@ pub enum Activation {
     LogSigmoid,
     /// `x * tanh(softplus(x))`
     Mish,
-    /// 1 from this threshold on, 0 below, as I32.
+    /// 1 where `x` is at least this threshold, and 0 elsewhere, as I32.
     Step(f32),
     /// `exp(x) / sum(exp(x))` along the last axis.
     Softmax,
@@ -109,7 +111,7 @@ pub enum Activation {
     Glu,
 }
 
-/// No parameters.
+/// Activations have no parameters.
 impl Module for Activation {
     fn visit(&self, _path: &mut Path, _v: &mut dyn Visit) -> Result<()> {
         Ok(())
@@ -132,10 +134,10 @@ impl Activation {
         ("relu2", Activation::ReluSquared),
     ];
 
-    /// The activation that `hidden_act` names.
+    /// The activation of this name, as `hidden_act` of config.json gives it.
     ///
     /// # Errors
-    /// An unknown name; the message lists the known ones.
+    /// The name is unknown; the message lists the known names.
     pub fn parse(name: &str) -> Result<Self> {
         Self::NAMES
             .iter()
@@ -153,7 +155,7 @@ impl Activation {
             })
     }
 
-    /// The fused gate that this activation makes, if there is one.
+    /// The gate of the fused operations that applies this activation, if there is one.
     pub(crate) fn gate(self) -> Option<fast::Gate> {
         match self {
             Self::Silu => Some(fast::Gate::Silu),
@@ -173,10 +175,10 @@ impl Activation {
         }
     }
 
-    /// `[..] -> [..]`
+    /// `[..] -> [..]`; [`Glu`](Self::Glu) halves the last axis.
     ///
     /// # Errors
-    /// MLX refuses the dtype.
+    /// MLX refuses the dtype, or the last axis of the input of [`Glu`](Self::Glu) is odd.
     pub fn forward(self, x: &Array) -> Result<Array> {
         match self {
             Self::Silu => x.multiply(x.sigmoid()?),

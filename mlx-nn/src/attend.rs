@@ -58,13 +58,13 @@ impl Keys<'_> {
     }
 }
 
-/// The keys of a step, and its queries while they are projections: the operation that writes keys into the cache can compute them,
-/// too.
+/// The keys of a step. Its queries are kept beside them while they are projections, because the
+/// operation that writes keys into the cache can also compute the heads of queries.
 #[derive(Debug)]
 pub(crate) struct Fresh<'a> {
     pub keys: Keys<'a>,
     queries: Option<Keys<'a>>,
-    /// The heads of the queries, once they have a node.
+    /// The heads of the queries; empty until they are part of the graph.
     made: OnceCell<Array>,
 }
 
@@ -94,7 +94,7 @@ impl<'a> Fresh<'a> {
         }
     }
 
-    /// Takes the heads of the queries, which were computed with the keys.
+    /// Stores the heads of the queries, which were computed with the keys.
     pub(crate) fn set_queries(&self, heads: Array) {
         self.made.get_or_init(|| heads);
     }

@@ -99,20 +99,20 @@ pub enum KvSource {
     Own,
     /// One projection for both: values are keys before norm and rope.
     Alike,
-    /// The keys and values of an earlier layer, which the call names. That layer is `shared`.
+    /// The keys and values of an earlier layer, whose config has `shared`.
     Earlier,
 }
 
 /// Queries are multiplied by `1 + beta * ln(1 + floor((position + shift) / period))` (Llama 4).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Growth {
-    /// The speed of the growth.
+    /// The factor of the logarithm.
     pub beta: f32,
-    /// Positions until the next step.
+    /// The number of successive positions that have the same factor.
     pub period: f32,
-    /// What is added to positions.
+    /// The number that is added to positions before the division.
     pub shift: f32,
-    /// Only in layers without rope.
+    /// Whether only the queries of layers without rope are scaled.
     pub unrotated: bool,
 }
 
@@ -258,7 +258,7 @@ impl Attention {
     /// `x: [B, L, E] -> [B, L, E]`, reading and writing layer `layer` of the step's cache.
     ///
     /// # Errors
-    /// The shapes do not fit, or an earlier layer's keys and values are not there.
+    /// The shapes do not fit, or an earlier layer has not shared its keys and values in this step.
     pub fn forward<'x>(
         &self,
         x: impl Into<Input<'x>>,

@@ -31,7 +31,7 @@ impl Bilinear {
     /// A layer from `in1` and `in2` to `outputs` features. Weight and bias are uniform between `±1 / sqrt(in1)`.
     ///
     /// # Errors
-    /// A number is below 1.
+    /// A number of features is below 1.
     pub fn new(in1: i32, in2: i32, outputs: i32) -> Result<Self> {
         check_positive("bilinear", "features", &[in1, in2, outputs])?;
         let limit = (1.0 / f64::from(in1)).sqrt();

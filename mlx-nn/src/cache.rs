@@ -1,16 +1,18 @@
 //! [`ModelCache`]: the state of a model's layers for several rows of tokens.
 //!
-//! **Row lengths live once**, here and not in the layers: masks, rope offsets and write slots follow from
-//! them. **A step is a transaction**: [`ModelCache::begin`] opens a [`Step`] with a width for each row, the
-//! layers write, and [`Step::commit`] says how many of its tokens each row keeps. Right padding, finished rows
-//! and rejected drafts are all written and not kept. A step that is dropped leaves the rows as they were.
+//! **The cache holds the length of each row, and the layers do not**: masks, rope offsets and write
+//! slots follow from the lengths. **A step is a transaction**: [`ModelCache::begin`] opens a
+//! [`Step`] with a width for each row, the layers write, and [`Step::commit`] sets how many of its
+//! tokens each row keeps. Right padding, finished rows and rejected drafts are all written, and
+//! then not kept. A step that is dropped leaves the rows as they were.
 //!
-//! The [`LayerKind`] of a layer determines its state: keys and values of positions, or a recurrent state of a fixed
-//! size. The cache uses the same operations (commit, select, join, cut, bytes) for both, and does not look inside.
+//! The [`LayerKind`] of a layer determines its state: keys and values of positions, or a recurrent
+//! state of a fixed size. The operations of the cache (commit, select, join, cut, bytes) are the
+//! same for both.
 //!
-//! Slot `j` of a layer with keys and values holds position `j` (growing layers) or the last position congruent
-//! to `j` (rings), so that keeping fewer tokens is only a change of length. A recurrent state cannot run
-//! backwards: see [`ModelCache::record`].
+//! Slot `j` of a layer with keys and values holds position `j` (growing layers) or the last
+//! position congruent to `j` (rings), so that keeping fewer tokens only changes the length. A
+//! recurrent state cannot be computed backwards: see [`ModelCache::record`].
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -29,7 +31,7 @@ pub(crate) mod state;
 pub use kind::{KvShape, LayerKind, RecurrentShape, RowPart, StateCost, StatePart};
 use state::{LayerState, RowLen, incompatible, refusal};
 
-/// How a [`ModelCache`] stores things.
+/// How a [`ModelCache`] stores the states of layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheOptions {
     /// Growing buffers grow by this many positions.
@@ -91,7 +93,7 @@ pub struct ModelCache {
     pub(crate) written: Vec<usize>,
     pub(crate) layers: Vec<LayerState>,
     pub(crate) options: CacheOptions,
-    /// For a step that [repeats](Self::begin_repeated) the last one.
+    /// The last step, which the next step may [repeat](Self::begin_repeated).
     pub(crate) last: Option<Last>,
 }
 
@@ -113,7 +115,7 @@ impl ModelCache {
         }
     }
 
-    /// How many positions each row holds.
+    /// The number of positions that each row holds.
     pub fn lens(&self) -> &[usize] {
         &self.lens
     }
@@ -123,7 +125,7 @@ impl ModelCache {
         &self.kinds
     }
 
-    /// How many rows there are.
+    /// The number of rows.
     pub fn rows(&self) -> usize {
         self.lens.len()
     }
@@ -145,20 +147,20 @@ impl ModelCache {
         Step::new(self, states, None, widths)
     }
 
-    /// Opens a step over the layer states `states`. The other states do not change, so they lack the step's tokens when it
-    /// commits. Steps of [`begin_at`](Self::begin_at) add them later.
+    /// Opens a step over the layer states `states`. The other states do not change, so they lack
+    /// the step's tokens when it commits. Steps of [`begin_at`](Self::begin_at) add them later.
     ///
     /// # Errors
-    /// As [`begin`](Self::begin), or there are no such states.
+    /// The errors of [`begin`](Self::begin), or the cache has no such states.
     pub fn begin_part(&mut self, states: Range<usize>, widths: &[usize]) -> Result<Step<'_>> {
         Step::new(self, states, None, widths)
     }
 
-    /// Opens a step over the layer states `states`, in which row b has `lens[b]` positions. The lengths of the rows do not
-    /// change when the step commits: they are those of the other states.
+    /// Opens a step over the layer states `states`, in which row b has `lens[b]` positions. The
+    /// lengths of the rows do not change when the step commits: they are those of the other states.
     ///
     /// # Errors
-    /// As [`begin_part`](Self::begin_part), or `lens` has another number of rows.
+    /// The errors of [`begin_part`](Self::begin_part), or `lens` has another number of rows.
     pub fn begin_at(
         &mut self,
         states: Range<usize>,
@@ -168,10 +170,12 @@ impl ModelCache {
         Step::new(self, states, Some(lens), widths)
     }
 
-    /// Opens a step of these widths over the layer states of the last step, if it would have the lazy graph of that step with other offsets.
-    /// That is so for one token a row in layers that keep keys and values, until a buffer grows, a ring turns or a rope changes, and as
-    /// long as nothing but such steps uses the cache. The states must have been evaluated when the last step began: otherwise its graph also
-    /// had the operations behind them.
+    /// Opens a step of these widths over the layer states of the last step, if its lazy graph would
+    /// be the graph of the last step with other offsets; `None` otherwise. The graphs are the same
+    /// if rows bring one token each, all layers keep keys and values, no buffer grows, no rope
+    /// changes, and only such steps use the cache. The layer states must have been evaluated when
+    /// the last step began. Otherwise the graph of that step also contains the operations that
+    /// compute the states.
     ///
     /// # Errors
     /// No memory for the offsets.
@@ -179,12 +183,13 @@ impl ModelCache {
         RepeatedStep::new(self, widths)
     }
 
-    /// Opens a step in which row b brings documents of the lengths `documents[b]`, one behind the other. Tokens attend
-    /// only within their document. Positions continue from document to document, because rotary embeddings depend only
-    /// on distances.
+    /// Opens a step in which row b brings documents of the lengths `documents[b]`, one after the
+    /// other. Tokens attend only within their document. Positions continue from document to
+    /// document, because rotary embeddings depend only on distances.
     ///
     /// # Errors
-    /// The cache stores keys and values ([`CacheOptions::store`]), or those of [`begin`](Self::begin).
+    /// The cache stores keys and values ([`CacheOptions::store`]), or an error of
+    /// [`begin`](Self::begin).
     pub fn begin_packed(&mut self, documents: &[Vec<usize>]) -> Result<Step<'_>> {
         Step::packed(self, documents)
     }
@@ -254,8 +259,8 @@ impl ModelCache {
         Ok(())
     }
 
-    /// Whether [`put`](Self::put) would write a row of `other` into the buffers that are there: they are large enough, and no
-    /// clone shares them.
+    /// Whether [`put`](Self::put) would write a row of `other` into the buffers that are there:
+    /// they are large enough, and no clone shares them.
     pub fn has_room_for(&self, other: &ModelCache) -> bool {
         let mut layers = self.layers.iter().zip(&other.layers);
         layers.all(|(layer, other)| layer.state().has_room_for(other))
@@ -340,8 +345,9 @@ impl ModelCache {
         Ok(())
     }
 
-    /// The arrays that hold the rows, layer by layer in the order of [`LayerKind::part_names`], then those of
-    /// [recorded](Self::record) lengths. For evaluation and for counting.
+    /// The arrays that hold the rows, layer by layer in the order of [`LayerKind::part_names`],
+    /// then the arrays of [recorded](Self::record) lengths. Callers evaluate them or count their
+    /// bytes.
     pub fn arrays(&self) -> impl Iterator<Item = &Array> {
         let recorded = self.layers.iter();
         self.row_arrays()

@@ -17,7 +17,7 @@ mod decoded;
 
 pub use decoded::{Decoded, Made, Make};
 
-/// The tensors of a checkpoint under the names of our parameters.
+/// The tensors of a checkpoint, under the names of a module's parameters.
 pub struct Checkpoint {
     /// The name of the checkpoint in error messages.
     label: String,
@@ -81,7 +81,8 @@ impl Checkpoint {
         })
     }
 
-    /// The checkpoint with further tensors that are made of those of its files, in place of the latter.
+    /// The checkpoint with the tensors of `decoded` in place of the tensors of its files that they
+    /// are computed from.
     ///
     /// # Errors
     /// Two tensors claim the same name.
@@ -132,7 +133,7 @@ impl Checkpoint {
         self.tensors.contains(name)
     }
 
-    /// The names that the module uses.
+    /// The names of the tensors after the rules, in order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.tensors.names()
     }
@@ -141,7 +142,8 @@ impl Checkpoint {
     /// other.
     ///
     /// # Errors
-    /// Reading a header cannot fail here; the result type is that of `Gather`.
+    /// This function does not fail, because the headers of the files were read when the files were
+    /// opened.
     pub fn shape(&self, name: &str) -> Result<Option<Vec<i32>>> {
         Ok(self.shape_or_fault(name)?.and_then(Result::ok))
     }
@@ -170,9 +172,10 @@ impl Checkpoint {
         })
     }
 
-    /// The tensors of the files with elements that are not zero, and become zero in the parameters of `module`, which was
-    /// [filled](fill_lazily) from this checkpoint and not changed since. Tensors that were [decoded](Self::with_decoded) are not
-    /// counted.
+    /// The tensors of the files in which nonzero elements become zero when they are converted to
+    /// the dtypes of the parameters of `module`. The module was [filled](fill_lazily) from this
+    /// checkpoint and has not been changed since. Tensors that were [decoded](Self::with_decoded)
+    /// are left out.
     ///
     /// # Errors
     /// A file cannot be read.
@@ -254,7 +257,8 @@ impl Visit for Casts<'_> {
 
 /// How [`fill_lazily`] reads a checkpoint.
 pub struct FillOptions<'a> {
-    /// Floating-point parameters are converted to this, or stay as they are stored.
+    /// The dtype to which floating-point parameters are converted. `None`: they keep their stored
+    /// dtypes.
     pub dtype: Option<DType>,
     /// The quantisation that config.json gives for the weight at a path, if any.
     pub scheme: &'a dyn Fn(&str) -> Result<Option<Scheme>>,
@@ -269,7 +273,7 @@ pub struct FillOptions<'a> {
 /// [`FillOptions::scheme`] and must fit the packed shape.
 ///
 /// # Errors
-/// One report of everything that is missing, unexpected or misshapen.
+/// Tensors are missing, unexpected or misshapen; one report names them all.
 pub fn fill_lazily(
     module: &mut dyn Module,
     checkpoint: &Checkpoint,
@@ -278,18 +282,19 @@ pub fn fill_lazily(
     fill_as(module, checkpoint, &mut options, Target::Model)
 }
 
-/// What is filled.
+/// The kind of module that is filled.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Target {
     /// A model, which follows from a config.json.
     Model,
-    /// A module of a program, which says how its matrices are packed.
+    /// A module that a program has built, whose matrices are packed already.
     Module,
-    /// The same, and nothing is changed: names and shapes are compared.
+    /// A module that a program has built. Only names and shapes are compared, and nothing is
+    /// changed.
     ModuleChecked,
 }
 
-/// [`fill`], with the words for what is filled.
+/// [`fill_lazily`] for a target, which also determines the words of the error.
 pub(crate) fn fill_as(
     module: &mut dyn Module,
     checkpoint: &Checkpoint,

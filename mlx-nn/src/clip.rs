@@ -21,9 +21,10 @@ pub fn global_norm(grads: &Gradients) -> Result<Array> {
     stack(&squares, 0)?.sum(.., false)?.sqrt()
 }
 
-/// Scales all gradients by one factor, so that their [`global_norm`] is at most `max`. Returns the norm before.
+/// Scales all gradients by one factor, so that their [`global_norm`] is at most `max`. Returns the
+/// norm before scaling.
 ///
-/// As PyTorch's `clip_grad_norm_`: the factor is `min(1, max / (norm + 1e-6))`.
+/// The factor is `min(1, max / (norm + 1e-6))`, as in PyTorch's `clip_grad_norm_`.
 ///
 /// ```
 /// use mlx_core::{Result, array};

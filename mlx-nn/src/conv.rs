@@ -91,7 +91,8 @@ fn taps_first(weight: &Param) -> Result<Array> {
     weight.value().squeeze(-1)?.t()?.contiguous()
 }
 
-/// Causal convolutions of channels that lie one behind the other: parts with a weight each, which are one operation.
+/// Causal convolutions of adjacent groups of channels. Each group is a part with a weight of its
+/// own, and all are computed in one operation.
 #[derive(Clone, Debug)]
 pub struct JointConv {
     /// The names of the parts, and their weights `[channels, taps, 1]`.

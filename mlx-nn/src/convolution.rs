@@ -42,7 +42,7 @@ impl<const N: usize> ConvNd<N> {
     /// bias zero.
     ///
     /// # Errors
-    /// A number is below 1.
+    /// A number of channels or a size of the kernel is below 1.
     pub fn new(inputs: i32, outputs: i32, kernel: impl Into<Sizes<N>>) -> Result<Self> {
         Self::grouped(inputs, outputs, kernel, 1)
     }
@@ -50,7 +50,8 @@ impl<const N: usize> ConvNd<N> {
     /// `groups` convolutions, each from its share of the inputs to its share of the outputs.
     ///
     /// # Errors
-    /// A number is below 1, or the groups do not divide the channels.
+    /// A number of channels, a size of the kernel or `groups` is below 1, or `groups` does not
+    /// divide the channels.
     pub fn grouped(
         inputs: i32,
         outputs: i32,
@@ -78,21 +79,21 @@ impl<const N: usize> ConvNd<N> {
         })
     }
 
-    /// Steps of the window. Default: 1.
+    /// The stride: the distance between windows. Default: 1.
     #[must_use]
     pub fn stride(mut self, stride: impl Into<Sizes<N>>) -> Self {
         self.options.stride = stride.into().0;
         self
     }
 
-    /// Zeros on both sides of the input. Default: 0.
+    /// The number of zeros on each side of the input. Default: 0.
     #[must_use]
     pub fn padding(mut self, padding: impl Into<Sizes<N>>) -> Self {
         self.options.padding = padding.into().0;
         self
     }
 
-    /// Distance of the kernel's elements. Default: 1.
+    /// The dilation: the distance between the kernel's elements. Default: 1.
     #[must_use]
     pub fn dilation(mut self, dilation: impl Into<Sizes<N>>) -> Self {
         self.options.dilation = dilation.into().0;
@@ -139,7 +140,7 @@ impl<const N: usize> ConvTransposeNd<N> {
     /// A transposed convolution from `inputs` to `outputs` channels, with the initial values of [`ConvNd::new`].
     ///
     /// # Errors
-    /// A number is below 1.
+    /// A number of channels or a size of the kernel is below 1.
     pub fn new(inputs: i32, outputs: i32, kernel: impl Into<Sizes<N>>) -> Result<Self> {
         let (weight, bias) = drawn(inputs, outputs, kernel.into().0)?;
         Ok(Self {
@@ -149,28 +150,28 @@ impl<const N: usize> ConvTransposeNd<N> {
         })
     }
 
-    /// Steps of the window in the output. Default: 1.
+    /// The stride: the distance between windows in the output. Default: 1.
     #[must_use]
     pub fn stride(mut self, stride: impl Into<Sizes<N>>) -> Self {
         self.options.stride = stride.into().0;
         self
     }
 
-    /// Elements cut from both sides of the output. Default: 0.
+    /// The number of elements cut from each side of the output. Default: 0.
     #[must_use]
     pub fn padding(mut self, padding: impl Into<Sizes<N>>) -> Self {
         self.options.padding = padding.into().0;
         self
     }
 
-    /// Distance of the kernel's elements. Default: 1.
+    /// The dilation: the distance between the kernel's elements. Default: 1.
     #[must_use]
     pub fn dilation(mut self, dilation: impl Into<Sizes<N>>) -> Self {
         self.options.dilation = dilation.into().0;
         self
     }
 
-    /// Elements added at the end of the output. Default: 0.
+    /// The number of elements added at the end of the output. Default: 0.
     #[must_use]
     pub fn output_padding(mut self, padding: impl Into<Sizes<N>>) -> Self {
         self.options.output_padding = padding.into().0;
@@ -185,7 +186,7 @@ impl<const N: usize> ConvTransposeNd<N> {
     }
 }
 
-/// Weight `[out, ..kernel, in]` and bias `[out]`.
+/// A weight `[out, ..kernel, in]` and a bias `[out]` with initial values.
 fn drawn<const N: usize>(inputs: i32, outputs: i32, kernel: [i32; N]) -> Result<(Param, Param)> {
     check_positive("convolution", "channels", &[inputs, outputs])?;
     check_positive("convolution", "sizes of the kernel", &kernel)?;
@@ -210,7 +211,8 @@ macro_rules! convolutions {
             /// `[B, ..spatial, in] -> [B, ..spatial', out]`
             ///
             /// # Errors
-            /// The input has other dimensions or channels, or is smaller than the kernel.
+            /// The input has another number of dimensions or channels, or is smaller than the
+            /// kernel.
             pub fn forward(&self, x: &Array) -> Result<Array> {
                 biased(x.$conv(self.weight.value(), self.options)?, &self.bias)
             }
@@ -220,7 +222,7 @@ macro_rules! convolutions {
             /// `[B, ..spatial, in] -> [B, ..spatial', out]`
             ///
             /// # Errors
-            /// The input has other dimensions or channels.
+            /// The input has another number of dimensions or channels.
             pub fn forward(&self, x: &Array) -> Result<Array> {
                 biased(x.$transposed(self.weight.value(), self.options)?, &self.bias)
             }

@@ -5,7 +5,8 @@ use mlx_core::{Array, DType, Result};
 use crate::init::Initial;
 use crate::module::{Module, Param, Path, Visit, VisitMut};
 
-/// The parameters `A_log`, one a head, and `dt_bias`. `A_log` is never narrowed to 16 bits.
+/// The parameters `A_log`, one number for each head, and `dt_bias`. `A_log` is never narrowed to 16
+/// bits.
 #[derive(Clone, Debug)]
 pub(crate) struct Decay {
     a_log: Param,

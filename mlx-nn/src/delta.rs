@@ -162,7 +162,8 @@ impl GatedDeltaNet {
     }
 }
 
-/// The outputs of the step's tokens, `[B, L, H·V]`. The step hands over the new state of layer `layer`.
+/// The outputs of the step's tokens, `[B, L, H·V]`. The new state of layer `layer` is set in the
+/// step.
 pub(crate) fn run(
     qkv: Array,
     a: Array,
@@ -188,8 +189,8 @@ pub(crate) fn run(
     Ok(y)
 }
 
-/// The outputs of the first `widths` tokens of each row, and the state after them. `inputs` are qkv, a, b, rate, bias and the
-/// state before.
+/// The outputs of the first `widths` tokens of each row, and the state after them. `inputs` are
+/// qkv, a, b, rate, bias and the state before them.
 fn delta(inputs: &[Array], widths: &Array) -> Result<(Array, Array)> {
     let [qkv, a, b, rate, bias, state] = inputs else {
         let message = format!("the delta rule has 6 inputs, given {}", inputs.len());

@@ -50,9 +50,9 @@ impl ChannelDeltaConfig {
     }
 }
 
-/// A recurrent layer, used in place of attention: projections, a causal convolution of queries, keys and values, the
-/// gated delta rule, a norm, a gate, and a projection back. The decays (`f`) and the gate (`g`) come of two projections
-/// each, with few features between them.
+/// A recurrent layer, used in place of attention: projections, a causal convolution of queries,
+/// keys and values, the gated delta rule, a norm, a gate, and a projection back. The decays (`f`)
+/// and the gate (`g`) are the outputs of two projections each, with few features between the two.
 #[derive(Clone, Debug)]
 pub struct ChannelDelta {
     q_proj: Linear,

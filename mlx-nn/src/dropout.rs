@@ -7,11 +7,12 @@ use crate::module::{Module, Path, Visit, VisitMut};
 use crate::sizes::misshapen;
 use crate::training::Mode;
 
-/// In training, each number is 0 with probability `p`, and otherwise divided by `1 - p` (Srivastava et al., JMLR 2014). With
-/// `N` above 0, the numbers of a channel over `N` spatial dimensions are kept or dropped together (Tompson et al.,
-/// arXiv:1411.4280): `[.., ..spatial, C]`.
+/// In training, each number is 0 with probability `p`, and otherwise divided by `1 - p` (Srivastava
+/// et al., JMLR 2014). With `N` above 0, the numbers of a channel over `N` spatial dimensions are
+/// kept or dropped together (Tompson et al., arXiv:1411.4280): `[.., ..spatial, C]`.
 ///
-/// The keys are the thread's ([`random::seed`]). Evaluation mode ([`Module::train`]) leaves the input as it is.
+/// The random keys are the thread's ([`random::seed`]). In evaluation mode ([`Module::train`]) the
+/// output is the input.
 ///
 /// ```
 /// use mlx_core::{DType, Result, ops::create::ones, random};
@@ -43,7 +44,7 @@ pub type Dropout2d = DropoutNd<2>;
 pub type Dropout3d = DropoutNd<3>;
 
 impl<const N: usize> DropoutNd<N> {
-    /// Drops with probability `p`.
+    /// A dropout with probability `p`.
     ///
     /// # Errors
     /// `p` is not in [0, 1).
@@ -63,7 +64,7 @@ impl<const N: usize> DropoutNd<N> {
     /// `[..] -> [..]`
     ///
     /// # Errors
-    /// The input has no such spatial dimensions.
+    /// `N` is above 0, and the input does not have `N + 1` or `N + 2` dimensions.
     pub fn forward(&self, x: &Array) -> Result<Array> {
         let ndim = x.ndim();
         if N > 0 && ndim != N + 1 && ndim != N + 2 {

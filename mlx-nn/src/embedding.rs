@@ -16,8 +16,9 @@ pub struct Embedding {
 }
 
 impl Embedding {
-    /// A table of `vocab` rows of `hidden` numbers. They are F32 and normal with a standard deviation of hidden^-1/2, as
-    /// MLX's Python draws them, with the thread's keys ([`random::seed`](mlx_core::random::seed)).
+    /// A table of `vocab` rows of `hidden` numbers. They are F32 and normal with a standard
+    /// deviation of hidden^-1/2, as MLX's Python draws them, with the thread's keys
+    /// ([`random::seed`](mlx_core::random::seed)).
     ///
     /// ```
     /// use mlx_core::{Array, Result};
@@ -37,7 +38,7 @@ impl Embedding {
         drawn(Self::empty(vocab, hidden)?)
     }
 
-    /// A table of `vocab` rows of `hidden` numbers, without values: for a checkpoint that has them.
+    /// A table of `vocab` rows of `hidden` numbers, without values; a checkpoint sets them.
     ///
     /// # Errors
     /// No memory for a handle.

@@ -65,7 +65,8 @@ impl ExpertsLinear {
         }
     }
 
-    /// `gate(self(x)) * up(x)`. It is one operation if neither stack has biases or an adapter ([`fast::gated_experts`]).
+    /// `gate(self(x)) * up(x)`, in one operation ([`fast::gated_experts`]) if neither stack has
+    /// biases or an adapter.
     ///
     /// # Errors
     /// The shapes do not fit.
@@ -282,7 +283,7 @@ impl ExpertsMlp {
             .filter(|shared| shared.gate)
             .map(|_| Linear::empty(hidden, 1, false));
         let correction = config.routing.correction.shape(n_experts);
-        // Rounding it would change which experts are chosen.
+        // Rounding the correction would change which experts are chosen.
         let correction = correction.map(|shape| Param::empty(&shape).map(Param::never_narrowed));
         Ok(Self {
             gate: Linear::empty(hidden, n_experts, config.bias)?,

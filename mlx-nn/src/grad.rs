@@ -11,14 +11,15 @@ use crate::training::{Scope, Updates};
 /// Gradients by the names of their parameters.
 pub type Gradients = BTreeMap<String, Array>;
 
-/// What a differentiated function returns: the loss, a scalar, and behind it any arrays that are only passed on.
+/// What a differentiated function returns: the loss, a scalar, followed by any arrays that are only
+/// passed on.
 pub trait Outputs: Sized {
     /// The arrays in order. The loss is the first.
     fn into_arrays(self) -> Vec<Array>;
     /// The same outputs with other arrays, as many as [`into_arrays`](Self::into_arrays) gave.
     ///
     /// # Errors
-    /// The number of arrays is another.
+    /// There are more or fewer arrays.
     fn from_arrays(arrays: Vec<Array>) -> Result<Self>;
 }
 
@@ -79,11 +80,12 @@ impl Outputs for (Array, Array, Array) {
 /// The outputs of `loss` (an array, or several of which the first is the loss), and the gradients of the first one, a
 /// scalar, with respect to every trainable parameter of `module`: same shapes, same dtypes.
 ///
-/// The states that layers change in training mode ([`training`](crate::training)), such as the statistics of a batch norm,
-/// are outputs of the differentiated function too, and are written into `module` at the end. They are not evaluated.
+/// The states that layers change in training mode ([`training`](crate::training)), such as the
+/// statistics of a batch norm, are outputs of the differentiated function too, and are written into
+/// `module` at the end. They are not evaluated.
 ///
-/// While `loss` runs, the parameters hold placeholders, so it must not evaluate or read arrays. When this function
-/// returns, also with an error, they hold their old values again.
+/// While `loss` runs, the parameters hold placeholders, so it must not evaluate or read arrays.
+/// When this function returns, with or without an error, they hold their old values again.
 ///
 /// ```
 /// use mlx_core::{Array, Result};
@@ -102,8 +104,9 @@ impl Outputs for (Array, Array, Array) {
 /// ```
 ///
 /// # Errors
-/// Nothing is trainable, `loss` fails or its first output is no scalar, an operation has no derivative, or a layer outside
-/// of `module` changes its state. The states are as before then.
+/// Nothing is trainable, `loss` fails or its first output is no scalar, an operation has no
+/// derivative, or a layer outside of `module` changes its state. After an error the states are
+/// unchanged.
 pub fn value_and_grad<M: Module + ?Sized, O: Outputs>(
     module: &mut M,
     mut loss: impl FnMut(&M) -> Result<O>,
@@ -146,7 +149,7 @@ pub fn value_and_grad<M: Module + ?Sized, O: Outputs>(
 /// whose names `choose` accepts. The others are constants.
 ///
 /// # Errors
-/// As [`value_and_grad`], except that nothing need be trainable.
+/// The errors of [`value_and_grad`], except that no parameter has to be trainable.
 pub fn pull_back<M: Module + ?Sized>(
     module: &mut M,
     x: &Array,
@@ -196,7 +199,8 @@ pub fn pull_back<M: Module + ?Sized>(
     Ok((output, dx, grads))
 }
 
-/// A module whose parameters get their values back when this is dropped: after success, an error, or a panic.
+/// A module whose parameters hold placeholders. Dropping this sets their values again: after
+/// success, an error or a panic.
 struct Lent<'m, M: Module + ?Sized> {
     module: &'m mut M,
     values: Vec<Array>,
@@ -250,7 +254,7 @@ pub(crate) fn swap<M: Module + ?Sized>(module: &mut M, values: &[Array]) -> Resu
 /// `total + grads`, name by name. Sums are kept in F32.
 ///
 /// # Errors
-/// A gradient has another shape than the one before.
+/// A gradient has another shape than the sum of the same name.
 pub fn accumulate(total: &mut Gradients, grads: Gradients) -> Result<()> {
     for (name, grad) in grads {
         let grad = grad.astype(mlx_core::DType::F32)?;

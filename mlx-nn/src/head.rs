@@ -38,7 +38,7 @@ impl<'a> Head<'a> {
         }
     }
 
-    /// The same head with a factor for the logits, which is applied before a soft cap.
+    /// The head with a factor for the logits, which is applied before the soft cap.
     #[must_use]
     pub fn scaled(self, scale: Option<f32>) -> Self {
         Self { scale, ..self }
@@ -59,12 +59,12 @@ impl<'a> Head<'a> {
     /// The logits of the first `tokens` tokens of the vocabulary: `[.., E] -> [.., tokens]`
     ///
     /// # Errors
-    /// The vocabulary has fewer, or the shapes do not fit.
+    /// The vocabulary has fewer tokens, or the shapes do not fit.
     pub fn first(&self, tokens: i32, hidden: &Array) -> Result<Array> {
         self.owned().slice(0, tokens)?.forward(hidden)
     }
 
-    /// The head as a value of its own. It shares the arrays and remembers which are trainable.
+    /// A head that owns its layer. It shares the arrays, and the same parameters are trainable.
     pub(crate) fn owned(&self) -> OwnedHead {
         OwnedHead {
             layer: match self.matrix {
@@ -122,8 +122,8 @@ impl OwnedHead {
         })
     }
 
-    /// How to combine the gradients of a parameter from slices: `None` if all slices share the parameter, so that
-    /// gradients are added; else the axis along which the slices are concatenated.
+    /// How the gradients of a parameter in the slices are combined. `None`: all slices share the
+    /// parameter, and the gradients are added. An axis: the gradients are concatenated along it.
     pub(crate) fn axis_of(&self, name: &str) -> Option<i32> {
         let tied = self.layer.lora().map(|lora| lora.layout) == Some(Layout::Embedding);
         match name {

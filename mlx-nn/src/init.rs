@@ -29,7 +29,8 @@ pub use initializer::{
     normal, orthogonal, sparse, uniform,
 };
 
-/// How a parameter is initialised. The layer that owns it says so, because the shape does not tell.
+/// How a parameter is initialised. The layer that owns the parameter chooses, because the shape
+/// does not determine it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Initial {
     /// All elements are equal: biases, and norm weights, which start at the value that multiplies by 1.
@@ -46,13 +47,14 @@ pub enum Initial {
     Normal(f32),
     /// The logarithm of a number that is uniform between 0 and this value.
     LogUniform(f32),
-    /// Rows of a table `[V, E]`: normal, with the standard deviation that is passed to [`initialise`], or E^-1/2 by [`draw`].
+    /// Rows of a table `[V, E]`: normal, with the standard deviation that is passed to
+    /// [`initialise`], or E^-1/2 by [`draw`].
     Embedding,
 }
 
-/// Gives every parameter of `module` its initial value, in F32, drawn from `seed`, and evaluates them. The same seed gives the same values
-/// on every machine's CPU. `embedding` is the standard deviation of embeddings; config.json calls it
-/// `initializer_range`.
+/// Gives every parameter of `module` its initial value, in F32, drawn from `seed`, and evaluates
+/// them. The same seed gives the same values on every machine's CPU. `embedding` is the standard
+/// deviation of embeddings; config.json calls it `initializer_range`.
 ///
 /// ```
 /// use mlx_core::Result;
@@ -114,8 +116,8 @@ pub fn initialise<M: Module + ?Sized>(module: &mut M, seed: u64, embedding: f32)
     mlx_core::eval(&draw.values)
 }
 
-/// Gives every parameter of `module` that has no value the one that MLX's Python draws for it, in F32, with the thread's
-/// keys ([`random::seed`]), and makes it trainable. The values are lazy.
+/// Gives every parameter of `module` that has no value the value that MLX's Python draws for it, in
+/// F32, with the thread's keys ([`random::seed`]), and makes it trainable. The values are lazy.
 ///
 /// ```
 /// use mlx_core::{Result, random};
@@ -153,7 +155,7 @@ pub fn draw<M: Module + ?Sized>(module: &mut M) -> Result<()> {
     module.visit_mut(&mut Path::default(), &mut Draw)
 }
 
-/// A module after [`draw`].
+/// The module, after [`draw`] has set its values.
 pub(crate) fn drawn<M: Module>(mut module: M) -> Result<M> {
     draw(&mut module)?;
     Ok(module)

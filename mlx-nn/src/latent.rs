@@ -1,8 +1,9 @@
 //! Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434, §2.1): keys and values of all heads are projections of
 //! one compressed vector for each position. Only that vector and a rotated part of the key are cached.
 //!
-//! A step with a cache attends in the absorbed form: `q · (K c) = (Kᵀ q) · c` and `Σ w (V c) = V (Σ w c)`, where `c` is
-//! the compressed vector. So the keys and values of heads are never computed. A step without a cache expands them.
+//! A step with a cache attends in the absorbed form: `q · (K c) = (Kᵀ q) · c` and
+//! `Σ w (V c) = V (Σ w c)`, where `c` is the compressed vector. The keys and values of heads are
+//! then never computed. A step without a cache expands them.
 
 use mlx_core::ops::{concat, create};
 use mlx_core::{Array, DType, Error, ErrorKind, Result, fast};

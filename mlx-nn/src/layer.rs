@@ -7,9 +7,10 @@ use mlx_core::{Array, Result};
 use crate::activation::Activation;
 use crate::module::{Module, Path, Visit, VisitMut};
 
-/// A module that makes one array of one array.
+/// A module that computes one array from one array.
 ///
-/// Most layers are one. A layer of a program's own is added to a [`Sequential`] by implementing this trait.
+/// Most layers of this crate implement it. A program's layer that implements it can be added to a
+/// [`Sequential`].
 ///
 /// ```
 /// use mlx_core::{Array, Result, array};
@@ -34,7 +35,7 @@ pub trait Layer: Module {
     /// The output for `x`.
     ///
     /// # Errors
-    /// The layer's own: shapes and dtypes that do not fit.
+    /// The shape or dtype does not fit the layer.
     fn forward(&self, x: &Array) -> Result<Array>;
 }
 
@@ -76,8 +77,8 @@ impl<L: Layer + ?Sized> Layer for Box<L> {
     }
 }
 
-/// Layers, each of which gets the output of the one before. Their parameters are `layers.0.weight` and so on, as in MLX's
-/// Python.
+/// Layers, each of which gets the output of the one before. Their parameters are `layers.0.weight`
+/// and so on, as in MLX's Python.
 ///
 /// ```
 /// use mlx_core::{Array, DType, Result};
@@ -136,7 +137,7 @@ impl Sequential {
     /// The output of the last layer.
     ///
     /// # Errors
-    /// A layer's own.
+    /// The error of a layer.
     pub fn forward(&self, x: &Array) -> Result<Array> {
         let layers = self.layers.iter();
         layers
@@ -190,7 +191,7 @@ impl Identity {
     /// `x`
     ///
     /// # Errors
-    /// None.
+    /// This function never fails.
     pub fn forward(&self, x: &Array) -> Result<Array> {
         Ok(x.clone())
     }

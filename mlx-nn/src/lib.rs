@@ -1,8 +1,9 @@
 //! Neural network layers, quantised linears, LoRA and caches on [`mlx_core`].
 //!
-//! A layer is a plain struct with the checkpoint's names as field names. Operations on parameters (loading, quantising,
-//! casting, counting, LoRA, freezing) are visitors outside the layers. The state between the steps of a generation is in a
-//! [`ModelCache`]; what training changes in a layer (the statistics of a batch norm) is a buffer of its own, which
+//! A layer is a plain struct with the checkpoint's names as field names. Operations on parameters
+//! (loading, quantising, casting, counting, LoRA, freezing) are visitors outside the layers. A
+//! [`ModelCache`] holds the state between the steps of a generation. What training changes in a
+//! layer besides parameters, such as the statistics of a batch norm, is a buffer, which
 //! [`value_and_grad`] writes.
 //!
 //! | to | see |
@@ -27,7 +28,7 @@
 //! | quantise a model, or attach adapters to it | [`mod@quantize`], [`lora`] |
 //! | choose what is trained | [`trainable`], [`Patterns`] |
 //! | keep the state of several rows | [`ModelCache`], [`CacheOptions`] |
-//! | say what a layer keeps, and what that costs | [`LayerKind`], [`RecurrentShape`], [`StateCost`] |
+//! | describe the state that a layer keeps, and its bytes | [`LayerKind`], [`RecurrentShape`], [`StateCost`] |
 //! | run a forward pass, and keep some of its tokens | [`ModelCache::begin`], [`Step`], [`Step::commit`] |
 //! | write a recurrent layer | [`Step::window`], [`Step::state`], [`StateAfter`] |
 //! | differentiate a loss by the trainable parameters | [`value_and_grad`] |
@@ -132,7 +133,7 @@
 
 #![forbid(unsafe_code)]
 
-// The paths that `#[derive(Module)]` writes.
+// `#[derive(Module)]` generates paths that begin with `mlx_nn`.
 extern crate self as mlx_nn;
 
 /// The programs of a guide, as documentation tests.

@@ -109,8 +109,9 @@ impl Lightning {
     }
 }
 
-/// The outputs of the first `widths` tokens of each row, and the state after them. `inputs`: values, keys and queries,
-/// any time steps, rates, zeros and the state before.
+/// The outputs of the first `widths` tokens of each row, and the state after them. `inputs`:
+/// values, keys and queries, time steps (the limits make each 1), rates, zeros (bias and skip) and
+/// the state before them.
 fn attend(inputs: &[Array], widths: &Array, heads: i32) -> Result<(Array, Array)> {
     let [x, dt, rate, none, state] = inputs else {
         let message = format!("a linear attention has 5 inputs, given {}", inputs.len());

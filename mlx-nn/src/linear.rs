@@ -14,15 +14,16 @@ use crate::weight::Weight;
 pub struct Linear {
     pub(crate) weight: Weight,
     pub(crate) bias: Option<Param>,
-    /// Inputs are rounded to 8 bits.
+    /// Whether inputs are rounded to 8 bits.
     pub(crate) rounds: bool,
     // Boxed, because most layers have none.
     pub(crate) lora: Option<Box<Lora>>,
 }
 
 impl Linear {
-    /// A layer from `inputs` to `outputs` features. Weight and bias are F32, uniform in ±inputs^-1/2, as MLX's Python draws
-    /// them, with the thread's keys ([`random::seed`](mlx_core::random::seed)).
+    /// A layer from `inputs` to `outputs` features. Weight and bias are F32, uniform in
+    /// ±inputs^-1/2, as MLX's Python draws them, with the thread's keys
+    /// ([`random::seed`](mlx_core::random::seed)).
     ///
     /// ```
     /// use mlx_core::{Array, Result, random};
@@ -44,7 +45,7 @@ impl Linear {
         drawn(Self::empty(inputs, outputs, bias)?)
     }
 
-    /// A layer from `inputs` to `outputs` features, without values: for a checkpoint that has them.
+    /// A layer from `inputs` to `outputs` features, without values; a checkpoint sets them.
     ///
     /// # Errors
     /// No memory for a handle.
@@ -104,7 +105,8 @@ impl Linear {
         Ok(ys.try_into().expect("one for each layer"))
     }
 
-    /// `gate(self(x)) * up(x)`. It is one operation if neither layer has a bias or an adapter ([`fast::gated_linear`]).
+    /// `gate(self(x)) * up(x)`, in one operation ([`fast::gated_linear`]) if neither layer has a
+    /// bias or an adapter.
     ///
     /// # Errors
     /// The shapes do not fit.
@@ -130,7 +132,8 @@ impl Linear {
         }
     }
 
-    /// The dense matrix including an adapter's correction, in the weight's dtype: `[out, in]`.
+    /// The dense matrix with the adapter's correction, if there is an adapter, in the weight's
+    /// dtype: `[out, in]`.
     ///
     /// # Errors
     /// The arrays do not fit each other.
@@ -173,8 +176,9 @@ impl Linear {
     }
 }
 
-/// Inputs `[.., in]`, each token's rounded to 255 steps from the negative of its largest number to that number, as BitNet b1.58
-/// multiplies them (arXiv:2402.17764). Derivatives pass as if nothing was rounded.
+/// Inputs `[.., in]`, rounded as in BitNet b1.58 (arXiv:2402.17764): the numbers of a token become
+/// multiples of `m / 127`, where `m` is the largest of their absolute values. Derivatives are those
+/// of the identity.
 fn rounded(x: &Array) -> Result<Array> {
     let wide = x.astype(DType::F32)?;
     let largest = wide.abs()?.max(-1, true)?.maximum(1e-5)?;

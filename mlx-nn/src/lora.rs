@@ -35,8 +35,9 @@ pub struct Lora {
 }
 
 impl Lora {
-    /// The output of the adapted layer, `[.., out]`, from its input `x [.., in]`, its output `y` without bias, and its
-    /// matrix `[out, in]`. For an embedding, the output as a tied head.
+    /// The output of the adapted layer, `[.., out]`, from its input `x [.., in]`, its output `y`
+    /// without bias, and its matrix `[out, in]`. For an embedding, `x` and the output are those of
+    /// the tied head.
     ///
     /// # Errors
     /// The shapes do not fit.
@@ -58,7 +59,8 @@ impl Lora {
         // The factor is applied between the products, where the array is smallest.
         let z = match self.layout {
             Layout::Embedding => {
-                // The key itself is used by lookups of an embedding.
+                // Lookups of an embedding use the key itself, so the product takes a key that is
+                // split from it.
                 let key = self.key.as_ref().map(random::Key::split).transpose()?;
                 let key = key.map(|[_, head]| head);
                 let inner = self.dropped(x, key.as_ref())?.matmul(&b.t()?)?;
@@ -104,7 +106,7 @@ impl Lora {
         weight: &Weight,
     ) -> Result<Array> {
         let (a, b) = (self.lora_a.value(), self.lora_b.value());
-        // A product of both has this dtype.
+        // The dtype of both products.
         let dtype = if x.dtype() == a.dtype() {
             x.dtype()
         } else {

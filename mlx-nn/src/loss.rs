@@ -1,5 +1,5 @@
-//! Losses: functions of predictions and targets. Each has the defaults of MLX's Python, and a second form, `.._with`, that takes
-//! settings.
+//! Losses: functions of predictions and targets. Each has the defaults of MLX's Python, and a
+//! second form, `.._with`, that takes settings.
 
 use mlx_core::{Array, DType, Error, ErrorKind, Result};
 

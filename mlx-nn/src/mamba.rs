@@ -30,9 +30,9 @@ pub struct MambaConfig {
     pub state: i32,
     /// Taps of the convolution, at least 2.
     pub taps: i32,
-    /// Bias on the projection in.
+    /// Bias on the input projection.
     pub in_bias: bool,
-    /// Bias on the projection out.
+    /// Bias on the output projection.
     pub out_bias: bool,
     /// Bias on the convolution.
     pub conv_bias: bool,
@@ -40,7 +40,7 @@ pub struct MambaConfig {
     pub activation: Activation,
     /// The norm of the scan's output.
     pub norm: Option<MambaNorm>,
-    /// The bounds of a time step.
+    /// The lower and the upper bound of a time step.
     pub limits: (f32, f32),
     /// The factors of the gate, the values, the keys, the queries and the time steps.
     pub multipliers: Option<[f32; 5]>,
@@ -51,7 +51,7 @@ pub struct MambaConfig {
 pub struct MambaNorm {
     /// Epsilon.
     pub eps: f32,
-    /// Whether the gate follows the norm, instead of coming before it.
+    /// Whether the norm comes before the gate, and not after it.
     pub before_gate: bool,
 }
 
@@ -211,8 +211,8 @@ impl Mamba {
     }
 }
 
-/// The outputs of the first `widths` tokens of each row, and the state after them. `inputs`: values, keys and queries,
-/// time steps, rate, bias, skip and the state before.
+/// The outputs of the first `widths` tokens of each row, and the state after them. `inputs`:
+/// values, keys and queries, time steps, rate, bias, skip and the state before them.
 fn scan(
     inputs: &[Array],
     widths: &Array,

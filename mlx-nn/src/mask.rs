@@ -1,11 +1,11 @@
-//! Which keys a query sees: the rule as plain functions, for tests and for packed documents.
+//! The keys that a query sees, as functions on positions. Tests and packed documents use them.
 //!
 //! Attention takes a [`Mask`](mlx_core::fast::Mask). Kernels compute it from positions, so that no mask array is made.
 
 use mlx_core::{Array, Result};
 
-/// Whether a query at position `q` sees the key at position `k`: causal, and with a window only
-/// the last `window` positions including its own.
+/// Whether a query at position `q` sees the key at position `k`. It sees its own position and those
+/// before it, and with a window only the last `window` of these.
 pub fn visible(q: i64, k: i64, window: Option<usize>) -> bool {
     0 <= k && k <= q && window.is_none_or(|window| q - k < window as i64)
 }

@@ -58,7 +58,7 @@ impl GatedMlp {
         })
     }
 
-    /// The MLP with a factor for the activation's input, and one for the output.
+    /// The MLP with a factor for the input of the activation, and a factor for the output.
     #[must_use]
     pub fn with_multipliers(self, multipliers: Option<[f32; 2]>) -> Self {
         Self {

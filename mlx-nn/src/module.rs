@@ -1,8 +1,9 @@
 //! Modules: structs whose fields are named as the checkpoint names them.
 //!
-//! A layer's children are its fields: `#[derive(Module)]` reads them, or the layer lists them once with
-//! [`module!`](crate::module!). Operations on parameters (load, save, cast,
-//! count, quantise, attach LoRA, choose trainables) are visitors in files of their own; layers do not depend on them.
+//! A layer's children are its fields: `#[derive(Module)]` reads them, or the layer lists them once
+//! with [`module!`](crate::module!). Operations on parameters (load, save, cast, count, quantise,
+//! attach LoRA, choose trainable parameters) are visitors in files of their own; layers do not
+//! depend on them.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +30,7 @@ pub type Parameters = BTreeMap<String, Array>;
 pub struct Path(String);
 
 impl Path {
-    /// The root, or a prefix that every name shares.
+    /// A path at `prefix`, with which every name begins; an empty prefix is the root.
     pub fn new(prefix: &str) -> Self {
         Self(prefix.to_owned())
     }
@@ -48,7 +49,7 @@ impl Path {
         }
     }
 
-    /// Runs `f` one level down.
+    /// Runs `f` with the path of `child`.
     pub fn scoped<R>(&mut self, child: &str, f: impl FnOnce(&mut Self) -> R) -> R {
         let len = self.0.len();
         if len > 0 {
@@ -66,37 +67,37 @@ pub trait Visit {
     /// Called before the arrays of a layer that can have an adapter.
     ///
     /// # Errors
-    /// The visitor's own.
+    /// An error of the visitor.
     fn adaptable(&mut self, _path: &Path, _layout: Layout) -> Result<()> {
         Ok(())
     }
     /// Called before the arrays of a matrix.
     ///
     /// # Errors
-    /// The visitor's own.
+    /// An error of the visitor.
     fn weight(&mut self, _path: &Path, _weight: &Weight) -> Result<()> {
         Ok(())
     }
     /// Called for each array; `path` is its full name.
     ///
     /// # Errors
-    /// The visitor's own.
+    /// An error of the visitor.
     #[doc(alias = "valid_parameter_filter")]
     fn param(&mut self, _path: &Path, _param: &Param) -> Result<()> {
         Ok(())
     }
-    /// Called for each buffer: an array that is saved and loaded, and never trained. Visitors treat it as a parameter, unless
-    /// they say otherwise here.
+    /// Called for each buffer: an array that is saved and loaded, and never trained. A visitor that
+    /// does not implement this method treats the buffer as a parameter.
     ///
     /// # Errors
-    /// The visitor's own.
+    /// An error of the visitor.
     fn state(&mut self, path: &Path, state: &Array) -> Result<()> {
         self.param(path, &Param::state(state.clone()))
     }
     /// Called for the training mode of each layer that has one.
     ///
     /// # Errors
-    /// The visitor's own.
+    /// An error of the visitor.
     fn mode(&mut self, _path: &Path, _mode: &Mode) -> Result<()> {
         Ok(())
     }
@@ -104,7 +105,7 @@ pub trait Visit {
     /// is loaded.
     ///
     /// # Errors
-    /// The visitor's own.
+    /// An error of the visitor.
     fn derived(&mut self, _array: &Array) -> Result<()> {
         Ok(())
     }
@@ -115,28 +116,29 @@ pub trait VisitMut {
     /// Called before the arrays of a layer that can have an adapter: attach, detach, fuse.
     ///
     /// # Errors
-    /// The visitor's own.
+    /// An error of the visitor.
     fn adaptable(&mut self, _path: &Path, _layer: Adaptable<'_>) -> Result<()> {
         Ok(())
     }
     /// Called before the arrays of a matrix: quantise, dequantise, or choose its storage.
     ///
     /// # Errors
-    /// The visitor's own.
+    /// An error of the visitor.
     fn weight(&mut self, _path: &Path, _weight: &mut Weight) -> Result<()> {
         Ok(())
     }
     /// Called for each array: fill, cast, swap.
     ///
     /// # Errors
-    /// The visitor's own.
+    /// An error of the visitor.
     fn param(&mut self, _path: &Path, _param: &mut Param) -> Result<()> {
         Ok(())
     }
-    /// Called for each buffer. Visitors treat it as a parameter, unless they say otherwise here.
+    /// Called for each buffer. A visitor that does not implement this method treats the buffer as a
+    /// parameter.
     ///
     /// # Errors
-    /// The visitor's own.
+    /// An error of the visitor.
     fn state(&mut self, path: &Path, state: &mut Array) -> Result<()> {
         let mut param = Param::state(state.clone());
         self.param(path, &mut param)?;
@@ -146,13 +148,13 @@ pub trait VisitMut {
     /// Called for the training mode of each layer that has one.
     ///
     /// # Errors
-    /// The visitor's own.
+    /// An error of the visitor.
     fn mode(&mut self, _path: &Path, _mode: &mut Mode) -> Result<()> {
         Ok(())
     }
 }
 
-/// Something with named parameters: a layer, a model, a container of them.
+/// A layer, a model or a container of these: a type with named parameters.
 ///
 /// ```
 /// use mlx_core::{DType, Result};
@@ -184,18 +186,20 @@ pub trait Module {
     /// Walks the parameters.
     ///
     /// # Errors
-    /// The visitor's own, and no others: [`parameters`](Self::parameters) and its like rely on it.
+    /// An error of the visitor, and no other: [`parameters`](Self::parameters) and similar methods
+    /// rely on this.
     fn visit(&self, path: &mut Path, v: &mut dyn Visit) -> Result<()>;
 
     /// Walks the parameters to change them.
     ///
     /// # Errors
-    /// The visitor's own, or an array that the module derives from its parameters cannot be made.
+    /// An error of the visitor, or an array that the module derives from its parameters cannot be
+    /// made.
     #[doc(alias = "apply_to_modules")]
     fn visit_mut(&mut self, path: &mut Path, v: &mut dyn VisitMut) -> Result<()>;
 
-    /// The modules that are directly in this one, by name. An element of a container is `layers.0`. Parameters are no
-    /// modules.
+    /// The modules that are directly in this one, by name. An element of a container is `layers.0`.
+    /// Parameters are not modules.
     fn children(&self) -> Vec<(String, &dyn Module)> {
         Vec::new()
     }
@@ -214,7 +218,8 @@ pub trait Module {
         into.push((name.to_owned(), self));
     }
 
-    /// This module (its name is empty) and all modules in it, each before its children. Leaves are those without children.
+    /// This module, whose name is empty, and all modules in it. Each comes before its children. A
+    /// leaf is a module without children.
     ///
     /// ```
     /// use mlx_core::Result;
@@ -249,7 +254,8 @@ pub trait Module {
         parameters::named(self, |param| param.trainable)
     }
 
-    /// The number of elements of all parameters and buffers. A quantised matrix counts as the matrix that it stands for.
+    /// The number of elements of all parameters and buffers. A quantised matrix counts as the
+    /// matrix that it stands for.
     fn num_parameters(&self) -> usize {
         parameters::count(self)
     }
@@ -257,7 +263,8 @@ pub trait Module {
     /// Replaces every parameter and buffer by `f` of it.
     ///
     /// # Errors
-    /// That of `f`, with the parameter's name, or a parameter has no value. Parameters before it are replaced then.
+    /// The error of `f`, with the parameter's name, or a parameter has no value. The parameters
+    /// before it stay replaced.
     fn apply(&mut self, f: impl FnMut(&Array) -> Result<Array>) -> Result<()>
     where
         Self: Sized,
@@ -265,7 +272,7 @@ pub trait Module {
         parameters::apply(self, f)
     }
 
-    /// `f` of the name and the value of every parameter and buffer, by name.
+    /// The results of `f` for the name and the value of every parameter and buffer, by name.
     ///
     /// ```
     /// use mlx_core::Result;
@@ -280,7 +287,7 @@ pub trait Module {
     /// ```
     ///
     /// # Errors
-    /// That of `f`, with the parameter's name, or a parameter has no value.
+    /// The error of `f`, with the parameter's name, or a parameter has no value.
     #[doc(alias = "filter_and_map")]
     fn map<T>(&self, f: impl FnMut(&str, &Array) -> Result<T>) -> Result<BTreeMap<String, T>>
     where
@@ -292,7 +299,8 @@ pub trait Module {
     /// Gives the named parameters and buffers new values; the others keep theirs.
     ///
     /// # Errors
-    /// The module has no parameter of a name, or one of another shape. Nothing is changed then.
+    /// A name is not one of the module's, or an array has another shape than the parameter. Nothing
+    /// is changed then.
     fn update(&mut self, values: &Parameters) -> Result<()> {
         parameters::update(self, values)
     }
@@ -306,8 +314,8 @@ pub trait Module {
         parameters::freeze(self, pattern)
     }
 
-    /// Makes every parameter trainable that can be: floating point, no buffer, and no part of a quantised matrix.
-    /// [`set_trainable`](crate::trainable::set_trainable) chooses by name.
+    /// Makes every parameter trainable that is floating point and is neither a buffer nor a part of
+    /// a quantised matrix. [`set_trainable`](crate::trainable::set_trainable) chooses by name.
     ///
     /// # Errors
     /// An array that the module derives from its parameters cannot be made.
@@ -324,8 +332,8 @@ pub trait Module {
         parameters::set_dtype(self, dtype)
     }
 
-    /// Switches training mode on or off, in every layer that computes something else in training. Layers are in training
-    /// mode at first.
+    /// Switches training mode on or off, in every layer that computes something else in training.
+    /// Layers are in training mode at first.
     ///
     /// # Errors
     /// An array that the module derives from its parameters cannot be made.
@@ -334,14 +342,15 @@ pub trait Module {
         parameters::train(self, training)
     }
 
-    /// Whether a layer is in training mode that computes something else in it. False for a module without such layers.
+    /// Whether a layer that computes something else in training is in training mode. False for a
+    /// module without such layers.
     #[doc(alias = "training")]
     fn is_training(&self) -> bool {
         parameters::is_training(self)
     }
 
-    /// Writes parameters and buffers, under their names, to a `.safetensors` file, which replaces one that exists when it
-    /// is complete.
+    /// Writes parameters and buffers, under their names, to a `.safetensors` file. An existing file
+    /// is replaced when the new one is complete.
     ///
     /// ```
     /// use mlx_core::Result;
@@ -372,8 +381,8 @@ pub trait Module {
     /// Reads all parameters and buffers from a `.safetensors` file. Each keeps the dtype that the file gives it.
     ///
     /// # Errors
-    /// The file cannot be read, or its tensors are not exactly those of the module: one report names all that are missing,
-    /// unexpected or misshapen. Nothing is changed then.
+    /// The file cannot be read, or its tensors are not exactly those of the module: one report
+    /// names all that are missing, unexpected or misshapen. Nothing is changed then.
     #[doc(alias = "load_weights")]
     fn load(&mut self, path: impl AsRef<std::path::Path>) -> Result<()>
     where
@@ -395,8 +404,9 @@ pub trait Module {
 /// module!(Head { norm, lm_head } plain { vocab });
 /// ```
 ///
-/// The children of `flat` fields have names without that of the field: `module!(Layer { mlp } flat { gate } plain {
-/// vocab })`. Fields of `state` are arrays that are saved and not trained: `module!(Counter { mode } state { passes })`.
+/// The children of `flat` fields have names without that of the field:
+/// `module!(Layer { mlp } flat { gate } plain { vocab })`. Fields of `state` are arrays that are
+/// saved and not trained: `module!(Counter { mode } state { passes })`.
 ///
 /// A struct with type parameters names their bounds: `module!(Stack<L: Module> { layers })`.
 #[macro_export]

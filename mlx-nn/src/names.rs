@@ -1,8 +1,9 @@
 //! Maps published tensors to a module's parameters, and back: their names and their form.
 //!
-//! A family has a table of [`Rule`]s, which is applied from top to bottom: each rule sees the names that the rules
-//! above it made. Rules work on dense and on quantised tensors (rows of packed weights, scales and biases are split and
-//! joined alike), and on adapters if the result is exact. Nothing is read or copied before a tensor is evaluated.
+//! A family has a table of [`Rule`]s, which is applied from top to bottom: each rule sees the names
+//! that the rules above it made. Rules apply to dense and to quantised tensors (rows of packed
+//! weights, scales and biases are split and joined alike), and to adapters if the result is exact.
+//! Nothing is read or copied before a tensor is evaluated.
 //!
 //! ```
 //! use mlx_nn::{Rule, Rules};
@@ -60,10 +61,10 @@ impl Rules {
         Self([&self.0[..], &other.0[..]].concat())
     }
 
-    /// The parameters, or parts of parameters, that a tensor of this name becomes.
+    /// The parameters, or parts of parameters, that are made from a tensor of this name.
     ///
     /// # Errors
-    /// It is dropped: the reason.
+    /// The tensor is dropped; the error is the reason.
     pub fn pieces(&self, name: &str) -> Result<Vec<Piece>, &str> {
         let mut pieces = vec![Piece {
             name: name.to_owned(),
@@ -87,14 +88,15 @@ impl Rules {
         Ok(pieces)
     }
 
-    /// The modules that a published module becomes. A path is treated as the path of its weight.
+    /// The modules that are made from a published module. Rules are applied to the name of its
+    /// weight.
     ///
     /// # Errors
-    /// Its weight is dropped: the reason.
+    /// The weight is dropped; the error is the reason.
     pub fn modules(&self, path: &str) -> Result<Vec<Piece>, &str> {
         const WEIGHT: &str = ".weight";
         let mut pieces = self.pieces(&format!("{path}{WEIGHT}"))?;
-        // Scales may be made of the weight, too.
+        // A weight may also become scales and biases, which are no modules.
         pieces.retain(|piece| !piece.name.ends_with(".scales") && !piece.name.ends_with(".biases"));
         for piece in &mut pieces {
             if let Some(path) = piece.name.strip_suffix(WEIGHT) {
@@ -104,13 +106,14 @@ impl Rules {
         Ok(pieces)
     }
 
-    /// The rules that apply to [written](Rule::written) files.
+    /// The rules that also apply to files that MLX programs wrote ([`Rule::written`]).
     #[must_use]
     pub fn of_written(&self) -> Self {
         Self(self.0.iter().filter(|rule| rule.written).cloned().collect())
     }
 
-    /// The table that makes the tensors of a [written](Rule::written) file from a module's parameters.
+    /// The table that makes the tensors of such a file ([`Rule::written`]) from a module's
+    /// parameters.
     #[must_use]
     pub fn inverse(&self) -> Self {
         let written = self.0.iter().rev().filter(|rule| rule.written);
@@ -132,7 +135,7 @@ enum Place {
     Whole,
     /// An item along a new first axis.
     Item(usize),
-    /// Rows: part `index` of those that `names` have.
+    /// Rows: part `index` of a matrix whose parts have the names `names`.
     Part {
         index: usize,
         rows: Rows,
@@ -146,9 +149,9 @@ enum Place {
 enum Change {
     Transpose(Vec<i32>),
     Add(f32),
-    /// Bytes become 32-bit words.
+    /// Bytes are joined into 32-bit words.
     Words,
-    /// Between forms of a matrix of -1, 0 and 1.
+    /// A change between two forms of a matrix of -1, 0 and 1.
     Ternary(TernaryChange),
     /// Only the rows of one part.
     Rows {
@@ -183,7 +186,7 @@ impl Piece {
         for change in &self.changes {
             let (rows, at) = match change {
                 Change::Rows { rows, part, .. } => (rows, part),
-                // Its rows and columns are those of the published matrix.
+                // The matrix keeps its rows and columns.
                 Change::Ternary(_) => continue,
                 _ => return Ok(None),
             };

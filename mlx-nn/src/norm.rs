@@ -22,7 +22,7 @@ pub struct RmsNorm {
     weight: Param,
     offset: f32,
     eps: f32,
-    /// `weight + offset`, derived once, not for each token.
+    /// `weight + offset`, computed once and not for each token.
     scale: Array,
 }
 
@@ -53,7 +53,7 @@ impl RmsNorm {
         Self { eps, ..self }
     }
 
-    /// A norm over the last axis of `size`, without values: for a checkpoint that has them.
+    /// A norm over the last axis of `size`, without values; a checkpoint sets them.
     ///
     /// # Errors
     /// No memory for a handle.
@@ -99,7 +99,7 @@ impl RmsNorm {
         normed.reshape(x.shape())?.multiply(&self.scale)
     }
 
-    /// `residual + self(x)`, one operation.
+    /// `residual + self(x)`, in one operation.
     ///
     /// # Errors
     /// The shapes do not fit.
@@ -144,7 +144,7 @@ pub struct LayerNorm {
     bias: Option<Param>,
     offset: f32,
     eps: f32,
-    /// `weight + offset`, derived once, not for each token.
+    /// `weight + offset`, computed once and not for each token.
     scale: Array,
 }
 
@@ -191,7 +191,7 @@ impl LayerNorm {
         Self { bias: None, ..self }
     }
 
-    /// A norm over the last axis of `size`, without values: for a checkpoint that has them.
+    /// A norm over the last axis of `size`, without values; a checkpoint sets them.
     ///
     /// # Errors
     /// No memory for a handle.
@@ -250,7 +250,7 @@ impl Module for LayerNorm {
     }
 }
 
-/// `weight * x + bias`, of those that there are.
+/// `weight * x + bias`; a weight or a bias that does not exist is left out.
 fn scaled(x: Array, weight: &Option<Param>, bias: &Option<Param>) -> Result<Array> {
     let x = match weight {
         Some(weight) => weight.value().multiply(&x)?,
@@ -309,13 +309,13 @@ impl NormConfig {
 /// The norm that a [`NormConfig`] describes.
 #[derive(Clone, Debug, Module)]
 pub enum Norm {
-    /// Without a mean.
+    /// A norm without a mean.
     Rms(RmsNorm),
-    /// Without a mean and without a weight: its epsilon.
+    /// A norm without a mean and without a weight, with this epsilon.
     Bare(f32),
-    /// With a mean and without a weight: its epsilon.
+    /// A norm with a mean and without a weight, with this epsilon.
     BareLayer(f32),
-    /// With a mean.
+    /// A norm with a mean.
     Layer(LayerNorm),
 }
 
@@ -335,7 +335,7 @@ impl Norm {
         })
     }
 
-    /// The dtype of its weight, if it has one.
+    /// The dtype of the norm's weight, if there is a weight.
     pub fn dtype(&self) -> Option<DType> {
         match self {
             Self::Rms(norm) => Some(norm.weight.value().dtype()),

@@ -8,26 +8,26 @@ use mlx_core::{Array, Result};
 use crate::norm::{Norm, RmsNorm};
 use crate::residual::Residual;
 
-/// The norm of a residual stream, which is computed in one operation with the first projections that read it
-/// ([`fast::norm_linear()`]), or alone if the first reader is another operation.
+/// The norm of a residual stream. It is computed in one operation with the first projections that
+/// read it ([`fast::norm_linear()`]), or by itself if another operation reads it first.
 #[derive(Debug)]
 pub struct Normed<'n> {
     residual: Residual,
     norm: By<'n>,
-    /// The sum and its norm, once they have a node.
+    /// The sum and its norm; empty until they are part of the graph.
     done: OnceCell<(Array, Array)>,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum By<'n> {
     Rms(&'n RmsNorm),
-    /// Without a weight, with this epsilon.
+    /// A norm without a weight, with this epsilon.
     Bare(f32),
     Other(&'n Norm),
 }
 
 impl<'n> Normed<'n> {
-    /// `norm(x)`, not computed yet.
+    /// `norm(x)`, which is computed when it is read.
     pub fn new(x: impl Into<Residual>, norm: &'n Norm) -> Self {
         match norm {
             Norm::Rms(norm) => Self::rms(x, norm),
@@ -36,7 +36,7 @@ impl<'n> Normed<'n> {
         }
     }
 
-    /// The same for an RMS norm.
+    /// [`new`](Self::new) for an RMS norm.
     pub fn rms(x: impl Into<Residual>, norm: &'n RmsNorm) -> Self {
         Self::by(x.into(), By::Rms(norm))
     }
@@ -81,7 +81,8 @@ impl<'n> Normed<'n> {
         Ok(&self.both()?.0)
     }
 
-    /// Computes the norm together with products. None if it is computed already, or no product can join it.
+    /// Computes the norm together with products. `None` if the norm is computed already, or cannot
+    /// be computed in one operation with products.
     fn join(
         &self,
         products: impl FnOnce(&NormOf<'_>) -> Result<NormProducts>,
@@ -94,7 +95,7 @@ impl<'n> Normed<'n> {
                 Some(of) => products(&of)?,
                 None => return Ok(None),
             },
-            // The sum has an operation of its own: add_norm has a weight.
+            // The sum is an operation of its own, because `add_norm` needs a weight.
             By::Bare(eps) => products(&NormOf {
                 x: &self.residual.clone().sum()?,
                 residual: None,
@@ -109,7 +110,8 @@ impl<'n> Normed<'n> {
     }
 }
 
-/// The input of projections: features `[.., E]`, or a norm that is computed with the first of them.
+/// The input of projections: features `[.., E]`, or a norm that is computed with the first
+/// projections.
 #[derive(Clone, Copy, Debug)]
 pub enum Input<'a> {
     /// Features.
@@ -152,7 +154,7 @@ impl<'a> Input<'a> {
         fast::linear_many(self.array()?, matrices)
     }
 
-    /// The gate of the products with two matrices.
+    /// `gate(a) * b` of the products with two matrices.
     pub(crate) fn gated(self, gate: Gate, [a, b]: [&Matrix<'_>; 2]) -> Result<Array> {
         if let Self::Normed(x) = self
             && let Some(mut products) = x.join(|of| fast::norm_gated_linear(gate, of, [a, b]))?

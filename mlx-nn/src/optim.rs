@@ -70,7 +70,7 @@ pub use rms::{AdaDelta, Adagrad, RmsProp};
 pub use sgd::Sgd;
 pub use typed::{AdamW, OptimizerOf};
 
-/// How a gradient changes a parameter.
+/// The method by which a gradient changes a parameter.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "name", rename_all = "lowercase")]
 pub enum Method {
@@ -84,7 +84,7 @@ pub enum Method {
     Lion(Lion),
     /// Second moments kept as rows and columns.
     Adafactor(Adafactor),
-    /// Orthogonalised momentum for hidden matrices, AdamW for the rest.
+    /// Orthogonalised momentum for hidden matrices, AdamW for the other parameters.
     Muon(Muon),
     /// A mean of squared gradients.
     RmsProp(RmsProp),
@@ -96,14 +96,14 @@ pub enum Method {
     Adamax(Adamax),
 }
 
-/// Which project's formula a method follows, where they differ.
+/// The project whose formula a method follows, where the formulas differ.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Form {
-    /// PyTorch's; for Muon the author's.
+    /// The formula of PyTorch; for Muon that of its author.
     #[default]
     Pytorch,
-    /// MLX's.
+    /// The formula of MLX.
     Mlx,
 }
 
@@ -161,7 +161,7 @@ impl Method {
     /// Checks that every setting is in its range.
     ///
     /// # Errors
-    /// One is not.
+    /// A setting is out of range; the message names it.
     pub fn check(&self) -> Result<()> {
         match self {
             Self::Sgd(sgd) => sgd.check(),
@@ -176,7 +176,8 @@ impl Method {
         }
     }
 
-    /// Whether a step changes each element by itself, and a state of zeros is that of a parameter before its first step.
+    /// Whether a step changes each element independently, and a state of zeros has the effect of no
+    /// state.
     fn is_elementwise(&self) -> bool {
         match self {
             Self::Adam(_) | Self::AdamW(_) | Self::Lion(_) => true,
@@ -215,7 +216,7 @@ impl Method {
         }
     }
 
-    /// The name in settings and messages.
+    /// The name of the method in settings and messages.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Sgd(_) => "sgd",
@@ -232,7 +233,7 @@ impl Method {
     }
 }
 
-/// Whether a setting lies in `[from, to)`.
+/// Refuses a setting that is not in `[from, to)`.
 fn check_range(name: &str, value: f64, from: f64, to: f64) -> Result<()> {
     if (from..to).contains(&value) {
         return Ok(());
@@ -270,9 +271,9 @@ pub struct Optimizer {
     method: Method,
     schedule: Schedule,
     step: u64,
-    /// The states of the parameters that are not joined.
+    /// The states of the parameters that are updated one by one.
     states: BTreeMap<String, OptimizerState>,
-    /// The joined parameters and their state.
+    /// The parameters that are updated as one array, and their state.
     joined: (JoinedLayout, OptimizerState),
 }
 
@@ -298,13 +299,13 @@ impl Optimizer {
         }
     }
 
-    /// Replaces the schedule, whose steps are counted from the first step of this optimiser. A rate out of range is an
-    /// error of the next step.
+    /// Replaces the schedule. Its steps are counted from the first step of this optimiser. The next
+    /// step fails if a rate is out of range.
     pub fn set_schedule(&mut self, schedule: impl Into<Schedule>) {
         self.schedule = schedule.into();
     }
 
-    /// The number of steps done.
+    /// The number of steps taken.
     pub fn step(&self) -> u64 {
         self.step
     }
@@ -314,29 +315,29 @@ impl Optimizer {
         self.schedule.rate(self.step)
     }
 
-    /// Does a step: changes every parameter of `module` that has a gradient, and evaluates the trainable parameters, the
-    /// buffers, and the state of the method.
+    /// Takes a step: changes every parameter of `module` that has a gradient, and evaluates the
+    /// trainable parameters, the buffers, and the state of the method.
     ///
     /// # Errors
-    /// A setting is out of range, or as [`apply`](Self::apply).
+    /// A setting is out of range, or an error of [`apply`](Self::apply).
     pub fn update<M: Module>(&mut self, module: &mut M, grads: &Gradients) -> Result<()> {
         self.apply(module, grads)?;
         eval(changing(module)?.iter().chain(self.pending()))
     }
 
-    /// Does a step: changes every parameter of `module` that has a gradient. Nothing is computed
-    /// yet: evaluate the parameters and [`pending`](Self::pending) before the next step.
+    /// Takes a step: changes every parameter of `module` that has a gradient. Nothing is evaluated:
+    /// evaluate the parameters and [`pending`](Self::pending) before the next step.
     ///
     /// # Errors
-    /// A gradient is of no trainable parameter, or of another shape. The module is then as it was,
-    /// or changed in part.
+    /// A gradient does not belong to a trainable parameter, or has another shape. Some parameters
+    /// may already be changed.
     pub fn apply<M: Module + ?Sized>(&mut self, module: &mut M, grads: &Gradients) -> Result<()> {
         let layout = self.layout(grads);
         let grads = layout.join(grads.clone())?;
         self.apply_joined(module, &layout, &grads)
     }
 
-    /// Which of these gradients are joined for [`apply_joined`](Self::apply_joined).
+    /// The gradients that are joined for [`apply_joined`](Self::apply_joined).
     pub fn layout(&self, grads: &Gradients) -> JoinedLayout {
         match self.method.is_elementwise() {
             true => JoinedLayout::of(grads),
@@ -348,7 +349,7 @@ impl Optimizer {
     /// joined.
     ///
     /// # Errors
-    /// As [`apply`](Self::apply).
+    /// The errors of [`apply`](Self::apply).
     pub fn apply_joined<M: Module + ?Sized>(
         &mut self,
         module: &mut M,
@@ -400,7 +401,7 @@ impl Optimizer {
         module.visit_mut(&mut Path::default(), &mut Set(&mut new))
     }
 
-    /// Gives each joined parameter a state of its own again.
+    /// Splits the state of the joined parameters into a state for each parameter.
     fn separate(&mut self) -> Result<()> {
         let (layout, state) = std::mem::take(&mut self.joined);
         for (slot, array) in state {
@@ -411,16 +412,16 @@ impl Optimizer {
         Ok(())
     }
 
-    /// The arrays that hold the state, to evaluate.
+    /// The arrays that hold the state. Callers of [`apply`](Self::apply) evaluate them.
     pub fn pending(&self) -> impl Iterator<Item = &Array> {
         let all = self.states.values().chain([&self.joined.1]);
         all.flat_map(BTreeMap::values)
     }
 
-    /// All state as `parameter/slot`, to save.
+    /// All arrays of the state, named `parameter/slot`, for a file.
     ///
     /// # Errors
-    /// None that is known.
+    /// The joined state cannot be split: there is no memory for a handle.
     pub fn arrays(&self) -> Result<Vec<(String, Array)>> {
         let mut all = self.clone();
         all.separate()?;
@@ -437,8 +438,8 @@ impl Optimizer {
     /// the trainable parameters of a module, and its [`arrays`](Self::arrays).
     ///
     /// # Errors
-    /// An array is missing, is none of this method's, or has another dtype or shape; the message names
-    /// it.
+    /// An array is missing, is not a state of this method and these parameters, or has another
+    /// dtype or shape; the message names it.
     pub fn restore(
         &mut self,
         step: u64,

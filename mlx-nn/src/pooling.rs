@@ -8,7 +8,7 @@ use crate::layer::layer;
 use crate::module::{Module, Path, Visit, VisitMut};
 use crate::sizes::{Sizes, check_least, check_positive, misshapen};
 
-/// What a [`Pool`] takes of a window: [`Largest`] or [`Mean`].
+/// The function of a window that a [`Pool`] computes: [`Largest`] or [`Mean`].
 pub trait Pooled: private::Sealed {
     /// The value of the padding.
     #[doc(hidden)]
@@ -54,8 +54,8 @@ impl Pooled for Mean {
     }
 }
 
-/// Pooling over `N` spatial dimensions: `[B, ..spatial, C] -> [B, ..spatial', C]`. The last elements that fill no window are
-/// left out.
+/// Pooling over `N` spatial dimensions: `[B, ..spatial, C] -> [B, ..spatial', C]`. Elements at the
+/// end that do not fill a window are left out.
 ///
 /// ```
 /// use mlx_core::{Array, Result};
@@ -90,7 +90,7 @@ pub type AvgPool2d = Pool<Mean, 2>;
 pub type AvgPool3d = Pool<Mean, 3>;
 
 impl<P: Pooled, const N: usize> Pool<P, N> {
-    /// Windows of this size, side by side.
+    /// Pooling with windows of this size, which are adjacent and do not overlap.
     pub fn new(window: impl Into<Sizes<N>>) -> Self {
         let window = window.into().0;
         Self {
@@ -101,14 +101,15 @@ impl<P: Pooled, const N: usize> Pool<P, N> {
         }
     }
 
-    /// The distance of windows. Default: their size.
+    /// The stride: the distance between windows. Default: the size of a window.
     #[must_use]
     pub fn stride(mut self, stride: impl Into<Sizes<N>>) -> Self {
         self.stride = stride.into().0;
         self
     }
 
-    /// Elements added on both sides: the smallest number, or zeros for a mean. Default: 0.
+    /// The number of elements that are added on each side: negative infinities for max pooling,
+    /// zeros for a mean. By default 0.
     #[must_use]
     pub fn padding(mut self, padding: impl Into<Sizes<N>>) -> Self {
         self.padding = padding.into().0;
@@ -118,8 +119,8 @@ impl<P: Pooled, const N: usize> Pool<P, N> {
     /// `[B, ..spatial, C] -> [B, ..spatial', C]`
     ///
     /// # Errors
-    /// The input has other dimensions, or is smaller than a window; a size is below 1; the input of max pooling with padding
-    /// is not floating point.
+    /// The input has another number of dimensions, or is smaller than a window; a size is below 1;
+    /// the input of max pooling with padding is not floating point.
     pub fn forward(&self, x: &Array) -> Result<Array> {
         check_positive(P::NAME, "sizes of windows", &self.window)?;
         check_positive(P::NAME, "strides", &self.stride)?;

@@ -1,8 +1,8 @@
 //! Names: those of Python's `mlx.nn` and `mlx.optimizers`, and those of this crate.
 //!
-//! Each public name of Python's MLX 0.32.4 has a row: a link to what does the same here, or the reason why there is
-//! none. A test compares the rows with Python's names and with this crate's items. The arrays are in the module of this
-//! name of [`mlx_core`].
+//! Each public name of Python's MLX 0.32.4 has a row with a link to the equivalent here, or the
+//! reason why there is none. A test compares the rows with Python's names and with this crate's
+//! items. The names of arrays and their operations are in `python` of [`mlx_core`].
 //!
 //! # `mlx.nn layers`
 //!
@@ -126,7 +126,7 @@
 //! | `Module.eval` | [`Module::train`] with `false` |
 //! | `Module.filter_and_map` | [`Module::map`], and a filter of its result |
 //! | `Module.freeze` | [`Module::freeze`] |
-//! | `Module.is_module` | a type says what it is: a module implements [`trait@Module`] |
+//! | `Module.is_module` | not needed: a module is a type that implements [`trait@Module`] |
 //! | `Module.leaf_modules` | those of [`Module::named_modules`] without children |
 //! | `Module.load_weights` | [`Module::load`] |
 //! | `Module.modules` | [`Module::named_modules`] |

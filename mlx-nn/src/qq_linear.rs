@@ -9,10 +9,12 @@ use crate::module::Param;
 use crate::sizes::check_positive;
 use crate::training::Mode;
 
-/// `y = q(x) @ q(weight).T`: both sides are quantised in a floating-point mode (nvfp4, mxfp8, mxfp4).
+/// `y = q(x) @ q(weight).T`: input and weight are quantised in a floating-point mode (nvfp4, mxfp8,
+/// mxfp4).
 ///
-/// In training the weight stays dense, so that gradients reach it. [`quantize`](Self::quantize) packs it, for evaluation and for files: then
-/// `weight` is packed and there are `scales`. The CPU multiplies one row by a packed weight only.
+/// In training the weight stays dense, so that gradients reach it. For evaluation and for files
+/// [`quantize`](Self::quantize) packs it into `weight` and `scales`. The CPU multiplies one row by
+/// a packed weight only.
 ///
 /// ```
 /// use mlx_core::{DType, QuantMode, Result, Scheme, ops::create::ones};
@@ -42,7 +44,8 @@ impl QqLinear {
     /// A layer from `inputs` to `outputs` features, without bias. The weight is uniform between `±1 / sqrt(inputs)`.
     ///
     /// # Errors
-    /// A number is below 1, the inputs are no multiple of the scheme's group, or its mode is affine.
+    /// `inputs` or `outputs` is below 1, `inputs` is not a multiple of the scheme's group size, or
+    /// the mode of the scheme is affine.
     pub fn new(inputs: i32, outputs: i32, scheme: Scheme) -> Result<Self> {
         check_positive("quantised linear", "features", &[inputs, outputs])?;
         if scheme.mode == QuantMode::Affine || inputs % scheme.group_size != 0 {

@@ -53,7 +53,8 @@ pub fn quantize(
     module.visit_mut(&mut Path::default(), &mut Pack(rule))
 }
 
-/// Unpacks every quantised weight, into `dtype` or that of affine scales (BF16 if scales are not floating point).
+/// Unpacks every quantised weight, into `dtype` or the dtype of its scales (BF16 if the scales are
+/// not floating point).
 ///
 /// # Errors
 /// The arrays of a weight do not fit each other.
@@ -73,11 +74,12 @@ pub fn dequantize(module: &mut dyn Module, dtype: Option<DType>) -> Result<()> {
     module.visit_mut(&mut Path::default(), &mut Unpack(dtype))
 }
 
-/// Lets linear layers round each token's inputs to 8 bits of its largest one, as BitNet b1.58 does (arXiv:2402.17764): those whose
-/// paths `select` accepts. Returns their paths.
+/// Makes the linear layers whose paths `select` accepts round their inputs to 8 bits, as BitNet
+/// b1.58 does (arXiv:2402.17764): the numbers of a token become multiples of `m / 127`, where `m`
+/// is the largest of their absolute values. Returns the paths of the layers.
 ///
 /// # Errors
-/// None of its own.
+/// An array that the module derives from its parameters cannot be made.
 pub fn round_inputs(module: &mut dyn Module, select: impl Fn(&str) -> bool) -> Result<Vec<String>> {
     struct Round<F>(F, Vec<String>);
     impl<F: Fn(&str) -> bool> VisitMut for Round<F> {

@@ -6,8 +6,9 @@ use crate::grad::swap;
 use crate::module::Module;
 use crate::trainable::trainable;
 
-/// `forward(layer, inputs)`, without its intermediate results for the backward pass, which computes them again. Gradients
-/// flow to the trainable parameters of `layer` and to the inputs, as without it; a dropout draws the same numbers both times.
+/// `forward(layer, inputs)`, whose intermediate results are not kept for the backward pass but
+/// computed again in it. Gradients flow to the trainable parameters of `layer` and to the inputs,
+/// as in a plain call. A dropout draws the same numbers both times.
 ///
 /// ```
 /// use mlx_core::{DType, Result, ops::create::ones};
@@ -25,7 +26,8 @@ use crate::trainable::trainable;
 /// ```
 ///
 /// # Errors
-/// That of `forward`. A layer that changes a state in training, such as a batch norm, cannot be computed again.
+/// The error of `forward`, or a layer changes a state in training, as a batch norm does, and cannot
+/// be computed again.
 #[doc(alias = "checkpoint")]
 pub fn recomputed<M: Module + Clone + 'static>(
     layer: &M,
@@ -41,7 +43,7 @@ pub fn recomputed<M: Module + Clone + 'static>(
     let layer = layer.clone();
     let function = transforms::checkpoint_with(move |arrays: &[Array]| {
         let (params, inputs) = arrays.split_at(params);
-        // Dropped at the end, with the placeholders of this trace.
+        // The copy holds the placeholders of this trace, and is dropped at its end.
         let mut layer = layer.clone();
         swap(&mut layer, params)?;
         Ok(vec![forward(&layer, inputs)?])

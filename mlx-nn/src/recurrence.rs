@@ -15,7 +15,7 @@ use crate::step::Step;
 pub enum RecurrenceConfig {
     /// A gated delta rule.
     Delta(DeltaConfig),
-    /// A gated delta rule whose channels decay by themselves.
+    /// A gated delta rule in which each channel has a decay of its own.
     Channels(ChannelDeltaConfig),
     /// A scan of Mamba 2.
     Mamba(MambaConfig),
@@ -40,7 +40,7 @@ impl RecurrenceConfig {
 pub enum Recurrence {
     /// A gated delta rule.
     Delta(Box<GatedDeltaNet>),
-    /// A gated delta rule whose channels decay by themselves.
+    /// A gated delta rule in which each channel has a decay of its own.
     Channels(Box<ChannelDelta>),
     /// A scan of Mamba 2.
     Mamba(Box<Mamba>),
@@ -52,7 +52,7 @@ impl Recurrence {
     /// A layer without values.
     ///
     /// # Errors
-    /// Sizes that do not fit each other.
+    /// The sizes do not fit each other.
     pub fn empty(config: RecurrenceConfig) -> Result<Self> {
         Ok(match config {
             RecurrenceConfig::Delta(config) => Self::Delta(Box::new(GatedDeltaNet::empty(config)?)),

@@ -1,13 +1,15 @@
-//! [`Residual`]: the features that a decoder's layers add to, and the addition that is not computed yet.
+//! [`Residual`]: the features that the layers of a decoder add to, with an addition that is not
+//! computed yet.
 
 use mlx_core::fast::{self, NormOf};
 use mlx_core::{Array, Result};
 
 use crate::norm::{Norm, RmsNorm};
 
-/// The residual stream `[B, L, E]` between two halves of a layer, or between two layers: a sum, and what has not been added to it
-/// yet. The norm that reads the stream next computes both in one operation ([`fast::add_norm`]); with [`Normed`](crate::Normed) the
-/// projections that read the norm are in that operation, too.
+/// The residual stream `[B, L, E]` between two halves of a layer, or between two layers: a sum, and
+/// a term that has not been added to it yet. The norm that reads the stream next computes the
+/// addition and the norm in one operation ([`fast::add_norm`]). With [`Normed`](crate::Normed) that
+/// operation also computes the projections that read the norm.
 ///
 /// ```
 /// use mlx_core::{Array, DType, Result, eval, graph_size, ones};
@@ -38,7 +40,7 @@ pub struct Residual {
     pending: Option<Pending>,
 }
 
-/// What has to be added to a sum.
+/// The term that has not been added to a sum yet.
 #[derive(Clone, Debug)]
 struct Pending {
     x: Array,
@@ -46,7 +48,7 @@ struct Pending {
     norm: Option<(Array, f32)>,
 }
 
-/// Features to which nothing has to be added.
+/// A residual stream without a pending term.
 impl From<Array> for Residual {
     fn from(sum: Array) -> Self {
         Self { sum, pending: None }
@@ -110,7 +112,7 @@ impl Residual {
         Ok((sum, normed))
     }
 
-    /// The same for an RMS norm.
+    /// [`normed`](Self::normed) for an RMS norm.
     ///
     /// # Errors
     /// The shapes do not fit.
@@ -126,7 +128,8 @@ impl Residual {
         Ok((sum, normed))
     }
 
-    /// The RMS norm of the sum as an operation that joins it takes it. None if one operation cannot compute it.
+    /// The input of an operation that computes the sum and its RMS norm together with projections.
+    /// `None` if one operation cannot compute both.
     pub(crate) fn norm_of<'a>(&'a self, norm: &'a RmsNorm) -> Option<NormOf<'a>> {
         let (weight, eps) = norm.parts();
         let (x, residual, inner) = match &self.pending {
@@ -148,7 +151,7 @@ impl Residual {
         })
     }
 
-    /// The arrays that it consists of.
+    /// The arrays of the sum and of the pending term.
     pub fn arrays(&self) -> impl Iterator<Item = &Array> {
         [&self.sum]
             .into_iter()
@@ -160,7 +163,7 @@ impl Residual {
         self.sum.shape()
     }
 
-    /// Replaces the sum and what is added to it by other tokens of each.
+    /// Applies `of` to the sum and to the pending term, to select tokens.
     pub(crate) fn map(self, of: impl Fn(&Array) -> Result<Array>) -> Result<Self> {
         let pending = match self.pending {
             None => None,

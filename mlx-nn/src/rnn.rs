@@ -1,6 +1,7 @@
-//! Recurrent layers of plain steps: [`Rnn`], [`Gru`], [`Lstm`]. The names of their parameters are those of MLX's Python.
+//! Classical recurrent layers: [`Rnn`], [`Gru`], [`Lstm`]. The names of their parameters are those
+//! of MLX's Python.
 //!
-//! The layers that language models mix tokens with are in [`recurrence`](crate::recurrence).
+//! The recurrent layers of language models are in [`recurrence`](crate::recurrence).
 
 use mlx_core::ops::stack;
 use mlx_core::{Array, Error, ErrorKind, Result};
@@ -47,7 +48,7 @@ impl Rnn {
     /// A layer from `inputs` features to a state of `hidden`. All values are uniform between `±1 / sqrt(hidden)`.
     ///
     /// # Errors
-    /// A number is below 1.
+    /// `inputs` or `hidden` is below 1.
     pub fn new(inputs: i32, hidden: i32) -> Result<Self> {
         let [wx, wh, bias] = drawn("rnn", inputs, hidden, 1)?;
         Ok(Self {
@@ -65,7 +66,7 @@ impl Rnn {
         self
     }
 
-    /// The function of a step. Default: tanh.
+    /// The activation of each step. Default: tanh.
     #[must_use]
     pub fn activation(mut self, activation: Activation) -> Self {
         self.activation = activation;

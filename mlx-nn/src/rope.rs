@@ -1,7 +1,8 @@
 //! [`Rope`]: rotary position embedding (Su et al., arXiv:2104.09864) and its context extensions.
 //!
-//! Every variant is a table of frequencies and an amplitude, worked out once; the rotation
-//! itself is one fused operation with an offset per row. Dimension `i` is paired with `i + dims/2`, or with its neighbour.
+//! Every variant is a table of frequencies and an amplitude, computed once. The rotation is one
+//! fused operation with an offset for each row. Dimension `i` is paired with `i + dims/2`, or with
+//! its neighbour.
 
 use mlx_core::{Array, Error, ErrorKind, Result, fast};
 
@@ -16,19 +17,19 @@ mod growing;
 use frequencies::{llama3, period_of, yarn_edges};
 pub(crate) use growing::Growing;
 
-/// How positions become angles.
+/// The variant of a rotary embedding, which determines the frequencies.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RopeScaling {
     /// `base^(-2i/d)`
     Default,
     /// Frequencies divided by `factor` (Chen et al., arXiv:2306.15595).
     Linear {
-        /// Context extension.
+        /// The factor by which the context is extended.
         factor: f64,
     },
     /// Llama 3.1: long wavelengths divided by `factor`, short ones kept, a ramp between.
     Llama3 {
-        /// Context extension.
+        /// The factor by which the context is extended.
         factor: f64,
         /// Wavelengths above `original / low_freq_factor` are scaled in full.
         low_freq_factor: f64,
@@ -39,7 +40,7 @@ pub enum RopeScaling {
     },
     /// YaRN (Peng et al., arXiv:2309.00071).
     Yarn {
-        /// Context extension.
+        /// The factor by which the context is extended.
         factor: f64,
         /// Context length of the pre-training.
         original: f64,
@@ -47,22 +48,23 @@ pub enum RopeScaling {
         beta_fast: f64,
         /// Rotations below which a dimension is interpolated in full.
         beta_slow: f64,
-        /// What cosine and sine are multiplied by.
+        /// The factor of cosine and sine.
         amplitude: f64,
         /// Whether the ramp's ends are rounded to whole dimensions.
         truncate: bool,
     },
-    /// LongRoPE (Ding et al., arXiv:2402.13753): one divisor a dimension, of two sets.
+    /// LongRoPE (Ding et al., arXiv:2402.13753): one divisor of the frequency for each pair of
+    /// dimensions, in two sets.
     Long {
         /// Divisors for rows that reach beyond `original`.
         long: Vec<f64>,
-        /// Divisors for the others.
+        /// Divisors for the other rows.
         short: Vec<f64>,
         /// Context length of the pre-training.
         original: usize,
-        /// What cosine and sine are multiplied by.
+        /// The factor of cosine and sine.
         amplitude: f64,
-        /// The same for rows that reach beyond `original`, where it differs.
+        /// The factor for rows that reach beyond `original`, if it differs.
         long_amplitude: Option<f64>,
     },
     /// Dynamic NTK: beyond `original` positions the base grows with the length of the text.
@@ -84,13 +86,13 @@ pub enum RopeScaling {
 /// The settings of a [`Rope`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct RopeConfig {
-    /// `theta`.
+    /// The base of the frequencies (`theta`).
     pub base: f64,
-    /// How many of the head's dimensions rotate; the rest pass through.
+    /// The number of the head's dimensions that rotate, the first ones; the others do not change.
     pub dims: i32,
-    /// Dimension `2i` is paired with `2i + 1`, in place of `i` with `i + dims / 2`.
+    /// Whether dimension `2i` is paired with `2i + 1`, and not `i` with `i + dims / 2`.
     pub interleaved: bool,
-    /// Angles are negative: later positions turn the other way.
+    /// Whether angles are negative, so that the rotation has the opposite direction.
     pub reversed: bool,
     /// The variant.
     pub scaling: RopeScaling,
@@ -102,16 +104,17 @@ pub struct Rope {
     dims: i32,
     interleaved: bool,
     table: Table,
-    /// LongRoPE's other table, for rows that reach beyond so many positions.
+    /// LongRoPE's table for long rows: the number of positions beyond which a row is long, and the
+    /// table.
     long: Option<(usize, Table)>,
-    /// What rows rotate by, if one of them is long.
+    /// Dynamic NTK: the rotation for texts beyond the original context.
     growing: Option<Growing>,
 }
 
-/// How positions become angles.
+/// The frequencies of a rope, and the factors of its results.
 #[derive(Clone, Debug)]
 struct Table {
-    /// Reciprocals of the frequencies, `[dims / 2]`, as MLX wants them.
+    /// Reciprocals of the frequencies, `[dims / 2]`, the form in which MLX takes them.
     periods: Array,
     /// Per dimension of the head: the amplitude where it rotates, 1 elsewhere. `[D]`
     amplitude: Option<Array>,
@@ -132,7 +135,7 @@ impl Table {
 }
 
 impl Rope {
-    /// Works out the tables for heads of `head_dim`.
+    /// Computes the tables for heads of `head_dim` features.
     ///
     /// # Errors
     /// `dims` is odd, negative or above `head_dim`, or a table has the wrong length.
@@ -148,8 +151,9 @@ impl Rope {
         }
         let half = dims as usize / 2;
         let plain = |i: usize| config.base.powf(2.0 * i as f64 / f64::from(dims));
-        // As transformers works frequencies out: in F32, step by step. A unit in the last place of the first frequency is
-        // visible in logits after some hundred positions.
+        // Frequencies are computed as in transformers: in F32, with the same roundings. An error of
+        // one unit in the last place of the first frequency is visible in logits after some hundred
+        // positions.
         let single = |i: usize| plain(i) as f32;
         let table = |period: &dyn Fn(usize) -> f32| {
             let sign = if config.reversed { -1.0 } else { 1.0 };
@@ -256,7 +260,7 @@ impl Rope {
         })
     }
 
-    /// Rotates `[B, H, L, D]`, where row b begins at the step's offset for it.
+    /// Rotates `[B, H, L, D]`, where row b begins at the position `step.offsets()[b]`.
     ///
     /// # Errors
     /// The shapes do not fit.
@@ -286,7 +290,8 @@ impl Rope {
         }
     }
 
-    /// A projection `[B, L, H * D]` as rotated heads `[B, H, L, D]`, each through `norm` before that.
+    /// A projection `[B, L, H * D]` as rotated heads `[B, H, L, D]`. If there is a `norm`, each
+    /// head is normed before the rotation.
     ///
     /// # Errors
     /// The shapes do not fit.
@@ -301,8 +306,8 @@ impl Rope {
         self.keys(x, head_dim, norm, offsets, step)?.heads()
     }
 
-    /// Rotated keys. Where all rows use one table, the projection is returned as it is, and the cache rotates the keys while it
-    /// stores them.
+    /// Rotated keys. Where all rows use one table, the projection is returned as it is, and the
+    /// cache rotates the keys while it stores them.
     ///
     /// # Errors
     /// The shapes do not fit.
@@ -351,7 +356,8 @@ impl Rope {
         }
     }
 
-    /// The table that each row of a step uses: a row whose positions will reach beyond the original context uses the long one.
+    /// The table that each row of a step uses: a row whose positions will reach beyond the original
+    /// context uses the long one.
     fn tables(&self, step: &Step) -> Result<Tables<'_>> {
         let Some((original, long)) = &self.long else {
             return Ok(Tables::One(&self.table));
@@ -375,22 +381,24 @@ impl Rope {
         Ok(step.turned(growing)?.map(|turned| (growing, turned)))
     }
 
-    /// The length beyond which each longer text has a base of its own, which what is cached of it keeps: dynamic NTK only.
+    /// Dynamic NTK only: the length beyond which the base depends on the length of a text. Cached
+    /// keys keep the base that they were rotated with.
     pub fn grows_after(&self) -> Option<usize> {
         self.growing.as_ref().map(Growing::original)
     }
 
-    /// The position at which rows switch to another table, so that what is cached for them must be
-    /// computed anew: LongRoPE only.
+    /// LongRoPE only: the length beyond which a row uses another table, so that its cached keys
+    /// must be computed again.
     pub fn switches_after(&self) -> Option<usize> {
         self.long.as_ref().map(|(original, _)| *original)
     }
 }
 
-/// Which table the rows of a step use.
+/// The table that each row of a step uses.
 enum Tables<'a> {
-    /// All rows the same.
+    /// All rows use this table.
     One(&'a Table),
-    /// LongRoPE's long table where a row is long, Bool `[B, 1, 1, 1]`, else the short one.
+    /// LongRoPE: the long table for the rows of `is_long`, Bool `[B, 1, 1, 1]`, and the short one
+    /// for the others.
     ByRow { is_long: Array, long: &'a Table },
 }

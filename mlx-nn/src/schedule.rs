@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Schedule {
-    /// Always `rate`.
+    /// The rate is always `rate`.
     Constant {
         /// The rate.
         rate: f64,
@@ -30,7 +30,7 @@ pub enum Schedule {
         from: f64,
         /// The rate of step `steps` and after.
         to: f64,
-        /// How many steps it takes.
+        /// The number of steps from `from` to `to`.
         steps: u64,
     },
     /// From `from` to `to` in `steps` steps along half a cosine (Loshchilov and Hutter,
@@ -40,7 +40,7 @@ pub enum Schedule {
         from: f64,
         /// The rate of step `steps` and after.
         to: f64,
-        /// How many steps it takes.
+        /// The number of steps from `from` to `to`.
         steps: u64,
     },
     /// `from` times `decay` to the power of the step.
@@ -56,14 +56,14 @@ pub enum Schedule {
         from: f64,
         /// The factor.
         decay: f64,
-        /// How many steps have the same rate.
+        /// The number of successive steps that have the same rate.
         every: u64,
     },
-    /// `first` for `steps` steps, then `then`, which counts from 0 again.
+    /// `first` for `steps` steps, then `then`, which counts its steps from 0.
     Joined {
         /// The first schedule.
         first: Box<Schedule>,
-        /// How many steps that is.
+        /// The number of steps of `first`.
         steps: u64,
         /// The schedule that follows.
         then: Box<Schedule>,
@@ -71,18 +71,18 @@ pub enum Schedule {
 }
 
 impl Schedule {
-    /// Always `rate`.
+    /// The rate is always `rate`.
     pub fn constant(rate: f64) -> Self {
         Self::Constant { rate }
     }
 
-    /// A straight line.
+    /// A straight line from `from` to `to` in `steps` steps, then `to`.
     #[doc(alias = "linear_schedule")]
     pub fn linear(from: f64, to: f64, steps: u64) -> Self {
         Self::Linear { from, to, steps }
     }
 
-    /// Half a cosine.
+    /// Half a cosine from `from` to `to` in `steps` steps, then `to`.
     #[doc(alias = "cosine_decay")]
     pub fn cosine(from: f64, to: f64, steps: u64) -> Self {
         Self::Cosine { from, to, steps }
@@ -111,8 +111,8 @@ impl Schedule {
         Self::Step { from, decay, every }
     }
 
-    /// Schedules one after the other: each is followed by the next at its number of steps, and each counts its steps
-    /// from its own beginning.
+    /// This schedule for `steps` steps, followed by another one. Each counts its steps from its own
+    /// beginning.
     ///
     /// ```
     /// use mlx_nn::Schedule;
@@ -158,7 +158,7 @@ impl Schedule {
         }
     }
 
-    /// The rate of a step.
+    /// The rate of step `step`, counted from 0.
     pub fn rate(&self, step: u64) -> f64 {
         let part = |steps: u64| {
             if step >= steps {
@@ -189,10 +189,11 @@ impl Schedule {
         }
     }
 
-    /// Refuses rates that are negative or no numbers, and such decays.
+    /// Checks the rates, the decays and the numbers of steps.
     ///
     /// # Errors
-    /// There is one.
+    /// A rate or a decay is negative or not finite, or a [`Step`](Self::Step) schedule has 0 steps
+    /// between its decays.
     pub fn check(&self) -> Result<()> {
         let rate = |rate: f64| {
             if rate.is_finite() && rate >= 0.0 {

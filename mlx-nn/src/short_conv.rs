@@ -30,7 +30,8 @@ impl ShortConvConfig {
     }
 }
 
-/// `out(c * conv(b * x))`, where `in_proj` gives b, c and x, one after the other.
+/// `out(c * conv(b * x))`, where `b`, `c` and `x` are the three parts of the output of `in_proj`,
+/// in this order.
 #[derive(Clone, Debug)]
 pub struct ShortConv {
     conv: CausalConv,

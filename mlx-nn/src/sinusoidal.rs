@@ -7,8 +7,8 @@ use mlx_core::{Array, DType, Error, ErrorKind, Result, ops::concat};
 
 use crate::layer::layer;
 
-/// Sines and cosines of a position at frequencies between `min_freq` and `max_freq` in a geometric series (Vaswani et al.,
-/// arXiv:1706.03762): `[..] -> [.., dims]`.
+/// Sines and cosines of a position at frequencies between `min_freq` and `max_freq` in a geometric
+/// series (Vaswani et al., arXiv:1706.03762): `[..] -> [.., dims]`.
 ///
 /// ```
 /// use mlx_core::{Array, Result};
@@ -35,7 +35,8 @@ crate::module!(SinusoidalPositionalEncoding {} plain { dims, min_freq, max_freq,
 layer!(SinusoidalPositionalEncoding;);
 
 impl SinusoidalPositionalEncoding {
-    /// An encoding in `dims` numbers, with frequencies from 0.0001 to 1 radians for a step, multiplied by `sqrt(2 / dims)`.
+    /// An encoding in `dims` numbers, with frequencies from 0.0001 to 1 radians per position,
+    /// multiplied by `sqrt(2 / dims)`.
     ///
     /// # Errors
     /// `dims` is not positive and even.
@@ -59,7 +60,7 @@ impl SinusoidalPositionalEncoding {
     /// The lowest and the highest frequency, both above 0. Default: 0.0001, 1.
     ///
     /// # Errors
-    /// One is not a number above 0.
+    /// A frequency is not a finite number above 0.
     pub fn frequencies(mut self, min_freq: f64, max_freq: f64) -> Result<Self> {
         for frequency in [min_freq, max_freq] {
             if !(frequency.is_finite() && frequency > 0.0) {
@@ -82,14 +83,14 @@ impl SinusoidalPositionalEncoding {
         self
     }
 
-    /// Cosines come before sines. Default: false.
+    /// Whether cosines come before sines. Default: false.
     #[must_use]
     pub fn cos_first(mut self, cos_first: bool) -> Self {
         self.cos_first = cos_first;
         self
     }
 
-    /// Frequencies are turns, not radians. Default: false.
+    /// Whether frequencies are in turns per position, not in radians. Default: false.
     #[must_use]
     pub fn full_turns(mut self, full_turns: bool) -> Self {
         self.full_turns = full_turns;

@@ -2,7 +2,8 @@
 
 use mlx_core::{Error, ErrorKind, Result};
 
-/// A size for each of `N` spatial dimensions: from one number, which holds for all, an array, or a tuple.
+/// A size for each of `N` spatial dimensions. It is made from one number, which holds for all
+/// dimensions, an array or a tuple.
 ///
 /// ```
 /// use mlx_nn::Sizes;
@@ -52,7 +53,7 @@ pub(crate) fn check_least(layer: &str, what: &str, numbers: &[i32], least: i32) 
     }
 }
 
-/// Refuses an epsilon that is no number above 0.
+/// Refuses an epsilon that is not a number above 0.
 pub(crate) fn check_eps(layer: &str, eps: f32) -> Result<()> {
     if eps.is_finite() && eps > 0.0 {
         return Ok(());

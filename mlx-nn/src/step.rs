@@ -1,8 +1,9 @@
 //! [`Step`]: one forward pass over the rows of a cache.
 //!
-//! A step computes write slots, rope offsets and masks from the rows' lengths once, and all layers share them.
-//! Layers with keys and values call [`Step::attend`]; recurrent layers call [`Step::window`], [`Step::state`] and
-//! [`Step::set_state`]. [`Step::commit`] says how many tokens each row keeps.
+//! A step computes write slots, rope offsets and masks from the rows' lengths once, and all layers
+//! share them. Layers with keys and values call [`Step::attend`]; recurrent layers call
+//! [`Step::window`], [`Step::state`] and [`Step::set_state`]. [`Step::commit`] sets how many tokens
+//! each row keeps.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -34,7 +35,7 @@ pub struct Step<'c> {
     cache: &'c mut ModelCache,
     /// The layer states that the step reads and writes.
     states: Range<usize>,
-    /// The cache's own lengths, if the step has others.
+    /// The lengths of the cache's rows, if the step has other lengths.
     own_lens: Option<Vec<usize>>,
     widths: Vec<usize>,
     width: usize,
@@ -57,23 +58,24 @@ pub struct Step<'c> {
     by_position: bool,
     /// The document of each token of each row, if rows hold several documents.
     documents: Option<Vec<Vec<usize>>>,
-    /// Which tokens are not padding, if a layer has asked.
+    /// Which tokens are not padding; `None` before a layer reads it.
     real: Option<Array>,
-    /// The widths as an array, if a layer has asked.
+    /// The widths as an array; `None` before a layer reads it.
     real_widths: Option<Array>,
     /// Whether only the features of each row's last token are read after the step.
     reads_last: bool,
-    /// Whether the layer that runs computes only features that are read, once its tokens are mixed.
+    /// Whether the current layer computes only the features that are read, after its tokens are
+    /// mixed.
     narrows: bool,
     /// Whether the computation of layers starts before the whole graph is built.
     starts_early: bool,
-    /// Up to which length of the longest row, its new token included, steps of the same widths have the same lazy graph; see
-    /// [`repeated`]. 0: this step has a graph of its own.
+    /// The length of the longest row, including its new token, up to which steps of the same widths
+    /// have the same lazy graph; see [`repeated`]. 0: no later step has the graph of this step.
     lasts: Cell<usize>,
     committed: bool,
 }
 
-/// A rope, by the bits of its numbers.
+/// The key of a rope: the bits of its numbers.
 type Key = [u64; 4];
 
 /// The rotation of a step's tokens.
@@ -88,7 +90,8 @@ pub(crate) struct Turned {
 }
 
 impl<'c> Step<'c> {
-    /// A step over the layer states `states`, in which row b has `lens[b]` positions, if lengths are given.
+    /// A step over the layer states `states`, in which row b has `lens[b]` positions. `None`: the
+    /// rows have the lengths of the cache.
     pub(crate) fn new(
         cache: &'c mut ModelCache,
         states: Range<usize>,
@@ -122,7 +125,8 @@ impl<'c> Step<'c> {
         let repeats = width == 1 && lens.is_none() && cache.options.store;
         let held = lens.unwrap_or(&cache.lens).to_vec();
         for (row, &own) in widths.iter().enumerate().filter(|_| lens.is_none()) {
-            // A narrow step also writes padding into a ring; a wide one writes only the real tokens.
+            // A narrow step also writes padding into a ring, and a wide one writes only the tokens
+            // that are not padding.
             let wrote = if width <= cache.options.slack + 1 {
                 width
             } else {
@@ -204,7 +208,7 @@ impl Step<'_> {
         self.cache.options.store
     }
 
-    /// The number of tokens each row brings.
+    /// The number of tokens that each row brings.
     pub fn widths(&self) -> &[usize] {
         &self.widths
     }
@@ -219,7 +223,7 @@ impl Step<'_> {
         &self.offsets
     }
 
-    /// How many positions each row held before the step.
+    /// The number of positions that each row held before the step.
     pub fn lens(&self) -> &[usize] {
         self.lasts_until(0);
         &self.cache.lens
@@ -256,18 +260,18 @@ impl Step<'_> {
         match (beyond.contains(&true), beyond.contains(&false)) {
             (false, _) => self.lasts_until(most),
             (true, true) => self.lasts_until(0),
-            // Rows only grow.
+            // All rows are longer, and rows only grow, so later steps have the same answer.
             (true, false) => {}
         }
         beyond
     }
 
-    /// Runs a layer in which every row is one position shorter than in the others. Keys and values of position p need
-    /// the token at p + 1, so the next step writes the last position. A row that begins has the same length in all
-    /// layers.
+    /// Runs a layer in which every row is one position shorter than in the other layers. Keys and
+    /// values of position p need the token at p + 1, so the next step writes the last position. A
+    /// row that begins has the same length in all layers.
     ///
     /// # Errors
-    /// Those of `run`.
+    /// The errors of `run`.
     pub fn at_previous_position<T>(
         &mut self,
         run: impl FnOnce(&mut Self) -> Result<T>,
@@ -289,7 +293,8 @@ impl Step<'_> {
         result
     }
 
-    /// The rotation of the step's tokens, made once for all layers with this rope; `None` if no base has grown.
+    /// The rotation of the step's tokens, computed once for all layers with this rope; `None` if no
+    /// base has grown.
     pub(crate) fn turned(&self, rope: &Growing) -> Result<Option<Turned>> {
         if !self.beyond(rope.original()).contains(&true) {
             return Ok(None);
@@ -356,26 +361,28 @@ impl Step<'_> {
     }
 }
 
-/// What a step computes of its features, and when. Positions whose features are not read after the step need no more than
-/// keys, values and states.
+/// The features that a step computes, and the time of the computation. Positions whose features are
+/// not read after the step need only keys, values and states.
 impl Step<'_> {
-    /// Only the features of each row's last token are read after the step. A model then returns `[B, 1, E]`.
+    /// Declares that only the features of each row's last token are read after the step. A model
+    /// then returns `[B, 1, E]`.
     pub fn read_last(&mut self) {
         self.reads_last = true;
     }
 
-    /// Starts the computation of layers while the graph of later layers is built. For many tokens on a GPU, which would wait
-    /// for the whole graph otherwise. Nothing of the step may be differentiated or compiled.
+    /// Starts the computation of layers while the graph of later layers is built. For many tokens
+    /// on a GPU, which would otherwise be idle until the whole graph is built. Nothing of the step
+    /// may be differentiated or compiled.
     pub fn start_early(&mut self) {
         self.starts_early = true;
     }
 
-    /// After [`start_early`](Self::start_early), starts the computation of `x`, the residual stream after a layer, for every
-    /// fourth layer. `left`: the number of layers behind it. The features after the last layer stay lazy, because they may
-    /// not be read.
+    /// After [`start_early`](Self::start_early), starts the computation of `x`, the residual stream
+    /// after a layer, for every fourth layer. `left`: the number of layers after it. The features
+    /// after the last layer stay lazy, because they may not be read.
     ///
     /// # Errors
-    /// As [`async_eval`].
+    /// The errors of [`async_eval`].
     pub fn start(&self, x: &Residual, left: usize) -> Result<()> {
         match self.starts_early && left > 0 && left.is_multiple_of(4) {
             true => async_eval(x.arrays()),
@@ -387,7 +394,7 @@ impl Step<'_> {
     /// [`read_last`](Self::read_last).
     ///
     /// # Errors
-    /// Those of `run`, and features of another shape.
+    /// The errors of `run`, or the features have another shape.
     pub fn last_layer(
         &mut self,
         run: impl FnOnce(&mut Self) -> Result<Residual>,
@@ -398,11 +405,12 @@ impl Step<'_> {
         result?.map(|features| self.read(features))
     }
 
-    /// The features `[B, L, ..]` that the rest of a layer has to compute. A layer calls it when its tokens are mixed. In the
-    /// [last layer](Self::last_layer) they are those that are read; in the others all.
+    /// The features `[B, L, ..]` that the rest of a layer has to compute. A layer calls it when its
+    /// tokens are mixed. In the [last layer](Self::last_layer) they are the features that are read,
+    /// and in other layers all.
     ///
     /// # Errors
-    /// Features of another shape.
+    /// The features have another shape.
     pub fn narrow<const N: usize>(&self, features: [&Array; N]) -> Result<[Array; N]> {
         let mut narrowed = features.map(Array::clone);
         if self.narrows {
@@ -413,11 +421,11 @@ impl Step<'_> {
         Ok(narrowed)
     }
 
-    /// Those of the features `[B, L, ..]` that are read: all, or `[B, 1, ..]` after [`read_last`](Self::read_last).
-    /// `[B, 1, ..]` stays as it is.
+    /// The part of the features `[B, L, ..]` that is read: all, or `[B, 1, ..]` after
+    /// [`read_last`](Self::read_last). Features `[B, 1, ..]` are returned unchanged.
     ///
     /// # Errors
-    /// Features of another shape.
+    /// The features have another shape.
     pub fn read(&self, features: &Array) -> Result<Array> {
         match self.reads_last && features.dim(1)? > 1 {
             true => last_features(features, &self.widths),
@@ -431,8 +439,9 @@ impl Step<'_> {
     /// Ends the step: row b keeps its first `keep[b]` tokens.
     ///
     /// # Errors
-    /// A row would keep more tokens than it brought, or only a part of a step that is wider than the slack of a ring or
-    /// recurrent layer, or a recurrent layer has not handed over its state. The rows are then as before the step.
+    /// A row would keep more tokens than it brought, or only a part of a step that is wider than
+    /// the slack of a ring or recurrent layer, or a recurrent layer has not set its state. The rows
+    /// are then as before the step.
     pub fn commit(mut self, keep: &[usize]) -> Result<()> {
         if keep.len() != self.widths.len()
             || keep
@@ -479,7 +488,7 @@ impl Step<'_> {
     /// [`commit`](Self::commit) of every token.
     ///
     /// # Errors
-    /// None.
+    /// A recurrent layer has not set its state. The rows are then as before the step.
     pub fn commit_all(self) -> Result<()> {
         let keep = self.widths.clone();
         self.commit(&keep)
@@ -499,11 +508,11 @@ impl Drop for Step<'_> {
     }
 }
 
-/// The features of the last of the first `widths[b]` positions of each row: `[B, L, ..] -> [B, 1, ..]`. Of a row without
-/// any they are those of the first position.
+/// The features of the last of the first `widths[b]` positions of each row:
+/// `[B, L, ..] -> [B, 1, ..]`. For a row of width 0 they are the features of its first position.
 ///
 /// # Errors
-/// The array has no two axes, or not a row for each width.
+/// The array has fewer than two axes, or its number of rows is not that of `widths`.
 pub fn last_features(features: &Array, widths: &[usize]) -> Result<Array> {
     let l = features.dim(1)?;
     if widths.iter().all(|&width| width as i32 == l) {

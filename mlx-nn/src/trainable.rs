@@ -17,7 +17,7 @@ use crate::weight::Weight;
 pub struct Patterns(Vec<String>);
 
 impl Patterns {
-    /// The patterns; a name matches if one of them does.
+    /// Patterns that match a name if one of these texts matches it.
     pub fn new<S: Into<String>>(patterns: impl IntoIterator<Item = S>) -> Self {
         Self(patterns.into_iter().map(Into::into).collect())
     }
@@ -46,7 +46,8 @@ fn matches(pattern: &str, name: &str) -> bool {
     let Some(last) = parts.next_back() else {
         return rest.is_empty();
     };
-    // Each part in the middle matches at its first occurrence, which leaves the most text for the parts after it.
+    // Each middle part is matched at its first occurrence, which leaves the most text for the parts
+    // after it.
     for part in parts {
         match rest.find(part) {
             Some(at) => rest = &rest[at + part.len()..],
@@ -61,7 +62,7 @@ fn matches(pattern: &str, name: &str) -> bool {
 pub(crate) struct Packed(Option<String>);
 
 impl Packed {
-    /// Notes the matrix at `path`, whose arrays come next.
+    /// Stores the matrix at `path`, whose arrays the visitor gets next.
     pub(crate) fn enter(&mut self, path: &Path, weight: &Weight) {
         self.0 = match weight {
             Weight::Dense(_) => None,
@@ -83,7 +84,8 @@ impl Packed {
     }
 }
 
-/// Makes exactly those parameters trainable whose names `rule` accepts; buffers never are. Returns how many numbers they hold.
+/// Makes exactly those parameters trainable whose names `rule` accepts; buffers never are. Returns
+/// the number of their elements.
 ///
 /// ```
 /// use mlx_core::Result;

@@ -1,11 +1,13 @@
 //! Training mode of layers, and the state that a forward pass changes.
 //!
-//! A layer that computes something else in training has a field [`Mode`], which [`Module::train`] sets. A layer that
-//! changes a buffer in training, such as the running mean of a batch norm, has a field of type [`Array`] that is marked as
-//! state (`#[module(state)]`, or `state { .. }` in [`module!`](crate::module!)), and calls [`update_state`] in its forward
-//! pass. The pass takes `&self`, so the new value is handed to the caller: [`value_and_grad`](crate::value_and_grad) makes
-//! it an output of the differentiated function and writes it back into the module, and [`with_state`] does so for a pass
-//! without gradients. A layer that draws numbers takes [`mlx_core::random::next_key`].
+//! A layer that computes something else in training has a field [`Mode`], which [`Module::train`]
+//! sets. A layer that changes a buffer in training, such as the running mean of a batch norm, has a
+//! field of type [`Array`] that is marked as state (`#[module(state)]`, or `state { .. }` in
+//! [`module!`](crate::module!)), and calls [`update_state`] in its forward pass. The pass takes
+//! `&self`, so it cannot write the field, and the caller writes the new value:
+//! [`value_and_grad`](crate::value_and_grad) makes the value an output of the differentiated
+//! function and writes it into the module, and [`with_state`] does so for a pass without gradients.
+//! A layer that draws random numbers uses [`mlx_core::random::next_key`].
 //!
 //! ```
 //! use mlx_core::{Array, DType, Result, random};
@@ -43,7 +45,7 @@ use mlx_core::{Array, Error, ErrorKind, Result};
 
 use crate::module::{Module, Path, Visit, VisitMut};
 
-/// Whether a layer is in training mode. It is at first, as in MLX's Python.
+/// Whether a layer is in training mode. A new layer is, as in MLX's Python.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mode {
     training: bool,
@@ -83,8 +85,8 @@ impl Module for Mode {
 type Pass = BTreeMap<usize, Array>;
 
 thread_local! {
-    /// The passes that are running on this thread, each inside the one before. A [`Scope`] removes its pass, so that no
-    /// array outlives the call.
+    /// The passes that are running on this thread. Each runs inside the previous one. A [`Scope`]
+    /// removes its pass, so that no array outlives the call.
     static PASSES: RefCell<Vec<Pass>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -92,12 +94,13 @@ fn address(state: &Array) -> usize {
     std::ptr::from_ref(state).addr()
 }
 
-/// Replaces a state of a module at the end of the running pass. `state` is the field of the layer, and `next` gets its
-/// value, or the one that the same pass has already given it. No gradient flows through the new value.
+/// Replaces a state of a module at the end of the running pass. `state` is the field of the layer.
+/// `next` gets the field's value, or the value that the same pass has already set. No gradient
+/// flows through the new value.
 ///
 /// # Errors
-/// No pass that keeps states is running ([`with_state`], [`value_and_grad`](crate::value_and_grad)), `next` fails, or the
-/// new value has another shape.
+/// No pass that keeps states is running ([`with_state`],
+/// [`value_and_grad`](crate::value_and_grad)), `next` fails, or the new value has another shape.
 pub fn update_state(state: &Array, next: impl FnOnce(&Array) -> Result<Array>) -> Result<()> {
     let at = address(state);
     let old = PASSES.with_borrow(|passes| {
@@ -162,7 +165,7 @@ impl Updates {
     /// Writes the values into `module`, which has not moved since the pass.
     ///
     /// # Errors
-    /// An array is no state of `module`. Nothing was written then.
+    /// An array is not a state of `module`. Nothing is written then.
     pub(crate) fn write<M: Module + ?Sized>(self, module: &mut M) -> Result<()> {
         struct Find<'a>(&'a [usize], usize);
         impl Visit for Find<'_> {
@@ -201,11 +204,12 @@ impl Updates {
     }
 }
 
-/// Runs `forward` and writes the states that it changes ([`update_state`]) into `module`: a pass in training mode without
-/// gradients. The new states are not evaluated.
+/// Runs `forward` and writes the states that it changes ([`update_state`]) into `module`: a pass in
+/// training mode without gradients. The new states are not evaluated.
 ///
 /// # Errors
-/// That of `forward`, or it changed a state that is not `module`'s; then nothing is written.
+/// The error of `forward`, or `forward` changed a state that is not in `module`. Nothing is written
+/// then.
 pub fn with_state<M: Module + ?Sized, T>(
     module: &mut M,
     forward: impl FnOnce(&M) -> Result<T>,

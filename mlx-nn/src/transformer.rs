@@ -1,6 +1,8 @@
-//! Transformers as Vaswani et al. have them (arXiv:1706.03762): [`Transformer`], its halves, and [`MultiHeadAttention`].
+//! The transformer of Vaswani et al. (arXiv:1706.03762): [`Transformer`], its encoder and decoder,
+//! and [`MultiHeadAttention`].
 //!
-//! Language models are made of [`Attention`](crate::Attention) and its like, which keep keys and values between steps.
+//! Language models use [`Attention`](crate::Attention) and similar layers, which keep keys and
+//! values between steps.
 
 use mlx_core::{Array, Result};
 
@@ -29,12 +31,14 @@ pub struct TransformerConfig {
     pub activation: Activation,
     /// Whether norms come before attention and linears, and not after the sums.
     pub norm_first: bool,
-    /// Whether layers are computed again in the backward pass, to save memory ([`recomputed`](crate::recompute::recomputed)).
+    /// Whether layers are computed again in the backward pass, to save memory
+    /// ([`recomputed`](crate::recompute::recomputed)).
     pub checkpoint: bool,
 }
 
 impl TransformerConfig {
-    /// `4 * dims` features between the linears, no dropout, ReLU, norms first, nothing computed again: the defaults of MLX's Python.
+    /// `4 * dims` features between the linears, no dropout, ReLU, norms first, nothing computed
+    /// again: the defaults of MLX's Python.
     pub fn new(dims: i32, heads: i32) -> Self {
         Self {
             dims,
@@ -48,19 +52,19 @@ impl TransformerConfig {
     }
 }
 
-/// The masks of a layer that is computed again. Those that are added to scores are inputs, because gradients can flow to
-/// them.
+/// The masks of a layer that is computed again. Those that are added to scores are inputs, because
+/// gradients can flow to them.
 struct Masks<const N: usize>([Option<Array>; N]);
 
 impl<const N: usize> Masks<N> {
-    /// The inputs, and behind them the masks that are inputs.
+    /// The inputs, followed by the masks that are inputs.
     fn with(&self, inputs: &[&Array]) -> Vec<Array> {
         let masks = self.0.iter().flatten();
         let added = masks.filter(|mask| mask.dtype().is_float());
         inputs.iter().copied().chain(added).cloned().collect()
     }
 
-    /// All masks, with those that are inputs.
+    /// All masks, including those that are inputs.
     fn of<'a>(&'a self, inputs: &'a [Array]) -> [Option<&'a Array>; N] {
         let mut inputs = inputs.iter();
         self.0.each_ref().map(|mask| match mask {
@@ -95,10 +99,10 @@ pub struct Transformer {
 crate::module!(Transformer { encoder, decoder });
 
 impl Transformer {
-    /// A transformer of so many layers in its encoder and its decoder.
+    /// A transformer with these numbers of layers in its encoder and its decoder.
     ///
     /// # Errors
-    /// As [`TransformerEncoder::with_config`].
+    /// The errors of [`TransformerEncoder::with_config`].
     pub fn new(
         encoder_layers: usize,
         decoder_layers: usize,
@@ -110,8 +114,9 @@ impl Transformer {
         })
     }
 
-    /// `source [B, S, E], target [B, L, E] -> [B, L, E]`. Masks are those of [`MultiHeadAttention::forward`]: of the source
-    /// `[S, S]`, of the target `[L, L]`, and of the source for the target `[L, S]`.
+    /// `source [B, S, E], target [B, L, E] -> [B, L, E]`. Masks have the form of
+    /// [`MultiHeadAttention::forward`]: `[S, S]` within the source, `[L, L]` within the target, and
+    /// `[L, S]` from the target to the source.
     ///
     /// # Errors
     /// The shapes do not fit.

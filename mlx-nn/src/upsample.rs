@@ -5,24 +5,25 @@ use mlx_core::{Array, DType, Error, ErrorKind, Result};
 use crate::layer::layer;
 use crate::sizes::misshapen;
 
-/// How [`Upsample`] computes numbers between those of its input.
+/// How [`Upsample`] interpolates between the numbers of its input.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Interpolation {
     /// The nearest number.
     #[default]
     Nearest,
-    /// On straight lines.
+    /// Straight lines between numbers.
     Linear,
-    /// On cubic curves through four numbers: with `a = -0.75`, or `-0.5` if antialiased (Keys, 1981).
+    /// Cubic curves through four numbers: with `a = -0.75`, or `-0.5` if antialiased (Keys, 1981).
     Cubic,
 }
 
-/// The factor of each spatial dimension of an [`Upsample`]: from one number, which holds for all, or several.
+/// The factor of each spatial dimension of an [`Upsample`]. It is made from one number, which holds
+/// for all dimensions, or from several.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Factor {
-    /// The same for all.
+    /// The same factor for all dimensions.
     All(f64),
-    /// One for each.
+    /// A factor for each dimension.
     Each(Vec<f64>),
 }
 
@@ -50,7 +51,8 @@ impl From<(f64, f64)> for Factor {
     }
 }
 
-/// Multiplies the spatial dimensions by a factor: `[B, ..spatial, C] -> [B, ..spatial', C]`, with `spatial'` rounded down.
+/// Multiplies the spatial dimensions by a factor: `[B, ..spatial, C] -> [B, ..spatial', C]`, with
+/// `spatial'` rounded down.
 ///
 /// ```
 /// use mlx_core::{Array, Result};
@@ -93,14 +95,16 @@ impl Upsample {
         self
     }
 
-    /// The first and last numbers of input and output are at the same places. Default: false.
+    /// Whether the first and last numbers of the output are at the places of the first and last
+    /// numbers of the input. Default: false.
     #[must_use]
     pub fn align_corners(mut self, align: bool) -> Self {
         self.align_corners = align;
         self
     }
 
-    /// Where the output is smaller, its numbers are weighted means of all that they stand for. Default: false.
+    /// Whether a smaller output has weighted means of all input numbers in the range of each output
+    /// number. Default: false.
     #[must_use]
     pub fn antialias(mut self, antialias: bool) -> Self {
         self.antialias = antialias;
@@ -110,8 +114,9 @@ impl Upsample {
     /// `[B, ..spatial, C] -> [B, ..spatial', C]`. Linear and cubic results are at least F32.
     ///
     /// # Errors
-    /// The input has no spatial dimension, or not one for each factor; a factor is not above 0; a dimension would be empty;
-    /// antialiasing with aligned corners or with the nearest number.
+    /// The input has no spatial dimension, or not one for each factor; a factor is not above 0; a
+    /// dimension would be empty; or antialiasing is combined with aligned corners or the nearest
+    /// number.
     pub fn forward(&self, x: &Array) -> Result<Array> {
         let refuse = |message: String| Err(Error::new(ErrorKind::Invalid, message));
         if self.antialias && self.mode == Interpolation::Nearest {
@@ -199,10 +204,11 @@ impl Upsample {
     }
 }
 
-/// For each number of the output: an index of the input, and its weight.
+/// A term of the interpolation: for each number of the output, an index of the input and its
+/// weight.
 type Tap = (Vec<u32>, Vec<f32>);
 
-/// A spatial dimension: how many numbers it has and gets.
+/// A spatial dimension: its sizes in the input and in the output.
 #[derive(Clone, Copy)]
 struct Line {
     from: i32,
@@ -211,7 +217,7 @@ struct Line {
 }
 
 impl Line {
-    /// The places of the output's numbers, in the input's indices.
+    /// The places of the output's numbers, as indices of the input with fractions.
     fn places(self, align_corners: bool) -> Vec<f32> {
         let (from, to) = (f64::from(self.from), f64::from(self.to));
         let (step, start) = if align_corners {
@@ -278,8 +284,8 @@ impl Line {
         ]
     }
 
-    /// Weights of `kernel`, which is 0 from `radius` on, and is as much wider as the output is smaller. They are divided by
-    /// their sum.
+    /// Weights of `kernel`, which is 0 from `radius` on and is widened by the factor by which the
+    /// output is smaller. They are divided by their sum.
     fn antialiased(self, radius: f64, kernel: impl Fn(f32) -> f32) -> Vec<Tap> {
         let places = self.places(false);
         let wider = (1.0 / self.factor).max(1.0);

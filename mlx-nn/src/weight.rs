@@ -5,7 +5,7 @@ use mlx_core::{Array, DType, Error, ErrorKind, QuantMode, Result, Scheme, fast, 
 use crate::init::Initial;
 use crate::module::{Module, Param, Path, Visit, VisitMut};
 
-/// A matrix `[.., out, in]`, dense or quantised; experts stack theirs along a first axis.
+/// A matrix `[.., out, in]`, dense or quantised; experts stack their matrices along a first axis.
 #[derive(Clone, Debug)]
 pub enum Weight {
     /// `weight`, floating point.
@@ -33,7 +33,7 @@ impl Weight {
         Ok(Self::Dense(weight.called("weight")))
     }
 
-    /// The shape of a quantised twin's three arrays, for a dense `shape` of `[.., out, in]`.
+    /// A quantised matrix without values, for a dense matrix of `shape`, `[.., out, in]`.
     ///
     /// # Errors
     /// `in` is not a multiple of the group size.
@@ -72,7 +72,7 @@ impl Weight {
         }
     }
 
-    /// The dtype of its floating-point numbers. Scales that are bytes have none.
+    /// The dtype of the dense matrix or of the scales; `None` if the scales are bytes.
     pub fn dtype(&self) -> Option<DType> {
         let param = match self {
             Self::Dense(weight) => weight,
@@ -81,7 +81,7 @@ impl Weight {
         Some(param.value().dtype()).filter(|dtype| dtype.is_float())
     }
 
-    /// Whether all of its arrays have values.
+    /// Whether all arrays of the matrix have values.
     pub(crate) fn is_filled(&self) -> bool {
         self.check().is_ok()
     }
@@ -108,13 +108,13 @@ impl Weight {
     /// The matrix in the form that fused operations take.
     ///
     /// # Errors
-    /// It has no values.
+    /// The matrix has no values.
     pub(crate) fn matrix(&self) -> Result<fast::Matrix<'_>> {
         self.check()?;
         Ok(self.parts())
     }
 
-    /// [`matrix`](Self::matrix) of one whose values have been [checked](Self::check).
+    /// [`matrix`](Self::matrix) of a matrix whose values have been [checked](Self::check).
     pub(crate) fn parts(&self) -> fast::Matrix<'_> {
         match self {
             Self::Dense(weight) => fast::Matrix::Dense(weight.value()),
@@ -180,7 +180,8 @@ impl Weight {
         }
     }
 
-    /// Rows of the matrix, dequantised, in `dtype` or their own dtype: `indices [..] -> [.., in]`
+    /// Rows of the matrix, dequantised, in `dtype` or the matrix's dtype:
+    /// `indices [..] -> [.., in]`
     ///
     /// # Errors
     /// The shapes do not fit.

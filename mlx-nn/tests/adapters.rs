@@ -119,7 +119,7 @@ fn a_new_adapter_changes_no_bit() {
                 bits(&after),
                 "{scheme:?} {dtype} dora {dora}"
             );
-            // The base is frozen; A, B and m are not.
+            // The matrices of the layers are frozen, and A, B and m are not.
             let names: Vec<String> = trainable(&block)
                 .unwrap()
                 .into_iter()
@@ -219,7 +219,7 @@ fn inputs_are_dropped_only_with_a_key() {
     assert_eq!(whole, bits(&block.forward(&x)));
 }
 
-/// The mean over many draws is the result without dropout.
+/// The mean over many dropout keys is the result without dropout.
 #[test]
 fn dropping_keeps_the_mean() {
     let linear = Linear::empty(16, 4, false).unwrap();

@@ -9,7 +9,7 @@ mod numbers;
 
 use numbers::{close, input};
 
-/// The rotation of one pair by hand, at offsets that differ by row.
+/// The rotation of one pair by its formula, at offsets that differ from row to row.
 #[test]
 fn rope_rotates_pairs_by_position_times_frequency() {
     let config = RopeConfig {
@@ -78,7 +78,7 @@ fn a_rope_that_cannot_be_is_refused() {
     );
 }
 
-/// LongRoPE: short and long rows in one step are rotated as they are alone.
+/// LongRoPE: short and long rows in one step are rotated as in steps of their own.
 #[test]
 fn rows_on_both_sides_of_the_border_keep_their_own_table() {
     let scaling = RopeScaling::Long {
@@ -117,8 +117,9 @@ fn rows_on_both_sides_of_the_border_keep_their_own_table() {
     assert_ne!(rotate(&[4, 4], &x), both);
 }
 
-/// Dynamic NTK: a prompt has the base of its own length, also in chunks and beside other rows; each token behind it has the base of the
-/// text up to it, also where a step brings several.
+/// Dynamic NTK: a prompt has the base of its own length, also in chunks and together with other
+/// rows. Each token after the prompt has the base of the text up to that token, also if a step
+/// brings several tokens.
 #[test]
 fn a_rope_that_grows_follows_each_row() {
     let (base, factor, original, dims) = (100.0f64, 4.0f64, 6usize, 4usize);
@@ -131,7 +132,8 @@ fn a_rope_that_grows_follows_each_row() {
             scaling: RopeScaling::Dynamic { factor, original },
         };
         let rope = Rope::new(&rope, 6).unwrap();
-        // Rows: a long prompt in its second chunk, a short prompt that was decoded beyond the original length, a short text.
+        // Rows: a long prompt in its second chunk, a short prompt that was decoded beyond the
+        // original length, a short text.
         let (prompts, begins) = ([12, 3, 4], [8, 9, 1]);
         let mut cache = ModelCache::new(&[LayerKind::Full], 3, CacheOptions::default());
         cache.begin(&begins).unwrap().commit_all().unwrap();

@@ -1,5 +1,5 @@
-//! Layers, losses and activations with shapes, dtypes and numbers that they cannot take: an error that says what is wrong, and
-//! never a panic.
+//! Layers, losses and activations with shapes, dtypes and numbers that they cannot take return an
+//! error that names the fault, and never panic.
 
 use mlx_core::ops::create::zeros;
 use mlx_core::{Array, DType, QuantMode, Result, Scheme};
@@ -332,7 +332,7 @@ fn losses_refuse_shapes_by_name() {
     assert!(loss::triplet(&a, &a, &zeros(&[4], DType::F32).unwrap()).is_err());
 }
 
-/// A chain visits its layers under their places, and refuses what a layer refuses.
+/// A chain visits its layers under their indices, and refuses what a layer refuses.
 #[test]
 fn a_chain_has_the_parameters_of_its_layers() {
     let mut chain = Sequential::new()

@@ -1,4 +1,4 @@
-//! The caches compared with a plain model of them: a list of token numbers for each row.
+//! The caches compared with a simple model: a list of token numbers for each row.
 //!
 //! Queries and keys are zero, so a query gives all its unmasked keys the same weight. The value of a token is a one in
 //! the column of its number. The output shows which tokens a query attends to.
@@ -34,7 +34,7 @@ enum Event {
     Fork,
     /// Shorten a row, if that is possible.
     Truncate { row: usize, by: usize },
-    /// Copy the beginning of a row, continue with that alone, and then with the row.
+    /// Copy the first positions of a row, continue with the copy, and then with the row.
     Cut { row: usize, by: usize, width: usize },
 }
 
@@ -60,7 +60,8 @@ struct Beside {
     windows: Vec<Option<usize>>,
     options: CacheOptions,
     next: usize,
-    /// The graph of the cache's last step, if the buffers were evaluated when it began, and whether the step repeated another.
+    /// The graph of the cache's last step, if the buffers were evaluated when the step began, and
+    /// whether the step repeated another.
     graph: Option<(Rc<Graph>, bool)>,
 }
 
@@ -95,7 +96,8 @@ impl Beside {
             assert!(self.cache.begin(widths).is_err());
             return Ok(());
         }
-        // Every position of the step has its own number, also right padding: it must never be attended to.
+        // Every position of the step has its own number. So does right padding, to which no query
+        // must attend.
         let number = |row: usize, token: usize| (self.next + row * l + token) % NUMBERS;
         let mut values = vec![0.0f32; b * l * NUMBERS];
         for row in 0..b {
@@ -138,7 +140,8 @@ impl Beside {
             assert!(!repeated || graph.other_inputs(before, made)? == 0);
         }
         self.graph = is_evaluated.then(|| (Rc::new(graph), repeats));
-        // A layer that reads the keys and values of an earlier one attends to the same tokens as that one.
+        // A layer that reads the keys and values of an earlier layer attends to the same tokens as
+        // the earlier layer.
         let q = zeros(&[b as i32, 3, l as i32, D], DType::F32)?;
         let mut again = Vec::new();
         for (layer, seen) in seen.iter().enumerate() {
@@ -237,8 +240,8 @@ impl Beside {
         Ok(())
     }
 
-    /// The views of a beginning are right, and so are the copies and the rows that are read from their arrays.
-    /// Continuing from them does not change the row.
+    /// The first positions of a row are right as views, as copies and as rows that are made from
+    /// the arrays of the copies. Continuing from any of these does not change the row.
     fn cut(&mut self, row: usize, by: usize, width: usize) -> Result<()> {
         let len = self.rows[row].len().saturating_sub(by);
         if len == 0 || !self.cache.can_shorten(row, len) {
@@ -294,7 +297,7 @@ proptest! {
     }
 }
 
-/// A one among zeros is unchanged by packing, except in the last bits.
+/// Quantised options. Quantisation changes only the last bits of a one among zeros.
 fn packed(bits: Option<i32>) -> CacheOptions {
     let scheme = |bits| Scheme::new(QuantMode::Affine, bits, 32).unwrap();
     CacheOptions {

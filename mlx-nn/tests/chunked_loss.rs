@@ -56,7 +56,7 @@ fn set(module: &mut dyn Module, values: &[Array]) {
 fn inputs(dtype: DType) -> (Array, Array, Array) {
     let key = random::Key::new(5).unwrap();
     let hidden = random::normal(&key, &[1, ROWS, HIDDEN], DType::F32).unwrap();
-    // The first and the last token, and both sides of a slice's border.
+    // The first and the last token, and the tokens on both sides of a slice's end.
     let targets = Array::from_slice(&[0u32, 39, 40, 79, 100], &[1, ROWS]).unwrap();
     let weights = Array::from_slice(&[1.0f32, 0.0, 2.0, -1.0, 0.5], &[1, ROWS]).unwrap();
     (hidden.astype(dtype).unwrap(), targets, weights)
@@ -257,7 +257,7 @@ fn adapters_on_the_head_learn() {
     }
 }
 
-/// In 16 bits the slices' gradients are added in F32: the error is no more than their rounding.
+/// In 16 bits the gradients of slices are added in F32, so the error is at most their rounding.
 #[test]
 fn narrow_types_are_added_wide() {
     let mut dense = layer(true);

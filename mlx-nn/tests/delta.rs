@@ -1,5 +1,5 @@
-//! `GatedDeltaNet` compared with a plain loop. The result does not depend on how tokens are divided into steps and
-//! rows.
+//! `GatedDeltaNet` compared with a loop over tokens. The result does not depend on the division of
+//! tokens into steps and rows.
 
 use std::collections::HashMap;
 
@@ -77,8 +77,8 @@ fn states(cache: &ModelCache) -> Vec<Vec<u32>> {
     cache.arrays().map(bits).collect()
 }
 
-/// Whether sums do not depend on the number of rows and tokens. That holds for our kernels, and MLX's own operations do
-/// not guarantee it.
+/// Whether sums do not depend on the number of rows and tokens. This project's kernels guarantee
+/// it, and MLX's own operations do not.
 fn to_the_bit() -> bool {
     let form = |op| fast::form(op).unwrap() == Form::Cpu;
     form(Op::Delta) && form(Op::Linear)
@@ -243,8 +243,8 @@ fn chunks_of_a_text_equal_the_whole() {
     }
 }
 
-/// Rows of any width, each of which keeps any number of tokens, continue like rows that were alone and never read the
-/// other tokens.
+/// Rows of any width, each of which keeps any number of tokens, continue like rows in caches of
+/// their own that never read the rejected tokens.
 #[test]
 fn rejected_tokens_leave_no_trace() {
     const ROWS: usize = 4;
@@ -311,7 +311,7 @@ fn half_precision_keeps_its_state_in_f32() {
     struct Cast;
     impl mlx_nn::VisitMut for Cast {
         fn param(&mut self, path: &Path, param: &mut Param) -> Result<()> {
-            // As in published files: some vectors are F32 in files of BF16.
+            // Some vectors are F32 in files of BF16, as in published files.
             let dtype = match path.as_str() {
                 "norm.weight" => Some(DType::F32),
                 _ => param.dtype_in(Some(DType::BF16)),

@@ -104,7 +104,7 @@ fn names_follow_fields_indices_and_keys() {
     expected.sort_unstable();
     assert_eq!(names(&module), expected);
 
-    // The order of a visit is that of the fields and of the sorted keys, each time.
+    // Every visit has the order of the fields and of the sorted keys.
     struct Order(Vec<String>);
     impl mlx_nn::Visit for Order {
         fn param(&mut self, path: &mlx_nn::Path, _param: &Param) -> Result<()> {
@@ -339,7 +339,8 @@ fn files_bring_back_parameters_and_buffers() {
     }
     assert!(!loaded.trainable_parameters().contains_key("l1.weight"));
 
-    // Nothing changes when a file does not fit, and the report names everything.
+    // A file that does not fit changes nothing, and the report names every tensor that does not
+    // fit.
     #[derive(Module)]
     struct Other {
         l1: Linear,
@@ -405,7 +406,7 @@ fn a_parameter_without_value_is_named() {
         error(empty.l1.forward(&x)),
         format!("weight [1, 2] {advice}")
     );
-    // A visitor tells each its full name.
+    // A visitor that changes the module gives each parameter its full name.
     empty.train(false).unwrap();
     assert_eq!(
         error(empty.l1.forward(&x)),
@@ -422,7 +423,7 @@ fn a_parameter_without_value_is_named() {
     );
     let weight = [("l1.weight".to_owned(), ones(&[1, 2], DType::F32).unwrap())];
     empty.update(&weight.into()).unwrap();
-    // One output: a bias without value must not pass for a number that is added.
+    // With one output, a bias without a value must not be added as if it were a number.
     assert_eq!(error(empty.l1.forward(&x)), format!("l1.bias [1] {advice}"));
     assert_eq!(
         empty.save("never.safetensors").unwrap_err().to_string(),

@@ -1,4 +1,4 @@
-//! What the compiler says of wrong uses of `#[derive(Module)]`, and where.
+//! The errors of the compiler for wrong uses of `#[derive(Module)]`, and their places.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -75,7 +75,8 @@ pub union Union {
 }
 "#;
 
-/// The newest library of this name beside the test, which is the one that the test was built with or a twin of it.
+/// The newest library of this name in the folder of the test: the one that the test was built with,
+/// or an equal one.
 fn library(folder: &Path, name: &str) -> PathBuf {
     let files = std::fs::read_dir(folder).expect("the folder of the test");
     let libraries = files.filter_map(|file| {

@@ -1,4 +1,4 @@
-//! Each example prints what the file beside it says.
+//! Each example prints the text of the file next to it.
 
 #[path = "../../mlx-core/tests/examples.rs"]
 mod examples;

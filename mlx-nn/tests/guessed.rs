@@ -1,4 +1,4 @@
-//! Calls that somebody who knows MLX's Python or candle writes before reading the documentation.
+//! Calls in the style of MLX's Python and of candle, which users of these try first.
 
 use mlx_core::ops::create::ones;
 use mlx_core::{Array, DType, Result};

@@ -1,4 +1,5 @@
-//! Latent attention: the form of the cache and the way of computing do not change the result.
+//! Latent attention: the result does not depend on the options of the cache or on the order of
+//! computation.
 
 use mlx_core::{Array, DType, Result, random};
 use mlx_nn::init::initialise;
@@ -150,7 +151,7 @@ fn adapters_reach_the_absorbed_form() -> Result<()> {
     Ok(())
 }
 
-/// The projection as two stacks, in mlx-lm's form.
+/// The projection as two stacks of matrices, as in files of mlx-lm.
 #[test]
 fn two_stacks_equal_one_matrix() -> Result<()> {
     struct Find(Option<Array>);

@@ -193,7 +193,7 @@ fn losses_equal_their_formulas() {
     assert!(loss::masked_mean(&losses, &array).is_err());
 }
 
-/// Every token through its own experts, by a plain loop.
+/// Experts compared with a loop over tokens, each with its own experts.
 #[test]
 fn experts_equal_one_token_at_a_time() {
     for norm_topk_prob in [false, true] {

@@ -17,7 +17,7 @@ const SCHEME: Scheme = Scheme {
     group_size: 32,
 };
 
-/// `[rows, columns]` numbers that encode their place.
+/// `[rows, columns]` numbers that encode their row and column.
 fn matrix(rows: i32, columns: i32) -> Array {
     let values: Vec<f32> = (0..rows * columns)
         .map(|at| ((at * 37) % 101) as f32 / 8.0 - (at / columns) as f32)
@@ -92,7 +92,7 @@ fn rows(groups: i32, parts: [i32; 2]) -> [Vec<i32>; 2] {
 
 #[test]
 fn rows_are_split_and_joined_again() -> Result<()> {
-    // q, then k; head by head; gate and up alternating.
+    // All rows of q and then of k; head by head; rows of gate and up in turn.
     for (groups, parts) in [(1, [6, 2]), (4, [4, 2]), (8, [1, 1])] {
         let split = |from: &str| {
             Rule::split(from, groups, [("q.*", parts[0]), ("k.*", parts[1])]).written()
@@ -133,7 +133,7 @@ fn rows_are_split_and_joined_again() -> Result<()> {
                     .unwrap();
                 assert!(equal(&again, array), "{groups} {parts:?} {name}");
             }
-            // Joining gives them as well, when the whole is read from a file.
+            // Joining gives the published tensors too, if the parts are read from a file.
             let mut whole = BTreeMap::from([(
                 "qk",
                 Linear::empty(64, groups * (parts[0] + parts[1]), bias)?,

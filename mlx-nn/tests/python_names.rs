@@ -1,4 +1,5 @@
-//! Each public name of Python's `mlx.nn` and `mlx.optimizers` has ours beside it, or the reason why there is none.
+//! Each public name of Python's `mlx.nn` and `mlx.optimizers` has this crate's name or the reason
+//! why there is none.
 
 #[path = "../../mlx-core/tests/shared/names.rs"]
 mod shared;

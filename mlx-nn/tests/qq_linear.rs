@@ -36,7 +36,7 @@ fn both_sides_are_quantised() {
         layer.train(false).unwrap();
         let y = layer.forward(&x).unwrap();
         assert!(distance(&y, &expected) < 1e-4, "{scheme}");
-        // Packed once, the weight gives the same, is saved with its scales, and is not trained.
+        // A packed weight gives the same result, is saved with its scales, and is not trained.
         layer.quantize().unwrap();
         assert_eq!(distance(&layer.forward(&x).unwrap(), &y), 0.0);
         let names: Vec<String> = layer.parameters().into_keys().collect();

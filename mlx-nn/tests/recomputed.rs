@@ -1,4 +1,5 @@
-//! Layers that are computed again in the backward pass have the outputs and the gradients of those that are not.
+//! Layers that are computed again in the backward pass have the same outputs and gradients as
+//! layers that are not.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -87,7 +88,7 @@ fn a_dropout_drops_the_same_numbers_both_times() {
     let kept = outputs[1].to_vec::<f32>().unwrap();
     assert!(kept.contains(&0.0) && kept.contains(&2.0));
     assert_eq!(grads[0].to_vec::<f32>().unwrap(), kept);
-    // Another call drops others.
+    // Another call drops other numbers.
     let forward = |dropout: &Dropout, x: &[Array]| dropout.forward(&x[0]);
     let other = recomputed(&dropout, &[&x], forward).unwrap();
     assert_ne!(other.to_vec::<f32>().unwrap(), kept);

@@ -1,4 +1,5 @@
-//! Which steps of a cache repeat the step before, and what they do to it. `cache.rs` compares the graphs of such steps.
+//! The steps of a cache that repeat the step before them, and their effect on the cache. `cache.rs`
+//! compares the graphs of such steps.
 
 use mlx_core::fast::{Form, Op, form};
 use mlx_core::{Array, DType, Result, eval, ops::create::zeros};
@@ -62,8 +63,9 @@ fn steps_repeat_until_a_buffer_grows_or_a_ring_turns() -> Result<()> {
         }
         step(&mut cache, &[1, 1])?;
     }
-    // The buffer of the layer without a window is full after the step at length 7, 15 and 23. The step behind it grows the buffer, and a step
-    // repeats neither that one nor the first step after the growth. The ring of 6 slots turns at length 6, which changes no graph.
+    // The buffer of the layer without a window is full after the step at length 7, 15 and 23. The
+    // step after that one grows the buffer, and neither it nor the first step after the growth can
+    // be repeated. The ring of 6 slots wraps around at length 6, which changes no graph.
     let expected = [4..8, 10..16, 18..24, 26..28];
     assert_eq!(lens, expected.into_iter().flatten().collect::<Vec<_>>());
     Ok(())

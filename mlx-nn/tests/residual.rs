@@ -1,4 +1,4 @@
-//! The residual stream and its norms give the bits of separate operations, in fewer nodes.
+//! The residual stream and its norms have the same bits as separate operations, in fewer nodes.
 
 use mlx_core::{Array, DType, Result, eval, fast, graph_size, random};
 use mlx_nn::{
@@ -49,7 +49,7 @@ fn norms(dtype: DType) -> Result<Vec<Norm>> {
     let kinds = [
         (NormKind::Rms(0.0), EPS),
         (NormKind::Rms(1.0), EPS),
-        // Another epsilon than the norm of what is added has.
+        // The epsilon differs from that of the norm of the added term.
         (NormKind::Rms(0.0), 1e-2),
         (NormKind::Bare, EPS),
         (NormKind::layer(true), EPS),

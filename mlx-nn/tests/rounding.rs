@@ -1,4 +1,4 @@
-//! Linear layers that round their inputs to 8 bits, against the formula written out.
+//! Linear layers that round their inputs to 8 bits, compared with the formula.
 
 use mlx_core::transforms::value_and_grad_with;
 use mlx_core::{Array, DType, Result};
@@ -33,7 +33,8 @@ fn eye() -> Linear {
     rounding(&(0..16).map(one).collect::<Vec<f32>>())
 }
 
-/// Each token has steps of its own largest number, and halves go to even numbers of steps.
+/// The rounding step of a token follows from its largest number, and halves are rounded to even
+/// numbers of steps.
 #[test]
 fn tokens_are_rounded_apart() {
     let x = [127.0f32, 2.5, -3.5, 0.4, 0.0101, -0.02, 0.0, 0.013];
@@ -54,7 +55,8 @@ fn tokens_are_rounded_apart() {
     );
 }
 
-/// Layers together give what they give apart, also if only some of them round.
+/// Layers that are computed together give the results of separate calls, also if only some of them
+/// round.
 #[test]
 fn layers_together_equal_layers_apart() {
     let x = Array::from_slice(&[0.3f32, -1.7, 0.91, 0.07], &[1, 1, 4]).unwrap();
@@ -73,7 +75,7 @@ fn layers_together_equal_layers_apart() {
     }
 }
 
-/// Derivatives pass as if nothing was rounded.
+/// Derivatives are those of the layer without rounding.
 #[test]
 fn rounding_does_not_stop_derivatives() {
     let linear = rounding(&[1.0, 2.0, -1.0, 0.5]);

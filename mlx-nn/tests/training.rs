@@ -137,7 +137,7 @@ fn a_state_without_a_pass_that_keeps_it_is_an_error() -> Result<()> {
         "{error}"
     );
 
-    // A layer beside the module.
+    // A layer outside of the module.
     let other = Scale::new()?;
     let error = with_state(&mut layer, |layer| {
         layer.forward(&x)?;
@@ -156,7 +156,7 @@ fn a_state_without_a_pass_that_keeps_it_is_an_error() -> Result<()> {
     assert_eq!(mean(&layer), 1.0);
     assert_eq!(layer.weight.value().item::<f32>()?, 1.0);
 
-    // A failed pass leaves no scope behind.
+    // A failed pass removes its scope.
     let failed: Result<()> = with_state(&mut layer, |layer| {
         layer.forward(&x)?;
         Err(mlx_core::Error::new(
@@ -213,7 +213,8 @@ fn the_old_values_come_back_after_an_error_and_modes_are_visited() -> Result<()>
     Ok(())
 }
 
-/// A convolutional net with batch norm and dropout: no key and no statistic passes through the program's hands.
+/// A convolutional net with batch norm and dropout: the program handles no statistics and no random
+/// keys.
 #[test]
 fn a_net_with_statistics_and_dropout_learns() -> Result<()> {
     #[derive(Module)]
@@ -237,7 +238,7 @@ fn a_net_with_statistics_and_dropout_learns() -> Result<()> {
         dropout: Dropout::new(0.25)?,
         head: Linear::new(4 * 4 * 4, 2, true)?,
     };
-    // Bright above, or bright below.
+    // The upper or the lower half is bright.
     let noise = random::uniform(None, 0.0, 1.0, &[16, 6, 6, 1], DType::F32)?;
     let labels: Vec<i32> = (0..16).map(|i| i % 2).collect();
     let labels = Array::from_slice(&labels, &[16])?;

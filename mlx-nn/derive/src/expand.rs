@@ -1,4 +1,4 @@
-//! The implementation that the macro writes.
+//! The implementation of `Module` that the derive macro generates.
 
 use proc_macro2::TokenStream;
 use quote::{format_ident, quote, quote_spanned};
@@ -11,7 +11,7 @@ use crate::field::{Child, Kind};
 struct Shape<'a> {
     /// `Self` or `Self::Variant`.
     constructor: TokenStream,
-    /// The pattern's name for each field: its own or its index.
+    /// The name of each field in a pattern: the field's name or its index.
     members: Vec<TokenStream>,
     children: Vec<Child<'a>>,
 }
@@ -42,7 +42,8 @@ impl<'a> Shape<'a> {
         errors.map_or(Ok(shape), Err)
     }
 
-    /// A match arm that binds the fields in use to `__0`, `__1`, … and does `each` of them.
+    /// A match arm that binds the fields in use to `__0`, `__1`, … and runs the code that `each`
+    /// returns for each of them.
     fn arm(&self, each: impl Fn(&Child<'_>, &syn::Ident) -> TokenStream) -> TokenStream {
         let Self {
             constructor,
@@ -129,7 +130,7 @@ pub(crate) fn expand(input: &DeriveInput) -> Result<TokenStream> {
     })
 }
 
-/// Where `mlx_nn` is: `#[module(crate = path)]`.
+/// The path of the crate `mlx_nn`: that of `#[module(crate = path)]`, or `::mlx_nn`.
 fn place(input: &DeriveInput) -> Result<Path> {
     let mut place: Path = parse_quote!(::mlx_nn);
     for attribute in input.attrs.iter().filter(|a| a.path().is_ident("module")) {
@@ -144,7 +145,7 @@ fn place(input: &DeriveInput) -> Result<Path> {
     Ok(place)
 }
 
-/// The call that visits a field. Its errors point at the field's type.
+/// The call that visits a field. Compiler errors in it point at the field's type.
 fn visit(nn: &Path, child: &Child<'_>, field: &syn::Ident, method: &str) -> TokenStream {
     let (ty, method) = (child.ty, format_ident!("{method}"));
     let span = ty.span();

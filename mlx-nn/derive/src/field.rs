@@ -1,10 +1,10 @@
-//! What a field is to its module.
+//! The role of a field in its module: skipped, a child module or a buffer.
 
 use proc_macro2::{TokenStream, TokenTree};
 use quote::ToTokens;
 use syn::{Field, Ident, LitStr, Result, Type, ext::IdentExt};
 
-/// A field, as its type and its attributes describe it.
+/// The type of a field, and how the field is visited.
 pub(crate) struct Child<'a> {
     pub(crate) ty: &'a Type,
     pub(crate) kind: Kind,
@@ -14,14 +14,16 @@ pub(crate) struct Child<'a> {
 pub(crate) enum Kind {
     /// Not at all.
     Skipped,
-    /// As a module under this name, or under none.
+    /// As a module under this name; with `None` the field adds nothing to the names of its
+    /// parameters.
     Module(Option<String>),
     /// As a buffer under this name.
     State(String),
 }
 
 impl<'a> Child<'a> {
-    /// Reads the field at `index`; `alone` if it is the only one of its struct or variant.
+    /// Reads the field at `index`. `alone`: whether it is the only unnamed field of its struct or
+    /// variant.
     pub(crate) fn of(field: &'a Field, index: usize, alone: bool) -> Result<Self> {
         let attributes = Attributes::of(field)?;
         let own = match &field.ident {
@@ -45,7 +47,7 @@ impl<'a> Child<'a> {
         Ok(Self { ty, kind })
     }
 
-    /// Whether the field is a module whose type names the type parameter.
+    /// Whether the field is a module and its type contains the type parameter `param`.
     pub(crate) fn is_module_of(&self, param: &Ident) -> bool {
         matches!(self.kind, Kind::Module(_)) && mentions(self.ty.to_token_stream(), param)
     }
@@ -111,13 +113,13 @@ impl Attributes {
     }
 }
 
-/// Types without parameters that need no attribute.
+/// Types that hold no parameters and are skipped without an attribute.
 const PLAIN: [&str; 18] = [
     "i8", "i16", "i32", "i64", "i128", "isize", "u8", "u16", "u32", "u64", "u128", "usize", "f32",
     "f64", "bool", "char", "str", "String",
 ];
 
-/// Containers that are plain if their elements are.
+/// Containers that are skipped without an attribute if their elements are.
 const CONTAINERS: [&str; 5] = ["Option", "Vec", "Box", "Rc", "Arc"];
 
 /// Whether the type holds only numbers, texts or nothing.

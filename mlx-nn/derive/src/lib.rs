@@ -1,4 +1,4 @@
-//! `#[derive(Module)]` for the trait `Module` of `mlx-nn`, which re-exports it and documents it.
+//! `#[derive(Module)]` for the trait `Module` of `mlx-nn`. That crate re-exports the macro.
 
 #![forbid(unsafe_code)]
 
@@ -8,7 +8,8 @@ mod field;
 use proc_macro::TokenStream;
 use syn::{DeriveInput, parse_macro_input};
 
-/// Implements `mlx_nn::Module` for a struct or enum: its fields are its children, under their names.
+/// Implements `mlx_nn::Module` for a struct or enum: the fields are its children, under the names
+/// of the fields.
 ///
 /// Fields can be parameters (`Param`), modules, and `Option`, `Box`, `Vec`, arrays, tuples, `HashMap<String, _>` and
 /// `BTreeMap<String, _>` of them; type parameters get the bound `Module`. The elements of a container are numbered or
@@ -55,9 +56,9 @@ use syn::{DeriveInput, parse_macro_input};
 /// |---|---|---|
 /// | `#[module(skip)]` | a field | it holds no parameters |
 /// | `#[module(state)]` | a field of type `Array`, or an `Option`, `Vec` or array of it | it is saved and loaded, and not trained |
-/// | `#[module(rename = "name")]` | a field | its name in files is another |
+/// | `#[module(rename = "name")]` | a field | `name` replaces the field's name in the names of parameters |
 /// | `#[module(flat)]` | a field | the names of its parameters do not begin with its name |
-/// | `#[module(crate = path)]` | the type | where `mlx_nn` is, if not at `::mlx_nn` |
+/// | `#[module(crate = path)]` | the type | the path of `mlx_nn`, if it is not `::mlx_nn` |
 ///
 /// A field of another type is an error at the field:
 ///

@@ -1,4 +1,5 @@
-//! Activations as functions of an array: `[..] -> [..]`. Those with a setting have a second form, `.._with`.
+//! Activations as functions of an array: `[..] -> [..]`. Each function with a setting has a second
+//! form, `.._with`.
 //!
 //! ```
 //! use mlx_core::{Array, Result};
@@ -16,7 +17,7 @@ use mlx_core::{Array, Error, ErrorKind, Result};
 
 use super::Activation;
 
-/// Functions that are [`Activation::forward`] of a value.
+/// Functions that call [`Activation::forward`].
 macro_rules! functions {
     ($($(#[$doc:meta])* $name:ident = $value:expr;)*) => {$(
         $(#[$doc])*
@@ -52,9 +53,9 @@ functions! {
     softplus = Activation::Softplus;
     /// `x / (1 + |x|)`
     softsign = Activation::Softsign;
-    /// `x ∓ 0.5` where its magnitude is above 0.5, and 0 elsewhere.
+    /// `x - 0.5` above 0.5, `x + 0.5` below -0.5, and 0 between.
     softshrink = Activation::Softshrink(0.5);
-    /// `x` where its magnitude is above 0.5, and 0 elsewhere.
+    /// `x` where `|x|` is above 0.5, and 0 elsewhere.
     hard_shrink = Activation::HardShrink(0.5);
     /// `min(max(x, -1), 1)`
     hard_tanh = Activation::HardTanh;
@@ -72,7 +73,7 @@ functions! {
     gelu_approx = Activation::GeluTanh;
     /// `x * sigmoid(1.702 * x)`
     gelu_fast_approx = Activation::GeluSigmoid;
-    /// 1 from 0 on, 0 below.
+    /// 1 where `x` is at least 0, and 0 elsewhere, as I32.
     step = Activation::Step(0.0);
     /// `exp(x) / sum(exp(x))` along the last axis.
     softmax = Activation::Softmax;
@@ -80,7 +81,8 @@ functions! {
     log_softmax = Activation::LogSoftmax;
     /// `softmax(-x)` along the last axis.
     softmin = Activation::Softmin;
-    /// `a * sigmoid(b)` of the halves `a` and `b` of the last axis (Dauphin et al., arXiv:1612.08083): `[.., 2 n] -> [.., n]`.
+    /// `a * sigmoid(b)` of the halves `a` and `b` of the last axis (Dauphin et al.,
+    /// arXiv:1612.08083): `[.., 2 n] -> [.., n]`.
     glu = Activation::Glu;
 }
 
@@ -111,7 +113,7 @@ pub fn celu_with(x: &Array, alpha: f32) -> Result<Array> {
     x.maximum(0.0)?.add(below.subtract(1.0)?.multiply(alpha)?)
 }
 
-/// `x ∓ limit` where its magnitude is above `limit`, and 0 elsewhere.
+/// `x - limit` above `limit`, `x + limit` below `-limit`, and 0 between.
 ///
 /// # Errors
 /// MLX refuses the dtype.
@@ -120,7 +122,7 @@ pub fn softshrink_with(x: &Array, limit: f32) -> Result<Array> {
     x.abs()?.greater(limit)?.select(&shrunk, 0.0)
 }
 
-/// `x` where its magnitude is above `limit`, and 0 elsewhere.
+/// `x` where `|x|` is above `limit`, and 0 elsewhere.
 ///
 /// # Errors
 /// MLX refuses the dtype.
@@ -136,7 +138,7 @@ pub fn hard_tanh_with(x: &Array, low: f32, high: f32) -> Result<Array> {
     x.maximum(low)?.minimum(high)
 }
 
-/// 1 from `threshold` on, 0 below, as I32.
+/// 1 where `x` is at least `threshold`, and 0 elsewhere, as I32.
 ///
 /// # Errors
 /// MLX refuses the dtype.

@@ -8,7 +8,8 @@ use crate::layer::layer;
 use crate::module::Param;
 use crate::sizes::check_positive;
 
-/// `max(x, 0) + weight * min(x, 0)`, with one weight or one for each feature of the last axis (He et al., arXiv:1502.01852).
+/// `max(x, 0) + weight * min(x, 0)`, with one weight, or one weight for each feature of the last
+/// axis (He et al., arXiv:1502.01852).
 ///
 /// ```
 /// use mlx_core::{Array, Result};
@@ -38,10 +39,10 @@ impl PRelu {
         Self::with(1, 0.25)
     }
 
-    /// So many weights, which start at `value`.
+    /// `weights` weights, all `value` at first.
     ///
     /// # Errors
-    /// The number is below 1.
+    /// `weights` is below 1.
     pub fn with(weights: i32, value: f32) -> Result<Self> {
         check_positive("prelu", "weights", &[weights])?;
         let weight = Param::new(full(&[weights], value, DType::F32)?);
@@ -51,7 +52,7 @@ impl PRelu {
     /// `[..] -> [..]`
     ///
     /// # Errors
-    /// The last axis has another size than the weight.
+    /// There are several weights, and their number is not the size of the last axis.
     pub fn forward(&self, x: &Array) -> Result<Array> {
         prelu(x, self.weight.value())
     }

@@ -23,7 +23,7 @@ crate::module!(Xielu {
 });
 
 impl Xielu {
-    /// The activation without values. Files hold the slopes as arrays of this shape, of one element.
+    /// An activation without values. `shape` is the shape of each slope in files, with one element.
     ///
     /// # Errors
     /// No memory for a handle.

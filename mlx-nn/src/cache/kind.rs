@@ -39,7 +39,7 @@ pub enum StatePart {
     /// The last `len` inputs of a causal convolution of `len + 1` taps: `[len, width]`, in the dtype of the
     /// activations.
     Window {
-        /// Names the array in files and messages.
+        /// The name of the array in files and messages.
         name: &'static str,
         /// Inputs that are kept.
         len: i32,
@@ -48,7 +48,7 @@ pub enum StatePart {
     },
     /// A state that each token changes.
     Carry {
-        /// Names the array in files and messages.
+        /// The name of the array in files and messages.
         name: &'static str,
         /// `[heads, rows, columns]`
         shape: [i32; 3],
@@ -58,7 +58,7 @@ pub enum StatePart {
 }
 
 impl StatePart {
-    /// Names the array in files and messages.
+    /// The name of the array in files and messages.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Window { name, .. } | Self::Carry { name, .. } => name,
@@ -107,8 +107,9 @@ impl RecurrentShape {
         shape
     }
 
-    /// Promises that the layer always hands over its state by [`StateAfter::Rerun`](crate::StateAfter::Rerun). Rows can
-    /// then keep any number of a step's tokens, whatever the [slack](CacheOptions::slack).
+    /// Declares that the layer always sets its state by
+    /// [`StateAfter::Rerun`](crate::StateAfter::Rerun). Rows can then keep any number of a step's
+    /// tokens, whatever the [slack](CacheOptions::slack).
     #[must_use]
     pub const fn with_rerun(mut self) -> Self {
         self.can_rerun = true;
@@ -157,7 +158,7 @@ pub struct KvShape {
 /// One array of one row's state in one layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RowPart {
-    /// Names the array within its layer.
+    /// The name of the array within its layer.
     pub name: &'static str,
     /// Its element type.
     pub dtype: DType,
@@ -241,7 +242,8 @@ impl LayerKind {
     /// values, if the layer has some; `activations` is their dtype.
     ///
     /// # Errors
-    /// Keys or values of these sizes cannot be packed as the options say, or keys and values are one vector.
+    /// Keys or values of these sizes cannot be packed in the scheme of the options, or keys and
+    /// values are one vector.
     pub fn row_parts(
         &self,
         kv: KvShape,
@@ -280,7 +282,7 @@ impl LayerKind {
     /// The bytes of the layer's state. The arguments are those of [`row_parts`](Self::row_parts).
     ///
     /// # Errors
-    /// As [`row_parts`](Self::row_parts).
+    /// The errors of [`row_parts`](Self::row_parts).
     pub fn cost(
         &self,
         kv: KvShape,

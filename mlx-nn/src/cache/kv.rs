@@ -53,7 +53,7 @@ impl Store {
         self.arrays.iter().map(change).collect()
     }
 
-    /// Whether it may be written in place.
+    /// Whether the store may be written in place.
     fn is_own(self: &Rc<Self>) -> bool {
         Rc::strong_count(self) == 1 && !self.borrowed
     }
@@ -108,7 +108,7 @@ impl KvCache {
         }
     }
 
-    /// Whether its buffers may be written in place, if it has some.
+    /// Whether the layer's buffers may be written in place; true if there are no buffers.
     pub(crate) fn is_own(&self) -> bool {
         self.store.as_ref().is_none_or(Store::is_own)
     }
@@ -183,7 +183,7 @@ impl KvCache {
             .transpose()
     }
 
-    /// Takes the buffers that replace the ring's when the step commits.
+    /// Stores the buffers that replace the ring's buffers when the step commits.
     pub(crate) fn stage(&mut self, arrays: Vec<Array>) {
         self.pending = Some(Store::new(arrays));
     }

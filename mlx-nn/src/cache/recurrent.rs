@@ -1,10 +1,10 @@
 //! A state of a fixed size for each row: convolution windows and recurrence matrices of one layer.
 //!
-//! A step reads the state at its start and hands over the state after its tokens. The arrays are replaced when the step
-//! commits, and never written in place, so that a step that is dropped has changed nothing. A row of length 0 has the
-//! zero state, whatever its place in the arrays held before.
+//! A step reads the state at its start and sets the state after its tokens. The arrays are replaced
+//! when the step commits, and never written in place, so that a step that is dropped has changed
+//! nothing. A row of length 0 has the zero state, whatever the arrays hold at its index.
 //!
-//! A recurrence cannot run backwards. A row can be shortened to the lengths that were
+//! A recurrence cannot be computed backwards. A row can be shortened to the lengths that were
 //! [recorded](super::ModelCache::record) and to 0.
 
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ use super::kind::{RecurrentShape, StatePart};
 use super::state::{Kept, LayerState, RowLen, State, incompatible, refusal};
 use crate::step::Rerun;
 
-/// The arrays that a layer handed over in a step for one part of its state.
+/// The arrays that a layer set in a step for one part of its state.
 #[derive(Clone, Debug)]
 pub(crate) enum Handed {
     /// The window before the step and the step's inputs: `[B, len + L, width]`.
@@ -35,7 +35,7 @@ pub(crate) struct RecurrentCache {
     shape: RecurrentShape,
     /// One array for each part, `[B, …]`; none before the first step.
     store: Option<Rc<[Array]>>,
-    /// For each part, the arrays that were handed over in the current step.
+    /// For each part, the arrays that were set in the current step.
     handed: Vec<Option<Handed>>,
     /// The store after the step, which `store` becomes on commit.
     next: Option<Rc<[Array]>>,
@@ -84,7 +84,7 @@ impl RecurrentCache {
         self.store.as_ref().map(|store| &store[part])
     }
 
-    /// Takes the arrays that the current step hands over for part number `part`.
+    /// Stores the arrays that the current step sets for part number `part`.
     pub(crate) fn hand_over(&mut self, part: usize, handed: Handed) {
         self.handed[part] = Some(handed);
     }
@@ -121,7 +121,7 @@ impl RecurrentCache {
         store.iter().map(part).collect()
     }
 
-    /// Whether these are the arrays of one row.
+    /// Refuses arrays that are not the arrays of one row.
     fn check(&self, arrays: &[Array]) -> Result<()> {
         if arrays.len() != self.handed.len() {
             let (n, wanted) = (arrays.len(), self.handed.len());
@@ -222,7 +222,7 @@ fn keep_some(before: &Array, after: Array, kept: &Kept<'_>) -> Result<Array> {
     by_row(&some, before.ndim())?.select(&after, before)
 }
 
-/// A truth value for each row, to be broadcast over arrays of `ndim` dimensions.
+/// A Bool for each row, in a shape that broadcasts over arrays of `ndim` dimensions.
 pub(crate) fn by_row(rows: &[bool], ndim: usize) -> Result<Array> {
     let mut shape = vec![1; ndim];
     shape[0] = rows.len() as i32;

@@ -8,14 +8,15 @@ use super::state::{LayerState, RowLen, refusal};
 use super::{CacheOptions, LayerKind, ModelCache, in_layer};
 
 impl ModelCache {
-    /// Whether row `row` still holds everything that tokens behind its first `len` positions depend on.
+    /// Whether row `row` still holds everything that tokens after its first `len` positions depend
+    /// on.
     pub fn can_shorten(&self, row: usize, len: usize) -> bool {
         let held = |layer: &LayerState| layer.state().can_rewind(row, self.row_len(row), len);
         len == self.lens[row] || (len < self.lens[row] && self.layers.iter().all(held))
     }
 
-    /// The greatest length of at most `most` to which row `row` [can](Self::can_shorten) be shortened; 0 if it
-    /// has to be computed anew.
+    /// The greatest length of at most `most` to which row `row` [can](Self::can_shorten) be
+    /// shortened; 0 if all of its positions have to be computed again.
     pub fn longest_prefix(&self, row: usize, most: usize) -> usize {
         let recorded = self.recorded(row);
         let shorter = recorded.iter().rev().copied().filter(|&len| len < most);

@@ -49,11 +49,11 @@ impl Kept<'_> {
     }
 }
 
-/// The operations of every kind of layer state. Rows are numbered from 0; their lengths live in the
-/// [`ModelCache`](super::ModelCache) and come as arguments.
+/// The operations of every kind of layer state. Rows are numbered from 0. The
+/// [`ModelCache`](super::ModelCache) holds their lengths and passes them as arguments.
 pub(crate) trait State {
-    /// Builds the state after the step, when rows keep the tokens that `kept` says. It takes effect with
-    /// [`end_step`](Self::end_step).
+    /// Builds the state after a step of which the rows keep the tokens in `kept`. The state takes
+    /// effect with [`end_step`](Self::end_step).
     fn prepare(&mut self, kept: &Kept<'_>) -> Result<()>;
 
     /// Ends the step: adopts the prepared state, or drops it.
@@ -62,7 +62,7 @@ pub(crate) trait State {
     /// Whether row `row` can be shortened to `len` positions, fewer than it holds.
     fn can_rewind(&self, row: usize, held: RowLen, len: usize) -> bool;
 
-    /// Shortens row `row`. It [can](Self::can_rewind) be shortened.
+    /// Shortens row `row` to `len` positions, which [`can_rewind`](Self::can_rewind) has allowed.
     fn truncate(&mut self, row: usize, len: usize) -> Result<()>;
 
     /// Records the present length of row `row`, so that the row can be shortened to it later.
@@ -91,7 +91,7 @@ pub(crate) trait State {
     /// not fit.
     fn fill(&mut self, held: RowLen, arrays: Vec<Array>) -> Result<()>;
 
-    /// Frees memory behind position `longest`.
+    /// Frees the memory of positions from `longest` on.
     fn shrink(&mut self, longest: usize) -> Result<()>;
 
     /// The arrays that hold the rows, none before the first write.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use mlx_core::{Array, DType, Result};
 
-/// Tensors that replace tensors of a format that no module has.
+/// Tensors that replace the tensors of a format that no module can hold.
 #[derive(Default)]
 pub struct Decoded {
     /// The tensors.
@@ -24,7 +24,7 @@ pub type Make = dyn Fn(&[Array]) -> Result<Array>;
 
 /// A tensor that is computed from those of the files.
 pub struct Made {
-    /// Its name, as a published one.
+    /// Its published name, to which rules apply.
     pub name: String,
     /// Published names of the tensors that it is made of, at least one.
     pub of: Vec<String>,

@@ -8,7 +8,7 @@ mod mixer;
 /// How experts are chosen by the scores of a router, and how they are weighted.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Routing {
-    /// From scores to probabilities.
+    /// How scores become probabilities.
     pub scoring: Scoring,
     /// A learned number for each expert that is added to its probability for the choice, but not for its weight
     /// (DeepSeek-V3, arXiv:2412.19437, §2.1.2).
@@ -23,12 +23,12 @@ pub struct Routing {
     pub scale: Option<f32>,
 }
 
-/// From scores to probabilities.
+/// How scores become probabilities.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Scoring {
     /// A softmax over all experts.
     Softmax,
-    /// The sigmoid of each.
+    /// The sigmoid of each score.
     Sigmoid,
     /// The two best experts. Each is weighted by a softmax over the experts that are nearly as good as it is
     /// (SparseMixer, arXiv:2310.00811): those with `(best - score) / max(|score|, best) <= 2 * noise`.
@@ -38,10 +38,10 @@ pub enum Scoring {
     },
 }
 
-/// The shape of the numbers that correct the choice of experts.
+/// The shape, in files, of the numbers that correct the choice of experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Correction {
-    /// There are none.
+    /// There are no such numbers.
     None,
     /// `[n_experts]` in files.
     Vector,
@@ -96,7 +96,7 @@ impl Routing {
     /// Scores `[N, E]` -> the experts `[N, top_k]` and their weights, F32 `[N, top_k]`.
     ///
     /// # Errors
-    /// There are fewer experts, or the shapes do not fit.
+    /// There are fewer than `top_k` experts, or the shapes do not fit.
     pub fn choose(
         &self,
         scores: &Array,

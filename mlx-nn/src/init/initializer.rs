@@ -5,18 +5,19 @@ use mlx_core::{Array, DType, Error, ErrorKind, Result, linalg, random};
 
 use crate::module::Param;
 
-/// The number of connections that the variance of a He initialiser is the inverse of.
+/// The connections of a unit that a He initialiser counts. Its variance is `gain^2` divided by
+/// their number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fan {
-    /// Inputs of a unit: the last axis times those between first and last.
+    /// The inputs of a unit: the last axis times the axes between the first and the last.
     #[default]
     In,
-    /// Outputs: the first axis times those between first and last.
+    /// The outputs of a unit: the first axis times the axes between the first and the last.
     Out,
 }
 
-/// How arrays of a shape are drawn, in F32. The functions of this module, such as [`he_normal`], make one with the defaults of
-/// MLX's Python.
+/// How arrays of a shape are drawn, in F32. The functions of this module, such as [`he_normal`],
+/// make one with the defaults of MLX's Python.
 ///
 /// ```
 /// use mlx_core::{Result, random};
@@ -45,14 +46,15 @@ pub enum Initializer {
     },
     /// Uniform in `[low, high)`.
     Uniform {
-        /// The least.
+        /// The lower bound, included.
         low: f32,
-        /// The limit.
+        /// The upper bound, excluded.
         high: f32,
     },
     /// A square matrix of ones on the diagonal and zeros beside it.
     Identity,
-    /// Normal with deviation `gain * sqrt(2 / (fan_in + fan_out))` (Glorot and Bengio, 2010).
+    /// Normal with the standard deviation `gain * sqrt(2 / (fan_in + fan_out))` (Glorot and Bengio,
+    /// 2010).
     GlorotNormal {
         /// The factor.
         gain: f64,
@@ -62,16 +64,16 @@ pub enum Initializer {
         /// The factor.
         gain: f64,
     },
-    /// Normal with deviation `gain / sqrt(fan)` (He et al., arXiv:1502.01852).
+    /// Normal with the standard deviation `gain / sqrt(fan)` (He et al., arXiv:1502.01852).
     HeNormal {
-        /// The connections that count.
+        /// The connections that are counted.
         fan: Fan,
         /// The factor.
         gain: f64,
     },
     /// Uniform between `±gain * sqrt(3 / fan)` (He et al., arXiv:1502.01852).
     HeUniform {
-        /// The connections that count.
+        /// The connections that are counted.
         fan: Fan,
         /// The factor.
         gain: f64,
@@ -80,9 +82,9 @@ pub enum Initializer {
     Sparse {
         /// The share of each row that is zero, rounded up; in [0, 1].
         sparsity: f64,
-        /// The mean of the others.
+        /// The mean of the other elements.
         mean: f32,
-        /// Their standard deviation.
+        /// The standard deviation of the other elements.
         std: f32,
     },
     /// A matrix of orthogonal rows or columns, times `gain` (Saxe et al., arXiv:1312.6120).
@@ -153,8 +155,9 @@ impl Initializer {
     /// An array of `shape`, with the thread's next key ([`random::seed`]).
     ///
     /// # Errors
-    /// The initialiser has no arrays of this shape: Glorot and He need two dimensions or more, the others that are for
-    /// matrices a matrix. A setting is out of range.
+    /// The shape has too few dimensions for a Glorot or He initialiser, which need two or more, or
+    /// is not a matrix for a sparse or orthogonal one, or not a square matrix for the identity; or
+    /// a setting is out of range.
     pub fn draw(&self, shape: &[i32]) -> Result<Array> {
         let drawn =
             |key: &random::Key, low, high| random::uniform(key, low, high, shape, DType::F32);

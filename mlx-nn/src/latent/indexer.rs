@@ -1,5 +1,5 @@
-//! The choice of the positions that a query of latent attention sees: a small attention scores all positions, and the
-//! best are seen (DeepSeek-V3.2's sparse attention).
+//! The choice of the positions that a query of latent attention sees: a small attention scores all
+//! positions, and the query sees those with the highest scores (DeepSeek-V3.2's sparse attention).
 
 use mlx_core::ops::create::zeros;
 use mlx_core::{Array, DType, Result, fast};
@@ -102,8 +102,9 @@ impl Indexer {
     }
 }
 
-/// `q [B, H, L, D]` with `keys [B, 1, S, D]`: `[B, H, L, S]`. In a decode step each row's keys are the matrix of its queries, for which
-/// there is a kernel.
+/// `q [B, H, L, D]` with `keys [B, 1, S, D]`: `[B, H, L, S]`. In a decode step the keys of each row
+/// are treated as the matrix that its queries are multiplied by, because there is a kernel for that
+/// product.
 fn products(q: &Array, keys: &Array) -> Result<Array> {
     let [b, heads, l, dim] = q.dims()?;
     if l > 1 {

@@ -11,7 +11,7 @@ use crate::weight::Weight;
 /// The settings of new adapters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LoraConfig {
-    /// Columns of A, rows of B.
+    /// The number of columns of A and of rows of B.
     pub rank: i32,
     /// The factor of the product A B: alpha / rank.
     pub scale: f32,
@@ -174,7 +174,7 @@ fn new_lora(
         key: None,
     };
     if config.dora {
-        // The same expression that `apply` divides by, so that the quotient is exactly 1.
+        // The layer divides by the same expression, so the quotient of a new adapter is exactly 1.
         lora.m = Some(Param::fixed(row_lengths(&lora.adapted(weight)?)?));
     }
     Ok(lora)
@@ -183,7 +183,7 @@ fn new_lora(
 /// Detaches every adapter. Returns the adapters with the paths of their layers.
 ///
 /// # Errors
-/// None of its own.
+/// An array that the module derives from its parameters cannot be made.
 pub fn detach(module: &mut dyn Module) -> Result<Vec<(String, Lora)>> {
     struct Detach(Vec<(String, Lora)>);
     impl VisitMut for Detach {

@@ -16,8 +16,8 @@ pub enum Layout {
 }
 
 impl Layout {
-    /// The shapes of A, B and m beside a matrix of the shape `weight`; none if it has another number of
-    /// dimensions.
+    /// The shapes of A, B and m beside a matrix of the shape `weight`; `None` if the matrix has
+    /// another number of dimensions.
     pub fn shapes(self, weight: &[i32], rank: i32) -> Option<[Vec<i32>; 3]> {
         Some(match (self, weight) {
             (Self::Linear, &[outputs, inputs]) => {
@@ -35,7 +35,7 @@ impl Layout {
         })
     }
 
-    /// The rank of an adapter, by the shape of its A.
+    /// The rank of an adapter, from the shape of its A.
     pub fn rank(self, a: &[i32]) -> Option<i32> {
         match (self, a) {
             (Self::Linear | Self::Embedding, &[_, rank]) | (Self::Experts, &[_, rank, _]) => {
@@ -55,7 +55,7 @@ impl Layout {
     }
 }
 
-/// A layer that can have an adapter, as visitors see it: its matrix, and the adapter's place.
+/// A layer that can have an adapter, as visitors get it: its matrix and its adapter.
 #[derive(Debug)]
 pub struct Adaptable<'a> {
     /// The operation of the layer with the matrix.
@@ -64,6 +64,7 @@ pub struct Adaptable<'a> {
     pub weight: &'a mut Weight,
     /// The adapter, if one is attached. Most layers have none.
     pub lora: &'a mut Option<Box<Lora>>,
-    /// Whether inputs are rounded to 8 bits, where the layer can do that ([`round_inputs`](crate::quantize::round_inputs)).
+    /// Whether inputs are rounded to 8 bits; `None` for a layer that cannot round them
+    /// ([`round_inputs`](crate::quantize::round_inputs)).
     pub rounds: Option<&'a mut bool>,
 }

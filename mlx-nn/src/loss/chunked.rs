@@ -11,9 +11,9 @@ use crate::head::{Head, OwnedHead};
 /// of the vocabulary at a time, so that `[.., V]` logits never exist: `hidden [.., E]`, `targets [..]`
 /// -> F32 `[..]`.
 ///
-/// The forward pass keeps a running log of the sum of exponentials. The backward pass computes each slice of logits
-/// again: it needs one more product with the head, but only the memory of one slice. Slices are computed one after the
-/// other, also in a lazy graph.
+/// The forward pass keeps a running log of the sum of exponentials. The backward pass computes each
+/// slice of logits again. It needs one more product with the head, and the memory of one slice.
+/// Slices are computed one after the other, also in a lazy graph.
 ///
 /// Gradients reach `hidden` and the [trainable](crate::Param::trainable) parameters of the head: its matrix, bias or
 /// adapter.
@@ -38,7 +38,7 @@ use crate::head::{Head, OwnedHead};
 /// ```
 ///
 /// # Errors
-/// The chunk is no positive number, or the shapes do not fit.
+/// `chunk` is not positive, or the shapes do not fit.
 pub fn chunked_cross_entropy(
     hidden: &Array,
     targets: &Array,
@@ -76,7 +76,8 @@ pub fn chunked_accuracy(
 
 #[derive(Clone)]
 struct Slices {
-    /// The values of its trainable parameters are passed with each call; only their shapes are used here.
+    /// The head. The values of its trainable parameters are passed with each call, and only their
+    /// shapes are read here.
     head: OwnedHead,
     targets: Array,
     chunk: i32,
@@ -220,7 +221,8 @@ impl Slices {
                 |inputs| {
                     let logits = part.with(&inputs[1..])?.forward(&inputs[0])?;
                     let logits = logits.astype(DType::F32)?;
-                    // Picked first, so that the difference can take the memory of the logits.
+                    // The targets' logits are picked first, so that the difference can reuse the
+                    // memory of the logits.
                     let picked = Self::picked(&targets, &logits, from, to)?;
                     let logits = after(&logits, &[&picked])?;
                     let shares = logits.subtract(lse.expand_dims(-1)?)?.exp()?;

@@ -1,4 +1,4 @@
-//! Losses of probabilities: classes and yes or no.
+//! Losses of probabilities: of classes, and of two outcomes.
 
 use mlx_core::{Array, Error, ErrorKind, Result, fast};
 
@@ -27,10 +27,11 @@ pub fn cross_entropy(logits: &Array, targets: &Array) -> Result<Array> {
     fast::cross_entropy(logits, targets)
 }
 
-/// [`cross_entropy`] with settings. Targets are classes `[..]`, or the probabilities of all classes, in the shape of the
-/// logits.
+/// [`cross_entropy`] with settings. Targets are classes `[..]`, or the probabilities of all
+/// classes, in the shape of the logits.
 ///
-/// With a reduction to the mean, the sum of the weighted losses is divided by their number, not by the sum of the weights.
+/// With a reduction to the mean, the sum of the weighted losses is divided by their number, not by
+/// the sum of the weights.
 ///
 /// # Errors
 /// The shapes do not fit, the smoothing is not in [0, 1), or there are class weights and targets are probabilities.
@@ -143,7 +144,8 @@ pub fn binary_cross_entropy_with(
     options.reduction.of(losses)
 }
 
-/// The negative of the log-probability of each target: `inputs [.., V]`, `targets [..]` -> `[..]`.
+/// The negative log-probability of each target: log-probabilities `inputs [.., V]`, `targets [..]`
+/// -> `[..]`.
 ///
 /// ```
 /// use mlx_core::{Result, array};
@@ -185,7 +187,9 @@ pub fn nll_with(inputs: &Array, targets: &Array, options: &Nll) -> Result<Array>
     options.reduction.of(losses)
 }
 
-/// The Kullback-Leibler divergence of `exp(inputs)` from `exp(targets)` along the last axis; both are log-probabilities.
+/// The Kullback-Leibler divergence of `exp(targets)` from `exp(inputs)`:
+/// `sum(exp(targets) * (targets - inputs))` along the last axis. Inputs and targets are
+/// log-probabilities: `[.., V] -> [..]`.
 ///
 /// ```
 /// use mlx_core::{Result, array};
@@ -215,13 +219,13 @@ pub fn kl_div_with(inputs: &Array, targets: &Array, options: &KlDiv) -> Result<A
     options.reduction.of(parts.sum(options.axis, false)?)
 }
 
-/// The element of `axis` that each target names.
+/// The element along `axis` whose index is the target.
 fn picked(array: &Array, targets: &Array, axis: i32) -> Result<Array> {
     let indices = targets.expand_dims(axis)?;
     array.take_along_axis(&indices, axis)?.squeeze(axis)
 }
 
-/// The shape without an axis that is there.
+/// The shape without `axis`, which must exist.
 fn without_axis(array: &Array, axis: i32) -> Vec<i32> {
     let mut shape = array.shape().to_vec();
     let at = if axis < 0 {

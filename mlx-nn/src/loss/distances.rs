@@ -317,7 +317,8 @@ pub fn cosine_similarity_with(x1: &Array, x2: &Array, options: &CosineSimilarity
     options.reduction.of(products.divide(norms)?)
 }
 
-/// `max(-target * (input1 - input2), 0)`: target 1 says that the first input should be the larger one, -1 that the second.
+/// `max(-target * (input1 - input2), 0)`: with a target of 1 the first input should be the larger
+/// one, with -1 the second.
 ///
 /// ```
 /// use mlx_core::{Result, array};

@@ -2,10 +2,10 @@
 
 use mlx_core::{Array, Error, ErrorKind, Result};
 
-/// What becomes of the losses of all elements.
+/// How the losses of all elements are combined.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reduction {
-    /// They stay as they are.
+    /// The losses stay separate.
     #[default]
     None,
     /// Their mean, a scalar.
@@ -48,7 +48,8 @@ options! {
         class_weights: Option<Array> = None,
         /// The axis of the classes. Default: the last.
         axis: i32 = -1,
-        /// The share of the target's probability that all classes have in equal parts; in [0, 1). Default: 0.
+        /// The part of the target's probability that is divided equally among all classes; in [0,
+        /// 1). Default: 0.
         label_smoothing: f32 = 0.0,
         /// Default: none.
         reduction: Reduction = Reduction::None,
@@ -105,7 +106,7 @@ options! {
         axis: i32 = -1,
         /// The degree of the norm; above 0. Default: 2.
         p: f32 = 2.0,
-        /// How much farther negatives should be than positives. Default: 1.
+        /// The distance of a negative should exceed that of the positive by this much. Default: 1.
         margin: f32 = 1.0,
         /// Added under the root. Default: 1e-6.
         eps: f32 = 1e-6,
@@ -123,7 +124,7 @@ options! {
     }
     /// Settings of [`margin_ranking_with`](super::margin_ranking_with).
     MarginRanking {
-        /// How much apart the inputs should be. Default: 0.
+        /// The difference that the inputs should have at least. Default: 0.
         margin: f32 = 0.0,
         /// Default: none.
         reduction: Reduction = Reduction::None,

@@ -12,16 +12,16 @@ use super::{Path, Visit, VisitMut};
     note = "the type of a field that is marked with `#[module(state)]` is `Array`"
 )]
 pub trait Buffers {
-    /// Shows the arrays to a visitor.
+    /// Passes the arrays to a visitor.
     ///
     /// # Errors
-    /// The visitor's own.
+    /// An error of the visitor.
     fn visit(&self, path: &mut Path, v: &mut dyn Visit) -> Result<()>;
 
-    /// Shows the arrays to a visitor that changes them.
+    /// Passes the arrays to a visitor that changes them.
     ///
     /// # Errors
-    /// The visitor's own.
+    /// An error of the visitor.
     fn visit_mut(&mut self, path: &mut Path, v: &mut dyn VisitMut) -> Result<()>;
 }
 

@@ -7,7 +7,7 @@ use mlx_core::Result;
 
 use super::{Module, Path, Visit, VisitMut};
 
-/// No parameters.
+/// `()` has no parameters.
 impl Module for () {
     fn visit(&self, _path: &mut Path, _v: &mut dyn Visit) -> Result<()> {
         Ok(())
@@ -117,7 +117,7 @@ fn keyed_mut<M>(modules: &mut BTreeMap<String, M>) -> impl Iterator<Item = (&Str
     modules.iter_mut()
 }
 
-/// The order of a hash map differs from run to run; that of its names does not.
+/// The modules in the order of their names. The order of a hash map differs from run to run.
 fn sorted<M, S>(modules: &HashMap<String, M, S>) -> BTreeMap<&String, &M> {
     modules.iter().collect()
 }

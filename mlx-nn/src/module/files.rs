@@ -10,7 +10,7 @@ use crate::checkpoint::{Checkpoint, FillOptions, Target, fill_as};
 use crate::names::Rules;
 use crate::weight::Weight;
 
-/// Refuses files of other formats, by their names.
+/// Refuses a path that does not end in `.safetensors`.
 fn check_name(path: &FilePath) -> Result<()> {
     if path.extension().is_some_and(|end| end == "safetensors") {
         return Ok(());
@@ -52,7 +52,7 @@ pub(super) fn load(module: &mut impl Module, path: &FilePath) -> Result<()> {
     fill_as(module, &checkpoint, &mut options, Target::Module)
 }
 
-/// How the quantised matrices of a module are packed, by their paths.
+/// The schemes of the quantised matrices of a module, by their paths.
 fn schemes(module: &impl Module) -> Result<BTreeMap<String, Scheme>> {
     struct Collect(BTreeMap<String, Scheme>);
     impl Visit for Collect {

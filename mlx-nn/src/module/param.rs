@@ -29,7 +29,7 @@ pub struct Param {
     initial: Initial,
     never_narrowed: bool,
     is_state: bool,
-    /// The name for errors, in a parameter without a value.
+    /// The name in errors; only a parameter without a value has one.
     vacant: Option<Cow<'static, str>>,
     /// Whether training changes it.
     #[doc(alias = "trainable_parameter_filter")]
@@ -68,7 +68,7 @@ impl Param {
         }
     }
 
-    /// A parameter with a value, which is not trainable until something makes it so.
+    /// A parameter with a value, not trainable at first.
     pub fn fixed(value: Array) -> Self {
         Self {
             shape: value.shape().to_vec(),
@@ -81,7 +81,7 @@ impl Param {
         }
     }
 
-    /// A buffer as visitors see it: saved and loaded, and never trainable.
+    /// A buffer as a parameter, for visitors: saved and loaded, and never trainable.
     pub fn state(value: Array) -> Self {
         Self {
             is_state: true,
@@ -99,8 +99,8 @@ impl Param {
         self
     }
 
-    /// Marks the parameter as one that keeps its stored dtype when a model is converted to 16 bits, because rounding would
-    /// change the results.
+    /// Marks the parameter as one that keeps its stored dtype when a model is converted to 16 bits,
+    /// because rounding would change the results.
     #[must_use]
     pub fn never_narrowed(mut self) -> Self {
         self.never_narrowed = true;

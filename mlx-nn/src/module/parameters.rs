@@ -1,4 +1,4 @@
-//! What [`Module`]'s own methods do with parameters: each is a visitor.
+//! The visitors of [`Module`]'s own methods.
 
 use std::collections::BTreeMap;
 

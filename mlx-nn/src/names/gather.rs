@@ -44,10 +44,10 @@ impl<T> Default for Gather<T> {
 }
 
 impl<T: Clone> Gather<T> {
-    /// Adds a source in the pieces that [`Rules::pieces`](super::Rules::pieces) made of its name.
+    /// Adds a source with the pieces that [`Rules::pieces`](super::Rules::pieces) made of its name.
     ///
     /// # Errors
-    /// Another source already has the same place.
+    /// Another source is already the same tensor or the same part of it.
     pub fn add(&mut self, pieces: Vec<Piece>, source: &T) -> Result<()> {
         for piece in pieces {
             let name = piece.name.clone();
@@ -60,7 +60,7 @@ impl<T: Clone> Gather<T> {
         Ok(())
     }
 
-    /// The error names the place that another source already has.
+    /// Adds one piece. The error names the tensor or part that another source already is.
     fn put(&mut self, piece: Piece, of: T) -> Result<(), String> {
         let Piece {
             name,
@@ -129,11 +129,11 @@ impl<T: Clone> Gather<T> {
         self.places.contains_key(name)
     }
 
-    /// The shape of a tensor, from those of its sources; `None` if there is no such tensor. The text says why it has no
-    /// shape.
+    /// The shape of a tensor, from those of its sources; `None` if there is no such tensor. The
+    /// inner error is the reason why the tensor has no shape.
     ///
     /// # Errors
-    /// Those of `of`.
+    /// The errors of `of`.
     pub fn shape(
         &self,
         name: &str,
@@ -149,7 +149,7 @@ impl<T: Clone> Gather<T> {
     /// Floating-point values are converted to `dtype`, or to the dtype of the first source.
     ///
     /// # Errors
-    /// Those of `of`.
+    /// The errors of `of`.
     pub fn array(
         &self,
         name: &str,

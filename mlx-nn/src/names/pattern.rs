@@ -16,7 +16,7 @@ pub(super) struct Captures<'n> {
 }
 
 impl Captures<'_> {
-    /// Takes the last number away.
+    /// Removes the last number, and returns it.
     pub(super) fn pop_number(&mut self) -> Option<usize> {
         self.numbers.pop()?.parse().ok()
     }

@@ -3,9 +3,10 @@
 use mlx_core::ops::concat;
 use mlx_core::{Array, Result};
 
-/// The rows of a fused matrix. They are `groups` groups of equal size, and each group holds rows of every part in turn.
-/// With one group the parts follow each other: q, then k, then v. With as many groups as heads, the rows are q, k and v
-/// head by head. With as many groups as an MLP has features, and one row for each part, gate and up alternate.
+/// The rows of a fused matrix. The matrix has `groups` groups of equal size, and each group holds
+/// the rows of every part in turn. With one group the parts follow each other: q, then k, then v.
+/// With as many groups as heads, the rows are q, k and v head by head. With as many groups as an
+/// MLP has features, and one row for each part, gate and up alternate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Rows {
     /// The number of groups.
@@ -22,8 +23,8 @@ impl Rows {
         ndim.saturating_sub(if is_bias { 1 } else { 2 })
     }
 
-    /// Where each part of a group begins, and where the last ends, for an axis of `n` rows. `None` if `n` does not
-    /// divide into the parts.
+    /// The first row of each part of a group, and the end of the last part, for an axis of `n`
+    /// rows. `None` if `n` does not divide into the parts.
     fn bounds(&self, n: i32) -> Option<Vec<i32>> {
         let whole: i64 = self.parts.iter().map(|&rows| i64::from(rows)).sum();
         if whole == 0 || n % self.groups != 0 {

@@ -75,7 +75,8 @@ impl Rule {
         Self::new(from, Action::Add(number))
     }
 
-    /// Bytes of packed codes, `[.., groups, bytes]`, become words `[.., groups * bytes / 4]`.
+    /// Bytes of packed codes, `[.., groups, bytes]`, are joined into 32-bit words
+    /// `[.., groups * bytes / 4]`.
     pub fn words(from: &str) -> Self {
         Self::new(from, Action::Words)
     }
@@ -84,17 +85,18 @@ impl Rule {
     /// placeholder of `to`.
     ///
     /// # Panics
-    /// The names have other places.
+    /// The names have different placeholders.
     pub fn stack(from: &str, to: &str) -> Self {
         Self::new(from, Action::Stack(Pattern::new(to))).checked()
     }
 
-    /// The rows of the tensor (features of a bias) belong to several parameters: there are `groups` groups, each with
-    /// so many rows of each parameter, in this order. A tensor with another number of rows is split in the same
-    /// proportions. To split columns of a dense matrix, put the rule between two [`transpose`](Self::transpose)s.
+    /// The rows of the tensor (features of a bias) belong to several parameters: there are `groups`
+    /// groups, and `parts` gives each parameter and its number of rows in a group, in order. A
+    /// tensor with another number of rows is split in the same proportions. To split columns of a
+    /// dense matrix, put the rule between two [`transpose`](Self::transpose)s.
     ///
     /// # Panics
-    /// The names have other places, or numbers are not positive.
+    /// The names have different placeholders, or a number is not positive.
     pub fn split<const N: usize>(from: &str, groups: i32, parts: [(&str, i32); N]) -> Self {
         let rows = Rows {
             groups,
@@ -107,16 +109,16 @@ impl Rule {
     /// The tensor is a part of the rows of another: the inverse of [`split`](Self::split).
     ///
     /// # Panics
-    /// As [`split`](Self::split).
+    /// The names have different placeholders, or a number is not positive.
     pub fn join<const N: usize>(parts: [(&str, i32); N], groups: i32, to: &str) -> Self {
         Self::split(to, groups, parts)
             .inverse()
             .expect("splitting can be undone")
     }
 
-    /// The tensors of the matrix `[out, in]` at `path`, which are its weight and scale in this form, are packed codes of 2 bits
-    /// with [scales and biases](super::ternary_scheme). Undone, they are packed as they are published, to be multiplied by the
-    /// scale.
+    /// The tensors of the matrix `[out, in]` at `path`, which are its weight and scale in this
+    /// form, become packed codes of 2 bits with [scales and biases](super::ternary_scheme). The
+    /// inverse rule packs them as they are published; the scale is then a factor.
     pub fn ternary(path: &str, shape: [i32; 2], form: TernaryForm) -> Self {
         let path = path.to_owned();
         Self::of_matrix(Matrix {
@@ -136,8 +138,8 @@ impl Rule {
         }
     }
 
-    /// Written files keep the published form, as mlx-lm's files do: the rule also applies to checkpoints and adapters
-    /// that MLX programs wrote, and is undone when a model is saved.
+    /// The rule also applies to checkpoints and adapters that MLX programs wrote, because these
+    /// keep the published form, as mlx-lm's files do. It is undone when a model is saved.
     ///
     /// # Panics
     /// The rule cannot be undone: it drops, copies, stacks or makes words.
@@ -148,7 +150,7 @@ impl Rule {
         self
     }
 
-    /// Panics for a table without meaning, because a table is part of the program.
+    /// The rule. An invalid rule panics, because tables of rules are part of the program.
     fn checked(self) -> Self {
         let (to, fewer): (&[Pattern], usize) = match &self.action {
             Action::Drop(_)
@@ -208,7 +210,7 @@ impl Rule {
         })
     }
 
-    /// Appends the results for a piece to `out`. The error is the reason why it is dropped.
+    /// Appends the results for a piece to `out`. The error is the reason why the piece is dropped.
     pub(super) fn apply(&self, piece: Piece, out: &mut Vec<Piece>) -> Result<(), &str> {
         let found = self.from.iter().enumerate();
         let mut found = found.filter_map(|(at, from)| Some((at, from.captures(&piece.name)?)));

@@ -1,5 +1,5 @@
-//! Matrices of -1, 0 and 1 with one scale (BitNet b1.58, arXiv:2402.17764): from the published forms to packed codes of 2 bits, and
-//! back.
+//! Matrices of -1, 0 and 1 with one scale (BitNet b1.58, arXiv:2402.17764): from the published
+//! forms to packed codes of 2 bits, and back.
 //!
 //! A code is the number plus 1, so that affine codes with the scale s and the bias -s represent the matrix exactly.
 
@@ -12,14 +12,14 @@ const CODES: i32 = 4;
 /// The form in which a checkpoint stores a matrix of -1, 0 and 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TernaryForm {
-    /// `weight` has four codes in a byte, U8 `[out / 4, in]`. Code k of byte row r belongs to matrix row `k · out / 4 + r`. The
-    /// scale is `weight_scale`.
+    /// `weight` has four codes in a byte, U8 `[out / 4, in]`. Code k of byte row r is of matrix row
+    /// `k · out / 4 + r`. The scale is `weight_scale`.
     Packed {
         /// Products are divided by `weight_scale`, not multiplied.
         divides: bool,
     },
-    /// `weight` has floating-point numbers that are rounded to the nearest ternary matrix. The scale is the mean of their
-    /// absolute values.
+    /// `weight` has floating-point numbers that are rounded to the nearest ternary matrix. The
+    /// scale is the mean of their absolute values.
     Dense,
 }
 
@@ -34,7 +34,7 @@ pub(super) struct Matrix {
 }
 
 impl Matrix {
-    /// The tensors that the rule sees.
+    /// The names of the tensors that the rule changes.
     pub fn sources(&self) -> Vec<String> {
         let names: &[&str] = match (self.back, self.form) {
             (true, _) => &["weight", "scales", "biases"],
@@ -47,7 +47,7 @@ impl Matrix {
             .collect()
     }
 
-    /// The names and changes of the tensors that source `at` becomes.
+    /// The names and changes of the tensors that are made from source `at`.
     pub fn made(&self, at: usize) -> Vec<(String, TernaryChange)> {
         let grid = |negative: bool, form: TernaryForm| TernaryChange::Grid {
             shape: self.shape,
@@ -92,7 +92,7 @@ pub(super) enum TernaryChange {
     Words,
     /// Words become published codes.
     Bytes,
-    /// The codes of the nearest matrix.
+    /// The codes of the nearest ternary matrix.
     Nearest([i32; 2]),
     /// The scale, or its negative, of each group of a matrix of this shape.
     Grid {
@@ -100,12 +100,12 @@ pub(super) enum TernaryChange {
         negative: bool,
         form: TernaryForm,
     },
-    /// The one number that all scales equal.
+    /// The single number that all scales are equal to.
     One,
 }
 
 impl TernaryChange {
-    /// The shape after the change; the error says why there is none.
+    /// The shape after the change; the error is the reason why there is none.
     pub fn shape(self, dtype: DType, shape: &[i32]) -> Result<Vec<i32>, String> {
         let wrong = |what: &str| Err(format!("{shape:?} {dtype} {what}"));
         match (self, shape) {
@@ -186,18 +186,18 @@ impl TernaryChange {
     }
 }
 
-/// The inverse of the mean of absolute values, which is taken for at least 1e-5: `[1]`.
+/// The reciprocal of the mean of absolute values, and 1e5 if the mean is below 1e-5: `[1]`.
 fn inverse_mean(wide: &Array) -> Result<Array> {
     let mean = wide.abs()?.flatten()?.mean(0, true)?;
     mean.maximum(1e-5)?.reciprocal()
 }
 
-/// The codes at place `at` of bytes.
+/// Code number `at` of each byte, 0 for the lowest bits.
 fn code(bytes: &Array, at: i32) -> Result<Array> {
     bytes.right_shift(2 * at)?.bitwise_and(3)
 }
 
-/// Four codes along an axis of length 4 in a byte, the first lowest.
+/// Bytes of the four codes along an axis of length 4. The first code has the lowest bits.
 fn joined(codes: &Array, axis: i32) -> Result<Array> {
     let shifted = |at: i32| {
         let codes = codes.slice_axis(axis, at, at + 1)?.squeeze(axis)?;

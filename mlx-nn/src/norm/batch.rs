@@ -13,8 +13,9 @@ use crate::training::{Mode, update_state};
 /// `weight * (x - mean) / sqrt(variance + eps) + bias` for each channel (Ioffe and Szegedy, arXiv:1502.03167):
 /// `[B, C]`, `[B, L, C]` or `[B, H, W, C]`.
 ///
-/// In training, mean and variance are those of the batch, and the running ones move towards them: they are states, which
-/// [`value_and_grad`](crate::value_and_grad) and [`with_state`](crate::training::with_state) write back. After
+/// In training, mean and variance are those of the batch, and the running mean and variance move
+/// towards them. The running ones are buffers, which [`value_and_grad`](crate::value_and_grad) and
+/// [`with_state`](crate::training::with_state) write back. After
 /// [`train(false)`](crate::Module::train) the running ones are used.
 ///
 /// ```
@@ -74,7 +75,7 @@ impl BatchNorm {
         self
     }
 
-    /// How far the running statistics move towards those of a batch. Default: 0.1.
+    /// The factor by which the running statistics move towards those of a batch. Default: 0.1.
     #[must_use]
     pub fn momentum(mut self, momentum: f64) -> Self {
         self.momentum = momentum;
@@ -88,7 +89,7 @@ impl BatchNorm {
         self
     }
 
-    /// The norm without running statistics: it always takes those of the batch.
+    /// The norm without running statistics: it always uses those of the batch.
     #[must_use]
     pub fn without_running_stats(mut self) -> Self {
         (self.running_mean, self.running_var) = (None, None);
@@ -98,8 +99,8 @@ impl BatchNorm {
     /// `[B, C]`, `[B, L, C]` or `[B, H, W, C]`, to the same shape.
     ///
     /// # Errors
-    /// The shape does not fit; a batch in training has one number for a channel; the pass keeps no states
-    /// ([`update_state`]).
+    /// The shape does not fit; epsilon is not above 0; a batch in training has a single number for
+    /// each channel; or no pass that keeps states is running ([`update_state`]).
     pub fn forward(&self, x: &Array) -> Result<Array> {
         check_eps("batch norm", self.eps)?;
         if !(2..=4).contains(&x.ndim()) || x.dim(-1)? != self.dims {

@@ -9,16 +9,17 @@ use crate::module::{Module, Param, Path, Visit, VisitMut};
 /// A layer norm without a bias over the features of each head, in which each head has a weight of its own.
 #[derive(Clone, Debug)]
 pub struct LayerNormByHead {
-    /// One of `[H, D]` (`weight`), or one of `[D]` for each head (`norms.0.weight`).
+    /// One weight `[H, D]` (`weight`), or one weight `[D]` for each head (`norms.0.weight`).
     weights: Vec<Param>,
     split: bool,
     eps: f32,
-    /// `[H, 1, D]`, derived once and not once a token.
+    /// `[H, 1, D]`, computed once and not for each token.
     scale: Array,
 }
 
 impl LayerNormByHead {
-    /// A norm of so many heads, without values; `split` if there is one tensor for each head.
+    /// A norm of `heads` heads of `head_dim` features, without values. `split`: whether files have
+    /// one tensor for each head.
     ///
     /// # Errors
     /// No memory for a handle.
@@ -47,7 +48,7 @@ impl LayerNormByHead {
         fast::layer_norm(x, None, None, self.eps)?.multiply(&self.scale)
     }
 
-    /// The path of the norm, under which a visitor sees the weight.
+    /// The path of a head's norm, at which a visitor gets its weight; `None` for the common weight.
     fn place(&self, head: usize) -> Option<String> {
         self.split.then(|| format!("norms.{head}"))
     }

@@ -8,11 +8,12 @@ use crate::layer::layer;
 use crate::module::Param;
 use crate::sizes::{check_eps, check_positive, misshapen};
 
-/// `weight * (x - mean) / sqrt(variance + eps) + bias`, with the mean and variance of each group of channels over all positions
-/// of an example (Wu and He, arXiv:1803.08494): `[B, .., C] -> [B, .., C]`.
+/// `weight * (x - mean) / sqrt(variance + eps) + bias`, with the mean and variance of each group of
+/// channels over all positions of an example (Wu and He, arXiv:1803.08494):
+/// `[B, .., C] -> [B, .., C]`.
 ///
 /// As in MLX's Python, group `g` of `n` has the channels `c` with `c % n == g`, unless
-/// [`pytorch_compatible`](Self::pytorch_compatible) gives it neighbouring ones.
+/// [`pytorch_compatible`](Self::pytorch_compatible) gives each group neighbouring channels.
 ///
 /// ```
 /// use mlx_core::{DType, Result, ops::create::ones};
@@ -41,7 +42,7 @@ impl GroupNorm {
     /// A norm of `groups` groups of `dims` channels, with a weight of ones, a bias of zeros and an epsilon of 1e-5.
     ///
     /// # Errors
-    /// A number is below 1, or the groups do not divide the channels.
+    /// `groups` or `dims` is below 1, or `groups` does not divide `dims`.
     pub fn new(groups: i32, dims: i32) -> Result<Self> {
         check_positive("group norm", "groups and channels", &[groups, dims])?;
         if dims % groups != 0 {
@@ -115,8 +116,9 @@ impl GroupNorm {
     }
 }
 
-/// `weight * (x - mean) / sqrt(variance + eps) + bias`, with the mean and variance of each channel of an example (Ulyanov et al.,
-/// arXiv:1607.08022): `[B, .., C] -> [B, .., C]`, with at least one dimension between.
+/// `weight * (x - mean) / sqrt(variance + eps) + bias`, with the mean and variance of each channel
+/// of an example (Ulyanov et al., arXiv:1607.08022): `[B, .., C] -> [B, .., C]`, with at least one
+/// dimension between `B` and `C`.
 ///
 /// ```
 /// use mlx_core::{DType, Result, ops::create::ones};
@@ -188,8 +190,8 @@ impl InstanceNorm {
     }
 }
 
-/// The number of positions of an example: the product of the dimensions between the first and the last. All numbers of an
-/// example can be one axis.
+/// The number of positions of an example: the product of the dimensions between the first and the
+/// last. Refuses an example of more numbers than an axis can have.
 fn positions(x: &Array) -> Result<i32> {
     let product = |sizes: &[i32]| {
         let mut sizes = sizes.iter();

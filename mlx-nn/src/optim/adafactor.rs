@@ -9,31 +9,34 @@ use super::{Form, Update, check_range};
 ///
 /// A matrix's second moments are kept as the means of its rows and of its columns, their decay
 /// follows `1 - t^decay`, the rate of step t is `min(rate, 1 / sqrt(t))` times the root mean square
-/// of the parameter (at least `eps[1]`), and no update has a larger root mean square than `clip`.
+/// of the parameter (at least `eps[1]`), and no update, before the rate multiplies it, has a larger
+/// root mean square than `clip`.
 ///
-/// MLX's [form](Form) adds `eps[0]` to the squared gradients, where PyTorch's is the least root of a moment, and
-/// multiplies the weight decay by the scaled rate.
+/// MLX's [form](Form) adds `eps[0]` to the squared gradients, and multiplies the weight decay by
+/// the scaled rate. In PyTorch's form `eps[0]` is the lower bound of the root of a moment, and the
+/// weight decay is multiplied by the rate of the schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Adafactor {
     /// The exponent of the moments' decay; below 0.
     #[serde(alias = "decay_rate")]
     pub decay: f64,
-    /// The least root of a second moment, and the least size of a parameter that rates scale with.
+    /// The lower bound of the root of a second moment, and that of the root mean square that
+    /// multiplies the rate.
     pub eps: [f64; 2],
     /// The largest root mean square of an update; above 0.
     #[serde(alias = "clip_threshold")]
     pub clip: f64,
     /// Every step subtracts this times the rate times the parameter.
     pub weight_decay: f64,
-    /// How slowly a mean of the updates changes, which then takes their place; in [0, 1).
+    /// The decay of a mean of the updates, which replaces the update; in [0, 1). `None`: no mean.
     #[serde(alias = "beta_1")]
     pub beta1: Option<f64>,
     /// Whether the rate is multiplied by the root mean square of the parameter.
     pub scale_parameter: bool,
     /// Whether the rate of step t is at most `1 / sqrt(t)`.
     pub relative_step: bool,
-    /// Where `eps[0]` and the weight decay count.
+    /// The form, which determines the use of `eps[0]` and of the weight decay.
     pub form: Form,
 }
 
@@ -93,7 +96,7 @@ impl Adafactor {
         kept.subtract(step)
     }
 
-    /// `1 / sqrt(v)` of the second moments, whose roots are at least `eps[0]`.
+    /// `1 / sqrt(v)` of the second moments `v`, where `sqrt(v)` is at least `eps[0]`.
     fn inverse_root(&self, update: &mut Update<'_>, beta: f64) -> Result<Array> {
         let eps = self.eps[0];
         let squares = update.grad.square()?;
@@ -108,8 +111,8 @@ impl Adafactor {
         moments.maximum(eps * eps)?.rsqrt()
     }
 
-    /// `1 / sqrt(v)` of the moments of `g² + eps[0]`. The roots of rows and columns are taken apart, because a product
-    /// of two moments can be 0 in F32.
+    /// `1 / sqrt(v)` of the moments of `g² + eps[0]`. The roots of rows and of columns are computed
+    /// separately, because a product of two moments can be 0 in F32.
     fn inverse_root_of_shifted(&self, update: &mut Update<'_>, beta: f64) -> Result<Array> {
         let squares = update.grad.square()?.add(self.eps[0])?;
         if squares.ndim() < 2 {

@@ -14,10 +14,11 @@ use super::{Update, check_range};
 /// The moments start at zero, so the first step is then `(1 - beta1) / sqrt(1 - beta2)` times as
 /// long as with it: 3.2 times with the usual betas.
 ///
-/// go-mlx's AdamW always corrects: `w = w * (1 - rate * weight_decay) - rate * m' / (sqrt(v') + eps)`
-/// with `m' = m / (1 - beta1^t)` and `v' = v / (1 - beta2^t)`, the formula of
-/// [`Method::AdamW`](super::Method::AdamW) with bias correction. There the moments have the parameter's
-/// dtype and the decay is 0.01 if nothing is said; here they are F32, and the decay is 0.
+/// go-mlx's AdamW always corrects: `w = w * (1 - rate * weight_decay) - rate * m' / (sqrt(v') +
+/// eps)` with `m' = m / (1 - beta1^t)` and `v' = v / (1 - beta2^t)`, the formula of
+/// [`Method::AdamW`](super::Method::AdamW) with bias correction. In go-mlx the moments have the
+/// parameter's dtype, and the default decay is 0.01. Here the moments are F32, and the default
+/// decay of this struct is 0.
 ///
 /// ```
 /// use mlx_core::{Result, array};
@@ -37,13 +38,13 @@ use super::{Update, check_range};
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Adam {
-    /// How slowly the mean of the gradients changes, and that of their squares; in [0, 1).
+    /// The decay of the mean of the gradients, and that of the mean of their squares; in [0, 1).
     pub betas: [f64; 2],
     /// Added to the divisor, so that the quotient stays finite.
     pub eps: f64,
     /// AdamW: `w -= rate * weight_decay * w` first; Adam: `g += weight_decay * w`.
     pub weight_decay: f64,
-    /// Undoes the moments' start at zero.
+    /// Whether the moments are divided by `1 - beta^t`, which corrects their start at zero.
     pub bias_correction: bool,
 }
 

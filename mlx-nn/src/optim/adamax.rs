@@ -10,7 +10,7 @@ use super::{Update, check_range};
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Adamax {
-    /// How slowly the mean of the gradients and their largest magnitude change; in [0, 1).
+    /// The decay of the mean of the gradients, and that of their largest magnitude; in [0, 1).
     pub betas: [f64; 2],
     /// Added to the divisor.
     pub eps: f64,

@@ -15,7 +15,7 @@ pub(super) struct Apply<'a> {
     pub(super) rate: f64,
     /// The joined parameters.
     pub(super) small: BTreeMap<String, Array>,
-    /// The number of the others that were changed.
+    /// The number of other parameters that were changed.
     pub(super) done: usize,
 }
 

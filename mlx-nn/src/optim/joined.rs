@@ -1,8 +1,8 @@
-//! Small parameters as one array.
+//! Small parameters, joined into one array.
 //!
-//! An adapter has hundreds of small matrices, and an optimiser needs a dozen operations for each: thousands of launches on
-//! a GPU. A method that changes each element by itself computes the same numbers on one array that holds all small
-//! parameters one after the other.
+//! An adapter has hundreds of small matrices, and an optimiser needs a dozen operations for each:
+//! thousands of launches on a GPU. A method that changes each element independently computes the
+//! same numbers on one array that holds all small parameters one after the other.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ pub(super) const KEY: &str = "(joined)";
 pub struct JoinedLayout(BTreeMap<String, Vec<i32>>);
 
 impl JoinedLayout {
-    /// The small ones among these gradients, if there are several.
+    /// The parameters whose gradients have few elements, if there are several such parameters.
     pub(super) fn of(grads: &Gradients) -> Self {
         let small = grads.iter().filter(|(_, grad)| grad.size() < SMALL);
         let elements: usize = small.clone().map(|(_, grad)| grad.size()).sum();

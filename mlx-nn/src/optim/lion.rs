@@ -11,7 +11,7 @@ use super::{Update, check_range};
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Lion {
-    /// How much the momentum counts in a step, and how slowly it changes; in [0, 1).
+    /// The weight of the momentum in a step, and the decay of the momentum; in [0, 1).
     pub betas: [f64; 2],
     /// Every step subtracts this times the rate times the parameter.
     pub weight_decay: f64,

@@ -9,11 +9,11 @@ use crate::grad::Gradients;
 use crate::module::Module;
 use crate::trainable::changing;
 
-/// Whether an optimiser changes a parameter: of its name and gradient.
+/// Whether an optimiser changes a parameter, from the parameter's name and gradient.
 type Filter = Box<dyn Fn(&str, &Array) -> bool>;
 
-/// Several optimisers, each for the parameters that its filter accepts. The first filter that accepts a parameter
-/// decides, and the last optimiser has the rest.
+/// Several optimisers, each for the parameters that its filter accepts. The first filter that
+/// accepts a parameter decides, and the last optimiser changes all other parameters.
 ///
 /// ```
 /// use mlx_core::{Array, Result};
@@ -57,7 +57,7 @@ impl MultiOptimizer {
         self
     }
 
-    /// The optimisers in the order of their filters; the last has the rest.
+    /// The optimisers in the order of their filters, then the one for all other parameters.
     pub fn optimizers(&self) -> impl Iterator<Item = &Optimizer> {
         let chosen = self.chosen.iter().map(|(optimizer, _)| optimizer);
         chosen.chain([&self.rest])
@@ -69,10 +69,11 @@ impl MultiOptimizer {
         chosen.chain([&mut self.rest])
     }
 
-    /// Does a step of each optimiser, and evaluates the parameters, the buffers and the optimisers' states.
+    /// Takes a step of each optimiser, and evaluates the parameters, the buffers and the
+    /// optimisers' states.
     ///
     /// # Errors
-    /// As [`Optimizer::update`].
+    /// The errors of [`Optimizer::update`].
     pub fn update<M: Module>(&mut self, module: &mut M, grads: &Gradients) -> Result<()> {
         let mut parts = vec![Gradients::new(); self.chosen.len() + 1];
         for (name, grad) in grads {

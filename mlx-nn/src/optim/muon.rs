@@ -9,31 +9,34 @@ use super::{Adam, Form, Update, check_range};
 /// Muon (Jordan et al., 2024, kellerjordan.github.io/posts/muon): the momentum of a matrix is
 /// replaced by the nearest matrix whose singular values are about 1.
 ///
-/// For a hidden matrix, `b = momentum * b + (1 - momentum) * g`, with Nesterov's look ahead `b' = (1 - momentum) * g +
-/// momentum * b`, and `w = (1 - rate * weight_decay) * w - rate * stretch * orthogonal(b')`. `orthogonal` is five
-/// rounds of a quintic Newton-Schulz iteration in F32, and [`adjust_lr`](Self::adjust_lr) determines `stretch`. The
-/// method was made for hidden layers. Parameters with another number of dimensions (norms, biases) and those that
-/// [`others_of`](Self::others_of) names (embeddings, heads) are updated by AdamW, with `others_rate` times the rate.
+/// For a hidden matrix, `b = momentum * b + (1 - momentum) * g`, with Nesterov momentum
+/// `b' = (1 - momentum) * g + momentum * b`, and `w = (1 - rate * weight_decay) * w - rate *
+/// stretch * orthogonal(b')`. `orthogonal` is five rounds of a quintic Newton-Schulz iteration in
+/// F32, and [`adjust_lr`](Self::adjust_lr) determines `stretch`. The method was made for hidden
+/// layers. Parameters with another number of dimensions (norms, biases) and those that
+/// [`others_of`](Self::others_of) names (embeddings, heads) are updated by AdamW, with
+/// `others_rate` times the rate.
 ///
-/// In MLX's [form](Form) the decay is added to the gradient, tensors of more dimensions are matrices `[d0, d1 * d2 * ..]`,
-/// parameters of fewer follow their momentum, and `others` is not used.
+/// In MLX's [form](Form) the decay is added to the gradient, tensors of more dimensions are treated
+/// as matrices `[d0, d1 * d2 * ..]`, parameters of fewer dimensions are changed by their momentum,
+/// and `others` is not used.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Muon {
-    /// How slowly the momentum changes; in [0, 1).
+    /// The decay of the momentum; in [0, 1).
     pub momentum: f64,
-    /// Looks ahead along the momentum.
+    /// Whether the step uses Nesterov momentum.
     pub nesterov: bool,
     /// Every step subtracts this times the rate times the matrix.
     pub weight_decay: f64,
-    /// Rounds of the iteration.
+    /// The number of rounds of the iteration.
     #[serde(alias = "ns_steps")]
     pub rounds: u32,
     /// The factor of a step, by the matrix's shape.
     pub adjust_lr: AdjustLr,
     /// Names of matrices that are not hidden layers, as patterns in which `*` matches any text.
     pub others_of: Vec<String>,
-    /// AdamW, for those and for parameters that are not matrices.
+    /// AdamW, for these matrices and for parameters that are not matrices.
     pub others: Adam,
     /// The rate of AdamW as a multiple of Muon's.
     pub others_rate: f64,
@@ -45,7 +48,7 @@ pub struct Muon {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AdjustLr {
-    /// `sqrt(max(1, rows / columns))`: the author's.
+    /// `sqrt(max(1, rows / columns))`: the formula of Muon's author.
     #[default]
     Original,
     /// `0.2 * sqrt(max(rows, columns))`: steps have about the size of AdamW's, so that AdamW's rates fit (Liu et al.,

@@ -11,7 +11,7 @@ use super::{Update, check_range};
 #[serde(default, deny_unknown_fields)]
 #[doc(alias = "RMSprop")]
 pub struct RmsProp {
-    /// How slowly the mean of the squares changes; in [0, 1).
+    /// The decay of the mean of the squares; in [0, 1).
     pub alpha: f64,
     /// Added to the divisor; above 0.
     pub eps: f64,
@@ -78,7 +78,7 @@ fn divided(update: &Update<'_>, v: &Array, eps: f64) -> Result<Array> {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AdaDelta {
-    /// How slowly the means of the squares change; in [0, 1).
+    /// The decay of the means of the squares; in [0, 1).
     pub rho: f64,
     /// Added under both roots; above 0.
     pub eps: f64,

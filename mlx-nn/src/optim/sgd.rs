@@ -6,9 +6,10 @@ use serde::{Deserialize, Serialize};
 use super::{Update, check_range};
 
 /// `w -= rate * b`, where `b = momentum * b + (1 - dampening) * g` and `g` is the gradient with
-/// `weight_decay * w` added; with Nesterov's look ahead, `w -= rate * (g + momentum * b)`.
+/// `weight_decay * w` added; with Nesterov momentum, `w -= rate * (g + momentum * b)`.
 ///
-/// PyTorch's `SGD`: at the first step `b = g`, for any dampening, unless [`zero_start`](Self::zero_start).
+/// At the first step `b = g`, whatever the dampening, as in PyTorch's `SGD`, unless
+/// [`zero_start`](Self::zero_start) is set.
 ///
 /// ```
 /// use mlx_core::{Result, array};
@@ -29,15 +30,16 @@ use super::{Update, check_range};
 #[serde(default, deny_unknown_fields)]
 #[doc(alias = "SGD")]
 pub struct Sgd {
-    /// How much of the last step is added to the next; in [0, 1).
+    /// The factor of the last `b` in the next one; in [0, 1).
     pub momentum: f64,
-    /// How much of the gradient is left out of the momentum; in [0, 1).
+    /// The part of the gradient that is left out of `b`; in [0, 1).
     pub dampening: f64,
-    /// Looks ahead along the momentum.
+    /// Whether the step uses Nesterov momentum.
     pub nesterov: bool,
-    /// Added to the gradient, times the parameter.
+    /// The factor of the parameter that is added to the gradient.
     pub weight_decay: f64,
-    /// The momentum starts at zero, so that the dampening shortens the first step too: MLX's `SGD`.
+    /// Whether the momentum starts at zero, so that the dampening shortens the first step too, as
+    /// in MLX's `SGD`.
     pub zero_start: bool,
 }
 

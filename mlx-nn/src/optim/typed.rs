@@ -1,4 +1,4 @@
-//! Optimisers that are made in one call: `AdamW::new(1e-3)`, with a method for each setting.
+//! Optimisers with a constructor, `AdamW::new(1e-3)`, and a method for each setting.
 
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
@@ -8,12 +8,12 @@ use super::{
 };
 use crate::schedule::Schedule;
 
-/// An [`Optimizer`] whose method is known to be `M`, so that it has methods for `M`'s settings. `AdamW::new` and its
-/// like make it; everything else is done by the [`Optimizer`] that it derefs to.
+/// An [`Optimizer`] whose method is `M`, with a Rust method for each setting of `M`. `AdamW::new`
+/// and the other constructors return it. It derefs to [`Optimizer`], which does everything else.
 ///
-/// The defaults are those of MLX's Python, which differ from those of [`Method`]: `Adam::new` and `AdamW::new` do not
-/// correct the bias of the moments, and AdamW's weight decay is 0.01. A setting out of range is an error of the first
-/// step.
+/// The defaults are those of MLX's Python, which differ from those of [`Method`]: `Adam::new` and
+/// `AdamW::new` do not correct the bias of the moments, and AdamW's weight decay is 0.01. The first
+/// step fails if a setting is out of range.
 ///
 /// ```
 /// use mlx_core::{Array, Result};
@@ -69,7 +69,7 @@ impl<M> OptimizerOf<M> {
 #[derive(Clone, Copy, Debug)]
 pub struct AdamW;
 
-/// For each optimiser: how it is made, and its settings.
+/// Declares the constructor and the settings of each optimiser.
 macro_rules! settings {
     ($($name:ident: $variant:ident($start:expr) $(by $rate:ident)? $(at $fixed:literal)?, $made:literal
         { $($(#[$doc:meta])* $field:ident: $ty:ty),* $(,)? })*) => {$(
@@ -99,43 +99,45 @@ settings! {
     Sgd: Sgd(Sgd { zero_start: true, ..Sgd::default() }) by rate,
     "Stochastic gradient descent with this rate or [`Schedule`], without momentum and decay."
     {
-        /// How much of the last step is added to the next; in [0, 1). Default: 0.
+        /// The factor of the last momentum in the next one; in [0, 1). Default: 0.
         momentum: f64,
-        /// How much of the gradient is left out of the momentum; in [0, 1). Default: 0.
+        /// The part of the gradient that is left out of the momentum; in [0, 1). Default: 0.
         dampening: f64,
-        /// Looks ahead along the momentum. Default: false.
+        /// Whether the step uses Nesterov momentum. Default: false.
         nesterov: bool,
-        /// Added to the gradient, times the parameter. Default: 0.
+        /// The factor of the parameter that is added to the gradient. Default: 0.
         weight_decay: f64,
     }
     Adam: Adam(Adam { bias_correction: false, ..Self::default() }) by rate,
     "Adam with this rate or [`Schedule`]."
     {
-        /// How slowly the moments change; in [0, 1). Default: 0.9, 0.999.
+        /// The decays of the first and the second moment; in [0, 1). Default: 0.9, 0.999.
         betas: [f64; 2],
         /// Added to the divisor. Default: 1e-8.
         eps: f64,
-        /// Added to the gradient, times the parameter. Default: 0.
+        /// The factor of the parameter that is added to the gradient. Default: 0.
         weight_decay: f64,
-        /// Undoes the moments' start at zero. Default: false.
+        /// Whether the moments are divided by `1 - beta^t`, which corrects their start at zero.
+        /// Default: false.
         bias_correction: bool,
     }
     AdamW: AdamW(Adam { bias_correction: false, weight_decay: 0.01, ..Adam::default() }) by rate,
     "AdamW with this rate or [`Schedule`]."
     {
-        /// How slowly the moments change; in [0, 1). Default: 0.9, 0.999.
+        /// The decays of the first and the second moment; in [0, 1). Default: 0.9, 0.999.
         betas: [f64; 2],
         /// Added to the divisor. Default: 1e-8.
         eps: f64,
         /// Every step subtracts this times the rate times the parameter. Default: 0.01.
         weight_decay: f64,
-        /// Undoes the moments' start at zero. Default: false.
+        /// Whether the moments are divided by `1 - beta^t`, which corrects their start at zero.
+        /// Default: false.
         bias_correction: bool,
     }
     Adamax: Adamax(Self::default()) by rate,
     "Adamax with this rate or [`Schedule`]."
     {
-        /// How slowly the mean and the largest magnitude change; in [0, 1). Default: 0.9, 0.999.
+        /// The decays of the mean and of the largest magnitude; in [0, 1). Default: 0.9, 0.999.
         betas: [f64; 2],
         /// Added to the divisor. Default: 1e-8.
         eps: f64,
@@ -143,7 +145,7 @@ settings! {
     RmsProp: RmsProp(Self::default()) by rate,
     "RMSprop with this rate or [`Schedule`]."
     {
-        /// How slowly the mean of the squares changes; in [0, 1). Default: 0.99.
+        /// The decay of the mean of the squares; in [0, 1). Default: 0.99.
         alpha: f64,
         /// Added to the divisor; above 0. Default: 1e-8.
         eps: f64,
@@ -157,7 +159,7 @@ settings! {
     AdaDelta: AdaDelta(Self::default()) by rate,
     "AdaDelta with this rate or [`Schedule`]."
     {
-        /// How slowly the means of the squares change; in [0, 1). Default: 0.9.
+        /// The decay of the means of the squares; in [0, 1). Default: 0.9.
         rho: f64,
         /// Added under both roots; above 0. Default: 1e-6.
         eps: f64,
@@ -165,7 +167,8 @@ settings! {
     Lion: Lion(Self::default()) by rate,
     "Lion with this rate or [`Schedule`]."
     {
-        /// How much the momentum counts in a step, and how slowly it changes; in [0, 1). Default: 0.9, 0.99.
+        /// The weight of the momentum in a step, and the decay of the momentum; in [0, 1). Default:
+        /// 0.9, 0.99.
         betas: [f64; 2],
         /// Every step subtracts this times the rate times the parameter. Default: 0.
         weight_decay: f64,
@@ -174,27 +177,28 @@ settings! {
     "Muon with this rate or [`Schedule`], in the [form](Form) of MLX: it updates every parameter that it is given, so \
      that a [`MultiOptimizer`](super::MultiOptimizer) should give embeddings, heads, norms and biases to another method."
     {
-        /// How slowly the momentum changes; in [0, 1). Default: 0.95.
+        /// The decay of the momentum; in [0, 1). Default: 0.95.
         momentum: f64,
-        /// Looks ahead along the momentum. Default: true.
+        /// Whether the step uses Nesterov momentum. Default: true.
         nesterov: bool,
-        /// Added to the gradient, times the parameter. Default: 0.01.
+        /// The factor of the parameter that is added to the gradient. Default: 0.01.
         weight_decay: f64,
-        /// Rounds of the iteration. Default: 5.
+        /// The number of rounds of the iteration. Default: 5.
         rounds: u32,
     }
     Adafactor: Adafactor(Adafactor { form: Form::Mlx, eps: [1e-30, 1e-3], ..Self::default() }) at 1e-2,
     "Adafactor in the [form](Form) of MLX. The rate of step t is `min(0.01, 1 / sqrt(t))` times the root mean square \
      of the parameter; [`Optimizer::set_schedule`] replaces 0.01."
     {
-        /// Added to the squared gradients, and the least size of a parameter that rates scale with. Default:
-        /// 1e-30, 1e-3.
+        /// The number that is added to the squared gradients, and the lower bound of the root mean
+        /// square that multiplies the rate. Default: 1e-30, 1e-3.
         eps: [f64; 2],
         /// The largest root mean square of an update; above 0. Default: 1.
         clip: f64,
         /// The exponent of the moments' decay; below 0. Default: -0.8.
         decay: f64,
-        /// How slowly a mean of the updates changes, which then takes their place; in [0, 1). Default: none.
+        /// The decay of a mean of the updates, which replaces the update; in [0, 1). Default: no
+        /// mean.
         beta1: f64,
         /// Every step subtracts this times the scaled rate times the parameter. Default: 0.
         weight_decay: f64,

@@ -39,7 +39,7 @@ impl Gru {
     /// A layer from `inputs` features to a state of `hidden`. All values are uniform between `±1 / sqrt(hidden)`.
     ///
     /// # Errors
-    /// A number is below 1.
+    /// `inputs` or `hidden` is below 1.
     pub fn new(inputs: i32, hidden: i32) -> Result<Self> {
         let [wx, wh, b] = drawn("gru", inputs, hidden, 3)?;
         let limit = 1.0 / f64::from(hidden).sqrt();
@@ -110,7 +110,7 @@ impl Gru {
     }
 }
 
-/// The first `at` features, and the others.
+/// The first `at` features, and the features after them.
 fn halves(x: &Array, at: i32) -> Result<[Array; 2]> {
     Ok([x.slice_axis(-1, 0, at)?, x.slice_axis(-1, at, x.dim(-1)?)?])
 }

@@ -6,8 +6,9 @@ use mlx_core::{Array, Result};
 use super::{drawn, steps};
 use crate::module::Param;
 
-/// Long short-term memory (Hochreiter and Schmidhuber, 1997): input gate `i`, forget gate `f`, new values `g` and output gate
-/// `o` of `Wx x + Wh h + bias`, then `c = f * c + i * g`, `h = o * tanh(c)`.
+/// Long short-term memory (Hochreiter and Schmidhuber, 1997): input gate `i`, forget gate `f`, new
+/// values `g` and output gate `o` of `Wx x + Wh h + bias`, then `c = f * c + i * g`,
+/// `h = o * tanh(c)`.
 ///
 /// ```
 /// use mlx_core::{DType, Result, ops::create::ones};
@@ -35,7 +36,7 @@ impl Lstm {
     /// A layer from `inputs` features to a state of `hidden`. All values are uniform between `±1 / sqrt(hidden)`.
     ///
     /// # Errors
-    /// A number is below 1.
+    /// `inputs` or `hidden` is below 1.
     pub fn new(inputs: i32, hidden: i32) -> Result<Self> {
         let [wx, wh, bias] = drawn("lstm", inputs, hidden, 4)?;
         Ok(Self {

@@ -1,8 +1,9 @@
-//! Frequencies of Llama 3.1 and YaRN, in F32 as transformers works them out, and periods of frequencies.
+//! Frequencies of Llama 3.1 and YaRN, in F32 with the roundings of transformers, and periods of
+//! frequencies.
 
 use std::f64::consts::PI;
 
-/// Llama 3.1's rule on one frequency.
+/// The scaled frequency, by Llama 3.1's rule.
 pub(super) fn llama3(frequency: f32, factor: f64, low: f64, high: f64, original: f64) -> f32 {
     let wavelength = (2.0 * PI) as f32 / frequency;
     if wavelength < (original / high) as f32 {
@@ -15,8 +16,9 @@ pub(super) fn llama3(frequency: f32, factor: f64, low: f64, high: f64, original:
     (1.0 - smooth) * frequency / factor as f32 + smooth * frequency
 }
 
-/// The pairs between which YaRN (arXiv:2309.00071) passes from frequencies that are kept to those that are divided. `rotations` are the
-/// numbers of turns within the `original` context at both ends.
+/// The pairs of dimensions at both ends of the ramp between frequencies that YaRN
+/// (arXiv:2309.00071) keeps and those that it divides. `rotations` are the numbers of turns within
+/// the `original` context at these ends.
 pub(super) fn yarn_edges(
     base: f64,
     dims: i32,
@@ -65,7 +67,8 @@ mod tests {
         periods.into_iter().map(|period| 1.0 / period).collect()
     }
 
-    /// Those of transformers 5.23, to the bit: a unit in the last place of the first one moves the angles of position 600 by 4e-5.
+    /// The frequencies of transformers 5.23, to the bit. An error of one unit in the last place of
+    /// the first frequency moves the angle of position 600 by 4e-5.
     #[test]
     fn frequencies_are_those_of_transformers() {
         let llama3 = RopeScaling::Llama3 {
@@ -114,7 +117,8 @@ mod tests {
             0.000_333_333_36,
             0.000_105_409_265,
         ];
-        // No reciprocal of a number in F32 is the fifth: the nearest one is the next number.
+        // The fifth frequency is not the reciprocal of any F32 number. The nearest reciprocal is
+        // the next F32 number.
         let found = frequencies(1e4, RopeScaling::Linear { factor: 3.0 });
         assert_eq!(found[4], expected[4].next_up());
         assert_eq!((&found[..4], &found[5..]), (&expected[..4], &expected[5..]));

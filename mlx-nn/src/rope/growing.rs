@@ -5,8 +5,9 @@ use mlx_core::{Array, DType, Result};
 
 use crate::step::Turned;
 
-/// A rope whose base grows with the length of a text beyond `original`, as in transformers: all tokens of a prompt have the base of
-/// its length, and each later token that of the length up to it. Keys in the cache keep theirs.
+/// A rope whose base grows with the length of a text beyond `original`, as in transformers. All
+/// tokens of a prompt have the base of the prompt's length, and each later token has the base of
+/// the length up to that token. Keys in the cache keep the base that they were rotated with.
 #[derive(Clone, Debug)]
 pub(crate) struct Growing {
     base: f64,
@@ -38,7 +39,7 @@ impl Growing {
         self.original
     }
 
-    /// How many pairs of features rotate.
+    /// The number of pairs of features that rotate.
     pub(crate) fn pairs(&self) -> usize {
         self.dims as usize / 2
     }
@@ -49,7 +50,7 @@ impl Growing {
         [base, factor, self.original as u64, self.dims as u64]
     }
 
-    /// Radians a position, for each pair, in a text of this length.
+    /// The frequency of each pair, in radians per position, in a text of this length.
     pub(crate) fn frequencies(&self, length: usize) -> Vec<f64> {
         let dims = f64::from(self.dims);
         let times = length.max(self.original) as f64 / self.original as f64;
@@ -59,8 +60,8 @@ impl Growing {
         pairs.map(|i| base.powf(-2.0 * i as f64 / dims)).collect()
     }
 
-    /// Rotates `[B, H, L, D]`; angles are F32. Tokens whose base has not grown are those of `short`, so that other tokens of the step do not
-    /// change them.
+    /// Rotates `[B, H, L, D]`; angles are F32. Tokens whose base has not grown are taken from
+    /// `short`, so that other tokens of the step do not change them.
     pub(super) fn rotate(
         &self,
         x: &Array,

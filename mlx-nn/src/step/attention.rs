@@ -1,4 +1,5 @@
-//! The part of [`Step`] that layers with keys and values use: where tokens are written, and which keys their queries see.
+//! The part of [`Step`] that layers with keys and values use: where tokens are written, and which
+//! keys their queries see.
 
 use mlx_core::fast::{KeySlots, Mask, Positions};
 use mlx_core::ops::{concat, create};
@@ -22,7 +23,8 @@ pub(super) enum KeyLayout {
     Chunk { cap: usize },
 }
 
-/// Index arrays for a step that is wider than a ring's slack, made once for each step and size of ring.
+/// Index arrays for a step that is wider than the slack of a ring. A step makes them once for each
+/// size of ring.
 #[derive(Clone)]
 pub(super) struct Turn {
     /// For each slot of the ring after the step, the number of the step's token that it holds:
@@ -73,7 +75,7 @@ impl Step<'_> {
     /// chunk `p / chunk` (Llama 4). The layer keeps a window of `chunk` positions, or all.
     ///
     /// # Errors
-    /// The same as those of [`attend`](Self::attend).
+    /// The errors of [`attend`](Self::attend).
     pub fn attend_chunked<'k>(
         &mut self,
         layer: usize,
@@ -107,7 +109,7 @@ impl Step<'_> {
     /// [`attend`](Self::attend) for a layer whose keys and values later layers read too.
     ///
     /// # Errors
-    /// The same as those of [`attend`](Self::attend).
+    /// The errors of [`attend`](Self::attend).
     pub fn attend_and_share<'k>(
         &mut self,
         layer: usize,
@@ -155,7 +157,7 @@ impl Step<'_> {
     /// `value_dim` features are the values. If there is a selection, queries see only its positions.
     ///
     /// # Errors
-    /// As [`attend`](Self::attend), or the cache is quantised.
+    /// The errors of [`attend`](Self::attend), or the cache is quantised.
     pub fn attend_latents(
         &mut self,
         layer: usize,
@@ -201,7 +203,7 @@ impl Step<'_> {
     /// [`attend`](Self::attend), where queries see only the selection, if there is one.
     ///
     /// # Errors
-    /// The same as those of [`attend`](Self::attend).
+    /// The errors of [`attend`](Self::attend).
     pub fn attend_selected(
         &mut self,
         layer: usize,
@@ -218,7 +220,7 @@ impl Step<'_> {
     }
 }
 
-/// Keys and values are written.
+/// Writing keys and values.
 impl Step<'_> {
     /// Writes keys and values to the cache of a layer. Returns the keys and values that the step's queries attend to,
     /// and the mask.
@@ -312,11 +314,11 @@ impl Step<'_> {
             end.div_ceil(by) * by
         };
         let capacity = ring.map_or(wanted, |(_, cap)| wanted.min(cap));
-        // Behind its last slot, the buffer grows.
+        // A row that is longer than the buffer makes the buffer grow.
         self.lasts_until(capacity);
         let arrays = self.write(layer, k, v, &slots, capacity)?;
         if self.by_position {
-            // The kernel reads no slot behind a row's last position.
+            // The kernel reads no slot after a row's last position.
             let slots = arrays[0].dim(2)? as usize;
             return Ok((arrays, window, KeyLayout::Straight { slots }));
         }
@@ -372,8 +374,8 @@ impl Step<'_> {
         self.kv(layer)?.stage(ring);
         match old {
             Some(old) if self.cache.lens.iter().any(|&len| len > 0) => {
-                // In the order of positions: so sums have the same bits as in one wide step, and the chunks of a prompt
-                // do not change its result.
+                // The keys are in the order of positions, so that sums have the same bits as in one
+                // wide step, and the chunks of a prompt do not change its result.
                 let beside = |old: &Array, new: &Array| {
                     let order = turn.in_order.broadcast_to(old.shape())?;
                     concat(&[&old.take_along_axis(&order, 2)?, new], 2)
@@ -429,8 +431,8 @@ impl Step<'_> {
         Ok(arrays)
     }
 
-    /// The slots of this step's tokens in buffers of `cap` slots, in which positions wrap around. If keys and values
-    /// are `apart`, kernels compute the slots.
+    /// The slots of this step's tokens in buffers of `cap` slots, in which positions wrap around.
+    /// `apart`: whether keys and values have separate buffers; then kernels compute the slots.
     fn slots(&mut self, cap: usize, apart: bool) -> Result<Slots> {
         if self.by_position && apart {
             return Ok(Slots::Positions {
@@ -446,7 +448,8 @@ impl Step<'_> {
         Ok(Slots::Each(places))
     }
 
-    /// The slots of this step's tokens in buffers of `cap` slots, in which positions wrap around. The host computes them.
+    /// The slots of this step's tokens in buffers of `cap` slots, in which positions wrap around.
+    /// The host computes them.
     fn host_places(&self, cap: usize) -> Result<Places> {
         self.lasts_until(0);
         if let Some(len) = self.common_len()
@@ -467,7 +470,7 @@ impl Step<'_> {
     }
 }
 
-/// Masks: which keys a query sees.
+/// Masks: the keys that a query sees.
 impl Step<'_> {
     /// The mask for a window and layout, made once for each step.
     fn mask(&mut self, window: Option<usize>, layout: KeyLayout) -> Result<Mask> {

@@ -61,11 +61,11 @@ pub enum StateAfter {
     /// After each token: `[B, L, …]`. A row may keep any number of its tokens. States after its last real token do not
     /// matter.
     Each(Array),
-    /// After the last real token of each row: `[B, …]`. A row of width 0 has the state it had before. A row
-    /// can keep all of its tokens or none.
+    /// After the last real token of each row: `[B, …]`. A row of width 0 keeps its state. A row can
+    /// keep all of its tokens or none.
     End(Array),
-    /// As `End`, with a function that computes the state again if a row keeps a part of its tokens. No state is stored
-    /// for each token, but a rejected token costs a second run.
+    /// `End`, and a function that computes the state again if a row keeps a part of its tokens. No
+    /// state is stored for each token, and a rejected token costs a second run of the recurrence.
     Rerun {
         /// After the last real token of each row: `[B, …]`.
         end: Array,
@@ -110,7 +110,7 @@ impl Step<'_> {
         Ok(self.real.clone())
     }
 
-    /// How many tokens each row brings: I32 `[B]`.
+    /// The number of tokens that each row brings: I32 `[B]`.
     ///
     /// # Errors
     /// No memory for a handle.
@@ -122,9 +122,10 @@ impl Step<'_> {
         Ok(self.real_widths.clone().expect("it was made"))
     }
 
-    /// Whether rows may keep a part of several tokens ([`CacheOptions::slack`](crate::CacheOptions::slack)). Then
-    /// recurrent layers should hand over the state after [each](StateAfter::Each) token. Wider steps, such as those of
-    /// prompts, are kept whole, so the state at their [end](StateAfter::End) is enough.
+    /// Whether rows may keep a part of several tokens
+    /// ([`CacheOptions::slack`](crate::CacheOptions::slack)). Then recurrent layers should set the
+    /// state after [each](StateAfter::Each) token. Wider steps, such as those of prompts, are kept
+    /// whole, so the state at their [end](StateAfter::End) is enough.
     pub fn keeps_parts(&self) -> bool {
         1 < self.width && self.width <= self.cache.options.slack + 1
     }
@@ -172,7 +173,7 @@ impl Step<'_> {
         }
     }
 
-    /// Hands over the state after the step's tokens, for part `part` of layer `layer`.
+    /// Sets the state after the step's tokens, for part `part` of layer `layer`.
     ///
     /// # Errors
     /// The layer has no such part, or the array has another shape or dtype.
@@ -216,7 +217,7 @@ impl Step<'_> {
     }
 
     fn recurrent(&mut self, layer: usize) -> Result<&mut RecurrentCache> {
-        // The state after a step is another array.
+        // A step replaces the arrays of the state, so no later step can have its graph.
         self.lasts_until(0);
         let state = self.cache.layers.get_mut(layer);
         let state = state.ok_or_else(|| refusal(format!("there is no layer {layer}")))?;

@@ -1,9 +1,10 @@
 //! Steps that repeat the step before: [`RepeatedStep`].
 //!
-//! Two steps of one token a row with the same widths have the same lazy graph, except for the offsets, as long as every
-//! decision that the host takes from the lengths of rows comes out the same. So each such decision limits the lengths up to
-//! which it stays the same ([`Step::lasts_until`](super::Step::lasts_until)). A decision without a known limit, a mask or an
-//! index that the host computes, and a state that is not updated in place limit them to 0.
+//! Two steps of one token a row with the same widths have the same lazy graph, except for the
+//! offsets, as long as every decision that the host makes from the lengths of rows is the same. So
+//! each such decision limits the lengths up to which it stays the same
+//! ([`Step::lasts_until`](super::Step::lasts_until)). A decision without a known limit, a mask or
+//! an index that the host computes, and a state that is not updated in place limit them to 0.
 
 use mlx_core::{Array, Result, inplace};
 
@@ -17,9 +18,10 @@ pub(crate) struct Last {
     pub(crate) until: usize,
 }
 
-/// A step whose lazy graph is that of the step before with other [offsets](Self::offsets): every array that the step would make on the
-/// host holds the same values, and keys and values are written to the same buffers. The caller launches the computation of the step before
-/// again ([`Replay::relaunch`](mlx_core::Replay::relaunch)).
+/// A step whose lazy graph is that of the step before with other [offsets](Self::offsets): every
+/// other array that the step would make on the host holds the same values, and keys and values are
+/// written to the same buffers. The caller launches the computation of the step before it again
+/// ([`Replay::relaunch`](mlx_core::Replay::relaunch)).
 ///
 /// Dropping it without [`commit`](Self::commit) leaves every row at its length.
 pub struct RepeatedStep<'c> {
@@ -28,7 +30,7 @@ pub struct RepeatedStep<'c> {
 }
 
 impl<'c> RepeatedStep<'c> {
-    /// `None` if the graph differs, or cannot be known to be the same.
+    /// `None` if the graph differs, or may differ.
     pub(crate) fn new(cache: &'c mut ModelCache, widths: &[usize]) -> Result<Option<Self>> {
         let end = cache.lens.iter().max().map_or(1, |len| len + 1);
         let is_same = |last: &Last| last.widths == widths && end <= last.until;
@@ -42,7 +44,8 @@ impl<'c> RepeatedStep<'c> {
         Ok(Some(Self { cache, offsets }))
     }
 
-    /// The position of each row's token: I32 `[B]`, in place of [`Step::offsets`](super::Step::offsets) of the step before.
+    /// The position of each row's token: I32 `[B]`, in place of
+    /// [`Step::offsets`](super::Step::offsets) of the step before.
     pub fn offsets(&self) -> &Array {
         &self.offsets
     }

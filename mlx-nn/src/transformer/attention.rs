@@ -72,7 +72,7 @@ impl MultiHeadAttention {
     /// Attention from and to `dims` features, without biases.
     ///
     /// # Errors
-    /// A number is below 1, or the heads do not divide `dims`.
+    /// `dims` or `heads` is below 1, or `heads` does not divide `dims`.
     pub fn new(dims: i32, heads: i32) -> Result<Self> {
         Self::with_config(&MultiHeadConfig::new(dims, heads))
     }
@@ -80,7 +80,7 @@ impl MultiHeadAttention {
     /// Attention of these sizes.
     ///
     /// # Errors
-    /// A number is below 1, or the heads do not divide the features of queries or values.
+    /// A size is below 1, or `heads` does not divide the features of queries or values.
     pub fn with_config(config: &MultiHeadConfig) -> Result<Self> {
         let MultiHeadConfig {
             dims,
@@ -121,7 +121,8 @@ impl MultiHeadAttention {
 
     /// `queries [B, L, _], keys [B, S, _], values [B, S, _] -> [B, L, out]`.
     ///
-    /// The mask broadcasts to `[B, H, L, S]`. It is either boolean, and true where a query sees a key, or added to the scores.
+    /// The mask broadcasts to `[B, H, L, S]`. It is either boolean, and true where a query sees a
+    /// key, or added to the scores.
     ///
     /// # Errors
     /// The shapes do not fit.
@@ -152,8 +153,8 @@ impl MultiHeadAttention {
             .transpose(&[0, 2, 1, 3])
     }
 
-    /// A mask to add to scores by which position `i` sees the positions up to `i`: `[n, n]`, 0 or the least finite number of
-    /// `dtype`.
+    /// A mask to add to scores, with which position `i` sees the positions up to `i`: `[n, n]`, of
+    /// 0 and the lowest finite number of `dtype`.
     ///
     /// # Errors
     /// `n` is negative, or `dtype` is not floating point.

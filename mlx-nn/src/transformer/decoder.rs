@@ -34,7 +34,7 @@ impl TransformerDecoderLayer {
     /// A layer of this many features and heads, with the defaults of [`TransformerConfig::new`].
     ///
     /// # Errors
-    /// As [`with_config`](Self::with_config).
+    /// The errors of [`with_config`](Self::with_config).
     pub fn new(dims: i32, heads: i32) -> Result<Self> {
         Self::with_config(&TransformerConfig::new(dims, heads))
     }
@@ -42,7 +42,7 @@ impl TransformerDecoderLayer {
     /// A layer of these sizes.
     ///
     /// # Errors
-    /// A number is below 1, the heads do not divide the features, or the dropout is not in [0, 1).
+    /// A size is below 1, `heads` does not divide `dims`, or `dropout` is not in [0, 1).
     pub fn with_config(config: &TransformerConfig) -> Result<Self> {
         let TransformerConfig {
             dims,
@@ -131,7 +131,7 @@ impl TransformerDecoder {
     /// `layers` layers of this many features and heads, with the defaults of [`TransformerConfig::new`].
     ///
     /// # Errors
-    /// As [`with_config`](Self::with_config).
+    /// The errors of [`with_config`](Self::with_config).
     pub fn new(layers: usize, dims: i32, heads: i32) -> Result<Self> {
         Self::with_config(layers, &TransformerConfig::new(dims, heads))
     }
@@ -139,7 +139,7 @@ impl TransformerDecoder {
     /// `layers` layers of these sizes.
     ///
     /// # Errors
-    /// As [`TransformerDecoderLayer::with_config`].
+    /// The errors of [`TransformerDecoderLayer::with_config`].
     pub fn with_config(layers: usize, config: &TransformerConfig) -> Result<Self> {
         let layers = (0..layers).map(|_| TransformerDecoderLayer::with_config(config));
         Ok(Self {

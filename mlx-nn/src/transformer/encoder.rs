@@ -29,7 +29,7 @@ impl TransformerEncoderLayer {
     /// A layer of this many features and heads, with the defaults of [`TransformerConfig::new`].
     ///
     /// # Errors
-    /// As [`with_config`](Self::with_config).
+    /// The errors of [`with_config`](Self::with_config).
     pub fn new(dims: i32, heads: i32) -> Result<Self> {
         Self::with_config(&TransformerConfig::new(dims, heads))
     }
@@ -37,7 +37,7 @@ impl TransformerEncoderLayer {
     /// A layer of these sizes.
     ///
     /// # Errors
-    /// A number is below 1, the heads do not divide the features, or the dropout is not in [0, 1).
+    /// A size is below 1, `heads` does not divide `dims`, or `dropout` is not in [0, 1).
     pub fn with_config(config: &TransformerConfig) -> Result<Self> {
         let TransformerConfig { dims, mlp_dims, .. } = *config;
         Ok(Self {
@@ -101,7 +101,7 @@ impl TransformerEncoder {
     /// `layers` layers of this many features and heads, with the defaults of [`TransformerConfig::new`].
     ///
     /// # Errors
-    /// As [`with_config`](Self::with_config).
+    /// The errors of [`with_config`](Self::with_config).
     pub fn new(layers: usize, dims: i32, heads: i32) -> Result<Self> {
         Self::with_config(layers, &TransformerConfig::new(dims, heads))
     }
@@ -109,7 +109,7 @@ impl TransformerEncoder {
     /// `layers` layers of these sizes.
     ///
     /// # Errors
-    /// As [`TransformerEncoderLayer::with_config`].
+    /// The errors of [`TransformerEncoderLayer::with_config`].
     pub fn with_config(layers: usize, config: &TransformerConfig) -> Result<Self> {
         let layers = (0..layers).map(|_| TransformerEncoderLayer::with_config(config));
         Ok(Self {

@@ -1,4 +1,5 @@
-//! Layers, activations and losses: initial values, outputs, derivatives by parameters and inputs, new states, in F32 and in BF16.
+//! Layers, activations and losses: initial values, outputs, derivatives by parameters and inputs,
+//! new states, in F32 and in BF16.
 
 mod functions;
 mod make;
@@ -16,13 +17,13 @@ use mlx_nn::{
 
 use crate::{arrays, distance, folder, index, names};
 
-/// A case of the golden, and how far off the layer is from it.
+/// A case of the golden, and the distance of the layer's results from it.
 pub struct Case<'g> {
     golden: &'g Safetensors,
     name: String,
     /// The seed before the layer was made, and before each pass.
     seed: u64,
-    /// The names of the golden's arrays that nothing was compared with yet.
+    /// The names of the golden's arrays that have not been compared yet.
     left: Vec<String>,
     /// The largest distance in F32, and the array that has it.
     pub off: (f32, String),
@@ -77,7 +78,7 @@ impl<'g> Case<'g> {
             .collect()
     }
 
-    /// Compares a layer that was made just now, and its passes.
+    /// Compares a new layer, and its passes.
     pub fn layer<M: Module>(
         &mut self,
         mut layer: M,
@@ -201,7 +202,7 @@ fn layers_compute_what_those_of_mlx_do() {
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
-/// A layer with a wrong setting is further off than the comparison allows.
+/// A layer with a wrong setting differs by more than the comparison allows.
 #[test]
 fn a_wrong_layer_shows() {
     let (index, golden) = (index(), arrays("layers"));

@@ -36,8 +36,8 @@ fn numbers(array: &Array) -> Vec<f32> {
     array.astype(DType::F32).unwrap().to_vec::<f32>().unwrap()
 }
 
-/// The largest distance of two arrays of one shape, relative to the largest magnitude where that is above 1. NaN is equal
-/// to NaN only.
+/// The largest distance of two arrays of one shape, relative to the largest magnitude where that is
+/// above 1. NaN equals only NaN.
 fn distance(found: &Array, expected: &Array) -> f32 {
     assert_eq!(found.shape(), expected.shape());
     let expected = numbers(expected);

@@ -107,7 +107,7 @@ fn table(golden: &Safetensors, part: &str, dtype: DType) -> BTreeMap<String, Arr
     all.into_iter().collect()
 }
 
-/// The largest distance from the reference after any step that it has.
+/// The largest distance from the reference after any of its steps.
 fn run(golden: &Safetensors, case: &str, dtype: DType, optimizer: &mut Any) -> f32 {
     let start = table(golden, "start", dtype).into_iter();
     let mut module = Table(
@@ -235,7 +235,8 @@ fn settings_out_of_range_are_errors_of_the_first_step() {
     }
 }
 
-/// The state of each method can be saved and restored: every slot is known by name and shape.
+/// The state of each method can be saved and restored: the names and shapes of all its arrays are
+/// known.
 #[test]
 fn saved_states_are_restored() {
     let golden = arrays("optimizers");

@@ -17,7 +17,7 @@ pub enum Event {
         widths: Vec<usize>,
         keep: Vec<usize>,
     },
-    /// A step that is undone.
+    /// A step that is dropped.
     Drop(Vec<usize>),
     /// Keep these rows, modulo how many there are.
     Select(Vec<usize>),
@@ -33,7 +33,7 @@ pub enum Event {
     Record(usize),
     /// Shorten a row to one of its recorded lengths, or to any other length.
     Truncate { row: usize, to: usize },
-    /// Copy the beginning of a row, continue with that alone, and then with the row.
+    /// Copy the first positions of a row, continue with the copy, and then with the row.
     Cut { row: usize, to: usize, width: usize },
 }
 
@@ -119,7 +119,8 @@ impl Beside {
         }
     }
 
-    /// Runs a step in which each row must have the same features as alone; `keep: None` undoes it.
+    /// Runs a step in which each row must have the same features as alone; `keep: None` drops the
+    /// step.
     pub fn step(&mut self, widths: &[usize], keep: Option<&[usize]>) -> Result<()> {
         let (b, l) = (widths.len(), widths.iter().copied().max().unwrap_or(0));
         if l == 0 {
@@ -141,7 +142,8 @@ impl Beside {
             let kept = |(row, &width): (usize, &usize)| {
                 let part = (width * keep[row]).div_ceil(16);
                 match l > self.options.slack + 1 {
-                    // All rows keep a wide step, and without a ring some rows may keep a part of it.
+                    // Rows keep all tokens of a wide step. Without a ring, a row may also keep
+                    // none.
                     true if self.window.is_none() && part == 0 => 0,
                     true => width,
                     false => part,
@@ -165,7 +167,8 @@ impl Beside {
     fn check(&self, found: &Array, widths: &[usize], ids: &[u32]) -> Result<()> {
         let found = found.to_vec::<f32>()?;
         let l = ids.len() / widths.len();
-        // The BLAS of MLX's wheel sums in another order for other numbers of rows; our kernels do not.
+        // The BLAS of MLX's wheel adds in an order that depends on the number of rows. This
+        // project's kernels do not.
         let to_the_bit = fast::form(fast::Op::Linear)? == fast::Form::Cpu;
         for (row, &width) in widths.iter().enumerate() {
             let before = self.rows[row].tokens.len();
@@ -206,7 +209,8 @@ impl Beside {
         let n = self.rows.len();
         match event {
             Event::Step { widths, keep } => self.step(&widths[..n], Some(&keep[..n]))?,
-            // A ring without slack loses the tokens that a wider step overwrites, also when the step is undone.
+            // A ring without slack loses the tokens that a wider step overwrites, also if the step
+            // is dropped.
             Event::Drop(widths) => {
                 let most = self.window.map_or(usize::MAX, |_| self.options.slack + 1);
                 let widths: Vec<usize> = widths[..n].iter().map(|&w| w.min(most)).collect();
@@ -277,8 +281,8 @@ impl Beside {
         Ok(())
     }
 
-    /// The views of a beginning are right, and so are the copies and the rows that are read from their arrays.
-    /// Continuing from them does not change the row.
+    /// The first positions of a row are right as views, as copies and as rows that are made from
+    /// the arrays of the copies. Continuing from any of these does not change the row.
     fn cut(&mut self, row: usize, to: usize, width: usize) -> Result<()> {
         let len = self.length(row, to);
         if len == 0 || !self.cache.can_shorten(row, len) {
@@ -298,7 +302,7 @@ impl Beside {
                 let states = states.map(|(_, arrays)| arrays.to_vec()).collect();
                 filled.restore(0, at, states)?;
             }
-            // Its full length is not recorded: the row itself has it.
+            // The full length is not recorded, because it is the length of the row itself.
             caches.push((filled, len - 1));
         }
         for (cache, most) in caches {

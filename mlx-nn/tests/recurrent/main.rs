@@ -1,4 +1,4 @@
-//! Recurrent layers compared with a plain model of them: a list of tokens for each row.
+//! Recurrent layers compared with a simple model: a list of tokens for each row.
 
 mod beside;
 mod model;
@@ -69,7 +69,8 @@ fn read(cache: &mut ModelCache, n: usize) {
     step.commit_all().unwrap();
 }
 
-/// The recurrent states. A dropped step has only written keys and values behind the row's own.
+/// The recurrent states. Keys and values are left out: a dropped step may have written some after
+/// the row's last position.
 fn states(cache: &ModelCache) -> Vec<Vec<f32>> {
     let arrays: Vec<&Array> = cache.row_arrays().collect();
     let read = |array: &Array| array.to_vec().unwrap();

@@ -1,4 +1,4 @@
-//! A small model with recurrent layers, and the same in plain loops.
+//! A small model with recurrent layers, and the same model in loops over tokens.
 //!
 //! Layer 0 is a causal convolution and a gated linear recurrence, layer 1 is attention, and layer 2 adds the previous
 //! input (a convolution of two taps without a recurrence).

@@ -38,8 +38,8 @@ impl State for KvCache {
         }
     }
 
-    /// A ring can be shortened while it still holds the `window - 1` positions before `len`, which a token at position
-    /// `len` sees.
+    /// A ring can be shortened if it still holds the `window - 1` positions before `len`, which a
+    /// token at position `len` sees.
     fn can_rewind(&self, _row: usize, held: RowLen, len: usize) -> bool {
         match self.extent {
             Extent::Grows { .. } => true,

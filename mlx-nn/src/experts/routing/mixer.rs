@@ -12,7 +12,9 @@ pub(super) fn choose(scores: &Array, noise: f32) -> Result<(Array, Array)> {
     Ok((concat(&[first, second], -1)?, concat(&[weight, next], -1)?))
 }
 
-/// The best expert among `left`, `[N, 1]`, and its weight among those that are nearly as good.
+/// The expert with the highest score in `left`, `[N, 1]`, and its weight in a softmax over the
+/// experts whose scores are near to it. Experts that are chosen already have a score of negative
+/// infinity in `left`.
 fn best(scores: &Array, left: &Array, noise: f32) -> Result<(Array, Array)> {
     let best = left.argmax(-1, true)?.stop_gradient()?;
     let most = left.max(-1, true)?;

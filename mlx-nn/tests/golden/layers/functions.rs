@@ -7,7 +7,7 @@ use mlx_nn::loss::*;
 
 use super::Case;
 
-/// Compares the function of a case, and says whether there is one.
+/// Compares the function of a case. Returns whether there is such a function.
 pub fn run(name: &str, case: &mut Case<'_>) -> Result<bool> {
     if let Some(name) = name.strip_prefix("activation_") {
         activation(name, case);

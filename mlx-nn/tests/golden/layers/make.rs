@@ -30,7 +30,7 @@ fn small() -> TransformerConfig {
     }
 }
 
-/// Norms after the sums.
+/// A transformer whose norms come after the sums.
 fn last() -> TransformerConfig {
     TransformerConfig {
         norm_first: false,
