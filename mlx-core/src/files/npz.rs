@@ -345,7 +345,7 @@ struct Archive<W: Write + Seek> {
     written: Vec<Written>,
 }
 
-/// What the directory says of an entry.
+/// An entry, as the directory lists it.
 struct Written {
     name: String,
     method: Method,
