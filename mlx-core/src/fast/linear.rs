@@ -199,8 +199,9 @@ pub fn linear_many(x: &Array, matrices: &[Matrix<'_>]) -> Result<Vec<Array>> {
     op!(vector mlxrs_fast_linear_many(x, [matrices]))
 }
 
-/// `x[…] w[indices[…]]ᵀ`: each row of `x` `[…A, 1, in]` by one matrix of `w` `[experts, out, in]`,
-/// for `indices` `[…B]` of I32 or U32 → `[…, 1, out]`, where `A` and `B` broadcast.
+/// `x[…] w[indices[…]]ᵀ`: each row of `x` `[…A, 1, in]` multiplied by one matrix of `w`
+/// `[experts, out, in]`, for `indices` `[…B]` of I32 or U32 → `[…, 1, out]`, where `A` and `B`
+/// broadcast.
 ///
 /// ```
 /// use mlx_core::{Array, DType, fast, ones};
@@ -223,7 +224,7 @@ pub fn experts_linear(x: &Array, w: &Array, indices: &Array) -> Result<Array> {
 /// [`experts_linear`] with quantised matrices, as [`quantized_linear`] takes one.
 ///
 /// # Errors
-/// The parts do not belong together, the sizes do not fit, or MLX does not know the scheme.
+/// The parts do not fit each other, the sizes do not fit, or MLX does not support the scheme.
 pub fn quantized_experts_linear(
     x: &Array,
     packed: &Array,
@@ -271,8 +272,8 @@ pub fn rows(w: &Array, indices: &Array) -> Result<Array> {
 /// # }
 /// ```
 ///
-/// # Errors
-/// The parts do not belong together, or MLX does not know the scheme. On evaluation as [`rows`].
+/// The parts do not fit each other, or MLX does not support the scheme. On evaluation as [`rows`].
+/// The parts do not fit each other, or MLX does not support the scheme. On evaluation as [`rows`].
 pub fn quantized_rows(
     packed: &Array,
     scales: &Array,
