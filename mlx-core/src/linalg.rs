@@ -71,7 +71,7 @@ pub(crate) fn on_cpu<R>(f: impl FnOnce() -> Result<R>) -> Result<R> {
     }
 }
 
-/// LAPACK refuses or divides by empty matrices.
+/// Refuses empty matrices and shapes that LAPACK refuses or would divide by.
 fn check(op: &str, a: &Array, square: bool) -> Result<()> {
     let (n, m) = match a.shape() {
         [.., n, m] => (*n, *m),
@@ -217,8 +217,8 @@ of_half! {
     tri_inv, tri_inv_with = mlx_linalg_tri_inv;
 }
 
-/// Q with orthonormal columns and R upper triangular, of product `a`:
-/// `[n, m]` → `[n, min(n, m)]`, `[min(n, m), m]`.
+/// The factors of `a = Q R`, Q with orthonormal columns and R upper triangular: `[n, m]` →
+/// `[n, min(n, m)]`, `[min(n, m), m]`.
 ///
 /// ```
 /// use mlx_core::{array, linalg};
@@ -238,8 +238,8 @@ pub fn qr(a: &Array) -> Result<(Array, Array)> {
     on_cpu(|| op!(pair mlx_linalg_qr(a)))
 }
 
-/// U, the singular values in descending order, and V transposed, of product `a`:
-/// `[…, n, m]` → `[…, n, n]`, `[…, min(n, m)]`, `[…, m, m]`.
+/// The singular value decomposition of `a`: U, the singular values in descending order, and V
+/// transposed: `[…, n, m]` → `[…, n, n]`, `[…, min(n, m)]`, `[…, m, m]`.
 ///
 /// ```
 /// use mlx_core::{array, linalg};
@@ -399,7 +399,7 @@ pub fn lu(a: &Array) -> Result<(Array, Array, Array)> {
     Ok((p, l, u))
 }
 
-/// L and U in one matrix, and the pivots (U32), as LAPACK has them.
+/// L and U in one matrix, and the pivots (U32), in LAPACK's format.
 ///
 /// ```
 /// use mlx_core::{array, linalg};

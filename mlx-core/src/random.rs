@@ -39,7 +39,7 @@ use crate::memory::check_shape;
 use crate::ops::checked::finite;
 use crate::ops::{Operand, ones, require, require_fit};
 
-/// The state of a generator: two U32.
+/// The key of a random number generator: two U32.
 ///
 /// ```
 /// use mlx_core::{DType, random::{self, Key}};

@@ -144,7 +144,7 @@ impl Safetensors {
             .map(|tensor| (tensor.dtype, &tensor.shape[..]))
     }
 
-    /// A tensor's dtype in the file's own words, such as `F8_E4M3`.
+    /// A tensor's dtype as the file names it, such as `F8_E4M3`.
     ///
     /// # Errors
     /// There is no such tensor.

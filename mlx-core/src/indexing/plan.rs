@@ -17,15 +17,15 @@ enum Use {
     Gathered,
 }
 
-/// An index that has been held against a shape. Dimensions of the result are in the order of the index, those of the
-/// index arrays at `place`.
+/// An index that was checked against a shape. Dimensions of the result are in the order of the
+/// index, those of the index arrays at `place`.
 #[derive(Debug)]
 pub(super) struct Plan {
     /// Bounds of each dimension, as MLX takes them.
     pub starts: Vec<i32>,
     pub stops: Vec<i32>,
     pub strides: Vec<i32>,
-    /// Whether they leave all of the array.
+    /// Whether the bounds keep the whole array.
     pub whole: bool,
     /// The dimensions after slicing.
     pub sliced: Vec<i32>,
@@ -64,7 +64,8 @@ impl Plan {
     }
 }
 
-/// The whole of `name`'s index for `array`. A mask stays a mask, unread, if it is the only index and `lazily`.
+/// The plan for an index of `array`; `name` is the operation, for errors. If `lazily`, a mask that
+/// is the only index stays a mask and is not evaluated.
 pub(super) fn plan(
     name: &'static std::ffi::CStr,
     array: &Array,

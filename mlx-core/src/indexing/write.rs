@@ -136,7 +136,8 @@ fn write(
     region(array, &part, &plan, Change::Set)
 }
 
-/// The array with `values`, which say nothing of how often the mask is true, where it is true.
+/// The array with `values` where the mask is true. The shape of `values` does not depend on how
+/// often that is.
 fn masked(
     name: &std::ffi::CStr,
     array: &Array,

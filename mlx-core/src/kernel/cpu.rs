@@ -14,10 +14,10 @@ use crate::linalg::on_cpu;
 use crate::ops::shape::stack;
 use crate::{memory, poison, stream};
 
-/// An operation that runs on the processor, written in Rust.
+/// An operation that runs on the CPU, written in Rust.
 ///
 /// [`apply`] puts it into the lazy graph. It works under evaluation, `compile` and, with a
-/// [`vjp`](Self::vjp), under derivatives; `vmap` works by itself.
+/// [`vjp`](Self::vjp), under derivatives. `vmap` needs no code of the kernel.
 ///
 /// ```
 /// use mlx_core::kernel::{self, CpuKernel, Spec, View, ViewMut};

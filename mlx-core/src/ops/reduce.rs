@@ -333,8 +333,8 @@ impl Array {
         or_if_empty(&diagonal, sum, 0.0)
     }
 
-    /// The number of elements along these axes together, or its reciprocal if `inverted`: a scalar of `dtype` that
-    /// follows the shape inside a shapeless compilation.
+    /// The number of elements along these axes together, or its reciprocal if `inverted`: a scalar
+    /// of `dtype`. Inside a shapeless compilation it is computed from the shape of each call.
     ///
     /// # Errors
     /// There is no such axis.

@@ -1,4 +1,5 @@
-//! Functions of some arguments with transforms that the caller defines, and those that are computed again.
+//! Functions of some arguments with transforms that the caller defines, and functions whose
+//! intermediate results are computed again.
 
 use std::cell::RefCell;
 use std::ops::Deref;
@@ -79,7 +80,8 @@ where
     custom_function(f).vjp(vjp)
 }
 
-/// The function `f`, which keeps no intermediate results for its derivative: that computes them again, to save memory.
+/// The function `f`, which keeps no intermediate results for its derivative. The derivative
+/// computes them again, to save memory.
 ///
 /// Gradients flow to the arguments only: pass parameters as arguments, do not capture them. The gradient cannot be mapped
 /// ([`vmap`](super::vmap())) over; the function itself can.
