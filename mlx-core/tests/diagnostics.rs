@@ -1,4 +1,5 @@
-//! What the compiler says of wrong operands, axes, shapes and indices, and where.
+//! The compiler's errors for wrong operands, axes, shapes and indices, and the places that they
+//! name.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -126,7 +127,7 @@ fn errors_name_the_right_call() {
         .map(|(at, (line, _))| format!("pub fn wrong{at}(x: &Array) {{ {line} }}\n"))
         .collect();
     let text = compiled(&(head.to_owned() + &lines.concat()));
-    // Each error begins with a line `error…`, and says at `wrong.rs:line` where it is.
+    // Each error begins with a line `error…`, and names its place as `wrong.rs:line`.
     let errors: Vec<&str> = text.split("\nerror").collect();
     let mut faults = String::new();
     for (at, (line, expected)) in WRONG.iter().enumerate() {

@@ -125,7 +125,8 @@ fn isas() -> Vec<String> {
     list.split(", ").map(str::to_owned).collect()
 }
 
-/// The children use our kernels in any case, so a run with the kernels switched off would repeat the run with them.
+/// The children always use this crate's kernels, so a run with the kernels switched off would
+/// repeat the run with them.
 #[test]
 #[cfg(not(target_os = "macos"))]
 fn every_instruction_set() {
