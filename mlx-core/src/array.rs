@@ -299,8 +299,8 @@ impl Array {
         }
     }
 
-    /// The single element of an array that was made from data, whose memory does not change. `None`
-    /// for other arrays.
+    /// The single element of an array that is known to be good, if its dtype is that of `T` and its
+    /// memory does not change.
     fn ready_scalar<T: Element>(&self) -> Option<T> {
         if self.made() != poison::DATA || self.dtype() != T::DTYPE {
             return None;
@@ -507,16 +507,16 @@ impl Array {
 
     /// The sizes of three dimensions.
     ///
+    /// # Errors
     /// The array does not have three dimensions.
-    /// The array has not three dimensions.
     pub fn dims3(&self) -> Result<(i32, i32, i32)> {
         self.dims().map(|[a, b, c]| (a, b, c))
     }
 
     /// The sizes of four dimensions.
     ///
+    /// # Errors
     /// The array does not have four dimensions.
-    /// The array has not four dimensions.
     pub fn dims4(&self) -> Result<(i32, i32, i32, i32)> {
         self.dims().map(|[a, b, c, d]| (a, b, c, d))
     }

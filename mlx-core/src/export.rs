@@ -26,7 +26,6 @@
 //! and compares the shapes and dtypes of results with those that the file states. A file can
 //! therefore make a call fail, or take time and memory, but not read or write beyond an array. Some
 //! operations are not supported; the error lists those that are.
-//! name; the message lists those that are read.
 
 use std::cell::Cell;
 use std::path::Path;
@@ -142,8 +141,9 @@ impl Exporter {
         Self::begin(path.as_ref(), f, false)
     }
 
-    /// As [`new`](Self::new), but each signature holds for inputs of its dtypes and numbers of dimensions, in all
-    /// sizes. That is right for functions that do not ask for a size: see [`Compiled`](crate::transforms::Compiled).
+    /// As [`new`](Self::new), but each signature holds for inputs of its dtypes and numbers of
+    /// dimensions, in all sizes. That is right for functions that do not use a size: see
+    /// [`Compiled`](crate::transforms::Compiled).
     ///
     /// # Errors
     /// As [`new`](Self::new).

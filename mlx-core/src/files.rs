@@ -82,8 +82,8 @@ const POINTERS: [(&[u8], &str, &str); 2] = [
 /// ```
 ///
 /// # Errors
-/// It is neither an ordinary file nor a link to one, it has more than `limit` bytes, it is a pointer of Git LFS or
-/// git-annex, or it cannot be opened.
+/// The path is neither an ordinary file nor a link to one, the file has more than `limit` bytes, it
+/// is a pointer of Git LFS or git-annex, or it cannot be opened.
 pub fn open(path: impl AsRef<Path>, limit: u64) -> Result<File> {
     let path = path.as_ref();
     open_io(path, limit).map_err(|error| named(path, error))

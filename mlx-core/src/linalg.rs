@@ -71,7 +71,8 @@ pub(crate) fn on_cpu<R>(f: impl FnOnce() -> Result<R>) -> Result<R> {
     }
 }
 
-/// Refuses empty matrices and shapes that LAPACK refuses or would divide by.
+/// Refuses arrays that are no matrices, and empty matrices, which LAPACK refuses or divides by. If
+/// `square`, also refuses matrices that are not square.
 fn check(op: &str, a: &Array, square: bool) -> Result<()> {
     let (n, m) = match a.shape() {
         [.., n, m] => (*n, *m),
@@ -557,7 +558,7 @@ pub fn norm_with(a: &Array, ord: f64, axes: impl Axes, keepdims: bool) -> Result
 /// ```
 ///
 /// # Errors
-/// There are no such axes, or more.
+/// There are no such axes, or more than two.
 pub fn norm_l2(a: &Array, axes: impl Axes, keepdims: bool) -> Result<Array> {
     let axes = axes.axes(a.ndim());
     let this = wide(a, "norm")?;
@@ -579,7 +580,7 @@ pub fn norm_l2(a: &Array, axes: impl Axes, keepdims: bool) -> Result<Array> {
 /// ```
 ///
 /// # Errors
-/// There are no such axes, or not two.
+/// There are no such axes, or not exactly two.
 #[doc(alias = "matrix_norm")]
 pub fn norm_matrix(
     a: &Array,

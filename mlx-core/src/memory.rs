@@ -116,8 +116,8 @@ macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident = $c:ident;)*) => { $(
         $(#[$doc])*
         ///
+        /// # Errors
         /// MLX cannot report the number.
-        /// MLX cannot say.
         pub fn $name() -> Result<usize> {
             let mut bytes = 0;
             // SAFETY: fills a local variable.

@@ -95,8 +95,8 @@ pub(crate) fn failed<'a>(arrays: impl IntoIterator<Item = &'a Array>, error: Err
         array.set_made(until);
     }
     FAILED.with_borrow_mut(|steps| {
-        // Only so many reasons are kept. An array of a dropped one reports the reason of a later
-        // failure.
+        // At most 64 reasons are kept. An array whose reason was dropped reports the reason of a
+        // later failure.
         if steps.len() == 64 {
             steps.remove(0);
         }

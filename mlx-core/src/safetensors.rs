@@ -78,8 +78,8 @@ impl Safetensors {
     /// in place, arrays see the new content.
     ///
     /// # Errors
-    /// It is no ordinary file, cannot be read or is not a valid safetensors file; the message names the
-    /// file and the tensor.
+    /// The path is no ordinary file, or the file cannot be read or is not a valid safetensors file.
+    /// The message names the file and the tensor.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let (label, source) = Source::open(path.as_ref())?;
         Self::new(label, source)
@@ -88,7 +88,7 @@ impl Safetensors {
     /// Reads a file that is part of the program, such as one of `include_bytes!`.
     ///
     /// # Errors
-    /// It is not a valid safetensors file.
+    /// The bytes are not a valid safetensors file.
     pub fn from_static(bytes: &'static [u8]) -> Result<Self> {
         Self::new("embedded safetensors".into(), Source::Static(bytes))
     }
@@ -96,7 +96,7 @@ impl Safetensors {
     /// Reads a file that is in memory.
     ///
     /// # Errors
-    /// It is not a valid safetensors file.
+    /// The bytes are not a valid safetensors file.
     pub fn from_bytes(bytes: impl Into<Arc<[u8]>>) -> Result<Self> {
         Self::new("safetensors in memory".into(), Source::Shared(bytes.into()))
     }
@@ -105,7 +105,7 @@ impl Safetensors {
     /// ([`from_bytes`](Self::from_bytes)).
     ///
     /// # Errors
-    /// It is not a valid safetensors file.
+    /// The bytes are not a valid safetensors file.
     pub fn from_cow(bytes: Cow<'static, [u8]>) -> Result<Self> {
         match bytes {
             Cow::Borrowed(bytes) => Self::from_static(bytes),

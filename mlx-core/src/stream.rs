@@ -291,7 +291,7 @@ impl Drop for ThreadLocalStream {
 /// Lazy arrays that were made before can no longer be computed: evaluating them is an error.
 ///
 /// # Errors
-/// It is called within [`Stream::scope`], or queued work fails.
+/// The function is called within [`Stream::scope`], or queued work fails.
 pub fn clear_streams() -> Result<()> {
     let scoped = CURRENT.with_borrow(|current| current.len() > 1);
     if scoped {

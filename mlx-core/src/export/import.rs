@@ -54,7 +54,7 @@ pub struct ImportedFunction {
 /// ```
 ///
 /// # Errors
-/// The path is no ordinary file, it cannot be read, is not an exported function, or has an
+/// The path is no ordinary file, or the file cannot be read, is not an exported function, or has an
 /// operation that is not supported. The message names the file, the node and the operation.
 pub fn import_function(path: impl AsRef<Path>) -> Result<ImportedFunction> {
     let (label, source) = Source::open(path.as_ref())?;

@@ -176,7 +176,7 @@ pub fn scaled_dot_product_attention(
     attention(q, k, v, &options)
 }
 
-/// Checks that MLX does not make: it divides by the number of heads, and reads as many rows of `v`
+/// Checks that MLX does not make: MLX divides by the number of heads, and reads as many rows of `v`
 /// as `k` has.
 fn check_attention(q: &Array, k: &Array, v: &Array) -> Result<()> {
     let ([_, heads, ..], [_, kv_heads, stored, _], [_, _, values, _]) =

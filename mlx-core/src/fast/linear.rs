@@ -272,7 +272,7 @@ pub fn rows(w: &Array, indices: &Array) -> Result<Array> {
 /// # }
 /// ```
 ///
-/// The parts do not fit each other, or MLX does not support the scheme. On evaluation as [`rows`].
+/// # Errors
 /// The parts do not fit each other, or MLX does not support the scheme. On evaluation as [`rows`].
 pub fn quantized_rows(
     packed: &Array,

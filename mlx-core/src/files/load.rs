@@ -73,7 +73,7 @@ impl Loaded {
     /// An array by its name.
     ///
     /// # Errors
-    /// There is none of this name, or the file is an npy file.
+    /// There is no array of this name, or the file is an npy file.
     pub fn get(&self, name: &str) -> Result<&Array> {
         match self {
             Self::Array(_) => Err(unnamed()),

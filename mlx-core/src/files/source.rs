@@ -111,9 +111,10 @@ impl Layout<'_> {
 
         let payload = Arc::into_raw(owner).cast_mut().cast();
         ffi::array(|res| {
-            // SAFETY: the bytes are as many as shape and dtype say (`check`), aligned, preceded by eight of the same
-            // allocation (`of_source` asks for them, and `Moved` leaves them), and live as long as their owner, of
-            // which the array gets a reference. MLX never writes into foreign memory.
+            // SAFETY: the bytes are as many as shape and dtype require (`check`), aligned, preceded
+            // by eight of the same allocation (`of_source` asks for them, and `Moved` leaves them),
+            // and live as long as their owner, of which the array gets a reference. MLX never
+            // writes into foreign memory.
             unsafe {
                 sys::mlxrs_array_from_foreign(
                     res,
@@ -129,10 +130,11 @@ impl Layout<'_> {
         .map(Array::data)
     }
 
-    /// An array in MLX's own memory. `data` is aligned, and as long as shape and dtype say.
+    /// An array in MLX's own memory. `data` is aligned, and as long as shape and dtype require.
     fn copy(&self, data: *const u8) -> Result<Array> {
         ffi::array(|res| {
-            // SAFETY: what this function asks for; the shim copies the bytes before it returns.
+            // SAFETY: the conditions that this function states; the shim copies the bytes before it
+            // returns.
             unsafe {
                 sys::mlxrs_array_of_weights(
                     res,

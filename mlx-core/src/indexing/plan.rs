@@ -163,7 +163,8 @@ pub(super) fn fault(name: &std::ffi::CStr, message: &str) -> Error {
     Error::new(ErrorKind::Shape, format!("{name}: {message}"))
 }
 
-/// Where the walk over the parts is: index arrays that stand apart come first in the result.
+/// Where the walk over the parts is, relative to the index arrays. If other parts separate these
+/// (`Apart`), their dimensions come first in the result.
 #[derive(PartialEq)]
 enum Run {
     Before,

@@ -60,7 +60,7 @@ scatters! {
     scatter = mlx_scatter;
     /// This array with `updates` added in the places that `indices` name.
     scatter_add = mlx_scatter_add;
-    /// # Scatters: updates at the positions that index arrays hold
+    /// The larger of this array and `updates` in the places that `indices` name.
     scatter_max = mlx_scatter_max;
     /// The smaller of this array and `updates` in the places that `indices` name.
     scatter_min = mlx_scatter_min;

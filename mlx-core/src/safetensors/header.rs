@@ -1,7 +1,7 @@
 //! The header of a safetensors file, checked against the format.
 //!
 //! The crate `safetensors` keeps the last of several entries with one name and forgets the order.
-//! Only a test uses it, as the reference; programs therefore need three crates fewer.
+//! Only a test uses it, as the reference, so programs need three crates less.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
@@ -278,7 +278,7 @@ pub(super) fn nbytes(dtype: DType, shape: &[i32]) -> usize {
     shape.iter().map(|&n| n as usize).product::<usize>() * dtype.size()
 }
 
-/// What is written: entries in their order.
+/// The entries to write, in their order.
 struct Listing<'a> {
     metadata: &'a BTreeMap<String, String>,
     tensors: Vec<(&'a str, TensorInfo)>,

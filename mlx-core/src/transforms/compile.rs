@@ -151,8 +151,8 @@ impl Compiled {
 }
 
 /// Which sizes of the inputs are 1 (0 here), and which are equal (to the n-th distinct size, here n
-/// from 1 on). MLX looks at no more when it traces a function whose operations have only these
-/// sizes.
+/// from 1 on). MLX uses nothing else of the sizes when it traces a function whose operations have
+/// only these sizes.
 fn pattern_of(inputs: &[Array]) -> Vec<usize> {
     let mut sizes: Vec<i32> = Vec::new();
     let mut pattern = Vec::new();

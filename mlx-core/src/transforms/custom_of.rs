@@ -53,8 +53,9 @@ where
 
 /// The function `f`, whose derivative is `vjp`: short for [`custom_function`]`(f).vjp(vjp)`.
 ///
-/// `vjp` gets the arguments and the cotangent of the result, and returns the derivative of each argument, of its shape: one
-/// array, or a tuple for several arguments. [`custom_vjp_with`](super::custom_vjp_with) also hands it the result.
+/// `vjp` gets the arguments and the cotangent of the result, and returns the derivative of each
+/// argument, of its shape: one array, or a tuple for several arguments. The `vjp` of
+/// [`custom_vjp_with`](super::custom_vjp_with) also gets the result.
 ///
 /// ```
 /// use mlx_core::{Array, custom_vjp, grad};
