@@ -1,8 +1,8 @@
 //! Linear algebra on the last two dimensions; leading ones are batches.
 //!
-//! Arrays are F32 or F64. Most back ends have these kernels on the CPU only, so they run on the CPU stream of the
-//! thread, whatever the current stream is; norms run on the current stream. A singular matrix is an error at
-//! evaluation.
+//! Arrays are F32 or F64. Most back ends have these kernels on the CPU only, so they run on the CPU
+//! stream of the thread, whatever the current stream is; [`norm()`] and [`norm_l2`] run on the
+//! current stream. A singular matrix is an error at evaluation.
 //!
 //! ```
 //! use mlx_core::{array, linalg};

@@ -71,10 +71,11 @@ pub struct Safetensors {
 impl Safetensors {
     /// Maps a file into memory and checks its header.
     ///
-    /// On the CPU back end arrays refer to the mapped file: nothing is read before it is used, and processes share it.
-    /// The file must not be changed while its arrays are in use. Replacing it, as [`save`] does, is harmless. If it is
-    /// truncated, evaluations fail: the first file that is opened installs a handler of SIGBUS, which supplies zeros
-    /// for the lost part of the file and passes every other SIGBUS to the handler before it. If the file is overwritten
+    /// On the CPU back end arrays refer to the mapped file: a part of it is read when it is used,
+    /// and processes share the memory. The file must not be changed while its arrays are in use.
+    /// Replacing it, as [`save`] does, is harmless. If it is truncated, evaluations fail: the first
+    /// file that is opened installs a handler of SIGBUS, which supplies zeros for the lost part of
+    /// the file and passes every other SIGBUS to the handler before it. If the file is overwritten
     /// in place, arrays see the new content.
     ///
     /// # Errors

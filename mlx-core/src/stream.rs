@@ -1,7 +1,8 @@
 //! Devices and streams.
 //!
 //! Operations run on the current stream of the calling thread: the default stream of the default
-//! device, or the one that [`Stream::scope`] set. There are no `_device` twins of operations.
+//! device, or the one that [`Stream::scope`] set. No operation takes a device or a stream as an
+//! argument.
 //!
 //! ```
 //! use mlx_core::{Device, DType, Stream, ones};

@@ -68,7 +68,8 @@ const WRONG: [(&str, &str); 20] = [
     ),
 ];
 
-/// The newest library of this name beside the test, which is the one that the test was built with or a twin of it.
+/// The newest library of this name beside the test: the one that the test was built with, or an
+/// equal build of it.
 fn library(folder: &Path, name: &str) -> PathBuf {
     let start = format!("lib{name}-");
     let mut newest: Option<(SystemTime, PathBuf)> = None;

@@ -39,7 +39,7 @@ pub(super) struct Stated {
 }
 
 pub(super) enum StoredNode {
-    /// Bytes of the file.
+    /// A constant, and the position of its bytes in the file.
     Constant(Stated, usize),
     Operation {
         name: String,

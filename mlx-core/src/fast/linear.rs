@@ -251,7 +251,8 @@ pub fn quantized_experts_linear(
 /// ```
 ///
 /// # Errors
-/// `w` is not a matrix of floating point. On evaluation, on the CPU: an index beyond the end.
+/// `w` is not a matrix of floating point. On evaluation, unless the plain form runs: an index out
+/// of range.
 pub fn rows(w: &Array, indices: &Array) -> Result<Array> {
     op!(mlxrs_fast_lookup(indices, Matrix::Dense(w), w.dtype()))
 }

@@ -66,8 +66,9 @@ pub fn norm_add(x: &Array, weight: &Array, residual: &Array, eps: f32) -> Result
     Ok(sum)
 }
 
-/// `sum = residual + x`, or `residual + rms_norm(x, inner)` with an inner weight, and `rms_norm(sum, weight)`: the
-/// residual addition after attention or MLP, and the norm that follows it.
+/// The sum and its norm, `rms_norm(sum, weight)`: the residual addition after attention or MLP, and
+/// the norm that follows it. The sum is `residual + x`, or `residual + rms_norm(x, inner)` with an
+/// inner weight.
 ///
 /// The norm's input is the sum after it was rounded to its dtype.
 ///

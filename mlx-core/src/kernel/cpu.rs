@@ -64,7 +64,7 @@ pub trait CpuKernel: Send + Sync + Sized + 'static {
     /// its own threads, and must not use arrays.
     ///
     /// # Errors
-    /// The message becomes the error of the evaluation. So does a panic's.
+    /// The message becomes the error of the evaluation. So does the message of a panic.
     fn eval(&self, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<(), String>;
 
     /// The derivatives with respect to the inputs that `argnums` names, from `cotangents`, one for each output. The
@@ -90,7 +90,7 @@ pub trait CpuKernel: Send + Sync + Sized + 'static {
     /// that axis in each output. Unless implemented, the kernel is applied to each slice.
     ///
     /// # Errors
-    /// As the kernel's.
+    /// Those of the kernel's other functions.
     fn vmap(
         self: &Arc<Self>,
         inputs: &[Array],

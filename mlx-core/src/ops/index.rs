@@ -48,7 +48,7 @@ fn unit(ndim: usize) -> Vec<i32> {
 
 /// # Indices and slices
 ///
-/// [`i`](Self::i), [`set`](Self::set) and [`at`](Self::at) take what stands in Python's brackets.
+/// [`i`](Self::i), [`set`](Self::set) and [`at`](Self::at) take an index, as Python's brackets do.
 ///
 /// ```
 /// use mlx_core::{array, step};

@@ -42,7 +42,8 @@ macro_rules! reductions {
         $(#[$doc])*
         ///
         /// # Errors
-        /// There is no such axis, or it is given twice; an empty one where the result needs an element.
+        /// There is no such axis, it is given twice, or it is empty and the result needs an
+        /// element.
         pub fn $name(&self, axes: impl Axes, keepdims: bool) -> Result<Array> {
             let axes = axes.axes(self.ndim());
             let this = wide(self, stringify!($name))?;
