@@ -3,7 +3,8 @@
 //! The same [`Key`] gives the same numbers, on every thread. Use a key once and [`split`](Key::split) it for more. `None`
 //! in place of a key takes the thread's [`next_key`], which follows from its [`seed`].
 //!
-//! Arguments come in Python's order, after the key. Functions named `NAME_with` take those that have a default in Python.
+//! Arguments come in Python's order, after the key. Functions named `NAME_with` take those that
+//! have a default in Python. Where `shape` and `dtype` are arguments, they are those of the result.
 //!
 //! ```
 //! use mlx_core::{DType, random::{self, Key}};
@@ -57,7 +58,7 @@ use crate::ops::{Operand, ones, require, require_fit};
 pub struct Key(Array);
 
 impl Key {
-    /// The key of a seed.
+    /// The key of a seed, as `mx.random.key` makes it.
     ///
     /// # Errors
     /// None that is known.

@@ -23,7 +23,8 @@ use cases::{FEW, SOME, cases, dense, normal, packed};
 
 const FLOATS: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
 
-/// Whether the process uses MLX's own operations, which round more often and do not check indices.
+/// Whether the process uses MLX's own operations, which round more often and have other errors for
+/// indices.
 fn kernels_are_off() -> bool {
     env::var("MLX_CPU_KERNELS").as_deref() == Ok("off")
 }

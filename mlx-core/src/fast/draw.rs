@@ -154,7 +154,7 @@ impl Draws {
         self.tokens
     }
 
-    /// As [`draw`].
+    /// Draws a token for each row of `logits`, as [`draw`] does with these settings.
     ///
     /// ```
     /// use mlx_core::{Array, fast::{self, Draw}};

@@ -172,7 +172,8 @@ pub fn quantized_linear(
     op!(mlxrs_fast_linear(x, w))
 }
 
-/// The products of one `x` with several matrices, in order.
+/// The products of one `x` `[.., in]` with several matrices `[out, in]`, in order: `[.., out]`
+/// each.
 ///
 /// On the CPU they are one node if `x` has 16-bit elements and the matrices have one coding: `x` is read once, and all
 /// threads share all products. The results have the same bits as those of separate products.
@@ -216,7 +217,8 @@ pub fn linear_many(x: &Array, matrices: &[Matrix<'_>]) -> Result<Vec<Array>> {
 /// ```
 ///
 /// # Errors
-/// The shapes do not fit.
+/// The shapes do not fit. On evaluation: an index that is negative or not below the number of
+/// experts. GPUs without this crate's kernels use another expert instead.
 pub fn experts_linear(x: &Array, w: &Array, indices: &Array) -> Result<Array> {
     op!(mlxrs_fast_experts(x, Matrix::Dense(w), indices))
 }
@@ -251,8 +253,8 @@ pub fn quantized_experts_linear(
 /// ```
 ///
 /// # Errors
-/// `w` is not a matrix of floating point. On evaluation, unless the plain form runs: an index out
-/// of range.
+/// `w` is not a matrix of floating point. On evaluation: an index out of range. GPUs without this
+/// crate's kernels use another row instead.
 pub fn rows(w: &Array, indices: &Array) -> Result<Array> {
     op!(mlxrs_fast_lookup(indices, Matrix::Dense(w), w.dtype()))
 }
