@@ -4,7 +4,8 @@
 //! in place of a key takes the thread's [`next_key`], which follows from its [`seed`].
 //!
 //! Arguments come in Python's order, after the key. Functions named `NAME_with` take those that
-//! have a default in Python. Where `shape` and `dtype` are arguments, they are those of the result.
+//! have a default in Python. `shape` and `dtype` are those of the result, unless a function says
+//! more.
 //!
 //! ```
 //! use mlx_core::{DType, random::{self, Key}};

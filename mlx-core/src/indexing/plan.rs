@@ -6,7 +6,7 @@ use crate::dtype::DType;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ops::checked::along;
 
-/// What becomes of a dimension of the array.
+/// How the index uses a dimension of the array.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Use {
     /// It stays, sliced.
@@ -278,7 +278,7 @@ impl Build<'_> {
             _ => {
                 let last = start + (length - 1) * by;
                 let stop = if by > 0 { last + 1 } else { last - 1 };
-                // MLX counts -1 from the end, and so the place before the first.
+                // MLX counts -1 from the end, so the position before the first is `-size - 1`.
                 let stop = if stop < 0 { -self.size() - 1 } else { stop };
                 self.bound(start as i32, stop as i32, by as i32, length as i32);
             }
@@ -404,7 +404,7 @@ impl Build<'_> {
     }
 }
 
-/// The first place of a slice of a dimension, and how many there are.
+/// The first position of a slice of a dimension, and the number of positions.
 fn places(bounds: &Bounds, by: i64, size: i64) -> (i64, i64) {
     let from_start = |at: i64| if at < 0 { at.saturating_add(size) } else { at };
     // The ends that a slice in this direction may have.
