@@ -1,7 +1,7 @@
 //! The header of a safetensors file, checked against the format.
 //!
 //! The crate `safetensors` keeps the last of several entries with one name and forgets the order.
-//! Only a test uses it, as the reference, so programs need three crates less.
+//! Only a test uses it, as the reference, so programs need three fewer crates.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
