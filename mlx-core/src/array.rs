@@ -20,14 +20,15 @@ use crate::{eval, memory, poison};
 /// The error for reading an array that a transform traces.
 const UNREADABLE: &str = "an array cannot be read while a transform traces it";
 
-/// Makes [`Array`] neither `Send` nor `Sync`. The compiler's error about an array that is moved to a thread has this name.
+/// Makes [`Array`] neither `Send` nor `Sync`. The compiler's error for an array that is moved to
+/// another thread contains this name, which says what to do.
 trait CallFreezeAndSendWhatItReturns: UnwindSafe + RefUnwindSafe + Unpin {}
 
 /// A lazy, immutable, reference-counted array.
 ///
 /// Operations build a graph; [`eval`](crate::eval()), [`async_eval`](crate::async_eval) or reading
 /// runs it. Cloning copies a handle, never data. An array belongs to the thread that made it,
-/// because the streams of MLX do:
+/// because a stream of MLX belongs to the thread that made it:
 ///
 /// ```compile_fail
 /// fn send<T: Send>(_: T) {}
@@ -37,9 +38,10 @@ trait CallFreezeAndSendWhatItReturns: UnwindSafe + RefUnwindSafe + Unpin {}
 /// fn share<T: Sync>(_: T) {}
 /// share(mlx_core::Array::from_slice(&[1.0f32], &[1]).unwrap());
 /// ```
-/// Hand evaluated arrays over with [`Frozen`](crate::Frozen).
+/// [`Frozen`](crate::Frozen) moves evaluated arrays to other threads.
 pub struct Array {
-    // First, because the compiler names the first field that cannot be sent, and so says what to do instead.
+    // The first field, because the compiler's error names the first field that cannot be sent. The
+    // name of its trait says what to do instead.
     _stays: PhantomData<dyn CallFreezeAndSendWhatItReturns>,
     raw: sys::mlx_array,
     made: Cell<u64>,
@@ -61,7 +63,7 @@ pub struct Array {
 /// # }
 /// ```
 impl Array {
-    /// Takes over a handle that mlx-c allocated; a null one is an error.
+    /// Takes ownership of a handle that mlx-c allocated; a null handle is an error.
     ///
     /// # Safety
     /// `raw` has no other owner.
@@ -88,7 +90,7 @@ impl Array {
         self.made.set(made);
     }
 
-    /// Marks an array that holds data and no computation.
+    /// Notes that the array holds data and no computation.
     pub(crate) fn data(self) -> Self {
         self.made.set(poison::DATA);
         self
@@ -122,7 +124,7 @@ impl Array {
     /// A scalar (zero-dimensional) array.
     ///
     /// # Errors
-    /// MLX has no memory.
+    /// There is no memory for the array.
     pub fn scalar<T: Element>(value: T) -> Result<Self> {
         Self::from_slice(&[value], ())
     }
@@ -198,8 +200,8 @@ impl Array {
         DType::from_raw(raw).expect("mlx-c and this crate know the same dtypes")
     }
 
-    /// The elements in row-major order. Evaluates the array; a view or a broadcast array gives the elements that it
-    /// shows.
+    /// The elements in row-major order. Evaluates the array. For a view or a broadcast array, these
+    /// are the elements that it shows.
     ///
     /// # Errors
     /// `T` is not the array's dtype (nothing is converted: see [`astype`](Self::astype)), or the
@@ -297,7 +299,8 @@ impl Array {
         }
     }
 
-    /// The single element of an array that is known to be good and whose memory does not change.
+    /// The single element of an array that is known to be good, if its dtype is that of `T` and its
+    /// memory does not change.
     fn ready_scalar<T: Element>(&self) -> Option<T> {
         if self.made() != poison::DATA || self.dtype() != T::DTYPE {
             return None;
@@ -322,7 +325,7 @@ impl Array {
     /// where `len` is not zero. No update in place may start while the result lives.
     unsafe fn elements<T: Element>(&self, len: usize) -> Result<Cow<'_, [T]>> {
         let (mut data, mut updated) = (std::ptr::null(), false);
-        // SAFETY: the handle is live; the out-pointer is ours.
+        // SAFETY: the handle is live; the out-pointer is a local variable.
         ffi::call(ErrorKind::Mlx, || unsafe {
             sys::mlxrs_array_data_ptr(&mut data, self.raw)
         })?;
@@ -372,7 +375,7 @@ impl Array {
     pub fn address(&self) -> Result<usize> {
         eval([self])?;
         let mut data = std::ptr::null();
-        // SAFETY: the handle is live; the out-pointer is ours.
+        // SAFETY: the handle is live; the out-pointer is a local variable.
         ffi::call(ErrorKind::Mlx, || unsafe {
             sys::mlxrs_array_data_ptr(&mut data, self.raw)
         })?;
@@ -497,7 +500,7 @@ impl Array {
     /// Rows and columns.
     ///
     /// # Errors
-    /// The array has not two dimensions.
+    /// The array does not have two dimensions.
     pub fn dims2(&self) -> Result<(i32, i32)> {
         self.dims().map(|[a, b]| (a, b))
     }
@@ -505,7 +508,7 @@ impl Array {
     /// The sizes of three dimensions.
     ///
     /// # Errors
-    /// The array has not three dimensions.
+    /// The array does not have three dimensions.
     pub fn dims3(&self) -> Result<(i32, i32, i32)> {
         self.dims().map(|[a, b, c]| (a, b, c))
     }
@@ -513,7 +516,7 @@ impl Array {
     /// The sizes of four dimensions.
     ///
     /// # Errors
-    /// The array has not four dimensions.
+    /// The array does not have four dimensions.
     pub fn dims4(&self) -> Result<(i32, i32, i32, i32)> {
         self.dims().map(|[a, b, c, d]| (a, b, c, d))
     }
@@ -531,7 +534,7 @@ impl Array {
     /// ```
     ///
     /// # Errors
-    /// The array has not two dimensions, and as [`to_vec`](Self::to_vec).
+    /// The array does not have two dimensions, or as [`to_vec`](Self::to_vec).
     pub fn to_vec2<T: Element>(&self) -> Result<Vec<Vec<T>>> {
         let [rows, columns] = self.dims()?;
         self.with_slice(|slice| rows_of(slice, rows, columns))?
@@ -540,7 +543,7 @@ impl Array {
     /// As [`to_vec2`](Self::to_vec2), of three dimensions. Evaluates the array.
     ///
     /// # Errors
-    /// The array has not three dimensions, and as [`to_vec`](Self::to_vec).
+    /// The array does not have three dimensions, or as [`to_vec`](Self::to_vec).
     pub fn to_vec3<T: Element>(&self) -> Result<Vec<Vec<Vec<T>>>> {
         let [planes, rows, columns] = self.dims()?;
         let plane = rows as usize * columns as usize;
@@ -554,8 +557,8 @@ impl Array {
         })?
     }
 
-    /// The slots of the first dimension, one after another; `for row in &x` does the same. A scalar has none: the first
-    /// item is an error.
+    /// The subarrays along the first dimension, in order; `for row in &x` gives the same. For a
+    /// scalar the first item is an error.
     ///
     /// ```
     /// use mlx_core::array;

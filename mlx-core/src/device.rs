@@ -33,9 +33,9 @@ use crate::stream::Device;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Property {
-    /// A name.
+    /// A text, such as a name.
     Text(String),
-    /// A number, of bytes where the key says so.
+    /// A number; in bytes if the key says so.
     Number(usize),
 }
 
@@ -85,7 +85,7 @@ impl Info {
 
     fn get(&self, key: &CStr) -> Result<Property> {
         let mut is_text = false;
-        // SAFETY: live info and key; the out-parameter is ours.
+        // SAFETY: live info and key; the out-parameter is a local variable.
         ffi::call(ErrorKind::Mlx, || unsafe {
             sys::mlx_device_info_is_string(&mut is_text, self.0, key.as_ptr())
         })?;

@@ -10,7 +10,7 @@ use std::fmt;
 
 use mlx_c_sys as sys;
 
-/// The type of an array's elements, named as safetensors spells them.
+/// The type of an array's elements. The names are those of safetensors.
 ///
 /// ```
 /// use mlx_core::DType;
@@ -86,12 +86,12 @@ impl DType {
         }
     }
 
-    /// Real floating point: F16, BF16, F32, F64.
+    /// Whether the elements are real floating point numbers: F16, BF16, F32, F64.
     pub const fn is_float(self) -> bool {
         matches!(self, DType::F16 | DType::BF16 | DType::F32 | DType::F64)
     }
 
-    /// Signed or unsigned integers, without Bool.
+    /// Whether the elements are signed or unsigned integers. Bool is not an integer.
     pub const fn is_integer(self) -> bool {
         matches!(
             self,
@@ -106,7 +106,7 @@ impl DType {
         )
     }
 
-    /// The name safetensors files use.
+    /// The name in safetensors files.
     pub const fn name(self) -> &'static str {
         match self {
             DType::Bool => "BOOL",
@@ -141,7 +141,7 @@ impl fmt::Display for DType {
     }
 }
 
-/// A complex number of two f32, laid out as MLX and C do.
+/// A complex number of two f32, in the memory layout of MLX and C.
 ///
 /// ```
 /// use mlx_core::{Array, Complex64};
@@ -180,7 +180,7 @@ mod sealed {
 /// # }
 /// ```
 pub trait Element: sealed::Sealed + Copy + Default + PartialEq + fmt::Debug + 'static {
-    /// The dtype this type holds.
+    /// The dtype of arrays with such elements.
     const DTYPE: DType;
 }
 

@@ -25,7 +25,7 @@ pub enum ErrorKind {
     Eval,
     /// The array depends on an operation that failed.
     Poisoned,
-    /// An element type was asked for that the array does not hold.
+    /// The requested element type is not the array's dtype.
     DType,
     /// Shapes or lengths do not fit.
     Shape,
@@ -40,7 +40,7 @@ pub enum ErrorKind {
     Io,
     /// A file was read, and its content does not follow its format.
     Format,
-    /// The back end or this build cannot do it.
+    /// The back end or this build does not support the operation.
     Unsupported,
     /// An argument is outside its domain.
     Invalid,

@@ -42,7 +42,7 @@ use crate::{poison, stream};
 /// when they are needed. So does an operation whose result got no memory: evaluating it again tries
 /// again.
 ///
-/// On systems other than Linux, MLX does not tell which arrays a failure has reached. There it
+/// On systems other than Linux, MLX does not report which arrays a failure has reached. There it
 /// poisons every array of this thread that is not known to be good. These are known to be good:
 /// arrays made from data, arrays that were read or given to a successful `eval`, and, on a thread
 /// with one stream, arrays that were already computed when a later operation used them.
@@ -113,8 +113,9 @@ pub fn async_eval<A: AsRef<Array>>(arrays: impl IntoIterator<Item = A>) -> Resul
     run(&vector, sys::mlx_async_eval).map_err(|error| fail(roots(), error))
 }
 
-/// Calls `evaluate`, one of MLX's functions that evaluate arrays. If the thread uses several streams, a CPU stream may
-/// read what an NVIDIA GPU computes: that is evaluated first.
+/// Calls `evaluate`, one of MLX's functions that evaluate arrays. If the thread uses several
+/// streams, a CPU stream may read what an NVIDIA GPU computes; the arrays of the GPU are evaluated
+/// first.
 fn run(
     vector: &VectorArray,
     evaluate: unsafe extern "C" fn(sys::mlx_vector_array) -> i32,
@@ -129,9 +130,9 @@ fn run(
     ffi::call(ErrorKind::Eval, || unsafe { evaluate(vector.c()) })
 }
 
-/// Fails if something that was waited for failed without MLX's knowledge: a file was truncated, or
-/// a kernel of a GPU was given an index out of range. `waited` has the arrays that were waited for;
-/// if it is null, that is all work of the current stream.
+/// Fails if something that was waited for failed in a way that MLX does not report: a file was
+/// truncated, or a kernel of a GPU got an index out of range. `waited` holds the arrays that were
+/// waited for; if it is null, all work of the current stream was waited for.
 fn check(waited: &VectorArray) -> Result<()> {
     mapped::check()?;
     let stream = stream::current()?;
@@ -144,7 +145,8 @@ fn check(waited: &VectorArray) -> Result<()> {
 /// Whether the computation of the array has not been queued yet.
 fn is_lazy(array: &Array) -> bool {
     let mut lazy = false;
-    // SAFETY: the handle is live, the out-parameter ours; on failure it counts as started.
+    // SAFETY: the handle is live, the out-parameter is a local variable; on failure it counts as
+    // started.
     unsafe { sys::mlxrs_array_has_primitive(&mut lazy, array.raw()) };
     lazy
 }

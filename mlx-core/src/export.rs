@@ -20,11 +20,12 @@
 //!
 //! # Files from elsewhere
 //!
-//! MLX's own importer believes its file: a shape in it decides how much memory a kernel reads. So the reader here is
-//! another one. It checks the whole file when it is opened, and a call builds the graph again from this crate's
-//! operations, which check their arguments, and demands the shapes and dtypes that the file states. A file can therefore
-//! make a call fail, or take time and memory, but not read or write beyond an array. Some operations are refused by
-//! name; the message lists those that are read.
+//! MLX's own importer does not check its file: a shape in it decides how much memory a kernel
+//! reads. This crate therefore has a reader of its own, which checks the whole file when it is
+//! opened. A call builds the graph again from this crate's operations, which check their arguments,
+//! and compares the shapes and dtypes of results with those that the file states. A file can
+//! therefore make a call fail, or take time and memory, but not read or write beyond an array. Some
+//! operations are not supported; the error lists those that are.
 
 use std::cell::Cell;
 use std::path::Path;
@@ -110,7 +111,7 @@ where
 /// # }
 /// ```
 pub struct Exporter {
-    // Dropped before the file: MLX writes what it holds back.
+    // Dropped before the file, because MLX then writes what it has buffered.
     raw: Option<Raw>,
     file: Unnamed,
 }
@@ -140,8 +141,9 @@ impl Exporter {
         Self::begin(path.as_ref(), f, false)
     }
 
-    /// As [`new`](Self::new), but each signature holds for inputs of its dtypes and numbers of dimensions, in all
-    /// sizes. That is right for functions that do not ask for a size: see [`Compiled`](crate::transforms::Compiled).
+    /// As [`new`](Self::new), but each signature holds for inputs of its dtypes and numbers of
+    /// dimensions, in all sizes. That is right for functions that do not use a size: see
+    /// [`Compiled`](crate::transforms::Compiled).
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -212,13 +214,13 @@ impl Exporter {
             })
         });
         result.map_err(|error| {
-            // What was written of this signature cannot be taken back.
+            // What was written of this signature cannot be removed from the file.
             self.raw = None;
             error.context(self.file.path().display())
         })
     }
 
-    /// Gives the file its name.
+    /// Completes the file and renames it to its path.
     ///
     /// # Errors
     /// A signature failed, or the file cannot be flushed or renamed.
@@ -229,7 +231,7 @@ impl Exporter {
             return Err(Error::new(ErrorKind::Invalid, message));
         }
         let finish = || {
-            // MLX does not say whether the disk was full.
+            // MLX does not report a full disk, so the file is read back.
             let bytes = std::fs::read(self.file.present_path())?;
             read::parse(&bytes).map_err(|what| Error::new(ErrorKind::Io, what))?;
             Ok(self.file.finish()?)

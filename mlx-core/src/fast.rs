@@ -14,9 +14,9 @@
 //! | recurrent layers | [`causal_conv`], [`gated_delta`], [`scan`] |
 //! | training | [`cross_entropy`] |
 //!
-//! Each has a plain form: a graph of MLX's own operations. The plain form defines what is computed, and tests compare
-//! the kernels with it. Transformations and back ends without a kernel run the plain form. [`form()`] tells which form
-//! runs, and [`plainly`] asks for the plain one.
+//! Each has a plain form: a graph of MLX's own operations. The plain form defines what is computed,
+//! and tests compare the kernels with it. Transformations and back ends without a kernel run the
+//! plain form. [`form()`] returns the form that runs, and [`plainly`] selects the plain form.
 //!
 //! Axes: `B` rows, `H` query heads, `K` KV heads, `L` new tokens, `S` stored tokens,
 //! `D` head dimension.

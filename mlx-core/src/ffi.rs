@@ -1,4 +1,4 @@
-//! The border to C++: status codes become `Result`, handles become owned values.
+//! The boundary to C++: status codes become `Result`, handles become owned values.
 //!
 //! Every operation of the crate goes through [`op!`](crate::op), so that one place states the reasons why handles,
 //! streams and errors are handled soundly:
@@ -79,7 +79,8 @@ pub(crate) fn take_error(kind: ErrorKind) -> Error {
     }
 }
 
-/// Whether a failure is a lack of memory: the texts of our allocators, of MLX's, and of CUDA's driver.
+/// Whether a failure is a lack of memory, by the texts of this project's allocators, of MLX's, and
+/// of CUDA's driver.
 fn lacks_memory(text: &str) -> bool {
     let texts = ["no memory for ", "Unable to allocate ", "out of memory"];
     texts.iter().any(|lack| text.contains(lack))
@@ -91,7 +92,8 @@ pub(crate) fn array(f: impl FnOnce(*mut sys::mlx_array) -> c_int) -> Result<Arra
         ctx: std::ptr::null_mut(),
     };
     let status = call(ErrorKind::Mlx, || f(&mut raw));
-    // SAFETY: mlx-c allocated the handle for us (or left it null), and it has no other owner.
+    // SAFETY: mlx-c allocated the handle for this call (or left it null), and it has no other
+    // owner.
     let array = unsafe { Array::from_raw(raw) };
     status?;
     let array = array?;
@@ -285,7 +287,8 @@ pub(crate) fn pair(
         ctx: std::ptr::null_mut(),
     };
     let first = array(|first| f(first, &mut second));
-    // SAFETY: mlx-c allocated the handle for us (or left it null), and it has no other owner.
+    // SAFETY: mlx-c allocated the handle for this call (or left it null), and it has no other
+    // owner.
     let second = unsafe { Array::from_raw(second) };
     let first = first?;
     let second = second?;

@@ -4,9 +4,10 @@
 //! [`safetensors`](crate::safetensors) and [`gguf`](crate::gguf) are modules of their own. Every length and offset of a
 //! file is checked before it is used, and a file that is written appears whole or not at all.
 //!
-//! A checkpoint is a folder of files from elsewhere. Opening a pipe would wait for a writer, and a device such as
-//! `/dev/zero` has no end. Before they read, these functions refuse anything but an ordinary file (a link to one is
-//! fine), and a file that is larger than any honest file of its kind.
+//! A checkpoint is a folder of files that others made. Opening a pipe would wait for a writer, and
+//! a device such as `/dev/zero` has no end. Before they read, these functions refuse anything but
+//! an ordinary file (a link to one is accepted), and a file that is larger than the limit for its
+//! kind.
 //!
 //! ```
 //! use mlx_core::files;
@@ -50,7 +51,8 @@ pub use npz::{Npz, savez, savez_compressed};
 /// 9 MB.
 pub const JSON_LIMIT: u64 = 64 << 20;
 
-/// The longest pointer that stands in a repository instead of a large file. Git LFS allows less than 1,024 bytes.
+/// The longest pointer file that a repository holds in place of a large file. Git LFS allows less
+/// than 1,024 bytes.
 const POINTER_LIMIT: u64 = 1024;
 /// How pointers begin, what they belong to, and the command that fetches the file.
 const POINTERS: [(&[u8], &str, &str); 2] = [
@@ -80,8 +82,8 @@ const POINTERS: [(&[u8], &str, &str); 2] = [
 /// ```
 ///
 /// # Errors
-/// It is neither an ordinary file nor a link to one, it has more than `limit` bytes, it is a pointer of Git LFS or
-/// git-annex, or it cannot be opened.
+/// The path is neither an ordinary file nor a link to one, the file has more than `limit` bytes, it
+/// is a pointer of Git LFS or git-annex, or it cannot be opened.
 pub fn open(path: impl AsRef<Path>, limit: u64) -> Result<File> {
     let path = path.as_ref();
     open_io(path, limit).map_err(|error| named(path, error))
@@ -153,7 +155,7 @@ pub(crate) fn open_io(path: &Path, limit: u64) -> io::Result<File> {
     Ok(file)
 }
 
-/// Refuses a file whose content is elsewhere, and leaves any other at its start.
+/// Refuses a pointer file, whose content is elsewhere. Any other file is left at its start.
 fn check_pointer(file: &mut File) -> io::Result<()> {
     let mut start = Vec::new();
     file.by_ref().take(64).read_to_end(&mut start)?;

@@ -103,7 +103,7 @@ impl Array {
         })
         .map_err(|error| poison::failed([&self], error))?;
         let (mut available, mut lazy) = (false, true);
-        // SAFETY: the handle is live; the out-parameter is ours.
+        // SAFETY: the handle is live; the out-parameter is a local variable.
         ffi::call(ErrorKind::Mlx, || unsafe {
             sys::_mlx_array_is_available(&mut available, self.raw())
         })?;
@@ -116,7 +116,8 @@ impl Array {
             return Err(Error::new(ErrorKind::Invalid, message));
         }
         let mut updated = false;
-        // SAFETY: the handle is live; the out-parameter is ours. Waits for what still writes.
+        // SAFETY: the handle is live; the out-parameter is a local variable. Waits for what still
+        // writes.
         ffi::call(ErrorKind::Eval, || unsafe {
             sys::mlxrs_wait_for_updates(&mut updated, self.raw())
         })

@@ -158,7 +158,7 @@ pub trait Position: Copy {
     /// The position. A negative one counts from the end.
     ///
     /// # Errors
-    /// It does not fit.
+    /// The position does not fit an `i64`.
     fn position(self) -> Result<i64>;
 }
 

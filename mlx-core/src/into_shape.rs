@@ -14,8 +14,8 @@ use crate::error::{Error, ErrorKind, Result};
 /// | `[2, 3]`, `&[2, 3]` | an array of numbers of one type |
 /// | `x.shape()`, `&sizes[1..]`, `vec`, `&vec` | a slice or vector |
 ///
-/// Numbers are `i32`, `u32`, `i64` or `usize`. The functions that know how many elements there are, such as
-/// [`reshape`](crate::Array::reshape), compute one size that is given as -1.
+/// Numbers are `i32`, `u32`, `i64` or `usize`. Functions for which the number of elements is fixed,
+/// such as [`reshape`](crate::Array::reshape), compute one size that is given as -1.
 ///
 /// ```
 /// use mlx_core::{Array, DType::F32};
@@ -53,13 +53,13 @@ pub trait Size: Copy {
     /// The size as MLX takes it.
     ///
     /// # Errors
-    /// It exceeds `i32::MAX`.
+    /// The size exceeds `i32::MAX`.
     fn size(self) -> Result<i32>;
 
     /// All of `sizes`.
     ///
     /// # Errors
-    /// One exceeds `i32::MAX`.
+    /// A size exceeds `i32::MAX`.
     fn all(sizes: &[Self]) -> Result<Cow<'_, [i32]>> {
         let sizes: Result<_> = sizes.iter().map(|&size| size.size()).collect();
         sizes.map(Cow::Owned)

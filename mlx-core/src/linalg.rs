@@ -1,8 +1,8 @@
 //! Linear algebra on the last two dimensions; leading ones are batches.
 //!
-//! Arrays are F32 or F64. Most back ends have these kernels on the CPU only, so they run on the CPU stream of the
-//! thread, whatever the current stream is; norms run on the current stream. A singular matrix is an error at
-//! evaluation.
+//! Arrays are F32 or F64. Most back ends have these kernels on the CPU only, so they run on the CPU
+//! stream of the thread, whatever the current stream is; [`norm()`] and [`norm_l2`] run on the
+//! current stream. A singular matrix is an error at evaluation.
 //!
 //! ```
 //! use mlx_core::{array, linalg};
@@ -71,7 +71,8 @@ pub(crate) fn on_cpu<R>(f: impl FnOnce() -> Result<R>) -> Result<R> {
     }
 }
 
-/// LAPACK refuses or divides by empty matrices.
+/// Refuses arrays that are no matrices, and empty matrices, which LAPACK refuses or divides by. If
+/// `square`, also refuses matrices that are not square.
 fn check(op: &str, a: &Array, square: bool) -> Result<()> {
     let (n, m) = match a.shape() {
         [.., n, m] => (*n, *m),
@@ -217,8 +218,8 @@ of_half! {
     tri_inv, tri_inv_with = mlx_linalg_tri_inv;
 }
 
-/// Q with orthonormal columns and R upper triangular, of product `a`:
-/// `[n, m]` → `[n, min(n, m)]`, `[min(n, m), m]`.
+/// The factors of `a = Q R`, Q with orthonormal columns and R upper triangular: `[n, m]` →
+/// `[n, min(n, m)]`, `[min(n, m), m]`.
 ///
 /// ```
 /// use mlx_core::{array, linalg};
@@ -238,8 +239,8 @@ pub fn qr(a: &Array) -> Result<(Array, Array)> {
     on_cpu(|| op!(pair mlx_linalg_qr(a)))
 }
 
-/// U, the singular values in descending order, and V transposed, of product `a`:
-/// `[…, n, m]` → `[…, n, n]`, `[…, min(n, m)]`, `[…, m, m]`.
+/// The singular value decomposition of `a`: U, the singular values in descending order, and V
+/// transposed: `[…, n, m]` → `[…, n, n]`, `[…, min(n, m)]`, `[…, m, m]`.
 ///
 /// ```
 /// use mlx_core::{array, linalg};
@@ -399,7 +400,7 @@ pub fn lu(a: &Array) -> Result<(Array, Array, Array)> {
     Ok((p, l, u))
 }
 
-/// L and U in one matrix, and the pivots (U32), as LAPACK has them.
+/// L and U in one matrix, and the pivots (U32), in LAPACK's format.
 ///
 /// ```
 /// use mlx_core::{array, linalg};
@@ -557,7 +558,7 @@ pub fn norm_with(a: &Array, ord: f64, axes: impl Axes, keepdims: bool) -> Result
 /// ```
 ///
 /// # Errors
-/// There are no such axes, or more.
+/// There are no such axes, or more than two.
 pub fn norm_l2(a: &Array, axes: impl Axes, keepdims: bool) -> Result<Array> {
     let axes = axes.axes(a.ndim());
     let this = wide(a, "norm")?;
@@ -579,7 +580,7 @@ pub fn norm_l2(a: &Array, axes: impl Axes, keepdims: bool) -> Result<Array> {
 /// ```
 ///
 /// # Errors
-/// There are no such axes, or not two.
+/// There are no such axes, or not exactly two.
 #[doc(alias = "matrix_norm")]
 pub fn norm_matrix(
     a: &Array,

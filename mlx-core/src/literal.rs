@@ -1,4 +1,4 @@
-//! Arrays of numbers that stand in the program, or in its vectors.
+//! Arrays of numbers in the source of a program, or in Rust's vectors.
 
 use std::borrow::Cow;
 use std::convert::Infallible;

@@ -117,10 +117,10 @@ macro_rules! counters {
         $(#[$doc])*
         ///
         /// # Errors
-        /// MLX cannot say.
+        /// MLX cannot report the number.
         pub fn $name() -> Result<usize> {
             let mut bytes = 0;
-            // SAFETY: fills our out-parameter.
+            // SAFETY: fills a local variable.
             ffi::call(ErrorKind::Mlx, || unsafe { sys::$c(&mut bytes) })?;
             Ok(bytes)
         }
@@ -151,7 +151,7 @@ macro_rules! limits {
         /// The back end refuses the value.
         pub fn $name(bytes: usize) -> Result<usize> {
             let mut before = 0;
-            // SAFETY: fills our out-parameter.
+            // SAFETY: fills a local variable.
             ffi::call(ErrorKind::Mlx, || unsafe { sys::$c(&mut before, bytes) })?;
             Ok(before)
         }
@@ -181,9 +181,10 @@ limits! {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceMemory {
-    /// What the GPU has.
+    /// All memory of the GPU.
     pub total: usize,
-    /// What no process uses. Free buffers that MLX or the driver keeps for this process count as used.
+    /// The memory that no process uses. Free buffers that MLX or the driver keeps for this process
+    /// count as used.
     pub free: usize,
 }
 
@@ -203,7 +204,7 @@ pub struct DeviceMemory {
 /// ```
 ///
 /// # Errors
-/// MLX cannot say.
+/// MLX cannot report the numbers.
 pub fn of_device() -> Result<Option<DeviceMemory>> {
     let device = Device::default_device()?;
     if device.kind != DeviceKind::Gpu {

@@ -1,7 +1,8 @@
 //! The operators of Rust on arrays: `+ - * / % & | ^ << >>`, unary `-` and `!`.
 //!
-//! Each gives a [`Result<Array>`](crate::Result), because shapes may not broadcast: `((&x * &w)? + &b)?`. There is no
-//! `+=`, which could not report an error. What may stand beside what:
+//! Each gives a [`Result<Array>`](crate::Result), because shapes may not broadcast:
+//! `((&x * &w)? + &b)?`. There is no `+=`, which could not report an error. These operands may be
+//! combined:
 //!
 //! | left | right |
 //! |---|---|
@@ -9,9 +10,10 @@
 //! | `f64`, `i32` (`1.0`, `2`) and, for `& \| ^`, `bool` | `&Array`, `Array` |
 //! | `Result<Array>` | `&Array`, `Array` |
 //!
-//! A number on the left is `f64` or `i32` only: with a second type Rust could not infer that of a literal. Write
-//! `&x * s` for `s: f32`. A number takes the array's dtype, as in Python's MLX: `1.0 - &x` is BF16 for an `x` of BF16,
-//! and F32 for an `x` of integers. Rust has no operators between two `Result`s, or a `Result` and a number: `a? + b`.
+//! A number on the left is `f64` or `i32` only: with a second type Rust could not infer the type of
+//! a literal. Write `&x * s` for `s: f32`. A number takes the array's dtype, as in Python's MLX:
+//! `1.0 - &x` is BF16 for an `x` of BF16, and F32 for an `x` of integers. Rust has no operators
+//! between two `Result`s, or a `Result` and a number: write `a? + b`.
 //!
 //! ```
 //! use mlx_core::Array;

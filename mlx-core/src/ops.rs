@@ -1,4 +1,4 @@
-//! Operations, grouped as in MLX and named as there.
+//! Operations, grouped and named as in MLX.
 //!
 //! An operation is a method if it has a main array, and a function if it makes an array or takes a list. Conventions:
 //!

@@ -1,14 +1,14 @@
 //! Keeps arrays of a failed evaluation from being used.
 //!
 //! When an evaluation fails, MLX reports the error once. Afterwards the arrays of that evaluation
-//! look computed and hold garbage. On Linux the shim knows the outcome of each operation that was
+//! look computed and hold garbage. On Linux the shim records the outcome of each operation that was
 //! queued, so only the arrays that depend on a failed operation are lost. Elsewhere every array
 //! that was made before the failure is lost, unless it is known to be good.
 //!
 //! So every array carries the time at which it was made, until it is known to be good. These arrays
 //! are good: arrays made from data, the roots of a successful evaluation, and arrays that are
 //! already computed when they are used after a later successful evaluation. An array that was made
-//! before the last failure is looked at when it is used: it is lost, or it gets the present time.
+//! before the last failure is checked when it is used: it is lost, or it gets the present time.
 //!
 //! Using or reading a lost array is an error that repeats the reason. An operation that could not
 //! be queued, because there was no memory for its result, is not lost: it stays lazy. After a
@@ -36,7 +36,7 @@ thread_local! {
     static LAST_GOOD: Cell<u64> = const { Cell::new(0) };
     /// Arrays that were made up to this time may be lost, unless they are known to be good.
     static LAST_FAILED: Cell<u64> = const { Cell::new(0) };
-    /// Whether this thread uses more than one stream. Then a successful evaluation tells nothing
+    /// Whether this thread uses more than one stream. Then a successful evaluation says nothing
     /// about the other streams, and only its roots are known to be good.
     static SEVERAL: Cell<bool> = const { Cell::new(false) };
     static FAILED: RefCell<Vec<Step>> = const { RefCell::new(Vec::new()) };
@@ -56,7 +56,7 @@ pub(crate) fn prepare() {
     FAILED.with(|_| ());
 }
 
-/// This thread uses a second stream from now on.
+/// Notes that this thread uses a second stream from now on.
 pub(crate) fn several_streams() {
     SEVERAL.set(true);
 }
@@ -69,15 +69,15 @@ pub(crate) fn has_several_streams() -> bool {
 /// Whether MLX regards the array as computed, which it also does for arrays of a failed step.
 pub(crate) fn is_available(array: &Array) -> bool {
     let mut available = false;
-    // SAFETY: the handle is live, the out-parameter ours. On failure the array counts as not
-    // computed, which is the safe answer.
+    // SAFETY: the handle is live, the out-parameter is a local variable. On failure the array
+    // counts as not computed, which is the safe answer.
     unsafe { sys::_mlx_array_is_available(&mut available, array.raw()) };
     available
 }
 
-/// Notes that an evaluation of `arrays` succeeded and has ended. `started` tells that this
-/// evaluation started some of them. Then all earlier work of the stream has ended too; otherwise
-/// later work may still be running.
+/// Notes that an evaluation of `arrays` succeeded and has ended. `started` is true if this
+/// evaluation started the computation of some of them. Then all earlier work of the stream has
+/// ended too; otherwise later work may still be running.
 pub(crate) fn good<'a>(arrays: impl IntoIterator<Item = &'a Array>, started: bool) {
     let mut latest = 0;
     for array in arrays {
@@ -95,8 +95,8 @@ pub(crate) fn failed<'a>(arrays: impl IntoIterator<Item = &'a Array>, error: Err
         array.set_made(until);
     }
     FAILED.with_borrow_mut(|steps| {
-        // Only so many reasons are kept. An array of a dropped one reports the reason of a later
-        // failure.
+        // At most 64 reasons are kept. An array whose reason was dropped reports the reason of a
+        // later failure.
         if steps.len() == 64 {
             steps.remove(0);
         }
@@ -119,8 +119,8 @@ pub(crate) fn failed<'a>(arrays: impl IntoIterator<Item = &'a Array>, error: Err
 /// Whether `array` depends on a failed operation, with the reason if it is known.
 fn lost(array: &Array) -> (bool, Option<String>) {
     let (mut lost, mut reason) = (true, std::ptr::null());
-    // SAFETY: the handle is live, the out-parameters are ours; on failure the array counts as lost,
-    // which is the safe answer. The text is copied before the next call.
+    // SAFETY: the handle is live, the out-parameters are local variables; on failure the array
+    // counts as lost, which is the safe answer. The text is copied before the next call.
     unsafe {
         sys::mlxrs_array_lost(&mut lost, &mut reason, array.raw());
         let reason = (!reason.is_null()).then(|| CStr::from_ptr(reason).to_string_lossy().into());

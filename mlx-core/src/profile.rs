@@ -102,7 +102,8 @@ unsafe extern "C" fn push_node(to: *mut c_void, name: *const c_char, times: u64,
     });
 }
 
-/// The kinds of the nodes that evaluating these arrays computes, MLX's own included, in no order: as often as each stands in the graph.
+/// The kinds of the nodes that evaluating these arrays computes, MLX's own included, in no order. A
+/// kind is listed once for each of its nodes.
 ///
 /// ```
 /// use mlx_core::{DType, ones, profile};
@@ -134,7 +135,7 @@ pub fn graph<'a>(arrays: impl IntoIterator<Item = &'a Array>) -> Result<Vec<Stri
     Ok(nodes.map(str::to_owned).collect())
 }
 
-/// The text that `write` gives a C stream.
+/// The text that `write` writes to a C stream.
 fn written(write: impl FnOnce(*mut sys::FILE) -> Result<()>) -> Result<String> {
     let (mut text, mut length) = (ptr::null_mut(), 0);
     // SAFETY: both variables outlive the stream.

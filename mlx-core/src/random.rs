@@ -3,7 +3,9 @@
 //! The same [`Key`] gives the same numbers, on every thread. Use a key once and [`split`](Key::split) it for more. `None`
 //! in place of a key takes the thread's [`next_key`], which follows from its [`seed`].
 //!
-//! Arguments come in Python's order, after the key. Functions named `NAME_with` take those that have a default in Python.
+//! Arguments come in Python's order, after the key. Functions named `NAME_with` take those that
+//! have a default in Python. `shape` and `dtype` are those of the result, unless a function says
+//! more.
 //!
 //! ```
 //! use mlx_core::{DType, random::{self, Key}};
@@ -39,7 +41,7 @@ use crate::memory::check_shape;
 use crate::ops::checked::finite;
 use crate::ops::{Operand, ones, require, require_fit};
 
-/// The state of a generator: two U32.
+/// The key of a random number generator: two U32.
 ///
 /// ```
 /// use mlx_core::{DType, random::{self, Key}};
@@ -57,7 +59,7 @@ use crate::ops::{Operand, ones, require, require_fit};
 pub struct Key(Array);
 
 impl Key {
-    /// The key of a seed.
+    /// The key of a seed, as `mx.random.key` makes it.
     ///
     /// # Errors
     /// None that is known.

@@ -45,21 +45,21 @@ pub struct Replay {
 }
 
 impl Replay {
-    /// Nothing has been queued yet.
+    /// A value for which nothing has been queued yet.
     ///
     /// # Errors
-    /// No memory.
+    /// There is no memory.
     pub fn new() -> Result<Self> {
         let mut raw = std::ptr::null_mut();
-        // SAFETY: the out-parameter is ours.
+        // SAFETY: the out-parameter is a local variable.
         ffi::call(ErrorKind::Mlx, || unsafe {
             sys::mlxrs_replay_new(&mut raw)
         })?;
         Ok(Self { raw })
     }
 
-    /// Queues the computation of `arrays` and returns at once. Of the other arrays that this computes, those that an operation wrote in
-    /// place are computed too; to read any other computes it again.
+    /// Queues the computation of `arrays` and returns at once. The arrays that its operations write
+    /// in place are computed too. Reading any other intermediate array computes it again.
     ///
     /// `inputs` are the arrays for which [`relaunch`](Self::relaunch) will be given others. It does nothing if there are none.
     ///
@@ -95,7 +95,8 @@ impl Replay {
     /// operation is built. Returns what the computation of its arrays would give, in the same order. `None`: it cannot be repeated, or an
     /// input is not evaluated or has another shape or type; then nothing is queued.
     ///
-    /// The caller knows that building the computation again would give the same operations, and other values of `inputs` only.
+    /// The caller must ensure that building the computation again would give the same operations,
+    /// with other values of `inputs` only.
     ///
     /// Arrays that the computation wrote in place hold its new results, under the handles of the last `async_eval`; they should be
     /// [noted](crate::inplace::note_written).
@@ -111,7 +112,8 @@ impl Replay {
         }
         let inputs = vector_of(inputs)?;
         let mut outputs = VectorArray::null();
-        // SAFETY: a live handle of this thread, a live vector of live arrays, and an out-parameter that is ours.
+        // SAFETY: a live handle of this thread, a live vector of live arrays, and a local
+        // out-parameter.
         ffi::call(ErrorKind::Eval, || unsafe {
             sys::mlxrs_replay_relaunch(outputs.as_mut_ptr(), self.raw, inputs.c())
         })
@@ -128,8 +130,8 @@ impl Drop for Replay {
     }
 }
 
-/// The operations, settings, shapes and inputs behind lazy arrays: what [`Replay`] compares. For tests of computations that repeat, on any
-/// device.
+/// The operations, settings, shapes and inputs behind lazy arrays, which [`Replay`] compares. For
+/// tests of computations that repeat, on any device.
 ///
 /// ```
 /// use mlx_core::{DType, Graph, ones};
@@ -153,7 +155,7 @@ impl Graph {
     pub fn of<A: Borrow<Array>>(arrays: impl IntoIterator<Item = A>) -> Result<Self> {
         let (vector, stream) = (vector_of(arrays)?, stream::current()?);
         let mut raw = std::ptr::null_mut();
-        // SAFETY: a live vector of live arrays, a live stream, and an out-parameter that is ours.
+        // SAFETY: a live vector of live arrays, a live stream, and a local out-parameter.
         ffi::call(ErrorKind::Mlx, || unsafe {
             sys::mlxrs_graph_new(&mut raw, vector.c(), stream)
         })?;
@@ -166,7 +168,7 @@ impl Graph {
     /// An operation cannot be compared.
     pub fn is_same(&self, other: &Self) -> Result<bool> {
         let mut same = false;
-        // SAFETY: live handles, and an out-parameter that is ours.
+        // SAFETY: live handles, and a local out-parameter.
         ffi::call(ErrorKind::Mlx, || unsafe {
             sys::mlxrs_graph_is_same(&mut same, self.raw, other.raw)
         })?;
@@ -185,7 +187,7 @@ impl Graph {
     ) -> Result<usize> {
         let inputs = vector_of(inputs)?;
         let mut count = 0;
-        // SAFETY: live handles, a live vector of live arrays, and an out-parameter that is ours.
+        // SAFETY: live handles, a live vector of live arrays, and a local out-parameter.
         ffi::call(ErrorKind::Mlx, || unsafe {
             sys::mlxrs_graph_other_inputs(&mut count, self.raw, before.raw, inputs.c())
         })?;

@@ -6,7 +6,8 @@ use std::ops::Range;
 use crate::array::Array;
 use crate::error::{Error, ErrorKind, Result};
 
-/// The slots of an array's first dimension, without that dimension. [`Array::iter`] makes it.
+/// The subarrays along an array's first dimension, without that dimension. [`Array::iter`] makes
+/// it.
 #[derive(Clone, Debug)]
 pub struct Rows<'a> {
     array: &'a Array,

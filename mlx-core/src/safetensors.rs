@@ -71,15 +71,16 @@ pub struct Safetensors {
 impl Safetensors {
     /// Maps a file into memory and checks its header.
     ///
-    /// On the CPU back end arrays refer to the mapped file: nothing is read before it is used, and processes share it.
-    /// The file must not be changed while its arrays are in use. Replacing it, as [`save`] does, is harmless. If it is
-    /// truncated, evaluations fail: the first file that is opened installs a handler of SIGBUS, which supplies zeros
-    /// for the lost part of the file and passes every other SIGBUS to the handler before it. If the file is overwritten
+    /// On the CPU back end arrays refer to the mapped file: a part of it is read when it is used,
+    /// and processes share the memory. The file must not be changed while its arrays are in use.
+    /// Replacing it, as [`save`] does, is harmless. If it is truncated, evaluations fail: the first
+    /// file that is opened installs a handler of SIGBUS, which supplies zeros for the lost part of
+    /// the file and passes every other SIGBUS to the handler before it. If the file is overwritten
     /// in place, arrays see the new content.
     ///
     /// # Errors
-    /// It is no ordinary file, cannot be read or is not a valid safetensors file; the message names the
-    /// file and the tensor.
+    /// The path is no ordinary file, or the file cannot be read or is not a valid safetensors file.
+    /// The message names the file and the tensor.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let (label, source) = Source::open(path.as_ref())?;
         Self::new(label, source)
@@ -88,7 +89,7 @@ impl Safetensors {
     /// Reads a file that is part of the program, such as one of `include_bytes!`.
     ///
     /// # Errors
-    /// It is not a valid safetensors file.
+    /// The bytes are not a valid safetensors file.
     pub fn from_static(bytes: &'static [u8]) -> Result<Self> {
         Self::new("embedded safetensors".into(), Source::Static(bytes))
     }
@@ -96,7 +97,7 @@ impl Safetensors {
     /// Reads a file that is in memory.
     ///
     /// # Errors
-    /// It is not a valid safetensors file.
+    /// The bytes are not a valid safetensors file.
     pub fn from_bytes(bytes: impl Into<Arc<[u8]>>) -> Result<Self> {
         Self::new("safetensors in memory".into(), Source::Shared(bytes.into()))
     }
@@ -105,7 +106,7 @@ impl Safetensors {
     /// ([`from_bytes`](Self::from_bytes)).
     ///
     /// # Errors
-    /// It is not a valid safetensors file.
+    /// The bytes are not a valid safetensors file.
     pub fn from_cow(bytes: Cow<'static, [u8]>) -> Result<Self> {
         match bytes {
             Cow::Borrowed(bytes) => Self::from_static(bytes),
@@ -144,7 +145,7 @@ impl Safetensors {
             .map(|tensor| (tensor.dtype, &tensor.shape[..]))
     }
 
-    /// A tensor's dtype in the file's own words, such as `F8_E4M3`.
+    /// A tensor's dtype as the file names it, such as `F8_E4M3`.
     ///
     /// # Errors
     /// There is no such tensor.

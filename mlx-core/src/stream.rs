@@ -1,7 +1,8 @@
 //! Devices and streams.
 //!
 //! Operations run on the current stream of the calling thread: the default stream of the default
-//! device, or the one that [`Stream::scope`] set. There are no `_device` twins of operations.
+//! device, or the one that [`Stream::scope`] set. No operation takes a device or a stream as an
+//! argument.
 //!
 //! ```
 //! use mlx_core::{Device, DType, Stream, ones};
@@ -36,7 +37,7 @@ use crate::{memory, poison, settings};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[doc(alias = "DeviceType")]
 pub enum DeviceKind {
-    /// The processor.
+    /// The CPU.
     Cpu,
     /// A CUDA or Metal device.
     Gpu,
@@ -84,7 +85,7 @@ impl DeviceHandle {
         let mut raw = sys::mlx_device {
             ctx: std::ptr::null_mut(),
         };
-        // SAFETY: fills our fresh handle.
+        // SAFETY: fills a fresh handle.
         ffi::call(ErrorKind::Mlx, || unsafe {
             sys::mlx_get_default_device(&mut raw)
         })?;
@@ -93,7 +94,7 @@ impl DeviceHandle {
 
     fn device(&self) -> Result<Device> {
         let (mut kind, mut index) = (0, 0);
-        // SAFETY: the handle is live, the out-parameters are ours.
+        // SAFETY: the handle is live, the out-parameters are local variables.
         ffi::call(ErrorKind::Mlx, || unsafe {
             sys::mlx_device_get_type(&mut kind, self.0)
         })?;
@@ -145,10 +146,10 @@ impl Device {
         }
     }
 
-    /// The device that operations run on unless a stream says otherwise.
+    /// The device that operations run on unless a stream is set.
     ///
     /// # Errors
-    /// MLX cannot say.
+    /// MLX cannot report it.
     pub fn default_device() -> Result<Device> {
         DeviceHandle::default_device()?.device()
     }
@@ -180,11 +181,11 @@ impl Device {
     /// Whether this build and machine have the device.
     ///
     /// # Errors
-    /// MLX cannot say.
+    /// MLX cannot report it.
     pub fn is_available(self) -> Result<bool> {
         let handle = self.handle()?;
         let mut available = false;
-        // SAFETY: the handle is live, the out-parameter ours.
+        // SAFETY: the handle is live, the out-parameter is a local variable.
         ffi::call(ErrorKind::Mlx, || unsafe {
             sys::mlx_device_is_available(&mut available, handle.raw())
         })?;
@@ -202,25 +203,25 @@ impl Device {
 /// ```
 ///
 /// # Errors
-/// MLX cannot say.
+/// MLX cannot report it.
 pub fn device_count(kind: DeviceKind) -> Result<usize> {
     let kind = match kind {
         DeviceKind::Cpu => sys::MLX_CPU,
         DeviceKind::Gpu => sys::MLX_GPU,
     };
     let mut count = 0;
-    // SAFETY: a plain value in, the out-parameter is ours.
+    // SAFETY: a plain value in, the out-parameter is a local variable.
     ffi::call(ErrorKind::Mlx, || unsafe {
         sys::mlx_device_count(&mut count, kind)
     })?;
     Ok(usize::try_from(count).unwrap_or_default())
 }
 
-/// A stream for each thread: the same value names another [`Stream`] on each thread that asks. Python calls it
-/// `new_thread_local_stream`.
+/// A stream for each thread: the same value stands for another [`Stream`] on each thread that calls
+/// [`stream`](Self::stream). Python calls it `new_thread_local_stream`.
 ///
-/// There is no stream that several threads share (`new_thread_unsafe_stream`): its user must prevent races, which safe Rust
-/// cannot leave to anybody.
+/// There is no stream that several threads share (`new_thread_unsafe_stream`): its user must
+/// prevent races, which safe Rust cannot require of a caller.
 ///
 /// ```
 /// use mlx_core::{Array, Device, stream::ThreadLocalStream};
@@ -265,12 +266,12 @@ impl ThreadLocalStream {
     /// The stream of the calling thread.
     ///
     /// # Errors
-    /// MLX has no memory for it.
+    /// There is no memory for it.
     pub fn stream(&self) -> Result<Stream> {
         let mut raw = sys::mlx_stream {
             ctx: std::ptr::null_mut(),
         };
-        // SAFETY: the handle is live, the out-parameter ours.
+        // SAFETY: the handle is live, the out-parameter is a local variable.
         ffi::call(ErrorKind::Mlx, || unsafe {
             sys::mlx_stream_from_thread_local(&mut raw, self.0)
         })?;
@@ -291,7 +292,7 @@ impl Drop for ThreadLocalStream {
 /// Lazy arrays that were made before can no longer be computed: evaluating them is an error.
 ///
 /// # Errors
-/// It is called within [`Stream::scope`], or queued work fails.
+/// The function is called within [`Stream::scope`], or queued work fails.
 pub fn clear_streams() -> Result<()> {
     let scoped = CURRENT.with_borrow(|current| current.len() > 1);
     if scoped {
@@ -356,7 +357,7 @@ impl Stream {
         let mut raw = sys::mlx_stream {
             ctx: std::ptr::null_mut(),
         };
-        // SAFETY: the handle is live, the out-parameter ours.
+        // SAFETY: the handle is live, the out-parameter is a local variable.
         ffi::call(ErrorKind::Mlx, || unsafe {
             sys::mlx_get_default_stream(&mut raw, device.raw())
         })?;
@@ -432,7 +433,7 @@ pub(crate) fn is_on_gpu() -> Result<bool> {
     let mut raw = sys::mlx_device {
         ctx: std::ptr::null_mut(),
     };
-    // SAFETY: the current stream is live, and fills our fresh handle.
+    // SAFETY: the current stream is live, and fills a fresh handle.
     ffi::call(ErrorKind::Mlx, || unsafe {
         sys::mlx_stream_get_device(&mut raw, stream)
     })?;
@@ -442,7 +443,7 @@ pub(crate) fn is_on_gpu() -> Result<bool> {
 /// Whether the current stream is that of an NVIDIA GPU.
 pub(crate) fn is_on_cuda() -> Result<bool> {
     let mut is_there = false;
-    // SAFETY: fills our flag.
+    // SAFETY: fills a local variable.
     ffi::call(ErrorKind::Mlx, || unsafe {
         sys::mlx_cuda_is_available(&mut is_there)
     })?;

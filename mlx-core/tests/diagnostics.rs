@@ -1,4 +1,5 @@
-//! What the compiler says of wrong operands, axes, shapes and indices, and where.
+//! The compiler's errors for wrong operands, axes, shapes and indices, and the places that they
+//! name.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -67,7 +68,8 @@ const WRONG: [(&str, &str); 20] = [
     ),
 ];
 
-/// The newest library of this name beside the test, which is the one that the test was built with or a twin of it.
+/// The newest library of this name beside the test: the one that the test was built with, or an
+/// equal build of it.
 fn library(folder: &Path, name: &str) -> PathBuf {
     let start = format!("lib{name}-");
     let mut newest: Option<(SystemTime, PathBuf)> = None;
@@ -126,7 +128,7 @@ fn errors_name_the_right_call() {
         .map(|(at, (line, _))| format!("pub fn wrong{at}(x: &Array) {{ {line} }}\n"))
         .collect();
     let text = compiled(&(head.to_owned() + &lines.concat()));
-    // Each error begins with a line `error…`, and says at `wrong.rs:line` where it is.
+    // Each error begins with a line `error…`, and names its place as `wrong.rs:line`.
     let errors: Vec<&str> = text.split("\nerror").collect();
     let mut faults = String::new();
     for (at, (line, expected)) in WRONG.iter().enumerate() {

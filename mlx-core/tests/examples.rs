@@ -1,4 +1,4 @@
-//! Each example prints what the file beside it says.
+//! Each example prints the text of the file beside it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

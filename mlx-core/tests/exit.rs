@@ -9,7 +9,7 @@ use mlx_core::ops::{concat, create::ones};
 use mlx_core::stream::ThreadLocalStream;
 use mlx_core::{DType, Device, Result, Stream, async_eval, eval, init, memory};
 
-/// In a child, what it does: the name of one of `PROGRAMS`, or any text for `work_is_queued`.
+/// Set in a child: the name of one of `PROGRAMS`, or any text for `work_is_queued`.
 const CHILD: &str = "MLX_CORE_TEST_ENDS";
 
 /// Runs a test of this file in several processes at a time, and returns what they leave.

@@ -1,5 +1,5 @@
-//! Functions in files: those of Python give Python's results, ours are read by our reader, and malformed files are
-//! refused without a crash.
+//! Functions in files: those that Python wrote give Python's results, those that this crate wrote
+//! are read by its own reader, and malformed files are refused without a crash.
 
 use std::path::PathBuf;
 
@@ -247,7 +247,8 @@ fn graphs_are_drawn_with_their_names() -> Result<()> {
     Ok(())
 }
 
-/// Reads the bytes, and calls the function if they are one. For any bytes this may fail, but may not crash.
+/// Reads the bytes, and calls the function if they are a valid file. For any bytes this may fail,
+/// but may not crash.
 fn exercise(raw: &[u8], inputs: &[Array]) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("f.mlxfn");

@@ -291,7 +291,7 @@ fn a_shapeless_function_runs_once_for_each_shape() -> Result<()> {
             assert_eq!(f(&vector(&vec![2.5; n]))?.shape(), [n as i32]);
         }
     }
-    // It finds which graph fits a shape by running the function on arrays without values.
+    // For each new shape the function builds its own graph once, so that its errors are found.
     assert_eq!(traces.get(), 4);
     Ok(())
 }

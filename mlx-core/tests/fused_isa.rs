@@ -254,7 +254,8 @@ fn rotations(digest: &mut u64) -> Result<()> {
     Ok(())
 }
 
-/// The children use our kernels in any case, so a run with the kernels switched off would repeat the run with them.
+/// The children always use this crate's kernels, so a run with the kernels switched off would
+/// repeat the run with them.
 #[test]
 fn every_instruction_set_and_number_of_threads() {
     if kernels_are_off() {

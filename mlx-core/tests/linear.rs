@@ -23,7 +23,8 @@ use cases::{FEW, SOME, cases, dense, normal, packed};
 
 const FLOATS: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
 
-/// Whether the process uses MLX's own operations, which round more often and do not check indices.
+/// Whether the process uses MLX's own operations, which round more often and have other errors for
+/// indices.
 fn kernels_are_off() -> bool {
     env::var("MLX_CPU_KERNELS").as_deref() == Ok("off")
 }
@@ -125,7 +126,8 @@ fn isas() -> Vec<String> {
     list.split(", ").map(str::to_owned).collect()
 }
 
-/// The children use our kernels in any case, so a run with the kernels switched off would repeat the run with them.
+/// The children always use this crate's kernels, so a run with the kernels switched off would
+/// repeat the run with them.
 #[test]
 #[cfg(not(target_os = "macos"))]
 fn every_instruction_set() {

@@ -1,4 +1,4 @@
-//! Arrays of what stands in the program, and back to Rust's vectors.
+//! Arrays of numbers in the source of a program, and conversions back to Rust's vectors.
 
 use half::{bf16, f16};
 use mlx_core::DType::{BF16, Bool, F16, F32, F64, I32, I64, U8};

@@ -83,7 +83,7 @@ fn every_call_fails() {
     fails("compiled again", compiled.call(&[]).map(drop));
     drop(compiled);
     fails("graph", Graph::of([] as [&Array; 0]).map(drop));
-    // Calls that have no result to tell by.
+    // Calls whose result cannot be an error.
     profile::start();
     assert!(profile::end().is_empty());
     memory::set_array_limit(1 << 20);

@@ -1,4 +1,5 @@
-//! Each public name of Python's MLX has ours beside it, or the reason why there is none.
+//! Each public name of Python's MLX has a row with an item of this crate, or with the reason why
+//! there is none.
 
 #[path = "shared/names.rs"]
 mod shared;

@@ -1,4 +1,4 @@
-//! Operators of Rust: what may stand beside what, and the dtypes that numbers take.
+//! Operators of Rust: which operands can be combined, and the dtypes that numbers take.
 
 use mlx_core::{Array, DType, Error, ErrorKind, Result, array};
 

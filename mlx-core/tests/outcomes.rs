@@ -84,7 +84,7 @@ fn what_was_not_reached_stays_lazy() -> Result<()> {
     let size = graph_size([&other])?;
     assert!(size > 0 && eval([&after]).is_err());
     assert_eq!(graph_size([&other])?, size, "not evaluated");
-    // It was not reached, and depends on what failed.
+    // `both` was not computed, and depends on what failed.
     assert_eq!(eval([&both]).unwrap_err().kind(), ErrorKind::Poisoned);
     assert_eq!(other.to_vec::<f32>()?, [2.0, 3.0, 4.0]);
     Ok(())

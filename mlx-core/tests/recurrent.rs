@@ -52,8 +52,8 @@ fn keys_that_repeat_are_right_in_both_forms() -> Result<()> {
     Ok(())
 }
 
-/// Many tokens in one call give the same as single ones in turn, and a row gives the same as it does alone: to the bit
-/// in our kernels. The contents of padding have no effect.
+/// Many tokens in one call give the same as single ones in turn, and a row gives the same as it
+/// does alone: to the bit in this crate's kernels. The contents of padding have no effect.
 #[test]
 fn tokens_one_by_one_are_all_at_once() -> Result<()> {
     if fast::form(Op::Delta)? == Form::Plain {

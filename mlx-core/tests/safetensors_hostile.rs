@@ -62,7 +62,7 @@ fn bad_headers_are_refused_by_name() {
             "dtype \"F4\" is not supported; supported: BOOL",
         ),
         (one("f32", "[1]", 0, 4, 4), "dtype \"f32\" is not supported"),
-        // The name of the tensor is told, and a text of the metadata is not taken for a dtype.
+        // The message names the tensor, and a text of the metadata is not taken for a dtype.
         (
             refusal(&file(
                 &format!(

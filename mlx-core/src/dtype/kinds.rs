@@ -3,7 +3,7 @@
 use super::DType;
 use crate::error::{Error, ErrorKind, Result};
 
-/// A set of dtypes, as Python's `mx.floating` and its kin, which [`DType::is_subtype`] asks for.
+/// A set of dtypes for [`DType::is_subtype`], such as Python's `mx.floating`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[doc(alias = "DtypeCategory")]
 pub enum DTypeKind {
@@ -41,7 +41,8 @@ impl DTypeKind {
     }
 }
 
-/// The limits of floating point numbers, as Python's `mx.finfo`. Those of C64 are those of its parts.
+/// The limits of floating point numbers, as Python's `mx.finfo`. For C64 they are the limits of the
+/// real and the imaginary part.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FloatInfo {
     /// The dtype.
@@ -91,9 +92,10 @@ impl DType {
 
     /// The dtype of an operation on arrays of two dtypes, as MLX promotes them.
     ///
-    /// Of two integers, or two floating point dtypes, it is the wider one; F16 and BF16 give F32, and a signed integer
-    /// beside an unsigned one the next wider signed one (I64 beside U64 gives F32). Floating point goes before integers,
-    /// and complex numbers before all.
+    /// Of two integers with the same sign, or two floating point dtypes, it is the wider one. F16
+    /// and BF16 give F32. A signed and an unsigned integer give the narrowest signed dtype that
+    /// holds both; U64 and a signed one give F32. An integer and a floating point dtype give the
+    /// floating point dtype, and C64 with any other gives C64.
     ///
     /// ```
     /// use mlx_core::DType;
@@ -143,8 +145,9 @@ impl DType {
         }
     }
 
-    /// Whether promotion with `to` gives `to`: Python's `can_cast`. Every dtype can be converted by
-    /// [`astype`](crate::Array::astype), whether it can be cast or not.
+    /// Whether promotion with `to` gives `to`: Python's `can_cast`.
+    /// [`astype`](crate::Array::astype) converts between any two dtypes, whether this is true or
+    /// not.
     ///
     /// ```
     /// use mlx_core::DType;

@@ -11,8 +11,8 @@ use crate::ffi::{self, Arg, cstring};
 use crate::files::atomic::Unnamed;
 use crate::files::named::{NamedArray, named};
 
-/// Writes the graph that computes `arrays` in the language of Graphviz, with their names. It is not evaluated; an
-/// array that is already computed is a leaf.
+/// Writes the graph that computes `arrays` in the language of Graphviz, with their names. Nothing
+/// is evaluated; an array that is already computed is a leaf.
 ///
 /// ```
 /// use mlx_core::{DType, export::export_to_dot, ones};
@@ -54,7 +54,7 @@ pub fn export_to_dot<N: NamedArray>(
             sys::mlx_export_to_dot(stream.0.cast(), namer.0, outputs.c())
         })?;
         stream.close()?;
-        // MLX does not say whether the disk was full.
+        // MLX does not report a full disk.
         let file = unnamed.file();
         file.rewind()?;
         let mut text = String::new();

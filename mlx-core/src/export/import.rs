@@ -54,8 +54,8 @@ pub struct ImportedFunction {
 /// ```
 ///
 /// # Errors
-/// It is no ordinary file, cannot be read, is not an exported function, or has an operation that is not read. The
-/// message names the file, the node and the operation.
+/// The path is no ordinary file, or the file cannot be read, is not an exported function, or has an
+/// operation that is not supported. The message names the file, the node and the operation.
 pub fn import_function(path: impl AsRef<Path>) -> Result<ImportedFunction> {
     let (label, source) = Source::open(path.as_ref())?;
     let file = read::parse(source.bytes())
@@ -71,8 +71,8 @@ impl ImportedFunction {
     /// Calls the function of the file whose inputs have the shapes and dtypes of `inputs`.
     ///
     /// # Errors
-    /// There is none for these shapes and dtypes (the message lists those that there are), or an operation fails or has
-    /// another result than the file states.
+    /// The file has no function for these shapes and dtypes (the message lists those that it has),
+    /// an operation fails, or a result has another shape or dtype than the file states.
     pub fn call(&self, inputs: &[Array]) -> Result<Vec<Array>> {
         self.call_named(inputs, [] as [(&str, Array); 0])
     }
@@ -154,7 +154,8 @@ impl ImportedFunction {
         Ok(outputs.map(|&place| values[place].clone()).collect())
     }
 
-    /// Refuses results that are not what the file states: later nodes were written for those.
+    /// Refuses results whose shape or dtype is not the one that the file states, because later
+    /// nodes depend on them.
     fn check(&self, results: &[Array], stated: &[Stated]) -> Result<()> {
         let mut pairs = results.iter().zip(stated);
         if results.len() == stated.len()

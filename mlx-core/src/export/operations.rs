@@ -69,7 +69,7 @@ const COMBINE: [Combine; 5] = [
     Combine::Replace,
 ];
 
-/// The reader of an operation's state.
+/// Reads the state of the operation `name`.
 pub(super) fn read(name: &str, rest: &mut Rest<'_>) -> Result<Operation, String> {
     match OPERATIONS.iter().find(|(known, _)| *known == name) {
         Some((_, read)) => read(rest),
@@ -493,7 +493,7 @@ const OPERATIONS: &[(&str, Read)] = &[
     }),
 ];
 
-/// The first input, broadcast to the sizes of all but for the axes that are ignored.
+/// The first input, broadcast to the sizes of all inputs except along the ignored axes.
 fn broadcast_axes(inputs: &[&Array], ignored: &[i32]) -> Result<Vec<Array>> {
     let refuse = |message: String| Error::new(ErrorKind::Shape, message);
     let first = inputs[0];

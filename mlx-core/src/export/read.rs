@@ -39,7 +39,7 @@ pub(super) struct Stated {
 }
 
 pub(super) enum StoredNode {
-    /// Bytes of the file.
+    /// A constant, and the position of its bytes in the file.
     Constant(Stated, usize),
     Operation {
         name: String,
@@ -261,7 +261,8 @@ impl<'a> Rest<'a> {
         })
     }
 
-    /// A count of elements of at least `size` bytes, of which the file can hold so many.
+    /// Reads the number of elements that follow, of at least `size` bytes each. Fails if the rest
+    /// of the file is too short for them.
     fn count(&mut self, size: usize) -> Result<usize, String> {
         let count = self.u64()?;
         let left = self.bytes.len() - self.at;

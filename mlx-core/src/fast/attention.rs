@@ -176,7 +176,8 @@ pub fn scaled_dot_product_attention(
     attention(q, k, v, &options)
 }
 
-/// Checks that MLX lacks: it divides by the number of heads, and reads as many rows of `v` as `k` has.
+/// Checks that MLX does not make: MLX divides by the number of heads, and reads as many rows of `v`
+/// as `k` has.
 fn check_attention(q: &Array, k: &Array, v: &Array) -> Result<()> {
     let ([_, heads, ..], [_, kv_heads, stored, _], [_, _, values, _]) =
         (q.dims::<4>()?, k.dims::<4>()?, v.dims::<4>()?);

@@ -8,7 +8,7 @@ use crate::ffi::op;
 
 /// The index of the largest element along the last axis, the first of equal ones: `[.., V]` -> U32 `[..]`.
 ///
-/// Our kernels skip NaN; a row that is all NaN gives 0.
+/// The CPU and CUDA kernels skip NaN; a row that is all NaN gives 0.
 ///
 /// ```
 /// use mlx_core::{Array, fast};
@@ -80,8 +80,9 @@ pub fn top(x: &Array, n: usize) -> Result<(Array, Array)> {
     op!(pair mlxrs_fast_top(x, n))
 }
 
-/// The threshold of top-p: the least logit that is kept in each row of `x`, F32 `[B, V]`, if the likeliest tokens are
-/// kept for as long as those before have less than `p`, F32 `[B, 1]`, together. The result is `[B, 1]`.
+/// The threshold of top-p: logits `x`, F32 `[B, V]`, and probabilities `p`, F32 `[B, 1]` -> the
+/// least logit that is kept in each row, `[B, 1]`. In descending order, a token is kept if the
+/// tokens before it have less than `p` together.
 ///
 /// Source: Holtzman et al. 2019, "The Curious Case of Neural Text Degeneration".
 ///

@@ -10,8 +10,8 @@ mod plain;
 
 pub use plain::gumbel;
 
-/// The result of [`draw`] for a row without a valid token: its largest logit is not finite, or one of its logits is
-/// NaN. In greedy rows, our kernels skip NaN, as [`argmax`](super::argmax) does.
+/// The result of [`draw`] for a row without a valid token: its largest logit is not finite, or one
+/// of its logits is NaN. In greedy rows the kernels skip NaN, as [`argmax`](super::argmax) does.
 pub const NO_TOKEN: u32 = u32::MAX;
 
 /// How a row's token is drawn: from the tokens that all three filters keep, with the probabilities of their logits
@@ -31,8 +31,9 @@ pub const NO_TOKEN: u32 = u32::MAX;
 pub struct Draw {
     /// The divisor of logits; 0 takes the largest logit, as [`argmax`](super::argmax) does, and ignores the filters.
     pub temperature: f32,
-    /// Keeps the likeliest tokens for as long as those before have less than this probability together, and also tokens
-    /// equal to the last of them (Holtzman et al. 2019, "The Curious Case of Neural Text Degeneration"); 1 keeps all.
+    /// In descending order, keeps a token if the tokens before it have less than this probability
+    /// together, and also tokens equal to the last that is kept (Holtzman et al. 2019, "The Curious
+    /// Case of Neural Text Degeneration"); 1 keeps all.
     pub top_p: f32,
     /// Keeps tokens whose probability is at least this fraction of the likeliest token's (arXiv:2407.01082); 0 keeps
     /// all.
@@ -65,7 +66,7 @@ impl Draw {
     }
 }
 
-/// A token for each row: U32 `[B]`, twice.
+/// A token for each row, in two arrays U32 `[B]` that differ only where a row has no valid token.
 ///
 /// ```
 /// use mlx_core::{Array, fast::{self, Draw}};
@@ -80,9 +81,10 @@ impl Draw {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Drawn {
-    /// With 0 where there is no token: valid as input of the next step, before the host has looked at it.
+    /// The tokens, with 0 for a row without a valid one. They are valid input of the next step,
+    /// before the host has read them.
     pub ids: Array,
-    /// With [`NO_TOKEN`] where there is none.
+    /// The tokens, with [`NO_TOKEN`] for a row without a valid one.
     pub checked: Array,
 }
 
@@ -141,8 +143,8 @@ impl Draws {
         })
     }
 
-    /// The arrays that differ between two draws from equally many tokens for equally many rows: keys U32 `[B, 2]`, numbers F32 `[B, 3]`
-    /// and counts I32 `[B]`.
+    /// The arrays that differ between two draws from equally many tokens for equally many rows:
+    /// keys U32 `[B, 2]`, numbers F32 `[B, 3]` and counts I32 `[B]`.
     pub fn arrays(&self) -> [&Array; 3] {
         [&self.keys, &self.numbers, &self.counts]
     }
@@ -152,7 +154,7 @@ impl Draws {
         self.tokens
     }
 
-    /// As [`draw`].
+    /// Draws a token for each row of `logits`, as [`draw`] does with these settings.
     ///
     /// ```
     /// use mlx_core::{Array, fast::{self, Draw}};

@@ -1,4 +1,4 @@
-//! Which form of an operation runs, and how to ask for the plain one.
+//! Which form of an operation runs, and how to select the plain form.
 
 use mlx_c_sys as sys;
 

@@ -36,7 +36,7 @@ impl Gate {
     }
 }
 
-/// `gate · sigmoid(gate) · up`: [`Gate::Silu`].
+/// `gate · sigmoid(gate) · up`: [`Gate::Silu`]. The shapes broadcast.
 ///
 /// ```
 /// use mlx_core::{DType, fast, ones};
@@ -55,7 +55,7 @@ pub fn swiglu(gate: &Array, up: &Array) -> Result<Array> {
     gated(Gate::Silu, gate, up)
 }
 
-/// `gelu(gate) · up`: [`Gate::GeluTanh`].
+/// `gelu(gate) · up`: [`Gate::GeluTanh`]. The shapes broadcast.
 ///
 /// ```
 /// use mlx_core::{DType, fast, ones};
@@ -73,7 +73,8 @@ pub fn geglu(gate: &Array, up: &Array) -> Result<Array> {
     gated(Gate::GeluTanh, gate, up)
 }
 
-/// The gate of two arrays.
+/// The product of `up` and the activation of `gate`, elementwise, as `kind` defines it. The shapes
+/// broadcast.
 ///
 /// ```
 /// use mlx_core::{DType, fast::{self, Gate}, ones};
@@ -92,7 +93,8 @@ pub fn gated(kind: Gate, gate: &Array, up: &Array) -> Result<Array> {
     op!(mlxrs_fast_gated(kind.raw(), gate, up))
 }
 
-/// [`gated`] of the products `x gateᵀ` and `x upᵀ`.
+/// [`gated`] of the products `x gateᵀ` and `x upᵀ`: `x` is `[.., in]`, both matrices `[out, in]`,
+/// the result `[.., out]`.
 ///
 /// On the CPU it is one node if `x` has 16-bit elements and the matrices have one coding (as for
 /// [`linear_many`](super::linear_many)); then neither product is ever complete in memory. The result has the same bits

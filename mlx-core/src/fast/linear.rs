@@ -172,7 +172,8 @@ pub fn quantized_linear(
     op!(mlxrs_fast_linear(x, w))
 }
 
-/// The products of one `x` with several matrices, in order.
+/// The products of one `x` `[.., in]` with several matrices `[out, in]`, in order: `[.., out]`
+/// each.
 ///
 /// On the CPU they are one node if `x` has 16-bit elements and the matrices have one coding: `x` is read once, and all
 /// threads share all products. The results have the same bits as those of separate products.
@@ -199,8 +200,9 @@ pub fn linear_many(x: &Array, matrices: &[Matrix<'_>]) -> Result<Vec<Array>> {
     op!(vector mlxrs_fast_linear_many(x, [matrices]))
 }
 
-/// `x[…] w[indices[…]]ᵀ`: each row of `x` `[…A, 1, in]` by one matrix of `w` `[experts, out, in]`,
-/// for `indices` `[…B]` of I32 or U32 → `[…, 1, out]`, where `A` and `B` broadcast.
+/// `x[…] w[indices[…]]ᵀ`: each row of `x` `[…A, 1, in]` multiplied by one matrix of `w`
+/// `[experts, out, in]`, for `indices` `[…B]` of I32 or U32 → `[…, 1, out]`, where `A` and `B`
+/// broadcast.
 ///
 /// ```
 /// use mlx_core::{Array, DType, fast, ones};
@@ -215,7 +217,8 @@ pub fn linear_many(x: &Array, matrices: &[Matrix<'_>]) -> Result<Vec<Array>> {
 /// ```
 ///
 /// # Errors
-/// The shapes do not fit.
+/// The shapes do not fit. On evaluation: an index that is negative or not below the number of
+/// experts. GPUs without this crate's kernels use another expert instead.
 pub fn experts_linear(x: &Array, w: &Array, indices: &Array) -> Result<Array> {
     op!(mlxrs_fast_experts(x, Matrix::Dense(w), indices))
 }
@@ -223,7 +226,7 @@ pub fn experts_linear(x: &Array, w: &Array, indices: &Array) -> Result<Array> {
 /// [`experts_linear`] with quantised matrices, as [`quantized_linear`] takes one.
 ///
 /// # Errors
-/// The parts do not belong together, the sizes do not fit, or MLX does not know the scheme.
+/// The parts do not fit each other, the sizes do not fit, or MLX does not support the scheme.
 pub fn quantized_experts_linear(
     x: &Array,
     packed: &Array,
@@ -250,7 +253,8 @@ pub fn quantized_experts_linear(
 /// ```
 ///
 /// # Errors
-/// `w` is not a matrix of floating point. On evaluation, on the CPU: an index beyond the end.
+/// `w` is not a matrix of floating point. On evaluation: an index out of range. GPUs without this
+/// crate's kernels use another row instead.
 pub fn rows(w: &Array, indices: &Array) -> Result<Array> {
     op!(mlxrs_fast_lookup(indices, Matrix::Dense(w), w.dtype()))
 }
@@ -272,7 +276,7 @@ pub fn rows(w: &Array, indices: &Array) -> Result<Array> {
 /// ```
 ///
 /// # Errors
-/// The parts do not belong together, or MLX does not know the scheme. On evaluation as [`rows`].
+/// The parts do not fit each other, or MLX does not support the scheme. On evaluation as [`rows`].
 pub fn quantized_rows(
     packed: &Array,
     scales: &Array,

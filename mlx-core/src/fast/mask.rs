@@ -30,7 +30,7 @@ pub enum Mask {
     /// Booleans (`true` is seen) or numbers to add to the scores, of a shape that broadcasts to
     /// `[B, H, L, S]`. A query from which booleans hide all keys gets the mean of the values.
     Array(Array),
-    /// Those that positions allow.
+    /// The stored tokens that the positions allow.
     Positions(Positions),
 }
 

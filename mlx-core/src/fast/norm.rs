@@ -18,6 +18,7 @@ pub fn rms_norm<'a>(x: &Array, weight: impl Into<Option<&'a Array>>, eps: f32) -
 }
 
 /// `(x - mean) / sqrt(variance + eps) · weight + bias` over the last axis, accumulated in F32.
+/// `weight` and `bias` are `[last axis]`.
 ///
 /// # Errors
 /// As [`rms_norm`].
@@ -36,7 +37,7 @@ pub fn layer_norm<'w, 'b>(
     }
 }
 
-/// `residual + x`. On the CPU all threads share the work.
+/// `residual + x`; the shapes broadcast. On the CPU all threads share the work.
 ///
 /// ```
 /// use mlx_core::{array, fast};
@@ -55,7 +56,8 @@ pub fn add(x: &Array, residual: &Array) -> Result<Array> {
     Ok(sum)
 }
 
-/// `residual + rms_norm(x, weight)`: the residual addition of Gemma, after attention and after the MLP.
+/// `residual + rms_norm(x, weight)`: the residual addition of Gemma, after attention and after the
+/// MLP. `weight` is `[last axis]`.
 ///
 /// On the CPU the result is rounded once. As two operations it would be rounded twice.
 ///
@@ -66,10 +68,12 @@ pub fn norm_add(x: &Array, weight: &Array, residual: &Array, eps: f32) -> Result
     Ok(sum)
 }
 
-/// `sum = residual + x`, or `residual + rms_norm(x, inner)` with an inner weight, and `rms_norm(sum, weight)`: the
-/// residual addition after attention or MLP, and the norm that follows it.
+/// The sum and its norm, `rms_norm(sum, weight)`: the residual addition after attention or MLP, and
+/// the norm that follows it. The sum is `residual + x`, or `residual + rms_norm(x, inner)` with an
+/// inner weight.
 ///
-/// The norm's input is the sum after it was rounded to its dtype.
+/// `inner` and `weight` are `[last axis]`. The norm's input is the sum after it was rounded to its
+/// dtype.
 ///
 /// # Errors
 /// As [`rms_norm`], or the shapes do not broadcast.

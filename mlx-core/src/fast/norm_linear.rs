@@ -8,7 +8,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ffi::{Arg, op};
 use crate::poison;
 
-/// The norm that products read: `rms_norm(sum, weight)`, where the sum is `x`, `residual + x`, or `residual + rms_norm(x, inner)`.
+/// The norm that products read: `rms_norm(sum, weight)`, where the sum is `x`, `residual + x`, or
+/// `residual + rms_norm(x, inner)`.
 #[derive(Clone, Copy, Debug)]
 pub struct NormOf<'a> {
     /// `[.., in]`
@@ -65,7 +66,7 @@ impl Arg for NormOf<'_> {
 /// A norm and the products that read it.
 #[derive(Clone, Debug)]
 pub struct NormProducts {
-    /// What was normed: the sum, or x without a residual. `[.., in]`
+    /// The input of the norm: the sum, or `x` without a residual. `[.., in]`
     pub sum: Array,
     /// `[.., in]`
     pub normed: Array,

@@ -113,7 +113,7 @@ pub fn packed_words(d: i32, dtype: DType, scheme: Scheme) -> Result<i32> {
 /// ```
 ///
 /// # Errors
-/// They cannot; the message lists the known schemes.
+/// Rows cannot be packed in the scheme; the message lists the supported schemes.
 pub fn check_packing(scheme: Scheme) -> Result<()> {
     let scheme = Scheme::new(scheme.mode, scheme.bits, scheme.group_size)?;
     if scheme.mode == QuantMode::Affine && matches!(scheme.bits, 4 | 8) {

@@ -57,9 +57,11 @@ pub fn causal_conv(x: &Array, taps: &Array, bias: Option<&Array>, silu: bool) ->
 pub struct GatedDelta<'a> {
     /// `[B, L, 2·K·D + H·V]`: queries, keys and values, each head by head.
     pub qkv: &'a Array,
-    /// `[B, L, H]`: how much the state decays; `[B, L, H·D]` if each channel of a key has its own decay.
+    /// `[B, L, H]`: the input of the decay `g`; `[B, L, H·D]` if each channel of a key has its own
+    /// decay.
     pub a: &'a Array,
-    /// `[B, L, H]`: the fraction of the difference between a value and what its key reads that is written.
+    /// `[B, L, H]`: the input of `β`, the fraction of the difference `v - S k` that is written into
+    /// the state.
     pub b: &'a Array,
     /// F32 `[H]`: `exp(A_log)` of checkpoints.
     pub rate: &'a Array,

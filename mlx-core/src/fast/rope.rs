@@ -17,7 +17,8 @@ pub struct Rope<'a> {
     /// Rotates the pairs (2i, 2i + 1) as the paper does, else (i, i + dims / 2) as most
     /// checkpoints do.
     pub traditional: bool,
-    /// Pair `i` turns by `position · scale · base^(-2i / dims)`. Exactly one of `base` and `freqs`.
+    /// Pair `i` turns by `position · scale · base^(-2i / dims)`. Exactly one of `base` and `freqs`
+    /// is given.
     pub base: Option<f32>,
     /// Multiplies positions.
     pub scale: f32,

@@ -22,7 +22,7 @@ use crate::ffi::{Arg, op};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Route {
-    /// How many experts a token has.
+    /// The number of experts of a token.
     pub top_k: i32,
     /// Probabilities are sigmoids of the scores, not a softmax over all experts.
     pub sigmoid: bool,
@@ -52,9 +52,9 @@ pub struct Route {
 pub struct RouteGroups {
     /// The number of groups.
     pub n: i32,
-    /// From so many of them experts are chosen.
+    /// The number of best groups, from which experts are chosen.
     pub top: i32,
-    /// A group's score is the sum of its two best experts, not its best.
+    /// A group's score is the sum of its two best experts' scores, not the best score.
     pub two_best: bool,
 }
 

@@ -96,8 +96,9 @@ pub fn store(
     op!(pair mlxrs_fast_store(k, v, keys, values, offsets, options))
 }
 
-/// [`store`] of keys that are [`heads`](super::heads) of a projection; its offsets are the slots. On the CPU each key
-/// is normed, rotated and written into its slot, and exists nowhere else in memory.
+/// [`store`] of keys that are [`heads`](super::heads) of a projection; the projection's offsets are
+/// the slots. On the CPU each key is normed, rotated and written into its slot, and exists nowhere
+/// else in memory.
 ///
 /// # Errors
 /// As [`store`] and [`heads`](super::heads).

@@ -27,8 +27,8 @@ pub(crate) type Lent<'a> = dyn FnMut(&[Array]) -> Result<Vec<Array>> + 'a;
 /// A function from lists of arrays to arrays that MLX keeps. Plain functions get one list, custom pullbacks three (primals,
 /// cotangents, outputs), custom pushforwards two (primals, tangents), custom maps one (inputs).
 ///
-/// The numbers are argument numbers for a pushforward; for a map the axes of the inputs, in place of which it puts those of
-/// the outputs; empty otherwise.
+/// The numbers are the argument numbers for a pushforward. For a map they are the axes of the
+/// inputs, which the function replaces by the axes of the outputs. Otherwise the list is empty.
 pub(crate) type Kept = dyn Fn(&[Vec<Array>], &mut Vec<i32>) -> Result<Vec<Array>>;
 
 thread_local! {
@@ -47,7 +47,7 @@ pub(crate) fn thread_number() -> u64 {
 /// Runs `f` for C++: the arrays go into `res`; a panic or an error is stashed and becomes 1.
 ///
 /// # Safety
-/// `res` must be null or live, and ours to fill.
+/// `res` must be null or live, and may be written by this call.
 pub(crate) unsafe fn answer(
     res: *mut sys::mlx_vector_array,
     f: impl FnOnce() -> Result<Vec<Array>>,
@@ -169,7 +169,7 @@ impl Drop for CustomClosure {
 pub(crate) struct PushforwardClosure(sys::mlx_closure_custom_jvp);
 
 impl PushforwardClosure {
-    /// No closure, which C takes as none.
+    /// A null handle, which C takes as no closure.
     pub(crate) fn none() -> Self {
         Self(sys::mlx_closure_custom_jvp {
             ctx: std::ptr::null_mut(),
@@ -212,7 +212,7 @@ impl Drop for PushforwardClosure {
 pub(crate) struct MapClosure(sys::mlx_closure_custom_vmap);
 
 impl MapClosure {
-    /// No closure, which C takes as none.
+    /// A null handle, which C takes as no closure.
     pub(crate) fn none() -> Self {
         Self(sys::mlx_closure_custom_vmap {
             ctx: std::ptr::null_mut(),
@@ -223,8 +223,8 @@ impl MapClosure {
         self.0
     }
 
-    /// Gives `function` of (inputs, their axes, in place of which it puts those of the outputs) to MLX. An axis of -1 is
-    /// none.
+    /// Gives `function` to MLX. Its numbers are the axes of the inputs, which it replaces by the
+    /// axes of the outputs. -1 stands for no axis.
     pub(crate) fn keep(
         function: impl Fn(&[Array], &mut Vec<i32>) -> Result<Vec<Array>> + 'static,
     ) -> Result<Self> {
@@ -301,7 +301,7 @@ unsafe extern "C" fn call_lent(
 ) -> c_int {
     // SAFETY: C++ holds one of the slot's references while it calls.
     let slot = unsafe { &*payload.cast::<Slot>() };
-    // SAFETY: `res` is ours to fill.
+    // SAFETY: C++ passes `res` to be filled.
     unsafe {
         answer(res, || {
             let late = || {
@@ -350,7 +350,7 @@ unsafe fn call(
 ) -> c_int {
     // SAFETY: C++ owns the payload and holds it while it calls.
     let kept = unsafe { &*payload.cast::<KeptPayload>() };
-    // SAFETY: `res` is ours to fill.
+    // SAFETY: C++ passes `res` to be filled.
     unsafe {
         answer(res, || {
             if kept.thread != thread_number() {
@@ -464,7 +464,8 @@ fn dismiss(kept: Box<KeptPayload>) {
     }
 }
 
-/// A closure whose last reference was dropped on another thread than its own. It waits here for its own thread.
+/// A closure whose last reference was dropped on a thread other than its own. It waits here to be
+/// dropped on its own thread.
 struct Grave(Box<KeptPayload>);
 
 // SAFETY: the closure inside is neither called nor dropped before it is back on its own thread.

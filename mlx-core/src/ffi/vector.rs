@@ -41,7 +41,7 @@ impl VectorArray {
 
     /// The arrays inside, each with a handle of its own.
     pub(crate) fn to_vec(&self) -> Result<Vec<Array>> {
-        // SAFETY: C++ gave us this handle, or it is null, which the function below copes with.
+        // SAFETY: the handle comes from C++ or is null, which the function below accepts.
         unsafe { read(self.0) }
     }
 }
@@ -65,7 +65,7 @@ pub(crate) unsafe fn read(raw: sys::mlx_vector_array) -> Result<Vec<Array>> {
             call(ErrorKind::Mlx, || unsafe {
                 sys::mlx_vector_array_get(&mut array, raw, index)
             })?;
-            // SAFETY: the getter allocated this handle for us.
+            // SAFETY: the getter allocated this handle, which has no other owner.
             unsafe { Array::from_raw(array) }
         })
         .collect()
@@ -97,7 +97,7 @@ pub(crate) fn string(f: impl FnOnce(*mut sys::mlx_string) -> std::ffi::c_int) ->
         status?;
         return Ok(String::new());
     }
-    // SAFETY: the handle is ours and non-null; its text lives until it is freed below.
+    // SAFETY: the handle is owned and non-null; its text lives until it is freed below.
     let text = unsafe {
         let data = sys::mlx_string_data(raw);
         let text = if data.is_null() {

@@ -9,7 +9,8 @@ use crate::ops::{PadMode, arange, dimension, full, ones, require, zeros};
 /// Settings of [`stft_with`] and [`istft_with`]. The default is Python's.
 #[derive(Clone, Copy, Debug)]
 pub struct Stft<'a> {
-    /// Samples of a frame. `None` is 2048, and for the inverse what the number of frequencies says, if it is even.
+    /// Samples of a frame. `None` is 2048. For the inverse it follows from the spectrum:
+    /// `2 (frequencies - 1)`, or the number of frequencies if there are two sides.
     pub n_fft: Option<i32>,
     /// Samples from a frame to the next. `None` is a quarter of a frame.
     pub hop_length: Option<i32>,
@@ -24,7 +25,8 @@ pub struct Stft<'a> {
     pub pad_mode: PadMode,
     /// Where the factor `1 / n_fft` is applied.
     pub norm: Norm,
-    /// Only the frequencies that are not negative. `None` is yes for a real signal and for the inverse, no for a complex one.
+    /// Whether only the frequencies that are not negative are computed. `None` is true for a real
+    /// signal and for the inverse, and false for a complex signal.
     pub onesided: Option<bool>,
 }
 
@@ -70,8 +72,9 @@ pub fn stft(x: &Array) -> Result<Array> {
 /// As [`stft`], with settings.
 ///
 /// # Errors
-/// The array has no axis or fewer samples than a frame; the sizes are not positive, the window is longer than the frame or
-/// has another shape than `[win_length]`; or a complex signal is asked for one side.
+/// The array has no axis or fewer samples than a frame; the sizes are not positive, the window is
+/// longer than the frame or has another shape than `[win_length]`; or `onesided` is true for a
+/// complex signal.
 pub fn stft_with(x: &Array, how: &Stft<'_>) -> Result<Array> {
     let n_fft = how.n_fft.unwrap_or(2048);
     let (hop, window) = how.frame("stft", n_fft)?;
@@ -117,9 +120,10 @@ pub fn istft(spectrum: &Array) -> Result<Array> {
     istft_with(spectrum, &Stft::default(), None)
 }
 
-/// As [`istft`], with the settings of the transform. The frames are multiplied by the window again, added where they
-/// overlap, and divided by the sum of the squares of the windows, where that is not zero. `length` cuts or pads the signal.
-/// With two sides it is the real part, as in MLX.
+/// As [`istft`], with the settings of the transform. The frames are multiplied by the window again,
+/// added where they overlap, and divided by the sum of the squares of the windows, where that is
+/// not zero. `length` cuts or pads the signal. For a two-sided spectrum the result is the signal's
+/// real part, as in MLX.
 ///
 /// # Errors
 /// The array has fewer than two axes, the number of frequencies is not that of the frame, the sizes are not positive, or the

@@ -49,7 +49,7 @@ impl Unnamed {
         self.file.as_file_mut()
     }
 
-    /// Flushes the file and gives it its name.
+    /// Flushes the file and renames it to its final name.
     pub(crate) fn finish(self) -> io::Result<()> {
         self.file.as_file().sync_all()?;
         self.file.persist(&self.path).map_err(|error| error.error)?;

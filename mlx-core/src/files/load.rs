@@ -1,4 +1,4 @@
-//! One name for reading all formats.
+//! A function that reads all formats.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -73,7 +73,7 @@ impl Loaded {
     /// An array by its name.
     ///
     /// # Errors
-    /// There is none of this name, or the file is an npy file.
+    /// There is no array of this name, or the file is an npy file.
     pub fn get(&self, name: &str) -> Result<&Array> {
         match self {
             Self::Array(_) => Err(unnamed()),
@@ -125,8 +125,9 @@ fn unnamed() -> Error {
 /// ```
 ///
 /// # Errors
-/// It is no ordinary file, cannot be read, is of none of the formats, or does not follow its format; or MLX has no
-/// arrays for its elements. The message names the file, and the array.
+/// The path is no ordinary file, it cannot be read, is of none of the formats, or does not follow
+/// its format; or MLX does not have the type of its elements. The message names the file, and the
+/// array.
 pub fn load(path: impl AsRef<Path>) -> Result<Loaded> {
     let path = path.as_ref();
     let ending = path.extension().and_then(|ending| ending.to_str());

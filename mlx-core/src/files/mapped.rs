@@ -142,7 +142,7 @@ fn install() -> io::Result<()> {
     // SAFETY: plain numbers and null pointers, for which zero is a value.
     let (mut ours, mut before): (libc::sigaction, libc::sigaction) =
         unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
-    // SAFETY: asks for what there is.
+    // SAFETY: only reads the present handler.
     if unsafe { libc::sigaction(libc::SIGBUS, ptr::null(), &mut before) } != 0 {
         return Err(io::Error::last_os_error());
     }
@@ -150,7 +150,7 @@ fn install() -> io::Result<()> {
     let _ = BEFORE.set(before);
     ours.sa_sigaction = on_bus_error as extern "C" fn(_, _, _) as usize;
     ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-    // SAFETY: the handler calls only what may be called in one.
+    // SAFETY: the handler calls only functions that are safe in a signal handler.
     if unsafe { libc::sigaction(libc::SIGBUS, &ours, ptr::null_mut()) } != 0 {
         return Err(io::Error::last_os_error());
     }

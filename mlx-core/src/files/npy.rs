@@ -109,7 +109,7 @@ impl NpyHeader {
     /// Reads the header at the beginning of a file, of which `bytes` may be a part: `Ok(None)` asks for more bytes.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// A text that says what is wrong with the header.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Option<Self>, String> {
         let shorter = bytes.len().min(MAGIC.len());
         if bytes[..shorter] != MAGIC[..shorter] {

@@ -345,7 +345,7 @@ struct Archive<W: Write + Seek> {
     written: Vec<Written>,
 }
 
-/// What the directory says of an entry.
+/// An entry, as the directory lists it.
 struct Written {
     name: String,
     method: Method,
@@ -363,7 +363,7 @@ impl Written {
         let version: u16 = if self.wide { 45 } else { 20 };
         let utf8: u16 = if self.name.is_ascii() { 0 } else { 1 << 11 };
         let method: u16 = if self.method == Method::Stored { 0 } else { 8 };
-        // The first day that the format knows, so that the bytes depend on the arrays only.
+        // The first date that the format can hold, so that the bytes depend on the arrays only.
         let (time, date) = (0u16, 1 << 5 | 1u16);
         let mut bytes = Vec::new();
         for word in [version, utf8, method, time, date] {

@@ -22,7 +22,7 @@ pub(crate) enum Source {
 }
 
 impl Source {
-    /// Maps an ordinary file, and says what messages call it.
+    /// Maps an ordinary file. Also returns its name for messages.
     pub(crate) fn open(path: &Path) -> Result<(String, Self)> {
         let label = path.display().to_string();
         let io = |error: std::io::Error| Error::from(error).context(&label);
@@ -45,7 +45,7 @@ impl Source {
     }
 }
 
-/// What the bytes of an array mean: dense elements in row-major order, little-endian.
+/// How the bytes of an array are interpreted: dense elements in row-major order, little-endian.
 pub(crate) struct Layout<'a> {
     pub(crate) dtype: DType,
     pub(crate) shape: &'a [i32],
@@ -76,7 +76,7 @@ impl Layout<'_> {
         self.place(bytes, moved.clone())
     }
 
-    /// The bytes of the array, with all that is checked before MLX gets them.
+    /// The bytes of the array, after all checks that MLX needs.
     fn check<'b>(&self, bytes: &'b [u8], start: usize) -> Result<&'b [u8]> {
         let len = memory::check_shape(self.shape, self.dtype)? * self.dtype.size();
         let found = bytes.get(start..).and_then(|rest| rest.get(..len));
@@ -111,9 +111,10 @@ impl Layout<'_> {
 
         let payload = Arc::into_raw(owner).cast_mut().cast();
         ffi::array(|res| {
-            // SAFETY: the bytes are as many as shape and dtype say (`check`), aligned, preceded by eight of the same
-            // allocation (`of_source` asks for them, and `Moved` leaves them), and live as long as their owner, of
-            // which the array gets a reference. MLX never writes into foreign memory.
+            // SAFETY: the bytes are as many as shape and dtype require (`check`), aligned, preceded
+            // by eight of the same allocation (`of_source` asks for them, and `Moved` leaves them),
+            // and live as long as their owner, of which the array gets a reference. MLX never
+            // writes into foreign memory.
             unsafe {
                 sys::mlxrs_array_from_foreign(
                     res,
@@ -129,10 +130,11 @@ impl Layout<'_> {
         .map(Array::data)
     }
 
-    /// An array in MLX's own memory. `data` is aligned, and as long as shape and dtype say.
+    /// An array in MLX's own memory. `data` is aligned, and as long as shape and dtype require.
     fn copy(&self, data: *const u8) -> Result<Array> {
         ffi::array(|res| {
-            // SAFETY: what this function asks for; the shim copies the bytes before it returns.
+            // SAFETY: the conditions that this function states; the shim copies the bytes before it
+            // returns.
             unsafe {
                 sys::mlxrs_array_of_weights(
                     res,

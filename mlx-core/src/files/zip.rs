@@ -1,7 +1,7 @@
 //! The directory of a zip archive, checked against the format, and the checksum of its entries.
 //!
-//! Only what npz files have: entries that are stored or deflated, one disk, no encryption. The directory at the end
-//! counts; each entry's own header must agree with it.
+//! Supports only what npz files have: entries that are stored or deflated, one disk, no encryption.
+//! The directory at the end is authoritative; each entry's own header must agree with it.
 
 use std::ops::Range;
 
@@ -20,7 +20,7 @@ pub(crate) struct Entry {
     pub(crate) crc: u32,
     /// Where the coded content is.
     pub(crate) packed: Range<usize>,
-    /// Bytes of the content, as the directory says.
+    /// Bytes of the content, as stated in the directory.
     pub(crate) size: usize,
 }
 
@@ -76,7 +76,8 @@ fn size(number: u64) -> Result<usize, String> {
 /// The entries of an archive, in the order of its directory.
 ///
 /// # Errors
-/// What is wrong with it. Every entry's bytes are inside the archive, and no two entries share some.
+/// A text that says what is wrong with the archive. In a result every entry's bytes are inside the
+/// archive, and no two entries share some.
 pub(crate) fn directory(archive: &[u8]) -> Result<Vec<Entry>, String> {
     let bytes = Bytes(archive);
     let (count, places) = find_directory(bytes)?;

@@ -103,7 +103,7 @@ fn check_overlap(tensors: &BTreeMap<String, Tensor>) -> Result<(), String> {
     Ok(())
 }
 
-/// What a file says of a tensor.
+/// A tensor, as the file describes it.
 struct Info {
     kind: TensorType,
     /// The slowest axis first.
@@ -201,7 +201,8 @@ impl<'a> Rest<'a> {
         self.take(T::SIZE).map(T::of)
     }
 
-    /// A count of things of at least `size` bytes each, of which the file can hold so many.
+    /// Reads the number of elements that follow, of at least `size` bytes each. Fails if the rest
+    /// of the file is too short for them.
     fn count(&mut self, size: usize) -> Result<usize, String> {
         let count = self.number::<u64>()?;
         let most = self.left() / size;
@@ -282,7 +283,7 @@ impl<'a> Rest<'a> {
         Ok(bytes.chunks_exact(T::SIZE).map(T::of).collect())
     }
 
-    /// As many elements as the next count says, of at least `size` bytes each.
+    /// Reads a count and as many elements, of at least `size` bytes each.
     fn repeat<T>(
         &mut self,
         size: usize,

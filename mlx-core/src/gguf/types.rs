@@ -13,7 +13,7 @@ macro_rules! types {
         pub enum TensorType { $($name,)* }
 
         impl TensorType {
-            /// Every type that this crate knows the size of.
+            /// Every type whose size this crate has.
             pub const ALL: &'static [TensorType] = &[$(TensorType::$name,)*];
 
             /// The number that stands for the type in files.

@@ -28,7 +28,7 @@ macro_rules! values {
                 match self { $(Self::$name(_) => $number,)* Self::List(_) => LIST }
             }
 
-            /// What the value is, for messages.
+            /// The type of the value, for messages.
             pub fn kind(&self) -> String {
                 match self {
                     $(Self::$name(_) => stringify!($name).to_owned(),)*
@@ -53,7 +53,7 @@ macro_rules! values {
                 self.len() == 0
             }
 
-            /// What the list is, for messages.
+            /// The type and length of the list, for messages.
             fn kind(&self) -> String {
                 match self {
                     $(Self::$name(_) => concat!("a list of ", stringify!($name)).to_owned(),)*
@@ -89,7 +89,7 @@ macro_rules! values {
     };
 }
 
-/// The number of lists in files.
+/// The number that stands for a list in files.
 pub(super) const LIST: u32 = 9;
 
 values! {

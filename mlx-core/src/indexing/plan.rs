@@ -6,7 +6,7 @@ use crate::dtype::DType;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ops::checked::along;
 
-/// What becomes of a dimension of the array.
+/// How the index uses a dimension of the array.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Use {
     /// It stays, sliced.
@@ -17,15 +17,15 @@ enum Use {
     Gathered,
 }
 
-/// An index that has been held against a shape. Dimensions of the result are in the order of the index, those of the
-/// index arrays at `place`.
+/// An index that was checked against a shape. Dimensions of the result are in the order of the
+/// index, those of the index arrays at `place`.
 #[derive(Debug)]
 pub(super) struct Plan {
     /// Bounds of each dimension, as MLX takes them.
     pub starts: Vec<i32>,
     pub stops: Vec<i32>,
     pub strides: Vec<i32>,
-    /// Whether they leave all of the array.
+    /// Whether the bounds keep the whole array.
     pub whole: bool,
     /// The dimensions after slicing.
     pub sliced: Vec<i32>,
@@ -64,7 +64,8 @@ impl Plan {
     }
 }
 
-/// The whole of `name`'s index for `array`. A mask stays a mask, unread, if it is the only index and `lazily`.
+/// The plan for an index of `array`; `name` is the operation, for errors. If `lazily`, a mask that
+/// is the only index stays a mask and is not evaluated.
 pub(super) fn plan(
     name: &'static std::ffi::CStr,
     array: &Array,
@@ -162,7 +163,8 @@ pub(super) fn fault(name: &std::ffi::CStr, message: &str) -> Error {
     Error::new(ErrorKind::Shape, format!("{name}: {message}"))
 }
 
-/// Where the walk over the parts is: index arrays that stand apart come first in the result.
+/// Where the walk over the parts is, relative to the index arrays. If other parts separate these
+/// (`Apart`), their dimensions come first in the result.
 #[derive(PartialEq)]
 enum Run {
     Before,
@@ -276,7 +278,7 @@ impl Build<'_> {
             _ => {
                 let last = start + (length - 1) * by;
                 let stop = if by > 0 { last + 1 } else { last - 1 };
-                // MLX counts -1 from the end, and so the place before the first.
+                // MLX counts -1 from the end, so the position before the first is `-size - 1`.
                 let stop = if stop < 0 { -self.size() - 1 } else { stop };
                 self.bound(start as i32, stop as i32, by as i32, length as i32);
             }
@@ -402,7 +404,7 @@ impl Build<'_> {
     }
 }
 
-/// The first place of a slice of a dimension, and how many there are.
+/// The first position of a slice of a dimension, and the number of positions.
 fn places(bounds: &Bounds, by: i64, size: i64) -> (i64, i64) {
     let from_start = |at: i64| if at < 0 { at.saturating_add(size) } else { at };
     // The ends that a slice in this direction may have.

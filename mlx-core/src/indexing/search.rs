@@ -70,7 +70,9 @@ pub(crate) fn masked_select(array: &Array, mask: &Array) -> Result<Array> {
     array.i(&mask.broadcast_to(array.shape())?)
 }
 
-/// The elements, the positions that sort them, and in that order the number of each one's value, from 0 on.
+/// The flattened elements and the positions that sort them. For each element in sorted order,
+/// `group` has the number of its value, from 0 on, and `is_first` whether it is the first with that
+/// value.
 struct Sorted {
     flat: Array,
     order: Array,

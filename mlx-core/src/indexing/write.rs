@@ -136,7 +136,8 @@ fn write(
     region(array, &part, &plan, Change::Set)
 }
 
-/// The array with `values`, which say nothing of how often the mask is true, where it is true.
+/// The array with `values` where the mask is true. The shape of `values` does not depend on how
+/// often that is.
 fn masked(
     name: &std::ffi::CStr,
     array: &Array,
@@ -174,8 +175,9 @@ fn expanded(array: Array, axes: &[i32]) -> Result<Array> {
     op!(mlx_expand_dims_axes(array, [axes]))
 }
 
-/// `values`, which broadcast to the result of the plan, with the dimensions of the index arrays first, and then one for
-/// each dimension of the array, or without dimensions.
+/// `values` in the order of a scatter: the dimensions of the index arrays first, and then one for
+/// each dimension of the array. Without dimensions, `values` stay so. Fails if they do not
+/// broadcast to the result of the plan.
 fn arranged(name: &std::ffi::CStr, values: &Array, plan: &Plan) -> Result<Array> {
     let mut values = values.clone();
     let ndim = plan.result.len();
@@ -209,7 +211,7 @@ fn arranged(name: &std::ffi::CStr, values: &Array, plan: &Plan) -> Result<Array>
     expanded(values, &gone)
 }
 
-/// `array` and `values` of all its places.
+/// `array` combined with `values`, which broadcast to its shape.
 fn combined(array: &Array, values: &Array, change: Change) -> Result<Array> {
     match change {
         Change::Set => values.broadcast_to(array.shape()),

@@ -20,7 +20,7 @@ use crate::transforms::check_derivatives;
 /// The payload of a node.
 pub(super) struct Payload<K> {
     pub(super) kernel: Arc<K>,
-    // Fixed when the node is made, so that a later answer of `K` changes nothing.
+    // Fixed when the node is made, so that a later change of what `K` returns has no effect.
     pub(super) outputs: usize,
     pub(super) donate: Option<usize>,
 }
@@ -219,7 +219,7 @@ unsafe extern "C" fn vjp<K: CpuKernel>(
         check_derivatives(&format!("kernel {}", kernel.name()), wanted, &derivatives)?;
         Ok(derivatives)
     };
-    // SAFETY: `res` is ours to fill.
+    // SAFETY: C++ passes `res` to be filled.
     unsafe { answer(res, run) }
 }
 
@@ -249,7 +249,7 @@ unsafe extern "C" fn vmap<K: CpuKernel>(
         }
         Ok(outputs)
     };
-    // SAFETY: `res` is ours to fill.
+    // SAFETY: C++ passes `res` to be filled.
     unsafe { answer(res, run) }
 }
 

@@ -14,10 +14,10 @@ use crate::linalg::on_cpu;
 use crate::ops::shape::stack;
 use crate::{memory, poison, stream};
 
-/// An operation that runs on the processor, written in Rust.
+/// An operation that runs on the CPU, written in Rust.
 ///
 /// [`apply`] puts it into the lazy graph. It works under evaluation, `compile` and, with a
-/// [`vjp`](Self::vjp), under derivatives; `vmap` works by itself.
+/// [`vjp`](Self::vjp), under derivatives. `vmap` needs no code of the kernel.
 ///
 /// ```
 /// use mlx_core::kernel::{self, CpuKernel, Spec, View, ViewMut};
@@ -64,7 +64,7 @@ pub trait CpuKernel: Send + Sync + Sized + 'static {
     /// its own threads, and must not use arrays.
     ///
     /// # Errors
-    /// The message becomes the error of the evaluation. So does a panic's.
+    /// The message becomes the error of the evaluation. So does the message of a panic.
     fn eval(&self, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<(), String>;
 
     /// The derivatives with respect to the inputs that `argnums` names, from `cotangents`, one for each output. The
@@ -90,7 +90,7 @@ pub trait CpuKernel: Send + Sync + Sized + 'static {
     /// that axis in each output. Unless implemented, the kernel is applied to each slice.
     ///
     /// # Errors
-    /// As the kernel's.
+    /// Those of the kernel's other functions.
     fn vmap(
         self: &Arc<Self>,
         inputs: &[Array],

@@ -106,7 +106,7 @@ macro_rules! source_kernel {
                 $last: $last_ty,
             ) -> Result<Self> {
                 let mut available = false;
-                // SAFETY: the out-parameter is ours.
+                // SAFETY: the out-parameter is a local variable.
                 ffi::call(ErrorKind::Mlx, || unsafe { sys::$available(&mut available) })?;
                 if !available {
                     let message = format!(

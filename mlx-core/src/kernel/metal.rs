@@ -108,7 +108,7 @@ pub fn stop_capture() -> Result<()> {
 
 fn require_metal(what: &str) -> Result<()> {
     let mut available = false;
-    // SAFETY: the out-parameter is ours.
+    // SAFETY: the out-parameter is a local variable.
     ffi::call(ErrorKind::Mlx, || unsafe {
         sys::mlx_metal_is_available(&mut available)
     })?;

@@ -169,7 +169,7 @@ impl<'a> ViewMut<'a> {
         if self.raw.len == 0 {
             return Ok(&mut []);
         }
-        // SAFETY: dense, of dtype `T`, aligned, `len` initialised elements, and ours alone.
+        // SAFETY: dense, of dtype `T`, aligned, `len` initialised elements, in no other view.
         Ok(unsafe { std::slice::from_raw_parts_mut(self.raw.data.cast(), self.raw.len) })
     }
 }

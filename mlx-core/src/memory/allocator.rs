@@ -64,8 +64,8 @@ fn checked(memory: *mut u8, bytes: usize) -> *mut u8 {
 /// allocate.
 #[cold]
 pub(crate) fn exhausted(bytes: usize) -> ! {
-    // Formatting a number allocates nothing, and stderr has no buffer. If stderr cannot be written, the exit status
-    // still tells.
+    // Formatting a number allocates nothing, and stderr has no buffer. If stderr cannot be written,
+    // the exit status still shows the failure.
     let _ = writeln!(io::stderr(), "error: no memory for {bytes} bytes");
     // SAFETY: takes a number, and does not return.
     unsafe { libc::_exit(1) }

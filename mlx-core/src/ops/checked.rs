@@ -20,7 +20,7 @@ pub(crate) struct Indexed<'a> {
     pub source: &'a Array,
     /// Its axes: one for all indices; several for one index each; none for the flattened leading axes of matrices.
     pub axes: &'a [i32],
-    /// How many places of an axis, from the index on, must exist.
+    /// The window along each axis: so many places, from the index on, must exist.
     pub windows: &'a [i32],
     /// Whether negative indices count from the end. Otherwise they are out of range.
     pub from_end: bool,
@@ -53,8 +53,8 @@ impl Indexed<'_> {
 }
 
 impl Indexed<'_> {
-    /// `indices` with those that are out of range put into it, by MLX's own operations: a file of an exported function
-    /// has no others.
+    /// `indices`, those out of range moved into the range by MLX's own operations, because the file
+    /// of an exported function cannot hold other operations.
     fn bounded(&self, indices: &Array) -> Result<Array> {
         let shape = self.source.shape();
         let sizes: Vec<i32> = match self.axes {

@@ -159,7 +159,7 @@ pub enum ConvolveMode {
 /// ```
 ///
 /// # Errors
-/// The arrays have not one dimension each, or no element, or MLX refuses the dtypes.
+/// An array does not have one dimension or has no element, or MLX refuses the dtypes.
 pub fn convolve(a: &Array, v: &Array) -> Result<Array> {
     convolve_with(a, v, ConvolveMode::Full)
 }
@@ -196,7 +196,7 @@ pub fn convolve_with(a: &Array, v: &Array, mode: ConvolveMode) -> Result<Array> 
     input.conv_general(&weight, &settings)?.flatten()
 }
 
-/// MLX divides by the groups, and by channels, before it looks at them.
+/// Checks groups and channels, because MLX divides by them before it checks them.
 fn check(op: &str, input: &Array, weight: &Array, groups: i32) -> Result<()> {
     require(groups > 0, op, "groups", "positive", groups)?;
     require(
@@ -215,7 +215,7 @@ fn check(op: &str, input: &Array, weight: &Array, groups: i32) -> Result<()> {
     )
 }
 
-/// The settings of one spatial dimension, as MLX's general convolution has them.
+/// The settings of one spatial dimension, as MLX's general convolution takes them.
 #[derive(Clone, Copy)]
 struct Axis {
     padding: [i32; 2],

@@ -29,7 +29,7 @@ pub trait Number: Copy {
     /// The number as an `f64`.
     ///
     /// # Errors
-    /// It is an integer beyond 2^53, which an `f64` cannot hold.
+    /// The number is an integer beyond 2^53, which an `f64` cannot hold.
     fn exact(self) -> Result<f64>;
 }
 

@@ -48,7 +48,7 @@ fn unit(ndim: usize) -> Vec<i32> {
 
 /// # Indices and slices
 ///
-/// [`i`](Self::i), [`set`](Self::set) and [`at`](Self::at) take what stands in Python's brackets.
+/// [`i`](Self::i), [`set`](Self::set) and [`at`](Self::at) take an index, as Python's brackets do.
 ///
 /// ```
 /// use mlx_core::{array, step};
@@ -389,7 +389,7 @@ impl Array {
     /// U32.
     ///
     /// # Errors
-    /// This array has not exactly one dimension.
+    /// This array does not have exactly one dimension.
     pub fn searchsorted(&self, values: &Array) -> Result<Array> {
         self.searchsorted_with(values, Side::Left)
     }
@@ -397,7 +397,7 @@ impl Array {
     /// As [`searchsorted`](Self::searchsorted), before or after equal elements.
     ///
     /// # Errors
-    /// This array has not exactly one dimension.
+    /// This array does not have exactly one dimension.
     pub fn searchsorted_with(&self, values: &Array, side: Side) -> Result<Array> {
         let side = match side {
             Side::Left => c"left",
@@ -482,7 +482,8 @@ fn check_start(
     .check(start)
 }
 
-/// Checks that MLX lacks: it reads as many numbers as there are dimensions, and divides by the strides.
+/// Checks that MLX does not make: MLX reads as many numbers as there are dimensions, and divides by
+/// the strides.
 pub(super) fn check_bounds(
     op: &str,
     array: &Array,

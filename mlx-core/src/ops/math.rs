@@ -83,7 +83,7 @@ binary! {
     right_shift = mlx_right_shift;
 }
 
-/// # Divisions with care, bounds, and choices
+/// # Floor division, remainders, bounds, and choices
 ///
 /// ```
 /// use mlx_core::array;

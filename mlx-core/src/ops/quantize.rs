@@ -55,7 +55,7 @@ pub struct Quantized {
 /// ```
 ///
 /// # Errors
-/// MLX does not know the sizes, or `k` does not divide into groups.
+/// MLX does not support the sizes, or `k` does not divide into groups.
 pub fn quantize(w: &Array, group_size: i32, bits: i32) -> Result<Quantized> {
     quantize_with(w, Scheme::new(QuantMode::Affine, bits, group_size)?)
 }
@@ -63,7 +63,7 @@ pub fn quantize(w: &Array, group_size: i32, bits: i32) -> Result<Quantized> {
 /// Quantises a matrix `[…, n, k]` of floating point by any scheme.
 ///
 /// # Errors
-/// MLX does not know the scheme, or `k` does not divide into groups.
+/// MLX does not support the scheme, or `k` does not divide into groups.
 pub fn quantize_with(w: &Array, scheme: Scheme) -> Result<Quantized> {
     let scheme = scheme.checked()?;
     let Scheme {
@@ -143,7 +143,7 @@ pub fn quantize_with(w: &Array, scheme: Scheme) -> Result<Quantized> {
 /// The matrix `[…, n, k]` of the parts of [`quantize`], in the dtype of the scales.
 ///
 /// # Errors
-/// The parts do not belong together, or MLX does not know the sizes.
+/// The parts do not fit each other, or MLX does not support the sizes.
 pub fn dequantize(
     packed: &Array,
     scales: &Array,
@@ -158,7 +158,7 @@ pub fn dequantize(
 /// The matrix `[…, n, k]` of the parts, in `dtype` (or that of affine scales, or BF16).
 ///
 /// # Errors
-/// The parts do not belong together, or MLX does not know the scheme.
+/// The parts do not fit each other, or MLX does not support the scheme.
 pub fn dequantize_with(
     packed: &Array,
     scales: &Array,
@@ -209,7 +209,7 @@ fn lacks_kernel(scheme: Scheme) -> Result<bool> {
 /// `x @ w`, or `x @ wᵀ` if `transpose`, for a `w` in the parts of [`quantize`]: `[…, k]` → `[…, n]`.
 ///
 /// # Errors
-/// The parts do not belong together, or the sizes do not fit.
+/// The parts do not fit each other, or the sizes do not fit.
 pub fn quantized_matmul(
     x: &Array,
     packed: &Array,
@@ -226,7 +226,7 @@ pub fn quantized_matmul(
 /// `x @ w`, or `x @ wᵀ` if `transpose`, for a `w` that is quantised by any scheme: `[…, k]` → `[…, n]`.
 ///
 /// # Errors
-/// The parts do not belong together, the sizes do not fit, or MLX does not know the scheme.
+/// The parts do not fit each other, the sizes do not fit, or MLX does not support the scheme.
 pub fn quantized_matmul_with(
     x: &Array,
     packed: &Array,
@@ -266,7 +266,7 @@ pub fn quantized_matmul_with(
 /// [`quantize`] of the matrices `[…B, n, k]`, transposed if `transpose` → `[…I, m, n]`.
 ///
 /// # Errors
-/// The parts do not belong together, or the sizes do not fit.
+/// The parts do not fit each other, or the sizes do not fit.
 #[allow(clippy::too_many_arguments)] // As MLX has it; a struct would only rename them.
 pub fn gather_qmm(
     x: &Array,
@@ -297,7 +297,7 @@ pub fn gather_qmm(
 /// As [`gather_qmm`], for matrices that are quantised by any scheme. `sorted` promises that the right indices ascend.
 ///
 /// # Errors
-/// The parts do not belong together, the sizes do not fit, or MLX does not know the scheme.
+/// The parts do not fit each other, the sizes do not fit, or MLX does not support the scheme.
 #[allow(clippy::too_many_arguments)] // As MLX has it; a struct would only rename them.
 pub fn gather_qmm_with(
     x: &Array,

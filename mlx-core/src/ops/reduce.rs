@@ -42,7 +42,8 @@ macro_rules! reductions {
         $(#[$doc])*
         ///
         /// # Errors
-        /// There is no such axis, or it is given twice; an empty one where the result needs an element.
+        /// There is no such axis, it is given twice, or it is empty and the result needs an
+        /// element.
         pub fn $name(&self, axes: impl Axes, keepdims: bool) -> Result<Array> {
             let axes = axes.axes(self.ndim());
             let this = wide(self, stringify!($name))?;
@@ -333,8 +334,8 @@ impl Array {
         or_if_empty(&diagonal, sum, 0.0)
     }
 
-    /// The number of elements along these axes together, or its reciprocal if `inverted`: a scalar of `dtype` that
-    /// follows the shape inside a shapeless compilation.
+    /// The number of elements along these axes together, or its reciprocal if `inverted`: a scalar
+    /// of `dtype`. Inside a shapeless compilation it is computed from the shape of each call.
     ///
     /// # Errors
     /// There is no such axis.

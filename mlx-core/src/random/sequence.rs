@@ -46,7 +46,7 @@ pub fn next_key() -> Result<Key> {
     Ok(Key(Array::from_slice(&key, &[2])?))
 }
 
-/// What the thread's next keys follow from.
+/// The state that the thread's next keys follow from.
 pub(crate) fn state() -> [u32; 2] {
     STATE.get()
 }
@@ -68,7 +68,7 @@ fn words(seed: u64) -> [u32; 2] {
     [(seed >> 32) as u32, seed as u32]
 }
 
-/// Milliseconds since 1970, which is where MLX starts too.
+/// Milliseconds since 1970: the seed that MLX starts with.
 fn since_the_epoch() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)

@@ -27,9 +27,9 @@ const PART: usize = 1 << 20;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NonFinite {
-    /// The first tensor that has some, in the order of the file.
+    /// The first tensor that has such elements, in the order of the file.
     pub first: String,
-    /// How many tensors have some.
+    /// How many tensors have such elements.
     pub tensors: usize,
     /// How many elements of all tensors are NaN or infinite.
     pub elements: u64,
@@ -173,9 +173,10 @@ impl Safetensors {
         }))
     }
 
-    /// Counts the elements of these tensors that are not zero and become zero when the tensor is converted to the dtype
-    /// beside its name, on all threads. Returns the tensors that have some, in the order of the argument. Only tensors
-    /// with a wider dtype are read, and not kept in memory.
+    /// Counts the elements of these tensors that are not zero and become zero when the tensor is
+    /// converted to the dtype beside its name, on all threads. Returns the tensors that have such
+    /// elements, in the order of the argument. Only tensors with a wider dtype are read, and they
+    /// are not kept in memory.
     ///
     /// # Errors
     /// A tensor does not exist, or the file cannot be read.

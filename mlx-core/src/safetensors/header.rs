@@ -1,7 +1,7 @@
 //! The header of a safetensors file, checked against the format.
 //!
-//! The crate `safetensors` keeps the last of several entries with one name and forgets the order. It is only a test's
-//! reference, which saves three crates.
+//! The crate `safetensors` keeps the last of several entries with one name and forgets the order.
+//! Only a test uses it, as the reference, so programs need three fewer crates.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
@@ -30,7 +30,7 @@ pub(super) struct Tensor {
     pub(super) end: usize,
 }
 
-/// A valid header: every tensor's range is inside the file and as large as its shape says.
+/// A valid header: every tensor's range is inside the file and has the size that its shape gives.
 pub(super) struct Header {
     pub(super) tensors: BTreeMap<String, Tensor>,
     pub(super) metadata: BTreeMap<String, String>,
@@ -278,7 +278,7 @@ pub(super) fn nbytes(dtype: DType, shape: &[i32]) -> usize {
     shape.iter().map(|&n| n as usize).product::<usize>() * dtype.size()
 }
 
-/// What is written: entries in their order.
+/// The entries to write, in their order.
 struct Listing<'a> {
     metadata: &'a BTreeMap<String, String>,
     tensors: Vec<(&'a str, TensorInfo)>,

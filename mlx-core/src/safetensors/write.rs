@@ -184,7 +184,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Gives the file its name.
+    /// Completes the file and renames it to its path.
     ///
     /// # Errors
     /// A tensor is missing, or the file cannot be flushed or renamed; then no file exists.

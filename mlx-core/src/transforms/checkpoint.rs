@@ -14,14 +14,14 @@ use crate::random;
 /// A function that computes the same as `f` but keeps no intermediate results for the backward pass, which runs `f`
 /// again instead.
 ///
-/// Each run draws the same default keys ([`random::next_key`]) for one call of the function: what dropout has dropped, the
-/// backward pass drops too.
+/// Each run draws the same default keys ([`random::next_key`]) for one call of the function, so
+/// that the backward pass drops the elements that dropout dropped before.
 ///
 /// Gradients flow to the arguments only: pass parameters as arguments, do not capture them. The
 /// gradient cannot be mapped ([`vmap`](super::vmap())) over; the function itself can.
 ///
 /// # Errors
-/// MLX has no memory. The returned function fails where `f` does.
+/// There is no memory. The returned function fails where `f` does.
 pub fn checkpoint_with<F>(f: F) -> Result<impl Fn(&[Array]) -> Result<Vec<Array>>>
 where
     F: Fn(&[Array]) -> Result<Vec<Array>> + 'static,

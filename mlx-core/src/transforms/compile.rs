@@ -55,7 +55,7 @@ pub fn set_enabled(enabled: bool) {
 /// Whether calls of [`Compiled`] compile: the last value of [`set_enabled`], or whether the default device is a GPU.
 ///
 /// # Errors
-/// MLX does not know its default device.
+/// MLX cannot report its default device.
 pub fn is_enabled() -> Result<bool> {
     match ENABLED.load(Ordering::Relaxed) {
         ON => Ok(true),
@@ -151,8 +151,8 @@ impl Compiled {
 }
 
 /// Which sizes of the inputs are 1 (0 here), and which are equal (to the n-th distinct size, here n
-/// from 1 on). MLX looks at no more when it traces a function whose operations have only these
-/// sizes.
+/// from 1 on). MLX uses nothing else of the sizes when it traces a function whose operations have
+/// only these sizes.
 fn pattern_of(inputs: &[Array]) -> Vec<usize> {
     let mut sizes: Vec<i32> = Vec::new();
     let mut pattern = Vec::new();
@@ -177,7 +177,7 @@ fn pattern_of(inputs: &[Array]) -> Vec<usize> {
 fn current_stream() -> Result<i32> {
     let stream = stream::current()?;
     let mut index = 0;
-    // SAFETY: the current stream is live; the out-parameter is ours.
+    // SAFETY: the current stream is live; the out-parameter is a local variable.
     ffi::call(ErrorKind::Mlx, || unsafe {
         sys::mlxrs_stream_index(&mut index, stream)
     })?;
@@ -187,7 +187,7 @@ fn current_stream() -> Result<i32> {
 /// A compiled function in MLX's cache, under a number that this crate gives.
 ///
 /// MLX itself stores functions under their address, which a later function may get: the cache would then return the old
-/// graph. Our numbers are never used twice.
+/// graph. The numbers of this crate are never used twice.
 struct Program {
     id: usize,
     // A graph runs on the stream on which it was traced.

@@ -80,9 +80,10 @@ impl<S: Signature> Compile<S> {
         Self { function, made }
     }
 
-    /// Uses one graph for all shapes with the same pattern: right for elementwise functions only. A shape that is new
-    /// runs the function once on placeholders, to find the pattern. Operations that cannot follow a new shape are an
-    /// error, but shapes that the function worked out itself stay those of the first call.
+    /// Uses one graph for all shapes with the same pattern: right for elementwise functions only.
+    /// For each new shape the function builds its own graph once, so that its errors are found.
+    /// Operations that cannot follow a new shape are an error, but shapes that the function worked
+    /// out itself stay those of the first call.
     pub fn shapeless(self) -> Self {
         Self::new(self.function, true)
     }
@@ -126,7 +127,7 @@ impl Program {
             results.push((shapes, form));
             return S::Output::build(&form_of_result, &mut outputs);
         }
-        // No trace now: there was one with these shapes, or, shapeless, with any.
+        // Nothing was traced: there was a trace with these shapes, or, shapeless, with any.
         let known = results.iter().find(|(known, _)| *known == shapes);
         let form = known.or(results.first()).map(|(_, form)| form);
         S::Output::build(form.unwrap_or(&Structure::Array), &mut outputs)

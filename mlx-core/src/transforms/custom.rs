@@ -7,13 +7,13 @@ use crate::array::Array;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ffi::closure::{Closure, CustomClosure};
 
-/// A function that computes `f` and differentiates as `vjp` says.
+/// A function that computes `f`, and whose derivative is `vjp`.
 ///
 /// `vjp` gets the primals, the cotangents (one an output) and the outputs of `f`, and returns one
 /// array a primal, of the primal's shape.
 ///
 /// # Errors
-/// MLX has no memory. The returned function fails where `f` does; its derivative fails where `vjp`
+/// There is no memory. The returned function fails where `f` does; its derivative fails where `vjp`
 /// does, or returns arrays of the wrong number or shapes.
 pub fn custom_vjp_with<F, V>(f: F, vjp: V) -> Result<impl Fn(&[Array]) -> Result<Vec<Array>>>
 where

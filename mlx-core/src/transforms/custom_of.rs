@@ -1,4 +1,5 @@
-//! Functions of some arguments with transforms that the caller defines, and those that are computed again.
+//! Functions of some arguments with transforms that the caller defines, and functions whose
+//! intermediate results are computed again.
 
 use std::cell::RefCell;
 use std::ops::Deref;
@@ -52,8 +53,9 @@ where
 
 /// The function `f`, whose derivative is `vjp`: short for [`custom_function`]`(f).vjp(vjp)`.
 ///
-/// `vjp` gets the arguments and the cotangent of the result, and returns the derivative of each argument, of its shape: one
-/// array, or a tuple for several arguments. [`custom_vjp_with`](super::custom_vjp_with) also hands it the result.
+/// `vjp` gets the arguments and the cotangent of the result, and returns the derivative of each
+/// argument, of its shape: one array, or a tuple for several arguments. The `vjp` of
+/// [`custom_vjp_with`](super::custom_vjp_with) also gets the result.
 ///
 /// ```
 /// use mlx_core::{Array, custom_vjp, grad};
@@ -79,7 +81,8 @@ where
     custom_function(f).vjp(vjp)
 }
 
-/// The function `f`, which keeps no intermediate results for its derivative: that computes them again, to save memory.
+/// The function `f`, which keeps no intermediate results for its derivative. The derivative
+/// computes them again, to save memory.
 ///
 /// Gradients flow to the arguments only: pass parameters as arguments, do not capture them. The gradient cannot be mapped
 /// ([`vmap`](super::vmap())) over; the function itself can.

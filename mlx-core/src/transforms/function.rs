@@ -51,7 +51,7 @@ pub trait Signature: Sized + 'static {
     type Output: Output;
     /// The type of the first argument.
     type First: Tree + ?Sized;
-    /// The arguments with arrays of their own; without a tuple if there is one only.
+    /// The arguments with arrays of their own; a single argument is not in a tuple.
     type Owned: Output;
     /// The same arguments, and another result.
     type Returning<R: Output>: Signature<Output = R, First = Self::First, Owned = Self::Owned>;

@@ -150,7 +150,7 @@ impl<S: Signature> Argnums<S> for RangeFull {
     }
 }
 
-/// The only one.
+/// The only form in a list.
 fn one(of: Vec<Structure>) -> Structure {
     of.into_iter().next().unwrap_or(Structure::Array)
 }

@@ -66,7 +66,7 @@ pub trait Tree {
     /// The arrays in this form.
     ///
     /// # Errors
-    /// There are fewer arrays than the form has, or it is that of another type.
+    /// There are fewer arrays than the form has, or the form does not fit the type.
     fn build(structure: &Structure, arrays: &mut dyn Iterator<Item = Array>)
     -> Result<Self::Owned>;
 }

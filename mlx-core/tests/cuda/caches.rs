@@ -103,7 +103,7 @@ fn rotated_keys_are_packed() -> Result<()> {
     close("keys", &own(&read)?, &own(&keys)?, 0.03)
 }
 
-/// Keys and values, as they are kept.
+/// Keys and values, as a cache stores them.
 struct Kept {
     k: Array,
     v: Array,
@@ -117,7 +117,7 @@ impl Kept {
             None => fast::attention(q, &self.k, &self.v, options),
         }
     }
-    /// In F32.
+    /// The keys and values in F32.
     fn wide(&self, dtype: DType) -> Result<[Array; 2]> {
         let wide = |a: &Array| match self.scheme {
             Some(scheme) => fast::unpack(a, scheme, dtype),
@@ -135,7 +135,8 @@ impl Kept {
     }
 }
 
-/// Against the plain form in F32; and rows and queries alone, to the bit.
+/// Compares with the plain form in F32; and rows and queries alone with those of the batch, to the
+/// bit.
 fn compare(what: &str, q: &Array, kept: &Kept, tolerance: f32) -> Result<()> {
     let dtype = q.dtype();
     let [rows, heads, tokens, d] = [0, 1, 2, 3].map(|axis| q.shape()[axis]);

@@ -15,7 +15,8 @@ fn indices(rows: i32, experts: i32) -> Vec<i32> {
     (0..rows).map(of).collect()
 }
 
-/// Products of `[tokens, 1 or chosen, 1, k]` with the matrices of chosen experts, and each row's by `linear`.
+/// Compares the products of x `[tokens, 1 or chosen, 1, k]` and the matrices of chosen experts with
+/// each row's product by `linear`.
 fn compare(
     what: &str,
     stacks: [&Matrices; 2],
@@ -46,7 +47,7 @@ fn compare(
         let some = rows.take(&own, 0)?;
         let (one, other) = (a.one(e)?, b.one(e)?);
         let of = |y: &Array| y.reshape(&[tokens * chosen, n])?.take(&own, 0);
-        // More rows are cuBLAS's by default, which adds in another order.
+        // More rows are computed by cuBLAS by default, which adds in another order.
         let is_exact = some.shape()[0] <= 128;
         let [one, other] = [matrix_of(&one), matrix_of(&other)];
         let wanted = fast::linear_many(&some, &[one, other])?;
@@ -121,7 +122,7 @@ fn strided_rows_and_none() -> Result<()> {
         return Ok(());
     }
     let a = Matrices::new(2, [5, 24, 128], DType::F16, None)?;
-    // Rows whose elements are apart, and every second row.
+    // Rows whose elements are not contiguous, and every second row.
     let x = noise(1, &[128, 6], DType::F16)?.swapaxes(0, 1)?;
     let turned = x.reshape(&[6, 128])?.expand_dims(1)?;
     let dense = turned.contiguous()?;
@@ -209,7 +210,7 @@ fn routers_choose_the_best_experts() -> Result<()> {
                 let (chosen, weights) = fast::route(&scores, correction, &how)?;
                 let (wanted, wanted_weights) = {
                     let (chosen, weights) = plainly(|| fast::route(&scores, correction, &how))?;
-                    // The plain form has them in any order.
+                    // The plain form returns the experts in any order.
                     let order = chosen.argsort(-1)?;
                     (
                         chosen.take_along_axis(&order, -1)?,
@@ -254,7 +255,7 @@ fn outputs_of_experts_are_summed() -> Result<()> {
             let found = fast::weighted_sum(&y, &weights)?;
             let wanted = plainly(|| fast::weighted_sum(&y.astype(DType::F32)?, &weights))?;
             close(&format!("{dtype} {tokens}"), &found, &wanted, tolerance)?;
-            // Outputs whose elements are apart.
+            // Outputs whose elements are not contiguous.
             let turned = y.swapaxes(0, 1)?.contiguous()?.swapaxes(0, 1)?;
             same("turned", &fast::weighted_sum(&turned, &weights)?, &found)?;
         }

@@ -1,4 +1,4 @@
-//! Gradients: those of the kernels' operations are those of the plain form in F32.
+//! The gradients of operations with kernels are those of the plain form in F32.
 
 use mlx_core::fast::{
     self, Attention, Gate, KeySlots, Mask, Matrix, Positions, Projection, Rope, plainly,

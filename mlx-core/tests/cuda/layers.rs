@@ -288,7 +288,8 @@ fn norms_of_many_rows_have_the_bits_of_one() -> Result<()> {
                 let norm = |x: &Array| fast::rms_norm(x, inner, 1e-6);
                 let (sum, normed) = of(&x, &y)?;
                 let wanted = plainly(|| of(&x, &y))?;
-                // The norm of the plain form may be rounded up where ours is rounded down, before it is added.
+                // The norm of the plain form may be rounded up where the kernel's is rounded down,
+                // before it is added.
                 close(&what, &sum, &wanted.0, 2.0 * tolerance)?;
                 close(&what, &normed, &wanted.1, 2.0 * tolerance)?;
                 let alone = norm(&x)?;

@@ -21,7 +21,7 @@ use mlx_core::ops::quantize::{QuantMode, Scheme, dequantize_with, quantize_with}
 use mlx_core::random::{Key, normal};
 use mlx_core::{Array, DType, Device, Result, Stream};
 
-/// Makes the GPU the default device. Whether there is one, and it runs this crate's kernels.
+/// Makes the GPU the default device. Returns whether there is a GPU that runs this crate's kernels.
 fn on_gpu() -> Result<bool> {
     if !Device::GPU.is_available()? {
         eprintln!("skipped: no GPU");

@@ -69,7 +69,7 @@ impl Inputs {
             key_heads: k,
         })
     }
-    /// In F32, as the host has it.
+    /// The inputs in F32, in arrays that no GPU has computed.
     fn wide(&self) -> Result<Self> {
         Ok(Self {
             x: host(&self.x)?,

@@ -80,7 +80,7 @@ fn a_capture_without_memory_fails_without_a_trace() -> Result<()> {
     let found = replayed(1, 12);
     memory::set_cache_limit(limit)?;
     assert_eq!(found?, wanted.0);
-    // Buffers of the failed captures do not come back: results of the same sizes are right.
+    // Buffers of the failed captures are not used again: results of the same sizes are right.
     for _ in 0..5 {
         assert_eq!(replayed(1, 12)?, wanted.0);
         assert_eq!(replayed(5, 12)?, wanted.1);

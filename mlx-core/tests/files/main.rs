@@ -1,5 +1,6 @@
-//! npy, npz and GGUF: files of NumPy, MLX and the package gguf are read, ours are read by our readers and have NumPy's
-//! bytes, and malformed files are refused by name.
+//! npy, npz and GGUF: files of NumPy, MLX and the package gguf are read, files that this crate
+//! wrote are read by its own readers and have NumPy's bytes, and malformed files are refused by
+//! name.
 
 mod gguf;
 mod npy;

@@ -47,7 +47,7 @@ fn packed_rows_are_quantised_ones() -> Result<()> {
     Ok(())
 }
 
-/// With our kernels switched off, packing is MLX's graph, as on a GPU.
+/// With this crate's kernels switched off, packing is MLX's graph, as on a GPU.
 #[test]
 fn without_our_kernels_it_is_the_same() {
     for test in [

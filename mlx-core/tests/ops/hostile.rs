@@ -1,9 +1,10 @@
 //! A call of the safe interface may not end the process, hang, or access memory outside its arrays.
 //!
-//! Every operation runs on inputs and arguments that are changed from those of its goldens: other dtypes, empty, of
-//! size 1, of other ranks, with NaN and the ends of each dtype, transposed, reversed, broadcast. Errors are right
-//! answers. The calls run in child processes, many in each. If a child ends or hangs in a call, the call is a fault,
-//! and another child goes on with the next call.
+//! Every operation runs on inputs and arguments that are changed from those of its goldens: other
+//! dtypes, empty, of size 1, of other ranks, with NaN and the ends of each dtype, transposed,
+//! reversed, broadcast. An error is a correct answer. The calls run in child processes, many in
+//! each. If a child ends or hangs in a call, the call is a fault, and another child goes on with
+//! the next call.
 //!
 //! `MLX_CORE_HOSTILE=rounds` sets the number of variations of each golden; the default is few enough for CI.
 
@@ -25,7 +26,7 @@ use calls::Calls;
 const CHILD: &str = "MLX_CORE_TEST_HOSTILE_CALLS";
 const ROUNDS: &str = "MLX_CORE_HOSTILE";
 const DEFAULT_ROUNDS: usize = 30;
-/// The rounds without our CPU kernels.
+/// The rounds without this crate's CPU kernels.
 const PLAIN_ROUNDS: usize = 10;
 /// A call that takes longer counts as hanging.
 const PATIENCE: Duration = Duration::from_secs(60);

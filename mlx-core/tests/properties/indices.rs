@@ -67,7 +67,7 @@ fn sliced(size: i64, start: Option<i64>, stop: Option<i64>, by: i64) -> Vec<usiz
     places
 }
 
-/// A dimension of the array: which dimensions of the result say where in it.
+/// A dimension of the array, with the dimensions of the result that give the position in it.
 enum Axis {
     Slot(usize),
     Slice(usize, Vec<usize>),

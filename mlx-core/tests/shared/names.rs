@@ -22,7 +22,7 @@ fn python(groups: &dyn Fn(&str) -> bool) -> BTreeMap<String, BTreeSet<String>> {
         .collect()
 }
 
-/// A row of a table: Python's name, and links to ours or the reason why there is none.
+/// A row of a table: Python's name, and links to the crate's items or the reason why there is none.
 struct Row {
     name: String,
     ours: Vec<String>,

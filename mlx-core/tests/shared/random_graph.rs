@@ -72,7 +72,8 @@ pub struct Setup {
     /// The streams that can run kernels in Rust.
     pub kernels: Vec<Stream>,
     pub compiled: Option<Compiled>,
-    /// Whether the operations that check indices tell which of them failed.
+    /// Whether an index out of range loses only the arrays that depend on that check, and none that
+    /// depend on other checks.
     pub checks_are_told_apart: bool,
 }
 
@@ -233,8 +234,8 @@ impl Graph<'_> {
     }
 }
 
-/// Builds a graph in which one node fails, evaluates some of it, and looks at every array: it has
-/// its value, or it depends on the node that fails and cannot be read.
+/// Builds a graph in which one node fails, evaluates some of it, and checks every array: it has its
+/// value, or it depends on the node that fails and cannot be read.
 pub fn check(setup: &Setup, failure: Failure, seed: u64) -> Result<()> {
     let limit = memory::array_limit();
     memory::set_array_limit(usize::MAX);

@@ -1,7 +1,7 @@
 //! The plain form of [`draw`](super::draw).
 //!
-//! Each filter keeps the likeliest tokens up to some point, so each is a threshold on the logits, and their order does
-//! not matter.
+//! Each filter keeps the likeliest tokens up to some point. So each is a threshold on the logits,
+//! and the order of the filters does not matter.
 
 use crate::array::Array;
 use crate::dtype::DType;
@@ -15,7 +15,8 @@ use crate::transforms::vmap_with;
 pub(super) fn draw(logits: &Array, rows: &[Draw]) -> Result<Array> {
     let x = logits.astype(DType::F32)?;
     let greedy = fast::argmax(&x)?;
-    // The largest logit is NaN if one logit is NaN; in a greedy row of our kernels, only if all are.
+    // The largest logit is NaN if one logit is NaN. Where `argmax` is a kernel that skips NaN, the
+    // largest logit of a greedy row is NaN only if all are.
     let largest = x
         .take_along_axis(&greedy.expand_dims(-1)?, -1)?
         .squeeze(-1)?;
@@ -154,8 +155,9 @@ fn both(a: Option<Array>, b: Array) -> Result<Option<Array>> {
     }))
 }
 
-/// The least logit of each row, F32 `[B, 1]`, that is kept while the logits before it have less than p together, or the
-/// least of `sorted`: the largest logits, descending.
+/// The least logit of each row, F32 `[B, 1]`, that is kept: in descending order, those whose
+/// predecessors have less than `p` together. `sorted` has the largest logits, descending; the
+/// result is at least its last one.
 fn top_p(x: &Array, sorted: &Array, p: &Array) -> Result<Array> {
     let probabilities = sorted.subtract(&x.logsumexp(-1, true)?)?.exp()?;
     let inside = probabilities.cumsum_with(-1, false, false)?.less(p)?;

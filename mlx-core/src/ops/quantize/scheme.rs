@@ -63,7 +63,7 @@ impl QuantMode {
     /// The mode of this name.
     ///
     /// # Errors
-    /// There is none.
+    /// There is no mode of this name.
     pub fn parse(name: &str) -> Result<Self> {
         Self::ALL
             .into_iter()
@@ -122,7 +122,7 @@ impl Scheme {
         (group_size, bits, self.mode.c_name())
     }
 
-    /// A scheme that MLX knows.
+    /// A scheme that MLX supports.
     ///
     /// # Errors
     /// The mode does not have these bits or this group size.

@@ -251,7 +251,8 @@ fn bad_entries_are_refused_by_name() -> Result<()> {
     assert_eq!(&good[first..first + 4], b"PK\x01\x02");
     let overlapping = {
         let mut changed = good.clone();
-        // The second entry takes the name and place of the first, and is told apart by nothing.
+        // The second entry takes the name and place of the first, so that nothing distinguishes the
+        // two.
         let (name, place) = (first + 46, first + 42);
         let (name, place) = (
             good[name..name + 5].to_vec(),

@@ -123,7 +123,7 @@ impl Calls {
             .map_or_else(|error| error.to_string(), |case| case.describe())
     }
 
-    /// Runs a call and reads its results. Errors are right answers, panics are not.
+    /// Runs a call and reads its results. Errors are correct answers, panics are not.
     pub fn run(&self, index: usize) {
         let Ok(case) = self.changed(index) else {
             return;
