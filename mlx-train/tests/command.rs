@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -97,33 +97,34 @@ fn a_run_that_is_killed_again_and_again_computes_the_same() {
     let parameters =
         |out: &str| fs::read(dir.path().join(out).join("adapters.safetensors")).unwrap();
     let mut kills = 0;
-    let finished = |dir: &TempDir| dir.path().join("parts/checkpoints/00000040").is_dir();
+    // The step of the last checkpoint. A name that does not begin with a digit is one that is being written.
+    let checkpoints = dir.path().join("parts/checkpoints");
+    let last_step = || -> u32 {
+        let entries = fs::read_dir(&checkpoints).into_iter().flatten();
+        let names = entries.map(|entry| entry.unwrap().file_name());
+        let steps = names.filter_map(|name| name.to_str()?.parse().ok());
+        steps.max().unwrap_or(0)
+    };
     for attempt in 0u32.. {
-        let resume = dir.path().join("parts/checkpoints/00000001").is_dir()
-            || fs::read_dir(dir.path().join("parts/checkpoints")).is_ok_and(|mut entries| {
-                entries.any(|entry| {
-                    entry
-                        .unwrap()
-                        .file_name()
-                        .to_str()
-                        .unwrap()
-                        .starts_with('0')
-                })
-            });
-        let flag = if resume { "--resume" } else { "" };
+        let first = last_step();
+        let flag = if first > 0 { "--resume" } else { "" };
         let mut child = command(&dir, &format!("{line} --out parts {flag}"))
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        // A part of the time that the run takes on this machine, longer at each attempt, so that
-        // the run reaches its end.
-        std::thread::sleep(length * (20 + attempt * 17 % 23 + attempt * 6) / 100);
+        // The run is killed after a part of the time that it takes on this machine, longer at each attempt, so that it
+        // reaches its end; and after 12 steps, because the machine may be faster by now.
+        let started = Instant::now();
+        let part = length * (20 + attempt * 17 % 23 + attempt * 6) / 100;
+        while started.elapsed() < part && last_step() < first + 12 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         if child.try_wait().unwrap().is_none() {
             child.kill().unwrap();
             kills += 1;
         }
         child.wait().unwrap();
-        if finished(&dir) {
+        if last_step() == 40 {
             break;
         }
     }
