@@ -77,14 +77,50 @@ pub(crate) fn guarded(f: impl FnOnce() -> Result<()>) -> c_int {
     }
 }
 
-/// An owned `mlx_closure`.
-pub(crate) struct Closure(sys::mlx_closure);
+/// Closures that C holds, by their handles: each is freed once, when it is dropped.
+macro_rules! owned_closures {
+    ($($(#[$doc:meta])* $name:ident: $raw:ident, $free:ident;)*) => {$(
+        $(#[$doc])*
+        pub(crate) struct $name(sys::$raw);
+
+        impl $name {
+            pub(crate) fn raw(&self) -> sys::$raw {
+                self.0
+            }
+
+            /// Owns a handle that C has made. A null handle is an error of MLX.
+            fn owning(raw: sys::$raw) -> Result<Self> {
+                if raw.ctx.is_null() {
+                    Err(super::take_error(ErrorKind::Mlx))
+                } else {
+                    Ok(Self(raw))
+                }
+            }
+        }
+
+        impl Drop for $name {
+            fn drop(&mut self) {
+                if !self.0.ctx.is_null() {
+                    // SAFETY: owned, non-null, freed once.
+                    unsafe { sys::$free(self.0) };
+                }
+            }
+        }
+    )*};
+}
+
+owned_closures! {
+    /// An owned `mlx_closure`.
+    Closure: mlx_closure, mlx_closure_free;
+    /// An owned `mlx_closure_custom`: a derivative.
+    CustomClosure: mlx_closure_custom, mlx_closure_custom_free;
+    /// An owned `mlx_closure_custom_jvp`: a pushforward.
+    PushforwardClosure: mlx_closure_custom_jvp, mlx_closure_custom_jvp_free;
+    /// An owned `mlx_closure_custom_vmap`: a vectorised form.
+    MapClosure: mlx_closure_custom_vmap, mlx_closure_custom_vmap_free;
+}
 
 impl Closure {
-    pub(crate) fn raw(&self) -> sys::mlx_closure {
-        self.0
-    }
-
     /// Runs a C call that makes a closure out of others.
     pub(crate) fn make(f: impl FnOnce(*mut sys::mlx_closure) -> c_int) -> Result<Self> {
         let mut closure = Self(sys::mlx_closure {
@@ -103,11 +139,7 @@ impl Closure {
         // from here on.
         let raw =
             unsafe { sys::mlx_closure_new_func_payload(Some(call_kept), payload, Some(drop_kept)) };
-        if raw.ctx.is_null() {
-            Err(super::take_error(ErrorKind::Mlx))
-        } else {
-            Ok(Self(raw))
-        }
+        Self::owning(raw)
     }
 
     /// Calls the closure, which calls the Rust function in it, or traces it.
@@ -120,23 +152,7 @@ impl Closure {
     }
 }
 
-impl Drop for Closure {
-    fn drop(&mut self) {
-        if !self.0.ctx.is_null() {
-            // SAFETY: owned, non-null, freed once.
-            unsafe { sys::mlx_closure_free(self.0) };
-        }
-    }
-}
-
-/// An owned `mlx_closure_custom`: a derivative.
-pub(crate) struct CustomClosure(sys::mlx_closure_custom);
-
 impl CustomClosure {
-    pub(crate) fn raw(&self) -> sys::mlx_closure_custom {
-        self.0
-    }
-
     /// Gives `function` of (primals, cotangents, outputs) to MLX.
     pub(crate) fn keep(
         function: impl Fn(&[Array], &[Array], &[Array]) -> Result<Vec<Array>> + 'static,
@@ -148,25 +164,9 @@ impl CustomClosure {
         let raw = unsafe {
             sys::mlx_closure_custom_new_func_payload(Some(call_custom), payload, Some(drop_kept))
         };
-        if raw.ctx.is_null() {
-            Err(super::take_error(ErrorKind::Mlx))
-        } else {
-            Ok(Self(raw))
-        }
+        Self::owning(raw)
     }
 }
-
-impl Drop for CustomClosure {
-    fn drop(&mut self) {
-        if !self.0.ctx.is_null() {
-            // SAFETY: owned, non-null, freed once.
-            unsafe { sys::mlx_closure_custom_free(self.0) };
-        }
-    }
-}
-
-/// An owned `mlx_closure_custom_jvp`: a pushforward.
-pub(crate) struct PushforwardClosure(sys::mlx_closure_custom_jvp);
 
 impl PushforwardClosure {
     /// A null handle, which C takes as no closure.
@@ -174,10 +174,6 @@ impl PushforwardClosure {
         Self(sys::mlx_closure_custom_jvp {
             ctx: std::ptr::null_mut(),
         })
-    }
-
-    pub(crate) fn raw(&self) -> sys::mlx_closure_custom_jvp {
-        self.0
     }
 
     /// Gives `function` of (primals, tangents, numbers of the arguments that have one) to MLX.
@@ -191,25 +187,9 @@ impl PushforwardClosure {
         let raw = unsafe {
             sys::mlx_closure_custom_jvp_new_func_payload(Some(call_jvp), payload, Some(drop_kept))
         };
-        if raw.ctx.is_null() {
-            Err(super::take_error(ErrorKind::Mlx))
-        } else {
-            Ok(Self(raw))
-        }
+        Self::owning(raw)
     }
 }
-
-impl Drop for PushforwardClosure {
-    fn drop(&mut self) {
-        if !self.0.ctx.is_null() {
-            // SAFETY: owned, non-null, freed once.
-            unsafe { sys::mlx_closure_custom_jvp_free(self.0) };
-        }
-    }
-}
-
-/// An owned `mlx_closure_custom_vmap`: a vectorised form.
-pub(crate) struct MapClosure(sys::mlx_closure_custom_vmap);
 
 impl MapClosure {
     /// A null handle, which C takes as no closure.
@@ -217,10 +197,6 @@ impl MapClosure {
         Self(sys::mlx_closure_custom_vmap {
             ctx: std::ptr::null_mut(),
         })
-    }
-
-    pub(crate) fn raw(&self) -> sys::mlx_closure_custom_vmap {
-        self.0
     }
 
     /// Gives `function` to MLX. Its numbers are the axes of the inputs, which it replaces by the
@@ -233,20 +209,7 @@ impl MapClosure {
         let raw = unsafe {
             sys::mlx_closure_custom_vmap_new_func_payload(Some(call_vmap), payload, Some(drop_kept))
         };
-        if raw.ctx.is_null() {
-            Err(super::take_error(ErrorKind::Mlx))
-        } else {
-            Ok(Self(raw))
-        }
-    }
-}
-
-impl Drop for MapClosure {
-    fn drop(&mut self) {
-        if !self.0.ctx.is_null() {
-            // SAFETY: owned, non-null, freed once.
-            unsafe { sys::mlx_closure_custom_vmap_free(self.0) };
-        }
+        Self::owning(raw)
     }
 }
 
