@@ -94,24 +94,36 @@ fn read(bytes: &[u8]) -> String {
     }
 }
 
+/// An archive that has `array` as `a.npy` and as `b.npy`.
+fn twice(array: &[u8]) -> Vec<u8> {
+    Zip::new()
+        .stored("a.npy", array)
+        .stored("b.npy", array)
+        .end()
+}
+
+/// The last place of `what` in `bytes`.
+fn last_place(bytes: &[u8], what: &[u8]) -> usize {
+    bytes
+        .windows(what.len())
+        .rposition(|window| window == what)
+        .unwrap()
+}
+
+/// A copy of `good` with `bytes` at `place`.
+fn overwritten(good: &[u8], place: usize, bytes: &[u8]) -> Vec<u8> {
+    let mut changed = good.to_vec();
+    changed[place..place + bytes.len()].copy_from_slice(bytes);
+    changed
+}
+
 #[test]
 fn bad_archives_are_refused_by_name() -> Result<()> {
     let array = npy(&dictionary("'<f4'", "False", "(2,)"), &[0; 8]);
-    let good = Zip::new()
-        .stored("a.npy", &array)
-        .stored("b.npy", &array)
-        .end();
+    let good = twice(&array);
     assert_eq!(Npz::from_bytes(&good[..])?.arrays()?.len(), 2);
-    let at = |what: &[u8]| {
-        good.windows(what.len())
-            .rposition(|window| window == what)
-            .unwrap()
-    };
-    let with = |place: usize, bytes: &[u8]| {
-        let mut changed = good.clone();
-        changed[place..place + bytes.len()].copy_from_slice(bytes);
-        changed
-    };
+    let at = |what: &[u8]| last_place(&good, what);
+    let with = |place: usize, bytes: &[u8]| overwritten(&good, place, bytes);
     let central = at(b"PK\x01\x02");
     for name in [
         "/a.npy",
@@ -178,21 +190,10 @@ fn bad_archives_are_refused_by_name() -> Result<()> {
 #[test]
 fn bad_entries_are_refused_by_name() -> Result<()> {
     let array = npy(&dictionary("'<f4'", "False", "(2,)"), &[0; 8]);
-    let good = Zip::new()
-        .stored("a.npy", &array)
-        .stored("b.npy", &array)
-        .end();
+    let good = twice(&array);
     assert_eq!(Npz::from_bytes(&good[..])?.arrays()?.len(), 2);
-    let at = |what: &[u8]| {
-        good.windows(what.len())
-            .rposition(|window| window == what)
-            .unwrap()
-    };
-    let with = |place: usize, bytes: &[u8]| {
-        let mut changed = good.clone();
-        changed[place..place + bytes.len()].copy_from_slice(bytes);
-        changed
-    };
+    let at = |what: &[u8]| last_place(&good, what);
+    let with = |place: usize, bytes: &[u8]| overwritten(&good, place, bytes);
     let (central, end) = (at(b"PK\x01\x02"), at(b"PK\x05\x06"));
     check(
         "npz in memory: ",
