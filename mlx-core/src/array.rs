@@ -15,7 +15,7 @@ use crate::files::mapped;
 use crate::into_shape::IntoShape;
 use crate::ops::{self, Number, Operand};
 use crate::rows::Rows;
-use crate::{eval, memory, poison};
+use crate::{eval, memory, poison, printing};
 
 /// The error for reading an array that a transform traces.
 const UNREADABLE: &str = "an array cannot be read while a transform traces it";
@@ -629,14 +629,20 @@ impl fmt::Debug for Array {
 }
 
 impl fmt::Display for Array {
-    /// The elements, as MLX prints them, or the error if the evaluation fails. Evaluates the array.
+    /// The elements, as MLX prints them, or the error if the evaluation fails. Evaluates the array. `{:.3}` prints three
+    /// digits after the point; without a precision [`get_printoptions`](crate::get_printoptions) decides.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let digits = match f.precision() {
+            // MLX prints at most 255 digits here, more than a number of 64 bits has.
+            Some(digits) => digits.min(u8::MAX.into()) as i32,
+            None => printing::get_printoptions().raw(),
+        };
         let text = eval([self]).and_then(|()| {
             if !poison::is_available(self) {
                 return Err(Error::new(ErrorKind::Unsupported, UNREADABLE));
             }
             // SAFETY: the handle is live and evaluated.
-            vector::string(|res| unsafe { sys::mlx_array_tostring(res, self.raw) })
+            vector::string(|res| unsafe { sys::mlxrs_array_text(res, self.raw, digits) })
         });
         match text {
             Ok(text) => f.write_str(&text),

@@ -48,6 +48,7 @@
 //! | `mx.export_function`, `mx.import_function`, `mx.export_to_dot` | [`export`] |
 //! | `mx.linalg`, `mx.fft` | [`linalg`], [`fft`] |
 //! | `mx.set_default_device`, `mx.stream` | [`Device`], [`Stream`] |
+//! | `print(a)`, `mx.set_printoptions(precision=3)` | `println!("{a}")`, `{a:.3}`, [`set_printoptions`] ([`printing`]) |
 //! | `mx.get_peak_memory`, `mx.set_memory_limit` | [`memory`] |
 //!
 //! Functions have MLX's names where MLX has them. A number beside an array takes the array's dtype, and is refused where that dtype
@@ -60,6 +61,7 @@ mod ffi;
 pub mod indexing;
 mod into_shape;
 mod poison;
+pub mod printing;
 
 pub mod device;
 pub mod eval;
@@ -124,6 +126,7 @@ pub use literal::{Literal, Nested};
 #[cfg(feature = "ndarray")]
 pub use ndarray;
 pub use ops::*;
+pub use printing::{PrintOptions, get_printoptions, set_printoptions};
 pub use replay::{Graph, Replay};
 pub use rows::Rows;
 pub use stream::{Device, DeviceKind, Stream, ThreadLocalStream, clear_streams, device_count};

@@ -58,7 +58,7 @@ pub use create::{
 };
 pub use index::Side;
 pub use math::where_;
-pub use matmul::{BlockMasks, einsum};
+pub use matmul::{BlockMasks, einsum, einsum_path};
 pub use quantize::{
     QuantMode, Quantized, Scheme, dequantize, dequantize_with, gather_qmm, gather_qmm_with,
     gather_qqmm, qqmm, quantize, quantize_with, quantized_matmul, quantized_matmul_with,

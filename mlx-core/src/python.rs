@@ -16,7 +16,7 @@
 //! | `mx.Dtype` | [`DType`] |
 //! | `mx.DtypeCategory` | [`DTypeKind`] |
 //! | `mx.FunctionExporter` | [`export::Exporter`] |
-//! | `mx.PrintOptions` | mlx-c does not bind it; arrays print as by default in Python |
+//! | `mx.PrintOptions` | [`PrintOptions`] |
 //! | `mx.Stream` | [`Stream`] |
 //! | `mx.StreamContext` | [`Stream::scope`] |
 //! | `mx.ThreadLocalStream` | [`ThreadLocalStream`] |
@@ -116,7 +116,7 @@
 //! | `mx.divmod` | [`Array::divmod`] |
 //! | `mx.e` | [`std::f64::consts::E`] |
 //! | `mx.einsum` | [`einsum()`] |
-//! | `mx.einsum_path` | mlx-c does not bind it; [`einsum()`] finds its path itself |
+//! | `mx.einsum_path` | [`einsum_path()`] |
 //! | `mx.empty` | [`empty()`] |
 //! | `mx.empty_like` | [`empty_like()`] |
 //! | `mx.enable_compile` | [`transforms::compile::set_enabled()`] |
@@ -154,7 +154,7 @@
 //! | `mx.get_cache_memory` | [`memory::cached()`] |
 //! | `mx.get_memory_limit` | [`memory::memory_limit()`] |
 //! | `mx.get_peak_memory` | [`memory::peak()`] |
-//! | `mx.get_printoptions` | mlx-c does not bind it; arrays print as by default in Python |
+//! | `mx.get_printoptions` | [`get_printoptions()`] |
 //! | `mx.gpu` | [`Device::GPU`] |
 //! | `mx.grad` | [`transforms::grad()`] |
 //! | `mx.greater` | [`Array::greater`] |
@@ -233,7 +233,7 @@
 //! | `mx.positive` | [`Array::positive`] |
 //! | `mx.pow` | [`Array::power`] |
 //! | `mx.power` | [`Array::power`] |
-//! | `mx.printoptions` | mlx-c does not bind it; arrays print as by default in Python |
+//! | `mx.printoptions` | [`PrintOptions::scope`] |
 //! | `mx.prod` | [`Array::prod`] |
 //! | `mx.put_along_axis` | [`Array::put_along_axis`] |
 //! | `mx.qqmm` | [`qqmm()`] |
@@ -262,7 +262,7 @@
 //! | `mx.set_default_device` | [`Device::set_default`] |
 //! | `mx.set_default_stream` | [`Stream::scope`] |
 //! | `mx.set_memory_limit` | [`memory::set_memory_limit()`] |
-//! | `mx.set_printoptions` | mlx-c does not bind it; arrays print as by default in Python |
+//! | `mx.set_printoptions` | [`set_printoptions()`] |
 //! | `mx.set_wired_limit` | [`memory::set_wired_limit()`] |
 //! | `mx.sigmoid` | [`Array::sigmoid`] |
 //! | `mx.sign` | [`Array::sign`] |
@@ -408,7 +408,7 @@
 //! | `mx.fast.gated_delta_update` | [`fast::gated_delta()`] |
 //! | `mx.fast.layer_norm` | [`fast::layer_norm()`] |
 //! | `mx.fast.metal_kernel` | [`kernel::MetalKernel`] |
-//! | `mx.fast.precompiled_cuda_kernel` | mlx-c does not bind it; [`kernel::CudaKernel`] compiles source text |
+//! | `mx.fast.precompiled_cuda_kernel` | [`kernel::precompiled_cuda_kernel()`] |
 //! | `mx.fast.rms_norm` | [`fast::rms_norm()`] |
 //! | `mx.fast.rope` | [`fast::rope()`] |
 //! | `mx.fast.scaled_dot_product_attention` | [`fast::scaled_dot_product_attention()`] |

@@ -20,6 +20,7 @@ import ops_matrix
 import ops_numeric
 import ops_promotion
 import ops_short
+import ops_text
 import ops_types
 from ops_table import Table
 
@@ -37,6 +38,7 @@ def main():
         print(f"{name}: {len(table.cases)} cases, {table.checked} of them equal to NumPy's")
     write(out / "promotion.json", ops_promotion.document())
     write(out / "types.json", ops_types.document())
+    write(out / "text.json", ops_text.document())
 
 
 def write(path, document):

@@ -77,6 +77,11 @@ fn number(value: &Value) -> f64 {
     }
 }
 
+/// The array that a golden describes.
+pub fn array(value: &Value) -> Array {
+    golden(value).array()
+}
+
 fn golden(value: &Value) -> Golden {
     Golden {
         dtype: dtype(value["d"].as_str().unwrap()),

@@ -10,6 +10,7 @@ mod matrix;
 mod numeric;
 mod promotion;
 mod short;
+mod text;
 mod types;
 
 use std::collections::{BTreeMap, BTreeSet};
