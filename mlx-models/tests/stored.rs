@@ -25,7 +25,7 @@ fn json(path: &Path) -> Value {
 /// Each case, and how its weights are packed in memory.
 fn cases() -> [(&'static str, Option<Scheme>); 7] {
     let mxfp8 = Scheme::default_of(QuantMode::Mxfp8);
-    let affine = Scheme::new(QuantMode::Affine, 4, 32).unwrap();
+    let affine = Scheme::new(32, 4, QuantMode::Affine).unwrap();
     [
         ("fp8_qwen3", None),
         ("fp8_deepseek_v3", None),
@@ -185,7 +185,7 @@ fn converted_folders_compute_the_same() {
 /// 8-bit floats are the original form of these models: they can be quantised further. Packed integers cannot.
 #[test]
 fn stored_weights_can_be_quantised_if_they_are_floats() {
-    let scheme = Scheme::new(QuantMode::Affine, 8, 32).unwrap();
+    let scheme = Scheme::new(32, 8, QuantMode::Affine).unwrap();
     for (case, _) in cases() {
         let to = tempfile::tempdir().unwrap();
         let options = ConvertOptions {

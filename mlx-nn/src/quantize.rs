@@ -17,7 +17,7 @@ use crate::weight::Weight;
 /// let mut layer = Linear::new(64, 8, true)?;
 /// let x = ones([1, 64], DType::F32)?;
 /// let dense = layer.forward(&x)?;
-/// let scheme = Scheme::new(QuantMode::Affine, 8, 64)?;
+/// let scheme = Scheme::new(64, 8, QuantMode::Affine)?;
 /// quantize(&mut layer, |_path, shape| (shape[1] % 64 == 0).then_some(scheme))?;
 /// assert!((layer.forward(&x)? - dense)?.abs()?.max_all()?.item::<f32>()? < 0.05);
 /// # Ok(())

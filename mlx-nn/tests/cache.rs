@@ -299,7 +299,7 @@ proptest! {
 
 /// Quantised options. Quantisation changes only the last bits of a one among zeros.
 fn packed(bits: Option<i32>) -> CacheOptions {
-    let scheme = |bits| Scheme::new(QuantMode::Affine, bits, 32).unwrap();
+    let scheme = |bits| Scheme::new(32, bits, QuantMode::Affine).unwrap();
     CacheOptions {
         growth: 3,
         quantized: bits.map(scheme),

@@ -286,7 +286,7 @@ fn patterns_freeze_parameters_and_modules() {
     mlx_nn::trainable::set_trainable(&mut net, |_| true).unwrap();
     assert!(!net.trainable_parameters().contains_key("seen"));
 
-    let scheme = Scheme::new(QuantMode::Affine, 4, 32).unwrap();
+    let scheme = Scheme::new(32, 4, QuantMode::Affine).unwrap();
     quantize::quantize(&mut net, |path, _| (path == "l1").then_some(scheme)).unwrap();
     net.unfreeze().unwrap();
     assert!(
@@ -373,7 +373,7 @@ fn files_bring_back_parameters_and_buffers() {
     );
     assert!(saved.load(folder.path().join("none.safetensors")).is_err());
 
-    let scheme = Scheme::new(QuantMode::Affine, 4, 32).unwrap();
+    let scheme = Scheme::new(32, 4, QuantMode::Affine).unwrap();
     quantize::quantize(&mut saved, |path, _| (path == "l1").then_some(scheme)).unwrap();
     saved.save(&path).unwrap();
     let error = loaded.load(&path).unwrap_err().to_string();

@@ -214,7 +214,7 @@ impl Base {
         }
         let kv_quantization = self.kv_bits.map(|bits| {
             let group_size = self.kv_group_size.unwrap_or(64);
-            let scheme = Scheme::new(QuantMode::Affine, bits, group_size)?;
+            let scheme = Scheme::new(group_size, bits, QuantMode::Affine)?;
             fast::check_packing(scheme).map(|()| scheme)
         });
         let kv_quantization = kv_quantization

@@ -86,7 +86,7 @@ impl ConvertArgs {
         let recipe = match &self.predicate {
             None => {
                 let bits = self.bits.unwrap_or(usual.bits);
-                Scheme::new(mode, bits, group_size).map(Recipe::uniform)
+                Scheme::new(group_size, bits, mode).map(Recipe::uniform)
             }
             Some(_) if mode != QuantMode::Affine => {
                 let message = format!("a predicate is for affine quantisation, given {mode}");

@@ -25,7 +25,7 @@ pub use mlx_models::convert::{ConvertOptions, Converted, Mixed, Packing, Recipe,
 ///
 /// # let folder = tempfile::tempdir().unwrap();
 /// # let out = folder.path().join("small");
-/// let recipe = Recipe::uniform(Scheme::new(QuantMode::Affine, 8, 64)?);
+/// let recipe = Recipe::uniform(Scheme::new(64, 8, QuantMode::Affine)?);
 /// let options = ConvertOptions { packing: Packing::Quantize(recipe), ..Default::default() };
 /// let files = mlx_infer::default_model_files();
 /// convert(&files, &out, false, &options, &Default::default(), &mut |_, _| ())?;

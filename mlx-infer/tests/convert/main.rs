@@ -198,7 +198,7 @@ fn random_llama(dir: &Path, layers: usize) {
 }
 
 fn four_bits() -> ConvertOptions {
-    let scheme = Scheme::new(QuantMode::Affine, 4, 64).unwrap();
+    let scheme = Scheme::new(64, 4, QuantMode::Affine).unwrap();
     ConvertOptions {
         packing: Packing::Quantize(Recipe::uniform(scheme)),
         ..ConvertOptions::default()

@@ -127,5 +127,5 @@ fn scheme(config: &Config) -> Result<Scheme> {
     let usual = Scheme::default_of(mode);
     let group_size = config.size("group_size", Some(usual.group_size))?;
     let bits = config.size("bits", Some(usual.bits))?;
-    Scheme::new(mode, bits, group_size).map_err(|error| error.context(&config.place))
+    Scheme::new(group_size, bits, mode).map_err(|error| error.context(&config.place))
 }

@@ -19,7 +19,7 @@ fn ints(values: &[i32], shape: &[i32]) -> Array {
 
 /// The scheme of all quantised matrices and packed rows.
 pub fn affine() -> Scheme {
-    Scheme::new(QuantMode::Affine, 8, 32).unwrap()
+    Scheme::new(32, 8, QuantMode::Affine).unwrap()
 }
 
 fn packed(shape: &[i32]) -> Vec<Array> {

@@ -92,6 +92,6 @@ impl ModelConfig {
     fn quantization(&self) -> Option<Scheme> {
         let number = |key: &str| self.0.get("quantization")?.get(key)?.as_i64();
         let (bits, group_size) = (number("bits")?, number("group_size")?);
-        Scheme::new(QuantMode::Affine, bits as i32, group_size as i32).ok()
+        Scheme::new(group_size as i32, bits as i32, QuantMode::Affine).ok()
     }
 }

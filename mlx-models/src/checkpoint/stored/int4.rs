@@ -65,7 +65,7 @@ pub(super) fn decoded(tensors: &StoredTensors<'_>, entry: &Config) -> Result<(De
                 "{name}: groups of {stored} are not supported; known: multiples of 32"
             )));
         };
-        let found = Scheme::new(QuantMode::Affine, bits, group)?;
+        let found = Scheme::new(group, bits, QuantMode::Affine)?;
         if *scheme.get_or_insert(found) != found {
             return Err(unfit(format!(
                 "groups of {stored} beside others are not supported"
