@@ -45,6 +45,22 @@ impl Checkpoint {
         Self::gather(label, files.collect(), Decoded::default(), rules)
     }
 
+    /// Takes arrays that are read already, under the names of a module's parameters.
+    pub(crate) fn of_arrays(label: &str, arrays: BTreeMap<String, Array>) -> Result<Self> {
+        let made = arrays.into_iter().map(|(name, array)| Made {
+            name,
+            of: Vec::new(),
+            dtype: array.dtype(),
+            shape: array.shape().to_vec(),
+            make: Box::new(move |_| Ok(array.clone())),
+        });
+        let decoded = Decoded {
+            made: made.collect(),
+            hidden: BTreeSet::new(),
+        };
+        Self::gather(label, Vec::new(), decoded, &Rules::none())
+    }
+
     fn gather(
         label: &str,
         files: Vec<(Safetensors, Rules)>,
@@ -64,7 +80,8 @@ impl Checkpoint {
             }
         }
         for (at, made) in decoded.made.iter().enumerate() {
-            let own = files.iter().find(|(file, _)| file.contains(&made.of[0]));
+            let first = made.of.first();
+            let own = first.and_then(|first| files.iter().find(|(file, _)| file.contains(first)));
             let none = Rules::none();
             add(
                 own.map_or(&none, |(_, own)| own),

@@ -337,9 +337,46 @@ pub trait Module {
     ///
     /// # Errors
     /// An array that the module derives from its parameters cannot be made.
-    #[doc(alias = "eval")]
     fn train(&mut self, training: bool) -> Result<()> {
         parameters::train(self, training)
+    }
+
+    /// Switches training mode off: [`train`](Self::train) with `false`. It evaluates no array.
+    ///
+    /// # Errors
+    /// Those of [`train`](Self::train).
+    fn eval(&mut self) -> Result<()> {
+        self.train(false)
+    }
+
+    /// The function [`value_and_grad`](crate::value_and_grad) of this module, under a name that is not ambiguous beside
+    /// that of `mlx_core`.
+    ///
+    /// ```
+    /// use mlx_core::*;
+    /// use mlx_nn::*;
+    ///
+    /// # fn main() -> Result<()> {
+    /// let x = array![[1.0, 2.0]];
+    /// let mut model = Linear::new(2, 1, true)?;
+    /// let mut opt = AdamW::new(0.1);
+    /// let (loss, grads) = model.value_and_grad(|m| m.forward(&x)?.square()?.mean_all())?;
+    /// opt.update(&mut model, &grads)?;
+    /// assert!(loss.item::<f32>()? >= 0.0);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`value_and_grad`](crate::value_and_grad).
+    fn value_and_grad<O: crate::Outputs>(
+        &mut self,
+        loss: impl FnMut(&Self) -> Result<O>,
+    ) -> Result<(O, crate::Gradients)>
+    where
+        Self: Sized,
+    {
+        crate::grad::value_and_grad(self, loss)
     }
 
     /// Whether a layer that computes something else in training is in training mode. False for a
@@ -349,8 +386,8 @@ pub trait Module {
         parameters::is_training(self)
     }
 
-    /// Writes parameters and buffers, under their names, to a `.safetensors` file. An existing file
-    /// is replaced when the new one is complete.
+    /// Writes parameters and buffers, under their names, to a `.safetensors` or `.npz` file. An
+    /// existing file is replaced when the new one is complete.
     ///
     /// ```
     /// use mlx_core::Result;
@@ -369,7 +406,7 @@ pub trait Module {
     /// ```
     ///
     /// # Errors
-    /// A parameter has no value, the name of the file does not end in `.safetensors`, or it cannot be written.
+    /// A parameter has no value, the name of the file has another ending, or it cannot be written.
     #[doc(alias = "save_weights")]
     fn save(&self, path: impl AsRef<std::path::Path>) -> Result<()>
     where
@@ -378,7 +415,7 @@ pub trait Module {
         files::save(self, path.as_ref())
     }
 
-    /// Reads all parameters and buffers from a `.safetensors` file. Each keeps the dtype that the file gives it.
+    /// Reads all parameters and buffers from a `.safetensors` or `.npz` file. Each keeps the dtype that the file gives it.
     ///
     /// # Errors
     /// The file cannot be read, or its tensors are not exactly those of the module: one report
