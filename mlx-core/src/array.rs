@@ -521,6 +521,15 @@ impl Array {
         self.dims().map(|[a, b, c, d]| (a, b, c, d))
     }
 
+    /// The elements of an array of one dimension. Evaluates the array. [`to_vec`](Self::to_vec) takes any shape.
+    ///
+    /// # Errors
+    /// The array does not have one dimension, or as [`to_vec`](Self::to_vec).
+    pub fn to_vec1<T: Element>(&self) -> Result<Vec<T>> {
+        let [_] = self.dims()?;
+        self.to_vec()
+    }
+
     /// The rows of a matrix: a vector of the first dimension's size, of vectors of the second's. Evaluates the array.
     ///
     /// ```

@@ -110,7 +110,7 @@ pub fn init() -> Result<()> {
 pub use mlx_c_sys;
 
 pub use self::gguf::save_gguf;
-pub use self::safetensors::{Safetensors, save_safetensors};
+pub use self::safetensors::{Safetensors, load_safetensors, save_safetensors};
 pub use array::Array;
 pub use dtype::{
     Complex64, DType, DTypeKind, Element, FloatInfo, IntegerInfo, can_cast, finfo, iinfo, isdtype,
@@ -123,13 +123,17 @@ pub use frozen::Frozen;
 pub use indexing::{At, Ellipsis, IntoIndex, NewAxis, Unique, step};
 pub use into_shape::{IntoShape, Size};
 pub use literal::{Literal, Nested};
+pub use memory::{clear_cache, set_cache_limit, set_memory_limit};
 #[cfg(feature = "ndarray")]
 pub use ndarray;
 pub use ops::*;
 pub use printing::{PrintOptions, get_printoptions, set_printoptions};
 pub use replay::{Graph, Replay};
 pub use rows::Rows;
-pub use stream::{Device, DeviceKind, Stream, ThreadLocalStream, clear_streams, device_count};
+pub use stream::{
+    Device, DeviceKind, Stream, ThreadLocalStream, clear_streams, default_device, device_count,
+    new_stream, set_default_device,
+};
 pub use transforms::{
     checkpoint, compile, custom_function, custom_vjp, grad, jvp, value_and_grad, vjp, vmap,
 };

@@ -604,6 +604,24 @@ pub fn norm_matrix(
     or_if_empty(a, narrow(result, &this, a)?, 0.0)
 }
 
+/// The cross product of vectors along the last axis, as [`Array::cross`].
+///
+/// ```
+/// use mlx_core::{array, linalg};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let z = linalg::cross(&array![1.0, 0.0, 0.0], &array![0.0, 1.0, 0.0])?;
+/// assert_eq!(z.to_vec::<f32>()?, [0.0, 0.0, 1.0]);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// Those of [`Array::cross`].
+pub fn cross(a: &Array, b: &Array) -> Result<Array> {
+    a.cross(b)
+}
+
 fn unexpected(op: &str) -> Error {
     Error::new(
         ErrorKind::Mlx,

@@ -101,7 +101,7 @@
 //! | `mx.cumulative_prod` | [`Array::cumprod`] |
 //! | `mx.cumulative_sum` | [`Array::cumsum`] |
 //! | `mx.custom_function` | [`transforms::custom_function()`] |
-//! | `mx.default_device` | [`Device::default_device`] |
+//! | `mx.default_device` | [`default_device()`] |
 //! | `mx.default_stream` | operations run on it; [`Stream::scope`] chooses another |
 //! | `mx.degrees` | [`Array::degrees`] |
 //! | `mx.depends` | [`depends()`] |
@@ -217,7 +217,7 @@
 //! | `mx.nan` | [`f32::NAN`] |
 //! | `mx.nan_to_num` | [`Array::nan_to_num`] |
 //! | `mx.negative` | [`Array::negative`] |
-//! | `mx.new_stream` | [`Stream::new`] |
+//! | `mx.new_stream` | [`new_stream()`] |
 //! | `mx.new_thread_local_stream` | [`ThreadLocalStream::new`] |
 //! | `mx.new_thread_unsafe_stream` | its user must prevent races, which safe Rust cannot ask for; [`ThreadLocalStream`] is safe |
 //! | `mx.newaxis` | [`NewAxis`] |
@@ -259,7 +259,7 @@
 //! | `mx.searchsorted` | [`Array::searchsorted`] |
 //! | `mx.segmented_mm` | [`Array::segmented_mm`] |
 //! | `mx.set_cache_limit` | [`memory::set_cache_limit()`] |
-//! | `mx.set_default_device` | [`Device::set_default`] |
+//! | `mx.set_default_device` | [`set_default_device()`] |
 //! | `mx.set_default_stream` | [`Stream::scope`] |
 //! | `mx.set_memory_limit` | [`memory::set_memory_limit()`] |
 //! | `mx.set_printoptions` | [`set_printoptions()`] |
@@ -442,7 +442,7 @@
 //! |---|---|
 //! | `mx.linalg.cholesky` | [`linalg::cholesky()`] |
 //! | `mx.linalg.cholesky_inv` | [`linalg::cholesky_inv()`] |
-//! | `mx.linalg.cross` | [`Array::cross`] |
+//! | `mx.linalg.cross` | [`linalg::cross()`] |
 //! | `mx.linalg.det` | [`linalg::det()`] |
 //! | `mx.linalg.eig` | [`linalg::eig()`] |
 //! | `mx.linalg.eigh` | [`linalg::eigh()`] |
@@ -484,7 +484,7 @@
 //! | `mx.random.bernoulli` | [`random::bernoulli()`] |
 //! | `mx.random.categorical` | [`random::categorical()`] |
 //! | `mx.random.gumbel` | [`random::gumbel()`] |
-//! | `mx.random.key` | [`random::Key::new()`] |
+//! | `mx.random.key` | [`random::key()`] |
 //! | `mx.random.laplace` | [`random::laplace()`] |
 //! | `mx.random.multivariate_normal` | [`random::multivariate_normal()`] |
 //! | `mx.random.normal` | [`random::normal()`] |

@@ -158,7 +158,6 @@ impl Device {
     ///
     /// # Errors
     /// There is no such device.
-    #[doc(alias = "set_default_device")]
     pub fn set_default(self) -> Result<()> {
         self.require()?;
         let handle = self.handle()?;
@@ -284,6 +283,40 @@ impl Drop for ThreadLocalStream {
         // SAFETY: owned and non-null, freed once. The streams belong to MLX.
         unsafe { sys::mlx_stream_thread_local_free(self.0) };
     }
+}
+
+/// The device that operations run on unless a stream is set, as [`Device::default_device`].
+///
+/// # Errors
+/// MLX cannot report it.
+pub fn default_device() -> Result<Device> {
+    Device::default_device()
+}
+
+/// Makes `device` the default device of the process, as [`Device::set_default`].
+///
+/// ```
+/// use mlx_core::{Device, default_device, set_default_device};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// set_default_device(Device::CPU)?;
+/// assert_eq!(default_device()?, Device::CPU);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// There is no such device.
+pub fn set_default_device(device: Device) -> Result<()> {
+    device.set_default()
+}
+
+/// A new stream of the calling thread on `device`, as [`Stream::new`].
+///
+/// # Errors
+/// Those of [`Stream::new`].
+pub fn new_stream(device: Device) -> Result<Stream> {
+    Stream::new(device)
 }
 
 /// Ends the streams of the calling thread, after their work, and gives it new default streams, without which MLX could do

@@ -305,6 +305,24 @@ impl Optimizer {
         self.schedule = schedule.into();
     }
 
+    /// Sets the rate of all later steps. The next step fails if it is out of range.
+    ///
+    /// ```
+    /// use mlx_nn::Sgd;
+    ///
+    /// let mut optimizer = Sgd::new(0.1);
+    /// optimizer.set_learning_rate(0.01);
+    /// assert_eq!(optimizer.learning_rate(), 0.01);
+    /// ```
+    pub fn set_learning_rate(&mut self, rate: f64) {
+        self.set_schedule(rate);
+    }
+
+    /// The rate of the next step, as [`rate`](Self::rate).
+    pub fn learning_rate(&self) -> f64 {
+        self.rate()
+    }
+
     /// The number of steps taken.
     pub fn step(&self) -> u64 {
         self.step

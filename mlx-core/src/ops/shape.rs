@@ -251,6 +251,14 @@ impl Array {
         op!(mlx_expand_dims_axes(self, [axes]))
     }
 
+    /// [`expand_dims`](Self::expand_dims) by candle's name.
+    ///
+    /// # Errors
+    /// Those of [`expand_dims`](Self::expand_dims).
+    pub fn unsqueeze(&self, axis: i32) -> Result<Array> {
+        self.expand_dims(axis)
+    }
+
     /// Removes dimensions of size 1; `..` removes all of them.
     ///
     /// # Errors
