@@ -542,7 +542,10 @@ pub fn norm_with(a: &Array, ord: f64, axes: impl Axes, keepdims: bool) -> Result
         };
         op!(mlx_linalg_norm(this, ord, [axes], keepdims))
     })?;
-    or_if_empty(a, narrow(result, &this, a)?, 0.0)
+    // The sum of no powers is 0, whose root of a negative order is infinite.
+    let is_inverse = axes.len() == 1 && ord < 0.0;
+    let empty = if is_inverse { f32::INFINITY } else { 0.0 };
+    or_if_empty(a, narrow(result, &this, a)?, empty)
 }
 
 /// Root of the sum of squares over one or two `axes`.

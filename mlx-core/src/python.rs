@@ -203,7 +203,7 @@
 //! | `mx.logsumexp` | [`Array::logsumexp`] |
 //! | `mx.matmul` | [`Array::matmul`] |
 //! | `mx.matrix_norm` | [`linalg::norm_matrix()`] |
-//! | `mx.matrix_transpose` | [`Array::t`] |
+//! | `mx.matrix_transpose` | [`Array::matrix_transpose`] |
 //! | `mx.max` | [`Array::max`] |
 //! | `mx.maximum` | [`Array::maximum`] |
 //! | `mx.mean` | [`Array::mean`] |
@@ -321,7 +321,7 @@
 //!
 //! | Python | here |
 //! |---|---|
-//! | `array.T` | [`Array::transpose`] |
+//! | `array.T` | [`Array::t`] |
 //! | `array.abs` | [`Array::abs`] |
 //! | `array.all` | [`Array::all`] |
 //! | `array.any` | [`Array::any`] |
@@ -349,7 +349,7 @@
 //! | `array.log2` | [`Array::log2`] |
 //! | `array.logcumsumexp` | [`Array::logcumsumexp`] |
 //! | `array.logsumexp` | [`Array::logsumexp`] |
-//! | `array.mT` | [`Array::t`] |
+//! | `array.mT` | [`Array::matrix_transpose`] |
 //! | `array.max` | [`Array::max`] |
 //! | `array.mean` | [`Array::mean`] |
 //! | `array.min` | [`Array::min`] |

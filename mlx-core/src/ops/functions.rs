@@ -164,6 +164,7 @@ functions! {
     flatten();
     flip(axes: impl Axes);
     hadamard_transform();
+    matrix_transpose();
     moveaxis(from: i32, to: i32);
     repeat(times: i32, axis: impl Axis);
     reshape(shape: impl IntoShape);

@@ -222,6 +222,22 @@ impl Array {
         op!(mlx_transpose(self))
     }
 
+    /// The last two dimensions exchanged.
+    ///
+    /// # Errors
+    /// There are fewer than two dimensions.
+    #[doc(alias = "mT")]
+    pub fn matrix_transpose(&self) -> Result<Array> {
+        require(
+            self.ndim() >= 2,
+            "matrix_transpose",
+            "array",
+            "of at least two dimensions",
+            self,
+        )?;
+        self.swapaxes(-1, -2)
+    }
+
     /// Exchanges two dimensions.
     ///
     /// # Errors
