@@ -6,7 +6,7 @@ use mlx_core::{Array, DType, ErrorKind, Result};
 /// `extern "C" __global__ void twice(const float* x, float* y, float by) { y[threadIdx.x] = by * x[threadIdx.x]; }`
 const TWICE_PTX: &str = "
 .version 7.0
-.target sm_70
+.target sm_75
 .address_size 64
 .visible .entry twice(.param .u64 x, .param .u64 y, .param .f32 by)
 {
