@@ -15,7 +15,7 @@ use crate::array::Array;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::into_shape::IntoShape;
-use crate::ops::{Axes, Axis, Operand};
+use crate::ops::{Axes, Axis, Operand, PadWidths};
 
 macro_rules! functions {
     ($($name:ident($($arg:ident: $ty:ty),*) $(-> $out:ty)?;)*) => { $(
@@ -65,6 +65,7 @@ functions! {
     logical_not();
     nan_to_num();
     negative();
+    positive();
     radians();
     real();
     reciprocal();
@@ -133,16 +134,19 @@ functions! {
     argmin(axis: impl Axis, keepdims: bool);
     argpartition(kth: i32, axis: impl Axis);
     argsort(axis: impl Axis);
+    count_nonzero(axes: impl Axes, keepdims: bool);
     cummax(axis: impl Axis);
     cummin(axis: impl Axis);
     cumprod(axis: impl Axis);
     cumsum(axis: impl Axis);
+    diff();
     logcumsumexp(axis: impl Axis);
     logsumexp(axes: impl Axes, keepdims: bool);
     max(axes: impl Axes, keepdims: bool);
     mean(axes: impl Axes, keepdims: bool);
     median(axes: impl Axes, keepdims: bool);
     min(axes: impl Axes, keepdims: bool);
+    minmax(axes: impl Axes, keepdims: bool) -> (Array, Array);
     partition(kth: i32, axis: impl Axis);
     prod(axes: impl Axes, keepdims: bool);
     softmax(axes: impl Axes);
@@ -156,16 +160,23 @@ functions! {
 
 // Shapes and indices.
 functions! {
+    as_strided(shape: impl IntoShape, strides: &[i64]);
     astype(dtype: DType);
+    atleast_1d();
+    atleast_2d();
+    atleast_3d();
     broadcast_to(shape: impl IntoShape);
     contiguous();
     diagonal();
     expand_dims(axes: impl Axes);
     flatten();
     flip(axes: impl Axes);
+    from_fp8(dtype: DType);
     hadamard_transform();
     matrix_transpose();
     moveaxis(from: i32, to: i32);
+    pad(widths: impl PadWidths, value: impl Operand);
+    put_along_axis(indices: &Array, values: &Array, axis: i32);
     repeat(times: i32, axis: impl Axis);
     reshape(shape: impl IntoShape);
     roll(shift: impl Axes, axes: impl Axes);
@@ -176,8 +187,10 @@ functions! {
     take(indices: &Array, axis: impl Axis);
     take_along_axis(indices: &Array, axis: impl Axis);
     tile(times: &[i32]);
+    to_fp8();
     transpose(axes: &[i32]);
     unflatten(axis: i32, shape: impl IntoShape);
+    unique();
     unstack(axis: i32) -> Vec<Array>;
     view(dtype: DType);
 }
