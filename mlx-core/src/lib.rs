@@ -131,8 +131,8 @@ pub use printing::{PrintOptions, get_printoptions, set_printoptions};
 pub use replay::{Graph, Replay};
 pub use rows::Rows;
 pub use stream::{
-    Device, DeviceKind, Stream, ThreadLocalStream, clear_streams, default_device, device_count,
-    new_stream, set_default_device,
+    Device, DeviceKind, Stream, ThreadLocalStream, clear_streams, default_device, default_stream,
+    device_count, new_stream, set_default_device,
 };
 pub use transforms::{
     checkpoint, compile, custom_function, custom_vjp, grad, jvp, value_and_grad, vjp, vmap,

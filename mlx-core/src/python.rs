@@ -102,7 +102,7 @@
 //! | `mx.cumulative_sum` | [`Array::cumsum`] |
 //! | `mx.custom_function` | [`transforms::custom_function()`] |
 //! | `mx.default_device` | [`default_device()`] |
-//! | `mx.default_stream` | operations run on it; [`Stream::scope`] chooses another |
+//! | `mx.default_stream` | [`default_stream()`] |
 //! | `mx.degrees` | [`Array::degrees`] |
 //! | `mx.depends` | [`depends()`] |
 //! | `mx.dequantize` | [`dequantize()`] |

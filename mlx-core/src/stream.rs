@@ -311,6 +311,25 @@ pub fn set_default_device(device: Device) -> Result<()> {
     device.set_default()
 }
 
+/// The stream of the calling thread on which operations run if `device` is the default device and no stream is set.
+///
+/// ```
+/// use mlx_core::{DType, Device, default_stream, ones};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let x = default_stream(Device::CPU)?.scope(|| ones([2], DType::F32)?.square())?;
+/// assert_eq!(x.to_vec::<f32>()?, [1.0, 1.0]);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// There is no such device.
+pub fn default_stream(device: Device) -> Result<Stream> {
+    device.require()?;
+    Stream::default_of(device)
+}
+
 /// A new stream of the calling thread on `device`, as [`Stream::new`].
 ///
 /// # Errors

@@ -218,8 +218,7 @@ pub trait Module {
         into.push((name.to_owned(), self));
     }
 
-    /// This module, whose name is empty, and all modules in it. Each comes before its children. A
-    /// leaf is a module without children.
+    /// This module, whose name is empty, and all modules in it. Each comes before its children.
     ///
     /// ```
     /// use mlx_core::Result;
@@ -235,12 +234,37 @@ pub trait Module {
     /// # Ok(())
     /// # }
     /// ```
-    #[doc(alias = "modules", alias = "leaf_modules")]
+    #[doc(alias = "modules")]
     fn named_modules(&self) -> Vec<(String, &dyn Module)>
     where
         Self: Sized,
     {
         parameters::named_modules(self)
+    }
+
+    /// Those of [`named_modules`](Self::named_modules) that have no children.
+    ///
+    /// ```
+    /// use mlx_core::Result;
+    /// use mlx_nn::{Linear, Module};
+    ///
+    /// #[derive(Module)]
+    /// struct Stack { layers: Vec<Linear> }
+    ///
+    /// # fn main() -> Result<()> {
+    /// let stack = Stack { layers: vec![Linear::new(2, 2, false)?, Linear::new(2, 1, false)?] };
+    /// let names: Vec<String> = stack.leaf_modules().into_iter().map(|(name, _)| name).collect();
+    /// assert_eq!(names, ["layers.0", "layers.1"]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    fn leaf_modules(&self) -> Vec<(String, &dyn Module)>
+    where
+        Self: Sized,
+    {
+        let mut leaves = self.named_modules();
+        leaves.retain(|(_, module)| module.children().is_empty());
+        leaves
     }
 
     /// The parameters and buffers by name. They share the module's arrays. A parameter without a value is left out.

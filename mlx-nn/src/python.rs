@@ -127,7 +127,7 @@
 //! | `Module.filter_and_map` | [`Module::map`], and a filter of its result |
 //! | `Module.freeze` | [`Module::freeze`] |
 //! | `Module.is_module` | not needed: a module is a type that implements [`trait@Module`] |
-//! | `Module.leaf_modules` | those of [`Module::named_modules`] without children |
+//! | `Module.leaf_modules` | [`Module::leaf_modules`] |
 //! | `Module.load_weights` | [`Module::load`] |
 //! | `Module.modules` | [`Module::named_modules`] |
 //! | `Module.named_modules` | [`Module::named_modules`] |
