@@ -132,6 +132,20 @@ fn linear_algebra_and_draws() -> Result<()> {
 }
 
 #[test]
+fn transforms() -> Result<()> {
+    let v = vector();
+    let (y, dy) = jvp(|x: &Array| x.exp(), &v, &v)?;
+    assert_eq!(floats(dy / y), [3.0, 1.0, 2.0]);
+    let (y, dx) = vjp(|x: &Array| x.exp(), &v, &v)?;
+    assert_eq!(floats(dx / y), [3.0, 1.0, 2.0]);
+    assert_eq!(
+        floats(checkpoint(|x: &Array| x.square())(&v)),
+        [9.0, 1.0, 4.0]
+    );
+    Ok(())
+}
+
+#[test]
 fn files_devices_and_memory() -> Result<()> {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("a.safetensors");
