@@ -3,6 +3,10 @@
 #include "core/donate.h"
 #include "ops/border.h"
 
+#ifdef MLXRS_CUDA
+#include "cuda/launch.h"
+#endif
+
 namespace mlxrs::ops {
 
 Ragged Ragged::of(const mlxrs_ragged& given) {
@@ -103,6 +107,11 @@ void begin_pool(const Arrays& in, const RaggedSettings& settings, mx::array& poo
     pool.copy_shared_buffer(in[at]);
     return;
   }
+#ifdef MLXRS_CUDA
+  if (s.device == mx::Device::gpu) {
+    return cuda::copy(in[at], pool, s);
+  }
+#endif
   pool.set_data(mx::allocator::malloc(pool.nbytes()));
   auto vectors = static_cast<uint32_t>(pool.size() / pool.shape(-1));
   mx::cpu::get_command_encoder(s).dispatch(

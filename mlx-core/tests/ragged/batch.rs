@@ -3,8 +3,8 @@
 use mlx_core::fast::{SlotsAfter, StatePool, StateSlots};
 use mlx_core::{Array, DType, Result, full, ops::concat};
 
-use crate::layers::Layer;
-use crate::reference::SIZES;
+use super::layers::Layer;
+use super::reference::SIZES;
 
 /// Rows of a step, in a pool of `SLOTS` slots.
 pub struct Batch {

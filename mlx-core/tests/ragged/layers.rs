@@ -3,7 +3,7 @@
 use mlx_core::fast::{self, RaggedDelta, RaggedRows, RaggedScan, StateSlots};
 use mlx_core::{Array, DType, Result, ops::concat, zeros};
 
-use crate::reference::{Inputs, LIMITS, Rule, Sizes, normal};
+use super::reference::{Inputs, LIMITS, Rule, Sizes, normal};
 
 pub enum Layer {
     Conv {
@@ -60,6 +60,23 @@ impl Layer {
                 })
             }
         }
+    }
+
+    /// The same layer in F32.
+    #[allow(dead_code, reason = "for the tests on GPUs")]
+    pub fn in_f32(&self) -> Result<Self> {
+        let wide = |array: &Array| array.astype(DType::F32);
+        Ok(match self {
+            Self::Conv { x, taps, bias } => Self::Conv {
+                x: wide(x)?,
+                taps: wide(taps)?,
+                bias: bias.as_ref().map(wide).transpose()?,
+            },
+            Self::Rule(_) => {
+                let tokens = self.of_tokens();
+                self.with_tokens(&tokens.iter().map(wide).collect::<Result<Vec<_>>>()?)
+            }
+        })
     }
 
     pub fn tokens(&self) -> i32 {

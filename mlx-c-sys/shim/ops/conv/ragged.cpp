@@ -2,6 +2,10 @@
 // tokens are computed, a task moves the windows of one row.
 #include "conv.h"
 
+#ifdef MLXRS_CUDA
+#include "cuda/conv.h"
+#endif
+
 namespace mlxrs::ops {
 namespace {
 
@@ -113,9 +117,17 @@ class RaggedConv : public RaggedNode<Settings> {
         });
   }
 
+#ifdef MLXRS_CUDA
+  void encode_cuda(const Arrays& in, Arrays& out) override {
+    if (rows_.has_pool) {
+      begin_pool(in, rows_, out[1], stream());
+    }
+    ragged_conv_on_cuda(own(in), settings_.silu, Ragged::of(in, rows_), out, stream());
+  }
+#endif
+
   Arrays plain_all(const Arrays& in) override {
-    Arrays own(in.begin(), in.begin() + 2 + settings_.has_bias);
-    return ragged_conv_plainly(own, settings_.silu, Ragged::of(in, rows_), stream());
+    return ragged_conv_plainly(own(in), settings_.silu, Ragged::of(in, rows_), stream());
   }
 
   const char* name() const override {
@@ -128,6 +140,12 @@ class RaggedConv : public RaggedNode<Settings> {
     }
     return shapes;
   }
+
+ private:
+  // x, taps, and the bias if there is one.
+  Arrays own(const Arrays& in) const {
+    return {in.begin(), in.begin() + 2 + settings_.has_bias};
+  }
 };
 
 } // namespace
@@ -135,7 +153,8 @@ class RaggedConv : public RaggedNode<Settings> {
 std::optional<Arrays> ragged_conv(const Arrays& in, bool silu, const Ragged& rows, mx::Stream s) {
   auto dtype = in[0].dtype();
   bool same = std::all_of(in.begin(), in.end(), [&](const mx::array& a) { return a.dtype() == dtype; });
-  if (!is_float(dtype) || !same || in[1].shape(0) > most_taps || s.device != mx::Device::cpu) {
+  bool fits = s.device == mx::Device::cpu || (takes(s, in[0]) && !is_traced({&in[1], &in.back(), rows.pool ? &*rows.pool : &in[0]}));
+  if (!is_float(dtype) || !same || in[1].shape(0) > most_taps || !fits) {
     return std::nullopt;
   }
   auto node = std::make_shared<RaggedConv>(s, Settings{silu, in.size() > 2}, rows.settings);

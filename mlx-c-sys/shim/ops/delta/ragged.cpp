@@ -1,6 +1,10 @@
 // The node of linear attention over ragged rows.
 #include "tasks.h"
 
+#ifdef MLXRS_CUDA
+#include "cuda/delta.h"
+#endif
+
 namespace mlxrs::ops {
 namespace {
 
@@ -60,6 +64,15 @@ class RaggedLinearAttention : public RaggedNode<Settings> {
         });
   }
 
+#ifdef MLXRS_CUDA
+  void encode_cuda(const Arrays& in, Arrays& out) override {
+    if (rows_.has_pool) {
+      begin_pool(in, rows_, out[1], stream());
+    }
+    ragged_delta_on_cuda(inputs(in), out, settings_.rule, stream());
+  }
+#endif
+
   Arrays plain_all(const Arrays& in) override {
     return ragged_delta_plainly(inputs(in), settings_.rule, stream());
   }
@@ -88,9 +101,14 @@ class RaggedLinearAttention : public RaggedNode<Settings> {
 std::optional<Arrays> ragged_delta(const RaggedDeltaInputs& in, const DeltaSettings& settings, mx::Stream s) {
   auto dtype = in.x.dtype();
   bool same = in.a.dtype() == dtype && (settings.rule == Rule::scan || in.b.dtype() == dtype);
-  if (!is_float(dtype) || !same || s.device != mx::Device::cpu) {
+  if (!is_float(dtype) || !same) {
     return std::nullopt;
   }
+#ifdef MLXRS_CUDA
+  if (s.device == mx::Device::gpu && !ragged_delta_fits_cuda(in, s)) {
+    return std::nullopt;
+  }
+#endif
   auto node = std::make_shared<RaggedLinearAttention>(s, Settings{settings, in.heads, in.dim}, in.rows.settings);
   Arrays inputs{in.x, in.a, in.b, in.rate, in.bias};
   in.rows.append(inputs);
