@@ -339,9 +339,44 @@ fn what_does_not_fit_is_refused() -> Result<()> {
             To::Tokens(vec![0]),
             "to is [1], expected [6]",
         );
-        if !is_fused()? {
-            continue;
-        }
+    }
+    let starts = ints(&[0, 6])?;
+    let states = |pool| StateSlots {
+        pool: StatePool::Own(pool),
+        from: &starts,
+        to: SlotsAfter::Rows(&starts),
+    };
+    let error = rule.ragged(&starts, 6, Some(states(conv.pool(2, 1)?)));
+    let error = error.expect_err("it is a pool of windows");
+    assert_eq!(error.kind(), ErrorKind::Shape);
+    assert!(
+        error
+            .to_string()
+            .contains("expected at least one slot of [4, 16, 16]")
+    );
+    let half = rule.pool(2, 1)?.astype(DType::F16)?;
+    let error = rule.ragged(&starts, 6, Some(states(half))).unwrap_err();
+    assert!(error.to_string().contains("the pool is F16, expected F32"));
+    let one = Layer::conv(6, 8, 1, false, DType::F32)?;
+    let error = one.ragged(&starts, 6, Some(states(conv.pool(2, 1)?)));
+    assert!(error.unwrap_err().to_string().contains("J at least 2"));
+    // A row longer than promised must not look computed in the plain form either.
+    let y = plainly(|| rule.ragged(&starts, 4, None))?.0;
+    assert!(floats(&y.slice_axis(1, 4, 6)?)?.iter().all(|y| y.is_nan()));
+    Ok(())
+}
+
+/// The CPU kernels check rows and slots when they run.
+#[test]
+fn rows_and_slots_that_break_a_rule_fail_the_evaluation() -> Result<()> {
+    if !is_fused()? {
+        return Ok(());
+    }
+    let rows = |to: &[i32]| To::Rows(to.to_vec());
+    for layer in [
+        &Layer::conv(6, 8, 4, false, DType::F32)?,
+        &Layer::rule(SIZES[1], 6, DType::F32)?,
+    ] {
         let later = |starts: &[i32], longest, from: &[i32], to: To, words: &str| {
             let (text, early) = refused(layer, starts, longest, from, to);
             assert!(!early && text.contains(words), "{text}");
@@ -390,28 +425,5 @@ fn what_does_not_fit_is_refused() -> Result<()> {
             "slot 5 is to be written by row 0",
         );
     }
-    let starts = ints(&[0, 6])?;
-    let states = |pool| StateSlots {
-        pool: StatePool::Own(pool),
-        from: &starts,
-        to: SlotsAfter::Rows(&starts),
-    };
-    let error = rule.ragged(&starts, 6, Some(states(conv.pool(2, 1)?)));
-    let error = error.expect_err("it is a pool of windows");
-    assert_eq!(error.kind(), ErrorKind::Shape);
-    assert!(
-        error
-            .to_string()
-            .contains("expected at least one slot of [4, 16, 16]")
-    );
-    let half = rule.pool(2, 1)?.astype(DType::F16)?;
-    let error = rule.ragged(&starts, 6, Some(states(half))).unwrap_err();
-    assert!(error.to_string().contains("the pool is F16, expected F32"));
-    let one = Layer::conv(6, 8, 1, false, DType::F32)?;
-    let error = one.ragged(&starts, 6, Some(states(conv.pool(2, 1)?)));
-    assert!(error.unwrap_err().to_string().contains("J at least 2"));
-    // A row longer than promised must not look computed in the plain form either.
-    let y = plainly(|| rule.ragged(&starts, 4, None))?.0;
-    assert!(floats(&y.slice_axis(1, 4, 6)?)?.iter().all(|y| y.is_nan()));
     Ok(())
 }
