@@ -131,7 +131,10 @@ void DeltaTasks::update(const Factors& of, std::span<const DeltaSegment> row, co
 
 void DeltaTasks::run(long tokens, const DeltaRows& rows) const {
   auto of = factors(tokens);
-  of.zeros.resize(value_dim_ * dim_);
+  const auto& segments = rows.segments;
+  if (std::any_of(segments.begin(), segments.end(), [](const DeltaSegment& s) { return s.before == nullptr; })) {
+    of.zeros.resize(value_dim_ * dim_);
+  }
   auto all = tasks(rows);
   double cost = 0;
   for (const auto& task : all) {
