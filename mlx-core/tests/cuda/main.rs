@@ -11,6 +11,7 @@ mod masks;
 mod outcomes;
 mod products;
 mod prompts;
+mod ragged;
 mod recurrent;
 mod relaunch;
 mod replays;
