@@ -28,7 +28,9 @@ mx::array flat_attention(
     of.sinks = wide(*scores);
   }
   ops::check_flat(of, how);
-  return ops::flat_attention_plainly(of, how, stream);
+  return ops::run(
+      MLXRS_OP_ATTENTION, stream, [&] { return ops::flat_attention(of, how, stream); },
+      [&] { return ops::flat_attention_plainly(of, how, stream); });
 }
 
 } // namespace

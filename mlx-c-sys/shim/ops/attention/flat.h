@@ -31,6 +31,8 @@ struct FlatInputs {
 
 // Throws if shapes or dtypes do not fit each other.
 void check_flat(const FlatInputs& of, const FlatOptions& options);
+// The first position that a query at position `at` sees.
+mx::array first_seen(const mx::array& at, const FlatOptions& options, mx::Stream s);
 // The length of a value.
 int value_size(const FlatInputs& of, const FlatOptions& options);
 std::optional<mx::array> flat_attention(const FlatInputs& of, const FlatOptions& options, mx::Stream s);
