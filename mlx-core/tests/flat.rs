@@ -83,6 +83,7 @@ impl Step {
             starts: &self.starts,
             lens: &self.lens,
             tables: &self.tables,
+            most: None,
         }
     }
 
@@ -241,6 +242,7 @@ fn a_step_without_tokens_stores_nothing() -> Result<()> {
         starts: &starts,
         lens: &lens,
         tables: &tables,
+        most: None,
     };
     for tokens in [0, 3] {
         let new = normal(3, &[1, 2, tokens, 64], DType::F32)?;
@@ -568,6 +570,7 @@ fn what_does_not_fit_is_refused() -> Result<()> {
                 &Pages {
                     tables: &short,
                     ..pages
+                    most: None,
                 },
                 all,
             ),

@@ -212,6 +212,7 @@ impl Batch {
             starts: &self.starts,
             lens: &self.lens,
             tables: &self.tables,
+            most: None,
         }
     }
 

@@ -4,6 +4,11 @@
 
 #include "ops/store/store.h"
 
+#ifdef MLXRS_CUDA
+#include "cuda/attention.h"
+#include "cuda/flat.h"
+#endif
+
 namespace mlxrs::ops {
 
 Arrays FlatInputs::all() const {
@@ -52,7 +57,7 @@ void check_flat(const FlatInputs& of, const FlatOptions& options) {
   require(of.v.has_value() == (options.value_dim == 0), "there are values, or the size of values in latents");
   require(of.v || (options.packing.bits == 0 && options.value_dim <= dim), "latents are not packed, and no shorter than values");
   require(value_size(of, options) > 0, "values must not be empty");
-  require(options.window >= 0 && options.chunk >= 0, "a window or a chunk must not be negative");
+  require(options.window >= 0 && options.chunk >= 0 && options.most >= 0, "a window, a chunk or a number of tokens must not be negative");
   if (of.mask) {
     const auto& mask = *of.mask;
     bool fits = mask.ndim() == 3 && (mask.shape(0) == 1 || mask.shape(0) == q.shape(1)) &&
@@ -118,6 +123,17 @@ class FlatAttention : public Node {
     p.y = y.data<char>();
     mx::cpu::get_command_encoder(stream()).dispatch([p = std::move(p)] { run(p); });
   }
+
+#ifdef MLXRS_CUDA
+  void encode_cuda(const Arrays& in, Arrays& out) override {
+    auto& y = out[0];
+    int64_t heads = y.shape(1), tokens = y.shape(2), d = y.shape(3);
+    cuda::allocate_as(
+        y, {heads * tokens * d, d, heads * d, 1},
+        {true, heads == 1 || tokens == 1, y.size() <= 1 || (heads * d == 1 && tokens == 1)}, stream());
+    flat_attention_on_cuda(given(in), y, options_, stream());
+  }
+#endif
 
   mx::array plain(const Arrays& in) override {
     return flat_attention_plainly(given(in), options_, stream());
@@ -196,7 +212,13 @@ class FlatAttention : public Node {
 
 std::optional<mx::array> flat_attention(const FlatInputs& of, const FlatOptions& options, mx::Stream s) {
   if (s.device == mx::Device::gpu) {
+#ifdef MLXRS_CUDA
+    if (!takes(s, of.q) || !flat_fits_cuda(of, options)) {
+      return std::nullopt;
+    }
+#else
     return std::nullopt;
+#endif
   }
   FlatAttention::Kinds kinds{of.v.has_value(), of.rows.has_pages(), of.mask.has_value(), of.slopes.has_value(), of.sinks.has_value()};
   auto shape = of.q.shape();

@@ -12,6 +12,7 @@ struct FlatOptions {
   int window, chunk;  // 0: none (see mlxrs_seen)
   RowPacking packing; // the format of keys and values
   int value_dim;      // for latents, the features that are values; else 0
+  int most = 0;       // no row brings more tokens; 0: the number of all tokens
 
   bool operator==(const FlatOptions&) const = default;
 };

@@ -4,6 +4,11 @@
 #include "core/donate.h"
 #include "fresh.h"
 
+#ifdef MLXRS_CUDA
+#include "cuda/launch.h"
+#include "cuda/store.h"
+#endif
+
 namespace mlxrs::ops {
 namespace {
 
@@ -67,6 +72,27 @@ class PagedStore : public Node {
       write(Fresh(all.keys[0], options_.packing), values, all, out);
     }
   }
+
+#ifdef MLXRS_CUDA
+  void encode_cuda(const Arrays& in, Arrays& out) override {
+    auto all = given(in);
+    for (size_t i = 0; i < pools_; i++) {
+      if (options_.in_place && may_overwrite(in, i)) {
+        note_written(in[i], stream());
+        out[i].copy_shared_buffer(in[i]);
+      } else {
+        cuda::copy(in[i], out[i], stream());
+      }
+    }
+    PagedOnCuda of{
+        heads_ ? nullptr : &all.keys[0], {}, {}, all.values, {all.rows[0], all.rows[1], all.rows[2]}};
+    if (heads_) {
+      of.projection = {all.keys, heads_->keys};
+      of.queries = {all.queries, heads_->queries.value_or(HeadsOptions{})};
+    }
+    paged_store_on_cuda(of, out, pools_, options_.packing, stream());
+  }
+#endif
 
   Arrays plain_all(const Arrays& in) override {
     auto all = given(in);
@@ -177,18 +203,27 @@ class PagedStore : public Node {
 };
 
 // Whether the node computes the heads of a projection. The heads of a traced one have a derivative, which the node has not.
-bool fits_node(const Projection& of) {
-  return is_usual(of) && !is_traced({&of.x, of.weight ? &*of.weight : &of.x});
+bool fits_node(const Projection& of, mx::Stream s) {
+  return is_usual(of) && !is_traced({&of.x, of.weight ? &*of.weight : &of.x}) &&
+      (s.device == mx::Device::cpu || (takes(s, of.x) && of.options.dim <= most_head));
 }
 
 } // namespace
 
 std::optional<Arrays> paged_store(const PagedStoreInputs& of, const PagedStoreOptions& options, mx::Stream s) {
   if (s.device == mx::Device::gpu) {
+#ifdef MLXRS_CUDA
+    const auto& new_keys = of.keys ? *of.keys : of.projection->x;
+    int dim = of.keys_shape()[3], value_dim = of.values ? of.values->shape(3) : 0;
+    if (!takes(s, new_keys) || !store_fits_cuda(dim, value_dim, options.packing)) {
+      return std::nullopt;
+    }
+#else
     return std::nullopt;
+#endif
   }
   // The node that rotates keys cannot pack them.
-  if (of.projection && (options.packing.bits > 0 || !fits_node(*of.projection))) {
+  if (of.projection && (options.packing.bits > 0 || !fits_node(*of.projection, s))) {
     auto apart = of;
     apart.keys = heads_in_form(*of.projection, s);
     apart.projection = std::nullopt;
@@ -200,7 +235,7 @@ std::optional<Arrays> paged_store(const PagedStoreInputs& of, const PagedStoreOp
     return out;
   }
   // Queries of another kind than the keys have a node of their own.
-  if (of.queries && (!fits_node(*of.queries) || of.queries->x.dtype() != of.projection->x.dtype())) {
+  if (of.queries && (!fits_node(*of.queries, s) || of.queries->x.dtype() != of.projection->x.dtype())) {
     auto apart = of;
     apart.queries = std::nullopt;
     auto out = paged_store(apart, options, s);
