@@ -17,6 +17,8 @@ mod batch;
 mod choose;
 #[path = "fused_isa/draw.rs"]
 mod draw;
+#[path = "fused_isa/flat.rs"]
+mod flat;
 #[path = "fused_isa/hidden.rs"]
 mod hidden;
 #[path = "ragged/layers.rs"]
@@ -279,6 +281,7 @@ fn every_instruction_set_and_number_of_threads() {
         "attention::packed_attentions",
         "choose::choices",
         "draw::draws",
+        "flat::ragged_batches",
         "hidden::hidden_queries_get_the_mean",
         "hidden::hidden_queries_over_packed_keys_get_the_mean",
         "packed::packed_rows_are_quantised_ones",
@@ -314,7 +317,10 @@ fn every_instruction_set_and_number_of_threads() {
         let mut different: Vec<&String> = digests
             .iter()
             .filter(|(isa, _)| {
-                *isa != "amx" || test.starts_with("attention") || test.starts_with("hidden")
+                *isa != "amx"
+                    || ["attention", "hidden", "flat"]
+                        .iter()
+                        .any(|name| test.starts_with(name))
             })
             .map(|(_, digest)| digest)
             .collect();
