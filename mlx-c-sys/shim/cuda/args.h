@@ -56,7 +56,7 @@ struct Findings {
 // The place where a kernel reports an index out of range (cuda/report.cuh).
 struct Report {
   Findings* to;
-  uint32_t* claimed; // device memory: for each slot the last round in which a kernel has reported there
+  uint32_t* claimed; // device memory: for each slot the last round in which a kernel has reported
   uint32_t operation, slot;
 };
 

@@ -5,8 +5,8 @@
 
 namespace mlxrs::cuda {
 
-// Reports an index out of range. Only the first report of a slot and round is kept; a round ends when the host reads the
-// reports.
+// Reports an index out of range. Only the first report of a slot and round is kept; a round ends
+// when the host reads the reports.
 __device__ inline void report(const Report& r, int64_t index, int64_t size, int window) {
   volatile Findings* all = r.to;
   uint32_t round = all->round;

@@ -6,11 +6,12 @@
 //   - A stream's thread ends with the thread that owns the stream. MLX keeps it to the end of the process.
 //   - An error is delivered to the thread that owns the stream. MLX gives it to any thread that waits for the stream,
 //     and `clear_cache` waits for all of them.
-//   - A failure is returned once, by a wait, and stays set until mlxrs_clear_failures has seen the stream end its tasks.
-//     MLX's error is cleared by the call that returns it, and the remaining tasks of the failed node and of those that
-//     depend on it set it again. On the first thread that uses MLX it is even returned by the call that queues the next
-//     task, of whatever node. The same failure then came back with nothing to explain it, and cost all arrays that had
-//     not been waited for.
+//   - A failure is returned once, by a wait, and stays set until mlxrs_clear_failures has seen the
+//     stream end its tasks. MLX's error is cleared by the call that returns it, and the remaining
+//     tasks of the failed node and of those that depend on it set it again. On the first thread that
+//     uses MLX it is even returned by the call that queues the next task, of whatever node. The same
+//     failure then came back with nothing to explain it, and cost all arrays that had not been
+//     waited for.
 //
 // A stream's thread takes all waiting tasks under one lock, and a task is one allocation where MLX makes two.
 //
