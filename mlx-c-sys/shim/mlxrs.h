@@ -129,7 +129,9 @@ int mlxrs_check_indices(
     mlx_stream s);
 /* Fails if a kernel on a GPU stream of this thread has reported an index out of range since the last mlxrs_clear_failures. The
  * error names the operation and the index. Call it after each wait: for the arrays `waited`, or, if that is null, for all
- * work of the stream `s`. If no kernel has reported anything, their results are good. */
+ * work of the stream `s`. It also fails if an array of `waited` depends on another operation that
+ * failed: a kernel of a GPU that reads a failed result raises no error. Otherwise the results are
+ * good. */
 int mlxrs_check_reports(mlx_vector_array waited, mlx_stream s);
 /* Returns `a`. The evaluation fails if `a` has NaN or an infinity. On the CPU, for F32, F64 and C64. */
 int mlxrs_check_finite(mlx_array* res, mlx_array a, const char* what, mlx_stream s);
