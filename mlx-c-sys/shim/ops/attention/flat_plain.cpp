@@ -142,7 +142,7 @@ mx::array flat_attention_plainly(const FlatInputs& of, const FlatOptions& option
     scores = mx::add(scores, mx::multiply(by_head(*of.slopes), for_heads(distance), s), s);
   }
   if (of.mask) {
-    // As in the dense form, a query whose keys are all hidden gets the mean of the values.
+    // A query from which booleans hide all keys gets the mean of the values from the first position to its own.
     auto mask = mask_of(of, c, s);
     scores = mask.dtype() == mx::bool_ ? mx::where(mask, scores, mx::array(std::numeric_limits<float>::lowest()), s)
                                        : mx::add(scores, mask, s);
