@@ -168,8 +168,8 @@ fn keys_of_projections_are_stored() -> Result<()> {
     let step = Step::new()?;
     let schemes = [
         None,
-        Some(Scheme::new(QuantMode::Affine, 4, 32)?),
-        Some(Scheme::new(QuantMode::Affine, 8, 64)?),
+        Some(Scheme::new(32, 4, QuantMode::Affine)?),
+        Some(Scheme::new(64, 8, QuantMode::Affine)?),
     ];
     for dtype in [DType::F32, DType::F16, DType::BF16] {
         for scheme in schemes {

@@ -39,7 +39,7 @@ const PLAIN: Case = Case {
 
 impl Case {
     fn scheme(&self) -> Option<Scheme> {
-        let scheme = |bits| Scheme::new(QuantMode::Affine, bits, 64).unwrap();
+        let scheme = |bits| Scheme::new(64, bits, QuantMode::Affine).unwrap();
         self.bits.map(scheme)
     }
 }
