@@ -95,7 +95,7 @@ pub fn paged(c: &mut Criterion) {
                         let pages = Pages {
                             starts: &starts,
                             lens: &lens,
-                            tables: &tables,
+                            tables: &tables, most: None,
                         };
                         let options = FlatAttention {
                             scale,

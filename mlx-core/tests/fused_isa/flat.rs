@@ -91,6 +91,38 @@ impl How {
         window.max(chunk).max(0)
     }
 
+    /// The mask of a step with this number of tokens, for these columns.
+    fn mask(
+        &self,
+        seed: u64,
+        rows: &[(i32, i32)],
+        tokens: i32,
+        columns: i32,
+    ) -> Result<Option<Array>> {
+        let heads = if seed.is_multiple_of(2) {
+            1
+        } else {
+            self.sizes[1]
+        };
+        let noise = normal(seed + 5, &[heads, tokens, columns], DType::F32)?;
+        if self.numbers {
+            return Ok(Some(noise.multiply(2.0f32)?));
+        }
+        if !self.bools {
+            return Ok(None);
+        }
+        // Every query sees its own key. If it saw none, it would get the mean of what it sees otherwise, which is all
+        // keys in the dense form.
+        let own = rows.iter().flat_map(|&(new, held)| held..held + new);
+        let own: Vec<i32> = own.chain([0; 4]).take(tokens as usize).collect();
+        let own = Array::from_slice(&own, &[1, tokens, 1])?;
+        let column: Vec<i32> = (0..columns).collect();
+        let column = Array::from_slice(&column, &[1, 1, columns])?;
+        Ok(Some(
+            noise.greater(-0.3f32)?.logical_or(&column.equal(&own)?)?,
+        ))
+    }
+
     fn options<'a>(&self, batch: &'a Batch, sinks: Option<&'a Array>) -> FlatAttention<'a> {
         FlatAttention {
             scale: 0.3,
@@ -169,26 +201,7 @@ impl Batch {
         let [k, v] = &pools;
         let pool =
             |all: &[f32], d| Array::from_slice(all, &[pool_pages, kv, how.page, d])?.astype(dtype);
-        let columns = wide * how.page;
-        let noise = normal(
-            seed + 5,
-            &[if seed % 2 == 0 { 1 } else { h }, tokens, columns],
-            DType::F32,
-        )?;
-        let mask = match (how.bools, how.numbers) {
-            (true, _) => {
-                // Every query sees its own key. If it saw none, it would get the mean of what it sees otherwise, which
-                // is all keys in the dense form.
-                let own = rows.iter().flat_map(|&(new, held)| held..held + new);
-                let own: Vec<i32> = own.chain([0; 4]).take(tokens as usize).collect();
-                let own = Array::from_slice(&own, &[1, tokens, 1])?;
-                let column: Vec<i32> = (0..columns).collect();
-                let column = Array::from_slice(&column, &[1, 1, columns])?;
-                Some(noise.greater(-0.3f32)?.logical_or(&column.equal(&own)?)?)
-            }
-            (_, true) => Some(noise.multiply(2.0f32)?),
-            _ => None,
-        };
+        let mask = how.mask(seed, rows, tokens, wide * how.page)?;
         let slopes: Vec<f32> = (1..=h).map(|n| 0.5 / n as f32).collect();
         Ok(Self {
             how,

@@ -135,24 +135,34 @@ INLINE void scores(const Attention& a, const float* q, const Keys<T>& keys, long
   const bool is_alone = a.queries <= tile_queries;
   constexpr long page = 4096 / sizeof(T);
   const long keys_of_page = page / most(keys.k_step, 1);
+  // The next key and value, if the positions after it are stored behind it: `left` of them.
+  typename Keys<T>::Place place{};
+  long left = 0;
   for (long s = begin / 4 * 4; s < end; s += 4) {
     const T *k[4], *v[4];
-    if (s >= begin && s + 4 <= end && keys.run(s) >= 4) {
-      auto place = keys.at(s);
+    if (s >= begin && s + 4 <= end && left < 4) {
+      place = keys.at(s);
+      left = keys.run(s);
+    }
+    if (s >= begin && s + 4 <= end && left >= 4) {
 #pragma GCC unroll 4
       for (long j = 0; j < 4; j++) {
         k[j] = place.k + j * keys.k_step;
         v[j] = place.v + j * keys.v_step;
       }
+      place.k += 4 * keys.k_step;
+      place.v += 4 * keys.v_step;
     } else {
 #pragma GCC unroll 4
       for (long j = 0; j < 4; j++) {
-        auto place = keys.at(most(least(s + j, end - 1), begin));
-        k[j] = place.k;
-        v[j] = place.v;
+        auto own = keys.at(most(least(s + j, end - 1), begin));
+        k[j] = own.k;
+        v[j] = own.v;
       }
+      left = 0;
     }
-    const T* next = is_alone ? keys.ahead(s + keys_of_page) : k[0];
+    const T* next = !is_alone || left > keys_of_page ? k[0] + page : keys.ahead(s + keys_of_page);
+    left = most(left - 4, 0);
     Lanes sum[N][4] = {};
     long d = 0;
     for (; d + width <= a.dim; d += width) {
