@@ -26,7 +26,7 @@ mod tensors;
 
 use config::{describe, remove_quantization, settings, untie, write_head, write_quantization};
 use shards::Shards;
-use tensors::{Matrices, WrittenTensors};
+use tensors::{Matrices, Schemes, WrittenTensors};
 
 pub use crate::checkpoint::weights::non_finite;
 pub use crate::config::Bits;
@@ -179,6 +179,16 @@ pub fn convert_with(
     let mut matrices = Matrices::default();
     model.visit(&mut mlx_nn::Path::default(), &mut matrices)?;
     let mut left_dense = Vec::new();
+    let rounded = stored.as_ref().filter(|stored| stored.is_rounded);
+    if let (Packing::Quantize(_), None, Some(stored)) =
+        (&options.packing, quantization.default_scheme(), rounded)
+    {
+        return refuse(format!(
+            "already quantised ({}), and packing it again would round twice; convert the original, \
+             or unpack this one first",
+            stored.described
+        ));
+    }
     match (&options.packing, quantization.default_scheme()) {
         (Packing::Keep, scheme) => {
             if quantization.is_ternary() {
@@ -188,7 +198,15 @@ pub fn convert_with(
             if stored.is_some() {
                 remove_quantization(&mut object);
                 if let Some(scheme) = scheme {
-                    write_quantization(&mut object, settings(scheme));
+                    let mut entry = settings(scheme);
+                    let others = Schemes::other_than(scheme, model.as_ref())?;
+                    for (path, own) in others {
+                        for piece in inverse.modules(&path).unwrap_or_default() {
+                            let name = format!("{prefix}{}", piece.name());
+                            entry.insert(name, Value::Object(settings(own)));
+                        }
+                    }
+                    write_quantization(&mut object, entry);
                 }
             }
         }

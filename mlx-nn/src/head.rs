@@ -175,11 +175,13 @@ impl Linear {
                 packed,
                 scales,
                 biases,
+                factor,
                 scheme,
             } => Weight::Quantized {
                 packed: part(packed)?,
                 scales: part(scales)?,
                 biases: biases.as_ref().map(part).transpose()?,
+                factor: factor.as_ref().map(part).transpose()?,
                 scheme: *scheme,
             },
         };

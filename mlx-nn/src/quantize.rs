@@ -45,6 +45,7 @@ pub fn quantize(
                 packed: Param::fixed(packed.packed),
                 scales: Param::fixed(packed.scales),
                 biases: packed.biases.map(Param::fixed),
+                factor: None,
                 scheme,
             };
             Ok(())

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use mlx_core::{QuantMode, Result, Scheme};
+use mlx_core::{Error, ErrorKind, QuantMode, Result, Scheme};
 use mlx_nn::Rules;
 use serde_json::Value;
 
 use super::Config;
+use crate::checkpoint::stored::Format;
 
 /// The `quant_method` of ternary matrices.
 pub(crate) const TERNARY: &str = "bitnet";
@@ -103,6 +104,30 @@ impl Quantization {
             default: scheme.into(),
             ..Self::default()
         }
+    }
+
+    /// The schemes of a format of another program. `rules` map its published paths.
+    ///
+    /// # Errors
+    /// Weights that are parts of one parameter have different schemes.
+    pub(crate) fn of_stored(format: &Format, rules: &Rules) -> Result<Self> {
+        let mut all = Self::uniform(format.scheme);
+        for (published, &scheme) in &format.schemes {
+            for piece in rules.modules(published).unwrap_or_default() {
+                let other = all.overrides.insert(piece.name().to_owned(), Some(scheme));
+                if let Some(Some(other)) = other.filter(|other| *other != Some(scheme)) {
+                    return Err(Error::new(
+                        ErrorKind::Unsupported,
+                        format!(
+                            "{published}: {scheme} beside {other} in {} is not supported",
+                            piece.name()
+                        ),
+                    ));
+                }
+            }
+        }
+        all.overrides.retain(|_, scheme| *scheme != format.scheme);
+        Ok(all)
     }
 
     /// The scheme of the weight at `path`; `None` if the weight is dense.

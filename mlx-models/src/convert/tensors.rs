@@ -1,6 +1,6 @@
 //! The arrays of a model in the form of its files.
 
-use mlx_core::{Array, Error, ErrorKind, Result};
+use mlx_core::{Array, Error, ErrorKind, Result, Scheme};
 use mlx_nn::names::Gather;
 use mlx_nn::{Param, Visit, Weight};
 
@@ -23,6 +23,29 @@ impl Visit for Matrices {
         }
         let inputs = dense.shape().last().copied().unwrap_or(1);
         self.0.push((path.as_str().to_owned(), inputs));
+        Ok(())
+    }
+}
+
+/// Paths and schemes of the packed matrices.
+#[derive(Default)]
+pub(super) struct Schemes(Vec<(String, Scheme)>);
+
+impl Schemes {
+    /// The packed matrices of `model` whose scheme is not `usual`.
+    pub fn other_than(usual: Scheme, model: &dyn Model) -> Result<Vec<(String, Scheme)>> {
+        let mut all = Self::default();
+        model.visit(&mut mlx_nn::Path::default(), &mut all)?;
+        all.0.retain(|(_, scheme)| *scheme != usual);
+        Ok(all.0)
+    }
+}
+
+impl Visit for Schemes {
+    fn weight(&mut self, path: &mlx_nn::Path, weight: &Weight) -> Result<()> {
+        if let Weight::Quantized { scheme, .. } = weight {
+            self.0.push((path.as_str().to_owned(), *scheme));
+        }
         Ok(())
     }
 }
@@ -81,10 +104,11 @@ impl Visit for WrittenTensors<'_> {
             packed,
             scales,
             biases,
+            factor,
             ..
         } = weight
         {
-            let parts = [Some(packed), Some(scales), biases.as_ref()];
+            let parts = [Some(packed), Some(scales), biases.as_ref(), factor.as_ref()];
             let stored: usize = parts
                 .into_iter()
                 .flatten()

@@ -1,0 +1,359 @@
+//! Integers with scales and zero points, from every format of them: a matrix stands for
+//! `scale * (code - zero)`, with one scale and one zero point for each group of columns in a row.
+//!
+//! The affine scheme has `scale * code + bias` with the bias `-zero * scale`. Where the dtype of the
+//! scales holds these numbers exactly, as with a zero that is a power of two, the arrays have that
+//! dtype. Otherwise, if each row is one group, the scheme holds `code - zero`, and the scales are
+//! factors of the rows. Otherwise scales and biases are F32, which holds products with scales of 16
+//! bits exactly. Groups that the affine scheme does not have make the matrices dense.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use mlx_core::ops::stack;
+use mlx_core::{Array, DType, QuantMode, Result, Scheme};
+use mlx_nn::{Decoded, Made};
+
+use super::tensors::StoredTensors;
+use super::{Format, Reading};
+use crate::config::Config;
+
+/// The group sizes of the affine scheme, the largest first.
+const GROUPS: [i32; 3] = [128, 64, 32];
+
+/// An array that is computed from tensors of the files.
+#[derive(Clone)]
+pub(super) struct Part {
+    of: Vec<String>,
+    make: Rc<mlx_nn::Make>,
+}
+
+impl Part {
+    pub fn new(of: &str, make: impl Fn(&Array) -> Result<Array> + 'static) -> Self {
+        Self {
+            of: vec![of.to_owned()],
+            make: Rc::new(move |parts| make(&parts[0])),
+        }
+    }
+
+    fn array(&self, tensors: &StoredTensors<'_>) -> Result<Array> {
+        let parts = self.of.iter().map(|name| tensors.array(name));
+        (self.make)(&parts.collect::<Result<Vec<_>>>()?)
+    }
+}
+
+/// The zero points of a matrix.
+pub(super) enum Zeros {
+    /// One number.
+    All(f32),
+    /// F32 `[rows, groups]`
+    Each(Part),
+}
+
+impl Zeros {
+    /// One number `[]`, or one for each group.
+    fn part(&self) -> Part {
+        match self {
+            Self::Each(part) => part.clone(),
+            &Self::All(zero) => Part {
+                of: Vec::new(),
+                make: Rc::new(move |_| Array::scalar(zero)),
+            },
+        }
+    }
+}
+
+/// A matrix of integers.
+pub(super) struct Integers {
+    /// The published path of its module.
+    pub path: String,
+    /// Rows and columns.
+    pub shape: [i32; 2],
+    /// 4 or 8.
+    pub bits: i32,
+    /// Columns that share a scale, if the groups are in order.
+    pub group: i32,
+    /// U32 `[rows, columns * bits / 32]`: codes from 0 on, as the affine scheme packs them.
+    pub codes: Part,
+    /// `[rows, groups]`
+    pub scales: Part,
+    pub scale_dtype: DType,
+    pub zeros: Zeros,
+    /// The name of a tensor with the group of each column.
+    pub groups: Option<String>,
+    /// The names of all its tensors.
+    pub hidden: Vec<String>,
+}
+
+/// How the affine scheme holds matrices.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    /// Scales and biases have the dtype of the stored scales.
+    Exact,
+    /// The scales are factors of the rows.
+    Rows,
+    /// Scales and biases are F32.
+    Wide,
+}
+
+/// The numbers of a small tensor.
+pub(super) fn integers(tensors: &StoredTensors<'_>, name: &str) -> Result<Vec<i64>> {
+    tensors.array(name)?.astype(DType::I64)?.to_vec()
+}
+
+/// The matrices in the affine scheme, or dense if one of them cannot be. `program` describes the
+/// format.
+pub(super) fn decoded(
+    tensors: &StoredTensors<'_>,
+    entry: &Config,
+    mut matrices: Vec<Integers>,
+    reading: Reading,
+    program: &str,
+) -> Result<(Decoded, Format)> {
+    let mut why_dense = None;
+    for matrix in &mut matrices {
+        if !matrix.is_in_order(tensors, entry)? {
+            why_dense = why_dense.or(Some("columns of a group are not in order"));
+        } else {
+            matrix.groups = None;
+            if matrix.affine_group().is_none() {
+                why_dense = why_dense.or(Some("groups are not a multiple of 32"));
+            }
+        }
+    }
+    let mut decoded = Decoded::default();
+    let bits: BTreeSet<String> = matrices.iter().map(|m| m.bits.to_string()).collect();
+    let bits = bits.into_iter().collect::<Vec<_>>().join(" and ");
+    let mut schemes = BTreeMap::new();
+    let described = match why_dense {
+        Some(why) => {
+            let dtype = reading.dtype.map_or_else(|| tensors.dense_dtype(), Ok)?;
+            for matrix in matrices {
+                decoded.hidden.extend(matrix.hidden.iter().cloned());
+                decoded.made.push(matrix.dense(dtype)?);
+            }
+            format!("{bits}-bit integers of {program}, dequantised to {dtype} because {why}")
+        }
+        None => {
+            let dtype = tensors.dense_dtype()?;
+            let mut form = Form::Exact;
+            for matrix in &matrices {
+                if form == Form::Exact && !matrix.is_exact(tensors)? {
+                    form = Form::Wide;
+                }
+            }
+            let has_rows = matrices.iter().all(|matrix| matrix.groups_per_row() == 1);
+            if form == Form::Wide && has_rows {
+                form = Form::Rows;
+            }
+            for matrix in matrices {
+                decoded.hidden.extend(matrix.hidden.iter().cloned());
+                let (scheme, made) = matrix.affine(form, dtype)?;
+                schemes.insert(matrix.path, scheme);
+                decoded.made.extend(made);
+            }
+            let form = match form {
+                Form::Exact => "affine",
+                Form::Rows => "affine with a factor for each row",
+                Form::Wide => "affine with scales and biases in F32",
+            };
+            format!("{bits}-bit integers of {program}, kept as {form}")
+        }
+    };
+    let format = Format::new(schemes, described, true);
+    Ok((decoded, format))
+}
+
+impl Integers {
+    /// Whether the columns of each group follow each other.
+    fn is_in_order(&self, tensors: &StoredTensors<'_>, entry: &Config) -> Result<bool> {
+        let Some(name) = &self.groups else {
+            return Ok(true);
+        };
+        let groups = integers(tensors, name)?;
+        let n = i64::from(self.groups_per_row());
+        if let Some(wrong) = groups.iter().find(|&&group| group < 0 || group >= n) {
+            return Err(entry.error(format!("{name}: group {wrong} of {n} groups")));
+        }
+        let group = i64::from(self.group);
+        let mut columns = groups.iter().zip(0i64..);
+        Ok(columns.all(|(&found, column)| found == column / group))
+    }
+
+    fn groups_per_row(&self) -> i32 {
+        (self.shape[1] + self.group - 1) / self.group
+    }
+
+    /// The largest group size of the affine scheme that divides the groups.
+    fn affine_group(&self) -> Option<i32> {
+        let fits = |group: &i32| self.group % group == 0 && self.shape[1] % self.group == 0;
+        GROUPS.into_iter().find(fits)
+    }
+
+    /// Whether the dtype of the scales holds all biases, and F32 all products.
+    fn is_exact(&self, tensors: &StoredTensors<'_>) -> Result<bool> {
+        if self.scale_dtype == DType::F32 {
+            return Ok(false);
+        }
+        let Zeros::Each(zeros) = &self.zeros else {
+            return Ok(true);
+        };
+        let scales = self.scales.array(tensors)?.astype(DType::F32)?;
+        let biases = scales.multiply(zeros.array(tensors)?)?;
+        let rounded = biases.astype(self.scale_dtype)?.astype(DType::F32)?;
+        rounded.array_equal(&biases)?.item()
+    }
+
+    /// The arrays of the affine scheme. `dtype` is that of the model.
+    fn affine(&self, form: Form, dtype: DType) -> Result<(Scheme, Vec<Made>)> {
+        let [rows, columns] = self.shape;
+        let group = self.affine_group().expect("it was asked for before");
+        let scheme = Scheme::new(QuantMode::Affine, self.bits, group)?;
+        let made = |name: &str, of, dtype, shape, make: Box<mlx_nn::Make>| Made {
+            name: format!("{}.{name}", self.path),
+            of,
+            dtype,
+            shape,
+            keeps: form == Form::Wide && dtype == DType::F32,
+            make,
+        };
+        let dtype = match form {
+            Form::Exact => self.scale_dtype,
+            Form::Rows => dtype,
+            Form::Wide => DType::F32,
+        };
+        let shape = vec![rows, columns / group];
+        let spread = {
+            let (shape, times) = (shape.clone(), self.group / group);
+            move |array: Array| match array.ndim() {
+                0 => array.astype(dtype)?.broadcast_to(&shape)?.contiguous(),
+                _ => array.astype(dtype)?.repeat(times, 1)?.contiguous(),
+            }
+        };
+        let codes = self.codes.clone();
+        let words = vec![rows, columns * self.bits / 32];
+        let make: Box<mlx_nn::Make> = Box::new(move |parts| (codes.make)(parts));
+        let mut all = vec![made(
+            "weight",
+            self.codes.of.clone(),
+            DType::U32,
+            words,
+            make,
+        )];
+        let (scales, zeros) = (self.scales.clone(), self.zeros.part());
+        let of = [&scales.of[..], &zeros.of[..]].concat();
+        let n = scales.of.len();
+        let (wide, own) = (spread.clone(), scales.make.clone());
+        all.push(made(
+            "scales",
+            scales.of.clone(),
+            dtype,
+            shape.clone(),
+            Box::new(move |parts| match form {
+                Form::Rows => wide(Array::scalar(1.0f32)?),
+                _ => wide(own(parts)?),
+            }),
+        ));
+        let own = scales.make.clone();
+        all.push(made(
+            "biases",
+            of,
+            dtype,
+            shape,
+            Box::new(move |parts| {
+                let (scales, zeros_of) = parts.split_at(n);
+                let zeros = (zeros.make)(zeros_of)?.negative()?;
+                match form {
+                    Form::Rows => spread(zeros),
+                    _ => spread(own(scales)?.astype(DType::F32)?.multiply(zeros)?),
+                }
+            }),
+        ));
+        if form == Form::Rows {
+            let make: Box<mlx_nn::Make> =
+                Box::new(move |parts| (scales.make)(parts)?.astype(DType::F32)?.reshape(&[rows]));
+            all.push(made("factor", scales.of, DType::F32, vec![rows], make));
+        }
+        Ok((scheme, all))
+    }
+
+    /// The dense matrix, computed in F32 and rounded once.
+    fn dense(self, dtype: DType) -> Result<Made> {
+        let [rows, columns] = self.shape;
+        let (bits, group) = (self.bits, self.group);
+        let (codes, scales) = (self.codes, self.scales);
+        let Part {
+            of: zeros_of,
+            make: zeros,
+        } = self.zeros.part();
+        let has_groups = self.groups.is_some();
+        let bounds = [codes.of.len(), scales.of.len(), zeros_of.len()];
+        let of = [
+            codes.of,
+            scales.of,
+            zeros_of,
+            self.groups.into_iter().collect(),
+        ]
+        .concat();
+        let make = move |parts: &[Array]| {
+            let (own, rest) = parts.split_at(bounds[0]);
+            let codes = numbers(&(codes.make)(own)?, bits)?.slice_axis(1, 0, columns)?;
+            let (own, rest) = rest.split_at(bounds[1]);
+            let scales = (scales.make)(own)?.astype(DType::F32)?;
+            let (own, rest) = rest.split_at(bounds[2]);
+            let zeros = zeros(own)?;
+            let group_of = match has_groups {
+                true => rest[0].astype(DType::I32)?,
+                false => {
+                    let groups: Vec<i32> = (0..columns).map(|column| column / group).collect();
+                    Array::from_slice(&groups, &[columns])?
+                }
+            };
+            let zeros = match zeros.ndim() {
+                0 => zeros,
+                _ => zeros.take(&group_of, 1)?,
+            };
+            let codes = codes.astype(DType::F32)?.subtract(zeros)?;
+            codes.multiply(scales.take(&group_of, 1)?)?.astype(dtype)
+        };
+        Ok(Made {
+            name: format!("{}.weight", self.path),
+            of,
+            dtype,
+            shape: vec![rows, columns],
+            keeps: false,
+            make: Box::new(make),
+        })
+    }
+}
+
+/// Each code of packed words as a byte: U32 `[rows, words]` -> U8 `[rows, words * 32 / bits]`.
+fn numbers(words: &Array, bits: i32) -> Result<Array> {
+    let bytes = words.contiguous()?.view(DType::U8)?;
+    match bits {
+        8 => Ok(bytes),
+        _ => nibbles(&bytes),
+    }
+}
+
+/// The halves of bytes, the low one first: U8 `[.., n]` -> U8 `[.., 2 n]`.
+pub(super) fn nibbles(bytes: &Array) -> Result<Array> {
+    let low = bytes.bitwise_and(Array::scalar(15u8)?)?;
+    let high = bytes.right_shift(Array::scalar(4u8)?)?;
+    stack(&[low, high], -1)?.flatten_with(-2, -1)
+}
+
+/// The inverse of [`nibbles`], as words: U8 `[.., 8 n]` -> U32 `[.., n]`.
+pub(super) fn words(codes: &Array) -> Result<Array> {
+    let pairs = codes.unflatten(-1, &[-1, 2])?;
+    let half = |at: i32| pairs.slice_axis(-1, at, at + 1)?.squeeze(-1);
+    let high = half(1)?.left_shift(Array::scalar(4u8)?)?;
+    half(0)?.bitwise_or(high)?.contiguous()?.view(DType::U32)
+}
+
+/// The codes of `bits` bits in words along the last axis: U32 `[rows, words]` -> F32
+/// `[rows, columns]`. There may be more codes than columns.
+pub(super) fn unpacked(words: &Array, bits: i32, columns: i32) -> Result<Array> {
+    let codes = numbers(words, bits)?.slice_axis(1, 0, columns)?;
+    codes.astype(DType::F32)
+}

@@ -1,0 +1,1 @@
+//! Damaged files are refused with the name of the tensor.
