@@ -10,7 +10,7 @@ use std::io::Write;
 use std::path::Path;
 
 use mlx_core::safetensors::{NonFinite, Vanishing};
-use mlx_core::{DType, Error, ErrorKind, Result};
+use mlx_core::{DType, Error, ErrorKind, Result, Scheme};
 use mlx_nn::{Patterns, Piece};
 use serde_json::{Map, Value};
 
@@ -24,7 +24,10 @@ mod recipe;
 mod shards;
 mod tensors;
 
-use config::{describe, remove_quantization, settings, untie, write_head, write_quantization};
+use config::{
+    describe, is_of_another_program, remove_quantization, settings, untie, write_head,
+    write_quantization,
+};
 use shards::Shards;
 use tensors::{Matrices, Schemes, WrittenTensors};
 
@@ -198,14 +201,7 @@ pub fn convert_with(
             if stored.is_some() {
                 remove_quantization(&mut object);
                 if let Some(scheme) = scheme {
-                    let mut entry = settings(scheme);
-                    let others = Schemes::other_than(scheme, model.as_ref())?;
-                    for (path, own) in others {
-                        for piece in inverse.modules(&path).unwrap_or_default() {
-                            let name = format!("{prefix}{}", piece.name());
-                            entry.insert(name, Value::Object(settings(own)));
-                        }
-                    }
+                    let entry = schemes_of(scheme, model.as_ref(), prefix)?;
                     write_quantization(&mut object, entry);
                 }
             }
@@ -226,7 +222,10 @@ pub fn convert_with(
             return refuse("not quantised".to_owned());
         }
         (Packing::Dequantize, _) => {
-            mlx_nn::quantize::dequantize(model.as_mut(), dtype)?;
+            match stored.is_some() {
+                true => mlx_nn::quantize::dequantize_in_f32(model.as_mut(), dtype)?,
+                false => mlx_nn::quantize::dequantize(model.as_mut(), dtype)?,
+            }
             remove_quantization(&mut object);
         }
         (Packing::Quantize(recipe), None) => {
@@ -285,10 +284,27 @@ pub fn convert_with(
     })
 }
 
+/// The `quantization` of a model whose weights are packed by `usual`, and some by other schemes.
+fn schemes_of(usual: Scheme, model: &dyn Model, prefix: &str) -> Result<Map<String, Value>> {
+    let inverse = model.names().inverse();
+    let mut entry = settings(usual);
+    for (path, own) in Schemes::of(model)? {
+        for piece in inverse.modules(&path).unwrap_or_default() {
+            if own != usual {
+                entry.insert(
+                    format!("{prefix}{}", piece.name()),
+                    Value::Object(settings(own)),
+                );
+            }
+        }
+    }
+    Ok(entry)
+}
+
 /// Writes a model as `config.json` and safetensors files of the folder `dir`, which should be
 /// empty. `config` is the config.json of the checkpoint from which the model was loaded. Its
-/// `quantization` must describe how the weights are packed now. If `config` has a dtype, the
-/// written dtype is that of the weights.
+/// `quantization` must describe how the weights are packed now; the `quantization_config` of
+/// another program is replaced. If `config` has a dtype, the written dtype is that of the weights.
 ///
 /// # Errors
 /// An evaluation fails or a file cannot be written.
@@ -306,6 +322,13 @@ pub fn save(model: &dyn Model, config: &Map<String, Value>, dir: &Path) -> Resul
         dtypes.into_iter().find(|dtype| dtype.is_float()),
         nested,
     );
+    if is_of_another_program(&config) {
+        remove_quantization(&mut config);
+        if let Some((_, usual)) = Schemes::of(model)?.first() {
+            let entry = schemes_of(*usual, model, prefix(nested))?;
+            write_quantization(&mut config, entry);
+        }
+    }
     untie(&mut config, &tensors, &registry);
     write_head(&mut config, &tensors);
     write(tensors, &config, dir, SHARD_BYTES, &mut |_, _| Ok(()))

@@ -1,7 +1,7 @@
 //! Packing the weights of a module, and unpacking them.
 
 use mlx_core::ops::quantize::quantize_with as pack;
-use mlx_core::{DType, Result, Scheme};
+use mlx_core::{Array, DType, Result, Scheme};
 
 use crate::lora::Adaptable;
 use crate::module::{Module, Param, Path, VisitMut};
@@ -55,24 +55,37 @@ pub fn quantize(
 }
 
 /// Unpacks every quantised weight, into `dtype` or the dtype of its scales (BF16 if the scales are
-/// not floating point).
+/// not floating point). As in MLX, affine weights are computed in the dtype of their scales.
 ///
 /// # Errors
 /// The arrays of a weight do not fit each other.
 pub fn dequantize(module: &mut dyn Module, dtype: Option<DType>) -> Result<()> {
-    struct Unpack(Option<DType>);
-    impl VisitMut for Unpack {
+    unpack(module, |weight| weight.dense(dtype))
+}
+
+/// [`dequantize`], computed in F32 and rounded once.
+///
+/// # Errors
+/// The arrays of a weight do not fit each other.
+pub fn dequantize_in_f32(module: &mut dyn Module, dtype: Option<DType>) -> Result<()> {
+    unpack(module, |weight| {
+        let own = weight.dtype().unwrap_or(DType::BF16);
+        weight.dense_in_f32()?.astype(dtype.unwrap_or(own))
+    })
+}
+
+fn unpack(module: &mut dyn Module, dense: impl Fn(&Weight) -> Result<Array>) -> Result<()> {
+    struct Unpack<F>(F);
+    impl<F: Fn(&Weight) -> Result<Array>> VisitMut for Unpack<F> {
         fn weight(&mut self, path: &Path, weight: &mut Weight) -> Result<()> {
             if let Weight::Quantized { .. } = weight {
-                let dense = weight
-                    .dense(self.0)
-                    .map_err(|error| error.context(path.as_str()))?;
+                let dense = (self.0)(weight).map_err(|error| error.context(path.as_str()))?;
                 *weight = Weight::Dense(Param::fixed(dense));
             }
             Ok(())
         }
     }
-    module.visit_mut(&mut Path::default(), &mut Unpack(dtype))
+    module.visit_mut(&mut Path::default(), &mut Unpack(dense))
 }
 
 /// Makes the linear layers whose paths `select` accepts round their inputs to 8 bits, as BitNet

@@ -404,6 +404,26 @@ impl Weight {
     }
 }
 
+impl Weight {
+    /// The dense matrix in F32, without rounding on the way.
+    pub(crate) fn dense_in_f32(&self) -> Result<Array> {
+        let Self::Quantized {
+            packed,
+            scales,
+            biases: Some(biases),
+            factor: None,
+            scheme,
+        } = self
+        else {
+            return self.dense(Some(DType::F32));
+        };
+        self.check()?;
+        let scales = scales.value().astype(DType::F32)?;
+        let biases = biases.value().astype(DType::F32)?;
+        quantize::dequantize_with(packed.value(), &scales, Some(&biases), *scheme, None)
+    }
+}
+
 impl Module for Weight {
     fn visit(&self, path: &mut Path, v: &mut dyn Visit) -> Result<()> {
         v.weight(path, self)?;

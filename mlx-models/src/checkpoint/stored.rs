@@ -20,6 +20,7 @@ mod modelopt;
 mod tensors;
 mod torchao;
 
+pub(crate) use fp4::{GLOBAL_SCALE, LARGEST_NVFP4};
 pub(crate) use tensors::StoredTensors;
 
 /// The format in which the weights of a checkpoint are stored.

@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 
 use super::tensors::WrittenTensors;
 use crate::config::keys::TIED;
+use crate::config::quantization::TERNARY;
 use crate::draft_heads::mtp::NORM_OFFSET;
 use crate::registry::Registry;
 
@@ -28,6 +29,19 @@ pub(super) fn remove_quantization(config: &mut Map<String, Value>) {
             text.shift_remove(key);
         }
     }
+}
+
+/// Whether `quantization_config` describes a format of another program that is read into MLX's.
+/// The entries of gpt-oss and BitNet also describe the weights in memory.
+pub(super) fn is_of_another_program(config: &Map<String, Value>) -> bool {
+    let text = config.get("text_config").and_then(Value::as_object);
+    let mut all = [Some(config), text].into_iter().flatten();
+    let method = all.find_map(|config| config.get("quantization_config")?.get("quant_method"));
+    let own = ["mxfp4", TERNARY];
+    !config.contains_key("quantization")
+        && method
+            .and_then(Value::as_str)
+            .is_some_and(|method| !own.contains(&method))
 }
 
 /// Writes how weights are packed, under the keys of MLX programs and of transformers.

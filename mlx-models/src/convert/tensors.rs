@@ -4,6 +4,7 @@ use mlx_core::{Array, Error, ErrorKind, Result, Scheme};
 use mlx_nn::names::Gather;
 use mlx_nn::{Param, Visit, Weight};
 
+use crate::checkpoint::stored::{GLOBAL_SCALE, LARGEST_NVFP4};
 use crate::draft_heads::mtp;
 use crate::model::Model;
 
@@ -32,11 +33,10 @@ impl Visit for Matrices {
 pub(super) struct Schemes(Vec<(String, Scheme)>);
 
 impl Schemes {
-    /// The packed matrices of `model` whose scheme is not `usual`.
-    pub fn other_than(usual: Scheme, model: &dyn Model) -> Result<Vec<(String, Scheme)>> {
+    /// The packed matrices of `model`.
+    pub fn of(model: &dyn Model) -> Result<Vec<(String, Scheme)>> {
         let mut all = Self::default();
         model.visit(&mut mlx_nn::Path::default(), &mut all)?;
-        all.0.retain(|(_, scheme)| *scheme != usual);
         Ok(all.0)
     }
 }
@@ -86,9 +86,16 @@ impl<'a> WrittenTensors<'a> {
             }
             let array = written.array(name, None, |array| Ok(array.clone()))?;
             let array = array.expect("it was added above");
+            let has_biases = name
+                .strip_suffix(".factor")
+                .is_some_and(|path| written.contains(&format!("{path}.biases")));
+            let (name, array) = match has_biases {
+                true => (name.to_owned(), array),
+                false => written_factor(name, array)?,
+            };
             match &mut tensors.head {
                 Some((_, head)) if name.starts_with(mtp::PREFIX) => {
-                    head.push((name.to_owned(), array));
+                    head.push((name, array));
                 }
                 _ => tensors.arrays.push((format!("{prefix}{name}"), array)),
             }
@@ -96,6 +103,20 @@ impl<'a> WrittenTensors<'a> {
         tensors.head.take_if(|(_, head)| head.is_empty());
         Ok(tensors)
     }
+}
+
+/// The name and array in files for an array of a model. The factors of nvfp4 experts are written as MLX's
+/// `global_scale`, if each expert has one number; other factors as they are.
+fn written_factor(name: &str, array: Array) -> Result<(String, Array)> {
+    let path = name.strip_suffix(".factor").filter(|_| array.ndim() == 2);
+    if let Some(path) = path {
+        let first = array.slice_axis(1, 0, 1)?;
+        if array.equal(&first)?.all_all()?.item()? {
+            let scales = first.squeeze(1)?.multiply(LARGEST_NVFP4)?;
+            return Ok((format!("{path}.{GLOBAL_SCALE}"), scales));
+        }
+    }
+    Ok((name.to_owned(), array))
 }
 
 impl Visit for WrittenTensors<'_> {

@@ -2,6 +2,7 @@
 
 use mlx_core::{Array, DType, QuantMode, Scheme};
 use mlx_models::Loaded;
+use mlx_models::convert::{ConvertOptions, Packing, Recipe, convert};
 use mlx_nn::{CacheOptions, ModelCache, Param, Visit, quantize};
 use serde_json::Value;
 
@@ -226,4 +227,138 @@ fn off(model: &Loaded, golden: &Value) -> f32 {
     let found = super::logprobs(model, &prompt);
     let pairs = wanted.iter().zip(&found);
     pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+}
+
+fn convert_to(
+    dir: &std::path::Path,
+    case: &str,
+    packing: Packing,
+    dtype: Option<DType>,
+) -> Result<(), String> {
+    let from = folder(case);
+    let options = ConvertOptions {
+        packing,
+        dtype,
+        ..ConvertOptions::default()
+    };
+    let weights = mlx_models::open_weights(&from).unwrap();
+    let config = json(&from.join("config.json"));
+    let done = convert("here", config, weights, dir, &options, &mut |_, _| Ok(()));
+    done.map(|_| ()).map_err(|error| error.to_string())
+}
+
+/// A converted folder is in MLX's form: packed with `quantization`, or dense.
+#[test]
+fn converted_packed_folders_compute_the_same() {
+    for case in CASES {
+        let name = case.0;
+        let golden = json(&folder(name).join("golden.json"));
+        for packing in [Packing::Keep, Packing::Dequantize] {
+            let place = format!("{name}, {packing:?}");
+            let to = tempfile::tempdir().unwrap();
+            convert_to(to.path(), name, packing, Some(DType::F32))
+                .unwrap_or_else(|error| panic!("{place}: {error}"));
+            let config = json(&to.path().join("config.json"));
+            let is_packed = case.1.is_some() && packing == Packing::Keep;
+            assert_eq!(config.get("quantization").is_some(), is_packed, "{place}");
+            let method = &config["quantization_config"]["quant_method"];
+            assert_eq!(*method, Value::Null, "{place}");
+            let model = loaded(to.path(), Some(DType::F32))
+                .unwrap_or_else(|error| panic!("{place}: {error}"));
+            assert_eq!(model.info.stored, None, "{place}");
+            let packed = if is_packed { scheme(case) } else { None };
+            assert_eq!(model.info.quantization, packed, "{place}");
+            check_logprobs(&place, &model, &golden);
+        }
+        // Weights of few numbers are not quantised again.
+        let to = tempfile::tempdir().unwrap();
+        let recipe = Recipe::uniform(Scheme::new(QuantMode::Affine, 8, 32).unwrap());
+        let done = convert_to(to.path(), name, Packing::Quantize(recipe), None);
+        match name {
+            // 8-bit floats may be.
+            "mxfp8_llama" => assert_eq!(done, Ok(()), "{name}"),
+            _ => {
+                let error = done.unwrap_err();
+                assert!(error.contains("already quantised"), "{name}: {error}");
+            }
+        }
+    }
+}
+
+/// Unpacking in the dtype of the files rounds the weights of the reference once.
+#[test]
+fn unpacked_weights_are_rounded_once() {
+    for name in [
+        "awq_llama",
+        "gptq8_llama",
+        "int8_gpt_neox",
+        "nvfp4_llama",
+        "torchao_llama",
+    ] {
+        let to = tempfile::tempdir().unwrap();
+        convert_to(to.path(), name, Packing::Dequantize, None).unwrap();
+        let half = loaded(to.path(), None).unwrap();
+        let dtype = half.info.dtype;
+        assert_ne!(dtype, DType::F32, "{name}");
+        let mut whole = loaded(&folder(name), Some(DType::F32)).unwrap();
+        quantize::dequantize(whole.model.as_mut(), Some(DType::F32)).unwrap();
+        let parameters = |model: &Loaded| {
+            let mut all = Parameters::default();
+            model
+                .model
+                .visit(&mut mlx_nn::Path::default(), &mut all)
+                .unwrap();
+            all.0
+        };
+        let (half, whole) = (parameters(&half), parameters(&whole));
+        assert_eq!(half.len(), whole.len(), "{name}");
+        for ((path, half), (_, whole)) in half.iter().zip(&whole) {
+            let rounded = whole.astype(dtype).unwrap();
+            let same: bool = rounded.array_equal(half).unwrap().item().unwrap();
+            assert!(same && half.dtype() == dtype, "{name}: {path}");
+        }
+    }
+}
+
+#[derive(Default)]
+struct Parameters(Vec<(String, Array)>);
+
+impl Visit for Parameters {
+    fn param(&mut self, path: &mlx_nn::Path, param: &Param) -> mlx_core::Result<()> {
+        self.0
+            .push((path.as_str().to_owned(), param.value().clone()));
+        Ok(())
+    }
+}
+
+/// Experts with a factor are written as MLX writes them: `global_scale`, one number for each.
+#[test]
+fn factors_of_experts_are_written_as_global_scales() {
+    for case in ["global_qwen3_moe", "modelopt_qwen3_moe"] {
+        let to = tempfile::tempdir().unwrap();
+        convert_to(to.path(), case, Packing::Keep, None).unwrap();
+        let file = mlx_core::Safetensors::open(to.path().join("model.safetensors")).unwrap();
+        let name = "model.layers.0.mlp.switch_mlp.up_proj.global_scale";
+        assert_eq!(file.info(name).unwrap(), (DType::F32, &[4][..]), "{case}");
+        assert!(
+            !file
+                .names()
+                .any(|name| name.ends_with("switch_mlp.up_proj.factor")),
+            "{case}"
+        );
+        assert!(!to.path().join("hf_quant_config.json").exists());
+    }
+    let scales = |path: &std::path::Path| -> Vec<f32> {
+        let file = mlx_core::Safetensors::open(path.join("model.safetensors")).unwrap();
+        let name = "model.layers.0.mlp.switch_mlp.down_proj.global_scale";
+        file.array(name).unwrap().to_vec().unwrap()
+    };
+    let to = tempfile::tempdir().unwrap();
+    convert_to(to.path(), "global_qwen3_moe", Packing::Keep, None).unwrap();
+    for (a, b) in scales(to.path())
+        .iter()
+        .zip(scales(&folder("global_qwen3_moe")))
+    {
+        assert!((a - b).abs() <= 1e-6 * b, "{a} {b}");
+    }
 }

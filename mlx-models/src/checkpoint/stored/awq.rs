@@ -30,7 +30,7 @@ pub(super) fn decoded(
         let own = group.unwrap_or(matrix.shape[1]);
         if matrix.group != own {
             return Err(entry.error(format!(
-                "{path}.scales are of groups of {}, group_size says {own}",
+                "{path}.qweight and {path}.scales are of groups of {}, group_size says {own}",
                 matrix.group
             )));
         }

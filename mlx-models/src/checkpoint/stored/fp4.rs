@@ -145,10 +145,10 @@ fn of_rows(factor: &Array, rows: &[i32]) -> Result<Array> {
 }
 
 /// The largest number that nvfp4 of MLX represents without a global scale.
-const LARGEST: f32 = 448.0 * 6.0;
+pub(crate) const LARGEST_NVFP4: f32 = 448.0 * 6.0;
 
 /// The ending of the name of MLX's scales for whole matrices.
-const GLOBAL_SCALE: &str = "global_scale";
+pub(crate) const GLOBAL_SCALE: &str = "global_scale";
 
 /// The factors of nvfp4 matrices with a `global_scale`, which is the largest number of a matrix, as
 /// MLX writes them. Empty if there are none.
@@ -169,7 +169,7 @@ pub(super) fn of_mlx(tensors: &StoredTensors<'_>, place: &Config) -> Result<Deco
             shape: rows,
             keeps: false,
             make: Box::new(move |parts| {
-                of_rows(&parts[0].astype(DType::F32)?.divide(LARGEST)?, &shape)
+                of_rows(&parts[0].astype(DType::F32)?.divide(LARGEST_NVFP4)?, &shape)
             }),
         });
         decoded.hidden.insert(name);

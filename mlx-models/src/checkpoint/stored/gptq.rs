@@ -42,7 +42,7 @@ pub(super) fn decoded(
         let own = group.unwrap_or(matrix.shape[1]);
         if is_uniform && (matrix.bits != bits || matrix.group != own) {
             return Err(entry.error(format!(
-                "{path}.scales are of {} bits in groups of {}, the config says {bits} bits and group_size {own}",
+                "{path}.qweight and {path}.scales are of {} bits in groups of {}, the config says {bits} bits and group_size {own}",
                 matrix.bits, matrix.group
             )));
         }
