@@ -74,6 +74,35 @@ pub fn dequantize_in_f32(module: &mut dyn Module, dtype: Option<DType>) -> Resul
     })
 }
 
+/// Multiplies the scales and biases of affine weights by the factors of their rows. They are F32
+/// then, and the weights have no factors, which MLX's files cannot have. The products are rounded.
+///
+/// # Errors
+/// The arrays of a weight do not fit each other.
+pub fn fold_factors(module: &mut dyn Module) -> Result<()> {
+    struct Fold;
+    impl VisitMut for Fold {
+        fn weight(&mut self, _path: &Path, weight: &mut Weight) -> Result<()> {
+            if let Weight::Quantized {
+                scales,
+                biases: Some(biases),
+                factor,
+                ..
+            } = weight
+                && let Some(factor) = factor.take()
+            {
+                let factor = factor.get()?.expand_dims(-1)?;
+                for part in [scales, biases] {
+                    let folded = part.get()?.astype(DType::F32)?.multiply(&factor)?;
+                    *part = Param::fixed(folded).never_narrowed();
+                }
+            }
+            Ok(())
+        }
+    }
+    module.visit_mut(&mut Path::default(), &mut Fold)
+}
+
 fn unpack(module: &mut dyn Module, dense: impl Fn(&Weight) -> Result<Array>) -> Result<()> {
     struct Unpack<F>(F);
     impl<F: Fn(&Weight) -> Result<Array>> VisitMut for Unpack<F> {

@@ -10,6 +10,7 @@ use mlx_models::{LoadOptions, Loaded, load};
 use mlx_nn::{CacheOptions, ModelCache, Param, Visit, quantize};
 use serde_json::Value;
 
+mod adapted;
 mod packed;
 mod refused;
 

@@ -269,6 +269,18 @@ fn converted_packed_folders_compute_the_same() {
             let packed = if is_packed { scheme(case) } else { None };
             assert_eq!(model.info.quantization, packed, "{place}");
             check_logprobs(&place, &model, &golden);
+            let file = mlx_core::Safetensors::open(to.path().join("model.safetensors")).unwrap();
+            // MLX's files have no factors; nvfp4 of single matrices needs them.
+            let has_factors = file.names().any(|name| name.ends_with(".factor"));
+            let needs = name == "nvfp4_llama" && packing == Packing::Keep;
+            assert_eq!(has_factors, needs, "{place}");
+            if name == "int8_gpt_neox" {
+                // The names that mlx-lm reads.
+                assert!(
+                    file.contains("model.h.0.mlp.dense_4h_to_h.weight"),
+                    "{place}"
+                );
+            }
         }
         // Weights of few numbers are not quantised again.
         let to = tempfile::tempdir().unwrap();
@@ -302,14 +314,6 @@ fn unpacked_weights_are_rounded_once() {
         assert_ne!(dtype, DType::F32, "{name}");
         let mut whole = loaded(&folder(name), Some(DType::F32)).unwrap();
         quantize::dequantize(whole.model.as_mut(), Some(DType::F32)).unwrap();
-        let parameters = |model: &Loaded| {
-            let mut all = Parameters::default();
-            model
-                .model
-                .visit(&mut mlx_nn::Path::default(), &mut all)
-                .unwrap();
-            all.0
-        };
         let (half, whole) = (parameters(&half), parameters(&whole));
         assert_eq!(half.len(), whole.len(), "{name}");
         for ((path, half), (_, whole)) in half.iter().zip(&whole) {
@@ -318,6 +322,14 @@ fn unpacked_weights_are_rounded_once() {
             assert!(same && half.dtype() == dtype, "{name}: {path}");
         }
     }
+}
+
+/// All parameters, by their paths.
+pub(super) fn parameters(model: &Loaded) -> Vec<(String, Array)> {
+    let mut all = Parameters::default();
+    let path = &mut mlx_nn::Path::default();
+    model.model.visit(path, &mut all).unwrap();
+    all.0
 }
 
 #[derive(Default)]
