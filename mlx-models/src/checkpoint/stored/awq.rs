@@ -3,11 +3,12 @@
 //! the first in its lowest bits; `qzeros` `[groups, out / 8]` has the same order; `scales` is
 //! `[groups, out]`. A weight is `scale * (code - zero)`.
 
+use mlx_core::ops::concat;
 use mlx_core::{Array, DType, Result};
 use mlx_nn::Decoded;
 
 use super::gptq::known_bits;
-use super::integers::{Integers, Part, Zeros, decoded as of_integers, nibbles, words};
+use super::integers::{Integers, Part, Zeros, decoded as of_integers, nibbles};
 use super::tensors::{FLOATS, StoredTensors, float};
 use super::{Format, Reading};
 use crate::config::Config;
@@ -48,9 +49,14 @@ fn matrix(tensors: &StoredTensors<'_>, entry: &Config, path: &str) -> Result<Int
     let (dtype, of_scales) = tensors.tensor(entry, &scales, &FLOATS, 2)?;
     let (columns, rows) = (codes[0], codes[1].saturating_mul(8));
     let groups = of_scales[0];
-    if of_scales[1] != rows || zeros != [groups, codes[1]] || groups < 1 || columns % groups != 0 {
+    if of_scales[1] != rows
+        || zeros != [groups, codes[1]]
+        || groups < 1
+        || columns % groups != 0
+        || columns % 8 != 0
+    {
         return Err(entry.error(format!(
-            "tensors {qweight:?} {codes:?}, {qzeros:?} {zeros:?} and {scales:?} {of_scales:?} do not fit each other"
+            "tensors {qweight:?} {codes:?}, {qzeros:?} {zeros:?} and {scales:?} {of_scales:?} do not fit each other, or inputs are no multiple of 8"
         )));
     }
     Ok(Integers {
@@ -58,7 +64,7 @@ fn matrix(tensors: &StoredTensors<'_>, entry: &Config, path: &str) -> Result<Int
         shape: [rows, columns],
         bits: 4,
         group: columns / groups,
-        codes: Part::new(&qweight, |codes| words(&in_order(codes)?)),
+        codes: Part::new(&qweight, packed),
         scales: Part::new(&scales, |scales| scales.transpose(&[1, 0])),
         scale_dtype: float(dtype).expect("one of FLOATS"),
         zeros: Zeros::Each(Part::new(&qzeros, |zeros| {
@@ -67,6 +73,31 @@ fn matrix(tensors: &StoredTensors<'_>, entry: &Config, path: &str) -> Result<Int
         groups: None,
         hidden: vec![qweight, qzeros, scales],
     })
+}
+
+/// The words of the affine scheme, of consecutive inputs: I32 `[in, out / 8]` -> U32
+/// `[out, in / 8]`.
+///
+/// Eight words of consecutive inputs are a matrix of 8 x 8 codes, which is transposed in three
+/// steps, as in "Hacker's Delight", 7-3: blocks of `size` codes beside the diagonal change places.
+fn packed(words: &Array) -> Result<Array> {
+    let [inputs, n] = [words.dim(0)?, words.dim(1)?];
+    let mut words = words.view(DType::U32)?.reshape(&[inputs / 8, 8, n])?;
+    for (size, mask) in [(4, 0x0000_ffffu32), (2, 0x00ff_00ff), (1, 0x0f0f_0f0f)] {
+        let shift = Array::scalar(4 * size as u32)?;
+        let pairs = words.reshape(&[inputs / 8, 4 / size, 2, size, n])?;
+        let half = |at: i32| pairs.slice_axis(2, at, at + 1);
+        let (low, high) = (half(0)?, half(1)?);
+        let moved = low.right_shift(&shift)?.bitwise_xor(&high)?;
+        let moved = moved.bitwise_and(Array::scalar(mask)?)?;
+        let low = low.bitwise_xor(moved.left_shift(&shift)?)?;
+        words = concat(&[low, high.bitwise_xor(moved)?], 2)?.reshape(&[inputs / 8, 8, n])?;
+    }
+    // Words 0 to 3 of eight now are of the even outputs, words 4 to 7 of the odd ones.
+    let words = words
+        .reshape(&[inputs / 8, 2, 4, n])?
+        .transpose(&[3, 2, 1, 0])?;
+    words.contiguous()?.reshape(&[8 * n, inputs / 8])
 }
 
 /// The codes of words, each as a byte, outputs in order: I32 `[n, out / 8]` -> U8 `[out, n]`.

@@ -343,14 +343,6 @@ pub(super) fn nibbles(bytes: &Array) -> Result<Array> {
     stack(&[low, high], -1)?.flatten_with(-2, -1)
 }
 
-/// The inverse of [`nibbles`], as words: U8 `[.., 8 n]` -> U32 `[.., n]`.
-pub(super) fn words(codes: &Array) -> Result<Array> {
-    let pairs = codes.unflatten(-1, &[-1, 2])?;
-    let half = |at: i32| pairs.slice_axis(-1, at, at + 1)?.squeeze(-1);
-    let high = half(1)?.left_shift(Array::scalar(4u8)?)?;
-    half(0)?.bitwise_or(high)?.contiguous()?.view(DType::U32)
-}
-
 /// The codes of `bits` bits in words along the last axis: U32 `[rows, words]` -> F32
 /// `[rows, columns]`. There may be more codes than columns.
 pub(super) fn unpacked(words: &Array, bits: i32, columns: i32) -> Result<Array> {
