@@ -25,7 +25,7 @@ mod shards;
 mod tensors;
 
 use config::{
-    describe, is_of_another_program, remove_quantization, settings, untie, write_head,
+    describe, describes_packing, remove_quantization, settings, untie, write_head,
     write_quantization,
 };
 use shards::Shards;
@@ -304,8 +304,8 @@ fn schemes_of(usual: Scheme, model: &dyn Model, prefix: &str) -> Result<Map<Stri
 
 /// Writes a model as `config.json` and safetensors files of the folder `dir`, which should be
 /// empty. `config` is the config.json of the checkpoint from which the model was loaded. Its
-/// `quantization` must describe how the weights are packed now; the `quantization_config` of
-/// another program is replaced. If `config` has a dtype, the written dtype is that of the weights.
+/// `quantization` must describe how the weights are packed now; a missing one, or the
+/// `quantization_config` of another program, is replaced. If `config` has a dtype, the written dtype is that of the weights.
 ///
 /// # Errors
 /// An evaluation fails or a file cannot be written.
@@ -323,7 +323,7 @@ pub fn save(model: &dyn Model, config: &Map<String, Value>, dir: &Path) -> Resul
         dtypes.into_iter().find(|dtype| dtype.is_float()),
         nested,
     );
-    if is_of_another_program(&config) {
+    if !describes_packing(&config) {
         remove_quantization(&mut config);
         if let Some((_, usual)) = Schemes::of(model)?.first() {
             let entry = schemes_of(*usual, model, prefix(nested))?;

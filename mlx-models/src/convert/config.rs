@@ -31,17 +31,17 @@ pub(super) fn remove_quantization(config: &mut Map<String, Value>) {
     }
 }
 
-/// Whether `quantization_config` describes a format of another program that is read into MLX's.
-/// The entries of gpt-oss and BitNet also describe the weights in memory.
-pub(super) fn is_of_another_program(config: &Map<String, Value>) -> bool {
+/// Whether the config describes how weights are packed in memory. The entries of gpt-oss and BitNet
+/// do, those of other programs do not: their weights are read into MLX's schemes.
+pub(super) fn describes_packing(config: &Map<String, Value>) -> bool {
     let text = config.get("text_config").and_then(Value::as_object);
     let mut all = [Some(config), text].into_iter().flatten();
-    let method = all.find_map(|config| config.get("quantization_config")?.get("quant_method"));
-    let own = ["mxfp4", TERNARY];
-    !config.contains_key("quantization")
-        && method
-            .and_then(Value::as_str)
-            .is_some_and(|method| !own.contains(&method))
+    let entry = all.find_map(|config| config.get("quantization_config"));
+    config.contains_key("quantization")
+        || entry.is_some_and(|entry| match entry.get("quant_method") {
+            None => true,
+            Some(method) => method == "mxfp4" || method == TERNARY,
+        })
 }
 
 /// Writes how weights are packed, under the keys of MLX programs and of transformers.

@@ -5,8 +5,10 @@ use mlx_models::Loaded;
 use mlx_nn::lora::{adapt, attach, fuse};
 use mlx_nn::{CacheOptions, Gradients, LoraConfig, ModelCache, Param, VisitMut, quantize};
 
+use serde_json::Value;
+
 use super::packed::parameters;
-use super::{folder, loaded};
+use super::{folder, json, loaded};
 
 /// A case of each form in memory: factors of rows, F32 biases, nvfp4 with factors, experts of both.
 const CASES: [&str; 6] = [
@@ -34,6 +36,25 @@ fn off(a: &Array, b: &Array) -> f32 {
     let largest = a.iter().fold(0.0f32, |most, x| most.max(x.abs()));
     let pairs = a.iter().zip(&b);
     pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max) / largest
+}
+
+/// A saved model has MLX's `quantization`, wherever the settings of its files were.
+#[test]
+fn saved_models_describe_their_packing() {
+    for case in CASES {
+        let model = loaded(&folder(case), Some(DType::F32)).unwrap();
+        let before = logits(&model).unwrap();
+        let Value::Object(config) = json(&folder(case).join("config.json")) else {
+            panic!("{case}: config.json is no object");
+        };
+        let to = tempfile::tempdir().unwrap();
+        mlx_models::convert::save(model.model.as_ref(), &config, to.path()).unwrap();
+        let again = loaded(to.path(), Some(DType::F32)).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(again.info.quantization, model.info.quantization, "{case}");
+        assert_eq!(again.info.stored, None, "{case}");
+        let found = off(&before, &logits(&again).unwrap());
+        assert!(found < 1e-5, "{case}: off by {found}");
+    }
 }
 
 /// Gives adapters random numbers instead of B = 0.
