@@ -257,6 +257,7 @@ mod tests {
             ".gitattributes",
             "README.md",
             "config.json",
+            "hf_quant_config.json",
             "model.safetensors",
             "model.safetensors.index.json",
             "pytorch_model.bin",
@@ -272,6 +273,7 @@ mod tests {
         let found = chosen(&all).unwrap();
         let small = [
             "config.json",
+            "hf_quant_config.json",
             "tokenizer.json",
             "chat_template.jinja",
             "additional_chat_templates/rag.jinja",

@@ -75,18 +75,26 @@ fn join(decoded: &mut Decoded, format: &mut Option<Format>, own: Decoded, found:
     });
 }
 
-/// Refuses files without a matrix in the format that the config names.
-fn require_some(
-    tensors: &StoredTensors<'_>,
-    entry: &Config,
-    has_some: bool,
-    ending: &str,
-) -> Result<()> {
-    match has_some || tensors.is_empty() {
-        true => Ok(()),
-        false => Err(entry.error(format!(
-            "quantization_config tells of packed matrices, but no tensor is a {ending}"
-        ))),
+/// Refuses files without a packed matrix, if the config names a method whose packed matrices are
+/// all weights of linear layers.
+fn require_some(tensors: &StoredTensors<'_>, config: &Config, decoded: &Decoded) -> Result<()> {
+    let Some(entry) = settings(config)? else {
+        return Ok(());
+    };
+    let endings = [
+        ("awq", "qweight"),
+        ("gptq", "qweight"),
+        ("bitsandbytes", "weight of U8 or I8"),
+        ("torchao", "_weight_qdata"),
+        ("modelopt", "weight_scale"),
+    ];
+    let method = entry.or("quant_method", String::new())?;
+    let named = endings.iter().find(|(name, _)| method.starts_with(name));
+    match named {
+        Some((_, ending)) if decoded.made.is_empty() && !tensors.is_empty() => Err(entry.error(
+            format!("{method} packs matrices, but no tensor is a {ending}"),
+        )),
+        _ => Ok(()),
     }
 }
 
@@ -121,15 +129,19 @@ pub(crate) fn decoded(
     config: &Config,
     reading: Reading,
 ) -> Result<(Checkpoint, Option<Format>)> {
-    match decode(&StoredTensors::of(checkpoint.files()), config, reading)? {
+    let tensors = StoredTensors::of(checkpoint.files());
+    match decode(&tensors, config, reading)? {
         None => {
-            let factors = fp4::of_mlx(&StoredTensors::of(checkpoint.files()), config)?;
+            let factors = fp4::of_mlx(&tensors, config)?;
             match factors.made.is_empty() {
                 true => Ok((checkpoint, None)),
                 false => Ok((checkpoint.with_decoded(factors)?, None)),
             }
         }
-        Some((decoded, format)) => Ok((checkpoint.with_decoded(decoded)?, Some(format))),
+        Some((decoded, format)) => {
+            require_some(&tensors, config, &decoded)?;
+            Ok((checkpoint.with_decoded(decoded)?, Some(format)))
+        }
     }
 }
 

@@ -125,6 +125,28 @@ const FAULTS: &[Fault] = &[
             "pack-quantized",
         ],
     ),
+    (
+        "awq_llama",
+        |d| d.arrays.retain(|name, _| name.ends_with("norm.weight")),
+        &["awq packs matrices", "no tensor is a qweight"],
+    ),
+    (
+        "nf4_llama",
+        |d| d.arrays.retain(|name, _| name.ends_with("norm.weight")),
+        &[
+            "bitsandbytes packs matrices",
+            "no tensor is a weight of U8 or I8",
+        ],
+    ),
+    (
+        "gptq8_llama",
+        |d| {
+            let name = format!("{Q}.qweight");
+            d.change(&name, |array| array.slice_axis(0, 0, 0));
+            d.change(&format!("{Q}.g_idx"), |array| array.slice_axis(0, 0, 0));
+        },
+        &["q_proj", "matrix [64, 0]"],
+    ),
     // Tensors.
     (
         "awq_llama",
@@ -139,7 +161,7 @@ const FAULTS: &[Fault] = &[
     (
         "awq_llama",
         |d| d.change(&format!("{Q}.qweight"), fewer_rows),
-        &["q_proj.qweight", "groups of 127, group_size says 128"],
+        &["q_proj.qweight", "do not fit each other"],
     ),
     (
         "awq_llama",

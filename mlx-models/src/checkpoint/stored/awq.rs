@@ -37,7 +37,6 @@ pub(super) fn decoded(
         }
         matrices.push(matrix);
     }
-    super::require_some(tensors, entry, !matrices.is_empty(), "qweight")?;
     of_integers(tensors, entry, matrices, reading, "AWQ")
 }
 

@@ -12,7 +12,7 @@ use mlx_nn::{Decoded, Made};
 
 use super::compressed::biased;
 use super::integers::{Integers, Part, Zeros, decoded as of_integers, integers, nibbles};
-use super::tensors::StoredTensors;
+use super::tensors::{StoredTensors, count};
 use super::{Format, Reading};
 use crate::config::Config;
 
@@ -39,13 +39,11 @@ pub(super) fn decoded(
             _ => {}
         }
     }
-    let has_four = !decoded.made.is_empty();
-    if has_four {
+    if !decoded.made.is_empty() {
         let described = format!("4-bit codes of bitsandbytes, dequantised to {dtype}");
         format = Some(Format::new([].into(), described, true));
     }
-    if !integers.is_empty() || !has_four {
-        super::require_some(tensors, entry, !integers.is_empty(), "weight of U8 or I8")?;
+    if !integers.is_empty() || format.is_none() {
         let (own, found) = of_integers(tensors, entry, integers, reading, "bitsandbytes")?;
         super::join(&mut decoded, &mut format, own, found);
     }
@@ -84,10 +82,8 @@ fn four(
     let numbers = i64::from(shape[0]) * i64::from(shape[1]);
     let check = |name: &str, dtypes: &[&str], size: i64| {
         let found = tensors.info(name)?;
-        let fits = found.is_some_and(|(dtype, shape)| {
-            let n: i64 = shape.iter().map(|&n| i64::from(n)).product();
-            dtypes.contains(&dtype) && n == size
-        });
+        let fits =
+            found.is_some_and(|(dtype, shape)| dtypes.contains(&dtype) && count(shape) == size);
         match fits {
             true => Ok(name.to_owned()),
             false => Err(entry.error(format!(

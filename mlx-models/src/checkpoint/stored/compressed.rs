@@ -8,7 +8,7 @@ use mlx_core::{Array, DType, Result};
 use mlx_nn::Decoded;
 
 use super::integers::{Integers, Part, Zeros, decoded as of_integers, integers, unpacked};
-use super::tensors::{FLOATS, StoredTensors, float};
+use super::tensors::{FLOATS, StoredTensors, count, float};
 use super::{Format, Reading, fp4, fp8};
 use crate::config::Config;
 
@@ -295,7 +295,7 @@ fn bytes(
         .map_or(2, |(_, shape)| shape.len().clamp(1, 2));
     let (dtype, scales) = tensors.tensor(entry, &scale, &FLOATS, axes)?;
     // One scale for the whole matrix counts as one for each row.
-    let is_one = scales.iter().product::<i32>() == 1;
+    let is_one = count(scales) == 1;
     let wide = if is_one {
         vec![rows, 1]
     } else {

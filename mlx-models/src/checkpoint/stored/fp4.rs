@@ -8,7 +8,7 @@ use mlx_core::{Array, DType, QuantMode, Result, Scheme};
 use mlx_nn::{Decoded, Made};
 
 use super::Format;
-use super::tensors::StoredTensors;
+use super::tensors::{StoredTensors, count};
 use crate::config::Config;
 
 /// The names of a matrix's tensors in a format.
@@ -65,7 +65,7 @@ pub(super) fn decoded(
         let groups = bytes.saturating_mul(2) / scheme.group_size;
         let wanted = [&rows[..], &[groups]].concat();
         let (_, found) = tensors.tensor(entry, &scales, &[dtype], shape.len())?;
-        if found != wanted || bytes * 2 % scheme.group_size.max(32) != 0 {
+        if found != wanted || bytes % 16 != 0 || count(shape) == 0 {
             return Err(entry.error(format!(
                 "tensor {scales:?} {dtype} {found:?} does not fit {codes:?} {shape:?}: expected {wanted:?}, rows a multiple of 32"
             )));
@@ -123,11 +123,9 @@ fn check_factor(
     name: &str,
     leading: &[i32],
 ) -> Result<()> {
-    let matrices: i32 = leading.iter().product();
+    let matrices = count(leading);
     match tensors.info(name)? {
-        Some(("F32" | "BF16" | "F16", shape)) if shape.iter().product::<i32>() == matrices => {
-            Ok(())
-        }
+        Some(("F32" | "BF16" | "F16", shape)) if count(shape) == matrices => Ok(()),
         Some((dtype, shape)) => Err(entry.error(format!(
             "tensor {name:?} is {dtype} {shape:?}, expected {matrices} numbers of F32"
         ))),

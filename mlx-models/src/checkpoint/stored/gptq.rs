@@ -48,7 +48,6 @@ pub(super) fn decoded(
         }
         matrices.push(matrix);
     }
-    super::require_some(tensors, entry, !matrices.is_empty(), "qweight")?;
     of_integers(tensors, entry, matrices, reading, "GPTQ")
 }
 
@@ -86,7 +85,10 @@ fn matrix(
     } else {
         usual
     };
-    if of_scales[1] != rows || zeros[0] != of_scales[0] || rows * bits / 32 != zeros[1] {
+    if of_scales[1] != rows
+        || zeros[0] != of_scales[0]
+        || i64::from(rows) * i64::from(bits) / 32 != i64::from(zeros[1])
+    {
         let what = format!("{qweight:?} {words:?} and {scales:?} {of_scales:?}");
         return Err(unfit(&qzeros, zeros, what));
     }

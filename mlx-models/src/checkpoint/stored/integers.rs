@@ -21,6 +21,9 @@ use crate::config::Config;
 /// The group sizes of the affine scheme, the largest first.
 const GROUPS: [i32; 3] = [128, 64, 32];
 
+/// Most columns of a matrix.
+const LONGEST: i32 = 1 << 24;
+
 /// An array that is computed from tensors of the files.
 #[derive(Clone)]
 pub(super) struct Part {
@@ -112,6 +115,13 @@ pub(super) fn decoded(
 ) -> Result<(Decoded, Format)> {
     let mut why_dense = None;
     for matrix in &mut matrices {
+        let [rows, columns] = matrix.shape;
+        if rows < 1 || columns < 1 || columns > LONGEST {
+            return Err(entry.error(format!(
+                "{}: a matrix [{rows}, {columns}] is not supported; known: 1 to {LONGEST} columns",
+                matrix.path
+            )));
+        }
         if !matrix.is_in_order(tensors, entry)? {
             why_dense = why_dense.or(Some("columns of a group are not in order"));
         } else {

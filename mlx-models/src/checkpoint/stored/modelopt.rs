@@ -67,7 +67,6 @@ pub(super) fn decoded(
         let (own, found) = fp8::decoded(&left, &settings, block, reading)?;
         super::join(&mut decoded, &mut format, own, found);
     }
-    super::require_some(tensors, &settings, format.is_some(), "weight_scale")?;
     let format = format.unwrap_or_else(|| {
         let described = "no matrix in a format of ModelOpt".to_owned();
         Format::new([].into(), described, false)

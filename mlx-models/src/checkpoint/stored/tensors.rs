@@ -129,6 +129,12 @@ impl<'c> StoredTensors<'c> {
     }
 }
 
+/// The number of elements.
+pub(super) fn count(shape: &[i32]) -> i64 {
+    let sizes = shape.iter().map(|&size| i64::from(size));
+    sizes.fold(1, i64::saturating_mul)
+}
+
 /// The names of floating-point dtypes in files.
 pub(super) const FLOATS: [&str; 3] = ["F32", "F16", "BF16"];
 

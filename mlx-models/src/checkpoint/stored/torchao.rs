@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::compressed::{biased, group_of};
 use super::integers::{Integers, Part, Zeros, decoded as of_integers};
-use super::tensors::{FLOATS, StoredTensors, float};
+use super::tensors::{FLOATS, StoredTensors, count, float};
 use super::{Format, Reading};
 use crate::config::Config;
 
@@ -30,7 +30,6 @@ pub(super) fn decoded(
     for path in tensors.modules(CODES) {
         matrices.push(matrix(tensors, entry, path)?);
     }
-    super::require_some(tensors, entry, !matrices.is_empty(), CODES)?;
     of_integers(tensors, entry, matrices, reading, "torchao")
 }
 
@@ -56,7 +55,7 @@ fn matrix(tensors: &StoredTensors<'_>, entry: &Config, path: &str) -> Result<Int
         .map_or(2, |(_, shape)| shape.len().clamp(1, 2));
     let (dtype, scales) = tensors.tensor(entry, &scale, &FLOATS, axes)?;
     let wide = match *scales {
-        _ if scales.iter().product::<i32>() == 1 => vec![rows, 1],
+        _ if count(scales) == 1 => vec![rows, 1],
         [n] => vec![n, 1],
         _ => scales.to_vec(),
     };
