@@ -181,7 +181,7 @@ impl Linear {
                 packed: part(packed)?,
                 scales: part(scales)?,
                 biases: biases.as_ref().map(part).transpose()?,
-                factor: factor.as_ref().map(part).transpose()?,
+                factor: factor.as_deref().map(part).transpose()?.map(Box::new),
                 scheme: *scheme,
             },
         };

@@ -60,7 +60,7 @@ pub enum Weight {
         biases: Option<Param>,
         /// `[.., out]`, F32: each row of the matrix is multiplied by its number. Only of nvfp4,
         /// whose scales of 8 bits have a small range, and of affine schemes.
-        factor: Option<Param>,
+        factor: Option<Box<Param>>,
         /// How the elements are packed.
         scheme: Scheme,
     },
@@ -122,7 +122,7 @@ impl Weight {
             if factor {
                 check_factor(scheme)?;
                 let rows = Param::empty(&shape[..shape.len() - 1])?;
-                *own = Some(rows.called("factor").never_narrowed());
+                *own = Some(Box::new(rows.called("factor").never_narrowed()));
             }
             for part in [Some(scales), biases.as_mut()].into_iter().flatten() {
                 if wide {
@@ -195,7 +195,7 @@ impl Weight {
                 ..
             } => {
                 biases.as_ref().map(Param::get).transpose()?;
-                factor.as_ref().map(Param::get).transpose()?;
+                factor.as_deref().map(Param::get).transpose()?;
                 packed.get()?;
                 scales.get()?
             }
@@ -245,7 +245,7 @@ impl Weight {
                 biases,
                 factor,
                 scheme,
-            } => self.in_steps(x, factor.as_ref().map(Param::value), |x| {
+            } => self.in_steps(x, factor.as_deref().map(Param::value), |x| {
                 fast::quantized_linear(
                     x,
                     packed.value(),

@@ -4,10 +4,11 @@
 use std::collections::BTreeMap;
 
 use mlx_core::{DType, Result, Scheme};
-use mlx_nn::{Checkpoint, Decoded};
+use mlx_nn::{Checkpoint, Decoded, Rules};
 use serde_json::Value;
 
 use crate::config::Config;
+use crate::config::quantization::Quantization;
 
 mod awq;
 mod bitsandbytes;
@@ -54,6 +55,14 @@ impl Format {
             described,
             is_rounded,
         }
+    }
+
+    /// The schemes of the model's weights. `rules` map published paths.
+    ///
+    /// # Errors
+    /// Weights that are parts of one parameter have different schemes.
+    pub(crate) fn quantization(&self, rules: &Rules) -> Result<Quantization> {
+        Quantization::of_modules(self.scheme, &self.schemes, rules)
     }
 
     /// This format and another one in the same files.

@@ -7,7 +7,6 @@ use mlx_nn::Rules;
 use serde_json::Value;
 
 use super::Config;
-use crate::checkpoint::stored::Format;
 
 /// The `quant_method` of ternary matrices.
 pub(crate) const TERNARY: &str = "bitnet";
@@ -106,13 +105,18 @@ impl Quantization {
         }
     }
 
-    /// The schemes of a format of another program. `rules` map its published paths.
+    /// The schemes of modules, by their published paths, which `rules` map; `usual` is that of the
+    /// others.
     ///
     /// # Errors
     /// Weights that are parts of one parameter have different schemes.
-    pub(crate) fn of_stored(format: &Format, rules: &Rules) -> Result<Self> {
-        let mut all = Self::uniform(format.scheme);
-        for (published, &scheme) in &format.schemes {
+    pub(crate) fn of_modules(
+        usual: Option<Scheme>,
+        schemes: &BTreeMap<String, Scheme>,
+        rules: &Rules,
+    ) -> Result<Self> {
+        let mut all = Self::uniform(usual);
+        for (published, &scheme) in schemes {
             for piece in rules.modules(published).unwrap_or_default() {
                 let other = all.overrides.insert(piece.name().to_owned(), Some(scheme));
                 if let Some(Some(other)) = other.filter(|other| *other != Some(scheme)) {
@@ -126,7 +130,7 @@ impl Quantization {
                 }
             }
         }
-        all.overrides.retain(|_, scheme| *scheme != format.scheme);
+        all.overrides.retain(|_, scheme| *scheme != usual);
         Ok(all)
     }
 

@@ -129,7 +129,12 @@ impl Visit for WrittenTensors<'_> {
             ..
         } = weight
         {
-            let parts = [Some(packed), Some(scales), biases.as_ref(), factor.as_ref()];
+            let parts = [
+                Some(packed),
+                Some(scales),
+                biases.as_ref(),
+                factor.as_deref(),
+            ];
             let stored: usize = parts
                 .into_iter()
                 .flatten()

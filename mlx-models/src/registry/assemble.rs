@@ -163,15 +163,15 @@ fn assemble(
     }
     config.set(TIED, head.is_tied().into());
     let mut quantization = match &stored {
-        Some(format) => {
-            Quantization::of_stored(format, &rules).map_err(|error| error.context(label))?
-        }
+        Some(format) => format
+            .quantization(&rules)
+            .map_err(|error| error.context(label))?,
         None => Quantization::read(&quantization_of, &rules)?,
     };
     if let Some(folder) = folder {
         quantization = quantization.with_head(mtp::PREFIX, folder.quantization(&rules)?);
     } else if let Some(format) = head_stored {
-        let head = Quantization::of_stored(&format, &rules)?;
+        let head = format.quantization(&rules)?;
         quantization = quantization.with_head(mtp::PREFIX, head);
     }
     let mut model = (family.build)(&Source {

@@ -279,7 +279,7 @@ fn fused(lora: &Lora, weight: &Weight, dequantize: bool) -> Result<Weight> {
                 packed: Param::fixed(packed.packed),
                 scales: Param::fixed(packed.scales),
                 biases: packed.biases.map(Param::fixed),
-                factor: factor.map(|factor| Param::fixed(factor).never_narrowed()),
+                factor: factor.map(|factor| Box::new(Param::fixed(factor).never_narrowed())),
                 scheme: *scheme,
             })
         }

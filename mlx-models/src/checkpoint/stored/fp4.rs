@@ -12,7 +12,7 @@ use super::tensors::{StoredTensors, count};
 use crate::config::Config;
 
 /// The names of a matrix's tensors in a format.
-pub(super) struct Names {
+pub(super) struct Fp4Names {
     pub codes: &'static str,
     pub scales: &'static str,
     /// The name of the factor, and whether scales are divided by it.
@@ -22,7 +22,7 @@ pub(super) struct Names {
 }
 
 /// nvfp4 of ModelOpt.
-pub(super) const MODELOPT: Names = Names {
+pub(super) const MODELOPT: Fp4Names = Fp4Names {
     codes: "weight",
     scales: "weight_scale",
     factor: ("weight_scale_2", false),
@@ -30,7 +30,7 @@ pub(super) const MODELOPT: Names = Names {
 };
 
 /// nvfp4 and mxfp4 of compressed-tensors.
-pub(super) const COMPRESSED: Names = Names {
+pub(super) const COMPRESSED: Fp4Names = Fp4Names {
     codes: "weight_packed",
     scales: "weight_scale",
     factor: ("weight_global_scale", true),
@@ -41,7 +41,7 @@ pub(super) const COMPRESSED: Names = Names {
 pub(super) fn decoded(
     tensors: &StoredTensors<'_>,
     entry: &Config,
-    names: &Names,
+    names: &Fp4Names,
 ) -> Result<Option<(Decoded, Format)>> {
     let mut decoded = Decoded::default();
     let mut schemes = BTreeMap::new();

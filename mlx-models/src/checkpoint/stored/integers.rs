@@ -116,7 +116,7 @@ pub(super) fn decoded(
     let mut why_dense = None;
     for matrix in &mut matrices {
         let [rows, columns] = matrix.shape;
-        if rows < 1 || columns < 1 || columns > LONGEST {
+        if rows < 1 || !(1..=LONGEST).contains(&columns) {
             return Err(entry.error(format!(
                 "{}: a matrix [{rows}, {columns}] is not supported; known: 1 to {LONGEST} columns",
                 matrix.path
