@@ -199,7 +199,7 @@ pub fn convert_with(
             }
             // Weights that were read from another program's format are written in MLX's.
             if stored.is_some() {
-                mlx_nn::quantize::fold_factors(model.as_mut())?;
+                mlx_nn::quantize::fold(model.as_mut())?;
                 remove_quantization(&mut object);
                 if let Some(scheme) = scheme {
                     let entry = schemes_of(scheme, model.as_ref(), prefix)?;

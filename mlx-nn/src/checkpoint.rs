@@ -11,7 +11,7 @@ use mlx_core::{Array, DType, Error, ErrorKind, Result, Safetensors, Scheme};
 
 use crate::module::{Module, Param, Path, Visit, VisitMut};
 use crate::names::{Gather, Rules};
-use crate::weight::Weight;
+use crate::weight::{Stored, Weight};
 
 mod decoded;
 
@@ -394,9 +394,13 @@ impl VisitMut for Filler<'_, '_> {
         })?;
         // A quantised matrix of a program's module is packed by the same scheme already.
         if self.target == Target::Model {
-            let factor = self.checkpoint.contains(&path.join("factor"));
-            let wide = self.checkpoint.keeps(&path.join("scales"));
-            *weight = Weight::stored_like(&weight.shape(), scheme, factor, wide)
+            let has = |part: &str| self.checkpoint.contains(&path.join(part));
+            let stored = Stored {
+                factor: has("factor"),
+                residues: has("residues"),
+                wide: self.checkpoint.keeps(&path.join("scales")),
+            };
+            *weight = Weight::stored_like(&weight.shape(), scheme, stored)
                 .map_err(|error| error.context(path.as_str()))?;
         }
         Ok(())

@@ -46,6 +46,7 @@ pub fn quantize(
                 scales: Param::fixed(packed.scales),
                 biases: packed.biases.map(Param::fixed),
                 factor: None,
+                residues: None,
                 scheme,
             };
             Ok(())
@@ -74,29 +75,42 @@ pub fn dequantize_in_f32(module: &mut dyn Module, dtype: Option<DType>) -> Resul
     })
 }
 
-/// Multiplies the scales and biases of affine weights by the factors of their rows. They are F32
-/// then, and the weights have no factors, which MLX's files cannot have. The products are rounded.
+/// Gives affine weights the parts that MLX's files have: scales and biases are multiplied by the
+/// factors of the rows, and residues are added to biases. The results are F32. A product is rounded
+/// to F32.
 ///
 /// # Errors
 /// The arrays of a weight do not fit each other.
-pub fn fold_factors(module: &mut dyn Module) -> Result<()> {
+pub fn fold(module: &mut dyn Module) -> Result<()> {
     struct Fold;
     impl VisitMut for Fold {
         fn weight(&mut self, _path: &Path, weight: &mut Weight) -> Result<()> {
-            if let Weight::Quantized {
+            let Weight::Quantized {
                 scales,
                 biases: Some(biases),
                 factor,
+                residues,
                 ..
             } = weight
-                && let Some(factor) = factor.take()
-            {
+            else {
+                return Ok(());
+            };
+            if factor.is_none() && residues.is_none() {
+                return Ok(());
+            }
+            let mut wide = biases.get()?.astype(DType::F32)?;
+            if let Some(residues) = residues.take() {
+                wide = wide.add(residues.get()?)?;
+            }
+            let mut parts = [scales.get()?.astype(DType::F32)?, wide];
+            if let Some(factor) = factor.take() {
                 let factor = factor.get()?.expand_dims(-1)?;
-                for part in [scales, biases] {
-                    let folded = part.get()?.astype(DType::F32)?.multiply(&factor)?;
-                    *part = Param::fixed(folded).never_narrowed();
+                for part in &mut parts {
+                    *part = part.multiply(&factor)?;
                 }
             }
+            let parts = parts.map(|part| Param::fixed(part).never_narrowed());
+            [*scales, *biases] = parts;
             Ok(())
         }
     }

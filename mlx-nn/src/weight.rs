@@ -7,6 +7,15 @@ use mlx_core::{
 use crate::init::Initial;
 use crate::module::{Module, Param, Path, Visit, VisitMut};
 
+/// The parts of a packed matrix in a checkpoint, beside those that follow from its scheme.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stored {
+    pub factor: bool,
+    pub residues: bool,
+    /// Scales and biases keep F32 in a model of 16 bits.
+    pub wide: bool,
+}
+
 /// The code of 1 in E4M3.
 const ONE: u8 = 0x38;
 
@@ -44,13 +53,19 @@ fn with_factor(
     }
 }
 
+/// The sums of the groups of `x`: `[.., in] -> [.., in / group_size]`. With residues they give what
+/// the rounding of biases takes from a product.
+fn group_sums(x: &Array, scheme: Scheme) -> Result<Array> {
+    x.unflatten(-1, &[-1, scheme.group_size])?.sum(-1, false)
+}
+
 /// A matrix `[.., out, in]`, dense or quantised; experts stack their matrices along a first axis.
 #[derive(Clone, Debug)]
 pub enum Weight {
     /// `weight`, floating point.
     Dense(Param),
     /// `weight` (packed, U32), `scales`, for affine schemes `biases`, and for some matrices
-    /// `factor`.
+    /// `factor` or `residues`.
     Quantized {
         /// `[.., out, in * bits / 32]`
         packed: Param,
@@ -61,6 +76,9 @@ pub enum Weight {
         /// `[.., out]`, F32: each row of the matrix is multiplied by its number. Only of nvfp4,
         /// whose scales of 8 bits have a small range, and of affine schemes.
         factor: Option<Box<Param>>,
+        /// `[.., out, in / group_size]`: what the biases, rounded to 16 bits, lack of their exact
+        /// values. Only of affine schemes.
+        residues: Option<Box<Param>>,
         /// How the elements are packed.
         scheme: Scheme,
     },
@@ -98,34 +116,33 @@ impl Weight {
                 false => None,
             },
             factor: None,
+            residues: None,
             scheme,
         })
     }
 
-    /// [`quantized_like`](Self::quantized_like) with the parts that a checkpoint has: it has a factor
-    /// if `factor`, and scales and biases keep F32 in a model of 16 bits if
-    /// `wide`.
-    pub(crate) fn stored_like(
-        shape: &[i32],
-        scheme: Scheme,
-        factor: bool,
-        wide: bool,
-    ) -> Result<Self> {
+    /// [`quantized_like`](Self::quantized_like) with the parts that a checkpoint has.
+    pub(crate) fn stored_like(shape: &[i32], scheme: Scheme, stored: Stored) -> Result<Self> {
         let mut weight = Self::quantized_like(shape, scheme)?;
         if let Self::Quantized {
             scales,
             biases,
-            factor: own,
+            factor,
+            residues,
             ..
         } = &mut weight
         {
-            if factor {
+            if stored.factor {
                 check_factor(scheme)?;
                 let rows = Param::empty(&shape[..shape.len() - 1])?;
-                *own = Some(Box::new(rows.called("factor").never_narrowed()));
+                *factor = Some(Box::new(rows.called("factor").never_narrowed()));
+            }
+            if stored.residues {
+                let groups = Param::empty(scales.shape())?;
+                *residues = Some(Box::new(groups.called("residues")));
             }
             for part in [Some(scales), biases.as_mut()].into_iter().flatten() {
-                if wide {
+                if stored.wide {
                     *part = part.clone().never_narrowed();
                 }
             }
@@ -134,11 +151,13 @@ impl Weight {
     }
 
     /// Whether a product with the matrix has more steps than one operation: `x` is converted to
-    /// F32 first, or the result is multiplied by factors.
+    /// F32 first, the result is multiplied by factors, or a product with residues is added.
     pub(crate) fn has_steps(&self, x: DType) -> bool {
         match self {
             Self::Dense(_) => false,
-            Self::Quantized { factor, .. } => factor.is_some() || self.is_wide(x),
+            Self::Quantized {
+                factor, residues, ..
+            } => factor.is_some() || residues.is_some() || self.is_wide(x),
         }
     }
 
@@ -192,10 +211,12 @@ impl Weight {
                 scales,
                 biases,
                 factor,
+                residues,
                 ..
             } => {
                 biases.as_ref().map(Param::get).transpose()?;
                 factor.as_deref().map(Param::get).transpose()?;
+                residues.as_deref().map(Param::get).transpose()?;
                 packed.get()?;
                 scales.get()?
             }
@@ -221,6 +242,7 @@ impl Weight {
                 scales,
                 biases,
                 factor: _,
+                residues: _,
                 scheme,
             } => fast::Matrix::Quantized {
                 packed: packed.value(),
@@ -244,16 +266,25 @@ impl Weight {
                 scales,
                 biases,
                 factor,
+                residues,
                 scheme,
-            } => self.in_steps(x, factor.as_deref().map(Param::value), |x| {
-                fast::quantized_linear(
-                    x,
-                    packed.value(),
-                    scales.value(),
-                    biases.as_ref().map(Param::value),
-                    *scheme,
-                )
-            }),
+            } => {
+                let y = self.in_steps(x, factor.as_deref().map(Param::value), |x| {
+                    fast::quantized_linear(
+                        x,
+                        packed.value(),
+                        scales.value(),
+                        biases.as_ref().map(Param::value),
+                        *scheme,
+                    )
+                })?;
+                match residues {
+                    Some(residues) => {
+                        y.add(fast::linear(&group_sums(x, *scheme)?, residues.value())?)
+                    }
+                    None => Ok(y),
+                }
+            }
         }
     }
 
@@ -292,13 +323,14 @@ impl Weight {
                 scales,
                 biases,
                 factor,
+                residues,
                 scheme,
             } => {
                 let factor = factor.as_ref().map(|factor| {
                     let chosen = factor.value().take(indices, 0)?;
                     chosen.expand_dims(-2)
                 });
-                self.in_steps(x, factor.transpose()?.as_ref(), |x| {
+                let y = self.in_steps(x, factor.transpose()?.as_ref(), |x| {
                     fast::quantized_experts_linear(
                         x,
                         packed.value(),
@@ -307,7 +339,14 @@ impl Weight {
                         indices,
                         *scheme,
                     )
-                })
+                })?;
+                match residues {
+                    Some(residues) => {
+                        let sums = group_sums(x, *scheme)?;
+                        y.add(fast::experts_linear(&sums, residues.value(), indices)?)
+                    }
+                    None => Ok(y),
+                }
             }
         }
     }
@@ -332,6 +371,7 @@ impl Weight {
                 scales,
                 biases,
                 factor,
+                residues,
                 scheme,
             } => {
                 // The scales of floating-point modes are bytes; MLX dequantises such matrices to BF16.
@@ -340,22 +380,24 @@ impl Weight {
                     _ => DType::BF16,
                 };
                 let dtype = dtype.unwrap_or(own);
-                let read = factor.as_ref().map_or(dtype, |_| DType::F32);
-                let rows = fast::quantized_rows(
+                let has_steps = factor.is_some() || residues.is_some();
+                let mut rows = fast::quantized_rows(
                     packed.value(),
                     scales.value(),
                     biases.as_ref().map(Param::value),
                     indices,
                     *scheme,
-                    read,
+                    if has_steps { DType::F32 } else { dtype },
                 )?;
-                match factor {
-                    Some(factor) => {
-                        let chosen = factor.value().take(indices, 0)?.expand_dims(-1)?;
-                        rows.multiply(chosen)?.astype(dtype)
-                    }
-                    None => Ok(rows),
+                if let Some(residues) = residues {
+                    let chosen = residues.value().take(indices, 0)?;
+                    rows = rows.add(chosen.repeat(scheme.group_size, -1)?)?;
                 }
+                if let Some(factor) = factor {
+                    let chosen = factor.value().take(indices, 0)?.expand_dims(-1)?;
+                    rows = rows.multiply(chosen)?;
+                }
+                rows.astype(dtype)
             }
         }
     }
@@ -376,6 +418,7 @@ impl Weight {
                 scales,
                 biases,
                 factor: Some(factor),
+                residues: _,
                 scheme,
             } => {
                 let biases = biases.as_ref().map(Param::value);
@@ -388,10 +431,19 @@ impl Weight {
                 dense.astype(dtype.unwrap_or(own))
             }
             Self::Quantized {
+                scales,
+                residues: Some(_),
+                ..
+            } => {
+                let dtype = dtype.unwrap_or(scales.value().dtype());
+                self.dense_in_f32()?.astype(dtype)
+            }
+            Self::Quantized {
                 packed,
                 scales,
                 biases,
                 factor: None,
+                residues: None,
                 scheme,
             } => quantize::dequantize_with(
                 packed.value(),
@@ -412,6 +464,7 @@ impl Weight {
             scales,
             biases: Some(biases),
             factor: None,
+            residues,
             scheme,
         } = self
         else {
@@ -419,7 +472,10 @@ impl Weight {
         };
         self.check()?;
         let scales = scales.value().astype(DType::F32)?;
-        let biases = biases.value().astype(DType::F32)?;
+        let mut biases = biases.value().astype(DType::F32)?;
+        if let Some(residues) = residues {
+            biases = biases.add(residues.value().astype(DType::F32)?)?;
+        }
         quantize::dequantize_with(packed.value(), &scales, Some(&biases), *scheme, None)
     }
 }
@@ -434,12 +490,14 @@ impl Module for Weight {
                 scales,
                 biases,
                 factor,
+                residues,
                 scheme: _,
             } => {
                 path.scoped("weight", |path| packed.visit(path, v))?;
                 path.scoped("scales", |path| scales.visit(path, v))?;
                 path.scoped("biases", |path| biases.visit(path, v))?;
-                path.scoped("factor", |path| factor.visit(path, v))
+                path.scoped("factor", |path| factor.visit(path, v))?;
+                path.scoped("residues", |path| residues.visit(path, v))
             }
         }
     }
@@ -453,12 +511,14 @@ impl Module for Weight {
                 scales,
                 biases,
                 factor,
+                residues,
                 scheme: _,
             } => {
                 path.scoped("weight", |path| packed.visit_mut(path, v))?;
                 path.scoped("scales", |path| scales.visit_mut(path, v))?;
                 path.scoped("biases", |path| biases.visit_mut(path, v))?;
-                path.scoped("factor", |path| factor.visit_mut(path, v))
+                path.scoped("factor", |path| factor.visit_mut(path, v))?;
+                path.scoped("residues", |path| residues.visit_mut(path, v))
             }
         }
     }

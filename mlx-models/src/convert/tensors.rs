@@ -126,6 +126,7 @@ impl Visit for WrittenTensors<'_> {
             scales,
             biases,
             factor,
+            residues,
             ..
         } = weight
         {
@@ -134,6 +135,7 @@ impl Visit for WrittenTensors<'_> {
                 Some(scales),
                 biases.as_ref(),
                 factor.as_deref(),
+                residues.as_deref(),
             ];
             let stored: usize = parts
                 .into_iter()

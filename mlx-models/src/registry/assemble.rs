@@ -287,7 +287,7 @@ impl Visit for Weigh {
     fn param(&mut self, path: &Path, param: &mlx_nn::Param) -> Result<()> {
         let name = path.as_str();
         let value = param.get().map_err(|error| error.context(name))?;
-        let parts = [".scales", ".biases", ".factor"];
+        let parts = [".scales", ".biases", ".factor", ".residues"];
         let counts = !parts.iter().any(|part| name.ends_with(part));
         let parameters = if counts { value.size() } else { 0 };
         self.add(path, parameters, value.nbytes());

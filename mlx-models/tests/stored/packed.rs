@@ -202,6 +202,7 @@ fn packed_weights_are_exact_in_sixteen_bits() {
         // Dense weights are rounded to 16 bits, and MLX unpacks scales of 16 bits in that dtype.
         let form = model.info.stored.clone().unwrap_or_default();
         if form.contains("a factor")
+            || form.contains("residues")
             || form.contains("F32")
             || form.contains("nvfp4") && !form.contains(';')
         {

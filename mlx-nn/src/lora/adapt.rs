@@ -280,6 +280,7 @@ fn fused(lora: &Lora, weight: &Weight, dequantize: bool) -> Result<Weight> {
                 scales: Param::fixed(packed.scales),
                 biases: packed.biases.map(Param::fixed),
                 factor: factor.map(|factor| Box::new(Param::fixed(factor).never_narrowed())),
+                residues: None,
                 scheme: *scheme,
             })
         }

@@ -4,8 +4,9 @@
 //! The affine scheme has `scale * code + bias` with the bias `-zero * scale`. Where the dtype of the
 //! scales holds these numbers exactly, as with a zero that is a power of two, the arrays have that
 //! dtype. Otherwise, if each row is one group, the scheme holds `code - zero`, and the scales are
-//! factors of the rows. Otherwise scales and biases are F32, which holds products with scales of 16
-//! bits exactly. Groups that the affine scheme does not have make the matrices dense.
+//! factors of the rows. Otherwise, in a model of 16 bits, residues hold what the rounded biases lack:
+//! their product with the sums of each group of inputs is added. In other dtypes than that of the
+//! scales, scales and biases are F32, which holds the products exactly. Groups that the affine scheme does not have make the matrices dense.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -95,6 +96,9 @@ enum Form {
     Exact,
     /// The scales are factors of the rows.
     Rows,
+    /// Scales and biases have the dtype of the stored scales, and residues hold what the biases
+    /// lack.
+    Split,
     /// Scales and biases are F32.
     Wide,
 }
@@ -152,9 +156,13 @@ pub(super) fn decoded(
                     form = Form::Wide;
                 }
             }
-            let has_rows = matrices.iter().all(|matrix| matrix.groups_per_row() == 1);
-            if form == Form::Wide && has_rows {
-                form = Form::Rows;
+            if form == Form::Wide {
+                let mut all = matrices.iter();
+                if all.all(|matrix| matrix.groups_per_row() == 1) {
+                    form = Form::Rows;
+                } else if splits(tensors, &matrices, reading.dtype.unwrap_or(dtype))? {
+                    form = Form::Split;
+                }
             }
             for matrix in matrices {
                 decoded.hidden.extend(matrix.hidden.iter().cloned());
@@ -165,6 +173,7 @@ pub(super) fn decoded(
             let form = match form {
                 Form::Exact => "affine",
                 Form::Rows => "affine with a factor for each row",
+                Form::Split => "affine with residues of the biases",
                 Form::Wide => "affine with scales and biases in F32",
             };
             format!("{bits}-bit integers of {program}, kept as {form}")
@@ -172,6 +181,21 @@ pub(super) fn decoded(
     };
     let format = Format::new(schemes, described, true);
     Ok((decoded, format))
+}
+
+/// Whether 16 bits hold the scales and the residues of all biases exactly, for activations of `dtype`.
+fn splits(tensors: &StoredTensors<'_>, matrices: &[Integers], dtype: DType) -> Result<bool> {
+    for matrix in matrices {
+        if matrix.scale_dtype != dtype || dtype == DType::F32 {
+            return Ok(false);
+        }
+        let residues = matrix.residues().array(tensors)?;
+        let rounded = residues.astype(dtype)?.astype(DType::F32)?;
+        if !rounded.array_equal(&residues)?.item::<bool>()? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 impl Integers {
@@ -198,6 +222,22 @@ impl Integers {
     fn affine_group(&self) -> Option<i32> {
         let fits = |group: &i32| self.group % group == 0 && self.shape[1] % self.group == 0;
         GROUPS.into_iter().find(fits)
+    }
+
+    /// What the biases lack in the dtype of the scales: F32 `[rows, groups]`.
+    fn residues(&self) -> Part {
+        let (scales, zeros, dtype) = (self.scales.clone(), self.zeros.part(), self.scale_dtype);
+        let n = scales.of.len();
+        Part {
+            of: [scales.of, zeros.of].concat(),
+            make: Rc::new(move |parts| {
+                let (own, zeros_of) = parts.split_at(n);
+                let scales = (scales.make)(own)?.astype(DType::F32)?;
+                let biases = scales.multiply((zeros.make)(zeros_of)?.negative()?)?;
+                let rounded = biases.astype(dtype)?.astype(DType::F32)?;
+                biases.subtract(rounded)
+            }),
+        }
     }
 
     /// Whether the dtype of the scales holds all biases, and F32 all products.
@@ -228,7 +268,7 @@ impl Integers {
             make,
         };
         let dtype = match form {
-            Form::Exact => self.scale_dtype,
+            Form::Exact | Form::Split => self.scale_dtype,
             Form::Rows => dtype,
             Form::Wide => DType::F32,
         };
@@ -265,6 +305,7 @@ impl Integers {
             }),
         ));
         let own = scales.make.clone();
+        let (residues_spread, residues_shape) = (spread.clone(), shape.clone());
         all.push(made(
             "biases",
             of,
@@ -279,6 +320,12 @@ impl Integers {
                 }
             }),
         ));
+        if form == Form::Split {
+            let residues = self.residues();
+            let make = residues.make;
+            let make: Box<mlx_nn::Make> = Box::new(move |parts| residues_spread(make(parts)?));
+            all.push(made("residues", residues.of, dtype, residues_shape, make));
+        }
         if form == Form::Rows {
             let make: Box<mlx_nn::Make> =
                 Box::new(move |parts| (scales.make)(parts)?.astype(DType::F32)?.reshape(&[rows]));
