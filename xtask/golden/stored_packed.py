@@ -271,6 +271,8 @@ def torchao(path, tensor):
     from torchao.prototype.safetensors.safetensors_support import flatten_tensor_state_dict
     from torchao.quantization import Int8WeightOnlyConfig, IntxWeightOnlyConfig, PerGroup, quantize_
 
+    if path.endswith("up_proj"):
+        return torchao_int4(path, tensor)
     layer = torch.nn.Sequential(torch.nn.Linear(tensor.shape[1], tensor.shape[0], bias=False))
     layer[0].weight.data = tensor.clone()
     if ".mlp." in path:
@@ -292,6 +294,26 @@ def torchao(path, tensor):
 
 
 torchao.metadata = {}
+
+
+def torchao_int4(path, tensor):
+    """Int4Tensor. Its arithmetic is in a package of CUDA kernels (mslk), so that the formulas are written here: codes from -8 to 7, a
+    number is scale * code + zero."""
+    from torchao.prototype.safetensors.safetensors_support import flatten_tensor_state_dict
+    from torchao.quantization import Int4Tensor
+
+    groups = tensor.unflatten(1, (-1, 32))
+    low, high = groups.amin(-1), groups.amax(-1)
+    scales = (high - low) / 15
+    zeros = (low + 8 * scales).to(torch.bfloat16)
+    codes = (torch.round((groups - low[..., None]) / scales[..., None]).clamp(0, 15) - 8).to(torch.int8).flatten(1)
+    scales = scales.to(torch.bfloat16)
+    packed = (codes[:, ::2] & 15) | (codes[:, 1::2] << 4)
+    weight = Int4Tensor(packed, scales.T.contiguous(), zeros.T.contiguous(), [1, 32], tensor.shape)
+    tensors, metadata = flatten_tensor_state_dict({f"{path}.weight": weight})
+    torchao.metadata |= {name: value for name, value in metadata.items() if name != "tensor_names"}
+    wide = codes.float().unflatten(1, (-1, 32)) * scales.float()[..., None] + zeros.float()[..., None]
+    return tensors, wide.flatten(1)
 
 
 # MLX

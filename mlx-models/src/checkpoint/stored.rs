@@ -95,7 +95,6 @@ fn require_some(tensors: &StoredTensors<'_>, config: &Config, decoded: &Decoded)
         ("gptq", "qweight"),
         ("bitsandbytes", "weight of U8 or I8"),
         ("torchao", "_weight_qdata"),
-        ("modelopt", "weight_scale"),
     ];
     let method = entry.or("quant_method", String::new())?;
     let named = endings.iter().find(|(name, _)| method.starts_with(name));

@@ -222,6 +222,32 @@ fn packed_weights_are_exact_in_sixteen_bits() {
     assert_eq!(exact, wanted);
 }
 
+/// In a model of another dtype of 16 bits the weights keep the digits of the file's scales.
+#[test]
+fn packed_weights_are_exact_in_another_dtype() {
+    for (name, dtype) in [
+        ("awq_llama", DType::BF16),
+        ("awq_qwen3_moe", DType::BF16),
+        ("gptq8_llama", DType::BF16),
+        ("gptq_glm4", DType::BF16),
+        ("mixed_llama", DType::F16),
+        ("nvfp4_llama", DType::F16),
+        ("int8_gpt_neox", DType::F16),
+    ] {
+        let dir = folder(name);
+        let golden = json(&dir.join("golden.json"));
+        let model = loaded(&dir, Some(dtype)).unwrap();
+        let input = Array::from_slice(&[9u32, 17, 30], &[1, 3]).unwrap();
+        let mut cache = ModelCache::new(model.model.states(), 1, CacheOptions::default());
+        let mut step = cache.begin(&[3]).unwrap();
+        let hidden = model.model.hidden(&input, &mut step).unwrap();
+        assert_eq!(hidden.dtype(), dtype, "{name}: activations");
+        let off = off(&model, &golden);
+        assert!(off < 0.25, "{name}: log probabilities are off by {off}");
+        check_weights(name, model, &golden);
+    }
+}
+
 fn off(model: &Loaded, golden: &Value) -> f32 {
     let prompt: Vec<u32> = serde_json::from_value(golden["prompt"].clone()).unwrap();
     let wanted: Vec<f32> = serde_json::from_value(golden["logprobs"].clone()).unwrap();

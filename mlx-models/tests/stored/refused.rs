@@ -258,7 +258,7 @@ const FAULTS: &[Fault] = &[
     (
         "torchao_llama",
         |d| drop(d.metadata.remove(&format!("{Q}.weight"))),
-        &["no class for", "q_proj.weight", "known: Int8Tensor"],
+        &["no class for", "q_proj.weight", "known: Int4Tensor"],
     ),
     (
         "torchao_llama",
@@ -268,7 +268,7 @@ const FAULTS: &[Fault] = &[
         },
         &[
             "Int4TilePackedTo4dTensor",
-            "known: Int8Tensor, IntxUnpackedToInt8Tensor",
+            "known: Int4Tensor, Int8Tensor, IntxUnpackedToInt8Tensor",
         ],
     ),
     (

@@ -15,13 +15,19 @@ use crate::config::Config;
 const SCALES: [&str; 2] = ["_scale_inv", "_scale"];
 
 /// The endings of tensors for rounding activations, keys and values, which has no effect here.
-const OF_ACTIVATIONS: [&str; 6] = [
+const OF_ACTIVATIONS: [&str; 12] = [
     "input_scale",
     "input_global_scale",
+    "input_zero_point",
+    "output_scale",
+    "output_zero_point",
     "activation_scale",
     ".k_scale",
     ".v_scale",
     ".q_scale",
+    ".k_zero_point",
+    ".v_zero_point",
+    ".q_zero_point",
 ];
 
 /// A weight and its scales.

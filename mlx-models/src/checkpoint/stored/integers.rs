@@ -52,17 +52,22 @@ pub(super) enum Zeros {
     All(f32),
     /// F32 `[rows, groups]`
     Each(Part),
+    /// The zero point is half of the number of codes, and a number of each group is added: F32
+    /// `[rows, groups]`.
+    Added(Part),
 }
 
 impl Zeros {
-    /// One number `[]`, or one for each group.
-    fn part(&self) -> Part {
+    /// The zero points, one number `[]` or one for each group, of codes of `bits`.
+    fn part(&self, bits: i32) -> Part {
+        let one = |zero: f32| Part {
+            of: Vec::new(),
+            make: Rc::new(move |_| Array::scalar(zero)),
+        };
         match self {
             Self::Each(part) => part.clone(),
-            &Self::All(zero) => Part {
-                of: Vec::new(),
-                make: Rc::new(move |_| Array::scalar(zero)),
-            },
+            &Self::All(zero) => one(zero),
+            Self::Added(_) => one((1 << (bits - 1)) as f32),
         }
     }
 }
@@ -149,18 +154,18 @@ pub(super) fn decoded(
             format!("{bits}-bit integers of {program}, dequantised to {dtype} because {why}")
         }
         None => {
-            let dtype = tensors.dense_dtype()?;
+            let dtype = reading.dtype.map_or_else(|| tensors.dense_dtype(), Ok)?;
             let mut form = Form::Exact;
             for matrix in &matrices {
-                if form == Form::Exact && !matrix.is_exact(tensors)? {
+                if form == Form::Exact && !matrix.is_exact(tensors, dtype)? {
                     form = Form::Wide;
                 }
             }
             if form == Form::Wide {
                 let mut all = matrices.iter();
-                if all.all(|matrix| matrix.groups_per_row() == 1) {
+                if all.all(Integers::has_rows) {
                     form = Form::Rows;
-                } else if splits(tensors, &matrices, reading.dtype.unwrap_or(dtype))? {
+                } else if splits(tensors, &matrices, dtype)? {
                     form = Form::Split;
                 }
             }
@@ -214,6 +219,11 @@ impl Integers {
         Ok(columns.all(|(&found, column)| found == column / group))
     }
 
+    /// Whether each row is one group with a zero point.
+    fn has_rows(&self) -> bool {
+        self.groups_per_row() == 1 && !matches!(self.zeros, Zeros::Added(_))
+    }
+
     fn groups_per_row(&self) -> i32 {
         (self.shape[1] + self.group - 1) / self.group
     }
@@ -224,34 +234,53 @@ impl Integers {
         GROUPS.into_iter().find(fits)
     }
 
-    /// What the biases lack in the dtype of the scales: F32 `[rows, groups]`.
-    fn residues(&self) -> Part {
-        let (scales, zeros, dtype) = (self.scales.clone(), self.zeros.part(), self.scale_dtype);
-        let n = scales.of.len();
+    /// The biases of the affine scheme: F32 `[rows, groups]`.
+    fn biases(&self) -> Part {
+        let (scales, zeros) = (self.scales.clone(), self.zeros.part(self.bits));
+        let added = match &self.zeros {
+            Zeros::Added(part) => Some(part.clone()),
+            _ => None,
+        };
+        let of_added = added.iter().flat_map(|part| part.of.clone()).collect();
+        let bounds = [scales.of.len(), zeros.of.len()];
         Part {
-            of: [scales.of, zeros.of].concat(),
+            of: [scales.of, zeros.of, of_added].concat(),
             make: Rc::new(move |parts| {
-                let (own, zeros_of) = parts.split_at(n);
+                let (own, rest) = parts.split_at(bounds[0]);
+                let (of_zeros, of_added) = rest.split_at(bounds[1]);
                 let scales = (scales.make)(own)?.astype(DType::F32)?;
-                let biases = scales.multiply((zeros.make)(zeros_of)?.negative()?)?;
-                let rounded = biases.astype(dtype)?.astype(DType::F32)?;
-                biases.subtract(rounded)
+                let biases = scales.multiply((zeros.make)(of_zeros)?.negative()?)?;
+                match &added {
+                    Some(added) => biases.add((added.make)(of_added)?),
+                    None => Ok(biases),
+                }
             }),
         }
     }
 
-    /// Whether the dtype of the scales holds all biases, and F32 all products.
-    fn is_exact(&self, tensors: &StoredTensors<'_>) -> Result<bool> {
-        if self.scale_dtype == DType::F32 {
+    /// What the biases lack in the dtype of the scales: F32 `[rows, groups]`.
+    fn residues(&self) -> Part {
+        let (biases, dtype) = (self.biases(), self.scale_dtype);
+        Part {
+            of: biases.of,
+            make: Rc::new(move |parts| {
+                let biases = (biases.make)(parts)?;
+                biases.subtract(biases.astype(dtype)?.astype(DType::F32)?)
+            }),
+        }
+    }
+
+    /// Whether the dtype of the scales holds all biases, F32 all products, and the model has the
+    /// dtype of the scales or F32.
+    fn is_exact(&self, tensors: &StoredTensors<'_>, model: DType) -> Result<bool> {
+        if self.scale_dtype == DType::F32 || ![DType::F32, self.scale_dtype].contains(&model) {
             return Ok(false);
         }
-        let Zeros::Each(zeros) = &self.zeros else {
+        if let Zeros::All(_) = self.zeros {
             return Ok(true);
-        };
-        let scales = self.scales.array(tensors)?.astype(DType::F32)?;
-        let biases = scales.multiply(zeros.array(tensors)?)?;
-        let rounded = biases.astype(self.scale_dtype)?.astype(DType::F32)?;
-        rounded.array_equal(&biases)?.item()
+        }
+        let residues = self.residues().array(tensors)?;
+        residues.equal(0.0f32)?.all_all()?.item()
     }
 
     /// The arrays of the affine scheme. `dtype` is that of the model.
@@ -290,9 +319,7 @@ impl Integers {
             words,
             make,
         )];
-        let (scales, zeros) = (self.scales.clone(), self.zeros.part());
-        let of = [&scales.of[..], &zeros.of[..]].concat();
-        let n = scales.of.len();
+        let scales = self.scales.clone();
         let (wide, own) = (spread.clone(), scales.make.clone());
         all.push(made(
             "scales",
@@ -304,22 +331,17 @@ impl Integers {
                 _ => wide(own(parts)?),
             }),
         ));
-        let own = scales.make.clone();
+        let mut biases = self.biases();
+        if form == Form::Rows {
+            let zeros = self.zeros.part(self.bits);
+            let n = scales.of.len();
+            biases.make =
+                Rc::new(move |parts| (zeros.make)(&parts[n..n + zeros.of.len()])?.negative());
+        }
         let (residues_spread, residues_shape) = (spread.clone(), shape.clone());
-        all.push(made(
-            "biases",
-            of,
-            dtype,
-            shape,
-            Box::new(move |parts| {
-                let (scales, zeros_of) = parts.split_at(n);
-                let zeros = (zeros.make)(zeros_of)?.negative()?;
-                match form {
-                    Form::Rows => spread(zeros),
-                    _ => spread(own(scales)?.astype(DType::F32)?.multiply(zeros)?),
-                }
-            }),
-        ));
+        let make = biases.make;
+        let make: Box<mlx_nn::Make> = Box::new(move |parts| spread(make(parts)?));
+        all.push(made("biases", biases.of, dtype, shape, make));
         if form == Form::Split {
             let residues = self.residues();
             let make = residues.make;
@@ -342,13 +364,24 @@ impl Integers {
         let Part {
             of: zeros_of,
             make: zeros,
-        } = self.zeros.part();
+        } = self.zeros.part(bits);
+        let added = match self.zeros {
+            Zeros::Added(part) => Some(part),
+            _ => None,
+        };
+        let added_of: Vec<String> = added.iter().flat_map(|part| part.of.clone()).collect();
         let has_groups = self.groups.is_some();
-        let bounds = [codes.of.len(), scales.of.len(), zeros_of.len()];
+        let bounds = [
+            codes.of.len(),
+            scales.of.len(),
+            zeros_of.len(),
+            added_of.len(),
+        ];
         let of = [
             codes.of,
             scales.of,
             zeros_of,
+            added_of,
             self.groups.into_iter().collect(),
         ]
         .concat();
@@ -359,6 +392,7 @@ impl Integers {
             let scales = (scales.make)(own)?.astype(DType::F32)?;
             let (own, rest) = rest.split_at(bounds[2]);
             let zeros = zeros(own)?;
+            let (of_added, rest) = rest.split_at(bounds[3]);
             let group_of = match has_groups {
                 true => rest[0].astype(DType::I32)?,
                 false => {
@@ -371,7 +405,12 @@ impl Integers {
                 _ => zeros.take(&group_of, 1)?,
             };
             let codes = codes.astype(DType::F32)?.subtract(zeros)?;
-            codes.multiply(scales.take(&group_of, 1)?)?.astype(dtype)
+            let dense = codes.multiply(scales.take(&group_of, 1)?)?;
+            match &added {
+                Some(added) => dense.add((added.make)(of_added)?.take(&group_of, 1)?)?,
+                None => dense,
+            }
+            .astype(dtype)
         };
         Ok(Made {
             name: format!("{}.weight", self.path),

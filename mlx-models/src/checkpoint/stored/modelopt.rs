@@ -35,9 +35,12 @@ pub(super) fn decoded(
     let settings = entry
         .object("quantization")?
         .unwrap_or_else(|| entry.clone());
-    let algorithm: String = settings.required("quant_algo")?;
-    known(&settings, &algorithm)?;
-    let mut blocks = algorithm == "FP8_PB_WO";
+    // Without an algorithm only keys and values were quantised.
+    let algorithm: Option<String> = settings.opt("quant_algo")?;
+    if let Some(algorithm) = &algorithm {
+        known(&settings, algorithm)?;
+    }
+    let mut blocks = algorithm.as_deref() == Some("FP8_PB_WO");
     if let Some(layers) = settings.object("quantized_layers")? {
         for path in layers.keys() {
             if let Some(layer) = layers.object(&path)? {
