@@ -366,6 +366,12 @@ fn settings_of_modelopt_are_refused_by_name() {
         loaded.err().map(|error| error.to_string())
     };
     assert_eq!(refused(&|_| ()), None);
+    // ModelOpt writes some names in small letters, and no algorithm where only keys and values
+    // are quantised.
+    for known in [json!("mixed_precision"), Value::Null] {
+        let error = refused(&|settings| settings["quantization"]["quant_algo"] = known.clone());
+        assert_eq!(error, None);
+    }
     let error = refused(&|settings| settings["quantization"]["quant_algo"] = json!("W4A8_AWQ"));
     let error = error.expect("it loads");
     assert!(

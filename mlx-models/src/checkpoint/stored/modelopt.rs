@@ -12,7 +12,7 @@ use super::tensors::StoredTensors;
 use super::{Format, Reading, fp4, fp8};
 use crate::config::Config;
 
-/// The algorithms whose weights are read.
+/// The algorithms whose weights are read. ModelOpt writes some of them in small letters.
 const ALGORITHMS: [&str; 8] = [
     "FP8",
     "FP8_PB_WO",
@@ -40,13 +40,13 @@ pub(super) fn decoded(
     if let Some(algorithm) = &algorithm {
         known(&settings, algorithm)?;
     }
-    let mut blocks = algorithm.as_deref() == Some("FP8_PB_WO");
+    let mut blocks = algorithm.is_some_and(|algorithm| has_blocks(&algorithm));
     if let Some(layers) = settings.object("quantized_layers")? {
         for path in layers.keys() {
             if let Some(layer) = layers.object(&path)? {
                 let own: String = layer.required("quant_algo")?;
                 known(&layer, &own)?;
-                blocks |= own == "FP8_PB_WO";
+                blocks |= has_blocks(&own);
             }
         }
     }
@@ -77,8 +77,14 @@ pub(super) fn decoded(
     Ok((decoded, format))
 }
 
+/// Whether a scale belongs to a block of 128 x 128 numbers.
+fn has_blocks(algorithm: &str) -> bool {
+    algorithm.eq_ignore_ascii_case("FP8_PB_WO")
+}
+
 fn known(place: &Config, algorithm: &str) -> Result<()> {
-    match ALGORITHMS.contains(&algorithm) {
+    let mut all = ALGORITHMS.iter();
+    match all.any(|known| known.eq_ignore_ascii_case(algorithm)) {
         true => Ok(()),
         false => Err(place.unsupported(format!(
             "quant_algo {algorithm:?} is not supported; known: {}",
