@@ -1,14 +1,17 @@
-"""Writes the cases of testdata/stored whose weights other programs packed: AWQ, GPTQ, ModelOpt, compressed-tensors, bitsandbytes,
-torchao, and nvfp4 of MLX with global scales.
+"""Writes the cases of testdata/stored whose weights other programs packed: AWQ, GPTQ, ModelOpt,
+compressed-tensors, bitsandbytes, torchao, and nvfp4 of MLX with global scales.
 
     python stored_packed.py OUT [CASE …]
 
-The packages are those of requirements-stored.txt beside those of requirements.txt. Weights are packed and dequantised by the program
-itself where its package does both on a CPU: compressed-tensors, ModelOpt, bitsandbytes, torchao, MLX. AWQ's packing is written here and
-dequantised by AutoAWQ's own function. GPTQ's packing and dequantisation are written here, from the layout that gptqmodel documents.
+The packages are those of requirements-stored.txt beside those of requirements.txt. Weights are
+packed and dequantised by the program itself where its package does both on a CPU: compressed-
+tensors, ModelOpt, bitsandbytes, torchao, MLX. AWQ's packing is written here and dequantised by
+AutoAWQ's own function. GPTQ's packing and dequantisation are written here, from the layout that
+gptqmodel documents.
 
-A case is as those of stored.py. Where the program rounds more than once in float32, golden.json has samples of the weights instead of
-digests: the first numbers of each row, to be compared within the rounding of float32. `tokens` are the greedy continuation.
+A case is as those of stored.py. Where the program rounds more than once in float32, golden.json has
+samples of the weights instead of digests: the first numbers of each row, to be compared within the
+rounding of float32. `tokens` are the greedy continuation.
 """
 
 import importlib.metadata
@@ -41,7 +44,9 @@ def signed(words):
 
 
 def pack(codes, bits, order=None):
-    """Codes [n, m], consecutive ones of the last axis in a word, the first in its lowest bits: int32 [n, m * bits / 32]."""
+    """Codes [n, m], consecutive ones of the last axis in a word, the first in its lowest bits:
+    int32 [n, m * bits / 32].
+    """
     codes = codes.long().unflatten(1, (-1, 32 // bits))
     codes = codes if order is None else codes[..., order]
     return signed((codes << (bits * torch.arange(32 // bits))).sum(-1))
@@ -86,7 +91,9 @@ def awq(group):
 
 
 def awq_packing():
-    """The module of AutoAWQ with its packing, without the rest of the package, which needs an old transformers."""
+    """The module of AutoAWQ with its packing, without the rest of the package, which needs an old
+    transformers.
+    """
     folder = Path(importlib.util.find_spec("awq").origin).parent
     spec = importlib.util.spec_from_file_location("packing_utils", folder / "utils" / "packing_utils.py")
     module = importlib.util.module_from_spec(spec)
@@ -223,7 +230,9 @@ def weights_of(num_bits, kind, size, symmetric=True):
 
 
 def ordered(path, tensor):
-    """Integers of 4 bits whose columns belong to groups in any order (`weight_g_idx`). The program no longer reads them."""
+    """Integers of 4 bits whose columns belong to groups in any order (`weight_g_idx`). The program
+    no longer reads them.
+    """
     files, dense = gptq(4, 32, asymmetric, order=True)(path, tensor)
     columns = tensor.shape[1]
     g_idx = files[f"{path}.g_idx"]
@@ -297,8 +306,9 @@ torchao.metadata = {}
 
 
 def torchao_int4(path, tensor):
-    """Int4Tensor. Its arithmetic is in a package of CUDA kernels (mslk), so that the formulas are written here: codes from -8 to 7, a
-    number is scale * code + zero."""
+    """Int4Tensor. Its arithmetic is in a package of CUDA kernels (mslk), so that the formulas are
+    written here: codes from -8 to 7, a number is scale * code + zero.
+    """
     from torchao.prototype.safetensors.safetensors_support import flatten_tensor_state_dict
     from torchao.quantization import Int4Tensor
 
@@ -471,7 +481,9 @@ def cases():
 
 
 def parts_of(key, dense, config):
-    """The matrices that are rows of a fused one: gate and up of GLM 4; q, k and v of GPT-NeoX, head by head."""
+    """The matrices that are rows of a fused one: gate and up of GLM 4; q, k and v of GPT-NeoX, head
+    by head.
+    """
     if key.endswith("gate_up_proj.weight") and config["model_type"] == "glm4":
         return {f"{key}, part {at}": rows for at, rows in enumerate(dense.chunk(2))}
     if key.endswith("query_key_value.weight"):
@@ -483,6 +495,17 @@ def parts_of(key, dense, config):
 def is_packed(name, tensor):
     own = ("query_key_value.weight", "attention.dense.weight", "dense_h_to_4h.weight", "dense_4h_to_h.weight")
     return is_linear(name, tensor) or name.endswith(own)
+
+
+def sort_metadata(path):
+    """The same file with the keys of its metadata in order, which safetensors writes in any."""
+    data = path.read_bytes()
+    size = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + size])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data[8 + size :])
 
 
 def write(name, case, out):
@@ -506,6 +529,7 @@ def write(name, case, out):
     folder.mkdir(parents=True, exist_ok=True)
     metadata = {"format": "pt"} | torchao.metadata
     save_file({key: files[key].contiguous() for key in sorted(files)}, folder / "model.safetensors", metadata=metadata)
+    sort_metadata(folder / "model.safetensors")
     write_config(folder, config | ({case.key: case.settings} if case.settings else {}))
     if case.beside:
         write_json(folder / "hf_quant_config.json", case.beside)

@@ -178,7 +178,8 @@ fn packed_weights_and_tokens_are_those_of_the_reference() {
     }
 }
 
-/// In the dtype of the files the activations have 16 bits, and the weights keep all of their digits.
+/// In the dtype of the files the activations have 16 bits, and the weights keep all of their
+/// digits.
 #[test]
 fn packed_weights_are_exact_in_sixteen_bits() {
     let mut exact = Vec::new();

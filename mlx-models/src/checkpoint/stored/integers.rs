@@ -1,12 +1,17 @@
 //! Integers with scales and zero points, from every format of them: a matrix stands for
 //! `scale * (code - zero)`, with one scale and one zero point for each group of columns in a row.
 //!
-//! The affine scheme has `scale * code + bias` with the bias `-zero * scale`. Where the dtype of the
-//! scales holds these numbers exactly, as with a zero that is a power of two, the arrays have that
-//! dtype. Otherwise, if each row is one group, the scheme holds `code - zero`, and the scales are
-//! factors of the rows. Otherwise, in a model of 16 bits, residues hold what the rounded biases lack:
-//! their product with the sums of each group of inputs is added. In other dtypes than that of the
-//! scales, scales and biases are F32, which holds the products exactly. Groups that the affine scheme does not have make the matrices dense.
+//! The affine scheme has `scale * code + bias` with the bias `-zero * scale`.
+//!
+//! - Where the dtype of the scales holds all biases exactly, as with a zero that is a power of two,
+//!   scales and biases have that dtype.
+//! - Otherwise, if each row is one group, the scheme holds `code - zero`, and the scales are factors
+//!   of the rows.
+//! - Otherwise, in a model of the dtype of the scales, residues hold what the rounded biases lack:
+//!   their product with the sums of each group of inputs is added.
+//! - Otherwise scales and biases are F32, which holds the products of scales of 16 bits exactly.
+//!
+//! Groups that the affine scheme does not have make the matrices dense.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -188,7 +193,8 @@ pub(super) fn decoded(
     Ok((decoded, format))
 }
 
-/// Whether 16 bits hold the scales and the residues of all biases exactly, for activations of `dtype`.
+/// Whether 16 bits hold the scales and the residues of all biases exactly, for activations of
+/// `dtype`.
 fn splits(tensors: &StoredTensors<'_>, matrices: &[Integers], dtype: DType) -> Result<bool> {
     for matrix in matrices {
         if matrix.scale_dtype != dtype || dtype == DType::F32 {

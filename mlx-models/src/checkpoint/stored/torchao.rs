@@ -1,8 +1,8 @@
 //! torchao, as transformers saves it in safetensors: the tensor `path.weight` is stored as
 //! `path._weight_qdata`, `_weight_scale` and `_weight_zero_point`, and the file's metadata has its
-//! class under `path.weight`. Int8Tensor and IntxUnpackedToInt8Tensor have codes of up to 8 bits, each in
-//! a byte; Int4Tensor has two in a byte, the first in the low half, and scales `[groups, out]`. The
-//! other classes have layouts of particular kernels.
+//! class under `path.weight`. Int8Tensor and IntxUnpackedToInt8Tensor have codes of up to 8 bits, each
+//! in a byte; Int4Tensor has two in a byte, the first in the low half, and scales `[groups, out]`.
+//! The other classes have layouts of particular kernels.
 
 use mlx_core::{Array, DType, Result};
 use mlx_nn::Decoded;
