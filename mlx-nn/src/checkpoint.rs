@@ -11,7 +11,7 @@ use mlx_core::{Array, DType, Error, ErrorKind, Result, Safetensors, Scheme};
 
 use crate::module::{Module, Param, Path, Visit, VisitMut};
 use crate::names::{Gather, Rules};
-use crate::weight::Weight;
+use crate::weight::{Stored, Weight};
 
 mod decoded;
 
@@ -209,6 +209,14 @@ impl Checkpoint {
         Ok(all)
     }
 
+    /// Whether a tensor was [decoded](Self::with_decoded) to a dtype that it keeps.
+    fn keeps(&self, name: &str) -> bool {
+        self.tensors.sources_of(name).any(|source| match source {
+            Source::File(..) => false,
+            Source::Made(at) => self.decoded.made[*at].keeps,
+        })
+    }
+
     /// Reads all tensors that cannot be used in place, at once.
     fn prepare(&self) -> Result<()> {
         let mut names = vec![BTreeSet::new(); self.files.len()];
@@ -403,7 +411,13 @@ impl VisitMut for Filler<'_, '_> {
         })?;
         // A quantised matrix of a program's module is packed by the same scheme already.
         if self.target == Target::Model {
-            *weight = Weight::quantized_like(&weight.shape(), scheme)
+            let has = |part: &str| self.checkpoint.contains(&path.join(part));
+            let stored = Stored {
+                factor: has("factor"),
+                residues: has("residues"),
+                wide: self.checkpoint.keeps(&path.join("scales")),
+            };
+            *weight = Weight::stored_like(&weight.shape(), scheme, stored)
                 .map_err(|error| error.context(path.as_str()))?;
         }
         Ok(())

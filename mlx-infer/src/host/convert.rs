@@ -229,7 +229,7 @@ fn keep(old: &Path, new: &Path, within: &str) -> Result<()> {
 }
 
 /// Whether a checkpoint writer, of this project or another, gives files this name: the weights, whole or in shards,
-/// their index, and those of a head for multi-token prediction.
+/// their index, those of a head for multi-token prediction, and descriptions of packed weights.
 fn is_weights(name: &str) -> bool {
     let shard = |name: &str| {
         let (number, count) = name.split_once("-of-")?;
@@ -242,9 +242,19 @@ fn is_weights(name: &str) -> bool {
             .strip_prefix('-')
             .and_then(|rest| shard(rest.strip_suffix(".safetensors")?))
             .unwrap_or(false),
-        None => matches!(name, "mtp.safetensors" | "mtp/weights.safetensors"),
+        None => {
+            matches!(name, "mtp.safetensors" | "mtp/weights.safetensors")
+                || OF_WEIGHTS.contains(&name)
+        }
     }
 }
+
+/// Files in which ModelOpt, AutoGPTQ and AutoAWQ describe how the weights beside them are packed.
+const OF_WEIGHTS: [&str; 3] = [
+    "hf_quant_config.json",
+    "quantize_config.json",
+    "quant_config.json",
+];
 
 /// Whether a file besides weights and config.json belongs to a checkpoint: tokenizers, templates, generation settings,
 /// code, licence.
@@ -267,6 +277,7 @@ fn is_copied(name: &str) -> bool {
         && (ENDS.iter().any(|end| name.ends_with(end))
             || STARTS.iter().any(|start| name.starts_with(start)))
         && name != "config.json"
+        && !OF_WEIGHTS.contains(&name)
         && !name.ends_with(".index.json")
 }
 

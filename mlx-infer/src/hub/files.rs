@@ -14,9 +14,10 @@ use crate::error::{Error, ErrorKind, Result};
 const CONFIG: &str = "config.json";
 const WHOLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
-/// Configuration, tokenizers and templates.
-const SMALL: [&str; 13] = [
+/// Configuration, tokenizers and templates. ModelOpt describes packed weights in a file of its own.
+const SMALL: [&str; 14] = [
     CONFIG,
+    "hf_quant_config.json",
     "generation_config.json",
     "tokenizer.json",
     "tokenizer_config.json",
@@ -256,6 +257,7 @@ mod tests {
             ".gitattributes",
             "README.md",
             "config.json",
+            "hf_quant_config.json",
             "model.safetensors",
             "model.safetensors.index.json",
             "pytorch_model.bin",
@@ -271,6 +273,7 @@ mod tests {
         let found = chosen(&all).unwrap();
         let small = [
             "config.json",
+            "hf_quant_config.json",
             "tokenizer.json",
             "chat_template.jinja",
             "additional_chat_templates/rag.jinja",

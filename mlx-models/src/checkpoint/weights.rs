@@ -28,6 +28,9 @@ pub(crate) const HEADS: [&str; 3] = [
     "mtp/weights.safetensors",
 ];
 
+/// The settings of ModelOpt beside config.json.
+const QUANTIZATION: &str = "hf_quant_config.json";
+
 /// The safetensors files of a checkpoint.
 pub struct Weights {
     /// The files of the model.
@@ -35,6 +38,9 @@ pub struct Weights {
     /// The files of a head for multi-token prediction that is not in the model's files. Families without such a head
     /// ignore them.
     pub head: Vec<Safetensors>,
+    /// The content of `hf_quant_config.json`, in which ModelOpt describes packed weights. It counts
+    /// if config.json has no `quantization_config`.
+    pub quantization: Option<Value>,
 }
 
 impl Weights {
@@ -49,6 +55,7 @@ impl From<Vec<Safetensors>> for Weights {
         Self {
             model,
             head: Vec::new(),
+            quantization: None,
         }
     }
 }
@@ -75,7 +82,10 @@ pub fn open(dir: &Path) -> Result<Weights> {
     }
     let heads = heads(dir).filter(|name| !names.contains(*name));
     let open = |name: &str| Safetensors::open(dir.join(name));
+    let beside = dir.join(QUANTIZATION).is_file();
+    let quantization = beside.then(|| read_json(dir, QUANTIZATION)).transpose()?;
     Ok(Weights {
+        quantization,
         model: names.iter().map(|name| open(name)).collect::<Result<_>>()?,
         head: heads.map(open).collect::<Result<_>>()?,
     })

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use mlx_core::{QuantMode, Result, Scheme};
+use mlx_core::{Error, ErrorKind, QuantMode, Result, Scheme};
 use mlx_nn::Rules;
 use serde_json::Value;
 
@@ -103,6 +103,35 @@ impl Quantization {
             default: scheme.into(),
             ..Self::default()
         }
+    }
+
+    /// The schemes of modules, by their published paths, which `rules` map; `usual` is that of the
+    /// others.
+    ///
+    /// # Errors
+    /// Weights that are parts of one parameter have different schemes.
+    pub(crate) fn of_modules(
+        usual: Option<Scheme>,
+        schemes: &BTreeMap<String, Scheme>,
+        rules: &Rules,
+    ) -> Result<Self> {
+        let mut all = Self::uniform(usual);
+        for (published, &scheme) in schemes {
+            for piece in rules.modules(published).unwrap_or_default() {
+                let other = all.overrides.insert(piece.name().to_owned(), Some(scheme));
+                if let Some(Some(other)) = other.filter(|other| *other != Some(scheme)) {
+                    return Err(Error::new(
+                        ErrorKind::Unsupported,
+                        format!(
+                            "{published}: {scheme} beside {other} in {} is not supported",
+                            piece.name()
+                        ),
+                    ));
+                }
+            }
+        }
+        all.overrides.retain(|_, scheme| *scheme != usual);
+        Ok(all)
     }
 
     /// The scheme of the weight at `path`; `None` if the weight is dense.

@@ -90,7 +90,10 @@ fn assemble(
     mut folder: Option<&mut HeadFolder>,
     reading: Reading,
 ) -> Result<(Assembled, Checkpoint)> {
-    let outer = Config::new(&format!("{label}: config.json"), config)?;
+    let mut outer = Config::new(&format!("{label}: config.json"), config)?;
+    if let Some(beside) = weights.quantization {
+        stored::add_settings(&mut outer, beside)?;
+    }
     // Multimodal checkpoints describe their text model in `text_config`; some keys stay outside.
     let text = outer.object("text_config")?;
     let nested = text.is_some();
@@ -160,13 +163,16 @@ fn assemble(
     }
     config.set(TIED, head.is_tied().into());
     let mut quantization = match &stored {
-        Some(format) => Quantization::uniform(format.scheme),
+        Some(format) => format
+            .quantization(&rules)
+            .map_err(|error| error.context(label))?,
         None => Quantization::read(&quantization_of, &rules)?,
     };
     if let Some(folder) = folder {
         quantization = quantization.with_head(mtp::PREFIX, folder.quantization(&rules)?);
     } else if let Some(format) = head_stored {
-        quantization = quantization.with_head(mtp::PREFIX, Quantization::uniform(format.scheme));
+        let head = format.quantization(&rules)?;
+        quantization = quantization.with_head(mtp::PREFIX, head);
     }
     let mut model = (family.build)(&Source {
         config: &config,
@@ -281,7 +287,8 @@ impl Visit for Weigh {
     fn param(&mut self, path: &Path, param: &mlx_nn::Param) -> Result<()> {
         let name = path.as_str();
         let value = param.get().map_err(|error| error.context(name))?;
-        let counts = !name.ends_with(".scales") && !name.ends_with(".biases");
+        let parts = [".scales", ".biases", ".factor", ".residues"];
+        let counts = !parts.iter().any(|part| name.ends_with(part));
         let parameters = if counts { value.size() } else { 0 };
         self.add(path, parameters, value.nbytes());
         if value.dtype().is_float() {

@@ -32,6 +32,8 @@ pub struct Made {
     pub dtype: DType,
     /// Its shape.
     pub shape: Vec<i32>,
+    /// Whether scales or biases keep their dtype when the model is converted to 16 bits.
+    pub keeps: bool,
     /// Computes it from the arrays of `of`.
     pub make: Box<Make>,
 }
