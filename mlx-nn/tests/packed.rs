@@ -8,7 +8,7 @@ const ROWS: i32 = 48;
 const COLUMNS: i32 = 64;
 
 fn scheme() -> Scheme {
-    Scheme::new(QuantMode::Affine, 4, 32).unwrap()
+    Scheme::new(32, 4, QuantMode::Affine).unwrap()
 }
 
 fn normal(seed: u64, shape: &[i32]) -> Array {

@@ -79,7 +79,7 @@ const CASES: [Case; 14] = [
 
 fn scheme(case: Case) -> Option<Scheme> {
     case.1
-        .map(|(mode, bits, group)| Scheme::new(mode, bits, group).unwrap())
+        .map(|(mode, bits, group)| Scheme::new(group, bits, mode).unwrap())
 }
 
 /// The greedy continuation of a prompt. Each token is computed from the whole text before it.
@@ -312,7 +312,7 @@ fn converted_packed_folders_compute_the_same() {
         }
         // Weights of few numbers are not quantised again.
         let to = tempfile::tempdir().unwrap();
-        let recipe = Recipe::uniform(Scheme::new(QuantMode::Affine, 8, 32).unwrap());
+        let recipe = Recipe::uniform(Scheme::new(32, 8, QuantMode::Affine).unwrap());
         let done = convert_to(to.path(), name, Packing::Quantize(recipe), None);
         match name {
             // 8-bit floats may be.

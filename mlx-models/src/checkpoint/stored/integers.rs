@@ -293,7 +293,7 @@ impl Integers {
     fn affine(&self, form: Form, dtype: DType) -> Result<(Scheme, Vec<Made>)> {
         let [rows, columns] = self.shape;
         let group = self.affine_group().expect("it was asked for before");
-        let scheme = Scheme::new(QuantMode::Affine, self.bits, group)?;
+        let scheme = Scheme::new(group, self.bits, QuantMode::Affine)?;
         let made = |name: &str, of, dtype, shape, make: Box<mlx_nn::Make>| Made {
             name: format!("{}.{name}", self.path),
             of,
