@@ -23,7 +23,7 @@ pub(crate) use self::constraint::{TokenConstraint, without};
 pub(crate) use self::history::History;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::grammar::Mask;
+use crate::grammar::{Demand, Mask, When};
 use crate::request::sampling::{Choice, SamplingParams};
 
 /// The sampler's input for one row.
@@ -94,6 +94,12 @@ pub(crate) fn sample(logits: &Array, rows: &[Row<'_>], pending: Option<&Array>) 
         false => x,
         true => fast::allow(&x, &masks)?,
     };
+    let demands: Vec<Option<Demand<'_>>> = rows.iter().map(Row::demand_behind).collect();
+    let has_masks = has_masks || demands.iter().any(Option::is_some);
+    let x = match pending.filter(|_| demands.iter().any(Option::is_some)) {
+        None => x,
+        Some(pending) => constraint::demanded(&x, &demands, pending)?,
+    };
     let draws = draws(rows, pending.is_some(), v)?;
     let Drawn { ids, checked } = draws.draw(&x)?;
     let logprobs = if rows.iter().any(|row| row.logprobs.is_some()) {
@@ -127,6 +133,12 @@ impl Row<'_> {
         let generated = self.history.generated().len() + self.ahead + usize::from(pending);
         self.mask
             .and_then(|constraint| constraint.allowed(generated))
+    }
+
+    /// Its demand, if that depends on its last token, which was not read.
+    fn demand_behind(&self) -> Option<Demand<'_>> {
+        let demand = self.mask.and_then(|constraint| constraint.demand);
+        demand.filter(|demand| demand.when != When::Always)
     }
 
     /// The settings of the draw of its next token. The last token may be `pending`.

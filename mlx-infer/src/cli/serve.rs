@@ -64,6 +64,9 @@ pub(super) struct ServeArgs {
     /// Most tokens of an answer to a request without a maximum
     #[arg(long, value_name = "N", default_value_t = ServeOptions::default().max_output)]
     max_output: usize,
+    /// Most tokens of reasoning of an answer to a request without a number; 0: the model does not reason [default: no limit]
+    #[arg(long, value_name = "N")]
+    reasoning_budget: Option<usize>,
     /// Most requests that are computed at a time
     #[arg(long, value_name = "N", default_value_t = Limits::default().rows)]
     rows: usize,
@@ -257,6 +260,7 @@ impl ServeArgs {
             cors_origins: self.cors_origin.clone(),
             strict: self.strict,
             max_output: self.max_output,
+            reasoning_budget: self.reasoning_budget,
             key_requests: self.key_requests,
             defaults: RequestOptions {
                 temperature: self.temperature,

@@ -380,7 +380,7 @@ impl<'m> Rows<'m> {
             return Ok(false);
         }
         let row = |id: &Option<Id>| match id {
-            Some(id) => requests[id].sequence.row(),
+            Some(id) => requests[id].sequence.row_behind_unread(),
             None => unused(),
         };
         let rows: Vec<Row<'_>> = owners.iter().map(row).collect();
@@ -474,10 +474,15 @@ fn choose(
         .collect();
     let rows: Vec<Row<'_>> = owners
         .iter()
+        .zip(inputs)
         .zip(&shortened)
-        .map(|(id, shortened)| match id {
+        .map(|((id, input), shortened)| match id {
             Some(id) => {
-                let row = requests[id].sequence.row();
+                let sequence = &requests[id].sequence;
+                let row = match (input, last) {
+                    (Input::Unread, Some(_)) => sequence.row_behind_unread(),
+                    _ => sequence.row(),
+                };
                 Row {
                     history: shortened.as_ref().unwrap_or(row.history),
                     ..row

@@ -1,7 +1,7 @@
 //! The front end of a model: information, tokenizer, chat template, end tokens.
 
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use mlx_models::ModelInfo;
 use serde_json::Value;
@@ -9,10 +9,11 @@ use serde_json::Value;
 use super::draft::DraftRoom;
 use super::next_serial;
 use crate::error::{Error, ErrorKind, Result};
-use crate::grammar::{Compiled, Grammars};
+use crate::grammar::{BudgetMarks, Compiled, Grammars};
 use crate::request::generation::{GenerateOptions, Prompt};
 use crate::request::grammar::{Constraint, Grammar};
 use crate::request::json_options::RequestOptions;
+use crate::request::reasoning::ReasoningBudget;
 use crate::text::chat::{ChatTemplate, Message, RenderOptions};
 use crate::text::files::Files;
 use crate::text::tokenizer::{self, Tokenizer};
@@ -43,6 +44,8 @@ pub struct Frontend {
     template: OnceLock<ChatTemplate>,
     eos_ids: Vec<u32>,
     grammars: Grammars,
+    /// The marks of reasoning that were used last.
+    budget_marks: Mutex<Option<(ReasoningBudget, Arc<BudgetMarks>)>>,
     /// Refuses options that the model's back end does not support; `None` for the native one, which supports all.
     lacks: Option<Lacks>,
     /// The room for drafts; `None` where the back end computes none.
@@ -88,6 +91,7 @@ impl Frontend {
             template: OnceLock::new(),
             eos_ids,
             grammars: Grammars::default(),
+            budget_marks: Mutex::default(),
             lacks: None,
             drafts: None,
             serial: next_serial(),
@@ -277,6 +281,34 @@ impl Frontend {
     pub(crate) fn compiled_front(&self, constraint: &Constraint) -> Result<Option<Arc<Compiled>>> {
         let front = constraint.front.clone().map(Grammar::Lark);
         front.map(|front| self.compiled(&front.into())).transpose()
+    }
+
+    /// The marks of a reasoning budget in the tokens of this model.
+    ///
+    /// # Errors
+    /// There is no tokenizer, or the bytes of its tokens depend on the tokens beside them.
+    pub(crate) fn marks_of(&self, budget: &ReasoningBudget) -> Result<Arc<BudgetMarks>> {
+        // The marks do not depend on the number of tokens.
+        let key = ReasoningBudget {
+            tokens: 0,
+            is_begun: false,
+            ..budget.clone()
+        };
+        let lock = || {
+            let marks = self.budget_marks.lock();
+            marks.unwrap_or_else(PoisonError::into_inner)
+        };
+        if let Some((_, marks)) = lock().as_ref().filter(|(known, _)| *known == key) {
+            return Ok(marks.clone());
+        }
+        let Some(tokenizer) = &self.tokenizer else {
+            let message = "reasoning_budget needs a tokenizer, and this checkpoint has none";
+            return Err(Error::argument(message));
+        };
+        let marks = BudgetMarks::new(budget, tokenizer, self.info.vocab as usize)?;
+        let marks = Arc::new(marks);
+        *lock() = Some((key, marks.clone()));
+        Ok(marks)
     }
 
     /// The compiled form of a grammar. It is stored for later requests with the same grammar.

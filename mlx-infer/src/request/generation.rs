@@ -6,6 +6,7 @@ use crate::error::{Error, Result};
 use crate::request::cancel::CancelToken;
 use crate::request::grammar::Constraint;
 use crate::request::metrics::Metrics;
+use crate::request::reasoning::ReasoningBudget;
 use crate::request::sampling::{Choice, SamplingParams};
 use crate::request::speculative::Speculative;
 use crate::work_sizes::WorkSizes;
@@ -59,6 +60,8 @@ pub struct GenerateOptions {
     /// cannot go on, and when the model ends a complete text. `max_tokens`, a stop string or a stop token can cut the
     /// text.
     pub grammar: Option<Constraint>,
+    /// The most tokens of reasoning; `None` for no limit.
+    pub reasoning_budget: Option<ReasoningBudget>,
     /// Special tokens that are nevertheless part of the text, such as the marks of a tool call.
     pub kept_special: Vec<u32>,
     /// Whether next tokens are drafted, so that several are computed at a time. The tokens stay the same.
@@ -81,6 +84,7 @@ impl Default for GenerateOptions {
             min_tokens: 0,
             logprobs: None,
             grammar: None,
+            reasoning_budget: None,
             kept_special: Vec::new(),
             speculative: Speculative::Off,
             prefill_chunk: WorkSizes::of_device().chunk,
@@ -117,6 +121,7 @@ impl GenerateOptions {
             let message = format!("stop string {at} is empty; expected at least one character");
             return Err(Error::argument(message));
         }
+        (self.reasoning_budget.as_ref()).map_or(Ok(()), ReasoningBudget::check)?;
         self.grammar.as_ref().map_or(Ok(()), Constraint::check)
     }
 

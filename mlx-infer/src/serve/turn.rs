@@ -5,12 +5,16 @@ pub(crate) mod edits;
 pub(crate) mod grammar;
 pub(crate) mod params;
 
+mod reasoning;
 mod replies;
 mod tools;
 
 use axum::http::HeaderMap;
 use serde_json::{Map, Value, json};
 
+pub(super) use self::reasoning::{
+    AskedBudget, budget, budget_of_thinking, effort, take_effort, take_reasoning,
+};
 pub(super) use self::replies::{Call, Delta, End, Replies, Whole, call_id};
 pub(super) use self::tools::{check_choice, tool_choice, tools, tools_from};
 
@@ -49,6 +53,8 @@ pub(super) struct Turn {
     /// The parameter from which the grammar of the options comes.
     pub(super) form: &'static str,
     pub(super) max_tokens: Option<usize>,
+    /// The budget of its reasoning, if the request gives one.
+    pub(super) budget: Option<AskedBudget>,
     pub(super) n: usize,
     pub(super) edits: Edits,
     /// Whether its prompt may take long to tokenise, and the permits for that.
@@ -149,6 +155,7 @@ impl Turn {
     ) -> Result<Answers, ApiError> {
         let frontend = loaded.frontend();
         let format = loaded.reply_format()?;
+        let budget = self.take_budget(app, format)?;
         // Grammars take milliseconds to compile.
         let is_long = self.options.grammar.is_some() || !self.tools.is_empty();
         let long = std::mem::take(&mut self.long).or(is_long);
@@ -184,6 +191,8 @@ impl Turn {
                     ReplyFront::Reasoning { .. } | ReplyFront::Nothing => {}
                 }
             }
+            self.options.reasoning_budget =
+                budget.and_then(|tokens| reasoning::of_reply(format, &text, tokens));
             let options = std::mem::take(&mut self.options);
             let checked = params::check(frontend, self.place, form, ids, options)?;
             let filter = self.edits.filter(frontend, checked.options())?;
@@ -334,40 +343,5 @@ impl Loaded {
         let positions = self.frontend().info().max_positions;
         let room = positions.map_or(usize::MAX, |max| max.saturating_sub(prompt));
         given.unwrap_or(limit).min(room).max(1)
-    }
-}
-
-/// Adds the `effort` of an object, which is the value of a parameter, to the template's variables.
-///
-/// # Errors
-/// It is not a text.
-pub(super) fn take_effort(
-    kwargs: &mut Map<String, Value>,
-    name: &str,
-    given: Option<&Value>,
-) -> Result<(), ApiError> {
-    match given {
-        None | Some(Value::Null) => {}
-        Some(Value::String(word)) => effort(kwargs, word),
-        Some(_) => {
-            return Err(ApiError::bad(
-                name,
-                format!("{name}: effort must be a text"),
-            ));
-        }
-    }
-    Ok(())
-}
-
-/// Adds `reasoning_effort` to the template's variables. `none` also turns reasoning off if the
-/// template has a switch for it.
-pub(super) fn effort(kwargs: &mut Map<String, Value>, effort: &str) {
-    kwargs
-        .entry("reasoning_effort")
-        .or_insert_with(|| effort.into());
-    if effort == "none" {
-        kwargs
-            .entry("enable_thinking")
-            .or_insert_with(|| false.into());
     }
 }

@@ -5,6 +5,7 @@
 mod answers;
 #[cfg(unix)]
 mod backend;
+mod budget;
 mod client;
 mod clients;
 mod contract;

@@ -164,6 +164,7 @@ pub(super) fn check(options: &GenerateOptions) -> crate::error::Result<()> {
     let default = GenerateOptions::default();
     let lacks = [
         ("grammar", options.grammar.is_some()),
+        ("reasoning_budget", options.reasoning_budget.is_some()),
         ("speculative", options.speculative != default.speculative),
         ("min_tokens", options.min_tokens != default.min_tokens),
         (

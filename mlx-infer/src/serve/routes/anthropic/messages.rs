@@ -159,6 +159,7 @@ fn read(fields: &mut Fields, loaded: &Loaded, is_answered: bool) -> Result<Turn,
     let mut options = params::options(fields, &loaded.defaults)?;
     options.stop = stop.unwrap_or(options.stop);
     let mut kwargs = Map::new();
+    let mut budget = turn::budget(fields, &Map::new())?;
     if let Some(thinking) = fields.take::<Map<String, Value>>("thinking")? {
         let is_on = match thinking.get("type").and_then(Value::as_str) {
             Some("enabled" | "adaptive") => true,
@@ -169,12 +170,15 @@ fn read(fields: &mut Fields, loaded: &Loaded, is_answered: bool) -> Result<Turn,
             }
         };
         kwargs.insert("enable_thinking".to_owned(), is_on.into());
-        let has_budget = thinking
-            .get("budget_tokens")
-            .is_some_and(|budget| !budget.is_null());
-        // A budget changes an answer, and has no effect on a count.
-        if has_budget && is_answered {
-            fields.without_effect("thinking.budget_tokens")?;
+        // Without reasoning there is nothing to limit.
+        if is_on {
+            let limit = turn::budget_of_thinking(&thinking)?;
+            let can_reason = limit.is_none() || loaded.reply_format()?.has_reasoning();
+            // Claude Code sends a budget to every model. A model that does not reason keeps to it.
+            if !can_reason && is_answered {
+                fields.without_effect("thinking.budget_tokens")?;
+            }
+            budget = limit.filter(|_| can_reason).or(budget);
         }
     }
     if let Some(config) = fields.take::<Map<String, Value>>("output_config")? {
@@ -201,6 +205,7 @@ fn read(fields: &mut Fields, loaded: &Loaded, is_answered: bool) -> Result<Turn,
         options,
         form,
         max_tokens: None,
+        budget,
         n: 1,
         edits: Edits::take(fields)?,
         long: fields.long(),

@@ -95,6 +95,7 @@ fn read(fields: &mut Fields, loaded: &Loaded) -> Result<Turn, ApiError> {
     if let Some(effort) = fields.take::<String>("reasoning_effort")? {
         turn::effort(&mut kwargs, &effort);
     }
+    let reasoning = turn::take_reasoning(fields, &mut kwargs)?;
     let continues = fields.take("continue_final_message")?.unwrap_or(false);
     let add_generation_prompt: Option<bool> = fields.take("add_generation_prompt")?;
     if continues && add_generation_prompt == Some(true) {
@@ -114,6 +115,7 @@ fn read(fields: &mut Fields, loaded: &Loaded) -> Result<Turn, ApiError> {
         options,
         form,
         max_tokens,
+        budget: turn::budget(fields, &reasoning)?,
         n: params::choices(fields)?,
         edits: Edits::take(fields)?,
         long: fields.long(),

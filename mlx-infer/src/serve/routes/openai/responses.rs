@@ -126,9 +126,7 @@ fn read(fields: &mut Fields, loaded: &Loaded) -> Result<(Turn, Map<String, Value
         options.logprobs = Some(logprobs::check_top("top_logprobs", top.unwrap_or(0))?);
     }
     let mut kwargs = params::kwargs(fields)?;
-    let reasoning: Option<Map<String, Value>> = fields.take("reasoning")?;
-    let reasoning = reasoning.unwrap_or_default();
-    turn::take_effort(&mut kwargs, "reasoning", reasoning.get("effort"))?;
+    let reasoning = turn::take_reasoning(fields, &mut kwargs)?;
     let max_tokens = params::max_tokens(fields, &["max_output_tokens"])?;
     let is_parallel = fields.take("parallel_tool_calls")?.unwrap_or(true);
     let text: Map<String, Value> = fields.take("text")?.unwrap_or_default();
@@ -172,6 +170,7 @@ fn read(fields: &mut Fields, loaded: &Loaded) -> Result<(Turn, Map<String, Value
         options,
         form,
         max_tokens,
+        budget: turn::budget(fields, &reasoning)?,
         n: 1,
         edits: Edits::take(fields)?,
         long: fields.long(),
