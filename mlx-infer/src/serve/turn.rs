@@ -5,6 +5,7 @@ pub(crate) mod edits;
 pub(crate) mod grammar;
 pub(crate) mod params;
 
+mod custom;
 mod reasoning;
 mod replies;
 mod tools;
@@ -12,6 +13,7 @@ mod tools;
 use axum::http::HeaderMap;
 use serde_json::{Map, Value, json};
 
+pub(super) use self::custom::{InputReader, as_function};
 pub(super) use self::reasoning::{
     AskedBudget, budget, budget_of_thinking, effort, take_effort, take_reasoning,
 };
@@ -20,7 +22,7 @@ pub(super) use self::tools::{check_choice, tool_choice, tools, tools_from};
 
 use self::replies::Reply;
 use super::state::{Loaded, Served, Shared};
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::request::generation::GenerateOptions;
 use crate::request::grammar::Grammar;
 use crate::serve::http::error::ApiError;
@@ -79,7 +81,7 @@ impl Turn {
         let mut messages = prepared(loaded, self.messages.clone())?;
         let offers_tools = !self.tools.is_empty() && self.tool_choice != ToolChoice::None;
         let render = RenderOptions {
-            tools: offers_tools.then(|| self.tools.clone()),
+            tools: offers_tools.then(|| custom::shown(&self.tools)),
             add_generation_prompt: self.add_generation_prompt && !self.continues,
             kwargs: self.kwargs.clone(),
             ..Default::default()
@@ -167,7 +169,13 @@ impl Turn {
             let tokenizer = frontend.tokenizer()?;
             self.options.kept_special = format.kept_special().to_vec();
             let calls = format.grammar(tokenizer, &self.tools, &self.tool_choice, self.is_parallel);
-            let calls = calls.map_err(|error| ApiError::from(error).with_param("tool_choice"))?;
+            let calls = calls.map_err(|error| {
+                let param = match error.kind() {
+                    ErrorKind::Argument => "tools",
+                    _ => "tool_choice",
+                };
+                ApiError::from(error).with_param(param)
+            })?;
             // A form of the whole answer replaces the grammar of calls that are optional.
             let is_open = self.tool_choice == ToolChoice::Auto && self.options.grammar.is_some();
             let front = match format.front(tokenizer, &text) {

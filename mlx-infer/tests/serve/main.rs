@@ -9,6 +9,7 @@ mod budget;
 mod client;
 mod clients;
 mod contract;
+mod custom;
 mod faults;
 mod forms;
 mod fuzz;

@@ -26,6 +26,7 @@ mod tests;
 
 use serde_json::Value;
 
+pub(crate) use self::grammar::INPUT;
 pub use self::grammar::ToolChoice;
 pub use self::parser::ReplyParser;
 

@@ -18,10 +18,10 @@ use crate::serve::state::{Loaded, now};
 use crate::serve::turn;
 use crate::serve::turn::choices::{Choices, RowStep};
 use crate::serve::turn::edits::Edits;
-use crate::serve::turn::{Call, Delta, End, Replies, Turn, Whole, call_id};
+use crate::serve::turn::{Call, Delta, End, InputReader, Replies, Turn, Whole, call_id};
 use crate::serve::turn::{grammar, params};
 use crate::text::chat::Message;
-use crate::text::chat::reply::Part;
+use crate::text::chat::reply::{INPUT, Part};
 use crate::text::tokenizer::Tokenizer;
 
 pub(crate) async fn chat(ask: Ask) -> Result<Response, ApiError> {
@@ -39,6 +39,7 @@ pub(crate) async fn chat(ask: Ask) -> Result<Response, ApiError> {
     let tokenizer = loaded.frontend().tokenizer()?.clone();
     let tokenizer = turn.options.logprobs.map(|_| tokenizer);
     let n = turn.n;
+    let custom = turn.custom_tools();
     let mut answers = turn.start(&app, loaded, &served, &trace, &mut headers)?;
     let object = match is_stream {
         true => "chat.completion.chunk",
@@ -51,7 +52,8 @@ pub(crate) async fn chat(ask: Ask) -> Result<Response, ApiError> {
             chunks,
             replies: answers.replies,
             tokenizer,
-            rows: n,
+            custom,
+            inputs: vec![None; n],
         };
         return Ok(sse::response(answers.choices, writer, trace, headers));
     }
@@ -65,7 +67,7 @@ pub(crate) async fn chat(ask: Ask) -> Result<Response, ApiError> {
         _ => None,
     };
     let choices = rows.into_iter().enumerate();
-    let choices = choices.map(|(index, row)| choice(index, row, tokenizer.as_ref()));
+    let choices = choices.map(|(index, row)| choice(index, row, &custom, tokenizer.as_ref()));
     let mut document = chunks.whole(choices.collect());
     if let Some(times) = times {
         document["timings"] = times;
@@ -75,7 +77,8 @@ pub(crate) async fn chat(ask: Ask) -> Result<Response, ApiError> {
 
 /// Reads the keys of a conversation.
 fn read(fields: &mut Fields, loaded: &Loaded) -> Result<Turn, ApiError> {
-    let messages: Value = fields.require("messages")?;
+    let mut messages: Value = fields.require("messages")?;
+    read_custom_calls(&mut messages);
     let messages = Message::list_from_json(messages)
         .map_err(|error| ApiError::from(error).with_param("messages"))?;
     let modalities: Vec<String> = fields.take("modalities")?.unwrap_or_default();
@@ -122,6 +125,21 @@ fn read(fields: &mut Fields, loaded: &Loaded) -> Result<Turn, ApiError> {
     })
 }
 
+/// Turns the calls of custom tools in a history into calls of functions with their text as the only argument.
+fn read_custom_calls(messages: &mut Value) {
+    let messages = messages.as_array_mut().into_iter().flatten();
+    let calls = messages.filter_map(|message| message.get_mut("tool_calls"));
+    for call in calls.filter_map(Value::as_array_mut).flatten() {
+        if call["type"] == "custom" {
+            let arguments = json!({INPUT: call["custom"]["input"]}).to_string();
+            let name = call["custom"]["name"].clone();
+            *call = json!({
+                "id": call["id"], "type": "function", "function": {"name": name, "arguments": arguments},
+            });
+        }
+    }
+}
+
 /// The timings of a request in llama.cpp's form, which some clients show.
 fn timings(metrics: &Metrics) -> Value {
     let ms = |time: std::time::Duration| time.as_secs_f64() * 1e3;
@@ -154,7 +172,7 @@ fn logprobs_of(tokens: &[Choice], tokenizer: Option<&Tokenizer>) -> Value {
 }
 
 /// A whole answer.
-fn choice(index: usize, row: Whole, tokenizer: Option<&Tokenizer>) -> Value {
+fn choice(index: usize, row: Whole, custom: &[String], tokenizer: Option<&Tokenizer>) -> Value {
     let mut message = json!({"role": "assistant", "content": row.content});
     if !row.reasoning.is_empty() {
         message["reasoning_content"] = row.reasoning.into();
@@ -163,11 +181,15 @@ fn choice(index: usize, row: Whole, tokenizer: Option<&Tokenizer>) -> Value {
         if row.content.is_empty() {
             message["content"] = Value::Null;
         }
-        let call = |call: Call| {
-            json!({
+        let call = |call: Call| match custom.contains(&call.name) {
+            true => json!({
+                "id": call.id, "type": "custom",
+                "custom": {"name": call.name, "input": InputReader::whole(&call.arguments)},
+            }),
+            false => json!({
                 "id": call.id, "type": "function",
                 "function": {"name": call.name, "arguments": call.arguments},
-            })
+            }),
         };
         message["tool_calls"] = row.calls.into_iter().map(call).collect();
     }
@@ -193,7 +215,8 @@ struct ChunkDelta {
 }
 
 impl ChunkDelta {
-    fn of(parts: Vec<Part>) -> Self {
+    /// `custom` has the names of the tools whose input is a text, and `input` reads that of the last call.
+    fn of(parts: Vec<Part>, custom: &[String], input: &mut Option<InputReader>) -> Self {
         let mut delta = Self::default();
         let append = |said: &mut Option<String>, text: String| match said {
             Some(said) => said.push_str(&text),
@@ -203,16 +226,25 @@ impl ChunkDelta {
             match part {
                 Part::Reasoning(text) => append(&mut delta.reasoning_content, text),
                 Part::Content(text) => append(&mut delta.content, text),
-                Part::CallStart { index, name } => delta.tool_calls.push(json!({
-                    "index": index, "id": call_id(), "type": "function",
-                    "function": {"name": name, "arguments": ""},
-                })),
+                Part::CallStart { index, name } => {
+                    *input = custom.contains(&name).then(InputReader::default);
+                    let (kind, key) = said_under(input.as_ref());
+                    delta.tool_calls.push(json!({
+                        "index": index, "id": call_id(), "type": kind, kind: {"name": name, key: ""},
+                    }));
+                }
                 Part::CallArguments { index, json } => {
+                    let (kind, key) = said_under(input.as_ref());
+                    let said = match input {
+                        Some(input) => input.push(&json),
+                        None => json,
+                    };
                     let calls = &mut delta.tool_calls;
                     let begun = calls.last_mut().filter(|call| call["index"] == index);
-                    match begun.map(|call| &mut call["function"]["arguments"]) {
-                        Some(Value::String(begun)) => begun.push_str(&json),
-                        _ => calls.push(json!({"index": index, "function": {"arguments": json}})),
+                    match begun.map(|call| &mut call[kind][key]) {
+                        Some(Value::String(begun)) => begun.push_str(&said),
+                        _ if said.is_empty() => {}
+                        _ => calls.push(json!({"index": index, kind: {key: said}})),
                     }
                 }
                 Part::CallEnd { .. } => {}
@@ -223,6 +255,14 @@ impl ChunkDelta {
 
     fn is_empty(&self) -> bool {
         self.reasoning_content.is_none() && self.content.is_none() && self.tool_calls.is_empty()
+    }
+}
+
+/// The type of a call, and the key of its text.
+fn said_under(input: Option<&InputReader>) -> (&'static str, &'static str) {
+    match input {
+        Some(_) => ("custom", "input"),
+        None => ("function", "arguments"),
     }
 }
 
@@ -240,7 +280,10 @@ struct ChatWriter {
     chunks: Chunks,
     replies: Replies,
     tokenizer: Option<Tokenizer>,
-    rows: usize,
+    /// The names of the tools whose input is a text.
+    custom: Vec<String>,
+    /// For each row, the reader of its last call's input, if that call is of such a tool.
+    inputs: Vec<Option<InputReader>>,
 }
 
 impl ChatWriter {
@@ -261,7 +304,7 @@ impl ChatWriter {
             logprobs,
             finish_reason: end.and_then(finish),
         };
-        let times = end.filter(|_| self.rows == 1);
+        let times = end.filter(|_| self.inputs.len() == 1);
         let times = times.map(|end| timings(&end.metrics));
         self.chunks.event(&choice, times.as_ref())
     }
@@ -274,7 +317,7 @@ impl sse::EventWriter for ChatWriter {
             content: Some(String::new()),
             ..Default::default()
         };
-        (0..self.rows)
+        (0..self.inputs.len())
             .map(|row| self.chunk(row, begin(), &[], None))
             .collect()
     }
@@ -286,7 +329,7 @@ impl sse::EventWriter for ChatWriter {
             tokens,
             end,
         } = self.replies.read(step, choices);
-        let delta = ChunkDelta::of(parts);
+        let delta = ChunkDelta::of(parts, &self.custom, &mut self.inputs[row]);
         let has_logprobs = self.tokenizer.is_some() && !tokens.is_empty();
         let mut text = match delta.is_empty() && !has_logprobs {
             true => String::new(),
