@@ -120,7 +120,7 @@ pub(super) struct ServeArgs {
 
 const AFTER_HELP: &str = "\
 Routes: POST /v1/chat/completions, /v1/completions, /v1/responses, /v1/messages, /v1/messages/count_tokens,
-/v1/classify, /v1/systemone, /tokenize, /detokenize; GET /v1/models, /tokenizer_info, /health, /ready, /metrics,
+/v1/classify, /v1/systemone, /infill, /tokenize, /detokenize; GET /v1/models, /tokenizer_info, /health, /ready, /metrics,
 and a page at /. Those with /v1 are there without it too. docs/guide/serving.md describes each.";
 
 /// The time after which the command prints what its start waits for.

@@ -18,6 +18,7 @@ use crate::serve::http::guard::Keys;
 use crate::serve::http::metrics::ServerMetrics;
 use crate::serve::http::room::Room;
 use crate::text::chat::reply::ReplyFormat;
+use crate::text::infill::Infill;
 
 /// The state of the server, shared by all handlers.
 pub(super) type Shared = Arc<App>;
@@ -50,6 +51,7 @@ pub(super) struct Loaded {
     /// Options for the parameters that a request does not give.
     pub(super) defaults: GenerateOptions,
     reply_format: OnceLock<ReplyFormat>,
+    infill: OnceLock<Option<Infill>>,
 }
 
 /// A step of the engine that takes longer counts as stuck.
@@ -210,6 +212,7 @@ impl Loaded {
             engine,
             defaults,
             reply_format: OnceLock::new(),
+            infill: OnceLock::new(),
         }
     }
 
@@ -224,6 +227,23 @@ impl Loaded {
         let frontend = self.frontend();
         let format = ReplyFormat::detect(frontend.chat_template()?, frontend.tokenizer()?);
         Ok(self.reply_format.get_or_init(|| format))
+    }
+
+    /// How the model fills a gap in a text, and the tokens that end the filled text. `param` is the parameter that asks
+    /// for it.
+    ///
+    /// # Errors
+    /// There is no tokenizer, or its vocabulary has no marks of a gap.
+    pub(super) fn infill(&self, param: &str) -> Result<(&Infill, &[u32]), ApiError> {
+        let tokenizer = self.frontend().tokenizer()?;
+        let infill = self.infill.get_or_init(|| Infill::detect(tokenizer));
+        let infill = infill.as_ref().ok_or_else(|| {
+            let message = format!(
+                "{param}: the model's vocabulary has no marks of a gap (such as <|fim_prefix|>), so it fills none"
+            );
+            ApiError::bad(param, message)
+        })?;
+        Ok((infill, infill.ends()))
     }
 
     pub(super) fn frontend(&self) -> &Frontend {

@@ -141,7 +141,7 @@ fn read_custom_calls(messages: &mut Value) {
 }
 
 /// The timings of a request in llama.cpp's form, which some clients show.
-fn timings(metrics: &Metrics) -> Value {
+pub(crate) fn timings(metrics: &Metrics) -> Value {
     let ms = |time: std::time::Duration| time.as_secs_f64() * 1e3;
     json!({
         "cache_n": metrics.cached_tokens,

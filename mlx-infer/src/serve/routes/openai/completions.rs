@@ -21,6 +21,7 @@ use crate::serve::turn::choices::{AskedRows, Choices, MAX_ROWS, RowStep};
 use crate::serve::turn::edits::Edits;
 use crate::serve::turn::{grammar, params};
 use crate::tasks::score::{Score, ScoreOptions, Scoring};
+use crate::text::infill::Gap;
 use crate::text::tokenizer::Tokenizer;
 
 /// Tokens of an answer if its request gives no number, as in OpenAI's API.
@@ -68,6 +69,20 @@ pub(crate) async fn completions(ask: Ask) -> Result<Response, ApiError> {
     let logprobs: Option<usize> = fields.take("logprobs")?;
     options.logprobs = logprobs.map(|top| check_top("logprobs", top)).transpose()?;
     let is_echo = fields.take("echo")?.unwrap_or(false);
+    let suffix: Option<String> = fields.take("suffix")?;
+    let suffix = suffix.filter(|suffix| !suffix.is_empty());
+    let infill = match &suffix {
+        None => None,
+        Some(_) if is_echo => {
+            let message = "suffix and echo exclude each other";
+            return Err(ApiError::bad("suffix", message));
+        }
+        Some(suffix) => {
+            let (infill, ends) = loaded.infill("suffix")?;
+            options.stop_ids.extend(ends);
+            Some((infill, suffix.as_str()))
+        }
+    };
     let is_stream = fields.take("stream")?.unwrap_or(false);
     let usage = StreamUsage::take(&mut fields, is_stream)?;
     let edits = Edits::take(&mut fields)?;
@@ -112,7 +127,21 @@ pub(crate) async fn completions(ask: Ask) -> Result<Response, ApiError> {
             {
                 params::check_length(frontend, "prompt", text)?;
             }
-            let mut ids = frontend.prompt_ids(prompt).map_err(in_prompt)?;
+            let mut ids = match (&prompt, infill) {
+                (_, None) => frontend.prompt_ids(prompt).map_err(in_prompt)?,
+                (Prompt::Text(before), Some((infill, after))) => {
+                    let gap = Gap {
+                        before,
+                        after,
+                        files: &[],
+                    };
+                    infill.prompt(frontend.tokenizer()?, gap, usize::MAX)?.0
+                }
+                (Prompt::Tokens(_), Some(_)) => {
+                    let message = "suffix needs a prompt that is a text";
+                    return Err(ApiError::bad("suffix", message));
+                }
+            };
             // The echoed text is that of the tokens that are left after truncation.
             let text = match edits.truncate(frontend, &mut ids, max_tokens.max(1)) {
                 true => None,
