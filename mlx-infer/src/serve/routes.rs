@@ -44,6 +44,7 @@ fn of_apis() -> Router<Shared> {
         .route("/messages", post(messages::messages))
         .route("/messages/count_tokens", post(messages::count_tokens))
         .route("/responses", post(responses::responses))
+        .route("/responses/input_tokens", post(responses::input_tokens))
         .route("/responses/{id}", get(responses::stored))
         .route("/completions", post(completions::completions))
         .route("/classify", post(classify::classify))

@@ -38,6 +38,8 @@ use crate::text::chat::{self, Message, RenderOptions};
 pub(super) struct Turn {
     /// The parameter from which the messages come.
     pub(super) place: &'static str,
+    /// The ids of the whole prompt, in place of messages.
+    pub(super) ids: Option<Vec<u32>>,
     pub(super) messages: Vec<Message>,
     /// In OpenAI's form.
     pub(super) tools: Vec<Value>,
@@ -67,8 +69,8 @@ pub(super) struct Turn {
 pub(super) struct Answers {
     pub(super) choices: Choices,
     pub(super) replies: Replies,
-    /// The number of tokens of the prompt.
-    pub(super) prompt: usize,
+    /// The tokens of the prompt.
+    pub(super) prompt: Vec<u32>,
 }
 
 /// Marks the end of the message that is continued. Transformers' `continue_final_message` finds the end in the same way.
@@ -78,6 +80,20 @@ impl Turn {
     /// The ids of the prompt and its text.
     fn prompt(&self, loaded: &Loaded) -> Result<(Vec<u32>, String), ApiError> {
         let frontend = loaded.frontend();
+        if let Some(ids) = &self.ids {
+            let mut ids = ids.clone();
+            self.edits
+                .truncate(frontend, &mut ids, self.max_tokens.unwrap_or(1));
+            if ids.is_empty() {
+                let message = format!("{} is empty", self.place);
+                return Err(ApiError::bad(self.place, message));
+            }
+            let vocab = frontend.info().vocab.unsigned_abs();
+            // Unknown ids have no text. They are refused later, by their number.
+            let known: Vec<u32> = ids.iter().copied().filter(|&id| id < vocab).collect();
+            let text = frontend.tokenizer()?.decode(&known, false)?;
+            return Ok((ids, text));
+        }
         let mut messages = prepared(loaded, self.messages.clone())?;
         let offers_tools = !self.tools.is_empty() && self.tool_choice != ToolChoice::None;
         let render = RenderOptions {
@@ -212,7 +228,7 @@ impl Turn {
             ToolChoice::None => &[],
             _ => &self.tools,
         };
-        let prompt = checked.ids().len();
+        let prompt = checked.ids().to_vec();
         let rows = AskedRows {
             prompts: std::slice::from_ref(&checked),
             n: self.n,

@@ -13,6 +13,7 @@ mod custom;
 mod faults;
 mod forms;
 mod fuzz;
+mod ids;
 mod infill;
 mod lifecycle;
 mod messages;

@@ -55,7 +55,7 @@ pub(crate) async fn messages(ask: Ask) -> Result<Response, ApiError> {
     if is_stream {
         let writer = MessagesWriter {
             head,
-            prompt: answers.prompt,
+            prompt: answers.prompt.len(),
             stop,
             replies: answers.replies,
             open: None,
@@ -194,6 +194,7 @@ fn read(fields: &mut Fields, loaded: &Loaded, is_answered: bool) -> Result<Turn,
         .is_some_and(|last| last.role() == Some("assistant") && last.text().is_some());
     Ok(Turn {
         place: "messages",
+        ids: None,
         messages: conversation,
         tools,
         skipped,

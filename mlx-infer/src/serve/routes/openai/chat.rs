@@ -13,6 +13,7 @@ use crate::serve::http::fields::{Ask, Fields};
 use crate::serve::http::sse;
 use crate::serve::http::trace::new_id;
 use crate::serve::routes::openai::chunks::{Chunks, StreamUsage, finish_word};
+use crate::serve::routes::openai::completions::score;
 use crate::serve::routes::openai::logprobs;
 use crate::serve::state::{Loaded, now};
 use crate::serve::turn;
@@ -35,9 +36,11 @@ pub(crate) async fn chat(ask: Ask) -> Result<Response, ApiError> {
     let turn = read(&mut fields, loaded)?;
     let is_stream = fields.take("stream")?.unwrap_or(false);
     let usage = StreamUsage::take(&mut fields, is_stream)?;
+    let of_prompt = logprobs::of_prompt(&mut fields, is_stream)?;
+    let gives_ids = fields.take("return_token_ids")?.unwrap_or(false);
     let mut headers = fields.end(&[])?;
-    let tokenizer = loaded.frontend().tokenizer()?.clone();
-    let tokenizer = turn.options.logprobs.map(|_| tokenizer);
+    let turn_tokenizer = loaded.frontend().tokenizer()?.clone();
+    let tokenizer = turn.options.logprobs.map(|_| turn_tokenizer.clone());
     let n = turn.n;
     let custom = turn.custom_tools();
     let mut answers = turn.start(&app, loaded, &served, &trace, &mut headers)?;
@@ -54,9 +57,21 @@ pub(crate) async fn chat(ask: Ask) -> Result<Response, ApiError> {
             tokenizer,
             custom,
             inputs: vec![None; n],
+            prompt: gives_ids.then_some(answers.prompt),
         };
         return Ok(sse::response(answers.choices, writer, trace, headers));
     }
+    let prompt_logprobs = match (of_prompt, &turn_tokenizer) {
+        (Some(top), tokenizer) => {
+            let prompts = vec![answers.prompt.clone().into()];
+            let scores = score(&app, &served, prompts, top).await?;
+            let lists = scores
+                .iter()
+                .map(|score| logprobs::list_of_prompt(tokenizer, score, top));
+            lists.last()
+        }
+        _ => None,
+    };
     let mut rows: Vec<Whole> = (0..n).map(|_| Whole::default()).collect();
     while let Some(delta) = answers.next().await {
         let delta = delta?;
@@ -67,8 +82,21 @@ pub(crate) async fn chat(ask: Ask) -> Result<Response, ApiError> {
         _ => None,
     };
     let choices = rows.into_iter().enumerate();
-    let choices = choices.map(|(index, row)| choice(index, row, &custom, tokenizer.as_ref()));
+    let choices = choices.map(|(index, row)| {
+        let ids = gives_ids.then(|| row.ids.clone());
+        let mut choice = choice(index, row, &custom, tokenizer.as_ref());
+        if let Some(ids) = ids {
+            choice["token_ids"] = ids.into();
+        }
+        choice
+    });
     let mut document = chunks.whole(choices.collect());
+    if gives_ids {
+        document["prompt_token_ids"] = answers.prompt.into();
+    }
+    if let Some(list) = prompt_logprobs {
+        document["prompt_logprobs"] = list;
+    }
     if let Some(times) = times {
         document["timings"] = times;
     }
@@ -77,10 +105,25 @@ pub(crate) async fn chat(ask: Ask) -> Result<Response, ApiError> {
 
 /// Reads the keys of a conversation.
 fn read(fields: &mut Fields, loaded: &Loaded) -> Result<Turn, ApiError> {
-    let mut messages: Value = fields.require("messages")?;
+    let ids: Option<Vec<u32>> = fields.any(&["prompt_token_ids", "input_ids"])?;
+    let mut messages: Value = match &ids {
+        None => fields.require("messages")?,
+        Some(_) => {
+            let messages: Option<Value> = fields.take("messages")?;
+            let empty = Value::Array(Vec::new());
+            if messages.is_some_and(|messages| messages != empty) {
+                let message = "prompt_token_ids and messages exclude each other";
+                return Err(ApiError::bad("prompt_token_ids", message));
+            }
+            empty
+        }
+    };
     read_custom_calls(&mut messages);
-    let messages = Message::list_from_json(messages)
-        .map_err(|error| ApiError::from(error).with_param("messages"))?;
+    let messages = match &ids {
+        Some(_) => Vec::new(),
+        None => Message::list_from_json(messages)
+            .map_err(|error| ApiError::from(error).with_param("messages"))?,
+    };
     let modalities: Vec<String> = fields.take("modalities")?.unwrap_or_default();
     if let Some(other) = modalities.iter().find(|kind| *kind != "text") {
         let message = format!("modalities: answers are text, given {other:?}");
@@ -106,7 +149,11 @@ fn read(fields: &mut Fields, loaded: &Loaded) -> Result<Turn, ApiError> {
         return Err(ApiError::bad("continue_final_message", message));
     }
     Ok(Turn {
-        place: "messages",
+        place: match &ids {
+            Some(_) => "prompt_token_ids",
+            None => "messages",
+        },
+        ids,
         messages,
         tools,
         skipped: Vec::new(),
@@ -273,6 +320,8 @@ struct ChunkChoice {
     delta: ChunkDelta,
     logprobs: Value,
     finish_reason: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token_ids: Option<Vec<u32>>,
 }
 
 /// Writes the chunks of a stream.
@@ -284,6 +333,8 @@ struct ChatWriter {
     custom: Vec<String>,
     /// For each row, the reader of its last call's input, if that call is of such a tool.
     inputs: Vec<Option<InputReader>>,
+    /// The ids of the prompt, if ids were asked for.
+    prompt: Option<Vec<u32>>,
 }
 
 impl ChatWriter {
@@ -292,6 +343,7 @@ impl ChatWriter {
         index: usize,
         delta: ChunkDelta,
         tokens: &[Choice],
+        ids: Vec<u32>,
         end: Option<&End>,
     ) -> String {
         let logprobs = match tokens {
@@ -303,10 +355,17 @@ impl ChatWriter {
             delta,
             logprobs,
             finish_reason: end.and_then(finish),
+            token_ids: (self.prompt.is_some() && !ids.is_empty()).then_some(ids),
         };
         let times = end.filter(|_| self.inputs.len() == 1);
         let times = times.map(|end| timings(&end.metrics));
-        self.chunks.event(&choice, times.as_ref())
+        let times = times.as_ref().map(|times| ("timings", times));
+        let is_first = choice.delta.role.is_some();
+        let prompt = self.prompt.as_ref().filter(|_| is_first);
+        let prompt = prompt.map(|ids| json!(ids));
+        let prompt = prompt.as_ref().map(|ids| ("prompt_token_ids", ids));
+        let more: Vec<_> = prompt.into_iter().chain(times).collect();
+        self.chunks.event(&choice, &more)
     }
 }
 
@@ -318,7 +377,7 @@ impl sse::EventWriter for ChatWriter {
             ..Default::default()
         };
         (0..self.inputs.len())
-            .map(|row| self.chunk(row, begin(), &[], None))
+            .map(|row| self.chunk(row, begin(), &[], Vec::new(), None))
             .collect()
     }
 
@@ -327,16 +386,18 @@ impl sse::EventWriter for ChatWriter {
             row,
             parts,
             tokens,
+            ids,
             end,
         } = self.replies.read(step, choices);
         let delta = ChunkDelta::of(parts, &self.custom, &mut self.inputs[row]);
         let has_logprobs = self.tokenizer.is_some() && !tokens.is_empty();
-        let mut text = match delta.is_empty() && !has_logprobs {
+        let has_ids = self.prompt.is_some() && !ids.is_empty();
+        let mut text = match delta.is_empty() && !has_logprobs && !has_ids {
             true => String::new(),
-            false => self.chunk(row, delta, &tokens, None),
+            false => self.chunk(row, delta, &tokens, ids, None),
         };
         if let Some(end) = end {
-            text += &self.chunk(row, ChunkDelta::default(), &[], Some(&end));
+            text += &self.chunk(row, ChunkDelta::default(), &[], Vec::new(), Some(&end));
         }
         text
     }

@@ -5,7 +5,7 @@ mod writer;
 
 use axum::Json;
 use axum::extract::Path;
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
 
@@ -75,6 +75,19 @@ pub(crate) async fn responses(ask: Ask) -> Result<Response, ApiError> {
         writer.read(step?, &mut choices);
     }
     Ok((headers, Json(writer.whole())).into_response())
+}
+
+/// The number of tokens of a request's prompt.
+pub(crate) async fn input_tokens(ask: Ask) -> Result<(HeaderMap, Json<Value>), ApiError> {
+    let Ask {
+        app, mut fields, ..
+    } = ask;
+    let loaded = app.ready()?;
+    let (turn, _) = read(&mut fields, loaded)?;
+    let headers = fields.end(HARMLESS)?;
+    let count = turn.count(loaded)?;
+    let document = json!({"object": "response.input_tokens", "input_tokens": count});
+    Ok((headers, Json(document)))
 }
 
 /// The answer to a request for a stored response: the server stores none.
@@ -165,6 +178,7 @@ fn read(fields: &mut Fields, loaded: &Loaded) -> Result<(Turn, Map<String, Value
     };
     let turn = Turn {
         place: "input",
+        ids: None,
         messages,
         tools,
         skipped,
