@@ -270,8 +270,8 @@ impl<'m> Rows<'m> {
             }
         }
         let ids = taken(&self.slots);
-        let is_guided = |id: &Id| requests[id].sequence.is_guided();
-        let needs_tokens = owners.iter().flatten().any(is_guided);
+        let needs_last = |id: &Id| requests[id].sequence.needs_last();
+        let needs_tokens = owners.iter().flatten().any(needs_last);
         let step = Undecided {
             logits,
             inputs,
@@ -375,7 +375,7 @@ impl<'m> Rows<'m> {
             .map(|(&input, &id)| id.filter(|_| input == Input::Unread))
             .collect();
         let needs_host =
-            |id: &Id| requests[id].processor.is_some() || requests[id].sequence.is_guided();
+            |id: &Id| requests[id].processor.is_some() || requests[id].sequence.needs_last();
         if owners.iter().flatten().any(needs_host) {
             return Ok(false);
         }

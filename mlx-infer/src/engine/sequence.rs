@@ -233,9 +233,15 @@ impl Sequence {
         self.history.generated().len() > self.options.min_tokens
     }
 
-    /// Whether it has a grammar. Then each of its tokens is read before the next one is chosen.
+    /// Whether it has a grammar.
     pub(crate) fn is_guided(&self) -> bool {
         self.guide.is_some()
+    }
+
+    /// Whether each of its tokens is read before the next one is chosen: it has a grammar, or its repetitions are
+    /// penalised.
+    pub(crate) fn needs_last(&self) -> bool {
+        self.is_guided() || self.options.sampling.penalises_repetitions()
     }
 
     /// The state of its grammar, for computing the mask of the next token before that token is chosen.
