@@ -8,6 +8,7 @@ pub(crate) mod limits;
 pub(crate) mod metrics;
 pub(crate) mod processor;
 pub(crate) mod reasoning;
+pub(crate) mod repetition;
 pub(crate) mod result;
 pub(crate) mod sampling;
 pub(crate) mod speculative;

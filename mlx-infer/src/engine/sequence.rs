@@ -233,6 +233,13 @@ impl Sequence {
         self.history.generated().len() > self.options.min_tokens
     }
 
+    /// Whether it ends because it repeats itself.
+    fn repeats(&self) -> bool {
+        let detection = self.options.repetition_detection.as_ref();
+        let ends = detection.is_some_and(|detection| detection.ends(self.history.generated()));
+        ends && self.may_stop()
+    }
+
     /// Whether it has a grammar.
     pub(crate) fn is_guided(&self) -> bool {
         self.guide.is_some()
@@ -293,7 +300,9 @@ impl Sequence {
             if is_complete || self.text.is_stopped() {
                 Some(FinishReason::Stop)
             } else {
-                (self.remaining() == 0).then_some(FinishReason::Length)
+                let is_full = self.remaining() == 0;
+                let full = is_full.then_some(FinishReason::Length);
+                full.or(self.repeats().then_some(FinishReason::Repetition))
             }
         };
         Ok((Event::Token { choice, text }, ends))

@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 use crate::error::{Error, Result};
 use crate::request::generation::GenerateOptions;
 use crate::request::grammar::{Constraint, Grammar};
+use crate::request::repetition::RepetitionDetection;
 use crate::request::sampling::SamplingParams;
 use crate::request::speculative::Speculative;
 
@@ -114,6 +115,7 @@ request_options! {
         stop_ids: Vec<u32>,
         ignore_eos: bool,
         min_tokens: usize,
+        repetition_detection: RepetitionDetection,
         logprobs: usize,
         speculative: Speculative,
     }

@@ -23,6 +23,7 @@ mod peers;
 mod process;
 mod refusals;
 mod responses;
+mod samplers;
 mod scripted;
 mod slow;
 mod soak;

@@ -46,7 +46,7 @@ pub(crate) async fn infill(ask: Ask) -> Result<Response, ApiError> {
         .map(|extra| (extra.filename, extra.text))
         .collect();
     let form = grammar::key(&fields);
-    let mut options = params::options(&mut fields, &loaded.defaults)?;
+    let mut options = params::options(&mut fields, loaded)?;
     options.stop_ids.extend(ends);
     let given: Option<i64> = fields.any(&["n_predict", "max_tokens"])?;
     let given = match given {
@@ -145,7 +145,7 @@ impl InfillWriter {
 
     fn last(&self, text: &str) -> Value {
         let stop = match self.end.as_ref().map(|(reason, _)| *reason) {
-            Some(FinishReason::Length) => "limit",
+            Some(FinishReason::Length | FinishReason::Repetition) => "limit",
             Some(FinishReason::Stop) if self.last.is_some_and(|id| self.ends.contains(&id)) => {
                 "eos"
             }

@@ -96,7 +96,9 @@ impl Replies {
             if !row.is_complete {
                 let rest = row.parser.push(&step.rest);
                 let last = match reason {
-                    FinishReason::Length => row.parser.cut(self.must_call),
+                    FinishReason::Length | FinishReason::Repetition => {
+                        row.parser.cut(self.must_call)
+                    }
                     FinishReason::Stop | FinishReason::Cancelled => row.parser.finish(),
                 };
                 for part in rest.into_iter().chain(last) {

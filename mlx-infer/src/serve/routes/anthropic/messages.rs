@@ -100,7 +100,8 @@ fn usage(counts: &Usage) -> Value {
 
 fn stop_reason(end: Option<&End>) -> Option<&'static str> {
     end.map(|end| match end.reason {
-        FinishReason::Length => "max_tokens",
+        // This API has no word for an answer that is cut because it repeats itself.
+        FinishReason::Length | FinishReason::Repetition => "max_tokens",
         _ if end.has_calls => "tool_use",
         FinishReason::Stop if end.stopped_at.is_some() => "stop_sequence",
         FinishReason::Stop | FinishReason::Cancelled => "end_turn",
@@ -156,7 +157,7 @@ fn read(fields: &mut Fields, loaded: &Loaded, is_answered: bool) -> Result<Turn,
     let (tool_choice, is_parallel) = tool_choice(fields, &tools)?;
     let stop = params::stop_strings(fields, "stop_sequences")?;
     let mut form = grammar::key(fields);
-    let mut options = params::options(fields, &loaded.defaults)?;
+    let mut options = params::options(fields, loaded)?;
     options.stop = stop.unwrap_or(options.stop);
     let mut kwargs = Map::new();
     let mut budget = turn::budget(fields, &Map::new())?;

@@ -133,7 +133,7 @@ fn read(fields: &mut Fields, loaded: &Loaded) -> Result<Turn, ApiError> {
     let tool_choice = turn::tool_choice(fields, &mut tools)?;
     let is_parallel = fields.take("parallel_tool_calls")?.unwrap_or(true);
     let form = grammar::key(fields);
-    let mut options = params::options(fields, &loaded.defaults)?;
+    let mut options = params::options(fields, loaded)?;
     options.logprobs = logprobs::of_chat(fields)?;
     let names = ["max_completion_tokens", "max_tokens", "n_predict"];
     let max_tokens = params::max_tokens(fields, &names)?;
@@ -202,7 +202,8 @@ pub(crate) fn timings(metrics: &Metrics) -> Value {
 }
 
 fn finish(end: &End) -> Option<&'static str> {
-    match end.has_calls && end.reason != FinishReason::Length {
+    let is_cut = matches!(end.reason, FinishReason::Length | FinishReason::Repetition);
+    match end.has_calls && !is_cut {
         true => Some("tool_calls"),
         false => finish_word(Some(end.reason)),
     }

@@ -113,5 +113,6 @@ pub(crate) fn finish_word(finish: Option<FinishReason>) -> Option<&'static str> 
     finish.map(|reason| match reason {
         FinishReason::Stop | FinishReason::Cancelled => "stop",
         FinishReason::Length => "length",
+        FinishReason::Repetition => "repetition",
     })
 }

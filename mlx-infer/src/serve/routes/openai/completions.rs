@@ -63,7 +63,7 @@ pub(crate) async fn completions(ask: Ask) -> Result<Response, ApiError> {
     let n = params::choices(&mut fields)?;
     let tried = params::best_of(&mut fields, n)?;
     let form = grammar::key(&fields);
-    let mut options = params::options(&mut fields, &loaded.defaults)?;
+    let mut options = params::options(&mut fields, loaded)?;
     let max_tokens = fields.any(&["max_tokens", "max_completion_tokens", "n_predict"])?;
     let max_tokens = max_tokens.unwrap_or(MAX_TOKENS);
     let given: Option<usize> = fields.take("logprobs")?;

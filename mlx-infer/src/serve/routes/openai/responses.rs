@@ -130,7 +130,7 @@ fn read(fields: &mut Fields, loaded: &Loaded) -> Result<(Turn, Map<String, Value
     let (mut tools, skipped) = turn::tools_from(fields, tool)?;
     let tool_choice = turn::tool_choice(fields, &mut tools)?;
     let mut form = grammar::key(fields);
-    let mut options = params::options(fields, &loaded.defaults)?;
+    let mut options = params::options(fields, loaded)?;
     let include: Vec<String> = fields.take("include")?.unwrap_or_default();
     let top: Option<usize> = fields.take("top_logprobs")?;
     let wants_logprobs = include
@@ -250,7 +250,7 @@ fn call_item(id: &str, call: &Call, is_custom: bool) -> Value {
 fn items(ids: &writer::Ids, whole: &Whole, custom: &[String], logprobs: &Value) -> Vec<Value> {
     let mut items = Vec::new();
     let status = match whole.end.map(|end: End| end.reason) {
-        Some(FinishReason::Length) => "incomplete",
+        Some(FinishReason::Length | FinishReason::Repetition) => "incomplete",
         _ => "completed",
     };
     if !whole.reasoning.is_empty() {

@@ -112,10 +112,15 @@ impl ResponsesWriter {
     /// The response in its final state.
     pub(super) fn whole(&self) -> Value {
         let mut response = self.head.clone();
-        let is_cut = (self.whole.end).is_some_and(|end| end.reason == FinishReason::Length);
-        response["status"] = if is_cut { "incomplete" } else { "completed" }.into();
-        if is_cut {
-            response["incomplete_details"] = json!({"reason": "max_output_tokens"});
+        let cut = match self.whole.end.map(|end| end.reason) {
+            Some(FinishReason::Length) => Some("max_output_tokens"),
+            Some(FinishReason::Repetition) => Some("repetition"),
+            _ => None,
+        };
+        let status = cut.map_or("completed", |_| "incomplete");
+        response["status"] = status.into();
+        if let Some(reason) = cut {
+            response["incomplete_details"] = json!({"reason": reason});
         }
         response["output"] = self.items().into();
         response["usage"] = usage(&self.trace.usage());
