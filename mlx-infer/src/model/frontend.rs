@@ -13,7 +13,8 @@ use crate::grammar::{BudgetMarks, Compiled, Grammars};
 use crate::request::generation::{GenerateOptions, Prompt};
 use crate::request::grammar::{Constraint, Grammar};
 use crate::request::json_options::RequestOptions;
-use crate::request::reasoning::ReasoningBudget;
+use crate::request::reasoning::{MessageHeads, ReasoningBudget};
+use crate::text::chat::reply::{ReasoningMarks, ReplyFormat};
 use crate::text::chat::{ChatTemplate, Message, RenderOptions};
 use crate::text::files::Files;
 use crate::text::tokenizer::{self, Tokenizer};
@@ -252,6 +253,44 @@ impl Frontend {
         let text = self.chat_template()?.render(messages, &render)?;
         // The template has written the special tokens itself.
         not_empty(self.tokenizer()?.encode(&text, false)?)
+    }
+
+    /// A budget of `tokens` tokens for the reasoning in a reply to `prompt`, the text that the template rendered; `None`
+    /// if the model has no marks of reasoning.
+    ///
+    /// ```
+    /// # fn main() -> mlx_infer::Result<()> {
+    /// use mlx_infer::LoadedModel;
+    /// use mlx_infer::chat::reply::ReplyFormat;
+    /// let model = LoadedModel::load_default()?;
+    /// let format = ReplyFormat::detect(model.chat_template()?, model.tokenizer()?);
+    /// // The built-in model does not reason.
+    /// assert!(model.frontend().reasoning_budget(&format, "", 100).is_none());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn reasoning_budget(
+        &self,
+        format: &ReplyFormat,
+        prompt: &str,
+        tokens: usize,
+    ) -> Option<ReasoningBudget> {
+        let ReasoningMarks {
+            open,
+            close,
+            is_begun,
+            is_anywhere,
+            heads,
+        } = format.reasoning(prompt)?;
+        Some(ReasoningBudget {
+            is_begun,
+            is_anywhere,
+            heads: heads.map(|heads| {
+                let [next, mark, kind] = heads.map(str::to_owned);
+                MessageHeads { next, mark, kind }
+            }),
+            ..ReasoningBudget::new(tokens, open, close)
+        })
     }
 
     /// Builds the parts that all grammars of this model share, unless they were built. Without this

@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 /// After that many tokens of reasoning the only token that can be chosen is the next one of the mark that ends the
 /// reasoning. The tokens after the mark are those of a generation whose prompt ends with this reasoning and the mark.
 /// If reasoning begins again, what is left of the budget counts.
-/// [`ReplyFormat::reasoning`](crate::chat::reply::ReplyFormat::reasoning) has the marks of a model's family.
+/// [`Frontend::reasoning_budget`](crate::Frontend::reasoning_budget) makes the budget with the marks of a model's family.
 ///
 /// ```
 /// # fn main() -> mlx_infer::Result<()> {

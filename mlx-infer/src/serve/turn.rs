@@ -216,7 +216,7 @@ impl Turn {
                 }
             }
             self.options.reasoning_budget =
-                budget.and_then(|tokens| reasoning::of_reply(format, &text, tokens));
+                budget.and_then(|tokens| frontend.reasoning_budget(format, &text, tokens));
             let options = std::mem::take(&mut self.options);
             let checked = params::check(frontend, self.place, form, ids, options)?;
             let filter = self.edits.filter(frontend, checked.options())?;

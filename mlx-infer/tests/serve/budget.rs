@@ -188,6 +188,19 @@ fn the_servers_budget_is_that_of_requests_without_one() {
 }
 
 #[test]
+fn allowed_tokens_without_the_mark_are_refused() {
+    let scripted = FAMILIES[0].start();
+    let mut body = Api::Chat.body(Asked::default());
+    (body["allowed_token_ids"], body["reasoning_budget"]) = (json!([5, 6]), 3.into());
+    let answer = scripted.server.post(Api::Chat.path(), &body);
+    let error = answer.json()["error"].clone();
+    assert_eq!(error["param"], "allowed_token_ids");
+    let message =
+        "allowed_token_ids lacks tokens of \"</think>\", which ends reasoning after its budget";
+    assert_eq!(error["message"], message);
+}
+
+#[test]
 fn budgets_that_cannot_hold_are_refused_by_name() {
     // The built-in model does not reason.
     for (api, key, value, param) in [

@@ -109,6 +109,11 @@ fn samplers_are_the_librarys() {
         assert_eq!(answer(&more), expected, "{more}");
         assert_ne!(expected, without, "{more}");
     }
+}
+
+#[test]
+fn samplers_that_change_nothing_are_taken_and_others_are_checked() {
+    let plain = answer(&json!({}));
     // Values that change nothing.
     for more in [
         json!({"dry_multiplier": 0, "dry_base": 1.75, "dry_allowed_length": 2, "dry_penalty_last_n": -1}),

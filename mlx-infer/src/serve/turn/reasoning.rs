@@ -3,11 +3,10 @@
 use serde_json::{Map, Value};
 
 use super::Turn;
-use crate::request::reasoning::{MessageHeads, ReasoningBudget};
 use crate::serve::http::error::ApiError;
 use crate::serve::http::fields::Fields;
 use crate::serve::state::Shared;
-use crate::text::chat::reply::{ReasoningMarks, ReplyFormat};
+use crate::text::chat::reply::ReplyFormat;
 
 /// The names of the budget: llama.cpp's, and vLLM's. The objects `reasoning` and `thinking` have others.
 const NAMES: [&str; 4] = [
@@ -159,28 +158,4 @@ impl Turn {
         }
         Ok(Some(tokens))
     }
-}
-
-/// A budget of `tokens` tokens for the reasoning in a reply to `prompt`; `None` if the model has no marks of reasoning.
-pub(super) fn of_reply(
-    format: &ReplyFormat,
-    prompt: &str,
-    tokens: usize,
-) -> Option<ReasoningBudget> {
-    let ReasoningMarks {
-        open,
-        close,
-        is_begun,
-        is_anywhere,
-        heads,
-    } = format.reasoning(prompt)?;
-    Some(ReasoningBudget {
-        is_begun,
-        is_anywhere,
-        heads: heads.map(|heads| {
-            let [next, mark, kind] = heads.map(str::to_owned);
-            MessageHeads { next, mark, kind }
-        }),
-        ..ReasoningBudget::new(tokens, open, close)
-    })
 }

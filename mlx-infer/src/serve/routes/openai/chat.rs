@@ -61,16 +61,14 @@ pub(crate) async fn chat(ask: Ask) -> Result<Response, ApiError> {
         };
         return Ok(sse::response(answers.choices, writer, trace, headers));
     }
-    let prompt_logprobs = match (of_prompt, &turn_tokenizer) {
-        (Some(top), tokenizer) => {
+    let prompt_logprobs = match of_prompt {
+        None => None,
+        Some(top) => {
             let prompts = vec![answers.prompt.clone().into()];
             let scores = score(&app, &served, prompts, top).await?;
-            let lists = scores
-                .iter()
-                .map(|score| logprobs::list_of_prompt(tokenizer, score, top));
-            lists.last()
+            let list = |score| logprobs::list_of_prompt(&turn_tokenizer, score, top);
+            scores.first().map(list)
         }
-        _ => None,
     };
     let mut rows: Vec<Whole> = (0..n).map(|_| Whole::default()).collect();
     while let Some(delta) = answers.next().await {

@@ -344,7 +344,7 @@ fn ignored(what: &str, is_quoted: bool) -> Result<String, String> {
     let common = what.strip_prefix("common.").unwrap_or(what);
     let common = COMMON.iter().find(|(name, _)| *name == common);
     if !is_quoted {
-        let directive = |(_, regex): &(&str, &str)| Ok(pattern(regex, false)?);
+        let directive = |(_, regex): &(&str, &str)| pattern(regex, false);
         let what = common.map_or_else(|| Ok(what.to_owned()), directive);
         return what.map(|what: String| format!("%ignore {what}"));
     }
