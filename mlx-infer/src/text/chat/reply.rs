@@ -26,6 +26,7 @@ mod tests;
 
 use serde_json::Value;
 
+#[cfg(feature = "serve")]
 pub(crate) use self::grammar::INPUT;
 pub use self::grammar::ToolChoice;
 pub use self::parser::ReplyParser;
