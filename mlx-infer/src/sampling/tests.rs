@@ -443,3 +443,50 @@ fn masks_do_not_hide_what_is_no_number() {
         assert!(choices.iter().all(Result::is_err));
     }
 }
+
+/// A demand that depends on the last token holds in the graph, without a read by the host.
+#[test]
+fn a_demand_may_depend_on_a_token_that_was_not_read() {
+    let logits = Array::from_slice(&[0.0f32, 1.0, 9.0, 3.0].repeat(6), &[6, 4]).unwrap();
+    let only = [0b0001u32, 0b1010].map(|word| Mask::from(vec![word]));
+    let whens = [
+        When::Always,
+        When::Behind(&[7, 3]),
+        When::Behind(&[7]),
+        When::NotBehind(&[7]),
+        When::NotBehind(&[3]),
+    ];
+    let history = History::new(vec![0]);
+    let params = SamplingParams::default();
+    let plain = Row {
+        params: &params,
+        seed: 0,
+        history: &history,
+        ahead: 0,
+        logprobs: None,
+        mask: None,
+    };
+    for (allowed, chosen) in only.iter().zip([0, 3]) {
+        let mut rows: Vec<Row<'_>> = (whens.iter())
+            .map(|&when| Row {
+                mask: Some(TokenConstraint {
+                    grammar: None,
+                    least: None,
+                    demand: Some(Demand { allowed, when }),
+                }),
+                ..plain
+            })
+            .collect();
+        rows.push(plain);
+        let pending = Array::from_slice(&[3u32; 6], &[6]).unwrap();
+        let sampled = sample(&logits, &rows, Some(&pending)).unwrap();
+        let choices = sampled.read().unwrap();
+        let ids: Vec<u32> = choices
+            .iter()
+            .map(|choice| choice.as_ref().unwrap().id)
+            .collect();
+        assert_eq!(ids, [chosen, chosen, 2, chosen, 2, 2]);
+        // A step with such a row is not repeated.
+        assert!(sampled.draws.is_none());
+    }
+}

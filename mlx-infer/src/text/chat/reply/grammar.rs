@@ -3,6 +3,7 @@
 mod arguments;
 mod custom;
 
+#[cfg(feature = "serve")]
 pub(crate) use self::custom::INPUT;
 
 use serde_json::{Value, json};
