@@ -1,10 +1,11 @@
 //! One graph that chooses the next token of every row of a batch.
 //!
-//! Rows may have different settings; a greedy row takes its largest logit. A row's token does not depend on the other
-//! rows. The chain is mlx-lm's: bias and penalties (`logits.rs`), then top-p, min-p and top-k on the model's
-//! distribution, then temperature, then a draw ([`fast::draw`]). The mask of a grammar is applied before the filters.
-//! Two more filters are operations of their own (`cuts.rs`), for rows that ask for them: top-n-sigma before the others,
-//! and XTC after them, as in llama.cpp.
+//! Rows may have different settings; a greedy row takes its largest logit. A row's token does not
+//! depend on the other rows. The chain is mlx-lm's: bias and penalties (`logits.rs`), then top-p,
+//! min-p and top-k on the model's distribution, then temperature, then a draw ([`fast::draw`]). The
+//! mask of a grammar is applied before the filters. Two more filters are operations of their own
+//! (`cuts.rs`), for rows that ask for them: top-n-sigma before the others, and XTC after them, as
+//! in llama.cpp.
 //!
 //! The draw takes the largest sum of logit and Gumbel noise. The noise depends only on the row's seed, the position and
 //! the token.

@@ -32,7 +32,8 @@ pub(super) struct ChatArgs {
     /// Begin with this system message
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     system: Option<String>,
-    /// Most tokens of reasoning of an answer, after which the mark that ends it is forced; 0: no reasoning [default: no limit]
+    /// Most tokens of reasoning of an answer, after which the mark that ends it is forced; 0: no
+    /// reasoning [default: no limit]
     #[arg(long, value_name = "N")]
     reasoning_budget: Option<usize>,
     #[command(flatten)]

@@ -64,7 +64,8 @@ pub(super) struct ServeArgs {
     /// Most tokens of an answer to a request without a maximum
     #[arg(long, value_name = "N", default_value_t = ServeOptions::default().max_output)]
     max_output: usize,
-    /// Most tokens of reasoning of an answer to a request without a number; 0: the model does not reason [default: no limit]
+    /// Most tokens of reasoning of an answer to a request without a number; 0: the model does not
+    /// reason [default: no limit]
     #[arg(long, value_name = "N")]
     reasoning_budget: Option<usize>,
     /// Most requests that are computed at a time

@@ -199,7 +199,8 @@ impl Sequence {
         self.budget.as_deref()
     }
 
-    /// The constraint on the token after this many drafts, if it is known. `demand` is that of the reasoning budget.
+    /// The constraint on the token after this many drafts, if it is known. `demand` is that of the
+    /// reasoning budget.
     pub(crate) fn constraint_behind<'a>(
         &'a self,
         drafts: usize,
@@ -245,8 +246,8 @@ impl Sequence {
         self.guide.is_some()
     }
 
-    /// Whether each of its tokens is read before the next one is chosen: it has a grammar, or its repetitions are
-    /// penalised.
+    /// Whether each of its tokens is read before the next one is chosen: it has a grammar, or its
+    /// repetitions are penalised.
     pub(crate) fn needs_last(&self) -> bool {
         self.is_guided() || self.options.sampling.penalises_repetitions()
     }

@@ -1,8 +1,9 @@
-//! The budget of a request's reasoning: when it is used up, the mark that ends the reasoning is forced.
+//! The budget of a request's reasoning: when it is used up, the mark that ends the reasoning is
+//! forced.
 //!
-//! A step is queued before the token of the previous step is read. So the state also knows what would follow an unread
-//! token: only if that token ends or begins reasoning is the answer not known, and then the sampler's graph compares it
-//! with the few tokens that do.
+//! A step is queued before the token of the previous step is read. So the state also knows what
+//! would follow an unread token: only if that token ends or begins reasoning is the answer not
+//! known, and then the sampler's graph compares it with the few tokens that do.
 
 use std::sync::Arc;
 

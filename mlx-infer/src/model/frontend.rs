@@ -255,8 +255,8 @@ impl Frontend {
         not_empty(self.tokenizer()?.encode(&text, false)?)
     }
 
-    /// A budget of `tokens` tokens for the reasoning in a reply to `prompt`, the text that the template rendered; `None`
-    /// if the model has no marks of reasoning.
+    /// A budget of `tokens` tokens for the reasoning in a reply to `prompt`, the text that the
+    /// template rendered; `None` if the model has no marks of reasoning.
     ///
     /// ```
     /// # fn main() -> mlx_infer::Result<()> {

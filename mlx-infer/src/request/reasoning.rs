@@ -4,10 +4,11 @@ use crate::error::{Error, Result};
 
 /// The most tokens of reasoning of a generation, and the texts by which reasoning is recognised.
 ///
-/// After that many tokens of reasoning the only token that can be chosen is the next one of the mark that ends the
-/// reasoning. The tokens after the mark are those of a generation whose prompt ends with this reasoning and the mark.
-/// If reasoning begins again, what is left of the budget counts.
-/// [`Frontend::reasoning_budget`](crate::Frontend::reasoning_budget) makes the budget with the marks of a model's family.
+/// After that many tokens of reasoning the only token that can be chosen is the next one of the
+/// mark that ends the reasoning. The tokens after the mark are those of a generation whose prompt
+/// ends with this reasoning and the mark. If reasoning begins again, what is left of the budget
+/// counts. [`Frontend::reasoning_budget`](crate::Frontend::reasoning_budget) makes the budget with
+/// the marks of a model's family.
 ///
 /// ```
 /// # fn main() -> mlx_infer::Result<()> {
@@ -34,14 +35,15 @@ pub struct ReasoningBudget {
     pub close: String,
     /// Whether the generation begins within reasoning, because the prompt has opened it.
     pub is_begun: bool,
-    /// Whether the mark opens reasoning anywhere. Otherwise it does at the beginning of the generation only.
+    /// Whether the mark opens reasoning anywhere. Otherwise it does at the beginning of the
+    /// generation only.
     pub is_anywhere: bool,
     /// The heads of messages, if reasoning is a message of its own.
     pub heads: Option<MessageHeads>,
 }
 
-/// The heads of messages, for a family that writes reasoning as messages of its own. When the budget is used up, no
-/// message of reasoning begins.
+/// The heads of messages, for a family that writes reasoning as messages of its own. When the
+/// budget is used up, no message of reasoning begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MessageHeads {
     /// The text that is forced after the closing mark: the beginning of the next message's head.

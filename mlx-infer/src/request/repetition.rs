@@ -7,8 +7,9 @@ use crate::error::{Error, Result};
 /// The largest size of a pattern.
 const LARGEST: usize = 1024;
 
-/// When an answer that repeats itself ends: its last tokens are a pattern that comes `min_count` times, one after the
-/// other. It then ends with [`FinishReason::Repetition`](crate::FinishReason::Repetition).
+/// When an answer that repeats itself ends: its last tokens are a pattern that comes `min_count`
+/// times, one after the other. It then ends with
+/// [`FinishReason::Repetition`](crate::FinishReason::Repetition).
 ///
 /// ```
 /// use mlx_infer::{GenerateOptions, RepetitionDetection};

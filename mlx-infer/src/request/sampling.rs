@@ -31,19 +31,20 @@ pub struct SamplingParams {
     pub frequency_penalty: f32,
     /// Added to the logits of single tokens; minus infinity forbids one.
     pub logit_bias: BTreeMap<u32, f32>,
-    /// Keeps tokens whose logit is at most this many standard deviations below the largest (arXiv:2411.07641); 0 keeps
-    /// all. It comes before the other filters.
+    /// Keeps tokens whose logit is at most this many standard deviations below the largest
+    /// (arXiv:2411.07641); 0 keeps all. It comes before the other filters.
     pub top_n_sigma: f32,
     /// The probability with which XTC is applied to a token's choice; 0 is never.
     pub xtc_probability: f32,
-    /// XTC forbids all tokens of at least this probability but the least likely of them, if there are several. It comes
-    /// after the other filters. Above 0.5 it has no effect.
+    /// XTC forbids all tokens of at least this probability but the least likely of them, if there
+    /// are several. It comes after the other filters. Above 0.5 it has no effect.
     pub xtc_threshold: f32,
-    /// The penalty of DRY on a token that would make a repetition one token longer than `dry_allowed_length`; 0 is none.
+    /// The penalty of DRY on a token that would make a repetition one token longer than
+    /// `dry_allowed_length`; 0 is none.
     pub dry_multiplier: f32,
     /// The factor by which each further token of the repetition raises the penalty.
     pub dry_base: f32,
-    /// The longest repetition without a penalty on its next token, less one.
+    /// The length of the shortest repetition whose next token is penalised.
     pub dry_allowed_length: usize,
     /// The number of last tokens, including the prompt's, in which DRY looks for repetitions.
     pub dry_last_n: usize,
@@ -111,7 +112,8 @@ impl SamplingParams {
         self.repeat_penalty != 1.0 || self.counts_tokens() || self.penalises_repetitions()
     }
 
-    /// Whether repetitions are penalised. The host then has to read each token before the next is chosen.
+    /// Whether repetitions are penalised. The host then has to read each token before the next is
+    /// chosen.
     pub(crate) fn penalises_repetitions(&self) -> bool {
         self.dry_multiplier != 0.0
     }
@@ -121,7 +123,8 @@ impl SamplingParams {
         self.xtc_probability > 0.0 && self.xtc_threshold <= 0.5
     }
 
-    /// Whether the model's logits are used unchanged: no bias, no penalty, and no filter before the draw.
+    /// Whether the model's logits are used unchanged: no bias, no penalty, and no filter before the
+    /// draw.
     pub(crate) fn keeps_logits(&self) -> bool {
         self.logit_bias.is_empty()
             && !self.reads_history()

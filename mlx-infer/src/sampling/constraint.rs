@@ -69,7 +69,8 @@ fn both(a: &Mask, b: &Mask) -> Mask {
     a.iter().zip(b.iter()).map(|(a, b)| a & b).collect()
 }
 
-/// Applies the demands of rows that depend on their last tokens, `pending` U32 `[B]`, to logits `x` `[B, V]`.
+/// Applies the demands of rows that depend on their last tokens, `pending` U32 `[B]`, to logits `x`
+/// `[B, V]`.
 ///
 /// # Errors
 /// MLX refuses.

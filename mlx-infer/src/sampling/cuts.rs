@@ -1,4 +1,5 @@
-//! Filters that the draw itself does not have: top-n-sigma and XTC. They come after bias, penalties and masks.
+//! Filters that the draw itself does not have: top-n-sigma and XTC. They come after bias, penalties
+//! and masks.
 
 use mlx_core::ops::create::arange;
 use mlx_core::{Array, DType};
@@ -10,8 +11,9 @@ use crate::request::sampling::SamplingParams;
 /// Keeps the noise of XTC apart from that of the draw.
 const OF_XTC: u64 = 0x5854_4321;
 
-/// Applies top-n-sigma to logits `[B, V]`: tokens whose logit is more than `top_n_sigma` standard deviations below the
-/// largest are forbidden (Tang et al. 2024, "Top-nσ", arXiv:2411.07641). Forbidden tokens do not count.
+/// Applies top-n-sigma to logits `[B, V]`: tokens whose logit is more than `top_n_sigma` standard
+/// deviations below the largest are forbidden (Tang et al. 2024, "Top-nσ", arXiv:2411.07641).
+/// Forbidden tokens do not count.
 pub(super) fn sigma(x: &Array, rows: &[Row<'_>]) -> Result<Array> {
     let x = x.astype(DType::F32)?;
     let is_there = x.isfinite()?;
@@ -42,9 +44,9 @@ pub(super) fn is_due(params: &SamplingParams, seed: u64, position: usize) -> boo
     cuts(params) && params.excludes_top() && uniform < f64::from(params.xtc_probability)
 }
 
-/// Applies all filters to the rows with `due`: top-p, min-p and top-k, then XTC on what is left. If at least two tokens
-/// have the probability `xtc_threshold`, all of them but the least likely are forbidden (Weidmann 2024, "Exclude Top
-/// Choices"). The draw must not filter these rows again.
+/// Applies all filters to the rows with `due`: top-p, min-p and top-k, then XTC on what is left. If
+/// at least two tokens have the probability `xtc_threshold`, all of them but the least likely are
+/// forbidden (Weidmann 2024, "Exclude Top Choices"). The draw must not filter these rows again.
 pub(super) fn exclude_top(x: &Array, rows: &[Row<'_>], due: &[bool]) -> Result<Array> {
     let [b, v] = x.dims()?;
     let x = x.astype(DType::F32)?;

@@ -1,4 +1,5 @@
-//! DRY, a penalty on tokens that would go on with a repetition (Weidmann 2024, "Don't Repeat Yourself").
+//! DRY, a penalty on tokens that would go on with a repetition (Weidmann 2024, "Don't Repeat
+//! Yourself").
 
 use std::collections::BTreeMap;
 
@@ -9,9 +10,10 @@ const LONGEST: usize = 50;
 /// The largest penalty. Logits are far smaller.
 const MOST: f32 = 1e4;
 
-/// The tokens that would lengthen a repetition after `ids`, and the penalty of each. For the longest earlier
-/// occurrence of the last n tokens that the token followed: `multiplier * base ^ (n - allowed_length)` if n is at
-/// least `allowed_length`. A repetition does not reach over a breaker, and breakers have no penalty.
+/// The tokens that would lengthen a repetition after `ids`, and the penalty of each. For the
+/// longest earlier occurrence of the last n tokens that the token followed: `multiplier * base ^ (n
+/// - allowed_length)` if n is at least `allowed_length`. A repetition does not reach over a
+/// breaker, and breakers have no penalty.
 pub(super) fn penalties(ids: &[u32], params: &SamplingParams) -> Vec<(u32, f32)> {
     if params.dry_multiplier == 0.0 {
         return Vec::new();

@@ -9,8 +9,9 @@ use mlx_core::{Array, DType};
 use super::{Row, column, dry};
 use crate::error::Result;
 
-/// Applies the rows' bias, repeat penalty, presence and frequency penalties, in this order (mlx-lm's), and DRY
-/// to `logits` `[B, V]`: F32. `pending`: U32 `[B]`, each row's last token if it is not in the history yet.
+/// Applies the rows' bias, repeat penalty, presence and frequency penalties, in this order
+/// (mlx-lm's), and DRY to `logits` `[B, V]`: F32. `pending`: U32 `[B]`, each row's last token if it
+/// is not in the history yet.
 pub(super) fn process(logits: &Array, rows: &[Row<'_>], pending: Option<&Array>) -> Result<Array> {
     let mut x = logits.astype(DType::F32)?;
     let biased = rows.iter().any(|row| !row.params.logit_bias.is_empty());

@@ -24,8 +24,8 @@ pub struct ServeOptions {
     pub strict: bool,
     /// Most tokens of an answer if the request gives no number.
     pub max_output: usize,
-    /// Most tokens of reasoning of an answer whose request gives no number. `None` for no limit; a model without marks
-    /// of reasoning refuses a limit when it is loaded.
+    /// Most tokens of reasoning of an answer whose request gives no number. `None` for no limit; a
+    /// model without marks of reasoning refuses a limit when it is loaded.
     pub reasoning_budget: Option<usize>,
     /// Most concurrent requests with one key.
     pub key_requests: Option<usize>,

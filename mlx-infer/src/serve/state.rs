@@ -258,8 +258,8 @@ impl Loaded {
         Ok(ids)
     }
 
-    /// How the model fills a gap in a text, and the tokens that end the filled text. `param` is the parameter that asks
-    /// for it.
+    /// How the model fills a gap in a text, and the tokens that end the filled text. `param` is the
+    /// parameter that asks for it.
     ///
     /// # Errors
     /// There is no tokenizer, or its vocabulary has no marks of a gap.

@@ -1,8 +1,9 @@
 //! Filling in the middle: prompts of a text with a gap, for models that were trained to fill it.
 //!
-//! The marks are those of the vocabulary. Sources: the model cards of Qwen2.5-Coder, StarCoder2, DeepSeek-Coder, CodeLlama,
-//! Granite Code, CodeGemma, GLM 4.5 and Seed-Coder, and mistral-common for Codestral. The order of files before the gap
-//! is that of Qwen2.5-Coder and StarCoder2, which llama.cpp's `/infill` also uses.
+//! The marks are those of the vocabulary. Sources: the model cards of Qwen2.5-Coder, StarCoder2,
+//! DeepSeek-Coder, CodeLlama, Granite Code, CodeGemma, GLM 4.5 and Seed-Coder, and mistral-common
+//! for Codestral. The order of files before the gap is that of Qwen2.5-Coder and StarCoder2, which
+//! llama.cpp's `/infill` also uses.
 
 use crate::error::Result;
 use crate::text::tokenizer::Tokenizer;
@@ -11,7 +12,8 @@ use crate::text::tokenizer::Tokenizer;
 struct Marks {
     prefix: &'static str,
     suffix: &'static str,
-    /// The mark after which the gap is filled; `None`: it is filled after the prefix, which comes last.
+    /// The mark after which the gap is filled; `None`: it is filled after the prefix, which comes
+    /// last.
     middle: Option<&'static str>,
     /// Whether the suffix comes before the prefix.
     is_suffix_first: bool,
@@ -158,8 +160,9 @@ impl Infill {
         &self.ends
     }
 
-    /// The prompt of a gap with at most `room` tokens, and whether something was left out for that: first the beginnings
-    /// of other files, then text far from the gap, three tokens before it for each one after it.
+    /// The prompt of a gap with at most `room` tokens, and whether something was left out for that:
+    /// first the beginnings of other files, then text far from the gap, three tokens before it for
+    /// each one after it.
     ///
     /// # Errors
     /// A text cannot be encoded.
@@ -228,7 +231,8 @@ impl Infill {
     }
 }
 
-/// The ids of a text in the middle of another: without the blank that some tokenizers put before a text.
+/// The ids of a text in the middle of another: without the blank that some tokenizers put before a
+/// text.
 fn behind(tokenizer: &Tokenizer, text: &str) -> Result<Vec<u32>> {
     // A character with which no token merges.
     const FIRST: &str = "☺";

@@ -1,5 +1,6 @@
-//! A budget of reasoning: the answer behind a forced mark equals that of a plain run whose prompt ends with the same
-//! reasoning and the mark, alone and beside other rows, with drafts and with grammars.
+//! A budget of reasoning: the answer behind a forced mark equals that of a plain run whose prompt
+//! ends with the same reasoning and the mark, alone and beside other rows, with drafts and with
+//! grammars.
 
 use mlx_core::DType;
 use mlx_infer::{
@@ -212,8 +213,8 @@ fn a_grammar_holds_behind_the_forced_mark() {
     }
 }
 
-/// Reasoning that begins again has what is left of the budget; a message of reasoning does not begin when nothing is
-/// left.
+/// Reasoning that begins again has what is left of the budget; a message of reasoning does not
+/// begin when nothing is left.
 #[test]
 fn the_budget_counts_all_reasoning_of_an_answer() {
     let model = load();

@@ -49,7 +49,8 @@ fn bodies(api: Api, body: &Value, tokens: i64) -> Vec<Value> {
     bodies
 }
 
-/// A script in which the model reasons without end, and answers behind the forced mark. Returns the answer.
+/// A script in which the model reasons without end, and answers behind the forced mark. Returns the
+/// answer.
 fn script(scripted: &Scripted, family: &Family, api: Api, tokens: usize, body: &Value) {
     let mut short = body.clone();
     let limit = match api {

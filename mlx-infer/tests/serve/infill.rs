@@ -1,4 +1,5 @@
-//! Filling in the middle: `suffix` of completions, and llama.cpp's `/infill`, with the requests of editors.
+//! Filling in the middle: `suffix` of completions, and llama.cpp's `/infill`, with the requests of
+//! editors.
 
 use serde_json::{Value, json};
 

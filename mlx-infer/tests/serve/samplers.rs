@@ -1,4 +1,5 @@
-//! DRY, XTC and top-n-sigma under llama.cpp's names, and answers that end because they repeat themselves.
+//! DRY, XTC and top-n-sigma under llama.cpp's names, and answers that end because they repeat
+//! themselves.
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;

@@ -18,7 +18,8 @@ use crate::serve::turn::edits::Edits;
 use crate::serve::turn::{grammar, params};
 use crate::text::infill::Gap;
 
-/// Keys of this route that have no effect here: prefixes are stored anyway, and rows have no fixed slots.
+/// Keys of this route that have no effect here: prefixes are stored anyway, and rows have no fixed
+/// slots.
 const HARMLESS: &[&str] = &["cache_prompt", "id_slot", "samplers", "timings_per_token"];
 
 /// A part of another file.
@@ -116,8 +117,8 @@ struct InfillWriter {
     /// The number of tokens of the prompt.
     prompt: usize,
     is_cut: bool,
-    /// Whether the request asks for no token: it only stores its prompt for the next request. The engine computes a
-    /// token nevertheless, which is left out.
+    /// Whether the request asks for no token: it only stores its prompt for the next request. The
+    /// engine computes a token nevertheless, which is left out.
     is_silent: bool,
     /// The text since the last event.
     text: String,

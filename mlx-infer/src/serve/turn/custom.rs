@@ -1,12 +1,13 @@
-//! Tools of `type: custom`, whose input is a text. The model sees a function with one argument, the text.
+//! Tools of `type: custom`, whose input is a text. The model sees a function with one argument, the
+//! text.
 
 use serde_json::{Value, json};
 
 use super::Turn;
 use crate::text::chat::reply::INPUT;
 
-/// A custom tool in the form of chat completions' functions. Its key `custom` has the tool itself, in the form of
-/// responses: `name`, `description` and `format`.
+/// A custom tool in the form of chat completions' functions. Its key `custom` has the tool itself,
+/// in the form of responses: `name`, `description` and `format`.
 ///
 /// # Errors
 /// It has no name, or its format is not known.

@@ -8,7 +8,8 @@ use crate::serve::http::fields::Fields;
 use crate::serve::state::Shared;
 use crate::text::chat::reply::ReplyFormat;
 
-/// The names of the budget: llama.cpp's, and vLLM's. The objects `reasoning` and `thinking` have others.
+/// The names of the budget: llama.cpp's, and vLLM's. The objects `reasoning` and `thinking` have
+/// others.
 const NAMES: [&str; 4] = [
     "reasoning_budget",
     "reasoning_budget_tokens",
@@ -126,8 +127,8 @@ pub(in super::super) fn effort(kwargs: &mut Map<String, Value>, effort: &str) {
 }
 
 impl Turn {
-    /// The most tokens of reasoning. The template gets them as `thinking_budget`, and 0 also turns reasoning off if the
-    /// template has a switch for it.
+    /// The most tokens of reasoning. The template gets them as `thinking_budget`, and 0 also turns
+    /// reasoning off if the template has a switch for it.
     ///
     /// # Errors
     /// The model has no marks of reasoning, and the request gives a limit.

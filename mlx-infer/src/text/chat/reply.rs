@@ -418,8 +418,8 @@ pub struct ReasoningMarks {
     pub is_begun: bool,
     /// Whether reasoning may begin anywhere in the reply, and not only at its beginning.
     pub is_anywhere: bool,
-    /// If reasoning is a message of its own: the text between it and the kind of the next message, the mark before a
-    /// message's kind, and the kind of reasoning.
+    /// If reasoning is a message of its own: the text between it and the kind of the next message,
+    /// the mark before a message's kind, and the kind of reasoning.
     pub heads: Option<[&'static str; 3]>,
 }
 

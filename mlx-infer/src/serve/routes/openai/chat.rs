@@ -170,7 +170,8 @@ fn read(fields: &mut Fields, loaded: &Loaded) -> Result<Turn, ApiError> {
     })
 }
 
-/// Turns the calls of custom tools in a history into calls of functions with their text as the only argument.
+/// Turns the calls of custom tools in a history into calls of functions with their text as the only
+/// argument.
 fn read_custom_calls(messages: &mut Value) {
     let messages = messages.as_array_mut().into_iter().flatten();
     let calls = messages.filter_map(|message| message.get_mut("tool_calls"));
@@ -261,7 +262,8 @@ struct ChunkDelta {
 }
 
 impl ChunkDelta {
-    /// `custom` has the names of the tools whose input is a text, and `input` reads that of the last call.
+    /// `custom` has the names of the tools whose input is a text, and `input` reads that of the
+    /// last call.
     fn of(parts: Vec<Part>, custom: &[String], input: &mut Option<InputReader>) -> Self {
         let mut delta = Self::default();
         let append = |said: &mut Option<String>, text: String| match said {

@@ -263,7 +263,8 @@ struct Row {
     finish: Option<FinishReason>,
     /// The sum of the known log probabilities of its tokens, and the number of tokens.
     logprob: (f64, usize),
-    /// The ids of the prompt, and those of the answer that were not written yet, if they were asked for.
+    /// The ids of the prompt, and those of the answer that were not written yet, if they were asked
+    /// for.
     prompt_ids: Option<Vec<u32>>,
     ids: Option<Vec<u32>>,
     prompt_logprobs: Option<Value>,

@@ -88,8 +88,8 @@ pub(crate) fn of_prompt(fields: &mut Fields, is_stream: bool) -> Result<Option<u
     }
 }
 
-/// The log probabilities of a prompt in vLLM's form: for each token but the first, the `top` likeliest tokens at its
-/// place and the token itself, by id. `rank` is known of the likeliest.
+/// The log probabilities of a prompt in vLLM's form: for each token but the first, the `top`
+/// likeliest tokens at its place and the token itself, by id. `rank` is known of the likeliest.
 pub(crate) fn list_of_prompt(tokenizer: &Tokenizer, score: &Score, top: usize) -> Value {
     let places = score.tokens.iter().zip(&score.logprobs).enumerate();
     let place = |(at, (&id, &logprob)): (usize, (&u32, &Option<f32>))| {

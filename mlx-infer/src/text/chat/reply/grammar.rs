@@ -68,8 +68,8 @@ impl ReplyFormat {
     /// The grammar of a reply that calls tools as `choice` demands: one call, or several with
     /// `is_parallel`. A named tool is called once. If calls are optional and at least one tool is
     /// `strict`, the grammar allows free text with calls in it. If calls are optional and no tool
-    /// is strict, there is no grammar. The input of a tool whose `custom` has a `format` of type `grammar`
-    /// matches that grammar, and such a tool counts as strict.
+    /// is strict, there is no grammar. The input of a tool whose `custom` has a `format` of type
+    /// `grammar` matches that grammar, and such a tool counts as strict.
     ///
     /// # Errors
     /// A strict tool's schema has a keyword that the family's form cannot express.

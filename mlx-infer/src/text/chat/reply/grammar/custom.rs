@@ -1,9 +1,10 @@
 //! Grammars of tools whose input is a text in place of arguments, OpenAI's tools of `type: custom`.
 //!
-//! A call of such a tool has one argument, the text. In forms with JSON the text stands within a JSON string. Its
-//! grammar is then rewritten, so that it matches the string: each character becomes the character's spelling in JSON.
-//! A lexer that does not go back cannot tell where a terminal ends before a backslash. So terminals become rules there,
-//! and each spelling with a backslash is a terminal of its own.
+//! A call of such a tool has one argument, the text. In forms with JSON the text stands within a
+//! JSON string. Its grammar is then rewritten, so that it matches the string: each character
+//! becomes the character's spelling in JSON. A lexer that does not go back cannot tell where a
+//! terminal ends before a backslash. So terminals become rules there, and each spelling with a
+//! backslash is a terminal of its own.
 
 use regex_syntax::hir::{
     Capture, Class, ClassUnicode, ClassUnicodeRange, Hir, HirKind, Repetition,
@@ -102,8 +103,8 @@ fn without_ends(hir: Hir) -> Hir {
     }
 }
 
-/// A rule of a text's spelling within a JSON string. `is_last`: nothing follows in the terminal that it stands for, which
-/// matches as much as it can.
+/// A rule of a text's spelling within a JSON string. `is_last`: nothing follows in the terminal
+/// that it stands for, which matches as much as it can.
 fn rule(hir: &Hir, is_last: bool) -> Result<String, String> {
     Ok(match hir.kind() {
         HirKind::Empty | HirKind::Look(_) => "\"\"".to_owned(),
