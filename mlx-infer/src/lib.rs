@@ -94,6 +94,8 @@ pub use request::json_options::RequestOptions;
 pub use request::limits::Limits;
 pub use request::metrics::Metrics;
 pub use request::processor::{Processor, ProcessorError};
+pub use request::reasoning::{MessageHeads, ReasoningBudget};
+pub use request::repetition::RepetitionDetection;
 pub use request::result::BatchResult;
 pub use request::sampling::{Choice, SamplingParams};
 pub use request::speculative::Speculative;

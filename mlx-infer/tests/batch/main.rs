@@ -26,6 +26,7 @@ mod poison;
 mod prefixes;
 mod processors;
 mod quantized;
+mod reasoning;
 mod schedules;
 mod shared;
 mod speculation;
