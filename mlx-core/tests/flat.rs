@@ -84,7 +84,8 @@ impl Step {
         Pages {
             starts: &self.starts,
             lens: &self.lens,
-            tables: &self.tables, most: None,
+            tables: &self.tables,
+            most: None,
         }
     }
 
@@ -242,7 +243,8 @@ fn a_step_without_tokens_stores_nothing() -> Result<()> {
     let pages = Pages {
         starts: &starts,
         lens: &lens,
-        tables: &tables, most: None,
+        tables: &tables,
+        most: None,
     };
     for tokens in [0, 3] {
         let new = normal(3, &[1, 2, tokens, 64], DType::F32)?;

@@ -52,6 +52,7 @@ impl Checkpoint {
             of: Vec::new(),
             dtype: array.dtype(),
             shape: array.shape().to_vec(),
+            keeps: false,
             make: Box::new(move |_| Ok(array.clone())),
         });
         let decoded = Decoded {

@@ -95,7 +95,8 @@ pub fn paged(c: &mut Criterion) {
                         let pages = Pages {
                             starts: &starts,
                             lens: &lens,
-                            tables: &tables, most: None,
+                            tables: &tables,
+                            most: None,
                         };
                         let options = FlatAttention {
                             scale,

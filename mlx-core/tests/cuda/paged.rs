@@ -58,7 +58,11 @@ fn numbers(case: Case, row: Row, dtype: DType) -> Result<[Array; 3]> {
     Ok([
         noise(3 * row.seed, &[1, case.heads, row.tokens, case.dim], dtype)?,
         noise(3 * row.seed + 1, &[1, case.kv_heads, all, case.dim], dtype)?,
-        noise(3 * row.seed + 2, &[1, case.kv_heads, all, case.value_dim], dtype)?,
+        noise(
+            3 * row.seed + 2,
+            &[1, case.kv_heads, all, case.value_dim],
+            dtype,
+        )?,
     ])
 }
 
@@ -75,7 +79,7 @@ struct Step {
 }
 
 fn step(case: Case, rows: &[Row], dtype: DType, spare: i32, turn: i32) -> Result<Step> {
-    let pages = |row: &Row| (row.held + row.tokens).max(1).div_ceil(PAGE);
+    let pages = |row: &Row| ((row.held + row.tokens).max(1) + PAGE - 1) / PAGE;
     let columns = rows.iter().map(pages).max().unwrap_or(1) + turn % 2;
     let count = rows.iter().map(pages).sum::<i32>() + 3;
     let mut next = turn;
@@ -103,7 +107,9 @@ fn step(case: Case, rows: &[Row], dtype: DType, spare: i32, turn: i32) -> Result
             let (from, to) = (page * PAGE, ((page + 1) * PAGE).min(row.held));
             if from < to {
                 // Positions that no query sees are NaN.
-                let first = case.window.map_or(0, |window| (row.held - window + 1).max(0));
+                let first = case
+                    .window
+                    .map_or(0, |window| (row.held - window + 1).max(0));
                 let part = |x: &Array| -> Result<Array> {
                     let part = x.slice_axis(2, from, to)?;
                     let [_, heads, n, d] = part.dims()?;
@@ -239,7 +245,16 @@ const STEPS: [&[(i32, i32)]; 7] = [
     &[(0, 90), (130, 200), (64, 64)],
     &[(3000, 1), (10, 1)],
     &[(0, 700), (900, 1), (20, 5)],
-    &[(17, 4), (80, 4), (127, 4), (128, 4), (500, 4), (4, 4), (6, 4), (300, 4)],
+    &[
+        (17, 4),
+        (80, 4),
+        (127, 4),
+        (128, 4),
+        (500, 4),
+        (4, 4),
+        (6, 4),
+        (300, 4),
+    ],
 ];
 
 #[test]
