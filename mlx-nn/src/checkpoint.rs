@@ -64,7 +64,10 @@ impl Checkpoint {
             }
         }
         for (at, made) in decoded.made.iter().enumerate() {
-            let own = files.iter().find(|(file, _)| file.contains(&made.of[0]));
+            let own = made
+                .of
+                .first()
+                .and_then(|name| files.iter().find(|(file, _)| file.contains(name)));
             let none = Rules::none();
             add(
                 own.map_or(&none, |(_, own)| own),

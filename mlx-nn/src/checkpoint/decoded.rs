@@ -26,7 +26,7 @@ pub type Make = dyn Fn(&[Array]) -> Result<Array>;
 pub struct Made {
     /// Its published name, to which rules apply.
     pub name: String,
-    /// Published names of the tensors that it is made of, at least one.
+    /// Published names of the tensors of the files that it is made of. A tensor of another format has none.
     pub of: Vec<String>,
     /// Its dtype.
     pub dtype: DType,
