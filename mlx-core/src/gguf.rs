@@ -39,11 +39,14 @@ use crate::files::source::{Layout, Source};
 use crate::ops::quantize::{Quantized, Scheme};
 
 mod affine;
+mod blocks;
+mod find;
 mod read;
 mod types;
 mod value;
 mod write;
 
+pub use find::find;
 pub use types::TensorType;
 pub use value::{FromValue, List, Value};
 pub use write::{save, save_gguf};
@@ -204,6 +207,37 @@ impl Gguf {
         affine::repacked(tensor.kind, &tensor.shape, self.bytes(name)?)
             .map(Some)
             .map_err(|error| error.context(self.place(name)))
+    }
+
+    /// A tensor in blocks in the [scheme](TensorType::scheme) that keeps the values of its type. Scales and biases of
+    /// affine schemes are F32, which has the products of scales that K-quants store.
+    ///
+    /// [`packed`](Self::packed) has fewer types, with scales in F16 as MLX's `load` gives them.
+    ///
+    /// # Errors
+    /// There is no such tensor, its type has no such scheme, or memory is short.
+    pub fn repacked(&self, name: &str) -> Result<Quantized> {
+        let tensor = self.tensor(name)?;
+        blocks::repacked(tensor.kind, &tensor.shape, self.bytes(name)?)
+            .map_err(|error| error.context(self.place(name)))
+    }
+
+    /// The values of a tensor: plain elements as [`array`](Self::array) gives them, blocks in F32.
+    ///
+    /// # Errors
+    /// There is no such tensor, its type is not [decoded](TensorType::is_decoded), or it exceeds the limit of an array.
+    pub fn expanded(&self, name: &str) -> Result<Array> {
+        let tensor = self.tensor(name)?;
+        match tensor.kind.dtype() {
+            Some(_) => self.plain(tensor),
+            None => blocks::expanded(tensor.kind, &tensor.shape, self.bytes(name)?),
+        }
+        .map_err(|error| error.context(self.place(name)))
+    }
+
+    /// The name of the file, for messages.
+    pub fn label(&self) -> &str {
+        &self.label
     }
 
     /// All tensors as arrays, as MLX's `load` names them: a tensor `x.weight` in blocks becomes `x.weight`, `x.scales`

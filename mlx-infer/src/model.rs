@@ -57,6 +57,9 @@ pub struct LoadOptions {
     /// Whether the checkpoint's head for multi-token prediction is left out, whatever `max_draft`
     /// is.
     pub no_head: bool,
+    /// Whether blocks of a model in GGUF become dense if no packed form is exact (Q2_K, Q6_K). Without it such a model
+    /// is refused.
+    pub expand: bool,
 }
 
 /// A model with its tokenizer, chat template and end tokens. It stays on the thread that loaded it.
@@ -324,6 +327,7 @@ impl LoadedModel {
     pub fn load_draft_model(&mut self, files: Files) -> Result<()> {
         let options = LoadOptions {
             dtype: self.options.dtype,
+            expand: self.options.expand,
             max_draft: MOST,
             ..LoadOptions::default()
         };

@@ -56,6 +56,8 @@ pub struct ConvertOptions {
     /// The dtype of weights that are not packed. The default is that of config.json (`torch_dtype`, or `dtype` of its
     /// `text_config`), and without that key the stored dtype. mlx-lm has the same rule.
     pub dtype: Option<DType>,
+    /// Whether blocks of a model in GGUF become dense if no packed form is exact ([`LoadOptions::expand`]).
+    pub expand: bool,
     /// The largest size of a file in bytes, unless one tensor is larger.
     pub shard_bytes: u64,
 }
@@ -66,6 +68,7 @@ impl Default for ConvertOptions {
         Self {
             packing: Packing::Keep,
             dtype: None,
+            expand: false,
             shard_bytes: SHARD_BYTES,
         }
     }
@@ -155,6 +158,7 @@ pub fn convert_with(
     let mut load = LoadOptions {
         dtype,
         unpack: options.packing != Packing::Keep,
+        expand: options.expand,
         ..LoadOptions::default()
     };
     let (assembled, checkpoint) = filled(registry, label, config, weights, &mut load)?;

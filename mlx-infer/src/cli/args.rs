@@ -74,6 +74,9 @@ pub(super) struct Base {
     /// Convert floating-point weights [default: as stored]
     #[arg(long, value_name = "DTYPE")]
     dtype: Option<Float>,
+    /// Expand blocks of GGUF that have no exact packed form (Q2_K, Q6_K)
+    #[arg(long)]
+    expand: bool,
     /// Remember only this many of the last tokens
     #[arg(long, value_name = "N")]
     context_len: Option<usize>,
@@ -171,8 +174,9 @@ impl Base {
     }
 
     /// Flags that only the native back end supports, and whether they are given.
-    pub(super) fn native_only(&self) -> [(&'static str, bool); 3] {
+    pub(super) fn native_only(&self) -> [(&'static str, bool); 4] {
         [
+            ("expand", self.expand),
             ("context-len", self.context_len.is_some()),
             ("kv-bits", self.kv_bits.is_some()),
             ("allow-nan", self.allow_nan),
@@ -225,6 +229,7 @@ impl Base {
             context_len: self.context_len,
             dtype: self.dtype(),
             allow_nan: self.allow_nan,
+            expand: self.expand,
             max_draft: match speculative {
                 Speculative::Off if for_requests => Speculative::Auto.most(),
                 speculative => speculative.most(),

@@ -44,6 +44,9 @@ pub(super) struct ConvertArgs {
     /// Type of weights that are not packed [default: config.json's torch_dtype, or as stored]
     #[arg(long, value_name = "DTYPE")]
     dtype: Option<args::Float>,
+    /// Expand blocks of GGUF that have no exact packed form (Q2_K, Q6_K)
+    #[arg(long)]
+    expand: bool,
     /// Replace the checkpoint in the output folder
     #[arg(long)]
     force: bool,
@@ -101,6 +104,7 @@ impl ConvertArgs {
         let options = ConvertOptions {
             packing: self.packing()?,
             dtype: self.dtype.map(args::Float::dtype),
+            expand: self.expand,
             ..ConvertOptions::default()
         };
         let files = self.source.files()?;

@@ -84,11 +84,14 @@ fn open(files: &Files) -> Result<(Value, Weights)> {
         let message = format!("{} has no {name}", files.describe());
         Error::new(ErrorKind::Missing, message)
     };
+    if let Files::Gguf { path, .. } = files {
+        return Ok(mlx_models::open_checkpoint(path)?);
+    }
     let config = files.json("config.json")?;
     let config = config.ok_or_else(|| missing("config.json"))?;
-    let weights = match files {
-        Files::Directory(dir) => mlx_models::open_weights(dir)?,
-        files => {
+    let weights = match files.path() {
+        Some(dir) => mlx_models::open_weights(dir)?,
+        None => {
             let found = files.read("model.safetensors")?;
             let bytes = found.ok_or_else(|| missing("model.safetensors"))?;
             vec![Safetensors::from_cow(bytes)?].into()
@@ -154,7 +157,7 @@ impl<'a> NewCheckpoint<'a> {
 fn check(files: &Files, out: &Path, replace: bool) -> Result<bool> {
     let shown = out.display();
     let refuse = |message: String| Err(Error::argument(message));
-    if let Files::Directory(source) = files
+    if let Some(source) = files.path()
         && let (Ok(source), Ok(target)) = (source.canonicalize(), resolved(out))
         && source.starts_with(&target)
     {

@@ -121,6 +121,8 @@ pub(crate) struct Reading {
     pub dtype: Option<DType>,
     /// 8-bit weights become dense even if a scheme represents them exactly.
     pub dense: bool,
+    /// Blocks of a model in GGUF become dense if no scheme represents them exactly.
+    pub expand: bool,
 }
 
 /// The methods of `quantization_config` that are read, here or with the tensors of gpt-oss and BitNet.

@@ -7,6 +7,7 @@ use mlx_core::safetensors::NonFinite;
 use mlx_core::{Error, ErrorKind, Result, Safetensors, files};
 use serde_json::Value;
 
+use super::gguf::{self, GgufTensors};
 use crate::config::parse;
 
 /// Reads a JSON file of a checkpoint folder.
@@ -41,6 +42,8 @@ pub struct Weights {
     /// The content of `hf_quant_config.json`, in which ModelOpt describes packed weights. It counts
     /// if config.json has no `quantization_config`.
     pub quantization: Option<Value>,
+    /// The tensors of a model in GGUF, in place of files in safetensors.
+    pub(crate) gguf: Option<GgufTensors>,
 }
 
 impl Weights {
@@ -56,6 +59,7 @@ impl From<Vec<Safetensors>> for Weights {
             model,
             head: Vec::new(),
             quantization: None,
+            gguf: None,
         }
     }
 }
@@ -88,7 +92,27 @@ pub fn open(dir: &Path) -> Result<Weights> {
         quantization,
         model: names.iter().map(|name| open(name)).collect::<Result<_>>()?,
         head: heads.map(open).collect::<Result<_>>()?,
+        gguf: None,
     })
+}
+
+/// The parsed config.json and the opened weights of a checkpoint: a folder with config.json and safetensors, or a model
+/// in GGUF ([`mlx_core::gguf::find`]), whose metadata become the config.json.
+///
+/// # Errors
+/// The path is neither, or a file is malformed; of a model in GGUF also an architecture, a tensor or a type of tensors
+/// that is not known.
+pub fn open_checkpoint(path: &Path) -> Result<(Value, Weights)> {
+    if let Some(parts) = gguf::find(path)? {
+        let (config, tensors) = gguf::open(&parts)?;
+        let weights = Weights {
+            model: Vec::new(),
+            head: Vec::new(),
+            gguf: Some(tensors),
+        };
+        return Ok((config, weights));
+    }
+    Ok((read_json(path, "config.json")?, open(path)?))
 }
 
 /// Opens the files of a folder that may hold a head for multi-token prediction: the files of the head alone if there

@@ -32,6 +32,8 @@ pub(crate) struct Assembled {
     pub quantization: Quantization,
     /// The format in which another program stored the weights, if one did.
     pub stored: Option<Format>,
+    /// The types of the weights, if they come from a model in GGUF.
+    pub gguf: Option<String>,
 }
 
 /// The model of a config. Its parameters have no values.
@@ -39,6 +41,7 @@ pub(crate) fn empty(registry: &Registry, label: &str, config: Value) -> Result<A
     let reading = Reading {
         dtype: None,
         dense: false,
+        expand: false,
     };
     let made = assemble(registry, label, config, Vec::new().into(), None, reading);
     made.map(|(assembled, _)| assembled)
@@ -53,9 +56,13 @@ pub(crate) fn filled(
     options: &mut LoadOptions<'_>,
 ) -> Result<(Assembled, Checkpoint)> {
     let mut folder = options.head.map(HeadFolder::open).transpose()?;
+    if let Some(tensors) = &weights.gguf {
+        options.dtype = options.dtype.or(Some(tensors.dtype()));
+    }
     let reading = Reading {
         dtype: options.dtype,
         dense: options.unpack,
+        expand: options.expand,
     };
     let (mut assembled, checkpoint) =
         assemble(registry, label, config, weights, folder.as_mut(), reading)?;
@@ -97,7 +104,12 @@ fn assemble(
     // Multimodal checkpoints describe their text model in `text_config`; some keys stay outside.
     let text = outer.object("text_config")?;
     let nested = text.is_some();
-    let published = Checkpoint::new(label, weights.model, &prefixes(nested))?;
+    let mut published = Checkpoint::new(label, weights.model, &prefixes(nested))?;
+    let mut gguf = None;
+    if let Some(tensors) = weights.gguf {
+        gguf = Some(tensors.described().to_owned());
+        published = published.with_decoded(tensors.decoded(label, reading)?)?;
+    }
     let (mut published, stored) = stored::decoded(published, &outer, reading)?;
     let (model_type, family) = registry.find(&outer, &published)?;
     let head_beside = folder.is_some() || family.head_file.is_some() && !weights.head.is_empty();
@@ -195,6 +207,7 @@ fn assemble(
         config,
         quantization,
         stored,
+        gguf,
     };
     Ok((assembled, tensors))
 }
@@ -208,11 +221,12 @@ impl Assembled {
             config,
             quantization,
             stored,
+            gguf,
             ..
         } = self;
         let info = ModelInfo {
             quantization: quantization.default_scheme(),
-            stored: stored.map(|format| format.described),
+            stored: stored.map(|format| format.described).or(gguf),
             unread_keys: config.unread(),
             ..info(model_type, model.as_ref())?
         };

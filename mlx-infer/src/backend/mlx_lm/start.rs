@@ -44,6 +44,12 @@ impl BridgeStart {
     pub(super) fn begin(&self) -> Result<(Child, Option<Folder>)> {
         let (path, folder) = match &self.files {
             Files::Directory(path) => (path.clone(), None),
+            Files::Gguf { path, .. } => {
+                return Err(Error::unsupported(format!(
+                    "{} is in GGUF, which mlx_lm does not read; the native back end does, or convert it first",
+                    path.display()
+                )));
+            }
             files => {
                 let folder = unpack(files)?;
                 (folder.0.clone(), Some(folder))
