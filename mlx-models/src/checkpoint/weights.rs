@@ -108,6 +108,7 @@ pub fn open_checkpoint(path: &Path) -> Result<(Value, Weights)> {
         let weights = Weights {
             model: Vec::new(),
             head: Vec::new(),
+            quantization: None,
             gguf: Some(tensors),
         };
         return Ok((config, weights));

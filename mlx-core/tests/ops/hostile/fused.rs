@@ -82,6 +82,7 @@ fn pages(c: &Case, first: usize) -> fast::Pages<'_> {
         starts: c.x(first),
         lens: c.x(first + 1),
         tables: c.x(first + 2),
+        most: None,
     }
 }
 

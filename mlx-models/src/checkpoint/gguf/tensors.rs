@@ -333,6 +333,7 @@ impl Tensor {
                 of: Vec::new(),
                 dtype,
                 shape: self.shape_with(columns),
+                keeps: false,
                 make: Box::new(move |_| {
                     let values = tensor.undone(tensor.file.expanded(&tensor.name)?)?;
                     if tensor.kind.dtype().is_some() || dtype == DType::F32 {
@@ -372,6 +373,7 @@ impl Tensor {
                 of: Vec::new(),
                 dtype,
                 shape: self.shape_with(columns),
+                keeps: false,
                 make: Box::new(move |_| tensor.part(&cache, at)),
             });
         }
