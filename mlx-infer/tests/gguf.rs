@@ -160,6 +160,20 @@ fn commands_take_a_file_and_a_folder() {
     let out = out.to_str().unwrap();
     printed(mlx_infer(&["convert", "--model", path, "--out", out]));
     assert_eq!(generate(out, &[]), text);
+    let refused = mlx_infer(&[
+        "generate",
+        "--model",
+        path,
+        "--backend",
+        "mlx-lm",
+        "--prompt",
+        "x",
+    ]);
+    let error = String::from_utf8(refused.stderr).unwrap();
+    assert!(
+        error.contains("is in GGUF, which mlx_lm does not read"),
+        "{error}"
+    );
     let score = [
         "score",
         "--model",
@@ -310,6 +324,11 @@ fn gemma_3_is_that_of_llama_cpp_and_transformers() {
         assert_eq!(tokenizer.decode(&expected[1..], false).unwrap(), text);
     }
     assert_eq!(tokenizer.eos_ids(), [1, 106]);
+    // The file has no template, and the built-in one of the family fits its vocabulary.
+    let message = mlx_infer::Message::new("user", "Hi");
+    let template = model.frontend().chat_template().unwrap();
+    let prompt = template.render(&[message], &Default::default()).unwrap();
+    assert!(prompt.contains("<start_of_turn>user"), "{prompt}");
     let options = mlx_infer::GenerateOptions {
         max_tokens: 16,
         ..Default::default()

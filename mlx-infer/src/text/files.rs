@@ -42,6 +42,8 @@ pub enum Files {
     Gguf {
         /// The file, or the folder that has it.
         path: PathBuf,
+        /// `general.architecture`.
+        architecture: String,
         /// Name and content of the files that its metadata stand for.
         files: Arc<BTreeMap<String, Vec<u8>>>,
     },
@@ -56,8 +58,12 @@ impl Files {
     pub fn directory(path: impl Into<PathBuf>) -> Result<Self> {
         let path = path.into();
         if let Some(parts) = mlx_core::gguf::find(&path)? {
-            let files = Arc::new(gguf::files(&parts[0])?);
-            return Ok(Self::Gguf { path, files });
+            let (architecture, files) = gguf::files(&parts[0])?;
+            return Ok(Self::Gguf {
+                path,
+                architecture,
+                files: Arc::new(files),
+            });
         }
         match std::fs::metadata(&path) {
             Ok(found) if found.is_dir() => Ok(Self::Directory(path)),
@@ -201,6 +207,14 @@ impl Files {
         };
         names.sort();
         Ok(names)
+    }
+
+    /// What a model in GGUF calls its architecture.
+    pub(crate) fn architecture(&self) -> Option<&str> {
+        match self {
+            Self::Gguf { architecture, .. } => Some(architecture),
+            _ => None,
+        }
     }
 
     /// The folder or the file with the weights, for a checkpoint on disk.

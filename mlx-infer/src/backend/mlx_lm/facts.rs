@@ -30,6 +30,12 @@ impl ModelConfig {
     /// # Errors
     /// There is none, or it is malformed.
     pub(super) fn read(files: &Files) -> Result<Self> {
+        if files.architecture().is_some() {
+            return Err(Error::unsupported(format!(
+                "{} is in GGUF, which mlx_lm does not read; the native back end does",
+                files.describe()
+            )));
+        }
         match files.json(FILE)? {
             Some(config @ Value::Object(_)) => Ok(Self(config)),
             Some(_) => Err(Error::format(format!(

@@ -43,16 +43,17 @@ const HARMONY_CALL: &str = "<|call|>";
 type Files = BTreeMap<String, Vec<u8>>;
 
 /// `tokenizer.json`, `tokenizer_config.json` and `generation_config.json` of a model whose first file is `path`.
-/// Without a tokenizer in the file there are none.
+/// Without a tokenizer in the file there are none. `general.architecture` comes first.
 ///
 /// # Errors
 /// The file is malformed, or its tokenizer is not supported.
-pub(in crate::text) fn files(path: &Path) -> Result<Files> {
+pub(in crate::text) fn files(path: &Path) -> Result<(String, Files)> {
     let file = Gguf::open(path)?;
     let tokens = Tokens::read(&file)?;
     let mut files = Files::new();
+    let architecture: &str = file.value("general.architecture")?;
     let Some(tokens) = tokens else {
-        return Ok(files);
+        return Ok((architecture.to_owned(), files));
     };
     let parts = match tokens.model {
         "gpt2" => tokens.byte_level()?,
@@ -73,7 +74,7 @@ pub(in crate::text) fn files(path: &Path) -> Result<Files> {
         "generation_config.json",
         json!({"eos_token_id": tokens.ends()?}),
     );
-    Ok(files)
+    Ok((architecture.to_owned(), files))
 }
 
 /// The tokens of a file.
