@@ -7,6 +7,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
@@ -25,6 +26,19 @@ pub(super) struct Tensor<'a> {
     pub(super) dtype: String,
     pub(super) shape: Vec<usize>,
     pub(super) bytes: Cow<'a, [u8]>,
+}
+
+/// A tensor whose bytes are in several places.
+struct Pieces<'a> {
+    dtype: &'a str,
+    shape: Vec<usize>,
+    bytes: Vec<&'a [u8]>,
+}
+
+impl Pieces<'_> {
+    fn len(&self) -> usize {
+        self.bytes.iter().map(|part| part.len()).sum()
+    }
 }
 
 type Tensors<'a> = BTreeMap<String, Tensor<'a>>;
@@ -59,8 +73,17 @@ impl Tensor<'_> {
         })
     }
 
+    /// All of it.
+    fn pieces(&self) -> Pieces<'_> {
+        Pieces {
+            dtype: &self.dtype,
+            shape: self.shape.clone(),
+            bytes: vec![&self.bytes],
+        }
+    }
+
     /// The positions of all parts, one after the other.
-    fn joined(parts: &[&Tensor<'_>]) -> Option<Tensor<'static>> {
+    fn joined<'t>(parts: &[&'t Tensor<'_>]) -> Option<Pieces<'t>> {
         let (first, rest) = parts.split_first()?;
         let width = first.width()?;
         let fits = |part: &&Tensor<'_>| {
@@ -72,19 +95,19 @@ impl Tensor<'_> {
         if !rest.iter().all(fits) {
             return None;
         }
-        let mut bytes = Vec::with_capacity(parts.iter().map(|part| part.bytes.len()).sum());
+        let mut bytes = Vec::with_capacity(first.shape[1] * parts.len());
         for head in 0..first.shape[1] {
             for part in parts {
                 let len = width * part.shape[2];
-                bytes.extend_from_slice(&part.bytes[head * len..][..len]);
+                bytes.push(&part.bytes[head * len..][..len]);
             }
         }
         let mut shape = first.shape.clone();
         shape[2] = parts.iter().map(|part| part.shape[2]).sum();
-        Some(Tensor {
-            dtype: first.dtype.clone(),
+        Some(Pieces {
+            dtype: &first.dtype,
             shape,
-            bytes: bytes.into(),
+            bytes,
         })
     }
 
@@ -110,7 +133,7 @@ pub(super) struct Facts<'a> {
 }
 
 /// The bytes of a segment with these tensors.
-pub(super) fn file(facts: &Facts<'_>, mut tensors: Tensors<'_>) -> Vec<u8> {
+pub(super) fn file(facts: &Facts<'_>, mut tensors: Tensors<'_>) -> Arc<[u8]> {
     let mut metadata = state_metadata(facts.is_long, facts.written, facts.recorded);
     let own = [
         ("format", FORMAT.to_owned()),
@@ -123,7 +146,9 @@ pub(super) fn file(facts: &Facts<'_>, mut tensors: Tensors<'_>) -> Vec<u8> {
         metadata.insert("parent".to_owned(), format!("{parent:016x}"));
     }
     tensors.insert(TOKENS.to_owned(), Tensor::of_tokens(facts.ids));
-    image(&tensors, &metadata)
+    let tensors = tensors.iter();
+    let tensors = tensors.map(|(name, tensor)| (name.as_str(), tensor.pieces()));
+    image(tensors.collect(), &metadata)
 }
 
 /// The metadata that a prompt cache has too.
@@ -202,66 +227,62 @@ pub(super) fn whole(
     chain: &[Segment],
     files: &[impl AsRef<[u8]>],
     grows: impl Fn(&str) -> bool,
-) -> Result<Vec<u8>, String> {
+) -> Result<Arc<[u8]>, String> {
     let last = chain.last().ok_or("no segment")?;
     let parts = files
         .iter()
         .map(|bytes| parse(bytes.as_ref()).map(|(tensors, _)| tensors));
     let parts: Vec<Tensors<'_>> = parts.collect::<Result<_, _>>()?;
     let own = parts.last().ok_or("no file")?;
-    let mut tensors = Tensors::new();
+    let mut tensors = Vec::with_capacity(own.len());
     for (name, tensor) in own {
         let tensor = match grows(name) {
             true => {
                 let parts: Option<Vec<&Tensor<'_>>> =
                     parts.iter().map(|part| part.get(name)).collect();
-                let joined = parts.and_then(|parts| match parts[..] {
-                    [one] => Some(one.clone()),
-                    _ => Tensor::joined(&parts),
-                });
+                let joined = parts.and_then(|parts| Tensor::joined(&parts));
                 joined.ok_or_else(|| format!("tensor {name:?} does not continue"))?
             }
-            false => tensor.clone(),
+            false => tensor.pieces(),
         };
-        tensors.insert(name.clone(), tensor);
+        tensors.push((name.as_str(), tensor));
     }
     let metadata = state_metadata(last.is_long, last.written, &last.recorded);
-    Ok(image(&tensors, &metadata))
+    Ok(image(tensors, &metadata))
 }
 
 /// A safetensors file in memory. Tensors with large elements come first, so that all are aligned.
-fn image(tensors: &Tensors<'_>, metadata: &Metadata) -> Vec<u8> {
-    let size = |tensor: &Tensor<'_>| {
-        let known = SIZES.iter().find(|(name, _)| *name == tensor.dtype);
+fn image(mut tensors: Vec<(&str, Pieces<'_>)>, metadata: &Metadata) -> Arc<[u8]> {
+    let size = |dtype: &str| {
+        let known = SIZES.iter().find(|(name, _)| *name == dtype);
         known.map_or(1, |&(_, size)| size)
     };
-    let mut sorted: Vec<_> = tensors.iter().collect();
-    sorted.sort_by_key(|(name, tensor)| (std::cmp::Reverse(size(tensor)), *name));
+    tensors.sort_by_key(|(name, tensor)| (std::cmp::Reverse(size(tensor.dtype)), *name));
     let (mut header, mut end) = (Map::new(), 0);
     header.insert("__metadata__".to_owned(), json!(metadata));
-    for (
-        name,
-        Tensor {
-            dtype,
-            shape,
-            bytes,
-        },
-    ) in &sorted
-    {
+    for (name, tensor) in &tensors {
         let start = end;
-        end += bytes.len();
+        end += tensor.len();
+        let (dtype, shape) = (tensor.dtype, &tensor.shape);
         let entry = json!({"dtype": dtype, "shape": shape, "data_offsets": [start, end]});
-        header.insert((*name).clone(), entry);
+        header.insert((*name).to_owned(), entry);
     }
     let mut text = Value::from(header).to_string();
     while !text.len().is_multiple_of(8) {
         text.push(' ');
     }
-    let mut image = Vec::with_capacity(8 + text.len() + end);
-    image.extend_from_slice(&(text.len() as u64).to_le_bytes());
-    image.extend_from_slice(text.as_bytes());
-    for (_, tensor) in sorted {
-        image.extend_from_slice(&tensor.bytes);
+    // Written where arrays can refer to it.
+    let mut image: Arc<[u8]> = std::iter::repeat_n(0, 8 + text.len() + end).collect();
+    let mut left = Arc::get_mut(&mut image).expect("nothing else refers to it yet");
+    let mut put = |bytes: &[u8]| {
+        let (own, rest) = std::mem::take(&mut left).split_at_mut(bytes.len());
+        own.copy_from_slice(bytes);
+        left = rest;
+    };
+    put(&(text.len() as u64).to_le_bytes());
+    put(text.as_bytes());
+    for (_, tensor) in &tensors {
+        tensor.bytes.iter().for_each(|part| put(part));
     }
     image
 }
@@ -322,11 +343,16 @@ mod tests {
         assert_eq!(whole.positions_from(10), None);
         let parts = [keys(3, 0, 4), keys(3, 4, 5), keys(3, 5, 10)];
         let parts: Vec<&Tensor<'_>> = parts.iter().collect();
-        assert_eq!(Tensor::joined(&parts), Some(whole.clone()));
-        assert_eq!(Tensor::joined(&[&whole, &keys(2, 0, 4)]), None);
+        let joined = Tensor::joined(&parts).unwrap();
+        assert_eq!((joined.dtype, joined.len()), ("BF16", whole.bytes.len()));
+        assert_eq!(
+            (joined.shape, joined.bytes.concat()),
+            (whole.shape.clone(), whole.bytes.to_vec())
+        );
+        assert!(Tensor::joined(&[&whole, &keys(2, 0, 4)]).is_none());
         let mut other = keys(3, 0, 4);
         other.dtype = "F16".to_owned();
-        assert_eq!(Tensor::joined(&[&whole, &other]), None);
+        assert!(Tensor::joined(&[&whole, &other]).is_none());
     }
 
     #[test]

@@ -238,11 +238,8 @@ fn read_one(shared: &Shared, key: u64) -> Option<(FileName, Arc<[u8]>)> {
         return files.pop().map(|file| (last, file));
     }
     let grows = |name: &str| shared.growing.iter().any(|growing| growing == name);
-    let image = segment::whole(&chain, &files, grows);
-    // Before the next copy is made.
-    drop(files);
-    match image {
-        Ok(image) => Some((last, image.into())),
+    match segment::whole(&chain, &files, grows) {
+        Ok(image) => Some((last, image)),
         Err(what) => {
             shared.refuse(last, &what);
             None
