@@ -272,7 +272,7 @@ fn image(mut tensors: Vec<(&str, Pieces<'_>)>, metadata: &Metadata) -> Arc<[u8]>
         text.push(' ');
     }
     // Written where arrays can refer to it.
-    let mut image: Arc<[u8]> = std::iter::repeat_n(0, 8 + text.len() + end).collect();
+    let mut image = zeros(8 + text.len() + end);
     let mut left = Arc::get_mut(&mut image).expect("nothing else refers to it yet");
     let mut put = |bytes: &[u8]| {
         let (own, rest) = std::mem::take(&mut left).split_at_mut(bytes.len());
@@ -285,6 +285,12 @@ fn image(mut tensors: Vec<(&str, Pieces<'_>)>, metadata: &Metadata) -> Arc<[u8]>
         tensor.bytes.iter().for_each(|part| put(part));
     }
     image
+}
+
+/// So many bytes, for arrays. The zeros of the vector take no memory: the system makes its pages when
+/// they are written.
+pub(super) fn zeros(len: usize) -> Arc<[u8]> {
+    vec![0; len].into()
 }
 
 /// The tensors and metadata of a file that [`image`] wrote.

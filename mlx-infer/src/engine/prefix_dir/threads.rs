@@ -275,7 +275,7 @@ fn bytes(path: &Path, len: u64) -> io::Result<Arc<[u8]>> {
     let found = file.metadata()?.len();
     let len = usize::try_from(len).ok().filter(|_| found == len);
     let len = len.ok_or_else(|| io::Error::other(format!("it now has {found} bytes")))?;
-    let mut bytes: Arc<[u8]> = std::iter::repeat_n(0, len).collect();
+    let mut bytes = segment::zeros(len);
     let buffer = Arc::get_mut(&mut bytes).expect("nothing else refers to it yet");
     file.read_exact(buffer)?;
     Ok(bytes)
