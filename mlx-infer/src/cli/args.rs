@@ -9,8 +9,8 @@ use indicatif::ProgressBar;
 use mlx_core::{DType, QuantMode, Scheme, fast};
 use mlx_infer::input::{MAX_TEXT, read_text};
 use mlx_infer::{
-    BackEnd, Error, ErrorKind, Files, GenerateOptions, LoadOptions, LoadedModel, RequestOptions,
-    SamplingParams, Speculative, console, hub,
+    BackEnd, Error, ErrorKind, Files, GenerateOptions, LoadOptions, LoadedModel, PrefixDirLimits,
+    RequestOptions, SamplingParams, Speculative, console, hub,
 };
 use serde_json::Value;
 
@@ -53,6 +53,25 @@ impl SourceArgs {
         let folder = std::path::absolute(model).unwrap_or_else(|_| model.clone());
         let name = folder.file_name().map(|name| name.to_string_lossy());
         Ok(name.map_or_else(|| "default".to_owned(), std::borrow::Cow::into_owned))
+    }
+}
+
+/// The folder of prefixes in files.
+#[derive(Args)]
+pub(super) struct PrefixDirArgs {
+    /// Folder in which stored prefixes are kept too, so that they survive a restart. Several servers may share it
+    #[arg(long, value_name = "DIR")]
+    prefix_dir: Option<PathBuf>,
+    /// Most bytes of the files in --prefix-dir, of all models together; the least recently used files are removed
+    #[arg(long, value_name = "BYTES", requires = "prefix_dir", default_value_t = 16 << 30)]
+    prefix_dir_bytes: u64,
+}
+
+impl PrefixDirArgs {
+    pub(super) fn limits(&self) -> Option<PrefixDirLimits> {
+        let path = self.prefix_dir.clone()?;
+        let bytes = self.prefix_dir_bytes;
+        Some(PrefixDirLimits { path, bytes })
     }
 }
 

@@ -42,6 +42,8 @@ pub(super) struct BatchArgs {
     #[arg(long, value_name = "BYTES", default_value_t = Limits::default().prefix_bytes)]
     prefix_bytes: usize,
     #[command(flatten)]
+    prefix_dir: args::PrefixDirArgs,
+    #[command(flatten)]
     generation: args::GenerationArgs,
 }
 
@@ -254,6 +256,7 @@ impl BatchArgs {
             prefill_tokens: self.prefill_tokens,
             cache_bytes: self.cache_bytes,
             prefix_bytes: self.prefix_bytes,
+            prefix_dir: self.prefix_dir.limits(),
         };
         limits
             .check()

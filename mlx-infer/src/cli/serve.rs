@@ -87,6 +87,8 @@ pub(super) struct ServeArgs {
     /// [default: a sixteenth of the memory that is free at the start]
     #[arg(long, value_name = "BYTES")]
     prefix_bytes: Option<usize>,
+    #[command(flatten)]
+    prefix_dir: args::PrefixDirArgs,
     /// Seconds that requests may continue after SIGTERM or Ctrl-C; a second signal ends the server
     /// at once
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
@@ -280,6 +282,7 @@ impl ServeArgs {
                     prefill_tokens: self.prefill_tokens,
                     cache_bytes: self.cache_bytes,
                     prefix_bytes,
+                    prefix_dir: self.prefix_dir.limits(),
                 },
                 max_requests: self.max_requests,
                 adapters: self.adapter.clone(),

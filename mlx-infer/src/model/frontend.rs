@@ -123,6 +123,15 @@ impl Frontend {
         }
     }
 
+    /// The bytes of `config.json`; `None` for a model without files.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub(crate) fn config(&self) -> Result<Option<Vec<u8>>> {
+        let config = self.files.read("config.json")?;
+        Ok(config.map(|bytes| bytes.into_owned()))
+    }
+
     pub(super) fn lacks(&self) -> Option<Lacks> {
         self.lacks
     }

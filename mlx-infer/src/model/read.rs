@@ -177,6 +177,7 @@ impl LoadedModel {
             metrics: Cell::default(),
             engine_state: Cell::default(),
             nan_weight: OnceCell::new(),
+            adapter_config: Vec::new(),
             serial: next_serial(),
         }
     }

@@ -23,6 +23,7 @@ mod interruption;
 mod joins;
 mod least;
 mod poison;
+mod prefix_dir;
 mod prefixes;
 mod processors;
 mod quantized;
