@@ -11,8 +11,8 @@ const LONGEST: usize = 50;
 const MOST: f32 = 1e4;
 
 /// The tokens that would lengthen a repetition after `ids`, and the penalty of each. For the
-/// longest earlier occurrence of the last n tokens that the token followed: `multiplier * base ^ (n
-/// - allowed_length)` if n is at least `allowed_length`. A repetition does not reach over a
+/// longest earlier occurrence of the last n tokens that the token followed, it is
+/// `multiplier * base ^ (n - allowed_length)` if n is at least `allowed_length`. A repetition does not reach over a
 /// breaker, and breakers have no penalty.
 pub(super) fn penalties(ids: &[u32], params: &SamplingParams) -> Vec<(u32, f32)> {
     if params.dry_multiplier == 0.0 {

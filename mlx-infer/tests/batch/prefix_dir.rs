@@ -20,6 +20,7 @@ const PLAIN: LoadOptions = LoadOptions {
     kv_quantization: None,
     allow_nan: false,
     max_draft: 0,
+    expand: false,
     no_head: false,
 };
 
@@ -284,7 +285,7 @@ fn prefixes_of_other_models_are_not_used() {
             ..PLAIN
         },
         LoadOptions {
-            kv_quantization: Some(Scheme::new(QuantMode::Affine, 8, 32).unwrap()),
+            kv_quantization: Some(Scheme::new(32, 8, QuantMode::Affine).unwrap()),
             ..PLAIN
         },
         LoadOptions {
