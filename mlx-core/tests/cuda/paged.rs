@@ -69,7 +69,6 @@ fn numbers(case: Case, row: Row, dtype: DType) -> Result<[Array; 3]> {
 /// A step of these rows. `spare`: tokens behind the last row. `turn` changes which pages they have.
 struct Step {
     case: Case,
-    dtype: DType,
     starts: Array,
     lens: Array,
     tables: Array,
@@ -144,7 +143,6 @@ fn step(case: Case, rows: &[Row], dtype: DType, spare: i32, turn: i32) -> Result
     let n = rows.len() as i32;
     Ok(Step {
         case,
-        dtype,
         starts: Array::from_slice(&starts, &[n + 1])?,
         lens: Array::from_slice(&lens, &[n])?,
         tables: Array::from_slice(&table, &[n, columns])?,
