@@ -91,15 +91,20 @@ fn a_failure_on_the_cpu_is_returned_once() -> Result<()> {
         let broken = cpu.scope(|| failing(&before, "on purpose"))?;
         let reads = cpu.scope(|| broken.add(&before))?;
         let after = cpu.scope(|| before.multiply(2.0))?;
-        async_eval([&before])?;
-        async_eval([&reads, &after])?;
+        let what = |call: &str| format!("round {round}: {call}");
+        async_eval([&before]).map_err(|error| error.context(what("before")))?;
+        async_eval([&reads, &after]).map_err(|error| error.context(what("reads and after")))?;
         if round % 2 == 0 {
             sleep(Duration::from_millis(1));
         }
         let errors = (0..8).take_while(|_| cpu.scope(synchronize).is_err());
         assert_eq!(errors.count(), 1, "round {round}");
-        assert_eq!(before.to_vec::<f32>()?, [round as f32 + 1.0; 4]);
-        assert_eq!(after.to_vec::<f32>()?, [2.0 * (round as f32 + 1.0); 4]);
+        let read = |array: &Array, call: &str| {
+            let read = array.to_vec::<f32>();
+            read.map_err(|error| error.context(what(call)))
+        };
+        assert_eq!(read(&before, "read before")?, [round as f32 + 1.0; 4]);
+        assert_eq!(read(&after, "read after")?, [2.0 * (round as f32 + 1.0); 4]);
         for lost in [&broken, &reads] {
             let error = lost.to_vec::<f32>().unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Poisoned, "round {round}: {error}");

@@ -207,7 +207,12 @@ fn check(case: Case, of: &[(i32, i32)]) -> Result<()> {
         let batch = step(case, &all, dtype, 3, 5)?;
         let found = batch.run(most)?;
         let plain = plainly(|| batch.run(most))?;
-        let tolerance = if dtype == DType::BF16 { 3e-2 } else { 4e-3 };
+        // The kernel rounds packed numbers to the dtype, and the plain form does not.
+        let tolerance = match (case.bits, dtype) {
+            (Some(_), _) => 6e-2,
+            (None, DType::BF16) => 3e-2,
+            (None, _) => 4e-3,
+        };
         close(&what, &found[0], &plain[0], tolerance)?;
         for part in 1..3 {
             let same = f32s(&found[part])?

@@ -239,7 +239,7 @@ fn checks_of_one_wait_are_told_apart() -> Result<()> {
                 }
                 let error = eval(roots).unwrap_err();
                 assert!(error.to_string().contains("64"), "{what}: {error}");
-                let error = bad.to_vec::<f32>().unwrap_err();
+                let error = f32s(&bad).unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::Poisoned, "{what}");
                 let found = f32s(&good).unwrap_or_else(|error| panic!("{what}: {error}"));
                 if j != 2 {
