@@ -254,7 +254,7 @@ fn checks_of_one_wait_are_told_apart() -> Result<()> {
     // Each has its own error.
     let (one, two) = (take(64)?, rows(65)?);
     assert!(eval([&one, &two]).is_err());
-    for (lost, text) in [(&one, "take: index 64"), (&two, "given 65")] {
+    for (lost, text) in [(&one, "take: index 64"), (&two, "index 65")] {
         let error = lost.to_vec::<f32>().unwrap_err().to_string();
         assert!(error.contains(text), "{error}");
     }
