@@ -367,7 +367,7 @@ impl TensorType {
     /// ```
     /// use mlx_core::{QuantMode, Scheme, gguf::TensorType};
     ///
-    /// assert_eq!(TensorType::Q4_K.scheme(), Some(Scheme::new(QuantMode::Affine, 4, 32).unwrap()));
+    /// assert_eq!(TensorType::Q4_K.scheme(), Some(Scheme::new(32, 4, QuantMode::Affine).unwrap()));
     /// assert_eq!(TensorType::Q6_K.scheme(), None);
     /// ```
     pub fn scheme(self) -> Option<Scheme> {
