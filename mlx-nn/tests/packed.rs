@@ -1,6 +1,7 @@
 //! Packed matrices with more parts than a scheme has: factors of rows, residues of biases, and F32
 //! biases beside 16-bit inputs.
 
+use mlx_core::fast::{self, Form, Op};
 use mlx_core::{Array, DType, QuantMode, Quantized, Result, Scheme, quantize_with, random};
 use mlx_nn::{Embedding, Linear, Param, Weight, quantize};
 
@@ -105,8 +106,16 @@ fn residues_give_back_what_rounded_biases_lose() -> Result<()> {
         // The sum and the result are rounded.
         let largest = off(&wanted, &wanted.multiply(0.0f32)?);
         let steps = if dtype == DType::F16 { 1024.0 } else { 128.0 };
+        // MLX's own product rounds each of its partial sums to the dtype.
+        let roundings = match fast::form(Op::Linear)? {
+            Form::Plain => 8.0,
+            _ => 1.0,
+        };
         let found = off(&y, &wanted);
-        assert!(found <= largest / steps, "{dtype}: {found} of {largest}");
+        assert!(
+            found <= roundings * largest / steps,
+            "{dtype}: {found} of {largest}"
+        );
         // In F32 only the biases are rounded.
         let wide = x.astype(DType::F32)?;
         let (with, without) = (weight.project(&wide)?, rounded.project(&wide)?);
@@ -119,10 +128,17 @@ fn residues_give_back_what_rounded_biases_lose() -> Result<()> {
         let mut layer = Linear::empty(COLUMNS, ROWS, false)?;
         *layer.weight_mut() = weight.clone();
         let [a, b] = Linear::forward_all([&layer, &layer], &x)?;
-        assert!(same(&a, &y) && same(&b, &y), "{dtype}");
+        for other in [&a, &b] {
+            let is_close = off(other, &wanted) <= roundings * largest / steps;
+            assert!(same(other, &y) || (roundings > 1.0 && is_close), "{dtype}");
+        }
         let ids = Array::from_slice(&[7i32, 0], &[2])?;
         let rows = weight.rows(&ids, Some(DType::F32))?;
-        assert!(same(&rows, &dense.take(&ids, 0)?), "{dtype}");
+        // MLX's own lookup rounds the numbers to the dtype of the scales.
+        let wanted = dense.take(&ids, 0)?;
+        let nearly = off(&rows, &wanted) <= off(&dense, &dense.multiply(0.0f32)?) / steps;
+        let is_plain = roundings > 1.0;
+        assert!(same(&rows, &wanted) || (is_plain && nearly), "{dtype}");
     }
     Ok(())
 }
