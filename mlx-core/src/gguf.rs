@@ -2,8 +2,9 @@
 //!
 //! A file is opened and checked as a whole: every count, length and offset is inside it, before anything is allocated
 //! for it. [`Gguf::value`] reads metadata, [`Gguf::array`] tensors of plain elements, [`Gguf::packed`] those that are
-//! MLX's affine quantisation in another order (Q4_0, Q4_1, Q8_0), and [`Gguf::bytes`] the blocks of any tensor as they
-//! are. [`save`] writes plain elements.
+//! MLX's affine quantisation in another order (Q4_0, Q4_1, Q8_0), as MLX's `load` gives them. [`Gguf::repacked`] gives
+//! every type that has a scheme of MLX with the same values, [`Gguf::expanded`] the values themselves, and
+//! [`Gguf::bytes`] the blocks of any tensor as they are. [`save`] writes plain elements.
 //!
 //! ```
 //! use std::collections::BTreeMap;
