@@ -48,6 +48,14 @@ fn random_graphs_on_several_streams() -> Result<()> {
     check_all(&setup, &ALL, 600)
 }
 
+/// As on a machine with a GPU, where kernels in Rust have streams of their own.
+#[test]
+fn random_graphs_with_kernels_on_other_streams() -> Result<()> {
+    let mut setup = setup(2)?;
+    setup.kernels = vec![Stream::new(Device::CPU)?];
+    check_all(&setup, &ALL, 300)
+}
+
 #[test]
 fn random_graphs_with_compiled_functions() -> Result<()> {
     compile::set_enabled(true);
