@@ -201,7 +201,8 @@ pub trait Module {
     /// rely on this.
     fn visit(&self, path: &mut Path, v: &mut dyn Visit) -> Result<()>;
 
-    /// Walks the parameters to change them.
+    /// Walks the parameters to change them. An implementation by hand begins with `v.module(path, self)?`: without it
+    /// [`apply_to_modules`](Self::apply_to_modules) does not meet the module.
     ///
     /// # Errors
     /// An error of the visitor, or an array that the module derives from its parameters cannot be
