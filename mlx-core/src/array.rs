@@ -121,6 +121,14 @@ impl Array {
         made.map(Self::data)
     }
 
+    /// As [`from_slice`](Self::from_slice), from a vector. `Array::from(vec)` has one dimension.
+    ///
+    /// # Errors
+    /// Those of [`from_slice`](Self::from_slice).
+    pub fn from_vec<T: Element>(data: Vec<T>, shape: impl IntoShape) -> Result<Self> {
+        Self::from_slice(&data, shape)
+    }
+
     /// A scalar (zero-dimensional) array.
     ///
     /// # Errors
@@ -180,6 +188,16 @@ impl Array {
     pub fn ndim(&self) -> usize {
         // SAFETY: the handle is live and non-null.
         unsafe { sys::mlx_array_ndim(self.raw) }
+    }
+
+    /// The number of dimensions, by the name of candle.
+    pub fn rank(&self) -> usize {
+        self.ndim()
+    }
+
+    /// Bytes of one element.
+    pub fn itemsize(&self) -> usize {
+        self.dtype().size()
     }
 
     /// The number of elements.
@@ -519,6 +537,14 @@ impl Array {
     /// The array does not have four dimensions.
     pub fn dims4(&self) -> Result<(i32, i32, i32, i32)> {
         self.dims().map(|[a, b, c, d]| (a, b, c, d))
+    }
+
+    /// [`item`](Self::item) by the name of candle.
+    ///
+    /// # Errors
+    /// Those of [`item`](Self::item).
+    pub fn to_scalar<T: Element>(&self) -> Result<T> {
+        self.item()
     }
 
     /// The elements of an array of one dimension. Evaluates the array. [`to_vec`](Self::to_vec) takes any shape.

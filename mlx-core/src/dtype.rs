@@ -76,7 +76,6 @@ impl DType {
     ];
 
     /// Bytes of one element.
-    #[doc(alias = "itemsize")]
     pub const fn size(self) -> usize {
         match self {
             DType::Bool | DType::U8 | DType::I8 => 1,

@@ -171,6 +171,23 @@ impl<T: Nested> From<Vec<T>> for Array {
     }
 }
 
+/// `[number of items]`. Panics as `From` of a number does.
+///
+/// ```
+/// use mlx_core::Array;
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let squares: Array = (0..4).map(|n| n * n).collect();
+/// assert_eq!(squares.to_vec::<i32>()?, [0, 1, 4, 9]);
+/// # Ok(())
+/// # }
+/// ```
+impl<T: Nested> FromIterator<T> for Array {
+    fn from_iter<I: IntoIterator<Item = T>>(items: I) -> Self {
+        Self::from(items.into_iter().collect::<Vec<T>>())
+    }
+}
+
 /// `[len]`. Panics as `From` of a number does.
 impl<T: Nested> From<&Vec<T>> for Array {
     fn from(list: &Vec<T>) -> Self {

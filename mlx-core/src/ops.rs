@@ -6,7 +6,7 @@
 //! - **Operands.** Binary operations take `impl` [`Operand`]: an array, or a number, which takes
 //!   the array's dtype (a plain `2.0` never promotes bf16 to f32). An integer that the dtype cannot
 //!   hold is an error in arithmetic; comparisons compare it by value, as NumPy does.
-//! - **Axes.** Reductions take `impl` [`Axes`]: `1`, `-1`, `[0, 2]`, or `..` for all. Negative axes
+//! - **Axes.** Reductions take `impl` [`Axes`]: `1`, `-1`, `[0, 2]`, `(0, 2)`, or `..` for all. Negative axes
 //!   count from the end.
 //! - **One axis** is `impl` [`Axis`]: a number, or `..` for the flattened array, which is Python's `axis=None`.
 //! - **Arguments with a default** can be left out. The plain name takes what Python's call needs, and the axes of a
@@ -33,6 +33,19 @@ use std::ops::{RangeFull, RangeInclusive};
 use crate::array::Array;
 use crate::dtype::{Complex64, DType};
 use crate::error::{Error, ErrorKind, Result};
+
+/// Methods under further names, those of another library or of Rust's operators.
+macro_rules! also_called {
+    ($($also:ident = $name:ident($($arg:ident: $ty:ty),*), by $whose:literal;)*) => { $(
+        #[doc = concat!("[`", stringify!($name), "`](Self::", stringify!($name), ") by the name of ", $whose, ".")]
+        ///
+        /// # Errors
+        #[doc = concat!("Those of [`", stringify!($name), "`](Self::", stringify!($name), ").")]
+        pub fn $also(&self, $($arg: $ty),*) -> Result<Array> {
+            self.$name($($arg),*)
+        }
+    )* };
+}
 
 pub(crate) mod checked;
 pub mod compare;
@@ -280,7 +293,7 @@ pub(crate) fn pair<'a>(
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not name axes",
     label = "not axes",
-    note = "axes are an `i32`, `..` for all, or an array, slice or vector of `i32`: `x.sum(-1, false)`, `x.sum(.., false)`, `x.sum([0, 2], false)`"
+    note = "axes are an `i32`, `..` for all, or a tuple, array, slice or vector of `i32`: `x.sum(-1, false)`, `x.sum(.., false)`, `x.sum([0, 2], false)`"
 )]
 pub trait Axes {
     /// The axes as numbers, given how many dimensions there are.
@@ -357,6 +370,25 @@ impl Axes for Vec<i32> {
     fn axes(&self, _ndim: usize) -> Cow<'_, [i32]> {
         Cow::Borrowed(self)
     }
+}
+
+macro_rules! tuples_of_axes {
+    (@ $index:tt) => { i32 };
+    ($(($($index:tt)+))*) => { $(
+        impl Axes for ($(tuples_of_axes!(@ $index),)+) {
+            fn axes(&self, _ndim: usize) -> Cow<'_, [i32]> {
+                Cow::Owned(vec![$(self.$index),+])
+            }
+        }
+    )* };
+}
+tuples_of_axes! {
+    (0)
+    (0 1)
+    (0 1 2)
+    (0 1 2 3)
+    (0 1 2 3 4)
+    (0 1 2 3 4 5)
 }
 
 impl Axes for &Vec<i32> {

@@ -342,7 +342,7 @@
 //! | `array.flatten` | [`Array::flatten`] |
 //! | `array.imag` | [`Array::imag`] |
 //! | `array.item` | [`Array::item`] |
-//! | `array.itemsize` | [`DType::size`] |
+//! | `array.itemsize` | [`Array::itemsize()`] |
 //! | `array.log` | [`Array::log`] |
 //! | `array.log10` | [`Array::log10`] |
 //! | `array.log1p` | [`Array::log1p`] |
@@ -491,7 +491,7 @@
 //! | `mx.random.permutation` | [`random::permutation()`] |
 //! | `mx.random.randint` | [`random::randint()`] |
 //! | `mx.random.seed` | [`random::seed()`] |
-//! | `mx.random.split` | [`random::Key::split()`] |
+//! | `mx.random.split` | [`random::split()`] |
 //! | `mx.random.truncated_normal` | [`random::truncated_normal()`] |
 //! | `mx.random.uniform` | [`random::uniform()`] |
 //!

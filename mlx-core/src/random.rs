@@ -123,6 +123,24 @@ pub fn key(seed: u64) -> Result<Key> {
     Key::new(seed)
 }
 
+/// Two new keys: [`Key::split`] as a function, as in Python's MLX.
+///
+/// ```
+/// use mlx_core::random;
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let [a, b] = random::split(&random::key(7)?)?;
+/// assert_ne!(a.as_array().to_vec::<u32>()?, b.as_array().to_vec::<u32>()?);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// Those of [`Key::split`].
+pub fn split(key: &Key) -> Result<[Key; 2]> {
+    key.split()
+}
+
 /// The key of a call: `&key`, or `None` for the thread's [`next_key`].
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no key of random numbers",

@@ -117,9 +117,11 @@ impl Module for Activation {
         Ok(())
     }
 
-    fn visit_mut(&mut self, _path: &mut Path, _v: &mut dyn VisitMut) -> Result<()> {
-        Ok(())
+    fn visit_mut(&mut self, path: &mut Path, v: &mut dyn VisitMut) -> Result<()> {
+        v.module(path, self)
     }
+
+    crate::known_type!();
 }
 
 impl Activation {

@@ -77,6 +77,7 @@ impl Module for CausalConv {
     }
 
     fn visit_mut(&mut self, path: &mut Path, v: &mut dyn VisitMut) -> Result<()> {
+        v.module(path, self)?;
         path.scoped("weight", |path| self.weight.visit_mut(path, v))?;
         path.scoped("bias", |path| self.bias.visit_mut(path, v))?;
         if self.weight.is_filled() {
@@ -84,6 +85,8 @@ impl Module for CausalConv {
         }
         Ok(())
     }
+
+    crate::known_type!();
 }
 
 /// `[channels, taps, 1] -> [taps, channels]`
@@ -149,6 +152,7 @@ impl Module for JointConv {
     }
 
     fn visit_mut(&mut self, path: &mut Path, v: &mut dyn VisitMut) -> Result<()> {
+        v.module(path, self)?;
         for (name, weight) in &mut self.parts {
             path.scoped(name, |path| {
                 path.scoped("weight", |path| weight.visit_mut(path, v))
@@ -160,4 +164,6 @@ impl Module for JointConv {
         }
         Ok(())
     }
+
+    crate::known_type!();
 }

@@ -247,9 +247,12 @@ macro_rules! weight_and_bias {
             }
 
             fn visit_mut(&mut self, path: &mut Path, v: &mut dyn VisitMut) -> Result<()> {
+                v.module(path, self)?;
                 path.scoped("weight", |path| self.weight.visit_mut(path, v))?;
                 path.scoped("bias", |path| self.bias.visit_mut(path, v))
             }
+
+            $crate::known_type!();
         }
     )*};
 }

@@ -89,8 +89,11 @@ impl<const N: usize> Module for DropoutNd<N> {
     }
 
     fn visit_mut(&mut self, path: &mut Path, v: &mut dyn VisitMut) -> Result<()> {
+        v.module(path, self)?;
         self.mode.visit_mut(path, v)
     }
+
+    crate::known_type!();
 }
 
 layer! { [const N: usize] DropoutNd<N> }

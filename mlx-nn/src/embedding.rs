@@ -93,6 +93,7 @@ impl Module for Embedding {
     }
 
     fn visit_mut(&mut self, path: &mut Path, v: &mut dyn VisitMut) -> Result<()> {
+        v.module(path, self)?;
         let layer = Adaptable {
             layout: Layout::Embedding,
             weight: &mut self.weight,
@@ -103,4 +104,6 @@ impl Module for Embedding {
         self.weight.visit_mut(path, v)?;
         self.lora.visit_mut(path, v)
     }
+
+    crate::known_type!();
 }

@@ -92,6 +92,7 @@ impl Module for ExpertsLinear {
     }
 
     fn visit_mut(&mut self, path: &mut Path, v: &mut dyn VisitMut) -> Result<()> {
+        v.module(path, self)?;
         let layer = Adaptable {
             layout: Layout::Experts,
             weight: &mut self.weight,
@@ -103,6 +104,8 @@ impl Module for ExpertsLinear {
         path.scoped("bias", |path| self.bias.visit_mut(path, v))?;
         self.lora.visit_mut(path, v)
     }
+
+    crate::known_type!();
 }
 
 /// Experts as MLPs, with or without a gate.

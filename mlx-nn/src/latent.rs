@@ -345,7 +345,10 @@ impl Module for Joint {
     }
 
     fn visit_mut(&mut self, path: &mut Path, v: &mut dyn VisitMut) -> Result<()> {
+        v.module(path, self)?;
         self.linear.visit_mut(path, v)?;
         self.derive()
     }
+
+    crate::known_type!();
 }

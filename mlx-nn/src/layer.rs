@@ -161,8 +161,8 @@ impl<F> Module for Function<F> {
         Ok(())
     }
 
-    fn visit_mut(&mut self, _path: &mut Path, _v: &mut dyn VisitMut) -> Result<()> {
-        Ok(())
+    fn visit_mut(&mut self, path: &mut Path, v: &mut dyn VisitMut) -> Result<()> {
+        v.module(path, self)
     }
 }
 

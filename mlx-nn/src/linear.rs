@@ -204,6 +204,7 @@ impl Module for Linear {
     }
 
     fn visit_mut(&mut self, path: &mut Path, v: &mut dyn VisitMut) -> Result<()> {
+        v.module(path, self)?;
         let layer = Adaptable {
             layout: Layout::Linear,
             weight: &mut self.weight,
@@ -215,4 +216,6 @@ impl Module for Linear {
         path.scoped("bias", |path| self.bias.visit_mut(path, v))?;
         self.lora.visit_mut(path, v)
     }
+
+    crate::known_type!();
 }

@@ -257,6 +257,7 @@ impl Module for Mamba {
     }
 
     fn visit_mut(&mut self, path: &mut Path, v: &mut dyn VisitMut) -> Result<()> {
+        v.module(path, self)?;
         path.scoped("in_proj", |path| self.in_proj.visit_mut(path, v))?;
         path.scoped("conv1d", |path| self.conv1d.visit_mut(path, v))?;
         self.decay.visit_mut(path, v)?;
@@ -266,4 +267,6 @@ impl Module for Mamba {
         self.skip = self.d.value().astype(DType::F32)?;
         Ok(())
     }
+
+    crate::known_type!();
 }

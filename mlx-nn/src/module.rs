@@ -5,6 +5,7 @@
 //! attach LoRA, choose trainable parameters) are visitors in files of their own; layers do not
 //! depend on them.
 
+use std::any::Any;
 use std::collections::BTreeMap;
 
 use mlx_core::{Array, DType, Result};
@@ -18,6 +19,7 @@ mod containers;
 mod files;
 mod param;
 mod parameters;
+mod walk;
 
 pub use buffers::Buffers;
 pub use param::Param;
@@ -152,6 +154,15 @@ pub trait VisitMut {
     fn mode(&mut self, _path: &Path, _mode: &mut Mode) -> Result<()> {
         Ok(())
     }
+    /// Called for each module, before what it holds. A module that adds nothing to the names of its
+    /// parameters comes under the name of the module that holds it, after that one. Parameters and
+    /// containers are not modules.
+    ///
+    /// # Errors
+    /// An error of the visitor.
+    fn module(&mut self, _path: &Path, _module: &mut dyn Module) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// A layer, a model or a container of these: a type with named parameters.
@@ -190,12 +201,12 @@ pub trait Module {
     /// rely on this.
     fn visit(&self, path: &mut Path, v: &mut dyn Visit) -> Result<()>;
 
-    /// Walks the parameters to change them.
+    /// Walks the parameters to change them. An implementation by hand begins with `v.module(path, self)?`: without it
+    /// [`apply_to_modules`](Self::apply_to_modules) does not meet the module.
     ///
     /// # Errors
     /// An error of the visitor, or an array that the module derives from its parameters cannot be
     /// made.
-    #[doc(alias = "apply_to_modules")]
     fn visit_mut(&mut self, path: &mut Path, v: &mut dyn VisitMut) -> Result<()>;
 
     /// The modules that are directly in this one, by name. An element of a container is `layers.0`.
@@ -216,6 +227,19 @@ pub trait Module {
         Self: Sized,
     {
         into.push((name.to_owned(), self));
+    }
+
+    /// The module as a value whose type can be asked. `None`: the type has lifetimes or parameters
+    /// for types, or its `impl Module` is written by hand without this method.
+    #[doc(hidden)]
+    fn as_any(&self) -> Option<&dyn Any> {
+        None
+    }
+
+    /// [`as_any`](Self::as_any), to change the module.
+    #[doc(hidden)]
+    fn as_any_mut(&mut self) -> Option<&mut dyn Any> {
+        None
     }
 
     /// This module, whose name is empty, and all modules in it. Each comes before its children.
@@ -267,6 +291,74 @@ pub trait Module {
         leaves
     }
 
+    /// Calls `f` with the name of this module, which is empty, and with those of all modules in it, and lets `f` change
+    /// them. Each comes before what it holds. Arrays that a module derives from its parameters are made again. `f` asks
+    /// for a type with [`is`](trait@Module#method.is) and
+    /// [`downcast_mut`](trait@Module#method.downcast_mut).
+    ///
+    /// ```
+    /// use mlx_core::Result;
+    /// use mlx_nn::{Dropout, Linear, Module};
+    ///
+    /// #[derive(Module)]
+    /// struct Net { l1: Linear, dropout: Dropout, l2: Linear }
+    ///
+    /// # fn main() -> Result<()> {
+    /// let linear = || Linear::new(2, 2, false);
+    /// let mut net = Net { l1: linear()?, dropout: Dropout::new(0.1)?, l2: linear()? };
+    /// net.apply_to_modules(|name, module| match module.downcast_mut::<Linear>() {
+    ///     Some(linear) if name != "l2" => linear.freeze("*"),
+    ///     _ => Ok(()),
+    /// })?;
+    /// assert!(net.trainable_parameters().keys().eq(["l2.weight"]));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// A module that adds nothing to the names of its parameters (a field with `#[module(flat)]`, the only unnamed field
+    /// of a struct) has the name of the module that holds it, and comes after it.
+    ///
+    /// # Errors
+    /// The error of `f`, with the module's name, or an array that a module derives from its parameters cannot be made.
+    /// What `f` has changed stays changed.
+    fn apply_to_modules(&mut self, f: impl FnMut(&str, &mut dyn Module) -> Result<()>) -> Result<()>
+    where
+        Self: Sized,
+    {
+        walk::apply(self, f)
+    }
+
+    /// Replaces modules by others of the same type, by name: the names of [`named_modules`](Self::named_modules).
+    ///
+    /// ```
+    /// use mlx_core::Result;
+    /// use mlx_nn::{Linear, Module};
+    ///
+    /// #[derive(Module)]
+    /// struct Stack { layers: Vec<Linear> }
+    ///
+    /// # fn main() -> Result<()> {
+    /// let mut stack = Stack { layers: vec![Linear::new(2, 4, false)?, Linear::new(4, 2, false)?] };
+    /// stack.update_modules([("layers.1", Linear::new(4, 3, true)?)])?;
+    /// assert!(stack.parameters().keys().eq(["layers.0.weight", "layers.1.bias", "layers.1.weight"]));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// No module has one of the names, it has another type, or a name stands twice. Nothing is changed then. Or an array
+    /// that a module derives from its parameters cannot be made.
+    fn update_modules<M: Module + 'static>(
+        &mut self,
+        modules: impl IntoIterator<Item = (impl Into<String>, M)>,
+    ) -> Result<()>
+    where
+        Self: Sized,
+    {
+        let modules = modules.into_iter();
+        walk::replace(self, modules.map(|(name, module)| (name.into(), module)))
+    }
+
     /// The parameters and buffers by name. They share the module's arrays. A parameter without a value is left out.
     #[doc(alias = "state")]
     fn parameters(&self) -> Parameters {
@@ -312,12 +404,41 @@ pub trait Module {
     ///
     /// # Errors
     /// The error of `f`, with the parameter's name, or a parameter has no value.
-    #[doc(alias = "filter_and_map")]
     fn map<T>(&self, f: impl FnMut(&str, &Array) -> Result<T>) -> Result<BTreeMap<String, T>>
     where
         Self: Sized,
     {
-        parameters::map(self, f)
+        parameters::map(self, |_, _| true, f)
+    }
+
+    /// [`map`](Self::map) for the parameters and buffers that `filter` accepts. Filters of Python's MLX have a form of
+    /// their own: [`Param::trainable`] is `trainable_parameter_filter`, and [`Param::is_state`] tells buffers from
+    /// parameters.
+    ///
+    /// ```
+    /// use mlx_core::Result;
+    /// use mlx_nn::{Linear, Module};
+    ///
+    /// # fn main() -> Result<()> {
+    /// let mut layer = Linear::new(4, 8, true)?;
+    /// layer.freeze("bias")?;
+    /// let sizes = layer.filter_and_map(|_, param| param.trainable, |_, array| Ok(array.size()))?;
+    /// assert_eq!(sizes.into_iter().collect::<Vec<_>>(), [("weight".to_owned(), 32)]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The error of `f`, with the parameter's name, or a parameter that `filter` accepts has no value.
+    fn filter_and_map<T>(
+        &self,
+        filter: impl FnMut(&str, &Param) -> bool,
+        f: impl FnMut(&str, &Array) -> Result<T>,
+    ) -> Result<BTreeMap<String, T>>
+    where
+        Self: Sized,
+    {
+        parameters::map(self, filter, f)
     }
 
     /// Gives the named parameters and buffers new values; the others keep theirs.
@@ -484,6 +605,7 @@ macro_rules! module {
             }
             #[allow(unused_variables)]
             fn visit_mut(&mut self, path: &mut $crate::Path, v: &mut dyn $crate::VisitMut) -> $crate::mlx_core::Result<()> {
+                $crate::VisitMut::module(v, path, self)?;
                 let Self { $($child,)* $($($flat,)*)? $($($state,)*)? $($($plain: _,)*)? } = self;
                 $(path.scoped(stringify!($child), |path| $crate::Module::visit_mut($child, path, v))?;)*
                 $($($crate::Module::visit_mut($flat, path, v)?;)*)?
@@ -497,6 +619,22 @@ macro_rules! module {
                 $($(children.extend($crate::Module::children(&self.$flat));)*)?
                 children
             }
+            $crate::known_type!($($($param)+)?);
         }
     };
+}
+
+/// The methods of an `impl Module` by which the type of a module can be asked. A type with parameters for types has none.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! known_type {
+    () => {
+        fn as_any(&self) -> Option<&dyn ::std::any::Any> {
+            Some(self)
+        }
+        fn as_any_mut(&mut self) -> Option<&mut dyn ::std::any::Any> {
+            Some(self)
+        }
+    };
+    ($($param:ident)+) => {};
 }

@@ -121,10 +121,13 @@ impl Module for RmsNorm {
     }
 
     fn visit_mut(&mut self, path: &mut Path, v: &mut dyn VisitMut) -> Result<()> {
+        v.module(path, self)?;
         path.scoped("weight", |path| self.weight.visit_mut(path, v))?;
         self.scale = scale(&self.weight, self.offset)?;
         Ok(())
     }
+
+    crate::known_type!();
 }
 
 /// `weight + offset`, added in F32.
@@ -241,6 +244,7 @@ impl Module for LayerNorm {
     }
 
     fn visit_mut(&mut self, path: &mut Path, v: &mut dyn VisitMut) -> Result<()> {
+        v.module(path, self)?;
         path.scoped("weight", |path| self.weight.visit_mut(path, v))?;
         path.scoped("bias", |path| self.bias.visit_mut(path, v))?;
         if let Some(weight) = &self.weight {
@@ -248,6 +252,8 @@ impl Module for LayerNorm {
         }
         Ok(())
     }
+
+    crate::known_type!();
 }
 
 /// `weight * x + bias`; a weight or a bias that does not exist is left out.

@@ -9,7 +9,7 @@ use crate::module::{Module, Path, Visit, VisitMut};
 use crate::sizes::{Sizes, check_least, check_positive, misshapen};
 
 /// The function of a window that a [`Pool`] computes: [`Largest`] or [`Mean`].
-pub trait Pooled: private::Sealed {
+pub trait Pooled: private::Sealed + 'static {
     /// The value of the padding.
     #[doc(hidden)]
     const PADDING: f32;
@@ -203,14 +203,16 @@ impl<P: Pooled, const N: usize> Pool<P, N> {
     }
 }
 
-impl<P, const N: usize> Module for Pool<P, N> {
+impl<P: Pooled, const N: usize> Module for Pool<P, N> {
     fn visit(&self, _path: &mut Path, _v: &mut dyn Visit) -> Result<()> {
         Ok(())
     }
 
-    fn visit_mut(&mut self, _path: &mut Path, _v: &mut dyn VisitMut) -> Result<()> {
-        Ok(())
+    fn visit_mut(&mut self, path: &mut Path, v: &mut dyn VisitMut) -> Result<()> {
+        v.module(path, self)
     }
+
+    crate::known_type!();
 }
 
 layer! { [P: Pooled, const N: usize] Pool<P, N> }

@@ -121,12 +121,12 @@
 //! | Python | here |
 //! |---|---|
 //! | `Module.apply` | [`Module::apply`] |
-//! | `Module.apply_to_modules` | a visitor: [`Module::visit_mut`] |
+//! | `Module.apply_to_modules` | [`Module::apply_to_modules`] |
 //! | `Module.children` | [`Module::children`] |
 //! | `Module.eval` | [`Module::eval`] |
-//! | `Module.filter_and_map` | [`Module::map`], and a filter of its result |
+//! | `Module.filter_and_map` | [`Module::filter_and_map`] |
 //! | `Module.freeze` | [`Module::freeze`] |
-//! | `Module.is_module` | not needed: a module is a type that implements [`trait@Module`] |
+//! | `Module.is_module` | not needed: a module is a type that implements [`trait@Module`]; `module.is::<Linear>()` asks for one type |
 //! | `Module.leaf_modules` | [`Module::leaf_modules`] |
 //! | `Module.load_weights` | [`Module::load`] |
 //! | `Module.modules` | [`Module::named_modules`] |
@@ -136,13 +136,13 @@
 //! | `Module.set_dtype` | [`Module::set_dtype`] |
 //! | `Module.state` | [`Module::parameters`], buffers included |
 //! | `Module.train` | [`Module::train`] |
-//! | `Module.trainable_parameter_filter` | [`Module::trainable_parameters`] filters |
+//! | `Module.trainable_parameter_filter` | [`Module::filter_and_map`] by the field `trainable` of [`Param`] |
 //! | `Module.trainable_parameters` | [`Module::trainable_parameters`] |
 //! | `Module.training` | [`Module::is_training`] |
 //! | `Module.unfreeze` | [`Module::unfreeze`] |
-//! | `Module.update_modules` | a module is a field: assign another |
-//! | `Module.valid_child_filter` | the fields of a module are known when it is compiled |
-//! | `Module.valid_parameter_filter` | the fields of a module are known when it is compiled |
+//! | `Module.update_modules` | [`Module::update_modules`] |
+//! | `Module.valid_child_filter` | not needed: the fields that are modules are known when the program is compiled |
+//! | `Module.valid_parameter_filter` | not needed: each [`Param`] is a parameter; [`Param::is_state`] tells a buffer |
 //!
 //! # `mlx.nn.init`
 //!

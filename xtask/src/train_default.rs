@@ -93,9 +93,9 @@ impl Making {
     fn prepare(&self) -> Result<()> {
         // This file is written last: after an interrupted run the folder is without it.
         let stamp = self.out.join("prepared.json");
-        let wanted = json!({"steps": self.steps, "seed": self.seed}).to_string();
+        let wanted = json!({"steps": self.steps, "seed": self.seed});
         if let Ok(found) = fs::read_to_string(&stamp) {
-            if found == wanted {
+            if serde_json::from_str::<Value>(&found).is_ok_and(|found| found == wanted) {
                 return Ok(());
             }
             bail!(
@@ -110,7 +110,8 @@ impl Making {
                 .arg(&self.out)
                 .args(["--seed", &self.seed.to_string()]),
         )?;
-        fs::write(&stamp, wanted).with_context(|| format!("cannot write {}", stamp.display()))
+        fs::write(&stamp, wanted.to_string())
+            .with_context(|| format!("cannot write {}", stamp.display()))
     }
 
     /// Trains the weights.

@@ -186,9 +186,9 @@ functions! {
     swapaxes(a: i32, b: i32);
     take(indices: &Array, axis: impl Axis);
     take_along_axis(indices: &Array, axis: impl Axis);
-    tile(times: &[i32]);
+    tile(times: impl IntoShape);
     to_fp8();
-    transpose(axes: &[i32]);
+    transpose(axes: impl Axes);
     unflatten(axis: i32, shape: impl IntoShape);
     unique();
     unstack(axis: i32) -> Vec<Array>;

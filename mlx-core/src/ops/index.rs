@@ -83,6 +83,63 @@ impl Array {
         op!(mlx_slice(self, [starts], [stops], [strides]))
     }
 
+    /// The `len` elements from `start` on of dimension `axis`, and all of the others: candle's function.
+    ///
+    /// ```
+    /// use mlx_core::array;
+    ///
+    /// # fn main() -> mlx_core::Result<()> {
+    /// let x = array![[1, 2, 3], [4, 5, 6]];
+    /// assert_eq!(x.narrow(1, 1, 2)?.to_vec2::<i32>()?, [[2, 3], [5, 6]]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// There is no such dimension, or it does not have these elements. [`slice_axis`](Self::slice_axis) takes those that
+    /// exist.
+    pub fn narrow(&self, axis: i32, start: i32, len: i32) -> Result<Array> {
+        let size = self.dim(axis)?;
+        let there = start >= 0 && len >= 0 && i64::from(start) + i64::from(len) <= i64::from(size);
+        let expected = format!("within the {size} elements of axis {axis}");
+        require(there, "narrow", "(start, len)", &expected, (start, len))?;
+        self.slice_axis(axis, start, start + len)
+    }
+
+    /// At most `parts` pieces along `axis`, as candle's `chunk` and NumPy's `array_split` make them: the first of them are
+    /// longer by one if the dimension does not divide. [`split`](Self::split) makes equal pieces only.
+    ///
+    /// ```
+    /// use mlx_core::array;
+    ///
+    /// # fn main() -> mlx_core::Result<()> {
+    /// let pieces = array![1, 2, 3, 4, 5].chunk(3, 0)?;
+    /// let sizes: Vec<usize> = pieces.iter().map(|piece| piece.size()).collect();
+    /// assert_eq!(sizes, [2, 2, 1]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// There is no such dimension, or `parts` is not positive or makes more than 2^20 pieces. An empty dimension gives one
+    /// piece.
+    pub fn chunk(&self, parts: i32, axis: i32) -> Result<Vec<Array>> {
+        require(parts > 0, "chunk", "parts", "positive", parts)?;
+        let size = self.dim(axis)?;
+        let parts = parts.min(size).max(1);
+        super::shape::require_few("chunk", parts)?;
+        let (len, longer) = (size / parts, size % parts);
+        let ends: Vec<i32> = (1..parts).map(|i| i * len + i.min(longer)).collect();
+        match ends.is_empty() {
+            true => Ok(vec![self.clone()]),
+            false => self.split_at(&ends, axis),
+        }
+    }
+
+    also_called! {
+        index_select = take(indices: &Array, axis: i32), by "candle";
+    }
+
     /// The elements `start .. stop` of dimension `axis`, and all of the others.
     ///
     /// Negative positions count from the end; those outside are clamped, as in Python:

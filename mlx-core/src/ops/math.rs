@@ -62,7 +62,6 @@ binary! {
     /// `self / other`; integers become F32.
     divide = mlx_divide;
     /// `self` to the power `other`. A negative integer exponent gives no meaningful integer.
-    #[doc(alias = "pow")]
     power = mlx_power;
     /// `ln(e^self + e^other)` without overflow.
     logaddexp = mlx_logaddexp;
@@ -97,12 +96,14 @@ binary! {
 /// # }
 /// ```
 impl Array {
-    /// As [`power`](Self::power), by the name of Rust's method.
-    ///
-    /// # Errors
-    /// Those of [`power`](Self::power).
-    pub fn powf(&self, exponent: impl Operand) -> Result<Array> {
-        self.power(exponent)
+    also_called! {
+        sub = subtract(other: impl Operand), by "Rust's operator";
+        mul = multiply(other: impl Operand), by "Rust's operator";
+        div = divide(other: impl Operand), by "Rust's operator";
+        pow = power(exponent: impl Operand), by "Rust's method of integers";
+        powi = power(exponent: i32), by "Rust's method of floating-point numbers";
+        powf = power(exponent: impl Operand), by "Rust's method of floating-point numbers";
+        clamp = clip(low: impl Operand, high: impl Operand), by "Rust's method";
     }
 
     /// `self / other`, rounded down. An integer divided by zero gives 0.

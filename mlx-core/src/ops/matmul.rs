@@ -100,6 +100,30 @@ impl Array {
         op!(mlx_inner(self, other))
     }
 
+    /// NumPy's `dot`: sums products over the last dimension of this array and the last but one of `other`, or its only one:
+    /// `[…a, k]` and `[…b, k, n]` → `[…a, …b, n]`. Of vectors a scalar, of matrices their product. A scalar multiplies.
+    ///
+    /// ```
+    /// use mlx_core::array;
+    ///
+    /// # fn main() -> mlx_core::Result<()> {
+    /// let v = array![1.0, 2.0];
+    /// assert_eq!(v.dot(&v)?.item::<f32>()?, 5.0);
+    /// assert_eq!(array![[1.0, 0.0], [1.0, 1.0]].dot(&v)?.to_vec::<f32>()?, [1.0, 3.0]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The sizes of the summed dimensions differ.
+    pub fn dot(&self, other: &Array) -> Result<Array> {
+        match (self.ndim(), other.ndim()) {
+            (0, _) | (_, 0) => self.multiply(other),
+            (_, 1) => self.tensordot_with(other, &[-1], &[-1]),
+            _ => self.tensordot_with(other, &[-1], &[-2]),
+        }
+    }
+
     /// All products of the flattened arrays: `n` and `m` elements → `[n, m]`.
     ///
     /// # Errors

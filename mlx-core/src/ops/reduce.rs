@@ -21,8 +21,21 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ffi::op;
 use crate::ops::{Axes, Axis, full};
 
+/// candle's name of a reduction whose dimensions stay.
+macro_rules! also_called_keeping {
+    ($keep:ident = $name:ident) => {
+        #[doc = concat!("[`", stringify!($name), "`](Self::", stringify!($name), ") with `keepdims`, by the name of candle.")]
+        ///
+        /// # Errors
+        #[doc = concat!("Those of [`", stringify!($name), "`](Self::", stringify!($name), ").")]
+        pub fn $keep(&self, axes: impl Axes) -> Result<Array> {
+            self.$name(axes, true)
+        }
+    };
+}
+
 macro_rules! reductions {
-    ($($(#[$doc:meta])* $name:ident, $all:ident = $c:ident or $empty:expr;)*) => {
+    ($($(#[$doc:meta])* $name:ident, $all:ident $(, $keep:ident)? = $c:ident or $empty:expr;)*) => {
         /// # Reductions
         ///
         /// Over one axis, several (`[0, 2]`) or all (`..`, or the forms `NAME_all`).
@@ -58,20 +71,22 @@ macro_rules! reductions {
         pub fn $all(&self) -> Result<Array> {
             self.$name(.., false)
         }
+
+        $(also_called_keeping! { $keep = $name })?
     )* } };
 }
 
 reductions! {
     /// Sum. Bool and integers narrower than 32 bits become I32 or U32.
-    sum, sum_all = mlx_sum_axes or 0.0;
+    sum, sum_all, sum_keepdim = mlx_sum_axes or 0.0;
     /// Product. Bool and integers narrower than 32 bits become I32 or U32.
     prod, prod_all = mlx_prod_axes or 1.0;
     /// Arithmetic mean; integers become F32.
-    mean, mean_all = mlx_mean_axes or f32::NAN;
+    mean, mean_all, mean_keepdim = mlx_mean_axes or f32::NAN;
     /// Largest element; NaN if there is one.
-    max, max_all = mlx_max_axes or f32::NAN;
+    max, max_all, max_keepdim = mlx_max_axes or f32::NAN;
     /// Smallest element; NaN if there is one.
-    min, min_all = mlx_min_axes or f32::NAN;
+    min, min_all, min_keepdim = mlx_min_axes or f32::NAN;
     /// Whether all elements are non-zero, as Bool.
     all, all_all = mlx_all_axes or 1.0;
     /// Whether any element is non-zero, as Bool.

@@ -112,7 +112,7 @@ impl<T: PadWidths + ?Sized> PadWidths for &T {
 /// The most arrays that one call makes from an array. Each takes memory and time, even without elements.
 const MOST_PARTS: i32 = 1 << 20;
 
-fn require_few(op: &str, parts: i32) -> Result<()> {
+pub(super) fn require_few(op: &str, parts: i32) -> Result<()> {
     let most = format!("at most {MOST_PARTS}");
     require(parts <= MOST_PARTS, op, "the number of parts", &most, parts)
 }
@@ -205,12 +205,17 @@ impl Array {
         op!(mlx_unflatten(self, axis, [shape]))
     }
 
-    /// Dimension i of the result is dimension `axes[i]` of this array. All of them must be named.
+    /// Dimension i of the result is dimension `axes[i]` of this array. All of them must be named; `..` reverses their
+    /// order, as [`t`](Self::t).
     ///
     /// # Errors
     /// `axes` is no permutation of the dimensions.
     #[doc(alias = "permute_dims")]
-    pub fn transpose(&self, axes: &[i32]) -> Result<Array> {
+    pub fn transpose(&self, axes: impl Axes) -> Result<Array> {
+        if axes.is_all() {
+            return self.t();
+        }
+        let axes = axes.axes(self.ndim());
         op!(mlx_transpose_axes(self, [axes]))
     }
 
@@ -267,12 +272,10 @@ impl Array {
         op!(mlx_expand_dims_axes(self, [axes]))
     }
 
-    /// [`expand_dims`](Self::expand_dims) by candle's name.
-    ///
-    /// # Errors
-    /// Those of [`expand_dims`](Self::expand_dims).
-    pub fn unsqueeze(&self, axis: i32) -> Result<Array> {
-        self.expand_dims(axis)
+    also_called! {
+        unsqueeze = expand_dims(axis: i32), by "candle";
+        permute = transpose(axes: impl Axes), by "candle";
+        to_dtype = astype(dtype: DType), by "candle";
     }
 
     /// Removes dimensions of size 1; `..` removes all of them.
@@ -381,7 +384,8 @@ impl Array {
     ///
     /// # Errors
     /// A count is negative.
-    pub fn tile(&self, reps: &[i32]) -> Result<Array> {
+    pub fn tile(&self, reps: impl IntoShape) -> Result<Array> {
+        let reps = reps.sizes()?;
         op!(mlx_tile(self, [reps]))
     }
 

@@ -152,6 +152,11 @@ unary! {
 /// # }
 /// ```
 impl Array {
+    also_called! {
+        neg = negative(), by "Rust's operator";
+        recip = reciprocal(), by "Rust's method";
+    }
+
     /// Rounds to integers, ties to even; the dtype stays.
     ///
     /// # Errors

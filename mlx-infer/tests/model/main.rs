@@ -9,6 +9,7 @@ mod default_model;
 mod family;
 mod finite;
 mod generate;
+mod guessed;
 mod hostile;
 mod info;
 mod interruption;

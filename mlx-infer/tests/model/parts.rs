@@ -1,5 +1,7 @@
 //! Models without files: from parts, and from files in memory.
 
+use std::collections::BTreeSet;
+
 use mlx_core::{Array, DType, Safetensors};
 use mlx_infer::{
     ErrorKind, Files, GenerateOptions, LoadOptions, LoadedModel, Message, PartOptions, Tokenizer,
@@ -7,6 +9,9 @@ use mlx_infer::{
 use mlx_models::Model;
 use mlx_nn::{AdamW, Linear, Module, loss, value_and_grad};
 use serde_json::{Value, json};
+
+/// The matrices of a layer of the built-in model.
+const LINEARS: usize = 7;
 
 /// The files of the built-in model, copied into memory.
 fn given() -> Files {
@@ -38,6 +43,24 @@ fn wide() -> LoadOptions {
         dtype: Some(DType::F32),
         ..LoadOptions::default()
     }
+}
+
+#[test]
+fn a_walk_meets_the_modules_that_are_listed() {
+    let mut model = default_model();
+    let listed = model.named_modules().into_iter();
+    let listed: BTreeSet<String> = listed.map(|(name, _)| name).collect();
+    let (mut met, mut linears) = (BTreeSet::new(), 0);
+    model
+        .apply_to_modules(|name, module| {
+            met.insert(name.to_owned());
+            linears += usize::from(module.is::<Linear>());
+            Ok(())
+        })
+        .unwrap();
+    assert_eq!(met, listed);
+    let layers = listed.iter().filter(|name| name.ends_with("o_proj"));
+    assert_eq!(linears, LINEARS * layers.count());
 }
 
 #[test]

@@ -106,6 +106,11 @@ pub(crate) fn expand(input: &DeriveInput) -> Result<TokenStream> {
             generics.make_where_clause().predicates.push(bound);
         }
     }
+    let is_constant = |param: &GenericParam| matches!(param, GenericParam::Const(_));
+    let known = match input.generics.params.iter().all(is_constant) {
+        true => quote!(#nn::known_type!();),
+        false => TokenStream::new(),
+    };
     let (impl_generics, ty_generics, where_clause) = generics.split_for_impl();
     Ok(quote! {
         #[automatically_derived]
@@ -117,6 +122,7 @@ pub(crate) fn expand(input: &DeriveInput) -> Result<TokenStream> {
             }
 
             fn visit_mut(&mut self, __path: &mut #nn::Path, __visitor: &mut dyn #nn::VisitMut) -> #nn::mlx_core::Result<()> {
+                #nn::VisitMut::module(__visitor, __path, self)?;
                 #changes
                 ::core::result::Result::Ok(())
             }
@@ -126,6 +132,8 @@ pub(crate) fn expand(input: &DeriveInput) -> Result<TokenStream> {
                 #lists
                 __children
             }
+
+            #known
         }
     })
 }

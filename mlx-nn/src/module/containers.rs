@@ -1,5 +1,6 @@
 //! Containers of modules are modules: the names of their elements are indices or keys.
 
+use std::any::Any;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::BuildHasher;
 
@@ -35,6 +36,14 @@ impl<M: Module + ?Sized> Module for Box<M> {
 
     fn type_name(&self) -> &'static str {
         (**self).type_name()
+    }
+
+    fn as_any(&self) -> Option<&dyn Any> {
+        (**self).as_any()
+    }
+
+    fn as_any_mut(&mut self) -> Option<&mut dyn Any> {
+        (**self).as_any_mut()
     }
 }
 

@@ -36,7 +36,7 @@ impl Format {
 
 pub(super) fn save(module: &impl Module, path: &FilePath) -> Result<()> {
     let format = Format::of(path)?;
-    let arrays = parameters::map(module, |_, array| Ok(array.clone()))?;
+    let arrays = parameters::map(module, |_, _| true, |_, array| Ok(array.clone()))?;
     let named = arrays.iter().map(|(name, array)| (name.as_str(), array));
     match format {
         Format::Safetensors => safetensors::save(path, named, &BTreeMap::new()),

@@ -97,20 +97,27 @@ pub(super) fn apply<M: Module + ?Sized>(
 
 pub(super) fn map<M: Module + ?Sized, T>(
     module: &M,
+    filter: impl FnMut(&str, &Param) -> bool,
     f: impl FnMut(&str, &Array) -> Result<T>,
 ) -> Result<BTreeMap<String, T>> {
-    struct Map<F, T>(F, BTreeMap<String, T>);
-    impl<T, F: FnMut(&str, &Array) -> Result<T>> Visit for Map<F, T> {
+    struct Map<C, F, T>(C, F, BTreeMap<String, T>);
+    impl<T, C, F> Visit for Map<C, F, T>
+    where
+        C: FnMut(&str, &Param) -> bool,
+        F: FnMut(&str, &Array) -> Result<T>,
+    {
         fn param(&mut self, path: &Path, param: &Param) -> Result<()> {
             let name = path.as_str();
-            let value = (self.0)(name, param.get()?).map_err(|error| error.context(name))?;
-            self.1.insert(name.to_owned(), value);
+            if (self.0)(name, param) {
+                let value = (self.1)(name, param.get()?).map_err(|error| error.context(name))?;
+                self.2.insert(name.to_owned(), value);
+            }
             Ok(())
         }
     }
-    let mut visitor = Map(f, BTreeMap::new());
+    let mut visitor = Map(filter, f, BTreeMap::new());
     module.visit(&mut Path::default(), &mut visitor)?;
-    Ok(visitor.1)
+    Ok(visitor.2)
 }
 
 pub(super) fn update<M: Module + ?Sized>(module: &mut M, values: &Parameters) -> Result<()> {

@@ -80,6 +80,7 @@ impl Module for LayerNormByHead {
     }
 
     fn visit_mut(&mut self, path: &mut Path, v: &mut dyn VisitMut) -> Result<()> {
+        v.module(path, self)?;
         for head in 0..self.weights.len() {
             let place = self.place(head);
             let weight = &mut self.weights[head];
@@ -92,4 +93,6 @@ impl Module for LayerNormByHead {
         }
         self.derive()
     }
+
+    crate::known_type!();
 }

@@ -26,6 +26,21 @@ impl Message {
             .with("content", content.into())
     }
 
+    /// A message of the user.
+    pub fn user(content: impl Into<String>) -> Self {
+        Self::new("user", content)
+    }
+
+    /// An answer of the model.
+    pub fn assistant(content: impl Into<String>) -> Self {
+        Self::new("assistant", content)
+    }
+
+    /// What the model is told before the conversation.
+    pub fn system(content: impl Into<String>) -> Self {
+        Self::new("system", content)
+    }
+
     /// The same message with another key, or another value for a key.
     #[must_use]
     pub fn with(mut self, key: impl Into<String>, value: impl Into<Value>) -> Self {
