@@ -1,4 +1,4 @@
-//! The HTTP server: OpenAI's and Anthropic's APIs on one [`Engine`](crate::Engine).
+//! The HTTP server: OpenAI's, Anthropic's and Ollama's APIs on one [`Engine`](crate::Engine).
 //!
 //! All requests share the engine's batch. A handler validates and tokenises on its own thread,
 //! submits, and turns the events of its [`Handle`](crate::Handle) into JSON. When a client
@@ -12,12 +12,14 @@
 //! | `turn` | from a request's parameters to the events of its rows, and to the parts of its reply |
 
 mod http;
+mod keep_alive;
 mod routes;
 mod server;
 mod settings;
 mod state;
 mod turn;
 
+pub use self::keep_alive::KeepAlive;
 pub use self::server::{KeyRing, Server, Stopper};
 pub use self::settings::ServeOptions;
 

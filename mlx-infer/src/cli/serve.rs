@@ -124,7 +124,8 @@ pub(super) struct ServeArgs {
 const AFTER_HELP: &str = "\
 Routes: POST /v1/chat/completions, /v1/completions, /v1/responses, /v1/messages, /v1/messages/count_tokens,
 /v1/classify, /v1/systemone, /infill, /tokenize, /detokenize; GET /v1/models, /tokenizer_info, /health, /ready, /metrics,
-and a page at /. Those with /v1 are there without it too. docs/guide/serving.md describes each.";
+and a page at /. Those with /v1 are there without it too. Ollama's: POST /api/chat, /api/generate, /api/show; GET /api/tags,
+/api/ps, /api/version. docs/guide/serving.md describes each.";
 
 /// The time after which the command prints what its start waits for.
 const PATIENCE: Duration = Duration::from_secs(1);

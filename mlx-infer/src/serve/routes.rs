@@ -4,6 +4,7 @@ pub(crate) mod anthropic;
 pub(crate) mod classify;
 pub(crate) mod health;
 pub(crate) mod infill;
+pub(crate) mod ollama;
 pub(crate) mod openai;
 pub(crate) mod page;
 pub(crate) mod systemone;
@@ -29,6 +30,7 @@ pub(super) fn table() -> Router<Shared> {
         // Clients have base URLs with or without `/v1`.
         .merge(of_apis())
         .nest("/v1", of_apis())
+        .merge(ollama::table())
         .route("/infill", post(infill::infill))
         .route("/tokenize", post(tokenize::tokenize))
         .route("/detokenize", post(tokenize::detokenize))

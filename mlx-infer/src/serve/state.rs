@@ -143,6 +143,20 @@ impl App {
         adapters.map(|(name, _)| name.as_str())
     }
 
+    /// All names that requests may give.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        let names = self.settings.names.iter().map(String::as_str);
+        names.chain(self.adapters())
+    }
+
+    /// The name of a model without the tag `:latest`, which Ollama's programs add to names.
+    pub(super) fn without_tag<'n>(&self, name: &'n str) -> &'n str {
+        match name.strip_suffix(":latest") {
+            Some(short) if self.names().all(|known| known != name) => short,
+            _ => name,
+        }
+    }
+
     /// The model with the name that a request gives.
     ///
     /// # Errors
@@ -155,11 +169,7 @@ impl App {
         };
         let adapter = self.adapters().find(|name| *name == asked);
         if adapter.is_none() && !names.iter().any(|name| name == asked) {
-            let known: Vec<&str> = names
-                .iter()
-                .map(String::as_str)
-                .chain(self.adapters())
-                .collect();
+            let known: Vec<&str> = self.names().collect();
             let message = format!(
                 "there is no model {asked:?} here; there is {}",
                 known.join(", ")

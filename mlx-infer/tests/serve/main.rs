@@ -17,6 +17,7 @@ mod ids;
 mod infill;
 mod lifecycle;
 mod messages;
+mod ollama;
 mod page;
 mod parameters;
 mod peers;

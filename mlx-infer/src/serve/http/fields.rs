@@ -107,6 +107,33 @@ impl Fields {
         }
     }
 
+    /// The keys of an object in the body. [`absorb`](Self::absorb) ends its reading.
+    pub(crate) fn inner(&self, object: Map<String, Value>) -> Self {
+        Self {
+            object,
+            long: self.long.clone(),
+            is_strict: self.is_strict,
+            without_effect: Vec::new(),
+        }
+    }
+
+    /// Ends the reading of an object in the body, which is the value of the key `name`. Its keys
+    /// without effect are named as `name.key`.
+    ///
+    /// # Errors
+    /// As [`end`](Self::end).
+    pub(crate) fn absorb(
+        &mut self,
+        name: &str,
+        inner: Self,
+        harmless: &[&str],
+    ) -> Result<(), ApiError> {
+        let ignored = inner.ignored(harmless)?;
+        let ignored = ignored.into_iter().map(|key| format!("{name}.{key}"));
+        self.without_effect.extend(ignored);
+        Ok(())
+    }
+
     /// Whether the texts of the body may take long to tokenise, and the permits that it holds.
     pub(crate) fn long(&self) -> Long {
         self.long.clone()
@@ -176,6 +203,13 @@ impl Fields {
     /// # Errors
     /// A key is not supported; with `--strict`, a key is not known.
     pub(crate) fn end(self, harmless: &[&str]) -> Result<HeaderMap, ApiError> {
+        let mut headers = HeaderMap::new();
+        name_ignored(&mut headers, &self.ignored(harmless)?);
+        Ok(headers)
+    }
+
+    /// The keys without effect.
+    fn ignored(&self, harmless: &[&str]) -> Result<Vec<&str>, ApiError> {
         let mut ignored: Vec<&str> = self.without_effect.iter().map(String::as_str).collect();
         for (name, value) in &self.object {
             let is_harmless =
@@ -195,9 +229,7 @@ impl Fields {
             }
             ignored.push(name.as_str());
         }
-        let mut headers = HeaderMap::new();
-        name_ignored(&mut headers, &ignored);
-        Ok(headers)
+        Ok(ignored)
     }
 }
 
@@ -312,12 +344,28 @@ impl FromRequest<Shared> for Ask {
 
     async fn from_request(request: Request, app: &Shared) -> Result<Self, ApiError> {
         let trace = request.extensions().get::<Trace>().cloned();
+        let trace = trace.ok_or_else(ApiError::internal)?;
         let mut fields = Fields::from_request(request, app).await?;
         let model: Option<String> = fields.take("model")?;
+        Self::of(app, trace, model.as_deref(), fields)
+    }
+}
+
+impl Ask {
+    /// A request for the model of this name.
+    ///
+    /// # Errors
+    /// There is no such model.
+    pub(crate) fn of(
+        app: &Shared,
+        trace: Trace,
+        model: Option<&str>,
+        fields: Fields,
+    ) -> Result<Self, ApiError> {
         Ok(Self {
             app: app.clone(),
-            trace: trace.ok_or_else(ApiError::internal)?,
-            served: app.served(model.as_deref())?,
+            trace,
+            served: app.served(model)?,
             fields,
         })
     }

@@ -1,7 +1,7 @@
 //! The trace of one request: its id, its line in the log, its share of the metrics.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::http::HeaderMap;
 
@@ -128,6 +128,11 @@ pub(crate) fn new_id(prefix: &str) -> String {
 impl Inner {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The time since the request has arrived.
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.arrived.elapsed()
     }
 
     /// Holds a place among the requests of a key until the request has ended.

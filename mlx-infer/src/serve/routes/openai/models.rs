@@ -11,10 +11,7 @@ use crate::serve::state::{App, Shared};
 /// The list of models: one entry for each name that requests may give.
 pub(crate) async fn list(State(app): State<Shared>, headers: HeaderMap) -> Json<Value> {
     let is_anthropic = headers.contains_key("anthropic-version");
-    let names = &app.settings.names;
-    let names: Vec<&str> = (names.iter().map(String::as_str))
-        .chain(app.adapters())
-        .collect();
+    let names: Vec<&str> = app.names().collect();
     let data: Vec<Value> = names
         .iter()
         .map(|name| entry(&app, name, is_anthropic))
