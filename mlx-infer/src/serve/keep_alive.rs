@@ -7,6 +7,8 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::error::{Error, Result};
+use crate::serve::http::error::ApiError;
+use crate::serve::http::fields::Fields;
 
 /// How long a model stays in memory after its last request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +23,17 @@ pub enum KeepAlive {
 const UNITS: [(&str, f64); 4] = [("ms", 1e-3), ("h", 3600.0), ("m", 60.0), ("s", 1.0)];
 
 impl KeepAlive {
+    /// Takes a request's `keep_alive`.
+    ///
+    /// # Errors
+    /// It is no time.
+    pub(super) fn take(fields: &mut Fields) -> std::result::Result<Option<Self>, ApiError> {
+        const NAME: &str = "keep_alive";
+        let value: Option<Value> = fields.take(NAME)?;
+        let read = value.as_ref().map(Self::from_json).transpose();
+        read.map_err(|error| ApiError::from(error).with_param(NAME))
+    }
+
     /// The value of a request's `keep_alive`: a number of seconds, or a text.
     ///
     /// # Errors

@@ -371,151 +371,77 @@ fn thinking_is_switched() {
     }
 }
 
+/// Checks that a request is refused with this status and an error that begins with these words.
+fn assert_refused(path: &str, body: &Value, status: u16, word: &str) {
+    let answer = SERVER.post(path, body);
+    assert_eq!(answer.status, status, "{path} {body}: {}", answer.body);
+    let document = answer.json();
+    let error = document["error"].as_str().unwrap();
+    assert!(error.starts_with(word), "{path} {body}: {error}");
+}
+
 #[test]
-fn what_is_not_supported_is_refused_by_name() {
+fn parameters_that_are_not_supported_are_refused_by_name() {
     let image = json!([{"role": "user", "content": "Look.", "images": ["iVBORw0KGgo="]}]);
-    for (path, body, status, word) in [
-        (
-            "/api/chat",
-            json!({"messages": image}),
-            400,
-            "messages[0]: images",
-        ),
-        (
-            "/api/generate",
-            json!({"prompt": "x", "images": ["iVBORw0KGgo="]}),
-            400,
-            "images",
-        ),
-        (
-            "/api/generate",
-            json!({"prompt": "x", "template": "{{ .Prompt }}"}),
-            400,
-            "template",
-        ),
-        (
-            "/api/generate",
-            json!({"prompt": "x", "context": [1, 2]}),
-            400,
-            "context",
-        ),
-        (
-            "/api/generate",
-            json!({"prompt": "x", "suffix": "y"}),
-            400,
-            "suffix: the model's vocabulary",
-        ),
-        (
-            "/api/generate",
-            json!({"prompt": "x", "system": "y", "raw": true}),
-            400,
-            "system",
-        ),
-        (
-            "/api/generate",
-            json!({"prompt": "", "keep_alive": 0}),
-            400,
-            "keep_alive",
-        ),
-        (
-            "/api/generate",
-            json!({"prompt": "x", "keep_alive": "soon"}),
-            400,
-            "keep_alive",
-        ),
-        (
-            "/api/chat",
-            json!({"messages": [{"role": "user", "content": "x"}], "options": {"mirostat": 2}}),
-            400,
-            "mirostat",
-        ),
-        (
-            "/api/chat",
-            json!({"messages": [{"role": "user", "content": "x"}], "options": {"num_predict": -9}}),
-            400,
-            "num_predict",
-        ),
-        (
-            "/api/chat",
-            json!({"messages": [{"role": "user", "content": "x"}], "options": {"top_p": 2}}),
-            400,
-            "top_p",
-        ),
-        ("/api/chat", json!({"messages": "x"}), 400, "messages"),
-        (
-            "/api/chat",
-            json!({"messages": [{"role": "user", "content": "x"}], "think": "deeply"}),
-            400,
-            "think",
-        ),
-        (
-            "/api/chat",
-            json!({"model": "other", "messages": []}),
-            404,
-            "there is no model \"other\"",
-        ),
-        (
-            "/api/show",
-            json!({"model": "other:latest"}),
-            404,
-            "there is no model \"other\"",
-        ),
-        (
-            "/api/embed",
-            json!({"model": "tiny", "input": "x"}),
-            501,
-            "tiny computes no embeddings",
-        ),
-        (
-            "/api/embeddings",
-            json!({"model": "tiny", "prompt": "x"}),
-            501,
-            "tiny computes no embeddings",
-        ),
-        (
-            "/api/pull",
-            json!({"model": "tiny"}),
-            501,
-            "/api/pull is not supported",
-        ),
-        (
-            "/api/push",
-            json!({"model": "tiny"}),
-            501,
-            "/api/push is not supported",
-        ),
-        (
-            "/api/create",
-            json!({"model": "tiny"}),
-            501,
-            "/api/create is not supported",
-        ),
-        (
-            "/api/copy",
-            json!({"source": "tiny", "destination": "a"}),
-            501,
-            "/api/copy is not supported",
-        ),
-        (
-            "/api/blobs/sha256:00",
-            json!({}),
-            501,
-            "/api/blobs/sha256:00 is not supported",
-        ),
+    assert_refused(
+        "/api/chat",
+        &json!({"messages": image}),
+        400,
+        "messages[0]: images",
+    );
+    for (key, value, word) in [
+        ("images", json!(["iVBORw0KGgo="]), "images"),
+        ("template", "{{ .Prompt }}".into(), "template"),
+        ("context", json!([1, 2]), "context"),
+        ("suffix", "y".into(), "suffix: the model's vocabulary"),
+        ("keep_alive", "soon".into(), "keep_alive"),
+        ("think", "deeply".into(), "think"),
+        ("options", json!({"mirostat": 2}), "mirostat"),
+        ("options", json!({"num_predict": -9}), "num_predict"),
+        ("options", json!({"num_ctx": 0}), "num_ctx"),
+        ("options", json!({"top_p": 2}), "top_p"),
+        ("options", json!({"stop": [""]}), "stop[0]"),
     ] {
-        let answer = SERVER.post(path, &body);
-        assert_eq!(answer.status, status, "{path} {body}: {}", answer.body);
-        let document = answer.json();
-        let error = document["error"].as_str().unwrap();
-        assert!(error.starts_with(word), "{path} {body}: {error}");
+        let mut body = json!({"prompt": "x"});
+        body[key] = value;
+        assert_refused("/api/generate", &body, 400, word);
+    }
+    let raw = json!({"prompt": "x", "system": "y", "raw": true});
+    assert_refused("/api/generate", &raw, 400, "system");
+    assert_refused("/api/chat", &json!({"messages": "x"}), 400, "messages");
+    let unload = json!({"prompt": "", "keep_alive": 0});
+    assert_refused(
+        "/api/generate",
+        &unload,
+        400,
+        "the server keeps its only model",
+    );
+    // Empty values change nothing.
+    let body = json!({
+        "prompt": QUESTION, "images": [], "template": "", "context": [], "suffix": "", "raw": false,
+        "format": "", "think": null, "options": {"temperature": 0, "mirostat": 0, "tfs_z": 1},
+    });
+    assert_eq!(both(&SERVER, "/api/generate", &body)["response"], "42");
+}
+
+#[test]
+fn routes_and_models_that_are_not_here_are_refused_by_name() {
+    let other = "there is no model \"other\"";
+    let of_other = json!({"model": "other", "messages": []});
+    assert_refused("/api/chat", &of_other, 404, other);
+    assert_refused("/api/show", &json!({"model": "other:latest"}), 404, other);
+    let embed = json!({"model": "tiny", "input": "x", "prompt": "x"});
+    for path in ["/api/embed", "/api/embeddings"] {
+        assert_refused(path, &embed, 501, "tiny computes no embeddings");
+    }
+    for name in ["pull", "push", "create", "copy", "blobs/sha256:00"] {
+        let path = format!("/api/{name}");
+        let word = format!("{path} is not supported");
+        assert_refused(&path, &json!({"model": "tiny"}), 501, &word);
     }
     let json = [("Content-Type", "application/json")];
     let deleted = SERVER.send("DELETE", "/api/delete", &json, r#"{"model": "tiny"}"#);
     assert_eq!(deleted.status, 501, "{}", deleted.body);
-    // Empty values change nothing.
-    let body = json!({"prompt": QUESTION, "images": [], "template": "", "context": [], "suffix": "", "raw": false,
-        "format": "", "think": null, "options": {"temperature": 0, "mirostat": 0, "tfs_z": 1}});
-    assert_eq!(both(&SERVER, "/api/generate", &body)["response"], "42");
 }
 
 #[test]

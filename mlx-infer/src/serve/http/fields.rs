@@ -11,7 +11,8 @@ use tokio::time::timeout;
 use crate::serve::http::error::ApiError;
 use crate::serve::http::room::Long;
 use crate::serve::http::trace::Trace;
-use crate::serve::state::{Served, Shared};
+use crate::serve::keep_alive::KeepAlive;
+use crate::serve::state::{Asked, Served, Shared};
 
 /// Keys that have no effect on the answer, on any route.
 const HARMLESS: &[&str] = &[
@@ -347,25 +348,47 @@ impl FromRequest<Shared> for Ask {
         let trace = trace.ok_or_else(ApiError::internal)?;
         let mut fields = Fields::from_request(request, app).await?;
         let model: Option<String> = fields.take("model")?;
-        Self::of(app, trace, model.as_deref(), fields)
+        let asked = app.asked(model.as_deref())?;
+        // A server with one model keeps it, and names the key as any other that it does not know.
+        let keep_alive = match app.pool.is_on_demand() {
+            true => KeepAlive::take(&mut fields)?,
+            false => None,
+        };
+        Self::of(app, trace, &asked, keep_alive, fields).await
     }
 }
 
 impl Ask {
-    /// A request for the model of this name.
+    /// A request for a model. It waits until the model is in memory.
     ///
     /// # Errors
-    /// There is no such model.
-    pub(crate) fn of(
+    /// The model cannot be loaded, or the server takes no requests.
+    pub(crate) async fn of(
         app: &Shared,
         trace: Trace,
-        model: Option<&str>,
-        fields: Fields,
+        asked: &Asked,
+        keep_alive: Option<KeepAlive>,
+        mut fields: Fields,
     ) -> Result<Self, ApiError> {
+        if app.pool.is_on_demand() {
+            trace.serve(&asked.name);
+        }
+        let served = match app.try_acquire(asked, keep_alive)? {
+            Some(served) => served,
+            None => {
+                // Requests for other models tokenise meanwhile.
+                let length = fields.long.rest();
+                let served = app.acquire(asked, keep_alive).await?;
+                if let Some(length) = length {
+                    fields.long = app.room.go_on(fields.long, length).await;
+                }
+                served
+            }
+        };
         Ok(Self {
             app: app.clone(),
             trace,
-            served: app.served(model)?,
+            served,
             fields,
         })
     }

@@ -1,7 +1,10 @@
 //! Reads what the requests of both routes have in common: the model, the options, the form of the
 //! answer, reasoning.
 
+use std::time::{Duration, Instant};
+
 use axum::extract::{FromRequest, Request};
+use axum::response::Response;
 use serde_json::{Map, Value, json};
 
 use crate::request::generation::GenerateOptions;
@@ -10,8 +13,9 @@ use crate::serve::http::error::ApiError;
 use crate::serve::http::fields::{Ask, Fields};
 use crate::serve::http::trace::Trace;
 use crate::serve::keep_alive::KeepAlive;
+use crate::serve::routes::ollama::writer::{AnswerForm, LineWriter};
 use crate::serve::routes::openai::logprobs;
-use crate::serve::state::{Loaded, Shared};
+use crate::serve::state::{Asked, Loaded, Shared};
 use crate::serve::turn::{self, AskedBudget, grammar, params};
 
 /// Options that say how Ollama computes, and change no answer here. `num_ctx` is one of them: a
@@ -37,8 +41,14 @@ const HARMLESS: &[&str] = &[
 /// The number of last tokens under the penalty of repetitions, if a request gives none.
 const REPEAT_LAST_N: usize = 64;
 
-/// A request of Ollama's API. Names of models may end in `:latest`.
-pub(super) struct OllamaAsk(pub(super) Ask);
+/// A request of Ollama's API, before its model is in memory. Names of models may end in `:latest`.
+pub(super) struct OllamaAsk {
+    pub(super) app: Shared,
+    trace: Trace,
+    pub(super) asked: Asked,
+    keep_alive: Option<KeepAlive>,
+    pub(super) fields: Fields,
+}
 
 impl FromRequest<Shared> for OllamaAsk {
     type Rejection = ApiError;
@@ -49,7 +59,47 @@ impl FromRequest<Shared> for OllamaAsk {
         let mut fields = Fields::from_request(request, app).await?;
         let model: Option<String> = fields.any(&["model", "name"])?;
         let model = model.as_deref().map(|name| app.without_tag(name));
-        Ask::of(app, trace, model, fields).map(Self)
+        Ok(Self {
+            app: app.clone(),
+            trace,
+            asked: app.asked(model)?,
+            keep_alive: KeepAlive::take(&mut fields)?,
+            fields,
+        })
+    }
+}
+
+impl OllamaAsk {
+    /// The request once its model is in memory, and how long it waited for that.
+    ///
+    /// # Errors
+    /// The model cannot be loaded, or the server takes no requests.
+    pub(super) async fn with_model(self) -> Result<(Ask, Duration), ApiError> {
+        let begun = Instant::now();
+        let ask = Ask::of(
+            &self.app,
+            self.trace,
+            &self.asked,
+            self.keep_alive,
+            self.fields,
+        );
+        Ok((ask.await?, begun.elapsed()))
+    }
+
+    /// The answer to a request without a text: the model is loaded, or with a `keep_alive` of 0
+    /// unloaded as soon as it has no other requests.
+    ///
+    /// # Errors
+    /// The model cannot be loaded, or it cannot be unloaded.
+    pub(super) async fn without_text(self, form: AnswerForm) -> Result<Response, ApiError> {
+        let is_zero = |kept| matches!(kept, KeepAlive::For(time) if time.is_zero());
+        let writer = LineWriter::new(form, &self.asked.name, &self.trace);
+        if !self.keep_alive.is_some_and(is_zero) {
+            let (ask, _) = self.with_model().await?;
+            return Ok(writer.without_text("load", ask.fields.end(&["stream", "options"])?));
+        }
+        self.app.pool.let_go(self.asked.index)?;
+        Ok(writer.without_text("unload", self.fields.end(&["stream", "options"])?))
     }
 }
 
@@ -62,7 +112,6 @@ pub(super) struct Common {
     pub(super) kwargs: Map<String, Value>,
     pub(super) budget: Option<AskedBudget>,
     pub(super) is_stream: bool,
-    pub(super) keep_alive: Option<KeepAlive>,
 }
 
 impl Common {
@@ -74,10 +123,6 @@ impl Common {
         refuse(fields, "template", "the model's own template is used")?;
         refuse(fields, "images", "the model reads texts only")?;
         let is_stream = fields.take("stream")?.unwrap_or(true);
-        let keep_alive: Option<Value> = fields.take("keep_alive")?;
-        let keep_alive = keep_alive.as_ref().map(KeepAlive::from_json).transpose();
-        let keep_alive =
-            keep_alive.map_err(|error| ApiError::from(error).with_param("keep_alive"))?;
         let (mut options, max_tokens) = options(fields, loaded)?;
         if let Some(format) = format(fields)? {
             if options.grammar.is_some() {
@@ -95,22 +140,7 @@ impl Common {
             kwargs,
             budget,
             is_stream,
-            keep_alive,
         })
-    }
-
-    /// Why a request without a text is answered: the model is loaded, or unloaded.
-    ///
-    /// # Errors
-    /// The request asks to unload the model of a server that has one model.
-    pub(super) fn of_life(&self) -> Result<&'static str, ApiError> {
-        match self.keep_alive {
-            Some(KeepAlive::For(time)) if time.is_zero() => {
-                let message = "keep_alive: 0 unloads a model, and this server keeps its only one";
-                Err(ApiError::bad("keep_alive", message))
-            }
-            _ => Ok("load"),
-        }
     }
 }
 

@@ -6,29 +6,30 @@ use serde_json::{Map, Value, json};
 use crate::serve::http::error::ApiError;
 use crate::serve::http::fields::Ask;
 use crate::serve::routes::ollama::ask::{Common, OllamaAsk, is_given};
-use crate::serve::routes::ollama::writer::{Form, LineWriter};
+use crate::serve::routes::ollama::writer::{AnswerForm, LineWriter};
 use crate::serve::turn::edits::Edits;
 use crate::serve::turn::{Turn, tools_from};
 use crate::text::chat::Message;
 use crate::text::chat::reply::ToolChoice;
 
-pub(super) async fn chat(ask: OllamaAsk) -> Result<Response, ApiError> {
+pub(super) async fn chat(mut ask: OllamaAsk) -> Result<Response, ApiError> {
+    let messages: Vec<Value> = ask.fields.take("messages")?.unwrap_or_default();
+    if messages.is_empty() {
+        return ask.without_text(AnswerForm::Chat).await;
+    }
+    let (ask, loading) = ask.with_model().await?;
     let Ask {
         app,
         trace,
         served,
         mut fields,
-    } = ask.0;
-    let loaded = app.ready()?;
-    let messages: Vec<Value> = fields.take("messages")?.unwrap_or_default();
+    } = ask;
+    let loaded = &*served.model;
     let (tools, _) = tools_from(&mut fields, tool)?;
     let common = Common::take(&mut fields, loaded)?;
     let long = fields.long();
     let mut headers = fields.end(&[])?;
-    let writer = LineWriter::new(Form::Chat, &served, &trace);
-    if messages.is_empty() {
-        return Ok(writer.without_text(common.of_life()?, headers));
-    }
+    let writer = LineWriter::new(AnswerForm::Chat, &served.name, &trace).after(loading);
     let is_stream = common.is_stream;
     let writer = writer.with_logprobs(loaded, &common.options)?;
     let turn = Turn {

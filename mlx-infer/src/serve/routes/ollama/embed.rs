@@ -9,7 +9,7 @@ use crate::serve::routes::ollama::ask::OllamaAsk;
 pub(super) async fn embed(ask: OllamaAsk) -> ApiError {
     let message = format!(
         "{} computes no embeddings: generative checkpoints are not trained for them",
-        ask.0.served.name
+        ask.asked.name
     );
     ApiError::new(StatusCode::NOT_IMPLEMENTED, message)
 }

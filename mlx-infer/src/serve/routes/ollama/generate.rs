@@ -2,30 +2,35 @@
 
 use axum::response::Response;
 
+use crate::model::frontend::Frontend;
 use crate::request::generation::Prompt;
 use crate::serve::http::error::ApiError;
 use crate::serve::http::fields::{Ask, name_ignored};
 use crate::serve::http::room::heavy;
 use crate::serve::routes::ollama::ask::{Common, OllamaAsk, refuse};
-use crate::serve::routes::ollama::writer::{Form, LineWriter};
+use crate::serve::routes::ollama::writer::{AnswerForm, LineWriter};
 use crate::serve::turn::choices::{AskedRows, Choices};
 use crate::serve::turn::edits::Edits;
 use crate::serve::turn::{Turn, params};
 use crate::text::chat::Message;
 use crate::text::chat::reply::ToolChoice;
-use crate::text::infill::Gap;
+use crate::text::infill::{Gap, Infill};
 
-pub(super) async fn generate(ask: OllamaAsk) -> Result<Response, ApiError> {
+pub(super) async fn generate(mut ask: OllamaAsk) -> Result<Response, ApiError> {
+    let prompt: String = ask.fields.take("prompt")?.unwrap_or_default();
+    let suffix: Option<String> = ask.fields.take("suffix")?;
+    let suffix = suffix.filter(|suffix| !suffix.is_empty());
+    if prompt.is_empty() && suffix.is_none() {
+        return ask.without_text(AnswerForm::Generate).await;
+    }
+    let (ask, loading) = ask.with_model().await?;
     let Ask {
         app,
         trace,
         served,
         mut fields,
-    } = ask.0;
-    let loaded = app.ready()?;
-    let prompt: String = fields.take("prompt")?.unwrap_or_default();
-    let suffix: Option<String> = fields.take("suffix")?;
-    let suffix = suffix.filter(|suffix| !suffix.is_empty());
+    } = ask;
+    let loaded = &*served.model;
     let system: Option<String> = fields.take("system")?;
     let system = system.filter(|system| !system.is_empty());
     let is_raw = fields.take("raw")?.unwrap_or(false);
@@ -34,10 +39,7 @@ pub(super) async fn generate(ask: OllamaAsk) -> Result<Response, ApiError> {
     let mut common = Common::take(&mut fields, loaded)?;
     let long = fields.long();
     let mut headers = fields.end(&[])?;
-    let writer = LineWriter::new(Form::Generate, &served, &trace);
-    if prompt.is_empty() && suffix.is_none() {
-        return Ok(writer.without_text(common.of_life()?, headers));
-    }
+    let writer = LineWriter::new(AnswerForm::Generate, &served.name, &trace).after(loading);
     if system.is_some() && (is_raw || suffix.is_some()) {
         let message = "system needs the model's template, which raw and suffix leave out";
         return Err(ApiError::bad("system", message));
@@ -81,22 +83,7 @@ pub(super) async fn generate(ask: OllamaAsk) -> Result<Response, ApiError> {
     };
     let long = long.or(common.options.grammar.is_some());
     let checked = heavy(long, || -> Result<_, ApiError> {
-        params::check_length(frontend, "prompt", &prompt)?;
-        let ids = match infill {
-            None => frontend
-                .prompt_ids(Prompt::Text(prompt))
-                .map_err(|error| ApiError::from(error).with_param("prompt"))?,
-            Some((infill, after)) => {
-                let before = &prompt;
-                let files = &[];
-                let gap = Gap {
-                    before,
-                    after,
-                    files,
-                };
-                infill.prompt(frontend.tokenizer()?, gap, usize::MAX)?.0
-            }
-        };
+        let ids = prompt_ids(frontend, prompt, infill)?;
         let mut options = common.options;
         options.max_tokens =
             loaded.max_tokens(common.max_tokens, ids.len(), app.settings.max_output);
@@ -114,4 +101,23 @@ pub(super) async fn generate(ask: OllamaAsk) -> Result<Response, ApiError> {
         .of_text(ends)
         .respond(choices, is_stream, headers)
         .await
+}
+
+/// The ids of a text to continue, or of a gap behind it.
+fn prompt_ids(
+    frontend: &Frontend,
+    prompt: String,
+    infill: Option<(&Infill, &str)>,
+) -> Result<Vec<u32>, ApiError> {
+    params::check_length(frontend, "prompt", &prompt)?;
+    let Some((infill, after)) = infill else {
+        let ids = frontend.prompt_ids(Prompt::Text(prompt));
+        return ids.map_err(|error| ApiError::from(error).with_param("prompt"));
+    };
+    let gap = Gap {
+        before: &prompt,
+        after,
+        files: &[],
+    };
+    Ok(infill.prompt(frontend.tokenizer()?, gap, usize::MAX)?.0)
 }

@@ -3,15 +3,15 @@
 use axum::Json;
 use axum::extract::State;
 use axum::http::HeaderMap;
-use mlx_core::QuantMode;
-use mlx_models::ModelInfo;
+use jiff::Timestamp;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
+use crate::engine::Engine;
 use crate::serve::http::error::ApiError;
-use crate::serve::http::fields::Ask;
+use crate::serve::pool::About;
 use crate::serve::routes::ollama::ask::OllamaAsk;
-use crate::serve::state::{App, Loaded, Shared};
+use crate::serve::state::{App, Shared};
 
 /// The release of Ollama whose API this is. Programs refuse a server whose release is too old for
 /// what they use.
@@ -26,88 +26,69 @@ pub(super) async fn version() -> Json<Value> {
 
 /// The models that requests may name.
 pub(super) async fn tags(State(app): State<Shared>) -> Result<Json<Value>, ApiError> {
-    let loaded = app.ready()?;
     let models = app.names().map(|name| {
-        let mut model = entry(name, loaded);
+        let mut model = entry(name, &app.pool.about(app.asked(Some(name))?.index));
         model["modified_at"] = time(&app).into();
-        model
+        Ok(model)
     });
-    Ok(Json(json!({"models": models.collect::<Vec<_>>()})))
+    let models: Vec<Value> = models.collect::<Result<_, ApiError>>()?;
+    Ok(Json(json!({"models": models})))
 }
 
 /// The models in memory.
 pub(super) async fn ps(State(app): State<Shared>) -> Result<Json<Value>, ApiError> {
-    let loaded = app.ready()?;
-    let info = loaded.frontend().info();
-    let bytes = info.weight_bytes + loaded.engine.load().cache_bytes;
     let is_on_gpu = mlx_core::memory::of_device().is_ok_and(|device| device.is_some());
-    let models = app.names().map(|name| {
-        let mut model = entry(name, loaded);
+    let mut models = Vec::new();
+    for name in app.names() {
+        let index = app.asked(Some(name))?.index;
+        let Some(load) = app.pool.with_engine(index, Engine::load) else {
+            continue;
+        };
+        let about = app.pool.about(index);
+        let bytes = about.bytes + load.cache_bytes + load.prefix_bytes;
+        let left = app.pool.status(index).left;
+        let until = left.and_then(|left| Timestamp::now().checked_add(left).ok());
+        let mut model = entry(name, &about);
         model["size"] = bytes.into();
         model["size_vram"] = if is_on_gpu { bytes } else { 0 }.into();
-        model["expires_at"] = NEVER.into();
-        model["context_length"] = info.max_positions.into();
-        model
-    });
-    Ok(Json(json!({"models": models.collect::<Vec<_>>()})))
+        model["expires_at"] = until
+            .map_or_else(|| NEVER.to_owned(), |time| time.to_string())
+            .into();
+        model["context_length"] = about.context.into();
+        models.push(model);
+    }
+    Ok(Json(json!({"models": models})))
 }
 
-/// The facts about a model.
+/// The facts about a model. It is not loaded for that.
 pub(super) async fn show(ask: OllamaAsk) -> Result<(HeaderMap, Json<Value>), ApiError> {
-    let Ask {
-        app,
-        served,
-        fields,
-        ..
-    } = ask.0;
-    let loaded = app.ready()?;
+    let OllamaAsk {
+        app, asked, fields, ..
+    } = ask;
     // `verbose` adds the vocabulary in Ollama.
     let headers = fields.end(&["verbose", "system", "template", "options"])?;
-    let frontend = loaded.frontend();
-    let info = frontend.info();
-    let kind = &info.model_type;
+    let about = app.pool.about(asked.index);
+    let kind = &about.family;
     let mut facts = json!({
         "general.architecture": kind,
-        "general.basename": served.name,
-        "general.parameter_count": info.n_parameters,
+        "general.basename": asked.name,
+        "general.parameter_count": about.parameters,
     });
     for (name, value) in [
-        ("context_length", json!(info.max_positions)),
-        ("embedding_length", info.hidden.into()),
-        ("block_count", info.layers.len().into()),
-        ("vocab_size", info.vocab.into()),
+        ("context_length", json!(about.context)),
+        ("embedding_length", about.hidden.into()),
+        ("block_count", about.layers.into()),
+        ("vocab_size", about.vocab.into()),
     ] {
         facts[format!("{kind}.{name}")] = value;
     }
-    let template = frontend.chat_template().ok();
-    let template = template.and_then(|template| template.source("default"));
-    let defaults = &loaded.defaults.sampling;
-    let parameters = format!(
-        "temperature {}\ntop_p {}\ntop_k {}\nmin_p {}\nrepeat_penalty {}",
-        defaults.temperature,
-        defaults.top_p,
-        defaults.top_k,
-        defaults.min_p,
-        defaults.repeat_penalty
-    );
-    let format = loaded.reply_format().ok();
-    let capabilities = [
-        ("completion", true),
-        ("tools", format.is_some()),
-        (
-            "thinking",
-            format.is_some_and(|format| format.has_reasoning()),
-        ),
-        ("insert", loaded.infill("suffix").is_ok()),
-    ];
-    let capabilities = capabilities.into_iter().filter(|(_, has)| *has);
     let document = json!({
-        "modelfile": format!("FROM {}\n", served.name),
-        "parameters": parameters,
-        "template": template.unwrap_or_default(),
-        "details": details(loaded),
+        "modelfile": format!("FROM {}\n", asked.name),
+        "parameters": about.defaults,
+        "template": about.template.as_deref().unwrap_or_default(),
+        "details": details(&about),
         "model_info": facts,
-        "capabilities": capabilities.map(|(name, _)| name).collect::<Vec<_>>(),
+        "capabilities": about.capabilities,
         "modified_at": time(&app),
     });
     Ok((headers, Json(document)))
@@ -115,46 +96,36 @@ pub(super) async fn show(ask: OllamaAsk) -> Result<(HeaderMap, Json<Value>), Api
 
 /// The time from which the server has its models.
 fn time(app: &App) -> String {
-    let time = jiff::Timestamp::from_second(app.created as i64).unwrap_or_default();
+    let time = Timestamp::from_second(app.created as i64).unwrap_or_default();
     time.to_string()
 }
 
 /// What lists of models say about one.
-fn entry(name: &str, loaded: &Loaded) -> Value {
-    let info = loaded.frontend().info();
+fn entry(name: &str, about: &About) -> Value {
     json!({
         "name": name,
         "model": name,
-        "size": info.weight_bytes,
-        "digest": digest(name, info),
-        "details": details(loaded),
+        "size": about.bytes,
+        "digest": digest(name, about),
+        "details": details(about),
     })
 }
 
 /// A number that stands for a model under a name. It is not that of its files.
-fn digest(name: &str, info: &ModelInfo) -> String {
-    let text = format!(
-        "{name}\n{}\n{}\n{}",
-        info.model_type, info.n_parameters, info.weight_bytes
-    );
+fn digest(name: &str, about: &About) -> String {
+    let text = format!("{name}\n{}\n{:?}", about.family, about.context);
     let digest = Sha256::digest(text.as_bytes());
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn details(loaded: &Loaded) -> Value {
-    let info = loaded.frontend().info();
-    let precision = match info.quantization {
-        None => info.dtype.to_string().to_uppercase(),
-        Some(scheme) if scheme.mode == QuantMode::Affine => format!("Q{}", scheme.bits),
-        Some(scheme) => scheme.mode.to_string().to_uppercase(),
-    };
+fn details(about: &About) -> Value {
     json!({
         "parent_model": "",
-        "format": if loaded.frontend().is_gguf() { "gguf" } else { "safetensors" },
-        "family": info.model_type,
-        "families": [info.model_type],
-        "parameter_size": size(info.n_parameters),
-        "quantization_level": precision,
+        "format": if about.is_gguf { "gguf" } else { "safetensors" },
+        "family": about.family,
+        "families": [about.family],
+        "parameter_size": about.parameters.map(size).unwrap_or_default(),
+        "quantization_level": about.precision,
     })
 }
 

@@ -1,5 +1,7 @@
 //! Writes answers as lines of JSON, or as one JSON document.
 
+use std::time::Duration;
+
 use axum::Json;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
@@ -12,7 +14,7 @@ use crate::serve::http::error::ApiError;
 use crate::serve::http::sse;
 use crate::serve::http::trace::Trace;
 use crate::serve::routes::openai::logprobs;
-use crate::serve::state::{Loaded, Served};
+use crate::serve::state::Loaded;
 use crate::serve::turn::choices::{Choices, RowStep};
 use crate::serve::turn::{Replies, call_id};
 use crate::text::chat::reply::Part;
@@ -20,7 +22,7 @@ use crate::text::tokenizer::Tokenizer;
 
 /// The keys of the text in an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
+pub(super) enum AnswerForm {
     /// `message`, an object.
     Chat,
     /// `response`, a text.
@@ -48,7 +50,7 @@ struct Said {
 
 /// Writes an answer.
 pub(super) struct LineWriter {
-    form: Form,
+    form: AnswerForm,
     model: String,
     trace: Trace,
     source: Source,
@@ -59,13 +61,15 @@ pub(super) struct LineWriter {
     call: Option<(String, String)>,
     calls: usize,
     end: Option<(FinishReason, Metrics)>,
+    /// How long the request waited for its model.
+    loading: Duration,
 }
 
 impl LineWriter {
-    pub(super) fn new(form: Form, served: &Served, trace: &Trace) -> Self {
+    pub(super) fn new(form: AnswerForm, model: &str, trace: &Trace) -> Self {
         Self {
             form,
-            model: served.name.clone(),
+            model: model.to_owned(),
             trace: trace.clone(),
             source: Source::Nothing,
             tokenizer: None,
@@ -73,7 +77,13 @@ impl LineWriter {
             call: None,
             calls: 0,
             end: None,
+            loading: Duration::ZERO,
         }
+    }
+
+    /// The same for a request that waited for its model.
+    pub(super) fn after(self, loading: Duration) -> Self {
+        Self { loading, ..self }
     }
 
     /// # Errors
@@ -190,7 +200,7 @@ impl LineWriter {
             "created_at": jiff::Timestamp::now().to_string(),
         });
         match self.form {
-            Form::Chat => {
+            AnswerForm::Chat => {
                 let mut message = json!({"role": "assistant", "content": said.content});
                 if !said.thinking.is_empty() {
                     message["thinking"] = said.thinking.into();
@@ -200,7 +210,7 @@ impl LineWriter {
                 }
                 line["message"] = message;
             }
-            Form::Generate => {
+            AnswerForm::Generate => {
                 line["response"] = said.content.into();
                 if !said.thinking.is_empty() {
                     line["thinking"] = said.thinking.into();
@@ -227,9 +237,9 @@ impl LineWriter {
             FinishReason::Stop | FinishReason::Cancelled => "stop",
         }
         .into();
-        let nanoseconds = |time: std::time::Duration| time.as_nanos() as u64;
+        let nanoseconds = |time: Duration| time.as_nanos() as u64;
         line["total_duration"] = nanoseconds(self.trace.elapsed()).into();
-        line["load_duration"] = 0.into();
+        line["load_duration"] = nanoseconds(self.loading).into();
         line["prompt_eval_count"] = metrics.prompt_tokens.into();
         line["prompt_eval_duration"] = nanoseconds(metrics.prefill).into();
         line["eval_count"] = metrics.decode_tokens.into();
