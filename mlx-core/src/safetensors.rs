@@ -33,6 +33,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::files::moved::{self, Moved};
 use crate::files::source::{Layout, Source, plain_memory};
 use crate::linalg;
+use crate::settings;
 
 mod finite;
 mod header;
@@ -258,7 +259,7 @@ impl Safetensors {
                 .map(|(range, begin)| (range, (moved.clone(), begin)))
                 .collect::<Vec<_>>())
         });
-        let blocks: std::io::Result<Vec<_>> = blocks.collect();
+        let blocks: std::io::Result<Vec<_>> = settings::readers()?.install(|| blocks.collect());
         let blocks = blocks.map_err(|error| Error::from(error).context(&self.label))?;
         self.unfetched().extend(blocks.into_iter().flatten());
         Ok(())

@@ -75,10 +75,31 @@ fn start_threads() -> Result<()> {
     match built {
         // The program may have started the threads itself. Then their number is its own choice.
         Err(error) if std::error::Error::source(&error).is_none() => Ok(()),
-        Err(error) => Err(Error::new(
-            ErrorKind::Memory,
-            format!("no threads to read files with: {error}; RAYON_NUM_THREADS sets how many"),
-        )),
+        Err(error) => Err(no_threads(&error)),
         Ok(()) => Ok(()),
     }
+}
+
+fn no_threads(error: &rayon::ThreadPoolBuildError) -> Error {
+    Error::new(
+        ErrorKind::Memory,
+        format!("no threads to read files with: {error}; RAYON_NUM_THREADS sets how many"),
+    )
+}
+
+/// The threads that read files, as many as those of the program. They are others: the threads of
+/// rayon take no work from outside before they have ended theirs, and reading a model takes seconds.
+///
+/// # Errors
+/// The system cannot start them.
+pub(crate) fn readers() -> Result<&'static rayon::ThreadPool> {
+    static READERS: OnceLock<Result<rayon::ThreadPool>> = OnceLock::new();
+    let readers = READERS.get_or_init(|| {
+        let built = rayon::ThreadPoolBuilder::new()
+            .num_threads(rayon::current_num_threads())
+            .thread_name(|index| format!("mlx-read-{index}"))
+            .build();
+        built.map_err(|error| no_threads(&error))
+    });
+    readers.as_ref().map_err(Clone::clone)
 }

@@ -47,7 +47,7 @@ enum Command {
     Classify(classify::ClassifyArgs),
     /// Compute a prompt and store it in a file, for generate --prompt-cache
     Cache(cache::CacheArgs),
-    /// Serve the model over HTTP, with OpenAI's and Anthropic's APIs
+    /// Serve the model over HTTP, with OpenAI's, Anthropic's and Ollama's APIs
     #[cfg(feature = "serve")]
     Serve(Box<serve::ServeArgs>),
     /// Print how likely a text is, and its likeliest next tokens

@@ -1,23 +1,29 @@
-//! The HTTP server: OpenAI's and Anthropic's APIs on one [`Engine`](crate::Engine).
+//! The HTTP server: OpenAI's, Anthropic's and Ollama's APIs on one [`Engine`](crate::Engine)
+//! for each model.
 //!
-//! All requests share the engine's batch. A handler validates and tokenises on its own thread,
+//! All requests for a model share its engine's batch. A handler validates and tokenises on its own thread,
 //! submits, and turns the events of its [`Handle`](crate::Handle) into JSON. When a client
 //! disconnects, the handler drops the handle, which cancels the request.
 //!
 //! | file | content |
 //! |---|---|
 //! | `server`, `state`, `settings` | start, drain, end; what handlers share; the settings |
+//! | `pool`, `keep_alive` | which models are in memory, and which requests wait for one |
 //! | `http` | connections, access, errors, the keys of a body, streams of events, metrics |
 //! | `routes` | the table of routes, and one file a route: it reads the body and writes the answer |
 //! | `turn` | from a request's parameters to the events of its rows, and to the parts of its reply |
 
 mod http;
+mod keep_alive;
+mod pool;
 mod routes;
 mod server;
 mod settings;
 mod state;
 mod turn;
 
+pub use self::keep_alive::KeepAlive;
+pub use self::pool::{PoolEvent, PoolOptions, PooledModel};
 pub use self::server::{KeyRing, Server, Stopper};
 pub use self::settings::ServeOptions;
 

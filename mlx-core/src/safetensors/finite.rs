@@ -6,6 +6,7 @@ use super::{Safetensors, Tensor};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::files::moved;
+use crate::settings;
 
 /// The bytes that a thread reads at a time.
 const PART: usize = 1 << 20;
@@ -229,7 +230,8 @@ impl Safetensors {
                     moved::read(&self.source, begin, buffer)?;
                     Ok((index, count(pattern, buffer)))
                 });
-        let counts: std::io::Result<Vec<(usize, C)>> = counts.collect();
+        let counts: std::io::Result<Vec<(usize, C)>> =
+            settings::readers()?.install(|| counts.collect());
         counts.map_err(|error| Error::from(error).context(&self.label))
     }
 }
@@ -240,6 +242,45 @@ mod tests {
 
     use super::*;
     use crate::{Array, linalg, safetensors};
+
+    /// Nor does other work wait for a file.
+    #[test]
+    fn a_file_is_read_while_all_threads_of_the_program_work() -> Result<()> {
+        use std::sync::atomic::{AtomicBool, Ordering};
+        use std::sync::{Arc, mpsc};
+        use std::time::Duration;
+
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.safetensors");
+        // The bytes behind this header are not aligned, so they are moved.
+        let header = r#"{"v":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"w":{"dtype":"F32","shape":[2],"data_offsets":[8,16]}} "#;
+        assert_eq!(header.len() % 4, 1);
+        let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+        bytes.extend_from_slice(header.as_bytes());
+        bytes.extend([0; 16]);
+        std::fs::write(&path, bytes).unwrap();
+        let is_over = Arc::new(AtomicBool::new(false));
+        for _ in 0..rayon::current_num_threads() {
+            let is_over = is_over.clone();
+            rayon::spawn(move || {
+                while !is_over.load(Ordering::Acquire) {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            });
+        }
+        let (send, receive) = mpsc::channel();
+        std::thread::spawn(move || {
+            let read = Safetensors::open(&path).and_then(|file| {
+                file.prepare(["v", "w"])?;
+                file.non_finite()
+            });
+            let _ = send.send(read);
+        });
+        let read = receive.recv_timeout(Duration::from_secs(30));
+        is_over.store(true, Ordering::Release);
+        assert_eq!(read.expect("the file waits for other work")?, None);
+        Ok(())
+    }
 
     /// The numbers around the limit, of both signs, and others: as many become zero as in a conversion.
     #[test]

@@ -1,8 +1,8 @@
 //! Flags that several commands share, and the options that they make.
 
-use std::cell::OnceCell;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use clap::{Args, ValueEnum};
 use indicatif::ProgressBar;
@@ -25,7 +25,7 @@ pub(super) struct SourceArgs {
     model: Option<PathBuf>,
     /// The files that it names, looked up once.
     #[arg(skip)]
-    found: OnceCell<Files>,
+    found: OnceLock<Files>,
 }
 
 impl SourceArgs {
@@ -39,21 +39,21 @@ impl SourceArgs {
         };
         Ok(self.found.get_or_init(|| found).clone())
     }
+}
 
-    /// The model's name: the one on the hub, the folder's, or that of the built-in model.
-    #[cfg(feature = "serve")]
-    pub(super) fn name(&self) -> Result<String> {
-        let Some(model) = &self.model else {
-            return Ok("built-in".to_owned());
-        };
-        if !model.is_dir() {
-            let name = model.to_string_lossy();
-            return Ok(name.split('@').next().unwrap_or_default().to_owned());
-        }
-        let folder = std::path::absolute(model).unwrap_or_else(|_| model.clone());
-        let name = folder.file_name().map(|name| name.to_string_lossy());
-        Ok(name.map_or_else(|| "default".to_owned(), std::borrow::Cow::into_owned))
+/// The name of a model: the one on the hub, the folder's, or that of the built-in model.
+#[cfg(feature = "serve")]
+pub(super) fn name_of(model: Option<&Path>) -> String {
+    let Some(model) = model else {
+        return "built-in".to_owned();
+    };
+    if !model.is_dir() {
+        let name = model.to_string_lossy();
+        return name.split('@').next().unwrap_or_default().to_owned();
     }
+    let folder = std::path::absolute(model).unwrap_or_else(|_| model.to_owned());
+    let name = folder.file_name().map(|name| name.to_string_lossy());
+    name.map_or_else(|| "default".to_owned(), std::borrow::Cow::into_owned)
 }
 
 /// The folder of prefixes in files.
@@ -85,11 +85,18 @@ pub(super) struct LoadArgs {
     adapter: Option<PathBuf>,
 }
 
-/// Options for loading the model.
+/// The location of the model, and options for loading it.
 #[derive(Args)]
 pub(super) struct Base {
     #[command(flatten)]
     source: SourceArgs,
+    #[command(flatten)]
+    flags: LoadFlags,
+}
+
+/// Options for loading the model.
+#[derive(Args, Clone)]
+pub(super) struct LoadFlags {
     /// Convert floating-point weights [default: as stored]
     #[arg(long, value_name = "DTYPE")]
     dtype: Option<Float>,
@@ -172,9 +179,9 @@ impl LoadArgs {
         speculative: Speculative,
         for_requests: bool,
     ) -> Result<LoadedModel> {
-        let mut model = self
-            .base
-            .load_to_draft(drafters, speculative, for_requests)?;
+        let mut model =
+            self.base
+                .load_to_draft(drafters, speculative, for_requests, &mut |_, _| ())?;
         if let Some(dir) = &self.adapter {
             model.load_adapter(dir)?;
         }
@@ -189,17 +196,28 @@ impl Base {
 
     /// The type that weights are converted to.
     pub(super) fn dtype(&self) -> Option<DType> {
-        self.dtype.map(Float::dtype)
+        self.flags.dtype.map(Float::dtype)
     }
 
     /// Flags that only the native back end supports, and whether they are given.
     pub(super) fn native_only(&self) -> [(&'static str, bool); 4] {
+        let flags = &self.flags;
         [
-            ("expand", self.expand),
-            ("context-len", self.context_len.is_some()),
-            ("kv-bits", self.kv_bits.is_some()),
-            ("allow-nan", self.allow_nan),
+            ("expand", flags.expand),
+            ("context-len", flags.context_len.is_some()),
+            ("kv-bits", flags.kv_bits.is_some()),
+            ("allow-nan", flags.allow_nan),
         ]
+    }
+
+    /// A model that is not that of `--model`; `None` is the built-in one.
+    #[cfg(feature = "serve")]
+    pub(super) fn of(model: Option<PathBuf>, flags: LoadFlags) -> Self {
+        let found = OnceLock::new();
+        Self {
+            source: SourceArgs { model, found },
+            flags,
+        }
     }
 
     /// Loads the model with the back end of `choice`, with room for the drafts of `speculative`, or
@@ -210,16 +228,11 @@ impl Base {
         choice: &backend::BackendArgs,
         drafters: &Drafters,
         speculative: Speculative,
+        on_progress: &mut dyn FnMut(usize, usize),
     ) -> Result<BackEnd> {
         choice.load(self, None, || {
-            self.load_to_draft(Some(drafters), speculative, true)
+            self.load_to_draft(Some(drafters), speculative, true, on_progress)
         })
-    }
-
-    /// A name for the model.
-    #[cfg(feature = "serve")]
-    pub(super) fn name(&self) -> Result<String> {
-        self.source.name()
     }
 
     /// Loads the model, with a progress bar on a terminal. It gets room for the drafts of
@@ -229,14 +242,16 @@ impl Base {
         drafters: Option<&Drafters>,
         speculative: Speculative,
         for_requests: bool,
+        on_progress: &mut dyn FnMut(usize, usize),
     ) -> Result<LoadedModel> {
-        if self.context_len == Some(0) {
+        let flags = &self.flags;
+        if flags.context_len == Some(0) {
             return Err(Failure::Usage(
                 "context-len must be at least 1, given 0".to_owned(),
             ));
         }
-        let kv_quantization = self.kv_bits.map(|bits| {
-            let group_size = self.kv_group_size.unwrap_or(64);
+        let kv_quantization = flags.kv_bits.map(|bits| {
+            let group_size = flags.kv_group_size.unwrap_or(64);
             let scheme = Scheme::new(group_size, bits, QuantMode::Affine)?;
             fast::check_packing(scheme).map(|()| scheme)
         });
@@ -245,10 +260,10 @@ impl Base {
             .map_err(|error| Failure::Usage(format!("kv-bits and kv-group-size: {error}")))?;
         let options = LoadOptions {
             kv_quantization,
-            context_len: self.context_len,
+            context_len: flags.context_len,
             dtype: self.dtype(),
-            allow_nan: self.allow_nan,
-            expand: self.expand,
+            allow_nan: flags.allow_nan,
+            expand: flags.expand,
             max_draft: match speculative {
                 Speculative::Off if for_requests => Speculative::Auto.most(),
                 speculative => speculative.most(),
@@ -264,6 +279,7 @@ impl Base {
                 bar.set_length(total as u64);
                 bar.set_position(done as u64);
             }
+            on_progress(done, total);
         };
         let loaded = match drafters {
             Some(drafters) => drafters.load(files, options, &mut progress),

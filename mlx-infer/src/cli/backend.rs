@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::{Failure, Result, args, output};
 
 /// The choice of the back end.
-#[derive(Args)]
+#[derive(Args, Clone)]
 pub(super) struct BackendArgs {
     /// Back end: this program, or Python's mlx_lm in a separate process, which has families that this version lacks
     #[arg(long, value_name = "NAME", default_value = "native")]

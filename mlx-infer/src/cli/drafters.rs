@@ -8,7 +8,7 @@ use mlx_infer::{Files, LoadOptions, LoadedModel, Speculative, hub};
 use super::{Failure, Result, backend};
 
 /// The drafters of rows that speculate, besides their own texts.
-#[derive(Args)]
+#[derive(Args, Clone)]
 pub(super) struct Drafters {
     /// With --speculative: folder or name of a smaller model with the same vocabulary, which guesses the next tokens
     #[arg(long, value_name = "DIR|ORG/NAME[@REV]")]
@@ -29,10 +29,7 @@ impl Drafters {
     /// A drafter is given although nothing speculates, or with a back end other than the native
     /// one.
     pub(super) fn check(&self, choice: &backend::BackendArgs, speculative: Speculative) -> Result {
-        let flags = [
-            ("draft-model", self.draft_model.is_some()),
-            ("mtp", self.mtp.is_some()),
-        ];
+        let flags = self.flags();
         choice.refuse(&flags)?;
         match flags.iter().find(|(_, is_given)| *is_given) {
             Some((name, _)) if speculative == Speculative::Off => Err(Failure::Usage(format!(
@@ -40,6 +37,14 @@ impl Drafters {
             ))),
             _ => Ok(()),
         }
+    }
+
+    /// The flags, and whether each is given.
+    pub(super) fn flags(&self) -> [(&'static str, bool); 2] {
+        [
+            ("draft-model", self.draft_model.is_some()),
+            ("mtp", self.mtp.is_some()),
+        ]
     }
 
     /// Loads the model in `files` with its drafters.

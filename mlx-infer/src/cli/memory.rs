@@ -11,6 +11,14 @@ const LEAST: usize = 64 << 20;
 /// Bytes for stored prefixes: a fraction of the free memory, or the library's default if the system
 /// does not report it.
 pub(super) fn share() -> usize {
+    match free() {
+        Some(free) => (free / PART).max(LEAST),
+        None => Limits::default().prefix_bytes,
+    }
+}
+
+/// The bytes that arrays can take now; `None` if the system does not report it.
+pub(super) fn free() -> Option<usize> {
     // MLX's limit is that of the computing device.
     let of_device = match (memory::memory_limit(), memory::active()) {
         (Ok(limit), Ok(active)) => limit.saturating_sub(active),
@@ -18,10 +26,7 @@ pub(super) fn share() -> usize {
     };
     let of_system = std::fs::read_to_string("/proc/meminfo");
     let of_system = of_system.ok().and_then(|text| available(&text));
-    match of_system {
-        Some(free) => (free.min(of_device) / PART).max(LEAST),
-        None => Limits::default().prefix_bytes,
-    }
+    of_system.map(|free| free.min(of_device))
 }
 
 /// The bytes that Linux can give to programs without swapping.

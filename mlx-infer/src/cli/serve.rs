@@ -1,16 +1,16 @@
 //! `mlx-infer serve`.
 
+mod models;
+
 use std::io::IsTerminal;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
 use std::time::Duration;
 
 use clap::Args;
-use mlx_infer::serve::{ServeOptions, Server};
+use mlx_infer::serve::{PooledModel, ServeOptions, Server};
 use mlx_infer::{
-    EngineOptions, Error, ErrorKind, GenerateOptions, Limits, ModelInfo, RequestOptions,
-    Speculative, console,
+    EngineOptions, Error, ErrorKind, GenerateOptions, Limits, RequestOptions, Speculative, console,
 };
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -21,7 +21,9 @@ use super::{Failure, Result, args, backend, drafters, memory};
 #[command(after_help = AFTER_HELP)]
 pub(super) struct ServeArgs {
     #[command(flatten)]
-    load: args::Base,
+    models: models::ModelArgs,
+    #[command(flatten)]
+    load: args::LoadFlags,
     #[command(flatten)]
     drafters: drafters::Drafters,
     #[command(flatten)]
@@ -32,9 +34,6 @@ pub(super) struct ServeArgs {
     /// Port; 0 takes a free one
     #[arg(long, value_name = "PORT", default_value_t = 8080)]
     port: u16,
-    /// Name of the model in requests; may be given several times, answers have the first [default: the model's own name]
-    #[arg(long, value_name = "NAME")]
-    name: Vec<String>,
     /// Adapter that requests may choose by its name; the model without it stays available. May be
     /// given several times
     #[arg(long, value_name = "NAME=DIR", value_parser = name_and_folder)]
@@ -124,16 +123,12 @@ pub(super) struct ServeArgs {
 const AFTER_HELP: &str = "\
 Routes: POST /v1/chat/completions, /v1/completions, /v1/responses, /v1/messages, /v1/messages/count_tokens,
 /v1/classify, /v1/systemone, /infill, /tokenize, /detokenize; GET /v1/models, /tokenizer_info, /health, /ready, /metrics,
-and a page at /. Those with /v1 are there without it too. docs/guide/serving.md describes each.";
-
-/// The time after which the command prints what its start waits for.
-const PATIENCE: Duration = Duration::from_secs(1);
+and a page at /. Those with /v1 are there without it too. Ollama's: POST /api/chat, /api/generate, /api/show; GET /api/tags,
+/api/ps, /api/version. docs/guide/serving.md describes each.";
 
 impl ServeArgs {
     pub(super) fn run(self) -> Result {
         let prefix_bytes = self.prefix_bytes();
-        let options = self.options(prefix_bytes)?;
-        let name = options.names[0].clone();
         self.backend.check(&GenerateOptions {
             speculative: self.speculative,
             ..Default::default()
@@ -141,47 +136,49 @@ impl ServeArgs {
         self.drafters.check(&self.backend, self.speculative)?;
         self.backend
             .refuse(&[("adapter", !self.adapter.is_empty())])?;
+        if self.models.are_several() {
+            self.refuse_with_several()?;
+        }
+        let loading = models::Loading {
+            flags: self.load.clone(),
+            backend: self.backend.clone(),
+            drafters: self.drafters.clone(),
+            speculative: self.speculative,
+        };
+        let models = self.models.open(&loading)?;
+        let options = self.options(prefix_bytes, &models)?;
         let server = Server::bind(options).map_err(|error| match error.kind() {
             ErrorKind::Argument => Failure::Usage(error.to_string()),
             _ => error.into(),
         })?;
         self.watch(&server)?;
         console::note(&format!("listening at http://{}", server.address()));
-        let (load, drafters) = (self.load, self.drafters);
-        let (backend, speculative) = (self.backend, self.speculative);
-        let load = move || {
-            let model = load.load_for_requests(&backend, &drafters, speculative);
-            model.map_err(|failure| match failure {
-                Failure::Failed(error) => error,
-                Failure::Usage(message) => Error::new(ErrorKind::Argument, message),
-            })
+        let on_event = match self.models.are_several() {
+            true => models::of_several(&models),
+            false => models::of_one(&models[0], prefix_bytes),
         };
-        // Without a sender the wait for `is_ready` ends at once.
-        let (ready, is_ready) = mpsc::channel::<()>();
-        let waiting = format!("loading {name}: until it is ready, requests are refused with 503");
-        let patience = std::thread::spawn(move || {
-            if is_ready.recv_timeout(PATIENCE) == Err(mpsc::RecvTimeoutError::Timeout) {
-                console::note(&waiting);
-            }
-        });
-        let on_ready = move |info: &ModelInfo| {
-            drop(ready);
-            // If that thread prints a line, it must come before the next one.
-            let _ = patience.join();
-            let context = match info.max_positions {
-                Some(max) => format!("a context of {max} tokens"),
-                None => "a context without limit".to_owned(),
-            };
-            let kept = match prefix_bytes {
-                0 => "no prefixes are kept".to_owned(),
-                bytes => format!("up to {} MiB of kept prefixes", bytes.div_ceil(1 << 20)),
-            };
-            console::note(&format!(
-                "ready: {name} ({}), {context}, {kept}",
-                info.model_type
-            ));
-        };
-        Ok(server.run_with(load, on_ready)?)
+        let ended = server.run_pool(models, self.models.options(), on_event);
+        ended.map_err(|error| match error.kind() {
+            ErrorKind::Argument if self.models.are_several() => Failure::Usage(error.to_string()),
+            _ => error.into(),
+        })
+    }
+
+    /// Refuses flags that are for a server with one model.
+    fn refuse_with_several(&self) -> Result {
+        let [draft, mtp] = self.drafters.flags();
+        let flags = [
+            ("adapter", !self.adapter.is_empty()),
+            ("backend mlx-lm", !self.backend.is_native()),
+            draft,
+            mtp,
+        ];
+        match flags.iter().find(|(_, is_given)| *is_given) {
+            Some((name, _)) => Err(Failure::Usage(format!(
+                "--{name} is for a server with one model"
+            ))),
+            None => Ok(()),
+        }
     }
 
     /// Watches for signals: SIGTERM and Ctrl-C end the server, SIGHUP reads the file with keys
@@ -246,15 +243,13 @@ impl ServeArgs {
         }
     }
 
-    fn options(&self, prefix_bytes: usize) -> Result<ServeOptions> {
+    fn options(&self, prefix_bytes: usize, models: &[PooledModel]) -> Result<ServeOptions> {
         let mut keys = self.api_key.clone();
         if let Some(file) = &self.api_key_file {
             keys.extend(keys_in(file)?);
         }
-        let names = match self.name.is_empty() {
-            true => vec![self.load.name()?],
-            false => self.name.clone(),
-        };
+        let names = models.iter().flat_map(|model| &model.names);
+        let names = names.cloned().collect();
         Ok(ServeOptions {
             address: self.address()?,
             names,

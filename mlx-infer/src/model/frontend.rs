@@ -123,6 +123,12 @@ impl Frontend {
         }
     }
 
+    /// Whether the model's files are in GGUF.
+    #[cfg(feature = "serve")]
+    pub(crate) fn is_gguf(&self) -> bool {
+        self.files.architecture().is_some()
+    }
+
     /// The bytes of `config.json`; `None` for a model without files.
     ///
     /// # Errors

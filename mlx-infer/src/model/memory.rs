@@ -70,6 +70,20 @@ pub(crate) fn resolve(limits: &Limits) -> Result<Limits> {
     Ok(limits)
 }
 
+/// The bytes that the caches of a model's rows may take beside `weights` bytes of weights of all
+/// models; `None` if the device has no memory of its own.
+///
+/// # Errors
+/// The memory of the device cannot be read.
+#[cfg(feature = "serve")]
+pub(crate) fn caches_beside(weights: usize) -> Result<Option<usize>> {
+    let Some(device) = memory::of_device()? else {
+        return Ok(None);
+    };
+    let bounds = Bounds::new(device, memory::active()? + memory::cached()?);
+    Ok(Some(bounds.caches(weights)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

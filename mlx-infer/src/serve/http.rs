@@ -112,9 +112,11 @@ fn shaped(mut response: Response, path: &str, trace: &Trace) -> Response {
         None => return response,
     };
     let path = path.strip_prefix("/v1").unwrap_or(path);
-    let (status, body) = match path == "/messages" || path.starts_with("/messages/") {
-        true => (error.anthropic_status(), error.anthropic(&trace.id)),
-        false => (error.status, error.openai(&trace.id)),
+    let is_anthropic = path == "/messages" || path.starts_with("/messages/");
+    let (status, body) = match () {
+        () if is_anthropic => (error.anthropic_status(), error.anthropic(&trace.id)),
+        () if path.starts_with("/api/") => (error.status, error.ollama(&trace.id)),
+        () => (error.status, error.openai(&trace.id)),
     };
     let mut shaped = (status, axum::Json(body)).into_response();
     let headers = std::mem::take(response.headers_mut());

@@ -4,8 +4,10 @@ pub(crate) mod anthropic;
 pub(crate) mod classify;
 pub(crate) mod health;
 pub(crate) mod infill;
+pub(crate) mod ollama;
 pub(crate) mod openai;
 pub(crate) mod page;
+pub(crate) mod sleep;
 pub(crate) mod systemone;
 pub(crate) mod tokenize;
 
@@ -29,6 +31,10 @@ pub(super) fn table() -> Router<Shared> {
         // Clients have base URLs with or without `/v1`.
         .merge(of_apis())
         .nest("/v1", of_apis())
+        .merge(ollama::table())
+        .route("/sleep", post(sleep::sleep))
+        .route("/wake_up", post(sleep::wake_up))
+        .route("/is_sleeping", get(sleep::is_sleeping))
         .route("/infill", post(infill::infill))
         .route("/tokenize", post(tokenize::tokenize))
         .route("/detokenize", post(tokenize::detokenize))
@@ -40,6 +46,8 @@ fn of_apis() -> Router<Shared> {
     Router::new()
         .route("/models", get(models::list))
         .route("/models/{*name}", get(models::one))
+        .route("/models/load", post(models::load))
+        .route("/models/unload", post(models::unload))
         .route("/chat/completions", post(chat::chat))
         .route("/messages", post(messages::messages))
         .route("/messages/count_tokens", post(messages::count_tokens))

@@ -10,17 +10,14 @@ use tokio::runtime::Builder;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
+use super::pool::{Pool, PoolEvent, PoolOptions, PooledModel};
 use super::settings::ServeOptions;
-use super::state::{App, Loaded};
+use super::state::App;
 use crate::backend::BackEnd;
-use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
-use crate::request::generation::GenerateOptions;
-use crate::request::sampling::SamplingParams;
 use crate::serve::http::connection;
 use crate::serve::http::guard::Keys;
 use crate::serve::{http, routes};
-use crate::text::chat::reply::ReplyFormat;
 
 /// Most threads that handle connections. The engine has its own, which compute on all cores.
 const MOST_THREADS: usize = 4;
@@ -139,6 +136,40 @@ impl Server {
         load: impl FnOnce() -> Result<M> + Send + 'static,
         on_ready: impl FnOnce(&ModelInfo),
     ) -> Result<()> {
+        let model = PooledModel::once(self.settings.names.clone(), load);
+        let options = PoolOptions {
+            on_demand: false,
+            ..Default::default()
+        };
+        let on_ready = |infos: &[ModelInfo]| infos.first().map_or((), on_ready);
+        self.run_models(vec![model], options, Box::new(|_| ()), on_ready)
+    }
+
+    /// Like [`run`](Self::run), with several models. Those that are pinned are loaded while the
+    /// server already listens. With [`PoolOptions::on_demand`], the others are loaded when requests
+    /// name them, and these requests wait. The models have their own names in place of
+    /// [`ServeOptions::names`]. `on_event` is told what happens to them.
+    ///
+    /// # Errors
+    /// Two models have the same name, the pinned ones exceed the limit or cannot be loaded, or the
+    /// system refuses a thread or a socket.
+    pub fn run_pool(
+        self,
+        models: Vec<PooledModel>,
+        options: PoolOptions,
+        on_event: impl Fn(&PoolEvent<'_>) + Send + Sync + 'static,
+    ) -> Result<()> {
+        self.run_models(models, options, Box::new(on_event), |_| ())
+    }
+
+    fn run_models(
+        self,
+        models: Vec<PooledModel>,
+        options: PoolOptions,
+        on_event: Box<dyn Fn(&PoolEvent<'_>) + Send + Sync>,
+        on_ready: impl FnOnce(&[ModelInfo]),
+    ) -> Result<()> {
+        let pool = Pool::new(models, options, self.settings.clone(), on_event)?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = (cores / 2).clamp(1, MOST_THREADS);
         let runtime = Builder::new_multi_thread()
@@ -147,20 +178,16 @@ impl Server {
             .enable_all()
             .build()
             .map_err(|error| failed("cannot start the server's threads", error))?;
-        let result = runtime.block_on(self.serve(load, on_ready));
+        let result = runtime.block_on(self.serve(pool, on_ready));
         // Shuts down without waiting for a model that is still loading or a connection that is
         // still open.
         runtime.shutdown_background();
         result
     }
 
-    async fn serve<M: Into<BackEnd>>(
-        self,
-        load: impl FnOnce() -> Result<M> + Send + 'static,
-        on_ready: impl FnOnce(&ModelInfo),
-    ) -> Result<()> {
-        let (drain, engine_options) = (self.settings.drain, self.settings.engine.clone());
-        let app = Arc::new(App::new(self.settings, self.keys));
+    async fn serve(self, pool: Arc<Pool>, on_ready: impl FnOnce(&[ModelInfo])) -> Result<()> {
+        let drain = self.settings.drain;
+        let app = Arc::new(App::new(self.settings, self.keys, pool));
         let listener = tokio::net::TcpListener::from_std(self.listener)
             .map_err(|error| failed("cannot serve the socket", error))?;
         let close = watch::Sender::new(false);
@@ -171,62 +198,29 @@ impl Server {
         let serving = connection::serve(listener, router, limit, close.subscribe());
         let serving = tokio::spawn(serving);
         let mut stopped = pin!(is_set(self.stop.subscribe()));
-        let started = tokio::task::spawn_blocking(move || Engine::start(load, engine_options));
-        let engine = tokio::select! {
-            () = &mut stopped => return Ok(()),
-            engine = started => engine.map_err(|error| failed("loading has panicked", error))??,
-        };
-        let loaded = loaded(&app, engine)?;
-        let info = loaded.frontend().info().clone();
-        app.set_loaded(loaded);
-        on_ready(&info);
+        let pool = &app.pool;
+        for index in pool.at_start() {
+            tokio::select! {
+                () = &mut stopped => return Ok(()),
+                loaded = pool.load_at_start(index) => loaded?,
+            }
+        }
+        let infos = (0..pool.len()).filter_map(|at| pool.with_engine(at, |e| e.info().clone()));
+        on_ready(&infos.collect::<Vec<_>>());
+        let expiring = tokio::spawn(pool.clone().expire_always());
         stopped.await;
         app.drain();
-        if timeout(drain, app.is_idle()).await.is_err()
-            && let Some(loaded) = app.loaded()
-        {
+        if timeout(drain, app.is_idle()).await.is_err() {
             // Requests in progress end with an error.
-            loaded.engine.stop();
+            app.pool.stop();
             let _ = timeout(LAST_WORDS, app.is_idle()).await;
         }
+        expiring.abort();
         close.send_replace(true);
         // A client that keeps its connection open does not delay the end.
         let _ = timeout(LAST_WORDS, serving).await;
         Ok(())
     }
-}
-
-/// The engine, with defaults for the parameters that requests do not give: flags, then
-/// generation_config.json, then OpenAI's defaults.
-fn loaded(app: &App, engine: Engine) -> Result<Loaded> {
-    let frontend = engine.frontend();
-    let openai = GenerateOptions {
-        sampling: SamplingParams {
-            temperature: 1.0,
-            ..Default::default()
-        },
-        ..Default::default()
-    };
-    let published = frontend.generation_defaults()?.over(&openai);
-    let defaults = app.settings.defaults.clone().over(&published);
-    defaults.check()?;
-    // A template that cannot be read is reported at the start, not only to the first conversation.
-    if let Err(error) = frontend.chat_template() {
-        tracing::warn!("conversations are refused: {error}");
-    }
-    let settings = &app.settings;
-    if settings.reasoning_budget.is_some() {
-        let format = ReplyFormat::detect(frontend.chat_template()?, frontend.tokenizer()?);
-        if !format.has_reasoning() {
-            let message = "reasoning_budget: the model has no marks of reasoning";
-            return Err(Error::new(ErrorKind::Argument, message));
-        }
-    }
-    // Computes the data that all grammars share, which takes seconds for a large vocabulary, before
-    // the first request with a grammar.
-    let shared = frontend.clone();
-    std::thread::spawn(move || shared.prepare_grammars());
-    Ok(Loaded::new(engine, defaults))
 }
 
 /// Waits until the value is true; for ever if its sender is gone.

@@ -9,6 +9,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use axum::http::StatusCode;
 use tokio::sync::watch;
 
+use super::keep_alive::KeepAlive;
+use super::pool::{Lease, Pool};
 use super::settings::ServeOptions;
 use crate::engine::{Engine, EngineLoad};
 use crate::model::LoadedModel;
@@ -28,9 +30,10 @@ pub(super) type Shared = Arc<App>;
 pub(super) struct App {
     pub(super) settings: ServeOptions,
     pub(super) keys: Arc<Keys>,
+    /// The counters of the server; those of requests are with their models.
     pub(super) metrics: ServerMetrics,
     pub(super) room: Room,
-    loaded: OnceLock<Loaded>,
+    pub(super) pool: Arc<Pool>,
     is_draining: AtomicBool,
     /// The number of requests in progress.
     active: watch::Sender<usize>,
@@ -38,12 +41,23 @@ pub(super) struct App {
     pub(super) created: u64,
 }
 
-/// The model that a request asks for.
+/// The name that a request gives.
+#[derive(Clone, Debug)]
+pub(super) struct Asked {
+    /// The index of its model in the pool.
+    pub(super) index: usize,
+    /// The name of the model in the answer.
+    pub(super) name: String,
+    pub(super) adapter: Option<String>,
+}
+
+/// The model that a request asks for, which is in memory.
 #[derive(Clone, Debug)]
 pub(super) struct Served {
     /// The name of the model in the answer.
     pub(super) name: String,
     pub(super) adapter: Option<String>,
+    pub(super) model: Lease,
 }
 
 /// The engine and its settings, once the model is loaded.
@@ -61,12 +75,12 @@ pub(super) struct Loaded {
 const STUCK: Duration = Duration::from_secs(60);
 
 impl App {
-    pub(super) fn new(settings: ServeOptions, keys: Arc<Keys>) -> Self {
+    pub(super) fn new(settings: ServeOptions, keys: Arc<Keys>, pool: Arc<Pool>) -> Self {
         Self {
             keys,
             metrics: ServerMetrics::default(),
             room: Room::default(),
-            loaded: OnceLock::new(),
+            pool,
             is_draining: AtomicBool::new(false),
             active: watch::Sender::new(0),
             created: now(),
@@ -74,38 +88,61 @@ impl App {
         }
     }
 
-    /// Stores the engine.
-    pub(super) fn set_loaded(&self, loaded: Loaded) {
-        // A server loads one model, once.
-        let _ = self.loaded.set(loaded);
-    }
-
-    /// The engine, whether or not it still takes requests.
-    pub(super) fn loaded(&self) -> Option<&Loaded> {
-        self.loaded.get()
-    }
-
-    /// The engine, for a new request.
+    /// The first model, for a request that names none.
     ///
     /// # Errors
-    /// The model is loading, the server is draining, or the engine has ended.
-    pub(super) fn ready(&self) -> Result<&Loaded, ApiError> {
-        if self.is_draining() {
-            return Err(ApiError::later(10, "the server is shutting down"));
+    /// As [`acquire`](Self::acquire).
+    pub(super) async fn first(&self) -> Result<Served, ApiError> {
+        let asked = self.asked(None)?;
+        match self.try_acquire(&asked, None)? {
+            Some(served) => Ok(served),
+            None => self.acquire(&asked, None).await,
         }
-        let Some(loaded) = self.loaded.get() else {
-            return Err(ApiError::later(5, "the model is loading"));
-        };
-        if !loaded.engine.is_alive() {
-            return Err(ApiError::later(10, "the engine has ended"));
-        }
-        Ok(loaded)
     }
 
-    /// Whether the engine makes no progress although there is work.
+    /// The model of a new request, if it is in memory.
+    ///
+    /// # Errors
+    /// The server is draining or asleep; its only model is loading, or its engine has ended.
+    pub(super) fn try_acquire(
+        &self,
+        asked: &Asked,
+        keep_alive: Option<KeepAlive>,
+    ) -> Result<Option<Served>, ApiError> {
+        self.accepts()?;
+        let lease = self.pool.try_acquire(asked.index, keep_alive)?;
+        Ok(lease.map(|model| asked.with(model)))
+    }
+
+    /// The model of a new request, which waits until the model is in memory.
+    ///
+    /// # Errors
+    /// The server is draining or asleep, or the model cannot be loaded.
+    pub(super) async fn acquire(
+        &self,
+        asked: &Asked,
+        keep_alive: Option<KeepAlive>,
+    ) -> Result<Served, ApiError> {
+        self.accepts()?;
+        let model = self.pool.acquire(asked.index, keep_alive).await?;
+        self.accepts()?;
+        Ok(asked.with(model))
+    }
+
+    /// # Errors
+    /// The server is draining.
+    pub(super) fn accepts(&self) -> Result<(), ApiError> {
+        match self.is_draining() {
+            true => Err(ApiError::later(10, "the server is shutting down")),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether an engine makes no progress although there is work.
     pub(super) fn is_stuck(&self) -> bool {
-        let loaded = self.loaded.get();
-        loaded.is_some_and(|loaded| is_stuck(&loaded.engine.load()))
+        let mut loads =
+            (0..self.pool.len()).filter_map(|index| self.pool.with_engine(index, Engine::load));
+        loads.any(|load| is_stuck(&load))
     }
 
     /// Refuses new requests from now on.
@@ -143,32 +180,48 @@ impl App {
         adapters.map(|(name, _)| name.as_str())
     }
 
+    /// All names that requests may give.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        let names = self.pool.names().map(|(name, _)| name);
+        names.chain(self.adapters())
+    }
+
+    /// The name of a model without the tag `:latest`, which Ollama's programs add to names.
+    pub(super) fn without_tag<'n>(&self, name: &'n str) -> &'n str {
+        match name.strip_suffix(":latest") {
+            Some(short) if self.names().all(|known| known != name) => short,
+            _ => name,
+        }
+    }
+
     /// The model with the name that a request gives.
     ///
     /// # Errors
     /// Status 404; the message lists the names.
-    pub(super) fn served(&self, asked: Option<&str>) -> Result<Served, ApiError> {
-        let names = &self.settings.names;
+    pub(super) fn asked(&self, asked: Option<&str>) -> Result<Asked, ApiError> {
         let asked = match asked {
-            None | Some("" | "default") => &names[0],
+            None | Some("" | "default") => &self.pool.names_of(0)[0],
             Some(asked) => asked,
         };
         let adapter = self.adapters().find(|name| *name == asked);
-        if adapter.is_none() && !names.iter().any(|name| name == asked) {
-            let known: Vec<&str> = names
-                .iter()
-                .map(String::as_str)
-                .chain(self.adapters())
-                .collect();
-            let message = format!(
-                "there is no model {asked:?} here; there is {}",
-                known.join(", ")
-            );
-            return Err(ApiError::new(StatusCode::NOT_FOUND, message)
-                .with_code("model_not_found")
-                .with_param("model"));
-        }
-        Ok(Served {
+        let named = self.pool.names().find(|(name, _)| *name == asked);
+        let index = match (named, adapter) {
+            (Some((_, index)), _) => index,
+            // Adapters are those of the only model.
+            (None, Some(_)) => 0,
+            (None, None) => {
+                let known: Vec<&str> = self.names().collect();
+                let message = format!(
+                    "there is no model {asked:?} here; there is {}",
+                    known.join(", ")
+                );
+                return Err(ApiError::new(StatusCode::NOT_FOUND, message)
+                    .with_code("model_not_found")
+                    .with_param("model"));
+            }
+        };
+        Ok(Asked {
+            index,
             name: asked.to_owned(),
             adapter: adapter.map(str::to_owned),
         })
@@ -191,7 +244,7 @@ impl App {
     {
         let (send, receive) = tokio::sync::oneshot::channel();
         let adapter = served.adapter.as_deref();
-        self.ready()?.engine.run_in_pieces(adapter, move |model| {
+        served.model.engine.run_in_pieces(adapter, move |model| {
             let mut pieces = begin(model);
             let mut send = Some(send);
             move |model: &LoadedModel| {
@@ -206,6 +259,16 @@ impl App {
             }
         })?;
         receive.await.map_err(|_| ApiError::internal())
+    }
+}
+
+impl Asked {
+    fn with(&self, model: Lease) -> Served {
+        Served {
+            name: self.name.clone(),
+            adapter: self.adapter.clone(),
+            model,
+        }
     }
 }
 

@@ -225,6 +225,16 @@ impl Files {
         }
     }
 
+    /// The bytes of all files in memory.
+    #[cfg(feature = "serve")]
+    pub(crate) fn embedded_bytes(&self) -> usize {
+        match self {
+            Self::Embedded { files, .. } => files.iter().map(|(_, content)| content.len()).sum(),
+            Self::Given { files, .. } => files.values().map(Vec::len).sum(),
+            Self::Directory(_) | Self::Gguf { .. } => 0,
+        }
+    }
+
     /// The location of a file, for messages.
     pub(crate) fn locate(&self, name: &str) -> String {
         match self {

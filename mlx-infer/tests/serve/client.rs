@@ -2,17 +2,24 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::ops::Deref;
 use std::sync::LazyLock;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use mlx_infer::serve::{ServeOptions, Server, Stopper};
+use mlx_infer::serve::{PoolOptions, PooledModel, ServeOptions, Server, Stopper};
 use mlx_infer::{BackEnd, LoadedModel, Result};
 use serde_json::Value;
 
+/// A client of the server at an address.
+#[derive(Clone, Copy, Debug)]
+pub struct Client {
+    pub address: SocketAddr,
+}
+
 /// A server of the built-in model.
 pub struct TestServer {
-    pub address: SocketAddr,
+    pub client: Client,
     stopper: Stopper,
     thread: Option<JoinHandle<Result<()>>>,
 }
@@ -66,47 +73,7 @@ fn parsed(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-impl TestServer {
-    pub fn start(change: impl FnOnce(&mut ServeOptions)) -> Self {
-        Self::of(LoadedModel::load_default, change)
-    }
-
-    /// A server of another model.
-    pub fn of<M: Into<BackEnd>>(
-        load: impl FnOnce() -> Result<M> + Send + 'static,
-        change: impl FnOnce(&mut ServeOptions),
-    ) -> Self {
-        let mut options = ServeOptions {
-            address: SocketAddr::from(([127, 0, 0, 1], 0)),
-            names: vec!["tiny".to_owned(), "org/tiny".to_owned()],
-            log: false,
-            ..Default::default()
-        };
-        change(&mut options);
-        let server = Server::bind(options).unwrap();
-        let (address, stopper) = (server.address(), server.stopper());
-        let thread = std::thread::spawn(move || server.run(load));
-        let server = Self {
-            address,
-            stopper,
-            thread: Some(thread),
-        };
-        server.until(|| server.get("/ready").status == 200);
-        server
-    }
-
-    /// Waits until the condition holds.
-    pub fn until(&self, mut is_so: impl FnMut() -> bool) {
-        let start = Instant::now();
-        while !is_so() {
-            assert!(
-                start.elapsed() < Duration::from_secs(60),
-                "it takes too long"
-            );
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    }
-
+impl Client {
     pub fn get(&self, path: &str) -> Answer {
         self.send("GET", path, &[], "")
     }
@@ -165,6 +132,72 @@ impl TestServer {
         // written.
         let _ = stream.write_all(body.as_bytes());
         BufReader::new(stream)
+    }
+}
+
+impl Deref for TestServer {
+    type Target = Client;
+
+    fn deref(&self) -> &Client {
+        &self.client
+    }
+}
+
+impl TestServer {
+    pub fn start(change: impl FnOnce(&mut ServeOptions)) -> Self {
+        Self::of(LoadedModel::load_default, change)
+    }
+
+    /// A server of another model.
+    pub fn of<M: Into<BackEnd>>(
+        load: impl FnOnce() -> Result<M> + Send + 'static,
+        change: impl FnOnce(&mut ServeOptions),
+    ) -> Self {
+        Self::running(change, move |server| server.run(load))
+    }
+
+    /// A server of several models.
+    pub fn pool(
+        models: Vec<PooledModel>,
+        pool: PoolOptions,
+        change: impl FnOnce(&mut ServeOptions),
+    ) -> Self {
+        Self::running(change, move |server| server.run_pool(models, pool, |_| ()))
+    }
+
+    fn running(
+        change: impl FnOnce(&mut ServeOptions),
+        run: impl FnOnce(Server) -> Result<()> + Send + 'static,
+    ) -> Self {
+        let mut options = ServeOptions {
+            address: SocketAddr::from(([127, 0, 0, 1], 0)),
+            names: vec!["tiny".to_owned(), "org/tiny".to_owned()],
+            log: false,
+            ..Default::default()
+        };
+        change(&mut options);
+        let server = Server::bind(options).unwrap();
+        let (address, stopper) = (server.address(), server.stopper());
+        let thread = std::thread::spawn(move || run(server));
+        let server = Self {
+            client: Client { address },
+            stopper,
+            thread: Some(thread),
+        };
+        server.until(|| server.get("/ready").status == 200);
+        server
+    }
+
+    /// Waits until the condition holds.
+    pub fn until(&self, mut is_so: impl FnMut() -> bool) {
+        let start = Instant::now();
+        while !is_so() {
+            assert!(
+                start.elapsed() < Duration::from_secs(60),
+                "it takes too long"
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     /// The value of a metric, summed over its labels.

@@ -158,6 +158,63 @@ def litellm_client():
     assert answer.choices[0].message.content == "42"
 
 
+def ollama_client():
+    import ollama
+
+    client = ollama.Client(host=ADDRESS)
+    assert [model.model for model in client.list().models] == ["tiny", "org/tiny"]
+    assert client.ps().models[0].context_length == 512
+    shown = client.show("tiny:latest")
+    assert shown.modelinfo["general.architecture"] == "gemma3_text" and "tools" in shown.capabilities
+
+    answer = client.chat("tiny", QUESTION, options=GREEDY, logprobs=True, top_logprobs=2, keep_alive="5m")
+    assert answer.message.content == "42" and answer.done_reason == "stop" and answer.eval_count == 3
+    assert [entry.token for entry in answer.logprobs][:2] == ["4", "2"] and answer.total_duration > 1000
+    parts = list(client.chat("tiny", QUESTION, options=ollama.Options(temperature=0, num_ctx=512), stream=True))
+    assert "".join(part.message.content for part in parts) == "42"
+    assert [part.done for part in parts[-2:]] == [False, True]
+
+    def add(a: int, b: int) -> int:
+        """Adds two numbers.
+
+        Args:
+            a: The first.
+            b: The second.
+        """
+        return a + b
+
+    history = [
+        *QUESTION,
+        {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "add", "arguments": {"a": 20, "b": 22}}}]},
+        {"role": "tool", "tool_name": "add", "content": "42"},
+    ]
+    told = client.chat("tiny", history, tools=[add], options={**GREEDY, "num_predict": 4})
+    assert told.message.role == "assistant" and told.eval_count <= 4
+
+    held = client.chat("tiny", QUESTION, format=SCHEMA, options={"seed": 2})
+    held = json.loads(held.message.content)
+    assert held["answer"] in [1, 2, 3] and isinstance(held["sure"], bool) and len(held) == 2
+
+    assert client.generate("tiny", "What is 20 + 22?", options=GREEDY).response == "42"
+    raw = client.generate("tiny", "The red fox", raw=True, options={**GREEDY, "num_predict": 4}, stream=True)
+    assert sum(len(part.response) for part in raw) > 4
+    assert client.generate("tiny").done_reason == "load"
+
+    for call, status, word in [
+        (lambda: client.chat("other", QUESTION), 404, "there is no model"),
+        (lambda: client.chat("tiny", QUESTION, think=True), 400, "think"),
+        (lambda: client.chat("tiny", [{**QUESTION[0], "images": [b"image"]}]), 400, "images"),
+        (lambda: client.embed("tiny", "x"), 501, "embeddings"),
+        (lambda: client.pull("tiny"), 501, "/api/pull"),
+        (lambda: client.delete("tiny"), 501, "/api/delete"),
+    ]:
+        try:
+            call()
+            raise AssertionError("it was not refused")
+        except ollama.ResponseError as error:
+            assert error.status_code == status and word in error.error, error
+
+
 def main():
     ran = []
     for package, check in [
@@ -165,6 +222,7 @@ def main():
         ("anthropic", anthropic_client),
         ("langchain-openai", langchain_client),
         ("litellm", litellm_client),
+        ("ollama", ollama_client),
     ]:
         if sys.argv[2:] and package not in sys.argv[2:]:
             continue

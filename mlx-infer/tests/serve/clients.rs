@@ -9,8 +9,11 @@ use serde_json::Value;
 
 use crate::client::SERVER;
 
-/// The version of the client for node.
-const NODE_CLIENT: &str = "openai@6.49.0";
+/// The clients for node with their versions, and the script of each.
+const NODE_CLIENTS: [(&str, &str); 2] = [
+    ("openai@6.49.0", "clients.mjs"),
+    ("ollama@0.6.4", "ollama.mjs"),
+];
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/serve")
@@ -44,7 +47,8 @@ fn the_official_clients_work() {
         .unwrap();
     let ran = printed(&output);
     eprintln!("clients: {ran}");
-    assert!(ran.contains("openai") && ran.contains("anthropic"), "{ran}");
+    let clients = ["openai", "anthropic", "ollama"];
+    assert!(clients.iter().all(|name| ran.contains(name)), "{ran}");
 }
 
 /// The log likelihoods that lm-eval gets for a task of this folder are sums of the library's log probabilities.
@@ -125,35 +129,37 @@ fn recorded_scores_are_the_librarys() {
 }
 
 #[test]
-fn the_client_for_node_works() {
-    let to = Path::new(env!("CARGO_TARGET_TMPDIR")).join("node-client");
+fn the_clients_for_node_work() {
+    for (client, script) in NODE_CLIENTS {
+        runs_in_node(client, script);
+    }
+}
+
+/// Runs a script of this folder with a package of npm.
+fn runs_in_node(client: &str, name: &str) {
+    let to =
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("node-{}", client.replace('@', "-")));
     std::fs::create_dir_all(&to).unwrap();
     let npm = Command::new("npm")
-        .args([
-            "install",
-            "--no-audit",
-            "--no-fund",
-            "--no-save",
-            NODE_CLIENT,
-        ])
+        .args(["install", "--no-audit", "--no-fund", "--no-save", client])
         .arg("--prefix")
         .arg(&to)
         .output();
     match npm {
         Err(_) => {
-            return eprintln!("left out: npm, which installs the client for node, is not there");
+            return eprintln!("left out: npm, which installs {client}, is not there");
         }
         Ok(output) if !output.status.success() => {
             let stderr = String::from_utf8_lossy(&output.stderr);
-            return eprintln!("left out: npm cannot install {NODE_CLIENT}: {stderr}");
+            return eprintln!("left out: npm cannot install {client}: {stderr}");
         }
         Ok(_) => {}
     }
-    let script = to.join("clients.mjs");
-    std::fs::copy(folder().join("clients.mjs"), &script).unwrap();
+    let script = to.join(name);
+    std::fs::copy(folder().join(name), &script).unwrap();
     let output = Command::new("node").arg(script).arg(address()).output();
     let ran = printed(&output.unwrap());
-    assert_eq!(ran.trim(), NODE_CLIENT.replace('@', " "));
+    assert_eq!(ran.trim(), client.replace('@', " "));
 }
 
 /// The places of all values of a JSON document, as `a.b` or `a[].b`, as in `record.py`.
@@ -221,6 +227,10 @@ fn what_clients_send_is_understood() {
                         &mut found,
                     );
                 }
+            } else if kind.starts_with("application/x-ndjson") {
+                for line in answer.body.lines() {
+                    places(&serde_json::from_str(line).unwrap(), "", &mut found);
+                }
             } else if kind.starts_with("application/json") {
                 places(&answer.json(), "", &mut found);
             }
@@ -235,7 +245,7 @@ fn what_clients_send_is_understood() {
         }
     }
     assert_eq!(
-        clients, 6,
-        "openai for Python and node, anthropic, langchain-openai, litellm, lm-eval"
+        clients, 8,
+        "openai and ollama for Python and node, anthropic, langchain-openai, litellm, lm-eval"
     );
 }

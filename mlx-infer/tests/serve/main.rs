@@ -17,9 +17,13 @@ mod ids;
 mod infill;
 mod lifecycle;
 mod messages;
+#[cfg(unix)]
+mod models;
+mod ollama;
 mod page;
 mod parameters;
 mod peers;
+mod pool;
 mod process;
 mod refusals;
 mod responses;

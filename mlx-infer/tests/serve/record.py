@@ -38,6 +38,8 @@ def answered(body, kind):
     if kind.startswith("text/event-stream"):
         events = [line[6:] for line in body.decode().splitlines() if line.startswith("data: {")]
         return sorted(set().union(*(keys(json.loads(event)) for event in events)))
+    if kind.startswith("application/x-ndjson"):
+        return sorted(set().union(*(keys(json.loads(line)) for line in body.decode().splitlines())))
     return sorted(keys(json.loads(body))) if kind.startswith("application/json") else []
 
 
@@ -68,7 +70,7 @@ class Proxy(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(answer)
 
-    do_GET = do_POST = handle_any
+    do_GET = do_POST = do_DELETE = handle_any
 
     def log_message(self, *_):
         pass

@@ -1,4 +1,4 @@
-//! The error of a request, in the JSON shapes of OpenAI's and Anthropic's APIs.
+//! The error of a request, in the JSON shapes of OpenAI's, Anthropic's and Ollama's APIs.
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -116,6 +116,11 @@ impl ApiError {
         })
     }
 
+    /// `{"error": message}`.
+    pub(crate) fn ollama(&self, request_id: &str) -> Value {
+        json!({"error": self.message_with_id(request_id)})
+    }
+
     fn message_with_id(&self, request_id: &str) -> String {
         match self.status {
             StatusCode::INTERNAL_SERVER_ERROR => format!("{}; request {request_id}", self.message),
@@ -223,6 +228,10 @@ mod tests {
                 "message": "top_p must be in (0, 1], given 2",
                 "type": "invalid_request_error", "param": "top_p", "code": null,
             }})
+        );
+        assert_eq!(
+            error.ollama("r-1"),
+            json!({"error": "top_p must be in (0, 1], given 2"})
         );
         let later = ApiError::later(3, "the queue is full");
         assert_eq!(later.anthropic_status().as_u16(), 529);

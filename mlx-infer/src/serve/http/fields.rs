@@ -11,7 +11,8 @@ use tokio::time::timeout;
 use crate::serve::http::error::ApiError;
 use crate::serve::http::room::Long;
 use crate::serve::http::trace::Trace;
-use crate::serve::state::{Served, Shared};
+use crate::serve::keep_alive::KeepAlive;
+use crate::serve::state::{Asked, Served, Shared};
 
 /// Keys that have no effect on the answer, on any route.
 const HARMLESS: &[&str] = &[
@@ -107,6 +108,33 @@ impl Fields {
         }
     }
 
+    /// The keys of an object in the body. [`absorb`](Self::absorb) ends its reading.
+    pub(crate) fn inner(&self, object: Map<String, Value>) -> Self {
+        Self {
+            object,
+            long: self.long.clone(),
+            is_strict: self.is_strict,
+            without_effect: Vec::new(),
+        }
+    }
+
+    /// Ends the reading of an object in the body, which is the value of the key `name`. Its keys
+    /// without effect are named as `name.key`.
+    ///
+    /// # Errors
+    /// As [`end`](Self::end).
+    pub(crate) fn absorb(
+        &mut self,
+        name: &str,
+        inner: Self,
+        harmless: &[&str],
+    ) -> Result<(), ApiError> {
+        let ignored = inner.ignored(harmless)?;
+        let ignored = ignored.into_iter().map(|key| format!("{name}.{key}"));
+        self.without_effect.extend(ignored);
+        Ok(())
+    }
+
     /// Whether the texts of the body may take long to tokenise, and the permits that it holds.
     pub(crate) fn long(&self) -> Long {
         self.long.clone()
@@ -176,6 +204,13 @@ impl Fields {
     /// # Errors
     /// A key is not supported; with `--strict`, a key is not known.
     pub(crate) fn end(self, harmless: &[&str]) -> Result<HeaderMap, ApiError> {
+        let mut headers = HeaderMap::new();
+        name_ignored(&mut headers, &self.ignored(harmless)?);
+        Ok(headers)
+    }
+
+    /// The keys without effect.
+    fn ignored(&self, harmless: &[&str]) -> Result<Vec<&str>, ApiError> {
         let mut ignored: Vec<&str> = self.without_effect.iter().map(String::as_str).collect();
         for (name, value) in &self.object {
             let is_harmless =
@@ -195,9 +230,7 @@ impl Fields {
             }
             ignored.push(name.as_str());
         }
-        let mut headers = HeaderMap::new();
-        name_ignored(&mut headers, &ignored);
-        Ok(headers)
+        Ok(ignored)
     }
 }
 
@@ -312,12 +345,50 @@ impl FromRequest<Shared> for Ask {
 
     async fn from_request(request: Request, app: &Shared) -> Result<Self, ApiError> {
         let trace = request.extensions().get::<Trace>().cloned();
+        let trace = trace.ok_or_else(ApiError::internal)?;
         let mut fields = Fields::from_request(request, app).await?;
         let model: Option<String> = fields.take("model")?;
+        let asked = app.asked(model.as_deref())?;
+        // A server with one model keeps it, and names the key as any other that it does not know.
+        let keep_alive = match app.pool.is_on_demand() {
+            true => KeepAlive::take(&mut fields)?,
+            false => None,
+        };
+        Self::of(app, trace, &asked, keep_alive, fields).await
+    }
+}
+
+impl Ask {
+    /// A request for a model. It waits until the model is in memory.
+    ///
+    /// # Errors
+    /// The model cannot be loaded, or the server takes no requests.
+    pub(crate) async fn of(
+        app: &Shared,
+        trace: Trace,
+        asked: &Asked,
+        keep_alive: Option<KeepAlive>,
+        mut fields: Fields,
+    ) -> Result<Self, ApiError> {
+        if app.pool.is_on_demand() {
+            trace.serve(&asked.name);
+        }
+        let served = match app.try_acquire(asked, keep_alive)? {
+            Some(served) => served,
+            None => {
+                // Requests for other models tokenise meanwhile.
+                let length = fields.long.rest();
+                let served = app.acquire(asked, keep_alive).await?;
+                if let Some(length) = length {
+                    fields.long = app.room.go_on(fields.long, length).await;
+                }
+                served
+            }
+        };
         Ok(Self {
             app: app.clone(),
-            trace: trace.ok_or_else(ApiError::internal)?,
-            served: app.served(model.as_deref())?,
+            trace,
+            served,
             fields,
         })
     }

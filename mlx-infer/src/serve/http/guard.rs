@@ -181,6 +181,31 @@ pub(crate) fn check_host(headers: &HeaderMap) -> Result<(), ApiError> {
     }
 }
 
+/// Refuses a request of a web page from another origin. Requests without a body need no preflight,
+/// so browsers send them for any page.
+///
+/// # Errors
+/// Status 403.
+pub(crate) fn check_origin(headers: &HeaderMap, allowed: &[String]) -> Result<(), ApiError> {
+    let Some(origin) = headers.get(header::ORIGIN) else {
+        return Ok(());
+    };
+    let text = origin.to_str().unwrap_or("?");
+    let host = headers
+        .get(header::HOST)
+        .and_then(|host| host.to_str().ok());
+    let is_own = text
+        .split_once("://")
+        .is_some_and(|(_, place)| Some(place) == host);
+    match is_own || allowed.iter().any(|known| known == "*" || known == text) {
+        true => Ok(()),
+        false => Err(ApiError::new(
+            StatusCode::FORBIDDEN,
+            format!("web pages of {text:?} may not do this"),
+        )),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -256,6 +281,22 @@ mod tests {
         ] {
             assert_eq!(check(version, headers), Err(StatusCode::BAD_REQUEST));
         }
+    }
+
+    #[test]
+    fn pages_of_other_origins_are_refused() {
+        let check = |origin: &'static str, allowed: &[&str]| {
+            let mut headers = headers("host", "localhost:8080");
+            headers.insert("origin", HeaderValue::from_static(origin));
+            let allowed: Vec<String> = allowed.iter().map(|&one| one.to_owned()).collect();
+            check_origin(&headers, &allowed).is_ok()
+        };
+        assert!(check_origin(&headers("host", "localhost:8080"), &[]).is_ok());
+        assert!(check("http://localhost:8080", &[]));
+        assert!(!check("http://localhost:9090", &[]) && !check("null", &[]));
+        assert!(!check("https://evil.example", &["https://good.example"]));
+        assert!(check("https://good.example", &["https://good.example"]));
+        assert!(check("https://evil.example", &["*"]));
     }
 
     #[test]

@@ -15,7 +15,9 @@ use axum::response::{IntoResponse, Response};
 
 use self::table::Sources;
 use self::text::{Text, quoted};
+use crate::engine::EngineLoad;
 use crate::request::generation::FinishReason;
+use crate::request::limits::Limits;
 use crate::request::metrics;
 use crate::request::speculative::MOST;
 use crate::serve::state::{App, Shared};
@@ -152,23 +154,42 @@ impl ServerMetrics {
         histogram.counts[bounds.partition_point(|&bound| bound < seconds)] += 1;
         histogram.sum += seconds;
     }
+}
 
-    /// All counters as text.
-    fn text(&self, app: &App) -> String {
-        let mut out = Text {
-            text: String::new(),
-            labels: format!("model_name={},engine=\"0\"", quoted(&app.settings.names[0])),
-        };
-        let loaded = app.loaded();
-        let load = loaded.map(|loaded| loaded.engine.load());
+/// All counters as text. With several models each line has the name of its model, and lines of the
+/// server have none.
+fn text(app: &App) -> String {
+    let pool = &app.pool;
+    let models = (0..pool.len()).map(|index| {
+        let engine = pool.with_engine(index, |engine| (engine.load(), engine.limits().clone()));
+        let is_loaded = engine.is_some();
+        let (load, limits) =
+            engine.unwrap_or_else(|| (EngineLoad::default(), app.settings.engine.limits.clone()));
+        let name = quoted(&pool.names_of(index)[0]);
         let sources = Sources {
-            counters: self,
-            load: load.unwrap_or_default(),
-            limits: loaded.map_or(&app.settings.engine.limits, |loaded| loaded.engine.limits()),
+            counters: &pool.model(index).metrics,
+            load,
+            limits,
+            is_loaded,
+            loads: pool.status(index).loads,
         };
-        table::write(&mut out, &sources);
-        out.text
-    }
+        (format!("model_name={name},engine=\"{index}\""), sources)
+    });
+    let models: Vec<(String, Sources<'_>)> = models.collect();
+    let labels = match &models[..] {
+        [(labels, _)] => labels.clone(),
+        _ => String::new(),
+    };
+    let sources = Sources {
+        counters: &app.metrics,
+        load: EngineLoad::default(),
+        limits: Limits::default(),
+        is_loaded: true,
+        loads: 0,
+    };
+    let mut out = Text::default();
+    table::write(&mut out, &(labels, sources), &models);
+    out.text
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -178,14 +199,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// `GET /metrics`.
 pub(crate) async fn metrics(State(app): State<Shared>) -> Response {
     let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
-    ([(header::CONTENT_TYPE, kind)], app.metrics.text(&app)).into_response()
+    ([(header::CONTENT_TYPE, kind)], text(&app)).into_response()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::EngineLoad;
-    use crate::request::limits::Limits;
 
     #[test]
     fn every_metric_is_written_once_and_read_from_its_counter() {
@@ -207,19 +226,18 @@ mod tests {
             waiting: 5,
             ..EngineLoad::default()
         };
-        let mut out = Text {
-            text: String::new(),
-            labels: "m=\"x\"".to_owned(),
-        };
-        let counters = &metrics;
-        table::write(
-            &mut out,
-            &Sources {
-                counters,
+        let of = |labels: &str| {
+            let sources = Sources {
+                counters: &metrics,
                 load,
-                limits: &limits,
-            },
-        );
+                limits: limits.clone(),
+                is_loaded: true,
+                loads: 1,
+            };
+            (labels.to_owned(), sources)
+        };
+        let mut out = Text::default();
+        table::write(&mut out, &of("m=\"x\""), &[of("m=\"x\""), of("m=\"y\"")]);
         let lines: Vec<&str> = out.text.lines().collect();
         let named = |start: &str| {
             let names = lines
@@ -236,6 +254,8 @@ mod tests {
         for line in [
             "# TYPE vllm:num_requests_running gauge",
             "vllm:num_requests_running{m=\"x\"} 3",
+            "vllm:num_requests_running{m=\"y\"} 3",
+            "mlx_model_loaded{m=\"y\"} 1",
             "vllm:num_requests_waiting{m=\"x\"} 5",
             "vllm:kv_cache_usage_perc{m=\"x\"} 0.75",
             "# TYPE mlx_disconnects_total counter",
@@ -248,6 +268,12 @@ mod tests {
         ] {
             assert!(lines.contains(&line), "{line}\n{}", out.text);
         }
+        // Counters of the server have one line.
+        assert!(
+            !out.text.contains("mlx_disconnects_total{m=\"y\"}"),
+            "{}",
+            out.text
+        );
     }
 
     #[test]
@@ -257,11 +283,12 @@ mod tests {
             metrics.between_tokens(Duration::from_millis(milliseconds));
         }
         let mut out = Text {
-            text: String::new(),
             labels: "model_name=\"m\"".to_owned(),
+            ..Text::default()
         };
+        out.head("x", "histogram", "Help.");
         let histogram = lock(&metrics.times[Time::Between as usize]);
-        out.histogram("x", "Help.", BETWEEN, &histogram);
+        out.histogram("x", BETWEEN, &histogram);
         for line in [
             "# TYPE x histogram",
             "x_bucket{model_name=\"m\",le=\"0.001\"} 1",

@@ -1,7 +1,7 @@
 //! Memory for long requests: how many bytes of their bodies are in memory, and how many are parsed
 //! and tokenised at a time.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -27,7 +27,14 @@ pub(crate) struct Room {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Long {
     is_long: bool,
-    held: Option<Arc<[OwnedSemaphorePermit; 2]>>,
+    held: Option<Arc<Held>>,
+}
+
+/// The permits of a body, and those to parse and tokenise it.
+#[derive(Debug)]
+struct Held {
+    body: OwnedSemaphorePermit,
+    work: Mutex<Option<OwnedSemaphorePermit>>,
 }
 
 impl Default for Room {
@@ -78,15 +85,41 @@ impl Room {
             .clone()
             .acquire_many_owned(length.min(WORK) as u32);
         // The semaphore is never closed.
-        let held = work.await.ok().map(|work| Arc::new([body, work]));
+        let held = work.await.ok().map(|work| Held {
+            body,
+            work: Mutex::new(Some(work)),
+        });
         Long {
             is_long: true,
-            held,
+            held: held.map(Arc::new),
         }
+    }
+
+    /// Waits until a body that has rested may be tokenised.
+    pub(crate) async fn go_on(&self, long: Long, length: usize) -> Long {
+        let work = self.work.clone().acquire_many_owned(length as u32);
+        if let (Some(held), Ok(work)) = (&long.held, work.await) {
+            *held.work() = Some(work);
+        }
+        long
+    }
+}
+
+impl Held {
+    fn work(&self) -> MutexGuard<'_, Option<OwnedSemaphorePermit>> {
+        self.work.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Long {
+    /// Releases the permits to tokenise, while the request waits for its model. Returns the number
+    /// with which it [goes on](Room::go_on); `None` if the body is short.
+    pub(crate) fn rest(&self) -> Option<usize> {
+        let held = self.held.as_ref()?;
+        *held.work() = None;
+        Some(held.body.num_permits().min(WORK))
+    }
+
     /// The same, for other work that takes long.
     #[must_use]
     pub(crate) fn or(mut self, is_long: bool) -> Self {
@@ -131,6 +164,14 @@ mod tests {
         assert!(tokio::time::timeout(short, second.as_mut()).await.is_err());
         drop(first);
         let second = second.await;
+        assert_eq!(room.work.available_permits(), 0);
+        // A request that waits for its model lets others tokenise.
+        let length = second.rest().unwrap();
+        let third = room
+            .enter(room.admit(Some(LONG + 1)).unwrap(), LONG + 1)
+            .await;
+        drop(third);
+        let second = room.go_on(second, length).await;
         assert_eq!(room.work.available_permits(), 0);
         drop((second, all));
         assert_eq!(room.work.available_permits(), WORK);

@@ -1,4 +1,4 @@
-//! Streams of server-sent events.
+//! Streams of answers: server-sent events, or another form that an [`EventWriter`] writes.
 
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, HeaderValue, header};
@@ -9,6 +9,8 @@ use serde_json::Value;
 use crate::serve::http::error::ApiError;
 use crate::serve::http::trace::Trace;
 use crate::serve::turn::choices::{Choices, RowStep};
+
+const EVENTS: &str = "text/event-stream; charset=utf-8";
 
 /// An event without a name.
 pub(crate) fn data(json: &Value) -> String {
@@ -22,6 +24,13 @@ pub(crate) fn event(name: &str, json: &Value) -> String {
 
 /// Turns the steps of a request's rows into events. Each call gives the text of any number of events.
 pub(crate) trait EventWriter: Send + 'static {
+    /// The `Content-Type` of the stream.
+    const KIND: &'static str = EVENTS;
+
+    /// What is sent in a silence: a proxy may close a connection on which nothing is sent for long.
+    fn ping(&mut self) -> String {
+        ": ping\n\n".to_owned()
+    }
     /// The events before anything is computed.
     fn begin(&mut self) -> String;
     /// The events of a step.
@@ -55,8 +64,7 @@ impl<W: EventWriter> Source<W> {
             State::Steps => loop {
                 let silence = self.choices.silence();
                 let Ok(step) = tokio::time::timeout(silence, self.choices.next()).await else {
-                    // A proxy may close a connection on which nothing is sent for long.
-                    return Some(": ping\n\n".to_owned());
+                    return Some(self.writer.ping());
                 };
                 let text = match step {
                     Some(Ok(step)) => self.writer.step(step, &mut self.choices),
@@ -102,17 +110,17 @@ pub(crate) fn response<W: EventWriter>(
         let text = source.next().await?;
         Some((Ok::<_, std::convert::Infallible>(Bytes::from(text)), source))
     });
-    of_events(Body::from_stream(events), headers)
+    of_events(Body::from_stream(events), headers, W::KIND)
 }
 
 /// A response whose events are all known.
 pub(crate) fn finished(events: String, headers: HeaderMap) -> Response {
-    of_events(Body::from(events), headers)
+    of_events(Body::from(events), headers, EVENTS)
 }
 
-fn of_events(events: Body, mut headers: HeaderMap) -> Response {
+fn of_events(events: Body, mut headers: HeaderMap, kind: &'static str) -> Response {
     for (name, value) in [
-        (header::CONTENT_TYPE, "text/event-stream; charset=utf-8"),
+        (header::CONTENT_TYPE, kind),
         (header::CACHE_CONTROL, "no-cache"),
     ] {
         headers.insert(name, HeaderValue::from_static(value));

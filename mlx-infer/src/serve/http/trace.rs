@@ -1,7 +1,7 @@
 //! The trace of one request: its id, its line in the log, its share of the metrics.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::http::HeaderMap;
 
@@ -36,6 +36,8 @@ struct State {
     finishes: Vec<FinishReason>,
     usage: Usage,
     fault: Option<String>,
+    /// The name of its model, if the server has several.
+    model: Option<String>,
 }
 
 /// Counts of a request's tokens, over all of its choices.
@@ -130,9 +132,19 @@ impl Inner {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The time since the request has arrived.
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.arrived.elapsed()
+    }
+
     /// Holds a place among the requests of a key until the request has ended.
     pub(crate) fn hold(&self, permit: Permit) {
         self.state().permit = Some(permit);
+    }
+
+    /// Names the model in the log.
+    pub(crate) fn serve(&self, model: &str) {
+        self.state().model = Some(model.to_owned());
     }
 
     /// Records the status of the response.
@@ -163,11 +175,6 @@ impl Inner {
         }
     }
 
-    /// Counts the rows that end because their client disconnected.
-    pub(crate) fn left(&self, rows: usize) {
-        self.app.metrics.aborted(rows);
-    }
-
     /// Adds tokens of reasoning.
     pub(crate) fn reasoned(&self, tokens: usize) {
         self.state().usage.reasoning += tokens;
@@ -180,16 +187,9 @@ impl Inner {
 
     /// Adds the counts of a row that has ended.
     pub(crate) fn finished(&self, reason: FinishReason, row: &Metrics, is_same_prompt: bool) {
-        self.app.metrics.finished(reason, row);
         let mut state = self.state();
         state.finishes.push(reason);
         state.usage.add(row, is_same_prompt);
-    }
-
-    /// Counts a row that failed, and keeps the reason for the log.
-    pub(crate) fn failed(&self, fault: String) {
-        self.app.metrics.failed();
-        self.blame(fault);
     }
 
     /// Keeps the reason of a failure for the log. It is not sent to the client.
@@ -216,6 +216,9 @@ impl Drop for Inner {
         // nginx's status for a client that disconnected before the answer.
         let status = state.status.unwrap_or(499);
         let mut line = format!("{time} {status} {} id={}", self.route, self.id);
+        if let Some(model) = &state.model {
+            line += &format!(" model={model:?}");
+        }
         let usage = state.usage.read();
         if usage.prompt > 0 {
             line += &format!(

@@ -42,7 +42,7 @@ pub(crate) async fn classify(ask: Ask) -> Result<(HeaderMap, Json<Value>), ApiEr
         served,
         mut fields,
     } = ask;
-    let loaded = app.ready()?;
+    let loaded = &*served.model;
     let input: Input = fields.require("input")?;
     let labels: Vec<String> = fields.require("labels")?;
     let template: Option<String> = fields.take("template")?;

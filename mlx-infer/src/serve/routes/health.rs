@@ -7,19 +7,22 @@ use serde_json::{Value, json};
 use crate::serve::http::error::ApiError;
 use crate::serve::state::Shared;
 
-/// Whether the process works: the engine's thread lives, or the model is still loading.
+/// Whether the process works: no engine has ended that cannot be replaced.
 pub(crate) async fn health(State(app): State<Shared>) -> Result<Json<Value>, ApiError> {
-    match app.loaded() {
-        Some(loaded) if !loaded.engine.is_alive() => {
-            Err(ApiError::later(10, "the engine has ended"))
-        }
-        _ => Ok(Json(json!({"status": "ok"}))),
+    match app.pool.has_ended() {
+        true => Err(ApiError::later(10, "the engine has ended")),
+        false => Ok(Json(json!({"status": "ok"}))),
     }
 }
 
-/// Whether the server takes new requests: the model is loaded, the server is not draining, and the engine makes progress.
+/// Whether the server takes new requests: it is neither draining nor asleep, its engines make
+/// progress, and the models are in memory that are loaded at its start.
 pub(crate) async fn ready(State(app): State<Shared>) -> Result<Json<Value>, ApiError> {
-    app.ready()?;
+    app.accepts()?;
+    app.pool.accepts(0)?;
+    if !app.pool.is_started() {
+        return Err(ApiError::later(5, "the pinned models are loading"));
+    }
     match app.is_stuck() {
         true => Err(ApiError::later(
             10,

@@ -36,7 +36,7 @@ pub(crate) async fn infill(ask: Ask) -> Result<Response, ApiError> {
         served,
         mut fields,
     } = ask;
-    let loaded = app.ready()?;
+    let loaded = &*served.model;
     let (infill, ends) = loaded.infill("input_prefix")?;
     let before: String = fields.take("input_prefix")?.unwrap_or_default();
     let after: String = fields.take("input_suffix")?.unwrap_or_default();

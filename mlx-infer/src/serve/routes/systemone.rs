@@ -51,7 +51,7 @@ pub(crate) async fn systemone(ask: Ask) -> Result<(HeaderMap, Json<Value>), ApiE
         served,
         mut fields,
     } = ask;
-    let loaded = app.ready()?;
+    let loaded = &*served.model;
     let state = text_of(&fields.require::<Value>("state")?);
     let asked: Map<String, Value> = fields.require("questions")?;
     let mut kwargs: Map<String, Value> = params::kwargs(&mut fields)?;

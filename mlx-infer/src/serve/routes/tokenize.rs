@@ -17,9 +17,9 @@ use crate::text::chat::{Message, RenderOptions};
 /// The ids of a text (`prompt` or `content`) or of a conversation (`messages`).
 pub(crate) async fn tokenize(ask: Ask) -> Result<(HeaderMap, Json<Value>), ApiError> {
     let Ask {
-        app, mut fields, ..
+        served, mut fields, ..
     } = ask;
-    let loaded = app.ready()?;
+    let loaded = &*served.model;
     let frontend = loaded.frontend();
     // vLLM's `prompt` is encoded with the special tokens that the tokenizer puts around texts,
     // llama.cpp's `content` without them.
@@ -85,12 +85,12 @@ pub(crate) async fn tokenize(ask: Ask) -> Result<(HeaderMap, Json<Value>), ApiEr
 /// The text of ids.
 pub(crate) async fn detokenize(ask: Ask) -> Result<(HeaderMap, Json<Value>), ApiError> {
     let Ask {
-        app, mut fields, ..
+        served, mut fields, ..
     } = ask;
     let ids: Vec<u32> = fields.require("tokens")?;
     let long = fields.long();
     let headers = fields.end(&[])?;
-    let tokenizer = app.ready()?.frontend().tokenizer()?;
+    let tokenizer = served.model.frontend().tokenizer()?;
     let vocab = tokenizer.vocab_size();
     if let Some(id) = ids.iter().find(|&&id| id as usize >= vocab) {
         let message = format!("tokens: {id} is outside the vocabulary of {vocab}");
@@ -102,7 +102,8 @@ pub(crate) async fn detokenize(ask: Ask) -> Result<(HeaderMap, Json<Value>), Api
 
 /// The facts about a tokenizer that evaluation tools ask for.
 pub(crate) async fn info(State(app): State<Shared>) -> Result<Json<Value>, ApiError> {
-    let frontend = app.ready()?.frontend();
+    let served = app.first().await?;
+    let frontend = served.model.frontend();
     let tokenizer = frontend.tokenizer()?;
     let mut info: Map<String, Value> = tokenizer
         .special_tokens()

@@ -18,6 +18,7 @@ use crate::request::metrics::Metrics;
 use crate::request::sampling::Choice;
 use crate::serve::http::error::ApiError;
 use crate::serve::http::trace::Trace;
+use crate::serve::pool::Lease;
 use crate::serve::state::{Loaded, Served, Shared};
 use crate::serve::turn::edits::Filter;
 
@@ -65,6 +66,8 @@ pub(crate) struct Choices {
     ready: VecDeque<RowStep>,
     trace: Trace,
     app: Shared,
+    /// The model, which stays in memory until the rows have ended.
+    model: Lease,
 }
 
 struct Row {
@@ -119,6 +122,7 @@ impl Choices {
             ready: VecDeque::new(),
             trace: trace.clone(),
             app: app.clone(),
+            model: served.model.clone(),
         })
     }
 
@@ -161,7 +165,7 @@ impl Choices {
                 Some(Ok(Event::Token { choice, text })) => {
                     let now = Instant::now();
                     if let Some(last) = row.last_token.replace(now) {
-                        self.app.metrics.between_tokens(now - last);
+                        self.model.metrics().between_tokens(now - last);
                     }
                     step.tokens.push((choice, text));
                     continue;
@@ -178,6 +182,7 @@ impl Choices {
                         true => FinishReason::Stop,
                         false => reason,
                     };
+                    self.model.metrics().finished(told, &metrics);
                     self.trace
                         .finished(told, &metrics, !at.is_multiple_of(self.n));
                     match is_cancelled && !row.is_complete {
@@ -190,7 +195,8 @@ impl Choices {
             };
             self.rows[at] = None;
             if let Err(error) = ended {
-                self.trace.failed(error.to_string());
+                self.model.metrics().failed();
+                self.trace.blame(error.to_string());
                 return Some(Err(error));
             }
             break;
@@ -203,7 +209,8 @@ impl Drop for Choices {
     /// Dropping the remaining rows cancels them. They count as left, also after the failure of
     /// another row: in the trace they have no other end.
     fn drop(&mut self) {
-        self.trace.left(self.rows.iter().flatten().count());
+        let left = self.rows.iter().flatten().count();
+        self.model.metrics().aborted(left);
     }
 }
 

@@ -34,6 +34,12 @@ pub(in super::super) struct AskedBudget {
 }
 
 impl AskedBudget {
+    /// No reasoning. `name` is the parameter that asks for it.
+    pub(in super::super) fn none(name: &'static str) -> Self {
+        let tokens = Some(0);
+        Self { tokens, name }
+    }
+
     fn read(value: &Value, name: &'static str) -> Result<Option<Self>, ApiError> {
         let tokens = match (value, value.as_i64()) {
             (Value::Null, _) => return Ok(None),

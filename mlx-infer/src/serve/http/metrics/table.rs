@@ -7,12 +7,15 @@ use super::{REASONS, ServerMetrics, Time, lock};
 use crate::engine::EngineLoad;
 use crate::request::limits::Limits;
 
-/// The sources of the values.
+/// The sources of the values of a model.
 pub(super) struct Sources<'a> {
     pub(super) counters: &'a ServerMetrics,
-    /// The engine's counters; zeros until the model is loaded.
+    /// The engine's counters; zeros while the model is not in memory.
     pub(super) load: EngineLoad,
-    pub(super) limits: &'a Limits,
+    pub(super) limits: Limits,
+    pub(super) is_loaded: bool,
+    /// How often the model was loaded.
+    pub(super) loads: u64,
 }
 
 /// A metric of the server.
@@ -20,6 +23,8 @@ struct Metric {
     name: &'static str,
     help: &'static str,
     value: Value,
+    /// Whether it counts for the server, and not for each of its models.
+    is_of_server: bool,
 }
 
 /// The type of a metric, and the function that reads its value.
@@ -34,11 +39,23 @@ enum Value {
 use Value::{Counter, Counters, Gauge, Histogram};
 
 const fn metric(name: &'static str, help: &'static str, value: Value) -> Metric {
-    Metric { name, help, value }
+    Metric {
+        name,
+        help,
+        value,
+        is_of_server: false,
+    }
+}
+
+const fn of_server(name: &'static str, help: &'static str, value: Value) -> Metric {
+    Metric {
+        is_of_server: true,
+        ..metric(name, help, value)
+    }
 }
 
 /// All metrics, in the order in which they are written.
-static METRICS: [Metric; 31] = [
+static METRICS: [Metric; 33] = [
     metric(
         "vllm:num_requests_running",
         "Requests in prefill or decode.",
@@ -94,15 +111,25 @@ static METRICS: [Metric; 31] = [
         "Steps of rows that gave tokens; generated tokens over these are the tokens a step.",
         Counter(|of| read(&of.counters.decode_steps)),
     ),
-    metric(
+    of_server(
         "mlx_memory_active_bytes",
         "Bytes of arrays, the weights included.",
         Gauge(|_| mlx_core::memory::active().unwrap_or(0) as f64),
     ),
-    metric(
+    of_server(
         "mlx_memory_peak_bytes",
         "Most bytes of arrays since a request began last.",
         Gauge(|_| mlx_core::memory::peak().unwrap_or(0) as f64),
+    ),
+    metric(
+        "mlx_model_loaded",
+        "1 while the model is in memory, else 0.",
+        Gauge(|of| f64::from(u8::from(of.is_loaded))),
+    ),
+    metric(
+        "mlx_model_loads_total",
+        "How often the model was loaded, or was tried to be.",
+        Counter(|of| of.loads as f64),
     ),
     metric(
         "mlx_row_cache_bytes",
@@ -144,7 +171,7 @@ static METRICS: [Metric; 31] = [
         "Time for the masks of grammars, beside forward passes.",
         Counter(|of| of.load.mask_time.as_secs_f64()),
     ),
-    metric(
+    of_server(
         "mlx_disconnects_total",
         "Clients that left before their answer was complete.",
         Counter(|of| read(&of.counters.disconnects)),
@@ -168,7 +195,7 @@ static METRICS: [Metric; 31] = [
                 .collect()
         }),
     ),
-    metric(
+    of_server(
         "mlx_responses_total",
         "Responses by status.",
         Counters("code", |counters| {
@@ -228,16 +255,34 @@ fn read(counter: &AtomicU64) -> f64 {
     counter.load(Ordering::Relaxed) as f64
 }
 
-/// Writes all metrics.
-pub(super) fn write(out: &mut Text, of: &Sources<'_>) {
-    for Metric { name, help, value } in &METRICS {
-        match value {
-            Gauge(get) => out.one(name, "gauge", help, get(of)),
-            Counter(get) => out.one(name, "counter", help, get(of)),
-            Counters(label, get) => out.counters(name, help, label, get(of.counters)),
-            Histogram(time) => {
-                let histogram = lock(&of.counters.times[*time as usize]);
-                out.histogram(name, help, time.bounds(), &histogram);
+/// Writes all metrics. `models` has labels and sources of each model, and `server` those of the
+/// server.
+pub(super) fn write(
+    out: &mut Text,
+    server: &(String, Sources<'_>),
+    models: &[(String, Sources<'_>)],
+) {
+    for metric in &METRICS {
+        let Metric { name, help, .. } = metric;
+        let kind = match metric.value {
+            Gauge(_) => "gauge",
+            Counter(_) | Counters(..) => "counter",
+            Histogram(_) => "histogram",
+        };
+        out.head(name, kind, help);
+        let sources = match metric.is_of_server {
+            true => std::slice::from_ref(server),
+            false => models,
+        };
+        for (labels, of) in sources {
+            out.labels.clone_from(labels);
+            match &metric.value {
+                Gauge(get) | Counter(get) => out.line(name, "", get(of)),
+                Counters(label, get) => out.counters(name, label, get(of.counters)),
+                Histogram(time) => {
+                    let histogram = lock(&of.counters.times[*time as usize]);
+                    out.histogram(name, time.bounds(), &histogram);
+                }
             }
         }
     }

@@ -38,7 +38,7 @@ pub(crate) async fn messages(ask: Ask) -> Result<Response, ApiError> {
         served,
         mut fields,
     } = ask;
-    let loaded = app.ready()?;
+    let loaded = &*served.model;
     let mut turn = read(&mut fields, loaded, true)?;
     turn.max_tokens = params::max_tokens(&mut fields, &["max_tokens"])?;
     if turn.max_tokens.is_none() {
@@ -79,9 +79,9 @@ pub(crate) async fn messages(ask: Ask) -> Result<Response, ApiError> {
 
 pub(crate) async fn count_tokens(ask: Ask) -> Result<(HeaderMap, Json<Value>), ApiError> {
     let Ask {
-        app, mut fields, ..
+        served, mut fields, ..
     } = ask;
-    let loaded = app.ready()?;
+    let loaded = &*served.model;
     let turn = read(&mut fields, loaded, false)?;
     let headers = fields.end(HARMLESS)?;
     let count = turn.count(loaded)?;

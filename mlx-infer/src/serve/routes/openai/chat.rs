@@ -32,7 +32,7 @@ pub(crate) async fn chat(ask: Ask) -> Result<Response, ApiError> {
         served,
         mut fields,
     } = ask;
-    let loaded = app.ready()?;
+    let loaded = &*served.model;
     let turn = read(&mut fields, loaded)?;
     let is_stream = fields.take("stream")?.unwrap_or(false);
     let usage = StreamUsage::take(&mut fields, is_stream)?;

@@ -58,7 +58,7 @@ pub(crate) async fn completions(ask: Ask) -> Result<Response, ApiError> {
         served,
         mut fields,
     } = ask;
-    let loaded = app.ready()?;
+    let loaded = &*served.model;
     let prompts = fields.require::<Prompts>("prompt")?.list();
     let n = params::choices(&mut fields)?;
     let tried = params::best_of(&mut fields, n)?;

@@ -39,7 +39,7 @@ pub(crate) async fn responses(ask: Ask) -> Result<Response, ApiError> {
         served,
         mut fields,
     } = ask;
-    let loaded = app.ready()?;
+    let loaded = &*served.model;
     let (turn, settings) = read(&mut fields, loaded)?;
     let is_stream = fields.take("stream")?.unwrap_or(false);
     let mut headers = fields.end(HARMLESS)?;
@@ -80,9 +80,9 @@ pub(crate) async fn responses(ask: Ask) -> Result<Response, ApiError> {
 /// The number of tokens of a request's prompt.
 pub(crate) async fn input_tokens(ask: Ask) -> Result<(HeaderMap, Json<Value>), ApiError> {
     let Ask {
-        app, mut fields, ..
+        served, mut fields, ..
     } = ask;
-    let loaded = app.ready()?;
+    let loaded = &*served.model;
     let (turn, _) = read(&mut fields, loaded)?;
     let headers = fields.end(HARMLESS)?;
     let count = turn.count(loaded)?;
