@@ -14,6 +14,7 @@ use crate::engine::{Engine, EngineLoad};
 use crate::model::LoadedModel;
 use crate::model::frontend::Frontend;
 use crate::request::generation::GenerateOptions;
+use crate::serve::http::background::Background;
 use crate::serve::http::error::ApiError;
 use crate::serve::http::guard::Keys;
 use crate::serve::http::metrics::ServerMetrics;
@@ -30,6 +31,8 @@ pub(super) struct App {
     pub(super) keys: Arc<Keys>,
     pub(super) metrics: ServerMetrics,
     pub(super) room: Room,
+    /// The answers that are generated in the background.
+    pub(super) background: Background,
     loaded: OnceLock<Loaded>,
     is_draining: AtomicBool,
     /// The number of requests in progress.
@@ -66,6 +69,7 @@ impl App {
             keys,
             metrics: ServerMetrics::default(),
             room: Room::default(),
+            background: Background::default(),
             loaded: OnceLock::new(),
             is_draining: AtomicBool::new(false),
             active: watch::Sender::new(0),

@@ -10,6 +10,9 @@ use crate::serve::http::error::ApiError;
 use crate::serve::http::trace::Trace;
 use crate::serve::turn::choices::{Choices, RowStep};
 
+/// A comment, which clients skip. A proxy may close a connection on which nothing is sent for long.
+pub(crate) const PING: &str = ": ping\n\n";
+
 /// An event without a name.
 pub(crate) fn data(json: &Value) -> String {
     format!("data: {json}\n\n")
@@ -32,7 +35,8 @@ pub(crate) trait EventWriter: Send + 'static {
     fn fail(&mut self, error: &ApiError) -> String;
 }
 
-struct Source<W> {
+/// The events of a request while it is generated.
+pub(crate) struct Source<W> {
     choices: Choices,
     writer: W,
     trace: Trace,
@@ -46,7 +50,18 @@ enum State {
 }
 
 impl<W: EventWriter> Source<W> {
-    async fn next(&mut self) -> Option<String> {
+    pub(crate) fn new(choices: Choices, writer: W, trace: Trace) -> Self {
+        trace.stream();
+        Self {
+            choices,
+            writer,
+            trace,
+            state: State::Begin,
+        }
+    }
+
+    /// The text of the next events, or a comment after a time without any; `None` after the last.
+    pub(crate) async fn next(&mut self) -> Option<String> {
         match self.state {
             State::Begin => {
                 self.state = State::Steps;
@@ -55,8 +70,7 @@ impl<W: EventWriter> Source<W> {
             State::Steps => loop {
                 let silence = self.choices.silence();
                 let Ok(step) = tokio::time::timeout(silence, self.choices.next()).await else {
-                    // A proxy may close a connection on which nothing is sent for long.
-                    return Some(": ping\n\n".to_owned());
+                    return Some(PING.to_owned());
                 };
                 let text = match step {
                     Some(Ok(step)) => self.writer.step(step, &mut self.choices),
@@ -78,6 +92,12 @@ impl<W: EventWriter> Source<W> {
         }
     }
 
+    /// Ends the events before the last step. Returns the writer, for the events of the end.
+    pub(crate) fn break_off(mut self) -> W {
+        self.done();
+        self.writer
+    }
+
     fn done(&mut self) {
         self.state = State::Done;
         self.trace.end();
@@ -91,13 +111,7 @@ pub(crate) fn response<W: EventWriter>(
     trace: Trace,
     headers: HeaderMap,
 ) -> Response {
-    trace.stream();
-    let source = Source {
-        choices,
-        writer,
-        trace,
-        state: State::Begin,
-    };
+    let source = Source::new(choices, writer, trace);
     let events = stream::unfold(source, async |mut source| {
         let text = source.next().await?;
         Some((Ok::<_, std::convert::Infallible>(Bytes::from(text)), source))
@@ -110,7 +124,7 @@ pub(crate) fn finished(events: String, headers: HeaderMap) -> Response {
     of_events(Body::from(events), headers)
 }
 
-fn of_events(events: Body, mut headers: HeaderMap) -> Response {
+pub(crate) fn of_events(events: Body, mut headers: HeaderMap) -> Response {
     for (name, value) in [
         (header::CONTENT_TYPE, "text/event-stream; charset=utf-8"),
         (header::CACHE_CONTROL, "no-cache"),

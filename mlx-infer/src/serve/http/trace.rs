@@ -10,7 +10,7 @@ use crate::host::console;
 use crate::request::generation::FinishReason;
 use crate::request::metrics::Metrics;
 use crate::request::speculative::MOST;
-use crate::serve::http::guard::Permit;
+use crate::serve::http::guard::{Holder, Permit};
 use crate::serve::state::{Shared, now};
 
 /// A request from its arrival to the last byte of its answer. Dropping the last clone writes the line in the log.
@@ -133,6 +133,11 @@ impl Inner {
     /// Holds a place among the requests of a key until the request has ended.
     pub(crate) fn hold(&self, permit: Permit) {
         self.state().permit = Some(permit);
+    }
+
+    /// The holder of the key of a request with a body; `None` before [`hold`](Self::hold).
+    pub(crate) fn holder(&self) -> Option<Holder> {
+        self.state().permit.as_ref().map(Permit::holder)
     }
 
     /// Records the status of the response.
