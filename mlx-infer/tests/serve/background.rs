@@ -71,7 +71,10 @@ fn an_answer_goes_on_after_its_client_has_left() {
     let last = [("Last-Event-ID", "4")];
     let rest = numbered(&server.send("GET", &format!("{path}?stream=true"), &last, ""));
     assert_eq!(rest, whole[5..]);
-    assert_eq!(numbered(&server.get(&format!("{path}?stream=true&starting_after=99999"))), []);
+    assert_eq!(
+        numbered(&server.get(&format!("{path}?stream=true&starting_after=99999"))),
+        []
+    );
     server.until(|| server.metric("vllm:num_requests_running") == 0.0);
     // Both answers ran to their end.
     assert_eq!(server.metric("vllm:request_success_total"), 3.0);
@@ -82,7 +85,11 @@ fn an_answer_goes_on_after_its_client_has_left() {
         ("GET", format!("{path}?stream=true"), 404),
         ("DELETE", path, 404),
     ] {
-        assert_eq!(server.send(method, &path, &[], "").status, status, "{method} {path}");
+        assert_eq!(
+            server.send(method, &path, &[], "").status,
+            status,
+            "{method} {path}"
+        );
     }
 }
 
@@ -99,7 +106,13 @@ fn a_client_reads_on_where_another_one_has_stopped() {
         start.push(byte[0]);
     }
     let start = String::from_utf8(start).unwrap();
-    let id = start.split("\"id\":\"").nth(1).unwrap().split('"').next().unwrap();
+    let id = start
+        .split("\"id\":\"")
+        .nth(1)
+        .unwrap()
+        .split('"')
+        .next()
+        .unwrap();
     drop(stream);
     let path = format!("/v1/chat/completions/{id}?stream=true");
     let rest = numbered(&server.get(&format!("{path}&starting_after=2")));
@@ -107,7 +120,10 @@ fn a_client_reads_on_where_another_one_has_stopped() {
     assert_eq!(rest.last().unwrap().1, "[DONE]");
     let whole = numbered(&server.get(&path));
     assert_eq!(rest, whole[3..]);
-    assert_eq!(text(&whole), format!("It is 42{}.", " and so on".repeat(30)));
+    assert_eq!(
+        text(&whole),
+        format!("It is 42{}.", " and so on".repeat(30))
+    );
 }
 
 #[test]
@@ -119,10 +135,19 @@ fn deleting_an_answer_ends_it() {
     let mut start = [0; 200];
     stream.read_exact(&mut start).unwrap();
     let start = String::from_utf8_lossy(&start).into_owned();
-    let id = start.split("\"id\":\"").nth(1).unwrap().split('"').next().unwrap();
+    let id = start
+        .split("\"id\":\"")
+        .nth(1)
+        .unwrap()
+        .split('"')
+        .next()
+        .unwrap();
     server.until(|| server.metric("vllm:num_requests_running") == 1.0);
     let deleted = server.send("DELETE", &format!("/v1/chat/completions/{id}"), &[], "");
-    assert_eq!(deleted.json(), json!({"id": id, "object": "chat.completion.deleted", "deleted": true}));
+    assert_eq!(
+        deleted.json(),
+        json!({"id": id, "object": "chat.completion.deleted", "deleted": true})
+    );
     server.until(|| server.metric("vllm:num_requests_running") == 0.0);
     let mut rest = String::new();
     stream.read_to_string(&mut rest).unwrap();
@@ -133,7 +158,10 @@ fn deleting_an_answer_ends_it() {
 fn a_response_in_the_background_is_read_and_cancelled() {
     let asked = json!({"input": "What is 20 + 22?", "temperature": 0, "background": true});
     let begun = SERVER.ok("/v1/responses", &asked);
-    assert_eq!((&begun["status"], &begun["background"]), (&json!("in_progress"), &json!(true)));
+    assert_eq!(
+        (&begun["status"], &begun["background"]),
+        (&json!("in_progress"), &json!(true))
+    );
     let path = format!("/v1/responses/{}", begun["id"].as_str().unwrap());
     SERVER.until(|| SERVER.get(&path).json()["status"] == "completed");
     let done = SERVER.get(&path).json();
@@ -145,17 +173,32 @@ fn a_response_in_the_background_is_read_and_cancelled() {
         assert_eq!(data["sequence_number"], *number);
     }
     assert_eq!(events[0].0, 2);
-    assert!(events.last().unwrap().1.contains("\"type\":\"response.completed\""));
+    assert!(
+        events
+            .last()
+            .unwrap()
+            .1
+            .contains("\"type\":\"response.completed\"")
+    );
     // One that has ended stays as it is.
     let cancelled = SERVER.send("POST", &format!("{path}/cancel"), &[], "");
     assert_eq!(cancelled.json(), done);
-    assert_eq!(SERVER.send("DELETE", &path, &[], "").json()["deleted"], true);
+    assert_eq!(
+        SERVER.send("DELETE", &path, &[], "").json()["deleted"],
+        true
+    );
     assert_eq!(SERVER.get(&path).status, 404);
 
     let (slow, _) = slow();
-    let begun = slow.server.ok("/v1/responses", &json!({"input": "Why?", "background": true}));
+    let begun = slow.server.ok(
+        "/v1/responses",
+        &json!({"input": "Why?", "background": true}),
+    );
     let path = format!("/v1/responses/{}", begun["id"].as_str().unwrap());
-    let cancelled = slow.server.send("POST", &format!("{path}/cancel"), &[], "").json();
+    let cancelled = slow
+        .server
+        .send("POST", &format!("{path}/cancel"), &[], "")
+        .json();
     assert_eq!(cancelled["status"], "cancelled");
     assert_eq!(slow.server.get(&path).json(), cancelled);
     let server = &slow.server;
@@ -180,10 +223,25 @@ fn an_answer_in_the_background_belongs_to_its_key() {
     assert_eq!(with("GET", &path, "bob", "").status, 404);
     assert_eq!(with("GET", &path, "eve", "").status, 401);
     assert_eq!(with("DELETE", &path, "bob", "").status, 404);
-    assert_eq!(with("POST", &format!("{path}/cancel"), "bob", "").status, 404);
-    assert_eq!(with("POST", &format!("{path}/cancel"), "ada", "").status, 200);
-    let answered = with("POST", "/v1/chat/completions", "ada", &json!({
-        "messages": [{"role": "user", "content": "x"}], "background": true,
-    }).to_string());
-    assert_eq!(answered.json()["error"]["message"], "background needs stream: true");
+    assert_eq!(
+        with("POST", &format!("{path}/cancel"), "bob", "").status,
+        404
+    );
+    assert_eq!(
+        with("POST", &format!("{path}/cancel"), "ada", "").status,
+        200
+    );
+    let answered = with(
+        "POST",
+        "/v1/chat/completions",
+        "ada",
+        &json!({
+            "messages": [{"role": "user", "content": "x"}], "background": true,
+        })
+        .to_string(),
+    );
+    assert_eq!(
+        answered.json()["error"]["message"],
+        "background needs stream: true"
+    );
 }

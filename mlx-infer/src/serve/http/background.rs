@@ -188,7 +188,10 @@ impl Background {
         store.clear();
         let answer = store.answers.get(id).filter(|one| one.holder.is(holder));
         let events = &answer.ok_or_else(|| missing(id))?.events;
-        let texts = events.iter().rev().filter_map(|one| str::from_utf8(one).ok());
+        let texts = events
+            .iter()
+            .rev()
+            .filter_map(|one| str::from_utf8(one).ok());
         Ok(texts.filter_map(data_of).find_map(found))
     }
 
@@ -400,7 +403,9 @@ mod tests {
         let (part, _) = background.read("a", &holder, 3).unwrap();
         assert_eq!((part.events.len(), part.has_ended), (2, true));
         let other = self::holder();
-        assert!(background.read("a", &other, 0).is_err() && background.delete("a", &other).is_err());
+        assert!(
+            background.read("a", &other, 0).is_err() && background.delete("a", &other).is_err()
+        );
         assert!(!*stopped.borrow());
         background.delete("a", &holder).unwrap();
         assert!(*stopped.borrow());
@@ -417,7 +422,10 @@ mod tests {
         assert_eq!(read(Some("stream=true"), &last), Ok(asked(true, Some(7))));
         let both = "include=x&stream=true&starting_after=3";
         assert_eq!(read(Some(both), &last), Ok(asked(true, Some(3))));
-        for (query, param) in [("starting_after=-1", "starting_after"), ("stream=x", "stream")] {
+        for (query, param) in [
+            ("starting_after=-1", "starting_after"),
+            ("stream=x", "stream"),
+        ] {
             assert_eq!(read(Some(query), &none).unwrap_err().param.unwrap(), param);
         }
     }

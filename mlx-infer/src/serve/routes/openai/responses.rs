@@ -136,7 +136,9 @@ pub(crate) async fn delete(
     headers: HeaderMap,
 ) -> Result<Json<Value>, ApiError> {
     app.background.delete(&id, &app.keys.check(&headers)?)?;
-    Ok(Json(json!({"id": id, "object": "response", "deleted": true})))
+    Ok(Json(
+        json!({"id": id, "object": "response", "deleted": true}),
+    ))
 }
 
 /// A stored response as it is now. Its output is empty until its end.
