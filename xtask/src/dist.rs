@@ -85,7 +85,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let vendor = cargo::repository().join("mlx-infer/src/serve/routes/page/vendor");
     for library in ["marked", "highlight"] {
         let license = vendor.join(format!("LICENSE-{library}"));
-        copy(&license, &folder.join("licenses").join(library).join("LICENSE"))?;
+        copy(
+            &license,
+            &folder.join("licenses").join(library).join("LICENSE"),
+        )?;
     }
     let archive = target.join(format!("{name}.tar.gz"));
     cargo::run(

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 
 use crate::serve::http::error::ApiError;
 use crate::serve::http::guard::Holder;
-use crate::serve::http::sse::{self, EventWriter, PING, Source};
+use crate::serve::http::sse::{self, EventSource, EventWriter, PING};
 use crate::serve::http::trace::Trace;
 use crate::serve::state::Shared;
 use crate::serve::turn::choices::Choices;
@@ -294,7 +294,7 @@ pub(crate) fn start<W: BackgroundWriter>(
 ) -> Result<Holder, ApiError> {
     let holder = trace.holder().ok_or_else(ApiError::internal)?;
     let mut stopped = app.background.begin(id, holder.clone());
-    let mut source = Source::new(choices, writer, trace);
+    let mut source = EventSource::new(choices, writer, trace);
     let ending = Ending {
         app: app.clone(),
         id: id.to_owned(),

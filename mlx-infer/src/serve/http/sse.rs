@@ -36,7 +36,7 @@ pub(crate) trait EventWriter: Send + 'static {
 }
 
 /// The events of a request while it is generated.
-pub(crate) struct Source<W> {
+pub(crate) struct EventSource<W> {
     choices: Choices,
     writer: W,
     trace: Trace,
@@ -49,7 +49,7 @@ enum State {
     Done,
 }
 
-impl<W: EventWriter> Source<W> {
+impl<W: EventWriter> EventSource<W> {
     pub(crate) fn new(choices: Choices, writer: W, trace: Trace) -> Self {
         trace.stream();
         Self {
@@ -111,7 +111,7 @@ pub(crate) fn response<W: EventWriter>(
     trace: Trace,
     headers: HeaderMap,
 ) -> Response {
-    let source = Source::new(choices, writer, trace);
+    let source = EventSource::new(choices, writer, trace);
     let events = stream::unfold(source, async |mut source| {
         let text = source.next().await?;
         Some((Ok::<_, std::convert::Infallible>(Bytes::from(text)), source))
