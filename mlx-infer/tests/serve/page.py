@@ -204,6 +204,8 @@ def narrow(browser):
     assert page.evaluate("document.getElementById('messages').scrollWidth") <= 375
     for wanted in ("#send", "#input", "#attach", "#chat-system", "#meter-text"):
         assert page.locator(wanted).is_visible(), wanted
+    # The header is one line, which the list of chats begins below.
+    assert page.evaluate("document.querySelector('header').offsetHeight") <= 52
     page.click("#menu")
     assert page.locator("#chats li").is_visible() and page.locator("#export").is_visible()
     page.click("#new-chat")
