@@ -5,60 +5,10 @@ Every check is an assertion.
 """
 
 import json
-import sys
 
+from page_answers import RICH, formulas, growing, hostile, rich
+from page_browser import ADDRESS, CHROMIUM, CLOSED, KEY, ONLY, SLOW, answered, ask, mocked, opened, set_most_tokens
 from playwright.sync_api import expect, sync_playwright
-
-ADDRESS, CLOSED, KEY, SLOW, CHROMIUM, *ONLY = sys.argv[1:]
-
-
-def ask(page, text):
-    page.fill("#input", text)
-    page.press("#input", "Enter")
-
-
-def answered(page):
-    page.wait_for_selector("li.assistant .tools span")
-    return page.inner_text("li.assistant:last-child .body")
-
-
-def set_most_tokens(page, n):
-    page.click("#open-settings")
-    page.fill("#max_tokens", str(n))
-    page.fill("#temperature", "0")
-    page.click("#settings .buttons button:last-child")
-
-
-# A server whose answer is this text, in one chunk, with the requests that it was sent.
-def mocked(page, text):
-    page.add_init_script(
-        "const said = %s;" % json.dumps(text)
-        + """
-        const real = window.fetch;
-        window.asked = [];
-        window.fetch = async (path, options) => {
-          if (!String(path).endsWith("chat/completions")) return real(path, options);
-          window.asked.push(JSON.parse(options.body));
-          const event = (data) => `data: ${typeof data === "string" ? data : JSON.stringify(data)}\\n\\n`;
-          const usage = { id: "chatcmpl-mock", choices: [], usage: { completion_tokens: 20, total_tokens: 23 } };
-          const choices = (delta, finish_reason) => ({ id: "chatcmpl-mock", choices: [{ index: 0, delta, finish_reason }] });
-          return new Response(event(choices({ content: said })) + event(choices({}, "stop")) + event(usage) + event("[DONE]"), { status: 200 });
-        };
-        """
-    )
-    page.reload()
-    page.wait_for_selector("#model option", state="attached")
-
-
-def opened(browser, address, width=1100):
-    page = browser.new_page(viewport={"width": width, "height": 760})
-    page.faults = []
-    page.outside = []
-    page.on("request", lambda request: None if request.url.startswith((address, "blob:", "data:")) else page.outside.append(request.url))
-    page.on("pageerror", lambda error: page.faults.append(str(error)))
-    page.on("console", lambda message: page.faults.append(message.text) if "Content Security" in message.text else None)
-    page.goto(address)
-    return page
 
 
 def chat(browser):
@@ -291,113 +241,6 @@ def reload(browser):
     page.close()
 
 
-HOSTILE = """<script>window.hit = 1</script>
-<img src=x onerror="window.hit = 2"> <svg onload="window.hit = 3"></svg> <iframe srcdoc="<script>parent.hit = 4</script>"></iframe>
-
-[one](javascript:window.hit=5) [two](data:text/html,<script>window.hit=6</script>) <javascript:window.hit=7> [three](JaVaScRiPt&colon;alert(1))
-![image](http://example.org/a.png "x\\" onerror=\\"window.hit=8") &lt;img src=x onerror=window.hit=9&gt;
-
-```html"><img src=x onerror=window.hit=10>
-<img src=x onerror="window.hit = 11">
-```
-
-```xml
-<script>window.hit = 12</script></code></pre><img src=x onerror="window.hit = 13">
-```
-
-| <img src=x onerror=window.hit=14> | b |
-|---|---|
-| <style>body{display:none}</style> | c |
-
-$\\text{<img src=x onerror=window.hit=15>} \\href{javascript:window.hit=16}{x}$ $\\color{url(//example.org)} x$ $\\begin{constructor} x \\end{constructor}$
-
-<a href="https://example.org" onclick="window.hit = 17">x</a> [fine](https://example.org/?a=1&b=2)
-"""
-
-
-# No markup of an answer becomes markup of the page.
-def hostile(browser):
-    page = opened(browser, ADDRESS)
-    mocked(page, HOSTILE)
-    ask(page, HOSTILE)
-    answered(page)
-    page.reload()
-    page.wait_for_selector("li.assistant .code")
-    page.wait_for_timeout(300)
-    assert page.evaluate("window.hit") is None
-    found = page.evaluate(
-        """() => [...document.querySelectorAll("#messages *")].flatMap((node) => {
-          const named = ["script", "img", "svg", "iframe", "style", "object", "embed", "form", "link"].includes(node.localName);
-          const acts = [...node.attributes].filter(({ name, value }) => name.startsWith("on") || /^\\\\s*(javascript|data):/i.test(value));
-          return named || acts.length || (node.localName === "a" && !/^(https?|mailto):/.test(node.href)) ? [node.outerHTML] : [];
-        })"""
-    )
-    assert found == [], found
-    links = page.eval_on_selector_all("li.assistant a", "(all) => all.map((one) => [one.href, one.rel, one.target])")
-    assert ["https://example.org/?a=1&b=2", "noopener noreferrer", "_blank"] in links, links
-    assert page.faults == [] and page.outside == [], (page.faults, page.outside)
-    page.close()
-
-
-RICH = """# Title
-
-It costs $5 and $10. Inline \\(a_1 + \\frac{1}{2}\\), $x^2$ and $\\unknown{x}$.
-
-$$\\sum_{i=1}^{n} i = \\frac{n(n+1)}{2}, \\quad A = \\begin{pmatrix} 1 & 2 \\\\ 3 & 4 \\end{pmatrix}$$
-
-```rust
-fn main() { let x = 42; } // a comment
-```
-
-```unheard-of
-plain & text
-```
-
-- [x] done
-- open
-  1. one
-
-| a | b |
-|---|--:|
-| 1 | `2` |
-"""
-
-
-def rich(browser):
-    page = opened(browser, ADDRESS)
-    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    mocked(page, RICH)
-    ask(page, "Show me.")
-    answered(page)
-    answer = page.locator("li.assistant .text")
-    assert answer.locator("h2").inner_text() == "Title"
-    assert "It costs $5 and $10." in answer.inner_text()
-    formulas = answer.locator("math")
-    assert formulas.count() == 3
-    assert formulas.nth(2).get_attribute("display") == "block"
-    assert answer.locator("math mfrac").count() == 2 and answer.locator("mtable mtr").count() == 2
-    assert answer.locator("code.source").inner_text() == "\\unknown{x}"
-    keyword = answer.locator(".c-keyword", has_text="fn")
-    shade = "(node) => getComputedStyle(node).color"
-    assert keyword.evaluate(shade) != answer.locator(".code code").first.evaluate(shade)
-    answer.locator(".code button").nth(0).click()
-    expect(answer.locator(".code button").nth(0)).to_have_text("Copied")
-    assert page.evaluate("navigator.clipboard.readText()") == "fn main() { let x = 42; } // a comment"
-    answer.locator(".code button").nth(1).click()
-    page.wait_for_function("() => navigator.clipboard.readText().then((text) => text === 'plain & text')")
-    # Without a clipboard, as on plain HTTP.
-    page.evaluate("Object.defineProperty(navigator, 'clipboard', { value: undefined })")
-    answer.locator(".code button").nth(0).click()
-    page.evaluate("document.body.append(Object.assign(document.createElement('textarea'), { id: 'paste' }))")
-    page.focus("#paste")
-    page.keyboard.press("Control+v")
-    assert page.input_value("#paste") == "fn main() { let x = 42; } // a comment"
-    assert answer.locator("input[type=checkbox]").count() == 1 and answer.locator("ul ol li").count() == 1
-    assert answer.locator("td").nth(1).evaluate("(node) => getComputedStyle(node).textAlign") == "right"
-    assert page.faults == [], page.faults
-    page.close()
-
-
 def versions(browser):
     page = opened(browser, ADDRESS)
     page.wait_for_selector("#model option", state="attached")
@@ -626,7 +469,7 @@ def accessible(browser):
 
 with sync_playwright() as playwright:
     browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-    checks = (chat, stop, reasons, settings, classify, key, narrow, reload, hostile, rich, versions, files, chats, earlier, meter, systems, accessible)
+    checks = (chat, stop, reasons, settings, classify, key, narrow, reload, hostile, rich, growing, formulas, versions, files, chats, earlier, meter, systems, accessible)
     for check in [check for check in checks if not ONLY or check.__name__ in ONLY]:
         check(browser)
         print(json.dumps(check.__name__))

@@ -1,5 +1,7 @@
 //! The page at `/`.
 
+use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use serde_json::json;
@@ -48,6 +50,27 @@ fn the_page_is_one_document_without_outside_requests() {
     }
 }
 
+/// The libraries are those that npm has under their versions. Without npm the test prints that it was
+/// left out.
+#[test]
+fn the_libraries_are_those_of_their_versions() {
+    let vendor = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/serve/routes/page/vendor");
+    let made = Command::new("sh")
+        .arg(vendor.join("make.sh"))
+        .arg("--check")
+        .output()
+        .unwrap();
+    let stderr = String::from_utf8_lossy(&made.stderr);
+    match made.status.code() {
+        Some(0) => {}
+        Some(3) => eprintln!("left out: npm cannot install the libraries: {stderr}"),
+        code => panic!(
+            "{code:?}: {} {stderr}",
+            String::from_utf8_lossy(&made.stdout)
+        ),
+    }
+}
+
 /// An installed Chromium.
 fn chromium() -> Option<std::path::PathBuf> {
     let folders = std::env::var_os("PATH")?;
@@ -81,8 +104,8 @@ fn the_page_works_in_a_browser() {
     ];
     slow.says(prompt.as_u64().unwrap() as usize, &pieces);
     slow.fault(Fault::Slow(Duration::from_millis(20)));
-    let script = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/serve/page.py");
-    let output = std::process::Command::new(python)
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/serve/page.py");
+    let output = Command::new(python)
         .arg(script)
         .args([SERVER.address, closed.address].map(|address| format!("http://{address}")))
         .arg("sesame")
@@ -93,5 +116,5 @@ fn the_page_works_in_a_browser() {
         .unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{stderr}");
-    assert_eq!(String::from_utf8_lossy(&output.stdout).lines().count(), 17);
+    assert_eq!(String::from_utf8_lossy(&output.stdout).lines().count(), 19);
 }

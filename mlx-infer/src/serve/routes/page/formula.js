@@ -13,23 +13,28 @@ const LETTERS = table(`alpha α beta β gamma γ delta δ epsilon ϵ varepsilon 
   lambda λ mu μ nu ν xi ξ omicron ο pi π varpi ϖ rho ρ varrho ϱ sigma σ varsigma ς tau τ upsilon υ phi ϕ varphi φ chi χ psi ψ
   omega ω Gamma Γ Delta Δ Theta Θ Lambda Λ Xi Ξ Pi Π Sigma Σ Upsilon Υ Phi Φ Psi Ψ Omega Ω ell ℓ hbar ℏ imath ı jmath ȷ
   partial ∂ nabla ∇ infty ∞ emptyset ∅ varnothing ∅ Re ℜ Im ℑ aleph ℵ wp ℘ angle ∠ degree ° triangle △ square □ blacksquare ■
-  bot ⊥ top ⊤ forall ∀ exists ∃ nexists ∄ dots … ldots … cdots ⋯ vdots ⋮ ddots ⋱ checkmark ✓ prime ′ clubsuit ♣ heartsuit ♡
+  bot ⊥ top ⊤ forall ∀ exists ∃ nexists ∄ dots … ldots … cdots ⋯ vdots ⋮ ddots ⋱ S § checkmark ✓ prime ′ clubsuit ♣ heartsuit ♡
   % % # # $ $ & & _ _`);
 const OPERATORS = table(`times × div ÷ pm ± mp ∓ cdot ⋅ ast ∗ star ⋆ circ ∘ bullet ∙ oplus ⊕ ominus ⊖ otimes ⊗ odot ⊙ wedge ∧ land ∧
   vee ∨ lor ∨ cap ∩ cup ∪ setminus ∖ neg ¬ lnot ¬ le ≤ leq ≤ leqslant ⩽ ge ≥ geq ≥ geqslant ⩾ ne ≠ neq ≠ approx ≈ equiv ≡ sim ∼
   simeq ≃ cong ≅ propto ∝ ll ≪ gg ≫ prec ≺ succ ≻ in ∈ notin ∉ ni ∋ subset ⊂ subseteq ⊆ subsetneq ⊊ supset ⊃ supseteq ⊇ mid ∣
   nmid ∤ parallel ∥ perp ⊥ vdash ⊢ models ⊨ to → rightarrow → leftarrow ← gets ← leftrightarrow ↔ Rightarrow ⇒ implies ⟹ Leftarrow ⇐
   impliedby ⟸ Leftrightarrow ⇔ iff ⟺ mapsto ↦ longrightarrow ⟶ longleftarrow ⟵ hookrightarrow ↪ uparrow ↑ downarrow ↓ rightharpoonup ⇀
-  rightleftharpoons ⇌ therefore ∴ because ∵ colon : coloneqq ≔ asymp ≍ doteq ≐ triangleq ≜ nearrow ↗ searrow ↘ dagger † backslash \\`);
+  rightleftharpoons ⇌ therefore ∴ because ∵ colon : coloneqq ≔ asymp ≍ doteq ≐ triangleq ≜ nearrow ↗ searrow ↘ dagger † backslash \\ gt > lt < lesssim ≲ gtrsim ≳
+  Longrightarrow ⟹ Longleftarrow ⟸ Longleftrightarrow ⟺ longleftrightarrow ⟷ longmapsto ⟼ Uparrow ⇑ Downarrow ⇓ leadsto ⇝ rightsquigarrow ⇝
+  diamond ⋄ bigcirc ◯ complement ∁ ltimes ⋉ rtimes ⋊ lhd ⊲ rhd ⊳ sqsubseteq ⊑ preceq ⪯ succeq ⪰ nsubseteq ⊈ upharpoonright ↾ swarrow ↙ nwarrow ↖`);
 const LARGE = table("sum ∑ prod ∏ coprod ∐ bigcup ⋃ bigcap ⋂ bigoplus ⨁ bigotimes ⨂ bigvee ⋁ bigwedge ⋀");
 const INTEGRALS = table("int ∫ iint ∬ iiint ∭ oint ∮");
 const LIMITS = new Set(words("lim max min sup inf limsup liminf det gcd lcm Pr argmax argmin"));
 const FUNCTIONS = new Set(words("sin cos tan cot sec csc sinh cosh tanh coth arcsin arccos arctan log ln lg exp dim ker deg arg hom"));
 const BRACKETS = table(`lbrace { rbrace } { { } } lbrack [ rbrack ] langle ⟨ rangle ⟩ lceil ⌈ rceil ⌉ lfloor ⌊ rfloor ⌋ vert | lvert | rvert |
   Vert ‖ lVert ‖ rVert ‖ | ‖ backslash \\ uparrow ↑ downarrow ↓`);
-const ACCENTS = table(`hat ^ widehat ^ bar ¯ overline ¯ vec → overrightarrow → tilde ~ widetilde ~ dot ˙ ddot ¨ check ˇ breve ˘ acute ´ grave \`
+const ACCENTS = table(`hat ^ widehat ^ bar ¯ vec → overrightarrow → tilde ~ widetilde ~ dot ˙ ddot ¨ check ˇ breve ˘ acute ´ grave \`
   mathring ˚ overbrace ⏞`);
-const UNDER = table("underline _ underbrace ⏟");
+const UNDER = table("underbrace ⏟");
+// Lines around or through an argument, which are drawn by classes.
+const LINES = new Set(words("overline underline boxed fbox cancel bcancel xcancel sout"));
+const SIZES = new Set(words("tiny small normalsize large Large LARGE huge Huge nonumber notag displaylimits relax"));
 const SPACES = new Map([[",", 0.167], [":", 0.222], [">", 0.222], [";", 0.278], ["!", -0.167], [" ", 0.25], ["quad", 1], ["qquad", 2], ["enspace", 0.5], ["thinspace", 0.167]]);
 const TEXTS = new Map([["text", ""], ["textrm", ""], ["textnormal", ""], ["mbox", ""], ["mathrm", ""], ["operatorname", ""], ["textbf", "bold"], ["textit", "italic"], ["texttt", "mono"], ["textsf", "sans"]]);
 const FONTS = new Map([["mathbf", "bold"], ["boldsymbol", "bold"], ["bm", "bold"], ["mathcal", "script"], ["mathscr", "script"], ["mathfrak", "fraktur"], ["mathbb", "double"], ["mathsf", "sans"], ["mathtt", "mono"], ["mathit", "italic"]]);
@@ -62,11 +67,23 @@ function inFont(text, font) {
   }).join("");
 }
 
+// The node with its letters and digits in another alphabet, or upright.
+function restyled(node, font) {
+  for (const leaf of node.matches("mi, mn, mo") ? [node] : node.querySelectorAll("mi, mn, mo")) {
+    if (font) leaf.textContent = inFont(leaf.textContent, font);
+    else if (leaf.localName === "mi") leaf.setAttribute("mathvariant", "normal");
+  }
+  return node;
+}
+
+// A formula of chemistry, as `2 H2 + O2 -> 2 H2O` or `SO4^2-`, in TeX.
+const chemistry = (text) => text.replace(/<=>/g, "\\rightleftharpoons ").replace(/->/g, "\\rightarrow ").replace(/<-/g, "\\leftarrow ").replace(/([A-Za-z)\]])(\d+)/g, "$1_{$2}").replace(/\^(\d*[+-])/g, "^{$1}").replace(/([A-Za-z)\]}])([+-])(?=\s|$)/g, "$1^{$2}");
+
 class Formula {
-  constructor(source) {
+  constructor(source, depth = 0) {
     this.tokens = source.match(TOKEN) ?? [];
     this.at = 0;
-    this.depth = 0;
+    this.depth = depth;
   }
 
   peek() {
@@ -104,7 +121,10 @@ class Formula {
     if (++this.depth > DEEPEST) throw new RangeError("the formula is too deep");
     const items = [];
     for (let token; (token = this.peek()) !== undefined && !ends.includes(token); ) {
-      if (/^\\(displaystyle|textstyle|scriptstyle)$/.test(token)) {
+      if (/^\\(rm|bf|it|sf|tt|cal)$/.test(token)) {
+        this.next();
+        items.push(restyled(this.row(...ends), { rm: "", bf: "bold", it: "italic", sf: "sans", tt: "mono", cal: "script" }[token.slice(1)]));
+      } else if (/^\\(displaystyle|textstyle|scriptstyle)$/.test(token)) {
         this.next();
         items.push(math("mstyle", { displaystyle: String(token === "\\displaystyle"), scriptlevel: token === "\\scriptstyle" ? 1 : 0 }, this.row(...ends)));
       } else items.push(this.scripted());
@@ -194,16 +214,18 @@ class Formula {
     if (SPACES.has(name)) return math("mspace", { width: `${SPACES.get(name)}em` });
     if (TEXTS.has(name.replace("*", ""))) {
       const font = TEXTS.get(name.replace("*", ""));
-      const text = this.raw().replace(/\\([$%&#_{}])/g, "$1").replace(/~/g, " ");
-      const node = math(/^(mathrm|operatorname)/.test(name) ? "mi" : "mtext", { mathvariant: "normal" }, font ? inFont(text, font) : text.replace(/^ | $/g, "\u00a0"));
+      const source = this.raw();
+      const isMath = /^(mathrm|operatorname)/.test(name);
+      if (isMath && /[_^\\]/.test(source)) return Object.assign(this.upright(source), name.endsWith("*") ? { limits: "yes" } : {});
+      const text = source.replace(/\\([$%&#_{}])/g, "$1").replace(/~/g, " ");
+      const node = math(isMath ? "mi" : "mtext", { mathvariant: "normal" }, font ? inFont(text, font) : text.replace(/^ | $/g, "\u00a0"));
       return name.endsWith("*") ? limited(node) : node;
     }
     if (FONTS.has(name)) {
-      const node = this.argument();
-      const leaves = node.matches("mi, mn, mo") ? [node] : node.querySelectorAll("mi, mn, mo");
-      for (const leaf of leaves) leaf.textContent = inFont(leaf.textContent, FONTS.get(name));
-      return node;
+      return restyled(this.argument(), FONTS.get(name));
     }
+    if (LINES.has(name)) return math("mrow", { class: name.replace("fbox", "boxed") }, this.argument());
+    if (SIZES.has(name)) return math("mrow", {});
     if (ACCENTS.has(name)) return Object.assign(math("mover", { accent: "true" }, this.argument(), math("mo", { stretchy: String(/^(over|wide)/.test(name)) }, ACCENTS.get(name))), name === "overbrace" ? { limits: "yes" } : {});
     if (UNDER.has(name)) return limited(math("munder", { accentunder: "true" }, this.argument(), math("mo", { stretchy: "true" }, UNDER.get(name))));
     if (/^[dtc]?frac$/.test(name)) {
@@ -238,9 +260,20 @@ class Formula {
         const over = math("mpadded", { width: "+0.6em", lspace: "0.3em" }, this.argument());
         return under ? math("munderover", {}, arrow, under, over) : math("mover", {}, arrow, over);
       }
-      case "boxed": case "fbox": return math("mrow", { class: "boxed" }, this.argument());
+      case "mathop": return limited(math("mrow", {}, this.argument()));
+      case "mathbin": case "mathrel": case "mathord": case "mathopen": case "mathclose": case "mathinner": return this.argument();
+      case "ket": case "bra": case "braket": {
+        const [open, close] = { ket: "|⟩", bra: "⟨|", braket: "⟨⟩" }[name];
+        return math("mrow", {}, math("mo", { stretchy: "false" }, open), this.argument(), math("mo", { stretchy: "false" }, close));
+      }
+      case "hspace": case "hspace*": {
+        const width = /^-?[\d.]+(em|ex|px|pt|cm|mm|in)$/.exec(this.raw().trim());
+        return math("mspace", width ? { width: width[0] } : {});
+      }
+      case "ce": return this.upright(chemistry(this.raw()));
+      case "eqref": case "ref": return math("mtext", {}, name === "ref" ? this.raw() : `(${this.raw()})`);
       case "bmod": return math("mo", { lspace: "0.2em", rspace: "0.2em" }, "mod");
-      case "pmod": return math("mrow", {}, math("mspace", { width: "1em" }), math("mo", {}, "("), math("mi", {}, "mod"), math("mspace", { width: "0.3em" }), this.argument(), math("mo", {}, ")"));
+      case "pmod": return math("mrow", {}, math("mspace", { width: "1em" }), math("mo", { stretchy: "false" }, "("), math("mi", {}, "mod"), math("mspace", { width: "0.3em" }), this.argument(), math("mo", { stretchy: "false" }, ")"));
       case "not": {
         const node = this.argument();
         node.append("\u0338");
@@ -253,9 +286,19 @@ class Formula {
         return this.cells(name, "}");
       case "tag": return math("mtext", {}, `\u2003(${this.raw()})`);
       case "label": this.raw(); return math("mrow", {});
-      case "nonumber": case "notag": case "displaylimits": return math("mrow", {});
       default: throw new SyntaxError(`\\${name} is not known`);
     }
+  }
+
+  // A source of its own, with upright letters.
+  upright(source) {
+    return restyled(new Formula(source, this.depth).whole(), "");
+  }
+
+  whole() {
+    const row = this.row();
+    if (this.peek() !== undefined) throw new SyntaxError("a bracket is not open");
+    return row;
   }
 
   fenced() {
@@ -305,10 +348,7 @@ class Formula {
 // The formula as an element, or its source if it has what is not known here.
 function formula(source, isBlock) {
   try {
-    const parser = new Formula(source);
-    const row = parser.row();
-    if (parser.peek() !== undefined) throw new SyntaxError("a bracket is not open");
-    return math("math", { display: isBlock ? "block" : "inline", "aria-label": source }, row);
+    return math("math", { display: isBlock ? "block" : "inline", "aria-label": source }, new Formula(source).whole());
   } catch (error) {
     return element("code", { className: "source", title: error.message }, source);
   }

@@ -96,7 +96,7 @@ function rows(token) {
 }
 
 // Code with its language, a button that copies it, and colours.
-const LONGEST_COLOURED = 50_000;
+const LONGEST_COLOURED = 20_000;
 function code(text, language) {
   const copy = element("button", { type: "button" }, "Copy");
   copy.addEventListener("click", () => copied(text, copy));
@@ -125,17 +125,31 @@ async function copied(text, button) {
   setTimeout(() => (button.textContent = before), 1500);
 }
 
-// Writes the text into an element. Blocks that are there already stay: an answer grows at its end.
+// Writes the text into an element. An answer grows at its end, so only its last two blocks are read again; the elements of blocks that are the same stay.
 function markdown(text, parent) {
-  const tokens = reader.lexer(text).filter(({ type }) => type !== "space" && type !== "def");
-  tokens.forEach((token, at) => {
-    const there = parent.childNodes[at];
-    if (there?.source === token.raw) return;
-    const made = block(token);
-    made.source = token.raw;
-    if (there) there.replaceWith(made);
-    else parent.append(made);
+  const source = text.replace(/\r\n?/g, "\n");
+  // The address of a link may be defined anywhere: then everything is read, and made again when such lines change.
+  const links = (source.match(/^ {0,3}\[[^\]\n]+\]:.*$/gm) ?? []).join("\n");
+  const before = links === (parent.links ?? "") ? (parent.blocks ?? []) : [];
+  parent.links = links;
+  let stable = links ? 0 : before.length;
+  for (let last = 0; stable > 0 && last < 2; ) if (before[--stable].node) last++;
+  const blocks = [];
+  let at = 0;
+  while (blocks.length < stable && source.startsWith(before[blocks.length].raw, at)) {
+    at += before[blocks.length].raw.length;
+    blocks.push(before[blocks.length]);
+  }
+  for (const token of reader.lexer(source.slice(at))) {
+    const there = before[blocks.length];
+    const isBlank = token.type === "space" || token.type === "def";
+    blocks.push(there?.raw === token.raw ? there : { raw: token.raw, node: isBlank ? undefined : block(token) });
+  }
+  parent.blocks = blocks;
+  const nodes = blocks.flatMap(({ node }) => node ?? []);
+  nodes.forEach((node, index) => {
+    if (parent.childNodes[index] !== node) parent.insertBefore(node, parent.childNodes[index] ?? null);
   });
-  while (parent.childNodes.length > tokens.length) parent.lastChild.remove();
+  while (parent.childNodes.length > nodes.length) parent.lastChild.remove();
   return parent;
 }

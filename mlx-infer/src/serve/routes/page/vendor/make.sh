@@ -1,7 +1,7 @@
 #!/bin/sh
 # Writes the libraries of the page, from the versions named here, which npm fetches: marked (Markdown
 # to tokens) and highlight.js (source code to tokens). Run it after a change of a version or of the
-# languages. `sh make.sh --check` only compares. It needs node and npm.
+# languages. `sh make.sh --check` only compares. It needs node and npm; status 3: npm cannot install.
 set -eu
 marked=18.2.1
 highlight=11.12.0
@@ -13,7 +13,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work"
 echo '{"private": true}' >package.json
-npm install --silent --no-audit --no-fund --ignore-scripts "marked@$marked" "highlight.js@$highlight" "esbuild@$esbuild"
+npm install --silent --no-audit --no-fund --ignore-scripts "marked@$marked" "highlight.js@$highlight" "esbuild@$esbuild" || exit 3
 
 echo 'export { Marked } from "marked";' >marked-entry.js
 {
