@@ -81,6 +81,15 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             &folder.join("licenses/mlx-rust").join(license),
         )?;
     }
+    // The server's page has these libraries in it.
+    let vendor = cargo::repository().join("mlx-infer/src/serve/routes/page/vendor");
+    for library in ["marked", "highlight"] {
+        let license = vendor.join(format!("LICENSE-{library}"));
+        copy(
+            &license,
+            &folder.join("licenses").join(library).join("LICENSE"),
+        )?;
+    }
     let archive = target.join(format!("{name}.tar.gz"));
     cargo::run(
         Command::new("tar")

@@ -1,5 +1,6 @@
 //! The layers around every handler: connections, access, errors, traces, metrics.
 
+pub(crate) mod background;
 pub(crate) mod connection;
 pub(crate) mod error;
 pub(crate) mod fields;
@@ -55,7 +56,7 @@ fn cors(origins: &[String]) -> Option<CorsLayer> {
     let exposed = ["retry-after", "x-ignored-params", "x-request-id"];
     let layer = CorsLayer::new()
         .allow_origin(origin)
-        .allow_methods([Method::GET, Method::POST])
+        .allow_methods([Method::GET, Method::POST, Method::DELETE])
         // For browsers `*` means all headers except `Authorization`, so the requested names are
         // mirrored.
         .allow_headers(AllowHeaders::mirror_request())
@@ -92,7 +93,8 @@ fn admit(app: &Shared, request: &Request, path: &str, trace: &Trace) -> Result<(
     }
     if !is_open {
         let key = app.keys.check(request.headers())?;
-        if request.method() == Method::POST {
+        // A key with as many requests as it may have can still cancel one.
+        if request.method() == Method::POST && !path.ends_with("/cancel") {
             trace.hold(app.keys.enter(key)?);
         }
     }

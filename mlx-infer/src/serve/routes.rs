@@ -49,11 +49,19 @@ fn of_apis() -> Router<Shared> {
         .route("/models/load", post(models::load))
         .route("/models/unload", post(models::unload))
         .route("/chat/completions", post(chat::chat))
+        .route(
+            "/chat/completions/{id}",
+            get(chat::stored).delete(chat::delete),
+        )
         .route("/messages", post(messages::messages))
         .route("/messages/count_tokens", post(messages::count_tokens))
         .route("/responses", post(responses::responses))
         .route("/responses/input_tokens", post(responses::input_tokens))
-        .route("/responses/{id}", get(responses::stored))
+        .route(
+            "/responses/{id}",
+            get(responses::stored).delete(responses::delete),
+        )
+        .route("/responses/{id}/cancel", post(responses::cancel))
         .route("/completions", post(completions::completions))
         .route("/classify", post(classify::classify))
         .route("/systemone", post(systemone::systemone))

@@ -16,6 +16,7 @@ use crate::engine::{Engine, EngineLoad};
 use crate::model::LoadedModel;
 use crate::model::frontend::Frontend;
 use crate::request::generation::GenerateOptions;
+use crate::serve::http::background::Background;
 use crate::serve::http::error::ApiError;
 use crate::serve::http::guard::Keys;
 use crate::serve::http::metrics::ServerMetrics;
@@ -34,6 +35,8 @@ pub(super) struct App {
     pub(super) metrics: ServerMetrics,
     pub(super) room: Room,
     pub(super) pool: Arc<Pool>,
+    /// The answers that are generated in the background.
+    pub(super) background: Background,
     is_draining: AtomicBool,
     /// The number of requests in progress.
     active: watch::Sender<usize>,
@@ -81,6 +84,7 @@ impl App {
             metrics: ServerMetrics::default(),
             room: Room::default(),
             pool,
+            background: Background::default(),
             is_draining: AtomicBool::new(false),
             active: watch::Sender::new(0),
             created: now(),

@@ -71,6 +71,19 @@ def openai_client():
     assert called.choices[0].finish_reason == "tool_calls" and call.function.name == "add"
     assert set(arguments) == {"a", "b"} and all(isinstance(value, int) for value in arguments.values())
 
+    begun = client.responses.create(model="tiny", input="What is 20 + 22?", temperature=0, background=True)
+    assert begun.status == "in_progress" and begun.background and begun.store
+    events = list(client.responses.retrieve(begun.id, stream=True, starting_after=1))
+    assert [event.sequence_number for event in events] == list(range(2, 2 + len(events)))
+    assert events[-1].type == "response.completed" and events[-1].response.output_text == "42"
+    assert client.responses.retrieve(begun.id) == client.responses.cancel(begun.id) == events[-1].response
+    client.responses.delete(begun.id)
+    try:
+        client.responses.retrieve(begun.id)
+        raise AssertionError("a deleted response is still there")
+    except openai.NotFoundError:
+        pass
+
     counted = client.responses.input_tokens.count(model="tiny", input="What is 20 + 22?")
     assert counted.input_tokens == response.usage.input_tokens and counted.object == "response.input_tokens"
     given = client.chat.completions.create(model="tiny", messages=QUESTION, temperature=0, extra_body={"return_token_ids": True})

@@ -5,6 +5,7 @@
 mod answers;
 #[cfg(unix)]
 mod backend;
+mod background;
 mod budget;
 mod client;
 mod clients;

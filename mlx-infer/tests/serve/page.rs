@@ -1,5 +1,7 @@
 //! The page at `/`.
 
+use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use serde_json::json;
@@ -19,16 +21,53 @@ fn the_page_is_one_document_without_outside_requests() {
         policy.starts_with("default-src 'none'; script-src 'sha256-"),
         "{policy}"
     );
-    assert!(answer.body.len() < 100_000);
-    assert!(!answer.body.contains("/*SCRIPT*/") && !answer.body.contains("/*STYLE*/"));
+    assert!(answer.body.len() < 200_000, "{}", answer.body.len());
+    for place in ["SCRIPT", "STYLE", "MARKED", "HIGHLIGHT"] {
+        assert!(!answer.body.contains(&format!("/*{place}*/")), "{place}");
+    }
+    // The libraries have addresses in their texts, and the policy keeps them from asking for any.
+    // Nothing in a library may end its element.
+    let scripts: Vec<&str> = answer.body.split("<script>").collect();
+    let [before, marked, highlight, script] = scripts[..] else {
+        panic!("{} scripts", scripts.len() - 1);
+    };
+    for library in [marked, highlight] {
+        let (text, rest) = library.split_once("</script").unwrap();
+        assert!(text.starts_with("// ") && text.ends_with(";\n"), "{rest}");
+        assert_eq!(rest.trim(), ">");
+        assert!(!text.contains("<!--"));
+    }
+    let own = [before, script].concat();
     for outside in ["http://", "https://", "src=\"", "@import", "url("] {
-        let found = answer.body.matches(outside).count();
-        let of_svg = answer.body.matches("http://www.w3.org/2000/svg").count();
+        let found = own.matches(outside).count();
+        let names = ["http://www.w3.org/2000/svg", "http://www.w3.org/1998/Math"];
+        let of_names: usize = names.iter().map(|name| own.matches(name).count()).sum();
         assert_eq!(
-            found - if outside == "http://" { of_svg } else { 0 },
+            found - if outside == "http://" { of_names } else { 0 },
             0,
             "{outside}"
         );
+    }
+}
+
+/// The libraries are those that npm has under their versions. Without npm the test prints that it was
+/// left out.
+#[test]
+fn the_libraries_are_those_of_their_versions() {
+    let vendor = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/serve/routes/page/vendor");
+    let made = Command::new("sh")
+        .arg(vendor.join("make.sh"))
+        .arg("--check")
+        .output()
+        .unwrap();
+    let stderr = String::from_utf8_lossy(&made.stderr);
+    match made.status.code() {
+        Some(0) => {}
+        Some(3) => eprintln!("left out: npm cannot install the libraries: {stderr}"),
+        code => panic!(
+            "{code:?}: {} {stderr}",
+            String::from_utf8_lossy(&made.stdout)
+        ),
     }
 }
 
@@ -65,8 +104,8 @@ fn the_page_works_in_a_browser() {
     ];
     slow.says(prompt.as_u64().unwrap() as usize, &pieces);
     slow.fault(Fault::Slow(Duration::from_millis(20)));
-    let script = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/serve/page.py");
-    let output = std::process::Command::new(python)
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/serve/page.py");
+    let output = Command::new(python)
         .arg(script)
         .args([SERVER.address, closed.address].map(|address| format!("http://{address}")))
         .arg("sesame")
@@ -77,5 +116,5 @@ fn the_page_works_in_a_browser() {
         .unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{stderr}");
-    assert_eq!(String::from_utf8_lossy(&output.stdout).lines().count(), 7);
+    assert_eq!(String::from_utf8_lossy(&output.stdout).lines().count(), 19);
 }

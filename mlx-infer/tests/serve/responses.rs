@@ -90,7 +90,7 @@ fn what_would_need_a_memory_is_refused() {
             404,
             "previous_response_id",
         ),
-        (json!({"input": "x", "background": true}), 400, "background"),
+        (json!({"input": "x", "background": 1}), 400, "background"),
         (
             json!({"input": [{"type": "item_reference", "id": "x"}]}),
             400,

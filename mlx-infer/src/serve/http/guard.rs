@@ -28,12 +28,26 @@ struct Key {
 }
 
 /// The holder of a key: the counter of the requests in progress with that key.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Holder(Arc<AtomicUsize>);
+
+impl Holder {
+    /// Whether both are the holder of the same key.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
 
 /// The place of a request among those of its key. Dropping it frees the place.
 #[derive(Debug)]
 pub(crate) struct Permit(Arc<AtomicUsize>);
+
+impl Permit {
+    /// The holder of the key.
+    pub(crate) fn holder(&self) -> Holder {
+        Holder(self.0.clone())
+    }
+}
 
 impl Drop for Permit {
     fn drop(&mut self) {

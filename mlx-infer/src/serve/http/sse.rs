@@ -10,7 +10,9 @@ use crate::serve::http::error::ApiError;
 use crate::serve::http::trace::Trace;
 use crate::serve::turn::choices::{Choices, RowStep};
 
-const EVENTS: &str = "text/event-stream; charset=utf-8";
+pub(crate) const EVENTS: &str = "text/event-stream; charset=utf-8";
+/// A comment, which clients skip. A proxy may close a connection on which nothing is sent for long.
+pub(crate) const PING: &str = ": ping\n\n";
 
 /// An event without a name.
 pub(crate) fn data(json: &Value) -> String {
@@ -29,8 +31,9 @@ pub(crate) trait EventWriter: Send + 'static {
 
     /// What is sent in a silence: a proxy may close a connection on which nothing is sent for long.
     fn ping(&mut self) -> String {
-        ": ping\n\n".to_owned()
+        PING.to_owned()
     }
+
     /// The events before anything is computed.
     fn begin(&mut self) -> String;
     /// The events of a step.
@@ -41,7 +44,8 @@ pub(crate) trait EventWriter: Send + 'static {
     fn fail(&mut self, error: &ApiError) -> String;
 }
 
-struct Source<W> {
+/// The events of a request while it is generated.
+pub(crate) struct EventSource<W> {
     choices: Choices,
     writer: W,
     trace: Trace,
@@ -54,8 +58,19 @@ enum State {
     Done,
 }
 
-impl<W: EventWriter> Source<W> {
-    async fn next(&mut self) -> Option<String> {
+impl<W: EventWriter> EventSource<W> {
+    pub(crate) fn new(choices: Choices, writer: W, trace: Trace) -> Self {
+        trace.stream();
+        Self {
+            choices,
+            writer,
+            trace,
+            state: State::Begin,
+        }
+    }
+
+    /// The text of the next events, or a comment after a time without any; `None` after the last.
+    pub(crate) async fn next(&mut self) -> Option<String> {
         match self.state {
             State::Begin => {
                 self.state = State::Steps;
@@ -86,6 +101,12 @@ impl<W: EventWriter> Source<W> {
         }
     }
 
+    /// Ends the events before the last step. Returns the writer, for the events of the end.
+    pub(crate) fn break_off(mut self) -> W {
+        self.done();
+        self.writer
+    }
+
     fn done(&mut self) {
         self.state = State::Done;
         self.trace.end();
@@ -99,13 +120,7 @@ pub(crate) fn response<W: EventWriter>(
     trace: Trace,
     headers: HeaderMap,
 ) -> Response {
-    trace.stream();
-    let source = Source {
-        choices,
-        writer,
-        trace,
-        state: State::Begin,
-    };
+    let source = EventSource::new(choices, writer, trace);
     let events = stream::unfold(source, async |mut source| {
         let text = source.next().await?;
         Some((Ok::<_, std::convert::Infallible>(Bytes::from(text)), source))
@@ -118,7 +133,7 @@ pub(crate) fn finished(events: String, headers: HeaderMap) -> Response {
     of_events(Body::from(events), headers, EVENTS)
 }
 
-fn of_events(events: Body, mut headers: HeaderMap, kind: &'static str) -> Response {
+pub(crate) fn of_events(events: Body, mut headers: HeaderMap, kind: &'static str) -> Response {
     for (name, value) in [
         (header::CONTENT_TYPE, kind),
         (header::CACHE_CONTROL, "no-cache"),

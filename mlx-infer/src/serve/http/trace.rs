@@ -10,7 +10,7 @@ use crate::host::console;
 use crate::request::generation::FinishReason;
 use crate::request::metrics::Metrics;
 use crate::request::speculative::MOST;
-use crate::serve::http::guard::Permit;
+use crate::serve::http::guard::{Holder, Permit};
 use crate::serve::state::{Shared, now};
 
 /// A request from its arrival to the last byte of its answer. Dropping the last clone writes the line in the log.
@@ -145,6 +145,11 @@ impl Inner {
     /// Names the model in the log.
     pub(crate) fn serve(&self, model: &str) {
         self.state().model = Some(model.to_owned());
+    }
+
+    /// The holder of the key of a request with a body; `None` before [`hold`](Self::hold).
+    pub(crate) fn holder(&self) -> Option<Holder> {
+        self.state().permit.as_ref().map(Permit::holder)
     }
 
     /// Records the status of the response.

@@ -1,6 +1,8 @@
 //! `POST /v1/chat/completions`.
 
 use axum::Json;
+use axum::extract::{Path, RawQuery, State};
+use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -8,6 +10,7 @@ use serde_json::{Value, json};
 use crate::request::generation::FinishReason;
 use crate::request::metrics::Metrics;
 use crate::request::sampling::Choice;
+use crate::serve::http::background::{self, AskedEvents, BackgroundWriter};
 use crate::serve::http::error::ApiError;
 use crate::serve::http::fields::{Ask, Fields};
 use crate::serve::http::sse;
@@ -15,7 +18,7 @@ use crate::serve::http::trace::new_id;
 use crate::serve::routes::openai::chunks::{Chunks, StreamUsage, finish_word};
 use crate::serve::routes::openai::completions::score;
 use crate::serve::routes::openai::logprobs;
-use crate::serve::state::{Loaded, now};
+use crate::serve::state::{Loaded, Shared, now};
 use crate::serve::turn;
 use crate::serve::turn::choices::{Choices, RowStep};
 use crate::serve::turn::edits::Edits;
@@ -35,6 +38,10 @@ pub(crate) async fn chat(ask: Ask) -> Result<Response, ApiError> {
     let loaded = &*served.model;
     let turn = read(&mut fields, loaded)?;
     let is_stream = fields.take("stream")?.unwrap_or(false);
+    let is_background = fields.take("background")?.unwrap_or(false);
+    if is_background && !is_stream {
+        return Err(ApiError::bad("background", "background needs stream: true"));
+    }
     let usage = StreamUsage::take(&mut fields, is_stream)?;
     let of_prompt = logprobs::of_prompt(&mut fields, is_stream)?;
     let gives_ids = fields.take("return_token_ids")?.unwrap_or(false);
@@ -48,7 +55,8 @@ pub(crate) async fn chat(ask: Ask) -> Result<Response, ApiError> {
         true => "chat.completion.chunk",
         false => "chat.completion",
     };
-    let head = json!({"id": new_id("chatcmpl-"), "object": object, "created": now(), "model": served.name});
+    let id = new_id("chatcmpl-");
+    let head = json!({"id": id, "object": object, "created": now(), "model": served.name});
     let chunks = Chunks::new(head, usage, trace.clone());
     if is_stream {
         let writer = ChatWriter {
@@ -59,6 +67,10 @@ pub(crate) async fn chat(ask: Ask) -> Result<Response, ApiError> {
             inputs: vec![None; n],
             prompt: gives_ids.then_some(answers.prompt),
         };
+        if is_background {
+            let holder = background::start(&app, &id, answers.choices, writer, trace)?;
+            return background::stream(&app, &id, holder, None, headers);
+        }
         return Ok(sse::response(answers.choices, writer, trace, headers));
     }
     let prompt_logprobs = match of_prompt {
@@ -99,6 +111,33 @@ pub(crate) async fn chat(ask: Ask) -> Result<Response, ApiError> {
         document["timings"] = times;
     }
     Ok((headers, Json(document)).into_response())
+}
+
+/// `GET /v1/chat/completions/ID?stream=true`: the chunks of a background request.
+pub(crate) async fn stored(
+    State(app): State<Shared>,
+    Path(id): Path<String>,
+    RawQuery(query): RawQuery,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    let asked = AskedEvents::read(query.as_deref(), &headers)?;
+    let holder = app.keys.check(&headers)?;
+    if !asked.is_stream {
+        let message = "an answer of chat completions is read as a stream: add ?stream=true";
+        return Err(ApiError::bad("stream", message));
+    }
+    background::stream(&app, &id, holder, asked.after, HeaderMap::new())
+}
+
+/// `DELETE /v1/chat/completions/ID`: ends a background request, and forgets its chunks.
+pub(crate) async fn delete(
+    State(app): State<Shared>,
+    Path(id): Path<String>,
+    headers: HeaderMap,
+) -> Result<Json<Value>, ApiError> {
+    app.background.delete(&id, &app.keys.check(&headers)?)?;
+    let object = "chat.completion.deleted";
+    Ok(Json(json!({"id": id, "object": object, "deleted": true})))
 }
 
 /// Reads the keys of a conversation.
@@ -409,5 +448,11 @@ impl sse::EventWriter for ChatWriter {
 
     fn fail(&mut self, error: &ApiError) -> String {
         self.chunks.fail(error)
+    }
+}
+
+impl BackgroundWriter for ChatWriter {
+    fn cancel(&mut self) -> String {
+        self.chunks.end()
     }
 }

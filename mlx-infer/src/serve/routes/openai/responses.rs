@@ -1,10 +1,11 @@
-//! `POST /v1/responses`: OpenAI's newer API, without a memory of earlier responses.
+//! `/v1/responses`: OpenAI's newer API. The only responses that are stored are those of background
+//! requests.
 
 mod input;
 mod writer;
 
 use axum::Json;
-use axum::extract::Path;
+use axum::extract::{Path, RawQuery, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
@@ -12,12 +13,14 @@ use serde_json::{Map, Value, json};
 use self::input::conversation;
 use self::writer::ResponsesWriter;
 use crate::request::generation::FinishReason;
+use crate::serve::http::background::{self, AskedEvents};
 use crate::serve::http::error::ApiError;
 use crate::serve::http::fields::{Ask, Fields};
+use crate::serve::http::guard::Holder;
 use crate::serve::http::sse;
 use crate::serve::http::trace::{Usage, new_id};
 use crate::serve::routes::openai::logprobs;
-use crate::serve::state::{Loaded, now};
+use crate::serve::state::{Loaded, Shared, now};
 use crate::serve::turn;
 use crate::serve::turn::edits::Edits;
 use crate::serve::turn::{Call, End, InputReader, Turn, Whole};
@@ -42,9 +45,11 @@ pub(crate) async fn responses(ask: Ask) -> Result<Response, ApiError> {
     let loaded = &*served.model;
     let (turn, settings) = read(&mut fields, loaded)?;
     let is_stream = fields.take("stream")?.unwrap_or(false);
+    let is_background = fields.take("background")?.unwrap_or(false);
     let mut headers = fields.end(HARMLESS)?;
+    let id = new_id("resp_");
     let mut head = json!({
-        "id": new_id("resp_"),
+        "id": id,
         "object": "response",
         "created_at": now(),
         "model": served.name,
@@ -52,8 +57,8 @@ pub(crate) async fn responses(ask: Ask) -> Result<Response, ApiError> {
         "error": null,
         "incomplete_details": null,
         "previous_response_id": null,
-        "background": false,
-        "store": false,
+        "background": is_background,
+        "store": is_background,
         "output": [],
         "usage": null,
     });
@@ -68,6 +73,14 @@ pub(crate) async fn responses(ask: Ask) -> Result<Response, ApiError> {
     let answers = turn.start(&app, loaded, &served, &trace, &mut headers)?;
     let mut writer = ResponsesWriter::new(head, answers.replies, trace.clone(), tokenizer, custom);
     let mut choices = answers.choices;
+    if is_background {
+        let begun = writer.head().clone();
+        let holder = background::start(&app, &id, choices, writer, trace)?;
+        return match is_stream {
+            true => background::stream(&app, &id, holder, None, headers),
+            false => Ok((headers, Json(begun)).into_response()),
+        };
+    }
     if is_stream {
         return Ok(sse::response(choices, writer, trace, headers));
     }
@@ -90,10 +103,55 @@ pub(crate) async fn input_tokens(ask: Ask) -> Result<(HeaderMap, Json<Value>), A
     Ok((headers, Json(document)))
 }
 
-/// The answer to a request for a stored response: the server stores none.
-pub(crate) async fn stored(Path(id): Path<String>) -> ApiError {
-    let message = format!("there is no response {id:?}: this server stores none");
-    ApiError::new(StatusCode::NOT_FOUND, message)
+/// `GET /v1/responses/ID`: the response of a background request, or with `stream=true` its events.
+pub(crate) async fn stored(
+    State(app): State<Shared>,
+    Path(id): Path<String>,
+    RawQuery(query): RawQuery,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    let asked = AskedEvents::read(query.as_deref(), &headers)?;
+    let holder = app.keys.check(&headers)?;
+    match asked.is_stream {
+        true => background::stream(&app, &id, holder, asked.after, HeaderMap::new()),
+        false => Ok(Json(latest(&app, &id, &holder)?).into_response()),
+    }
+}
+
+/// `POST /v1/responses/ID/cancel`: ends a background request, and returns its response.
+pub(crate) async fn cancel(
+    State(app): State<Shared>,
+    Path(id): Path<String>,
+    headers: HeaderMap,
+) -> Result<Json<Value>, ApiError> {
+    let holder = app.keys.check(&headers)?;
+    app.background.cancel(&id, &holder).await?;
+    latest(&app, &id, &holder).map(Json)
+}
+
+/// `DELETE /v1/responses/ID`: ends a background request, and forgets its response.
+pub(crate) async fn delete(
+    State(app): State<Shared>,
+    Path(id): Path<String>,
+    headers: HeaderMap,
+) -> Result<Json<Value>, ApiError> {
+    app.background.delete(&id, &app.keys.check(&headers)?)?;
+    Ok(Json(
+        json!({"id": id, "object": "response", "deleted": true}),
+    ))
+}
+
+/// A stored response as it is now. Its output is empty until its end.
+fn latest(app: &Shared, id: &str, holder: &Holder) -> Result<Value, ApiError> {
+    let response = |data: &str| {
+        let mut event: Value = serde_json::from_str(data).ok()?;
+        event.get_mut("response").map(Value::take)
+    };
+    let found = app.background.last(id, holder, response)?;
+    found.ok_or_else(|| {
+        let message = format!("the response {id:?} has not begun");
+        ApiError::later(1, message)
+    })
 }
 
 /// `usage` of this API.
@@ -116,7 +174,7 @@ fn read(fields: &mut Fields, loaded: &Loaded) -> Result<(Turn, Map<String, Value
             ApiError::new(StatusCode::NOT_FOUND, message).with_param("previous_response_id")
         );
     }
-    for name in ["background", "conversation", "prompt"] {
+    for name in ["conversation", "prompt"] {
         let is_off = |value: &Value| matches!(value, Value::Bool(false));
         if fields
             .take::<Value>(name)?

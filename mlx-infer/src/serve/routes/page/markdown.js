@@ -1,4 +1,4 @@
-// Markdown to DOM nodes. A model's text only ever becomes text nodes: no markup of it is parsed as HTML.
+// Markdown to DOM nodes, from the tokens of marked. A model's text only ever becomes text nodes: no markup of it is parsed as HTML.
 
 function element(tag, properties = {}, ...children) {
   const node = Object.assign(document.createElement(tag), properties);
@@ -6,91 +6,150 @@ function element(tag, properties = {}, ...children) {
   return node;
 }
 
-const INLINE = /(`+)([\s\S]*?[^`])\1(?!`)|\*\*([^\s*](?:[\s\S]*?[^\s*])?)\*\*|\*([^\s*](?:[^*]*[^\s*])?)\*|~~([^~]+)~~|\[([^\]]+)\]\(([^()\s]+)\)|(https?:\/\/[^\s<>()]+[^\s<>().,;:!?'"])/;
+// TeX between dollars or behind backslashes. Between single dollars it begins and ends with no blank, and no digit follows, as in prices.
+const BLOCK_FORMULA = /^ {0,3}(?:\$\$([^]+?)\$\$|\\\[([^]+?)\\\]|(\\begin\{(align|aligned|equation|gather|cases|[pbvBV]?matrix)(\*?)\}[^]+?\\end\{\4\5\}))[ \t]*(?:\n|$)/;
+const INLINE_FORMULA = /^(?:\$\$([^]+?)\$\$|\\\[([^]+?)\\\]|\\\(([^]+?)\\\)|\$(?!\s)((?:\\[^]|[^\\$\n])+?)(?<!\s)\$(?![0-9]))/;
 
-function inline(text, parent) {
-  for (;;) {
-    const found = INLINE.exec(text);
-    if (!found) return parent.append(text), parent;
-    const [whole, , code, strong, emphasis, struck, label, target, bare] = found;
-    parent.append(text.slice(0, found.index));
-    text = text.slice(found.index + whole.length);
-    if (code !== undefined) parent.append(element("code", {}, code.trim()));
-    else if (strong !== undefined) parent.append(inline(strong, element("strong")));
-    else if (emphasis !== undefined) parent.append(inline(emphasis, element("em")));
-    else if (struck !== undefined) parent.append(inline(struck, element("s")));
-    else parent.append(link(label ?? bare, target ?? bare));
-  }
-}
+const formulas = {
+  extensions: [
+    {
+      name: "block-formula",
+      level: "block",
+      start: (text) => /^ {0,3}(?:\$\$|\\\[|\\begin\{)/m.exec(text)?.index,
+      tokenizer(text) {
+        const found = BLOCK_FORMULA.exec(text);
+        return found && { type: "block-formula", raw: found[0], text: (found[1] ?? found[2] ?? found[3]).trim() };
+      },
+    },
+    {
+      name: "formula",
+      level: "inline",
+      start: (text) => /\$|\\[[(]/.exec(text)?.index,
+      tokenizer(text) {
+        const found = INLINE_FORMULA.exec(text);
+        if (!found) return undefined;
+        const [raw, dollars, brackets, parens, dollar] = found;
+        return { type: "formula", raw, text: (dollars ?? brackets ?? parens ?? dollar).trim(), isBlock: (dollars ?? brackets) !== undefined };
+      },
+    },
+  ],
+};
+// Nothing is read as HTML, so the text between tags is Markdown.
+const reader = new markdownLibrary.Marked({ gfm: true }, formulas, { tokenizer: { html: () => undefined, tag: () => undefined } });
+const colours = highlightLibrary.default;
+
+// The characters that entities such as `&copy;` stand for.
+const decoded = (text) => text.replace(/&(?:#\d{1,7}|#x[\da-f]{1,6}|[a-z][a-z\d]{1,31});/gi, (entity) => new DOMParser().parseFromString(entity, "text/html").body.textContent);
 
 // Only addresses of the web and of mail; others stay text.
-function link(label, target) {
-  if (!/^(https?:\/\/|mailto:)/i.test(target)) return document.createTextNode(`${label} (${target})`);
-  return element("a", { href: target, target: "_blank", rel: "noopener noreferrer" }, label);
+function link({ href, tokens, text }) {
+  if (!/^(https?:\/\/|mailto:)/i.test(href)) return element("span", {}, ...inline(tokens), href === text ? "" : ` (${href})`);
+  return element("a", { href, target: "_blank", rel: "noopener noreferrer" }, ...inline(tokens));
 }
 
-const FENCE = /^ {0,3}(`{3,}|~{3,})\s*(\S*)/;
-const ITEM = /^(\s*)(?:[-*+]|(\d{1,9})[.)])\s+(.*)$/;
-const RULE = /^ {0,3}([-*_])(?:\s*\1){2,}\s*$/;
-const cells = (line) => line.trim().replace(/^\||\|$/g, "").split("|").map((cell) => cell.trim());
+const inline = (tokens = []) => tokens.map((token) => {
+  switch (token.type) {
+    case "strong": case "em": case "del": return element(token.type, {}, ...inline(token.tokens));
+    case "codespan": return element("code", {}, token.text);
+    case "br": return element("br");
+    case "link": return link(token);
+    // No image is loaded.
+    case "image": return `${token.text} (${token.href})`;
+    case "checkbox": return element("input", { type: "checkbox", checked: token.checked, disabled: true });
+    case "formula": return formula(token.text, token.isBlock);
+    case "escape": return token.text;
+    case "text": return token.tokens ? element("span", {}, ...inline(token.tokens)) : decoded(token.text);
+    default: return token.raw;
+  }
+});
 
+function block(token) {
+  switch (token.type) {
+    case "space": case "def": return "";
+    case "heading": return element(`h${Math.min(token.depth + 1, 6)}`, {}, ...inline(token.tokens));
+    case "paragraph": return element("p", {}, ...inline(token.tokens));
+    case "text": return element("span", {}, ...inline(token.tokens ?? [{ ...token, tokens: undefined }]));
+    case "code": return code(token.text, token.lang?.split(/\s/)[0] ?? "");
+    case "blockquote": return element("blockquote", {}, ...token.tokens.map(block));
+    case "hr": return element("hr");
+    case "list": return list(token);
+    case "table": return rows(token);
+    case "block-formula": return formula(token.text, true);
+    case "checkbox": return inline([token])[0];
+    default: return element("p", {}, token.raw);
+  }
+}
+
+function list(token) {
+  const items = token.items.map((item) => element("li", { className: item.task ? "task" : "" }, ...item.tokens.map(block)));
+  return token.ordered ? element("ol", { start: Number(token.start) || 1 }, ...items) : element("ul", {}, ...items);
+}
+
+function rows(token) {
+  const cell = (tag) => (one) => {
+    const node = element(tag, {}, ...inline(one.tokens));
+    node.style.textAlign = one.align ?? "";
+    return node;
+  };
+  const head = element("tr", {}, ...token.header.map(cell("th")));
+  return element("table", {}, head, ...token.rows.map((row) => element("tr", {}, ...row.map(cell("td")))));
+}
+
+// Code with its language, a button that copies it, and colours.
+const LONGEST_COLOURED = 20_000;
+function code(text, language) {
+  const copy = element("button", { type: "button" }, "Copy");
+  copy.addEventListener("click", () => copied(text, copy));
+  const body = element("code");
+  const name = language.toLowerCase();
+  if (colours.getLanguage(name) && text.length < LONGEST_COLOURED) body.append(...coloured(colours.highlight(text, { language: name })._emitter.root));
+  else body.append(text);
+  return element("div", { className: "code" }, element("div", { className: "bar" }, element("span", {}, language), copy), element("pre", { tabIndex: 0 }, body));
+}
+
+const coloured = (tree) => tree.children.map((child) => (typeof child === "string" ? child : element("span", { className: child.scope ? `c-${child.scope.split(".")[0]}` : "" }, ...coloured(child))));
+
+async function copied(text, button) {
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    // Without HTTPS there is no clipboard but that of a selection.
+    const area = element("textarea", { value: text });
+    document.body.append(area);
+    area.select();
+    document.execCommand("copy");
+    area.remove();
+  }
+  const before = button.textContent;
+  button.textContent = "Copied";
+  setTimeout(() => (button.textContent = before), 1500);
+}
+
+// Writes the text into an element. An answer grows at its end, so only its last two blocks are read again; the elements of blocks that are the same stay.
 function markdown(text, parent) {
-  const lines = text.split("\n");
+  const source = text.replace(/\r\n?/g, "\n");
+  // The address of a link may be defined anywhere: then everything is read, and made again when such lines change.
+  const links = (source.match(/^ {0,3}\[[^\]\n]+\]:.*$/gm) ?? []).join("\n");
+  const before = links === (parent.links ?? "") ? (parent.blocks ?? []) : [];
+  parent.links = links;
+  let stable = links ? 0 : before.length;
+  for (let last = 0; stable > 0 && last < 2; ) if (before[--stable].node) last++;
+  const blocks = [];
   let at = 0;
-  const blank = () => at >= lines.length || !lines[at].trim();
-  const starts = (line) => FENCE.test(line) || ITEM.test(line) || /^ {0,3}(#{1,6}\s|>)/.test(line) || RULE.test(line);
-  while (at < lines.length) {
-    const line = lines[at];
-    let found;
-    if (blank()) at++;
-    else if ((found = FENCE.exec(line))) {
-      const body = [];
-      for (at++; at < lines.length && !lines[at].trim().startsWith(found[1]); at++) body.push(lines[at]);
-      at++;
-      parent.append(element("pre", {}, element("code", {}, body.join("\n"))));
-    } else if ((found = /^ {0,3}(#{1,6})\s+(.*)$/.exec(line))) {
-      parent.append(inline(found[2], element(`h${Math.min(found[1].length + 1, 6)}`)));
-      at++;
-    } else if (RULE.test(line)) parent.append(element("hr")), at++;
-    else if (/^ {0,3}>/.test(line)) {
-      const body = [];
-      for (; at < lines.length && /^ {0,3}>/.test(lines[at]); at++) body.push(lines[at].replace(/^ {0,3}> ?/, ""));
-      parent.append(markdown(body.join("\n"), element("blockquote")));
-    } else if (ITEM.test(line)) at = list(lines, at, parent);
-    else if (line.includes("|") && /^[\s|:-]*-[\s|:-]*$/.test(lines[at + 1] ?? "") && lines[at + 1].includes("|")) {
-      const table = element("table", {}, element("tr", {}, ...cells(line).map((cell) => inline(cell, element("th")))));
-      for (at += 2; !blank() && lines[at].includes("|"); at++)
-        table.append(element("tr", {}, ...cells(lines[at]).map((cell) => inline(cell, element("td")))));
-      parent.append(table);
-    } else {
-      const body = [line];
-      for (at++; !blank() && !starts(lines[at]); at++) body.push(lines[at]);
-      parent.append(inline(body.join("\n"), element("p")));
-    }
+  while (blocks.length < stable && source.startsWith(before[blocks.length].raw, at)) {
+    at += before[blocks.length].raw.length;
+    blocks.push(before[blocks.length]);
   }
+  for (const token of reader.lexer(source.slice(at))) {
+    const there = before[blocks.length];
+    const isBlank = token.type === "space" || token.type === "def";
+    blocks.push(there?.raw === token.raw ? there : { raw: token.raw, node: isBlank ? undefined : block(token) });
+  }
+  parent.blocks = blocks;
+  const nodes = blocks.flatMap(({ node }) => node ?? []);
+  nodes.forEach((node, index) => {
+    if (parent.childNodes[index] !== node) parent.insertBefore(node, parent.childNodes[index] ?? null);
+  });
+  while (parent.childNodes.length > nodes.length) parent.lastChild.remove();
   return parent;
-}
-
-// A list from line `at`; deeper lines belong to its last item. Returns the line after it.
-function list(lines, at, parent) {
-  const [, indent, number] = ITEM.exec(lines[at]);
-  const node = element(number === undefined ? "ul" : "ol");
-  if (number !== undefined) node.start = Number(number);
-  parent.append(node);
-  while (at < lines.length) {
-    const found = ITEM.exec(lines[at]);
-    if (!found || found[1].length !== indent.length || (found[2] === undefined) !== (number === undefined)) break;
-    const body = [found[3]];
-    for (at++; at < lines.length; at++) {
-      const deeper = lines[at].match(/^\s*/)[0].length > indent.length;
-      if (lines[at].trim() ? !deeper : !/^\s+\S/.test(lines[at + 1] ?? "")) break;
-      body.push(lines[at].slice(Math.min(indent.length + 2, lines[at].match(/^\s*/)[0].length)));
-    }
-    const item = markdown(body.join("\n"), element("li"));
-    // One paragraph needs no room of its own.
-    if (item.firstChild?.tagName === "P") item.firstChild.replaceWith(...item.firstChild.childNodes);
-    node.append(item);
-    while (at < lines.length && !lines[at].trim() && ITEM.test(lines[at + 1] ?? "")) at++;
-  }
-  return at;
 }

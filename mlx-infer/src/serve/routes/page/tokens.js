@@ -46,7 +46,7 @@ function showAlternatives(message, index, button) {
     row.style.setProperty("--much", `${100 * Math.exp(other.logprob)}%`);
     const before = message.tokens.slice(0, index);
     const text = textOf([...before, other]);
-    row.disabled = text === undefined || Boolean(busy);
+    row.disabled = text === undefined || busy();
     if (text === undefined) row.title = "a part of a character: the answer cannot go on from here";
     row.addEventListener("click", () => {
       panel.hidden = true;
@@ -62,10 +62,9 @@ function showAlternatives(message, index, button) {
   panel.querySelector("button")?.focus();
 }
 
-// Cuts the answer after these tokens and lets the model continue.
+// Lets the model continue from these tokens, in another version of the answer.
 function goOn(message, tokens, text) {
-  chat.messages.length = chat.messages.indexOf(message) + 1;
+  branch(message);
   Object.assign(message, { tokens, content: text });
-  render();
-  answer();
+  answer(chat);
 }

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::{call_item, items, usage};
 use crate::request::generation::FinishReason;
+use crate::serve::http::background::BackgroundWriter;
 use crate::serve::http::error::ApiError;
 use crate::serve::http::sse;
 use crate::serve::http::trace::{Trace, new_id};
@@ -76,6 +77,11 @@ impl ResponsesWriter {
             begun: 0,
             sequence: 0,
         }
+    }
+
+    /// The response before anything is computed.
+    pub(super) fn head(&self) -> &Value {
+        &self.head
     }
 
     /// Takes a step and returns the parts that it adds.
@@ -308,5 +314,14 @@ impl sse::EventWriter for ResponsesWriter {
         let code = error["error"]["type"].clone();
         response["error"] = json!({"code": code, "message": error["error"]["message"]});
         self.event("failed", json!({"response": response}))
+    }
+}
+
+impl BackgroundWriter for ResponsesWriter {
+    fn cancel(&mut self) -> String {
+        let mut response = self.head.clone();
+        response["status"] = "cancelled".into();
+        response["output"] = self.items().into();
+        self.event("cancelled", json!({"response": response}))
     }
 }
