@@ -6,6 +6,8 @@ mod batch;
 mod cache;
 mod chat;
 mod classify;
+#[cfg(feature = "serve")]
+mod config;
 mod convert;
 mod drafters;
 mod generate;
@@ -13,6 +15,8 @@ mod info;
 mod interrupt;
 mod lines;
 mod list;
+#[cfg(feature = "serve")]
+mod listen;
 #[cfg(feature = "serve")]
 mod memory;
 mod output;
@@ -84,7 +88,12 @@ impl From<Error> for Failure {
 
 pub(crate) fn main() -> ExitCode {
     let mut flags = flags();
-    let found = flags.try_get_matches_from_mut(std::env::args_os());
+    let given = std::env::args_os().collect();
+    #[cfg(feature = "serve")]
+    let given = config::with_file(&flags, given);
+    #[cfg(not(feature = "serve"))]
+    let given = Ok::<Vec<_>, clap::Error>(given);
+    let found = given.and_then(|given| flags.try_get_matches_from_mut(given));
     let name = found
         .as_ref()
         .ok()
@@ -136,7 +145,10 @@ fn flags() -> clap::Command {
         }
         _ => arg,
     };
-    let mut flags = Cli::command().mut_subcommands(|command| command.mut_args(with_values));
+    let flags = Cli::command().mut_subcommands(|command| command.mut_args(with_values));
+    #[cfg(feature = "serve")]
+    let flags = config::with_variables(flags);
+    let mut flags = flags;
     flags.build();
     flags
 }

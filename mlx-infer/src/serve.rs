@@ -18,7 +18,8 @@ mod settings;
 mod state;
 mod turn;
 
-pub use self::server::{KeyRing, Server, Stopper};
+pub use self::http::tls::TlsFiles;
+pub use self::server::{CertificateReader, KeyRing, Server, Stopper};
 pub use self::settings::ServeOptions;
 
 /// The largest body of a request.

@@ -15,7 +15,7 @@ use mlx_infer::{
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use super::{Failure, Result, args, backend, drafters, memory};
+use super::{Failure, Result, args, backend, drafters, listen, memory};
 
 #[derive(Args)]
 #[command(after_help = AFTER_HELP)]
@@ -100,6 +100,8 @@ pub(super) struct ServeArgs {
     /// Seconds of silence after which a stream gets a comment, so that no proxy closes its connection as idle
     #[arg(long, value_name = "SECONDS", default_value_t = ServeOptions::default().ping.as_secs())]
     ping: u64,
+    #[command(flatten)]
+    listen: listen::ListenArgs,
     /// Write no line to stderr for each request
     #[arg(long)]
     quiet: bool,
@@ -131,6 +133,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 impl ServeArgs {
     pub(super) fn run(self) -> Result {
+        self.listen.begin();
         let prefix_bytes = self.prefix_bytes();
         let options = self.options(prefix_bytes)?;
         let name = options.names[0].clone();
@@ -146,7 +149,7 @@ impl ServeArgs {
             _ => error.into(),
         })?;
         self.watch(&server)?;
-        console::note(&format!("listening at http://{}", server.address()));
+        console::note(&format!("listening at {}", server.url()));
         let (load, drafters) = (self.load, self.drafters);
         let (backend, speculative) = (self.backend, self.speculative);
         let load = move || {
@@ -184,11 +187,12 @@ impl ServeArgs {
         Ok(server.run_with(load, on_ready)?)
     }
 
-    /// Watches for signals: SIGTERM and Ctrl-C end the server, SIGHUP reads the file with keys
-    /// again. Without that file, SIGHUP ends the server if its terminal is closed, and has no
+    /// Watches for signals: SIGTERM and Ctrl-C end the server, SIGHUP reads the file with keys and
+    /// the certificate again. Without both, SIGHUP ends the server if its terminal is closed, and has no
     /// effect otherwise.
     fn watch(&self, server: &Server) -> Result {
         let (stopper, key_ring) = (server.stopper(), server.key_ring());
+        let certificate = server.certificate_reader();
         let file = self.api_key_file.clone();
         let given = self.api_key.clone();
         let has_terminal = std::io::stderr().is_terminal();
@@ -202,6 +206,12 @@ impl ServeArgs {
             let mut is_ending = false;
             for signal in signals.forever() {
                 let is_hangup = ![SIGTERM, SIGINT].contains(&signal);
+                if let (Some(certificate), true) = (&certificate, is_hangup) {
+                    console::note(&match certificate.read_again() {
+                        Ok(()) => "the certificate was read again".to_owned(),
+                        Err(error) => format!("the certificate stays as it is: {error}"),
+                    });
+                }
                 match (&file, is_hangup) {
                     (Some(file), true) => {
                         let read = keys_in(file).and_then(|keys| {
@@ -219,6 +229,7 @@ impl ServeArgs {
                             }
                         });
                     }
+                    (None, true) if certificate.is_some() => {}
                     (None, true) if !has_terminal => {
                         console::note("SIGHUP: there is no --api-key-file to read again");
                     }
@@ -289,6 +300,10 @@ impl ServeArgs {
                 ..Default::default()
             },
             log: !self.quiet,
+            json_log: self.listen.is_json(),
+            unix_socket: self.listen.unix_socket.clone(),
+            tls: self.listen.tls(),
+            path_prefix: self.listen.path_prefix.clone(),
         })
     }
 

@@ -4,9 +4,12 @@ pub(crate) mod connection;
 pub(crate) mod error;
 pub(crate) mod fields;
 pub(crate) mod guard;
+pub(crate) mod listener;
 pub(crate) mod metrics;
+pub(crate) mod prefix;
 pub(crate) mod room;
 pub(crate) mod sse;
+pub(crate) mod tls;
 pub(crate) mod trace;
 
 use std::any::Any;
@@ -22,6 +25,7 @@ use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 use super::state::Shared;
 use crate::serve::MAX_BODY;
 use crate::serve::http::error::ApiError;
+use crate::serve::http::prefix::Outside;
 use crate::serve::http::trace::Trace;
 
 /// Routes that need no key.
@@ -30,6 +34,7 @@ const OPEN: &[&str] = &["/", "/health", "/ready"];
 /// A router of these routes, with the layers around their handlers.
 pub(super) fn router(routes: Router<Shared>, app: Shared) -> Router {
     let cors = cors(&app.settings.cors_origins);
+    let prefix = app.settings.path_prefix.clone();
     let router = routes
         .fallback(not_found)
         .method_not_allowed_fallback(not_allowed)
@@ -37,9 +42,13 @@ pub(super) fn router(routes: Router<Shared>, app: Shared) -> Router {
         .layer(CatchPanicLayer::custom(panicked))
         .layer(from_fn_with_state(app.clone(), around))
         .with_state(app);
-    match cors {
+    let router = match cors {
         Some(cors) => router.layer(cors),
         None => router,
+    };
+    match prefix.is_empty() {
+        true => router,
+        false => prefix::below(prefix, router),
     }
 }
 
@@ -85,9 +94,16 @@ async fn around(State(app): State<Shared>, mut request: Request, next: Next) -> 
 
 /// Whether a request may be handled.
 fn admit(app: &Shared, request: &Request, path: &str, trace: &Trace) -> Result<(), ApiError> {
+    if request.extensions().get::<Outside>().is_some() {
+        let prefix = &app.settings.path_prefix;
+        let message = format!("there is no {path} here; all paths begin with {prefix}");
+        return Err(ApiError::new(StatusCode::NOT_FOUND, message));
+    }
     let is_open = OPEN.contains(&path);
     guard::check_one_host(request.version(), request.headers())?;
-    if app.settings.address.ip().is_loopback() && !app.keys.are_needed() {
+    // A unix socket is reached by name through a proxy only.
+    let is_by_address = app.settings.unix_socket.is_none();
+    if is_by_address && app.settings.address.ip().is_loopback() && !app.keys.are_needed() {
         guard::check_host(request.headers())?;
     }
     if !is_open {

@@ -1,6 +1,6 @@
 //! Start, drain and end of the server.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +19,8 @@ use crate::request::generation::GenerateOptions;
 use crate::request::sampling::SamplingParams;
 use crate::serve::http::connection;
 use crate::serve::http::guard::Keys;
+use crate::serve::http::listener::Bound;
+use crate::serve::http::tls::Certificate;
 use crate::serve::{http, routes};
 use crate::text::chat::reply::ReplyFormat;
 
@@ -41,11 +43,27 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 /// ```
 #[derive(Debug)]
 pub struct Server {
-    listener: TcpListener,
+    bound: Bound,
     address: SocketAddr,
     settings: ServeOptions,
     stop: watch::Sender<bool>,
     keys: Arc<Keys>,
+    certificate: Option<Arc<Certificate>>,
+}
+
+/// Reads the certificate of a [`Server`] again, from another thread.
+#[derive(Clone, Debug)]
+pub struct CertificateReader(Arc<Certificate>);
+
+impl CertificateReader {
+    /// Reads the files of [`ServeOptions::tls`] again. New connections get the certificate that they
+    /// have now.
+    ///
+    /// # Errors
+    /// The files have no certificate with its key. The server keeps the certificate that it has.
+    pub fn read_again(&self) -> Result<()> {
+        self.0.reload()
+    }
 }
 
 /// Replaces the API keys of a [`Server`] from another thread.
@@ -81,31 +99,48 @@ impl Stopper {
 }
 
 impl Server {
-    /// Listens at the address of the settings. Connections wait until [`run`](Self::run).
+    /// Listens at the address or the unix socket of the settings. Connections wait until [`run`](Self::run).
     ///
     /// # Errors
-    /// A setting is out of range, or the address is taken.
+    /// A setting is out of range, the address is taken, or the certificate cannot be read.
     pub fn bind(settings: ServeOptions) -> Result<Self> {
         settings.check()?;
-        let cannot = |error| {
-            let message = format!("cannot listen at {}", settings.address);
-            Error::new(ErrorKind::Io, message).with_source(error)
+        let certificate = settings.tls.clone().map(Certificate::read).transpose()?;
+        let (bound, address) = match &settings.unix_socket {
+            Some(path) => (Bound::unix(path)?, settings.address),
+            None => Bound::tcp(settings.address)?,
         };
-        let listener = TcpListener::bind(settings.address).map_err(cannot)?;
-        listener.set_nonblocking(true).map_err(cannot)?;
-        let address = listener.local_addr().map_err(cannot)?;
         Ok(Self {
-            listener,
+            bound,
             address,
+            certificate: certificate.map(Arc::new),
             keys: Arc::new(Keys::new(&settings.keys, settings.key_requests)),
             settings,
             stop: watch::Sender::new(false),
         })
     }
 
-    /// The address at which the server listens.
+    /// The address at which the server listens, with the port that it took; that of the settings if
+    /// it listens at a unix socket.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Where clients find the server: a URL, or `unix:` and the path of the socket, with the path
+    /// prefix after a colon.
+    pub fn url(&self) -> String {
+        let prefix = &self.settings.path_prefix;
+        match (&self.settings.unix_socket, &self.certificate) {
+            (Some(path), _) if prefix.is_empty() => format!("unix:{}", path.display()),
+            (Some(path), _) => format!("unix:{}:{prefix}", path.display()),
+            (None, None) => format!("http://{}{prefix}", self.address),
+            (None, Some(_)) => format!("https://{}{prefix}", self.address),
+        }
+    }
+
+    /// A handle that reads the certificate again; `None` without one.
+    pub fn certificate_reader(&self) -> Option<CertificateReader> {
+        self.certificate.clone().map(CertificateReader)
     }
 
     /// A handle that ends the server.
@@ -161,14 +196,15 @@ impl Server {
     ) -> Result<()> {
         let (drain, engine_options) = (self.settings.drain, self.settings.engine.clone());
         let app = Arc::new(App::new(self.settings, self.keys));
-        let listener = tokio::net::TcpListener::from_std(self.listener)
-            .map_err(|error| failed("cannot serve the socket", error))?;
+        let listener =
+            (self.bound.serve()).map_err(|error| failed("cannot serve the socket", error))?;
         let close = watch::Sender::new(false);
         let (router, limit) = (
             http::router(routes::table(), app.clone()),
             app.settings.client_timeout,
         );
-        let serving = connection::serve(listener, router, limit, close.subscribe());
+        let serving =
+            connection::serve(listener, self.certificate, router, limit, close.subscribe());
         let serving = tokio::spawn(serving);
         let mut stopped = pin!(is_set(self.stop.subscribe()));
         let started = tokio::task::spawn_blocking(move || Engine::start(load, engine_options));

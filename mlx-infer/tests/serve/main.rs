@@ -17,6 +17,8 @@ mod ids;
 mod infill;
 mod lifecycle;
 mod messages;
+#[cfg(unix)]
+mod operations;
 mod page;
 mod parameters;
 mod peers;

@@ -16,7 +16,7 @@ struct Process {
     warnings: String,
 }
 
-fn command(args: &[&str]) -> Command {
+pub fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mlx-infer"));
     command
         .arg("serve")

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use axum::http::HeaderMap;
+use serde_json::{Map, Value, json};
 
 use crate::engine::sequence::random_seed;
 use crate::host::console;
@@ -80,8 +81,8 @@ impl Usage {
     }
 
     /// OpenAI's `usage`.
-    pub(crate) fn openai(&self) -> serde_json::Value {
-        let mut usage = serde_json::json!({
+    pub(crate) fn openai(&self) -> Value {
+        let mut usage = json!({
             "prompt_tokens": self.prompt,
             "completion_tokens": self.completion,
             "total_tokens": self.prompt + self.completion,
@@ -98,6 +99,9 @@ impl Usage {
         usage
     }
 }
+
+/// nginx's status for a client that disconnected before the answer.
+const LEFT: u16 = 499;
 
 /// The longest `x-request-id` that is used.
 const MAX_ID: usize = 128;
@@ -198,6 +202,34 @@ impl Inner {
     }
 }
 
+impl Inner {
+    /// The line in the log as JSON.
+    fn fields(&self, state: &State, has_left: bool) -> Map<String, Value> {
+        let (method, path) = self.route.split_once(' ').unwrap_or_default();
+        let usage = state.usage.read();
+        let seconds = (self.arrived.elapsed().as_secs_f64() * 1e3).round() / 1e3;
+        let finishes: Vec<&str> = state.finishes.iter().map(|one| one.as_str()).collect();
+        let fields = json!({
+            "message": "request",
+            "status": state.status.unwrap_or(LEFT),
+            "method": method,
+            "path": path,
+            "id": self.id,
+            "prompt": usage.prompt,
+            "cached": usage.cached,
+            "tokens": usage.completion,
+            "seconds": seconds,
+            "finish": finishes,
+            "left": has_left,
+            "error": state.fault,
+        });
+        match fields {
+            Value::Object(fields) => fields,
+            _ => Map::new(),
+        }
+    }
+}
+
 impl Drop for Inner {
     fn drop(&mut self) {
         let mut state = std::mem::take(&mut *self.state());
@@ -212,9 +244,11 @@ impl Drop for Inner {
         if is_probe || !self.app.settings.log {
             return;
         }
+        if self.app.settings.json_log {
+            return console::record(self.fields(&state, has_left));
+        }
         let time = jiff::Timestamp::from_second(now() as i64).unwrap_or_default();
-        // nginx's status for a client that disconnected before the answer.
-        let status = state.status.unwrap_or(499);
+        let status = state.status.unwrap_or(LEFT);
         let mut line = format!("{time} {status} {} id={}", self.route, self.id);
         let usage = state.usage.read();
         if usage.prompt > 0 {
