@@ -23,6 +23,8 @@ pub(crate) struct Inner {
     pub(crate) id: String,
     route: String,
     is_probe: bool,
+    /// Whether it is a line of a batch, which yields to all other requests.
+    pub(crate) is_background: bool,
     arrived: Instant,
     state: Mutex<State>,
 }
@@ -115,6 +117,7 @@ pub(crate) fn begin(app: Shared, headers: &HeaderMap, route: String) -> Trace {
     app.enter();
     Arc::new(Inner {
         id: given.map_or_else(|| new_id("req_"), str::to_owned),
+        is_background: false,
         is_probe: ["GET /health", "GET /ready", "GET /metrics"].contains(&route.as_str()),
         route,
         arrived: Instant::now(),
