@@ -3,6 +3,8 @@
 mod args;
 mod backend;
 mod batch;
+#[cfg(feature = "serve")]
+mod batch_file;
 mod cache;
 mod chat;
 mod classify;

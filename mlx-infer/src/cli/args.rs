@@ -160,6 +160,12 @@ impl LoadArgs {
         })
     }
 
+    /// A name for the model.
+    #[cfg(feature = "serve")]
+    pub(super) fn name(&self) -> Result<String> {
+        self.base.name()
+    }
+
     /// Loads the model, with a progress bar on a terminal.
     pub(super) fn load(&self) -> Result<LoadedModel> {
         self.load_to_draft(None, Speculative::Off, false)
@@ -384,8 +390,17 @@ pub(super) struct GenerationArgs {
 
 impl GenerationArgs {
     pub(super) fn options(&self) -> Result<GenerateOptions> {
+        let options = self.given()?.over(&GenerateOptions::default());
+        options
+            .check()
+            .map_err(|error| Failure::Usage(error.to_string()))?;
+        Ok(options)
+    }
+
+    /// The same as options of a request.
+    pub(super) fn given(&self) -> Result<RequestOptions> {
         let bias = self.logit_bias.iter().copied();
-        let given = RequestOptions {
+        Ok(RequestOptions {
             temperature: Some(self.temperature),
             top_p: Some(self.top_p),
             top_k: Some(self.top_k),
@@ -410,12 +425,7 @@ impl GenerationArgs {
             grammar_after: self.grammar_after.clone(),
             grammar_opener: self.grammar_opener.clone(),
             ..Default::default()
-        };
-        let options = given.over(&GenerateOptions::default());
-        options
-            .check()
-            .map_err(|error| Failure::Usage(error.to_string()))?;
-        Ok(options)
+        })
     }
 }
 

@@ -89,6 +89,10 @@ pub(super) struct ServeArgs {
     prefix_bytes: Option<usize>,
     #[command(flatten)]
     prefix_dir: args::PrefixDirArgs,
+    /// Folder of files and batches (/v1/files, /v1/batches), which are kept after the server's end. Batches are
+    /// computed at a lower priority than other requests
+    #[arg(long, value_name = "DIR")]
+    batch_dir: Option<PathBuf>,
     /// Seconds that requests may continue after SIGTERM or Ctrl-C; a second signal ends the server
     /// at once
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
@@ -125,7 +129,7 @@ pub(super) struct ServeArgs {
 
 const AFTER_HELP: &str = "\
 Routes: POST /v1/chat/completions, /v1/completions, /v1/responses, /v1/messages, /v1/messages/count_tokens,
-/v1/classify, /v1/systemone, /infill, /tokenize, /detokenize; GET /v1/models, /tokenizer_info, /health, /ready, /metrics,
+/v1/classify, /v1/systemone, /v1/files, /v1/batches, /infill, /tokenize, /detokenize; GET /v1/models, /tokenizer_info, /health, /ready, /metrics,
 and a page at /. Those with /v1 are there without it too. docs/guide/serving.md describes each.";
 
 /// The time after which the command prints what its start waits for.
@@ -300,6 +304,7 @@ impl ServeArgs {
                 ..Default::default()
             },
             log: !self.quiet,
+            batch_dir: self.batch_dir.clone(),
             json_log: self.listen.is_json(),
             unix_socket: self.listen.unix_socket.clone(),
             tls: self.listen.tls(),

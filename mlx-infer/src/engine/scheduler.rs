@@ -90,7 +90,11 @@ impl Scheduler {
     pub(crate) fn submit<R: Scheduled>(&mut self, requests: &mut Table<R>, id: Id) {
         self.arrivals += 1;
         let progress = of_mut(requests, id);
-        let class = if progress.is_background { BACKGROUND } else { 0 };
+        let class = if progress.is_background {
+            BACKGROUND
+        } else {
+            0
+        };
         (progress.arrival, progress.status) = (self.arrivals + class, Status::Waiting);
         progress.restart();
         progress.alone = false;

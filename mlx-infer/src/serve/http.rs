@@ -31,10 +31,13 @@ use crate::serve::http::trace::Trace;
 /// Routes that need no key.
 const OPEN: &[&str] = &["/", "/health", "/ready"];
 
+/// Marks a request that this process sends to itself: a line of a batch.
+#[derive(Clone, Copy)]
+pub(super) struct Inside;
+
 /// A router of these routes, with the layers around their handlers.
 pub(super) fn router(routes: Router<Shared>, app: Shared) -> Router {
     let cors = cors(&app.settings.cors_origins);
-    let prefix = app.settings.path_prefix.clone();
     let router = routes
         .fallback(not_found)
         .method_not_allowed_fallback(not_allowed)
@@ -42,13 +45,9 @@ pub(super) fn router(routes: Router<Shared>, app: Shared) -> Router {
         .layer(CatchPanicLayer::custom(panicked))
         .layer(from_fn_with_state(app.clone(), around))
         .with_state(app);
-    let router = match cors {
+    match cors {
         Some(cors) => router.layer(cors),
         None => router,
-    };
-    match prefix.is_empty() {
-        true => router,
-        false => prefix::below(prefix, router),
     }
 }
 
@@ -76,9 +75,14 @@ fn cors(origins: &[String]) -> Option<CorsLayer> {
 async fn around(State(app): State<Shared>, mut request: Request, next: Next) -> Response {
     let path = request.uri().path().to_owned();
     let route = format!("{} {path}", request.method());
-    let trace = trace::begin(app.clone(), request.headers(), route);
+    let is_inside = request.extensions().get::<Inside>().is_some();
+    let trace = trace::begin(app.clone(), request.headers(), route, is_inside);
     request.extensions_mut().insert(trace.clone());
-    let response = match admit(&app, &request, &path, &trace) {
+    let admitted = match is_inside {
+        true => Ok(()),
+        false => admit(&app, &request, &path, &trace),
+    };
+    let response = match admitted {
         Ok(()) => next.run(request).await,
         Err(error) => error.into_response(),
     };

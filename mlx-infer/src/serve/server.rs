@@ -17,9 +17,11 @@ use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
 use crate::request::generation::GenerateOptions;
 use crate::request::sampling::SamplingParams;
+use crate::serve::batches::drive::Batches;
 use crate::serve::http::connection;
 use crate::serve::http::guard::Keys;
 use crate::serve::http::listener::Bound;
+use crate::serve::http::prefix;
 use crate::serve::http::tls::Certificate;
 use crate::serve::{http, routes};
 use crate::text::chat::reply::ReplyFormat;
@@ -49,6 +51,7 @@ pub struct Server {
     stop: watch::Sender<bool>,
     keys: Arc<Keys>,
     certificate: Option<Arc<Certificate>>,
+    batches: Option<Arc<Batches>>,
 }
 
 /// Reads the certificate of a [`Server`] again, from another thread.
@@ -106,6 +109,10 @@ impl Server {
     pub fn bind(settings: ServeOptions) -> Result<Self> {
         settings.check()?;
         let certificate = settings.tls.clone().map(Certificate::read).transpose()?;
+        let stop = watch::Sender::new(false);
+        let batches = settings.batch_dir.as_deref();
+        let batches = batches.map(|folder| Batches::open(folder, stop.subscribe()));
+        let batches = batches.transpose()?.map(Arc::new);
         let (bound, address) = match &settings.unix_socket {
             Some(path) => (Bound::unix(path)?, settings.address),
             None => Bound::tcp(settings.address)?,
@@ -116,7 +123,8 @@ impl Server {
             certificate: certificate.map(Arc::new),
             keys: Arc::new(Keys::new(&settings.keys, settings.key_requests)),
             settings,
-            stop: watch::Sender::new(false),
+            stop,
+            batches,
         })
     }
 
@@ -195,14 +203,16 @@ impl Server {
         on_ready: impl FnOnce(&ModelInfo),
     ) -> Result<()> {
         let (drain, engine_options) = (self.settings.drain, self.settings.engine.clone());
-        let app = Arc::new(App::new(self.settings, self.keys));
+        let app = Arc::new(App::new(self.settings, self.keys, self.batches));
         let listener =
             (self.bound.serve()).map_err(|error| failed("cannot serve the socket", error))?;
         let close = watch::Sender::new(false);
-        let (router, limit) = (
-            http::router(routes::table(), app.clone()),
-            app.settings.client_timeout,
-        );
+        let limit = app.settings.client_timeout;
+        let router = http::router(routes::table(), app.clone());
+        let router = match app.settings.path_prefix.clone() {
+            prefix if prefix.is_empty() => router,
+            prefix => prefix::below(prefix, router),
+        };
         let serving =
             connection::serve(listener, self.certificate, router, limit, close.subscribe());
         let serving = tokio::spawn(serving);
@@ -215,6 +225,9 @@ impl Server {
         let loaded = loaded(&app, engine)?;
         let info = loaded.frontend().info().clone();
         app.set_loaded(loaded);
+        if let Some(batches) = &app.batches {
+            batches.resume(&app);
+        }
         on_ready(&info);
         stopped.await;
         app.drain();
@@ -234,7 +247,7 @@ impl Server {
 
 /// The engine, with defaults for the parameters that requests do not give: flags, then
 /// generation_config.json, then OpenAI's defaults.
-fn loaded(app: &App, engine: Engine) -> Result<Loaded> {
+pub(super) fn loaded(app: &App, engine: Engine) -> Result<Loaded> {
     let frontend = engine.frontend();
     let openai = GenerateOptions {
         sampling: SamplingParams {

@@ -18,6 +18,8 @@ pub struct ServeOptions {
     pub unix_socket: Option<PathBuf>,
     /// The files of a certificate, with which connections are encrypted (TLS 1.2 and 1.3).
     pub tls: Option<TlsFiles>,
+    /// The folder of files and batches. Without one, their routes are not there.
+    pub batch_dir: Option<PathBuf>,
     /// The beginning of all paths, as in `/llm`; empty for none.
     pub path_prefix: String,
     /// The names that requests may give for the model; answers contain the first.
@@ -63,6 +65,7 @@ impl Default for ServeOptions {
             address: SocketAddr::from(([127, 0, 0, 1], 8080)),
             unix_socket: None,
             tls: None,
+            batch_dir: None,
             path_prefix: String::new(),
             names: vec!["default".to_owned()],
             keys: Vec::new(),

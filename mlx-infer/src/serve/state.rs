@@ -14,6 +14,7 @@ use crate::engine::{Engine, EngineLoad};
 use crate::model::LoadedModel;
 use crate::model::frontend::Frontend;
 use crate::request::generation::GenerateOptions;
+use crate::serve::batches::drive::Batches;
 use crate::serve::http::error::ApiError;
 use crate::serve::http::guard::Keys;
 use crate::serve::http::metrics::ServerMetrics;
@@ -28,6 +29,8 @@ pub(super) type Shared = Arc<App>;
 pub(super) struct App {
     pub(super) settings: ServeOptions,
     pub(super) keys: Arc<Keys>,
+    /// Files and batches, if the server keeps them.
+    pub(super) batches: Option<Arc<Batches>>,
     pub(super) metrics: ServerMetrics,
     pub(super) room: Room,
     loaded: OnceLock<Loaded>,
@@ -61,9 +64,14 @@ pub(super) struct Loaded {
 const STUCK: Duration = Duration::from_secs(60);
 
 impl App {
-    pub(super) fn new(settings: ServeOptions, keys: Arc<Keys>) -> Self {
+    pub(super) fn new(
+        settings: ServeOptions,
+        keys: Arc<Keys>,
+        batches: Option<Arc<Batches>>,
+    ) -> Self {
         Self {
             keys,
+            batches,
             metrics: ServerMetrics::default(),
             room: Room::default(),
             loaded: OnceLock::new(),

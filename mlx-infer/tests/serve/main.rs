@@ -5,6 +5,8 @@
 mod answers;
 #[cfg(unix)]
 mod backend;
+#[cfg(unix)]
+mod batches;
 mod budget;
 mod client;
 mod clients;

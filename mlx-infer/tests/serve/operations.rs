@@ -19,14 +19,14 @@ use crate::client::{Answer, answer};
 use crate::process::command;
 
 /// A server that is ready, and the place that its first line names.
-struct Running {
+pub struct Running {
     child: Child,
     stderr: BufReader<ChildStderr>,
-    place: String,
+    pub place: String,
 }
 
 impl Running {
-    fn start(args: &[&str]) -> Self {
+    pub fn start(args: &[&str]) -> Self {
         Self::of(&mut command(args))
     }
 
@@ -56,12 +56,12 @@ impl Running {
         }
     }
 
-    fn tcp(&self) -> TcpStream {
+    pub fn tcp(&self) -> TcpStream {
         let (_, address) = self.place.split_once("://").unwrap();
         TcpStream::connect(address.split('/').next().unwrap()).unwrap()
     }
 
-    fn signal(&self, name: &str) {
+    pub fn signal(&self, name: &str) {
         let id = self.child.id().to_string();
         assert!(
             Command::new("kill")
@@ -73,7 +73,7 @@ impl Running {
     }
 
     /// The rest of stderr after SIGTERM.
-    fn end(mut self) -> String {
+    pub fn end(mut self) -> String {
         self.signal("-TERM");
         let mut rest = String::new();
         self.stderr.read_to_string(&mut rest).unwrap();
@@ -90,7 +90,7 @@ impl Drop for Running {
 }
 
 /// A request over a connection, and its answer.
-fn ask(mut stream: impl Read + Write, path: &str, body: Option<&Value>) -> Answer {
+pub fn ask(mut stream: impl Read + Write, path: &str, body: Option<&Value>) -> Answer {
     let body = body.map(Value::to_string).unwrap_or_default();
     let method = if body.is_empty() { "GET" } else { "POST" };
     let head = format!(

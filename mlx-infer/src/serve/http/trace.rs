@@ -109,7 +109,7 @@ const LEFT: u16 = 499;
 const MAX_ID: usize = 128;
 
 /// A trace of a request that has just arrived.
-pub(crate) fn begin(app: Shared, headers: &HeaderMap, route: String) -> Trace {
+pub(crate) fn begin(app: Shared, headers: &HeaderMap, route: String, is_background: bool) -> Trace {
     let given = headers.get("x-request-id");
     let given = given.and_then(|id| id.to_str().ok()).filter(|id| {
         !id.is_empty() && id.len() <= MAX_ID && id.bytes().all(|byte| byte.is_ascii_graphic())
@@ -117,7 +117,7 @@ pub(crate) fn begin(app: Shared, headers: &HeaderMap, route: String) -> Trace {
     app.enter();
     Arc::new(Inner {
         id: given.map_or_else(|| new_id("req_"), str::to_owned),
-        is_background: false,
+        is_background,
         is_probe: ["GET /health", "GET /ready", "GET /metrics"].contains(&route.as_str()),
         route,
         arrived: Instant::now(),
@@ -244,6 +244,8 @@ impl Drop for Inner {
         }
         // Health probes come every few seconds and would flood the log.
         let is_probe = self.is_probe && state.status == Some(200);
+        // The answers of a batch are in its files.
+        let is_probe = is_probe || (self.is_background && state.fault.is_none());
         if is_probe || !self.app.settings.log {
             return;
         }
