@@ -29,7 +29,7 @@ use crate::serve::http::prefix::Outside;
 use crate::serve::http::trace::Trace;
 
 /// Routes that need no key.
-const OPEN: &[&str] = &["/", "/health", "/ready"];
+const OPEN: &[&str] = &["/", "/health", "/ready", "/openapi.json"];
 
 /// Marks a request that this process sends to itself: a line of a batch.
 #[derive(Clone, Copy)]

@@ -5,6 +5,7 @@ pub(crate) mod classify;
 pub(crate) mod health;
 pub(crate) mod infill;
 pub(crate) mod openai;
+pub(crate) mod openapi;
 pub(crate) mod page;
 pub(crate) mod systemone;
 pub(crate) mod tokenize;
@@ -27,6 +28,7 @@ pub(super) fn table() -> Router<Shared> {
         .route("/health", get(health::health))
         .route("/ready", get(health::ready))
         .route("/metrics", get(metrics::metrics))
+        .route("/openapi.json", get(openapi::document))
         // Clients have base URLs with or without `/v1`.
         .merge(of_apis())
         .nest("/v1", of_apis())

@@ -19,6 +19,7 @@ mod ids;
 mod infill;
 mod lifecycle;
 mod messages;
+mod openapi;
 #[cfg(unix)]
 mod operations;
 mod page;
