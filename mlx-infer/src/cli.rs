@@ -5,6 +5,7 @@ mod backend;
 mod batch;
 #[cfg(feature = "serve")]
 mod batch_file;
+mod bench;
 mod cache;
 mod chat;
 mod classify;
@@ -12,6 +13,7 @@ mod classify;
 mod config;
 mod convert;
 mod drafters;
+mod fit;
 mod generate;
 mod info;
 mod interrupt;
@@ -19,7 +21,6 @@ mod lines;
 mod list;
 #[cfg(feature = "serve")]
 mod listen;
-#[cfg(feature = "serve")]
 mod memory;
 mod output;
 mod pull;
@@ -60,6 +61,8 @@ enum Command {
     Score(score::ScoreArgs),
     /// Turn text into token ids, or ids into text
     Tokenize(tokenize::TokenizeArgs),
+    /// Measure the speed of prompts and of decoding, by rows and lengths
+    Bench(bench::BenchArgs),
     /// Describe a model: architecture, parameters, caches, memory
     Info(info::InfoArgs),
     /// Write a checkpoint quantised, unpacked or in another type
@@ -116,6 +119,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Serve(command) => command.run(),
         Command::Score(command) => command.run(),
         Command::Tokenize(command) => command.run(),
+        Command::Bench(command) => command.run(),
         Command::Info(command) => command.run(),
         Command::Convert(command) => command.run(),
         Command::Pull(command) => command.run(),

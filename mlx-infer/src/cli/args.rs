@@ -228,6 +228,17 @@ impl Base {
         self.source.name()
     }
 
+    /// Checks that the weights, and the bytes that were asked for by name, fit the memory that is
+    /// free.
+    ///
+    /// # Errors
+    /// They do not, or the model is not there.
+    #[cfg(feature = "serve")]
+    pub(super) fn check_fit(&self, asked: &[(&str, Option<usize>)]) -> Result {
+        let is_converted = self.dtype.is_some() || self.expand;
+        Ok(super::fit::check(&self.files()?, is_converted, asked)?)
+    }
+
     /// Loads the model, with a progress bar on a terminal. It gets room for the drafts of
     /// `speculative`, or of any request.
     fn load_to_draft(

@@ -156,8 +156,17 @@ impl ServeArgs {
         console::note(&format!("listening at {}", server.url()));
         let (load, drafters) = (self.load, self.drafters);
         let (backend, speculative) = (self.backend, self.speculative);
+        let asked = [
+            ("--cache-bytes", self.cache_bytes),
+            ("--prefix-bytes", self.prefix_bytes),
+        ];
         let load = move || {
-            let model = load.load_for_requests(&backend, &drafters, speculative);
+            let fits = match backend.is_native() {
+                true => load.check_fit(&asked),
+                false => Ok(()),
+            };
+            let model =
+                fits.and_then(|()| load.load_for_requests(&backend, &drafters, speculative));
             model.map_err(|failure| match failure {
                 Failure::Failed(error) => error,
                 Failure::Usage(message) => Error::new(ErrorKind::Argument, message),

@@ -486,3 +486,94 @@ fn all_paths_have_the_prefix() {
         );
     }
 }
+
+/// What cannot fit is refused with its numbers, before anything is loaded.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_start_that_cannot_fit_is_refused_with_the_numbers() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = folder.path().join("large");
+    fs::create_dir(&model).unwrap();
+    fs::write(model.join("config.json"), r#"{"model_type": "llama"}"#).unwrap();
+    // It takes no room on the disk.
+    let weights = fs::File::create(model.join("model.safetensors")).unwrap();
+    weights.set_len(12 << 40).unwrap();
+    let model = model.to_str().unwrap();
+    for (args, words) in [
+        (
+            &["--model", model][..],
+            &["large does not fit this machine: its weights (13194.14 GB) need 13194.14 GB, and "]
+                [..],
+        ),
+        (
+            &[
+                "--cache-bytes",
+                "90000000000000",
+                "--prefix-bytes",
+                "10000000000000",
+            ],
+            &["--cache-bytes (90000.00 GB), --prefix-bytes (10000.00 GB) need 100000.00 GB, and "],
+        ),
+    ] {
+        let args = [&["--port", "0"], args].concat();
+        let (stderr, code) = refusal(&mut command(&args));
+        assert_eq!(code, Some(1), "{stderr}");
+        for word in words.iter().chain(&[" of memory are free"]) {
+            assert!(stderr.contains(word), "{word}: {stderr}");
+        }
+    }
+}
+
+fn example(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/serve");
+    folder.join(name)
+}
+
+#[test]
+fn the_dashboard_and_the_alerts_name_metrics_that_exist() {
+    let metrics = crate::client::SERVER.get("/metrics").body;
+    let known: Vec<&str> = (metrics.lines())
+        .filter(|line| !line.starts_with('#'))
+        .filter_map(|line| line.split(['{', ' ']).next())
+        .collect();
+    let labels = ["model_name", "code", "finished_reason", "le"];
+    for (name, least) in [("grafana.json", 15), ("alerts.yaml", 6)] {
+        let text = fs::read_to_string(example(name)).unwrap();
+        if name == "grafana.json" {
+            let dashboard: Value = serde_json::from_str(&text).unwrap();
+            assert_eq!(dashboard["panels"].as_array().unwrap().len(), 12);
+        }
+        let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
+        let words = text.split(|c| !is_part(c));
+        let named: Vec<&str> = words
+            .filter(|word| word.starts_with("vllm:") || word.starts_with("mlx_"))
+            .collect();
+        assert!(named.len() >= least, "{name}: {named:?}");
+        for metric in named {
+            // A series appears with its first response.
+            let is_known = known.contains(&metric) || metric == "mlx_responses_total";
+            assert!(is_known, "{name}: {metric}");
+        }
+        for label in text.split("by (").skip(1) {
+            let list = label.split(')').next().unwrap();
+            for label in list.split(", ").filter(|label| *label != "instance") {
+                assert!(labels.contains(&label), "{name}: {label}");
+                assert!(metrics.contains(&format!("{label}=\"")), "{name}: {label}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_example_of_a_file_is_taken() {
+    let path = example("serve.toml");
+    let server = Running::start(&["--config", path.to_str().unwrap(), "--port", "0"]);
+    let models = ask(server.tcp(), "/v1/models", None).json();
+    assert_eq!(models["data"][1]["id"], "org/fox");
+    let log = server.end();
+    assert!(
+        log.lines()
+            .all(|line| serde_json::from_str::<Value>(line).is_ok()),
+        "{log}"
+    );
+}
