@@ -201,7 +201,19 @@ fn lines_get_the_answers_of_their_routes() {
             assert!(message.contains(word), "{message}");
         }
     }
-    // All files are there: three of requests, and two of answers for each.
+}
+
+#[test]
+fn files_and_batches_are_listed_and_stay_after_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = with_folder(folder.path(), 8);
+    let bad = line("b", "/v1/chat/completions", &json!({}));
+    for _ in 0..3 {
+        let file = upload(&server, &[chat("a", 2), bad.clone()]);
+        let made = create(&server, &file, "/v1/chat/completions", "24h");
+        until(&server, &made["id"], "completed");
+    }
+    // Three files of requests, and two of answers for each.
     let files = server.get("/v1/files").json();
     assert_eq!(files["data"].as_array().unwrap().len(), 9);
     let of_batches = server.get("/v1/files?purpose=batch&limit=2").json();
@@ -250,10 +262,9 @@ fn lines_get_the_answers_of_their_routes() {
 }
 
 #[test]
-fn requests_for_files_and_batches_are_checked() {
+fn uploads_are_checked() {
     let folder = tempfile::tempdir().unwrap();
     let server = with_folder(folder.path(), 2);
-    let good = [chat("a", 1)];
     for (parts, status, word) in [
         (&[("file", Some("x"), "{}")][..], 400, "purpose is missing"),
         (&[("purpose", None, "batch")], 400, "file is missing"),
@@ -297,7 +308,13 @@ fn requests_for_files_and_batches_are_checked() {
         fs::read_dir(folder.path().join("files")).unwrap().count(),
         0
     );
-    let file = upload(&server, &good);
+}
+
+#[test]
+fn requests_for_batches_are_checked() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = with_folder(folder.path(), 2);
+    let file = upload(&server, &[chat("a", 1)]);
     let body = json!({"input_file_id": file, "endpoint": "/v1/chat/completions", "completion_window": "24h"});
     for (key, value, word) in [
         ("input_file_id", json!("file-none"), "there is no file"),
@@ -633,7 +650,11 @@ fn the_command_answers_a_file_and_goes_on_with_it() {
     };
     assert_eq!(texts(&again), texts(&first));
     assert!(read("out.jsonl").starts_with(&format!("{}\n{}\n", whole[0], whole[1])));
+}
 
+#[test]
+fn the_command_refuses_lines_and_flags_of_another_form() {
+    let folder = tempfile::tempdir().unwrap();
     let good = [chat("a", 1)];
     let native = [r#"{"prompt": "x"}"#.to_owned()];
     let broken = [chat("a", 1), "{".to_owned()];
@@ -652,17 +673,18 @@ fn the_command_answers_a_file_and_goes_on_with_it() {
             2,
             "response_format",
         ),
-        (
-            &good,
-            &["--output", "/nowhere/o"],
-            1,
-            "cannot compute the batch",
-        ),
+        (&good, &["--output", "in.jsonl/o"], 1, "in.jsonl/o"),
         (
             &good,
             &["--output", "o", "--model", "/nowhere"],
             1,
             "/nowhere",
+        ),
+        (
+            &good,
+            &["--output", "in.jsonl"],
+            1,
+            "is the file of the requests",
         ),
         (&native, &["--errors", "o"], 2, "--output"),
     ] {

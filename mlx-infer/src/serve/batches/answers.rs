@@ -24,7 +24,7 @@ const TRIES: usize = 3;
 const FULL: Duration = Duration::from_millis(200);
 
 /// A file of requests, and the files of their answers.
-pub(crate) struct Job<'a> {
+pub(crate) struct BatchJob<'a> {
     pub(crate) input: &'a Path,
     /// The route of all lines, if they have one.
     pub(crate) endpoint: Option<&'a str>,
@@ -50,7 +50,7 @@ struct Answers {
     tally: Tally,
 }
 
-impl Job<'_> {
+impl BatchJob<'_> {
     /// Answers all lines that have no answer yet, and appends each answer as it comes. `told` gets
     /// the counts after each. When `stopped` is ready, requests in progress are cancelled and get
     /// no answer. Returns whether all lines have an answer.
@@ -131,7 +131,7 @@ impl Job<'_> {
 impl Answers {
     /// Opens the files and reads which lines have an answer. A last line that was not written to
     /// its end is removed.
-    fn open(job: &Job<'_>) -> io::Result<Self> {
+    fn open(job: &BatchJob<'_>) -> io::Result<Self> {
         let (mut known, mut tally) = (HashSet::new(), Tally::default());
         let output = opened(job.output, &mut known, &mut tally)?;
         let errors = match job.errors == job.output {

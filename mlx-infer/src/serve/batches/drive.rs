@@ -12,7 +12,7 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::sync::watch;
 
-use super::answers::Job;
+use super::answers::BatchJob;
 use super::lines;
 use super::objects::{BatchObject, BatchState};
 use super::store::Store;
@@ -113,7 +113,7 @@ impl Batches {
         }
         let output = self.store.answers(id, "output");
         let errors = self.store.answers(id, "errors");
-        let job = Job {
+        let job = BatchJob {
             input: &input,
             endpoint: Some(&batch.endpoint),
             output: &output,
@@ -151,7 +151,7 @@ impl Batches {
         &self,
         app: &Shared,
         batch: &BatchObject,
-        job: &Job<'_>,
+        job: &BatchJob<'_>,
     ) -> io::Result<BatchState> {
         let left = Duration::from_secs(batch.expires_at.saturating_sub(now()));
         let expired = tokio::time::Instant::now() + left;

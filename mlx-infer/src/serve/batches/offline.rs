@@ -1,17 +1,18 @@
 //! A file of a batch, answered without a server.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Builder;
 
-use super::answers::{Job, Tally};
+use super::answers::{BatchJob, Tally};
 use super::drive::at_once;
 use super::lines;
 use crate::backend::BackEnd;
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
+use crate::host::output::Claim;
 use crate::request::cancel::CancelToken;
 use crate::serve::http::guard::Keys;
 use crate::serve::server::loaded;
@@ -101,7 +102,8 @@ impl BatchFile {
     /// requests in progress without an answer.
     ///
     /// # Errors
-    /// The model cannot be loaded, a file cannot be read or written, or it was cancelled.
+    /// The model cannot be loaded, a file cannot be read or written, another process writes an
+    /// output, or it was cancelled.
     pub fn run<M: Into<BackEnd>>(
         &self,
         load: impl FnOnce() -> Result<M> + Send + 'static,
@@ -110,6 +112,19 @@ impl BatchFile {
         told: impl FnMut(BatchCounts),
     ) -> Result<BatchCounts> {
         options.check()?;
+        let errors = self
+            .errors
+            .as_ref()
+            .filter(|errors| **errors != self.output);
+        let mut claims = Vec::new();
+        for output in [Some(&self.output), errors].into_iter().flatten() {
+            let real = |path: &Path| path.canonicalize().ok();
+            if real(output).is_some_and(|path| Some(path) == real(&self.input)) {
+                let message = format!("{} is the file of the requests", output.display());
+                return Err(Error::argument(message));
+            }
+            claims.push(Claim::new(output)?);
+        }
         let engine = Engine::start(load, options.engine.clone())?;
         let options = ServeOptions {
             log: false,
@@ -125,11 +140,11 @@ impl BatchFile {
             .build();
         let io = |error| Error::new(ErrorKind::Io, "cannot compute the batch").with_source(error);
         let runtime = runtime.map_err(io)?;
-        let job = Job {
+        let job = BatchJob {
             input: &self.input,
             endpoint: None,
             output: &self.output,
-            errors: self.errors.as_deref().unwrap_or(&self.output),
+            errors: errors.unwrap_or(&self.output),
             at_once: at_once(&app),
         };
         let is_alive = || app.loaded().is_some_and(|loaded| loaded.engine.is_alive());
