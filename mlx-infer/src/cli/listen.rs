@@ -31,6 +31,10 @@ pub(super) struct ListenArgs {
     /// File with the private key of --tls-cert in PEM; it may be the same file
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
+    /// OpenTelemetry collector that gets the traces of requests (OTLP over HTTP), as in http://localhost:4318
+    #[cfg(feature = "otel")]
+    #[arg(long, value_name = "URL", env = "OTEL_EXPORTER_OTLP_ENDPOINT")]
+    pub(super) otlp_endpoint: Option<String>,
     /// Form of the lines on stderr
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     log_format: LogFormat,

@@ -313,6 +313,8 @@ impl ServeArgs {
                 ..Default::default()
             },
             log: !self.quiet,
+            #[cfg(feature = "otel")]
+            otlp_endpoint: self.listen.otlp_endpoint.clone(),
             batch_dir: self.batch_dir.clone(),
             json_log: self.listen.is_json(),
             unix_socket: self.listen.unix_socket.clone(),

@@ -8,6 +8,8 @@ pub(crate) mod listener;
 pub(crate) mod metrics;
 pub(crate) mod prefix;
 pub(crate) mod room;
+#[cfg(feature = "otel")]
+pub(crate) mod spans;
 pub(crate) mod sse;
 pub(crate) mod tls;
 pub(crate) mod trace;

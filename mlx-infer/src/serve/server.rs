@@ -241,6 +241,10 @@ impl Server {
         close.send_replace(true);
         // A client that keeps its connection open does not delay the end.
         let _ = timeout(LAST_WORDS, serving).await;
+        #[cfg(feature = "otel")]
+        if let Some(spans) = &app.spans {
+            tokio::task::block_in_place(|| spans.finish());
+        }
         Ok(())
     }
 }

@@ -56,6 +56,10 @@ pub struct ServeOptions {
     pub log: bool,
     /// Write these lines as JSON objects.
     pub json_log: bool,
+    /// The address of an OpenTelemetry collector that gets the traces of requests (OTLP over HTTP),
+    /// such as `http://localhost:4318`. Needs the feature `otel`.
+    #[cfg(feature = "otel")]
+    pub otlp_endpoint: Option<String>,
 }
 
 impl Default for ServeOptions {
@@ -84,6 +88,8 @@ impl Default for ServeOptions {
             engine: EngineOptions::default(),
             log: true,
             json_log: false,
+            #[cfg(feature = "otel")]
+            otlp_endpoint: None,
         }
     }
 }
@@ -112,6 +118,16 @@ impl ServeOptions {
             return Err(Error::argument(format!(
                 "path_prefix must be a path of letters, digits and -._~ as in /llm, given {:?}",
                 self.path_prefix
+            )));
+        }
+        #[cfg(feature = "otel")]
+        if let Some(endpoint) = &self.otlp_endpoint
+            && !["http://", "https://"]
+                .iter()
+                .any(|scheme| endpoint.starts_with(scheme))
+        {
+            return Err(Error::argument(format!(
+                "otlp_endpoint must be a URL such as http://localhost:4318, given {endpoint:?}"
             )));
         }
         if self.names.iter().any(String::is_empty) || self.names.is_empty() {

@@ -19,6 +19,8 @@ use crate::serve::http::error::ApiError;
 use crate::serve::http::guard::Keys;
 use crate::serve::http::metrics::ServerMetrics;
 use crate::serve::http::room::Room;
+#[cfg(feature = "otel")]
+use crate::serve::http::spans::SpanExporter;
 use crate::text::chat::reply::ReplyFormat;
 use crate::text::infill::Infill;
 
@@ -32,6 +34,9 @@ pub(super) struct App {
     /// Files and batches, if the server keeps them.
     pub(super) batches: Option<Arc<Batches>>,
     pub(super) metrics: ServerMetrics,
+    /// Sends traces of requests, if there is a collector.
+    #[cfg(feature = "otel")]
+    pub(super) spans: Option<SpanExporter>,
     pub(super) room: Room,
     loaded: OnceLock<Loaded>,
     is_draining: AtomicBool,
@@ -73,6 +78,9 @@ impl App {
             keys,
             batches,
             metrics: ServerMetrics::default(),
+            #[cfg(feature = "otel")]
+            spans: (settings.otlp_endpoint.as_deref())
+                .map(|endpoint| SpanExporter::start(endpoint, &settings.names[0])),
             room: Room::default(),
             loaded: OnceLock::new(),
             is_draining: AtomicBool::new(false),

@@ -32,6 +32,8 @@ mod samplers;
 mod scripted;
 mod slow;
 mod soak;
+#[cfg(feature = "otel")]
+mod spans;
 mod streams;
 mod structured;
 mod systemone;

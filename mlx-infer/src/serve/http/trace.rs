@@ -12,6 +12,8 @@ use crate::request::generation::FinishReason;
 use crate::request::metrics::Metrics;
 use crate::request::speculative::MOST;
 use crate::serve::http::guard::Permit;
+#[cfg(feature = "otel")]
+use crate::serve::http::spans::{SpanContext, SpanEnd};
 use crate::serve::state::{Shared, now};
 
 /// A request from its arrival to the last byte of its answer. Dropping the last clone writes the line in the log.
@@ -39,6 +41,9 @@ struct State {
     finishes: Vec<FinishReason>,
     usage: Usage,
     fault: Option<String>,
+    /// The place of the request in a trace, if traces are sent.
+    #[cfg(feature = "otel")]
+    span: Option<SpanContext>,
 }
 
 /// Counts of a request's tokens, over all of its choices.
@@ -115,13 +120,20 @@ pub(crate) fn begin(app: Shared, headers: &HeaderMap, route: String, is_backgrou
         !id.is_empty() && id.len() <= MAX_ID && id.bytes().all(|byte| byte.is_ascii_graphic())
     });
     app.enter();
+    #[cfg(feature = "otel")]
+    let state = State {
+        span: app.spans.as_ref().map(|_| SpanContext::begin(headers)),
+        ..State::default()
+    };
+    #[cfg(not(feature = "otel"))]
+    let state = State::default();
     Arc::new(Inner {
         id: given.map_or_else(|| new_id("req_"), str::to_owned),
         is_background,
         is_probe: ["GET /health", "GET /ready", "GET /metrics"].contains(&route.as_str()),
         route,
         arrived: Instant::now(),
-        state: Mutex::default(),
+        state: Mutex::new(state),
         app,
     })
 }
@@ -191,6 +203,10 @@ impl Inner {
         let mut state = self.state();
         state.finishes.push(reason);
         state.usage.add(row, is_same_prompt);
+        #[cfg(feature = "otel")]
+        if let Some(span) = &mut state.span {
+            span.add(row);
+        }
     }
 
     /// Counts a row that failed, and keeps the reason for the log.
@@ -202,6 +218,30 @@ impl Inner {
     /// Keeps the reason of a failure for the log. It is not sent to the client.
     pub(crate) fn blame(&self, fault: String) {
         self.state().fault.get_or_insert(fault);
+    }
+}
+
+#[cfg(feature = "otel")]
+impl Inner {
+    /// Sends the spans of the request. Probes have none.
+    fn end_span(&self, state: &mut State, is_probe: bool) {
+        let (Some(exporter), Some(span)) = (&self.app.spans, state.span.take()) else {
+            return;
+        };
+        if is_probe {
+            return;
+        }
+        let usage = state.usage.read();
+        let end = SpanEnd {
+            route: &self.route,
+            request_id: &self.id,
+            status: state.status.unwrap_or(LEFT),
+            model: &self.app.settings.names[0],
+            tokens: [usage.prompt, usage.cached, usage.completion],
+            finishes: state.finishes.iter().map(|one| one.as_str()).collect(),
+            fault: state.fault.as_deref(),
+        };
+        exporter.end(span, &end);
     }
 }
 
@@ -244,6 +284,8 @@ impl Drop for Inner {
         }
         // Health probes come every few seconds and would flood the log.
         let is_probe = self.is_probe && state.status == Some(200);
+        #[cfg(feature = "otel")]
+        self.end_span(&mut state, is_probe);
         // The answers of a batch are in its files.
         let is_probe = is_probe || (self.is_background && state.fault.is_none());
         if is_probe || !self.app.settings.log {
