@@ -1,5 +1,7 @@
-//! `dist`: an archive with a release binary and every library it needs, that runs from any folder.
+//! `dist`: an archive with a release binary and every library it needs, that runs from any folder;
+//! on Linux also a Debian package, a wheel and a `Dockerfile` of the same files.
 
+use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -10,8 +12,11 @@ use serde_json::Value;
 use crate::native::{self, LEFT_OUT, host};
 use crate::{build_mlx, cargo};
 
+mod formats;
 #[path = "../../mlx-c-sys/build/package.rs"]
 mod package;
+
+use self::formats::PackedFolder;
 
 /// Arguments of `dist`.
 #[derive(clap::Args)]
@@ -72,6 +77,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         .file_name()
         .context("the program has no name")?;
     copy(&built.program, &folder.join(own))?;
+    if cfg!(target_os = "linux") {
+        // Symbols are four fifths of the program.
+        cargo::run(Command::new("strip").arg(folder.join(own)))?;
+    }
     for (file, place) in package::files(&built.libmlxc, &built.mlx)? {
         copy(&file, &folder.join(place))?;
     }
@@ -91,6 +100,28 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             .arg(&name),
     )?;
     println!("{}", archive.display());
+    // The packages have this repository's name.
+    if cfg!(target_os = "linux") && arguments.manifest_path.is_none() {
+        let backend = build_mlx::from_env()?.backend.name();
+        let packed = PackedFolder {
+            folder: &folder,
+            program: &program.name,
+            version: &program.version,
+            processor: env::consts::ARCH,
+            backend,
+        };
+        println!("{}", packed.debian(&target)?.display());
+        println!(
+            "{}",
+            packed
+                .dockerfile(&target, &format!("{name}.tar.gz"))?
+                .display()
+        );
+        // The wheel's name is that of the repository, so it has the repository's first program.
+        if program.name == "mlx-infer" {
+            println!("{}", packed.wheel(&target)?.display());
+        }
+    }
     Ok(())
 }
 
