@@ -12,11 +12,12 @@ use serde_json::Value;
 use crate::native::{self, LEFT_OUT, host};
 use crate::{build_mlx, cargo};
 
+mod bare;
 mod formats;
 #[path = "../../mlx-c-sys/build/package.rs"]
 mod package;
 
-use self::formats::PackedFolder;
+use self::formats::{PackedFolder, fresh};
 
 /// Arguments of `dist`.
 #[derive(clap::Args)]
@@ -110,19 +111,54 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             processor: env::consts::ARCH,
             backend,
         };
-        println!("{}", packed.debian(&target)?.display());
-        println!(
-            "{}",
-            packed
-                .dockerfile(&target, &format!("{name}.tar.gz"))?
-                .display()
-        );
-        // The wheel's name is that of the repository, so it has the repository's first program.
+        let debian = packed.debian(&target)?;
+        println!("{}", debian.display());
+        let dockerfile = packed.dockerfile(&target, &format!("{name}.tar.gz"))?;
+        println!("{}", dockerfile.display());
+        // The wheel has the name of the repository, and the repository's first program.
         if program.name == "mlx-infer" {
-            println!("{}", packed.wheel(&target)?.display());
+            let wheel = packed.wheel(&target)?;
+            println!("{}", wheel.display());
+            if backend == "cpu" {
+                let unpacked = target.join("tried");
+                try_all(&program.name, &archive, &debian, &wheel, &unpacked)?;
+            }
         }
     }
     Ok(())
+}
+
+/// Runs the program of each package in a root without anything else.
+fn try_all(program: &str, archive: &Path, debian: &Path, wheel: &Path, work: &Path) -> Result<()> {
+    let folder = |name: &str| fresh(&work.join(name));
+    let of_archive = folder("archive")?;
+    let mut untar = Command::new("tar");
+    untar.arg("-xzf").arg(archive).arg("--strip-components=1");
+    cargo::run(untar.arg("-C").arg(&of_archive))?;
+    bare::tried(&of_archive, program, work, bare::QUESTION)?;
+    let of_wheel = folder("wheel")?;
+    let mut pip = Command::new("python3");
+    pip.args(["-m", "pip", "install", "--quiet", "--no-index", "--target"]);
+    cargo::run(pip.arg(&of_wheel).arg(wheel))?;
+    let place = format!("mlx_rust/program/{program}");
+    bare::tried(&of_wheel, &place, work, bare::QUESTION)?;
+    let of_debian = folder("debian")?;
+    match Command::new("dpkg-deb")
+        .arg("-x")
+        .arg(debian)
+        .arg(&of_debian)
+        .status()
+    {
+        Err(_) => eprintln!("left out: there is no dpkg-deb to unpack the Debian package with"),
+        Ok(status) if !status.success() => bail!("dpkg-deb cannot unpack {}", debian.display()),
+        Ok(_) => {
+            // The link in usr/bin is not followed when files are copied.
+            fs::remove_dir_all(of_debian.join("usr/bin"))?;
+            let place = format!("usr/lib/{program}/{program}");
+            bare::tried(&of_debian, &place, work, bare::QUESTION)?;
+        }
+    }
+    fs::remove_dir_all(work).with_context(|| work.display().to_string())
 }
 
 /// A command of cargo in the folder of a manifest, whose settings it uses.

@@ -212,7 +212,7 @@ fn tar(folder: &Path) -> Result<Vec<u8>> {
 }
 
 /// The files below a folder, in the order of their names.
-fn all_files(folder: &Path) -> Result<Vec<PathBuf>> {
+pub fn all_files(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(folder).with_context(|| folder.display().to_string())? {
         let path = entry?.path();
@@ -232,14 +232,16 @@ fn bytes_in(folder: &Path) -> Result<u64> {
     lengths.sum()
 }
 
-fn copy_all(from: &Path, to: &Path) -> Result<()> {
+/// Copies all files of a folder.
+pub fn copy_all(from: &Path, to: &Path) -> Result<()> {
     for file in all_files(from)? {
         super::copy(&file, &to.join(file.strip_prefix(from)?))?;
     }
     Ok(())
 }
 
-fn fresh(folder: &Path) -> Result<PathBuf> {
+/// An empty folder.
+pub fn fresh(folder: &Path) -> Result<PathBuf> {
     if folder.exists() {
         fs::remove_dir_all(folder)?;
     }
