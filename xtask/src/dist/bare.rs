@@ -34,7 +34,7 @@ pub fn tried(packed: &Path, place: &str, to: &Path, question: (&[&str], &str)) -
         return Ok(false);
     }
     let root = fresh(&to.join("bare"))?;
-    copy_all(packed, &root.join("opt/packed"))?;
+    copy_all(packed, &root.join("packed"))?;
     let programs = all_files(packed)?;
     for library in programs
         .iter()
@@ -55,7 +55,7 @@ pub fn tried(packed: &Path, place: &str, to: &Path, question: (&[&str], &str)) -
     let output = Command::new("unshare")
         .args(["--map-root-user", "--root"])
         .arg(&root)
-        .arg(Path::new("/opt/packed").join(place))
+        .arg(Path::new("/packed").join(place))
         .args(arguments)
         .env_clear()
         .env("LD_LIBRARY_PATH", "/lib64")

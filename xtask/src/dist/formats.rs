@@ -119,8 +119,8 @@ impl PackedFolder<'_> {
             "# docker build -t {program} . && docker run -p 8080:8080 -e MLX_INFER_API_KEY=… {program}\n\
              # The system has glibc and libstdc++, which is all that the program needs.\n\
              FROM debian:trixie-slim\n\
-             ADD {archive} /opt/\n\
-             RUN ln -s /opt/{folder}/{program} /usr/local/bin/{program} && mkdir /models && chown 65534 /models\n\
+             ADD {archive} /usr/local/lib/\n\
+             RUN ln -s /usr/local/lib/{folder}/{program} /usr/local/bin/{program} && mkdir /models && chown 65534 /models\n\
              {of_gpu}ENV HF_HOME=/models\n\
              VOLUME /models\n\
              USER 65534\n\
@@ -171,9 +171,9 @@ fn named_glibc(bytes: &[u8]) -> Option<(u32, u32)> {
 fn ar(members: &[(&str, Vec<u8>)]) -> Result<Vec<u8>> {
     let mut out = b"!<arch>\n".to_vec();
     for (name, content) in members {
-        write!(
+        writeln!(
             out,
-            "{name:<16}{:<12}{:<6}{:<6}{:<8}{:<10}`\n",
+            "{name:<16}{:<12}{:<6}{:<6}{:<8}{:<10}`",
             0,
             0,
             0,
@@ -366,9 +366,12 @@ mod tests {
         let archive = "mlx-infer-0.1.0-x86_64-unknown-linux-gnu-cpu.tar.gz";
         let file = of(work.path()).dockerfile(work.path(), archive).unwrap();
         let text = fs::read_to_string(file).unwrap();
-        assert!(text.contains(&format!("ADD {archive} /opt/\n")), "{text}");
         assert!(
-            text.contains("/opt/mlx-infer-0.1.0-x86_64-unknown-linux-gnu-cpu/mlx-infer "),
+            text.contains(&format!("ADD {archive} /usr/local/lib/\n")),
+            "{text}"
+        );
+        assert!(
+            text.contains("/usr/local/lib/mlx-infer-0.1.0-x86_64-unknown-linux-gnu-cpu/mlx-infer "),
             "{text}"
         );
         assert!(!text.contains("NVIDIA"), "{text}");
