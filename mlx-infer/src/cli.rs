@@ -3,17 +3,24 @@
 mod args;
 mod backend;
 mod batch;
+#[cfg(feature = "serve")]
+mod batch_file;
+mod bench;
 mod cache;
 mod chat;
 mod classify;
+#[cfg(feature = "serve")]
+mod config;
 mod convert;
 mod drafters;
+mod fit;
 mod generate;
 mod info;
 mod interrupt;
 mod lines;
 mod list;
 #[cfg(feature = "serve")]
+mod listen;
 mod memory;
 mod output;
 mod pull;
@@ -54,6 +61,8 @@ enum Command {
     Score(score::ScoreArgs),
     /// Turn text into token ids, or ids into text
     Tokenize(tokenize::TokenizeArgs),
+    /// Measure the speed of prompts and of decoding, by rows and lengths
+    Bench(bench::BenchArgs),
     /// Describe a model: architecture, parameters, caches, memory
     Info(info::InfoArgs),
     /// Write a checkpoint quantised, unpacked or in another type
@@ -84,7 +93,12 @@ impl From<Error> for Failure {
 
 pub(crate) fn main() -> ExitCode {
     let mut flags = flags();
-    let found = flags.try_get_matches_from_mut(std::env::args_os());
+    let given = std::env::args_os().collect();
+    #[cfg(feature = "serve")]
+    let given = config::with_file(&flags, given);
+    #[cfg(not(feature = "serve"))]
+    let given = Ok::<Vec<_>, clap::Error>(given);
+    let found = given.and_then(|given| flags.try_get_matches_from_mut(given));
     let name = found
         .as_ref()
         .ok()
@@ -105,6 +119,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Serve(command) => command.run(),
         Command::Score(command) => command.run(),
         Command::Tokenize(command) => command.run(),
+        Command::Bench(command) => command.run(),
         Command::Info(command) => command.run(),
         Command::Convert(command) => command.run(),
         Command::Pull(command) => command.run(),
@@ -136,7 +151,10 @@ fn flags() -> clap::Command {
         }
         _ => arg,
     };
-    let mut flags = Cli::command().mut_subcommands(|command| command.mut_args(with_values));
+    let flags = Cli::command().mut_subcommands(|command| command.mut_args(with_values));
+    #[cfg(feature = "serve")]
+    let flags = config::with_variables(flags);
+    let mut flags = flags;
     flags.build();
     flags
 }

@@ -29,6 +29,7 @@ pub use self::read::PartOptions;
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::frontend::Frontend;
 use crate::request::generation::Prompt;
+use crate::request::limits::Limits;
 use crate::request::metrics::Metrics;
 use crate::request::speculative::MOST;
 use crate::text::chat::{ChatTemplate, Message, RenderOptions};
@@ -292,6 +293,19 @@ impl LoadedModel {
         let sizes = self.model.geometry();
         let costs = sizes.costs(self.info().dtype, &self.cache_options());
         costs.expect("loading has checked it")
+    }
+
+    /// The bytes that the caches of rows may take on a GPU with memory of its own, if the caller sets
+    /// no limit ([`Limits::cache_bytes`]); `None` on other devices.
+    ///
+    /// # Errors
+    /// The memory of the device cannot be read.
+    pub fn cache_room(&self) -> Result<Option<usize>> {
+        let limits = Limits {
+            cache_bytes: None,
+            ..Limits::default()
+        };
+        Ok(memory::resolve(&limits)?.cache_bytes)
     }
 
     /// The arrays of a row in each of the layers' states.

@@ -10,9 +10,11 @@
 //! | `server`, `state`, `settings` | start, drain, end; what handlers share; the settings |
 //! | `pool`, `keep_alive` | which models are in memory, and which requests wait for one |
 //! | `http` | connections, access, errors, the keys of a body, streams of events, metrics |
+//! | `batches` | files of requests that are answered in the background |
 //! | `routes` | the table of routes, and one file a route: it reads the body and writes the answer |
 //! | `turn` | from a request's parameters to the events of its rows, and to the parts of its reply |
 
+mod batches;
 mod http;
 mod keep_alive;
 mod pool;
@@ -22,9 +24,11 @@ mod settings;
 mod state;
 mod turn;
 
+pub use self::batches::offline::{BatchCounts, BatchFile};
+pub use self::http::tls::TlsFiles;
 pub use self::keep_alive::KeepAlive;
 pub use self::pool::{PoolEvent, PoolOptions, PooledModel};
-pub use self::server::{KeyRing, Server, Stopper};
+pub use self::server::{CertificateReader, KeyRing, Server, Stopper};
 pub use self::settings::ServeOptions;
 
 /// The largest body of a request.

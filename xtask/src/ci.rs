@@ -79,6 +79,17 @@ const ON_ARM: [&str; 7] = check_for("--target=aarch64-unknown-linux-gnu");
 const ON_MAC: [&str; 7] = check_for("--target=aarch64-apple-darwin");
 const NO_NATIVE: &[(&str, &str)] = &[("MLX_NO_NATIVE", "1")];
 
+/// The feature of mlx-infer that is off by default.
+const TRACES: [&str; 7] = [
+    "test",
+    "--package=mlx-infer",
+    "--features=otel",
+    "--lib",
+    "--test=serve",
+    "--",
+    "spans",
+];
+
 /// The lanes of a stage run at the same time, and the steps of a lane one after the other. The steps of cargo wait for
 /// each other's locks, so they are one lane; the compiler of the CUDA kernels uses the time in which cargo waits for
 /// the slowest crate. Tests whose results can depend on the CPU kernels run a second time with MLX's own operations,
@@ -109,6 +120,7 @@ const STAGES: [&[&[Step]]; 4] = [
                 &["test", "--no-run"],
                 &[],
             ),
+            step("traces", Program::Cargo, &TRACES, &[]),
             step("packages", Program::Xtask, &["packages"], &[]),
         ],
         &[step("CUDA kernels", Program::Xtask, &["kernels"], &[])],

@@ -1,5 +1,7 @@
-//! `dist`: an archive with a release binary and every library it needs, that runs from any folder.
+//! `dist`: an archive with a release binary and every library it needs, that runs from any folder;
+//! on Linux also a Debian package, a wheel and a `Dockerfile` of the same files.
 
+use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -10,8 +12,12 @@ use serde_json::Value;
 use crate::native::{self, LEFT_OUT, host};
 use crate::{build_mlx, cargo};
 
+mod bare;
+mod formats;
 #[path = "../../mlx-c-sys/build/package.rs"]
 mod package;
+
+use self::formats::{PackedFolder, fresh};
 
 /// Arguments of `dist`.
 #[derive(clap::Args)]
@@ -72,6 +78,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         .file_name()
         .context("the program has no name")?;
     copy(&built.program, &folder.join(own))?;
+    if cfg!(target_os = "linux") {
+        // Symbols are four fifths of the program.
+        cargo::run(Command::new("strip").arg(folder.join(own)))?;
+    }
     for (file, place) in package::files(&built.libmlxc, &built.mlx)? {
         copy(&file, &folder.join(place))?;
     }
@@ -100,7 +110,64 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             .arg(&name),
     )?;
     println!("{}", archive.display());
+    // The packages have this repository's name.
+    if cfg!(target_os = "linux") && arguments.manifest_path.is_none() {
+        let backend = build_mlx::from_env()?.backend.name();
+        let packed = PackedFolder {
+            folder: &folder,
+            program: &program.name,
+            version: &program.version,
+            processor: env::consts::ARCH,
+            backend,
+        };
+        let debian = packed.debian(&target)?;
+        println!("{}", debian.display());
+        let dockerfile = packed.dockerfile(&target, &format!("{name}.tar.gz"))?;
+        println!("{}", dockerfile.display());
+        // The wheel has the name of the repository, and the repository's first program.
+        if program.name == "mlx-infer" {
+            let wheel = packed.wheel(&target)?;
+            println!("{}", wheel.display());
+            if backend == "cpu" {
+                let unpacked = target.join("tried");
+                try_all(&program.name, &archive, &debian, &wheel, &unpacked)?;
+            }
+        }
+    }
     Ok(())
+}
+
+/// Runs the program of each package in a root without anything else.
+fn try_all(program: &str, archive: &Path, debian: &Path, wheel: &Path, work: &Path) -> Result<()> {
+    let folder = |name: &str| fresh(&work.join(name));
+    let of_archive = folder("archive")?;
+    let mut untar = Command::new("tar");
+    untar.arg("-xzf").arg(archive).arg("--strip-components=1");
+    cargo::run(untar.arg("-C").arg(&of_archive))?;
+    bare::tried(&of_archive, program, work, bare::QUESTION)?;
+    let of_wheel = folder("wheel")?;
+    let mut pip = Command::new("python3");
+    pip.args(["-m", "pip", "install", "--quiet", "--no-index", "--target"]);
+    cargo::run(pip.arg(&of_wheel).arg(wheel))?;
+    let place = format!("mlx_rust/program/{program}");
+    bare::tried(&of_wheel, &place, work, bare::QUESTION)?;
+    let of_debian = folder("debian")?;
+    match Command::new("dpkg-deb")
+        .arg("-x")
+        .arg(debian)
+        .arg(&of_debian)
+        .status()
+    {
+        Err(_) => eprintln!("left out: there is no dpkg-deb to unpack the Debian package with"),
+        Ok(status) if !status.success() => bail!("dpkg-deb cannot unpack {}", debian.display()),
+        Ok(_) => {
+            // The link in usr/bin is not followed when files are copied.
+            fs::remove_dir_all(of_debian.join("usr/bin"))?;
+            let place = format!("usr/lib/{program}/{program}");
+            bare::tried(&of_debian, &place, work, bare::QUESTION)?;
+        }
+    }
+    fs::remove_dir_all(work).with_context(|| work.display().to_string())
 }
 
 /// A command of cargo in the folder of a manifest, whose settings it uses.

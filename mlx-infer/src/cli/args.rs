@@ -167,6 +167,12 @@ impl LoadArgs {
         })
     }
 
+    /// A name for the model.
+    #[cfg(feature = "serve")]
+    pub(super) fn name(&self) -> String {
+        name_of(self.base.source.model.as_deref())
+    }
+
     /// Loads the model, with a progress bar on a terminal.
     pub(super) fn load(&self) -> Result<LoadedModel> {
         self.load_to_draft(None, Speculative::Off, false)
@@ -233,6 +239,17 @@ impl Base {
         choice.load(self, None, || {
             self.load_to_draft(Some(drafters), speculative, true, on_progress)
         })
+    }
+
+    /// Checks that the weights, and the bytes that were asked for by name, fit the memory that is
+    /// free.
+    ///
+    /// # Errors
+    /// They do not, or the model is not there.
+    #[cfg(feature = "serve")]
+    pub(super) fn check_fit(&self, asked: &[(&str, Option<usize>)]) -> Result {
+        let is_converted = self.dtype().is_some() || self.flags.expand;
+        Ok(super::fit::check(&self.files()?, is_converted, asked)?)
     }
 
     /// Loads the model, with a progress bar on a terminal. It gets room for the drafts of
@@ -400,8 +417,17 @@ pub(super) struct GenerationArgs {
 
 impl GenerationArgs {
     pub(super) fn options(&self) -> Result<GenerateOptions> {
+        let options = self.given()?.over(&GenerateOptions::default());
+        options
+            .check()
+            .map_err(|error| Failure::Usage(error.to_string()))?;
+        Ok(options)
+    }
+
+    /// The same as options of a request.
+    pub(super) fn given(&self) -> Result<RequestOptions> {
         let bias = self.logit_bias.iter().copied();
-        let given = RequestOptions {
+        Ok(RequestOptions {
             temperature: Some(self.temperature),
             top_p: Some(self.top_p),
             top_k: Some(self.top_k),
@@ -426,12 +452,7 @@ impl GenerationArgs {
             grammar_after: self.grammar_after.clone(),
             grammar_opener: self.grammar_opener.clone(),
             ..Default::default()
-        };
-        let options = given.over(&GenerateOptions::default());
-        options
-            .check()
-            .map_err(|error| Failure::Usage(error.to_string()))?;
-        Ok(options)
+        })
     }
 }
 

@@ -43,6 +43,9 @@ pub(super) struct BatchArgs {
     prefix_bytes: usize,
     #[command(flatten)]
     prefix_dir: args::PrefixDirArgs,
+    #[cfg(feature = "serve")]
+    #[command(flatten)]
+    file: super::batch_file::BatchFileArgs,
     #[command(flatten)]
     generation: args::GenerationArgs,
 }
@@ -53,7 +56,11 @@ conversation for the chat template), and where it differs from the flags: max_to
 top_p, top_k, min_p, top_n_sigma, xtc_probability, xtc_threshold, repeat_penalty, repeat_context,
 presence_penalty, frequency_penalty, dry_multiplier, dry_base, dry_allowed_length, dry_last_n,
 dry_breakers (ids), logit_bias, seed, stop, stop_ids, ignore_eos, min_tokens, repetition_detection,
-json_schema, regex, choice, grammar (in Lark or GBNF), grammar_after, grammar_opener. An id is given back. Results are in the order of the lines.";
+json_schema, regex, choice, grammar (in Lark or GBNF), grammar_after, grammar_opener. An id is given back. Results are in the order of the lines.
+
+A file in the form of OpenAI's batches (custom_id, method, url, body) is answered into --output, in the
+form of such batches. Lines with an answer there are not computed again, so a run that was stopped goes
+on. What a line does not say comes from the flags.";
 
 /// The keys of a line besides the options.
 const KEYS: [&str; 4] = ["id", "prompt", "tokens", "messages"];
@@ -262,6 +269,23 @@ impl BatchArgs {
             .check()
             .map_err(|error| super::Failure::Usage(error.to_string()))?;
         self.backend.check(&defaults)?;
+        #[cfg(feature = "serve")]
+        if let Some(batch) = self.file.of(&self.input)? {
+            let loading = super::batch_file::Loading {
+                load: self.load,
+                backend: self.backend,
+                drafters: self.drafters,
+            };
+            let given = self.generation.given()?;
+            return super::batch_file::run(
+                self.file.names(),
+                batch,
+                loading,
+                limits,
+                given,
+                &defaults,
+            );
+        }
         let lines = Lines::open(&self.input)?;
         let model =
             self.load

@@ -7,7 +7,7 @@ use mlx_infer::{LoadedModel, ModelInfo};
 use mlx_nn::{KvShape, LayerKind, StateCost};
 use serde_json::{Value, json};
 
-use super::{Result, args, output};
+use super::{Result, args, fit, memory, output};
 
 /// The context length for the memory estimate if neither the model nor the user gives one.
 const DEFAULT_CONTEXT: usize = 4096;
@@ -23,10 +23,13 @@ pub(super) struct InfoArgs {
 
 impl InfoArgs {
     pub(super) fn run(self) -> Result {
+        let free = memory::free();
         let model = self.load.load()?;
         let files = self.load.files()?;
         let mut document = describe(&model, &files.describe());
         let found = non_finite(&files)?;
+        let context = document["memory"]["cache_context"].as_u64().unwrap_or(0) as usize;
+        document["fit"] = json!(fit::describe(&model, free, context)?);
         document["non_finite"] = json!(found.as_ref().map(output::non_finite_json));
         if self.json {
             output::print_json(&document)
@@ -218,6 +221,15 @@ fn table(document: &Value) -> String {
         format!("{} at {context} tokens", bytes(&memory["cache_bytes"])),
     ));
     rows.push(("memory needed", bytes(&memory["total_bytes"])));
+    if let fit @ Value::Object(_) = &document["fit"] {
+        if let free @ Value::Number(_) = &fit["free_bytes"] {
+            rows.push(("memory free", bytes(free)));
+        }
+        for fits in fit["rows"].as_array().into_iter().flatten() {
+            let said = format!("{} rows of {} tokens", fits["rows"], fits["context"]);
+            rows.push(("fits", said));
+        }
+    }
     rows.push(("end tokens", text(&document["eos_ids"])));
     rows.push(("chat template", text(&document["chat_template"])));
     let unread = &document["unread_config_keys"];

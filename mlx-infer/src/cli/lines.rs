@@ -32,22 +32,8 @@ pub(super) struct LineProgress {
 impl LineProgress {
     /// Starts the clock. `total` returns the number of lines, if it is known.
     pub(super) fn new(total: impl FnOnce() -> Option<usize>) -> Self {
-        let bar = std::io::stderr().is_terminal().then(|| match total() {
-            Some(total) => ProgressBar::new(total as u64).with_style(
-                ProgressStyle::with_template("{wide_bar} {pos}/{len} {per_sec} {eta}")
-                    .unwrap_or_else(|_| ProgressStyle::default_bar()),
-            ),
-            None => {
-                let bar = ProgressBar::new_spinner().with_style(
-                    ProgressStyle::with_template("{spinner} {pos} {per_sec}")
-                        .unwrap_or_else(|_| ProgressStyle::default_spinner()),
-                );
-                bar.enable_steady_tick(Duration::from_millis(200));
-                bar
-            }
-        });
         Self {
-            bar,
+            bar: bar(total),
             started: Instant::now(),
             done: 0,
             failed: 0,
@@ -81,4 +67,22 @@ impl LineProgress {
             self.done, self.failed
         ));
     }
+}
+
+/// A progress bar on a terminal. `total` returns the number of lines, if it is known.
+pub(super) fn bar(total: impl FnOnce() -> Option<usize>) -> Option<ProgressBar> {
+    std::io::stderr().is_terminal().then(|| match total() {
+        Some(total) => ProgressBar::new(total as u64).with_style(
+            ProgressStyle::with_template("{wide_bar} {pos}/{len} {per_sec} {eta}")
+                .unwrap_or_else(|_| ProgressStyle::default_bar()),
+        ),
+        None => {
+            let bar = ProgressBar::new_spinner().with_style(
+                ProgressStyle::with_template("{spinner} {pos} {per_sec}")
+                    .unwrap_or_else(|_| ProgressStyle::default_spinner()),
+            );
+            bar.enable_steady_tick(Duration::from_millis(200));
+            bar
+        }
+    })
 }

@@ -15,7 +15,7 @@ use mlx_infer::{
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use super::{Failure, Result, args, backend, drafters, memory};
+use super::{Failure, Result, args, backend, drafters, listen, memory};
 
 #[derive(Args)]
 #[command(after_help = AFTER_HELP)]
@@ -88,6 +88,10 @@ pub(super) struct ServeArgs {
     prefix_bytes: Option<usize>,
     #[command(flatten)]
     prefix_dir: args::PrefixDirArgs,
+    /// Folder of files and batches (/v1/files, /v1/batches), which are kept after the server's end. Batches are
+    /// computed at a lower priority than other requests
+    #[arg(long, value_name = "DIR")]
+    batch_dir: Option<PathBuf>,
     /// Seconds that requests may continue after SIGTERM or Ctrl-C; a second signal ends the server
     /// at once
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
@@ -99,6 +103,8 @@ pub(super) struct ServeArgs {
     /// Seconds of silence after which a stream gets a comment, so that no proxy closes its connection as idle
     #[arg(long, value_name = "SECONDS", default_value_t = ServeOptions::default().ping.as_secs())]
     ping: u64,
+    #[command(flatten)]
+    listen: listen::ListenArgs,
     /// Write no line to stderr for each request
     #[arg(long)]
     quiet: bool,
@@ -122,12 +128,13 @@ pub(super) struct ServeArgs {
 
 const AFTER_HELP: &str = "\
 Routes: POST /v1/chat/completions, /v1/completions, /v1/responses, /v1/messages, /v1/messages/count_tokens,
-/v1/classify, /v1/systemone, /infill, /tokenize, /detokenize; GET /v1/models, /tokenizer_info, /health, /ready, /metrics,
-and a page at /. Those with /v1 are there without it too. Ollama's: POST /api/chat, /api/generate, /api/show; GET /api/tags,
+/v1/classify, /v1/systemone, /v1/files, /v1/batches, /infill, /tokenize, /detokenize; GET /v1/models, /tokenizer_info,
+/health, /ready, /metrics, /openapi.json, and a page at /. Those with /v1 are there without it too. Ollama's: POST /api/chat, /api/generate, /api/show; GET /api/tags,
 /api/ps, /api/version. docs/guide/serving.md describes each.";
 
 impl ServeArgs {
     pub(super) fn run(self) -> Result {
+        self.listen.begin();
         let prefix_bytes = self.prefix_bytes();
         self.backend.check(&GenerateOptions {
             speculative: self.speculative,
@@ -144,6 +151,10 @@ impl ServeArgs {
             backend: self.backend.clone(),
             drafters: self.drafters.clone(),
             speculative: self.speculative,
+            asked: [
+                ("--cache-bytes", self.cache_bytes),
+                ("--prefix-bytes", self.prefix_bytes),
+            ],
         };
         let models = self.models.open(&loading)?;
         let options = self.options(prefix_bytes, &models)?;
@@ -152,7 +163,7 @@ impl ServeArgs {
             _ => error.into(),
         })?;
         self.watch(&server)?;
-        console::note(&format!("listening at http://{}", server.address()));
+        console::note(&format!("listening at {}", server.url()));
         let on_event = match self.models.are_several() {
             true => models::of_several(&models),
             false => models::of_one(&models[0], prefix_bytes),
@@ -181,11 +192,12 @@ impl ServeArgs {
         }
     }
 
-    /// Watches for signals: SIGTERM and Ctrl-C end the server, SIGHUP reads the file with keys
-    /// again. Without that file, SIGHUP ends the server if its terminal is closed, and has no
+    /// Watches for signals: SIGTERM and Ctrl-C end the server, SIGHUP reads the file with keys and
+    /// the certificate again. Without both, SIGHUP ends the server if its terminal is closed, and has no
     /// effect otherwise.
     fn watch(&self, server: &Server) -> Result {
         let (stopper, key_ring) = (server.stopper(), server.key_ring());
+        let certificate = server.certificate_reader();
         let file = self.api_key_file.clone();
         let given = self.api_key.clone();
         let has_terminal = std::io::stderr().is_terminal();
@@ -199,6 +211,12 @@ impl ServeArgs {
             let mut is_ending = false;
             for signal in signals.forever() {
                 let is_hangup = ![SIGTERM, SIGINT].contains(&signal);
+                if let (Some(certificate), true) = (&certificate, is_hangup) {
+                    console::note(&match certificate.read_again() {
+                        Ok(()) => "the certificate was read again".to_owned(),
+                        Err(error) => format!("the certificate stays as it is: {error}"),
+                    });
+                }
                 match (&file, is_hangup) {
                     (Some(file), true) => {
                         let read = keys_in(file).and_then(|keys| {
@@ -216,6 +234,7 @@ impl ServeArgs {
                             }
                         });
                     }
+                    (None, true) if certificate.is_some() => {}
                     (None, true) if !has_terminal => {
                         console::note("SIGHUP: there is no --api-key-file to read again");
                     }
@@ -284,6 +303,13 @@ impl ServeArgs {
                 ..Default::default()
             },
             log: !self.quiet,
+            #[cfg(feature = "otel")]
+            otlp_endpoint: self.listen.otlp_endpoint.clone(),
+            batch_dir: self.batch_dir.clone(),
+            json_log: self.listen.is_json(),
+            unix_socket: self.listen.unix_socket.clone(),
+            tls: self.listen.tls(),
+            path_prefix: self.listen.path_prefix.clone(),
         })
     }
 

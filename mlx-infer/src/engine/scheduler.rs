@@ -2,11 +2,13 @@
 //!
 //! Requests wait in the order of their arrival. Before each step [`Scheduler::plan`] names the rows to preempt and admits
 //! requests, [`Scheduler::chunks`] names the prompts or parts of prompts to compute, and [`Scheduler::running`] the
-//! rows that decode. The worker computes these and reports back. Three rules make it fair and ensure that every request
+//! rows that decode. The worker computes these and reports back. Four rules make it fair and ensure that every request
 //! ends:
 //!
-//! Requests enter in order. A request that does not fit yet also delays the later ones.
+//! - Requests enter in order, those in the background after all others. A request that does not fit yet also delays the
+//!   later ones.
 //! - The youngest row is preempted first. The oldest is never preempted while there is another, so it will end.
+//! - A row in the background counts as younger than all others. It is preempted also if another request waits for a row.
 //! - A long prompt is computed in chunks, beside a group of short ones and a decode step.
 
 mod chunks;
@@ -55,6 +57,9 @@ pub(crate) struct Scheduler {
 /// The number of free positions that a row needs to enter beside others. With fewer it would soon be preempted.
 const HEADROOM: usize = 32;
 
+/// Added to the arrivals of requests in the background: they come after all others.
+const BACKGROUND: u64 = 1 << 63;
+
 /// Requests wait until one in this number of rows is free.
 const GATHERED_ROWS: usize = 8;
 /// The most steps for which they wait.
@@ -85,10 +90,23 @@ impl Scheduler {
     pub(crate) fn submit<R: Scheduled>(&mut self, requests: &mut Table<R>, id: Id) {
         self.arrivals += 1;
         let progress = of_mut(requests, id);
-        (progress.arrival, progress.status) = (self.arrivals, Status::Waiting);
+        let class = if progress.is_background {
+            BACKGROUND
+        } else {
+            0
+        };
+        (progress.arrival, progress.status) = (self.arrivals + class, Status::Waiting);
         progress.restart();
         progress.alone = false;
-        self.waiting.push_back(id);
+        self.queue(requests, id);
+    }
+
+    /// Puts a request at its place among those that wait.
+    fn queue<R: Scheduled>(&mut self, requests: &Table<R>, id: Id) {
+        let arrival = of(requests, id).arrival;
+        let is_before = |&id: &Id| of(requests, id).arrival < arrival;
+        let at = self.waiting.partition_point(is_before);
+        self.waiting.insert(at, id);
     }
 
     /// The bytes of a row with this number of positions, if they exceed the limit.
@@ -149,11 +167,19 @@ impl Scheduler {
         }
         self.gathered = 0;
         while let Some(&id) = self.waiting.front() {
+            // It was preempted for another one in this plan.
+            if plan.preempt.contains(&id) {
+                return;
+            }
             let head = of(requests, id);
             let needed = head.next_len();
             let active = self.running.len() + self.prefilling.len();
+            let is_background = head.is_background;
             if active >= self.rows {
-                return;
+                if is_background || !self.preempt_background(requests, plan) {
+                    return;
+                }
+                continue;
             }
             let fits = match self.limits.cache_bytes {
                 None => true,
@@ -174,10 +200,30 @@ impl Scheduler {
                 // Compacting removes slots without rows before the next plan.
                 if self.slots > self.running.len() {
                     plan.compact = Some(self.running.len());
+                    return;
                 }
-                return;
+                if is_background || !self.preempt_background(requests, plan) {
+                    return;
+                }
             }
         }
+    }
+
+    /// Preempts the youngest row in the background. Returns `false` if there is none.
+    fn preempt_background<R: Scheduled>(
+        &mut self,
+        requests: &mut Table<R>,
+        plan: &mut Plan,
+    ) -> bool {
+        let youngest = self.youngest(requests);
+        let Some(id) = youngest.filter(|&id| of(requests, id).is_background) else {
+            return false;
+        };
+        self.preempt(requests, id);
+        self.slots = self.running.len();
+        plan.compact = Some(self.slots);
+        plan.preempt.push(id);
+        true
     }
 
     /// Requests that have a row or get one: those whose rows decode, and those in prefill.
@@ -343,10 +389,7 @@ impl Scheduler {
         if progress.status != Status::Waiting {
             progress.status = Status::Preempted;
         }
-        let arrival = progress.arrival;
-        let is_before = |&id: &Id| of(requests, id).arrival < arrival;
-        let at = self.waiting.partition_point(is_before);
-        self.waiting.insert(at, id);
+        self.queue(requests, id);
     }
 
     /// Takes a request that waits, is in prefill or runs from its list. Returns whether it was there.

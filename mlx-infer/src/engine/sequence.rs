@@ -39,6 +39,7 @@ pub(crate) struct Sequence {
     guide: Option<Box<Guide>>,
     /// The state of its reasoning budget, if it has one.
     budget: Option<Box<Budget>>,
+    is_background: bool,
 }
 
 impl Sequence {
@@ -57,6 +58,7 @@ impl Sequence {
             options,
             grammar,
             budget,
+            is_background,
             ..
         } = checked;
         let positions = model.info().max_positions;
@@ -89,12 +91,18 @@ impl Sequence {
             speculation: Speculation::new(options.speculative),
             history: History::new(ids),
             options,
+            is_background,
         })
     }
 
     /// All tokens that were read, the prompt's first.
     pub(crate) fn history(&self) -> &History {
         &self.history
+    }
+
+    /// Whether it yields to requests that are not in the background.
+    pub(crate) fn is_background(&self) -> bool {
+        self.is_background
     }
 
     pub(crate) fn cancel(&self) -> &CancelToken {

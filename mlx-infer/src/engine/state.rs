@@ -51,7 +51,8 @@ impl<'s> RequestState<'s> {
         let prompt = sequence.history().prompt_len();
         let most = prompt.saturating_add(sequence.remaining());
         Self {
-            progress: RequestProgress::new(prompt, most, sequence.prefill_chunk()),
+            progress: RequestProgress::new(prompt, most, sequence.prefill_chunk())
+                .in_background(sequence.is_background()),
             sequence,
             given: None,
             partial: None,

@@ -43,9 +43,51 @@ pub fn print(text: &str) -> Result<()> {
     })
 }
 
+/// Whether notes are JSON objects.
+static JSON_LINES: AtomicBool = AtomicBool::new(false);
+
+/// Makes all notes, warnings and errors from now on JSON objects, one a line, with `time` (RFC 3339),
+/// `level` (`info`, `warn` or `error`) and `message`.
+pub fn use_json_lines() {
+    JSON_LINES.store(true, Ordering::Relaxed);
+}
+
 /// Writes a line to stderr.
 pub fn note(line: &str) {
-    prompt(&format!("{line}\n"));
+    write_note("info", "", line);
+}
+
+/// Writes fields as a JSON object to stderr, after its `time` and `level`.
+pub fn record(fields: serde_json::Map<String, serde_json::Value>) {
+    prompt(&format!(
+        "{}\n",
+        serde_json::Value::from(timed("info", fields))
+    ));
+}
+
+/// Writes a note of a level. As plain text it begins with `prefix`.
+fn write_note(level: &str, prefix: &str, line: &str) {
+    if !JSON_LINES.load(Ordering::Relaxed) {
+        return prompt(&format!("{prefix}{line}\n"));
+    }
+    let message = serde_json::Map::from_iter([("message".to_owned(), line.trim_end().into())]);
+    prompt(&format!(
+        "{}\n",
+        serde_json::Value::from(timed(level, message))
+    ));
+}
+
+/// The fields after the time and the level.
+fn timed(
+    level: &str,
+    fields: serde_json::Map<String, serde_json::Value>,
+) -> serde_json::Map<String, serde_json::Value> {
+    let mut timed = serde_json::Map::new();
+    #[cfg(feature = "clock")]
+    timed.insert("time".to_owned(), jiff::Timestamp::now().to_string().into());
+    timed.insert("level".to_owned(), level.into());
+    timed.extend(fields);
+    timed
 }
 
 /// Writes text without a line break to stderr.
@@ -78,7 +120,8 @@ struct Warnings;
 #[cfg(feature = "cli")]
 impl Write for Warnings {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        prompt(&format!("warning: {}", String::from_utf8_lossy(line)));
+        let text = String::from_utf8_lossy(line);
+        write_note("warn", "warning: ", text.trim_end_matches('\n'));
         Ok(line.len())
     }
 
@@ -119,7 +162,10 @@ pub fn usage(error: &clap::Error) -> ExitCode {
         false => text.to_string(),
     };
     if error.use_stderr() {
-        prompt(&text);
+        match JSON_LINES.load(Ordering::Relaxed) {
+            true => write_note("error", "", text.trim_start_matches("error: ")),
+            false => prompt(&text),
+        }
         return status(2);
     }
     end(print(&text))
@@ -137,7 +183,7 @@ fn report(error: &Error) {
         }
         cause = error.source();
     }
-    note(&format!("error: {text}"));
+    write_note("error", "error: ", &text);
 }
 
 #[cfg(unix)]

@@ -22,6 +22,8 @@ pub struct Checked {
     pub(crate) budget: Option<Arc<BudgetMarks>>,
     pub(crate) processor: Option<Processor>,
     pub(crate) adapter: Option<String>,
+    /// Whether it yields to all requests that are not in the background.
+    pub(crate) is_background: bool,
     /// The serial number of the front end.
     frontend: u64,
 }
@@ -172,6 +174,7 @@ impl Frontend {
             options,
             processor: None,
             adapter: None,
+            is_background: false,
             frontend: self.serial(),
         })
     }
@@ -197,6 +200,7 @@ impl Frontend {
             budget: checked.budget.clone(),
             processor,
             adapter: checked.adapter.clone(),
+            is_background: checked.is_background,
             frontend: checked.frontend,
         })
     }

@@ -5,9 +5,14 @@ pub(crate) mod connection;
 pub(crate) mod error;
 pub(crate) mod fields;
 pub(crate) mod guard;
+pub(crate) mod listener;
 pub(crate) mod metrics;
+pub(crate) mod prefix;
 pub(crate) mod room;
+#[cfg(feature = "otel")]
+pub(crate) mod spans;
 pub(crate) mod sse;
+pub(crate) mod tls;
 pub(crate) mod trace;
 
 use std::any::Any;
@@ -23,10 +28,15 @@ use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 use super::state::Shared;
 use crate::serve::MAX_BODY;
 use crate::serve::http::error::ApiError;
+use crate::serve::http::prefix::Outside;
 use crate::serve::http::trace::Trace;
 
 /// Routes that need no key.
-const OPEN: &[&str] = &["/", "/health", "/ready"];
+const OPEN: &[&str] = &["/", "/health", "/ready", "/openapi.json"];
+
+/// Marks a request that this process sends to itself: a line of a batch.
+#[derive(Clone, Copy)]
+pub(super) struct Inside;
 
 /// A router of these routes, with the layers around their handlers.
 pub(super) fn router(routes: Router<Shared>, app: Shared) -> Router {
@@ -68,9 +78,14 @@ fn cors(origins: &[String]) -> Option<CorsLayer> {
 async fn around(State(app): State<Shared>, mut request: Request, next: Next) -> Response {
     let path = request.uri().path().to_owned();
     let route = format!("{} {path}", request.method());
-    let trace = trace::begin(app.clone(), request.headers(), route);
+    let is_inside = request.extensions().get::<Inside>().is_some();
+    let trace = trace::begin(app.clone(), request.headers(), route, is_inside);
     request.extensions_mut().insert(trace.clone());
-    let response = match admit(&app, &request, &path, &trace) {
+    let admitted = match is_inside {
+        true => Ok(()),
+        false => admit(&app, &request, &path, &trace),
+    };
+    let response = match admitted {
         Ok(()) => next.run(request).await,
         Err(error) => error.into_response(),
     };
@@ -86,9 +101,16 @@ async fn around(State(app): State<Shared>, mut request: Request, next: Next) -> 
 
 /// Whether a request may be handled.
 fn admit(app: &Shared, request: &Request, path: &str, trace: &Trace) -> Result<(), ApiError> {
+    if request.extensions().get::<Outside>().is_some() {
+        let prefix = &app.settings.path_prefix;
+        let message = format!("there is no {path} here; all paths begin with {prefix}");
+        return Err(ApiError::new(StatusCode::NOT_FOUND, message));
+    }
     let is_open = OPEN.contains(&path);
     guard::check_one_host(request.version(), request.headers())?;
-    if app.settings.address.ip().is_loopback() && !app.keys.are_needed() {
+    // A unix socket is reached by name through a proxy only.
+    let is_by_address = app.settings.unix_socket.is_none();
+    if is_by_address && app.settings.address.ip().is_loopback() && !app.keys.are_needed() {
         guard::check_host(request.headers())?;
     }
     if !is_open {

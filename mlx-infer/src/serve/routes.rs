@@ -6,17 +6,19 @@ pub(crate) mod health;
 pub(crate) mod infill;
 pub(crate) mod ollama;
 pub(crate) mod openai;
+pub(crate) mod openapi;
 pub(crate) mod page;
 pub(crate) mod sleep;
 pub(crate) mod systemone;
 pub(crate) mod tokenize;
 
 use axum::Router;
+use axum::extract::DefaultBodyLimit;
 use axum::http::StatusCode;
 use axum::routing::{get, post};
 
 use self::anthropic::messages;
-use self::openai::{chat, completions, models, responses};
+use self::openai::{batches, chat, completions, files, models, responses};
 use super::http::error::ApiError;
 use super::http::metrics;
 use super::state::Shared;
@@ -28,6 +30,7 @@ pub(super) fn table() -> Router<Shared> {
         .route("/health", get(health::health))
         .route("/ready", get(health::ready))
         .route("/metrics", get(metrics::metrics))
+        .route("/openapi.json", get(openapi::document))
         // Clients have base URLs with or without `/v1`.
         .merge(of_apis())
         .nest("/v1", of_apis())
@@ -65,6 +68,17 @@ fn of_apis() -> Router<Shared> {
         .route("/completions", post(completions::completions))
         .route("/classify", post(classify::classify))
         .route("/systemone", post(systemone::systemone))
+        .route(
+            "/files",
+            get(files::list)
+                .post(files::upload)
+                .layer(DefaultBodyLimit::disable()),
+        )
+        .route("/files/{id}", get(files::one).delete(files::delete))
+        .route("/files/{id}/content", get(files::content))
+        .route("/batches", get(batches::list).post(batches::create))
+        .route("/batches/{id}", get(batches::one))
+        .route("/batches/{id}/cancel", post(batches::cancel))
         .route("/embeddings", post(no_embeddings))
 }
 

@@ -1,6 +1,6 @@
 //! Start, drain and end of the server.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,8 +15,12 @@ use super::settings::ServeOptions;
 use super::state::App;
 use crate::backend::BackEnd;
 use crate::error::{Error, ErrorKind, Result};
+use crate::serve::batches::drive::Batches;
 use crate::serve::http::connection;
 use crate::serve::http::guard::Keys;
+use crate::serve::http::listener::Bound;
+use crate::serve::http::prefix;
+use crate::serve::http::tls::Certificate;
 use crate::serve::{http, routes};
 
 /// Most threads that handle connections. The engine has its own, which compute on all cores.
@@ -38,11 +42,28 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 /// ```
 #[derive(Debug)]
 pub struct Server {
-    listener: TcpListener,
+    bound: Bound,
     address: SocketAddr,
     settings: ServeOptions,
     stop: watch::Sender<bool>,
     keys: Arc<Keys>,
+    certificate: Option<Arc<Certificate>>,
+    batches: Option<Arc<Batches>>,
+}
+
+/// Reads the certificate of a [`Server`] again, from another thread.
+#[derive(Clone, Debug)]
+pub struct CertificateReader(Arc<Certificate>);
+
+impl CertificateReader {
+    /// Reads the files of [`ServeOptions::tls`] again. New connections get the certificate that they
+    /// have now.
+    ///
+    /// # Errors
+    /// The files have no certificate with its key. The server keeps the certificate that it has.
+    pub fn read_again(&self) -> Result<()> {
+        self.0.reload()
+    }
 }
 
 /// Replaces the API keys of a [`Server`] from another thread.
@@ -78,31 +99,53 @@ impl Stopper {
 }
 
 impl Server {
-    /// Listens at the address of the settings. Connections wait until [`run`](Self::run).
+    /// Listens at the address or the unix socket of the settings. Connections wait until [`run`](Self::run).
     ///
     /// # Errors
-    /// A setting is out of range, or the address is taken.
+    /// A setting is out of range, the address is taken, or the certificate cannot be read.
     pub fn bind(settings: ServeOptions) -> Result<Self> {
         settings.check()?;
-        let cannot = |error| {
-            let message = format!("cannot listen at {}", settings.address);
-            Error::new(ErrorKind::Io, message).with_source(error)
+        let certificate = settings.tls.clone().map(Certificate::read).transpose()?;
+        let stop = watch::Sender::new(false);
+        let batches = settings.batch_dir.as_deref();
+        let batches = batches.map(|folder| Batches::open(folder, stop.subscribe()));
+        let batches = batches.transpose()?.map(Arc::new);
+        let (bound, address) = match &settings.unix_socket {
+            Some(path) => (Bound::unix(path)?, settings.address),
+            None => Bound::tcp(settings.address)?,
         };
-        let listener = TcpListener::bind(settings.address).map_err(cannot)?;
-        listener.set_nonblocking(true).map_err(cannot)?;
-        let address = listener.local_addr().map_err(cannot)?;
         Ok(Self {
-            listener,
+            bound,
             address,
+            certificate: certificate.map(Arc::new),
             keys: Arc::new(Keys::new(&settings.keys, settings.key_requests)),
             settings,
-            stop: watch::Sender::new(false),
+            stop,
+            batches,
         })
     }
 
-    /// The address at which the server listens.
+    /// The address at which the server listens, with the port that it took; that of the settings if
+    /// it listens at a unix socket.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Where clients find the server: a URL, or `unix:` and the path of the socket, with the path
+    /// prefix after a colon.
+    pub fn url(&self) -> String {
+        let prefix = &self.settings.path_prefix;
+        match (&self.settings.unix_socket, &self.certificate) {
+            (Some(path), _) if prefix.is_empty() => format!("unix:{}", path.display()),
+            (Some(path), _) => format!("unix:{}:{prefix}", path.display()),
+            (None, None) => format!("http://{}{prefix}", self.address),
+            (None, Some(_)) => format!("https://{}{prefix}", self.address),
+        }
+    }
+
+    /// A handle that reads the certificate again; `None` without one.
+    pub fn certificate_reader(&self) -> Option<CertificateReader> {
+        self.certificate.clone().map(CertificateReader)
     }
 
     /// A handle that ends the server.
@@ -187,15 +230,18 @@ impl Server {
 
     async fn serve(self, pool: Arc<Pool>, on_ready: impl FnOnce(&[ModelInfo])) -> Result<()> {
         let drain = self.settings.drain;
-        let app = Arc::new(App::new(self.settings, self.keys, pool));
-        let listener = tokio::net::TcpListener::from_std(self.listener)
-            .map_err(|error| failed("cannot serve the socket", error))?;
+        let app = Arc::new(App::new(self.settings, self.keys, pool, self.batches));
+        let listener =
+            (self.bound.serve()).map_err(|error| failed("cannot serve the socket", error))?;
         let close = watch::Sender::new(false);
-        let (router, limit) = (
-            http::router(routes::table(), app.clone()),
-            app.settings.client_timeout,
-        );
-        let serving = connection::serve(listener, router, limit, close.subscribe());
+        let limit = app.settings.client_timeout;
+        let router = http::router(routes::table(), app.clone());
+        let router = match app.settings.path_prefix.clone() {
+            prefix if prefix.is_empty() => router,
+            prefix => prefix::below(prefix, router),
+        };
+        let serving =
+            connection::serve(listener, self.certificate, router, limit, close.subscribe());
         let serving = tokio::spawn(serving);
         let mut stopped = pin!(is_set(self.stop.subscribe()));
         let pool = &app.pool;
@@ -206,6 +252,9 @@ impl Server {
             }
         }
         let infos = (0..pool.len()).filter_map(|at| pool.with_engine(at, |e| e.info().clone()));
+        if let Some(batches) = &app.batches {
+            batches.resume(&app);
+        }
         on_ready(&infos.collect::<Vec<_>>());
         let expiring = tokio::spawn(pool.clone().expire_always());
         stopped.await;
@@ -219,6 +268,10 @@ impl Server {
         close.send_replace(true);
         // A client that keeps its connection open does not delay the end.
         let _ = timeout(LAST_WORDS, serving).await;
+        #[cfg(feature = "otel")]
+        if let Some(spans) = &app.spans {
+            tokio::task::block_in_place(|| spans.finish());
+        }
         Ok(())
     }
 }

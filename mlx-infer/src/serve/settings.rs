@@ -1,17 +1,27 @@
 //! The settings of the server.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::engine::EngineOptions;
 use crate::error::{Error, Result};
 use crate::request::json_options::RequestOptions;
+use crate::serve::http::tls::TlsFiles;
 
 /// The settings of the server.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServeOptions {
     /// The address to listen at; port 0 takes a free one.
     pub address: SocketAddr,
+    /// The path of a unix socket to listen at, instead of the address.
+    pub unix_socket: Option<PathBuf>,
+    /// The files of a certificate, with which connections are encrypted (TLS 1.2 and 1.3).
+    pub tls: Option<TlsFiles>,
+    /// The folder of files and batches. Without one, their routes are not there.
+    pub batch_dir: Option<PathBuf>,
+    /// The beginning of all paths, as in `/llm`; empty for none.
+    pub path_prefix: String,
     /// The names that requests may give for the model; answers contain the first.
     pub names: Vec<String>,
     /// Keys, one of which a request must have. Without keys every request is answered.
@@ -44,6 +54,12 @@ pub struct ServeOptions {
     pub engine: EngineOptions,
     /// Write a line to stderr for each request.
     pub log: bool,
+    /// Write these lines as JSON objects.
+    pub json_log: bool,
+    /// The address of an OpenTelemetry collector that gets the traces of requests (OTLP over HTTP),
+    /// such as `http://localhost:4318`. Needs the feature `otel`.
+    #[cfg(feature = "otel")]
+    pub otlp_endpoint: Option<String>,
 }
 
 impl Default for ServeOptions {
@@ -51,6 +67,10 @@ impl Default for ServeOptions {
     fn default() -> Self {
         Self {
             address: SocketAddr::from(([127, 0, 0, 1], 8080)),
+            unix_socket: None,
+            tls: None,
+            batch_dir: None,
+            path_prefix: String::new(),
             names: vec!["default".to_owned()],
             keys: Vec::new(),
             insecure: false,
@@ -67,6 +87,9 @@ impl Default for ServeOptions {
             ping: Duration::from_secs(5),
             engine: EngineOptions::default(),
             log: true,
+            json_log: false,
+            #[cfg(feature = "otel")]
+            otlp_endpoint: None,
         }
     }
 }
@@ -77,11 +100,34 @@ impl ServeOptions {
     /// # Errors
     /// A value is out of range, or other machines could reach the server without a key.
     pub fn check(&self) -> Result<()> {
-        let is_local = self.address.ip().is_loopback();
+        let is_local = self.unix_socket.is_some() || self.address.ip().is_loopback();
         if !is_local && self.keys.is_empty() && !self.insecure {
             return Err(Error::argument(format!(
                 "{} can be reached from other machines, and there is no API key; give one, or --insecure to serve without",
                 self.address
+            )));
+        }
+        let is_path = |text: &str| {
+            let is_plain = |c: char| c.is_ascii_alphanumeric() || "-._~".contains(c);
+            let parts = text.strip_prefix('/').map(|rest| rest.split('/'));
+            let is_part =
+                |part: &str| part.chars().all(is_plain) && !["", ".", ".."].contains(&part);
+            parts.is_some_and(|mut parts| parts.all(is_part))
+        };
+        if !self.path_prefix.is_empty() && !is_path(&self.path_prefix) {
+            return Err(Error::argument(format!(
+                "path_prefix must be a path of letters, digits and -._~ as in /llm, given {:?}",
+                self.path_prefix
+            )));
+        }
+        #[cfg(feature = "otel")]
+        if let Some(endpoint) = &self.otlp_endpoint
+            && !["http://", "https://"]
+                .iter()
+                .any(|scheme| endpoint.starts_with(scheme))
+        {
+            return Err(Error::argument(format!(
+                "otlp_endpoint must be a URL such as http://localhost:4318, given {endpoint:?}"
             )));
         }
         if self.names.iter().any(String::is_empty) || self.names.is_empty() {

@@ -16,11 +16,14 @@ use crate::engine::{Engine, EngineLoad};
 use crate::model::LoadedModel;
 use crate::model::frontend::Frontend;
 use crate::request::generation::GenerateOptions;
+use crate::serve::batches::drive::Batches;
 use crate::serve::http::background::Background;
 use crate::serve::http::error::ApiError;
 use crate::serve::http::guard::Keys;
 use crate::serve::http::metrics::ServerMetrics;
 use crate::serve::http::room::Room;
+#[cfg(feature = "otel")]
+use crate::serve::http::spans::SpanExporter;
 use crate::text::chat::reply::ReplyFormat;
 use crate::text::infill::Infill;
 
@@ -31,8 +34,13 @@ pub(super) type Shared = Arc<App>;
 pub(super) struct App {
     pub(super) settings: ServeOptions,
     pub(super) keys: Arc<Keys>,
+    /// Files and batches, if the server keeps them.
+    pub(super) batches: Option<Arc<Batches>>,
     /// The counters of the server; those of requests are with their models.
     pub(super) metrics: ServerMetrics,
+    /// Sends traces of requests, if there is a collector.
+    #[cfg(feature = "otel")]
+    pub(super) spans: Option<SpanExporter>,
     pub(super) room: Room,
     pub(super) pool: Arc<Pool>,
     /// The answers that are generated in the background.
@@ -78,10 +86,19 @@ pub(super) struct Loaded {
 const STUCK: Duration = Duration::from_secs(60);
 
 impl App {
-    pub(super) fn new(settings: ServeOptions, keys: Arc<Keys>, pool: Arc<Pool>) -> Self {
+    pub(super) fn new(
+        settings: ServeOptions,
+        keys: Arc<Keys>,
+        pool: Arc<Pool>,
+        batches: Option<Arc<Batches>>,
+    ) -> Self {
         Self {
             keys,
+            batches,
             metrics: ServerMetrics::default(),
+            #[cfg(feature = "otel")]
+            spans: (settings.otlp_endpoint.as_deref())
+                .map(|endpoint| SpanExporter::start(endpoint, &settings.names[0])),
             room: Room::default(),
             pool,
             background: Background::default(),

@@ -3,6 +3,7 @@
 
 #[cfg(unix)]
 mod backend;
+mod bench;
 mod checkpoint;
 mod command;
 mod default_model;

@@ -6,6 +6,8 @@ mod answers;
 #[cfg(unix)]
 mod backend;
 mod background;
+#[cfg(unix)]
+mod batches;
 mod budget;
 mod client;
 mod clients;
@@ -21,6 +23,9 @@ mod messages;
 #[cfg(unix)]
 mod models;
 mod ollama;
+mod openapi;
+#[cfg(unix)]
+mod operations;
 mod page;
 mod parameters;
 mod peers;
@@ -32,6 +37,8 @@ mod samplers;
 mod scripted;
 mod slow;
 mod soak;
+#[cfg(feature = "otel")]
+mod spans;
 mod streams;
 mod structured;
 mod systemone;

@@ -49,6 +49,8 @@ pub(super) struct Loading {
     pub(super) backend: backend::BackendArgs,
     pub(super) drafters: Drafters,
     pub(super) speculative: Speculative,
+    /// Bytes that were asked for by the names of flags, beside the weights.
+    pub(super) asked: [(&'static str, Option<usize>); 2],
 }
 
 /// What is told about the models.
@@ -145,10 +147,16 @@ fn pooled(names: Vec<String>, base: args::Base, loading: &Loading) -> PooledMode
         backend,
         drafters,
         speculative,
+        asked,
         ..
     } = loading.clone();
     PooledModel::new(names, move |on_progress| {
-        let model = base.load_for_requests(&backend, &drafters, speculative, on_progress);
+        let fits = match backend.is_native() {
+            true => base.check_fit(&asked),
+            false => Ok(()),
+        };
+        let model = fits
+            .and_then(|()| base.load_for_requests(&backend, &drafters, speculative, on_progress));
         model.map_err(|failure| match failure {
             Failure::Failed(error) => error,
             Failure::Usage(message) => Error::new(ErrorKind::Argument, message),

@@ -26,8 +26,10 @@ pub(crate) enum Status {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RequestProgress {
     pub(super) status: Status,
-    /// The place in the order of arrival.
+    /// The place in the order of arrival; those of requests in the background come after all others.
     pub(super) arrival: u64,
+    /// Whether it yields to requests that are not in the background.
+    pub(super) is_background: bool,
     /// The number of its tokens that are computed as a prompt.
     pub(super) prompt: usize,
     /// The number of tokens that were known when it began to wait, including the prompt. After a
@@ -60,6 +62,7 @@ impl RequestProgress {
         Self {
             status: Status::Waiting,
             arrival: 0,
+            is_background: false,
             prompt,
             known: prompt,
             most,
@@ -71,6 +74,12 @@ impl RequestProgress {
             follows: None,
             slot: None,
         }
+    }
+
+    /// The same in the background: all requests that are not come first, for rows and for memory.
+    pub(crate) fn in_background(mut self, is_background: bool) -> Self {
+        self.is_background = is_background;
+        self
     }
 
     pub(crate) fn status(&self) -> Status {

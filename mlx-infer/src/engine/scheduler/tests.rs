@@ -99,6 +99,7 @@ struct Asked {
     /// How much of its prompt is stored already, and where the prompt is cut, in sixteenths.
     reused: usize,
     cut: Option<usize>,
+    is_background: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -126,9 +127,10 @@ fn days() -> impl Strategy<Value = Day> {
         cancelled,
         reused,
         cut,
+        any::<bool>(),
     );
     let asked = asked.prop_map(
-        |(prompt, tokens, chunk, arrives, cancelled, reused, cut)| Asked {
+        |(prompt, tokens, chunk, arrives, cancelled, reused, cut, is_background)| Asked {
             prompt,
             tokens,
             chunk,
@@ -136,6 +138,7 @@ fn days() -> impl Strategy<Value = Day> {
             cancelled,
             reused,
             cut,
+            is_background,
         },
     );
     let memory = prop_oneof![Just(None), (10..150usize).prop_map(Some)];
@@ -247,7 +250,8 @@ fn run(day: &Day) -> Result<BTreeMap<u64, End>, TestCaseError> {
             if request.arrives == tick {
                 let most = request.prompt + request.tokens;
                 let row = Row {
-                    progress: RequestProgress::new(request.prompt, most, request.chunk),
+                    progress: RequestProgress::new(request.prompt, most, request.chunk)
+                        .in_background(request.is_background),
                     done: 0,
                     generated: 0,
                     held: None,
@@ -285,6 +289,17 @@ fn run(day: &Day) -> Result<BTreeMap<u64, End>, TestCaseError> {
             scheduler.set_slots(slots);
         }
         prop_assert_eq!(statuses(&rows), scheduler.counts());
+        // A request in the background has no row while another one waits.
+        let with = |is_background: bool, wanted: [Status; 2]| {
+            let mut all = rows.iter();
+            all.any(|(&id, row)| {
+                asked(id).is_background == is_background && wanted.contains(&row.progress.status())
+            })
+        };
+        let others_wait = with(false, [Status::Waiting, Status::Preempted]);
+        let has_row = with(true, [Status::Prefilling, Status::Running]);
+        // Slots without rows are removed first.
+        prop_assert!(day.gathers || plan.compact.is_some() || !others_wait || !has_row);
         let mut leaders = BTreeMap::new();
         for id in scheduler.leading(&rows).collect::<Vec<u64>>() {
             let Asked { prompt, chunk, .. } = asked(id);

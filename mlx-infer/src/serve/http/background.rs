@@ -359,7 +359,11 @@ pub(crate) fn stream(
             return Some((Ok::<_, std::convert::Infallible>(text), next));
         }
     });
-    Ok(sse::of_events(Body::from_stream(events), headers, sse::EVENTS))
+    Ok(sse::of_events(
+        Body::from_stream(events),
+        headers,
+        sse::EVENTS,
+    ))
 }
 
 #[cfg(test)]

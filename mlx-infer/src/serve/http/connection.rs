@@ -6,6 +6,7 @@
 
 use std::io;
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -14,19 +15,22 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::{Sleep, sleep};
+use tokio::time::{Sleep, sleep, timeout};
 
+use crate::serve::http::listener::{Duplex, Listener};
+use crate::serve::http::tls::Certificate;
 use crate::serve::server::is_set;
 
 /// The pause after the system has refused a connection, as it does with too many open files.
 const REFUSED: Duration = Duration::from_millis(100);
 
-/// Serves connections until `closing` is set and the open connections have ended.
+/// Serves connections until `closing` is set and the open connections have ended. With a
+/// certificate they are encrypted.
 pub(crate) async fn serve(
-    listener: TcpListener,
+    listener: Listener,
+    certificate: Option<Arc<Certificate>>,
     router: Router,
     limit: Duration,
     closing: watch::Receiver<bool>,
@@ -38,8 +42,19 @@ pub(crate) async fn serve(
             () = &mut closed => break,
             Some(_) = open.join_next() => {}
             accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => {
-                    open.spawn(answer(stream, router.clone(), limit, closing.clone()));
+                Ok(stream) => {
+                    let stream = Bounded { stream, limit, stalled: None };
+                    let (router, closing) = (router.clone(), closing.clone());
+                    let Some(certificate) = &certificate else {
+                        open.spawn(answer(stream, router, limit, closing));
+                        continue;
+                    };
+                    let handshake = certificate.acceptor().accept(stream);
+                    open.spawn(async move {
+                        if let Ok(Ok(stream)) = timeout(limit, handshake).await {
+                            answer(stream, router, limit, closing).await;
+                        }
+                    });
                 }
                 Err(_) => sleep(REFUSED).await,
             },
@@ -51,19 +66,11 @@ pub(crate) async fn serve(
 
 /// Answers the requests of a connection. It ends when the client disconnects.
 async fn answer(
-    stream: TcpStream,
+    stream: impl Duplex,
     router: Router,
     limit: Duration,
     closing: watch::Receiver<bool>,
 ) {
-    // Without this option an event waits up to 40 ms for the client's acknowledgement of the
-    // previous one (Nagle's algorithm).
-    let _ = stream.set_nodelay(true);
-    let stream = Bounded {
-        stream,
-        limit,
-        stalled: None,
-    };
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(limit)
@@ -80,7 +87,7 @@ async fn answer(
 
 /// A connection whose writes fail if its client reads no byte for too long.
 struct Bounded {
-    stream: TcpStream,
+    stream: Box<dyn Duplex>,
     limit: Duration,
     /// The timer of a write that waits.
     stalled: Option<Pin<Box<Sleep>>>,

@@ -25,6 +25,9 @@ pub(crate) struct ApiError {
 /// The status of Anthropic's API for a server without capacity.
 const OVERLOADED: u16 = 529;
 
+/// The code of a request for which there is no memory.
+pub(crate) const NO_MEMORY: &str = "insufficient_memory";
+
 impl ApiError {
     pub(crate) fn new(status: StatusCode, message: impl Into<String>) -> Self {
         Self {
@@ -165,7 +168,7 @@ impl From<Error> for ApiError {
                 Self::new(StatusCode::BAD_REQUEST, without_folder(&error.to_string()))
             }
             ErrorKind::Busy => Self::later(1, error.to_string()),
-            ErrorKind::Memory => Self::later(5, error.to_string()),
+            ErrorKind::Memory => Self::later(5, error.to_string()).with_code(NO_MEMORY),
             ErrorKind::Cancelled => Self::later(10, "the server is shutting down"),
             ErrorKind::Closed => Self::later(10, "the engine has ended"),
             ErrorKind::NotFinite => Self::new(

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::http::HeaderMap;
+use serde_json::{Map, Value, json};
 
 use crate::engine::sequence::random_seed;
 use crate::host::console;
@@ -11,6 +12,8 @@ use crate::request::generation::FinishReason;
 use crate::request::metrics::Metrics;
 use crate::request::speculative::MOST;
 use crate::serve::http::guard::{Holder, Permit};
+#[cfg(feature = "otel")]
+use crate::serve::http::spans::{SpanContext, SpanEnd};
 use crate::serve::state::{Shared, now};
 
 /// A request from its arrival to the last byte of its answer. Dropping the last clone writes the line in the log.
@@ -22,6 +25,8 @@ pub(crate) struct Inner {
     pub(crate) id: String,
     route: String,
     is_probe: bool,
+    /// Whether it is a line of a batch, which yields to all other requests.
+    pub(crate) is_background: bool,
     arrived: Instant,
     state: Mutex<State>,
 }
@@ -38,6 +43,9 @@ struct State {
     fault: Option<String>,
     /// The name of its model, if the server has several.
     model: Option<String>,
+    /// The place of the request in a trace, if traces are sent.
+    #[cfg(feature = "otel")]
+    span: Option<SpanContext>,
 }
 
 /// Counts of a request's tokens, over all of its choices.
@@ -82,8 +90,8 @@ impl Usage {
     }
 
     /// OpenAI's `usage`.
-    pub(crate) fn openai(&self) -> serde_json::Value {
-        let mut usage = serde_json::json!({
+    pub(crate) fn openai(&self) -> Value {
+        let mut usage = json!({
             "prompt_tokens": self.prompt,
             "completion_tokens": self.completion,
             "total_tokens": self.prompt + self.completion,
@@ -101,22 +109,33 @@ impl Usage {
     }
 }
 
+/// nginx's status for a client that disconnected before the answer.
+const LEFT: u16 = 499;
+
 /// The longest `x-request-id` that is used.
 const MAX_ID: usize = 128;
 
 /// A trace of a request that has just arrived.
-pub(crate) fn begin(app: Shared, headers: &HeaderMap, route: String) -> Trace {
+pub(crate) fn begin(app: Shared, headers: &HeaderMap, route: String, is_background: bool) -> Trace {
     let given = headers.get("x-request-id");
     let given = given.and_then(|id| id.to_str().ok()).filter(|id| {
         !id.is_empty() && id.len() <= MAX_ID && id.bytes().all(|byte| byte.is_ascii_graphic())
     });
     app.enter();
+    #[cfg(feature = "otel")]
+    let state = State {
+        span: app.spans.as_ref().map(|_| SpanContext::begin(headers)),
+        ..State::default()
+    };
+    #[cfg(not(feature = "otel"))]
+    let state = State::default();
     Arc::new(Inner {
         id: given.map_or_else(|| new_id("req_"), str::to_owned),
+        is_background,
         is_probe: ["GET /health", "GET /ready", "GET /metrics"].contains(&route.as_str()),
         route,
         arrived: Instant::now(),
-        state: Mutex::default(),
+        state: Mutex::new(state),
         app,
     })
 }
@@ -195,11 +214,67 @@ impl Inner {
         let mut state = self.state();
         state.finishes.push(reason);
         state.usage.add(row, is_same_prompt);
+        #[cfg(feature = "otel")]
+        if let Some(span) = &mut state.span {
+            span.add(row);
+        }
     }
 
     /// Keeps the reason of a failure for the log. It is not sent to the client.
     pub(crate) fn blame(&self, fault: String) {
         self.state().fault.get_or_insert(fault);
+    }
+}
+
+#[cfg(feature = "otel")]
+impl Inner {
+    /// Sends the spans of the request. Probes have none.
+    fn end_span(&self, state: &mut State, is_probe: bool) {
+        let (Some(exporter), Some(span)) = (&self.app.spans, state.span.take()) else {
+            return;
+        };
+        if is_probe {
+            return;
+        }
+        let usage = state.usage.read();
+        let end = SpanEnd {
+            route: &self.route,
+            request_id: &self.id,
+            status: state.status.unwrap_or(LEFT),
+            model: &self.app.settings.names[0],
+            tokens: [usage.prompt, usage.cached, usage.completion],
+            finishes: state.finishes.iter().map(|one| one.as_str()).collect(),
+            fault: state.fault.as_deref(),
+        };
+        exporter.end(span, &end);
+    }
+}
+
+impl Inner {
+    /// The line in the log as JSON.
+    fn fields(&self, state: &State, has_left: bool) -> Map<String, Value> {
+        let (method, path) = self.route.split_once(' ').unwrap_or_default();
+        let usage = state.usage.read();
+        let seconds = (self.arrived.elapsed().as_secs_f64() * 1e3).round() / 1e3;
+        let finishes: Vec<&str> = state.finishes.iter().map(|one| one.as_str()).collect();
+        let fields = json!({
+            "message": "request",
+            "status": state.status.unwrap_or(LEFT),
+            "method": method,
+            "path": path,
+            "id": self.id,
+            "prompt": usage.prompt,
+            "cached": usage.cached,
+            "tokens": usage.completion,
+            "seconds": seconds,
+            "finish": finishes,
+            "left": has_left,
+            "error": state.fault,
+        });
+        match fields {
+            Value::Object(fields) => fields,
+            _ => Map::new(),
+        }
     }
 }
 
@@ -214,12 +289,18 @@ impl Drop for Inner {
         }
         // Health probes come every few seconds and would flood the log.
         let is_probe = self.is_probe && state.status == Some(200);
+        #[cfg(feature = "otel")]
+        self.end_span(&mut state, is_probe);
+        // The answers of a batch are in its files.
+        let is_probe = is_probe || (self.is_background && state.fault.is_none());
         if is_probe || !self.app.settings.log {
             return;
         }
+        if self.app.settings.json_log {
+            return console::record(self.fields(&state, has_left));
+        }
         let time = jiff::Timestamp::from_second(now() as i64).unwrap_or_default();
-        // nginx's status for a client that disconnected before the answer.
-        let status = state.status.unwrap_or(499);
+        let status = state.status.unwrap_or(LEFT);
         let mut line = format!("{time} {status} {} id={}", self.route, self.id);
         if let Some(model) = &state.model {
             line += &format!(" model={model:?}");

@@ -16,7 +16,8 @@ async function call(path, body, signal, method = body ? "POST" : "GET") {
   if (body) headers["Content-Type"] = "application/json";
   let response;
   try {
-    response = await fetch(path, { method, headers, body: body && JSON.stringify(body), signal });
+    const url = location.pathname.replace(/\/$/, "") + path;
+    response = await fetch(url, { method, headers, body: body && JSON.stringify(body), signal });
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new ApiError("the server does not answer", 0);
