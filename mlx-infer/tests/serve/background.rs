@@ -151,7 +151,7 @@ fn deleting_an_answer_ends_it() {
     server.until(|| server.metric("vllm:num_requests_running") == 0.0);
     let mut rest = String::new();
     stream.read_to_string(&mut rest).unwrap();
-    assert!(!rest.contains("[DONE]"), "{rest}");
+    assert!(!rest.contains("finish_reason\":\"stop"), "{rest}");
 }
 
 #[test]
@@ -231,17 +231,20 @@ fn an_answer_in_the_background_belongs_to_its_key() {
         with("POST", &format!("{path}/cancel"), "ada", "").status,
         200
     );
-    let answered = with(
-        "POST",
-        "/v1/chat/completions",
-        "ada",
-        &json!({
-            "messages": [{"role": "user", "content": "x"}], "background": true,
-        })
-        .to_string(),
-    );
-    assert_eq!(
-        answered.json()["error"]["message"],
-        "background needs stream: true"
-    );
+    let chat = |stream: bool| {
+        let body = json!({
+            "messages": [{"role": "user", "content": "x"}], "background": true, "stream": stream,
+            "max_tokens": 4,
+        });
+        with("POST", "/v1/chat/completions", "ada", &body.to_string())
+    };
+    let refused = chat(false).json();
+    assert_eq!(refused["error"]["message"], "background needs stream: true");
+    // A long one takes the only place of its key until it is deleted.
+    let long = json!({"input": "x", "background": true, "ignore_eos": true});
+    let begun = with("POST", "/v1/responses", "ada", &long.to_string()).json();
+    let path = format!("/v1/responses/{}", begun["id"].as_str().unwrap());
+    assert_eq!(chat(true).status, 429);
+    assert_eq!(with("DELETE", &path, "ada", "").status, 200);
+    assert_eq!(chat(true).status, 200);
 }

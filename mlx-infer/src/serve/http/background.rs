@@ -216,12 +216,13 @@ impl Background {
         }
     }
 
-    /// Ends an answer, if it is in progress, and drops it.
+    /// Ends an answer, if it is in progress, and drops it. Its place among the requests of its key is
+    /// free then.
     ///
     /// # Errors
     /// Status 404: there is no such answer of this holder.
-    pub(crate) fn delete(&self, id: &str, holder: &Holder) -> Result<(), ApiError> {
-        self.read(id, holder, usize::MAX)?;
+    pub(crate) async fn delete(&self, id: &str, holder: &Holder) -> Result<(), ApiError> {
+        self.cancel(id, holder).await?;
         self.store().forget(id);
         Ok(())
     }
@@ -293,36 +294,47 @@ pub(crate) fn start<W: BackgroundWriter>(
     trace: Trace,
 ) -> Result<Holder, ApiError> {
     let holder = trace.holder().ok_or_else(ApiError::internal)?;
-    let mut stopped = app.background.begin(id, holder.clone());
-    let mut source = EventSource::new(choices, writer, trace);
+    let stopped = app.background.begin(id, holder.clone());
+    let source = EventSource::new(choices, writer, trace);
     let ending = Ending {
         app: app.clone(),
         id: id.to_owned(),
     };
     tokio::spawn(async move {
         let Ending { app, id } = &ending;
-        let last = loop {
-            let text = tokio::select! {
-                biased;
-                _ = stopped.wait_for(|stop| *stop) => break source.break_off().cancel(),
-                text = source.next() => text,
-            };
-            match text.as_deref() {
-                None => break String::new(),
-                Some(PING) => {}
-                Some(text) if app.background.push(id, text, false) => {}
-                Some(_) => {
-                    let message = format!(
-                        "the events of background requests fill the {} MiB that this server keeps for them",
-                        MOST_BYTES >> 20
-                    );
-                    break source.break_off().fail(&ApiError::later(60, message));
-                }
-            }
-        };
+        let last = generate(app, id, source, stopped).await;
         app.background.push(id, &last, true);
     });
     Ok(holder)
+}
+
+/// Stores the events of an answer until its end. Returns the last of them, after the answer has freed
+/// its place among the requests of its key.
+async fn generate<W: BackgroundWriter>(
+    app: &Shared,
+    id: &str,
+    mut source: EventSource<W>,
+    mut stopped: watch::Receiver<bool>,
+) -> String {
+    loop {
+        let text = tokio::select! {
+            biased;
+            _ = stopped.wait_for(|stop| *stop) => return source.break_off().cancel(),
+            text = source.next() => text,
+        };
+        match text.as_deref() {
+            None => return String::new(),
+            Some(PING) => {}
+            Some(text) if app.background.push(id, text, false) => {}
+            Some(_) => {
+                let message = format!(
+                    "the events of background requests fill the {} MiB that this server keeps for them",
+                    MOST_BYTES >> 20
+                );
+                return source.break_off().fail(&ApiError::later(60, message));
+            }
+        }
+    }
 }
 
 /// The response that streams the events of an answer after number `after`, until its end.
@@ -391,7 +403,7 @@ mod tests {
         assert!(!is_there("b") && !background.push("c", &event, false));
         let bytes = background.store().bytes;
         assert!(bytes > 3 * (MOST_BYTES / 4) && bytes <= MOST_BYTES);
-        background.delete("c", &holder).unwrap();
+        background.store().forget("c");
         assert_eq!(background.store().bytes, 0);
     }
 
@@ -408,10 +420,11 @@ mod tests {
         assert_eq!((part.events.len(), part.has_ended), (2, true));
         let other = self::holder();
         assert!(
-            background.read("a", &other, 0).is_err() && background.delete("a", &other).is_err()
+            background.read("a", &other, 0).is_err()
+                && background.last("a", &other, |_| Some(())).is_err()
         );
         assert!(!*stopped.borrow());
-        background.delete("a", &holder).unwrap();
+        background.store().forget("a");
         assert!(*stopped.borrow());
     }
 

@@ -135,7 +135,8 @@ pub(crate) async fn delete(
     Path(id): Path<String>,
     headers: HeaderMap,
 ) -> Result<Json<Value>, ApiError> {
-    app.background.delete(&id, &app.keys.check(&headers)?)?;
+    let holder = app.keys.check(&headers)?;
+    app.background.delete(&id, &holder).await?;
     Ok(Json(
         json!({"id": id, "object": "response", "deleted": true}),
     ))

@@ -226,7 +226,7 @@ async function follow(one, message, body) {
     }
     break;
   }
-  if (message.finish === "stopped" && message.resume) call(`${ANSWERS}/${message.resume.id}`, undefined, undefined, "DELETE").catch(() => {});
+  if (message.finish === "stopped" && message.resume) await call(`${ANSWERS}/${message.resume.id}`, undefined, undefined, "DELETE").catch(() => {});
   // The page is being left: the answer is followed again when it is back.
   if (leaving) return;
   if (!isLost) delete message.resume;
