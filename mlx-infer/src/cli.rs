@@ -8,6 +8,7 @@ mod chat;
 mod classify;
 mod convert;
 mod drafters;
+mod embed;
 mod generate;
 mod info;
 mod interrupt;
@@ -45,6 +46,8 @@ enum Command {
     Batch(batch::BatchArgs),
     /// Print the label, or the token, that follows each line: lines in, JSON lines out
     Classify(classify::ClassifyArgs),
+    /// Embed texts: lines in; vectors, JSON lines or a file out
+    Embed(embed::EmbedArgs),
     /// Compute a prompt and store it in a file, for generate --prompt-cache
     Cache(cache::CacheArgs),
     /// Serve the model over HTTP, with OpenAI's and Anthropic's APIs
@@ -100,6 +103,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Chat(command) => command.run(),
         Command::Batch(command) => command.run(),
         Command::Classify(command) => command.run(),
+        Command::Embed(command) => command.run(),
         Command::Cache(command) => command.run(),
         #[cfg(feature = "serve")]
         Command::Serve(command) => command.run(),
