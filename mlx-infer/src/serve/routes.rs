@@ -2,20 +2,20 @@
 
 pub(crate) mod anthropic;
 pub(crate) mod classify;
+pub(crate) mod embeddings;
 pub(crate) mod health;
 pub(crate) mod infill;
 pub(crate) mod openai;
 pub(crate) mod page;
+pub(crate) mod rerank;
 pub(crate) mod systemone;
 pub(crate) mod tokenize;
 
 use axum::Router;
-use axum::http::StatusCode;
 use axum::routing::{get, post};
 
 use self::anthropic::messages;
 use self::openai::{chat, completions, models, responses};
-use super::http::error::ApiError;
 use super::http::metrics;
 use super::state::Shared;
 
@@ -29,6 +29,7 @@ pub(super) fn table() -> Router<Shared> {
         // Clients have base URLs with or without `/v1`.
         .merge(of_apis())
         .nest("/v1", of_apis())
+        .route("/v2/rerank", post(rerank::rerank))
         .route("/infill", post(infill::infill))
         .route("/tokenize", post(tokenize::tokenize))
         .route("/detokenize", post(tokenize::detokenize))
@@ -49,11 +50,7 @@ fn of_apis() -> Router<Shared> {
         .route("/completions", post(completions::completions))
         .route("/classify", post(classify::classify))
         .route("/systemone", post(systemone::systemone))
-        .route("/embeddings", post(no_embeddings))
-}
-
-async fn no_embeddings() -> ApiError {
-    let message =
-        "this server computes no embeddings: generative checkpoints are not trained for them";
-    ApiError::new(StatusCode::NOT_FOUND, message)
+        .route("/embeddings", post(embeddings::embeddings))
+        .route("/rerank", post(rerank::rerank))
+        .route("/score", post(rerank::score))
 }
