@@ -102,7 +102,7 @@ pub use request::sampling::{Choice, SamplingParams};
 pub use request::speculative::Speculative;
 pub use tasks::batch::Batch;
 pub use tasks::classify::{ClassifyOptions, ClassifyResult, LabelScores};
-pub use tasks::embed::{EmbedOptions, EmbedPrompt, Embedding, RerankOptions};
+pub use tasks::embed::{EmbedOptions, EmbedPrompt, RerankOptions, TextEmbedding};
 pub use tasks::generate::Generation;
 pub use tasks::score::{Score, ScoreOptions};
 pub use text::chat::{self, ChatTemplate, Message, RenderOptions};

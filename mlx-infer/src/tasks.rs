@@ -15,7 +15,9 @@ use std::time::Instant;
 
 use self::batch::Batch;
 use self::classify::{ClassifyOptions, ClassifyResult, Run};
-use self::embed::{EmbedOptions, EmbedRun, Embedding, RerankOptions};
+use self::embed::{
+    EmbedOptions, EmbedRun, RerankOptions, TextEmbedding, encode_pairs, encode_texts,
+};
 use self::generate::Generation;
 use self::score::{Score, ScoreOptions, Scoring};
 use crate::engine::Tiered;
@@ -215,7 +217,7 @@ impl LoadedModel {
         &self,
         texts: Vec<Prompt>,
         options: &EmbedOptions,
-    ) -> Result<Vec<Result<Embedding>>> {
+    ) -> Result<Vec<Result<TextEmbedding>>> {
         in_order(texts.len(), |on_done| {
             self.embed_with(texts, options, on_done)
         })
@@ -230,10 +232,10 @@ impl LoadedModel {
         &self,
         texts: Vec<Prompt>,
         options: &EmbedOptions,
-        mut on_done: impl FnMut(usize, Result<Embedding>),
+        mut on_done: impl FnMut(usize, Result<TextEmbedding>),
     ) -> Result<()> {
         let texts = texts.into_iter().map(Ok).collect();
-        let encoded = self.frontend().encode_texts(texts, options)?;
+        let encoded = encode_texts(self.frontend(), texts, options)?;
         let mut run = EmbedRun::embed(self, encoded, options)?;
         while run.advance(self, &mut on_done) {}
         Ok(())
@@ -277,13 +279,13 @@ impl LoadedModel {
         options: &RerankOptions,
     ) -> Result<Vec<Result<f32>>> {
         let n = pairs.len();
-        let encoded = self.frontend().encode_pairs(pairs, options)?;
+        let encoded = encode_pairs(self.frontend(), pairs, options)?;
         let mut run = EmbedRun::score(self, encoded, options)?;
         let found = in_order(n, |mut on_done| {
             while run.advance(self, &mut on_done) {}
             Ok(())
         })?;
-        let first = |found: Result<Embedding>| found.map(|found| found.values[0]);
+        let first = |found: Result<TextEmbedding>| found.map(|found| found.values[0]);
         Ok(found.into_iter().map(first).collect())
     }
 

@@ -6,7 +6,7 @@ use clap::Args;
 use mlx_infer::input::{Arrival, Lines};
 use mlx_infer::mlx_core::{self, Array};
 use mlx_infer::output::Claim;
-use mlx_infer::{EmbedOptions, EmbedPrompt, Embedding, Error, ErrorKind, LoadedModel, Prompt};
+use mlx_infer::{EmbedOptions, EmbedPrompt, Error, ErrorKind, LoadedModel, Prompt, TextEmbedding};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -142,7 +142,7 @@ impl EmbedArgs {
         rows: &mut Vec<Vec<f32>>,
         progress: &mut LineProgress,
     ) -> Result {
-        let mut found: Vec<Option<mlx_infer::Result<Embedding>>> = Vec::new();
+        let mut found: Vec<Option<mlx_infer::Result<TextEmbedding>>> = Vec::new();
         let (mut texts, mut places, mut numbers) = (Vec::new(), Vec::new(), Vec::new());
         for (number, line) in window {
             let text = line.map_err(|error| error.to_string());
@@ -171,7 +171,7 @@ impl EmbedArgs {
                     return Err(of_line(number, &error));
                 }
                 (false, Ok(embedding)) if self.json => {
-                    let Embedding { values, tokens } = embedding;
+                    let TextEmbedding { values, tokens } = embedding;
                     let document = LineEmbedding {
                         line: number,
                         embedding: &values,

@@ -8,7 +8,9 @@ mod input;
 mod pairs;
 mod run;
 
+pub(crate) use self::input::encode_texts;
 pub use self::pairs::RerankOptions;
+pub(crate) use self::pairs::encode_pairs;
 pub(crate) use self::run::EmbedRun;
 
 use crate::request::cancel::CancelToken;
@@ -60,7 +62,7 @@ impl Default for EmbedOptions {
 
 /// The embedding of a text.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Embedding {
+pub struct TextEmbedding {
     /// The vector.
     pub values: Vec<f32>,
     /// The number of the text's tokens, those of the prompt and around it included.

@@ -14,7 +14,7 @@ use crate::serve::http::error::ApiError;
 use crate::serve::http::fields::Ask;
 use crate::serve::http::room::heavy;
 use crate::serve::state::{Served, Shared};
-use crate::tasks::embed::{EmbedOptions, EmbedPrompt, EmbedRun, Embedding};
+use crate::tasks::embed::{EmbedOptions, EmbedPrompt, EmbedRun, TextEmbedding, encode_texts};
 
 /// Most texts of a request.
 pub(super) const MAX_TEXTS: usize = 4096;
@@ -103,7 +103,7 @@ pub(crate) async fn embeddings(ask: Ask) -> Result<(HeaderMap, Json<EmbeddingLis
     check_number("input", n)?;
     let prompts = prompts.into_iter().map(Ok).collect();
     loaded.frontend().check_native()?;
-    let encoded = heavy(long, || loaded.frontend().encode_texts(prompts, &options))?;
+    let encoded = heavy(long, || encode_texts(loaded.frontend(), prompts, &options))?;
     let tokens = encoded.tokens();
     let begin = move |model: &LoadedModel| EmbedRun::embed(model, encoded, &options);
     let found = computed(&app, &served, n, begin).await?;
@@ -148,8 +148,8 @@ pub(super) fn check_number(param: &str, n: usize) -> Result<(), ApiError> {
 pub(super) fn of_text(
     param: &str,
     index: usize,
-    result: Outcome<Embedding>,
-) -> Result<Embedding, ApiError> {
+    result: Outcome<TextEmbedding>,
+) -> Result<TextEmbedding, ApiError> {
     result.map_err(|error| {
         let refused = ApiError::from(error);
         match refused.status.is_client_error() {
@@ -168,10 +168,10 @@ pub(super) async fn computed(
     served: &Served,
     n: usize,
     begin: impl FnOnce(&LoadedModel) -> Outcome<EmbedRun> + Send + 'static,
-) -> Result<Vec<Outcome<Embedding>>, ApiError> {
+) -> Result<Vec<Outcome<TextEmbedding>>, ApiError> {
     let pieces = move |model: &LoadedModel| {
         let mut run = Some(begin(model));
-        let mut found: Vec<Option<Outcome<Embedding>>> = (0..n).map(|_| None).collect();
+        let mut found: Vec<Option<Outcome<TextEmbedding>>> = (0..n).map(|_| None).collect();
         move |model: &LoadedModel| match run.as_mut()? {
             Ok(running) => {
                 let mut on_done = |index: usize, result| found[index] = Some(result);

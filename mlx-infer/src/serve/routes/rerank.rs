@@ -14,7 +14,7 @@ use crate::serve::http::trace::new_id;
 use crate::serve::routes::embeddings::{check_number, computed, of_text};
 use crate::serve::state::{Served, Shared, now};
 use crate::serve::turn::params::OneOrMany;
-use crate::tasks::embed::{EmbedRun, RerankOptions};
+use crate::tasks::embed::{EmbedRun, RerankOptions, encode_pairs};
 
 /// A document: its text, or an object with it.
 #[derive(Deserialize)]
@@ -146,7 +146,7 @@ async fn scored(
 ) -> Result<(Vec<f32>, usize), ApiError> {
     let (n, frontend) = (pairs.len(), app.ready()?.frontend());
     frontend.check_native()?;
-    let encoded = heavy(long, || frontend.encode_pairs(pairs, &options))?;
+    let encoded = heavy(long, || encode_pairs(frontend, pairs, &options))?;
     let tokens = encoded.tokens();
     let begin = move |model: &LoadedModel| EmbedRun::score(model, encoded, &options);
     let found = computed(app, served, n, begin).await?;

@@ -26,81 +26,82 @@ impl EncodedTexts {
     }
 }
 
-impl Frontend {
-    /// The ids of texts, computed on all cores. A text that already has an error keeps it. A text
-    /// that is too long is cut, as in sentence-transformers; ids are not cut.
-    ///
-    /// # Errors
-    /// An option is out of range, or there are texts and no tokenizer.
-    pub(crate) fn encode_texts(
-        &self,
-        texts: Vec<Result<Prompt>>,
-        options: &EmbedOptions,
-    ) -> Result<EncodedTexts> {
-        if options.batch_tokens == 0 {
-            return Err(Error::argument("batch_tokens must be at least 1, given 0"));
-        }
-        if options.dimensions == Some(0) {
-            return Err(Error::argument("dimensions must be at least 1, given 0"));
-        }
-        let settings = self.sentence()?;
-        let prompt = prompt(settings, &options.prompt)?;
-        let most = self.longest_text()?;
-        let needs_text = texts.iter().any(|text| matches!(text, Ok(Prompt::Text(_))));
-        let tokenizer = match needs_text || !prompt.is_empty() {
-            true => Some(self.tokenizer()?),
-            false => None,
-        };
-        let encode = |text: Prompt| -> Result<TextIds> {
-            match (text, tokenizer) {
-                (Prompt::Text(text), Some(tokenizer)) => {
-                    let text = format!("{prompt}{text}");
-                    let text = match settings.lower_case {
-                        true => text.to_lowercase(),
-                        false => text,
-                    };
-                    let ids = tokenizer.encode_cut(&text, None, most)?;
-                    match ids.0.is_empty() {
-                        true => Err(Error::argument("the text is empty and has no tokens")),
-                        false => Ok(ids),
-                    }
-                }
-                (Prompt::Text(_), None) => unreachable!("texts have a tokenizer"),
-                (Prompt::Tokens(ids), _) => {
-                    if ids.is_empty() {
-                        return Err(Error::argument("a list of ids is empty"));
-                    }
-                    check_positions(ids.len(), Some(most), "")?;
-                    let types = vec![0; ids.len()];
-                    Ok((ids, types))
+/// The ids of texts, computed on all cores. A text that already has an error keeps it. A text
+/// that is too long is cut, as in sentence-transformers; ids are not cut.
+///
+/// # Errors
+/// An option is out of range, or there are texts and no tokenizer.
+pub(crate) fn encode_texts(
+    frontend: &Frontend,
+    texts: Vec<Result<Prompt>>,
+    options: &EmbedOptions,
+) -> Result<EncodedTexts> {
+    if options.batch_tokens == 0 {
+        return Err(Error::argument("batch_tokens must be at least 1, given 0"));
+    }
+    if options.dimensions == Some(0) {
+        return Err(Error::argument("dimensions must be at least 1, given 0"));
+    }
+    let settings = frontend.sentence()?;
+    let as_read = |text: String| match settings.lower_case {
+        true => text.to_lowercase(),
+        false => text,
+    };
+    let prompt = as_read(prompt(settings, &options.prompt)?.to_owned());
+    let most = longest_text(frontend)?;
+    let needs_text = texts.iter().any(|text| matches!(text, Ok(Prompt::Text(_))));
+    let tokenizer = match needs_text || !prompt.is_empty() {
+        true => Some(frontend.tokenizer()?),
+        false => None,
+    };
+    let encode = |text: Prompt| -> Result<TextIds> {
+        match (text, tokenizer) {
+            (Prompt::Text(text), Some(tokenizer)) => {
+                let text = as_read(format!("{prompt}{text}"));
+                let ids = tokenizer.encode_cut(&text, None, most)?;
+                match ids.0.is_empty() {
+                    true => Err(Error::argument("the text is empty and has no tokens")),
+                    false => Ok(ids),
                 }
             }
-        };
-        let vocab = self.info().vocab as usize;
-        let checked = |text: Prompt| {
-            let (ids, types) = encode(text)?;
-            check_ids(&ids, vocab)?;
-            Ok((ids, types))
-        };
-        let texts = texts.into_par_iter().map(|text| text.and_then(checked));
-        let texts = texts.collect();
-        Ok(EncodedTexts {
-            texts,
-            prompt: match tokenizer.filter(|_| !prompt.is_empty()) {
-                Some(tokenizer) => prompt_tokens(tokenizer, prompt, most)?,
-                None => 0,
-            },
-        })
-    }
+            (Prompt::Text(_), None) => unreachable!("texts have a tokenizer"),
+            (Prompt::Tokens(ids), _) => {
+                if ids.is_empty() {
+                    return Err(Error::argument("a list of ids is empty"));
+                }
+                check_positions(ids.len(), Some(most), "")?;
+                let types = vec![0; ids.len()];
+                Ok((ids, types))
+            }
+        }
+    };
+    let vocab = frontend.info().vocab as usize;
+    let checked = |text: Prompt| {
+        let (ids, types) = encode(text)?;
+        check_ids(&ids, vocab)?;
+        Ok((ids, types))
+    };
+    let texts = texts.into_par_iter().map(|text| text.and_then(checked));
+    let texts = texts.collect();
+    Ok(EncodedTexts {
+        texts,
+        prompt: match tokenizer.filter(|_| !prompt.is_empty()) {
+            Some(tokenizer) => prompt_tokens(tokenizer, &prompt, most)?,
+            None => 0,
+        },
+    })
+}
 
-    /// The most tokens of a text.
-    ///
-    /// # Errors
-    /// A file of sentence-transformers is malformed.
-    pub(super) fn longest_text(&self) -> Result<usize> {
-        let limits = [self.sentence()?.max_tokens, self.info().max_positions];
-        Ok(limits.into_iter().flatten().min().unwrap_or(usize::MAX / 2))
-    }
+/// The most tokens of a text.
+///
+/// # Errors
+/// A file of sentence-transformers is malformed.
+pub(super) fn longest_text(frontend: &Frontend) -> Result<usize> {
+    let limits = [
+        frontend.sentence()?.max_tokens,
+        frontend.info().max_positions,
+    ];
+    Ok(limits.into_iter().flatten().min().unwrap_or(usize::MAX / 2))
 }
 
 /// The number of tokens of a prompt, without a special token at its end.

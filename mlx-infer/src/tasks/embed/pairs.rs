@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use super::input::{EncodedTexts, TextIds};
+use super::input::{EncodedTexts, TextIds, longest_text};
 use crate::error::{Error, Result};
 use crate::model::frontend::{Frontend, check_ids};
 use crate::request::cancel::CancelToken;
@@ -45,83 +45,81 @@ impl Default for RerankOptions {
 
 /// How the logits of a model become the relevance of a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Answers {
+pub(super) enum AnswerLogits {
     /// The only logit of a cross-encoder.
     Head,
     /// The logit of yes, less that of no if there is one.
     Tokens(u32, Option<u32>),
 }
 
-impl Frontend {
-    /// The ids of pairs of a query and a document, computed on all cores. A pair that is too long
-    /// is cut.
-    ///
-    /// # Errors
-    /// The model does not score pairs, an option is out of range, or there is no tokenizer.
-    pub(crate) fn encode_pairs(
-        &self,
-        pairs: Vec<(String, String)>,
-        options: &RerankOptions,
-    ) -> Result<EncodedTexts> {
-        if options.batch_tokens == 0 {
-            return Err(Error::argument("batch_tokens must be at least 1, given 0"));
-        }
-        let (tokenizer, most) = (self.tokenizer()?, self.longest_text()?);
-        let vocab = self.info().vocab as usize;
-        let answers = self.answers()?;
-        if answers == Answers::Head && options.instruction.is_some() {
-            return Err(Error::argument(
-                "instruction is for decoders that rerank; this model is a cross-encoder",
-            ));
-        }
-        let lower_case = self.sentence()?.lower_case;
-        let instruction = options.instruction.as_deref().unwrap_or(INSTRUCTION);
-        let of_decoder = Decoder::of(tokenizer, instruction, most)?;
-        let encode = |(query, document): (String, String)| -> Result<TextIds> {
-            let [query, document] = match lower_case {
-                true => [query.to_lowercase(), document.to_lowercase()],
-                false => [query, document],
-            };
-            let (ids, types) = match answers {
-                Answers::Head => tokenizer.encode_cut(&query, Some(&document), most)?,
-                Answers::Tokens(..) => of_decoder.encode(tokenizer, &query, &document)?,
-            };
-            check_ids(&ids, vocab)?;
-            Ok((ids, types))
-        };
-        Ok(EncodedTexts {
-            texts: pairs.into_par_iter().map(encode).collect(),
-            prompt: 0,
-        })
+/// The ids of pairs of a query and a document, computed on all cores. A pair that is too long
+/// is cut.
+///
+/// # Errors
+/// The model does not score pairs, an option is out of range, or there is no tokenizer.
+pub(crate) fn encode_pairs(
+    frontend: &Frontend,
+    pairs: Vec<(String, String)>,
+    options: &RerankOptions,
+) -> Result<EncodedTexts> {
+    if options.batch_tokens == 0 {
+        return Err(Error::argument("batch_tokens must be at least 1, given 0"));
     }
+    let (tokenizer, most) = (frontend.tokenizer()?, longest_text(frontend)?);
+    let vocab = frontend.info().vocab as usize;
+    let answers = answers(frontend)?;
+    if answers == AnswerLogits::Head && options.instruction.is_some() {
+        return Err(Error::argument(
+            "instruction is for decoders that rerank; this model is a cross-encoder",
+        ));
+    }
+    let lower_case = frontend.sentence()?.lower_case;
+    let instruction = options.instruction.as_deref().unwrap_or(INSTRUCTION);
+    let of_decoder = Decoder::of(tokenizer, instruction, most)?;
+    let encode = |(query, document): (String, String)| -> Result<TextIds> {
+        let [query, document] = match lower_case {
+            true => [query.to_lowercase(), document.to_lowercase()],
+            false => [query, document],
+        };
+        let (ids, types) = match answers {
+            AnswerLogits::Head => tokenizer.encode_cut(&query, Some(&document), most)?,
+            AnswerLogits::Tokens(..) => of_decoder.encode(tokenizer, &query, &document)?,
+        };
+        check_ids(&ids, vocab)?;
+        Ok((ids, types))
+    };
+    Ok(EncodedTexts {
+        texts: pairs.into_par_iter().map(encode).collect(),
+        prompt: 0,
+    })
+}
 
-    /// How the model's logits become the relevance of a pair.
-    ///
-    /// # Errors
-    /// The model does not score pairs.
-    pub(super) fn answers(&self) -> Result<Answers> {
-        let model_type = &self.info().model_type;
-        match self.info().task {
-            ModelTask::Classify(1) => Ok(Answers::Head),
-            ModelTask::Classify(classes) => Err(Error::unsupported(format!(
-                "the head of this {model_type} model has {classes} classes; the relevance of a pair needs one"
-            ))),
-            ModelTask::Embed => Err(Error::unsupported(format!(
-                "this {model_type} model embeds texts and has no head that scores pairs; use embeddings"
-            ))),
-            ModelTask::Generate => {
-                if let Some((yes, no)) = self.sentence()?.answers {
-                    return Ok(Answers::Tokens(yes, no));
-                }
-                let tokenizer = self.tokenizer()?;
-                let id = |token: &str| tokenizer.token_to_id(token);
-                match (id("yes"), id("no"), id("<|im_start|>")) {
-                    (Some(yes), Some(no), Some(_)) => Ok(Answers::Tokens(yes, Some(no))),
-                    _ => Err(Error::unsupported(format!(
-                        "this {model_type} model does not score pairs: its vocabulary lacks yes, no or <|im_start|>, \
-                         the tokens of Qwen3-Reranker"
-                    ))),
-                }
+/// How the model's logits become the relevance of a pair.
+///
+/// # Errors
+/// The model does not score pairs.
+pub(super) fn answers(frontend: &Frontend) -> Result<AnswerLogits> {
+    let model_type = &frontend.info().model_type;
+    match frontend.info().task {
+        ModelTask::Classify(1) => Ok(AnswerLogits::Head),
+        ModelTask::Classify(classes) => Err(Error::unsupported(format!(
+            "the head of this {model_type} model has {classes} classes; the relevance of a pair needs one"
+        ))),
+        ModelTask::Embed => Err(Error::unsupported(format!(
+            "this {model_type} model embeds texts and has no head that scores pairs; use embeddings"
+        ))),
+        ModelTask::Generate => {
+            if let Some((yes, no)) = frontend.sentence()?.answers {
+                return Ok(AnswerLogits::Tokens(yes, no));
+            }
+            let tokenizer = frontend.tokenizer()?;
+            let id = |token: &str| tokenizer.token_to_id(token);
+            match (id("yes"), id("no"), id("<|im_start|>")) {
+                (Some(yes), Some(no), Some(_)) => Ok(AnswerLogits::Tokens(yes, Some(no))),
+                _ => Err(Error::unsupported(format!(
+                    "this {model_type} model does not score pairs: its vocabulary lacks yes, no or <|im_start|>, \
+                     the tokens of Qwen3-Reranker"
+                ))),
             }
         }
     }

@@ -7,8 +7,8 @@ use mlx_models::{SentenceModules, Texts};
 use mlx_nn::{CacheOptions, ModelCache};
 
 use super::input::{EncodedTexts, TextIds};
-use super::pairs::Answers;
-use super::{EmbedOptions, Embedding, RerankOptions};
+use super::pairs::{AnswerLogits, answers};
+use super::{EmbedOptions, RerankOptions, TextEmbedding};
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::{LoadedModel, forward};
 use crate::request::cancel::CancelToken;
@@ -18,13 +18,16 @@ use crate::work_sizes::WorkSizes;
 /// What is computed of a text.
 enum Wanted {
     /// Its embedding: the number of leading features, and whether its length becomes 1.
-    Embedding {
+    TextEmbedding {
         dimensions: Option<usize>,
         normalize: bool,
         prompt: usize,
     },
     /// The relevance of a pair.
-    Relevance { answers: Answers, sigmoid: bool },
+    Relevance {
+        answers: AnswerLogits,
+        sigmoid: bool,
+    },
 }
 
 struct Item {
@@ -63,7 +66,7 @@ impl EmbedRun {
                 "dimensions must be in 1..={most}, the size of the model's embeddings, given {dimensions}"
             )));
         }
-        let wanted = Wanted::Embedding {
+        let wanted = Wanted::TextEmbedding {
             dimensions,
             normalize: options.normalize.unwrap_or(modules.normalizes()),
             prompt: match modules.includes_prompt() {
@@ -85,7 +88,7 @@ impl EmbedRun {
         options: &RerankOptions,
     ) -> Result<Self> {
         let wanted = Wanted::Relevance {
-            answers: model.frontend().answers()?,
+            answers: answers(model.frontend())?,
             sigmoid: model.frontend().sentence()?.has_sigmoid && !options.logits,
         };
         // A decoder computes the logits of its whole vocabulary after each pair.
@@ -122,7 +125,7 @@ impl EmbedRun {
     pub(crate) fn advance(
         &mut self,
         model: &LoadedModel,
-        on_done: &mut impl FnMut(usize, Result<Embedding>),
+        on_done: &mut impl FnMut(usize, Result<TextEmbedding>),
     ) -> bool {
         for (index, error) in self.faults.drain(..) {
             on_done(index, Err(error));
@@ -146,7 +149,7 @@ impl EmbedRun {
                     let tokens = item.ids.0.len();
                     on_done(
                         item.index,
-                        finite(values).map(|values| Embedding { values, tokens }),
+                        finite(values).map(|values| TextEmbedding { values, tokens }),
                     );
                 }
             }
@@ -167,7 +170,7 @@ impl EmbedRun {
             .collect();
         let texts = Texts::with_types(&rows)?;
         match self.wanted {
-            Wanted::Embedding {
+            Wanted::TextEmbedding {
                 dimensions,
                 normalize,
                 prompt,
@@ -229,17 +232,17 @@ fn embeddings(
 /// The logits of the relevance of pairs.
 fn relevance(
     model: &LoadedModel,
-    answers: Answers,
+    answers: AnswerLogits,
     texts: &Texts,
     rows: &[(&[u32], &[u32])],
 ) -> Result<Vec<f32>> {
     let logits = match answers {
-        Answers::Head => {
+        AnswerLogits::Head => {
             let encoder = model.model().encoder();
             let encoder = encoder.ok_or_else(|| Error::unsupported("the model is no encoder"))?;
             encoder.classify(&encoder.encode(texts)?, texts)?
         }
-        Answers::Tokens(yes, no) => {
+        AnswerLogits::Tokens(yes, no) => {
             let logits = model.logits(&last_of_decoder(model, rows)?)?;
             let column = |id: u32| logits.slice_axis(1, id as i32, id as i32 + 1);
             match no {
