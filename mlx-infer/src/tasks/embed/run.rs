@@ -18,7 +18,7 @@ use crate::work_sizes::WorkSizes;
 /// What is computed of a text.
 enum Wanted {
     /// Its embedding: the number of leading features, and whether its length becomes 1.
-    TextEmbedding {
+    Vector {
         dimensions: Option<usize>,
         normalize: bool,
         prompt: usize,
@@ -66,7 +66,7 @@ impl EmbedRun {
                 "dimensions must be in 1..={most}, the size of the model's embeddings, given {dimensions}"
             )));
         }
-        let wanted = Wanted::TextEmbedding {
+        let wanted = Wanted::Vector {
             dimensions,
             normalize: options.normalize.unwrap_or(modules.normalizes()),
             prompt: match modules.includes_prompt() {
@@ -170,7 +170,7 @@ impl EmbedRun {
             .collect();
         let texts = Texts::with_types(&rows)?;
         match self.wanted {
-            Wanted::TextEmbedding {
+            Wanted::Vector {
                 dimensions,
                 normalize,
                 prompt,
