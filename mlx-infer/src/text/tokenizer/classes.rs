@@ -41,6 +41,16 @@ const REBUILT: [(&str, Class); 12] = [
     ("XLMRobertaTokenizer", Class::XlmRoberta),
 ];
 
+/// Classes that are others under another name.
+const ALIASES: [(&str, &str); 6] = [
+    ("BartTokenizer", "RobertaTokenizer"),
+    ("LEDTokenizer", "RobertaTokenizer"),
+    ("LxmertTokenizer", "BertTokenizer"),
+    ("MobileBertTokenizer", "BertTokenizer"),
+    ("MvpTokenizer", "RobertaTokenizer"),
+    ("SqueezeBertTokenizer", "BertTokenizer"),
+];
+
 impl Class {
     /// The type of its model in tokenizer.json.
     pub(super) fn model(self) -> &'static str {
@@ -59,6 +69,8 @@ impl Class {
 
     fn named(name: &str) -> Result<Self, String> {
         let name = base(name);
+        let alias = ALIASES.iter().find(|&&(alias, _)| alias == name);
+        let name = alias.map_or(name, |&(_, name)| name);
         if let Some(&(_, class)) = REBUILT.iter().find(|&&(known, _)| known == name) {
             return Ok(class);
         }
