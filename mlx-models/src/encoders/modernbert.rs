@@ -40,7 +40,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<EncoderModel> {
     let (qkv_bias, mlp_bias) = (c.or("attention_bias", false)?, c.or("mlp_bias", false)?);
     let window = c.size("local_attention", Some(128))?;
     let every = c.size("global_attn_every_n_layers", Some(3))? as usize;
-    let is_local = |layer: usize| layer % every != 0;
+    let is_local = |layer: usize| !layer.is_multiple_of(every);
     let kinds = keys::layer_kinds(c, sizes.layers, Some(window), is_local)?;
     let rope = |layer_type, key, base| {
         let defaults = RopeDefaults {
