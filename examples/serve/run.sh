@@ -15,6 +15,7 @@ send echo /v1/completions echo.answer.json
 send responses /v1/responses responses.answer.json
 send messages /v1/messages messages.answer.json
 send classify /v1/classify classify.answer.json
+send embeddings /v1/embeddings embeddings.answer.json
 send tokenize /tokenize tokenize.answer.json
 send schema /v1/chat/completions schema.answer.json
 send tools /v1/chat/completions tools.answer.json

@@ -5,7 +5,7 @@
 //! | attention | [`attention()`], [`packed_attention`], [`scaled_dot_product_attention`] |
 //! | products | [`linear()`], [`quantized_linear`], [`linear_many`], [`rows`] |
 //! | products of norms | [`norm_linear()`], [`norm_gated_linear`] |
-//! | MLPs | [`gated_linear`], [`gated()`], [`swiglu`], [`geglu`], [`soft_cap`] |
+//! | MLPs | [`gated_linear`], [`gated()`], [`swiglu`], [`geglu`], [`gelu()`], [`soft_cap`] |
 //! | experts | [`route()`], [`experts_linear`], [`gated_experts`], [`weighted_sum`] |
 //! | norms | [`rms_norm`], [`layer_norm`], [`add`], [`norm_add`], [`add_norm`] |
 //! | positions | [`rope()`], [`rope_with`], [`heads`] |
@@ -42,6 +42,7 @@ mod draw;
 mod flat;
 mod form;
 mod gated;
+mod gelu;
 mod linear;
 mod loss;
 mod mask;
@@ -64,6 +65,7 @@ pub use flat::{
 };
 pub use form::{Form, Op, form, plainly};
 pub use gated::{Gate, gated, gated_experts, gated_linear, geglu, soft_cap, swiglu};
+pub use gelu::gelu;
 pub use linear::{
     Matrix, experts_linear, linear, linear_many, quantized_experts_linear, quantized_linear,
     quantized_rows, rows,

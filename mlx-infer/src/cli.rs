@@ -13,6 +13,7 @@ mod classify;
 mod config;
 mod convert;
 mod drafters;
+mod embed;
 mod fit;
 mod generate;
 mod info;
@@ -52,6 +53,8 @@ enum Command {
     Batch(batch::BatchArgs),
     /// Print the label, or the token, that follows each line: lines in, JSON lines out
     Classify(classify::ClassifyArgs),
+    /// Embed texts: lines in; vectors, JSON lines or a file out
+    Embed(embed::EmbedArgs),
     /// Compute a prompt and store it in a file, for generate --prompt-cache
     Cache(cache::CacheArgs),
     /// Serve the model over HTTP, with OpenAI's, Anthropic's and Ollama's APIs
@@ -114,6 +117,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Chat(command) => command.run(),
         Command::Batch(command) => command.run(),
         Command::Classify(command) => command.run(),
+        Command::Embed(command) => command.run(),
         Command::Cache(command) => command.run(),
         #[cfg(feature = "serve")]
         Command::Serve(command) => command.run(),

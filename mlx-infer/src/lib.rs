@@ -9,6 +9,7 @@
 //! | serve requests from many threads or async tasks | [`Engine`]: [`Engine::submit`] gives a [`Handle`], an iterator and a `Stream` |
 //! | validate and tokenise on another thread | [`Frontend`], from [`Engine::frontend`] |
 //! | choose among labels without generating | [`LoadedModel::classify`] |
+//! | embed texts, or rank documents for a query | [`LoadedModel::embed`], [`LoadedModel::rerank`] |
 //! | measure how likely a text is | [`LoadedModel::score`] |
 //! | keep a computed prompt | [`PromptCache`] |
 //! | load a model by its name on a hub | [`hub::Hub`] |
@@ -101,6 +102,7 @@ pub use request::sampling::{Choice, SamplingParams};
 pub use request::speculative::Speculative;
 pub use tasks::batch::Batch;
 pub use tasks::classify::{ClassifyOptions, ClassifyResult, LabelScores};
+pub use tasks::embed::{EmbedOptions, EmbedPrompt, RerankOptions, TextEmbedding};
 pub use tasks::generate::Generation;
 pub use tasks::score::{Score, ScoreOptions};
 pub use text::chat::{self, ChatTemplate, Message, RenderOptions};

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use mlx_core::{Array, DType, Scheme, fast, files};
-use mlx_models::{Model, ModelInfo, Registry};
+use mlx_models::{Model, ModelInfo, ModelTask, PoolingMode, Registry, SentenceModules};
 use mlx_nn::{CacheOptions, LayerKind, ModelCache, RowPart, StateCost};
 
 use self::draft::DraftRoom;
@@ -92,6 +92,8 @@ pub struct LoadedModel {
     nan_weight: OnceCell<Option<String>>,
     /// The configs of the adapters, one after the other.
     adapter_config: Vec<u8>,
+    /// The modules after the model that embed texts, once they were asked for.
+    sentence: OnceCell<SentenceModules>,
     /// Distinguishes the models of a process; a model gets a new number when it gets an adapter.
     serial: u64,
 }
@@ -186,6 +188,7 @@ impl LoadedModel {
             engine_state: Cell::default(),
             nan_weight: OnceCell::new(),
             adapter_config: self.adapter_config.clone(),
+            sentence: self.sentence.clone(),
             serial: next_serial(),
         };
         other.load_adapter(dir)?;
@@ -269,6 +272,29 @@ impl LoadedModel {
 
     pub(crate) fn model(&self) -> &dyn Model {
         self.model.as_ref()
+    }
+
+    /// The modules after the model that embed texts.
+    ///
+    /// # Errors
+    /// A file of a module is malformed, or the module is not supported.
+    pub(crate) fn sentence_modules(&self) -> Result<&SentenceModules> {
+        if let Some(modules) = self.sentence.get() {
+            return Ok(modules);
+        }
+        let hidden = self.info().hidden;
+        let read = match self.frontend.folder() {
+            Some(folder) => SentenceModules::read(folder, hidden)?,
+            None => None,
+        };
+        let modules = read.unwrap_or_else(|| {
+            let mode = match self.info().task {
+                ModelTask::Generate => PoolingMode::Last,
+                ModelTask::Embed | ModelTask::Classify(_) => PoolingMode::Mean,
+            };
+            SentenceModules::plain(mode, hidden)
+        });
+        Ok(self.sentence.get_or_init(|| modules))
     }
 
     pub(crate) fn serial(&self) -> u64 {

@@ -3,6 +3,7 @@
 
 pub(crate) mod batch;
 pub(crate) mod classify;
+pub(crate) mod embed;
 pub(crate) mod generate;
 pub(crate) mod score;
 #[cfg(test)]
@@ -14,6 +15,9 @@ use std::time::Instant;
 
 use self::batch::Batch;
 use self::classify::{ClassifyOptions, ClassifyResult, Run};
+use self::embed::{
+    EmbedOptions, EmbedRun, RerankOptions, TextEmbedding, encode_pairs, encode_texts,
+};
 use self::generate::Generation;
 use self::score::{Score, ScoreOptions, Scoring};
 use crate::engine::Tiered;
@@ -186,6 +190,105 @@ impl LoadedModel {
         Ok(())
     }
 
+    /// Embeds texts. Results are in the order of the texts. If a text cannot be encoded, its result
+    /// is an error. A text that is longer than the checkpoint's limit is cut, as in
+    /// sentence-transformers.
+    ///
+    /// Pooling, dense layers and prompts are those of the checkpoint's `modules.json`. Without that
+    /// file an encoder takes the mean of a text's tokens and a decoder its last token, and vectors
+    /// have length 1.
+    ///
+    /// ```
+    /// # fn main() -> mlx_infer::Result<()> {
+    /// use mlx_infer::{EmbedOptions, LoadedModel};
+    /// let model = LoadedModel::load_default()?;
+    /// let texts = ["The red fox", "The old man"].map(Into::into);
+    /// for embedding in model.embed(texts.into(), &EmbedOptions::default())? {
+    ///     let embedding = embedding?;
+    ///     assert_eq!(embedding.values.len(), model.info().hidden as usize);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// An option is out of range, there is no tokenizer, or a module is not supported.
+    pub fn embed(
+        &self,
+        texts: Vec<Prompt>,
+        options: &EmbedOptions,
+    ) -> Result<Vec<Result<TextEmbedding>>> {
+        in_order(texts.len(), |on_done| {
+            self.embed_with(texts, options, on_done)
+        })
+    }
+
+    /// As [`embed`](Self::embed), but calls `on_done` with the index of a text and its result when
+    /// its batch is finished.
+    ///
+    /// # Errors
+    /// As [`embed`](Self::embed).
+    pub fn embed_with(
+        &self,
+        texts: Vec<Prompt>,
+        options: &EmbedOptions,
+        mut on_done: impl FnMut(usize, Result<TextEmbedding>),
+    ) -> Result<()> {
+        let texts = texts.into_iter().map(Ok).collect();
+        let encoded = encode_texts(self.frontend(), texts, options)?;
+        let mut run = EmbedRun::embed(self, encoded, options)?;
+        while run.advance(self, &mut on_done) {}
+        Ok(())
+    }
+
+    /// The relevance of each document for a query, in the order of the documents. The model is a
+    /// cross-encoder with one class, or a decoder trained as Qwen3-Reranker, whose relevance is the
+    /// probability of the answer yes.
+    ///
+    /// ```no_run
+    /// # fn main() -> mlx_infer::Result<()> {
+    /// use mlx_infer::{LoadOptions, LoadedModel, RerankOptions};
+    /// let model = LoadedModel::load("bge-reranker-base", LoadOptions::default())?;
+    /// let documents = ["Foxes eat mice.", "Trains are late."].map(str::to_owned);
+    /// for relevance in model.rerank("What do foxes eat?", &documents, &RerankOptions::default())? {
+    ///     println!("{}", relevance?);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The model does not score pairs, an option is out of range, or there is no tokenizer.
+    pub fn rerank(
+        &self,
+        query: &str,
+        documents: &[String],
+        options: &RerankOptions,
+    ) -> Result<Vec<Result<f32>>> {
+        let pair = |document: &String| (query.to_owned(), document.clone());
+        self.score_pairs(documents.iter().map(pair).collect(), options)
+    }
+
+    /// The relevance of pairs of a query and a document, as [`rerank`](Self::rerank) computes it.
+    ///
+    /// # Errors
+    /// As [`rerank`](Self::rerank).
+    pub fn score_pairs(
+        &self,
+        pairs: Vec<(String, String)>,
+        options: &RerankOptions,
+    ) -> Result<Vec<Result<f32>>> {
+        let n = pairs.len();
+        let encoded = encode_pairs(self.frontend(), pairs, options)?;
+        let mut run = EmbedRun::score(self, encoded, options)?;
+        let found = in_order(n, |mut on_done| {
+            while run.advance(self, &mut on_done) {}
+            Ok(())
+        })?;
+        let first = |found: Result<TextEmbedding>| found.map(|found| found.values[0]);
+        Ok(found.into_iter().map(first).collect())
+    }
+
     /// Scores a text or ids. The logits of only a few positions exist at a time, for any length of the text.
     ///
     /// # Errors
@@ -229,4 +332,17 @@ impl LoadedModel {
     pub fn load_prompt_cache(&self, path: impl AsRef<Path>) -> Result<PromptCache> {
         PromptCache::load(self, path.as_ref())
     }
+}
+
+/// The results of `n` texts in order, from a call that gives them in any order.
+fn in_order<T>(
+    n: usize,
+    run: impl FnOnce(&mut dyn FnMut(usize, Result<T>)) -> Result<()>,
+) -> Result<Vec<Result<T>>> {
+    let mut results: Vec<_> = (0..n).map(|_| None).collect();
+    run(&mut |index, result| results[index] = Some(result))?;
+    let whole = results.into_iter();
+    Ok(whole
+        .map(|result| result.expect("every text gets a result"))
+        .collect())
 }

@@ -11,6 +11,7 @@ pub(crate) mod files;
 #[cfg(feature = "serve")]
 pub(crate) mod infill;
 mod jinja;
+pub(crate) mod sentence;
 pub(crate) mod spelling;
 pub(crate) mod stop;
 pub(crate) mod tokenizer;

@@ -6,6 +6,7 @@ use mlx_nn::Rules;
 use crate::config::keys::TIED;
 use crate::config::{Bits, Source};
 use crate::draft_heads::mtp;
+use crate::encoders::{bert, gte, modernbert, nomic_bert};
 use crate::model::Model;
 
 /// A family of models: how its configs and tensors are read.
@@ -120,6 +121,7 @@ families! {
     }
     gemma3: ["gemma3_text", "gemma3"] {
         tied: true,
+        names: gemma3::names,
         wrappers: &["gemma3"],
     }
     gemma3n: ["gemma3n_text", "gemma3n"] {
@@ -383,3 +385,30 @@ families! {
     }
     iquestcoder: ["iquestcoder"] {}
 }
+
+/// Families of encoders, in the order of messages. Their files are in
+/// [`encoders`](crate::encoders).
+pub(crate) const ENCODERS: &[Family] = &[
+    Family {
+        names: bert::names,
+        ..Family::new(&["bert", "roberta", "xlm-roberta"], |source| {
+            Ok(Box::new(bert::load(source)?))
+        })
+    },
+    Family {
+        names: modernbert::names,
+        ..Family::new(&["modernbert"], |source| {
+            Ok(Box::new(modernbert::load(source)?))
+        })
+    },
+    Family {
+        names: nomic_bert::names,
+        ..Family::new(&["nomic_bert"], |source| {
+            Ok(Box::new(nomic_bert::load(source)?))
+        })
+    },
+    Family {
+        names: gte::names,
+        ..Family::new(&["gte", "new"], |source| Ok(Box::new(gte::load(source)?)))
+    },
+];

@@ -13,6 +13,7 @@
 //! | `PretrainedConfig` | `ModelArgs` | [`config::Config`], [`Geometry`] |
 //! | `AutoConfig.register`, `AutoModel.register` | `MODEL_REMAPPING` | [`Registry::with`], [`Family`] |
 //! | conversion mapping of weights | `sanitize` | [`Family::names`], [`mlx_nn::Rules`] |
+//! | `AutoModel` of an encoder, `SentenceTransformer` | | [`Encoder`], [`SentenceModules`] |
 //! | `DynamicCache` | `make_prompt_cache` | [`mlx_nn::ModelCache`] of [`Model::states`] |
 //! | `save_pretrained` | `save_model` | [`convert::save`] |
 //! | `quantization_config` | `mlx_lm.convert -q`, `quant_predicate` | [`convert::convert`], [`convert::Recipe`], [`Family::bits`] |
@@ -57,6 +58,7 @@ pub mod adapter;
 pub mod config;
 pub mod convert;
 pub mod decoders;
+pub mod encoders;
 
 #[doc(no_inline)]
 pub use {mlx_core, mlx_nn};
@@ -65,11 +67,14 @@ pub use checkpoint::gguf::gguf_architectures;
 pub use checkpoint::weights::{open as open_weights, open_checkpoint};
 pub use checkpoint::{Names, Weights};
 pub use decoders::{causal_lm as causal, pre_norm as decoder};
+pub use encoders::{PoolingMode, SentenceModules};
 pub use model::{
-    DraftHead, Geometry, HeadInfo, LayerGeometry, Model, ModelInfo, TrainableHead, kv_heads,
+    DraftHead, Encoder, Geometry, HeadInfo, LayerGeometry, Model, ModelInfo, ModelTask, TextGroup,
+    Texts, TrainableHead, kv_heads,
 };
 pub use registry::{
-    Family, LoadOptions, Loaded, Registry, Source, initialised, known_types, load, load_from,
+    Family, LoadOptions, Loaded, Registry, Source, encoder_types, initialised, known_types, load,
+    load_from,
 };
 
 /// Earlier names in [`decoders`].

@@ -8,12 +8,14 @@ use mlx_nn::{CacheOptions, Head, LayerKind, ModelCache, Module, Residual, Step};
 use crate::checkpoint::Names;
 
 mod draft_head;
+pub(crate) mod encoder;
 mod geometry;
 mod info;
 
 pub use draft_head::{DraftHead, TrainableHead};
+pub use encoder::{Encoder, TextGroup, Texts};
 pub use geometry::{Geometry, LayerGeometry, kv_heads};
-pub use info::{HeadInfo, ModelInfo};
+pub use info::{HeadInfo, ModelInfo, ModelTask};
 
 /// A language model: tokens in, logits out. A model does not process text, and holds no cache.
 ///
@@ -77,6 +79,12 @@ pub trait Model: Module {
             head.follow(tokens, Some(&features), step)?;
         }
         step.read(&hidden)
+    }
+
+    /// The model as an encoder, if it is one. An encoder generates no text:
+    /// [`hidden`](Self::hidden) and [`logits`](Self::logits) return errors.
+    fn encoder(&self) -> Option<&dyn Encoder> {
+        None
     }
 
     /// Enables drafts, if the model has a head for multi-token prediction: the head gets

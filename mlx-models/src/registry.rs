@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use crate::config::Config;
 use crate::config::keys::TIED;
-use crate::families::FAMILIES;
+use crate::families::{ENCODERS, FAMILIES};
 
 pub(crate) mod assemble;
 mod load;
@@ -47,7 +47,7 @@ impl Registry {
         self
     }
 
-    /// Every `model_type` that can be loaded.
+    /// Every `model_type` that generates text. [`encoder_types`] are others that can be loaded.
     pub fn known_types(&self) -> Vec<&'static str> {
         let types = self.families.iter().flat_map(|family| family.types);
         types.copied().collect()
@@ -55,7 +55,7 @@ impl Registry {
 
     /// The family of a `model_type`.
     pub fn family(&self, model_type: &str) -> Option<&Family> {
-        let mut families = self.families.iter();
+        let mut families = self.families.iter().chain(ENCODERS);
         families.find(|family| family.types.contains(&model_type))
     }
 
@@ -113,14 +113,26 @@ impl Registry {
         });
         found.ok_or_else(|| {
             config.unsupported(format!(
-                "model_type {name:?} is not supported; known: {}",
-                self.known_types().join(", ")
+                "model_type {name:?} is not supported; known: {}; encoders: {}",
+                self.known_types().join(", "),
+                encoder_types().join(", ")
             ))
         })
     }
 }
 
-/// Every `model_type` that can be loaded.
+/// Every `model_type` of an [encoder](crate::encoders), which computes features of texts and
+/// generates none.
+///
+/// ```
+/// assert!(mlx_models::encoder_types().contains(&"xlm-roberta"));
+/// ```
+pub fn encoder_types() -> Vec<&'static str> {
+    let types = ENCODERS.iter().flat_map(|family| family.types);
+    types.copied().collect()
+}
+
+/// Every `model_type` that generates text.
 pub fn known_types() -> Vec<&'static str> {
     Registry::default().known_types()
 }

@@ -69,7 +69,7 @@ fn unknown_things_are_refused_by_name_with_what_is_known() {
             &["\"linear_attention\"", "full_attention, sliding_attention"],
         ),
         (
-            "gemma3_text",
+            "gemma2",
             "use_bidirectional_attention",
             json!(true),
             &["use_bidirectional_attention"],

@@ -265,20 +265,7 @@ impl Rope {
     /// # Errors
     /// The shapes do not fit.
     pub fn forward(&self, x: &Array, step: &Step) -> Result<Array> {
-        let rotate = |table: &Table| {
-            let scaled = match &table.amplitude {
-                Some(amplitude) => Some(x.multiply(amplitude.astype(x.dtype())?)?),
-                None => None,
-            };
-            let rope = fast::Rope {
-                dims: self.dims,
-                traditional: self.interleaved,
-                base: None,
-                scale: 1.0,
-                freqs: Some(&table.periods),
-            };
-            fast::rope_with(scaled.as_ref().unwrap_or(x), &rope, step.offsets())
-        };
+        let rotate = |table: &Table| self.rotated(x, table, step.offsets());
         if let Some((growing, turned)) = self.grown(step)? {
             return growing.rotate(x, &turned, || rotate(&self.table));
         }
@@ -288,6 +275,55 @@ impl Rope {
                 is_long.select(&rotate(long)?, &rotate(&self.table)?)
             }
         }
+    }
+
+    /// Rotates `[B, H, L, D]`, where every row begins at position 0.
+    ///
+    /// ```
+    /// use mlx_core::{DType, Result, ones};
+    /// use mlx_nn::{Rope, RopeConfig, RopeScaling};
+    ///
+    /// # fn main() -> Result<()> {
+    /// let config = RopeConfig {
+    ///     base: 10_000.0,
+    ///     dims: 8,
+    ///     interleaved: false,
+    ///     reversed: false,
+    ///     scaling: RopeScaling::Default,
+    /// };
+    /// let y = Rope::new(&config, 8)?.from_start(&ones([2, 1, 3, 8], DType::F32)?)?;
+    /// // Position 0 does not turn.
+    /// assert_eq!(y.slice_axis(2, 0, 1)?.to_vec::<f32>()?, [1.0; 16]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The shapes do not fit, or a row is longer than the original context of LongRoPE or dynamic
+    /// NTK.
+    pub fn from_start(&self, x: &Array) -> Result<Array> {
+        let changes = self.switches_after().or(self.grows_after());
+        let [.., len, _] = x.dims::<4>()?;
+        if changes.is_some_and(|original| len as usize > original) {
+            let message = format!("a rope that changes with the length, in a row of {len} tokens");
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        }
+        self.rotated(x, &self.table, &Array::from_slice(&[0i32], &[1])?)
+    }
+
+    fn rotated(&self, x: &Array, table: &Table, offsets: &Array) -> Result<Array> {
+        let scaled = match &table.amplitude {
+            Some(amplitude) => Some(x.multiply(amplitude.astype(x.dtype())?)?),
+            None => None,
+        };
+        let rope = fast::Rope {
+            dims: self.dims,
+            traditional: self.interleaved,
+            base: None,
+            scale: 1.0,
+            freqs: Some(&table.periods),
+        };
+        fast::rope_with(scaled.as_ref().unwrap_or(x), &rope, offsets)
     }
 
     /// A projection `[B, L, H * D]` as rotated heads `[B, H, L, D]`. If there is a `norm`, each

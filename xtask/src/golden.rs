@@ -42,6 +42,8 @@ enum Part {
     Nn,
     /// Conversions: tiny checkpoints converted by mlx-lm
     Convert,
+    /// Encoders and modules of sentence-transformers: embeddings and relevances
+    Embed,
     /// Models in GGUF: logits and tokens of transformers with their values
     Gguf,
     /// The built-in model: tokens and answers of transformers
@@ -59,6 +61,7 @@ impl Part {
             Part::Train => "train",
             Part::Nn => "nn",
             Part::Convert => "convert",
+            Part::Embed => "embed",
             Part::Gguf => "gguf",
             Part::DefaultModel => "default-model",
         }
@@ -79,6 +82,7 @@ impl Part {
             Part::Train => &["train.py"],
             Part::Nn => &["nn.py"],
             Part::Convert => &["convert.py"],
+            Part::Embed => &["embed.py"],
             Part::Gguf => &["gguf_models.py"],
             Part::DefaultModel => &["../default-model/reference.py"],
         }

@@ -42,12 +42,17 @@ impl LineProgress {
 
     /// Writes the document of a line.
     pub(super) fn print(&mut self, document: &Value) -> Result {
-        self.done += 1;
         self.failed += usize::from(document.get("error").is_some());
+        self.count();
+        output::print_json(document)
+    }
+
+    /// Counts a line.
+    pub(super) fn count(&mut self) {
+        self.done += 1;
         if let Some(bar) = &self.bar {
             bar.inc(1);
         }
-        output::print_json(document)
     }
 
     /// Seconds since the start.

@@ -203,6 +203,7 @@ impl PromptCache {
         options: &GenerateOptions,
     ) -> Result<Self> {
         options.check()?;
+        model.frontend().check_generates()?;
         let ids = model.prompt_ids(prompt)?;
         check_ids(&ids, model.vocab())?;
         check_positions(ids.len(), model.info().max_positions, "")?;

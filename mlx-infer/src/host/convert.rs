@@ -12,6 +12,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::host::output::{Claim, io, resolved};
 use crate::request::cancel::CancelToken;
 use crate::text::files::Files;
+use crate::text::sentence::file_of_module;
 
 pub use mlx_models::convert::{ConvertOptions, Converted, Mixed, Packing, Recipe, SHARD_BYTES};
 
@@ -260,8 +261,11 @@ const OF_WEIGHTS: [&str; 3] = [
 ];
 
 /// Whether a file besides weights and config.json belongs to a checkpoint: tokenizers, templates, generation settings,
-/// code, licence.
+/// modules of sentence-transformers, code, licence.
 fn is_copied(name: &str) -> bool {
+    if let Some(file) = file_of_module(name) {
+        return ["config.json", "model.safetensors"].contains(&file);
+    }
     const ENDS: [&str; 7] = [
         ".json",
         ".jinja",

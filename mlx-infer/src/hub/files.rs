@@ -8,12 +8,13 @@ use serde_json::Value;
 
 use super::{Name, gguf};
 use crate::error::{Error, ErrorKind, Result};
+use crate::text::sentence::file_of_module;
 
 const CONFIG: &str = "config.json";
 const WHOLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 /// Configuration, tokenizers and templates. ModelOpt describes packed weights in a file of its own.
-const SMALL: [&str; 14] = [
+const SMALL: [&str; 17] = [
     CONFIG,
     "hf_quant_config.json",
     "generation_config.json",
@@ -22,6 +23,9 @@ const SMALL: [&str; 14] = [
     "special_tokens_map.json",
     "added_tokens.json",
     "chat_template.json",
+    "config_sentence_transformers.json",
+    "modules.json",
+    "sentence_bert_config.json",
     "vocab.json",
     "vocab.txt",
     "merges.txt",
@@ -103,13 +107,10 @@ pub(super) fn choose(name: &Name, all: &[String]) -> Result<Chosen> {
                     .strip_prefix(TEMPLATES)
                     .is_some_and(|rest| !rest.contains('/'))
         });
-        SMALL.contains(&file.as_str()) || template
+        SMALL.contains(&file.as_str()) || template || is_of_module(file, CONFIG)
     };
     let mut small: Vec<String> = all.iter().filter(is_small).cloned().collect();
-    let sidecars = all
-        .iter()
-        .filter(|file| SIDECARS.contains(&file.as_str()))
-        .cloned();
+    let sidecars = all.iter().filter(|file| is_sidecar(file)).cloned();
     let shards = || all.iter().filter(|file| is_shard(file)).cloned();
     let weights = if has(WHOLE) {
         Weights::Files([WHOLE.to_owned()].into_iter().chain(sidecars).collect())
@@ -125,6 +126,16 @@ pub(super) fn choose(name: &Name, all: &[String]) -> Result<Chosen> {
     Ok(Chosen { small, weights })
 }
 
+/// Whether a file has weights beside those of the model.
+fn is_sidecar(file: &str) -> bool {
+    SIDECARS.contains(&file) || is_of_module(file, WHOLE)
+}
+
+/// Whether a file is this one of a module of sentence-transformers, in a folder such as `2_Dense`.
+fn is_of_module(file: &str, name: &str) -> bool {
+    file_of_module(file) == Some(name)
+}
+
 /// The files of weights that the index in `dir` names, and sidecars.
 ///
 /// # Errors
@@ -138,10 +149,7 @@ pub(super) fn shards(dir: &Path, all: &[String]) -> Result<Vec<String>> {
         );
         return Err(Error::format(message));
     }
-    let sidecars = all
-        .iter()
-        .filter(|file| SIDECARS.contains(&file.as_str()))
-        .cloned();
+    let sidecars = all.iter().filter(|file| is_sidecar(file)).cloned();
     let files: BTreeSet<String> = named.into_iter().chain(sidecars).collect();
     Ok(files.into_iter().collect())
 }

@@ -246,6 +246,8 @@ impl Frontend {
         options: &GenerateOptions,
     ) -> std::result::Result<Option<CheckedGrammar>, Refusal> {
         let refuse = |part: RefusedPart| move |error| Refusal { part, error };
+        self.check_generates()
+            .map_err(refuse(RefusedPart::Options))?;
         let positions = self.info().max_positions;
         let too_long = RefusedPart::Length {
             tokens: ids.len(),

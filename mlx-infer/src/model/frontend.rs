@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use mlx_models::ModelInfo;
+use mlx_models::{ModelInfo, ModelTask};
 use serde_json::Value;
 
 use super::draft::DraftRoom;
@@ -17,6 +17,7 @@ use crate::request::reasoning::{MessageHeads, ReasoningBudget};
 use crate::text::chat::reply::{ReasoningMarks, ReplyFormat};
 use crate::text::chat::{ChatTemplate, Message, RenderOptions};
 use crate::text::files::Files;
+use crate::text::sentence::SentenceSettings;
 use crate::text::tokenizer::{self, Tokenizer};
 
 /// Information about a model, its tokenizer and its chat template, without its weights. It checks
@@ -51,6 +52,8 @@ pub struct Frontend {
     lacks: Option<Lacks>,
     /// The room for drafts; `None` where the back end computes none.
     drafts: Option<DraftRoom>,
+    /// The settings of sentence-transformers, once they were asked for.
+    sentence: OnceLock<SentenceSettings>,
     /// Distinguishes the front ends of a process.
     serial: u64,
 }
@@ -95,6 +98,7 @@ impl Frontend {
             budget_marks: Mutex::default(),
             lacks: None,
             drafts: None,
+            sentence: OnceLock::new(),
             serial: next_serial(),
         }
     }
@@ -158,8 +162,42 @@ impl Frontend {
         match self.lacks {
             None => Ok(()),
             Some(Lacks { name, .. }) => Err(Error::unsupported(format!(
-                "the {name} back end neither classifies nor scores prompts; the native one does"
+                "the {name} back end neither classifies, scores nor embeds texts; the native one does"
             ))),
+        }
+    }
+
+    /// Checks that the model generates text.
+    ///
+    /// # Errors
+    /// It is an encoder.
+    pub(crate) fn check_generates(&self) -> Result<()> {
+        match self.info.task {
+            ModelTask::Generate => Ok(()),
+            ModelTask::Embed | ModelTask::Classify(_) => Err(Error::unsupported(format!(
+                "this {} model is an encoder: it embeds texts (mlx-infer embed, /v1/embeddings) and generates none",
+                self.info.model_type
+            ))),
+        }
+    }
+
+    /// The settings of sentence-transformers beside the checkpoint.
+    ///
+    /// # Errors
+    /// A file is malformed, or a value is not supported.
+    pub(crate) fn sentence(&self) -> Result<&SentenceSettings> {
+        if let Some(settings) = self.sentence.get() {
+            return Ok(settings);
+        }
+        let settings = SentenceSettings::read(&self.files)?;
+        Ok(self.sentence.get_or_init(|| settings))
+    }
+
+    /// The folder of the checkpoint, if it is one.
+    pub(crate) fn folder(&self) -> Option<&std::path::Path> {
+        match &self.files {
+            Files::Directory(path) => Some(path),
+            _ => None,
         }
     }
 

@@ -178,6 +178,7 @@ impl LoadedModel {
             engine_state: Cell::default(),
             nan_weight: OnceCell::new(),
             adapter_config: Vec::new(),
+            sentence: OnceCell::new(),
             serial: next_serial(),
         }
     }

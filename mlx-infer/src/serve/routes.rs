@@ -2,24 +2,24 @@
 
 pub(crate) mod anthropic;
 pub(crate) mod classify;
+pub(crate) mod embeddings;
 pub(crate) mod health;
 pub(crate) mod infill;
 pub(crate) mod ollama;
 pub(crate) mod openai;
 pub(crate) mod openapi;
 pub(crate) mod page;
+pub(crate) mod rerank;
 pub(crate) mod sleep;
 pub(crate) mod systemone;
 pub(crate) mod tokenize;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
-use axum::http::StatusCode;
 use axum::routing::{get, post};
 
 use self::anthropic::messages;
 use self::openai::{batches, chat, completions, files, models, responses};
-use super::http::error::ApiError;
 use super::http::metrics;
 use super::state::Shared;
 
@@ -38,6 +38,7 @@ pub(super) fn table() -> Router<Shared> {
         .route("/sleep", post(sleep::sleep))
         .route("/wake_up", post(sleep::wake_up))
         .route("/is_sleeping", get(sleep::is_sleeping))
+        .route("/v2/rerank", post(rerank::rerank))
         .route("/infill", post(infill::infill))
         .route("/tokenize", post(tokenize::tokenize))
         .route("/detokenize", post(tokenize::detokenize))
@@ -79,11 +80,7 @@ fn of_apis() -> Router<Shared> {
         .route("/batches", get(batches::list).post(batches::create))
         .route("/batches/{id}", get(batches::one))
         .route("/batches/{id}/cancel", post(batches::cancel))
-        .route("/embeddings", post(no_embeddings))
-}
-
-async fn no_embeddings() -> ApiError {
-    let message =
-        "this server computes no embeddings: generative checkpoints are not trained for them";
-    ApiError::new(StatusCode::NOT_FOUND, message)
+        .route("/embeddings", post(embeddings::embeddings))
+        .route("/rerank", post(rerank::rerank))
+        .route("/score", post(rerank::score))
 }

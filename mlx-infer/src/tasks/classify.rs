@@ -7,7 +7,7 @@
 
 mod batch;
 mod labels;
-mod pack;
+pub(super) mod pack;
 mod run;
 
 use rayon::prelude::*;
@@ -118,6 +118,7 @@ impl Frontend {
         prompts: Vec<Result<Prompt>>,
         options: &ClassifyOptions,
     ) -> Result<Vec<Encoded>> {
+        self.check_generates()?;
         options.check(self.info().vocab as usize)?;
         let needs_text = !options.labels.is_empty();
         let tokenizer = match needs_text {

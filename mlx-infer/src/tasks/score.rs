@@ -96,6 +96,7 @@ impl Scoring {
         if options.chunk == 0 {
             return Err(Error::argument("chunk must be at least 1, given 0"));
         }
+        model.frontend().check_generates()?;
         let tokens = model.prompt_ids(prompt)?;
         check_ids(&tokens, model.vocab())?;
         check_positions(tokens.len(), model.info().max_positions, "")?;

@@ -22,7 +22,10 @@ use std::sync::{Arc, OnceLock};
 
 use rayon::prelude::*;
 use serde_json::{Map, Value};
-use tokenizers::{AddedToken, Decoder, DecoderWrapper, ModelWrapper};
+use tokenizers::utils::truncation::truncate_encodings;
+use tokenizers::{
+    AddedToken, Decoder, DecoderWrapper, ModelWrapper, PostProcessor, TruncationParams,
+};
 
 use self::classes::{Class, class_defaults, class_in};
 use self::config::{ConfigToken, TokenizerConfig, object};
@@ -215,6 +218,45 @@ impl Tokenizer {
         let inner = &self.0.tokenizers;
         let encoded = quietly(|| Ok(inner.encode_fast(text, add_special)?.get_ids().to_vec()));
         encoded.map_err(|fault| fault.error("encode", || self.blamed(blame::encoding(inner, text))))
+    }
+
+    /// The ids and token types of a text, or of a pair of texts, with the tokens that the tokenizer
+    /// puts around them. They have at most `most` tokens: what is left over is cut from the end of
+    /// the text, or of the longer text of the pair.
+    ///
+    /// # Errors
+    /// The tokenizer refuses a text, or `most` leaves no room for a text.
+    pub(crate) fn encode_cut(
+        &self,
+        text: &str,
+        pair: Option<&str>,
+        most: usize,
+    ) -> Result<(Vec<u32>, Vec<u32>)> {
+        let inner = &self.0.tokenizers;
+        let around = inner
+            .get_post_processor()
+            .map_or(0, |processor| processor.added_tokens(pair.is_some()));
+        if most <= around {
+            let message =
+                format!("{most} tokens leave no room for a text: {around} are put around it");
+            return Err(Error::argument(message));
+        }
+        let encoded = quietly(|| {
+            let first = inner.encode(text, false)?;
+            let second = pair.map(|pair| inner.encode(pair, false)).transpose()?;
+            let cut = TruncationParams {
+                max_length: most - around,
+                ..TruncationParams::default()
+            };
+            let (first, second) = truncate_encodings(first, second, &cut)?;
+            inner.post_process(first, second, true)
+        });
+        let encoding = encoded
+            .map_err(|fault| fault.error("encode", || self.blamed(blame::encoding(inner, text))))?;
+        Ok((
+            encoding.get_ids().to_vec(),
+            encoding.get_type_ids().to_vec(),
+        ))
     }
 
     /// The ids of many texts, encoded on all cores; the same as [`Tokenizer::encode`] of each.

@@ -52,12 +52,12 @@ fn it_answers_streams_and_refuses_what_the_bridge_lacks() {
         (
             "/v1/completions",
             json!({"prompt": "a", "echo": true, "logprobs": 1, "max_tokens": 1}),
-            "the mlx-lm back end neither classifies nor scores prompts; the native one does",
+            "the mlx-lm back end neither classifies, scores nor embeds texts; the native one does",
         ),
         (
             "/v1/classify",
             json!({"input": "a", "labels": ["b", "c"]}),
-            "the mlx-lm back end neither classifies nor scores prompts; the native one does",
+            "the mlx-lm back end neither classifies, scores nor embeds texts; the native one does",
         ),
     ] {
         let answer = server.post(path, &body);

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use crate::client::SERVER;
 
-const ROUTES: [&str; 9] = [
+const ROUTES: [&str; 12] = [
     "/v1/chat/completions",
     "/v1/completions",
     "/v1/responses",
@@ -14,6 +14,9 @@ const ROUTES: [&str; 9] = [
     "/v1/messages/count_tokens",
     "/v1/classify",
     "/v1/systemone",
+    "/v1/embeddings",
+    "/v1/rerank",
+    "/v1/score",
     "/tokenize",
     "/detokenize",
 ];
@@ -26,6 +29,12 @@ const NAMES: &[&str] = &[
     "content",
     "tokens",
     "labels",
+    "query",
+    "documents",
+    "text_1",
+    "text_2",
+    "dimensions",
+    "encoding_format",
     "template",
     "system",
     "instructions",

@@ -13,6 +13,7 @@ mod client;
 mod clients;
 mod contract;
 mod custom;
+mod embeddings;
 mod faults;
 mod forms;
 mod fuzz;
@@ -35,6 +36,9 @@ mod refusals;
 mod responses;
 mod samplers;
 mod scripted;
+#[path = "../embed/cases.rs"]
+#[allow(dead_code, reason = "the file is that of another test")]
+mod sentence;
 mod slow;
 mod soak;
 #[cfg(feature = "otel")]

@@ -257,9 +257,6 @@ fn routes_and_models_that_are_not_here() {
         refused("/v1/completions", &json!({"model": "gpt-4", "prompt": "x"}));
     assert_eq!((status, code), (404, json!("model_not_found")));
     assert!(message.contains("tiny, org/tiny"), "{message}");
-    let (status, _, _, message) = refused("/v1/embeddings", &json!({"input": "x"}));
-    assert_eq!(status, 404);
-    assert!(message.contains("embeddings"), "{message}");
     for model in ["", "default", "org/tiny"] {
         SERVER.ok(
             "/v1/completions",

@@ -55,7 +55,9 @@ pub(crate) fn config(c: &Config, defaults: &Defaults) -> Result<DecoderConfig> {
 /// The decoder of a config, with what all Gemmas have in common: norms that store `weight - 1`, and
 /// embeddings scaled by the root of their size.
 pub(crate) fn common(c: &Config, defaults: &Defaults) -> Result<DecoderConfig> {
-    if c.or("use_bidirectional_attention", false)? {
+    if c.or("use_bidirectional_attention", false)?
+        && c.or("model_type", String::new())? != "gemma3_text"
+    {
         return Err(
             c.unsupported("use_bidirectional_attention is not supported: only causal text models")
         );

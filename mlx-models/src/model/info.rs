@@ -10,6 +10,8 @@ use crate::model::Geometry;
 pub struct ModelInfo {
     /// `model_type`, from the config or derived from the tensors.
     pub model_type: String,
+    /// What the model computes.
+    pub task: ModelTask,
     /// Rows of the embedding.
     pub vocab: i32,
     /// The context length in tokens, if the config has one.
@@ -36,6 +38,30 @@ pub struct ModelInfo {
     /// Keys of config.json that this version does not read and that are not known to have no
     /// effect.
     pub unread_keys: Vec<String>,
+}
+
+/// What a model computes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ModelTask {
+    /// The next token. Features of texts too, so that any such model can embed texts.
+    #[default]
+    Generate,
+    /// Features of texts.
+    Embed,
+    /// Features of texts, and the logits of this many classes. With one class it is the relevance
+    /// of a pair of texts.
+    Classify(usize),
+}
+
+impl ModelTask {
+    /// The task of a model.
+    pub fn of(model: &dyn crate::model::Model) -> Self {
+        match model.encoder().map(crate::model::Encoder::classes) {
+            None => Self::Generate,
+            Some(0) => Self::Embed,
+            Some(classes) => Self::Classify(classes),
+        }
+    }
 }
 
 /// Information about a head for multi-token prediction. The counts of [`ModelInfo`] include the

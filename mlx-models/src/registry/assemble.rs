@@ -16,7 +16,7 @@ use crate::config::{Config, Source};
 use crate::draft_heads::head_folder::HeadFolder;
 use crate::draft_heads::mtp;
 use crate::families::Family;
-use crate::model::{HeadInfo, Model, ModelInfo};
+use crate::model::{HeadInfo, Model, ModelInfo, ModelTask};
 use crate::registry::{LoadOptions, Loaded, Registry};
 
 /// A model whose parameters are set but not evaluated: on the CPU their data are still in the
@@ -247,6 +247,7 @@ pub(crate) fn info(model_type: &str, model: &dyn Model) -> Result<ModelInfo> {
     let geometry = model.geometry();
     Ok(ModelInfo {
         model_type: model_type.to_owned(),
+        task: ModelTask::of(model),
         vocab: geometry.vocab,
         max_positions: geometry.max_positions,
         layers: geometry.states().to_vec(),

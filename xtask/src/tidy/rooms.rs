@@ -20,7 +20,11 @@ const CRATES: &[(&str, Rooms)] = &[
                 "draft_heads",
                 &["config", "checkpoint", "model", "decoders"],
             ),
-            ("families", &["config", "model", "decoders", "draft_heads"]),
+            ("encoders", &["config", "checkpoint", "model"]),
+            (
+                "families",
+                &["config", "model", "decoders", "draft_heads", "encoders"],
+            ),
             (
                 "registry",
                 &["config", "checkpoint", "model", "draft_heads", "families"],

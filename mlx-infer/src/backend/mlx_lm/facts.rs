@@ -1,7 +1,7 @@
 //! Information from config.json about a model whose family this crate may not have.
 
 use mlx_core::{QuantMode, Scheme};
-use mlx_models::{Geometry, ModelInfo};
+use mlx_models::{Geometry, ModelInfo, ModelTask};
 use serde_json::Value;
 
 use super::protocol::{self, BridgeLoaded};
@@ -57,6 +57,7 @@ impl ModelConfig {
         let max_positions = self.positions();
         ModelInfo {
             model_type: model_type.unwrap_or("unknown").to_owned(),
+            task: ModelTask::Generate,
             vocab: loaded.vocab,
             max_positions,
             layers: Vec::new(),

@@ -4,7 +4,7 @@
 /// `tokens`, and it has at most `rows` rows. A text that is longer than `tokens` is a batch of its own.
 ///
 /// The longest texts come first, so that a lack of memory shows at the start, and later batches reuse the buffers.
-pub(super) fn pack(lens: &[usize], tokens: usize, rows: usize) -> Vec<Vec<usize>> {
+pub(in crate::tasks) fn pack(lens: &[usize], tokens: usize, rows: usize) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..lens.len()).collect();
     order.sort_by_key(|&at| std::cmp::Reverse(lens[at]));
     let mut batches: Vec<Vec<usize>> = Vec::new();

@@ -169,12 +169,12 @@ pub(super) const OVERRULED: &str = "arctic camembertv2-base chatlm cohere_asr er
      smolvlm step3_vl vipllava";
 /// Classes of transformers (without `Tokenizer`) that build another pipeline than the one in tokenizer.json, in ways
 /// that are not supported here.
-pub(super) const OTHERS: &str = "Albert Bart Barthez Bartpho Basic Bert BertGeneration BertJapanese Bertweet BigBird BioGpt \
+pub(super) const OTHERS: &str = "Albert Barthez Bartpho Basic BertGeneration BertJapanese Bertweet BigBird BioGpt \
      Blenderbot BlenderbotSmall ByT5 CLIP CTRL Camembert Canine Character Clvp ConvBert Cpm CpmAnt \
      DPRContextEncoder DPRQuestionEncoder DPRReader Deberta DebertaV2 Dia DistilBert Esm Esmc FNet FSMT \
-     FastSpeech2Conformer Flaubert Funnel GPTNeoXJapanese GPTSw3 Herbert LED Lasr LayoutLMv2 LayoutLMv3 \
-     LayoutXLM Luke Lxmert M2M100 MBart MBart50 MLuke MPNet Marian MarkupLM Mecab Mgpstr MobileBert Mvp \
+     FastSpeech2Conformer Flaubert Funnel GPTNeoXJapanese GPTSw3 Herbert Lasr LayoutLMv2 LayoutLMv3 \
+     LayoutXLM Luke M2M100 MBart MBart50 MLuke MPNet Marian MarkupLM Mecab Mgpstr \
      MyT5 Nllb Nougat OpenAIGPT PLBart Parakeet Pegasus Perceiver Phobert Pop2Piano ProphetNet Rag \
-     Reformer RemBert RoCBert RoFormer Roberta SeamlessM4T Siglip Siglip2 Speech2Text SpeechT5 Splinter \
-     SqueezeBert T5 Tapas Tipsv2 Udop VideoPrism Vits Wav2Vec2CTC Wav2Vec2PhonemeCTC Whisper Wordpiece \
-     XGLM XLM XLMRoberta XLNet";
+     Reformer RemBert RoCBert RoFormer SeamlessM4T Siglip Siglip2 Speech2Text SpeechT5 Splinter \
+     T5 Tapas Tipsv2 Udop VideoPrism Vits Wav2Vec2CTC Wav2Vec2PhonemeCTC Whisper Wordpiece \
+     XGLM XLM XLNet";

@@ -11,6 +11,7 @@ use super::config::{TokenizerConfig, string};
 pub(super) enum Class {
     /// The pipeline of `tokenizer.json`, unchanged.
     Serialized,
+    Bert,
     Llama,
     CodeLlama,
     CodeGen,
@@ -20,10 +21,13 @@ pub(super) enum Class {
     GptNeoX,
     Qwen2,
     Qwen3_5,
+    Roberta,
+    XlmRoberta,
 }
 
 /// The classes that build their own pipelines.
-const REBUILT: [(&str, Class); 9] = [
+const REBUILT: [(&str, Class); 12] = [
+    ("BertTokenizer", Class::Bert),
     ("LlamaTokenizer", Class::Llama),
     ("CodeLlamaTokenizer", Class::CodeLlama),
     ("CodeGenTokenizer", Class::CodeGen),
@@ -33,9 +37,30 @@ const REBUILT: [(&str, Class); 9] = [
     ("GPTNeoXTokenizer", Class::GptNeoX),
     ("Qwen2Tokenizer", Class::Qwen2),
     ("Qwen3_5Tokenizer", Class::Qwen3_5),
+    ("RobertaTokenizer", Class::Roberta),
+    ("XLMRobertaTokenizer", Class::XlmRoberta),
+];
+
+/// Classes that are others under another name.
+const ALIASES: [(&str, &str); 6] = [
+    ("BartTokenizer", "RobertaTokenizer"),
+    ("LEDTokenizer", "RobertaTokenizer"),
+    ("LxmertTokenizer", "BertTokenizer"),
+    ("MobileBertTokenizer", "BertTokenizer"),
+    ("MvpTokenizer", "RobertaTokenizer"),
+    ("SqueezeBertTokenizer", "BertTokenizer"),
 ];
 
 impl Class {
+    /// The type of its model in tokenizer.json.
+    pub(super) fn model(self) -> &'static str {
+        match self {
+            Self::Bert => "WordPiece",
+            Self::XlmRoberta => "Unigram",
+            _ => "BPE",
+        }
+    }
+
     /// The name by which checkpoints refer to it.
     pub(super) fn name(self) -> &'static str {
         let found = REBUILT.iter().find(|&&(_, class)| class == self);
@@ -44,6 +69,8 @@ impl Class {
 
     fn named(name: &str) -> Result<Self, String> {
         let name = base(name);
+        let alias = ALIASES.iter().find(|&&(alias, _)| alias == name);
+        let name = alias.map_or(name, |&(_, name)| name);
         if let Some(&(_, class)) = REBUILT.iter().find(|&&(known, _)| known == name) {
             return Ok(class);
         }
@@ -131,6 +158,22 @@ fn base(name: &str) -> &str {
 pub(super) fn class_defaults(class: Class) -> &'static [(&'static str, &'static str)] {
     match class {
         Class::Serialized => &[],
+        Class::Bert => &[
+            ("unk_token", "[UNK]"),
+            ("sep_token", "[SEP]"),
+            ("pad_token", "[PAD]"),
+            ("cls_token", "[CLS]"),
+            ("mask_token", "[MASK]"),
+        ],
+        Class::Roberta | Class::XlmRoberta => &[
+            ("bos_token", "<s>"),
+            ("eos_token", "</s>"),
+            ("unk_token", "<unk>"),
+            ("sep_token", "</s>"),
+            ("pad_token", "<pad>"),
+            ("cls_token", "<s>"),
+            ("mask_token", "<mask>"),
+        ],
         Class::Llama => &[
             ("unk_token", "<unk>"),
             ("bos_token", "<s>"),

@@ -56,6 +56,11 @@ pub(super) struct TokenizerConfig {
     pub(super) split_special: bool,
     pub(super) add_prefix_space: Option<bool>,
     pub(super) legacy: bool,
+    /// BERT: whether letters become small, whether Chinese characters are words, and whether
+    /// accents are removed; `None` if that follows from the letters.
+    pub(super) lower_case: bool,
+    pub(super) chinese_chars: bool,
+    pub(super) strip_accents: Option<bool>,
 }
 
 impl TokenizerConfig {
@@ -118,6 +123,13 @@ impl TokenizerConfig {
             split_special: truthy(values.get("split_special_tokens")),
             add_prefix_space: values.get("add_prefix_space").and_then(Value::as_bool),
             legacy: truthy(values.get("legacy")),
+            lower_case: values
+                .get("do_lower_case")
+                .is_none_or(|flag| truthy(Some(flag))),
+            chinese_chars: values
+                .get("tokenize_chinese_chars")
+                .is_none_or(|flag| truthy(Some(flag))),
+            strip_accents: values.get("strip_accents").and_then(Value::as_bool),
             added,
         })
     }

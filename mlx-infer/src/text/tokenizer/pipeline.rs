@@ -8,6 +8,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use tokenizers::AddedToken;
+use tokenizers::processors::roberta::RobertaProcessing;
 use tokenizers::processors::template::TemplateProcessing;
 
 use super::classes::Class;
@@ -107,29 +108,55 @@ impl<'a> TokenizerJson<'a> {
     ) -> Result<String> {
         let model: ModelJson<'_> = serde_json::from_str(self.model.get())
             .map_err(|error| Error::format(format!("{place}: model: {error}")))?;
-        if model.kind.as_deref().is_some_and(|kind| kind != "BPE") {
+        let wanted = class.model();
+        if model.kind.as_deref().is_some_and(|kind| kind != wanted) {
             return Err(Error::unsupported(format!(
-                "{place}: tokenizer_class {} needs a BPE model, found {}",
+                "{place}: tokenizer_class {} needs a model of type {wanted}, found {}",
                 class.name(),
                 model.kind.unwrap_or_default()
             )));
         }
         let vocab = model.vocab.map_or("{}", RawValue::get);
-        let merges = model.merges.map_or("[]", RawValue::get);
-        let pipeline = Pipeline::of(class, config);
+        let merges = match wanted {
+            "BPE" => format!(r#","merges":{}"#, model.merges.map_or("[]", RawValue::get)),
+            _ => String::new(),
+        };
+        let mut pipeline = Pipeline::of(class, config);
+        if class == Class::XlmRoberta {
+            pipeline.normalizer = self.charsmap(place)?;
+        }
         let mut flags = pipeline.model;
-        flags.insert("type".to_owned(), json!("BPE"));
+        flags.insert("type".to_owned(), json!(wanted));
         let flags = Value::Object(flags).to_string();
         let flags = flags.trim_end_matches('}');
         // The parts are joined as text. The vocabulary has hundreds of thousands of entries, and is
         // parsed only once, by the tokenizers crate.
         Ok(format!(
-            r#"{{"version":"1.0","truncation":null,"padding":null,"added_tokens":[],"normalizer":{},"pre_tokenizer":{},"post_processor":{},"decoder":{},"model":{flags},"vocab":{vocab},"merges":{merges}}}}}"#,
+            r#"{{"version":"1.0","truncation":null,"padding":null,"added_tokens":[],"normalizer":{},"pre_tokenizer":{},"post_processor":{},"decoder":{},"model":{flags},"vocab":{vocab}{merges}}}}}"#,
             pipeline.normalizer,
             pipeline.pre_tokenizer,
             self.post_processor.map_or("null", RawValue::get),
             pipeline.decoder,
         ))
+    }
+}
+
+impl TokenizerJson<'_> {
+    /// The first character map among the normalizers, which is all that the class keeps of them.
+    fn charsmap(&self, place: &str) -> Result<Value> {
+        let Some(json) = self.normalizer else {
+            return Ok(Value::Null);
+        };
+        let value: Value = serde_json::from_str(json.get())
+            .map_err(|error| Error::format(format!("{place}: normalizer: {error}")))?;
+        let steps = match value.get("normalizers") {
+            Some(Value::Array(steps)) => steps.clone(),
+            _ => vec![value],
+        };
+        let is_map = |step: &Value| {
+            step["type"] == "Precompiled" && step.get("precompiled_charsmap").is_some()
+        };
+        Ok(steps.into_iter().find(is_map).unwrap_or(Value::Null))
     }
 }
 
@@ -152,6 +179,53 @@ impl Pipeline {
             Class::Cohere => Self::cohere(config),
             Class::Qwen2 => Self::qwen(config, QWEN2_WORDS),
             Class::Qwen3_5 => Self::qwen(config, QWEN3_5_WORDS),
+            Class::Bert => Self::bert(config),
+            Class::Roberta => Self::roberta(config),
+            Class::XlmRoberta => Self::xlm_roberta(config),
+        }
+    }
+
+    fn bert(config: &TokenizerConfig) -> Self {
+        let unk = config.named_content("unk_token").unwrap_or("[UNK]");
+        Self {
+            model: flags(json!({
+                "unk_token": unk, "continuing_subword_prefix": "##", "max_input_chars_per_word": 100
+            })),
+            normalizer: json!({
+                "type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": config.chinese_chars,
+                "strip_accents": config.strip_accents, "lowercase": config.lower_case
+            }),
+            pre_tokenizer: json!({"type": "BertPreTokenizer"}),
+            decoder: json!({"type": "WordPiece", "prefix": "##", "cleanup": true}),
+        }
+    }
+
+    fn roberta(config: &TokenizerConfig) -> Self {
+        let prefix = config.add_prefix_space.unwrap_or(false);
+        Self {
+            model: flags(json!({
+                "continuing_subword_prefix": "", "end_of_word_suffix": "", "fuse_unk": false
+            })),
+            normalizer: Value::Null,
+            pre_tokenizer: byte_level(prefix, true),
+            decoder: byte_level(true, true),
+        }
+    }
+
+    /// The normalizer is that of the file.
+    fn xlm_roberta(config: &TokenizerConfig) -> Self {
+        let prefix = config.add_prefix_space.unwrap_or(true);
+        let scheme = if prefix { "always" } else { "never" };
+        let metaspace = json!({
+            "type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": true
+        });
+        Self {
+            model: flags(json!({"unk_id": 3, "byte_fallback": false})),
+            normalizer: Value::Null,
+            pre_tokenizer: json!({
+                "type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, metaspace]
+            }),
+            decoder: metaspace,
         }
     }
 
@@ -270,28 +344,65 @@ fn flags(value: Value) -> Map<String, Value> {
 }
 
 /// Sets the post-processor of the classes that replace that of the file: Code Llama starts every
-/// text with its `bos_token`, GPT-NeoX puts no tokens around a text. As in transformers,
-/// `add_bos_token` and `add_eos_token` have no effect together with a tokenizer.json.
+/// text with its `bos_token`, GPT-NeoX puts no tokens around a text, and encoders put tokens around
+/// texts and pairs. As in transformers, `add_bos_token` and `add_eos_token` have no effect together
+/// with a tokenizer.json.
 pub(super) fn post_process(
     inner: &mut tokenizers::Tokenizer,
     class: Class,
     config: &TokenizerConfig,
 ) -> tokenizers::Result<()> {
-    let bos = match class {
-        Class::CodeLlama => config.named_content("bos_token"),
-        Class::GptNeoX => None,
-        _ => return Ok(()),
+    let named = |inner: &tokenizers::Tokenizer, name: &str| -> tokenizers::Result<(String, u32)> {
+        let content = config.named_content(name).unwrap_or_default().to_owned();
+        let id = inner.token_to_id(&content);
+        let id = id.ok_or_else(|| format!("{name} {content:?} is not in the vocabulary"))?;
+        Ok((content, id))
     };
-    let template = match bos {
-        None => None,
-        Some(bos) => {
-            let id = inner.token_to_id(bos);
-            let id = id.ok_or_else(|| format!("bos_token {bos:?} is not in the vocabulary"))?;
+    let piece = |token: &(String, u32), kind: u32| format!("{}:{kind}", token.0);
+    match class {
+        Class::CodeLlama if config.named_content("bos_token").is_some() => {
+            let bos = named(inner, "bos_token")?;
             let mut template = TemplateProcessing::builder();
-            template.try_single(vec![bos.to_owned(), "$A".to_owned()])?;
-            Some(template.special_tokens(vec![(bos, id)]).build()?)
+            template.try_single(vec![bos.0.clone(), "$A".to_owned()])?;
+            inner.with_post_processor(Some(template.special_tokens(vec![bos]).build()?));
         }
-    };
-    inner.with_post_processor(template);
+        Class::CodeLlama | Class::GptNeoX => {
+            inner.with_post_processor(None::<TemplateProcessing>);
+        }
+        Class::Bert => {
+            let (cls, sep) = (named(inner, "cls_token")?, named(inner, "sep_token")?);
+            let (first, second) = (piece(&sep, 0), piece(&sep, 1));
+            let single = vec![piece(&cls, 0), "$A:0".to_owned(), first];
+            let pair = [single.clone(), vec!["$B:1".to_owned(), second]].concat();
+            set_template(inner, single, pair, vec![cls, sep])?;
+        }
+        Class::XlmRoberta => {
+            let (bos, eos) = (named(inner, "bos_token")?, named(inner, "eos_token")?);
+            let end = eos.0.clone();
+            let single = vec![bos.0.clone(), "$A".to_owned(), end.clone()];
+            let pair = [single.clone(), vec![end.clone(), "$B".to_owned(), end]].concat();
+            set_template(inner, single, pair, vec![bos, eos])?;
+        }
+        Class::Roberta => {
+            let (sep, cls) = (named(inner, "sep_token")?, named(inner, "cls_token")?);
+            let prefix = config.add_prefix_space.unwrap_or(false);
+            let processor = RobertaProcessing::new(sep, cls).add_prefix_space(prefix);
+            inner.with_post_processor(Some(processor));
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Puts these tokens around texts and pairs.
+fn set_template(
+    inner: &mut tokenizers::Tokenizer,
+    single: Vec<String>,
+    pair: Vec<String>,
+    tokens: Vec<(String, u32)>,
+) -> tokenizers::Result<()> {
+    let mut template = TemplateProcessing::builder();
+    template.try_single(single)?.try_pair(pair)?;
+    inner.with_post_processor(Some(template.special_tokens(tokens).build()?));
     Ok(())
 }

@@ -1,0 +1,187 @@
+//! `POST /v1/embeddings`: a vector for each text, in OpenAI's form.
+
+use axum::Json;
+use axum::http::HeaderMap;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::error::{Error, Result as Outcome};
+use crate::model::LoadedModel;
+use crate::request::generation::Prompt;
+use crate::serve::http::error::ApiError;
+use crate::serve::http::fields::Ask;
+use crate::serve::http::room::heavy;
+use crate::serve::state::{Served, Shared};
+use crate::tasks::embed::{EmbedOptions, EmbedPrompt, EmbedRun, TextEmbedding, encode_texts};
+
+/// Most texts of a request.
+pub(super) const MAX_TEXTS: usize = 4096;
+
+/// Texts or their ids, one or many.
+#[derive(Deserialize)]
+#[serde(
+    untagged,
+    expecting = "expected a text, a list of texts, a list of token ids, or a list of such lists"
+)]
+enum Input {
+    Text(String),
+    Texts(Vec<String>),
+    Ids(Vec<u32>),
+    ManyIds(Vec<Vec<u32>>),
+}
+
+impl Input {
+    fn prompts(self) -> Vec<Prompt> {
+        match self {
+            Self::Text(text) => vec![Prompt::Text(text)],
+            Self::Texts(texts) => texts.into_iter().map(Prompt::Text).collect(),
+            Self::Ids(ids) => vec![Prompt::Tokens(ids)],
+            Self::ManyIds(many) => many.into_iter().map(Prompt::Tokens).collect(),
+        }
+    }
+}
+
+/// The answer. Numbers are written as the shortest that are the same in F32.
+#[derive(Serialize)]
+pub(crate) struct EmbeddingList {
+    object: &'static str,
+    data: Vec<EmbeddingEntry>,
+    model: String,
+    usage: Value,
+}
+
+#[derive(Serialize)]
+struct EmbeddingEntry {
+    object: &'static str,
+    index: usize,
+    embedding: Vector,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Vector {
+    Numbers(Vec<f32>),
+    /// Little-endian F32 in base64.
+    Base64(String),
+}
+
+pub(crate) async fn embeddings(ask: Ask) -> Result<(HeaderMap, Json<EmbeddingList>), ApiError> {
+    let Ask {
+        app,
+        served,
+        mut fields,
+        ..
+    } = ask;
+    let loaded = &*served.model;
+    let input: Input = fields.require("input")?;
+    let format: Option<String> = fields.take("encoding_format")?;
+    let is_base64 = match format.as_deref() {
+        None | Some("float") => false,
+        Some("base64") => true,
+        Some(other) => {
+            let message =
+                format!("encoding_format {other:?} is not supported; known: float, base64");
+            return Err(ApiError::bad("encoding_format", message));
+        }
+    };
+    let options = EmbedOptions {
+        dimensions: fields.take("dimensions")?,
+        prompt: match fields.take("prompt_name")? {
+            Some(name) => EmbedPrompt::Named(name),
+            None => EmbedPrompt::Default,
+        },
+        normalize: fields.take("normalize")?,
+        batch_tokens: app.settings.engine.limits.prefill_tokens,
+        ..Default::default()
+    };
+    let long = fields.long();
+    let headers = fields.end(&[])?;
+    let prompts = input.prompts();
+    let n = prompts.len();
+    check_number("input", n)?;
+    let prompts = prompts.into_iter().map(Ok).collect();
+    loaded.frontend().check_native()?;
+    let encoded = heavy(long, || encode_texts(loaded.frontend(), prompts, &options))?;
+    let tokens = encoded.tokens();
+    let begin = move |model: &LoadedModel| EmbedRun::embed(model, encoded, &options);
+    let found = computed(&app, &served, n, begin).await?;
+    let mut data = Vec::with_capacity(n);
+    for (index, embedding) in found.into_iter().enumerate() {
+        let values = of_text("input", index, embedding)?.values;
+        let embedding = match is_base64 {
+            true => {
+                let bytes = values.iter().flat_map(|value| value.to_le_bytes());
+                Vector::Base64(STANDARD.encode(bytes.collect::<Vec<u8>>()))
+            }
+            false => Vector::Numbers(values),
+        };
+        data.push(EmbeddingEntry {
+            object: "embedding",
+            index,
+            embedding,
+        });
+    }
+    let answer = EmbeddingList {
+        object: "list",
+        data,
+        model: served.name,
+        usage: json!({"prompt_tokens": tokens, "total_tokens": tokens}),
+    };
+    Ok((headers, Json(answer)))
+}
+
+/// Refuses a request without texts, or with too many.
+pub(super) fn check_number(param: &str, n: usize) -> Result<(), ApiError> {
+    match n {
+        0 => Err(ApiError::bad(param, format!("{param} is empty"))),
+        n if n > MAX_TEXTS => {
+            let message = format!("{param} has {n} texts, at most {MAX_TEXTS}");
+            Err(ApiError::bad(param, message))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The result of a text, or an error that names the text.
+pub(super) fn of_text(
+    param: &str,
+    index: usize,
+    result: Outcome<TextEmbedding>,
+) -> Result<TextEmbedding, ApiError> {
+    result.map_err(|error| {
+        let refused = ApiError::from(error);
+        match refused.status.is_client_error() {
+            true => ApiError::bad(param, format!("{param} {index}: {}", refused.message)),
+            false => refused,
+        }
+    })
+}
+
+/// The results of `n` texts. The engine computes one batch of texts between two steps of the rows.
+///
+/// # Errors
+/// The run cannot begin, or the engine has ended.
+pub(super) async fn computed(
+    app: &Shared,
+    served: &Served,
+    n: usize,
+    begin: impl FnOnce(&LoadedModel) -> Outcome<EmbedRun> + Send + 'static,
+) -> Result<Vec<Outcome<TextEmbedding>>, ApiError> {
+    let pieces = move |model: &LoadedModel| {
+        let mut run = Some(begin(model));
+        let mut found: Vec<Option<Outcome<TextEmbedding>>> = (0..n).map(|_| None).collect();
+        move |model: &LoadedModel| match run.as_mut()? {
+            Ok(running) => {
+                let mut on_done = |index: usize, result| found[index] = Some(result);
+                let goes_on = running.advance(model, &mut on_done);
+                (!goes_on).then(|| Ok(std::mem::take(&mut found)))
+            }
+            Err(error) => Some(Err(Error::new(error.kind(), error.to_string()))),
+        }
+    };
+    let found: Outcome<Vec<Option<_>>> = app.in_pieces(served, pieces).await?;
+    let whole: Option<Vec<_>> = found?.into_iter().collect();
+    whole.ok_or_else(ApiError::internal)
+}
