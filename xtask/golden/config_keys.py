@@ -20,6 +20,7 @@ from pathlib import Path
 import torch
 import transformers
 
+import formula
 from reference import load
 
 PROMPT = [random.Random(11).randrange(8, 60) for _ in range(44)]
@@ -373,7 +374,7 @@ def family(folder, file, held):
     cases = []
     with tempfile.TemporaryDirectory() as scratch:
         copy_of = Path(scratch)
-        for path in folder.glob("model*"):
+        for path in formula.expanded(folder, copy_of).glob("model*"):
             shutil.copy(path, copy_of)
         for change in [{}, *changes(config)]:
             key = json.dumps(change)
