@@ -382,4 +382,23 @@ families! {
         tied: true,
     }
     iquestcoder: ["iquestcoder"] {}
+    bamba: ["bamba"] {
+        names: bamba::names,
+    }
+    youtu: ["youtu", "youtu_llm"] {
+        tied: true,
+        bits: deepseek_v3::BITS,
+    }
+    minicpm3: ["minicpm3"] {
+        tied: true,
+        bits: deepseek_v3::BITS,
+    }
+    sarvam_moe: ["sarvam_moe"] {
+        names: sarvam_moe::names,
+        bits: deepseek_v3::BITS,
+    }
+    kolibri1: ["kolibri1"] {
+        names: kolibri1::names,
+        bits: qwen3_moe::BITS,
+    }
 }

@@ -138,6 +138,11 @@ BASES = [
     ("exaone", "config.json"),
     ("iquestcoder", "config.json"),
     ("minicpm", "config.json"),
+    ("youtu", "config.json"),
+    ("minicpm3", "config.json"),
+    ("sarvam_moe", "config.json"),
+    ("kolibri1", "config.json"),
+    ("bamba", "config.json"),
 ]
 
 # Values for the keys of all families, whether a family's class reads them or not.

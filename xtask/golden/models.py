@@ -42,6 +42,7 @@ from hybrid_cases import hybrid_cases
 from index import write_index
 from latent_cases import latent_cases
 from llama4_cases import llama4_cases
+from mixed_cases import mixed_cases
 from mixer_cases import mixer_cases
 from moe_cases import moe_cases
 from norm_cases import norm_cases
@@ -86,6 +87,7 @@ def cases():
         bitnet_cases,
         older_cases,
         vision_cases,
+        mixed_cases,
     ]
     return [case for cases in known for case in cases()]
 

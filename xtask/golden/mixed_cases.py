@@ -1,0 +1,185 @@
+"""The float cases of families that join parts of others: latent attention, scans, experts."""
+
+import torch
+
+from cases import ACTIVATION, EPS, K_NORM, NO_SCALING, Q_NORM, THETA, Case, base, mutation, no_bias, windows
+from latent_cases import BIASES, INTERLEAVE, NORMED, QUERIES, SIZES
+from latent_cases import SPREADS as LATENT_SPREADS
+from scan_cases import INFINITE, SCAN_SPREADS, scan_pieces
+
+BF16 = {"dtype": torch.bfloat16, "formula": True}
+TOP_K = mutation("num_experts_per_tok", {"num_experts_per_tok": 3})
+SHARED = mutation("shared experts", fill={"shared_experts.down_proj.weight": 0.0})
+LATENTS = [QUERIES, mutation("kv_a_layernorm", fill={"kv_a_layernorm.weight": 1.0}), *BIASES]
+ATTENTION_BIAS = mutation("attention_bias", fill={f"self_attn.{name}_proj.bias": 0.0 for name in "qkvo"})
+MLP_BIAS = mutation("mlp_bias", fill={f"{name}_proj.bias": 0.0 for name in ("gate", "up", "down")})
+EXPERT_SPREADS = [
+    ("expert_bias", (0.5, 0.0)),
+    ("query_key_value.weight", (1.6, None)),
+    ("word_embeddings.weight", (0.5, 0.0)),
+]
+
+
+def mixed_cases():
+    yield from latent_cases()
+    yield from expert_cases()
+    yield from scanning_cases()
+
+
+def latent_cases():
+    yield Case(
+        "youtu",
+        "latent attention beside dense MLPs, biases; tied; bfloat16 file",
+        base("YoutuForCausalLM", "youtu", **SIZES, attention_bias=True, rope_interleave=True, tie_word_embeddings=True),
+        [THETA, EPS, ACTIVATION, INTERLEAVE, *LATENTS],
+        spreads=LATENT_SPREADS,
+        **BF16,
+    )
+    rope = {
+        "long_factor": [1.1, 1.6, 2.5, 4.0],
+        "original_max_position_embeddings": 40,
+        "short_factor": [1.0, 1.05, 1.3, 1.5],
+        "type": "longrope",
+    }
+    yield Case(
+        "minicpm3",
+        "latent attention with longrope of a short and of a long prompt, multipliers; values of the default size, "
+        "biases; tied; bfloat16 file",
+        base(
+            "MiniCPM3ForCausalLM",
+            "minicpm3",
+            **SIZES | {"v_head_dim": None},
+            attention_bias=True,
+            dim_model_base=24,
+            mlp_bias=True,
+            rope_scaling=rope,
+            scale_depth=3.0,
+            scale_emb=0.6,
+            tie_word_embeddings=True,
+        ),
+        [
+            THETA,
+            EPS,
+            ACTIVATION,
+            NO_SCALING,
+            mutation("short_factor", {"rope_scaling": {"short_factor": [1.0, 3.0, 3.0, 3.0]}}),
+            mutation("long_factor", {"rope_scaling": {"long_factor": [1.0, 1.05, 1.3, 1.5]}}),
+            mutation("scale_emb", {"scale_emb": 1.0}),
+            mutation("scale_depth", {"scale_depth": 1.1}),
+            mutation("dim_model_base", {"dim_model_base": 16}, changes="logits"),
+            *LATENTS,
+            MLP_BIAS,
+        ],
+        prompts=(4, 41),
+        spreads=LATENT_SPREADS,
+        **BF16,
+    )
+
+
+def expert_cases():
+    sizes = {"moe_intermediate_size": 16, "num_experts_per_tok": 2, "norm_topk_prob": True}
+    yield Case(
+        "sarvam_moe",
+        "experts of DeepSeek's kind after a dense layer, norms and biases of q and k under their published names; bfloat16 file",
+        base(
+            "SarvamMoEForCausalLM",
+            "sarvam_moe",
+            **sizes,
+            first_k_dense_replace=1,
+            head_dim=16,
+            n_group=2,
+            num_experts=6,
+            num_shared_experts=1,
+            pad_token_id=0,
+            routed_scaling_factor=1.6,
+            topk_group=1,
+            use_qk_norm=True,
+            use_qkv_bias=True,
+        ),
+        [
+            THETA,
+            EPS,
+            ACTIVATION,
+            TOP_K,
+            NORMED,
+            mutation("expert_bias", fill={"gate.expert_bias": 0.0}),
+            SHARED,
+            mutation("query_layernorm", fill={"query_layernorm.weight": 1.0}),
+            mutation("key_layernorm", fill={"key_layernorm.weight": 1.0}),
+            mutation("routed_scaling_factor", {"routed_scaling_factor": 0.6}),
+            mutation("topk_group", {"topk_group": 2}),
+            *no_bias("query_key_value"),
+        ],
+        spreads=EXPERT_SPREADS,
+        **BF16,
+    )
+    yield Case(
+        "kolibri1",
+        "experts by corrected scores, weighted by sigmoids, and a shared one; four norms a layer, rope on windows only; bfloat16 "
+        "file",
+        base(
+            "Kolibri1ForCausalLM",
+            "kolibri1",
+            **sizes | {"norm_topk_prob": False},
+            head_dim=16,
+            intermediate_size=None,
+            layer_types=["sliding_attention", "full_attention"],
+            num_local_experts=6,
+            shared_expert_intermediate_size=24,
+            sliding_window=8,
+        ),
+        [
+            THETA,
+            EPS,
+            ACTIVATION,
+            TOP_K,
+            mutation("expert_bias", fill={"router.expert_bias": 0.0}),
+            SHARED,
+            Q_NORM,
+            K_NORM,
+            mutation("norm_topk_prob", {"norm_topk_prob": True}),
+            mutation("layer_types", {"layer_types": ["full_attention", "sliding_attention"]}),
+            mutation("norms after", fill={"post_ffn_norm.weight": 1.0}),
+            *windows(8),
+        ],
+        spreads=EXPERT_SPREADS,
+        **BF16,
+    )
+
+
+def scanning_cases():
+    yield Case(
+        "bamba",
+        "scans in two groups and one attention layer with rope on half of its heads, dense MLPs; biases; bfloat16 file",
+        base(
+            "BambaForCausalLM",
+            "bamba",
+            attention_bias=True,
+            attn_layer_indices=[1],
+            head_dim=None,
+            mamba_chunk_size=8,
+            mamba_conv_bias=True,
+            mamba_d_conv=4,
+            mamba_d_head="auto",
+            mamba_d_state=8,
+            mamba_expand=2,
+            mamba_n_groups=2,
+            mamba_n_heads=4,
+            mamba_proj_bias=True,
+            mlp_bias=True,
+            num_hidden_layers=2,
+            num_logits_to_keep=1,
+            time_step_limit=INFINITE,
+            z_loss_coefficient=0.0,
+        ),
+        [
+            THETA,
+            EPS,
+            ACTIVATION,
+            ATTENTION_BIAS,
+            MLP_BIAS,
+            *scan_pieces("mamba"),
+        ],
+        spreads=[("final_layernorm.weight", (0.4, 1.0)), *SCAN_SPREADS],
+        **BF16,
+    )
