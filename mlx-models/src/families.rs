@@ -401,4 +401,12 @@ families! {
         names: kolibri1::names,
         bits: qwen3_moe::BITS,
     }
+    mamba: ["mamba", "falcon_mamba"] {
+        names: mamba2::names,
+        tied: true,
+    }
+    jamba: ["jamba"] {
+        names: jamba::names,
+        bits: jamba::BITS,
+    }
 }

@@ -24,6 +24,7 @@ def mixed_cases():
     yield from latent_cases()
     yield from expert_cases()
     yield from scanning_cases()
+    yield from selective_cases()
 
 
 def latent_cases():
@@ -181,5 +182,99 @@ def scanning_cases():
             *scan_pieces("mamba"),
         ],
         spreads=[("final_layernorm.weight", (0.4, 1.0)), *SCAN_SPREADS],
+        **BF16,
+    )
+
+
+# Pieces of a scan of the first Mamba, each without effect.
+def selective_pieces(place, biases=True):
+    projections = ("in_proj", "conv1d", "out_proj") if biases else ("conv1d",)
+    return [
+        mutation("decay", fill={"A_log": -9.0}),
+        mutation("dt_proj.bias", fill={"dt_proj.bias": 0.0}),
+        mutation("time steps", fill={"dt_proj.weight": 0.0}),
+        mutation("skip", fill={f"{place}.D": 0.0}),
+        mutation("biases", fill={f"{place}.{name}.bias": 0.0 for name in projections}),
+    ]
+
+
+SELECTIVE_SPREADS = [("dt_proj.bias", (0.7, 0.0)), ("router.weight", (2.0, None)), *SCAN_SPREADS]
+
+
+def selective_cases():
+    fixed = {
+        "conv_kernel": 4,
+        "expand": 2,
+        "intermediate_size": None,
+        "layer_norm_epsilon": 0.02,
+        "max_position_embeddings": None,
+        "num_attention_heads": None,
+        "num_key_value_heads": None,
+        "residual_in_fp32": True,
+        "rms_norm_eps": None,
+        "rope_theta": None,
+        "state_size": 8,
+        "time_step_rank": 6,
+        "use_conv_bias": True,
+    }
+    eps = mutation("layer_norm_epsilon", {"layer_norm_epsilon": 1e-6})
+    yield Case(
+        "mamba",
+        "scans with a decay for each number of the state, biases; tied; bfloat16 file",
+        base("MambaForCausalLM", "mamba", tie_word_embeddings=True, use_bias=True, **fixed),
+        [eps, ACTIVATION, *selective_pieces("mixer")],
+        spreads=SELECTIVE_SPREADS,
+        **BF16,
+    )
+    yield Case(
+        "falcon_mamba",
+        "norms without weights of what a scan reads, the default rank of time steps; bfloat16 file",
+        base("FalconMambaForCausalLM", "falcon_mamba", mixer_rms_eps=0.3, **fixed | {"time_step_rank": "auto"}),
+        [eps, ACTIVATION, mutation("mixer_rms_eps", {"mixer_rms_eps": 1e-6}), *selective_pieces("mixer", biases=False)],
+        spreads=SELECTIVE_SPREADS,
+        **BF16,
+    )
+    jamba = {
+        "attn_layer_offset": 1,
+        "attn_layer_period": 3,
+        "expert_layer_offset": 1,
+        "expert_layer_period": 2,
+        "mamba_conv_bias": True,
+        "mamba_d_conv": 4,
+        "mamba_d_state": 8,
+        "mamba_dt_rank": 6,
+        "mamba_expand": 2,
+        "mamba_proj_bias": True,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "rope_theta": None,
+        "use_mamba_kernels": False,
+    }
+    norms = [
+        mutation(f"{name}_layernorm", fill={f"mamba.{name}_layernorm.weight": 1.0}) for name in ("dt", "b", "c")
+    ]
+    yield Case(
+        "jamba",
+        "scans with norms of what they read, one attention layer without rope, experts in every second layer whose weights do not "
+        "sum to 1; bfloat16 file",
+        base("JambaForCausalLM", "jamba", num_hidden_layers=3, **jamba | {"attn_layer_offset": 2, "attn_layer_period": 3}),
+        [
+            EPS,
+            ACTIVATION,
+            TOP_K,
+            mutation("attention", fill={"self_attn.k_proj.weight": 0.0}),
+            *norms,
+            *selective_pieces("mamba"),
+        ],
+        spreads=SELECTIVE_SPREADS,
+        **BF16,
+    )
+    yield Case(
+        "jamba_dense",
+        "one expert, which is a dense MLP; bfloat16 file",
+        base("JambaForCausalLM", "jamba", **jamba | {"num_experts": 1, "num_experts_per_tok": 1, "mamba_proj_bias": False}),
+        [ACTIVATION, *selective_pieces("mamba", biases=False)],
+        prompts=(5, 12),
+        spreads=SELECTIVE_SPREADS,
         **BF16,
     )
