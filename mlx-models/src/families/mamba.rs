@@ -26,7 +26,6 @@ const IGNORED: &[&str] = &[
     "d_inner",
     "d_model",
     "fused_add_norm",
-    "intermediate_size",
     "n_layer",
     "rms_norm",
     "ssm_cfg",
@@ -43,7 +42,12 @@ pub(crate) fn load(source: &Source<'_>) -> Result<SingleMixer> {
     c.ignore(mamba2::IGNORED);
     c.ignore(IGNORED);
     let mut config = keys::decoder(c, &DEFAULTS)?;
-    let expand = c.size("expand", Some(2))?;
+    // Falcon Mamba's `expand` is not the quotient of the two sizes.
+    c.ignore(&["expand"]);
+    let inner = match c.value("intermediate_size") {
+        Some(_) => c.size("intermediate_size", None)?,
+        None => inner(c, config.hidden, c.size("expand", Some(2))?)?,
+    };
     let normed = c.opt::<String>("model_type")?.as_deref() == Some("falcon_mamba");
     let norms = match normed {
         true => Some(SelectiveNorms {
@@ -54,7 +58,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<SingleMixer> {
     };
     let scan = SelectiveConfig {
         hidden: config.hidden,
-        inner: inner(c, config.hidden, expand)?,
+        inner,
         state: c.size("state_size", Some(16))?,
         rank: rank(c, "time_step_rank", config.hidden)?,
         taps: keys::taps(c, "conv_kernel", 4)?,
