@@ -409,4 +409,5 @@ families! {
         names: jamba::names,
         bits: jamba::BITS,
     }
+    nemotron_nas: ["nemotron-nas"] {}
 }

@@ -134,8 +134,8 @@ impl SelectiveScan {
         })
     }
 
-    /// `x: [B, L, E] -> [B, L, E]`, reading and writing layer `layer` of the step's cache. The outputs of padding are
-    /// undefined.
+    /// `x: [B, L, E] -> [B, L, E]`, reading and writing layer `layer` of the step's cache. The
+    /// outputs of padding are undefined.
     ///
     /// # Errors
     /// The shapes do not fit.
@@ -178,12 +178,13 @@ impl SelectiveScan {
     }
 }
 
-/// The outputs of the first `widths` tokens of each row, `[B, L, I]` in the dtype of the values, and the state after
-/// them.
+/// The outputs of the first `widths` tokens of each row, `[B, L, I]` in the dtype of the values,
+/// and the state after them.
 ///
-/// For each token and feature, in F32, with `δ = softplus(dt)`: `s ← exp(-rate · δ) s + δ x k` and `y = s · q + skip · x`,
-/// where `s`, `rate`, `k` and `q` have N numbers. `inputs` are the values and `dt`, `[B, L, I]`; keys and queries,
-/// `[B, L, N]`; the rates, F32 `[I, N]`; skip, F32 `[I]`; and the state before the tokens, F32 `[B, 1, I, N]`.
+/// For each token and feature, in F32, with `δ = softplus(dt)`: `s ← exp(-rate · δ) s + δ x k` and
+/// `y = s · q + skip · x`, where `s`, `rate`, `k` and `q` have N numbers. `inputs` are the values
+/// and `dt`, `[B, L, I]`; keys and queries, `[B, L, N]`; the rates, F32 `[I, N]`; skip, F32 `[I]`;
+/// and the state before the tokens, F32 `[B, 1, I, N]`.
 fn scan(inputs: &[Array], widths: &Array) -> Result<(Array, Array)> {
     let [values, dt, keys, queries, rate, skip, state] = inputs else {
         let message = format!("a selective scan has 7 inputs, given {}", inputs.len());
@@ -192,7 +193,8 @@ fn scan(inputs: &[Array], widths: &Array) -> Result<(Array, Array)> {
     let ([rows, tokens, _], dtype) = (values.dims()?, values.dtype());
     let wide = |array: &Array| array.astype(DType::F32);
     // Tokens after a row's width change nothing: a time step of 0 keeps the state.
-    let real = Array::arange(0.0, f64::from(tokens), 1.0, DType::I32)?.less(widths.reshape(&[rows, 1])?)?;
+    let real = Array::arange(0.0, f64::from(tokens), 1.0, DType::I32)?
+        .less(widths.reshape(&[rows, 1])?)?;
     let real = real.expand_dims(-1)?;
     let delta = wide(dt)?.logaddexp(0.0f32)?;
     let delta = real.select(&delta, 0.0f32)?;
@@ -221,9 +223,9 @@ fn scan(inputs: &[Array], widths: &Array) -> Result<(Array, Array)> {
     Ok((y, state))
 }
 
-/// The states after each of `n` tokens, `[B, n, I, N]`, from their decays and changes and the state `[B, 1, I, N]`
-/// before the first. Each pass joins the spans of tokens that end at a token with those before them, which doubles
-/// their lengths.
+/// The states after each of `n` tokens, `[B, n, I, N]`, from their decays and changes and the state
+/// `[B, 1, I, N]` before the first. Each pass joins the spans of tokens that end at a token with
+/// those before them, which doubles their lengths.
 fn run(mut decay: Array, mut change: Array, state: &Array, n: i32) -> Result<Array> {
     let mut span = 1;
     while span < n {

@@ -146,6 +146,7 @@ BASES = [
     ("mamba", "config.json"),
     ("falcon_mamba", "config.json"),
     ("jamba", "config.json"),
+    ("nemotron_nas", "config.json"),
 ]
 
 # Values for the keys of all families, whether a family's class reads them or not.

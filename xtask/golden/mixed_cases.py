@@ -25,6 +25,7 @@ def mixed_cases():
     yield from expert_cases()
     yield from scanning_cases()
     yield from selective_cases()
+    yield from searched_cases()
 
 
 def latent_cases():
@@ -205,7 +206,7 @@ def selective_cases():
     fixed = {
         "conv_kernel": 4,
         "expand": 2,
-        "intermediate_size": None,
+        "intermediate_size": 64,
         "layer_norm_epsilon": 0.02,
         "max_position_embeddings": None,
         "num_attention_heads": None,
@@ -228,8 +229,14 @@ def selective_cases():
     )
     yield Case(
         "falcon_mamba",
-        "norms without weights of what a scan reads, the default rank of time steps; bfloat16 file",
-        base("FalconMambaForCausalLM", "falcon_mamba", mixer_rms_eps=0.3, **fixed | {"time_step_rank": "auto"}),
+        "norms without weights of what a scan reads, a size beside `expand` that is not its multiple; bfloat16 file",
+        base(
+            "FalconMambaForCausalLM",
+            "falcon_mamba",
+            mixer_rms_eps=0.3,
+            use_bias=False,
+            **fixed | {"expand": 16, "intermediate_size": 48, "time_step_rank": 4},
+        ),
         [eps, ACTIVATION, mutation("mixer_rms_eps", {"mixer_rms_eps": 1e-6}), *selective_pieces("mixer", biases=False)],
         spreads=SELECTIVE_SPREADS,
         **BF16,
@@ -276,5 +283,52 @@ def selective_cases():
         [ACTIVATION, *selective_pieces("mamba", biases=False)],
         prompts=(5, 12),
         spreads=SELECTIVE_SPREADS,
+        **BF16,
+    )
+
+
+def searched_cases():
+    def blocks(group):
+        whole = {"n_heads_in_group": group, "no_op": False, "replace_with_linear": False, "window_length": None}
+        mlp = {"ffn_mult": 2.0, "no_op": False, "replace_with_linear": False}
+        linear, none = {"replace_with_linear": True}, {"no_op": True}
+        return [
+            {"attention": whole, "ffn": none},
+            {"attention": linear, "ffn": mlp},
+            {"attention": none, "ffn": linear},
+            {"attention": whole | {"n_heads_in_group": 4}, "ffn": mlp | {"ffn_mult": 14.0}},
+        ]
+
+    yield Case(
+        "nemotron_nas",
+        "layers with numbers of KV heads and widths of their own, whose halves are absent or one linear map; llama3 rope; "
+        "bfloat16 file",
+        base(
+            "DeciLMForCausalLM",
+            "nemotron-nas",
+            attention_bias=False,
+            block_configs=blocks(2),
+            intermediate_size=None,
+            num_hidden_layers=4,
+            num_key_value_heads=None,
+            rope_scaling={
+                "factor": 8.0,
+                "high_freq_factor": 4.0,
+                "low_freq_factor": 1.0,
+                "original_max_position_embeddings": 32,
+                "rope_type": "llama3",
+            },
+        ),
+        [
+            THETA,
+            EPS,
+            ACTIVATION,
+            NO_SCALING,
+            mutation("linear attention", fill={"layers.1.self_attn.linear.weight": 0.0}),
+            mutation("linear MLP", fill={"layers.2.mlp.linear.weight": 0.0}),
+        ],
+        composed=True,
+        note="transformers has no such class: the reference is Llama's layers with these halves",
+        spreads=[("down_proj.weight", (4.0, None))],
         **BF16,
     )

@@ -20,7 +20,8 @@ const DEFAULTS: Defaults = Defaults {
     ..Defaults::LLAMA
 };
 
-/// The fraction of a head that rotates. transformers ignores the config's number, but not that of a rope's entry.
+/// The fraction of a head that rotates. transformers ignores the config's number, but not that of a
+/// rope's entry.
 const ROTATED: f64 = 0.5;
 
 /// Keys of published files that transformers ignores, because the family has only one form.

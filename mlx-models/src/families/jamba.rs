@@ -1,5 +1,5 @@
-//! Jamba (arXiv:2403.19887): scans of the first Mamba and a few attention layers without a rope, experts in every second
-//! layer.
+//! Jamba (arXiv:2403.19887): scans of the first Mamba and a few attention layers without a rope,
+//! experts in every second layer.
 
 use mlx_core::Result;
 use mlx_nn::{LayerKind, RecurrenceConfig, Rule, Rules, SelectiveConfig, SelectiveNorms};

@@ -1,5 +1,5 @@
-//! Kolibri 1: four norms a layer, norms on q and k, windows with a rope and full layers without one. Experts are chosen by
-//! corrected scores and weighted by their sigmoids.
+//! Kolibri 1: four norms a layer, norms on q and k, windows with a rope and full layers without
+//! one. Experts are chosen by corrected scores and weighted by their sigmoids.
 
 use mlx_core::Result;
 use mlx_nn::{Correction, ExpertsConfig, QkNorm, Routing, Rule, Rules, Scoring, SharedExpert};

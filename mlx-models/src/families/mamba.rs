@@ -1,5 +1,6 @@
-//! Mamba (arXiv:2312.00752) and Falcon Mamba (arXiv:2410.05355): a scan with time steps and decays for each feature in every
-//! layer, and neither attention nor MLPs. In Falcon Mamba what the scan reads has norms.
+//! Mamba (arXiv:2312.00752) and Falcon Mamba (arXiv:2410.05355): a scan with time steps and decays
+//! for each feature in every layer, and neither attention nor MLPs. In Falcon Mamba what the scan
+//! reads has norms.
 
 use mlx_core::Result;
 use mlx_nn::{RecurrenceConfig, SelectiveConfig, SelectiveNorms};

@@ -126,8 +126,8 @@ pub enum ToolFormat {
     Gcml,
     /// `<|function_call|>{"name": .., "arguments": {..}}` (GigaChat 3).
     GigaChat,
-    /// `<|open|>tools<|sep|><|open|>call tool="f" index="1"<|sep|><|open|>argument key="p" type="string"<|sep|>..<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|>`
-    /// (Kimi K3).
+    /// `<|open|>tools<|sep|><|open|>call tool="f" index="1"<|sep|>`, then for each parameter
+    /// `<|open|>argument key="p" type="string"<|sep|>..<|close|>argument<|sep|>` (Kimi K3).
     KimiK3,
     /// GLM's form with `longcat_` in each tag (LongCat).
     LongCat,
