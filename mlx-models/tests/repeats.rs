@@ -17,23 +17,29 @@ const STEPS: usize = 48;
 /// operation of MLX that cannot be compared.
 const NEVER: &[&str] = &[
     "apertus",
+    "bamba",
     "deepseek_v2",
     "deepseek_v2_groups",
     "deepseek_v3",
     "deepseek_v32",
     "falcon_h1",
     "falcon_h1_norm",
+    "falcon_mamba",
     "glm4_moe_lite",
     "glm_moe_dsa",
     "granitemoehybrid",
     "granitemoehybrid_dense",
+    "jamba",
+    "jamba_dense",
     "kimi_k25",
     "kimi_linear",
     "lfm2",
     "lfm2_moe",
     "lfm2_types",
+    "mamba",
     "mamba2",
     "mamba2_tied",
+    "minicpm3",
     "minimax",
     "mistral4",
     "nemotron_h",
@@ -44,6 +50,7 @@ const NEVER: &[&str] = &[
     "qwen3_5_moe",
     "qwen3_5_text",
     "qwen3_next",
+    "youtu",
 ];
 
 #[derive(Debug)]
