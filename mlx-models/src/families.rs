@@ -384,6 +384,34 @@ families! {
         tied: true,
     }
     iquestcoder: ["iquestcoder"] {}
+    bamba: ["bamba"] {
+        names: bamba::names,
+    }
+    youtu: ["youtu", "youtu_llm"] {
+        tied: true,
+        bits: deepseek_v3::BITS,
+    }
+    minicpm3: ["minicpm3"] {
+        tied: true,
+        bits: deepseek_v3::BITS,
+    }
+    sarvam_moe: ["sarvam_moe"] {
+        names: sarvam_moe::names,
+        bits: deepseek_v3::BITS,
+    }
+    kolibri1: ["kolibri1"] {
+        names: kolibri1::names,
+        bits: qwen3_moe::BITS,
+    }
+    mamba: ["mamba", "falcon_mamba"] {
+        names: mamba2::names,
+        tied: true,
+    }
+    jamba: ["jamba"] {
+        names: jamba::names,
+        bits: jamba::BITS,
+    }
+    nemotron_nas: ["nemotron-nas"] {}
 }
 
 /// Families of encoders, in the order of messages. Their files are in

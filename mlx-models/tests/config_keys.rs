@@ -1,9 +1,13 @@
 //! Every key of every family's config.json has the effect that it has in transformers, or no effect if it has none
 //! there.
 
+#[path = "shared/checkpoints.rs"]
+mod checkpoints;
+
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use checkpoints::checkpoint;
 use mlx_core::{Array, DType, Result};
 use mlx_models::{LoadOptions, Loaded, Registry, known_types, load_from};
 use mlx_nn::{CacheOptions, ModelCache};
@@ -99,7 +103,7 @@ fn keys_have_the_effect_that_they_have_in_transformers() {
             family["case"].as_str().unwrap(),
             family["config"].as_str().unwrap(),
         );
-        let dir = models().join(case);
+        let dir = checkpoint(case);
         let config = read(dir.join(file));
         let change = |number: &Value| &table["changes"][number.as_u64().unwrap() as usize];
         // Where transformers fails, this project may compute a result or refuse.

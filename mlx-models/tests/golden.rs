@@ -1,5 +1,7 @@
 //! Every tiny checkpoint of `testdata/models` compared with its reference.
 
+#[path = "shared/checkpoints.rs"]
+mod checkpoints;
 mod golden {
     pub mod case;
     mod decode;
@@ -34,9 +36,8 @@ fn logits_and_tokens_equal_the_reference() {
             let mut worst = 0.0f32;
             for (index, prompt) in case.prompts.iter().enumerate() {
                 let golden = case.golden(index);
-                let found = log_probs(&prompt_logits(&model, prompt).unwrap()).unwrap();
-                let expected = log_probs(&golden.logits).unwrap();
-                let off = difference(&found, &expected);
+                let found = golden.shown(&prompt_logits(&model, prompt).unwrap());
+                let off = difference(&found.unwrap(), &golden.log_probs);
                 worst = worst.max(off);
                 assert!(
                     off < case.tolerance,
@@ -47,10 +48,7 @@ fn logits_and_tokens_equal_the_reference() {
                     tokens, golden.tokens,
                     "{place}, prompt {index}: greedy tokens"
                 );
-                let off = difference(
-                    &log_probs(&logits).unwrap(),
-                    &log_probs(&golden.step_logits).unwrap(),
-                );
+                let off = difference(&golden.shown(&logits).unwrap(), &golden.step_log_probs);
                 worst = worst.max(off);
                 assert!(
                     off < case.tolerance,
@@ -77,8 +75,8 @@ fn every_mutation_shows() {
                 if mutation.changes == Mutation::TOKENS {
                     strays(&model, prompt, &golden.tokens).unwrap()
                 } else {
-                    let found = log_probs(&prompt_logits(&model, prompt).unwrap()).unwrap();
-                    difference(&found, &log_probs(&golden.logits).unwrap()) > 100.0 * case.tolerance
+                    let found = golden.shown(&prompt_logits(&model, prompt).unwrap());
+                    difference(&found.unwrap(), &golden.log_probs) > 100.0 * case.tolerance
                 }
             });
             assert!(shows, "{place} changes nothing");

@@ -41,8 +41,8 @@ fn unknown_things_are_refused_by_name_with_what_is_known() {
         (
             "llama_tied",
             "model_type",
-            json!("mamba"),
-            &["\"mamba\"", " llama, ", " mistral, qwen2, "],
+            json!("mamba9"),
+            &["\"mamba9\"", " llama, ", " mistral, qwen2, "],
         ),
         (
             "llama_tied",

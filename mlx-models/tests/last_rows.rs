@@ -1,8 +1,12 @@
 //! A step that reads only the last tokens gives the same features of these tokens as a step that
 //! reads all.
 
+#[path = "shared/checkpoints.rs"]
+mod checkpoints;
+
 use std::path::{Path, PathBuf};
 
+use checkpoints::checkpoint;
 use mlx_core::{Array, DType, Result, eval, fast};
 use mlx_models::{LoadOptions, Loaded, Model, load};
 use mlx_nn::{CacheOptions, ModelCache, Residual, Step, last_features};
@@ -17,8 +21,10 @@ const PREFIX: usize = 9;
 fn cases() -> Vec<PathBuf> {
     let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../testdata/models");
     let entries = std::fs::read_dir(models).unwrap();
-    let paths = entries.map(|entry| entry.unwrap().path());
-    let mut cases: Vec<PathBuf> = paths.filter(|path| path.is_dir()).collect();
+    let entries = entries.map(|entry| entry.unwrap());
+    let folders = entries.filter(|entry| entry.path().is_dir());
+    let names = folders.map(|folder| folder.file_name().into_string().unwrap());
+    let mut cases: Vec<PathBuf> = names.map(|name| checkpoint(&name)).collect();
     cases.sort();
     assert!(cases.len() >= 30, "only {} cases were found", cases.len());
     cases

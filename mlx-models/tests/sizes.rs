@@ -1,9 +1,13 @@
 //! The sizes that a model reports equal those of its tensors.
 
+#[path = "shared/checkpoints.rs"]
+mod checkpoints;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+use checkpoints::checkpoint;
 use mlx_models::{LoadOptions, Loaded};
 use mlx_nn::{LayerKind, Param, StatePart, Visit};
 use serde_json::Value;
@@ -31,10 +35,11 @@ fn sizes_are_those_of_the_tensors() {
     for entry in
         fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../testdata/models")).unwrap()
     {
-        let dir = entry.unwrap().path();
-        if !dir.is_dir() {
+        let entry = entry.unwrap();
+        if !entry.path().is_dir() {
             continue;
         }
+        let dir = checkpoint(&entry.file_name().into_string().unwrap());
         let names = fs::read_dir(&dir)
             .unwrap()
             .map(|entry| entry.unwrap().file_name());

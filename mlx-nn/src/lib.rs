@@ -21,7 +21,7 @@
 //! | chain layers | [`Sequential`], [`Layer`] |
 //! | normalise, embed, rotate, activate | [`RmsNorm`], [`LayerNorm`], [`Embedding`], [`Rope`], [`Activation`] |
 //! | attend | [`Attention`], [`Step::attend`] |
-//! | mix tokens by a recurrence | [`Recurrence`]: [`GatedDeltaNet`], [`Mamba`], [`ShortConv`] |
+//! | mix tokens by a recurrence | [`Recurrence`]: [`GatedDeltaNet`], [`Mamba`], [`SelectiveScan`], [`ShortConv`] |
 //! | turn features into logits | [`Head`] |
 //! | load a checkpoint, with a report of all that does not fit | [`fill_lazily`], [`Checkpoint`] |
 //! | map published tensors to parameters: rename, transpose, split, join, stack | [`Rule`], [`Rules`] |
@@ -184,6 +184,7 @@ pub mod residual;
 pub mod rnn;
 pub mod rope;
 pub mod schedule;
+pub mod selective;
 pub mod short_conv;
 pub mod sinusoidal;
 mod sizes;
@@ -254,6 +255,7 @@ pub use rope::{Rope, RopeConfig, RopeScaling};
 pub use schedule::{
     Schedule, cosine_decay, exponential_decay, join_schedules, linear_schedule, step_decay,
 };
+pub use selective::{SelectiveConfig, SelectiveNorms, SelectiveScan};
 pub use short_conv::{ShortConv, ShortConvConfig};
 pub use sinusoidal::SinusoidalPositionalEncoding;
 pub use sizes::Sizes;

@@ -7,6 +7,7 @@ use crate::cache::LayerKind;
 use crate::delta::{DeltaConfig, GatedDeltaNet};
 use crate::delta_channels::{ChannelDelta, ChannelDeltaConfig};
 use crate::mamba::{Mamba, MambaConfig};
+use crate::selective::{SelectiveConfig, SelectiveScan};
 use crate::short_conv::{ShortConv, ShortConvConfig};
 use crate::step::Step;
 
@@ -19,6 +20,8 @@ pub enum RecurrenceConfig {
     Channels(ChannelDeltaConfig),
     /// A scan of Mamba 2.
     Mamba(MambaConfig),
+    /// A scan of the first Mamba.
+    Selective(SelectiveConfig),
     /// A short convolution.
     ShortConv(ShortConvConfig),
 }
@@ -30,6 +33,7 @@ impl RecurrenceConfig {
             Self::Delta(config) => config.kind(),
             Self::Channels(config) => config.kind(),
             Self::Mamba(config) => config.kind(),
+            Self::Selective(config) => config.kind(),
             Self::ShortConv(config) => config.kind(),
         }
     }
@@ -44,6 +48,8 @@ pub enum Recurrence {
     Channels(Box<ChannelDelta>),
     /// A scan of Mamba 2.
     Mamba(Box<Mamba>),
+    /// A scan of the first Mamba.
+    Selective(Box<SelectiveScan>),
     /// A short convolution.
     ShortConv(Box<ShortConv>),
 }
@@ -60,6 +66,9 @@ impl Recurrence {
                 Self::Channels(Box::new(ChannelDelta::empty(config)?))
             }
             RecurrenceConfig::Mamba(config) => Self::Mamba(Box::new(Mamba::empty(config)?)),
+            RecurrenceConfig::Selective(config) => {
+                Self::Selective(Box::new(SelectiveScan::empty(config)?))
+            }
             RecurrenceConfig::ShortConv(config) => {
                 Self::ShortConv(Box::new(ShortConv::empty(config)?))
             }
@@ -76,6 +85,7 @@ impl Recurrence {
             Self::Delta(delta) => delta.forward(x, layer, step),
             Self::Channels(delta) => delta.forward(x, layer, step),
             Self::Mamba(mamba) => mamba.forward(x, layer, step),
+            Self::Selective(scan) => scan.forward(x, layer, step),
             Self::ShortConv(conv) => conv.forward(x, layer, step),
         }
     }

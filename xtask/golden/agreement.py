@@ -5,6 +5,7 @@
 
 import json
 import sys
+import tempfile
 from pathlib import Path
 
 import mlx.core as mx
@@ -12,6 +13,7 @@ import mlx_lm
 import torch
 from safetensors.torch import load_file
 
+import formula
 import mlx_reference
 from reference import Run, logprob_error
 
@@ -44,16 +46,26 @@ def compare(folder):
     """Whether all tokens are equal, the error, and the message if it did not load."""
     prompts = json.loads((folder / "golden.json").read_text())["prompts"]
     tensors = load_file(folder / "golden.safetensors")
+    kind = "logprobs" if "columns" in tensors else "logits"
     golden = [
-        Run(tensors[f"logits.{i}"], tensors[f"step_logits.{i}"], tensors[f"tokens.{i}"]) for i in range(len(prompts))
+        Run(tensors[f"{kind}.{i}"], tensors[f"step_{kind}.{i}"], tensors[f"tokens.{i}"]) for i in range(len(prompts))
     ]
     try:
-        runs = mlx_reference.run(mlx_reference.load(folder, mx.float32), prompts)
+        with tempfile.TemporaryDirectory() as scratch:
+            model = mlx_reference.load(formula.expanded(folder, Path(scratch)), mx.float32)
+            runs = mlx_reference.run(model, prompts)
     except Exception as error:  # noqa: BLE001: the message is the row's answer
         return False, "–", " ".join(f"{type(error).__name__}: {error}".split())[:100].replace("|", "/")
+    if kind == "logprobs":
+        columns = tensors["columns"].long()
+        runs = [Run(*(x.log_softmax(-1)[:, columns] for x in (run.logits, run.steps)), run.tokens) for run in runs]
     equal = all(torch.equal(a.tokens, b.tokens) for a, b in zip(golden, runs, strict=True))
     same = [until_they_part(a, b) for a, b in zip(golden, runs, strict=True)]
-    return equal, f"{logprob_error(*map(list, zip(*same, strict=True))):.1e}", ""
+    if kind == "logprobs":
+        error = max(float((a - b).abs().max()) for x, y in same for a, b in ((x.logits, y.logits), (x.steps, y.steps)))
+    else:
+        error = logprob_error(*map(list, zip(*same, strict=True)))
+    return equal, f"{error:.1e}", ""
 
 
 def until_they_part(a, b):

@@ -173,7 +173,9 @@ def row(case, binary, scratch, made=source):
     prompts = json.loads((folder / "golden.json").read_text())["prompts"]
     # The last, which is the longest.
     at, prompt = len(prompts) - 1, prompts[-1]
-    golden = of_prompt(load_file(folder / "golden.safetensors")[f"logits.{at}"], prompt)
+    golden = load_file(folder / "golden.safetensors")
+    # Where the weights are a formula, the golden has these log probabilities instead of all logits.
+    golden = golden[name].double() if (name := f"prompt_logprobs.{at}") in golden else of_prompt(golden[f"logits.{at}"], prompt)
     taken = made(case, scratch)
     ours, theirs = scratch / f"{case}-ours", scratch / f"{case}-theirs"
 

@@ -33,6 +33,7 @@ class Case:
     steady: float = 0.0  # how far from a half every number stays that is rounded on the way
     grows: bool = False  # a rope that follows the length of the call: decoding without a cache computes something else
     composed: bool = False  # of classes of another family: transformers does not write its config
+    formula: bool = False  # the folder has weights.json (formula.py) instead of the weights, and a part of the log probabilities
     packed: bool = False  # experts in mxfp4, as gpt-oss is published; the reference has them unpacked
 
 

@@ -16,6 +16,7 @@ from transformers import (
 )
 
 import composed
+import formula
 
 composed.register()
 
@@ -37,9 +38,14 @@ SPREADS = [
 ]
 
 
+def spread(name, spreads):
+    """The rule of the parameter `name`: the first of `spreads` that its name ends with."""
+    return next(rule for suffix, rule in [*spreads, *SPREADS] if name.endswith(suffix))
+
+
 def draw(name, shape, generator, spreads):
-    """One random tensor for the parameter `name`; the rule is the first of `spreads` that its name ends with."""
-    std, mean = next(rule for suffix, rule in [*spreads, *SPREADS] if name.endswith(suffix))
+    """One random tensor for the parameter `name`."""
+    std, mean = spread(name, spreads)
     values = torch.randn(shape, generator=generator, dtype=torch.float32)
     if mean is None:
         return values * (std / math.sqrt(shape[-1]))
@@ -107,12 +113,32 @@ def random_tensors(config, seed, spreads):
         return load_file(scratch / "out" / "model.safetensors")
 
 
+def formulas(tensors, spreads):
+    """Entries of weights.json for tensors of these names and shapes. Tensors of integers keep their values."""
+    found = {}
+    for name, tensor in tensors.items():
+        entry = {"shape": list(tensor.shape)}
+        if not tensor.is_floating_point():
+            entry |= {"dtype": formula.NAMES[tensor.dtype], "values": tensor.flatten().tolist()}
+        else:
+            std, mean = spread(name, spreads)
+            entry |= formula.numbers(std / math.sqrt(tensor.shape[-1]) if mean is None else std, mean or 0.0)
+        found[name] = entry
+    return found
+
+
+def write_safetensors(folder, tensors):
+    """One file of the tensors as they are."""
+    tensors = {name: tensors[name].contiguous() for name in sorted(tensors)}
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
 def write_tensors(folder, tensors, dtype=torch.float32, shards=1):
     """One file, or `shards` files of about one size and the index that names the file of each tensor."""
     cast = {name: dtype if tensor.is_floating_point() else tensor.dtype for name, tensor in tensors.items()}
     tensors = {name: tensors[name].to(cast[name]).contiguous() for name in sorted(tensors)}
     if shards == 1:
-        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+        write_safetensors(folder, tensors)
         return
     total = sum(t.nbytes for t in tensors.values())
     parts, size = [{}], 0
@@ -132,8 +158,8 @@ def write_tensors(folder, tensors, dtype=torch.float32, shards=1):
 
 
 def read_tensors(folder):
-    """All tensors of a checkpoint, of one file or several."""
-    tensors = {}
+    """All tensors of a checkpoint, of one file or several, or of a formula."""
+    tensors = formula.read(folder) if formula.has(folder) else {}
     for file in sorted(folder.glob("model*.safetensors")):
         tensors.update(load_file(file))
     return tensors

@@ -1,6 +1,16 @@
 """Families that transformers has not, composed of its classes: their configs are translated to those of another family."""
 
-from transformers import AutoConfig, AutoModelForCausalLM, GraniteConfig, GraniteForCausalLM
+import copy
+
+from torch import nn
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    GraniteConfig,
+    GraniteForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+)
 
 
 class MiniCPMConfig(GraniteConfig):
@@ -24,7 +34,78 @@ class MiniCPMForCausalLM(GraniteForCausalLM):
     config_class = MiniCPMConfig
 
 
+class NemotronNasConfig(LlamaConfig):
+    """Llama's keys, and the halves of each layer."""
+
+    model_type = "nemotron-nas"
+
+    block_configs: list | None = None
+    rms_norm_eps: float = 1e-5
+
+
+class Nothing(nn.Module):
+    """In place of an absent half: nothing is added to the residual."""
+
+    def forward(self, hidden_states, **_):
+        return hidden_states * 0
+
+
+class AttentionOf(nn.Module):
+    """The half as attention: its result, and no weights."""
+
+    def __init__(self, part):
+        super().__init__()
+        self.part = part
+
+    def forward(self, hidden_states, **_):
+        return self.part(hidden_states), None
+
+
+class Replaced(nn.Module):
+    def __init__(self, size, bias, attends):
+        super().__init__()
+        self.linear = nn.Linear(size, size, bias=bias)
+        self.attends = attends
+
+    def forward(self, hidden_states, **_):
+        y = self.linear(hidden_states)
+        return (y, None) if self.attends else y
+
+
+class NemotronNasForCausalLM(LlamaForCausalLM):
+    """Llama's layers with other halves."""
+
+    config_class = NemotronNasConfig
+
+    def __init__(self, config):
+        super().__init__(config)
+        for index, (layer, block) in enumerate(zip(self.model.layers, config.block_configs, strict=True)):
+            self.replace(config, index, layer, block)
+        self.post_init()
+
+    def replace(self, config, index, layer, block):
+        attention, ffn = block["attention"], block["ffn"]
+        own = copy.deepcopy(config)
+        if attention.get("no_op"):
+            layer.input_layernorm, layer.self_attn = nn.Identity(), AttentionOf(Nothing())
+        elif attention.get("replace_with_linear"):
+            layer.self_attn = Replaced(config.hidden_size, config.attention_bias, attends=True)
+        else:
+            own.num_key_value_heads = config.num_attention_heads // attention["n_heads_in_group"]
+            layer.self_attn = type(layer.self_attn)(own, index)
+        if ffn.get("no_op"):
+            layer.post_attention_layernorm, layer.mlp = nn.Identity(), Nothing()
+        elif ffn.get("replace_with_linear"):
+            layer.mlp = Replaced(config.hidden_size, config.mlp_bias, attends=False)
+        else:
+            width = int(2 * round(ffn["ffn_mult"], 6) * config.hidden_size / 3)
+            own.intermediate_size = -(-width // 256) * 256
+            layer.mlp = type(layer.mlp)(own)
+
+
 def register():
     """Lets transformers' automatic classes find them."""
     AutoConfig.register("minicpm", MiniCPMConfig)
     AutoModelForCausalLM.register(MiniCPMConfig, MiniCPMForCausalLM)
+    AutoConfig.register("nemotron-nas", NemotronNasConfig)
+    AutoModelForCausalLM.register(NemotronNasConfig, NemotronNasForCausalLM)

@@ -20,6 +20,7 @@ from pathlib import Path
 import torch
 import transformers
 
+import formula
 from reference import load
 
 PROMPT = [random.Random(11).randrange(8, 60) for _ in range(44)]
@@ -137,6 +138,15 @@ BASES = [
     ("exaone", "config.json"),
     ("iquestcoder", "config.json"),
     ("minicpm", "config.json"),
+    ("youtu", "config.json"),
+    ("minicpm3", "config.json"),
+    ("sarvam_moe", "config.json"),
+    ("kolibri1", "config.json"),
+    ("bamba", "config.json"),
+    ("mamba", "config.json"),
+    ("falcon_mamba", "config.json"),
+    ("jamba", "config.json"),
+    ("nemotron_nas", "config.json"),
 ]
 
 # Values for the keys of all families, whether a family's class reads them or not.
@@ -256,7 +266,9 @@ def fitted(value, config):
         return [f"{value}_attention"] * size(text, "num_hidden_layers", "n_layer", "num_layers")
     if value in ("long", "short"):
         partial = text.get("partial_rotary_factor", (text.get("rope_parameters") or {}).get("partial_rotary_factor", 1.0))
-        head = text.get("head_dim") or size(text, "hidden_size", "n_embd") // size(text, "num_attention_heads", "n_head")
+        # Scans of the first Mamba have no heads.
+        heads = text.get("num_attention_heads") or text.get("n_head") or 4
+        head = text.get("head_dim") or size(text, "hidden_size", "n_embd") // heads
         half = int(head * partial) // 2
         return [round((1.3 if value == "long" else 1.1) ** i + 0.1, 3) for i in range(half)]
     if isinstance(value, dict):
@@ -373,7 +385,7 @@ def family(folder, file, held):
     cases = []
     with tempfile.TemporaryDirectory() as scratch:
         copy_of = Path(scratch)
-        for path in folder.glob("model*"):
+        for path in formula.expanded(folder, copy_of).glob("model*"):
             shutil.copy(path, copy_of)
         for change in [{}, *changes(config)]:
             key = json.dumps(change)

@@ -22,6 +22,7 @@ import numpy as np
 from mlx_lm.convert import convert
 from mlx_lm.utils import load_config
 
+import formula
 import mlx_reference
 from cases import V
 from checkpoint import write_json
@@ -106,6 +107,7 @@ def source_folder(source, scratch):
             shutil.copy(TOKENIZER / name, folder)
         for name in folder.glob("golden.*"):
             name.unlink()
+        formula.expand(folder)
     return folder
 
 

@@ -18,10 +18,12 @@ import torch
 import transformers
 from safetensors.torch import save_file
 
+import formula
 import mxfp4
 from bitnet_cases import bitnet_cases
 from cases import V, llama_cases, phi3_cases, qwen_cases
 from checkpoint import (
+    formulas,
     in_transformers_dialect,
     random_tensors,
     without_defaults,
@@ -40,6 +42,7 @@ from hybrid_cases import hybrid_cases
 from index import write_index
 from latent_cases import latent_cases
 from llama4_cases import llama4_cases
+from mixed_cases import mixed_cases
 from mixer_cases import mixer_cases
 from moe_cases import moe_cases
 from norm_cases import norm_cases
@@ -55,6 +58,7 @@ MIN_MARGIN = 5e-3  # between the two best logits at every greedy step
 MIN_LEAD = 1e-2  # of a mutated model's first different token
 MIN_DISTINCT = 6  # tokens among the 24
 MAX_SEEDS = 400
+SHOWN = 12  # columns of the log probabilities in a golden whose weights are a formula
 
 
 class Unfit(Exception):
@@ -83,6 +87,7 @@ def cases():
         bitnet_cases,
         older_cases,
         vision_cases,
+        mixed_cases,
     ]
     return [case for cases in known for case in cases()]
 
@@ -118,6 +123,9 @@ def write_case(case, out):
             golden["seed"] = seed
             if case.packed:
                 pack(folder)
+            if case.formula:
+                (folder / "model.safetensors").unlink()
+                tensors = shown(tensors, prompts)
             write_json(folder / "golden.json", golden)
             save_file(tensors, folder / "golden.safetensors", metadata={"format": "pt"})
             shutil.rmtree(out / case.name, ignore_errors=True)
@@ -128,6 +136,22 @@ def write_case(case, out):
     raise SystemExit(f"{case.name}: none of {MAX_SEEDS} seeds makes a good test: {why}")
 
 
+def shown(tensors, prompts):
+    """The golden with log probabilities of a few columns in place of the logits: every position, and a fifth of the bytes. Also those
+    of the prompt's own tokens."""
+    columns = sorted(random.Random(V).sample(range(V), SHOWN))
+    found = {"columns": torch.tensor(columns, dtype=torch.int32)}
+    for name, tensor in tensors.items():
+        if name.startswith("tokens."):
+            found[name] = tensor
+        else:
+            found[name.replace("logits", "logprobs")] = tensor.log_softmax(-1)[:, columns].contiguous()
+    for i, prompt in enumerate(prompts):
+        rows = tensors[f"logits.{i}"].log_softmax(-1)[:-1]
+        found[f"prompt_logprobs.{i}"] = rows.gather(1, torch.tensor(prompt[1:])[:, None])[:, 0].contiguous()
+    return found
+
+
 def write_checkpoint(case, config, seed, folder):
     tensors = random_tensors(case.config, seed, case.spreads)
     tensors = case.change(tensors) if case.change else tensors
@@ -136,6 +160,10 @@ def write_checkpoint(case, config, seed, folder):
     generator = torch.Generator().manual_seed(seed)
     for name, source in case.extra.items():
         tensors[name] = tensors[source].clone() if isinstance(source, str) else torch.rand(source, generator=generator)
+    if case.formula:
+        # Only names and shapes of the drawn tensors count.
+        formula.write(folder, seed, case.dtype, formulas(tensors, case.spreads))
+        tensors = formula.read(folder)
     write_tensors(folder, tensors, case.dtype, case.shards)
     write_config(folder, config)
     if not (case.v5 or case.composed):

@@ -33,6 +33,12 @@ pub(crate) fn load(source: &Source<'_>) -> Result<PreAndPostNorm> {
 /// Gate and up are one matrix in published files and in those of MLX; norms have other names.
 pub(crate) fn names(_source: &Source<'_>) -> Result<Rules> {
     let gate_up = [("*.mlp.gate_proj.*", 1), ("*.mlp.up_proj.*", 1)];
+    let gate_up = Rule::split("*.mlp.gate_up_proj.*", 1, gate_up).written();
+    Ok(Rules::from(std::iter::once(gate_up).chain(norm_names())))
+}
+
+/// The rules for the names of the norms.
+pub(crate) fn norm_names() -> [Rule; 3] {
     let norm = |from: &str, to: &str| {
         Rule::rename(
             &format!("*.{from}_layernorm.*"),
@@ -40,10 +46,9 @@ pub(crate) fn names(_source: &Source<'_>) -> Result<Rules> {
         )
         .written()
     };
-    Ok(Rules::from([
-        Rule::split("*.mlp.gate_up_proj.*", 1, gate_up).written(),
+    [
         norm("post_attention", "pre_feedforward"),
         norm("post_self_attn", "post_attention"),
         norm("post_mlp", "post_feedforward"),
-    ]))
+    ]
 }

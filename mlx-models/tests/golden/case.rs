@@ -7,6 +7,9 @@ use mlx_core::{Array, DType, Result, Safetensors, safetensors};
 use mlx_models::{LoadOptions, Loaded};
 use serde_json::Value;
 
+use super::run::log_probs;
+use crate::checkpoints::checkpoint;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Float,
@@ -38,13 +41,26 @@ pub struct Case {
     dir: PathBuf,
 }
 
-/// The reference's results for one prompt.
+/// The reference's results for one prompt of L tokens.
 pub struct Golden {
-    /// `[L, V]`
-    pub logits: Array,
-    /// `[24, V]`
-    pub step_logits: Array,
+    /// Log probabilities after each token of the prompt, L rows.
+    pub log_probs: Vec<f32>,
+    /// Log probabilities from which each of the 24 tokens was chosen.
+    pub step_log_probs: Vec<f32>,
     pub tokens: Vec<u32>,
+    /// The tokens whose log probabilities a row has, `[n]`; all V if absent.
+    columns: Option<Array>,
+}
+
+impl Golden {
+    /// The log probabilities of logits `[L, V]` that the golden has too.
+    pub fn shown(&self, logits: &Array) -> Result<Vec<f32>> {
+        let all = logits.subtract(logits.logsumexp(-1, true)?)?;
+        match &self.columns {
+            Some(columns) => all.take(columns, 1)?.to_vec(),
+            None => all.to_vec(),
+        }
+    }
 }
 
 fn json(path: &Path) -> Value {
@@ -64,17 +80,12 @@ impl Case {
     pub fn all() -> Vec<Case> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../testdata/models");
         let index = json(&root.join("index.json"));
-        index
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|entry| Case::read(&root, entry))
-            .collect()
+        index.as_array().unwrap().iter().map(Case::read).collect()
     }
 
-    fn read(root: &Path, entry: &Value) -> Case {
+    fn read(entry: &Value) -> Case {
         let name = entry["case"].as_str().unwrap().to_owned();
-        let dir = root.join(&name);
+        let dir = checkpoint(&name);
         let golden = json(&dir.join("golden.json"));
         let ids = |value: &Value| {
             value
@@ -129,10 +140,18 @@ impl Case {
         let file = Safetensors::open(self.dir.join("golden.safetensors")).unwrap();
         let array = |name: &str| file.array(&format!("{name}.{prompt}")).unwrap();
         let tokens = array("tokens").to_vec::<i32>().unwrap();
+        let tokens = tokens.into_iter().map(|token| token as u32).collect();
+        let has_columns = file.names().any(|name| name == "columns");
+        let columns = has_columns.then(|| file.array("columns").unwrap());
+        let rows = |stored: &str, logits: &str| match columns {
+            Some(_) => array(stored).to_vec().unwrap(),
+            None => log_probs(&array(logits)).unwrap(),
+        };
         Golden {
-            logits: array("logits"),
-            step_logits: array("step_logits"),
-            tokens: tokens.into_iter().map(|token| token as u32).collect(),
+            log_probs: rows("logprobs", "logits"),
+            step_log_probs: rows("step_logprobs", "step_logits"),
+            tokens,
+            columns,
         }
     }
 

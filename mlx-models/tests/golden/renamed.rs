@@ -7,7 +7,7 @@ use mlx_core::{Array, DType, Safetensors, ops, safetensors};
 use mlx_models::{LoadOptions, load_from};
 
 use super::case::Case;
-use super::run::{log_probs, prompt_logits};
+use super::run::prompt_logits;
 
 /// The families that this file tests.
 pub const FAMILIES: [&str; 1] = ["internlm2"];
@@ -86,9 +86,9 @@ fn internlm2_is_llama_under_other_names() {
     let model = load_from("internlm2", config, files, options).unwrap();
     assert_eq!(model.info.model_type, "internlm2");
     for (index, prompt) in case.prompts.iter().enumerate() {
-        let expected = log_probs(&case.golden(index).logits).unwrap();
-        let found = log_probs(&prompt_logits(&model, prompt).unwrap()).unwrap();
-        let off = super::super::difference(&found, &expected);
+        let golden = case.golden(index);
+        let found = golden.shown(&prompt_logits(&model, prompt).unwrap());
+        let off = super::super::difference(&found.unwrap(), &golden.log_probs);
         assert!(off < case.tolerance, "off by {off}");
     }
 }

@@ -1,7 +1,7 @@
 //! Choosing experts by the scores of a router, and their weights.
 
 use mlx_core::fast::{self, Route, RouteGroups};
-use mlx_core::{Array, DType, Result};
+use mlx_core::{Array, DType, Error, ErrorKind, Result};
 
 mod mixer;
 
@@ -30,6 +30,9 @@ pub enum Scoring {
     Softmax,
     /// The sigmoid of each score.
     Sigmoid,
+    /// Experts are chosen by the scores themselves, and a chosen one is weighted by the sigmoid of
+    /// its score. The correction is added to the score.
+    SigmoidOfChosen,
     /// The two best experts. Each is weighted by a softmax over the experts that are nearly as good as it is
     /// (SparseMixer, arXiv:2310.00811): those with `(best - score) / max(|score|, best) <= 2 * noise`.
     Mixer {
@@ -105,6 +108,7 @@ impl Routing {
     ) -> Result<(Array, Array)> {
         let sigmoid = match self.scoring {
             Scoring::Mixer { noise } => return mixer::choose(&scores.astype(DType::F32)?, noise),
+            Scoring::SigmoidOfChosen => return self.by_score(scores, correction, top_k),
             Scoring::Softmax => false,
             Scoring::Sigmoid => true,
         };
@@ -122,5 +126,43 @@ impl Routing {
             groups,
         };
         fast::route(scores, correction, &how)
+    }
+
+    /// [`Routing::choose`] of [`Scoring::SigmoidOfChosen`], without groups. A softmax has the order
+    /// of the scores.
+    fn by_score(
+        &self,
+        scores: &Array,
+        correction: Option<&Array>,
+        top_k: i32,
+    ) -> Result<(Array, Array)> {
+        if self.groups.is_some() {
+            let message = "experts that are chosen by their scores cannot be in groups";
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        }
+        let scores = scores.astype(DType::F32)?;
+        let corrected = match correction {
+            Some(correction) => scores.add(correction.astype(DType::F32)?)?,
+            None => scores.clone(),
+        };
+        let how = Route {
+            top_k,
+            sigmoid: false,
+            norm: false,
+            least_sum: 0.0,
+            scale: 1.0,
+            groups: None,
+        };
+        let (experts, _) = fast::route(&corrected, None, &how)?;
+        let weights = scores.take_along_axis(&experts, -1)?.sigmoid()?;
+        let weights = match self.norm_topk_prob {
+            true => weights.divide(weights.sum(-1, true)?.maximum(self.least_sum)?)?,
+            false => weights,
+        };
+        let weights = match self.scale {
+            Some(scale) => weights.multiply(scale)?,
+            None => weights,
+        };
+        Ok((experts, weights))
     }
 }

@@ -117,6 +117,40 @@ pub enum ToolFormat {
     /// `<｜DSML｜function_calls><｜DSML｜invoke name="f"><｜DSML｜parameter name="p" string="true">..</｜DSML｜parameter></｜DSML｜invoke></｜DSML｜function_calls>`
     /// (DeepSeek V3.2).
     Dsml,
+    /// `<｜DSML｜tool_calls>` with the same calls (DeepSeek V4).
+    DsmlCalls,
+    /// `<｜DSML｜ calls>` with a space in each tag (DeepSeek V4.1).
+    DsmlSpaced,
+    /// `<｜GCML｜tool_calls><｜GCML｜invoke name="f"><｜GCML｜parameter name="p" string="true">..</｜GCML｜parameter></｜GCML｜invoke></｜GCML｜tool_calls>`
+    /// (GigaChat 3.5).
+    Gcml,
+    /// `<|function_call|>{"name": .., "arguments": {..}}` (GigaChat 3).
+    GigaChat,
+    /// `<|open|>tools<|sep|><|open|>call tool="f" index="1"<|sep|>`, then for each parameter
+    /// `<|open|>argument key="p" type="string"<|sep|>..<|close|>argument<|sep|>` (Kimi K3).
+    KimiK3,
+    /// GLM's form with `longcat_` in each tag (LongCat).
+    LongCat,
+    /// GLM's form in `<iquest_tool_call>` (IQuest Q1).
+    IQuest,
+    /// `<tool_calls><tool_call>f<tool_sep><arg_key>k</arg_key><arg_value>v</arg_value></tool_call></tool_calls>`
+    /// (Hunyuan 3 and 4).
+    HunyuanTags,
+    /// The same with `:opensource` in each tag.
+    HunyuanOpen,
+    /// `<steptml:invoke name="f"><steptml:parameter name="p">..</steptml:parameter></steptml:invoke>` between marks of
+    /// their own (Step 3).
+    Step3,
+    /// `<atem:function_calls><atem:invoke name="f"><atem:parameter name="p">..</atem:parameter></atem:invoke></atem:function_calls>`
+    /// (Muse).
+    Atem,
+    /// `<dots_function_call><invoke name="f"><parameter name="p">..</parameter></invoke></dots_function_call>`, or JSON
+    /// between the marks (dots).
+    Dots,
+    /// `<function name="f"><param name="p">..</param></function>` (MiniCPM 5).
+    MiniCpm5,
+    /// `<|action_start|> <|plugin|>{"name": .., "parameters": {..}}<|action_end|>` (InternLM 2 and later).
+    InternLm,
 }
 
 impl ToolFormat {
@@ -137,6 +171,34 @@ impl ToolFormat {
             Self::Gemma4
         } else if has("<start_function_call>") {
             Self::FunctionGemma
+        } else if has("<｜GCML｜") {
+            Self::Gcml
+        } else if has("<|open|>") && has("<|close|>") && has("<|sep|>") {
+            Self::KimiK3
+        } else if has("<longcat_tool_call>") {
+            Self::LongCat
+        } else if has("<iquest_tool_call>") {
+            Self::IQuest
+        } else if has("<tool_sep:opensource>") {
+            Self::HunyuanOpen
+        } else if has("<tool_sep>") {
+            Self::HunyuanTags
+        } else if has("<steptml:invoke") {
+            Self::Step3
+        } else if has("<atem:function_calls>") {
+            Self::Atem
+        } else if has("<dots_function_call>") {
+            Self::Dots
+        } else if has("<function name=") && has("<param name=") {
+            Self::MiniCpm5
+        } else if has("<|action_start|>") && has("<|plugin|>") {
+            Self::InternLm
+        } else if has("<|function_call|>") || has("function call<|role_sep|>") {
+            Self::GigaChat
+        } else if has("｜DSML｜ calls>") || has("｜DSML｜ invoke") {
+            Self::DsmlSpaced
+        } else if has("｜DSML｜tool_calls>") {
+            Self::DsmlCalls
         } else if has("<｜DSML｜") {
             Self::Dsml
         } else if has("<｜tool▁call▁begin｜>") {
@@ -197,7 +259,7 @@ struct Marks {
     is_anywhere: bool,
 }
 
-const REASONING: [Marks; 6] = [
+const REASONING: [Marks; 10] = [
     Marks {
         open: "<think>",
         close: "</think>",
@@ -228,7 +290,30 @@ const REASONING: [Marks; 6] = [
         close: "<|inner_suffix|>",
         is_anywhere: true,
     },
+    Marks {
+        open: "<|open|>think<|sep|>",
+        close: "<|close|>think<|sep|>",
+        is_anywhere: true,
+    },
+    Marks {
+        open: "<longcat_think>",
+        close: "</longcat_think>",
+        is_anywhere: false,
+    },
+    Marks {
+        open: "<think:opensource>",
+        close: "</think:opensource>",
+        is_anywhere: false,
+    },
+    Marks {
+        open: "<mm:think>",
+        close: "</mm:think>",
+        is_anywhere: false,
+    },
 ];
+
+/// Kimi K3's marks of reasoning. Templates write the parts of its tags apart.
+const KIMI_K3: usize = 6;
 
 /// How a model writes reasoning and calls of tools.
 ///
@@ -276,9 +361,12 @@ impl ReplyFormat {
             form => form,
         };
         let is_fenced = has("```json");
-        let reasoning = REASONING
-            .into_iter()
-            .find(|marks| is_token(marks.close) || has(marks.close));
+        let reasoning = match tools {
+            ToolFormat::KimiK3 => Some(REASONING[KIMI_K3]),
+            _ => REASONING
+                .into_iter()
+                .find(|marks| is_token(marks.close) || has(marks.close)),
+        };
         let reasoning = reasoning.filter(|_| tools != ToolFormat::Harmony);
         // Gemma 4 opens reasoning with a token and a word.
         let marks = reasoning.iter().flat_map(|marks| [marks.open, marks.close]);

@@ -3,6 +3,8 @@
 mod arguments;
 mod custom;
 
+#[cfg(test)]
+pub(super) use self::arguments::tags_of;
 #[cfg(feature = "serve")]
 pub(crate) use self::custom::INPUT;
 
@@ -321,6 +323,128 @@ impl ReplyFormat {
                 middle: ">\n",
                 back: "</｜DSML｜invoke>\n",
                 between: Some(""),
+            },
+            ToolFormat::DsmlCalls => Frame {
+                open: "<｜DSML｜tool_calls>",
+                outer: ("<｜DSML｜tool_calls>\n", "</｜DSML｜tool_calls>"),
+                front: "<｜DSML｜invoke name=",
+                is_quoted: true,
+                middle: ">\n",
+                back: "</｜DSML｜invoke>\n",
+                between: Some(""),
+            },
+            ToolFormat::DsmlSpaced => Frame {
+                open: "<｜DSML｜ calls>",
+                outer: ("<｜DSML｜ calls>\n", "</｜DSML｜ calls>"),
+                front: "<｜DSML｜ invoke name=",
+                is_quoted: true,
+                middle: ">\n",
+                back: "</｜DSML｜ invoke>\n",
+                between: Some(""),
+            },
+            ToolFormat::Gcml => Frame {
+                open: "<｜GCML｜tool_calls>",
+                outer: ("<｜GCML｜tool_calls>\n", "</｜GCML｜tool_calls>"),
+                front: "<｜GCML｜invoke name=",
+                is_quoted: true,
+                middle: ">\n",
+                back: "</｜GCML｜invoke>\n",
+                between: Some(""),
+            },
+            ToolFormat::GigaChat => Frame {
+                open: "<|function_call|>",
+                front: "<|function_call|>{\"name\": ",
+                between: None,
+                ..OBJECT
+            },
+            ToolFormat::KimiK3 => Frame {
+                open: "<|open|>tools<|sep|>",
+                outer: ("<|open|>tools<|sep|>", "<|close|>tools<|sep|>"),
+                front: "<|open|>call tool=",
+                is_quoted: true,
+                middle: " index=\"1\"<|sep|>",
+                back: "<|close|>call<|sep|>",
+                between: Some(""),
+            },
+            ToolFormat::LongCat => Frame {
+                open: "<longcat_tool_call>",
+                front: "<longcat_tool_call>",
+                is_quoted: false,
+                middle: "\n",
+                back: "</longcat_tool_call>",
+                between: Some("\n"),
+                ..OBJECT
+            },
+            ToolFormat::IQuest => Frame {
+                open: "<iquest_tool_call>",
+                front: "<iquest_tool_call>",
+                is_quoted: false,
+                middle: "\n",
+                back: "</iquest_tool_call>",
+                between: Some("\n"),
+                ..OBJECT
+            },
+            ToolFormat::HunyuanTags => Frame {
+                open: "<tool_calls>",
+                outer: ("<tool_calls>\n", "\n</tool_calls>"),
+                front: "<tool_call>",
+                is_quoted: false,
+                middle: "<tool_sep>\n",
+                back: "</tool_call>",
+                between: Some("\n"),
+            },
+            ToolFormat::HunyuanOpen => Frame {
+                open: "<tool_calls:opensource>",
+                outer: ("<tool_calls:opensource>\n", "\n</tool_calls:opensource>"),
+                front: "<tool_call:opensource>",
+                is_quoted: false,
+                middle: "<tool_sep:opensource>\n",
+                back: "</tool_call:opensource>",
+                between: Some("\n"),
+            },
+            ToolFormat::Step3 => Frame {
+                open: "<｜tool_calls_begin｜>",
+                outer: ("<｜tool_calls_begin｜>\n", "\n<｜tool_calls_end｜>"),
+                front: "<｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name=",
+                is_quoted: true,
+                middle: ">\n",
+                back: "</steptml:invoke><｜tool_call_end｜>",
+                between: Some("\n"),
+            },
+            ToolFormat::Atem => Frame {
+                open: "<atem:function_calls>",
+                outer: ("<atem:function_calls>\n", "</atem:function_calls>"),
+                front: "<atem:invoke name=",
+                is_quoted: true,
+                middle: ">\n",
+                back: "</atem:invoke>\n",
+                between: Some(""),
+            },
+            ToolFormat::Dots => Frame {
+                open: "<dots_function_call>",
+                outer: ("<dots_function_call>\n", "</dots_function_call>"),
+                front: "<invoke name=",
+                is_quoted: true,
+                middle: ">\n",
+                back: "</invoke>\n",
+                between: Some(""),
+            },
+            ToolFormat::MiniCpm5 => Frame {
+                open: "<function name=",
+                front: "<function name=",
+                is_quoted: true,
+                middle: ">",
+                back: "</function>",
+                between: Some("\n"),
+                ..OBJECT
+            },
+            ToolFormat::InternLm => Frame {
+                open: "<|action_start|>",
+                front: "<|action_start|> <|plugin|>\n{\"name\": ",
+                middle: ", \"parameters\": ",
+                back: "}<|action_end|>",
+                between: Some("\n"),
+                ..OBJECT
             },
             ToolFormat::Command => Frame {
                 front: "{\"tool_call_id\": \"0\", \"tool_name\": ",

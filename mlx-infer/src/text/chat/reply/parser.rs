@@ -174,7 +174,13 @@ impl ReplyParser {
             .filter(|marks| marks.is_anywhere || !self.has_content);
         let reasoning = reasoning.map(|marks| marks.open);
         let calls = if has_tools { self.form.marks() } else { &[] };
-        let marks: Vec<&'static str> = reasoning.iter().chain(calls).copied().collect();
+        let frames = self.form.frames();
+        let marks: Vec<&'static str> = reasoning
+            .iter()
+            .chain(calls)
+            .chain(frames)
+            .copied()
+            .collect();
         let mut free = String::new();
         let found = self.seek.take(c, &marks, &mut free).map(|at| marks[at]);
         for c in free.chars() {
@@ -187,6 +193,7 @@ impl ReplyParser {
                 self.skips_blanks = true;
                 self.state = State::Reasoning { has_text: false };
             }
+            Some(mark) if frames.contains(&mark) => {}
             Some(mark) => match self.form.begins(mark) {
                 Begins::Block(body) => self.state = State::Block(Block::new(mark, body)),
                 Begins::Nothing if self.parts.has_calls() => {}
@@ -434,7 +441,37 @@ impl ToolFormat {
             Self::Olmo3 => &["<function_calls>"],
             Self::Llama4 => &["<|python_start|>"],
             Self::Apertus => &["<|tools_prefix|>"],
-            Self::Dsml => &["<｜DSML｜function_calls>"],
+            // The repository of these models may have a program instead of a template, so that the form is known by a
+            // token that all of them have.
+            Self::Dsml | Self::DsmlCalls | Self::DsmlSpaced => &[
+                "<｜DSML｜function_calls>",
+                "<｜DSML｜tool_calls>",
+                "<｜DSML｜ calls>",
+            ],
+            Self::Gcml => &["<｜GCML｜tool_calls>"],
+            Self::GigaChat => &["<|function_call|>", "function call<|role_sep|>\n"],
+            Self::KimiK3 => &["<|open|>tools<|sep|>"],
+            Self::LongCat => &["<longcat_tool_call>"],
+            Self::IQuest => &["<iquest_tool_call>"],
+            Self::HunyuanTags => &["<tool_calls>"],
+            Self::HunyuanOpen => &["<tool_calls:opensource>"],
+            Self::Step3 => &["<｜tool_calls_begin｜>"],
+            Self::Atem => &["<atem:function_calls>"],
+            Self::Dots => &["<dots_function_call>"],
+            Self::MiniCpm5 => &["<function name="],
+            Self::InternLm => &["<|action_start|> <|plugin|>", "<|action_start|><|plugin|>"],
+        }
+    }
+
+    /// Marks around content, which are not part of it.
+    fn frames(self) -> &'static [&'static str] {
+        match self {
+            Self::KimiK3 => &[
+                "<|open|>response<|sep|>",
+                "<|close|>response<|sep|>",
+                "<|close|>message<|sep|>",
+            ],
+            _ => &[],
         }
     }
 
@@ -459,7 +496,54 @@ impl ToolFormat {
             Self::Olmo3 => &["</function_calls>"],
             Self::Llama4 => &["<|python_end|>"],
             Self::Apertus => &["<|tools_suffix|>"],
-            Self::Dsml => &["｜DSML｜"],
+            Self::Dsml | Self::DsmlCalls | Self::DsmlSpaced => &["｜DSML｜"],
+            Self::Gcml => &["｜GCML｜"],
+            Self::GigaChat => &["<|role_sep|>"],
+            Self::KimiK3 => &["<|open|>", "<|close|>", "<|sep|>"],
+            Self::LongCat => &[
+                "</longcat_tool_call>",
+                "<longcat_arg_key>",
+                "</longcat_arg_key>",
+                "<longcat_arg_value>",
+                "</longcat_arg_value>",
+            ],
+            Self::IQuest => &[
+                "</iquest_tool_call>",
+                "<arg_key>",
+                "</arg_key>",
+                "<arg_value>",
+                "</arg_value>",
+            ],
+            Self::HunyuanTags => &[
+                "</tool_calls>",
+                "<tool_call>",
+                "</tool_call>",
+                "<tool_sep>",
+                "<arg_key>",
+                "</arg_key>",
+                "<arg_value>",
+                "</arg_value>",
+            ],
+            Self::HunyuanOpen => &[
+                "</tool_calls:opensource>",
+                "<tool_call:opensource>",
+                "</tool_call:opensource>",
+                "<tool_sep:opensource>",
+                "<arg_key:opensource>",
+                "</arg_key:opensource>",
+                "<arg_value:opensource>",
+                "</arg_value:opensource>",
+            ],
+            Self::Step3 => &[
+                "<｜tool_calls_end｜>",
+                "<｜tool_call_begin｜>",
+                "<｜tool_sep｜>",
+                "<｜tool_call_end｜>",
+            ],
+            Self::Atem => &["</atem:function_calls>"],
+            Self::Dots => &["</dots_function_call>"],
+            Self::MiniCpm5 => &["<function", "</function>", "<param", "</param>"],
+            Self::InternLm => &["<|action_start|>", "<|plugin|>", "<|action_end|>"],
             Self::Mistral | Self::MistralArgs => &["[ARGS]", "[CALL_ID]"],
             Self::Gemma4 => &["<tool_call|>", "<|\"|>"],
             Self::FunctionGemma => &["<end_function_call>", "<escape>"],
@@ -485,8 +569,8 @@ impl ToolFormat {
             Self::Qwen3Coder if mark == "<function=" => {
                 BlockBody::Tags(Tags::named(&tags::QWEN3_CODER))
             }
-            Self::Qwen3Coder => json_or(BlockBody::Tags(Tags::new(&tags::QWEN3_CODER))),
-            Self::Glm => json_or(BlockBody::Tags(Tags::new(&tags::GLM))),
+            Self::Qwen3Coder => json_or("</tool_call>", &tags::QWEN3_CODER),
+            Self::Glm => json_or("</tool_call>", &tags::GLM),
             Self::MiniMax => BlockBody::Tags(Tags::new(&tags::MINIMAX)),
             Self::Seed => BlockBody::Tags(Tags::new(&tags::SEED)),
             Self::Granite => BlockBody::Envelope(Envelope::new("")),
@@ -497,7 +581,25 @@ impl ToolFormat {
             Self::Olmo3 => BlockBody::Pythonic(Pythonic::new("</function_calls>")),
             Self::Llama4 => BlockBody::Pythonic(Pythonic::new("<|python_end|>")),
             Self::Apertus => BlockBody::Envelope(Envelope::keyed("<|tools_suffix|>")),
-            Self::Dsml => BlockBody::Tags(Tags::new(&tags::DSML)),
+            Self::Dsml | Self::DsmlCalls | Self::DsmlSpaced => {
+                BlockBody::Tags(Tags::new(match mark {
+                    "<｜DSML｜tool_calls>" => &tags::DSML_CALLS,
+                    "<｜DSML｜ calls>" => &tags::DSML_SPACED,
+                    _ => &tags::DSML,
+                }))
+            }
+            Self::Gcml => BlockBody::Tags(Tags::new(&tags::GCML)),
+            Self::GigaChat => BlockBody::Envelope(Envelope::new("")),
+            Self::KimiK3 => BlockBody::Tags(Tags::new(&tags::KIMI_K3)),
+            Self::LongCat => json_or("</longcat_tool_call>", &tags::LONGCAT),
+            Self::IQuest => json_or("</iquest_tool_call>", &tags::IQUEST),
+            Self::HunyuanTags => json_or("</tool_calls>", &tags::HUNYUAN_TAGS),
+            Self::HunyuanOpen => BlockBody::Tags(Tags::new(&tags::HUNYUAN_OPEN)),
+            Self::Step3 => BlockBody::Tags(Tags::new(&tags::STEP3)),
+            Self::Atem => BlockBody::Tags(Tags::new(&tags::ATEM)),
+            Self::Dots => json_or("</dots_function_call>", &tags::DOTS),
+            Self::MiniCpm5 => BlockBody::Tags(Tags::named(&tags::MINICPM5)),
+            Self::InternLm => BlockBody::Envelope(Envelope::new("<|action_end|>")),
             Self::Llama3 => BlockBody::Envelope(Envelope::bare()),
             Self::Mistral | Self::MistralArgs => {
                 let named = BlockBody::Named(Named::new(named::mistral, ""));
@@ -519,8 +621,11 @@ impl ToolFormat {
 }
 
 /// JSON or the given form, because some models write JSON between the marks of that form.
-fn json_or(other: BlockBody) -> BlockBody {
-    BlockBody::Either(Box::new((Envelope::new("</tool_call>"), other)))
+fn json_or(close: &'static str, form: &'static tags::Form) -> BlockBody {
+    BlockBody::Either(Box::new((
+        Envelope::new(close),
+        BlockBody::Tags(Tags::new(form)),
+    )))
 }
 
 /// Looks for marks. Text that may be the beginning of a mark is held back.

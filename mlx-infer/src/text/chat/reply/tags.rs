@@ -15,18 +15,26 @@ pub(super) struct Form {
     pub(super) call: &'static str,
     /// The end of the name. A `<` also begins the next tag.
     pub(super) name_ends: &'static [char],
+    /// A tag between the name and the first parameter; empty if there is none.
+    pub(super) separator: &'static str,
     /// Before a parameter's name, after it, before its value, and after the value.
     pub(super) parameter: &'static str,
     pub(super) name_end: &'static str,
     pub(super) value: &'static str,
     pub(super) value_end: &'static str,
-    /// After a parameter's name: an attribute that is `true` if the value is a text, and `false` if it is JSON.
+    /// After a parameter's name: an attribute that tells whether the value is a text or JSON, and the word in it for a
+    /// text.
     pub(super) is_text: &'static str,
+    pub(super) text_word: &'static str,
     /// Whether a value is a text if its schema gives no type, as in the published parsers of
     /// Qwen3-Coder and MiniMax. Otherwise it is JSON if it can be parsed, as in GLM's.
     pub(super) untyped_is_text: bool,
     /// Whether one line break before a value and one after it are not part of the value.
     pub(super) has_lines: bool,
+    /// Whether a value may be a section of characters, `<![CDATA[..]]>`.
+    pub(super) has_sections: bool,
+    /// What templates write between two parameters.
+    pub(super) line: &'static str,
     /// After the last parameter.
     pub(super) call_end: &'static str,
     /// After the last call of a block; empty if a block has one call.
@@ -36,13 +44,17 @@ pub(super) struct Form {
 pub(super) const QWEN3_CODER: Form = Form {
     call: "<function=",
     name_ends: &['>'],
+    separator: "",
     parameter: "<parameter=",
     name_end: ">",
     value: "",
     is_text: "",
+    text_word: "true",
     untyped_is_text: true,
     value_end: "</parameter>",
     has_lines: true,
+    has_sections: false,
+    line: "\n",
     call_end: "</function>",
     block_end: "</tool_call>",
 };
@@ -78,12 +90,126 @@ pub(super) const GLM: Form = Form {
     parameter: "<arg_key>",
     name_end: "</arg_key>",
     value: "<arg_value>",
-    is_text: "",
     untyped_is_text: false,
     value_end: "</arg_value>",
     has_lines: false,
     call_end: "</tool_call>",
     block_end: "",
+    ..QWEN3_CODER
+};
+
+pub(super) const LONGCAT: Form = Form {
+    parameter: "<longcat_arg_key>",
+    name_end: "</longcat_arg_key>",
+    value: "<longcat_arg_value>",
+    value_end: "</longcat_arg_value>",
+    call_end: "</longcat_tool_call>",
+    ..GLM
+};
+
+pub(super) const IQUEST: Form = Form {
+    call_end: "</iquest_tool_call>",
+    ..GLM
+};
+
+pub(super) const HUNYUAN_TAGS: Form = Form {
+    call: "<tool_call>",
+    name_ends: &['<'],
+    separator: "<tool_sep>",
+    block_end: "</tool_calls>",
+    ..GLM
+};
+
+pub(super) const HUNYUAN_OPEN: Form = Form {
+    call: "<tool_call:opensource>",
+    separator: "<tool_sep:opensource>",
+    parameter: "<arg_key:opensource>",
+    name_end: "</arg_key:opensource>",
+    value: "<arg_value:opensource>",
+    value_end: "</arg_value:opensource>",
+    call_end: "</tool_call:opensource>",
+    block_end: "</tool_calls:opensource>",
+    ..HUNYUAN_TAGS
+};
+
+pub(super) const DSML_CALLS: Form = Form {
+    block_end: "</｜DSML｜tool_calls>",
+    ..DSML
+};
+
+pub(super) const DSML_SPACED: Form = Form {
+    call: "<｜DSML｜ invoke name=",
+    parameter: "<｜DSML｜ parameter name=",
+    value_end: "</｜DSML｜ parameter>",
+    call_end: "</｜DSML｜ invoke>",
+    block_end: "</｜DSML｜ calls>",
+    ..DSML
+};
+
+pub(super) const GCML: Form = Form {
+    call: "<｜GCML｜invoke name=",
+    parameter: "<｜GCML｜parameter name=",
+    value_end: "</｜GCML｜parameter>",
+    call_end: "</｜GCML｜invoke>",
+    block_end: "</｜GCML｜tool_calls>",
+    ..DSML
+};
+
+pub(super) const STEP3: Form = Form {
+    call: "<｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name=",
+    parameter: "<steptml:parameter name=",
+    value_end: "</steptml:parameter>",
+    untyped_is_text: false,
+    has_lines: false,
+    call_end: "</steptml:invoke><｜tool_call_end｜>",
+    block_end: "<｜tool_calls_end｜>",
+    ..QWEN3_CODER
+};
+
+pub(super) const ATEM: Form = Form {
+    call: "<atem:invoke name=",
+    parameter: "<atem:parameter name=",
+    value_end: "</atem:parameter>",
+    untyped_is_text: false,
+    has_lines: false,
+    call_end: "</atem:invoke>",
+    block_end: "</atem:function_calls>",
+    ..QWEN3_CODER
+};
+
+pub(super) const DOTS: Form = Form {
+    untyped_is_text: false,
+    has_lines: false,
+    block_end: "</dots_function_call>",
+    ..MINIMAX
+};
+
+pub(super) const MINICPM5: Form = Form {
+    call: "<function name=",
+    parameter: "<param name=",
+    value_end: "</param>",
+    untyped_is_text: false,
+    has_lines: false,
+    has_sections: true,
+    line: "",
+    block_end: "",
+    ..QWEN3_CODER
+};
+
+pub(super) const KIMI_K3: Form = Form {
+    call: "<|open|>call tool=",
+    name_ends: &['<'],
+    separator: "<|sep|>",
+    parameter: "<|open|>argument key=",
+    name_end: "<|sep|>",
+    is_text: " type=",
+    text_word: "string",
+    value_end: "<|close|>argument<|sep|>",
+    has_lines: false,
+    line: "",
+    call_end: "<|close|>call<|sep|>",
+    block_end: "<|close|>tools<|sep|>",
+    ..QWEN3_CODER
 };
 
 /// Reads the calls of a block.
@@ -107,13 +233,26 @@ enum At {
     Value {
         seek: Seek,
         writer: Writer,
+        section: Section,
     },
+}
+
+const SECTION: [&str; 2] = ["<![CDATA[", "]]>"];
+
+/// Whether a value is a section of characters.
+#[derive(Debug)]
+enum Section {
+    No,
+    /// This part of the section's mark was read.
+    Maybe(String),
+    Yes,
 }
 
 /// The tags that are allowed next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     Call,
+    Separator,
     Parameter,
     Value,
     Tail,
@@ -155,6 +294,7 @@ impl Tags {
                 held.push(c);
                 let tags = match place {
                     Place::Call => [form.call, form.call],
+                    Place::Separator => [form.separator, form.separator],
                     Place::Parameter => [form.parameter, form.call_end],
                     Place::Value => [form.value, form.value],
                     Place::Tail => [form.block_end, form.call],
@@ -170,6 +310,7 @@ impl Tags {
                 let is_first = held == tags[0];
                 match (*place, is_first) {
                     (Place::Call, _) | (Place::Tail, false) => self.at = At::Name(String::new()),
+                    (Place::Separator, _) => self.at = At::Tag(Place::Parameter, String::new()),
                     (Place::Parameter, true) => self.at = At::Key(String::new()),
                     (Place::Parameter, false) => return self.end(parts),
                     (Place::Value, _) => self.value(tools, None),
@@ -178,7 +319,7 @@ impl Tags {
                 ReplyStep::More
             }
             At::Name(name) if form.name_ends.contains(&c) => {
-                let name = name.trim().trim_matches('"');
+                let name = attribute(name);
                 if name.is_empty() && c == '\n' {
                     return ReplyStep::More;
                 }
@@ -189,7 +330,11 @@ impl Tags {
                 self.tool = name.to_owned();
                 self.given = 0;
                 let begun = if c == '<' { "<" } else { "" };
-                self.at = At::Tag(Place::Parameter, begun.to_owned());
+                let place = match form.separator {
+                    "" => Place::Parameter,
+                    _ => Place::Separator,
+                };
+                self.at = At::Tag(place, begun.to_owned());
                 ReplyStep::More
             }
             At::Name(name) | At::Key(name) if name.len() > MAX_NAME => ReplyStep::Broken,
@@ -202,14 +347,12 @@ impl Tags {
                 if let Some(key) = key.strip_suffix(form.name_end) {
                     let (key, is_text) = match form.is_text {
                         "" => (key, None),
-                        attribute => match key.split_once(attribute) {
-                            Some((key, told)) => {
-                                (key, Some(told.trim().trim_matches('"') == "true"))
-                            }
+                        told_by => match key.split_once(told_by) {
+                            Some((key, told)) => (key, Some(attribute(told) == form.text_word)),
                             None => (key, None),
                         },
                     };
-                    let key = key.trim().trim_matches('"').to_owned();
+                    let key = attribute(key).to_owned();
                     let begin = if self.given == 0 { "{" } else { ", " };
                     parts.arguments(&format!("{begin}{}: ", Value::from(key.as_str())));
                     self.given += 1;
@@ -221,9 +364,37 @@ impl Tags {
                 }
                 ReplyStep::More
             }
-            At::Value { seek, writer } => {
+            At::Value {
+                seek,
+                writer,
+                section,
+            } => {
+                let mut read = c.to_string();
+                if let Section::Maybe(begun) = section {
+                    begun.push(c);
+                    if SECTION[0].starts_with(begun.as_str()) {
+                        if begun == SECTION[0] {
+                            *section = Section::Yes;
+                        }
+                        return ReplyStep::More;
+                    }
+                    read = std::mem::take(begun);
+                    *section = Section::No;
+                }
                 let mut text = String::new();
-                let is_end = seek.take(c, &[form.value_end], &mut text).is_some();
+                let is_section = matches!(section, Section::Yes);
+                let end = match is_section {
+                    true => SECTION[1],
+                    false => form.value_end,
+                };
+                let mut is_end = false;
+                for c in read.chars() {
+                    is_end = seek.take(c, &[end], &mut text).is_some();
+                }
+                if is_section && is_end {
+                    // The rest of the value is empty.
+                    (*section, is_end) = (Section::No, false);
+                }
                 for c in text.chars() {
                     writer.push(c, parts);
                 }
@@ -253,6 +424,10 @@ impl Tags {
                 is_told: is_text == Some(true),
                 ..Writer::new(types, self.form.has_lines)
             },
+            section: match self.form.has_sections {
+                true => Section::Maybe(String::new()),
+                false => Section::No,
+            },
         };
     }
 
@@ -265,6 +440,17 @@ impl Tags {
             _ => ReplyStep::More,
         }
     }
+}
+
+/// A name or the value of an attribute, which may be in quotation marks and before other attributes.
+fn attribute(text: &str) -> &str {
+    let text = text.trim();
+    for quote in ['"', '\''] {
+        if let Some(quoted) = text.strip_prefix(quote) {
+            return quoted.split(quote).next().unwrap_or_default();
+        }
+    }
+    text
 }
 
 /// Writes the text of a value as JSON. Texts are given while they are read.

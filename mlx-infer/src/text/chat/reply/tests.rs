@@ -221,6 +221,23 @@ fn forms_are_recognised_by_their_marks() {
         ("<|python_start|>", ToolFormat::Llama4),
         ("<|tools_prefix|>[", ToolFormat::Apertus),
         ("<｜DSML｜function_calls>", ToolFormat::Dsml),
+        ("<｜DSML｜tool_calls>", ToolFormat::DsmlCalls),
+        ("<｜DSML｜ calls>", ToolFormat::DsmlSpaced),
+        ("<｜GCML｜tool_calls>", ToolFormat::Gcml),
+        ("<|open|>tools<|sep|> <|close|>", ToolFormat::KimiK3),
+        ("<longcat_tool_call>", ToolFormat::LongCat),
+        ("<iquest_tool_call> <arg_key>", ToolFormat::IQuest),
+        (
+            "<tool_calls> <tool_call> <tool_sep> <arg_key>",
+            ToolFormat::HunyuanTags,
+        ),
+        ("<tool_sep:opensource>", ToolFormat::HunyuanOpen),
+        ("<steptml:invoke name=", ToolFormat::Step3),
+        ("<atem:function_calls>", ToolFormat::Atem),
+        ("<dots_function_call>", ToolFormat::Dots),
+        ("<function name= <param name=", ToolFormat::MiniCpm5),
+        ("<|action_start|> <|plugin|>", ToolFormat::InternLm),
+        ("<|function_call|>", ToolFormat::GigaChat),
         ("<start_of_turn>", ToolFormat::Hermes),
     ];
     for (template, form) in cases {

@@ -50,12 +50,10 @@ impl Rules<'_> {
         match form {
             ToolFormat::Gemma4 => self.noted(schema, "<|\"|>", is_strict, 0),
             ToolFormat::FunctionGemma => self.noted(schema, "<escape>", is_strict, 0),
-            ToolFormat::Qwen3Coder => self.tagged(schema, &tags::QWEN3_CODER, is_strict),
-            ToolFormat::MiniMax => self.tagged(schema, &tags::MINIMAX, is_strict),
-            ToolFormat::Glm => self.tagged(schema, &tags::GLM, is_strict),
-            ToolFormat::Seed => self.tagged(schema, &tags::SEED, is_strict),
-            ToolFormat::Dsml => self.tagged(schema, &tags::DSML, is_strict),
-            _ => Ok(self.json(schema, is_strict)),
+            _ => match tags_of(form) {
+                Some(tags) => self.tagged(schema, tags, is_strict),
+                None => Ok(self.json(schema, is_strict)),
+            },
         }
     }
 
@@ -67,12 +65,10 @@ impl Rules<'_> {
         let (open, close, is_quoted) = match form {
             ToolFormat::Gemma4 => around_noted("<|\"|>"),
             ToolFormat::FunctionGemma => around_noted("<escape>"),
-            ToolFormat::Qwen3Coder => around_tagged(&tags::QWEN3_CODER),
-            ToolFormat::MiniMax => around_tagged(&tags::MINIMAX),
-            ToolFormat::Glm => around_tagged(&tags::GLM),
-            ToolFormat::Seed => around_tagged(&tags::SEED),
-            ToolFormat::Dsml => around_tagged(&tags::DSML),
-            _ => (format!("{{\"{INPUT}\": \""), "\"}".to_owned(), true),
+            _ => match tags_of(form) {
+                Some(tags) => around_tagged(tags),
+                None => (format!("{{\"{INPUT}\": \""), "\"}".to_owned(), true),
+            },
         };
         let [syntax, definition] =
             ["syntax", "definition"].map(|key| format[key].as_str().unwrap_or_default());
@@ -99,7 +95,7 @@ impl Rules<'_> {
         for (key, schema_of, is_required) in properties(schema) {
             let types = tags::types(schema_of);
             let has_text = types.as_ref().is_none_or(|types| types.contains(&"string"));
-            let (open, end) = around_value(form, key, has_text);
+            let (open, end) = around_value(form, key, types.as_deref());
             let open = self.literal(&open);
             let value = if let Some(choices) = choices(schema_of) {
                 let texts = choices.iter().map(|choice| match choice {
@@ -280,28 +276,70 @@ impl Rules<'_> {
     }
 }
 
-/// The texts around the value of a parameter in tags.
-fn around_value(form: &tags::Form, key: &str, has_text: bool) -> (String, String) {
+/// The tags of a form whose parameters are in tags.
+pub(in super::super) fn tags_of(form: ToolFormat) -> Option<&'static tags::Form> {
+    Some(match form {
+        ToolFormat::Qwen3Coder => &tags::QWEN3_CODER,
+        ToolFormat::MiniMax => &tags::MINIMAX,
+        ToolFormat::Glm => &tags::GLM,
+        ToolFormat::Seed => &tags::SEED,
+        ToolFormat::Dsml => &tags::DSML,
+        ToolFormat::DsmlCalls => &tags::DSML_CALLS,
+        ToolFormat::DsmlSpaced => &tags::DSML_SPACED,
+        ToolFormat::Gcml => &tags::GCML,
+        ToolFormat::KimiK3 => &tags::KIMI_K3,
+        ToolFormat::LongCat => &tags::LONGCAT,
+        ToolFormat::IQuest => &tags::IQUEST,
+        ToolFormat::HunyuanTags => &tags::HUNYUAN_TAGS,
+        ToolFormat::HunyuanOpen => &tags::HUNYUAN_OPEN,
+        ToolFormat::Step3 => &tags::STEP3,
+        ToolFormat::Atem => &tags::ATEM,
+        ToolFormat::Dots => &tags::DOTS,
+        ToolFormat::MiniCpm5 => &tags::MINICPM5,
+        _ => return None,
+    })
+}
+
+/// The texts around the value of a parameter in tags. `types` are those of its schema, if it names some.
+fn around_value(form: &tags::Form, key: &str, types: Option<&[&str]>) -> (String, String) {
+    let has_text = types.is_none_or(|types| types.contains(&"string"));
     let line = if form.has_lines { "\n" } else { "" };
-    let name = match form.parameter.ends_with("name=") {
+    let name = match ["name=", "key="]
+        .iter()
+        .any(|end| form.parameter.ends_with(end))
+    {
         true => json!(key).to_string(),
         false => key.to_owned(),
     };
-    let between = if form.value.is_empty() { "" } else { "\n" };
+    let between = if form.value.is_empty() { "" } else { form.line };
     let told = match form.is_text {
         "" => String::new(),
-        attribute => format!("{attribute}\"{has_text}\""),
+        attribute => {
+            let kind = types.and_then(|types| types.first().copied());
+            let word = match (form.text_word, has_text) {
+                ("true", _) => {
+                    if has_text {
+                        "true"
+                    } else {
+                        "false"
+                    }
+                }
+                (word, true) => word,
+                (_, false) => kind.unwrap_or("object"),
+            };
+            format!("{attribute}\"{word}\"")
+        }
     };
     let open = format!(
         "{}{name}{told}{}{between}{}{line}",
         form.parameter, form.name_end, form.value
     );
-    (open, format!("{line}{}\n", form.value_end))
+    (open, format!("{line}{}{}", form.value_end, form.line))
 }
 
 /// The texts around an only argument, a text, in tags; its characters stand for themselves.
 fn around_tagged(form: &tags::Form) -> (String, String, bool) {
-    let (open, close) = around_value(form, INPUT, true);
+    let (open, close) = around_value(form, INPUT, Some(&["string"]));
     (open, close, false)
 }
 

@@ -3,6 +3,7 @@
 use super::super::ToolFormat;
 
 mod marked;
+mod tagged;
 
 /// Form, reasoning marks, reply, and its parts as `shown` writes them.
 type Case = (ToolFormat, Option<usize>, &'static str, &'static str);
@@ -10,6 +11,7 @@ type Case = (ToolFormat, Option<usize>, &'static str, &'static str);
 pub(super) fn cases() -> Vec<Case> {
     use ToolFormat::*;
     let mut cases = marked::cases();
+    cases.extend(tagged::cases());
     cases.extend([
         (
             Hermes,

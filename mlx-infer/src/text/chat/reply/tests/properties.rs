@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 use serde_json::{Map, Value};
 
+use super::super::grammar::tags_of;
 use super::super::{Part, ReplyFormat, ToolFormat, tags};
 use super::{parts, shown, tools};
 
@@ -31,6 +32,20 @@ fn forms() -> impl Strategy<Value = ToolFormat> {
         Llama4,
         Apertus,
         Dsml,
+        DsmlCalls,
+        DsmlSpaced,
+        Gcml,
+        GigaChat,
+        KimiK3,
+        LongCat,
+        IQuest,
+        HunyuanTags,
+        HunyuanOpen,
+        Step3,
+        Atem,
+        Dots,
+        MiniCpm5,
+        InternLm,
     ])
 }
 
@@ -103,6 +118,21 @@ fn piece() -> impl Strategy<Value = String> {
         "</｜DSML｜parameter>",
         "</｜DSML｜invoke>",
         "</｜DSML｜function_calls>",
+        "<|open|>tools<|sep|>",
+        "<|open|>call tool=\"add\" index=\"1\"<|sep|>",
+        "<|open|>argument key=\"days\" type=\"number\"<|sep|>",
+        "<|close|>argument<|sep|>",
+        "<|close|>call<|sep|>",
+        "<|close|>tools<|sep|>",
+        "<function name=\"add\">",
+        "<param name=\"city\">",
+        "</param>",
+        "<![CDATA[",
+        "]]>",
+        "<tool_sep>",
+        "<|action_start|> <|plugin|>",
+        "<|action_end|>",
+        "<|function_call|>",
         "add(city='",
         "'",
         ")",
@@ -156,6 +186,47 @@ fn tagged(value: &Value) -> String {
         Value::String(text) => text.clone(),
         other => other.to_string(),
     }
+}
+
+/// The mark before the calls of a form in tags.
+fn frame(form: ToolFormat) -> &'static str {
+    match form {
+        ToolFormat::DsmlCalls => "<｜DSML｜tool_calls>",
+        ToolFormat::DsmlSpaced => "<｜DSML｜ calls>",
+        _ => form.marks()[0],
+    }
+}
+
+/// A call in the tags of a form, after the mark before them.
+fn in_tags(form: ToolFormat, mark: &str, arguments: &Map<String, Value>) -> String {
+    let tags = tags_of(form).unwrap();
+    let named = |tag: &str, name: &str| match tag.ends_with('=') {
+        true => format!("{tag}\"{name}\""),
+        false => format!("{tag}{name}"),
+    };
+    let mut text = mark.to_owned() + &named(tags.call, "add");
+    if tags.name_ends.contains(&'>') {
+        text.push('>');
+    } else if tags.separator.is_empty() {
+        text.push('\n');
+    }
+    text += tags.separator;
+    for (key, value) in arguments {
+        text += &named(tags.parameter, key);
+        if !tags.is_text.is_empty() {
+            let word = match value.is_string() {
+                true => tags.text_word,
+                false => "false",
+            };
+            text += &format!("{}\"{word}\"", tags.is_text);
+        }
+        text += tags.name_end;
+        text += tags.value;
+        text += &tagged(value);
+        text += tags.value_end;
+        text += tags.line;
+    }
+    text + tags.call_end + tags.block_end
 }
 
 /// A call as a model of the form writes it.
@@ -267,6 +338,24 @@ fn written(form: ToolFormat, arguments: &Map<String, Value>) -> String {
                 ),
             }
         }
+        ToolFormat::GigaChat => {
+            format!("<|function_call|>{{\"name\": \"add\", \"arguments\": {json}}}")
+        }
+        ToolFormat::InternLm => format!(
+            "<|action_start|> <|plugin|>\n{{\"name\": \"add\", \"parameters\": {json}}}<|action_end|>"
+        ),
+        ToolFormat::MiniCpm5 => in_tags(form, "", arguments),
+        ToolFormat::DsmlCalls
+        | ToolFormat::DsmlSpaced
+        | ToolFormat::Gcml
+        | ToolFormat::KimiK3
+        | ToolFormat::LongCat
+        | ToolFormat::IQuest
+        | ToolFormat::HunyuanTags
+        | ToolFormat::HunyuanOpen
+        | ToolFormat::Step3
+        | ToolFormat::Atem
+        | ToolFormat::Dots => in_tags(form, frame(form), arguments),
         ToolFormat::Glm => {
             let pairs = pairs(&|key, value| {
                 format!(
@@ -286,18 +375,16 @@ fn written(form: ToolFormat, arguments: &Map<String, Value>) -> String {
 
 /// The value that a family's text of a parameter stands for.
 fn meant(form: ToolFormat, key: &str, value: Value) -> Value {
-    if !matches!(
-        form,
-        ToolFormat::Qwen3Coder | ToolFormat::MiniMax | ToolFormat::Glm | ToolFormat::Seed
-    ) {
-        return value;
-    }
+    let tags = match tags_of(form) {
+        Some(tags) if tags.is_text.is_empty() => tags,
+        _ => return value,
+    };
     let types: Option<&[&str]> = match key {
         "city" => Some(&["string"]),
         "days" => Some(&["integer"]),
         "deep" => Some(&["object"]),
         // The schema names no type.
-        _ if form == ToolFormat::Glm => None,
+        _ if !tags.untyped_is_text => None,
         _ => Some(&["string"]),
     };
     serde_json::from_str(&tags::by_type(types, &tagged(&value))).unwrap()

@@ -1,0 +1,285 @@
+//! [`SelectiveScan`]: the state-space layer of the first Mamba (Gu and Dao, arXiv:2312.00752).
+
+use std::rc::Rc;
+
+use mlx_core::fast::{self, Gate};
+use mlx_core::ops::concat;
+use mlx_core::{Array, DType, Error, ErrorKind, Result};
+
+use crate::Module;
+use crate::activation::Activation;
+use crate::cache::{LayerKind, RecurrentShape, StatePart};
+use crate::conv::CausalConv;
+use crate::init::Initial;
+use crate::linear::Linear;
+use crate::module::{Param, Path, Visit, VisitMut};
+use crate::norm::RmsNorm;
+use crate::step::{Rerun, StateAfter, Step};
+
+/// Sizes and options of a [`SelectiveScan`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SelectiveConfig {
+    /// Features of a token.
+    pub hidden: i32,
+    /// Features of the scan. Each has a state, decays and time steps of its own.
+    pub inner: i32,
+    /// Numbers in the state of a feature.
+    pub state: i32,
+    /// Features from which time steps are projected.
+    pub rank: i32,
+    /// Taps of the convolution, at least 2.
+    pub taps: i32,
+    /// Bias on the input and the output projection.
+    pub bias: bool,
+    /// Bias on the convolution.
+    pub conv_bias: bool,
+    /// The activation after the convolution.
+    pub activation: Activation,
+    /// Norms of what time steps are projected from, of keys and of queries.
+    pub norms: Option<SelectiveNorms>,
+}
+
+/// Norms of the mean square within a [`SelectiveScan`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SelectiveNorms {
+    /// Epsilon.
+    pub eps: f32,
+    /// Whether they have weights.
+    pub weights: bool,
+}
+
+/// Parts of the layer state.
+const CONV: usize = 0;
+const SCAN: usize = 1;
+
+/// Tokens of a prompt that are computed together.
+const CHUNK: i32 = 16;
+
+impl SelectiveConfig {
+    /// The state of a row: the last inputs of the convolution, and `state` numbers in F32 for each
+    /// feature.
+    pub fn kind(&self) -> LayerKind {
+        let shape = RecurrentShape::new(&[
+            StatePart::Window {
+                name: "conv",
+                len: self.taps - 1,
+                width: self.inner,
+            },
+            StatePart::Carry {
+                name: "scan",
+                shape: [1, self.inner, self.state],
+                dtype: DType::F32,
+            },
+        ]);
+        LayerKind::Recurrent(shape.with_rerun())
+    }
+}
+
+/// The layer: a projection to values and gates; a causal convolution of the values; projections of
+/// these to time steps, keys and queries; the scan; the gate; and a projection back.
+#[derive(Clone, Debug, Module)]
+pub struct SelectiveScan {
+    in_proj: Linear,
+    conv1d: CausalConv,
+    x_proj: Linear,
+    dt_proj: Linear,
+    dt_layernorm: Option<RmsNorm>,
+    b_layernorm: Option<RmsNorm>,
+    c_layernorm: Option<RmsNorm>,
+    #[module(flat)]
+    rates: Rates,
+    out_proj: Linear,
+    #[module(skip)]
+    config: SelectiveConfig,
+}
+
+impl SelectiveScan {
+    /// A layer without values.
+    ///
+    /// # Errors
+    /// There are fewer than 2 taps, or a size is less than 1.
+    pub fn empty(config: SelectiveConfig) -> Result<Self> {
+        let SelectiveConfig {
+            hidden,
+            inner,
+            state,
+            rank,
+            taps,
+            bias,
+            ..
+        } = config;
+        if taps < 2 || [inner, state, rank].iter().any(|&size| size < 1) {
+            let message = format!(
+                "a selective scan of {inner} features with {state} numbers each, rank {rank} and {taps} taps: sizes must be \
+                 at least 1, and taps at least 2"
+            );
+            return Err(Error::new(ErrorKind::Shape, message));
+        }
+        let weighted = config.norms.filter(|norms| norms.weights);
+        let norm = |size| {
+            let norm = weighted.map(|norms| RmsNorm::empty(size, norms.eps));
+            norm.transpose()
+        };
+        Ok(Self {
+            in_proj: Linear::empty(hidden, 2 * inner, bias)?,
+            conv1d: CausalConv::empty(inner, taps, config.conv_bias, Some(config.activation))?,
+            x_proj: Linear::empty(inner, rank + 2 * state, false)?,
+            dt_proj: Linear::empty(rank, inner, true)?,
+            dt_layernorm: norm(rank)?,
+            b_layernorm: norm(state)?,
+            c_layernorm: norm(state)?,
+            rates: Rates::empty(inner, state)?,
+            out_proj: Linear::empty(inner, hidden, bias)?,
+            config,
+        })
+    }
+
+    /// `x: [B, L, E] -> [B, L, E]`, reading and writing layer `layer` of the step's cache. The
+    /// outputs of padding are undefined.
+    ///
+    /// # Errors
+    /// The shapes do not fit.
+    pub fn forward(&self, x: &Array, layer: usize, step: &mut Step<'_>) -> Result<Array> {
+        let SelectiveConfig {
+            inner, state, rank, ..
+        } = self.config;
+        let projected = self.in_proj.forward(x)?;
+        let part = |of: &Array, from: i32, size: i32| of.slice_axis(-1, from, from + size);
+        let window = step.window(layer, CONV, &part(&projected, 0, inner)?)?;
+        let values = self.conv1d.forward(&window)?;
+        let of_values = self.x_proj.forward(&values)?;
+        let dt = self.normed(&self.dt_layernorm, part(&of_values, 0, rank)?)?;
+        let inputs = [
+            values,
+            self.dt_proj.forward(&dt)?,
+            self.normed(&self.b_layernorm, part(&of_values, rank, state)?)?,
+            self.normed(&self.c_layernorm, part(&of_values, rank + state, state)?)?,
+            self.rates.rate.clone(),
+            self.rates.skip.clone(),
+            step.state(layer, SCAN)?,
+        ];
+        let (y, end) = scan(&inputs, &step.real_widths()?)?;
+        let rerun = Rerun {
+            inputs: inputs.into(),
+            run: Rc::new(|inputs, keep| Ok(scan(inputs, keep)?.1)),
+        };
+        step.set_state(layer, SCAN, StateAfter::Rerun { end, rerun })?;
+        let y = fast::gated(Gate::Silu, &part(&projected, inner, inner)?, &y)?;
+        self.out_proj.forward(&y)
+    }
+
+    /// The norm of features, if the layer has norms.
+    fn normed(&self, norm: &Option<RmsNorm>, x: Array) -> Result<Array> {
+        match (norm, self.config.norms) {
+            (Some(norm), _) => norm.forward(&x)?.astype(x.dtype()),
+            (None, Some(norms)) => fast::rms_norm(&x, None, norms.eps),
+            (None, None) => Ok(x),
+        }
+    }
+}
+
+/// The outputs of the first `widths` tokens of each row, `[B, L, I]` in the dtype of the values,
+/// and the state after them.
+///
+/// For each token and feature, in F32, with `δ = softplus(dt)`: `s ← exp(-rate · δ) s + δ x k` and
+/// `y = s · q + skip · x`, where `s`, `rate`, `k` and `q` have N numbers. `inputs` are the values
+/// and `dt`, `[B, L, I]`; keys and queries, `[B, L, N]`; the rates, F32 `[I, N]`; skip, F32 `[I]`;
+/// and the state before the tokens, F32 `[B, 1, I, N]`.
+fn scan(inputs: &[Array], widths: &Array) -> Result<(Array, Array)> {
+    let [values, dt, keys, queries, rate, skip, state] = inputs else {
+        let message = format!("a selective scan has 7 inputs, given {}", inputs.len());
+        return Err(Error::new(ErrorKind::Invalid, message));
+    };
+    let ([rows, tokens, _], dtype) = (values.dims()?, values.dtype());
+    let wide = |array: &Array| array.astype(DType::F32);
+    // Tokens after a row's width change nothing: a time step of 0 keeps the state.
+    let real = Array::arange(0.0, f64::from(tokens), 1.0, DType::I32)?
+        .less(widths.reshape(&[rows, 1])?)?;
+    let real = real.expand_dims(-1)?;
+    let delta = wide(dt)?.logaddexp(0.0f32)?;
+    let delta = real.select(&delta, 0.0f32)?;
+    let x = real.select(wide(values)?, 0.0f32)?;
+    let [keys, queries] = [keys, queries].map(wide);
+    let (keys, queries) = (real.select(keys?, 0.0f32)?, queries?);
+    let change = delta.multiply(&x)?;
+    let mut state = state.squeeze(1)?.expand_dims(1)?; // [B, 1, I, N]
+    let mut read = Vec::new();
+    for first in (0..tokens).step_by(CHUNK as usize) {
+        let end = tokens.min(first + CHUNK);
+        let own = |array: &Array| array.slice_axis(1, first, end);
+        let [delta, change] = [&delta, &change].map(|array| own(array)?.expand_dims(-1));
+        let [keys, queries] = [&keys, &queries].map(|array| own(array)?.expand_dims(2));
+        let decay = delta?.multiply(rate)?.negative()?.exp()?; // [B, n, I, N]
+        let states = run(decay, change?.multiply(keys?)?, &state, end - first)?;
+        state = states.slice_axis(1, end - first - 1, end - first)?;
+        read.push(states.multiply(queries?)?.sum(-1, false)?);
+    }
+    let read = match <[Array; 1]>::try_from(read) {
+        Ok([read]) => read,
+        Err(read) => concat(&read, 1)?,
+    };
+    let y = read.add(x.multiply(skip)?)?;
+    let y = real.select(&y, 0.0f32)?.astype(dtype)?;
+    Ok((y, state))
+}
+
+/// The states after each of `n` tokens, `[B, n, I, N]`, from their decays and changes and the state
+/// `[B, 1, I, N]` before the first. Each pass joins the spans of tokens that end at a token with
+/// those before them, which doubles their lengths.
+fn run(mut decay: Array, mut change: Array, state: &Array, n: i32) -> Result<Array> {
+    let mut span = 1;
+    while span < n {
+        let parts = |of: &Array| -> Result<[Array; 3]> {
+            let part = |from, end| of.slice_axis(1, from, end);
+            Ok([part(0, span)?, part(span, n)?, part(0, n - span)?])
+        };
+        let [first, own, before] = parts(&decay)?;
+        let [first_change, own_change, change_before] = parts(&change)?;
+        let joined = own.multiply(change_before)?.add(own_change)?;
+        change = concat(&[first_change, joined], 1)?;
+        decay = concat(&[first, own.multiply(before)?], 1)?;
+        span *= 2;
+    }
+    decay.multiply(state)?.add(change)
+}
+
+/// The parameters `A_log`, `[I, N]`, and `D`, `[I]`. `A_log` is never narrowed to 16 bits.
+#[derive(Clone, Debug)]
+struct Rates {
+    a_log: Param,
+    d: Param,
+    /// `exp(a_log)` and `d`, F32.
+    rate: Array,
+    skip: Array,
+}
+
+impl Rates {
+    fn empty(inner: i32, state: i32) -> Result<Self> {
+        let a_log = Param::starting(&[inner, state], Initial::LogUniform(16.0))?.never_narrowed();
+        let d = Param::starting(&[inner], Initial::Constant(1.0))?;
+        Ok(Self {
+            rate: a_log.value().clone(),
+            skip: d.value().clone(),
+            a_log,
+            d,
+        })
+    }
+}
+
+/// The names of the parameters have capitals, so they are not field names.
+impl Module for Rates {
+    fn visit(&self, path: &mut Path, v: &mut dyn Visit) -> Result<()> {
+        path.scoped("A_log", |path| self.a_log.visit(path, v))?;
+        path.scoped("D", |path| self.d.visit(path, v))?;
+        v.derived(&self.rate)?;
+        v.derived(&self.skip)
+    }
+
+    fn visit_mut(&mut self, path: &mut Path, v: &mut dyn VisitMut) -> Result<()> {
+        path.scoped("A_log", |path| self.a_log.visit_mut(path, v))?;
+        path.scoped("D", |path| self.d.visit_mut(path, v))?;
+        self.rate = self.a_log.value().astype(DType::F32)?.exp()?;
+        self.skip = self.d.value().astype(DType::F32)?;
+        Ok(())
+    }
+}
