@@ -382,4 +382,33 @@ families! {
         tied: true,
     }
     iquestcoder: ["iquestcoder"] {}
+    solar_open: ["solar_open"] {
+        names: solar_open::names,
+        bits: deepseek_v3::BITS,
+    }
+    hy_v3: ["hy_v3"] {
+        names: hy_v3::names,
+        bits: deepseek_v3::BITS,
+    }
+    exaone_moe: ["exaone_moe"] {
+        names: exaone_moe::names,
+        bits: deepseek_v3::BITS,
+    }
+    afmoe: ["afmoe"] {
+        names: afmoe::names,
+        bits: deepseek_v3::BITS,
+    }
+    laguna: ["laguna"] {
+        names: laguna::names,
+        bits: deepseek_v3::BITS,
+    }
+    cohere2_moe: ["cohere2_moe"] {
+        names: cohere2_moe::names,
+        bits: deepseek_v3::BITS,
+        tied: true,
+    }
+    mimo_v2_flash: ["mimo_v2_flash"] {
+        names: mimo_v2_flash::names,
+        bits: deepseek_v3::BITS,
+    }
 }

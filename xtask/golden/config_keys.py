@@ -138,6 +138,13 @@ BASES = [
     ("exaone", "config.json"),
     ("iquestcoder", "config.json"),
     ("minicpm", "config.json"),
+    ("solar_open", "config.json"),
+    ("hy_v3", "config.json"),
+    ("exaone_moe", "config.json"),
+    ("afmoe", "config.json"),
+    ("laguna", "config.json"),
+    ("cohere2_moe", "config.json"),
+    ("mimo_v2_flash", "config.v5.json"),
 ]
 
 # Values for the keys of all families, whether a family's class reads them or not.

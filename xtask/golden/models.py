@@ -40,6 +40,7 @@ from gemma_cases import gemma_cases
 from heads import draft_logits
 from hybrid_cases import hybrid_cases
 from index import write_index
+from late_cases import late_cases
 from latent_cases import latent_cases
 from llama4_cases import llama4_cases
 from mixer_cases import mixer_cases
@@ -86,6 +87,7 @@ def cases():
         bitnet_cases,
         older_cases,
         vision_cases,
+        late_cases,
     ]
     return [case for cases in known for case in cases()]
 

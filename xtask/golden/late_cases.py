@@ -1,0 +1,397 @@
+"""The float cases of families of 2026. Their weights are formulas (formula.py)."""
+
+from cases import EPS, K_NORM, NO_SCALING, Q_NORM, THETA, Case, base, mutation, no_bias, windows, with_keys
+from vision_cases import BF16
+
+TOP_K = mutation("num_experts_per_tok", {"num_experts_per_tok": 3})
+CORRECTION = ("e_score_correction_bias", (0.3, 0.0))
+FULL, SLIDING = "full_attention", "sliding_attention"
+YARN = {"factor": 4.0, "original_max_position_embeddings": 16, "rope_type": "yarn"}
+
+
+def late_case(name, covers, config, mutations, **more):
+    return Case(name, covers + "; bfloat16", config, mutations, formula=True, **BF16 | more)
+
+
+def late_cases():
+    yield solar_open()
+    yield hy_v3()
+    yield exaone_moe()
+    yield afmoe()
+    yield from laguna()
+    yield from cohere2_moe()
+    yield mimo_v2_flash()
+
+
+def solar_open():
+    return late_case(
+        "solar_open",
+        "experts in every layer, YaRN on the whole head",
+        base(
+            "SolarOpenForCausalLM",
+            "solar_open",
+            first_k_dense_replace=0,
+            head_dim=16,
+            moe_intermediate_size=16,
+            n_group=1,
+            n_routed_experts=6,
+            n_shared_experts=1,
+            norm_topk_prob=True,
+            num_experts_per_tok=2,
+            partial_rotary_factor=1.0,
+            rope_scaling=YARN,
+            routed_scaling_factor=1.7,
+            topk_group=1,
+            use_qk_norm=False,
+            intermediate_size=48,
+        ),
+        [
+            THETA,
+            EPS,
+            NO_SCALING,
+            TOP_K,
+            mutation("norm_topk_prob", {"norm_topk_prob": False}),
+            mutation("routed_scaling_factor", {"routed_scaling_factor": 1.0}),
+            mutation("e_score_correction_bias", fill={"e_score_correction_bias": 0.0}),
+            mutation("shared_experts", fill={"shared_experts.down_proj.weight": 0.0}),
+        ],
+        spreads=[CORRECTION],
+    )
+
+
+def hy_v3():
+    return late_case(
+        "hy_v3",
+        "a dense layer and two of experts, sigmoids and a correction, norms on q and k; the layer after the last is not read",
+        base(
+            "HYV3ForCausalLM",
+            "hy_v3",
+            attention_bias=False,
+            enable_moe_fp32_combine=False,
+            head_dim=16,
+            mlp_bias=False,
+            moe_intermediate_size=16,
+            num_experts=6,
+            num_experts_per_tok=2,
+            num_hidden_layers=3,
+            num_shared_experts=2,
+            rope_theta=11158840.0,
+            router_scaling_factor=2.826,
+        ),
+        [
+            THETA,
+            EPS,
+            Q_NORM,
+            K_NORM,
+            TOP_K,
+            mutation("router_scaling_factor", {"router_scaling_factor": 1.0}),
+            mutation("expert_bias", fill={"mlp.expert_bias": 0.0}),
+            mutation("shared_mlp", fill={"shared_mlp.down_proj.weight": 0.0}),
+        ],
+        spreads=[("router.gate.weight", (2.0, None)), ("expert_bias", (0.3, 0.0))],
+        alternates={"config.types.json": with_keys(mlp_layer_types=["dense", "sparse", "sparse"])},
+    )
+
+
+def exaone_moe():
+    return late_case(
+        "exaone_moe",
+        "windows with rope and full layers without, norms on q and k, a dense layer and three of experts in groups",
+        base(
+            "ExaoneMoeForCausalLM",
+            "exaone_moe",
+            first_k_dense_replace=1,
+            head_dim=16,
+            is_moe_layer=[False, True, True, True],
+            layer_types=["sliding_attention", "sliding_attention", "sliding_attention", "full_attention"],
+            moe_intermediate_size=16,
+            n_group=2,
+            norm_topk_prob=True,
+            num_experts=6,
+            num_experts_per_tok=2,
+            num_hidden_layers=4,
+            num_shared_experts=1,
+            rope_scaling=None,
+            routed_scaling_factor=2.5,
+            scoring_func="sigmoid",
+            sliding_window=8,
+            sliding_window_pattern="LLLG",
+            topk_group=1,
+            topk_method="noaux_tc",
+        ),
+        [
+            THETA,
+            EPS,
+            Q_NORM,
+            K_NORM,
+            TOP_K,
+            *windows(8),
+            mutation("topk_group", {"topk_group": 2}),
+            mutation("norm_topk_prob", {"norm_topk_prob": False}),
+            mutation("routed_scaling_factor", {"routed_scaling_factor": 1.0}),
+            mutation("e_score_correction_bias", fill={"e_score_correction_bias": 0.0}),
+            mutation("shared_experts", fill={"shared_experts.down_proj.weight": 0.0}),
+        ],
+        spreads=[CORRECTION],
+        extra={"mtp.layers.0.mlp.down_proj.weight": (4, 4)},
+    )
+
+
+def afmoe():
+    return late_case(
+        "afmoe",
+        "four norms, a gate on every feature of attention's output, rope on windows only, scaled embeddings, a dense layer and three "
+        "of experts",
+        base(
+            "AfmoeForCausalLM",
+            "afmoe",
+            global_attn_every_n_layers=4,
+            head_dim=16,
+            load_balance_coeff=0.001,
+            moe_intermediate_size=16,
+            mup_enabled=True,
+            n_group=1,
+            num_dense_layers=1,
+            num_expert_groups=1,
+            num_experts=6,
+            num_experts_per_tok=2,
+            num_hidden_layers=4,
+            num_limited_groups=1,
+            num_shared_experts=2,
+            route_norm=True,
+            route_scale=2.826,
+            score_func="sigmoid",
+            sliding_window=8,
+            topk_group=1,
+            use_grouped_mm=True,
+        ),
+        [
+            THETA,
+            EPS,
+            Q_NORM,
+            K_NORM,
+            TOP_K,
+            *windows(8),
+            mutation("mup_enabled", {"mup_enabled": False}),
+            mutation("num_dense_layers order", {"layer_types": [SLIDING, SLIDING, FULL, SLIDING]}),
+            mutation("gate_proj", fill={"self_attn.gate_proj.weight": 0.0}),
+            mutation("route_scale", {"route_scale": 1.0}),
+            mutation("expert_bias", fill={"mlp.expert_bias": 0.0}),
+            mutation("shared_experts", fill={"shared_experts.down_proj.weight": 0.0}),
+        ],
+        spreads=[("router.gate.weight", (2.0, None)), ("expert_bias", (0.3, 0.0))],
+        alternates={"config.types.json": with_keys(layer_types=[SLIDING, SLIDING, SLIDING, FULL])},
+    )
+
+
+def laguna():
+    full = {
+        "attention_factor": 1.2,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "factor": 4.0,
+        "original_max_position_embeddings": 16,
+        "partial_rotary_factor": 0.5,
+        "rope_theta": 500000.0,
+        "rope_type": "yarn",
+    }
+    sliding = {"partial_rotary_factor": 1.0, "rope_theta": 10000.0, "rope_type": "default"}
+    config = base(
+        "LagunaForCausalLM",
+        "laguna",
+        attention_bias=False,
+        gating=True,
+        head_dim=16,
+        layer_types=[FULL, SLIDING, SLIDING],
+        mlp_layer_types=["dense", "sparse", "sparse"],
+        moe_apply_router_weight_on_input=False,
+        moe_intermediate_size=16,
+        moe_routed_scaling_factor=2.5,
+        num_attention_heads_per_layer=[4, 6, 4],
+        num_experts=6,
+        num_experts_per_tok=2,
+        num_hidden_layers=3,
+        partial_rotary_factor=0.5,
+        rope_parameters={FULL: full, SLIDING: sliding},
+        rope_theta=None,
+        shared_expert_intermediate_size=24,
+        sliding_window=8,
+    )
+    mutations = [
+        EPS,
+        Q_NORM,
+        K_NORM,
+        TOP_K,
+        *windows(8),
+        mutation("g_proj", fill={"self_attn.g_proj.weight": 0.0}),
+        mutation("moe_routed_scaling_factor", {"moe_routed_scaling_factor": 1.0}),
+        mutation("e_score_correction_bias", fill={"e_score_correction_bias": 0.0}),
+        mutation("shared_expert", fill={"shared_expert.down_proj.weight": 0.0}),
+    ]
+    yield late_case(
+        "laguna",
+        "4 or 6 heads a layer, YaRN with its own factor on half of the heads of full layers, a gate a head, a dense layer and two of experts",
+        config,
+        [
+            *mutations,
+            mutation("attention_factor", {"rope_parameters": {FULL: {"attention_factor": 1.0}}}),
+            mutation("partial_rotary_factor", {"rope_parameters": {FULL: {"partial_rotary_factor": 1.0}}}),
+            mutation("rope_theta of windows", {"rope_parameters": {SLIDING: {"rope_theta": 300.0}}}),
+        ],
+        spreads=[CORRECTION],
+    )
+    yield late_case(
+        "laguna_element",
+        "a gate for every feature, capped scores of experts, the default ropes, biases, windows first",
+        config
+        | {
+            "attention_bias": True,
+            "gating": "per-element",
+            "layer_types": [SLIDING, FULL],
+            "mlp_layer_types": ["dense", "sparse"],
+            "moe_router_logit_softcapping": 0.7,
+            "num_attention_heads_per_layer": [4, 6],
+            "num_hidden_layers": 2,
+            "rope_parameters": None,
+        },
+        [
+            EPS,
+            *windows(8),
+            mutation("g_proj", fill={"self_attn.g_proj.weight": 0.0}),
+            mutation("moe_router_logit_softcapping", {"moe_router_logit_softcapping": 0.0}),
+            *no_bias("q_proj", "k_proj", "v_proj", "o_proj"),
+        ],
+        spreads=[CORRECTION],
+    )
+
+
+def cohere2_moe():
+    config = base(
+        "Cohere2MoeForCausalLM",
+        "cohere2_moe",
+        attention_bias=False,
+        expert_selection_fn="softmax",
+        first_k_dense_replace=1,
+        head_dim=16,
+        intermediate_size=16,
+        layer_norm_eps=0.02,
+        logit_scale=0.5,
+        num_experts=6,
+        num_experts_per_tok=2,
+        num_hidden_layers=5,
+        num_shared_experts=2,
+        prefix_dense_intermediate_size=40,
+        prefix_dense_sliding_window_pattern=1,
+        rms_norm_eps=None,
+        shared_expert_combination_strategy="average",
+        sliding_window=8,
+        sliding_window_pattern=3,
+        tie_word_embeddings=True,
+    )
+    shared = mutation("shared_experts", fill={"shared_experts.down_proj.weight": 0.0})
+    yield late_case(
+        "cohere2_moe",
+        "a dense layer with rope and no window, then windows and a full layer without rope; the mean of routed and shared experts",
+        config,
+        [
+            THETA,
+            mutation("layer_norm_eps", {"layer_norm_eps": 1e-5}),
+            mutation("logit_scale", {"logit_scale": 1.0}, changes="logits"),
+            TOP_K,
+            *windows(8),
+            mutation("prefix pattern", {"layer_types": [FULL, SLIDING, SLIDING, SLIDING, FULL]}),
+            mutation("force_rope", {"layer_types": [FULL, SLIDING, SLIDING, FULL, SLIDING], "prefix_dense_sliding_window_pattern": 2}),
+            mutation("combination", {"shared_expert_combination_strategy": "sum"}),
+            mutation("selection", {"expert_selection_fn": "sigmoid"}),
+            shared,
+        ],
+    )
+    yield late_case(
+        "cohere2_moe_rms",
+        "RMS norms, sigmoids that are not normed, the sum of routed and shared experts, a dense layer with a window, an untied head",
+        config
+        | {
+            "expert_selection_fn": "sigmoid",
+            "norm_topk_prob": False,
+            "num_hidden_layers": 3,
+            "prefix_dense_sliding_window_pattern": 2,
+            "rms_norm_eps": 0.02,
+            "shared_expert_combination_strategy": "sum",
+            "sliding_window_pattern": 2,
+            "tie_word_embeddings": False,
+        },
+        [
+            EPS,
+            TOP_K,
+            *windows(8),
+            mutation("norm_topk_prob", {"norm_topk_prob": True}),
+            mutation("combination", {"shared_expert_combination_strategy": "average"}),
+            shared,
+        ],
+    )
+
+
+def mimo_v2_flash():
+    ropes = {
+        FULL: {"partial_rotary_factor": 0.334, "rope_theta": 5000000.0, "rope_type": "default"},
+        SLIDING: {"partial_rotary_factor": 0.334, "rope_theta": 10000.0, "rope_type": "default"},
+    }
+
+    def bases(full, sliding):
+        return {"rope_parameters": {FULL: ropes[FULL] | full, SLIDING: ropes[SLIDING] | sliding}}
+
+    return late_case(
+        "mimo_v2_flash",
+        "heads of 24 for q and k and of 16 for v, of which 8 rotate, scaled values, sinks and twice the heads of keys in windows, "
+        "a dense layer and two of experts",
+        base(
+            "MiMoV2FlashForCausalLM",
+            "mimo_v2_flash",
+            add_full_attention_sink_bias=False,
+            add_swa_attention_sink_bias=True,
+            attention_bias=False,
+            attention_value_scale=0.707,
+            head_dim=24,
+            hybrid_block_size=None,
+            hybrid_layer_pattern=[0, 1, 1],
+            layernorm_epsilon=1e-5,
+            moe_intermediate_size=16,
+            moe_layer_freq=[0, 1, 1],
+            n_group=1,
+            n_routed_experts=6,
+            n_shared_experts=None,
+            norm_topk_prob=True,
+            num_experts_per_tok=2,
+            num_hidden_layers=3,
+            partial_rotary_factor=0.334,
+            rms_norm_eps=None,
+            rope_theta=5000000.0,
+            routed_scaling_factor=None,
+            scoring_func="sigmoid",
+            sliding_window=7,
+            sliding_window_size=7,
+            swa_head_dim=24,
+            swa_num_attention_heads=4,
+            swa_num_key_value_heads=4,
+            swa_rope_theta=10000.0,
+            swa_v_head_dim=16,
+            topk_group=1,
+            topk_method="noaux_tc",
+            v_head_dim=16,
+        )
+        | {"routed_scaling_factor": None, "n_shared_experts": None},
+        [
+            mutation("rope_theta", bases({"rope_theta": 300.0}, {})),
+            mutation("swa_rope_theta", bases({}, {"rope_theta": 300.0})),
+            mutation("partial_rotary_factor", bases({"partial_rotary_factor": 0.5}, {})),
+            mutation("rms_norm_eps", {"rms_norm_eps": 0.05}),
+            TOP_K,
+            mutation("sliding_window_size_6", {"sliding_window_size": 6}),
+            mutation("sliding_window_size_8", {"sliding_window_size": 8}),
+            mutation("attention_value_scale", {"attention_value_scale": 1.0}),
+            mutation("attention_sink_bias", fill={"attention_sink_bias": -30.0}),
+            mutation("e_score_correction_bias", fill={"e_score_correction_bias": 0.0}),
+        ],
+        spreads=[CORRECTION, ("attention_sink_bias", (1.0, 0.5))],
+        extra={"model.mtp.layers.0.eh_proj.weight": (4, 4)},
+    )
