@@ -411,4 +411,17 @@ families! {
         names: mimo_v2_flash::names,
         bits: deepseek_v3::BITS,
     }
+    muse_glimmer: ["muse_glimmer", "muse_glimmer_text"] {
+        wrappers: &["muse_glimmer"],
+        names: muse_glimmer::names,
+    }
+    lfm3: ["lfm3"] {
+        names: lfm3::names,
+        tied: true,
+    }
+    step3p5: ["step3p5", "step3p7"] {
+        wrappers: &["step3p7"],
+        names: step3p5::names,
+        bits: deepseek_v3::BITS,
+    }
 }

@@ -32,6 +32,8 @@ const NEVER: &[&str] = &[
     "lfm2",
     "lfm2_moe",
     "lfm2_types",
+    "lfm3",
+    "lfm3_plain",
     "mamba2",
     "mamba2_tied",
     "minimax",

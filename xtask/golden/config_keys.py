@@ -145,6 +145,9 @@ BASES = [
     ("laguna", "config.json"),
     ("cohere2_moe", "config.json"),
     ("mimo_v2_flash", "config.v5.json"),
+    ("muse_glimmer", "config.json"),
+    ("lfm3", "config.json"),
+    ("step3p7", "config.json"),
 ]
 
 # Values for the keys of all families, whether a family's class reads them or not.

@@ -1,6 +1,7 @@
 """The float cases of families of 2026. Their weights are formulas (formula.py)."""
 
 from cases import EPS, K_NORM, NO_SCALING, Q_NORM, THETA, Case, base, mutation, no_bias, windows, with_keys
+from gemma_cases import in_text
 from vision_cases import BF16
 
 TOP_K = mutation("num_experts_per_tok", {"num_experts_per_tok": 3})
@@ -21,6 +22,9 @@ def late_cases():
     yield from laguna()
     yield from cohere2_moe()
     yield mimo_v2_flash()
+    yield muse_glimmer()
+    yield from lfm3()
+    yield step3p7()
 
 
 def solar_open():
@@ -394,4 +398,206 @@ def mimo_v2_flash():
         ],
         spreads=[CORRECTION, ("attention_sink_bias", (1.0, 0.5))],
         extra={"model.mtp.layers.0.eh_proj.weight": (4, 4)},
+    )
+
+
+def muse_glimmer():
+    text = base(
+        "",
+        "muse_glimmer_text",
+        attention_bias=False,
+        final_logit_softcapping=20.0,
+        head_dim=16,
+        hidden_act=None,
+        hidden_activation="silu",
+        layer_rope_theta=[0, 300000.0, 300000.0, 300000.0, 0],
+        layer_types=[FULL, SLIDING, SLIDING, SLIDING, FULL],
+        num_hidden_layers=5,
+        output_multiplier=0.8,
+        post_norm_eps=0.01,
+        qk_scale_factor=1.8,
+        rope_parameters={"rope_theta": 300000.0, "rope_type": "default"},
+        rope_theta=None,
+        sliding_window=8,
+    )
+    text = {key: value for key, value in text.items() if key not in ("architectures", "transformers_version")}
+    vision = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1, "patch_size": 4}
+    return late_case(
+        "muse_glimmer",
+        "the text tower: normed embeddings, norms without weights on q and k, a gate on every feature, layers without rope, a cap of scaled "
+        "logits",
+        {
+            "architectures": ["MuseGlimmerForConditionalGeneration"],
+            "image_token_id": 60,
+            "model_type": "muse_glimmer",
+            "out_hidden_size": 64,
+            "projector_hidden_size": 16,
+            "text_config": text,
+            "tie_word_embeddings": False,
+            "transformers_version": "5.20.0",
+            "video_token_id": 61,
+            "vision_config": vision | {"pos_emb_height": 4, "pos_emb_width": 4},
+        },
+        in_text(
+            [
+                EPS,
+                *windows(8),
+                mutation("rope_theta", {"rope_parameters": {"rope_theta": 300.0}}),
+                mutation("layer_rope_theta", {"layer_rope_theta": [300000.0] * 5}),
+                mutation("post_norm_eps", {"post_norm_eps": 1.0}),
+                mutation("qk_scale_factor", {"qk_scale_factor": 1.0}),
+                mutation("output_multiplier", {"output_multiplier": 1.0}, changes="logits"),
+                mutation("final_logit_softcapping", {"final_logit_softcapping": 4.0}, changes="logits"),
+                mutation("gate_proj", fill={"self_attn.gate_proj.weight": 0.0}),
+            ]
+        ),
+        # The weight of these norms is stored less 1.
+        spreads=[("layernorm.weight", (0.4, 0.0))],
+        extra={"model.language_model.rotary_emb.freqs": (8,)},
+    )
+
+
+def lfm3():
+    ropes = {
+        FULL: {"partial_rotary_factor": 0.5, "rope_theta": 100.0, "rope_type": "proportional"},
+        SLIDING: {"rope_theta": 10000.0, "rope_type": "default"},
+    }
+    config = base(
+        "Lfm3ForCausalLM",
+        "lfm3",
+        attention_bias=False,
+        conv_L_cache=7,
+        conv_bias=False,
+        head_dim=16,
+        hidden_act=None,
+        layer_types=["conv", "conv", FULL, SLIDING],
+        norm_eps=0.02,
+        num_hidden_layers=4,
+        pad_token_id=0,
+        rms_norm_eps=None,
+        rope_parameters=ropes,
+        rope_theta=None,
+        sliding_window=8,
+        tie_word_embeddings=True,
+        use_attention_gate=True,
+        use_sandwich_norm=True,
+    )
+    eps = mutation("norm_eps", {"norm_eps": 1e-6})
+    taps = ("conv.conv.weight", (0.5, 0.0))
+    yield late_case(
+        "lfm3",
+        "convolutions of seven taps, a full layer with proportional rope on half of the head and one with a window, a gate a head, norms "
+        "also behind the parts; tied",
+        config,
+        [
+            eps,
+            Q_NORM,
+            K_NORM,
+            *windows(8),
+            mutation("rope_theta", {"rope_parameters": {FULL: {"rope_theta": 5.0}}}),
+            mutation("partial_rotary_factor", {"rope_parameters": {FULL: {"partial_rotary_factor": 1.0}}}),
+            mutation("rope_theta of windows", {"rope_parameters": {SLIDING: {"rope_theta": 100.0}}}),
+            mutation("gate", fill={"self_attn.gate_proj.weight": 0.0}),
+            mutation("post_operator_norm", fill={"post_operator_norm.weight": 1.0}),
+            mutation("post_ffn_norm", fill={"post_ffn_norm.weight": 1.0}),
+        ],
+        spreads=[taps],
+    )
+    yield late_case(
+        "lfm3_plain",
+        "the same layers in the default order and with the default ropes, without gates and norms behind the parts, with biases; untied",
+        config
+        | {
+            "attention_bias": True,
+            "conv_bias": True,
+            "layer_types": None,
+            "num_hidden_layers": 5,
+            "rope_parameters": None,
+            "tie_word_embeddings": False,
+            "use_attention_gate": False,
+            "use_sandwich_norm": False,
+        },
+        [eps, *windows(8), *no_bias("q_proj", "o_proj", "conv.conv", "conv.in_proj")],
+        spreads=[taps],
+    )
+
+
+def step3p7():
+    text = base(
+        "",
+        "step3p5",
+        attention_bias=False,
+        attention_other_setting={"attention_type": SLIDING, "head_dim": 16, "num_attention_groups": 2, "num_attention_heads": 6},
+        head_dim=16,
+        hidden_act=None,
+        layer_types=[FULL, SLIDING, SLIDING, FULL, SLIDING],
+        moe_intermediate_size=16,
+        moe_layers_enum="1,2,3",
+        moe_num_experts=6,
+        moe_router_scaling_factor=3.0,
+        moe_top_k=2,
+        num_attention_groups=2,
+        num_hidden_layers=4,
+        num_key_value_heads=None,
+        num_nextn_predict_layers=1,
+        partial_rotary_factors=[0.5, 1.0, 1.0, 0.5, 1.0],
+        rope_scaling={
+            "factor": 2.0,
+            "high_freq_factor": 32.0,
+            "low_freq_factor": 1.0,
+            "original_max_position_embeddings": 64,
+            "rope_type": "llama3",
+        },
+        rope_theta=[5000000.0, 10000.0, 10000.0, 5000000.0, 10000.0],
+        share_expert_dim=24,
+        sliding_window=8,
+        swiglu_limits=[0.0, 0.0, 0.6, 0.0, 0.0],
+        swiglu_limits_shared=[0.7, 0.0, 0.8, 0.0, 0.0],
+        use_head_wise_attn_gate=True,
+        yarn_only_types=[FULL],
+    )
+    text = {key: value for key, value in text.items() if key not in ("architectures", "transformers_version")}
+    vision = {"hidden_size": 16, "image_size": 8, "intermediate_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1, "patch_size": 4}
+    limits = mutation("swiglu_limits", {"swiglu_limits": [0.0] * 5})
+    return late_case(
+        "step3p7",
+        "the text tower: 4 heads, or 6 in windows, lists of ropes, llama3 on half of the heads of full layers, a gate a head, bounded gates of "
+        "an MLP and of experts",
+        {
+            "architectures": ["Step3p7ForConditionalGeneration"],
+            "image_token_id": 60,
+            "model_type": "step3p7",
+            "text_config": text,
+            "tie_word_embeddings": False,
+            "transformers_version": "5.20.0",
+            "vision_config": vision,
+        },
+        in_text(
+            [
+                EPS,
+                *windows(8),
+                Q_NORM,
+                K_NORM,
+                limits,
+                mutation("swiglu_limits_shared", {"swiglu_limits_shared": [0.0] * 5}),
+                mutation("moe_router_scaling_factor", {"moe_router_scaling_factor": 1.0}),
+                mutation("rope_theta", {"rope_theta": [300.0, 10000.0, 10000.0, 300.0, 10000.0]}),
+                mutation("rope_theta of windows", {"rope_theta": [5000000.0, 300.0, 300.0, 5000000.0, 300.0]}),
+                mutation("partial_rotary_factors", {"partial_rotary_factors": [1.0] * 5}),
+                NO_SCALING,
+                mutation("moe_top_k", {"moe_top_k": 3}),
+                mutation("router_bias", fill={"moe.router_bias": 0.0}),
+                mutation("g_proj", fill={"self_attn.g_proj.weight": 0.0}),
+                mutation("share_expert", fill={"share_expert.down_proj.weight": 0.0}),
+            ]
+        ),
+        # The weights of norms are stored less 1.
+        spreads=[
+            ("q_norm.weight", (0.4, 0.5)),
+            ("k_norm.weight", (0.4, 0.5)),
+            ("norm.weight", (0.4, 0.0)),
+            ("moe.router_bias", (0.3, 0.0)),
+            ("moe.gate.weight", (2.0, None)),
+        ],
+        extra={"model.layers.4.enorm.weight": (4, 4)},
     )

@@ -2,9 +2,7 @@
 //! and experts that sigmoids with a correction choose.
 
 use mlx_core::Result;
-use mlx_nn::{
-    Correction, GateFunction, HeadGate, QkNorm, Routing, Rule, Rules, Scoring,
-};
+use mlx_nn::{Correction, GateFunction, HeadGate, QkNorm, Routing, Rule, Rules, Scoring};
 
 use crate::config::Source;
 use crate::config::keys::{self, Defaults, ExpertsDefaults};

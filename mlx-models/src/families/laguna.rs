@@ -76,7 +76,10 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     if c.or("moe_apply_router_weight_on_input", false)? {
         return Err(c.unsupported("moe_apply_router_weight_on_input is not supported"));
     }
-    match c.or("moe_router_score_func", "sigmoid".to_owned())?.as_str() {
+    match c
+        .or("moe_router_score_func", "sigmoid".to_owned())?
+        .as_str()
+    {
         "sigmoid" => {}
         other => {
             return Err(c.unsupported(format!(
@@ -110,10 +113,12 @@ fn gate(source: &Source<'_>) -> Result<Option<HeadGate>> {
     let by_feature = match c.value("gating") {
         None => false,
         Some(serde_json::Value::Bool(true)) => false,
-        Some(serde_json::Value::Bool(false)) => match source.has("model.layers.0.self_attn.g_proj.") {
-            true => true,
-            false => return Ok(None),
-        },
+        Some(serde_json::Value::Bool(false)) => {
+            match source.has("model.layers.0.self_attn.g_proj.") {
+                true => true,
+                false => return Ok(None),
+            }
+        }
         Some(serde_json::Value::String(kind)) if kind == "per-head" => false,
         Some(serde_json::Value::String(kind)) if kind == "per-element" => true,
         Some(other) => {

@@ -102,7 +102,9 @@ fn kinds(c: &Config, n: usize) -> Result<Vec<LayerKind>> {
         }
         None => keys::window(c, Some(129))?,
     };
-    let listed = c.opt::<Vec<i32>>("hybrid_layer_pattern")?.unwrap_or_default();
+    let listed = c
+        .opt::<Vec<i32>>("hybrid_layer_pattern")?
+        .unwrap_or_default();
     keys::layer_kinds(c, n, window, |layer| match listed.get(layer) {
         Some(&sliding) => sliding != 0,
         None => layer != 0 && (layer + 1) % 6 != 0,
@@ -117,7 +119,10 @@ fn attentions(c: &Config, config: &DecoderConfig) -> Result<Vec<AttentionPlan>> 
     sliding.heads = c.size("swa_num_attention_heads", Some(full.heads))?;
     sliding.kv_heads = c.size("swa_num_key_value_heads", Some(2 * full.kv_heads))?;
     sliding.sinks = c.or("add_swa_attention_sink_bias", true)?;
-    let same = [("swa_head_dim", full.head_dim), ("swa_v_head_dim", full.value_dim.unwrap_or(0))];
+    let same = [
+        ("swa_head_dim", full.head_dim),
+        ("swa_v_head_dim", full.value_dim.unwrap_or(0)),
+    ];
     for (key, size) in same {
         let found = c.size(key, Some(size))?;
         if found != size {
