@@ -337,7 +337,7 @@ pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
         .tensors
         .names()
         .into_iter()
-        .any(|name| is_published(&&*name));
+        .any(|name| is_published(&name));
     let norms = NORMS.into_iter().filter(|_| published);
     let norms = norms.map(|norm| Rule::add(norm, 1.0));
     let rules = [
