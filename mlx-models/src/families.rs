@@ -424,4 +424,8 @@ families! {
         names: step3p5::names,
         bits: deepseek_v3::BITS,
     }
+    bailing_moe: ["bailing_moe", "bailing_moe_v2"] {
+        names: bailing_moe::names,
+        bits: deepseek_v3::BITS,
+    }
 }

@@ -1,5 +1,8 @@
 """The float cases of families of 2026. Their weights are formulas (formula.py)."""
 
+import torch
+
+from by_mlx_lm import stacked_apart
 from cases import EPS, K_NORM, NO_SCALING, Q_NORM, THETA, Case, base, mutation, no_bias, windows, with_keys
 from gemma_cases import in_text
 from vision_cases import BF16
@@ -11,7 +14,9 @@ YARN = {"factor": 4.0, "original_max_position_embeddings": 16, "rope_type": "yar
 
 
 def late_case(name, covers, config, mutations, **more):
-    return Case(name, covers + "; bfloat16", config, mutations, formula=True, **BF16 | more)
+    more = BF16 | more
+    kind = str(more["dtype"]).removeprefix("torch.")
+    return Case(name, f"{covers}; {kind}", config, mutations, formula=True, **more)
 
 
 def late_cases():
@@ -25,6 +30,7 @@ def late_cases():
     yield muse_glimmer()
     yield from lfm3()
     yield step3p7()
+    yield from bailing_moe()
 
 
 def solar_open():
@@ -600,4 +606,87 @@ def step3p7():
             ("moe.gate.weight", (2.0, None)),
         ],
         extra={"model.layers.4.enorm.weight": (4, 4)},
+    )
+
+
+def bailing_moe():
+    config = base(
+        "BailingMoeForCausalLM",
+        "bailing_moe",
+        first_k_dense_replace=0,
+        moe_intermediate_size=16,
+        norm_head=True,
+        norm_softmax=False,
+        norm_topk_prob=True,
+        num_experts=6,
+        num_experts_per_tok=2,
+        num_shared_experts=2,
+        use_bias=False,
+        use_qkv_bias=True,
+    )
+    shared = mutation("shared_experts", fill={"shared_experts.down_proj.weight": 0.0})
+    apart = {"by_mlx_lm": True, "change": lambda tensors: stacked_apart(tensors, 6), "composed": True}
+    spreads = [
+        ("word_embeddings.weight", (0.5, 0.0)),
+        ("query_layernorm.weight", (0.4, 1.5)),
+        ("key_layernorm.weight", (0.4, 1.5)),
+        ("mlp.gate.weight", (2.0, None)),
+        ("expert_bias", (0.3, 0.0)),
+    ]
+    yield late_case(
+        "bailing_moe",
+        "Ling 1: fused q, k and v with biases, softmax experts in every layer, a head that is divided by its norms of columns",
+        config,
+        [
+            THETA,
+            EPS,
+            TOP_K,
+            shared,
+            mutation("norm_topk_prob", {"norm_topk_prob": False}),
+            mutation("norm_head", {"norm_head": False}, changes="logits"),
+            *no_bias("query_key_value"),
+        ],
+        spreads=spreads,
+        # mlx-lm rounds the divided head to the dtype of the file.
+        dtype=torch.float32,
+        **apart,
+    )
+    yield late_case(
+        "bailing_moe_two",
+        "Ling 2: norms on q and k, rope on half of the head, a dense layer, sigmoids with a correction, scaled weights",
+        config
+        | {
+            "architectures": ["BailingMoeV2ForCausalLM"],
+            "first_k_dense_replace": 1,
+            "head_dim": 8,
+            "moe_router_enable_expert_bias": True,
+            "moe_shared_expert_intermediate_size": 24,
+            "n_group": 1,
+            "norm_head": False,
+            "num_hidden_layers": 3,
+            "num_nextn_predict_layers": 0,
+            "num_shared_experts": 1,
+            "partial_rotary_factor": 0.5,
+            "routed_scaling_factor": 2.5,
+            "router_dtype": "fp32",
+            "score_function": "sigmoid",
+            "topk_group": 1,
+            "use_qk_norm": True,
+            "use_qkv_bias": False,
+            "use_rmsnorm": True,
+        },
+        [
+            THETA,
+            EPS,
+            TOP_K,
+            shared,
+            mutation("partial_rotary_factor", {"partial_rotary_factor": 1.0}),
+            mutation("routed_scaling_factor", {"routed_scaling_factor": 1.0}),
+            mutation("score_function", {"score_function": "softmax"}),
+            mutation("expert_bias", fill={"gate.expert_bias": 0.0}),
+            mutation("query_layernorm", fill={"query_layernorm.weight": 1.0}),
+            mutation("key_layernorm", fill={"key_layernorm.weight": 1.0}),
+        ],
+        spreads=spreads,
+        **apart,
     )
