@@ -428,4 +428,8 @@ families! {
         names: bailing_moe::names,
         bits: deepseek_v3::BITS,
     }
+    bailing_hybrid: ["bailing_hybrid"] {
+        names: bailing_hybrid::names,
+        bits: deepseek_v3::BITS,
+    }
 }

@@ -17,6 +17,7 @@ const STEPS: usize = 48;
 /// operation of MLX that cannot be compared.
 const NEVER: &[&str] = &[
     "apertus",
+    "bailing_hybrid",
     "deepseek_v2",
     "deepseek_v2_groups",
     "deepseek_v3",

@@ -148,6 +148,7 @@ BASES = [
     ("muse_glimmer", "config.json"),
     ("lfm3", "config.json"),
     ("step3p7", "config.json"),
+    ("bailing_hybrid", "config.json"),
 ]
 
 # Values for the keys of all families, whether a family's class reads them or not.

@@ -31,6 +31,7 @@ def late_cases():
     yield from lfm3()
     yield step3p7()
     yield from bailing_moe()
+    yield bailing_hybrid()
 
 
 def solar_open():
@@ -689,4 +690,66 @@ def bailing_moe():
         ],
         spreads=spreads,
         **apart,
+    )
+
+
+def bailing_hybrid():
+    def published(tensors):
+        """transformers writes the outputs of recurrent layers under the name of latent attention's."""
+        own = {f"model.layers.{n}.attention.dense.weight": f"model.layers.{n}.attention.o_proj.weight" for n in (0, 2)}
+        return {own.get(name, name): tensor for name, tensor in tensors.items()}
+
+    return late_case(
+        "bailing_hybrid",
+        "Ling 3: delta rules with bounded decays, latent attention with a gate a head in the last layer of a group, a dense layer and three of "
+        "grouped experts",
+        base(
+            "BailingMoeV3ForCausalLM",
+            "bailing_hybrid",
+            first_k_dense_replace=1,
+            head_dim=16,
+            kda_lower_bound=-5.0,
+            kda_safe_gate=True,
+            kv_lora_rank=24,
+            layer_group_size=2,
+            moe_intermediate_size=16,
+            n_group=2,
+            no_kda_lora=True,
+            norm_topk_prob=True,
+            num_experts=6,
+            num_experts_per_tok=2,
+            num_hidden_layers=4,
+            num_key_value_heads=4,
+            num_nextn_predict_layers=1,
+            num_shared_experts=1,
+            pad_token_id=0,
+            q_lora_rank=None,
+            qk_nope_head_dim=16,
+            qk_rope_head_dim=8,
+            rope_theta=6000000.0,
+            routed_scaling_factor=2.5,
+            short_conv_kernel_size=4,
+            topk_group=1,
+            v_head_dim=16,
+        ),
+        [
+            THETA,
+            EPS,
+            TOP_K,
+            mutation("kda_safe_gate", {"kda_safe_gate": False}),
+            mutation("kda_lower_bound", {"kda_lower_bound": -1.0}),
+            mutation("routed_scaling_factor", {"routed_scaling_factor": 1.0}),
+            mutation("topk_group", {"topk_group": 2}),
+            mutation("expert_bias", fill={"gate.expert_bias": 0.0}),
+            mutation("g_proj", fill={"attention.g_proj.weight": 0.0}),
+            mutation("dt_bias", fill={"attention.dt_bias": 0.0}),
+        ],
+        spreads=[
+            ("expert_bias", (0.3, 0.0)),
+            ("A_log", (0.5, 0.0)),
+            ("dt_bias", (0.6, 0.0)),
+            ("conv1d.weight", (0.5, 0.0)),
+            ("word_embeddings.weight", (0.5, 0.0)),
+        ],
+        change=published,
     )

@@ -25,14 +25,14 @@ pub enum GateFunction {
 
 impl HeadGate {
     /// The projection of the layer's input, without values.
-    pub(super) fn projection(self, hidden: i32, heads: i32, value_dim: i32) -> Result<Linear> {
+    pub(crate) fn projection(self, hidden: i32, heads: i32, value_dim: i32) -> Result<Linear> {
         let width = if self.by_feature { value_dim } else { 1 };
         Linear::empty(hidden, heads * width, false)
     }
 
     /// The output `[B, L, H * D]` with the gate whose projection is `x`, `[B, L, H]` or
     /// `[B, L, H * D]`.
-    pub(super) fn apply(self, y: &Array, x: &Array) -> Result<Array> {
+    pub(crate) fn apply(self, y: &Array, x: &Array) -> Result<Array> {
         let gate = match self.function {
             GateFunction::Sigmoid => x.sigmoid()?,
             GateFunction::Softplus => {
