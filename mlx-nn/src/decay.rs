@@ -99,7 +99,9 @@ impl Module for Decay {
         self.bias = self.dt_bias.value().astype(DType::F32)?;
         if let Some(bounded) = &mut self.bounded {
             let heads = self.rate.dim(0)?;
-            if self.bias.ndim() == 1 && self.bias.dim(0)? % heads == 0 {
+            // Parameters without values have other shapes.
+            let is_filled = heads > 0 && self.bias.ndim() == 1 && self.bias.dim(0)? > 0;
+            if is_filled && self.bias.dim(0)? % heads == 0 {
                 bounded.rate = self.rate.reshape(&[heads, 1])?;
                 bounded.bias = self.bias.reshape(&[heads, -1])?;
                 self.bias = self.bias.multiply(0.0)?;
