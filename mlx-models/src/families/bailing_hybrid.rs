@@ -149,7 +149,11 @@ pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
     let c = source.config;
     let recurrent = recurrent_layers(c)?.into_iter().enumerate();
     let attention = recurrent.map(|(layer, recurrent)| {
-        let to = if recurrent { "linear_attn" } else { "self_attn" };
+        let to = if recurrent {
+            "linear_attn"
+        } else {
+            "self_attn"
+        };
         let [from, to] = ["attention", to].map(|name| format!("model.layers.{layer}.{name}.*"));
         Rule::rename(&from, &to).written()
     });
