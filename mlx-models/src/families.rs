@@ -412,6 +412,56 @@ families! {
         bits: jamba::BITS,
     }
     nemotron_nas: ["nemotron-nas"] {}
+    solar_open: ["solar_open"] {
+        names: solar_open::names,
+        bits: deepseek_v3::BITS,
+    }
+    hy_v3: ["hy_v3"] {
+        names: hy_v3::names,
+        bits: deepseek_v3::BITS,
+    }
+    exaone_moe: ["exaone_moe"] {
+        names: exaone_moe::names,
+        bits: deepseek_v3::BITS,
+    }
+    afmoe: ["afmoe"] {
+        names: afmoe::names,
+        bits: deepseek_v3::BITS,
+    }
+    laguna: ["laguna"] {
+        names: laguna::names,
+        bits: deepseek_v3::BITS,
+    }
+    cohere2_moe: ["cohere2_moe"] {
+        names: cohere2_moe::names,
+        bits: deepseek_v3::BITS,
+        tied: true,
+    }
+    mimo_v2_flash: ["mimo_v2_flash"] {
+        names: mimo_v2_flash::names,
+        bits: deepseek_v3::BITS,
+    }
+    muse_glimmer: ["muse_glimmer", "muse_glimmer_text"] {
+        wrappers: &["muse_glimmer"],
+        names: muse_glimmer::names,
+    }
+    lfm3: ["lfm3"] {
+        names: lfm3::names,
+        tied: true,
+    }
+    step3p5: ["step3p5", "step3p7"] {
+        wrappers: &["step3p7"],
+        names: step3p5::names,
+        bits: deepseek_v3::BITS,
+    }
+    bailing_moe: ["bailing_moe", "bailing_moe_v2"] {
+        names: bailing_moe::names,
+        bits: deepseek_v3::BITS,
+    }
+    bailing_hybrid: ["bailing_hybrid"] {
+        names: bailing_hybrid::names,
+        bits: deepseek_v3::BITS,
+    }
 }
 
 /// Families of encoders, in the order of messages. Their files are in

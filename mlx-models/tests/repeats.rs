@@ -17,6 +17,7 @@ const STEPS: usize = 48;
 /// operation of MLX that cannot be compared.
 const NEVER: &[&str] = &[
     "apertus",
+    "bailing_hybrid",
     "bamba",
     "deepseek_v2",
     "deepseek_v2_groups",
@@ -36,6 +37,8 @@ const NEVER: &[&str] = &[
     "lfm2",
     "lfm2_moe",
     "lfm2_types",
+    "lfm3",
+    "lfm3_plain",
     "mamba",
     "mamba2",
     "mamba2_tied",

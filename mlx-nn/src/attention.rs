@@ -12,10 +12,12 @@ use crate::rope::Rope;
 use crate::step::{Attend, Step};
 
 mod alibi;
+mod gate;
 mod heads;
 mod qk_norm;
 
 pub use alibi::Alibi;
+pub use gate::{GateFunction, HeadGate};
 use heads::split_gate;
 pub use heads::{merge_heads, split_heads};
 use qk_norm::HeadNorm;
@@ -32,6 +34,10 @@ pub struct AttentionConfig {
     pub kv_heads: i32,
     /// Features of a head.
     pub head_dim: i32,
+    /// Features of a head of v, if they are not those of q and k.
+    pub value_dim: Option<i32>,
+    /// Values are multiplied by this.
+    pub value_scale: Option<f32>,
     /// The factor of the scores.
     pub scale: f32,
     /// Bias on q, k and v.
@@ -51,6 +57,8 @@ pub struct AttentionConfig {
     /// `q_proj` also has a gate for each output feature of a head. The output is multiplied by the gate's sigmoid. The
     /// layout of a head is `[query | gate]`.
     pub output_gate: bool,
+    /// A gate on the output, computed from the layer's input by a projection of its own.
+    pub gate: Option<HeadGate>,
     /// One learned score for each query head that takes part in the softmax and adds no value.
     pub sinks: bool,
     /// The source of keys and values.
@@ -73,6 +81,8 @@ impl AttentionConfig {
             heads,
             kv_heads,
             head_dim,
+            value_dim: None,
+            value_scale: None,
             scale: (head_dim as f32).powf(-0.5),
             qkv_bias: false,
             out_bias: false,
@@ -82,6 +92,7 @@ impl AttentionConfig {
             growth: None,
             alibi: None,
             output_gate: false,
+            gate: None,
             sinks: false,
             source: KvSource::Own,
             shared: false,
@@ -161,6 +172,7 @@ pub struct Attention {
     k_proj: Option<Linear>,
     v_proj: Option<Linear>,
     o_proj: Linear,
+    g_proj: Option<Linear>,
     q_norm: Option<HeadNorm>,
     k_norm: Option<HeadNorm>,
     attn_sub_norm: Option<RmsNorm>,
@@ -175,13 +187,17 @@ pub struct Attention {
     growth: Option<Growth>,
     alibi: Option<Alibi>,
     head_dim: i32,
+    value_dim: i32,
+    value_scale: Option<f32>,
     scale: f32,
     softcap: Option<f32>,
     output_gate: bool,
+    gate: Option<HeadGate>,
 }
 
-crate::module!(Attention { q_proj, k_proj, v_proj, o_proj, q_norm, k_norm, attn_sub_norm, sinks }
-               plain { rope, norm_place, unweighted, value_norm, shared, chunk, clip, growth, alibi, head_dim, scale, softcap, output_gate });
+crate::module!(Attention { q_proj, k_proj, v_proj, o_proj, g_proj, q_norm, k_norm, attn_sub_norm, sinks }
+               plain { rope, norm_place, unweighted, value_norm, shared, chunk, clip, growth, alibi, head_dim, value_dim, value_scale,
+                       scale, softcap, output_gate, gate });
 
 impl Attention {
     /// Attention without values. Without a rope, positions have no effect on the scores.
@@ -197,12 +213,19 @@ impl Attention {
             qkv_bias,
             ..
         } = config;
+        let value_dim = config.value_dim.unwrap_or(head_dim);
         let norm_place = config.qk_norm.map_or(QkPlace::Heads, |norm| norm.place);
-        let is_unweighted = |norm: &QkNorm| norm.place == QkPlace::RotatedUnweighted;
+        let is_unweighted = |norm: &QkNorm| {
+            matches!(
+                norm.place,
+                QkPlace::RotatedUnweighted | QkPlace::HeadsUnweighted
+            )
+        };
         let rope = rope.into();
+        let has_place = |norm: &QkNorm| rope.is_some() || norm.place == QkPlace::HeadsUnweighted;
         let unweighted = config
             .qk_norm
-            .filter(|norm| is_unweighted(norm) && rope.is_some());
+            .filter(|norm| is_unweighted(norm) && has_place(norm));
         let unweighted = unweighted.map(|norm| norm.eps);
         let grows = |growth: &Growth| !growth.unrotated || rope.is_none();
         let growth = config.growth.filter(grows);
@@ -212,16 +235,20 @@ impl Attention {
             norm.transpose()
         };
         let queries = if config.output_gate { 2 } else { 1 };
-        let own = |is_own: bool| {
-            let linear = is_own.then(|| Linear::empty(hidden, kv_heads * head_dim, qkv_bias));
+        let own = |is_own: bool, dim: i32| {
+            let linear = is_own.then(|| Linear::empty(hidden, kv_heads * dim, qkv_bias));
             linear.transpose()
         };
         let has_keys = config.source != KvSource::Earlier;
         Ok(Self {
             q_proj: Linear::empty(hidden, heads * head_dim * queries, qkv_bias)?,
-            k_proj: own(has_keys)?,
-            v_proj: own(config.source == KvSource::Own)?,
-            o_proj: Linear::empty(heads * head_dim, hidden, config.out_bias)?,
+            k_proj: own(has_keys, head_dim)?,
+            v_proj: own(config.source == KvSource::Own, value_dim)?,
+            o_proj: Linear::empty(heads * value_dim, hidden, config.out_bias)?,
+            g_proj: match config.gate {
+                Some(gate) => Some(gate.projection(hidden, heads, value_dim)?),
+                None => None,
+            },
             q_norm: norm(heads)?,
             k_norm: match has_keys {
                 true => norm(kv_heads)?,
@@ -229,7 +256,7 @@ impl Attention {
             },
             attn_sub_norm: config
                 .sub_norm
-                .map(|eps| RmsNorm::empty(heads * head_dim, eps))
+                .map(|eps| RmsNorm::empty(heads * value_dim, eps))
                 .transpose()?,
             sinks: if config.sinks {
                 Some(Param::empty(&[heads])?)
@@ -249,9 +276,12 @@ impl Attention {
                 None => None,
             },
             head_dim,
+            value_dim,
+            value_scale: config.value_scale,
             scale: config.scale,
             softcap: config.softcap,
             output_gate: config.output_gate,
+            gate: config.gate,
         })
     }
 
@@ -265,7 +295,7 @@ impl Attention {
         layer: usize,
         step: &mut Step,
     ) -> Result<Array> {
-        let (q, kv) = self.projections(x.into())?;
+        let (q, kv, opening) = self.projections(x.into())?;
         let (offsets, dim) = (step.offsets().clone(), self.head_dim);
         let (q, gate) = match self.output_gate {
             true => split_gate(&q, dim).map(|(q, gate)| (q, Some(gate)))?,
@@ -288,7 +318,10 @@ impl Attention {
             Some((k, v)) => {
                 let k = self.prepared(k, self.k_norm.as_ref())?;
                 let k = self.keys(&k, self.k_norm.as_ref(), &offsets, step)?;
-                let mut v = split_heads(&self.clipped(v)?, dim)?;
+                let mut v = split_heads(&self.clipped(v)?, self.value_dim)?;
+                if let Some(scale) = self.value_scale {
+                    v = v.multiply(scale)?;
+                }
                 if let Some(eps) = self.value_norm {
                     v = fast::rms_norm(&v, None, eps)?;
                 }
@@ -307,24 +340,35 @@ impl Attention {
         if let Some(gate) = gate {
             y = y.multiply(gate.sigmoid()?)?;
         }
+        if let (Some(gate), Some(opening)) = (self.gate, opening) {
+            y = gate.apply(&y, &opening)?;
+        }
         if let Some(norm) = &self.attn_sub_norm {
             y = norm.forward(&y)?;
         }
         self.o_proj.forward(&y)
     }
 
-    /// The projections of queries, and of keys and values unless they come from an earlier layer: `[B, L, H * D]`.
-    fn projections(&self, x: Input<'_>) -> Result<(Array, Option<(Array, Array)>)> {
-        Ok(match (&self.k_proj, &self.v_proj) {
-            (Some(k_proj), Some(v_proj)) => {
+    /// The projections of queries, of keys and values unless they come from an earlier layer, and of the gate:
+    /// `[B, L, H * D]`.
+    #[expect(clippy::type_complexity)]
+    fn projections(&self, x: Input<'_>) -> Result<(Array, Option<(Array, Array)>, Option<Array>)> {
+        let gate = |x| self.g_proj.as_ref().map(|gate| gate.forward(x)).transpose();
+        Ok(match (&self.k_proj, &self.v_proj, &self.g_proj) {
+            (Some(k_proj), Some(v_proj), Some(g_proj)) => {
+                let [q, k, v, gate] =
+                    Linear::forward_all([&self.q_proj, k_proj, v_proj, g_proj], x)?;
+                (q, Some((k, v)), Some(gate))
+            }
+            (Some(k_proj), Some(v_proj), None) => {
                 let [q, k, v] = Linear::forward_all([&self.q_proj, k_proj, v_proj], x)?;
-                (q, Some((k, v)))
+                (q, Some((k, v)), None)
             }
-            (Some(k_proj), None) => {
+            (Some(k_proj), None, _) => {
                 let [q, k] = Linear::forward_all([&self.q_proj, k_proj], x)?;
-                (q, Some((k.clone(), k)))
+                (q, Some((k.clone(), k)), gate(x)?)
             }
-            (None, _) => (self.q_proj.forward(x)?, None),
+            (None, ..) => (self.q_proj.forward(x)?, None, gate(x)?),
         })
     }
 
@@ -353,6 +397,13 @@ impl Attention {
     ) -> Result<Keys<'a>> {
         let before = norm.filter(|_| self.norm_place == QkPlace::Heads);
         let after = norm.filter(|_| self.norm_place == QkPlace::Rotated);
+        if let (Some(eps), QkPlace::HeadsUnweighted) = (self.unweighted, self.norm_place) {
+            let heads = fast::rms_norm(&split_heads(x, self.head_dim)?, None, eps)?;
+            return Ok(Keys::Heads(match &self.rope {
+                Some(rope) => rope.forward(&heads, step)?,
+                None => heads,
+            }));
+        }
         let normed = |heads: Array| match (after, self.unweighted) {
             (Some(norm), _) => norm.forward(&heads),
             (None, Some(eps)) => fast::rms_norm(&heads, None, eps),

@@ -27,6 +27,10 @@ pub struct ChannelDeltaConfig {
     pub activation: Activation,
     /// Epsilon of the output's norm.
     pub norm_eps: f32,
+    /// Whether the decays and the gate are the outputs of one projection each (Ling 3), not of two.
+    pub full: bool,
+    /// The lower bound of the logarithm of a decay, which is then computed by a sigmoid.
+    pub bound: Option<f32>,
 }
 
 impl ChannelDeltaConfig {
@@ -58,11 +62,13 @@ pub struct ChannelDelta {
     q_proj: Linear,
     k_proj: Linear,
     v_proj: Linear,
-    f_a_proj: Linear,
-    f_b_proj: Linear,
+    f_proj: Option<Linear>,
+    f_a_proj: Option<Linear>,
+    f_b_proj: Option<Linear>,
     b_proj: Linear,
-    g_a_proj: Linear,
-    g_b_proj: Linear,
+    g_proj: Option<Linear>,
+    g_a_proj: Option<Linear>,
+    g_b_proj: Option<Linear>,
     convs: JointConv,
     decay: Decay,
     o_norm: RmsNorm,
@@ -70,7 +76,8 @@ pub struct ChannelDelta {
     config: ChannelDeltaConfig,
 }
 
-crate::module!(ChannelDelta { q_proj, k_proj, v_proj, f_a_proj, f_b_proj, b_proj, g_a_proj, g_b_proj, o_norm, o_proj }
+crate::module!(ChannelDelta { q_proj, k_proj, v_proj, f_proj, f_a_proj, f_b_proj, b_proj, g_proj, g_a_proj, g_b_proj, o_norm,
+                              o_proj }
                flat { convs, decay } plain { config });
 
 /// The names of the convolutions of queries, keys and values.
@@ -91,17 +98,29 @@ impl ChannelDelta {
         } = config;
         let width = heads * head_dim;
         let linear = |inputs, outputs| Linear::empty(inputs, outputs, false);
+        let only =
+            |wanted: bool, inputs, outputs| wanted.then(|| linear(inputs, outputs)).transpose();
+        let (full, low) = (config.full, !config.full);
+        let decay = match config.full {
+            true => Decay::empty(&[heads], width)?,
+            false => Decay::empty(&[1, 1, heads, 1], width)?,
+        };
         Ok(Self {
             q_proj: linear(hidden, width)?,
             k_proj: linear(hidden, width)?,
             v_proj: linear(hidden, width)?,
-            f_a_proj: linear(hidden, head_dim)?,
-            f_b_proj: linear(head_dim, width)?,
+            f_proj: only(full, hidden, width)?,
+            f_a_proj: only(low, hidden, head_dim)?,
+            f_b_proj: only(low, head_dim, width)?,
             b_proj: linear(hidden, heads)?,
-            g_a_proj: linear(hidden, head_dim)?,
-            g_b_proj: linear(head_dim, width)?,
+            g_proj: only(full, hidden, width)?,
+            g_a_proj: only(low, hidden, head_dim)?,
+            g_b_proj: only(low, head_dim, width)?,
             convs: JointConv::empty(&CONVS, width, config.taps, config.activation)?,
-            decay: Decay::empty(&[1, 1, heads, 1], width)?,
+            decay: match config.bound {
+                Some(bound) => decay.bounded(bound),
+                None => decay,
+            },
             o_norm: RmsNorm::empty(head_dim, config.norm_eps)?,
             o_proj: linear(width, hidden)?,
             config,
@@ -118,20 +137,35 @@ impl ChannelDelta {
             &self.q_proj,
             &self.k_proj,
             &self.v_proj,
-            &self.f_a_proj,
+            first(&self.f_proj, &self.f_a_proj),
             &self.b_proj,
-            &self.g_a_proj,
+            first(&self.g_proj, &self.g_a_proj),
         ];
         let [q, k, v, f, b, g] = Linear::forward_all(projections, x)?;
         let window = step.window(layer, CONV, &concat(&[q, k, v], -1)?)?;
         let qkv = self.convs.forward(&window)?;
-        let y = run(qkv, self.f_b_proj.forward(&f)?, b, &self.decay, layer, step)?;
+        let f = self.decay.input(second(&self.f_b_proj, f)?)?;
+        let y = run(qkv, f, b, &self.decay, layer, step)?;
         let [rows, tokens, width] = y.dims()?;
         let heads = [rows, tokens, self.config.heads, self.config.head_dim];
         let normed = self.o_norm.forward(&y.reshape(&heads)?)?;
         // The norm's weight may be F32 in a model of 16 bits.
         let normed = normed.astype(x.dtype())?.reshape(&[rows, tokens, width])?;
-        let gate = self.g_b_proj.forward(&g)?.sigmoid()?;
+        let gate = second(&self.g_b_proj, g)?.sigmoid()?;
         self.o_proj.forward(&normed.multiply(gate)?)
+    }
+}
+
+/// The projection that reads the layer's input.
+fn first<'a>(whole: &'a Option<Linear>, low: &'a Option<Linear>) -> &'a Linear {
+    let linear = whole.as_ref().or(low.as_ref());
+    linear.expect("a gate has one projection or two")
+}
+
+/// The output of the second projection, if there are two.
+fn second(low: &Option<Linear>, x: Array) -> Result<Array> {
+    match low {
+        Some(linear) => linear.forward(&x),
+        None => Ok(x),
     }
 }

@@ -11,8 +11,10 @@ use crate::module::{Module, Param, Path, Visit, VisitMut};
 use crate::normed::Input;
 use crate::weight::Weight;
 
+mod clamped;
 mod routing;
 
+pub use clamped::ClampedGate;
 pub use routing::{Correction, GroupScore, Groups, Routing, Scoring};
 
 /// One matrix of every expert, stacked along a first axis: `[n_experts, out, in]`, with or without
@@ -170,25 +172,6 @@ impl StackedExperts {
     }
 }
 
-/// The gate of gpt-oss: `gate * sigmoid(alpha * gate) * (up + 1)`, where `gate <= limit` and `|up| <= limit`.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ClampedGate {
-    /// The factor in the sigmoid.
-    pub alpha: f32,
-    /// The upper bound of the gate, and of the absolute value of `up`.
-    pub limit: f32,
-}
-
-impl ClampedGate {
-    /// `[..] -> [..]`
-    fn gated(self, gate: &Array, up: &Array) -> Result<Array> {
-        let gate = gate.minimum(self.limit)?;
-        let up = up.maximum(-self.limit)?.minimum(self.limit)?.add(1.0)?;
-        let open = gate.multiply(self.alpha)?.sigmoid()?;
-        gate.multiply(open)?.multiply(up)
-    }
-}
-
 /// Sizes of a mixture of experts.
 #[derive(Clone, Copy, Debug)]
 pub struct ExpertsConfig {
@@ -214,6 +197,8 @@ pub struct ExpertsConfig {
     pub shared: Option<SharedExpert>,
     /// Options of experts without a gate, including the shared one.
     pub ungated: Option<UngatedExperts>,
+    /// The sum of the routed and the shared experts' outputs is multiplied by this.
+    pub output_scale: Option<f32>,
 }
 
 /// Experts without a gate (Nemotron H).
@@ -226,7 +211,7 @@ pub struct UngatedExperts {
 }
 
 /// An expert that every token uses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SharedExpert {
     /// Features inside it.
     pub intermediate: i32,
@@ -234,6 +219,8 @@ pub struct SharedExpert {
     pub bias: bool,
     /// Whether it is weighted by a sigmoid gate of its own.
     pub gate: bool,
+    /// A gate that replaces the activation's.
+    pub clamp: Option<ClampedGate>,
 }
 
 /// A router that sends each token to `top_k` experts, and the weighted sum of their outputs.
@@ -273,7 +260,7 @@ impl ExpertsMlp {
             Ok(match config.ungated {
                 None => {
                     let mlp = GatedMlp::empty(hidden, inner, shared.bias, activation)?;
-                    FeedForward::Dense(Box::new(mlp))
+                    FeedForward::Dense(Box::new(mlp.with_clamp(shared.clamp)))
                 }
                 Some(_) => {
                     let mlp = PlainMlp::empty(hidden, inner, shared.bias, activation)?;
@@ -348,6 +335,10 @@ impl ExpertsMlp {
         if let Some(gate) = &self.shared_expert_gate {
             shared = shared.multiply(gate.forward(x)?.sigmoid()?)?;
         }
-        y.add(&shared)
+        let y = y.add(&shared)?;
+        match self.config.output_scale {
+            Some(scale) => y.multiply(scale),
+            None => Ok(y),
+        }
     }
 }

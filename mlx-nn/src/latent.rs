@@ -8,7 +8,7 @@
 use mlx_core::ops::{concat, create};
 use mlx_core::{Array, DType, Error, ErrorKind, Result, fast};
 
-use crate::attention::{Growth, merge_heads, split_heads};
+use crate::attention::{Growth, HeadGate, merge_heads, split_heads};
 use crate::experts::ExpertsLinear;
 use crate::linear::Linear;
 use crate::module::{Module, Path, Visit, VisitMut};
@@ -45,6 +45,8 @@ pub struct LatentConfig {
     pub eps: f32,
     /// Bias on the projections from and to the token's features, except for uncompressed queries.
     pub bias: bool,
+    /// A gate on the output, computed from the layer's input.
+    pub gate: Option<HeadGate>,
     /// Queries are scaled by a factor that grows with their positions.
     pub growth: Option<Growth>,
     /// Whether the checkpoint has the projection from compressed vectors as two stacks of matrices (mlx-lm's `embed_q`
@@ -74,6 +76,7 @@ pub struct LatentAttention {
     embed_q: Option<ExpertsLinear>,
     unembed_out: Option<ExpertsLinear>,
     o_proj: Linear,
+    g_proj: Option<Linear>,
     indexer: Option<Indexer>,
     rope: Option<Rope>,
     /// I32 `[H]`: the number of each head.
@@ -82,7 +85,7 @@ pub struct LatentAttention {
 }
 
 crate::module!(LatentAttention { q_proj, q_a_proj, q_a_layernorm, q_b_proj, kv_a_proj_with_mqa, kv_a_layernorm, kv_b_proj,
-                                 embed_q, unembed_out, o_proj, indexer } plain { rope, numbers, config });
+                                 embed_q, unembed_out, o_proj, g_proj, indexer } plain { rope, numbers, config });
 
 impl LatentAttention {
     /// Attention without values. Without a rope, positions have no effect on the scores.
@@ -149,6 +152,10 @@ impl LatentAttention {
             embed_q: stack(plain_dim, rank)?,
             unembed_out: stack(rank, value_dim)?,
             o_proj: Linear::empty(heads * value_dim, hidden, bias)?,
+            g_proj: match config.gate {
+                Some(gate) => Some(gate.projection(hidden, heads, value_dim)?),
+                None => None,
+            },
             indexer: indexer.transpose()?,
             rope: rope.transpose()?,
             numbers: create::arange(0.0, f64::from(heads), 1.0, DType::I32)?,
@@ -236,7 +243,7 @@ impl LatentAttention {
             let k = concat(&[k, k_rope], -1)?;
             let q = self.grown(concat(&[plain, q_rope], -1)?, step)?;
             let y = step.attend_selected(layer, &q, &k, &v, selection, &options)?;
-            return self.o_proj.forward(&merge_heads(&y)?);
+            return self.output(x, merge_heads(&y)?);
         }
         let q = self.by_head(Half::Keys, &plain.swapaxes(1, 2)?)?;
         let q = self.grown(concat(&[q.swapaxes(1, 2)?, q_rope], -1)?, step)?;
@@ -244,7 +251,16 @@ impl LatentAttention {
         let y = step.attend_latents(layer, &q, &kept, c.rank, selection, &options)?;
         let y = self.by_head(Half::Values, &y.swapaxes(1, 2)?)?;
         let [b, l, heads, value_dim] = y.dims()?;
-        self.o_proj.forward(&y.reshape(&[b, l, heads * value_dim])?)
+        self.output(x, y.reshape(&[b, l, heads * value_dim])?)
+    }
+
+    /// The gate of the layer's input `x`, if there is one, and the output projection.
+    fn output(&self, x: Input<'_>, y: Array) -> Result<Array> {
+        let y = match (self.config.gate, &self.g_proj) {
+            (Some(gate), Some(linear)) => gate.apply(&y, &linear.forward(x)?)?,
+            _ => y,
+        };
+        self.o_proj.forward(&y)
     }
 
     /// Multiplies each head by its own matrix: `[B, L, H, in] -> [B, L, H, out]`

@@ -200,7 +200,10 @@ pub use activation::{
     hard_tanh, hardswish, leaky_relu, log_sigmoid, log_softmax, mish, prelu, relu2, relu6, selu,
     softmin, softplus, softshrink, softsign,
 };
-pub use attention::{Alibi, Attention, AttentionConfig, Growth, KvSource, QkKind, QkNorm, QkPlace};
+pub use attention::{
+    Alibi, Attention, AttentionConfig, GateFunction, Growth, HeadGate, KvSource, QkKind, QkNorm,
+    QkPlace,
+};
 pub use bilinear::Bilinear;
 pub use cache::{
     CacheOptions, KvShape, LayerKind, ModelCache, RecurrentShape, RowPart, StateCost, StatePart,

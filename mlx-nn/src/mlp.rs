@@ -4,7 +4,7 @@ use mlx_core::{Array, Result};
 
 use crate::Module;
 use crate::activation::{Activation, Xielu};
-use crate::experts::ExpertsMlp;
+use crate::experts::{ClampedGate, ExpertsMlp};
 use crate::linear::Linear;
 use crate::norm::RmsNorm;
 use crate::normed::Input;
@@ -18,9 +18,10 @@ pub struct GatedMlp {
     ffn_sub_norm: Option<RmsNorm>,
     activation: Activation,
     multipliers: Option<[f32; 2]>,
+    clamp: Option<ClampedGate>,
 }
 
-crate::module!(GatedMlp { gate_proj, up_proj, down_proj, ffn_sub_norm } plain { activation, multipliers });
+crate::module!(GatedMlp { gate_proj, up_proj, down_proj, ffn_sub_norm } plain { activation, multipliers, clamp });
 
 impl GatedMlp {
     /// An MLP over `hidden` features through `intermediate` ones, without values.
@@ -40,6 +41,7 @@ impl GatedMlp {
             ffn_sub_norm: None,
             activation,
             multipliers: None,
+            clamp: None,
         })
     }
 
@@ -67,12 +69,22 @@ impl GatedMlp {
         }
     }
 
+    /// The MLP with a gate that replaces the activation's.
+    #[must_use]
+    pub fn with_clamp(self, clamp: Option<ClampedGate>) -> Self {
+        Self { clamp, ..self }
+    }
+
     /// `[.., E] -> [.., E]`
     ///
     /// # Errors
     /// The shapes do not fit.
     pub fn forward<'a>(&self, x: impl Into<Input<'a>>) -> Result<Array> {
         let x = x.into();
+        if let Some(clamp) = self.clamp {
+            let [gate, up] = Linear::forward_all([&self.gate_proj, &self.up_proj], x)?;
+            return self.down_proj.forward(&clamp.gated(&gate, &up)?);
+        }
         if let Some([inside, outside]) = self.multipliers {
             let [gate, up] = Linear::forward_all([&self.gate_proj, &self.up_proj], x)?;
             let inner = self.activation.gated(&gate.multiply(inside)?, &up)?;

@@ -21,6 +21,7 @@ const CONFIG: LatentConfig = LatentConfig {
     scale: 0.4,
     eps: 1e-6,
     bias: false,
+    gate: None,
     growth: None,
     split: false,
     index: None,

@@ -209,6 +209,7 @@ fn experts_equal_one_token_at_a_time() {
             scales_inputs: false,
             ungated: None,
             shared: None,
+            output_scale: None,
         };
         let mut experts = ExpertsMlp::empty(config).unwrap();
         init(&mut experts, 5);

@@ -79,6 +79,7 @@ fn block(scheme: Option<Scheme>, dtype: DType) -> Block {
         scales_inputs: false,
         ungated: None,
         shared: None,
+        output_scale: None,
     };
     let mut block = Block {
         embed: Embedding::empty(VOCAB, 64).unwrap(),

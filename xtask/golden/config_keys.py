@@ -147,6 +147,17 @@ BASES = [
     ("falcon_mamba", "config.json"),
     ("jamba", "config.json"),
     ("nemotron_nas", "config.json"),
+    ("solar_open", "config.json"),
+    ("hy_v3", "config.json"),
+    ("exaone_moe", "config.json"),
+    ("afmoe", "config.json"),
+    ("laguna", "config.json"),
+    ("cohere2_moe", "config.json"),
+    ("mimo_v2_flash", "config.v5.json"),
+    ("muse_glimmer", "config.json"),
+    ("lfm3", "config.json"),
+    ("step3p7", "config.json"),
+    ("bailing_hybrid", "config.json"),
 ]
 
 # Values for the keys of all families, whether a family's class reads them or not.

@@ -18,6 +18,7 @@ import torch
 import transformers
 from safetensors.torch import save_file
 
+import by_mlx_lm
 import formula
 import mxfp4
 from bitnet_cases import bitnet_cases
@@ -40,6 +41,7 @@ from gemma_cases import gemma_cases
 from heads import draft_logits
 from hybrid_cases import hybrid_cases
 from index import write_index
+from late_cases import late_cases
 from latent_cases import latent_cases
 from llama4_cases import llama4_cases
 from mixed_cases import mixed_cases
@@ -88,6 +90,7 @@ def cases():
         older_cases,
         vision_cases,
         mixed_cases,
+        late_cases,
     ]
     return [case for cases in known for case in cases()]
 
@@ -116,7 +119,7 @@ def write_case(case, out):
             folder.mkdir()
             write_checkpoint(case, config, seed, folder)
             try:
-                golden, tensors = examine(case, folder, prompts)
+                golden, tensors = (examine_by_mlx_lm if case.by_mlx_lm else examine)(case, folder, prompts)
             except Unfit as unfit:
                 why[str(unfit)] = why.get(str(unfit), 0) + 1
                 continue
@@ -153,7 +156,8 @@ def shown(tensors, prompts):
 
 
 def write_checkpoint(case, config, seed, folder):
-    tensors = random_tensors(case.config, seed, case.spreads)
+    of_reference = by_mlx_lm.empty_tensors(case.config) if case.by_mlx_lm else None
+    tensors = of_reference or random_tensors(case.config, seed, case.spreads)
     tensors = case.change(tensors) if case.change else tensors
     tensors = {renamed(name, case.rename): tensor for name, tensor in tensors.items()}
     tensors = mxfp4.rounded(tensors) if case.packed else tensors
@@ -238,8 +242,37 @@ def examine(case, folder, prompts):
     return golden, {name: tensor.contiguous() for name, tensor in tensors.items()}
 
 
-def examine_mutation(mutation, folder, prompts, runs):
-    other = mutated(folder, mutation, prompts)
+def examine_by_mlx_lm(case, folder, prompts):
+    """The same with mlx-lm in float32. In place of float64 its decoding is compared with whole sequences."""
+    runs = by_mlx_lm.runs(folder, prompts)
+    margin = min(r.margin for r in runs)
+    if margin < MIN_MARGIN:
+        raise Unfit("a greedy choice is close")
+    if min(len(set(r.tokens.tolist())) for r in runs) < MIN_DISTINCT:
+        raise Unfit("greedy tokens repeat")
+    mutations = [examine_mutation(m, folder, prompts, runs, by_mlx_lm.runs) for m in case.mutations]
+    error = by_mlx_lm.error_of_decoding(folder, prompts, runs)
+    if error > 2 * MAX_ERROR:
+        raise Unfit("decoding strays from whole sequences")
+    golden = {
+        "covers": case.covers,
+        "reference": by_mlx_lm.versions(),
+        "compute_dtype": "float32",
+        "configs": sorted(f.name for f in folder.glob("config*.json")),
+        "tolerance": TOLERANCE,
+        "reference_error": float(f"{error:.2g}"),
+        "margin": round(margin, 5),
+        "prompts": prompts,
+        "mutations": mutations,
+    }
+    tensors = {}
+    for i, r in enumerate(runs):
+        tensors |= {f"logits.{i}": r.logits, f"step_logits.{i}": r.steps, f"tokens.{i}": r.tokens}
+    return golden, tensors
+
+
+def examine_mutation(mutation, folder, prompts, runs, *runs_of):
+    other = mutated(folder, mutation, prompts, *runs_of)
     if mutation["changes"] == "logits":
         if logprob_error(runs, other) < 100 * TOLERANCE:
             raise Unfit(f"{mutation['name']} does not show")

@@ -109,9 +109,9 @@ def logprob_error(a, b):
     return worst
 
 
-def mutated(folder, mutation, prompts):
+def mutated(folder, mutation, prompts, runs_of=lambda folder, prompts: run(load(folder), prompts)):
     """Runs of the checkpoint with one flag changed: `config` is a merge patch, `fill` and `scale` act on tensors whose
-    name ends with the key."""
+    name ends with the key. `runs_of` computes the runs of a folder."""
     with tempfile.TemporaryDirectory() as scratch:
         scratch = Path(scratch)
         config = json.loads((folder / "config.json").read_text())
@@ -124,7 +124,7 @@ def mutated(folder, mutation, prompts):
                     raise SystemExit(f"{folder.name}: mutation {mutation['name']}: no tensor ends with {suffix}")
                 tensors.update({name: change(tensors[name], value) for name in hit})
         write_tensors(scratch, tensors, torch.float32)
-        return run(load(scratch), prompts)
+        return runs_of(scratch, prompts)
 
 
 def token_change(base, other):

@@ -3,7 +3,7 @@
 use mlx_nn::{Rule, Rules};
 
 /// Prefixes of tensors that belong to other towers of a multimodal checkpoint.
-const OTHER_TOWERS: [&str; 9] = [
+const OTHER_TOWERS: [&str; 12] = [
     "vision_tower.",
     "vision_model.",
     "multi_modal_projector.",
@@ -13,6 +13,9 @@ const OTHER_TOWERS: [&str; 9] = [
     "embed_vision.",
     "vision_embedder.",
     "visual.",
+    "vision_adapter.",
+    "vision_projection.",
+    "vit_large_projector.",
 ];
 
 /// Maps the names in a model's files to those of its parameters, and back.

@@ -15,12 +15,13 @@ mod sharing;
 
 pub(crate) use experts::{
     DeepSeekExperts, ExpertsDefaults, corrected_routing, deepseek_expert_names, deepseek_experts,
-    deepseek_experts_by_types, experts, experts_of, shared_expert, sparse_layers,
+    deepseek_experts_by_types, experts, experts_by_types, experts_of, routed_experts,
+    shared_expert, sparse_layers,
 };
 pub(crate) use latent::{LatentDefaults, latent};
 pub(crate) use layers::{
-    has_rope, kind, layer_kinds, layer_types, n_layers, rope_bases, rope_on_windows, ropes_by_kind,
-    types_of, window,
+    RopeEntry, has_rope, kind, layer_kinds, layer_types, n_layers, rope_bases, rope_on_windows,
+    ropes_by_entry, ropes_by_kind, types_of, window,
 };
 pub(crate) use recurrent::{
     convolutions, has_mlx_convolutions, has_published_convolutions, taps, time_steps,
@@ -166,6 +167,7 @@ fn decoder_of_heads(
         intermediate,
         bias: false,
         activation,
+        clamp: None,
     };
     let max_positions = c.size("max_position_embeddings", Some(defaults.max_positions))?;
     let given_positions = c.opt("max_position_embeddings")?;
@@ -191,6 +193,7 @@ fn decoder_of_heads(
         layers: vec![LayerKind::Full; n],
         ropes: vec![rope; n],
         attention: AttentionPlan::plain(heads, kv_heads, head_dim),
+        attentions: Vec::new(),
         recurrence: None,
         feed_forward: intermediates.into_iter().map(dense).collect(),
         norm: NormPlan::rms(c.positive(defaults.norm_eps_key, Some(defaults.norm_eps))? as f32),
@@ -272,6 +275,7 @@ pub(crate) fn ungated(config: &mut DecoderConfig) {
             intermediate,
             bias,
             activation,
+            ..
         } = *mlp
         {
             *mlp = MlpConfig::Plain {

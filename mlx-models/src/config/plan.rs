@@ -2,8 +2,8 @@
 //! layers from them.
 
 use mlx_nn::{
-    Activation, ExpertsConfig, Growth, LatentConfig, LayerKind, NormConfig, NormKind, QkNorm,
-    RecurrenceConfig, RopeConfig,
+    Activation, ClampedGate, ExpertsConfig, Growth, HeadGate, LatentConfig, LayerKind, NormConfig,
+    NormKind, QkNorm, RecurrenceConfig, RopeConfig,
 };
 
 /// The feed-forward half of one layer.
@@ -17,6 +17,8 @@ pub enum MlpConfig {
         bias: bool,
         /// Its activation.
         activation: Activation,
+        /// A gate that replaces the activation's.
+        clamp: Option<ClampedGate>,
     },
     /// One MLP without a gate.
     Plain {
@@ -68,8 +70,14 @@ pub struct AttentionPlan {
     pub sinks: bool,
     /// Layers with a window attend within fixed chunks of this many positions.
     pub chunk: Option<usize>,
-    /// A gate on the output.
+    /// A gate on the output, which `q_proj` computes with the queries.
     pub output_gate: bool,
+    /// A gate on the output with a projection of its own.
+    pub gate: Option<HeadGate>,
+    /// Features of a head of v, if they are not those of q and k.
+    pub value_dim: Option<i32>,
+    /// Values are multiplied by this.
+    pub value_scale: Option<f32>,
     /// Latent attention, over compressed keys and values, in place of attention over heads.
     pub latent: Option<LatentConfig>,
     /// For each layer, whether its queries see the positions that an earlier layer's indexer chose. Empty if no layer
@@ -96,6 +104,9 @@ impl AttentionPlan {
             sinks: false,
             chunk: None,
             output_gate: false,
+            gate: None,
+            value_dim: None,
+            value_scale: None,
             latent: None,
             shares_index: Vec::new(),
         }
@@ -112,6 +123,8 @@ pub struct NormPlan {
     /// The epsilon of the norms before the output projections of attention and gated MLP, if the
     /// decoder has such norms.
     pub before_outputs: Option<f32>,
+    /// The epsilon of the norms after attention and MLP, if it is not that of the others.
+    pub after: Option<f32>,
 }
 
 impl NormPlan {
@@ -121,6 +134,7 @@ impl NormPlan {
             kind: NormKind::Rms(0.0),
             eps,
             before_outputs: None,
+            after: None,
         }
     }
 
@@ -170,6 +184,8 @@ pub struct DecoderConfig {
     pub ropes: Vec<Option<RopeConfig>>,
     /// The attention of the layers that attend.
     pub attention: AttentionPlan,
+    /// The attention of each layer, if they differ. Empty if all have `attention`.
+    pub attentions: Vec<AttentionPlan>,
     /// The recurrence of recurrent layers.
     pub recurrence: Option<RecurrenceConfig>,
     /// The feed-forward half of each layer.

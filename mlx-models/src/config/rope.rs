@@ -23,6 +23,8 @@ pub enum Dialect {
     /// Like `Plain`, but only a part of the head rotates: the fraction `partial_rotary_factor`, by
     /// default this number.
     Partial(f64),
+    /// Like `Partial`, but the fraction is a key of the rope's entry only.
+    Entry(f64),
     /// Like `Partial`, in heads of latent attention, some of whose features never rotate. The
     /// number is the size of the whole head.
     Within(i32),
@@ -83,6 +85,41 @@ pub fn rope(config: &Config, defaults: RopeDefaults) -> Result<RopeConfig> {
     source.read(defaults)
 }
 
+/// The rope of a model whose layers share one, and whose `rope_scaling` has no effect.
+///
+/// # Errors
+/// The same as those of [`rope`].
+pub fn rope_of_parameters(config: &Config, defaults: RopeDefaults) -> Result<RopeConfig> {
+    config.ignore(&["rope_scaling"]);
+    let entry = config.object("rope_parameters")?;
+    let source = RopeKeys {
+        config,
+        entry: entry.filter(|entry| !entry.is_empty()),
+        theta: config.opt("rope_theta")?,
+        outer_original: true,
+    };
+    source.read(defaults)
+}
+
+/// The rope of a model that has the keys of this entry.
+///
+/// # Errors
+/// The same as those of [`rope`].
+pub fn rope_of_entry(
+    config: &Config,
+    entry: Config,
+    theta: Option<f64>,
+    defaults: RopeDefaults,
+) -> Result<RopeConfig> {
+    let source = RopeKeys {
+        config,
+        entry: Some(entry),
+        theta,
+        outer_original: false,
+    };
+    source.read(defaults)
+}
+
 /// Refuses rope entries for single layer types, in a family whose layers share one rope.
 ///
 /// # Errors
@@ -127,13 +164,7 @@ pub fn rope_of_layer_type(
     if let Some(scaling) = scaling {
         entry.update(scaling);
     }
-    let source = RopeKeys {
-        config,
-        entry: Some(entry),
-        theta: config.opt(theta_key)?,
-        outer_original: false,
-    };
-    source.read(defaults)
+    rope_of_entry(config, entry, config.opt(theta_key)?, defaults)
 }
 
 /// The context length of a model with this rope. YaRN and dynamic NTK multiply the original length by their factor,
@@ -177,6 +208,7 @@ impl RopeKeys<'_> {
         let partial = match (kind.as_str(), defaults.dialect) {
             ("default" | "mrope", Dialect::Plain | Dialect::Alpha | Dialect::PhiMoe) => 1.0,
             (_, Dialect::Partial(usual)) => self.partial(usual)?,
+            (_, Dialect::Entry(usual)) => self.own_partial()?.unwrap_or(usual),
             (_, Dialect::Within(whole)) => {
                 let own = self
                     .entry
@@ -244,14 +276,23 @@ impl RopeKeys<'_> {
     }
 
     fn partial(&self, usual: f64) -> Result<f64> {
+        match self.own_partial()? {
+            Some(partial) => Ok(partial),
+            None => self.fraction(self.config.or("partial_rotary_factor", usual)?),
+        }
+    }
+
+    /// The rotated fraction of the head in the rope's entry.
+    fn own_partial(&self) -> Result<Option<f64>> {
         let own = self
             .entry
             .as_ref()
             .map(|entry| entry.opt("partial_rotary_factor"));
-        let partial = match own.transpose()?.flatten() {
-            Some(partial) => partial,
-            None => self.config.or("partial_rotary_factor", usual)?,
-        };
+        let own = own.transpose()?.flatten();
+        own.map(|partial| self.fraction(partial)).transpose()
+    }
+
+    fn fraction(&self, partial: f64) -> Result<f64> {
         if !(partial > 0.0 && partial <= 1.0) {
             return Err(self.config.error(format!(
                 "partial_rotary_factor must be in (0, 1], found {partial}"

@@ -1,5 +1,7 @@
 //! The modules of a decoder, built from its plan.
 
+use std::borrow::Cow;
+
 use mlx_core::Result;
 use mlx_nn::{
     Activation, Attention, AttentionConfig, ExpertsMlp, FeedForward, GatedMlp, KvShape,
@@ -7,7 +9,7 @@ use mlx_nn::{
 };
 
 use super::causal_lm::Surroundings;
-use crate::config::plan::{DecoderConfig, MlpConfig};
+use crate::config::plan::{AttentionPlan, DecoderConfig, MlpConfig};
 use crate::model::{Geometry, LayerGeometry, kv_heads};
 
 impl DecoderConfig {
@@ -16,12 +18,12 @@ impl DecoderConfig {
     /// # Errors
     /// The settings of a rope are invalid.
     pub fn surroundings(&self) -> Result<Surroundings> {
-        let kv = self.kv();
         let layers = self.layers.iter().enumerate();
         let layers = layers.map(|(layer, &kind)| match kind {
             LayerKind::Recurrent(shape) => LayerGeometry::recurrent(shape),
             kind => {
-                let attention = LayerGeometry::attention(self.attention.heads, kv, kind);
+                let plan = self.attention_of(layer);
+                let attention = LayerGeometry::attention(plan.heads, kv_of(plan), kind);
                 match self.attention.latent.and_then(|latent| latent.index) {
                     Some(index) if !self.shares_index(layer) => attention.with_index(index.dim),
                     _ => attention,
@@ -58,16 +60,26 @@ impl DecoderConfig {
         })
     }
 
+    /// The attention of a layer.
+    pub(crate) fn attention_of(&self, layer: usize) -> &AttentionPlan {
+        self.attentions.get(layer).unwrap_or(&self.attention)
+    }
+
+    /// The config in which all layers have the attention of this one.
+    pub(crate) fn of_layer(&self, layer: usize) -> Cow<'_, Self> {
+        match self.attentions.get(layer) {
+            Some(attention) => Cow::Owned(Self {
+                attention: attention.clone(),
+                attentions: Vec::new(),
+                ..self.clone()
+            }),
+            None => Cow::Borrowed(self),
+        }
+    }
+
     /// The number and the sizes of the KV heads that attention layers cache.
     pub(crate) fn kv(&self) -> KvShape {
-        match &self.attention.latent {
-            Some(latent) => KvShape {
-                heads: 1,
-                key_dim: latent.kept_dim(),
-                value_dim: latent.rank,
-            },
-            None => kv_heads(self.attention.kv_heads, self.attention.head_dim),
-        }
+        kv_of(&self.attention)
     }
 
     /// The latent attention of a layer with this rope. Its parameters have no values.
@@ -114,6 +126,9 @@ impl DecoderConfig {
             alibi: plan.alibi,
             softcap: plan.softcap,
             output_gate: plan.output_gate,
+            gate: plan.gate,
+            value_dim: plan.value_dim,
+            value_scale: plan.value_scale,
             sinks: plan.sinks,
             sub_norm: self.norm.before_outputs,
             ..AttentionConfig::plain(self.hidden, plan.heads, plan.kv_heads, plan.head_dim)
@@ -130,8 +145,10 @@ impl DecoderConfig {
                 intermediate,
                 bias,
                 activation,
+                clamp,
             } => {
                 let mlp = GatedMlp::empty(self.hidden, intermediate, bias, activation)?;
+                let mlp = mlp.with_clamp(clamp);
                 FeedForward::Dense(Box::new(mlp.with_sub_norm(self.norm.before_outputs)?))
             }
             MlpConfig::Plain {
@@ -161,5 +178,22 @@ impl DecoderConfig {
     /// There is no memory for an array's handle.
     pub fn norm(&self) -> Result<Norm> {
         Norm::empty(self.hidden, &self.norm.config())
+    }
+}
+
+/// The number and the sizes of the KV heads that attention caches.
+fn kv_of(plan: &AttentionPlan) -> KvShape {
+    match (&plan.latent, plan.value_dim) {
+        (Some(latent), _) => KvShape {
+            heads: 1,
+            key_dim: latent.kept_dim(),
+            value_dim: latent.rank,
+        },
+        (None, Some(value_dim)) => KvShape {
+            heads: plan.kv_heads,
+            key_dim: plan.head_dim,
+            value_dim,
+        },
+        (None, None) => kv_heads(plan.kv_heads, plan.head_dim),
     }
 }

@@ -1,7 +1,9 @@
 //! A decoder with norms before *and* after each half of a layer (Gemma 2 and 3, GLM 4).
 
 use mlx_core::{Array, Result};
-use mlx_nn::{Attention, FeedForward, Norm, Normed, Residual, Step, module};
+use mlx_nn::{
+    Attention, FeedForward, LayerKind, Norm, NormConfig, Normed, Recurrence, Residual, Step, module,
+};
 
 use crate::config::plan::DecoderConfig;
 use crate::decoders::causal_lm::{CausalLm, DecoderLayer};
@@ -9,7 +11,8 @@ use crate::decoders::causal_lm::{CausalLm, DecoderLayer};
 /// A layer of a [`PreAndPostNorm`].
 #[derive(Clone)]
 pub struct PreAndPostNormLayer {
-    self_attn: Attention,
+    self_attn: Option<Attention>,
+    linear_attn: Option<Recurrence>,
     mlp: FeedForward,
     input_layernorm: Norm,
     post_attention_layernorm: Norm,
@@ -19,6 +22,7 @@ pub struct PreAndPostNormLayer {
 }
 module!(PreAndPostNormLayer {
     self_attn,
+    linear_attn,
     mlp,
     input_layernorm,
     post_attention_layernorm,
@@ -27,14 +31,27 @@ module!(PreAndPostNormLayer {
 } plain { residual_scale });
 
 impl PreAndPostNormLayer {
-    fn new(c: &DecoderConfig, index: usize) -> Result<Self> {
+    /// The layer `index` of a decoder. Its parameters have no values.
+    ///
+    /// # Errors
+    /// Sizes do not fit each other.
+    pub(crate) fn new(c: &DecoderConfig, index: usize) -> Result<Self> {
+        let (self_attn, linear_attn) = match (c.layers[index], c.recurrence) {
+            (LayerKind::Recurrent(_), Some(config)) => (None, Some(Recurrence::empty(config)?)),
+            _ => (Some(c.attention(None, c.ropes[index].as_ref())?), None),
+        };
+        let after = NormConfig {
+            eps: c.norm.after.unwrap_or(c.norm.eps),
+            ..c.norm.config()
+        };
         Ok(Self {
-            self_attn: c.attention(None, c.ropes[index].as_ref())?,
+            self_attn,
+            linear_attn,
             mlp: c.mlp(&c.feed_forward[index])?,
             input_layernorm: c.norm()?,
-            post_attention_layernorm: c.norm()?,
+            post_attention_layernorm: Norm::empty(c.hidden, &after)?,
             pre_feedforward_layernorm: c.norm()?,
-            post_feedforward_layernorm: c.norm()?,
+            post_feedforward_layernorm: Norm::empty(c.hidden, &after)?,
             residual_scale: c.scales.residual,
         })
     }
@@ -52,7 +69,11 @@ impl PreAndPostNormLayer {
 impl DecoderLayer for PreAndPostNormLayer {
     fn forward(&self, x: Residual, state: usize, step: &mut Step<'_>) -> Result<Residual> {
         let normed = Normed::new(x, &self.input_layernorm);
-        let y = self.self_attn.forward(&normed, state, step)?;
+        let y = match (&self.self_attn, &self.linear_attn) {
+            (Some(attention), _) => attention.forward(&normed, state, step)?,
+            (None, Some(recurrence)) => recurrence.forward(normed.array()?, state, step)?,
+            (None, None) => unreachable!("a layer has one of them"),
+        };
         let [x, y] = step.narrow([normed.sum()?, &y])?;
         let x = self.add(x, &self.post_attention_layernorm, y)?;
         let normed = Normed::new(x, &self.pre_feedforward_layernorm);

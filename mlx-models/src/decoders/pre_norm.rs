@@ -41,7 +41,7 @@ module!(PreNormLayer {
 impl PreNormLayer {
     fn new(c: &DecoderConfig, index: usize) -> Result<Self> {
         let mut layer = Self::with(
-            c,
+            &c.of_layer(index),
             c.layers[index],
             &c.feed_forward[index],
             c.ropes[index].as_ref(),

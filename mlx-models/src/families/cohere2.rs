@@ -15,7 +15,7 @@ const DEFAULTS: Defaults = Defaults {
 };
 
 /// Keys of published files that transformers does not read.
-const IGNORED: &[&str] = &[
+pub(crate) const IGNORED: &[&str] = &[
     "_sliding_window_pattern",
     "layer_switch",
     "order_of_interleaved_layers",

@@ -57,6 +57,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
             intermediate: n * experts.intermediate,
             bias,
             gate: false,
+            clamp: None,
         });
     }
     // Published files have these keys, but transformers does not read them.

@@ -5,6 +5,7 @@ use mlx_core::Result;
 use mlx_nn::QkNorm;
 
 use crate::config::keys::{self, Defaults};
+use crate::config::plan::DecoderConfig;
 use crate::config::{Config, Source};
 use crate::decoders::post_norm::PostNorm;
 
@@ -20,6 +21,12 @@ const DEFAULTS: Defaults = Defaults {
 pub(crate) fn load(source: &Source<'_>) -> Result<PostNorm> {
     let c = source.config;
     let mut config = keys::decoder(c, &DEFAULTS)?;
+    attention(c, &mut config)?;
+    PostNorm::new(&config)
+}
+
+/// Reads the norms on q and k, the windows, and the layers without a rope.
+pub(crate) fn attention(c: &Config, config: &mut DecoderConfig) -> Result<()> {
     config.attention.qk_norm = Some(QkNorm::heads(config.norm.eps, 0.0));
     let window = keys::window(c, Some(4096))?;
     let n = config.layers.len();
@@ -36,9 +43,9 @@ pub(crate) fn load(source: &Source<'_>) -> Result<PostNorm> {
     };
     config.layers = keys::layer_kinds(c, n, window, |layer| (layer + 1) % every != 0)?;
     if window.is_some() {
-        keys::rope_on_windows(&mut config);
+        keys::rope_on_windows(config);
     }
-    PostNorm::new(&config)
+    Ok(())
 }
 
 /// The n for which every n-th layer has full attention. The config has n as a number, or as the

@@ -77,6 +77,7 @@ fn experts(c: &Config) -> Result<Option<ExpertsConfig>> {
         scales_inputs: false,
         shared: None,
         ungated: None,
+        output_scale: None,
     };
     if experts.top_k > experts.n_experts {
         let ExpertsConfig {

@@ -66,6 +66,8 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
         clamp: Some(ClampedGate {
             alpha: c.positive("swiglu_alpha", Some(1.702))? as f32,
             limit: c.positive("swiglu_limit", Some(7.0))? as f32,
+            shift: 1.0,
+            bounds_result: false,
         }),
         ..keys::experts(c, config.hidden, &EXPERTS)?
     };

@@ -41,6 +41,7 @@ pub(crate) fn add_experts(c: &Config, config: &mut DecoderConfig, shared: i32) -
         intermediate: shared,
         bias: false,
         gate: false,
+        clamp: None,
     });
     config.feed_forward.fill(MlpConfig::Experts(experts));
     Ok(())

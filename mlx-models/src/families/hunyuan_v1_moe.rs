@@ -51,6 +51,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
                 intermediate: experts.intermediate,
                 bias: false,
                 gate: false,
+                clamp: None,
             }),
             ..experts
         });

@@ -121,6 +121,8 @@ fn rule(c: &Config, config: &DecoderConfig) -> Result<ChannelDeltaConfig> {
         taps,
         activation: keys::activation(c, "hidden_act", "silu")?,
         norm_eps: config.norm.eps,
+        full: false,
+        bound: None,
     })
 }
 

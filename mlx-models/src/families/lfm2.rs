@@ -114,25 +114,37 @@ fn intermediate(c: &Config) -> Result<i32> {
 
 /// Names of the layers' parts, as published and in MLX's files.
 pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
-    let mlp = Rules::from([
+    Ok(mlp_names().and(&layer_names(source)?))
+}
+
+/// Names of the MLPs' matrices.
+pub(crate) fn mlp_names() -> Rules {
+    Rules::from([
         Rule::rename("*.feed_forward.w1.*", "*.mlp.gate_proj.*").written(),
         Rule::rename("*.feed_forward.w2.*", "*.mlp.down_proj.*").written(),
         Rule::rename("*.feed_forward.w3.*", "*.mlp.up_proj.*").written(),
-    ]);
-    Ok(mlp.and(&layer_names(source)?))
+    ])
 }
 
 /// Names of the parameters outside of the MLPs.
 pub(crate) fn layer_names(source: &Source<'_>) -> Result<Rules> {
+    let attention = [
+        Rule::rename("*.self_attn.out_proj.*", "*.self_attn.o_proj.*").written(),
+        Rule::rename("*.self_attn.q_layernorm.*", "*.self_attn.q_norm.*").written(),
+        Rule::rename("*.self_attn.k_layernorm.*", "*.self_attn.k_norm.*").written(),
+    ];
+    let parts = part_names(source, "post_attention_layernorm")?;
+    Ok(parts.and(&Rules::from(attention)))
+}
+
+/// Names of the norms and the convolutions. The norm before the MLP is called `before_mlp` here.
+pub(crate) fn part_names(source: &Source<'_>, before_mlp: &str) -> Result<Rules> {
     let conv = keys::convolutions(source.tensors, ".conv.conv.weight")?;
     let rules = [
         Rule::rename("model.embedding_norm.*", "model.norm.*").written(),
         Rule::rename("*.operator_norm.*", "*.input_layernorm.*").written(),
-        Rule::rename("*.ffn_norm.*", "*.post_attention_layernorm.*").written(),
+        Rule::rename("*.ffn_norm.*", &format!("*.{before_mlp}.*")).written(),
         Rule::rename("model.layers.#.conv.*", "model.layers.#.linear_attn.*").written(),
-        Rule::rename("*.self_attn.out_proj.*", "*.self_attn.o_proj.*").written(),
-        Rule::rename("*.self_attn.q_layernorm.*", "*.self_attn.q_norm.*").written(),
-        Rule::rename("*.self_attn.k_layernorm.*", "*.self_attn.k_norm.*").written(),
     ];
     Ok(Rules::from(conv.into_iter().chain(rules)))
 }

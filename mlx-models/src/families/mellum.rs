@@ -5,7 +5,6 @@ use mlx_nn::{Rule, Rules};
 
 use crate::config::Source;
 use crate::config::keys::{self, Defaults, ExpertsDefaults};
-use crate::config::plan::MlpConfig;
 use crate::decoders::pre_norm::Decoder;
 use crate::families::{qwen3, qwen3_moe};
 
@@ -49,13 +48,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     keys::ropes_by_kind(c, &mut config, positions, ("", full), ("", windows))?;
     let mut experts = keys::experts(c, config.hidden, &EXPERTS)?;
     experts.routing.norm_topk_prob = c.or("norm_topk_prob", true)?;
-    const KNOWN: [(&str, bool); 2] = [("dense", false), ("sparse", true)];
-    let kinds = keys::types_of(c, "mlp_layer_types", n, KNOWN, |_| true)?;
-    for (mlp, sparse) in config.feed_forward.iter_mut().zip(kinds) {
-        if sparse {
-            *mlp = MlpConfig::Experts(experts);
-        }
-    }
+    keys::experts_by_types(c, &mut config, experts, |_| true)?;
     Decoder::new(&config)
 }
 

@@ -172,6 +172,7 @@ fn experts(c: &Config, config: &DecoderConfig, bias: bool) -> Result<ExpertsConf
         intermediate: c.size("moe_shared_expert_intermediate_size", Some(7688))?,
         bias,
         gate: false,
+        clamp: None,
     });
     experts.ungated = Some(UngatedExperts {
         latent: match latent {

@@ -49,6 +49,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
             intermediate: c.size("shared_expert_intermediate_size", Some(5632))?,
             bias: false,
             gate: true,
+            clamp: None,
         }),
         ..keys::experts(c, config.hidden, &EXPERTS)?
     };

@@ -48,6 +48,7 @@ pub(crate) fn with_shared(c: &Config, experts: ExpertsConfig) -> Result<ExpertsC
             intermediate: c.size("shared_expert_intermediate_size", Some(512))?,
             bias: false,
             gate: true,
+            clamp: None,
         }),
         ..experts
     })

@@ -55,6 +55,8 @@ pub enum QkPlace {
     Rotated,
     /// Each head, after rope, without a weight; only in layers that have a rope.
     RotatedUnweighted,
+    /// Each head, before rope, without a weight.
+    HeadsUnweighted,
 }
 
 /// The norm on the heads of q or k.

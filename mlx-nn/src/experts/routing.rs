@@ -10,6 +10,8 @@ mod mixer;
 pub struct Routing {
     /// How scores become probabilities.
     pub scoring: Scoring,
+    /// Soft cap of the scores, `cap * tanh(score / cap)`.
+    pub softcap: Option<f32>,
     /// A learned number for each expert that is added to its probability for the choice, but not for its weight
     /// (DeepSeek-V3, arXiv:2412.19437, §2.1.2).
     pub correction: Correction,
@@ -88,6 +90,7 @@ impl Routing {
     pub const fn softmax(norm_topk_prob: bool) -> Self {
         Self {
             scoring: Scoring::Softmax,
+            softcap: None,
             correction: Correction::None,
             groups: None,
             norm_topk_prob,
@@ -112,6 +115,14 @@ impl Routing {
             Scoring::Softmax => false,
             Scoring::Sigmoid => true,
         };
+        let capped = match self.softcap {
+            Some(cap) => {
+                let scores = scores.astype(DType::F32)?;
+                Some(scores.divide(cap)?.tanh()?.multiply(cap)?)
+            }
+            None => None,
+        };
+        let scores = capped.as_ref().unwrap_or(scores);
         let groups = self.groups.map(|of| RouteGroups {
             n: of.n,
             top: of.top,

@@ -23,6 +23,7 @@ enum Action {
     Copy(Pattern),
     Transpose(Vec<i32>),
     Add(f32),
+    UnitColumns(f32),
     Words,
     Stack(Pattern),
     Split(Rows, Vec<Pattern>),
@@ -73,6 +74,12 @@ impl Rule {
     /// A number is added, in F32. For example, 1 turns a stored `weight - 1` into the weight of a norm.
     pub fn add(from: &str, number: f32) -> Self {
         Self::new(from, Action::Add(number))
+    }
+
+    /// Each column of a dense matrix `[rows, columns]` is divided by its Euclidean norm plus `least`, in
+    /// F32. A written file has the divided matrix, and a packed matrix stays as it is.
+    pub fn unit_columns(from: &str, least: f32) -> Self {
+        Self::new(from, Action::UnitColumns(least))
     }
 
     /// Bytes of packed codes, `[.., groups, bytes]`, are joined into 32-bit words
@@ -156,6 +163,7 @@ impl Rule {
             Action::Drop(_)
             | Action::Transpose(_)
             | Action::Add(_)
+            | Action::UnitColumns(_)
             | Action::Words
             | Action::Ternary(_) => (&[], 0),
             Action::Rename(to) | Action::Copy(to) | Action::Join(_, to) => {
@@ -180,7 +188,11 @@ impl Rule {
     pub(super) fn inverse(&self) -> Option<Self> {
         let from = || self.from[0].clone();
         let (action, from) = match &self.action {
-            Action::Drop(_) | Action::Copy(_) | Action::Stack(_) | Action::Words => return None,
+            Action::Drop(_)
+            | Action::Copy(_)
+            | Action::Stack(_)
+            | Action::UnitColumns(_)
+            | Action::Words => return None,
             Action::Ternary(matrix) => {
                 return (!matrix.back).then(|| {
                     Self::of_matrix(Matrix {
@@ -230,6 +242,7 @@ impl Rule {
             }
             Action::Transpose(axes) => out.push(piece.then(Change::Transpose(axes.clone()))),
             Action::Add(number) => out.push(piece.then(Change::Add(*number))),
+            Action::UnitColumns(least) => out.push(piece.then(Change::UnitColumns(*least))),
             Action::Words => out.push(piece.then(Change::Words)),
             Action::Ternary(matrix) => {
                 let made = matrix.made(at);

@@ -77,6 +77,7 @@ pub(crate) fn experts_of(
         scales_inputs: false,
         shared: None,
         ungated: None,
+        output_scale: None,
     };
     if experts.top_k > experts.n_experts {
         return Err(c.error(format!(
@@ -148,7 +149,7 @@ pub(crate) fn deepseek_experts(
     config: &mut DecoderConfig,
     defaults: &DeepSeekExperts,
 ) -> Result<()> {
-    let experts = read_deepseek_experts(c, config.hidden, defaults)?;
+    let experts = routed_experts(c, config.hidden, defaults)?;
     let first: usize = c.or("first_k_dense_replace", defaults.dense)?;
     for mlp in config.feed_forward.iter_mut().skip(first) {
         *mlp = MlpConfig::Experts(experts);
@@ -167,10 +168,24 @@ pub(crate) fn deepseek_experts_by_types(
     defaults: &DeepSeekExperts,
     dense: usize,
 ) -> Result<()> {
+    let experts = routed_experts(c, config.hidden, defaults)?;
+    experts_by_types(c, config, experts, |layer| layer >= dense)
+}
+
+/// Gives experts to the layers that `mlp_layer_types` calls sparse. Without the key `fallback` says
+/// which layers have them.
+///
+/// # Errors
+/// A type is unknown, or the list has another length than the number of layers.
+pub(crate) fn experts_by_types(
+    c: &Config,
+    config: &mut DecoderConfig,
+    experts: ExpertsConfig,
+    fallback: impl Fn(usize) -> bool,
+) -> Result<()> {
     const KNOWN: [(&str, bool); 2] = [("dense", false), ("sparse", true)];
-    let experts = read_deepseek_experts(c, config.hidden, defaults)?;
-    let (key, n) = ("mlp_layer_types", config.feed_forward.len());
-    let kinds = types_of(c, key, n, KNOWN, |layer| layer >= dense)?;
+    let n = config.feed_forward.len();
+    let kinds = types_of(c, "mlp_layer_types", n, KNOWN, fallback)?;
     for (mlp, sparse) in config.feed_forward.iter_mut().zip(kinds) {
         if sparse {
             *mlp = MlpConfig::Experts(experts);
@@ -179,7 +194,11 @@ pub(crate) fn deepseek_experts_by_types(
     Ok(())
 }
 
-fn read_deepseek_experts(
+/// The experts of DeepSeek-V3's form, for one layer.
+///
+/// # Errors
+/// The same as those of [`deepseek_experts`].
+pub(crate) fn routed_experts(
     c: &Config,
     hidden: i32,
     defaults: &DeepSeekExperts,
@@ -187,6 +206,7 @@ fn read_deepseek_experts(
     let mut experts = experts(c, hidden, &defaults.experts)?;
     experts.routing = Routing {
         scoring: defaults.scoring,
+        softcap: None,
         correction: defaults.correction,
         groups: groups(c, &experts, defaults.groups)?,
         norm_topk_prob: match defaults.normed {
@@ -215,6 +235,7 @@ pub(crate) fn corrected_routing(
 ) -> Result<Routing> {
     Ok(Routing {
         scoring: Scoring::Sigmoid,
+        softcap: None,
         correction: Correction::Vector,
         groups: groups(c, experts, Some((1, 1, GroupScore::TwoBest)))?,
         norm_topk_prob: c.or("norm_topk_prob", normed)?,
@@ -229,6 +250,7 @@ pub(crate) fn shared_expert(experts: &ExpertsConfig, n: i32) -> Option<SharedExp
         intermediate: n * experts.intermediate,
         bias: false,
         gate: false,
+        clamp: None,
     })
 }
 

@@ -81,6 +81,7 @@ pub(crate) fn latent(
         scale: scale as f32,
         eps: EPS,
         bias: c.or("attention_bias", false)?,
+        gate: None,
         growth: None,
         split: source
             .tensors

@@ -1,11 +1,11 @@
 //! Reading configs: the number of layers, and the kind, window and rope of each.
 
 use mlx_core::Result;
-use mlx_nn::LayerKind;
+use mlx_nn::{LayerKind, RopeConfig};
 
 use crate::config::Config;
 use crate::config::plan::DecoderConfig;
-use crate::config::rope::{Dialect, RopeDefaults, context, rope_of_layer_type};
+use crate::config::rope::{Dialect, RopeDefaults, context, rope_of_entry, rope_of_layer_type};
 
 /// The most layers that a config may have: more than any published model, and few enough to build.
 const MAX_LAYERS: i32 = 1024;
@@ -134,7 +134,68 @@ pub(crate) fn ropes_by_kind(
     };
     let full = rope("full_attention", full, true)?;
     let windows = rope("sliding_attention", windows, false)?;
-    config.max_positions = context(&full, c.opt("max_position_embeddings")?);
+    set_ropes(c, config, &full, &windows)
+}
+
+/// A rope of [`ropes_by_entry`].
+pub(crate) struct RopeEntry {
+    /// The base, if the entry has none.
+    pub base: f64,
+    /// The rotated fraction of the head, if the config has no `rope_parameters`.
+    pub partial: f64,
+    /// `rope_type`, if the config has no `rope_parameters`.
+    pub kind: &'static str,
+}
+
+/// Reads the ropes of a family whose `rope_parameters` have an entry for each kind of layer, and
+/// that has no older dialect. In an entry, `partial` is the default of `partial_rotary_factor`.
+///
+/// # Errors
+/// The same as those of [`rope_of_layer_type`].
+pub(crate) fn ropes_by_entry(
+    c: &Config,
+    config: &mut DecoderConfig,
+    max_positions: i32,
+    partial: f64,
+    [full, windows]: [RopeEntry; 2],
+) -> Result<()> {
+    let given = c.object("rope_parameters")?;
+    let rope = |layer_type, of: &RopeEntry| {
+        let own = match &given {
+            Some(given) => given.object(layer_type)?,
+            None => Some(c.part(
+                layer_type,
+                [
+                    ("rope_type", of.kind.into()),
+                    ("partial_rotary_factor", of.partial.into()),
+                ],
+            )),
+        };
+        let defaults = RopeDefaults {
+            base: of.base,
+            head_dim: config.attention.head_dim,
+            max_positions: c.size("max_position_embeddings", Some(max_positions))?,
+            dialect: Dialect::Entry(partial),
+            interleaved: false,
+        };
+        match own {
+            Some(entry) => rope_of_entry(c, entry, None, defaults),
+            None => rope_of_layer_type(c, layer_type, "", false, defaults),
+        }
+    };
+    let full = rope("full_attention", &full)?;
+    let windows = rope("sliding_attention", &windows)?;
+    set_ropes(c, config, &full, &windows)
+}
+
+/// Gives full layers and layers with a window their ropes.
+fn set_ropes(
+    c: &Config,
+    config: &mut DecoderConfig,
+    full: &RopeConfig,
+    windows: &RopeConfig,
+) -> Result<()> {
+    config.max_positions = context(full, c.opt("max_position_embeddings")?);
     let ropes = config.layers.iter().map(|kind| match kind {
         LayerKind::Full => Some(full.clone()),
         _ => Some(windows.clone()),
