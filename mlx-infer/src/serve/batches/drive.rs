@@ -31,8 +31,6 @@ pub(crate) struct Batches {
     pub(crate) store: Store,
     /// The batches that have a task.
     driven: Mutex<HashSet<String>>,
-    /// Held by the batch whose requests are computed: one at a time, in the order of their arrival.
-    turn: tokio::sync::Mutex<()>,
     /// Set when the server ends.
     stop: watch::Receiver<bool>,
 }
@@ -46,7 +44,6 @@ impl Batches {
         Ok(Self {
             store: Store::open(folder)?,
             driven: Mutex::default(),
-            turn: tokio::sync::Mutex::default(),
             stop,
         })
     }
@@ -83,6 +80,7 @@ impl Batches {
                 });
                 if let Err(error) = failed {
                     console::note(&format!("batch {id} stays as it is on disk: {error}"));
+                    this.store.give_up(&id);
                 }
             }
         });
@@ -163,11 +161,12 @@ impl Batches {
                 () = tokio::time::sleep_until(expired) => BatchState::Expired,
             }
         };
-        let _turn = tokio::select! {
+        // One batch at a time, in the order of their arrival.
+        tokio::select! {
             biased;
             end = ended() => return Ok(end),
-            turn = self.turn.lock() => turn,
-        };
+            () = self.store.until_first(&batch.id) => {}
+        }
         self.store.change(&batch.id, |batch| {
             // A cancellation may have come meanwhile.
             if batch.status == BatchState::Validating {

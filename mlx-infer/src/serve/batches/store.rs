@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
-use super::objects::{BatchObject, FileObject};
+use super::objects::{BatchObject, BatchState, FileObject};
 use crate::error::{Error, ErrorKind, Result};
 use crate::host::output::{Claim, sync_folder};
 use crate::serve::state::now;
@@ -213,6 +213,25 @@ impl Store {
         let holds = |_: &u64| self.batch(id).is_some_and(|batch| is_so(&batch));
         // The sender is a field of `self`, so the wait cannot fail.
         let _ = changes.wait_for(holds).await;
+    }
+
+    /// Waits until all earlier batches have ended.
+    pub(crate) async fn until_first(&self, id: &str) {
+        let mut changes = self.changes.subscribe();
+        let is_first = |_: &u64| {
+            let objects = self.objects();
+            let mut earlier = objects.batches.range(..id.to_owned());
+            earlier.all(|(_, batch)| batch.status.is_final())
+        };
+        let _ = changes.wait_for(is_first).await;
+    }
+
+    /// Shows a batch as failed whose files cannot be written. On disk it stays as it is.
+    pub(crate) fn give_up(&self, id: &str) {
+        if let Some(batch) = self.objects().batches.get_mut(id) {
+            batch.enter(BatchState::Failed, now());
+        }
+        self.changes.send_modify(|n| *n += 1);
     }
 
     fn write(&self, part: &str, id: &str, object: &impl Serialize) -> io::Result<()> {
