@@ -132,6 +132,7 @@ def deepseek_cases():
             mutation("topk_group", {"topk_group": 2}),
             mutation("n_group", {"n_group": 2}),
         ],
+        formula=True,
         spreads=SPREADS,
         **BF16,
     )

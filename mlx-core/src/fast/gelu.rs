@@ -131,7 +131,7 @@ mod tests {
         let x = Array::from_slice(&[-3.0f32, -0.5, 0.0, 0.7, 4.0], &[5])?;
         let slope = |f: fn(&Array) -> Result<Array>| {
             let sum = |x: &[Array]| Ok(vec![f(&x[0])?.sum(.., false)?]);
-            grad_with(sum, &[x.clone()], &[0])
+            grad_with(sum, std::slice::from_ref(&x), &[0])
         };
         let (ours, plain) = (slope(gelu)?, slope(Array::gelu)?);
         let far = ours[0].subtract(&plain[0])?.abs()?.max(.., false)?;

@@ -57,10 +57,10 @@ fn random_graphs_on_several_streams_and_the_cpu() -> Result<()> {
 /// MLX can end in a deadlock here, about once in four runs: one of its threads frees an event with
 /// `cudaFree`, which waits for the kernels of all streams and keeps other threads from launching
 /// any. One of these kernels waits for a signal that a stream of the CPU cannot launch.
+/// So it runs only where `MLX_TEST_DEADLOCK` is set.
 #[test]
-#[ignore = "MLX's events between two streams of each device can end in a deadlock"]
 fn random_graphs_on_several_streams_of_both_devices() -> Result<()> {
-    if !on_gpu()? {
+    if !on_gpu()? || std::env::var_os("MLX_TEST_DEADLOCK").is_none() {
         return Ok(());
     }
     let mut setup = setup(2)?;

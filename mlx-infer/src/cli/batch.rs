@@ -271,7 +271,7 @@ impl BatchArgs {
         self.backend.check(&defaults)?;
         #[cfg(feature = "serve")]
         if let Some(batch) = self.file.of(&self.input)? {
-            let loading = super::batch_file::Loading {
+            let loading = super::batch_file::BatchLoading {
                 load: self.load,
                 backend: self.backend,
                 drafters: self.drafters,

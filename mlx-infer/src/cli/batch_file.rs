@@ -28,7 +28,7 @@ pub(super) struct BatchFileArgs {
 }
 
 /// What loads the model.
-pub(super) struct Loading {
+pub(super) struct BatchLoading {
     pub(super) load: args::LoadArgs,
     pub(super) backend: backend::BackendArgs,
     pub(super) drafters: drafters::Drafters,
@@ -89,7 +89,7 @@ fn is_in_openais_form(input: &Path) -> bool {
 pub(super) fn run(
     names: Vec<String>,
     (batch, total): (BatchFile, usize),
-    loading: Loading,
+    loading: BatchLoading,
     limits: Limits,
     given: RequestOptions,
     options: &GenerateOptions,
@@ -98,7 +98,7 @@ pub(super) fn run(
         let message = "--json-schema, --regex, --choice and --grammar are not for input in OpenAI's form: its lines have response_format";
         return Err(Failure::Usage(message.to_owned()));
     }
-    let Loading {
+    let BatchLoading {
         load,
         backend,
         drafters,

@@ -66,6 +66,7 @@ fn encoder(c: &Config, config: &DecoderConfig) -> Result<EncoderPlan> {
         intermediate,
         bias,
         activation,
+        ..
     } = config.feed_forward[0]
     else {
         unreachable!("Gemma has gated MLPs")

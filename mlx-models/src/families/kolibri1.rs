@@ -51,6 +51,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<PreAndPostNorm> {
             intermediate: c.size("shared_expert_intermediate_size", Some(512))?,
             bias: false,
             gate: false,
+            clamp: None,
         }),
         ..experts
     };
