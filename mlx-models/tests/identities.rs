@@ -95,7 +95,6 @@ fn rows_of_a_batch_equal_single_rows() {
                 model.model.states(),
                 rows,
                 CacheOptions {
-                    growth: 8,
                     ..CacheOptions::default()
                 },
             )
@@ -149,7 +148,6 @@ fn a_ring_equals_the_whole_prompt_under_a_mask() {
             for slack in [0, 2] {
                 let options = CacheOptions {
                     slack,
-                    growth: 4,
                     quantized,
                     ..CacheOptions::default()
                 };
@@ -188,7 +186,6 @@ fn rejected_tokens_leave_no_trace() {
         let prompt = tokens(21, 9);
         let options = CacheOptions {
             slack: 4,
-            growth: 8,
             ..CacheOptions::default()
         };
         let run = |rejected: &[u32]| {

@@ -7,6 +7,10 @@ use mlx_core::{Array, DType, Error, ErrorKind, Result, Scheme};
 
 use crate::attention::Alibi;
 
+mod paged;
+
+pub(crate) use paged::{Paged, Seen, attend_to_pages, store_in_pages};
+
 /// Options of attention that an architecture sets.
 #[derive(Clone, Copy, Debug)]
 pub struct Attend<'a> {

@@ -198,7 +198,7 @@ pub use activation::{Activation, PRelu, Xielu};
 pub use attention::{Alibi, Attention, AttentionConfig, Growth, KvSource, QkKind, QkNorm, QkPlace};
 pub use bilinear::Bilinear;
 pub use cache::{
-    CacheOptions, KvShape, LayerKind, ModelCache, RecurrentShape, RowPart, StateCost, StatePart,
+    CacheOptions, KvShape, LayerKind, ModelCache, RecurrentShape, PAGE, RowPart, StateCost, StatePart,
 };
 pub use checkpoint::{Checkpoint, Decoded, FillOptions, Made, Make, fill_lazily};
 pub use conv::{CausalConv, JointConv};

@@ -13,18 +13,18 @@ use mlx_core::fast::{self, Form, Mask, Op};
 use mlx_core::ops::create::arange;
 use mlx_core::{Array, DType, Error, ErrorKind, Result, async_eval};
 
-use self::attention::{KeyLayout, Turn};
+use self::paged::StepPages;
 pub use self::recurrent::{Rerun, StateAfter};
 use self::repeated::Last;
 pub use self::repeated::RepeatedStep;
 pub use crate::attend::{Attend, Keys};
-use crate::cache::kv::Places;
-use crate::cache::state::{Kept, refusal};
+use crate::cache::state::{Kept, LayerState, refusal};
 use crate::cache::{ModelCache, in_layer};
 use crate::residual::Residual;
 use crate::rope::Growing;
 
 mod attention;
+mod paged;
 mod recurrent;
 pub(crate) mod repeated;
 
@@ -41,21 +41,18 @@ pub struct Step<'c> {
     width: usize,
     offsets: Array,
     reach: Vec<usize>,
-    masks: HashMap<(Option<usize>, KeyLayout), Mask>,
-    turns: HashMap<usize, Turn>,
-    /// Masks of chunked attention, by the size of a chunk.
-    chunks: HashMap<(usize, Option<usize>, KeyLayout), Mask>,
-    /// The mask of layers with ALiBi, by the slots of their keys.
-    biased: Option<(usize, Mask)>,
+    /// Where tokens are written and read, by the group of layers.
+    pages: HashMap<usize, StepPages>,
+    /// Masks of layers that store nothing, by window and chunk.
+    masks: HashMap<(Option<usize>, Option<usize>), Mask>,
+    /// The same for layers with ALiBi.
+    biased: Option<Mask>,
     /// Cosines and sines of ropes that depend on the length of a text.
     turned: RefCell<Vec<(Key, Turned)>>,
-    places: HashMap<usize, Places>,
     /// The positions that queries see in layers with a selection: Bool `[B, 1, L, S]`.
     selection: Option<Array>,
-    /// Keys and values that later layers of this step read.
-    shared: HashMap<usize, (Vec<Array>, Mask)>,
-    /// Whether kernels derive slots and masks from positions, so that no index or mask array is made.
-    by_position: bool,
+    /// The keys and values of a step that stores nothing, if later layers read them.
+    shared: HashMap<usize, Vec<Array>>,
     /// The document of each token of each row, if rows hold several documents.
     documents: Option<Vec<Vec<usize>>>,
     /// Which tokens are not padding; `None` before a layer reads it.
@@ -123,44 +120,26 @@ impl<'c> Step<'c> {
         }
         cache.last = None;
         let repeats = width == 1 && lens.is_none() && cache.options.store;
+        let repeats = repeats && fast::form(Op::Attention)? != Form::Plain;
         let held = lens.unwrap_or(&cache.lens).to_vec();
-        for (row, &own) in widths.iter().enumerate().filter(|_| lens.is_none()) {
-            // A narrow step also writes padding into a ring, and a wide one writes only the tokens
-            // that are not padding.
-            let wrote = if width <= cache.options.slack + 1 {
-                width
-            } else {
-                own
-            };
-            cache.written[row] = cache.written[row].max(cache.lens[row] + wrote);
-        }
         let offsets: Vec<i32> = held.iter().map(|&len| len as i32).collect();
         let offsets = Array::from_slice(&offsets, &[offsets.len() as i32])?;
-        let by_position = match fast::form(Op::Attention)? {
-            Form::Plain => false,
-            Form::Cpu => true,
-            // GPUs have no kernel for packed keys.
-            Form::Cuda => cache.options.quantized.is_none(),
-        };
         let reach = (0..widths.len())
             .map(|row| cache.expected[row].max(held[row] + widths[row]))
             .collect();
-        Ok(Self {
+        let mut step = Self {
             states,
             own_lens: lens.map(|_| std::mem::replace(&mut cache.lens, held)),
             offsets,
             widths: widths.to_vec(),
             width,
             reach,
+            pages: HashMap::new(),
             masks: HashMap::new(),
-            turns: HashMap::new(),
-            chunks: HashMap::new(),
             biased: None,
             turned: RefCell::default(),
-            places: HashMap::new(),
             selection: None,
             shared: HashMap::new(),
-            by_position,
             documents: None,
             real: None,
             real_widths: None,
@@ -170,7 +149,9 @@ impl<'c> Step<'c> {
             lasts: Cell::new(if repeats { usize::MAX } else { 0 }),
             committed: false,
             cache,
-        })
+        };
+        step.prepare_pages()?;
+        Ok(step)
     }
 
     pub(crate) fn packed(cache: &'c mut ModelCache, documents: &[Vec<usize>]) -> Result<Self> {
@@ -285,11 +266,9 @@ impl Step<'_> {
         let offsets = Array::from_slice(&offsets, &[offsets.len() as i32])?;
         let lens = std::mem::replace(&mut self.cache.lens, lens);
         let offsets = std::mem::replace(&mut self.offsets, offsets);
-        let masks = std::mem::take(&mut self.masks);
-        let places = std::mem::take(&mut self.places);
-        let result = run(self);
-        (self.cache.lens, self.offsets) = (lens, offsets);
-        (self.masks, self.places) = (masks, places);
+        let pages = std::mem::take(&mut self.pages);
+        let result = self.prepare_pages().and_then(|()| run(self));
+        (self.cache.lens, self.offsets, self.pages) = (lens, offsets, pages);
         result
     }
 
@@ -343,16 +322,6 @@ impl Step<'_> {
             0 => self.reach[row].max(position + 1),
             expected => expected.max(position + 1),
         }
-    }
-
-    /// The length that all rows share, if they do.
-    fn common_len(&self) -> Option<usize> {
-        let (first, rest) = self.cache.lens.split_first()?;
-        rest.iter().all(|len| len == first).then_some(*first)
-    }
-
-    fn end(&self) -> usize {
-        self.cache.lens.iter().max().copied().unwrap_or(0) + self.width
     }
 
     /// Limits the steps that can [repeat](RepeatedStep) this one to those after which no row is longer than `most`.
@@ -462,8 +431,10 @@ impl Step<'_> {
         };
         if self.cache.options.store {
             for index in self.states.clone() {
-                let prepared = self.cache.layers[index].state_mut().prepare(&kept);
-                prepared.map_err(|error| in_layer(index, &error))?;
+                if let LayerState::Recurrent(state) = &mut self.cache.layers[index] {
+                    let prepared = state.prepare(&kept);
+                    prepared.map_err(|error| in_layer(index, &error))?;
+                }
             }
         }
         self.committed = true;
@@ -471,17 +442,15 @@ impl Step<'_> {
             true => Some(Last {
                 widths: self.widths.clone(),
                 until: self.lasts.get(),
+                tables: self.tables(),
             }),
             false => None,
         };
-        for layer in &mut self.cache.layers[self.states.clone()] {
-            layer.state_mut().end_step(true);
+        self.end_recurrent(true);
+        for (len, keep) in self.cache.lens.iter_mut().zip(keep) {
+            *len += keep;
         }
-        if self.own_lens.is_none() {
-            for (len, keep) in self.cache.lens.iter_mut().zip(keep) {
-                *len += keep;
-            }
-        }
+        self.pass_windows();
         Ok(())
     }
 
@@ -495,15 +464,27 @@ impl Step<'_> {
     }
 }
 
+impl Step<'_> {
+    fn end_recurrent(&mut self, commit: bool) {
+        let layers = self.cache.layers[self.states.clone()].iter_mut();
+        for state in layers.filter_map(LayerState::recurrent) {
+            state.end_step(commit);
+        }
+    }
+}
+
 impl Drop for Step<'_> {
     fn drop(&mut self) {
         if !self.committed {
-            for layer in &mut self.cache.layers[self.states.clone()] {
-                layer.state_mut().end_step(false);
-            }
+            self.end_recurrent(false);
         }
         if let Some(lens) = self.own_lens.take() {
             self.cache.lens = lens;
+        }
+        // Pages of tokens that are not kept.
+        let rows = self.cache.pages.iter_mut().zip(&self.cache.lens);
+        for (pages, &len) in rows {
+            pages.iter_mut().for_each(|pages| pages.truncate(len));
         }
     }
 }

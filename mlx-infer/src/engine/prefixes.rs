@@ -107,7 +107,7 @@ impl Prefixes {
         if self.store.covers(ids, serves) {
             return;
         }
-        match PromptState::copy(cache, row, ids.len(), embedding) {
+        match PromptState::share(cache, row, ids.len(), embedding) {
             Ok(state) => {
                 let bytes = state.nbytes();
                 self.store.insert(ids, state, bytes, serves);

@@ -93,7 +93,7 @@ impl Scheduler {
 
     /// The bytes of a row with this number of positions, if they exceed the limit.
     pub(crate) fn exceeds(&self, positions: usize) -> Option<usize> {
-        let bytes = self.cost.bytes(1, positions);
+        let bytes = self.cost.row(positions);
         self.limits
             .cache_bytes
             .is_some_and(|limit| bytes > limit)
@@ -132,7 +132,7 @@ impl Scheduler {
             if self.running.len() + self.prefilling.len() == 1 {
                 self.remove(requests, youngest);
                 let needed = of(requests, youngest).next_len();
-                plan.refuse.push((youngest, self.cost.bytes(1, needed)));
+                plan.refuse.push((youngest, self.cost.row(needed)));
                 return;
             }
             self.preempt(requests, youngest);
@@ -169,7 +169,7 @@ impl Scheduler {
                 self.prefilling.push(id);
             } else if active == 0 && self.slots == 0 {
                 self.remove(requests, id);
-                plan.refuse.push((id, self.cost.bytes(1, needed)));
+                plan.refuse.push((id, self.cost.row(needed)));
             } else {
                 // Compacting removes slots without rows before the next plan.
                 if self.slots > self.running.len() {
@@ -194,9 +194,10 @@ impl Scheduler {
         newcomer: Option<usize>,
     ) -> usize {
         let active = self.active().map(|id| of(requests, id).next_len());
-        let longest = active.chain(newcomer).max();
         let rows = self.running.len() + self.prefilling.len() + usize::from(newcomer.is_some());
-        self.cost.bytes(rows.max(slots), longest.unwrap_or(0))
+        let rest = std::iter::repeat_n(0, slots.saturating_sub(rows));
+        let lens = active.chain(newcomer).chain(rest);
+        lens.map(|len| self.cost.row(len)).sum()
     }
 
     /// Bytes of the rows' caches.
@@ -219,12 +220,13 @@ impl Scheduler {
         self.slots = slots;
     }
 
-    /// Whether the longest row may grow by this many positions more in the next step than without drafts.
+    /// Whether each row may grow by this many positions more in the next step than without drafts.
     pub(crate) fn has_room<R: Scheduled>(&self, requests: &Table<R>, positions: usize) -> bool {
-        let longest = self.running.iter().map(|&id| of(requests, id).next_len());
-        let longest = longest.max().unwrap_or(0);
-        let rows = self.running.len() + self.prefilling.len();
-        let bytes = self.cost.bytes(rows.max(self.slots), longest + positions);
+        let more = self.running.iter().map(|&id| {
+            let len = of(requests, id).next_len();
+            self.cost.row(len + positions) - self.cost.row(len)
+        });
+        let bytes = self.bytes(requests, self.slots, None) + more.sum::<usize>();
         self.limits.cache_bytes.is_none_or(|limit| bytes <= limit)
     }
 

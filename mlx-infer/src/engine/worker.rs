@@ -77,7 +77,7 @@ impl<'m, 's> Worker<'m, 's> {
     }
 
     fn with(model: &'m LoadedModel, limits: Limits, records: bool) -> Self {
-        let cost = CacheCost::new(model.row_costs(), model.cache_options().growth);
+        let cost = CacheCost::new(model.row_costs());
         let drafter = drafters::of(model);
         let prefixes = Prefixes::new(limits.prefix_bytes);
         let mut scheduler = Scheduler::new(limits, cost, records);
@@ -256,6 +256,7 @@ impl<'m, 's> Worker<'m, 's> {
         self.park();
         if self.is_idle() {
             self.reset_rows();
+            self.rows.release();
         }
     }
 
@@ -435,6 +436,7 @@ impl<'m, 's> Worker<'m, 's> {
         // The stored prefixes are dropped first, because memory may be short.
         self.prefixes.clear();
         self.reset_rows();
+        self.rows.recover();
         let to_blame = self.scheduler.step_failed(&mut self.requests);
         for id in self.ids() {
             if self.requests[&id].partial.is_none() {

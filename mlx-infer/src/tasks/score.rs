@@ -123,7 +123,8 @@ impl Scoring {
         let chunk = &self.tokens[self.done..end];
         let ids = forward::padded(&[chunk])?;
         let hidden = forward::hidden(model.model(), &mut self.cache, &ids, &[chunk.len()])?;
-        eval(self.cache.arrays().chain([&hidden]))?;
+        let states = self.cache.arrays();
+        eval(states.iter().chain([&hidden]))?;
         let targets = &self.tokens[self.done + 1..self.tokens.len().min(end + 1)];
         let (n_top, logprobs) = (self.options.top_each, &mut self.logprobs);
         score_with_top(model, &hidden, targets, n_top, logprobs, &mut self.top)?;

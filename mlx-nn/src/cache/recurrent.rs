@@ -13,7 +13,7 @@ use std::rc::Rc;
 use mlx_core::{Array, DType, Error, ErrorKind, Result, fast, ops::concat};
 
 use super::kind::{RecurrentShape, StatePart};
-use super::state::{Kept, LayerState, RowLen, State, incompatible, refusal};
+use super::state::{Kept, refusal};
 use crate::step::Rerun;
 
 /// The arrays that a layer set in a step for one part of its state.
@@ -234,15 +234,20 @@ pub(crate) fn zero_state(part: &StatePart, rows: usize, dtype: DType) -> Result<
     fast::blank(&part.shape(rows), dtype)
 }
 
-impl State for RecurrentCache {
-    fn prepare(&mut self, kept: &Kept<'_>) -> Result<()> {
+/// Rows and steps. Rows are numbered from 0; the [`ModelCache`](super::ModelCache) holds their
+/// lengths.
+impl RecurrentCache {
+    /// Builds the state after a step of which the rows keep the tokens in `kept`. The state takes
+    /// effect with [`end_step`](Self::end_step).
+    pub(crate) fn prepare(&mut self, kept: &Kept<'_>) -> Result<()> {
         let parts = self.shape.parts().zip(&self.handed);
         let after = parts.map(|(part, handed)| Self::after(part, handed.as_ref(), kept));
         self.next = Some(after.collect::<Result<_>>()?);
         Ok(())
     }
 
-    fn end_step(&mut self, commit: bool) {
+    /// Ends the step: adopts the prepared state, or drops it.
+    pub(crate) fn end_step(&mut self, commit: bool) {
         self.handed.fill(None);
         if let Some(next) = self.next.take()
             && commit
@@ -251,11 +256,13 @@ impl State for RecurrentCache {
         }
     }
 
-    fn can_rewind(&self, row: usize, _held: RowLen, len: usize) -> bool {
+    /// Whether row `row` can be shortened to `len` positions, fewer than it holds.
+    pub(crate) fn can_rewind(&self, row: usize, len: usize) -> bool {
         len == 0 || self.recorded[row].contains_key(&len)
     }
 
-    fn truncate(&mut self, row: usize, len: usize) -> Result<()> {
+    /// Shortens row `row` to `len` positions, which [`can_rewind`](Self::can_rewind) has allowed.
+    pub(crate) fn truncate(&mut self, row: usize, len: usize) -> Result<()> {
         self.recorded[row].split_off(&(len + 1));
         let Some(at_len) = self.recorded[row].get(&len) else {
             return Ok(());
@@ -269,7 +276,8 @@ impl State for RecurrentCache {
         Ok(())
     }
 
-    fn record(&mut self, row: usize, len: usize) -> Result<()> {
+    /// Records the present length of row `row`, so that the row can be shortened to it later.
+    pub(crate) fn record(&mut self, row: usize, len: usize) -> Result<()> {
         if let Some(store) = &self.store
             && len > 0
             && !self.recorded[row].contains_key(&len)
@@ -280,11 +288,13 @@ impl State for RecurrentCache {
         Ok(())
     }
 
-    fn clear(&mut self, row: usize) {
+    /// Clears row `row`.
+    pub(crate) fn clear(&mut self, row: usize) {
         self.recorded[row].clear();
     }
 
-    fn select(&self, rows: &[usize], indices: &Array) -> Result<LayerState> {
+    /// The rows `rows`, in that order. `indices` holds the same numbers.
+    pub(crate) fn select(&self, rows: &[usize], indices: &Array) -> Result<Self> {
         let store = match &self.store {
             Some(store) => Some(
                 store
@@ -295,46 +305,38 @@ impl State for RecurrentCache {
             None => None,
         };
         let recorded = rows.iter().map(|&row| self.recorded[row].clone());
-        Ok(LayerState::Recurrent(self.with(store, recorded.collect())))
+        Ok(self.with(store, recorded.collect()))
     }
 
-    fn join(&self, other: &LayerState, lens: [&[RowLen]; 2]) -> Result<LayerState> {
-        let LayerState::Recurrent(other) = other else {
-            return Err(incompatible());
-        };
+    /// These rows, then those of `other`. `counts` are the numbers of both.
+    pub(crate) fn join(&self, other: &Self, counts: [usize; 2]) -> Result<Self> {
         let store = match (&self.store, &other.store) {
             (None, None) => None,
             (first, second) => {
                 let joined = |(at, part): (usize, &StatePart)| {
                     let like = first.as_ref().or(second.as_ref()).expect("one is there");
                     let dtype = like[at].dtype();
-                    let rows = |store: &Option<Rc<[Array]>>, lens: &[RowLen]| match store {
+                    let rows = |store: &Option<Rc<[Array]>>, count: usize| match store {
                         Some(store) => Ok(store[at].clone()),
-                        None => zero_state(part, lens.len(), dtype),
+                        None => zero_state(part, count, dtype),
                     };
-                    concat(&[rows(first, lens[0])?, rows(second, lens[1])?], 0)
+                    concat(&[rows(first, counts[0])?, rows(second, counts[1])?], 0)
                 };
                 let parts = self.shape.parts().enumerate().map(joined);
                 Some(parts.collect::<Result<_>>()?)
             }
         };
         let recorded = self.recorded.iter().chain(&other.recorded).cloned();
-        Ok(LayerState::Recurrent(self.with(store, recorded.collect())))
+        Ok(self.with(store, recorded.collect()))
     }
 
-    fn has_room_for(&self, _other: &LayerState) -> bool {
-        false
-    }
-
-    fn put(
+    /// Writes row `from` of `other` over row `row` of `rows`.
+    pub(crate) fn put(
         &mut self,
         (row, rows): (usize, usize),
-        other: &LayerState,
-        (from, _): (usize, RowLen),
+        other: &Self,
+        from: usize,
     ) -> Result<()> {
-        let LayerState::Recurrent(other) = other else {
-            return Err(incompatible());
-        };
         self.recorded[row] = other.recorded[from].clone();
         let Some(new) = &other.store else {
             return Ok(());
@@ -350,32 +352,33 @@ impl State for RecurrentCache {
         Ok(())
     }
 
-    fn view(&self, row: usize, held: RowLen, len: usize) -> Result<LayerState> {
+    /// A copy of the state at the first `len` of the `held` positions of row `row`.
+    pub(crate) fn prefix(&self, row: usize, held: usize, len: usize) -> Result<Self> {
         let store = match &self.store {
-            Some(store) if len == held.len => Some(Self::row(store, row, false)?),
+            Some(store) if len == held => Some(Self::row(store, row, true)?),
             _ => self.recorded[row].get(&len).cloned(),
         };
         let mut recorded = self.recorded[row].clone();
         recorded.split_off(&(len + 1));
-        Ok(LayerState::Recurrent(self.with(store, vec![recorded])))
+        Ok(self.with(store, vec![recorded]))
     }
 
-    fn fill(&mut self, _held: RowLen, arrays: Vec<Array>) -> Result<()> {
+    /// Sets the [arrays](Self::arrays) of one row, from a file or another cache. The error names the array that does
+    /// not fit.
+    pub(crate) fn fill(&mut self, arrays: Vec<Array>) -> Result<()> {
         self.check(&arrays)?;
         self.store = Some(arrays.into());
         Ok(())
     }
 
-    fn shrink(&mut self, _longest: usize) -> Result<()> {
-        Ok(())
-    }
-
-    fn arrays(&self) -> Vec<&Array> {
+    /// The arrays that hold the rows, none before the first step.
+    pub(crate) fn arrays(&self) -> Vec<&Array> {
         let store = self.next.as_ref().or(self.store.as_ref());
         store.into_iter().flat_map(|store| store.iter()).collect()
     }
 
-    fn recorded_arrays(&self) -> Vec<&Array> {
+    /// The arrays that hold the rows at [recorded](Self::record) lengths.
+    pub(crate) fn recorded_arrays(&self) -> Vec<&Array> {
         let rows = self.recorded.iter().flat_map(BTreeMap::values);
         rows.flat_map(|arrays| arrays.iter()).collect()
     }

@@ -289,9 +289,9 @@ impl Beside {
             return Ok(());
         }
         let view = self.cache.prefix(row, len)?;
-        let copy = view.compacted()?;
+        let copy = view.detached()?;
         mlx_core::eval(copy.arrays())?;
-        let arrays = copy.row_arrays().cloned().collect();
+        let arrays = copy.to_row(0)?;
         let written = copy.written(0);
         let kinds = kinds(self.window);
         let mut caches = vec![(view, len), (copy.clone(), len)];

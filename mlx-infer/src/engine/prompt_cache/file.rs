@@ -59,13 +59,13 @@ pub(super) fn save(model: &LoadedModel, cache: &PromptCache, path: &Path) -> Res
         let lengths: Vec<String> = recorded.iter().map(usize::to_string).collect();
         metadata.insert(RECORDED.to_owned(), lengths.join(" "));
     }
-    let now = state.row_arrays();
+    let now = state.to_row(0)?;
     let before = recorded.iter().flat_map(|&len| {
         let layers = state.recorded_state(0, len);
         layers.into_iter().flat_map(|(_, arrays)| arrays)
     });
     let arrays = names.iter().map(|(name, _)| name.as_str());
-    let arrays = arrays.zip(now.chain(before));
+    let arrays = arrays.zip(now.iter().chain(before));
     Ok(safetensors::save(
         path,
         arrays.chain([("tokens", &tokens)]),
@@ -165,7 +165,7 @@ fn read(model: &LoadedModel, path: &Path) -> Result<PromptCache> {
         cache.restore(0, len, states).map_err(malformed)?;
     }
     Ok(PromptCache {
-        state: PromptState::copy(&cache, 0, ids.len(), embedding)?,
+        state: PromptState::share(&cache, 0, ids.len(), embedding)?,
         serial: model.serial(),
         ids,
     })

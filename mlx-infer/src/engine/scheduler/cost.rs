@@ -1,29 +1,26 @@
-//! The bytes of a batch's caches.
+//! The bytes of rows' caches.
 
-use mlx_nn::StateCost;
+use mlx_nn::{PAGE, StateCost};
 
-/// The size of a batch's caches as a function of the number of rows and of the longest row.
+/// The size of a row's cache as a function of its length.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CacheCost {
     layers: Vec<StateCost>,
-    /// Buffers grow by this many positions.
-    growth: usize,
 }
 
 impl CacheCost {
-    /// The cost of layers with these states, whose buffers grow by `growth` positions
-    /// ([`CacheOptions::growth`](mlx_nn::CacheOptions::growth)).
-    pub(crate) fn new(layers: Vec<StateCost>, growth: usize) -> Self {
-        Self {
-            layers,
-            growth: growth.max(1),
-        }
+    /// The cost of layers with these states.
+    pub(crate) fn new(layers: Vec<StateCost>) -> Self {
+        Self { layers }
     }
 
-    /// The bytes of the buffers of `rows` rows, the longest of which holds `longest` positions.
-    pub(crate) fn bytes(&self, rows: usize, longest: usize) -> usize {
-        let room = longest.div_ceil(self.growth) * self.growth;
-        let row: usize = self.layers.iter().map(|layer| layer.bytes(room)).sum();
-        rows * row
+    /// The bytes of a row of `len` positions, in whole pages. A row that has more positions than a
+    /// layer keeps also holds the page that it leaves and the page that it enters.
+    pub(crate) fn row(&self, len: usize) -> usize {
+        let layer = |layer: &StateCost| {
+            let most = layer.limit.map_or(len, |limit| len.min(limit + PAGE));
+            layer.row_bytes + most.div_ceil(PAGE) * PAGE * layer.position_bytes
+        };
+        self.layers.iter().map(layer).sum()
     }
 }

@@ -101,6 +101,7 @@ impl Worker<'_, '_> {
             _ => self.prefill_rest(&chunks),
         };
         if let Err(error) = result {
+            self.rows.recover();
             self.prefixes.clear();
             let ids: Vec<Id> = chunks.iter().map(|chunk| chunk.id).collect();
             for id in &ids {
@@ -138,7 +139,7 @@ impl Worker<'_, '_> {
         let mut cache = match *chunks {
             [chunk] => self.partial_cache(chunk)?,
             _ => {
-                let mut cache = self.model.new_cache(chunks.len());
+                let mut cache = self.rows.new_cache(chunks.len());
                 for (row, &chunk) in chunks.iter().enumerate() {
                     let request = self.requests.get_mut(&chunk.id);
                     if let Some(partial) = request.and_then(|request| request.partial.take()) {
@@ -164,7 +165,7 @@ impl Worker<'_, '_> {
         if let Some(cache) = request.and_then(|request| request.partial.take()) {
             return Ok(cache);
         }
-        let mut cache = self.model.new_cache(1);
+        let mut cache = self.rows.new_cache(1);
         let base = self
             .requests
             .get(&chunk.id)

@@ -94,7 +94,7 @@ impl<'m> DraftModel<'m> {
         let stays = |(slot, from): (usize, &Option<usize>)| from.is_none_or(|from| from == slot);
         let is_same = slots.len() == self.slots.len() && from.iter().enumerate().all(stays);
         if from.iter().all(Option::is_none) {
-            self.cache = self.model.new_cache(slots.len());
+            self.cache = self.cache.beside(slots.len());
         } else if !is_same {
             let rows: Vec<usize> = from.iter().map(|from| from.unwrap_or(0)).collect();
             self.cache.select(&rows)?;
@@ -103,9 +103,6 @@ impl<'m> DraftModel<'m> {
             if from.is_none() {
                 self.cache.clear(slot);
             }
-        }
-        if !is_same {
-            self.cache.shrink()?;
         }
         self.slots = slots.to_vec();
         self.begun.retain(|id, _| slots.contains(&Some(*id)));
@@ -132,7 +129,7 @@ impl<'m> DraftModel<'m> {
                 self.cache.clear(slot);
                 cache
             }
-            (None, _) => self.model.new_cache(1),
+            (None, _) => self.cache.beside(1),
         };
         let len = cache.lens()[0];
         let end = (text.len() - 1).min(len + chunk);

@@ -1,0 +1,167 @@
+//! The part of [`Step`] that knows pages: which pages its tokens are written to, the tables of
+//! pages that kernels read, and the pages that windows leave behind.
+
+use mlx_core::{Array, Result};
+
+use super::Step;
+use crate::attend::Paged;
+use crate::cache::ModelCache;
+use crate::cache::pages::{PAGE, RowPages, SPARE};
+
+/// The pages of a step for the layers of a group.
+#[derive(Clone, Debug)]
+pub(super) struct StepPages {
+    pub(super) paged: Paged,
+    /// The window of the layers.
+    pub(super) window: Option<usize>,
+}
+
+/// The least number of columns of a table.
+const COLUMNS: usize = 4;
+
+/// A table of pages for `rows` of the given widths and lengths in a group: I32 `[B, P]`. Position p
+/// of a row is in the page at column `p / PAGE mod P`. Rows without tokens, and the padding behind
+/// a row's tokens, have the spare page.
+pub(super) fn table(
+    rows: &[&RowPages],
+    widths: &[usize],
+    columns: usize,
+) -> Result<Array> {
+    let mut table = vec![SPARE as i32; rows.len() * columns];
+    for ((row, pages), &width) in rows.iter().enumerate().zip(widths) {
+        for (number, page) in pages.numbered().filter(|_| width > 0) {
+            table[row * columns + number % columns] = page as i32;
+        }
+    }
+    Array::from_slice(&table, &[rows.len() as i32, columns as i32])
+}
+
+/// The columns of the table of a step of `width` tokens a row: enough for the pages that a row
+/// holds and those of its padding. The number changes rarely, so that steps have the same graph.
+fn columns(cache: &ModelCache, group: usize, lens: &[usize], width: usize) -> usize {
+    let window = cache.pool.borrow().groups()[group].window;
+    let rows = lens.iter().zip(&cache.pages);
+    let spans = rows.map(|(&len, pages)| {
+        let begin = match (window, pages[group].len()) {
+            (None, _) => 0,
+            (Some(window), 0) => (len + 1).saturating_sub(window) / PAGE * PAGE,
+            (Some(_), _) => pages[group].begin(),
+        };
+        (len + width).saturating_sub(begin).div_ceil(PAGE)
+    });
+    spans.max().unwrap_or(0).next_power_of_two().max(COLUMNS)
+}
+
+impl Step<'_> {
+    /// Gives each row pages for its tokens.
+    pub(super) fn prepare_pages(&mut self) -> Result<()> {
+        if !self.cache.options.store {
+            return Ok(());
+        }
+        let mut pool = self.cache.pool.borrow_mut();
+        pool.settle();
+        for group in 0..pool.groups().len() {
+            let layers = &pool.groups()[group].layers;
+            if !layers.iter().any(|layer| self.states.contains(layer)) {
+                continue;
+            }
+            let mut copies = Vec::new();
+            let rows = self.cache.pages.iter_mut();
+            for ((pages, &len), &width) in rows.zip(&self.cache.lens).zip(&self.widths) {
+                copies.extend(pages[group].prepare(len, len + width));
+            }
+            if !copies.is_empty() {
+                self.lasts_until(0);
+            }
+            pool.copy(group, &copies)?;
+        }
+        Ok(())
+    }
+
+    /// The pages of this step for a layer.
+    pub(super) fn pages_of(&mut self, layer: usize) -> Result<StepPages> {
+        let group = self.cache.pool.borrow().group_of(layer)?;
+        if let Some(pages) = self.pages.get(&group) {
+            return Ok(pages.clone());
+        }
+        let columns = columns(self.cache, group, &self.cache.lens, self.width);
+        self.lasts_until(columns * PAGE);
+        let rows: Vec<&RowPages> = self.cache.pages.iter().map(|row| &row[group]).collect();
+        let starts = (0..=rows.len()).map(|row| (row * self.width) as i32);
+        let starts: Vec<i32> = starts.collect();
+        let made = StepPages {
+            paged: Paged {
+                tables: table(&rows, &self.widths, columns)?,
+                starts: Array::from_slice(&starts, &[starts.len() as i32])?,
+                lens: self.offsets.clone(),
+                width: self.width as i32,
+            },
+            window: self.cache.pool.borrow().groups()[group].window,
+        };
+        self.pages.insert(group, made.clone());
+        Ok(made)
+    }
+
+    /// The groups for which the step has made tables, and their columns.
+    pub(super) fn tables(&self) -> Vec<(usize, usize)> {
+        let tables = self.pages.iter().map(|(&group, pages)| {
+            let columns = pages.paged.tables.shape()[1] as usize;
+            (group, columns)
+        });
+        let mut tables: Vec<(usize, usize)> = tables.collect();
+        tables.sort_unstable();
+        tables
+    }
+
+    /// The arrays of this step that differ from those of the [step before](super::RepeatedStep)
+    /// with the same graph: the offsets of rows, and tables of pages.
+    pub fn inputs(&self) -> Vec<Array> {
+        let tables = self.tables();
+        let tables = tables.iter().map(|(group, _)| &self.pages[group].paged.tables);
+        std::iter::once(&self.offsets).chain(tables).cloned().collect()
+    }
+
+    /// Releases pages that no later token sees. `lens` are the lengths that the layers of the step
+    /// have now. Where other layers of a group lag behind, their steps release the pages.
+    pub(super) fn pass_windows(&mut self) {
+        let pool = self.cache.pool.borrow();
+        let slack = self.cache.options.slack;
+        for (group, own) in pool.groups().iter().enumerate() {
+            let is_whole = own.layers.iter().all(|layer| self.states.contains(layer));
+            let is_own = own.layers.iter().any(|layer| self.states.contains(layer));
+            let Some(window) = own.window else { continue };
+            if is_whole || (is_own && self.own_lens.is_some()) {
+                for (pages, &len) in self.cache.pages.iter_mut().zip(&self.cache.lens) {
+                    pages[group].drop_before(len.saturating_sub(window + slack));
+                }
+            }
+        }
+    }
+}
+
+/// The tables of a step that repeats the one before: one for each entry of `last`, a group and its
+/// columns. `None` if the graph of the step would differ.
+pub(super) fn repeated(
+    cache: &mut ModelCache,
+    widths: &[usize],
+    last: &[(usize, usize)],
+) -> Result<Option<Vec<Array>>> {
+    let mut tables = Vec::with_capacity(last.len());
+    for &(group, held) in last {
+        for ((pages, &len), &width) in cache.pages.iter_mut().zip(&cache.lens).zip(widths) {
+            let own = &mut pages[group];
+            if own.page_of(len).is_some() && !own.is_prepared(len, len + width) {
+                return Ok(None);
+            }
+            own.prepare(len, len + width);
+        }
+        if columns(cache, group, &cache.lens, 1) != held {
+            return Ok(None);
+        }
+        let rows: Vec<&RowPages> = cache.pages.iter().map(|row| &row[group]).collect();
+        tables.push(table(&rows, widths, held)?);
+    }
+    let pool = cache.pool.borrow();
+    let moves = (0..cache.layers.len()).any(|layer| pool.moves(layer));
+    Ok((!moves).then_some(tables))
+}
