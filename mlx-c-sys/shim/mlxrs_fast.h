@@ -63,11 +63,13 @@ typedef struct mlxrs_rope_options {
   mlx_optional_float base;
   float scale;
 } mlxrs_rope_options;
-/* Token l of row b has position `offsets` [B] or [1] + l. `freqs`, [dims / 2] or null, are periods. */
+/* Token l of row b has position `offsets` [B] or [1] + l, or the position `offsets` [B, L] if it has two axes. `freqs`,
+ * [dims / 2] or null, are periods. */
 int mlxrs_fast_rope(
     mlx_array* res, mlx_array x, mlx_array offsets, mlx_array freqs, mlxrs_rope_options options, mlx_stream s);
 /* Splits a projection x [B, L, H head_dim] into heads [B, H, L, head_dim]. If `weight` [head_dim] is not null, each head
- * is replaced by rms_norm(head, weight). Then the first `dims` elements are rotated with the periods `freqs`. */
+ * is replaced by rms_norm(head, weight). Then the first `dims` elements are rotated with the periods `freqs`. The
+ * positions follow from `offsets` as in mlxrs_fast_rope. */
 typedef struct mlxrs_projection {
   mlx_array x;
   mlx_array weight; /* may be null */
@@ -161,6 +163,101 @@ int mlxrs_fast_heads_and_store(
     mlxrs_projection keys,
     mlx_array values,
     mlxrs_store_options options,
+    mlx_stream s);
+/* The tokens of a flat step: those of all B rows are on one axis, T. Row b brings the tokens starts[b] to
+ * starts[b + 1] - 1, which may be none. Tokens from starts[B] on belong to no row: they are not stored, and their results
+ * are zeros.
+ * Before the step row b holds lens[b] positions, so its token t has position lens[b] + t - starts[b]. Its position p is in
+ * slot p mod PAGE of page tables[b, (p / PAGE) mod P]. Entries that no query of the step can see are not read. A step
+ * fails if an entry that is used is not a page of the pool, if `starts` does not ascend from 0 to T or less, or if the
+ * positions that a row's tokens see have more than P pages.
+ * A pool is [N, K, PAGE, D]: N pages of PAGE positions (a power of two from 16 to 256, MLXRS_PAGE by default) of K heads. */
+#define MLXRS_PAGE 64
+typedef struct mlxrs_pages {
+  mlx_array starts; /* I32 [B + 1] */
+  mlx_array lens;   /* I32 [B] */
+  mlx_array tables; /* I32 [B, P] */
+} mlxrs_pages;
+/* What a query at position p of a flat step sees: the positions first to p of its own row, where first is the largest of
+ * 0, p - window + 1 (if `window` is not 0) and p / chunk * chunk (if `chunk` is not 0). `mask` hides some of them, where it
+ * is false, or is added to the scores; column j is position j, and positions after its last column must not be seen.
+ * `slopes` are ALiBi's: slope * (key's position - p) is added to the scores of a head.
+ * Pages may hold NaN in positions that no query sees. Positions that only `mask` hides must hold numbers. */
+typedef struct mlxrs_seen {
+  int window;
+  int chunk;
+  mlx_array mask;   /* Bool or floats [1 or H, T, S] (or [1 or H, 1, S] for all tokens); may be null */
+  mlx_array slopes; /* F32 [H]; may be null */
+} mlxrs_seen;
+typedef struct mlxrs_flat_options {
+  float scale;
+  float soft_cap; /* as in mlxrs_attention_options, like the next two */
+  int bits;
+  int group_size;
+  int value_dim;  /* 0, or for one pool of latents, whose first `value_dim` features are the values */
+} mlxrs_flat_options;
+/* mlxrs_fast_attention of queries [1, H, T, D] over pages: keys [N, K, PAGE, D] and values [N, K, PAGE, Dv]; the result is
+ * [1, H, T, Dv]. `values` is null for latents. */
+int mlxrs_fast_paged_attention(
+    mlx_array* res,
+    mlx_array queries,
+    mlx_array keys,
+    mlx_array values, /* may be null */
+    mlxrs_pages pages,
+    mlxrs_seen seen,
+    mlx_array sinks, /* may be null */
+    mlxrs_flat_options options,
+    mlx_stream s);
+/* The same for rows that hold no positions before the step, over the step's own keys [1, K, T, D] and values
+ * [1, K, T, Dv]. `starts` is I32 [B + 1]. Without packing. */
+int mlxrs_fast_ragged_attention(
+    mlx_array* res,
+    mlx_array queries,
+    mlx_array keys,
+    mlx_array values, /* may be null */
+    mlx_array starts,
+    mlxrs_seen seen,
+    mlx_array sinks, /* may be null */
+    mlxrs_flat_options options,
+    mlx_stream s);
+
+typedef struct mlxrs_paged_store_options {
+  int bits;      /* as in mlxrs_attention_options */
+  int group_size;
+  bool in_place; /* as in mlxrs_store_options */
+} mlxrs_paged_store_options;
+/* Writes the keys [1, K, T, D] and values [1, K, T, Dv] of a flat step into their pools. The results are the pools: one
+ * for latents, for which `v_pool` and `values` are null. */
+int mlxrs_fast_paged_store(
+    mlx_vector_array* res,
+    mlx_array k_pool,
+    mlx_array v_pool, /* may be null */
+    mlx_array keys,
+    mlx_array values, /* may be null */
+    mlxrs_pages pages,
+    mlxrs_paged_store_options options,
+    mlx_stream s);
+/* The same for keys that are computed from a projection, whose offsets are the positions of the tokens, [1, T]. */
+int mlxrs_fast_paged_store_heads(
+    mlx_vector_array* res,
+    mlx_array k_pool,
+    mlx_array v_pool,
+    mlxrs_projection keys,
+    mlx_array values,
+    mlxrs_pages pages,
+    mlxrs_paged_store_options options,
+    mlx_stream s);
+/* mlxrs_fast_heads of `queries` and mlxrs_fast_paged_store_heads, as mlxrs_fast_heads_and_store: the heads of the queries,
+ * and both pools. */
+int mlxrs_fast_paged_heads_and_store(
+    mlx_vector_array* res,
+    mlxrs_projection queries,
+    mlx_array k_pool,
+    mlx_array v_pool,
+    mlxrs_projection keys,
+    mlx_array values,
+    mlxrs_pages pages,
+    mlxrs_paged_store_options options,
     mlx_stream s);
 /* Zeros. Unlike mlx_zeros, a large array takes memory only for the pages that are touched. */
 int mlxrs_fast_blank(mlx_array* res, const int* shape, size_t shape_num, mlx_dtype dtype, mlx_stream s);

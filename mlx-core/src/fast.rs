@@ -10,6 +10,7 @@
 //! | norms | [`rms_norm`], [`layer_norm`], [`add`], [`norm_add`], [`add_norm`] |
 //! | positions | [`rope()`], [`rope_with`], [`heads`] |
 //! | caches | [`store()`], [`store_heads`], [`heads_and_store`], [`pack`], [`unpack`], [`blank`] |
+//! | flat steps | [`paged_attention`], [`paged_latents`], [`ragged_attention`], [`ragged_latents`], [`paged_store`], [`paged_store_heads`], [`paged_heads_and_store`], [`paged_keep`] |
 //! | sampling | [`draw()`], [`Draws`], [`allow()`], [`argmax`], [`top`], [`nucleus`], [`logsumexp`] |
 //! | recurrent layers | [`causal_conv`], [`gated_delta`], [`scan`] |
 //! | training | [`cross_entropy`] |
@@ -37,6 +38,7 @@ mod allow;
 mod attention;
 mod choose;
 mod draw;
+mod flat;
 mod form;
 mod gated;
 mod linear;
@@ -54,6 +56,10 @@ pub use allow::allow;
 pub use attention::{Attention, attention, packed_attention, scaled_dot_product_attention};
 pub use choose::{argmax, logsumexp, nucleus, top};
 pub use draw::{Draw, Drawn, Draws, NO_TOKEN, draw, gumbel};
+pub use flat::{
+    FlatAttention, PAGE, PagedStore, Pages, Pools, Seen, paged_attention, paged_heads_and_store,
+    paged_keep, paged_latents, paged_store, paged_store_heads, ragged_attention, ragged_latents,
+};
 pub use form::{Form, Op, form, plainly};
 pub use gated::{Gate, gated, gated_experts, gated_linear, geglu, soft_cap, swiglu};
 pub use linear::{

@@ -53,8 +53,8 @@ pub fn rope(
 
 /// Rotates `x`, of shape `[B, …, L, D]`, by its positions: token `l` of row `b` has position `offsets[b] + l`.
 ///
-/// `offsets` is an integer array `[B]`, or `[1]` or a scalar for all rows. Source: Su et al. 2021,
-/// "RoFormer".
+/// `offsets` is an integer array `[B]`, or `[1]` or a scalar for all rows. With two axes, `[B, L]`, it has the position
+/// of each token instead. Source: Su et al. 2021, "RoFormer".
 ///
 /// # Errors
 /// Shapes do not fit, `dims` is odd or too large, or not exactly one of `base` and `freqs` is given.
@@ -65,7 +65,20 @@ pub fn rope_with(x: &Array, rope: &Rope<'_>, offsets: &Array) -> Result<Array> {
         base: Opt(rope.base).c(),
         scale: rope.scale,
     };
+    check_positions("rope", offsets, x.shape())?;
     op!(mlxrs_fast_rope(x, offsets, rope.freqs, options))
+}
+
+/// Checks positions `[B, L]` of tokens `[B, …, L, D]`. Other offsets are checked by MLX.
+fn check_positions(name: &str, offsets: &Array, shape: &[i32]) -> Result<()> {
+    let found = offsets.shape();
+    let [b, .., l, _] = *shape else { return Ok(()) };
+    if found.len() != 2 || found == [b, l] {
+        return Ok(());
+    }
+    let message =
+        format!("{name}: positions of {b} rows of {l} tokens are [{b}, {l}], found {found:?}");
+    Err(Error::new(ErrorKind::Shape, message))
 }
 
 /// A projection that becomes rotated heads of queries or keys.
@@ -83,8 +96,17 @@ pub struct Projection<'a> {
     pub dims: i32,
     /// Periods, `[dims / 2]`, as [`Rope::freqs`].
     pub freqs: &'a Array,
-    /// The position of each row's first token, as in [`rope`].
+    /// The position of each row's first token, or of each token, as in [`rope_with`].
     pub offsets: &'a Array,
+}
+
+impl Projection<'_> {
+    /// `[B, H, L, D]`
+    pub(super) fn heads_shape(&self) -> Result<[i32; 4]> {
+        let [b, l, width] = self.x.dims()?;
+        let d = self.head_dim;
+        Ok([b, if d < 1 { 0 } else { width / d }, l, d])
+    }
 }
 
 impl Arg for Projection<'_> {
@@ -105,6 +127,9 @@ impl Arg for Projection<'_> {
         let all = [self.x, self.freqs, self.offsets];
         all.into_iter().chain(weight).try_for_each(poison::check)?;
         let (head_dim, dims, shape) = (self.head_dim, self.dims, self.x.shape());
+        if let [b, l, _] = *shape {
+            check_positions("heads", self.offsets, &[b, 1, l, head_dim])?;
+        }
         let fault = match *shape {
             [_, _, width] if head_dim < 1 || width < 1 || width % head_dim != 0 => {
                 format!("an axis of {width} does not divide into heads of {head_dim}")

@@ -1,5 +1,5 @@
 // The C functions of attention.
-#include "attention.h"
+#include "flat.h"
 #include "ops/border.h"
 #include "ops/store/store.h"
 
@@ -12,6 +12,23 @@ ops::Layout layout_of(mlxrs_slots slots) {
     throw std::invalid_argument("attention: unknown place of keys " + std::to_string(static_cast<int>(slots)));
   }
   return static_cast<ops::Layout>(slots);
+}
+
+mx::array flat_attention(
+    ops::FlatInputs of, const mlxrs_seen& seen, mlx_array sinks, const mlxrs_flat_options& options, mlx_stream s) {
+  auto stream = mlx_stream_get_(s);
+  ops::FlatOptions how{options.scale, options.soft_cap, seen.window, seen.chunk,
+                       ops::row_packing(options.bits, options.group_size), options.value_dim};
+  auto wide = [&](const mx::array& a) { return a.dtype() == mx::bool_ ? a : mx::astype(a, mx::float32, stream); };
+  if (auto mask = ops::optional(seen.mask)) {
+    of.mask = wide(*mask);
+  }
+  of.slopes = ops::optional(seen.slopes);
+  if (auto scores = ops::optional(sinks)) {
+    of.sinks = wide(*scores);
+  }
+  ops::check_flat(of, how);
+  return ops::flat_attention_plainly(of, how, stream);
 }
 
 } // namespace
@@ -49,5 +66,41 @@ extern "C" int mlxrs_fast_dense_mask(
   return guarded([&] {
     auto y = ops::dense_mask(queries, keys, layout_of(slots), window, mlx_array_get_(offsets), mlx_stream_get_(s));
     mlx_array_set_(*res, y);
+  });
+}
+
+extern "C" int mlxrs_fast_paged_attention(
+    mlx_array* res,
+    mlx_array queries,
+    mlx_array keys,
+    mlx_array values,
+    mlxrs_pages pages,
+    mlxrs_seen seen,
+    mlx_array sinks,
+    mlxrs_flat_options options,
+    mlx_stream s) {
+  return guarded([&] {
+    ops::FlatInputs of{
+        mlx_array_get_(queries), mlx_array_get_(keys), ops::optional(values), ops::rows_of(pages), std::nullopt, std::nullopt,
+        std::nullopt};
+    mlx_array_set_(*res, flat_attention(std::move(of), seen, sinks, options, s));
+  });
+}
+
+extern "C" int mlxrs_fast_ragged_attention(
+    mlx_array* res,
+    mlx_array queries,
+    mlx_array keys,
+    mlx_array values,
+    mlx_array starts,
+    mlxrs_seen seen,
+    mlx_array sinks,
+    mlxrs_flat_options options,
+    mlx_stream s) {
+  return guarded([&] {
+    ops::FlatRows rows{mlx_array_get_(starts), std::nullopt, std::nullopt};
+    ops::FlatInputs of{
+        mlx_array_get_(queries), mlx_array_get_(keys), ops::optional(values), rows, std::nullopt, std::nullopt, std::nullopt};
+    mlx_array_set_(*res, flat_attention(std::move(of), seen, sinks, options, s));
   });
 }

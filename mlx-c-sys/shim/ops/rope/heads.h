@@ -15,7 +15,8 @@ namespace mlxrs::ops {
 class Angles {
  public:
   Angles(const RopeOptions& options, const mx::array& offset, const mx::array* freqs)
-      : options_(options), at_(offset.data<int32_t>()), step_(offset.size() > 1 ? offset.strides(0) : 0),
+      : options_(options), at_(offset.data<int32_t>()), has_positions_(has_positions(offset)),
+        step_(has_positions_ || offset.size() > 1 ? offset.strides(0) : 0), token_step_(has_positions_ ? offset.strides(1) : 0),
         freqs_(freqs != nullptr ? freqs->data<float>() : nullptr), freq_step_(freqs != nullptr ? freqs->strides(0) : 0) {
     if (freqs == nullptr) {
       std::vector<float> frequencies(half());
@@ -40,7 +41,8 @@ class Angles {
     for (long i = 0; frequencies_ == nullptr && i < half(); i++) {
       own[i] = 1.0f / freqs_[i * freq_step_];
     }
-    float position = static_cast<float>(token) + static_cast<float>(at_[row * step_]);
+    float first = static_cast<float>(at_[row * step_ + token * token_step_]);
+    float position = has_positions_ ? first : static_cast<float>(token) + first;
     kernels().angles(position * options_.scale, frequencies_ != nullptr ? frequencies_->data() : own, half(), work, sines);
     return {n, half(), options_.traditional, work, sines};
   }
@@ -48,7 +50,8 @@ class Angles {
  private:
   RopeOptions options_;
   const int32_t* at_;
-  int64_t step_;
+  bool has_positions_;
+  int64_t step_, token_step_;
   const float* freqs_;
   int64_t freq_step_;
   std::shared_ptr<const std::vector<float>> frequencies_;

@@ -95,10 +95,14 @@ class Heads : public NodeWith<HeadsOptions> {
 };
 
 bool is_usual(
-    const RopeOptions& options, int rows, int dim, const mx::array& offset, const std::optional<mx::array>& freqs) {
+    const RopeOptions& options, int rows, int tokens, int dim, const mx::array& offset, const std::optional<mx::array>& freqs) {
   bool usual = options.dims > 0 && options.dims % 2 == 0 && options.dims <= dim && options.base.has_value() != freqs.has_value() &&
-      mx::issubdtype(offset.dtype(), mx::integer) && offset.ndim() <= 1 &&
-      (offset.size() == 1 || offset.size() == static_cast<size_t>(rows));
+      mx::issubdtype(offset.dtype(), mx::integer);
+  if (has_positions(offset)) {
+    usual = usual && offset.shape(0) == rows && offset.shape(1) == tokens;
+  } else {
+    usual = usual && offset.ndim() <= 1 && (offset.size() == 1 || offset.size() == static_cast<size_t>(rows));
+  }
   if (usual && freqs) {
     usual = freqs->ndim() == 1 && freqs->shape(0) == options.dims / 2 && freqs->dtype() == mx::float32;
   }
@@ -114,7 +118,7 @@ std::optional<mx::array> rope(
     const std::optional<mx::array>& freqs,
     mx::Stream s) {
   // On GPUs only `heads` has a kernel of its own; a rotation alone uses MLX's kernel.
-  if (s.device == mx::Device::gpu || x.ndim() < 3 || !is_float(x.dtype()) || !is_usual(options, x.shape(0), x.shape(-1), offset, freqs)) {
+  if (s.device == mx::Device::gpu || x.ndim() < 3 || !is_float(x.dtype()) || !is_usual(options, x.shape(0), x.shape(-2), x.shape(-1), offset, freqs)) {
     return std::nullopt;
   }
   Arrays inputs{x, mx::astype(offset, mx::int32, s)};
@@ -146,12 +150,12 @@ bool is_usual(const Projection& of) {
   const auto& [x, offset, freqs, weight, options] = of;
   int dim = options.dim;
   return x.ndim() == 3 && is_float(x.dtype()) && dim > 0 && x.shape(2) % dim == 0 &&
-      is_usual(options.rope, x.shape(0), dim, offset, freqs) &&
+      is_usual(options.rope, x.shape(0), x.shape(1), dim, offset, freqs) &&
       (!weight || (weight->ndim() == 1 && weight->shape(0) == dim && weight->dtype() == x.dtype()));
 }
 
 std::optional<mx::array> heads(const Projection& of, mx::Stream s) {
-  if (!is_usual(of) || !takes(s, of.x) || (s.device == mx::Device::gpu && of.options.dim > most_head)) {
+  if (!is_usual(of) || !takes(s, of.x) || (s.device == mx::Device::gpu && (of.options.dim > most_head || has_positions(of.offset)))) {
     return std::nullopt;
   }
   return mx::array(of.shape(), of.x.dtype(), std::make_shared<Heads>(s, of.options), of.inputs(s));

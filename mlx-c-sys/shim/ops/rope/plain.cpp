@@ -13,6 +13,18 @@ mx::array rope_plainly(
     const std::optional<mx::array>& freqs,
     mx::Stream s) {
   const auto& [dims, traditional, base, scale] = options;
+  if (has_positions(offset)) {
+    // Each token becomes a row of one token.
+    auto shape = x.shape(), each = x.shape();
+    int tokens = shape[shape.size() - 2];
+    auto apart = mx::moveaxis(x, -2, 1, s);
+    auto moved = apart.shape();
+    each.erase(each.end() - 2);
+    each[0] *= tokens;
+    each.insert(each.end() - 1, 1);
+    auto y = rope_plainly(mx::reshape(apart, each, s), options, mx::reshape(offset, {each[0]}, s), freqs, s);
+    return mx::moveaxis(mx::reshape(y, moved, s), 1, -2, s);
+  }
   if (s.device != mx::Device::gpu) {
     return mx::fast::rope(x, dims, traditional, base, scale, offset, freqs, s);
   }

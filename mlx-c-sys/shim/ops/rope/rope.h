@@ -7,7 +7,7 @@
 
 namespace mlxrs::ops {
 
-// Element pairs of the first `dims` are rotated by (offset + token) * scale * frequency. Frequencies follow from
+// Element pairs of the first `dims` are rotated by position * scale * frequency. Frequencies follow from
 // `base`, or are 1 / freqs; exactly one of both is given. Pairs are (2i, 2i + 1) if `traditional`, else (i, i + dims /
 // 2).
 struct RopeOptions {
@@ -18,6 +18,10 @@ struct RopeOptions {
 
   bool operator==(const RopeOptions&) const = default;
 };
+// `offset` is the position of each row's first token, [B] or [1], or the position of each token, [B, L].
+inline bool has_positions(const mx::array& offset) {
+  return offset.ndim() == 2;
+}
 std::optional<mx::array> rope(
     const mx::array& x,
     const RopeOptions& options,

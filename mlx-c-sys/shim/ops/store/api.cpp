@@ -1,7 +1,7 @@
 // The C functions of the KV cache's buffers.
 #include <algorithm>
 
-#include "store.h"
+#include "paged.h"
 #include "ops/rope/border.h"
 
 using namespace mlxrs;
@@ -28,6 +28,22 @@ ops::Arrays store(
   return ops::run(
       MLXRS_OP_STORE, stream, [&] { return ops::store(of, how, stream); },
       [&] { return ops::store_plainly(of, how, stream); });
+}
+
+// The pools with the new tokens, after the heads of queries if there are any.
+void paged_store(
+    mlx_vector_array* res, mlx_array k_pool, mlx_array v_pool, ops::PagedStoreInputs of, const mlxrs_paged_store_options& options,
+    mlx_stream s) {
+  auto stream = mlx_stream_get_(s);
+  of.pools.push_back(mlx_array_get_(k_pool));
+  if (v_pool.ctx != nullptr) {
+    of.pools.push_back(mlx_array_get_(v_pool));
+  }
+  ops::PagedStoreOptions how{ops::row_packing(options.bits, options.group_size), options.in_place};
+  ops::check_paged_store(of, how.packing);
+  auto out = ops::paged_store_plainly(of, how, stream);
+  std::rotate(out.begin(), out.begin() + static_cast<ptrdiff_t>(of.pools.size()), out.end());
+  mlx_vector_array_set_(*res, out);
 }
 
 } // namespace
@@ -85,6 +101,53 @@ extern "C" int mlxrs_fast_heads_and_store(
     auto out = store(k_buffer, v_buffer, std::move(of), options, s);
     std::rotate(out.begin(), out.begin() + 2, out.end());
     mlx_vector_array_set_(*res, out);
+  });
+}
+
+extern "C" int mlxrs_fast_paged_store(
+    mlx_vector_array* res,
+    mlx_array k_pool,
+    mlx_array v_pool,
+    mlx_array keys,
+    mlx_array values,
+    mlxrs_pages pages,
+    mlxrs_paged_store_options options,
+    mlx_stream s) {
+  return guarded([&] {
+    ops::PagedStoreInputs of{{}, mlx_array_get_(keys), std::nullopt, ops::optional(values), ops::rows_of(pages)};
+    paged_store(res, k_pool, v_pool, std::move(of), options, s);
+  });
+}
+
+extern "C" int mlxrs_fast_paged_store_heads(
+    mlx_vector_array* res,
+    mlx_array k_pool,
+    mlx_array v_pool,
+    mlxrs_projection keys,
+    mlx_array values,
+    mlxrs_pages pages,
+    mlxrs_paged_store_options options,
+    mlx_stream s) {
+  return guarded([&] {
+    ops::PagedStoreInputs of{{}, std::nullopt, ops::projection_of(keys), mlx_array_get_(values), ops::rows_of(pages)};
+    paged_store(res, k_pool, v_pool, std::move(of), options, s);
+  });
+}
+
+extern "C" int mlxrs_fast_paged_heads_and_store(
+    mlx_vector_array* res,
+    mlxrs_projection queries,
+    mlx_array k_pool,
+    mlx_array v_pool,
+    mlxrs_projection keys,
+    mlx_array values,
+    mlxrs_pages pages,
+    mlxrs_paged_store_options options,
+    mlx_stream s) {
+  return guarded([&] {
+    ops::PagedStoreInputs of{{}, std::nullopt, ops::projection_of(keys), mlx_array_get_(values), ops::rows_of(pages),
+                             ops::projection_of(queries)};
+    paged_store(res, k_pool, v_pool, std::move(of), options, s);
   });
 }
 

@@ -1,0 +1,171 @@
+// Attention of a flat step as a graph of MLX's operations, in f32. Queries and keys are [R, K, G, L, D] and [R, K, S, D]:
+// R times, L queries are compared with S positions of one row, and the result of the time with the query's own row
+// counts. Axes are named below: R, K, G (query heads of a KV head), L, S.
+#include <limits>
+
+#include "flat.h"
+#include "ops/gated/gated.h"
+#include "ops/store/store.h"
+
+namespace mlxrs::ops {
+namespace {
+
+mx::array number(int n) {
+  return mx::array(n, mx::int32);
+}
+
+// The first position that a query at position `at` sees.
+mx::array first_seen(const mx::array& at, const FlatOptions& options, mx::Stream s) {
+  auto first = mx::zeros_like(at, s);
+  if (options.window > 0) {
+    first = mx::maximum(first, mx::subtract(at, number(options.window - 1), s), s);
+  }
+  if (options.chunk > 0) {
+    auto chunk = number(options.chunk);
+    first = mx::maximum(first, mx::multiply(mx::floor_divide(at, chunk, s), chunk, s), s);
+  }
+  return first;
+}
+
+// What is compared: `own` [R, L] is true where a query belongs to the row, `at` [R or 1, L] is its position.
+struct Compared {
+  mx::array q;           // [R or 1, K, G, L, D]
+  mx::array k, v;        // [R, K, S, D]
+  mx::array own, at;
+  mx::array position;    // [R, S]: the positions of keys
+  mx::array is_reachable; // Bool [R, S], or [R, L, S] in a step without pages
+};
+
+// The pages of `tables` [R, P] in order, [R, K, P PAGE, D], and F32.
+mx::array gathered(
+    const mx::array& pool, const mx::array& tables, const RowPacking& packing, mx::Dtype dtype, mx::Stream s) {
+  int rows = tables.shape(0), pages = tables.shape(1);
+  auto ids = mx::clip(tables, number(0), number(pool.shape(0) - 1), s);
+  auto all = mx::swapaxes(mx::take(pool, ids, 0, s), 1, 2, s);
+  all = mx::reshape(all, {rows, pool.shape(1), pages * pool.shape(2), pool.shape(3)}, s);
+  return packing.bits > 0 ? unpack_plainly(all, packing, dtype, s) : mx::astype(all, mx::float32, s);
+}
+
+// With few tokens for each row (decode steps), each token has its row's pages of its own: R = T and L = 1. Otherwise all
+// tokens are compared with all rows: R = B and L = T.
+Compared paged(const FlatInputs& of, const mx::array& grouped, const FlatOptions& options, mx::Stream s) {
+  int tokens = of.q.shape(2), rows = of.rows.count(), page = of.k.shape(2), slots = of.rows.tables->shape(1) * page;
+  bool is_one_each = tokens <= 2 * rows;
+  auto row = rows_of_tokens(of.rows, tokens, s), at = positions_of_tokens(of.rows, tokens, s);
+  auto counts = mx::subtract(
+      mx::slice(of.rows.starts, {1}, {rows + 1}, s), mx::slice(of.rows.starts, {0}, {rows}, s), s);
+  auto tables = *of.rows.tables, lens = *of.rows.lens;
+  auto own = mx::equal(mx::reshape(mx::arange(0, rows, 1, mx::int32, s), {rows, 1}, s), mx::reshape(row, {1, tokens}, s), s);
+  auto q = grouped;
+  if (is_one_each) {
+    auto of_token = mx::minimum(row, number(rows - 1), s);
+    tables = mx::take(tables, of_token, 0, s);
+    lens = mx::take(lens, of_token, 0, s);
+    counts = mx::take(counts, of_token, 0, s);
+    own = mx::less(mx::reshape(row, {tokens, 1}, s), number(rows), s);
+    q = mx::transpose(q, {3, 1, 2, 0, 4}, s);
+  }
+  at = mx::reshape(at, is_one_each ? mx::Shape{tokens, 1} : mx::Shape{1, tokens}, s);
+  // Slot j of the table has the last position that is congruent to j modulo the number of slots.
+  auto column = [&](const mx::array& a) { return mx::reshape(a, {-1, 1}, s); };
+  auto last = column(mx::subtract(mx::add(lens, counts, s), number(1), s));
+  auto slot = mx::reshape(mx::arange(0, slots, 1, mx::int32, s), {1, slots}, s);
+  auto position = mx::subtract(last, mx::remainder(mx::subtract(last, slot, s), number(slots), s), s);
+  auto is_reachable = mx::logical_and(
+      mx::greater_equal(position, column(first_seen(lens, options, s)), s), mx::greater(column(counts), number(0), s), s);
+  // Slots that no query reaches may hold NaN.
+  auto read = [&](const mx::array& pool) {
+    auto all = gathered(pool, tables, options.packing, of.q.dtype(), s);
+    return mx::where(mx::expand_dims(is_reachable, std::vector<int>{1, 3}, s), all, mx::array(0.0f), s);
+  };
+  auto k = read(of.k);
+  auto v = of.v ? read(*of.v) : mx::slice(k, {0, 0, 0, 0}, {k.shape(0), k.shape(1), slots, options.value_dim}, s);
+  return {q, k, v, own, at, position, is_reachable};
+}
+
+// R = 1, L = S = T.
+Compared ragged(const FlatInputs& of, const mx::array& grouped, const FlatOptions& options, mx::Stream s) {
+  int tokens = of.q.shape(2);
+  auto row = rows_of_tokens(of.rows, tokens, s);
+  auto at = mx::reshape(positions_of_tokens(of.rows, tokens, s), {1, tokens}, s);
+  auto is_own = mx::reshape(mx::less(row, number(of.rows.count()), s), {1, tokens}, s);
+  auto is_same = mx::equal(mx::reshape(row, {1, tokens, 1}, s), mx::reshape(row, {1, 1, tokens}, s), s);
+  // Tokens of no row may be NaN.
+  auto read = [&](const mx::array& a) {
+    return mx::where(mx::reshape(is_own, {1, 1, tokens, 1}, s), mx::astype(a, mx::float32, s), mx::array(0.0f), s);
+  };
+  auto k = read(of.k);
+  auto v = of.v ? read(*of.v) : mx::slice(k, {0, 0, 0, 0}, {1, k.shape(1), tokens, options.value_dim}, s);
+  return {grouped, k, v, is_own, at, at, is_same};
+}
+
+// The mask [1 or H, 1 or T, S'] as [R or 1, K or 1, G or 1, L, S].
+mx::array mask_of(const FlatInputs& of, const Compared& c, mx::Stream s) {
+  auto mask = *of.mask;
+  int kv_heads = of.k.shape(1), heads = mask.shape(0), tokens = of.q.shape(2), wide = mask.shape(2);
+  if (of.rows.has_pages()) {
+    // Slot j has position j.
+    if (int more = c.position.shape(1) - wide; more > 0) {
+      mask = mx::pad(mask, {2}, {0}, {more}, mx::astype(mx::array(0), mask.dtype(), s), "constant", s);
+    }
+  } else {
+    mask = mx::take(mask, mx::minimum(mx::reshape(c.position, {tokens}, s), number(wide - 1), s), 2, s);
+  }
+  mask = mx::broadcast_to(mask, {heads, tokens, mask.shape(2)}, s);
+  auto grouped = heads == 1 ? mx::Shape{1, 1, 1, tokens, mask.shape(2)} : mx::Shape{1, kv_heads, heads / kv_heads, tokens, mask.shape(2)};
+  mask = mx::reshape(mask, grouped, s);
+  return c.own.shape(1) == tokens ? mask : mx::transpose(mask, {3, 1, 2, 0, 4}, s);
+}
+
+} // namespace
+
+mx::array flat_attention_plainly(const FlatInputs& of, const FlatOptions& options, mx::Stream s) {
+  int heads = of.q.shape(1), tokens = of.q.shape(2), kv_heads = of.k.shape(1), group = heads / kv_heads;
+  if (of.q.size() == 0) {
+    return mx::zeros({1, heads, tokens, value_size(of, options)}, of.q.dtype(), s);
+  }
+  auto scaled = mx::multiply(mx::astype(of.q, mx::float32, s), mx::array(options.scale), s);
+  auto grouped = mx::reshape(scaled, {1, kv_heads, group, tokens, of.q.shape(3)}, s);
+  auto c = of.rows.has_pages() ? paged(of, grouped, options, s) : ragged(of, grouped, options, s);
+  auto scores = mx::matmul(c.q, mx::swapaxes(mx::expand_dims(c.k, 2, s), -1, -2, s), s);
+  if (options.cap != 0) {
+    scores = soft_cap_plainly(scores, options.cap, s);
+  }
+  auto at = mx::expand_dims(c.at, 2, s), position = mx::expand_dims(c.position, 1, s);
+  auto by_head = [&](const mx::array& a) { return mx::reshape(mx::astype(a, mx::float32, s), {1, kv_heads, group, 1, 1}, s); };
+  auto for_heads = [&](const mx::array& a) { return mx::expand_dims(a, std::vector<int>{1, 2}, s); };
+  if (of.slopes) {
+    auto distance = mx::astype(mx::subtract(position, at, s), mx::float32, s);
+    scores = mx::add(scores, mx::multiply(by_head(*of.slopes), for_heads(distance), s), s);
+  }
+  if (of.mask) {
+    // As in the dense form, a query whose keys are all hidden gets the mean of the values.
+    auto mask = mask_of(of, c, s);
+    scores = mask.dtype() == mx::bool_ ? mx::where(mask, scores, mx::array(std::numeric_limits<float>::lowest()), s)
+                                       : mx::add(scores, mask, s);
+  }
+  auto reachable = c.is_reachable.ndim() == 2 ? mx::expand_dims(c.is_reachable, 1, s) : c.is_reachable;
+  auto seen = mx::logical_and(mx::less_equal(position, at, s), mx::greater_equal(position, first_seen(at, options, s), s), s);
+  seen = mx::logical_and(seen, reachable, s);
+  // Tokens of other rows see everything, because a sum of no weights would be NaN. Their results are cut off below.
+  auto own = mx::expand_dims(c.own, 2, s);
+  seen = for_heads(mx::logical_or(seen, mx::logical_not(own, s), s));
+  scores = mx::where(seen, scores, mx::array(-std::numeric_limits<float>::infinity()), s);
+  auto shape = scores.shape();
+  if (of.sinks) {
+    auto column = shape;
+    column[4] = 1;
+    scores = mx::concatenate({scores, mx::broadcast_to(by_head(*of.sinks), column, s)}, -1, s);
+  }
+  auto weights = mx::softmax(scores, std::vector<int>{-1}, true, s);
+  if (of.sinks) {
+    weights = mx::slice(weights, {0, 0, 0, 0, 0}, shape, s);
+  }
+  auto y = mx::matmul(weights, mx::expand_dims(c.v, 2, s), s);
+  y = mx::where(mx::expand_dims(own, std::vector<int>{1, 2}, s), y, mx::array(0.0f), s);
+  // A token's result is not zero in its own row only.
+  y = c.own.shape(1) == tokens ? mx::sum(y, 0, true, s) : mx::transpose(y, {3, 1, 2, 0, 4}, s);
+  return mx::astype(mx::reshape(y, {1, heads, tokens, y.shape(4)}, s), of.q.dtype(), s);
+}
+
+} // namespace mlxrs::ops
