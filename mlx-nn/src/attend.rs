@@ -1,9 +1,7 @@
 //! Scaled dot-product attention with the options of all architectures.
 
-use std::cell::OnceCell;
-
 use mlx_core::fast::{self, Mask};
-use mlx_core::{Array, DType, Error, ErrorKind, Result, Scheme};
+use mlx_core::{Array, DType, Result, Scheme};
 
 use crate::attention::Alibi;
 
@@ -58,57 +56,6 @@ impl Keys<'_> {
         match self {
             Self::Heads(heads) => heads.dtype(),
             Self::Projection(projection) => projection.x.dtype(),
-        }
-    }
-}
-
-/// The keys of a step. Its queries are kept beside them while they are projections, because the
-/// operation that writes keys into the cache can also compute the heads of queries.
-#[derive(Debug)]
-pub(crate) struct Fresh<'a> {
-    pub keys: Keys<'a>,
-    queries: Option<Keys<'a>>,
-    /// The heads of the queries; empty until they are part of the graph.
-    made: OnceCell<Array>,
-}
-
-impl<'a> From<Keys<'a>> for Fresh<'a> {
-    fn from(keys: Keys<'a>) -> Self {
-        Self {
-            keys,
-            queries: None,
-            made: OnceCell::new(),
-        }
-    }
-}
-
-impl<'a> Fresh<'a> {
-    pub(crate) fn new(queries: Keys<'a>, keys: Keys<'a>) -> Self {
-        Self {
-            queries: Some(queries),
-            ..keys.into()
-        }
-    }
-
-    /// The projections of queries and keys, if both are projections.
-    pub(crate) fn projections(&self) -> Option<[&fast::Projection<'a>; 2]> {
-        match (&self.queries, &self.keys) {
-            (Some(Keys::Projection(queries)), Keys::Projection(keys)) => Some([queries, keys]),
-            _ => None,
-        }
-    }
-
-    /// Stores the heads of the queries, which were computed with the keys.
-    pub(crate) fn set_queries(&self, heads: Array) {
-        self.made.get_or_init(|| heads);
-    }
-
-    /// The heads of the queries, `[B, H, L, D]`.
-    pub(crate) fn queries(&self) -> Result<Array> {
-        match (self.made.get(), &self.queries) {
-            (Some(made), _) => Ok(made.clone()),
-            (None, Some(queries)) => queries.heads(),
-            (None, None) => Err(Error::new(ErrorKind::Invalid, "keys without queries")),
         }
     }
 }

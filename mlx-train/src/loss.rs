@@ -9,7 +9,6 @@ use crate::batch::Batch;
 
 /// A sequence is computed in one step, and its cache is dropped afterwards.
 pub(crate) const ONE_STEP: CacheOptions = CacheOptions {
-    growth: 1,
     slack: 0,
     max_context: None,
     store: false,

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use mlx_core::Array;
 use mlx_core::fast::{self, Form, Op};
-use mlx_nn::ModelCache;
+use mlx_nn::{ModelCache, PAGE};
 use rayon::prelude::*;
 
 use super::handle::Queue;
@@ -77,7 +77,7 @@ impl<'m, 's> Worker<'m, 's> {
     }
 
     fn with(model: &'m LoadedModel, limits: Limits, records: bool) -> Self {
-        let cost = CacheCost::new(model.row_costs());
+        let cost = CacheCost::new(model.row_costs(), PAGE);
         let drafter = drafters::of(model);
         let prefixes = Prefixes::new(limits.prefix_bytes);
         let mut scheduler = Scheduler::new(limits, cost, records);

@@ -80,11 +80,7 @@ fn poison_in_unused_slots_changes_no_bit() {
         let parts: Vec<&[u32]> = prompts.iter().map(Vec::as_slice).collect();
         let rings = (model.info.layers.iter()).any(|kind| matches!(kind, LayerKind::Window(_)));
         let new = || {
-            let options = CacheOptions {
-                growth: 16,
-                ..CacheOptions::default()
-            };
-            ModelCache::new(model.model.states(), 3, options)
+            ModelCache::new(model.model.states(), 3, CacheOptions::default())
         };
         let (mut clean, mut dirty) = (new(), new());
         // The number of slots that a step which was rolled back may have written in a ring without
@@ -105,6 +101,7 @@ fn poison_in_unused_slots_changes_no_bit() {
             let held = |cache: &ModelCache| -> Vec<Vec<f32>> {
                 cache
                     .arrays()
+                    .iter()
                     .map(|array| array.to_vec().unwrap())
                     .collect()
             };

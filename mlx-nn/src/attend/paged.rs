@@ -1,9 +1,9 @@
 //! Attention over pages.
 
-use mlx_core::fast::{self, KeySlots, Mask, Positions};
-use mlx_core::{Array, DType, Result, Scheme, inplace, ops::create};
+use mlx_core::fast::{self, FlatAttention, PagedStore, Pages, Pools, Projection};
+use mlx_core::{Array, DType, Result, Scheme, ops::create};
 
-use super::{Attend, Fresh, attend};
+use super::{Attend, Keys};
 
 /// The rows of a step, and the pages of their positions.
 #[derive(Clone, Debug)]
@@ -14,8 +14,8 @@ pub(crate) struct Paged {
     pub(crate) starts: Array,
     /// I32 `[B]`: the number of positions that each row held before the step.
     pub(crate) lens: Array,
-    /// Tokens of a row.
-    pub(crate) width: i32,
+    /// I32 `[1, T]`: the position of each token.
+    pub(crate) positions: Array,
 }
 
 /// What a query sees of the positions up to its own.
@@ -32,6 +32,14 @@ pub(crate) struct Seen<'a> {
 }
 
 impl Paged {
+    fn pages(&self) -> Pages<'_> {
+        Pages {
+            starts: &self.starts,
+            lens: &self.lens,
+            tables: &self.tables,
+        }
+    }
+
     /// All positions of the rows, `[B, K, P PAGE, D]`, from an array of pages.
     pub(crate) fn gathered(&self, pages: &Array) -> Result<Array> {
         let [_, heads, page, d] = pages.dims()?;
@@ -39,44 +47,37 @@ impl Paged {
         let all = pages.take(&self.tables, 0)?.swapaxes(1, 2)?;
         all.reshape(&[b, heads, columns * page, d])
     }
-
-    fn token_positions(&self) -> Result<Array> {
-        let tokens = create::arange(0.0, f64::from(self.width), 1.0, DType::I32)?;
-        self.lens.expand_dims(-1)?.add(&tokens)
-    }
 }
 
-/// Writes keys and values `[1, K, T, D]` to their pages.
+/// Writes keys `[1, K, T, D]` and, unless values are a part of them, values to their pages. Returns the pools, and the
+/// heads of the queries if they are given as a projection.
 pub(crate) fn store_in_pages(
     pools: &[Array],
-    k: &Fresh<'_>,
-    v: Option<&Array>,
+    queries: Option<&Projection<'_>>,
+    keys: &Keys<'_>,
+    values: Option<&Array>,
     at: &Paged,
     scheme: Option<Scheme>,
-) -> Result<Vec<Array>> {
-    let keys = k.keys.heads()?;
-    let page = pools[0].dim(2)?;
-    let [b, columns] = at.tables.dims()?;
-    let positions = at.token_positions()?; // [B, L]
-    let number = positions.floor_divide(page)?;
-    let number = number.remainder(columns)?;
-    let pages = at.tables.take_along_axis(&number, 1)?.flatten()?;
-    let slots = positions.remainder(page)?.flatten()?;
-    let t = b * at.width;
-    let news = [Some(&keys), v];
-    pools
-        .iter()
-        .zip(news.into_iter().flatten())
-        .map(|(pool, new)| {
-            let new = match scheme {
-                Some(scheme) => fast::pack(new, scheme)?,
-                None => new.clone(),
-            };
-            let [_, heads, _, d] = new.dims()?;
-            let updates = new.squeeze(0)?.swapaxes(0, 1)?.reshape(&[t, 1, heads, 1, d])?;
-            inplace::scatter_in_place(pool.clone(), &[&pages, &slots], &updates, &[0, 2])
-        })
-        .collect()
+) -> Result<(Vec<Array>, Option<Array>)> {
+    let (pages, how) = (at.pages(), PagedStore { scheme });
+    let ([k, v], Some(values)) = (pools, values) else {
+        let pool = fast::paged_keep(&pools[0], &keys.heads()?, &pages, true)?;
+        return Ok((vec![pool], None));
+    };
+    let own = Pools::Own(k.clone(), v.clone());
+    let ((k, v), heads) = match (queries, keys) {
+        (Some(queries), Keys::Projection(keys)) => {
+            let (heads, k, v) =
+                fast::paged_heads_and_store(queries, own, keys, values, &pages, how)?;
+            ((k, v), Some(heads))
+        }
+        (_, Keys::Projection(keys)) => (
+            fast::paged_store_heads(own, keys, values, &pages, how)?,
+            None,
+        ),
+        (_, Keys::Heads(keys)) => (fast::paged_store(own, keys, values, &pages, how)?, None),
+    };
+    Ok((vec![k, v], heads))
 }
 
 /// The attention of queries `[1, H, T, D]` over pages: `[1, H, T, Dv]`.
@@ -88,39 +89,35 @@ pub(crate) fn attend_to_pages(
     scheme: Option<Scheme>,
     options: &Attend<'_>,
 ) -> Result<Array> {
-    let [_, heads, t, d] = q.dims()?;
-    let (b, l) = (t / at.width, at.width);
-    let q = q.swapaxes(1, 2)?.reshape(&[b, l, heads, d])?.swapaxes(1, 2)?;
-    let k = at.gathered(&pools[0])?;
-    let v = match (pools.get(1), seen.value_dim) {
-        (Some(values), _) => at.gathered(values)?,
-        (None, Some(value_dim)) => k.slice_axis(-1, 0, value_dim)?,
-        (None, None) => k.clone(),
+    let size = |size: usize| i32::try_from(size).unwrap_or(i32::MAX);
+    let mask = match (seen.selection, options.alibi) {
+        (Some(selection), _) => {
+            let [b, _, l, s] = selection.dims()?;
+            Some(selection.reshape(&[1, b * l, s])?)
+        }
+        (None, Some(alibi)) => {
+            let slots = at.tables.dim(1)? * pools[0].dim(2)?;
+            let positions = create::arange(0.0, f64::from(slots), 1.0, DType::F32)?;
+            let bias = alibi.bias(&positions.reshape(&[1, 1, 1, slots])?)?;
+            Some(bias.astype(q.dtype())?.squeeze(0)?)
+        }
+        (None, None) => None,
     };
-    let slots = k.dim(2)?;
-    let window = seen.window.map(|window| window as i32);
-    let positions = Positions::new(&at.lens, window, KeySlots::Straight);
-    let mut mask = Mask::Positions(positions);
-    if let Some(chunk) = seen.chunk {
-        let visible = mask.visible(l, slots)?;
-        let own = at.token_positions()?.floor_divide(chunk as i32)?;
-        let own = own.reshape(&[b, 1, l, 1])?;
-        let keys = create::arange(0.0, f64::from(slots), 1.0, DType::I32)?;
-        let keys = keys.floor_divide(chunk as i32)?;
-        mask = Mask::Array(visible.logical_and(&own.equal(&keys)?)?);
+    let options = FlatAttention {
+        scale: options.scale,
+        soft_cap: options.softcap,
+        seen: fast::Seen {
+            window: seen.window.map(size),
+            chunk: seen.chunk.map(size),
+            mask: mask.as_ref(),
+            slopes: None,
+        },
+        sinks: options.sinks,
+    };
+    match (pools, seen.value_dim) {
+        ([latents], Some(value_dim)) => {
+            fast::paged_latents(q, latents, value_dim, &at.pages(), &options)
+        }
+        _ => fast::paged_attention(q, &pools[0], &pools[1], scheme, &at.pages(), &options),
     }
-    if let Some(selection) = seen.selection {
-        let short = slots - selection.dim(3)?;
-        let selection = selection.pad(&[(3, 0, short)], false)?;
-        mask = Mask::Array(mask.visible(l, slots)?.logical_and(&selection)?);
-    }
-    if let Some(alibi) = options.alibi {
-        let visible = mask.visible(l, slots)?;
-        let keys = create::arange(0.0, f64::from(slots), 1.0, DType::F32)?;
-        let keys = keys.reshape(&[1, 1, 1, slots])?;
-        mask = Mask::Array(alibi.mask(&keys, &visible, q.dtype())?);
-    }
-    let y = attend(&q, &k, &v, scheme, mask, options)?;
-    let dv = y.dim(3)?;
-    y.swapaxes(1, 2)?.reshape(&[1, t, heads, dv])?.swapaxes(1, 2)
 }

@@ -209,10 +209,16 @@ pub struct StateCost {
 }
 
 impl StateCost {
-    /// Bytes of a row with room for `positions` positions.
+    /// Bytes of a row of `positions` positions, in whole pages of [`PAGE`](super::PAGE) positions.
     pub fn bytes(&self, positions: usize) -> usize {
-        let kept = self.limit.map_or(positions, |limit| limit.min(positions));
-        self.row_bytes + kept * self.position_bytes
+        self.bytes_in_pages(positions, super::PAGE)
+    }
+
+    /// The same for pages of `page` positions. A row that has more positions than the layer keeps also holds the page
+    /// that it leaves and the page that it enters.
+    pub fn bytes_in_pages(&self, positions: usize, page: usize) -> usize {
+        let kept = self.limit.map_or(positions, |limit| positions.min(limit + page));
+        self.row_bytes + kept.div_ceil(page) * page * self.position_bytes
     }
 }
 

@@ -8,12 +8,13 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use mlx_core::{Array, Error, ErrorKind, Result, Scheme, eval, fast, inplace};
+use mlx_core::fast::Projection;
+use mlx_core::{Array, DType, Error, ErrorKind, Result, Scheme, eval, fast, inplace};
 
 use super::pages::{PAGE, PageCopy, Pages, RowPages};
 use super::state::refusal;
 use super::{CacheOptions, LayerKind};
-use crate::attend::{Fresh, Paged, store_in_pages};
+use crate::attend::{Keys, Paged, store_in_pages};
 
 /// The least number of pages of an array.
 const LEAST: usize = 8;
@@ -219,31 +220,30 @@ impl Pool {
     }
 
     /// Writes the new keys and, unless values are a part of them, values of a step,
-    /// `[1, K, T, D]`. Returns the layer's arrays, from which the step's queries read.
+    /// `[1, K, T, D]`. Returns the layer's arrays, from which the step's queries read, and the
+    /// heads of the queries if they are given as a projection.
     ///
     /// # Errors
     /// The keys or values do not fit those that the layer holds.
     pub(crate) fn write(
         &mut self,
         layer: usize,
-        k: &Fresh<'_>,
+        queries: Option<&Projection<'_>>,
+        k: &Keys<'_>,
         v: Option<&Array>,
         at: &Paged,
-    ) -> Result<Vec<Array>> {
+    ) -> Result<(Vec<Array>, Option<Array>)> {
         self.grow(layer)?;
         let scheme = self.scheme;
         let group = self.group_of(layer)?;
         let own = self.layers[layer].as_mut().expect("it has pages");
         if own.arrays.is_empty() {
             let room = capacity(self.groups[group].pages.borrow().len()) as i32;
-            let [_, heads, _, d] = k.keys.shape()?;
+            let [_, heads, _, d] = k.shape()?;
             let array = |heads: i32, d: i32| -> Result<Array> {
                 let (d, dtype) = match scheme {
-                    Some(scheme) => (
-                        fast::packed_words(d, k.keys.dtype(), scheme)?,
-                        mlx_core::DType::U32,
-                    ),
-                    None => (d, k.keys.dtype()),
+                    Some(scheme) => (fast::packed_words(d, k.dtype(), scheme)?, DType::U32),
+                    None => (d, k.dtype()),
                 };
                 fast::blank(&[room, heads, PAGE as i32, d], dtype)
             };
@@ -253,8 +253,9 @@ impl Pool {
                 own.arrays.push(array(heads, d)?);
             }
         }
-        own.arrays = store_in_pages(&own.arrays, k, v, at, scheme)?;
-        Ok(own.arrays.clone())
+        let (arrays, heads) = store_in_pages(&own.arrays, queries, k, v, at, scheme)?;
+        own.arrays.clone_from(&arrays);
+        Ok((arrays, heads))
     }
 
     /// The arrays of a row's positions `begin..end`, all of which it holds: `[1, K, end - begin,

@@ -1,13 +1,13 @@
 //! The part of [`Step`] that layers with keys and values use: attention over the keys that their
 //! queries see.
 
-use mlx_core::fast::{KeySlots, Mask, Positions};
+use mlx_core::fast::{self, KeySlots, Mask, Positions};
 use mlx_core::ops::create;
 use mlx_core::{Array, DType, Error, ErrorKind, Result};
 
 use super::Step;
 use super::paged::StepPages;
-use crate::attend::{Attend, Fresh, Keys, Paged, Seen, attend, attend_to_pages};
+use crate::attend::{Attend, Keys, Paged, Seen, attend, attend_to_pages};
 use crate::attention::Alibi;
 use crate::cache::state::refusal;
 use crate::mask::{mask, visible};
@@ -27,8 +27,7 @@ impl Step<'_> {
         v: &Array,
         options: &Attend<'_>,
     ) -> Result<Array> {
-        let fresh = Fresh::new(q.into(), k.into());
-        self.attend_to(layer, &fresh, Some(v), Seen::default(), options)
+        self.attend_to(layer, &q.into(), &k.into(), Some(v), Seen::default(), options)
     }
 
     /// [`attend`](Self::attend) for a layer whose tokens see only the tokens of their own chunk: position p belongs to
@@ -45,12 +44,11 @@ impl Step<'_> {
         v: &Array,
         options: &Attend<'_>,
     ) -> Result<Array> {
-        let fresh = Fresh::new(q.into(), k.into());
         let seen = Seen {
             chunk: Some(chunk),
             ..Seen::default()
         };
-        self.attend_to(layer, &fresh, Some(v), seen, options)
+        self.attend_to(layer, &q.into(), &k.into(), Some(v), seen, options)
     }
 
     /// [`attend`](Self::attend) for a layer whose keys and values later layers read too.
@@ -65,11 +63,11 @@ impl Step<'_> {
         v: &Array,
         options: &Attend<'_>,
     ) -> Result<Array> {
-        let fresh = Fresh::new(q.into(), k.into());
-        let y = self.attend_to(layer, &fresh, Some(v), Seen::default(), options)?;
+        let (q, k) = (q.into(), k.into());
+        let y = self.attend_to(layer, &q, &k, Some(v), Seen::default(), options)?;
         let arrays = match self.stores() {
             true => self.cache.pool.borrow().arrays_of(layer).to_vec(),
-            false => self.kept(&fresh.keys, Some(v))?,
+            false => self.kept(&k, Some(v))?,
         };
         self.shared.insert(layer, arrays);
         Ok(y)
@@ -117,8 +115,8 @@ impl Step<'_> {
             value_dim: Some(value_dim),
             ..Seen::default()
         };
-        let fresh = Fresh::new(Keys::from(q), Keys::from(latents));
-        self.attend_to(layer, &fresh, None, seen, options)
+        let (q, k) = (Keys::from(q), Keys::from(latents));
+        self.attend_to(layer, &q, &k, None, seen, options)
     }
 
     /// Writes one vector for each position, `[B, 1, L, D]`, to the cache of a layer that keeps such vectors. Returns
@@ -127,8 +125,7 @@ impl Step<'_> {
     /// # Errors
     /// The shapes do not fit, or the layer has another kind of state.
     pub fn keep(&mut self, layer: usize, vectors: &Array) -> Result<(Array, Array)> {
-        let fresh = Fresh::from(Keys::from(vectors));
-        self.check_step(layer, &fresh)?;
+        self.check_step(layer, &Keys::from(vectors))?;
         let width = self.width as i32;
         if !self.stores() {
             let window = self.window_of(layer)?;
@@ -137,8 +134,7 @@ impl Step<'_> {
         }
         let StepPages { paged, window } = self.pages_of(layer)?;
         let flat = self.flat(vectors)?;
-        let fresh = Fresh::from(Keys::from(&flat));
-        let arrays = self.write(layer, &fresh, None, &paged)?;
+        let (arrays, _) = self.write(layer, None, &Keys::from(&flat), None, &paged)?;
         let all = paged.gathered(&arrays[0])?;
         self.lasts_until(0);
         let end = self.longest() as i32;
@@ -177,8 +173,7 @@ impl Step<'_> {
             selection,
             ..Seen::default()
         };
-        let fresh = Fresh::new(Keys::from(q), Keys::from(k));
-        self.attend_to(layer, &fresh, Some(v), seen, options)
+        self.attend_to(layer, &q.into(), &k.into(), Some(v), seen, options)
     }
 }
 
@@ -189,37 +184,57 @@ impl Step<'_> {
     fn attend_to(
         &mut self,
         layer: usize,
-        fresh: &Fresh<'_>,
+        q: &Keys<'_>,
+        k: &Keys<'_>,
         v: Option<&Array>,
         seen: Seen<'_>,
         options: &Attend<'_>,
     ) -> Result<Array> {
-        self.check_step(layer, fresh)?;
+        self.check_step(layer, k)?;
         if !self.stores() {
-            let arrays = self.kept(&fresh.keys, v)?;
-            return self.attend_over(layer, &fresh.queries()?, &arrays, seen, options);
+            let arrays = self.kept(k, v)?;
+            return self.attend_over(layer, &q.heads()?, &arrays, seen, options);
         }
-        let StepPages { paged, .. } = self.pages_of(layer)?;
-        let flat = self.flat(&fresh.keys.heads()?)?;
-        let keys = Fresh::from(Keys::from(&flat));
+        let StepPages { paged, window } = self.pages_of(layer)?;
         let v = v.map(|v| self.flat(v)).transpose()?;
-        let arrays = self.write(layer, &keys, v.as_ref(), &paged)?;
-        self.attend_over(layer, &fresh.queries()?, &arrays, seen, options)
+        // One operation makes the heads of queries and keys from projections, and stores the keys.
+        let columns = |keys: &Keys<'_>| match keys {
+            Keys::Projection(projection) => self.flat_columns(projection.x).map(Some),
+            Keys::Heads(_) => Ok(None),
+        };
+        let (q_columns, k_columns) = (columns(q)?, columns(k)?);
+        let at = &paged;
+        let queries = on_one_axis(q, q_columns.as_ref(), at);
+        let keys = match on_one_axis(k, k_columns.as_ref(), at) {
+            Some(keys) => Keys::Projection(keys),
+            None => Keys::Heads(self.flat(&k.heads()?)?),
+        };
+        let (arrays, heads) = self.write(layer, queries.as_ref(), &keys, v.as_ref(), at)?;
+        let heads = match (heads, &queries) {
+            (Some(heads), _) => heads,
+            (None, Some(queries)) => fast::heads(queries)?,
+            (None, None) => self.flat(&q.heads()?)?,
+        };
+        let (seen, scheme) = (Seen { window, ..seen }, self.cache.options.quantized);
+        let y = attend_to_pages(&heads, &arrays, at, &seen, scheme, options)?;
+        self.by_row(&y)
     }
 
-    /// Writes keys and values `[1, K, T, D]` to pages. Returns the layer's arrays.
+    /// Writes keys and values `[1, K, T, D]` to pages. Returns the layer's arrays, and the heads of
+    /// the queries if they were given.
     fn write(
         &self,
         layer: usize,
-        k: &Fresh<'_>,
+        queries: Option<&fast::Projection<'_>>,
+        k: &Keys<'_>,
         v: Option<&Array>,
         at: &Paged,
-    ) -> Result<Vec<Array>> {
+    ) -> Result<(Vec<Array>, Option<Array>)> {
         let mut pool = self.cache.pool.borrow_mut();
         if pool.moves(layer) {
             self.lasts_until(0);
         }
-        pool.write(layer, k, v, at)
+        pool.write(layer, queries, k, v, at)
     }
 
     /// The attention of queries `[B, H, L, D]` over the arrays of a layer.
@@ -259,7 +274,7 @@ impl Step<'_> {
     fn kept(&self, k: &Keys<'_>, v: Option<&Array>) -> Result<Vec<Array>> {
         let scheme = self.cache.options.quantized;
         let kept = |new: &Array| match scheme {
-            Some(scheme) => mlx_core::fast::pack(new, scheme),
+            Some(scheme) => fast::pack(new, scheme),
             None => Ok(new.clone()),
         };
         let keys = kept(&k.heads()?)?;
@@ -270,15 +285,15 @@ impl Step<'_> {
     }
 
     /// Refuses keys of another step, and layers without keys.
-    fn check_step(&self, layer: usize, fresh: &Fresh<'_>) -> Result<()> {
+    fn check_step(&self, layer: usize, keys: &Keys<'_>) -> Result<()> {
         self.cache.pool.borrow().group_of(layer)?;
-        let [b, _, l, _] = fresh.keys.shape()?;
+        let [b, _, l, _] = keys.shape()?;
         if b as usize != self.widths.len() || l as usize != self.width {
             return Err(Error::new(
                 ErrorKind::Shape,
                 format!(
                     "layer {layer}: keys {:?} in a step of {:?} tokens a row",
-                    fresh.keys.shape()?,
+                    keys.shape()?,
                     self.widths
                 ),
             ));
@@ -301,6 +316,14 @@ impl Step<'_> {
         }
     }
 
+    /// `[B, L, W] -> [1, B L, W]`
+    fn flat_columns(&self, x: &Array) -> Result<Array> {
+        match x.dims()? {
+            [1, _, _] => Ok(x.clone()),
+            [b, l, w] => x.reshape(&[1, b * l, w]),
+        }
+    }
+
     /// `[1, K, B L, D] -> [B, K, L, D]`
     fn by_row(&self, flat: &Array) -> Result<Array> {
         let [_, k, _, d] = flat.dims()?;
@@ -310,6 +333,22 @@ impl Step<'_> {
             (_, 1) => flat.swapaxes(0, 2),
             _ => flat.swapaxes(1, 2)?.reshape(&[b, l, k, d])?.swapaxes(1, 2),
         }
+    }
+}
+
+/// A projection whose columns `x`, `[1, T, W]`, are those of all rows.
+fn on_one_axis<'a>(
+    keys: &'a Keys<'_>,
+    x: Option<&'a Array>,
+    at: &'a Paged,
+) -> Option<fast::Projection<'a>> {
+    match (keys, x) {
+        (Keys::Projection(projection), Some(x)) => Some(fast::Projection {
+            x,
+            offsets: &at.positions,
+            ..*projection
+        }),
+        _ => None,
     }
 }
 

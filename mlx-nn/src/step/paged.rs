@@ -94,7 +94,7 @@ impl Step<'_> {
                 tables: table(&rows, &self.widths, columns)?,
                 starts: Array::from_slice(&starts, &[starts.len() as i32])?,
                 lens: self.offsets.clone(),
-                width: self.width as i32,
+                positions: self.positions()?.reshape(&[1, -1])?,
             },
             window: self.cache.pool.borrow().groups()[group].window,
         };

@@ -141,7 +141,7 @@ fn recorded(model: &LoadedModel, ids: &[u32], at: usize) -> PromptCache {
     }
     PromptCache {
         ids: ids.to_vec(),
-        state: PromptState::copy(&cache, 0, ids.len(), Embedding::Short).unwrap(),
+        state: PromptState::share(&cache, 0, ids.len(), Embedding::Short).unwrap(),
         serial: model.serial(),
     }
 }

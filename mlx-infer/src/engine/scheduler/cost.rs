@@ -1,26 +1,24 @@
 //! The bytes of rows' caches.
 
-use mlx_nn::{PAGE, StateCost};
+use mlx_nn::StateCost;
 
 /// The size of a row's cache as a function of its length.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CacheCost {
     layers: Vec<StateCost>,
+    /// Positions of a page.
+    page: usize,
 }
 
 impl CacheCost {
-    /// The cost of layers with these states.
-    pub(crate) fn new(layers: Vec<StateCost>) -> Self {
-        Self { layers }
+    /// The cost of layers with these states, whose positions are in pages of `page` positions.
+    pub(crate) fn new(layers: Vec<StateCost>, page: usize) -> Self {
+        Self { layers, page }
     }
 
-    /// The bytes of a row of `len` positions, in whole pages. A row that has more positions than a
-    /// layer keeps also holds the page that it leaves and the page that it enters.
+    /// The bytes of a row of `len` positions.
     pub(crate) fn row(&self, len: usize) -> usize {
-        let layer = |layer: &StateCost| {
-            let most = layer.limit.map_or(len, |limit| len.min(limit + PAGE));
-            layer.row_bytes + most.div_ceil(PAGE) * PAGE * layer.position_bytes
-        };
-        self.layers.iter().map(layer).sum()
+        let layers = self.layers.iter();
+        layers.map(|layer| layer.bytes_in_pages(len, self.page)).sum()
     }
 }

@@ -14,13 +14,10 @@ use proptest::prelude::*;
 mod gathered;
 mod recorded;
 
-const GROWTH: usize = 4;
+const PAGE: usize = 4;
 
 fn cost() -> CacheCost {
-    let options = CacheOptions {
-        growth: GROWTH,
-        ..Default::default()
-    };
+    let options = CacheOptions::default();
     // Keys and values of half a byte each.
     let kinds = [LayerKind::Full, LayerKind::Window(6)];
     let cost = |kind: LayerKind| StateCost {
@@ -28,24 +25,14 @@ fn cost() -> CacheCost {
         position_bytes: 1,
         limit: kind.window(&options),
     };
-    CacheCost::new(kinds.map(cost).to_vec(), options.growth)
+    CacheCost::new(kinds.map(cost).to_vec(), PAGE)
 }
 
 #[test]
-fn rows_cost_what_their_longest_costs() {
-    // A growing layer in steps of four, and a ring that ends at six.
-    for (rows, longest, bytes) in [
-        (1, 0, 0),
-        (1, 1, 4 + 4),
-        (1, 4, 4 + 4),
-        (1, 5, 8 + 6),
-        (3, 9, 3 * (12 + 6)),
-    ] {
-        assert_eq!(
-            cost().bytes(rows, longest),
-            bytes,
-            "{rows} rows of {longest}"
-        );
+fn a_row_costs_its_pages() {
+    // A layer that keeps all positions, and one that keeps six, in pages of four.
+    for (len, bytes) in [(0, 0), (1, 4 + 4), (4, 4 + 4), (5, 8 + 8), (9, 12 + 12), (30, 32 + 12)] {
+        assert_eq!(cost().row(len), bytes, "{len} positions");
     }
 }
 
@@ -69,10 +56,7 @@ fn a_recurrent_layer_costs_the_same_at_any_length() {
         key_dim: 8,
         value_dim: 4,
     };
-    let options = CacheOptions {
-        growth: GROWTH,
-        ..Default::default()
-    };
+    let options = CacheOptions::default();
     let kinds = [
         LayerKind::Full,
         LayerKind::Recurrent(RecurrentShape::new(&parts)),
@@ -81,9 +65,9 @@ fn a_recurrent_layer_costs_the_same_at_any_length() {
     let fixed = 3 * 10 * 2 + 2 * 4 * 5 * 4;
     assert_eq!((costs[1].row_bytes, costs[1].position_bytes), (fixed, 0));
     assert_eq!(costs[0].position_bytes, 2 * (8 + 4) * 2);
-    let cost = CacheCost::new(costs.to_vec(), GROWTH);
-    for (rows, longest, positions) in [(1, 0, 0), (1, 5, 8), (3, 9, 12)] {
-        assert_eq!(cost.bytes(rows, longest), rows * (fixed + positions * 48));
+    let cost = CacheCost::new(costs.to_vec(), PAGE);
+    for (len, positions) in [(0, 0), (5, 8), (9, 12)] {
+        assert_eq!(cost.row(len), fixed + positions * 48);
     }
 }
 
@@ -265,7 +249,7 @@ fn run(day: &Day) -> Result<BTreeMap<u64, End>, TestCaseError> {
         for (id, _) in plan.refuse {
             // Only requests that cannot fit even alone are refused.
             let row = rows.remove(&id).expect("a refused request exists");
-            let needs = cost().bytes(1, asked(id).prompt + row.generated + 1);
+            let needs = cost().row(asked(id).prompt + row.generated + 1);
             prop_assert!(day.limits.cache_bytes.is_some_and(|limit| needs > limit));
             prop_assert!(scheduler.running().all(|other| other != id));
             prop_assert_eq!(row.progress.status(), Status::Finished);
@@ -392,12 +376,13 @@ fn run(day: &Day) -> Result<BTreeMap<u64, End>, TestCaseError> {
             }
             continue;
         }
-        let mut longest = 0;
+        let (mut took, mut used) = (0, 0);
         for id in running {
             let row = rows.get_mut(&id).unwrap();
             let held = row.held.as_mut().unwrap();
             *held += 1;
-            longest = longest.max(*held);
+            took += cost().row(*held);
+            used += 1;
             row.progress.stepped(1);
             // After the tokens that were generated before a preemption are replayed, each step
             // generates a new one.
@@ -408,7 +393,7 @@ fn run(day: &Day) -> Result<BTreeMap<u64, End>, TestCaseError> {
             }
         }
         if let Some(limit) = day.limits.cache_bytes {
-            let took = cost().bytes(slots, longest);
+            took += (slots.max(used) - used) * cost().row(0);
             prop_assert!(took <= limit, "tick {}: {} bytes of {}", tick, took, limit);
         }
         if tick > 60 && rows.is_empty() {
@@ -430,7 +415,7 @@ proptest! {
         for (id, asked) in day.asked.iter().enumerate() {
             let end = &ends[&(id as u64)];
             let fits = day.limits.cache_bytes.is_none_or(|limit| {
-                cost().bytes(1, asked.prompt + asked.tokens) <= limit
+                cost().row(asked.prompt + asked.tokens) <= limit
             });
             if asked.cancelled.is_none_or(|at| at < asked.arrives) && fits && day.failures.is_empty() {
                 prop_assert_eq!(end, &End::Finished(asked.tokens));

@@ -117,7 +117,7 @@ impl Drafter for Scripted {
 fn states(model: &LoadedModel, cache: &ModelCache, slot: usize) -> Vec<Vec<f32>> {
     let len = cache.lens()[slot];
     let row = cache.prefix(slot, len).unwrap();
-    let mut arrays = row.row_arrays();
+    let mut arrays = row.to_row(0).unwrap().into_iter();
     let kinds = model.model().states();
     let mut found = Vec::new();
     for (layer, kind) in kinds.iter().enumerate() {
