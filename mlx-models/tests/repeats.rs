@@ -174,7 +174,6 @@ fn served(dir: &Path) -> Result<usize> {
     let loaded = load_case(dir);
     let model = &*loaded.model;
     let options = CacheOptions {
-        growth: 64,
         ..CacheOptions::default()
     };
     let mut cache = started(model, &[5, 21, 9], options)?;

@@ -224,8 +224,11 @@ impl Step<'_> {
             }
             return Array::from_slice(&positions, &[documents.len() as i32, width]);
         }
-        let places = arange(0.0, f64::from(width), 1.0, DType::I32)?;
-        self.offsets.expand_dims(-1)?.add(&places)
+        let first = self.offsets.expand_dims(-1)?;
+        match width {
+            1 => Ok(first),
+            _ => first.add(&arange(0.0, f64::from(width), 1.0, DType::I32)?),
+        }
     }
 
     /// The length of the longest row, including its tokens of this step.

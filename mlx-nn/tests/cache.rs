@@ -105,17 +105,8 @@ impl Beside {
         let v = Array::from_slice(&values, &[b as i32, 1, l as i32, NUMBERS as i32])?;
         let k = zeros(&[b as i32, 1, l as i32, D], DType::F32)?;
         let q = zeros(&[b as i32, 2, l as i32, D], DType::F32)?;
-        // Only a ring that has wrapped can keep the whole of a step that is wider than the slack.
-        let whole = l > self.options.slack + 1;
-        let keep: Vec<usize> = (0..b)
-            .map(|row| {
-                if whole {
-                    widths[row]
-                } else {
-                    (widths[row] * keep[row]).div_ceil(16)
-                }
-            })
-            .collect();
+        let part = |row: usize| (widths[row] * keep[row]).div_ceil(16);
+        let keep: Vec<usize> = (0..b).map(part).collect();
         let repeats = self.cache.begin_repeated(widths)?.is_some();
         let is_evaluated = graph_size(self.cache.arrays())? == 0;
         let mut step = self.cache.begin(widths)?;
@@ -319,25 +310,39 @@ fn a_step_that_is_dropped_leaves_nothing() {
     beside.step(&[1, 1], &[16, 16]).unwrap();
 }
 
+/// Rows that begin alike hold their common pages once, and a long row makes no other longer.
 #[test]
-fn a_step_too_wide_for_the_slack_must_be_kept_whole() {
-    let mut beside = Beside::new(
-        CacheOptions {
-            slack: 1,
-            ..packed(None)
-        },
-        1,
-    );
-    beside.step(&[9], &[16]).unwrap();
-    let k = zeros(&[1, 1, 4, D], DType::F32).unwrap();
-    let v = zeros(&[1, 1, 4, NUMBERS as i32], DType::F32).unwrap();
-    let mut step = beside.cache.begin(&[4]).unwrap();
-    step.attend(1, &k, &k, &v, &PLAIN).unwrap();
-    let error = step.commit(&[2]).unwrap_err();
-    assert!(
-        error.to_string().contains("too wide for slack 1"),
-        "{error}"
-    );
+fn rows_take_the_memory_of_their_own_positions() {
+    let kinds = [LayerKind::Full, LayerKind::Window(100)];
+    let mut cache = ModelCache::new(&kinds, 1, CacheOptions::default());
+    let read = |cache: &mut ModelCache, widths: &[usize]| {
+        let (b, l) = (widths.len() as i32, *widths.iter().max().unwrap() as i32);
+        let x = zeros(&[b, 1, l, D], DType::F32).unwrap();
+        let mut step = cache.begin(widths).unwrap();
+        let seen: Vec<Array> = (0..2)
+            .map(|layer| step.attend(layer, &x, &x, &x, &PLAIN).unwrap())
+            .collect();
+        step.commit_all().unwrap();
+        mlx_core::eval(seen).unwrap();
+    };
+    read(&mut cache, &[2000]);
+    // Keys and values of 32 numbers, in pages of 64 positions.
+    let page = 2 * 64 * D as usize * 4;
+    let of_one = 32 * page + 3 * page;
+    assert_eq!(cache.nbytes(), of_one);
+    cache.select(&[0; 32]).unwrap();
+    assert_eq!(cache.nbytes(), of_one);
+    // Each row writes to its last page, of which it needs a copy.
+    read(&mut cache, &[1; 32]);
+    assert_eq!(cache.nbytes(), of_one + 31 * 2 * page);
+    for row in 1..32 {
+        cache.clear(row);
+    }
+    assert_eq!(cache.nbytes(), of_one);
+    cache.clear(0);
+    assert_eq!(cache.nbytes(), 0);
+    cache.release();
+    assert!(cache.arrays().is_empty());
 }
 
 /// Decoding with the next step queued before the last one is read must not copy the buffers.

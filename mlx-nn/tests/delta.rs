@@ -74,7 +74,7 @@ fn bits(array: &Array) -> Vec<u32> {
 }
 
 fn states(cache: &ModelCache) -> Vec<Vec<u32>> {
-    cache.arrays().map(bits).collect()
+    cache.arrays().iter().map(bits).collect()
 }
 
 /// Whether sums do not depend on the number of rows and tokens. This project's kernels guarantee
@@ -327,7 +327,7 @@ fn half_precision_keeps_its_state_in_f32() {
     let x = inputs(1, 40, 2).astype(DType::BF16).unwrap();
     let y = step(&layer, &mut half, &x, &[40], &[40]);
     assert_eq!(y.dtype(), DType::BF16);
-    let dtypes: Vec<DType> = half.arrays().map(Array::dtype).collect();
+    let dtypes: Vec<DType> = half.arrays().iter().map(Array::dtype).collect();
     assert_eq!(dtypes, [DType::BF16, DType::F32]);
     let y: Vec<f32> = y.astype(DType::F32).unwrap().to_vec().unwrap();
     let exact: Vec<f32> = exact.to_vec().unwrap();

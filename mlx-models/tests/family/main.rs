@@ -268,7 +268,6 @@ fn layers_of_different_geometry_cost_what_they_say() {
     ];
     assert_eq!(model.model.states(), kinds);
     let options = CacheOptions {
-        growth: 1,
         ..CacheOptions::default()
     };
     let costs = sizes.costs(DType::F32, &options).unwrap();

@@ -36,7 +36,7 @@ fn decode(case: &Case, rows: usize) -> Result<Vec<String>> {
     let mut step = cache.begin(&vec![1; rows])?;
     let logits = model.logits(&model.hidden(&next, &mut step)?)?;
     step.commit_all()?;
-    profile::graph(std::iter::once(&logits).chain(cache.arrays()))
+    profile::graph(std::iter::once(&logits).chain(&cache.arrays()))
 }
 
 #[test]

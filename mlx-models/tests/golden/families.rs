@@ -26,7 +26,6 @@ fn cases() -> impl Iterator<Item = Case> {
 
 fn cache(model: &Loaded, rows: usize) -> ModelCache {
     let options = CacheOptions {
-        growth: 8,
         ..CacheOptions::default()
     };
     ModelCache::new(model.model.states(), rows, options)
