@@ -177,6 +177,7 @@ typedef struct mlxrs_pages {
   mlx_array starts; /* I32 [B + 1] */
   mlx_array lens;   /* I32 [B] */
   mlx_array tables; /* I32 [B, P] */
+  int most;         /* no row brings more tokens; 0: T */
 } mlxrs_pages;
 /* What a query at position p of a flat step sees: the positions first to p of its own row, where first is the largest of
  * 0, p - window + 1 (if `window` is not 0) and p / chunk * chunk (if `chunk` is not 0). `mask` hides some of them, where it

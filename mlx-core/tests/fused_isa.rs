@@ -269,6 +269,7 @@ fn every_instruction_set_and_number_of_threads() {
         "attention::packed_attentions",
         "choose::choices",
         "draw::draws",
+        "flat::ragged_batches",
         "hidden::hidden_queries_get_the_mean",
         "hidden::hidden_queries_over_packed_keys_get_the_mean",
         "packed::packed_rows_are_quantised_ones",

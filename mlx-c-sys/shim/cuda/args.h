@@ -110,18 +110,32 @@ struct Heads {
   int64_t row, head, token;
 };
 
+// The positions of a page that attention reads.
+constexpr int page_slots = 64;
+
+// The rows of a flat step (mlxrs_pages in mlxrs_fast.h). `starts` is null for an ordinary step, and `tables` for a step
+// without pages.
+struct FlatArgs {
+  const int32_t* starts; // [rows + 1]
+  const int32_t* tables; // [rows, columns]
+  int columns, rows, most; // most: no row brings more tokens
+};
+
 // Projections [B, L, H D] that become heads: normed, rotated, and optionally written to the KV cache.
 struct HeadsArgs {
   const void* x; // [B, L, H D], dense
   const void* weight; // [D], or null for no norm
   const float* periods; // [dims / 2]
   const int32_t* offsets;
+  bool has_positions; // offsets are [B, L]: the position of each token
   int offset_step, rows, tokens, heads, dim, dims;
   int heads_of_warp; // how many heads of a token a warp computes; divides `heads`
   float eps;
   void* y; // heads [B, H, L, D], or a buffer of the KV cache [B, H, slots, D]
-  int slots; // 0 if y is an array of heads
+  int slots; // 0 if y is an array of heads; with pages, the positions of a page
   bool ring;
+  FlatArgs flat; // x and the values are those of one row, [1, T, ..], and y is a pool of pages
+  const int32_t* lens; // of a flat step, [rows]
   // Values that are copied to a buffer of their own beside the keys.
   Heads values;
   int value_heads, value_dim;
@@ -157,6 +171,9 @@ struct AttentionArgs {
   Divisor by_kv_heads, by_group; // by_group: query heads of a KV head
   float scale, cap;
   int mask, layout, window;
+  FlatArgs flat; // q and y are those of one row, [1, H, T, D]; k and v are pools of pages; offsets are the rows' lengths
+  int64_t k_page, v_page; // strides of pages, in elements or words
+  int tokens_of_all; // of a flat step: T
   int parts; // number of ranges that the keys are divided into, one block each; 1: one block reads all keys
   bool is_cluster; // the blocks of the parts are a cluster
   bool early; // offsets, and slots of positions before them, are older than the kernel before this one

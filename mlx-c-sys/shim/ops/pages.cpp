@@ -104,7 +104,7 @@ int Step::row_of(int token) const {
   return low;
 }
 
-void Step::check(int window) const {
+void Step::check(long window, long chunk, long columns) const {
   auto refuse = [](const std::string& fault) { throw std::out_of_range("a flat step: " + fault); };
   int last = begin(0);
   if (last != 0) {
@@ -118,14 +118,18 @@ void Step::check(int window) const {
           std::to_string(end));
     }
     last = end;
+    long from = position(row), to = from + count(row);
+    if (columns > 0 && count(row) > 0 && to > columns) {
+      refuse(
+          "row " + std::to_string(row) + " has " + std::to_string(to) + " positions, its mask has " + std::to_string(columns));
+    }
     if (lens_ == nullptr || count(row) == 0) {
       continue;
     }
-    long from = position(row), to = from + count(row);
     if (from < 0 || to > std::numeric_limits<int32_t>::max()) {
       refuse("row " + std::to_string(row) + " cannot hold " + std::to_string(from) + " positions");
     }
-    long first = window > 0 ? std::max(0L, from - window + 1) : 0;
+    long first = first_seen(from, window, chunk);
     long pages = (to - 1) / page_ - first / page_ + 1;
     if (pages > table_size_) {
       refuse(

@@ -35,15 +35,21 @@ mx::array rows_of_tokens(const FlatRows& rows, int tokens, mx::Stream s);
 // The position of each token in its row, I32 [T]. Undefined for tokens of no row.
 mx::array positions_of_tokens(const FlatRows& rows, int tokens, mx::Stream s);
 
+// The first position that a query at position `at` sees (see mlxrs_seen).
+inline long first_seen(long at, long window, long chunk) {
+  return std::max({0L, window > 0 ? at - window + 1 : 0, chunk > 0 ? at / chunk * chunk : 0});
+}
+
 // The same, evaluated. It is read on the stream's thread, and its arrays must live as long.
 class Step {
  public:
   // `pages` is the number of pages of the pool, and `page` their size; 0 without pages.
   Step(std::span<const mx::array> inputs, int tokens, int pages, int page);
 
-  // Throws if the numbers in `starts`, `lens` or `tables` are not those of a step in which a query sees at most the
-  // `window` positions up to its own (0: all). All methods below need checked numbers.
-  void check(int window) const;
+  // Throws if the numbers in `starts` and `lens` are not those of a step, or if `tables` has no place for a position from
+  // the first one that a row's first query sees on, or if a row has more positions than its mask has columns (0: there is no
+  // mask). All methods below need checked numbers.
+  void check(long window, long chunk, long columns) const;
 
   int rows() const {
     return rows_;

@@ -33,6 +33,7 @@ pub const PAGE: i32 = sys::MLXRS_PAGE as i32;
 ///     starts: &Array::from_slice(&[0i32, 2, 3], &[3])?,
 ///     lens: &Array::from_slice(&[3i32, 0], &[2])?,
 ///     tables: &Array::from_slice(&[4i32, 1], &[2, 1])?,
+///     most: Some(2),
 /// };
 /// let pool = || fast::blank(&[5, 1, 16, 8], DType::F32);
 /// let new = ones(&[1, 1, 3, 8], DType::F32)?;
@@ -55,6 +56,8 @@ pub struct Pages<'a> {
     pub lens: &'a Array,
     /// I32 `[B, P]`
     pub tables: &'a Array,
+    /// No row brings more tokens, if the caller knows it. GPUs then start fewer blocks.
+    pub most: Option<i32>,
 }
 
 /// What a query at position `p` of a flat step sees: the positions from the first to `p` of its own row. The default
@@ -568,6 +571,7 @@ impl Arg for Pages<'_> {
             starts: self.starts.c(),
             lens: self.lens.c(),
             tables: self.tables.c(),
+            most: self.most.unwrap_or(0),
         }
     }
     fn check(&self) -> Result<()> {

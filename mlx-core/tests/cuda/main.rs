@@ -9,6 +9,7 @@ mod joined;
 mod layers;
 mod masks;
 mod outcomes;
+mod paged;
 mod products;
 mod prompts;
 mod recurrent;

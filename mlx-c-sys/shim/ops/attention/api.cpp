@@ -15,10 +15,10 @@ ops::Layout layout_of(mlxrs_slots slots) {
 }
 
 mx::array flat_attention(
-    ops::FlatInputs of, const mlxrs_seen& seen, mlx_array sinks, const mlxrs_flat_options& options, mlx_stream s) {
+    ops::FlatInputs of, const mlxrs_seen& seen, mlx_array sinks, const mlxrs_flat_options& options, mlx_stream s, int most = 0) {
   auto stream = mlx_stream_get_(s);
   ops::FlatOptions how{options.scale, options.soft_cap, seen.window, seen.chunk,
-                       ops::row_packing(options.bits, options.group_size), options.value_dim};
+                       ops::row_packing(options.bits, options.group_size), options.value_dim, most};
   auto wide = [&](const mx::array& a) { return a.dtype() == mx::bool_ ? a : mx::astype(a, mx::float32, stream); };
   if (auto mask = ops::optional(seen.mask)) {
     of.mask = wide(*mask);
@@ -28,7 +28,9 @@ mx::array flat_attention(
     of.sinks = wide(*scores);
   }
   ops::check_flat(of, how);
-  return ops::flat_attention_plainly(of, how, stream);
+  return ops::run(
+      MLXRS_OP_ATTENTION, stream, [&] { return ops::flat_attention(of, how, stream); },
+      [&] { return ops::flat_attention_plainly(of, how, stream); });
 }
 
 } // namespace
@@ -83,7 +85,7 @@ extern "C" int mlxrs_fast_paged_attention(
     ops::FlatInputs of{
         mlx_array_get_(queries), mlx_array_get_(keys), ops::optional(values), ops::rows_of(pages), std::nullopt, std::nullopt,
         std::nullopt};
-    mlx_array_set_(*res, flat_attention(std::move(of), seen, sinks, options, s));
+    mlx_array_set_(*res, flat_attention(std::move(of), seen, sinks, options, s, pages.most));
   });
 }
 

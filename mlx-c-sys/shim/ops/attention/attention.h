@@ -43,6 +43,10 @@ struct AttentionInputs {
 std::optional<mx::array> attention(const AttentionInputs& of, const AttentionOptions& options, mx::Stream s);
 mx::array attention_plainly(const AttentionInputs& of, const AttentionOptions& options, mx::Stream s);
 
+// Allocates a result [B, H, L, Dv] in the memory order [B, L, H, Dv], so that merging the heads needs no copy. Returns
+// whether it has elements.
+bool allocate_result(mx::array& y);
+
 // The mask of Mask::positions as booleans, true where a query sees a key: [B or 1, 1, L, S].
 mx::array dense_mask(
     int queries, int slots, Layout layout, int window, const mx::array& offsets, mx::Stream s);
@@ -51,5 +55,10 @@ mx::array dense_mask(
 // operation's node, because MLX owns the node itself.
 Arrays attention_vjp(std::shared_ptr<Node> of, const AttentionOptions& options, const Arrays& primals,
                      const mx::array& dy, const std::vector<int>& argnums);
+// The same for a causal mask or none, and a mask array if there is one. If `flat`, the inputs are those of a step without
+// pages, [q, k, v, starts], then the mask [1 or H, 1 or T, S].
+Arrays attention_vjp(
+    std::shared_ptr<Node> of, float scale, bool causal, bool flat, const Arrays& primals, const mx::array& dy,
+    const std::vector<int>& argnums);
 
 } // namespace mlxrs::ops

@@ -12,6 +12,7 @@ struct FlatOptions {
   int window, chunk;  // 0: none (see mlxrs_seen)
   RowPacking packing; // the format of keys and values
   int value_dim;      // for latents, the features that are values; else 0
+  int most = 0;       // no row brings more tokens; 0: the number of all tokens
 
   bool operator==(const FlatOptions&) const = default;
 };
@@ -31,6 +32,8 @@ struct FlatInputs {
 
 // Throws if shapes or dtypes do not fit each other.
 void check_flat(const FlatInputs& of, const FlatOptions& options);
+// The first position that a query at position `at` sees.
+mx::array first_seen(const mx::array& at, const FlatOptions& options, mx::Stream s);
 // The length of a value.
 int value_size(const FlatInputs& of, const FlatOptions& options);
 std::optional<mx::array> flat_attention(const FlatInputs& of, const FlatOptions& options, mx::Stream s);

@@ -14,19 +14,6 @@ mx::array number(int n) {
   return mx::array(n, mx::int32);
 }
 
-// The first position that a query at position `at` sees.
-mx::array first_seen(const mx::array& at, const FlatOptions& options, mx::Stream s) {
-  auto first = mx::zeros_like(at, s);
-  if (options.window > 0) {
-    first = mx::maximum(first, mx::subtract(at, number(options.window - 1), s), s);
-  }
-  if (options.chunk > 0) {
-    auto chunk = number(options.chunk);
-    first = mx::maximum(first, mx::multiply(mx::floor_divide(at, chunk, s), chunk, s), s);
-  }
-  return first;
-}
-
 // What is compared: `own` [R, L] is true where a query belongs to the row, `at` [R or 1, L] is its position.
 struct Compared {
   mx::array q;           // [R or 1, K, G, L, D]
@@ -119,12 +106,28 @@ mx::array mask_of(const FlatInputs& of, const Compared& c, mx::Stream s) {
 
 } // namespace
 
+mx::array first_seen(const mx::array& at, const FlatOptions& options, mx::Stream s) {
+  auto first = mx::zeros_like(at, s);
+  if (options.window > 0) {
+    first = mx::maximum(first, mx::subtract(at, number(options.window - 1), s), s);
+  }
+  if (options.chunk > 0) {
+    auto chunk = number(options.chunk);
+    first = mx::maximum(first, mx::multiply(mx::floor_divide(at, chunk, s), chunk, s), s);
+  }
+  return first;
+}
+
 mx::array flat_attention_plainly(const FlatInputs& of, const FlatOptions& options, mx::Stream s) {
   int heads = of.q.shape(1), tokens = of.q.shape(2), kv_heads = of.k.shape(1), group = heads / kv_heads;
   if (of.q.size() == 0) {
     return mx::zeros({1, heads, tokens, value_size(of, options)}, of.q.dtype(), s);
   }
-  auto scaled = mx::multiply(mx::astype(of.q, mx::float32, s), mx::array(options.scale), s);
+  // Tokens of no row may be NaN, which would show in gradients.
+  auto is_own = mx::less(rows_of_tokens(of.rows, tokens, s), number(of.rows.count()), s);
+  auto q = mx::where(
+      mx::reshape(is_own, {1, 1, tokens, 1}, s), mx::astype(of.q, mx::float32, s), mx::array(0.0f), s);
+  auto scaled = mx::multiply(q, mx::array(options.scale), s);
   auto grouped = mx::reshape(scaled, {1, kv_heads, group, tokens, of.q.shape(3)}, s);
   auto c = of.rows.has_pages() ? paged(of, grouped, options, s) : ragged(of, grouped, options, s);
   auto scores = mx::matmul(c.q, mx::swapaxes(mx::expand_dims(c.k, 2, s), -1, -2, s), s);

@@ -1,5 +1,4 @@
-// The node of attention. On CPUs a task has some tokens of one row and the query heads of one KV head. Each task
-// processes its keys in chunks (see `chunk` in ops/cpu/kernels.h) and merges the chunks' results in order.
+// The node of attention.
 #include "plan.h"
 
 #include "ops/store/store.h"
@@ -11,149 +10,13 @@
 namespace mlxrs::ops {
 namespace {
 
-// The result of no chunk.
-Partial empty(const Task& task, float* at) {
-  auto p = task.partial(at);
-  std::fill_n(p.largest, task.a.queries, std::numeric_limits<float>::lowest());
-  std::fill_n(p.sum, task.a.queries, 0.0f);
-  std::fill_n(p.values, task.a.queries * task.a.value_dim, 0.0f);
-  return p;
-}
-
-// Adds the attention sinks and writes the outputs of a task.
-void finish(const Task& task, const AttentionKernels& kernel, const Partial& all) {
-  const auto& a = task.a;
-  for (long r = 0; r < a.queries; r++) {
-    float sum = all.sum[r];
-    const float* values = all.values + r * a.value_dim;
-    long head = r % a.group;
-    if (task.sinks != nullptr && sum != 0) {
-      // The sink is a score without a value. It adds to the softmax's sum, and can be the largest score.
-      float sink = task.sinks[head * task.sink_step], best = std::max(sink, all.largest[r]);
-      float old = std::exp(all.largest[r] - best);
-      sum = sum * old + std::exp(sink - best);
-      sum = old > 0 ? sum / old : std::numeric_limits<float>::infinity();
-    }
-    kernel.finish(values, sum, a.value_dim, task.y + r / a.group * task.y_token + head * task.y_head);
-  }
-}
-
-// Runs a task on one thread, one chunk after the other.
-void run(Task& task, const AttentionKernels& kernel) {
-  const auto& a = task.attention();
-  long loaded = kernel.loaded_size(a), work = kernel.work_size(a), size = task.partial_size();
-  float* memory = workspace(loaded + work + 2 * size);
-  float* space = memory + loaded;
-  kernel.load(a, memory);
-  auto all = task.partial(space + work), more = task.partial(space + work + size);
-  if (task.begin == task.end) {
-    empty(task, space + work);
-  } else {
-    kernel.chunk(a, memory, task.begin, space, all);
-  }
-  for (long c = task.begin + 1; c < task.end; c++) {
-    kernel.chunk(a, memory, c, space, more);
-    kernels().merge(a.queries, a.value_dim, all, more);
-  }
-  finish(task, kernel, all);
-}
-
-// Runs few tasks with many keys: all threads share the chunks, and the chunks' results are merged in the same order as
-// in `run`.
-void run_split(std::vector<Task>& tasks, const AttentionKernels& kernel) {
-  struct Piece {
-    Task* task;
-    long chunk, at;
-  };
-  std::vector<Piece> pieces;
-  long total = 0;
-  for (auto& task : tasks) {
-    for (long c = task.begin; c < task.end; c++) {
-      pieces.push_back({&task, c, total});
-      total += task.partial_size();
-    }
-  }
-  std::vector<float> partials(total);
-  Threads::shared().each(static_cast<uint32_t>(pieces.size()), [&](uint32_t i) {
-    const auto& piece = pieces[i];
-    const auto& a = piece.task->a;
-    long loaded = kernel.loaded_size(a);
-    float* memory = workspace(loaded + kernel.work_size(a));
-    kernel.load(a, memory);
-    kernel.chunk(a, memory, piece.chunk, memory + loaded, piece.task->partial(partials.data() + piece.at));
-  });
-  size_t next = 0;
-  for (auto& task : tasks) {
-    auto all = empty(task, workspace(task.partial_size()));
-    for (long c = task.begin; c < task.end; c++, next++) {
-      auto more = task.partial(partials.data() + pieces[next].at);
-      kernels().merge(task.a.queries, task.a.value_dim, all, more);
-    }
-    finish(task, kernel, all);
-  }
-}
-
-void run(const Plan& p) {
-  for (const auto* dense : {&p.q, &p.k, &p.v}) {
-    dense->copy();
-  }
-  auto& threads = Threads::shared();
-  double work = double(p.rows) * p.heads * p.tokens * p.slots * (p.dim + p.value_dim);
-  // The tokens of a task. It is halved until every thread has enough tasks.
-  int at_once = std::max<int>(1, 128 / p.group());
-  auto pieces = [&] { return (p.tokens + at_once - 1) / at_once * p.rows * p.kv_heads; };
-  while (threads.count() > 1 && at_once > 1 && at_once * p.group() > 32 && pieces() < 4 * threads.count()) {
-    at_once = (at_once + 1) / 2;
-  }
-  int parts = (p.tokens + at_once - 1) / at_once;
-  // With fewer tasks than threads and one chunk of keys, the query heads of a KV head are split over several tasks.
-  long heads = p.group();
-  while (parts * p.rows * (p.heads / heads) < threads.count() && p.slots <= chunk && heads % 2 == 0) {
-    heads /= 2;
-  }
-  uint32_t groups = static_cast<uint32_t>(p.heads / heads), across = p.rows * groups, n = parts * across;
-  auto task = [&](uint32_t i) {
-    int part = i % parts, group = i / parts % groups, row = i / parts / groups;
-    int token = part * at_once;
-    return Task(p, row, group * heads, heads, token, std::min(at_once, p.tokens - token));
-  };
-  if (work < 200e3 || threads.count() < 2) {
-    for (uint32_t i = 0; i < n; i++) {
-      auto one = task(i);
-      run(one, *p.kernel);
-    }
-  } else if (n < 2u * threads.count() && p.slots > chunk) {
-    std::vector<Task> tasks;
-    for (uint32_t i = 0; i < n; i++) {
-      tasks.push_back(task(i));
-    }
-    for (auto& task : tasks) {
-      task.attention();
-    }
-    run_split(tasks, *p.kernel);
-  } else {
-    // The last tokens of a prompt see the most keys, so their tasks start first. Threads take tasks from the highest
-    // index down.
-    threads.each_several(n, 32, [&](uint32_t i) {
-      auto one = task(i / across + i % across * parts);
-      run(one, *p.kernel);
-    });
-  }
-}
-
 class AttentionNode : public Node {
  public:
   AttentionNode(mx::Stream s, const AttentionOptions& options, bool sinks)
       : Node(s), options_(options), sinks_(sinks) {}
 
   bool allocate(const Arrays&, Arrays& out) override {
-    auto& y = out[0];
-    // The memory order is [B, L, H, Dv], so that merging the heads needs no copy.
-    int64_t heads = y.shape(1), tokens = y.shape(2), d = y.shape(3);
-    y.set_data(
-        mx::allocator::malloc(y.nbytes()), y.size(), {heads * tokens * d, d, heads * d, 1},
-        {true, heads == 1 || tokens == 1, y.size() <= 1 || (heads * d == 1 && tokens == 1)});
-    return y.size() > 0;
+    return allocate_result(out[0]);
   }
 #ifdef MLXRS_CUDA
   void encode_cuda(const Arrays& in, Arrays& out) override {

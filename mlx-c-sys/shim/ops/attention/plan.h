@@ -1,4 +1,4 @@
-// The plan of a CPU attention: addresses and strides of the operands, and the division into tasks.
+// The plan of a CPU attention: addresses and strides of the operands, and the tasks.
 #pragma once
 
 #include <algorithm>
@@ -7,9 +7,9 @@
 #include <memory>
 
 #include "attention.h"
+#include "ops/pages.h"
 
 namespace mlxrs::ops {
-namespace {
 
 // An array [B, H, L, D] whose last axis is dense: the array's own memory, or a copy.
 class HeadRows {
@@ -63,17 +63,45 @@ struct Plan {
   const float* sinks = nullptr;
   int64_t sink_step = 0;
   // [B, L, H, Dv] in memory.
-  char* y;
+  char* y = nullptr;
+  // The rows of a flat step, whose tokens are on one axis. Then `rows`, `tokens` and `slots` are those of the arrays: 1 row
+  // of all tokens, and the positions of a page.
+  std::optional<Step> step = std::nullopt;
+  bool has_pages = false;
+  long seen_chunk = 0; // 0, or queries see only positions of their own chunk of this size
+  const float* slopes = nullptr;
+  int64_t slope_step = 0;
+  long columns = 0; // of the mask of a flat step; 0 without
 
   long group() const {
     return heads / kv_heads;
   }
+  int row_count() const {
+    return step ? step->rows() : rows;
+  }
+  int tokens_of(int row) const {
+    return step ? step->count(row) : tokens;
+  }
+  // The row's place on the first axis of arrays, and the place of its first token on the axis of tokens.
+  int batch_of(int row) const {
+    return step ? 0 : row;
+  }
+  int first_token(int row) const {
+    return step ? step->begin(row) : 0;
+  }
   // The position of the row's first query.
   long offset(int row) const {
+    if (step) {
+      return step->position(row);
+    }
     return offsets != nullptr ? offsets[row * offset_step] : slots - tokens;
   }
   // The range of positions that a token of this step sees, limited to the positions that the cache still has.
   std::pair<int, int> span(int row, int token) const {
+    if (step) {
+      long at = offset(row) + token;
+      return {static_cast<int>(first_seen(at, options.window, seen_chunk)), static_cast<int>(at + 1)};
+    }
     if (options.mask == Mask::none || options.mask == Mask::array) {
       return {0, slots};
     }
@@ -102,6 +130,9 @@ struct Plan {
   }
 };
 
+// Computes the attention. Runs on the stream's thread.
+void run(const Plan& p);
+
 // Some tokens of one row, with `heads` query heads that share a KV head.
 struct Task {
   Attention a;
@@ -114,15 +145,43 @@ struct Task {
 
   Task(const Plan& p, int row, long head, long heads, int token, int tokens) : first(tokens * heads), last(first.size()) {
     long kv_head = head / p.group();
+    int64_t batch = p.batch_of(row), place = p.first_token(row) + token;
     auto at = [&](const HeadRows& d, long head, long token) {
-      return d.at + (row * d.strides[0] + head * d.strides[1] + token * d.strides[2]) * d.size;
+      return d.at + (batch * d.strides[0] + head * d.strides[1] + token * d.strides[2]) * d.size;
     };
-    a = {p.dim, p.value_dim, p.options.scale, p.options.cap, at(p.q, head, token), tokens * heads, heads,
-         static_cast<long>(p.q.strides[2]), static_cast<long>(p.q.strides[1]), at(p.k, kv_head, 0),
-         at(p.v, kv_head, 0), static_cast<long>(p.k.strides[2]), static_cast<long>(p.v.strides[2]), p.slots,
-         p.turn(row), nullptr, nullptr, nullptr, nullptr, 0, 0, 0, p.options.packing};
-    if (p.options.mask == Mask::array) {
-      int64_t from = row * p.mask_strides[0] + head * p.mask_strides[1] + token * p.mask_strides[2];
+    // Without pages, a row's own keys begin at its first token.
+    long keys_from = p.step && !p.has_pages ? p.first_token(row) : 0;
+    a = {};
+    a.dim = p.dim;
+    a.value_dim = p.value_dim;
+    a.scale = p.options.scale;
+    a.cap = p.options.cap;
+    a.q = at(p.q, head, place);
+    a.queries = tokens * heads;
+    a.group = heads;
+    a.q_token = static_cast<long>(p.q.strides[2]);
+    a.q_head = static_cast<long>(p.q.strides[1]);
+    a.k = at(p.k, kv_head, keys_from);
+    a.v = at(p.v, kv_head, keys_from);
+    a.k_step = static_cast<long>(p.k.strides[2]);
+    a.v_step = static_cast<long>(p.v.strides[2]);
+    a.slots = p.step && !p.has_pages ? p.tokens_of(row) : p.slots;
+    a.turn = p.turn(row);
+    a.packing = p.options.packing;
+    if (p.has_pages) {
+      a.table = p.step->table(row);
+      a.table_size = p.step->table_size();
+      a.table_step = p.step->table_step();
+      a.k_page = static_cast<long>(p.k.strides[0]);
+      a.v_page = static_cast<long>(p.v.strides[0]);
+    }
+    if (p.slopes != nullptr) {
+      a.slopes = p.slopes + head * p.slope_step;
+      a.slope_step = static_cast<long>(p.slope_step);
+      a.at = p.offset(row) + token;
+    }
+    if (p.seen != nullptr || p.added != nullptr) {
+      int64_t from = batch * p.mask_strides[0] + head * p.mask_strides[1] + place * p.mask_strides[2];
       a.seen = p.seen != nullptr ? p.seen + from : nullptr;
       a.added = p.added != nullptr ? p.added + from : nullptr;
       a.mask_head = p.mask_strides[1];
@@ -143,7 +202,7 @@ struct Task {
     sink_step = p.sink_step;
     y_head = p.value_dim * p.size;
     y_token = p.heads * y_head;
-    y = p.y + (static_cast<int64_t>(row) * p.tokens + token) * y_token + head * y_head;
+    y = p.y + (batch * p.tokens + place) * y_token + head * y_head;
   }
 
   // Points `a` to this task's vectors. Their addresses change when the task is moved.
@@ -163,5 +222,4 @@ struct Task {
   }
 };
 
-} // namespace
 } // namespace mlxrs::ops

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "attention.h"
+#include "flat.h"
 
 // Defined in matmul/sgemm.cpp; on macOS in Accelerate.
 extern "C" void cblas_sgemm(
@@ -17,9 +17,11 @@ namespace {
 // The query heads of one KV head in one row of the batch. All arrays are dense.
 struct QueryHeads {
   long heads, queries, keys, dim, value_dim;
+  // The tokens from a head to the next one: `queries`, or in a flat step the tokens of all rows.
+  long axis;
   float scale;
   bool causal;
-  // [heads, queries, dim], [keys, dim], [keys, value_dim], [heads, queries, value_dim]
+  // [heads, axis, dim], [keys, dim], [keys, value_dim], [heads, axis, value_dim]
   const float *q, *k, *v, *dy;
   float *dq, *dk, *dv;
   // The mask; at most one of the two is set. `seen` is true where a query sees a key, `added` is added to the scores.
@@ -79,7 +81,7 @@ void differentiate(const QueryHeads& a) {
   std::fill_n(a.dv, a.keys * a.value_dim, 0.0f);
   for (long head = 0; head < a.heads; head++) {
     for (long first = 0; first < a.queries; first += together) {
-      long n = std::min(together, a.queries - first), at = head * a.queries + first;
+      long n = std::min(together, a.queries - first), at = head * a.axis + first;
       const float *q = a.q + at * a.dim, *dy = a.dy + at * a.value_dim;
       auto keys_of = [&](long token) { return a.causal ? a.keys - (a.queries - 1 - token) : a.keys; };
       long keys = keys_of(first + n - 1);
@@ -98,10 +100,11 @@ void differentiate(const QueryHeads& a) {
   }
 }
 
+// Inputs: queries, keys, values; in a flat step `starts`; the mask if there is one; the cotangent of the result.
 class AttentionVjp : public Derivative {
  public:
-  AttentionVjp(mx::Stream s, std::shared_ptr<Node> of, float scale, bool causal)
-      : Derivative(s, std::move(of), 3), scale_(scale), causal_(causal) {}
+  AttentionVjp(mx::Stream s, std::shared_ptr<Node> of, float scale, bool causal, bool flat)
+      : Derivative(s, std::move(of), 3), scale_(scale), causal_(causal), flat_(flat) {}
 
   void encode(const Arrays& in, Arrays& out) override {
     const auto &q = in[0], &k = in[1], &v = in[2];
@@ -119,38 +122,67 @@ class AttentionVjp : public Derivative {
     all.keys = k.shape(2);
     all.dim = q.shape(3);
     all.value_dim = v.shape(3);
+    all.axis = all.queries;
     all.scale = scale_;
     all.causal = causal_;
     mx::Strides mask(4, 0);
     const bool* seen = nullptr;
     const float* added = nullptr;
-    if (in.size() > 4) {
-      mask = in[3].strides();
-      if (in[3].dtype() == mx::bool_) {
-        seen = in[3].data<bool>();
+    long columns = 0;
+    if (size_t at = flat_ ? 4 : 3; in.size() > at + 1) {
+      mask = in[at].strides();
+      if (flat_) {
+        columns = in[at].shape(2);
+        mask = {0, in[at].shape(0) > 1 ? mask[0] : 0, in[at].shape(1) > 1 ? mask[1] : 0, mask[2]};
+      }
+      if (in[at].dtype() == mx::bool_) {
+        seen = in[at].data<bool>();
       } else {
-        added = in[3].data<float>();
+        added = in[at].data<float>();
       }
     }
     all.head_step = mask[1];
     all.query_step = mask[2];
     all.key_step = mask[3];
+    std::optional<Step> step;
+    if (flat_) {
+      step.emplace(std::span(in).subspan(3, 1), q.shape(2), 0, 0);
+    }
     auto work = 3.0 * q.shape(0) * q.shape(1) * all.queries * all.keys * (all.dim + all.value_dim);
-    uint32_t tasks = q.shape(0) * kv_heads;
+    uint32_t tasks = (step ? step->rows() : q.shape(0)) * kv_heads;
     mx::cpu::get_command_encoder(stream()).dispatch(
         [=, q = q.data<float>(), k = k.data<float>(), v = v.data<float>(), dy = in.back().data<float>(),
          dq = out[0].data<float>(), dk = out[1].data<float>(), dv = out[2].data<float>()] {
+          if (step) {
+            step->check(0, 0, columns);
+            // Tokens of no row.
+            int64_t own = step->begin(step->rows()), rest = all.axis - own;
+            for (int64_t head = 0; head < int64_t(kv_heads) * group; head++) {
+              std::fill_n(dq + (head * all.axis + own) * all.dim, rest * all.dim, 0.0f);
+            }
+            for (int64_t head = 0; head < kv_heads; head++) {
+              std::fill_n(dk + (head * all.axis + own) * all.dim, rest * all.dim, 0.0f);
+              std::fill_n(dv + (head * all.axis + own) * all.value_dim, rest * all.value_dim, 0.0f);
+            }
+          }
           auto attend = [&](uint32_t task) {
             QueryHeads a = all;
-            int64_t at = task, queries = a.heads * a.queries;
-            a.q = q + at * queries * a.dim;
-            a.k = k + at * a.keys * a.dim;
-            a.v = v + at * a.keys * a.value_dim;
-            a.dy = dy + at * queries * a.value_dim;
-            a.dq = dq + at * queries * a.dim;
-            a.dk = dk + at * a.keys * a.dim;
-            a.dv = dv + at * a.keys * a.value_dim;
-            int64_t from = task / kv_heads * mask[0] + task % kv_heads * a.heads * mask[1];
+            // The heads before the task's, and its first token.
+            int64_t at = task, token = 0, row = task / kv_heads;
+            if (step) {
+              at = task % kv_heads;
+              token = step->begin(static_cast<int>(row));
+              a.queries = a.keys = step->count(static_cast<int>(row));
+            }
+            int64_t query = at * a.heads * a.axis + token, key = at * all.keys + token;
+            a.q = q + query * a.dim;
+            a.k = k + key * a.dim;
+            a.v = v + key * a.value_dim;
+            a.dy = dy + query * a.value_dim;
+            a.dq = dq + query * a.dim;
+            a.dk = dk + key * a.dim;
+            a.dv = dv + key * a.value_dim;
+            int64_t from = (step ? 0 : row * mask[0]) + task % kv_heads * a.heads * mask[1] + token * mask[2];
             a.seen = seen != nullptr ? seen + from : nullptr;
             a.added = added != nullptr ? added + from : nullptr;
             differentiate(a);
@@ -172,23 +204,30 @@ class AttentionVjp : public Derivative {
 
  private:
   float scale_;
-  bool causal_;
+  bool causal_, flat_;
 };
 
 } // namespace
 
 Arrays attention_vjp(std::shared_ptr<Node> of, const AttentionOptions& options, const Arrays& primals,
                      const mx::array& dy, const std::vector<int>& argnums) {
+  return attention_vjp(std::move(of), options.scale, options.mask == Mask::causal, false, primals, dy, argnums);
+}
+
+Arrays attention_vjp(
+    std::shared_ptr<Node> of, float scale, bool causal, bool flat, const Arrays& primals, const mx::array& dy,
+    const std::vector<int>& argnums) {
   auto s = of->stream();
   Arrays inputs;
   for (int i = 0; i < 3; i++) {
     inputs.push_back(widened(primals[i], s));
   }
-  for (auto mask = primals.begin() + 3; mask != primals.end(); mask++) {
-    inputs.push_back(mask->dtype() == mx::bool_ ? *mask : mx::astype(*mask, mx::float32, s));
+  for (auto more = primals.begin() + 3; more != primals.end(); more++) {
+    bool is_read = more->dtype() == mx::bool_ || more->dtype() == mx::int32;
+    inputs.push_back(is_read ? *more : mx::astype(*more, mx::float32, s));
   }
   inputs.push_back(widened(dy, s));
-  auto node = std::make_shared<AttentionVjp>(s, std::move(of), options.scale, options.mask == Mask::causal);
+  auto node = std::make_shared<AttentionVjp>(s, std::move(of), scale, causal, flat);
   return Derivative::make(std::move(node), std::move(inputs), primals, argnums);
 }
 

@@ -73,10 +73,18 @@ struct Attention {
   // slot to slot, in elements, or in words for packed keys and values.
   const void *k, *v;
   long k_step, v_step, slots, turn;
+  // If `table` is not null, position p is in slot p mod `slots` of page table[(p / slots) mod table_size * table_step],
+  // `turn` is 0, and k_page and v_page are strides from page to page.
+  const int32_t* table;
+  long table_size, table_step, k_page, v_page;
   // Query r sees the positions first[r] to last[r] - 1. All heads of a token see the same positions.
   const int *first, *last;
-  // Dense masks, for caches in which position p is in slot p: `seen` is true where a key is seen, `added` is added to
-  // the scores. At most one of them is set.
+  // If `slopes` is not null, slopes[h * slope_step] * (p - own) is added to the score of position p for head h of the group,
+  // where `own` is the position of the query's token: `at` for the first token.
+  const float* slopes;
+  long slope_step, at;
+  // Masks whose columns are positions: `seen` is true where a key is seen, `added` is added to the scores. At most one of
+  // them is set.
   const bool* seen;
   const float* added;
   long mask_token, mask_head, mask_slot;

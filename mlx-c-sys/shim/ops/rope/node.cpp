@@ -155,7 +155,7 @@ bool is_usual(const Projection& of) {
 }
 
 std::optional<mx::array> heads(const Projection& of, mx::Stream s) {
-  if (!is_usual(of) || !takes(s, of.x) || (s.device == mx::Device::gpu && (of.options.dim > most_head || has_positions(of.offset)))) {
+  if (!is_usual(of) || !takes(s, of.x) || (s.device == mx::Device::gpu && of.options.dim > most_head)) {
     return std::nullopt;
   }
   return mx::array(of.shape(), of.x.dtype(), std::make_shared<Heads>(s, of.options), of.inputs(s));

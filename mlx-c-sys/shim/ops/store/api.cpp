@@ -41,7 +41,9 @@ void paged_store(
   }
   ops::PagedStoreOptions how{ops::row_packing(options.bits, options.group_size), options.in_place};
   ops::check_paged_store(of, how.packing);
-  auto out = ops::paged_store_plainly(of, how, stream);
+  auto out = ops::run(
+      MLXRS_OP_STORE, stream, [&] { return ops::paged_store(of, how, stream); },
+      [&] { return ops::paged_store_plainly(of, how, stream); });
   std::rotate(out.begin(), out.begin() + static_cast<ptrdiff_t>(of.pools.size()), out.end());
   mlx_vector_array_set_(*res, out);
 }

@@ -137,6 +137,46 @@ pub fn cases() -> Vec<Case> {
         json!([64, 1e-5, 64, true, 8]),
     );
     case("fast::store_heads", inputs, json!([64, 1e-5, 64, true, 8]));
+    // Rows of two tokens and one, in pages of 16, and a token of no row.
+    let rows = || {
+        vec![
+            ints(&[0, 2, 3], &[3]),
+            ints(&[15, 4], &[2]),
+            ints(&[2, 0, 1, 3], &[2, 2]),
+        ]
+    };
+    let pool = || float(&[4, 2, 16, 64]);
+    let tokens = || float(&[1, 2, 4, 64]);
+    let columns = float(&[1, 4, 32]).astype(DType::F32).unwrap();
+    let inputs = with(vec![tokens(), pool(), pool()], rows());
+    case(
+        "fast::paged_attention",
+        with(inputs, vec![columns.clone()]),
+        json!([0.5, 0, 8]),
+    );
+    let packed_pool = || fast::pack(&pool(), affine()).unwrap();
+    let inputs = with(vec![tokens(), packed_pool(), packed_pool()], rows());
+    case("paged_packed", inputs, json!([0.5, 7, 0]));
+    let inputs = with(vec![tokens(), pool()], rows());
+    case("fast::paged_latents", inputs, json!([0.5, 0, 0, 32]));
+    let starts = || ints(&[0, 2, 3], &[3]);
+    case(
+        "fast::ragged_attention",
+        vec![tokens(), tokens(), tokens(), starts(), columns],
+        json!([0.5, 0, 0]),
+    );
+    let inputs = vec![tokens(), tokens(), starts()];
+    case("fast::ragged_latents", inputs, json!([0.5, 3, 2, 32]));
+    let inputs = with(vec![pool(), pool(), tokens()], rows());
+    case("fast::paged_store", inputs, json!([]));
+    let inputs = with(vec![pool(), tokens()], rows());
+    case("fast::paged_keep", inputs, json!([true]));
+    for name in ["fast::paged_store_heads", "fast::paged_heads_and_store"] {
+        let freqs = float(&[32]).astype(DType::F32).unwrap();
+        let positions = ints(&[15, 16, 4, 0], &[1, 4]);
+        let inputs = vec![float(&[1, 4, 128]), w(), freqs, positions, pool(), tokens()];
+        case(name, with(inputs, rows()), json!([64, 1e-5, 64]));
+    }
     case(
         "fast::linear_many",
         with(vec![x(), float(&[32, 64])], packed(&[32, 64])),

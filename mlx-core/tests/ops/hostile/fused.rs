@@ -76,6 +76,44 @@ fn store(c: &Case, buffers: [&Array; 2], new: usize, scheme: Option<Scheme>) -> 
         .collect())
 }
 
+/// The rows of a flat step: three inputs from `first` on.
+fn pages(c: &Case, first: usize) -> fast::Pages<'_> {
+    fast::Pages {
+        starts: c.x(first),
+        lens: c.x(first + 1),
+        tables: c.x(first + 2),
+    }
+}
+
+fn flat<'a>(c: &'a Case, mask: Option<&'a Array>) -> fast::FlatAttention<'a> {
+    fast::FlatAttention {
+        scale: c.float(0) as f32,
+        soft_cap: None,
+        seen: fast::Seen {
+            window: (c.int(1) != 0).then(|| c.int(1)),
+            chunk: (c.int(2) != 0).then(|| c.int(2)),
+            mask,
+            slopes: None,
+        },
+        sinks: None,
+    }
+}
+
+/// A projection of a flat step, whose values and rows follow its inputs.
+fn paged(
+    c: &Case,
+) -> (
+    fast::Projection<'_>,
+    fast::Pools<'_>,
+    &Array,
+    fast::Pages<'_>,
+) {
+    let pools = fast::Pools::Shared(c.x(4), c.x(4));
+    (projection(c), pools, c.x(5), pages(c, 6))
+}
+
+const UNPACKED: fast::PagedStore = fast::PagedStore { scheme: None };
+
 fn norm(c: &Case) -> fast::NormOf<'_> {
     fast::NormOf {
         x: c.x(0),
@@ -158,6 +196,33 @@ pub fn rows() -> Vec<(&'static str, Op)> {
         "fast::store_heads" => |c| {
             let slots = fast::Slots { ring: c.bool(3), scheme: None };
             fast::store_heads(fast::Buffers::New(c.int(4)), &projection(c), c.x(4), slots)
+        };
+        "fast::paged_attention" => |c| {
+            fast::paged_attention(c.x(0), c.x(1), c.x(2), None, &pages(c, 3), &flat(c, Some(c.x(6))))
+        };
+        "paged_packed" => |c| {
+            fast::paged_attention(c.x(0), c.x(1), c.x(2), Some(affine()), &pages(c, 3), &flat(c, None))
+        };
+        "fast::paged_latents" => |c| fast::paged_latents(c.x(0), c.x(1), c.int(3), &pages(c, 2), &flat(c, None));
+        "fast::ragged_attention" => |c| {
+            fast::ragged_attention(c.x(0), c.x(1), c.x(2), c.x(3), &flat(c, Some(c.x(4))))
+        };
+        "fast::ragged_latents" => |c| fast::ragged_latents(c.x(0), c.x(1), c.int(3), c.x(2), &flat(c, None));
+        "fast::paged_store" => |c| {
+            let (k, v) = (c.x(0), c.x(1));
+            let own = fast::Pools::Own(k.copy()?, v.copy()?);
+            let results = [own, fast::Pools::Shared(k, v)]
+                .map(|pools| fast::paged_store(pools, c.x(2), c.x(2), &pages(c, 3), UNPACKED));
+            Ok::<_, mlx_core::Error>(results.into_iter().flatten().flat_map(Results::list).collect::<Vec<_>>())
+        };
+        "fast::paged_keep" => |c| fast::paged_keep(&c.x(0).copy()?, c.x(1), &pages(c, 2), c.bool(0));
+        "fast::paged_store_heads" => |c| {
+            let (keys, pools, values, pages) = paged(c);
+            fast::paged_store_heads(pools, &keys, values, &pages, UNPACKED)
+        };
+        "fast::paged_heads_and_store" => |c| {
+            let (keys, pools, values, pages) = paged(c);
+            fast::paged_heads_and_store(&keys, pools, &keys, values, &pages, UNPACKED)
         };
         "fast::linear_many" => |c| fast::linear_many(c.x(0), &[fast::Matrix::Dense(c.x(1)), quantized(c, 2)]);
         "fast::gated_linear" => |c| {

@@ -69,8 +69,8 @@ long tiled_work_size(const Attention& a) {
   return chunk * a.value_dim / 2 + side * a.dim + 2 * (chunk * side + chunk * side / 2);
 }
 
-// Loads the values of 32 keys from position `first` of the chunk on. Values from `end` on become zeros.
-void load_values(const Attention& a, const Keys<bf16>& keys, long first, long end, float* to) {
+// Loads the values of 32 keys from position `first` of the chunk on. Values outside [begin, end) become zeros.
+void load_values(const Attention& a, const Keys<bf16>& keys, long first, long begin, long end, float* to) {
   const __m512i low = _mm512_set_epi16(
       47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
   const __m512i high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
@@ -78,13 +78,13 @@ void load_values(const Attention& a, const Keys<bf16>& keys, long first, long en
   const bool is_first_use = a.queries <= side;
   for (long pair = 0; pair < side; pair++) {
     long i = first + 2 * pair;
-    long slots[] = {keys.slot(least(i, end - 1)), keys.slot(least(i + 1, end - 1))};
-    const bf16 *even = keys.v + slots[0] * keys.v_step, *odd = keys.v + slots[1] * keys.v_step;
-    __mmask32 with_even = i < end ? ~0u : 0, with_odd = i + 1 < end ? ~0u : 0;
+    const Keys<bf16>::Place places[] = {keys.at(least(i, end - 1)), keys.at(least(i + 1, end - 1))};
+    const bf16 *even = places[0].v, *odd = places[1].v;
+    __mmask32 with_even = i >= begin && i < end ? ~0u : 0, with_odd = i + 1 >= begin && i + 1 < end ? ~0u : 0;
     if (is_first_use) {
       for (long d = 0; d < a.dim; d += depth) {
-        for (long slot : slots) {
-          _mm_prefetch(reinterpret_cast<const char*>(keys.k + slot * keys.k_step + d), _MM_HINT_T0);
+        for (const auto& place : places) {
+          _mm_prefetch(reinterpret_cast<const char*>(place.k + d), _MM_HINT_T0);
         }
       }
     }
@@ -105,13 +105,12 @@ void load_values(const Attention& a, const Keys<bf16>& keys, long first, long en
 
 // The address of 16 keys from position `first` of the chunk on: in place, or copied. Keys from `end` on are not read.
 INLINE const bf16* load_keys(const Attention& a, const Keys<bf16>& keys, long first, long end, bf16* copy, long* step) {
-  long slot = keys.slot(first);
-  if (slot + side <= keys.slots && first + side <= end) {
+  if (keys.run(first) >= side && first + side <= end) {
     *step = keys.k_step;
-    return keys.k + slot * keys.k_step;
+    return keys.at(first).k;
   }
   for (long i = 0; i < least(side, end - first); i++) {
-    memcpy(copy + i * a.dim, keys.k + keys.slot(first + i) * keys.k_step, a.dim * sizeof(bf16));
+    memcpy(copy + i * a.dim, keys.at(first + i).k, a.dim * sizeof(bf16));
   }
   *step = a.dim;
   return copy;
@@ -155,12 +154,19 @@ INLINE void tile_scores(
   }
 }
 
-// One vector of scores, from position `key` of the chunk on: scaled, capped, and masked if the mask is an array.
+// One vector of scores, from position `key` of the chunk on: scaled, capped, with the slopes, and masked if the mask is an
+// array.
 template <int COLUMNS>
 INLINE Lanes adjusted(const Attention& a, long c, long query, long key, const Ints& first, const Ints& last, Lanes s) {
   s *= a.scale;
   if (a.cap != 0) {
     s = a.cap * tanh(s / a.cap);
+  }
+  if (a.slopes != nullptr) {
+    for (int l = 0; l < width; l++) {
+      long r = least(query + l % COLUMNS, a.queries - 1), own = a.at + r / a.group;
+      s[l] += a.slopes[r % a.group * a.slope_step] * static_cast<float>(c * chunk + key + l / COLUMNS - own);
+    }
   }
   if (a.seen != nullptr || a.added != nullptr) {
     for (int l = 0; l < width; l++) {
@@ -190,8 +196,8 @@ void weigh_tile(const Attention& a, long c, long query, long begin, long end, fl
     all_from = most(all_from, span.begin);
     all_to = least(all_to, span.end);
   }
-  // Without a cap or mask, the scale is multiplied into the factor of the exponent.
-  const bool plain = a.scale > 0 && a.cap == 0 && a.seen == nullptr && a.added == nullptr;
+  // Without a cap, slopes or mask, the scale is multiplied into the factor of the exponent.
+  const bool plain = a.scale > 0 && a.cap == 0 && a.slopes == nullptr && a.seen == nullptr && a.added == nullptr;
   Lanes best = all(lowest);
   for (long i = begin; i < end; i += at_once) {
     Lanes s = load(x + i * COLUMNS);
@@ -356,17 +362,17 @@ void tile_all(
 
 void tiled_chunk(const Attention& a, const float* q, long c, float* work, const Partial& to) {
   Areas areas(a, work);
-  Keys<bf16> keys(a, c);
   long begin = chunk, end = 0;
   for (long i = 0; i < a.queries; i++) {
     Span span(a, c, i);
     if (!span.is_empty()) {
-      begin = least(begin, span.begin / depth * depth);
+      begin = least(begin, span.begin);
       end = most(end, span.end);
     }
   }
-  for (long first = begin; first < end; first += depth) {
-    load_values(a, keys, first, end, areas.values + first / depth * (a.value_dim / side) * tile_floats);
+  Keys<bf16> keys(a, c, begin, end);
+  for (long first = begin / depth * depth; first < end; first += depth) {
+    load_values(a, keys, first, begin, end, areas.values + first / depth * (a.value_dim / side) * tile_floats);
   }
   auto multiply = a.queries <= 2 ? tile_all<2>
       : a.queries <= 4       ? tile_all<4>

@@ -50,20 +50,60 @@ INLINE Four sum4(const Lanes v[4]) {
   return __builtin_shufflevector(ab, cd, 0, 2, 4, 6) + __builtin_shufflevector(ab, cd, 1, 3, 5, 7);
 }
 
-// The keys and values of chunk c. Position i counts from the chunk's first position.
+// The keys and values of the positions [begin, end) of chunk c. Position i counts from the chunk's first position.
 template <class T>
 struct Keys {
-  const T *k, *v;
-  long k_step, v_step, slots, base;
+  // The addresses of a key and its value.
+  struct Place {
+    const T *k, *v;
+  };
+  long k_step, v_step;
 
-  Keys(const Attention& a, long c)
-      : k(static_cast<const T*>(a.k)), v(static_cast<const T*>(a.v)), k_step(a.k_step), v_step(a.v_step), slots(a.slots),
-        base((c * chunk + a.turn) % a.slots) {}
-
-  INLINE long slot(long i) const {
-    long s = base + i;
-    return s < slots ? s : s % slots;
+  // Entries of the table for other positions are not read.
+  Keys(const Attention& a, long c, long begin, long end)
+      : k_step(a.k_step), v_step(a.v_step), slots_(a.slots) {
+    const T *k = static_cast<const T*>(a.k), *v = static_cast<const T*>(a.v);
+    if (a.table == nullptr || begin >= end) {
+      shift_ = __builtin_ctzl(chunk);
+      base_ = (c * chunk + a.turn) % a.slots;
+      pages_[0] = {k, v};
+      return;
+    }
+    shift_ = __builtin_ctzl(a.slots);
+    base_ = 0;
+    long first = begin >> shift_, last = (end - 1) >> shift_, entry = ((c * chunk >> shift_) + first) % a.table_size;
+    for (long page = first; page <= last; page++) {
+      long id = a.table[entry * a.table_step];
+      pages_[page] = {k + id * a.k_page, v + id * a.v_page};
+      entry = entry + 1 < a.table_size ? entry + 1 : 0;
+    }
+    // The other pages of the chunk stand for nothing, and may be addressed.
+    for (long page = 0; page < chunk >> shift_; page++) {
+      if (page < first || page > last) {
+        pages_[page] = pages_[first];
+      }
+    }
   }
+
+  INLINE Place at(long i) const {
+    const Place& page = pages_[i >> shift_];
+    long slot = slot_of(i);
+    return {page.k + slot * k_step, page.v + slot * v_step};
+  }
+  // The number of positions from i on, at most up to the end of the chunk, that are stored one after the other.
+  INLINE long run(long i) const {
+    return least((1l << shift_) - (i & ((1l << shift_) - 1)), slots_ - slot_of(i));
+  }
+
+ private:
+  INLINE long slot_of(long i) const {
+    long slot = (i & ((1l << shift_) - 1)) + base_;
+    return slot < slots_ ? slot : slot % slots_;
+  }
+
+  // Pages have 16 positions or more. Without pages there is one, of a whole chunk.
+  Place pages_[chunk / 16];
+  long shift_, base_, slots_;
 };
 
 // The range of positions of chunk c that a query sees, counted from the chunk's first position.
@@ -89,11 +129,13 @@ INLINE void scores(const Attention& a, const float* q, const Keys<T>& keys, long
   for (long s = begin / 4 * 4; s < end; s += 4) {
     const bool has_more = is_alone && s + keys_of_page < end;
     const T *k[4], *v[4];
+    const T* next[4];
 #pragma GCC unroll 4
     for (long j = 0; j < 4; j++) {
-      long slot = keys.slot(most(least(s + j, end - 1), begin));
-      k[j] = keys.k + slot * keys.k_step;
-      v[j] = keys.v + slot * keys.v_step;
+      auto place = keys.at(most(least(s + j, end - 1), begin));
+      k[j] = place.k;
+      v[j] = place.v;
+      next[j] = has_more ? keys.at(least(s + j + keys_of_page, end - 1)).k : place.k;
     }
     Lanes sum[N][4] = {};
     long d = 0;
@@ -110,7 +152,7 @@ INLINE void scores(const Attention& a, const float* q, const Keys<T>& keys, long
           __builtin_prefetch(v[j] + d, 0, 2);
         }
         if (has_more) {
-          __builtin_prefetch(k[j] + d + page, 0, 2);
+          __builtin_prefetch(next[j] + d, 0, 2);
         }
 #pragma GCC unroll 4
         for (long i = 0; i < N; i++) {
@@ -141,14 +183,16 @@ INLINE void add_values(
     const Attention& a, const float* weights, const Keys<T>& keys, long begin, long end, float* to) {
   auto block = [&]<int VECTORS>(long d, auto load, auto store) __attribute__((always_inline)) {
     Lanes sum[N][VECTORS] = {};
-    for (long s = begin; s < end; s++) {
-      const T* v = keys.v + keys.slot(s) * keys.v_step + d;
+    for (long s = begin; s < end;) {
+      const T* v = keys.at(s).v + d;
+      for (long stop = least(end, s + keys.run(s)); s < stop; s++, v += keys.v_step) {
 #pragma GCC unroll 4
-      for (long j = 0; j < VECTORS; j++) {
-        Lanes y = load(v + j * width);
+        for (long j = 0; j < VECTORS; j++) {
+          Lanes y = load(v + j * width);
 #pragma GCC unroll 4
-        for (long i = 0; i < N; i++) {
-          sum[i][j] = fma(all(weights[i * chunk + s]), y, sum[i][j]);
+          for (long i = 0; i < N; i++) {
+            sum[i][j] = fma(all(weights[i * chunk + s]), y, sum[i][j]);
+          }
         }
       }
     }
@@ -183,6 +227,13 @@ INLINE void weigh(
       s = a.cap * tanh(s / a.cap);
     }
     store(x + i, s);
+  }
+  if (a.slopes != nullptr) {
+    float slope = a.slopes[query % a.group * a.slope_step];
+    long own = a.at + query / a.group - c * chunk;
+    for (long i = span.begin; i < span.end; i++) {
+      x[i] += slope * static_cast<float>(i - own);
+    }
   }
   if (a.seen != nullptr || a.added != nullptr) {
     long at = query / a.group * a.mask_token + query % a.group * a.mask_head + c * chunk * a.mask_slot;
@@ -223,7 +274,6 @@ INLINE void weigh(
 // Computes a register tile: N queries from `query` on, for all keys of chunk c that one of them sees.
 template <class T, int N>
 INLINE void tile(const Attention& a, const float* q, long c, long query, float* work, const Partial& to) {
-  Keys<T> keys(a, c);
   long begin = chunk, end = 0;
   for (long i = 0; i < N; i++) {
     Span span(a, c, query + i);
@@ -240,6 +290,7 @@ INLINE void tile(const Attention& a, const float* q, long c, long query, float* 
     }
     return;
   }
+  Keys<T> keys(a, c, begin, end);
   scores<T, N>(a, q + query * padded(a.dim), keys, begin, end, work);
   for (long i = 0; i < N; i++) {
     Span span(a, c, query + i);

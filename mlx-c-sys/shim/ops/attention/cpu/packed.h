@@ -37,9 +37,6 @@ void packed_chunk(const Attention& a, const float* q, long c, float* work, const
       end = most(end, span.end);
     }
   }
-  // Whole blocks of 32 keys, because AMX tiles read 32.
-  begin = begin / 32 * 32;
-  end = (end + 31) / 32 * 32;
   Attention expanded = a;
   To *k = reinterpret_cast<To*>(work), *v = k + chunk * a.dim;
   expanded.k = k;
@@ -48,11 +45,18 @@ void packed_chunk(const Attention& a, const float* q, long c, float* work, const
   expanded.v_step = a.value_dim;
   expanded.slots = chunk;
   expanded.turn = 0;
-  Keys<uint32_t> packed(a, c);
-  for (long i = begin; i < end; i++) {
-    long slot = packed.slot(i);
-    unpack<T>(packed.k + slot * a.k_step, a.packing, a.dim, k + i * a.dim);
-    unpack<T>(packed.v + slot * a.v_step, a.packing, a.value_dim, v + i * a.value_dim);
+  expanded.table = nullptr;
+  Keys<uint32_t> packed(a, c, begin, end);
+  // Whole blocks of 32 keys, because AMX tiles read 32. Keys that no query sees may hold anything, so they become zeros.
+  for (long i = begin / 32 * 32; i < (end + 31) / 32 * 32; i++) {
+    if (i < begin || i >= end) {
+      memset(k + i * a.dim, 0, a.dim * sizeof(To));
+      memset(v + i * a.value_dim, 0, a.value_dim * sizeof(To));
+      continue;
+    }
+    auto place = packed.at(i);
+    unpack<T>(place.k, a.packing, a.dim, k + i * a.dim);
+    unpack<T>(place.v, a.packing, a.value_dim, v + i * a.value_dim);
   }
   attend(expanded, q, c, work + expanded_size<To>(a), to);
 }

@@ -50,11 +50,14 @@ int warps_of_prompt(int queries, int64_t groups) {
 } // namespace
 
 void attention_on_cuda(const Arrays& in, mx::array& y, const AttentionOptions& options, bool sinks, mx::Stream s) {
-  constexpr int many_blocks = 2 * cuda::processors, most_parts = 512;
-  const auto& q = in[0];
   cuda::Launch launch(s);
   auto args = attention_args(launch, in, y, options, sinks, s);
-  int dim = q.shape(3), value_dim = y.shape(3), largest = std::max(dim, value_dim);
+  launch_attention(launch, args, in[0], y.shape(3), s);
+}
+
+void launch_attention(cuda::Launch& launch, cuda::AttentionArgs& args, const mx::array& q, int value_dim, mx::Stream s) {
+  constexpr int many_blocks = 2 * cuda::processors, most_parts = 512;
+  int dim = q.shape(3), largest = std::max(dim, value_dim);
   int padded = largest <= 64 ? 64 : largest <= 128 ? 128 : 256;
   auto type = std::string(cuda::name_of(q.dtype()));
   // All choices here give the same bits.

@@ -34,28 +34,43 @@ __device__ void attention(const AttentionArgs& a, int dim, int value_dim) {
 
   int lane = threadIdx.x % warp_size, warp = threadIdx.x / warp_size, g = lane / 4, t = lane % 4;
   int tile = a.by_kv_heads.quotient(blockIdx.x), kv_head = blockIdx.x - tile * a.kv_heads, part = blockIdx.y, row = blockIdx.z;
-  int group = a.by_group.by, queries = a.tokens * group, first = tile * tile_queries, own_value = warp * 8 * value_tiles;
-  const T* keys = static_cast<const T*>(a.k.at) + row * a.k.row + kv_head * a.k.head;
-  const T* all_values = static_cast<const T*>(a.v.at) + row * a.v.row + kv_head * a.v.head;
-  if (a.parts > 1 && threadIdx.x < 2) {
+  int group = a.by_group.by, first = tile * tile_queries, own_value = warp * 8 * value_tiles;
+  Slots<T> keys(a, a.k, a.k_page, row, kv_head), all_values(a, a.v, a.v_page, row, kv_head);
+  bool has_pages = a.flat.tables != nullptr;
+  if (a.parts > 1 && threadIdx.x < 2 && !has_pages) {
     // Loads the part's keys and values to L2. Kernels that still write some of them write to L2 as well.
     bool is_key = threadIdx.x == 0;
     int slot = part * part_slots, last = min(part_slots, a.slots - slot) - 1;
     int64_t token = is_key ? a.k.token : a.v.token;
-    prefetch((is_key ? keys : all_values) + slot * token, (last * token + (is_key ? dim : value_dim)) * sizeof(T));
+    prefetch((is_key ? keys : all_values).part(part), (last * token + (is_key ? dim : value_dim)) * sizeof(T));
   }
   // With `early`, the slots of positions before `offset` are read before the previous kernel has ended.
   if (!a.early) {
     wait_for_previous();
   }
-  int offset = a.offsets != nullptr ? __ldcg(a.offsets + row * a.offset_step) : a.slots - a.tokens;
-  KeyMask seen{a.mask, a.layout, a.window, offset, a.tokens, a.slots};
+  RowTokens own(a, row);
+  int queries = own.count * group;
+  int offset = a.offsets != nullptr ? __ldcg(a.offsets + row * a.offset_step) : a.slots - own.count;
+  KeyMask seen{a.mask, a.layout, a.window, offset, own.count, has_pages ? offset + own.count : a.slots};
+  if (a.flat.starts != nullptr) {
+    if (part == 0) {
+      clear_rest<T>(a, row, tile, kv_head, value_dim);
+    }
+    if (first >= queries) {
+      if (a.early) {
+        wait_for_previous();
+      }
+      return;
+    }
+  }
 
   // The parts of the keys that the queries of this tile can see.
   int last_query = min(first + tile_queries, queries) - 1;
   Range range = seen.range(a.by_group.quotient(first), a.by_group.quotient(last_query));
   int begin = range.first / part_slots, end = max(begin + 1, (range.end + part_slots - 1) / part_slots), count = end - begin;
-  int first_part = begin;
+  // The blocks of a flat step have the parts from the first one that the tile sees on.
+  int first_part = begin, first_of_blocks = has_pages ? begin : 0;
+  part += first_of_blocks;
   if (a.parts > 1) {
     bool is_seen = part >= begin && part < end;
     if (!is_seen && (!a.is_cluster || count == 1)) {
@@ -73,6 +88,7 @@ __device__ void attention(const AttentionArgs& a, int dim, int value_dim) {
   // Starts to copy the values of a part to shared memory, for the slots that `wanted` names.
   auto fetch_values = [&](int c, const auto& wanted) {
     int slot = c * part_slots, first_step = first_step_of(slot), steps = steps_of(slot);
+    const T* from = all_values.part(c);
 #pragma unroll
     for (int i = threadIdx.x; i < part_slots * (D / 8); i += attention_threads) {
       int j = i / (D / 8), d = i % (D / 8) * 8;
@@ -82,7 +98,7 @@ __device__ void attention(const AttentionArgs& a, int dim, int value_dim) {
       T* to = values + j * padded + d;
       // Slots that no query sees may have NaN, and 0 times NaN is NaN, so they are read as zeros.
       if (slot + j >= range.first && slot + j < range.end && d < value_dim) {
-        copy_16_bytes(to, all_values + (slot + j) * a.v.token + d);
+        copy_16_bytes(to, from + j * a.v.token + d);
       } else {
         *reinterpret_cast<uint4*>(to) = make_uint4(0, 0, 0, 0);
       }
@@ -92,12 +108,13 @@ __device__ void attention(const AttentionArgs& a, int dim, int value_dim) {
   // before the previous kernel has ended.
   uint4 own_key[blocks];
   auto load_key = [&](int c) {
-    int j = c * part_slots + warp * 8 + g;
+    int own_slot = warp * 8 + g;
+    const T* from = keys.part(c) + own_slot * a.k.token;
 #pragma unroll
     for (int b = 0; b < blocks; b++) {
       own_key[b] = {};
-      if (j < a.slots && 32 * b + 8 * t < dim) {
-        own_key[b] = __ldcg(reinterpret_cast<const uint4*>(keys + j * a.k.token + 32 * b + 8 * t));
+      if (c * part_slots + own_slot < seen.slots && 32 * b + 8 * t < dim) {
+        own_key[b] = __ldcg(reinterpret_cast<const uint4*>(from + 32 * b + 8 * t));
       }
     }
   };
@@ -127,7 +144,7 @@ __device__ void attention(const AttentionArgs& a, int dim, int value_dim) {
 #pragma unroll
   for (int h = 0; h < 2; h++) {
     int query = first + g + 8 * h, token = a.by_group.quotient(query), head = kv_head * group + query - token * group;
-    const T* from = static_cast<const T*>(a.q.at) + row * a.q.row + head * a.q.head + token * a.q.token;
+    const T* from = static_cast<const T*>(a.q.at) + (a.flat.starts != nullptr ? 0 : row * a.q.row) + head * a.q.head + (own.first + token) * a.q.token;
     position[h] = query < queries ? offset + token : KeyMask::nowhere;
 #pragma unroll
     for (int b = 0; b < blocks; b++) {
@@ -142,7 +159,7 @@ __device__ void attention(const AttentionArgs& a, int dim, int value_dim) {
   float y[value_tiles][4] = {}, most[2] = {nothing, nothing}, sum[2] = {0, 0};
 
   for (int c = begin; c < end; c++) {
-    int slot = c * part_slots, first_step = first_step_of(slot), steps = steps_of(slot), own = warp * 8;
+    int slot = c * part_slots, first_step = first_step_of(slot), steps = steps_of(slot), own_slot = warp * 8;
     bool is_loaded = a.early && c == begin;
     if (!is_loaded) {
       __syncthreads();
@@ -164,7 +181,7 @@ __device__ void attention(const AttentionArgs& a, int dim, int value_dim) {
     }
 #pragma unroll
     for (int e = 0; e < 2; e++) {
-      int at = own + 2 * t + e, key = seen.key(slot + at);
+      int at = own_slot + 2 * t + e, key = seen.key(slot + at);
 #pragma unroll
       for (int h = 0; h < 2; h++) {
         float score = (s[0][2 * h + e] + s[1][2 * h + e]) * a.scale;
@@ -235,7 +252,8 @@ __device__ void attention(const AttentionArgs& a, int dim, int value_dim) {
   };
   auto result = [&](int query, int d) {
     int token = a.by_group.quotient(query), head = kv_head * group + query - token * group;
-    return static_cast<T*>(a.y) + ((static_cast<int64_t>(row) * a.tokens + token) * a.heads + head) * value_dim + d;
+    int64_t of_row = a.flat.starts != nullptr ? own.first : static_cast<int64_t>(row) * a.tokens;
+    return static_cast<T*>(a.y) + ((of_row + token) * a.heads + head) * value_dim + d;
   };
 
   if (a.parts == 1 || count == 1) {
@@ -263,7 +281,7 @@ __device__ void attention(const AttentionArgs& a, int dim, int value_dim) {
   static_assert(of_part * sizeof(float) + cluster_blocks * 2 * tile_queries * sizeof(float) <= sizeof(values));
   int64_t index = static_cast<int64_t>(row) * gridDim.x + blockIdx.x;
   float* memory = a.partial + index * a.parts * of_part;
-  float* mine = a.is_cluster ? reinterpret_cast<float*>(values) : memory + part * of_part;
+  float* mine = a.is_cluster ? reinterpret_cast<float*>(values) : memory + (part - first_of_blocks) * of_part;
   if (a.is_cluster) {
     // All warps have read the values.
     __syncthreads();
@@ -310,6 +328,7 @@ __device__ void attention(const AttentionArgs& a, int dim, int value_dim) {
     return;
   }
   auto load = [&](int c, int at) {
+    c -= first_of_blocks;
     return a.is_cluster ? of_block(reinterpret_cast<const float4*>(mine + at), c) : __ldcg(reinterpret_cast<const float4*>(memory + c * of_part + at));
   };
   // One block merges the parts, up to 64 at a time. Their factors are in its shared memory.

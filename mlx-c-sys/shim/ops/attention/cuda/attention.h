@@ -27,6 +27,11 @@ void stored_on_cuda(const Arrays& in, mx::array& y, const AttentionOptions& opti
 // The arguments of all attention kernels. The arrays are registered with `launch`.
 cuda::AttentionArgs attention_args(
     cuda::Launch& launch, const Arrays& in, mx::array& y, const AttentionOptions& options, bool sinks, mx::Stream s);
+// Launches the kernel of attention.cu or prompt.cu.
+void launch_attention(cuda::Launch& launch, cuda::AttentionArgs& args, const mx::array& q, int value_dim, mx::Stream s);
+// Launches a kernel of stored.cuh, and one that joins its parts into y.
+void launch_stored(
+    cuda::Launch& launch, cuda::AttentionArgs& args, const mx::array& q, mx::array& y, const RowPacking& packing, mx::Stream s);
 void attention_on_cuda(const Arrays& in, mx::array& y, const AttentionOptions& options, bool sinks, mx::Stream s);
 
 } // namespace mlxrs::ops

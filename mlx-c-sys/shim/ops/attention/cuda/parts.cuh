@@ -2,12 +2,61 @@
 // parts, and loads of values for tensor cores.
 #pragma once
 
+#include "cuda/args.h"
 #include "cuda/device.cuh"
 
 namespace mlxrs::cuda {
 
 constexpr int tile_queries = 16, part_slots = 64;
 constexpr float nothing = -INFINITY;
+
+// The tokens of a row of a step.
+struct RowTokens {
+  int first, count; // `first` counts from the first token of q
+
+  __device__ RowTokens(const AttentionArgs& a, int row) : first(0), count(a.tokens) {
+    if (a.flat.starts != nullptr) {
+      first = __ldcg(a.flat.starts + row);
+      count = __ldcg(a.flat.starts + row + 1) - first;
+    }
+  }
+};
+// Writes the zeros of the tokens that belong to no row: the block of the last row with `tile` 0, for the query heads of a
+// KV head. It waits for the previous kernel, which may still read the memory of the result.
+template <class T>
+__device__ inline void clear_rest(const AttentionArgs& a, int row, int tile, int kv_head, int value_dim) {
+  if (a.flat.starts == nullptr || row != a.rows - 1 || tile != 0) {
+    return;
+  }
+  int group = a.heads / a.kv_heads, from = __ldcg(a.flat.starts + a.rows), of_token = group * value_dim;
+  if (from >= a.tokens_of_all) {
+    return;
+  }
+  wait_for_previous();
+  T* y = static_cast<T*>(a.y);
+  for (int64_t i = threadIdx.x; i < static_cast<int64_t>(a.tokens_of_all - from) * of_token; i += blockDim.x) {
+    int64_t token = from + i / of_token;
+    y[(token * a.heads + kv_head * group) * value_dim + i % of_token] = narrow<T>(0.0f);
+  }
+}
+
+// The keys or values of a row and a KV head in slots of 64: one array, or pages.
+template <class T>
+struct Slots {
+  const T* at;
+  int64_t token, page;
+  const int32_t* table; // null for an array
+  int columns;
+
+  __device__ Slots(const AttentionArgs& a, const Heads& of, int64_t page, int row, int kv_head)
+      : at(static_cast<const T*>(of.at) + (a.flat.tables != nullptr ? 0 : row * of.row) + kv_head * of.head), token(of.token),
+        page(page), table(a.flat.tables != nullptr ? a.flat.tables + static_cast<int64_t>(row) * a.flat.columns : nullptr),
+        columns(a.flat.columns) {}
+  // The first of the 64 slots of a part.
+  __device__ const T* part(int c) const {
+    return table == nullptr ? at + static_cast<int64_t>(c) * part_slots * token : at + __ldcg(table + c % columns) * page;
+  }
+};
 
 // e^(x - most), or 0 if x is `nothing`.
 __device__ inline float weight_of(float x, float most) {

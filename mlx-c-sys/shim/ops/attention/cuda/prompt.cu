@@ -15,7 +15,7 @@
 namespace mlxrs::cuda {
 
 // Loads 64 slots of keys or values to shared memory, with zeros for slots outside of `range`. Rows of shared memory are
-// `padded` elements apart.
+// `padded` elements apart. `from` is the first slot of the part.
 template <class T, int D, int Threads>
 __device__ inline void load_part(T* to, int padded, const T* from, int64_t stride, int dim, int slot, Range range) {
   // Not unrolled: the addresses would take registers that results need.
@@ -23,7 +23,7 @@ __device__ inline void load_part(T* to, int padded, const T* from, int64_t strid
   for (int i = threadIdx.x; i < part_slots * (D / 8); i += Threads) {
     int j = i / (D / 8), d = i % (D / 8) * 8;
     if (slot + j >= range.first && slot + j < range.end && d < dim) {
-      copy_16_bytes(to + j * padded + d, from + (slot + j) * stride + d);
+      copy_16_bytes(to + j * padded + d, from + j * stride + d);
     } else {
       *reinterpret_cast<uint4*>(to + j * padded + d) = make_uint4(0, 0, 0, 0);
     }
@@ -45,11 +45,19 @@ __device__ void prompt(const AttentionArgs& a, int dim, int value_dim) {
   wait_for_previous();
 
   int lane = threadIdx.x % warp_size, warp = threadIdx.x / warp_size, g = lane / 4, t = lane % 4;
-  int group = a.by_group.by, queries = a.tokens * group, tiles = gridDim.x / a.kv_heads, row = blockIdx.y;
+  int group = a.by_group.by, tiles = gridDim.x / a.kv_heads, row = blockIdx.y;
+  RowTokens of_row(a, row);
+  int queries = of_row.count * group;
   int tile = a.by_kv_heads.quotient(blockIdx.x), kv_head = blockIdx.x - tile * a.kv_heads;
   int block_first = (tiles - 1 - tile) * Warps * tile_queries, first = block_first + warp * tile_queries;
-  int offset = a.offsets != nullptr ? a.offsets[row * a.offset_step] : a.slots - a.tokens;
-  KeyMask seen{a.mask, a.layout, a.window, offset, a.tokens, a.slots};
+  if (a.flat.starts != nullptr) {
+    clear_rest<T>(a, row, tile, kv_head, value_dim);
+    if (block_first >= queries) {
+      return;
+    }
+  }
+  int offset = a.offsets != nullptr ? a.offsets[row * a.offset_step] : a.slots - of_row.count;
+  KeyMask seen{a.mask, a.layout, a.window, offset, of_row.count, a.flat.tables != nullptr ? offset + of_row.count : a.slots};
 
   // The slots that the queries of the block can see, and those that the warp's can.
   auto range_of = [&](int from, int count) {
@@ -57,8 +65,7 @@ __device__ void prompt(const AttentionArgs& a, int dim, int value_dim) {
     return seen.range(a.by_group.quotient(min(from, last)), a.by_group.quotient(last));
   };
   Range all = range_of(block_first, Warps * tile_queries), own = first < queries ? range_of(first, tile_queries) : Range{0, 0};
-  const T* all_keys = static_cast<const T*>(a.k.at) + row * a.k.row + kv_head * a.k.head;
-  const T* all_values = static_cast<const T*>(a.v.at) + row * a.v.row + kv_head * a.v.head;
+  Slots<T> all_keys(a, a.k, a.k_page, row, kv_head), all_values(a, a.v, a.v_page, row, kv_head);
 
   const T* from[2];
   int position[2];
@@ -67,7 +74,7 @@ __device__ void prompt(const AttentionArgs& a, int dim, int value_dim) {
   for (int h = 0; h < 2; h++) {
     int query = first + g + 8 * h, token = a.by_group.quotient(min(query, queries - 1));
     int head = kv_head * group + min(query, queries - 1) - token * group;
-    from[h] = static_cast<const T*>(a.q.at) + row * a.q.row + head * a.q.head + token * a.q.token;
+    from[h] = static_cast<const T*>(a.q.at) + (a.flat.starts != nullptr ? 0 : row * a.q.row) + head * a.q.head + (of_row.first + token) * a.q.token;
     is_query[h] = query < queries;
     position[h] = is_query[h] ? offset + token : KeyMask::nowhere;
   }
@@ -102,13 +109,13 @@ __device__ void prompt(const AttentionArgs& a, int dim, int value_dim) {
 
   float y[D / 8][4] = {}, most[2] = {nothing, nothing}, sum[2] = {0, 0};
   int begin = all.first / part_slots, end = max(begin + 1, (all.end + part_slots - 1) / part_slots);
-  load_part<T, D, threads>(keys, key_stride, all_keys, a.k.token, dim, begin * part_slots, all);
+  load_part<T, D, threads>(keys, key_stride, all_keys.part(begin), a.k.token, dim, begin * part_slots, all);
   for (int c = begin; c < end; c++) {
     int slot = c * part_slots;
     // The keys of this part have arrived, and no warp reads the values of the part before.
     asm volatile("cp.async.wait_all;");
     __syncthreads();
-    load_part<T, D, threads>(values, value_stride, all_values, a.v.token, value_dim, slot, all);
+    load_part<T, D, threads>(values, value_stride, all_values.part(c), a.v.token, value_dim, slot, all);
 
     // Steps of 16 slots that the warp's queries do not see are left out. They would add zeros.
     int first_step = max(own.first - slot, 0) / 16, steps = (own.end - slot + 15) / 16;
@@ -146,7 +153,7 @@ __device__ void prompt(const AttentionArgs& a, int dim, int value_dim) {
     // All warps have read the keys.
     __syncthreads();
     if (c + 1 < end) {
-      load_part<T, D, threads>(keys, key_stride, all_keys, a.k.token, dim, slot + part_slots, all);
+      load_part<T, D, threads>(keys, key_stride, all_keys.part(c + 1), a.k.token, dim, slot + part_slots, all);
     } else {
       // An empty group, because wait_group counts groups.
       asm volatile("cp.async.commit_group;");
@@ -252,7 +259,8 @@ __device__ void prompt(const AttentionArgs& a, int dim, int value_dim) {
     }
     int token = a.by_group.quotient(query), head = kv_head * group + query - token * group;
     float factor = factor_of(a.sinks, head, most[h], sum[h]);
-    T* to = static_cast<T*>(a.y) + ((static_cast<int64_t>(row) * a.tokens + token) * a.heads + head) * value_dim;
+    int64_t before = a.flat.starts != nullptr ? of_row.first : static_cast<int64_t>(row) * a.tokens;
+    T* to = static_cast<T*>(a.y) + ((before + token) * a.heads + head) * value_dim;
 #pragma unroll
     for (int n = 0; n < D / 8; n++) {
       int d = 8 * n + 2 * t;

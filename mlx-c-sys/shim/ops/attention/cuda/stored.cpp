@@ -8,11 +8,14 @@
 namespace mlxrs::ops {
 
 void stored_on_cuda(const Arrays& in, mx::array& y, const AttentionOptions& options, bool sinks, mx::Stream s) {
-  constexpr int many_blocks = 264, most_parts = 1024;
-  const auto& q = in[0];
-  const auto& packing = options.packing;
   cuda::Launch launch(s);
   auto args = attention_args(launch, in, y, options, sinks, s);
+  launch_stored(launch, args, in[0], y, options.packing, s);
+}
+
+void launch_stored(
+    cuda::Launch& launch, cuda::AttentionArgs& args, const mx::array& q, mx::array& y, const RowPacking& packing, mx::Stream s) {
+  constexpr int many_blocks = 264, most_parts = 1024;
   bool is_packed = packing.bits > 0;
   cuda::StoredHeads of{q.shape(3), y.shape(3), is_packed ? std::countr_zero(static_cast<unsigned>(packing.group)) : 0};
   int largest = std::max(of.dim, of.value_dim), padded = !is_packed ? 512 : largest <= 64 ? 64 : largest <= 128 ? 128 : 256;

@@ -24,13 +24,12 @@ namespace mlxrs::cuda {
 template <class T>
 struct Plain {
   static constexpr Pairs pairs = Pairs::adjacent;
-  const T* at;
-  int64_t step;
+  Slots<T> slots;
 
-  __device__ Plain(const Heads& of, int row, int head, int, int) : at(static_cast<const T*>(of.at) + row * of.row + head * of.head), step(of.token) {}
+  __device__ Plain(const AttentionArgs& a, const Heads& of, int64_t page, int row, int head, int, int) : slots(a, of, page, row, head) {}
   // Loads elements d to d + 7 of a slot, in the order of `pairs`.
   __device__ void eight(int slot, int d, uint32_t (&y)[4]) const {
-    arrange<pairs>(*reinterpret_cast<const uint4*>(at + slot * step + d), y);
+    arrange<pairs>(*reinterpret_cast<const uint4*>(slots.part(slot / part_slots) + slot % part_slots * slots.token + d), y);
   }
 };
 
@@ -38,14 +37,13 @@ struct Plain {
 template <class T, int Bits>
 struct Packed {
   static constexpr Pairs pairs = Affine<T, Bits>::pairs;
-  const uint32_t* at;
-  int64_t step;
+  Slots<uint32_t> slots;
   int codes, group;
 
-  __device__ Packed(const Heads& of, int row, int head, int dim, int group)
-      : at(static_cast<const uint32_t*>(of.at) + row * of.row + head * of.head), step(of.token), codes(dim * Bits / 32), group(group) {}
+  __device__ Packed(const AttentionArgs& a, const Heads& of, int64_t page, int row, int head, int dim, int group)
+      : slots(a, of, page, row, head), codes(dim * Bits / 32), group(group) {}
   __device__ void eight(int slot, int d, uint32_t (&y)[4]) const {
-    const uint32_t* vector = at + slot * step;
+    const uint32_t* vector = slots.part(slot / part_slots) + slot % part_slots * slots.token;
     Affine<T, Bits> some;
 #pragma unroll
     for (int i = 0; i < Bits / 4; i++) {
@@ -76,14 +74,23 @@ struct Tile {
   KeyMask seen;
   Range range; // the slots that its queries can see
   int begin, end; // the parts with these slots
+  RowTokens own;
+  int first_of_blocks; // the part of the first block; those of a flat step have the parts from `begin` on
 
   __device__ Tile(const AttentionArgs& a, int tile, int kv_head, int row)
-      : row(row), kv_head(kv_head), group(a.heads / a.kv_heads), queries(a.tokens * group), first(tile * stored_queries) {
-    int offset = a.offsets != nullptr ? a.offsets[row * a.offset_step] : a.slots - a.tokens;
-    seen = {a.mask, a.layout, a.window, offset, a.tokens, a.slots};
+      : row(row), kv_head(kv_head), group(a.heads / a.kv_heads), first(tile * stored_queries), own(a, row) {
+    queries = own.count * group;
+    bool has_pages = a.flat.tables != nullptr;
+    int offset = a.offsets != nullptr ? a.offsets[row * a.offset_step] : a.slots - own.count;
+    seen = {a.mask, a.layout, a.window, offset, own.count, has_pages ? offset + own.count : a.slots};
     range = seen.range(first / group, (min(first + stored_queries, queries) - 1) / group);
     begin = range.first / stored_slots;
     end = max(begin + 1, (range.end + stored_slots - 1) / stored_slots);
+    first_of_blocks = has_pages ? begin : 0;
+  }
+  // Whether the row brings none of the tile's queries.
+  __device__ bool is_empty() const {
+    return first >= queries;
   }
   __device__ int head(int query) const {
     return kv_head * group + query % group;
@@ -100,7 +107,8 @@ struct Tile {
   }
   template <class T>
   __device__ T* result(const AttentionArgs& a, int query, int value_dim) const {
-    return static_cast<T*>(a.y) + ((static_cast<int64_t>(row) * a.tokens + query / group) * a.heads + head(query)) * value_dim;
+    int64_t before = a.flat.starts != nullptr ? own.first : static_cast<int64_t>(row) * a.tokens;
+    return static_cast<T*>(a.y) + ((before + query / group) * a.heads + head(query)) * value_dim;
   }
   // The scratch memory of the tile's parts.
   __device__ float* partial(const AttentionArgs& a, int tile, int tiles, int v) const {
@@ -124,6 +132,13 @@ __device__ void attend(const AttentionArgs& a, const StoredHeads& of) {
   int lane = threadIdx.x % warp_size, warp = threadIdx.x / warp_size, g = lane / 4, t = lane % 4;
   int part = blockIdx.x % a.parts;
   Tile tile(a, blockIdx.x / a.parts, blockIdx.y, blockIdx.z);
+  if (part == 0) {
+    clear_rest<T>(a, blockIdx.z, blockIdx.x / a.parts, blockIdx.y, of.value_dim);
+  }
+  if (tile.is_empty()) {
+    return;
+  }
+  part += tile.first_of_blocks;
   int begin = tile.begin, end = tile.end;
   if (a.parts > 1) {
     if (part < begin || part >= end) {
@@ -135,14 +150,15 @@ __device__ void attend(const AttentionArgs& a, const StoredHeads& of) {
     int own = i / (D / 8), d = i % (D / 8) * 8, query = tile.first + own;
     uint4 v = {};
     if (query < tile.queries && d < of.dim) {
-      const T* from = static_cast<const T*>(a.q.at) + tile.row * a.q.row + tile.head(query) * a.q.head + query / tile.group * a.q.token;
+      const T* from = static_cast<const T*>(a.q.at) + (a.flat.starts != nullptr ? 0 : tile.row * a.q.row) + tile.head(query) * a.q.head +
+          (tile.own.first + query / tile.group) * a.q.token;
       v = *reinterpret_cast<const uint4*>(from + d);
     }
     uint32_t y[4];
     arrange<Kept::pairs>(v, y);
     *reinterpret_cast<uint4*>(queries + own * q_step + d) = make_uint4(y[0], y[1], y[2], y[3]);
   }
-  Kept keys(a.k, tile.row, tile.kv_head, of.dim, of.group), all_values(a.v, tile.row, tile.kv_head, of.value_dim, of.group);
+  Kept keys(a, a.k, a.k_page, tile.row, tile.kv_head, of.dim, of.group), all_values(a, a.v, a.v_page, tile.row, tile.kv_head, of.value_dim, of.group);
   float y[value_tiles][4] = {}, most[2] = {nothing, nothing}, sum[2] = {0, 0};
 
   for (int c = begin; c < end; c++) {
@@ -236,7 +252,7 @@ __device__ void attend(const AttentionArgs& a, const StoredHeads& of) {
     }
   }
 
-  float* mine = a.parts > 1 ? tile.partial(a, blockIdx.x / a.parts, gridDim.x / a.parts, V) + part * stored_partial(V) : nullptr;
+  float* mine = a.parts > 1 ? tile.partial(a, blockIdx.x / a.parts, gridDim.x / a.parts, V) + (part - tile.first_of_blocks) * stored_partial(V) : nullptr;
 #pragma unroll
   for (int h = 0; h < 2; h++) {
     int own = g + 8 * h, query = tile.first + own;
@@ -273,7 +289,7 @@ __device__ void join_parts(const AttentionArgs& a, const StoredHeads& of) {
   float most = nothing, sum = 0;
   float4 y = {};
   for (int c = tile.begin; c < tile.end; c++) {
-    const float* part = from + c * stored_partial(V);
+    const float* part = from + (c - tile.first_of_blocks) * stored_partial(V);
     float of_part = part[stored_queries * V + own], larger = fmaxf(most, of_part);
     float old = weight_of(most, larger), fresh = weight_of(of_part, larger);
     float4 more = *reinterpret_cast<const float4*>(part + own * V + d);

@@ -113,15 +113,16 @@ __device__ void heads(const HeadsArgs& a, uint32_t block) {
     return wait();
   }
   int head = task % per_token, token = task / per_token % tokens, row = task / per_token / tokens;
-  int slot = a.slots > 0 ? slot_of(a, row, token) : token, length = a.slots > 0 ? a.slots : a.tokens;
-  if (slot < 0) {
+  int length = a.slots > 0 ? a.slots : a.tokens;
+  Place to = a.slots > 0 ? place_of(a, row, token) : Place{row, token};
+  if (to.slot < 0) {
     return wait();
   }
   if (head >= of_heads) {
     wait();
     head -= of_heads;
     const T* x = static_cast<const T*>(a.values.at) + row * a.values.row + head * a.values.head + token * a.values.token;
-    T* y = static_cast<T*>(a.value_buffer) + ((static_cast<int64_t>(row) * a.value_heads + head) * length + slot) * a.value_dim;
+    T* y = static_cast<T*>(a.value_buffer) + ((static_cast<int64_t>(to.block) * a.value_heads + head) * length + to.slot) * a.value_dim;
     for (int i = lane; i < a.value_dim; i += warp_size) {
       y[i] = fresh(x + i);
     }
@@ -130,9 +131,10 @@ __device__ void heads(const HeadsArgs& a, uint32_t block) {
   head *= a.heads_of_warp;
   int count = a.heads_of_warp;
   const T* x = static_cast<const T*>(a.x) + (static_cast<int64_t>(row * a.tokens + token) * a.heads + head) * a.dim;
-  T* y = static_cast<T*>(a.y) + ((static_cast<int64_t>(row) * a.heads + head) * length + slot) * a.dim;
+  T* y = static_cast<T*>(a.y) + ((static_cast<int64_t>(to.block) * a.heads + head) * length + to.slot) * a.dim;
   int64_t y_step = static_cast<int64_t>(length) * a.dim;
-  float position = static_cast<float>(token) + static_cast<float>(__ldcg(a.offsets + row * a.offset_step));
+  float position = a.has_positions ? static_cast<float>(__ldcg(a.offsets + row * a.tokens + token))
+                                   : static_cast<float>(token) + static_cast<float>(__ldcg(a.offsets + row * a.offset_step));
   if (a.dims == a.dim && a.is_aligned) {
     if (a.dim == 256) {
       return rotate_heads<T, 8>(a, x, y, count, y_step, position);

@@ -1,0 +1,53 @@
+// Launches the attention kernels for a flat step over pages.
+#include "flat.h"
+
+#include "attention.h"
+#include "ops/store/cuda/store.h"
+
+namespace mlxrs::ops {
+
+bool flat_fits_cuda(const FlatInputs& of, const FlatOptions& options) {
+  if (!of.rows.has_pages() || of.mask || of.slopes || options.chunk > 0 || of.k.shape(2) != cuda::page_slots) {
+    return false;
+  }
+  AttentionOptions same{options.scale, options.cap, Mask::positions, Layout::straight, options.window, options.packing};
+  return fits_cuda(of.q, of.k, value_size(of, options), same);
+}
+
+void flat_attention_on_cuda(const FlatInputs& of, mx::array& y, const FlatOptions& options, mx::Stream s) {
+  cuda::Launch launch(s);
+  const auto &q = of.q, &k = of.k, &v = of.v ? *of.v : of.k;
+  auto heads = [&](const mx::array& a) { return cuda::heads_of(launch, a, s, a.itemsize() == 2 ? 8 : 1); };
+  cuda::AttentionArgs args{};
+  args.q = heads(q);
+  args.k = heads(k);
+  args.v = of.v ? heads(v) : args.k;
+  // The first axis of a pool counts pages.
+  args.k_page = args.k.row, args.v_page = args.v.row;
+  int tokens = q.shape(2), rows = of.rows.count();
+  take_rows(launch, args.flat, {of.rows.starts, *of.rows.lens, *of.rows.tables}, options.most > 0 ? std::min(options.most, tokens) : tokens);
+  args.rows = rows, args.heads = q.shape(1), args.tokens = args.flat.most, args.tokens_of_all = tokens;
+  args.kv_heads = k.shape(1), args.slots = args.flat.columns * cuda::page_slots;
+  args.by_kv_heads = cuda::Divisor(args.kv_heads), args.by_group = cuda::Divisor(args.heads / args.kv_heads);
+  args.scale = options.scale;
+  args.cap = options.cap;
+  args.mask = static_cast<int>(Mask::positions);
+  args.layout = static_cast<int>(Layout::straight);
+  args.window = options.window;
+  args.offsets = launch.read_resident<int32_t>(*of.rows.lens);
+  args.offset_step = 1;
+  args.early = launch.is_old(args.offsets) && launch.is_old(args.flat.starts) && launch.is_old(args.flat.tables) &&
+      launch.follows_append(args.offsets, tokens);
+  if (of.sinks) {
+    args.sinks = launch.read_resident<float>(*of.sinks);
+  }
+  args.y = launch.write(y);
+  AttentionOptions same{options.scale, options.cap, Mask::positions, Layout::straight, options.window, options.packing};
+  if (is_stored(q.shape(3), y.shape(3), same)) {
+    launch_stored(launch, args, q, y, options.packing, s);
+  } else {
+    launch_attention(launch, args, q, y.shape(3), s);
+  }
+}
+
+} // namespace mlxrs::ops
