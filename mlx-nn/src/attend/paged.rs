@@ -16,6 +16,8 @@ pub(crate) struct Paged {
     pub(crate) lens: Array,
     /// I32 `[1, T]`: the position of each token.
     pub(crate) positions: Array,
+    /// The most tokens that a row brings.
+    pub(crate) most: i32,
 }
 
 /// What a query sees of the positions up to its own.
@@ -37,6 +39,7 @@ impl Paged {
             starts: &self.starts,
             lens: &self.lens,
             tables: &self.tables,
+            most: Some(self.most),
         }
     }
 

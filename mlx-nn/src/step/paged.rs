@@ -95,6 +95,7 @@ impl Step<'_> {
                 starts: Array::from_slice(&starts, &[starts.len() as i32])?,
                 lens: self.offsets.clone(),
                 positions: self.positions()?.reshape(&[1, -1])?,
+                most: self.width as i32,
             },
             window: self.cache.pool.borrow().groups()[group].window,
         };
