@@ -100,6 +100,11 @@ int mlxrs_array_data_ptr(const void** res, mlx_array a);
 bool mlxrs_array_read_scalar(void* out, size_t size, mlx_array a);
 /* Strides in elements, with their sign, of an evaluated array (mlx_array_strides casts to unsigned). `n` is the rank. */
 int mlxrs_array_strides(int64_t* out, size_t n, mlx_array a);
+/* The text of an evaluated array, with `precision` digits after the point, or MLX's own choice of digits if it is -1. */
+int mlxrs_array_text(mlx_string* res, mlx_array a, int precision);
+/* The contractions that einsum makes of `operands`, each as the number of operands that it takes followed by their
+ * places in the list, from which they are removed and at whose end the result is put; and a report about the costs. */
+int mlxrs_einsum_path(mlx_vector_int* path, mlx_string* report, const char* subscripts, mlx_vector_array operands);
 /* Index of a stream, which distinguishes streams. */
 int mlxrs_stream_index(int* res, mlx_stream s);
 
@@ -124,7 +129,9 @@ int mlxrs_check_indices(
     mlx_stream s);
 /* Fails if a kernel on a GPU stream of this thread has reported an index out of range since the last mlxrs_clear_failures. The
  * error names the operation and the index. Call it after each wait: for the arrays `waited`, or, if that is null, for all
- * work of the stream `s`. If no kernel has reported anything, their results are good. */
+ * work of the stream `s`. It also fails if an array of `waited` depends on another operation that
+ * failed: a kernel of a GPU that reads a failed result raises no error. Otherwise the results are
+ * good. */
 int mlxrs_check_reports(mlx_vector_array waited, mlx_stream s);
 /* Returns `a`. The evaluation fails if `a` has NaN or an infinity. On the CPU, for F32, F64 and C64. */
 int mlxrs_check_finite(mlx_array* res, mlx_array a, const char* what, mlx_stream s);

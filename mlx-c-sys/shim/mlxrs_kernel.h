@@ -88,6 +88,40 @@ int mlxrs_kernel_apply(
     size_t nout,
     mlx_stream s);
 
+/* A number that a compiled kernel gets by value: of a bool or a 32-bit integer `integer`, of a 32-bit float `real`. */
+typedef enum mlxrs_scalar_kind { MLXRS_SCALAR_BOOL, MLXRS_SCALAR_INT, MLXRS_SCALAR_FLOAT } mlxrs_scalar_kind;
+typedef struct mlxrs_scalar {
+  mlxrs_scalar_kind kind;
+  int32_t integer;
+  float real;
+} mlxrs_scalar;
+
+/* A CUDA kernel that is compiled already, and its launch. `binary` is a cubin or PTX text, in which `name` is the name
+ * of the kernel. The sizes of `grid` are threads. `init_value` may be null. */
+typedef struct mlxrs_precompiled {
+  const char* name;
+  const char* binary;
+  size_t binary_size;
+  const mlxrs_scalar* scalars;
+  size_t nscalars;
+  int grid[3];
+  int thread_group[3];
+  int shared_memory; /* dynamic, of a block, in bytes */
+  const float* init_value;
+} mlxrs_precompiled;
+
+/* The lazy outputs of the kernel, whose arguments are pointers to the inputs, which are made row-contiguous first, then
+ * pointers to the outputs, then the scalars. Fails without the CUDA back end. */
+int mlxrs_precompiled_cuda_kernel(
+    mlx_vector_array* res,
+    const mlxrs_precompiled* kernel,
+    mlx_vector_array inputs,
+    const int* const* out_shapes,
+    const size_t* out_ndims,
+    const mlx_dtype* out_dtypes,
+    size_t nout,
+    mlx_stream s);
+
 /* The number of kernels that are alive, for leak tests. */
 size_t mlxrs_kernel_live(void);
 

@@ -15,7 +15,7 @@ use crate::files::mapped;
 use crate::into_shape::IntoShape;
 use crate::ops::{self, Number, Operand};
 use crate::rows::Rows;
-use crate::{eval, memory, poison};
+use crate::{eval, memory, poison, printing};
 
 /// The error for reading an array that a transform traces.
 const UNREADABLE: &str = "an array cannot be read while a transform traces it";
@@ -521,6 +521,15 @@ impl Array {
         self.dims().map(|[a, b, c, d]| (a, b, c, d))
     }
 
+    /// The elements of an array of one dimension. Evaluates the array. [`to_vec`](Self::to_vec) takes any shape.
+    ///
+    /// # Errors
+    /// The array does not have one dimension, or as [`to_vec`](Self::to_vec).
+    pub fn to_vec1<T: Element>(&self) -> Result<Vec<T>> {
+        let [_] = self.dims()?;
+        self.to_vec()
+    }
+
     /// The rows of a matrix: a vector of the first dimension's size, of vectors of the second's. Evaluates the array.
     ///
     /// ```
@@ -629,14 +638,20 @@ impl fmt::Debug for Array {
 }
 
 impl fmt::Display for Array {
-    /// The elements, as MLX prints them, or the error if the evaluation fails. Evaluates the array.
+    /// The elements, as MLX prints them, or the error if the evaluation fails. Evaluates the array. `{:.3}` prints three
+    /// digits after the point; without a precision [`get_printoptions`](crate::get_printoptions) decides.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let digits = match f.precision() {
+            // MLX prints at most 255 digits here, more than a number of 64 bits has.
+            Some(digits) => digits.min(u8::MAX.into()) as i32,
+            None => printing::get_printoptions().raw(),
+        };
         let text = eval([self]).and_then(|()| {
             if !poison::is_available(self) {
                 return Err(Error::new(ErrorKind::Unsupported, UNREADABLE));
             }
             // SAFETY: the handle is live and evaluated.
-            vector::string(|res| unsafe { sys::mlx_array_tostring(res, self.raw) })
+            vector::string(|res| unsafe { sys::mlxrs_array_text(res, self.raw, digits) })
         });
         match text {
             Ok(text) => f.write_str(&text),

@@ -13,6 +13,7 @@
 //! | flat steps | [`paged_attention`], [`paged_latents`], [`ragged_attention`], [`ragged_latents`], [`paged_store`], [`paged_store_heads`], [`paged_heads_and_store`], [`paged_keep`] |
 //! | sampling | [`draw()`], [`Draws`], [`allow()`], [`argmax`], [`top`], [`nucleus`], [`logsumexp`] |
 //! | recurrent layers | [`causal_conv`], [`gated_delta`], [`scan`] |
+//! | recurrent layers over ragged rows | [`ragged_conv`], [`ragged_delta`], [`ragged_scan`] |
 //! | training | [`cross_entropy`] |
 //!
 //! Each has a plain form: a graph of MLX's own operations. The plain form defines what is computed,
@@ -47,6 +48,7 @@ mod mask;
 mod norm;
 mod norm_linear;
 mod packed;
+mod ragged;
 mod recurrent;
 mod rope;
 mod route;
@@ -71,6 +73,10 @@ pub use mask::{KeySlots, Mask, Positions};
 pub use norm::{add, add_norm, layer_norm, norm_add, rms_norm};
 pub use norm_linear::{NormOf, NormProducts, norm_gated_linear, norm_linear};
 pub use packed::{check_packing, pack, packed_words, unpack};
+pub use ragged::{
+    RaggedDelta, RaggedRows, RaggedScan, SlotsAfter, StatePool, StateSlots, ragged_conv,
+    ragged_delta, ragged_scan,
+};
 pub use recurrent::{GatedDelta, Scan, causal_conv, gated_delta, scan};
 pub use rope::{Projection, Rope, heads, rope, rope_with};
 pub use route::{Route, RouteGroups, route, weighted_sum};

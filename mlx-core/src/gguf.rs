@@ -2,8 +2,9 @@
 //!
 //! A file is opened and checked as a whole: every count, length and offset is inside it, before anything is allocated
 //! for it. [`Gguf::value`] reads metadata, [`Gguf::array`] tensors of plain elements, [`Gguf::packed`] those that are
-//! MLX's affine quantisation in another order (Q4_0, Q4_1, Q8_0), and [`Gguf::bytes`] the blocks of any tensor as they
-//! are. [`save`] writes plain elements.
+//! MLX's affine quantisation in another order (Q4_0, Q4_1, Q8_0), as MLX's `load` gives them. [`Gguf::repacked`] gives
+//! every type that has a scheme of MLX with the same values, [`Gguf::expanded`] the values themselves, and
+//! [`Gguf::bytes`] the blocks of any tensor as they are. [`save`] writes plain elements.
 //!
 //! ```
 //! use std::collections::BTreeMap;
@@ -39,11 +40,14 @@ use crate::files::source::{Layout, Source};
 use crate::ops::quantize::{Quantized, Scheme};
 
 mod affine;
+mod blocks;
+mod find;
 mod read;
 mod types;
 mod value;
 mod write;
 
+pub use find::find;
 pub use types::TensorType;
 pub use value::{FromValue, List, Value};
 pub use write::{save, save_gguf};
@@ -204,6 +208,37 @@ impl Gguf {
         affine::repacked(tensor.kind, &tensor.shape, self.bytes(name)?)
             .map(Some)
             .map_err(|error| error.context(self.place(name)))
+    }
+
+    /// A tensor in blocks in the [scheme](TensorType::scheme) that keeps the values of its type. Scales and biases of
+    /// affine schemes are F32, which has the products of scales that K-quants store.
+    ///
+    /// [`packed`](Self::packed) has fewer types, with scales in F16 as MLX's `load` gives them.
+    ///
+    /// # Errors
+    /// There is no such tensor, its type has no such scheme, or memory is short.
+    pub fn repacked(&self, name: &str) -> Result<Quantized> {
+        let tensor = self.tensor(name)?;
+        blocks::repacked(tensor.kind, &tensor.shape, self.bytes(name)?)
+            .map_err(|error| error.context(self.place(name)))
+    }
+
+    /// The values of a tensor: plain elements as [`array`](Self::array) gives them, blocks in F32.
+    ///
+    /// # Errors
+    /// There is no such tensor, its type is not [decoded](TensorType::is_decoded), or it exceeds the limit of an array.
+    pub fn expanded(&self, name: &str) -> Result<Array> {
+        let tensor = self.tensor(name)?;
+        match tensor.kind.dtype() {
+            Some(_) => self.plain(tensor),
+            None => blocks::expanded(tensor.kind, &tensor.shape, self.bytes(name)?),
+        }
+        .map_err(|error| error.context(self.place(name)))
+    }
+
+    /// The name of the file, for messages.
+    pub fn label(&self) -> &str {
+        &self.label
     }
 
     /// All tensors as arrays, as MLX's `load` names them: a tensor `x.weight` in blocks becomes `x.weight`, `x.scales`

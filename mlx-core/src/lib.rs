@@ -48,6 +48,7 @@
 //! | `mx.export_function`, `mx.import_function`, `mx.export_to_dot` | [`export`] |
 //! | `mx.linalg`, `mx.fft` | [`linalg`], [`fft`] |
 //! | `mx.set_default_device`, `mx.stream` | [`Device`], [`Stream`] |
+//! | `print(a)`, `mx.set_printoptions(precision=3)` | `println!("{a}")`, `{a:.3}`, [`set_printoptions`] ([`printing`]) |
 //! | `mx.get_peak_memory`, `mx.set_memory_limit` | [`memory`] |
 //!
 //! Functions have MLX's names where MLX has them. A number beside an array takes the array's dtype, and is refused where that dtype
@@ -60,6 +61,7 @@ mod ffi;
 pub mod indexing;
 mod into_shape;
 mod poison;
+pub mod printing;
 
 pub mod device;
 pub mod eval;
@@ -108,7 +110,7 @@ pub fn init() -> Result<()> {
 pub use mlx_c_sys;
 
 pub use self::gguf::save_gguf;
-pub use self::safetensors::{Safetensors, save_safetensors};
+pub use self::safetensors::{Safetensors, load_safetensors, save_safetensors};
 pub use array::Array;
 pub use dtype::{
     Complex64, DType, DTypeKind, Element, FloatInfo, IntegerInfo, can_cast, finfo, iinfo, isdtype,
@@ -121,12 +123,17 @@ pub use frozen::Frozen;
 pub use indexing::{At, Ellipsis, IntoIndex, NewAxis, Unique, step};
 pub use into_shape::{IntoShape, Size};
 pub use literal::{Literal, Nested};
+pub use memory::{clear_cache, set_cache_limit, set_memory_limit};
 #[cfg(feature = "ndarray")]
 pub use ndarray;
 pub use ops::*;
+pub use printing::{PrintOptions, get_printoptions, set_printoptions};
 pub use replay::{Graph, Replay};
 pub use rows::Rows;
-pub use stream::{Device, DeviceKind, Stream, ThreadLocalStream, clear_streams, device_count};
+pub use stream::{
+    Device, DeviceKind, Stream, ThreadLocalStream, clear_streams, default_device, default_stream,
+    device_count, new_stream, set_default_device,
+};
 pub use transforms::{
     checkpoint, compile, custom_function, custom_vjp, grad, jvp, value_and_grad, vjp, vmap,
 };

@@ -542,7 +542,10 @@ pub fn norm_with(a: &Array, ord: f64, axes: impl Axes, keepdims: bool) -> Result
         };
         op!(mlx_linalg_norm(this, ord, [axes], keepdims))
     })?;
-    or_if_empty(a, narrow(result, &this, a)?, 0.0)
+    // The sum of no powers is 0, whose root of a negative order is infinite.
+    let is_inverse = axes.len() == 1 && ord < 0.0;
+    let empty = if is_inverse { f32::INFINITY } else { 0.0 };
+    or_if_empty(a, narrow(result, &this, a)?, empty)
 }
 
 /// Root of the sum of squares over one or two `axes`.
@@ -602,6 +605,24 @@ pub fn norm_matrix(
         op!(mlx_linalg_norm_matrix(this, ord, [axes], keepdims))
     })?;
     or_if_empty(a, narrow(result, &this, a)?, 0.0)
+}
+
+/// The cross product of vectors along the last axis, as [`Array::cross`].
+///
+/// ```
+/// use mlx_core::{array, linalg};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let z = linalg::cross(&array![1.0, 0.0, 0.0], &array![0.0, 1.0, 0.0])?;
+/// assert_eq!(z.to_vec::<f32>()?, [0.0, 0.0, 1.0]);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// Those of [`Array::cross`].
+pub fn cross(a: &Array, b: &Array) -> Result<Array> {
+    a.cross(b)
 }
 
 fn unexpected(op: &str) -> Error {

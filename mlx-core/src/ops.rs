@@ -1,6 +1,7 @@
 //! Operations, grouped and named as in MLX.
 //!
-//! An operation is a method if it has a main array, and a function if it makes an array or takes a list. Conventions:
+//! An operation is a method if it has a main array, and a function if it makes an array or takes a list. Methods that Python
+//! has as functions are [`functions`] too: `x.softmax(-1)`, `softmax(&x, -1)`. Conventions:
 //!
 //! - **Operands.** Binary operations take `impl` [`Operand`]: an array, or a number, which takes
 //!   the array's dtype (a plain `2.0` never promotes bf16 to f32). An integer that the dtype cannot
@@ -37,6 +38,7 @@ pub(crate) mod checked;
 pub mod compare;
 pub mod conv;
 pub mod create;
+pub mod functions;
 pub mod index;
 pub mod math;
 pub mod matmul;
@@ -56,9 +58,10 @@ pub use create::{
     eye_with, full, full_like, hamming, hanning, identity, linspace, meshgrid, meshgrid_with, ones,
     ones_like, tri, tri_with, tril, tril_with, triu, triu_with, zeros, zeros_like,
 };
+pub use functions::*;
 pub use index::Side;
 pub use math::where_;
-pub use matmul::{BlockMasks, einsum};
+pub use matmul::{BlockMasks, einsum, einsum_path};
 pub use quantize::{
     QuantMode, Quantized, Scheme, dequantize, dequantize_with, gather_qmm, gather_qmm_with,
     gather_qqmm, qqmm, quantize, quantize_with, quantized_matmul, quantized_matmul_with,

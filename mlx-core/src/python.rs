@@ -16,7 +16,7 @@
 //! | `mx.Dtype` | [`DType`] |
 //! | `mx.DtypeCategory` | [`DTypeKind`] |
 //! | `mx.FunctionExporter` | [`export::Exporter`] |
-//! | `mx.PrintOptions` | mlx-c does not bind it; arrays print as by default in Python |
+//! | `mx.PrintOptions` | [`PrintOptions`] |
 //! | `mx.Stream` | [`Stream`] |
 //! | `mx.StreamContext` | [`Stream::scope`] |
 //! | `mx.ThreadLocalStream` | [`ThreadLocalStream`] |
@@ -101,8 +101,8 @@
 //! | `mx.cumulative_prod` | [`Array::cumprod`] |
 //! | `mx.cumulative_sum` | [`Array::cumsum`] |
 //! | `mx.custom_function` | [`transforms::custom_function()`] |
-//! | `mx.default_device` | [`Device::default_device`] |
-//! | `mx.default_stream` | operations run on it; [`Stream::scope`] chooses another |
+//! | `mx.default_device` | [`default_device()`] |
+//! | `mx.default_stream` | [`default_stream()`] |
 //! | `mx.degrees` | [`Array::degrees`] |
 //! | `mx.depends` | [`depends()`] |
 //! | `mx.dequantize` | [`dequantize()`] |
@@ -116,7 +116,7 @@
 //! | `mx.divmod` | [`Array::divmod`] |
 //! | `mx.e` | [`std::f64::consts::E`] |
 //! | `mx.einsum` | [`einsum()`] |
-//! | `mx.einsum_path` | mlx-c does not bind it; [`einsum()`] finds its path itself |
+//! | `mx.einsum_path` | [`einsum_path()`] |
 //! | `mx.empty` | [`empty()`] |
 //! | `mx.empty_like` | [`empty_like()`] |
 //! | `mx.enable_compile` | [`transforms::compile::set_enabled()`] |
@@ -154,7 +154,7 @@
 //! | `mx.get_cache_memory` | [`memory::cached()`] |
 //! | `mx.get_memory_limit` | [`memory::memory_limit()`] |
 //! | `mx.get_peak_memory` | [`memory::peak()`] |
-//! | `mx.get_printoptions` | mlx-c does not bind it; arrays print as by default in Python |
+//! | `mx.get_printoptions` | [`get_printoptions()`] |
 //! | `mx.gpu` | [`Device::GPU`] |
 //! | `mx.grad` | [`transforms::grad()`] |
 //! | `mx.greater` | [`Array::greater`] |
@@ -203,7 +203,7 @@
 //! | `mx.logsumexp` | [`Array::logsumexp`] |
 //! | `mx.matmul` | [`Array::matmul`] |
 //! | `mx.matrix_norm` | [`linalg::norm_matrix()`] |
-//! | `mx.matrix_transpose` | [`Array::t`] |
+//! | `mx.matrix_transpose` | [`Array::matrix_transpose`] |
 //! | `mx.max` | [`Array::max`] |
 //! | `mx.maximum` | [`Array::maximum`] |
 //! | `mx.mean` | [`Array::mean`] |
@@ -217,7 +217,7 @@
 //! | `mx.nan` | [`f32::NAN`] |
 //! | `mx.nan_to_num` | [`Array::nan_to_num`] |
 //! | `mx.negative` | [`Array::negative`] |
-//! | `mx.new_stream` | [`Stream::new`] |
+//! | `mx.new_stream` | [`new_stream()`] |
 //! | `mx.new_thread_local_stream` | [`ThreadLocalStream::new`] |
 //! | `mx.new_thread_unsafe_stream` | its user must prevent races, which safe Rust cannot ask for; [`ThreadLocalStream`] is safe |
 //! | `mx.newaxis` | [`NewAxis`] |
@@ -233,7 +233,7 @@
 //! | `mx.positive` | [`Array::positive`] |
 //! | `mx.pow` | [`Array::power`] |
 //! | `mx.power` | [`Array::power`] |
-//! | `mx.printoptions` | mlx-c does not bind it; arrays print as by default in Python |
+//! | `mx.printoptions` | [`PrintOptions::scope`] |
 //! | `mx.prod` | [`Array::prod`] |
 //! | `mx.put_along_axis` | [`Array::put_along_axis`] |
 //! | `mx.qqmm` | [`qqmm()`] |
@@ -259,10 +259,10 @@
 //! | `mx.searchsorted` | [`Array::searchsorted`] |
 //! | `mx.segmented_mm` | [`Array::segmented_mm`] |
 //! | `mx.set_cache_limit` | [`memory::set_cache_limit()`] |
-//! | `mx.set_default_device` | [`Device::set_default`] |
+//! | `mx.set_default_device` | [`set_default_device()`] |
 //! | `mx.set_default_stream` | [`Stream::scope`] |
 //! | `mx.set_memory_limit` | [`memory::set_memory_limit()`] |
-//! | `mx.set_printoptions` | mlx-c does not bind it; arrays print as by default in Python |
+//! | `mx.set_printoptions` | [`set_printoptions()`] |
 //! | `mx.set_wired_limit` | [`memory::set_wired_limit()`] |
 //! | `mx.sigmoid` | [`Array::sigmoid`] |
 //! | `mx.sign` | [`Array::sign`] |
@@ -321,7 +321,7 @@
 //!
 //! | Python | here |
 //! |---|---|
-//! | `array.T` | [`Array::transpose`] |
+//! | `array.T` | [`Array::t`] |
 //! | `array.abs` | [`Array::abs`] |
 //! | `array.all` | [`Array::all`] |
 //! | `array.any` | [`Array::any`] |
@@ -349,7 +349,7 @@
 //! | `array.log2` | [`Array::log2`] |
 //! | `array.logcumsumexp` | [`Array::logcumsumexp`] |
 //! | `array.logsumexp` | [`Array::logsumexp`] |
-//! | `array.mT` | [`Array::t`] |
+//! | `array.mT` | [`Array::matrix_transpose`] |
 //! | `array.max` | [`Array::max`] |
 //! | `array.mean` | [`Array::mean`] |
 //! | `array.min` | [`Array::min`] |
@@ -408,7 +408,7 @@
 //! | `mx.fast.gated_delta_update` | [`fast::gated_delta()`] |
 //! | `mx.fast.layer_norm` | [`fast::layer_norm()`] |
 //! | `mx.fast.metal_kernel` | [`kernel::MetalKernel`] |
-//! | `mx.fast.precompiled_cuda_kernel` | mlx-c does not bind it; [`kernel::CudaKernel`] compiles source text |
+//! | `mx.fast.precompiled_cuda_kernel` | [`kernel::precompiled_cuda_kernel()`] |
 //! | `mx.fast.rms_norm` | [`fast::rms_norm()`] |
 //! | `mx.fast.rope` | [`fast::rope()`] |
 //! | `mx.fast.scaled_dot_product_attention` | [`fast::scaled_dot_product_attention()`] |
@@ -442,7 +442,7 @@
 //! |---|---|
 //! | `mx.linalg.cholesky` | [`linalg::cholesky()`] |
 //! | `mx.linalg.cholesky_inv` | [`linalg::cholesky_inv()`] |
-//! | `mx.linalg.cross` | [`Array::cross`] |
+//! | `mx.linalg.cross` | [`linalg::cross()`] |
 //! | `mx.linalg.det` | [`linalg::det()`] |
 //! | `mx.linalg.eig` | [`linalg::eig()`] |
 //! | `mx.linalg.eigh` | [`linalg::eigh()`] |
@@ -484,7 +484,7 @@
 //! | `mx.random.bernoulli` | [`random::bernoulli()`] |
 //! | `mx.random.categorical` | [`random::categorical()`] |
 //! | `mx.random.gumbel` | [`random::gumbel()`] |
-//! | `mx.random.key` | [`random::Key::new()`] |
+//! | `mx.random.key` | [`random::key()`] |
 //! | `mx.random.laplace` | [`random::laplace()`] |
 //! | `mx.random.multivariate_normal` | [`random::multivariate_normal()`] |
 //! | `mx.random.normal` | [`random::normal()`] |

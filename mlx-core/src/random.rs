@@ -105,6 +105,24 @@ impl Key {
     }
 }
 
+/// The key of a seed, as [`Key::new`].
+///
+/// ```
+/// use mlx_core::{DType, random};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let key = random::key(7)?;
+/// assert_eq!(random::normal(&key, [2, 3], DType::F32)?.shape(), [2, 3]);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// Those of [`Key::new`].
+pub fn key(seed: u64) -> Result<Key> {
+    Key::new(seed)
+}
+
 /// The key of a call: `&key`, or `None` for the thread's [`next_key`].
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no key of random numbers",

@@ -42,6 +42,26 @@ pub use finite::{NonFinite, Vanishing};
 use header::{Header, Tensor};
 pub use write::{Writer, save, save_safetensors};
 
+/// The arrays of a safetensors file by their names. [`Safetensors`] reads single ones, and the metadata.
+///
+/// ```
+/// use mlx_core::{DType, load_safetensors, ones, save_safetensors};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("a.safetensors");
+/// save_safetensors(&path, &[("w", ones(&[2], DType::F32)?)])?;
+/// assert_eq!(load_safetensors(&path)?["w"].shape(), [2]);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// Those of [`Safetensors::open`].
+pub fn load_safetensors(path: impl AsRef<Path>) -> Result<BTreeMap<String, Array>> {
+    Safetensors::open(path)?.arrays()
+}
+
 type Unfetched = HashMap<Range<usize>, (Arc<Moved>, usize)>;
 
 /// An open safetensors file.
@@ -123,6 +143,17 @@ impl Safetensors {
             header,
             moved: Mutex::default(),
         })
+    }
+
+    /// All arrays by their names.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn arrays(&self) -> Result<BTreeMap<String, Array>> {
+        self.prepare(self.names())?;
+        self.names()
+            .map(|name| Ok((name.to_owned(), self.array(name)?)))
+            .collect()
     }
 
     /// The names of the tensors, in alphabetical order.

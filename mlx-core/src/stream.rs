@@ -158,7 +158,6 @@ impl Device {
     ///
     /// # Errors
     /// There is no such device.
-    #[doc(alias = "set_default_device")]
     pub fn set_default(self) -> Result<()> {
         self.require()?;
         let handle = self.handle()?;
@@ -284,6 +283,59 @@ impl Drop for ThreadLocalStream {
         // SAFETY: owned and non-null, freed once. The streams belong to MLX.
         unsafe { sys::mlx_stream_thread_local_free(self.0) };
     }
+}
+
+/// The device that operations run on unless a stream is set, as [`Device::default_device`].
+///
+/// # Errors
+/// MLX cannot report it.
+pub fn default_device() -> Result<Device> {
+    Device::default_device()
+}
+
+/// Makes `device` the default device of the process, as [`Device::set_default`].
+///
+/// ```
+/// use mlx_core::{Device, default_device, set_default_device};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// set_default_device(Device::CPU)?;
+/// assert_eq!(default_device()?, Device::CPU);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// There is no such device.
+pub fn set_default_device(device: Device) -> Result<()> {
+    device.set_default()
+}
+
+/// The stream of the calling thread on which operations run if `device` is the default device and no stream is set.
+///
+/// ```
+/// use mlx_core::{DType, Device, default_stream, ones};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let x = default_stream(Device::CPU)?.scope(|| ones([2], DType::F32)?.square())?;
+/// assert_eq!(x.to_vec::<f32>()?, [1.0, 1.0]);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// There is no such device.
+pub fn default_stream(device: Device) -> Result<Stream> {
+    device.require()?;
+    Stream::default_of(device)
+}
+
+/// A new stream of the calling thread on `device`, as [`Stream::new`].
+///
+/// # Errors
+/// Those of [`Stream::new`].
+pub fn new_stream(device: Device) -> Result<Stream> {
+    Stream::new(device)
 }
 
 /// Ends the streams of the calling thread, after their work, and gives it new default streams, without which MLX could do

@@ -34,6 +34,7 @@ mod custom_of;
 mod function;
 mod grad;
 mod grad_of;
+mod push_pull;
 mod tree;
 mod vmap;
 mod vmap_of;
@@ -47,8 +48,9 @@ pub use custom_of::{Custom, checkpoint, custom_function, custom_vjp};
 pub use function::{
     Differentiable, Function, Inputs, Output, Run, Signature, Transformed, Uniform,
 };
-pub use grad::{grad_with, jvp, value_and_grad_with, vjp};
+pub use grad::{grad_with, jvp_with, value_and_grad_with, vjp_with};
 pub use grad_of::{Argnums, First, Grad, ValueAndGrad, grad, value_and_grad};
+pub use push_pull::{jvp, vjp};
 pub use tree::{Structure, Tree};
 pub use vmap::vmap_with;
 pub use vmap_of::{Mapped, Vmap, vmap};

@@ -130,7 +130,7 @@ fn indices_are_checked_when_they_are_evaluated() -> Result<()> {
         a.segmented_mm(&b, &ints(&[0, 5], DType::I32).reshape(&[1, 2])?),
         "5",
     );
-    let scheme = Scheme::new(QuantMode::Affine, 4, 32)?;
+    let scheme = Scheme::new(32, 4, QuantMode::Affine)?;
     let w = quantize_with(&filled(&[2, 8, 32], 1.0), scheme)?;
     mlx_core::eval([&w.packed, &w.scales])?;
     mlx_core::eval(&w.biases)?;

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use mlx_core::transforms::compile as compilation;
+use mlx_core::transforms::{compile as compilation, jvp_with};
 use mlx_core::{
     Array, Result, checkpoint, compile, custom_function, custom_vjp, grad, jvp, value_and_grad,
-    vmap,
+    vjp, vmap,
 };
 
 fn vector(values: &[f32]) -> Array {
@@ -345,10 +345,10 @@ fn custom_functions_have_rules_for_each_transform() -> Result<()> {
             ))
         });
     let flat = |a: &[Array]| Ok(vec![f(&a[0], &a[1])?]);
-    let (_, both) = jvp(flat, &[x.clone(), y.clone()], &[x.clone(), y.clone()])?;
+    let (_, both) = jvp_with(flat, &[x.clone(), y.clone()], &[x.clone(), y.clone()])?;
     assert_eq!(floats(&both[0]), [3003.0, 5010.0]);
     let of_x = |a: &[Array]| Ok(vec![f(&a[0], &y)?]);
-    let (_, one) = jvp(of_x, std::slice::from_ref(&x), std::slice::from_ref(&x))?;
+    let (_, one) = jvp_with(of_x, std::slice::from_ref(&x), std::slice::from_ref(&x))?;
     assert_eq!(floats(&one[0]), [3.0, 10.0], "no tangent is zero");
     assert_eq!(
         floats(&grad(|x: &Array| f(x, &y)?.sum_all())(&x)?),
@@ -375,7 +375,7 @@ fn custom_rules_are_checked() {
     let shape = custom_vjp(|x: &Array| x.square(), |_: &Array, dy: &Array| dy.sum_all());
     assert!(text(grad(|x: &Array| shape(x)?.sum_all())(&x)).contains("shape []"));
     let tangent = custom_function(|x: &Array| x.square()).jvp(|_: &Array, dx: &Array| dx.sum_all());
-    let pushed = jvp(
+    let pushed = jvp_with(
         |a| Ok(vec![tangent(&a[0])?]),
         std::slice::from_ref(&x),
         std::slice::from_ref(&x),
@@ -409,5 +409,52 @@ fn a_checkpoint_runs_the_function_again() -> Result<()> {
     let found = grad(|p: &[Array], x: &Array| f(p, x))(std::slice::from_ref(&w), &x)?;
     assert_eq!(floats(&found[0]), floats(&wanted[0]));
     assert_eq!(count.get(), 2, "forward, and again for the derivative");
+    Ok(())
+}
+
+#[test]
+fn tangents_and_cotangents_have_the_forms_of_arguments_and_results() -> Result<()> {
+    let (x, y) = (vector(&[1.0, 2.0]), vector(&[3.0, 5.0]));
+    let (dx, dy) = (vector(&[1.0, 0.0]), vector(&[0.0, 10.0]));
+    let f = |x: &Array, y: &Array| -> Result<(Array, Vec<Array>)> {
+        Ok((x.multiply(y)?, vec![x.square()?, y.sum_all()?]))
+    };
+    let arguments = (x.clone(), y.clone());
+    let (value, pushed) = jvp(f, &arguments, &(dx.clone(), dy.clone()))?;
+    assert_eq!(value.0.to_vec::<f32>()?, [3.0, 10.0]);
+    assert_eq!(pushed.0.to_vec::<f32>()?, [3.0, 20.0]);
+    assert_eq!(pushed.1[0].to_vec::<f32>()?, [2.0, 0.0]);
+    assert_eq!(pushed.1[1].item::<f32>()?, 10.0);
+
+    let cotangents = (dx.clone(), vec![dy, Array::scalar(1.0f32)?]);
+    let (value, (gx, gy)) = vjp(f, &arguments, &cotangents)?;
+    assert_eq!(value.1[1].item::<f32>()?, 8.0);
+    assert_eq!(gx.to_vec::<f32>()?, [3.0, 40.0]);
+    assert_eq!(gy.to_vec::<f32>()?, [2.0, 1.0]);
+
+    // A map, a vector, and a derivative of a derivative.
+    let named = BTreeMap::from([("x".to_owned(), x.clone())]);
+    let of_map = |map: &BTreeMap<String, Array>| map["x"].square();
+    let (_, pulled) = vjp(of_map, &named, &dx)?;
+    assert_eq!(pulled["x"].to_vec::<f32>()?, [2.0, 0.0]);
+    let list = vec![x.clone(), y];
+    let (_, pulled) = vjp(|all: &[Array]| all[0].multiply(&all[1]), &list, &dx)?;
+    assert_eq!(pulled[1].to_vec::<f32>()?, [1.0, 0.0]);
+    let second = grad(|x: &Array| jvp(|x: &Array| x.power(3), x, &x.ones_like()?)?.1.sum_all());
+    assert_eq!(second(&x)?.to_vec::<f32>()?, [6.0, 12.0]);
+    Ok(())
+}
+
+#[test]
+fn tangents_and_cotangents_that_do_not_fit_are_errors() -> Result<()> {
+    let x = vector(&[1.0, 2.0]);
+    let square = |x: &Array| x.square();
+    let long = vector(&[1.0, 2.0, 3.0]);
+    assert!(vjp(square, &x, &long).is_err());
+    assert!(jvp(square, &x, &long).is_err());
+    let two = |x: &Array| -> Result<Vec<Array>> { Ok(vec![x.clone(), x.square()?]) };
+    assert!(vjp(two, &x, &vec![x.clone()]).is_err());
+    let fails = |_: &Array| -> Result<Array> { vector(&[1.0]).matmul(&vector(&[1.0, 2.0])) };
+    assert!(vjp(fails, &x, &x).is_err() && jvp(fails, &x, &x).is_err());
     Ok(())
 }

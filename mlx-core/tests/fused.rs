@@ -2,7 +2,7 @@
 
 use mlx_core::fast::{self, Mask, Matrix, NormOf, Rope, plainly};
 use mlx_core::random::{self, Key};
-use mlx_core::transforms::{Compiled, grad_with, jvp, vmap_with};
+use mlx_core::transforms::{Compiled, grad_with, jvp_with, vmap_with};
 use mlx_core::{Array, DType, Result};
 
 #[path = "shared/projection.rs"]
@@ -220,8 +220,8 @@ fn transforms_are_those_of_the_plain_operations() -> Result<()> {
 
         let tangents: Result<Vec<Array>> = case.args.iter().map(|x| normal(8, x.shape())).collect();
         let tangents = tangents?;
-        let (_, found) = jvp(|x| Ok(vec![(case.fused)(x)?]), &case.args, &tangents)?;
-        let (_, expected) = jvp(|x| Ok(vec![case.plain(x)?]), &case.args, &tangents)?;
+        let (_, found) = jvp_with(|x| Ok(vec![(case.fused)(x)?]), &case.args, &tangents)?;
+        let (_, expected) = jvp_with(|x| Ok(vec![case.plain(x)?]), &case.args, &tangents)?;
         assert_close(
             &found[0],
             &expected[0],

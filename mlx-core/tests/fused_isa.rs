@@ -11,6 +11,8 @@ use mlx_core::{Array, DType, Result};
 
 #[path = "fused_isa/attention.rs"]
 mod attention;
+#[path = "ragged/batch.rs"]
+mod batch;
 #[path = "fused_isa/choose.rs"]
 mod choose;
 #[path = "fused_isa/draw.rs"]
@@ -19,10 +21,20 @@ mod draw;
 mod flat;
 #[path = "fused_isa/hidden.rs"]
 mod hidden;
+#[path = "ragged/layers.rs"]
+mod layers;
 #[path = "fused_isa/packed.rs"]
 mod packed;
+#[path = "fused_isa/ragged.rs"]
+mod ragged;
 #[path = "fused_isa/recurrent.rs"]
 mod recurrent;
+#[path = "recurrent/reference.rs"]
+#[allow(
+    dead_code,
+    reason = "the definition in f64 is for the tests of dense rows"
+)]
+mod reference;
 #[path = "shared/projection.rs"]
 mod shared;
 #[path = "fused_isa/unseen.rs"]
@@ -273,6 +285,7 @@ fn every_instruction_set_and_number_of_threads() {
         "hidden::hidden_queries_get_the_mean",
         "hidden::hidden_queries_over_packed_keys_get_the_mean",
         "packed::packed_rows_are_quantised_ones",
+        "ragged::ragged_rows_are_those_alone",
         "recurrent::recurrences",
         "unseen::what_was_in_memory_does_not_show",
     ] {

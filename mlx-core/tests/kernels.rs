@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use mlx_core::kernel::{self, CpuKernel, Spec, View, ViewMut, apply_shared};
-use mlx_core::transforms::{Compiled, compile, grad_with, vjp, vmap_with};
+use mlx_core::transforms::{Compiled, compile, grad_with, vjp_with, vmap_with};
 use mlx_core::{Array, DType, Error, ErrorKind, Result, async_eval, eval};
 use rayon::prelude::*;
 
@@ -217,7 +217,7 @@ fn derivatives() -> Result<()> {
     );
 
     let a = Array::from_slice(&[1.0f32], &[1])?.astype(DType::I32)?;
-    let none = vjp(
+    let none = vjp_with(
         |x| kernel::apply(Both, &[&x[0], &x[0]]),
         from_ref(&a),
         &[a.clone(), a.clone()],

@@ -217,7 +217,7 @@ fn many_long_rows_are_those_of_fewer() -> Result<()> {
         true => (122, 150, 20),
         false => (610, 150, 100),
     };
-    let affine = |bits, group| Scheme::new(QuantMode::Affine, bits, group);
+    let affine = |bits, group| Scheme::new(group, bits, QuantMode::Affine);
     for dtype in [DType::F32, DType::BF16] {
         let cases = [
             dense(dtype, n, 3100)?,

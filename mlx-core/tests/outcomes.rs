@@ -6,6 +6,9 @@ mod failing;
 #[path = "shared/random_graph.rs"]
 mod random_graph;
 
+use std::thread::sleep;
+use std::time::Duration;
+
 use failing::{failing, failing_later};
 use mlx_core::fast::rows;
 use mlx_core::inplace::slice_update_in_place;
@@ -30,7 +33,6 @@ fn setup(streams: usize) -> Result<Setup> {
         kernels: streams.clone(),
         streams,
         compiled: None,
-        checks_are_told_apart: true,
     })
 }
 
@@ -100,6 +102,62 @@ fn what_was_reached_and_does_not_depend_is_computed() -> Result<()> {
     assert!(synchronize().is_err());
     assert_eq!(before.to_vec::<f32>()?, [2.0, 3.0, 4.0]);
     assert_eq!(after.to_vec::<f32>()?, [2.0, 4.0, 6.0]);
+    Ok(())
+}
+
+#[test]
+fn a_failure_on_a_stream_is_returned_once() -> Result<()> {
+    let other = Stream::new(Device::CPU)?;
+    for round in 0..100 {
+        let x = three()?.multiply(round as f32)?;
+        let before = other.scope(|| x.add(1.0))?;
+        let broken = other.scope(|| failing(&before, "on purpose"))?;
+        let reads = other.scope(|| broken.add(&before))?;
+        let after = other.scope(|| before.multiply(2.0))?;
+        async_eval([&before])?;
+        async_eval([&reads, &after])?;
+        if round % 2 == 0 {
+            sleep(Duration::from_millis(1));
+        }
+        let errors = (0..8).take_while(|_| other.scope(synchronize).is_err());
+        assert_eq!(errors.count(), 1, "round {round}");
+        let value = [1.0, 2.0, 3.0].map(|x| round as f32 * x + 1.0);
+        assert_eq!(before.to_vec::<f32>()?, value);
+        assert_eq!(after.to_vec::<f32>()?, value.map(|x| 2.0 * x));
+        for lost in [&broken, &reads] {
+            let error = lost.to_vec::<f32>().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Poisoned, "round {round}: {error}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn what_another_stream_computes_from_a_failed_result_is_an_error() -> Result<()> {
+    let other = Stream::new(Device::CPU)?;
+    let x = three()?;
+    for round in 0..20 {
+        let (broken, fail) = other.scope(|| failing_later(&x, "on purpose"))?;
+        let (reads, beside) = (broken.add(&x)?, x.add(round as f32)?);
+        let reads_again = other.scope(|| reads.multiply(2.0))?;
+        async_eval([&broken])?;
+        drop(fail);
+        if round % 2 == 0 {
+            sleep(Duration::from_millis(1));
+        }
+        // Fails if the other stream has reached the failure already.
+        let queued = async_eval([&reads, &beside]);
+        let kind = queued.map_or_else(|error| error.kind(), |()| ErrorKind::Eval);
+        assert_eq!(kind, ErrorKind::Eval, "round {round}");
+        assert!(reads_again.to_vec::<f32>().is_err(), "round {round}");
+        assert_eq!(
+            beside.to_vec::<f32>()?,
+            [1.0, 2.0, 3.0].map(|x| x + round as f32)
+        );
+        assert!(reads.to_vec::<f32>().is_err(), "round {round}");
+        other.scope(synchronize)?;
+        synchronize()?;
+    }
     Ok(())
 }
 

@@ -18,7 +18,7 @@ fn schemes() -> Vec<Scheme> {
     ];
     affine
         .chain(others)
-        .map(|(mode, bits, group)| Scheme::new(mode, bits, group).unwrap())
+        .map(|(mode, bits, group)| Scheme::new(group, bits, mode).unwrap())
         .collect()
 }
 
@@ -44,7 +44,7 @@ fn modes_have_names() {
         assert_eq!(QuantMode::parse(mode.name()).unwrap(), mode);
         let default = Scheme::default_of(mode);
         assert_eq!(
-            Scheme::new(mode, default.bits, default.group_size).unwrap(),
+            Scheme::new(default.group_size, default.bits, mode).unwrap(),
             default
         );
     }
@@ -70,7 +70,7 @@ fn unknown_schemes_are_refused() {
         (QuantMode::Nvfp4, 4, 32),
     ] {
         assert_eq!(
-            Scheme::new(mode, bits, group).unwrap_err().kind(),
+            Scheme::new(group, bits, mode).unwrap_err().kind(),
             ErrorKind::Unsupported
         );
         // A scheme that was written by hand is checked where it is used.
@@ -86,7 +86,7 @@ fn unknown_schemes_are_refused() {
             ErrorKind::Unsupported
         );
     }
-    let error = Scheme::new(QuantMode::Affine, 7, 64).unwrap_err();
+    let error = Scheme::new(64, 7, QuantMode::Affine).unwrap_err();
     assert_eq!(
         error.to_string(),
         "affine quantization has bits [1, 2, 3, 4, 5, 6, 8], given 7"
@@ -120,7 +120,7 @@ fn nothing_quantises_to_nothing() -> Result<()> {
 
 #[test]
 fn experts_of_no_rows_give_no_rows() -> Result<()> {
-    let scheme = Scheme::new(QuantMode::Affine, 8, 32)?;
+    let scheme = Scheme::new(32, 8, QuantMode::Affine)?;
     let w = quantize_with(&normal(1, &[4, 32, 64]), scheme)?;
     let at = Array::from_slice(&[1i32, 0, 2], &[3])?;
     for rows in [0, 2] {
@@ -205,7 +205,7 @@ fn chosen_experts_equal_their_own_products() -> Result<()> {
 
 #[test]
 fn parts_that_do_not_belong_together_are_refused() -> Result<()> {
-    let scheme = Scheme::new(QuantMode::Affine, 4, 32)?;
+    let scheme = Scheme::new(32, 4, QuantMode::Affine)?;
     let Quantized {
         packed,
         scales,
@@ -213,7 +213,7 @@ fn parts_that_do_not_belong_together_are_refused() -> Result<()> {
     } = quantize_with(&normal(1, &[4, 64]), scheme)?;
     let biases = biases.unwrap();
     let x = normal(2, &[2, 64]);
-    let mxfp4 = Scheme::new(QuantMode::Mxfp4, 4, 32)?;
+    let mxfp4 = Scheme::new(32, 4, QuantMode::Mxfp4)?;
     let floats = |shape: &[i32]| zeros(shape, DType::F32).unwrap();
     let whole = |array: &Array| array.astype(DType::I32).unwrap();
     type Parts<'a> = (&'a str, Array, Array, Option<Array>, Scheme);
@@ -287,14 +287,14 @@ fn parts_that_do_not_belong_together_are_refused() -> Result<()> {
             packed.clone(),
             scales.clone(),
             Some(biases.clone()),
-            Scheme::new(QuantMode::Affine, 8, 32)?,
+            Scheme::new(32, 8, QuantMode::Affine)?,
         ),
         (
             "other groups",
             packed.clone(),
             scales.clone(),
             Some(biases.clone()),
-            Scheme::new(QuantMode::Affine, 4, 64)?,
+            Scheme::new(64, 4, QuantMode::Affine)?,
         ),
     ];
     for (name, packed, scales, biases, scheme) in &wrong {

@@ -113,7 +113,7 @@ fn new_buffers_are_zero_where_no_token_is() -> Result<()> {
 
 #[test]
 fn new_buffers_of_packed_rows_too() -> Result<()> {
-    let scheme = Scheme::new(QuantMode::Affine, 8, 32)?;
+    let scheme = Scheme::new(32, 8, QuantMode::Affine)?;
     let words = fast::packed_words(DIM, DType::BF16, scheme)?;
     for (rows, n, tokens) in [(2, 16, 9), (1, 2048, 1500)] {
         let [k, v] = [1, 2].map(|seed| normal(seed, &[rows, HEADS, tokens, DIM], DType::BF16));

@@ -6,8 +6,8 @@ use std::rc::Rc;
 use std::slice::from_ref;
 
 use mlx_core::transforms::{
-    Compiled, checkpoint_with, compile, custom_vjp_with, grad_with, jvp, value_and_grad_with, vjp,
-    vmap_with,
+    Compiled, checkpoint_with, compile, custom_vjp_with, grad_with, jvp_with, value_and_grad_with,
+    vjp_with, vmap_with,
 };
 use mlx_core::{Array, Error, ErrorKind, Result, eval};
 
@@ -34,11 +34,11 @@ fn message<T>(result: Result<T>) -> String {
 #[test]
 fn derivatives() -> Result<()> {
     let x = row(&[1.0, 2.0, 3.0]);
-    let (outputs, d) = vjp(cubes, from_ref(&x), &[scalar(2.0)])?;
+    let (outputs, d) = vjp_with(cubes, from_ref(&x), &[scalar(2.0)])?;
     assert_eq!(outputs[0].item::<f32>()?, 36.0);
     assert_eq!(d[0].to_vec::<f32>()?, [6.0, 24.0, 54.0]);
 
-    let (outputs, d) = jvp(cubes, from_ref(&x), &[row(&[1.0, 0.0, 1.0])])?;
+    let (outputs, d) = jvp_with(cubes, from_ref(&x), &[row(&[1.0, 0.0, 1.0])])?;
     assert_eq!(outputs[0].item::<f32>()?, 36.0);
     assert_eq!(d[0].item::<f32>()?, 30.0);
 
@@ -118,8 +118,8 @@ fn an_error_in_a_closure_is_the_error_of_the_call() -> Result<()> {
         assert_eq!(error.to_string(), "no such file %s%n");
     };
     let x = [scalar(1.0)];
-    check(vjp(fail, &x, &x).map(drop));
-    check(jvp(fail, &x, &x).map(drop));
+    check(vjp_with(fail, &x, &x).map(drop));
+    check(jvp_with(fail, &x, &x).map(drop));
     check(grad_with(fail, &x, &[0]).map(drop));
     check(vmap_with(fail, &[row(&[1.0])], &[Some(0)], &[Some(0)]).map(drop));
     check(checkpoint_with(fail)?(&x).map(drop));
@@ -358,7 +358,7 @@ fn custom_functions_under_other_transforms() -> Result<()> {
     let xs = row(&[1.0, 2.0]);
     let mapped = vmap_with(&custom, from_ref(&xs), &[Some(0)], &[Some(0)])?;
     assert_eq!(mapped[0].to_vec::<f32>()?, [1.0, 4.0]);
-    let (_, pushed) = jvp(&custom, from_ref(&xs), &[row(&[1.0, 1.0])])?;
+    let (_, pushed) = jvp_with(&custom, from_ref(&xs), &[row(&[1.0, 1.0])])?;
     assert_eq!(pushed[0].to_vec::<f32>()?, [2.0, 4.0]);
     let mapped = vmap_with(&saved, from_ref(&xs), &[Some(0)], &[Some(0)])?;
     assert_eq!(mapped[0].to_vec::<f32>()?, [1.0, 4.0]);

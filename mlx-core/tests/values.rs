@@ -222,7 +222,7 @@ fn sixteen_bits_accumulate_in_f32() -> Result<()> {
 #[test]
 fn small_groups_and_odd_rows_quantise() -> Result<()> {
     for (mode, bits) in [(QuantMode::Mxfp8, 8), (QuantMode::Mxfp4, 4)] {
-        let scheme = Scheme::new(mode, bits, 32)?;
+        let scheme = Scheme::new(32, bits, mode)?;
         for (value, dtype, right) in [
             (1e-42f32, DType::F32, 0.0f32),
             (1e-42, DType::BF16, 0.0),
@@ -239,7 +239,7 @@ fn small_groups_and_odd_rows_quantise() -> Result<()> {
             }
         }
     }
-    let scheme = Scheme::new(QuantMode::Nvfp4, 4, 16)?;
+    let scheme = Scheme::new(16, 4, QuantMode::Nvfp4)?;
     let w = random::normal(&Key::new(1)?, &[33, 16], DType::F32)?;
     let all = quantize_with(&w, scheme)?;
     assert_eq!(all.packed.shape(), [33, 2]);
@@ -253,7 +253,7 @@ fn small_groups_and_odd_rows_quantise() -> Result<()> {
 
 #[test]
 fn empty_products_are_empty() -> Result<()> {
-    let scheme = Scheme::new(QuantMode::Affine, 4, 64)?;
+    let scheme = Scheme::new(64, 4, QuantMode::Affine)?;
     let w = quantize_with(&ones(&[4, 64], DType::F32)?, scheme)?;
     let x = zeros(&[0, 64], DType::F32)?;
     let y = quantized_matmul_with(&x, &w.packed, &w.scales, w.biases.as_ref(), true, scheme)?;

@@ -5,6 +5,7 @@
 //! cancelled or is preempted, the tokens of the others stay the same.
 
 pub(crate) mod prefix_cache;
+pub(crate) mod prefix_dir;
 pub(crate) mod prompt_cache;
 pub(crate) mod scheduler;
 pub(crate) mod sequence;
@@ -37,7 +38,8 @@ use mlx_models::ModelInfo;
 pub(crate) use self::decode::{Decode, EngineModel, Native};
 pub use self::handle::Handle;
 pub(crate) use self::handle::Queue;
-pub use self::load::EngineLoad;
+pub use self::load::{EngineLoad, PrefixDirLoad};
+pub(crate) use self::prefix_dir::tiered::Tiered;
 pub(crate) use self::state::Sink;
 pub(crate) use self::worker::Worker;
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 #[cfg(not(feature = "grammar"))]
 mod absent;
+mod budget;
 #[cfg(feature = "grammar")]
 mod compile;
 #[cfg(feature = "grammar")]
@@ -33,6 +34,8 @@ pub(crate) use self::absent::{Compiled, Grammars, Guide};
 pub(crate) use self::compile::{Compiled, Grammars};
 #[cfg(feature = "grammar")]
 pub(crate) use self::guide::Guide;
+
+pub(crate) use self::budget::{Budget, BudgetMarks, Demand, When};
 
 /// Bit `i % 32` of word `i / 32` allows token `i`.
 pub(crate) type Mask = Arc<[u32]>;

@@ -18,7 +18,7 @@
 //! | `HF_HUB_DOWNLOAD_TIMEOUT` | seconds without a byte after which a request is tried again |
 //! | `SSL_CERT_FILE` | certificates to trust, in place of the built-in ones |
 //!
-//! Files with weights in other formats than safetensors are never downloaded. A file gets its name in the cache only
+//! Weights are downloaded in safetensors and GGUF only (`org/name:Q4_K_M` names a quantisation). A file gets its name in the cache only
 //! after its size and checksum (SHA-256, or git's SHA-1) were verified.
 //!
 //! ```no_run
@@ -39,6 +39,7 @@ mod cache;
 mod download;
 mod fault;
 mod files;
+mod gguf;
 mod http;
 mod list;
 mod name;
@@ -106,7 +107,7 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// The folder.
+    /// The folder; of a model in GGUF its first file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -126,21 +127,18 @@ impl Snapshot {
 /// to stderr. Needs the feature `cli`.
 ///
 /// # Errors
-/// It is neither, its weights are in GGUF, or the hub refuses it.
+/// It is neither, or the hub refuses it.
 #[cfg(feature = "cli")]
 pub fn open(model: &Path) -> Result<Files> {
     if model.exists() {
-        return match files::gguf_of(model) {
-            Some(gguf) => Err(Error::unsupported(files::not_read(&gguf.display()))),
-            None => Files::directory(model),
-        };
+        return Files::directory(model);
     }
     let shown = model.display();
     let name = match model.to_str().map(Name::parse) {
         Some(Ok(name)) => name,
         _ => {
             let message = format!(
-                "{shown} does not exist as a folder, and is no name of a model (org/name or org/name@revision)"
+                "{shown} does not exist as a folder, and is no name of a model (org/name, org/name@revision or org/name:quantisation)"
             );
             return Err(Error::new(ErrorKind::Missing, message));
         }
@@ -185,18 +183,22 @@ impl Hub {
     pub fn get(&self, name: &Name, on_progress: &mut OnProgress<'_>) -> Result<Snapshot> {
         let repo = Repo::new(&self.cache, name);
         let kept = repo.commit_of(name.revision());
-        let kept = kept.filter(|commit| files::missing(&repo.snapshot(commit)).is_empty());
-        let here = |commit: String| Snapshot {
-            path: repo.snapshot(&commit),
-            commit,
-            fetched_bytes: 0,
+        let kept = kept.filter(|commit| kept_path(&repo.snapshot(commit), name).is_some());
+        let here = |commit: String| {
+            let folder = repo.snapshot(&commit);
+            Snapshot {
+                path: kept_path(&folder, name).unwrap_or(folder),
+                commit,
+                fetched_bytes: 0,
+            }
         };
         if self.offline {
             return kept.map(here).ok_or_else(|| self.not_kept(&repo, name));
         }
         if name.is_commit()
             && let Some(commit) = &kept
-            && files::has_tokenizer(&repo.snapshot(commit))
+            && (files::has_tokenizer(&repo.snapshot(commit))
+                || gguf::kept(&repo.snapshot(commit), name).is_some())
         {
             return Ok(here(commit.clone()));
         }
@@ -238,7 +240,7 @@ impl Hub {
     fn not_kept(&self, repo: &Repo, name: &Name) -> Error {
         let cache = self.cache.display();
         let message = match repo.commit_of(name.revision()) {
-            Some(commit) if repo.snapshot(&commit).is_dir() => format!(
+            Some(commit) if name.variant().is_none() && repo.snapshot(&commit).is_dir() => format!(
                 "{name} is not complete in the cache {cache} (missing: {}), and HF_HUB_OFFLINE forbids to fetch it",
                 files::missing(&repo.snapshot(&commit)).join(", ")
             ),
@@ -272,7 +274,7 @@ impl Hub {
         // Written last: until here the revision points to the previous snapshot, which is complete.
         repo.write_ref(name.revision(), commit);
         Ok(Snapshot {
-            path,
+            path: kept_path(&path, name).unwrap_or(path),
             commit: commit.clone(),
             fetched_bytes,
         })
@@ -306,6 +308,14 @@ impl Hub {
         }
         Ok(absent)
     }
+}
+
+/// What is loaded of a snapshot that is complete: the folder, or the first file of a model in GGUF.
+fn kept_path(folder: &Path, name: &Name) -> Option<PathBuf> {
+    if name.variant().is_none() && files::missing(folder).is_empty() {
+        return Some(folder.to_owned());
+    }
+    gguf::kept(folder, name)
 }
 
 fn too_large(name: &Name, remote: &Remote, limit: u64) -> Error {

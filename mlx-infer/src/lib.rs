@@ -75,7 +75,7 @@ pub use backend::{
     Availability, BackEnd, Classification, MlxLm, MlxLmOptions, OnEvent, TextModel, backends,
 };
 pub use engine::prompt_cache::PromptCache;
-pub use engine::{Engine, EngineLoad, EngineOptions, Handle};
+pub use engine::{Engine, EngineLoad, EngineOptions, Handle, PrefixDirLoad};
 pub use error::{Error, ErrorKind, Result};
 pub use host::{console, convert, input, output};
 pub use mlx_models::ModelInfo;
@@ -91,9 +91,11 @@ pub use request::generation::{Event, FinishReason, GenerateOptions, Generated, P
 #[cfg(feature = "grammar")]
 pub use request::grammar::{Constraint, Grammar};
 pub use request::json_options::RequestOptions;
-pub use request::limits::Limits;
+pub use request::limits::{Limits, PrefixDirLimits};
 pub use request::metrics::Metrics;
 pub use request::processor::{Processor, ProcessorError};
+pub use request::reasoning::{MessageHeads, ReasoningBudget};
+pub use request::repetition::RepetitionDetection;
 pub use request::result::BatchResult;
 pub use request::sampling::{Choice, SamplingParams};
 pub use request::speculative::Speculative;

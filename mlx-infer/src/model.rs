@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use mlx_core::{Array, DType, Scheme, fast};
+use mlx_core::{Array, DType, Scheme, fast, files};
 use mlx_models::{Model, ModelInfo, Registry};
 use mlx_nn::{CacheOptions, LayerKind, ModelCache, RowPart, StateCost};
 
@@ -57,6 +57,9 @@ pub struct LoadOptions {
     /// Whether the checkpoint's head for multi-token prediction is left out, whatever `max_draft`
     /// is.
     pub no_head: bool,
+    /// Whether blocks of a model in GGUF become dense if no packed form is exact (Q2_K, Q6_K). Without it such a model
+    /// is refused.
+    pub expand: bool,
 }
 
 /// A model with its tokenizer, chat template and end tokens. It stays on the thread that loaded it.
@@ -86,6 +89,8 @@ pub struct LoadedModel {
     engine_state: Cell<Option<Box<dyn Any>>>,
     /// The first weight with NaN, if the weights were searched for it.
     nan_weight: OnceCell<Option<String>>,
+    /// The configs of the adapters, one after the other.
+    adapter_config: Vec<u8>,
     /// Distinguishes the models of a process; a model gets a new number when it gets an adapter.
     serial: u64,
 }
@@ -155,7 +160,10 @@ impl LoadedModel {
     /// # Errors
     /// The folder holds no adapter, or one of another model. The model is then unchanged.
     pub fn load_adapter(&mut self, dir: impl AsRef<Path>) -> Result<()> {
+        let config = dir.as_ref().join("adapter_config.json");
+        let config = files::read_if_present(config, files::JSON_LIMIT)?;
         mlx_models::adapter::load(dir.as_ref(), self.model.as_mut())?;
+        self.adapter_config.extend(config.unwrap_or_default());
         self.serial = next_serial();
         self.nan_weight = OnceCell::new();
         self.engine_state.take();
@@ -176,6 +184,7 @@ impl LoadedModel {
             metrics: Cell::default(),
             engine_state: Cell::default(),
             nan_weight: OnceCell::new(),
+            adapter_config: self.adapter_config.clone(),
             serial: next_serial(),
         };
         other.load_adapter(dir)?;
@@ -265,6 +274,11 @@ impl LoadedModel {
         self.serial
     }
 
+    /// The configs of the adapters, one after the other.
+    pub(crate) fn adapter_config(&self) -> &[u8] {
+        &self.adapter_config
+    }
+
     pub(crate) fn vocab(&self) -> usize {
         self.info().vocab as usize
     }
@@ -324,6 +338,7 @@ impl LoadedModel {
     pub fn load_draft_model(&mut self, files: Files) -> Result<()> {
         let options = LoadOptions {
             dtype: self.options.dtype,
+            expand: self.options.expand,
             max_draft: MOST,
             ..LoadOptions::default()
         };

@@ -7,6 +7,8 @@ pub(crate) mod json_options;
 pub(crate) mod limits;
 pub(crate) mod metrics;
 pub(crate) mod processor;
+pub(crate) mod reasoning;
+pub(crate) mod repetition;
 pub(crate) mod result;
 pub(crate) mod sampling;
 pub(crate) mod speculative;

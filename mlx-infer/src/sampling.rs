@@ -1,13 +1,18 @@
 //! One graph that chooses the next token of every row of a batch.
 //!
-//! Rows may have different settings; a greedy row takes its largest logit. A row's token does not depend on the other
-//! rows. The chain is mlx-lm's: bias and penalties (`logits.rs`), then top-p, min-p and top-k on the model's
-//! distribution, then temperature, then a draw ([`fast::draw`]). The mask of a grammar is applied before the filters.
+//! Rows may have different settings; a greedy row takes its largest logit. A row's token does not
+//! depend on the other rows. The chain is mlx-lm's: bias and penalties (`logits.rs`), then top-p,
+//! min-p and top-k on the model's distribution, then temperature, then a draw ([`fast::draw`]). The
+//! mask of a grammar is applied before the filters. Two more filters are operations of their own
+//! (`cuts.rs`), for rows that ask for them: top-n-sigma before the others, and XTC after them, as
+//! in llama.cpp.
 //!
 //! The draw takes the largest sum of logit and Gumbel noise. The noise depends only on the row's seed, the position and
 //! the token.
 
 mod constraint;
+mod cuts;
+mod dry;
 mod history;
 mod logits;
 mod noise;
@@ -23,7 +28,7 @@ pub(crate) use self::constraint::{TokenConstraint, without};
 pub(crate) use self::history::History;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::grammar::Mask;
+use crate::grammar::{Demand, Mask, When};
 use crate::request::sampling::{Choice, SamplingParams};
 
 /// The sampler's input for one row.
@@ -94,8 +99,15 @@ pub(crate) fn sample(logits: &Array, rows: &[Row<'_>], pending: Option<&Array>) 
         false => x,
         true => fast::allow(&x, &masks)?,
     };
+    let demands: Vec<Option<Demand<'_>>> = rows.iter().map(Row::demand_behind).collect();
+    let has_masks = has_masks || demands.iter().any(Option::is_some);
+    let x = match pending.filter(|_| demands.iter().any(Option::is_some)) {
+        None => x,
+        Some(pending) => constraint::demanded(&x, &demands, pending)?,
+    };
     let draws = draws(rows, pending.is_some(), v)?;
-    let Drawn { ids, checked } = draws.draw(&x)?;
+    let cut = cut(&x, rows, pending.is_some())?;
+    let Drawn { ids, checked } = draws.draw(cut.as_ref().unwrap_or(&x))?;
     let logprobs = if rows.iter().any(|row| row.logprobs.is_some()) {
         Some(Logprobs::new(&x, &ids, rows)?)
     } else {
@@ -106,6 +118,20 @@ pub(crate) fn sample(logits: &Array, rows: &[Row<'_>], pending: Option<&Array>) 
         checked,
         logprobs,
         draws: (keeps_logits && !has_masks).then_some(draws),
+    })
+}
+
+/// The logits after the filters that the draw does not have; `None` if no row has such a filter.
+fn cut(x: &Array, rows: &[Row<'_>], pending: bool) -> Result<Option<Array>> {
+    let has_sigma = rows.iter().any(|row| row.params.top_n_sigma > 0.0);
+    let x = match has_sigma {
+        true => &cuts::sigma(x, rows)?,
+        false => x,
+    };
+    let due: Vec<bool> = rows.iter().map(|row| row.excludes_top(pending)).collect();
+    Ok(match due.contains(&true) {
+        true => Some(cuts::exclude_top(x, rows, &due)?),
+        false => has_sigma.then(|| x.clone()),
     })
 }
 
@@ -129,9 +155,25 @@ impl Row<'_> {
             .and_then(|constraint| constraint.allowed(generated))
     }
 
+    /// The position of its next token. The last token may be `pending`.
+    fn position(&self, pending: bool) -> usize {
+        self.history.ids().len() + self.ahead + usize::from(pending)
+    }
+
+    /// Whether XTC is applied to its next token.
+    fn excludes_top(&self, pending: bool) -> bool {
+        cuts::is_due(self.params, self.seed, self.position(pending))
+    }
+
+    /// Its demand, if that depends on its last token, which was not read.
+    fn demand_behind(&self) -> Option<Demand<'_>> {
+        let demand = self.mask.and_then(|constraint| constraint.demand);
+        demand.filter(|demand| demand.when != When::Always)
+    }
+
     /// The settings of the draw of its next token. The last token may be `pending`.
     fn draw(&self, pending: bool) -> Draw {
-        let position = self.history.ids().len() + self.ahead + usize::from(pending);
+        let position = self.position(pending);
         let drawn = Draw {
             temperature: self.params.temperature,
             top_p: self.params.top_p,
@@ -140,6 +182,13 @@ impl Row<'_> {
             key: noise::key(self.seed, position),
         };
         match self.params.is_greedy() {
+            // Its logits are filtered.
+            false if self.excludes_top(pending) => Draw {
+                top_p: 1.0,
+                min_p: 0.0,
+                top_k: 0,
+                ..drawn
+            },
             false => drawn,
             // For temperature 0, the id of the largest logit; [`NO_TOKEN`] if a logit is NaN.
             true => Draw {

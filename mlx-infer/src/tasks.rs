@@ -16,7 +16,7 @@ use self::batch::Batch;
 use self::classify::{ClassifyOptions, ClassifyResult, Run};
 use self::generate::Generation;
 use self::score::{Score, ScoreOptions, Scoring};
-use crate::engine::Worker;
+use crate::engine::Tiered;
 use crate::engine::prompt_cache::PromptCache;
 use crate::error::Result;
 use crate::model::{LoadedModel, memory};
@@ -61,7 +61,7 @@ impl LoadedModel {
     /// A limit is 0.
     pub fn batch(&self, limits: &Limits) -> Result<Batch<'_>> {
         limits.check()?;
-        let worker = Worker::new(self, memory::resolve(limits)?);
+        let worker = Tiered::new(self, memory::resolve(limits)?);
         Ok(Batch::new(worker, self.frontend().clone()))
     }
 

@@ -8,8 +8,9 @@ pub(crate) mod stream;
 pub mod chat;
 pub(crate) mod detokenize;
 pub(crate) mod files;
+#[cfg(feature = "serve")]
+pub(crate) mod infill;
 mod jinja;
-#[cfg(feature = "grammar")]
 pub(crate) mod spelling;
 pub(crate) mod stop;
 pub(crate) mod tokenizer;

@@ -1,5 +1,6 @@
 //! The files of a checkpoint: how they are found, and how their tensors are named and stored.
 
+pub(crate) mod gguf;
 pub(crate) mod names;
 pub(crate) mod stored;
 pub(crate) mod ternary;

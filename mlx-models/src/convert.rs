@@ -10,7 +10,7 @@ use std::io::Write;
 use std::path::Path;
 
 use mlx_core::safetensors::{NonFinite, Vanishing};
-use mlx_core::{DType, Error, ErrorKind, Result};
+use mlx_core::{DType, Error, ErrorKind, Result, Scheme};
 use mlx_nn::{Patterns, Piece};
 use serde_json::{Map, Value};
 
@@ -24,9 +24,12 @@ mod recipe;
 mod shards;
 mod tensors;
 
-use config::{describe, remove_quantization, settings, untie, write_head, write_quantization};
+use config::{
+    describe, describes_packing, remove_quantization, settings, untie, write_head,
+    write_quantization,
+};
 use shards::Shards;
-use tensors::{Matrices, WrittenTensors};
+use tensors::{Matrices, Schemes, WrittenTensors};
 
 pub use crate::checkpoint::weights::non_finite;
 pub use crate::config::Bits;
@@ -53,6 +56,8 @@ pub struct ConvertOptions {
     /// The dtype of weights that are not packed. The default is that of config.json (`torch_dtype`, or `dtype` of its
     /// `text_config`), and without that key the stored dtype. mlx-lm has the same rule.
     pub dtype: Option<DType>,
+    /// Whether blocks of a model in GGUF become dense if no packed form is exact ([`LoadOptions::expand`]).
+    pub expand: bool,
     /// The largest size of a file in bytes, unless one tensor is larger.
     pub shard_bytes: u64,
 }
@@ -63,6 +68,7 @@ impl Default for ConvertOptions {
         Self {
             packing: Packing::Keep,
             dtype: None,
+            expand: false,
             shard_bytes: SHARD_BYTES,
         }
     }
@@ -152,6 +158,7 @@ pub fn convert_with(
     let mut load = LoadOptions {
         dtype,
         unpack: options.packing != Packing::Keep,
+        expand: options.expand,
         ..LoadOptions::default()
     };
     let (assembled, checkpoint) = filled(registry, label, config, weights, &mut load)?;
@@ -179,6 +186,16 @@ pub fn convert_with(
     let mut matrices = Matrices::default();
     model.visit(&mut mlx_nn::Path::default(), &mut matrices)?;
     let mut left_dense = Vec::new();
+    let rounded = stored.as_ref().filter(|stored| stored.is_rounded);
+    if let (Packing::Quantize(_), None, Some(stored)) =
+        (&options.packing, quantization.default_scheme(), rounded)
+    {
+        return refuse(format!(
+            "already quantised ({}), and packing it again would round twice; convert the original, \
+             or unpack this one first",
+            stored.described
+        ));
+    }
     match (&options.packing, quantization.default_scheme()) {
         (Packing::Keep, scheme) => {
             if quantization.is_ternary() {
@@ -186,9 +203,11 @@ pub fn convert_with(
             }
             // Weights that were read from another program's format are written in MLX's.
             if stored.is_some() {
+                mlx_nn::quantize::fold(model.as_mut())?;
                 remove_quantization(&mut object);
                 if let Some(scheme) = scheme {
-                    write_quantization(&mut object, settings(scheme));
+                    let entry = schemes_of(scheme, model.as_ref(), prefix)?;
+                    write_quantization(&mut object, entry);
                 }
             }
         }
@@ -208,7 +227,10 @@ pub fn convert_with(
             return refuse("not quantised".to_owned());
         }
         (Packing::Dequantize, _) => {
-            mlx_nn::quantize::dequantize(model.as_mut(), dtype)?;
+            match stored.is_some() {
+                true => mlx_nn::quantize::dequantize_in_f32(model.as_mut(), dtype)?,
+                false => mlx_nn::quantize::dequantize(model.as_mut(), dtype)?,
+            }
             remove_quantization(&mut object);
         }
         (Packing::Quantize(recipe), None) => {
@@ -267,10 +289,27 @@ pub fn convert_with(
     })
 }
 
+/// The `quantization` of a model whose weights are packed by `usual`, and some by other schemes.
+fn schemes_of(usual: Scheme, model: &dyn Model, prefix: &str) -> Result<Map<String, Value>> {
+    let inverse = model.names().inverse();
+    let mut entry = settings(usual);
+    for (path, own) in Schemes::of(model)? {
+        for piece in inverse.modules(&path).unwrap_or_default() {
+            if own != usual {
+                entry.insert(
+                    format!("{prefix}{}", piece.name()),
+                    Value::Object(settings(own)),
+                );
+            }
+        }
+    }
+    Ok(entry)
+}
+
 /// Writes a model as `config.json` and safetensors files of the folder `dir`, which should be
 /// empty. `config` is the config.json of the checkpoint from which the model was loaded. Its
-/// `quantization` must describe how the weights are packed now. If `config` has a dtype, the
-/// written dtype is that of the weights.
+/// `quantization` must describe how the weights are packed now; a missing one, or the
+/// `quantization_config` of another program, is replaced. If `config` has a dtype, the written dtype is that of the weights.
 ///
 /// # Errors
 /// An evaluation fails or a file cannot be written.
@@ -288,6 +327,13 @@ pub fn save(model: &dyn Model, config: &Map<String, Value>, dir: &Path) -> Resul
         dtypes.into_iter().find(|dtype| dtype.is_float()),
         nested,
     );
+    if !describes_packing(&config) {
+        remove_quantization(&mut config);
+        if let Some((_, usual)) = Schemes::of(model)?.first() {
+            let entry = schemes_of(*usual, model, prefix(nested))?;
+            write_quantization(&mut config, entry);
+        }
+    }
     untie(&mut config, &tensors, &registry);
     write_head(&mut config, &tensors);
     write(tensors, &config, dir, SHARD_BYTES, &mut |_, _| Ok(()))

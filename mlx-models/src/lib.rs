@@ -61,7 +61,8 @@ pub mod decoders;
 #[doc(no_inline)]
 pub use {mlx_core, mlx_nn};
 
-pub use checkpoint::weights::open as open_weights;
+pub use checkpoint::gguf::gguf_architectures;
+pub use checkpoint::weights::{open as open_weights, open_checkpoint};
 pub use checkpoint::{Names, Weights};
 pub use decoders::{causal_lm as causal, pre_norm as decoder};
 pub use model::{

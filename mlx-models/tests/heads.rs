@@ -193,7 +193,7 @@ fn a_head_is_whole_and_there_once() {
 #[test]
 fn a_conversion_keeps_the_head() {
     let source = dense();
-    let scheme = Scheme::new(QuantMode::Affine, 4, 32).unwrap();
+    let scheme = Scheme::new(32, 4, QuantMode::Affine).unwrap();
     write(
         &source.path().join("model-mtp.safetensors"),
         &prefixed("language_model.mtp."),
@@ -278,7 +278,7 @@ fn layers_behind_the_last_are_kept() {
             assert!(same(array, &kept[name]), "{case}: {name}");
         }
 
-        let four = Scheme::new(QuantMode::Affine, 4, 32).unwrap();
+        let four = Scheme::new(32, 4, QuantMode::Affine).unwrap();
         let dir = tempfile::tempdir().unwrap();
         let packing = Packing::Quantize(Recipe::uniform(four));
         converted(&from, dir.path(), packing).unwrap();

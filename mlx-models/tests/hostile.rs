@@ -89,8 +89,8 @@ fn unknown_things_are_refused_by_name_with_what_is_known() {
         (
             "llama_tied",
             "quantization_config",
-            json!({"quant_method": "gptq", "bits": 4}),
-            &["\"gptq\"", "not supported"],
+            json!({"quant_method": "hqq", "bits": 4}),
+            &["\"hqq\"", "not supported"],
         ),
     ];
     for (case, key, value, expected) in cases {

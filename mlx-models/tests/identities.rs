@@ -132,7 +132,7 @@ fn a_ring_equals_the_whole_prompt_under_a_mask() {
         "qwen2_window",
     ]
     .map(|case| (case, None));
-    let eight = Scheme::new(QuantMode::Affine, 8, 32).unwrap();
+    let eight = Scheme::new(32, 8, QuantMode::Affine).unwrap();
     let packed = ["q_gemma3_text_b4_g32", "q_qwen3_mixed"].map(|case| (case, Some(eight)));
     for (case, quantized) in usual.into_iter().chain(packed) {
         let model = model(case);

@@ -181,7 +181,7 @@ fn other_forms_are_refused_by_name() {
         "{error}"
     );
 
-    let scheme = Scheme::new(QuantMode::Affine, 4, 32).unwrap();
+    let scheme = Scheme::new(32, 4, QuantMode::Affine).unwrap();
     for (packing, words) in [
         (
             Packing::Dequantize,

@@ -181,15 +181,8 @@ impl Activation {
     /// MLX refuses the dtype, or the last axis of the input of [`Glu`](Self::Glu) is odd.
     pub fn forward(self, x: &Array) -> Result<Array> {
         match self {
-            Self::Silu => x.multiply(x.sigmoid()?),
-            Self::Gelu => {
-                let phi = x
-                    .multiply(std::f32::consts::FRAC_1_SQRT_2)?
-                    .erf()?
-                    .add(1.0)?
-                    .multiply(0.5)?;
-                x.multiply(phi)
-            }
+            Self::Silu => x.silu(),
+            Self::Gelu => x.gelu(),
             Self::GeluTanh => {
                 let cubic = x.multiply(x)?.multiply(x)?.multiply(0.044_715)?;
                 let inner = x
@@ -197,7 +190,7 @@ impl Activation {
                     .multiply((2.0 / std::f32::consts::PI).sqrt())?;
                 x.multiply(inner.tanh()?.add(1.0)?.multiply(0.5)?)
             }
-            Self::Relu => x.maximum(0.0),
+            Self::Relu => x.relu(),
             Self::ReluSquared => x.maximum(0.0)?.square(),
             Self::GeluSigmoid => x.multiply(x.multiply(1.702)?.sigmoid()?),
             Self::Sigmoid => x.sigmoid(),

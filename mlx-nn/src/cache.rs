@@ -31,8 +31,8 @@ pub(crate) mod recurrent;
 mod row;
 pub(crate) mod state;
 
-pub use pages::PAGE;
 pub use kind::{KvShape, LayerKind, RecurrentShape, RowPart, StateCost, StatePart};
+pub use pages::PAGE;
 use pages::RowPages;
 use pool::Pool;
 use state::{LayerState, incompatible, refusal};
@@ -431,7 +431,8 @@ impl ModelCache {
             held.len() * pool.page_bytes(group)
         });
         let layers = self.layers.iter();
-        let recurrent = layers.flat_map(|layer| layer.arrays().into_iter().chain(layer.recorded_arrays()));
+        let recurrent =
+            layers.flat_map(|layer| layer.arrays().into_iter().chain(layer.recorded_arrays()));
         pages.sum::<usize>() + recurrent.map(Array::nbytes).sum::<usize>()
     }
 

@@ -11,7 +11,7 @@ use mlx_core::{Array, DType, Error, ErrorKind, Result, Safetensors, Scheme};
 
 use crate::module::{Module, Param, Path, Visit, VisitMut};
 use crate::names::{Gather, Rules};
-use crate::weight::Weight;
+use crate::weight::{Stored, Weight};
 
 mod decoded;
 
@@ -45,6 +45,23 @@ impl Checkpoint {
         Self::gather(label, files.collect(), Decoded::default(), rules)
     }
 
+    /// Takes arrays that are read already, under the names of a module's parameters.
+    pub(crate) fn of_arrays(label: &str, arrays: BTreeMap<String, Array>) -> Result<Self> {
+        let made = arrays.into_iter().map(|(name, array)| Made {
+            name,
+            of: Vec::new(),
+            dtype: array.dtype(),
+            shape: array.shape().to_vec(),
+            keeps: false,
+            make: Box::new(move |_| Ok(array.clone())),
+        });
+        let decoded = Decoded {
+            made: made.collect(),
+            hidden: BTreeSet::new(),
+        };
+        Self::gather(label, Vec::new(), decoded, &Rules::none())
+    }
+
     fn gather(
         label: &str,
         files: Vec<(Safetensors, Rules)>,
@@ -64,7 +81,8 @@ impl Checkpoint {
             }
         }
         for (at, made) in decoded.made.iter().enumerate() {
-            let own = files.iter().find(|(file, _)| file.contains(&made.of[0]));
+            let first = made.of.first();
+            let own = first.and_then(|first| files.iter().find(|(file, _)| file.contains(first)));
             let none = Rules::none();
             add(
                 own.map_or(&none, |(_, own)| own),
@@ -190,6 +208,14 @@ impl Checkpoint {
             all.extend(file.vanishing(tensors)?);
         }
         Ok(all)
+    }
+
+    /// Whether a tensor was [decoded](Self::with_decoded) to a dtype that it keeps.
+    fn keeps(&self, name: &str) -> bool {
+        self.tensors.sources_of(name).any(|source| match source {
+            Source::File(..) => false,
+            Source::Made(at) => self.decoded.made[*at].keeps,
+        })
     }
 
     /// Reads all tensors that cannot be used in place, at once.
@@ -386,7 +412,13 @@ impl VisitMut for Filler<'_, '_> {
         })?;
         // A quantised matrix of a program's module is packed by the same scheme already.
         if self.target == Target::Model {
-            *weight = Weight::quantized_like(&weight.shape(), scheme)
+            let has = |part: &str| self.checkpoint.contains(&path.join(part));
+            let stored = Stored {
+                factor: has("factor"),
+                residues: has("residues"),
+                wide: self.checkpoint.keeps(&path.join("scales")),
+            };
+            *weight = Weight::stored_like(&weight.shape(), scheme, stored)
                 .map_err(|error| error.context(path.as_str()))?;
         }
         Ok(())

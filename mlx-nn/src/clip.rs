@@ -44,7 +44,6 @@ pub fn global_norm(grads: &Gradients) -> Result<Array> {
 ///
 /// # Errors
 /// `max` is not a positive number, or there are no gradients.
-#[doc(alias = "clip_grad_norm")]
 pub fn clip(grads: &mut Gradients, max: f32) -> Result<Array> {
     if !(max.is_finite() && max > 0.0) {
         let message = format!("the norm to clip to must be a positive number, given {max}");
@@ -57,4 +56,27 @@ pub fn clip(grads: &mut Gradients, max: f32) -> Result<Array> {
         *grad = grad.astype(DType::F32)?.multiply(&factor)?.astype(dtype)?;
     }
     Ok(norm)
+}
+
+/// The gradients scaled by one factor, as by [`clip`], and their norm before: Python's `clip_grad_norm`.
+///
+/// ```
+/// use mlx_core::{Result, array};
+/// use mlx_nn::{Gradients, clip_grad_norm};
+///
+/// # fn main() -> Result<()> {
+/// let grads = Gradients::from([("w".to_owned(), array![3.0, 4.0])]);
+/// let (clipped, norm) = clip_grad_norm(&grads, 10.0)?;
+/// assert_eq!(norm.item::<f32>()?, 5.0);
+/// assert_eq!(clipped["w"].to_vec::<f32>()?, [3.0, 4.0]);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// Those of [`clip`].
+pub fn clip_grad_norm(grads: &Gradients, max: f32) -> Result<(Gradients, Array)> {
+    let mut clipped = grads.clone();
+    let norm = clip(&mut clipped, max)?;
+    Ok((clipped, norm))
 }

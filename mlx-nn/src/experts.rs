@@ -71,7 +71,10 @@ impl ExpertsLinear {
     /// # Errors
     /// The shapes do not fit.
     pub fn gated(&self, up: &Self, gate: Gate, x: &Array, experts: &Array) -> Result<Array> {
-        let is_product = |stack: &Self| stack.lora.is_none() && stack.bias.is_none();
+        let is_product = |stack: &Self| {
+            let is_bare = stack.lora.is_none() && stack.bias.is_none();
+            is_bare && !stack.weight.has_steps(x.dtype())
+        };
         if is_product(self) && is_product(up) {
             let (a, b) = (self.weight.matrix()?, up.weight.matrix()?);
             return fast::gated_experts(gate, x, &a, &b, experts);

@@ -168,7 +168,7 @@ pub fn pull_back<M: Module + ?Sized>(
         module,
         values: values.clone(),
     };
-    let (mut outputs, derivatives) = transforms::vjp(
+    let (mut outputs, derivatives) = transforms::vjp_with(
         |tracers| {
             let mut new = tracers[1..].iter();
             let all: Vec<Array> = values

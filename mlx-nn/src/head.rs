@@ -175,11 +175,15 @@ impl Linear {
                 packed,
                 scales,
                 biases,
+                factor,
+                residues,
                 scheme,
             } => Weight::Quantized {
                 packed: part(packed)?,
                 scales: part(scales)?,
                 biases: biases.as_ref().map(part).transpose()?,
+                factor: factor.as_deref().map(part).transpose()?.map(Box::new),
+                residues: residues.as_deref().map(part).transpose()?.map(Box::new),
                 scheme: *scheme,
             },
         };

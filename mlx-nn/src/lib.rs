@@ -194,13 +194,19 @@ pub mod transformer;
 pub mod upsample;
 pub mod weight;
 
-pub use activation::{Activation, PRelu, Xielu};
+pub use activation::{
+    Activation, PRelu, Xielu, celu, elu, gelu_approx, gelu_fast_approx, glu, hard_shrink,
+    hard_tanh, hardswish, leaky_relu, log_sigmoid, log_softmax, mish, prelu, relu2, relu6, selu,
+    softmin, softplus, softshrink, softsign,
+};
 pub use attention::{Alibi, Attention, AttentionConfig, Growth, KvSource, QkKind, QkNorm, QkPlace};
 pub use bilinear::Bilinear;
 pub use cache::{
-    CacheOptions, KvShape, LayerKind, ModelCache, RecurrentShape, PAGE, RowPart, StateCost, StatePart,
+    CacheOptions, KvShape, LayerKind, ModelCache, PAGE, RecurrentShape, RowPart, StateCost,
+    StatePart,
 };
 pub use checkpoint::{Checkpoint, Decoded, FillOptions, Made, Make, fill_lazily};
+pub use clip::clip_grad_norm;
 pub use conv::{CausalConv, JointConv};
 pub use convolution::{
     Conv1d, Conv2d, Conv3d, ConvNd, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d,
@@ -225,6 +231,9 @@ pub use lora::{Adaptable, Layout, Lora, LoraConfig};
 pub use mamba::{Mamba, MambaConfig, MambaNorm};
 pub use mlp::{FeedForward, GatedMlp, PlainMlp};
 pub use mlx_core;
+// The same functions as in the other crate, so that both can be imported with `*`.
+#[doc(no_inline)]
+pub use mlx_core::{gelu, relu, sigmoid, silu, softmax, tanh};
 pub use mlx_nn_derive::Module;
 pub use module::{Module, Param, Parameters, Path, Visit, VisitMut};
 pub use names::{Piece, Rule, Rules, TernaryForm, ternary_scheme};
@@ -243,7 +252,9 @@ pub use recurrence::{Recurrence, RecurrenceConfig};
 pub use residual::Residual;
 pub use rnn::{Gru, Lstm, Rnn};
 pub use rope::{Rope, RopeConfig, RopeScaling};
-pub use schedule::Schedule;
+pub use schedule::{
+    Schedule, cosine_decay, exponential_decay, join_schedules, linear_schedule, step_decay,
+};
 pub use short_conv::{ShortConv, ShortConvConfig};
 pub use sinusoidal::SinusoidalPositionalEncoding;
 pub use sizes::Sizes;

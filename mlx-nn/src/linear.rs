@@ -70,6 +70,9 @@ impl Linear {
                 self.finish(x.into(), self.weight.project(&rounded(x)?)?)
             }
             Input::Array(x) => self.finish(x.into(), self.weight.project(x)?),
+            x if self.weight.has_steps(x.dtype()) => {
+                self.finish(x, self.weight.project(x.array()?)?)
+            }
             x => self.finish(x, x.products(&[self.weight.matrix()?])?.remove(0)),
         }
     }
@@ -84,7 +87,9 @@ impl Linear {
         x: impl Into<Input<'a>>,
     ) -> Result<[Array; N]> {
         let x = x.into();
-        if layers.iter().any(|layer| layer.rounds != layers[0].rounds) {
+        let is_apart =
+            |layer: &&Self| layer.rounds != layers[0].rounds || layer.weight.has_steps(x.dtype());
+        if layers.iter().any(is_apart) {
             let ys = layers.iter().map(|layer| layer.forward(x));
             let ys = ys.collect::<Result<Vec<_>>>()?;
             return Ok(ys.try_into().expect("one for each layer"));
@@ -112,8 +117,10 @@ impl Linear {
     /// The shapes do not fit.
     pub fn gated<'a>(&self, up: &Self, gate: Gate, x: impl Into<Input<'a>>) -> Result<Array> {
         let x = x.into();
-        let is_product =
-            |layer: &Self| layer.lora.is_none() && layer.bias.is_none() && !layer.rounds;
+        let is_product = |layer: &Self| {
+            let is_bare = layer.lora.is_none() && layer.bias.is_none() && !layer.rounds;
+            is_bare && !layer.weight.has_steps(x.dtype())
+        };
         if is_product(self) && is_product(up) {
             return x.gated(gate, [&self.weight.matrix()?, &up.weight.matrix()?]);
         }

@@ -218,8 +218,7 @@ pub trait Module {
         into.push((name.to_owned(), self));
     }
 
-    /// This module, whose name is empty, and all modules in it. Each comes before its children. A
-    /// leaf is a module without children.
+    /// This module, whose name is empty, and all modules in it. Each comes before its children.
     ///
     /// ```
     /// use mlx_core::Result;
@@ -235,12 +234,37 @@ pub trait Module {
     /// # Ok(())
     /// # }
     /// ```
-    #[doc(alias = "modules", alias = "leaf_modules")]
+    #[doc(alias = "modules")]
     fn named_modules(&self) -> Vec<(String, &dyn Module)>
     where
         Self: Sized,
     {
         parameters::named_modules(self)
+    }
+
+    /// Those of [`named_modules`](Self::named_modules) that have no children.
+    ///
+    /// ```
+    /// use mlx_core::Result;
+    /// use mlx_nn::{Linear, Module};
+    ///
+    /// #[derive(Module)]
+    /// struct Stack { layers: Vec<Linear> }
+    ///
+    /// # fn main() -> Result<()> {
+    /// let stack = Stack { layers: vec![Linear::new(2, 2, false)?, Linear::new(2, 1, false)?] };
+    /// let names: Vec<String> = stack.leaf_modules().into_iter().map(|(name, _)| name).collect();
+    /// assert_eq!(names, ["layers.0", "layers.1"]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    fn leaf_modules(&self) -> Vec<(String, &dyn Module)>
+    where
+        Self: Sized,
+    {
+        let mut leaves = self.named_modules();
+        leaves.retain(|(_, module)| module.children().is_empty());
+        leaves
     }
 
     /// The parameters and buffers by name. They share the module's arrays. A parameter without a value is left out.
@@ -337,9 +361,46 @@ pub trait Module {
     ///
     /// # Errors
     /// An array that the module derives from its parameters cannot be made.
-    #[doc(alias = "eval")]
     fn train(&mut self, training: bool) -> Result<()> {
         parameters::train(self, training)
+    }
+
+    /// Switches training mode off: [`train`](Self::train) with `false`. It evaluates no array.
+    ///
+    /// # Errors
+    /// Those of [`train`](Self::train).
+    fn eval(&mut self) -> Result<()> {
+        self.train(false)
+    }
+
+    /// The function [`value_and_grad`](crate::value_and_grad) of this module, under a name that is not ambiguous beside
+    /// that of `mlx_core`.
+    ///
+    /// ```
+    /// use mlx_core::*;
+    /// use mlx_nn::*;
+    ///
+    /// # fn main() -> Result<()> {
+    /// let x = array![[1.0, 2.0]];
+    /// let mut model = Linear::new(2, 1, true)?;
+    /// let mut opt = AdamW::new(0.1);
+    /// let (loss, grads) = model.value_and_grad(|m| m.forward(&x)?.square()?.mean_all())?;
+    /// opt.update(&mut model, &grads)?;
+    /// assert!(loss.item::<f32>()? >= 0.0);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`value_and_grad`](crate::value_and_grad).
+    fn value_and_grad<O: crate::Outputs>(
+        &mut self,
+        loss: impl FnMut(&Self) -> Result<O>,
+    ) -> Result<(O, crate::Gradients)>
+    where
+        Self: Sized,
+    {
+        crate::grad::value_and_grad(self, loss)
     }
 
     /// Whether a layer that computes something else in training is in training mode. False for a
@@ -349,8 +410,8 @@ pub trait Module {
         parameters::is_training(self)
     }
 
-    /// Writes parameters and buffers, under their names, to a `.safetensors` file. An existing file
-    /// is replaced when the new one is complete.
+    /// Writes parameters and buffers, under their names, to a `.safetensors` or `.npz` file. An
+    /// existing file is replaced when the new one is complete.
     ///
     /// ```
     /// use mlx_core::Result;
@@ -369,7 +430,7 @@ pub trait Module {
     /// ```
     ///
     /// # Errors
-    /// A parameter has no value, the name of the file does not end in `.safetensors`, or it cannot be written.
+    /// A parameter has no value, the name of the file has another ending, or it cannot be written.
     #[doc(alias = "save_weights")]
     fn save(&self, path: impl AsRef<std::path::Path>) -> Result<()>
     where
@@ -378,7 +439,7 @@ pub trait Module {
         files::save(self, path.as_ref())
     }
 
-    /// Reads all parameters and buffers from a `.safetensors` file. Each keeps the dtype that the file gives it.
+    /// Reads all parameters and buffers from a `.safetensors` or `.npz` file. Each keeps the dtype that the file gives it.
     ///
     /// # Errors
     /// The file cannot be read, or its tensors are not exactly those of the module: one report

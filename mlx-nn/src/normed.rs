@@ -3,7 +3,7 @@
 use std::cell::OnceCell;
 
 use mlx_core::fast::{self, Gate, Matrix, NormOf, NormProducts};
-use mlx_core::{Array, Result};
+use mlx_core::{Array, DType, Result};
 
 use crate::norm::{Norm, RmsNorm};
 use crate::residual::Residual;
@@ -141,6 +141,14 @@ impl<'a> Input<'a> {
         match self {
             Self::Array(x) => Ok(x),
             Self::Normed(x) => x.array(),
+        }
+    }
+
+    /// The dtype of the features.
+    pub(crate) fn dtype(self) -> DType {
+        match self {
+            Self::Array(x) => x.dtype(),
+            Self::Normed(x) => x.residual.dtype(),
         }
     }
 

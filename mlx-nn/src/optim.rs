@@ -305,6 +305,24 @@ impl Optimizer {
         self.schedule = schedule.into();
     }
 
+    /// Sets the rate of all later steps. The next step fails if it is out of range.
+    ///
+    /// ```
+    /// use mlx_nn::Sgd;
+    ///
+    /// let mut optimizer = Sgd::new(0.1);
+    /// optimizer.set_learning_rate(0.01);
+    /// assert_eq!(optimizer.learning_rate(), 0.01);
+    /// ```
+    pub fn set_learning_rate(&mut self, rate: f64) {
+        self.set_schedule(rate);
+    }
+
+    /// The rate of the next step, as [`rate`](Self::rate).
+    pub fn learning_rate(&self) -> f64 {
+        self.rate()
+    }
+
     /// The number of steps taken.
     pub fn step(&self) -> u64 {
         self.step
@@ -319,25 +337,30 @@ impl Optimizer {
     /// trainable parameters, the buffers, and the state of the method.
     ///
     /// # Errors
-    /// A setting is out of range, or an error of [`apply`](Self::apply).
+    /// A setting is out of range, or an error of [`apply_lazily`](Self::apply_lazily).
     pub fn update<M: Module>(&mut self, module: &mut M, grads: &Gradients) -> Result<()> {
-        self.apply(module, grads)?;
+        self.apply_lazily(module, grads)?;
         eval(changing(module)?.iter().chain(self.pending()))
     }
 
-    /// Takes a step: changes every parameter of `module` that has a gradient. Nothing is evaluated:
-    /// evaluate the parameters and [`pending`](Self::pending) before the next step.
+    /// Takes a step without evaluating it: every parameter of `module` that has a gradient gets a lazy array.
+    ///
+    /// Evaluate the parameters and [`pending`](Self::pending) before the next step. [`update`](Self::update) does both.
     ///
     /// # Errors
     /// A gradient does not belong to a trainable parameter, or has another shape. Some parameters
     /// may already be changed.
-    pub fn apply<M: Module + ?Sized>(&mut self, module: &mut M, grads: &Gradients) -> Result<()> {
+    pub fn apply_lazily<M: Module + ?Sized>(
+        &mut self,
+        module: &mut M,
+        grads: &Gradients,
+    ) -> Result<()> {
         let layout = self.layout(grads);
         let grads = layout.join(grads.clone())?;
-        self.apply_joined(module, &layout, &grads)
+        self.apply_joined_lazily(module, &layout, &grads)
     }
 
-    /// The gradients that are joined for [`apply_joined`](Self::apply_joined).
+    /// The gradients that are joined for [`apply_joined_lazily`](Self::apply_joined_lazily).
     pub fn layout(&self, grads: &Gradients) -> JoinedLayout {
         match self.method.is_elementwise() {
             true => JoinedLayout::of(grads),
@@ -345,12 +368,12 @@ impl Optimizer {
         }
     }
 
-    /// [`apply`](Self::apply) with gradients that `layout`, which is [that of this optimiser](Self::layout), has
+    /// [`apply_lazily`](Self::apply_lazily) with gradients that `layout`, which is [that of this optimiser](Self::layout), has
     /// joined.
     ///
     /// # Errors
-    /// The errors of [`apply`](Self::apply).
-    pub fn apply_joined<M: Module + ?Sized>(
+    /// The errors of [`apply_lazily`](Self::apply_lazily).
+    pub fn apply_joined_lazily<M: Module + ?Sized>(
         &mut self,
         module: &mut M,
         layout: &JoinedLayout,
@@ -412,7 +435,7 @@ impl Optimizer {
         Ok(())
     }
 
-    /// The arrays that hold the state. Callers of [`apply`](Self::apply) evaluate them.
+    /// The arrays that hold the state. Callers of [`apply_lazily`](Self::apply_lazily) evaluate them.
     pub fn pending(&self) -> impl Iterator<Item = &Array> {
         let all = self.states.values().chain([&self.joined.1]);
         all.flat_map(BTreeMap::values)

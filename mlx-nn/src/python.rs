@@ -123,11 +123,11 @@
 //! | `Module.apply` | [`Module::apply`] |
 //! | `Module.apply_to_modules` | a visitor: [`Module::visit_mut`] |
 //! | `Module.children` | [`Module::children`] |
-//! | `Module.eval` | [`Module::train`] with `false` |
+//! | `Module.eval` | [`Module::eval`] |
 //! | `Module.filter_and_map` | [`Module::map`], and a filter of its result |
 //! | `Module.freeze` | [`Module::freeze`] |
 //! | `Module.is_module` | not needed: a module is a type that implements [`trait@Module`] |
-//! | `Module.leaf_modules` | those of [`Module::named_modules`] without children |
+//! | `Module.leaf_modules` | [`Module::leaf_modules`] |
 //! | `Module.load_weights` | [`Module::load`] |
 //! | `Module.modules` | [`Module::named_modules`] |
 //! | `Module.named_modules` | [`Module::named_modules`] |
@@ -194,12 +194,12 @@
 //! | `optimizers.Optimizer` | [`Optimizer`] |
 //! | `optimizers.RMSprop` | [`RmsProp`] |
 //! | `optimizers.SGD` | [`Sgd`] |
-//! | `optimizers.clip_grad_norm` | [`clip::clip()`] |
-//! | `optimizers.cosine_decay` | [`Schedule::cosine`] |
-//! | `optimizers.exponential_decay` | [`Schedule::exponential`] |
-//! | `optimizers.join_schedules` | [`Schedule::then`] |
-//! | `optimizers.linear_schedule` | [`Schedule::linear`] |
-//! | `optimizers.step_decay` | [`Schedule::step`] |
+//! | `optimizers.clip_grad_norm` | [`clip_grad_norm()`] |
+//! | `optimizers.cosine_decay` | [`cosine_decay()`] |
+//! | `optimizers.exponential_decay` | [`exponential_decay()`] |
+//! | `optimizers.join_schedules` | [`join_schedules()`] |
+//! | `optimizers.linear_schedule` | [`linear_schedule()`] |
+//! | `optimizers.step_decay` | [`step_decay()`] |
 
 #[allow(unused_imports, reason = "for the links")]
 use crate::*;

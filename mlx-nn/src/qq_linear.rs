@@ -21,7 +21,7 @@ use crate::training::Mode;
 /// use mlx_nn::{Module, QqLinear};
 ///
 /// # fn main() -> Result<()> {
-/// let mut layer = QqLinear::new(32, 8, Scheme::new(QuantMode::Nvfp4, 4, 16)?)?;
+/// let mut layer = QqLinear::new(32, 8, Scheme::new(16, 4, QuantMode::Nvfp4)?)?;
 /// layer.quantize()?;
 /// layer.train(false)?;
 /// assert_eq!(layer.forward(&ones(&[1, 32], DType::F32)?)?.shape(), [1, 8]);

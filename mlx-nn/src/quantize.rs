@@ -1,7 +1,7 @@
 //! Packing the weights of a module, and unpacking them.
 
 use mlx_core::ops::quantize::quantize_with as pack;
-use mlx_core::{DType, Result, Scheme};
+use mlx_core::{Array, DType, Result, Scheme};
 
 use crate::lora::Adaptable;
 use crate::module::{Module, Param, Path, VisitMut};
@@ -17,7 +17,7 @@ use crate::weight::Weight;
 /// let mut layer = Linear::new(64, 8, true)?;
 /// let x = ones([1, 64], DType::F32)?;
 /// let dense = layer.forward(&x)?;
-/// let scheme = Scheme::new(QuantMode::Affine, 8, 64)?;
+/// let scheme = Scheme::new(64, 8, QuantMode::Affine)?;
 /// quantize(&mut layer, |_path, shape| (shape[1] % 64 == 0).then_some(scheme))?;
 /// assert!((layer.forward(&x)? - dense)?.abs()?.max_all()?.item::<f32>()? < 0.05);
 /// # Ok(())
@@ -45,6 +45,8 @@ pub fn quantize(
                 packed: Param::fixed(packed.packed),
                 scales: Param::fixed(packed.scales),
                 biases: packed.biases.map(Param::fixed),
+                factor: None,
+                residues: None,
                 scheme,
             };
             Ok(())
@@ -54,24 +56,79 @@ pub fn quantize(
 }
 
 /// Unpacks every quantised weight, into `dtype` or the dtype of its scales (BF16 if the scales are
-/// not floating point).
+/// not floating point). As in MLX, affine weights are computed in the dtype of their scales.
 ///
 /// # Errors
 /// The arrays of a weight do not fit each other.
 pub fn dequantize(module: &mut dyn Module, dtype: Option<DType>) -> Result<()> {
-    struct Unpack(Option<DType>);
-    impl VisitMut for Unpack {
+    unpack(module, |weight| weight.dense(dtype))
+}
+
+/// [`dequantize`], computed in F32 and rounded once.
+///
+/// # Errors
+/// The arrays of a weight do not fit each other.
+pub fn dequantize_in_f32(module: &mut dyn Module, dtype: Option<DType>) -> Result<()> {
+    unpack(module, |weight| {
+        let own = weight.dtype().unwrap_or(DType::BF16);
+        weight.dense_in_f32()?.astype(dtype.unwrap_or(own))
+    })
+}
+
+/// Gives affine weights the parts that MLX's files have: scales and biases are multiplied by the
+/// factors of the rows, and residues are added to biases. The results are F32. A product is rounded
+/// to F32.
+///
+/// # Errors
+/// The arrays of a weight do not fit each other.
+pub fn fold(module: &mut dyn Module) -> Result<()> {
+    struct Fold;
+    impl VisitMut for Fold {
+        fn weight(&mut self, _path: &Path, weight: &mut Weight) -> Result<()> {
+            let Weight::Quantized {
+                scales,
+                biases: Some(biases),
+                factor,
+                residues,
+                ..
+            } = weight
+            else {
+                return Ok(());
+            };
+            if factor.is_none() && residues.is_none() {
+                return Ok(());
+            }
+            let mut wide = biases.get()?.astype(DType::F32)?;
+            if let Some(residues) = residues.take() {
+                wide = wide.add(residues.get()?)?;
+            }
+            let mut parts = [scales.get()?.astype(DType::F32)?, wide];
+            if let Some(factor) = factor.take() {
+                let factor = factor.get()?.expand_dims(-1)?;
+                for part in &mut parts {
+                    *part = part.multiply(&factor)?;
+                }
+            }
+            let parts = parts.map(|part| Param::fixed(part).never_narrowed());
+            [*scales, *biases] = parts;
+            Ok(())
+        }
+    }
+    module.visit_mut(&mut Path::default(), &mut Fold)
+}
+
+fn unpack(module: &mut dyn Module, dense: impl Fn(&Weight) -> Result<Array>) -> Result<()> {
+    struct Unpack<F>(F);
+    impl<F: Fn(&Weight) -> Result<Array>> VisitMut for Unpack<F> {
         fn weight(&mut self, path: &Path, weight: &mut Weight) -> Result<()> {
             if let Weight::Quantized { .. } = weight {
-                let dense = weight
-                    .dense(self.0)
-                    .map_err(|error| error.context(path.as_str()))?;
+                let dense = (self.0)(weight).map_err(|error| error.context(path.as_str()))?;
                 *weight = Weight::Dense(Param::fixed(dense));
             }
             Ok(())
         }
     }
-    module.visit_mut(&mut Path::default(), &mut Unpack(dtype))
+    module.visit_mut(&mut Path::default(), &mut Unpack(dense))
 }
 
 /// Makes the linear layers whose paths `select` accepts round their inputs to 8 bits, as BitNet

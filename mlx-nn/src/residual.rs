@@ -2,7 +2,7 @@
 //! computed yet.
 
 use mlx_core::fast::{self, NormOf};
-use mlx_core::{Array, Result};
+use mlx_core::{Array, DType, Result};
 
 use crate::norm::{Norm, RmsNorm};
 
@@ -56,6 +56,11 @@ impl From<Array> for Residual {
 }
 
 impl Residual {
+    /// The dtype of the sum.
+    pub(crate) fn dtype(&self) -> DType {
+        self.sum.dtype()
+    }
+
     /// The sum `x + y`, not added yet. Both are `[B, L, E]`.
     pub fn new(x: Array, y: Array) -> Self {
         let pending = Pending { x: y, norm: None };

@@ -77,13 +77,11 @@ impl Schedule {
     }
 
     /// A straight line from `from` to `to` in `steps` steps, then `to`.
-    #[doc(alias = "linear_schedule")]
     pub fn linear(from: f64, to: f64, steps: u64) -> Self {
         Self::Linear { from, to, steps }
     }
 
     /// Half a cosine from `from` to `to` in `steps` steps, then `to`.
-    #[doc(alias = "cosine_decay")]
     pub fn cosine(from: f64, to: f64, steps: u64) -> Self {
         Self::Cosine { from, to, steps }
     }
@@ -94,7 +92,6 @@ impl Schedule {
     /// use mlx_nn::Schedule;
     /// assert!((Schedule::exponential(0.1, 0.9).rate(2) - 0.081).abs() < 1e-12);
     /// ```
-    #[doc(alias = "exponential_decay")]
     pub fn exponential(from: f64, decay: f64) -> Self {
         Self::Exponential { from, decay }
     }
@@ -106,7 +103,6 @@ impl Schedule {
     /// let schedule = Schedule::step(0.1, 0.5, 10);
     /// assert_eq!([9, 10, 20].map(|step| schedule.rate(step)), [0.1, 0.05, 0.025]);
     /// ```
-    #[doc(alias = "step_decay")]
     pub fn step(from: f64, decay: f64, every: u64) -> Self {
         Self::Step { from, decay, every }
     }
@@ -120,7 +116,6 @@ impl Schedule {
     /// assert_eq!([4, 5, 10].map(|step| schedule.rate(step)), [0.1, 0.2, 0.1]);
     /// ```
     #[must_use]
-    #[doc(alias = "join_schedules")]
     pub fn then(self, steps: u64, then: impl Into<Schedule>) -> Self {
         Self::Joined {
             first: Box::new(self),
@@ -249,4 +244,62 @@ impl From<f32> for Schedule {
     fn from(rate: f32) -> Self {
         Self::constant(f64::from(rate))
     }
+}
+
+/// [`Schedule::linear`] by Python's name: from `init` to `end` in `steps` steps.
+pub fn linear_schedule(init: f64, end: f64, steps: u64) -> Schedule {
+    Schedule::linear(init, end, steps)
+}
+
+/// [`Schedule::cosine`] by Python's name: from `init` to 0 in `steps` steps.
+pub fn cosine_decay(init: f64, steps: u64) -> Schedule {
+    Schedule::cosine(init, 0.0, steps)
+}
+
+/// [`Schedule::exponential`] by Python's name.
+pub fn exponential_decay(init: f64, decay_rate: f64) -> Schedule {
+    Schedule::exponential(init, decay_rate)
+}
+
+/// [`Schedule::step`] by Python's name.
+pub fn step_decay(init: f64, decay_rate: f64, step_size: u64) -> Schedule {
+    Schedule::step(init, decay_rate, step_size)
+}
+
+/// The schedules one after the other: each but the first begins at its boundary, a number of steps
+/// from the start, and counts its own steps from there. [`Schedule::then`] joins two.
+///
+/// ```
+/// use mlx_nn::{cosine_decay, join_schedules, linear_schedule};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let warm = join_schedules(&[linear_schedule(0.0, 0.1, 10), cosine_decay(0.1, 200)], &[10])?;
+/// assert_eq!([0, 5, 10].map(|step| warm.rate(step)), [0.0, 0.05, 0.1]);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// There is no schedule, not one boundary less than schedules, or a boundary is below the one before.
+pub fn join_schedules(schedules: &[Schedule], boundaries: &[u64]) -> Result<Schedule> {
+    let wrong = |message: String| Err(Error::new(ErrorKind::Invalid, message));
+    let Some((last, before)) = schedules.split_last() else {
+        return wrong("join_schedules needs at least one schedule".to_owned());
+    };
+    if before.len() != boundaries.len() {
+        let (found, given) = (schedules.len(), boundaries.len());
+        return wrong(format!(
+            "{found} schedules have {} boundaries, given {given}",
+            found - 1
+        ));
+    }
+    if !boundaries.is_sorted() {
+        return wrong(format!("boundaries must not fall, given {boundaries:?}"));
+    }
+    let mut joined = last.clone();
+    for (at, schedule) in before.iter().enumerate().rev() {
+        let begin = if at == 0 { 0 } else { boundaries[at - 1] };
+        joined = schedule.clone().then(boundaries[at] - begin, joined);
+    }
+    Ok(joined)
 }

@@ -79,7 +79,12 @@ impl Packed {
                     .strip_prefix(weight)
                     .and_then(|array| array.strip_prefix('.')),
             };
-            array.is_some_and(|array| matches!(array, "weight" | "scales" | "biases"))
+            array.is_some_and(|array| {
+                matches!(
+                    array,
+                    "weight" | "scales" | "biases" | "factor" | "residues"
+                )
+            })
         })
     }
 }

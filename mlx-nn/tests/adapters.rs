@@ -90,7 +90,7 @@ fn config(dora: bool) -> LoraConfig {
 }
 
 fn scheme(bits: i32) -> Scheme {
-    Scheme::new(QuantMode::Affine, bits, 32).unwrap()
+    Scheme::new(32, bits, QuantMode::Affine).unwrap()
 }
 
 fn bases() -> Vec<(Option<Scheme>, DType)> {

@@ -80,7 +80,7 @@ fn layers() -> Result<Vec<(&'static str, Box<dyn Layer>)>> {
         ("prelu", Box::new(PRelu::with(3, 0.1)?)),
         (
             "quantised",
-            Box::new(QqLinear::new(32, 4, Scheme::new(QuantMode::Nvfp4, 4, 16)?)?),
+            Box::new(QqLinear::new(32, 4, Scheme::new(16, 4, QuantMode::Nvfp4)?)?),
         ),
         ("glu", Box::new(Activation::Glu)),
         ("softmax", Box::new(Activation::Softmax)),
@@ -252,7 +252,7 @@ fn constructors_refuse_numbers_by_name() {
         "positional encoding: dims must be positive and even, given 3",
     );
     refused(
-        QqLinear::new(30, 4, Scheme::new(QuantMode::Nvfp4, 4, 16).unwrap()),
+        QqLinear::new(30, 4, Scheme::new(16, 4, QuantMode::Nvfp4).unwrap()),
         "quantised linear: 30 inputs cannot be quantised with nvfp4, 4 bits in groups of 16: the mode must be nvfp4, mxfp8 or mxfp4, \
          and its group divide the inputs",
     );

@@ -287,7 +287,7 @@ proptest! {
 
 /// Quantised options. Quantisation changes only the last bits of a one among zeros.
 fn packed(bits: Option<i32>) -> CacheOptions {
-    let scheme = |bits| Scheme::new(QuantMode::Affine, bits, 32).unwrap();
+    let scheme = |bits| Scheme::new(32, bits, QuantMode::Affine).unwrap();
     CacheOptions {
         quantized: bits.map(scheme),
         ..CacheOptions::default()
@@ -354,11 +354,7 @@ fn the_buffer_does_not_move_while_steps_are_in_flight() {
         .zip([None, Some(8)])
         .chain(kinds.into_iter().zip([Some(4), None]))
     {
-        let mut cache = ModelCache::new(
-            &[kind],
-            1,
-            packed(bits),
-        );
+        let mut cache = ModelCache::new(&[kind], 1, packed(bits));
         let mut outputs: Vec<Array> = Vec::new();
         let mut addresses = Vec::new();
         for position in 0..40i32 {

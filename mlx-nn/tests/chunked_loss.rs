@@ -227,7 +227,7 @@ fn adapters_on_the_head_learn() {
         2e-6,
     );
     for (mode, bits, group) in [(QuantMode::Affine, 4, 32), (QuantMode::Mxfp4, 4, 32)] {
-        let scheme = Scheme::new(mode, bits, group).unwrap();
+        let scheme = Scheme::new(group, bits, mode).unwrap();
         let mut packed = layer(false);
         mlx_nn::quantize::quantize(&mut packed, |_, _| Some(scheme)).unwrap();
         check(
@@ -376,7 +376,7 @@ fn what_does_not_fit_is_refused() {
 #[test]
 fn the_first_tokens_have_the_logits_of_the_whole() {
     let (hidden, _, _) = inputs(DType::F32);
-    let scheme = Scheme::new(QuantMode::Affine, 4, 32).unwrap();
+    let scheme = Scheme::new(32, 4, QuantMode::Affine).unwrap();
     for packed in [false, true] {
         let mut layer = filled(Linear::empty(HIDDEN, VOCAB, true).unwrap());
         let mut embedding = filled(Embedding::empty(VOCAB, HIDDEN).unwrap());

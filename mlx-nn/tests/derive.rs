@@ -1,6 +1,7 @@
 //! `#[derive(Module)]`, and what every module can do with its parameters.
 
 use std::collections::HashMap;
+use std::fs;
 use std::marker::PhantomData;
 
 use mlx_core::ops::create::{full, ones};
@@ -286,7 +287,7 @@ fn patterns_freeze_parameters_and_modules() {
     mlx_nn::trainable::set_trainable(&mut net, |_| true).unwrap();
     assert!(!net.trainable_parameters().contains_key("seen"));
 
-    let scheme = Scheme::new(QuantMode::Affine, 4, 32).unwrap();
+    let scheme = Scheme::new(32, 4, QuantMode::Affine).unwrap();
     quantize::quantize(&mut net, |path, _| (path == "l1").then_some(scheme)).unwrap();
     net.unfreeze().unwrap();
     assert!(
@@ -325,8 +326,14 @@ fn dtypes_change_where_numbers_are_floating_point() {
 
 #[test]
 fn files_bring_back_parameters_and_buffers() {
+    for name in ["net.safetensors", "net.npz"] {
+        bring_back(name);
+    }
+}
+
+fn bring_back(file: &str) {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("net.safetensors");
+    let path = folder.path().join(file);
     let mut saved = net();
     saved.seen = Array::scalar(3.5f32).unwrap();
     saved.save(&path).unwrap();
@@ -365,15 +372,30 @@ fn files_bring_back_parameters_and_buffers() {
         before
     );
 
-    let error = saved.save(folder.path().join("net.npz")).unwrap_err();
+    for other in ["net.npy", "net"] {
+        let other = folder.path().join(other);
+        for error in [saved.save(&other), saved.load(&other)] {
+            let error = error.unwrap_err().to_string();
+            assert!(
+                error.ends_with("the parameters of a module are in a .safetensors or .npz file"),
+                "{error}"
+            );
+        }
+        assert!(!other.exists());
+    }
     assert!(
-        error
-            .to_string()
-            .ends_with("the parameters of a module are in a .safetensors file")
+        saved
+            .load(folder.path().join(format!("none.{file}")))
+            .is_err()
     );
-    assert!(saved.load(folder.path().join("none.safetensors")).is_err());
+    fs::write(folder.path().join(format!("bad.{file}")), b"PK and no more").unwrap();
+    assert!(
+        saved
+            .load(folder.path().join(format!("bad.{file}")))
+            .is_err()
+    );
 
-    let scheme = Scheme::new(QuantMode::Affine, 4, 32).unwrap();
+    let scheme = Scheme::new(32, 4, QuantMode::Affine).unwrap();
     quantize::quantize(&mut saved, |path, _| (path == "l1").then_some(scheme)).unwrap();
     saved.save(&path).unwrap();
     let error = loaded.load(&path).unwrap_err().to_string();
@@ -384,6 +406,16 @@ fn files_bring_back_parameters_and_buffers() {
     quantize::quantize(&mut loaded, |path, _| (path == "l1").then_some(scheme)).unwrap();
     loaded.load(&path).unwrap();
     assert_eq!(names(&loaded), names(&saved));
+
+    let mut halves = net();
+    halves.set_dtype(DType::BF16).unwrap();
+    halves.save(&path).unwrap();
+    let mut loaded = net();
+    loaded.load(&path).unwrap();
+    let (found, expected) = (loaded.parameters(), halves.parameters());
+    assert_eq!(found["l1.weight"].dtype(), DType::BF16);
+    let wide = |array: &Array| array.astype(DType::F32).unwrap().to_vec::<f32>().unwrap();
+    assert_eq!(wide(&found["l1.weight"]), wide(&expected["l1.weight"]));
 }
 
 #[test]

@@ -224,7 +224,7 @@ fn one_compressed_vector_a_position_is_kept() -> Result<()> {
     let cost = LayerKind::Latent.cost(kv, DType::BF16, &CacheOptions::default())?;
     assert_eq!((cost.row_bytes, cost.position_bytes), (0, 2 * 576));
     let packed = CacheOptions {
-        quantized: Some(mlx_core::Scheme::new(mlx_core::QuantMode::Affine, 8, 64)?),
+        quantized: Some(mlx_core::Scheme::new(64, 8, mlx_core::QuantMode::Affine)?),
         ..CacheOptions::default()
     };
     let refused = LayerKind::Latent

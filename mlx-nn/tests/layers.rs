@@ -257,7 +257,7 @@ fn experts_equal_one_token_at_a_time() {
 
 #[test]
 fn a_weight_tells_its_dense_shape_however_it_is_packed() {
-    let scheme = mlx_core::Scheme::new(mlx_core::QuantMode::Affine, 3, 32).unwrap();
+    let scheme = mlx_core::Scheme::new(32, 3, mlx_core::QuantMode::Affine).unwrap();
     let weight = Weight::quantized_like(&[6, 64], scheme).unwrap();
     assert_eq!(weight.shape(), [6, 64]);
     let error = Weight::quantized_like(&[6, 48], scheme)

@@ -24,7 +24,7 @@ fn distance(a: &Array, b: &Array) -> f32 {
 #[test]
 fn both_sides_are_quantised() {
     for (mode, bits, group) in [(QuantMode::Nvfp4, 4, 16), (QuantMode::Mxfp8, 8, 32)] {
-        let scheme = Scheme::new(mode, bits, group).unwrap();
+        let scheme = Scheme::new(group, bits, mode).unwrap();
         random::seed(3);
         let mut layer = QqLinear::new(64, 8, scheme).unwrap();
         let key = random::next_key().unwrap();

@@ -107,7 +107,7 @@ fn config(dora: bool) -> LoraConfig {
 }
 
 fn scheme(bits: i32) -> Scheme {
-    Scheme::new(QuantMode::Affine, bits, 32).unwrap()
+    Scheme::new(32, bits, QuantMode::Affine).unwrap()
 }
 
 /// Every base, and adapters without and with magnitudes.

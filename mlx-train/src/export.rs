@@ -17,7 +17,10 @@ use crate::error::{Result, format};
 /// # Errors
 /// A file cannot be written; then no folder is left.
 pub fn model(new: NewCheckpoint<'_>, files: &Files, model: &dyn Model, dense: bool) -> Result<()> {
-    let config = files.json("config.json")?;
+    let config = match files {
+        Files::Gguf { path, .. } => Some(mlx_models::open_checkpoint(path)?.0),
+        files => files.json("config.json")?,
+    };
     let Some(Value::Object(mut config)) = config else {
         return Err(format(format!("{} has no config.json", files.describe())));
     };

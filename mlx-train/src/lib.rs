@@ -44,7 +44,7 @@
 //! for _ in 0..200 {
 //!     let (values, grads) =
 //!         value_and_grad(&mut model, |model| Ok(vec![loss::mse(&model.forward(&x)?, &y)?]))?;
-//!     optimizer.apply(&mut model, &grads)?;
+//!     optimizer.update(&mut model, &grads)?;
 //!     last = values[0].item()?;
 //! }
 //! assert!(last < 1e-3, "{last}");

@@ -347,7 +347,8 @@ impl<'a> Trainer<'a> {
         }
         let mtp_loss = self.config.mtp.map(|_| of_head.value());
         let rate = self.optimizer.rate();
-        self.optimizer.apply_joined(self.model, &layout, &total)?;
+        self.optimizer
+            .apply_joined_lazily(self.model, &layout, &total)?;
         let params = trainable(self.model)?;
         let params = params.iter().map(|(_, array)| array);
         mlx_core::eval(params.chain(self.optimizer.pending()))?;

@@ -147,7 +147,7 @@ fn step(model: &mut dyn Model, method: Method) -> BTreeMap<String, Vec<f32>> {
         Ok(vec![sum_loss(model, &batch, None)?])
     })
     .unwrap();
-    optimizer.apply(&mut *model, &grads).unwrap();
+    optimizer.apply_lazily(&mut *model, &grads).unwrap();
     let numbers = |(name, array): (String, Array)| (name, array.to_vec::<f32>().unwrap());
     let params = trainable(model).unwrap().into_iter();
     params.map(numbers).collect()

@@ -14,12 +14,14 @@ import mlx.core as mx
 import numpy as np
 
 import ops_array
+import ops_edges
 import ops_elementwise
 import ops_index
 import ops_matrix
 import ops_numeric
 import ops_promotion
 import ops_short
+import ops_text
 import ops_types
 from ops_table import Table
 
@@ -35,8 +37,10 @@ def main():
         module.fill(table)
         write(out / f"{name}.json", table.document())
         print(f"{name}: {len(table.cases)} cases, {table.checked} of them equal to NumPy's")
+    write(out / "edges.json", ops_edges.document())
     write(out / "promotion.json", ops_promotion.document())
     write(out / "types.json", ops_types.document())
+    write(out / "text.json", ops_text.document())
 
 
 def write(path, document):

@@ -52,7 +52,7 @@ enum Benchmark {
     /// Speculation against plain decoding, on shapes of Qwen3.5-0.8B with an acceptance of 0.8
     Speculate(speculate::Arguments),
     /// The HTTP server under load, against mlx_lm.server and llama_cpp.server
-    Serve(serve::Arguments),
+    Serve(Box<serve::Arguments>),
 }
 
 /// The flags of all benchmarks.
@@ -70,6 +70,9 @@ struct Shared {
     /// Print the table and write no record
     #[arg(long, global = true)]
     no_record: bool,
+    /// Print the record as JSON instead of the table
+    #[arg(long, global = true)]
+    json: bool,
 }
 
 impl Shared {
@@ -90,7 +93,10 @@ impl Shared {
 
     /// Prints the record, and writes it unless it is to be discarded.
     fn finish(&self, record: &record::Record) -> Result<()> {
-        print!("{}", record.markdown());
+        match self.json {
+            true => println!("{:#}", record.json()),
+            false => print!("{}", record.markdown()),
+        }
         if !self.no_record {
             let written = record.write(&cargo::repository().join("records"))?;
             eprintln!("written: {}", written.display());
@@ -138,12 +144,16 @@ fn checkpoints(python: &Path) -> Result<PathBuf> {
 
 /// Builds a release binary of a package, and returns its path.
 fn build(package: &str) -> Result<PathBuf> {
-    cargo::run(&mut cargo::command([
-        "build",
-        "--release",
-        "--package",
-        package,
-    ]))?;
+    build_for(package, None)
+}
+
+/// The same, for a back end if the environment names none.
+fn build_for(package: &str, backend: Option<&str>) -> Result<PathBuf> {
+    let mut command = cargo::command(["build", "--release", "--package", package]);
+    if let (Some(backend), None) = (backend, std::env::var_os("MLX_BACKEND")) {
+        command.env("MLX_BACKEND", backend);
+    }
+    cargo::run(&mut command)?;
     let binary = format!("{package}{}", std::env::consts::EXE_SUFFIX);
     Ok(cargo::target_directory()?.join("release").join(binary))
 }

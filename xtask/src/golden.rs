@@ -42,6 +42,8 @@ enum Part {
     Nn,
     /// Conversions: tiny checkpoints converted by mlx-lm
     Convert,
+    /// Models in GGUF: logits and tokens of transformers with their values
+    Gguf,
     /// The built-in model: tokens and answers of transformers
     DefaultModel,
 }
@@ -57,6 +59,7 @@ impl Part {
             Part::Train => "train",
             Part::Nn => "nn",
             Part::Convert => "convert",
+            Part::Gguf => "gguf",
             Part::DefaultModel => "default-model",
         }
     }
@@ -76,6 +79,7 @@ impl Part {
             Part::Train => &["train.py"],
             Part::Nn => &["nn.py"],
             Part::Convert => &["convert.py"],
+            Part::Gguf => &["gguf_models.py"],
             Part::DefaultModel => &["../default-model/reference.py"],
         }
     }

@@ -12,6 +12,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use crate::native::cuda::{ARCHITECTURES, Architecture, Toolkit, VARIABLE};
 use crate::native::kernels::Compiled;
 use crate::native::{self, kernels, pins, source};
+use crate::scratch::Scratch;
 use crate::{build_mlx, cargo};
 
 mod host;
@@ -87,7 +88,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let cache = native::kernel_cache(&options.root);
     // A copy, so that a source that is edited during the compilation is not stored under the digest
     // of its old text.
-    let work = tempfile::tempdir().context("a folder for the sources")?;
+    let work = Scratch::new("kernels")?;
     let (mlx_c, shim) = source::unpack(work.path()).map_err(|e| anyhow!("{e}"))?;
     let compiled = kernels::compile(
         &toolkit,

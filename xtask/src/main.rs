@@ -23,6 +23,7 @@ mod memcheck;
 mod native;
 mod packages;
 mod python;
+mod scratch;
 mod test;
 mod tidy;
 mod train_default;

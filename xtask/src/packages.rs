@@ -9,6 +9,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::cargo;
+use crate::scratch::Scratch;
 
 /// A crate, the features that its program asks for, and what the program prints. A crate without a program of its own
 /// is used by that of another.
@@ -57,7 +58,7 @@ pub fn run() -> Result<()> {
     cargo::run(&mut pack)?;
     let archives = cargo::target_directory()?.join("package");
     // Cargo looks for a workspace in the folders above a package, so the folder is outside the repository.
-    let folder = tempfile::tempdir().context("cannot create a folder")?;
+    let folder = Scratch::new("packages")?;
     let root = folder.path();
     for package in &PACKAGES {
         let name = format!("{}-{version}", package.name);

@@ -13,6 +13,7 @@
 
 #ifdef MLXRS_CUDA
 #include "cuda/launch.h"
+#include "runtime/outcomes.h"
 #endif
 
 namespace {
@@ -187,6 +188,8 @@ void eval_gpu_inputs(const mx::array& a) {
   std::copy_if(a.inputs().begin(), a.inputs().end(), std::back_inserter(inputs), is_on_gpu);
   if (!inputs.empty()) {
     mx::eval(inputs);
+    // So that the node does not run if what the GPU has read had failed.
+    inherit_failures();
   }
 }
 

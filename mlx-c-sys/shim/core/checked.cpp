@@ -3,6 +3,8 @@
 
 #include <limits>
 
+#include "mlx/scheduler.h"
+
 #include "check.h"
 #include "elements.h"
 #include "runtime/outcomes.h"
@@ -286,7 +288,12 @@ extern "C" int mlxrs_check_reports(mlx_vector_array waited, mlx_stream s) {
 #endif
 #ifdef __linux__
     if (waited.ctx == nullptr) {
-      return confirm(mlx_stream_get_(s), nullptr);
+      auto stream = mlx_stream_get_(s);
+      if (stream.device == mx::Device::cpu) {
+        // MLX's CUDA library waits for a CPU stream without a look at its error.
+        mx::scheduler::scheduler().check_error(stream);
+      }
+      return confirm(stream, nullptr);
     }
     for (const auto& array : mlx_vector_array_get_(waited)) {
       confirm(mlx_stream_get_(s), &array);

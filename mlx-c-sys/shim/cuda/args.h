@@ -37,20 +37,27 @@ constexpr int many_stages(bool has_room, int rows) {
   return !has_room ? 2 : rows == 64 ? 4 : 3;
 }
 
-// An index out of range that a kernel has found. It is in pinned host memory, which the GPU writes directly.
+// An index out of range that a kernel has found.
 struct Finding {
   uint32_t is_set;
-  uint32_t round; // starts at 1 and increases each time the host reads a finding
   uint32_t operation;
   int32_t window;
   int64_t index, size;
 };
 
+// The findings of a stream. They are in pinned host memory, which the GPU writes directly.
+struct Findings {
+  static constexpr int slots = 1000; // so that all fit in 32 KB
+  uint32_t any; // whether one is set
+  uint32_t round; // starts at 1 and increases each time the host reads the findings
+  Finding of[slots];
+};
+
 // The place where a kernel reports an index out of range (cuda/report.cuh).
 struct Report {
-  Finding* to;
-  uint32_t* claimed; // device memory: the last round in which a kernel has reported
-  uint32_t operation;
+  Findings* to;
+  uint32_t* claimed; // device memory: for each slot the last round in which a kernel has reported
+  uint32_t operation, slot;
 };
 
 // Arguments of the kernel that checks indices of any integer type.

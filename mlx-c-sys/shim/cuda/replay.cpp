@@ -9,6 +9,7 @@
 #include "mlx/primitives.h"
 #include "mlx/transforms.h"
 #include "record.h"
+#include "report.h"
 #include "runtime/outcomes.h"
 
 namespace mlxrs::cuda {
@@ -44,7 +45,7 @@ class Replayed : public mx::Primitive {
     throw std::logic_error("a CUDA graph runs on a GPU");
   }
   void eval_gpu(const std::vector<mx::array>& in, std::vector<mx::array>& out) override {
-    note_report(); // the captured kernels may report
+    note_report(captured_slot); // the captured kernels may report
     auto& encoder = mx::cu::get_command_encoder(stream());
     std::vector<std::pair<mx::array, mx::array>> fresh, results;
     size_t next = 0;

@@ -5,19 +5,23 @@
 
 namespace mlxrs::cuda {
 
-// Reports an index out of range. Only the first report of a round is kept; a round ends when the host reads the report.
+// Reports an index out of range. Only the first report of a slot and round is kept; a round ends
+// when the host reads the reports.
 __device__ inline void report(const Report& r, int64_t index, int64_t size, int window) {
-  volatile Finding* to = r.to;
-  uint32_t round = to->round;
-  if (atomicMax(r.claimed, round) >= round) {
+  volatile Findings* all = r.to;
+  uint32_t round = all->round;
+  if (atomicMax(r.claimed + r.slot, round) >= round) {
     return;
   }
+  volatile Finding* to = &all->of[r.slot];
   to->operation = r.operation;
   to->index = index;
   to->size = size;
   to->window = window;
   __threadfence_system();
   to->is_set = 1;
+  __threadfence_system();
+  all->any = 1;
 }
 
 // The number of an expert, clamped to the last expert. An index out of range (a negative one is large as unsigned) is

@@ -8,7 +8,6 @@
 #include "mlx/allocator.h"
 #include "mlx/scheduler.h"
 #include "mlx/stream.h"
-#include "of_mlx.h"
 #include "outcomes.h"
 #include "worker.h"
 
@@ -20,10 +19,8 @@ namespace mx = mlx::core;
 // encoders of CPU streams in such an object, and our scheduler looks for them there.
 void finish() {
 #ifdef __linux__
-  if (mlxrs::is_cpu_library()) {
-    return mlxrs::wait_for_workers();
-  }
-#endif
+  mlxrs::wait_for_workers();
+#else
   for (mx::Stream s : mx::get_streams()) {
     if (s.device != mx::Device::cpu) {
       continue;
@@ -37,6 +34,7 @@ void finish() {
       // The stream has no thread, so there is nothing to wait for.
     }
   }
+#endif
 }
 
 } // namespace

@@ -22,7 +22,8 @@ static Function* of_mlx(const char* name) {
   return reinterpret_cast<Function*>(found);
 }
 
-// Whether libmlx is the CPU library. Other builds of libmlx keep their own scheduler and allocator.
+// Whether libmlx is the CPU library. The other build of libmlx on Linux is the CUDA library, which
+// keeps its own allocator.
 bool is_cpu_library();
 
 } // namespace mlxrs

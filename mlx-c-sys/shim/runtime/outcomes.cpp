@@ -114,7 +114,7 @@ struct Queuing {
   bool is_in_place = false;
   // Made with the first task.
   std::shared_ptr<Outcome> outcome;
-  bool may_report = false;
+  int report = -1;
   // Whether `node` is known to be the one. Before the first node, an evaluation asks for tracers
   // among other nodes.
   bool is_sure = false;
@@ -133,6 +133,15 @@ struct Thread {
   // outcome.
   bool has_refused = false, is_unknown = false;
 
+  // Confirms the outcomes of a stream up to a number.
+  void confirm(int stream, uint64_t number) {
+    auto known = std::find_if(confirmed.begin(), confirmed.end(), [&](const auto& it) { return it.first == stream; });
+    if (known == confirmed.end()) {
+      confirmed.emplace_back(stream, number);
+    } else {
+      known->second = std::max(known->second, number);
+    }
+  }
   bool is_confirmed(const Outcome& outcome) const {
     return std::any_of(confirmed.begin(), confirmed.end(), [&](const auto& stream) {
       return stream.first == outcome.stream && outcome.number <= stream.second;
@@ -231,7 +240,7 @@ void end_node(Thread& thread, Queuing& queuing) {
       throw;
     }
   }
-  outcome->may_report = std::exchange(queuing.may_report, false);
+  outcome->report = std::exchange(queuing.report, -1);
   each_written(queuing, [&](const auto& data) { thread.table.put(data, outcome); });
   outcome->end_task();
   queuing.node.reset();
@@ -311,10 +320,15 @@ std::shared_ptr<Outcome> outcome_of_task() {
   return queuing->outcome;
 }
 
-void note_report() {
-  if (!has_ended && thread().queuing != nullptr) {
-    thread().queuing->may_report = true;
+int note_report(int slot) {
+  auto* queuing = has_ended ? nullptr : thread().queuing;
+  if (queuing == nullptr) {
+    return slot;
   }
+  if (queuing->report < 0) {
+    queuing->report = slot;
+  }
+  return queuing->report;
 }
 
 void note_in_place() {
@@ -337,44 +351,63 @@ bool has_failed(const mx::array& a) {
   return outcome != nullptr && outcome->has_failed();
 }
 
-void fail_reporting(const std::string& reason) {
+void fail_reporting(mx::Stream stream, int slot, const std::string& reason) {
   auto text = std::make_shared<std::string>(reason);
   for (const auto& outcome : thread().unconfirmed) {
-    if (outcome->may_report) {
+    if (outcome->stream == stream.index && outcome->report == slot) {
       outcome->fail(text);
-    } else {
-      outcome->inherit();
     }
+  }
+}
+
+void inherit_failures() noexcept {
+  if (has_ended) {
+    return;
+  }
+  // Inputs come before the nodes that read them.
+  for (const auto& outcome : thread().unconfirmed) {
+    outcome->inherit();
   }
 }
 
 void confirm(mx::Stream stream, const mx::array* waited) {
   auto& thread = ::thread();
-  std::pair<int, uint64_t> last(stream.index, thread.next - 1);
-  if (waited != nullptr) {
-    const auto& outcome = thread.table.find(waited->data_shared_ptr().get());
+  std::shared_ptr<Outcome> outcome;
+  if (waited == nullptr) {
+    thread.confirm(stream.index, thread.next - 1);
+  } else {
+    outcome = thread.table.find(waited->data_shared_ptr().get());
     if (outcome == nullptr) {
       return;
     }
-    last = {outcome->stream, outcome->number};
+    thread.confirm(outcome->stream, outcome->number);
   }
-  auto& confirmed = thread.confirmed;
-  auto known = std::find_if(confirmed.begin(), confirmed.end(), [&](const auto& it) { return it.first == last.first; });
-  if (known == confirmed.end()) {
-    confirmed.push_back(last);
-  } else {
-    known->second = std::max(known->second, last.second);
-  }
-  std::erase_if(thread.unconfirmed, [&](const auto& outcome) {
-    bool is_confirmed = thread.is_confirmed(*outcome);
-    if (is_confirmed) {
-      outcome->forget_inputs();
+  inherit_failures();
+  // A node that has ended has waited for its inputs, on whatever streams they are. Without this the
+  // nodes of a stream that nothing but other streams waits for would never be confirmed.
+  auto& unconfirmed = thread.unconfirmed;
+  for (auto node = unconfirmed.rbegin(); node != unconfirmed.rend(); ++node) {
+    if (thread.is_confirmed(**node)) {
+      for (const auto& input : (*node)->inputs()) {
+        thread.confirm(input->stream, input->number);
+      }
     }
-    return is_confirmed;
+  }
+  std::erase_if(unconfirmed, [&](const auto& node) {
+    // A failure is kept until its error is returned, which close_failures() explains by it.
+    bool is_over = thread.is_confirmed(*node) && (!node->has_failed() || node->is_told);
+    if (is_over) {
+      node->forget_inputs();
+    }
+    return is_over;
   });
   constexpr size_t many = 1024;
   if (thread.table.size() > many) {
-    thread.table.keep_if([&](const Outcome& outcome) { return outcome.has_failed() || !thread.is_confirmed(outcome); });
+    thread.table.keep_if([&](const Outcome& node) { return node.has_failed() || !thread.is_confirmed(node); });
+  }
+  if (outcome != nullptr && outcome->has_failed()) {
+    // A kernel of a GPU that reads a failed result raises no error.
+    throw std::runtime_error(*outcome->reason());
   }
 }
 
@@ -385,6 +418,7 @@ void close_failures(const char* reason, bool all) {
   auto& thread = ::thread();
   all |= std::exchange(thread.is_unknown, false);
   bool is_known = std::exchange(thread.has_refused, false);
+  inherit_failures();
   auto each = [&](auto f) {
     thread.table.each(f);
     for (const auto& outcome : thread.unconfirmed) {

@@ -8,6 +8,9 @@
 // failed node: then its node has failed too. All other tasks run, also on a stream on which another
 // node failed.
 //
+// The kernels of a GPU have no such tasks, and run whatever they read. Their nodes get the failures
+// of their inputs when they are waited for, and after each error.
+//
 // A node that could not be queued (it got no memory, say) keeps its operation, and can be queued
 // again.
 #pragma once
@@ -71,8 +74,12 @@ class Outcome {
       }
     }
   }
+  // Called on the thread that queued the node, after its tasks have ended.
   void forget_inputs() noexcept {
     inputs_.clear();
+  }
+  const Inputs& inputs() const {
+    return inputs_;
   }
 
   // A node is open until it is queued and its last task has ended.
@@ -89,8 +96,8 @@ class Outcome {
   const int stream;
   // Nodes that a thread queues later have larger numbers.
   const uint64_t number;
-  // Whether a kernel of a GPU may report a failure of this node after its tasks have ended.
-  bool may_report = false;
+  // Where kernels of a GPU report a failure of this node (cuda/report.h); -1 if they report none.
+  int report = -1;
   // Whether an error has been returned for this failure.
   bool is_told = false;
 
@@ -110,8 +117,9 @@ std::shared_ptr<Outcome> outcome_of_task();
 // Prepares the calling thread: its outcomes must not need memory first when there is none left.
 void prepare_outcomes();
 
-// The node that the calling thread queues may be reported as failed by a kernel of a GPU.
-void note_report();
+// Kernels of a GPU will report failures of the node that the calling thread queues in this slot of
+// its stream. Returns the slot of the node, which is another one if it has one already.
+int note_report(int slot);
 
 // The node that the calling thread queues writes into the memory of an input, whatever else holds
 // that memory.
@@ -123,12 +131,15 @@ void share_outcome(const mx::array& from, const mx::array& to);
 // Whether the array is a result of a failed node.
 bool has_failed(const mx::array& a);
 
-// Fails all nodes of this thread that note_report() was called for since they were last confirmed,
-// and those that depend on them.
-void fail_reporting(const std::string& reason);
+// Fails the nodes of this thread's stream that are not confirmed and have this slot.
+void fail_reporting(mx::Stream stream, int slot, const std::string& reason);
 
-// Confirms the nodes of `stream` up to that of `waited`, or all of its nodes if that is null: they
-// have ended, and no kernel has reported a failure.
+// Gives the nodes of this thread the failures of their inputs, as far as they are known now.
+void inherit_failures() noexcept;
+
+// Confirms the nodes of `stream` up to that of `waited`, or all of its nodes if that is null, and
+// those that they have waited for: they have ended, and no kernel has reported a failure. Throws if
+// the node of `waited` has failed.
 void confirm(mx::Stream stream, const mx::array* waited);
 
 // Called for each error of an evaluation, after the streams of this thread have ended their tasks.

@@ -1,22 +1,28 @@
 // The scheduler of CPU streams, in place of MLX's. libmlx calls these four functions through its symbol table, where
-// the definitions of libmlxc come first. It differs from MLX's own in three points:
+// the definitions of libmlxc come first. It differs from MLX's own in four points:
 //
 //   - The tasks of operations that depend on a failed one are not run (see outcomes.h). MLX runs them on arrays that were
 //     never written, so that an index read there may be any number.
 //   - A stream's thread ends with the thread that owns the stream. MLX keeps it to the end of the process.
 //   - An error is delivered to the thread that owns the stream. MLX gives it to any thread that waits for the stream,
 //     and `clear_cache` waits for all of them.
+//   - A failure is returned once, by a wait, and stays set until mlxrs_clear_failures has seen the
+//     stream end its tasks. MLX's error is cleared by the call that returns it, and the remaining
+//     tasks of the failed node and of those that depend on it set it again. On the first thread that
+//     uses MLX it is even returned by the call that queues the next task, of whatever node. The same
+//     failure then came back with nothing to explain it, and cost all arrays that had not been
+//     waited for.
 //
 // A stream's thread takes all waiting tasks under one lock, and a task is one allocation where MLX makes two.
 //
-// Only on Linux, and only with MLX's CPU library: other back ends have other events, whose errors are set elsewhere.
-// With other libraries these functions call MLX's, with tasks that look at their outcomes.
+// Only on Linux, with MLX's CPU library and with its CUDA library.
 #ifdef __linux__
 
 #include <dlfcn.h>
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <future>
 #include <memory>
 #include <mutex>
@@ -151,25 +157,6 @@ void push(mx::Stream stream, bool is_work, Make make) {
   make(nullptr)();
 }
 
-// Runs a task on a thread of MLX's scheduler, which keeps the exception as the stream's error.
-void run_task(mlxrs::Outcome& outcome, const std::function<void()>& task) {
-  struct End {
-    mlxrs::Outcome& outcome;
-    ~End() {
-      outcome.end_task();
-    }
-  } end{outcome};
-  if (!outcome.may_run()) {
-    throw std::runtime_error(*outcome.reason());
-  }
-  try {
-    task();
-  } catch (const std::exception& e) {
-    outcome.fail(std::make_shared<std::string>(e.what()));
-    throw;
-  }
-}
-
 // Sets MLX's count of tasks to 0 after `finish`. A task that could not be queued stays counted, and evaluations would
 // wait for the count to fall. If other threads have streams too, the count may be theirs and is not changed.
 void balance() {
@@ -227,27 +214,11 @@ void wait_for_workers() noexcept {
 
 namespace mlx::core::scheduler {
 
-using mlxrs::is_cpu_library;
-using mlxrs::of_mlx;
-
 void Scheduler::enqueue(Stream stream, std::function<void()> task) {
-  if (!is_cpu_library()) {
-    static auto* mlx = of_mlx<void(Scheduler*, Stream, std::function<void()>)>(
-        "_ZN3mlx4core9scheduler9Scheduler7enqueueENS0_6StreamESt8functionIFvvEE");
-    if (auto outcome = is_work(task) ? mlxrs::outcome_of_task() : nullptr) {
-      task = [outcome, task = std::move(task)] { run_task(*outcome, task); };
-    }
-    return mlx(this, stream, std::move(task));
-  }
   push(stream, is_work(task), [&](Worker*) { return std::move(task); });
 }
 
 void Scheduler::wait_event(Stream stream, Event event, std::function<void(Event&)> task) {
-  if (!is_cpu_library()) {
-    static auto* mlx = of_mlx<void(Scheduler*, Stream, Event, std::function<void(Event&)>)>(
-        "_ZN3mlx4core9scheduler9Scheduler10wait_eventENS0_6StreamENS0_5EventESt8functionIFvRS4_EE");
-    return mlx(this, stream, std::move(event), std::move(task));
-  }
   push(stream, false, [&](Worker* worker) {
     return [worker, event = std::move(event), task = std::move(task)]() mutable {
       task(event);
@@ -259,11 +230,6 @@ void Scheduler::wait_event(Stream stream, Event event, std::function<void(Event&
 }
 
 void Scheduler::signal_event(Stream stream, Event event, std::function<void(Event&)> task) {
-  if (!is_cpu_library()) {
-    static auto* mlx = of_mlx<void(Scheduler*, Stream, Event, std::function<void(Event&)>)>(
-        "_ZN3mlx4core9scheduler9Scheduler12signal_eventENS0_6StreamENS0_5EventESt8functionIFvRS4_EE");
-    return mlx(this, stream, std::move(event), std::move(task));
-  }
   push(stream, false, [&](Worker* worker) {
     return [worker, event = std::move(event), task = std::move(task)]() mutable {
       if (worker != nullptr) {
@@ -275,10 +241,6 @@ void Scheduler::signal_event(Stream stream, Event event, std::function<void(Even
 }
 
 void Scheduler::check_error(Stream stream) {
-  if (!is_cpu_library()) {
-    static auto* mlx = of_mlx<void(Scheduler*, Stream)>("_ZN3mlx4core9scheduler9Scheduler11check_errorENS0_6StreamE");
-    return mlx(this, stream);
-  }
   Worker* worker = has_ended ? nullptr : own.find(stream.index);
   if (worker != nullptr && worker->has_failed()) {
     throw std::runtime_error(*worker->reason());
@@ -292,7 +254,7 @@ extern "C" int mlxrs_clear_failures(const char* reason, bool all) {
 #ifdef MLXRS_CUDA
     mlxrs::cuda::forget_findings();
 #endif
-    if (!has_ended && mlxrs::is_cpu_library()) {
+    if (!has_ended) {
       // All streams finish before the failure of one is cleared, because one stream may wait for another.
       for (const auto& [index, worker] : own.workers) {
         worker->finish();
@@ -300,7 +262,10 @@ extern "C" int mlxrs_clear_failures(const char* reason, bool all) {
       for (const auto& [index, worker] : own.workers) {
         worker->clear_failure();
       }
-      balance();
+      // With the CUDA library the count includes work of GPUs.
+      if (mlxrs::is_cpu_library()) {
+        balance();
+      }
     }
     mlxrs::close_failures(reason, all);
   });

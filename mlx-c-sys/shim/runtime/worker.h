@@ -17,6 +17,7 @@
 #include "mlx/event.h"
 
 #include "memory.h"
+#include "of_mlx.h"
 #include "outcomes.h"
 
 namespace mlx::core {
@@ -27,6 +28,11 @@ struct EventCounter {
   uint64_t value;
   std::mutex mutex;
   std::condition_variable condition;
+  std::atomic<Error*> error;
+};
+
+// The beginning of an event of the CUDA library (backend/cuda/event.h; cuda/report.cpp compares them).
+struct CudaEventError {
   std::atomic<Error*> error;
 };
 
@@ -110,7 +116,8 @@ class Worker {
   void set_error_of(const mx::Event& event) noexcept {
     if (has_failed()) {
       error_->set_message(reason_);
-      event.cast<mx::EventCounter>().error.store(error_);
+      auto& error = is_cpu_library() ? event.cast<mx::EventCounter>().error : event.cast<mx::CudaEventError>().error;
+      error.store(error_);
     }
   }
 

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use mlx_core::fast::{self, Attention, Gate, GatedDelta, KeySlots, Mask, Positions, Route, pack};
+use mlx_core::fast::{
+    self, Attention, Gate, GatedDelta, KeySlots, Mask, Positions, RaggedDelta, RaggedRows, Route,
+    SlotsAfter, StatePool, StateSlots, pack,
+};
 use mlx_core::ops::quantize::{Quantized, Scheme};
 use mlx_core::{Array, DType, Result};
 
@@ -203,6 +206,66 @@ pub fn recurrences(bench: &Bench) -> Result<()> {
                 }))
             },
         )?;
+    }
+    ragged(bench)
+}
+
+/// The same layers over ragged rows, with states in a pool that is written in place.
+fn ragged(bench: &Bench) -> Result<()> {
+    let (key_heads, heads, dim) = (16, 32, 128);
+    let width = 2 * key_heads * dim + heads * dim;
+    for (rows, tokens) in [(1, 1), (8, 1), (64, 1), (1, 512)] {
+        let all = rows * tokens;
+        let numbers = |step: i32, n: i32| {
+            Array::from_slice(&(0..n).map(|i| i * step).collect::<Vec<_>>(), &[n])
+        };
+        let (starts, slots) = (numbers(tokens, rows + 1)?, numbers(1, rows)?);
+        let states = |pool: &Array| StateSlots {
+            pool: StatePool::Own(pool.clone()),
+            from: &slots,
+            to: SlotsAfter::Rows(&slots),
+        };
+        let of = RaggedRows {
+            starts: &starts,
+            longest: tokens,
+        };
+        let case = format!("{tokens} tokens, {heads} heads of {dim}");
+        bench.time("ragged delta", &case, rows, || {
+            let qkv = normal(&[1, all, width], DType::BF16)?;
+            let gate = normal(&[1, all, heads], DType::BF16)?;
+            let number = normal(&[heads], DType::F32)?.abs()?;
+            mlx_core::eval([&number])?;
+            let pool = || normal(&[rows, heads, dim, dim], DType::F32);
+            let bytes = pool()?.nbytes();
+            let pools = (0..bench.copies(bytes)).map(|_| pool());
+            let pools: Vec<Array> = pools.collect::<Result<_>>()?;
+            let amount = Amount {
+                operations: 7.0 * f64::from(tokens) * bytes as f64 / 4.0,
+                bytes: (2 * bytes + 2 * qkv.nbytes()) as f64,
+            };
+            Ok((amount, pools.len(), move |run: usize| {
+                let inputs = RaggedDelta {
+                    qkv: &qkv,
+                    a: &gate,
+                    b: &gate,
+                    rate: &number,
+                    bias: &number,
+                    key_heads,
+                    key_dim: dim,
+                };
+                Ok(fast::ragged_delta(&inputs, &of, Some(states(&pools[run])))?.0)
+            }))
+        })?;
+        let case = format!("{tokens} tokens of {width}");
+        bench.time("ragged conv", &case, rows, || {
+            let x = normal(&[1, all, width], DType::BF16)?;
+            let pool = normal(&[rows, 3, width], DType::BF16)?;
+            let taps = normal(&[4, width], DType::BF16)?;
+            let amount = Amount::elementwise(&[&x, &x], 8.0);
+            Ok((amount, 64, move |_| {
+                Ok(fast::ragged_conv(&x, &taps, None, true, &of, Some(states(&pool)))?.0)
+            }))
+        })?;
     }
     Ok(())
 }

@@ -3,7 +3,9 @@
 use std::cell::RefCell;
 
 use criterion::Criterion;
-use mlx_core::fast::{self, Attention, Buffers, Mask, Slots};
+use mlx_core::fast::{
+    self, Attention, Buffers, FlatAttention, KeySlots, Mask, PAGE, Pages, Positions, Seen, Slots,
+};
 use mlx_core::{Array, DType, Result};
 
 use crate::timed::{Amount, time};
@@ -46,6 +48,64 @@ pub fn attention(c: &mut Criterion) {
                     let v = normal(&[b, kv_heads, s, size], dtype)?;
                     let (amount, options) = attend(&q, s, k.nbytes() + v.nbytes())?;
                     Ok((amount, move || fast::attention(&q, &k, &v, &options)))
+                });
+            }
+        }
+    }
+}
+
+/// Rows over pages, each beside the same rows in buffers.
+pub fn paged(c: &mut Criterion) {
+    for dtype in [DType::F32, DType::BF16] {
+        for (name, heads, kv_heads, size) in SHAPES {
+            for (b, l, s) in [(1, 1, 512), (1, 1, 4096), (16, 1, 1024), (1, 512, 4096)] {
+                let id = format!("{dtype} {name}: {b} rows, {l} new of {s}");
+                let scale = (size as f32).sqrt().recip();
+                let amount = |q: &Array, stored: usize| Amount {
+                    operations: 4.0 * q.size() as f64 * f64::from(s - l / 2),
+                    bytes: (stored + 2 * q.nbytes()) as f64,
+                };
+                time(c, &format!("buffers {id}"), || {
+                    let q = normal(&[b, heads, l, size], dtype)?;
+                    let k = normal(&[b, kv_heads, s, size], dtype)?;
+                    let v = normal(&[b, kv_heads, s, size], dtype)?;
+                    let offsets = Array::from_slice(&vec![s - l; b as usize], &[b])?;
+                    let options = Attention {
+                        scale,
+                        mask: Mask::Positions(Positions::new(&offsets, None, KeySlots::Straight)),
+                        sinks: None,
+                        soft_cap: None,
+                    };
+                    let amount = amount(&q, k.nbytes() + v.nbytes());
+                    Ok((amount, move || fast::attention(&q, &k, &v, &options)))
+                });
+                time(c, &format!("pages {id}"), || {
+                    let q = normal(&[1, heads, b * l, size], dtype)?;
+                    let (each, all) = (s / PAGE, b * s / PAGE);
+                    let k = normal(&[all, kv_heads, PAGE, size], dtype)?;
+                    let v = normal(&[all, kv_heads, PAGE, size], dtype)?;
+                    // Neighbours in a row are far apart in the pool.
+                    let tables: Vec<i32> = (0..all).map(|page| page * 37 % all).collect();
+                    let starts: Vec<i32> = (0..=b).map(|row| row * l).collect();
+                    let starts = Array::from_slice(&starts, &[b + 1])?;
+                    let lens = Array::from_slice(&vec![s - l; b as usize], &[b])?;
+                    let tables = Array::from_slice(&tables, &[b, each])?;
+                    let amount = amount(&q, k.nbytes() + v.nbytes());
+                    Ok((amount, move || {
+                        let pages = Pages {
+                            starts: &starts,
+                            lens: &lens,
+                            tables: &tables,
+                            most: None,
+                        };
+                        let options = FlatAttention {
+                            scale,
+                            soft_cap: None,
+                            seen: Seen::default(),
+                            sinks: None,
+                        };
+                        fast::paged_attention(&q, &k, &v, None, &pages, &options)
+                    }))
                 });
             }
         }

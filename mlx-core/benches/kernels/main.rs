@@ -33,6 +33,7 @@ criterion_group!(
     matmul::experts,
     matmul::sgemm,
     attention::attention,
+    attention::paged,
     attention::packed,
     attention::store,
     layer::norms,

@@ -2,7 +2,7 @@
 
 use criterion::Criterion;
 use mlx_core::fast::{self, Attention, Mask};
-use mlx_core::transforms::vjp;
+use mlx_core::transforms::vjp_with;
 use mlx_core::{Array, DType, Result, eval, ones_like};
 
 use crate::normal;
@@ -96,7 +96,7 @@ fn derivative(
         };
         let cotangent = [cotangent];
         Ok((amount, move || {
-            let (_, derivatives) = vjp(|x| Ok(vec![f(x)?]), &inputs, &cotangent)?;
+            let (_, derivatives) = vjp_with(|x| Ok(vec![f(x)?]), &inputs, &cotangent)?;
             Ok(derivatives[0].clone())
         }))
     });

@@ -387,7 +387,7 @@ const OPERATIONS: &[(&str, Read)] = &[
     ("QuantizedMatmul", |rest| {
         let (group_size, bits) = (rest.i32()?, rest.i32()?);
         let (mode, transpose) = (rest.choice(&QuantMode::ALL)?, rest.boolean()?);
-        let scheme = Scheme::new(mode, bits, group_size).map_err(|error| error.to_string())?;
+        let scheme = Scheme::new(group_size, bits, mode).map_err(|error| error.to_string())?;
         several(move |inputs, _| match inputs {
             [x, w, scales] => Ok(vec![quantized_matmul_with(
                 x, w, scales, None, transpose, scheme,

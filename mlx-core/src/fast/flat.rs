@@ -77,7 +77,8 @@ pub struct Seen<'a> {
     pub chunk: Option<i32>,
     /// `[1 or H, 1 or T, S]`: positions are hidden where booleans are false, numbers are added to the scores. Column
     /// `j` is position `j`; positions after the last column must not be seen. Positions that only booleans hide must
-    /// hold numbers, because a query from which they hide all keys gets the mean of the values.
+    /// hold numbers, because a query from which they hide all keys gets the mean of the values at the positions from
+    /// the first to `p`.
     pub mask: Option<&'a Array>,
     /// F32 `[H]`: ALiBi adds `slope · (position of the key - p)` to the scores of a head (Press et al.,
     /// arXiv:2108.12409).

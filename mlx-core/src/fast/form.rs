@@ -19,9 +19,9 @@ use crate::ffi;
 pub enum Op {
     /// [`attention`](super::attention()) and [`packed_attention`](super::packed_attention).
     Attention,
-    /// [`causal_conv`](super::causal_conv).
+    /// [`causal_conv`](super::causal_conv) and [`ragged_conv`](super::ragged_conv).
     Conv,
-    /// [`gated_delta`](super::gated_delta()) and [`scan`](super::scan()).
+    /// [`gated_delta`](super::gated_delta()) and [`scan`](super::scan()), also over ragged rows.
     Delta,
     /// [`experts_linear`](super::experts_linear) and its quantised form, [`gated_experts`](super::gated_experts),
     /// [`route`](super::route()), [`weighted_sum`](super::weighted_sum).

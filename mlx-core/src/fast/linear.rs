@@ -149,7 +149,7 @@ pub fn linear(x: &Array, weight: &Array) -> Result<Array> {
 ///
 /// # fn main() -> mlx_core::Result<()> {
 /// let w = ones(&[2, 64], DType::F32)?;
-/// let scheme = Scheme::new(QuantMode::Affine, 4, 64)?;
+/// let scheme = Scheme::new(64, 4, QuantMode::Affine)?;
 /// let Quantized { packed, scales, biases } = quantize_with(&w, scheme)?;
 /// let x = ones(&[1, 64], DType::F32)?;
 /// let y = fast::quantized_linear(&x, &packed, &scales, biases.as_ref(), scheme)?;
@@ -266,7 +266,7 @@ pub fn rows(w: &Array, indices: &Array) -> Result<Array> {
 ///
 /// # fn main() -> mlx_core::Result<()> {
 /// let w = ones(&[2, 64], DType::F32)?;
-/// let scheme = Scheme::new(QuantMode::Affine, 4, 64)?;
+/// let scheme = Scheme::new(64, 4, QuantMode::Affine)?;
 /// let Quantized { packed, scales, biases } = quantize_with(&w, scheme)?;
 /// let ids = Array::from_slice(&[1u32], &[1])?;
 /// let row = fast::quantized_rows(&packed, &scales, biases.as_ref(), &ids, scheme, DType::F32)?;

@@ -18,7 +18,7 @@ use crate::ops::quantize::{QuantMode, Scheme};
 /// use mlx_core::{DType, QuantMode, Scheme, fast, ones};
 ///
 /// # fn main() -> mlx_core::Result<()> {
-/// let scheme = Scheme::new(QuantMode::Affine, 8, 32)?;
+/// let scheme = Scheme::new(32, 8, QuantMode::Affine)?;
 /// let rows = fast::pack(&ones(&[2, 64], DType::F32)?, scheme)?;
 /// assert_eq!(rows.dim(1)?, fast::packed_words(64, DType::F32, scheme)?);
 /// assert_eq!(fast::unpack(&rows, scheme, DType::F32)?.to_vec::<f32>()?, [1.0; 128]);
@@ -41,7 +41,7 @@ pub fn pack(x: &Array, scheme: Scheme) -> Result<Array> {
 /// use mlx_core::{DType, QuantMode, Scheme, fast, zeros};
 ///
 /// # fn main() -> mlx_core::Result<()> {
-/// let scheme = Scheme::new(QuantMode::Affine, 4, 32)?;
+/// let scheme = Scheme::new(32, 4, QuantMode::Affine)?;
 /// let rows = fast::pack(&zeros(&[1, 32], DType::F16)?, scheme)?;
 /// assert_eq!(fast::unpack(&rows, scheme, DType::F16)?.shape(), [1, 32]);
 /// # Ok(())
@@ -70,7 +70,7 @@ pub fn unpack(rows: &Array, scheme: Scheme, dtype: DType) -> Result<Array> {
 /// use mlx_core::{DType, QuantMode, Scheme, fast};
 ///
 /// # fn main() -> mlx_core::Result<()> {
-/// let scheme = Scheme::new(QuantMode::Affine, 4, 64)?;
+/// let scheme = Scheme::new(64, 4, QuantMode::Affine)?;
 /// // 64 codes of 4 bits, and a scale and a bias of 16 bits.
 /// assert_eq!(fast::packed_words(64, DType::BF16, scheme)?, 9);
 /// # Ok(())
@@ -106,8 +106,8 @@ pub fn packed_words(d: i32, dtype: DType, scheme: Scheme) -> Result<i32> {
 /// use mlx_core::{QuantMode, Scheme, fast};
 ///
 /// # fn main() -> mlx_core::Result<()> {
-/// assert!(fast::check_packing(Scheme::new(QuantMode::Affine, 8, 64)?).is_ok());
-/// assert!(fast::check_packing(Scheme::new(QuantMode::Affine, 3, 64)?).is_err());
+/// assert!(fast::check_packing(Scheme::new(64, 8, QuantMode::Affine)?).is_ok());
+/// assert!(fast::check_packing(Scheme::new(64, 3, QuantMode::Affine)?).is_err());
 /// # Ok(())
 /// # }
 /// ```
@@ -115,7 +115,7 @@ pub fn packed_words(d: i32, dtype: DType, scheme: Scheme) -> Result<i32> {
 /// # Errors
 /// Rows cannot be packed in the scheme; the message lists the supported schemes.
 pub fn check_packing(scheme: Scheme) -> Result<()> {
-    let scheme = Scheme::new(scheme.mode, scheme.bits, scheme.group_size)?;
+    let scheme = Scheme::new(scheme.group_size, scheme.bits, scheme.mode)?;
     if scheme.mode == QuantMode::Affine && matches!(scheme.bits, 4 | 8) {
         return Ok(());
     }

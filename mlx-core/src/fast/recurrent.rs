@@ -180,13 +180,7 @@ impl Arg for Scan<'_> {
         }
     }
     fn check(&self) -> Result<()> {
-        let (least, most) = self.limits;
-        if !(least >= 0.0 && least <= most) {
-            return Err(Error::new(
-                ErrorKind::Invalid,
-                format!("scan: time steps in {least} ..= {most}, expected 0 <= least <= most"),
-            ));
-        }
+        check_limits("scan", self.limits)?;
         let [_, h, _, _] = self.state.dims()?;
         check(
             "scan",
@@ -202,6 +196,16 @@ impl Arg for Scan<'_> {
     }
 }
 
+pub(super) fn check_limits(operation: &str, (least, most): (f32, f32)) -> Result<()> {
+    if least >= 0.0 && least <= most {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::Invalid,
+        format!("{operation}: time steps in {least} ..= {most}, expected 0 <= least <= most"),
+    ))
+}
+
 /// Checks the inputs of a recurrence: tokens `[B, L, 2·K·D + H·V]` of K key heads, the state `[B, H, V, D]`, the
 /// widths, arrays with these numbers of floats for each token, and F32 vectors of these lengths.
 fn check(
@@ -211,40 +215,59 @@ fn check(
     gates: &[(&str, &Array, i32)],
     numbers: &[(&str, &Array, i32)],
 ) -> Result<()> {
-    for array in [x, state, widths] {
+    for array in [state, widths] {
         poison::check(array)?;
     }
-    for (_, array, _) in gates.iter().chain(numbers) {
-        poison::check(array)?;
-    }
-    let ([b, l, width], [_, h, v, d], k) = (x.dims()?, state.dims()?, key_heads);
-    let wide = 2 * i64::from(k) * i64::from(d) + i64::from(h) * i64::from(v);
-    if [b, l, k, h, v, d].iter().any(|&n| n < 1) || h % k != 0 || wide != i64::from(width) {
+    let [b, _, _] = x.dims()?;
+    let [_, h, v, d] = state.dims()?;
+    if !fits(x, key_heads, [h, v, d])? {
         return Err(Error::new(
             ErrorKind::Shape,
             format!(
-                "{operation} of {k} key heads needs {name} [B, L, 2 K D + H V] and a state [B, H, V, D], found {:?} and {:?}",
+                "{operation} of {key_heads} key heads needs {name} [B, L, 2 K D + H V] and a state [B, H, V, D], found {:?} and {:?}",
                 x.shape(),
                 state.shape()
             ),
         ));
     }
-    for &(name, array, n) in gates {
-        shaped(operation, name, array, &[b, l, n])?;
-        floats(operation, name, array)?;
-    }
-    for &(name, array, n) in numbers {
-        shaped(operation, name, array, &[n])?;
-        typed(operation, name, array, DType::F32)?;
-    }
-    floats(operation, name, x)?;
+    check_tokens(operation, (name, x), gates, numbers)?;
     shaped(operation, "state", state, &[b, h, v, d])?;
     typed(operation, "state", state, DType::F32)?;
     shaped(operation, "widths", widths, &[b])?;
     typed(operation, "widths", widths, DType::I32)
 }
 
-fn shaped(operation: &str, name: &str, array: &Array, wanted: &[i32]) -> Result<()> {
+/// Whether `x` is `[B, L, 2·K·D + H·V]` for K key heads and states `[H, V, D]`, and no axis is 0.
+pub(super) fn fits(x: &Array, key_heads: i32, [h, v, d]: [i32; 3]) -> Result<bool> {
+    let ([b, l, width], k) = (x.dims()?, key_heads);
+    let wide = 2 * i64::from(k) * i64::from(d) + i64::from(h) * i64::from(v);
+    let some = [b, l, k, h, v, d].iter().all(|&n| n >= 1);
+    Ok(some && h % k == 0 && wide == i64::from(width))
+}
+
+/// Checks tokens `[B, L, ..]`, arrays with these numbers of floats for each token, and F32 vectors of these lengths.
+pub(super) fn check_tokens(
+    operation: &str,
+    (name, x): (&str, &Array),
+    gates: &[(&str, &Array, i32)],
+    numbers: &[(&str, &Array, i32)],
+) -> Result<()> {
+    poison::check(x)?;
+    let [b, l, _] = x.dims()?;
+    for &(name, array, n) in gates {
+        poison::check(array)?;
+        shaped(operation, name, array, &[b, l, n])?;
+        floats(operation, name, array)?;
+    }
+    for &(name, array, n) in numbers {
+        poison::check(array)?;
+        shaped(operation, name, array, &[n])?;
+        typed(operation, name, array, DType::F32)?;
+    }
+    floats(operation, name, x)
+}
+
+pub(super) fn shaped(operation: &str, name: &str, array: &Array, wanted: &[i32]) -> Result<()> {
     if array.shape() == wanted {
         return Ok(());
     }
@@ -257,7 +280,7 @@ fn shaped(operation: &str, name: &str, array: &Array, wanted: &[i32]) -> Result<
     ))
 }
 
-fn typed(operation: &str, name: &str, array: &Array, wanted: DType) -> Result<()> {
+pub(super) fn typed(operation: &str, name: &str, array: &Array, wanted: DType) -> Result<()> {
     if array.dtype() == wanted {
         return Ok(());
     }
@@ -270,7 +293,7 @@ fn typed(operation: &str, name: &str, array: &Array, wanted: DType) -> Result<()
     ))
 }
 
-fn floats(operation: &str, name: &str, array: &Array) -> Result<()> {
+pub(super) fn floats(operation: &str, name: &str, array: &Array) -> Result<()> {
     if array.dtype().is_float() && array.dtype() != DType::F64 {
         return Ok(());
     }

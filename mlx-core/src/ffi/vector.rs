@@ -111,6 +111,44 @@ pub(crate) fn string(f: impl FnOnce(*mut sys::mlx_string) -> std::ffi::c_int) ->
     status.map(|()| text)
 }
 
+/// The numbers of contractions, each behind how many it has, and the report of `mlxrs_einsum_path`.
+pub(crate) fn einsum_path(
+    subscripts: &CStr,
+    operands: &VectorArray,
+) -> Result<(Vec<Vec<usize>>, String)> {
+    struct Numbers(sys::mlx_vector_int);
+    impl Drop for Numbers {
+        fn drop(&mut self) {
+            if !self.0.ctx.is_null() {
+                // SAFETY: owned, non-null, freed once.
+                unsafe { sys::mlx_vector_int_free(self.0) };
+            }
+        }
+    }
+    let mut numbers = Numbers(sys::mlx_vector_int {
+        ctx: std::ptr::null_mut(),
+    });
+    let report = string(|report| {
+        // SAFETY: fresh out-handles, a live C string and a live vector.
+        unsafe { sys::mlxrs_einsum_path(&mut numbers.0, report, subscripts.as_ptr(), operands.c()) }
+    })?;
+    // SAFETY: the call succeeded, so that the vector is live.
+    let len = unsafe { sys::mlx_vector_int_size(numbers.0) };
+    let mut flat = (0..len).map(|index| {
+        let mut number = 0;
+        // SAFETY: live vector, index in range.
+        call(ErrorKind::Mlx, || unsafe {
+            sys::mlx_vector_int_get(&mut number, numbers.0, index)
+        })?;
+        Ok(number as usize)
+    });
+    let mut path = Vec::new();
+    while let Some(count) = flat.next() {
+        path.push(flat.by_ref().take(count?).collect::<Result<_>>()?);
+    }
+    Ok((path, report))
+}
+
 /// An owned `std::vector<std::string>`.
 pub(crate) struct Strings(sys::mlx_vector_string);
 

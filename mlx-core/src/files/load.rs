@@ -146,12 +146,7 @@ pub fn load(path: impl AsRef<Path>) -> Result<Loaded> {
         Format::Npz => Loaded::Arrays(Npz::open(path)?.arrays()?, BTreeMap::new()),
         Format::Safetensors => {
             let file = Safetensors::open(path)?;
-            file.prepare(file.names())?;
-            let arrays: Result<_> = file
-                .names()
-                .map(|name| Ok((name.to_owned(), file.array(name)?)))
-                .collect();
-            Loaded::Arrays(arrays?, file.metadata().iter().map(text).collect())
+            Loaded::Arrays(file.arrays()?, file.metadata().iter().map(text).collect())
         }
         Format::Gguf => {
             let file = Gguf::open(path)?;

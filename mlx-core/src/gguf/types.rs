@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::dtype::DType;
+use crate::ops::quantize::QuantMode;
 
 macro_rules! types {
     ($($name:ident = $number:literal, $block:literal in $bytes:literal;)*) => {
@@ -100,12 +101,41 @@ impl TensorType {
         })
     }
 
+    /// The scheme of MLX in which blocks of this type keep their values.
+    pub(super) const fn exact(self) -> Option<Exact> {
+        let (bits, group) = match self {
+            Self::Q4_0 | Self::Q4_1 | Self::Q4_K => (4, 32),
+            Self::Q5_0 | Self::Q5_1 | Self::Q5_K => (5, 32),
+            Self::Q8_0 | Self::IQ4_NL | Self::IQ4_XS => (8, 32),
+            // 3 bits times a scale of 6 bits for 16 elements.
+            Self::Q3_K => (8, 128),
+            Self::MXFP4 => {
+                let mode = QuantMode::Mxfp4;
+                return Some(Exact {
+                    mode,
+                    bits: 4,
+                    group: 32,
+                });
+            }
+            _ => return None,
+        };
+        let mode = QuantMode::Affine;
+        Some(Exact { mode, bits, group })
+    }
+
     pub(super) fn from_number(number: u32) -> Option<Self> {
         Self::ALL
             .iter()
             .copied()
             .find(|kind| kind.number() == number)
     }
+}
+
+/// A scheme of MLX.
+pub(super) struct Exact {
+    pub mode: QuantMode,
+    pub bits: usize,
+    pub group: usize,
 }
 
 impl fmt::Display for TensorType {

@@ -15,8 +15,9 @@ use std::ffi::CStr;
 
 use crate::array::Array;
 use crate::dtype::DType;
-use crate::error::Result;
-use crate::ffi::{Opt, cstring, op, vector::VectorArray};
+use crate::error::{Error, ErrorKind, Result};
+use crate::ffi::vector::{self, VectorArray};
+use crate::ffi::{Opt, cstring, op};
 use crate::ops::checked::Indexed;
 use crate::ops::reduce::{or_if_empty, wide};
 use crate::ops::{borrowed, require};
@@ -339,7 +340,49 @@ pub(super) fn checked_matrices(
 /// # Errors
 /// The subscripts do not parse or do not fit the operands.
 pub fn einsum<A: Borrow<Array>>(subscripts: &str, operands: &[A]) -> Result<Array> {
+    check_result(subscripts)?;
     let operands = VectorArray::new(borrowed(operands))?;
     let subscripts = cstring(subscripts)?;
     op!(mlx_einsum(subscripts, operands))
+}
+
+/// Refuses an index of the result that no operand has, for which MLX finds a path and then fails to transpose.
+fn check_result(subscripts: &str) -> Result<()> {
+    let (operands, result) = subscripts.split_once("->").unwrap_or((subscripts, ""));
+    let alien = result
+        .chars()
+        .find(|&index| index.is_ascii_alphabetic() && !operands.contains(index));
+    alien.map_or(Ok(()), |index| {
+        let message =
+            format!("einsum {subscripts:?}: no operand has the index {index} of the result");
+        Err(Error::new(ErrorKind::Invalid, message))
+    })
+}
+
+/// The contractions that [`einsum`] makes, in their order, and a report about the costs.
+///
+/// Each contraction is the places of its operands in the list of operands. They are removed from the list, and the
+/// result is put at its end.
+///
+/// ```
+/// use mlx_core::{DType, einsum_path, ones};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let (a, b, c) = (ones([2, 9], DType::F32)?, ones([9, 3], DType::F32)?, ones([3, 4], DType::F32)?);
+/// let (path, report) = einsum_path("ij,jk,kl->il", &[a, b, c])?;
+/// assert_eq!(path, [[0, 1], [0, 1]]); // first a with b, then c with the result
+/// assert!(report.contains("Optimized scaling"));
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// Those of [`einsum`].
+pub fn einsum_path<A: Borrow<Array>>(
+    subscripts: &str,
+    operands: &[A],
+) -> Result<(Vec<Vec<usize>>, String)> {
+    check_result(subscripts)?;
+    let operands = VectorArray::new(borrowed(operands))?;
+    vector::einsum_path(&cstring(subscripts)?, &operands)
 }

@@ -57,7 +57,7 @@ pub struct Quantized {
 /// # Errors
 /// MLX does not support the sizes, or `k` does not divide into groups.
 pub fn quantize(w: &Array, group_size: i32, bits: i32) -> Result<Quantized> {
-    quantize_with(w, Scheme::new(QuantMode::Affine, bits, group_size)?)
+    quantize_with(w, Scheme::new(group_size, bits, QuantMode::Affine)?)
 }
 
 /// Quantises a matrix `[…, n, k]` of floating point by any scheme.
@@ -151,7 +151,7 @@ pub fn dequantize(
     group_size: i32,
     bits: i32,
 ) -> Result<Array> {
-    let scheme = Scheme::new(QuantMode::Affine, bits, group_size)?;
+    let scheme = Scheme::new(group_size, bits, QuantMode::Affine)?;
     dequantize_with(packed, scales, Some(biases), scheme, None)
 }
 
@@ -219,7 +219,7 @@ pub fn quantized_matmul(
     group_size: i32,
     bits: i32,
 ) -> Result<Array> {
-    let scheme = Scheme::new(QuantMode::Affine, bits, group_size)?;
+    let scheme = Scheme::new(group_size, bits, QuantMode::Affine)?;
     quantized_matmul_with(x, packed, scales, Some(biases), transpose, scheme)
 }
 
@@ -279,7 +279,7 @@ pub fn gather_qmm(
     group_size: i32,
     bits: i32,
 ) -> Result<Array> {
-    let scheme = Scheme::new(QuantMode::Affine, bits, group_size)?;
+    let scheme = Scheme::new(group_size, bits, QuantMode::Affine)?;
     let biases = Some(biases);
     gather_qmm_with(
         x,

@@ -222,6 +222,22 @@ impl Array {
         op!(mlx_transpose(self))
     }
 
+    /// The last two dimensions exchanged.
+    ///
+    /// # Errors
+    /// There are fewer than two dimensions.
+    #[doc(alias = "mT")]
+    pub fn matrix_transpose(&self) -> Result<Array> {
+        require(
+            self.ndim() >= 2,
+            "matrix_transpose",
+            "array",
+            "of at least two dimensions",
+            self,
+        )?;
+        self.swapaxes(-1, -2)
+    }
+
     /// Exchanges two dimensions.
     ///
     /// # Errors
@@ -249,6 +265,14 @@ impl Array {
     pub fn expand_dims(&self, axes: impl Axes) -> Result<Array> {
         let axes = axes.axes(self.ndim());
         op!(mlx_expand_dims_axes(self, [axes]))
+    }
+
+    /// [`expand_dims`](Self::expand_dims) by candle's name.
+    ///
+    /// # Errors
+    /// Those of [`expand_dims`](Self::expand_dims).
+    pub fn unsqueeze(&self, axis: i32) -> Result<Array> {
+        self.expand_dims(axis)
     }
 
     /// Removes dimensions of size 1; `..` removes all of them.

@@ -18,11 +18,11 @@ type Pair = (Vec<Array>, Vec<Array>);
 /// primals.
 ///
 /// ```
-/// # use mlx_core::{Array, Result, transforms::vjp};
+/// # use mlx_core::{Array, Result, transforms::vjp_with};
 /// # fn main() -> Result<()> {
 /// let x = Array::from_slice(&[1.0f32, 2.0], &[2])?;
 /// let ones = Array::from_slice(&[1.0f32, 1.0], &[2])?;
-/// let (_, d) = vjp(|x| Ok(vec![x[0].multiply(&x[0])?]), &[x], &[ones])?;
+/// let (_, d) = vjp_with(|x| Ok(vec![x[0].multiply(&x[0])?]), &[x], &[ones])?;
 /// assert_eq!(d[0].to_vec::<f32>()?, [2.0, 4.0]);
 /// # Ok(())
 /// # }
@@ -30,7 +30,7 @@ type Pair = (Vec<Array>, Vec<Array>);
 ///
 /// # Errors
 /// `f` fails, the cotangents do not fit the outputs, or an operation has no derivative.
-pub fn vjp<F>(mut f: F, primals: &[Array], cotangents: &[Array]) -> Result<Pair>
+pub fn vjp_with<F>(mut f: F, primals: &[Array], cotangents: &[Array]) -> Result<Pair>
 where
     F: FnMut(&[Array]) -> Result<Vec<Array>>,
 {
@@ -51,7 +51,7 @@ where
 ///
 /// # Errors
 /// `f` fails, the tangents do not fit the primals, or an operation has no derivative.
-pub fn jvp<F>(mut f: F, primals: &[Array], tangents: &[Array]) -> Result<Pair>
+pub fn jvp_with<F>(mut f: F, primals: &[Array], tangents: &[Array]) -> Result<Pair>
 where
     F: FnMut(&[Array]) -> Result<Vec<Array>>,
 {

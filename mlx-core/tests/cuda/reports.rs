@@ -205,6 +205,84 @@ fn what_was_queued_with_an_error_is_right_unless_it_depends_on_it() -> Result<()
     synchronize()
 }
 
+/// An operation that checks an index.
+type Check<'a> = &'a dyn Fn(i32) -> Result<Array>;
+
+#[test]
+fn checks_of_one_wait_are_told_apart() -> Result<()> {
+    if !on_gpu()? {
+        return Ok(());
+    }
+    let x = noise(1, &[64, 384], DType::F32)?;
+    let experts = noise(2, &[64, 32, 384], DType::BF16)?;
+    let row = noise(3, &[1, 1, 384], DType::BF16)?;
+    let wanted = f32s(&x)?;
+    eval([&x, &experts, &row])?;
+    let second = Stream::new(Device::GPU)?;
+    let take = |id| x.take(&ids(&[id])?, 0)?.multiply(1.0);
+    let rows = |id| fast::rows(&x, &ids(&[id])?);
+    let expert = |id| fast::experts_linear(&row, &experts, &ids(&[id])?);
+    let beside = |id| second.scope(|| take(id));
+    let all: [Check<'_>; 4] = [&take, &rows, &expert, &beside];
+    for (i, wrong) in all.iter().enumerate() {
+        for (j, right) in all.iter().enumerate() {
+            // The wrong one is queued last, first, and alone among many.
+            for order in 0..3 {
+                let what = format!("{i} beside {j}, order {order}");
+                let (good, bad) = (right(3)?, wrong(64)?);
+                let more = (0..10).map(right).collect::<Result<Vec<_>>>()?;
+                let mut roots = vec![&good, &bad];
+                match order {
+                    0 => {}
+                    1 => roots.reverse(),
+                    _ => roots.extend(&more),
+                }
+                let error = eval(roots).unwrap_err();
+                assert!(error.to_string().contains("64"), "{what}: {error}");
+                let error = f32s(&bad).unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::Poisoned, "{what}");
+                let found = f32s(&good).unwrap_or_else(|error| panic!("{what}: {error}"));
+                if j != 2 {
+                    assert_eq!(found, wanted[3 * 384..4 * 384], "{what}");
+                }
+                for (id, a) in more.iter().enumerate().filter(|_| j != 2) {
+                    assert_eq!(f32s(a)?, wanted[id * 384..][..384], "{what}, {id}");
+                }
+            }
+        }
+    }
+    // Each has its own error.
+    let (one, two) = (take(64)?, rows(65)?);
+    assert!(eval([&one, &two]).is_err());
+    for (lost, text) in [(&one, "take: index 64"), (&two, "index 65")] {
+        let error = lost.to_vec::<f32>().unwrap_err().to_string();
+        assert!(error.contains(text), "{error}");
+    }
+    Ok(())
+}
+
+#[test]
+fn more_checks_than_slots_lose_at_most_those_of_one_slot() -> Result<()> {
+    if !on_gpu()? {
+        return Ok(());
+    }
+    let x = noise(1, &[5, 4], DType::F32)?;
+    let wanted = f32s(&x)?;
+    let all: Vec<Array> = (0..1500)
+        .map(|i| x.take(&ids(&[if i == 700 { 5 } else { i % 5 }])?, 0))
+        .collect::<Result<_>>()?;
+    assert!(eval(&all).is_err());
+    let mut lost = Vec::new();
+    for (i, a) in all.iter().enumerate() {
+        match f32s(a) {
+            Ok(found) => assert_eq!(found, wanted[i % 5 * 4..][..4], "{i}"),
+            Err(_) => lost.push(i),
+        }
+    }
+    assert!(lost.contains(&700) && lost.len() <= 2, "{lost:?}");
+    Ok(())
+}
+
 #[test]
 fn streams_have_their_own_errors() -> Result<()> {
     if !on_gpu()? {

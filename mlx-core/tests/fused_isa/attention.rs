@@ -123,7 +123,7 @@ fn packed_attentions() -> Result<()> {
 }
 
 pub(super) fn scheme(bits: i32, group_size: i32) -> Scheme {
-    Scheme::new(QuantMode::Affine, bits, group_size).expect("it is known")
+    Scheme::new(group_size, bits, QuantMode::Affine).expect("it is known")
 }
 
 fn every_mask(sizes: &[(Sizes, i32, i32)], packed: fn(usize) -> Option<Scheme>) -> Result<()> {

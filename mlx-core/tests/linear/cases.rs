@@ -15,7 +15,7 @@ pub fn schemes() -> Vec<Scheme> {
     let mut schemes = Vec::new();
     for bits in [2, 3, 4, 5, 6, 8] {
         for group in [32, 64, 128] {
-            schemes.push(Scheme::new(QuantMode::Affine, bits, group).unwrap());
+            schemes.push(Scheme::new(group, bits, QuantMode::Affine).unwrap());
         }
     }
     for mode in [QuantMode::Mxfp4, QuantMode::Mxfp8, QuantMode::Nvfp4] {
@@ -26,7 +26,7 @@ pub fn schemes() -> Vec<Scheme> {
 
 /// None for a dense matrix, and one scheme for each way of reading codes.
 pub fn some_schemes() -> Result<[Option<Scheme>; 5]> {
-    let affine = |bits, group| Scheme::new(QuantMode::Affine, bits, group).map(Some);
+    let affine = |bits, group| Scheme::new(group, bits, QuantMode::Affine).map(Some);
     Ok([
         None,
         affine(4, 64)?,
@@ -185,7 +185,7 @@ pub fn cases(dtype: DType) -> Result<Vec<Case>> {
     )?);
     // Long rows, of which a task has hundreds.
     for bits in [4, 8] {
-        let scheme = Scheme::new(QuantMode::Affine, bits, 64)?;
+        let scheme = Scheme::new(64, bits, QuantMode::Affine)?;
         cases.push(packed(scheme, dtype, 560, 37 * 64)?);
     }
     Ok(cases)

@@ -49,7 +49,7 @@ fn products_that_are_written_alike_are_one_node() -> Result<()> {
         return Ok(());
     }
     let x = normal(3, &[6, 128], DType::BF16)?;
-    let scheme = |bits| Scheme::new(QuantMode::Affine, bits, 64).map(Some);
+    let scheme = |bits| Scheme::new(64, bits, QuantMode::Affine).map(Some);
     let all = [None, scheme(4)?, scheme(8)?].map(|scheme| Weights::new(&x, 5, 20, scheme));
     let [dense, four, eight] = all;
     let (dense, four, eight) = (dense?, four?, eight?);
@@ -71,7 +71,7 @@ fn products_that_are_written_alike_are_one_node() -> Result<()> {
 #[test]
 fn what_does_not_go_together_stays_apart() -> Result<()> {
     let x = normal(3, &[6, 128], DType::BF16)?;
-    let scheme = |bits| Scheme::new(QuantMode::Affine, bits, 64).map(Some);
+    let scheme = |bits| Scheme::new(64, bits, QuantMode::Affine).map(Some);
     let other = Weights::new(&x.astype(DType::F32)?, 4, 30, None)?;
     for (a, b) in [
         (None, scheme(4)?),

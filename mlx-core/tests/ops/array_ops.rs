@@ -46,6 +46,7 @@ fn shape() -> Vec<(&'static str, Op)> {
         "unflatten" => |c| c.x(0).unflatten(c.int(0), &c.ints(1));
         "transpose" => |c| c.x(0).transpose(&c.ints(0));
         "t" => |c| c.x(0).t();
+        "matrix_transpose" => |c| c.x(0).matrix_transpose();
         "swapaxes" => |c| c.x(0).swapaxes(c.int(0), c.int(1));
         "moveaxis" => |c| c.x(0).moveaxis(c.int(0), c.int(1));
         "expand_dims" => |c| c.x(0).expand_dims(c.ints(0));

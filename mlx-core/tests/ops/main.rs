@@ -3,6 +3,7 @@
 mod array_ops;
 mod case;
 mod coverage;
+mod edges;
 mod elementwise;
 mod hostile;
 mod indices;
@@ -10,6 +11,7 @@ mod matrix;
 mod numeric;
 mod promotion;
 mod short;
+mod text;
 mod types;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -88,13 +90,14 @@ fn calls_without_arguments_that_have_a_default_equal_the_tables() {
 }
 
 /// The files of the goldens.
-const FILES: [&str; 6] = [
+const FILES: [&str; 7] = [
     "elementwise",
     "array",
     "matrix",
     "numeric",
     "index",
     "short",
+    "edges",
 ];
 
 /// The names of all operations that the goldens hold.

@@ -34,7 +34,7 @@ fn products() -> Vec<(&'static str, Op)> {
 
 /// The scheme from three arguments, starting at `at`.
 fn scheme(c: &Case, at: usize) -> Result<Scheme> {
-    Scheme::new(QuantMode::parse(c.text(at))?, c.int(at + 1), c.int(at + 2))
+    Scheme::new(c.int(at + 2), c.int(at + 1), QuantMode::parse(c.text(at))?)
 }
 
 fn quantized() -> Vec<(&'static str, Op)> {

@@ -61,8 +61,8 @@ struct Node {
     array: Array,
     value: Value,
     depends_on_failure: bool,
-    /// Whether it depends on the failure or on another operation that checks indices.
-    depends_on_check: bool,
+    /// Its name in the story of the graph.
+    number: usize,
 }
 
 /// Where graphs are built: on several streams, with or without nodes that are kernels in Rust or
@@ -72,9 +72,6 @@ pub struct Setup {
     /// The streams that can run kernels in Rust.
     pub kernels: Vec<Stream>,
     pub compiled: Option<Compiled>,
-    /// Whether an index out of range loses only the arrays that depend on that check, and none that
-    /// depend on other checks.
-    pub checks_are_told_apart: bool,
 }
 
 impl Setup {
@@ -101,15 +98,19 @@ struct Graph<'a> {
     setup: &'a Setup,
     random: &'a mut Random,
     nodes: Vec<Node>,
+    /// What was built and evaluated, for the message of a test that fails.
+    story: Vec<String>,
 }
 
 impl Graph<'_> {
-    fn push(&mut self, array: Array, value: Value, [failure, check]: [bool; 2]) {
+    fn push(&mut self, what: &str, array: Array, value: Value, depends_on_failure: bool) {
+        let number = self.story.len();
+        self.story.push(format!("{number}: {what}"));
         self.nodes.push(Node {
             array,
             value,
-            depends_on_failure: failure,
-            depends_on_check: failure || check,
+            depends_on_failure,
+            number,
         });
     }
 
@@ -118,15 +119,18 @@ impl Graph<'_> {
         let [i, j] = [0; 2].map(|_| self.random.below(self.nodes.len()));
         let (a, b) = (&self.nodes[i], &self.nodes[j]);
         let (x, y) = (a.value, b.value);
-        let one = [a.depends_on_failure, a.depends_on_check];
-        let two = [one[0] || b.depends_on_failure, one[1] || b.depends_on_check];
+        let one = a.depends_on_failure;
+        let two = one || b.depends_on_failure;
+        let operands = [a.number, b.number];
         let zip = |f: fn(f32, f32) -> f32| std::array::from_fn(|k| f(x[k], y[k]));
         let (a, b) = (a.array.clone(), b.array.clone());
         let at = self.random.below(self.setup.streams.len());
         let stream = &self.setup.streams[at];
         let kernels = (!self.setup.kernels.is_empty())
             .then(|| &self.setup.kernels[self.random.below(self.setup.kernels.len())]);
-        let (array, value, depends) = match self.random.below(10) {
+        let kind = self.random.below(10);
+        let what = format!("operation {kind} of {operands:?}, stream {at}");
+        let (array, value, depends) = match kind {
             0 => (stream.scope(|| a.add(&b))?, zip(|a, b| a + b), two),
             1 => (stream.scope(|| a.subtract(&b))?, zip(|a, b| a - b), two),
             2 => (stream.scope(|| a.maximum(&b))?, zip(f32::max), two),
@@ -142,7 +146,7 @@ impl Graph<'_> {
             }
             6 => {
                 let found = stream.scope(|| a.take(&ids([3, -4, 1, 1])?, 0))?;
-                (found, [x[3], x[0], x[1], x[1]], [one[0], true])
+                (found, [x[3], x[0], x[1], x[1]], one)
             }
             7 => {
                 let view = stream.scope(|| a.reshape(&[2, 2])?.swapaxes(0, 1)?.reshape(&[4]))?;
@@ -151,20 +155,20 @@ impl Graph<'_> {
             8 if kernels.is_some() => {
                 let stream = kernels.expect("looked at");
                 let both = stream.scope(|| kernel::apply(Both(None), &[&a, &b]))?;
-                self.push(both[0].clone(), zip(|a, b| a + b), two);
+                self.push(&what, both[0].clone(), zip(|a, b| a + b), two);
                 (both[1].clone(), zip(|a, b| a - b), two)
             }
             9 if self.setup.compiled.is_some() => {
                 let f = self.setup.compiled.as_ref().expect("looked at");
                 let out = f.call(&[a, b, ids([1, 0, 3, 2])?])?;
                 let value: Value = zip(|a, b| (a * 0.5).max(b) + 1.0);
-                self.push(out[1].clone(), value, two);
+                self.push(&what, out[1].clone(), value, two);
                 let turned = [value[1], value[0], value[3], value[2]];
-                (out[0].clone(), turned, [two[0], true])
+                (out[0].clone(), turned, two)
             }
-            _ => (Array::from_slice(&x, &[N as i32])?, x, [false; 2]),
+            _ => (Array::from_slice(&x, &[N as i32])?, x, false),
         };
-        self.push(array, value, depends);
+        self.push(&what, array, value, depends);
         Ok(())
     }
 
@@ -175,6 +179,7 @@ impl Graph<'_> {
         let at = self.random.below(self.setup.streams.len());
         let stream = &self.setup.streams[at];
         let outside = ids([0, 1, 2, 4])?;
+        let what = format!("failure of [{}], stream {at}", self.nodes[i].number);
         match failure {
             Failure::Index => {
                 let array = match &self.setup.compiled {
@@ -183,7 +188,7 @@ impl Graph<'_> {
                     }
                     _ => stream.scope(|| a.take(&outside, 0))?,
                 };
-                self.push(array, [0.0; N], [true; 2]);
+                self.push(&what, array, [0.0; N], true);
             }
             Failure::Memory => {
                 // More bytes than a process can address.
@@ -193,13 +198,13 @@ impl Graph<'_> {
                     let huge = ones(&shape, DType::F32)?.add(&first)?;
                     huge.max(.., true)?.reshape(&[1])?.broadcast_to(&[N as i32])
                 })?;
-                self.push(huge, [0.0; N], [true; 2]);
+                self.push(&what, huge, [0.0; N], true);
             }
             Failure::Kernel | Failure::Panic => {
                 let stream = &self.setup.kernels[self.random.below(self.setup.kernels.len())];
                 let both = stream.scope(|| kernel::apply(Both(Some(failure)), &[&a, &a]))?;
                 for array in both {
-                    self.push(array, [0.0; N], [true; 2]);
+                    self.push(&what, array, [0.0; N], true);
                 }
             }
         }
@@ -211,22 +216,23 @@ impl Graph<'_> {
     fn evaluate(&mut self) {
         for _ in 0..1 + self.random.below(4) {
             let count = 1 + self.random.below(3);
-            let roots: Vec<Array> = (0..count)
+            let (numbers, roots): (Vec<usize>, Vec<Array>) = (0..count)
                 .map(|_| {
-                    self.nodes[self.random.below(self.nodes.len())]
-                        .array
-                        .clone()
+                    let node = &self.nodes[self.random.below(self.nodes.len())];
+                    (node.number, node.array.clone())
                 })
-                .collect();
+                .unzip();
             // Results that nobody holds are written over by the operations that read them.
             for _ in 0..self.random.below(3) {
                 let i = self.random.below(self.nodes.len());
-                self.nodes.remove(i);
+                let dropped = self.nodes.remove(i).number;
+                self.story.push(format!("drop {dropped}"));
             }
-            let done = match self.random.below(2) {
-                0 => eval(&roots),
-                _ => async_eval(&roots),
+            let (name, done) = match self.random.below(2) {
+                0 => ("eval", eval(&roots)),
+                _ => ("async_eval", async_eval(&roots)),
             };
+            self.story.push(format!("{name} of {numbers:?}: {done:?}"));
             if done.is_err() || self.nodes.len() < 3 {
                 return;
             }
@@ -244,14 +250,15 @@ pub fn check(setup: &Setup, failure: Failure, seed: u64) -> Result<()> {
         setup,
         random: &mut random,
         nodes: Vec::new(),
+        story: Vec::new(),
     };
     for i in 0..3 {
         let value = std::array::from_fn(|k| (i * 5 + k) as f32 - 4.0);
         let data = Array::from_slice(&value, &[N as i32])?;
         // A lazy array that nothing has evaluated yet, like a weight after it was loaded.
         let lazy = data.multiply(2.0)?;
-        graph.push(data, value, [false; 2]);
-        graph.push(lazy, value.map(|x| 2.0 * x), [false; 2]);
+        graph.push("data", data, value, false);
+        graph.push("lazy data", lazy, value.map(|x| 2.0 * x), false);
     }
     let size = 5 + graph.random.below(30);
     let fails_at = graph.random.below(size);
@@ -267,22 +274,25 @@ pub fn check(setup: &Setup, failure: Failure, seed: u64) -> Result<()> {
         "seed {seed}: a panic in a kernel is an error"
     );
     // An error in the background is returned once, by a call that waits.
-    let waits = (0..8).take_while(|_| setup.synchronize().is_err()).count();
-    assert!(waits < 8, "seed {seed}: the streams stay broken");
-    let mut nodes = graph.nodes;
+    let waits = (0..8).take_while(|_| {
+        let waited = setup.synchronize();
+        graph.story.push(format!("synchronize: {waited:?}"));
+        waited.is_err()
+    });
+    assert!(waits.count() < 8, "seed {seed}: the streams stay broken");
+    let (mut nodes, mut story) = (graph.nodes, graph.story);
     while !nodes.is_empty() {
         let node = nodes.swap_remove(random.below(nodes.len()));
-        let what = format!("{failure:?}, seed {seed}, {} nodes left", nodes.len());
-        match node.array.to_vec::<f32>() {
+        let found = node.array.to_vec::<f32>();
+        story.push(format!("read {}: {found:?}", node.number));
+        let what = format!("{failure:?}, seed {seed}, {}", story.join("\n"));
+        match found {
             Ok(found) => {
-                assert!(!node.depends_on_failure, "{what}: a value of a failure");
+                assert!(!node.depends_on_failure, "a value of a failure: {what}");
                 assert_eq!(found, node.value, "{what}");
             }
             Err(error) => {
-                let is_told_apart = setup.checks_are_told_apart || failure != Failure::Index;
-                let may_be_lost =
-                    node.depends_on_failure || (node.depends_on_check && !is_told_apart);
-                assert!(may_be_lost, "{what}: lost, {error}");
+                assert!(node.depends_on_failure, "lost, {error}: {what}");
                 // It stays an error: one of the failure again, or that of a poisoned array.
                 let again = node
                     .array

@@ -248,6 +248,7 @@ fn check_limits(limits: &Limits) -> Result<()> {
     let default = Limits::default();
     let lacks = [
         ("cache_bytes", limits.cache_bytes.is_some()),
+        ("prefix_dir", limits.prefix_dir.is_some()),
         (
             "prefix_bytes",
             ![0, default.prefix_bytes].contains(&limits.prefix_bytes),

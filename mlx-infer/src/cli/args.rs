@@ -9,8 +9,8 @@ use indicatif::ProgressBar;
 use mlx_core::{DType, QuantMode, Scheme, fast};
 use mlx_infer::input::{MAX_TEXT, read_text};
 use mlx_infer::{
-    BackEnd, Error, ErrorKind, Files, GenerateOptions, LoadOptions, LoadedModel, RequestOptions,
-    SamplingParams, Speculative, console, hub,
+    BackEnd, Error, ErrorKind, Files, GenerateOptions, LoadOptions, LoadedModel, PrefixDirLimits,
+    RequestOptions, SamplingParams, Speculative, console, hub,
 };
 use serde_json::Value;
 
@@ -56,6 +56,25 @@ impl SourceArgs {
     }
 }
 
+/// The folder of prefixes in files.
+#[derive(Args)]
+pub(super) struct PrefixDirArgs {
+    /// Folder in which stored prefixes are kept too, so that they survive a restart. Several servers may share it
+    #[arg(long, value_name = "DIR")]
+    prefix_dir: Option<PathBuf>,
+    /// Most bytes of the files in --prefix-dir, of all models together; the least recently used files are removed
+    #[arg(long, value_name = "BYTES", requires = "prefix_dir", default_value_t = 16 << 30)]
+    prefix_dir_bytes: u64,
+}
+
+impl PrefixDirArgs {
+    pub(super) fn limits(&self) -> Option<PrefixDirLimits> {
+        let path = self.prefix_dir.clone()?;
+        let bytes = self.prefix_dir_bytes;
+        Some(PrefixDirLimits { path, bytes })
+    }
+}
+
 /// Options for loading the model, and its adapter.
 #[derive(Args)]
 pub(super) struct LoadArgs {
@@ -74,6 +93,9 @@ pub(super) struct Base {
     /// Convert floating-point weights [default: as stored]
     #[arg(long, value_name = "DTYPE")]
     dtype: Option<Float>,
+    /// Expand blocks of GGUF that have no exact packed form (Q2_K, Q6_K)
+    #[arg(long)]
+    expand: bool,
     /// Remember only this many of the last tokens
     #[arg(long, value_name = "N")]
     context_len: Option<usize>,
@@ -171,8 +193,9 @@ impl Base {
     }
 
     /// Flags that only the native back end supports, and whether they are given.
-    pub(super) fn native_only(&self) -> [(&'static str, bool); 3] {
+    pub(super) fn native_only(&self) -> [(&'static str, bool); 4] {
         [
+            ("expand", self.expand),
             ("context-len", self.context_len.is_some()),
             ("kv-bits", self.kv_bits.is_some()),
             ("allow-nan", self.allow_nan),
@@ -214,7 +237,7 @@ impl Base {
         }
         let kv_quantization = self.kv_bits.map(|bits| {
             let group_size = self.kv_group_size.unwrap_or(64);
-            let scheme = Scheme::new(QuantMode::Affine, bits, group_size)?;
+            let scheme = Scheme::new(group_size, bits, QuantMode::Affine)?;
             fast::check_packing(scheme).map(|()| scheme)
         });
         let kv_quantization = kv_quantization
@@ -225,6 +248,7 @@ impl Base {
             context_len: self.context_len,
             dtype: self.dtype(),
             allow_nan: self.allow_nan,
+            expand: self.expand,
             max_draft: match speculative {
                 Speculative::Off if for_requests => Speculative::Auto.most(),
                 speculative => speculative.most(),

@@ -42,15 +42,18 @@ pub(super) struct BatchArgs {
     #[arg(long, value_name = "BYTES", default_value_t = Limits::default().prefix_bytes)]
     prefix_bytes: usize,
     #[command(flatten)]
+    prefix_dir: args::PrefixDirArgs,
+    #[command(flatten)]
     generation: args::GenerationArgs,
 }
 
 const AFTER_HELP: &str = "\
 Each line of the input is a JSON object with one of prompt (a text), tokens (ids) and messages (a
 conversation for the chat template), and where it differs from the flags: max_tokens, temperature,
-top_p, top_k, min_p, repeat_penalty, repeat_context, presence_penalty, frequency_penalty, logit_bias,
-seed, stop, stop_ids, ignore_eos, min_tokens, json_schema, regex, choice, grammar (in Lark or GBNF),
-grammar_after, grammar_opener. An id is given back. Results are in the order of the lines.";
+top_p, top_k, min_p, top_n_sigma, xtc_probability, xtc_threshold, repeat_penalty, repeat_context,
+presence_penalty, frequency_penalty, dry_multiplier, dry_base, dry_allowed_length, dry_last_n,
+dry_breakers (ids), logit_bias, seed, stop, stop_ids, ignore_eos, min_tokens, repetition_detection,
+json_schema, regex, choice, grammar (in Lark or GBNF), grammar_after, grammar_opener. An id is given back. Results are in the order of the lines.";
 
 /// The keys of a line besides the options.
 const KEYS: [&str; 4] = ["id", "prompt", "tokens", "messages"];
@@ -253,6 +256,7 @@ impl BatchArgs {
             prefill_tokens: self.prefill_tokens,
             cache_bytes: self.cache_bytes,
             prefix_bytes: self.prefix_bytes,
+            prefix_dir: self.prefix_dir.limits(),
         };
         limits
             .check()

@@ -7,8 +7,8 @@ use clap::Args;
 use mlx_infer::chat::reply::ReplyFormat;
 use mlx_infer::input::{Lines, MAX_TEXT, read_text};
 use mlx_infer::{
-    BackEnd, ChatTemplate, Error, ErrorKind, Generated, Message, Prompt, PromptCache,
-    RenderOptions, TextModel, Tokenizer, chat, console,
+    BackEnd, ChatTemplate, Error, ErrorKind, GenerateOptions, Generated, Message, Prompt,
+    PromptCache, RenderOptions, TextModel, Tokenizer, chat, console,
 };
 use serde_json::Value;
 
@@ -32,6 +32,10 @@ pub(super) struct ChatArgs {
     /// Begin with this system message
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     system: Option<String>,
+    /// Most tokens of reasoning of an answer, after which the mark that ends it is forced; 0: no
+    /// reasoning [default: no limit]
+    #[arg(long, value_name = "N")]
+    reasoning_budget: Option<usize>,
     #[command(flatten)]
     generation: args::GenerationArgs,
     /// Print counts, times and memory to stderr after each answer
@@ -59,6 +63,15 @@ impl ChatArgs {
             messages.extend(given);
             render.tools = tools;
         }
+        if let Some(tokens) = self.reasoning_budget {
+            // The names that templates have for it.
+            (render.kwargs).insert("thinking_budget".to_owned(), tokens.into());
+            if tokens == 0 {
+                render
+                    .kwargs
+                    .insert("enable_thinking".to_owned(), false.into());
+            }
+        }
         if self.render {
             let files = self.load.files()?;
             let tokenizer = Tokenizer::load(&files)?;
@@ -73,9 +86,20 @@ impl ChatArgs {
         // Reports a fault of the template before the first question.
         let template = model.frontend().chat_template()?;
         let tokenizer = model.frontend().tokenizer()?;
-        let prompt = |messages: &[Message]| -> Result<Prompt> {
+        let format = ReplyFormat::detect(template, tokenizer);
+        if self.reasoning_budget.is_some() && !format.has_reasoning() {
+            let message = "reasoning_budget: the model has no marks of reasoning";
+            return Err(Error::new(ErrorKind::Argument, message).into());
+        }
+        let prompt = |messages: &[Message]| -> Result<(Prompt, GenerateOptions)> {
             let text = text(template, tokenizer, messages.to_vec(), &render)?;
-            Ok(tokenizer.encode(&text, false)?.into())
+            let budget = self.reasoning_budget;
+            let budget = budget.and_then(|n| model.frontend().reasoning_budget(&format, &text, n));
+            let options = GenerateOptions {
+                reasoning_budget: budget,
+                ..options.clone()
+            };
+            Ok((tokenizer.encode(&text, false)?.into(), options))
         };
         let is_one = self.messages.is_some();
         // The prompt cache of the earlier turns. Tokens that the template now renders differently are computed again.
@@ -83,7 +107,8 @@ impl ChatArgs {
         let mut answer = |messages: &[Message]| -> Result<Generated> {
             let generated = match &model {
                 BackEnd::Native(model) => {
-                    let mut generation = model.generate(prompt(messages)?, &options)?;
+                    let (prompt, options) = prompt(messages)?;
+                    let mut generation = model.generate(prompt, &options)?;
                     if let Some(computed) = computed.take() {
                         generation = generation.with_prompt_cache(&computed)?;
                     }
@@ -94,7 +119,7 @@ impl ChatArgs {
                     generated
                 }
                 BackEnd::MlxLm(model) => {
-                    let prompt = prompt(messages)?;
+                    let (prompt, options) = prompt(messages)?;
                     output::show(self.json, |on_event| {
                         model.generate(&prompt, &options, on_event)
                     })?

@@ -44,6 +44,9 @@ pub(super) struct ConvertArgs {
     /// Type of weights that are not packed [default: config.json's torch_dtype, or as stored]
     #[arg(long, value_name = "DTYPE")]
     dtype: Option<args::Float>,
+    /// Expand blocks of GGUF that have no exact packed form (Q2_K, Q6_K)
+    #[arg(long)]
+    expand: bool,
     /// Replace the checkpoint in the output folder
     #[arg(long)]
     force: bool,
@@ -86,7 +89,7 @@ impl ConvertArgs {
         let recipe = match &self.predicate {
             None => {
                 let bits = self.bits.unwrap_or(usual.bits);
-                Scheme::new(mode, bits, group_size).map(Recipe::uniform)
+                Scheme::new(group_size, bits, mode).map(Recipe::uniform)
             }
             Some(_) if mode != QuantMode::Affine => {
                 let message = format!("a predicate is for affine quantisation, given {mode}");
@@ -101,6 +104,7 @@ impl ConvertArgs {
         let options = ConvertOptions {
             packing: self.packing()?,
             dtype: self.dtype.map(args::Float::dtype),
+            expand: self.expand,
             ..ConvertOptions::default()
         };
         let files = self.source.files()?;

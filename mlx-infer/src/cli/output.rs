@@ -116,6 +116,6 @@ pub(super) fn bytes(n: usize) -> String {
 pub(super) fn not_cancelled(generated: &Generated) -> Result {
     match generated.reason {
         FinishReason::Cancelled => Err(Error::new(ErrorKind::Cancelled, "cancelled").into()),
-        FinishReason::Stop | FinishReason::Length => Ok(()),
+        FinishReason::Stop | FinishReason::Length | FinishReason::Repetition => Ok(()),
     }
 }

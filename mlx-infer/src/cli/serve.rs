@@ -64,6 +64,10 @@ pub(super) struct ServeArgs {
     /// Most tokens of an answer to a request without a maximum
     #[arg(long, value_name = "N", default_value_t = ServeOptions::default().max_output)]
     max_output: usize,
+    /// Most tokens of reasoning of an answer to a request without a number; 0: the model does not
+    /// reason [default: no limit]
+    #[arg(long, value_name = "N")]
+    reasoning_budget: Option<usize>,
     /// Most requests that are computed at a time
     #[arg(long, value_name = "N", default_value_t = Limits::default().rows)]
     rows: usize,
@@ -83,6 +87,8 @@ pub(super) struct ServeArgs {
     /// [default: a sixteenth of the memory that is free at the start]
     #[arg(long, value_name = "BYTES")]
     prefix_bytes: Option<usize>,
+    #[command(flatten)]
+    prefix_dir: args::PrefixDirArgs,
     /// Seconds that requests may continue after SIGTERM or Ctrl-C; a second signal ends the server
     /// at once
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
@@ -117,7 +123,7 @@ pub(super) struct ServeArgs {
 
 const AFTER_HELP: &str = "\
 Routes: POST /v1/chat/completions, /v1/completions, /v1/responses, /v1/messages, /v1/messages/count_tokens,
-/v1/classify, /v1/systemone, /tokenize, /detokenize; GET /v1/models, /tokenizer_info, /health, /ready, /metrics,
+/v1/classify, /v1/systemone, /infill, /tokenize, /detokenize; GET /v1/models, /tokenizer_info, /health, /ready, /metrics,
 and a page at /. Those with /v1 are there without it too. docs/guide/serving.md describes each.";
 
 /// The time after which the command prints what its start waits for.
@@ -257,6 +263,7 @@ impl ServeArgs {
             cors_origins: self.cors_origin.clone(),
             strict: self.strict,
             max_output: self.max_output,
+            reasoning_budget: self.reasoning_budget,
             key_requests: self.key_requests,
             defaults: RequestOptions {
                 temperature: self.temperature,
@@ -275,6 +282,7 @@ impl ServeArgs {
                     prefill_tokens: self.prefill_tokens,
                     cache_bytes: self.cache_bytes,
                     prefix_bytes,
+                    prefix_dir: self.prefix_dir.limits(),
                 },
                 max_requests: self.max_requests,
                 adapters: self.adapter.clone(),

@@ -1,12 +1,15 @@
 //! The interfaces of an engine's thread to a decode loop and to a loaded model: those of this program, or those of another
 //! back end.
 
+use std::cell::Cell;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
 use super::handle::Queue;
 use super::load::EngineLoad;
+use super::prefix_dir::PrefixDir;
+use super::prefix_dir::tiered::Tiered;
 use super::state::Sink;
 use super::thread::Inbox;
 use super::watchdog::Watchdog;
@@ -100,7 +103,7 @@ pub(crate) trait EngineModel {
     /// The model's tokenizer, chat template and checks of requests.
     fn frontend(&self) -> &Arc<Frontend>;
 
-    /// The limits in force, given those of the options.
+    /// The limits in force, given those of the options. Called once, before the model is served.
     ///
     /// # Errors
     /// The memory of the device cannot be read.
@@ -110,8 +113,13 @@ pub(crate) trait EngineModel {
     fn serve(self: Box<Self>, limits: Limits, inbox: &Inbox);
 }
 
-/// A model of this process, followed by the model with each adapter.
-pub(crate) struct Native(Vec<LoadedModel>);
+/// A model of this process, with its adapters.
+pub(crate) struct Native {
+    /// The model, followed by the model with each adapter.
+    models: Vec<LoadedModel>,
+    /// The folder of each model's prefixes, if there is one, until the model is served.
+    dirs: Cell<Vec<Option<PrefixDir>>>,
+}
 
 impl Native {
     /// A model with its adapters.
@@ -123,34 +131,43 @@ impl Native {
         for (_, dir) in adapters {
             models.push(models[0].with_adapter(dir)?);
         }
-        Ok(Self(models))
+        let dirs = Cell::default();
+        Ok(Self { models, dirs })
+    }
+
+    /// The limits of each model. Those on bytes are divided among all.
+    fn divided(&self, limits: Limits) -> Limits {
+        let models = self.models.len();
+        Limits {
+            cache_bytes: limits.cache_bytes.map(|bytes| bytes / models),
+            prefix_bytes: limits.prefix_bytes / models,
+            ..limits
+        }
     }
 }
 
 impl EngineModel for Native {
     fn frontend(&self) -> &Arc<Frontend> {
-        self.0[0].frontend()
+        self.models[0].frontend()
     }
 
+    /// Also opens the folders of prefixes, so that the model is ready when the engine says so.
     fn limits(&self, limits: &Limits) -> Result<Limits> {
+        let own = self.divided(limits.clone());
+        let dir = |model| PrefixDir::of(model, &own);
+        self.dirs.set(self.models.iter().map(dir).collect());
         memory::resolve(limits)
     }
 
     fn serve(self: Box<Self>, limits: Limits, inbox: &Inbox) {
-        let workers = workers(&self.0, limits);
-        let passes = workers.iter().map(|worker| worker.passes().clone());
+        let limits = self.divided(limits);
+        let models = self.models.iter().zip(self.dirs.take());
+        let workers = models.map(|(model, dir)| Tiered::with(model, limits.clone(), dir));
+        let workers: Vec<Tiered<'_, 'static>> = workers.collect();
+        let passes = workers
+            .iter()
+            .map(|tiered| tiered.worker().passes().clone());
         let _watchdog = Watchdog::start(passes.collect(), |late| tracing::warn!("{late}"));
-        inbox.serve(workers, &self.0);
+        inbox.serve(workers, &self.models);
     }
-}
-
-/// A decode loop for each model. The limits on bytes are divided among them.
-fn workers(models: &[LoadedModel], limits: Limits) -> Vec<Worker<'_, 'static>> {
-    let limits = Limits {
-        cache_bytes: limits.cache_bytes.map(|bytes| bytes / models.len()),
-        prefix_bytes: limits.prefix_bytes / models.len(),
-        ..limits
-    };
-    let worker = |model| Worker::new(model, limits.clone());
-    models.iter().map(worker).collect()
 }

@@ -26,10 +26,40 @@ pub struct EngineLoad {
     pub prefix_tokens: usize,
     /// Bytes of stored prefixes.
     pub prefix_bytes: usize,
+    /// Prefixes in files ([`Limits::prefix_dir`](crate::Limits::prefix_dir)).
+    pub prefix_dir: PrefixDirLoad,
     /// Bytes of the caches of all rows.
     pub cache_bytes: usize,
     /// The time since the engine's thread last finished a part of its work.
     pub since_step: Duration,
+}
+
+/// Counters of the prefixes in files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PrefixDirLoad {
+    /// Prompts since the start that began with a prefix from a file.
+    pub hits: usize,
+    /// Prompt tokens since the start that came from files and were not computed.
+    pub tokens: usize,
+    /// Files of the engine's models.
+    pub files: usize,
+    /// Bytes of those files.
+    pub bytes: usize,
+    /// Files since the start that could not be used, and failures to write, of which the first
+    /// turns the folder off.
+    pub errors: usize,
+}
+
+impl PrefixDirLoad {
+    fn plus(self, other: Self) -> Self {
+        Self {
+            hits: self.hits + other.hits,
+            tokens: self.tokens + other.tokens,
+            files: self.files + other.files,
+            bytes: self.bytes + other.bytes,
+            errors: self.errors + other.errors,
+        }
+    }
 }
 
 impl EngineLoad {
@@ -46,6 +76,7 @@ impl EngineLoad {
             prefix_hits: self.prefix_hits + other.prefix_hits,
             prefix_tokens: self.prefix_tokens + other.prefix_tokens,
             prefix_bytes: self.prefix_bytes + other.prefix_bytes,
+            prefix_dir: self.prefix_dir.plus(other.prefix_dir),
             cache_bytes: self.cache_bytes + other.cache_bytes,
             since_step: Duration::ZERO,
         }
@@ -60,6 +91,7 @@ pub(super) struct LoadCounters {
     masks: AtomicUsize,
     mask_micros: AtomicU64,
     prefixes: [AtomicUsize; 3],
+    prefix_dir: [AtomicUsize; 5],
     cache_bytes: AtomicUsize,
     started: Instant,
     /// Milliseconds from `started` to the end of the last part of the work.
@@ -75,6 +107,7 @@ impl LoadCounters {
             masks: AtomicUsize::new(0),
             mask_micros: AtomicU64::new(0),
             prefixes: Default::default(),
+            prefix_dir: Default::default(),
             cache_bytes: AtomicUsize::new(0),
             started: Instant::now(),
             stepped: AtomicU64::new(0),
@@ -95,6 +128,11 @@ impl LoadCounters {
         set(&self.masks, sum.masks);
         let micros = sum.mask_time.as_micros() as u64;
         self.mask_micros.store(micros, Ordering::Release);
+        let dir = sum.prefix_dir;
+        let dir = [dir.hits, dir.tokens, dir.files, dir.bytes, dir.errors];
+        for (shown, count) in self.prefix_dir.iter().zip(dir) {
+            set(shown, count);
+        }
         let prefixes = [sum.prefix_hits, sum.prefix_tokens, sum.prefix_bytes];
         let requests = [sum.waiting, sum.prefilling, sum.decoding];
         let shown = self.prefixes.iter().chain(&self.counts);
@@ -107,6 +145,7 @@ impl LoadCounters {
         let read = |count: &AtomicUsize| count.load(Ordering::Acquire);
         let [waiting, prefilling, decoding] = self.counts.each_ref().map(read);
         let [prefix_hits, prefix_tokens, prefix_bytes] = self.prefixes.each_ref().map(read);
+        let [hits, tokens, files, bytes, errors] = self.prefix_dir.each_ref().map(read);
         let stepped = Duration::from_millis(self.stepped.load(Ordering::Acquire));
         EngineLoad {
             waiting,
@@ -119,6 +158,13 @@ impl LoadCounters {
             prefix_hits,
             prefix_tokens,
             prefix_bytes,
+            prefix_dir: PrefixDirLoad {
+                hits,
+                tokens,
+                files,
+                bytes,
+                errors,
+            },
             cache_bytes: read(&self.cache_bytes),
             since_step: self.started.elapsed().saturating_sub(stepped),
         }

@@ -14,13 +14,23 @@ use crate::engine::prompt_cache::{Embedding, PromptState};
 use crate::engine::scheduler::TAIL;
 
 /// Finding and copying a shorter prefix costs more than computing it.
-const MIN_TOKENS: usize = 16;
+pub(super) const MIN_TOKENS: usize = 16;
 
 /// The store, and counters of its use.
 pub(super) struct Prefixes {
     store: PrefixStore<PromptState>,
     hits: usize,
     tokens: usize,
+    /// The prefixes that were stored since the last question for them, if they are asked for.
+    announced: Option<Vec<Announced>>,
+}
+
+/// A prefix that was stored, or one that was to be stored and is there already.
+pub(super) struct Announced {
+    pub(super) ids: Vec<u32>,
+    pub(super) embedding: Embedding,
+    /// Its states, if it is new.
+    pub(super) state: Option<PromptState>,
 }
 
 /// The result of a search for a prefix of a prompt.
@@ -42,7 +52,35 @@ impl Prefixes {
             store: PrefixStore::new(limit),
             hits: 0,
             tokens: 0,
+            announced: None,
         }
+    }
+
+    /// Keeps a list of the prefixes that are stored from now on.
+    pub(super) fn announce(&mut self) {
+        self.announced = Some(Vec::new());
+    }
+
+    /// The prefixes that were stored or used since the last call.
+    pub(super) fn announced(&mut self) -> Vec<Announced> {
+        self.announced
+            .as_mut()
+            .map(std::mem::take)
+            .unwrap_or_default()
+    }
+
+    /// The number of first tokens of a prompt that a stored prefix has.
+    pub(super) fn longest(&mut self, ids: &[u32], embedding: Embedding) -> usize {
+        let usable = |state: &PromptState, most| state.longest(most, embedding);
+        let most = ids.len().saturating_sub(1);
+        let best = self.store.find(ids, most, usable).best;
+        best.map_or(0, |(_, len)| len)
+    }
+
+    /// Stores a prefix that was computed before.
+    pub(super) fn put(&mut self, ids: &[u32], state: PromptState) {
+        let (bytes, embedding) = (state.nbytes(), state.embedding());
+        self.store.insert(ids, state, bytes, serves(embedding));
     }
 
     /// Whether no prefixes are stored.
@@ -98,23 +136,40 @@ impl Prefixes {
         if self.store.is_off() || ids.len() < MIN_TOKENS || embedding == Embedding::Own {
             return;
         }
-        // Serving includes the same prompt again. Its last token is always computed, and the layers
-        // may have recorded it a few tokens before its end.
-        let serves = |state: &PromptState, len: usize| {
-            let again = state.longest(len - 1, embedding);
-            state.longest(len, embedding) == len && again > 0 && again + TAIL >= len
-        };
-        if self.store.covers(ids, serves) {
+        let serves = serves(embedding);
+        if self.store.covers(ids, &serves) {
+            self.tell(ids, embedding, None);
             return;
         }
         match PromptState::share(cache, row, ids.len(), embedding) {
             Ok(state) => {
                 let bytes = state.nbytes();
+                self.tell(ids, embedding, Some(&state));
                 self.store.insert(ids, state, bytes, serves);
             }
             // There is no memory for a copy. Of all uses of memory, the store is the first to be
             // cleared.
             Err(_) => self.store.clear(),
         }
+    }
+
+    /// Adds a prefix to the list of those that are announced.
+    fn tell(&mut self, ids: &[u32], embedding: Embedding, state: Option<&PromptState>) {
+        if let Some(announced) = &mut self.announced {
+            announced.push(Announced {
+                ids: ids.to_vec(),
+                embedding,
+                state: state.cloned(),
+            });
+        }
+    }
+}
+
+/// Whether a state serves a prefix of this length. That includes the same prompt again: its last
+/// token is always computed, and the layers may have recorded it a few tokens before its end.
+fn serves(embedding: Embedding) -> impl Fn(&PromptState, usize) -> bool {
+    move |state, len| {
+        let again = state.longest(len - 1, embedding);
+        state.longest(len, embedding) == len && again > 0 && again + TAIL >= len
     }
 }

@@ -1,6 +1,6 @@
 //! Prompt caches: the layer states of a prompt, from which texts with the same prefix can continue.
 
-mod file;
+pub(crate) mod file;
 #[cfg(test)]
 mod tests;
 
@@ -91,6 +91,16 @@ impl PromptState {
     /// Bytes of its pages and states.
     pub(crate) fn nbytes(&self) -> usize {
         self.cache.nbytes()
+    }
+
+    /// Its cache, of one row.
+    pub(crate) fn cache(&self) -> &ModelCache {
+        &self.cache
+    }
+
+    /// How its positions are embedded.
+    pub(crate) fn embedding(&self) -> Embedding {
+        self.embedding
     }
 }
 

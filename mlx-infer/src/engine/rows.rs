@@ -292,8 +292,8 @@ impl<'m> Rows<'m> {
             }
         }
         let ids = taken(&self.slots);
-        let is_guided = |id: &Id| requests[id].sequence.is_guided();
-        let needs_tokens = owners.iter().flatten().any(is_guided);
+        let needs_last = |id: &Id| requests[id].sequence.needs_last();
+        let needs_tokens = owners.iter().flatten().any(needs_last);
         let step = Undecided {
             logits,
             inputs,
@@ -397,12 +397,12 @@ impl<'m> Rows<'m> {
             .map(|(&input, &id)| id.filter(|_| input == Input::Unread))
             .collect();
         let needs_host =
-            |id: &Id| requests[id].processor.is_some() || requests[id].sequence.is_guided();
+            |id: &Id| requests[id].processor.is_some() || requests[id].sequence.needs_last();
         if owners.iter().flatten().any(needs_host) {
             return Ok(false);
         }
         let row = |id: &Option<Id>| match id {
-            Some(id) => requests[id].sequence.row(),
+            Some(id) => requests[id].sequence.row_behind_unread(),
             None => unused(),
         };
         let rows: Vec<Row<'_>> = owners.iter().map(row).collect();
@@ -497,10 +497,15 @@ fn choose(
         .collect();
     let rows: Vec<Row<'_>> = owners
         .iter()
+        .zip(inputs)
         .zip(&shortened)
-        .map(|(id, shortened)| match id {
+        .map(|((id, input), shortened)| match id {
             Some(id) => {
-                let row = requests[id].sequence.row();
+                let sequence = &requests[id].sequence;
+                let row = match (input, last) {
+                    (Input::Unread, Some(_)) => sequence.row_behind_unread(),
+                    _ => sequence.row(),
+                };
                 Row {
                     history: shortened.as_ref().unwrap_or(row.history),
                     ..row

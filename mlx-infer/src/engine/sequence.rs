@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::engine::speculate::Speculation;
 use crate::error::{Error, Result};
-use crate::grammar::{Guide, Mask};
+use crate::grammar::{Budget, Demand, Guide, Mask};
 use crate::model::checked::{Checked, CheckedGrammar};
 use crate::model::frontend::Frontend;
 use crate::request::cancel::CancelToken;
@@ -37,6 +37,8 @@ pub(crate) struct Sequence {
     speculation: Option<Speculation>,
     /// The state of its grammar, if it has one.
     guide: Option<Box<Guide>>,
+    /// The state of its reasoning budget, if it has one.
+    budget: Option<Box<Budget>>,
 }
 
 impl Sequence {
@@ -54,6 +56,7 @@ impl Sequence {
             ids,
             options,
             grammar,
+            budget,
             ..
         } = checked;
         let positions = model.info().max_positions;
@@ -65,10 +68,13 @@ impl Sequence {
             let front = front.as_deref();
             Box::new(Guide::new(text, constraint, front, &stop_ids, ignore_eos))
         });
+        let budget = options.reasoning_budget.as_ref().zip(budget);
+        let budget = budget.map(|(budget, marks)| Box::new(Budget::new(marks, budget)));
         let has_least = options.min_tokens > 0 && !stop_ids.is_empty();
         Ok(Self {
             going_on: has_least.then(|| sampling::without(model.info().vocab as usize, &stop_ids)),
             guide,
+            budget,
             text: TextStream::new(
                 model.tokenizer_if_any(),
                 &options.stop,
@@ -152,6 +158,16 @@ impl Sequence {
         self.steps += 1;
     }
 
+    /// The sampler's input for the token after one that was chosen and not read.
+    pub(crate) fn row_behind_unread(&self) -> Row<'_> {
+        let budget = self.budget.as_ref();
+        let demand = budget.and_then(|budget| budget.behind_unread());
+        Row {
+            mask: self.constraint_behind(0, demand),
+            ..self.row()
+        }
+    }
+
     /// The sampler's input.
     pub(crate) fn row(&self) -> Row<'_> {
         Row {
@@ -166,21 +182,40 @@ impl Sequence {
 
     /// Whether the host has to know a draft before the tokens after it can be chosen.
     pub(crate) fn reads_drafts(&self) -> bool {
-        self.is_guided() || self.options.sampling.reads_history()
+        let is_near = |budget: &Budget| budget.is_near(MOST);
+        self.is_guided()
+            || self.options.sampling.reads_history()
+            || self.budget.as_deref().is_some_and(is_near)
     }
 
     /// The constraint on the next token.
     fn constraint(&self) -> Option<TokenConstraint<'_>> {
-        self.constraint_behind(0)
+        let budget = self.budget.as_ref();
+        self.constraint_behind(0, budget.and_then(|budget| budget.demand()))
     }
 
-    /// The constraint on the token after this many drafts, if it is known.
-    pub(crate) fn constraint_behind(&self, drafts: usize) -> Option<TokenConstraint<'_>> {
+    /// The state of its reasoning budget.
+    pub(crate) fn budget(&self) -> Option<&Budget> {
+        self.budget.as_deref()
+    }
+
+    /// The constraint on the token after this many drafts, if it is known. `demand` is that of the
+    /// reasoning budget.
+    pub(crate) fn constraint_behind<'a>(
+        &'a self,
+        drafts: usize,
+        demand: Option<Demand<'a>>,
+    ) -> Option<TokenConstraint<'a>> {
         let guide = self.guide.as_ref();
         let grammar = guide.and_then(|guide| guide.masks().nth(drafts).flatten());
         let least = self.going_on.as_ref();
         let least = least.map(|mask| (self.options.min_tokens, mask));
-        (grammar.is_some() || least.is_some()).then_some(TokenConstraint { grammar, least })
+        let is_free = grammar.is_none() && least.is_none() && demand.is_none();
+        (!is_free).then_some(TokenConstraint {
+            grammar,
+            least,
+            demand,
+        })
     }
 
     /// How many tokens can be chosen before the host has to compute masks again.
@@ -199,9 +234,22 @@ impl Sequence {
         self.history.generated().len() > self.options.min_tokens
     }
 
-    /// Whether it has a grammar. Then each of its tokens is read before the next one is chosen.
+    /// Whether it ends because it repeats itself.
+    fn repeats(&self) -> bool {
+        let detection = self.options.repetition_detection.as_ref();
+        let ends = detection.is_some_and(|detection| detection.ends(self.history.generated()));
+        ends && self.may_stop()
+    }
+
+    /// Whether it has a grammar.
     pub(crate) fn is_guided(&self) -> bool {
         self.guide.is_some()
+    }
+
+    /// Whether each of its tokens is read before the next one is chosen: it has a grammar, or its
+    /// repetitions are penalised.
+    pub(crate) fn needs_last(&self) -> bool {
+        self.is_guided() || self.options.sampling.penalises_repetitions()
     }
 
     /// The state of its grammar, for computing the mask of the next token before that token is chosen.
@@ -218,9 +266,18 @@ impl Sequence {
         let name = self
             .guide
             .as_ref()
-            .map_or("min_tokens", |guide| guide.name());
+            .map_or(self.constraint_name(), |guide| guide.name());
         let message = format!("{name}: logit_bias forbids every token with which it could go on");
         is_blocked.then(|| Error::argument(message))
+    }
+
+    /// The option that constrains the next token, beside a grammar.
+    fn constraint_name(&self) -> &'static str {
+        let budget = self.budget.as_ref();
+        match budget.and_then(|budget| budget.demand()) {
+            Some(_) => "reasoning_budget",
+            None => "min_tokens",
+        }
     }
 
     /// Adds a token that was read. Returns a reason if it is the last.
@@ -229,6 +286,9 @@ impl Sequence {
             guide.check()?;
         }
         self.watch.token();
+        if let Some(budget) = &mut self.budget {
+            budget.advance(choice.id);
+        }
         self.history.push(choice.id);
         let mut text = String::new();
         let ends = if self.stop_ids.contains(&choice.id) {
@@ -241,7 +301,9 @@ impl Sequence {
             if is_complete || self.text.is_stopped() {
                 Some(FinishReason::Stop)
             } else {
-                (self.remaining() == 0).then_some(FinishReason::Length)
+                let is_full = self.remaining() == 0;
+                let full = is_full.then_some(FinishReason::Length);
+                full.or(self.repeats().then_some(FinishReason::Repetition))
             }
         };
         Ok((Event::Token { choice, text }, ends))

@@ -177,6 +177,11 @@ impl<'m, 's> Worker<'m, 's> {
         self.prefixes.counts()
     }
 
+    /// The stored prefixes.
+    pub(super) fn prefixes(&mut self) -> &mut Prefixes {
+        &mut self.prefixes
+    }
+
     /// Bytes of the caches of all rows.
     pub(crate) fn cache_bytes(&self) -> usize {
         self.scheduler.cache_bytes(&self.requests)

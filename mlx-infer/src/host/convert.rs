@@ -25,7 +25,7 @@ pub use mlx_models::convert::{ConvertOptions, Converted, Mixed, Packing, Recipe,
 ///
 /// # let folder = tempfile::tempdir().unwrap();
 /// # let out = folder.path().join("small");
-/// let recipe = Recipe::uniform(Scheme::new(QuantMode::Affine, 8, 64)?);
+/// let recipe = Recipe::uniform(Scheme::new(64, 8, QuantMode::Affine)?);
 /// let options = ConvertOptions { packing: Packing::Quantize(recipe), ..Default::default() };
 /// let files = mlx_infer::default_model_files();
 /// convert(&files, &out, false, &options, &Default::default(), &mut |_, _| ())?;
@@ -84,11 +84,14 @@ fn open(files: &Files) -> Result<(Value, Weights)> {
         let message = format!("{} has no {name}", files.describe());
         Error::new(ErrorKind::Missing, message)
     };
+    if let Files::Gguf { path, .. } = files {
+        return Ok(mlx_models::open_checkpoint(path)?);
+    }
     let config = files.json("config.json")?;
     let config = config.ok_or_else(|| missing("config.json"))?;
-    let weights = match files {
-        Files::Directory(dir) => mlx_models::open_weights(dir)?,
-        files => {
+    let weights = match files.path() {
+        Some(dir) => mlx_models::open_weights(dir)?,
+        None => {
             let found = files.read("model.safetensors")?;
             let bytes = found.ok_or_else(|| missing("model.safetensors"))?;
             vec![Safetensors::from_cow(bytes)?].into()
@@ -154,7 +157,7 @@ impl<'a> NewCheckpoint<'a> {
 fn check(files: &Files, out: &Path, replace: bool) -> Result<bool> {
     let shown = out.display();
     let refuse = |message: String| Err(Error::argument(message));
-    if let Files::Directory(source) = files
+    if let Some(source) = files.path()
         && let (Ok(source), Ok(target)) = (source.canonicalize(), resolved(out))
         && source.starts_with(&target)
     {
@@ -229,7 +232,7 @@ fn keep(old: &Path, new: &Path, within: &str) -> Result<()> {
 }
 
 /// Whether a checkpoint writer, of this project or another, gives files this name: the weights, whole or in shards,
-/// their index, and those of a head for multi-token prediction.
+/// their index, those of a head for multi-token prediction, and descriptions of packed weights.
 fn is_weights(name: &str) -> bool {
     let shard = |name: &str| {
         let (number, count) = name.split_once("-of-")?;
@@ -242,9 +245,19 @@ fn is_weights(name: &str) -> bool {
             .strip_prefix('-')
             .and_then(|rest| shard(rest.strip_suffix(".safetensors")?))
             .unwrap_or(false),
-        None => matches!(name, "mtp.safetensors" | "mtp/weights.safetensors"),
+        None => {
+            matches!(name, "mtp.safetensors" | "mtp/weights.safetensors")
+                || OF_WEIGHTS.contains(&name)
+        }
     }
 }
+
+/// Files in which ModelOpt, AutoGPTQ and AutoAWQ describe how the weights beside them are packed.
+const OF_WEIGHTS: [&str; 3] = [
+    "hf_quant_config.json",
+    "quantize_config.json",
+    "quant_config.json",
+];
 
 /// Whether a file besides weights and config.json belongs to a checkpoint: tokenizers, templates, generation settings,
 /// code, licence.
@@ -267,6 +280,7 @@ fn is_copied(name: &str) -> bool {
         && (ENDS.iter().any(|end| name.ends_with(end))
             || STARTS.iter().any(|start| name.starts_with(start)))
         && name != "config.json"
+        && !OF_WEIGHTS.contains(&name)
         && !name.ends_with(".index.json")
 }
 

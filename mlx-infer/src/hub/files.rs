@@ -1,22 +1,21 @@
 //! Which files of a model are downloaded, and which ones a folder lacks.
 
 use std::collections::BTreeSet;
-#[cfg(feature = "cli")]
-use std::path::PathBuf;
 use std::path::{Component, Path};
 
 use mlx_core::files;
 use serde_json::Value;
 
-use super::Name;
+use super::{Name, gguf};
 use crate::error::{Error, ErrorKind, Result};
 
 const CONFIG: &str = "config.json";
 const WHOLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
-/// Configuration, tokenizers and templates.
-const SMALL: [&str; 13] = [
+/// Configuration, tokenizers and templates. ModelOpt describes packed weights in a file of its own.
+const SMALL: [&str; 14] = [
     CONFIG,
+    "hf_quant_config.json",
     "generation_config.json",
     "tokenizer.json",
     "tokenizer_config.json",
@@ -84,6 +83,15 @@ pub(super) fn choose(name: &Name, all: &[String]) -> Result<Chosen> {
         return Err(Error::format(message));
     }
     let has = |wanted: &str| all.iter().any(|file| file == wanted);
+    let has_weights = all.iter().any(|file| is_shard(file));
+    if (name.variant().is_some() || !has_weights)
+        && let Some(files) = gguf::choose(name, all)?
+    {
+        return Ok(Chosen {
+            small: Vec::new(),
+            weights: Weights::Files(files),
+        });
+    }
     if !has(CONFIG) {
         let message = format!("{name} has no {CONFIG}, so it is no model that can be loaded");
         return Err(Error::new(ErrorKind::Missing, message));
@@ -202,34 +210,12 @@ fn is_inside(file: &str) -> bool {
     !file.is_empty() && !file.contains(odd) && Path::new(file).components().all(plain)
 }
 
-/// The file in GGUF that a path names, or that a folder has in place of safetensors.
-#[cfg(feature = "cli")]
-pub(super) fn gguf_of(model: &Path) -> Option<PathBuf> {
-    let ends = |path: &Path, end: &str| path.extension().is_some_and(|found| found == end);
-    if model.is_file() {
-        return ends(model, "gguf").then(|| model.to_owned());
-    }
-    let files = std::fs::read_dir(model).ok()?;
-    let files: Vec<PathBuf> = files.filter_map(|file| Some(file.ok()?.path())).collect();
-    match files.iter().any(|file| ends(file, "safetensors")) {
-        true => None,
-        false => files.into_iter().find(|file| ends(file, "gguf")),
-    }
-}
-
-/// The error text for a file in GGUF, with a remedy.
-pub(super) fn not_read(file: &dyn std::fmt::Display) -> String {
-    format!("{file} is in GGUF, which is not read; convert it with the Python package gguf2mlx")
-}
-
 fn no_weights(name: &Name, all: &[String]) -> Error {
     let ends = |suffixes: &[&str]| {
         all.iter()
             .find(|file| suffixes.iter().any(|end| file.ends_with(end)))
     };
-    let found = if let Some(file) = ends(&[".gguf"]) {
-        not_read(&file)
-    } else if let Some(file) = ends(&["adapter_model.safetensors", "adapters.safetensors"]) {
+    let found = if let Some(file) = ends(&["adapter_model.safetensors", "adapters.safetensors"]) {
         format!(
             "{file} is an adapter; give --adapter its folder, and --model the model that it is for"
         )
@@ -256,6 +242,7 @@ mod tests {
             ".gitattributes",
             "README.md",
             "config.json",
+            "hf_quant_config.json",
             "model.safetensors",
             "model.safetensors.index.json",
             "pytorch_model.bin",
@@ -271,6 +258,7 @@ mod tests {
         let found = chosen(&all).unwrap();
         let small = [
             "config.json",
+            "hf_quant_config.json",
             "tokenizer.json",
             "chat_template.jinja",
             "additional_chat_templates/rag.jinja",
@@ -307,7 +295,10 @@ mod tests {
                 &["config.json", "pytorch_model.bin"][..],
                 "pytorch_model.bin may run code",
             ),
-            (&["config.json", "q4.gguf"], "gguf2mlx"),
+            (
+                &["config.json", "a-Q4_0.gguf", "a-Q8_0.gguf"],
+                "a-Q4_0, a-Q8_0 (a name ends with the quantisation: org/name:Q4_K_M)",
+            ),
             (&["config.json", "adapters.safetensors"], "--adapter"),
             (&["config.json"], "there are no weights"),
             (&["model.safetensors"], "no config.json"),

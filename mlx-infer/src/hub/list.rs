@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use super::files;
+use super::gguf;
 use super::name::is_commit;
 use crate::error::Result;
 use crate::host::output::io;
@@ -59,7 +60,10 @@ pub(super) fn cached(cache: &Path) -> Result<Vec<Cached>> {
                 name: name.replace("--", "/"),
                 revisions: revisions.get(&commit).cloned().unwrap_or_default(),
                 commit,
-                missing: files::missing(&path),
+                missing: match gguf::has_model(&path) {
+                    true => Vec::new(),
+                    false => files::missing(&path),
+                },
                 path,
                 bytes: files.bytes,
                 last_used: files.last_used,

@@ -10,23 +10,28 @@ const MAIN: &str = "main";
 const MAX_CHARS: usize = 96;
 const MAX_REVISION_CHARS: usize = 256;
 
-/// `org/name`, and a branch, tag or commit of it.
+/// `org/name`, a branch, tag or commit of it, and a quantisation of a model in GGUF.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Name {
     repo: String,
     revision: String,
+    variant: Option<String>,
 }
 
 impl Name {
-    /// Reads `org/name` or `org/name@revision`.
+    /// Reads `org/name` or `org/name@revision`, and behind it the quantisation of a model in GGUF: `org/name:Q4_K_M`.
     ///
     /// # Errors
     /// The text does not have this form.
     pub fn parse(text: &str) -> Result<Self> {
-        let (repo, revision) = text.split_once('@').unwrap_or((text, MAIN));
+        let (rest, variant) = match text.rsplit_once(':') {
+            Some((rest, variant)) => (rest, Some(variant)),
+            None => (text, None),
+        };
+        let (repo, revision) = rest.split_once('@').unwrap_or((rest, MAIN));
         let fail = |what: &str| {
             Error::argument(format!(
-                "{text:?} is no name of a model: {what}; expected org/name or org/name@revision"
+                "{text:?} is no name of a model: {what}; expected org/name, org/name@revision or org/name:quantisation"
             ))
         };
         let Some((org, model)) = repo.split_once('/') else {
@@ -40,9 +45,13 @@ impl Name {
         if revision.len() > MAX_REVISION_CHARS || !revision.split('/').all(is_revision_part) {
             return Err(fail("the revision is no branch, tag or commit"));
         }
+        if variant.is_some_and(|variant| !is_part(variant) || variant.len() > MAX_CHARS) {
+            return Err(fail("the quantisation is not letters, digits, -, _ and ."));
+        }
         Ok(Self {
             repo: repo.to_owned(),
             revision: revision.to_owned(),
+            variant: variant.map(str::to_owned),
         })
     }
 
@@ -54,6 +63,11 @@ impl Name {
     /// The branch, tag or commit; `main` if none was given.
     pub fn revision(&self) -> &str {
         &self.revision
+    }
+
+    /// The quantisation of a model in GGUF, if one was given.
+    pub fn variant(&self) -> Option<&str> {
+        self.variant.as_deref()
     }
 
     /// The model's folder in a cache.
@@ -70,8 +84,12 @@ impl Name {
 impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.revision.as_str() {
-            MAIN => f.write_str(&self.repo),
-            revision => write!(f, "{}@{revision}", self.repo),
+            MAIN => f.write_str(&self.repo)?,
+            revision => write!(f, "{}@{revision}", self.repo)?,
+        }
+        match &self.variant {
+            Some(variant) => write!(f, ":{variant}"),
+            None => Ok(()),
         }
     }
 }
@@ -111,6 +129,11 @@ mod tests {
         let name = Name::parse("a/b@refs/pr/1").unwrap();
         assert_eq!((name.repo(), name.revision()), ("a/b", "refs/pr/1"));
         assert_eq!(name.to_string(), "a/b@refs/pr/1");
+        assert_eq!(name.variant(), None);
+        let name = Name::parse("a/b@v1:Q4_K_M").unwrap();
+        assert_eq!((name.repo(), name.revision()), ("a/b", "v1"));
+        assert_eq!(name.variant(), Some("Q4_K_M"));
+        assert_eq!(name.to_string(), "a/b@v1:Q4_K_M");
         for text in [
             "",
             "name",
@@ -130,6 +153,9 @@ mod tests {
             "org/a@x//y",
             "org/a@x?y",
             "org/a@.git",
+            "org/a:",
+            "org/a:../x",
+            "org/a:b/c",
             "org/ä",
             "C:/models",
             "~/models",

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::draft::DraftRoom;
 use super::frontend::{Frontend, Lacks, check_ids, check_positions};
 use crate::error::{Error, ErrorKind, Result};
-use crate::grammar::Compiled;
+use crate::grammar::{BudgetMarks, Compiled};
 use crate::request::Request;
 use crate::request::generation::GenerateOptions;
 use crate::request::processor::Processor;
@@ -18,6 +18,8 @@ pub struct Checked {
     pub(crate) ids: Vec<u32>,
     pub(crate) options: GenerateOptions,
     pub(crate) grammar: Option<CheckedGrammar>,
+    /// The marks of its reasoning budget, if it has one.
+    pub(crate) budget: Option<Arc<BudgetMarks>>,
     pub(crate) processor: Option<Processor>,
     pub(crate) adapter: Option<String>,
     /// The serial number of the front end.
@@ -162,6 +164,10 @@ impl Frontend {
     ) -> std::result::Result<Checked, Refusal> {
         Ok(Checked {
             grammar: self.refusal(&ids, &options)?,
+            budget: self.budget_marks(&options).map_err(|error| Refusal {
+                part: RefusedPart::Options,
+                error,
+            })?,
             ids,
             options,
             processor: None,
@@ -188,6 +194,7 @@ impl Frontend {
             ids: checked.ids.clone(),
             options,
             grammar: checked.grammar.clone(),
+            budget: checked.budget.clone(),
             processor,
             adapter: checked.adapter.clone(),
             frontend: checked.frontend,
@@ -272,6 +279,12 @@ impl Frontend {
         }
         let room = self.draft_room();
         room.map_or(Ok(()), |room| DraftRoom::check(room, options.speculative))
+    }
+
+    /// The marks of the options' reasoning budget.
+    fn budget_marks(&self, options: &GenerateOptions) -> Result<Option<Arc<BudgetMarks>>> {
+        let budget = options.reasoning_budget.as_ref();
+        budget.map(|budget| self.marks_of(budget)).transpose()
     }
 
     /// The compiled form of the options' grammar.

@@ -1,7 +1,7 @@
 //! The front end of a model: information, tokenizer, chat template, end tokens.
 
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use mlx_models::ModelInfo;
 use serde_json::Value;
@@ -9,10 +9,12 @@ use serde_json::Value;
 use super::draft::DraftRoom;
 use super::next_serial;
 use crate::error::{Error, ErrorKind, Result};
-use crate::grammar::{Compiled, Grammars};
+use crate::grammar::{BudgetMarks, Compiled, Grammars};
 use crate::request::generation::{GenerateOptions, Prompt};
 use crate::request::grammar::{Constraint, Grammar};
 use crate::request::json_options::RequestOptions;
+use crate::request::reasoning::{MessageHeads, ReasoningBudget};
+use crate::text::chat::reply::{ReasoningMarks, ReplyFormat};
 use crate::text::chat::{ChatTemplate, Message, RenderOptions};
 use crate::text::files::Files;
 use crate::text::tokenizer::{self, Tokenizer};
@@ -43,6 +45,8 @@ pub struct Frontend {
     template: OnceLock<ChatTemplate>,
     eos_ids: Vec<u32>,
     grammars: Grammars,
+    /// The marks of reasoning that were used last.
+    budget_marks: Mutex<Option<(ReasoningBudget, Arc<BudgetMarks>)>>,
     /// Refuses options that the model's back end does not support; `None` for the native one, which supports all.
     lacks: Option<Lacks>,
     /// The room for drafts; `None` where the back end computes none.
@@ -88,6 +92,7 @@ impl Frontend {
             template: OnceLock::new(),
             eos_ids,
             grammars: Grammars::default(),
+            budget_marks: Mutex::default(),
             lacks: None,
             drafts: None,
             serial: next_serial(),
@@ -116,6 +121,15 @@ impl Frontend {
             drafts: Some(room),
             ..self
         }
+    }
+
+    /// The bytes of `config.json`; `None` for a model without files.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub(crate) fn config(&self) -> Result<Option<Vec<u8>>> {
+        let config = self.files.read("config.json")?;
+        Ok(config.map(|bytes| bytes.into_owned()))
     }
 
     pub(super) fn lacks(&self) -> Option<Lacks> {
@@ -250,6 +264,44 @@ impl Frontend {
         not_empty(self.tokenizer()?.encode(&text, false)?)
     }
 
+    /// A budget of `tokens` tokens for the reasoning in a reply to `prompt`, the text that the
+    /// template rendered; `None` if the model has no marks of reasoning.
+    ///
+    /// ```
+    /// # fn main() -> mlx_infer::Result<()> {
+    /// use mlx_infer::LoadedModel;
+    /// use mlx_infer::chat::reply::ReplyFormat;
+    /// let model = LoadedModel::load_default()?;
+    /// let format = ReplyFormat::detect(model.chat_template()?, model.tokenizer()?);
+    /// // The built-in model does not reason.
+    /// assert!(model.frontend().reasoning_budget(&format, "", 100).is_none());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn reasoning_budget(
+        &self,
+        format: &ReplyFormat,
+        prompt: &str,
+        tokens: usize,
+    ) -> Option<ReasoningBudget> {
+        let ReasoningMarks {
+            open,
+            close,
+            is_begun,
+            is_anywhere,
+            heads,
+        } = format.reasoning(prompt)?;
+        Some(ReasoningBudget {
+            is_begun,
+            is_anywhere,
+            heads: heads.map(|heads| {
+                let [next, mark, kind] = heads.map(str::to_owned);
+                MessageHeads { next, mark, kind }
+            }),
+            ..ReasoningBudget::new(tokens, open, close)
+        })
+    }
+
     /// Builds the parts that all grammars of this model share, unless they were built. Without this
     /// call the first request with a grammar builds them, on the thread that checks the request:
     /// 2.5 seconds for 200,000 tokens. Needs the feature `grammar`.
@@ -277,6 +329,34 @@ impl Frontend {
     pub(crate) fn compiled_front(&self, constraint: &Constraint) -> Result<Option<Arc<Compiled>>> {
         let front = constraint.front.clone().map(Grammar::Lark);
         front.map(|front| self.compiled(&front.into())).transpose()
+    }
+
+    /// The marks of a reasoning budget in the tokens of this model.
+    ///
+    /// # Errors
+    /// There is no tokenizer, or the bytes of its tokens depend on the tokens beside them.
+    pub(crate) fn marks_of(&self, budget: &ReasoningBudget) -> Result<Arc<BudgetMarks>> {
+        // The marks do not depend on the number of tokens.
+        let key = ReasoningBudget {
+            tokens: 0,
+            is_begun: false,
+            ..budget.clone()
+        };
+        let lock = || {
+            let marks = self.budget_marks.lock();
+            marks.unwrap_or_else(PoisonError::into_inner)
+        };
+        if let Some((_, marks)) = lock().as_ref().filter(|(known, _)| *known == key) {
+            return Ok(marks.clone());
+        }
+        let Some(tokenizer) = &self.tokenizer else {
+            let message = "reasoning_budget needs a tokenizer, and this checkpoint has none";
+            return Err(Error::argument(message));
+        };
+        let marks = BudgetMarks::new(budget, tokenizer, self.info.vocab as usize)?;
+        let marks = Arc::new(marks);
+        *lock() = Some((key, marks.clone()));
+        Ok(marks)
     }
 
     /// The compiled form of a grammar. It is stored for later requests with the same grammar.

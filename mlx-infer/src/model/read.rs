@@ -177,6 +177,7 @@ impl LoadedModel {
             metrics: Cell::default(),
             engine_state: Cell::default(),
             nan_weight: OnceCell::new(),
+            adapter_config: Vec::new(),
             serial: next_serial(),
         }
     }
@@ -198,10 +199,11 @@ impl LoadedModel {
             head: parts.head,
             progress: Some(progress),
             unpack: false,
+            expand: options.expand,
         };
-        let Loaded { model, info } = match files {
-            Files::Directory(dir) => parts.registry.load(dir, model_options)?,
-            embedded => load_embedded(parts.registry, embedded, model_options)?,
+        let Loaded { model, info } = match files.path() {
+            Some(path) => parts.registry.load(path, model_options)?,
+            None => load_embedded(parts.registry, files, model_options)?,
         };
         check_caches(&info, &cache_options(&options))?;
         let frontend = Frontend::new(info, files.clone(), tokenizer, eos_ids);

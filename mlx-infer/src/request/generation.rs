@@ -6,6 +6,8 @@ use crate::error::{Error, Result};
 use crate::request::cancel::CancelToken;
 use crate::request::grammar::Constraint;
 use crate::request::metrics::Metrics;
+use crate::request::reasoning::ReasoningBudget;
+use crate::request::repetition::RepetitionDetection;
 use crate::request::sampling::{Choice, SamplingParams};
 use crate::request::speculative::Speculative;
 use crate::work_sizes::WorkSizes;
@@ -53,12 +55,16 @@ pub struct GenerateOptions {
     /// The number of first tokens that cannot end the generation: end tokens and stop tokens are not chosen for them,
     /// and a stop string that one of them completes is text. The end of a grammar still ends the generation.
     pub min_tokens: usize,
+    /// When an answer that repeats itself ends; `None` for never.
+    pub repetition_detection: Option<RepetitionDetection>,
     /// Return the log probability of each token, and of this many of the likeliest tokens at its place.
     pub logprobs: Option<usize>,
     /// A grammar that the text must match. The request ends with [`FinishReason::Stop`] when the text is complete and
     /// cannot go on, and when the model ends a complete text. `max_tokens`, a stop string or a stop token can cut the
     /// text.
     pub grammar: Option<Constraint>,
+    /// The most tokens of reasoning; `None` for no limit.
+    pub reasoning_budget: Option<ReasoningBudget>,
     /// Special tokens that are nevertheless part of the text, such as the marks of a tool call.
     pub kept_special: Vec<u32>,
     /// Whether next tokens are drafted, so that several are computed at a time. The tokens stay the same.
@@ -79,8 +85,10 @@ impl Default for GenerateOptions {
             stop_ids: Vec::new(),
             ignore_eos: false,
             min_tokens: 0,
+            repetition_detection: None,
             logprobs: None,
             grammar: None,
+            reasoning_budget: None,
             kept_special: Vec::new(),
             speculative: Speculative::Off,
             prefill_chunk: WorkSizes::of_device().chunk,
@@ -117,6 +125,8 @@ impl GenerateOptions {
             let message = format!("stop string {at} is empty; expected at least one character");
             return Err(Error::argument(message));
         }
+        (self.repetition_detection.as_ref()).map_or(Ok(()), RepetitionDetection::check)?;
+        (self.reasoning_budget.as_ref()).map_or(Ok(()), ReasoningBudget::check)?;
         self.grammar.as_ref().map_or(Ok(()), Constraint::check)
     }
 
@@ -136,15 +146,18 @@ pub enum FinishReason {
     Length,
     /// [`CancelToken::cancel`].
     Cancelled,
+    /// [`GenerateOptions::repetition_detection`].
+    Repetition,
 }
 
 impl FinishReason {
-    /// Its name in JSON: `stop`, `length` or `cancelled`.
+    /// Its name in JSON: `stop`, `length`, `cancelled` or `repetition`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Stop => "stop",
             Self::Length => "length",
             Self::Cancelled => "cancelled",
+            Self::Repetition => "repetition",
         }
     }
 }

@@ -3,7 +3,7 @@
 //! [`SamplingParams`], [`GenerateOptions`] and [`Constraint`] define the meanings, defaults and ranges of the fields.
 //! This type reads them from flags, from the JSON lines of a batch, and from the body of an HTTP request.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 use crate::error::{Error, Result};
 use crate::request::generation::GenerateOptions;
 use crate::request::grammar::{Constraint, Grammar};
+use crate::request::repetition::RepetitionDetection;
 use crate::request::sampling::SamplingParams;
 use crate::request::speculative::Speculative;
 
@@ -98,6 +99,14 @@ request_options! {
         presence_penalty: f32,
         frequency_penalty: f32,
         logit_bias: BTreeMap<u32, f32>,
+        top_n_sigma: f32,
+        xtc_probability: f32,
+        xtc_threshold: f32,
+        dry_multiplier: f32,
+        dry_base: f32,
+        dry_allowed_length: usize,
+        dry_last_n: usize,
+        dry_breakers: BTreeSet<u32>,
         seed: u64,
     }
     generation {
@@ -106,6 +115,7 @@ request_options! {
         stop_ids: Vec<u32>,
         ignore_eos: bool,
         min_tokens: usize,
+        repetition_detection: RepetitionDetection,
         logprobs: usize,
         speculative: Speculative,
     }

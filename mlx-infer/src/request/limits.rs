@@ -1,5 +1,7 @@
 //! Limits on what is computed at a time.
 
+use std::path::PathBuf;
+
 use crate::error::{Error, Result};
 use crate::work_sizes::WorkSizes;
 
@@ -18,6 +20,44 @@ pub struct Limits {
     /// starts with a stored prefix is computed in different parts, which may change the last bits
     /// of its logits, as another `prefill_chunk` may.
     pub prefix_bytes: usize,
+    /// A folder in which prefixes are stored too, so that they survive a restart; `None` stores
+    /// none. It needs `prefix_bytes`.
+    pub prefix_dir: Option<PrefixDirLimits>,
+}
+
+/// The folder of prefixes in files. Several processes may share it.
+///
+/// Files are of one model: of the bytes of its weights, its config, its adapter and the options of
+/// its caches. A damaged or foreign file is a warning, and the prefix is computed. A folder that
+/// cannot be written turns itself off with a warning. Prompts that start with a prefix from a file
+/// are computed in different parts, as with [`Limits::prefix_bytes`].
+///
+/// ```
+/// # fn main() -> mlx_infer::Result<()> {
+/// use mlx_infer::{GenerateOptions, Limits, LoadedModel, PrefixDirLimits, Request};
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let path = folder.path().to_owned();
+/// let limits = Limits {
+///     prefix_dir: Some(PrefixDirLimits { path, bytes: 1 << 30 }),
+///     ..Limits::default()
+/// };
+/// let story = "The red fox wanders through the forest and looks for something to eat.";
+/// let options = GenerateOptions { max_tokens: 4, ..Default::default() };
+/// for expects_files in [false, true] {
+///     let model = LoadedModel::load_default()?;
+///     let request = Request::new(story, options.clone());
+///     let results = model.batch_generate(vec![request], &limits)?;
+///     assert_eq!(results[0].metrics.cached_tokens > 0, expects_files);
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PrefixDirLimits {
+    /// The folder. It is made if it does not exist.
+    pub path: PathBuf,
+    /// Most bytes of its files, of all models together. The least recently used files are removed.
+    pub bytes: u64,
 }
 
 impl Default for Limits {
@@ -27,6 +67,7 @@ impl Default for Limits {
             prefill_tokens: WorkSizes::of_device().prompts,
             cache_bytes: None,
             prefix_bytes: 512 << 20,
+            prefix_dir: None,
         }
     }
 }
@@ -35,8 +76,22 @@ impl Limits {
     /// Checks all limits.
     ///
     /// # Errors
-    /// A limit is 0.
+    /// A limit is 0, or prefixes are to be in files but not in memory.
     pub fn check(&self) -> Result<()> {
+        if let Some(dir) = &self.prefix_dir {
+            if self.prefix_bytes == 0 {
+                let message = "prefix_dir needs prefix_bytes above 0: files are read into memory";
+                return Err(Error::argument(message));
+            }
+            if dir.bytes == 0 || dir.path.as_os_str().is_empty() {
+                let message = format!(
+                    "prefix_dir needs a folder and bytes above 0, given {:?} and {}",
+                    dir.path.display().to_string(),
+                    dir.bytes
+                );
+                return Err(Error::argument(message));
+            }
+        }
         for (name, value) in [("rows", self.rows), ("prefill_tokens", self.prefill_tokens)] {
             if value == 0 {
                 return Err(Error::argument(format!(

@@ -1,6 +1,6 @@
 //! Sampling settings, and the tokens that they choose.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::error::{Error, Result};
 
@@ -31,6 +31,25 @@ pub struct SamplingParams {
     pub frequency_penalty: f32,
     /// Added to the logits of single tokens; minus infinity forbids one.
     pub logit_bias: BTreeMap<u32, f32>,
+    /// Keeps tokens whose logit is at most this many standard deviations below the largest
+    /// (arXiv:2411.07641); 0 keeps all. It comes before the other filters.
+    pub top_n_sigma: f32,
+    /// The probability with which XTC is applied to a token's choice; 0 is never.
+    pub xtc_probability: f32,
+    /// XTC forbids all tokens of at least this probability but the least likely of them, if there
+    /// are several. It comes after the other filters. Above 0.5 it has no effect.
+    pub xtc_threshold: f32,
+    /// The penalty of DRY on a token that would make a repetition one token longer than
+    /// `dry_allowed_length`; 0 is none.
+    pub dry_multiplier: f32,
+    /// The factor by which each further token of the repetition raises the penalty.
+    pub dry_base: f32,
+    /// The length of the shortest repetition whose next token is penalised.
+    pub dry_allowed_length: usize,
+    /// The number of last tokens, including the prompt's, in which DRY looks for repetitions.
+    pub dry_last_n: usize,
+    /// Tokens over which no repetition reaches.
+    pub dry_breakers: BTreeSet<u32>,
     /// The seed of the draws: the same seed gives the same tokens. `None` takes a new seed each time.
     pub seed: Option<u64>,
 }
@@ -47,6 +66,14 @@ impl Default for SamplingParams {
             presence_penalty: 0.0,
             frequency_penalty: 0.0,
             logit_bias: BTreeMap::new(),
+            top_n_sigma: 0.0,
+            xtc_probability: 0.0,
+            xtc_threshold: 0.1,
+            dry_multiplier: 0.0,
+            dry_base: 1.75,
+            dry_allowed_length: 2,
+            dry_last_n: u32::MAX as usize,
+            dry_breakers: BTreeSet::new(),
             seed: None,
         }
     }
@@ -82,12 +109,27 @@ impl SamplingParams {
 
     /// Whether the choice of a token depends on the tokens before it.
     pub(crate) fn reads_history(&self) -> bool {
-        self.repeat_penalty != 1.0 || self.counts_tokens()
+        self.repeat_penalty != 1.0 || self.counts_tokens() || self.penalises_repetitions()
     }
 
-    /// Whether the model's logits are used unchanged: no bias and no penalty.
+    /// Whether repetitions are penalised. The host then has to read each token before the next is
+    /// chosen.
+    pub(crate) fn penalises_repetitions(&self) -> bool {
+        self.dry_multiplier != 0.0
+    }
+
+    /// Whether XTC may have an effect.
+    pub(crate) fn excludes_top(&self) -> bool {
+        self.xtc_probability > 0.0 && self.xtc_threshold <= 0.5
+    }
+
+    /// Whether the model's logits are used unchanged: no bias, no penalty, and no filter before the
+    /// draw.
     pub(crate) fn keeps_logits(&self) -> bool {
-        self.logit_bias.is_empty() && !self.reads_history()
+        self.logit_bias.is_empty()
+            && !self.reads_history()
+            && self.top_n_sigma == 0.0
+            && !self.excludes_top()
     }
 
     /// Checks all values.
@@ -127,6 +169,26 @@ impl SamplingParams {
             penalty > 0.0 && penalty <= MAX_SHIFT,
             "in (0, 10000]",
         )?;
+        for (name, value, most, range) in [
+            ("top_n_sigma", self.top_n_sigma, MAX_SHIFT, "in [0, 10000]"),
+            ("xtc_probability", self.xtc_probability, 1.0, "in [0, 1]"),
+            ("xtc_threshold", self.xtc_threshold, 1.0, "in [0, 1]"),
+            (
+                "dry_multiplier",
+                self.dry_multiplier,
+                MAX_SHIFT,
+                "in [0, 10000]",
+            ),
+        ] {
+            within(name, value, (0.0..=most).contains(&value), range)?;
+        }
+        let base = self.dry_base;
+        let is_base = (1.0..=MAX_SHIFT).contains(&base);
+        within("dry_base", base, is_base, "in [1, 10000]")?;
+        if self.dry_allowed_length == 0 {
+            let message = "dry_allowed_length must be at least 1, given 0";
+            return Err(Error::argument(message));
+        }
         for (name, penalty) in [
             ("presence_penalty", self.presence_penalty),
             ("frequency_penalty", self.frequency_penalty),
@@ -164,7 +226,23 @@ mod tests {
             change(&mut params);
             params.check().unwrap_err().to_string()
         };
-        let cases: [(Change, &str); 9] = [
+        let cases: [(Change, &str); 13] = [
+            (
+                |p| p.top_n_sigma = -1.0,
+                "top_n_sigma must be in [0, 10000], given -1",
+            ),
+            (
+                |p| p.xtc_threshold = 1.5,
+                "xtc_threshold must be in [0, 1], given 1.5",
+            ),
+            (
+                |p| p.dry_base = 0.5,
+                "dry_base must be in [1, 10000], given 0.5",
+            ),
+            (
+                |p| p.dry_allowed_length = 0,
+                "dry_allowed_length must be at least 1, given 0",
+            ),
             (
                 |p| p.temperature = -1.0,
                 "temperature must be 0 (greedy) or in [0.0001, 10000], given -1",

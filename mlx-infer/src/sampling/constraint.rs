@@ -1,6 +1,9 @@
 //! Constraints on the next token of a row.
 
-use crate::grammar::Mask;
+use mlx_core::{Array, fast};
+
+use crate::error::Result;
+use crate::grammar::{Demand, Mask, When};
 
 /// A constraint: the row must choose one of a set of tokens.
 #[derive(Clone, Copy)]
@@ -9,6 +12,8 @@ pub(crate) struct TokenConstraint<'a> {
     pub(crate) grammar: Option<&'a Mask>,
     /// The number of tokens before one that may end the row, and the tokens that do not end it.
     pub(crate) least: Option<(usize, &'a Mask)>,
+    /// The tokens that are forced. If the demand depends on an unread token, the graph decides.
+    pub(crate) demand: Option<Demand<'a>>,
 }
 
 #[cfg(test)]
@@ -18,6 +23,7 @@ impl<'a> TokenConstraint<'a> {
         Self {
             grammar: Some(mask),
             least: None,
+            demand: None,
         }
     }
 }
@@ -38,20 +44,68 @@ impl TokenConstraint<'_> {
     /// The tokens that may follow after `generated` tokens; `None` for all. If a grammar allows
     /// only end tokens, they are allowed even before the least number of tokens is reached.
     pub(super) fn allowed(self, generated: usize) -> Option<Mask> {
+        let demand = self.demand.filter(|demand| demand.when == When::Always);
+        match (self.free(generated), demand) {
+            (Some(mask), Some(demand)) => Some(both(&mask, demand.allowed)),
+            (mask, demand) => mask.or(demand.map(|demand| demand.allowed.clone())),
+        }
+    }
+
+    /// The same without the demand.
+    fn free(self, generated: usize) -> Option<Mask> {
         let going_on = self.least.filter(|(least, _)| generated < *least);
         match (self.grammar, going_on.map(|(_, mask)| mask)) {
             (Some(grammar), Some(going_on)) => {
-                let both: Mask = grammar
-                    .iter()
-                    .zip(going_on.iter())
-                    .map(|(a, b)| a & b)
-                    .collect();
+                let both = both(grammar, going_on);
                 let is_empty = both.iter().all(|&word| word == 0);
                 Some(if is_empty { grammar.clone() } else { both })
             }
             (grammar, going_on) => grammar.or(going_on).cloned(),
         }
     }
+}
+
+fn both(a: &Mask, b: &Mask) -> Mask {
+    a.iter().zip(b.iter()).map(|(a, b)| a & b).collect()
+}
+
+/// Applies the demands of rows that depend on their last tokens, `pending` U32 `[B]`, to logits `x`
+/// `[B, V]`.
+///
+/// # Errors
+/// MLX refuses.
+pub(super) fn demanded(
+    x: &Array,
+    demands: &[Option<Demand<'_>>],
+    pending: &Array,
+) -> Result<Array> {
+    let lists = demands
+        .iter()
+        .map(|demand| match demand.map(|demand| demand.when) {
+            Some(When::Behind(ids) | When::NotBehind(ids)) => ids,
+            _ => &[],
+        });
+    let width = lists.clone().map(<[u32]>::len).max().unwrap_or(0).max(1);
+    // No token has this id.
+    let padded = |ids: &[u32]| {
+        let fill = std::iter::repeat_n(u32::MAX, width - ids.len());
+        ids.iter().copied().chain(fill).collect::<Vec<_>>()
+    };
+    let ids: Vec<u32> = lists.flat_map(padded).collect();
+    let b = demands.len() as i32;
+    let ids = Array::from_slice(&ids, &[b, width as i32])?;
+    let is_listed = ids.equal(&pending.expand_dims(-1)?)?.any(-1, true)?;
+    // A row without such a demand has no list, so its token is not listed.
+    let is_behind = |demand: &Option<Demand<'_>>| {
+        !matches!(demand.map(|demand| demand.when), Some(When::NotBehind(_)))
+    };
+    let wanted: Vec<bool> = demands.iter().map(is_behind).collect();
+    let holds = is_listed.equal(&Array::from_slice(&wanted, &[b, 1])?)?;
+    let masks: Vec<Option<Mask>> = demands
+        .iter()
+        .map(|demand| demand.map(|demand| demand.allowed.clone()))
+        .collect();
+    Ok(holds.select(&fast::allow(x, &masks)?, x)?)
 }
 
 /// A mask of all tokens of a vocabulary except these.
@@ -81,6 +135,7 @@ mod tests {
             let constraint = TokenConstraint {
                 grammar,
                 least: Some((2, &going_on)),
+                demand: None,
             };
             constraint.allowed(generated).map(|mask| mask.to_vec())
         };
@@ -92,6 +147,7 @@ mod tests {
         let constraint = TokenConstraint {
             grammar: Some(&both),
             least: Some((2, &going_on)),
+            demand: None,
         };
         assert!(
             constraint.allows_only(0, |id| id == 2) && !constraint.allows_only(2, |id| id == 2)

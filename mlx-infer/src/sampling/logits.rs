@@ -6,11 +6,12 @@
 use mlx_core::ops::concat;
 use mlx_core::{Array, DType};
 
-use super::{Row, column};
+use super::{Row, column, dry};
 use crate::error::Result;
 
-/// Applies the rows' bias, repeat penalty, and presence and frequency penalties, in this order (mlx-lm's),
-/// to `logits` `[B, V]`: F32. `pending`: U32 `[B]`, each row's last token if it is not in the history yet.
+/// Applies the rows' bias, repeat penalty, presence and frequency penalties, in this order
+/// (mlx-lm's), and DRY to `logits` `[B, V]`: F32. `pending`: U32 `[B]`, each row's last token if it
+/// is not in the history yet.
 pub(super) fn process(logits: &Array, rows: &[Row<'_>], pending: Option<&Array>) -> Result<Array> {
     let mut x = logits.astype(DType::F32)?;
     let biased = rows.iter().any(|row| !row.params.logit_bias.is_empty());
@@ -26,7 +27,24 @@ pub(super) fn process(logits: &Array, rows: &[Row<'_>], pending: Option<&Array>)
     if rows.iter().any(|row| row.params.counts_tokens()) {
         x = counted(&x, rows, pending)?;
     }
+    if rows.iter().any(|row| row.params.penalises_repetitions()) {
+        x = repetitions(&x, rows)?;
+    }
     Ok(x)
+}
+
+/// The penalties of DRY. All tokens of the rows that have them were read.
+fn repetitions(x: &Array, rows: &[Row<'_>]) -> Result<Array> {
+    let penalties = rows
+        .iter()
+        .map(|row| dry::penalties(row.history.ids(), row.params));
+    let (ids, shifts): (Vec<Vec<u32>>, Vec<Vec<f32>>) = penalties
+        .map(|row| row.into_iter().map(|(id, penalty)| (id, -penalty)).unzip())
+        .unzip();
+    if ids.iter().all(Vec::is_empty) {
+        return Ok(x.clone());
+    }
+    Ok(x.scatter_add_axis(&padded(&ids, 0)?, &padded(&shifts, 0.0)?, -1)?)
 }
 
 /// Lists of different lengths as one array `[B, N]`, filled up with `fill`.

@@ -51,6 +51,9 @@ fn reference(
             x[id as usize] -= n as f32 * params.frequency_penalty + params.presence_penalty;
         }
     }
+    for (id, penalty) in dry::penalties(&all, params) {
+        x[id as usize] -= penalty;
+    }
     let best = |scores: &[f32]| {
         let mut best = 0;
         for (id, &score) in scores.iter().enumerate() {
@@ -62,6 +65,22 @@ fn reference(
     };
     if params.temperature == 0.0 {
         return best(&x);
+    }
+    if params.top_n_sigma > 0.0 {
+        let there: Vec<f64> = (x.iter())
+            .filter(|l| l.is_finite())
+            .map(|&l| f64::from(l))
+            .collect();
+        let mean = there.iter().sum::<f64>() / there.len() as f64;
+        let squares = there.iter().map(|l| (l - mean).powi(2)).sum::<f64>();
+        let deviation = (squares / there.len() as f64).sqrt();
+        let largest = there.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let least = largest - f64::from(params.top_n_sigma) * deviation;
+        for l in &mut x {
+            if f64::from(*l) < least {
+                *l = f32::NEG_INFINITY;
+            }
+        }
     }
     // Ids from the likeliest down; the sort is stable.
     let mut order: Vec<usize> = (0..x.len()).collect();
@@ -83,6 +102,15 @@ fn reference(
         .collect();
     if params.top_k > 0 {
         kept.truncate(params.top_k);
+    }
+    if cuts::is_due(params, seed, all.len()) {
+        let p = |id: usize| f64::from(x[id] - max).exp();
+        let sum: f64 = kept.iter().map(|&id| p(id)).sum();
+        let above = kept
+            .iter()
+            .filter(|&&id| p(id) / sum >= f64::from(params.xtc_threshold));
+        let above = above.count();
+        kept.drain(..above.saturating_sub(1));
     }
     let noise = noise(seed, all.len(), x.len() as i32);
     let mut scores = vec![f32::NEG_INFINITY; x.len()];
@@ -125,7 +153,17 @@ fn params() -> impl Strategy<Value = SamplingParams> {
         ),
     );
     let temperature = prop_oneof![Just(0.0f32), 0.1f32..3.0];
-    (temperature, filters, penalties).prop_map(|(temperature, (top_p, top_k, min_p), penalties)| {
+    let more = (
+        prop_oneof![2 => Just(0.0f32), 1 => 0.1f32..3.0],
+        prop_oneof![2 => Just(0.0f32), 1 => 0.3f32..1.0],
+        0.02f32..0.6,
+        prop_oneof![2 => Just(0.0f32), 1 => 0.1f32..3.0],
+        1usize..3,
+    );
+    let all = (temperature, filters, penalties, more);
+    all.prop_map(|(temperature, (top_p, top_k, min_p), penalties, more)| {
+        let (top_n_sigma, xtc_probability, xtc_threshold, dry_multiplier, dry_allowed_length) =
+            more;
         let (repeat_penalty, repeat_context, presence_penalty, frequency_penalty, logit_bias) =
             penalties;
         SamplingParams {
@@ -138,7 +176,13 @@ fn params() -> impl Strategy<Value = SamplingParams> {
             presence_penalty,
             frequency_penalty,
             logit_bias,
-            seed: None,
+            top_n_sigma,
+            xtc_probability,
+            xtc_threshold,
+            dry_multiplier,
+            dry_allowed_length,
+            dry_breakers: [3].into(),
+            ..Default::default()
         }
     })
 }
@@ -235,6 +279,8 @@ fn a_token_that_was_not_read_counts() {
     run(300, |mut cases| {
         for case in &mut cases {
             case.generated.push(case.prompt[0]);
+            // Such rows wait for their last token.
+            case.params.dry_multiplier = 0.0;
         }
         prop_assert_eq!(graph(&cases, true), expected(&cases));
         prop_assert_eq!(graph(&cases, false), expected(&cases));
@@ -395,5 +441,52 @@ fn masks_do_not_hide_what_is_no_number() {
     }
     for choices in masked_both_ways(&[high, 1.0, 2.0, 9.0, low, low], [2, 3], Some(&mask)) {
         assert!(choices.iter().all(Result::is_err));
+    }
+}
+
+/// A demand that depends on the last token holds in the graph, without a read by the host.
+#[test]
+fn a_demand_may_depend_on_a_token_that_was_not_read() {
+    let logits = Array::from_slice(&[0.0f32, 1.0, 9.0, 3.0].repeat(6), &[6, 4]).unwrap();
+    let only = [0b0001u32, 0b1010].map(|word| Mask::from(vec![word]));
+    let whens = [
+        When::Always,
+        When::Behind(&[7, 3]),
+        When::Behind(&[7]),
+        When::NotBehind(&[7]),
+        When::NotBehind(&[3]),
+    ];
+    let history = History::new(vec![0]);
+    let params = SamplingParams::default();
+    let plain = Row {
+        params: &params,
+        seed: 0,
+        history: &history,
+        ahead: 0,
+        logprobs: None,
+        mask: None,
+    };
+    for (allowed, chosen) in only.iter().zip([0, 3]) {
+        let mut rows: Vec<Row<'_>> = (whens.iter())
+            .map(|&when| Row {
+                mask: Some(TokenConstraint {
+                    grammar: None,
+                    least: None,
+                    demand: Some(Demand { allowed, when }),
+                }),
+                ..plain
+            })
+            .collect();
+        rows.push(plain);
+        let pending = Array::from_slice(&[3u32; 6], &[6]).unwrap();
+        let sampled = sample(&logits, &rows, Some(&pending)).unwrap();
+        let choices = sampled.read().unwrap();
+        let ids: Vec<u32> = choices
+            .iter()
+            .map(|choice| choice.as_ref().unwrap().id)
+            .collect();
+        assert_eq!(ids, [chosen, chosen, 2, chosen, 2, 2]);
+        // A step with such a row is not repeated.
+        assert!(sampled.draws.is_none());
     }
 }

@@ -3,6 +3,7 @@
 pub(crate) mod anthropic;
 pub(crate) mod classify;
 pub(crate) mod health;
+pub(crate) mod infill;
 pub(crate) mod openai;
 pub(crate) mod page;
 pub(crate) mod systemone;
@@ -28,6 +29,7 @@ pub(super) fn table() -> Router<Shared> {
         // Clients have base URLs with or without `/v1`.
         .merge(of_apis())
         .nest("/v1", of_apis())
+        .route("/infill", post(infill::infill))
         .route("/tokenize", post(tokenize::tokenize))
         .route("/detokenize", post(tokenize::detokenize))
         .route("/tokenizer_info", get(tokenize::info))
@@ -42,6 +44,7 @@ fn of_apis() -> Router<Shared> {
         .route("/messages", post(messages::messages))
         .route("/messages/count_tokens", post(messages::count_tokens))
         .route("/responses", post(responses::responses))
+        .route("/responses/input_tokens", post(responses::input_tokens))
         .route("/responses/{id}", get(responses::stored))
         .route("/completions", post(completions::completions))
         .route("/classify", post(classify::classify))

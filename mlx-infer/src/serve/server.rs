@@ -20,6 +20,7 @@ use crate::request::sampling::SamplingParams;
 use crate::serve::http::connection;
 use crate::serve::http::guard::Keys;
 use crate::serve::{http, routes};
+use crate::text::chat::reply::ReplyFormat;
 
 /// Most threads that handle connections. The engine has its own, which compute on all cores.
 const MOST_THREADS: usize = 4;
@@ -212,6 +213,14 @@ fn loaded(app: &App, engine: Engine) -> Result<Loaded> {
     // A template that cannot be read is reported at the start, not only to the first conversation.
     if let Err(error) = frontend.chat_template() {
         tracing::warn!("conversations are refused: {error}");
+    }
+    let settings = &app.settings;
+    if settings.reasoning_budget.is_some() {
+        let format = ReplyFormat::detect(frontend.chat_template()?, frontend.tokenizer()?);
+        if !format.has_reasoning() {
+            let message = "reasoning_budget: the model has no marks of reasoning";
+            return Err(Error::new(ErrorKind::Argument, message));
+        }
     }
     // Computes the data that all grammars share, which takes seconds for a large vocabulary, before
     // the first request with a grammar.

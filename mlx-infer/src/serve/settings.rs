@@ -24,6 +24,9 @@ pub struct ServeOptions {
     pub strict: bool,
     /// Most tokens of an answer if the request gives no number.
     pub max_output: usize,
+    /// Most tokens of reasoning of an answer whose request gives no number. `None` for no limit; a
+    /// model without marks of reasoning refuses a limit when it is loaded.
+    pub reasoning_budget: Option<usize>,
     /// Most concurrent requests with one key.
     pub key_requests: Option<usize>,
     /// Options for parameters that a request does not give. They take precedence over the
@@ -54,6 +57,7 @@ impl Default for ServeOptions {
             cors_origins: Vec::new(),
             strict: false,
             max_output: 16_384,
+            reasoning_budget: None,
             key_requests: None,
             defaults: RequestOptions::default(),
             drain: Duration::from_secs(30),

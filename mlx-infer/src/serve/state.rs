@@ -1,8 +1,9 @@
 //! The server's state, which all handlers share.
 
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::http::StatusCode;
@@ -18,6 +19,7 @@ use crate::serve::http::guard::Keys;
 use crate::serve::http::metrics::ServerMetrics;
 use crate::serve::http::room::Room;
 use crate::text::chat::reply::ReplyFormat;
+use crate::text::infill::Infill;
 
 /// The state of the server, shared by all handlers.
 pub(super) type Shared = Arc<App>;
@@ -50,6 +52,9 @@ pub(super) struct Loaded {
     /// Options for the parameters that a request does not give.
     pub(super) defaults: GenerateOptions,
     reply_format: OnceLock<ReplyFormat>,
+    infill: OnceLock<Option<Infill>>,
+    /// The texts that break repetitions of the last request with such texts, and their tokens.
+    breakers: Mutex<(Vec<String>, BTreeSet<u32>)>,
 }
 
 /// A step of the engine that takes longer counts as stuck.
@@ -210,6 +215,8 @@ impl Loaded {
             engine,
             defaults,
             reply_format: OnceLock::new(),
+            infill: OnceLock::new(),
+            breakers: Mutex::default(),
         }
     }
 
@@ -224,6 +231,48 @@ impl Loaded {
         let frontend = self.frontend();
         let format = ReplyFormat::detect(frontend.chat_template()?, frontend.tokenizer()?);
         Ok(self.reply_format.get_or_init(|| format))
+    }
+
+    /// The tokens that contain one of these texts.
+    ///
+    /// # Errors
+    /// There is no tokenizer.
+    pub(super) fn breakers(&self, texts: Vec<String>) -> Result<BTreeSet<u32>, ApiError> {
+        let lock = || self.breakers.lock().unwrap_or_else(PoisonError::into_inner);
+        if lock().0 == texts {
+            return Ok(lock().1.clone());
+        }
+        let tokenizer = self.frontend().tokenizer()?;
+        let contains = |bytes: &[u8], text: &str| {
+            let mut windows = bytes.windows(text.len());
+            windows.any(|window| window == text.as_bytes())
+        };
+        let vocab = self.frontend().info().vocab.unsigned_abs();
+        let ids: BTreeSet<u32> = (0..vocab)
+            .filter(|&id| {
+                let bytes = tokenizer.token_bytes(id).unwrap_or_default();
+                texts.iter().any(|text| contains(&bytes, text))
+            })
+            .collect();
+        *lock() = (texts, ids.clone());
+        Ok(ids)
+    }
+
+    /// How the model fills a gap in a text, and the tokens that end the filled text. `param` is the
+    /// parameter that asks for it.
+    ///
+    /// # Errors
+    /// There is no tokenizer, or its vocabulary has no marks of a gap.
+    pub(super) fn infill(&self, param: &str) -> Result<(&Infill, &[u32]), ApiError> {
+        let tokenizer = self.frontend().tokenizer()?;
+        let infill = self.infill.get_or_init(|| Infill::detect(tokenizer));
+        let infill = infill.as_ref().ok_or_else(|| {
+            let message = format!(
+                "{param}: the model's vocabulary has no marks of a gap (such as <|fim_prefix|>), so it fills none"
+            );
+            ApiError::bad(param, message)
+        })?;
+        Ok((infill, infill.ends()))
     }
 
     pub(super) fn frontend(&self) -> &Frontend {

@@ -5,18 +5,24 @@ pub(crate) mod edits;
 pub(crate) mod grammar;
 pub(crate) mod params;
 
+mod custom;
+mod reasoning;
 mod replies;
 mod tools;
 
 use axum::http::HeaderMap;
 use serde_json::{Map, Value, json};
 
+pub(super) use self::custom::{InputReader, as_function};
+pub(super) use self::reasoning::{
+    AskedBudget, budget, budget_of_thinking, effort, take_effort, take_reasoning,
+};
 pub(super) use self::replies::{Call, Delta, End, Replies, Whole, call_id};
 pub(super) use self::tools::{check_choice, tool_choice, tools, tools_from};
 
 use self::replies::Reply;
 use super::state::{Loaded, Served, Shared};
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::request::generation::GenerateOptions;
 use crate::request::grammar::Grammar;
 use crate::serve::http::error::ApiError;
@@ -32,6 +38,8 @@ use crate::text::chat::{self, Message, RenderOptions};
 pub(super) struct Turn {
     /// The parameter from which the messages come.
     pub(super) place: &'static str,
+    /// The ids of the whole prompt, in place of messages.
+    pub(super) ids: Option<Vec<u32>>,
     pub(super) messages: Vec<Message>,
     /// In OpenAI's form.
     pub(super) tools: Vec<Value>,
@@ -49,6 +57,8 @@ pub(super) struct Turn {
     /// The parameter from which the grammar of the options comes.
     pub(super) form: &'static str,
     pub(super) max_tokens: Option<usize>,
+    /// The budget of its reasoning, if the request gives one.
+    pub(super) budget: Option<AskedBudget>,
     pub(super) n: usize,
     pub(super) edits: Edits,
     /// Whether its prompt may take long to tokenise, and the permits for that.
@@ -59,8 +69,8 @@ pub(super) struct Turn {
 pub(super) struct Answers {
     pub(super) choices: Choices,
     pub(super) replies: Replies,
-    /// The number of tokens of the prompt.
-    pub(super) prompt: usize,
+    /// The tokens of the prompt.
+    pub(super) prompt: Vec<u32>,
 }
 
 /// Marks the end of the message that is continued. Transformers' `continue_final_message` finds the end in the same way.
@@ -70,10 +80,24 @@ impl Turn {
     /// The ids of the prompt and its text.
     fn prompt(&self, loaded: &Loaded) -> Result<(Vec<u32>, String), ApiError> {
         let frontend = loaded.frontend();
+        if let Some(ids) = &self.ids {
+            let mut ids = ids.clone();
+            self.edits
+                .truncate(frontend, &mut ids, self.max_tokens.unwrap_or(1));
+            if ids.is_empty() {
+                let message = format!("{} is empty", self.place);
+                return Err(ApiError::bad(self.place, message));
+            }
+            let vocab = frontend.info().vocab.unsigned_abs();
+            // Unknown ids have no text. They are refused later, by their number.
+            let known: Vec<u32> = ids.iter().copied().filter(|&id| id < vocab).collect();
+            let text = frontend.tokenizer()?.decode(&known, false)?;
+            return Ok((ids, text));
+        }
         let mut messages = prepared(loaded, self.messages.clone())?;
         let offers_tools = !self.tools.is_empty() && self.tool_choice != ToolChoice::None;
         let render = RenderOptions {
-            tools: offers_tools.then(|| self.tools.clone()),
+            tools: offers_tools.then(|| custom::shown(&self.tools)),
             add_generation_prompt: self.add_generation_prompt && !self.continues,
             kwargs: self.kwargs.clone(),
             ..Default::default()
@@ -149,6 +173,7 @@ impl Turn {
     ) -> Result<Answers, ApiError> {
         let frontend = loaded.frontend();
         let format = loaded.reply_format()?;
+        let budget = self.take_budget(app, format)?;
         // Grammars take milliseconds to compile.
         let is_long = self.options.grammar.is_some() || !self.tools.is_empty();
         let long = std::mem::take(&mut self.long).or(is_long);
@@ -160,7 +185,13 @@ impl Turn {
             let tokenizer = frontend.tokenizer()?;
             self.options.kept_special = format.kept_special().to_vec();
             let calls = format.grammar(tokenizer, &self.tools, &self.tool_choice, self.is_parallel);
-            let calls = calls.map_err(|error| ApiError::from(error).with_param("tool_choice"))?;
+            let calls = calls.map_err(|error| {
+                let param = match error.kind() {
+                    ErrorKind::Argument => "tools",
+                    _ => "tool_choice",
+                };
+                ApiError::from(error).with_param(param)
+            })?;
             // A form of the whole answer replaces the grammar of calls that are optional.
             let is_open = self.tool_choice == ToolChoice::Auto && self.options.grammar.is_some();
             let front = match format.front(tokenizer, &text) {
@@ -184,6 +215,8 @@ impl Turn {
                     ReplyFront::Reasoning { .. } | ReplyFront::Nothing => {}
                 }
             }
+            self.options.reasoning_budget =
+                budget.and_then(|tokens| frontend.reasoning_budget(format, &text, tokens));
             let options = std::mem::take(&mut self.options);
             let checked = params::check(frontend, self.place, form, ids, options)?;
             let filter = self.edits.filter(frontend, checked.options())?;
@@ -195,7 +228,7 @@ impl Turn {
             ToolChoice::None => &[],
             _ => &self.tools,
         };
-        let prompt = checked.ids().len();
+        let prompt = checked.ids().to_vec();
         let rows = AskedRows {
             prompts: std::slice::from_ref(&checked),
             n: self.n,
@@ -334,40 +367,5 @@ impl Loaded {
         let positions = self.frontend().info().max_positions;
         let room = positions.map_or(usize::MAX, |max| max.saturating_sub(prompt));
         given.unwrap_or(limit).min(room).max(1)
-    }
-}
-
-/// Adds the `effort` of an object, which is the value of a parameter, to the template's variables.
-///
-/// # Errors
-/// It is not a text.
-pub(super) fn take_effort(
-    kwargs: &mut Map<String, Value>,
-    name: &str,
-    given: Option<&Value>,
-) -> Result<(), ApiError> {
-    match given {
-        None | Some(Value::Null) => {}
-        Some(Value::String(word)) => effort(kwargs, word),
-        Some(_) => {
-            return Err(ApiError::bad(
-                name,
-                format!("{name}: effort must be a text"),
-            ));
-        }
-    }
-    Ok(())
-}
-
-/// Adds `reasoning_effort` to the template's variables. `none` also turns reasoning off if the
-/// template has a switch for it.
-pub(super) fn effort(kwargs: &mut Map<String, Value>, effort: &str) {
-    kwargs
-        .entry("reasoning_effort")
-        .or_insert_with(|| effort.into());
-    if effort == "none" {
-        kwargs
-            .entry("enable_thinking")
-            .or_insert_with(|| false.into());
     }
 }

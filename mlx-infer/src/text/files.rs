@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::json;
+use crate::text::tokenizer::gguf;
 
 /// `tokenizer.json` of the largest published vocabularies is about 35 MB.
 pub(super) const MAX_TOKENIZER_BYTES: u64 = 256 << 20;
@@ -37,15 +38,33 @@ pub enum Files {
         /// Name (with `/` between folders) and content of each file.
         files: Arc<BTreeMap<String, Vec<u8>>>,
     },
+    /// A model in GGUF, one file or the parts of one, with the tokenizer and the template of its metadata.
+    Gguf {
+        /// The file, or the folder that has it.
+        path: PathBuf,
+        /// `general.architecture`.
+        architecture: String,
+        /// Name and content of the files that its metadata stand for.
+        files: Arc<BTreeMap<String, Vec<u8>>>,
+    },
 }
 
 impl Files {
-    /// The files of a directory, which must exist.
+    /// The files of a directory, which must exist, or of a model in GGUF ([`mlx_core::gguf::find`]).
     ///
     /// # Errors
-    /// When `path` is not a directory that can be looked up.
+    /// When `path` is not a directory that can be looked up, and of a model in GGUF when its metadata are malformed or
+    /// have a tokenizer that is not supported.
     pub fn directory(path: impl Into<PathBuf>) -> Result<Self> {
         let path = path.into();
+        if let Some(parts) = mlx_core::gguf::find(&path)? {
+            let (architecture, files) = gguf::files(&parts[0])?;
+            return Ok(Self::Gguf {
+                path,
+                architecture,
+                files: Arc::new(files),
+            });
+        }
         match std::fs::metadata(&path) {
             Ok(found) if found.is_dir() => Ok(Self::Directory(path)),
             Ok(_) => Err(Error::new(
@@ -94,7 +113,7 @@ impl Files {
     /// Where the files come from, for messages.
     pub fn describe(&self) -> String {
         match self {
-            Self::Directory(path) => path.display().to_string(),
+            Self::Directory(path) | Self::Gguf { path, .. } => path.display().to_string(),
             Self::Embedded { name, .. } => (*name).to_owned(),
             Self::Given { name, .. } => name.clone(),
         }
@@ -123,7 +142,9 @@ impl Files {
                 .iter()
                 .find(|(found, _)| *found == name)
                 .map(|(_, content)| Cow::Borrowed(*content))),
-            Self::Given { files, .. } => Ok(files.get(name).cloned().map(Cow::Owned)),
+            Self::Given { files, .. } | Self::Gguf { files, .. } => {
+                Ok(files.get(name).cloned().map(Cow::Owned))
+            }
         }
     }
 
@@ -182,10 +203,26 @@ impl Files {
             Self::Embedded { files, .. } => {
                 files.iter().map(|(name, _)| (*name).to_owned()).collect()
             }
-            Self::Given { files, .. } => files.keys().cloned().collect(),
+            Self::Given { files, .. } | Self::Gguf { files, .. } => files.keys().cloned().collect(),
         };
         names.sort();
         Ok(names)
+    }
+
+    /// What a model in GGUF calls its architecture.
+    pub(crate) fn architecture(&self) -> Option<&str> {
+        match self {
+            Self::Gguf { architecture, .. } => Some(architecture),
+            _ => None,
+        }
+    }
+
+    /// The folder or the file with the weights, for a checkpoint on disk.
+    pub fn path(&self) -> Option<&Path> {
+        match self {
+            Self::Directory(path) | Self::Gguf { path, .. } => Some(path),
+            Self::Embedded { .. } | Self::Given { .. } => None,
+        }
     }
 
     /// The location of a file, for messages.
@@ -194,6 +231,7 @@ impl Files {
             Self::Directory(path) => path.join(name).display().to_string(),
             Self::Embedded { name: source, .. } => format!("{source}: {name}"),
             Self::Given { name: source, .. } => format!("{source}: {name}"),
+            Self::Gguf { path, .. } => format!("{}: {name}", path.display()),
         }
     }
 }

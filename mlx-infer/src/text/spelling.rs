@@ -67,6 +67,7 @@ impl<'a> Spelling<'a> {
     }
 
     /// Whether a token with these bytes adds less at the start of a text.
+    #[cfg(feature = "grammar")]
     pub(crate) fn is_shortened(&self, bytes: &[u8]) -> bool {
         match self.tokenizer.steps() {
             Steps::SentencePiece {

@@ -59,7 +59,24 @@ fn settings() -> Vec<SamplingParams> {
         frequency_penalty: 0.1,
         ..base.clone()
     };
-    vec![base, repeat, presence, frequency, all]
+    let dry = SamplingParams {
+        dry_multiplier: 0.8,
+        dry_allowed_length: 1,
+        ..base.clone()
+    };
+    let cuts = SamplingParams {
+        temperature: 0.9,
+        seed: Some(4),
+        top_n_sigma: 1.5,
+        xtc_probability: 0.6,
+        xtc_threshold: 0.05,
+        ..base.clone()
+    };
+    let more = SamplingParams {
+        dry_multiplier: 0.5,
+        ..cuts.clone()
+    };
+    vec![base, repeat, presence, frequency, all, dry, cuts, more]
 }
 
 fn even(_: &[u32], logits: &mut [f32]) -> Result<(), mlx_infer::ProcessorError> {

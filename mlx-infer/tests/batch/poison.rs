@@ -79,9 +79,7 @@ fn poison_in_unused_slots_changes_no_bit() {
         let prompts = [prompt(1, 1), prompt(13, 2), prompt(30, 3)];
         let parts: Vec<&[u32]> = prompts.iter().map(Vec::as_slice).collect();
         let rings = (model.info.layers.iter()).any(|kind| matches!(kind, LayerKind::Window(_)));
-        let new = || {
-            ModelCache::new(model.model.states(), 3, CacheOptions::default())
-        };
+        let new = || ModelCache::new(model.model.states(), 3, CacheOptions::default());
         let (mut clean, mut dirty) = (new(), new());
         // The number of slots that a step which was rolled back may have written in a ring without
         // spare slots.

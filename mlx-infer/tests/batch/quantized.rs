@@ -14,7 +14,7 @@ const CASES: [&str; 3] = ["q_qwen3_mixed", "q_llama_b4_g64", "q_gemma3_text_b4_g
 fn options(bits: i32, group_size: i32) -> LoadOptions {
     LoadOptions {
         dtype: Some(DType::F32),
-        kv_quantization: Some(Scheme::new(QuantMode::Affine, bits, group_size).unwrap()),
+        kv_quantization: Some(Scheme::new(group_size, bits, QuantMode::Affine).unwrap()),
         ..LoadOptions::default()
     }
 }

@@ -164,6 +164,7 @@ fn a_thousand_random_days() {
             cache_bytes: (number % 3 == 0).then_some(row * (number % 4 + 1)),
             // The store keeps no prefixes, a few, or all.
             prefix_bytes: [0, 20_000, 512 << 20][number % 3],
+            ..Limits::default()
         };
         let options = EngineOptions {
             limits,

@@ -146,7 +146,7 @@ fn tokens_survive_preemptions_and_small_caches() {
 #[test]
 fn quantised_caches_and_processors_go_with_it() {
     let options = LoadOptions {
-        kv_quantization: Some(mlx_core::Scheme::new(mlx_core::QuantMode::Affine, 8, 32).unwrap()),
+        kv_quantization: Some(mlx_core::Scheme::new(32, 8, mlx_core::QuantMode::Affine).unwrap()),
         ..LoadOptions::default()
     };
     let model = LoadedModel::load(dir("q_llama_b4_g64"), options).unwrap();
@@ -294,7 +294,7 @@ fn recurrent_layers_speculate_without_room() {
 #[test]
 fn quantised_caches_of_recurrent_models_are_preempted_and_resumed() {
     let options = LoadOptions {
-        kv_quantization: Some(mlx_core::Scheme::new(mlx_core::QuantMode::Affine, 8, 32).unwrap()),
+        kv_quantization: Some(mlx_core::Scheme::new(32, 8, mlx_core::QuantMode::Affine).unwrap()),
         ..LoadOptions::default()
     };
     for case in ["q_qwen3_5_mixed", "q_qwen3_next_b4_g32"] {

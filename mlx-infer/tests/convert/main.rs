@@ -198,10 +198,38 @@ fn random_llama(dir: &Path, layers: usize) {
 }
 
 fn four_bits() -> ConvertOptions {
-    let scheme = Scheme::new(QuantMode::Affine, 4, 64).unwrap();
+    let scheme = Scheme::new(64, 4, QuantMode::Affine).unwrap();
     ConvertOptions {
         packing: Packing::Quantize(Recipe::uniform(scheme)),
         ..ConvertOptions::default()
+    }
+}
+
+/// ModelOpt describes packed weights in a file beside config.json. The new folder has other weights.
+#[test]
+fn descriptions_of_the_old_weights_are_not_copied() {
+    let source = testdata("stored/modelopt_qwen3_moe");
+    assert!(source.join("hf_quant_config.json").is_file());
+    let folder = tempfile::tempdir().unwrap();
+    for (flag, mode) in [
+        ("--dequantize", Value::Null),
+        ("--dtype=bf16", json!("nvfp4")),
+    ] {
+        let out = folder.path().join(flag);
+        converted(&source, &out, &[flag]);
+        let names = fs::read_dir(&out).unwrap();
+        let names: Vec<String> = names
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        assert!(
+            names.iter().all(|name| !name.contains("quant")),
+            "{names:?}"
+        );
+        assert_eq!(config(&out)["quantization"]["mode"], mode);
+        assert!(
+            mlx_models::load(&out, mlx_models::LoadOptions::default()).is_ok(),
+            "{flag}"
+        );
     }
 }
 

@@ -57,6 +57,40 @@ pub(crate) fn blob(cache: &Path, tag: &str) -> std::path::PathBuf {
     cache.join("models--org--name/blobs").join(tag)
 }
 
+/// Of a repository with several quantisations the one that the name chooses is fetched, and kept for offline use.
+#[test]
+fn a_quantisation_is_fetched_alone() {
+    let (small, large) = (noise(2000), noise(3000));
+    let mock = Mock::new(&[
+        ("README.md", b"x"),
+        ("m-Q4_0.gguf", &small),
+        ("m-Q8_0.gguf", &large),
+    ]);
+    let cache = tempfile::tempdir().unwrap();
+    let online = builder(&mock.url, cache.path()).build().unwrap();
+    let get = |hub: &Hub, name: &str| hub.get(&Name::parse(name).unwrap(), &mut |_| ());
+    let found = get(&online, "org/name:q4_0").unwrap();
+    assert_eq!(found.path().file_name().unwrap(), "m-Q4_0.gguf");
+    assert_eq!((found.commit(), found.fetched_bytes()), (COMMIT, 2000));
+    assert_eq!(std::fs::read(found.path()).unwrap(), small);
+    assert!(!found.path().with_file_name("m-Q8_0.gguf").exists());
+    assert!(online.cached().unwrap()[0].missing.is_empty());
+    for name in ["org/name", "org/name:Q5_0"] {
+        let error = get(&online, name).unwrap_err().to_string();
+        assert!(error.contains("m-Q4_0, m-Q8_0"), "{name}: {error}");
+    }
+    let offline = builder(&mock.url, cache.path())
+        .offline(true)
+        .build()
+        .unwrap();
+    assert_eq!(get(&offline, "org/name:Q4_0").unwrap().path(), found.path());
+    let error = get(&offline, "org/name:Q8_0").unwrap_err().to_string();
+    assert!(
+        error.contains("org/name:Q8_0 is not in the cache"),
+        "{error}"
+    );
+}
+
 #[test]
 fn a_model_lies_in_the_cache_as_huggingface_hub_lays_it() {
     let (a, b) = (noise(3_000_000), noise(70_000));

@@ -340,3 +340,49 @@ fn help_and_version_are_no_failures() {
         assert!(!printed(mlx_infer(args)).is_empty());
     }
 }
+
+/// A model with a template that opens reasoning.
+#[test]
+fn reasoning_ends_after_its_budget() {
+    let folder = tempfile::tempdir().unwrap();
+    let ask = |template: &str, more: &[&str]| {
+        let copy = folder.path().join(format!("{}", template.len()));
+        let from = checkpoint::testdata("hybrid-model");
+        if !copy.exists() {
+            std::fs::create_dir(&copy).unwrap();
+            for entry in std::fs::read_dir(from).unwrap() {
+                let entry = entry.unwrap();
+                std::fs::copy(entry.path(), copy.join(entry.file_name())).unwrap();
+            }
+            std::fs::write(copy.join("chat_template.jinja"), template).unwrap();
+        }
+        let args = [
+            "chat",
+            "--messages",
+            "-",
+            "--json",
+            "--max-tokens",
+            "12",
+            "--model",
+        ];
+        let args = [&args[..], &[copy.to_str().unwrap()], more].concat();
+        with_input(&args, br#"[{"role": "user", "content": "The red fox"}]"#)
+    };
+    let template = "{{ messages[0].content }}<think>{# </think> #}";
+    let free = document(ask(template, &[]));
+    let text = |document: &Value| document["text"].as_str().unwrap().to_owned();
+    assert!(!text(&free).contains("</think>"), "{free}");
+    let held = document(ask(template, &["--reasoning-budget", "2"]));
+    let [free_ids, ids] = [&free, &held].map(|document| document["tokens"].as_array().unwrap());
+    assert_eq!(ids[..2], free_ids[..2]);
+    let (_, behind) = free_ids.split_at(2);
+    assert_ne!(ids[2], behind[0]);
+    let text = text(&held);
+    assert!(text.contains("</think>"), "{text}");
+    let none = ask("{{ messages[0].content }}", &["--reasoning-budget", "2"]);
+    let stderr = String::from_utf8(none.stderr).unwrap();
+    assert!(
+        stderr.contains("reasoning_budget: the model has no marks of reasoning"),
+        "{stderr}"
+    );
+}

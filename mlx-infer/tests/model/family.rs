@@ -109,7 +109,7 @@ fn its_caches_cost_what_each_layer_keeps() {
     assert_eq!(bytes, [(0, 256), (1024, 0), (0, 256)]);
     // Heads of 16 cannot be divided into groups of 32: the error names the layer.
     let options = LoadOptions {
-        kv_quantization: Some(Scheme::new(QuantMode::Affine, 8, 32).unwrap()),
+        kv_quantization: Some(Scheme::new(32, 8, QuantMode::Affine).unwrap()),
         ..LoadOptions::default()
     };
     let error = load(&dir, options).err().unwrap();

@@ -4,6 +4,7 @@ Every check is an assertion; the last line names the packages that were there.
 """
 
 import json
+import re
 import sys
 from importlib.metadata import PackageNotFoundError, version
 
@@ -69,6 +70,31 @@ def openai_client():
     arguments = json.loads(call.function.arguments)
     assert called.choices[0].finish_reason == "tool_calls" and call.function.name == "add"
     assert set(arguments) == {"a", "b"} and all(isinstance(value, int) for value in arguments.values())
+
+    counted = client.responses.input_tokens.count(model="tiny", input="What is 20 + 22?")
+    assert counted.input_tokens == response.usage.input_tokens and counted.object == "response.input_tokens"
+    given = client.chat.completions.create(model="tiny", messages=QUESTION, temperature=0, extra_body={"return_token_ids": True})
+    prompt = given.model_extra["prompt_token_ids"]
+    again = client.chat.completions.create(model="tiny", messages=[], temperature=0, extra_body={"prompt_token_ids": prompt})
+    assert again.choices[0].message.content == "42" and len(prompt) == given.usage.prompt_tokens
+    filled = client.completions.create(model="tiny", prompt="a", max_tokens=1, extra_body={"prompt_logprobs": 2})
+    assert filled.choices[0].model_extra["prompt_logprobs"][0] is None
+
+    patch = {"type": "custom", "name": "patch", "format": {"type": "grammar", "syntax": "regex", "definition": "[0-9]{3}\"x"}}
+    asked = {"model": "tiny", "input": "Edit.", "tools": [patch], "tool_choice": "required", "max_output_tokens": 400}
+    [item] = [item for item in client.responses.create(**asked).output if item.type != "reasoning"]
+    assert item.type == "custom_tool_call" and item.name == "patch" and re.fullmatch('[0-9]{3}"x', item.input), item
+    with client.responses.stream(**asked) as events:
+        events = list(events)
+    pieces = [event.delta for event in events if event.type == "response.custom_tool_call_input.delta"]
+    [done] = [event for event in events if event.type == "response.custom_tool_call_input.done"]
+    assert "".join(pieces) == done.input and re.fullmatch('[0-9]{3}"x', done.input), done
+    inner = {"name": "patch", "format": {"type": "grammar", "grammar": {"syntax": "regex", "definition": "[0-9]{3}"}}}
+    called = client.chat.completions.create(
+        model="tiny", messages=QUESTION, tools=[{"type": "custom", "custom": inner}], tool_choice="required", max_tokens=400
+    )
+    [call] = called.choices[0].message.tool_calls
+    assert call.type == "custom" and call.custom.name == "patch" and re.fullmatch("[0-9]{3}", call.custom.input), call
 
     held = client.chat.completions.create(
         model="tiny", messages=QUESTION, max_tokens=400, seed=2,

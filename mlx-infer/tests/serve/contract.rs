@@ -136,11 +136,11 @@ fn tools_of_other_servers_are_named() {
     let answer = SERVER.post("/v1/responses", &responses);
     assert_eq!(
         answer.header("x-ignored-params"),
-        Some("tools[1],tools[2]"),
+        Some("tools[1]"),
         "{}",
         answer.body
     );
-    assert_eq!(answer.json()["tools"].as_array().map(Vec::len), Some(1));
+    assert_eq!(answer.json()["tools"].as_array().map(Vec::len), Some(2));
     let messages = json!({"max_tokens": 2, "messages": [{"role": "user", "content": "x"}],
         "tools": [{"type": "web_search_20250305", "name": "web_search"}]});
     let answer = SERVER.post("/v1/messages", &messages);

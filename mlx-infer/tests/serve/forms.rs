@@ -1,8 +1,8 @@
 //! Reasoning, tool calls and structured answers of families with their own marks, on each route for
 //! conversations, whole and streamed.
 
-mod api;
-mod family;
+pub mod api;
+pub mod family;
 
 use serde_json::{Value, json};
 

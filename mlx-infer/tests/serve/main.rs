@@ -5,12 +5,16 @@
 mod answers;
 #[cfg(unix)]
 mod backend;
+mod budget;
 mod client;
 mod clients;
 mod contract;
+mod custom;
 mod faults;
 mod forms;
 mod fuzz;
+mod ids;
+mod infill;
 mod lifecycle;
 mod messages;
 mod page;
@@ -19,6 +23,7 @@ mod peers;
 mod process;
 mod refusals;
 mod responses;
+mod samplers;
 mod scripted;
 mod slow;
 mod soak;

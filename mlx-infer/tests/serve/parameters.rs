@@ -216,7 +216,7 @@ fn parameters_that_would_change_the_answer_are_refused() {
         (json!({"use_beam_search": true}), "use_beam_search"),
         (json!({"length_penalty": 0.5}), "length_penalty"),
         (json!({"mirostat": 2}), "mirostat"),
-        (json!({"dry_multiplier": 0.8}), "dry_multiplier"),
+        (json!({"typical_p": 0.8}), "typical_p"),
         (
             json!({"prediction": {"type": "content", "content": "x"}}),
             "prediction",

@@ -12,6 +12,8 @@ struct Process {
     child: Child,
     stderr: BufReader<ChildStderr>,
     address: String,
+    /// Warnings before the line `ready`.
+    warnings: String,
 }
 
 fn command(args: &[&str]) -> Command {
@@ -33,11 +35,17 @@ impl Process {
             stderr: BufReader::new(child.stderr.take().unwrap()),
             child,
             address: String::new(),
+            warnings: String::new(),
         };
         let listening = process.line();
         let address = listening.strip_prefix("listening at http://").unwrap();
         process.address = address.trim().to_owned();
         let mut ready = process.line();
+        // The engine may warn while the command prints its line.
+        while ready.starts_with("warning:") {
+            process.warnings += &ready;
+            ready = process.line();
+        }
         // A start that takes longer than a second prints a line about it.
         if ready.starts_with("loading built-in") {
             ready = process.line();
@@ -75,9 +83,9 @@ impl Process {
         assert!(kill.unwrap().success());
     }
 
-    /// The rest of stderr, and the exit status.
+    /// Early warnings, the rest of stderr, and the exit status.
     fn end(mut self) -> (String, ExitStatus) {
-        let mut rest = String::new();
+        let mut rest = std::mem::take(&mut self.warnings);
         self.stderr.read_to_string(&mut rest).unwrap();
         (rest, self.child.wait().unwrap())
     }
@@ -308,4 +316,67 @@ fn a_request_speculates_without_the_flag() {
     for answer in &answers {
         assert_eq!(answer, &answers[0]);
     }
+}
+
+/// The answer to a prompt with its number of tokens that were not computed, and the metrics of
+/// prefixes in files.
+fn asked(process: &Process, prompt: &str) -> (String, usize, Vec<String>) {
+    let body = serde_json::json!({"prompt": prompt, "max_tokens": 12, "temperature": 0, "ignore_eos": true});
+    let mut answer = String::new();
+    process
+        .open(&body.to_string())
+        .read_to_string(&mut answer)
+        .unwrap();
+    let (_, json) = answer.split_once("\r\n\r\n").unwrap();
+    let json: serde_json::Value = serde_json::from_str(json).unwrap();
+    let text = json["choices"][0]["text"].as_str().unwrap().to_owned();
+    let cached = json["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64();
+    let mut stream = TcpStream::connect(&process.address).unwrap();
+    let head = "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    stream.write_all(head.as_bytes()).unwrap();
+    let mut metrics = String::new();
+    stream.read_to_string(&mut metrics).unwrap();
+    let metrics = metrics
+        .lines()
+        .filter(|line| line.starts_with("mlx_prefix_dir"));
+    let metrics = metrics.map(str::to_owned).collect();
+    (text, cached.unwrap_or(0) as usize, metrics)
+}
+
+#[test]
+fn a_second_turn_after_a_restart_begins_with_the_files_of_the_first() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().to_str().unwrap();
+    let flags = ["--prefix-dir", path, "--prefix-dir-bytes", "50000000"];
+    let prompt = "The red fox wanders through the forest and looks for something to eat. It finds";
+    let without = Process::start(&[]);
+    let (first, ..) = asked(&without, prompt);
+    let turn = format!("{prompt}{first} Then the fox goes home.");
+    let (expected, ..) = asked(&without, &turn);
+    let process = Process::start(&flags);
+    assert_eq!(asked(&process, prompt).0, first);
+    process.signal("-TERM");
+    let (stderr, status) = process.end();
+    assert!(status.success() && !stderr.contains("warning:"), "{stderr}");
+    let process = Process::start(&flags);
+    let (found, cached, metrics) = asked(&process, &turn);
+    assert_eq!(found, expected);
+    assert!(cached >= 16, "{cached}");
+    let is_hit = |line: &String| {
+        let value = line.rsplit(' ').next().and_then(|value| value.parse().ok());
+        line.starts_with("mlx_prefix_dir_hits_total") && value == Some(cached as f64)
+    };
+    assert!(metrics.iter().any(is_hit), "{metrics:?}");
+    // A file where the folder should be: one warning, and the same answers.
+    let file = folder.path().join("file");
+    std::fs::write(&file, "text").unwrap();
+    let process = Process::start(&["--prefix-dir", file.to_str().unwrap()]);
+    assert_eq!(asked(&process, prompt).0, first);
+    assert_eq!(asked(&process, &turn).0, expected);
+    process.signal("-TERM");
+    let (stderr, _) = process.end();
+    let warnings = stderr
+        .lines()
+        .filter(|line| line.contains("prefixes are no longer written"));
+    assert_eq!(warnings.count(), 1, "{stderr}");
 }

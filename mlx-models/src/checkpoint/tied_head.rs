@@ -10,7 +10,7 @@ const HEAD: &str = "lm_head";
 const EMBEDDING: &str = "model.embed_tokens";
 
 /// The arrays of a matrix, dense or quantised.
-const ARRAYS: [&str; 3] = ["weight", "scales", "biases"];
+const ARRAYS: [&str; 5] = ["weight", "scales", "biases", "factor", "residues"];
 
 /// The tensors in the files for a head that the config ties to the embedding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,6 +7,7 @@ use mlx_core::safetensors::NonFinite;
 use mlx_core::{Error, ErrorKind, Result, Safetensors, files};
 use serde_json::Value;
 
+use super::gguf::{self, GgufTensors};
 use crate::config::parse;
 
 /// Reads a JSON file of a checkpoint folder.
@@ -28,6 +29,9 @@ pub(crate) const HEADS: [&str; 3] = [
     "mtp/weights.safetensors",
 ];
 
+/// The settings of ModelOpt beside config.json.
+const QUANTIZATION: &str = "hf_quant_config.json";
+
 /// The safetensors files of a checkpoint.
 pub struct Weights {
     /// The files of the model.
@@ -35,6 +39,11 @@ pub struct Weights {
     /// The files of a head for multi-token prediction that is not in the model's files. Families without such a head
     /// ignore them.
     pub head: Vec<Safetensors>,
+    /// The content of `hf_quant_config.json`, in which ModelOpt describes packed weights. It counts
+    /// if config.json has no `quantization_config`.
+    pub quantization: Option<Value>,
+    /// The tensors of a model in GGUF, in place of files in safetensors.
+    pub(crate) gguf: Option<GgufTensors>,
 }
 
 impl Weights {
@@ -49,6 +58,8 @@ impl From<Vec<Safetensors>> for Weights {
         Self {
             model,
             head: Vec::new(),
+            quantization: None,
+            gguf: None,
         }
     }
 }
@@ -75,10 +86,34 @@ pub fn open(dir: &Path) -> Result<Weights> {
     }
     let heads = heads(dir).filter(|name| !names.contains(*name));
     let open = |name: &str| Safetensors::open(dir.join(name));
+    let beside = dir.join(QUANTIZATION).is_file();
+    let quantization = beside.then(|| read_json(dir, QUANTIZATION)).transpose()?;
     Ok(Weights {
+        quantization,
         model: names.iter().map(|name| open(name)).collect::<Result<_>>()?,
         head: heads.map(open).collect::<Result<_>>()?,
+        gguf: None,
     })
+}
+
+/// The parsed config.json and the opened weights of a checkpoint: a folder with config.json and safetensors, or a model
+/// in GGUF ([`mlx_core::gguf::find`]), whose metadata become the config.json.
+///
+/// # Errors
+/// The path is neither, or a file is malformed; of a model in GGUF also an architecture, a tensor or a type of tensors
+/// that is not known.
+pub fn open_checkpoint(path: &Path) -> Result<(Value, Weights)> {
+    if let Some(parts) = gguf::find(path)? {
+        let (config, tensors) = gguf::open(&parts)?;
+        let weights = Weights {
+            model: Vec::new(),
+            head: Vec::new(),
+            quantization: None,
+            gguf: Some(tensors),
+        };
+        return Ok((config, weights));
+    }
+    Ok((read_json(path, "config.json")?, open(path)?))
 }
 
 /// Opens the files of a folder that may hold a head for multi-token prediction: the files of the head alone if there

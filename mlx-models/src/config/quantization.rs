@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use mlx_core::{QuantMode, Result, Scheme};
+use mlx_core::{Error, ErrorKind, QuantMode, Result, Scheme};
 use mlx_nn::Rules;
 use serde_json::Value;
 
@@ -105,6 +105,35 @@ impl Quantization {
         }
     }
 
+    /// The schemes of modules, by their published paths, which `rules` map; `usual` is that of the
+    /// others.
+    ///
+    /// # Errors
+    /// Weights that are parts of one parameter have different schemes.
+    pub(crate) fn of_modules(
+        usual: Option<Scheme>,
+        schemes: &BTreeMap<String, Scheme>,
+        rules: &Rules,
+    ) -> Result<Self> {
+        let mut all = Self::uniform(usual);
+        for (published, &scheme) in schemes {
+            for piece in rules.modules(published).unwrap_or_default() {
+                let other = all.overrides.insert(piece.name().to_owned(), Some(scheme));
+                if let Some(Some(other)) = other.filter(|other| *other != Some(scheme)) {
+                    return Err(Error::new(
+                        ErrorKind::Unsupported,
+                        format!(
+                            "{published}: {scheme} beside {other} in {} is not supported",
+                            piece.name()
+                        ),
+                    ));
+                }
+            }
+        }
+        all.overrides.retain(|_, scheme| *scheme != usual);
+        Ok(all)
+    }
+
     /// The scheme of the weight at `path`; `None` if the weight is dense.
     pub fn scheme(&self, path: &str) -> Option<Scheme> {
         if let Some((prefix, head)) = &self.head
@@ -127,5 +156,5 @@ fn scheme(config: &Config) -> Result<Scheme> {
     let usual = Scheme::default_of(mode);
     let group_size = config.size("group_size", Some(usual.group_size))?;
     let bits = config.size("bits", Some(usual.bits))?;
-    Scheme::new(mode, bits, group_size).map_err(|error| error.context(&config.place))
+    Scheme::new(group_size, bits, mode).map_err(|error| error.context(&config.place))
 }

@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 
 use super::tensors::WrittenTensors;
 use crate::config::keys::TIED;
+use crate::config::quantization::TERNARY;
 use crate::draft_heads::mtp::NORM_OFFSET;
 use crate::registry::Registry;
 
@@ -28,6 +29,19 @@ pub(super) fn remove_quantization(config: &mut Map<String, Value>) {
             text.shift_remove(key);
         }
     }
+}
+
+/// Whether the config describes how weights are packed in memory. The entries of gpt-oss and BitNet
+/// do, those of other programs do not: their weights are read into MLX's schemes.
+pub(super) fn describes_packing(config: &Map<String, Value>) -> bool {
+    let text = config.get("text_config").and_then(Value::as_object);
+    let mut all = [Some(config), text].into_iter().flatten();
+    let entry = all.find_map(|config| config.get("quantization_config"));
+    config.contains_key("quantization")
+        || entry.is_some_and(|entry| match entry.get("quant_method") {
+            None => true,
+            Some(method) => method == "mxfp4" || method == TERNARY,
+        })
 }
 
 /// Writes how weights are packed, under the keys of MLX programs and of transformers.

@@ -32,7 +32,7 @@ impl Recipe {
     /// MLX does not support the group size.
     pub fn mixed(mixed: Mixed, group_size: i32) -> Result<Self> {
         Ok(Self {
-            scheme: Scheme::new(QuantMode::Affine, mixed.low, group_size)?,
+            scheme: Scheme::new(group_size, mixed.low, QuantMode::Affine)?,
             mixed: Some(mixed),
         })
     }

@@ -1,9 +1,10 @@
 //! The arrays of a model in the form of its files.
 
-use mlx_core::{Array, Error, ErrorKind, Result};
+use mlx_core::{Array, Error, ErrorKind, Result, Scheme};
 use mlx_nn::names::Gather;
 use mlx_nn::{Param, Visit, Weight};
 
+use crate::checkpoint::stored::{GLOBAL_SCALE, LARGEST_NVFP4};
 use crate::draft_heads::mtp;
 use crate::model::Model;
 
@@ -23,6 +24,28 @@ impl Visit for Matrices {
         }
         let inputs = dense.shape().last().copied().unwrap_or(1);
         self.0.push((path.as_str().to_owned(), inputs));
+        Ok(())
+    }
+}
+
+/// Paths and schemes of the packed matrices.
+#[derive(Default)]
+pub(super) struct Schemes(Vec<(String, Scheme)>);
+
+impl Schemes {
+    /// The packed matrices of `model`.
+    pub fn of(model: &dyn Model) -> Result<Vec<(String, Scheme)>> {
+        let mut all = Self::default();
+        model.visit(&mut mlx_nn::Path::default(), &mut all)?;
+        Ok(all.0)
+    }
+}
+
+impl Visit for Schemes {
+    fn weight(&mut self, path: &mlx_nn::Path, weight: &Weight) -> Result<()> {
+        if let Weight::Quantized { scheme, .. } = weight {
+            self.0.push((path.as_str().to_owned(), *scheme));
+        }
         Ok(())
     }
 }
@@ -63,9 +86,16 @@ impl<'a> WrittenTensors<'a> {
             }
             let array = written.array(name, None, |array| Ok(array.clone()))?;
             let array = array.expect("it was added above");
+            let has_biases = name
+                .strip_suffix(".factor")
+                .is_some_and(|path| written.contains(&format!("{path}.biases")));
+            let (name, array) = match has_biases {
+                true => (name.to_owned(), array),
+                false => written_factor(name, array)?,
+            };
             match &mut tensors.head {
                 Some((_, head)) if name.starts_with(mtp::PREFIX) => {
-                    head.push((name.to_owned(), array));
+                    head.push((name, array));
                 }
                 _ => tensors.arrays.push((format!("{prefix}{name}"), array)),
             }
@@ -75,16 +105,38 @@ impl<'a> WrittenTensors<'a> {
     }
 }
 
+/// The name and array in files for an array of a model. The factors of nvfp4 experts are written as MLX's
+/// `global_scale`, if each expert has one number; other factors as they are.
+fn written_factor(name: &str, array: Array) -> Result<(String, Array)> {
+    let path = name.strip_suffix(".factor").filter(|_| array.ndim() == 2);
+    if let Some(path) = path {
+        let first = array.slice_axis(1, 0, 1)?;
+        if array.equal(&first)?.all_all()?.item()? {
+            let scales = first.squeeze(1)?.multiply(LARGEST_NVFP4)?;
+            return Ok((format!("{path}.{GLOBAL_SCALE}"), scales));
+        }
+    }
+    Ok((name.to_owned(), array))
+}
+
 impl Visit for WrittenTensors<'_> {
     fn weight(&mut self, _path: &mlx_nn::Path, weight: &Weight) -> Result<()> {
         if let Weight::Quantized {
             packed,
             scales,
             biases,
+            factor,
+            residues,
             ..
         } = weight
         {
-            let parts = [Some(packed), Some(scales), biases.as_ref()];
+            let parts = [
+                Some(packed),
+                Some(scales),
+                biases.as_ref(),
+                factor.as_deref(),
+                residues.as_deref(),
+            ];
             let stored: usize = parts
                 .into_iter()
                 .flatten()

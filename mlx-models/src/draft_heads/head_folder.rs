@@ -157,7 +157,7 @@ impl HeadFolder {
     /// The entry of the head's config.json is malformed.
     pub(crate) fn quantization(&self, rules: &Rules) -> Result<Quantization> {
         match (&self.stored, &self.config) {
-            (Some(format), _) => Ok(Quantization::uniform(format.scheme)),
+            (Some(format), _) => format.quantization(&self.rules.and(rules)),
             (None, Some(config)) => Quantization::read(config, &self.rules.and(rules)),
             (None, None) => Ok(Quantization::default()),
         }

@@ -99,6 +99,17 @@ pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
             &format!("{layer}.mlp.down_proj.*"),
         )
         .written(),
-        Rule::rename("model.h.#.*", "model.layers.#.*").written(),
+        // The inverse of a rule for all names of a layer would hide those above it.
+        Rule::rename(
+            "model.h.#.input_layernorm.*",
+            &format!("{layer}.input_layernorm.*"),
+        )
+        .written(),
+        Rule::rename(
+            "model.h.#.post_attention_layernorm.*",
+            &format!("{layer}.post_attention_layernorm.*"),
+        )
+        .written(),
+        Rule::rename("model.h.#.*", "model.layers.#.*"),
     ]))
 }

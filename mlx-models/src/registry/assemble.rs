@@ -32,6 +32,8 @@ pub(crate) struct Assembled {
     pub quantization: Quantization,
     /// The format in which another program stored the weights, if one did.
     pub stored: Option<Format>,
+    /// The types of the weights, if they come from a model in GGUF.
+    pub gguf: Option<String>,
 }
 
 /// The model of a config. Its parameters have no values.
@@ -39,6 +41,7 @@ pub(crate) fn empty(registry: &Registry, label: &str, config: Value) -> Result<A
     let reading = Reading {
         dtype: None,
         dense: false,
+        expand: false,
     };
     let made = assemble(registry, label, config, Vec::new().into(), None, reading);
     made.map(|(assembled, _)| assembled)
@@ -53,9 +56,13 @@ pub(crate) fn filled(
     options: &mut LoadOptions<'_>,
 ) -> Result<(Assembled, Checkpoint)> {
     let mut folder = options.head.map(HeadFolder::open).transpose()?;
+    if let Some(tensors) = &weights.gguf {
+        options.dtype = options.dtype.or(Some(tensors.dtype()));
+    }
     let reading = Reading {
         dtype: options.dtype,
         dense: options.unpack,
+        expand: options.expand,
     };
     let (mut assembled, checkpoint) =
         assemble(registry, label, config, weights, folder.as_mut(), reading)?;
@@ -90,11 +97,19 @@ fn assemble(
     mut folder: Option<&mut HeadFolder>,
     reading: Reading,
 ) -> Result<(Assembled, Checkpoint)> {
-    let outer = Config::new(&format!("{label}: config.json"), config)?;
+    let mut outer = Config::new(&format!("{label}: config.json"), config)?;
+    if let Some(beside) = weights.quantization {
+        stored::add_settings(&mut outer, beside)?;
+    }
     // Multimodal checkpoints describe their text model in `text_config`; some keys stay outside.
     let text = outer.object("text_config")?;
     let nested = text.is_some();
-    let published = Checkpoint::new(label, weights.model, &prefixes(nested))?;
+    let mut published = Checkpoint::new(label, weights.model, &prefixes(nested))?;
+    let mut gguf = None;
+    if let Some(tensors) = weights.gguf {
+        gguf = Some(tensors.described().to_owned());
+        published = published.with_decoded(tensors.decoded(label, reading)?)?;
+    }
     let (mut published, stored) = stored::decoded(published, &outer, reading)?;
     let (model_type, family) = registry.find(&outer, &published)?;
     let head_beside = folder.is_some() || family.head_file.is_some() && !weights.head.is_empty();
@@ -160,13 +175,16 @@ fn assemble(
     }
     config.set(TIED, head.is_tied().into());
     let mut quantization = match &stored {
-        Some(format) => Quantization::uniform(format.scheme),
+        Some(format) => format
+            .quantization(&rules)
+            .map_err(|error| error.context(label))?,
         None => Quantization::read(&quantization_of, &rules)?,
     };
     if let Some(folder) = folder {
         quantization = quantization.with_head(mtp::PREFIX, folder.quantization(&rules)?);
     } else if let Some(format) = head_stored {
-        quantization = quantization.with_head(mtp::PREFIX, Quantization::uniform(format.scheme));
+        let head = format.quantization(&rules)?;
+        quantization = quantization.with_head(mtp::PREFIX, head);
     }
     let mut model = (family.build)(&Source {
         config: &config,
@@ -189,6 +207,7 @@ fn assemble(
         config,
         quantization,
         stored,
+        gguf,
     };
     Ok((assembled, tensors))
 }
@@ -202,11 +221,12 @@ impl Assembled {
             config,
             quantization,
             stored,
+            gguf,
             ..
         } = self;
         let info = ModelInfo {
             quantization: quantization.default_scheme(),
-            stored: stored.map(|format| format.described),
+            stored: stored.map(|format| format.described).or(gguf),
             unread_keys: config.unread(),
             ..info(model_type, model.as_ref())?
         };
@@ -281,7 +301,8 @@ impl Visit for Weigh {
     fn param(&mut self, path: &Path, param: &mlx_nn::Param) -> Result<()> {
         let name = path.as_str();
         let value = param.get().map_err(|error| error.context(name))?;
-        let counts = !name.ends_with(".scales") && !name.ends_with(".biases");
+        let parts = [".scales", ".biases", ".factor", ".residues"];
+        let counts = !parts.iter().any(|part| name.ends_with(part));
         let parameters = if counts { value.size() } else { 0 };
         self.add(path, parameters, value.nbytes());
         if value.dtype().is_float() {

@@ -21,6 +21,9 @@ pub struct LoadOptions<'a> {
     pub head: Option<&'a Path>,
     /// Whether published 8-bit weights become dense even if a packed form is exact.
     pub unpack: bool,
+    /// Whether blocks of a model in GGUF become dense if no packed form is exact (Q2_K, Q6_K). Without it such a model
+    /// is refused.
+    pub expand: bool,
     /// Called with the number of parameters filled so far, and their total.
     pub progress: Option<&'a mut dyn FnMut(usize, usize)>,
 }
@@ -69,9 +72,8 @@ impl Registry {
     /// The same as those of [`load`](fn@crate::load).
     pub fn load(&self, dir: impl AsRef<Path>, options: LoadOptions<'_>) -> Result<Loaded> {
         let dir = dir.as_ref();
-        let config = weights::read_json(dir, "config.json")?;
-        let label = dir.display().to_string();
-        self.load_from(&label, config, weights::open(dir)?, options)
+        let (config, weights) = weights::open_checkpoint(dir)?;
+        self.load_from(&dir.display().to_string(), config, weights, options)
     }
 
     /// [`load_from`](crate::load_from) with the families of this registry.
@@ -110,7 +112,10 @@ impl Registry {
     }
 }
 
-/// Loads the checkpoint in a folder.
+/// Loads the checkpoint in a folder, or a model in GGUF ([`open_checkpoint`](crate::open_checkpoint)).
+///
+/// A model in GGUF is F32, or BF16 if all its matrices are; [`LoadOptions::dtype`] sets another dtype, to which scales
+/// of packed weights are rounded too.
 ///
 /// # Errors
 /// The folder has no config.json or safetensors, the family is not known, or the tensors do not fit

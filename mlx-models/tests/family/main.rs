@@ -308,7 +308,7 @@ fn a_conversion_has_the_form_of_mlx_and_loads_the_same() {
     );
     assert_eq!(logits(&loaded(dense.path())), expected);
 
-    let recipe = Recipe::uniform(Scheme::new(QuantMode::Affine, 4, 32).unwrap());
+    let recipe = Recipe::uniform(Scheme::new(32, 4, QuantMode::Affine).unwrap());
     let told = converted(raw.path(), packed.path(), Packing::Quantize(recipe));
     assert_eq!(told.left_dense, Vec::<String>::new());
     let config: Value =

@@ -154,7 +154,7 @@ fn a_row_of_a_batch_equals_the_row_alone() {
 #[test]
 fn quantised_files_equal_their_weights() {
     let schemes = [
-        Scheme::new(QuantMode::Affine, 4, 32).unwrap(),
+        Scheme::new(32, 4, QuantMode::Affine).unwrap(),
         Scheme::default_of(QuantMode::Mxfp4),
     ];
     let is_dense = |case: &Case| !case.config("config.json")["quantization_config"].is_object();

@@ -51,7 +51,7 @@ fn a_packed_head_has_schemes_of_its_own() {
     write(&source.path().join("mtp.safetensors"), &prefixed("mtp."));
     let [packed, other] = [(); 2].map(|()| tempfile::tempdir().unwrap());
     let pack = |from: &Path, to: &Path, bits| {
-        let scheme = Scheme::new(QuantMode::Affine, bits, 32).unwrap();
+        let scheme = Scheme::new(32, bits, QuantMode::Affine).unwrap();
         let packing = Packing::Quantize(Recipe::uniform(scheme));
         converted(from, to, packing).unwrap();
     };

@@ -217,7 +217,9 @@ impl StateCost {
     /// The same for pages of `page` positions. A row that has more positions than the layer keeps also holds the page
     /// that it leaves and the page that it enters.
     pub fn bytes_in_pages(&self, positions: usize, page: usize) -> usize {
-        let kept = self.limit.map_or(positions, |limit| positions.min(limit + page));
+        let kept = self
+            .limit
+            .map_or(positions, |limit| positions.min(limit + page));
         self.row_bytes + kept.div_ceil(page) * page * self.position_bytes
     }
 }

@@ -146,7 +146,11 @@ impl Pool {
 
     /// Frees the memory if no page is held.
     pub(crate) fn release(&mut self) {
-        if self.groups.iter().all(|group| group.pages.borrow().held() == 0) {
+        if self
+            .groups
+            .iter()
+            .all(|group| group.pages.borrow().held() == 0)
+        {
             for layer in self.layers.iter_mut().flatten() {
                 layer.arrays.clear();
                 layer.settled.clear();

@@ -44,7 +44,9 @@ impl ModelCache {
             }
         }
         own.pages[0].clone_from(&self.pages[row]);
-        own.pages[0].iter_mut().for_each(|pages| pages.truncate(len));
+        own.pages[0]
+            .iter_mut()
+            .for_each(|pages| pages.truncate(len));
         (own.lens[0], own.expected[0]) = (len, len);
         Ok(own)
     }
@@ -139,7 +141,9 @@ impl ModelCache {
         for (index, layer) in self.layers.iter().enumerate() {
             if let LayerState::Recurrent(_) = layer {
                 let parts = layer.arrays();
-                let parts = parts.iter().map(|array| array.slice_axis(0, row_index, row_index + 1));
+                let parts = parts
+                    .iter()
+                    .map(|array| array.slice_axis(0, row_index, row_index + 1));
                 arrays.extend(parts.collect::<Result<Vec<_>>>()?);
                 continue;
             }
@@ -253,7 +257,9 @@ fn in_order(
         return Ok((0, arrays.to_vec()));
     };
     let begin = written - ring;
-    let order: Vec<i32> = (begin..len).map(|position| (position % ring) as i32).collect();
+    let order: Vec<i32> = (begin..len)
+        .map(|position| (position % ring) as i32)
+        .collect();
     let order = Array::from_slice(&order, &[order.len() as i32])?;
     let turned = arrays.iter().map(|array| array.take(&order, 2));
     Ok((begin, turned.collect::<Result<_>>()?))

@@ -2,8 +2,8 @@
 
 use mlx_core::{Array, Error, ErrorKind, Result};
 
-use super::recurrent::RecurrentCache;
 use super::LayerKind;
+use super::recurrent::RecurrentCache;
 
 /// The tokens that each row keeps of a step that is about to commit.
 #[derive(Clone, Copy, Debug)]

@@ -26,12 +26,14 @@ pub type Make = dyn Fn(&[Array]) -> Result<Array>;
 pub struct Made {
     /// Its published name, to which rules apply.
     pub name: String,
-    /// Published names of the tensors that it is made of, at least one.
+    /// Published names of the tensors that it is made of; none if it comes from no file.
     pub of: Vec<String>,
     /// Its dtype.
     pub dtype: DType,
     /// Its shape.
     pub shape: Vec<i32>,
+    /// Whether scales or biases keep their dtype when the model is converted to 16 bits.
+    pub keeps: bool,
     /// Computes it from the arrays of `of`.
     pub make: Box<Make>,
 }

@@ -237,6 +237,9 @@ pub fn fuse(module: &mut dyn Module, dequantize: bool) -> Result<usize> {
     Ok(visitor.layers)
 }
 
+/// The largest number of an nvfp4 matrix without a factor: the largest scale times the largest code.
+const LARGEST_NVFP4: f32 = 448.0 * 6.0;
+
 fn fused(lora: &Lora, weight: &Weight, dequantize: bool) -> Result<Weight> {
     let sum = lora.fused(weight)?;
     match weight {
@@ -244,7 +247,12 @@ fn fused(lora: &Lora, weight: &Weight, dequantize: bool) -> Result<Weight> {
             let sum = sum.astype(dense.value().dtype())?;
             Ok(Weight::Dense(Param::fixed(sum)))
         }
-        Weight::Quantized { scales, scheme, .. } => {
+        Weight::Quantized {
+            scales,
+            factor,
+            scheme,
+            ..
+        } => {
             let stored = scales.value().dtype();
             let dtype = if stored.is_float() {
                 stored
@@ -255,11 +263,24 @@ fn fused(lora: &Lora, weight: &Weight, dequantize: bool) -> Result<Weight> {
             if dequantize {
                 return Ok(Weight::Dense(Param::fixed(sum)));
             }
-            let packed = quantize_with(&sum, *scheme)?;
+            // The factor keeps the scales of nvfp4 in the range of 8 bits. Affine scales need none.
+            let factor = factor.as_ref().filter(|_| !scheme.mode.has_biases());
+            let factor = factor.map(|factor| {
+                let largest = sum.astype(DType::F32)?.abs()?.max(-1, false)?;
+                largest.divide(LARGEST_NVFP4)?.maximum(factor.value())
+            });
+            let factor = factor.transpose()?;
+            let rows = match &factor {
+                Some(factor) => sum.divide(factor.expand_dims(-1)?)?,
+                None => sum,
+            };
+            let packed = quantize_with(&rows, *scheme)?;
             Ok(Weight::Quantized {
                 packed: Param::fixed(packed.packed),
                 scales: Param::fixed(packed.scales),
                 biases: packed.biases.map(Param::fixed),
+                factor: factor.map(|factor| Box::new(Param::fixed(factor).never_narrowed())),
+                residues: None,
                 scheme: *scheme,
             })
         }

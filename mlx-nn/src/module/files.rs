@@ -3,36 +3,55 @@
 use std::collections::BTreeMap;
 use std::path::Path as FilePath;
 
-use mlx_core::{Error, ErrorKind, Result, Safetensors, Scheme, safetensors};
+use mlx_core::files::Npz;
+use mlx_core::{Error, ErrorKind, Result, Safetensors, Scheme, safetensors, savez};
 
 use super::{Module, Path, Visit, parameters};
 use crate::checkpoint::{Checkpoint, FillOptions, Target, fill_as};
 use crate::names::Rules;
 use crate::weight::Weight;
 
-/// Refuses a path that does not end in `.safetensors`.
-fn check_name(path: &FilePath) -> Result<()> {
-    if path.extension().is_some_and(|end| end == "safetensors") {
-        return Ok(());
+/// The formats in which the parameters of a module are saved.
+enum Format {
+    Safetensors,
+    Npz,
+}
+
+impl Format {
+    /// The format of a path, by the ending of its name.
+    fn of(path: &FilePath) -> Result<Self> {
+        match path.extension().and_then(|end| end.to_str()) {
+            Some("safetensors") => Ok(Self::Safetensors),
+            Some("npz") => Ok(Self::Npz),
+            _ => {
+                let message = format!(
+                    "{}: the parameters of a module are in a .safetensors or .npz file",
+                    path.display()
+                );
+                Err(Error::new(ErrorKind::Unsupported, message))
+            }
+        }
     }
-    let message = format!(
-        "{}: the parameters of a module are in a .safetensors file",
-        path.display()
-    );
-    Err(Error::new(ErrorKind::Unsupported, message))
 }
 
 pub(super) fn save(module: &impl Module, path: &FilePath) -> Result<()> {
-    check_name(path)?;
+    let format = Format::of(path)?;
     let arrays = parameters::map(module, |_, array| Ok(array.clone()))?;
-    let arrays = arrays.iter().map(|(name, array)| (name.as_str(), array));
-    safetensors::save(path, arrays, &BTreeMap::new())
+    let named = arrays.iter().map(|(name, array)| (name.as_str(), array));
+    match format {
+        Format::Safetensors => safetensors::save(path, named, &BTreeMap::new()),
+        Format::Npz => savez(path, named),
+    }
 }
 
 pub(super) fn load(module: &mut impl Module, path: &FilePath) -> Result<()> {
-    check_name(path)?;
     let label = path.display().to_string();
-    let checkpoint = Checkpoint::new(&label, vec![Safetensors::open(path)?], &Rules::none())?;
+    let checkpoint = match Format::of(path)? {
+        Format::Safetensors => {
+            Checkpoint::new(&label, vec![Safetensors::open(path)?], &Rules::none())?
+        }
+        Format::Npz => Checkpoint::of_arrays(&label, Npz::open(path)?.arrays()?)?,
+    };
     let schemes = schemes(module)?;
     let scheme = |path: &str| match schemes.get(path) {
         Some(scheme) => Ok(Some(*scheme)),

@@ -218,7 +218,8 @@ impl Rule {
             out.push(piece);
             return Ok(());
         };
-        let is_bias = piece.name.ends_with("bias");
+        // Both have one number for each row, also in a stack.
+        let is_bias = piece.name.ends_with("bias") || piece.name.ends_with(".factor");
         let renamed = |name: String, piece: Piece| Piece { name, ..piece };
         match &self.action {
             Action::Drop(reason) => return Err(reason),

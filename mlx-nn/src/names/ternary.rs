@@ -82,7 +82,7 @@ pub fn ternary_scheme(inputs: i32) -> Result<Scheme> {
         let message = format!("a ternary matrix needs a multiple of 32 inputs, found {inputs}");
         return Err(Error::new(ErrorKind::Unsupported, message));
     };
-    Scheme::new(QuantMode::Affine, 2, group)
+    Scheme::new(group, 2, QuantMode::Affine)
 }
 
 /// A change of one tensor.

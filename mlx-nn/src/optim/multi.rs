@@ -85,7 +85,7 @@ impl MultiOptimizer {
             parts[place].insert(name.clone(), grad.clone());
         }
         for (optimizer, part) in self.optimizers_mut().zip(&parts) {
-            optimizer.apply(module, part)?;
+            optimizer.apply_lazily(module, part)?;
         }
         let changed = changing(module)?;
         let pending = self.optimizers().flat_map(Optimizer::pending);

@@ -27,7 +27,14 @@ impl Step<'_> {
         v: &Array,
         options: &Attend<'_>,
     ) -> Result<Array> {
-        self.attend_to(layer, &q.into(), &k.into(), Some(v), Seen::default(), options)
+        self.attend_to(
+            layer,
+            &q.into(),
+            &k.into(),
+            Some(v),
+            Seen::default(),
+            options,
+        )
     }
 
     /// [`attend`](Self::attend) for a layer whose tokens see only the tokens of their own chunk: position p belongs to
@@ -312,7 +319,10 @@ impl Step<'_> {
         match (b, l) {
             (1, _) => Ok(heads.clone()),
             (_, 1) => heads.swapaxes(0, 2),
-            _ => heads.swapaxes(1, 2)?.reshape(&[1, b * l, k, d])?.swapaxes(1, 2),
+            _ => heads
+                .swapaxes(1, 2)?
+                .reshape(&[1, b * l, k, d])?
+                .swapaxes(1, 2),
         }
     }
 
@@ -376,12 +386,7 @@ impl Step<'_> {
     }
 
     /// The mask with the bias of ALiBi, in the dtype of the queries.
-    fn biased_mask(
-        &mut self,
-        window: Option<usize>,
-        alibi: &Alibi,
-        dtype: DType,
-    ) -> Result<Mask> {
+    fn biased_mask(&mut self, window: Option<usize>, alibi: &Alibi, dtype: DType) -> Result<Mask> {
         if let Some(mask) = &self.biased {
             return Ok(mask.clone());
         }
@@ -447,4 +452,3 @@ impl Step<'_> {
         Array::from_slice(&positions, &[documents.len() as i32, 1, 1, slots as i32])
     }
 }
-

@@ -22,11 +22,7 @@ const COLUMNS: usize = 4;
 /// A table of pages for `rows` of the given widths and lengths in a group: I32 `[B, P]`. Position p
 /// of a row is in the page at column `p / PAGE mod P`. Rows without tokens, and the padding behind
 /// a row's tokens, have the spare page.
-pub(super) fn table(
-    rows: &[&RowPages],
-    widths: &[usize],
-    columns: usize,
-) -> Result<Array> {
+pub(super) fn table(rows: &[&RowPages], widths: &[usize], columns: usize) -> Result<Array> {
     let mut table = vec![SPARE as i32; rows.len() * columns];
     for ((row, pages), &width) in rows.iter().enumerate().zip(widths) {
         for (number, page) in pages.numbered().filter(|_| width > 0) {
@@ -118,8 +114,13 @@ impl Step<'_> {
     /// with the same graph: the offsets of rows, and tables of pages.
     pub fn inputs(&self) -> Vec<Array> {
         let tables = self.tables();
-        let tables = tables.iter().map(|(group, _)| &self.pages[group].paged.tables);
-        std::iter::once(&self.offsets).chain(tables).cloned().collect()
+        let tables = tables
+            .iter()
+            .map(|(group, _)| &self.pages[group].paged.tables);
+        std::iter::once(&self.offsets)
+            .chain(tables)
+            .cloned()
+            .collect()
     }
 
     /// Releases pages that no later token sees. `lens` are the lengths that the layers of the step

@@ -38,6 +38,9 @@ pub(super) struct Eval {
     /// Convert floating-point weights: f32, bf16 or f16 [default: as stored]
     #[arg(long, value_name = "DTYPE")]
     dtype: Option<String>,
+    /// Expand blocks of GGUF that have no exact packed form (Q2_K, Q6_K)
+    #[arg(long)]
+    expand: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -60,7 +63,7 @@ impl Eval {
         };
         let files = source::files(self.model.as_deref())?;
         let encoder = Encoder::load(&files)?;
-        let mut loaded = source::load(&files, self.dtype.as_deref())?;
+        let mut loaded = source::load(&files, self.dtype.as_deref(), self.expand)?;
         if let Some(dir) = &self.adapter {
             adapter::load(dir, loaded.model.as_mut())?;
         }

@@ -26,6 +26,9 @@ pub(super) struct Fuse {
     /// Convert floating-point weights: f32, bf16 or f16 [default: as stored]
     #[arg(long, value_name = "DTYPE")]
     dtype: Option<String>,
+    /// Expand blocks of GGUF that have no exact packed form (Q2_K, Q6_K)
+    #[arg(long)]
+    expand: bool,
     /// Unpack a quantised model
     #[arg(long)]
     dequantize: bool,
@@ -35,7 +38,7 @@ impl Fuse {
     pub(super) fn run(self) -> Result<()> {
         let files = source::files(self.model.as_deref())?;
         let new = NewCheckpoint::begin(&files, &self.out, false)?;
-        let mut loaded = source::load(&files, self.dtype.as_deref())?;
+        let mut loaded = source::load(&files, self.dtype.as_deref(), self.expand)?;
         let adapter = adapter::load(&self.adapter, loaded.model.as_mut())?;
         let layers = lora::fuse(loaded.model.as_mut(), self.dequantize)?;
         if self.dequantize {

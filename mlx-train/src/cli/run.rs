@@ -46,7 +46,7 @@ pub(super) fn run(settings: Settings, lora: bool) -> Result<Done> {
     let _claim = Claim::new(&dir)?;
     let files = source::files(settings.model.as_deref())?;
     let encoder = Encoder::load(&files)?;
-    let loaded = source::load(&files, settings.dtype.as_deref())?;
+    let loaded = source::load(&files, settings.dtype.as_deref(), settings.expand)?;
     let mut model = loaded.model;
     let options = DataOptions {
         max_tokens: max_tokens(&settings),

@@ -135,6 +135,10 @@ pub(super) struct Settings {
     /// Convert floating-point weights: f32, bf16 or f16 [default: as stored]
     #[arg(long, value_name = "DTYPE")]
     pub dtype: Option<String>,
+    /// Expand blocks of GGUF that have no exact packed form (Q2_K, Q6_K)
+    #[arg(long)]
+    #[serde(deserialize_with = "or_default")]
+    pub expand: bool,
 
     /// Evaluate every so many steps [default: 200]
     #[arg(long, value_name = "STEPS")]
@@ -290,6 +294,7 @@ impl Settings {
             dora: self.dora || file.dora,
             trainable: self.trainable.or(file.trainable),
             dtype: self.dtype.or(file.dtype),
+            expand: self.expand || file.expand,
             eval_every: self.eval_every.or(file.eval_every),
             eval_batches: self.eval_batches.or(file.eval_batches),
             save_every: self.save_every.or(file.save_every),

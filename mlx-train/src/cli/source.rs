@@ -28,14 +28,15 @@ pub(super) fn dtype(name: &str) -> Result<DType> {
     }
 }
 
-/// Loads the model from its files.
-pub(super) fn load(files: &Files, dtype_name: Option<&str>) -> Result<Loaded> {
+/// Loads the model from its files. `expand` allows dense weights for blocks of GGUF without a packed form.
+pub(super) fn load(files: &Files, dtype_name: Option<&str>, expand: bool) -> Result<Loaded> {
     let options = LoadOptions {
         dtype: dtype_name.map(dtype).transpose()?,
+        expand,
         ..LoadOptions::default()
     };
-    if let Files::Directory(dir) = files {
-        return Ok(mlx_models::load(dir, options)?);
+    if let Some(path) = files.path() {
+        return Ok(mlx_models::load(path, options)?);
     }
     let missing = |name: &str| {
         let message = format!("{} has no {name}", files.describe());

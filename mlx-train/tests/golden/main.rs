@@ -59,7 +59,7 @@ fn follow(model: &str, kind: &str, steps: usize) {
         let found = clip::clip(&mut grads, max).unwrap().item::<f32>().unwrap();
         let off = (f64::from(found) - norm).abs() / norm;
         assert!(off < 1e-3, "step {step}: norm {found}, expected {norm}");
-        optimizer.apply(model, &grads).unwrap();
+        optimizer.apply_lazily(model, &grads).unwrap();
         let params = trainable(model).unwrap();
         let params = params.iter().map(|(_, array)| array);
         mlx_core::eval(params.chain(optimizer.pending())).unwrap();

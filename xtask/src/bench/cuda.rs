@@ -5,7 +5,7 @@
 //! given by an option. Each part gets a part of the time. Work that does not fit is left out, and
 //! the record says so.
 
-mod checkpoint;
+pub(super) mod checkpoint;
 mod clock;
 mod correct;
 mod gguf;
@@ -14,7 +14,7 @@ mod independent;
 mod kernels;
 mod pools;
 mod program;
-mod programs;
+pub(super) mod programs;
 mod recorded;
 mod sides;
 mod speed;

@@ -171,7 +171,8 @@ impl Record {
         (reached + more.count(), all + self.goals.len())
     }
 
-    fn json(&self) -> Value {
+    /// All numbers and circumstances.
+    pub fn json(&self) -> Value {
         let peers: Value = self
             .peers
             .iter()

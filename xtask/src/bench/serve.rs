@@ -3,11 +3,18 @@
 //! Closed loops of 1 to 64 clients, then Poisson arrivals at fractions of each server's own
 //! throughput. In the closed loops the library gets the same requests without HTTP, and computes as
 //! many of them at a time as there are clients.
+//!
+//! With `--mixes` the requests are those of chats, agents, long prompts and others, and any server
+//! can be measured ([`latency`]).
 
 mod client;
+mod latency;
 mod load;
+mod mixes;
 mod server;
 mod sides;
+mod stall;
+mod vocabulary;
 
 use std::path::PathBuf;
 
@@ -25,7 +32,7 @@ use sides::{LIBRARY, MLX_LM};
 #[derive(clap::Args)]
 pub struct Arguments {
     /// Clients of the closed loops
-    #[arg(long, value_name = "N,N", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=64), default_values_t = [1, 4, 16, 32, 64])]
+    #[arg(long, value_name = "N,N", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=1024), default_values_t = [1, 4, 16, 32, 64])]
     clients: Vec<u16>,
     /// Fractions of a server's own throughput at which requests arrive in the open loops
     #[arg(long, value_name = "S,S", value_delimiter = ',', default_values_t = [0.5, 0.8])]
@@ -48,6 +55,8 @@ pub struct Arguments {
     /// Only this project's server and the library
     #[arg(long)]
     alone: bool,
+    #[command(flatten)]
+    mixed: latency::MixArguments,
 }
 
 /// Words of a prompt, and tokens of an answer.
@@ -70,6 +79,9 @@ const CPU: &str = "CPU, ms a token";
 
 /// Measures and writes the record.
 pub fn run(shared: &Shared, arguments: &Arguments) -> Result<()> {
+    if !arguments.mixed.mixes.is_empty() {
+        return latency::run(shared, arguments);
+    }
     let python = shared.python()?;
     let checkpoint = match &arguments.checkpoint {
         Some(folder) => folder.clone(),
@@ -107,7 +119,7 @@ pub fn run(shared: &Shared, arguments: &Arguments) -> Result<()> {
                 .count();
             compared += ours.outcomes.len();
         }
-        rows.extend(measures(load, load.name(), &names, &runs));
+        rows.extend(measures(load, &[load.name()], &names, &runs));
     }
     let arrivals: &[f64] = if arguments.closed {
         &[]
@@ -125,7 +137,7 @@ pub fn run(shared: &Shared, arguments: &Arguments) -> Result<()> {
             sides[side].run(&jobs(number, count), load)
         })?;
         let label = format!("Poisson, {share} of its most");
-        rows.extend(measures(Load::Arrivals(share), label, &names, &runs));
+        rows.extend(measures(Load::Arrivals(share), &[label], &names, &runs));
     }
     let goals = first_token(&rows).into_iter().collect();
     let closed: Vec<&Row> = rows
@@ -183,7 +195,7 @@ pub fn run(shared: &Shared, arguments: &Arguments) -> Result<()> {
 }
 
 /// A row of the table for each measure that a side reports.
-fn measures(load: Load, label: String, names: &[&str], runs: &[Vec<Answers>]) -> Vec<Row> {
+fn measures(load: Load, labels: &[String], names: &[&str], runs: &[Vec<Answers>]) -> Vec<Row> {
     type Of = fn(&Answers) -> f64;
     fn at(times: impl Iterator<Item = f64>, share: f64) -> f64 {
         1e3 * quantile(times, share)
@@ -238,7 +250,7 @@ fn measures(load: Load, label: String, names: &[&str], runs: &[Vec<Answers>]) ->
             values.filter(|value| !value.is_nan()).collect()
         };
         Row {
-            labels: vec![label.clone()],
+            labels: labels.to_vec(),
             measure,
             more_is_better,
             values: names.iter().zip(runs).map(values).collect(),

@@ -96,7 +96,8 @@ mx::array mask_of(const FlatInputs& of, const Compared& c, mx::Stream s) {
       mask = mx::pad(mask, {2}, {0}, {more}, mx::astype(mx::array(0), mask.dtype(), s), "constant", s);
     }
   } else {
-    mask = mx::take(mask, mx::minimum(mx::reshape(c.position, {tokens}, s), number(wide - 1), s), 2, s);
+    // Numbers in `starts` that are not those of a step give positions of any size.
+    mask = mx::take(mask, mx::clip(mx::reshape(c.position, {tokens}, s), number(0), number(wide - 1), s), 2, s);
   }
   mask = mx::broadcast_to(mask, {heads, tokens, mask.shape(2)}, s);
   auto grouped = heads == 1 ? mx::Shape{1, 1, 1, tokens, mask.shape(2)} : mx::Shape{1, kv_heads, heads / kv_heads, tokens, mask.shape(2)};
@@ -142,7 +143,7 @@ mx::array flat_attention_plainly(const FlatInputs& of, const FlatOptions& option
     scores = mx::add(scores, mx::multiply(by_head(*of.slopes), for_heads(distance), s), s);
   }
   if (of.mask) {
-    // As in the dense form, a query whose keys are all hidden gets the mean of the values.
+    // A query from which booleans hide all keys gets the mean of the values from the first position to its own.
     auto mask = mask_of(of, c, s);
     scores = mask.dtype() == mx::bool_ ? mx::where(mask, scores, mx::array(std::numeric_limits<float>::lowest()), s)
                                        : mx::add(scores, mask, s);

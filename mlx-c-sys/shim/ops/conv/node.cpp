@@ -9,8 +9,6 @@
 namespace mlxrs::ops {
 namespace {
 
-constexpr int most_taps = 8;
-
 // The setting is `silu`.
 class CausalConv : public NodeWith<bool> {
  public:
@@ -18,7 +16,7 @@ class CausalConv : public NodeWith<bool> {
 
   void encode(const Arrays& in, Arrays& out) override {
     auto& y = out[0];
-    constexpr long piece = 2048;
+    constexpr long piece = conv_piece;
     long before = in[0].shape(1), tokens = y.shape(1), n = y.shape(2), count = in[1].shape(0);
     long pieces = (n + piece - 1) / piece;
     size_t size = y.itemsize();

@@ -2,7 +2,7 @@
 // (Dao and Gu, arXiv:2405.21060). The formulas are at mlxrs_gated_delta and mlxrs_scan (mlxrs_recurrent.h).
 #pragma once
 
-#include "ops/node.h"
+#include "ops/ragged.h"
 
 namespace mlxrs::ops {
 
@@ -34,5 +34,21 @@ struct DeltaSettings {
 std::optional<Arrays> delta(const DeltaInputs& in, const DeltaSettings& settings, mx::Stream s);
 // Computes chunks of up to 64 tokens (16 with a decay for each channel) by matrix products.
 Arrays delta_plainly(const DeltaInputs& in, const DeltaSettings& settings, mx::Stream s);
+
+// The inputs of mlxrs_fast_ragged_delta and mlxrs_fast_ragged_scan: those of DeltaInputs with B = 1 and without a state.
+struct RaggedDeltaInputs {
+  mx::array x, a, b, rate, bias;
+  int heads, dim;
+  Ragged rows;
+
+  // A state: [heads, value_dim, dim].
+  mx::Shape state(int key_heads) const {
+    return {heads, (x.shape(2) - 2 * key_heads * dim) / heads, dim};
+  }
+};
+// Outputs: the tokens' outputs [1, T, heads value_dim], and the pool if there is one.
+std::optional<Arrays> ragged_delta(const RaggedDeltaInputs& in, const DeltaSettings& settings, mx::Stream s);
+// Gives each row a row of the dense form.
+Arrays ragged_delta_plainly(const RaggedDeltaInputs& in, const DeltaSettings& settings, mx::Stream s);
 
 } // namespace mlxrs::ops

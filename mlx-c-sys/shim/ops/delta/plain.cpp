@@ -153,4 +153,70 @@ Arrays delta_plainly(const DeltaInputs& in, const DeltaSettings& settings, mx::S
   return {y, state};
 }
 
+namespace {
+
+// The outputs [B, L, values] and states [B, L, ..] after each token, one token after the other.
+Arrays each_token(const DeltaInputs& in, const DeltaSettings& settings, mx::Stream s) {
+  auto now = in;
+  Arrays ys, states;
+  for (int i = 0; i < in.x.shape(1); i++) {
+    auto token = [&](const mx::array& x) { return mx::slice(x, {0, i, 0}, {x.shape(0), i + 1, x.shape(2)}, s); };
+    now.x = token(in.x);
+    now.a = token(in.a);
+    now.b = settings.rule == Rule::scan ? in.b : token(in.b);
+    now.widths = mx::subtract(in.widths, mx::array(i, mx::int32), s);
+    auto out = delta_plainly(now, settings, s);
+    now.state = out[1];
+    ys.push_back(out[0]);
+    states.push_back(mx::expand_dims(out[1], 1, s));
+  }
+  return {mx::concatenate(ys, 1, s), mx::concatenate(states, 1, s)};
+}
+
+} // namespace
+
+Arrays ragged_delta_plainly(const RaggedDeltaInputs& in, const DeltaSettings& settings, mx::Stream s) {
+  const auto& rows = in.rows;
+  int tokens = in.x.shape(1), count = rows.count(), longest = rows.settings.longest;
+  auto shape = in.state(settings.key_heads);
+  auto one = [&](int n) { return mx::array(n, mx::int32); };
+  auto starts = mx::slice(rows.starts, {0}, {count}, s), ends = mx::slice(rows.starts, {1}, {count + 1}, s);
+  auto widths = mx::subtract(ends, starts, s);
+  // The tokens of each row: [B, longest].
+  auto place = mx::reshape(mx::arange(0, longest, mx::int32, s), {1, longest}, s);
+  auto own = mx::clip(mx::add(mx::reshape(starts, {count, 1}, s), place, s), one(0), one(tokens - 1), s);
+  // Tokens of no row may hold anything, and must have no effect on derivatives either.
+  auto of = token_rows(rows, tokens, s);
+  auto column = [&](const mx::array& a) { return mx::reshape(a, {tokens, 1}, s); };
+  auto by_row = [&](const mx::array& x) {
+    return mx::take(mx::where(column(of.real), mx::squeeze(x, 0, s), mx::array(0.0f, x.dtype()), s), own, 0, s);
+  };
+  shape.insert(shape.begin(), count);
+  DeltaInputs dense{
+      by_row(in.x), by_row(in.a), settings.rule == Rule::scan ? in.b : by_row(in.b), in.rate, in.bias,
+      rows.settings.has_pool ? states_of(*rows.pool, *rows.from, s) : mx::zeros(shape, mx::float32, s), widths};
+  auto out = rows.settings.each ? each_token(dense, settings, s) : delta_plainly(dense, settings, s);
+  auto y = mx::reshape(out[0], {count * longest, shape[1] * shape[2]}, s);
+  auto at = mx::add(mx::multiply(of.row, one(longest), s), mx::minimum(of.place, one(longest - 1), s), s);
+  y = mx::where(column(of.real), mx::take(y, at, 0, s), mx::array(0.0f, y.dtype()), s);
+  // A row with more tokens than the caller has promised must not look computed.
+  auto too_long = mx::greater_equal(of.place, one(longest), s);
+  auto nan = mx::array(std::numeric_limits<float>::quiet_NaN(), y.dtype());
+  y = mx::where(column(mx::logical_and(of.real, too_long, s)), nan, y, s);
+  Arrays all{mx::expand_dims(y, 0, s)};
+  if (!rows.settings.has_pool) {
+    return all;
+  }
+  auto is_own = mx::less(place, mx::reshape(widths, {count, 1}, s), s);
+  if (rows.settings.each) {
+    auto slots = mx::where(is_own, mx::take(*rows.to, own, 0, s), one(-1), s);
+    shape[0] = count * longest;
+    all.push_back(with_states(*rows.pool, mx::reshape(slots, {-1}, s), mx::reshape(out[1], shape, s), s));
+  } else {
+    auto slots = mx::where(mx::greater(widths, one(0), s), *rows.to, one(-1), s);
+    all.push_back(with_states(*rows.pool, slots, out[1], s));
+  }
+  return all;
+}
+
 } // namespace mlxrs::ops

@@ -88,9 +88,9 @@ impl fmt::Display for QuantMode {
 /// use mlx_core::{QuantMode, Scheme};
 ///
 /// # fn main() -> mlx_core::Result<()> {
-/// let scheme = Scheme::new(QuantMode::Affine, 4, 64)?;
+/// let scheme = Scheme::new(64, 4, QuantMode::Affine)?;
 /// assert_eq!((scheme.bits, scheme.group_size), (4, 64));
-/// assert!(Scheme::new(QuantMode::Affine, 7, 64).is_err());
+/// assert!(Scheme::new(64, 7, QuantMode::Affine).is_err());
 /// # Ok(())
 /// # }
 /// ```
@@ -122,11 +122,11 @@ impl Scheme {
         (group_size, bits, self.mode.c_name())
     }
 
-    /// A scheme that MLX supports.
+    /// A scheme that MLX supports. The order is that of Python's arguments, and of [`quantize`](crate::quantize()).
     ///
     /// # Errors
     /// The mode does not have these bits or this group size.
-    pub fn new(mode: QuantMode, bits: i32, group_size: i32) -> Result<Self> {
+    pub fn new(group_size: i32, bits: i32, mode: QuantMode) -> Result<Self> {
         let (all_bits, groups): (&[i32], &[i32]) = match mode {
             QuantMode::Affine => (&[1, 2, 3, 4, 5, 6, 8], &[32, 64, 128]),
             QuantMode::Mxfp4 => (&[4], &[32]),
@@ -167,7 +167,7 @@ impl Scheme {
 
     /// A scheme's fields are public, so every use checks them again.
     pub(super) fn checked(self) -> Result<Self> {
-        Self::new(self.mode, self.bits, self.group_size)
+        Self::new(self.group_size, self.bits, self.mode)
     }
 
     /// Refuses parts that do not fit each other: MLX would read beyond the smaller one.

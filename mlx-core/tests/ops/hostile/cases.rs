@@ -19,7 +19,7 @@ fn ints(values: &[i32], shape: &[i32]) -> Array {
 
 /// The scheme of all quantised matrices and packed rows.
 pub fn affine() -> Scheme {
-    Scheme::new(QuantMode::Affine, 8, 32).unwrap()
+    Scheme::new(32, 8, QuantMode::Affine).unwrap()
 }
 
 fn packed(shape: &[i32]) -> Vec<Array> {
@@ -104,6 +104,21 @@ pub fn cases() -> Vec<Case> {
     let mut inputs = vec![float(&[2, 3, 52]), gates()];
     inputs.extend([number(), number(), number(), state(), ints(&[3, 1], &[2])]);
     case("fast::scan", inputs, json!([2, 0.0, 5.0]));
+    let step = |pool: Array| vec![ints(&[0, 2, 3], &[3]), pool, ints(&[1, -1], &[2])];
+    let mut inputs = vec![float(&[1, 4, 17]), float(&[4, 17]), float(&[17])];
+    inputs.extend(step(float(&[3, 3, 17])));
+    inputs.push(ints(&[1, 0], &[2]));
+    case("fast::ragged_conv", inputs, json!([true, 2]));
+    let gates = || float(&[1, 4, 4]);
+    let pool = || float(&[3, 4, 5, 8]).astype(DType::F32).unwrap();
+    let mut inputs = vec![float(&[1, 4, 52]), gates(), gates(), number(), number()];
+    inputs.extend(step(pool()));
+    inputs.push(ints(&[2, 1, 0, -1], &[4]));
+    case("fast::ragged_delta", inputs, json!([2, 8, 2]));
+    let mut inputs = vec![float(&[1, 4, 52]), gates(), number(), number(), number()];
+    inputs.extend(step(pool()));
+    inputs.push(ints(&[1, 0], &[2]));
+    case("fast::ragged_scan", inputs, json!([2, 8, 0.0, 5.0, 2]));
     let heads = || float(&[2, 2, 3, 64]);
     for name in ["fast::rope", "fast::rope_with"] {
         case(

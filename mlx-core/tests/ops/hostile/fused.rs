@@ -82,6 +82,7 @@ fn pages(c: &Case, first: usize) -> fast::Pages<'_> {
         starts: c.x(first),
         lens: c.x(first + 1),
         tables: c.x(first + 2),
+        most: None,
     }
 }
 
@@ -126,6 +127,20 @@ fn norm(c: &Case) -> fast::NormOf<'_> {
 
 fn parts(of: fast::NormProducts) -> Vec<Array> {
     [vec![of.sum, of.normed], of.products].concat()
+}
+
+fn ragged(c: &Case, starts: usize, longest: i32) -> fast::RaggedRows<'_> {
+    let starts = c.x(starts);
+    fast::RaggedRows { starts, longest }
+}
+
+fn slots<'a>(c: &'a Case, pool: usize, to: fast::SlotsAfter<'a>) -> Option<fast::StateSlots<'a>> {
+    let (pool, from) = (fast::StatePool::Shared(c.x(pool)), c.x(pool + 1));
+    Some(fast::StateSlots { pool, from, to })
+}
+
+fn pooled((y, pool): (Array, Option<Array>)) -> Vec<Array> {
+    std::iter::once(y).chain(pool).collect()
 }
 
 pub fn rows() -> Vec<(&'static str, Op)> {
@@ -187,6 +202,38 @@ pub fn rows() -> Vec<(&'static str, Op)> {
             groups: c.int(0),
             limits: (c.float(1) as f32, c.float(2) as f32),
         });
+        "fast::ragged_conv" => |c| {
+            let to = fast::SlotsAfter::Rows(c.x(6));
+            let rows = ragged(c, 3, c.int(1));
+            fast::ragged_conv(c.x(0), c.x(1), Some(c.x(2)), c.bool(0), &rows, slots(c, 4, to)).map(pooled)
+        };
+        "fast::ragged_delta" => |c| {
+            let of = fast::RaggedDelta {
+                qkv: c.x(0),
+                a: c.x(1),
+                b: c.x(2),
+                rate: c.x(3),
+                bias: c.x(4),
+                key_heads: c.int(0),
+                key_dim: c.int(1),
+            };
+            let to = fast::SlotsAfter::Tokens(c.x(8));
+            fast::ragged_delta(&of, &ragged(c, 5, c.int(2)), slots(c, 6, to)).map(pooled)
+        };
+        "fast::ragged_scan" => |c| {
+            let of = fast::RaggedScan {
+                x: c.x(0),
+                dt: c.x(1),
+                rate: c.x(2),
+                bias: c.x(3),
+                skip: c.x(4),
+                groups: c.int(0),
+                key_dim: c.int(1),
+                limits: (c.float(2) as f32, c.float(3) as f32),
+            };
+            let to = fast::SlotsAfter::Rows(c.x(8));
+            fast::ragged_scan(&of, &ragged(c, 5, c.int(4)), slots(c, 6, to)).map(pooled)
+        };
         "fast::heads" => |c| fast::heads(&projection(c));
         "fast::heads_and_store" => |c| {
             let slots = fast::Slots { ring: c.bool(3), scheme: None };

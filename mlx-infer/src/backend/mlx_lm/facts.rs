@@ -30,6 +30,12 @@ impl ModelConfig {
     /// # Errors
     /// There is none, or it is malformed.
     pub(super) fn read(files: &Files) -> Result<Self> {
+        if files.architecture().is_some() {
+            return Err(Error::unsupported(format!(
+                "{} is in GGUF, which mlx_lm does not read; the native back end does",
+                files.describe()
+            )));
+        }
         match files.json(FILE)? {
             Some(config @ Value::Object(_)) => Ok(Self(config)),
             Some(_) => Err(Error::format(format!(
@@ -92,6 +98,6 @@ impl ModelConfig {
     fn quantization(&self) -> Option<Scheme> {
         let number = |key: &str| self.0.get("quantization")?.get(key)?.as_i64();
         let (bits, group_size) = (number("bits")?, number("group_size")?);
-        Scheme::new(QuantMode::Affine, bits as i32, group_size as i32).ok()
+        Scheme::new(group_size as i32, bits as i32, QuantMode::Affine).ok()
     }
 }

@@ -164,6 +164,14 @@ pub(super) fn check(options: &GenerateOptions) -> crate::error::Result<()> {
     let default = GenerateOptions::default();
     let lacks = [
         ("grammar", options.grammar.is_some()),
+        ("reasoning_budget", options.reasoning_budget.is_some()),
+        (
+            "repetition_detection",
+            options.repetition_detection.is_some(),
+        ),
+        ("top_n_sigma", options.sampling.top_n_sigma != 0.0),
+        ("xtc_probability", options.sampling.excludes_top()),
+        ("dry_multiplier", options.sampling.penalises_repetitions()),
         ("speculative", options.speculative != default.speculative),
         ("min_tokens", options.min_tokens != default.min_tokens),
         (

@@ -42,10 +42,10 @@ impl BridgeStart {
 
     /// Starts a bridge, which then loads the model.
     pub(super) fn begin(&self) -> Result<(Child, Option<Folder>)> {
-        let (path, folder) = match &self.files {
-            Files::Directory(path) => (path.clone(), None),
-            files => {
-                let folder = unpack(files)?;
+        let (path, folder) = match self.files.path() {
+            Some(path) => (path.to_owned(), None),
+            None => {
+                let folder = unpack(&self.files)?;
                 (folder.0.clone(), Some(folder))
             }
         };

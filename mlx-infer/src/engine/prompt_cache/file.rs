@@ -24,8 +24,14 @@ use crate::model::{LoadedModel, is_recurrent};
 const FORMAT: &str = "mlx-infer prompt cache";
 /// Known format versions: without recurrent layers, and with them.
 const VERSIONS: [&str; 2] = ["1", "2"];
+/// The tensor with the ids.
+pub(crate) const TOKENS: &str = "tokens";
 /// The key with the lengths that recurrent layers recorded.
-const RECORDED: &str = "recorded";
+pub(crate) const RECORDED: &str = "recorded";
+/// The key with the largest number of positions that the row has ever had.
+pub(crate) const WRITTEN: &str = "written";
+/// The key that tells whether positions are embedded as in texts beyond the original context.
+pub(crate) const BEYOND_SWITCH: &str = "beyond_switch";
 /// The key for the storage format of keys and values, and its value if they are not quantised.
 const KV: &str = "kv_quantization";
 const UNQUANTIZED: &str = "the model's dtype";
@@ -42,14 +48,13 @@ pub(super) fn save(model: &LoadedModel, cache: &PromptCache, path: &Path) -> Res
     let state = &cache.state.cache;
     let mut metadata = fingerprint(model)?;
     let recorded = state.recorded(0);
-    let names = array_names(model, &recorded)?;
     let version = VERSIONS[usize::from(model.is_recurrent())];
     for (key, value) in [
         ("format", FORMAT.to_owned()),
         ("format_version", version.to_owned()),
-        ("written", state.written(0).to_string()),
+        (WRITTEN, state.written(0).to_string()),
         (
-            "beyond_switch",
+            BEYOND_SWITCH,
             (cache.state.embedding != Embedding::Short).to_string(),
         ),
     ] {
@@ -59,18 +64,49 @@ pub(super) fn save(model: &LoadedModel, cache: &PromptCache, path: &Path) -> Res
         let lengths: Vec<String> = recorded.iter().map(usize::to_string).collect();
         metadata.insert(RECORDED.to_owned(), lengths.join(" "));
     }
-    let now = state.to_row(0)?;
+    let mut arrays = arrays(model, &cache.state)?;
+    arrays.push((TOKENS.to_owned(), tokens));
+    let arrays = arrays.iter().map(|(name, array)| (name.as_str(), array));
+    Ok(safetensors::save(path, arrays, &metadata)?)
+}
+
+/// The arrays of a state with their names in files: those of its full length, then those of the
+/// lengths that recurrent layers have recorded.
+///
+/// # Errors
+/// Keys and values cannot be packed as the options say.
+pub(crate) fn arrays(model: &LoadedModel, state: &PromptState) -> Result<Vec<(String, Array)>> {
+    let cache = &state.cache;
+    let recorded = cache.recorded(0);
+    let names = array_names(model, &recorded)?;
+    let now = cache.to_row(0)?;
     let before = recorded.iter().flat_map(|&len| {
-        let layers = state.recorded_state(0, len);
+        let layers = cache.recorded_state(0, len);
         layers.into_iter().flat_map(|(_, arrays)| arrays)
     });
-    let arrays = names.iter().map(|(name, _)| name.as_str());
-    let arrays = arrays.zip(now.iter().chain(before));
-    Ok(safetensors::save(
-        path,
-        arrays.chain([("tokens", &tokens)]),
-        &metadata,
-    )?)
+    let names = names.into_iter().map(|(name, _)| name);
+    Ok(names.zip(now.into_iter().chain(before.cloned())).collect())
+}
+
+/// The names of the arrays that hold all positions in order.
+///
+/// # Errors
+/// Keys and values cannot be packed as the options say.
+pub(crate) fn growing(model: &LoadedModel) -> Result<Vec<String>> {
+    let (layers, kinds) = (model.row_parts()?, model.model().states());
+    let options = model.cache_options();
+    let mut names = Vec::new();
+    for (layer, parts) in layers.iter().enumerate() {
+        if kinds[layer].window(&options).is_none() {
+            let growing = parts.iter().filter(|part| part.grows);
+            names.extend(growing.map(|part| array_name(layer, part.name)));
+        }
+    }
+    Ok(names)
+}
+
+fn array_name(layer: usize, part: &str) -> String {
+    format!("layers.{layer}.{part}")
 }
 
 /// Reads a file that [`save`] wrote, with the same model.
@@ -118,24 +154,38 @@ fn read(model: &LoadedModel, path: &Path) -> Result<PromptCache> {
             )));
         }
     }
+    let (ids, state) = state(model, &file)?;
+    Ok(PromptCache {
+        state,
+        serial: model.serial(),
+        ids,
+    })
+}
+
+/// The tokens of a file and the states after them.
+///
+/// # Errors
+/// The tensors and metadata do not fit the model; that they are of this model is not checked.
+pub(crate) fn state(model: &LoadedModel, file: &Safetensors) -> Result<(Vec<u32>, PromptState)> {
+    let given = |key: &str| file.metadata().get(key).map(String::as_str);
     let recorded = lengths(given(RECORDED).unwrap_or_default())?;
     let names = array_names(model, &recorded)?;
     if let Some(name) = file
         .names()
-        .find(|name| *name != "tokens" && !names.iter().any(|(known, _)| known == name))
+        .find(|name| *name != TOKENS && !names.iter().any(|(known, _)| known == name))
     {
         return Err(Error::format(format!("tensor {name:?} is not known")));
     }
-    let tokens = file.array("tokens")?;
+    let tokens = file.array(TOKENS)?;
     tokens.dims::<1>()?;
     let ids = tokens.to_vec::<u32>()?;
     check_ids(&ids, model.vocab())?;
     check_positions(ids.len(), model.info().max_positions, "")?;
-    let written = given("written").and_then(|text| text.parse().ok());
+    let written = given(WRITTEN).and_then(|text| text.parse().ok());
     let written =
         written.ok_or_else(|| Error::format("metadata: written is no number of positions"))?;
     let own = Embedding::of(model, ids.len());
-    let embedding = match given("beyond_switch") {
+    let embedding = match given(BEYOND_SWITCH) {
         Some("true") if model.model().grows_after().is_some() => Embedding::Own,
         Some("true") => Embedding::Long,
         Some("false") if own == Embedding::Short => own,
@@ -146,7 +196,7 @@ fn read(model: &LoadedModel, path: &Path) -> Result<PromptCache> {
     };
     let mut arrays = names
         .iter()
-        .map(|(name, part)| read_part(&file, name, part))
+        .map(|(name, part)| read_part(file, name, part))
         .collect::<Result<Vec<_>>>()?
         .into_iter();
     let layers = model.model().states();
@@ -164,11 +214,8 @@ fn read(model: &LoadedModel, path: &Path) -> Result<PromptCache> {
         let states = states.collect();
         cache.restore(0, len, states).map_err(malformed)?;
     }
-    Ok(PromptCache {
-        state: PromptState::share(&cache, 0, ids.len(), embedding)?,
-        serial: model.serial(),
-        ids,
-    })
+    let state = PromptState::share(&cache, 0, ids.len(), embedding)?;
+    Ok((ids, state))
 }
 
 /// The names and shapes of the arrays of a row: first those of its full length, then those of the lengths that
@@ -181,7 +228,7 @@ fn array_names(model: &LoadedModel, recorded: &[usize]) -> Result<Vec<(String, R
         for (layer, parts) in layers.iter().enumerate() {
             let parts = parts.iter().filter(|_| takes(&kinds[layer]));
             names.extend(parts.map(|part| {
-                let name = format!("layers.{layer}.{}{suffix}", part.name);
+                let name = array_name(layer, part.name) + suffix;
                 (name, part.clone())
             }));
         }
@@ -194,7 +241,7 @@ fn array_names(model: &LoadedModel, recorded: &[usize]) -> Result<Vec<(String, R
 }
 
 /// The properties of a model on which a prompt cache depends.
-fn fingerprint(model: &LoadedModel) -> Result<BTreeMap<String, String>> {
+pub(crate) fn fingerprint(model: &LoadedModel) -> Result<BTreeMap<String, String>> {
     let (info, sizes) = (model.info(), model.model().geometry());
     let layers = model.model().states().iter();
     let layers: Vec<String> = layers.map(LayerKind::to_string).collect();
@@ -231,7 +278,7 @@ fn of_layers(geometry: &Geometry, size: impl Fn(&KvShape) -> i32) -> String {
 }
 
 /// The lengths that the metadata name, in increasing order.
-fn lengths(text: &str) -> Result<Vec<usize>> {
+pub(crate) fn lengths(text: &str) -> Result<Vec<usize>> {
     let lengths = text.split_whitespace().map(str::parse);
     let lengths: std::result::Result<Vec<usize>, _> = lengths.collect();
     match lengths {

@@ -9,6 +9,7 @@ use crate::engine::sequence::Sequence;
 use crate::engine::speculate::drafters::Drafts;
 use crate::engine::state::Requests;
 use crate::error::Result;
+use crate::grammar::Budget;
 use crate::request::sampling::Choice;
 use crate::sampling::{History, Row, sample};
 
@@ -36,6 +37,8 @@ struct Line {
     /// The texts after which tokens are chosen, as far as the host knows them. The last text ends before the unread
     /// part of the draft.
     histories: Vec<History>,
+    /// The states of the reasoning budget after these texts, if the row has one.
+    budgets: Vec<Budget>,
 }
 
 impl Line {
@@ -113,12 +116,20 @@ impl Rows<'_> {
             foresee(requests, &guided);
         }
         for line in lines.iter_mut().flatten().filter(|line| line.is_last) {
-            let mut history = requests[&line.id].sequence.history().clone();
+            let sequence = &requests[&line.id].sequence;
+            let mut history = sequence.history().clone();
             for &token in &line.tokens[1..] {
                 line.histories.push(history.clone());
                 history.push(token);
             }
             line.histories.push(history);
+            line.budgets.extend(sequence.budget().cloned());
+            for &token in &line.tokens[1..] {
+                if let Some(mut budget) = line.budgets.last().cloned() {
+                    budget.advance(token);
+                    line.budgets.push(budget);
+                }
+            }
         }
         let mut chosen = {
             let settings: Vec<Row<'_>> = lines
@@ -193,6 +204,7 @@ impl Rows<'_> {
             drafted: if is_last { drafts.len(id) } else { 0 },
             is_last,
             histories: Vec::new(),
+            budgets: Vec::new(),
         })
     }
 }
@@ -249,12 +261,14 @@ fn settings<'a>(line: &'a Line, requests: &'a Requests<'_>) -> impl Iterator<Ite
 
 fn setting<'a>(line: &'a Line, sequence: &'a Sequence, at: usize) -> Row<'a> {
     let known = at.min(line.histories.len() - 1);
+    // There is none after drafts that the host does not know.
+    let demand = line.budgets.get(at).and_then(Budget::demand);
     Row {
         history: &line.histories[known],
         ahead: at - known,
         // A token that is chosen without a mask is dropped: a draft may be wrong, or its mask
         // unknown.
-        mask: sequence.constraint_behind(at),
+        mask: sequence.constraint_behind(at, demand),
         ..sequence.row()
     }
 }

@@ -19,6 +19,8 @@ impl CacheCost {
     /// The bytes of a row of `len` positions.
     pub(crate) fn row(&self, len: usize) -> usize {
         let layers = self.layers.iter();
-        layers.map(|layer| layer.bytes_in_pages(len, self.page)).sum()
+        layers
+            .map(|layer| layer.bytes_in_pages(len, self.page))
+            .sum()
     }
 }

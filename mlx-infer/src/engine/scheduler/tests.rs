@@ -31,7 +31,14 @@ fn cost() -> CacheCost {
 #[test]
 fn a_row_costs_its_pages() {
     // A layer that keeps all positions, and one that keeps six, in pages of four.
-    for (len, bytes) in [(0, 0), (1, 4 + 4), (4, 4 + 4), (5, 8 + 8), (9, 12 + 12), (30, 32 + 12)] {
+    for (len, bytes) in [
+        (0, 0),
+        (1, 4 + 4),
+        (4, 4 + 4),
+        (5, 8 + 8),
+        (9, 12 + 12),
+        (30, 32 + 12),
+    ] {
         assert_eq!(cost().row(len), bytes, "{len} positions");
     }
 }

@@ -1,5 +1,6 @@
 //! Grammars of calls allow what the parser of the same form reads.
 
+mod custom;
 mod forms;
 
 use serde_json::{Value, json};
@@ -147,6 +148,7 @@ fn check(tokenizer: &Tokenizer) {
 #[test]
 fn calls_are_held_where_marks_are_spelled() {
     check(&tokenizer("qwen"));
+    custom::check(&tokenizer("qwen"));
 }
 
 #[test]
@@ -195,6 +197,7 @@ fn calls_are_held_where_marks_are_special_tokens() {
     let tokenizer = with_special(&marks);
     assert!(marks.iter().all(|mark| tokenizer.is_special(mark)));
     check(&tokenizer);
+    custom::check(&tokenizer);
 }
 
 #[test]

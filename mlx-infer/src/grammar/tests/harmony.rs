@@ -97,3 +97,28 @@ fn harmony_is_held_in_its_final_channel() {
     ];
     assert_eq!(parts, expected);
 }
+
+/// With a strict tool a reply may reason, tell what it does, and then answer or call the tool.
+#[test]
+fn harmony_may_answer_where_calls_are_optional() {
+    let (tokenizer, format) = harmony();
+    let grammar = format.grammar(&tokenizer, &tools(true), &ToolChoice::Auto, true);
+    let grammar = grammar.unwrap().unwrap();
+    let analysis = "<|channel|>analysis<|message|>Ulm, then.<|end|><|start|>assistant";
+    let preamble = "<|channel|>commentary<|message|>I look.<|end|><|start|>assistant";
+    let call = "<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{\"city\": \"Ulm\"}";
+    let answer = "<|channel|>final<|message|>Hello";
+    for front in [
+        String::new(),
+        analysis.to_owned(),
+        format!("{analysis}{preamble}"),
+    ] {
+        for last in [call, answer] {
+            let text = format!("{front}{last}");
+            assert!(allows(&tokenizer, &grammar, &text), "{text}: {grammar}");
+        }
+        let wrong = format!("{front}{}", call.replace("city", "town"));
+        assert!(!allows(&tokenizer, &grammar, &wrong), "{wrong}");
+    }
+    assert!(allows(&tokenizer, &grammar, "Hello"));
+}

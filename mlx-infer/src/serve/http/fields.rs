@@ -47,7 +47,6 @@ const REFUSED: &[(&str, Neutral)] = &[
     ("best_of", Neutral::Number(1.0)),
     ("chat_template", Neutral::Empty),
     ("documents", Neutral::Empty),
-    ("dry_multiplier", Neutral::Number(0.0)),
     ("dynatemp_range", Neutral::Number(0.0)),
     ("echo", Neutral::Empty),
     ("functions", Neutral::Empty),
@@ -64,13 +63,14 @@ const REFUSED: &[(&str, Neutral)] = &[
     ("suffix", Neutral::Empty),
     ("tfs_z", Neutral::Number(1.0)),
     ("thinking_token_budget", Neutral::Number(-1.0)),
+    ("thinking_budget_tokens", Neutral::Number(-1.0)),
+    ("reasoning_budget", Neutral::Number(-1.0)),
+    ("reasoning_budget_tokens", Neutral::Number(-1.0)),
     ("top_a", Neutral::Number(0.0)),
-    ("top_n_sigma", Neutral::Number(-1.0)),
     ("typ_p", Neutral::Number(1.0)),
     ("typical_p", Neutral::Number(1.0)),
     ("use_beam_search", Neutral::Empty),
     ("web_search_options", Neutral::Empty),
-    ("xtc_probability", Neutral::Number(0.0)),
 ];
 
 /// The header that names keys without effect.
@@ -410,7 +410,7 @@ mod tests {
         assert!(
             fields(
                 r#"{"suffix": null, "mirostat": 0, "use_beam_search": false, "length_penalty": 1.0, "best_of": 1,
-                    "skip_special_tokens": true, "typical_p": 1, "xtc_probability": 0.0, "top_a": 0, "chat_template": "",
+                    "skip_special_tokens": true, "typical_p": 1, "top_a": 0, "chat_template": "",
                     "prompt_logprobs": false, "return_token_ids": false, "logprob_token_ids": [], "lora": [],
                     "thinking_token_budget": -1}"#,
                 false
@@ -422,7 +422,6 @@ mod tests {
         for body in [
             r#"{"skip_special_tokens": false}"#,
             r#"{"typical_p": 0.1}"#,
-            r#"{"xtc_probability": 0.9}"#,
             r#"{"top_a": 0.2}"#,
             r#"{"chat_template": "{{ 1 }}"}"#,
             // 0 asks for the log probability of each token of the prompt itself.

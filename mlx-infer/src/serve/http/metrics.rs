@@ -80,14 +80,14 @@ pub(crate) struct ServerMetrics {
     accepted_tokens: AtomicU64,
     accepted_at: [AtomicU64; MOST],
     decode_steps: AtomicU64,
-    finished: [AtomicU64; 4],
+    finished: [AtomicU64; 5],
     disconnects: AtomicU64,
     /// Responses by status.
     responses: Mutex<BTreeMap<u16, u64>>,
 }
 
 /// The reasons why rows end, in vLLM's words.
-const REASONS: [&str; 4] = ["stop", "length", "abort", "error"];
+const REASONS: [&str; 5] = ["stop", "length", "abort", "error", "repetition"];
 
 impl ServerMetrics {
     /// Counts a row that has ended.
@@ -96,6 +96,7 @@ impl ServerMetrics {
             FinishReason::Stop => 0,
             FinishReason::Length => 1,
             FinishReason::Cancelled => 2,
+            FinishReason::Repetition => 4,
         };
         self.finished[index].fetch_add(1, Ordering::Relaxed);
         let add = |counter: &AtomicU64, n: usize| counter.fetch_add(n as u64, Ordering::Relaxed);

@@ -132,6 +132,16 @@ impl Edits {
                     };
                     *place = true;
                 }
+                if let Some(budget) = &options.reasoning_budget {
+                    let mark = frontend.tokenizer()?.encode(&budget.forced(), false)?;
+                    if mark.iter().any(|id| !ids.contains(id)) {
+                        let message = format!(
+                            "{name} lacks tokens of {:?}, which ends reasoning after its budget",
+                            budget.forced()
+                        );
+                        return Err(ApiError::bad(name, message));
+                    }
+                }
                 let ends = options.ending(frontend.eos_ids());
                 if options.min_tokens > 0 && ids.iter().all(|id| ends.contains(id)) {
                     let message = format!(

@@ -13,6 +13,7 @@ use crate::request::json_options::RequestOptions;
 use crate::request::speculative::Speculative;
 use crate::serve::http::error::ApiError;
 use crate::serve::http::fields::Fields;
+use crate::serve::state::Loaded;
 use crate::serve::turn::choices::MAX_CHOICES;
 use crate::serve::turn::grammar;
 use crate::text::chat::RESERVED;
@@ -21,6 +22,9 @@ use crate::text::chat::RESERVED;
 const MAX_STOPS: usize = 16;
 /// Lower temperatures are taken as 0.
 const LEAST_TEMPERATURE: f32 = 1e-4;
+
+/// Texts over which no repetition reaches, if a request gives none, as in llama.cpp.
+const BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];
 
 /// A number of tokens that covers any text.
 const WHOLE: usize = u32::MAX as usize;
@@ -46,10 +50,25 @@ impl OneOrMany {
 ///
 /// # Errors
 /// A key has a value of another type or out of range.
-pub(crate) fn options(
-    fields: &mut Fields,
-    defaults: &GenerateOptions,
-) -> Result<GenerateOptions, ApiError> {
+pub(crate) fn options(fields: &mut Fields, loaded: &Loaded) -> Result<GenerateOptions, ApiError> {
+    let breakers: Option<Vec<String>> = fields.take("dry_sequence_breakers")?;
+    let mut options = read(fields, &loaded.defaults)?;
+    if options.sampling.penalises_repetitions() {
+        let usual = || BREAKERS.map(str::to_owned).to_vec();
+        let breakers = breakers.unwrap_or_else(usual);
+        if breakers.iter().any(String::is_empty) || breakers.len() > MAX_STOPS {
+            let message = format!(
+                "dry_sequence_breakers must be at most {MAX_STOPS} texts, none of them empty"
+            );
+            return Err(ApiError::bad("dry_sequence_breakers", message));
+        }
+        options.sampling.dry_breakers = loaded.breakers(breakers)?;
+    }
+    Ok(options)
+}
+
+/// The same without the texts that break repetitions, which need the vocabulary.
+fn read(fields: &mut Fields, defaults: &GenerateOptions) -> Result<GenerateOptions, ApiError> {
     let mut given = RequestOptions {
         temperature: fields.take("temperature")?,
         top_p: fields.take("top_p")?,
@@ -63,6 +82,13 @@ pub(crate) fn options(
         min_tokens: fields.take("min_tokens")?,
         speculative: fields.take::<Speculative>("speculative")?,
         logit_bias: bias(fields)?,
+        top_n_sigma: fields.take("top_n_sigma")?.map(|n: f32| n.max(0.0)),
+        xtc_probability: fields.take("xtc_probability")?,
+        xtc_threshold: fields.take("xtc_threshold")?,
+        dry_multiplier: fields.take("dry_multiplier")?,
+        dry_base: fields.take("dry_base")?,
+        dry_allowed_length: fields.take("dry_allowed_length")?,
+        repetition_detection: fields.take("repetition_detection")?,
         ..Default::default()
     };
     given.temperature = given.temperature.map(|t| match t {
@@ -91,6 +117,19 @@ pub(crate) fn options(
             ApiError::bad("repeat_last_n", message)
         })?),
     };
+    match fields.any::<i64>(&["dry_penalty_last_n", "dry_last_n"])? {
+        None => {}
+        Some(-1) => given.dry_last_n = Some(WHOLE),
+        Some(0) => given.dry_multiplier = Some(0.0),
+        Some(n) => {
+            let last = usize::try_from(n).map_err(|_| {
+                let message =
+                    format!("dry_penalty_last_n must be at least 0, or -1 for all, given {n}");
+                ApiError::bad("dry_penalty_last_n", message)
+            })?;
+            given.dry_last_n = Some(last);
+        }
+    }
     given.stop = stop_strings(fields, "stop")?;
     let mut options = given.over(defaults);
     options.grammar = grammar::take(fields)?;
@@ -297,16 +336,16 @@ fn of_option(error: Error) -> ApiError {
 mod tests {
     use super::*;
 
-    fn read(json: &str) -> Result<GenerateOptions, ApiError> {
+    fn taken(json: &str) -> Result<GenerateOptions, ApiError> {
         let mut fields = Fields::parse(json.as_bytes(), false, Default::default())?;
-        let found = options(&mut fields, &GenerateOptions::default())?;
+        let found = read(&mut fields, &GenerateOptions::default())?;
         assert!(fields.end(&[])?.is_empty(), "{json}");
         Ok(found)
     }
 
     #[test]
     fn names_of_other_servers_are_read() {
-        let options = read(
+        let options = taken(
             r#"{"temperature": 1e-5, "top_p": 0, "top_k": -1, "stop": "x", "seed": -1, "logit_bias": {"7": -100},
                 "repetition_penalty": 1.1, "stop_token_ids": [3], "min_tokens": 5}"#,
         )
@@ -340,13 +379,15 @@ mod tests {
             (r#"{"temperature": "hot"}"#, "temperature"),
             (r#"{"min_tokens": -4}"#, "min_tokens"),
             (r#"{"repeat_last_n": -2}"#, "repeat_last_n"),
+            (r#"{"dry_penalty_last_n": -2}"#, "dry_penalty_last_n"),
+            (r#"{"repetition_detection": {}}"#, "repetition_detection"),
             (
                 r#"{"stop": ["a","a","a","a","a","a","a","a","a","a","a","a","a","a","a","a","a"]}"#,
                 "stop",
             ),
         ] {
             assert_eq!(
-                read(json).unwrap_err().param.as_deref(),
+                taken(json).unwrap_err().param.as_deref(),
                 Some(param),
                 "{json}"
             );

@@ -45,6 +45,8 @@ pub(in super::super) struct Delta {
     pub(in super::super) row: usize,
     pub(in super::super) parts: Vec<Part>,
     pub(in super::super) tokens: Vec<Choice>,
+    /// The ids of its tokens, also of one that ends it.
+    pub(in super::super) ids: Vec<u32>,
     pub(in super::super) end: Option<End>,
 }
 
@@ -73,6 +75,7 @@ impl Replies {
                 break;
             }
             row.tokens += 1;
+            delta.ids.push(choice.id);
             for part in row.parser.push(&text) {
                 row.take(part, self.is_parallel, &mut delta.parts);
             }
@@ -93,7 +96,9 @@ impl Replies {
             if !row.is_complete {
                 let rest = row.parser.push(&step.rest);
                 let last = match reason {
-                    FinishReason::Length => row.parser.cut(self.must_call),
+                    FinishReason::Length | FinishReason::Repetition => {
+                        row.parser.cut(self.must_call)
+                    }
                     FinishReason::Stop | FinishReason::Cancelled => row.parser.finish(),
                 };
                 for part in rest.into_iter().chain(last) {
@@ -200,6 +205,7 @@ pub(in super::super) struct Whole {
     pub(in super::super) content: String,
     pub(in super::super) calls: Vec<Call>,
     pub(in super::super) tokens: Vec<Choice>,
+    pub(in super::super) ids: Vec<u32>,
     pub(in super::super) end: Option<End>,
 }
 
@@ -239,6 +245,7 @@ impl Whole {
             }
         }
         self.tokens.extend(delta.tokens);
+        self.ids.extend(delta.ids);
         self.end = delta.end.or(self.end);
     }
 }

@@ -4,18 +4,23 @@ use serde_json::Value;
 
 use crate::serve::http::error::ApiError;
 use crate::serve::http::fields::Fields;
+use crate::serve::turn::custom::as_function;
 use crate::text::chat::reply::ToolChoice;
 
 /// Takes `tools`, in the form of chat completions.
 ///
 /// # Errors
-/// A tool is no function.
+/// A tool is no function, or a custom tool is malformed.
 pub(in super::super) fn tools(fields: &mut Fields) -> Result<Vec<Value>, ApiError> {
     let tools: Vec<Value> = fields.take("tools")?.unwrap_or_default();
-    for (at, tool) in tools.iter().enumerate() {
-        check_tool(tool).map_err(|what| ApiError::bad("tools", format!("tools[{at}] {what}")))?;
-    }
-    Ok(tools)
+    let tools = tools.into_iter().enumerate().map(|(at, tool)| {
+        let function = match tool["type"] == "custom" {
+            true => as_function(&tool),
+            false => check_tool(&tool).map(|()| tool),
+        };
+        function.map_err(|what| ApiError::bad("tools", format!("tools[{at}] {what}")))
+    });
+    tools.collect()
 }
 
 /// Checks the types of a tool in the form of chat completions.
@@ -90,21 +95,22 @@ pub(in super::super) fn tool_choice(
             let (Some(choice), Some(list)) = (choice, allowed["tools"].as_array()) else {
                 return bad("tool_choice: allowed_tools needs a mode and tools".to_owned());
             };
-            let name_of =
-                |tool: &Value| tool.pointer("/function/name").or(tool.get("name")).cloned();
-            let names: Vec<Value> = list.iter().filter_map(name_of).collect();
+            let names: Vec<Value> = list.iter().filter_map(name_of).cloned().collect();
             tools.retain(|tool| names.contains(&tool["function"]["name"]));
             choice
         }
-        Some(object) => {
-            let name = object.pointer("/function/name").or(object.get("name"));
-            match name.and_then(Value::as_str) {
-                Some(name) => ToolChoice::Named(name.to_owned()),
-                None => return bad("tool_choice names no function".to_owned()),
-            }
-        }
+        Some(object) => match name_of(&object).and_then(Value::as_str) {
+            Some(name) => ToolChoice::Named(name.to_owned()),
+            None => return bad("tool_choice names no function".to_owned()),
+        },
     };
     check_choice(choice, tools)
+}
+
+/// The name of a tool in a choice.
+fn name_of(tool: &Value) -> Option<&Value> {
+    let inner = tool.get("function").or(tool.get("custom")).unwrap_or(tool);
+    inner.get("name")
 }
 
 fn mode(word: &str) -> Option<ToolChoice> {

@@ -26,6 +26,8 @@ mod tests;
 
 use serde_json::Value;
 
+#[cfg(feature = "serve")]
+pub(crate) use self::grammar::INPUT;
 pub use self::grammar::ToolChoice;
 pub use self::parser::ReplyParser;
 
@@ -347,6 +349,30 @@ impl ReplyFormat {
                 .any(|token| begun.contains(token.as_str()))
     }
 
+    /// Whether the model has marks of reasoning.
+    pub fn has_reasoning(&self) -> bool {
+        self.reasoning.is_some() || self.tools == ToolFormat::Harmony
+    }
+
+    /// The marks of reasoning in a reply to `prompt`; `None` if the model has none.
+    pub fn reasoning(&self, prompt: &str) -> Option<ReasoningMarks> {
+        if self.tools == ToolFormat::Harmony {
+            return Some(harmony::REASONING);
+        }
+        let Marks {
+            open,
+            close,
+            is_anywhere,
+        } = self.reasoning?;
+        Some(ReasoningMarks {
+            open,
+            close,
+            is_begun: self.begins_in_reasoning(prompt),
+            is_anywhere,
+            heads: None,
+        })
+    }
+
     /// The text before the answer in a reply to `prompt`.
     pub fn front(&self, tokenizer: &Tokenizer, prompt: &str) -> ReplyFront {
         if self.tools == ToolFormat::Harmony {
@@ -379,6 +405,22 @@ impl ReplyFormat {
         let ends = ends.filter_map(|token| Some(prompt.rfind(token.as_str())? + token.len()));
         &prompt[ends.max().unwrap_or(0)..]
     }
+}
+
+/// The marks of reasoning in a reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReasoningMarks {
+    /// The mark that opens reasoning.
+    pub open: &'static str,
+    /// The mark that ends it.
+    pub close: &'static str,
+    /// Whether the reply begins within reasoning.
+    pub is_begun: bool,
+    /// Whether reasoning may begin anywhere in the reply, and not only at its beginning.
+    pub is_anywhere: bool,
+    /// If reasoning is a message of its own: the text between it and the kind of the next message,
+    /// the mark before a message's kind, and the kind of reasoning.
+    pub heads: Option<[&'static str; 3]>,
 }
 
 /// The text before the answer in a reply.

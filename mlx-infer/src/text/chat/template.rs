@@ -99,7 +99,10 @@ impl ChatTemplate {
         }
         if sources.is_empty() {
             built_in = true;
-            let model = files.json("config.json")?.unwrap_or_default();
+            let model = match files.architecture() {
+                Some(architecture) => serde_json::json!({"model_type": architecture}),
+                None => files.json("config.json")?.unwrap_or_default(),
+            };
             let source = fallback::template_for(&model, tokenizer, files)?;
             sources.insert(DEFAULT.to_owned(), source.to_owned());
         }

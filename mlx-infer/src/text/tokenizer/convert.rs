@@ -1,9 +1,10 @@
 //! Tokenizers in files other than tokenizer.json: SentencePiece's `tokenizer.model`, Mistral's
-//! `tekken.json`, tiktoken's `tiktoken.model`.
+//! `tekken.json`, tiktoken's `tiktoken.model`; and those in the metadata of GGUF.
 //!
 //! The conversion results in the text of a tokenizer.json, like that which transformers makes when
 //! it loads such a checkpoint, and the tokens that transformers adds to it.
 
+pub(in crate::text) mod gguf;
 mod merges;
 mod proto;
 mod ranks;

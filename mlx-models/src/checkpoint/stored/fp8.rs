@@ -2,22 +2,32 @@
 //! matrix. Scales of activations have no effect: only weights are stored in 8 bits here, as in
 //! transformers with `dequantize`.
 
+use std::collections::BTreeMap;
+
 use mlx_core::{Array, DType, QuantMode, Result, Scheme};
 use mlx_nn::{Decoded, Made};
 
-use super::{Format, Reading, StoredTensors};
+use super::tensors::StoredTensors;
+use super::{Format, Reading};
 use crate::config::Config;
 
 /// The endings of the scales' names.
 const SCALES: [&str; 2] = ["_scale_inv", "_scale"];
 
 /// The endings of tensors for rounding activations, keys and values, which has no effect here.
-const OF_ACTIVATIONS: [&str; 5] = [
+const OF_ACTIVATIONS: [&str; 12] = [
     "input_scale",
+    "input_global_scale",
+    "input_zero_point",
+    "output_scale",
+    "output_zero_point",
     "activation_scale",
     ".k_scale",
     ".v_scale",
     ".q_scale",
+    ".k_zero_point",
+    ".v_zero_point",
+    ".q_zero_point",
 ];
 
 /// A weight and its scales.
@@ -73,6 +83,13 @@ fn sizes(entry: &Config, key: &str) -> Result<Option<[i32; 2]>> {
     }
 }
 
+/// The names of tensors for rounding activations, keys and values.
+pub(super) fn of_activations(tensors: &StoredTensors<'_>) -> Vec<String> {
+    let is_one = |name: &&str| OF_ACTIVATIONS.iter().any(|end| name.ends_with(end));
+    let names = tensors.names().into_iter().filter(is_one);
+    names.map(str::to_owned).collect()
+}
+
 pub(super) fn decoded(
     tensors: &StoredTensors<'_>,
     entry: &Config,
@@ -81,10 +98,8 @@ pub(super) fn decoded(
 ) -> Result<(Decoded, Format)> {
     let mut decoded = Decoded::default();
     let mut matrices = Vec::new();
+    decoded.hidden.extend(of_activations(tensors));
     for name in tensors.names() {
-        if OF_ACTIVATIONS.iter().any(|end| name.ends_with(end)) {
-            decoded.hidden.insert(name.to_owned());
-        }
         match tensors.info(name)? {
             Some(("F8_E4M3", shape)) => {
                 matrices.push(Matrix::of(tensors, entry, name, shape, block)?);
@@ -102,7 +117,12 @@ pub(super) fn decoded(
         packs = packs && matrix.packs(tensors)?;
     }
     let dtype = reading.dtype.unwrap_or(DType::BF16);
+    let mut schemes = BTreeMap::new();
+    let mxfp8 = Scheme::default_of(QuantMode::Mxfp8);
     for matrix in matrices {
+        if let Some(path) = matrix.name.strip_suffix(".weight").filter(|_| packs) {
+            schemes.insert(path.to_owned(), mxfp8);
+        }
         decoded.hidden.insert(matrix.name.to_owned());
         decoded.hidden.insert(matrix.scale.clone());
         match packs {
@@ -114,8 +134,10 @@ pub(super) fn decoded(
         true => "8-bit floats whose scales are powers of two, kept as mxfp8".to_owned(),
         false => format!("8-bit floats with scales, dequantised to {dtype}"),
     };
-    let scheme = packs.then(|| Scheme::default_of(QuantMode::Mxfp8));
-    Ok((decoded, Format { scheme, described }))
+    // A config without files has the scheme that its files could have.
+    let mut format = Format::new(schemes, described, false);
+    format.scheme = packs.then_some(mxfp8);
+    Ok((decoded, format))
 }
 
 impl<'c> Matrix<'c> {
@@ -154,6 +176,8 @@ impl<'c> Matrix<'c> {
         };
         let matrices: i32 = leading.iter().product();
         let grid = match scales {
+            // ModelOpt keeps the axes of a block's elements.
+            [r, 1, c, 1] if leading.is_empty() => [*r, *c],
             [.., r, c] if scales.len() == shape.len() && leading == &scales[..leading.len()] => {
                 [*r, *c]
             }
@@ -217,6 +241,7 @@ impl<'c> Matrix<'c> {
                 of: vec![self.name.to_owned()],
                 dtype: DType::U32,
                 shape: vec![rows, columns / 4],
+                keeps: false,
                 make: Box::new(|parts| parts[0].contiguous()?.view(DType::U32)),
             },
             Made {
@@ -224,6 +249,7 @@ impl<'c> Matrix<'c> {
                 of: vec![self.scale],
                 dtype: DType::U8,
                 shape,
+                keeps: false,
                 make: Box::new(move |parts| {
                     let scales = match exponents {
                         true => parts[0].clone(),
@@ -251,6 +277,7 @@ impl<'c> Matrix<'c> {
             of: vec![self.name.to_owned(), self.scale],
             dtype,
             shape: self.shape.to_vec(),
+            keeps: false,
             make: Box::new(move |parts| {
                 let codes = parts[0].from_fp8(DType::F32)?;
                 let scales = match exponents {

@@ -1,6 +1,7 @@
 //! One request to `/v1/completions`, streamed, with the times at which its tokens arrived.
 
 use std::io::{BufRead, BufReader, ErrorKind};
+use std::ops::ControlFlow;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -15,7 +16,8 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// The times of a request, in seconds.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// From sending the request to the first text that is not empty.
+    /// From sending the request to the first text that is not empty; NaN if there was none, as
+    /// when all tokens were special.
     pub first_s: f64,
     /// Between successive pieces of text.
     pub gaps_s: Vec<f64>,
@@ -49,6 +51,14 @@ struct Usage {
     completion_tokens: u64,
 }
 
+/// The model that a server names first.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Served {
+    pub id: String,
+    /// The most positions of a request, if the server tells.
+    pub max_model_len: Option<usize>,
+}
+
 /// A client of one server. Clones share the connections.
 #[derive(Clone)]
 pub struct Client {
@@ -61,6 +71,11 @@ pub struct Client {
 impl Client {
     /// A client of the server at `127.0.0.1:port`.
     pub fn new(port: u16, extra: Value) -> Self {
+        Self::at(&format!("http://127.0.0.1:{port}"), extra)
+    }
+
+    /// A client of the server at `base`, as in `http://127.0.0.1:8000`.
+    pub fn at(base: &str, extra: Value) -> Self {
         let config = ureq::Agent::config_builder()
             .timeout_global(Some(Duration::from_secs(600)))
             .max_idle_connections_per_host(64)
@@ -68,19 +83,60 @@ impl Client {
             .build();
         Self {
             agent: config.into(),
-            base: format!("http://127.0.0.1:{port}"),
+            base: base.trim_end_matches('/').to_owned(),
             extra,
         }
     }
 
-    /// Whether the server answers.
-    pub fn is_ready(&self) -> bool {
-        let models = self.agent.get(format!("{}/v1/models", self.base)).call();
-        models.is_ok_and(|response| response.status() == 200)
+    /// The model that the server names first.
+    pub fn served(&self) -> Result<Served> {
+        #[derive(Deserialize)]
+        struct Models {
+            data: Vec<Served>,
+        }
+        let url = format!("{}/v1/models", self.base);
+        let mut response =
+            (self.agent.get(&url).call()).with_context(|| format!("cannot reach {url}"))?;
+        if response.status() != 200 {
+            bail!("{url}: status {}", response.status());
+        }
+        let text = response.body_mut().read_to_string()?;
+        let models: Models =
+            serde_json::from_str(&text).with_context(|| format!("{url}: no list of models"))?;
+        let first = models.data.into_iter().next();
+        first.with_context(|| format!("{url}: the list of models is empty"))
     }
 
-    /// Continues a prompt greedily by `max_tokens` tokens.
-    pub fn complete(&self, prompt: &str, max_tokens: usize) -> Result<Outcome> {
+    /// Sets a parameter of all further requests.
+    pub fn with(mut self, name: &str, value: Value) -> Self {
+        self.extra[name] = value;
+        self
+    }
+
+    /// Whether the server answers requests. This project's server lists its models while it loads,
+    /// and says at `/ready` whether it has loaded; other servers do not know that path.
+    pub fn is_ready(&self) -> bool {
+        let status = |path: &str| {
+            let response = self.agent.get(format!("{}{path}", self.base)).call();
+            response.map(|response| response.status().as_u16())
+        };
+        matches!(status("/v1/models"), Ok(200)) && !matches!(status("/ready"), Ok(503) | Err(_))
+    }
+
+    /// Continues a prompt, a text or token ids, greedily by `max_tokens` tokens.
+    pub fn complete(&self, prompt: &Value, max_tokens: usize) -> Result<Outcome> {
+        let all = |_| ControlFlow::Continue(());
+        self.stream(prompt, max_tokens, all)
+    }
+
+    /// Like [`complete`](Self::complete). `heard` gets the time of each text that is not empty. If
+    /// it breaks, the client leaves, and the outcome has what came until then.
+    pub fn stream(
+        &self,
+        prompt: &Value,
+        max_tokens: usize,
+        mut heard: impl FnMut(Instant) -> ControlFlow<()>,
+    ) -> Result<Outcome> {
         let mut body = json!({
             "prompt": prompt,
             "max_tokens": max_tokens,
@@ -97,7 +153,16 @@ impl Client {
         let mut body = BufReader::new(response.into_body().into_reader());
         let mut line = String::new();
         while body.read_line(&mut line).context("an answer broke off")? > 0 {
+            let pieces = reading.gaps_s.len();
+            let had_first = reading.first.is_some();
             if reading.line(&line)? {
+                return reading.end();
+            }
+            let is_text = reading.gaps_s.len() > pieces || reading.first.is_some() != had_first;
+            if is_text && heard(reading.last).is_break() {
+                // One piece of text counts as one token: the server has not counted yet.
+                let pieces = reading.gaps_s.len() as u64 + 1;
+                reading.tokens = reading.tokens.or(Some(pieces));
                 return reading.end();
             }
             line.clear();
@@ -214,9 +279,9 @@ impl Reading {
     }
 
     fn end(self) -> Result<Outcome> {
-        let first = self.first.context("an answer without text")?;
+        let first_s = (self.first).map_or(f64::NAN, |first| (first - self.start).as_secs_f64());
         Ok(Outcome {
-            first_s: (first - self.start).as_secs_f64(),
+            first_s,
             gaps_s: self.gaps_s,
             whole_s: self.start.elapsed().as_secs_f64(),
             tokens: self.tokens.context("an answer without usage")?,

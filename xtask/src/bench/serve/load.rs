@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
 
-use super::client::{Client, Outcome};
+use super::client::Outcome;
 
 /// A request: a text and the number of tokens to generate.
 pub struct Job {
@@ -72,70 +72,84 @@ impl Answers {
     }
 }
 
-/// Sends all jobs and waits for all answers. A failed job is an error.
-pub fn run(client: &Client, jobs: &[Job], load: Load) -> Result<Answers> {
+/// Does all tasks and waits for all results, in the order of the tasks, with the seconds from the
+/// first to the last. A task that fails is an error. `seed` fixes the times of an open loop.
+pub fn run<T: Sync, R: Send>(
+    tasks: &[T],
+    load: Load,
+    seed: u64,
+    work: impl Fn(&T) -> Result<R> + Sync,
+) -> Result<(Vec<R>, f64)> {
     let start = Instant::now();
-    let answers: Vec<Result<Outcome>> = match load {
-        Load::Clients(clients) => closed(client, jobs, clients),
-        Load::Arrivals(rate) => open(client, jobs, rate, start),
+    let results = match load {
+        Load::Clients(clients) => closed(tasks, clients, &work),
+        Load::Arrivals(rate) => open(tasks, arrivals(rate, tasks.len(), seed), start, &work),
     };
-    Ok(Answers {
-        outcomes: answers.into_iter().collect::<Result<_>>()?,
-        seconds: start.elapsed().as_secs_f64(),
-        cpu_s: None,
-    })
+    let results = results.into_iter().collect::<Result<_>>()?;
+    Ok((results, start.elapsed().as_secs_f64()))
 }
 
-fn closed(client: &Client, jobs: &[Job], clients: usize) -> Vec<Result<Outcome>> {
+fn closed<T: Sync, R: Send>(
+    tasks: &[T],
+    clients: usize,
+    work: &(impl Fn(&T) -> Result<R> + Sync),
+) -> Vec<Result<R>> {
     let next = AtomicUsize::new(0);
-    let work = || {
-        let mut answers = Vec::new();
+    let client = || {
+        let mut results = Vec::new();
         loop {
             let at = next.fetch_add(1, Ordering::Relaxed);
-            let Some(job) = jobs.get(at) else {
-                return answers;
+            let Some(task) = tasks.get(at) else {
+                return results;
             };
-            answers.push((at, client.complete(&job.prompt, job.max_tokens)));
+            results.push((at, work(task)));
         }
     };
-    let mut answers: Indexed = thread::scope(|scope| {
-        let threads: Vec<_> = (0..clients).map(|_| scope.spawn(work)).collect();
+    let mut results: Indexed<R> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..clients).map(|_| scope.spawn(client)).collect();
         threads.into_iter().flat_map(joined).collect()
     });
-    // Sorted into the order of the jobs.
-    answers.sort_by_key(|&(at, _)| at);
-    answers.into_iter().map(|(_, answer)| answer).collect()
+    // Sorted into the order of the tasks.
+    results.sort_by_key(|&(at, _)| at);
+    results.into_iter().map(|(_, result)| result).collect()
 }
 
-fn open(client: &Client, jobs: &[Job], rate: f64, start: Instant) -> Vec<Result<Outcome>> {
+fn open<T: Sync, R: Send>(
+    tasks: &[T],
+    moments: Vec<Duration>,
+    start: Instant,
+    work: &(impl Fn(&T) -> Result<R> + Sync),
+) -> Vec<Result<R>> {
     thread::scope(|scope| {
-        let threads: Vec<_> = arrivals(rate, jobs.len())
+        let threads: Vec<_> = moments
             .into_iter()
-            .zip(jobs)
-            .map(|(at, job)| {
+            .zip(tasks)
+            .map(|(at, task)| {
                 scope.spawn(move || {
                     thread::sleep(at.saturating_sub(start.elapsed()));
-                    vec![(0, client.complete(&job.prompt, job.max_tokens))]
+                    vec![(0, work(task))]
                 })
             })
             .collect();
-        let answers = threads.into_iter().flat_map(joined);
-        answers.map(|(_, answer)| answer).collect()
+        let results = threads.into_iter().flat_map(joined);
+        results.map(|(_, result)| result).collect()
     })
 }
 
-/// Answers, each with the index of its job.
-type Indexed = Vec<(usize, Result<Outcome>)>;
+/// Results, each with the index of its task.
+type Indexed<R> = Vec<(usize, Result<R>)>;
 
-fn joined(thread: thread::ScopedJoinHandle<'_, Indexed>) -> Indexed {
+fn joined<R>(thread: thread::ScopedJoinHandle<'_, Indexed<R>>) -> Indexed<R> {
     let panicked = |_| vec![(0, Err(anyhow!("a client panicked")))];
     thread.join().unwrap_or_else(panicked)
 }
 
-/// Times of a Poisson process: the gaps are exponential. They are the same at each call, so all
-/// sides get the same.
-fn arrivals(rate: f64, count: usize) -> Vec<Duration> {
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+/// Times of a Poisson process: the gaps are exponential. They are the same for the same seed, so
+/// all sides get the same.
+fn arrivals(rate: f64, count: usize, seed: u64) -> Vec<Duration> {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64 ^ seed.wrapping_mul(0x2545_f491_4f6c_dd1d);
+    // 0 is the only state that xorshift does not leave.
+    state = state.max(1);
     let mut at = 0.0;
     let mut moments = Vec::with_capacity(count);
     for _ in 0..count {
@@ -150,9 +164,9 @@ fn arrivals(rate: f64, count: usize) -> Vec<Duration> {
     moments
 }
 
-/// The quantile `share` of the values, by the nearest rank.
+/// The quantile `share` of the values that are numbers, by the nearest rank.
 pub fn quantile(values: impl Iterator<Item = f64>, share: f64) -> f64 {
-    let mut sorted: Vec<f64> = values.collect();
+    let mut sorted: Vec<f64> = values.filter(|value| !value.is_nan()).collect();
     sorted.sort_by(f64::total_cmp);
     let rank = (share * sorted.len() as f64).ceil() as usize;
     match sorted.len() {
@@ -171,11 +185,36 @@ mod tests {
         assert_eq!(quantile(values(), 0.5), 2.0);
         assert_eq!(quantile(values(), 0.95), 4.0);
         assert_eq!(quantile([7.0].into_iter(), 0.01), 7.0);
+        assert_eq!(quantile([f64::NAN, 3.0].into_iter(), 0.99), 3.0);
+    }
+
+    #[test]
+    fn arrivals_depend_on_the_seed_only() {
+        assert_eq!(arrivals(2.0, 50, 7), arrivals(2.0, 50, 7));
+        assert_ne!(arrivals(2.0, 50, 7), arrivals(2.0, 50, 8));
+    }
+
+    #[test]
+    fn results_come_in_the_order_of_the_tasks() {
+        for load in [Load::Clients(3), Load::Arrivals(1e4)] {
+            let tasks: Vec<u64> = (0..20).collect();
+            let double = |&task: &u64| {
+                thread::sleep(Duration::from_micros(700 * (task % 3)));
+                Ok(2 * task)
+            };
+            let (results, _) = run(&tasks, load, 1, double).unwrap();
+            assert_eq!(results, (0..20).map(|task| 2 * task).collect::<Vec<_>>());
+            let fails = |&task: &u64| match task {
+                7 => Err(anyhow!("seven")),
+                _ => Ok(()),
+            };
+            assert!(run(&tasks, load, 1, fails).is_err());
+        }
     }
 
     #[test]
     fn arrivals_come_at_their_rate() {
-        let moments = arrivals(5.0, 4000);
+        let moments = arrivals(5.0, 4000, 0);
         let seconds = moments[3999].as_secs_f64();
         assert!((4000.0 / seconds - 5.0).abs() < 0.3, "{seconds}");
         let short = moments

@@ -34,7 +34,21 @@ impl Side {
     pub fn run(&mut self, jobs: &[Job], load: Load) -> Result<Option<Answers>> {
         let before = cpu_seconds(self.process());
         let answers = match (&mut *self, load) {
-            (Self::Server(server), _) => Some(load::run(&server.client, jobs, load)?),
+            (Self::Server(server), _) => {
+                let answer = |job: &Job| {
+                    let prompt = job.prompt.as_str().into();
+                    server.client.complete(&prompt, job.max_tokens)
+                };
+                let (outcomes, seconds) = load::run(jobs, load, 0, answer)?;
+                if outcomes.iter().any(|one| one.first_s.is_nan()) {
+                    bail!("{}: an answer without text", server.name);
+                }
+                Some(Answers {
+                    outcomes,
+                    seconds,
+                    cpu_s: None,
+                })
+            }
             (Self::Library(session), Load::Clients(rows)) => Some(batch(session, jobs, rows)?),
             (Self::Library(_), Load::Arrivals(_)) => None,
         };
@@ -52,7 +66,7 @@ impl Side {
 }
 
 /// CPU seconds of a process, and of this one.
-fn cpu_seconds(process: u32) -> Option<[f64; 2]> {
+pub fn cpu_seconds(process: u32) -> Option<[f64; 2]> {
     let [side, clients] = [process, std::process::id()].map(machine::cpu_seconds);
     Some([side?, clients?])
 }

@@ -67,6 +67,7 @@ struct Keys {
       shift_ = __builtin_ctzl(chunk);
       base_ = (c * chunk + a.turn) % a.slots;
       pages_[0] = {k, v};
+      next_ = k + (base_ + chunk) % a.slots * k_step;
       return;
     }
     shift_ = __builtin_ctzl(a.slots);
@@ -77,6 +78,8 @@ struct Keys {
       pages_[page] = {k + id * a.k_page, v + id * a.v_page};
       entry = entry + 1 < a.table_size ? entry + 1 : 0;
     }
+    bool has_next = a.last[a.queries - 1] > (c + 1) * chunk;
+    next_ = has_next ? k + a.table[(((c + 1) * chunk) >> shift_) % a.table_size * a.table_step] * a.k_page : pages_[first].k;
     // The other pages of the chunk stand for nothing, and may be addressed.
     for (long page = 0; page < chunk >> shift_; page++) {
       if (page < first || page > last) {
@@ -89,6 +92,10 @@ struct Keys {
     const Place& page = pages_[i >> shift_];
     long slot = slot_of(i);
     return {page.k + slot * k_step, page.v + slot * v_step};
+  }
+  // The address of a key that will be read: position i, or i - chunk of the next chunk.
+  INLINE const T* ahead(long i) const {
+    return i < chunk ? at(i).k : next_ + (i - chunk) * k_step;
   }
   // The number of positions from i on, at most up to the end of the chunk, that are stored one after the other.
   INLINE long run(long i) const {
@@ -103,6 +110,8 @@ struct Keys {
 
   // Pages have 16 positions or more. Without pages there is one, of a whole chunk.
   Place pages_[chunk / 16];
+  // The first key of the next chunk, if a query sees it; otherwise any key.
+  const T* next_;
   long shift_, base_, slots_;
 };
 
@@ -126,17 +135,34 @@ INLINE void scores(const Attention& a, const float* q, const Keys<T>& keys, long
   const bool is_alone = a.queries <= tile_queries;
   constexpr long page = 4096 / sizeof(T);
   const long keys_of_page = page / most(keys.k_step, 1);
+  // The next key and value, if the positions after it are stored behind it: `left` of them.
+  typename Keys<T>::Place place{};
+  long left = 0;
   for (long s = begin / 4 * 4; s < end; s += 4) {
-    const bool has_more = is_alone && s + keys_of_page < end;
     const T *k[4], *v[4];
-    const T* next[4];
-#pragma GCC unroll 4
-    for (long j = 0; j < 4; j++) {
-      auto place = keys.at(most(least(s + j, end - 1), begin));
-      k[j] = place.k;
-      v[j] = place.v;
-      next[j] = has_more ? keys.at(least(s + j + keys_of_page, end - 1)).k : place.k;
+    if (s >= begin && s + 4 <= end && left < 4) {
+      place = keys.at(s);
+      left = keys.run(s);
     }
+    if (s >= begin && s + 4 <= end && left >= 4) {
+#pragma GCC unroll 4
+      for (long j = 0; j < 4; j++) {
+        k[j] = place.k + j * keys.k_step;
+        v[j] = place.v + j * keys.v_step;
+      }
+      place.k += 4 * keys.k_step;
+      place.v += 4 * keys.v_step;
+    } else {
+#pragma GCC unroll 4
+      for (long j = 0; j < 4; j++) {
+        auto own = keys.at(most(least(s + j, end - 1), begin));
+        k[j] = own.k;
+        v[j] = own.v;
+      }
+      left = 0;
+    }
+    const T* next = !is_alone || left > keys_of_page ? k[0] + page : keys.ahead(s + keys_of_page);
+    left = most(left - 4, 0);
     Lanes sum[N][4] = {};
     long d = 0;
     for (; d + width <= a.dim; d += width) {
@@ -151,8 +177,8 @@ INLINE void scores(const Attention& a, const float* q, const Keys<T>& keys, long
         if (is_alone) {
           __builtin_prefetch(v[j] + d, 0, 2);
         }
-        if (has_more) {
-          __builtin_prefetch(next[j] + d, 0, 2);
+        if (is_alone) {
+          __builtin_prefetch(next + j * keys.k_step + d, 0, 2);
         }
 #pragma GCC unroll 4
         for (long i = 0; i < N; i++) {

@@ -38,7 +38,7 @@ const fn metric(name: &'static str, help: &'static str, value: Value) -> Metric 
 }
 
 /// All metrics, in the order in which they are written.
-static METRICS: [Metric; 27] = [
+static METRICS: [Metric; 31] = [
     metric(
         "vllm:num_requests_running",
         "Requests in prefill or decode.",
@@ -113,6 +113,26 @@ static METRICS: [Metric; 27] = [
         "mlx_prefix_bytes",
         "Bytes of kept prefixes.",
         Gauge(|of| of.load.prefix_bytes as f64),
+    ),
+    metric(
+        "mlx_prefix_dir_hits_total",
+        "Prompt tokens that came from files of --prefix-dir.",
+        Counter(|of| of.load.prefix_dir.tokens as f64),
+    ),
+    metric(
+        "mlx_prefix_dir_bytes",
+        "Bytes of this model's files in --prefix-dir.",
+        Gauge(|of| of.load.prefix_dir.bytes as f64),
+    ),
+    metric(
+        "mlx_prefix_dir_files",
+        "This model's files in --prefix-dir.",
+        Gauge(|of| of.load.prefix_dir.files as f64),
+    ),
+    metric(
+        "mlx_prefix_dir_errors_total",
+        "Files of --prefix-dir that could not be used, and failures to write there.",
+        Counter(|of| of.load.prefix_dir.errors as f64),
     ),
     metric(
         "mlx_forwards_total",

@@ -55,7 +55,7 @@ pub(crate) async fn messages(ask: Ask) -> Result<Response, ApiError> {
     if is_stream {
         let writer = MessagesWriter {
             head,
-            prompt: answers.prompt,
+            prompt: answers.prompt.len(),
             stop,
             replies: answers.replies,
             open: None,
@@ -100,7 +100,8 @@ fn usage(counts: &Usage) -> Value {
 
 fn stop_reason(end: Option<&End>) -> Option<&'static str> {
     end.map(|end| match end.reason {
-        FinishReason::Length => "max_tokens",
+        // This API has no word for an answer that is cut because it repeats itself.
+        FinishReason::Length | FinishReason::Repetition => "max_tokens",
         _ if end.has_calls => "tool_use",
         FinishReason::Stop if end.stopped_at.is_some() => "stop_sequence",
         FinishReason::Stop | FinishReason::Cancelled => "end_turn",
@@ -156,9 +157,10 @@ fn read(fields: &mut Fields, loaded: &Loaded, is_answered: bool) -> Result<Turn,
     let (tool_choice, is_parallel) = tool_choice(fields, &tools)?;
     let stop = params::stop_strings(fields, "stop_sequences")?;
     let mut form = grammar::key(fields);
-    let mut options = params::options(fields, &loaded.defaults)?;
+    let mut options = params::options(fields, loaded)?;
     options.stop = stop.unwrap_or(options.stop);
     let mut kwargs = Map::new();
+    let mut budget = turn::budget(fields, &Map::new())?;
     if let Some(thinking) = fields.take::<Map<String, Value>>("thinking")? {
         let is_on = match thinking.get("type").and_then(Value::as_str) {
             Some("enabled" | "adaptive") => true,
@@ -169,12 +171,15 @@ fn read(fields: &mut Fields, loaded: &Loaded, is_answered: bool) -> Result<Turn,
             }
         };
         kwargs.insert("enable_thinking".to_owned(), is_on.into());
-        let has_budget = thinking
-            .get("budget_tokens")
-            .is_some_and(|budget| !budget.is_null());
-        // A budget changes an answer, and has no effect on a count.
-        if has_budget && is_answered {
-            fields.without_effect("thinking.budget_tokens")?;
+        // Without reasoning there is nothing to limit.
+        if is_on {
+            let limit = turn::budget_of_thinking(&thinking)?;
+            let can_reason = limit.is_none() || loaded.reply_format()?.has_reasoning();
+            // Claude Code sends a budget to every model. A model that does not reason keeps to it.
+            if !can_reason && is_answered {
+                fields.without_effect("thinking.budget_tokens")?;
+            }
+            budget = limit.filter(|_| can_reason).or(budget);
         }
     }
     if let Some(config) = fields.take::<Map<String, Value>>("output_config")? {
@@ -190,6 +195,7 @@ fn read(fields: &mut Fields, loaded: &Loaded, is_answered: bool) -> Result<Turn,
         .is_some_and(|last| last.role() == Some("assistant") && last.text().is_some());
     Ok(Turn {
         place: "messages",
+        ids: None,
         messages: conversation,
         tools,
         skipped,
@@ -201,6 +207,7 @@ fn read(fields: &mut Fields, loaded: &Loaded, is_answered: bool) -> Result<Turn,
         options,
         form,
         max_tokens: None,
+        budget,
         n: 1,
         edits: Edits::take(fields)?,
         long: fields.long(),

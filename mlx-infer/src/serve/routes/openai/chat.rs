@@ -13,15 +13,16 @@ use crate::serve::http::fields::{Ask, Fields};
 use crate::serve::http::sse;
 use crate::serve::http::trace::new_id;
 use crate::serve::routes::openai::chunks::{Chunks, StreamUsage, finish_word};
+use crate::serve::routes::openai::completions::score;
 use crate::serve::routes::openai::logprobs;
 use crate::serve::state::{Loaded, now};
 use crate::serve::turn;
 use crate::serve::turn::choices::{Choices, RowStep};
 use crate::serve::turn::edits::Edits;
-use crate::serve::turn::{Call, Delta, End, Replies, Turn, Whole, call_id};
+use crate::serve::turn::{Call, Delta, End, InputReader, Replies, Turn, Whole, call_id};
 use crate::serve::turn::{grammar, params};
 use crate::text::chat::Message;
-use crate::text::chat::reply::Part;
+use crate::text::chat::reply::{INPUT, Part};
 use crate::text::tokenizer::Tokenizer;
 
 pub(crate) async fn chat(ask: Ask) -> Result<Response, ApiError> {
@@ -35,10 +36,13 @@ pub(crate) async fn chat(ask: Ask) -> Result<Response, ApiError> {
     let turn = read(&mut fields, loaded)?;
     let is_stream = fields.take("stream")?.unwrap_or(false);
     let usage = StreamUsage::take(&mut fields, is_stream)?;
+    let of_prompt = logprobs::of_prompt(&mut fields, is_stream)?;
+    let gives_ids = fields.take("return_token_ids")?.unwrap_or(false);
     let mut headers = fields.end(&[])?;
-    let tokenizer = loaded.frontend().tokenizer()?.clone();
-    let tokenizer = turn.options.logprobs.map(|_| tokenizer);
+    let turn_tokenizer = loaded.frontend().tokenizer()?.clone();
+    let tokenizer = turn.options.logprobs.map(|_| turn_tokenizer.clone());
     let n = turn.n;
+    let custom = turn.custom_tools();
     let mut answers = turn.start(&app, loaded, &served, &trace, &mut headers)?;
     let object = match is_stream {
         true => "chat.completion.chunk",
@@ -51,10 +55,21 @@ pub(crate) async fn chat(ask: Ask) -> Result<Response, ApiError> {
             chunks,
             replies: answers.replies,
             tokenizer,
-            rows: n,
+            custom,
+            inputs: vec![None; n],
+            prompt: gives_ids.then_some(answers.prompt),
         };
         return Ok(sse::response(answers.choices, writer, trace, headers));
     }
+    let prompt_logprobs = match of_prompt {
+        None => None,
+        Some(top) => {
+            let prompts = vec![answers.prompt.clone().into()];
+            let scores = score(&app, &served, prompts, top).await?;
+            let list = |score| logprobs::list_of_prompt(&turn_tokenizer, score, top);
+            scores.first().map(list)
+        }
+    };
     let mut rows: Vec<Whole> = (0..n).map(|_| Whole::default()).collect();
     while let Some(delta) = answers.next().await {
         let delta = delta?;
@@ -65,8 +80,21 @@ pub(crate) async fn chat(ask: Ask) -> Result<Response, ApiError> {
         _ => None,
     };
     let choices = rows.into_iter().enumerate();
-    let choices = choices.map(|(index, row)| choice(index, row, tokenizer.as_ref()));
+    let choices = choices.map(|(index, row)| {
+        let ids = gives_ids.then(|| row.ids.clone());
+        let mut choice = choice(index, row, &custom, tokenizer.as_ref());
+        if let Some(ids) = ids {
+            choice["token_ids"] = ids.into();
+        }
+        choice
+    });
     let mut document = chunks.whole(choices.collect());
+    if gives_ids {
+        document["prompt_token_ids"] = answers.prompt.into();
+    }
+    if let Some(list) = prompt_logprobs {
+        document["prompt_logprobs"] = list;
+    }
     if let Some(times) = times {
         document["timings"] = times;
     }
@@ -75,9 +103,25 @@ pub(crate) async fn chat(ask: Ask) -> Result<Response, ApiError> {
 
 /// Reads the keys of a conversation.
 fn read(fields: &mut Fields, loaded: &Loaded) -> Result<Turn, ApiError> {
-    let messages: Value = fields.require("messages")?;
-    let messages = Message::list_from_json(messages)
-        .map_err(|error| ApiError::from(error).with_param("messages"))?;
+    let ids: Option<Vec<u32>> = fields.any(&["prompt_token_ids", "input_ids"])?;
+    let mut messages: Value = match &ids {
+        None => fields.require("messages")?,
+        Some(_) => {
+            let messages: Option<Value> = fields.take("messages")?;
+            let empty = Value::Array(Vec::new());
+            if messages.is_some_and(|messages| messages != empty) {
+                let message = "prompt_token_ids and messages exclude each other";
+                return Err(ApiError::bad("prompt_token_ids", message));
+            }
+            empty
+        }
+    };
+    read_custom_calls(&mut messages);
+    let messages = match &ids {
+        Some(_) => Vec::new(),
+        None => Message::list_from_json(messages)
+            .map_err(|error| ApiError::from(error).with_param("messages"))?,
+    };
     let modalities: Vec<String> = fields.take("modalities")?.unwrap_or_default();
     if let Some(other) = modalities.iter().find(|kind| *kind != "text") {
         let message = format!("modalities: answers are text, given {other:?}");
@@ -87,7 +131,7 @@ fn read(fields: &mut Fields, loaded: &Loaded) -> Result<Turn, ApiError> {
     let tool_choice = turn::tool_choice(fields, &mut tools)?;
     let is_parallel = fields.take("parallel_tool_calls")?.unwrap_or(true);
     let form = grammar::key(fields);
-    let mut options = params::options(fields, &loaded.defaults)?;
+    let mut options = params::options(fields, loaded)?;
     options.logprobs = logprobs::of_chat(fields)?;
     let names = ["max_completion_tokens", "max_tokens", "n_predict"];
     let max_tokens = params::max_tokens(fields, &names)?;
@@ -95,6 +139,7 @@ fn read(fields: &mut Fields, loaded: &Loaded) -> Result<Turn, ApiError> {
     if let Some(effort) = fields.take::<String>("reasoning_effort")? {
         turn::effort(&mut kwargs, &effort);
     }
+    let reasoning = turn::take_reasoning(fields, &mut kwargs)?;
     let continues = fields.take("continue_final_message")?.unwrap_or(false);
     let add_generation_prompt: Option<bool> = fields.take("add_generation_prompt")?;
     if continues && add_generation_prompt == Some(true) {
@@ -102,7 +147,11 @@ fn read(fields: &mut Fields, loaded: &Loaded) -> Result<Turn, ApiError> {
         return Err(ApiError::bad("continue_final_message", message));
     }
     Ok(Turn {
-        place: "messages",
+        place: match &ids {
+            Some(_) => "prompt_token_ids",
+            None => "messages",
+        },
+        ids,
         messages,
         tools,
         skipped: Vec::new(),
@@ -114,14 +163,31 @@ fn read(fields: &mut Fields, loaded: &Loaded) -> Result<Turn, ApiError> {
         options,
         form,
         max_tokens,
+        budget: turn::budget(fields, &reasoning)?,
         n: params::choices(fields)?,
         edits: Edits::take(fields)?,
         long: fields.long(),
     })
 }
 
+/// Turns the calls of custom tools in a history into calls of functions with their text as the only
+/// argument.
+fn read_custom_calls(messages: &mut Value) {
+    let messages = messages.as_array_mut().into_iter().flatten();
+    let calls = messages.filter_map(|message| message.get_mut("tool_calls"));
+    for call in calls.filter_map(Value::as_array_mut).flatten() {
+        if call["type"] == "custom" {
+            let arguments = json!({INPUT: call["custom"]["input"]}).to_string();
+            let name = call["custom"]["name"].clone();
+            *call = json!({
+                "id": call["id"], "type": "function", "function": {"name": name, "arguments": arguments},
+            });
+        }
+    }
+}
+
 /// The timings of a request in llama.cpp's form, which some clients show.
-fn timings(metrics: &Metrics) -> Value {
+pub(crate) fn timings(metrics: &Metrics) -> Value {
     let ms = |time: std::time::Duration| time.as_secs_f64() * 1e3;
     json!({
         "cache_n": metrics.cached_tokens,
@@ -135,7 +201,8 @@ fn timings(metrics: &Metrics) -> Value {
 }
 
 fn finish(end: &End) -> Option<&'static str> {
-    match end.has_calls && end.reason != FinishReason::Length {
+    let is_cut = matches!(end.reason, FinishReason::Length | FinishReason::Repetition);
+    match end.has_calls && !is_cut {
         true => Some("tool_calls"),
         false => finish_word(Some(end.reason)),
     }
@@ -152,7 +219,7 @@ fn logprobs_of(tokens: &[Choice], tokenizer: Option<&Tokenizer>) -> Value {
 }
 
 /// A whole answer.
-fn choice(index: usize, row: Whole, tokenizer: Option<&Tokenizer>) -> Value {
+fn choice(index: usize, row: Whole, custom: &[String], tokenizer: Option<&Tokenizer>) -> Value {
     let mut message = json!({"role": "assistant", "content": row.content});
     if !row.reasoning.is_empty() {
         message["reasoning_content"] = row.reasoning.into();
@@ -161,11 +228,15 @@ fn choice(index: usize, row: Whole, tokenizer: Option<&Tokenizer>) -> Value {
         if row.content.is_empty() {
             message["content"] = Value::Null;
         }
-        let call = |call: Call| {
-            json!({
+        let call = |call: Call| match custom.contains(&call.name) {
+            true => json!({
+                "id": call.id, "type": "custom",
+                "custom": {"name": call.name, "input": InputReader::whole(&call.arguments)},
+            }),
+            false => json!({
                 "id": call.id, "type": "function",
                 "function": {"name": call.name, "arguments": call.arguments},
-            })
+            }),
         };
         message["tool_calls"] = row.calls.into_iter().map(call).collect();
     }
@@ -191,7 +262,9 @@ struct ChunkDelta {
 }
 
 impl ChunkDelta {
-    fn of(parts: Vec<Part>) -> Self {
+    /// `custom` has the names of the tools whose input is a text, and `input` reads that of the
+    /// last call.
+    fn of(parts: Vec<Part>, custom: &[String], input: &mut Option<InputReader>) -> Self {
         let mut delta = Self::default();
         let append = |said: &mut Option<String>, text: String| match said {
             Some(said) => said.push_str(&text),
@@ -201,16 +274,25 @@ impl ChunkDelta {
             match part {
                 Part::Reasoning(text) => append(&mut delta.reasoning_content, text),
                 Part::Content(text) => append(&mut delta.content, text),
-                Part::CallStart { index, name } => delta.tool_calls.push(json!({
-                    "index": index, "id": call_id(), "type": "function",
-                    "function": {"name": name, "arguments": ""},
-                })),
+                Part::CallStart { index, name } => {
+                    *input = custom.contains(&name).then(InputReader::default);
+                    let (kind, key) = said_under(input.as_ref());
+                    delta.tool_calls.push(json!({
+                        "index": index, "id": call_id(), "type": kind, kind: {"name": name, key: ""},
+                    }));
+                }
                 Part::CallArguments { index, json } => {
+                    let (kind, key) = said_under(input.as_ref());
+                    let said = match input {
+                        Some(input) => input.push(&json),
+                        None => json,
+                    };
                     let calls = &mut delta.tool_calls;
                     let begun = calls.last_mut().filter(|call| call["index"] == index);
-                    match begun.map(|call| &mut call["function"]["arguments"]) {
-                        Some(Value::String(begun)) => begun.push_str(&json),
-                        _ => calls.push(json!({"index": index, "function": {"arguments": json}})),
+                    match begun.map(|call| &mut call[kind][key]) {
+                        Some(Value::String(begun)) => begun.push_str(&said),
+                        _ if said.is_empty() => {}
+                        _ => calls.push(json!({"index": index, kind: {key: said}})),
                     }
                 }
                 Part::CallEnd { .. } => {}
@@ -224,6 +306,14 @@ impl ChunkDelta {
     }
 }
 
+/// The type of a call, and the key of its text.
+fn said_under(input: Option<&InputReader>) -> (&'static str, &'static str) {
+    match input {
+        Some(_) => ("custom", "input"),
+        None => ("function", "arguments"),
+    }
+}
+
 /// A choice of a chunk.
 #[derive(Serialize)]
 struct ChunkChoice {
@@ -231,6 +321,8 @@ struct ChunkChoice {
     delta: ChunkDelta,
     logprobs: Value,
     finish_reason: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token_ids: Option<Vec<u32>>,
 }
 
 /// Writes the chunks of a stream.
@@ -238,7 +330,12 @@ struct ChatWriter {
     chunks: Chunks,
     replies: Replies,
     tokenizer: Option<Tokenizer>,
-    rows: usize,
+    /// The names of the tools whose input is a text.
+    custom: Vec<String>,
+    /// For each row, the reader of its last call's input, if that call is of such a tool.
+    inputs: Vec<Option<InputReader>>,
+    /// The ids of the prompt, if ids were asked for.
+    prompt: Option<Vec<u32>>,
 }
 
 impl ChatWriter {
@@ -247,6 +344,7 @@ impl ChatWriter {
         index: usize,
         delta: ChunkDelta,
         tokens: &[Choice],
+        ids: Vec<u32>,
         end: Option<&End>,
     ) -> String {
         let logprobs = match tokens {
@@ -258,10 +356,17 @@ impl ChatWriter {
             delta,
             logprobs,
             finish_reason: end.and_then(finish),
+            token_ids: (self.prompt.is_some() && !ids.is_empty()).then_some(ids),
         };
-        let times = end.filter(|_| self.rows == 1);
+        let times = end.filter(|_| self.inputs.len() == 1);
         let times = times.map(|end| timings(&end.metrics));
-        self.chunks.event(&choice, times.as_ref())
+        let times = times.as_ref().map(|times| ("timings", times));
+        let is_first = choice.delta.role.is_some();
+        let prompt = self.prompt.as_ref().filter(|_| is_first);
+        let prompt = prompt.map(|ids| json!(ids));
+        let prompt = prompt.as_ref().map(|ids| ("prompt_token_ids", ids));
+        let more: Vec<_> = prompt.into_iter().chain(times).collect();
+        self.chunks.event(&choice, &more)
     }
 }
 
@@ -272,8 +377,8 @@ impl sse::EventWriter for ChatWriter {
             content: Some(String::new()),
             ..Default::default()
         };
-        (0..self.rows)
-            .map(|row| self.chunk(row, begin(), &[], None))
+        (0..self.inputs.len())
+            .map(|row| self.chunk(row, begin(), &[], Vec::new(), None))
             .collect()
     }
 
@@ -282,16 +387,18 @@ impl sse::EventWriter for ChatWriter {
             row,
             parts,
             tokens,
+            ids,
             end,
         } = self.replies.read(step, choices);
-        let delta = ChunkDelta::of(parts);
+        let delta = ChunkDelta::of(parts, &self.custom, &mut self.inputs[row]);
         let has_logprobs = self.tokenizer.is_some() && !tokens.is_empty();
-        let mut text = match delta.is_empty() && !has_logprobs {
+        let has_ids = self.prompt.is_some() && !ids.is_empty();
+        let mut text = match delta.is_empty() && !has_logprobs && !has_ids {
             true => String::new(),
-            false => self.chunk(row, delta, &tokens, None),
+            false => self.chunk(row, delta, &tokens, ids, None),
         };
         if let Some(end) = end {
-            text += &self.chunk(row, ChunkDelta::default(), &[], Some(&end));
+            text += &self.chunk(row, ChunkDelta::default(), &[], Vec::new(), Some(&end));
         }
         text
     }

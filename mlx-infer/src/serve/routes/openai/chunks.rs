@@ -71,8 +71,8 @@ impl Chunks {
         }
     }
 
-    /// The event of a chunk with one choice. `timings` comes after the other keys.
-    pub(crate) fn event(&self, choice: &impl Serialize, timings: Option<&Value>) -> String {
+    /// The event of a chunk with one choice. The keys of `more` come after the others.
+    pub(crate) fn event(&self, choice: &impl Serialize, more: &[(&str, &Value)]) -> String {
         let [before, after] = &self.around;
         // Serialising a choice, a map with string keys, cannot fail.
         let choice = serde_json::to_string(choice).unwrap_or_default();
@@ -80,8 +80,8 @@ impl Chunks {
         for part in [before, &choice, after] {
             event += part;
         }
-        if let Some(timings) = timings {
-            event += &format!(",\"timings\":{timings}");
+        for (key, value) in more {
+            event += &format!(",\"{key}\":{value}");
         }
         event + "}\n\n"
     }
@@ -113,5 +113,6 @@ pub(crate) fn finish_word(finish: Option<FinishReason>) -> Option<&'static str> 
     finish.map(|reason| match reason {
         FinishReason::Stop | FinishReason::Cancelled => "stop",
         FinishReason::Length => "length",
+        FinishReason::Repetition => "repetition",
     })
 }

@@ -15,12 +15,13 @@ use crate::serve::http::room::heavy;
 use crate::serve::http::sse;
 use crate::serve::http::trace::new_id;
 use crate::serve::routes::openai::chunks::{Chunks, StreamUsage, finish_word};
-use crate::serve::routes::openai::logprobs::{Lists, check_top};
+use crate::serve::routes::openai::logprobs::{self, Lists, check_top};
 use crate::serve::state::{Served, Shared, now};
 use crate::serve::turn::choices::{AskedRows, Choices, MAX_ROWS, RowStep};
 use crate::serve::turn::edits::Edits;
 use crate::serve::turn::{grammar, params};
 use crate::tasks::score::{Score, ScoreOptions, Scoring};
+use crate::text::infill::Gap;
 use crate::text::tokenizer::Tokenizer;
 
 /// Tokens of an answer if its request gives no number, as in OpenAI's API.
@@ -62,14 +63,30 @@ pub(crate) async fn completions(ask: Ask) -> Result<Response, ApiError> {
     let n = params::choices(&mut fields)?;
     let tried = params::best_of(&mut fields, n)?;
     let form = grammar::key(&fields);
-    let mut options = params::options(&mut fields, &loaded.defaults)?;
+    let mut options = params::options(&mut fields, loaded)?;
     let max_tokens = fields.any(&["max_tokens", "max_completion_tokens", "n_predict"])?;
     let max_tokens = max_tokens.unwrap_or(MAX_TOKENS);
-    let logprobs: Option<usize> = fields.take("logprobs")?;
-    options.logprobs = logprobs.map(|top| check_top("logprobs", top)).transpose()?;
+    let given: Option<usize> = fields.take("logprobs")?;
+    options.logprobs = given.map(|top| check_top("logprobs", top)).transpose()?;
     let is_echo = fields.take("echo")?.unwrap_or(false);
+    let suffix: Option<String> = fields.take("suffix")?;
+    let suffix = suffix.filter(|suffix| !suffix.is_empty());
+    let infill = match &suffix {
+        None => None,
+        Some(_) if is_echo => {
+            let message = "suffix and echo exclude each other";
+            return Err(ApiError::bad("suffix", message));
+        }
+        Some(suffix) => {
+            let (infill, ends) = loaded.infill("suffix")?;
+            options.stop_ids.extend(ends);
+            Some((infill, suffix.as_str()))
+        }
+    };
     let is_stream = fields.take("stream")?.unwrap_or(false);
     let usage = StreamUsage::take(&mut fields, is_stream)?;
+    let of_prompt = logprobs::of_prompt(&mut fields, is_stream)?;
+    let gives_ids = fields.take("return_token_ids")?.unwrap_or(false);
     let edits = Edits::take(&mut fields)?;
     let long = fields.long().or(options.grammar.is_some());
     let mut headers = fields.end(&[])?;
@@ -112,7 +129,21 @@ pub(crate) async fn completions(ask: Ask) -> Result<Response, ApiError> {
             {
                 params::check_length(frontend, "prompt", text)?;
             }
-            let mut ids = frontend.prompt_ids(prompt).map_err(in_prompt)?;
+            let mut ids = match (&prompt, infill) {
+                (_, None) => frontend.prompt_ids(prompt).map_err(in_prompt)?,
+                (Prompt::Text(before), Some((infill, after))) => {
+                    let gap = Gap {
+                        before,
+                        after,
+                        files: &[],
+                    };
+                    infill.prompt(frontend.tokenizer()?, gap, usize::MAX)?.0
+                }
+                (Prompt::Tokens(_), Some(_)) => {
+                    let message = "suffix needs a prompt that is a text";
+                    return Err(ApiError::bad("suffix", message));
+                }
+            };
             // The echoed text is that of the tokens that are left after truncation.
             let text = match edits.truncate(frontend, &mut ids, max_tokens.max(1)) {
                 true => None,
@@ -135,14 +166,16 @@ pub(crate) async fn completions(ask: Ask) -> Result<Response, ApiError> {
         &mut headers,
         all.last().map_or(&[], Checked::ignored_keywords),
     );
-    let scores = match (is_echo, top) {
-        (true, Some(top)) => {
+    let echoed = top.filter(|_| is_echo);
+    let scores = match echoed.max(of_prompt) {
+        Some(top) => {
             let prompts = all.iter().map(|checked| checked.ids().to_vec().into());
             let prompts = prompts.collect();
             score(&app, &served, prompts, top).await?
         }
-        _ => Vec::new(),
+        None => Vec::new(),
     };
+    let scored = |at: usize| scores.get(at).filter(|_| echoed.is_some());
     let rows = all.len() * tried;
     let lists = tokenizer.filter(|_| top.is_some());
     let head = json!({
@@ -151,7 +184,20 @@ pub(crate) async fn completions(ask: Ask) -> Result<Response, ApiError> {
     let mut writer = CompletionsWriter {
         chunks: Chunks::new(head, usage, trace.clone()),
         rows: (0..rows)
-            .map(|at| Row::new(&texts[at / tried], scores.get(at / tried), lists))
+            .map(|at| {
+                let prompt = at / tried;
+                let score = scored(prompt).zip(echoed);
+                let mut row = Row::new(&texts[prompt], score, lists);
+                if gives_ids {
+                    row.prompt_ids = Some(all[prompt].ids().to_vec());
+                    row.ids = Some(Vec::new());
+                }
+                let score = scores.get(prompt).zip(of_prompt);
+                row.prompt_logprobs = score.zip(tokenizer).map(|((score, top), tokenizer)| {
+                    logprobs::list_of_prompt(tokenizer, score, top)
+                });
+                row
+            })
             .collect(),
         tried,
         n,
@@ -182,7 +228,7 @@ pub(crate) async fn completions(ask: Ask) -> Result<Response, ApiError> {
 }
 
 /// The log probabilities of each prompt. One chunk is computed between two steps of the rows.
-async fn score(
+pub(super) async fn score(
     app: &Shared,
     served: &Served,
     prompts: Vec<Prompt>,
@@ -217,14 +263,22 @@ struct Row {
     finish: Option<FinishReason>,
     /// The sum of the known log probabilities of its tokens, and the number of tokens.
     logprob: (f64, usize),
+    /// The ids of the prompt, and those of the answer that were not written yet, if they were asked
+    /// for.
+    prompt_ids: Option<Vec<u32>>,
+    ids: Option<Vec<u32>>,
+    prompt_logprobs: Option<Value>,
 }
 
 impl Row {
-    fn new(prompt: &str, score: Option<&Score>, tokenizer: Option<&Tokenizer>) -> Self {
+    /// `score` is that of the echoed prompt, with the number of alternatives.
+    fn new(prompt: &str, score: Option<(&Score, usize)>, tokenizer: Option<&Tokenizer>) -> Self {
         let mut lists = tokenizer.map(Lists::new);
-        if let (Some(lists), Some(score)) = (&mut lists, score) {
+        if let (Some(lists), Some((score, most))) = (&mut lists, score) {
             for (at, (&id, &logprob)) in score.tokens.iter().zip(&score.logprobs).enumerate() {
-                lists.push(id, logprob, score.top.get(at).map_or(&[], Vec::as_slice));
+                // At least one, to tell whether a token is the likeliest.
+                let top = score.top.get(at).map_or(&[][..], Vec::as_slice);
+                lists.push(id, logprob, &top[..most.max(1).min(top.len())]);
             }
         }
         Self {
@@ -232,6 +286,9 @@ impl Row {
             lists,
             finish: None,
             logprob: (0.0, 0),
+            prompt_ids: None,
+            ids: None,
+            prompt_logprobs: None,
         }
     }
 
@@ -248,6 +305,9 @@ impl Row {
             text: std::mem::take(&mut self.text),
             logprobs: self.lists.as_mut().map(Lists::take),
             finish_reason: finish_word(self.finish),
+            prompt_token_ids: self.prompt_ids.take(),
+            token_ids: self.ids.as_mut().map(std::mem::take),
+            prompt_logprobs: self.prompt_logprobs.take(),
         }
     }
 }
@@ -259,6 +319,12 @@ struct WrittenChoice {
     text: String,
     logprobs: Option<Value>,
     finish_reason: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_token_ids: Option<Vec<u32>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token_ids: Option<Vec<u32>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_logprobs: Option<Value>,
 }
 
 /// Writes answers, whole or as a stream.
@@ -277,6 +343,9 @@ impl CompletionsWriter {
         for (token, _) in &step.tokens {
             row.logprob.0 += f64::from(token.logprob.unwrap_or(0.0));
             row.logprob.1 += 1;
+            if let Some(ids) = &mut row.ids {
+                ids.push(token.id);
+            }
         }
         if let Some(lists) = &mut row.lists {
             // The token that ends the text is listed too: lm-eval takes the last listed token for it, and
@@ -311,7 +380,7 @@ impl CompletionsWriter {
 
     fn chunk(&mut self, row: usize) -> String {
         let choice = self.rows[row].choice(row);
-        self.chunks.event(&choice, None)
+        self.chunks.event(&choice, &[])
     }
 }
 
@@ -334,7 +403,7 @@ impl sse::EventWriter for CompletionsWriter {
         let (is_end, has_tokens) = (step.end.is_some(), !step.tokens.is_empty());
         let row = self.take(step);
         let state = &self.rows[row];
-        let has_lists = state.lists.is_some() && has_tokens;
+        let has_lists = (state.lists.is_some() || state.ids.is_some()) && has_tokens;
         match is_end || !state.text.is_empty() || has_lists {
             true => self.chunk(row),
             false => String::new(),

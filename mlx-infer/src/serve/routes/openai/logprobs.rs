@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 use crate::request::sampling::Choice;
 use crate::serve::http::error::ApiError;
 use crate::serve::http::fields::Fields;
+use crate::tasks::score::Score;
 use crate::text::detokenize::Detokenizer;
 use crate::text::tokenizer::Tokenizer;
 
@@ -63,6 +64,56 @@ pub(crate) fn of_chat(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
     }
     let top = check_top("top_logprobs", top.unwrap_or(0))?;
     Ok(is_on.then_some(top))
+}
+
+/// Takes `prompt_logprobs`: the number of alternatives of each token of the prompt.
+///
+/// # Errors
+/// It is out of range, or the answer is a stream.
+pub(crate) fn of_prompt(fields: &mut Fields, is_stream: bool) -> Result<Option<usize>, ApiError> {
+    const NAME: &str = "prompt_logprobs";
+    let top = match fields.take::<Value>(NAME)? {
+        None | Some(Value::Bool(false)) => return Ok(None),
+        Some(given) => match given.as_u64() {
+            Some(top) => check_top(NAME, usize::try_from(top).unwrap_or(usize::MAX))?,
+            None => {
+                let message = format!("{NAME} must be in 0..={MAX_TOP}, given {given}");
+                return Err(ApiError::bad(NAME, message));
+            }
+        },
+    };
+    match is_stream {
+        true => Err(ApiError::bad(NAME, "prompt_logprobs cannot be streamed")),
+        false => Ok(Some(top)),
+    }
+}
+
+/// The log probabilities of a prompt in vLLM's form: for each token but the first, the `top`
+/// likeliest tokens at its place and the token itself, by id. `rank` is known of the likeliest.
+pub(crate) fn list_of_prompt(tokenizer: &Tokenizer, score: &Score, top: usize) -> Value {
+    let places = score.tokens.iter().zip(&score.logprobs).enumerate();
+    let place = |(at, (&id, &logprob)): (usize, (&u32, &Option<f32>))| {
+        let Some(logprob) = logprob else {
+            return Value::Null;
+        };
+        let best = score.top.get(at).map_or(&[][..], Vec::as_slice);
+        let shown = |id: u32, logprob: f32| {
+            let rank = best
+                .iter()
+                .position(|(best, _)| *best == id)
+                .map(|at| at + 1);
+            json!({
+                "logprob": number(logprob), "rank": rank, "decoded_token": token_text(tokenizer, id).0,
+            })
+        };
+        let best = best.iter().take(top);
+        let mut entries: Map<String, Value> = best
+            .map(|&(id, logprob)| (id.to_string(), shown(id, logprob)))
+            .collect();
+        entries.insert(id.to_string(), shown(id, logprob));
+        Value::Object(entries)
+    };
+    places.map(place).collect()
 }
 
 /// A token of a conversation's `logprobs.content`.

@@ -5,7 +5,7 @@ mod writer;
 
 use axum::Json;
 use axum::extract::Path;
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
 
@@ -20,7 +20,7 @@ use crate::serve::routes::openai::logprobs;
 use crate::serve::state::{Loaded, now};
 use crate::serve::turn;
 use crate::serve::turn::edits::Edits;
-use crate::serve::turn::{End, Turn, Whole};
+use crate::serve::turn::{Call, End, InputReader, Turn, Whole};
 use crate::serve::turn::{grammar, params};
 use crate::text::chat::reply::ToolChoice;
 
@@ -64,8 +64,9 @@ pub(crate) async fn responses(ask: Ask) -> Result<Response, ApiError> {
         Some(_) => Some(loaded.frontend().tokenizer()?.clone()),
         None => None,
     };
+    let custom = turn.custom_tools();
     let answers = turn.start(&app, loaded, &served, &trace, &mut headers)?;
-    let mut writer = ResponsesWriter::new(head, answers.replies, trace.clone(), tokenizer);
+    let mut writer = ResponsesWriter::new(head, answers.replies, trace.clone(), tokenizer, custom);
     let mut choices = answers.choices;
     if is_stream {
         return Ok(sse::response(choices, writer, trace, headers));
@@ -74,6 +75,19 @@ pub(crate) async fn responses(ask: Ask) -> Result<Response, ApiError> {
         writer.read(step?, &mut choices);
     }
     Ok((headers, Json(writer.whole())).into_response())
+}
+
+/// The number of tokens of a request's prompt.
+pub(crate) async fn input_tokens(ask: Ask) -> Result<(HeaderMap, Json<Value>), ApiError> {
+    let Ask {
+        app, mut fields, ..
+    } = ask;
+    let loaded = app.ready()?;
+    let (turn, _) = read(&mut fields, loaded)?;
+    let headers = fields.end(HARMLESS)?;
+    let count = turn.count(loaded)?;
+    let document = json!({"object": "response.input_tokens", "input_tokens": count});
+    Ok((headers, Json(document)))
 }
 
 /// The answer to a request for a stored response: the server stores none.
@@ -116,7 +130,7 @@ fn read(fields: &mut Fields, loaded: &Loaded) -> Result<(Turn, Map<String, Value
     let (mut tools, skipped) = turn::tools_from(fields, tool)?;
     let tool_choice = turn::tool_choice(fields, &mut tools)?;
     let mut form = grammar::key(fields);
-    let mut options = params::options(fields, &loaded.defaults)?;
+    let mut options = params::options(fields, loaded)?;
     let include: Vec<String> = fields.take("include")?.unwrap_or_default();
     let top: Option<usize> = fields.take("top_logprobs")?;
     let wants_logprobs = include
@@ -126,9 +140,7 @@ fn read(fields: &mut Fields, loaded: &Loaded) -> Result<(Turn, Map<String, Value
         options.logprobs = Some(logprobs::check_top("top_logprobs", top.unwrap_or(0))?);
     }
     let mut kwargs = params::kwargs(fields)?;
-    let reasoning: Option<Map<String, Value>> = fields.take("reasoning")?;
-    let reasoning = reasoning.unwrap_or_default();
-    turn::take_effort(&mut kwargs, "reasoning", reasoning.get("effort"))?;
+    let reasoning = turn::take_reasoning(fields, &mut kwargs)?;
     let max_tokens = params::max_tokens(fields, &["max_output_tokens"])?;
     let is_parallel = fields.take("parallel_tool_calls")?.unwrap_or(true);
     let text: Map<String, Value> = fields.take("text")?.unwrap_or_default();
@@ -149,7 +161,12 @@ fn read(fields: &mut Fields, loaded: &Loaded) -> Result<(Turn, Map<String, Value
             ToolChoice::Auto => json!("auto"),
             ToolChoice::None => json!("none"),
             ToolChoice::Required => json!("required"),
-            ToolChoice::Named(name) => json!({"type": "function", "name": name}),
+            ToolChoice::Named(name) => {
+                let is_named = |tool: &&Value| tool["function"]["name"] == **name;
+                let is_custom = |tool: &Value| tool["custom"].is_object();
+                let is_custom = tools.iter().find(is_named).is_some_and(is_custom);
+                json!({"type": if is_custom { "custom" } else { "function" }, "name": name})
+            }
         },
         "tools": tools.iter().map(flat).collect::<Vec<_>>(),
         "top_p": options.sampling.top_p,
@@ -161,6 +178,7 @@ fn read(fields: &mut Fields, loaded: &Loaded) -> Result<(Turn, Map<String, Value
     };
     let turn = Turn {
         place: "input",
+        ids: None,
         messages,
         tools,
         skipped,
@@ -172,6 +190,7 @@ fn read(fields: &mut Fields, loaded: &Loaded) -> Result<(Turn, Map<String, Value
         options,
         form,
         max_tokens,
+        budget: turn::budget(fields, &reasoning)?,
         n: 1,
         edits: Edits::take(fields)?,
         long: fields.long(),
@@ -184,8 +203,10 @@ fn tool(tool: &Value) -> Result<Option<Value>, &'static str> {
     if !tool["type"].is_string() {
         return Err("has no type");
     }
-    if tool["type"] != "function" {
-        return Ok(None);
+    match tool["type"].as_str() {
+        Some("function") => {}
+        Some("custom") => return turn::as_function(tool).map(Some),
+        _ => return Ok(None),
     }
     let Some(name) = tool["name"].as_str().filter(|name| !name.is_empty()) else {
         return Err("has no name");
@@ -201,16 +222,35 @@ fn tool(tool: &Value) -> Result<Option<Value>, &'static str> {
 
 /// The same function in the form of this API.
 fn flat(tool: &Value) -> Value {
-    let mut flat = tool["function"].clone();
-    flat["type"] = "function".into();
+    let (kind, key) = match tool["custom"].is_object() {
+        true => ("custom", "custom"),
+        false => ("function", "function"),
+    };
+    let mut flat = tool[key].clone();
+    flat["type"] = kind.into();
     flat
 }
 
+/// The item of a call.
+fn call_item(id: &str, call: &Call, is_custom: bool) -> Value {
+    let (kind, key) = match is_custom {
+        true => ("custom_tool_call", "input"),
+        false => ("function_call", "arguments"),
+    };
+    let said = match is_custom {
+        true => InputReader::whole(&call.arguments),
+        false => call.arguments.clone(),
+    };
+    json!({
+        "id": id, "type": kind, "status": "in_progress", "call_id": call.id, "name": call.name, key: said,
+    })
+}
+
 /// The items of a whole answer.
-fn items(ids: &writer::Ids, whole: &Whole, logprobs: &Value) -> Vec<Value> {
+fn items(ids: &writer::Ids, whole: &Whole, custom: &[String], logprobs: &Value) -> Vec<Value> {
     let mut items = Vec::new();
     let status = match whole.end.map(|end: End| end.reason) {
-        Some(FinishReason::Length) => "incomplete",
+        Some(FinishReason::Length | FinishReason::Repetition) => "incomplete",
         _ => "completed",
     };
     if !whole.reasoning.is_empty() {
@@ -228,10 +268,10 @@ fn items(ids: &writer::Ids, whole: &Whole, logprobs: &Value) -> Vec<Value> {
         }));
     }
     for (call, id) in whole.calls.iter().zip(&ids.calls) {
-        items.push(json!({
-            "id": id, "type": "function_call", "status": if call.is_whole { "completed" } else { status },
-            "call_id": call.id, "name": call.name, "arguments": call.arguments,
-        }));
+        let is_custom = custom.contains(&call.name);
+        let mut item = call_item(id, call, is_custom);
+        item["status"] = if call.is_whole { "completed" } else { status }.into();
+        items.push(item);
     }
     items
 }

@@ -1,6 +1,10 @@
 //! Grammars that constrain a reply to tool calls, in llguidance's variant of Lark, and the rules of such a grammar.
 
 mod arguments;
+mod custom;
+
+#[cfg(feature = "serve")]
+pub(crate) use self::custom::INPUT;
 
 use serde_json::{Value, json};
 
@@ -64,7 +68,8 @@ impl ReplyFormat {
     /// The grammar of a reply that calls tools as `choice` demands: one call, or several with
     /// `is_parallel`. A named tool is called once. If calls are optional and at least one tool is
     /// `strict`, the grammar allows free text with calls in it. If calls are optional and no tool
-    /// is strict, there is no grammar.
+    /// is strict, there is no grammar. The input of a tool whose `custom` has a `format` of type
+    /// `grammar` matches that grammar, and such a tool counts as strict.
     ///
     /// # Errors
     /// A strict tool's schema has a keyword that the family's form cannot express.
@@ -76,9 +81,11 @@ impl ReplyFormat {
         is_parallel: bool,
     ) -> Result<Option<String>> {
         let is_strict = |tool: &Value| tool["function"]["strict"] == true;
+        let is_held =
+            |tool: &Value| is_strict(tool) || tool["custom"]["format"]["type"] == "grammar";
         let is_free = match choice {
             ToolChoice::None => return Ok(None),
-            ToolChoice::Auto if !tools.iter().any(is_strict) => return Ok(None),
+            ToolChoice::Auto if !tools.iter().any(is_held) => return Ok(None),
             ToolChoice::Auto => true,
             ToolChoice::Required | ToolChoice::Named(_) => false,
         };
@@ -109,7 +116,11 @@ impl ReplyFormat {
                 schema @ Value::Object(_) => schema.clone(),
                 _ => json!({"type": "object"}),
             };
-            let arguments = rules.arguments(self.tools, &schema, is_strict(tool))?;
+            let format = &tool["custom"]["format"];
+            let arguments = match format["type"] == "grammar" {
+                true => rules.text_of(self.tools, format)?,
+                false => rules.arguments(self.tools, &schema, is_strict(tool))?,
+            };
             let (front, back) = (
                 rules.literal(&format!("{}{name}", frame.front)),
                 rules.literal(frame.back),
@@ -134,6 +145,15 @@ impl ReplyFormat {
                 format!("({analysis})* {block}")
             }
             false => block,
+            true if self.tools == ToolFormat::Harmony => {
+                let analysis = analysis(&mut rules);
+                let open = rules.literal("<|channel|>commentary<|message|>");
+                let preamble = rules.text_until("<|end|><|start|>assistant");
+                let last = rules.literal("<|channel|>final<|message|>");
+                let text = rules.text();
+                let front = format!("({analysis} | {open} {preamble})*");
+                format!("{front} ({block} | {last} {text}) | {text}")
+            }
             true => free(&mut rules, &block, frame.open),
         };
         Ok(Some(rules.finish(&start)))

@@ -3,6 +3,7 @@
 //! Source: OpenAI's description of the format. The channel `analysis` is reasoning, `final` and `commentary` are content, and a message to
 //! `functions.NAME` is a call of a tool.
 
+use super::ReasoningMarks;
 use super::calls::{ReplyParts, Tools};
 use super::named::Named;
 use super::parser::{Block, BlockBody, BlockEnd, Seek};
@@ -17,6 +18,15 @@ pub(super) const MARKS: &[&str] = &[
     "<|call|>",
     "<|return|>",
 ];
+
+/// Reasoning is a message of the channel `analysis`.
+pub(super) const REASONING: ReasoningMarks = ReasoningMarks {
+    open: "<|channel|>analysis<|message|>",
+    close: "<|end|>",
+    is_begun: false,
+    is_anywhere: true,
+    heads: Some(["<|start|>assistant<|channel|>", "<|channel|>", "analysis"]),
+};
 
 /// The reader's place in the format. A reply begins in the head of a message, because the prompt ends with
 /// `<|start|>assistant`.

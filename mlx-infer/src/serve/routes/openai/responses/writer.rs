@@ -2,14 +2,14 @@
 
 use serde_json::{Value, json};
 
-use super::{items, usage};
+use super::{call_item, items, usage};
 use crate::request::generation::FinishReason;
 use crate::serve::http::error::ApiError;
 use crate::serve::http::sse;
 use crate::serve::http::trace::{Trace, new_id};
 use crate::serve::routes::openai::logprobs;
 use crate::serve::turn::choices::{Choices, RowStep};
-use crate::serve::turn::{Replies, Whole};
+use crate::serve::turn::{Call, InputReader, Replies, Whole};
 use crate::text::chat::reply::Part;
 use crate::text::tokenizer::Tokenizer;
 
@@ -35,6 +35,10 @@ pub(super) struct ResponsesWriter {
     replies: Replies,
     trace: Trace,
     tokenizer: Option<Tokenizer>,
+    /// The names of the tools whose input is a text.
+    custom: Vec<String>,
+    /// Reads the input of the call that is being written, if its tool is one of these.
+    input: Option<InputReader>,
     whole: Whole,
     /// The number of first tokens whose log probabilities were in an event, or that belong to the
     /// reasoning.
@@ -52,12 +56,15 @@ impl ResponsesWriter {
         replies: Replies,
         trace: Trace,
         tokenizer: Option<Tokenizer>,
+        custom: Vec<String>,
     ) -> Self {
         Self {
             head,
             replies,
             trace,
             tokenizer,
+            custom,
+            input: None,
             whole: Whole::default(),
             told: 0,
             ids: Ids {
@@ -76,8 +83,12 @@ impl ResponsesWriter {
         let delta = self.replies.read(step, choices);
         let parts = delta.parts.clone();
         self.whole.add(delta);
-        let calls = &mut self.ids.calls;
-        calls.resize_with(self.whole.calls.len(), || new_id("fc_"));
+        let known = self.ids.calls.len();
+        for call in &self.whole.calls[known..] {
+            let is_custom = self.custom.contains(&call.name);
+            let id = new_id(if is_custom { "ctc_" } else { "fc_" });
+            self.ids.calls.push(id);
+        }
         parts
     }
 
@@ -94,15 +105,24 @@ impl ResponsesWriter {
         }
     }
 
+    fn items(&self) -> Vec<Value> {
+        items(&self.ids, &self.whole, &self.custom, &self.logprobs(0))
+    }
+
     /// The response in its final state.
     pub(super) fn whole(&self) -> Value {
         let mut response = self.head.clone();
-        let is_cut = (self.whole.end).is_some_and(|end| end.reason == FinishReason::Length);
-        response["status"] = if is_cut { "incomplete" } else { "completed" }.into();
-        if is_cut {
-            response["incomplete_details"] = json!({"reason": "max_output_tokens"});
+        let cut = match self.whole.end.map(|end| end.reason) {
+            Some(FinishReason::Length) => Some("max_output_tokens"),
+            Some(FinishReason::Repetition) => Some("repetition"),
+            _ => None,
+        };
+        let status = cut.map_or("completed", |_| "incomplete");
+        response["status"] = status.into();
+        if let Some(reason) = cut {
+            response["incomplete_details"] = json!({"reason": reason});
         }
-        response["output"] = items(&self.ids, &self.whole, &self.logprobs(0)).into();
+        response["output"] = self.items().into();
         response["usage"] = usage(&self.trace.usage());
         response
     }
@@ -145,7 +165,7 @@ impl ResponsesWriter {
             return String::new();
         };
         let mut text = String::new();
-        let all = items(&self.ids, &self.whole, &self.logprobs(0));
+        let all = self.items();
         let wanted = match kind {
             Open::Reasoning => self.ids.reasoning.clone(),
             Open::Message => self.ids.message.clone(),
@@ -166,11 +186,19 @@ impl ResponsesWriter {
             }
             Open::Call => {
                 let index = self.index();
-                let done = json!({
-                    "item_id": wanted, "output_index": index,
-                    "name": item["name"], "arguments": item["arguments"],
-                });
-                text += &self.event("function_call_arguments.done", done);
+                let mut done = json!({"item_id": wanted, "output_index": index});
+                let name = match self.input.take() {
+                    Some(_) => {
+                        done["input"] = item["input"].clone();
+                        "custom_tool_call_input.done"
+                    }
+                    None => {
+                        done["name"] = item["name"].clone();
+                        done["arguments"] = item["arguments"].clone();
+                        "function_call_arguments.done"
+                    }
+                };
+                text += &self.event(name, done);
             }
         }
         let index = self.index();
@@ -217,18 +245,30 @@ impl ResponsesWriter {
                 text + &self.in_part("output_text.delta", &id, delta)
             }
             Part::CallStart { index, name } => {
+                let is_custom = self.custom.contains(&name);
                 let call = self.whole.calls.get(index).cloned().unwrap_or_default();
-                let item = json!({
-                    "id": self.ids.calls.get(index), "type": "function_call", "status": "in_progress",
-                    "call_id": call.id, "name": name, "arguments": "",
-                });
-                self.start(Open::Call, item)
+                // The whole answer may have more of the call than this event.
+                let call = Call {
+                    arguments: String::new(),
+                    ..call
+                };
+                let id = self.ids.calls.get(index).cloned().unwrap_or_default();
+                let text = self.start(Open::Call, call_item(&id, &call, is_custom));
+                self.input = is_custom.then(InputReader::default);
+                text
             }
             Part::CallArguments { index, json } => {
+                let (name, said) = match &mut self.input {
+                    Some(input) => ("custom_tool_call_input.delta", input.push(&json)),
+                    None => ("function_call_arguments.delta", json),
+                };
+                if said.is_empty() {
+                    return String::new();
+                }
                 let delta = json!({
-                    "item_id": self.ids.calls.get(index), "output_index": self.index(), "delta": json,
+                    "item_id": self.ids.calls.get(index), "output_index": self.index(), "delta": said,
                 });
-                self.event("function_call_arguments.delta", delta)
+                self.event(name, delta)
             }
             Part::CallEnd { .. } => self.stop(),
         }

@@ -4,6 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::super::{ToolFormat, tags};
 use super::Rules;
+use super::custom::{self, INPUT};
 use crate::error::{Error, Result};
 
 /// Keywords that a grammar enforces, or that do not restrict a value.
@@ -58,6 +59,30 @@ impl Rules<'_> {
         }
     }
 
+    /// The arguments of a call whose only argument is a text with a grammar of its own.
+    ///
+    /// # Errors
+    /// The grammar has a part that cannot stand in a call.
+    pub(super) fn text_of(&mut self, form: ToolFormat, format: &Value) -> Result<String> {
+        let (open, close, is_quoted) = match form {
+            ToolFormat::Gemma4 => around_noted("<|\"|>"),
+            ToolFormat::FunctionGemma => around_noted("<escape>"),
+            ToolFormat::Qwen3Coder => around_tagged(&tags::QWEN3_CODER),
+            ToolFormat::MiniMax => around_tagged(&tags::MINIMAX),
+            ToolFormat::Glm => around_tagged(&tags::GLM),
+            ToolFormat::Seed => around_tagged(&tags::SEED),
+            ToolFormat::Dsml => around_tagged(&tags::DSML),
+            _ => (format!("{{\"{INPUT}\": \""), "\"}".to_owned(), true),
+        };
+        let [syntax, definition] =
+            ["syntax", "definition"].map(|key| format[key].as_str().unwrap_or_default());
+        let grammar = custom::of_text(syntax, definition, is_quoted)
+            .map_err(|what| Error::argument(format!("the grammar of a tool: {what}")))?;
+        let text = self.rule(&format!("%lark {{\n{grammar}\n}}"));
+        let [open, close] = [open, close].map(|around| self.literal(&around));
+        Ok(self.rule(&format!("{open} {text} {close}")))
+    }
+
     fn json(&mut self, schema: &Value, is_strict: bool) -> String {
         let mut schema = schema.clone();
         // Only the separators that templates write are allowed. If blanks were free, a model could
@@ -71,24 +96,10 @@ impl Rules<'_> {
     /// Parameters in tags: those that the schema requires, others if the model gives them, in the schema's order.
     fn tagged(&mut self, schema: &Value, form: &tags::Form, is_strict: bool) -> Result<String> {
         let mut all = Vec::new();
-        let line = if form.has_lines { "\n" } else { "" };
         for (key, schema_of, is_required) in properties(schema) {
-            let name = match form.parameter.ends_with("name=") {
-                true => json!(key).to_string(),
-                false => key.to_owned(),
-            };
-            let between = if form.value.is_empty() { "" } else { "\n" };
             let types = tags::types(schema_of);
             let has_text = types.as_ref().is_none_or(|types| types.contains(&"string"));
-            let told = match form.is_text {
-                "" => String::new(),
-                attribute => format!("{attribute}\"{has_text}\""),
-            };
-            let open = format!(
-                "{}{name}{told}{}{between}{}{line}",
-                form.parameter, form.name_end, form.value
-            );
-            let end = format!("{line}{}\n", form.value_end);
+            let (open, end) = around_value(form, key, has_text);
             let open = self.literal(&open);
             let value = if let Some(choices) = choices(schema_of) {
                 let texts = choices.iter().map(|choice| match choice {
@@ -267,6 +278,36 @@ impl Rules<'_> {
             ))),
         }
     }
+}
+
+/// The texts around the value of a parameter in tags.
+fn around_value(form: &tags::Form, key: &str, has_text: bool) -> (String, String) {
+    let line = if form.has_lines { "\n" } else { "" };
+    let name = match form.parameter.ends_with("name=") {
+        true => json!(key).to_string(),
+        false => key.to_owned(),
+    };
+    let between = if form.value.is_empty() { "" } else { "\n" };
+    let told = match form.is_text {
+        "" => String::new(),
+        attribute => format!("{attribute}\"{has_text}\""),
+    };
+    let open = format!(
+        "{}{name}{told}{}{between}{}{line}",
+        form.parameter, form.name_end, form.value
+    );
+    (open, format!("{line}{}\n", form.value_end))
+}
+
+/// The texts around an only argument, a text, in tags; its characters stand for themselves.
+fn around_tagged(form: &tags::Form) -> (String, String, bool) {
+    let (open, close) = around_value(form, INPUT, true);
+    (open, close, false)
+}
+
+/// The same in Gemma's notation.
+fn around_noted(mark: &str) -> (String, String, bool) {
+    (format!("{{{INPUT}:{mark}"), format!("{mark}}}"), false)
 }
 
 /// The name and the schema of each property, and whether it is required.
