@@ -1,13 +1,13 @@
 //! Scaled dot-product attention with the options of all architectures.
 
-use mlx_core::fast::{self, Mask};
-use mlx_core::{Array, DType, Result, Scheme};
+use mlx_core::fast;
+use mlx_core::{Array, DType, Result};
 
 use crate::attention::Alibi;
 
 mod paged;
 
-pub(crate) use paged::{Paged, Seen, attend_to_pages, store_in_pages};
+pub(crate) use paged::{Paged, Seen, attend_to_pages, attend_to_tokens, store_in_pages};
 
 /// Options of attention that an architecture sets.
 #[derive(Clone, Copy, Debug)]
@@ -25,7 +25,7 @@ pub struct Attend<'a> {
 /// The keys of a step, or its queries.
 #[derive(Clone, Debug)]
 pub enum Keys<'a> {
-    /// Heads `[B, K, L, D]`.
+    /// Heads `[1, K, T, D]`.
     Heads(Array),
     /// The projection that becomes heads. If the back end has a kernel for it, the heads are written straight into the
     /// cache.
@@ -33,7 +33,7 @@ pub enum Keys<'a> {
 }
 
 impl Keys<'_> {
-    /// The heads, `[B, K, L, D]`.
+    /// The heads, `[1, K, T, D]`.
     pub(crate) fn heads(&self) -> Result<Array> {
         match self {
             Self::Heads(heads) => Ok(heads.clone()),
@@ -41,7 +41,7 @@ impl Keys<'_> {
         }
     }
 
-    /// `[B, K, L, D]`
+    /// `[1, K, T, D]`
     pub(crate) fn shape(&self) -> Result<[i32; 4]> {
         match self {
             Self::Heads(heads) => heads.dims(),
@@ -63,27 +63,5 @@ impl Keys<'_> {
 impl From<&Array> for Keys<'_> {
     fn from(heads: &Array) -> Self {
         Self::Heads(heads.clone())
-    }
-}
-
-/// `q [B, H, L, D]`, `k [B, K, S, D]`, `v [B, K, S, Dv]` -> `[B, H, L, Dv]`; `H` is a multiple of `K`. With a scheme,
-/// keys and values are packed rows.
-pub(crate) fn attend(
-    q: &Array,
-    k: &Array,
-    v: &Array,
-    scheme: Option<Scheme>,
-    mask: Mask,
-    options: &Attend<'_>,
-) -> Result<Array> {
-    let options = fast::Attention {
-        scale: options.scale,
-        soft_cap: options.softcap,
-        mask,
-        sinks: options.sinks,
-    };
-    match scheme {
-        Some(scheme) => fast::packed_attention(q, k, v, scheme, &options),
-        None => fast::attention(q, k, v, &options),
     }
 }

@@ -1,6 +1,5 @@
 //! Attention of one layer: projections, q/k norm, rope, and the cache's `attend`.
 
-use mlx_core::ops::create;
 use mlx_core::{Array, DType, Result, fast};
 
 use crate::attend::Keys;
@@ -117,13 +116,10 @@ pub struct Growth {
 }
 
 impl Growth {
-    /// The factors of the queries at positions `offsets [B]` and following: `[B, 1, L, 1]`, F32.
-    pub(crate) fn factors(self, offsets: &Array, l: i32) -> Result<Array> {
-        let places = create::arange(0.0, f64::from(l), 1.0, DType::F32)?;
-        let places = places.reshape(&[1, 1, l, 1])?;
-        let positions = offsets.astype(DType::F32)?.reshape(&[-1, 1, 1, 1])?;
-        let positions = positions.add(places.add(self.shift)?)?;
-        let periods = positions.divide(self.period)?.floor()?;
+    /// The factors of the queries at `positions [1, T]`: `[1, 1, T, 1]`, F32.
+    pub(crate) fn factors(self, positions: &Array) -> Result<Array> {
+        let positions = positions.astype(DType::F32)?.reshape(&[1, 1, -1, 1])?;
+        let periods = positions.add(self.shift)?.divide(self.period)?.floor()?;
         periods.add(1.0)?.log()?.multiply(self.beta)?.add(1.0)
     }
 }
@@ -266,16 +262,16 @@ impl Attention {
         step: &mut Step,
     ) -> Result<Array> {
         let (q, kv) = self.projections(x.into())?;
-        let (offsets, dim) = (step.offsets().clone(), self.head_dim);
+        let (positions, dim) = (step.positions().clone(), self.head_dim);
         let (q, gate) = match self.output_gate {
             true => split_gate(&q, dim).map(|(q, gate)| (q, Some(gate)))?,
             false => (q, None),
         };
         let q = self.prepared(q, self.q_norm.as_ref())?;
-        let mut q = self.keys(&q, self.q_norm.as_ref(), &offsets, step)?;
+        let mut q = self.keys(&q, self.q_norm.as_ref(), &positions, step)?;
         if let Some(growth) = self.growth {
             let heads = q.heads()?;
-            let factors = growth.factors(&offsets, heads.dim(2)?)?;
+            let factors = growth.factors(&positions)?;
             q = Keys::Heads(heads.multiply(factors.astype(heads.dtype())?)?);
         }
         let options = Attend {
@@ -287,7 +283,7 @@ impl Attention {
         let y = match kv {
             Some((k, v)) => {
                 let k = self.prepared(k, self.k_norm.as_ref())?;
-                let k = self.keys(&k, self.k_norm.as_ref(), &offsets, step)?;
+                let k = self.keys(&k, self.k_norm.as_ref(), &positions, step)?;
                 let mut v = split_heads(&self.clipped(v)?, dim)?;
                 if let Some(eps) = self.value_norm {
                     v = fast::rms_norm(&v, None, eps)?;
@@ -348,7 +344,7 @@ impl Attention {
         &'a self,
         x: &'a Array,
         norm: Option<&'a HeadNorm>,
-        offsets: &'a Array,
+        positions: &'a Array,
         step: &Step,
     ) -> Result<Keys<'a>> {
         let before = norm.filter(|_| self.norm_place == QkPlace::Heads);
@@ -369,7 +365,7 @@ impl Attention {
         let keys = match before {
             None | Some(HeadNorm::Rms(_)) => {
                 let rms = before.and_then(HeadNorm::rms);
-                rope.keys(x, self.head_dim, rms, offsets, step)?
+                rope.keys(x, self.head_dim, rms, positions, step)?
             }
             Some(norm) => {
                 let heads = norm.forward(&split_heads(x, self.head_dim)?)?;

@@ -3,8 +3,8 @@
 //! **The cache holds the length of each row, and the layers do not**: masks, rope offsets and write
 //! slots follow from the lengths. **A step is a transaction**: [`ModelCache::begin`] opens a
 //! [`Step`] with a width for each row, the layers write, and [`Step::commit`] sets how many of its
-//! tokens each row keeps. Right padding, finished rows and rejected drafts are all written, and
-//! then not kept. A step that is dropped leaves the rows as they were.
+//! tokens each row keeps. Rejected drafts are written, and then not kept. A step that is dropped
+//! leaves the rows as they were.
 //!
 //! The [`LayerKind`] of a layer determines its state: keys and values of positions, or a recurrent
 //! state of a fixed size. The operations of the cache (commit, select, join, cut, bytes) are the
@@ -22,6 +22,7 @@ use std::rc::Rc;
 use mlx_core::{Array, Error, Result, Scheme};
 
 use crate::step::Step;
+use crate::step::axis::Axis;
 use crate::step::repeated::{Last, RepeatedStep};
 
 mod kind;
@@ -76,7 +77,7 @@ impl Default for CacheOptions {
 /// // Two rows of a model with one layer: three tokens for row 0, one for row 1.
 /// let mut cache = ModelCache::new(&[LayerKind::Full], 2, CacheOptions::default());
 /// let mut step = cache.begin(&[3, 1])?;
-/// let qkv = ones([2, 4, 3, 16], DType::F32)?; // [B, H, L, D]
+/// let qkv = ones([1, 4, 4, 16], DType::F32)?; // [1, H, T, D]: four tokens on one axis
 /// let options = Attend { scale: 0.25, softcap: None, sinks: None, alibi: None };
 /// step.attend(0, &qkv, &qkv, &qkv, &options)?;
 /// step.commit_all()?;
@@ -100,6 +101,8 @@ pub struct ModelCache {
     pub(crate) options: CacheOptions,
     /// The last step, which the next step may [repeat](Self::begin_repeated).
     pub(crate) last: Option<Last>,
+    /// The tokens of the last step.
+    pub(crate) axis: Option<Axis>,
 }
 
 impl ModelCache {
@@ -133,6 +136,7 @@ impl ModelCache {
             pages,
             options,
             last: None,
+            axis: None,
         }
     }
 
@@ -158,14 +162,14 @@ impl ModelCache {
         self.expected[row] = positions;
     }
 
-    /// Opens a step in which row b brings `widths[b]` tokens. The array of tokens is as wide as the widest row; the
-    /// other rows are padded on the right with any valid token.
+    /// Opens a step in which row b brings `widths[b]` tokens, or none. The tokens of all rows are one
+    /// axis, row after row: arrays of tokens are `[1, T]`, where T is the sum of the widths.
     ///
     /// # Errors
     /// `widths` has another number of rows, or every width is 0.
     pub fn begin(&mut self, widths: &[usize]) -> Result<Step<'_>> {
         let states = 0..self.layers.len();
-        Step::new(self, states, None, widths)
+        Step::new(self, states, None, widths, false)
     }
 
     /// Opens a step over the layer states `states`. The other states do not change, so they lack
@@ -174,7 +178,7 @@ impl ModelCache {
     /// # Errors
     /// The errors of [`begin`](Self::begin), or the cache has no such states.
     pub fn begin_part(&mut self, states: Range<usize>, widths: &[usize]) -> Result<Step<'_>> {
-        Step::new(self, states, None, widths)
+        Step::new(self, states, None, widths, false)
     }
 
     /// Opens a step over the layer states `states`, in which row b has `lens[b]` positions. The
@@ -188,7 +192,23 @@ impl ModelCache {
         lens: &[usize],
         widths: &[usize],
     ) -> Result<Step<'_>> {
-        Step::new(self, states, Some(lens), widths)
+        Step::new(self, states, Some(lens), widths, false)
+    }
+
+    /// [`begin_part`](Self::begin_part), or [`begin_at`](Self::begin_at) if there are `lens`, where a
+    /// row without tokens has a place on the axis of tokens all the same. Its token may be any valid
+    /// one and is kept nowhere, and its features mean nothing. So the shapes of a step do not change
+    /// when rows pause, leave or join.
+    ///
+    /// # Errors
+    /// The errors of [`begin_at`](Self::begin_at).
+    pub fn begin_slots(
+        &mut self,
+        states: Range<usize>,
+        lens: Option<&[usize]>,
+        widths: &[usize],
+    ) -> Result<Step<'_>> {
+        Step::new(self, states, lens, widths, true)
     }
 
     /// Opens a step of these widths over the layer states of the last step, if its lazy graph would
@@ -202,17 +222,6 @@ impl ModelCache {
     /// No memory for the offsets.
     pub fn begin_repeated(&mut self, widths: &[usize]) -> Result<Option<RepeatedStep<'_>>> {
         RepeatedStep::new(self, widths)
-    }
-
-    /// Opens a step in which row b brings documents of the lengths `documents[b]`, one after the
-    /// other. Tokens attend only within their document. Positions continue from document to
-    /// document, because rotary embeddings depend only on distances.
-    ///
-    /// # Errors
-    /// The cache stores keys and values ([`CacheOptions::store`]), or an error of
-    /// [`begin`](Self::begin).
-    pub fn begin_packed(&mut self, documents: &[Vec<usize>]) -> Result<Step<'_>> {
-        Step::packed(self, documents)
     }
 
     /// Keeps the rows `rows`, in that order; a row may appear more than once (a fork).

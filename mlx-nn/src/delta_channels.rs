@@ -1,13 +1,13 @@
 //! [`ChannelDelta`]: a gated delta rule with a decay for each channel of a key (Kimi Delta Attention,
 //! arXiv:2510.26692).
 
-use mlx_core::{Array, Result, ops::concat};
+use mlx_core::{Array, Result, fast::RaggedDelta, ops::concat};
 
 use crate::activation::Activation;
 use crate::cache::LayerKind;
 use crate::conv::JointConv;
 use crate::decay::Decay;
-use crate::delta::{CONV, DeltaConfig, run};
+use crate::delta::{CONV, DELTA, DeltaConfig};
 use crate::linear::Linear;
 use crate::norm::RmsNorm;
 use crate::step::Step;
@@ -108,8 +108,7 @@ impl ChannelDelta {
         })
     }
 
-    /// `x: [B, L, E] -> [B, L, E]`, reading and writing layer `layer` of the step's cache. Outputs at padding positions
-    /// are undefined.
+    /// `x: [1, T, E] -> [1, T, E]`, reading and writing layer `layer` of the step's cache.
     ///
     /// # Errors
     /// The shapes do not fit.
@@ -123,9 +122,21 @@ impl ChannelDelta {
             &self.g_a_proj,
         ];
         let [q, k, v, f, b, g] = Linear::forward_all(projections, x)?;
-        let window = step.window(layer, CONV, &concat(&[q, k, v], -1)?)?;
-        let qkv = self.convs.forward(&window)?;
-        let y = run(qkv, self.f_b_proj.forward(&f)?, b, &self.decay, layer, step)?;
+        let inputs = concat(&[q, k, v], -1)?;
+        let qkv = self.convs.forward(&inputs, layer, CONV, step)?;
+        let y = step.gated_delta(
+            layer,
+            DELTA,
+            &RaggedDelta {
+                qkv: &qkv,
+                a: &self.f_b_proj.forward(&f)?,
+                b: &b,
+                rate: self.decay.rate(),
+                bias: self.decay.bias(),
+                key_heads: self.config.heads,
+                key_dim: self.config.head_dim,
+            },
+        )?;
         let [rows, tokens, width] = y.dims()?;
         let heads = [rows, tokens, self.config.heads, self.config.head_dim];
         let normed = self.o_norm.forward(&y.reshape(&heads)?)?;

@@ -282,7 +282,7 @@ impl LatentAttention {
     fn grown(&self, q: Array, step: &Step) -> Result<Array> {
         match self.config.growth {
             Some(growth) => {
-                let factors = growth.factors(step.offsets(), q.dim(2)?)?;
+                let factors = growth.factors(step.positions())?;
                 q.multiply(factors.astype(q.dtype())?)
             }
             None => Ok(q),

@@ -118,12 +118,12 @@
 //! # fn main() -> Result<()> {
 //! // Two rows of a model with one layer.
 //! let mut cache = ModelCache::new(&[LayerKind::Full], 2, CacheOptions::default());
-//! // Row 0 brings three tokens, row 1 one; its other two places are padding.
+//! // Row 0 brings three tokens, row 1 one: four tokens on one axis.
 //! let mut step = cache.begin(&[3, 1])?;
-//! let qkv = ones(&[2, 4, 3, 32], DType::F32)?; // [B, H, L, D]
+//! let qkv = ones(&[1, 4, 4, 32], DType::F32)?; // [1, H, T, D]
 //! let options = Attend { scale: 0.2, softcap: None, sinks: None, alibi: None };
 //! let y = step.attend(0, &qkv, &qkv, &qkv, &options)?;
-//! assert_eq!(y.shape(), [2, 4, 3, 32]);
+//! assert_eq!(y.shape(), [1, 4, 4, 32]);
 //! // Row 0 keeps two of its tokens: the third was a draft that is rejected.
 //! step.commit(&[2, 1])?;
 //! assert_eq!(cache.lens(), [2, 1]);
@@ -258,7 +258,9 @@ pub use schedule::{
 pub use short_conv::{ShortConv, ShortConvConfig};
 pub use sinusoidal::SinusoidalPositionalEncoding;
 pub use sizes::Sizes;
-pub use step::{Attend, Keys, RepeatedStep, Rerun, StateAfter, Step, last_features};
+pub use step::{
+    Attend, Keys, KeptVectors, RepeatedStep, StateAfter, Step, Taps, last_features,
+};
 pub use trainable::Patterns;
 pub use training::{Mode, update_state, with_state};
 pub use transformer::{

@@ -1,7 +1,9 @@
 //! [`Step`]: one forward pass over the rows of a cache.
 //!
-//! A step computes write slots, rope offsets and masks from the rows' lengths once, and all layers
-//! share them. Layers with keys and values call [`Step::attend`]; recurrent layers call
+//! **A step is flat**: the tokens of all rows are one axis, row after row, without padding between
+//! them. Layers see `[1, T, E]`. A step computes positions and tables of pages from the rows'
+//! lengths once, and all layers share them. Layers with keys and values call [`Step::attend`];
+//! recurrent layers call [`Step::convolve`], [`Step::gated_delta`] and [`Step::scan`], or
 //! [`Step::window`], [`Step::state`] and [`Step::set_state`]. [`Step::commit`] sets how many tokens
 //! each row keeps.
 
@@ -9,12 +11,13 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::ops::Range;
 
-use mlx_core::fast::{self, Form, Mask, Op};
-use mlx_core::ops::create::arange;
-use mlx_core::{Array, DType, Error, ErrorKind, Result, async_eval};
+use mlx_core::fast::{self, Form, Op};
+use mlx_core::{Array, Error, ErrorKind, Result, async_eval};
 
+use self::axis::{Axis, features_at};
 use self::paged::StepPages;
-pub use self::recurrent::{Rerun, StateAfter};
+pub use self::chosen::KeptVectors;
+pub use self::recurrent::{StateAfter, Taps};
 use self::repeated::Last;
 pub use self::repeated::RepeatedStep;
 pub use crate::attend::{Attend, Keys};
@@ -24,11 +27,13 @@ use crate::residual::Residual;
 use crate::rope::Growing;
 
 mod attention;
+pub(crate) mod axis;
+mod chosen;
 mod paged;
-mod recurrent;
+pub(crate) mod recurrent;
 pub(crate) mod repeated;
 
-/// One forward pass: per-row widths, offsets and masks, and the states of the layers.
+/// One forward pass: the rows of its tokens, their positions, and the states of the layers.
 ///
 /// Dropping a step without [`commit`](Self::commit) leaves every row at its length before the step.
 pub struct Step<'c> {
@@ -37,30 +42,18 @@ pub struct Step<'c> {
     states: Range<usize>,
     /// The lengths of the cache's rows, if the step has other lengths.
     own_lens: Option<Vec<usize>>,
-    widths: Vec<usize>,
-    width: usize,
-    offsets: Array,
+    axis: Axis,
     reach: Vec<usize>,
     /// Where tokens are written and read, by the group of layers.
     pages: HashMap<usize, StepPages>,
-    /// Masks of layers that store nothing, by window and chunk.
-    masks: HashMap<(Option<usize>, Option<usize>), Mask>,
-    /// The same for layers with ALiBi.
-    biased: Option<Mask>,
     /// Cosines and sines of ropes that depend on the length of a text.
     turned: RefCell<Vec<(Key, Turned)>>,
-    /// The positions that queries see in layers with a selection: Bool `[B, 1, L, S]`.
+    /// The positions that queries see in layers with a selection: Bool `[1, T, S]`.
     selection: Option<Array>,
     /// The keys and values of a step that stores nothing, if later layers read them.
     shared: HashMap<usize, Vec<Array>>,
-    /// The document of each token of each row, if rows hold several documents.
-    documents: Option<Vec<Vec<usize>>>,
-    /// Which tokens are not padding; `None` before a layer reads it.
-    real: Option<Array>,
-    /// The widths as an array; `None` before a layer reads it.
-    real_widths: Option<Array>,
-    /// Whether only the features of each row's last token are read after the step.
-    reads_last: bool,
+    /// The places of the tokens whose features are read after the step, if not all are.
+    reads: Option<Vec<usize>>,
     /// Whether the current layer computes only the features that are read, after its tokens are
     /// mixed.
     narrows: bool,
@@ -78,22 +71,23 @@ type Key = [u64; 4];
 /// The rotation of a step's tokens.
 #[derive(Clone)]
 pub(crate) struct Turned {
-    /// `[B, 1, L, dims / 2]`
+    /// `[1, 1, T, dims / 2]`
     pub cosines: Array,
-    /// `[B, 1, L, dims / 2]`
+    /// `[1, 1, T, dims / 2]`
     pub sines: Array,
-    /// Bool `[B, 1, L, 1]`: the tokens whose base has grown; `None` if all have.
+    /// Bool `[1, 1, T, 1]`: the tokens whose base has grown; `None` if all have.
     pub grown: Option<Array>,
 }
 
 impl<'c> Step<'c> {
     /// A step over the layer states `states`, in which row b has `lens[b]` positions. `None`: the
-    /// rows have the lengths of the cache.
+    /// rows have the lengths of the cache. `is_fixed`: rows without tokens have a place.
     pub(crate) fn new(
         cache: &'c mut ModelCache,
         states: Range<usize>,
         lens: Option<&[usize]>,
         widths: &[usize],
+        is_fixed: bool,
     ) -> Result<Self> {
         let width = widths.iter().copied().max().unwrap_or(0);
         if widths.len() != cache.rows() || width == 0 {
@@ -122,28 +116,21 @@ impl<'c> Step<'c> {
         let repeats = width == 1 && lens.is_none() && cache.options.store;
         let repeats = repeats && fast::form(Op::Attention)? != Form::Plain;
         let held = lens.unwrap_or(&cache.lens).to_vec();
-        let offsets: Vec<i32> = held.iter().map(|&len| len as i32).collect();
-        let offsets = Array::from_slice(&offsets, &[offsets.len() as i32])?;
+        let axis = Axis::new(&held, widths, is_fixed, cache.axis.as_ref())?;
+        cache.axis = Some(axis.clone());
         let reach = (0..widths.len())
             .map(|row| cache.expected[row].max(held[row] + widths[row]))
             .collect();
         let mut step = Self {
             states,
             own_lens: lens.map(|_| std::mem::replace(&mut cache.lens, held)),
-            offsets,
-            widths: widths.to_vec(),
-            width,
+            axis,
             reach,
             pages: HashMap::new(),
-            masks: HashMap::new(),
-            biased: None,
             turned: RefCell::default(),
             selection: None,
             shared: HashMap::new(),
-            documents: None,
-            real: None,
-            real_widths: None,
-            reads_last: false,
+            reads: None,
             narrows: false,
             starts_early: false,
             lasts: Cell::new(if repeats { usize::MAX } else { 0 }),
@@ -151,28 +138,6 @@ impl<'c> Step<'c> {
             cache,
         };
         step.prepare_pages()?;
-        Ok(step)
-    }
-
-    pub(crate) fn packed(cache: &'c mut ModelCache, documents: &[Vec<usize>]) -> Result<Self> {
-        if cache.options.store {
-            return Err(Error::new(
-                ErrorKind::Unsupported,
-                "a packed step needs a cache that stores nothing",
-            ));
-        }
-        let widths: Vec<usize> = documents.iter().map(|row| row.iter().sum()).collect();
-        let states = 0..cache.layers.len();
-        let mut step = Self::new(cache, states, None, &widths)?;
-        if documents.iter().any(|row| row.len() > 1) {
-            let row = |row: &Vec<usize>| {
-                let lengths = row.iter().enumerate();
-                lengths
-                    .flat_map(|(document, &length)| std::iter::repeat_n(document, length))
-                    .collect()
-            };
-            step.documents = Some(documents.iter().map(row).collect());
-        }
         Ok(step)
     }
 }
@@ -191,17 +156,23 @@ impl Step<'_> {
 
     /// The number of tokens that each row brings.
     pub fn widths(&self) -> &[usize] {
-        &self.widths
+        &self.axis.widths
     }
 
-    /// The width of the tokens' array: the widest row.
-    pub fn width(&self) -> usize {
-        self.width
+    /// The number of places on the axis of tokens.
+    pub fn tokens(&self) -> usize {
+        self.axis.len()
     }
 
-    /// The position of each row's first token: I32 `[B]`.
+    /// The places of the tokens of each row on the axis of tokens. In a step of a
+    /// [fixed shape](ModelCache::begin_slots) a row without tokens has one place.
+    pub fn places(&self) -> impl Iterator<Item = Range<usize>> {
+        self.axis.each()
+    }
+
+    /// The number of positions that each row held before the step: I32 `[B]`.
     pub fn offsets(&self) -> &Array {
-        &self.offsets
+        &self.axis.lens
     }
 
     /// The number of positions that each row held before the step.
@@ -210,31 +181,15 @@ impl Step<'_> {
         &self.cache.lens
     }
 
-    /// The position of each token in its text, I32 `[B, L]`. Positions of padding follow the row's last token.
-    ///
-    /// # Errors
-    /// No memory for a handle.
-    pub fn positions(&self) -> Result<Array> {
-        let width = self.width as i32;
-        if let Some(documents) = &self.documents {
-            let mut positions = Vec::new();
-            for row in documents {
-                let own = row.iter().flat_map(|&len| 0..len as i32);
-                positions.extend(own.chain(std::iter::repeat(0)).take(self.width));
-            }
-            return Array::from_slice(&positions, &[documents.len() as i32, width]);
-        }
-        let first = self.offsets.expand_dims(-1)?;
-        match width {
-            1 => Ok(first),
-            _ => first.add(&arange(0.0, f64::from(width), 1.0, DType::I32)?),
-        }
+    /// The position of each token in its row: I32 `[1, T]`.
+    pub fn positions(&self) -> &Array {
+        &self.axis.positions
     }
 
     /// The length of the longest row, including its tokens of this step.
     pub fn longest(&self) -> usize {
         self.lasts_until(0);
-        let rows = self.cache.lens.iter().zip(&self.widths);
+        let rows = self.cache.lens.iter().zip(&self.axis.widths);
         rows.map(|(len, width)| len + width).max().unwrap_or(0)
     }
 
@@ -265,13 +220,12 @@ impl Step<'_> {
             .iter()
             .map(|len| len.saturating_sub(1))
             .collect();
-        let offsets: Vec<i32> = lens.iter().map(|&len| len as i32).collect();
-        let offsets = Array::from_slice(&offsets, &[offsets.len() as i32])?;
+        let axis = self.axis.again(&lens)?;
         let lens = std::mem::replace(&mut self.cache.lens, lens);
-        let offsets = std::mem::replace(&mut self.offsets, offsets);
+        let axis = std::mem::replace(&mut self.axis, axis);
         let pages = std::mem::take(&mut self.pages);
         let result = self.prepare_pages().and_then(|()| run(self));
-        (self.cache.lens, self.offsets, self.pages) = (lens, offsets, pages);
+        (self.cache.lens, self.axis, self.pages) = (lens, axis, pages);
         result
     }
 
@@ -288,11 +242,10 @@ impl Step<'_> {
             return Ok(Some(made.clone()));
         }
         drop(held);
-        let (rows, width) = (self.widths.len() as i32, self.width as i32);
         let (mut cosines, mut sines, mut grown) = (Vec::new(), Vec::new(), Vec::new());
-        for (row, &begin) in self.cache.lens.iter().enumerate() {
+        for (row, (&begin, places)) in self.cache.lens.iter().zip(self.axis.each()).enumerate() {
             let mut frequencies = (0, Vec::new());
-            for position in begin..begin + self.width {
+            for position in begin..begin + places.len() {
                 let length = self.length_at(row, position);
                 grown.push(length > rope.original());
                 if frequencies.0 != length {
@@ -305,12 +258,13 @@ impl Step<'_> {
                 }
             }
         }
-        let shape = [rows, 1, width, rope.pairs() as i32];
+        let tokens = grown.len() as i32;
+        let shape = [1, 1, tokens, rope.pairs() as i32];
         let made = Turned {
             cosines: Array::from_slice(&cosines, &shape)?,
             sines: Array::from_slice(&sines, &shape)?,
             grown: match grown.contains(&false) {
-                true => Some(Array::from_slice(&grown, &[rows, 1, width, 1])?),
+                true => Some(Array::from_slice(&grown, &[1, 1, tokens, 1])?),
                 false => None,
             },
         };
@@ -327,6 +281,18 @@ impl Step<'_> {
         }
     }
 
+    /// A Bool for each token, `[1, 1, T, 1]`, from one for each row.
+    ///
+    /// # Errors
+    /// No memory for a handle.
+    pub(crate) fn by_token(&self, rows: &[bool]) -> Result<Array> {
+        let each = self.axis.each().zip(rows);
+        let each: Vec<bool> = each
+            .flat_map(|(places, &row)| places.map(move |_| row))
+            .collect();
+        Array::from_slice(&each, &[1, 1, each.len() as i32, 1])
+    }
+
     /// Limits the steps that can [repeat](RepeatedStep) this one to those after which no row is longer than `most`.
     pub(super) fn lasts_until(&self, most: usize) {
         self.lasts.set(self.lasts.get().min(most));
@@ -337,9 +303,22 @@ impl Step<'_> {
 /// not read after the step need only keys, values and states.
 impl Step<'_> {
     /// Declares that only the features of each row's last token are read after the step. A model
-    /// then returns `[B, 1, E]`.
+    /// then returns `[1, R, E]` for R rows with tokens.
     pub fn read_last(&mut self) {
-        self.reads_last = true;
+        let last = self.axis.each().map(|places| usize::from(!places.is_empty()));
+        let last: Vec<usize> = last.collect();
+        self.read_ends(&last);
+    }
+
+    /// Declares that only the features of the last `ends[b]` tokens of row b are read after the
+    /// step, of all of its tokens if it has fewer. A model then returns `[1, T', E]` for these T'
+    /// tokens, row after row.
+    pub fn read_ends(&mut self, ends: &[usize]) {
+        let rows = self.axis.each().zip(ends);
+        let read: Vec<usize> = rows
+            .flat_map(|(places, &end)| places.end - end.min(places.len())..places.end)
+            .collect();
+        self.reads = (read.len() < self.tokens()).then_some(read);
     }
 
     /// Starts the computation of layers while the graph of later layers is built. For many tokens
@@ -362,8 +341,8 @@ impl Step<'_> {
         }
     }
 
-    /// Runs the last layer. Returns those of its features that are read: `[B, L, S]`, or `[B, 1, S]` after
-    /// [`read_last`](Self::read_last).
+    /// Runs the last layer. Returns those of its features that are read: `[1, T, S]`, or `[1, T', S]` after
+    /// [`read_last`](Self::read_last) or [`read_ends`](Self::read_ends).
     ///
     /// # Errors
     /// The errors of `run`, or the features have another shape.
@@ -371,13 +350,13 @@ impl Step<'_> {
         &mut self,
         run: impl FnOnce(&mut Self) -> Result<Residual>,
     ) -> Result<Residual> {
-        self.narrows = self.reads_last;
+        self.narrows = self.reads.is_some();
         let result = run(self);
         self.narrows = false;
         result?.map(|features| self.read(features))
     }
 
-    /// The features `[B, L, ..]` that the rest of a layer has to compute. A layer calls it when its
+    /// The features `[1, T, ..]` that the rest of a layer has to compute. A layer calls it when its
     /// tokens are mixed. In the [last layer](Self::last_layer) they are the features that are read,
     /// and in other layers all.
     ///
@@ -393,15 +372,18 @@ impl Step<'_> {
         Ok(narrowed)
     }
 
-    /// The part of the features `[B, L, ..]` that is read: all, or `[B, 1, ..]` after
-    /// [`read_last`](Self::read_last). Features `[B, 1, ..]` are returned unchanged.
+    /// The part of the features `[1, T, ..]` that is read: all, or `[1, T', ..]` after
+    /// [`read_last`](Self::read_last) or [`read_ends`](Self::read_ends). Features `[1, T', ..]` are
+    /// returned unchanged.
     ///
     /// # Errors
     /// The features have another shape.
     pub fn read(&self, features: &Array) -> Result<Array> {
-        match self.reads_last && features.dim(1)? > 1 {
-            true => last_features(features, &self.widths),
-            false => Ok(features.clone()),
+        match &self.reads {
+            Some(places) if features.dim(1)? == self.tokens() as i32 => {
+                features_at(features, places)
+            }
+            _ => Ok(features.clone()),
         }
     }
 }
@@ -415,21 +397,16 @@ impl Step<'_> {
     /// the slack of a ring or recurrent layer, or a recurrent layer has not set its state. The rows
     /// are then as before the step.
     pub fn commit(mut self, keep: &[usize]) -> Result<()> {
-        if keep.len() != self.widths.len()
-            || keep
-                .iter()
-                .zip(&self.widths)
-                .any(|(keep, width)| keep > width)
-        {
+        let widths = &self.axis.widths;
+        if keep.len() != widths.len() || keep.iter().zip(widths).any(|(keep, width)| keep > width) {
             return Err(Error::new(
                 ErrorKind::Invalid,
-                format!("rows of {:?} tokens cannot keep {keep:?}", self.widths),
+                format!("rows of {widths:?} tokens cannot keep {keep:?}"),
             ));
         }
         let kept = Kept {
             keep,
-            widths: &self.widths,
-            width: self.width,
+            axis: &self.axis,
             slack: self.cache.options.slack,
         };
         if self.cache.options.store {
@@ -443,7 +420,6 @@ impl Step<'_> {
         self.committed = true;
         self.cache.last = match kept.is_whole() {
             true => Some(Last {
-                widths: self.widths.clone(),
                 until: self.lasts.get(),
                 tables: self.tables(),
             }),
@@ -462,7 +438,7 @@ impl Step<'_> {
     /// # Errors
     /// A recurrent layer has not set its state. The rows are then as before the step.
     pub fn commit_all(self) -> Result<()> {
-        let keep = self.widths.clone();
+        let keep = self.axis.widths.clone();
         self.commit(&keep)
     }
 }
@@ -492,22 +468,17 @@ impl Drop for Step<'_> {
     }
 }
 
-/// The features of the last of the first `widths[b]` positions of each row:
-/// `[B, L, ..] -> [B, 1, ..]`. For a row of width 0 they are the features of its first position.
+/// The features of the last token of each row that has tokens: `[1, T, ..] -> [1, R, ..]`, where row
+/// b has `widths[b]` of the T tokens.
 ///
 /// # Errors
-/// The array has fewer than two axes, or its number of rows is not that of `widths`.
+/// The array has fewer than two axes, or fewer tokens.
 pub fn last_features(features: &Array, widths: &[usize]) -> Result<Array> {
-    let l = features.dim(1)?;
-    if widths.iter().all(|&width| width as i32 == l) {
-        return features.slice_axis(1, l - 1, l);
-    }
-    let last = widths.iter().map(|&width| width.saturating_sub(1) as i32);
-    let last: Vec<i32> = last.collect();
-    let mut shape = vec![1; features.ndim()];
-    shape[0] = widths.len() as i32;
-    let last = Array::from_slice(&last, &shape)?;
-    shape[1..].copy_from_slice(&features.shape()[1..]);
-    shape[1] = 1;
-    features.take_along_axis(&last.broadcast_to(&shape)?, 1)
+    let mut end = 0;
+    let rows = widths.iter().filter(|&&width| width > 0);
+    let last = rows.map(|width| {
+        end += width;
+        end - 1
+    });
+    features_at(features, &last.collect::<Vec<usize>>())
 }

@@ -88,23 +88,23 @@ impl Beside {
     }
 
     fn step(&mut self, widths: &[usize], keep: &[usize]) -> Result<()> {
-        let (b, l) = (widths.len(), widths.iter().copied().max().unwrap_or(0));
-        if l == 0 {
+        let (b, t) = (widths.len(), widths.iter().sum::<usize>());
+        if t == 0 {
             assert!(self.cache.begin(widths).is_err());
             return Ok(());
         }
-        // Every position of the step has its own number. So does right padding, to which no query
-        // must attend.
-        let number = |row: usize, token: usize| (self.next + row * l + token) % NUMBERS;
-        let mut values = vec![0.0f32; b * l * NUMBERS];
+        let first = |row: usize| widths[..row].iter().sum::<usize>();
+        // Every token of the step has its own number.
+        let number = |row: usize, token: usize| (self.next + first(row) + token) % NUMBERS;
+        let mut values = vec![0.0f32; t * NUMBERS];
         for row in 0..b {
-            for token in 0..l {
-                values[(row * l + token) * NUMBERS + number(row, token)] = 1.0;
+            for token in 0..widths[row] {
+                values[(first(row) + token) * NUMBERS + number(row, token)] = 1.0;
             }
         }
-        let v = Array::from_slice(&values, &[b as i32, 1, l as i32, NUMBERS as i32])?;
-        let k = zeros(&[b as i32, 1, l as i32, D], DType::F32)?;
-        let q = zeros(&[b as i32, 2, l as i32, D], DType::F32)?;
+        let v = Array::from_slice(&values, &[1, 1, t as i32, NUMBERS as i32])?;
+        let k = zeros(&[1, 1, t as i32, D], DType::F32)?;
+        let q = zeros(&[1, 2, t as i32, D], DType::F32)?;
         let part = |row: usize| (widths[row] * keep[row]).div_ceil(16);
         let keep: Vec<usize> = (0..b).map(part).collect();
         let repeats = self.cache.begin_repeated(widths)?.is_some();
@@ -131,7 +131,7 @@ impl Beside {
         self.graph = is_evaluated.then(|| (Rc::new(graph), repeats));
         // A layer that reads the keys and values of an earlier layer attends to the same tokens as
         // the earlier layer.
-        let q = zeros(&[b as i32, 3, l as i32, D], DType::F32)?;
+        let q = zeros(&[1, 3, t as i32, D], DType::F32)?;
         let mut again = Vec::new();
         for (layer, seen) in seen.iter().enumerate() {
             let all = step.attend_to_shared(layer, &q, &PLAIN)?;
@@ -150,9 +150,9 @@ impl Beside {
                 for token in 0..width {
                     let mut row_tokens = self.rows[row].clone();
                     row_tokens.extend((0..=token).map(|token| number(row, token)));
-                    let first = window.map_or(0, |window| row_tokens.len().saturating_sub(window));
-                    let expected = &row_tokens[first..];
-                    let at = ((row * 2) * l + token) * NUMBERS;
+                    let from = window.map_or(0, |window| row_tokens.len().saturating_sub(window));
+                    let expected = &row_tokens[from..];
+                    let at = (first(row) + token) * NUMBERS;
                     let weight = 1.0 / expected.len() as f32;
                     for (column, &found) in out[at..at + NUMBERS].iter().enumerate() {
                         let wanted = if expected.contains(&column) {
@@ -172,7 +172,7 @@ impl Beside {
             let kept: Vec<usize> = (0..keep).map(|token| number(row, token)).collect();
             self.rows[row].extend(kept);
         }
-        self.next = (self.next + b * l) % NUMBERS;
+        self.next = (self.next + t) % NUMBERS;
         let lens: Vec<usize> = self.rows.iter().map(Vec::len).collect();
         assert_eq!(self.cache.lens(), lens);
         Ok(())
@@ -299,9 +299,9 @@ fn a_step_that_is_dropped_leaves_nothing() {
     let mut beside = Beside::new(packed(None), 2);
     beside.step(&[9, 4], &[16, 16]).unwrap();
     {
-        let k = zeros(&[2, 1, 3, D], DType::F32).unwrap();
-        let v = mlx_core::ops::create::ones(&[2, 1, 3, NUMBERS as i32], DType::F32).unwrap();
-        let q = zeros(&[2, 2, 3, D], DType::F32).unwrap();
+        let k = zeros(&[1, 1, 5, D], DType::F32).unwrap();
+        let v = mlx_core::ops::create::ones(&[1, 1, 5, NUMBERS as i32], DType::F32).unwrap();
+        let q = zeros(&[1, 2, 5, D], DType::F32).unwrap();
         let mut step = beside.cache.begin(&[3, 2]).unwrap();
         for layer in 0..2 {
             step.attend(layer, &q, &k, &v, &PLAIN).unwrap();
@@ -316,8 +316,8 @@ fn rows_take_the_memory_of_their_own_positions() {
     let kinds = [LayerKind::Full, LayerKind::Window(100)];
     let mut cache = ModelCache::new(&kinds, 1, CacheOptions::default());
     let read = |cache: &mut ModelCache, widths: &[usize]| {
-        let (b, l) = (widths.len() as i32, *widths.iter().max().unwrap() as i32);
-        let x = zeros(&[b, 1, l, D], DType::F32).unwrap();
+        let tokens = widths.iter().sum::<usize>() as i32;
+        let x = zeros(&[1, 1, tokens, D], DType::F32).unwrap();
         let mut step = cache.begin(widths).unwrap();
         let seen: Vec<Array> = (0..2)
             .map(|layer| step.attend(layer, &x, &x, &x, &PLAIN).unwrap())

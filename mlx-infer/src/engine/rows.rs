@@ -268,14 +268,14 @@ impl<'m> Rows<'m> {
         }
         let unread = previous.filter(|_| inputs.contains(&Input::Unread));
         let tokens = tokens(&inputs, unread)?;
-        let column = tokens.expand_dims(-1)?;
+        let axis = tokens.expand_dims(0)?;
         let model = self.model.model();
-        let mut step = self.cache.begin_part(model.decoder_states(), &widths)?;
-        let features = model.run(&column, &mut step)?;
+        let mut step = (self.cache).begin_slots(model.decoder_states(), None, &widths)?;
+        let features = model.run(&axis, &mut step)?;
         let mut small = vec![tokens.clone()];
         small.extend(step.inputs());
         step.commit_all()?;
-        let logits = self.model.logits(&features[1])?.squeeze(1)?;
+        let logits = self.model.logits(&features[1])?.squeeze(0)?;
 
         let mut owners: Vec<Option<Id>> = inputs
             .iter()
@@ -309,7 +309,8 @@ impl<'m> Rows<'m> {
             let replay = self.replay()?.map(|replay| (replay, &small[..]));
             self.queued = Some(step.choose(requests, last, replay)?);
         }
-        self.add_head_input(column, &features, widths)?;
+        let firsts = (0..self.slots.len()).collect();
+        self.add_head_input(axis, &features, firsts, widths)?;
         Ok(ids)
     }
 

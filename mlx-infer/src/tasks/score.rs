@@ -121,8 +121,7 @@ impl Scoring {
         }
         let end = self.tokens.len().min(self.done + self.options.chunk);
         let chunk = &self.tokens[self.done..end];
-        let ids = forward::padded(&[chunk])?;
-        let hidden = forward::hidden(model.model(), &mut self.cache, &ids, &[chunk.len()])?;
+        let hidden = forward::hidden(model.model(), &mut self.cache, &[chunk])?;
         let states = self.cache.arrays();
         eval(states.iter().chain([&hidden]))?;
         let targets = &self.tokens[self.done + 1..self.tokens.len().min(end + 1)];

@@ -1,4 +1,4 @@
-//! Attention over pages.
+//! Attention of a flat step: over pages, or over the tokens of the step.
 
 use mlx_core::fast::{self, FlatAttention, PagedStore, Pages, Pools, Projection};
 use mlx_core::{Array, DType, Result, Scheme, ops::create};
@@ -14,8 +14,6 @@ pub(crate) struct Paged {
     pub(crate) starts: Array,
     /// I32 `[B]`: the number of positions that each row held before the step.
     pub(crate) lens: Array,
-    /// I32 `[1, T]`: the position of each token.
-    pub(crate) positions: Array,
     /// The most tokens that a row brings.
     pub(crate) most: i32,
 }
@@ -27,7 +25,7 @@ pub(crate) struct Seen<'a> {
     pub(crate) window: Option<usize>,
     /// The positions of its chunk only.
     pub(crate) chunk: Option<usize>,
-    /// The selected positions only: Bool `[B, 1, L, S]`.
+    /// The selected positions only: Bool `[1, T, S]`.
     pub(crate) selection: Option<&'a Array>,
     /// Latents only: the first features of keys are the values.
     pub(crate) value_dim: Option<i32>,
@@ -92,35 +90,73 @@ pub(crate) fn attend_to_pages(
     scheme: Option<Scheme>,
     options: &Attend<'_>,
 ) -> Result<Array> {
-    let size = |size: usize| i32::try_from(size).unwrap_or(i32::MAX);
-    let mask = match (seen.selection, options.alibi) {
-        (Some(selection), _) => {
-            let [b, _, l, s] = selection.dims()?;
-            Some(selection.reshape(&[1, b * l, s])?)
-        }
-        (None, Some(alibi)) => {
-            let slots = at.tables.dim(1)? * pools[0].dim(2)?;
-            let positions = create::arange(0.0, f64::from(slots), 1.0, DType::F32)?;
-            let bias = alibi.bias(&positions.reshape(&[1, 1, 1, slots])?)?;
-            Some(bias.astype(q.dtype())?.squeeze(0)?)
-        }
-        (None, None) => None,
-    };
-    let options = FlatAttention {
-        scale: options.scale,
-        soft_cap: options.softcap,
-        seen: fast::Seen {
-            window: seen.window.map(size),
-            chunk: seen.chunk.map(size),
-            mask: mask.as_ref(),
-            slopes: None,
-        },
-        sinks: options.sinks,
-    };
+    let columns = at.tables.dim(1)? * pools[0].dim(2)?;
+    let mask = mask(q, columns, seen, options)?;
+    let options = seen.options(mask.as_ref(), options);
     match (pools, seen.value_dim) {
         ([latents], Some(value_dim)) => {
             fast::paged_latents(q, latents, value_dim, &at.pages(), &options)
         }
         _ => fast::paged_attention(q, &pools[0], &pools[1], scheme, &at.pages(), &options),
+    }
+}
+
+/// The attention of queries `[1, H, T, D]` over the keys and values of the same tokens, for rows that
+/// begin with the step: `[1, H, T, Dv]`. `rows` are `starts`, I32 `[B + 1]`, and the most tokens of
+/// a row.
+pub(crate) fn attend_to_tokens(
+    q: &Array,
+    arrays: &[Array],
+    (starts, longest): (&Array, usize),
+    seen: &Seen<'_>,
+    options: &Attend<'_>,
+) -> Result<Array> {
+    let mask = mask(q, longest as i32, seen, options)?;
+    let options = seen.options(mask.as_ref(), options);
+    // The numbers of a quantised cache are F32.
+    let wide = arrays[0].dtype() != q.dtype();
+    let queries = if wide { q.astype(DType::F32)? } else { q.clone() };
+    let y = match (arrays, seen.value_dim) {
+        ([latents], Some(value_dim)) => {
+            fast::ragged_latents(&queries, latents, value_dim, starts, &options)?
+        }
+        _ => fast::ragged_attention(&queries, &arrays[0], &arrays[1], starts, &options)?,
+    };
+    if wide { y.astype(q.dtype()) } else { Ok(y) }
+}
+
+/// What is added to the scores of the first `columns` positions, or hides them: a selection,
+/// `[1, T, S]`, or the bias of ALiBi, `[H, 1, S]`.
+fn mask(
+    q: &Array,
+    columns: i32,
+    seen: &Seen<'_>,
+    options: &Attend<'_>,
+) -> Result<Option<Array>> {
+    match (seen.selection, options.alibi) {
+        (Some(selection), _) => Ok(Some(selection.clone())),
+        (None, Some(alibi)) => {
+            let positions = create::arange(0.0, f64::from(columns), 1.0, DType::F32)?;
+            let bias = alibi.bias(&positions)?;
+            bias.astype(q.dtype()).map(Some)
+        }
+        (None, None) => Ok(None),
+    }
+}
+
+impl Seen<'_> {
+    fn options<'a>(&self, mask: Option<&'a Array>, options: &Attend<'a>) -> FlatAttention<'a> {
+        let size = |size: usize| i32::try_from(size).unwrap_or(i32::MAX);
+        FlatAttention {
+            scale: options.scale,
+            soft_cap: options.softcap,
+            seen: fast::Seen {
+                window: self.window.map(size),
+                chunk: self.chunk.map(size),
+                mask,
+                slopes: None,
+            },
+            sinks: options.sinks,
+        }
     }
 }

@@ -8,25 +8,42 @@
 //! [recorded](super::ModelCache::record) and to 0.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::rc::Rc;
 
 use mlx_core::{Array, DType, Error, ErrorKind, Result, fast, ops::concat};
 
 use super::kind::{RecurrentShape, StatePart};
 use super::state::{Kept, refusal};
-use crate::step::Rerun;
+use crate::step::recurrent::Rerun;
 
 /// The arrays that a layer set in a step for one part of its state.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) enum Handed {
-    /// The window before the step and the step's inputs: `[B, len + L, width]`.
-    Inputs(Array),
-    /// The state before the step, and the state after each of its tokens: `[B, L, …]`.
+    /// The window before the step, `[B, len, width]`, the step's inputs, `[1, T, width]`, and the
+    /// window after all of them, if it is computed.
+    Inputs {
+        before: Array,
+        inputs: Array,
+        end: Option<Array>,
+    },
+    /// The state before the step, `[B, …]`, and the state after each of its tokens, `[T, …]`.
     Each { before: Array, states: Array },
     /// The state before the step, and the state after each row's last token: `[B, …]`.
     End { before: Array, state: Array },
     /// The state after each row's last token, and a function that computes the state after fewer tokens.
-    Rerun { end: Array, rerun: Rerun },
+    Rerun { end: Array, rerun: Rc<Rerun> },
+}
+
+impl fmt::Debug for Handed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Inputs { .. } => "Inputs",
+            Self::Each { .. } => "Each",
+            Self::End { .. } => "End",
+            Self::Rerun { .. } => "Rerun",
+        })
+    }
 }
 
 /// The recurrent state of one layer.
@@ -154,61 +171,54 @@ impl RecurrentCache {
                 ErrorKind::Invalid,
                 format!("the step has not handed over its {}", part.name()),
             )),
-            Some(Handed::Inputs(joined)) => last_inputs(joined, kept),
+            Some(Handed::Inputs { end: Some(end), .. }) if kept.is_whole() => Ok(end.clone()),
+            Some(Handed::Inputs { before, inputs, .. }) => last_inputs(before, inputs, kept),
             Some(Handed::Each { before, states }) => {
-                let after = states.flatten_with(0, 1)?.take(&token_before(kept)?, 0)?;
+                let after = states.take(&token_before(kept)?, 0)?;
                 keep_some(before, after, kept)
             }
             Some(Handed::Rerun { end, rerun }) => {
                 if kept.is_whole() {
                     return Ok(end.clone());
                 }
-                let keep: Vec<i32> = kept.keep.iter().map(|&keep| keep as i32).collect();
-                let keep = Array::from_slice(&keep, &[keep.len() as i32])?;
-                (rerun.run)(&rerun.inputs, &keep)
+                rerun(kept.axis, kept.keep)
             }
             Some(Handed::End { before, state }) => {
                 let is_part = |(&keep, &width): (&usize, &usize)| keep != 0 && keep != width;
-                if kept.keep.iter().zip(kept.widths).any(is_part) {
+                if kept.keep.iter().zip(&kept.axis.widths).any(is_part) {
                     return Err(kept.too_wide());
                 }
-                match kept.is_whole() {
-                    true => Ok(state.clone()),
-                    false => keep_some(before, state.clone(), kept),
-                }
+                keep_some(before, state.clone(), kept)
             }
         }
     }
 }
 
-/// The last inputs of each row after it has kept its tokens: the inputs from `keep[b]` on out of `[B, len + L, width]`,
-/// as `[B, len, width]`.
-fn last_inputs(joined: &Array, kept: &Kept<'_>) -> Result<Array> {
-    let [b, all, width] = joined.dims()?;
-    let len = all - kept.width as i32;
-    if let Some((&first, rest)) = kept.keep.split_first()
-        && rest.iter().all(|&keep| keep == first)
-        && kept.width as i32 <= len
-    {
-        return joined.slice_axis(1, first as i32, first as i32 + len);
-    }
+/// The last inputs of each row after it has kept its tokens, `[B, len, width]`, of the window before
+/// them, `[B, len, width]`, and the step's inputs, `[1, T, width]`.
+fn last_inputs(before: &Array, inputs: &Array, kept: &Kept<'_>) -> Result<Array> {
+    let [rows, len, width] = before.dims()?;
     // A copy, because a view would keep the inputs of a whole prompt alive.
-    let rows = kept.keep.iter().enumerate();
-    let places: Vec<i32> = rows
-        .flat_map(|(row, &keep)| {
-            let first = row as i32 * all + keep as i32;
-            first..first + len
+    let each = kept.axis.each().zip(kept.keep).enumerate();
+    let places: Vec<i32> = each
+        .flat_map(|(row, (places, &keep))| {
+            let (row, first, keep) = (row as i32, places.start as i32, keep as i32);
+            (keep - len..keep).map(move |at| match at < 0 {
+                true => row * len + len + at,
+                false => rows * len + first + at,
+            })
         })
         .collect();
-    let places = Array::from_slice(&places, &[b, len])?;
-    joined.reshape(&[b * all, width])?.take(&places, 0)
+    let places = Array::from_slice(&places, &[rows, len])?;
+    let all = [before.reshape(&[rows * len, width])?, inputs.reshape(&[-1, width])?];
+    concat(&all, 0)?.take(&places, 0)
 }
 
-/// For each row, the index of its last kept token in `[B * L]`; the first index if a row keeps none.
+/// For each row, the place of its last kept token; any place if a row keeps none.
 fn token_before(kept: &Kept<'_>) -> Result<Array> {
-    let rows = kept.keep.iter().enumerate();
+    let rows = kept.axis.each().zip(kept.keep);
     let places: Vec<i32> = rows
-        .map(|(row, &keep)| (row * kept.width + keep.saturating_sub(1)) as i32)
+        .map(|(places, &keep)| (places.start + keep).saturating_sub(1) as i32)
         .collect();
     Array::from_slice(&places, &[places.len() as i32])
 }

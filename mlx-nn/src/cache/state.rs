@@ -4,16 +4,15 @@ use mlx_core::{Array, Error, ErrorKind, Result};
 
 use super::LayerKind;
 use super::recurrent::RecurrentCache;
+use crate::step::axis::Axis;
 
 /// The tokens that each row keeps of a step that is about to commit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kept<'s> {
     /// Tokens that each row keeps, at most as many as it brought.
     pub(crate) keep: &'s [usize],
-    /// Tokens that each row brought.
-    pub(crate) widths: &'s [usize],
-    /// The width of the tokens' array.
-    pub(crate) width: usize,
+    /// The tokens of the step.
+    pub(crate) axis: &'s Axis,
     /// [`CacheOptions::slack`]
     pub(crate) slack: usize,
 }
@@ -21,17 +20,13 @@ pub(crate) struct Kept<'s> {
 impl Kept<'_> {
     /// Whether every row keeps all of its tokens.
     pub(crate) fn is_whole(&self) -> bool {
-        self.keep == self.widths
+        self.keep == self.axis.widths
     }
 
     /// The error for a step whose state exists only for all of its tokens.
     pub(crate) fn too_wide(&self) -> Error {
-        let Self {
-            keep,
-            widths,
-            width,
-            slack,
-        } = self;
+        let Self { keep, axis, slack } = self;
+        let (width, widths) = (axis.longest(), &axis.widths);
         refusal(format!(
             "a step of {width} tokens is too wide for slack {slack} to keep {keep:?} of {widths:?}"
         ))

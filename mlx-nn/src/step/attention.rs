@@ -1,21 +1,18 @@
 //! The part of [`Step`] that layers with keys and values use: attention over the keys that their
 //! queries see.
 
-use mlx_core::fast::{self, KeySlots, Mask, Positions};
-use mlx_core::ops::create;
-use mlx_core::{Array, DType, Error, ErrorKind, Result};
+use mlx_core::fast;
+use mlx_core::{Array, Error, ErrorKind, Result};
 
 use super::Step;
 use super::paged::StepPages;
-use crate::attend::{Attend, Keys, Paged, Seen, attend, attend_to_pages};
-use crate::attention::Alibi;
+use crate::attend::{Attend, Keys, Paged, Seen, attend_to_pages, attend_to_tokens};
 use crate::cache::state::refusal;
-use crate::mask::{mask, visible};
 
 /// Attention of layers of each kind.
 impl Step<'_> {
-    /// Writes keys and values `[B, K, L, D]` to the cache of layer `layer`, and computes the attention of the
-    /// queries `[B, H, L, D]` over the positions that they see: `[B, H, L, Dv]`.
+    /// Writes keys and values `[1, K, T, D]` to the cache of layer `layer`, and computes the attention of the
+    /// queries `[1, H, T, D]` over the positions that they see: `[1, H, T, Dv]`.
     ///
     /// # Errors
     /// The shapes do not fit each other or the cache, or the layer is recurrent.
@@ -80,8 +77,8 @@ impl Step<'_> {
         Ok(y)
     }
 
-    /// The attention of queries `[B, H, L, D]` over the keys and values that layer `layer` shared in this step with
-    /// [`attend_and_share`](Self::attend_and_share): `[B, H, L, Dv]`. Nothing is written.
+    /// The attention of queries `[1, H, T, D]` over the keys and values that layer `layer` shared in this step with
+    /// [`attend_and_share`](Self::attend_and_share): `[1, H, T, Dv]`. Nothing is written.
     ///
     /// # Errors
     /// That layer has not shared any in this step, or the shapes do not fit.
@@ -100,7 +97,7 @@ impl Step<'_> {
     }
 
     /// [`attend`](Self::attend) for a layer that keeps one vector for each position
-    /// ([`LayerKind::Latent`](crate::LayerKind)): `latents` `[B, 1, L, D]` are the keys of all queries, and their first
+    /// ([`LayerKind::Latent`](crate::LayerKind)): `latents` `[1, 1, T, D]` are the keys of all queries, and their first
     /// `value_dim` features are the values. If there is a selection, queries see only its positions.
     ///
     /// # Errors
@@ -124,43 +121,6 @@ impl Step<'_> {
         };
         let (q, k) = (Keys::from(q), Keys::from(latents));
         self.attend_to(layer, &q, &k, None, seen, options)
-    }
-
-    /// Writes one vector for each position, `[B, 1, L, D]`, to the cache of a layer that keeps such vectors. Returns
-    /// all vectors of the rows, `[B, 1, S, D]`, and which of them the step's queries may see, Bool `[B or 1, 1, L, S]`.
-    ///
-    /// # Errors
-    /// The shapes do not fit, or the layer has another kind of state.
-    pub fn keep(&mut self, layer: usize, vectors: &Array) -> Result<(Array, Array)> {
-        self.check_step(layer, &Keys::from(vectors))?;
-        let width = self.width as i32;
-        if !self.stores() {
-            let window = self.window_of(layer)?;
-            let visible = self.dense_mask(window, None)?.visible(width, width)?;
-            return Ok((vectors.clone(), visible));
-        }
-        let StepPages { paged, window } = self.pages_of(layer)?;
-        let flat = self.flat(vectors)?;
-        let (arrays, _) = self.write(layer, None, &Keys::from(&flat), None, &paged)?;
-        let all = paged.gathered(&arrays[0])?;
-        self.lasts_until(0);
-        let end = self.longest() as i32;
-        let all = all.slice_axis(2, 0, end)?;
-        let window = window.map(|window| i32::try_from(window).unwrap_or(i32::MAX));
-        let positions = Positions::new(&self.offsets, window, KeySlots::Straight);
-        let visible = Mask::Positions(positions).visible(width, end)?;
-        Ok((all, visible))
-    }
-
-    /// The selection of the last layer that has chosen positions: Bool `[B, 1, L, S]`; `None` if queries see all
-    /// positions that they may see.
-    pub fn selection(&self) -> Option<&Array> {
-        self.selection.as_ref()
-    }
-
-    /// Sets the [`selection`](Self::selection) for this layer and the layers after it.
-    pub fn set_selection(&mut self, selection: Option<Array>) {
-        self.selection = selection;
     }
 
     /// [`attend`](Self::attend), where queries see only the selection, if there is one.
@@ -203,33 +163,23 @@ impl Step<'_> {
             return self.attend_over(layer, &q.heads()?, &arrays, seen, options);
         }
         let StepPages { paged, window } = self.pages_of(layer)?;
-        let v = v.map(|v| self.flat(v)).transpose()?;
         // One operation makes the heads of queries and keys from projections, and stores the keys.
-        let columns = |keys: &Keys<'_>| match keys {
-            Keys::Projection(projection) => self.flat_columns(projection.x).map(Some),
-            Keys::Heads(_) => Ok(None),
+        let queries = match q {
+            Keys::Projection(projection) => Some(projection),
+            Keys::Heads(_) => None,
         };
-        let (q_columns, k_columns) = (columns(q)?, columns(k)?);
-        let at = &paged;
-        let queries = on_one_axis(q, q_columns.as_ref(), at);
-        let keys = match on_one_axis(k, k_columns.as_ref(), at) {
-            Some(keys) => Keys::Projection(keys),
-            None => Keys::Heads(self.flat(&k.heads()?)?),
-        };
-        let (arrays, heads) = self.write(layer, queries.as_ref(), &keys, v.as_ref(), at)?;
-        let heads = match (heads, &queries) {
-            (Some(heads), _) => heads,
-            (None, Some(queries)) => fast::heads(queries)?,
-            (None, None) => self.flat(&q.heads()?)?,
+        let (arrays, heads) = self.write(layer, queries, k, v, &paged)?;
+        let heads = match heads {
+            Some(heads) => heads,
+            None => q.heads()?,
         };
         let (seen, scheme) = (Seen { window, ..seen }, self.cache.options.quantized);
-        let y = attend_to_pages(&heads, &arrays, at, &seen, scheme, options)?;
-        self.by_row(&y)
+        attend_to_pages(&heads, &arrays, &paged, &seen, scheme, options)
     }
 
     /// Writes keys and values `[1, K, T, D]` to pages. Returns the layer's arrays, and the heads of
     /// the queries if they were given.
-    fn write(
+    pub(super) fn write(
         &self,
         layer: usize,
         queries: Option<&fast::Projection<'_>>,
@@ -244,7 +194,7 @@ impl Step<'_> {
         pool.write(layer, queries, k, v, at)
     }
 
-    /// The attention of queries `[B, H, L, D]` over the arrays of a layer.
+    /// The attention of queries `[1, H, T, D]` over the arrays of a layer.
     fn attend_over(
         &mut self,
         layer: usize,
@@ -253,35 +203,24 @@ impl Step<'_> {
         seen: Seen<'_>,
         options: &Attend<'_>,
     ) -> Result<Array> {
-        let scheme = self.cache.options.quantized;
         if self.stores() {
             let StepPages { paged, window } = self.pages_of(layer)?;
             let seen = Seen { window, ..seen };
-            let y = attend_to_pages(&self.flat(q)?, arrays, &paged, &seen, scheme, options)?;
-            return self.by_row(&y);
+            let scheme = self.cache.options.quantized;
+            return attend_to_pages(q, arrays, &paged, &seen, scheme, options);
         }
         let window = self.window_of(layer)?;
-        let mask = match (seen.selection, options.alibi) {
-            (Some(selection), _) => Mask::Array(selection.clone()),
-            (None, Some(alibi)) => self.biased_mask(window, alibi, q.dtype())?,
-            (None, None) => self.dense_mask(window, seen.chunk)?,
-        };
-        let values;
-        let v = match (arrays, seen.value_dim) {
-            ([keys], Some(value_dim)) => {
-                values = keys.slice_axis(-1, 0, value_dim)?;
-                &values
-            }
-            _ => &arrays[1],
-        };
-        attend(q, &arrays[0], v, scheme, mask, options)
+        let seen = Seen { window, ..seen };
+        let rows = (&self.axis.starts, self.axis.longest());
+        attend_to_tokens(q, arrays, rows, &seen, options)
     }
 
-    /// New keys and, unless values are a part of them, values in the cache's format.
+    /// New keys and, unless values are a part of them, values of a step that stores nothing. If the
+    /// cache is quantised, they are the F32 numbers that it would hold.
     fn kept(&self, k: &Keys<'_>, v: Option<&Array>) -> Result<Vec<Array>> {
         let scheme = self.cache.options.quantized;
         let kept = |new: &Array| match scheme {
-            Some(scheme) => fast::pack(new, scheme),
+            Some(scheme) => fast::unpack(&fast::pack(new, scheme)?, scheme, new.dtype()),
             None => Ok(new.clone()),
         };
         let keys = kept(&k.heads()?)?;
@@ -292,163 +231,24 @@ impl Step<'_> {
     }
 
     /// Refuses keys of another step, and layers without keys.
-    fn check_step(&self, layer: usize, keys: &Keys<'_>) -> Result<()> {
+    pub(super) fn check_step(&self, layer: usize, keys: &Keys<'_>) -> Result<()> {
         self.cache.pool.borrow().group_of(layer)?;
-        let [b, _, l, _] = keys.shape()?;
-        if b as usize != self.widths.len() || l as usize != self.width {
+        let [one, _, tokens, _] = keys.shape()?;
+        if one != 1 || tokens as usize != self.tokens() {
             return Err(Error::new(
                 ErrorKind::Shape,
                 format!(
                     "layer {layer}: keys {:?} in a step of {:?} tokens a row",
                     keys.shape()?,
-                    self.widths
+                    self.axis.widths
                 ),
             ));
         }
         Ok(())
     }
 
-    fn window_of(&self, layer: usize) -> Result<Option<usize>> {
+    pub(super) fn window_of(&self, layer: usize) -> Result<Option<usize>> {
         let pool = self.cache.pool.borrow();
         Ok(pool.groups()[pool.group_of(layer)?].window)
-    }
-
-    /// `[B, K, L, D] -> [1, K, B L, D]`: the tokens of all rows on one axis.
-    fn flat(&self, heads: &Array) -> Result<Array> {
-        let [b, k, l, d] = heads.dims()?;
-        match (b, l) {
-            (1, _) => Ok(heads.clone()),
-            (_, 1) => heads.swapaxes(0, 2),
-            _ => heads
-                .swapaxes(1, 2)?
-                .reshape(&[1, b * l, k, d])?
-                .swapaxes(1, 2),
-        }
-    }
-
-    /// `[B, L, W] -> [1, B L, W]`
-    fn flat_columns(&self, x: &Array) -> Result<Array> {
-        match x.dims()? {
-            [1, _, _] => Ok(x.clone()),
-            [b, l, w] => x.reshape(&[1, b * l, w]),
-        }
-    }
-
-    /// `[1, K, B L, D] -> [B, K, L, D]`
-    fn by_row(&self, flat: &Array) -> Result<Array> {
-        let [_, k, _, d] = flat.dims()?;
-        let (b, l) = (self.widths.len() as i32, self.width as i32);
-        match (b, l) {
-            (1, _) => Ok(flat.clone()),
-            (_, 1) => flat.swapaxes(0, 2),
-            _ => flat.swapaxes(1, 2)?.reshape(&[b, l, k, d])?.swapaxes(1, 2),
-        }
-    }
-}
-
-/// A projection whose columns `x`, `[1, T, W]`, are those of all rows.
-fn on_one_axis<'a>(
-    keys: &'a Keys<'_>,
-    x: Option<&'a Array>,
-    at: &'a Paged,
-) -> Option<fast::Projection<'a>> {
-    match (keys, x) {
-        (Keys::Projection(projection), Some(x)) => Some(fast::Projection {
-            x,
-            offsets: &at.positions,
-            ..*projection
-        }),
-        _ => None,
-    }
-}
-
-/// Masks of steps that store nothing. All their rows begin at position 0.
-impl Step<'_> {
-    /// The mask for a window and chunks, made once for each step.
-    fn dense_mask(&mut self, window: Option<usize>, chunk: Option<usize>) -> Result<Mask> {
-        let chunk = chunk.filter(|&chunk| self.width > chunk);
-        let key = (window, chunk);
-        if let Some(mask) = self.masks.get(&key) {
-            return Ok(mask.clone());
-        }
-        let made = match chunk {
-            Some(chunk) => self.chunk_mask(chunk, window)?,
-            None if self.documents.is_some() => self.packed_mask(window)?,
-            None if window.is_some_and(|window| window < self.width) => {
-                let window = window.map(|window| i32::try_from(window).unwrap_or(i32::MAX));
-                Mask::Positions(Positions::new(&self.offsets, window, KeySlots::Straight))
-            }
-            None if self.width == 1 => Mask::None,
-            None => Mask::Causal,
-        };
-        self.masks.insert(key, made.clone());
-        Ok(made)
-    }
-
-    /// The mask with the bias of ALiBi, in the dtype of the queries.
-    fn biased_mask(&mut self, window: Option<usize>, alibi: &Alibi, dtype: DType) -> Result<Mask> {
-        if let Some(mask) = &self.biased {
-            return Ok(mask.clone());
-        }
-        let width = self.width as i32;
-        let visible = self.dense_mask(window, None)?.visible(width, width)?;
-        let positions = self.key_positions()?;
-        let mask = Mask::Array(alibi.mask(&positions, &visible, dtype)?);
-        self.biased = Some(mask.clone());
-        Ok(mask)
-    }
-
-    /// The mask of a step that begins at position 0: causal and within the window, and only within a document.
-    fn packed_mask(&self, window: Option<usize>) -> Result<Mask> {
-        let documents = self.documents.as_deref().unwrap_or_default();
-        let width = self.width;
-        // Padding belongs to no document. It sees all tokens before it, so that its softmax has terms.
-        let of = |row: usize, token: usize| documents[row].get(token);
-        let array = mask(documents.len(), width, width, |row, query, key| {
-            visible(query as i64, key as i64, window)
-                && (of(row, query) == of(row, key) || of(row, query).is_none())
-        })?;
-        Ok(Mask::Array(array))
-    }
-
-    /// The mask of chunks.
-    fn chunk_mask(&self, chunk: usize, window: Option<usize>) -> Result<Mask> {
-        // Each document of a row has its own chunks.
-        let first = |row: usize, token: usize| match &self.documents {
-            Some(documents) => {
-                let own = documents[row].get(token);
-                documents[row].iter().position(|of| Some(of) == own)
-            }
-            None => Some(0),
-        };
-        let rows = self.widths.len();
-        let array = mask(rows, self.width, self.width, |row, query, key| {
-            let (q, k) = (query as i64, key as i64);
-            // Padding belongs to no document. It sees all tokens before it, so that its softmax has terms.
-            let Some(first) = first(row, query) else {
-                return visible(q, k, window);
-            };
-            let of = |position: i64| (position - first as i64).div_euclid(chunk as i64);
-            k >= first as i64 && visible(q, k, window) && of(q) == of(k)
-        })?;
-        Ok(Mask::Array(array))
-    }
-
-    /// The position of each key in its document: `[B or 1, 1, 1, L]`.
-    fn key_positions(&self) -> Result<Array> {
-        let slots = self.width;
-        let Some(documents) = &self.documents else {
-            let positions = create::arange(0.0, slots as f64, 1.0, DType::F32)?;
-            return positions.reshape(&[1, 1, 1, slots as i32]);
-        };
-        let mut positions = Vec::with_capacity(documents.len() * slots);
-        for row in documents {
-            let begin = |slot: usize| {
-                let own = row.get(slot)?;
-                row.iter().position(|of| of == own)
-            };
-            positions.extend((0..slots).map(|slot| (slot - begin(slot).unwrap_or(0)) as f32));
-        }
-        Array::from_slice(&positions, &[documents.len() as i32, 1, 1, slots as i32])
     }
 }

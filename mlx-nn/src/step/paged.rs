@@ -4,6 +4,7 @@
 use mlx_core::{Array, Result};
 
 use super::Step;
+use super::axis::Axis;
 use crate::attend::Paged;
 use crate::cache::ModelCache;
 use crate::cache::pages::{PAGE, RowPages, SPARE};
@@ -20,8 +21,7 @@ pub(super) struct StepPages {
 const COLUMNS: usize = 4;
 
 /// A table of pages for `rows` of the given widths and lengths in a group: I32 `[B, P]`. Position p
-/// of a row is in the page at column `p / PAGE mod P`. Rows without tokens, and the padding behind
-/// a row's tokens, have the spare page.
+/// of a row is in the page at column `p / PAGE mod P`. Rows without tokens have the spare page.
 pub(super) fn table(rows: &[&RowPages], widths: &[usize], columns: usize) -> Result<Array> {
     let mut table = vec![SPARE as i32; rows.len() * columns];
     for ((row, pages), &width) in rows.iter().enumerate().zip(widths) {
@@ -32,18 +32,18 @@ pub(super) fn table(rows: &[&RowPages], widths: &[usize], columns: usize) -> Res
     Array::from_slice(&table, &[rows.len() as i32, columns as i32])
 }
 
-/// The columns of the table of a step of `width` tokens a row: enough for the pages that a row
-/// holds and those of its padding. The number changes rarely, so that steps have the same graph.
-fn columns(cache: &ModelCache, group: usize, lens: &[usize], width: usize) -> usize {
+/// The columns of the table of a step: enough for the pages that a row holds. The number changes
+/// rarely, so that steps have the same graph.
+fn columns(cache: &ModelCache, group: usize, axis: &Axis) -> usize {
     let window = cache.pool.borrow().groups()[group].window;
-    let rows = lens.iter().zip(&cache.pages);
-    let spans = rows.map(|(&len, pages)| {
+    let rows = cache.lens.iter().zip(&cache.pages).zip(axis.each());
+    let spans = rows.map(|((&len, pages), places)| {
         let begin = match (window, pages[group].len()) {
             (None, _) => 0,
             (Some(window), 0) => (len + 1).saturating_sub(window) / PAGE * PAGE,
             (Some(_), _) => pages[group].begin(),
         };
-        (len + width).saturating_sub(begin).div_ceil(PAGE)
+        (len + places.len()).saturating_sub(begin).div_ceil(PAGE)
     });
     spans.max().unwrap_or(0).next_power_of_two().max(COLUMNS)
 }
@@ -63,7 +63,7 @@ impl Step<'_> {
             }
             let mut copies = Vec::new();
             let rows = self.cache.pages.iter_mut();
-            for ((pages, &len), &width) in rows.zip(&self.cache.lens).zip(&self.widths) {
+            for ((pages, &len), &width) in rows.zip(&self.cache.lens).zip(&self.axis.widths) {
                 copies.extend(pages[group].prepare(len, len + width));
             }
             if !copies.is_empty() {
@@ -80,18 +80,14 @@ impl Step<'_> {
         if let Some(pages) = self.pages.get(&group) {
             return Ok(pages.clone());
         }
-        let columns = columns(self.cache, group, &self.cache.lens, self.width);
-        self.lasts_until(columns * PAGE);
+        let columns = columns(self.cache, group, &self.axis);
         let rows: Vec<&RowPages> = self.cache.pages.iter().map(|row| &row[group]).collect();
-        let starts = (0..=rows.len()).map(|row| (row * self.width) as i32);
-        let starts: Vec<i32> = starts.collect();
         let made = StepPages {
             paged: Paged {
-                tables: table(&rows, &self.widths, columns)?,
-                starts: Array::from_slice(&starts, &[starts.len() as i32])?,
-                lens: self.offsets.clone(),
-                positions: self.positions()?.reshape(&[1, -1])?,
-                most: self.width as i32,
+                tables: table(&rows, &self.axis.widths, columns)?,
+                starts: self.axis.starts.clone(),
+                lens: self.axis.lens.clone(),
+                most: self.axis.longest() as i32,
             },
             window: self.cache.pool.borrow().groups()[group].window,
         };
@@ -111,13 +107,14 @@ impl Step<'_> {
     }
 
     /// The arrays of this step that differ from those of the [step before](super::RepeatedStep)
-    /// with the same graph: the offsets of rows, and tables of pages.
+    /// with the same graph: the offsets of rows, the positions of tokens, and tables of pages.
     pub fn inputs(&self) -> Vec<Array> {
         let tables = self.tables();
         let tables = tables
             .iter()
             .map(|(group, _)| &self.pages[group].paged.tables);
-        std::iter::once(&self.offsets)
+        [&self.axis.lens, &self.axis.positions]
+            .into_iter()
             .chain(tables)
             .cloned()
             .collect()
@@ -145,9 +142,10 @@ impl Step<'_> {
 /// columns. `None` if the graph of the step would differ.
 pub(super) fn repeated(
     cache: &mut ModelCache,
-    widths: &[usize],
+    axis: &Axis,
     last: &[(usize, usize)],
 ) -> Result<Option<Vec<Array>>> {
+    let widths = &axis.widths;
     let mut tables = Vec::with_capacity(last.len());
     for &(group, held) in last {
         for ((pages, &len), &width) in cache.pages.iter_mut().zip(&cache.lens).zip(widths) {
@@ -157,7 +155,7 @@ pub(super) fn repeated(
             }
             own.prepare(len, len + width);
         }
-        if columns(cache, group, &cache.lens, 1) != held {
+        if columns(cache, group, axis) != held {
             return Ok(None);
         }
         let rows: Vec<&RowPages> = cache.pages.iter().map(|row| &row[group]).collect();

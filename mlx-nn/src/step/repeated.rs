@@ -15,7 +15,6 @@ use crate::cache::state::LayerState;
 /// The last step, if all of its tokens were kept and nothing has changed the cache since.
 #[derive(Clone, Debug)]
 pub(crate) struct Last {
-    pub(crate) widths: Vec<usize>,
     /// [`Step::lasts`](super::Step::lasts)
     pub(crate) until: usize,
     /// The groups of layers for which it made tables of pages, and the columns of these.
@@ -37,30 +36,29 @@ impl<'c> RepeatedStep<'c> {
     /// `None` if the graph differs, or may differ.
     pub(crate) fn new(cache: &'c mut ModelCache, widths: &[usize]) -> Result<Option<Self>> {
         let end = cache.lens.iter().max().map_or(1, |len| len + 1);
-        let Some(last) = &cache.last else {
+        let (Some(last), Some(axis)) = (&cache.last, &cache.axis) else {
             return Ok(None);
         };
         let is_recurrent = |layer: &LayerState| matches!(layer, LayerState::Recurrent(_));
-        if last.widths != widths || end > last.until || cache.layers.iter().any(is_recurrent) {
+        if axis.widths != widths || end > last.until || cache.layers.iter().any(is_recurrent) {
             return Ok(None);
         }
-        let tables = last.tables.clone();
-        let Some(tables) = paged::repeated(cache, widths, &tables)? else {
+        let (axis, tables) = (axis.again(&cache.lens)?, last.tables.clone());
+        let Some(tables) = paged::repeated(cache, &axis, &tables)? else {
             return Ok(None);
         };
-        let offsets: Vec<i32> = cache.lens.iter().map(|&len| len as i32).collect();
-        let mut inputs = vec![Array::from_slice(&offsets, &[offsets.len() as i32])?];
+        let mut inputs = vec![axis.lens, axis.positions];
         inputs.extend(tables);
         Ok(Some(Self { cache, inputs }))
     }
 
-    /// The position of each row's token: I32 `[B]`, in place of
+    /// The number of positions that each row held before the step: I32 `[B]`, in place of
     /// [`Step::offsets`](super::Step::offsets) of the step before.
     pub fn offsets(&self) -> &Array {
         &self.inputs[0]
     }
 
-    /// The offsets and the tables of pages, in place of
+    /// The offsets, the positions and the tables of pages, in place of
     /// [`Step::inputs`](super::Step::inputs) of the step before.
     pub fn inputs(&self) -> &[Array] {
         &self.inputs
@@ -70,7 +68,7 @@ impl<'c> RepeatedStep<'c> {
     pub fn commit(self) {
         let cache = self.cache;
         inplace::note_written(&cache.row_arrays());
-        let widths = cache.last.iter().flat_map(|last| &last.widths);
+        let widths = cache.axis.iter().flat_map(|axis| &axis.widths);
         for (len, width) in cache.lens.iter_mut().zip(widths) {
             *len += width;
         }

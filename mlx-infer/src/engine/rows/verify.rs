@@ -83,19 +83,25 @@ impl Rows<'_> {
             .iter()
             .map(|line| line.as_ref().map_or(0, Line::width))
             .collect();
-        let width = widths.iter().copied().max().unwrap_or(0);
-        if width == 0 {
+        if widths.iter().all(|&width| width == 0) {
             return Ok(Vec::new());
         }
-        let tokens = tokens(&lines, width, drafts.tokens())?;
+        let tokens = tokens(&lines, drafts.tokens())?;
         let model = self.model.model();
         let mut step = self.cache.begin_part(model.decoder_states(), &widths)?;
+        let firsts = step.places().map(|places| places.start).collect();
+        let chosen = lines.iter().map(|line| line.as_ref().map_or(0, Line::chosen));
+        let chosen: Vec<usize> = chosen.collect();
+        let chooses = chosen.iter().any(|&tokens| tokens > 0);
+        if chooses {
+            step.read_ends(&chosen);
+        }
         let features = model.run(&tokens, &mut step)?;
-        let places = places(&lines, width);
-        let [b, l, e] = features[1].dims()?;
-        let places = Array::from_slice(&places, &[places.len() as i32])?;
-        let hidden = features[1].reshape(&[b * l, e])?.take(&places, 0)?;
-        let logits = self.model.logits(&hidden)?;
+        let hidden = match chooses {
+            true => step.read(&features[1])?,
+            false => features[1].slice_axis(1, 0, 0)?,
+        };
+        let logits = self.model.logits(&hidden.squeeze(0)?)?;
 
         let needs_drafts = |line: &Line| {
             let request = &requests[&line.id];
@@ -184,7 +190,7 @@ impl Rows<'_> {
             verified.push(row);
         }
         step.commit(&keep)?;
-        self.add_head_input(tokens, &features, keep)?;
+        self.add_head_input(tokens, &features, firsts, keep)?;
         // For rows that keep a part of their tokens, the recurrent states are computed while the
         // host continues.
         async_eval(self.cache.row_arrays())?;
@@ -209,24 +215,29 @@ impl Rows<'_> {
     }
 }
 
-/// The tokens of the step, U32 `[slots, width]`, of which `drawn` `[slots, K]` are not read.
-fn tokens(lines: &[Option<Line>], width: usize, drawn: Option<&Array>) -> Result<Array> {
-    let shape = [lines.len() as i32, width as i32];
-    let mut known = vec![0; lines.len() * width];
-    let mut is_drawn = vec![false; lines.len() * width];
+/// The tokens of the step, U32 `[1, T]`, of which `drawn` `[slots, K]` are not read.
+fn tokens(lines: &[Option<Line>], drawn: Option<&Array>) -> Result<Array> {
+    let (mut known, mut is_drawn, mut from) = (Vec::new(), Vec::new(), Vec::new());
+    let most = drawn.map_or(Ok(0), |drawn| drawn.dim(1))?;
     for (slot, line) in lines.iter().enumerate() {
         let Some(line) = line else { continue };
-        let start = slot * width;
-        known[start..start + line.tokens.len()].copy_from_slice(&line.tokens);
-        is_drawn[start + line.tokens.len()..start + line.width()].fill(true);
+        for at in 0..line.width() {
+            let token = line.tokens.get(at).copied();
+            known.push(token.unwrap_or(0));
+            is_drawn.push(token.is_none());
+            // The first token of a line was read before.
+            from.push(match token {
+                Some(_) => 0,
+                None => slot as i32 * most + at as i32 - 1,
+            });
+        }
     }
+    let shape = [1, known.len() as i32];
     let known = Array::from_slice(&known, &shape)?;
     let Some(drawn) = drawn else {
         return Ok(known);
     };
-    // Column k of the drafts is column 1 + k of the step.
-    let behind = width as i32 - 1 - drawn.dim(1)?;
-    let drawn = drawn.pad(&[(1, 1, behind)], 0u32)?;
+    let drawn = drawn.flatten()?.take(&Array::from_slice(&from, &shape)?, 0)?;
     Ok(Array::from_slice(&is_drawn, &shape)?.select(&drawn, &known)?)
 }
 
@@ -242,15 +253,6 @@ fn read(lines: &mut [Option<Line>], drawn: &Array) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// The indices in `[slots * width]` at which a token is chosen.
-fn places(lines: &[Option<Line>], width: usize) -> Vec<i32> {
-    let each = lines.iter().enumerate().flat_map(|(slot, line)| {
-        let chosen = line.as_ref().map_or(0, Line::chosen);
-        (0..chosen).map(move |at| (slot * width + at) as i32)
-    });
-    each.collect()
 }
 
 /// The sampler's input for each token that is chosen.

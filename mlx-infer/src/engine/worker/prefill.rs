@@ -134,7 +134,7 @@ impl Worker<'_, '_> {
         Ok(())
     }
 
-    /// Computes the last parts of prompts, padded on the right. Their rows join the batch.
+    /// Computes the last parts of prompts. Their rows join the batch.
     fn prefill_rest(&mut self, chunks: &[Chunk]) -> Result<()> {
         let mut cache = match *chunks {
             [chunk] => self.partial_cache(chunk)?,
