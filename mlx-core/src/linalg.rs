@@ -1,8 +1,9 @@
 //! Linear algebra on the last two dimensions; leading ones are batches.
 //!
-//! Arrays are F32 or F64. Most back ends have these kernels on the CPU only, so they run on the CPU
-//! stream of the thread, whatever the current stream is; [`norm()`] and [`norm_l2`] run on the
-//! current stream. A singular matrix is an error at evaluation.
+//! Arrays are F32 or F64. Most back ends have these kernels on the CPU only, so they run on the
+//! current stream if that is on the CPU, and otherwise on the thread's default stream of the CPU;
+//! [`norm()`] and [`norm_l2`] run on the current stream. A singular matrix is an error at
+//! evaluation.
 //!
 //! ```
 //! use mlx_core::{array, linalg};
@@ -23,7 +24,7 @@ use crate::ffi::op;
 use crate::ops::checked::finite;
 use crate::ops::reduce::{narrow, or_if_empty, wide};
 use crate::ops::{Axes, require};
-use crate::stream::{Device, DeviceKind, Stream};
+use crate::stream::{Device, Stream, is_on_gpu};
 
 /// Which half of a symmetric or triangular matrix is read.
 ///
@@ -63,11 +64,12 @@ pub enum MatrixNorm {
     Nuclear,
 }
 
-/// Runs `f` with a CPU stream as the current one.
+/// Runs `f` with a CPU stream as the current one: with the current stream if it is one, so that the
+/// caller's wait for that stream returns the failures of what `f` builds.
 pub(crate) fn on_cpu<R>(f: impl FnOnce() -> Result<R>) -> Result<R> {
-    match Device::default_device()?.kind {
-        DeviceKind::Cpu => f(),
-        DeviceKind::Gpu => Stream::default_of(Device::CPU)?.scope(f),
+    match is_on_gpu()? {
+        true => Stream::default_of(Device::CPU)?.scope(f),
+        false => f(),
     }
 }
 

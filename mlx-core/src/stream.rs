@@ -369,6 +369,9 @@ pub fn clear_streams() -> Result<()> {
 
 /// A queue of work on a device, usable on the thread that made it.
 ///
+/// On CUDA use one CPU stream at a time beside GPU streams: the events with which MLX orders CPU and
+/// GPU streams can end in a deadlock where there are two of each.
+///
 /// ```
 /// use mlx_core::{Device, DType, Stream, ones};
 ///

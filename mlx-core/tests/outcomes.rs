@@ -17,7 +17,7 @@ use mlx_core::{
     Array, DType, Device, ErrorKind, Result, Stream, async_eval, eval, graph_size, memory, ones,
     synchronize,
 };
-use random_graph::{Failure, Setup, check};
+use random_graph::{Failure, Setup, check_all};
 
 const ALL: [Failure; 4] = [
     Failure::Index,
@@ -39,13 +39,21 @@ fn setup(streams: usize) -> Result<Setup> {
 #[test]
 fn random_graphs_on_one_stream() -> Result<()> {
     let setup = setup(1)?;
-    (0..600).try_for_each(|seed| check(&setup, ALL[seed as usize % 4], seed))
+    check_all(&setup, &ALL, 600)
 }
 
 #[test]
 fn random_graphs_on_several_streams() -> Result<()> {
     let setup = setup(3)?;
-    (0..600).try_for_each(|seed| check(&setup, ALL[seed as usize % 4], seed))
+    check_all(&setup, &ALL, 600)
+}
+
+/// As on a machine with a GPU, where kernels in Rust have streams of their own.
+#[test]
+fn random_graphs_with_kernels_on_other_streams() -> Result<()> {
+    let mut setup = setup(2)?;
+    setup.kernels = vec![Stream::new(Device::CPU)?];
+    check_all(&setup, &ALL, 300)
 }
 
 #[test]
@@ -53,7 +61,7 @@ fn random_graphs_with_compiled_functions() -> Result<()> {
     compile::set_enabled(true);
     let mut setup = setup(2)?;
     setup.compiled = Some(Setup::compiled());
-    let result = (0..200).try_for_each(|seed| check(&setup, ALL[seed as usize % 4], seed));
+    let result = check_all(&setup, &ALL, 200);
     compile::set_enabled(false);
     result
 }
@@ -128,6 +136,29 @@ fn a_failure_on_a_stream_is_returned_once() -> Result<()> {
             let error = lost.to_vec::<f32>().unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Poisoned, "round {round}: {error}");
         }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_failure_is_returned_by_a_wait_for_its_stream() -> Result<()> {
+    let other = Stream::new(Device::CPU)?;
+    let x = three()?;
+    for round in 0..20 {
+        let broken = other.scope(|| failing(&x, "on purpose"))?;
+        let beside = other.scope(|| x.add(1.0))?;
+        async_eval([&broken])?;
+        // This one waits for another stream.
+        synchronize()?;
+        let error = match round % 2 {
+            0 => other.scope(synchronize).unwrap_err(),
+            _ => beside.to_vec::<f32>().unwrap_err(),
+        };
+        assert_eq!(error.kind(), ErrorKind::Eval, "round {round}: {error}");
+        // The array whose evaluation returned the failure is not lost.
+        assert_eq!(beside.to_vec::<f32>()?, [2.0, 3.0, 4.0]);
+        let error = broken.to_vec::<f32>().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Poisoned, "round {round}: {error}");
     }
     Ok(())
 }

@@ -3,8 +3,6 @@
 
 #include <limits>
 
-#include "mlx/scheduler.h"
-
 #include "check.h"
 #include "elements.h"
 #include "runtime/outcomes.h"
@@ -288,12 +286,7 @@ extern "C" int mlxrs_check_reports(mlx_vector_array waited, mlx_stream s) {
 #endif
 #ifdef __linux__
     if (waited.ctx == nullptr) {
-      auto stream = mlx_stream_get_(s);
-      if (stream.device == mx::Device::cpu) {
-        // MLX's CUDA library waits for a CPU stream without a look at its error.
-        mx::scheduler::scheduler().check_error(stream);
-      }
-      return confirm(stream, nullptr);
+      return confirm(mlx_stream_get_(s), nullptr);
     }
     for (const auto& array : mlx_vector_array_get_(waited)) {
       confirm(mlx_stream_get_(s), &array);

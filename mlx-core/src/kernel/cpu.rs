@@ -113,8 +113,8 @@ pub trait CpuKernel: Send + Sync + Sized + 'static {
     }
 }
 
-/// The outputs of `kernel` for `inputs`, to be computed when they are evaluated. They are computed on the CPU even if
-/// the default device is a GPU.
+/// The outputs of `kernel` for `inputs`, to be computed when they are evaluated. They are computed on the current stream
+/// if that is on the CPU, and otherwise on the thread's default stream of the CPU.
 ///
 /// ```
 /// use mlx_core::{Array, Result, kernel::{self, CpuKernel, Spec, View, ViewMut}};

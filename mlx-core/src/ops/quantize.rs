@@ -15,7 +15,7 @@ use crate::ffi::{Opt, op};
 use crate::linalg::on_cpu;
 use crate::ops::matmul::checked_matrices;
 use crate::ops::{require, zeros};
-use crate::stream::{Device, DeviceKind, is_on_cuda, is_on_gpu};
+use crate::stream::{is_on_cuda, is_on_gpu};
 
 /// The parts of a quantised matrix.
 ///
@@ -369,7 +369,7 @@ pub fn qqmm(x: &Array, w: &Array, w_scales: Option<&Array>, scheme: Scheme) -> R
     }
     let row = x.shape().last().is_some_and(|&k| x.size() == k as usize);
     let simple = row && w_scales.is_some();
-    if !simple && Device::default_device()?.kind == DeviceKind::Cpu {
+    if !simple && !is_on_gpu()? {
         return refuse("qqmm: the CPU back end multiplies one row by a packed matrix only");
     }
     if let Some(scales) = w_scales {

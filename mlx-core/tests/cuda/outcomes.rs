@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use mlx_core::transforms::compile;
 use mlx_core::{
-    Array, DType, Device, ErrorKind, Result, Stream, async_eval, eval, ones, synchronize,
+    Array, DType, Device, ErrorKind, Result, Stream, async_eval, default_stream, eval, ones,
+    synchronize,
 };
 
 use super::on_gpu;
@@ -15,7 +16,7 @@ mod failing;
 use failing::failing;
 #[path = "../shared/random_graph.rs"]
 mod random_graph;
-use random_graph::{Failure, Setup, check};
+use random_graph::{Failure, Setup, check_all};
 
 /// Graphs on streams of the GPU, with kernels in Rust on a stream of the CPU.
 fn setup(streams: usize) -> Result<Setup> {
@@ -41,7 +42,7 @@ fn random_graphs_on_one_stream() -> Result<()> {
     }
     let mut setup = setup(1)?;
     setup.kernels.clear();
-    (0..300).try_for_each(|seed| check(&setup, ALL[seed as usize % 2], seed))
+    check_all(&setup, &ALL[..2], 300)
 }
 
 #[test]
@@ -50,7 +51,21 @@ fn random_graphs_on_several_streams_and_the_cpu() -> Result<()> {
         return Ok(());
     }
     let setup = setup(2)?;
-    (0..300).try_for_each(|seed| check(&setup, ALL[seed as usize % 4], seed))
+    check_all(&setup, &ALL, 300)
+}
+
+/// MLX can end in a deadlock here, about once in four runs: one of its threads frees an event with
+/// `cudaFree`, which waits for the kernels of all streams and keeps other threads from launching
+/// any. One of these kernels waits for a signal that a stream of the CPU cannot launch.
+#[test]
+#[ignore = "MLX's events between two streams of each device can end in a deadlock"]
+fn random_graphs_on_several_streams_of_both_devices() -> Result<()> {
+    if !on_gpu()? {
+        return Ok(());
+    }
+    let mut setup = setup(2)?;
+    setup.kernels.push(default_stream(Device::CPU)?);
+    check_all(&setup, &ALL, 200)
 }
 
 #[test]
@@ -62,7 +77,7 @@ fn random_graphs_with_compiled_functions() -> Result<()> {
     let mut setup = setup(1)?;
     setup.kernels.clear();
     setup.compiled = Some(Setup::compiled());
-    (0..100).try_for_each(|seed| check(&setup, ALL[seed as usize % 2], seed))
+    check_all(&setup, &ALL[..2], 100)
 }
 
 #[test]
@@ -91,14 +106,13 @@ fn a_failure_on_the_cpu_is_returned_once() -> Result<()> {
         let broken = cpu.scope(|| failing(&before, "on purpose"))?;
         let reads = cpu.scope(|| broken.add(&before))?;
         let after = cpu.scope(|| before.multiply(2.0))?;
-        // The call that queues more work may already return the failure.
-        let queued = async_eval([&before]).and_then(|()| async_eval([&reads, &after]));
+        async_eval([&before])?;
+        async_eval([&reads, &after])?;
         if round % 2 == 0 {
             sleep(Duration::from_millis(1));
         }
-        let waits = (0..8).take_while(|_| cpu.scope(synchronize).is_err());
-        let errors = usize::from(queued.is_err()) + waits.count();
-        assert_eq!(errors, 1, "round {round}");
+        let errors = (0..8).take_while(|_| cpu.scope(synchronize).is_err());
+        assert_eq!(errors.count(), 1, "round {round}");
         let what = |call: &str| format!("round {round}: {call}");
         let read = |array: &Array, call: &str| {
             let read = array.to_vec::<f32>();
@@ -109,6 +123,28 @@ fn a_failure_on_the_cpu_is_returned_once() -> Result<()> {
         for lost in [&broken, &reads] {
             let error = lost.to_vec::<f32>().unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Poisoned, "round {round}: {error}");
+        }
+    }
+    Ok(())
+}
+
+/// A wait for the stream of a kernel returns its failure, and no other wait does. With a scope of
+/// the GPU the kernel runs on the default stream of the CPU.
+#[test]
+fn a_kernel_in_rust_runs_on_the_current_stream_of_the_cpu() -> Result<()> {
+    if !on_gpu()? {
+        return Ok(());
+    }
+    let (one, two) = (Stream::new(Device::CPU)?, Stream::new(Device::CPU)?);
+    let (usual, gpu) = (default_stream(Device::CPU)?, default_stream(Device::GPU)?);
+    let x = ones(&[4], DType::F32)?;
+    eval([&x])?;
+    for (made_on, run_on) in [(&one, 0), (&two, 1), (&usual, 2), (&gpu, 2)] {
+        let broken = made_on.scope(|| failing(&x, "on purpose"))?;
+        async_eval([&broken])?;
+        for (at, stream) in [&one, &two, &usual, &gpu].into_iter().enumerate() {
+            let waited = stream.scope(synchronize);
+            assert_eq!(waited.is_err(), at == run_on, "{at}, {run_on}: {waited:?}");
         }
     }
     Ok(())

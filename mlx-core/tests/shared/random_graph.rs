@@ -126,10 +126,14 @@ impl Graph<'_> {
         let (a, b) = (a.array.clone(), b.array.clone());
         let at = self.random.below(self.setup.streams.len());
         let stream = &self.setup.streams[at];
-        let kernels = (!self.setup.kernels.is_empty())
-            .then(|| &self.setup.kernels[self.random.below(self.setup.kernels.len())]);
+        let kernels = self.setup.kernels.len();
+        let kernels = (kernels > 0).then(|| self.random.below(kernels));
         let kind = self.random.below(10);
-        let what = format!("operation {kind} of {operands:?}, stream {at}");
+        let place = match kernels {
+            Some(at) if kind == 8 => format!("stream {at} of kernels"),
+            _ => format!("stream {at}"),
+        };
+        let what = format!("operation {kind} of {operands:?}, {place}");
         let (array, value, depends) = match kind {
             0 => (stream.scope(|| a.add(&b))?, zip(|a, b| a + b), two),
             1 => (stream.scope(|| a.subtract(&b))?, zip(|a, b| a - b), two),
@@ -153,7 +157,7 @@ impl Graph<'_> {
                 (view, [x[0], x[2], x[1], x[3]], one)
             }
             8 if kernels.is_some() => {
-                let stream = kernels.expect("looked at");
+                let stream = &self.setup.kernels[kernels.expect("looked at")];
                 let both = stream.scope(|| kernel::apply(Both(None), &[&a, &b]))?;
                 self.push(&what, both[0].clone(), zip(|a, b| a + b), two);
                 (both[1].clone(), zip(|a, b| a - b), two)
@@ -201,7 +205,12 @@ impl Graph<'_> {
                 self.push(&what, huge, [0.0; N], true);
             }
             Failure::Kernel | Failure::Panic => {
-                let stream = &self.setup.kernels[self.random.below(self.setup.kernels.len())];
+                let at = self.random.below(self.setup.kernels.len());
+                let what = format!(
+                    "failure of [{}], stream {at} of kernels",
+                    self.nodes[i].number
+                );
+                let stream = &self.setup.kernels[at];
                 let both = stream.scope(|| kernel::apply(Both(Some(failure)), &[&a, &a]))?;
                 for array in both {
                     self.push(&what, array, [0.0; N], true);
@@ -240,9 +249,32 @@ impl Graph<'_> {
     }
 }
 
+/// Checks a graph for each seed below `seeds`, with these failures in turn. Goes on after a seed that
+/// fails, to the third, because seeds that fail say more together.
+pub fn check_all(setup: &Setup, failures: &[Failure], seeds: u64) -> Result<()> {
+    let mut failed = Vec::new();
+    for seed in 0..seeds {
+        let failure = failures[seed as usize % failures.len()];
+        let checked = std::panic::AssertUnwindSafe(|| check(setup, failure, seed));
+        match std::panic::catch_unwind(checked) {
+            Ok(checked) => checked?,
+            Err(_) => {
+                failed.push(seed);
+                // Nothing of this seed is left for the next one.
+                (0..8).find(|_| setup.synchronize().is_ok());
+            }
+        }
+        if failed.len() == 3 {
+            break;
+        }
+    }
+    assert!(failed.is_empty(), "of {seeds} seeds: {failed:?}");
+    Ok(())
+}
+
 /// Builds a graph in which one node fails, evaluates some of it, and checks every array: it has its
 /// value, or it depends on the node that fails and cannot be read.
-pub fn check(setup: &Setup, failure: Failure, seed: u64) -> Result<()> {
+fn check(setup: &Setup, failure: Failure, seed: u64) -> Result<()> {
     let limit = memory::array_limit();
     memory::set_array_limit(usize::MAX);
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
