@@ -18,7 +18,9 @@ fn step(
     step.read_last();
     let logits = model.logits(&model.hidden(&tokens, &mut step)?)?;
     step.commit(kept)?;
-    (0..rows.len() as i32).map(|row| logits.i((0, row))).collect()
+    (0..rows.len() as i32)
+        .map(|row| logits.i((0, row)))
+        .collect()
 }
 
 fn main() -> Result<()> {

@@ -251,7 +251,7 @@ impl Attention {
         })
     }
 
-    /// `x: [B, L, E] -> [B, L, E]`, reading and writing layer `layer` of the step's cache.
+    /// `x: [1, T, E] -> [1, T, E]`, reading and writing layer `layer` of the step's cache.
     ///
     /// # Errors
     /// The shapes do not fit, or an earlier layer has not shared its keys and values in this step.
@@ -309,7 +309,7 @@ impl Attention {
         self.o_proj.forward(&y)
     }
 
-    /// The projections of queries, and of keys and values unless they come from an earlier layer: `[B, L, H * D]`.
+    /// The projections of queries, and of keys and values unless they come from an earlier layer: `[1, T, H * D]`.
     fn projections(&self, x: Input<'_>) -> Result<(Array, Option<(Array, Array)>)> {
         Ok(match (&self.k_proj, &self.v_proj) {
             (Some(k_proj), Some(v_proj)) => {

@@ -399,8 +399,9 @@ impl ModelCache {
         window.chain(recurrent).min()
     }
 
-    /// Drops the writes of steps whose evaluation has failed or was never asked for, in all caches of the pool. Rows
-    /// that such a step has written must be computed again.
+    /// Drops the memory of the pool after the evaluation of a step has failed. The failure may have
+    /// taken writes of other rows with it, so all rows of all caches of the pool must be computed
+    /// again. A step with one of them is an error.
     pub fn recover(&mut self) {
         self.last = None;
         self.pool.borrow_mut().recover();

@@ -258,9 +258,7 @@ pub use schedule::{
 pub use short_conv::{ShortConv, ShortConvConfig};
 pub use sinusoidal::SinusoidalPositionalEncoding;
 pub use sizes::Sizes;
-pub use step::{
-    Attend, Keys, KeptVectors, RepeatedStep, StateAfter, Step, Taps, last_features,
-};
+pub use step::{Attend, KeptVectors, Keys, RepeatedStep, StateAfter, Step, Taps, last_features};
 pub use trainable::Patterns;
 pub use training::{Mode, update_state, with_state};
 pub use transformer::{

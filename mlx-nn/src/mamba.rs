@@ -175,7 +175,7 @@ impl Mamba {
         self.out_proj.forward(&self.gated(&part(0, values)?, y)?)
     }
 
-    /// The scan's output, gated and normed: `[B, L, H P] -> [B, L, H P]`.
+    /// The scan's output, gated and normed: `[1, T, H P] -> [1, T, H P]`.
     fn gated(&self, gate: &Array, y: Array) -> Result<Array> {
         let open = |y: &Array| fast::gated(Gate::Silu, gate, y);
         let (Some(norm), Some(config)) = (&self.norm, self.config.norm) else {

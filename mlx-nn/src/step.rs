@@ -14,9 +14,9 @@ use std::ops::Range;
 use mlx_core::fast::{self, Form, Op};
 use mlx_core::{Array, Error, ErrorKind, Result, async_eval};
 
+pub use self::attention::KeptVectors;
 use self::axis::{Axis, features_at};
 use self::paged::StepPages;
-pub use self::chosen::KeptVectors;
 pub use self::recurrent::{StateAfter, Taps};
 use self::repeated::Last;
 pub use self::repeated::RepeatedStep;
@@ -28,7 +28,6 @@ use crate::rope::Growing;
 
 mod attention;
 pub(crate) mod axis;
-mod chosen;
 mod paged;
 pub(crate) mod recurrent;
 pub(crate) mod repeated;
@@ -137,7 +136,7 @@ impl<'c> Step<'c> {
             committed: false,
             cache,
         };
-        step.prepare_pages()?;
+        paged::prepare(&mut step)?;
         Ok(step)
     }
 }
@@ -186,6 +185,20 @@ impl Step<'_> {
         &self.axis.positions
     }
 
+    /// The arrays of this step that differ from those of the [step before](RepeatedStep)
+    /// with the same graph: the offsets of rows, the positions of tokens, and tables of pages.
+    pub fn inputs(&self) -> Vec<Array> {
+        let tables = paged::tables(self);
+        let tables = tables
+            .iter()
+            .map(|(group, _)| &self.pages[group].paged.tables);
+        [&self.axis.lens, &self.axis.positions]
+            .into_iter()
+            .chain(tables)
+            .cloned()
+            .collect()
+    }
+
     /// The length of the longest row, including its tokens of this step.
     pub fn longest(&self) -> usize {
         self.lasts_until(0);
@@ -224,7 +237,7 @@ impl Step<'_> {
         let lens = std::mem::replace(&mut self.cache.lens, lens);
         let axis = std::mem::replace(&mut self.axis, axis);
         let pages = std::mem::take(&mut self.pages);
-        let result = self.prepare_pages().and_then(|()| run(self));
+        let result = paged::prepare(self).and_then(|()| run(self));
         (self.cache.lens, self.axis, self.pages) = (lens, axis, pages);
         result
     }
@@ -305,7 +318,10 @@ impl Step<'_> {
     /// Declares that only the features of each row's last token are read after the step. A model
     /// then returns `[1, R, E]` for R rows with tokens.
     pub fn read_last(&mut self) {
-        let last = self.axis.each().map(|places| usize::from(!places.is_empty()));
+        let last = self
+            .axis
+            .each()
+            .map(|places| usize::from(!places.is_empty()));
         let last: Vec<usize> = last.collect();
         self.read_ends(&last);
     }
@@ -421,7 +437,7 @@ impl Step<'_> {
         self.cache.last = match kept.is_whole() {
             true => Some(Last {
                 until: self.lasts.get(),
-                tables: self.tables(),
+                tables: paged::tables(&self),
             }),
             false => None,
         };
@@ -429,7 +445,7 @@ impl Step<'_> {
         for (len, keep) in self.cache.lens.iter_mut().zip(keep) {
             *len += keep;
         }
-        self.pass_windows();
+        paged::pass_windows(&mut self);
         Ok(())
     }
 

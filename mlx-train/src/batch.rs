@@ -165,7 +165,10 @@ impl Batch {
         let width = self.inputs.dim(1)? as usize;
         let rows = self.documents.iter().flat_map(|documents| {
             let padding = width - documents.iter().sum::<usize>();
-            documents.iter().copied().chain((padding > 0).then_some(padding))
+            documents
+                .iter()
+                .copied()
+                .chain((padding > 0).then_some(padding))
         });
         Ok(rows.collect())
     }

@@ -145,7 +145,8 @@ impl Recurrent {
             false => StateAfter::End(concat(&ends, 0)?),
         };
         step.set_state(state, 1, after)?;
-        self.out_proj.forward(&each.squeeze([1, 2])?.expand_dims(0)?)
+        self.out_proj
+            .forward(&each.squeeze([1, 2])?.expand_dims(0)?)
     }
 }
 

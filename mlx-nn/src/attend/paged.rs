@@ -115,7 +115,11 @@ pub(crate) fn attend_to_tokens(
     let options = seen.options(mask.as_ref(), options);
     // The numbers of a quantised cache are F32.
     let wide = arrays[0].dtype() != q.dtype();
-    let queries = if wide { q.astype(DType::F32)? } else { q.clone() };
+    let queries = if wide {
+        q.astype(DType::F32)?
+    } else {
+        q.clone()
+    };
     let y = match (arrays, seen.value_dim) {
         ([latents], Some(value_dim)) => {
             fast::ragged_latents(&queries, latents, value_dim, starts, &options)?
@@ -127,12 +131,7 @@ pub(crate) fn attend_to_tokens(
 
 /// What is added to the scores of the first `columns` positions, or hides them: a selection,
 /// `[1, T, S]`, or the bias of ALiBi, `[H, 1, S]`.
-fn mask(
-    q: &Array,
-    columns: i32,
-    seen: &Seen<'_>,
-    options: &Attend<'_>,
-) -> Result<Option<Array>> {
+fn mask(q: &Array, columns: i32, seen: &Seen<'_>, options: &Attend<'_>) -> Result<Option<Array>> {
     match (seen.selection, options.alibi) {
         (Some(selection), _) => Ok(Some(selection.clone())),
         (None, Some(alibi)) => {

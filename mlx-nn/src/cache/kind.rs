@@ -107,9 +107,9 @@ impl RecurrentShape {
         shape
     }
 
-    /// Declares that the layer always sets its state by
-    /// [`StateAfter::Rerun`](crate::StateAfter::Rerun). Rows can then keep any number of a step's
-    /// tokens, whatever the [slack](CacheOptions::slack).
+    /// Declares that the layer always sets its state by [`Step::scan`](crate::Step::scan) or
+    /// [`Step::gated_delta`](crate::Step::gated_delta), which can run again. Rows can then keep any
+    /// number of a step's tokens, whatever the [slack](CacheOptions::slack).
     #[must_use]
     pub const fn with_rerun(mut self) -> Self {
         self.can_rerun = true;

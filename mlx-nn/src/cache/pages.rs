@@ -17,7 +17,7 @@ use std::rc::Rc;
 /// Positions of a page of keys and values.
 pub const PAGE: usize = 64;
 
-/// The page that belongs to no row. Padding is written to it, and no row reads it.
+/// The page that belongs to no row. Steps of a fixed shape write to it for rows without tokens.
 pub(crate) const SPARE: u32 = 0;
 
 /// The pages of a group, and how many rows hold each.
@@ -107,6 +107,11 @@ impl RowPages {
             first: 0,
             held: VecDeque::new(),
         }
+    }
+
+    /// Whether they are pages of `pages`.
+    pub(crate) fn is_of(&self, pages: &Rc<RefCell<Pages>>) -> bool {
+        Rc::ptr_eq(&self.pages, pages)
     }
 
     /// The first position that is held.

@@ -136,11 +136,28 @@ impl Pool {
         }
     }
 
-    /// Drops all writes that are not known to be computed.
+    /// Drops everything: a write that was computed is lost too if a later part of its evaluation
+    /// fails. Rows that hold pages have to be computed again.
     pub(crate) fn recover(&mut self) {
-        self.settle();
+        for group in &mut self.groups {
+            group.pages = Rc::default();
+        }
         for layer in self.layers.iter_mut().flatten() {
-            layer.arrays.clone_from(&layer.settled);
+            layer.arrays.clear();
+            layer.settled.clear();
+        }
+    }
+
+    /// Refuses the pages of a row in a group if they are from before [`recover`](Self::recover).
+    ///
+    /// # Errors
+    /// They are.
+    pub(crate) fn check(&self, group: usize, row: &RowPages) -> Result<()> {
+        match row.is_of(&self.groups[group].pages) {
+            true => Ok(()),
+            false => Err(refusal(
+                "the row is lost, because an evaluation has failed; compute it again",
+            )),
         }
     }
 
@@ -273,6 +290,7 @@ impl Pool {
         row: &RowPages,
         (begin, end): (usize, usize),
     ) -> Result<Vec<Array>> {
+        self.check(self.group_of(layer)?, row)?;
         let pages: Vec<u32> = (begin / PAGE..end.div_ceil(PAGE))
             .filter_map(|number| row.page_of(number * PAGE))
             .collect();

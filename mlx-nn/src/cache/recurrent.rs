@@ -210,7 +210,10 @@ fn last_inputs(before: &Array, inputs: &Array, kept: &Kept<'_>) -> Result<Array>
         })
         .collect();
     let places = Array::from_slice(&places, &[rows, len])?;
-    let all = [before.reshape(&[rows * len, width])?, inputs.reshape(&[-1, width])?];
+    let all = [
+        before.reshape(&[rows * len, width])?,
+        inputs.reshape(&[-1, width])?,
+    ];
     concat(&all, 0)?.take(&places, 0)
 }
 

@@ -40,7 +40,7 @@ impl ModelCache {
         let mut own = self.beside(1);
         for (layer, from) in own.layers.iter_mut().zip(&self.layers) {
             if let LayerState::Recurrent(state) = from {
-                *layer = LayerState::Recurrent(state.prefix(row, held, len)?);
+                *layer = LayerState::Recurrent(Box::new(state.prefix(row, held, len)?));
             }
         }
         own.pages[0].clone_from(&self.pages[row]);

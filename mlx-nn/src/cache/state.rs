@@ -39,14 +39,16 @@ pub(crate) enum LayerState {
     /// Nothing: its keys and values are in pages.
     Paged,
     /// Arrays of a fixed size a row.
-    Recurrent(RecurrentCache),
+    Recurrent(Box<RecurrentCache>),
 }
 
 impl LayerState {
     pub(crate) fn new(kind: LayerKind, rows: usize) -> Self {
         match kind {
             LayerKind::Full | LayerKind::Window(_) | LayerKind::Latent => Self::Paged,
-            LayerKind::Recurrent(shape) => Self::Recurrent(RecurrentCache::new(shape, rows)),
+            LayerKind::Recurrent(shape) => {
+                Self::Recurrent(Box::new(RecurrentCache::new(shape, rows)))
+            }
         }
     }
 
@@ -62,7 +64,10 @@ impl LayerState {
     pub(crate) fn select(&self, rows: &[usize], indices: &Array) -> Result<Self> {
         match self {
             Self::Paged => Ok(Self::Paged),
-            Self::Recurrent(state) => state.select(rows, indices).map(Self::Recurrent),
+            Self::Recurrent(state) => {
+                let state = state.select(rows, indices)?;
+                Ok(Self::Recurrent(Box::new(state)))
+            }
         }
     }
 
@@ -71,7 +76,7 @@ impl LayerState {
         match (self, other) {
             (Self::Paged, Self::Paged) => Ok(Self::Paged),
             (Self::Recurrent(state), Self::Recurrent(other)) => {
-                state.join(other, rows).map(Self::Recurrent)
+                Ok(Self::Recurrent(Box::new(state.join(other, rows)?)))
             }
             _ => Err(incompatible()),
         }

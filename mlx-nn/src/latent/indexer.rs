@@ -115,8 +115,14 @@ fn products(q: &Array, keys: &Array, step: &Step) -> Result<Array> {
     let mut parts = Vec::new();
     let mut row = 0;
     while row < rows.len() {
-        let run = rows[row..].iter().take_while(|places| single(places)).count();
-        let (begin, end) = (rows[row].start as i32, rows[row + run.max(1) - 1].end as i32);
+        let run = rows[row..]
+            .iter()
+            .take_while(|places| single(places))
+            .count();
+        let (begin, end) = (
+            rows[row].start as i32,
+            rows[row + run.max(1) - 1].end as i32,
+        );
         let own = q.slice_axis(0, begin, end)?;
         let numbers = (row..row + run).filter(|&row| !rows[row].is_empty());
         let numbers: Vec<i32> = numbers.map(|row| row as i32).collect();

@@ -1,5 +1,6 @@
 //! [`Axis`]: the axis of all tokens of a step.
 
+use std::cell::OnceCell;
 use std::ops::Range;
 
 use mlx_core::{Array, Result};
@@ -20,6 +21,18 @@ pub(crate) struct Axis {
     pub(crate) lens: Array,
     /// I32 `[1, T]`: the position of each token.
     pub(crate) positions: Array,
+    /// The same as `lens`.
+    held: Vec<usize>,
+    slots: OnceCell<RowSlots>,
+}
+
+/// Where recurrent layers read and write the states of rows, of which row b has number b.
+#[derive(Clone, Debug)]
+pub(crate) struct RowSlots {
+    /// I32 `[B]`: the state before the row's tokens; -1 for a row that begins or has no tokens.
+    pub(crate) from: Array,
+    /// I32 `[B]`: the state after them; -1 for a row without tokens.
+    pub(crate) to: Array,
 }
 
 impl Axis {
@@ -50,21 +63,35 @@ impl Axis {
         Self::at(lens, widths, places, self.starts.clone())
     }
 
-    fn at(
-        lens: &[usize],
-        widths: Vec<usize>,
-        places: Vec<usize>,
-        starts: Array,
-    ) -> Result<Self> {
+    fn at(lens: &[usize], widths: Vec<usize>, places: Vec<usize>, starts: Array) -> Result<Self> {
         let rows = places.windows(2).zip(lens);
         let positions = rows.flat_map(|(of, len)| (0..of[1] - of[0]).map(move |at| len + at));
         Ok(Self {
             positions: positions_of(positions)?,
             lens: numbers(lens.iter().copied())?,
+            held: lens.to_vec(),
+            slots: OnceCell::new(),
             starts,
             widths,
             places,
         })
+    }
+
+    /// The slots of the rows' states, made once for all layers.
+    pub(crate) fn slots(&self) -> Result<RowSlots> {
+        if let Some(slots) = self.slots.get() {
+            return Ok(slots.clone());
+        }
+        let of = |has: &dyn Fn(usize) -> bool| {
+            let rows = 0..self.rows();
+            let slots = rows.map(|row| if has(row) { row as i32 } else { -1 });
+            Array::from_slice(&slots.collect::<Vec<i32>>(), &[self.rows() as i32])
+        };
+        let made = RowSlots {
+            from: of(&|row| self.held[row] > 0 && self.widths[row] > 0)?,
+            to: of(&|row| self.widths[row] > 0)?,
+        };
+        Ok(self.slots.get_or_init(|| made).clone())
     }
 
     /// The number of rows.

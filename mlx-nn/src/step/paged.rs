@@ -48,91 +48,80 @@ fn columns(cache: &ModelCache, group: usize, axis: &Axis) -> usize {
     spans.max().unwrap_or(0).next_power_of_two().max(COLUMNS)
 }
 
-impl Step<'_> {
-    /// Gives each row pages for its tokens.
-    pub(super) fn prepare_pages(&mut self) -> Result<()> {
-        if !self.cache.options.store {
-            return Ok(());
+/// Gives each row pages for its tokens.
+pub(super) fn prepare(step: &mut Step<'_>) -> Result<()> {
+    if !step.cache.options.store {
+        return Ok(());
+    }
+    let mut pool = step.cache.pool.borrow_mut();
+    pool.settle();
+    for group in 0..pool.groups().len() {
+        let layers = &pool.groups()[group].layers;
+        if !layers.iter().any(|layer| step.states.contains(layer)) {
+            continue;
         }
-        let mut pool = self.cache.pool.borrow_mut();
-        pool.settle();
-        for group in 0..pool.groups().len() {
-            let layers = &pool.groups()[group].layers;
-            if !layers.iter().any(|layer| self.states.contains(layer)) {
-                continue;
+        let mut copies = Vec::new();
+        let rows = step.cache.pages.iter_mut();
+        for ((pages, &len), &width) in rows.zip(&step.cache.lens).zip(&step.axis.widths) {
+            match pool.check(group, &pages[group]) {
+                Err(_) if len == 0 => pages[group] = pool.row().swap_remove(group),
+                Err(error) if width > 0 => return Err(error),
+                _ => {}
             }
-            let mut copies = Vec::new();
-            let rows = self.cache.pages.iter_mut();
-            for ((pages, &len), &width) in rows.zip(&self.cache.lens).zip(&self.axis.widths) {
-                copies.extend(pages[group].prepare(len, len + width));
-            }
-            if !copies.is_empty() {
-                self.lasts_until(0);
-            }
-            pool.copy(group, &copies)?;
+            copies.extend(pages[group].prepare(len, len + width));
         }
-        Ok(())
-    }
-
-    /// The pages of this step for a layer.
-    pub(super) fn pages_of(&mut self, layer: usize) -> Result<StepPages> {
-        let group = self.cache.pool.borrow().group_of(layer)?;
-        if let Some(pages) = self.pages.get(&group) {
-            return Ok(pages.clone());
+        if !copies.is_empty() {
+            step.lasts_until(0);
         }
-        let columns = columns(self.cache, group, &self.axis);
-        let rows: Vec<&RowPages> = self.cache.pages.iter().map(|row| &row[group]).collect();
-        let made = StepPages {
-            paged: Paged {
-                tables: table(&rows, &self.axis.widths, columns)?,
-                starts: self.axis.starts.clone(),
-                lens: self.axis.lens.clone(),
-                most: self.axis.longest() as i32,
-            },
-            window: self.cache.pool.borrow().groups()[group].window,
-        };
-        self.pages.insert(group, made.clone());
-        Ok(made)
+        pool.copy(group, &copies)?;
     }
+    Ok(())
+}
 
-    /// The groups for which the step has made tables, and their columns.
-    pub(super) fn tables(&self) -> Vec<(usize, usize)> {
-        let tables = self.pages.iter().map(|(&group, pages)| {
-            let columns = pages.paged.tables.shape()[1] as usize;
-            (group, columns)
-        });
-        let mut tables: Vec<(usize, usize)> = tables.collect();
-        tables.sort_unstable();
-        tables
+/// The pages of this step for a layer.
+pub(super) fn of_layer(step: &mut Step<'_>, layer: usize) -> Result<StepPages> {
+    let group = step.cache.pool.borrow().group_of(layer)?;
+    if let Some(pages) = step.pages.get(&group) {
+        return Ok(pages.clone());
     }
+    let columns = columns(step.cache, group, &step.axis);
+    let rows: Vec<&RowPages> = step.cache.pages.iter().map(|row| &row[group]).collect();
+    let made = StepPages {
+        paged: Paged {
+            tables: table(&rows, &step.axis.widths, columns)?,
+            starts: step.axis.starts.clone(),
+            lens: step.axis.lens.clone(),
+            most: step.axis.longest() as i32,
+        },
+        window: step.cache.pool.borrow().groups()[group].window,
+    };
+    step.pages.insert(group, made.clone());
+    Ok(made)
+}
 
-    /// The arrays of this step that differ from those of the [step before](super::RepeatedStep)
-    /// with the same graph: the offsets of rows, the positions of tokens, and tables of pages.
-    pub fn inputs(&self) -> Vec<Array> {
-        let tables = self.tables();
-        let tables = tables
-            .iter()
-            .map(|(group, _)| &self.pages[group].paged.tables);
-        [&self.axis.lens, &self.axis.positions]
-            .into_iter()
-            .chain(tables)
-            .cloned()
-            .collect()
-    }
+/// The groups for which the step has made tables, and their columns.
+pub(super) fn tables(step: &Step<'_>) -> Vec<(usize, usize)> {
+    let tables = step.pages.iter().map(|(&group, pages)| {
+        let columns = pages.paged.tables.shape()[1] as usize;
+        (group, columns)
+    });
+    let mut tables: Vec<(usize, usize)> = tables.collect();
+    tables.sort_unstable();
+    tables
+}
 
-    /// Releases pages that no later token sees. `lens` are the lengths that the layers of the step
-    /// have now. Where other layers of a group lag behind, their steps release the pages.
-    pub(super) fn pass_windows(&mut self) {
-        let pool = self.cache.pool.borrow();
-        let slack = self.cache.options.slack;
-        for (group, own) in pool.groups().iter().enumerate() {
-            let is_whole = own.layers.iter().all(|layer| self.states.contains(layer));
-            let is_own = own.layers.iter().any(|layer| self.states.contains(layer));
-            let Some(window) = own.window else { continue };
-            if is_whole || (is_own && self.own_lens.is_some()) {
-                for (pages, &len) in self.cache.pages.iter_mut().zip(&self.cache.lens) {
-                    pages[group].drop_before(len.saturating_sub(window + slack));
-                }
+/// Releases pages that no later token sees. `lens` are the lengths that the layers of the step
+/// have now. Where other layers of a group lag behind, their steps release the pages.
+pub(super) fn pass_windows(step: &mut Step<'_>) {
+    let pool = step.cache.pool.borrow();
+    let slack = step.cache.options.slack;
+    for (group, own) in pool.groups().iter().enumerate() {
+        let is_whole = own.layers.iter().all(|layer| step.states.contains(layer));
+        let is_own = own.layers.iter().any(|layer| step.states.contains(layer));
+        let Some(window) = own.window else { continue };
+        if is_whole || (is_own && step.own_lens.is_some()) {
+            for (pages, &len) in step.cache.pages.iter_mut().zip(&step.cache.lens) {
+                pages[group].drop_before(len.saturating_sub(window + slack));
             }
         }
     }

@@ -2,11 +2,13 @@
 
 use std::rc::Rc;
 
-use mlx_core::fast::{self, RaggedDelta, RaggedRows, RaggedScan, SlotsAfter, StatePool, StateSlots};
+use mlx_core::fast::{
+    self, RaggedDelta, RaggedRows, RaggedScan, SlotsAfter, StatePool, StateSlots,
+};
 use mlx_core::{Array, DType, Error, ErrorKind, Result, ops::concat};
 
 use super::Step;
-use super::axis::{Axis, features_at};
+use super::axis::{Axis, RowSlots, features_at};
 use crate::activation::Activation;
 use crate::cache::StatePart;
 use crate::cache::in_layer;
@@ -103,10 +105,10 @@ impl Step<'_> {
             Some(_) => inputs.astype(DType::F32)?,
             None => inputs.clone(),
         };
-        let (before, from) = self.slots_before(layer, part, &found, inputs.dtype())?;
+        let before = self.pool_before(layer, part, &found, inputs.dtype())?;
         let pool = before.map(|before| before.astype(x.dtype())).transpose()?;
-        let states = self.slots(pool.as_ref(), &from)?;
-        let states = states.as_ref().map(Slots::get);
+        let slots = self.axis.slots()?;
+        let states = pool.as_ref().map(|pool| of_rows(pool, &slots));
         let rows = self.ragged_rows();
         let (y, end) = fast::ragged_conv(&x, of.taps, of.bias, is_silu, &rows, states)?;
         if let Some(end) = end {
@@ -130,12 +132,22 @@ impl Step<'_> {
         part: usize,
         of: &RaggedDelta<'_>,
     ) -> Result<Array> {
-        let RaggedDelta { key_heads, key_dim, .. } = *of;
+        let RaggedDelta {
+            key_heads, key_dim, ..
+        } = *of;
         let tokens = [of.qkv, of.a, of.b].map(Array::clone);
         let fixed = [of.rate, of.bias].map(Array::clone);
         self.recur(layer, part, tokens, move |[qkv, a, b], rows, states| {
             let [rate, bias] = &fixed;
-            let of = RaggedDelta { qkv, a, b, rate, bias, key_heads, key_dim };
+            let of = RaggedDelta {
+                qkv,
+                a,
+                b,
+                rate,
+                bias,
+                key_heads,
+                key_dim,
+            };
             fast::ragged_delta(&of, rows, states)
         })
     }
@@ -146,12 +158,26 @@ impl Step<'_> {
     /// # Errors
     /// The shapes do not fit each other or the part.
     pub fn scan(&mut self, layer: usize, part: usize, of: &RaggedScan<'_>) -> Result<Array> {
-        let RaggedScan { groups, key_dim, limits, .. } = *of;
+        let RaggedScan {
+            groups,
+            key_dim,
+            limits,
+            ..
+        } = *of;
         let tokens = [of.x, of.dt].map(Array::clone);
         let fixed = [of.rate, of.bias, of.skip].map(Array::clone);
         self.recur(layer, part, tokens, move |[x, dt], rows, states| {
             let [rate, bias, skip] = &fixed;
-            let of = RaggedScan { x, dt, rate, bias, skip, groups, key_dim, limits };
+            let of = RaggedScan {
+                x,
+                dt,
+                rate,
+                bias,
+                skip,
+                groups,
+                key_dim,
+                limits,
+            };
             fast::ragged_scan(&of, rows, states)
         })
     }
@@ -172,7 +198,10 @@ impl Step<'_> {
     ) -> Result<Array> {
         let found = self.carry_part(layer, part)?;
         let StatePart::Carry { dtype, .. } = found else {
-            return Err(refusal(format!("layer {layer}: {} is no state", found.name())));
+            return Err(refusal(format!(
+                "layer {layer}: {} is no state",
+                found.name()
+            )));
         };
         if !self.recurrent(layer)?.can_rerun() {
             return Err(refusal(format!(
@@ -181,9 +210,9 @@ impl Step<'_> {
                 found.name()
             )));
         }
-        let (before, from) = self.slots_before(layer, part, &found, dtype)?;
-        let slots = self.slots(before.as_ref(), &from)?;
-        let states = slots.as_ref().map(Slots::get);
+        let before = self.pool_before(layer, part, &found, dtype)?;
+        let slots = self.axis.slots()?;
+        let states = before.as_ref().map(|pool| of_rows(pool, &slots));
         let (y, end) = run(tokens.each_ref(), &self.ragged_rows(), states)?;
         if let (Some(end), Some(pool)) = (end, before) {
             let rerun = move |axis: &Axis, keep: &[usize]| {
@@ -196,12 +225,12 @@ impl Step<'_> {
                     *array = features_at(array, &places)?;
                 }
                 let kept = Axis::new(&vec![0; keep.len()], keep, false, None)?;
-                let slots = Slots::new(&pool, &from, &slot_of_each(keep)?);
+                // A row that keeps nothing has no tokens, so its slots are not used.
                 let rows = RaggedRows {
                     starts: &kept.starts,
                     longest: kept.longest() as i32,
                 };
-                let (_, end) = run(of_kept.each_ref(), &rows, Some(slots.get()))?;
+                let (_, end) = run(of_kept.each_ref(), &rows, Some(of_rows(&pool, &slots)))?;
                 end.ok_or_else(|| refusal("a recurrence with states has returned none"))
             };
             let rerun = Rc::new(rerun);
@@ -217,33 +246,20 @@ impl Step<'_> {
         }
     }
 
-    /// The states of all rows before the step, of which row b has number b, and the number of each
-    /// row's state: I32 `[B]`, -1 for a row that begins. Without a store there are no states.
-    fn slots_before(
+    /// The states of all rows before the step; without a store there are none.
+    fn pool_before(
         &mut self,
         layer: usize,
         part: usize,
         found: &StatePart,
         dtype: DType,
-    ) -> Result<(Option<Array>, Array)> {
-        let rows = self.axis.rows();
+    ) -> Result<Option<Array>> {
         let stored = self.recurrent(layer)?.stored(part).cloned();
-        let begins = |row: usize| stored.is_none() || self.cache.lens[row] == 0;
-        let from: Vec<i32> = (0..rows)
-            .map(|row| if begins(row) || self.axis.widths[row] == 0 { -1 } else { row as i32 })
-            .collect();
-        let from = Array::from_slice(&from, &[rows as i32])?;
-        let before = match (stored, self.stores()) {
-            (_, false) => None,
-            (Some(stored), true) => Some(stored),
-            (None, true) => Some(zero_state(found, rows, dtype)?),
-        };
-        Ok((before, from))
-    }
-
-    fn slots<'a>(&self, pool: Option<&'a Array>, from: &'a Array) -> Result<Option<Slots<'a>>> {
-        let Some(pool) = pool else { return Ok(None) };
-        Ok(Some(Slots::new(pool, from, &slot_of_each(&self.axis.widths)?)))
+        match (stored, self.stores()) {
+            (_, false) => Ok(None),
+            (Some(stored), true) => Ok(Some(stored)),
+            (None, true) => zero_state(found, self.axis.rows(), dtype).map(Some),
+        }
     }
 
     /// Hands over the inputs of a window.
@@ -260,38 +276,25 @@ impl Step<'_> {
         }
         let before = self.before(layer, part, found, inputs.dtype())?;
         let inputs = inputs.clone();
-        self.hand_over(layer, part, Handed::Inputs { before, inputs, end })
+        self.hand_over(
+            layer,
+            part,
+            Handed::Inputs {
+                before,
+                inputs,
+                end,
+            },
+        )
     }
 }
 
-/// States of rows, and where each row reads and writes its own.
-struct Slots<'a> {
-    pool: &'a Array,
-    from: &'a Array,
-    to: Array,
-}
-
-impl<'a> Slots<'a> {
-    fn new(pool: &'a Array, from: &'a Array, to: &Array) -> Self {
-        let to = to.clone();
-        Self { pool, from, to }
+/// The states of rows in a pool that is not written in place.
+fn of_rows<'a>(pool: &'a Array, slots: &'a RowSlots) -> StateSlots<'a> {
+    StateSlots {
+        pool: StatePool::Shared(pool),
+        from: &slots.from,
+        to: SlotsAfter::Rows(&slots.to),
     }
-
-    fn get(&self) -> StateSlots<'_> {
-        StateSlots {
-            pool: StatePool::Shared(self.pool),
-            from: self.from,
-            to: SlotsAfter::Rows(&self.to),
-        }
-    }
-}
-
-/// The number of the state that each row writes: its own, or -1 for a row without tokens.
-fn slot_of_each(widths: &[usize]) -> Result<Array> {
-    let rows = widths.iter().enumerate();
-    let slots = rows.map(|(row, &width)| if width > 0 { row as i32 } else { -1 });
-    let slots: Vec<i32> = slots.collect();
-    Array::from_slice(&slots, &[slots.len() as i32])
 }
 
 /// Layers of other kinds.
@@ -314,12 +317,18 @@ impl Step<'_> {
     pub fn window(&mut self, layer: usize, part: usize, inputs: &Array) -> Result<Array> {
         let found = self.window_part(layer, part, inputs)?;
         let StatePart::Window { len, width, .. } = found else {
-            return Err(refusal(format!("layer {layer}: {} is no window", found.name())));
+            return Err(refusal(format!(
+                "layer {layer}: {} is no window",
+                found.name()
+            )));
         };
         let before = self.before(layer, part, &found, inputs.dtype())?;
         let (rows, tokens) = (self.axis.rows() as i32, self.tokens() as i32);
         let all = concat(
-            &[before.reshape(&[rows * len, width])?, inputs.reshape(&[tokens, width])?],
+            &[
+                before.reshape(&[rows * len, width])?,
+                inputs.reshape(&[tokens, width])?,
+            ],
             0,
         )?;
         let mut seen = Vec::with_capacity(self.tokens() * (len as usize + 1));

@@ -84,7 +84,10 @@ fn mix(x: &Array, step: &mut Step<'_>) -> Result<Array> {
     let mut y = None;
     for tap in 0..=CONV as i32 {
         let weight = taps.slice_axis(0, tap, tap + 1)?.squeeze(0)?;
-        let term = seen.slice_axis(2, tap, tap + 1)?.squeeze(2)?.multiply(&weight)?;
+        let term = seen
+            .slice_axis(2, tap, tap + 1)?
+            .squeeze(2)?
+            .multiply(&weight)?;
         y = Some(match y {
             Some(y) => term.add(&y)?,
             None => term,

@@ -61,7 +61,11 @@ where
             for (places, begins) in step.places().zip(begins) {
                 let (first, end) = (places.start, places.end);
                 let after = |place: usize| if place + 1 < end { place + 1 } else { first };
-                next.extend(places.clone().map(|at| if begins { after(at) } else { at } as i32));
+                next.extend(
+                    places
+                        .clone()
+                        .map(|at| if begins { after(at) } else { at } as i32),
+                );
                 is_next.extend(places.map(|_| begins));
             }
             let n = next.len() as i32;
