@@ -135,7 +135,7 @@ impl<'m> Rows<'m> {
         self.cache.beside(rows)
     }
 
-    /// Drops what a failed evaluation has left in the pool.
+    /// Drops the memory of the pool after a failed evaluation.
     pub(crate) fn recover(&mut self) {
         self.cache.recover();
     }

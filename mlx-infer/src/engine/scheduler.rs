@@ -7,7 +7,7 @@
 //!
 //! Requests enter in order. A request that does not fit yet also delays the later ones.
 //! - The youngest row is preempted first. The oldest is never preempted while there is another, so it will end.
-//! - A long prompt is computed in chunks, beside a group of short ones and a decode step.
+//! - Prompts are computed in chunks, in order of arrival, up to a number of tokens in each pass.
 
 mod chunks;
 mod cost;
@@ -43,10 +43,6 @@ pub(crate) struct Scheduler {
     slots: usize,
     /// Whether the number of slots is rounded up.
     rounds: bool,
-    /// Whether requests wait for others, to be computed with them.
-    gathers: bool,
-    /// The number of plans for which the request in front has waited for others.
-    gathered: usize,
     /// The most rows at present. It is lowered after a step that failed.
     rows: usize,
     arrivals: u64,
@@ -54,11 +50,6 @@ pub(crate) struct Scheduler {
 
 /// The number of free positions that a row needs to enter beside others. With fewer it would soon be preempted.
 const HEADROOM: usize = 32;
-
-/// Requests wait until one in this number of rows is free.
-const GATHERED_ROWS: usize = 8;
-/// The most steps for which they wait.
-const GATHERED_STEPS: usize = 16;
 
 impl Scheduler {
     /// A scheduler without requests. `records`: whether lengths of prompts have to be recorded
@@ -75,8 +66,6 @@ impl Scheduler {
             parked: Vec::new(),
             slots: 0,
             rounds: false,
-            gathers: false,
-            gathered: 0,
             arrivals: 0,
         }
     }
@@ -143,11 +132,6 @@ impl Scheduler {
 
     /// Admits requests in order.
     fn admit<R: Scheduled>(&mut self, requests: &mut Table<R>, plan: &mut Plan) {
-        if self.should_gather() {
-            self.gathered += 1;
-            return;
-        }
-        self.gathered = 0;
         while let Some(&id) = self.waiting.front() {
             let head = of(requests, id);
             let needed = head.next_len();
@@ -306,6 +290,15 @@ impl Scheduler {
         None
     }
 
+    /// Records that a step of all rows together with these prompts failed. Each prompt is computed
+    /// alone from now on, so that the cause is found.
+    pub(crate) fn mixed_failed<R: Scheduled>(&mut self, requests: &mut Table<R>, ids: &[Id]) {
+        for &id in self.prefilling.iter().filter(|id| ids.contains(id)) {
+            of_mut(requests, id).alone = true;
+        }
+        self.step_failed(requests);
+    }
+
     /// Records that a request has ended without an error. One more row may be computed at a time, up to the limits.
     pub(crate) fn recovered(&mut self) {
         self.rows = (self.rows + 1).min(self.limits.rows);
@@ -415,22 +408,6 @@ impl Scheduler {
             Some(limit) if self.bytes(requests, slots, None) > limit => rows,
             _ => slots,
         }
-    }
-
-    /// Lets requests wait until several rows are free, for devices on which one short prompt takes as long as several.
-    pub(crate) fn gathering(mut self) -> Self {
-        self.gathers = true;
-        self
-    }
-
-    /// Whether the requests that wait should wait for more free rows.
-    fn should_gather(&self) -> bool {
-        let free = self
-            .rows
-            .saturating_sub(self.running.len() + self.prefilling.len());
-        let enough = (self.rows / GATHERED_ROWS).min(self.waiting.len());
-        let is_early = self.gathered < GATHERED_STEPS && !self.running.is_empty();
-        self.gathers && 0 < free && free < enough && is_early
     }
 }
 

@@ -42,7 +42,9 @@ pub(crate) fn last_hidden(
     let mut step = cache.begin_slots(all, None, &widths)?;
     start_early(&mut step)?;
     step.read_last();
-    let rows = rows.iter().map(|row| if row.is_empty() { &[0][..] } else { row });
+    let rows = rows
+        .iter()
+        .map(|row| if row.is_empty() { &[0][..] } else { row });
     let hidden = model.hidden(&flat(&rows.collect::<Vec<&[u32]>>())?, &mut step)?;
     step.commit_all()?;
     Ok(hidden.squeeze(0)?)

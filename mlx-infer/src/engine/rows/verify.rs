@@ -1,6 +1,8 @@
-//! A step in which rows bring drafts. A row keeps the part of its draft that equals the sampler's own choices.
+//! Steps whose tokens the host knows: with drafts, of which a row keeps the part that equals the sampler's own
+//! choices, and beside chunks of prompts.
 
 use mlx_core::{Array, async_eval};
+use mlx_nn::ModelCache;
 
 use super::{Input, Rows, row_of};
 use crate::engine::processor;
@@ -10,6 +12,7 @@ use crate::engine::speculate::drafters::Drafts;
 use crate::engine::state::Requests;
 use crate::error::Result;
 use crate::grammar::Budget;
+use crate::model::forward::flat;
 use crate::request::sampling::Choice;
 use crate::sampling::{History, Row, sample};
 
@@ -23,6 +26,18 @@ pub(crate) struct Verified {
     /// Its tokens, in order. The last entry may be `None` (the logits are not finite) or an error (the row's processor
     /// failed). Empty if a known token was replayed.
     pub(crate) choices: Vec<Result<Option<Choice>>>,
+}
+
+/// The result of a step beside prompts. Nothing is evaluated.
+pub(crate) struct Beside {
+    /// The requests that took a token.
+    pub(crate) ids: Vec<Id>,
+    /// Those of them whose next tokens are chosen.
+    pub(crate) chosen: Vec<Id>,
+    /// The logits of these requests, and then of the prompts that are complete: `[N, V]`.
+    pub(crate) logits: Option<Array>,
+    /// The cache of the prompts.
+    pub(crate) prompts: ModelCache,
 }
 
 /// The input of one slot to the step.
@@ -90,7 +105,9 @@ impl Rows<'_> {
         let model = self.model.model();
         let mut step = self.cache.begin_part(model.decoder_states(), &widths)?;
         let firsts = step.places().map(|places| places.start).collect();
-        let chosen = lines.iter().map(|line| line.as_ref().map_or(0, Line::chosen));
+        let chosen = lines
+            .iter()
+            .map(|line| line.as_ref().map_or(0, Line::chosen));
         let chosen: Vec<usize> = chosen.collect();
         let chooses = chosen.iter().any(|&tokens| tokens > 0);
         if chooses {
@@ -213,6 +230,69 @@ impl Rows<'_> {
             budgets: Vec::new(),
         })
     }
+
+    /// The arrays that hold the rows.
+    pub(crate) fn row_arrays(&self) -> Vec<Array> {
+        self.cache.row_arrays()
+    }
+
+    /// Builds a step of the rows and of the `chunks` of prompts, whose cache is `prompts`. No other
+    /// step may be in progress. `is_last`: whether the chunk completes its prompt.
+    pub(crate) fn step_beside(
+        &mut self,
+        requests: &Requests<'_>,
+        prompts: ModelCache,
+        chunks: &[&[u32]],
+        is_last: &[bool],
+    ) -> Result<Beside> {
+        let (mut ids, mut chosen) = (Vec::new(), Vec::new());
+        let (mut widths, mut ends) = (Vec::new(), Vec::new());
+        let mut tokens = Vec::new();
+        for (slot, owner) in self.slots.iter().enumerate() {
+            let input = self.input(slot, requests, None);
+            let (Some(id), Input::Known { token, is_last }) = (*owner, input) else {
+                widths.push(0);
+                ends.push(0);
+                continue;
+            };
+            ids.push(id);
+            chosen.extend(is_last.then_some(id));
+            tokens.push(token);
+            widths.push(1);
+            ends.push(usize::from(is_last));
+        }
+        widths.extend(chunks.iter().map(|chunk| chunk.len()));
+        ends.extend(is_last.iter().map(|&is_last| usize::from(is_last)));
+        let tokens = flat(&[&[&tokens[..]], chunks].concat())?;
+        // Pages are shared as long as `prompts` exists, and would be copied.
+        let own = self.slots.len();
+        let empty = self.cache.beside(0);
+        let mut all = std::mem::replace(&mut self.cache, empty);
+        all.join(&prompts)?;
+        drop(prompts);
+        let model = self.model.model();
+        let mut step = all.begin(&widths)?;
+        let reads = ends.contains(&1);
+        if reads {
+            step.read_ends(&ends);
+        }
+        let hidden = model.hidden(&tokens, &mut step)?;
+        step.commit_all()?;
+        let logits = match reads {
+            true => Some(self.model.logits(&hidden.squeeze(0)?)?),
+            false => None,
+        };
+        let mut prompts = all.clone();
+        prompts.select(&(own..own + chunks.len()).collect::<Vec<usize>>())?;
+        all.select(&(0..own).collect::<Vec<usize>>())?;
+        self.cache = all;
+        Ok(Beside {
+            ids,
+            chosen,
+            logits,
+            prompts,
+        })
+    }
 }
 
 /// The tokens of the step, U32 `[1, T]`, of which `drawn` `[slots, K]` are not read.
@@ -237,7 +317,9 @@ fn tokens(lines: &[Option<Line>], drawn: Option<&Array>) -> Result<Array> {
     let Some(drawn) = drawn else {
         return Ok(known);
     };
-    let drawn = drawn.flatten()?.take(&Array::from_slice(&from, &shape)?, 0)?;
+    let drawn = drawn
+        .flatten()?
+        .take(&Array::from_slice(&from, &shape)?, 0)?;
     Ok(Array::from_slice(&is_drawn, &shape)?.select(&drawn, &known)?)
 }
 

@@ -11,7 +11,6 @@ use mlx_core::DType;
 use mlx_nn::{CacheOptions, KvShape, LayerKind, RecurrentShape, StateCost, StatePart};
 use proptest::prelude::*;
 
-mod gathered;
 mod recorded;
 
 const PAGE: usize = 4;
@@ -100,9 +99,8 @@ struct Day {
     failures: Vec<usize>,
     /// Whether lengths of prompts are recorded.
     records: bool,
-    /// Whether the number of slots is rounded up, and requests gather.
+    /// Whether the number of slots is rounded up.
     rounds: bool,
-    gathers: bool,
 }
 
 fn days() -> impl Strategy<Value = Day> {
@@ -131,17 +129,17 @@ fn days() -> impl Strategy<Value = Day> {
     );
     let memory = prop_oneof![Just(None), (10..150usize).prop_map(Some)];
     let limits =
-        (1..20usize, 1..30usize, memory).prop_map(|(rows, prefill_tokens, cache_bytes)| Limits {
+        (1..20usize, 1..30usize, memory).prop_map(|(rows, step_tokens, cache_bytes)| Limits {
             rows,
-            prefill_tokens,
+            step_tokens: Some(step_tokens),
             cache_bytes,
             ..Limits::default()
         });
     let failures = proptest::collection::vec(0..60usize, 0..3);
     let asked = proptest::collection::vec((asked, any::<bool>()), 1..24);
-    let flags = (any::<bool>(), any::<bool>(), any::<bool>());
+    let flags = (any::<bool>(), any::<bool>());
     (asked, limits, failures, flags).prop_map(|(asked, limits, failures, flags)| {
-        let (records, rounds, gathers) = flags;
+        let (records, rounds) = flags;
         let (mut asked, same): (Vec<Asked>, Vec<bool>) = asked.into_iter().unzip();
         // Some requests have the prompt of the previous one.
         for at in 1..asked.len() {
@@ -155,7 +153,6 @@ fn days() -> impl Strategy<Value = Day> {
             failures,
             records,
             rounds,
-            gathers,
         }
     })
 }
@@ -224,9 +221,6 @@ fn run(day: &Day) -> Result<BTreeMap<u64, End>, TestCaseError> {
     let mut scheduler = Scheduler::new(day.limits.clone(), cost(), day.records);
     if day.rounds {
         scheduler = scheduler.rounding();
-    }
-    if day.gathers {
-        scheduler = scheduler.gathering();
     }
     let mut rows: Table<Row> = Table::new();
     let mut ends = BTreeMap::new();
@@ -300,20 +294,22 @@ fn run(day: &Day) -> Result<BTreeMap<u64, End>, TestCaseError> {
                 .filter(|&cut| cut > row.done);
             row.progress.reuse(row.done, cut);
         }
-        for chunks in scheduler.chunks(&rows) {
-            let ids: Vec<u64> = chunks.iter().map(|chunk| chunk.id).collect();
-            let width = chunks.iter().map(|chunk| chunk.end - chunk.start).max();
-            prop_assert!(ids.len() == 1 || ids.len() * width.unwrap() <= day.limits.prefill_tokens);
-            if fails {
-                for id in &ids {
-                    rows.get_mut(id).unwrap().done = 0;
-                }
-                if let Some(id) = scheduler.prefill_failed(&mut rows, &ids) {
-                    remove(&mut scheduler, &mut rows, id);
-                    ends.insert(id, End::Blamed);
-                }
-                continue;
+        let chunks = scheduler.chunks(&rows);
+        let ids: Vec<u64> = chunks.iter().map(|chunk| chunk.id).collect();
+        let decoding = scheduler.running().count();
+        let tokens: usize = chunks.iter().map(|chunk| chunk.end - chunk.start).sum();
+        prop_assert!(
+            decoding == 0 || ids.len() <= 1 || decoding + tokens <= day.limits.step_tokens.unwrap()
+        );
+        if fails && !ids.is_empty() {
+            for id in &ids {
+                rows.get_mut(id).unwrap().done = 0;
             }
+            if let Some(id) = scheduler.prefill_failed(&mut rows, &ids) {
+                remove(&mut scheduler, &mut rows, id);
+                ends.insert(id, End::Blamed);
+            }
+        } else {
             for chunk in chunks {
                 let row = rows
                     .get_mut(&chunk.id)

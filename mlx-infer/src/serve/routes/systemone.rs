@@ -19,6 +19,7 @@ use crate::serve::turn::params;
 use crate::serve::turn::{prepared, written};
 use crate::tasks::classify::{ClassifyOptions, LabelScores};
 use crate::text::chat::{Message, RenderOptions};
+use crate::work_sizes::WorkSizes;
 
 /// Most questions of a request.
 const MAX_QUESTIONS: usize = 1024;
@@ -85,7 +86,7 @@ pub(crate) async fn systemone(ask: Ask) -> Result<(HeaderMap, Json<Value>), ApiE
     })?;
     trace.prompt(tokens);
     let options = ClassifyOptions {
-        batch_tokens: app.settings.engine.limits.prefill_tokens,
+        batch_tokens: WorkSizes::of_device().prompts,
         ..Default::default()
     };
     let results = computed(&app, &served, encoded, options).await?;
