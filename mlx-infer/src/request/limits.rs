@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use crate::error::{Error, Result};
+use crate::work_sizes::WorkSizes;
 
 /// Limits on concurrent work.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,6 +75,16 @@ impl Default for Limits {
 }
 
 impl Limits {
+    /// Most tokens of prompts in a pass in which `rows` rows decode.
+    pub(crate) fn prompt_tokens(&self, rows: usize) -> usize {
+        let sizes = WorkSizes::of_device();
+        let step = self.step_tokens.unwrap_or(sizes.step(rows));
+        match rows {
+            0 => step.max(sizes.prompts),
+            rows => step.saturating_sub(rows).max(1),
+        }
+    }
+
     /// Checks all limits.
     ///
     /// # Errors

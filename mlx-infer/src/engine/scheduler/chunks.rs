@@ -2,7 +2,6 @@
 
 use super::progress::{RequestProgress, Scheduled, Table, of};
 use super::{Chunk, Id, Scheduler};
-use crate::work_sizes::WorkSizes;
 
 /// A prompt of more than one chunk is recorded this many tokens before its end. The next turn of a
 /// conversation may write the last tokens differently (some templates omit the mark that opens an
@@ -63,12 +62,7 @@ impl Scheduler {
         if let Some((id, progress)) = by_order.first().filter(|(_, progress)| progress.alone) {
             return vec![progress.next_chunk(*id, self.records, usize::MAX)];
         }
-        let (sizes, rows) = (WorkSizes::of_device(), self.running.len());
-        let step = self.limits.step_tokens.unwrap_or(sizes.step(rows));
-        let budget = match rows {
-            0 => step.max(sizes.prompts),
-            rows => step.saturating_sub(rows).max(1),
-        };
+        let budget = self.limits.prompt_tokens(self.running.len());
         let (mut chunks, mut left) = (Vec::new(), budget);
         for (id, progress) in by_order.into_iter().filter(|(_, progress)| !progress.alone) {
             let chunk = progress.next_chunk(id, self.records, left);

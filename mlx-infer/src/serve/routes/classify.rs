@@ -17,7 +17,6 @@ use crate::serve::turn::params;
 use crate::serve::turn::params::OneOrMany;
 use crate::tasks::classify::{ClassifyOptions, ClassifyResult, Encoded, Run};
 use crate::text::chat::{self, Message, RenderOptions};
-use crate::work_sizes::WorkSizes;
 
 /// The mark in a template that the text replaces.
 const PLACE: &str = "{}";
@@ -70,7 +69,6 @@ pub(crate) async fn classify(ask: Ask) -> Result<(HeaderMap, Json<Value>), ApiEr
         labels,
         // The template has written the special tokens.
         add_special: false,
-        batch_tokens: WorkSizes::of_device().prompts,
         ..Default::default()
     };
     let prompts = prompts.into_iter().map(|ids| ids.map(Prompt::Tokens));

@@ -19,7 +19,6 @@ use crate::serve::turn::params;
 use crate::serve::turn::{prepared, written};
 use crate::tasks::classify::{ClassifyOptions, LabelScores};
 use crate::text::chat::{Message, RenderOptions};
-use crate::work_sizes::WorkSizes;
 
 /// Most questions of a request.
 const MAX_QUESTIONS: usize = 1024;
@@ -86,7 +85,6 @@ pub(crate) async fn systemone(ask: Ask) -> Result<(HeaderMap, Json<Value>), ApiE
     })?;
     trace.prompt(tokens);
     let options = ClassifyOptions {
-        batch_tokens: WorkSizes::of_device().prompts,
         ..Default::default()
     };
     let results = computed(&app, &served, encoded, options).await?;
