@@ -349,20 +349,23 @@ impl Worker<'_, '_> {
 
 /// Steps in which rows decode and prompts are computed.
 impl Worker<'_, '_> {
-    /// Whether chunks of prompts and a step of the rows that decode are one pass. A head or a model
-    /// that drafts goes on with steps of its own, and a prompt that has failed beside others is
-    /// computed alone.
+    /// Whether chunks of prompts and a step of the rows that decode are one pass. Rows that draft have
+    /// steps of their own, and a prompt that has failed beside others is computed alone.
     pub(super) fn mixes(&self, chunks: &[Chunk]) -> bool {
         let is_alone = |chunk: &Chunk| {
             let request = self.requests.get(&chunk.id);
             request.is_none_or(|request| request.progress.is_alone())
+        };
+        let drafts = |id: Id| {
+            let request = self.requests.get(&id);
+            request.is_some_and(|request| request.sequence.speculation().is_some())
         };
         let mut running = self.scheduler.running().peekable();
         !chunks.is_empty()
             && running.peek().is_some()
             && self.drafter.is_none()
             && !chunks.iter().any(is_alone)
-            && !running.any(|id| self.is_at_switch(id))
+            && !running.any(|id| drafts(id) || self.is_at_switch(id))
     }
 
     /// Computes chunks of prompts and a step of the rows that decode in one pass.
