@@ -46,7 +46,7 @@ enum Question {
         max_tokens: usize,
         batch: usize,
         /// Most tokens of prompts that are computed together.
-        prefill_tokens: usize,
+        step_tokens: usize,
         /// Tokens of a prompt that are computed at a time.
         prefill_chunk: usize,
     },
@@ -132,12 +132,12 @@ fn serve(model: &str, max_draft: usize, device: Option<Device>) -> Result<()> {
                 prompts,
                 max_tokens,
                 batch,
-                prefill_tokens,
+                step_tokens,
                 prefill_chunk,
             } => {
                 let limits = Limits {
                     rows: batch,
-                    prefill_tokens,
+                    step_tokens: Some(step_tokens),
                     prefix_bytes: 0,
                     ..Limits::default()
                 };
@@ -194,7 +194,7 @@ fn generate(
         // rows.
         None => {
             limits.rows = prompts.len();
-            limits.prefill_tokens = prompts.iter().map(Vec::len).sum();
+            limits.step_tokens = Some(prompts.iter().map(Vec::len).sum());
         }
     }
     let settings = speculative.iter().copied();

@@ -6,8 +6,12 @@ use mlx_core::{Device, DeviceKind};
 pub(crate) struct WorkSizes {
     /// Tokens of a long text that are computed at a time.
     pub(crate) chunk: usize,
-    /// Tokens, padding included, of short prompts that are computed together.
+    /// Tokens of prompts that are computed together while no row decodes.
     pub(crate) prompts: usize,
+    /// Tokens of a step in which rows decode, in addition to `step_of_two_rows`.
+    step: usize,
+    /// Tokens of such a step for each two rows.
+    step_of_two_rows: usize,
     /// Tokens, padding included, of texts that are classified together.
     pub(crate) texts: usize,
     /// Logits that exist at a time.
@@ -19,6 +23,9 @@ pub(crate) struct WorkSizes {
 const CPU: WorkSizes = WorkSizes {
     chunk: 512,
     prompts: 2048,
+    // A step of a model of 0.6B in 4 bits takes 5.9 ms, and 2 ms for each token, on two cores.
+    step: 4,
+    step_of_two_rows: 5,
     texts: 4096,
     logits: 1 << 24,
     free_bytes: 0,
@@ -28,12 +35,19 @@ const CPU: WorkSizes = WorkSizes {
 const GPU: WorkSizes = WorkSizes {
     chunk: 2048,
     prompts: 8192,
+    step: 2048,
+    step_of_two_rows: 0,
     texts: 16_384,
     logits: 1 << 27,
     free_bytes: 4 << 30,
 };
 
 impl WorkSizes {
+    /// Tokens of a step in which `rows` rows decode.
+    pub(crate) fn step(&self, rows: usize) -> usize {
+        self.step + rows * self.step_of_two_rows / 2
+    }
+
     /// Those of the process's default device.
     pub(crate) fn of_device() -> &'static Self {
         match Device::default_device().map(|device| device.kind) {

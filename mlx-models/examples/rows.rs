@@ -5,7 +5,7 @@ use mlx_models::mlx_nn::ModelCache;
 use mlx_models::{Model, initialised};
 use serde_json::json;
 
-/// The logits `[V]` after the last new token of each row. Shorter rows are padded on the right.
+/// The logits `[V]` after the last new token of each row. The tokens of all rows are one axis.
 fn step(
     model: &dyn Model,
     cache: &mut ModelCache,
@@ -13,14 +13,14 @@ fn step(
     kept: &[usize],
 ) -> Result<Vec<Array>> {
     let widths: Vec<usize> = rows.iter().map(|row| row.len()).collect();
-    let width = widths.iter().copied().max().unwrap_or(0);
-    let padded = |row: &&[u32]| [*row, &vec![0; width - row.len()]].concat();
-    let tokens = Array::try_from(rows.iter().map(padded).collect::<Vec<Vec<u32>>>())?;
+    let tokens = Array::try_from(vec![rows.concat()])?;
     let mut step = cache.begin(&widths)?;
+    step.read_last();
     let logits = model.logits(&model.hidden(&tokens, &mut step)?)?;
     step.commit(kept)?;
-    let last = |(row, &width): (usize, &usize)| logits.i((row as i32, width as i32 - 1));
-    widths.iter().enumerate().map(last).collect()
+    (0..rows.len() as i32)
+        .map(|row| logits.i((0, row)))
+        .collect()
 }
 
 fn main() -> Result<()> {

@@ -22,35 +22,35 @@ pub use info::{HeadInfo, ModelInfo, ModelTask};
 /// [`hidden`](Self::hidden) and [`logits`](Self::logits) are separate, so that the output head runs only on those
 /// positions of a prompt that are read.
 pub trait Model: Module {
-    /// `tokens [B, L]` (U32 or I32) -> `[B, L, S]`, the input of the first layer. Most models have
+    /// `tokens [1, T]` (U32 or I32) -> `[1, T, S]`, the input of the first layer. Most models have
     /// `S = E`; in others the residual stream is wider than a token's features.
     ///
     /// # Errors
     /// The tokens are not integers.
     fn embed(&self, tokens: &Array) -> Result<Array>;
 
-    /// The residual stream `[B, L, S]` after decoder layer `index`, from that before it. A layer
+    /// The residual stream `[1, T, S]` after decoder layer `index`, from that before it. A layer
     /// may omit features that no later layer reads, and positions that the step
     /// [omits](Step::narrow). The last addition may be left to the next layer's norm.
     ///
     /// # Errors
-    /// The step has another number of rows or another width.
+    /// The step has another number of tokens.
     ///
     /// # Panics
     /// The model has no layer of this index; see [`Geometry::layers`].
     fn layer(&self, index: usize, x: Residual, step: &mut Step<'_>) -> Result<Residual>;
 
-    /// The end of the residual stream `[B, L, S]`: the features before the final norm and after it, both `[B, L, E]`.
+    /// The end of the residual stream `[1, T, S]`: the features before the final norm and after it, both `[1, T, E]`.
     ///
     /// # Errors
     /// The shapes do not fit.
     fn norm(&self, x: Residual) -> Result<[Array; 2]>;
 
-    /// `tokens [B, L]` (U32 or I32) -> the features before the final norm and after it, both `[B, L, E]`. If the step
-    /// reads [last tokens](Step::read_last) only, and no head [drafts](Self::draft_head), L is 1.
+    /// `tokens [1, T]` (U32 or I32) -> the features before the final norm and after it, both `[1, T, E]`, or those of the
+    /// tokens that the step [reads](Step::read_ends) if no head [drafts](Self::draft_head).
     ///
     /// # Errors
-    /// The step has another number of rows or another width.
+    /// The step has another number of tokens.
     fn run(&self, tokens: &Array, step: &mut Step<'_>) -> Result<[Array; 2]> {
         let mut x = Residual::from(self.embed(tokens)?);
         let layers = self.geometry().layers().len();
@@ -66,12 +66,12 @@ pub trait Model: Module {
         self.norm(x)
     }
 
-    /// `tokens [B, L]` (U32 or I32) -> `[B, L, E]` after the final norm, or `[B, 1, E]` if the step
-    /// reads [last tokens](Step::read_last) only. A [head that drafts](Self::draft_head) runs in
+    /// `tokens [1, T]` (U32 or I32) -> `[1, T, E]` after the final norm, or those of the tokens that
+    /// the step [reads](Step::read_ends). A [head that drafts](Self::draft_head) runs in
     /// the same step.
     ///
     /// # Errors
-    /// The step has another number of rows or another width.
+    /// The step has another number of tokens.
     fn hidden(&self, tokens: &Array, step: &mut Step<'_>) -> Result<Array> {
         let [x, hidden] = self.run(tokens, step)?;
         if let Some(head) = self.draft_head() {
@@ -185,10 +185,10 @@ pub trait Model: Module {
         }
         let widths = vec![width as usize; rows as usize];
         let mut step = cache.begin(&widths)?;
-        let hidden = self.hidden(tokens, &mut step)?;
+        let hidden = self.hidden(&tokens.reshape(&[1, -1])?, &mut step)?;
         let logits = self.logits(&hidden)?;
         step.commit(&widths)?;
-        Ok(logits)
+        logits.reshape(&[rows, width, -1])
     }
 
     /// The model's sizes, as it was built.

@@ -35,17 +35,12 @@ fn cache(model: &Loaded, rows: usize) -> ModelCache {
 }
 
 fn ids(rows: &[&[u32]]) -> Array {
-    let width = rows.iter().map(|row| row.len()).max().unwrap();
-    let padded = |row: &&[u32]| {
-        let padding = std::iter::repeat_n(9, width - row.len());
-        row.iter().copied().chain(padding).collect::<Vec<u32>>()
-    };
-    let flat: Vec<u32> = rows.iter().flat_map(padded).collect();
-    Array::from_slice(&flat, &[rows.len() as i32, width as i32]).unwrap()
+    let flat = rows.concat();
+    Array::from_slice(&flat, &[1, flat.len() as i32]).unwrap()
 }
 
 /// Runs the rows' tokens, and commits the first `keep` of each row. Returns the bits of the
-/// features `[B, L, E]`.
+/// features `[1, T, E]`.
 fn read(model: &Loaded, cache: &mut ModelCache, rows: &[&[u32]], keep: &[usize]) -> Vec<u32> {
     let widths: Vec<usize> = rows.iter().map(|row| row.len()).collect();
     let mut step = cache.begin(&widths).unwrap();

@@ -258,7 +258,8 @@ fn sizes_of_a_wrapper_without_keys_are_those_of_its_class() {
     let mut step = cache.begin(&[PROMPT.len()]).unwrap();
     model.hidden(&input, &mut step).unwrap();
     step.commit_all().unwrap();
-    let keys = cache.arrays().next().unwrap().shape();
+    let arrays = cache.arrays();
+    let keys = arrays[0].shape();
     assert_eq!((keys[1], keys[3]), (4, 256));
 }
 

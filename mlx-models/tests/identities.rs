@@ -33,31 +33,21 @@ fn tokens(n: usize, seed: u32) -> Vec<u32> {
         .collect()
 }
 
-/// Logits of the last real token of each row: `[B, V]`.
+/// Logits of the last token of each row: `[B, V]`.
 fn last_logits(model: &Loaded, cache: &mut ModelCache, rows: &[&[u32]]) -> Result<Vec<Vec<f32>>> {
     let widths: Vec<usize> = rows.iter().map(|row| row.len()).collect();
-    let width = widths.iter().max().copied().unwrap_or(0);
-    let mut padded = Vec::new();
-    for row in rows {
-        padded.extend_from_slice(row);
-        padded.extend(std::iter::repeat_n(0, width - row.len()));
-    }
-    let input = Array::from_slice(&padded, &[rows.len() as i32, width as i32])?;
+    let ids = rows.concat();
+    let input = Array::from_slice(&ids, &[1, ids.len() as i32])?;
     let mut step = cache.begin(&widths)?;
     let hidden = model.model.hidden(&input, &mut step)?;
     step.commit_all()?;
     let logits = model.model.logits(&hidden)?;
-    widths
-        .iter()
-        .enumerate()
-        .map(|(row, &width)| {
-            let (row, last) = (row as i32, width as i32 - 1);
-            let vocab = logits.dim(-1)?;
-            logits
-                .slice(&[row, last, 0], &[row + 1, last + 1, vocab])?
-                .to_vec::<f32>()
-        })
-        .collect()
+    let mut end = 0;
+    let last = widths.iter().map(|&width| {
+        end += width as i32;
+        logits.slice_axis(1, end - 1, end)?.to_vec::<f32>()
+    });
+    last.collect()
 }
 
 fn off(a: &[f32], b: &[f32]) -> f32 {
@@ -95,7 +85,6 @@ fn rows_of_a_batch_equal_single_rows() {
                 model.model.states(),
                 rows,
                 CacheOptions {
-                    growth: 8,
                     ..CacheOptions::default()
                 },
             )
@@ -149,7 +138,6 @@ fn a_ring_equals_the_whole_prompt_under_a_mask() {
             for slack in [0, 2] {
                 let options = CacheOptions {
                     slack,
-                    growth: 4,
                     quantized,
                     ..CacheOptions::default()
                 };
@@ -188,7 +176,6 @@ fn rejected_tokens_leave_no_trace() {
         let prompt = tokens(21, 9);
         let options = CacheOptions {
             slack: 4,
-            growth: 8,
             ..CacheOptions::default()
         };
         let run = |rejected: &[u32]| {

@@ -38,10 +38,9 @@ fn model(case: &Path, drafts: bool) -> Loaded {
     load(case, options).unwrap()
 }
 
-fn tokens(rows: usize, width: usize) -> Result<Array> {
-    let tokens = (0..rows * width).map(|at| (at * at + 7) as u32 % 60);
-    let tokens: Vec<u32> = tokens.collect();
-    Array::from_slice(&tokens, &[rows as i32, width as i32])
+fn tokens(n: usize) -> Result<Array> {
+    let tokens: Vec<u32> = (0..n).map(|at| (at * at + 7) as u32 % 60).collect();
+    Array::from_slice(&tokens, &[1, n as i32])
 }
 
 /// A cache of rows that all hold the same `prefix` tokens.
@@ -52,7 +51,7 @@ fn rows(model: &dyn Model, prefix: usize) -> Result<ModelCache> {
     }
     let mut cache = ModelCache::new(model.states(), 1, options);
     let mut step = cache.begin(&[prefix])?;
-    model.hidden(&tokens(1, prefix)?, &mut step)?;
+    model.hidden(&tokens(prefix)?, &mut step)?;
     step.commit_all()?;
     cache.select(&[0; WIDTHS.len()])?;
     Ok(cache)
@@ -66,10 +65,10 @@ fn features(
 ) -> Result<[Vec<f32>; 2]> {
     let mut cache = rows(model, prefix)?;
     let mut step = cache.begin(&WIDTHS)?;
-    let last = run(&tokens(WIDTHS.len(), step.width())?, &mut step)?;
+    let last = run(&tokens(step.tokens())?, &mut step)?;
     step.commit_all()?;
     let mut step = cache.begin(&[1; WIDTHS.len()])?;
-    let next = model.hidden(&tokens(WIDTHS.len(), 1)?, &mut step)?;
+    let next = model.hidden(&tokens(WIDTHS.len())?, &mut step)?;
     eval([&last, &next])?;
     let values = |x: Array| x.astype(DType::F32)?.to_vec::<f32>();
     Ok([values(last)?, values(next)?])
@@ -116,14 +115,14 @@ fn last_layers_compute_no_other_tokens() -> Result<()> {
         let mut cache = rows(model, 0)?;
         let mut step = cache.begin(&WIDTHS)?;
         step.read_last();
-        let mut x = Residual::from(model.embed(&tokens(WIDTHS.len(), step.width())?)?);
+        let mut x = Residual::from(model.embed(&tokens(step.tokens())?)?);
         for index in 0..last {
             x = model.layer(index, x, &mut step)?;
-            assert_eq!(x.shape()[1], 30, "{}, layer {index}", case.display());
+            assert_eq!(x.shape()[1], 49, "{}, layer {index}", case.display());
         }
         step.last_layer(|step| {
             let x = model.layer(last, x, step)?;
-            assert_eq!(x.shape()[1], 1, "{}", case.display());
+            assert_eq!(x.shape()[1], 4, "{}", case.display());
             Ok(x)
         })?;
     }

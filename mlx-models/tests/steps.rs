@@ -8,17 +8,17 @@ use mlx_models::{LoadOptions, load};
 use mlx_nn::{CacheOptions, ModelCache};
 
 /// Operations of one layer, in float: 7 products, two norms with the sums before them, heads with the cache, attention, the gate,
-/// and views.
+/// and views. Values and results of attention are two views each, because heads come before tokens there.
 #[test]
 fn a_layer_is_few_operations() -> Result<()> {
     if fast::form(fast::Op::Attention)? == fast::Form::Plain {
         return Ok(());
     }
     for (case, most) in [
-        ("qwen3", 14),
-        ("gemma3_text", 14),
-        ("gemma2", 14),
-        ("mistral", 14),
+        ("qwen3", 16),
+        ("gemma3_text", 16),
+        ("gemma2", 16),
+        ("mistral", 16),
     ] {
         let dir = Path::new(env!("CARGO_MANIFEST_DIR"))
             .join("../testdata/models")
@@ -31,13 +31,13 @@ fn a_layer_is_few_operations() -> Result<()> {
         let model = &loaded.model;
         let mut cache = ModelCache::new(model.states(), 2, CacheOptions::default());
         // Rows of different lengths, past every window.
-        let prompt = Array::from_slice(&[1u32; 80], &[2, 40])?;
+        let prompt = Array::from_slice(&[1u32; 73], &[1, 73])?;
         let mut step = cache.begin(&[40, 33])?;
         eval([&model.hidden(&prompt, &mut step)?])?;
         step.commit_all()?;
         // Rings are created after the step that fills them.
         eval(cache.arrays())?;
-        let token = Array::from_slice(&[1u32, 2], &[2, 1])?;
+        let token = Array::from_slice(&[1u32, 2], &[1, 2])?;
         let [_, normed] = model.norm(model.embed(&token)?.into())?;
         let outside = graph_size([&normed])?;
         let mut step = cache.begin(&[1, 1])?;

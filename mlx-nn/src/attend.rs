@@ -1,11 +1,13 @@
 //! Scaled dot-product attention with the options of all architectures.
 
-use std::cell::OnceCell;
-
-use mlx_core::fast::{self, Mask};
-use mlx_core::{Array, DType, Error, ErrorKind, Result, Scheme};
+use mlx_core::fast;
+use mlx_core::{Array, DType, Result};
 
 use crate::attention::Alibi;
+
+mod paged;
+
+pub(crate) use paged::{Paged, Seen, attend_to_pages, attend_to_tokens, store_in_pages};
 
 /// Options of attention that an architecture sets.
 #[derive(Clone, Copy, Debug)]
@@ -23,7 +25,7 @@ pub struct Attend<'a> {
 /// The keys of a step, or its queries.
 #[derive(Clone, Debug)]
 pub enum Keys<'a> {
-    /// Heads `[B, K, L, D]`.
+    /// Heads `[1, K, T, D]`.
     Heads(Array),
     /// The projection that becomes heads. If the back end has a kernel for it, the heads are written straight into the
     /// cache.
@@ -31,7 +33,7 @@ pub enum Keys<'a> {
 }
 
 impl Keys<'_> {
-    /// The heads, `[B, K, L, D]`.
+    /// The heads, `[1, K, T, D]`.
     pub(crate) fn heads(&self) -> Result<Array> {
         match self {
             Self::Heads(heads) => Ok(heads.clone()),
@@ -39,7 +41,7 @@ impl Keys<'_> {
         }
     }
 
-    /// `[B, K, L, D]`
+    /// `[1, K, T, D]`
     pub(crate) fn shape(&self) -> Result<[i32; 4]> {
         match self {
             Self::Heads(heads) => heads.dims(),
@@ -58,81 +60,8 @@ impl Keys<'_> {
     }
 }
 
-/// The keys of a step. Its queries are kept beside them while they are projections, because the
-/// operation that writes keys into the cache can also compute the heads of queries.
-#[derive(Debug)]
-pub(crate) struct Fresh<'a> {
-    pub keys: Keys<'a>,
-    queries: Option<Keys<'a>>,
-    /// The heads of the queries; empty until they are part of the graph.
-    made: OnceCell<Array>,
-}
-
-impl<'a> From<Keys<'a>> for Fresh<'a> {
-    fn from(keys: Keys<'a>) -> Self {
-        Self {
-            keys,
-            queries: None,
-            made: OnceCell::new(),
-        }
-    }
-}
-
-impl<'a> Fresh<'a> {
-    pub(crate) fn new(queries: Keys<'a>, keys: Keys<'a>) -> Self {
-        Self {
-            queries: Some(queries),
-            ..keys.into()
-        }
-    }
-
-    /// The projections of queries and keys, if both are projections.
-    pub(crate) fn projections(&self) -> Option<[&fast::Projection<'a>; 2]> {
-        match (&self.queries, &self.keys) {
-            (Some(Keys::Projection(queries)), Keys::Projection(keys)) => Some([queries, keys]),
-            _ => None,
-        }
-    }
-
-    /// Stores the heads of the queries, which were computed with the keys.
-    pub(crate) fn set_queries(&self, heads: Array) {
-        self.made.get_or_init(|| heads);
-    }
-
-    /// The heads of the queries, `[B, H, L, D]`.
-    pub(crate) fn queries(&self) -> Result<Array> {
-        match (self.made.get(), &self.queries) {
-            (Some(made), _) => Ok(made.clone()),
-            (None, Some(queries)) => queries.heads(),
-            (None, None) => Err(Error::new(ErrorKind::Invalid, "keys without queries")),
-        }
-    }
-}
-
 impl From<&Array> for Keys<'_> {
     fn from(heads: &Array) -> Self {
         Self::Heads(heads.clone())
-    }
-}
-
-/// `q [B, H, L, D]`, `k [B, K, S, D]`, `v [B, K, S, Dv]` -> `[B, H, L, Dv]`; `H` is a multiple of `K`. With a scheme,
-/// keys and values are packed rows.
-pub(crate) fn attend(
-    q: &Array,
-    k: &Array,
-    v: &Array,
-    scheme: Option<Scheme>,
-    mask: Mask,
-    options: &Attend<'_>,
-) -> Result<Array> {
-    let options = fast::Attention {
-        scale: options.scale,
-        soft_cap: options.softcap,
-        mask,
-        sinks: options.sinks,
-    };
-    match scheme {
-        Some(scheme) => fast::packed_attention(q, k, v, scheme, &options),
-        None => fast::attention(q, k, v, &options),
     }
 }

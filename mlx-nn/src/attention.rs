@@ -1,6 +1,5 @@
 //! Attention of one layer: projections, q/k norm, rope, and the cache's `attend`.
 
-use mlx_core::ops::create;
 use mlx_core::{Array, DType, Result, fast};
 
 use crate::attend::Keys;
@@ -128,13 +127,10 @@ pub struct Growth {
 }
 
 impl Growth {
-    /// The factors of the queries at positions `offsets [B]` and following: `[B, 1, L, 1]`, F32.
-    pub(crate) fn factors(self, offsets: &Array, l: i32) -> Result<Array> {
-        let places = create::arange(0.0, f64::from(l), 1.0, DType::F32)?;
-        let places = places.reshape(&[1, 1, l, 1])?;
-        let positions = offsets.astype(DType::F32)?.reshape(&[-1, 1, 1, 1])?;
-        let positions = positions.add(places.add(self.shift)?)?;
-        let periods = positions.divide(self.period)?.floor()?;
+    /// The factors of the queries at `positions [1, T]`: `[1, 1, T, 1]`, F32.
+    pub(crate) fn factors(self, positions: &Array) -> Result<Array> {
+        let positions = positions.astype(DType::F32)?.reshape(&[1, 1, -1, 1])?;
+        let periods = positions.add(self.shift)?.divide(self.period)?.floor()?;
         periods.add(1.0)?.log()?.multiply(self.beta)?.add(1.0)
     }
 }
@@ -285,7 +281,7 @@ impl Attention {
         })
     }
 
-    /// `x: [B, L, E] -> [B, L, E]`, reading and writing layer `layer` of the step's cache.
+    /// `x: [1, T, E] -> [1, T, E]`, reading and writing layer `layer` of the step's cache.
     ///
     /// # Errors
     /// The shapes do not fit, or an earlier layer has not shared its keys and values in this step.
@@ -296,16 +292,16 @@ impl Attention {
         step: &mut Step,
     ) -> Result<Array> {
         let (q, kv, opening) = self.projections(x.into())?;
-        let (offsets, dim) = (step.offsets().clone(), self.head_dim);
+        let (positions, dim) = (step.positions().clone(), self.head_dim);
         let (q, gate) = match self.output_gate {
             true => split_gate(&q, dim).map(|(q, gate)| (q, Some(gate)))?,
             false => (q, None),
         };
         let q = self.prepared(q, self.q_norm.as_ref())?;
-        let mut q = self.keys(&q, self.q_norm.as_ref(), &offsets, step)?;
+        let mut q = self.keys(&q, self.q_norm.as_ref(), &positions, step)?;
         if let Some(growth) = self.growth {
             let heads = q.heads()?;
-            let factors = growth.factors(&offsets, heads.dim(2)?)?;
+            let factors = growth.factors(&positions)?;
             q = Keys::Heads(heads.multiply(factors.astype(heads.dtype())?)?);
         }
         let options = Attend {
@@ -317,7 +313,7 @@ impl Attention {
         let y = match kv {
             Some((k, v)) => {
                 let k = self.prepared(k, self.k_norm.as_ref())?;
-                let k = self.keys(&k, self.k_norm.as_ref(), &offsets, step)?;
+                let k = self.keys(&k, self.k_norm.as_ref(), &positions, step)?;
                 let mut v = split_heads(&self.clipped(v)?, self.value_dim)?;
                 if let Some(scale) = self.value_scale {
                     v = v.multiply(scale)?;
@@ -350,7 +346,7 @@ impl Attention {
     }
 
     /// The projections of queries, of keys and values unless they come from an earlier layer, and of the gate:
-    /// `[B, L, H * D]`.
+    /// `[1, T, H * D]`.
     #[expect(clippy::type_complexity)]
     fn projections(&self, x: Input<'_>) -> Result<(Array, Option<(Array, Array)>, Option<Array>)> {
         let gate = |x| self.g_proj.as_ref().map(|gate| gate.forward(x)).transpose();
@@ -392,7 +388,7 @@ impl Attention {
         &'a self,
         x: &'a Array,
         norm: Option<&'a HeadNorm>,
-        offsets: &'a Array,
+        positions: &'a Array,
         step: &Step,
     ) -> Result<Keys<'a>> {
         let before = norm.filter(|_| self.norm_place == QkPlace::Heads);
@@ -420,7 +416,7 @@ impl Attention {
         let keys = match before {
             None | Some(HeadNorm::Rms(_)) => {
                 let rms = before.and_then(HeadNorm::rms);
-                rope.keys(x, self.head_dim, rms, offsets, step)?
+                rope.keys(x, self.head_dim, rms, positions, step)?
             }
             Some(norm) => {
                 let heads = norm.forward(&split_heads(x, self.head_dim)?)?;

@@ -3,41 +3,47 @@
 //! **The cache holds the length of each row, and the layers do not**: masks, rope offsets and write
 //! slots follow from the lengths. **A step is a transaction**: [`ModelCache::begin`] opens a
 //! [`Step`] with a width for each row, the layers write, and [`Step::commit`] sets how many of its
-//! tokens each row keeps. Right padding, finished rows and rejected drafts are all written, and
-//! then not kept. A step that is dropped leaves the rows as they were.
+//! tokens each row keeps. Rejected drafts are written, and then not kept. A step that is dropped
+//! leaves the rows as they were.
 //!
 //! The [`LayerKind`] of a layer determines its state: keys and values of positions, or a recurrent
 //! state of a fixed size. The operations of the cache (commit, select, join, cut, bytes) are the
 //! same for both.
 //!
-//! Slot `j` of a layer with keys and values holds position `j` (growing layers) or the last
-//! position congruent to `j` (rings), so that keeping fewer tokens only changes the length. A
+//! Keys and values lie in pages of 64 positions, which rows that begin alike share. Copying a row,
+//! moving it to another batch and shortening it change lists of page numbers, and copy no keys. A
 //! recurrent state cannot be computed backwards: see [`ModelCache::record`].
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::rc::Rc;
 
 use mlx_core::{Array, Error, Result, Scheme};
 
 use crate::step::Step;
+use crate::step::axis::Axis;
 use crate::step::repeated::{Last, RepeatedStep};
 
 mod kind;
-pub(crate) mod kv;
+pub(crate) mod pages;
+pub(crate) mod pool;
 pub(crate) mod recurrent;
 mod row;
 pub(crate) mod state;
 
 pub use kind::{KvShape, LayerKind, RecurrentShape, RowPart, StateCost, StatePart};
-use state::{LayerState, RowLen, incompatible, refusal};
+pub use pages::PAGE;
+use pages::RowPages;
+use pool::Pool;
+use state::{LayerState, incompatible, refusal};
 
 /// How a [`ModelCache`] stores the states of layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheOptions {
-    /// Growing buffers grow by this many positions.
-    pub growth: usize,
-    /// Rows may keep a part of a step of up to `slack + 1` tokens: rings have this many extra slots, and recurrent
-    /// layers keep the state after each token until the step commits.
+    /// Rows may keep a part of a step of up to `slack + 1` tokens, and can be shortened by that many: layers with a
+    /// window hold this many positions more, and recurrent layers keep the state after each token until the step
+    /// commits.
     pub slack: usize,
     /// The most positions that any layer with keys and values keeps.
     pub max_context: Option<usize>,
@@ -51,7 +57,6 @@ pub struct CacheOptions {
 impl Default for CacheOptions {
     fn default() -> Self {
         Self {
-            growth: 256,
             slack: 0,
             max_context: None,
             store: true,
@@ -62,7 +67,7 @@ impl Default for CacheOptions {
 
 /// The states of all layers, and the length of each row.
 ///
-/// Cloning is cheap: the clones share buffers until one of them writes.
+/// Cloning is cheap: the clones share pages, and copy the one that they would both write to.
 ///
 /// ```
 /// use mlx_core::{DType, Result, ones};
@@ -72,7 +77,7 @@ impl Default for CacheOptions {
 /// // Two rows of a model with one layer: three tokens for row 0, one for row 1.
 /// let mut cache = ModelCache::new(&[LayerKind::Full], 2, CacheOptions::default());
 /// let mut step = cache.begin(&[3, 1])?;
-/// let qkv = ones([2, 4, 3, 16], DType::F32)?; // [B, H, L, D]
+/// let qkv = ones([1, 4, 4, 16], DType::F32)?; // [1, H, T, D]: four tokens on one axis
 /// let options = Attend { scale: 0.25, softcap: None, sinks: None, alibi: None };
 /// step.attend(0, &qkv, &qkv, &qkv, &options)?;
 /// step.commit_all()?;
@@ -87,31 +92,51 @@ impl Default for CacheOptions {
 #[derive(Clone, Debug)]
 pub struct ModelCache {
     kinds: Rc<[LayerKind]>,
+    pub(crate) pool: Rc<RefCell<Pool>>,
     pub(crate) lens: Vec<usize>,
     pub(crate) expected: Vec<usize>,
-    /// The largest number of positions that each row has ever had; see [`RowLen`].
-    pub(crate) written: Vec<usize>,
+    /// The pages of each row, in each group of the pool.
+    pub(crate) pages: Vec<Vec<RowPages>>,
     pub(crate) layers: Vec<LayerState>,
     pub(crate) options: CacheOptions,
     /// The last step, which the next step may [repeat](Self::begin_repeated).
     pub(crate) last: Option<Last>,
+    /// The tokens of the last step.
+    pub(crate) axis: Option<Axis>,
 }
 
 impl ModelCache {
-    /// Empty caches for `rows` rows of a model with these layers.
+    /// Empty caches for `rows` rows of a model with these layers, in memory of their own.
     pub fn new(kinds: &[LayerKind], rows: usize, options: CacheOptions) -> Self {
-        let layers = kinds
-            .iter()
-            .map(|&kind| LayerState::new(kind, rows, &options))
-            .collect();
+        let pool = Rc::new(RefCell::new(Pool::new(kinds, &options)));
+        Self::in_pool(kinds.into(), pool, rows, options)
+    }
+
+    /// Empty caches for `rows` rows beside those of this cache. Rows then go from one to the other
+    /// without a copy.
+    #[must_use]
+    pub fn beside(&self, rows: usize) -> Self {
+        Self::in_pool(self.kinds.clone(), self.pool.clone(), rows, self.options)
+    }
+
+    fn in_pool(
+        kinds: Rc<[LayerKind]>,
+        pool: Rc<RefCell<Pool>>,
+        rows: usize,
+        options: CacheOptions,
+    ) -> Self {
+        let layers = kinds.iter().map(|&kind| LayerState::new(kind, rows));
+        let pages = (0..rows).map(|_| pool.borrow().row()).collect();
         Self {
-            kinds: kinds.into(),
+            layers: layers.collect(),
+            kinds,
+            pool,
             lens: vec![0; rows],
             expected: vec![0; rows],
-            written: vec![0; rows],
-            layers,
+            pages,
             options,
             last: None,
+            axis: None,
         }
     }
 
@@ -137,14 +162,14 @@ impl ModelCache {
         self.expected[row] = positions;
     }
 
-    /// Opens a step in which row b brings `widths[b]` tokens. The array of tokens is as wide as the widest row; the
-    /// other rows are padded on the right with any valid token.
+    /// Opens a step in which row b brings `widths[b]` tokens, or none. The tokens of all rows are one
+    /// axis, row after row: arrays of tokens are `[1, T]`, where T is the sum of the widths.
     ///
     /// # Errors
     /// `widths` has another number of rows, or every width is 0.
     pub fn begin(&mut self, widths: &[usize]) -> Result<Step<'_>> {
         let states = 0..self.layers.len();
-        Step::new(self, states, None, widths)
+        Step::new(self, states, None, widths, false)
     }
 
     /// Opens a step over the layer states `states`. The other states do not change, so they lack
@@ -153,7 +178,7 @@ impl ModelCache {
     /// # Errors
     /// The errors of [`begin`](Self::begin), or the cache has no such states.
     pub fn begin_part(&mut self, states: Range<usize>, widths: &[usize]) -> Result<Step<'_>> {
-        Step::new(self, states, None, widths)
+        Step::new(self, states, None, widths, false)
     }
 
     /// Opens a step over the layer states `states`, in which row b has `lens[b]` positions. The
@@ -167,7 +192,23 @@ impl ModelCache {
         lens: &[usize],
         widths: &[usize],
     ) -> Result<Step<'_>> {
-        Step::new(self, states, Some(lens), widths)
+        Step::new(self, states, Some(lens), widths, false)
+    }
+
+    /// [`begin_part`](Self::begin_part), or [`begin_at`](Self::begin_at) if there are `lens`, where a
+    /// row without tokens has a place on the axis of tokens all the same. Its token may be any valid
+    /// one and is kept nowhere, and its features mean nothing. So the shapes of a step do not change
+    /// when rows pause, leave or join.
+    ///
+    /// # Errors
+    /// The errors of [`begin_at`](Self::begin_at).
+    pub fn begin_slots(
+        &mut self,
+        states: Range<usize>,
+        lens: Option<&[usize]>,
+        widths: &[usize],
+    ) -> Result<Step<'_>> {
+        Step::new(self, states, lens, widths, true)
     }
 
     /// Opens a step of these widths over the layer states of the last step, if its lazy graph would
@@ -181,17 +222,6 @@ impl ModelCache {
     /// No memory for the offsets.
     pub fn begin_repeated(&mut self, widths: &[usize]) -> Result<Option<RepeatedStep<'_>>> {
         RepeatedStep::new(self, widths)
-    }
-
-    /// Opens a step in which row b brings documents of the lengths `documents[b]`, one after the
-    /// other. Tokens attend only within their document. Positions continue from document to
-    /// document, because rotary embeddings depend only on distances.
-    ///
-    /// # Errors
-    /// The cache stores keys and values ([`CacheOptions::store`]), or an error of
-    /// [`begin`](Self::begin).
-    pub fn begin_packed(&mut self, documents: &[Vec<usize>]) -> Result<Step<'_>> {
-        Step::packed(self, documents)
     }
 
     /// Keeps the rows `rows`, in that order; a row may appear more than once (a fork).
@@ -208,89 +238,92 @@ impl ModelCache {
         let layers: Result<Vec<_>> = self
             .layers
             .iter()
-            .map(|layer| layer.state().select(rows, &indices))
+            .map(|layer| layer.select(rows, &indices))
             .collect();
         self.layers = layers?;
         self.lens = rows.iter().map(|&row| self.lens[row]).collect();
         self.expected = rows.iter().map(|&row| self.expected[row]).collect();
-        self.written = rows.iter().map(|&row| self.written[row]).collect();
+        self.pages = rows.iter().map(|&row| self.pages[row].clone()).collect();
         Ok(())
     }
 
-    /// Appends the rows of `other`, a cache of the same model and options.
+    /// Appends the rows of `other`, a cache of the same model and options. Keys and values are
+    /// copied unless one cache was made [beside](Self::beside) the other.
     ///
     /// # Errors
     /// The caches have other layers or options.
     pub fn join(&mut self, other: &ModelCache) -> Result<()> {
         self.last = None;
         self.check_kin(other)?;
-        let (lens, others) = (self.row_lens(), other.row_lens());
+        let rows = [self.rows(), other.rows()];
         let layers: Result<Vec<_>> = self
             .layers
             .iter()
             .zip(&other.layers)
-            .map(|(a, b)| a.state().join(b, [&lens, &others]))
+            .map(|(a, b)| a.join(b, rows))
             .collect();
-        self.layers = layers?;
+        let pages: Result<Vec<_>> = (0..other.rows())
+            .map(|row| self.adopted(other, row))
+            .collect();
+        (self.layers, self.pages) = (layers?, [std::mem::take(&mut self.pages), pages?].concat());
         self.lens.extend(&other.lens);
         self.expected.extend(&other.expected);
-        self.written.extend(&other.written);
         Ok(())
     }
 
-    /// Replaces row `row` by row `from` of `other`, a cache of the same model and options.
+    /// Replaces row `row` by row `from` of `other`, a cache of the same model and options. Keys and
+    /// values are copied unless one cache was made [beside](Self::beside) the other.
     ///
     /// # Errors
-    /// A row does not exist, or the caches have other layers or options. After a write that failed half-way the cache
-    /// must not be used any more.
+    /// A row does not exist, or the caches have other layers or options.
     pub fn put(&mut self, row: usize, other: &ModelCache, from: usize) -> Result<()> {
         self.last = None;
         self.check_kin(other)?;
         self.check_row(row)?;
         other.check_row(from)?;
         let place = (row, self.rows());
+        let pages = self.adopted(other, from)?;
         for (layer, new) in self.layers.iter_mut().zip(&other.layers) {
-            let source = (from, other.row_len(from));
-            layer.state_mut().put(place, new, source)?;
+            layer.put(place, new, from)?;
         }
+        self.pages[row] = pages;
         self.lens[row] = other.lens[from];
         self.expected[row] = other.expected[from];
-        self.written[row] = other.written[from];
         Ok(())
     }
 
-    /// Whether [`put`](Self::put) would write a row of `other` into the buffers that are there:
-    /// they are large enough, and no clone shares them.
-    pub fn has_room_for(&self, other: &ModelCache) -> bool {
-        let mut layers = self.layers.iter().zip(&other.layers);
-        layers.all(|(layer, other)| layer.state().has_room_for(other))
+    /// The pages of row `row` of `other`, or of a copy in this cache's pool.
+    fn adopted(&self, other: &ModelCache, row: usize) -> Result<Vec<RowPages>> {
+        if Rc::ptr_eq(&self.pool, &other.pool) {
+            return Ok(other.pages[row].clone());
+        }
+        let mut own = self.pool.borrow().row();
+        let (mut pool, from) = (self.pool.borrow_mut(), other.pool.borrow());
+        for (group, (own, pages)) in own.iter_mut().zip(&other.pages[row]).enumerate() {
+            let range = (pages.begin(), other.lens[row]);
+            own.prepare(range.0, range.1);
+            let layers = pool.groups()[group].layers.clone();
+            for layer in layers.into_iter().filter(|_| range.0 < range.1) {
+                let arrays = from.positions(layer, pages, range)?;
+                pool.fill(layer, own, range.0, &arrays)?;
+            }
+        }
+        Ok(own)
     }
 
     /// Clears row `row`. The row itself stays.
     pub fn clear(&mut self, row: usize) {
         self.last = None;
         for layer in &mut self.layers {
-            layer.state_mut().clear(row);
+            layer.clear(row);
         }
+        self.pages[row].iter_mut().for_each(RowPages::clear);
         self.lens[row] = 0;
         self.expected[row] = 0;
-        self.written[row] = 0;
     }
 
-    /// Frees the part of the buffers that is beyond the longest row.
-    ///
-    /// # Errors
-    /// No memory for a handle.
-    pub fn shrink(&mut self) -> Result<()> {
-        self.last = None;
-        let longest = self.lens.iter().max().copied().unwrap_or(0);
-        self.layers
-            .iter_mut()
-            .try_for_each(|layer| layer.state_mut().shrink(longest))
-    }
-
-    /// Records the present length of row `row`, so that the row can be shortened to it later. Growing layers can be
-    /// shortened to any length; recurrent layers copy their state of the row.
+    /// Records the present length of row `row`, so that the row can be shortened to it later. Layers with keys and
+    /// values need no record; recurrent layers copy their state of the row.
     ///
     /// # Errors
     /// The row does not exist, or there is no memory for a handle.
@@ -300,24 +333,24 @@ impl ModelCache {
         let len = self.lens[row];
         self.layers
             .iter_mut()
-            .try_for_each(|layer| layer.state_mut().record(row, len))
+            .filter_map(LayerState::recurrent)
+            .try_for_each(|layer| layer.record(row, len))
     }
 
     /// Drops the [recorded](Self::record) lengths of all rows, and their states.
     pub fn clear_recorded(&mut self) {
         self.last = None;
-        for layer in &mut self.layers {
-            if let LayerState::Recurrent(state) = layer {
-                state.clear_recorded();
-            }
+        let layers = self.layers.iter_mut();
+        for state in layers.filter_map(LayerState::recurrent) {
+            state.clear_recorded();
         }
     }
 
     /// Shortens row `row` to its first `len` positions.
     ///
     /// # Errors
-    /// The row is shorter, a ring no longer holds positions that tokens after `len` see, or a recurrent layer
-    /// has not [recorded](Self::record) that length. The row is then unchanged.
+    /// The row is shorter, a layer with a window no longer holds positions that tokens after `len` see, or a recurrent
+    /// layer has not [recorded](Self::record) that length. The row is then unchanged.
     pub fn truncate(&mut self, row: usize, len: usize) -> Result<()> {
         self.last = None;
         self.check_row(row)?;
@@ -330,49 +363,87 @@ impl ModelCache {
         if len == held {
             return Ok(());
         }
-        let at = self.row_len(row);
-        let lost = |layer: &LayerState| !layer.state().can_rewind(row, at, len);
-        if let Some(layer) = self.layers.iter().position(lost) {
+        if let Some(layer) = self.lost_at(row, len) {
             return Err(refusal(format!(
                 "layer {layer} ({}) no longer holds the state of row {row} at length {len} of {held}",
                 self.kinds[layer]
             )));
         }
-        for layer in &mut self.layers {
-            layer.state_mut().truncate(row, len)?;
+        let layers = self.layers.iter_mut();
+        for layer in layers.filter_map(LayerState::recurrent) {
+            layer.truncate(row, len)?;
+        }
+        for pages in &mut self.pages[row] {
+            pages.truncate(len);
         }
         self.lens[row] = len;
         Ok(())
     }
 
-    /// The arrays that hold the rows, layer by layer in the order of [`LayerKind::part_names`],
-    /// then the arrays of [recorded](Self::record) lengths. Callers evaluate them or count their
-    /// bytes.
-    pub fn arrays(&self) -> impl Iterator<Item = &Array> {
-        let recorded = self.layers.iter();
-        self.row_arrays()
-            .chain(recorded.flat_map(|layer| layer.state().recorded_arrays()))
+    /// A layer that does not hold what tokens after the first `len` positions of row `row` depend
+    /// on.
+    fn lost_at(&self, row: usize, len: usize) -> Option<usize> {
+        let groups = self.pool.borrow();
+        let groups = groups.groups().iter().zip(&self.pages[row]);
+        let window = groups.filter_map(|(group, pages)| {
+            // A token at position `len` sees the `window - 1` positions before it.
+            let first = (len + 1).saturating_sub(group.window?);
+            (first < pages.begin()).then_some(group.layers[0])
+        });
+        let recurrent = self.layers.iter().enumerate().filter_map(|(at, layer)| {
+            let LayerState::Recurrent(state) = layer else {
+                return None;
+            };
+            (!state.can_rewind(row, len)).then_some(at)
+        });
+        window.chain(recurrent).min()
+    }
+
+    /// Drops the memory of the pool after the evaluation of a step has failed. The failure may have
+    /// taken writes of other rows with it, so all rows of all caches of the pool must be computed
+    /// again. A step with one of them is an error.
+    pub fn recover(&mut self) {
+        self.last = None;
+        self.pool.borrow_mut().recover();
+    }
+
+    /// Frees the memory of the pool if no row of any cache is in it.
+    pub fn release(&mut self) {
+        self.last = None;
+        self.pool.borrow_mut().release();
+    }
+
+    /// The arrays that hold the rows: the pages of all caches of the pool, then recurrent states,
+    /// then states of [recorded](Self::record) lengths. Callers evaluate them.
+    pub fn arrays(&self) -> Vec<Array> {
+        let recorded = self.layers.iter().flat_map(LayerState::recorded_arrays);
+        let mut arrays = self.row_arrays();
+        arrays.extend(recorded.cloned());
+        arrays
     }
 
     /// The [`arrays`](Self::arrays) without those of recorded lengths.
-    pub fn row_arrays(&self) -> impl Iterator<Item = &Array> {
-        self.layers.iter().flat_map(|layer| layer.state().arrays())
+    pub fn row_arrays(&self) -> Vec<Array> {
+        let mut arrays: Vec<Array> = self.pool.borrow().arrays().cloned().collect();
+        arrays.extend(self.layers.iter().flat_map(LayerState::arrays).cloned());
+        arrays
     }
 
-    /// Bytes of all buffers.
+    /// Bytes of the pages that the rows hold, each counted once, and of recurrent states.
     pub fn nbytes(&self) -> usize {
-        self.arrays().map(Array::nbytes).sum()
-    }
-
-    fn row_len(&self, row: usize) -> RowLen {
-        RowLen {
-            len: self.lens[row],
-            written: self.written[row],
-        }
-    }
-
-    fn row_lens(&self) -> Vec<RowLen> {
-        (0..self.rows()).map(|row| self.row_len(row)).collect()
+        let pool = self.pool.borrow();
+        let groups = 0..pool.groups().len();
+        let pages = groups.map(|group| {
+            let rows = self.pages.iter();
+            let held: BTreeSet<u32> = rows
+                .flat_map(|row| row[group].numbered().map(|(_, page)| page))
+                .collect();
+            held.len() * pool.page_bytes(group)
+        });
+        let layers = self.layers.iter();
+        let recurrent =
+            layers.flat_map(|layer| layer.arrays().into_iter().chain(layer.recorded_arrays()));
+        pages.sum::<usize>() + recurrent.map(Array::nbytes).sum::<usize>()
     }
 
     fn check_row(&self, row: usize) -> Result<()> {

@@ -1,13 +1,13 @@
 //! [`CausalConv`]: a convolution of single channels over each token and the tokens before it.
 
-use mlx_core::{Array, DType, Result, fast, ops::concat};
+use mlx_core::{Array, Result, ops::concat};
 
 use crate::activation::Activation;
 use crate::init::Initial;
 use crate::module::{Module, Param, Path, Visit, VisitMut};
+use crate::step::{Step, Taps};
 
-/// A causal convolution of single channels. The inputs before a step are a [window](crate::Step::window) in the layer's
-/// state.
+/// A causal convolution of single channels. The inputs before a step are a part of the layer's state.
 #[derive(Clone, Debug)]
 pub struct CausalConv {
     /// `[channels, taps, 1]`, the layout of MLX.
@@ -40,32 +40,25 @@ impl CausalConv {
         })
     }
 
-    /// `[B, taps - 1 + L, channels] -> [B, L, channels]`
+    /// `x: [1, T, channels] -> [1, T, channels]`, reading and writing the window that is part `part`
+    /// of layer `layer` of the step's cache.
     ///
     /// # Errors
     /// The shapes do not fit.
-    pub fn forward(&self, x: &Array) -> Result<Array> {
+    pub fn forward(
+        &self,
+        x: &Array,
+        layer: usize,
+        part: usize,
+        step: &mut Step<'_>,
+    ) -> Result<Array> {
         self.weight.get()?;
-        let bias = self.bias.as_ref().map(Param::get).transpose()?;
-        convolved(x, &self.taps, bias, self.activation)
-    }
-}
-
-/// `x: [B, taps - 1 + L, channels] -> [B, L, channels]`, with `taps [taps, channels]`.
-fn convolved(
-    x: &Array,
-    taps: &Array,
-    bias: Option<&Array>,
-    activation: Option<Activation>,
-) -> Result<Array> {
-    match activation {
-        None => fast::causal_conv(x, taps, bias, false),
-        Some(Activation::Silu) => fast::causal_conv(x, taps, bias, true),
-        Some(other) => {
-            let wide = x.astype(DType::F32)?;
-            let sums = fast::causal_conv(&wide, taps, bias, false)?;
-            other.forward(&sums)?.astype(x.dtype())
-        }
+        let of = Taps {
+            taps: &self.taps,
+            bias: self.bias.as_ref().map(Param::get).transpose()?,
+            activation: self.activation,
+        };
+        step.convolve(layer, part, x, &of)
     }
 }
 
@@ -129,15 +122,26 @@ impl JointConv {
         })
     }
 
-    /// `[B, taps - 1 + L, channels] -> [B, L, channels]`
+    /// The same as [`CausalConv::forward`], for the channels of all parts.
     ///
     /// # Errors
     /// The shapes do not fit.
-    pub fn forward(&self, x: &Array) -> Result<Array> {
+    pub fn forward(
+        &self,
+        x: &Array,
+        layer: usize,
+        part: usize,
+        step: &mut Step<'_>,
+    ) -> Result<Array> {
         for (_, weight) in &self.parts {
             weight.get()?;
         }
-        convolved(x, &self.taps, None, Some(self.activation))
+        let of = Taps {
+            taps: &self.taps,
+            bias: None,
+            activation: Some(self.activation),
+        };
+        step.convolve(layer, part, x, &of)
     }
 }
 

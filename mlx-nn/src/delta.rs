@@ -1,8 +1,6 @@
 //! [`GatedDeltaNet`]: a linear attention with the gated delta rule (Yang et al., arXiv:2412.06464).
 
-use std::rc::Rc;
-
-use mlx_core::fast::{self, Gate, GatedDelta};
+use mlx_core::fast::{self, Gate, RaggedDelta};
 use mlx_core::{Array, DType, Error, ErrorKind, Result};
 
 use crate::Module;
@@ -12,7 +10,7 @@ use crate::conv::CausalConv;
 use crate::decay::Decay;
 use crate::linear::Linear;
 use crate::norm::RmsNorm;
-use crate::step::{Rerun, StateAfter, Step};
+use crate::step::Step;
 
 /// Sizes of a [`GatedDeltaNet`].
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -37,7 +35,7 @@ pub struct DeltaConfig {
 
 /// Parts of the layer state.
 pub(crate) const CONV: usize = 0;
-const DELTA: usize = 1;
+pub(crate) const DELTA: usize = 1;
 
 impl DeltaConfig {
     fn keys(&self) -> i32 {
@@ -135,8 +133,7 @@ impl GatedDeltaNet {
         })
     }
 
-    /// `x: [B, L, E] -> [B, L, E]`, reading and writing layer `layer` of the step's cache. Outputs at padding positions
-    /// are undefined.
+    /// `x: [1, T, E] -> [1, T, E]`, reading and writing layer `layer` of the step's cache.
     ///
     /// # Errors
     /// The shapes do not fit.
@@ -148,9 +145,20 @@ impl GatedDeltaNet {
             &self.in_proj_a,
         ];
         let [qkv, z, b, a] = Linear::forward_all(projections, x)?;
-        let window = step.window(layer, CONV, &qkv)?;
-        let qkv = self.conv1d.forward(&window)?;
-        let y = run(qkv, a, b, &self.decay, layer, step)?;
+        let qkv = self.conv1d.forward(&qkv, layer, CONV, step)?;
+        let y = step.gated_delta(
+            layer,
+            DELTA,
+            &RaggedDelta {
+                qkv: &qkv,
+                a: &a,
+                b: &b,
+                rate: self.decay.rate(),
+                bias: self.decay.bias(),
+                key_heads: self.config.key_heads,
+                key_dim: self.config.key_dim,
+            },
+        )?;
         let [rows, tokens, width] = y.dims()?;
         let heads = [rows, tokens, self.config.value_heads, self.config.value_dim];
         let normed = self.norm.forward(&y.reshape(&heads)?)?;
@@ -160,51 +168,4 @@ impl GatedDeltaNet {
         self.out_proj
             .forward(&gated.reshape(&[rows, tokens, width])?)
     }
-}
-
-/// The outputs of the step's tokens, `[B, L, H·V]`. The new state of layer `layer` is set in the
-/// step.
-pub(crate) fn run(
-    qkv: Array,
-    a: Array,
-    b: Array,
-    decay: &Decay,
-    layer: usize,
-    step: &mut Step<'_>,
-) -> Result<Array> {
-    let inputs = [
-        qkv,
-        a,
-        b,
-        decay.rate().clone(),
-        decay.bias().clone(),
-        step.state(layer, DELTA)?,
-    ];
-    let (y, end) = delta(&inputs, &step.real_widths()?)?;
-    let rerun = Rerun {
-        inputs: inputs.into(),
-        run: Rc::new(|inputs, keep| Ok(delta(inputs, keep)?.1)),
-    };
-    step.set_state(layer, DELTA, StateAfter::Rerun { end, rerun })?;
-    Ok(y)
-}
-
-/// The outputs of the first `widths` tokens of each row, and the state after them. `inputs` are
-/// qkv, a, b, rate, bias and the state before them.
-fn delta(inputs: &[Array], widths: &Array) -> Result<(Array, Array)> {
-    let [qkv, a, b, rate, bias, state] = inputs else {
-        let message = format!("the delta rule has 6 inputs, given {}", inputs.len());
-        return Err(Error::new(ErrorKind::Invalid, message));
-    };
-    let ([_, _, width], [_, heads, value_dim, key_dim]) = (qkv.dims()?, state.dims()?);
-    fast::gated_delta(&GatedDelta {
-        qkv,
-        a,
-        b,
-        rate,
-        bias,
-        state,
-        widths,
-        key_heads: (width - heads * value_dim) / (2 * key_dim),
-    })
 }

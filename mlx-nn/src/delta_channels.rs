@@ -1,13 +1,13 @@
 //! [`ChannelDelta`]: a gated delta rule with a decay for each channel of a key (Kimi Delta Attention,
 //! arXiv:2510.26692).
 
-use mlx_core::{Array, Result, ops::concat};
+use mlx_core::{Array, Result, fast::RaggedDelta, ops::concat};
 
 use crate::activation::Activation;
 use crate::cache::LayerKind;
 use crate::conv::JointConv;
 use crate::decay::Decay;
-use crate::delta::{CONV, DeltaConfig, run};
+use crate::delta::{CONV, DELTA, DeltaConfig};
 use crate::linear::Linear;
 use crate::norm::RmsNorm;
 use crate::step::Step;
@@ -127,8 +127,7 @@ impl ChannelDelta {
         })
     }
 
-    /// `x: [B, L, E] -> [B, L, E]`, reading and writing layer `layer` of the step's cache. Outputs at padding positions
-    /// are undefined.
+    /// `x: [1, T, E] -> [1, T, E]`, reading and writing layer `layer` of the step's cache.
     ///
     /// # Errors
     /// The shapes do not fit.
@@ -142,10 +141,22 @@ impl ChannelDelta {
             first(&self.g_proj, &self.g_a_proj),
         ];
         let [q, k, v, f, b, g] = Linear::forward_all(projections, x)?;
-        let window = step.window(layer, CONV, &concat(&[q, k, v], -1)?)?;
-        let qkv = self.convs.forward(&window)?;
+        let inputs = concat(&[q, k, v], -1)?;
+        let qkv = self.convs.forward(&inputs, layer, CONV, step)?;
         let f = self.decay.input(second(&self.f_b_proj, f)?)?;
-        let y = run(qkv, f, b, &self.decay, layer, step)?;
+        let y = step.gated_delta(
+            layer,
+            DELTA,
+            &RaggedDelta {
+                qkv: &qkv,
+                a: &f,
+                b: &b,
+                rate: self.decay.rate(),
+                bias: self.decay.bias(),
+                key_heads: self.config.heads,
+                key_dim: self.config.head_dim,
+            },
+        )?;
         let [rows, tokens, width] = y.dims()?;
         let heads = [rows, tokens, self.config.heads, self.config.head_dim];
         let normed = self.o_norm.forward(&y.reshape(&heads)?)?;

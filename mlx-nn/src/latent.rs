@@ -171,7 +171,7 @@ impl LatentAttention {
         self
     }
 
-    /// `x: [B, L, E] -> [B, L, E]`, reading and writing layer `layer` of the step's cache.
+    /// `x: [1, T, E] -> [1, T, E]`, reading and writing layer `layer` of the step's cache.
     ///
     /// # Errors
     /// The shapes do not fit.
@@ -191,7 +191,7 @@ impl LatentAttention {
         self.attend(x, compressed, layer, step)
     }
 
-    /// Compressed queries, if the query projection reads them. `[B, L, E] -> [B, L, ..]`
+    /// Compressed queries, if the query projection reads them. `[1, T, E] -> [1, T, ..]`
     ///
     /// # Errors
     /// The shapes do not fit.
@@ -263,7 +263,7 @@ impl LatentAttention {
         self.o_proj.forward(&y)
     }
 
-    /// Multiplies each head by its own matrix: `[B, L, H, in] -> [B, L, H, out]`
+    /// Multiplies each head by its own matrix: `[1, T, H, in] -> [1, T, H, out]`
     fn by_head(&self, half: Half, x: &Array) -> Result<Array> {
         let [b, l, heads, _] = x.dims()?;
         let numbers = self.numbers.broadcast_to(&[b, l, heads])?;
@@ -294,11 +294,11 @@ impl LatentAttention {
         }
     }
 
-    /// Queries `[B, H, L, D]`, scaled by their positions.
+    /// Queries `[1, H, T, D]`, scaled by their positions.
     fn grown(&self, q: Array, step: &Step) -> Result<Array> {
         match self.config.growth {
             Some(growth) => {
-                let factors = growth.factors(step.offsets(), q.dim(2)?)?;
+                let factors = growth.factors(step.positions())?;
                 q.multiply(factors.astype(q.dtype())?)
             }
             None => Ok(q),

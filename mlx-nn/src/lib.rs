@@ -118,12 +118,12 @@
 //! # fn main() -> Result<()> {
 //! // Two rows of a model with one layer.
 //! let mut cache = ModelCache::new(&[LayerKind::Full], 2, CacheOptions::default());
-//! // Row 0 brings three tokens, row 1 one; its other two places are padding.
+//! // Row 0 brings three tokens, row 1 one: four tokens on one axis.
 //! let mut step = cache.begin(&[3, 1])?;
-//! let qkv = ones(&[2, 4, 3, 32], DType::F32)?; // [B, H, L, D]
+//! let qkv = ones(&[1, 4, 4, 32], DType::F32)?; // [1, H, T, D]
 //! let options = Attend { scale: 0.2, softcap: None, sinks: None, alibi: None };
 //! let y = step.attend(0, &qkv, &qkv, &qkv, &options)?;
-//! assert_eq!(y.shape(), [2, 4, 3, 32]);
+//! assert_eq!(y.shape(), [1, 4, 4, 32]);
 //! // Row 0 keeps two of its tokens: the third was a draft that is rejected.
 //! step.commit(&[2, 1])?;
 //! assert_eq!(cache.lens(), [2, 1]);
@@ -206,7 +206,8 @@ pub use attention::{
 };
 pub use bilinear::Bilinear;
 pub use cache::{
-    CacheOptions, KvShape, LayerKind, ModelCache, RecurrentShape, RowPart, StateCost, StatePart,
+    CacheOptions, KvShape, LayerKind, ModelCache, PAGE, RecurrentShape, RowPart, StateCost,
+    StatePart,
 };
 pub use checkpoint::{Checkpoint, Decoded, FillOptions, Made, Make, fill_lazily};
 pub use clip::clip_grad_norm;
@@ -262,7 +263,7 @@ pub use selective::{SelectiveConfig, SelectiveNorms, SelectiveScan};
 pub use short_conv::{ShortConv, ShortConvConfig};
 pub use sinusoidal::SinusoidalPositionalEncoding;
 pub use sizes::Sizes;
-pub use step::{Attend, Keys, RepeatedStep, Rerun, StateAfter, Step, last_features};
+pub use step::{Attend, KeptVectors, Keys, RepeatedStep, StateAfter, Step, Taps, last_features};
 pub use trainable::Patterns;
 pub use training::{Mode, update_state, with_state};
 pub use transformer::{

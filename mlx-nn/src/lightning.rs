@@ -1,16 +1,14 @@
 //! [`Lightning`]: a linear attention whose heads decay at fixed rates (Qin et al., arXiv:2401.04658).
 
-use std::rc::Rc;
-
-use mlx_core::fast::{self, Scan};
+use mlx_core::fast::RaggedScan;
 use mlx_core::ops::create::zeros;
-use mlx_core::{Array, DType, Error, ErrorKind, Result};
+use mlx_core::{Array, DType, Result};
 
 use crate::activation::Activation;
 use crate::cache::{LayerKind, RecurrentShape, StatePart};
 use crate::linear::Linear;
 use crate::norm::RmsNorm;
-use crate::step::{Rerun, StateAfter, Step};
+use crate::step::Step;
 
 /// Sizes of a [`Lightning`].
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -82,50 +80,30 @@ impl Lightning {
         })
     }
 
-    /// `x: [B, L, E] -> [B, L, E]`, reading and writing layer `layer` of the step's cache. Outputs at padding positions
-    /// are undefined.
+    /// `x: [1, T, E] -> [1, T, E]`, reading and writing layer `layer` of the step's cache.
     ///
     /// # Errors
     /// The shapes do not fit.
     pub fn forward(&self, x: &Array, layer: usize, step: &mut Step<'_>) -> Result<Array> {
-        let [b, l, _] = x.dims()?;
+        let [one, tokens, _] = x.dims()?;
         let [vkq, gate] = Linear::forward_all([&self.in_proj, &self.output_gate], x)?;
         let heads = self.config.heads;
-        let inputs = [
-            self.config.activation.forward(&vkq)?,
-            zeros(&[b, l, heads], x.dtype())?,
-            self.rate.clone(),
-            self.none.clone(),
-            step.state(layer, 0)?,
-        ];
-        let (y, end) = attend(&inputs, &step.real_widths()?, heads)?;
-        let rerun = Rerun {
-            inputs: inputs.into(),
-            run: Rc::new(move |inputs, keep| Ok(attend(inputs, keep, heads)?.1)),
-        };
-        step.set_state(layer, 0, StateAfter::Rerun { end, rerun })?;
+        let y = step.scan(
+            layer,
+            0,
+            &RaggedScan {
+                x: &self.config.activation.forward(&vkq)?,
+                // The limits make each time step 1.
+                dt: &zeros(&[one, tokens, heads], x.dtype())?,
+                rate: &self.rate,
+                bias: &self.none,
+                skip: &self.none,
+                groups: heads,
+                key_dim: self.config.head_dim,
+                limits: (1.0, 1.0),
+            },
+        )?;
         let normed = self.norm.forward(&y)?;
         self.out_proj.forward(&normed.multiply(gate.sigmoid()?)?)
     }
-}
-
-/// The outputs of the first `widths` tokens of each row, and the state after them. `inputs`:
-/// values, keys and queries, time steps (the limits make each 1), rates, zeros (bias and skip) and
-/// the state before them.
-fn attend(inputs: &[Array], widths: &Array, heads: i32) -> Result<(Array, Array)> {
-    let [x, dt, rate, none, state] = inputs else {
-        let message = format!("a linear attention has 5 inputs, given {}", inputs.len());
-        return Err(Error::new(ErrorKind::Invalid, message));
-    };
-    fast::scan(&Scan {
-        x,
-        dt,
-        rate,
-        bias: none,
-        skip: none,
-        state,
-        widths,
-        groups: heads,
-        limits: (1.0, 1.0),
-    })
 }

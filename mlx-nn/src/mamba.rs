@@ -1,8 +1,6 @@
 //! [`Mamba`]: the state-space layer of Mamba 2 (Dao and Gu, arXiv:2405.21060).
 
-use std::rc::Rc;
-
-use mlx_core::fast::{self, Gate, Scan};
+use mlx_core::fast::{self, Gate, RaggedScan};
 use mlx_core::{Array, DType, Error, ErrorKind, Result};
 
 use crate::activation::Activation;
@@ -13,7 +11,7 @@ use crate::init::Initial;
 use crate::linear::Linear;
 use crate::module::{Module, Param, Path, Visit, VisitMut};
 use crate::norm::RmsNorm;
-use crate::step::{Rerun, StateAfter, Step};
+use crate::step::Step;
 
 /// Sizes and options of a [`Mamba`].
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -141,8 +139,7 @@ impl Mamba {
         })
     }
 
-    /// `x: [B, L, E] -> [B, L, E]`, reading and writing layer `layer` of the step's cache. The outputs of padding are
-    /// undefined.
+    /// `x: [1, T, E] -> [1, T, E]`, reading and writing layer `layer` of the step's cache.
     ///
     /// # Errors
     /// The shapes do not fit.
@@ -160,25 +157,25 @@ impl Mamba {
             None => projected,
         };
         let part = |from: i32, size: i32| projected.slice_axis(-1, from, from + size);
-        let window = step.window(layer, CONV, &part(values, channels)?)?;
-        let inputs = [
-            self.conv1d.forward(&window)?,
-            part(values + channels, heads)?,
-            self.decay.rate().clone(),
-            self.decay.bias().clone(),
-            self.skip.clone(),
-            step.state(layer, SCAN)?,
-        ];
-        let (y, end) = scan(&inputs, &step.real_widths()?, groups, limits)?;
-        let rerun = Rerun {
-            inputs: inputs.into(),
-            run: Rc::new(move |inputs, keep| Ok(scan(inputs, keep, groups, limits)?.1)),
-        };
-        step.set_state(layer, SCAN, StateAfter::Rerun { end, rerun })?;
+        let x = (self.conv1d).forward(&part(values, channels)?, layer, CONV, step)?;
+        let y = step.scan(
+            layer,
+            SCAN,
+            &RaggedScan {
+                x: &x,
+                dt: &part(values + channels, heads)?,
+                rate: self.decay.rate(),
+                bias: self.decay.bias(),
+                skip: &self.skip,
+                groups,
+                key_dim: self.config.state,
+                limits,
+            },
+        )?;
         self.out_proj.forward(&self.gated(&part(0, values)?, y)?)
     }
 
-    /// The scan's output, gated and normed: `[B, L, H P] -> [B, L, H P]`.
+    /// The scan's output, gated and normed: `[1, T, H P] -> [1, T, H P]`.
     fn gated(&self, gate: &Array, y: Array) -> Result<Array> {
         let open = |y: &Array| fast::gated(Gate::Silu, gate, y);
         let (Some(norm), Some(config)) = (&self.norm, self.config.norm) else {
@@ -209,31 +206,6 @@ impl Mamba {
         let factors: Vec<f32> = parts.into_iter().flat_map(each).collect();
         Array::from_slice(&factors, &[factors.len() as i32])?.astype(dtype)
     }
-}
-
-/// The outputs of the first `widths` tokens of each row, and the state after them. `inputs`:
-/// values, keys and queries, time steps, rate, bias, skip and the state before them.
-fn scan(
-    inputs: &[Array],
-    widths: &Array,
-    groups: i32,
-    limits: (f32, f32),
-) -> Result<(Array, Array)> {
-    let [x, dt, rate, bias, skip, state] = inputs else {
-        let message = format!("the scan has 6 inputs, given {}", inputs.len());
-        return Err(Error::new(ErrorKind::Invalid, message));
-    };
-    fast::scan(&Scan {
-        x,
-        dt,
-        rate,
-        bias,
-        skip,
-        state,
-        widths,
-        groups,
-        limits,
-    })
 }
 
 impl Module for Mamba {

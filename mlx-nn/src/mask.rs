@@ -1,8 +1,6 @@
-//! The keys that a query sees, as functions on positions. Tests and packed documents use them.
+//! The keys that a query sees, as functions on positions. Tests use them.
 //!
-//! Attention takes a [`Mask`](mlx_core::fast::Mask). Kernels compute it from positions, so that no mask array is made.
-
-use mlx_core::{Array, Result};
+//! Kernels of attention compute the same from positions, so that no mask array is made.
 
 /// Whether a query at position `q` sees the key at position `k`. It sees its own position and those
 /// before it, and with a window only the last `window` of these.
@@ -15,22 +13,6 @@ pub fn visible(q: i64, k: i64, window: Option<usize>) -> bool {
 pub fn position(slot: usize, len: usize, cap: usize) -> i64 {
     let (slot, len, cap) = (slot as i64, len as i64, cap as i64);
     slot + cap * (len - 1 - slot).div_euclid(cap)
-}
-
-/// A mask `[b, 1, l, s]` from a rule on (row, query, key).
-pub(crate) fn mask(
-    b: usize,
-    l: usize,
-    s: usize,
-    rule: impl Fn(usize, usize, usize) -> bool,
-) -> Result<Array> {
-    let mut values = Vec::with_capacity(b * l * s);
-    for row in 0..b {
-        for query in 0..l {
-            values.extend((0..s).map(|key| rule(row, query, key)));
-        }
-    }
-    Array::from_slice(&values, &[b as i32, 1, l as i32, s as i32])
 }
 
 #[cfg(test)]

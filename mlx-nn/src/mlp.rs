@@ -167,7 +167,7 @@ pub enum FeedForward {
 }
 
 impl FeedForward {
-    /// `[B, L, E] -> [B, L, E]`
+    /// `[1, T, E] -> [1, T, E]`
     ///
     /// # Errors
     /// The shapes do not fit.

@@ -6,7 +6,7 @@ use mlx_core::{Array, DType, Result};
 
 use crate::norm::{Norm, RmsNorm};
 
-/// The residual stream `[B, L, E]` between two halves of a layer, or between two layers: a sum, and
+/// The residual stream `[1, T, E]` between two halves of a layer, or between two layers: a sum, and
 /// a term that has not been added to it yet. The norm that reads the stream next computes the
 /// addition and the norm in one operation ([`fast::add_norm`]). With [`Normed`](crate::Normed) that
 /// operation also computes the projections that read the norm.
@@ -61,7 +61,7 @@ impl Residual {
         self.sum.dtype()
     }
 
-    /// The sum `x + y`, not added yet. Both are `[B, L, E]`.
+    /// The sum `x + y`, not added yet. Both are `[1, T, E]`.
     pub fn new(x: Array, y: Array) -> Self {
         let pending = Pending { x: y, norm: None };
         Self {
@@ -70,7 +70,7 @@ impl Residual {
         }
     }
 
-    /// The sum `x + norm(y)`, not added yet. Both are `[B, L, E]`.
+    /// The sum `x + norm(y)`, not added yet. Both are `[1, T, E]`.
     ///
     /// # Errors
     /// The shapes do not fit.
@@ -89,7 +89,7 @@ impl Residual {
         })
     }
 
-    /// The sum `[B, L, E]`.
+    /// The sum `[1, T, E]`.
     ///
     /// # Errors
     /// The shapes do not fit.
@@ -104,7 +104,7 @@ impl Residual {
         }
     }
 
-    /// The sum, and `norm(sum)`, both `[B, L, E]`. An RMS norm is computed with the sum, in one operation.
+    /// The sum, and `norm(sum)`, both `[1, T, E]`. An RMS norm is computed with the sum, in one operation.
     ///
     /// # Errors
     /// The shapes do not fit.

@@ -260,18 +260,18 @@ impl Rope {
         })
     }
 
-    /// Rotates `[B, H, L, D]`, where row b begins at the position `step.offsets()[b]`.
+    /// Rotates heads `[1, H, T, D]` of the step's tokens by their positions.
     ///
     /// # Errors
     /// The shapes do not fit.
     pub fn forward(&self, x: &Array, step: &Step) -> Result<Array> {
-        let rotate = |table: &Table| self.rotated(x, table, step.offsets());
+        let rotate = |table: &Table| self.rotated(x, table, step.positions());
         if let Some((growing, turned)) = self.grown(step)? {
             return growing.rotate(x, &turned, || rotate(&self.table));
         }
         match self.tables(step)? {
             Tables::One(table) => rotate(table),
-            Tables::ByRow { is_long, long } => {
+            Tables::ByToken { is_long, long } => {
                 is_long.select(&rotate(long)?, &rotate(&self.table)?)
             }
         }
@@ -326,7 +326,7 @@ impl Rope {
         fast::rope_with(scaled.as_ref().unwrap_or(x), &rope, offsets)
     }
 
-    /// A projection `[B, L, H * D]` as rotated heads `[B, H, L, D]`. If there is a `norm`, each
+    /// A projection `[1, T, H * D]` as rotated heads `[1, H, T, D]`. `positions` are those of the step. If there is a `norm`, each
     /// head is normed before the rotation.
     ///
     /// # Errors
@@ -336,10 +336,10 @@ impl Rope {
         x: &Array,
         head_dim: i32,
         norm: Option<&RmsNorm>,
-        offsets: &Array,
+        positions: &Array,
         step: &Step,
     ) -> Result<Array> {
-        self.keys(x, head_dim, norm, offsets, step)?.heads()
+        self.keys(x, head_dim, norm, positions, step)?.heads()
     }
 
     /// Rotated keys. Where all rows use one table, the projection is returned as it is, and the
@@ -352,7 +352,7 @@ impl Rope {
         x: &'a Array,
         head_dim: i32,
         norm: Option<&'a RmsNorm>,
-        offsets: &'a Array,
+        positions: &'a Array,
         step: &Step,
     ) -> Result<Keys<'a>> {
         let tables = [
@@ -374,7 +374,7 @@ impl Rope {
             norm: norm.map(RmsNorm::parts),
             dims: self.dims,
             freqs: &table.periods,
-            offsets,
+            offsets: positions,
         };
         if let Some((growing, turned)) = self.grown(step)? {
             let heads = split_heads(x, head_dim)?;
@@ -384,7 +384,7 @@ impl Rope {
         }
         match self.tables(step)? {
             Tables::One(table) => Ok(Keys::Projection(projection(table))),
-            Tables::ByRow { is_long, long } => {
+            Tables::ByToken { is_long, long } => {
                 let (long, short) = (projection(long), projection(&self.table));
                 let heads = is_long.select(&fast::heads(&long)?, &fast::heads(&short)?)?;
                 Ok(Keys::Heads(heads))
@@ -402,8 +402,8 @@ impl Rope {
         Ok(match (beyond.contains(&true), beyond.contains(&false)) {
             (false, _) => Tables::One(&self.table),
             (true, false) => Tables::One(long),
-            (true, true) => Tables::ByRow {
-                is_long: Array::from_slice(&beyond, &[beyond.len() as i32, 1, 1, 1])?,
+            (true, true) => Tables::ByToken {
+                is_long: step.by_token(&beyond)?,
                 long,
             },
         })
@@ -430,11 +430,11 @@ impl Rope {
     }
 }
 
-/// The table that each row of a step uses.
+/// The table that each token of a step uses.
 enum Tables<'a> {
     /// All rows use this table.
     One(&'a Table),
-    /// LongRoPE: the long table for the rows of `is_long`, Bool `[B, 1, 1, 1]`, and the short one
+    /// LongRoPE: the long table for the tokens of `is_long`, Bool `[1, 1, T, 1]`, and the short one
     /// for the others.
-    ByRow { is_long: Array, long: &'a Table },
+    ByToken { is_long: Array, long: &'a Table },
 }

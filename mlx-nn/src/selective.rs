@@ -1,9 +1,8 @@
 //! [`SelectiveScan`]: the state-space layer of the first Mamba (Gu and Dao, arXiv:2312.00752).
 
-use std::rc::Rc;
-
-use mlx_core::fast::{self, Gate};
+use mlx_core::fast::{self, Gate, RaggedRows, SlotsAfter, StatePool, StateSlots};
 use mlx_core::ops::concat;
+use mlx_core::ops::create::zeros;
 use mlx_core::{Array, DType, Error, ErrorKind, Result};
 
 use crate::Module;
@@ -14,7 +13,7 @@ use crate::init::Initial;
 use crate::linear::Linear;
 use crate::module::{Param, Path, Visit, VisitMut};
 use crate::norm::RmsNorm;
-use crate::step::{Rerun, StateAfter, Step};
+use crate::step::Step;
 
 /// Sizes and options of a [`SelectiveScan`].
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -134,8 +133,7 @@ impl SelectiveScan {
         })
     }
 
-    /// `x: [B, L, E] -> [B, L, E]`, reading and writing layer `layer` of the step's cache. The
-    /// outputs of padding are undefined.
+    /// `x: [1, T, E] -> [1, T, E]`, reading and writing layer `layer` of the step's cache.
     ///
     /// # Errors
     /// The shapes do not fit.
@@ -145,25 +143,20 @@ impl SelectiveScan {
         } = self.config;
         let projected = self.in_proj.forward(x)?;
         let part = |of: &Array, from: i32, size: i32| of.slice_axis(-1, from, from + size);
-        let window = step.window(layer, CONV, &part(&projected, 0, inner)?)?;
-        let values = self.conv1d.forward(&window)?;
+        let inputs = part(&projected, 0, inner)?;
+        let values = self.conv1d.forward(&inputs, layer, CONV, step)?;
         let of_values = self.x_proj.forward(&values)?;
         let dt = self.normed(&self.dt_layernorm, part(&of_values, 0, rank)?)?;
-        let inputs = [
+        let tokens = [
             values,
             self.dt_proj.forward(&dt)?,
             self.normed(&self.b_layernorm, part(&of_values, rank, state)?)?,
             self.normed(&self.c_layernorm, part(&of_values, rank + state, state)?)?,
-            self.rates.rate.clone(),
-            self.rates.skip.clone(),
-            step.state(layer, SCAN)?,
         ];
-        let (y, end) = scan(&inputs, &step.real_widths()?)?;
-        let rerun = Rerun {
-            inputs: inputs.into(),
-            run: Rc::new(|inputs, keep| Ok(scan(inputs, keep)?.1)),
-        };
-        step.set_state(layer, SCAN, StateAfter::Rerun { end, rerun })?;
+        let fixed = [self.rates.rate.clone(), self.rates.skip.clone()];
+        let y = step.recur(layer, SCAN, tokens, move |tokens, rows, states| {
+            ragged(tokens, fixed.each_ref(), rows, states)
+        })?;
         let y = fast::gated(Gate::Silu, &part(&projected, inner, inner)?, &y)?;
         self.out_proj.forward(&y)
     }
@@ -176,6 +169,73 @@ impl SelectiveScan {
             (None, None) => Ok(x),
         }
     }
+}
+
+/// The scan of rows on one axis of tokens: the outputs, `[1, T, I]`, and the states of all rows, if
+/// they have states. `tokens` are the values and `dt`, `[1, T, I]`, keys and queries, `[1, T, N]`;
+/// `fixed` are the rates and skip. The scan itself has a place for each token of the longest row.
+fn ragged(
+    tokens: [&Array; 4],
+    fixed: [&Array; 2],
+    rows: &RaggedRows<'_>,
+    states: Option<StateSlots<'_>>,
+) -> Result<(Array, Option<Array>)> {
+    let [values, ..] = tokens;
+    let ([_, count, inner], [_, n]) = (values.dims()?, fixed[0].dims()?);
+    let (b, longest) = (rows.starts.dim(0)? - 1, rows.longest.max(1));
+    let first = rows.starts.slice_axis(0, 0, b)?;
+    let next = rows.starts.slice_axis(0, 1, b + 1)?;
+    let numbers = |n: i32| Array::arange(0.0, f64::from(n), 1.0, DType::I32);
+    let at = first.expand_dims(1)?.add(numbers(longest)?)?;
+    let at = at.minimum(count - 1)?; // [B, L]
+    let by_row = |array: &Array| array.squeeze(0)?.take(&at, 0);
+    let [values, dt, keys, queries] = tokens.map(by_row);
+    let before = match &states {
+        None => zeros(&[b, 1, inner, n], DType::F32)?,
+        Some(StateSlots {
+            pool: StatePool::Shared(pool),
+            from,
+            ..
+        }) => {
+            let found = pool.take(&from.maximum(0)?, 0)?;
+            let goes_on = from.greater_equal(0)?.reshape(&[b, 1, 1, 1])?;
+            goes_on.select(&found, 0.0f32)?
+        }
+        Some(_) => return Err(owned()),
+    };
+    let [rate, skip] = fixed.map(Array::clone);
+    let inputs = [values?, dt?, keys?, queries?, rate, skip, before];
+    let (y, after) = scan(&inputs, &next.subtract(&first)?)?;
+    // The row of each token is the number of rows that end before it.
+    let places = numbers(count)?;
+    let ended = next.expand_dims(0)?.less_equal(places.expand_dims(1)?)?;
+    let row = ended.astype(DType::I32)?.sum(1, false)?.minimum(b - 1)?;
+    let own = places.subtract(first.take(&row, 0)?)?;
+    let index = row.multiply(longest)?.add(own.minimum(longest - 1)?)?;
+    let y = y
+        .reshape(&[b * longest, inner])?
+        .take(&index, 0)?
+        .expand_dims(0)?;
+    let end = match states {
+        None => None,
+        Some(StateSlots {
+            pool: StatePool::Shared(pool),
+            to: SlotsAfter::Rows(to),
+            ..
+        }) => {
+            let is_written = to.greater_equal(0)?.reshape(&[b, 1, 1, 1])?;
+            Some(is_written.select(&after, pool)?)
+        }
+        Some(_) => return Err(owned()),
+    };
+    Ok((y, end))
+}
+
+fn owned() -> Error {
+    Error::new(
+        ErrorKind::Unsupported,
+        "a selective scan returns the states of rows in new arrays",
+    )
 }
 
 /// The outputs of the first `widths` tokens of each row, `[B, L, I]` in the dtype of the values,

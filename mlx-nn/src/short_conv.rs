@@ -59,8 +59,7 @@ impl ShortConv {
         })
     }
 
-    /// `x: [B, L, E] -> [B, L, E]`, reading and writing layer `layer` of the step's cache. The outputs of padding are
-    /// undefined.
+    /// `x: [1, T, E] -> [1, T, E]`, reading and writing layer `layer` of the step's cache.
     ///
     /// # Errors
     /// The shapes do not fit.
@@ -68,8 +67,8 @@ impl ShortConv {
         let parts = self.in_proj.forward(x)?;
         let hidden = x.dim(-1)?;
         let part = |at: i32| parts.slice_axis(-1, at * hidden, (at + 1) * hidden);
-        let window = step.window(layer, 0, &part(0)?.multiply(part(2)?)?)?;
-        let mixed = self.conv.forward(&window)?;
+        let inputs = part(0)?.multiply(part(2)?)?;
+        let mixed = self.conv.forward(&inputs, layer, 0, step)?;
         self.out_proj.forward(&part(1)?.multiply(&mixed)?)
     }
 }

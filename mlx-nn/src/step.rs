@@ -1,7 +1,9 @@
 //! [`Step`]: one forward pass over the rows of a cache.
 //!
-//! A step computes write slots, rope offsets and masks from the rows' lengths once, and all layers
-//! share them. Layers with keys and values call [`Step::attend`]; recurrent layers call
+//! **A step is flat**: the tokens of all rows are one axis, row after row, without padding between
+//! them. Layers see `[1, T, E]`. A step computes positions and tables of pages from the rows'
+//! lengths once, and all layers share them. Layers with keys and values call [`Step::attend`];
+//! recurrent layers call [`Step::convolve`], [`Step::gated_delta`] and [`Step::scan`], or
 //! [`Step::window`], [`Step::state`] and [`Step::set_state`]. [`Step::commit`] sets how many tokens
 //! each row keeps.
 
@@ -9,26 +11,28 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::ops::Range;
 
-use mlx_core::fast::{self, Form, Mask, Op};
-use mlx_core::ops::create::arange;
-use mlx_core::{Array, DType, Error, ErrorKind, Result, async_eval};
+use mlx_core::fast::{self, Form, Op};
+use mlx_core::{Array, Error, ErrorKind, Result, async_eval};
 
-use self::attention::{KeyLayout, Turn};
-pub use self::recurrent::{Rerun, StateAfter};
+pub use self::attention::KeptVectors;
+use self::axis::{Axis, features_at};
+use self::paged::StepPages;
+pub use self::recurrent::{StateAfter, Taps};
 use self::repeated::Last;
 pub use self::repeated::RepeatedStep;
 pub use crate::attend::{Attend, Keys};
-use crate::cache::kv::Places;
-use crate::cache::state::{Kept, refusal};
+use crate::cache::state::{Kept, LayerState, refusal};
 use crate::cache::{ModelCache, in_layer};
 use crate::residual::Residual;
 use crate::rope::Growing;
 
 mod attention;
-mod recurrent;
+pub(crate) mod axis;
+mod paged;
+pub(crate) mod recurrent;
 pub(crate) mod repeated;
 
-/// One forward pass: per-row widths, offsets and masks, and the states of the layers.
+/// One forward pass: the rows of its tokens, their positions, and the states of the layers.
 ///
 /// Dropping a step without [`commit`](Self::commit) leaves every row at its length before the step.
 pub struct Step<'c> {
@@ -37,33 +41,18 @@ pub struct Step<'c> {
     states: Range<usize>,
     /// The lengths of the cache's rows, if the step has other lengths.
     own_lens: Option<Vec<usize>>,
-    widths: Vec<usize>,
-    width: usize,
-    offsets: Array,
+    axis: Axis,
     reach: Vec<usize>,
-    masks: HashMap<(Option<usize>, KeyLayout), Mask>,
-    turns: HashMap<usize, Turn>,
-    /// Masks of chunked attention, by the size of a chunk.
-    chunks: HashMap<(usize, Option<usize>, KeyLayout), Mask>,
-    /// The mask of layers with ALiBi, by the slots of their keys.
-    biased: Option<(usize, Mask)>,
+    /// Where tokens are written and read, by the group of layers.
+    pages: HashMap<usize, StepPages>,
     /// Cosines and sines of ropes that depend on the length of a text.
     turned: RefCell<Vec<(Key, Turned)>>,
-    places: HashMap<usize, Places>,
-    /// The positions that queries see in layers with a selection: Bool `[B, 1, L, S]`.
+    /// The positions that queries see in layers with a selection: Bool `[1, T, S]`.
     selection: Option<Array>,
-    /// Keys and values that later layers of this step read.
-    shared: HashMap<usize, (Vec<Array>, Mask)>,
-    /// Whether kernels derive slots and masks from positions, so that no index or mask array is made.
-    by_position: bool,
-    /// The document of each token of each row, if rows hold several documents.
-    documents: Option<Vec<Vec<usize>>>,
-    /// Which tokens are not padding; `None` before a layer reads it.
-    real: Option<Array>,
-    /// The widths as an array; `None` before a layer reads it.
-    real_widths: Option<Array>,
-    /// Whether only the features of each row's last token are read after the step.
-    reads_last: bool,
+    /// The keys and values of a step that stores nothing, if later layers read them.
+    shared: HashMap<usize, Vec<Array>>,
+    /// The places of the tokens whose features are read after the step, if not all are.
+    reads: Option<Vec<usize>>,
     /// Whether the current layer computes only the features that are read, after its tokens are
     /// mixed.
     narrows: bool,
@@ -81,22 +70,23 @@ type Key = [u64; 4];
 /// The rotation of a step's tokens.
 #[derive(Clone)]
 pub(crate) struct Turned {
-    /// `[B, 1, L, dims / 2]`
+    /// `[1, 1, T, dims / 2]`
     pub cosines: Array,
-    /// `[B, 1, L, dims / 2]`
+    /// `[1, 1, T, dims / 2]`
     pub sines: Array,
-    /// Bool `[B, 1, L, 1]`: the tokens whose base has grown; `None` if all have.
+    /// Bool `[1, 1, T, 1]`: the tokens whose base has grown; `None` if all have.
     pub grown: Option<Array>,
 }
 
 impl<'c> Step<'c> {
     /// A step over the layer states `states`, in which row b has `lens[b]` positions. `None`: the
-    /// rows have the lengths of the cache.
+    /// rows have the lengths of the cache. `is_fixed`: rows without tokens have a place.
     pub(crate) fn new(
         cache: &'c mut ModelCache,
         states: Range<usize>,
         lens: Option<&[usize]>,
         widths: &[usize],
+        is_fixed: bool,
     ) -> Result<Self> {
         let width = widths.iter().copied().max().unwrap_or(0);
         if widths.len() != cache.rows() || width == 0 {
@@ -123,75 +113,30 @@ impl<'c> Step<'c> {
         }
         cache.last = None;
         let repeats = width == 1 && lens.is_none() && cache.options.store;
+        let repeats = repeats && fast::form(Op::Attention)? != Form::Plain;
         let held = lens.unwrap_or(&cache.lens).to_vec();
-        for (row, &own) in widths.iter().enumerate().filter(|_| lens.is_none()) {
-            // A narrow step also writes padding into a ring, and a wide one writes only the tokens
-            // that are not padding.
-            let wrote = if width <= cache.options.slack + 1 {
-                width
-            } else {
-                own
-            };
-            cache.written[row] = cache.written[row].max(cache.lens[row] + wrote);
-        }
-        let offsets: Vec<i32> = held.iter().map(|&len| len as i32).collect();
-        let offsets = Array::from_slice(&offsets, &[offsets.len() as i32])?;
-        let by_position = match fast::form(Op::Attention)? {
-            Form::Plain => false,
-            Form::Cpu => true,
-            // GPUs have no kernel for packed keys.
-            Form::Cuda => cache.options.quantized.is_none(),
-        };
+        let axis = Axis::new(&held, widths, is_fixed, cache.axis.as_ref())?;
+        cache.axis = Some(axis.clone());
         let reach = (0..widths.len())
             .map(|row| cache.expected[row].max(held[row] + widths[row]))
             .collect();
-        Ok(Self {
+        let mut step = Self {
             states,
             own_lens: lens.map(|_| std::mem::replace(&mut cache.lens, held)),
-            offsets,
-            widths: widths.to_vec(),
-            width,
+            axis,
             reach,
-            masks: HashMap::new(),
-            turns: HashMap::new(),
-            chunks: HashMap::new(),
-            biased: None,
+            pages: HashMap::new(),
             turned: RefCell::default(),
-            places: HashMap::new(),
             selection: None,
             shared: HashMap::new(),
-            by_position,
-            documents: None,
-            real: None,
-            real_widths: None,
-            reads_last: false,
+            reads: None,
             narrows: false,
             starts_early: false,
             lasts: Cell::new(if repeats { usize::MAX } else { 0 }),
             committed: false,
             cache,
-        })
-    }
-
-    pub(crate) fn packed(cache: &'c mut ModelCache, documents: &[Vec<usize>]) -> Result<Self> {
-        if cache.options.store {
-            return Err(Error::new(
-                ErrorKind::Unsupported,
-                "a packed step needs a cache that stores nothing",
-            ));
-        }
-        let widths: Vec<usize> = documents.iter().map(|row| row.iter().sum()).collect();
-        let states = 0..cache.layers.len();
-        let mut step = Self::new(cache, states, None, &widths)?;
-        if documents.iter().any(|row| row.len() > 1) {
-            let row = |row: &Vec<usize>| {
-                let lengths = row.iter().enumerate();
-                lengths
-                    .flat_map(|(document, &length)| std::iter::repeat_n(document, length))
-                    .collect()
-            };
-            step.documents = Some(documents.iter().map(row).collect());
-        }
+        };
+        paged::prepare(&mut step)?;
         Ok(step)
     }
 }
@@ -210,17 +155,23 @@ impl Step<'_> {
 
     /// The number of tokens that each row brings.
     pub fn widths(&self) -> &[usize] {
-        &self.widths
+        &self.axis.widths
     }
 
-    /// The width of the tokens' array: the widest row.
-    pub fn width(&self) -> usize {
-        self.width
+    /// The number of places on the axis of tokens.
+    pub fn tokens(&self) -> usize {
+        self.axis.len()
     }
 
-    /// The position of each row's first token: I32 `[B]`.
+    /// The places of the tokens of each row on the axis of tokens. In a step of a
+    /// [fixed shape](ModelCache::begin_slots) a row without tokens has one place.
+    pub fn places(&self) -> impl Iterator<Item = Range<usize>> {
+        self.axis.each()
+    }
+
+    /// The number of positions that each row held before the step: I32 `[B]`.
     pub fn offsets(&self) -> &Array {
-        &self.offsets
+        &self.axis.lens
     }
 
     /// The number of positions that each row held before the step.
@@ -229,28 +180,29 @@ impl Step<'_> {
         &self.cache.lens
     }
 
-    /// The position of each token in its text, I32 `[B, L]`. Positions of padding follow the row's last token.
-    ///
-    /// # Errors
-    /// No memory for a handle.
-    pub fn positions(&self) -> Result<Array> {
-        let width = self.width as i32;
-        if let Some(documents) = &self.documents {
-            let mut positions = Vec::new();
-            for row in documents {
-                let own = row.iter().flat_map(|&len| 0..len as i32);
-                positions.extend(own.chain(std::iter::repeat(0)).take(self.width));
-            }
-            return Array::from_slice(&positions, &[documents.len() as i32, width]);
-        }
-        let places = arange(0.0, f64::from(width), 1.0, DType::I32)?;
-        self.offsets.expand_dims(-1)?.add(&places)
+    /// The position of each token in its row: I32 `[1, T]`.
+    pub fn positions(&self) -> &Array {
+        &self.axis.positions
+    }
+
+    /// The arrays of this step that differ from those of the [step before](RepeatedStep)
+    /// with the same graph: the offsets of rows, the positions of tokens, and tables of pages.
+    pub fn inputs(&self) -> Vec<Array> {
+        let tables = paged::tables(self);
+        let tables = tables
+            .iter()
+            .map(|(group, _)| &self.pages[group].paged.tables);
+        [&self.axis.lens, &self.axis.positions]
+            .into_iter()
+            .chain(tables)
+            .cloned()
+            .collect()
     }
 
     /// The length of the longest row, including its tokens of this step.
     pub fn longest(&self) -> usize {
         self.lasts_until(0);
-        let rows = self.cache.lens.iter().zip(&self.widths);
+        let rows = self.cache.lens.iter().zip(&self.axis.widths);
         rows.map(|(len, width)| len + width).max().unwrap_or(0)
     }
 
@@ -281,15 +233,12 @@ impl Step<'_> {
             .iter()
             .map(|len| len.saturating_sub(1))
             .collect();
-        let offsets: Vec<i32> = lens.iter().map(|&len| len as i32).collect();
-        let offsets = Array::from_slice(&offsets, &[offsets.len() as i32])?;
+        let axis = self.axis.again(&lens)?;
         let lens = std::mem::replace(&mut self.cache.lens, lens);
-        let offsets = std::mem::replace(&mut self.offsets, offsets);
-        let masks = std::mem::take(&mut self.masks);
-        let places = std::mem::take(&mut self.places);
-        let result = run(self);
-        (self.cache.lens, self.offsets) = (lens, offsets);
-        (self.masks, self.places) = (masks, places);
+        let axis = std::mem::replace(&mut self.axis, axis);
+        let pages = std::mem::take(&mut self.pages);
+        let result = paged::prepare(self).and_then(|()| run(self));
+        (self.cache.lens, self.axis, self.pages) = (lens, axis, pages);
         result
     }
 
@@ -306,11 +255,10 @@ impl Step<'_> {
             return Ok(Some(made.clone()));
         }
         drop(held);
-        let (rows, width) = (self.widths.len() as i32, self.width as i32);
         let (mut cosines, mut sines, mut grown) = (Vec::new(), Vec::new(), Vec::new());
-        for (row, &begin) in self.cache.lens.iter().enumerate() {
+        for (row, (&begin, places)) in self.cache.lens.iter().zip(self.axis.each()).enumerate() {
             let mut frequencies = (0, Vec::new());
-            for position in begin..begin + self.width {
+            for position in begin..begin + places.len() {
                 let length = self.length_at(row, position);
                 grown.push(length > rope.original());
                 if frequencies.0 != length {
@@ -323,12 +271,13 @@ impl Step<'_> {
                 }
             }
         }
-        let shape = [rows, 1, width, rope.pairs() as i32];
+        let tokens = grown.len() as i32;
+        let shape = [1, 1, tokens, rope.pairs() as i32];
         let made = Turned {
             cosines: Array::from_slice(&cosines, &shape)?,
             sines: Array::from_slice(&sines, &shape)?,
             grown: match grown.contains(&false) {
-                true => Some(Array::from_slice(&grown, &[rows, 1, width, 1])?),
+                true => Some(Array::from_slice(&grown, &[1, 1, tokens, 1])?),
                 false => None,
             },
         };
@@ -345,14 +294,16 @@ impl Step<'_> {
         }
     }
 
-    /// The length that all rows share, if they do.
-    fn common_len(&self) -> Option<usize> {
-        let (first, rest) = self.cache.lens.split_first()?;
-        rest.iter().all(|len| len == first).then_some(*first)
-    }
-
-    fn end(&self) -> usize {
-        self.cache.lens.iter().max().copied().unwrap_or(0) + self.width
+    /// A Bool for each token, `[1, 1, T, 1]`, from one for each row.
+    ///
+    /// # Errors
+    /// No memory for a handle.
+    pub(crate) fn by_token(&self, rows: &[bool]) -> Result<Array> {
+        let each = self.axis.each().zip(rows);
+        let each: Vec<bool> = each
+            .flat_map(|(places, &row)| places.map(move |_| row))
+            .collect();
+        Array::from_slice(&each, &[1, 1, each.len() as i32, 1])
     }
 
     /// Limits the steps that can [repeat](RepeatedStep) this one to those after which no row is longer than `most`.
@@ -365,9 +316,25 @@ impl Step<'_> {
 /// not read after the step need only keys, values and states.
 impl Step<'_> {
     /// Declares that only the features of each row's last token are read after the step. A model
-    /// then returns `[B, 1, E]`.
+    /// then returns `[1, R, E]` for R rows with tokens.
     pub fn read_last(&mut self) {
-        self.reads_last = true;
+        let last = self
+            .axis
+            .each()
+            .map(|places| usize::from(!places.is_empty()));
+        let last: Vec<usize> = last.collect();
+        self.read_ends(&last);
+    }
+
+    /// Declares that only the features of the last `ends[b]` tokens of row b are read after the
+    /// step, of all of its tokens if it has fewer. A model then returns `[1, T', E]` for these T'
+    /// tokens, row after row.
+    pub fn read_ends(&mut self, ends: &[usize]) {
+        let rows = self.axis.each().zip(ends);
+        let read: Vec<usize> = rows
+            .flat_map(|(places, &end)| places.end - end.min(places.len())..places.end)
+            .collect();
+        self.reads = (read.len() < self.tokens()).then_some(read);
     }
 
     /// Starts the computation of layers while the graph of later layers is built. For many tokens
@@ -390,8 +357,8 @@ impl Step<'_> {
         }
     }
 
-    /// Runs the last layer. Returns those of its features that are read: `[B, L, S]`, or `[B, 1, S]` after
-    /// [`read_last`](Self::read_last).
+    /// Runs the last layer. Returns those of its features that are read: `[1, T, S]`, or `[1, T', S]` after
+    /// [`read_last`](Self::read_last) or [`read_ends`](Self::read_ends).
     ///
     /// # Errors
     /// The errors of `run`, or the features have another shape.
@@ -399,13 +366,13 @@ impl Step<'_> {
         &mut self,
         run: impl FnOnce(&mut Self) -> Result<Residual>,
     ) -> Result<Residual> {
-        self.narrows = self.reads_last;
+        self.narrows = self.reads.is_some();
         let result = run(self);
         self.narrows = false;
         result?.map(|features| self.read(features))
     }
 
-    /// The features `[B, L, ..]` that the rest of a layer has to compute. A layer calls it when its
+    /// The features `[1, T, ..]` that the rest of a layer has to compute. A layer calls it when its
     /// tokens are mixed. In the [last layer](Self::last_layer) they are the features that are read,
     /// and in other layers all.
     ///
@@ -421,15 +388,18 @@ impl Step<'_> {
         Ok(narrowed)
     }
 
-    /// The part of the features `[B, L, ..]` that is read: all, or `[B, 1, ..]` after
-    /// [`read_last`](Self::read_last). Features `[B, 1, ..]` are returned unchanged.
+    /// The part of the features `[1, T, ..]` that is read: all, or `[1, T', ..]` after
+    /// [`read_last`](Self::read_last) or [`read_ends`](Self::read_ends). Features `[1, T', ..]` are
+    /// returned unchanged.
     ///
     /// # Errors
     /// The features have another shape.
     pub fn read(&self, features: &Array) -> Result<Array> {
-        match self.reads_last && features.dim(1)? > 1 {
-            true => last_features(features, &self.widths),
-            false => Ok(features.clone()),
+        match &self.reads {
+            Some(places) if features.dim(1)? == self.tokens() as i32 => {
+                features_at(features, places)
+            }
+            _ => Ok(features.clone()),
         }
     }
 }
@@ -443,45 +413,39 @@ impl Step<'_> {
     /// the slack of a ring or recurrent layer, or a recurrent layer has not set its state. The rows
     /// are then as before the step.
     pub fn commit(mut self, keep: &[usize]) -> Result<()> {
-        if keep.len() != self.widths.len()
-            || keep
-                .iter()
-                .zip(&self.widths)
-                .any(|(keep, width)| keep > width)
-        {
+        let widths = &self.axis.widths;
+        if keep.len() != widths.len() || keep.iter().zip(widths).any(|(keep, width)| keep > width) {
             return Err(Error::new(
                 ErrorKind::Invalid,
-                format!("rows of {:?} tokens cannot keep {keep:?}", self.widths),
+                format!("rows of {widths:?} tokens cannot keep {keep:?}"),
             ));
         }
         let kept = Kept {
             keep,
-            widths: &self.widths,
-            width: self.width,
+            axis: &self.axis,
             slack: self.cache.options.slack,
         };
         if self.cache.options.store {
             for index in self.states.clone() {
-                let prepared = self.cache.layers[index].state_mut().prepare(&kept);
-                prepared.map_err(|error| in_layer(index, &error))?;
+                if let LayerState::Recurrent(state) = &mut self.cache.layers[index] {
+                    let prepared = state.prepare(&kept);
+                    prepared.map_err(|error| in_layer(index, &error))?;
+                }
             }
         }
         self.committed = true;
         self.cache.last = match kept.is_whole() {
             true => Some(Last {
-                widths: self.widths.clone(),
                 until: self.lasts.get(),
+                tables: paged::tables(&self),
             }),
             false => None,
         };
-        for layer in &mut self.cache.layers[self.states.clone()] {
-            layer.state_mut().end_step(true);
+        self.end_recurrent(true);
+        for (len, keep) in self.cache.lens.iter_mut().zip(keep) {
+            *len += keep;
         }
-        if self.own_lens.is_none() {
-            for (len, keep) in self.cache.lens.iter_mut().zip(keep) {
-                *len += keep;
-            }
-        }
+        paged::pass_windows(&mut self);
         Ok(())
     }
 
@@ -490,40 +454,47 @@ impl Step<'_> {
     /// # Errors
     /// A recurrent layer has not set its state. The rows are then as before the step.
     pub fn commit_all(self) -> Result<()> {
-        let keep = self.widths.clone();
+        let keep = self.axis.widths.clone();
         self.commit(&keep)
+    }
+}
+
+impl Step<'_> {
+    fn end_recurrent(&mut self, commit: bool) {
+        let layers = self.cache.layers[self.states.clone()].iter_mut();
+        for state in layers.filter_map(LayerState::recurrent) {
+            state.end_step(commit);
+        }
     }
 }
 
 impl Drop for Step<'_> {
     fn drop(&mut self) {
         if !self.committed {
-            for layer in &mut self.cache.layers[self.states.clone()] {
-                layer.state_mut().end_step(false);
-            }
+            self.end_recurrent(false);
         }
         if let Some(lens) = self.own_lens.take() {
             self.cache.lens = lens;
         }
+        // Pages of tokens that are not kept.
+        let rows = self.cache.pages.iter_mut().zip(&self.cache.lens);
+        for (pages, &len) in rows {
+            pages.iter_mut().for_each(|pages| pages.truncate(len));
+        }
     }
 }
 
-/// The features of the last of the first `widths[b]` positions of each row:
-/// `[B, L, ..] -> [B, 1, ..]`. For a row of width 0 they are the features of its first position.
+/// The features of the last token of each row that has tokens: `[1, T, ..] -> [1, R, ..]`, where row
+/// b has `widths[b]` of the T tokens.
 ///
 /// # Errors
-/// The array has fewer than two axes, or its number of rows is not that of `widths`.
+/// The array has fewer than two axes, or fewer tokens.
 pub fn last_features(features: &Array, widths: &[usize]) -> Result<Array> {
-    let l = features.dim(1)?;
-    if widths.iter().all(|&width| width as i32 == l) {
-        return features.slice_axis(1, l - 1, l);
-    }
-    let last = widths.iter().map(|&width| width.saturating_sub(1) as i32);
-    let last: Vec<i32> = last.collect();
-    let mut shape = vec![1; features.ndim()];
-    shape[0] = widths.len() as i32;
-    let last = Array::from_slice(&last, &shape)?;
-    shape[1..].copy_from_slice(&features.shape()[1..]);
-    shape[1] = 1;
-    features.take_along_axis(&last.broadcast_to(&shape)?, 1)
+    let mut end = 0;
+    let rows = widths.iter().filter(|&&width| width > 0);
+    let last = rows.map(|width| {
+        end += width;
+        end - 1
+    });
+    features_at(features, &last.collect::<Vec<usize>>())
 }

@@ -22,7 +22,7 @@ fn rope_rotates_pairs_by_position_times_frequency() {
     let rope = Rope::new(&config, 6).unwrap();
     let mut cache = ModelCache::new(&[LayerKind::Full], 2, CacheOptions::default());
     cache.begin(&[3, 1]).unwrap().commit_all().unwrap();
-    let x = input(&[2, 1, 2, 6], 7);
+    let x = input(&[1, 1, 4, 6], 7);
     let step = cache.begin(&[2, 2]).unwrap();
     let found = rope.forward(&x, &step).unwrap().to_vec::<f32>().unwrap();
     let x = x.to_vec::<f32>().unwrap();
@@ -99,7 +99,7 @@ fn rows_on_both_sides_of_the_border_keep_their_own_table() {
         4,
     )
     .unwrap();
-    let x = input(&[2, 1, 2, 4], 8);
+    let x = input(&[1, 1, 4, 4], 8);
     let rotate = |rows: &[usize], x: &Array| {
         let mut cache = ModelCache::new(&[LayerKind::Full], rows.len(), CacheOptions::default());
         for (row, &reach) in rows.iter().enumerate() {
@@ -110,8 +110,8 @@ fn rows_on_both_sides_of_the_border_keep_their_own_table() {
     };
     let both = rotate(&[4, 5], &x);
     let alone = [
-        rotate(&[4], &x.slice_axis(0, 0, 1).unwrap()),
-        rotate(&[5], &x.slice_axis(0, 1, 2).unwrap()),
+        rotate(&[4], &x.slice_axis(2, 0, 2).unwrap()),
+        rotate(&[5], &x.slice_axis(2, 2, 4).unwrap()),
     ];
     close(&both, &alone.concat());
     assert_ne!(rotate(&[4, 4], &x), both);
@@ -141,7 +141,7 @@ fn a_rope_that_grows_follows_each_row() {
             cache.expect(row, prompt);
         }
         let step = cache.begin(&[3, 3, 3]).unwrap();
-        let x = input(&[3, 1, 3, 6], 9);
+        let x = input(&[1, 1, 9, 6], 9);
         let found = rope.forward(&x, &step).unwrap().to_vec::<f32>().unwrap();
         let x = x.to_vec::<f32>().unwrap();
         let mut expected = x.clone();

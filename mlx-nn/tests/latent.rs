@@ -67,7 +67,6 @@ fn off(a: &[f32], b: &[f32]) -> f32 {
 }
 
 const WHOLE: CacheOptions = CacheOptions {
-    growth: 8,
     slack: 0,
     max_context: None,
     store: false,

@@ -159,6 +159,20 @@ impl Batch {
         self.documents.iter().flatten().sum()
     }
 
+    /// The rows of a flat step over all places, row after row: the documents, and the padding behind
+    /// the last one of a row.
+    pub(crate) fn rows(&self) -> Result<Vec<usize>> {
+        let width = self.inputs.dim(1)? as usize;
+        let rows = self.documents.iter().flat_map(|documents| {
+            let padding = width - documents.iter().sum::<usize>();
+            documents
+                .iter()
+                .copied()
+                .chain((padding > 0).then_some(padding))
+        });
+        Ok(rows.collect())
+    }
+
     /// Whether a row holds several documents.
     pub fn is_packed(&self) -> bool {
         self.documents.iter().any(|row| row.len() > 1)

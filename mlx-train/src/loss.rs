@@ -9,7 +9,6 @@ use crate::batch::Batch;
 
 /// A sequence is computed in one step, and its cache is dropped afterwards.
 pub(crate) const ONE_STEP: CacheOptions = CacheOptions {
-    growth: 1,
     slack: 0,
     max_context: None,
     store: false,
@@ -59,7 +58,7 @@ impl Ahead {
     }
 
     /// The sum of the negative log-probabilities of all learnt tokens, each times its weight: an F32 scalar. `hidden`
-    /// are the features `[B, L, E]` after the model's final norm.
+    /// are the features after the model's final norm, `[B, L, E]` or `[1, B L, E]`.
     ///
     /// # Errors
     /// The shapes do not fit.
@@ -72,11 +71,13 @@ impl Ahead {
         if self.batch.learnt == 0 {
             return Array::scalar(0.0f32);
         }
-        let documents = &self.batch.documents;
-        let mut cache = ModelCache::new(&[LayerKind::Full], documents.len(), ONE_STEP);
-        let mut step = cache.begin_packed(documents)?;
+        let rows = self.batch.rows()?;
+        let mut cache = ModelCache::new(&[LayerKind::Full], rows.len(), ONE_STEP);
+        let mut step = cache.begin(&rows)?;
         let head = trainable_head(model)?;
-        let features = head.ahead(&self.next, hidden, &mut step)?;
+        let next = self.next.reshape(&[1, -1])?;
+        let features = head.ahead(&next, &on_one_axis(hidden)?, &mut step)?;
+        let features = by_row(&features, &self.batch)?;
         let (features, targets, weights) = learnt(&features, &self.batch)?;
         head_losses(model, &features, &targets, ce_chunk)?
             .multiply(weights)?
@@ -192,9 +193,22 @@ pub fn logits(model: &dyn Model, batch: &Batch) -> Result<Array> {
 /// The head's input, `[B, L, E]`.
 fn hidden(model: &dyn Model, batch: &Batch) -> Result<Array> {
     check(model, batch)?;
-    let mut cache = ModelCache::new(model.states(), batch.documents.len(), ONE_STEP);
-    let mut step = cache.begin_packed(&batch.documents)?;
-    model.hidden(&batch.inputs, &mut step)
+    let rows = batch.rows()?;
+    let mut cache = ModelCache::new(model.states(), rows.len(), ONE_STEP);
+    let mut step = cache.begin(&rows)?;
+    let hidden = model.hidden(&batch.inputs.reshape(&[1, -1])?, &mut step)?;
+    by_row(&hidden, batch)
+}
+
+/// `[B, L, E] -> [1, B L, E]`
+fn on_one_axis(features: &Array) -> Result<Array> {
+    features.reshape(&[1, -1, features.dim(-1)?])
+}
+
+/// `[1, B L, E] -> [B, L, E]`
+fn by_row(features: &Array, batch: &Batch) -> Result<Array> {
+    let [rows, width] = batch.inputs.dims()?;
+    features.reshape(&[rows, width, -1])
 }
 
 /// Refuses a batch that a model cannot learn from.

@@ -46,10 +46,12 @@ pub fn sum_loss_and_grads(
     let first = pieces.iter().position(|piece| embedding || trains(piece));
     let first = first.unwrap_or(pieces.len());
 
-    let mut cache = ModelCache::new(model.states(), batch.documents.len(), ONE_STEP);
-    let mut step = cache.begin_packed(&batch.documents)?;
+    let rows = batch.rows()?;
+    let mut cache = ModelCache::new(model.states(), rows.len(), ONE_STEP);
+    let mut step = cache.begin(&rows)?;
     let mut inputs = Vec::with_capacity(pieces.len() - first + 1);
-    let mut x = model.embed(&batch.inputs)?;
+    let tokens = batch.inputs.reshape(&[1, -1])?;
+    let mut x = model.embed(&tokens)?;
     for (at, piece) in pieces.iter().enumerate() {
         if at >= first {
             inputs.push(x.clone());
@@ -79,7 +81,6 @@ pub fn sum_loss_and_grads(
         dx = back(model, piece, &input, &dx, &mut step, &mut grads)?;
     }
     if embedding {
-        let tokens = batch.inputs.clone();
         // The embedding reads integers, so only its parameters have gradients.
         let none = Array::scalar(0.0f32)?;
         let (_, _, of_embedding) =
@@ -98,12 +99,14 @@ fn head(
     outside: &dyn Fn(&str) -> bool,
     grads: &mut Gradients,
 ) -> Result<(Array, Array)> {
-    let width = x.dim(1)?;
+    let (all, together) = (x.dim(1)?, POSITIONS * batch.inputs.dim(0)?);
     let one = Array::scalar(1.0f32)?;
     let (mut loss, mut parts) = (Array::scalar(0.0f32)?, Vec::new());
-    for start in (0..width).step_by(POSITIONS as usize) {
-        let part = |array: &Array| array.slice_axis(1, start, (start + POSITIONS).min(width));
-        let (targets, weights) = (part(&batch.targets)?, part(&batch.weights)?);
+    let [targets, weights] = [&batch.targets, &batch.weights].map(|of| of.reshape(&[1, -1]));
+    let (targets, weights) = (targets?, weights?);
+    for start in (0..all).step_by(together as usize) {
+        let part = |array: &Array| array.slice_axis(1, start, (start + together).min(all));
+        let (targets, weights) = (part(&targets)?, part(&weights)?);
         let (sum, dx, of_head) = pull_back(model, &part(x)?, &one, outside, |model, x| {
             let [_, hidden] = model.norm(x.clone().into())?;
             let losses = head_losses(model, &hidden, &targets, ce_chunk)?;

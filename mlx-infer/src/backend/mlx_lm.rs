@@ -253,10 +253,7 @@ fn check_limits(limits: &Limits) -> Result<()> {
             "prefix_bytes",
             ![0, default.prefix_bytes].contains(&limits.prefix_bytes),
         ),
-        (
-            "prefill_tokens",
-            limits.prefill_tokens != default.prefill_tokens,
-        ),
+        ("step_tokens", limits.step_tokens.is_some()),
     ];
     match lacks.iter().find(|(_, is_given)| *is_given) {
         None => Ok(()),

@@ -32,9 +32,10 @@ pub(super) struct BatchArgs {
     /// Maximum number of requests that are computed together
     #[arg(long, value_name = "N", default_value_t = Limits::default().rows)]
     rows: usize,
-    /// Maximum number of tokens of short prompts that are computed together, padding included
-    #[arg(long, value_name = "N", default_value_t = Limits::default().prefill_tokens)]
-    prefill_tokens: usize,
+    /// Most tokens of a step: one of each row that decodes, then chunks of prompts in order of arrival
+    /// [default: 2,048 on a GPU; on a CPU 4, and 2.5 for each row that decodes]
+    #[arg(long, value_name = "N")]
+    step_tokens: Option<usize>,
     /// Maximum size of the requests' caches in bytes [default: on an NVIDIA GPU two fifths of what the weights leave, else no limit]
     #[arg(long, value_name = "BYTES")]
     cache_bytes: Option<usize>,
@@ -260,7 +261,7 @@ impl BatchArgs {
         defaults.cancel = interrupt::cancels()?;
         let limits = Limits {
             rows: self.rows,
-            prefill_tokens: self.prefill_tokens,
+            step_tokens: self.step_tokens,
             cache_bytes: self.cache_bytes,
             prefix_bytes: self.prefix_bytes,
             prefix_dir: self.prefix_dir.limits(),

@@ -76,9 +76,10 @@ pub(super) struct ServeArgs {
     /// Most requests of one API key at a time; more are refused with 429
     #[arg(long, value_name = "N")]
     key_requests: Option<usize>,
-    /// Most tokens of short prompts that are computed at a time, padding included
-    #[arg(long, value_name = "N", default_value_t = Limits::default().prefill_tokens)]
-    prefill_tokens: usize,
+    /// Most tokens of a step: one of each row that decodes, then chunks of prompts in order of arrival
+    /// [default: 2,048 on a GPU; on a CPU 4, and 2.5 for each row that decodes]
+    #[arg(long, value_name = "N")]
+    step_tokens: Option<usize>,
     /// Most bytes of the requests' caches [default: on an NVIDIA GPU two fifths of what the weights leave, else no limit]
     #[arg(long, value_name = "BYTES")]
     cache_bytes: Option<usize>,
@@ -293,7 +294,7 @@ impl ServeArgs {
             engine: EngineOptions {
                 limits: Limits {
                     rows: self.rows,
-                    prefill_tokens: self.prefill_tokens,
+                    step_tokens: self.step_tokens,
                     cache_bytes: self.cache_bytes,
                     prefix_bytes,
                     prefix_dir: self.prefix_dir.limits(),

@@ -141,7 +141,7 @@ impl Prefixes {
             self.tell(ids, embedding, None);
             return;
         }
-        match PromptState::copy(cache, row, ids.len(), embedding) {
+        match PromptState::share(cache, row, ids.len(), embedding) {
             Ok(state) => {
                 let bytes = state.nbytes();
                 self.tell(ids, embedding, Some(&state));

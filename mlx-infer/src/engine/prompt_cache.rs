@@ -58,14 +58,15 @@ impl Embedding {
 }
 
 impl PromptState {
-    /// An evaluated copy of the first `len` positions of row `row`.
-    pub(crate) fn copy(
+    /// The first `len` positions of row `row`. They share pages with the row; recurrent states are
+    /// copied, and evaluated.
+    pub(crate) fn share(
         cache: &ModelCache,
         row: usize,
         len: usize,
         embedding: Embedding,
     ) -> Result<Self> {
-        let cache = cache.prefix(row, len)?.compacted()?;
+        let cache = cache.prefix(row, len)?;
         eval(cache.arrays())?;
         Ok(Self { cache, embedding })
     }
@@ -80,15 +81,14 @@ impl PromptState {
         }
     }
 
-    /// A cache with the first `len` positions and room for a prompt of `positions`. The buffers are
-    /// shared until the cache is written.
+    /// A cache with the first `len` positions, for a prompt of `positions`. It shares the pages.
     pub(crate) fn start(&self, len: usize, positions: usize) -> Result<ModelCache> {
         let mut cache = self.cache.prefix(0, len)?;
         cache.expect(0, positions);
         Ok(cache)
     }
 
-    /// Bytes of its buffers.
+    /// Bytes of its pages and states.
     pub(crate) fn nbytes(&self) -> usize {
         self.cache.nbytes()
     }
@@ -140,9 +140,10 @@ impl PromptCache {
     /// A copy of a cache of one row, which holds the states of these ids or of the first of them.
     pub(crate) fn copy(model: &LoadedModel, ids: &[u32], cache: &ModelCache) -> Result<Self> {
         let len = cache.lens()[0];
+        let own = cache.detached()?;
         Ok(Self {
             ids: ids[..len].to_vec(),
-            state: PromptState::copy(cache, 0, len, Embedding::of(model, len))?,
+            state: PromptState::share(&own, 0, len, Embedding::of(model, len))?,
             serial: model.serial(),
         })
     }

@@ -26,8 +26,7 @@ pub(crate) struct Rows<'m> {
     model: &'m LoadedModel,
     cache: ModelCache,
     slots: Vec<Option<Id>>,
-    /// Queues steps. It refers to the buffers of the cache, so it is dropped when the cache gets
-    /// new ones.
+    /// Queues steps. It is dropped when the batch gets another number of slots.
     replay: Option<Replay>,
     /// The step whose tokens have not been read.
     queued: Option<Queued>,
@@ -120,7 +119,30 @@ impl<'m> Rows<'m> {
 
     /// Frees all rows.
     pub(crate) fn reset(&mut self) {
-        *self = Self::new(self.model);
+        *self = self.emptied();
+    }
+
+    /// A batch without rows, in the same pool.
+    fn emptied(&self) -> Self {
+        Self {
+            cache: self.cache.beside(0),
+            ..Self::new(self.model)
+        }
+    }
+
+    /// A cache whose rows can join the batch without a copy.
+    pub(crate) fn new_cache(&self, rows: usize) -> ModelCache {
+        self.cache.beside(rows)
+    }
+
+    /// Drops the memory of the pool after a failed evaluation.
+    pub(crate) fn recover(&mut self) {
+        self.cache.recover();
+    }
+
+    /// Frees the memory of the pool if no row and no stored prefix is in it.
+    pub(crate) fn release(&mut self) {
+        self.cache.release();
     }
 
     /// Whether steps of the model may be repeated. States other than KV caches would have to be outputs of the step.
@@ -156,7 +178,6 @@ impl<'m> Rows<'m> {
             self.cache.select(&kept)?;
             self.slots = kept.iter().map(|&slot| self.slots[slot]).collect();
         }
-        self.cache.shrink()?;
         Ok(eval(self.cache.arrays())?)
     }
 
@@ -177,7 +198,7 @@ impl<'m> Rows<'m> {
         self.read_head_input()?;
         let empty: Vec<usize> = self.empty().collect();
         let (first, rest) = rows.split_at(empty.len().min(rows.len()));
-        if !rest.is_empty() || !self.cache.has_room_for(&new) {
+        if !rest.is_empty() {
             self.replay = None;
         }
         for (&slot, &(row, id)) in empty.iter().zip(first) {
@@ -199,7 +220,7 @@ impl<'m> Rows<'m> {
         }
         let spare = slots.saturating_sub(self.slots.len() + rows.len());
         if spare > 0 {
-            new.join(&self.model.new_cache(spare))?;
+            new.join(&self.cache.beside(spare))?;
         }
         if self.slots.is_empty() {
             self.cache = new;
@@ -214,7 +235,7 @@ impl<'m> Rows<'m> {
     /// Takes the cache of a batch whose only row is that of `id`. The batch is empty afterwards.
     pub(crate) fn take(&mut self, id: Id) -> Option<ModelCache> {
         let is_alone = self.slots[..] == [Some(id)] && self.read_head_input().is_ok();
-        let new = Self::new(self.model);
+        let new = self.emptied();
         is_alone.then(|| std::mem::replace(self, new).cache)
     }
 
@@ -247,13 +268,14 @@ impl<'m> Rows<'m> {
         }
         let unread = previous.filter(|_| inputs.contains(&Input::Unread));
         let tokens = tokens(&inputs, unread)?;
-        let column = tokens.expand_dims(-1)?;
+        let axis = tokens.expand_dims(0)?;
         let model = self.model.model();
-        let mut step = self.cache.begin_part(model.decoder_states(), &widths)?;
-        let features = model.run(&column, &mut step)?;
-        let small = [tokens.clone(), step.offsets().clone()];
+        let mut step = (self.cache).begin_slots(model.decoder_states(), None, &widths)?;
+        let features = model.run(&axis, &mut step)?;
+        let mut small = vec![tokens.clone()];
+        small.extend(step.inputs());
         step.commit_all()?;
-        let logits = self.model.logits(&features[1])?.squeeze(1)?;
+        let logits = self.model.logits(&features[1])?.squeeze(0)?;
 
         let mut owners: Vec<Option<Id>> = inputs
             .iter()
@@ -287,7 +309,8 @@ impl<'m> Rows<'m> {
             let replay = self.replay()?.map(|replay| (replay, &small[..]));
             self.queued = Some(step.choose(requests, last, replay)?);
         }
-        self.add_head_input(column, &features, widths)?;
+        let firsts = (0..self.slots.len()).collect();
+        self.add_head_input(axis, &features, firsts, widths)?;
         Ok(ids)
     }
 
@@ -387,7 +410,8 @@ impl<'m> Rows<'m> {
         let Some(step) = self.cache.begin_repeated(widths)? else {
             return Ok(false);
         };
-        let small = [previous.sampled.ids().clone(), step.offsets().clone()];
+        let mut small = vec![previous.sampled.ids().clone()];
+        small.extend_from_slice(step.inputs());
         let Some(sampled) = previous.sampled.start_repeated(&rows, replay, &small)? else {
             return Ok(false);
         };

@@ -9,7 +9,7 @@
 //!   later ones.
 //! - The youngest row is preempted first. The oldest is never preempted while there is another, so it will end.
 //! - A row in the background counts as younger than all others. It is preempted also if another request waits for a row.
-//! - A long prompt is computed in chunks, beside a group of short ones and a decode step.
+//! - Prompts are computed in chunks, in order of arrival, up to a number of tokens in each pass.
 
 mod chunks;
 mod cost;
@@ -45,10 +45,6 @@ pub(crate) struct Scheduler {
     slots: usize,
     /// Whether the number of slots is rounded up.
     rounds: bool,
-    /// Whether requests wait for others, to be computed with them.
-    gathers: bool,
-    /// The number of plans for which the request in front has waited for others.
-    gathered: usize,
     /// The most rows at present. It is lowered after a step that failed.
     rows: usize,
     arrivals: u64,
@@ -59,11 +55,6 @@ const HEADROOM: usize = 32;
 
 /// Added to the arrivals of requests in the background: they come after all others.
 const BACKGROUND: u64 = 1 << 63;
-
-/// Requests wait until one in this number of rows is free.
-const GATHERED_ROWS: usize = 8;
-/// The most steps for which they wait.
-const GATHERED_STEPS: usize = 16;
 
 impl Scheduler {
     /// A scheduler without requests. `records`: whether lengths of prompts have to be recorded
@@ -80,8 +71,6 @@ impl Scheduler {
             parked: Vec::new(),
             slots: 0,
             rounds: false,
-            gathers: false,
-            gathered: 0,
             arrivals: 0,
         }
     }
@@ -111,7 +100,7 @@ impl Scheduler {
 
     /// The bytes of a row with this number of positions, if they exceed the limit.
     pub(crate) fn exceeds(&self, positions: usize) -> Option<usize> {
-        let bytes = self.cost.bytes(1, positions);
+        let bytes = self.cost.row(positions);
         self.limits
             .cache_bytes
             .is_some_and(|limit| bytes > limit)
@@ -150,7 +139,7 @@ impl Scheduler {
             if self.running.len() + self.prefilling.len() == 1 {
                 self.remove(requests, youngest);
                 let needed = of(requests, youngest).next_len();
-                plan.refuse.push((youngest, self.cost.bytes(1, needed)));
+                plan.refuse.push((youngest, self.cost.row(needed)));
                 return;
             }
             self.preempt(requests, youngest);
@@ -161,11 +150,6 @@ impl Scheduler {
 
     /// Admits requests in order.
     fn admit<R: Scheduled>(&mut self, requests: &mut Table<R>, plan: &mut Plan) {
-        if self.should_gather() {
-            self.gathered += 1;
-            return;
-        }
-        self.gathered = 0;
         while let Some(&id) = self.waiting.front() {
             // It was preempted for another one in this plan.
             if plan.preempt.contains(&id) {
@@ -195,7 +179,7 @@ impl Scheduler {
                 self.prefilling.push(id);
             } else if active == 0 && self.slots == 0 {
                 self.remove(requests, id);
-                plan.refuse.push((id, self.cost.bytes(1, needed)));
+                plan.refuse.push((id, self.cost.row(needed)));
             } else {
                 // Compacting removes slots without rows before the next plan.
                 if self.slots > self.running.len() {
@@ -240,9 +224,10 @@ impl Scheduler {
         newcomer: Option<usize>,
     ) -> usize {
         let active = self.active().map(|id| of(requests, id).next_len());
-        let longest = active.chain(newcomer).max();
         let rows = self.running.len() + self.prefilling.len() + usize::from(newcomer.is_some());
-        self.cost.bytes(rows.max(slots), longest.unwrap_or(0))
+        let rest = std::iter::repeat_n(0, slots.saturating_sub(rows));
+        let lens = active.chain(newcomer).chain(rest);
+        lens.map(|len| self.cost.row(len)).sum()
     }
 
     /// Bytes of the rows' caches.
@@ -265,12 +250,13 @@ impl Scheduler {
         self.slots = slots;
     }
 
-    /// Whether the longest row may grow by this many positions more in the next step than without drafts.
+    /// Whether each row may grow by this many positions more in the next step than without drafts.
     pub(crate) fn has_room<R: Scheduled>(&self, requests: &Table<R>, positions: usize) -> bool {
-        let longest = self.running.iter().map(|&id| of(requests, id).next_len());
-        let longest = longest.max().unwrap_or(0);
-        let rows = self.running.len() + self.prefilling.len();
-        let bytes = self.cost.bytes(rows.max(self.slots), longest + positions);
+        let more = self.running.iter().map(|&id| {
+            let len = of(requests, id).next_len();
+            self.cost.row(len + positions) - self.cost.row(len)
+        });
+        let bytes = self.bytes(requests, self.slots, None) + more.sum::<usize>();
         self.limits.cache_bytes.is_none_or(|limit| bytes <= limit)
     }
 
@@ -348,6 +334,15 @@ impl Scheduler {
             progress.alone = true;
         }
         None
+    }
+
+    /// Records that a step of all rows together with these prompts failed. Each prompt is computed
+    /// alone from now on, so that the cause is found.
+    pub(crate) fn mixed_failed<R: Scheduled>(&mut self, requests: &mut Table<R>, ids: &[Id]) {
+        for &id in self.prefilling.iter().filter(|id| ids.contains(id)) {
+            of_mut(requests, id).alone = true;
+        }
+        self.step_failed(requests);
     }
 
     /// Records that a request has ended without an error. One more row may be computed at a time, up to the limits.
@@ -456,22 +451,6 @@ impl Scheduler {
             Some(limit) if self.bytes(requests, slots, None) > limit => rows,
             _ => slots,
         }
-    }
-
-    /// Lets requests wait until several rows are free, for devices on which one short prompt takes as long as several.
-    pub(crate) fn gathering(mut self) -> Self {
-        self.gathers = true;
-        self
-    }
-
-    /// Whether the requests that wait should wait for more free rows.
-    fn should_gather(&self) -> bool {
-        let free = self
-            .rows
-            .saturating_sub(self.running.len() + self.prefilling.len());
-        let enough = (self.rows / GATHERED_ROWS).min(self.waiting.len());
-        let is_early = self.gathered < GATHERED_STEPS && !self.running.is_empty();
-        self.gathers && 0 < free && free < enough && is_early
     }
 }
 

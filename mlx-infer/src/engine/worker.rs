@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use mlx_core::Array;
 use mlx_core::fast::{self, Form, Op};
-use mlx_nn::ModelCache;
+use mlx_nn::{ModelCache, PAGE};
 use rayon::prelude::*;
 
 use super::handle::Queue;
@@ -77,15 +77,13 @@ impl<'m, 's> Worker<'m, 's> {
     }
 
     fn with(model: &'m LoadedModel, limits: Limits, records: bool) -> Self {
-        let cost = CacheCost::new(model.row_costs(), model.cache_options().growth);
+        let cost = CacheCost::new(model.row_costs(), PAGE);
         let drafter = drafters::of(model);
         let prefixes = Prefixes::new(limits.prefix_bytes);
         let mut scheduler = Scheduler::new(limits, cost, records);
-        if fast::form(Op::Attention).is_ok_and(|form| form == Form::Cuda) {
-            scheduler = scheduler.gathering();
-            if drafter.is_none() && Rows::may_repeat(model) {
-                scheduler = scheduler.rounding();
-            }
+        let is_cuda = fast::form(Op::Attention).is_ok_and(|form| form == Form::Cuda);
+        if is_cuda && drafter.is_none() && Rows::may_repeat(model) {
+            scheduler = scheduler.rounding();
         }
         Self {
             prefixes,
@@ -224,7 +222,7 @@ impl<'m, 's> Worker<'m, 's> {
         }
     }
 
-    /// Does one part of the work: at most one chunk of a long prompt, one group of short prompts, and one step.
+    /// Does one part of the work: one pass over chunks of prompts and a token of each row that decodes.
     fn tick(&mut self) {
         for id in self.ids() {
             if self.requests[&id].is_cancelled() {
@@ -253,14 +251,21 @@ impl<'m, 's> Worker<'m, 's> {
             self.scheduler.set_slots(self.rows.slots());
         }
         self.reuse();
-        for chunks in self.scheduler.chunks(&self.requests) {
+        let chunks = self.scheduler.chunks(&self.requests);
+        if !chunks.is_empty() {
             self.step_end = None;
-            self.prefill(&chunks);
         }
-        self.decode();
+        match self.mixes(&chunks) {
+            true => self.step_with(&chunks),
+            false => {
+                self.prefill(&chunks);
+                self.decode();
+            }
+        }
         self.park();
         if self.is_idle() {
             self.reset_rows();
+            self.rows.release();
         }
     }
 
@@ -439,15 +444,23 @@ impl<'m, 's> Worker<'m, 's> {
     fn step_failed(&mut self, error: Error) {
         // The stored prefixes are dropped first, because memory may be short.
         self.prefixes.clear();
-        self.reset_rows();
         let to_blame = self.scheduler.step_failed(&mut self.requests);
-        for id in self.ids() {
-            if self.requests[&id].partial.is_none() {
-                self.requeue(id, None);
-            }
-        }
+        self.recover();
         if let Some(id) = to_blame {
             self.fail(id, error);
+        }
+    }
+
+    /// Drops what a failed evaluation has left in the pool. It may have taken any pages with it, so
+    /// all requests are computed again.
+    fn recover(&mut self) {
+        self.rows.recover();
+        self.reset_rows();
+        for id in self.ids() {
+            if let Some(request) = self.requests.get_mut(&id) {
+                request.partial = None;
+            }
+            self.requeue(id, None);
         }
     }
 

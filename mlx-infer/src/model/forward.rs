@@ -8,29 +8,25 @@ use mlx_nn::{ModelCache, Step};
 use crate::error::Result;
 use crate::work_sizes::WorkSizes;
 
-/// Runs the layers on `tokens`, U32 `[B, L]`. Row i has `widths[i]` tokens, followed by padding. The cache keeps the
-/// tokens. Returns `[B, L, E]`, lazy.
-pub(crate) fn hidden(
-    model: &dyn Model,
-    cache: &mut ModelCache,
-    tokens: &Array,
-    widths: &[usize],
-) -> Result<Array> {
-    let mut step = begin(cache, widths)?;
-    let hidden = model.hidden(tokens, &mut step)?;
+/// Runs the layers on rows of any lengths. The cache keeps the tokens. Returns the features of all
+/// tokens, row after row: `[1, T, E]`, lazy.
+pub(crate) fn hidden(model: &dyn Model, cache: &mut ModelCache, rows: &[&[u32]]) -> Result<Array> {
+    let widths: Vec<usize> = rows.iter().map(|row| row.len()).collect();
+    let mut step = cache.begin(&widths)?;
+    start_early(&mut step)?;
+    let hidden = model.hidden(&flat(rows)?, &mut step)?;
     step.commit_all()?;
     Ok(hidden)
 }
 
-/// Opens a step. If it has many tokens, a GPU starts on the first layers while the host still
-/// builds the graph.
-fn begin<'c>(cache: &'c mut ModelCache, widths: &[usize]) -> Result<Step<'c>> {
+/// If a step has many tokens, a GPU starts on the first layers while the host still builds the
+/// graph.
+fn start_early(step: &mut Step<'_>) -> Result<()> {
     const MANY: usize = 1024;
-    let mut step = cache.begin(widths)?;
-    if step.width() * widths.len() >= MANY && fast::form(Op::Linear)? == Form::Cuda {
+    if step.tokens() >= MANY && fast::form(Op::Linear)? == Form::Cuda {
         step.start_early();
     }
-    Ok(step)
+    Ok(())
 }
 
 /// Runs the layers on rows of any lengths. Returns the hidden state of the last token of each row:
@@ -41,16 +37,22 @@ pub(crate) fn last_hidden(
     rows: &[&[u32]],
 ) -> Result<Array> {
     let widths: Vec<usize> = rows.iter().map(|row| row.len()).collect();
-    let mut step = begin(cache, &widths)?;
+    let all = 0..cache.kinds().len();
+    // A row without tokens has a place too, whose token may be any.
+    let mut step = cache.begin_slots(all, None, &widths)?;
+    start_early(&mut step)?;
     step.read_last();
-    let hidden = model.hidden(&padded(rows)?, &mut step)?;
+    let rows = rows
+        .iter()
+        .map(|row| if row.is_empty() { &[0][..] } else { row });
+    let hidden = model.hidden(&flat(&rows.collect::<Vec<&[u32]>>())?, &mut step)?;
     step.commit_all()?;
-    Ok(hidden.squeeze(1)?)
+    Ok(hidden.squeeze(0)?)
 }
 
 /// Computes a part of a prompt into a cache of one row, and waits for the result.
 pub(crate) fn prefill(model: &dyn Model, cache: &mut ModelCache, ids: &[u32]) -> Result<()> {
-    hidden(model, cache, &padded(&[ids])?, &[ids.len()])?;
+    hidden(model, cache, &[ids])?;
     eval(cache.arrays())?;
     free_buffers()
 }
@@ -64,16 +66,8 @@ pub(crate) fn free_buffers() -> Result<()> {
     Ok(())
 }
 
-/// Rows of tokens as one array, padded on the right: U32 `[B, L]`.
-pub(crate) fn padded(rows: &[&[u32]]) -> Result<Array> {
-    let width = rows.iter().map(|row| row.len()).max().unwrap_or(0);
-    let mut flat = Vec::with_capacity(rows.len() * width);
-    for row in rows {
-        flat.extend_from_slice(row);
-        flat.extend(std::iter::repeat_n(0, width - row.len()));
-    }
-    Ok(Array::from_slice(
-        &flat,
-        &[rows.len() as i32, width as i32],
-    )?)
+/// The tokens of all rows, row after row: U32 `[1, T]`.
+pub(crate) fn flat(rows: &[&[u32]]) -> Result<Array> {
+    let flat = rows.concat();
+    Ok(Array::from_slice(&flat, &[1, flat.len() as i32])?)
 }

@@ -10,9 +10,11 @@ use crate::work_sizes::WorkSizes;
 pub struct Limits {
     /// Most rows of a step.
     pub rows: usize,
-    /// Most tokens, padding included, of short prompts that are computed together; 2,048 on a CPU,
-    /// 8,192 on a GPU.
-    pub prefill_tokens: usize,
+    /// Most tokens of a step: one of each row that decodes, and chunks of prompts in order of
+    /// arrival, at least one token of them. Without a number, they are 2,048 on a GPU, and on a CPU
+    /// 4 and two and a half for each row that decodes: a step then takes about two and a half times
+    /// as long as one without prompts. While no row decodes, prompts are computed in longer passes.
+    pub step_tokens: Option<usize>,
     /// Most bytes of the rows' caches. Without a number, a CPU has no limit, and on a GPU with
     /// memory of its own the limit is two fifths of the memory that the weights leave.
     pub cache_bytes: Option<usize>,
@@ -64,7 +66,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             rows: 64,
-            prefill_tokens: WorkSizes::of_device().prompts,
+            step_tokens: None,
             cache_bytes: None,
             prefix_bytes: 512 << 20,
             prefix_dir: None,
@@ -73,6 +75,16 @@ impl Default for Limits {
 }
 
 impl Limits {
+    /// Most tokens of prompts in a pass in which `rows` rows decode.
+    pub(crate) fn prompt_tokens(&self, rows: usize) -> usize {
+        let sizes = WorkSizes::of_device();
+        let step = self.step_tokens.unwrap_or(sizes.step(rows));
+        match rows {
+            0 => step.max(sizes.prompts),
+            rows => step.saturating_sub(rows).max(1),
+        }
+    }
+
     /// Checks all limits.
     ///
     /// # Errors
@@ -92,8 +104,8 @@ impl Limits {
                 return Err(Error::argument(message));
             }
         }
-        for (name, value) in [("rows", self.rows), ("prefill_tokens", self.prefill_tokens)] {
-            if value == 0 {
+        for (name, value) in [("rows", Some(self.rows)), ("step_tokens", self.step_tokens)] {
+            if value == Some(0) {
                 return Err(Error::argument(format!(
                     "{name} must be at least 1, given 0"
                 )));

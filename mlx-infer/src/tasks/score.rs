@@ -122,9 +122,9 @@ impl Scoring {
         }
         let end = self.tokens.len().min(self.done + self.options.chunk);
         let chunk = &self.tokens[self.done..end];
-        let ids = forward::padded(&[chunk])?;
-        let hidden = forward::hidden(model.model(), &mut self.cache, &ids, &[chunk.len()])?;
-        eval(self.cache.arrays().chain([&hidden]))?;
+        let hidden = forward::hidden(model.model(), &mut self.cache, &[chunk])?;
+        let states = self.cache.arrays();
+        eval(states.iter().chain([&hidden]))?;
         let targets = &self.tokens[self.done + 1..self.tokens.len().min(end + 1)];
         let (n_top, logprobs) = (self.options.top_each, &mut self.logprobs);
         score_with_top(model, &hidden, targets, n_top, logprobs, &mut self.top)?;

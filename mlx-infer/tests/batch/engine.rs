@@ -272,17 +272,8 @@ fn a_model_that_does_not_load_is_an_error() {
 
 /// The bytes of a row of up to 256 positions in a model's caches.
 fn row_bytes(model: &LoadedModel) -> usize {
-    let info = model.info();
-    let slots = |kind: &LayerKind| match *kind {
-        LayerKind::Full => 256,
-        LayerKind::Window(window) => window.min(256),
-        LayerKind::Recurrent(_) | LayerKind::Latent => {
-            unreachable!("no such layer in these models")
-        }
-    };
-    let slots: usize = info.layers.iter().map(slots).sum();
-    let kv = info.geometry.kv()[0].expect("the layers have attention");
-    2 * slots * (kv.heads * kv.key_dim * 4) as usize
+    let costs = model.state_costs();
+    costs.iter().map(|cost| cost.bytes(256)).sum()
 }
 
 /// Three rows fit as long as they have at most 256 positions each. With more positions, fewer rows

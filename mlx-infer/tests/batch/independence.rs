@@ -306,11 +306,11 @@ fn neighbours_memory_and_order_do_not_show() {
         TestRunner::new(config)
             .run(
                 &(requests, limits),
-                |(asked, (rows, prefill_tokens, memory))| {
+                |(asked, (rows, step_tokens, memory))| {
                     let requests: Vec<_> = asked.iter().map(Asked::request).collect();
                     let limits = Limits {
                         rows,
-                        prefill_tokens,
+                        step_tokens: Some(step_tokens),
                         cache_bytes: memory.map(|rows| rows * row),
                         ..Limits::default()
                     };

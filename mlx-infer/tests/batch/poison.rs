@@ -17,28 +17,23 @@ fn model(case: &str) -> Loaded {
 /// Processes these tokens, one list for each row, and returns the logits of each row's last token, to the bit.
 fn take(model: &Loaded, cache: &mut ModelCache, rows: &[&[u32]]) -> Result<Vec<Vec<u32>>> {
     let widths: Vec<usize> = rows.iter().map(|row| row.len()).collect();
-    let width = widths.iter().max().copied().unwrap();
-    let mut flat = Vec::new();
-    for row in rows {
-        flat.extend_from_slice(row);
-        flat.extend(std::iter::repeat_n(7, width - row.len()));
-    }
-    let tokens = Array::from_slice(&flat, &[rows.len() as i32, width as i32])?;
+    let flat = rows.concat();
+    let tokens = Array::from_slice(&flat, &[1, flat.len() as i32])?;
     let mut step = cache.begin(&widths)?;
     let hidden = model.model.hidden(&tokens, &mut step)?;
     step.commit_all()?;
     let logits = model.model.logits(&hidden)?;
-    let vocab = logits.dim(-1)?;
-    let bits = |(row, &width): (usize, &usize)| {
-        let (row, at) = (row as i32, width as i32 - 1);
-        let last = logits.slice(&[row, at, 0], &[row + 1, at + 1, vocab])?;
+    let mut end = 0;
+    let bits = |&width: &usize| {
+        end += width as i32;
+        let last = logits.slice_axis(1, end - 1, end)?;
         Ok(last
             .to_vec::<f32>()?
             .into_iter()
             .map(f32::to_bits)
             .collect())
     };
-    widths.iter().enumerate().map(bits).collect()
+    widths.iter().map(bits).collect()
 }
 
 /// Writes ±1e4 into the next `width` slots of every row and layer, and rolls the step back.
@@ -46,7 +41,7 @@ fn poison(model: &Loaded, cache: &mut ModelCache, width: usize) -> Result<()> {
     let (rows, info) = (cache.rows() as i32, &model.info);
     let kv = info.geometry.kv().iter().flatten().next();
     let kv = kv.expect("some layer has attention");
-    let shape = [rows, kv.heads, width as i32, kv.key_dim];
+    let shape = [1, kv.heads, rows * width as i32, kv.key_dim];
     let signs: Vec<f32> = (0..shape.iter().product::<i32>())
         .map(|at| if at % 3 == 0 { -1e4 } else { 1e4 })
         .collect();
@@ -79,13 +74,7 @@ fn poison_in_unused_slots_changes_no_bit() {
         let prompts = [prompt(1, 1), prompt(13, 2), prompt(30, 3)];
         let parts: Vec<&[u32]> = prompts.iter().map(Vec::as_slice).collect();
         let rings = (model.info.layers.iter()).any(|kind| matches!(kind, LayerKind::Window(_)));
-        let new = || {
-            let options = CacheOptions {
-                growth: 16,
-                ..CacheOptions::default()
-            };
-            ModelCache::new(model.model.states(), 3, options)
-        };
+        let new = || ModelCache::new(model.model.states(), 3, CacheOptions::default());
         let (mut clean, mut dirty) = (new(), new());
         // The number of slots that a step which was rolled back may have written in a ring without
         // spare slots.
@@ -105,6 +94,7 @@ fn poison_in_unused_slots_changes_no_bit() {
             let held = |cache: &ModelCache| -> Vec<Vec<f32>> {
                 cache
                     .arrays()
+                    .iter()
                     .map(|array| array.to_vec().unwrap())
                     .collect()
             };

@@ -160,7 +160,7 @@ fn a_thousand_random_days() {
     for number in 0..ENGINES as usize {
         let limits = Limits {
             rows: number % 5 + 1,
-            prefill_tokens: [2048, 30][number % 2],
+            step_tokens: [Some(2048), Some(30), None][number % 3],
             cache_bytes: (number % 3 == 0).then_some(row * (number % 4 + 1)),
             // The store keeps no prefixes, a few, or all.
             prefix_bytes: [0, 20_000, 512 << 20][number % 3],

@@ -86,7 +86,7 @@ impl DecoderLayer for Layer {
             Fault::Panics => panic!("a forward pass of a test"),
         }
         let &[b, l, _] = x.shape() else {
-            return Err(Error::new(ErrorKind::Shape, "features are [B, L, E]"));
+            return Err(Error::new(ErrorKind::Shape, "features are [1, T, E]"));
         };
         let nothing = zeros(&[b, 1, l, HEAD], DType::F32)?;
         let options = Attend {
@@ -101,8 +101,7 @@ impl DecoderLayer for Layer {
         let script = SCRIPT.lock().unwrap().clone();
         let last = script.len() as i32 - 1;
         let script = Array::from_slice(&script, &[last + 1])?;
-        let at = arange(0.0, f64::from(l), 1.0, DType::I32)?;
-        let at = step.offsets().reshape(&[b, 1])?.add(at)?.minimum(last)?;
+        let at = step.positions().minimum(last)?;
         let next = script.take(&at, 0)?.reshape(&[b, l, 1])?;
         let ids = arange(0.0, VOCAB as f64, 1.0, DType::U32)?;
         Ok(next.equal(ids)?.astype(DType::F32)?.add(attended)?.into())

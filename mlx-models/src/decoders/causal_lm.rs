@@ -14,7 +14,7 @@ mod draft_head;
 
 /// One layer of a decoder.
 pub trait DecoderLayer: Module {
-    /// Computes the residual stream after the layer from that before it, both `[B, L, E]`. The last
+    /// Computes the residual stream after the layer from that before it, both `[1, T, E]`. The last
     /// addition of the result may be pending. `state` is the index of the layer's state in the
     /// step's cache, or of the first one if it has several ([`Geometry::state_of`]). A layer may
     /// call [`Step::narrow`] after it has mixed tokens; it then omits the positions that are not
@@ -41,7 +41,7 @@ pub trait Predict: Module {
         false
     }
 
-    /// The tokens' embeddings, if the head has an embedding of its own: `[B, L] -> [B, L, E]`
+    /// The tokens' embeddings, if the head has an embedding of its own: `[1, T] -> [1, T, E]`
     ///
     /// # Errors
     /// The tokens are not integers.
@@ -63,7 +63,7 @@ pub trait Predict: Module {
     }
 
     /// The head's features at each position, from the embedded token of the position and the features of the position
-    /// before it, all `[B, L, E]`. `state` is the index of the head's KV cache in the step's cache.
+    /// before it, all `[1, T, E]`. `state` is the index of the head's KV cache in the step's cache.
     ///
     /// # Errors
     /// The shapes do not fit.
@@ -84,9 +84,9 @@ impl Predict for () {}
 const HEAD_STATES: usize = 2;
 
 /// The operations before a decoder's first layer and after its last. The residual stream of the
-/// layers between them is `[B, L, S]`; S may be larger than the features E of a token.
+/// layers between them is `[1, T, S]`; S may be larger than the features E of a token.
 pub trait Ends: Module {
-    /// Makes the stream from `tokens [B, L]` and their embeddings `[B, L, E]`.
+    /// Makes the stream from `tokens [1, T]` and their embeddings `[1, T, E]`.
     ///
     /// # Errors
     /// The shapes do not fit.
@@ -94,7 +94,7 @@ pub trait Ends: Module {
         Ok(x)
     }
 
-    /// The input of the final norm, `[B, L, E]`, from the stream.
+    /// The input of the final norm, `[1, T, E]`, from the stream.
     ///
     /// # Errors
     /// The shapes do not fit.

@@ -44,7 +44,7 @@ impl LayerInputs {
         })
     }
 
-    /// Makes the inputs of all layers from `tokens [B, L]` and their embeddings `[B, L, E]`: `[B, L, layers * P]`, one
+    /// Makes the inputs of all layers from `tokens [1, T]` and their embeddings `[1, T, E]`: `[1, T, layers * P]`, one
     /// layer after the other.
     pub(crate) fn forward(&self, tokens: &Array, x: &Array) -> Result<Array> {
         let LayerInputSizes {
@@ -105,7 +105,7 @@ impl LayerInput {
         })
     }
 
-    /// The layer's addition to the residual, `[B, L, E]`, from features `[B, L, E]` and its input `[B, L, P]`.
+    /// The layer's addition to the residual, `[1, T, E]`, from features `[1, T, E]` and its input `[1, T, P]`.
     pub(crate) fn forward(&self, x: &Array, input: &Array) -> Result<Array> {
         let gate = self.per_layer_input_gate.forward(x)?;
         let y = self.activation.gated(&gate, input)?;

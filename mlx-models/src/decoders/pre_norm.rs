@@ -96,11 +96,11 @@ impl PreNormLayer {
     fn positioned(&self, x: Residual, step: &Step<'_>) -> Result<Residual> {
         match &self.positions {
             Some(table) => {
-                // The positions of padding may exceed the last row of the table.
+                // The position of a token that is not kept may exceed the last row of the table.
                 let last = table.weight().shape()[0] - 1;
                 let rows = match self.first_position {
-                    0 => step.positions()?,
-                    first => step.positions()?.add(first)?,
+                    0 => step.positions().clone(),
+                    first => step.positions().add(first)?,
                 };
                 let of_positions = table.forward(&rows.minimum(last)?)?;
                 Ok(x.sum()?.add(of_positions)?.into())

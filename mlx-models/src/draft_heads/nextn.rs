@@ -153,7 +153,7 @@ impl Predict for NextN {
         let mut embedded = embedded.clone();
         if step.lens().contains(&0) {
             // The embedding at position 0 is zero, as in the programs that serve these models.
-            let is_later = step.positions()?.greater(0)?.expand_dims(-1)?;
+            let is_later = step.positions().greater(0)?.expand_dims(-1)?;
             embedded = is_later.select(&embedded, 0.0f32)?;
         }
         let inputs = [head.enorm.forward(&embedded)?, head.hnorm.forward(before)?];

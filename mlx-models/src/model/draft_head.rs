@@ -12,16 +12,16 @@ pub trait DraftHead {
     fn states(&self) -> Range<usize>;
 
     /// The head's input, which is one of the two results of
-    /// [`Model::run`](crate::model::Model::run): `[B, L, E]`
+    /// [`Model::run`](crate::model::Model::run): `[1, T, E]`
     ///
     /// # Errors
     /// The shapes do not fit.
     fn input(&self, run: [&Array; 2]) -> Result<Array>;
 
-    /// Runs the head over `tokens` `[B, L]` and the model's features of them, `[B, L, E]`. The
-    /// features of the last tokens may be missing if these tokens are not kept. The rows' lengths
-    /// in the step are those before these tokens. Returns the head's features `[B, L, E]`, from
-    /// which [`logits`](Self::logits) predicts the next token at each position. The first token of
+    /// Runs the head over `tokens` `[1, T]` and the model's features of them, `[1, T, E]`. The
+    /// features of a row's last token may be any numbers if this token is not kept; `None`: those of
+    /// all tokens. The rows' lengths in the step are those before these tokens. Returns the head's
+    /// features `[1, T, E]`, from which [`logits`](Self::logits) predicts the next token at each position. The first token of
     /// a row has no position before it, so the results of a new row are one position earlier.
     ///
     /// # Errors
@@ -33,8 +33,8 @@ pub trait DraftHead {
         step: &mut Step<'_>,
     ) -> Result<Array>;
 
-    /// Runs the head over draft tokens `[B, L]` and its own features of the position before each of
-    /// them: `[B, L, E] -> [B, L, E]`. The rows' lengths in the step are those before these tokens.
+    /// Runs the head over draft tokens `[1, T]` and its own features of the position before each of
+    /// them: `[1, T, E] -> [1, T, E]`. The rows' lengths in the step are those before these tokens.
     /// The step must not be committed.
     ///
     /// # Errors
@@ -51,9 +51,9 @@ pub trait DraftHead {
 
 /// A head whose loss training can compute.
 pub trait TrainableHead {
-    /// The head's features `[B, L, E]`, from which [`Model::logits`](crate::model::Model::logits)
-    /// predicts the token after the next. `hidden` `[B, L, E]` are the model's features of each
-    /// position, and `next` `[B, L]` the token after each position. `step` belongs to a separate
+    /// The head's features `[1, T, E]`, from which [`Model::logits`](crate::model::Model::logits)
+    /// predicts the token after the next. `hidden` `[1, T, E]` are the model's features of each
+    /// position, and `next` `[1, T]` the token after each position. `step` belongs to a separate
     /// cache, with one layer of the kind [`LayerKind::Full`](mlx_nn::LayerKind::Full).
     ///
     /// # Errors

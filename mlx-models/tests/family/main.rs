@@ -114,13 +114,8 @@ fn tokens(n: usize, seed: u32) -> Vec<u32> {
 /// The logits of each row's tokens.
 fn step(model: &Loaded, cache: &mut ModelCache, rows: &[&[u32]]) -> Vec<Vec<f32>> {
     let widths: Vec<usize> = rows.iter().map(|row| row.len()).collect();
-    let width = *widths.iter().max().unwrap();
-    let mut ids = Vec::new();
-    for row in rows {
-        ids.extend_from_slice(row);
-        ids.extend(std::iter::repeat_n(0, width - row.len()));
-    }
-    let input = Array::from_slice(&ids, &[rows.len() as i32, width as i32]).unwrap();
+    let ids = rows.concat();
+    let input = Array::from_slice(&ids, &[1, ids.len() as i32]).unwrap();
     let mut step = cache.begin(&widths).unwrap();
     let hidden = model.model.hidden(&input, &mut step).unwrap();
     step.commit_all().unwrap();
@@ -130,11 +125,13 @@ fn step(model: &Loaded, cache: &mut ModelCache, rows: &[&[u32]]) -> Vec<Vec<f32>
         .unwrap()
         .to_vec::<f32>()
         .unwrap();
-    let row = |(row, &own): (usize, &usize)| {
-        let from = row * width * VOCAB as usize;
-        logits[from..from + own * VOCAB as usize].to_vec()
-    };
-    widths.iter().enumerate().map(row).collect()
+    let mut rest = logits.as_slice();
+    let rows = widths.iter().map(|&width| {
+        let own;
+        (own, rest) = rest.split_at(width * VOCAB as usize);
+        own.to_vec()
+    });
+    rows.collect()
 }
 
 fn logits(model: &Loaded) -> Vec<f32> {
@@ -268,7 +265,6 @@ fn layers_of_different_geometry_cost_what_they_say() {
     ];
     assert_eq!(model.model.states(), kinds);
     let options = CacheOptions {
-        growth: 1,
         ..CacheOptions::default()
     };
     let costs = sizes.costs(DType::F32, &options).unwrap();

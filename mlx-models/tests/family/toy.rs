@@ -1,7 +1,7 @@
 //! A user-defined family: a sliding window, a recurrence, an attention layer with other heads, and a head for
 //! multi-token prediction. This file is everything that the family needs.
 
-use mlx_core::ops::stack;
+use mlx_core::ops::concat;
 use mlx_core::{Array, DType, Result};
 use mlx_models::causal::{CausalLm, DecoderLayer, Predict, Surroundings};
 use mlx_models::convert::Bits;
@@ -115,12 +115,11 @@ impl Recurrent {
     }
 
     fn forward(&self, x: &Array, state: usize, step: &mut Step<'_>) -> Result<Array> {
-        let l = x.dim(1)?;
         let inputs = step.window(state, 0, &self.in_proj.forward(x)?)?;
         let kernel = self.conv1d.weight.value().squeeze(-1)?.t()?;
         let mut y = None::<Array>;
         for tap in 0..TAPS {
-            let term = inputs.slice_axis(1, tap, tap + l)?;
+            let term = inputs.slice_axis(2, tap, tap + 1)?.squeeze(2)?;
             let term = term.multiply(kernel.slice_axis(0, tap, tap + 1)?)?;
             y = Some(match y {
                 None => term,
@@ -129,25 +128,25 @@ impl Recurrent {
         }
         let y = y.expect("a kernel has taps");
         let decay = self.decay.value().sigmoid()?;
-        let real = step.real_tokens()?;
-        let mut sum = step.state(state, 1)?;
-        let mut sums = Vec::new();
-        for token in 0..l {
-            let at = |x: &Array| x.slice_axis(1, token, token + 1)?.expand_dims(1);
-            let new = sum.multiply(&decay)?.add(&at(&y)?)?;
-            sum = match &real {
-                Some(real) => at(&real.expand_dims(-1)?)?.select(&new, &sum)?,
-                None => new,
-            };
-            sums.push(sum.clone());
+        let before = step.state(state, 1)?;
+        let (mut sums, mut ends) = (Vec::new(), Vec::new());
+        for (row, places) in step.places().enumerate() {
+            let mut sum = before.slice_axis(0, row as i32, row as i32 + 1)?;
+            for place in places {
+                let new = y.slice_axis(1, place as i32, place as i32 + 1)?;
+                sum = sum.multiply(&decay)?.add(&new.expand_dims(1)?)?;
+                sums.push(sum.clone());
+            }
+            ends.push(sum);
         }
-        let each = stack(&sums, 1)?;
+        let each = concat(&sums, 0)?;
         let after = match step.keeps_parts() {
             true => StateAfter::Each(each.clone()),
-            false => StateAfter::End(sum),
+            false => StateAfter::End(concat(&ends, 0)?),
         };
         step.set_state(state, 1, after)?;
-        self.out_proj.forward(&each.squeeze([2, 3])?)
+        self.out_proj
+            .forward(&each.squeeze([1, 2])?.expand_dims(0)?)
     }
 }
 

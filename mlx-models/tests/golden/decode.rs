@@ -26,17 +26,17 @@ fn decode(case: &Case, rows: usize) -> Result<Vec<String>> {
     let model = model.model.as_ref();
     let mut cache = ModelCache::new(model.states(), rows, CacheOptions::default());
     let prompt: Vec<u32> = (8..8 + 12 * rows as u32).collect();
-    let prompt = Array::from_slice(&prompt, &[rows as i32, 12])?;
+    let prompt = Array::from_slice(&prompt, &[1, 12 * rows as i32])?;
     let mut step = cache.begin(&vec![12; rows])?;
     let hidden = model.hidden(&prompt, &mut step)?;
     step.commit_all()?;
     eval([&hidden])?;
     eval(cache.arrays())?;
-    let next = Array::from_slice(&vec![9u32; rows], &[rows as i32, 1])?;
+    let next = Array::from_slice(&vec![9u32; rows], &[1, rows as i32])?;
     let mut step = cache.begin(&vec![1; rows])?;
     let logits = model.logits(&model.hidden(&next, &mut step)?)?;
     step.commit_all()?;
-    profile::graph(std::iter::once(&logits).chain(cache.arrays()))
+    profile::graph(std::iter::once(&logits).chain(&cache.arrays()))
 }
 
 #[test]

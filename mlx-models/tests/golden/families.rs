@@ -26,7 +26,6 @@ fn cases() -> impl Iterator<Item = Case> {
 
 fn cache(model: &Loaded, rows: usize) -> ModelCache {
     let options = CacheOptions {
-        growth: 8,
         ..CacheOptions::default()
     };
     ModelCache::new(model.model.states(), rows, options)
@@ -40,24 +39,18 @@ fn tokens(n: usize, seed: u32) -> Vec<u32> {
 /// Logits of the last token of each row: `[B, V]`.
 fn step(model: &Loaded, cache: &mut ModelCache, rows: &[&[u32]]) -> Result<Vec<Vec<f32>>> {
     let widths: Vec<usize> = rows.iter().map(|row| row.len()).collect();
-    let width = widths.iter().max().copied().unwrap_or(0);
-    let mut ids = Vec::new();
-    for row in rows {
-        ids.extend_from_slice(row);
-        ids.extend(std::iter::repeat_n(0, width - row.len()));
-    }
-    let input = Array::from_slice(&ids, &[rows.len() as i32, width as i32])?;
+    let ids = rows.concat();
+    let input = Array::from_slice(&ids, &[1, ids.len() as i32])?;
     let mut step = cache.begin(&widths)?;
     let hidden = model.model.hidden(&input, &mut step)?;
     step.commit_all()?;
     let logits = model.model.logits(&hidden)?;
-    let vocab = logits.dim(-1)?;
-    let of = |(row, &width): (usize, &usize)| {
-        let (row, last) = (row as i32, width as i32 - 1);
-        let logits = logits.slice(&[row, last, 0], &[row + 1, last + 1, vocab])?;
-        logits.to_vec::<f32>()
-    };
-    widths.iter().enumerate().map(of).collect()
+    let mut end = 0;
+    let last = widths.iter().map(|&width| {
+        end += width as i32;
+        logits.slice_axis(1, end - 1, end)?.to_vec::<f32>()
+    });
+    last.collect()
 }
 
 fn off(a: &[f32], b: &[f32]) -> f32 {

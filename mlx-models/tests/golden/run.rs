@@ -9,7 +9,6 @@ fn cache(model: &Loaded, reach: usize) -> ModelCache {
         model.model.states(),
         1,
         CacheOptions {
-            growth: 4,
             ..CacheOptions::default()
         },
     );

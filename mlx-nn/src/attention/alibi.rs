@@ -25,21 +25,11 @@ impl Alibi {
         })
     }
 
-    /// The bias of keys at `positions [B or 1, 1, 1, S]`: F32 `[B or 1, H, 1, S]`. As in
-    /// transformers, positions, slopes and their products are rounded to BF16.
+    /// The bias of keys at `positions [S]`: F32 `[H, 1, S]`. As in transformers, positions, slopes
+    /// and their products are rounded to BF16.
     pub(crate) fn bias(&self, positions: &Array) -> Result<Array> {
         let bias = self.slopes.multiply(positions.astype(DType::BF16)?)?;
         bias.astype(DType::F32)?.multiply(self.factor)
-    }
-
-    /// The additive mask in `dtype`: the bias where `visible`, Bool `[B or 1, 1, L, S]`, and elsewhere a number below
-    /// every score.
-    pub(crate) fn mask(&self, positions: &Array, visible: &Array, dtype: DType) -> Result<Array> {
-        // The number is finite in F32 and BF16, so that a difference of two is not NaN. In F16 it
-        // becomes infinite.
-        let hidden = Array::scalar(-1e30f32)?;
-        let mask = visible.select(&self.bias(positions)?, &hidden)?;
-        mask.astype(dtype)
     }
 }
 

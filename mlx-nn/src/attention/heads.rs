@@ -2,7 +2,7 @@
 
 use mlx_core::{Array, Result};
 
-/// `[B, L, H * 2 D] -> 2 of [B, L, H * D]`: the first and the second half of each head.
+/// `[1, T, H * 2 D] -> 2 of [1, T, H * D]`: the first and the second half of each head.
 pub(super) fn split_gate(x: &Array, head_dim: i32) -> Result<(Array, Array)> {
     let [b, l, width] = x.dims()?;
     let heads = x.reshape(&[b, l, width / (2 * head_dim), 2 * head_dim])?;
@@ -13,7 +13,7 @@ pub(super) fn split_gate(x: &Array, head_dim: i32) -> Result<(Array, Array)> {
     Ok((half(0)?, half(head_dim)?))
 }
 
-/// `[B, L, H * D] -> [B, H, L, D]`
+/// `[1, T, H * D] -> [1, H, T, D]`
 ///
 /// # Errors
 /// The last axis is not a multiple of `head_dim`.
@@ -27,7 +27,7 @@ pub fn split_heads(x: &Array, head_dim: i32) -> Result<Array> {
     x.reshape(&[b, l, heads, head_dim])?.swapaxes(1, 2)
 }
 
-/// `[B, H, L, D] -> [B, L, H * D]`
+/// `[1, H, T, D] -> [1, T, H * D]`
 ///
 /// # Errors
 /// There are not four dimensions.

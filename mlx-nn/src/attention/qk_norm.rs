@@ -92,7 +92,7 @@ impl HeadNorm {
         }
     }
 
-    /// `[B, H, L, D]`, or a projection `[B, L, H * D]` if the norm sees all of it: the same shape.
+    /// `[1, H, T, D]`, or a projection `[1, T, H * D]` if the norm sees all of it: the same shape.
     pub(super) fn forward(&self, x: &Array) -> Result<Array> {
         match self {
             Self::Rms(norm) => norm.forward(x),

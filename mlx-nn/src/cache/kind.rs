@@ -107,9 +107,9 @@ impl RecurrentShape {
         shape
     }
 
-    /// Declares that the layer always sets its state by
-    /// [`StateAfter::Rerun`](crate::StateAfter::Rerun). Rows can then keep any number of a step's
-    /// tokens, whatever the [slack](CacheOptions::slack).
+    /// Declares that the layer always sets its state by [`Step::scan`](crate::Step::scan) or
+    /// [`Step::gated_delta`](crate::Step::gated_delta), which can run again. Rows can then keep any
+    /// number of a step's tokens, whatever the [slack](CacheOptions::slack).
     #[must_use]
     pub const fn with_rerun(mut self) -> Self {
         self.can_rerun = true;
@@ -209,10 +209,18 @@ pub struct StateCost {
 }
 
 impl StateCost {
-    /// Bytes of a row with room for `positions` positions.
+    /// Bytes of a row of `positions` positions, in whole pages of [`PAGE`](super::PAGE) positions.
     pub fn bytes(&self, positions: usize) -> usize {
-        let kept = self.limit.map_or(positions, |limit| limit.min(positions));
-        self.row_bytes + kept * self.position_bytes
+        self.bytes_in_pages(positions, super::PAGE)
+    }
+
+    /// The same for pages of `page` positions. A row that has more positions than the layer keeps also holds the page
+    /// that it leaves and the page that it enters.
+    pub fn bytes_in_pages(&self, positions: usize, page: usize) -> usize {
+        let kept = self
+            .limit
+            .map_or(positions, |limit| positions.min(limit + page));
+        self.row_bytes + kept.div_ceil(page) * page * self.position_bytes
     }
 }
 

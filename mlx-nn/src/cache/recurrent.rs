@@ -8,25 +8,42 @@
 //! [recorded](super::ModelCache::record) and to 0.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::rc::Rc;
 
 use mlx_core::{Array, DType, Error, ErrorKind, Result, fast, ops::concat};
 
 use super::kind::{RecurrentShape, StatePart};
-use super::state::{Kept, LayerState, RowLen, State, incompatible, refusal};
-use crate::step::Rerun;
+use super::state::{Kept, refusal};
+use crate::step::recurrent::Rerun;
 
 /// The arrays that a layer set in a step for one part of its state.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) enum Handed {
-    /// The window before the step and the step's inputs: `[B, len + L, width]`.
-    Inputs(Array),
-    /// The state before the step, and the state after each of its tokens: `[B, L, …]`.
+    /// The window before the step, `[B, len, width]`, the step's inputs, `[1, T, width]`, and the
+    /// window after all of them, if it is computed.
+    Inputs {
+        before: Array,
+        inputs: Array,
+        end: Option<Array>,
+    },
+    /// The state before the step, `[B, …]`, and the state after each of its tokens, `[T, …]`.
     Each { before: Array, states: Array },
     /// The state before the step, and the state after each row's last token: `[B, …]`.
     End { before: Array, state: Array },
     /// The state after each row's last token, and a function that computes the state after fewer tokens.
-    Rerun { end: Array, rerun: Rerun },
+    Rerun { end: Array, rerun: Rc<Rerun> },
+}
+
+impl fmt::Debug for Handed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Inputs { .. } => "Inputs",
+            Self::Each { .. } => "Each",
+            Self::End { .. } => "End",
+            Self::Rerun { .. } => "Rerun",
+        })
+    }
 }
 
 /// The recurrent state of one layer.
@@ -154,61 +171,57 @@ impl RecurrentCache {
                 ErrorKind::Invalid,
                 format!("the step has not handed over its {}", part.name()),
             )),
-            Some(Handed::Inputs(joined)) => last_inputs(joined, kept),
+            Some(Handed::Inputs { end: Some(end), .. }) if kept.is_whole() => Ok(end.clone()),
+            Some(Handed::Inputs { before, inputs, .. }) => last_inputs(before, inputs, kept),
             Some(Handed::Each { before, states }) => {
-                let after = states.flatten_with(0, 1)?.take(&token_before(kept)?, 0)?;
+                let after = states.take(&token_before(kept)?, 0)?;
                 keep_some(before, after, kept)
             }
             Some(Handed::Rerun { end, rerun }) => {
                 if kept.is_whole() {
                     return Ok(end.clone());
                 }
-                let keep: Vec<i32> = kept.keep.iter().map(|&keep| keep as i32).collect();
-                let keep = Array::from_slice(&keep, &[keep.len() as i32])?;
-                (rerun.run)(&rerun.inputs, &keep)
+                rerun(kept.axis, kept.keep)
             }
             Some(Handed::End { before, state }) => {
                 let is_part = |(&keep, &width): (&usize, &usize)| keep != 0 && keep != width;
-                if kept.keep.iter().zip(kept.widths).any(is_part) {
+                if kept.keep.iter().zip(&kept.axis.widths).any(is_part) {
                     return Err(kept.too_wide());
                 }
-                match kept.is_whole() {
-                    true => Ok(state.clone()),
-                    false => keep_some(before, state.clone(), kept),
-                }
+                keep_some(before, state.clone(), kept)
             }
         }
     }
 }
 
-/// The last inputs of each row after it has kept its tokens: the inputs from `keep[b]` on out of `[B, len + L, width]`,
-/// as `[B, len, width]`.
-fn last_inputs(joined: &Array, kept: &Kept<'_>) -> Result<Array> {
-    let [b, all, width] = joined.dims()?;
-    let len = all - kept.width as i32;
-    if let Some((&first, rest)) = kept.keep.split_first()
-        && rest.iter().all(|&keep| keep == first)
-        && kept.width as i32 <= len
-    {
-        return joined.slice_axis(1, first as i32, first as i32 + len);
-    }
+/// The last inputs of each row after it has kept its tokens, `[B, len, width]`, of the window before
+/// them, `[B, len, width]`, and the step's inputs, `[1, T, width]`.
+fn last_inputs(before: &Array, inputs: &Array, kept: &Kept<'_>) -> Result<Array> {
+    let [rows, len, width] = before.dims()?;
     // A copy, because a view would keep the inputs of a whole prompt alive.
-    let rows = kept.keep.iter().enumerate();
-    let places: Vec<i32> = rows
-        .flat_map(|(row, &keep)| {
-            let first = row as i32 * all + keep as i32;
-            first..first + len
+    let each = kept.axis.each().zip(kept.keep).enumerate();
+    let places: Vec<i32> = each
+        .flat_map(|(row, (places, &keep))| {
+            let (row, first, keep) = (row as i32, places.start as i32, keep as i32);
+            (keep - len..keep).map(move |at| match at < 0 {
+                true => row * len + len + at,
+                false => rows * len + first + at,
+            })
         })
         .collect();
-    let places = Array::from_slice(&places, &[b, len])?;
-    joined.reshape(&[b * all, width])?.take(&places, 0)
+    let places = Array::from_slice(&places, &[rows, len])?;
+    let all = [
+        before.reshape(&[rows * len, width])?,
+        inputs.reshape(&[-1, width])?,
+    ];
+    concat(&all, 0)?.take(&places, 0)
 }
 
-/// For each row, the index of its last kept token in `[B * L]`; the first index if a row keeps none.
+/// For each row, the place of its last kept token; any place if a row keeps none.
 fn token_before(kept: &Kept<'_>) -> Result<Array> {
-    let rows = kept.keep.iter().enumerate();
+    let rows = kept.axis.each().zip(kept.keep);
     let places: Vec<i32> = rows
-        .map(|(row, &keep)| (row * kept.width + keep.saturating_sub(1)) as i32)
+        .map(|(places, &keep)| (places.start + keep).saturating_sub(1) as i32)
         .collect();
     Array::from_slice(&places, &[places.len() as i32])
 }
@@ -234,15 +247,20 @@ pub(crate) fn zero_state(part: &StatePart, rows: usize, dtype: DType) -> Result<
     fast::blank(&part.shape(rows), dtype)
 }
 
-impl State for RecurrentCache {
-    fn prepare(&mut self, kept: &Kept<'_>) -> Result<()> {
+/// Rows and steps. Rows are numbered from 0; the [`ModelCache`](super::ModelCache) holds their
+/// lengths.
+impl RecurrentCache {
+    /// Builds the state after a step of which the rows keep the tokens in `kept`. The state takes
+    /// effect with [`end_step`](Self::end_step).
+    pub(crate) fn prepare(&mut self, kept: &Kept<'_>) -> Result<()> {
         let parts = self.shape.parts().zip(&self.handed);
         let after = parts.map(|(part, handed)| Self::after(part, handed.as_ref(), kept));
         self.next = Some(after.collect::<Result<_>>()?);
         Ok(())
     }
 
-    fn end_step(&mut self, commit: bool) {
+    /// Ends the step: adopts the prepared state, or drops it.
+    pub(crate) fn end_step(&mut self, commit: bool) {
         self.handed.fill(None);
         if let Some(next) = self.next.take()
             && commit
@@ -251,11 +269,13 @@ impl State for RecurrentCache {
         }
     }
 
-    fn can_rewind(&self, row: usize, _held: RowLen, len: usize) -> bool {
+    /// Whether row `row` can be shortened to `len` positions, fewer than it holds.
+    pub(crate) fn can_rewind(&self, row: usize, len: usize) -> bool {
         len == 0 || self.recorded[row].contains_key(&len)
     }
 
-    fn truncate(&mut self, row: usize, len: usize) -> Result<()> {
+    /// Shortens row `row` to `len` positions, which [`can_rewind`](Self::can_rewind) has allowed.
+    pub(crate) fn truncate(&mut self, row: usize, len: usize) -> Result<()> {
         self.recorded[row].split_off(&(len + 1));
         let Some(at_len) = self.recorded[row].get(&len) else {
             return Ok(());
@@ -269,7 +289,8 @@ impl State for RecurrentCache {
         Ok(())
     }
 
-    fn record(&mut self, row: usize, len: usize) -> Result<()> {
+    /// Records the present length of row `row`, so that the row can be shortened to it later.
+    pub(crate) fn record(&mut self, row: usize, len: usize) -> Result<()> {
         if let Some(store) = &self.store
             && len > 0
             && !self.recorded[row].contains_key(&len)
@@ -280,11 +301,13 @@ impl State for RecurrentCache {
         Ok(())
     }
 
-    fn clear(&mut self, row: usize) {
+    /// Clears row `row`.
+    pub(crate) fn clear(&mut self, row: usize) {
         self.recorded[row].clear();
     }
 
-    fn select(&self, rows: &[usize], indices: &Array) -> Result<LayerState> {
+    /// The rows `rows`, in that order. `indices` holds the same numbers.
+    pub(crate) fn select(&self, rows: &[usize], indices: &Array) -> Result<Self> {
         let store = match &self.store {
             Some(store) => Some(
                 store
@@ -295,46 +318,38 @@ impl State for RecurrentCache {
             None => None,
         };
         let recorded = rows.iter().map(|&row| self.recorded[row].clone());
-        Ok(LayerState::Recurrent(self.with(store, recorded.collect())))
+        Ok(self.with(store, recorded.collect()))
     }
 
-    fn join(&self, other: &LayerState, lens: [&[RowLen]; 2]) -> Result<LayerState> {
-        let LayerState::Recurrent(other) = other else {
-            return Err(incompatible());
-        };
+    /// These rows, then those of `other`. `counts` are the numbers of both.
+    pub(crate) fn join(&self, other: &Self, counts: [usize; 2]) -> Result<Self> {
         let store = match (&self.store, &other.store) {
             (None, None) => None,
             (first, second) => {
                 let joined = |(at, part): (usize, &StatePart)| {
                     let like = first.as_ref().or(second.as_ref()).expect("one is there");
                     let dtype = like[at].dtype();
-                    let rows = |store: &Option<Rc<[Array]>>, lens: &[RowLen]| match store {
+                    let rows = |store: &Option<Rc<[Array]>>, count: usize| match store {
                         Some(store) => Ok(store[at].clone()),
-                        None => zero_state(part, lens.len(), dtype),
+                        None => zero_state(part, count, dtype),
                     };
-                    concat(&[rows(first, lens[0])?, rows(second, lens[1])?], 0)
+                    concat(&[rows(first, counts[0])?, rows(second, counts[1])?], 0)
                 };
                 let parts = self.shape.parts().enumerate().map(joined);
                 Some(parts.collect::<Result<_>>()?)
             }
         };
         let recorded = self.recorded.iter().chain(&other.recorded).cloned();
-        Ok(LayerState::Recurrent(self.with(store, recorded.collect())))
+        Ok(self.with(store, recorded.collect()))
     }
 
-    fn has_room_for(&self, _other: &LayerState) -> bool {
-        false
-    }
-
-    fn put(
+    /// Writes row `from` of `other` over row `row` of `rows`.
+    pub(crate) fn put(
         &mut self,
         (row, rows): (usize, usize),
-        other: &LayerState,
-        (from, _): (usize, RowLen),
+        other: &Self,
+        from: usize,
     ) -> Result<()> {
-        let LayerState::Recurrent(other) = other else {
-            return Err(incompatible());
-        };
         self.recorded[row] = other.recorded[from].clone();
         let Some(new) = &other.store else {
             return Ok(());
@@ -350,32 +365,33 @@ impl State for RecurrentCache {
         Ok(())
     }
 
-    fn view(&self, row: usize, held: RowLen, len: usize) -> Result<LayerState> {
+    /// A copy of the state at the first `len` of the `held` positions of row `row`.
+    pub(crate) fn prefix(&self, row: usize, held: usize, len: usize) -> Result<Self> {
         let store = match &self.store {
-            Some(store) if len == held.len => Some(Self::row(store, row, false)?),
+            Some(store) if len == held => Some(Self::row(store, row, true)?),
             _ => self.recorded[row].get(&len).cloned(),
         };
         let mut recorded = self.recorded[row].clone();
         recorded.split_off(&(len + 1));
-        Ok(LayerState::Recurrent(self.with(store, vec![recorded])))
+        Ok(self.with(store, vec![recorded]))
     }
 
-    fn fill(&mut self, _held: RowLen, arrays: Vec<Array>) -> Result<()> {
+    /// Sets the [arrays](Self::arrays) of one row, from a file or another cache. The error names the array that does
+    /// not fit.
+    pub(crate) fn fill(&mut self, arrays: Vec<Array>) -> Result<()> {
         self.check(&arrays)?;
         self.store = Some(arrays.into());
         Ok(())
     }
 
-    fn shrink(&mut self, _longest: usize) -> Result<()> {
-        Ok(())
-    }
-
-    fn arrays(&self) -> Vec<&Array> {
+    /// The arrays that hold the rows, none before the first step.
+    pub(crate) fn arrays(&self) -> Vec<&Array> {
         let store = self.next.as_ref().or(self.store.as_ref());
         store.into_iter().flat_map(|store| store.iter()).collect()
     }
 
-    fn recorded_arrays(&self) -> Vec<&Array> {
+    /// The arrays that hold the rows at [recorded](Self::record) lengths.
+    pub(crate) fn recorded_arrays(&self) -> Vec<&Array> {
         let rows = self.recorded.iter().flat_map(BTreeMap::values);
         rows.flat_map(|arrays| arrays.iter()).collect()
     }

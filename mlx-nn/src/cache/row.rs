@@ -4,15 +4,16 @@ use std::collections::BTreeSet;
 
 use mlx_core::{Array, Result};
 
-use super::state::{LayerState, RowLen, refusal};
+use super::state::{LayerState, refusal};
 use super::{CacheOptions, LayerKind, ModelCache, in_layer};
+use crate::mask::position;
 
 impl ModelCache {
     /// Whether row `row` still holds everything that tokens after its first `len` positions depend
     /// on.
     pub fn can_shorten(&self, row: usize, len: usize) -> bool {
-        let held = |layer: &LayerState| layer.state().can_rewind(row, self.row_len(row), len);
-        len == self.lens[row] || (len < self.lens[row] && self.layers.iter().all(held))
+        let held = self.lens[row];
+        len == held || (len < held && self.lost_at(row, len).is_none())
     }
 
     /// The greatest length of at most `most` to which row `row` [can](Self::can_shorten) be
@@ -24,8 +25,8 @@ impl ModelCache {
         lengths.find(|&len| self.can_shorten(row, len)).unwrap_or(0)
     }
 
-    /// The first `len` positions of row `row`, as a cache of one row. It shares the buffers of this cache. This cache
-    /// must not be written before the new one has been used or [copied](Self::compacted).
+    /// The first `len` positions of row `row`, as a cache of one row [beside](Self::beside) this one. It shares the
+    /// pages of keys and values, and has copies of recurrent states. Nothing is evaluated.
     ///
     /// # Errors
     /// The row does not exist, or [cannot be shortened](Self::can_shorten) to `len`.
@@ -35,37 +36,41 @@ impl ModelCache {
                 "the first {len} positions of row {row} are not held"
             )));
         }
-        let held = self.row_len(row);
-        let layers: Result<Vec<_>> = self
-            .layers
-            .iter()
-            .map(|layer| layer.state().view(row, held, len))
-            .collect();
-        Ok(Self {
-            kinds: self.kinds.clone(),
-            lens: vec![len],
-            expected: vec![len],
-            written: vec![held.written.max(len)],
-            layers: layers?,
-            options: self.options,
-            last: None,
-        })
+        let held = self.lens[row];
+        let mut own = self.beside(1);
+        for (layer, from) in own.layers.iter_mut().zip(&self.layers) {
+            if let LayerState::Recurrent(state) = from {
+                *layer = LayerState::Recurrent(Box::new(state.prefix(row, held, len)?));
+            }
+        }
+        own.pages[0].clone_from(&self.pages[row]);
+        own.pages[0]
+            .iter_mut()
+            .for_each(|pages| pages.truncate(len));
+        (own.lens[0], own.expected[0]) = (len, len);
+        Ok(own)
     }
 
-    /// A copy in buffers of its own, which are only as large as their content. Nothing is evaluated.
+    /// The same rows in memory of their own, with nothing but them in it. Nothing is evaluated.
     ///
     /// # Errors
     /// No memory for a handle.
-    pub fn compacted(&self) -> Result<Self> {
-        let mut copy = self.clone();
-        copy.select(&(0..self.rows()).collect::<Vec<_>>())?;
-        Ok(copy)
+    pub fn detached(&self) -> Result<Self> {
+        let mut own = Self::new(&self.kinds, 0, self.options);
+        own.join(self)?;
+        Ok(own)
     }
 
-    /// The largest number of positions that row `row` has ever had. [`from_row`](Self::from_row) needs it beside the
-    /// row's length.
+    /// The number that [`from_row`](Self::from_row) needs beside the row's length: how many positions a ring of each
+    /// layer with a window would have been given, if its last ones are those that the layer holds.
     pub fn written(&self, row: usize) -> usize {
-        self.written[row]
+        let pool = self.pool.borrow();
+        let groups = pool.groups().iter().zip(&self.pages[row]);
+        let written = groups.filter_map(|(group, pages)| {
+            let ring = group.window? + self.options.slack;
+            (pages.begin() > 0).then_some(pages.begin() + ring)
+        });
+        written.fold(self.lens[row], usize::max)
     }
 
     /// The lengths below its own at which the recurrent layers have [recorded](Self::record) row `row`. Empty if there
@@ -73,7 +78,7 @@ impl ModelCache {
     pub fn recorded(&self, row: usize) -> Vec<usize> {
         let lengths = self.layers.iter().filter_map(|layer| match layer {
             LayerState::Recurrent(state) => Some(state.lengths(row)),
-            LayerState::Kv(_) => None,
+            LayerState::Paged => None,
         });
         let lengths: BTreeSet<usize> = lengths.flatten().collect();
         let own = self.lens[row];
@@ -87,7 +92,7 @@ impl ModelCache {
         layers
             .filter_map(|(index, layer)| match layer {
                 LayerState::Recurrent(state) => Some((index, state.recorded(row, len)?)),
-                LayerState::Kv(_) => None,
+                LayerState::Paged => None,
             })
             .collect()
     }
@@ -122,8 +127,51 @@ impl ModelCache {
         Ok(())
     }
 
-    /// A cache with one row of `len` positions from the [arrays](Self::row_arrays) of a [prefix](Self::prefix): the
-    /// parts of each layer in turn.
+    /// The arrays of row `row` in the order of [`LayerKind::part_names`], layer by layer, as
+    /// [`from_row`](Self::from_row) takes them. Keys and values are `[1, K, S, D]` with the row's S positions in order.
+    /// A layer with a window that has passed the first positions has a ring: position p is at `p mod (window + slack)`.
+    ///
+    /// # Errors
+    /// No memory for a handle.
+    pub fn to_row(&self, row: usize) -> Result<Vec<Array>> {
+        let (len, written) = (self.lens[row], self.written(row));
+        let row_index = row as i32;
+        let pool = self.pool.borrow();
+        let mut arrays = Vec::new();
+        for (index, layer) in self.layers.iter().enumerate() {
+            if let LayerState::Recurrent(_) = layer {
+                let parts = layer.arrays();
+                let parts = parts
+                    .iter()
+                    .map(|array| array.slice_axis(0, row_index, row_index + 1));
+                arrays.extend(parts.collect::<Result<Vec<_>>>()?);
+                continue;
+            }
+            let group = pool.group_of(index)?;
+            let pages = &self.pages[row][group];
+            let ring = pool.groups()[group].window;
+            let ring = ring.map(|window| window + self.options.slack);
+            match ring.filter(|&ring| written > ring) {
+                None => arrays.extend(pool.positions(index, pages, (0, len))?),
+                Some(ring) => {
+                    let first = written - ring;
+                    let held = pool.positions(index, pages, (first, len))?;
+                    // Slots of positions that are not held have any content.
+                    let order: Vec<i32> = (0..ring)
+                        .map(|slot| position(slot, written, ring) - first as i64)
+                        .map(|at| at.min((len - first) as i64 - 1) as i32)
+                        .collect();
+                    let order = Array::from_slice(&order, &[ring as i32])?;
+                    let turned = held.iter().map(|array| array.take(&order, 2));
+                    arrays.extend(turned.collect::<Result<Vec<_>>>()?);
+                }
+            }
+        }
+        Ok(arrays)
+    }
+
+    /// A cache with one row of `len` positions from the [arrays](Self::to_row) of a row: the parts of each layer in
+    /// turn. `written` is that of the [row](Self::written).
     ///
     /// # Errors
     /// The arrays do not fit such a row; the message names the layer.
@@ -134,8 +182,17 @@ impl ModelCache {
         written: usize,
         arrays: Vec<Array>,
     ) -> Result<Self> {
+        Self::new(kinds, 0, options).row_from(len, written, arrays)
+    }
+
+    /// [`from_row`](Self::from_row), [beside](Self::beside) this cache.
+    ///
+    /// # Errors
+    /// Those of [`from_row`](Self::from_row).
+    pub fn row_from(&self, len: usize, written: usize, arrays: Vec<Array>) -> Result<Self> {
+        let options = self.options;
         let parts = |kind: &LayerKind| kind.part_names().len();
-        let wanted: usize = kinds.iter().map(parts).sum();
+        let wanted: usize = self.kinds.iter().map(parts).sum();
         if arrays.len() != wanted {
             let n = arrays.len();
             return Err(refusal(format!("a row needs {wanted} arrays, given {n}")));
@@ -145,15 +202,65 @@ impl ModelCache {
                 "a row of {len} positions cannot have written {written}"
             )));
         }
-        let mut cache = Self::new(kinds, 1, options);
+        let mut cache = self.beside(1);
+        let kinds = cache.kinds.clone();
         let mut arrays = arrays.into_iter();
-        let held = RowLen { len, written };
-        for (index, (kind, layer)) in kinds.iter().zip(&mut cache.layers).enumerate() {
-            let arrays = arrays.by_ref().take(parts(kind)).collect();
-            let filled = layer.state_mut().fill(held, arrays);
-            filled.map_err(|error| in_layer(index, &error))?;
+        {
+            let mut pool = cache.pool.borrow_mut();
+            let windows: Vec<_> = pool.groups().iter().map(|group| group.window).collect();
+            for (pages, window) in cache.pages[0].iter_mut().zip(windows) {
+                let ring = window.map(|window| window + options.slack);
+                let begin = ring.map_or(0, |ring| written.saturating_sub(ring));
+                pages.prepare(begin, len);
+            }
+            for (index, (kind, layer)) in kinds.iter().zip(&mut cache.layers).enumerate() {
+                let arrays: Vec<Array> = arrays.by_ref().take(parts(kind)).collect();
+                let filled = match layer {
+                    LayerState::Recurrent(state) => state.fill(arrays),
+                    LayerState::Paged => {
+                        let group = pool.group_of(index)?;
+                        let ring = pool.groups()[group].window;
+                        let ring = ring.map(|window| window + options.slack);
+                        in_order(&arrays, len, written, ring).and_then(|(begin, arrays)| {
+                            pool.fill(index, &cache.pages[0][group], begin, &arrays)
+                        })
+                    }
+                };
+                filled.map_err(|error| in_layer(index, &error))?;
+            }
         }
-        (cache.lens[0], cache.expected[0], cache.written[0]) = (len, len, written);
+        (cache.lens[0], cache.expected[0]) = (len, len);
         Ok(cache)
     }
+}
+
+/// Keys or values of a row, whose slots may be a ring, in the order of positions, and the first
+/// position.
+fn in_order(
+    arrays: &[Array],
+    len: usize,
+    written: usize,
+    ring: Option<usize>,
+) -> Result<(usize, Vec<Array>)> {
+    let ring = ring.filter(|&ring| written > ring);
+    let slots = ring.unwrap_or(len);
+    for array in arrays {
+        let [rows, _, held, _] = array.dims()?;
+        if rows != 1 || held as usize != slots {
+            return Err(refusal(format!(
+                "keys or values {:?} where 1 row of {slots} slots belongs",
+                array.shape()
+            )));
+        }
+    }
+    let Some(ring) = ring else {
+        return Ok((0, arrays.to_vec()));
+    };
+    let begin = written - ring;
+    let order: Vec<i32> = (begin..len)
+        .map(|position| (position % ring) as i32)
+        .collect();
+    let order = Array::from_slice(&order, &[order.len() as i32])?;
+    let turned = arrays.iter().map(|array| array.take(&order, 2));
+    Ok((begin, turned.collect::<Result<_>>()?))
 }

@@ -1,30 +1,18 @@
-//! [`LayerState`]: the state of one layer, and the operations that a [`ModelCache`](super::ModelCache) needs.
+//! [`LayerState`]: what a cache holds for one layer beside pages.
 
 use mlx_core::{Array, Error, ErrorKind, Result};
 
-use super::kv::KvCache;
+use super::LayerKind;
 use super::recurrent::RecurrentCache;
-use super::{CacheOptions, LayerKind};
-
-/// The length of a row.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct RowLen {
-    /// The number of positions that it holds.
-    pub(crate) len: usize,
-    /// The largest number of positions that it has ever had. Positions that a ring has overwritten do not come back
-    /// when the row is shortened.
-    pub(crate) written: usize,
-}
+use crate::step::axis::Axis;
 
 /// The tokens that each row keeps of a step that is about to commit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kept<'s> {
     /// Tokens that each row keeps, at most as many as it brought.
     pub(crate) keep: &'s [usize],
-    /// Tokens that each row brought.
-    pub(crate) widths: &'s [usize],
-    /// The width of the tokens' array.
-    pub(crate) width: usize,
+    /// The tokens of the step.
+    pub(crate) axis: &'s Axis,
     /// [`CacheOptions::slack`]
     pub(crate) slack: usize,
 }
@@ -32,129 +20,97 @@ pub(crate) struct Kept<'s> {
 impl Kept<'_> {
     /// Whether every row keeps all of its tokens.
     pub(crate) fn is_whole(&self) -> bool {
-        self.keep == self.widths
+        self.keep == self.axis.widths
     }
 
     /// The error for a step whose state exists only for all of its tokens.
     pub(crate) fn too_wide(&self) -> Error {
-        let Self {
-            keep,
-            widths,
-            width,
-            slack,
-        } = self;
+        let Self { keep, axis, slack } = self;
+        let (width, widths) = (axis.longest(), &axis.widths);
         refusal(format!(
             "a step of {width} tokens is too wide for slack {slack} to keep {keep:?} of {widths:?}"
         ))
     }
 }
 
-/// The operations of every kind of layer state. Rows are numbered from 0. The
-/// [`ModelCache`](super::ModelCache) holds their lengths and passes them as arguments.
-pub(crate) trait State {
-    /// Builds the state after a step of which the rows keep the tokens in `kept`. The state takes
-    /// effect with [`end_step`](Self::end_step).
-    fn prepare(&mut self, kept: &Kept<'_>) -> Result<()>;
-
-    /// Ends the step: adopts the prepared state, or drops it.
-    fn end_step(&mut self, commit: bool);
-
-    /// Whether row `row` can be shortened to `len` positions, fewer than it holds.
-    fn can_rewind(&self, row: usize, held: RowLen, len: usize) -> bool;
-
-    /// Shortens row `row` to `len` positions, which [`can_rewind`](Self::can_rewind) has allowed.
-    fn truncate(&mut self, row: usize, len: usize) -> Result<()>;
-
-    /// Records the present length of row `row`, so that the row can be shortened to it later.
-    fn record(&mut self, row: usize, len: usize) -> Result<()>;
-
-    /// Clears row `row`.
-    fn clear(&mut self, row: usize);
-
-    /// The rows `rows`, in that order. `indices` holds the same numbers.
-    fn select(&self, rows: &[usize], indices: &Array) -> Result<LayerState>;
-
-    /// These rows, then those of `other`. `lens` has the lengths of both.
-    fn join(&self, other: &LayerState, lens: [&[RowLen]; 2]) -> Result<LayerState>;
-
-    /// Whether [`put`](Self::put) would write into the arrays that are there.
-    fn has_room_for(&self, other: &LayerState) -> bool;
-
-    /// Writes row `from` of `other`, of length `held`, over row `row` of `rows`.
-    fn put(&mut self, row: (usize, usize), other: &LayerState, from: (usize, RowLen))
-    -> Result<()>;
-
-    /// The first `len` positions of row `row`, as views.
-    fn view(&self, row: usize, held: RowLen, len: usize) -> Result<LayerState>;
-
-    /// Sets the [arrays](Self::arrays) of one row, from a file or another cache. The error names the array that does
-    /// not fit.
-    fn fill(&mut self, held: RowLen, arrays: Vec<Array>) -> Result<()>;
-
-    /// Frees the memory of positions from `longest` on.
-    fn shrink(&mut self, longest: usize) -> Result<()>;
-
-    /// The arrays that hold the rows, none before the first write.
-    fn arrays(&self) -> Vec<&Array>;
-
-    /// The arrays that hold the rows at [recorded](Self::record) lengths.
-    fn recorded_arrays(&self) -> Vec<&Array>;
-}
-
-/// The state of one layer.
+/// What a cache holds for one layer beside the pages of the pool.
 #[derive(Clone, Debug)]
 pub(crate) enum LayerState {
-    /// Keys and values of positions.
-    Kv(KvCache),
+    /// Nothing: its keys and values are in pages.
+    Paged,
     /// Arrays of a fixed size a row.
-    Recurrent(RecurrentCache),
+    Recurrent(Box<RecurrentCache>),
 }
 
 impl LayerState {
-    pub(crate) fn new(kind: LayerKind, rows: usize, options: &CacheOptions) -> Self {
+    pub(crate) fn new(kind: LayerKind, rows: usize) -> Self {
         match kind {
-            LayerKind::Full | LayerKind::Window(_) | LayerKind::Latent => {
-                Self::Kv(KvCache::new(kind, options))
+            LayerKind::Full | LayerKind::Window(_) | LayerKind::Latent => Self::Paged,
+            LayerKind::Recurrent(shape) => {
+                Self::Recurrent(Box::new(RecurrentCache::new(shape, rows)))
             }
-            LayerKind::Recurrent(shape) => Self::Recurrent(RecurrentCache::new(shape, rows)),
-        }
-    }
-
-    pub(crate) fn state(&self) -> &dyn State {
-        match self {
-            Self::Kv(state) => state,
-            Self::Recurrent(state) => state,
-        }
-    }
-
-    pub(crate) fn state_mut(&mut self) -> &mut dyn State {
-        match self {
-            Self::Kv(state) => state,
-            Self::Recurrent(state) => state,
-        }
-    }
-
-    /// Whether the next step updates the layer's arrays in place.
-    pub(crate) fn is_in_place(&self) -> bool {
-        match self {
-            Self::Kv(state) => state.is_own(),
-            Self::Recurrent(_) => false,
-        }
-    }
-
-    /// Keys and values, if that is what the layer keeps.
-    pub(crate) fn kv(&mut self) -> Option<&mut KvCache> {
-        match self {
-            Self::Kv(state) => Some(state),
-            Self::Recurrent(_) => None,
         }
     }
 
     /// The recurrent state, if that is what the layer keeps.
     pub(crate) fn recurrent(&mut self) -> Option<&mut RecurrentCache> {
         match self {
-            Self::Kv(_) => None,
+            Self::Paged => None,
             Self::Recurrent(state) => Some(state),
+        }
+    }
+
+    /// The rows `rows`, in that order. `indices` holds the same numbers.
+    pub(crate) fn select(&self, rows: &[usize], indices: &Array) -> Result<Self> {
+        match self {
+            Self::Paged => Ok(Self::Paged),
+            Self::Recurrent(state) => {
+                let state = state.select(rows, indices)?;
+                Ok(Self::Recurrent(Box::new(state)))
+            }
+        }
+    }
+
+    /// These rows, then those of `other`. `rows` are the numbers of both.
+    pub(crate) fn join(&self, other: &Self, rows: [usize; 2]) -> Result<Self> {
+        match (self, other) {
+            (Self::Paged, Self::Paged) => Ok(Self::Paged),
+            (Self::Recurrent(state), Self::Recurrent(other)) => {
+                Ok(Self::Recurrent(Box::new(state.join(other, rows)?)))
+            }
+            _ => Err(incompatible()),
+        }
+    }
+
+    /// Writes row `from` of `other` over row `row` of `rows`.
+    pub(crate) fn put(&mut self, place: (usize, usize), other: &Self, from: usize) -> Result<()> {
+        match (self, other) {
+            (Self::Paged, Self::Paged) => Ok(()),
+            (Self::Recurrent(state), Self::Recurrent(other)) => state.put(place, other, from),
+            _ => Err(incompatible()),
+        }
+    }
+
+    /// Clears row `row`.
+    pub(crate) fn clear(&mut self, row: usize) {
+        if let Self::Recurrent(state) = self {
+            state.clear(row);
+        }
+    }
+
+    /// The arrays that hold the rows, none before the first write.
+    pub(crate) fn arrays(&self) -> Vec<&Array> {
+        match self {
+            Self::Paged => Vec::new(),
+            Self::Recurrent(state) => state.arrays(),
+        }
+    }
+
+    /// The arrays that hold the rows at recorded lengths.
+    pub(crate) fn recorded_arrays(&self) -> Vec<&Array> {
+        match self {
+            Self::Paged => Vec::new(),
+            Self::Recurrent(state) => state.recorded_arrays(),
         }
     }
 }

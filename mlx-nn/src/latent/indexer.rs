@@ -1,7 +1,9 @@
 //! The choice of the positions that a query of latent attention sees: a small attention scores all
 //! positions, and the query sees those with the highest scores (DeepSeek-V3.2's sparse attention).
 
-use mlx_core::ops::create::zeros;
+use std::ops::Range;
+
+use mlx_core::ops::{concat, create::zeros};
 use mlx_core::{Array, DType, Result, fast};
 
 use crate::attention::split_heads;
@@ -9,7 +11,7 @@ use crate::linear::Linear;
 use crate::norm::LayerNorm;
 use crate::normed::Input;
 use crate::rope::Rope;
-use crate::step::Step;
+use crate::step::{KeptVectors, Step};
 
 /// Sizes of an indexer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,8 +60,8 @@ impl Indexer {
         })
     }
 
-    /// Chooses positions for the step's queries from the token's features and the compressed queries: Bool `[B, 1, L,
-    /// S]`; `None` if no row is longer than the number of positions that a query may see. `state` is the layer state
+    /// Chooses positions for the step's queries from the token's features and the compressed queries:
+    /// Bool `[1, T, S]`; `None` if no row is longer than the number of positions that a query may see. `state` is the layer state
     /// that keeps the keys, in F32 as scores are computed.
     pub(super) fn select(
         &self,
@@ -73,19 +75,19 @@ impl Indexer {
         } = self.config;
         let k = self.k_norm.forward(&self.wk.forward(x)?)?.expand_dims(1)?;
         let k = self.rotated(k, step)?.astype(DType::F32)?;
-        let (keys, visible) = step.keep(state, &k)?;
+        let KeptVectors { vectors, visible } = step.keep(state, &k)?;
         if step.longest() <= top as usize {
             return Ok(None);
         }
         let q = split_heads(&self.wq_b.forward(compressed)?, dim)?;
         let q = self.rotated(q, step)?.astype(DType::F32)?;
-        let scores = products(&q, &keys)?;
+        let scores = products(&q, &vectors, step)?; // [T, H, S]
         let scores = scores.multiply((dim as f32).powf(-0.5))?;
         let weights = self.weights_proj.forward(x)?.astype(DType::F32)?;
         let weights = weights.multiply((heads as f32).powf(-0.5))?;
-        let weights = weights.swapaxes(1, 2)?.expand_dims(-1)?;
-        let scores = scores.maximum(0.0)?.multiply(weights)?.sum(1, true)?;
-        let scores = visible.select(&scores, f32::NEG_INFINITY)?;
+        let weights = weights.squeeze(0)?.expand_dims(-1)?;
+        let scores = scores.maximum(0.0)?.multiply(weights)?.sum(1, false)?;
+        let scores = visible.select(&scores.expand_dims(0)?, f32::NEG_INFINITY)?;
         let best = scores.negative()?.argpartition(top - 1, -1)?;
         let best = best.slice_axis(-1, 0, top)?;
         let chosen = zeros(scores.shape(), DType::Bool)?;
@@ -102,15 +104,42 @@ impl Indexer {
     }
 }
 
-/// `q [B, H, L, D]` with `keys [B, 1, S, D]`: `[B, H, L, S]`. In a decode step the keys of each row
-/// are treated as the matrix that its queries are multiplied by, because there is a kernel for that
-/// product.
-fn products(q: &Array, keys: &Array) -> Result<Array> {
-    let [b, heads, l, dim] = q.dims()?;
-    if l > 1 {
-        return q.matmul(&keys.swapaxes(-1, -2)?);
+/// Queries `[1, H, T, D]` with the keys `[B, S, D]` of their rows: `[T, H, S]`. Single tokens of rows
+/// are multiplied by the keys of their rows as by the matrices of experts, because there is a kernel
+/// for that product. Its result does not depend on the other tokens.
+fn products(q: &Array, keys: &Array, step: &Step) -> Result<Array> {
+    let [_, heads, tokens, dim] = q.dims()?;
+    let q = q.squeeze(0)?.swapaxes(0, 1)?; // [T, H, D]
+    let rows: Vec<Range<usize>> = step.places().collect();
+    let single = |places: &Range<usize>| places.len() <= 1;
+    let mut parts = Vec::new();
+    let mut row = 0;
+    while row < rows.len() {
+        let run = rows[row..]
+            .iter()
+            .take_while(|places| single(places))
+            .count();
+        let (begin, end) = (
+            rows[row].start as i32,
+            rows[row + run.max(1) - 1].end as i32,
+        );
+        let own = q.slice_axis(0, begin, end)?;
+        let numbers = (row..row + run).filter(|&row| !rows[row].is_empty());
+        let numbers: Vec<i32> = numbers.map(|row| row as i32).collect();
+        if run == 0 {
+            let (row, n) = (row as i32, end - begin);
+            let own = own.reshape(&[n * heads, dim])?;
+            let keys = keys.slice_axis(0, row, row + 1)?.squeeze(0)?;
+            parts.push(own.matmul(&keys.t()?)?.reshape(&[n, heads, -1])?);
+        } else if !numbers.is_empty() {
+            let numbers = Array::from_slice(&numbers, &[end - begin, 1])?;
+            let own = own.reshape(&[end - begin, heads, 1, dim])?;
+            parts.push(fast::experts_linear(&own, keys, &numbers)?.squeeze(2)?);
+        }
+        row += run.max(1);
     }
-    let rows = Array::from_slice(&(0..b).collect::<Vec<i32>>(), &[b, 1])?;
-    let q = q.reshape(&[b, heads, 1, dim])?;
-    fast::experts_linear(&q, &keys.squeeze(1)?, &rows)
+    match &parts[..] {
+        [part] if part.dim(0)? == tokens => Ok(part.clone()),
+        parts => concat(parts, 0),
+    }
 }

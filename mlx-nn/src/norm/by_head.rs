@@ -37,7 +37,7 @@ impl LayerNormByHead {
         })
     }
 
-    /// `[B, H, L, D] -> [B, H, L, D]`
+    /// `[1, H, T, D] -> [1, H, T, D]`
     ///
     /// # Errors
     /// The shapes do not fit.

@@ -60,7 +60,7 @@ impl Growing {
         pairs.map(|i| base.powf(-2.0 * i as f64 / dims)).collect()
     }
 
-    /// Rotates `[B, H, L, D]`; angles are F32. Tokens whose base has not grown are taken from
+    /// Rotates `[1, H, T, D]`; angles are F32. Tokens whose base has not grown are taken from
     /// `short`, so that other tokens of the step do not change them.
     pub(super) fn rotate(
         &self,

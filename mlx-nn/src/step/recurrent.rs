@@ -1,20 +1,25 @@
 //! The part of [`Step`] that recurrent layers use.
 
-use std::fmt;
 use std::rc::Rc;
 
+use mlx_core::fast::{
+    self, RaggedDelta, RaggedRows, RaggedScan, SlotsAfter, StatePool, StateSlots,
+};
 use mlx_core::{Array, DType, Error, ErrorKind, Result, ops::concat};
 
 use super::Step;
+use super::axis::{Axis, RowSlots, features_at};
+use crate::activation::Activation;
 use crate::cache::StatePart;
 use crate::cache::in_layer;
 use crate::cache::recurrent::{Handed, RecurrentCache, by_row, zero_state};
 use crate::cache::state::refusal;
 
-/// The state of a recurrent layer after a step.
+/// The state of a recurrent layer of a kind of its own after a step. The layers of this crate use
+/// [`Step::convolve`], [`Step::gated_delta`] and [`Step::scan`] instead.
 ///
 /// ```
-/// use mlx_core::{Array, DType, Result};
+/// use mlx_core::{Array, DType, Result, ops::concat};
 /// use mlx_nn::{
 ///     CacheOptions, LayerKind, ModelCache, RecurrentShape, StateAfter, StatePart, Step,
 /// };
@@ -26,20 +31,18 @@ use crate::cache::state::refusal;
 ///     dtype: DType::F32,
 /// }]);
 ///
-/// /// The sum of all tokens so far: `[B, L, 4] -> [B, L, 4]`.
+/// /// The sum of all tokens so far: `[1, T, 4] -> [1, T, 4]`.
 /// fn running_sum(x: &Array, layer: usize, step: &mut Step) -> Result<Array> {
 ///     let before = step.state(layer, 0)?; // [B, 1, 1, 4]
-///     let x = match step.real_tokens()? {
-///         Some(real) => real.expand_dims(-1)?.select(x, 0.0f32)?, // padding adds nothing
-///         None => x.clone(),
-///     };
-///     let sums = x.cumsum(1)?.add(&before.squeeze(1)?)?; // [B, L, 4]
-///     let (b, l) = (x.dim(0)?, x.dim(1)?);
-///     let after = match step.keeps_parts() {
-///         true => StateAfter::Each(sums.reshape(&[b, l, 1, 1, WIDTH])?),
-///         false => StateAfter::End(sums.slice_axis(1, l - 1, l)?.expand_dims(1)?),
-///     };
-///     step.set_state(layer, 0, after)?;
+///     let mut sums = Vec::new();
+///     for (row, places) in step.places().enumerate() {
+///         let (row, begin, end) = (row as i32, places.start as i32, places.end as i32);
+///         let before = before.slice_axis(0, row, row + 1)?.squeeze(1)?;
+///         sums.push(x.slice_axis(1, begin, end)?.cumsum(1)?.add(&before)?);
+///     }
+///     let sums = concat(&sums, 1)?;
+///     let each = sums.reshape(&[-1, 1, 1, WIDTH])?; // [T, 1, 1, 4]
+///     step.set_state(layer, 0, StateAfter::Each(each))?;
 ///     Ok(sums)
 /// }
 ///
@@ -58,105 +61,311 @@ use crate::cache::state::refusal;
 /// ```
 #[derive(Clone, Debug)]
 pub enum StateAfter {
-    /// After each token: `[B, L, …]`. A row may keep any number of its tokens. States after its last real token do not
-    /// matter.
+    /// After each token: `[T, …]`. A row may keep any number of its tokens.
     Each(Array),
-    /// After the last real token of each row: `[B, …]`. A row of width 0 keeps its state. A row can
+    /// After the last token of each row: `[B, …]`. A row without tokens keeps its state. A row can
     /// keep all of its tokens or none.
     End(Array),
-    /// `End`, and a function that computes the state again if a row keeps a part of its tokens. No
-    /// state is stored for each token, and a rejected token costs a second run of the recurrence.
-    Rerun {
-        /// After the last real token of each row: `[B, …]`.
-        end: Array,
-        /// The recurrence.
-        rerun: Rerun,
-    },
 }
 
-/// A recurrence that can be run again over the first tokens of each row.
-#[derive(Clone)]
-pub struct Rerun {
-    /// The inputs of `run`, with the state before the step.
-    pub inputs: Vec<Array>,
-    /// Returns the state `[B, …]` after the first `keep[b]` tokens of row b, from the inputs and `keep`, I32 `[B]`.
-    pub run: Rc<Run>,
+/// A recurrence over the first `keep[b]` tokens of row b of a step. Returns the states `[B, …]`
+/// after them.
+pub(crate) type Rerun = dyn Fn(&Axis, &[usize]) -> Result<Array>;
+
+/// A causal convolution: its taps `[J, C]`, its bias `[C]` and what follows it.
+#[derive(Clone, Copy, Debug)]
+pub struct Taps<'a> {
+    /// `[J, C]`
+    pub taps: &'a Array,
+    /// `[C]`
+    pub bias: Option<&'a Array>,
+    /// The activation of the sums.
+    pub activation: Option<Activation>,
 }
 
-type Run = dyn Fn(&[Array], &Array) -> Result<Array>;
-
-impl fmt::Debug for Rerun {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let rerun = &mut f.debug_struct("Rerun");
-        rerun.field("inputs", &self.inputs).finish_non_exhaustive()
-    }
-}
-
+/// The layers of this crate: operations over ragged rows.
 impl Step<'_> {
-    /// Which tokens are real and not padding: Bool `[B, L]`. `None` where all are.
+    /// [`ragged_conv`](fast::ragged_conv) of inputs `[1, T, C]`, whose state is the window that is
+    /// part `part` of layer `layer`: `[1, T, C]`.
     ///
     /// # Errors
-    /// No memory for a handle.
-    pub fn real_tokens(&mut self) -> Result<Option<Array>> {
-        if self.widths.iter().all(|&width| width == self.width) {
-            return Ok(None);
+    /// The part is not a window of such inputs.
+    pub fn convolve(
+        &mut self,
+        layer: usize,
+        part: usize,
+        inputs: &Array,
+        of: &Taps<'_>,
+    ) -> Result<Array> {
+        let found = self.window_part(layer, part, inputs)?;
+        let is_silu = matches!(of.activation, Some(Activation::Silu));
+        let other = of.activation.filter(|_| !is_silu);
+        // Other activations see sums in F32.
+        let x = match other {
+            Some(_) => inputs.astype(DType::F32)?,
+            None => inputs.clone(),
+        };
+        let before = self.pool_before(layer, part, &found, inputs.dtype())?;
+        let pool = before.map(|before| before.astype(x.dtype())).transpose()?;
+        let slots = self.axis.slots()?;
+        let states = pool.as_ref().map(|pool| of_rows(pool, &slots));
+        let rows = self.ragged_rows();
+        let (y, end) = fast::ragged_conv(&x, of.taps, of.bias, is_silu, &rows, states)?;
+        if let Some(end) = end {
+            let end = end.astype(inputs.dtype())?;
+            self.hand_over_inputs(layer, part, &found, inputs, Some(end))?;
         }
-        if self.real.is_none() {
-            let row = |&own: &usize| (0..self.width).map(move |token| token < own);
-            let real: Vec<bool> = self.widths.iter().flat_map(row).collect();
-            let shape = [self.widths.len() as i32, self.width as i32];
-            self.real = Some(Array::from_slice(&real, &shape)?);
+        match other {
+            Some(activation) => activation.forward(&y)?.astype(inputs.dtype()),
+            None => Ok(y),
         }
-        Ok(self.real.clone())
     }
 
-    /// The number of tokens that each row brings: I32 `[B]`.
+    /// [`ragged_delta`](fast::ragged_delta), whose state is part `part` of layer `layer`:
+    /// `[1, T, H·V]`.
     ///
     /// # Errors
-    /// No memory for a handle.
-    pub fn real_widths(&mut self) -> Result<Array> {
-        if self.real_widths.is_none() {
-            let widths: Vec<i32> = self.widths.iter().map(|&width| width as i32).collect();
-            self.real_widths = Some(Array::from_slice(&widths, &[widths.len() as i32])?);
-        }
-        Ok(self.real_widths.clone().expect("it was made"))
+    /// The shapes do not fit each other or the part.
+    pub fn gated_delta(
+        &mut self,
+        layer: usize,
+        part: usize,
+        of: &RaggedDelta<'_>,
+    ) -> Result<Array> {
+        let RaggedDelta {
+            key_heads, key_dim, ..
+        } = *of;
+        let tokens = [of.qkv, of.a, of.b].map(Array::clone);
+        let fixed = [of.rate, of.bias].map(Array::clone);
+        self.recur(layer, part, tokens, move |[qkv, a, b], rows, states| {
+            let [rate, bias] = &fixed;
+            let of = RaggedDelta {
+                qkv,
+                a,
+                b,
+                rate,
+                bias,
+                key_heads,
+                key_dim,
+            };
+            fast::ragged_delta(&of, rows, states)
+        })
     }
 
+    /// [`ragged_scan`](fast::ragged_scan), whose state is part `part` of layer `layer`:
+    /// `[1, T, H·P]`.
+    ///
+    /// # Errors
+    /// The shapes do not fit each other or the part.
+    pub fn scan(&mut self, layer: usize, part: usize, of: &RaggedScan<'_>) -> Result<Array> {
+        let RaggedScan {
+            groups,
+            key_dim,
+            limits,
+            ..
+        } = *of;
+        let tokens = [of.x, of.dt].map(Array::clone);
+        let fixed = [of.rate, of.bias, of.skip].map(Array::clone);
+        self.recur(layer, part, tokens, move |[x, dt], rows, states| {
+            let [rate, bias, skip] = &fixed;
+            let of = RaggedScan {
+                x,
+                dt,
+                rate,
+                bias,
+                skip,
+                groups,
+                key_dim,
+                limits,
+            };
+            fast::ragged_scan(&of, rows, states)
+        })
+    }
+
+    /// A recurrence over arrays `[1, T, ..]`. If rows keep a part of the step, it runs again over
+    /// the tokens that they keep.
+    pub(crate) fn recur<const N: usize>(
+        &mut self,
+        layer: usize,
+        part: usize,
+        tokens: [Array; N],
+        run: impl Fn(
+            [&Array; N],
+            &RaggedRows<'_>,
+            Option<StateSlots<'_>>,
+        ) -> Result<(Array, Option<Array>)>
+        + 'static,
+    ) -> Result<Array> {
+        let found = self.carry_part(layer, part)?;
+        let StatePart::Carry { dtype, .. } = found else {
+            return Err(refusal(format!(
+                "layer {layer}: {} is no state",
+                found.name()
+            )));
+        };
+        if !self.recurrent(layer)?.can_rerun() {
+            return Err(refusal(format!(
+                "layer {layer}: {} is computed by an operation that can run again, which its shape \
+                 does not promise",
+                found.name()
+            )));
+        }
+        let before = self.pool_before(layer, part, &found, dtype)?;
+        let slots = self.axis.slots()?;
+        let states = before.as_ref().map(|pool| of_rows(pool, &slots));
+        let (y, end) = run(tokens.each_ref(), &self.ragged_rows(), states)?;
+        if let (Some(end), Some(pool)) = (end, before) {
+            let rerun = move |axis: &Axis, keep: &[usize]| {
+                let places = axis.first_of(keep);
+                if places.is_empty() {
+                    return Ok(pool.clone());
+                }
+                let mut of_kept = tokens.clone();
+                for array in &mut of_kept {
+                    *array = features_at(array, &places)?;
+                }
+                let kept = Axis::new(&vec![0; keep.len()], keep, false, None)?;
+                // A row that keeps nothing has no tokens, so its slots are not used.
+                let rows = RaggedRows {
+                    starts: &kept.starts,
+                    longest: kept.longest() as i32,
+                };
+                let (_, end) = run(of_kept.each_ref(), &rows, Some(of_rows(&pool, &slots)))?;
+                end.ok_or_else(|| refusal("a recurrence with states has returned none"))
+            };
+            let rerun = Rc::new(rerun);
+            self.hand_over(layer, part, Handed::Rerun { end, rerun })?;
+        }
+        Ok(y)
+    }
+
+    fn ragged_rows(&self) -> RaggedRows<'_> {
+        RaggedRows {
+            starts: &self.axis.starts,
+            longest: self.axis.longest() as i32,
+        }
+    }
+
+    /// The states of all rows before the step; without a store there are none.
+    fn pool_before(
+        &mut self,
+        layer: usize,
+        part: usize,
+        found: &StatePart,
+        dtype: DType,
+    ) -> Result<Option<Array>> {
+        let stored = self.recurrent(layer)?.stored(part).cloned();
+        match (stored, self.stores()) {
+            (_, false) => Ok(None),
+            (Some(stored), true) => Ok(Some(stored)),
+            (None, true) => zero_state(found, self.axis.rows(), dtype).map(Some),
+        }
+    }
+
+    /// Hands over the inputs of a window.
+    fn hand_over_inputs(
+        &mut self,
+        layer: usize,
+        part: usize,
+        found: &StatePart,
+        inputs: &Array,
+        end: Option<Array>,
+    ) -> Result<()> {
+        if !self.stores() {
+            return Ok(());
+        }
+        let before = self.before(layer, part, found, inputs.dtype())?;
+        let inputs = inputs.clone();
+        self.hand_over(
+            layer,
+            part,
+            Handed::Inputs {
+                before,
+                inputs,
+                end,
+            },
+        )
+    }
+}
+
+/// The states of rows in a pool that is not written in place.
+fn of_rows<'a>(pool: &'a Array, slots: &'a RowSlots) -> StateSlots<'a> {
+    StateSlots {
+        pool: StatePool::Shared(pool),
+        from: &slots.from,
+        to: SlotsAfter::Rows(&slots.to),
+    }
+}
+
+/// Layers of other kinds.
+impl Step<'_> {
     /// Whether rows may keep a part of several tokens
     /// ([`CacheOptions::slack`](crate::CacheOptions::slack)). Then recurrent layers should set the
     /// state after [each](StateAfter::Each) token. Wider steps, such as those of prompts, are kept
     /// whole, so the state at their [end](StateAfter::End) is enough.
     pub fn keeps_parts(&self) -> bool {
-        1 < self.width && self.width <= self.cache.options.slack + 1
+        let longest = self.axis.longest();
+        1 < longest && longest <= self.cache.options.slack + 1
     }
 
-    /// The input of a causal convolution whose window is part `part` of layer `layer`: the inputs before the step,
-    /// followed by those of the step, `[B, L, width] -> [B, len + L, width]`. Output `t` of the convolution reads `t
-    /// ..= t + len`. When the step commits, each row's window moves by the tokens that the row keeps.
+    /// The inputs that each token of a causal convolution sees, if part `part` of layer `layer` is
+    /// its window of `len` inputs: `[1, T, width] -> [1, T, len + 1, width]`, the token's own input
+    /// last. When the step commits, each row's window moves by the tokens that the row keeps.
     ///
     /// # Errors
     /// The part is not a window, or the inputs have another shape.
     pub fn window(&mut self, layer: usize, part: usize, inputs: &Array) -> Result<Array> {
+        let found = self.window_part(layer, part, inputs)?;
+        let StatePart::Window { len, width, .. } = found else {
+            return Err(refusal(format!(
+                "layer {layer}: {} is no window",
+                found.name()
+            )));
+        };
+        let before = self.before(layer, part, &found, inputs.dtype())?;
+        let (rows, tokens) = (self.axis.rows() as i32, self.tokens() as i32);
+        let all = concat(
+            &[
+                before.reshape(&[rows * len, width])?,
+                inputs.reshape(&[tokens, width])?,
+            ],
+            0,
+        )?;
+        let mut seen = Vec::with_capacity(self.tokens() * (len as usize + 1));
+        for (row, places) in self.axis.each().enumerate() {
+            let first = places.start as i32;
+            for place in places {
+                let own = place as i32 - first;
+                // Inputs before the row's first token are in its window.
+                seen.extend((own - len..=own).map(|at| match at < 0 {
+                    true => row as i32 * len + len + at,
+                    false => rows * len + first + at,
+                }));
+            }
+        }
+        let seen = Array::from_slice(&seen, &[1, tokens, len + 1])?;
+        self.hand_over_inputs(layer, part, &found, inputs, None)?;
+        all.take(&seen, 0)
+    }
+
+    /// A part that is a window of inputs `[1, T, width]`.
+    fn window_part(&mut self, layer: usize, part: usize, inputs: &Array) -> Result<StatePart> {
         let found = self.state_part(layer, part)?;
-        let rows = self.widths.len();
         let StatePart::Window { name, len, width } = found else {
             let message = format!("layer {layer}: {} is no window", found.name());
             return Err(refusal(message));
         };
-        if inputs.shape() != [rows as i32, self.width as i32, width] {
+        if inputs.shape() != [1, self.tokens() as i32, width] {
             return Err(Error::new(
                 ErrorKind::Shape,
                 format!(
                     "layer {layer}: inputs {:?} of {name} [{len}, {width}] in a step of {:?} tokens a row",
                     inputs.shape(),
-                    self.widths
+                    self.axis.widths
                 ),
             ));
         }
-        let before = self.before(layer, part, &found, inputs.dtype())?;
-        let joined = concat(&[&before, inputs], 1)?;
-        self.hand_over(layer, part, Handed::Inputs(joined.clone()))?;
-        Ok(joined)
+        Ok(found)
     }
 
     /// Part `part` of layer `layer`'s state before the step's tokens: `[B, heads, rows, columns]`.
@@ -164,12 +373,22 @@ impl Step<'_> {
     /// # Errors
     /// The layer has no such part, or it is a window.
     pub fn state(&mut self, layer: usize, part: usize) -> Result<Array> {
-        let found = self.state_part(layer, part)?;
+        let found = self.carry_part(layer, part)?;
         match found {
             StatePart::Carry { dtype, .. } => self.before(layer, part, &found, dtype),
             StatePart::Window { name, .. } => Err(refusal(format!(
                 "layer {layer}: {name} is a window of inputs, not a state"
             ))),
+        }
+    }
+
+    /// A part that is not a window.
+    fn carry_part(&mut self, layer: usize, part: usize) -> Result<StatePart> {
+        match self.state_part(layer, part)? {
+            StatePart::Window { name, .. } => Err(refusal(format!(
+                "layer {layer}: {name} is a window of inputs, not a state"
+            ))),
+            found @ StatePart::Carry { .. } => Ok(found),
         }
     }
 
@@ -180,13 +399,13 @@ impl Step<'_> {
     pub fn set_state(&mut self, layer: usize, part: usize, after: StateAfter) -> Result<()> {
         let found = self.state_part(layer, part)?;
         let before = self.state(layer, part)?;
-        let mut wanted = found.shape(self.widths.len());
+        let mut wanted = found.shape(self.axis.rows());
         let array = match &after {
             StateAfter::Each(states) => {
-                wanted.insert(1, self.width as i32);
+                wanted[0] = self.tokens() as i32;
                 states
             }
-            StateAfter::End(state) | StateAfter::Rerun { end: state, .. } => state,
+            StateAfter::End(state) => state,
         };
         if array.shape() != wanted || array.dtype() != before.dtype() {
             return Err(Error::new(
@@ -200,18 +419,16 @@ impl Step<'_> {
                 ),
             ));
         }
-        let can_rerun = self.recurrent(layer)?.can_rerun();
+        if self.recurrent(layer)?.can_rerun() {
+            let message = format!(
+                "layer {layer}: {} was handed over without a rerun, which its shape promises",
+                found.name()
+            );
+            return Err(refusal(message));
+        }
         let handed = match after {
-            StateAfter::Each(_) | StateAfter::End(_) if can_rerun => {
-                let message = format!(
-                    "layer {layer}: {} was handed over without a rerun, which its shape promises",
-                    found.name()
-                );
-                return Err(refusal(message));
-            }
             StateAfter::Each(states) => Handed::Each { before, states },
             StateAfter::End(state) => Handed::End { before, state },
-            StateAfter::Rerun { end, rerun } => Handed::Rerun { end, rerun },
         };
         self.hand_over(layer, part, handed)
     }
@@ -229,14 +446,6 @@ impl Step<'_> {
     }
 
     fn state_part(&mut self, layer: usize, part: usize) -> Result<StatePart> {
-        if self.documents.is_some() {
-            return Err(Error::new(
-                ErrorKind::Unsupported,
-                format!(
-                    "layer {layer} is recurrent and cannot keep documents in one row apart; give each a row"
-                ),
-            ));
-        }
         let found = self.recurrent(layer)?.part(part);
         found.map_err(|error| in_layer(layer, &error))
     }
@@ -249,7 +458,7 @@ impl Step<'_> {
         found: &StatePart,
         dtype: DType,
     ) -> Result<Array> {
-        let rows = self.widths.len();
+        let rows = self.axis.rows();
         let zeros = || zero_state(found, rows, dtype);
         let stored = self.recurrent(layer)?.stored(part).cloned();
         let Some(stored) = stored else {
@@ -261,7 +470,7 @@ impl Step<'_> {
         }
         if lens
             .iter()
-            .zip(&self.widths)
+            .zip(&self.axis.widths)
             .all(|(&len, &width)| len > 0 || width == 0)
         {
             return Ok(stored);

@@ -8,14 +8,17 @@
 
 use mlx_core::{Array, Result, inplace};
 
+use super::paged;
 use crate::cache::ModelCache;
+use crate::cache::state::LayerState;
 
 /// The last step, if all of its tokens were kept and nothing has changed the cache since.
 #[derive(Clone, Debug)]
 pub(crate) struct Last {
-    pub(crate) widths: Vec<usize>,
     /// [`Step::lasts`](super::Step::lasts)
     pub(crate) until: usize,
+    /// The groups of layers for which it made tables of pages, and the columns of these.
+    pub(crate) tables: Vec<(usize, usize)>,
 }
 
 /// A step whose lazy graph is that of the step before with other [offsets](Self::offsets): every
@@ -26,40 +29,56 @@ pub(crate) struct Last {
 /// Dropping it without [`commit`](Self::commit) leaves every row at its length.
 pub struct RepeatedStep<'c> {
     cache: &'c mut ModelCache,
-    offsets: Array,
+    inputs: Vec<Array>,
 }
 
 impl<'c> RepeatedStep<'c> {
     /// `None` if the graph differs, or may differ.
     pub(crate) fn new(cache: &'c mut ModelCache, widths: &[usize]) -> Result<Option<Self>> {
         let end = cache.lens.iter().max().map_or(1, |len| len + 1);
-        let is_same = |last: &Last| last.widths == widths && end <= last.until;
-        if !cache.last.as_ref().is_some_and(is_same)
-            || !cache.layers.iter().all(|layer| layer.is_in_place())
-        {
+        let (Some(last), Some(axis)) = (&cache.last, &cache.axis) else {
+            return Ok(None);
+        };
+        let is_recurrent = |layer: &LayerState| matches!(layer, LayerState::Recurrent(_));
+        if axis.widths != widths || end > last.until || cache.layers.iter().any(is_recurrent) {
             return Ok(None);
         }
-        let offsets: Vec<i32> = cache.lens.iter().map(|&len| len as i32).collect();
-        let offsets = Array::from_slice(&offsets, &[offsets.len() as i32])?;
-        Ok(Some(Self { cache, offsets }))
+        let (axis, tables) = (axis.again(&cache.lens)?, last.tables.clone());
+        let Some(tables) = paged::repeated(cache, &axis, &tables)? else {
+            return Ok(None);
+        };
+        let mut inputs = vec![axis.lens, axis.positions];
+        inputs.extend(tables);
+        Ok(Some(Self { cache, inputs }))
     }
 
-    /// The position of each row's token: I32 `[B]`, in place of
+    /// The number of positions that each row held before the step: I32 `[B]`, in place of
     /// [`Step::offsets`](super::Step::offsets) of the step before.
     pub fn offsets(&self) -> &Array {
-        &self.offsets
+        &self.inputs[0]
+    }
+
+    /// The offsets, the positions and the tables of pages, in place of
+    /// [`Step::inputs`](super::Step::inputs) of the step before.
+    pub fn inputs(&self) -> &[Array] {
+        &self.inputs
     }
 
     /// Ends the step, whose computation is queued: each row keeps its token.
     pub fn commit(self) {
         let cache = self.cache;
-        inplace::note_written(cache.row_arrays());
-        let widths = cache.last.iter().flat_map(|last| &last.widths);
-        let rows = cache.lens.iter_mut().zip(&mut cache.written);
-        for ((len, written), width) in rows.zip(widths) {
-            // Rows without a token write padding.
-            *written = (*written).max(*len + 1);
+        inplace::note_written(&cache.row_arrays());
+        let widths = cache.axis.iter().flat_map(|axis| &axis.widths);
+        for (len, width) in cache.lens.iter_mut().zip(widths) {
             *len += width;
+        }
+        let (pool, slack) = (cache.pool.borrow(), cache.options.slack);
+        for (group, own) in pool.groups().iter().enumerate() {
+            for (pages, &len) in cache.pages.iter_mut().zip(&cache.lens) {
+                if let Some(window) = own.window {
+                    pages[group].drop_before(len.saturating_sub(window + slack));
+                }
+            }
         }
     }
 }

@@ -122,22 +122,22 @@ impl Beside {
     /// Runs a step in which each row must have the same features as alone; `keep: None` drops the
     /// step.
     pub fn step(&mut self, widths: &[usize], keep: Option<&[usize]>) -> Result<()> {
-        let (b, l) = (widths.len(), widths.iter().copied().max().unwrap_or(0));
+        let l = widths.iter().copied().max().unwrap_or(0);
         if l == 0 {
             assert!(self.cache.begin(widths).is_err());
             return Ok(());
         }
-        // Padding holds tokens too, which must have no effect.
         let mut draw = || {
             self.drawn += 1;
             self.drawn.wrapping_mul(2_654_435_761) >> 27
         };
-        let ids: Vec<u32> = (0..b * l).map(|_| draw()).collect();
+        let first = |row: usize| widths[..row].iter().sum::<usize>();
+        let ids: Vec<u32> = (0..first(widths.len())).map(|_| draw()).collect();
         assert!(ids.iter().all(|&id| (id as usize) < VOCAB));
         let mut step = self.cache.begin(widths)?;
-        let tokens = Array::from_slice(&ids, &[b as i32, l as i32])?;
+        let tokens = Array::from_slice(&ids, &[1, ids.len() as i32])?;
         let found = forward(&tokens, &mut step)?;
-        let new = |row: usize, n: usize| &ids[row * l..row * l + n];
+        let new = |row: usize, n: usize| &ids[first(row)..first(row) + n];
         if let Some(keep) = keep {
             let kept = |(row, &width): (usize, &usize)| {
                 let part = (width * keep[row]).div_ceil(16);
@@ -166,19 +166,19 @@ impl Beside {
 
     fn check(&self, found: &Array, widths: &[usize], ids: &[u32]) -> Result<()> {
         let found = found.to_vec::<f32>()?;
-        let l = ids.len() / widths.len();
+        let first = |row: usize| widths[..row].iter().sum::<usize>();
         // The BLAS of MLX's wheel adds in an order that depends on the number of rows. This
         // project's kernels do not.
         let to_the_bit = fast::form(fast::Op::Linear)? == fast::Form::Cpu;
         for (row, &width) in widths.iter().enumerate() {
             let before = self.rows[row].tokens.len();
-            let whole = [&self.rows[row].tokens, &ids[row * l..row * l + width]].concat();
+            let whole = [&self.rows[row].tokens, &ids[first(row)..first(row) + width]].concat();
             if width == 0 {
                 continue;
             }
             let expected = alone(&whole, self.window);
             for token in 0..width {
-                let at = (row * l + token) * E;
+                let at = (first(row) + token) * E;
                 let (found, expected) = (&found[at..at + E], &expected[before + token]);
                 if to_the_bit {
                     let found: Vec<u32> = found.iter().map(|x| x.to_bits()).collect();
@@ -289,9 +289,9 @@ impl Beside {
             return Ok(());
         }
         let view = self.cache.prefix(row, len)?;
-        let copy = view.compacted()?;
+        let copy = view.detached()?;
         mlx_core::eval(copy.arrays())?;
-        let arrays = copy.row_arrays().cloned().collect();
+        let arrays = copy.to_row(0)?;
         let written = copy.written(0);
         let kinds = kinds(self.window);
         let mut caches = vec![(view, len), (copy.clone(), len)];

@@ -3,7 +3,7 @@
 //! Layer 0 is a causal convolution and a gated linear recurrence, layer 1 is attention, and layer 2 adds the previous
 //! input (a convolution of two taps without a recurrence).
 
-use mlx_core::{Array, DType, Result, ops::concat, ops::stack};
+use mlx_core::{Array, DType, Result, ops::concat};
 use mlx_nn::{Attend, LayerKind, RecurrentShape, StateAfter, StatePart, Step};
 
 pub const VOCAB: usize = 32;
@@ -61,33 +61,33 @@ fn shift() -> Vec<f32> {
     weights(20_000, E)
 }
 
-/// The features `[B, L, E]` of the tokens `[B, L]` of a step.
+/// The features `[1, T, E]` of the tokens `[1, T]` of a step.
 pub fn forward(tokens: &Array, step: &mut Step<'_>) -> Result<Array> {
-    let [b, l] = tokens.dims()?;
     let table = Array::from_slice(&table(), &[VOCAB as i32, E as i32])?;
-    let x = table.take(&tokens.reshape(&[-1])?, 0)?;
-    let x = x.reshape(&[b, l, E as i32])?;
+    let x = table.take(tokens, 0)?;
     let x = mix(&x, step)?;
     let x = attention(&x, step)?;
     let weight = Array::from_slice(&shift(), &[E as i32])?;
-    let before = step.window(2, 0, &x)?.slice_axis(1, 0, l)?;
+    let before = step.window(2, 0, &x)?.slice_axis(2, 0, 1)?.squeeze(2)?;
     x.add(&before.multiply(&weight)?)
 }
 
-/// The three parts of the features: `[B, L, D]` each.
+/// The three parts of the features: `[1, T, D]` each.
 fn split(x: &Array) -> Result<[Array; 3]> {
     let part = |n: usize| x.slice_axis(2, (n * D) as i32, ((n + 1) * D) as i32);
     Ok([part(0)?, part(1)?, part(2)?])
 }
 
 fn mix(x: &Array, step: &mut Step<'_>) -> Result<Array> {
-    let [_, l, _] = x.dims()?;
-    let joined = step.window(0, 0, x)?;
+    let seen = step.window(0, 0, x)?;
     let taps = Array::from_slice(&taps(), &[CONV as i32 + 1, 1, 1, E as i32])?;
     let mut y = None;
     for tap in 0..=CONV as i32 {
         let weight = taps.slice_axis(0, tap, tap + 1)?.squeeze(0)?;
-        let term = joined.slice_axis(1, tap, tap + l)?.multiply(&weight)?;
+        let term = seen
+            .slice_axis(2, tap, tap + 1)?
+            .squeeze(2)?
+            .multiply(&weight)?;
         y = Some(match y {
             Some(y) => term.add(&y)?,
             None => term,
@@ -95,24 +95,23 @@ fn mix(x: &Array, step: &mut Step<'_>) -> Result<Array> {
     }
     let y = y.expect("there are taps");
     let [q, k, v] = split(&y.multiply(&y.sigmoid()?)?)?;
-    let real = step.real_tokens()?;
-    let mut state = step.state(0, 1)?;
-    let (mut states, mut outputs) = (Vec::new(), Vec::new());
-    for token in 0..l {
-        let at = |x: &Array| x.slice_axis(1, token, token + 1);
-        // [B, 1, D, 1] and [B, 1, 1, D]
-        let (q, k, v) = (at(&q)?.expand_dims(-1)?, at(&k)?.expand_dims(-1)?, at(&v)?);
-        let new = (state.multiply(&q.sigmoid()?)?).add(&k.multiply(&v.expand_dims(1)?)?)?;
-        outputs.push(new.multiply(&q)?.sum(-2, false)?);
-        state = match &real {
-            Some(real) => at(real)?.reshape(&[-1, 1, 1, 1])?.select(&new, &state)?,
-            None => new,
-        };
-        states.push(state.clone());
+    let before = step.state(0, 1)?;
+    let (mut states, mut ends, mut outputs) = (Vec::new(), Vec::new(), Vec::new());
+    for (row, places) in step.places().enumerate() {
+        let mut state = before.slice_axis(0, row as i32, row as i32 + 1)?;
+        for token in places {
+            let at = |x: &Array| x.slice_axis(1, token as i32, token as i32 + 1);
+            // [1, 1, D, 1] and [1, 1, 1, D]
+            let (q, k, v) = (at(&q)?.expand_dims(-1)?, at(&k)?.expand_dims(-1)?, at(&v)?);
+            state = (state.multiply(&q.sigmoid()?)?).add(&k.multiply(&v.expand_dims(1)?)?)?;
+            outputs.push(state.multiply(&q)?.sum(-2, false)?);
+            states.push(state.clone());
+        }
+        ends.push(state);
     }
     let after = match step.keeps_parts() {
-        true => StateAfter::Each(stack(&states, 1)?),
-        false => StateAfter::End(state),
+        true => StateAfter::Each(concat(&states, 0)?),
+        false => StateAfter::End(concat(&ends, 0)?),
     };
     step.set_state(0, 1, after)?;
     let o = concat(&outputs, 1)?;

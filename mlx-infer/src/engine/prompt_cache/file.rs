@@ -79,13 +79,13 @@ pub(crate) fn arrays(model: &LoadedModel, state: &PromptState) -> Result<Vec<(St
     let cache = &state.cache;
     let recorded = cache.recorded(0);
     let names = array_names(model, &recorded)?;
-    let now = cache.row_arrays();
+    let now = cache.to_row(0)?;
     let before = recorded.iter().flat_map(|&len| {
         let layers = cache.recorded_state(0, len);
         layers.into_iter().flat_map(|(_, arrays)| arrays)
     });
     let names = names.into_iter().map(|(name, _)| name);
-    Ok(names.zip(now.chain(before).cloned()).collect())
+    Ok(names.zip(now.into_iter().chain(before.cloned())).collect())
 }
 
 /// The names of the arrays that hold all positions in order.
@@ -156,13 +156,13 @@ fn read(model: &LoadedModel, path: &Path) -> Result<PromptCache> {
     }
     let (ids, state) = state(model, &file)?;
     Ok(PromptCache {
-        state: PromptState::copy(&state.cache, 0, ids.len(), state.embedding)?,
+        state,
         serial: model.serial(),
         ids,
     })
 }
 
-/// The tokens of a file and the states after them. The arrays may refer to the file.
+/// The tokens of a file and the states after them.
 ///
 /// # Errors
 /// The tensors and metadata do not fit the model; that they are of this model is not checked.
@@ -214,7 +214,8 @@ pub(crate) fn state(model: &LoadedModel, file: &Safetensors) -> Result<(Vec<u32>
         let states = states.collect();
         cache.restore(0, len, states).map_err(malformed)?;
     }
-    Ok((ids, PromptState { cache, embedding }))
+    let state = PromptState::share(&cache, 0, ids.len(), embedding)?;
+    Ok((ids, state))
 }
 
 /// The names and shapes of the arrays of a row: first those of its full length, then those of the lengths that

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use mlx_core::{Array, DType, Result, Safetensors, safetensors, stack};
+use mlx_core::{Array, DType, Result, Safetensors, ops::concat, safetensors};
 use mlx_models::{Geometry, LayerGeometry, Model};
 use mlx_nn::{
     Head, ModelCache, Module, Path as Name, RecurrentShape, Residual, StateAfter, StatePart, Step,
@@ -57,25 +57,23 @@ impl Model for Hybrid {
             return self.model.layer(index, x, step);
         }
         let x = x.sum()?;
-        let l = x.dim(1)?;
-        let joined = step.window(index, 0, &x)?;
-        let tap = |tap: i32| joined.slice_axis(1, tap, tap + l);
+        let seen = step.window(index, 0, &x)?;
+        let tap = |tap: i32| seen.slice_axis(2, tap, tap + 1)?.squeeze(2);
         let y = tap(0)?.multiply(0.3)?.subtract(&tap(1)?.multiply(0.2)?)?;
         let y = y.add(&x.multiply(0.5)?)?;
-        let real = step.real_tokens()?;
-        let mut state = step.state(index, 1)?;
-        let mut states = Vec::new();
-        for token in 0..l {
-            let at = |x: &Array| x.slice_axis(1, token, token + 1)?.expand_dims(1);
-            let new = state.multiply(0.9)?.add(&at(&y)?)?;
-            state = match &real {
-                Some(real) => at(&real.expand_dims(-1)?)?.select(&new, &state)?,
-                None => new,
-            };
-            states.push(state.squeeze([1, 2])?);
+        let before = step.state(index, 1)?;
+        let (mut states, mut ends) = (Vec::new(), Vec::new());
+        for (row, places) in step.places().enumerate() {
+            let mut state = before.slice_axis(0, row as i32, row as i32 + 1)?;
+            for place in places {
+                let new = y.slice_axis(1, place as i32, place as i32 + 1)?;
+                state = state.multiply(0.9)?.add(&new.expand_dims(1)?)?;
+                states.push(state.squeeze(1)?);
+            }
+            ends.push(state);
         }
-        step.set_state(index, 1, StateAfter::End(state))?;
-        Ok(Residual::new(x, stack(&states, 1)?))
+        step.set_state(index, 1, StateAfter::End(concat(&ends, 0)?))?;
+        Ok(Residual::new(x, concat(&states, 1)?))
     }
     fn norm(&self, x: Residual) -> Result<[Array; 2]> {
         self.model.norm(x)
@@ -141,7 +139,7 @@ fn recorded(model: &LoadedModel, ids: &[u32], at: usize) -> PromptCache {
     }
     PromptCache {
         ids: ids.to_vec(),
-        state: PromptState::copy(&cache, 0, ids.len(), Embedding::Short).unwrap(),
+        state: PromptState::share(&cache, 0, ids.len(), Embedding::Short).unwrap(),
         serial: model.serial(),
     }
 }

@@ -14,7 +14,6 @@ use mlx_core::{Array, async_eval, eval};
 use mlx_models::Model;
 #[cfg(test)]
 use mlx_nn::ModelCache;
-use mlx_nn::last_features;
 
 use super::{Input, Rows, unused};
 use crate::engine::scheduler::Id;
@@ -38,10 +37,12 @@ pub(super) struct HeadInput {
     parts: Vec<Part>,
 }
 
-/// The tokens of a step `[B, L]`, their features `[B, L, E]`, and how many of them each row kept.
+/// The tokens of a step, `[1, T]`, their features, `[1, T, E]`, the place of each row's first token,
+/// and how many of its tokens each row kept.
 struct Part {
     tokens: Array,
     features: Array,
+    firsts: Vec<usize>,
     keep: Vec<usize>,
 }
 
@@ -155,12 +156,13 @@ impl<'m> Rows<'m> {
         }
     }
 
-    /// Stores the `tokens` of a step, `[B, L]`, and their features before and after the final norm. Row b keeps its first
-    /// `keep[b]` tokens.
+    /// Stores the `tokens` of a step, `[1, T]`, and their features before and after the final norm. Row b keeps `keep[b]`
+    /// tokens from the place `firsts[b]` on.
     pub(super) fn add_head_input(
         &mut self,
         tokens: Array,
         [x, hidden]: &[Array; 2],
+        firsts: Vec<usize>,
         keep: Vec<usize>,
     ) -> Result<()> {
         let model = self.model.model();
@@ -171,6 +173,7 @@ impl<'m> Rows<'m> {
         self.head_input.parts.push(Part {
             tokens,
             features,
+            firsts,
             keep,
         });
         if self.head_input.counts().1 >= MOST {
@@ -202,7 +205,14 @@ impl<'m> Rows<'m> {
     /// The head's features `[B, E]` at the last tokens `[B]` of the rows with a width of 1. No layer has read these tokens.
     pub(crate) fn head_behind(&mut self, last: &Array, widths: &[usize]) -> Result<Array> {
         let (features, widths) = self.run_head(Some((last, widths)))?;
-        Ok(last_features(&features, &widths)?.squeeze(1)?)
+        let mut end = 0;
+        let last = widths.iter().map(|width| {
+            end += width;
+            end.saturating_sub(1) as i32
+        });
+        let last: Vec<i32> = last.collect();
+        let last = Array::from_slice(&last, &[last.len() as i32])?;
+        Ok(features.squeeze(0)?.take(&last, 0)?)
     }
 
     /// The head's features `[B, E]` at draft number `number` of the rows with a width of 1. `before` are its features at
@@ -217,46 +227,48 @@ impl<'m> Rows<'m> {
         let head = self.model.model().drafting()?;
         let lens = self.cache.lens().iter().map(|len| len + number);
         let lens: Vec<usize> = lens.collect();
-        let mut step = self.cache.begin_at(head.states(), &lens, widths)?;
-        let (draft, before) = (draft.expand_dims(-1)?, before.expand_dims(1)?);
-        Ok(head.draft(&draft, &before, &mut step)?.squeeze(1)?)
+        let mut step = (self.cache).begin_slots(head.states(), Some(&lens), widths)?;
+        let (draft, before) = (draft.expand_dims(0)?, before.expand_dims(0)?);
+        Ok(head.draft(&draft, &before, &mut step)?.squeeze(0)?)
     }
 
     /// Runs the head over the unread positions, followed by the `last` tokens of the rows with a
     /// width of 1. The keys and values of `last` are dropped, and the next pass reads these tokens
-    /// again. Returns the head's features `[B, L, E]`, and the number of tokens of each row.
+    /// again. Returns the head's features, `[1, T, E]`, and the number of tokens of each row.
     fn run_head(&mut self, last: Option<(&Array, &[usize])>) -> Result<(Array, Vec<usize>)> {
         let parts = &self.head_input.parts;
         let mut tokens: Vec<Array> = parts.iter().map(|part| part.tokens.clone()).collect();
         let features: Vec<Array> = parts.iter().map(|part| part.features.clone()).collect();
         let mut places = vec![Vec::new(); self.slots.len()];
-        let mut columns = 0;
+        let mut begin = 0;
         for part in parts {
-            for (places, &keep) in places.iter_mut().zip(&part.keep) {
-                places.extend(columns..columns + keep);
+            let rows = part.firsts.iter().zip(&part.keep);
+            for (places, (&first, &keep)) in places.iter_mut().zip(rows) {
+                places.extend(begin + first..begin + first + keep);
             }
-            columns += part.tokens.dim(1)? as usize;
+            begin += part.tokens.size();
         }
+        let known = begin;
         let keep: Vec<usize> = places.iter().map(Vec::len).collect();
         if let Some((last, widths)) = last {
-            for (places, &width) in places.iter_mut().zip(widths) {
-                places.extend(columns..columns + width);
+            for (slot, (places, &width)) in places.iter_mut().zip(widths).enumerate() {
+                places.extend(begin + slot..begin + slot + width);
             }
-            columns += 1;
-            tokens.push(last.expand_dims(-1)?);
+            tokens.push(last.expand_dims(0)?);
         }
         let widths: Vec<usize> = places.iter().map(Vec::len).collect();
-        let mut tokens = concat(&tokens, 1)?;
-        let mut features = match features.is_empty() {
-            true => None,
-            false => Some(concat(&features, 1)?),
+        let places = places.concat();
+        let order = |most: usize| {
+            let places = places.iter().map(|&place| place.min(most) as i32);
+            let places: Vec<i32> = places.collect();
+            Array::from_slice(&places, &[places.len() as i32])
         };
-        if widths.iter().any(|&width| width < columns) {
-            tokens = gathered(&tokens, &places)?;
-            features = features
-                .map(|features| gathered(&features, &places))
-                .transpose()?;
-        }
+        let tokens = concat(&tokens, 1)?.take(&order(usize::MAX)?, 1)?;
+        let features = match features.is_empty() {
+            true => None,
+            // The features of the last tokens are not known. These tokens are not kept.
+            false => Some(concat(&features, 1)?.take(&order(known - 1)?, 1)?),
+        };
         let head = self.model.model().drafting()?;
         let lens = self.cache.lens().iter().zip(&keep);
         let lens: Vec<usize> = lens.map(|(len, keep)| len - keep).collect();
@@ -289,18 +301,4 @@ fn logits(by: &dyn Model, vocab: i32, features: &Array, rows: &[Row<'_>]) -> Res
         return Ok(concat(&[logits, absent], 1)?);
     }
     Ok(logits)
-}
-
-/// The columns `places[b]` of row b of an array `[B, C, ..]`: `[B, L, ..]`. Shorter rows are padded with any column. A
-/// place after the last column also means any column.
-fn gathered(array: &Array, places: &[Vec<usize>]) -> Result<Array> {
-    let columns = array.dim(1)? as usize;
-    let width = places.iter().map(Vec::len).max().unwrap_or(0);
-    let mut flat = Vec::with_capacity(places.len() * width);
-    for (row, places) in places.iter().enumerate() {
-        let place = |at: usize| places.get(at).map_or(0, |&place| place.min(columns - 1));
-        flat.extend((0..width).map(|at| (row * columns + place(at)) as i32));
-    }
-    let flat = Array::from_slice(&flat, &[places.len() as i32, width as i32])?;
-    Ok(array.flatten_with(0, 1)?.take(&flat, 0)?)
 }

@@ -1,6 +1,8 @@
-//! A step in which rows bring drafts. A row keeps the part of its draft that equals the sampler's own choices.
+//! Steps whose tokens the host knows: with drafts, of which a row keeps the part that equals the sampler's own
+//! choices, and beside chunks of prompts.
 
 use mlx_core::{Array, async_eval};
+use mlx_nn::ModelCache;
 
 use super::{Input, Rows, row_of};
 use crate::engine::processor;
@@ -10,6 +12,7 @@ use crate::engine::speculate::drafters::Drafts;
 use crate::engine::state::Requests;
 use crate::error::Result;
 use crate::grammar::Budget;
+use crate::model::forward::flat;
 use crate::request::sampling::Choice;
 use crate::sampling::{History, Row, sample};
 
@@ -23,6 +26,18 @@ pub(crate) struct Verified {
     /// Its tokens, in order. The last entry may be `None` (the logits are not finite) or an error (the row's processor
     /// failed). Empty if a known token was replayed.
     pub(crate) choices: Vec<Result<Option<Choice>>>,
+}
+
+/// The result of a step beside prompts. Nothing is evaluated.
+pub(crate) struct Beside {
+    /// The requests that took a token.
+    pub(crate) ids: Vec<Id>,
+    /// Those of them whose next tokens are chosen.
+    pub(crate) chosen: Vec<Id>,
+    /// The logits of these requests, and then of the prompts that are complete: `[N, V]`.
+    pub(crate) logits: Option<Array>,
+    /// The cache of the prompts.
+    pub(crate) prompts: ModelCache,
 }
 
 /// The input of one slot to the step.
@@ -83,19 +98,27 @@ impl Rows<'_> {
             .iter()
             .map(|line| line.as_ref().map_or(0, Line::width))
             .collect();
-        let width = widths.iter().copied().max().unwrap_or(0);
-        if width == 0 {
+        if widths.iter().all(|&width| width == 0) {
             return Ok(Vec::new());
         }
-        let tokens = tokens(&lines, width, drafts.tokens())?;
+        let tokens = tokens(&lines, drafts.tokens())?;
         let model = self.model.model();
         let mut step = self.cache.begin_part(model.decoder_states(), &widths)?;
+        let firsts = step.places().map(|places| places.start).collect();
+        let chosen = lines
+            .iter()
+            .map(|line| line.as_ref().map_or(0, Line::chosen));
+        let chosen: Vec<usize> = chosen.collect();
+        let chooses = chosen.iter().any(|&tokens| tokens > 0);
+        if chooses {
+            step.read_ends(&chosen);
+        }
         let features = model.run(&tokens, &mut step)?;
-        let places = places(&lines, width);
-        let [b, l, e] = features[1].dims()?;
-        let places = Array::from_slice(&places, &[places.len() as i32])?;
-        let hidden = features[1].reshape(&[b * l, e])?.take(&places, 0)?;
-        let logits = self.model.logits(&hidden)?;
+        let hidden = match chooses {
+            true => step.read(&features[1])?,
+            false => features[1].slice_axis(1, 0, 0)?,
+        };
+        let logits = self.model.logits(&hidden.squeeze(0)?)?;
 
         let needs_drafts = |line: &Line| {
             let request = &requests[&line.id];
@@ -184,7 +207,7 @@ impl Rows<'_> {
             verified.push(row);
         }
         step.commit(&keep)?;
-        self.add_head_input(tokens, &features, keep)?;
+        self.add_head_input(tokens, &features, firsts, keep)?;
         // For rows that keep a part of their tokens, the recurrent states are computed while the
         // host continues.
         async_eval(self.cache.row_arrays())?;
@@ -207,26 +230,96 @@ impl Rows<'_> {
             budgets: Vec::new(),
         })
     }
+
+    /// The arrays that hold the rows.
+    pub(crate) fn row_arrays(&self) -> Vec<Array> {
+        self.cache.row_arrays()
+    }
+
+    /// Builds a step of the rows and of the `chunks` of prompts, whose cache is `prompts`. No other
+    /// step may be in progress. `is_last`: whether the chunk completes its prompt.
+    pub(crate) fn step_beside(
+        &mut self,
+        requests: &Requests<'_>,
+        prompts: ModelCache,
+        chunks: &[&[u32]],
+        is_last: &[bool],
+    ) -> Result<Beside> {
+        let (mut ids, mut chosen) = (Vec::new(), Vec::new());
+        let (mut widths, mut ends) = (Vec::new(), Vec::new());
+        let mut tokens = Vec::new();
+        for (slot, owner) in self.slots.iter().enumerate() {
+            let input = self.input(slot, requests, None);
+            let (Some(id), Input::Known { token, is_last }) = (*owner, input) else {
+                widths.push(0);
+                ends.push(0);
+                continue;
+            };
+            ids.push(id);
+            chosen.extend(is_last.then_some(id));
+            tokens.push(token);
+            widths.push(1);
+            ends.push(usize::from(is_last));
+        }
+        widths.extend(chunks.iter().map(|chunk| chunk.len()));
+        ends.extend(is_last.iter().map(|&is_last| usize::from(is_last)));
+        let tokens = flat(&[&[&tokens[..]], chunks].concat())?;
+        // Pages are shared as long as `prompts` exists, and would be copied.
+        let own = self.slots.len();
+        let empty = self.cache.beside(0);
+        let mut all = std::mem::replace(&mut self.cache, empty);
+        all.join(&prompts)?;
+        drop(prompts);
+        let model = self.model.model();
+        let mut step = all.begin(&widths)?;
+        let reads = ends.contains(&1);
+        if reads {
+            step.read_ends(&ends);
+        }
+        let hidden = model.hidden(&tokens, &mut step)?;
+        step.commit_all()?;
+        let logits = match reads {
+            true => Some(self.model.logits(&hidden.squeeze(0)?)?),
+            false => None,
+        };
+        let mut prompts = all.clone();
+        prompts.select(&(own..own + chunks.len()).collect::<Vec<usize>>())?;
+        all.select(&(0..own).collect::<Vec<usize>>())?;
+        self.cache = all;
+        Ok(Beside {
+            ids,
+            chosen,
+            logits,
+            prompts,
+        })
+    }
 }
 
-/// The tokens of the step, U32 `[slots, width]`, of which `drawn` `[slots, K]` are not read.
-fn tokens(lines: &[Option<Line>], width: usize, drawn: Option<&Array>) -> Result<Array> {
-    let shape = [lines.len() as i32, width as i32];
-    let mut known = vec![0; lines.len() * width];
-    let mut is_drawn = vec![false; lines.len() * width];
+/// The tokens of the step, U32 `[1, T]`, of which `drawn` `[slots, K]` are not read.
+fn tokens(lines: &[Option<Line>], drawn: Option<&Array>) -> Result<Array> {
+    let (mut known, mut is_drawn, mut from) = (Vec::new(), Vec::new(), Vec::new());
+    let most = drawn.map_or(Ok(0), |drawn| drawn.dim(1))?;
     for (slot, line) in lines.iter().enumerate() {
         let Some(line) = line else { continue };
-        let start = slot * width;
-        known[start..start + line.tokens.len()].copy_from_slice(&line.tokens);
-        is_drawn[start + line.tokens.len()..start + line.width()].fill(true);
+        for at in 0..line.width() {
+            let token = line.tokens.get(at).copied();
+            known.push(token.unwrap_or(0));
+            is_drawn.push(token.is_none());
+            // The first token of a line was read before.
+            from.push(match token {
+                Some(_) => 0,
+                None => slot as i32 * most + at as i32 - 1,
+            });
+        }
     }
+    let shape = [1, known.len() as i32];
     let known = Array::from_slice(&known, &shape)?;
     let Some(drawn) = drawn else {
         return Ok(known);
     };
-    // Column k of the drafts is column 1 + k of the step.
-    let behind = width as i32 - 1 - drawn.dim(1)?;
-    let drawn = drawn.pad(&[(1, 1, behind)], 0u32)?;
+    let drawn = drawn
+        .flatten()?
+        .take(&Array::from_slice(&from, &shape)?, 0)?;
     Ok(Array::from_slice(&is_drawn, &shape)?.select(&drawn, &known)?)
 }
 
@@ -242,15 +335,6 @@ fn read(lines: &mut [Option<Line>], drawn: &Array) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// The indices in `[slots * width]` at which a token is chosen.
-fn places(lines: &[Option<Line>], width: usize) -> Vec<i32> {
-    let each = lines.iter().enumerate().flat_map(|(slot, line)| {
-        let chosen = line.as_ref().map_or(0, Line::chosen);
-        (0..chosen).map(move |at| (slot * width + at) as i32)
-    });
-    each.collect()
 }
 
 /// The sampler's input for each token that is chosen.

@@ -29,19 +29,11 @@ pub(crate) fn next_end(prompt: usize, chunk: usize, start: usize, end: usize) ->
 }
 
 impl RequestProgress {
-    /// Whether the rest of the prompt is computed in one chunk, together with other prompts.
-    fn is_short(&self, records: bool) -> bool {
-        let cut = self.cut.is_some_and(|cut| cut > self.computed);
-        let prompt = self.prompt;
-        let records = records && prompt > self.chunk && self.computed < prompt.saturating_sub(TAIL);
-        prompt - self.reused <= self.chunk && !self.alone && !cut && !records
-    }
-
-    /// The next chunk of the prompt of `id`, which is not [short](Self::is_short).
-    fn next_chunk(&self, id: Id, records: bool) -> Chunk {
+    /// The next chunk of the prompt of `id`, of at most `most` tokens.
+    fn next_chunk(&self, id: Id, records: bool, most: usize) -> Chunk {
         let (start, prompt) = (self.computed, self.prompt);
         let cut = self.cut.filter(|&cut| cut > start);
-        let end = cut.unwrap_or(prompt).min(start + self.chunk);
+        let end = cut.unwrap_or(prompt).min(start + self.chunk.min(most));
         let (end, is_recorded) = match records {
             true => next_end(prompt, self.chunk, start, end),
             false => (end, false),
@@ -59,36 +51,27 @@ impl RequestProgress {
 }
 
 impl Scheduler {
-    /// The chunks of prompts to compute before the next step. Each inner list is one forward pass.
-    pub(crate) fn chunks<R: Scheduled>(&self, requests: &Table<R>) -> Vec<Vec<Chunk>> {
-        let mut groups = Vec::new();
-        let is_short = |(_, progress): &(Id, &RequestProgress)| progress.is_short(self.records);
+    /// The chunks of prompts to compute in the next pass, in order of arrival: as many as fit into
+    /// the tokens of a step, at least one. Rows that decode are part of the step. If there are none,
+    /// no row waits for the prompts, and the pass is as long as is efficient.
+    pub(crate) fn chunks<R: Scheduled>(&self, requests: &Table<R>) -> Vec<Chunk> {
         let leading = self.leading(requests);
         let mut by_order: Vec<(Id, &RequestProgress)> =
             leading.map(|id| (id, of(requests, id))).collect();
         by_order.sort_by_key(|(_, progress)| progress.arrival);
-        if let Some((id, long)) = by_order.iter().find(|found| !is_short(found)) {
-            groups.push(vec![long.next_chunk(*id, self.records)]);
+        if let Some((id, progress)) = by_order.first().filter(|(_, progress)| progress.alone) {
+            return vec![progress.next_chunk(*id, self.records, usize::MAX)];
         }
-        let (mut group, mut width) = (Vec::new(), 0);
-        for (id, progress) in by_order.into_iter().filter(is_short) {
-            let wider = width.max(progress.prompt - progress.computed);
-            if !group.is_empty() && wider * (group.len() + 1) > self.limits.prefill_tokens {
+        let budget = self.limits.prompt_tokens(self.running.len());
+        let (mut chunks, mut left) = (Vec::new(), budget);
+        for (id, progress) in by_order.into_iter().filter(|(_, progress)| !progress.alone) {
+            let chunk = progress.next_chunk(id, self.records, left);
+            left -= chunk.end - chunk.start;
+            chunks.push(chunk);
+            if left == 0 {
                 break;
             }
-            width = wider;
-            group.push(Chunk {
-                id,
-                start: progress.computed,
-                end: progress.prompt,
-                is_cut: false,
-                is_recorded: false,
-                is_last: true,
-            });
         }
-        if !group.is_empty() {
-            groups.push(group);
-        }
-        groups
+        chunks
     }
 }

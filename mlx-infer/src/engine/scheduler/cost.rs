@@ -1,29 +1,26 @@
-//! The bytes of a batch's caches.
+//! The bytes of rows' caches.
 
 use mlx_nn::StateCost;
 
-/// The size of a batch's caches as a function of the number of rows and of the longest row.
+/// The size of a row's cache as a function of its length.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CacheCost {
     layers: Vec<StateCost>,
-    /// Buffers grow by this many positions.
-    growth: usize,
+    /// Positions of a page.
+    page: usize,
 }
 
 impl CacheCost {
-    /// The cost of layers with these states, whose buffers grow by `growth` positions
-    /// ([`CacheOptions::growth`](mlx_nn::CacheOptions::growth)).
-    pub(crate) fn new(layers: Vec<StateCost>, growth: usize) -> Self {
-        Self {
-            layers,
-            growth: growth.max(1),
-        }
+    /// The cost of layers with these states, whose positions are in pages of `page` positions.
+    pub(crate) fn new(layers: Vec<StateCost>, page: usize) -> Self {
+        Self { layers, page }
     }
 
-    /// The bytes of the buffers of `rows` rows, the longest of which holds `longest` positions.
-    pub(crate) fn bytes(&self, rows: usize, longest: usize) -> usize {
-        let room = longest.div_ceil(self.growth) * self.growth;
-        let row: usize = self.layers.iter().map(|layer| layer.bytes(room)).sum();
-        rows * row
+    /// The bytes of a row of `len` positions.
+    pub(crate) fn row(&self, len: usize) -> usize {
+        let layers = self.layers.iter();
+        layers
+            .map(|layer| layer.bytes_in_pages(len, self.page))
+            .sum()
     }
 }

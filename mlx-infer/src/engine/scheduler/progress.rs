@@ -102,6 +102,11 @@ impl RequestProgress {
         self.status == Status::Prefilling && self.computed == chunk.start
     }
 
+    /// Whether its prompt must be computed alone.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.alone
+    }
+
     /// Whether it has tokens after its prompt that are replayed.
     pub(crate) fn replays(&self) -> bool {
         self.known > self.prompt

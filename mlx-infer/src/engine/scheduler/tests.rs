@@ -11,16 +11,12 @@ use mlx_core::DType;
 use mlx_nn::{CacheOptions, KvShape, LayerKind, RecurrentShape, StateCost, StatePart};
 use proptest::prelude::*;
 
-mod gathered;
 mod recorded;
 
-const GROWTH: usize = 4;
+const PAGE: usize = 4;
 
 fn cost() -> CacheCost {
-    let options = CacheOptions {
-        growth: GROWTH,
-        ..Default::default()
-    };
+    let options = CacheOptions::default();
     // Keys and values of half a byte each.
     let kinds = [LayerKind::Full, LayerKind::Window(6)];
     let cost = |kind: LayerKind| StateCost {
@@ -28,24 +24,21 @@ fn cost() -> CacheCost {
         position_bytes: 1,
         limit: kind.window(&options),
     };
-    CacheCost::new(kinds.map(cost).to_vec(), options.growth)
+    CacheCost::new(kinds.map(cost).to_vec(), PAGE)
 }
 
 #[test]
-fn rows_cost_what_their_longest_costs() {
-    // A growing layer in steps of four, and a ring that ends at six.
-    for (rows, longest, bytes) in [
-        (1, 0, 0),
-        (1, 1, 4 + 4),
-        (1, 4, 4 + 4),
-        (1, 5, 8 + 6),
-        (3, 9, 3 * (12 + 6)),
+fn a_row_costs_its_pages() {
+    // A layer that keeps all positions, and one that keeps six, in pages of four.
+    for (len, bytes) in [
+        (0, 0),
+        (1, 4 + 4),
+        (4, 4 + 4),
+        (5, 8 + 8),
+        (9, 12 + 12),
+        (30, 32 + 12),
     ] {
-        assert_eq!(
-            cost().bytes(rows, longest),
-            bytes,
-            "{rows} rows of {longest}"
-        );
+        assert_eq!(cost().row(len), bytes, "{len} positions");
     }
 }
 
@@ -69,10 +62,7 @@ fn a_recurrent_layer_costs_the_same_at_any_length() {
         key_dim: 8,
         value_dim: 4,
     };
-    let options = CacheOptions {
-        growth: GROWTH,
-        ..Default::default()
-    };
+    let options = CacheOptions::default();
     let kinds = [
         LayerKind::Full,
         LayerKind::Recurrent(RecurrentShape::new(&parts)),
@@ -81,9 +71,9 @@ fn a_recurrent_layer_costs_the_same_at_any_length() {
     let fixed = 3 * 10 * 2 + 2 * 4 * 5 * 4;
     assert_eq!((costs[1].row_bytes, costs[1].position_bytes), (fixed, 0));
     assert_eq!(costs[0].position_bytes, 2 * (8 + 4) * 2);
-    let cost = CacheCost::new(costs.to_vec(), GROWTH);
-    for (rows, longest, positions) in [(1, 0, 0), (1, 5, 8), (3, 9, 12)] {
-        assert_eq!(cost.bytes(rows, longest), rows * (fixed + positions * 48));
+    let cost = CacheCost::new(costs.to_vec(), PAGE);
+    for (len, positions) in [(0, 0), (5, 8), (9, 12)] {
+        assert_eq!(cost.row(len), fixed + positions * 48);
     }
 }
 
@@ -110,9 +100,8 @@ struct Day {
     failures: Vec<usize>,
     /// Whether lengths of prompts are recorded.
     records: bool,
-    /// Whether the number of slots is rounded up, and requests gather.
+    /// Whether the number of slots is rounded up.
     rounds: bool,
-    gathers: bool,
 }
 
 fn days() -> impl Strategy<Value = Day> {
@@ -143,17 +132,17 @@ fn days() -> impl Strategy<Value = Day> {
     );
     let memory = prop_oneof![Just(None), (10..150usize).prop_map(Some)];
     let limits =
-        (1..20usize, 1..30usize, memory).prop_map(|(rows, prefill_tokens, cache_bytes)| Limits {
+        (1..20usize, 1..30usize, memory).prop_map(|(rows, step_tokens, cache_bytes)| Limits {
             rows,
-            prefill_tokens,
+            step_tokens: Some(step_tokens),
             cache_bytes,
             ..Limits::default()
         });
     let failures = proptest::collection::vec(0..60usize, 0..3);
     let asked = proptest::collection::vec((asked, any::<bool>()), 1..24);
-    let flags = (any::<bool>(), any::<bool>(), any::<bool>());
+    let flags = (any::<bool>(), any::<bool>());
     (asked, limits, failures, flags).prop_map(|(asked, limits, failures, flags)| {
-        let (records, rounds, gathers) = flags;
+        let (records, rounds) = flags;
         let (mut asked, same): (Vec<Asked>, Vec<bool>) = asked.into_iter().unzip();
         // Some requests have the prompt of the previous one.
         for at in 1..asked.len() {
@@ -167,7 +156,6 @@ fn days() -> impl Strategy<Value = Day> {
             failures,
             records,
             rounds,
-            gathers,
         }
     })
 }
@@ -237,9 +225,6 @@ fn run(day: &Day) -> Result<BTreeMap<u64, End>, TestCaseError> {
     if day.rounds {
         scheduler = scheduler.rounding();
     }
-    if day.gathers {
-        scheduler = scheduler.gathering();
-    }
     let mut rows: Table<Row> = Table::new();
     let mut ends = BTreeMap::new();
     let mut slots = 0;
@@ -269,7 +254,7 @@ fn run(day: &Day) -> Result<BTreeMap<u64, End>, TestCaseError> {
         for (id, _) in plan.refuse {
             // Only requests that cannot fit even alone are refused.
             let row = rows.remove(&id).expect("a refused request exists");
-            let needs = cost().bytes(1, asked(id).prompt + row.generated + 1);
+            let needs = cost().row(asked(id).prompt + row.generated + 1);
             prop_assert!(day.limits.cache_bytes.is_some_and(|limit| needs > limit));
             prop_assert!(scheduler.running().all(|other| other != id));
             prop_assert_eq!(row.progress.status(), Status::Finished);
@@ -299,7 +284,7 @@ fn run(day: &Day) -> Result<BTreeMap<u64, End>, TestCaseError> {
         let others_wait = with(false, [Status::Waiting, Status::Preempted]);
         let has_row = with(true, [Status::Prefilling, Status::Running]);
         // Slots without rows are removed first.
-        prop_assert!(day.gathers || plan.compact.is_some() || !others_wait || !has_row);
+        prop_assert!(plan.compact.is_some() || !others_wait || !has_row);
         let mut leaders = BTreeMap::new();
         for id in scheduler.leading(&rows).collect::<Vec<u64>>() {
             let Asked { prompt, chunk, .. } = asked(id);
@@ -324,20 +309,22 @@ fn run(day: &Day) -> Result<BTreeMap<u64, End>, TestCaseError> {
                 .filter(|&cut| cut > row.done);
             row.progress.reuse(row.done, cut);
         }
-        for chunks in scheduler.chunks(&rows) {
-            let ids: Vec<u64> = chunks.iter().map(|chunk| chunk.id).collect();
-            let width = chunks.iter().map(|chunk| chunk.end - chunk.start).max();
-            prop_assert!(ids.len() == 1 || ids.len() * width.unwrap() <= day.limits.prefill_tokens);
-            if fails {
-                for id in &ids {
-                    rows.get_mut(id).unwrap().done = 0;
-                }
-                if let Some(id) = scheduler.prefill_failed(&mut rows, &ids) {
-                    remove(&mut scheduler, &mut rows, id);
-                    ends.insert(id, End::Blamed);
-                }
-                continue;
+        let chunks = scheduler.chunks(&rows);
+        let ids: Vec<u64> = chunks.iter().map(|chunk| chunk.id).collect();
+        let decoding = scheduler.running().count();
+        let tokens: usize = chunks.iter().map(|chunk| chunk.end - chunk.start).sum();
+        prop_assert!(
+            decoding == 0 || ids.len() <= 1 || decoding + tokens <= day.limits.step_tokens.unwrap()
+        );
+        if fails && !ids.is_empty() {
+            for id in &ids {
+                rows.get_mut(id).unwrap().done = 0;
             }
+            if let Some(id) = scheduler.prefill_failed(&mut rows, &ids) {
+                remove(&mut scheduler, &mut rows, id);
+                ends.insert(id, End::Blamed);
+            }
+        } else {
             for chunk in chunks {
                 let row = rows
                     .get_mut(&chunk.id)
@@ -407,12 +394,13 @@ fn run(day: &Day) -> Result<BTreeMap<u64, End>, TestCaseError> {
             }
             continue;
         }
-        let mut longest = 0;
+        let (mut took, mut used) = (0, 0);
         for id in running {
             let row = rows.get_mut(&id).unwrap();
             let held = row.held.as_mut().unwrap();
             *held += 1;
-            longest = longest.max(*held);
+            took += cost().row(*held);
+            used += 1;
             row.progress.stepped(1);
             // After the tokens that were generated before a preemption are replayed, each step
             // generates a new one.
@@ -423,7 +411,7 @@ fn run(day: &Day) -> Result<BTreeMap<u64, End>, TestCaseError> {
             }
         }
         if let Some(limit) = day.limits.cache_bytes {
-            let took = cost().bytes(slots, longest);
+            took += (slots.max(used) - used) * cost().row(0);
             prop_assert!(took <= limit, "tick {}: {} bytes of {}", tick, took, limit);
         }
         if tick > 60 && rows.is_empty() {
@@ -445,7 +433,7 @@ proptest! {
         for (id, asked) in day.asked.iter().enumerate() {
             let end = &ends[&(id as u64)];
             let fits = day.limits.cache_bytes.is_none_or(|limit| {
-                cost().bytes(1, asked.prompt + asked.tokens) <= limit
+                cost().row(asked.prompt + asked.tokens) <= limit
             });
             if asked.cancelled.is_none_or(|at| at < asked.arrives) && fits && day.failures.is_empty() {
                 prop_assert_eq!(end, &End::Finished(asked.tokens));

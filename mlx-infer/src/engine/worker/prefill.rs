@@ -1,5 +1,5 @@
-//! Prefill: short prompts are computed together, long ones a chunk at a time. Then their rows join
-//! the batch.
+//! Prefill: chunks of prompts are computed together, without padding. Rows whose prompts are complete
+//! join the batch.
 
 use std::collections::HashMap;
 
@@ -14,6 +14,7 @@ use crate::engine::watchdog::Pass;
 use crate::error::Result;
 use crate::model::forward;
 use crate::request::generation::FinishReason;
+use crate::request::sampling::Choice;
 use crate::sampling::sample;
 
 impl Worker<'_, '_> {
@@ -76,6 +77,35 @@ impl Worker<'_, '_> {
     /// Computes chunks of prompts in one forward pass. Rows whose prompts are complete join the batch.
     pub(super) fn prefill(&mut self, chunks: &[Chunk]) {
         // A failed evaluation poisons all arrays that are not evaluated, so those of the rows are evaluated first.
+        if chunks.is_empty() {
+            return;
+        }
+        let chunks = self.due(chunks);
+        if chunks.is_empty() {
+            return;
+        }
+        self.forwards += 1;
+        let tokens = chunks.iter().map(|chunk| chunk.end - chunk.start).sum();
+        let _pass = self.passes.begin(Pass::Prompts(tokens));
+        if let Err(error) = self.prefill_chunks(&chunks) {
+            self.prefixes.clear();
+            let ids: Vec<Id> = chunks.iter().map(|chunk| chunk.id).collect();
+            for id in &ids {
+                if let Some(request) = self.requests.get_mut(id) {
+                    request.partial = None;
+                }
+            }
+            let to_blame = self.scheduler.prefill_failed(&mut self.requests, &ids);
+            self.recover();
+            if let Some(id) = to_blame {
+                self.fail(id, error);
+            }
+        }
+    }
+
+    /// Those of the chunks that are still the next ones of their prompts, when the step in progress
+    /// is read. Their requests begin.
+    pub(super) fn due(&mut self, chunks: &[Chunk]) -> Vec<Chunk> {
         self.read_queued();
         if let Err(error) = self.rows.finish() {
             self.step_failed(error);
@@ -85,44 +115,81 @@ impl Worker<'_, '_> {
             request.is_some_and(|request| request.progress.is_due(chunk))
         };
         let chunks: Vec<Chunk> = chunks.iter().filter(due).copied().collect();
-        if chunks.is_empty() {
-            return;
-        }
         for chunk in &chunks {
             if let Some(request) = self.requests.get_mut(&chunk.id) {
                 request.sequence.begin();
             }
         }
-        self.forwards += 1;
-        let tokens = chunks.iter().map(|chunk| chunk.end - chunk.start).sum();
-        let _pass = self.passes.begin(Pass::Prompts(tokens));
-        let result = match chunks[..] {
-            [chunk] if !chunk.is_last => self.prefill_part(chunk),
-            _ => self.prefill_rest(&chunks),
-        };
-        if let Err(error) = result {
-            self.prefixes.clear();
-            let ids: Vec<Id> = chunks.iter().map(|chunk| chunk.id).collect();
-            for id in &ids {
-                if let Some(request) = self.requests.get_mut(id) {
-                    request.partial = None;
-                }
-            }
-            if let Some(id) = self.scheduler.prefill_failed(&mut self.requests, &ids) {
-                self.fail(id, error);
-            }
-        }
+        chunks
     }
 
-    /// Computes a part of a prompt that is not its last.
-    fn prefill_part(&mut self, chunk: Chunk) -> Result<()> {
-        let mut cache = self.partial_cache(chunk)?;
-        let ids = &self.requests[&chunk.id].sequence.history().ids()[chunk.start..chunk.end];
-        forward::prefill(self.model.model(), &mut cache, ids)?;
+    /// Computes chunks in one pass.
+    fn prefill_chunks(&mut self, chunks: &[Chunk]) -> Result<()> {
+        let mut cache = self.cache_of(chunks)?;
+        let rows: Vec<&[u32]> = chunks.iter().map(|chunk| self.tokens_of(chunk)).collect();
+        let hidden = forward::last_hidden(self.model.model(), &mut cache, &rows)?;
+        if !chunks.iter().all(|chunk| chunk.is_last) {
+            eval(cache.arrays())?;
+            forward::free_buffers()?;
+        }
+        let Some((ends, cache)) = self.keep_parts(chunks, cache)? else {
+            return Ok(());
+        };
+        let rows = ends.iter().map(|&row| row as i32);
+        let rows = Array::from_slice(&rows.collect::<Vec<i32>>(), &[ends.len() as i32])?;
+        let last = match ends.len() == chunks.len() {
+            true => hidden,
+            false => hidden.take(&rows, 0)?,
+        };
+        let logits = self.model.logits(&last)?;
+        let ends: Vec<Chunk> = ends.into_iter().map(|row| chunks[row]).collect();
+        self.enter(&ends, cache, &logits)
+    }
+
+    /// A cache with the parts of prompts before these chunks.
+    pub(super) fn cache_of(&mut self, chunks: &[Chunk]) -> Result<ModelCache> {
+        if let [chunk] = *chunks {
+            return self.partial_cache(chunk);
+        }
+        let mut cache = self.rows.new_cache(0);
+        for &chunk in chunks {
+            cache.join(&self.partial_cache(chunk)?)?;
+        }
+        Ok(cache)
+    }
+
+    /// The tokens of a chunk.
+    pub(super) fn tokens_of(&self, chunk: &Chunk) -> &[u32] {
+        &self.requests[&chunk.id].sequence.history().ids()[chunk.start..chunk.end]
+    }
+
+    /// After a pass over chunks, keeps the caches of prompts that are not complete. Returns the
+    /// numbers of the others and their cache, if there are some.
+    pub(super) fn keep_parts(
+        &mut self,
+        chunks: &[Chunk],
+        mut cache: ModelCache,
+    ) -> Result<Option<(Vec<usize>, ModelCache)>> {
+        let is_last = |&row: &usize| chunks[row].is_last;
+        let (ends, parts): (Vec<usize>, Vec<usize>) = (0..chunks.len()).partition(is_last);
+        for &row in &parts {
+            let mut own = cache.clone();
+            own.select(&[row])?;
+            self.prefilled(chunks[row], own)?;
+        }
+        if !parts.is_empty() && !ends.is_empty() {
+            cache.select(&ends)?;
+        }
+        Ok((!ends.is_empty()).then_some((ends, cache)))
+    }
+
+    /// Keeps the cache of a prompt of which a part is computed that is not its last.
+    fn prefilled(&mut self, chunk: Chunk, mut cache: ModelCache) -> Result<()> {
         if chunk.is_recorded {
             cache.record(0)?;
-            eval(cache.arrays())?;
         }
+        // A recurrent state of a row is a copy, which a later pass must not compute.
+        eval(cache.arrays())?;
         if chunk.is_cut {
             self.keep_prefix(chunk.id, chunk.end, &cache, 0);
         }
@@ -133,38 +200,13 @@ impl Worker<'_, '_> {
         Ok(())
     }
 
-    /// Computes the last parts of prompts, padded on the right. Their rows join the batch.
-    fn prefill_rest(&mut self, chunks: &[Chunk]) -> Result<()> {
-        let mut cache = match *chunks {
-            [chunk] => self.partial_cache(chunk)?,
-            _ => {
-                let mut cache = self.model.new_cache(chunks.len());
-                for (row, &chunk) in chunks.iter().enumerate() {
-                    let request = self.requests.get_mut(&chunk.id);
-                    if let Some(partial) = request.and_then(|request| request.partial.take()) {
-                        cache.put(row, &partial, 0)?;
-                    }
-                    cache.expect(row, chunk.end);
-                }
-                cache
-            }
-        };
-        let ids = |chunk: &Chunk| {
-            &self.requests[&chunk.id].sequence.history().ids()[chunk.start..chunk.end]
-        };
-        let rows: Vec<&[u32]> = chunks.iter().map(ids).collect();
-        let last = forward::last_hidden(self.model.model(), &mut cache, &rows)?;
-        let logits = self.model.logits(&last)?;
-        self.enter(chunks, cache, &logits)
-    }
-
     /// The cache of one row with the part of a prompt before `chunk`.
     fn partial_cache(&mut self, chunk: Chunk) -> Result<ModelCache> {
         let request = self.requests.get_mut(&chunk.id);
         if let Some(cache) = request.and_then(|request| request.partial.take()) {
             return Ok(cache);
         }
-        let mut cache = self.model.new_cache(1);
+        let mut cache = self.rows.new_cache(1);
         let base = self
             .requests
             .get(&chunk.id)
@@ -175,21 +217,8 @@ impl Worker<'_, '_> {
 
     /// Chooses the first token of each request whose prompt ends with its chunk, and of the requests that follow it,
     /// and puts their rows into the batch. Row i of `cache` and of `logits` belongs to chunk i.
-    fn enter(&mut self, chunks: &[Chunk], mut cache: ModelCache, logits: &Array) -> Result<()> {
-        let mut entering: Vec<(usize, Id)> = Vec::with_capacity(chunks.len());
-        for (row, chunk) in chunks.iter().enumerate() {
-            entering.push((row, chunk.id));
-            let followers: Vec<Id> = (self.scheduler)
-                .followers(&self.requests, chunk.id)
-                .collect();
-            for id in followers {
-                entering.push((row, id));
-                if let Some(request) = self.requests.get_mut(&id) {
-                    request.sequence.begin();
-                    request.sequence.set_cached(request.progress.prompt());
-                }
-            }
-        }
+    fn enter(&mut self, chunks: &[Chunk], cache: ModelCache, logits: &Array) -> Result<()> {
+        let entering = self.entering(chunks);
         let ids: Vec<Id> = entering.iter().map(|&(_, id)| id).collect();
         let logits = match entering.len() == chunks.len() {
             true => logits.clone(),
@@ -205,6 +234,38 @@ impl Worker<'_, '_> {
             .collect();
         let choices = sample(&logits, &rows, None)?.read_any()?;
         eval(cache.arrays())?;
+        self.entered(entering, cache, choices, &logits)
+    }
+
+    /// The requests that get a row when these last chunks of prompts are computed, each with the
+    /// number of its chunk: those of the chunks, and those that follow them.
+    pub(super) fn entering(&mut self, chunks: &[Chunk]) -> Vec<(usize, Id)> {
+        let mut entering: Vec<(usize, Id)> = Vec::with_capacity(chunks.len());
+        for (row, chunk) in chunks.iter().enumerate() {
+            entering.push((row, chunk.id));
+            let followers: Vec<Id> = (self.scheduler)
+                .followers(&self.requests, chunk.id)
+                .collect();
+            for id in followers {
+                entering.push((row, id));
+                if let Some(request) = self.requests.get_mut(&id) {
+                    request.sequence.begin();
+                    request.sequence.set_cached(request.progress.prompt());
+                }
+            }
+        }
+        entering
+    }
+
+    /// Gives each entering request its first token, and puts the rows into the batch. `logits` has a
+    /// row for each of them.
+    pub(super) fn entered(
+        &mut self,
+        mut entering: Vec<(usize, Id)>,
+        mut cache: ModelCache,
+        choices: Vec<Option<Choice>>,
+        logits: &Array,
+    ) -> Result<()> {
         let mut kept: Vec<(usize, Vec<u32>)> = Vec::new();
         for (at, (&(row, id), choice)) in entering.iter().zip(choices).enumerate() {
             let Some(request) = self.requests.get(&id) else {
@@ -220,7 +281,7 @@ impl Worker<'_, '_> {
                 _ if is_known => {}
                 true => {
                     self.stepped(id);
-                    self.choose_on_host(id, &row_of(&logits, at)?);
+                    self.choose_on_host(id, &row_of(logits, at)?);
                 }
                 false => {
                     self.stepped(id);
@@ -283,5 +344,113 @@ impl Worker<'_, '_> {
             let embedding = Embedding::of(self.model, request.progress.prompt());
             self.prefixes.keep(ids, cache, row, embedding);
         }
+    }
+}
+
+/// Steps in which rows decode and prompts are computed.
+impl Worker<'_, '_> {
+    /// Whether chunks of prompts and a step of the rows that decode are one pass. Rows that draft have
+    /// steps of their own, and a prompt that has failed beside others is computed alone.
+    pub(super) fn mixes(&self, chunks: &[Chunk]) -> bool {
+        let is_alone = |chunk: &Chunk| {
+            let request = self.requests.get(&chunk.id);
+            request.is_none_or(|request| request.progress.is_alone())
+        };
+        let drafts = |id: Id| {
+            let request = self.requests.get(&id);
+            request.is_some_and(|request| request.sequence.speculation().is_some())
+        };
+        let mut running = self.scheduler.running().peekable();
+        !chunks.is_empty()
+            && running.peek().is_some()
+            && self.drafter.is_none()
+            && !chunks.iter().any(is_alone)
+            && !running.any(|id| drafts(id) || self.is_at_switch(id))
+    }
+
+    /// Computes chunks of prompts and a step of the rows that decode in one pass.
+    pub(super) fn step_with(&mut self, chunks: &[Chunk]) {
+        let chunks = self.due(chunks);
+        let running: Vec<Id> = self.scheduler.running().collect();
+        if chunks.is_empty() || running.iter().any(|&id| self.is_at_switch(id)) {
+            // Requests have ended with the step that was read, or a row has come to the length at
+            // which its rope changes.
+            self.prefill(&chunks);
+            self.decode();
+            return;
+        }
+        self.forwards += 1;
+        let tokens: usize = chunks.iter().map(|chunk| chunk.end - chunk.start).sum();
+        let _pass = self.passes.begin(Pass::Prompts(tokens + running.len()));
+        if let Err(error) = self.compute_with(&chunks) {
+            tracing::debug!("a step with prompts has failed: {error}");
+            self.prefixes.clear();
+            let ids: Vec<Id> = chunks.iter().map(|chunk| chunk.id).collect();
+            self.scheduler.mixed_failed(&mut self.requests, &ids);
+            self.recover();
+        }
+    }
+
+    fn compute_with(&mut self, chunks: &[Chunk]) -> Result<()> {
+        let prompts = self.cache_of(chunks)?;
+        let parts = chunks.iter().map(|chunk| self.tokens_of(chunk).to_vec());
+        let parts: Vec<Vec<u32>> = parts.collect();
+        let parts: Vec<&[u32]> = parts.iter().map(Vec::as_slice).collect();
+        let is_last: Vec<bool> = chunks.iter().map(|chunk| chunk.is_last).collect();
+        let computed = (self.rows).step_beside(&self.requests, prompts, &parts, &is_last)?;
+        for id in &computed.ids {
+            if let Some(request) = self.requests.get_mut(id) {
+                request.progress.stepped(1);
+            }
+        }
+        let ends: Vec<Chunk> = chunks
+            .iter()
+            .filter(|chunk| chunk.is_last)
+            .copied()
+            .collect();
+        let entering = self.entering(&ends);
+        let mut ids = computed.chosen.clone();
+        ids.extend(entering.iter().map(|&(_, id)| id));
+        let decoding = computed.chosen.len();
+        let (mut choices, mut logits) = (Vec::new(), None);
+        if let Some(all) = &computed.logits {
+            // Requests with the same prompt have the same logits.
+            let of_entering = entering.iter().map(|&(row, _)| (decoding + row) as i32);
+            let rows: Vec<i32> = (0..decoding as i32).chain(of_entering).collect();
+            let all = match entering.len() == ends.len() {
+                true => all.clone(),
+                false => all.take(&Array::from_slice(&rows, &[rows.len() as i32])?, 0)?,
+            };
+            self.prepare_masks(&ids);
+            let settings: Vec<_> = ids
+                .iter()
+                .map(|id| self.requests[id].sequence.row())
+                .collect();
+            choices = sample(&all, &settings, None)?.read_any()?;
+            logits = Some(all);
+        }
+        eval(self.rows.row_arrays())?;
+        eval(computed.prompts.arrays())?;
+        let first = choices.split_off(decoding.min(choices.len()));
+        for (at, (id, choice)) in computed.chosen.into_iter().zip(choices).enumerate() {
+            self.stepped(id);
+            let has_processor = self
+                .requests
+                .get(&id)
+                .is_some_and(|request| request.processor.is_some());
+            match &logits {
+                Some(logits) if has_processor => {
+                    self.choose_on_host(id, &row_of(logits, at)?);
+                }
+                _ => self.accept_any(id, choice),
+            }
+        }
+        let Some((_, cache)) = self.keep_parts(chunks, computed.prompts)? else {
+            return Ok(());
+        };
+        let Some(logits) = logits else { return Ok(()) };
+        let n = entering.len() as i32;
+        let own = logits.slice_axis(0, decoding as i32, decoding as i32 + n)?;
+        self.entered(entering, cache, first, &own)
     }
 }

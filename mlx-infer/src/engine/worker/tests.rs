@@ -117,7 +117,7 @@ impl Drafter for Scripted {
 fn states(model: &LoadedModel, cache: &ModelCache, slot: usize) -> Vec<Vec<f32>> {
     let len = cache.lens()[slot];
     let row = cache.prefix(slot, len).unwrap();
-    let mut arrays = row.row_arrays();
+    let mut arrays = row.to_row(0).unwrap().into_iter();
     let kinds = model.model().states();
     let mut found = Vec::new();
     for (layer, kind) in kinds.iter().enumerate() {
@@ -166,7 +166,7 @@ fn overwrite(model: &LoadedModel, cache: &mut ModelCache) {
     let mut step = cache.begin(&vec![width; rows]).unwrap();
     for (layer, kv) in geometry.kv().iter().enumerate() {
         let Some(kv) = kv else { continue };
-        let shape = [rows as i32, kv.heads, width as i32, kv.key_dim];
+        let shape = [1, kv.heads, (rows * width) as i32, kv.key_dim];
         let queries = full(&shape, 1.0f32, DType::F32).unwrap();
         let dirt = full(&shape, poison(), DType::F32).unwrap();
         let options = Attend {

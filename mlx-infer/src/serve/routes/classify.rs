@@ -69,7 +69,6 @@ pub(crate) async fn classify(ask: Ask) -> Result<(HeaderMap, Json<Value>), ApiEr
         labels,
         // The template has written the special tokens.
         add_special: false,
-        batch_tokens: app.settings.engine.limits.prefill_tokens,
         ..Default::default()
     };
     let prompts = prompts.into_iter().map(|ids| ids.map(Prompt::Tokens));

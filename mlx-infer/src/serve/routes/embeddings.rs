@@ -93,7 +93,6 @@ pub(crate) async fn embeddings(ask: Ask) -> Result<(HeaderMap, Json<EmbeddingLis
             None => EmbedPrompt::Default,
         },
         normalize: fields.take("normalize")?,
-        batch_tokens: app.settings.engine.limits.prefill_tokens,
         ..Default::default()
     };
     let long = fields.long();

@@ -43,7 +43,7 @@ pub(crate) async fn rerank(ask: Ask) -> Result<(HeaderMap, Json<Value>), ApiErro
     let documents: Vec<Document> = fields.require("documents")?;
     let top: Option<usize> = fields.any(&["top_n", "top_k"])?;
     let returns: bool = fields.take("return_documents")?.unwrap_or(true);
-    let options = options(&app, &mut fields)?;
+    let options = options(&mut fields)?;
     let long = fields.long();
     let headers = fields.end(&[])?;
     let documents: Vec<String> = documents.into_iter().map(Document::text).collect();
@@ -85,7 +85,7 @@ pub(crate) async fn score(ask: Ask) -> Result<(HeaderMap, Json<Value>), ApiError
     } = ask;
     let first: OneOrMany = required(&mut fields, ["text_1", "queries"])?;
     let second: OneOrMany = required(&mut fields, ["text_2", "documents"])?;
-    let options = options(&app, &mut fields)?;
+    let options = options(&mut fields)?;
     let long = fields.long();
     let headers = fields.end(&[])?;
     let (first, second) = (first.list(), second.list());
@@ -120,10 +120,9 @@ pub(crate) async fn score(ask: Ask) -> Result<(HeaderMap, Json<Value>), ApiError
 }
 
 /// The options that both routes share.
-fn options(app: &Shared, fields: &mut Fields) -> Result<RerankOptions, ApiError> {
+fn options(fields: &mut Fields) -> Result<RerankOptions, ApiError> {
     Ok(RerankOptions {
         instruction: fields.take("instruction")?,
-        batch_tokens: app.settings.engine.limits.prefill_tokens,
         ..Default::default()
     })
 }

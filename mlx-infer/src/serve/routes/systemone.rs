@@ -85,7 +85,6 @@ pub(crate) async fn systemone(ask: Ask) -> Result<(HeaderMap, Json<Value>), ApiE
     })?;
     trace.prompt(tokens);
     let options = ClassifyOptions {
-        batch_tokens: app.settings.engine.limits.prefill_tokens,
         ..Default::default()
     };
     let results = computed(&app, &served, encoded, options).await?;

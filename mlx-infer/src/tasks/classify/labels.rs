@@ -9,7 +9,7 @@ use mlx_nn::ModelCache;
 use super::{Encoded, Item};
 use crate::error::{Error, Result};
 use crate::model::LoadedModel;
-use crate::model::forward::padded;
+use crate::model::forward::flat;
 use crate::request::generation::Prompt;
 use crate::tasks::score::score_chunk;
 use crate::text::tokenizer::Tokenizer;
@@ -180,17 +180,11 @@ pub(super) fn add_rest_of(
         .collect();
     let widths: Vec<usize> = inputs.iter().map(|ids| ids.len()).collect();
     let mut step = cache.begin(&widths)?;
-    let hidden = model.model().hidden(&padded(&inputs)?, &mut step)?;
+    let hidden = model.model().hidden(&flat(&inputs)?, &mut step)?;
     // Rolled back, because the next label starts at the same position.
     drop(step);
-    let [_, width, e] = hidden.dims()?;
-    let (mut places, mut targets) = (Vec::new(), Vec::new());
-    for (row, item) in items.iter().enumerate() {
-        places.extend((0..widths[row]).map(|at| row as i32 * width + at as i32));
-        targets.extend(item.labels.get(label).into_iter().flat_map(|ids| &ids[1..]));
-    }
-    let places = Array::from_slice(&places, &[places.len() as i32])?;
-    let hidden = hidden.reshape(&[-1, e])?.take(&places, 0)?.expand_dims(0)?;
+    let labels = items.iter().filter_map(|item| item.labels.get(label));
+    let targets: Vec<u32> = labels.flat_map(|ids| &ids[1..]).copied().collect();
     let mut logprobs = Vec::with_capacity(targets.len());
     score_chunk(model, &hidden, &targets, &mut logprobs)?;
     let mut logprobs = logprobs.into_iter();

@@ -214,18 +214,8 @@ fn embeddings(
     }
     let mut cache = no_store(model, rows);
     let ids: Vec<&[u32]> = rows.iter().map(|(ids, _)| *ids).collect();
-    let padded = forward::padded(&ids)?;
-    let widths: Vec<usize> = ids.iter().map(|ids| ids.len()).collect();
-    let hidden = forward::hidden(model.model(), &mut cache, &padded, &widths)?;
-    let [_, width, features] = hidden.dims()?;
-    // Padding is left out.
-    let places = widths.iter().enumerate().flat_map(|(row, &len)| {
-        let start = row as i32 * width;
-        start..start + len as i32
-    });
-    let places: Vec<i32> = places.collect();
-    let places = Array::from_slice(&places, &[places.len() as i32])?;
-    let flat = hidden.reshape(&[-1, features])?.take(&places, 0)?;
+    let hidden = forward::hidden(model.model(), &mut cache, &ids)?;
+    let flat = hidden.squeeze(0)?;
     Ok(modules.embed(&flat, texts, prompt)?)
 }
 

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use mlx_core::ops::{concat, create::zeros};
+use mlx_core::ops::create::zeros;
 use mlx_core::{Array, Error, ErrorKind, Result};
 use mlx_nn::{Head, Step};
 
@@ -41,26 +41,37 @@ where
         step: &mut Step<'_>,
     ) -> Result<Array> {
         let (_, state) = self.enabled()?;
-        let [b, l] = tokens.dims()?;
-        let known = features.map_or(Ok(0), |features| features.dim(1))?;
-        let mut columns: Vec<Array> = features.into_iter().cloned().collect();
-        if known < l {
-            let dtype = self.embed(tokens)?.dtype();
-            columns.push(zeros(&[b, l - known, self.geometry.hidden], dtype)?);
-        }
-        let features = concat(&columns, 1)?;
+        let features = match features {
+            Some(features) => features.clone(),
+            None => {
+                let dtype = self.embed(tokens)?.dtype();
+                zeros(&[1, step.tokens() as i32, self.geometry.hidden], dtype)?
+            }
+        };
         let window = step.window(state + 1, 0, &features)?;
-        let begins = |(&len, &width): (&usize, &usize)| len == 0 && width > 0;
-        let begins: Vec<bool> = step.lens().iter().zip(step.widths()).map(begins).collect();
-        let (mut before, mut tokens) = (window.slice_axis(1, 0, l)?, tokens.clone());
+        let mut before = window.slice_axis(2, 0, 1)?.squeeze(2)?;
+        let mut tokens = tokens.clone();
+        let rows = step.lens().iter().zip(step.widths());
+        let begins: Vec<bool> = rows.map(|(&len, &width)| len == 0 && width > 0).collect();
         if begins.contains(&true) {
-            let next = concat(
-                &[tokens.slice_axis(1, 1, l)?, tokens.slice_axis(1, 0, 1)?],
-                1,
-            )?;
-            let begins = Array::from_slice(&begins, &[b, 1])?;
-            tokens = begins.select(&next, &tokens)?;
-            before = begins.expand_dims(-1)?.select(&features, &before)?;
+            // A row that begins has no position before its first token, so each of its tokens is
+            // read with the features of the position before it. What follows its last token is
+            // written by the next step.
+            let (mut next, mut is_next) = (Vec::new(), Vec::new());
+            for (places, begins) in step.places().zip(begins) {
+                let (first, end) = (places.start, places.end);
+                let after = |place: usize| if place + 1 < end { place + 1 } else { first };
+                next.extend(
+                    places
+                        .clone()
+                        .map(|at| if begins { after(at) } else { at } as i32),
+                );
+                is_next.extend(places.map(|_| begins));
+            }
+            let n = next.len() as i32;
+            tokens = tokens.take(&Array::from_slice(&next, &[n])?, 1)?;
+            let is_next = Array::from_slice(&is_next, &[1, n, 1])?;
+            before = is_next.select(&features, &before)?;
         }
         self.draft(&tokens, &before, step)
     }

@@ -38,7 +38,7 @@ impl SelfAttention {
         }
     }
 
-    /// Computes the attention's output from the normed input: `[B, L, E] -> [B, L, E]`.
+    /// Computes the attention's output from the normed input: `[1, T, E] -> [1, T, E]`.
     pub(super) fn forward(
         &self,
         x: &Normed<'_>,

@@ -51,13 +51,13 @@ impl AltUp {
         })
     }
 
-    /// The active stream `[B, L, E]` of the streams `[B, L, n, E]`.
+    /// The active stream `[1, T, E]` of the streams `[1, T, n, E]`.
     pub(super) fn active(&self, streams: &Array) -> Result<Array> {
         let active = self.streams.active;
         streams.slice_axis(2, active, active + 1)?.squeeze(2)
     }
 
-    /// Predicts the streams after the layer from those before it, all `[B, L, n, E]`.
+    /// Predicts the streams after the layer from those before it, all `[1, T, n, E]`.
     pub(super) fn predict(&self, streams: &Array) -> Result<Array> {
         let [b, l, n, _] = streams.dims()?;
         let coefs = self
@@ -73,7 +73,7 @@ impl AltUp {
         Ok(predictions)
     }
 
-    /// The predictions `[B, L, n, E]`, corrected by the difference between `activated` `[B, L, E]` and the active
+    /// The predictions `[1, T, n, E]`, corrected by the difference between `activated` `[1, T, E]` and the active
     /// prediction.
     pub(super) fn correct(&self, predictions: &Array, activated: &Array) -> Result<Array> {
         let coefs = self
@@ -85,12 +85,12 @@ impl AltUp {
         predictions.add(&moved)
     }
 
-    /// The corrected active stream `[B, L, E]`, scaled for the gate of the layer's input.
+    /// The corrected active stream `[1, T, E]`, scaled for the gate of the layer's input.
     pub(super) fn scaled(&self, x: &Array) -> Result<Array> {
         x.multiply(self.correct_output_scale.value())
     }
 
-    /// The router's coefficients of the streams: `[B, L, E] -> [B, L, n]`.
+    /// The router's coefficients of the streams: `[1, T, E] -> [1, T, n]`.
     fn modalities(&self, x: &Array) -> Result<Array> {
         let normed = self.router_norm.forward(x)?;
         let normed = normed.multiply(1.0 / self.streams.hidden as f32)?;

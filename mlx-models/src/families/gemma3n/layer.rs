@@ -105,7 +105,7 @@ module!(Gemma3nLayer {
 } flat { input } plain { streams, hidden, width, scales });
 
 impl Gemma3nLayer {
-    /// The active stream after attention and MLP: `[B, L, E] -> [B, L, E]`.
+    /// The active stream after attention and MLP: `[1, T, E] -> [1, T, E]`.
     fn activated(&self, x: &Array, state: usize, step: &mut Step<'_>) -> Result<Array> {
         let normed = Normed::new(x.clone(), &self.input_layernorm);
         let laurel = self.laurel.forward(&normed)?;

@@ -40,7 +40,7 @@ impl Gemma4Layer {
         Param::starting(&[1], Initial::Constant(1.0))
     }
 
-    /// The features after the layer, from `x [B, L, E]` and the layer's input `[B, L, P]`.
+    /// The features after the layer, from `x [1, T, E]` and the layer's input `[1, T, P]`.
     fn features(
         &self,
         x: &Array,
@@ -154,7 +154,7 @@ impl Beside {
         })
     }
 
-    /// The sum of the MLP's output `y` and the experts', each normed; `x` is the residual stream. All `[B, L, E]`.
+    /// The sum of the MLP's output `y` and the experts', each normed; `x` is the residual stream. All `[1, T, E]`.
     fn forward(&self, x: &Array, y: &Array) -> Result<Array> {
         let [b, l, hidden] = x.dims()?;
         let (chosen, weights) = self.router.choose(&x.reshape(&[b * l, hidden])?)?;

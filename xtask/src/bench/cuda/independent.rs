@@ -129,7 +129,7 @@ fn question(setting: &Setting, way: Way) -> Value {
         "prompts": setting.prompts,
         "max_tokens": setting.tokens,
         "batch": way.batch,
-        "prefill_tokens": way.together,
+        "step_tokens": way.together,
         "prefill_chunk": way.chunk,
     })
 }

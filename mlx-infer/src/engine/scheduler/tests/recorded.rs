@@ -16,7 +16,7 @@ fn long_prompts_are_recorded_before_their_end() {
         requests.get_mut(&1).unwrap().reuse(reused, None);
         let (mut done, mut parts, mut recorded) = (reused, 0, Vec::new());
         while done < prompt {
-            let [piece] = scheduler.chunks(&requests)[0][..] else {
+            let [piece] = scheduler.chunks(&requests)[..] else {
                 panic!("one prompt")
             };
             assert!(piece.start == done && piece.end > done && piece.end <= done + chunk);

@@ -94,7 +94,7 @@ impl<'m> DraftModel<'m> {
         let stays = |(slot, from): (usize, &Option<usize>)| from.is_none_or(|from| from == slot);
         let is_same = slots.len() == self.slots.len() && from.iter().enumerate().all(stays);
         if from.iter().all(Option::is_none) {
-            self.cache = self.model.new_cache(slots.len());
+            self.cache = self.cache.beside(slots.len());
         } else if !is_same {
             let rows: Vec<usize> = from.iter().map(|from| from.unwrap_or(0)).collect();
             self.cache.select(&rows)?;
@@ -103,9 +103,6 @@ impl<'m> DraftModel<'m> {
             if from.is_none() {
                 self.cache.clear(slot);
             }
-        }
-        if !is_same {
-            self.cache.shrink()?;
         }
         self.slots = slots.to_vec();
         self.begun.retain(|id, _| slots.contains(&Some(*id)));
@@ -132,7 +129,7 @@ impl<'m> DraftModel<'m> {
                 self.cache.clear(slot);
                 cache
             }
-            (None, _) => self.model.new_cache(1),
+            (None, _) => self.cache.beside(1),
         };
         let len = cache.lens()[0];
         let end = (text.len() - 1).min(len + chunk);
@@ -151,10 +148,8 @@ impl<'m> DraftModel<'m> {
                 parts[slot] = self.known(&text[self.cache.lens()[slot]..text.len() - 1]);
             }
         }
-        let widths: Vec<usize> = parts.iter().map(Vec::len).collect();
         let rows: Vec<&[u32]> = parts.iter().map(Vec::as_slice).collect();
-        let tokens = forward::padded(&rows)?;
-        forward::hidden(self.model.model(), &mut self.cache, &tokens, &widths)?;
+        forward::hidden(self.model.model(), &mut self.cache, &rows)?;
         Ok(eval(self.cache.arrays())?)
     }
 
@@ -252,20 +247,24 @@ impl Drafter for DraftModel<'_> {
                 true => &tokens[tokens.len() - 1..],
                 false => &tokens[1..],
             };
-            let columns = drafted.iter().map(|tokens| tokens.expand_dims(-1));
-            let columns = columns.collect::<mlx_core::Result<Vec<_>>>()?;
-            let len = columns.len();
-            let widths: Vec<usize> = widths
-                .iter()
-                .map(|&n| if n > 0 { len } else { 0 })
-                .collect();
-            let mut step = cache.begin(&widths)?;
-            let hidden = model.model().hidden(&concat(&columns, 1)?, &mut step)?;
+            let (drafted, slots) = (concat(drafted, 0)?, widths.len());
+            let len = drafted.dim(0)? as usize / slots;
+            let widths: Vec<usize> = widths.iter().map(|&n| n * len).collect();
+            let all = 0..cache.kinds().len();
+            let mut step = cache.begin_slots(all, None, &widths)?;
+            // `drafted` has the first token of each slot, and then the second ones.
+            let rows = step.places().enumerate();
+            let order = rows.flat_map(|(slot, places)| {
+                (0..places.len()).map(move |at| (at * slots + slot) as i32)
+            });
+            let order: Vec<i32> = order.collect();
+            let order = Array::from_slice(&order, &[1, order.len() as i32])?;
+            step.read_last();
+            let hidden = model.model().hidden(&drafted.take(&order, 0)?, &mut step)?;
             if rewinds {
                 step.commit_all()?;
             }
-            let len = len as i32;
-            Ok(hidden.slice_axis(1, len - 1, len)?.squeeze(1)?)
+            Ok(hidden.squeeze(0)?)
         })?;
         async_eval(self.cache.row_arrays())?;
         if self.rewinds {

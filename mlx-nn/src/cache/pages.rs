@@ -1,0 +1,387 @@
+//! Pages: which positions of which rows lie where.
+//!
+//! A page holds [`PAGE`] consecutive positions of one row, in every layer of a group. Layers form a
+//! group if their rows hold the same positions: all layers that keep everything are one group, and
+//! all layers with the same window another. A row has a list of page numbers for each group.
+//!
+//! Pages are counted. Rows that begin alike share their pages, so a copy of a row is a copy of page
+//! numbers. A row writes only to pages that it holds alone: before a step it gets a copy of the one
+//! page that it shares and would write to. All of this is arithmetic on numbers. The arrays are in
+//! [`pool`](super::pool).
+
+use std::cell::RefCell;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::rc::Rc;
+
+/// Positions of a page of keys and values.
+pub const PAGE: usize = 64;
+
+/// The page that belongs to no row. Steps of a fixed shape write to it for rows without tokens.
+pub(crate) const SPARE: u32 = 0;
+
+/// The pages of a group, and how many rows hold each.
+#[derive(Debug)]
+pub(crate) struct Pages {
+    /// For each page, the number of its holders. The spare page has one that never goes.
+    holders: Vec<u32>,
+    /// Pages without a holder. The lowest is taken first, so that memory behind the highest page
+    /// that was ever held is not touched.
+    free: BinaryHeap<Reverse<u32>>,
+}
+
+impl Default for Pages {
+    fn default() -> Self {
+        Self {
+            holders: vec![1],
+            free: BinaryHeap::new(),
+        }
+    }
+}
+
+impl Pages {
+    /// The number of pages that were ever held, with the spare page.
+    pub(crate) fn len(&self) -> usize {
+        self.holders.len()
+    }
+
+    /// The number of pages with a holder, without the spare page.
+    pub(crate) fn held(&self) -> usize {
+        self.holders.len() - 1 - self.free.len()
+    }
+
+    /// The number of holders of a page.
+    pub(crate) fn holders(&self, page: u32) -> u32 {
+        self.holders[page as usize]
+    }
+
+    fn take(&mut self) -> u32 {
+        match self.free.pop() {
+            Some(Reverse(page)) => {
+                self.holders[page as usize] = 1;
+                page
+            }
+            None => {
+                self.holders.push(1);
+                (self.holders.len() - 1) as u32
+            }
+        }
+    }
+
+    fn share(&mut self, page: u32) {
+        self.holders[page as usize] += 1;
+    }
+
+    fn release(&mut self, page: u32) {
+        let holders = &mut self.holders[page as usize];
+        *holders -= 1;
+        if *holders == 0 {
+            self.free.push(Reverse(page));
+        }
+    }
+}
+
+/// The pages of one row in one group: consecutive pages of positions. A clone holds the same pages.
+#[derive(Debug)]
+pub(crate) struct RowPages {
+    pages: Rc<RefCell<Pages>>,
+    /// The number of pages before the first held one: the row's positions before
+    /// `first * PAGE` are gone.
+    first: usize,
+    held: VecDeque<u32>,
+}
+
+/// A page that a row shared, and the page that it writes in its place. The second one needs the
+/// content of the first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PageCopy {
+    pub(crate) from: u32,
+    pub(crate) to: u32,
+}
+
+impl RowPages {
+    /// A row without positions.
+    pub(crate) fn new(pages: &Rc<RefCell<Pages>>) -> Self {
+        Self {
+            pages: pages.clone(),
+            first: 0,
+            held: VecDeque::new(),
+        }
+    }
+
+    /// Whether they are pages of `pages`.
+    pub(crate) fn is_of(&self, pages: &Rc<RefCell<Pages>>) -> bool {
+        Rc::ptr_eq(&self.pages, pages)
+    }
+
+    /// The first position that is held.
+    pub(crate) fn begin(&self) -> usize {
+        self.first * PAGE
+    }
+
+    /// The number of held pages.
+    pub(crate) fn len(&self) -> usize {
+        self.held.len()
+    }
+
+    /// The held pages, each with the number of pages of the row before it.
+    pub(crate) fn numbered(&self) -> impl Iterator<Item = (usize, u32)> {
+        self.held
+            .iter()
+            .enumerate()
+            .map(|(at, &page)| (self.first + at, page))
+    }
+
+    /// The page of position `position`, if it is held.
+    pub(crate) fn page_of(&self, position: usize) -> Option<u32> {
+        let at = (position / PAGE).checked_sub(self.first)?;
+        self.held.get(at).copied()
+    }
+
+    /// Prepares the row for writing the positions `begin..end`, which follow held positions or
+    /// overwrite some: it holds their pages, and holds them alone. Returns the pages that need the
+    /// content of others first.
+    pub(crate) fn prepare(&mut self, begin: usize, end: usize) -> Vec<PageCopy> {
+        let mut copies = Vec::new();
+        if begin >= end {
+            return copies;
+        }
+        let mut pages = self.pages.borrow_mut();
+        if self.held.is_empty() {
+            self.first = begin / PAGE;
+        }
+        for number in begin / PAGE..=(end - 1) / PAGE {
+            let at = number - self.first;
+            let Some(&page) = self.held.get(at) else {
+                self.held.push_back(pages.take());
+                continue;
+            };
+            if pages.holders(page) > 1 {
+                let own = pages.take();
+                pages.release(page);
+                self.held[at] = own;
+                copies.push(PageCopy {
+                    from: page,
+                    to: own,
+                });
+            }
+        }
+        copies
+    }
+
+    /// Whether the row holds every page of the positions `begin..end`, and holds them alone.
+    pub(crate) fn is_prepared(&self, begin: usize, end: usize) -> bool {
+        let pages = self.pages.borrow();
+        let mut numbers = begin / PAGE..end.div_ceil(PAGE);
+        numbers.all(|number| {
+            let page = self.page_of(number * PAGE);
+            page.is_some_and(|page| pages.holders(page) == 1)
+        })
+    }
+
+    /// Releases the pages behind the first `len` positions.
+    pub(crate) fn truncate(&mut self, len: usize) {
+        let keep = len.div_ceil(PAGE).saturating_sub(self.first);
+        let mut pages = self.pages.borrow_mut();
+        for page in self.held.drain(keep.min(self.held.len())..) {
+            pages.release(page);
+        }
+    }
+
+    /// Releases the pages of which all positions are before `position`.
+    pub(crate) fn drop_before(&mut self, position: usize) {
+        let mut pages = self.pages.borrow_mut();
+        while self.first < position / PAGE
+            && let Some(page) = self.held.pop_front()
+        {
+            pages.release(page);
+            self.first += 1;
+        }
+    }
+
+    /// Releases all pages.
+    pub(crate) fn clear(&mut self) {
+        self.truncate(0);
+        self.first = 0;
+    }
+}
+
+impl Clone for RowPages {
+    fn clone(&self) -> Self {
+        let mut pages = self.pages.borrow_mut();
+        self.held.iter().for_each(|&page| pages.share(page));
+        Self {
+            pages: self.pages.clone(),
+            first: self.first,
+            held: self.held.clone(),
+        }
+    }
+}
+
+impl Drop for RowPages {
+    fn drop(&mut self) {
+        let mut pages = self.pages.borrow_mut();
+        self.held.iter().for_each(|&page| pages.release(page));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// What happens to rows.
+    #[derive(Clone, Debug)]
+    enum Event {
+        Begin,
+        /// Write this many positions.
+        Write(usize, usize),
+        /// Write this many positions, and keep a part (in sixteenths).
+        Reject(usize, usize, usize),
+        Fork(usize),
+        Cut(usize, usize),
+        Window(usize, usize),
+        End(usize),
+    }
+
+    fn events() -> impl Strategy<Value = Vec<Event>> {
+        let row = || 0..8usize;
+        let event = prop_oneof![
+            2 => Just(Event::Begin),
+            6 => (row(), 1..200usize).prop_map(|(row, n)| Event::Write(row, n)),
+            2 => (row(), 1..90usize, 0..17usize).prop_map(|(row, n, keep)| Event::Reject(row, n, keep)),
+            2 => row().prop_map(Event::Fork),
+            2 => (row(), 0..17usize).prop_map(|(row, part)| Event::Cut(row, part)),
+            2 => (row(), 1..150usize).prop_map(|(row, window)| Event::Window(row, window)),
+            2 => row().prop_map(Event::End),
+        ];
+        prop::collection::vec(event, 1..60)
+    }
+
+    /// A row and the numbers that its positions should hold; `None` where a window has passed.
+    struct Beside {
+        row: RowPages,
+        numbers: Vec<Option<u64>>,
+    }
+
+    /// The rows, and the numbers in the slots of pages.
+    #[derive(Default)]
+    struct Model {
+        pages: Rc<RefCell<Pages>>,
+        slots: Vec<[Option<u64>; PAGE]>,
+        rows: Vec<Beside>,
+        next: u64,
+    }
+
+    impl Model {
+        fn write(&mut self, at: usize, n: usize, keep: usize) {
+            let Beside { row, numbers } = &mut self.rows[at];
+            let len = numbers.len();
+            let copies = row.prepare(len, len + n);
+            self.slots.resize(self.pages.borrow().len(), [None; PAGE]);
+            for copy in copies {
+                self.slots[copy.to as usize] = self.slots[copy.from as usize];
+            }
+            assert!(row.is_prepared(len, len + n));
+            for position in len..len + n {
+                let page = row.page_of(position).unwrap();
+                assert_ne!(page, SPARE);
+                self.slots[page as usize][position % PAGE] = Some(self.next);
+                if position < len + keep {
+                    numbers.push(Some(self.next));
+                }
+                self.next += 1;
+            }
+            row.truncate(len + keep);
+        }
+
+        fn apply(&mut self, event: &Event) {
+            if let Event::Begin = event {
+                self.rows.push(Beside {
+                    row: RowPages::new(&self.pages),
+                    numbers: Vec::new(),
+                });
+                return;
+            }
+            if self.rows.is_empty() {
+                return;
+            }
+            let n = self.rows.len();
+            match *event {
+                Event::Begin => {}
+                Event::Write(row, tokens) => self.write(row % n, tokens, tokens),
+                Event::Reject(row, tokens, keep) => self.write(row % n, tokens, tokens * keep / 16),
+                Event::Fork(row) => {
+                    let Beside { row, numbers } = &self.rows[row % n];
+                    let (row, numbers) = (row.clone(), numbers.clone());
+                    self.rows.push(Beside { row, numbers });
+                }
+                Event::Cut(row, part) => {
+                    let Beside { row, numbers } = &mut self.rows[row % n];
+                    let len = numbers.len() * part / 16;
+                    row.truncate(len);
+                    numbers.truncate(len);
+                }
+                Event::Window(row, window) => {
+                    let Beside { row, numbers } = &mut self.rows[row % n];
+                    row.drop_before(numbers.len().saturating_sub(window));
+                    let gone = row.begin().min(numbers.len());
+                    numbers[..gone].fill(None);
+                }
+                Event::End(row) => drop(self.rows.swap_remove(row % n)),
+            }
+        }
+
+        fn check(&self) {
+            let mut holders = vec![0; self.pages.borrow().len()];
+            holders[SPARE as usize] = 1;
+            let mut wanted = 0;
+            for Beside { row, numbers } in &self.rows {
+                for (position, number) in numbers.iter().enumerate() {
+                    if number.is_some() {
+                        let page = row.page_of(position).expect("the position is held");
+                        assert_eq!(self.slots[page as usize][position % PAGE], *number);
+                    }
+                }
+                row.numbered()
+                    .for_each(|(_, page)| holders[page as usize] += 1);
+                wanted += numbers.len().div_ceil(PAGE);
+                assert!(row.len() <= numbers.len().div_ceil(PAGE));
+            }
+            let pages = self.pages.borrow();
+            assert_eq!(pages.holders, holders);
+            let held = holders[1..].iter().filter(|&&holders| holders > 0).count();
+            assert_eq!(pages.held(), held);
+            assert!(held <= wanted, "{held} pages for rows of {wanted}");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn rows_hold_what_they_wrote_and_nothing_is_lost(events in events()) {
+            let mut model = Model::default();
+            for event in &events {
+                model.apply(event);
+                model.check();
+            }
+            model.rows.clear();
+            prop_assert_eq!(model.pages.borrow().held(), 0);
+        }
+    }
+
+    #[test]
+    fn rows_that_begin_alike_share_all_pages_but_one() {
+        let pages = Rc::default();
+        let mut first = RowPages::new(&pages);
+        first.prepare(0, 2000);
+        let mut rows: Vec<RowPages> = vec![first; 32];
+        assert_eq!(pages.borrow().held(), 2000usize.div_ceil(PAGE));
+        for row in &mut rows[1..] {
+            assert_eq!(row.prepare(2000, 2001).len(), 1);
+        }
+        assert_eq!(pages.borrow().held(), 2000usize.div_ceil(PAGE) + 31);
+    }
+}

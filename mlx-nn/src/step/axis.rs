@@ -1,0 +1,149 @@
+//! [`Axis`]: the axis of all tokens of a step.
+
+use std::cell::OnceCell;
+use std::ops::Range;
+
+use mlx_core::{Array, Result};
+
+/// The tokens of all rows of a step on one axis, row after row, without padding.
+///
+/// A row has a place on the axis for each of its tokens. A row without tokens has no place or, in
+/// [steps of a fixed shape](crate::ModelCache::begin_slots), one, whose token is kept nowhere.
+#[derive(Clone, Debug)]
+pub(crate) struct Axis {
+    /// The number of tokens that each row brings.
+    pub(crate) widths: Vec<usize>,
+    /// The first place of each row, and the number of all places.
+    places: Vec<usize>,
+    /// I32 `[B + 1]`: the same numbers.
+    pub(crate) starts: Array,
+    /// I32 `[B]`: the number of positions that each row held before the step.
+    pub(crate) lens: Array,
+    /// I32 `[1, T]`: the position of each token.
+    pub(crate) positions: Array,
+    /// The same as `lens`.
+    held: Vec<usize>,
+    slots: OnceCell<RowSlots>,
+}
+
+/// Where recurrent layers read and write the states of rows, of which row b has number b.
+#[derive(Clone, Debug)]
+pub(crate) struct RowSlots {
+    /// I32 `[B]`: the state before the row's tokens; -1 for a row that begins or has no tokens.
+    pub(crate) from: Array,
+    /// I32 `[B]`: the state after them; -1 for a row without tokens.
+    pub(crate) to: Array,
+}
+
+impl Axis {
+    /// The axis of rows that held `lens` positions before the step. `is_fixed`: rows without tokens
+    /// have a place. If the axis `before` has the same places, both share `starts`, so that graphs
+    /// of both steps have that input in common.
+    pub(crate) fn new(
+        lens: &[usize],
+        widths: &[usize],
+        is_fixed: bool,
+        before: Option<&Self>,
+    ) -> Result<Self> {
+        let mut places = vec![0];
+        for &width in widths {
+            let own = if is_fixed { width.max(1) } else { width };
+            places.push(places[places.len() - 1] + own);
+        }
+        let starts = match before {
+            Some(before) if before.places == places => before.starts.clone(),
+            _ => numbers(places.iter().copied())?,
+        };
+        Self::at(lens, widths.to_vec(), places, starts)
+    }
+
+    /// The axis of a later step with the same places.
+    pub(crate) fn again(&self, lens: &[usize]) -> Result<Self> {
+        let (widths, places) = (self.widths.clone(), self.places.clone());
+        Self::at(lens, widths, places, self.starts.clone())
+    }
+
+    fn at(lens: &[usize], widths: Vec<usize>, places: Vec<usize>, starts: Array) -> Result<Self> {
+        let rows = places.windows(2).zip(lens);
+        let positions = rows.flat_map(|(of, len)| (0..of[1] - of[0]).map(move |at| len + at));
+        Ok(Self {
+            positions: positions_of(positions)?,
+            lens: numbers(lens.iter().copied())?,
+            held: lens.to_vec(),
+            slots: OnceCell::new(),
+            starts,
+            widths,
+            places,
+        })
+    }
+
+    /// The slots of the rows' states, made once for all layers.
+    pub(crate) fn slots(&self) -> Result<RowSlots> {
+        if let Some(slots) = self.slots.get() {
+            return Ok(slots.clone());
+        }
+        let of = |has: &dyn Fn(usize) -> bool| {
+            let rows = 0..self.rows();
+            let slots = rows.map(|row| if has(row) { row as i32 } else { -1 });
+            Array::from_slice(&slots.collect::<Vec<i32>>(), &[self.rows() as i32])
+        };
+        let made = RowSlots {
+            from: of(&|row| self.held[row] > 0 && self.widths[row] > 0)?,
+            to: of(&|row| self.widths[row] > 0)?,
+        };
+        Ok(self.slots.get_or_init(|| made).clone())
+    }
+
+    /// The number of rows.
+    pub(crate) fn rows(&self) -> usize {
+        self.widths.len()
+    }
+
+    /// The number of places.
+    pub(crate) fn len(&self) -> usize {
+        self.places[self.rows()]
+    }
+
+    /// The places of each row.
+    pub(crate) fn each(&self) -> impl Iterator<Item = Range<usize>> {
+        self.places.windows(2).map(|of| of[0]..of[1])
+    }
+
+    /// The most places of a row.
+    pub(crate) fn longest(&self) -> usize {
+        self.each().map(|places| places.len()).max().unwrap_or(0)
+    }
+
+    /// The places of the first `keep[b]` tokens of each row, in order.
+    pub(crate) fn first_of(&self, keep: &[usize]) -> Vec<usize> {
+        let rows = self.each().zip(keep);
+        rows.flat_map(|(places, &keep)| places.start..places.start + keep)
+            .collect()
+    }
+}
+
+/// I32 `[n]`
+fn numbers(all: impl Iterator<Item = usize>) -> Result<Array> {
+    let all: Vec<i32> = all.map(|number| number as i32).collect();
+    Array::from_slice(&all, &[all.len() as i32])
+}
+
+/// I32 `[1, n]`
+fn positions_of(all: impl Iterator<Item = usize>) -> Result<Array> {
+    let all: Vec<i32> = all.map(|position| position as i32).collect();
+    Array::from_slice(&all, &[1, all.len() as i32])
+}
+
+/// The features `[1, T, ..]` at some places, in ascending order: `[1, places, ..]`.
+pub(crate) fn features_at(features: &Array, places: &[usize]) -> Result<Array> {
+    let all = features.dim(1)?;
+    if places.len() as i32 == all {
+        return Ok(features.clone());
+    }
+    if let [place] = *places {
+        let place = place as i32;
+        return features.slice_axis(1, place, place + 1);
+    }
+    let places: Vec<i32> = places.iter().map(|&place| place as i32).collect();
+    features.take(&Array::from_slice(&places, &[places.len() as i32])?, 1)
+}
