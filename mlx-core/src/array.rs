@@ -515,6 +515,17 @@ impl Array {
         eval([self])
     }
 
+    /// Whether the array depends on an operation whose evaluation has failed. Using or reading it
+    /// is then an error.
+    pub fn is_lost(&self) -> bool {
+        poison::check(self).is_err()
+    }
+
+    /// Whether the array was computed, and not [lost](Self::is_lost). Does not wait.
+    pub fn is_computed(&self) -> bool {
+        poison::is_available(self) && poison::check(self).is_ok()
+    }
+
     /// Rows and columns.
     ///
     /// # Errors

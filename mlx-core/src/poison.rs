@@ -154,16 +154,3 @@ pub(crate) fn check(array: &Array) -> Result<()> {
     let message = format!("array belongs to a step whose evaluation failed: {reason}");
     Err(Error::new(ErrorKind::Poisoned, message))
 }
-
-impl Array {
-    /// Whether the array depends on an operation whose evaluation has failed. Using or reading it
-    /// is then an error.
-    pub fn is_lost(&self) -> bool {
-        check(self).is_err()
-    }
-
-    /// Whether the array was computed, and not [lost](Self::is_lost). Does not wait.
-    pub fn is_computed(&self) -> bool {
-        is_available(self) && check(self).is_ok()
-    }
-}

@@ -35,7 +35,7 @@ pub(crate) mod state;
 pub use kind::{KvShape, LayerKind, RecurrentShape, RowPart, StateCost, StatePart};
 pub use pages::PAGE;
 use pages::RowPages;
-use pool::Pool;
+use pool::PagePool;
 use state::{LayerState, incompatible, refusal};
 
 /// How a [`ModelCache`] stores the states of layers.
@@ -92,7 +92,7 @@ impl Default for CacheOptions {
 #[derive(Clone, Debug)]
 pub struct ModelCache {
     kinds: Rc<[LayerKind]>,
-    pub(crate) pool: Rc<RefCell<Pool>>,
+    pub(crate) pool: Rc<RefCell<PagePool>>,
     pub(crate) lens: Vec<usize>,
     pub(crate) expected: Vec<usize>,
     /// The pages of each row, in each group of the pool.
@@ -108,7 +108,7 @@ pub struct ModelCache {
 impl ModelCache {
     /// Empty caches for `rows` rows of a model with these layers, in memory of their own.
     pub fn new(kinds: &[LayerKind], rows: usize, options: CacheOptions) -> Self {
-        let pool = Rc::new(RefCell::new(Pool::new(kinds, &options)));
+        let pool = Rc::new(RefCell::new(PagePool::new(kinds, &options)));
         Self::in_pool(kinds.into(), pool, rows, options)
     }
 
@@ -121,7 +121,7 @@ impl ModelCache {
 
     fn in_pool(
         kinds: Rc<[LayerKind]>,
-        pool: Rc<RefCell<Pool>>,
+        pool: Rc<RefCell<PagePool>>,
         rows: usize,
         options: CacheOptions,
     ) -> Self {

@@ -21,7 +21,7 @@ const LEAST: usize = 8;
 
 /// The pages of all layers of a model.
 #[derive(Debug)]
-pub(crate) struct Pool {
+pub(crate) struct PagePool {
     groups: Vec<Group>,
     layers: Vec<Option<LayerPool>>,
     scheme: Option<Scheme>,
@@ -48,7 +48,7 @@ struct LayerPool {
     settled: Vec<Array>,
 }
 
-impl Pool {
+impl PagePool {
     pub(crate) fn new(kinds: &[LayerKind], options: &CacheOptions) -> Self {
         let mut groups: Vec<Group> = Vec::new();
         let mut layer = |(index, kind): (usize, &LayerKind)| {
