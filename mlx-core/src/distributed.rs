@@ -55,6 +55,7 @@ use crate::ffi::{self, Arg, op};
 use crate::into_shape::IntoShape;
 use crate::memory::check_shape;
 use crate::stream::{Device, Stream};
+use crate::transforms::is_mapping;
 
 pub use start::{init, init_within, is_available};
 
@@ -334,7 +335,7 @@ reductions! {
 }
 
 /// The ranks' `x`, joined along the first axis in the order of the ranks; scalars become a vector, also in a group of one
-/// (where Python's stays a scalar). Not for `vmap`, of which MLX's form joins along a mapped axis.
+/// (where Python's stays a scalar). Not inside `vmap`: MLX's form would join along a mapped axis.
 ///
 /// The gradient is that of MLX: this rank's part of its own cotangent.
 ///
@@ -350,7 +351,7 @@ reductions! {
 /// ```
 ///
 /// # Errors
-/// The group was lost. The result has more elements than memory has bytes.
+/// The group was lost. The result has more elements than memory has bytes. A function of `vmap` is running.
 pub fn all_gather(x: &Array, group: &Group) -> Result<Array> {
     if group.size == 1 {
         // MLX returns a scalar as it is, and ranks of a larger group get a vector.
@@ -358,6 +359,10 @@ pub fn all_gather(x: &Array, group: &Group) -> Result<Array> {
             0 => x.reshape([1]),
             _ => Ok(x.clone()),
         };
+    }
+    if is_mapping() {
+        let message = "all_gather: it has no form for vmap; gather the mapped array outside";
+        return Err(Error::new(ErrorKind::Unsupported, message));
     }
     let mut shape = x.shape().to_vec();
     match shape.first_mut() {

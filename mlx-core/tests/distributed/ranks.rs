@@ -10,7 +10,7 @@ use mlx_core::distributed::{
 use mlx_core::kernel::{self, CpuKernel, Spec, View, ViewMut};
 use mlx_core::ops::{arange, concat, stack};
 use mlx_core::transforms::vjp_with;
-use mlx_core::{Array, DType, Device, Error, ErrorKind, Result, Stream, array, eval, grad};
+use mlx_core::{Array, DType, Device, Error, ErrorKind, Result, Stream, array, eval, grad, vmap};
 
 pub fn run(name: &str) -> Result<()> {
     // A rank that waits for ever fails its test.
@@ -126,7 +126,14 @@ fn gradients(group: &Group) -> Result<()> {
     assert_same(&by_x[0], &part.multiply(&x)?.multiply(2.0)?, "all_gather")?;
 
     let by_x = grad(|x: &Array| all_sum(&x.square()?.sum(.., false)?, group))(&x)?;
-    assert_same(&by_x, &x.multiply(2.0)?, "the gradient of a scalar")
+    assert_same(&by_x, &x.multiply(2.0)?, "the gradient of a scalar")?;
+
+    let rows = stack(&[&x, &x.add(1.0)?], 0)?;
+    let mapped = vmap(|x: &Array| all_sum(&x.square()?, group))(&rows)?;
+    assert_same(&mapped, &all_sum(&rows.square()?, group)?, "vmap")?;
+    let error = vmap(|x: &Array| all_gather(x, group))(&rows).unwrap_err();
+    assert!(error.to_string().contains("no form for vmap"), "{error}");
+    Ok(())
 }
 
 fn messages(group: &Group) -> Result<()> {
