@@ -46,6 +46,7 @@
 //! | `mx.load` | [`load`]; [`Safetensors`], [`files::Npz`] and [`gguf::Gguf`] read single arrays |
 //! | `mx.save`, `mx.savez`, `mx.save_safetensors`, `mx.save_gguf` | [`save`], [`savez`], [`save_safetensors`], [`save_gguf`] |
 //! | `mx.export_function`, `mx.import_function`, `mx.export_to_dot` | [`export`] |
+//! | `mx.distributed` | [`distributed`] |
 //! | `mx.linalg`, `mx.fft` | [`linalg`], [`fft`] |
 //! | `mx.set_default_device`, `mx.stream` | [`Device`], [`Stream`] |
 //! | `print(a)`, `mx.set_printoptions(precision=3)` | `println!("{a}")`, `{a:.3}`, [`set_printoptions`] ([`printing`]) |
@@ -64,6 +65,7 @@ mod poison;
 pub mod printing;
 
 pub mod device;
+pub mod distributed;
 pub mod eval;
 pub mod export;
 pub mod fast;

@@ -387,17 +387,17 @@
 //!
 //! | Python | here |
 //! |---|---|
-//! | `mx.distributed.Group` | one process computes: there are no groups of machines |
-//! | `mx.distributed.all_gather` | one process computes: there are no groups of machines |
-//! | `mx.distributed.all_max` | one process computes: there are no groups of machines |
-//! | `mx.distributed.all_min` | one process computes: there are no groups of machines |
-//! | `mx.distributed.all_sum` | one process computes: there are no groups of machines |
-//! | `mx.distributed.init` | one process computes: there are no groups of machines |
-//! | `mx.distributed.is_available` | one process computes: there are no groups of machines |
-//! | `mx.distributed.recv` | one process computes: there are no groups of machines |
-//! | `mx.distributed.recv_like` | one process computes: there are no groups of machines |
-//! | `mx.distributed.send` | one process computes: there are no groups of machines |
-//! | `mx.distributed.sum_scatter` | one process computes: there are no groups of machines |
+//! | `mx.distributed.Group` | [`distributed::Group`] |
+//! | `mx.distributed.all_gather` | [`distributed::all_gather`] |
+//! | `mx.distributed.all_max` | [`distributed::all_max`] |
+//! | `mx.distributed.all_min` | [`distributed::all_min`] |
+//! | `mx.distributed.all_sum` | [`distributed::all_sum`] |
+//! | `mx.distributed.init` | [`distributed::init`] |
+//! | `mx.distributed.is_available` | [`distributed::is_available`] |
+//! | `mx.distributed.recv` | [`distributed::recv`] |
+//! | `mx.distributed.recv_like` | [`distributed::recv_like`] |
+//! | `mx.distributed.send` | [`distributed::send`] |
+//! | `mx.distributed.sum_scatter` | [`distributed::sum_scatter`] |
 //!
 //! # `mlx.core.fast`
 //!

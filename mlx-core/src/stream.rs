@@ -419,6 +419,18 @@ impl Stream {
         Self::wrap(raw)
     }
 
+    /// Whether operations of this thread run on this stream now.
+    pub(crate) fn is_current(&self) -> Result<bool> {
+        let (mut own, mut other) = (0, 0);
+        for (index, stream) in [(&mut own, self.0), (&mut other, current()?)] {
+            // SAFETY: both streams are live, the out-parameters are local variables.
+            ffi::call(ErrorKind::Mlx, || unsafe {
+                sys::mlxrs_stream_index(index, stream)
+            })?;
+        }
+        Ok(own == other)
+    }
+
     fn wrap(raw: sys::mlx_stream) -> Result<Self> {
         if raw.ctx.is_null() {
             Err(ffi::take_error(ErrorKind::Mlx))

@@ -52,6 +52,7 @@ pub use grad::{grad_with, jvp_with, value_and_grad_with, vjp_with};
 pub use grad_of::{Argnums, First, Grad, ValueAndGrad, grad, value_and_grad};
 pub use push_pull::{jvp, vjp};
 pub use tree::{Structure, Tree};
+pub(crate) use vmap::is_mapping;
 pub use vmap::vmap_with;
 pub use vmap_of::{Mapped, Vmap, vmap};
 

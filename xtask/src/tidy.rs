@@ -46,10 +46,12 @@ const SAFE: [&str; 6] = [
 ];
 
 /// Where `unsafe` may stand: the bindings, and the files and folders of mlx-core that call them.
-const UNSAFE: [&str; 21] = [
+const UNSAFE: [&str; 23] = [
     "mlx-c-sys/",
     "mlx-core/src/array.rs",
     "mlx-core/src/device.rs",
+    "mlx-core/src/distributed.rs",
+    "mlx-core/src/distributed/",
     "mlx-core/src/eval.rs",
     "mlx-core/src/export.rs",
     "mlx-core/src/export/dot.rs",

@@ -1,5 +1,5 @@
 // The scheduler of CPU streams, in place of MLX's. libmlx calls these four functions through its symbol table, where
-// the definitions of libmlxc come first. It differs from MLX's own in four points:
+// the definitions of libmlxc come first. It differs from MLX's own in five points:
 //
 //   - The tasks of operations that depend on a failed one are not run (see outcomes.h). MLX runs them on arrays that were
 //     never written, so that an index read there may be any number.
@@ -12,6 +12,7 @@
 //     uses MLX it is even returned by the call that queues the next task, of whatever node. The same
 //     failure then came back with nothing to explain it, and cost all arrays that had not been
 //     waited for.
+//   - After a connection of MLX's ring was lost, no collective is run (see ring.h). MLX's would wait for ever.
 //
 // A stream's thread takes all waiting tasks under one lock, and a task is one allocation where MLX makes two.
 //
@@ -149,7 +150,9 @@ void push(mx::Stream stream, bool is_work, Make make) {
     worker = start_worker(stream);
   }
   if (worker != nullptr) {
-    return worker->push({make(worker), is_work ? mlxrs::outcome_of_task() : nullptr});
+    mlxrs::Task task{make(worker), is_work ? mlxrs::outcome_of_task() : nullptr};
+    task.is_collective = is_work && mlxrs::is_collective(task.run);
+    return worker->push(std::move(task));
   }
   if (is_work) {
     throw std::runtime_error("the thread of stream " + std::to_string(stream.index) + " has ended");

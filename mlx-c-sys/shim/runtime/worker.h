@@ -19,6 +19,7 @@
 #include "memory.h"
 #include "of_mlx.h"
 #include "outcomes.h"
+#include "ring.h"
 
 namespace mlx::core {
 
@@ -46,6 +47,8 @@ struct Task {
   std::function<void()> run;
   // That of the node whose work this is, or null.
   std::shared_ptr<Outcome> outcome;
+  // Whether it is a collective of a ring.
+  bool is_collective = false;
 };
 
 // The thread of a stream and its waiting tasks.
@@ -154,12 +157,21 @@ class Worker {
 
   void run(Task& task) noexcept {
     if (task.outcome != nullptr && !task.outcome->may_run()) {
+      if (task.is_collective) {
+        miss_collective(*task.outcome->reason());
+      }
       return fail(task.outcome->reason());
+    }
+    if (task.is_collective) {
+      if (auto lost = ring_lost()) {
+        return fail(task, std::move(lost));
+      }
     }
     try {
       task.run();
     } catch (const std::exception& e) {
-      fail(task, message(e.what()));
+      auto lost = task.is_collective ? fail_collective(e.what()) : nullptr;
+      fail(task, lost != nullptr ? std::move(lost) : message(e.what()));
     } catch (...) {
       fail(task, message("an exception of unknown type"));
     }

@@ -1,5 +1,7 @@
 //! Vectorisation over an axis.
 
+use std::cell::Cell;
+
 use mlx_c_sys as sys;
 
 use crate::array::Array;
@@ -30,6 +32,32 @@ where
     mapped(f, inputs, in_axes, |_| out_axes.to_vec())
 }
 
+thread_local! {
+    /// The number of `vmap` functions that run on this thread, one within the other.
+    static MAPPING: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Exists while the function of a `vmap` runs.
+struct Mapping;
+
+impl Mapping {
+    fn begin() -> Self {
+        MAPPING.set(MAPPING.get() + 1);
+        Self
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        MAPPING.set(MAPPING.get() - 1);
+    }
+}
+
+/// Whether the function of a `vmap` is running on this thread.
+pub(crate) fn is_mapping() -> bool {
+    MAPPING.get() > 0
+}
+
 /// As [`vmap_with`]; `out_axes` gets the number of outputs.
 pub(super) fn mapped<F>(
     mut f: F,
@@ -48,6 +76,10 @@ where
         .collect::<Result<_>>()?;
 
     let inputs = VectorArray::new(inputs)?;
+    let mut f = |arrays: &[Array]| {
+        let _mapping = Mapping::begin();
+        f(arrays)
+    };
     let (trace_inputs, trace_outputs) = closure::lend(&mut f, |closure| {
         let (mut trace_inputs, mut trace_outputs) = (VectorArray::null(), VectorArray::null());
         ffi::call(ErrorKind::Mlx, || {
