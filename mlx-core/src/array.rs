@@ -515,6 +515,15 @@ impl Array {
         eval([self])
     }
 
+    /// Whether a transform traces the array now: it is an argument of a function that is
+    /// differentiated, mapped or compiled, or depends on one.
+    pub fn is_traced(&self) -> bool {
+        let mut traced = false;
+        // SAFETY: a live handle, and a local out-parameter. The function only reads a flag.
+        unsafe { sys::mlxrs_array_is_tracer(&mut traced, self.raw()) };
+        traced
+    }
+
     /// Whether the array depends on an operation whose evaluation has failed. Using or reading it
     /// is then an error.
     pub fn is_lost(&self) -> bool {

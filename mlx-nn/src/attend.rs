@@ -33,6 +33,14 @@ pub enum Keys<'a> {
 }
 
 impl Keys<'_> {
+    /// Whether a transform traces the heads or what they are made from.
+    pub(crate) fn is_traced(&self) -> bool {
+        match self {
+            Self::Heads(heads) => heads.is_traced(),
+            Self::Projection(projection) => projection.x.is_traced(),
+        }
+    }
+
     /// The heads, `[1, K, T, D]`.
     pub(crate) fn heads(&self) -> Result<Array> {
         match self {

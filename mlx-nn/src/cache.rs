@@ -300,7 +300,7 @@ impl ModelCache {
         let mut own = self.pool.borrow().row();
         let (mut pool, from) = (self.pool.borrow_mut(), other.pool.borrow());
         for (group, (own, pages)) in own.iter_mut().zip(&other.pages[row]).enumerate() {
-            let range = (pages.begin(), other.lens[row]);
+            let range = (pages.held_from(), other.lens[row]);
             own.prepare(range.0, range.1);
             let layers = pool.groups()[group].layers.clone();
             for layer in layers.into_iter().filter(|_| range.0 < range.1) {
@@ -388,7 +388,7 @@ impl ModelCache {
         let window = groups.filter_map(|(group, pages)| {
             // A token at position `len` sees the `window - 1` positions before it.
             let first = (len + 1).saturating_sub(group.window?);
-            (first < pages.begin()).then_some(group.layers[0])
+            (first < pages.held_from()).then_some(group.layers[0])
         });
         let recurrent = self.layers.iter().enumerate().filter_map(|(at, layer)| {
             let LayerState::Recurrent(state) = layer else {

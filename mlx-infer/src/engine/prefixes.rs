@@ -2,12 +2,13 @@
 //! first tokens.
 //!
 //! Three kinds are stored: prompts when they are computed, rows when their request ends, and the
-//! common prefix of several prompts as soon as it is found. The last kind is needed because a full
-//! ring cannot be shortened, so the second prompt is computed in two parts. Recurrent layers cannot
-//! be shortened either, except to lengths that they have [recorded](ModelCache::record).
+//! common prefix of several prompts as soon as it is found. The last kind is needed because a row
+//! whose windows have passed pages cannot be shortened far, so the second prompt is computed in two
+//! parts. Recurrent layers cannot be shortened either, except to lengths that they have
+//! [recorded](ModelCache::record).
 
 use mlx_core::eval;
-use mlx_nn::ModelCache;
+use mlx_nn::{LayerKind, ModelCache};
 
 use crate::engine::prefix_cache::PrefixStore;
 use crate::engine::prompt_cache::{Embedding, PromptState};
@@ -106,13 +107,30 @@ impl Prefixes {
             let len = state.longest(most, embedding);
             if len >= MIN_TOKENS { len } else { 0 }
         });
+        let common = found.common;
         let start = found.best.and_then(|(state, len)| {
             // Evaluated now, so that another pass that fails before the prompt is computed does not poison it.
             let cache = state.start(len, ids.len()).ok()?;
             eval(cache.arrays()).ok()?;
-            Some((cache, len))
+            // A file with windows of the longer prefix cannot be shortened, but pages can.
+            let has_windows = || {
+                cache
+                    .kinds()
+                    .iter()
+                    .any(|kind| matches!(kind, LayerKind::Window(_)))
+            };
+            let is_new = self.announced.is_some() && len < state.cache().lens()[0] && has_windows();
+            let short = is_new.then(|| PromptState::share(&cache, 0, len, embedding));
+            Some((cache, len, short.and_then(Result::ok)))
         });
+        let (start, short) = match start {
+            Some((cache, len, short)) => (Some((cache, len)), short),
+            None => (None, None),
+        };
         let len = start.as_ref().map_or(0, |&(_, len)| len);
+        if let Some(short) = short {
+            self.tell(&ids[..len], embedding, Some(&short));
+        }
         if len > 0 {
             self.hits += 1;
             self.tokens += len;
@@ -120,7 +138,7 @@ impl Prefixes {
         FoundPrefix {
             cache: start.map(|(cache, _)| cache),
             len,
-            cut: (found.common >= len + MIN_TOKENS).then_some(found.common),
+            cut: (common >= len + MIN_TOKENS).then_some(common),
         }
     }
 

@@ -45,6 +45,10 @@ pub(crate) struct Scheduler {
     slots: usize,
     /// Whether the number of slots is rounded up.
     rounds: bool,
+    /// Whether requests wait for others, to be computed with them.
+    gathers: bool,
+    /// The number of plans for which the request in front has waited for others.
+    gathered: usize,
     /// The most rows at present. It is lowered after a step that failed.
     rows: usize,
     arrivals: u64,
@@ -55,6 +59,11 @@ const HEADROOM: usize = 32;
 
 /// Added to the arrivals of requests in the background: they come after all others.
 const BACKGROUND: u64 = 1 << 63;
+
+/// Requests wait until one in this number of rows is free.
+const GATHERED_ROWS: usize = 8;
+/// The most steps for which they wait.
+const GATHERED_STEPS: usize = 16;
 
 impl Scheduler {
     /// A scheduler without requests. `records`: whether lengths of prompts have to be recorded
@@ -71,6 +80,8 @@ impl Scheduler {
             parked: Vec::new(),
             slots: 0,
             rounds: false,
+            gathers: false,
+            gathered: 0,
             arrivals: 0,
         }
     }
@@ -150,6 +161,11 @@ impl Scheduler {
 
     /// Admits requests in order.
     fn admit<R: Scheduled>(&mut self, requests: &mut Table<R>, plan: &mut Plan) {
+        if self.should_gather() {
+            self.gathered += 1;
+            return;
+        }
+        self.gathered = 0;
         while let Some(&id) = self.waiting.front() {
             // It was preempted for another one in this plan.
             if plan.preempt.contains(&id) {
@@ -451,6 +467,23 @@ impl Scheduler {
             Some(limit) if self.bytes(requests, slots, None) > limit => rows,
             _ => slots,
         }
+    }
+
+    /// Lets requests wait until several rows are free, for devices on which a pass with one short
+    /// prompt takes as long as one with several.
+    pub(crate) fn gathering(mut self) -> Self {
+        self.gathers = true;
+        self
+    }
+
+    /// Whether the requests that wait should wait for more free rows.
+    fn should_gather(&self) -> bool {
+        let free = self
+            .rows
+            .saturating_sub(self.running.len() + self.prefilling.len());
+        let enough = (self.rows / GATHERED_ROWS).min(self.waiting.len());
+        let is_early = self.gathered < GATHERED_STEPS && !self.running.is_empty();
+        self.gathers && 0 < free && free < enough && is_early
     }
 }
 

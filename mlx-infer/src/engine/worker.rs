@@ -52,6 +52,9 @@ pub(crate) struct Worker<'m, 's> {
     rows: Rows<'m>,
     requests: Requests<'s>,
     prefixes: Prefixes,
+    /// Whether prompts are computed in the pass of the rows that decode. A step of these rows alone has
+    /// a fixed graph on CUDA, which is launched again and queued ahead.
+    has_one_pass: bool,
     submitted: Id,
     forwards: usize,
     preemptions: usize,
@@ -82,12 +85,16 @@ impl<'m, 's> Worker<'m, 's> {
         let prefixes = Prefixes::new(limits.prefix_bytes);
         let mut scheduler = Scheduler::new(limits, cost, records);
         let is_cuda = fast::form(Op::Attention).is_ok_and(|form| form == Form::Cuda);
-        if is_cuda && drafter.is_none() && Rows::may_repeat(model) {
-            scheduler = scheduler.rounding();
+        if is_cuda {
+            scheduler = scheduler.gathering();
+            if drafter.is_none() && Rows::may_repeat(model) {
+                scheduler = scheduler.rounding();
+            }
         }
         Self {
             prefixes,
             scheduler,
+            has_one_pass: !is_cuda,
             rows: Rows::new(model),
             requests: Requests::new(),
             submitted: 0,

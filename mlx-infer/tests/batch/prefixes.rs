@@ -62,10 +62,6 @@ fn what_prompts_have_in_common_is_computed_once_and_does_not_show() {
     for case in CASES {
         let model = load(dir(case));
         let info = model.info();
-        let rings = info
-            .layers
-            .iter()
-            .any(|kind| matches!(kind, LayerKind::Window(window) if *window < LONG));
         let recurrent = info.layers.iter().any(is_recurrent);
         let head = prompt(LONG, 9);
         let ends: Vec<Vec<u32>> = (0..6).map(|n| prompt(3 + 5 * n, 20 + n as u64)).collect();
@@ -92,9 +88,9 @@ fn what_prompts_have_in_common_is_computed_once_and_does_not_show() {
                 computed_once += usize::from(is_shared);
                 assert!(cached == 0 || is_shared, "{case}, text {n}: {cached}");
             }
-            // A ring or state that has advanced cannot be truncated. The second text stores the
-            // common beginning for the later texts.
-            let is_cut = rings || (recurrent && chunk > LONG);
+            // A state that has advanced cannot be truncated. The second text stores the common
+            // beginning for the later texts. Windows still hold the page of these positions.
+            let is_cut = recurrent && chunk > LONG;
             let expected = if is_cut { 4 } else { 5 };
             assert_eq!(computed_once, expected, "{case}");
             engine.finish().unwrap();
@@ -156,7 +152,8 @@ fn batches_with_common_beginnings_equal_the_single_runs() {
                 );
                 cached += result.metrics.cached_tokens;
             }
-            assert!(cached > 0, "{case}, {rows} rows");
+            // A prompt shares what an earlier pass has computed. All prompts of 64 rows are one pass.
+            assert!(cached > 0 || rows == 64, "{case}, {rows} rows");
         }
     }
 }

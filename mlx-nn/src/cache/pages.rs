@@ -88,6 +88,8 @@ pub(crate) struct RowPages {
     /// The number of pages before the first held one: the row's positions before
     /// `first * PAGE` are gone.
     first: usize,
+    /// The first position that was written: those before it in its page have no values.
+    written: usize,
     held: VecDeque<u32>,
 }
 
@@ -105,6 +107,7 @@ impl RowPages {
         Self {
             pages: pages.clone(),
             first: 0,
+            written: 0,
             held: VecDeque::new(),
         }
     }
@@ -114,9 +117,14 @@ impl RowPages {
         Rc::ptr_eq(&self.pages, pages)
     }
 
-    /// The first position that is held.
+    /// The first position of the first held page.
     pub(crate) fn begin(&self) -> usize {
         self.first * PAGE
+    }
+
+    /// The first position whose values are held.
+    pub(crate) fn held_from(&self) -> usize {
+        self.begin().max(self.written)
     }
 
     /// The number of held pages.
@@ -148,7 +156,7 @@ impl RowPages {
         }
         let mut pages = self.pages.borrow_mut();
         if self.held.is_empty() {
-            self.first = begin / PAGE;
+            (self.first, self.written) = (begin / PAGE, begin);
         }
         for number in begin / PAGE..=(end - 1) / PAGE {
             let at = number - self.first;
@@ -202,7 +210,7 @@ impl RowPages {
     /// Releases all pages.
     pub(crate) fn clear(&mut self) {
         self.truncate(0);
-        self.first = 0;
+        (self.first, self.written) = (0, 0);
     }
 }
 
@@ -213,6 +221,7 @@ impl Clone for RowPages {
         Self {
             pages: self.pages.clone(),
             first: self.first,
+            written: self.written,
             held: self.held.clone(),
         }
     }

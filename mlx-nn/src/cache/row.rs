@@ -68,7 +68,7 @@ impl ModelCache {
         let groups = pool.groups().iter().zip(&self.pages[row]);
         let written = groups.filter_map(|(group, pages)| {
             let ring = group.window? + self.options.slack;
-            (pages.begin() > 0).then_some(pages.begin() + ring)
+            (pages.held_from() > 0).then_some(pages.held_from() + ring)
         });
         written.fold(self.lens[row], usize::max)
     }

@@ -79,7 +79,8 @@ impl Step<'_> {
     ) -> Result<Array> {
         let (q, k) = (q.into(), k.into());
         let y = self.attend_to(layer, &q, &k, Some(v), Seen::default(), options)?;
-        let arrays = match self.stores() {
+        let is_traced = q.is_traced() || k.is_traced() || v.is_traced();
+        let arrays = match self.stores() && !is_traced {
             true => self.cache.pool.borrow().arrays_of(layer).to_vec(),
             false => self.kept(&k, Some(v))?,
         };
@@ -173,6 +174,9 @@ impl Step<'_> {
             return self.attend_over(layer, &q.heads()?, &arrays, seen, options);
         }
         let StepPages { paged, window } = paged::of_layer(self, layer)?;
+        if q.is_traced() || k.is_traced() || v.is_some_and(Array::is_traced) {
+            return self.attend_traced(layer, [q, k], v, seen, options);
+        }
         // One operation makes the heads of queries and keys from projections, and stores the keys.
         let queries = match q {
             Keys::Projection(projection) => Some(projection),
@@ -185,6 +189,37 @@ impl Step<'_> {
         };
         let (seen, scheme) = (Seen { window, ..seen }, self.cache.options.quantized);
         attend_to_pages(&heads, &arrays, &paged, &seen, scheme, options)
+    }
+
+    /// [`attend_to`](Self::attend_to) in a function that is differentiated or compiled, for rows that
+    /// begin: gradients pass through the step's own keys and values, and not through pages.
+    fn attend_traced(
+        &mut self,
+        layer: usize,
+        [q, k]: [&Keys<'_>; 2],
+        v: Option<&Array>,
+        seen: Seen<'_>,
+        options: &Attend<'_>,
+    ) -> Result<Array> {
+        self.refuse_held(layer)?;
+        let StepPages { paged, window } = paged::of_layer(self, layer)?;
+        let keys = Keys::Heads(k.heads()?);
+        self.write(layer, None, &keys, v, &paged)?;
+        let arrays = self.kept(&keys, v)?;
+        let seen = Seen { window, ..seen };
+        let rows = (&self.axis.starts, self.axis.longest());
+        attend_to_tokens(&q.heads()?, &arrays, rows, &seen, options)
+    }
+
+    /// Refuses positions that the cache holds, in a function that is differentiated.
+    fn refuse_held(&self, layer: usize) -> Result<()> {
+        match self.cache.lens.iter().any(|&len| len > 0) {
+            true => Err(refusal(format!(
+                "layer {layer}: gradients do not pass through positions that a cache holds; \
+                 differentiate a step of an empty cache, or of one that stores nothing"
+            ))),
+            false => Ok(()),
+        }
     }
 
     /// Writes keys and values `[1, K, T, D]` to pages. Returns the layer's arrays, and the heads of
@@ -213,7 +248,7 @@ impl Step<'_> {
         seen: Seen<'_>,
         options: &Attend<'_>,
     ) -> Result<Array> {
-        if self.stores() {
+        if self.stores() && !q.is_traced() {
             let StepPages { paged, window } = paged::of_layer(self, layer)?;
             let seen = Seen { window, ..seen };
             let scheme = self.cache.options.quantized;

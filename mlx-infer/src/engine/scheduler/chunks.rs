@@ -62,7 +62,12 @@ impl Scheduler {
         if let Some((id, progress)) = by_order.first().filter(|(_, progress)| progress.alone) {
             return vec![progress.next_chunk(*id, self.records, usize::MAX)];
         }
-        let budget = self.limits.prompt_tokens(self.running.len());
+        // Prompts that gather have a pass of their own.
+        let beside = match self.gathers && self.limits.step_tokens.is_none() {
+            true => 0,
+            false => self.running.len(),
+        };
+        let budget = self.limits.prompt_tokens(beside);
         let (mut chunks, mut left) = (Vec::new(), budget);
         for (id, progress) in by_order.into_iter().filter(|(_, progress)| !progress.alone) {
             let chunk = progress.next_chunk(id, self.records, left);

@@ -11,6 +11,7 @@ use mlx_core::DType;
 use mlx_nn::{CacheOptions, KvShape, LayerKind, RecurrentShape, StateCost, StatePart};
 use proptest::prelude::*;
 
+mod gathered;
 mod recorded;
 
 const PAGE: usize = 4;

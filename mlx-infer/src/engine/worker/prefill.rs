@@ -349,8 +349,8 @@ impl Worker<'_, '_> {
 
 /// Steps in which rows decode and prompts are computed.
 impl Worker<'_, '_> {
-    /// Whether chunks of prompts and a step of the rows that decode are one pass. Rows that draft have
-    /// steps of their own, and a prompt that has failed beside others is computed alone.
+    /// Whether chunks of prompts and a step of the rows that decode are one pass: not on CUDA. Rows that
+    /// draft have steps of their own, and a prompt that has failed beside others is computed alone.
     pub(super) fn mixes(&self, chunks: &[Chunk]) -> bool {
         let is_alone = |chunk: &Chunk| {
             let request = self.requests.get(&chunk.id);
@@ -361,7 +361,8 @@ impl Worker<'_, '_> {
             request.is_some_and(|request| request.sequence.speculation().is_some())
         };
         let mut running = self.scheduler.running().peekable();
-        !chunks.is_empty()
+        self.has_one_pass
+            && !chunks.is_empty()
             && running.peek().is_some()
             && self.drafter.is_none()
             && !chunks.iter().any(is_alone)
