@@ -7,6 +7,8 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
+use mlx_infer::serve::{PoolOptions, PooledModel};
+use mlx_infer::{LoadOptions, LoadedModel, default_model_files};
 use serde_json::{Value, json};
 
 use crate::client::{Answer, TestServer};
@@ -445,6 +447,67 @@ fn batches_are_cancelled_and_expire() {
         (&counts["completed"], &counts["failed"]),
         (&json!(done.len()), &json!(errors.len()))
     );
+}
+
+#[test]
+fn texts_of_a_batch_are_embedded() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = with_folder(folder.path(), 4);
+    let url = "/v1/embeddings";
+    let body = json!({"input": ["The red fox", "A lake"], "dimensions": 8});
+    let packed = json!({"input": "A lake", "encoding_format": "base64"});
+    let lines = [
+        line("a", url, &body),
+        line("b", url, &packed),
+        line("c", url, &json!({"input": []})),
+    ];
+    let file = upload(&server, &lines);
+    let made = create(&server, &file, url, "24h");
+    let done = until(&server, &made["id"], "completed");
+    let counts = json!({"total": 3, "completed": 2, "failed": 1});
+    assert_eq!(done["request_counts"], counts);
+    let answers = content(&server, &done["output_file_id"]);
+    for (id, body) in [("a", &body), ("b", &packed)] {
+        assert_eq!(
+            answers[id]["response"]["body"],
+            server.ok(url, body),
+            "{id}"
+        );
+    }
+    let errors = content(&server, &done["error_file_id"]);
+    let message = text(&errors["c"]["response"]["body"]["error"]["message"]);
+    assert_eq!(message, "input is empty");
+}
+
+/// The lines of a batch wait while the server sleeps, and no model is loaded for them.
+#[test]
+fn a_batch_waits_for_a_server_that_sleeps() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = PooledModel::new(["a"], |progress| {
+        LoadedModel::load_files(default_model_files(), LoadOptions::default(), progress)
+    });
+    let server = TestServer::pool(vec![model], PoolOptions::default(), |options| {
+        options.batch_dir = Some(folder.path().to_owned());
+    });
+    assert_eq!(server.post("/sleep", &json!({})).status, 200);
+    let file = upload(&server, &[chat("x", 4), chat("y", 4)]);
+    let made = create(&server, &file, "/v1/chat/completions", "24h");
+    until(&server, &made["id"], "in_progress");
+    std::thread::sleep(Duration::from_millis(700));
+    let waiting = batch(&server, &made["id"]);
+    assert_eq!(
+        (&waiting["status"], &waiting["request_counts"]["failed"]),
+        (&json!("in_progress"), &json!(0))
+    );
+    assert_eq!(
+        server.get("/is_sleeping").json(),
+        json!({"is_sleeping": true})
+    );
+    assert_eq!(server.get("/v1/models/a").json()["state"], "unloaded");
+    assert_eq!(server.post("/wake_up", &json!({})).status, 200);
+    let done = until(&server, &made["id"], "completed");
+    let counts = json!({"total": 2, "completed": 2, "failed": 0});
+    assert_eq!(done["request_counts"], counts);
 }
 
 /// With one row, another request takes it from a batch that would hold it for long.
