@@ -7,18 +7,16 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
-use mlx_infer::serve::{PoolOptions, PooledModel};
-use mlx_infer::{LoadOptions, LoadedModel, default_model_files};
 use serde_json::{Value, json};
 
 use crate::client::{Answer, TestServer};
 use crate::operations::{Running, ask};
 
-fn line(id: &str, url: &str, body: &Value) -> String {
+pub fn line(id: &str, url: &str, body: &Value) -> String {
     json!({"custom_id": id, "method": "POST", "url": url, "body": body}).to_string()
 }
 
-fn chat(id: &str, max_tokens: usize) -> String {
+pub fn chat(id: &str, max_tokens: usize) -> String {
     let body = json!({
         "messages": [{"role": "user", "content": "What is 20 + 22?"}],
         "temperature": 0, "max_tokens": max_tokens, "ignore_eos": true,
@@ -26,7 +24,7 @@ fn chat(id: &str, max_tokens: usize) -> String {
     line(id, "/v1/chat/completions", &body)
 }
 
-fn with_folder(folder: &Path, rows: usize) -> TestServer {
+pub fn with_folder(folder: &Path, rows: usize) -> TestServer {
     TestServer::start(|options| {
         options.batch_dir = Some(folder.to_owned());
         options.engine.limits.rows = rows;
@@ -51,7 +49,7 @@ fn send_form(server: &TestServer, parts: &[(&str, Option<&str>, &str)]) -> Answe
 }
 
 /// The id of a file of these lines.
-fn upload(server: &TestServer, lines: &[String]) -> String {
+pub fn upload(server: &TestServer, lines: &[String]) -> String {
     let text = lines.join("\n");
     let parts = [
         ("purpose", None, "batch"),
@@ -71,7 +69,7 @@ fn upload(server: &TestServer, lines: &[String]) -> String {
     file["id"].as_str().unwrap().to_owned()
 }
 
-fn create(server: &TestServer, file: &str, url: &str, window: &str) -> Value {
+pub fn create(server: &TestServer, file: &str, url: &str, window: &str) -> Value {
     let body = json!({
         "input_file_id": file, "endpoint": url, "completion_window": window,
         "metadata": {"of": "tests"},
@@ -79,16 +77,16 @@ fn create(server: &TestServer, file: &str, url: &str, window: &str) -> Value {
     server.ok("/v1/batches", &body)
 }
 
-fn text(value: &Value) -> &str {
+pub fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_else(|| panic!("{value}"))
 }
 
-fn batch(server: &TestServer, id: &Value) -> Value {
+pub fn batch(server: &TestServer, id: &Value) -> Value {
     server.get(&format!("/v1/batches/{}", text(id))).json()
 }
 
 /// The batch when it has a status.
-fn until(server: &TestServer, id: &Value, status: &str) -> Value {
+pub fn until(server: &TestServer, id: &Value, status: &str) -> Value {
     let mut last = Value::Null;
     server.until(|| {
         last = batch(server, id);
@@ -111,7 +109,7 @@ fn by_id(text: &str) -> BTreeMap<String, Value> {
     all
 }
 
-fn content(server: &TestServer, id: &Value) -> BTreeMap<String, Value> {
+pub fn content(server: &TestServer, id: &Value) -> BTreeMap<String, Value> {
     let answer = server.get(&format!("/v1/files/{}/content", text(id)));
     assert_eq!(answer.status, 200, "{}", answer.body);
     by_id(&answer.body)
@@ -447,67 +445,6 @@ fn batches_are_cancelled_and_expire() {
         (&counts["completed"], &counts["failed"]),
         (&json!(done.len()), &json!(errors.len()))
     );
-}
-
-#[test]
-fn texts_of_a_batch_are_embedded() {
-    let folder = tempfile::tempdir().unwrap();
-    let server = with_folder(folder.path(), 4);
-    let url = "/v1/embeddings";
-    let body = json!({"input": ["The red fox", "A lake"], "dimensions": 8});
-    let packed = json!({"input": "A lake", "encoding_format": "base64"});
-    let lines = [
-        line("a", url, &body),
-        line("b", url, &packed),
-        line("c", url, &json!({"input": []})),
-    ];
-    let file = upload(&server, &lines);
-    let made = create(&server, &file, url, "24h");
-    let done = until(&server, &made["id"], "completed");
-    let counts = json!({"total": 3, "completed": 2, "failed": 1});
-    assert_eq!(done["request_counts"], counts);
-    let answers = content(&server, &done["output_file_id"]);
-    for (id, body) in [("a", &body), ("b", &packed)] {
-        assert_eq!(
-            answers[id]["response"]["body"],
-            server.ok(url, body),
-            "{id}"
-        );
-    }
-    let errors = content(&server, &done["error_file_id"]);
-    let message = text(&errors["c"]["response"]["body"]["error"]["message"]);
-    assert_eq!(message, "input is empty");
-}
-
-/// The lines of a batch wait while the server sleeps, and no model is loaded for them.
-#[test]
-fn a_batch_waits_for_a_server_that_sleeps() {
-    let folder = tempfile::tempdir().unwrap();
-    let model = PooledModel::new(["a"], |progress| {
-        LoadedModel::load_files(default_model_files(), LoadOptions::default(), progress)
-    });
-    let server = TestServer::pool(vec![model], PoolOptions::default(), |options| {
-        options.batch_dir = Some(folder.path().to_owned());
-    });
-    assert_eq!(server.post("/sleep", &json!({})).status, 200);
-    let file = upload(&server, &[chat("x", 4), chat("y", 4)]);
-    let made = create(&server, &file, "/v1/chat/completions", "24h");
-    until(&server, &made["id"], "in_progress");
-    std::thread::sleep(Duration::from_millis(700));
-    let waiting = batch(&server, &made["id"]);
-    assert_eq!(
-        (&waiting["status"], &waiting["request_counts"]["failed"]),
-        (&json!("in_progress"), &json!(0))
-    );
-    assert_eq!(
-        server.get("/is_sleeping").json(),
-        json!({"is_sleeping": true})
-    );
-    assert_eq!(server.get("/v1/models/a").json()["state"], "unloaded");
-    assert_eq!(server.post("/wake_up", &json!({})).status, 200);
-    let done = until(&server, &made["id"], "completed");
-    let counts = json!({"total": 2, "completed": 2, "failed": 0});
-    assert_eq!(done["request_counts"], counts);
 }
 
 /// With one row, another request takes it from a batch that would hold it for long.

@@ -15,10 +15,10 @@ use tower::ServiceExt;
 
 use super::lines::{BatchLine, LinesOf};
 use crate::serve::http::Inside;
-use crate::serve::http::error::{ApiError, NO_MEMORY};
+use crate::serve::http::error::{ApiError, NO_MEMORY, NOT_LOADED};
 use crate::serve::http::trace::new_id;
 
-/// How often a request is tried for which there is no memory.
+/// How often a request is tried for which there is no memory, or none for its model.
 const TRIES: usize = 3;
 /// The pause before a request is tried again that the server has no room for. It doubles with each
 /// try.
@@ -261,7 +261,8 @@ async fn respond(router: &Router, line: &BatchLine) -> (StatusCode, String, Valu
             .await
             .unwrap_or_default();
         let answer: Value = serde_json::from_slice(&bytes).unwrap_or_default();
-        tries += usize::from(answer["error"]["code"] == NO_MEMORY);
+        let code = answer["error"]["code"].as_str().unwrap_or_default();
+        tries += usize::from([NO_MEMORY, NOT_LOADED].contains(&code));
         if status != StatusCode::SERVICE_UNAVAILABLE || tries == TRIES {
             return (status, id, answer);
         }
