@@ -503,6 +503,16 @@ fn texts_are_embedded_in_both_forms() {
     let new = length(&values(&new["embeddings"][0]));
     assert!(length(&old) > 2.0 && (new - 1.0).abs() < 1e-5, "{new}");
 
+    // A model that generates text embeds too.
+    let found = SERVER.ok("/api/embed", &json!({"input": "The red fox"}));
+    let expected = SERVER.ok("/v1/embeddings", &json!({"input": ["The red fox"]}));
+    assert_eq!(found["embeddings"][0], expected["data"][0]["embedding"]);
+}
+
+#[test]
+fn texts_that_cannot_be_embedded_are_refused() {
+    let (server, _dir) = embeddings::server("nomic_bert");
+    let short = texts().swap_remove(0);
     // A text that is too long is cut, or refused.
     let long = "fox ".repeat(5000);
     let cut = server.ok("/api/embed", &json!({"input": ["x", long]}));
@@ -513,8 +523,11 @@ fn texts_are_embedded_in_both_forms() {
         told.starts_with("input 1: ") && told.contains("positions"),
         "{told}"
     );
-    let fits = server.ok("/api/embed", &json!({"input": texts[0], "truncate": false}));
-    assert_eq!(fits["embeddings"][0], vectors[0]);
+    let embedded = |truncate: bool| {
+        let body = json!({"input": short, "truncate": truncate});
+        server.ok("/api/embed", &body)["embeddings"].clone()
+    };
+    assert_eq!(embedded(false), embedded(true));
 
     // Without a text the model is loaded.
     for input in [json!({}), json!({"input": ""}), json!({"input": []})] {
@@ -557,10 +570,6 @@ fn texts_are_embedded_in_both_forms() {
     }
     let shown = server.ok("/api/show", &json!({"model": "tiny"}));
     assert_eq!(shown["capabilities"], json!(["embedding"]));
-    // A model that generates text embeds too.
-    let found = SERVER.ok("/api/embed", &json!({"input": "The red fox"}));
-    let expected = SERVER.ok("/v1/embeddings", &json!({"input": ["The red fox"]}));
-    assert_eq!(found["embeddings"][0], expected["data"][0]["embedding"]);
 }
 
 #[test]
