@@ -77,7 +77,6 @@ async fn answered(
         dimensions: dimensions.filter(|&n| n > 0),
         normalize,
         truncate: truncate.unwrap_or(true),
-        batch_tokens: app.settings.engine.limits.prefill_tokens,
         ..Default::default()
     };
     let (embeddings, prompt_eval_count) = match texts.is_empty() {
