@@ -192,7 +192,7 @@ impl LoadedModel {
 
     /// Embeds texts. Results are in the order of the texts. If a text cannot be encoded, its result
     /// is an error. A text that is longer than the checkpoint's limit is cut, as in
-    /// sentence-transformers.
+    /// sentence-transformers, unless [`truncate`](EmbedOptions::truncate) is false.
     ///
     /// Pooling, dense layers and prompts are those of the checkpoint's `modules.json`. Without that
     /// file an encoder takes the mean of a text's tokens and a decoder its last token, and vectors

@@ -79,6 +79,7 @@ impl EmbedArgs {
             },
             dimensions: self.dimensions,
             normalize: self.normalize,
+            truncate: true,
             batch_tokens: self.batch_tokens,
             cancel: interrupt::cancels()?,
         };

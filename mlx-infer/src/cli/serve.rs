@@ -129,9 +129,10 @@ pub(super) struct ServeArgs {
 
 const AFTER_HELP: &str = "\
 Routes: POST /v1/chat/completions, /v1/completions, /v1/responses, /v1/messages, /v1/messages/count_tokens,
-/v1/classify, /v1/systemone, /v1/files, /v1/batches, /infill, /tokenize, /detokenize; GET /v1/models, /tokenizer_info,
-/health, /ready, /metrics, /openapi.json, and a page at /. Those with /v1 are there without it too. Ollama's: POST /api/chat, /api/generate, /api/show; GET /api/tags,
-/api/ps, /api/version. docs/guide/serving.md describes each.";
+/v1/classify, /v1/embeddings, /v1/rerank, /v1/score, /v1/systemone, /v1/files, /v1/batches, /v1/models/load,
+/v1/models/unload, /infill, /tokenize, /detokenize, /sleep, /wake_up; GET /v1/models, /tokenizer_info, /is_sleeping,
+/health, /ready, /metrics, /openapi.json, and a page at /. Those with /v1 are there without it too. Ollama's: POST
+/api/chat, /api/generate, /api/embed, /api/show; GET /api/tags, /api/ps, /api/version. docs/guide/serving.md describes each.";
 
 impl ServeArgs {
     pub(super) fn run(self) -> Result {

@@ -194,7 +194,10 @@ impl Pool {
                 let loaded = loaded.clone();
                 slot.leases += 1;
                 slot.used = Instant::now();
-                slot.keep_alive = keep_alive.or(slot.keep_alive);
+                // The only model of a server stays.
+                if self.options.on_demand {
+                    slot.keep_alive = keep_alive.or(slot.keep_alive);
+                }
                 Some(Lease::new(self, index, loaded))
             }
             _ => None,

@@ -41,6 +41,9 @@ pub struct EmbedOptions {
     /// Whether vectors have length 1; by default as the checkpoint's `modules.json` says, and true
     /// without such a file.
     pub normalize: Option<bool>,
+    /// Whether a text with more tokens than the checkpoint's limit is cut, as in
+    /// sentence-transformers. Otherwise it gives an error, as ids always do.
+    pub truncate: bool,
     /// Most tokens of a forward pass; 4,096 on a CPU, 16,384 on a GPU. A longer text is computed
     /// alone.
     pub batch_tokens: usize,
@@ -54,6 +57,7 @@ impl Default for EmbedOptions {
             prompt: EmbedPrompt::Default,
             dimensions: None,
             normalize: None,
+            truncate: true,
             batch_tokens: WorkSizes::of_device().texts,
             cancel: CancelToken::new(),
         }

@@ -245,6 +245,30 @@ fn fewer_dimensions() {
     assert!(far.fold(0.0, f32::max) < 1e-6 && raw.values.len() == 8);
 }
 
+/// A text that is not to be cut gives an error if it is too long; others keep their vectors.
+#[test]
+fn texts_that_are_not_to_be_cut() {
+    let dir = folder(case("bert"));
+    let model = load(dir.path());
+    let options = EmbedOptions {
+        truncate: false,
+        ..Default::default()
+    };
+    // The limit is 24 tokens, and only one of the texts has more.
+    let whole = model.embed(prompts(), &options).unwrap();
+    let mut refused = Vec::new();
+    for (index, (found, cut)) in whole.into_iter().zip(vectors(&model, "")).enumerate() {
+        match found {
+            Ok(found) => assert_eq!(found.values, cut),
+            Err(error) => refused.push((index, error.to_string())),
+        }
+    }
+    let [(4, told)] = &refused[..] else {
+        panic!("{refused:?}");
+    };
+    assert!(told.contains("exceed the model's 24 positions"), "{told}");
+}
+
 /// A text has the same vector in every batch, up to roundings of products of other sizes.
 #[test]
 fn a_text_alone_and_in_a_batch() {

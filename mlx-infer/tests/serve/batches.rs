@@ -12,11 +12,11 @@ use serde_json::{Value, json};
 use crate::client::{Answer, TestServer};
 use crate::operations::{Running, ask};
 
-fn line(id: &str, url: &str, body: &Value) -> String {
+pub fn line(id: &str, url: &str, body: &Value) -> String {
     json!({"custom_id": id, "method": "POST", "url": url, "body": body}).to_string()
 }
 
-fn chat(id: &str, max_tokens: usize) -> String {
+pub fn chat(id: &str, max_tokens: usize) -> String {
     let body = json!({
         "messages": [{"role": "user", "content": "What is 20 + 22?"}],
         "temperature": 0, "max_tokens": max_tokens, "ignore_eos": true,
@@ -24,7 +24,7 @@ fn chat(id: &str, max_tokens: usize) -> String {
     line(id, "/v1/chat/completions", &body)
 }
 
-fn with_folder(folder: &Path, rows: usize) -> TestServer {
+pub fn with_folder(folder: &Path, rows: usize) -> TestServer {
     TestServer::start(|options| {
         options.batch_dir = Some(folder.to_owned());
         options.engine.limits.rows = rows;
@@ -49,7 +49,7 @@ fn send_form(server: &TestServer, parts: &[(&str, Option<&str>, &str)]) -> Answe
 }
 
 /// The id of a file of these lines.
-fn upload(server: &TestServer, lines: &[String]) -> String {
+pub fn upload(server: &TestServer, lines: &[String]) -> String {
     let text = lines.join("\n");
     let parts = [
         ("purpose", None, "batch"),
@@ -69,7 +69,7 @@ fn upload(server: &TestServer, lines: &[String]) -> String {
     file["id"].as_str().unwrap().to_owned()
 }
 
-fn create(server: &TestServer, file: &str, url: &str, window: &str) -> Value {
+pub fn create(server: &TestServer, file: &str, url: &str, window: &str) -> Value {
     let body = json!({
         "input_file_id": file, "endpoint": url, "completion_window": window,
         "metadata": {"of": "tests"},
@@ -77,16 +77,16 @@ fn create(server: &TestServer, file: &str, url: &str, window: &str) -> Value {
     server.ok("/v1/batches", &body)
 }
 
-fn text(value: &Value) -> &str {
+pub fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_else(|| panic!("{value}"))
 }
 
-fn batch(server: &TestServer, id: &Value) -> Value {
+pub fn batch(server: &TestServer, id: &Value) -> Value {
     server.get(&format!("/v1/batches/{}", text(id))).json()
 }
 
 /// The batch when it has a status.
-fn until(server: &TestServer, id: &Value, status: &str) -> Value {
+pub fn until(server: &TestServer, id: &Value, status: &str) -> Value {
     let mut last = Value::Null;
     server.until(|| {
         last = batch(server, id);
@@ -109,7 +109,7 @@ fn by_id(text: &str) -> BTreeMap<String, Value> {
     all
 }
 
-fn content(server: &TestServer, id: &Value) -> BTreeMap<String, Value> {
+pub fn content(server: &TestServer, id: &Value) -> BTreeMap<String, Value> {
     let answer = server.get(&format!("/v1/files/{}/content", text(id)));
     assert_eq!(answer.status, 200, "{}", answer.body);
     by_id(&answer.body)

@@ -213,11 +213,21 @@ def ollama_client():
     assert sum(len(part.response) for part in raw) > 4
     assert client.generate("tiny").done_reason == "load"
 
+    found = client.embed("tiny", ["The red fox", "A lake"], keep_alive="5m")
+    assert found.prompt_eval_count > 4 and found.total_duration > 1000
+    for vector in found.embeddings:
+        assert abs(sum(x * x for x in vector) - 1) < 1e-5
+    short = client.embed("tiny", "The red fox", dimensions=8).embeddings[0]
+    assert len(short) == 8 and abs(sum(x * x for x in short) - 1) < 1e-5
+    old = client.embeddings("tiny", "The red fox").embedding
+    dot = sum(x * y for x, y in zip(old, found.embeddings[0]))
+    assert abs(dot - sum(x * x for x in old) ** 0.5) < 1e-3 * dot
+
     for call, status, word in [
         (lambda: client.chat("other", QUESTION), 404, "there is no model"),
         (lambda: client.chat("tiny", QUESTION, think=True), 400, "think"),
         (lambda: client.chat("tiny", [{**QUESTION[0], "images": [b"image"]}]), 400, "images"),
-        (lambda: client.embed("tiny", "x"), 501, "embeddings"),
+        (lambda: client.embed("tiny", "fox " * 600, truncate=False), 400, "positions"),
         (lambda: client.pull("tiny"), 501, "/api/pull"),
         (lambda: client.delete("tiny"), 501, "/api/delete"),
     ]:

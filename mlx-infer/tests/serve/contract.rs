@@ -339,12 +339,14 @@ fn the_documented_tests_exist() {
     assert!(names.len() > 20, "{names:?}");
     for name in names {
         let (file, function) = name.split_once("::").unwrap();
-        let path = match file.ends_with(".rs") {
-            true => root.join(file),
-            false => root.join("tests/serve").join(file).with_extension("rs"),
+        let tests = root.join("tests/serve");
+        let (path, word) = match file.rsplit_once('.') {
+            Some((_, "rs")) => (root.join(file), "fn"),
+            Some((_, "py")) => (tests.join(file), "def"),
+            _ => (tests.join(file).with_extension("rs"), "fn"),
         };
         let source =
             std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{name}: {error}"));
-        assert!(source.contains(&format!("fn {function}(")), "{name}");
+        assert!(source.contains(&format!("{word} {function}(")), "{name}");
     }
 }

@@ -11,14 +11,14 @@ use crate::client::{SERVER, TestServer};
 use crate::sentence::{case, folder, pairs, texts};
 
 /// A server of a case of `testdata/embed`, and the folder of its model.
-fn server(name: &str) -> (TestServer, TempDir) {
+pub fn server(name: &str) -> (TestServer, TempDir) {
     let dir = folder(case(name));
     let path = dir.path().to_owned();
     let load = move || LoadedModel::load(path, LoadOptions::default());
     (TestServer::of(load, |_| ()), dir)
 }
 
-fn values(embedding: &Value) -> Vec<f32> {
+pub fn values(embedding: &Value) -> Vec<f32> {
     serde_json::from_value(embedding.clone()).unwrap()
 }
 

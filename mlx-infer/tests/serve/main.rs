@@ -7,6 +7,7 @@ mod answers;
 mod backend;
 mod background;
 #[cfg(unix)]
+mod batch_models;
 mod batches;
 mod budget;
 mod client;

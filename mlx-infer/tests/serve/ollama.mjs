@@ -34,6 +34,11 @@ const raw = await client.generate({ model: "tiny", prompt: "The red fox", raw: t
 assert.equal(raw.eval_count, 4);
 assert.equal((await client.generate({ model: "tiny", prompt: "What is 20 + 22?", options })).response, "42");
 
+const found = await client.embed({ model: "tiny", input: ["The red fox", "A lake"] });
+assert.ok(found.embeddings.length === 2 && found.prompt_eval_count > 4);
+const old = await client.embeddings({ model: "tiny", prompt: "The red fox" });
+assert.equal(old.embedding.length, found.embeddings[0].length);
+
 await assert.rejects(client.chat({ model: "other", messages }), (error) => error.status_code === 404 && error.message.includes("other"));
 await assert.rejects(client.pull({ model: "tiny" }), /is not supported/);
 

@@ -1,10 +1,13 @@
 //! Ollama's API: its answers equal those of the other routes, whole and as lines.
 
+use mlx_infer::{EmbedOptions, LoadOptions, LoadedModel};
 use serde_json::{Value, json};
 
 use crate::client::{Answer, SERVER, TestServer};
+use crate::embeddings::{self, values};
 use crate::forms::family::FAMILIES;
 use crate::scripted::{Fault, Scripted};
+use crate::sentence::texts;
 
 const QUESTION: &str = "What is 20 + 22?";
 
@@ -373,11 +376,15 @@ fn thinking_is_switched() {
 
 /// Checks that a request is refused with this status and an error that begins with these words.
 fn assert_refused(path: &str, body: &Value, status: u16, word: &str) {
-    let answer = SERVER.post(path, body);
-    assert_eq!(answer.status, status, "{path} {body}: {}", answer.body);
-    let document = answer.json();
-    let error = document["error"].as_str().unwrap();
+    let error = refusal(&SERVER, path, body, status);
     assert!(error.starts_with(word), "{path} {body}: {error}");
+}
+
+/// The error of a request.
+fn refusal(server: &TestServer, path: &str, body: &Value, status: u16) -> String {
+    let answer = server.post(path, body);
+    assert_eq!(answer.status, status, "{path} {body}: {}", answer.body);
+    answer.json()["error"].as_str().unwrap().to_owned()
 }
 
 #[test]
@@ -430,9 +437,8 @@ fn routes_and_models_that_are_not_here_are_refused_by_name() {
     let of_other = json!({"model": "other", "messages": []});
     assert_refused("/api/chat", &of_other, 404, other);
     assert_refused("/api/show", &json!({"model": "other:latest"}), 404, other);
-    let embed = json!({"model": "tiny", "input": "x", "prompt": "x"});
     for path in ["/api/embed", "/api/embeddings"] {
-        assert_refused(path, &embed, 501, "tiny computes no embeddings");
+        assert_refused(path, &of_other, 404, other);
     }
     for name in ["pull", "push", "create", "copy", "blobs/sha256:00"] {
         let path = format!("/api/{name}");
@@ -442,6 +448,128 @@ fn routes_and_models_that_are_not_here_are_refused_by_name() {
     let json = [("Content-Type", "application/json")];
     let deleted = SERVER.send("DELETE", "/api/delete", &json, r#"{"model": "tiny"}"#);
     assert_eq!(deleted.status, 501, "{}", deleted.body);
+}
+
+/// The vectors are those of `/v1/embeddings`.
+#[test]
+fn texts_are_embedded_in_both_forms() {
+    let (server, _dir) = embeddings::server("nomic_bert");
+    let texts = texts();
+    let given = json!({"model": "tiny:latest", "input": texts, "keep_alive": "5m",
+        "options": {"num_ctx": 2048, "num_thread": 2, "temperature": 0}});
+    let answer = server.post("/api/embed", &given);
+    assert_eq!(
+        (answer.status, answer.header("x-ignored-params")),
+        (200, Some("options.temperature")),
+        "{}",
+        answer.body
+    );
+    let answer = answer.json();
+    let same = |input: Value, more: Value| {
+        let mut body = json!({"input": input, "normalize": true});
+        let more = more.as_object().unwrap().clone();
+        body.as_object_mut().unwrap().extend(more);
+        let list = server.ok("/v1/embeddings", &body);
+        let data = list["data"].as_array().unwrap();
+        let vectors: Vec<Value> = data.iter().map(|one| one["embedding"].clone()).collect();
+        (json!(vectors), list["usage"]["prompt_tokens"].clone())
+    };
+    let (vectors, tokens) = same(json!(texts), json!({}));
+    assert_eq!(
+        (&answer["embeddings"], &answer["prompt_eval_count"]),
+        (&vectors, &tokens)
+    );
+    assert_eq!(answer["model"], "tiny");
+    let time = |key: &str| answer[key].as_u64().unwrap();
+    assert!(time("total_duration") > 1000 && time("total_duration") > time("load_duration"));
+
+    let short = json!({"input": texts[0], "dimensions": 8});
+    let short = server.ok("/api/embed", &short)["embeddings"].clone();
+    assert_eq!(short, same(json!(texts[0]), json!({"dimensions": 8})).0);
+    let all = server.ok("/api/embed", &json!({"input": texts[0], "dimensions": 0}));
+    assert_eq!(all["embeddings"][0], vectors[0]);
+
+    // The older form has the checkpoint's own length.
+    let old = json!({"model": "tiny", "prompt": texts[0]});
+    assert_eq!(server.ok("/api/embeddings", &old)["embedding"], vectors[0]);
+    let (longer, dir) = embeddings::server("bert_pools");
+    let model = LoadedModel::load(dir.path(), LoadOptions::default()).unwrap();
+    let prompt = vec![texts[0].as_str().into()];
+    let raw = model.embed(prompt, &EmbedOptions::default()).unwrap();
+    let old = values(&longer.ok("/api/embeddings", &old)["embedding"]);
+    assert_eq!(old, raw.into_iter().next().unwrap().unwrap().values);
+    let length = |vector: &[f32]| vector.iter().map(|x| x * x).sum::<f32>().sqrt();
+    let new = longer.ok("/api/embed", &json!({"input": texts[0]}));
+    let new = length(&values(&new["embeddings"][0]));
+    assert!(length(&old) > 2.0 && (new - 1.0).abs() < 1e-5, "{new}");
+
+    // A model that generates text embeds too.
+    let found = SERVER.ok("/api/embed", &json!({"input": "The red fox"}));
+    let expected = SERVER.ok("/v1/embeddings", &json!({"input": ["The red fox"]}));
+    assert_eq!(found["embeddings"][0], expected["data"][0]["embedding"]);
+}
+
+#[test]
+fn texts_that_cannot_be_embedded_are_refused() {
+    let (server, _dir) = embeddings::server("nomic_bert");
+    let short = texts().swap_remove(0);
+    // A text that is too long is cut, or refused.
+    let long = "fox ".repeat(5000);
+    let cut = server.ok("/api/embed", &json!({"input": ["x", long]}));
+    assert_eq!(cut["embeddings"].as_array().unwrap().len(), 2);
+    let whole = json!({"input": ["x", long], "truncate": false});
+    let told = refusal(&server, "/api/embed", &whole, 400);
+    assert!(
+        told.starts_with("input 1: ") && told.contains("positions"),
+        "{told}"
+    );
+    let embedded = |truncate: bool| {
+        let body = json!({"input": short, "truncate": truncate});
+        server.ok("/api/embed", &body)["embeddings"].clone()
+    };
+    assert_eq!(embedded(false), embedded(true));
+
+    // Without a text the model is loaded.
+    for input in [json!({}), json!({"input": ""}), json!({"input": []})] {
+        assert_eq!(server.ok("/api/embed", &input)["embeddings"], json!([]));
+    }
+    let old = server.ok("/api/embeddings", &json!({"model": "tiny"}));
+    assert_eq!(old, json!({"embedding": []}));
+    for (path, body, word) in [
+        ("/api/embed", json!({"input": 1}), "input"),
+        ("/api/embed", json!({"input": ["x", null]}), "input"),
+        (
+            "/api/embed",
+            json!({"input": "x", "dimensions": 33}),
+            "dimensions",
+        ),
+        (
+            "/api/embed",
+            json!({"input": "x", "truncate": "no"}),
+            "truncate",
+        ),
+        (
+            "/api/embed",
+            json!({"input": "x", "options": []}),
+            "options",
+        ),
+        (
+            "/api/embed",
+            json!({"input": "x", "keep_alive": "5x"}),
+            "keep_alive",
+        ),
+        ("/api/embeddings", json!({"prompt": ["x"]}), "prompt"),
+        (
+            "/api/generate",
+            json!({"prompt": "x", "raw": true}),
+            "encoder",
+        ),
+    ] {
+        let told = refusal(&server, path, &body, 400);
+        assert!(told.contains(word), "{path} {body}: {told}");
+    }
+    let shown = server.ok("/api/show", &json!({"model": "tiny"}));
+    assert_eq!(shown["capabilities"], json!(["embedding"]));
 }
 
 #[test]

@@ -585,6 +585,23 @@ fn a_sleeping_server_has_no_model_in_memory() {
 }
 
 #[test]
+fn no_keep_alive_unloads_the_only_model() {
+    let control = Control::new();
+    let only = PooledModel::new(["a"], move |progress| control.load(progress));
+    let single = PoolOptions {
+        on_demand: false,
+        ..Default::default()
+    };
+    let server = TestServer::pool(vec![only], single, |_| ());
+    for (path, key) in [("/v1/models/load", "x"), ("/api/generate", "prompt")] {
+        let body = json!({"model": "a", "keep_alive": 0.001, key: "x", "stream": false});
+        assert_eq!(server.post(path, &body).status, 200);
+        thread::sleep(Duration::from_millis(300));
+        ask(&server, "a");
+    }
+}
+
+#[test]
 fn a_wake_that_fails_is_told_and_can_be_tried_again() {
     let control = Control::new();
     let of_model = control.clone();

@@ -15,13 +15,16 @@ use tower::ServiceExt;
 
 use super::lines::{BatchLine, LinesOf};
 use crate::serve::http::Inside;
-use crate::serve::http::error::{ApiError, NO_MEMORY};
+use crate::serve::http::error::{ApiError, NO_MEMORY, NOT_LOADED};
 use crate::serve::http::trace::new_id;
 
-/// How often a request is tried for which there is no memory.
+/// How often a request is tried for which there is no memory, or none for its model.
 const TRIES: usize = 3;
-/// The pause before a request is tried again that the server has no room for.
-const FULL: Duration = Duration::from_millis(200);
+/// The pause before a request is tried again that the server has no room for. It doubles with each
+/// try.
+const PAUSE: Duration = Duration::from_millis(200);
+/// The longest pause, for a server that sleeps.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// A file of requests, and the files of their answers.
 pub(crate) struct BatchJob<'a> {
@@ -172,7 +175,7 @@ fn opened(path: &Path, known: &mut HashSet<String>, tally: &mut Tally) -> io::Re
         .open(path)?;
     let length = whole(&mut file)?;
     file.set_len(length)?;
-    let mut lines = LinesOf::open(path)?;
+    let mut lines = LinesOf::of_answers(path)?;
     while let Some((number, text)) = lines.next()? {
         let document: Value = serde_json::from_slice(&text).unwrap_or_default();
         let Some(id) = document["custom_id"].as_str() else {
@@ -229,7 +232,7 @@ async fn answer(router: Router, line: BatchLine) -> (bool, Value) {
     )
 }
 
-/// Sends a request to its route, again while the server has no room for it.
+/// Sends a request to its route, again while the server has no room for it or sleeps.
 async fn respond(router: &Router, line: &BatchLine) -> (StatusCode, String, Value) {
     if line.body.get("stream") == Some(&Value::Bool(true)) {
         let id = new_id("req_");
@@ -237,7 +240,7 @@ async fn respond(router: &Router, line: &BatchLine) -> (StatusCode, String, Valu
         return (error.status, id.clone(), error.openai(&id));
     }
     let body = serde_json::to_vec(&line.body).unwrap_or_default();
-    let mut tries = 0;
+    let (mut tries, mut pause) = (0, PAUSE);
     loop {
         let mut request = Request::post(&line.url)
             .header(header::CONTENT_TYPE, "application/json")
@@ -258,11 +261,13 @@ async fn respond(router: &Router, line: &BatchLine) -> (StatusCode, String, Valu
             .await
             .unwrap_or_default();
         let answer: Value = serde_json::from_slice(&bytes).unwrap_or_default();
-        tries += usize::from(answer["error"]["code"] == NO_MEMORY);
+        let code = answer["error"]["code"].as_str().unwrap_or_default();
+        tries += usize::from([NO_MEMORY, NOT_LOADED].contains(&code));
         if status != StatusCode::SERVICE_UNAVAILABLE || tries == TRIES {
             return (status, id, answer);
         }
-        tokio::time::sleep(FULL).await;
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
     }
 }
 
@@ -292,6 +297,13 @@ mod tests {
             );
             assert!(known.contains("a") && known.contains("b") && known.len() == 2);
         }
+        // The vectors of many texts are longer than the body of a request may be.
+        let long = json!({"status_code": 200, "body": "x".repeat(crate::serve::MAX_BODY)});
+        let long = document("c", long, Value::Null);
+        std::fs::write(&path, format!("{long}\n")).unwrap();
+        let mut known = HashSet::new();
+        opened(&path, &mut known, &mut Tally::default()).unwrap();
+        assert!(known.contains("c"));
         std::fs::write(&path, "{}\n").unwrap();
         assert!(opened(&path, &mut HashSet::new(), &mut Tally::default()).is_err());
     }

@@ -13,7 +13,7 @@ use serde_json::json;
 use tokio::sync::watch;
 
 use super::answers::BatchJob;
-use super::lines;
+use super::lines::{self, EMBEDDINGS};
 use super::objects::{BatchObject, BatchState};
 use super::store::Store;
 use crate::error::Result;
@@ -116,7 +116,11 @@ impl Batches {
             endpoint: Some(&batch.endpoint),
             output: &output,
             errors: &errors,
-            at_once: at_once(app),
+            at_once: match batch.endpoint.as_str() {
+                // They share no step, and other requests take turns with each of them.
+                EMBEDDINGS => 2,
+                _ => at_once(app),
+            },
         };
         let end = match batch.status {
             // It ended before the server did, and only its files were left to be made.

@@ -10,7 +10,14 @@ use serde_json::{Map, Value, json};
 use crate::serve::MAX_BODY;
 
 /// The routes that a line may name.
-pub(crate) const ROUTES: &[&str] = &["/v1/chat/completions", "/v1/completions", "/v1/responses"];
+pub(crate) const ROUTES: &[&str] = &[
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/responses",
+    EMBEDDINGS,
+];
+/// The route whose lines generate nothing.
+pub(crate) const EMBEDDINGS: &str = "/v1/embeddings";
 
 /// Most faults of a file that are listed.
 const MAX_FAULTS: usize = 20;
@@ -114,14 +121,28 @@ impl BatchLine {
 pub(crate) struct LinesOf {
     reader: BufReader<File>,
     number: usize,
+    /// Most bytes of a line.
+    most: usize,
 }
 
 impl LinesOf {
-    /// Opens a file.
+    /// Opens a file of requests. A line may have as many bytes as a body.
     ///
     /// # Errors
     /// It cannot be read, or is not an ordinary file.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
+        Self::up_to(path, MAX_BODY)
+    }
+
+    /// Opens a file of answers. A line may have any length: the vectors of many texts are long.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub(crate) fn of_answers(path: &Path) -> io::Result<Self> {
+        Self::up_to(path, usize::MAX)
+    }
+
+    fn up_to(path: &Path, most: usize) -> io::Result<Self> {
         let file = File::open(path)?;
         if !file.metadata()?.is_file() {
             return Err(io::Error::other("it is not an ordinary file"));
@@ -129,23 +150,27 @@ impl LinesOf {
         Ok(Self {
             reader: BufReader::new(file),
             number: 0,
+            most,
         })
     }
 
-    /// The next line without its end; a line of more bytes than a body may have is an error.
+    /// The next line without its end; a line of too many bytes is an error.
     ///
     /// # Errors
     /// The file cannot be read.
     pub(crate) fn next(&mut self) -> io::Result<Option<(usize, Vec<u8>)>> {
         loop {
             let mut line = Vec::new();
-            let mut limited = self.reader.by_ref().take(MAX_BODY as u64 + 1);
+            let mut limited = self
+                .reader
+                .by_ref()
+                .take((self.most as u64).saturating_add(1));
             if limited.read_until(b'\n', &mut line)? == 0 {
                 return Ok(None);
             }
             self.number += 1;
-            if line.len() > MAX_BODY {
-                let message = format!("line {} has more than {MAX_BODY} bytes", self.number);
+            if line.len() > self.most {
+                let message = format!("line {} has more than {} bytes", self.number, self.most);
                 return Err(io::Error::other(message));
             }
             if !line.trim_ascii().is_empty() {

@@ -27,6 +27,8 @@ const OVERLOADED: u16 = 529;
 
 /// The code of a request for which there is no memory.
 pub(crate) const NO_MEMORY: &str = "insufficient_memory";
+/// The code of a request whose model cannot be loaded.
+pub(crate) const NOT_LOADED: &str = "model_not_loaded";
 
 impl ApiError {
     pub(crate) fn new(status: StatusCode, message: impl Into<String>) -> Self {

@@ -291,8 +291,9 @@ impl Drop for Inner {
         let is_probe = self.is_probe && state.status == Some(200);
         #[cfg(feature = "otel")]
         self.end_span(&mut state, is_probe);
-        // The answers of a batch are in its files.
-        let is_probe = is_probe || (self.is_background && state.fault.is_none());
+        // The answers of a batch are in its files, and what there is no room for is tried again.
+        let is_usual = state.fault.is_none() || state.status == Some(503);
+        let is_probe = is_probe || (self.is_background && is_usual);
         if is_probe || !self.app.settings.log {
             return;
         }

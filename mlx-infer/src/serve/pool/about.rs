@@ -1,6 +1,7 @@
 //! The facts about a model that lists show.
 
 use mlx_core::QuantMode;
+use mlx_models::ModelTask;
 use serde_json::Value;
 
 use crate::serve::state::Loaded;
@@ -36,14 +37,16 @@ impl About {
         let frontend = loaded.frontend();
         let info = frontend.info();
         let format = loaded.reply_format().ok();
+        let is_encoder = frontend.check_generates().is_err();
         let capabilities = [
-            ("completion", true),
-            ("tools", format.is_some()),
+            ("completion", !is_encoder),
+            ("embedding", matches!(info.task, ModelTask::Embed)),
+            ("tools", !is_encoder && format.is_some()),
             (
                 "thinking",
                 format.is_some_and(|format| format.has_reasoning()),
             ),
-            ("insert", loaded.infill("suffix").is_ok()),
+            ("insert", !is_encoder && loaded.infill("suffix").is_ok()),
         ];
         let capabilities = capabilities.into_iter().filter(|(_, has)| *has);
         let template = frontend.chat_template().ok();
@@ -91,12 +94,18 @@ impl About {
         let template = files.text("chat_template.jinja").ok().flatten();
         let template = template.or_else(of_tokenizer);
         let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let mut capabilities = vec!["completion"];
-        if template.is_some() {
+        let family = word(&config["model_type"]);
+        let is_encoder = mlx_models::encoder_types().contains(&family.as_str());
+        let mut capabilities = vec![if is_encoder {
+            "embedding"
+        } else {
+            "completion"
+        }];
+        if !is_encoder && template.is_some() {
             capabilities.push("tools");
         }
         Self {
-            family: word(&config["model_type"]),
+            family,
             is_gguf: files.architecture().is_some(),
             parameters: None,
             bytes,

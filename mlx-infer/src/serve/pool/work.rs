@@ -12,7 +12,7 @@ use crate::error::{Error, ErrorKind, Result as Outcome};
 use crate::model::memory;
 use crate::request::generation::GenerateOptions;
 use crate::request::sampling::SamplingParams;
-use crate::serve::http::error::ApiError;
+use crate::serve::http::error::{ApiError, NOT_LOADED};
 use crate::serve::keep_alive::KeepAlive;
 use crate::serve::state::Loaded;
 use crate::text::chat::reply::ReplyFormat;
@@ -172,7 +172,7 @@ impl Pool {
         let message = format!("model {:?} cannot be loaded: {message}", self.name(index));
         ApiError {
             message,
-            ..refused.with_code("model_not_loaded").with_param("model")
+            ..refused.with_code(NOT_LOADED).with_param("model")
         }
     }
 

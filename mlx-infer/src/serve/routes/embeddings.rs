@@ -12,7 +12,7 @@ use crate::model::LoadedModel;
 use crate::request::generation::Prompt;
 use crate::serve::http::error::ApiError;
 use crate::serve::http::fields::Ask;
-use crate::serve::http::room::heavy;
+use crate::serve::http::room::{Long, heavy};
 use crate::serve::state::{Served, Shared};
 use crate::tasks::embed::{EmbedOptions, EmbedPrompt, EmbedRun, TextEmbedding, encode_texts};
 
@@ -74,7 +74,6 @@ pub(crate) async fn embeddings(ask: Ask) -> Result<(HeaderMap, Json<EmbeddingLis
         mut fields,
         ..
     } = ask;
-    let loaded = &*served.model;
     let input: Input = fields.require("input")?;
     let format: Option<String> = fields.take("encoding_format")?;
     let is_base64 = match format.as_deref() {
@@ -98,37 +97,49 @@ pub(crate) async fn embeddings(ask: Ask) -> Result<(HeaderMap, Json<EmbeddingLis
     let long = fields.long();
     let headers = fields.end(&[])?;
     let prompts = input.prompts();
-    let n = prompts.len();
-    check_number("input", n)?;
-    let prompts = prompts.into_iter().map(Ok).collect();
-    loaded.frontend().check_native()?;
-    let encoded = heavy(long, || encode_texts(loaded.frontend(), prompts, &options))?;
-    let tokens = encoded.tokens();
-    let begin = move |model: &LoadedModel| EmbedRun::embed(model, encoded, &options);
-    let found = computed(&app, &served, n, begin).await?;
-    let mut data = Vec::with_capacity(n);
-    for (index, embedding) in found.into_iter().enumerate() {
-        let values = of_text("input", index, embedding)?.values;
-        let embedding = match is_base64 {
+    check_number("input", prompts.len())?;
+    let (found, tokens) = vectors(&app, &served, "input", prompts, (long, options)).await?;
+    let entry = |(index, values): (usize, Vec<f32>)| EmbeddingEntry {
+        object: "embedding",
+        index,
+        embedding: match is_base64 {
             true => {
                 let bytes = values.iter().flat_map(|value| value.to_le_bytes());
                 Vector::Base64(STANDARD.encode(bytes.collect::<Vec<u8>>()))
             }
             false => Vector::Numbers(values),
-        };
-        data.push(EmbeddingEntry {
-            object: "embedding",
-            index,
-            embedding,
-        });
-    }
+        },
+    };
     let answer = EmbeddingList {
         object: "list",
-        data,
+        data: found.into_iter().enumerate().map(entry).collect(),
         model: served.name,
         usage: json!({"prompt_tokens": tokens, "total_tokens": tokens}),
     };
     Ok((headers, Json(answer)))
+}
+
+/// The vectors of the texts in the parameter `param`, and the number of their tokens.
+///
+/// # Errors
+/// An option is refused, or a text, which the message names by its index.
+pub(super) async fn vectors(
+    app: &Shared,
+    served: &Served,
+    param: &str,
+    prompts: Vec<Prompt>,
+    (long, options): (Long, EmbedOptions),
+) -> Result<(Vec<Vec<f32>>, usize), ApiError> {
+    let (n, frontend) = (prompts.len(), served.model.frontend());
+    frontend.check_native()?;
+    let prompts = prompts.into_iter().map(Ok).collect();
+    let encoded = heavy(long, || encode_texts(frontend, prompts, &options))?;
+    let tokens = encoded.tokens();
+    let begin = move |model: &LoadedModel| EmbedRun::embed(model, encoded, &options);
+    let found = computed(app, served, n, begin).await?;
+    let found = found.into_iter().enumerate();
+    let values = found.map(|(index, result)| Ok(of_text(param, index, result)?.values));
+    Ok((values.collect::<Result<_, ApiError>>()?, tokens))
 }
 
 /// Refuses a request without texts, or with too many.

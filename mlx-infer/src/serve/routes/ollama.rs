@@ -20,7 +20,7 @@ pub(crate) fn table() -> Router<Shared> {
         .route("/api/chat", post(chat::chat))
         .route("/api/generate", post(generate::generate))
         .route("/api/embed", post(embed::embed))
-        .route("/api/embeddings", post(embed::embed))
+        .route("/api/embeddings", post(embed::embeddings))
         .route("/api/tags", get(models::tags))
         .route("/api/ps", get(models::ps))
         .route("/api/show", post(models::show))

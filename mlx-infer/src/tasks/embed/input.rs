@@ -27,7 +27,7 @@ impl EncodedTexts {
 }
 
 /// The ids of texts, computed on all cores. A text that already has an error keeps it. A text
-/// that is too long is cut, as in sentence-transformers; ids are not cut.
+/// that is too long is cut, unless `truncate` is false; ids are not cut.
 ///
 /// # Errors
 /// An option is out of range, or there are texts and no tokenizer.
@@ -58,7 +58,9 @@ pub(crate) fn encode_texts(
         match (text, tokenizer) {
             (Prompt::Text(text), Some(tokenizer)) => {
                 let text = as_read(format!("{prompt}{text}"));
-                let ids = tokenizer.encode_cut(&text, None, most)?;
+                let limit = if options.truncate { most } else { usize::MAX };
+                let ids = tokenizer.encode_cut(&text, None, limit)?;
+                check_positions(ids.0.len(), Some(most), "")?;
                 match ids.0.is_empty() {
                     true => Err(Error::argument("the text is empty and has no tokens")),
                     false => Ok(ids),

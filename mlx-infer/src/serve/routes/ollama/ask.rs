@@ -195,6 +195,18 @@ fn options(
     Ok((options, max_tokens))
 }
 
+/// Takes the `options` of a request that generates nothing. Those that would change an answer are
+/// named as without effect.
+///
+/// # Errors
+/// They are no object, or one is not supported on any route.
+pub(super) fn take_unused_options(fields: &mut Fields) -> Result<(), ApiError> {
+    let given: Option<Map<String, Value>> = fields.take("options")?;
+    let mut inner = fields.inner(given.unwrap_or_default());
+    inner.take::<usize>("num_ctx")?;
+    fields.absorb("options", inner, HARMLESS)
+}
+
 /// Takes `format`: `"json"`, or a JSON schema.
 fn format(fields: &mut Fields) -> Result<Option<Constraint>, ApiError> {
     let format = match fields.take::<Value>("format")? {
