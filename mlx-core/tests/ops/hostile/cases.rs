@@ -211,6 +211,7 @@ pub fn cases() -> Vec<Case> {
     let outputs = vec![float(&[3, 2, 64]), float(&[3, 2])];
     case("fast::weighted_sum", outputs, json!([]));
     case("fast::gated", vec![x(), x()], json!([]));
+    case("fast::gelu", vec![x()], json!([]));
     case(
         "fast::draw",
         vec![float(&[2, 64])],

@@ -294,6 +294,7 @@ pub fn rows() -> Vec<(&'static str, Op)> {
         };
         "fast::weighted_sum" => |c| fast::weighted_sum(c.x(0), c.x(1));
         "fast::gated" => |c| fast::gated(fast::Gate::Silu, c.x(0), c.x(1));
+        "fast::gelu" => |c| fast::gelu(c.x(0));
         "fast::unpack" => |c| fast::unpack(c.x(0), affine(), c.dtype(0));
         "fast::draw" => |c| {
             let draw = || fast::Draw {
