@@ -295,10 +295,11 @@ fn state_of(
     d: i32,
 ) -> Result<[i32; 3]> {
     let [one, _, width] = x.dims()?;
-    let values = i64::from(width) - 2 * i64::from(key_heads) * i64::from(d);
+    let keys = 2i64.saturating_mul(i64::from(key_heads) * i64::from(d));
+    let values = i64::from(width).saturating_sub(keys);
     let v = values.checked_div(i64::from(h)).unwrap_or(0);
     let state = [h, i32::try_from(v).unwrap_or(0), d];
-    if one == 1 && fits(x, key_heads, state)? {
+    if one == 1 && key_heads > 0 && d > 0 && fits(x, key_heads, state)? {
         return Ok(state);
     }
     let message = format!(
