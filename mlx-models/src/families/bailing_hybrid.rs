@@ -5,7 +5,6 @@ use mlx_core::Result;
 use mlx_nn::{
     ChannelDeltaConfig, GateFunction, GroupScore, HeadGate, RecurrenceConfig, Rule, Rules,
 };
-use serde_json::Value;
 
 use crate::config::keys::{self, DeepSeekExperts, Defaults, ExpertsDefaults, LatentDefaults};
 use crate::config::{Config, Source};
@@ -41,16 +40,6 @@ const EXPERTS: DeepSeekExperts = DeepSeekExperts {
     )
 };
 
-/// The family's names of keys, which take precedence over the usual names.
-const ALIASES: [(&str, &str); 6] = [
-    ("max_position_embeddings", "model_max_length"),
-    ("norm_topk_prob", "moe_renormalize"),
-    ("n_group", "num_expert_group"),
-    ("num_local_experts", "num_experts"),
-    ("num_experts_per_tok", "num_experts_per_token"),
-    ("n_shared_experts", "num_shared_experts"),
-];
-
 /// Keys that have no effect, because the family has only one form, and those of the heads for
 /// multi-token prediction, which are not loaded.
 const IGNORED: &[&str] = &[
@@ -74,22 +63,12 @@ const IGNORED: &[&str] = &[
 ];
 
 pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
-    let mut c = source.config.clone();
+    let c = &super::kimi_linear::renamed(source.config);
     if c.value("group_norm_size").is_some() {
         return Err(c.unsupported(
             "Ling 2.5 (group_norm_size) is not supported; known of bailing_hybrid: Ling 3",
         ));
     }
-    for (key, own) in ALIASES {
-        if let Some(value) = source.config.value(own) {
-            c.set(key, value.clone());
-        }
-    }
-    if c.value("q_lora_rank").is_none() {
-        // If the key is absent, queries are not compressed.
-        c.set("q_lora_rank", Value::Null);
-    }
-    let c = &c;
     c.ignore(IGNORED);
     let source = &Source {
         config: c,

@@ -65,10 +65,12 @@ const IGNORED: &[&str] = &[
     "use_grouped_topk",
 ];
 
-pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
-    let mut c = source.config.clone();
+/// The config with the usual names of keys, for families with these names of latent attention and
+/// experts.
+pub(super) fn renamed(config: &Config) -> Config {
+    let mut c = config.clone();
     for (key, own) in ALIASES {
-        if let Some(value) = source.config.value(own) {
+        if let Some(value) = config.value(own) {
             c.set(key, value.clone());
         }
     }
@@ -76,7 +78,11 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
         // If the key is absent, queries are not compressed.
         c.set("q_lora_rank", Value::Null);
     }
-    let c = &c;
+    c
+}
+
+pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
+    let c = &renamed(source.config);
     c.ignore(IGNORED);
     let source = &Source {
         config: c,
