@@ -11,12 +11,16 @@ use crate::request::generation::GenerateOptions;
 use crate::request::grammar::Constraint;
 use crate::serve::http::error::ApiError;
 use crate::serve::http::fields::{Ask, Fields};
+use crate::serve::http::room::Long;
 use crate::serve::http::trace::Trace;
 use crate::serve::keep_alive::KeepAlive;
 use crate::serve::routes::ollama::writer::{AnswerForm, LineWriter};
 use crate::serve::routes::openai::logprobs;
 use crate::serve::state::{Asked, Loaded, Shared};
-use crate::serve::turn::{self, AskedBudget, grammar, params};
+use crate::serve::turn::edits::Edits;
+use crate::serve::turn::{self, AskedBudget, Turn, grammar, params};
+use crate::text::chat::Message;
+use crate::text::chat::reply::ToolChoice;
 
 /// Options that say how Ollama computes, and change no answer here. `num_ctx` is one of them: a
 /// conversation may take the model's whole context.
@@ -115,6 +119,35 @@ pub(super) struct Common {
 }
 
 impl Common {
+    /// The turn of a conversation with these options. `place` is the key that errors name.
+    pub(super) fn turn(
+        self,
+        place: &'static str,
+        messages: Vec<Message>,
+        (tools, tool_choice): (Vec<Value>, ToolChoice),
+        long: Long,
+    ) -> Turn {
+        Turn {
+            place,
+            ids: None,
+            messages,
+            tools,
+            tool_choice,
+            skipped: Vec::new(),
+            is_parallel: true,
+            continues: false,
+            add_generation_prompt: true,
+            kwargs: self.kwargs,
+            options: self.options,
+            form: "format",
+            max_tokens: self.max_tokens,
+            budget: self.budget,
+            n: 1,
+            edits: Edits::default(),
+            long,
+        }
+    }
+
     /// Takes the keys.
     ///
     /// # Errors

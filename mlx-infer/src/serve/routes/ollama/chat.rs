@@ -7,8 +7,7 @@ use crate::serve::http::error::ApiError;
 use crate::serve::http::fields::Ask;
 use crate::serve::routes::ollama::ask::{Common, OllamaAsk, is_given};
 use crate::serve::routes::ollama::writer::{AnswerForm, LineWriter};
-use crate::serve::turn::edits::Edits;
-use crate::serve::turn::{Turn, tools_from};
+use crate::serve::turn::tools_from;
 use crate::text::chat::Message;
 use crate::text::chat::reply::ToolChoice;
 
@@ -32,25 +31,8 @@ pub(super) async fn chat(mut ask: OllamaAsk) -> Result<Response, ApiError> {
     let writer = LineWriter::new(AnswerForm::Chat, &served.name, &trace).after(loading);
     let is_stream = common.is_stream;
     let writer = writer.with_logprobs(loaded, &common.options)?;
-    let turn = Turn {
-        place: "messages",
-        ids: None,
-        messages: conversation(messages)?,
-        tools,
-        skipped: Vec::new(),
-        tool_choice: ToolChoice::Auto,
-        is_parallel: true,
-        continues: false,
-        add_generation_prompt: true,
-        kwargs: common.kwargs,
-        options: common.options,
-        form: "format",
-        max_tokens: common.max_tokens,
-        budget: common.budget,
-        n: 1,
-        edits: Edits::default(),
-        long,
-    };
+    let messages = conversation(messages)?;
+    let turn = common.turn("messages", messages, (tools, ToolChoice::Auto), long);
     let answers = turn.start(&app, loaded, &served, &trace, &mut headers)?;
     let writer = writer.of_replies(answers.replies);
     writer.respond(answers.choices, is_stream, headers).await

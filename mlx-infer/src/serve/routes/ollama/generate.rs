@@ -10,8 +10,7 @@ use crate::serve::http::room::heavy;
 use crate::serve::routes::ollama::ask::{Common, OllamaAsk, refuse};
 use crate::serve::routes::ollama::writer::{AnswerForm, LineWriter};
 use crate::serve::turn::choices::{AskedRows, Choices};
-use crate::serve::turn::edits::Edits;
-use crate::serve::turn::{Turn, params};
+use crate::serve::turn::params;
 use crate::text::chat::Message;
 use crate::text::chat::reply::ToolChoice;
 use crate::text::infill::{Gap, Infill};
@@ -49,25 +48,8 @@ pub(super) async fn generate(mut ask: OllamaAsk) -> Result<Response, ApiError> {
     if !is_raw && suffix.is_none() {
         let system = system.map(|text| Message::new("system", text));
         let messages = system.into_iter().chain([Message::new("user", prompt)]);
-        let turn = Turn {
-            place: "prompt",
-            ids: None,
-            messages: messages.collect(),
-            tools: Vec::new(),
-            skipped: Vec::new(),
-            tool_choice: ToolChoice::None,
-            is_parallel: true,
-            continues: false,
-            add_generation_prompt: true,
-            kwargs: common.kwargs,
-            options: common.options,
-            form: "format",
-            max_tokens: common.max_tokens,
-            budget: common.budget,
-            n: 1,
-            edits: Edits::default(),
-            long,
-        };
+        let none = (Vec::new(), ToolChoice::None);
+        let turn = common.turn("prompt", messages.collect(), none, long);
         let answers = turn.start(&app, loaded, &served, &trace, &mut headers)?;
         let writer = writer.of_replies(answers.replies);
         return writer.respond(answers.choices, is_stream, headers).await;
