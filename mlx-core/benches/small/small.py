@@ -3,26 +3,8 @@
 Prints one line "name: nanoseconds" for each: the least mean of five rounds.
 """
 
-import time
-
 import mlx.core as mx
-
-mx.set_default_device(mx.cpu)
-
-
-def measure(f):
-    calls, started = 0, time.perf_counter()
-    while time.perf_counter() - started < 0.02:
-        f()
-        calls += 1
-    least = float("inf")
-    for _ in range(5):
-        started = time.perf_counter()
-        for _ in range(calls):
-            f()
-        least = min(least, (time.perf_counter() - started) / calls)
-    return least * 1e9
-
+from turns import measure
 
 x = mx.array([1.0, 2.0, 3.0, 4.0])
 ready = x.sum()

@@ -3,27 +3,15 @@
 Prints one line "name: nanoseconds" for each: the least mean of five rounds.
 """
 
-import time
+import sys
+from pathlib import Path
 
 import mlx.core as mx
 import mlx.nn as nn
 import mlx.optimizers as optim
 
-mx.set_default_device(mx.cpu)
-
-
-def measure(f):
-    calls, started = 0, time.perf_counter()
-    while time.perf_counter() - started < 0.02:
-        f()
-        calls += 1
-    least = float("inf")
-    for _ in range(5):
-        started = time.perf_counter()
-        for _ in range(calls):
-            f()
-        least = min(least, (time.perf_counter() - started) / calls)
-    return least * 1e9
+sys.path.insert(0, str(Path(__file__).parents[3] / "mlx-core/benches/small"))
+from turns import measure  # noqa: E402
 
 
 class Mlp(nn.Module):
