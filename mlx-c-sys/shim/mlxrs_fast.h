@@ -225,7 +225,7 @@ int mlxrs_fast_ragged_attention(
 typedef struct mlxrs_paged_store_options {
   int bits;      /* as in mlxrs_attention_options */
   int group_size;
-  bool in_place; /* as in mlxrs_store_options */
+  bool in_place; /* writes into the pools, as mlxrs_update_in_place; so does the plain form */
 } mlxrs_paged_store_options;
 /* Writes the keys [1, K, T, D] and values [1, K, T, Dv] of a flat step into their pools. The results are the pools: one
  * for latents, for which `v_pool` and `values` are null. */

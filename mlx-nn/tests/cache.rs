@@ -345,13 +345,9 @@ fn rows_take_the_memory_of_their_own_positions() {
     assert!(cache.arrays().is_empty());
 }
 
-/// Decoding with the next step queued before the last one is read must not copy the buffers. The plain
-/// form of the store copies them.
+/// Decoding with the next step queued before the last one is read must not copy the buffers.
 #[test]
 fn the_buffer_does_not_move_while_steps_are_in_flight() {
-    if mlx_core::fast::form(mlx_core::fast::Op::Attention).unwrap() == mlx_core::fast::Form::Plain {
-        return;
-    }
     let kinds = [LayerKind::Full, LayerKind::Window(16)];
     for (kind, bits) in kinds
         .into_iter()

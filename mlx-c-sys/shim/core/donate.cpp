@@ -179,28 +179,22 @@ class ForceDonate : public mx::Primitive {
 
 } // namespace
 
-extern "C" int mlxrs_update_in_place(mlx_array* res, mlx_array lazy, mlx_array source) {
-  return guarded([&] {
-    mx::array head = mlx_array_get_(lazy);
-    const mx::array& from = mlx_array_get_(source);
-    bool update = head.has_primitive() && head.status() == mx::array::Status::unscheduled &&
-        head.siblings().empty() && head.shape() == from.shape() && head.dtype() == from.dtype();
-    if (update) {
-      for (size_t i = 0; i < head.inputs().size(); i++) {
-        if (head.inputs()[i].id() == from.id()) {
-          mlx_array_set_(
-              *res,
-              mx::array(
-                  head.shape(),
-                  head.dtype(),
-                  std::make_shared<ForceDonate>(head.primitive_ptr(), i),
-                  head.inputs()));
-          return;
-        }
+mx::array mlxrs::update_in_place(mx::array head, const mx::array& source) {
+  bool update = head.has_primitive() && head.status() == mx::array::Status::unscheduled && head.siblings().empty() &&
+      head.shape() == source.shape() && head.dtype() == source.dtype();
+  if (update) {
+    for (size_t i = 0; i < head.inputs().size(); i++) {
+      if (head.inputs()[i].id() == source.id()) {
+        auto primitive = std::make_shared<ForceDonate>(head.primitive_ptr(), i);
+        return mx::array(head.shape(), head.dtype(), std::move(primitive), head.inputs());
       }
     }
-    mlx_array_set_(*res, std::move(head));
-  });
+  }
+  return head;
+}
+
+extern "C" int mlxrs_update_in_place(mlx_array* res, mlx_array lazy, mlx_array source) {
+  return guarded([&] { mlx_array_set_(*res, update_in_place(mlx_array_get_(lazy), mlx_array_get_(source))); });
 }
 
 extern "C" int mlxrs_wait_for_updates(bool* updated, mlx_array a) {

@@ -11,6 +11,10 @@ namespace mlxrs {
 // thread (mlxrs_count_reader) may look at memory.
 bool may_overwrite(const std::vector<mlx::core::array>& in, size_t index);
 
+// The lazy array `head` with permission for its topmost operation to write into `source`, if that is one of its inputs
+// and of the same shape and type (mlxrs_update_in_place).
+mlx::core::array update_in_place(mlx::core::array head, const mlx::core::array& source);
+
 // Whether this thread has updated, or has queued an update of, the array's buffer in place.
 bool is_updated(const mlx::core::array& a);
 

@@ -250,7 +250,7 @@ fn attend_ragged(
 /// 16 to 256.
 #[derive(Debug)]
 pub enum Pools<'a> {
-    /// Pools that are written in place, on the conditions of [`inplace`](crate::inplace). The plain form copies them.
+    /// Pools that are written in place, on the conditions of [`inplace`](crate::inplace).
     Own(Array, Array),
     /// Pools that are copied, because something else still reads them.
     Shared(&'a Array, &'a Array),

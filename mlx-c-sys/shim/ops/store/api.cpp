@@ -1,6 +1,7 @@
 // The C functions of the KV cache's buffers.
 #include <algorithm>
 
+#include "core/donate.h"
 #include "paged.h"
 #include "ops/rope/border.h"
 
@@ -41,9 +42,15 @@ void paged_store(
   }
   ops::PagedStoreOptions how{ops::row_packing(options.bits, options.group_size), options.in_place};
   ops::check_paged_store(of, how.packing);
+  auto plainly = [&] {
+    auto stored = ops::paged_store_plainly(of, how, stream);
+    for (size_t i = 0; how.in_place && i < of.pools.size(); i++) {
+      stored[i] = update_in_place(stored[i], of.pools[i]);
+    }
+    return stored;
+  };
   auto out = ops::run(
-      MLXRS_OP_STORE, stream, [&] { return ops::paged_store(of, how, stream); },
-      [&] { return ops::paged_store_plainly(of, how, stream); });
+      MLXRS_OP_STORE, stream, [&] { return ops::paged_store(of, how, stream); }, plainly);
   std::rotate(out.begin(), out.begin() + static_cast<ptrdiff_t>(of.pools.size()), out.end());
   mlx_vector_array_set_(*res, out);
 }
