@@ -77,7 +77,7 @@ pub(super) struct ServeArgs {
     #[arg(long, value_name = "N")]
     key_requests: Option<usize>,
     /// Most tokens of a step: one of each row that decodes, then chunks of prompts in order of arrival
-    /// [default: 2,048 on a GPU; on a CPU 4, and 2.5 for each row that decodes]
+    /// [default: on a CPU 4, and 2.5 for each row that decodes; on CUDA 8,192 for prompts, in passes of their own; on other GPUs 2,048]
     #[arg(long, value_name = "N")]
     step_tokens: Option<usize>,
     /// Most bytes of the requests' caches [default: on an NVIDIA GPU two fifths of what the weights leave, else no limit]

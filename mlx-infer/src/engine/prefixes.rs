@@ -112,31 +112,18 @@ impl Prefixes {
             // Evaluated now, so that another pass that fails before the prompt is computed does not poison it.
             let cache = state.start(len, ids.len()).ok()?;
             eval(cache.arrays()).ok()?;
-            // A file with windows of the longer prefix cannot be shortened, but pages can.
-            let has_windows = || {
-                cache
-                    .kinds()
-                    .iter()
-                    .any(|kind| matches!(kind, LayerKind::Window(_)))
-            };
-            let is_new = self.announced.is_some() && len < state.cache().lens()[0] && has_windows();
-            let short = is_new.then(|| PromptState::share(&cache, 0, len, embedding));
-            Some((cache, len, short.and_then(Result::ok)))
+            Some((cache, len, len < state.cache().lens()[0]))
         });
-        let (start, short) = match start {
-            Some((cache, len, short)) => (Some((cache, len)), short),
-            None => (None, None),
-        };
-        let len = start.as_ref().map_or(0, |&(_, len)| len);
-        if let Some(short) = short {
-            self.tell(&ids[..len], embedding, Some(&short));
+        let len = start.as_ref().map_or(0, |&(_, len, _)| len);
+        if let Some((cache, _, true)) = &start {
+            self.tell_shortened(&ids[..len], embedding, cache);
         }
         if len > 0 {
             self.hits += 1;
             self.tokens += len;
         }
         FoundPrefix {
-            cache: start.map(|(cache, _)| cache),
+            cache: start.map(|(cache, ..)| cache),
             len,
             cut: (common >= len + MIN_TOKENS).then_some(common),
         }
@@ -168,6 +155,18 @@ impl Prefixes {
             // There is no memory for a copy. Of all uses of memory, the store is the first to be
             // cleared.
             Err(_) => self.store.clear(),
+        }
+    }
+
+    /// Announces a stored prefix that was shortened to `ids`, whose states are in `cache`, if it has
+    /// windows: pages can be shortened, and a file of the longer prefix cannot.
+    fn tell_shortened(&mut self, ids: &[u32], embedding: Embedding, cache: &ModelCache) {
+        let is_window = |kind: &LayerKind| matches!(kind, LayerKind::Window(_));
+        if self.announced.is_some()
+            && cache.kinds().iter().any(is_window)
+            && let Ok(state) = PromptState::share(cache, 0, ids.len(), embedding)
+        {
+            self.tell(ids, embedding, Some(&state));
         }
     }
 

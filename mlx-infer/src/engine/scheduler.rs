@@ -2,7 +2,7 @@
 //!
 //! Requests wait in the order of their arrival. Before each step [`Scheduler::plan`] names the rows to preempt and admits
 //! requests, [`Scheduler::chunks`] names the prompts or parts of prompts to compute, and [`Scheduler::running`] the
-//! rows that decode. The worker computes these and reports back. Four rules make it fair and ensure that every request
+//! rows that decode. The worker computes these and reports back. Five rules make it fair and ensure that every request
 //! ends:
 //!
 //! - Requests enter in order, those in the background after all others. A request that does not fit yet also delays the
@@ -10,6 +10,7 @@
 //! - The youngest row is preempted first. The oldest is never preempted while there is another, so it will end.
 //! - A row in the background counts as younger than all others. It is preempted also if another request waits for a row.
 //! - Prompts are computed in chunks, in order of arrival, up to a number of tokens in each pass.
+//! - Where a pass with one prompt costs as much as one with several, requests wait for each other, but not long.
 
 mod chunks;
 mod cost;

@@ -11,9 +11,9 @@ pub struct Limits {
     /// Most rows of a step.
     pub rows: usize,
     /// Most tokens of a step: one of each row that decodes, and chunks of prompts in order of
-    /// arrival, at least one token of them. Without a number, they are 2,048 on a GPU, and on a CPU
-    /// 4 and two and a half for each row that decodes: a step then takes about two and a half times
-    /// as long as one without prompts. While no row decodes, prompts are computed in longer passes.
+    /// arrival, at least one token of them. Without a number, a CPU takes 4 and two and a half for
+    /// each row that decodes, and a GPU 2,048. While no row decodes, prompts are computed in longer
+    /// passes. On CUDA prompts have passes of their own, of 8,192 tokens without a number.
     pub step_tokens: Option<usize>,
     /// Most bytes of the rows' caches. Without a number, a CPU has no limit, and on a GPU with
     /// memory of its own the limit is two fifths of the memory that the weights leave.
