@@ -262,12 +262,13 @@ impl<'m, 's> Worker<'m, 's> {
         if !chunks.is_empty() {
             self.step_end = None;
         }
-        match self.mixes(&chunks) {
-            true => self.step_with(&chunks),
-            false => {
-                self.prefill(&chunks);
-                self.decode();
-            }
+        if self.mixes(&chunks) {
+            self.step_with(&chunks);
+        } else if self.overlaps(&chunks) {
+            self.prefill_behind_step(&chunks);
+        } else {
+            self.prefill(&chunks);
+            self.decode();
         }
         self.park();
         if self.is_idle() {
