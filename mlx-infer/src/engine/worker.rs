@@ -111,6 +111,14 @@ impl<'m, 's> Worker<'m, 's> {
         }
     }
 
+    /// The same worker with the passes of a worker on CUDA: prompts have their own.
+    #[cfg(test)]
+    pub(super) fn splitting(mut self) -> Self {
+        self.has_one_pass = false;
+        self.scheduler = self.scheduler.clone().gathering();
+        self
+    }
+
     /// A worker for one request, whose cache is available when the request has ended
     /// ([`into_cache`](Self::into_cache)).
     pub(crate) fn of_one(model: &'m LoadedModel) -> Self {
