@@ -200,6 +200,11 @@ impl Array {
         self.dtype().size()
     }
 
+    /// The number of elements, by the name of candle: [`size`](Self::size).
+    pub fn elem_count(&self) -> usize {
+        self.size()
+    }
+
     /// The number of elements.
     pub fn size(&self) -> usize {
         // SAFETY: the handle is live and non-null.
@@ -495,7 +500,7 @@ impl Array {
     /// # Errors
     /// Those of [`concat`](crate::concat()).
     #[doc(alias = "concatenate")]
-    pub fn cat<A: Borrow<Array>>(arrays: &[A], axis: i32) -> Result<Self> {
+    pub fn cat<A: Borrow<Array>>(arrays: impl AsRef<[A]>, axis: i32) -> Result<Self> {
         ops::concat(arrays, axis)
     }
 
@@ -503,7 +508,7 @@ impl Array {
     ///
     /// # Errors
     /// Those of [`stack`](crate::stack()).
-    pub fn stack<A: Borrow<Array>>(arrays: &[A], axis: i32) -> Result<Self> {
+    pub fn stack<A: Borrow<Array>>(arrays: impl AsRef<[A]>, axis: i32) -> Result<Self> {
         ops::stack(arrays, axis)
     }
 

@@ -19,6 +19,73 @@ use crate::ffi::{self, Arg, vector::VectorArray};
 use crate::files::mapped;
 use crate::{poison, stream};
 
+/// What [`eval()`] computes: `&Array`; a list, map or iterator of arrays or references; or a tuple of two or three of
+/// these. `Form` is inferred.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is nothing that can be evaluated",
+    label = "neither `&Array` nor a list of arrays",
+    note = "give `&x`, `[&x, &y]`, a slice or vector of arrays, a map of names to arrays, or a tuple of these"
+)]
+pub trait Arrays<Form> {
+    /// An array, or a reference to one.
+    type Item: AsRef<Array>;
+
+    /// The arrays.
+    fn list(self) -> Vec<Self::Item>;
+}
+
+/// The form of [`Arrays`] that is one array.
+#[derive(Debug)]
+pub enum Single {}
+/// The form of [`Arrays`] that is a list.
+#[derive(Debug)]
+pub enum Listed {}
+/// The form of [`Arrays`] that is a map of names to arrays.
+#[derive(Debug)]
+pub enum ByName {}
+
+impl<'a> Arrays<Single> for &'a Array {
+    type Item = &'a Array;
+
+    fn list(self) -> Vec<&'a Array> {
+        vec![self]
+    }
+}
+
+impl<A: AsRef<Array>, I: IntoIterator<Item = A>> Arrays<Listed> for I {
+    type Item = A;
+
+    fn list(self) -> Vec<A> {
+        self.into_iter().collect()
+    }
+}
+
+impl<N, A: AsRef<Array>, I: IntoIterator<Item = (N, A)>> Arrays<ByName> for I {
+    type Item = A;
+
+    fn list(self) -> Vec<A> {
+        self.into_iter().map(|(_, array)| array).collect()
+    }
+}
+
+macro_rules! several {
+    ($($name:ident $form:ident),*) => {
+        impl<$($form, $name: Arrays<$form>),*> Arrays<($($form,)*)> for ($($name,)*) {
+            type Item = Array;
+
+            fn list(self) -> Vec<Array> {
+                #[allow(non_snake_case)]
+                let ($($name,)*) = self;
+                let mut all = Vec::new();
+                $(all.extend($name.list().iter().map(|array| array.as_ref().clone()));)*
+                all
+            }
+        }
+    };
+}
+several!(A F, B G);
+several!(A F, B G, C H);
+
 /// Computes `arrays` and waits for them.
 ///
 /// ```
@@ -26,8 +93,10 @@ use crate::{poison, stream};
 ///
 /// # fn main() -> mlx_core::Result<()> {
 /// let (a, b) = (Array::ones(2, F32)?, Array::zeros(3, F32)?);
+/// eval(&a)?;
 /// eval([&a, &b])?;
 /// eval(&[&a, &b])?;
+/// eval((&a, &b))?;
 /// eval(&vec![a, b])?;
 /// # Ok(())
 /// # }
@@ -48,8 +117,8 @@ use crate::{poison, stream};
 /// with one stream, arrays that were already computed when a later operation used them.
 ///
 /// Inside `vmap` and `compile` nothing can be evaluated.
-pub fn eval<A: AsRef<Array>>(arrays: impl IntoIterator<Item = A>) -> Result<()> {
-    let arrays: Vec<A> = arrays.into_iter().collect();
+pub fn eval<Form>(arrays: impl Arrays<Form>) -> Result<()> {
+    let arrays = arrays.list();
     let roots = || arrays.iter().map(AsRef::as_ref);
     let is_ready = |array: &Array| array.made() == poison::DATA && poison::is_available(array);
     if !arrays.is_empty() && roots().all(is_ready) {
@@ -106,8 +175,8 @@ pub fn graph_size<A: AsRef<Array>>(arrays: impl IntoIterator<Item = A>) -> Resul
 ///
 /// # Errors
 /// As [`eval`]. A kernel's error is returned by the next call that waits for the stream.
-pub fn async_eval<A: AsRef<Array>>(arrays: impl IntoIterator<Item = A>) -> Result<()> {
-    let arrays: Vec<A> = arrays.into_iter().collect();
+pub fn async_eval<Form>(arrays: impl Arrays<Form>) -> Result<()> {
+    let arrays = arrays.list();
     let roots = || arrays.iter().map(AsRef::as_ref);
     let vector = VectorArray::new(roots())?;
     run(&vector, sys::mlx_async_eval).map_err(|error| fail(roots(), error))

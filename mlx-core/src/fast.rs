@@ -71,7 +71,7 @@ pub use linear::{
     quantized_rows, rows,
 };
 pub use loss::cross_entropy;
-pub use mask::{KeySlots, Mask, Positions};
+pub use mask::{IntoMask, KeySlots, Mask, Positions};
 pub use norm::{add, add_norm, layer_norm, norm_add, rms_norm};
 pub use norm_linear::{NormOf, NormProducts, norm_gated_linear, norm_linear};
 pub use packed::{check_packing, pack, packed_words, unpack};

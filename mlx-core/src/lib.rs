@@ -125,7 +125,10 @@ pub use frozen::Frozen;
 pub use indexing::{At, Ellipsis, IntoIndex, NewAxis, Unique, step};
 pub use into_shape::{IntoShape, Size};
 pub use literal::{Literal, Nested};
-pub use memory::{clear_cache, set_cache_limit, set_memory_limit};
+pub use memory::{
+    clear_cache, get_active_memory, get_cache_memory, get_memory_limit, get_peak_memory,
+    reset_peak_memory, set_cache_limit, set_memory_limit, set_wired_limit,
+};
 #[cfg(feature = "ndarray")]
 pub use ndarray;
 pub use ops::*;

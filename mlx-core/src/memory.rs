@@ -142,6 +142,12 @@ counters! {
     memory_limit = mlx_get_memory_limit;
 }
 
+// The names of Python's MLX.
+pub use self::{
+    active as get_active_memory, cached as get_cache_memory, memory_limit as get_memory_limit,
+    peak as get_peak_memory, reset_peak as reset_peak_memory,
+};
+
 macro_rules! limits {
     ($($(#[$doc:meta])* $name:ident = $c:ident;)*) => { $(
         $(#[$doc])*

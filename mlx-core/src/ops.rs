@@ -6,9 +6,9 @@
 //! - **Operands.** Binary operations take `impl` [`Operand`]: an array, or a number, which takes
 //!   the array's dtype (a plain `2.0` never promotes bf16 to f32). An integer that the dtype cannot
 //!   hold is an error in arithmetic; comparisons compare it by value, as NumPy does.
-//! - **Axes.** Reductions take `impl` [`Axes`]: `1`, `-1`, `[0, 2]`, `(0, 2)`, or `..` for all. Negative axes
-//!   count from the end.
-//! - **One axis** is `impl` [`Axis`]: a number, or `..` for the flattened array, which is Python's `axis=None`.
+//! - **Axes.** Reductions take `impl` [`Axes`]: `1`, `-1`, `[0, 2]`, `(0, 2)`, or `..` for all, which can be written as
+//!   Python's `None`. Negative axes count from the end.
+//! - **One axis** is `impl` [`Axis`]: a number, or `..` or `None` for the flattened array, which is Python's `axis=None`.
 //! - **Arguments with a default** can be left out. The plain name takes what Python's call needs, and the axes of a
 //!   reduction, scan, sort or join. `NAME_with` takes all arguments, in Python's order. `NAME_all` has no axis: it runs over
 //!   all elements. Functions that make an array always take its dtype.
@@ -47,6 +47,7 @@ macro_rules! also_called {
     )* };
 }
 
+mod arguments;
 pub(crate) mod checked;
 pub mod compare;
 pub mod conv;
@@ -63,8 +64,10 @@ pub mod shape;
 pub mod sort;
 pub mod unary;
 
+pub use arguments::{Limit, PadWidths, Sections};
 pub use conv::{
-    Conv, ConvGeneral, ConvTranspose, ConvolveMode, conv1d, conv2d, conv3d, convolve, convolve_with,
+    Conv, ConvGeneral, ConvTranspose, ConvolveMode, Sizes, conv1d, conv2d, conv3d, convolve,
+    convolve_with,
 };
 pub use create::{
     Indexing, Number, arange, bartlett, blackman, diag, diag_with, empty, empty_like, eye,
@@ -79,9 +82,7 @@ pub use quantize::{
     QuantMode, Quantized, Scheme, dequantize, dequantize_with, gather_qmm, gather_qmm_with,
     gather_qqmm, qqmm, quantize, quantize_with, quantized_matmul, quantized_matmul_with,
 };
-pub use shape::{
-    PadMode, PadWidths, broadcast_arrays, broadcast_shapes, concat, concatenate, depends, stack,
-};
+pub use shape::{PadMode, broadcast_arrays, broadcast_shapes, concat, concatenate, depends, stack};
 
 /// The second operand of a binary operation: an array or a number.
 #[diagnostic::on_unimplemented(
@@ -293,7 +294,7 @@ pub(crate) fn pair<'a>(
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not name axes",
     label = "not axes",
-    note = "axes are an `i32`, `..` for all, or a tuple, array, slice or vector of `i32`: `x.sum(-1, false)`, `x.sum(.., false)`, `x.sum([0, 2], false)`"
+    note = "axes are a number, `..` or `None` for all, or a tuple, array, slice or vector of `i32`: `x.sum(-1, false)`, `x.sum(.., false)`, `x.sum([0, 2], false)`"
 )]
 pub trait Axes {
     /// The axes as numbers, given how many dimensions there are.
@@ -305,15 +306,66 @@ pub trait Axes {
     }
 }
 
-/// The one axis an operation runs along, or `..`: the array is flattened first.
+/// The one axis an operation runs along, or `..` or `None`: the array is flattened first.
+///
+/// ```
+/// use mlx_core::array;
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let x = array![[1, 2], [3, 4]];
+/// for axis in 0..x.ndim() {
+///     assert_eq!(x.cumsum(axis)?.shape(), [2, 2]);
+/// }
+/// assert_eq!(x.cumsum(..)?.to_vec::<i32>()?, [1, 3, 6, 10]);
+/// assert_eq!(x.cumsum(None)?.to_vec::<i32>()?, [1, 3, 6, 10]);
+/// # Ok(())
+/// # }
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not name an axis",
+    label = "not an axis",
+    note = "an axis is a number, or `..` or `None` for the flattened array: `x.cumsum(-1)`, `x.cumsum(..)`"
+)]
 pub trait Axis {
     /// The number of the axis, from the end if negative. `None` for `..`.
     fn axis(&self) -> Option<i32>;
 }
 
-impl Axis for i32 {
+macro_rules! numbers_of_axes {
+    ($($ty:ty),*) => { $(
+        impl Axis for $ty {
+            fn axis(&self) -> Option<i32> {
+                // No array has an axis of such a number.
+                Some(i32::try_from(*self).unwrap_or(i32::MAX))
+            }
+        }
+
+        impl Axes for $ty {
+            fn axes(&self, _ndim: usize) -> Cow<'_, [i32]> {
+                Cow::Owned(self.axis().into_iter().collect())
+            }
+        }
+    )* };
+}
+numbers_of_axes!(i32, u32, i64, usize);
+
+impl Axis for Option<i32> {
     fn axis(&self) -> Option<i32> {
-        Some(*self)
+        *self
+    }
+}
+
+/// Python's `axis=None`: all axes.
+impl Axes for Option<i32> {
+    fn axes(&self, ndim: usize) -> Cow<'_, [i32]> {
+        match self {
+            Some(axis) => Cow::Owned(vec![*axis]),
+            None => Cow::Owned((0..ndim as i32).collect()),
+        }
+    }
+
+    fn is_all(&self) -> bool {
+        self.is_none()
     }
 }
 
@@ -329,12 +381,6 @@ pub(crate) fn along(array: &Array, axis: impl Axis) -> Result<(Cow<'_, Array>, i
         Some(axis) => Ok((Cow::Borrowed(array), axis)),
         None if array.ndim() == 1 => Ok((Cow::Borrowed(array), 0)),
         None => Ok((Cow::Owned(array.flatten()?), 0)),
-    }
-}
-
-impl Axes for i32 {
-    fn axes(&self, _ndim: usize) -> Cow<'_, [i32]> {
-        Cow::Owned(vec![*self])
     }
 }
 

@@ -591,7 +591,39 @@ pub fn categorical_n(key: impl KeyOrNext, logits: &Array, axis: i32, n: i32) -> 
     ))
 }
 
-/// The slots of the first axis in random order; the shape stays.
+/// What [`permutation`] puts in order: an array, or a number.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is nothing that can be put in random order",
+    note = "give an array, or an `i32` for the numbers below it: `random::permutation(&key, &x)`, `random::permutation(&key, 10)`"
+)]
+pub trait Permuted {
+    /// The slots of the first axis, or the numbers, in random order.
+    ///
+    /// # Errors
+    /// Those of [`permutation`].
+    fn permuted(&self, key: impl KeyOrNext) -> Result<Array>;
+}
+
+impl Permuted for Array {
+    fn permuted(&self, key: impl KeyOrNext) -> Result<Array> {
+        permutation_with(key, self, 0)
+    }
+}
+
+impl Permuted for i32 {
+    fn permuted(&self, key: impl KeyOrNext) -> Result<Array> {
+        permutation_of(key, *self)
+    }
+}
+
+impl<T: Permuted> Permuted for &T {
+    fn permuted(&self, key: impl KeyOrNext) -> Result<Array> {
+        (**self).permuted(key)
+    }
+}
+
+/// The slots of the first axis in random order; the shape stays. Of a number `n`, as [`permutation_of`]: the numbers
+/// `0 .. n` in random order.
 ///
 /// ```
 /// use mlx_core::{array, random};
@@ -601,14 +633,15 @@ pub fn categorical_n(key: impl KeyOrNext, logits: &Array, axis: i32, n: i32) -> 
 /// let mut mixed = random::permutation(&key, &array![1, 2, 3])?.to_vec::<i32>()?;
 /// mixed.sort();
 /// assert_eq!(mixed, [1, 2, 3]);
+/// assert_eq!(random::permutation(&key, 10)?.shape(), [10]);
 /// # Ok(())
 /// # }
 /// ```
 ///
 /// # Errors
-/// There is no axis.
-pub fn permutation(key: impl KeyOrNext, x: &Array) -> Result<Array> {
-    permutation_with(key, x, 0)
+/// There is no axis, or a number is negative or exceeds the byte limit.
+pub fn permutation(key: impl KeyOrNext, x: impl Permuted) -> Result<Array> {
+    x.permuted(key)
 }
 
 /// The slots of `axis` in random order; the shape stays.

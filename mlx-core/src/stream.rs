@@ -132,6 +132,16 @@ impl Device {
         index: 0,
     };
 
+    /// [`Device::CPU`], by the name of mlx-rs.
+    pub const fn cpu() -> Self {
+        Self::CPU
+    }
+
+    /// [`Device::GPU`], by the name of mlx-rs.
+    pub const fn gpu() -> Self {
+        Self::GPU
+    }
+
     pub(crate) fn handle(self) -> Result<DeviceHandle> {
         let kind = match self.kind {
             DeviceKind::Cpu => sys::MLX_CPU,

@@ -1,5 +1,7 @@
 //! Clipping gradients by their common norm.
 
+use std::borrow::Borrow;
+
 use mlx_core::ops::stack;
 use mlx_core::{Array, DType, Error, ErrorKind, Result};
 
@@ -75,8 +77,8 @@ pub fn clip(grads: &mut Gradients, max: f32) -> Result<Array> {
 ///
 /// # Errors
 /// Those of [`clip`].
-pub fn clip_grad_norm(grads: &Gradients, max: f32) -> Result<(Gradients, Array)> {
-    let mut clipped = grads.clone();
+pub fn clip_grad_norm(grads: impl Borrow<Gradients>, max: f32) -> Result<(Gradients, Array)> {
+    let mut clipped = grads.borrow().clone();
     let norm = clip(&mut clipped, max)?;
     Ok((clipped, norm))
 }

@@ -77,6 +77,37 @@ impl<L: Layer + ?Sized> Layer for Box<L> {
     }
 }
 
+/// What [`Sequential::add`] takes: a [`Layer`], or a function from one array to one array. `Form` is
+/// inferred.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no layer of a chain",
+    label = "neither a layer nor a function of an array",
+    note = "a layer implements `Layer`; a function takes `&Array` and gives `Result<Array>`: `.add(|x: &Array| x.square())`"
+)]
+pub trait IntoLayer<Form> {
+    /// The layer.
+    fn into_layer(self) -> Box<dyn Layer>;
+}
+
+/// The form of [`IntoLayer`] that is a layer.
+#[derive(Debug)]
+pub enum AsLayer {}
+/// The form of [`IntoLayer`] that is a function.
+#[derive(Debug)]
+pub enum AsFunction {}
+
+impl<L: Layer + 'static> IntoLayer<AsLayer> for L {
+    fn into_layer(self) -> Box<dyn Layer> {
+        Box::new(self)
+    }
+}
+
+impl<F: Fn(&Array) -> Result<Array> + 'static> IntoLayer<AsFunction> for F {
+    fn into_layer(self) -> Box<dyn Layer> {
+        Box::new(Function(self))
+    }
+}
+
 /// Layers, each of which gets the output of the one before. Their parameters are `layers.0.weight`
 /// and so on, as in MLX's Python.
 ///
@@ -110,15 +141,27 @@ impl Sequential {
         Self::default()
     }
 
-    /// The chain with `layer` at its end.
+    /// The chain with `layer` at its end: a [`Layer`], or a function without parameters.
+    ///
+    /// ```
+    /// use mlx_core::{Array, Result, array};
+    /// use mlx_nn::{Relu, Sequential, tanh};
+    ///
+    /// # fn main() -> Result<()> {
+    /// let net = Sequential::new().add(Relu).add(tanh).add(|x: &Array| x.square());
+    /// assert_eq!(net.forward(&array![-1.0, 0.0])?.to_vec::<f32>()?, [0.0, 0.0]);
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     #[expect(clippy::should_implement_trait, reason = "the operator adds numbers")]
-    pub fn add(mut self, layer: impl Layer + 'static) -> Self {
-        self.layers.push(Box::new(layer));
+    pub fn add<Form>(mut self, layer: impl IntoLayer<Form>) -> Self {
+        self.layers.push(layer.into_layer());
         self
     }
 
-    /// The chain with a function without parameters at its end.
+    /// The chain with a function without parameters at its end. [`add`](Self::add) takes functions too; here the
+    /// compiler knows the type of the closure's argument.
     #[must_use]
     pub fn add_fn(self, function: impl Fn(&Array) -> Result<Array> + 'static) -> Self {
         self.add(Function(function))

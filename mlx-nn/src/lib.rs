@@ -195,6 +195,12 @@ pub mod transformer;
 pub mod upsample;
 pub mod weight;
 
+// Activations as layers, by the names that they have in Python: `Sequential::new().add(Relu)`.
+#[doc(no_inline)]
+pub use activation::Activation::{
+    Celu, Elu, Gelu, Glu, HardShrink, HardTanh, Hardswish, LeakyRelu, LogSigmoid, LogSoftmax, Mish,
+    Relu, Relu6, Selu, Sigmoid, Silu, Softmax, Softmin, Softplus, Softshrink, Softsign, Tanh,
+};
 pub use activation::{
     Activation, PRelu, Xielu, celu, elu, gelu_approx, gelu_fast_approx, glu, hard_shrink,
     hard_tanh, hardswish, leaky_relu, log_sigmoid, log_softmax, mish, prelu, relu2, relu6, selu,
@@ -228,12 +234,15 @@ pub use grad::{Gradients, Outputs, value_and_grad};
 pub use head::{Head, HeadMatrix};
 pub use init::{Initial, Initializer};
 pub use latent::{IndexConfig, LatentAttention, LatentConfig};
-pub use layer::{Identity, Layer, Sequential};
+pub use layer::{Identity, IntoLayer, Layer, Sequential};
 pub use lightning::{Lightning, LightningConfig};
 pub use linear::Linear;
 pub use lora::{Adaptable, Layout, Lora, LoraConfig};
 pub use mamba::{Mamba, MambaConfig, MambaNorm};
 pub use mlp::{FeedForward, GatedMlp, PlainMlp};
+// Python's name of the module.
+#[doc(no_inline)]
+pub use loss as losses;
 pub use mlx_core;
 // The same functions as in the other crate, so that both can be imported with `*`.
 #[doc(no_inline)]

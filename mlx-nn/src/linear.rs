@@ -162,6 +162,11 @@ impl Linear {
         &self.weight
     }
 
+    /// The bias, `[out]`, if there is one.
+    pub fn bias(&self) -> Option<&Param> {
+        self.bias.as_ref()
+    }
+
     /// The matrix, for quantising it or fusing an adapter into it.
     pub fn weight_mut(&mut self) -> &mut Weight {
         &mut self.weight

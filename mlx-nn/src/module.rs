@@ -552,7 +552,6 @@ pub trait Module {
     ///
     /// # Errors
     /// A parameter has no value, the name of the file has another ending, or it cannot be written.
-    #[doc(alias = "save_weights")]
     fn save(&self, path: impl AsRef<std::path::Path>) -> Result<()>
     where
         Self: Sized,
@@ -560,12 +559,33 @@ pub trait Module {
         files::save(self, path.as_ref())
     }
 
+    /// [`save`](Self::save), by the name of MLX's Python.
+    ///
+    /// # Errors
+    /// Those of [`save`](Self::save).
+    fn save_weights(&self, path: impl AsRef<std::path::Path>) -> Result<()>
+    where
+        Self: Sized,
+    {
+        self.save(path)
+    }
+
+    /// [`load`](Self::load), by the name of MLX's Python.
+    ///
+    /// # Errors
+    /// Those of [`load`](Self::load).
+    fn load_weights(&mut self, path: impl AsRef<std::path::Path>) -> Result<()>
+    where
+        Self: Sized,
+    {
+        self.load(path)
+    }
+
     /// Reads all parameters and buffers from a `.safetensors` or `.npz` file. Each keeps the dtype that the file gives it.
     ///
     /// # Errors
     /// The file cannot be read, or its tensors are not exactly those of the module: one report
     /// names all that are missing, unexpected or misshapen. Nothing is changed then.
-    #[doc(alias = "load_weights")]
     fn load(&mut self, path: impl AsRef<std::path::Path>) -> Result<()>
     where
         Self: Sized,

@@ -35,6 +35,7 @@
 //! # }
 //! ```
 
+use std::borrow::Borrow;
 use std::collections::BTreeMap;
 
 use mlx_core::ops::create::zeros;
@@ -314,8 +315,8 @@ impl Optimizer {
     /// optimizer.set_learning_rate(0.01);
     /// assert_eq!(optimizer.learning_rate(), 0.01);
     /// ```
-    pub fn set_learning_rate(&mut self, rate: f64) {
-        self.set_schedule(rate);
+    pub fn set_learning_rate(&mut self, rate: impl Into<f64>) {
+        self.set_schedule(rate.into());
     }
 
     /// The rate of the next step, as [`rate`](Self::rate).
@@ -338,8 +339,12 @@ impl Optimizer {
     ///
     /// # Errors
     /// A setting is out of range, or an error of [`apply_lazily`](Self::apply_lazily).
-    pub fn update<M: Module>(&mut self, module: &mut M, grads: &Gradients) -> Result<()> {
-        self.apply_lazily(module, grads)?;
+    pub fn update<M: Module>(
+        &mut self,
+        module: &mut M,
+        grads: impl Borrow<Gradients>,
+    ) -> Result<()> {
+        self.apply_lazily(module, grads.borrow())?;
         eval(changing(module)?.iter().chain(self.pending()))
     }
 

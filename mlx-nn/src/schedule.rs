@@ -281,7 +281,11 @@ pub fn step_decay(init: f64, decay_rate: f64, step_size: u64) -> Schedule {
 ///
 /// # Errors
 /// There is no schedule, not one boundary less than schedules, or a boundary is below the one before.
-pub fn join_schedules(schedules: &[Schedule], boundaries: &[u64]) -> Result<Schedule> {
+pub fn join_schedules(
+    schedules: impl AsRef<[Schedule]>,
+    boundaries: impl AsRef<[u64]>,
+) -> Result<Schedule> {
+    let (schedules, boundaries) = (schedules.as_ref(), boundaries.as_ref());
     let wrong = |message: String| Err(Error::new(ErrorKind::Invalid, message));
     let Some((last, before)) = schedules.split_last() else {
         return wrong("join_schedules needs at least one schedule".to_owned());

@@ -1,41 +1,8 @@
-//! [`Sizes`]: one number for each spatial dimension of a window.
+//! [`Sizes`], one number for each spatial dimension of a window, and the checks of a layer's settings.
 
 use mlx_core::{Error, ErrorKind, Result};
 
-/// A size for each of `N` spatial dimensions. It is made from one number, which holds for all
-/// dimensions, an array or a tuple.
-///
-/// ```
-/// use mlx_nn::Sizes;
-/// assert_eq!(Sizes::<2>::from(3), Sizes::from((3, 3)));
-/// assert_eq!(Sizes::from([1, 2, 3]).0, [1, 2, 3]);
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sizes<const N: usize>(pub [i32; N]);
-
-impl<const N: usize> From<i32> for Sizes<N> {
-    fn from(size: i32) -> Self {
-        Self([size; N])
-    }
-}
-
-impl<const N: usize> From<[i32; N]> for Sizes<N> {
-    fn from(sizes: [i32; N]) -> Self {
-        Self(sizes)
-    }
-}
-
-impl From<(i32, i32)> for Sizes<2> {
-    fn from((a, b): (i32, i32)) -> Self {
-        Self([a, b])
-    }
-}
-
-impl From<(i32, i32, i32)> for Sizes<3> {
-    fn from((a, b, c): (i32, i32, i32)) -> Self {
-        Self([a, b, c])
-    }
-}
+pub use mlx_core::Sizes;
 
 /// Refuses a number below 1.
 pub(crate) fn check_positive(layer: &str, what: &str, numbers: &[i32]) -> Result<()> {

@@ -120,3 +120,62 @@ fn schedules_have_python_s_names_and_values() -> Result<()> {
     }
     Ok(())
 }
+
+#[test]
+fn names_and_forms_of_arguments() -> Result<()> {
+    let (x, y) = (input()?, ones((2, 4), F32)?);
+    let floats = |array: Result<Array>| array.unwrap().to_vec::<f32>().unwrap();
+    for (python, ours) in [
+        (losses::mse_loss(&x, &y), loss::mse(&x, &y)),
+        (loss::l1_loss(&x, &y), loss::l1(&x, &y)),
+        (loss::smooth_l1_loss(&x, &y), loss::smooth_l1(&x, &y)),
+        (loss::huber_loss(&x, &y), loss::huber(&x, &y)),
+        (loss::hinge_loss(&x, &y), loss::hinge(&x, &y)),
+        (loss::kl_div_loss(&x, &y), loss::kl_div(&x, &y)),
+        (loss::log_cosh_loss(&x, &y), loss::log_cosh(&x, &y)),
+        (
+            loss::cosine_similarity_loss(&x, &y),
+            loss::cosine_similarity(&x, &y),
+        ),
+    ] {
+        assert_eq!(floats(python), floats(ours));
+    }
+
+    let l = Linear::new(4, 4, true)?;
+    assert_eq!(l.bias().map(|bias| bias.shape().to_vec()), Some(vec![4]));
+    let dense = l.forward(&x)?;
+    let net = Sequential::new()
+        .add(l)
+        .add(Relu)
+        .add(tanh)
+        .add(|x: &Array| x.square());
+    let expected = dense.relu()?.tanh()?.square();
+    assert_eq!(floats(net.forward(&x)), floats(expected));
+    assert_eq!(floats(Gelu.forward(&x)), floats(x.gelu()));
+    assert_eq!(floats(LeakyRelu(0.1).forward(&x)), floats(Ok(x.clone())));
+
+    let mut model = Linear::new(4, 1, true)?;
+    let mut opt = AdamW::new(1e-3).betas((0.9, 0.95)).eps(1e-8);
+    let (_, grads) = model.value_and_grad(|m| m.forward(&x)?.square()?.sum_all())?;
+    let (clipped, _) = clip_grad_norm(grads.clone(), 1.0)?;
+    opt.update(&mut model, clipped)?;
+    opt.set_learning_rate(0.5f32);
+    assert_eq!(opt.learning_rate(), 0.5);
+    opt.update(&mut model, &grads)?;
+    eval(&model.parameters())?;
+    assert!(
+        join_schedules(
+            vec![cosine_decay(0.1, 10), linear_schedule(0.1, 0.0, 5)],
+            [10]
+        )
+        .is_ok()
+    );
+
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("w.safetensors");
+    model.save_weights(&path)?;
+    let mut other = Linear::empty(4, 1, true)?;
+    other.load_weights(&path)?;
+    assert_eq!(floats(other.forward(&x)), floats(model.forward(&x)));
+    Ok(())
+}

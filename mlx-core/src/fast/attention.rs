@@ -8,7 +8,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ffi::{Arg, op};
 use crate::ops::quantize::Scheme;
 
-use super::mask::Mask;
+use super::mask::{IntoMask, Mask};
 use super::packed::{packed_words, packing};
 use super::{Form, Op, form};
 
@@ -155,22 +155,33 @@ impl Arg for sys::mlxrs_attention_options {
     }
 }
 
-/// [`attention`] without a soft cap.
+/// [`attention`] without a soft cap. The mask is a [`Mask`], or what Python takes: an array, `None`, or `"causal"`.
+///
+/// ```
+/// use mlx_core::{DType, fast, ones};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let x = ones([1, 2, 3, 8], DType::F32)?; // [B, H, L, D]
+/// let y = fast::scaled_dot_product_attention(&x, &x, &x, 0.35, "causal", None)?;
+/// assert_eq!(y.shape(), [1, 2, 3, 8]);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
-/// The same as those of [`attention`].
+/// The same as those of [`attention`], or the mask is another text.
 pub fn scaled_dot_product_attention(
     q: &Array,
     k: &Array,
     v: &Array,
     scale: f32,
-    mask: Mask,
+    mask: impl IntoMask,
     sinks: Option<&Array>,
 ) -> Result<Array> {
     let options = Attention {
         scale,
         soft_cap: None,
-        mask,
+        mask: mask.into_mask()?,
         sinks,
     };
     attention(q, k, v, &options)

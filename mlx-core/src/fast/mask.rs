@@ -9,6 +9,7 @@ use crate::array::Array;
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ffi::op;
+use crate::ops::require;
 
 /// Which stored tokens a query sees.
 ///
@@ -50,6 +51,57 @@ impl Mask {
                 Positions::new(&first, None, KeySlots::Straight).dense(queries, slots)
             }
         }
+    }
+}
+
+/// A [`Mask`], or what Python takes in its place: an array, an `Option` of a reference to one, or `"causal"`.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no mask",
+    label = "not a mask",
+    note = "a mask is `Mask::Causal` or `\"causal\"`, `Mask::None` or `None`, `&Array` of Bool or of numbers to add, or another `Mask`"
+)]
+pub trait IntoMask {
+    /// The mask.
+    ///
+    /// # Errors
+    /// A text is not "causal".
+    fn into_mask(self) -> Result<Mask>;
+}
+
+impl IntoMask for Mask {
+    fn into_mask(self) -> Result<Mask> {
+        Ok(self)
+    }
+}
+
+impl IntoMask for Array {
+    fn into_mask(self) -> Result<Mask> {
+        Ok(Mask::Array(self))
+    }
+}
+
+impl IntoMask for &Array {
+    fn into_mask(self) -> Result<Mask> {
+        Ok(Mask::Array(self.clone()))
+    }
+}
+
+impl IntoMask for Option<&Array> {
+    fn into_mask(self) -> Result<Mask> {
+        self.map_or(Ok(Mask::None), IntoMask::into_mask)
+    }
+}
+
+impl IntoMask for &str {
+    fn into_mask(self) -> Result<Mask> {
+        require(
+            self == "causal",
+            "attention",
+            "mask",
+            "\"causal\" if it is a text",
+            self,
+        )?;
+        Ok(Mask::Causal)
     }
 }
 

@@ -519,7 +519,7 @@ impl Array {
 }
 
 macro_rules! functions {
-    ($($name:ident, $with:ident, $number:ty;)*) => { $(
+    ($($name:ident, $with:ident, $n:literal;)*) => { $(
         #[doc = concat!("[`Array::", stringify!($with), "`] with its settings in Python's order.")]
         ///
         /// # Errors
@@ -527,15 +527,15 @@ macro_rules! functions {
         pub fn $name(
             input: &Array,
             weight: &Array,
-            stride: $number,
-            padding: $number,
-            dilation: $number,
+            stride: impl Into<Sizes<$n>>,
+            padding: impl Into<Sizes<$n>>,
+            dilation: impl Into<Sizes<$n>>,
             groups: i32,
         ) -> Result<Array> {
             let conv = Conv {
-                stride: stride.into(),
-                padding: padding.into(),
-                dilation: dilation.into(),
+                stride: stride.into().0,
+                padding: padding.into().0,
+                dilation: dilation.into().0,
                 groups,
             };
             input.$with(weight, conv)
@@ -544,27 +544,48 @@ macro_rules! functions {
 }
 
 functions! {
-    conv2d, conv2d_with, (i32, i32);
-    conv3d, conv3d_with, (i32, i32, i32);
+    conv1d, conv1d_with, 1;
+    conv2d, conv2d_with, 2;
+    conv3d, conv3d_with, 3;
 }
 
-/// [`Array::conv1d_with`] with its settings in Python's order.
+/// A number for each of `N` spatial dimensions: of a window, a stride, a padding. It is made from one number, which
+/// holds for all dimensions, an array or a tuple.
 ///
-/// # Errors
-/// The shapes or settings do not fit, or the kernel is longer than the padded input.
-pub fn conv1d(
-    input: &Array,
-    weight: &Array,
-    stride: i32,
-    padding: i32,
-    dilation: i32,
-    groups: i32,
-) -> Result<Array> {
-    let conv = Conv {
-        stride: [stride],
-        padding: [padding],
-        dilation: [dilation],
-        groups,
-    };
-    input.conv1d_with(weight, conv)
+/// ```
+/// use mlx_core::{DType::F32, Sizes, conv2d, ones};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// assert_eq!(Sizes::<2>::from(3), Sizes::from((3, 3)));
+/// assert_eq!(Sizes::from([1, 2, 3]).0, [1, 2, 3]);
+/// let (x, w) = (ones([1, 4, 4, 1], F32)?, ones([2, 3, 3, 1], F32)?);
+/// assert_eq!(conv2d(&x, &w, 1, (1, 0), 1, 1)?.shape(), [1, 4, 2, 2]);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes<const N: usize>(pub [i32; N]);
+
+impl<const N: usize> From<i32> for Sizes<N> {
+    fn from(size: i32) -> Self {
+        Self([size; N])
+    }
+}
+
+impl<const N: usize> From<[i32; N]> for Sizes<N> {
+    fn from(sizes: [i32; N]) -> Self {
+        Self(sizes)
+    }
+}
+
+impl From<(i32, i32)> for Sizes<2> {
+    fn from((a, b): (i32, i32)) -> Self {
+        Self([a, b])
+    }
+}
+
+impl From<(i32, i32, i32)> for Sizes<3> {
+    fn from((a, b, c): (i32, i32, i32)) -> Self {
+        Self([a, b, c])
+    }
 }

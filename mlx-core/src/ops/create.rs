@@ -479,7 +479,7 @@ pub enum Indexing {
 ///
 /// # Errors
 /// An input has more than one dimension, or the grid exceeds the byte limit.
-pub fn meshgrid<A: Borrow<Array>>(arrays: &[A]) -> Result<Vec<Array>> {
+pub fn meshgrid<A: Borrow<Array>>(arrays: impl AsRef<[A]>) -> Result<Vec<Array>> {
     meshgrid_with(arrays, false, Indexing::Xy)
 }
 
@@ -489,11 +489,11 @@ pub fn meshgrid<A: Borrow<Array>>(arrays: &[A]) -> Result<Vec<Array>> {
 /// # Errors
 /// An input has more than one dimension, or the grid exceeds the byte limit.
 pub fn meshgrid_with<A: Borrow<Array>>(
-    arrays: &[A],
+    arrays: impl AsRef<[A]>,
     sparse: bool,
     indexing: Indexing,
 ) -> Result<Vec<Array>> {
-    let vector = VectorArray::new(borrowed(arrays))?;
+    let vector = VectorArray::new(borrowed(arrays.as_ref()))?;
     let indexing = match indexing {
         Indexing::Xy => c"xy",
         Indexing::Ij => c"ij",

@@ -6,6 +6,7 @@
 //! # fn main() -> mlx_core::Result<()> {
 //! let x = array![0.0f32, 0.0, -1.0];
 //! assert_eq!(maximum(&x, -0.5)?.to_vec::<f32>()?, [0.0, 0.0, -0.5]);
+//! assert_eq!(maximum(-0.5, &x)?.to_vec::<f32>()?, [0.0, 0.0, -0.5]);
 //! assert_eq!(softmax(&x, -1)?.shape(), [3]);
 //! # Ok(())
 //! # }
@@ -15,7 +16,7 @@ use crate::array::Array;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::into_shape::IntoShape;
-use crate::ops::{Axes, Axis, Operand, PadWidths};
+use crate::ops::{Axes, Axis, Limit, Operand, PadWidths, Sections};
 
 macro_rules! functions {
     ($($name:ident($($arg:ident: $ty:ty),*) $(-> $out:ty)?;)*) => { $(
@@ -29,6 +30,21 @@ macro_rules! functions {
     )* };
     (@out) => { Result<Array> };
     (@out $out:ty) => { Result<$out> };
+}
+
+macro_rules! operands {
+    ($($name:ident(x, y);)*) => { $(
+        #[doc = concat!("[`Array::", stringify!($name), "`] as a function.")]
+        ///
+        /// A number on either side takes the dtype of the array; two numbers are F32 or I32.
+        ///
+        /// # Errors
+        /// Those of the method, or the dtype cannot hold the number on the left.
+        pub fn $name(x: impl Operand, y: impl Operand) -> Result<Array> {
+            let like = x.dtype().or(y.dtype()).unwrap_or(DType::Bool);
+            x.to_array(like)?.$name(y)
+        }
+    )* };
 }
 
 // Of each element.
@@ -86,42 +102,46 @@ functions! {
 }
 
 // Of two arrays, or of an array and a number.
+operands! {
+    add(x, y);
+    allclose(x, y);
+    arctan2(x, y);
+    bitwise_and(x, y);
+    bitwise_or(x, y);
+    bitwise_xor(x, y);
+    divide(x, y);
+    equal(x, y);
+    floor_divide(x, y);
+    greater(x, y);
+    greater_equal(x, y);
+    isclose(x, y);
+    left_shift(x, y);
+    less(x, y);
+    less_equal(x, y);
+    logaddexp(x, y);
+    logical_and(x, y);
+    logical_or(x, y);
+    logical_xor(x, y);
+    maximum(x, y);
+    minimum(x, y);
+    multiply(x, y);
+    not_equal(x, y);
+    power(x, y);
+    remainder(x, y);
+    right_shift(x, y);
+    subtract(x, y);
+}
+
+// Of several arrays.
 functions! {
-    add(y: impl Operand);
     addmm(a: &Array, b: &Array);
-    allclose(y: impl Operand);
-    arctan2(y: impl Operand);
     array_equal(y: &Array);
-    bitwise_and(y: impl Operand);
-    bitwise_or(y: impl Operand);
-    bitwise_xor(y: impl Operand);
-    clip(low: impl Operand, high: impl Operand);
-    divide(y: impl Operand);
+    clip(low: impl Limit, high: impl Limit);
     divmod(y: impl Operand) -> (Array, Array);
-    equal(y: impl Operand);
-    floor_divide(y: impl Operand);
-    greater(y: impl Operand);
-    greater_equal(y: impl Operand);
     inner(y: &Array);
-    isclose(y: impl Operand);
     kron(y: &Array);
-    left_shift(y: impl Operand);
-    less(y: impl Operand);
-    less_equal(y: impl Operand);
-    logaddexp(y: impl Operand);
-    logical_and(y: impl Operand);
-    logical_or(y: impl Operand);
-    logical_xor(y: impl Operand);
     matmul(y: &Array);
-    maximum(y: impl Operand);
-    minimum(y: impl Operand);
-    multiply(y: impl Operand);
-    not_equal(y: impl Operand);
     outer(y: &Array);
-    power(y: impl Operand);
-    remainder(y: impl Operand);
-    right_shift(y: impl Operand);
-    subtract(y: impl Operand);
     tensordot(y: &Array);
     vecdot(y: &Array);
 }
@@ -181,10 +201,10 @@ functions! {
     reshape(shape: impl IntoShape);
     roll(shift: impl Axes, axes: impl Axes);
     searchsorted(values: &Array);
-    split(parts: i32, axis: i32) -> Vec<Array>;
+    split(pieces: impl Sections, axis: i32) -> Vec<Array>;
     squeeze(axes: impl Axes);
     swapaxes(a: i32, b: i32);
-    take(indices: &Array, axis: impl Axis);
+    take(indices: impl Operand, axis: impl Axis);
     take_along_axis(indices: &Array, axis: impl Axis);
     tile(times: impl IntoShape);
     to_fp8();

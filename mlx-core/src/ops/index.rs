@@ -17,6 +17,7 @@
 use std::ffi::CStr;
 
 use crate::array::Array;
+use crate::dtype::DType;
 use crate::error::Result;
 use crate::ffi::{op, vector::VectorArray};
 use crate::indexing::{self, At, IntoIndex, Unique};
@@ -137,7 +138,9 @@ impl Array {
     }
 
     also_called! {
-        index_select = take(indices: &Array, axis: i32), by "candle";
+        index_select = take(indices: impl Operand, axis: impl Axis), by "candle";
+        get = i(index: impl IntoIndex), by "candle";
+        index = i(index: impl IntoIndex), by "mlx-rs";
     }
 
     /// The elements `start .. stop` of dimension `axis`, and all of the others.
@@ -236,13 +239,20 @@ impl Array {
 
     /// The slots `indices` (integers; negative ones count from the end) of dimension `axis`:
     /// `[…, n, …]` → `[…, shape of indices, …]`. With `..` they count in the flattened array, and the result has the
-    /// shape of `indices`.
+    /// shape of `indices`. One slot may be given as a number.
     ///
     /// # Errors
-    /// There is no such dimension, it is empty, or `indices` are no integers.
-    pub fn take(&self, indices: &Array, axis: impl Axis) -> Result<Array> {
+    /// There is no such dimension, it is empty, `indices` are no integers, or a number is not within the dimension.
+    pub fn take(&self, indices: impl Operand, axis: impl Axis) -> Result<Array> {
         let (this, axis) = super::along(self, axis)?;
-        let indices = along(c"take", &this, axis, indices)?;
+        if let Some(index) = indices.integer() {
+            let size = i64::from(this.dim(axis)?);
+            let expected = format!("within the {size} elements of axis {axis}");
+            let there = (-size..size).contains(&index);
+            require(there, "take", "index", &expected, index)?;
+        }
+        let indices = indices.to_array(DType::I32)?;
+        let indices = along(c"take", &this, axis, &indices)?;
         op!(mlx_take_axis(*this, indices, axis))
     }
 

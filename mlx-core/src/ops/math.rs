@@ -19,7 +19,7 @@ use crate::array::Array;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::ffi::op;
-use crate::ops::{Operand, integers, ones, pair};
+use crate::ops::{Limit, Operand, integers, ones, pair, require};
 
 macro_rules! binary {
     ($($(#[$doc:meta])* $name:ident = $c:ident;)*) => {
@@ -103,7 +103,21 @@ impl Array {
         pow = power(exponent: impl Operand), by "Rust's method of integers";
         powi = power(exponent: i32), by "Rust's method of floating-point numbers";
         powf = power(exponent: impl Operand), by "Rust's method of floating-point numbers";
-        clamp = clip(low: impl Operand, high: impl Operand), by "Rust's method";
+        clamp = clip(low: impl Limit, high: impl Limit), by "Rust's method";
+        atan2 = arctan2(other: impl Operand), by "Rust's method";
+        broadcast_add = add(other: impl Operand), by "candle";
+        broadcast_sub = subtract(other: impl Operand), by "candle";
+        broadcast_mul = multiply(other: impl Operand), by "candle";
+        broadcast_div = divide(other: impl Operand), by "candle";
+        where_cond = select(a: impl Operand, b: impl Operand), by "candle";
+    }
+
+    /// `self * factor + summand`: the method of candle.
+    ///
+    /// # Errors
+    /// The dtype cannot hold an integer that is given, or the shapes do not broadcast.
+    pub fn affine(&self, factor: impl Operand, summand: impl Operand) -> Result<Array> {
+        self.multiply(factor)?.add(summand)
     }
 
     /// `self / other`, rounded down. An integer divided by zero gives 0.
@@ -162,14 +176,17 @@ impl Array {
     }
 
     /// Clamps the elements to `lo ..= hi`; where `lo > hi` the result is `hi`. Integers beyond the dtype's range have
-    /// no effect.
+    /// no effect. `None` stands for no bound, as in Python: `x.clip(0.0, None)`.
     ///
     /// # Errors
-    /// The shapes do not broadcast, or `lo` is above or `hi` below all of the dtype.
-    pub fn clip(&self, lo: impl Operand, hi: impl Operand) -> Result<Array> {
-        let lo = bound(self, &lo, Bound::Least)?;
-        let hi = bound(self, &hi, Bound::Most)?;
-        op!(mlx_clip(self, Some(&*lo), Some(&*hi)))
+    /// Both bounds are `None`, the shapes do not broadcast, or `lo` is above or `hi` below all of the dtype.
+    pub fn clip(&self, lo: impl Limit, hi: impl Limit) -> Result<Array> {
+        let (lo, hi) = (lo.limit(), hi.limit());
+        let bounds = "at least one number or array";
+        require(lo.or(hi).is_some(), "clip", "lo and hi", bounds, "None")?;
+        let lo = lo.map(|lo| bound(self, lo, Bound::Least)).transpose()?;
+        let hi = hi.map(|hi| bound(self, hi, Bound::Most)).transpose()?;
+        op!(mlx_clip(self, lo.as_deref(), hi.as_deref()))
     }
 
     /// Where this array (as Bool) is true, the element of `a`, else that of `b`: as [`where_`].
@@ -221,7 +238,7 @@ enum Bound {
 }
 
 /// `other` as a bound of `array`. A number beyond all elements becomes the last number of the dtype.
-fn bound<'a>(array: &Array, other: &'a impl Operand, end: Bound) -> Result<Cow<'a, Array>> {
+fn bound<'a>(array: &Array, other: &'a dyn Operand, end: Bound) -> Result<Cow<'a, Array>> {
     let range = integers(array.dtype()).map(RangeInclusive::into_inner);
     if let (Some(value), Some((least, most))) = (other.integer().map(i128::from), range) {
         let last = if end == Bound::Least { least } else { most };

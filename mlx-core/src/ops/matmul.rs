@@ -363,9 +363,9 @@ pub(super) fn checked_matrices(
 ///
 /// # Errors
 /// The subscripts do not parse or do not fit the operands.
-pub fn einsum<A: Borrow<Array>>(subscripts: &str, operands: &[A]) -> Result<Array> {
+pub fn einsum<A: Borrow<Array>>(subscripts: &str, operands: impl AsRef<[A]>) -> Result<Array> {
     check_result(subscripts)?;
-    let operands = VectorArray::new(borrowed(operands))?;
+    let operands = VectorArray::new(borrowed(operands.as_ref()))?;
     let subscripts = cstring(subscripts)?;
     op!(mlx_einsum(subscripts, operands))
 }
@@ -404,9 +404,9 @@ fn check_result(subscripts: &str) -> Result<()> {
 /// Those of [`einsum`].
 pub fn einsum_path<A: Borrow<Array>>(
     subscripts: &str,
-    operands: &[A],
+    operands: impl AsRef<[A]>,
 ) -> Result<(Vec<Vec<usize>>, String)> {
     check_result(subscripts)?;
-    let operands = VectorArray::new(borrowed(operands))?;
+    let operands = VectorArray::new(borrowed(operands.as_ref()))?;
     vector::einsum_path(&cstring(subscripts)?, &operands)
 }

@@ -144,15 +144,15 @@ pub fn quantize_with(w: &Array, scheme: Scheme) -> Result<Quantized> {
 ///
 /// # Errors
 /// The parts do not fit each other, or MLX does not support the sizes.
-pub fn dequantize(
+pub fn dequantize<'a>(
     packed: &Array,
     scales: &Array,
-    biases: &Array,
+    biases: impl Into<Option<&'a Array>>,
     group_size: i32,
     bits: i32,
 ) -> Result<Array> {
     let scheme = Scheme::new(group_size, bits, QuantMode::Affine)?;
-    dequantize_with(packed, scales, Some(biases), scheme, None)
+    dequantize_with(packed, scales, biases.into(), scheme, None)
 }
 
 /// The matrix `[…, n, k]` of the parts, in `dtype` (or that of affine scales, or BF16).
@@ -210,17 +210,17 @@ fn lacks_kernel(scheme: Scheme) -> Result<bool> {
 ///
 /// # Errors
 /// The parts do not fit each other, or the sizes do not fit.
-pub fn quantized_matmul(
+pub fn quantized_matmul<'a>(
     x: &Array,
     packed: &Array,
     scales: &Array,
-    biases: &Array,
+    biases: impl Into<Option<&'a Array>>,
     transpose: bool,
     group_size: i32,
     bits: i32,
 ) -> Result<Array> {
     let scheme = Scheme::new(group_size, bits, QuantMode::Affine)?;
-    quantized_matmul_with(x, packed, scales, Some(biases), transpose, scheme)
+    quantized_matmul_with(x, packed, scales, biases.into(), transpose, scheme)
 }
 
 /// `x @ w`, or `x @ wᵀ` if `transpose`, for a `w` that is quantised by any scheme: `[…, k]` → `[…, n]`.
@@ -268,11 +268,11 @@ pub fn quantized_matmul_with(
 /// # Errors
 /// The parts do not fit each other, or the sizes do not fit.
 #[allow(clippy::too_many_arguments)] // As MLX has it; a struct would only rename them.
-pub fn gather_qmm(
+pub fn gather_qmm<'a>(
     x: &Array,
     packed: &Array,
     scales: &Array,
-    biases: &Array,
+    biases: impl Into<Option<&'a Array>>,
     lhs_indices: Option<&Array>,
     rhs_indices: Option<&Array>,
     transpose: bool,
@@ -280,7 +280,7 @@ pub fn gather_qmm(
     bits: i32,
 ) -> Result<Array> {
     let scheme = Scheme::new(group_size, bits, QuantMode::Affine)?;
-    let biases = Some(biases);
+    let biases = biases.into();
     gather_qmm_with(
         x,
         packed,

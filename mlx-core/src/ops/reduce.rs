@@ -23,13 +23,13 @@ use crate::ops::{Axes, Axis, full};
 
 /// candle's name of a reduction whose dimensions stay.
 macro_rules! also_called_keeping {
-    ($keep:ident = $name:ident) => {
+    ($keep:ident = $name:ident over $axes:ident: $ty:ty) => {
         #[doc = concat!("[`", stringify!($name), "`](Self::", stringify!($name), ") with `keepdims`, by the name of candle.")]
         ///
         /// # Errors
         #[doc = concat!("Those of [`", stringify!($name), "`](Self::", stringify!($name), ").")]
-        pub fn $keep(&self, axes: impl Axes) -> Result<Array> {
-            self.$name(axes, true)
+        pub fn $keep(&self, $axes: $ty) -> Result<Array> {
+            self.$name($axes, true)
         }
     };
 }
@@ -72,7 +72,7 @@ macro_rules! reductions {
             self.$name(.., false)
         }
 
-        $(also_called_keeping! { $keep = $name })?
+        $(also_called_keeping! { $keep = $name over axes: impl Axes })?
     )* } };
 }
 
@@ -153,6 +153,18 @@ pub(crate) fn or_if_empty(reduced: &Array, result: Array, empty: f32) -> Result<
 /// # }
 /// ```
 impl Array {
+    also_called_keeping! { argmax_keepdim = argmax over axis: impl Axis }
+    also_called_keeping! { argmin_keepdim = argmin over axis: impl Axis }
+    also_called_keeping! { var_keepdim = var over axes: impl Axes }
+
+    /// [`logsumexp`](Self::logsumexp) without `keepdims`, by the name of candle.
+    ///
+    /// # Errors
+    /// Those of [`logsumexp`](Self::logsumexp).
+    pub fn log_sum_exp(&self, axes: impl Axes) -> Result<Array> {
+        self.logsumexp(axes, false)
+    }
+
     /// The smallest and the largest element, as [`min`](Self::min) and [`max`](Self::max).
     ///
     /// # Errors

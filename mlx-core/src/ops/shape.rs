@@ -18,7 +18,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ffi::{op, vector::VectorArray};
 use crate::into_shape::IntoShape;
 use crate::memory::check_shape;
-use crate::ops::{Axes, Axis, Operand, along, arange, borrowed, dimension, require};
+use crate::ops::{
+    Axes, Axis, Operand, PadWidths, Sections, along, arange, borrowed, dimension, require,
+};
 
 /// The elements that [`Array::pad_with`] adds.
 ///
@@ -41,72 +43,6 @@ pub enum PadMode {
     Reflect,
     /// The elements mirrored at the edge, whose element is repeated: `[1, 2]` → `[2, 1, 1, 2, 2, 1]`.
     Symmetric,
-}
-
-/// How many elements [`Array::pad`] adds: a number, or `(before, after)`, for every dimension; a list of one
-/// `(before, after)` for each dimension; or a list of `(axis, before, after)` for some.
-pub trait PadWidths {
-    /// `(axis, before, after)` of each dimension that is padded.
-    ///
-    /// # Errors
-    /// There is not one pair for each of the `ndim` dimensions.
-    fn widths(&self, ndim: usize) -> Result<Vec<(i32, i32, i32)>>;
-}
-
-impl PadWidths for i32 {
-    fn widths(&self, ndim: usize) -> Result<Vec<(i32, i32, i32)>> {
-        (*self, *self).widths(ndim)
-    }
-}
-
-impl PadWidths for (i32, i32) {
-    fn widths(&self, ndim: usize) -> Result<Vec<(i32, i32, i32)>> {
-        Ok((0..ndim as i32)
-            .map(|axis| (axis, self.0, self.1))
-            .collect())
-    }
-}
-
-impl PadWidths for [(i32, i32)] {
-    fn widths(&self, ndim: usize) -> Result<Vec<(i32, i32, i32)>> {
-        let one_each = self.len() == ndim;
-        let expected = format!("one (before, after) for each of {ndim} dimensions");
-        require(one_each, "pad", "widths", &expected, self)?;
-        Ok((0..)
-            .zip(self)
-            .map(|(axis, &(before, after))| (axis, before, after))
-            .collect())
-    }
-}
-
-impl PadWidths for [(i32, i32, i32)] {
-    fn widths(&self, _ndim: usize) -> Result<Vec<(i32, i32, i32)>> {
-        Ok(self.to_vec())
-    }
-}
-
-impl<T, const N: usize> PadWidths for [T; N]
-where
-    [T]: PadWidths,
-{
-    fn widths(&self, ndim: usize) -> Result<Vec<(i32, i32, i32)>> {
-        self.as_slice().widths(ndim)
-    }
-}
-
-impl<T> PadWidths for Vec<T>
-where
-    [T]: PadWidths,
-{
-    fn widths(&self, ndim: usize) -> Result<Vec<(i32, i32, i32)>> {
-        self.as_slice().widths(ndim)
-    }
-}
-
-impl<T: PadWidths + ?Sized> PadWidths for &T {
-    fn widths(&self, ndim: usize) -> Result<Vec<(i32, i32, i32)>> {
-        (**self).widths(ndim)
-    }
 }
 
 /// The most arrays that one call makes from an array. Each takes memory and time, even without elements.
@@ -193,6 +129,22 @@ impl Array {
         op!(mlx_flatten(self, start, end))
     }
 
+    /// Joins dimension `start` and those after it into one: the method of candle.
+    ///
+    /// # Errors
+    /// None that is known.
+    pub fn flatten_from(&self, start: i32) -> Result<Array> {
+        self.flatten_with(start, -1)
+    }
+
+    /// Joins the first dimension and those up to `end`, which is included, into one: the method of candle.
+    ///
+    /// # Errors
+    /// None that is known.
+    pub fn flatten_to(&self, end: i32) -> Result<Array> {
+        self.flatten_with(0, end)
+    }
+
     /// Splits dimension `axis` into `shape`; one size may be -1.
     ///
     /// # Errors
@@ -275,7 +227,14 @@ impl Array {
     also_called! {
         unsqueeze = expand_dims(axis: i32), by "candle";
         permute = transpose(axes: impl Axes), by "candle";
+        broadcast_as = broadcast_to(shape: impl IntoShape), by "candle";
+        flatten_all = flatten(), by "candle";
         to_dtype = astype(dtype: DType), by "candle";
+        ravel = flatten(), by "NumPy";
+        transpose_axes = transpose(axes: impl Axes), by "mlx-rs";
+        as_dtype = astype(dtype: DType), by "mlx-rs";
+        as_type = astype(dtype: DType), by "mlx-rs";
+        cast = astype(dtype: DType), by "Burn";
     }
 
     /// Removes dimensions of size 1; `..` removes all of them.
@@ -319,6 +278,14 @@ impl Array {
     /// There is no such dimension, not one pair for each, or a size is negative.
     pub fn pad(&self, widths: impl PadWidths, value: impl Operand) -> Result<Array> {
         self.pad_with(widths, value, PadMode::Constant)
+    }
+
+    /// Adds zeros before and after the elements of one dimension: the method of candle.
+    ///
+    /// # Errors
+    /// There is no such dimension, or a size is negative.
+    pub fn pad_with_zeros(&self, axis: i32, before: i32, after: i32) -> Result<Array> {
+        self.pad([(axis, before, after)], 0)
     }
 
     /// As [`pad`](Self::pad); the elements are of `value`, or of the array by `mode`.
@@ -398,11 +365,15 @@ impl Array {
         op!(mlx_repeat_axis(*this, n, axis))
     }
 
-    /// `parts` equal pieces along `axis`.
+    /// Pieces along `axis`: as many equal ones as the number says, or those between the positions of a list
+    /// ([`split_at`](Self::split_at)).
     ///
     /// # Errors
-    /// The dimension does not divide into `parts`, or these are more than 2^20.
-    pub fn split(&self, parts: i32, axis: i32) -> Result<Vec<Array>> {
+    /// There is no such dimension, it does not divide into as many pieces, or these are more than 2^20.
+    pub fn split(&self, pieces: impl Sections, axis: i32) -> Result<Vec<Array>> {
+        let Some(parts) = pieces.parts() else {
+            return self.split_at(pieces.positions(), axis);
+        };
         require_few("split", parts)?;
         op!(vector mlx_split(self, parts, axis))
     }
@@ -481,6 +452,30 @@ impl Array {
                 op!(mlx_roll_axes(self, [shift], [axes]))
             }
         }
+    }
+
+    /// [`diag`](crate::diag()) as a method: a matrix of this diagonal, or the diagonal of this matrix.
+    ///
+    /// # Errors
+    /// Those of [`diag`](crate::diag()).
+    pub fn diag(&self) -> Result<Array> {
+        super::diag(self)
+    }
+
+    /// [`tril`](crate::tril()) as a method: zeroes what is above the diagonal of the last two dimensions.
+    ///
+    /// # Errors
+    /// Fewer than two dimensions.
+    pub fn tril(&self) -> Result<Array> {
+        super::tril(self)
+    }
+
+    /// [`triu`](crate::triu()) as a method: zeroes what is below the diagonal of the last two dimensions.
+    ///
+    /// # Errors
+    /// Fewer than two dimensions.
+    pub fn triu(&self) -> Result<Array> {
+        super::triu(self)
     }
 
     /// At least one dimension: a scalar becomes `[1]`.
@@ -614,12 +609,12 @@ pub fn broadcast_shapes<S: IntoShape>(shapes: impl IntoIterator<Item = S>) -> Re
 ///
 /// # Errors
 /// The shapes do not broadcast.
-pub fn broadcast_arrays<A: Borrow<Array>>(arrays: &[A]) -> Result<Vec<Array>> {
-    let vector = VectorArray::new(borrowed(arrays))?;
+pub fn broadcast_arrays<A: Borrow<Array>>(arrays: impl AsRef<[A]>) -> Result<Vec<Array>> {
+    let vector = VectorArray::new(borrowed(arrays.as_ref()))?;
     op!(vector mlx_broadcast_arrays(vector))
 }
 
-/// The arrays, all of one shape, along a new dimension `axis`.
+/// The arrays, all of one shape, along a new dimension `axis`. They are a slice, array or vector of arrays or references.
 ///
 /// ```
 /// use mlx_core::{array, stack};
@@ -632,12 +627,13 @@ pub fn broadcast_arrays<A: Borrow<Array>>(arrays: &[A]) -> Result<Vec<Array>> {
 ///
 /// # Errors
 /// The list is empty, or the shapes differ.
-pub fn stack<A: Borrow<Array>>(arrays: &[A], axis: i32) -> Result<Array> {
-    let vector = VectorArray::new(borrowed(arrays))?;
+pub fn stack<A: Borrow<Array>>(arrays: impl AsRef<[A]>, axis: i32) -> Result<Array> {
+    let vector = VectorArray::new(borrowed(arrays.as_ref()))?;
     op!(mlx_stack_axis(vector, axis))
 }
 
-/// The arrays one after another along dimension `axis`. With `..` they are flattened first.
+/// The arrays one after another along dimension `axis`. With `..` they are flattened first. They are a slice, array or
+/// vector of arrays or references.
 ///
 /// ```
 /// use mlx_core::{array, concat};
@@ -650,7 +646,8 @@ pub fn stack<A: Borrow<Array>>(arrays: &[A], axis: i32) -> Result<Array> {
 ///
 /// # Errors
 /// The list is empty, or the shapes differ elsewhere than along `axis`.
-pub fn concat<A: Borrow<Array>>(arrays: &[A], axis: impl Axis) -> Result<Array> {
+pub fn concat<A: Borrow<Array>>(arrays: impl AsRef<[A]>, axis: impl Axis) -> Result<Array> {
+    let arrays = arrays.as_ref();
     let Some(axis) = axis.axis() else {
         let flat: Vec<Array> = borrowed(arrays)
             .map(Array::flatten)

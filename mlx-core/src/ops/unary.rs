@@ -155,6 +155,17 @@ impl Array {
     also_called! {
         neg = negative(), by "Rust's operator";
         recip = reciprocal(), by "Rust's method";
+        ln = log(), by "Rust's method";
+        asin = arcsin(), by "Rust's method";
+        acos = arccos(), by "Rust's method";
+        atan = arctan(), by "Rust's method";
+        asinh = arcsinh(), by "Rust's method";
+        acosh = arccosh(), by "Rust's method";
+        atanh = arctanh(), by "Rust's method";
+        absolute = abs(), by "NumPy";
+        sqr = square(), by "candle";
+        gelu_erf = gelu(), by "candle";
+        detach = stop_gradient(), by "candle";
     }
 
     /// Rounds to integers, ties to even; the dtype stays.

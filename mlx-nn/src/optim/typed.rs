@@ -112,7 +112,7 @@ settings! {
     "Adam with this rate or [`Schedule`]."
     {
         /// The decays of the first and the second moment; in [0, 1). Default: 0.9, 0.999.
-        betas: [f64; 2],
+        betas: impl Into<[f64; 2]>,
         /// Added to the divisor. Default: 1e-8.
         eps: f64,
         /// The factor of the parameter that is added to the gradient. Default: 0.
@@ -125,7 +125,7 @@ settings! {
     "AdamW with this rate or [`Schedule`]."
     {
         /// The decays of the first and the second moment; in [0, 1). Default: 0.9, 0.999.
-        betas: [f64; 2],
+        betas: impl Into<[f64; 2]>,
         /// Added to the divisor. Default: 1e-8.
         eps: f64,
         /// Every step subtracts this times the rate times the parameter. Default: 0.01.
@@ -138,7 +138,7 @@ settings! {
     "Adamax with this rate or [`Schedule`]."
     {
         /// The decays of the mean and of the largest magnitude; in [0, 1). Default: 0.9, 0.999.
-        betas: [f64; 2],
+        betas: impl Into<[f64; 2]>,
         /// Added to the divisor. Default: 1e-8.
         eps: f64,
     }
@@ -169,7 +169,7 @@ settings! {
     {
         /// The weight of the momentum in a step, and the decay of the momentum; in [0, 1). Default:
         /// 0.9, 0.99.
-        betas: [f64; 2],
+        betas: impl Into<[f64; 2]>,
         /// Every step subtracts this times the rate times the parameter. Default: 0.
         weight_decay: f64,
     }
