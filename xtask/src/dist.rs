@@ -15,7 +15,7 @@ use crate::{build_mlx, cargo};
 
 mod bare;
 mod crates;
-mod formats;
+pub mod formats;
 mod licenses;
 #[path = "../../mlx-c-sys/build/package.rs"]
 mod package;

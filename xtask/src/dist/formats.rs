@@ -87,7 +87,7 @@ impl PackedFolder<'_> {
             "Maintainer: mlx-rust <mlx-rust@users.noreply.github.com>"
         )?;
         writeln!(text, "Installed-Size: {}", bytes_in(&data)?.div_ceil(1024))?;
-        let needs = self.needs()?;
+        let needs = Needs::of(self.folder)?;
         writeln!(
             text,
             "Depends: libc6 (>= 2.{}), libstdc++6 (>= {}), libgcc-s1",
@@ -117,32 +117,34 @@ impl PackedFolder<'_> {
 
     /// A wheel in the folder `to`, whose command is the program.
     pub fn wheel(&self, to: &Path) -> Result<PathBuf> {
-        let needs = self.needs()?;
-        // The name of the platform promises a glibc only: the first one that came with the libstdc++ of the program.
-        let glibc = needs.glibc.max(needs.release()?.2);
-        let platform = format!("manylinux_2_{glibc}_{}", self.processor);
+        let platform = platform(self.folder, self.processor)?;
         let local = match self.backend {
             "cpu" => self.version.to_owned(),
             other => format!("{}+{other}", self.version),
         };
-        let wheel = to.join(format!("mlx_rust-{local}-py3-none-{platform}.whl"));
-        let script = cargo::repository().join("xtask/src/dist/wheel.py");
-        let mut command = Command::new("python3");
-        command
-            .arg(script)
-            .arg(self.folder)
-            .arg(self.program)
-            .arg(local)
-            .arg(platform);
-        cargo::run(command.arg(&wheel))?;
-        Ok(wheel)
+        let wheel_file = to.join(format!("mlx_rust-{local}-py3-none-{platform}.whl"));
+        wheel(
+            self.folder,
+            &wheel_file,
+            &Project {
+                name: "mlx-rust",
+                version: &local,
+                platform: &platform,
+                summary: &format!(
+                    "The command {}: models on MLX, from the command line and over HTTP",
+                    self.program
+                ),
+                program: Some(self.program),
+            },
+        )?;
+        Ok(wheel_file)
     }
 
     /// A `Dockerfile` in the folder `to`, for the archive there. `None`, and says why, where the program needs a newer
     /// system than the image has.
     pub fn dockerfile(&self, to: &Path, archive: &str) -> Result<Option<PathBuf>> {
         let program = self.program;
-        let needs = self.needs()?;
+        let needs = Needs::of(self.folder)?;
         if needs.glibc > IMAGE.glibc || needs.glibcxx > IMAGE.glibcxx {
             eprintln!(
                 "left out: a Dockerfile on {}: the program needs GLIBC_2.{} and GLIBCXX_3.4.{}, and the image has 2.{} and \
@@ -190,22 +192,6 @@ impl PackedFolder<'_> {
         fs::write(&file, text)?;
         Ok(Some(file))
     }
-
-    /// What the program and its libraries need of a system: the largest versions that their symbols name.
-    fn needs(&self) -> Result<Needs> {
-        let mut needs = Needs {
-            glibc: 17,
-            glibcxx: 0,
-        };
-        for file in all_files(self.folder)? {
-            if is_elf(&file)? {
-                let bytes = fs::read(&file)?;
-                needs.glibc = needs.glibc.max(named(&bytes, b"GLIBC_2."));
-                needs.glibcxx = needs.glibcxx.max(named(&bytes, b"GLIBCXX_3.4."));
-            }
-        }
-        Ok(needs)
-    }
 }
 
 /// The newest symbols that a program needs: GLIBC_2.… and GLIBCXX_3.4.…
@@ -216,6 +202,22 @@ struct Needs {
 }
 
 impl Needs {
+    /// What the programs and libraries below a folder need of a system: the largest versions that their symbols name.
+    fn of(folder: &Path) -> Result<Self> {
+        let mut needs = Self {
+            glibc: 17,
+            glibcxx: 0,
+        };
+        for file in all_files(folder)? {
+            if is_elf(&file)? {
+                let bytes = fs::read(&file)?;
+                needs.glibc = needs.glibc.max(named(&bytes, b"GLIBC_2."));
+                needs.glibcxx = needs.glibcxx.max(named(&bytes, b"GLIBCXX_3.4."));
+            }
+        }
+        Ok(needs)
+    }
+
     /// The row of `RELEASES_OF_GCC` whose libstdc++ is enough.
     fn release(&self) -> Result<(u32, u32, u32)> {
         let mut enough = RELEASES_OF_GCC.into_iter();
@@ -228,6 +230,38 @@ impl Needs {
                 )
             })
     }
+}
+
+/// The platform of a wheel with the programs and libraries of a folder. Its name promises a glibc only: here the first one
+/// that came with the libstdc++ that they need.
+pub fn platform(folder: &Path, processor: &str) -> Result<String> {
+    let needs = Needs::of(folder)?;
+    let glibc = needs.glibc.max(needs.release()?.2);
+    Ok(format!("manylinux_2_{glibc}_{processor}"))
+}
+
+/// What a wheel says of itself.
+pub struct Project<'a> {
+    pub name: &'a str,
+    pub version: &'a str,
+    pub platform: &'a str,
+    pub summary: &'a str,
+    /// The program for which the wheel has a command.
+    pub program: Option<&'a str>,
+}
+
+/// Writes a wheel of a folder (wheel.py).
+pub fn wheel(folder: &Path, file: &Path, project: &Project<'_>) -> Result<()> {
+    let script = cargo::repository().join("xtask/src/dist/wheel.py");
+    let mut command = Command::new("python3");
+    command
+        .arg(script)
+        .arg(folder)
+        .args([project.name, project.version, project.platform])
+        .arg(file)
+        .arg(project.summary)
+        .args(project.program);
+    cargo::run(&mut command)
 }
 
 /// The largest number that follows `mark` in the bytes of a program or a library, or 0.
