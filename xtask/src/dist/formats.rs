@@ -159,18 +159,18 @@ impl PackedFolder<'_> {
             // NVIDIA's runtime puts the driver's libraries into a usual system.
             true => format!(
                 "FROM {}\n\
-                 ADD {archive} /opt/\n\
-                 RUN ln -s /opt/{folder} /opt/{program} && mkdir /models && chown 65534 /models\n\
+                 ADD {archive} /usr/local/lib/\n\
+                 RUN ln -s /usr/local/lib/{folder} /usr/local/lib/{program} && mkdir /models && chown 65534 /models\n\
                  ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility\n",
                 IMAGE.name
             ),
             // Of the system, only the libraries that the program and its own libraries need.
             false => format!(
                 "FROM {} AS system\n\
-                 ADD {archive} /image/opt/\n\
+                 ADD {archive} /image/usr/local/lib/\n\
                  RUN set -e; cd /image; mkdir -m 1777 tmp; mkdir models; chown 65534 models; \\\n\
-                 \x20   ln -s {folder} opt/{program}; \\\n\
-                 \x20   find opt -type f \\( -name {program} -o -name '*.so*' \\) -exec ldd {{}} + \\\n\
+                 \x20   ln -s {folder} usr/local/lib/{program}; \\\n\
+                 \x20   find usr -type f \\( -name {program} -o -name '*.so*' \\) -exec ldd {{}} + \\\n\
                  \x20     | sed -nE 's,.*[[:space:]](/[^[:space:]]+) \\(0x.*,\\1,p' | grep -v ^/image/ | sort -u \\\n\
                  \x20     | xargs cp -L --parents -t .\n\
                  FROM scratch\n\
@@ -185,7 +185,7 @@ impl PackedFolder<'_> {
              VOLUME /models\n\
              USER 65534\n\
              EXPOSE 8080\n\
-             ENTRYPOINT [\"/opt/{program}/{program}\"]\n\
+             ENTRYPOINT [\"/usr/local/lib/{program}/{program}\"]\n\
              CMD [\"serve\", \"--host\", \"0.0.0.0\"]\n"
         );
         let file = to.join(file_name);
@@ -497,11 +497,13 @@ mod tests {
         };
         let text = read(of(&folder)).unwrap();
         assert!(
-            text.contains(&format!("ADD {archive} /image/opt/\n")),
+            text.contains(&format!("ADD {archive} /image/usr/local/lib/\n")),
             "{text}"
         );
         assert!(
-            text.contains("ln -s mlx-infer-0.1.0-x86_64-unknown-linux-gnu-cpu opt/mlx-infer;"),
+            text.contains(
+                "ln -s mlx-infer-0.1.0-x86_64-unknown-linux-gnu-cpu usr/local/lib/mlx-infer;"
+            ),
             "{text}"
         );
         assert!(
