@@ -211,6 +211,10 @@ fn build(manifest: &Path, program: &Program, arguments: &Arguments) -> Result<Bu
             let mut command = command("build", manifest);
             command.args(["--release", "--package", &program.package]);
             command.args(["--bin", &program.name]);
+            if arguments.manifest_path.is_none() {
+                // This repository's setting is for short builds.
+                command.args(["--config", "profile.release.lto=false"]);
+            }
             command
         }
     };
