@@ -72,9 +72,10 @@ int mlxrs_replay_free(mlxrs_replay replay);
 int mlxrs_replay_eval(mlxrs_replay replay, const mlx_vector_array outputs, const mlx_vector_array inputs);
 /* Whether the last computation can be launched again without a graph, because only `inputs` differ between launches. */
 bool mlxrs_replay_repeats(mlxrs_replay replay);
-/* Launches it with new `inputs`, in the same order. The result has its new outputs, or is empty if it cannot be launched
- * with them. */
-int mlxrs_replay_relaunch(mlx_vector_array* res, mlxrs_replay replay, const mlx_vector_array inputs);
+/* Launches it with new `inputs`, in the same order. `written` are the present handles of the arrays that it writes in
+ * place. The result has its new outputs, or is empty if it cannot be launched with them. */
+int mlxrs_replay_relaunch(
+    mlx_vector_array* res, mlxrs_replay replay, const mlx_vector_array inputs, const mlx_vector_array written);
 /* The operations, settings, shapes and inputs behind lazy arrays of one stream, for tests of computations that repeat. */
 typedef struct mlxrs_graph_* mlxrs_graph;
 int mlxrs_graph_new(mlxrs_graph* res, const mlx_vector_array outputs, mlx_stream s);

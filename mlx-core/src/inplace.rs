@@ -47,9 +47,8 @@ fn in_place(cache: &Array, updated: &Array) -> Result<Array> {
 }
 
 /// Notes that a computation was queued that writes these arrays in place under their present
-/// handles ([`Replay::relaunch`](crate::Replay::relaunch)). If it fails, using the arrays is an
-/// error.
-pub fn note_written<'a>(arrays: impl IntoIterator<Item = &'a Array>) {
+/// handles. If it fails, using the arrays is an error.
+pub(crate) fn note_written<'a>(arrays: impl IntoIterator<Item = &'a Array>) {
     let now = poison::stamp();
     arrays.into_iter().for_each(|array| array.set_made(now));
 }

@@ -8,6 +8,7 @@ use crate::array::Array;
 use crate::error::{ErrorKind, Result};
 use crate::eval::fail;
 use crate::ffi::{self, Arg, vector::VectorArray};
+use crate::inplace;
 use crate::stream;
 
 /// Queues computations that repeat, such as the decode steps of a batch.
@@ -24,7 +25,7 @@ use crate::stream;
 /// let mut steps = Replay::new()?;
 /// let mut x = Array::from_slice(&[1.0f32, 2.0], &[2])?;
 /// for _ in 0..5 {
-///     x = match steps.relaunch([&x])? {
+///     x = match steps.relaunch([&x], [] as [&Array; 0])? {
 ///         Some(mut outputs) => outputs.remove(0),
 ///         None => {
 ///             let y = x.multiply(2.0f32)?;
@@ -98,27 +99,33 @@ impl Replay {
     /// The caller must ensure that building the computation again would give the same operations,
     /// with other values of `inputs` only.
     ///
-    /// Arrays that the computation wrote in place hold its new results, under the handles of the last `async_eval`; they should be
-    /// [noted](crate::inplace::note_written).
+    /// `written` are the arrays that the computation writes in place, under the handles that they have now. They hold its new
+    /// results. If it writes the buffer of another array, it is not queued (`None`).
     ///
     /// # Errors
     /// As [`async_eval`](crate::async_eval()).
-    pub fn relaunch<I: Borrow<Array>>(
+    pub fn relaunch<I: Borrow<Array>, W: Borrow<Array>>(
         &mut self,
         inputs: impl IntoIterator<Item = I>,
+        written: impl IntoIterator<Item = W>,
     ) -> Result<Option<Vec<Array>>> {
         if !self.repeats() {
             return Ok(None);
         }
-        let inputs = vector_of(inputs)?;
+        let written: Vec<W> = written.into_iter().collect();
+        let written = || written.iter().map(Borrow::borrow);
+        let (inputs, arrays) = (vector_of(inputs)?, VectorArray::new(written())?);
         let mut outputs = VectorArray::null();
-        // SAFETY: a live handle of this thread, a live vector of live arrays, and a local
+        // SAFETY: a live handle of this thread, live vectors of live arrays, and a local
         // out-parameter.
         ffi::call(ErrorKind::Eval, || unsafe {
-            sys::mlxrs_replay_relaunch(outputs.as_mut_ptr(), self.raw, inputs.c())
+            sys::mlxrs_replay_relaunch(outputs.as_mut_ptr(), self.raw, inputs.c(), arrays.c())
         })
         .map_err(|error| fail(std::iter::empty(), error))?;
         let outputs = outputs.to_vec()?;
+        if !outputs.is_empty() {
+            inplace::note_written(written());
+        }
         Ok((!outputs.is_empty()).then_some(outputs))
     }
 }

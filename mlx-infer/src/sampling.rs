@@ -52,6 +52,7 @@ pub(crate) struct Row<'a> {
 }
 
 /// The next tokens of all rows, queued and not yet read.
+#[derive(Clone)]
 pub(crate) struct Sampled {
     /// The ids, U32 `[B]`: input of the next step, which is queued before the host reads them.
     ids: Array,
@@ -62,6 +63,7 @@ pub(crate) struct Sampled {
     draws: Option<Draws>,
 }
 
+#[derive(Clone)]
 struct Logprobs {
     /// F32 `[B]`.
     chosen: Array,
@@ -259,8 +261,9 @@ impl Sampled {
     }
 
     /// Starts the step after this one, if it [repeats](Replay::relaunch) this one, which was
-    /// [started](Self::start_with) with `replay`. `rows` are settings of the same rows. `None`
-    /// means that nothing was started.
+    /// [started](Self::start_with) with `replay`. `rows` are settings of the same number of rows, whose
+    /// last token is pending. `written` are the arrays that the step writes in place. `None` means
+    /// that nothing was started.
     ///
     /// # Errors
     /// MLX refuses.
@@ -269,6 +272,7 @@ impl Sampled {
         rows: &[Row<'_>],
         replay: &mut Replay,
         inputs: &[Array],
+        written: &[Array],
     ) -> Result<Option<Self>> {
         let logprobs = |row: usize| self.logprobs.as_ref().and_then(|all| all.wanted[row]);
         let is_same = |(at, row): (usize, &Row<'_>)| {
@@ -281,7 +285,7 @@ impl Sampled {
             return Ok(None);
         }
         let draws = draws(rows, true, before.tokens())?;
-        let Some(outputs) = replay.relaunch(inputs.iter().chain(draws.arrays()))? else {
+        let Some(outputs) = replay.relaunch(inputs.iter().chain(draws.arrays()), written)? else {
             return Ok(None);
         };
         let mut outputs = outputs.into_iter();

@@ -277,7 +277,7 @@ impl ModelCache {
     /// # Errors
     /// A row does not exist, or the caches have other layers or options.
     pub fn put(&mut self, row: usize, other: &ModelCache, from: usize) -> Result<()> {
-        self.last = None;
+        self.rows_changed();
         self.check_kin(other)?;
         self.check_row(row)?;
         other.check_row(from)?;
@@ -311,9 +311,15 @@ impl ModelCache {
         Ok(own)
     }
 
+    /// Notes that rows hold other positions than after the last step. Later steps have its lazy graph
+    /// all the same, unless a decision in it was about these rows.
+    fn rows_changed(&mut self) {
+        self.last.take_if(|last| last.needs_rows);
+    }
+
     /// Clears row `row`. The row itself stays.
     pub fn clear(&mut self, row: usize) {
-        self.last = None;
+        self.rows_changed();
         for layer in &mut self.layers {
             layer.clear(row);
         }
@@ -352,7 +358,7 @@ impl ModelCache {
     /// The row is shorter, a layer with a window no longer holds positions that tokens after `len` see, or a recurrent
     /// layer has not [recorded](Self::record) that length. The row is then unchanged.
     pub fn truncate(&mut self, row: usize, len: usize) -> Result<()> {
-        self.last = None;
+        self.rows_changed();
         self.check_row(row)?;
         let held = self.lens[row];
         if len > held {

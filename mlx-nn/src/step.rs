@@ -61,6 +61,8 @@ pub struct Step<'c> {
     /// The length of the longest row, including its new token, up to which steps of the same widths
     /// have the same lazy graph; see [`repeated`]. 0: no later step has the graph of this step.
     lasts: Cell<usize>,
+    /// Whether only steps of the same rows have the same lazy graph.
+    needs_rows: Cell<bool>,
     committed: bool,
 }
 
@@ -133,6 +135,7 @@ impl<'c> Step<'c> {
             narrows: false,
             starts_early: false,
             lasts: Cell::new(if repeats { usize::MAX } else { 0 }),
+            needs_rows: Cell::new(false),
             committed: false,
             cache,
         };
@@ -212,8 +215,8 @@ impl Step<'_> {
         match (beyond.contains(&true), beyond.contains(&false)) {
             (false, _) => self.lasts_until(most),
             (true, true) => self.lasts_until(0),
-            // All rows are longer, and rows only grow, so later steps have the same answer.
-            (true, false) => {}
+            // All rows are longer, and rows only grow, so later steps of these rows have the same answer.
+            (true, false) => self.needs_rows.set(true),
         }
         beyond
     }
@@ -233,7 +236,7 @@ impl Step<'_> {
             .iter()
             .map(|len| len.saturating_sub(1))
             .collect();
-        let axis = self.axis.again(&lens)?;
+        let axis = self.axis.again(&lens, &self.axis.widths)?;
         let lens = std::mem::replace(&mut self.cache.lens, lens);
         let axis = std::mem::replace(&mut self.axis, axis);
         let pages = std::mem::take(&mut self.pages);
@@ -437,6 +440,7 @@ impl Step<'_> {
         self.cache.last = match kept.is_whole() {
             true => Some(Last {
                 until: self.lasts.get(),
+                needs_rows: self.needs_rows.get(),
                 tables: paged::tables(&self),
             }),
             false => None,

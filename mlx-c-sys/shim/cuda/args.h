@@ -182,6 +182,7 @@ struct AttentionArgs {
   int64_t k_page, v_page; // strides of pages, in elements or words
   int tokens_of_all; // of a flat step: T
   int parts; // number of ranges that the keys are divided into, one block each; 1: one block reads all keys
+  int kept;  // the queries of a tile whose results of parts are written to `partial`, a multiple of 4 (attention.cu)
   bool is_cluster; // the blocks of the parts are a cluster
   bool early; // offsets, and slots of positions before them, are older than the kernel before this one
 };

@@ -282,22 +282,32 @@ bool Replay::varies_only_at(
   return true;
 }
 
-std::vector<mx::array> Replay::relaunch(const std::vector<mx::array>& declared) {
+std::vector<mx::array> Replay::relaunch(const std::vector<mx::array>& declared, const std::vector<mx::array>& written) {
   if (!repeats() || declared.size() != last_->leaves.size()) {
     return {};
   }
   // The graph reads the arrays that it writes.
-  if (std::any_of(last_->written.begin(), last_->written.end(), has_failed)) {
+  auto stream = captured_->graph.nodes[0].primitive->stream();
+  auto is_unusable = [&](const mx::array& a) { return !Walk::is_readable(a, stream) || has_failed(a); };
+  if (std::any_of(last_->written.begin(), last_->written.end(), has_failed) || std::any_of(written.begin(), written.end(), is_unusable)) {
     return {};
   }
-  auto node = std::make_shared<Replayed>(captured_->graph.nodes[0].primitive->stream(), captured_);
+  std::unordered_set<const void*> buffers;
+  for (const auto& a : written) {
+    buffers.insert(a.buffer().ptr());
+  }
+  auto is_given = [&](const auto& of) { return buffers.contains(of.second.buffer().ptr()); };
+  if (!std::all_of(captured_->in_place.begin(), captured_->in_place.end(), is_given)) {
+    return {};
+  }
+  auto node = std::make_shared<Replayed>(stream, captured_);
   auto inputs = last_->inputs;
   for (size_t i = 0; i < declared.size(); i++) {
     auto leaf = static_cast<size_t>(last_->leaves[i]);
     const auto& like = captured_->graph.leaves[leaf];
     const auto& a = declared[i];
     bool is_input = captured_->inputs[leaf].has_value();
-    if (!Walk::is_readable(a, node->stream()) || !is_like(like, a) || !(is_input || is_at(like, a))) {
+    if (!Walk::is_readable(a, stream) || !is_like(like, a) || !(is_input || is_at(like, a))) {
       return {};
     }
     if (is_input) {
@@ -316,11 +326,15 @@ std::vector<mx::array> Replay::relaunch(const std::vector<mx::array>& declared) 
   launches_++;
   auto roots = mx::array::make_arrays(std::move(shapes), dtypes, node, inputs);
   mx::async_eval({roots[0]});
-  for (const auto& a : last->written) {
-    a.attach_event(roots[0].event());
-    a.set_status(mx::array::Status::evaluated);
-    share_outcome(roots[0], a);
-  }
+  auto hold_results = [&](const std::vector<mx::array>& arrays) {
+    for (auto a : arrays) {
+      a.attach_event(roots[0].event());
+      a.set_status(mx::array::Status::evaluated);
+      share_outcome(roots[0], a);
+    }
+  };
+  hold_results(last->written);
+  hold_results(written);
   last->inputs = std::move(inputs);
   last_ = std::move(last);
   return roots;

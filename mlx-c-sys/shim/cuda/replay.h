@@ -33,10 +33,11 @@ class Replay {
     return last_ && last_->repeats;
   }
 
-  // Launches the captured graph with these arrays in place of the declared ones, in the same order. Returns the new roots,
-  // or nothing if it cannot be launched with them. Arrays of the last `eval` that the graph writes in place hold the new
-  // values, and are ready when the roots are.
-  std::vector<mx::array> relaunch(const std::vector<mx::array>& declared);
+  // Launches the captured graph with these arrays in place of the declared ones, in the same order. `written` are the present
+  // handles of the arrays that the graph writes in place: other kernels may have written them since, under new handles.
+  // Returns the new roots, or nothing if the graph cannot be launched with these arrays, or writes others. The written
+  // arrays hold the new values, and are ready when the roots are.
+  std::vector<mx::array> relaunch(const std::vector<mx::array>& declared, const std::vector<mx::array>& written);
 
  private:
   // The last launch of the captured graph.

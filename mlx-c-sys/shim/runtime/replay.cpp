@@ -44,13 +44,14 @@ extern "C" bool mlxrs_replay_repeats(mlxrs_replay replay) {
 #endif
 }
 
-extern "C" int mlxrs_replay_relaunch(mlx_vector_array* res, mlxrs_replay replay, const mlx_vector_array inputs) {
+extern "C" int mlxrs_replay_relaunch(
+    mlx_vector_array* res, mlxrs_replay replay, const mlx_vector_array inputs, const mlx_vector_array written) {
   return mlxrs::guarded([&] {
     std::vector<mlx::core::array> roots;
 #ifdef MLXRS_CUDA
-    roots = replay->replay.relaunch(mlx_vector_array_get_(inputs));
+    roots = replay->replay.relaunch(mlx_vector_array_get_(inputs), mlx_vector_array_get_(written));
 #else
-    static_cast<void>(replay), static_cast<void>(inputs);
+    static_cast<void>(replay), static_cast<void>(inputs), static_cast<void>(written);
 #endif
     mlx_vector_array_set_(*res, std::move(roots));
   });

@@ -1,6 +1,9 @@
 //! Attention, the operations between a layer's products, and choosing a token.
 
-use mlx_core::fast::{self, Attention, Draw, Gate, KeySlots, Mask, Positions, Projection};
+use mlx_core::fast::{
+    self, Attention, Draw, FlatAttention, Gate, KeySlots, Mask, PAGE, Pages, Positions, Projection,
+    Seen,
+};
 use mlx_core::{Array, DType, Result};
 
 use crate::inputs::{Amount, affine, normal, quantized};
@@ -48,6 +51,80 @@ pub fn attention(bench: &Bench) -> Result<()> {
                         soft_cap: None,
                     };
                     fast::attention(&q, &caches[run].0, &caches[run].1, &options)
+                }))
+            })?;
+        }
+    }
+    Ok(())
+}
+
+/// Attention of a decode step over pages: one new token a row.
+pub fn paged_attention(bench: &Bench) -> Result<()> {
+    for (name, heads, kv_heads, size) in SHAPES {
+        // Rows, and the positions that each holds. The rows of the last case have up to twice as many.
+        for (b, s, is_mixed) in [
+            (1, 128, false),
+            (1, 2048, false),
+            (16, 670, false),
+            (64, 128, false),
+            (64, 670, false),
+            (64, 670, true),
+            (256, 670, true),
+            (8, 16384, false),
+        ] {
+            let case = format!(
+                "{name}: {s} positions{}",
+                if is_mixed { ", mixed" } else { "" }
+            );
+            bench.time("paged attention bf16", &case, b, || {
+                let of_row = |row: i32| {
+                    if is_mixed {
+                        2 * s * (row + 1) / (b + 1)
+                    } else {
+                        s
+                    }
+                };
+                let lens: Vec<i32> = (0..b).map(|row| of_row((row * 37) % b)).collect();
+                let longest = lens.iter().max().map_or(1, |len| len / PAGE + 1);
+                let columns = (longest as u32).next_power_of_two().max(4) as i32;
+                let held: i32 = lens.iter().map(|len| len / PAGE + 1).sum();
+                let pool = || normal(&[held, kv_heads, PAGE, size], DType::BF16);
+                let q = normal(&[1, heads, b, size], DType::BF16)?;
+                let positions: i32 = lens.iter().map(|len| len + 1).sum();
+                let token = 4 * kv_heads * size;
+                let bytes = f64::from(token) * f64::from(positions);
+                let pools = (0..bench.copies(bytes as usize)).map(|_| Ok((pool()?, pool()?)));
+                let pools: Vec<(Array, Array)> = pools.collect::<Result<_>>()?;
+                // Pages of a row are far from each other.
+                let mut table = vec![0; (b * columns) as usize];
+                let mut next = 0;
+                for column in 0..columns {
+                    for row in (0..b).filter(|&row| column <= lens[row as usize] / PAGE) {
+                        table[(row * columns + column) as usize] = next;
+                        next += 1;
+                    }
+                }
+                let table = Array::from_slice(&table, &[b, columns])?;
+                let starts = Array::from_slice(&(0..=b).collect::<Vec<i32>>(), &[b + 1])?;
+                let lens = Array::from_slice(&lens, &[b])?;
+                let amount = Amount {
+                    operations: 4.0 * f64::from(heads * size) * f64::from(positions),
+                    bytes: bytes + 2.0 * q.nbytes() as f64,
+                };
+                Ok((amount, pools.len(), move |run: usize| {
+                    let pages = Pages {
+                        starts: &starts,
+                        lens: &lens,
+                        tables: &table,
+                        most: Some(1),
+                    };
+                    let options = FlatAttention {
+                        scale: (size as f32).sqrt().recip(),
+                        soft_cap: None,
+                        seen: Seen::default(),
+                        sinks: None,
+                    };
+                    fast::paged_attention(&q, &pools[run].0, &pools[run].1, None, &pages, &options)
                 }))
             })?;
         }

@@ -52,6 +52,7 @@ fn run() -> Result<(), Box<dyn Error>> {
     products::together(&bench)?;
     products::gated(&bench)?;
     layers::attention(&bench)?;
+    layers::paged_attention(&bench)?;
     layers::norms(&bench)?;
     layers::heads(&bench)?;
     layers::activations(&bench)?;

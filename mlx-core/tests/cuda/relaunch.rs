@@ -65,10 +65,8 @@ impl Rows {
     /// Queues a step, and returns whether it was built.
     fn step(&mut self, replay: &mut Replay, tokens: &Array) -> Result<([Array; 2], bool)> {
         let inputs = [tokens.clone(), self.offsets()?];
-        let (outputs, is_built) = match replay.relaunch(&inputs)? {
+        let (outputs, is_built) = match replay.relaunch(&inputs, self.written())? {
             Some(outputs) => {
-                let (k, v) = self.cache.as_ref().expect("a step was built");
-                inplace::note_written([k, v]);
                 let outputs = outputs.try_into().expect("two outputs");
                 (outputs, false)
             }
@@ -80,6 +78,12 @@ impl Rows {
         };
         self.len += 1;
         Ok((outputs, is_built))
+    }
+
+    /// The arrays that a step writes.
+    fn written(&self) -> Vec<Array> {
+        let cache = self.cache.iter();
+        cache.flat_map(|(k, v)| [k.clone(), v.clone()]).collect()
     }
 
     /// Builds and queues a step.
@@ -181,6 +185,30 @@ fn steps_without_a_graph_are_those_of_evaluations() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn a_step_is_launched_again_after_other_kernels_have_written_its_arrays() -> Result<()> {
+    if !on_gpu()? {
+        return Ok(());
+    }
+    let wanted = changed(|rows, tokens| {
+        let offsets = rows.offsets()?;
+        let outputs = rows.build(tokens, &offsets)?;
+        mlx_core::eval(&outputs)?;
+        rows.len += 1;
+        Ok(outputs)
+    })?;
+    let (mut replay, mut built) = (Replay::new()?, Vec::new());
+    let found = changed(|rows, tokens| {
+        let (outputs, is_built) = rows.step(&mut replay, tokens)?;
+        built.push(is_built);
+        Ok(outputs)
+    })?;
+    assert_eq!(found, wanted);
+    assert!(!built[8], "the row that was replaced: {built:?}");
+    assert!(built[14], "larger buffers: {built:?}");
+    Ok(())
+}
+
 /// 20 steps. A row is replaced before the step at 8, and the buffers grow before the step at 14.
 fn changed(
     mut queue: impl FnMut(&mut Rows, &Array) -> Result<[Array; 2]>,
@@ -235,20 +263,25 @@ fn inputs_that_do_not_fit_are_refused() -> Result<()> {
     let longer = Array::from_slice(&[1u32, 2, 3], &[3])?;
     let signed = Array::from_slice(&[1i32, 2], &[ROWS])?;
     let lazy = tokens.add(1)?;
-    assert!(
-        replay.relaunch([&longer, &offsets])?.is_none(),
-        "another shape"
-    );
-    assert!(
-        replay.relaunch([&signed, &offsets])?.is_none(),
-        "another type"
-    );
-    assert!(
-        replay.relaunch([&lazy, &offsets])?.is_none(),
-        "not evaluated"
-    );
-    assert!(replay.relaunch([&tokens])?.is_none(), "one is missing");
-    assert!(replay.relaunch([&tokens, &offsets])?.is_some());
+    let written = rows.written();
+    let mut refuses = |inputs: &[&Array], written: &[Array], why: &str| -> Result<()> {
+        let launched = replay.relaunch(inputs.iter().copied(), written)?;
+        assert!(launched.is_none(), "{why}");
+        Ok(())
+    };
+    refuses(&[&longer, &offsets], &written, "another shape")?;
+    refuses(&[&signed, &offsets], &written, "another type")?;
+    refuses(&[&lazy, &offsets], &written, "not evaluated")?;
+    refuses(&[&tokens], &written, "one is missing")?;
+    refuses(
+        &[&tokens, &offsets],
+        &written[..1],
+        "one of two that are written",
+    )?;
+    let other = vec![written[0].clone(), written[1].add(0)?];
+    mlx_core::eval(&other)?;
+    refuses(&[&tokens, &offsets], &other, "another buffer is written")?;
+    assert!(replay.relaunch([&tokens, &offsets], &written)?.is_some());
     Ok(())
 }
 
@@ -291,8 +324,11 @@ fn only_declared_inputs_may_differ() -> Result<()> {
         if what == "one that stays" {
             let (offsets, other) = (rows.offsets()?, noise(9, &[WIDTH, WIDTH], DType::BF16)?);
             mlx_core::eval([&other])?;
-            assert!(replay.relaunch([&tokens, &offsets, &other])?.is_none());
-            assert!(replay.relaunch([&tokens, &offsets, &rows.head])?.is_some());
+            let written = rows.written();
+            let refused = replay.relaunch([&tokens, &offsets, &other], &written)?;
+            assert!(refused.is_none());
+            let launched = replay.relaunch([&tokens, &offsets, &rows.head], &written)?;
+            assert!(launched.is_some());
         }
     }
     // A number that differs.

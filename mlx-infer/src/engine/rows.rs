@@ -28,6 +28,9 @@ pub(crate) struct Rows<'m> {
     slots: Vec<Option<Id>>,
     /// Queues steps. It is dropped when the batch gets another number of slots.
     replay: Option<Replay>,
+    /// The tokens of the last step, if it was queued with `replay`, so that the next step may repeat
+    /// it.
+    repeatable: Option<Sampled>,
     /// The step whose tokens have not been read.
     queued: Option<Queued>,
     /// The step after `queued`, if its tokens are chosen only after those of `queued` are read.
@@ -43,8 +46,6 @@ pub(crate) struct Queued {
     owners: Vec<Option<Id>>,
     /// The logits `[1, V]` of rows with a processor.
     on_host: Vec<(Id, Array)>,
-    /// Whether it was queued with the rows' [`Replay`], so that the next step may repeat it.
-    is_replayed: bool,
 }
 
 /// A step whose logits are being computed and whose tokens are not chosen.
@@ -81,6 +82,7 @@ impl<'m> Rows<'m> {
             cache: model.new_cache(0),
             slots: Vec::new(),
             replay: None,
+            repeatable: None,
             queued: None,
             undecided: None,
             head_input: HeadInput::default(),
@@ -170,7 +172,7 @@ impl<'m> Rows<'m> {
             self.reset();
             return Ok(());
         }
-        self.replay = None;
+        (self.replay, self.repeatable) = (None, None);
         self.read_head_input()?;
         if slots < self.slots.len() {
             let spare = slots.saturating_sub(kept.len());
@@ -199,7 +201,7 @@ impl<'m> Rows<'m> {
         let empty: Vec<usize> = self.empty().collect();
         let (first, rest) = rows.split_at(empty.len().min(rows.len()));
         if !rest.is_empty() {
-            self.replay = None;
+            (self.replay, self.repeatable) = (None, None);
         }
         for (&slot, &(row, id)) in empty.iter().zip(first) {
             self.cache.put(slot, &new, row)?;
@@ -266,6 +268,7 @@ impl<'m> Rows<'m> {
         if self.repeat(requests, previous, &inputs, &widths)? {
             return Ok(taken(&self.slots));
         }
+        self.repeatable = None;
         let unread = previous.filter(|_| inputs.contains(&Input::Unread));
         let tokens = tokens(&inputs, unread)?;
         let axis = tokens.expand_dims(0)?;
@@ -277,14 +280,7 @@ impl<'m> Rows<'m> {
         step.commit_all()?;
         let logits = self.model.logits(&features[1])?.squeeze(0)?;
 
-        let mut owners: Vec<Option<Id>> = inputs
-            .iter()
-            .zip(&self.slots)
-            .map(|(input, &id)| match input {
-                Input::Nothing | Input::Known { is_last: false, .. } => None,
-                Input::Known { .. } | Input::Unread => id,
-            })
-            .collect();
+        let mut owners = owners(&inputs, &self.slots);
         let mut on_host = Vec::new();
         for (slot, owners) in owners.iter_mut().enumerate() {
             if let Some(id) = owners.take_if(|id| requests[id].processor.is_some()) {
@@ -307,7 +303,10 @@ impl<'m> Rows<'m> {
         } else {
             let last = unread.map(|_| &tokens);
             let replay = self.replay()?.map(|replay| (replay, &small[..]));
-            self.queued = Some(step.choose(requests, last, replay)?);
+            let may_repeat = replay.is_some() && step.on_host.is_empty();
+            let queued = step.choose(requests, last, replay)?;
+            self.repeatable = may_repeat.then(|| queued.sampled.clone());
+            self.queued = Some(queued);
         }
         let firsts = (0..self.slots.len()).collect();
         self.add_head_input(axis, &features, firsts, widths)?;
@@ -375,8 +374,7 @@ impl<'m> Rows<'m> {
         Ok(&self.cache)
     }
 
-    /// Queues the step that follows `previous` as a repetition of that step. This requires that
-    /// every row takes the token of `previous` as its input, or has none as in that step, and that
+    /// Queues the step that follows `previous` as a repetition of the last step. This requires that
     /// the sampler's settings differ only in numbers. Returns whether the step was queued; if not,
     /// nothing has changed.
     fn repeat(
@@ -386,41 +384,36 @@ impl<'m> Rows<'m> {
         inputs: &[Input],
         widths: &[usize],
     ) -> Result<bool> {
-        let (Some(previous), Some(replay)) = (previous, &mut self.replay) else {
+        let (Some(last), Some(replay)) = (&self.repeatable, &mut self.replay) else {
             return Ok(false);
         };
-        let is_known = |input: &Input| matches!(input, Input::Known { .. });
-        if !previous.is_replayed || !replay.repeats() || inputs.iter().any(is_known) {
+        if !replay.repeats() {
             return Ok(false);
         }
-        let slots = inputs.iter().zip(&self.slots);
-        let owners: Vec<Option<Id>> = slots
-            .map(|(&input, &id)| id.filter(|_| input == Input::Unread))
-            .collect();
+        let owners = owners(inputs, &self.slots);
         let needs_host =
             |id: &Id| requests[id].processor.is_some() || requests[id].sequence.needs_last();
         if owners.iter().flatten().any(needs_host) {
             return Ok(false);
         }
-        let row = |id: &Option<Id>| match id {
-            Some(id) => requests[id].sequence.row_behind_unread(),
-            None => unused(),
-        };
-        let rows: Vec<Row<'_>> = owners.iter().map(row).collect();
+        let shortened = shortened(inputs, &owners, requests);
+        let rows = settings(inputs, &owners, requests, Some(&shortened));
+        let unread = previous.filter(|_| inputs.contains(&Input::Unread));
+        let tokens = tokens(inputs, unread)?;
         let Some(step) = self.cache.begin_repeated(widths)? else {
             return Ok(false);
         };
-        let mut small = vec![previous.sampled.ids().clone()];
+        let mut small = vec![tokens];
         small.extend_from_slice(step.inputs());
-        let Some(sampled) = previous.sampled.start_repeated(&rows, replay, &small)? else {
+        let Some(sampled) = last.start_repeated(&rows, replay, &small, &step.written())? else {
             return Ok(false);
         };
         step.commit();
+        self.repeatable = Some(sampled.clone());
         self.queued = Some(Queued {
             sampled,
             owners,
             on_host: Vec::new(),
-            is_replayed: true,
         });
         Ok(true)
     }
@@ -462,7 +455,6 @@ impl Undecided {
     ) -> Result<Queued> {
         let sampled = choose(&self.logits, &self.owners, &self.inputs, requests, last)?;
         let replay = replay.filter(|_| self.on_host.is_empty());
-        let is_replayed = replay.is_some();
         match replay {
             Some((replay, inputs)) => sampled.start_with(replay, inputs)?,
             None => sampled.start()?,
@@ -472,9 +464,57 @@ impl Undecided {
             sampled,
             owners: self.owners,
             on_host: self.on_host,
-            is_replayed,
         })
     }
+}
+
+/// For each slot, the request that gets the token that is chosen behind its input, if one does.
+fn owners(inputs: &[Input], slots: &[Option<Id>]) -> Vec<Option<Id>> {
+    let owner = |(input, &id): (&Input, &Option<Id>)| match input {
+        Input::Nothing | Input::Known { is_last: false, .. } => None,
+        Input::Known { .. } | Input::Unread => id,
+    };
+    inputs.iter().zip(slots).map(owner).collect()
+}
+
+/// The histories, without their last tokens, of rows whose last token is known.
+fn shortened(
+    inputs: &[Input],
+    owners: &[Option<Id>],
+    requests: &Requests<'_>,
+) -> Vec<Option<History>> {
+    let shortened = |(input, &id): (&Input, &Option<Id>)| match (input, id) {
+        (Input::Known { .. }, Some(id)) => Some(requests[&id].sequence.history().without_last()),
+        _ => None,
+    };
+    inputs.iter().zip(owners).map(shortened).collect()
+}
+
+/// The sampler's settings of each slot. The last token of a row is pending if it is not read, or if
+/// there is a [shortened](shortened()) history for it.
+fn settings<'r>(
+    inputs: &[Input],
+    owners: &[Option<Id>],
+    requests: &'r Requests<'_>,
+    shortened: Option<&'r [Option<History>]>,
+) -> Vec<Row<'r>> {
+    let rows = inputs.iter().zip(owners).enumerate();
+    let row = |(slot, (input, id)): (usize, (&Input, &Option<Id>))| {
+        let Some(id) = id else {
+            return unused();
+        };
+        let sequence = &requests[id].sequence;
+        let row = match (input, shortened) {
+            (Input::Unread, Some(_)) => sequence.row_behind_unread(),
+            _ => sequence.row(),
+        };
+        let own = shortened.and_then(|shortened| shortened[slot].as_ref());
+        Row {
+            history: own.unwrap_or(row.history),
+            ..row
+        }
+    };
+    rows.map(row).collect()
 }
 
 /// Chooses a token for every row. `last` has the last token of each row, if some were not read.
@@ -486,35 +526,8 @@ fn choose(
     last: Option<&Array>,
 ) -> Result<Sampled> {
     // If the last token of some row is not read, the histories of all rows end before their last token.
-    let shortened: Vec<Option<History>> = owners
-        .iter()
-        .zip(inputs)
-        .map(|(&id, input)| match (id, input, last) {
-            (Some(id), Input::Known { .. }, Some(_)) => {
-                Some(requests[&id].sequence.history().without_last())
-            }
-            _ => None,
-        })
-        .collect();
-    let rows: Vec<Row<'_>> = owners
-        .iter()
-        .zip(inputs)
-        .zip(&shortened)
-        .map(|((id, input), shortened)| match id {
-            Some(id) => {
-                let sequence = &requests[id].sequence;
-                let row = match (input, last) {
-                    (Input::Unread, Some(_)) => sequence.row_behind_unread(),
-                    _ => sequence.row(),
-                };
-                Row {
-                    history: shortened.as_ref().unwrap_or(row.history),
-                    ..row
-                }
-            }
-            None => unused(),
-        })
-        .collect();
+    let shortened = last.map(|_| shortened(inputs, owners, requests));
+    let rows = settings(inputs, owners, requests, shortened.as_deref());
     sample(logits, &rows, last)
 }
 

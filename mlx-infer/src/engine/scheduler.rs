@@ -61,8 +61,10 @@ const HEADROOM: usize = 32;
 /// Added to the arrivals of requests in the background: they come after all others.
 const BACKGROUND: u64 = 1 << 63;
 
-/// Requests wait until one in this number of rows is free.
-const GATHERED_ROWS: usize = 8;
+/// Requests that gather wait until one can enter for this number of rows that decode.
+const ROWS_OF_GATHERED: usize = 8;
+/// They wait at most a step for this number of rows that decode.
+const ROWS_OF_STEP: usize = 4;
 /// The most steps for which they wait.
 const GATHERED_STEPS: usize = 16;
 
@@ -470,21 +472,21 @@ impl Scheduler {
         }
     }
 
-    /// Lets requests wait until several rows are free, for devices on which a pass with one short
-    /// prompt takes as long as one with several.
+    /// Lets requests wait for each other, for devices on which a pass with one short prompt takes as
+    /// long as one with several. With few rows that decode they wait a few steps, because a pass
+    /// costs these rows little.
     pub(crate) fn gathering(mut self) -> Self {
         self.gathers = true;
         self
     }
 
-    /// Whether the requests that wait should wait for more free rows.
+    /// Whether the requests that could enter should wait for others.
     fn should_gather(&self) -> bool {
-        let free = self
-            .rows
-            .saturating_sub(self.running.len() + self.prefilling.len());
-        let enough = (self.rows / GATHERED_ROWS).min(self.waiting.len());
-        let is_early = self.gathered < GATHERED_STEPS && !self.running.is_empty();
-        self.gathers && 0 < free && free < enough && is_early
+        let running = self.running.len();
+        let ready = self.rows.saturating_sub(running).min(self.waiting.len());
+        let is_early = self.gathered < (running / ROWS_OF_STEP).min(GATHERED_STEPS);
+        let is_few = 0 < ready && ready < running / ROWS_OF_GATHERED;
+        self.gathers && self.prefilling.is_empty() && is_few && is_early
     }
 }
 

@@ -1,20 +1,23 @@
 //! Forward passes that fail or panic: each pass of a batch in turn.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::rc::Rc;
+use std::time::Instant;
 
 use mlx_core::kernel::{self, CpuKernel, Spec, View, ViewMut};
 use mlx_core::{Array, Result};
 use mlx_models::{Geometry, Model};
 use mlx_nn::{Head, Module, Path as Name, Residual, Step, Visit, VisitMut};
 
+use super::worker::Worker;
 use crate::error::ErrorKind;
 use crate::model::{LoadOptions, LoadedModel};
 use crate::request::Request;
-use crate::request::generation::GenerateOptions;
+use crate::request::cancel::CancelToken;
+use crate::request::generation::{Event, GenerateOptions};
 use crate::request::limits::Limits;
-use crate::request::result::BatchResult;
 
 /// How a forward pass goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -104,8 +107,16 @@ fn requests() -> Vec<Request> {
     prompts.into_iter().map(request).collect()
 }
 
-/// The results of the requests if forward pass `at` fails, and the number of passes.
-fn run(fault: Fault, at: usize) -> (Vec<BatchResult>, usize) {
+/// The tokens of a request, and its error.
+#[derive(Clone, Default)]
+struct Outcome {
+    tokens: Vec<u32>,
+    error: Option<(ErrorKind, String)>,
+}
+
+/// What the requests get if forward pass `at` fails, and the number of passes. `is_split`: prompts and
+/// rows have passes of their own, as on CUDA.
+fn run(fault: Fault, at: usize, is_split: bool) -> (Vec<Outcome>, usize) {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../testdata/models/llama_llama3");
     let passes = Rc::new(Cell::new(0));
     let model = LoadedModel::load(dir, LoadOptions::default()).unwrap();
@@ -121,56 +132,81 @@ fn run(fault: Fault, at: usize) -> (Vec<BatchResult>, usize) {
         rows: 3,
         ..Limits::default()
     };
-    let results = model.batch_generate(requests(), &limits).unwrap();
-    (results, passes.get())
-}
-
-fn ids(result: &BatchResult) -> Vec<u32> {
-    result.tokens.iter().map(|choice| choice.id).collect()
+    let mut worker = Worker::new(&model, limits);
+    if is_split {
+        worker = worker.splitting();
+    }
+    let outcomes: Vec<Rc<RefCell<Outcome>>> = requests()
+        .into_iter()
+        .map(|request| {
+            let outcome = Rc::<RefCell<Outcome>>::default();
+            let told = outcome.clone();
+            let sink = Box::new(move |event: crate::error::Result<Event>| {
+                match event {
+                    Ok(Event::Token { choice, .. }) => told.borrow_mut().tokens.push(choice.id),
+                    Ok(_) => {}
+                    Err(error) => {
+                        told.borrow_mut().error = Some((error.kind(), error.to_string()));
+                    }
+                }
+                ControlFlow::Continue(())
+            });
+            let request = model.frontend().checked(request).unwrap();
+            worker.submit(request, Instant::now(), CancelToken::new(), None, sink);
+            outcome
+        })
+        .collect();
+    while !worker.is_idle() {
+        worker.advance();
+    }
+    drop(worker);
+    let outcomes = outcomes.iter().map(|outcome| outcome.take()).collect();
+    (outcomes, passes.get())
 }
 
 #[test]
 fn a_pass_that_fails_costs_at_most_one_request() {
-    let (expected, passes) = run(Fault::Graph, usize::MAX);
-    assert!(passes > 10 && expected.iter().all(|result| result.error.is_none()));
-    for fault in [Fault::Evaluation, Fault::Graph] {
-        let mut failures = 0;
-        for at in 0..passes {
-            let (results, _) = run(fault, at);
-            let failed = results
-                .iter()
-                .filter(|result| result.error.is_some())
-                .count();
-            let errors: Vec<_> = results.iter().map(|result| &result.error).collect();
-            assert!(failed <= 1, "{fault:?} {at}: {errors:?}");
-            failures += failed;
-            for (result, expected) in results.iter().zip(&expected) {
-                let (found, expected) = (ids(result), ids(expected));
-                let whole = result.error.is_some() || found.len() == expected.len();
-                assert!(whole && expected.starts_with(&found), "{fault:?} {at}");
+    for is_split in [false, true] {
+        let (expected, passes) = run(Fault::Graph, usize::MAX, is_split);
+        assert!(passes > 10 && expected.iter().all(|outcome| outcome.error.is_none()));
+        for fault in [Fault::Evaluation, Fault::Graph] {
+            let mut failures = 0;
+            for at in 0..passes {
+                let (outcomes, _) = run(fault, at, is_split);
+                let errors: Vec<_> = outcomes.iter().map(|outcome| &outcome.error).collect();
+                let failed = errors.iter().flat_map(|error| error.as_ref()).count();
+                assert!(failed <= 1, "{fault:?} {at}: {errors:?}");
+                failures += failed;
+                for (outcome, expected) in outcomes.iter().zip(&expected) {
+                    let (found, expected) = (&outcome.tokens, &expected.tokens);
+                    let whole = outcome.error.is_some() || found.len() == expected.len();
+                    assert!(whole && expected.starts_with(found), "{fault:?} {at}");
+                }
             }
+            // The chunks of the long prompt are computed alone, and so is the last row's last step.
+            assert!(failures >= 2, "{fault:?}: {failures}");
         }
-        // The chunks of the long prompt are computed alone, and so is the last row's last step.
-        assert!(failures >= 2, "{fault:?}: {failures}");
     }
 }
 
 #[test]
 fn a_panic_ends_the_requests_under_way_as_errors() {
-    let (expected, passes) = run(Fault::Graph, usize::MAX);
-    for at in [0, 2, passes / 2, passes - 1] {
-        let (results, _) = run(Fault::Panic, at);
-        let failed = results.iter().filter_map(|result| result.error.as_ref());
-        let failed: Vec<_> = failed
-            .map(|error| (error.kind(), error.to_string()))
-            .collect();
-        assert!(!failed.is_empty(), "{at}");
-        for (kind, message) in failed {
-            assert_eq!(kind, ErrorKind::Compute);
-            assert!(message.contains("has panicked"), "{message}");
-        }
-        for (result, expected) in results.iter().zip(&expected) {
-            assert!(ids(expected).starts_with(&ids(result)), "{at}");
+    for is_split in [false, true] {
+        let (expected, passes) = run(Fault::Graph, usize::MAX, is_split);
+        for at in [0, 2, passes / 2, passes - 1] {
+            let (outcomes, _) = run(Fault::Panic, at, is_split);
+            let failed: Vec<_> = outcomes
+                .iter()
+                .filter_map(|outcome| outcome.error.as_ref())
+                .collect();
+            assert!(!failed.is_empty(), "{at}");
+            for (kind, message) in failed {
+                assert_eq!(*kind, ErrorKind::Compute);
+                assert!(message.contains("has panicked"), "{message}");
+            }
+            for (outcome, expected) in outcomes.iter().zip(&expected) {
+                assert!(expected.tokens.starts_with(&outcome.tokens), "{at}");
+            }
         }
     }
 }

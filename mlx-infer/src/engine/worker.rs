@@ -111,6 +111,14 @@ impl<'m, 's> Worker<'m, 's> {
         }
     }
 
+    /// The same worker with the passes of a worker on CUDA: prompts have their own.
+    #[cfg(test)]
+    pub(super) fn splitting(mut self) -> Self {
+        self.has_one_pass = false;
+        self.scheduler = self.scheduler.clone().gathering();
+        self
+    }
+
     /// A worker for one request, whose cache is available when the request has ended
     /// ([`into_cache`](Self::into_cache)).
     pub(crate) fn of_one(model: &'m LoadedModel) -> Self {
@@ -262,12 +270,13 @@ impl<'m, 's> Worker<'m, 's> {
         if !chunks.is_empty() {
             self.step_end = None;
         }
-        match self.mixes(&chunks) {
-            true => self.step_with(&chunks),
-            false => {
-                self.prefill(&chunks);
-                self.decode();
-            }
+        if self.mixes(&chunks) {
+            self.step_with(&chunks);
+        } else if self.overlaps(&chunks) {
+            self.prefill_behind_step(&chunks);
+        } else {
+            self.prefill(&chunks);
+            self.decode();
         }
         self.park();
         if self.is_idle() {

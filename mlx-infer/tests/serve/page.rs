@@ -103,7 +103,7 @@ fn the_page_works_in_a_browser() {
         &more,
     ];
     slow.says(prompt.as_u64().unwrap() as usize, &pieces);
-    slow.fault(Fault::Slow(Duration::from_millis(20)));
+    slow.fault(Fault::Slow(Duration::from_millis(40)));
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/serve/page.py");
     let output = Command::new(python)
         .arg(script)

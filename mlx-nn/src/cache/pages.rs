@@ -178,6 +178,7 @@ impl RowPages {
     }
 
     /// Whether the row holds every page of the positions `begin..end`, and holds them alone.
+    #[cfg(test)]
     pub(crate) fn is_prepared(&self, begin: usize, end: usize) -> bool {
         let pages = self.pages.borrow();
         let mut numbers = begin / PAGE..end.div_ceil(PAGE);

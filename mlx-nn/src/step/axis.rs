@@ -23,6 +23,8 @@ pub(crate) struct Axis {
     pub(crate) positions: Array,
     /// The same as `lens`.
     held: Vec<usize>,
+    /// Whether rows without tokens have a place.
+    is_fixed: bool,
     slots: OnceCell<RowSlots>,
 }
 
@@ -54,16 +56,31 @@ impl Axis {
             Some(before) if before.places == places => before.starts.clone(),
             _ => numbers(places.iter().copied())?,
         };
-        Self::at(lens, widths.to_vec(), places, starts)
+        Self::at(lens, widths.to_vec(), is_fixed, (places, starts))
     }
 
-    /// The axis of a later step with the same places.
-    pub(crate) fn again(&self, lens: &[usize]) -> Result<Self> {
-        let (widths, places) = (self.widths.clone(), self.places.clone());
-        Self::at(lens, widths, places, self.starts.clone())
+    /// The axis of a later step with the same places. `widths`: those that [fit](Self::fits).
+    pub(crate) fn again(&self, lens: &[usize], widths: &[usize]) -> Result<Self> {
+        let places = (self.places.clone(), self.starts.clone());
+        Self::at(lens, widths.to_vec(), self.is_fixed, places)
     }
 
-    fn at(lens: &[usize], widths: Vec<usize>, places: Vec<usize>, starts: Array) -> Result<Self> {
+    /// Whether rows of these widths have the same places.
+    pub(crate) fn fits(&self, widths: &[usize]) -> bool {
+        let own = |width: usize| if self.is_fixed { width.max(1) } else { width };
+        widths.len() == self.rows()
+            && self
+                .each()
+                .zip(widths)
+                .all(|(places, &width)| places.len() == own(width))
+    }
+
+    fn at(
+        lens: &[usize],
+        widths: Vec<usize>,
+        is_fixed: bool,
+        (places, starts): (Vec<usize>, Array),
+    ) -> Result<Self> {
         let rows = places.windows(2).zip(lens);
         let positions = rows.flat_map(|(of, len)| (0..of[1] - of[0]).map(move |at| len + at));
         Ok(Self {
@@ -71,6 +88,7 @@ impl Axis {
             lens: numbers(lens.iter().copied())?,
             held: lens.to_vec(),
             slots: OnceCell::new(),
+            is_fixed,
             starts,
             widths,
             places,

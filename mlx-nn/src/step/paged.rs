@@ -1,7 +1,7 @@
 //! The part of [`Step`] that knows pages: which pages its tokens are written to, the tables of
 //! pages that kernels read, and the pages that windows leave behind.
 
-use mlx_core::{Array, Result};
+use mlx_core::{Array, Result, async_eval};
 
 use super::Step;
 use super::axis::Axis;
@@ -128,7 +128,8 @@ pub(super) fn pass_windows(step: &mut Step<'_>) {
 }
 
 /// The tables of a step that repeats the one before: one for each entry of `last`, a group and its
-/// columns. `None` if the graph of the step would differ.
+/// columns. `None` if the graph of the step would differ. Pages that rows no longer share with
+/// others are copied.
 pub(super) fn repeated(
     cache: &mut ModelCache,
     axis: &Axis,
@@ -137,12 +138,15 @@ pub(super) fn repeated(
     let widths = &axis.widths;
     let mut tables = Vec::with_capacity(last.len());
     for &(group, held) in last {
+        let mut copies = Vec::new();
         for ((pages, &len), &width) in cache.pages.iter_mut().zip(&cache.lens).zip(widths) {
-            let own = &mut pages[group];
-            if own.page_of(len).is_some() && !own.is_prepared(len, len + width) {
-                return Ok(None);
-            }
-            own.prepare(len, len + width);
+            copies.extend(pages[group].prepare(len, len + width));
+        }
+        if !copies.is_empty() {
+            let mut pool = cache.pool.borrow_mut();
+            pool.copy(group, &copies)?;
+            // Computed before the step, whose graph stays the same.
+            async_eval(pool.arrays())?;
         }
         if columns(cache, group, axis) != held {
             return Ok(None);

@@ -1,22 +1,24 @@
 //! Steps that repeat the step before: [`RepeatedStep`].
 //!
-//! Two steps of one token a row with the same widths have the same lazy graph, except for the
-//! offsets, as long as every decision that the host makes from the lengths of rows is the same. So
+//! Two steps of one token a row with the same places have the same lazy graph, except for the
+//! offsets and the tables of pages, as long as every decision that the host makes from the lengths of rows is the same. So
 //! each such decision limits the lengths up to which it stays the same
 //! ([`Step::lasts_until`](super::Step::lasts_until)). A decision without a known limit, a mask or
 //! an index that the host computes, and a state that is not updated in place limit them to 0.
 
-use mlx_core::{Array, Result, inplace};
+use mlx_core::{Array, Result};
 
 use super::paged;
 use crate::cache::ModelCache;
 use crate::cache::state::LayerState;
 
-/// The last step, if all of its tokens were kept and nothing has changed the cache since.
+/// The last step, if all of its tokens were kept and nothing but its rows has changed since.
 #[derive(Clone, Debug)]
 pub(crate) struct Last {
     /// [`Step::lasts`](super::Step::lasts)
     pub(crate) until: usize,
+    /// [`Step::needs_rows`](super::Step::needs_rows)
+    pub(crate) needs_rows: bool,
     /// The groups of layers for which it made tables of pages, and the columns of these.
     pub(crate) tables: Vec<(usize, usize)>,
 }
@@ -35,20 +37,25 @@ pub struct RepeatedStep<'c> {
 impl<'c> RepeatedStep<'c> {
     /// `None` if the graph differs, or may differ.
     pub(crate) fn new(cache: &'c mut ModelCache, widths: &[usize]) -> Result<Option<Self>> {
-        let end = cache.lens.iter().max().map_or(1, |len| len + 1);
+        let reached = cache.lens.iter().map(|len| len + 1);
+        let end = reached.chain(cache.expected.iter().copied()).max();
         let (Some(last), Some(axis)) = (&cache.last, &cache.axis) else {
             return Ok(None);
         };
         let is_recurrent = |layer: &LayerState| matches!(layer, LayerState::Recurrent(_));
-        if axis.widths != widths || end > last.until || cache.layers.iter().any(is_recurrent) {
+        if !axis.fits(widths)
+            || end.is_some_and(|end| end > last.until)
+            || cache.layers.iter().any(is_recurrent)
+        {
             return Ok(None);
         }
-        let (axis, tables) = (axis.again(&cache.lens)?, last.tables.clone());
+        let (axis, tables) = (axis.again(&cache.lens, widths)?, last.tables.clone());
         let Some(tables) = paged::repeated(cache, &axis, &tables)? else {
             return Ok(None);
         };
-        let mut inputs = vec![axis.lens, axis.positions];
+        let mut inputs = vec![axis.lens.clone(), axis.positions.clone()];
         inputs.extend(tables);
+        cache.axis = Some(axis);
         Ok(Some(Self { cache, inputs }))
     }
 
@@ -64,10 +71,14 @@ impl<'c> RepeatedStep<'c> {
         &self.inputs
     }
 
+    /// The arrays that the step writes in place.
+    pub fn written(&self) -> Vec<Array> {
+        self.cache.row_arrays()
+    }
+
     /// Ends the step, whose computation is queued: each row keeps its token.
     pub fn commit(self) {
         let cache = self.cache;
-        inplace::note_written(&cache.row_arrays());
         let widths = cache.axis.iter().flat_map(|axis| &axis.widths);
         for (len, width) in cache.lens.iter_mut().zip(widths) {
             *len += width;

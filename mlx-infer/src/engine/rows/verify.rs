@@ -103,6 +103,7 @@ impl Rows<'_> {
         }
         let tokens = tokens(&lines, drafts.tokens())?;
         let model = self.model.model();
+        self.repeatable = None;
         let mut step = self.cache.begin_part(model.decoder_states(), &widths)?;
         let firsts = step.places().map(|places| places.start).collect();
         let chosen = lines

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use mlx_core::{Array, eval};
+use mlx_core::{Array, async_eval, eval};
 use mlx_nn::ModelCache;
 
 use super::super::rows::row_of;
@@ -15,7 +15,27 @@ use crate::error::Result;
 use crate::model::forward;
 use crate::request::generation::FinishReason;
 use crate::request::sampling::Choice;
-use crate::sampling::sample;
+use crate::sampling::{Sampled, sample};
+
+/// A pass over chunks of prompts that is queued.
+pub(super) struct Prefill {
+    cache: ModelCache,
+    first: Option<FirstTokens>,
+}
+
+/// The first tokens of requests, whose choice is queued.
+struct FirstTokens {
+    /// [`Worker::entering`]
+    entering: Vec<(usize, Id)>,
+    /// `[entering, V]`
+    logits: Array,
+    sampled: Sampled,
+}
+
+/// The number of tokens of chunks.
+fn tokens_of_all(chunks: &[Chunk]) -> usize {
+    chunks.iter().map(|chunk| chunk.end - chunk.start).sum()
+}
 
 impl Worker<'_, '_> {
     /// Looks for stored prefixes of the prompts that start next, and for prompts that are already
@@ -85,21 +105,44 @@ impl Worker<'_, '_> {
             return;
         }
         self.forwards += 1;
-        let tokens = chunks.iter().map(|chunk| chunk.end - chunk.start).sum();
-        let _pass = self.passes.begin(Pass::Prompts(tokens));
-        if let Err(error) = self.prefill_chunks(&chunks) {
-            self.prefixes.clear();
-            let ids: Vec<Id> = chunks.iter().map(|chunk| chunk.id).collect();
-            for id in &ids {
-                if let Some(request) = self.requests.get_mut(id) {
-                    request.partial = None;
-                }
+        let _pass = self.passes.begin(Pass::Prompts(tokens_of_all(&chunks)));
+        let started = self.start_prefill(&chunks);
+        self.end_prefill(&chunks, started);
+    }
+
+    /// Queues a step of the rows that decode, and chunks of prompts behind it. While the device
+    /// computes the step, the host builds the graph of the prompts.
+    pub(super) fn prefill_behind_step(&mut self, chunks: &[Chunk]) {
+        self.decode();
+        // A step that has failed has taken the prompts with it.
+        let chunks = self.begin_due(chunks);
+        if chunks.is_empty() {
+            return;
+        }
+        self.forwards += 1;
+        let _pass = self.passes.begin(Pass::Prompts(tokens_of_all(&chunks)));
+        let started = self.start_prefill(&chunks);
+        self.read_queued();
+        if chunks.iter().all(|chunk| self.is_next(chunk)) {
+            self.end_prefill(&chunks, started);
+        }
+    }
+
+    /// Ends a pass over chunks: their rows join the batch, or all of them start again.
+    fn end_prefill(&mut self, chunks: &[Chunk], started: Result<Prefill>) {
+        let ended = started.and_then(|prefill| self.finish_prefill(chunks, prefill));
+        let Err(error) = ended else { return };
+        self.prefixes.clear();
+        let ids: Vec<Id> = chunks.iter().map(|chunk| chunk.id).collect();
+        for id in &ids {
+            if let Some(request) = self.requests.get_mut(id) {
+                request.partial = None;
             }
-            let to_blame = self.scheduler.prefill_failed(&mut self.requests, &ids);
-            self.recover();
-            if let Some(id) = to_blame {
-                self.fail(id, error);
-            }
+        }
+        let to_blame = self.scheduler.prefill_failed(&mut self.requests, &ids);
+        self.recover();
+        if let Some(id) = to_blame {
+            self.fail(id, error);
         }
     }
 
@@ -110,11 +153,19 @@ impl Worker<'_, '_> {
         if let Err(error) = self.rows.finish() {
             self.step_failed(error);
         }
-        let due = |chunk: &&Chunk| {
-            let request = self.requests.get(&chunk.id);
-            request.is_some_and(|request| request.progress.is_due(chunk))
-        };
-        let chunks: Vec<Chunk> = chunks.iter().filter(due).copied().collect();
+        self.begin_due(chunks)
+    }
+
+    /// Whether a chunk is the next one of its prompt.
+    fn is_next(&self, chunk: &Chunk) -> bool {
+        let request = self.requests.get(&chunk.id);
+        request.is_some_and(|request| request.progress.is_due(chunk))
+    }
+
+    /// Those of the chunks that are the next ones of their prompts. Their requests begin.
+    fn begin_due(&mut self, chunks: &[Chunk]) -> Vec<Chunk> {
+        let due = chunks.iter().filter(|chunk| self.is_next(chunk));
+        let chunks: Vec<Chunk> = due.copied().collect();
         for chunk in &chunks {
             if let Some(request) = self.requests.get_mut(&chunk.id) {
                 request.sequence.begin();
@@ -123,27 +174,78 @@ impl Worker<'_, '_> {
         chunks
     }
 
-    /// Computes chunks in one pass.
-    fn prefill_chunks(&mut self, chunks: &[Chunk]) -> Result<()> {
+    /// Queues a pass over chunks, and the choice of the first tokens of prompts that end with it.
+    fn start_prefill(&mut self, chunks: &[Chunk]) -> Result<Prefill> {
         let mut cache = self.cache_of(chunks)?;
         let rows: Vec<&[u32]> = chunks.iter().map(|chunk| self.tokens_of(chunk)).collect();
         let hidden = forward::last_hidden(self.model.model(), &mut cache, &rows)?;
+        let first = self.start_first_tokens(chunks, &hidden)?;
+        async_eval(cache.arrays())?;
+        Ok(Prefill { cache, first })
+    }
+
+    /// Queues the choice of the first token of each prompt that ends with its chunk, and of the
+    /// requests that follow it. `hidden` are the features of the last token of each chunk. `None` if
+    /// no prompt ends.
+    fn start_first_tokens(
+        &mut self,
+        chunks: &[Chunk],
+        hidden: &Array,
+    ) -> Result<Option<FirstTokens>> {
+        let take = |features: &Array, rows: Vec<i32>| -> Result<Array> {
+            let is_all = rows.iter().copied().eq(0..features.dim(0)?);
+            Ok(match is_all {
+                true => features.clone(),
+                false => features.take(&Array::from_slice(&rows, &[rows.len() as i32])?, 0)?,
+            })
+        };
+        let rows = (0..chunks.len()).filter(|&row| chunks[row].is_last);
+        let rows: Vec<usize> = rows.collect();
+        if rows.is_empty() {
+            return Ok(None);
+        }
+        let last = take(hidden, rows.iter().map(|&row| row as i32).collect())?;
+        let logits = self.model.logits(&last)?;
+        let ends: Vec<Chunk> = rows.into_iter().map(|row| chunks[row]).collect();
+        let entering = self.entering(&ends);
+        // Requests with the same prompt have the same logits.
+        let logits = take(
+            &logits,
+            entering.iter().map(|&(row, _)| row as i32).collect(),
+        )?;
+        let ids: Vec<Id> = entering.iter().map(|&(_, id)| id).collect();
+        self.prepare_masks(&ids);
+        let settings: Vec<_> = ids
+            .iter()
+            .map(|id| self.requests[id].sequence.row())
+            .collect();
+        let sampled = sample(&logits, &settings, None)?;
+        sampled.start()?;
+        Ok(Some(FirstTokens {
+            entering,
+            logits,
+            sampled,
+        }))
+    }
+
+    /// Waits for a pass over chunks. Rows whose prompts are complete join the batch.
+    fn finish_prefill(&mut self, chunks: &[Chunk], prefill: Prefill) -> Result<()> {
+        let Prefill { cache, first } = prefill;
+        let first = match first {
+            None => None,
+            Some(first) => Some((first.sampled.read_any()?, first)),
+        };
+        eval(cache.arrays())?;
         if !chunks.iter().all(|chunk| chunk.is_last) {
-            eval(cache.arrays())?;
             forward::free_buffers()?;
         }
-        let Some((ends, cache)) = self.keep_parts(chunks, cache)? else {
+        let Some((_, cache)) = self.keep_parts(chunks, cache)? else {
             return Ok(());
         };
-        let rows = ends.iter().map(|&row| row as i32);
-        let rows = Array::from_slice(&rows.collect::<Vec<i32>>(), &[ends.len() as i32])?;
-        let last = match ends.len() == chunks.len() {
-            true => hidden,
-            false => hidden.take(&rows, 0)?,
-        };
-        let logits = self.model.logits(&last)?;
-        let ends: Vec<Chunk> = ends.into_iter().map(|row| chunks[row]).collect();
-        self.enter(&ends, cache, &logits)
+        match first {
+            None => Ok(()),
+            Some((choices, first)) => self.entered(first.entering, cache, choices, &first.logits),
+        }
     }
 
     /// A cache with the parts of prompts before these chunks.
@@ -213,28 +315,6 @@ impl Worker<'_, '_> {
             .map_or(chunk.end, |request| request.progress.prompt());
         cache.expect(0, base);
         Ok(cache)
-    }
-
-    /// Chooses the first token of each request whose prompt ends with its chunk, and of the requests that follow it,
-    /// and puts their rows into the batch. Row i of `cache` and of `logits` belongs to chunk i.
-    fn enter(&mut self, chunks: &[Chunk], cache: ModelCache, logits: &Array) -> Result<()> {
-        let entering = self.entering(chunks);
-        let ids: Vec<Id> = entering.iter().map(|&(_, id)| id).collect();
-        let logits = match entering.len() == chunks.len() {
-            true => logits.clone(),
-            false => {
-                let rows: Vec<i32> = entering.iter().map(|&(row, _)| row as i32).collect();
-                logits.take(&Array::from_slice(&rows, &[rows.len() as i32])?, 0)?
-            }
-        };
-        self.prepare_masks(&ids);
-        let rows: Vec<_> = ids
-            .iter()
-            .map(|id| self.requests[id].sequence.row())
-            .collect();
-        let choices = sample(&logits, &rows, None)?.read_any()?;
-        eval(cache.arrays())?;
-        self.entered(entering, cache, choices, &logits)
     }
 
     /// The requests that get a row when these last chunks of prompts are computed, each with the
@@ -352,6 +432,19 @@ impl Worker<'_, '_> {
     /// Whether chunks of prompts and a step of the rows that decode are one pass: not on CUDA. Rows that
     /// draft have steps of their own, and a prompt that has failed beside others is computed alone.
     pub(super) fn mixes(&self, chunks: &[Chunk]) -> bool {
+        let mut running = self.scheduler.running();
+        self.has_one_pass && self.is_plain(chunks) && !running.any(|id| self.is_at_switch(id))
+    }
+
+    /// Whether chunks of prompts are queued behind a step of the rows that decode: on CUDA. Rows that
+    /// draft are read before their next step.
+    pub(super) fn overlaps(&self, chunks: &[Chunk]) -> bool {
+        !self.has_one_pass && self.is_plain(chunks)
+    }
+
+    /// Whether there are chunks and rows that decode, no row drafts, and no prompt has failed beside
+    /// others.
+    fn is_plain(&self, chunks: &[Chunk]) -> bool {
         let is_alone = |chunk: &Chunk| {
             let request = self.requests.get(&chunk.id);
             request.is_none_or(|request| request.progress.is_alone())
@@ -361,12 +454,11 @@ impl Worker<'_, '_> {
             request.is_some_and(|request| request.sequence.speculation().is_some())
         };
         let mut running = self.scheduler.running().peekable();
-        self.has_one_pass
-            && !chunks.is_empty()
+        !chunks.is_empty()
             && running.peek().is_some()
             && self.drafter.is_none()
             && !chunks.iter().any(is_alone)
-            && !running.any(|id| drafts(id) || self.is_at_switch(id))
+            && !running.any(drafts)
     }
 
     /// Computes chunks of prompts and a step of the rows that decode in one pass.

@@ -271,7 +271,12 @@ fn run(case: &str, model: &LoadedModel, plain: &[Plain], seed: u64, is_scripted:
         worker.scheduler = worker.scheduler.clone().rounding();
     }
     let expected = Rc::new(RefCell::new(BTreeMap::new()));
-    if is_scripted {
+    // The passes of a worker on CUDA, with rows that do not draft.
+    let is_split = seed % 5 == 4;
+    if is_split {
+        worker = worker.splitting();
+    }
+    if is_scripted && !is_split {
         worker.drafter = Some(Box::new(Scripted {
             expected: expected.clone(),
             random: Random(seed + 7),
@@ -285,7 +290,8 @@ fn run(case: &str, model: &LoadedModel, plain: &[Plain], seed: u64, is_scripted:
         for _ in 0..due {
             let of = random.below(plain.len());
             let dropped = CancelToken::new();
-            let tokens = submit(&mut worker, of, random.below(6), &dropped);
+            let drafts = random.below(6) * usize::from(!is_split);
+            let tokens = submit(&mut worker, of, drafts, &dropped);
             let leaves = (random.below(4) == 0).then(|| tick + random.below(8));
             kinds.insert(worker.submitted, of);
             expected

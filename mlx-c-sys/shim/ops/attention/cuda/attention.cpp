@@ -56,7 +56,8 @@ void attention_on_cuda(const Arrays& in, mx::array& y, const AttentionOptions& o
 }
 
 void launch_attention(cuda::Launch& launch, cuda::AttentionArgs& args, const mx::array& q, int value_dim, mx::Stream s) {
-  constexpr int many_blocks = 2 * cuda::processors, most_parts = 512;
+  constexpr int many_blocks = 2 * cuda::processors;
+  constexpr int64_t most_scratch = 512 << 20;
   int dim = q.shape(3), largest = std::max(dim, value_dim);
   int padded = largest <= 64 ? 64 : largest <= 128 ? 128 : 256;
   auto type = std::string(cuda::name_of(q.dtype()));
@@ -72,18 +73,21 @@ void launch_attention(cuda::Launch& launch, cuda::AttentionArgs& args, const mx:
         dim3(tiles, static_cast<unsigned>(args.rows), 1), warps * 32, args, dim, value_dim);
     return;
   }
-  // With enough tiles of queries, each block goes through all keys. With few tiles, the keys are divided among blocks
-  // too.
+  // With enough tiles of queries, each block goes through all keys. With few tiles, the keys are divided among as many
+  // blocks as run at once: a block takes some time to start and to end, and loads keys ahead.
   int tiles = static_cast<int>(cuda::blocks_of(queries, tile_queries));
   int64_t blocks = static_cast<int64_t>(tiles) * args.kv_heads * args.rows;
   int parts = static_cast<int>(cuda::blocks_of(args.slots, part_slots));
-  args.parts = blocks >= many_blocks || parts > most_parts ? 1 : parts;
+  args.kept = std::min(tile_queries, (queries + 3) / 4 * 4);
+  int64_t of_part = sizeof(float) * args.kept * (padded + 2);
+  bool is_split = blocks * parts * of_part <= most_scratch;
+  args.parts = is_split ? static_cast<int>(std::clamp<int64_t>(many_blocks / blocks, 1, parts)) : 1;
   // The blocks of a cluster wait for each other, so they must all run at once.
-  args.is_cluster = args.parts > 1 && parts <= cuda::cluster_blocks && blocks * parts <= cuda::processors && launch.generation() >= 9;
+  args.is_cluster = parts > 1 && parts <= cuda::cluster_blocks && blocks * parts <= cuda::processors && launch.generation() >= 9;
   if (args.is_cluster) {
     launch.use_clusters(static_cast<unsigned>(parts));
   } else if (args.parts > 1) {
-    auto partial = cuda::scratch(sizeof(float) * blocks * parts * tile_queries * (padded + 2), s);
+    auto partial = cuda::scratch(blocks * parts * of_part, s);
     launch.keep(partial);
     args.partial = launch.write<float>(partial);
     auto tickets = cuda::counters(blocks, s);

@@ -4,13 +4,16 @@
 // Blocks: a block of 8 warps computes 16 queries that share a KV head (the query heads of a group, of one or several
 // tokens). Keys are divided into parts of 64 slots. For a part, each warp computes the scores of 8 slots, then the
 // softmax of 2 queries, then its elements of the weighted values.
-// Grid: blockIdx.x is the tile of queries and the KV head, blockIdx.y the part (if a.parts > 1), blockIdx.z the row.
+// Grid: blockIdx.x is the tile of queries and the KV head, blockIdx.y the range of parts, blockIdx.z the row. The a.parts
+// ranges of a row have equally many parts, as far as that is possible; only the last may have fewer, or be empty.
 // Order of sums: each part has its own largest score, sum and weighted values, and parts are merged from the first to
-// the last. Either one block goes through all parts, or each part has a block, and one of them merges all: on Hopper the
-// blocks of up to 8 parts are a cluster, in which it reads the shared memory of the others; else the last block to end
-// reads what the others wrote to memory. The arithmetic is the same. So the result of a query depends only on its keys, to
-// the bit, and not on other rows, other queries or the number of blocks.
-// Bound: with one new token there are few blocks of few warps, so the latency of dependent instructions.
+// the last. Either one block goes through all parts, or several blocks have some parts each, and one of them merges all: on
+// Hopper the blocks of up to 8 parts are a cluster, in which it reads the shared memory of the others; else the last block to
+// end reads what each block wrote to memory for each of its parts. The arithmetic is the same. So the result of a query
+// depends only on its keys, to the bit, and not on other rows, other queries or the number of blocks.
+// Loads: while a part is computed, the keys and values of the next part are on their way to registers and shared memory. For
+// heads of more than 128 elements there is no room for them, so they are on their way to L2.
+// Bound: with many keys, memory bandwidth. With few, the latency of dependent instructions, in few blocks of few warps.
 #include "cuda/args.h"
 #include "cuda/cluster.cuh"
 #include "cuda/device.cuh"
@@ -26,34 +29,42 @@ template <class T, int D, int Blocks>
 __device__ void attention(const AttentionArgs& a, int dim, int value_dim) {
   // The tiles of 8 elements of the values that a warp computes. With small heads some warps have none.
   constexpr int blocks = D / 32, padded = D + 8, value_tiles = D / attention_warps / 8 < 2 ? 2 : D / attention_warps / 8;
-  __shared__ __align__(16) T values[part_slots * padded];
+  // Whether a part is loaded while the part before it is computed.
+  constexpr bool is_ahead = D <= 128;
+  __shared__ __align__(16) T values[(is_ahead ? 2 : 1) * part_slots * padded];
   __shared__ float scores[tile_queries][part_slots + 1];
   __shared__ __align__(16) T weights[tile_queries][part_slots + 8];
   __shared__ float part_most[tile_queries], part_sum[tile_queries];
   __shared__ bool is_last;
 
   int lane = threadIdx.x % warp_size, warp = threadIdx.x / warp_size, g = lane / 4, t = lane % 4;
-  int tile = a.by_kv_heads.quotient(blockIdx.x), kv_head = blockIdx.x - tile * a.kv_heads, part = blockIdx.y, row = blockIdx.z;
+  int tile = a.by_kv_heads.quotient(blockIdx.x), kv_head = blockIdx.x - tile * a.kv_heads, row = blockIdx.z;
   int group = a.by_group.by, first = tile * tile_queries, own_value = warp * 8 * value_tiles;
   Slots<T> keys(a, a.k, a.k_page, row, kv_head), all_values(a, a.v, a.v_page, row, kv_head);
   bool has_pages = a.flat.tables != nullptr;
-  if (a.parts > 1 && threadIdx.x < 2 && !has_pages) {
+  // The number of parts that a row can have. If there are as many ranges, each has one part.
+  int most_parts = (a.slots + part_slots - 1) / part_slots;
+  bool is_one_part = a.parts > 1 && a.parts == most_parts;
+  if (is_one_part && threadIdx.x < 2 && !has_pages) {
     // Loads the part's keys and values to L2. Kernels that still write some of them write to L2 as well.
     bool is_key = threadIdx.x == 0;
-    int slot = part * part_slots, last = min(part_slots, a.slots - slot) - 1;
+    int slot = blockIdx.y * part_slots, last = min(part_slots, a.slots - slot) - 1;
     int64_t token = is_key ? a.k.token : a.v.token;
-    prefetch((is_key ? keys : all_values).part(part), (last * token + (is_key ? dim : value_dim)) * sizeof(T));
+    prefetch((is_key ? keys : all_values).part(blockIdx.y), (last * token + (is_key ? dim : value_dim)) * sizeof(T));
   }
   // With `early`, the slots of positions before `offset` are read before the previous kernel has ended.
   if (!a.early) {
     wait_for_previous();
   }
+  // Without a window the first part of these blocks is known before the lengths are.
+  bool is_known = a.window <= 0 && (is_one_part || blockIdx.y == 0);
+  int page = is_known ? keys.page_of(blockIdx.y) : 0;
   RowTokens own(a, row);
   int queries = own.count * group;
   int offset = a.offsets != nullptr ? __ldcg(a.offsets + row * a.offset_step) : a.slots - own.count;
   KeyMask seen{a.mask, a.layout, a.window, offset, own.count, has_pages ? offset + own.count : a.slots};
   if (a.flat.starts != nullptr) {
-    if (part == 0) {
+    if (blockIdx.y == 0) {
       clear_rest<T>(a, row, tile, kv_head, value_dim);
     }
     if (first >= queries) {
@@ -68,34 +79,39 @@ __device__ void attention(const AttentionArgs& a, int dim, int value_dim) {
   int last_query = min(first + tile_queries, queries) - 1;
   Range range = seen.range(a.by_group.quotient(first), a.by_group.quotient(last_query));
   int begin = range.first / part_slots, end = max(begin + 1, (range.end + part_slots - 1) / part_slots), count = end - begin;
-  // The blocks of a flat step have the parts from the first one that the tile sees on.
-  int first_part = begin, first_of_blocks = has_pages ? begin : 0;
-  part += first_of_blocks;
+  // The parts of this block, and the number of blocks that have parts of this tile.
+  int first_part = begin, sharing = 1;
   if (a.parts > 1) {
-    bool is_seen = part >= begin && part < end;
-    if (!is_seen && (!a.is_cluster || count == 1)) {
+    int span = (count + a.parts - 1) / a.parts;
+    sharing = (count + span - 1) / span;
+    begin += blockIdx.y * span, end = min(begin + span, end);
+    if (begin >= end && (!a.is_cluster || sharing == 1)) {
       if (a.early) {
         wait_for_previous();
       }
       return;
     }
-    begin = part, end = is_seen ? part + 1 : part;
   }
+  if (!is_known || begin != blockIdx.y) {
+    page = begin < end ? keys.page_of(begin) : 0;
+  }
+  bool is_split = sharing > 1 && !a.is_cluster;
   // Steps of 16 slots of which no query sees one are left out. They would add zeros.
   auto first_step_of = [&](int slot) { return max(range.first - slot, 0) / 16; };
   auto steps_of = [&](int slot) { return min((range.end - slot + 15) / 16, part_slots / 16); };
 
+  auto values_of = [&](int c) { return values + (is_ahead ? (c - begin) % 2 * part_slots * padded : 0); };
   // Starts to copy the values of a part to shared memory, for the slots that `wanted` names.
-  auto fetch_values = [&](int c, const auto& wanted) {
+  auto fetch_values = [&](int c, int page, const auto& wanted) {
     int slot = c * part_slots, first_step = first_step_of(slot), steps = steps_of(slot);
-    const T* from = all_values.part(c);
+    const T* from = all_values.in_page(page);
 #pragma unroll
     for (int i = threadIdx.x; i < part_slots * (D / 8); i += attention_threads) {
       int j = i / (D / 8), d = i % (D / 8) * 8;
       if (j < 16 * first_step || j >= 16 * steps || !wanted(slot + j)) {
         continue;
       }
-      T* to = values + j * padded + d;
+      T* to = values_of(c) + j * padded + d;
       // Slots that no query sees may have NaN, and 0 times NaN is NaN, so they are read as zeros.
       if (slot + j >= range.first && slot + j < range.end && d < value_dim) {
         copy_16_bytes(to, from + j * a.v.token + d);
@@ -107,9 +123,9 @@ __device__ void attention(const AttentionArgs& a, int dim, int value_dim) {
   // Reads the key of the thread's slot of a part: elements 8 t to 8 t + 7 of each 32. Bypasses L1, which may have bytes from
   // before the previous kernel has ended.
   uint4 own_key[blocks];
-  auto load_key = [&](int c) {
+  auto load_key = [&](int c, int page) {
     int own_slot = warp * 8 + g;
-    const T* from = keys.part(c) + own_slot * a.k.token;
+    const T* from = keys.in_page(page) + own_slot * a.k.token;
 #pragma unroll
     for (int b = 0; b < blocks; b++) {
       own_key[b] = {};
@@ -124,18 +140,24 @@ __device__ void attention(const AttentionArgs& a, int dim, int value_dim) {
   auto is_old = [&](int slot) { return !is_new(slot); };
   if (a.early) {
     if (begin < end) {
-      fetch_values(begin, is_old);
+      fetch_values(begin, page, is_old);
       if (has_key_ahead) {
-        load_key(begin);
+        load_key(begin, page);
       }
     }
     wait_for_previous();
     if (begin < end) {
-      fetch_values(begin, is_new);
+      fetch_values(begin, page, is_new);
       if (has_key_ahead && is_new(begin * part_slots + warp * 8 + g)) {
-        load_key(begin);
+        load_key(begin, page);
       }
     }
+  } else if (is_ahead && begin < end) {
+    fetch_values(begin, page, [](int) { return true; });
+    load_key(begin, page);
+  }
+  if (is_ahead) {
+    asm volatile("cp.async.commit_group;");
   }
 
   // Queries as operands of the tensor cores: thread t has elements 8 t to 8 t + 7 of each 32.
@@ -156,28 +178,62 @@ __device__ void attention(const AttentionArgs& a, int dim, int value_dim) {
     }
   }
 
+  // The result of a part: the values (D), the largest score and the sum of each query. It is in the shared memory of the
+  // part's block in a cluster, else in scratch memory.
+  int of_part = a.kept * (D + 2), of_scores = a.kept * D;
+  static_assert((tile_queries * (D + 2) + cluster_blocks * 2 * tile_queries) * sizeof(float) <= sizeof(values));
+  int64_t index = static_cast<int64_t>(row) * gridDim.x + blockIdx.x;
+  float* memory = a.partial + index * most_parts * of_part;
+  auto keep = [&](float* to, const float (&values)[value_tiles][4], int h, float most, float sum) {
+    if (first + g + 8 * h >= queries) {
+      return;
+    }
+#pragma unroll
+    for (int n = 0; n < value_tiles; n++) {
+      int d = own_value + 8 * n + 2 * t;
+      if (d < D) {
+        *reinterpret_cast<float2*>(to + (g + 8 * h) * D + d) = make_float2(values[n][2 * h], values[n][2 * h + 1]);
+      }
+    }
+    if (warp == 0 && t == 0) {
+      to[of_scores + g + 8 * h] = most;
+      to[of_scores + a.kept + g + 8 * h] = sum;
+    }
+  };
+
   float y[value_tiles][4] = {}, most[2] = {nothing, nothing}, sum[2] = {0, 0};
 
   for (int c = begin; c < end; c++) {
     int slot = c * part_slots, first_step = first_step_of(slot), steps = steps_of(slot), own_slot = warp * 8;
-    bool is_loaded = a.early && c == begin;
+    bool is_loaded = is_ahead || (a.early && c == begin), has_next = c + 1 < end;
+    int next_page = has_next ? keys.page_of(c + 1) : 0;
     if (!is_loaded) {
       __syncthreads();
-      fetch_values(c, [](int) { return true; });
+      fetch_values(c, page, [](int) { return true; });
     }
-    asm volatile("cp.async.commit_group;");
+    if (!is_ahead) {
+      asm volatile("cp.async.commit_group;");
+      if (has_next && threadIdx.x < 2 && a.k.token == dim && a.v.token == value_dim) {
+        bool is_key = threadIdx.x == 0;
+        int count = min(range.end - slot - part_slots, part_slots);
+        prefetch((is_key ? keys : all_values).in_page(next_page), count * (is_key ? dim : value_dim) * sizeof(T));
+      }
+    }
 
     // The scores of the warp's 8 slots. Two accumulators have half of the elements each.
     float s[2][4] = {};
     if (warp >= 2 * first_step && warp < 2 * steps) {
       if (!has_key_ahead || !is_loaded) {
-        load_key(c);
+        load_key(c, page);
       }
 #pragma unroll
       for (int b = 0; b < blocks; b++) {
         multiply<T>(s[b % 2], {q[b][0][0], q[b][1][0], q[b][0][1], q[b][1][1]}, own_key[b].x, own_key[b].y);
         multiply<T>(s[b % 2], {q[b][0][2], q[b][1][2], q[b][0][3], q[b][1][3]}, own_key[b].z, own_key[b].w);
       }
+    }
+    if (is_ahead && has_next) {
+      load_key(c + 1, next_page);
     }
 #pragma unroll
     for (int e = 0; e < 2; e++) {
@@ -192,6 +248,14 @@ __device__ void attention(const AttentionArgs& a, int dim, int value_dim) {
       }
     }
     __syncthreads();
+    if (is_ahead) {
+      // All warps have read the values of the part before this one.
+      if (has_next) {
+        fetch_values(c + 1, next_page, [](int) { return true; });
+      }
+      asm volatile("cp.async.commit_group;");
+    }
+    page = next_page;
 #pragma unroll
     for (int i = 0; i < tile_queries / attention_warps; i++) {
       int query = warp + i * attention_warps;
@@ -208,9 +272,14 @@ __device__ void attention(const AttentionArgs& a, int dim, int value_dim) {
         part_most[query] = largest, part_sum[query] = total;
       }
     }
-    asm volatile("cp.async.wait_all;");
+    if (is_ahead) {
+      asm volatile("cp.async.wait_group 1;");
+    } else {
+      asm volatile("cp.async.wait_all;");
+    }
     __syncthreads();
 
+    const T* own_values = values_of(c);
     float now[value_tiles][4] = {};
     if (own_value < D) {
 #pragma unroll
@@ -226,7 +295,7 @@ __device__ void attention(const AttentionArgs& a, int dim, int value_dim) {
 #pragma unroll
         for (int n = 0; n < value_tiles; n += 2) {
           uint32_t v[4];
-          load_transposed(v, values + (16 * k + lane % 16) * padded + own_value + 8 * n + lane / 16 * 8);
+          load_transposed(v, own_values + (16 * k + lane % 16) * padded + own_value + 8 * n + lane / 16 * 8);
           multiply<T>(now[n], p, v[0], v[1]);
           multiply<T>(now[n + 1], p, v[2], v[3]);
         }
@@ -234,6 +303,10 @@ __device__ void attention(const AttentionArgs& a, int dim, int value_dim) {
     }
 #pragma unroll
     for (int h = 0; h < 2; h++) {
+      if (is_split) {
+        keep(memory + (c - first_part) * of_part, now, h, part_most[g + 8 * h], part_sum[g + 8 * h]);
+        continue;
+      }
       float of_part = part_most[g + 8 * h], larger = fmaxf(most[h], of_part);
       float old = weight_of(most[h], larger), fresh = weight_of(of_part, larger);
       sum[h] = joined(sum[h], old, part_sum[g + 8 * h], fresh);
@@ -256,7 +329,7 @@ __device__ void attention(const AttentionArgs& a, int dim, int value_dim) {
     return static_cast<T*>(a.y) + ((of_row + token) * a.heads + head) * value_dim + d;
   };
 
-  if (a.parts == 1 || count == 1) {
+  if (sharing == 1) {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
       int query = first + g + 8 * h;
@@ -275,37 +348,18 @@ __device__ void attention(const AttentionArgs& a, int dim, int value_dim) {
     return;
   }
 
-  // The result of a part: the values (D), the largest score and the sum of each query. It is in the shared memory of the
-  // part's block in a cluster, else in scratch memory.
-  constexpr int of_part = tile_queries * (D + 2), of_scores = tile_queries * D;
-  static_assert(of_part * sizeof(float) + cluster_blocks * 2 * tile_queries * sizeof(float) <= sizeof(values));
-  int64_t index = static_cast<int64_t>(row) * gridDim.x + blockIdx.x;
-  float* memory = a.partial + index * a.parts * of_part;
-  float* mine = a.is_cluster ? reinterpret_cast<float*>(values) : memory + (part - first_of_blocks) * of_part;
+  float* mine = reinterpret_cast<float*>(values);
   if (a.is_cluster) {
     // All warps have read the values.
     __syncthreads();
-  }
 #pragma unroll
-  for (int h = 0; h < 2; h++) {
-    if (first + g + 8 * h >= queries) {
-      continue;
-    }
-#pragma unroll
-    for (int n = 0; n < value_tiles; n++) {
-      int d = own_value + 8 * n + 2 * t;
-      if (d < D) {
-        *reinterpret_cast<float2*>(mine + (g + 8 * h) * D + d) = make_float2(y[n][2 * h], y[n][2 * h + 1]);
-      }
-    }
-    if (warp == 0 && t == 0) {
-      mine[of_scores + g + 8 * h] = most[h];
-      mine[of_scores + tile_queries + g + 8 * h] = sum[h];
+    for (int h = 0; h < 2; h++) {
+      keep(mine, y, h, most[h], sum[h]);
     }
   }
   if (a.is_cluster) {
     wait_for_cluster();
-    is_last = part == first_part;
+    is_last = blockIdx.y == 0;
   } else {
     // The atomic orders the writes of the blocks. The barrier orders the writes of the other threads of this block before
     // it.
@@ -313,7 +367,7 @@ __device__ void attention(const AttentionArgs& a, int dim, int value_dim) {
     if (threadIdx.x == 0) {
       uint32_t before;
       asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(a.tickets + index) : "memory");
-      is_last = before == static_cast<uint32_t>(count - 1);
+      is_last = before == static_cast<uint32_t>(sharing - 1);
       if (is_last) {
         a.tickets[index] = 0;
       }
@@ -328,13 +382,13 @@ __device__ void attention(const AttentionArgs& a, int dim, int value_dim) {
     return;
   }
   auto load = [&](int c, int at) {
-    c -= first_of_blocks;
+    c -= first_part;
     return a.is_cluster ? of_block(reinterpret_cast<const float4*>(mine + at), c) : __ldcg(reinterpret_cast<const float4*>(memory + c * of_part + at));
   };
   // One block merges the parts, up to 64 at a time. Their factors are in its shared memory.
   constexpr int parts_at_a_time = 64, tasks = tile_queries * (D / 4) / attention_threads > 1 ? tile_queries * (D / 4) / attention_threads : 1;
   static_assert(parts_at_a_time * 2 * tile_queries * sizeof(float) <= sizeof(values));
-  float* factors = reinterpret_cast<float*>(values) + (a.is_cluster ? of_part : 0); // [parts_at_a_time][old and fresh][tile_queries]
+  float* factors = reinterpret_cast<float*>(values) + (a.is_cluster ? of_part : 0); // [parts_at_a_time][old and fresh][kept]
   int some = min(tile_queries, queries - first);
   float joined_most = nothing, joined_sum = 0;
   float4 all[tasks] = {};
@@ -342,17 +396,17 @@ __device__ void attention(const AttentionArgs& a, int dim, int value_dim) {
   for (int from = begin; from < end; from += parts_at_a_time) {
     int until = min(from + parts_at_a_time, end);
     __syncthreads();
-    for (int i = threadIdx.x; i < (until - from) * 2 * tile_queries / 4; i += attention_threads) {
-      reinterpret_cast<float4*>(factors)[i] = load(from + i / (tile_queries / 2), of_scores + i % (tile_queries / 2) * 4);
+    for (int i = threadIdx.x; i < (until - from) * 2 * a.kept / 4; i += attention_threads) {
+      reinterpret_cast<float4*>(factors)[i] = load(from + i / (a.kept / 2), of_scores + i % (a.kept / 2) * 4);
     }
     __syncthreads();
     if (threadIdx.x < some) {
       for (int c = 0; c < until - from; c++) {
-        float* at = factors + 2 * c * tile_queries + threadIdx.x;
+        float* at = factors + 2 * c * a.kept + threadIdx.x;
         float of_part_most = at[0], larger = fmaxf(joined_most, of_part_most);
         float old = weight_of(joined_most, larger), fresh = weight_of(of_part_most, larger);
-        joined_sum = joined(joined_sum, old, at[tile_queries], fresh);
-        at[0] = old, at[tile_queries] = fresh;
+        joined_sum = joined(joined_sum, old, at[a.kept], fresh);
+        at[0] = old, at[a.kept] = fresh;
         joined_most = larger;
       }
       if (until == end) {
@@ -369,7 +423,7 @@ __device__ void attention(const AttentionArgs& a, int dim, int value_dim) {
 #pragma unroll 4
       for (int c = 0; c < until - from; c++) {
         float4 own = load(from + c, query * D + d);
-        float old = factors[2 * c * tile_queries + query], fresh = factors[(2 * c + 1) * tile_queries + query];
+        float old = factors[2 * c * a.kept + query], fresh = factors[(2 * c + 1) * a.kept + query];
         all[i].x = joined(all[i].x, old, own.x, fresh);
         all[i].y = joined(all[i].y, old, own.y, fresh);
         all[i].z = joined(all[i].z, old, own.z, fresh);

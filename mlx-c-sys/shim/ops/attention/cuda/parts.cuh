@@ -44,17 +44,26 @@ __device__ inline void clear_rest(const AttentionArgs& a, int row, int tile, int
 template <class T>
 struct Slots {
   const T* at;
-  int64_t token, page;
+  int64_t token, page; // strides of a slot and of 64 slots, or of a page
   const int32_t* table; // null for an array
   int columns;
 
   __device__ Slots(const AttentionArgs& a, const Heads& of, int64_t page, int row, int kv_head)
       : at(static_cast<const T*>(of.at) + (a.flat.tables != nullptr ? 0 : row * of.row) + kv_head * of.head), token(of.token),
-        page(page), table(a.flat.tables != nullptr ? a.flat.tables + static_cast<int64_t>(row) * a.flat.columns : nullptr),
+        page(a.flat.tables != nullptr ? page : part_slots * of.token),
+        table(a.flat.tables != nullptr ? a.flat.tables + static_cast<int64_t>(row) * a.flat.columns : nullptr),
         columns(a.flat.columns) {}
+  // The number of the page of a part, or of the part in an array.
+  __device__ int page_of(int c) const {
+    return table == nullptr ? c : __ldcg(table + c % columns);
+  }
+  // The first slot of a page.
+  __device__ const T* in_page(int number) const {
+    return at + number * page;
+  }
   // The first of the 64 slots of a part.
   __device__ const T* part(int c) const {
-    return table == nullptr ? at + static_cast<int64_t>(c) * part_slots * token : at + __ldcg(table + c % columns) * page;
+    return in_page(page_of(c));
   }
 };
 
