@@ -68,7 +68,7 @@ pub fn build(
         ("CMAKE_CXX_FLAGS", compiler.flags()),
         ("CMAKE_INSTALL_PREFIX", partial.into()),
         ("MLXC_SOURCE", mlx_c.clone().into()),
-        ("MLX_RUNPATH", prefix.mlx.join("lib").into()),
+        ("MLX_RUNPATH", runpath(options, prefix)),
         ("INSTALL_DIR", prefix.lib().into()),
         ("MLXRS_INPUTS", pins::inputs().into()),
     ];
@@ -92,6 +92,20 @@ pub fn build(
     let license = partial.join("LICENSE-mlx-c");
     fs::copy(mlx_c.join("LICENSE"), &license).map_err(|e| Failure::io("write", &license, &e))?;
     store::remove(&work)
+}
+
+/// Where libmlxc looks for libmlx: on Linux relative to itself if both are in the cache, so that it can be used in another
+/// one.
+fn runpath(options: &Options, prefix: &Prefix) -> OsString {
+    let root = fs::canonicalize(&options.root).unwrap_or_else(|_| options.root.clone());
+    match prefix.mlx.strip_prefix(&root) {
+        Ok(inner) if prefix.target.contains("linux") => {
+            let mut path = OsString::from("$ORIGIN/../../");
+            path.push(inner.join("lib"));
+            path
+        }
+        _ => prefix.mlx.join("lib").into(),
+    }
 }
 
 /// The first argument of the process that runs the crate `cmake`.

@@ -2,7 +2,8 @@
 //!
 //! One implementation with two entries: the build script of `mlx-c-sys` and `cargo xtask build-mlx`. Where MLX comes
 //! from, in this order: `MLX_C_DIR`, a finished folder of this build; `MLX_DIR`, an installed MLX; the pinned wheel;
-//! or, only when asked (`MLX_FROM_SOURCE=1`), MLX's own sources. The results live in the user's cache (`cache.rs`), so
+//! or, only when asked (`MLX_FROM_SOURCE=1`), MLX's own sources. libmlxc comes from a wheel if there is one for these
+//! inputs (`prebuilt.rs`). The results live in the user's cache (`cache.rs`), so
 //! that all projects, profiles and target folders share them, and installed programs find them. Network is used here
 //! and nowhere else.
 #![allow(
@@ -21,6 +22,7 @@ pub mod kernels;
 pub mod machine;
 pub mod pins;
 pub mod pip;
+pub mod prebuilt;
 pub mod prefix;
 pub mod report;
 pub mod source;
@@ -32,13 +34,14 @@ use prefix::Prefix;
 use report::{Failure, Result};
 
 /// The variables that [`Options::from_env`] reads.
-pub const VARIABLES: [&str; 6] = [
+pub const VARIABLES: [&str; 7] = [
     "MLX_BACKEND",
     "MLX_DIR",
     "MLX_C_DIR",
     "MLX_FROM_SOURCE",
     cache::VARIABLE,
     cuda::VARIABLE,
+    prebuilt::VARIABLE,
 ];
 
 /// The variable by which a build leaves MLX out: `1` for a documentation or a check of types.
@@ -78,6 +81,8 @@ pub struct Options {
     pub mlx_c_dir: Option<PathBuf>,
     /// An installed MLX, or the Python environment that has it.
     pub mlx_dir: Option<PathBuf>,
+    /// A folder with libmlxc in wheels.
+    pub prebuilt_dir: Option<PathBuf>,
     /// Build MLX itself too.
     pub from_source: bool,
     /// For which cards our CUDA kernels are compiled, where the back end has them.
@@ -108,6 +113,7 @@ impl Options {
             backend,
             mlx_c_dir,
             mlx_dir,
+            prebuilt_dir: set(prebuilt::VARIABLE).map(PathBuf::from),
             from_source,
             architectures,
         })
@@ -124,7 +130,14 @@ pub fn ensure(options: &Options, say: &mut dyn FnMut(&str)) -> Result<Prefix> {
         say(&format!("kernels for {}: {why}", options.backend.name()));
     }
     let mlx = mlx(options, say)?;
-    let prefix = Prefix::find(options, mlx.as_deref())?;
+    let found = Prefix::find(options, mlx.as_deref());
+    let is_finished = |prefix: &Prefix| prefix.entry().unfinished().is_none();
+    if !found.as_ref().is_ok_and(is_finished)
+        && let Some(prefix) = prebuilt::ensure(options, mlx.as_deref(), say)?
+    {
+        return Ok(prefix);
+    }
+    let prefix = found?;
     prefix
         .entry()
         .ensure(|partial| cmake::build(options, &prefix, partial, say))?;

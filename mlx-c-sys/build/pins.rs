@@ -31,6 +31,9 @@ pub const REQUIRE_NINJA: &str = include_str!("../requirements/ninja.txt");
 /// See [`REQUIRE_MLX_CPU`].
 pub const REQUIRE_LIBCLANG: &str = include_str!("../requirements/libclang.txt");
 
+/// The wheels of libmlxc in releases: see `prebuilt.rs`.
+pub const PREBUILT: &str = include_str!("../requirements/prebuilt.txt");
+
 /// The manifest, and its lock file with checksums, whose only dependency carries the mlx-c sources.
 pub const SOURCE_MANIFEST: &str = include_str!("../mlx-c-source/manifest.toml");
 /// See [`SOURCE_MANIFEST`].

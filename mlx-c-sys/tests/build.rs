@@ -242,6 +242,7 @@ fn a_finished_folder_that_was_moved_is_refused() {
         backend: Backend::Cpu,
         mlx_c_dir: None,
         mlx_dir: None,
+        prebuilt_dir: None,
         from_source: false,
         architectures: Vec::new(),
     };

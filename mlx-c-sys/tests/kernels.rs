@@ -92,6 +92,7 @@ fn the_architectures_are_part_of_what_a_build_is_made_from() {
         backend,
         mlx_c_dir: None,
         mlx_dir: None,
+        prebuilt_dir: None,
         from_source: false,
         architectures: list(architectures),
     };

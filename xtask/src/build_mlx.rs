@@ -1,14 +1,19 @@
 //! `build-mlx`: the native build by hand.
 
 use std::io::{IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Instant;
+use std::{env, fs};
 
-use anyhow::{Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 
 use crate::cache;
+use crate::dist::formats;
 use crate::native::host::{self, Backend};
-use crate::native::{self, Options};
+use crate::native::prefix::Prefix;
+use crate::native::{self, Options, prebuilt};
+use crate::scratch::Scratch;
 
 /// Flags that replace the variables which `cargo build` reads.
 #[derive(clap::Args)]
@@ -25,6 +30,10 @@ pub struct Arguments {
     /// Build MLX itself from its sources, which needs GitHub (MLX_FROM_SOURCE=1)
     #[arg(long, conflicts_with_all = ["mlx_dir", "mlx_c_dir"])]
     from_source: bool,
+    /// Also pack libmlxc as a wheel into this folder, for MLX_PREBUILT_DIR or a release, and print its line of
+    /// mlx-c-sys/requirements/prebuilt.txt
+    #[arg(long, value_name = "DIR")]
+    pack: Option<PathBuf>,
     /// Remove other builds of libmlxc from the cache, as `cache --prune 0` does; programs that were built with them no
     /// longer find theirs
     #[arg(long)]
@@ -69,6 +78,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     );
     eprintln!("  MLX     {}", prefix.mlx.display());
     eprintln!("  libmlxc {}", prefix.dir.display());
+    if let Some(to) = &arguments.pack {
+        pack(&options, &prefix, to)?;
+    }
     if arguments.prune {
         cache::prune(&options, &prefix)?;
     }
@@ -88,6 +100,61 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         println!("export {}", variables.join(" "));
     }
     Ok(())
+}
+
+/// Writes a wheel of a finished folder to `to`, and beside it a file with its SHA-256.
+fn pack(options: &Options, prefix: &Prefix, to: &Path) -> Result<()> {
+    if !cfg!(target_os = "linux") || !prefix.mlx.ends_with("mlx") || options.mlx_dir.is_some() {
+        bail!(
+            "a libmlxc can be packed on Linux only, and only one that was built with the wheel of MLX"
+        );
+    }
+    let scratch = Scratch::new("pack")?;
+    for part in ["lib", "include"] {
+        formats::copy_all(&prefix.dir.join(part), &scratch.path().join(part))?;
+    }
+    let license = "LICENSE-mlx-c";
+    fs::copy(prefix.dir.join(license), scratch.path().join(license))?;
+    let platform = formats::platform(scratch.path(), env::consts::ARCH)?;
+    fs::create_dir_all(to).with_context(|| to.display().to_string())?;
+    let name = prebuilt::file_name(options, &platform);
+    let version = prebuilt::version(options);
+    formats::wheel(
+        scratch.path(),
+        &to.join(&name),
+        &formats::Project {
+            name: prebuilt::PROJECT,
+            version: &version,
+            platform: &platform,
+            summary: "mlx-c and the kernels of mlx-rust, built",
+            program: None,
+        },
+    )?;
+    let sha256 = sha256(&to.join(&name))?;
+    fs::write(
+        to.join(format!("{name}.sha256")),
+        format!("{sha256}  {name}\n"),
+    )?;
+    println!("{}", to.join(&name).display());
+    println!("{version} {} {sha256} ADDRESS", env::consts::ARCH);
+    Ok(())
+}
+
+/// The SHA-256 of a file, as `sha256sum` prints it.
+fn sha256(file: &Path) -> Result<String> {
+    let output = Command::new("sha256sum")
+        .arg(file)
+        .output()
+        .context("cannot run sha256sum")?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let digest = text.split_whitespace().next().unwrap_or_default();
+    if !output.status.success() || digest.len() != 64 {
+        bail!(
+            "sha256sum: {}",
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
+    }
+    Ok(digest.to_owned())
 }
 
 struct Progress {

@@ -372,6 +372,7 @@ mod tests {
             root: "/nowhere".into(),
             mlx_c_dir: None,
             mlx_dir: None,
+            prebuilt_dir: None,
             from_source: false,
             ..build_mlx::from_env().unwrap()
         };

@@ -120,6 +120,7 @@ const STAGES: [&[&[Step]]; 4] = [
                 &["test", "--no-run"],
                 &[],
             ),
+            step("packed program", Program::Xtask, &["dist", "--debug"], &[]),
             step("traces", Program::Cargo, &TRACES, &[]),
             step("packages", Program::Xtask, &["packages"], &[]),
         ],

@@ -1,6 +1,7 @@
 //! `dist`: an archive with a release binary and every library it needs, that runs from any folder;
 //! on Linux also a Debian package, a wheel and a `Dockerfile` of the same files.
 
+use std::collections::BTreeSet;
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,11 +14,15 @@ use crate::native::{self, LEFT_OUT, host};
 use crate::{build_mlx, cargo};
 
 mod bare;
-mod formats;
+mod crates;
+pub mod formats;
+mod licenses;
 #[path = "../../mlx-c-sys/build/package.rs"]
 mod package;
+mod trial;
 
-use self::formats::{PackedFolder, fresh};
+use self::formats::PackedFolder;
+use self::trial::Packages;
 
 /// Arguments of `dist`.
 #[derive(clap::Args)]
@@ -28,6 +33,13 @@ pub struct Arguments {
     /// The program; by default the only one of the package, or mlx-infer in this repository
     #[arg(long, value_name = "NAME")]
     bin: Option<String>,
+    /// Pack the program that the tests of this repository use, which has no optimisation: shows in little time whether
+    /// packing works
+    #[arg(long, conflicts_with_all = ["manifest_path", "cargo"])]
+    debug: bool,
+    /// Also build the image of the CPU back end by docker or podman, and run it
+    #[arg(long)]
+    image: bool,
     /// Arguments for `cargo build`, such as `--features NAME`
     #[arg(last = true, value_name = "ARGS")]
     cargo: Vec<String>,
@@ -41,12 +53,14 @@ struct Program {
     name: String,
 }
 
-/// What cargo has built: the program, and the folders of libmlxc and MLX that it was built with.
+/// What cargo has built: the program, the folders of libmlxc and MLX that it was built with, and the identifiers of the
+/// packages that it was compiled of.
 #[derive(Debug, PartialEq, Eq)]
 struct Built {
     program: PathBuf,
     libmlxc: PathBuf,
     mlx: PathBuf,
+    packages: BTreeSet<String>,
 }
 
 /// Builds, collects and packs.
@@ -60,16 +74,19 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         (None, None) => Some("mlx-infer"),
         (bin, _) => bin.as_deref(),
     };
-    let metadata = metadata(&manifest)?;
-    let program = program(&metadata, bin)?;
-    let built = build(&manifest, &program, &arguments.cargo)?;
-    let target = cargo::build_directory_of(&metadata)?.join("dist");
+    let found = metadata(&manifest, &["--no-deps"])?;
+    let program = program(&found, bin)?;
+    let built = build(&manifest, &program, arguments)?;
+    let target = cargo::build_directory_of(&found)?.join(match arguments.debug {
+        true => "dist-debug",
+        false => "dist",
+    });
+    let backend = build_mlx::from_env()?.backend.name();
     let name = format!(
-        "{}-{}-{}-{}",
+        "{}-{}-{}-{backend}",
         program.name,
         program.version,
         host::triple(),
-        build_mlx::from_env()?.backend.name()
     );
     let folder = target.join(&name);
     native::store::remove(&folder).map_err(|e| anyhow!("{e}"))?;
@@ -78,41 +95,24 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         .file_name()
         .context("the program has no name")?;
     copy(&built.program, &folder.join(own))?;
-    if cfg!(target_os = "linux") {
-        // Symbols are four fifths of the program.
-        cargo::run(Command::new("strip").arg(folder.join(own)))?;
-    }
     for (file, place) in package::files(&built.libmlxc, &built.mlx)? {
         copy(&file, &folder.join(place))?;
     }
-    for license in ["LICENSE-APACHE", "LICENSE-MIT"] {
-        copy(
-            &cargo::repository().join(license),
-            &folder.join("licenses/mlx-rust").join(license),
-        )?;
+    if cfg!(target_os = "linux") {
+        // Symbols are four fifths of the program. MLX's libraries stay as they are: the tool that made its wheel has
+        // moved their parts, and `strip` damages such files.
+        let libmlxc = folder.join(package::LIBRARIES).join("libmlxc.so");
+        cargo::run(Command::new("strip").arg(folder.join(own)).arg(libmlxc))?;
     }
-    // The server's page has these libraries in it.
-    let vendor = cargo::repository().join("mlx-infer/src/serve/routes/page/vendor");
-    for library in ["marked", "highlight"] {
-        let license = vendor.join(format!("LICENSE-{library}"));
-        copy(
-            &license,
-            &folder.join("licenses").join(library).join("LICENSE"),
-        )?;
-    }
+    let full = metadata(&manifest, &["--filter-platform", &host::triple()])?;
+    let of_crates = crates::text(&full, &program.package, &built.packages)?;
+    licenses::write(&folder, &of_crates)?;
     let archive = target.join(format!("{name}.tar.gz"));
-    cargo::run(
-        Command::new("tar")
-            .arg("-czf")
-            .arg(&archive)
-            .arg("-C")
-            .arg(&target)
-            .arg(&name),
-    )?;
+    let packed = formats::tar(&target, &name)?;
+    fs::write(&archive, packed).with_context(|| archive.display().to_string())?;
     println!("{}", archive.display());
     // The packages have this repository's name.
     if cfg!(target_os = "linux") && arguments.manifest_path.is_none() {
-        let backend = build_mlx::from_env()?.backend.name();
         let packed = PackedFolder {
             folder: &folder,
             program: &program.name,
@@ -123,51 +123,29 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         let debian = packed.debian(&target)?;
         println!("{}", debian.display());
         let dockerfile = packed.dockerfile(&target, &format!("{name}.tar.gz"))?;
-        println!("{}", dockerfile.display());
+        if let Some(dockerfile) = &dockerfile {
+            println!("{}", dockerfile.display());
+        }
         // The wheel has the name of the repository, and the repository's first program.
         if program.name == "mlx-infer" {
             let wheel = packed.wheel(&target)?;
             println!("{}", wheel.display());
+            let packages = Packages {
+                packed: &packed,
+                archive: &archive,
+                debian: &debian,
+                wheel: &wheel,
+                work: &target.join("tried"),
+            };
             if backend == "cpu" {
-                let unpacked = target.join("tried");
-                try_all(&program.name, &archive, &debian, &wheel, &unpacked)?;
+                packages.try_all()?;
+                if arguments.image {
+                    packages.try_image(&dockerfile.context("there is no Dockerfile")?)?;
+                }
             }
         }
     }
     Ok(())
-}
-
-/// Runs the program of each package in a root without anything else.
-fn try_all(program: &str, archive: &Path, debian: &Path, wheel: &Path, work: &Path) -> Result<()> {
-    let folder = |name: &str| fresh(&work.join(name));
-    let of_archive = folder("archive")?;
-    let mut untar = Command::new("tar");
-    untar.arg("-xzf").arg(archive).arg("--strip-components=1");
-    cargo::run(untar.arg("-C").arg(&of_archive))?;
-    bare::tried(&of_archive, program, work, bare::QUESTION)?;
-    let of_wheel = folder("wheel")?;
-    let mut pip = Command::new("python3");
-    pip.args(["-m", "pip", "install", "--quiet", "--no-index", "--target"]);
-    cargo::run(pip.arg(&of_wheel).arg(wheel))?;
-    let place = format!("mlx_rust/program/{program}");
-    bare::tried(&of_wheel, &place, work, bare::QUESTION)?;
-    let of_debian = folder("debian")?;
-    match Command::new("dpkg-deb")
-        .arg("-x")
-        .arg(debian)
-        .arg(&of_debian)
-        .status()
-    {
-        Err(_) => eprintln!("left out: there is no dpkg-deb to unpack the Debian package with"),
-        Ok(status) if !status.success() => bail!("dpkg-deb cannot unpack {}", debian.display()),
-        Ok(_) => {
-            // The link in usr/bin is not followed when files are copied.
-            fs::remove_dir_all(of_debian.join("usr/bin"))?;
-            let place = format!("usr/lib/{program}/{program}");
-            bare::tried(&of_debian, &place, work, bare::QUESTION)?;
-        }
-    }
-    fs::remove_dir_all(work).with_context(|| work.display().to_string())
 }
 
 /// A command of cargo in the folder of a manifest, whose settings it uses.
@@ -178,9 +156,10 @@ fn command(subcommand: &str, manifest: &Path) -> Command {
     command
 }
 
-fn metadata(manifest: &Path) -> Result<Value> {
+fn metadata(manifest: &Path, more: &[&str]) -> Result<Value> {
     let output = command("metadata", manifest)
-        .args(["--format-version=1", "--no-deps"])
+        .arg("--format-version=1")
+        .args(more)
         .output()
         .context("cannot run cargo metadata")?;
     if !output.status.success() {
@@ -220,17 +199,28 @@ fn program(metadata: &Value, name: Option<&str>) -> Result<Program> {
 }
 
 /// Builds the program, and reads from cargo's messages with which libraries.
-fn build(manifest: &Path, program: &Program, more: &[String]) -> Result<Built> {
-    let output = command("build", manifest)
-        .args([
-            "--release",
-            "--package",
-            &program.package,
-            "--bin",
-            &program.name,
-        ])
+fn build(manifest: &Path, program: &Program, arguments: &Arguments) -> Result<Built> {
+    let mut command = match arguments.debug {
+        // Built by the same command as the tests, the program is there already.
+        true => {
+            let mut command = command("test", manifest);
+            command.args(["--workspace", "--no-run"]);
+            command
+        }
+        false => {
+            let mut command = command("build", manifest);
+            command.args(["--release", "--package", &program.package]);
+            command.args(["--bin", &program.name]);
+            if arguments.manifest_path.is_none() {
+                // This repository's setting is for short builds.
+                command.args(["--config", "profile.release.lto=false"]);
+            }
+            command
+        }
+    };
+    let output = command
         .arg("--message-format=json-render-diagnostics")
-        .args(more)
+        .args(&arguments.cargo)
         .env_remove(LEFT_OUT)
         .stderr(Stdio::inherit())
         .output()
@@ -243,11 +233,18 @@ fn build(manifest: &Path, program: &Program, more: &[String]) -> Result<Built> {
 
 fn built(messages: &str, name: &str) -> Result<Built> {
     let (mut executable, mut build, mut mlx) = (None, None, None);
+    let mut packages = BTreeSet::new();
     for line in messages.lines() {
         let Ok(message) = serde_json::from_str::<Value>(line) else {
             continue;
         };
+        if message["reason"] == "compiler-artifact"
+            && let Some(package) = message["package_id"].as_str()
+        {
+            packages.insert(package.to_owned());
+        }
         if message["target"]["name"] == name
+            && message["profile"]["test"] != true
             && let Some(path) = message["executable"].as_str()
         {
             executable = Some(PathBuf::from(path));
@@ -268,6 +265,7 @@ fn built(messages: &str, name: &str) -> Result<Built> {
         program: executable.context("cargo names no program that it has built")?,
         libmlxc,
         mlx,
+        packages,
     })
 }
 
@@ -312,14 +310,20 @@ mod tests {
     fn the_libraries_are_those_of_the_build() {
         let script = json!({"reason": "build-script-executed",
             "env": [["MLXC_BUILD", "/cache/cpu"], ["MLXC_MLX", "/cache/mlx"]]});
-        let own = json!({"target": {"name": "own"}, "executable": "/target/own"});
+        let own = json!({"reason": "compiler-artifact", "package_id": "own 1.0.0",
+            "target": {"name": "own"}, "executable": "/target/own"});
         let expected = Built {
             program: "/target/own".into(),
             libmlxc: "/cache/cpu".into(),
             mlx: "/cache/mlx".into(),
+            packages: BTreeSet::from(["own 1.0.0".to_owned()]),
         };
         let messages = format!("{script}\nno JSON\n{own}\n");
         assert_eq!(built(&messages, "own").unwrap(), expected);
+        // The program with the unit tests has the same name.
+        let tests = json!({"target": {"name": "own"}, "profile": {"test": true}, "executable": "/target/own-1"});
+        let with_tests = format!("{messages}{tests}\n");
+        assert_eq!(built(&with_tests, "own").unwrap(), expected);
         let error = built(&own.to_string(), "own").unwrap_err().to_string();
         assert!(error.contains("does not depend on"), "{error}");
     }

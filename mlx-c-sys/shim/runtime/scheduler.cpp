@@ -100,10 +100,10 @@ struct Own {
   ~Own();
 };
 thread_local Own own;
-thread_local constinit bool has_ended = false;
+thread_local constinit bool own_ended = false;
 
 Own::~Own() {
-  has_ended = true;
+  own_ended = true;
   for (auto& [index, worker] : workers) {
     std::unique_lock lock(::workers().mutex);
     ::workers().of.erase(index);
@@ -140,13 +140,13 @@ Worker* start_worker(mx::Stream stream) {
 // has nothing to do; then its task runs at once.
 template <typename Make>
 void push(mx::Stream stream, bool is_work, Make make) {
-  Worker* worker = has_ended ? nullptr : own.find(stream.index);
+  Worker* worker = own_ended ? nullptr : own.find(stream.index);
   std::shared_ptr<Worker> other;
   if (worker == nullptr) {
     other = workers().find(stream.index);
     worker = other.get();
   }
-  if (worker == nullptr && !has_ended && is_own(stream)) {
+  if (worker == nullptr && !own_ended && is_own(stream)) {
     worker = start_worker(stream);
   }
   if (worker != nullptr) {
@@ -244,7 +244,7 @@ void Scheduler::signal_event(Stream stream, Event event, std::function<void(Even
 }
 
 void Scheduler::check_error(Stream stream) {
-  Worker* worker = has_ended ? nullptr : own.find(stream.index);
+  Worker* worker = own_ended ? nullptr : own.find(stream.index);
   if (worker != nullptr && worker->has_failed()) {
     throw std::runtime_error(*worker->reason());
   }
@@ -257,7 +257,7 @@ extern "C" int mlxrs_clear_failures(const char* reason, bool all) {
 #ifdef MLXRS_CUDA
     mlxrs::cuda::forget_findings();
 #endif
-    if (!has_ended) {
+    if (!own_ended) {
       // All streams finish before the failure of one is cleared, because one stream may wait for another.
       for (const auto& [index, worker] : own.workers) {
         worker->finish();

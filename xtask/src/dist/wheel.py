@@ -1,6 +1,7 @@
-"""Packs a folder with a program and its libraries as a wheel: wheel.py FOLDER PROGRAM VERSION PLATFORM OUTPUT.
+"""Packs a folder as a wheel: wheel.py FOLDER PROJECT VERSION PLATFORM OUTPUT SUMMARY [PROGRAM].
 
-`pip install` makes a command that replaces itself by the program.
+With PROGRAM the folder has a program and its libraries, and `pip install` makes a command that replaces itself by the
+program. Without, the files are installed as they are in the folder.
 """
 
 import base64
@@ -9,9 +10,10 @@ import sys
 import zipfile
 from pathlib import Path
 
-folder, program, version, platform, output = Path(sys.argv[1]), *sys.argv[2:6]
+folder, project, version, platform, output, summary = Path(sys.argv[1]), *sys.argv[2:7]
+program = sys.argv[7] if len(sys.argv) > 7 else None
 
-PACKAGE = "mlx_rust"
+PACKAGE = project.replace("-", "_")
 MAIN = f'''"""The program {program} and its libraries."""
 
 import os
@@ -24,9 +26,9 @@ def main():
     os.execv(PROGRAM, [PROGRAM, *sys.argv[1:]])
 '''
 METADATA = f"""Metadata-Version: 2.1
-Name: mlx-rust
+Name: {project}
 Version: {version}
-Summary: The command {program}: models on MLX, from the command line and over HTTP
+Summary: {summary}
 Home-page: https://github.com/mlx-rust/mlx-rust
 License: MIT OR Apache-2.0
 Requires-Python: >=3.8
@@ -36,7 +38,7 @@ Generator: mlx-rust dist
 Root-Is-Purelib: false
 Tag: py3-none-{platform}
 """
-INFO = f"mlx_rust-{version}.dist-info"
+INFO = f"{PACKAGE}-{version}.dist-info"
 RECORD = f"{INFO}/RECORD"
 
 records = []
@@ -51,14 +53,18 @@ with zipfile.ZipFile(output, "w", zipfile.ZIP_DEFLATED) as wheel:
         digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
         records.append(f"{name},sha256={digest},{len(content)}")
 
-    add(f"{PACKAGE}/__init__.py", MAIN.encode())
+    if program:
+        add(f"{PACKAGE}/__init__.py", MAIN.encode())
     for path in sorted(folder.rglob("*")):
         if path.is_file():
             place = path.relative_to(folder).as_posix()
-            name = f"{INFO}/{place}" if place.startswith("licenses/") else f"{PACKAGE}/program/{place}"
+            name = place
+            if program:
+                name = f"{INFO}/{place}" if place.startswith("licenses/") else f"{PACKAGE}/program/{place}"
             add(name, path.read_bytes(), 0o755 if path.stat().st_mode & 0o100 else 0o644)
     add(f"{INFO}/METADATA", METADATA.encode())
     add(f"{INFO}/WHEEL", WHEEL.encode())
-    add(f"{INFO}/entry_points.txt", f"[console_scripts]\n{program} = {PACKAGE}:main\n".encode())
+    if program:
+        add(f"{INFO}/entry_points.txt", f"[console_scripts]\n{program} = {PACKAGE}:main\n".encode())
     records.append(f"{RECORD},,")
     wheel.writestr(zipfile.ZipInfo(RECORD, (1980, 1, 1, 0, 0, 0)), "\n".join(records) + "\n")
