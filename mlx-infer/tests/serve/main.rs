@@ -24,6 +24,7 @@ mod lifecycle;
 mod messages;
 #[cfg(unix)]
 mod models;
+mod namespaces;
 mod ollama;
 mod openapi;
 #[cfg(unix)]
