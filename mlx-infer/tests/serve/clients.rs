@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use mlx_infer::{LoadedModel, ScoreOptions};
 use serde_json::Value;
 
-use crate::client::SERVER;
+use crate::client::{Answer, Client, SERVER};
 
 /// The clients for node with their versions, and the script of each.
 const NODE_CLIENTS: [(&str, &str); 2] = [
@@ -15,7 +15,7 @@ const NODE_CLIENTS: [(&str, &str); 2] = [
     ("ollama@0.6.4", "ollama.mjs"),
 ];
 
-fn folder() -> PathBuf {
+pub fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/serve")
 }
 
@@ -184,6 +184,70 @@ fn places(value: &Value, place: &str, found: &mut Vec<String>) {
     }
 }
 
+/// The requests of a file.
+pub fn recorded(path: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(path).unwrap();
+    let requests: Vec<Value> = serde_json::from_str(&text).unwrap();
+    assert!(!requests.is_empty(), "{}", path.display());
+    requests
+}
+
+/// The headers of a recorded request.
+pub fn headers(request: &Value) -> Vec<(&str, &str)> {
+    let headers = request["headers"].as_object().unwrap();
+    (headers.iter())
+        .map(|(name, value)| (name.as_str(), value.as_str().unwrap()))
+        .collect()
+}
+
+/// Sends a recorded request. Its answer must have the recorded status and type, and every key of
+/// the recorded answer.
+pub fn check_recorded(server: &Client, request: &Value, place: &str) -> Answer {
+    let body = match &request["body"] {
+        Value::Null => String::new(),
+        body => body.to_string(),
+    };
+    let (method, path) = (&request["method"], &request["path"]);
+    let answer = server.send(
+        method.as_str().unwrap(),
+        path.as_str().unwrap(),
+        &headers(request),
+        &body,
+    );
+    assert_eq!(request["status"], answer.status, "{place}: {}", answer.body);
+    let kind = answer.header("content-type").unwrap_or_default();
+    assert!(
+        kind.starts_with(request["type"].as_str().unwrap()),
+        "{place}: {kind}"
+    );
+    let mut found = Vec::new();
+    if kind.starts_with("text/event-stream") {
+        let events = answer.body.lines();
+        for event in events.filter_map(|line| line.strip_prefix("data: {")) {
+            places(
+                &serde_json::from_str(&format!("{{{event}")).unwrap(),
+                "",
+                &mut found,
+            );
+        }
+    } else if kind.starts_with("application/x-ndjson") {
+        for line in answer.body.lines() {
+            places(&serde_json::from_str(line).unwrap(), "", &mut found);
+        }
+    } else if kind.starts_with("application/json") && !answer.body.is_empty() {
+        places(&answer.json(), "", &mut found);
+    }
+    for key in request["keys"].as_array().unwrap() {
+        let key = key.as_str().unwrap();
+        assert!(
+            found.iter().any(|known| known == key),
+            "{place}: no {key}: {}",
+            answer.body
+        );
+    }
+    answer
+}
+
 /// Each recorded request gets an answer with the recorded status and type, which has every key of
 /// the recorded answer.
 #[test]
@@ -191,57 +255,10 @@ fn what_clients_send_is_understood() {
     let mut clients = 0;
     for entry in std::fs::read_dir(folder().join("requests")).unwrap() {
         let path = entry.unwrap().path();
-        let requests: Vec<Value> =
-            serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
-        assert!(!requests.is_empty(), "{}", path.display());
         clients += 1;
-        for request in requests {
+        for request in recorded(&path) {
             let place = format!("{}: {request}", path.display());
-            let headers: Vec<(&str, &str)> = (request["headers"].as_object().unwrap().iter())
-                .map(|(name, value)| (name.as_str(), value.as_str().unwrap()))
-                .collect();
-            let body = match &request["body"] {
-                Value::Null => String::new(),
-                body => body.to_string(),
-            };
-            let (method, path) = (&request["method"], &request["path"]);
-            let answer = SERVER.send(
-                method.as_str().unwrap(),
-                path.as_str().unwrap(),
-                &headers,
-                &body,
-            );
-            assert_eq!(request["status"], answer.status, "{place}: {}", answer.body);
-            let kind = answer.header("content-type").unwrap_or_default();
-            assert!(
-                kind.starts_with(request["type"].as_str().unwrap()),
-                "{place}: {kind}"
-            );
-            let mut found = Vec::new();
-            if kind.starts_with("text/event-stream") {
-                let events = answer.body.lines();
-                for event in events.filter_map(|line| line.strip_prefix("data: {")) {
-                    places(
-                        &serde_json::from_str(&format!("{{{event}")).unwrap(),
-                        "",
-                        &mut found,
-                    );
-                }
-            } else if kind.starts_with("application/x-ndjson") {
-                for line in answer.body.lines() {
-                    places(&serde_json::from_str(line).unwrap(), "", &mut found);
-                }
-            } else if kind.starts_with("application/json") {
-                places(&answer.json(), "", &mut found);
-            }
-            for key in request["keys"].as_array().unwrap() {
-                let key = key.as_str().unwrap();
-                assert!(
-                    found.iter().any(|known| known == key),
-                    "{place}: no {key}: {}",
-                    answer.body
-                );
-            }
+            check_recorded(&SERVER, &request, &place);
         }
     }
     assert_eq!(

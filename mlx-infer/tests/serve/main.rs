@@ -2,6 +2,7 @@
 //! client that disconnects frees its rows.
 #![cfg(all(feature = "serve", feature = "cli"))]
 
+mod agents;
 mod answers;
 #[cfg(unix)]
 mod backend;
@@ -24,6 +25,7 @@ mod lifecycle;
 mod messages;
 #[cfg(unix)]
 mod models;
+mod namespaces;
 mod ollama;
 mod openapi;
 #[cfg(unix)]

@@ -1,7 +1,7 @@
 """Records the requests of clients, which tests replay without the clients.
 
 record.py ADDRESS FILE COMMAND.. runs COMMAND with the address of a proxy in place of the word ADDRESS. The proxy passes every request on to the
-server at ADDRESS. FILE gets a list of the requests: method, path, headers that say something to the server, body, and of the answer its status and
+server at ADDRESS, and every piece of an answer on as it comes. `cut` marks an answer that the client did not read to its end. FILE gets a list of the requests: method, path, headers that say something to the server, body, and of the answer its status and
 the keys of its JSON (for a stream, of its events). What differs from machine to machine is left out.
 
     cargo run -- serve --port 8123 --name tiny --name org/tiny &
@@ -17,7 +17,6 @@ import urllib.error
 import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-SERVER, FILE, COMMAND = sys.argv[1], sys.argv[2], sys.argv[3:]
 HEADERS = ["accept", "anthropic-beta", "anthropic-version", "authorization", "content-type", "x-api-key"]
 RECORDED = []
 
@@ -49,39 +48,74 @@ class Proxy(BaseHTTPRequestHandler):
     def handle_any(self):
         body = self.rfile.read(int(self.headers.get("content-length", 0)))
         sent = {name.lower(): value for name, value in self.headers.items() if name.lower() in HEADERS}
-        request = urllib.request.Request(SERVER + self.path, data=body or None, method=self.command, headers=sent)
+        request = urllib.request.Request(self.server.to + self.path, data=body or None, method=self.command, headers=sent)
         try:
             response = urllib.request.urlopen(request)
         except urllib.error.HTTPError as error:
             response = error
-        answer, kind = response.read(), response.headers.get("content-type", "")
-        RECORDED.append({
+        kind = response.headers.get("content-type", "")
+        entry = {
             "method": self.command,
             "path": self.path,
             "headers": dict(sorted(sent.items())),
             "body": json.loads(body) if body else None,
             "status": response.status,
             "type": kind.split(";")[0],
-            "keys": answered(answer, kind),
-        })
+        }
+        self.server.recorded.append(entry)
+        answer, is_cut = self.pass_on(response, kind)
+        if is_cut:
+            entry["cut"] = True
+        entry["keys"] = [] if is_cut or self.command == "HEAD" else answered(answer, kind)
+
+    def pass_on(self, response, kind):
+        """Returns the answer as far as the client has read it, and whether it has left before the end."""
         self.send_response(response.status)
         self.send_header("content-type", kind)
-        self.send_header("content-length", str(len(answer)))
+        length = response.headers.get("content-length")
+        self.send_header(*(("content-length", length) if length else ("transfer-encoding", "chunked")))
         self.end_headers()
-        self.wfile.write(answer)
+        answer = b""
+        try:
+            while piece := response.read1(65536):
+                answer += piece
+                self.server.passed = len(answer)
+                self.wfile.write(piece if length else b"%x\r\n%s\r\n" % (len(piece), piece))
+                self.wfile.flush()
+            if not length and self.command != "HEAD":
+                self.wfile.write(b"0\r\n\r\n")
+        except OSError:
+            self.close_connection = True
+            return answer, True
+        finally:
+            response.close()
+        return answer, False
 
-    do_GET = do_POST = do_DELETE = handle_any
+    do_GET = do_POST = do_DELETE = do_HEAD = handle_any
 
     def log_message(self, *_):
         pass
 
 
-proxy = ThreadingHTTPServer(("127.0.0.1", 0), Proxy)
-threading.Thread(target=proxy.serve_forever, daemon=True).start()
-address = f"http://127.0.0.1:{proxy.server_address[1]}"
-code = subprocess.run([address if word == "ADDRESS" else word for word in COMMAND]).returncode
-if code == 0:
-    lines = ",\n".join(json.dumps(request, ensure_ascii=False, sort_keys=True) for request in RECORDED)
-    with open(FILE, "w", encoding="utf-8") as file:
+def start(server):
+    """A proxy of the server at an address. It has its own `address`, the requests that were `recorded`, and the number of bytes of the latest answer
+    that have `passed`."""
+    proxy = ThreadingHTTPServer(("127.0.0.1", 0), Proxy)
+    proxy.to, proxy.recorded, proxy.passed = server, [], 0
+    proxy.address = f"http://127.0.0.1:{proxy.server_address[1]}"
+    threading.Thread(target=proxy.serve_forever, daemon=True).start()
+    return proxy
+
+
+def write(path, requests):
+    lines = ",\n".join(json.dumps(request, ensure_ascii=False, sort_keys=True) for request in requests)
+    with open(path, "w", encoding="utf-8") as file:
         file.write(f"[\n{lines}\n]\n")
-sys.exit(code)
+
+
+if __name__ == "__main__":
+    proxy = start(sys.argv[1])
+    code = subprocess.run([proxy.address if word == "ADDRESS" else word for word in sys.argv[3:]]).returncode
+    if code == 0:
+        write(sys.argv[2], proxy.recorded)
+    sys.exit(code)

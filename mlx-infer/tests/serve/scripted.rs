@@ -2,7 +2,7 @@
 //! can also be slow, fail or panic. The engine, its masks and its streams are those of any other
 //! model.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -46,11 +46,17 @@ const FAMILY: Family = Family {
 };
 
 fn build(_: &Source<'_>) -> Result<Box<dyn Model>> {
-    let layer = LayerGeometry::attention(1, kv_heads(1, HEAD), LayerKind::Full);
-    let size = VOCAB as i32;
+    let around = around(VOCAB, HEAD, POSITIONS);
+    Ok(Box::new(CausalLm::around(vec![Layer], around)?))
+}
+
+/// What is around the one layer of a model whose features are its vocabulary.
+pub fn around(vocab: usize, head: i32, positions: usize) -> Surroundings {
+    let layer = LayerGeometry::attention(1, kv_heads(1, head), LayerKind::Full);
+    let size = vocab as i32;
     let mut geometry = Geometry::new(size, size, vec![layer]);
-    geometry.max_positions = Some(POSITIONS);
-    let around = Surroundings {
+    geometry.max_positions = Some(positions);
+    Surroundings {
         geometry,
         norm: NormConfig::rms(1e-6),
         tied: true,
@@ -58,8 +64,7 @@ fn build(_: &Source<'_>) -> Result<Box<dyn Model>> {
         embed_scale: None,
         logit_scale: None,
         softcap: None,
-    };
-    Ok(Box::new(CausalLm::around(vec![Layer], around)?))
+    }
 }
 
 #[derive(Clone)]
@@ -109,41 +114,35 @@ impl DecoderLayer for Layer {
 }
 
 /// A safetensors file with the embedding, which is also the head: the identity.
-fn weights() -> Vec<u8> {
-    let bytes = 4 * VOCAB * VOCAB;
+fn weights(vocab: usize) -> Vec<u8> {
+    let bytes = 4 * vocab * vocab;
     let header = json!({
-        "model.embed_tokens.weight": {"dtype": "F32", "shape": [VOCAB, VOCAB], "data_offsets": [0, bytes]},
-        "model.norm.weight": {"dtype": "F32", "shape": [VOCAB], "data_offsets": [bytes, bytes + 4 * VOCAB]},
+        "model.embed_tokens.weight": {"dtype": "F32", "shape": [vocab, vocab], "data_offsets": [0, bytes]},
+        "model.norm.weight": {"dtype": "F32", "shape": [vocab], "data_offsets": [bytes, bytes + 4 * vocab]},
     });
     let header = header.to_string();
     let mut file = (header.len() as u64).to_le_bytes().to_vec();
     file.extend_from_slice(header.as_bytes());
-    for row in 0..VOCAB {
+    for row in 0..vocab {
         let value = |column: usize| if row == column { 1f32 } else { 0.0 };
-        file.extend((0..VOCAB).flat_map(|column| value(column).to_le_bytes()));
+        file.extend((0..vocab).flat_map(|column| value(column).to_le_bytes()));
     }
-    file.extend((0..VOCAB).flat_map(|_| 1f32.to_le_bytes()));
+    file.extend((0..vocab).flat_map(|_| 1f32.to_le_bytes()));
     file
 }
 
-/// A server of the model with a chat template of testdata.
-pub struct Scripted {
-    pub server: TestServer,
-    tokenizer: Tokenizer,
-    end: u32,
-    _folder: tempfile::TempDir,
+/// The folder of a model whose embedding, which is also its head, is the identity.
+pub struct ModelFolder {
+    folder: tempfile::TempDir,
+    pub tokenizer: Tokenizer,
+    /// The tokens that end a reply.
+    pub ends: Vec<u32>,
 }
 
-impl Scripted {
-    /// `marks` are the family's special tokens. `ends` are the tokens that end a reply; the first
-    /// of them ends a script.
-    pub fn start(
-        template: &str,
-        marks: &[&str],
-        ends: &[&str],
-        change: impl FnOnce(&mut ServeOptions),
-    ) -> Self {
-        *FAULT.lock().unwrap() = Fault::None;
+impl ModelFolder {
+    /// `template` is a chat template of testdata. `marks` are special tokens beside the tokenizer's.
+    /// `ends` are the tokens that end a reply.
+    pub fn new(kind: &str, vocab: usize, template: &str, marks: &[&str], ends: &[&str]) -> Self {
         let text = Path::new(env!("CARGO_MANIFEST_DIR")).join("../testdata/text");
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
@@ -156,42 +155,75 @@ impl Scripted {
         std::fs::write(path("tokenizer_config.json"), config.to_string()).unwrap();
         let template = text.join(format!("templates/{template}.jinja"));
         std::fs::copy(template, path("chat_template.jinja")).unwrap();
-        let config = json!({"model_type": "scripted", "vocab_size": VOCAB});
+        let config = json!({"model_type": kind, "vocab_size": vocab});
         std::fs::write(path("config.json"), config.to_string()).unwrap();
-        std::fs::write(path("model.safetensors"), weights()).unwrap();
+        std::fs::write(path("model.safetensors"), weights(vocab)).unwrap();
         let tokenizer = Tokenizer::load(&Files::directory(folder.path()).unwrap()).unwrap();
-        assert!(tokenizer.vocab_size() <= VOCAB);
+        assert!(tokenizer.vocab_size() <= vocab);
         let ends = ends.iter().map(|end| tokenizer.token_to_id(end).unwrap());
         let ends: Vec<u32> = ends.collect();
         let generation = json!({"eos_token_id": ends});
         std::fs::write(path("generation_config.json"), generation.to_string()).unwrap();
-        *SCRIPT.lock().unwrap() = vec![ends[0]];
-        let files = Files::directory(folder.path()).unwrap();
+        Self {
+            folder,
+            tokenizer,
+            ends,
+        }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// A server of the model.
+    pub fn serve(&self, family: Family, change: impl FnOnce(&mut ServeOptions)) -> TestServer {
+        let files = Files::directory(self.folder.path()).unwrap();
         let load = move || {
-            let registry = Registry::default().with(FAMILY);
+            let registry = Registry::default().with(family);
             LoadedModel::load_with(&registry, files, Default::default(), &mut |_, _| ())
         };
+        TestServer::of(load, change)
+    }
+}
+
+/// A server of the model with a chat template of testdata.
+pub struct Scripted {
+    pub server: TestServer,
+    folder: ModelFolder,
+}
+
+impl Scripted {
+    /// `marks` are the family's special tokens. `ends` are the tokens that end a reply; the first
+    /// of them ends a script.
+    pub fn start(
+        template: &str,
+        marks: &[&str],
+        ends: &[&str],
+        change: impl FnOnce(&mut ServeOptions),
+    ) -> Self {
+        *FAULT.lock().unwrap() = Fault::None;
+        let folder = ModelFolder::new("scripted", VOCAB, template, marks, ends);
+        *SCRIPT.lock().unwrap() = vec![folder.ends[0]];
         Self {
-            server: TestServer::of(load, change),
-            tokenizer,
-            end: ends[0],
-            _folder: folder,
+            server: folder.serve(FAMILY, change),
+            folder,
         }
     }
 
     /// Sets the reply to a prompt of this many tokens. No token spans two pieces.
     pub fn says(&self, prompt: usize, pieces: &[&str]) {
-        let mut script = vec![self.end; prompt - 1];
+        let end = self.folder.ends[0];
+        let mut script = vec![end; prompt - 1];
         for piece in pieces {
-            script.extend(self.tokenizer.encode(piece, false).unwrap());
+            script.extend(self.folder.tokenizer.encode(piece, false).unwrap());
         }
-        script.push(self.end);
+        script.push(end);
         *SCRIPT.lock().unwrap() = script;
     }
 
     /// The number of tokens of a text.
     pub fn count(&self, text: &str) -> usize {
-        self.tokenizer.encode(text, false).unwrap().len()
+        self.folder.tokenizer.encode(text, false).unwrap().len()
     }
 
     /// Sets the fault of all forward passes from now on.

@@ -68,6 +68,7 @@ pub(super) fn shown(tools: &[Value]) -> Vec<Value> {
     let mut tools = tools.to_vec();
     for tool in tools.iter_mut().filter_map(Value::as_object_mut) {
         tool.shift_remove("custom");
+        tool.shift_remove("namespace");
     }
     tools
 }

@@ -44,26 +44,27 @@ fn check_tool(tool: &Value) -> Result<(), &'static str> {
 }
 
 /// Takes `tools` that are not in the form of chat completions. `convert` brings a tool into that
-/// form, or returns `None` for a tool to skip. Returns the tools, and the indices of the skipped
-/// ones.
+/// form. A tool that holds several becomes several, and one to skip none. Returns the tools, and the
+/// places of the skipped ones.
 ///
 /// # Errors
 /// Those of `convert`.
 pub(in super::super) fn tools_from(
     fields: &mut Fields,
-    convert: impl Fn(&Value) -> Result<Option<Value>, &'static str>,
+    convert: impl Fn(&Value) -> Result<Vec<Value>, &'static str>,
 ) -> Result<(Vec<Value>, Vec<String>), ApiError> {
     let given: Vec<Value> = fields.take("tools")?.unwrap_or_default();
     let (mut offered, mut skipped) = (Vec::new(), Vec::new());
     for (at, tool) in given.iter().enumerate() {
         let place = format!("tools[{at}]");
         let bad = |what| ApiError::bad("tools", format!("{place} {what}"));
-        match convert(tool).map_err(bad)? {
-            Some(tool) => {
-                check_tool(&tool).map_err(bad)?;
-                offered.push(tool);
-            }
-            None => skipped.push(place),
+        let tools = convert(tool).map_err(bad)?;
+        for tool in &tools {
+            check_tool(tool).map_err(bad)?;
+        }
+        match tools.is_empty() {
+            true => skipped.push(place),
+            false => offered.extend(tools),
         }
     }
     Ok((offered, skipped))

@@ -43,12 +43,12 @@ pub(super) async fn chat(mut ask: OllamaAsk) -> Result<Response, ApiError> {
     clippy::unnecessary_wraps,
     reason = "the signature that `tools_from` calls"
 )]
-fn tool(given: &Value) -> Result<Option<Value>, &'static str> {
+fn tool(given: &Value) -> Result<Vec<Value>, &'static str> {
     let mut tool = given.clone();
     if let Value::Object(tool) = &mut tool {
         tool.entry("type").or_insert_with(|| "function".into());
     }
-    Ok(Some(tool))
+    Ok(vec![tool])
 }
 
 /// The messages in the form of chat completions. Ollama's calls have no ids, and its results name

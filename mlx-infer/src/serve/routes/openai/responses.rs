@@ -2,6 +2,8 @@
 //! requests.
 
 mod input;
+mod sealed;
+mod tools;
 mod writer;
 
 use axum::Json;
@@ -11,6 +13,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
 
 use self::input::conversation;
+use self::tools::{OwnTools, shown, tool};
 use self::writer::ResponsesWriter;
 use crate::request::generation::FinishReason;
 use crate::serve::http::background::{self, AskedEvents};
@@ -23,7 +26,7 @@ use crate::serve::routes::openai::logprobs;
 use crate::serve::state::{Loaded, Shared, now};
 use crate::serve::turn;
 use crate::serve::turn::edits::Edits;
-use crate::serve::turn::{Call, End, InputReader, Turn, Whole};
+use crate::serve::turn::{End, Turn, Whole};
 use crate::serve::turn::{grammar, params};
 use crate::text::chat::reply::ToolChoice;
 
@@ -43,7 +46,7 @@ pub(crate) async fn responses(ask: Ask) -> Result<Response, ApiError> {
         mut fields,
     } = ask;
     let loaded = &*served.model;
-    let (turn, settings) = read(&mut fields, loaded)?;
+    let (turn, settings, seals) = read(&mut fields, loaded)?;
     let is_stream = fields.take("stream")?.unwrap_or(false);
     let is_background = fields.take("background")?.unwrap_or(false);
     let mut headers = fields.end(HARMLESS)?;
@@ -69,9 +72,10 @@ pub(crate) async fn responses(ask: Ask) -> Result<Response, ApiError> {
         Some(_) => Some(loaded.frontend().tokenizer()?.clone()),
         None => None,
     };
-    let custom = turn.custom_tools();
+    let own = OwnTools::of(&turn.tools);
     let answers = turn.start(&app, loaded, &served, &trace, &mut headers)?;
-    let mut writer = ResponsesWriter::new(head, answers.replies, trace.clone(), tokenizer, custom);
+    let mut writer = ResponsesWriter::new(head, answers.replies, trace.clone(), tokenizer, own);
+    writer.seals = seals;
     let mut choices = answers.choices;
     if is_background {
         let begun = writer.head().clone();
@@ -96,7 +100,7 @@ pub(crate) async fn input_tokens(ask: Ask) -> Result<(HeaderMap, Json<Value>), A
         served, mut fields, ..
     } = ask;
     let loaded = &*served.model;
-    let (turn, _) = read(&mut fields, loaded)?;
+    let (turn, ..) = read(&mut fields, loaded)?;
     let headers = fields.end(HARMLESS)?;
     let count = turn.count(loaded)?;
     let document = json!({"object": "response.input_tokens", "input_tokens": count});
@@ -166,8 +170,12 @@ fn usage(counts: &Usage) -> Value {
     })
 }
 
-/// Reads the keys. The second value has the settings that the answer repeats, as clients expect.
-fn read(fields: &mut Fields, loaded: &Loaded) -> Result<(Turn, Map<String, Value>), ApiError> {
+/// Reads the keys. The second value has the settings that the answer repeats, as clients expect. The
+/// third one says whether items of reasoning have `encrypted_content`.
+fn read(
+    fields: &mut Fields,
+    loaded: &Loaded,
+) -> Result<(Turn, Map<String, Value>, bool), ApiError> {
     if let Some(id) = fields.take::<String>("previous_response_id")? {
         let message =
             format!("there is no response {id:?}: this server stores none; send the whole input");
@@ -192,10 +200,8 @@ fn read(fields: &mut Fields, loaded: &Loaded) -> Result<(Turn, Map<String, Value
     let mut options = params::options(fields, loaded)?;
     let include: Vec<String> = fields.take("include")?.unwrap_or_default();
     let top: Option<usize> = fields.take("top_logprobs")?;
-    let wants_logprobs = include
-        .iter()
-        .any(|name| name == "message.output_text.logprobs");
-    if wants_logprobs || top.is_some_and(|top| top > 0) {
+    let includes = |sought: &str| include.iter().any(|name| name == sought);
+    if includes("message.output_text.logprobs") || top.is_some_and(|top| top > 0) {
         options.logprobs = Some(logprobs::check_top("top_logprobs", top.unwrap_or(0))?);
     }
     let mut kwargs = params::kwargs(fields)?;
@@ -220,14 +226,9 @@ fn read(fields: &mut Fields, loaded: &Loaded) -> Result<(Turn, Map<String, Value
             ToolChoice::Auto => json!("auto"),
             ToolChoice::None => json!("none"),
             ToolChoice::Required => json!("required"),
-            ToolChoice::Named(name) => {
-                let is_named = |tool: &&Value| tool["function"]["name"] == **name;
-                let is_custom = |tool: &Value| tool["custom"].is_object();
-                let is_custom = tools.iter().find(is_named).is_some_and(is_custom);
-                json!({"type": if is_custom { "custom" } else { "function" }, "name": name})
-            }
+            ToolChoice::Named(name) => OwnTools::of(&tools).choice(name),
         },
-        "tools": tools.iter().map(flat).collect::<Vec<_>>(),
+        "tools": shown(&tools),
         "top_p": options.sampling.top_p,
         "truncation": "disabled",
         "metadata": {},
@@ -254,69 +255,31 @@ fn read(fields: &mut Fields, loaded: &Loaded) -> Result<(Turn, Map<String, Value
         edits: Edits::take(fields)?,
         long: fields.long(),
     };
-    Ok((turn, settings))
-}
-
-/// A function in the form of chat completions; `None` for a tool that only OpenAI's servers run.
-fn tool(tool: &Value) -> Result<Option<Value>, &'static str> {
-    if !tool["type"].is_string() {
-        return Err("has no type");
-    }
-    match tool["type"].as_str() {
-        Some("function") => {}
-        Some("custom") => return turn::as_function(tool).map(Some),
-        _ => return Ok(None),
-    }
-    let Some(name) = tool["name"].as_str().filter(|name| !name.is_empty()) else {
-        return Err("has no name");
-    };
-    let mut function = json!({"name": name});
-    for key in ["description", "parameters", "strict"] {
-        if !tool[key].is_null() {
-            function[key] = tool[key].clone();
-        }
-    }
-    Ok(Some(json!({"type": "function", "function": function})))
-}
-
-/// The same function in the form of this API.
-fn flat(tool: &Value) -> Value {
-    let (kind, key) = match tool["custom"].is_object() {
-        true => ("custom", "custom"),
-        false => ("function", "function"),
-    };
-    let mut flat = tool[key].clone();
-    flat["type"] = kind.into();
-    flat
-}
-
-/// The item of a call.
-fn call_item(id: &str, call: &Call, is_custom: bool) -> Value {
-    let (kind, key) = match is_custom {
-        true => ("custom_tool_call", "input"),
-        false => ("function_call", "arguments"),
-    };
-    let said = match is_custom {
-        true => InputReader::whole(&call.arguments),
-        false => call.arguments.clone(),
-    };
-    json!({
-        "id": id, "type": kind, "status": "in_progress", "call_id": call.id, "name": call.name, key: said,
-    })
+    Ok((turn, settings, includes(sealed::ASKED)))
 }
 
 /// The items of a whole answer.
-fn items(ids: &writer::Ids, whole: &Whole, custom: &[String], logprobs: &Value) -> Vec<Value> {
+fn items(
+    ids: &writer::Ids,
+    whole: &Whole,
+    own: &OwnTools,
+    seals: bool,
+    logprobs: &Value,
+) -> Vec<Value> {
     let mut items = Vec::new();
     let status = match whole.end.map(|end: End| end.reason) {
         Some(FinishReason::Length | FinishReason::Repetition) => "incomplete",
         _ => "completed",
     };
     if !whole.reasoning.is_empty() {
-        items.push(json!({
+        let mut item = json!({
             "id": ids.reasoning, "type": "reasoning", "status": "completed", "summary": [],
             "content": [{"type": "reasoning_text", "text": whole.reasoning}],
-        }));
+        });
+        if seals {
+            item["encrypted_content"] = sealed::sealed(&whole.reasoning).into();
+        }
+        items.push(item);
     }
     if !whole.content.is_empty() || whole.calls.is_empty() {
         items.push(json!({
@@ -327,8 +290,7 @@ fn items(ids: &writer::Ids, whole: &Whole, custom: &[String], logprobs: &Value) 
         }));
     }
     for (call, id) in whole.calls.iter().zip(&ids.calls) {
-        let is_custom = custom.contains(&call.name);
-        let mut item = call_item(id, call, is_custom);
+        let mut item = own.call_item(id, call);
         item["status"] = if call.is_whole { "completed" } else { status }.into();
         items.push(item);
     }

@@ -89,11 +89,11 @@ pub(super) fn convert(conversation: &mut Vec<Message>, message: &Value) -> Resul
     Ok(())
 }
 
-/// A tool in OpenAI's form; `None` for one that only Anthropic's servers run.
-pub(super) fn tool(tool: &Value) -> Result<Option<Value>, &'static str> {
+/// A tool in OpenAI's form; none for one that only Anthropic's servers run.
+pub(super) fn tool(tool: &Value) -> Result<Vec<Value>, &'static str> {
     let kind = tool["type"].as_str().unwrap_or("custom");
     if kind != "custom" {
-        return Ok(None);
+        return Ok(Vec::new());
     }
     let Some(name) = tool["name"].as_str().filter(|name| !name.is_empty()) else {
         return Err("has no name");
@@ -105,7 +105,7 @@ pub(super) fn tool(tool: &Value) -> Result<Option<Value>, &'static str> {
     if let Some(text) = tool["description"].as_str() {
         function["description"] = text.into();
     }
-    Ok(Some(json!({"type": "function", "function": function})))
+    Ok(vec![json!({"type": "function", "function": function})])
 }
 
 pub(super) fn tool_choice(

@@ -2,6 +2,8 @@
 
 use serde_json::{Value, json};
 
+use super::sealed::opened;
+use super::tools::joined;
 use crate::serve::http::error::ApiError;
 use crate::text::chat::{Message, check_call, content_text};
 
@@ -56,9 +58,13 @@ fn take(messages: &mut Vec<Message>, reasoning: &mut String, item: &Value) -> Re
         }
         "function_call" => {
             check_call(item.get("name"), item.get("arguments"))?;
+            let name = match item["namespace"].as_str() {
+                Some(namespace) => joined(namespace, word("name")),
+                None => word("name").to_owned(),
+            };
             let call = json!({
                 "id": item["call_id"], "type": "function",
-                "function": {"name": item["name"], "arguments": item["arguments"]},
+                "function": {"name": name, "arguments": item["arguments"]},
             });
             // Calls after a text or another call of the same answer belong to its message.
             let last = messages.pop();
@@ -103,7 +109,8 @@ fn take(messages: &mut Vec<Message>, reasoning: &mut String, item: &Value) -> Re
             }
             check_call(Some(&name.into()), Some(&arguments))?;
             let call = json!({
-                "type": "function_call", "call_id": id, "name": name, "arguments": arguments.to_string(),
+                "type": "function_call", "call_id": id, "name": name, "namespace": item["namespace"],
+                "arguments": arguments.to_string(),
             });
             take(messages, reasoning, &call)?;
         }
@@ -134,9 +141,12 @@ fn take(messages: &mut Vec<Message>, reasoning: &mut String, item: &Value) -> Re
             return Err(what.to_owned());
         }
         "reasoning" => {
-            let parts = item["content"].as_array();
-            for part in parts.into_iter().flatten() {
+            let parts = item["content"].as_array().map_or(&[][..], Vec::as_slice);
+            for part in parts {
                 reasoning.push_str(part["text"].as_str().unwrap_or_default());
+            }
+            if let (true, Some(content)) = (parts.is_empty(), item["encrypted_content"].as_str()) {
+                reasoning.push_str(&opened(content)?.unwrap_or_default());
             }
         }
         other => return Err(format!("an item of type {other:?} is not supported")),
@@ -222,6 +232,24 @@ mod tests {
             let call = &messages[id - 1].as_map()["tool_calls"][0]["id"];
             assert_eq!(&messages[id].as_map()["tool_call_id"], call);
         }
+    }
+
+    #[test]
+    fn reasoning_comes_back_without_its_text() {
+        let content = super::super::sealed::sealed("why");
+        let item = |content: &str| json!({"type": "reasoning", "summary": [], "content": null, "encrypted_content": content});
+        let call =
+            json!({"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"});
+        let messages = conversation(json!([item(&content), call]), None).unwrap();
+        assert_eq!(messages[0].as_map()["reasoning_content"], "why");
+        let messages = conversation(json!([item("gAAAA"), call]), None).unwrap();
+        assert!(!messages[0].as_map().contains_key("reasoning_content"));
+        let error = conversation(json!([item("mlx-infer:%")]), None).unwrap_err();
+        assert!(
+            error.message.contains("input[0]: its encrypted_content"),
+            "{}",
+            error.message
+        );
     }
 
     #[test]

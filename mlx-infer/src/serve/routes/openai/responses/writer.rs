@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::{call_item, items, usage};
+use super::tools::OwnTools;
+use super::{items, usage};
 use crate::request::generation::FinishReason;
 use crate::serve::http::background::BackgroundWriter;
 use crate::serve::http::error::ApiError;
@@ -36,8 +37,9 @@ pub(super) struct ResponsesWriter {
     replies: Replies,
     trace: Trace,
     tokenizer: Option<Tokenizer>,
-    /// The names of the tools whose input is a text.
-    custom: Vec<String>,
+    own: OwnTools,
+    /// Whether items of reasoning have `encrypted_content`.
+    pub(super) seals: bool,
     /// Reads the input of the call that is being written, if its tool is one of these.
     input: Option<InputReader>,
     whole: Whole,
@@ -57,14 +59,15 @@ impl ResponsesWriter {
         replies: Replies,
         trace: Trace,
         tokenizer: Option<Tokenizer>,
-        custom: Vec<String>,
+        own: OwnTools,
     ) -> Self {
         Self {
             head,
             replies,
             trace,
             tokenizer,
-            custom,
+            own,
+            seals: false,
             input: None,
             whole: Whole::default(),
             told: 0,
@@ -91,7 +94,7 @@ impl ResponsesWriter {
         self.whole.add(delta);
         let known = self.ids.calls.len();
         for call in &self.whole.calls[known..] {
-            let is_custom = self.custom.contains(&call.name);
+            let is_custom = self.own.is_custom(&call.name);
             let id = new_id(if is_custom { "ctc_" } else { "fc_" });
             self.ids.calls.push(id);
         }
@@ -112,7 +115,8 @@ impl ResponsesWriter {
     }
 
     fn items(&self) -> Vec<Value> {
-        items(&self.ids, &self.whole, &self.custom, &self.logprobs(0))
+        let logprobs = self.logprobs(0);
+        items(&self.ids, &self.whole, &self.own, self.seals, &logprobs)
     }
 
     /// The response in its final state.
@@ -251,7 +255,7 @@ impl ResponsesWriter {
                 text + &self.in_part("output_text.delta", &id, delta)
             }
             Part::CallStart { index, name } => {
-                let is_custom = self.custom.contains(&name);
+                let is_custom = self.own.is_custom(&name);
                 let call = self.whole.calls.get(index).cloned().unwrap_or_default();
                 // The whole answer may have more of the call than this event.
                 let call = Call {
@@ -259,7 +263,7 @@ impl ResponsesWriter {
                     ..call
                 };
                 let id = self.ids.calls.get(index).cloned().unwrap_or_default();
-                let text = self.start(Open::Call, call_item(&id, &call, is_custom));
+                let text = self.start(Open::Call, self.own.call_item(&id, &call));
                 self.input = is_custom.then(InputReader::default);
                 text
             }

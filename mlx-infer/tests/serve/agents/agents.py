@@ -1,0 +1,184 @@
+"""Runs coding agents against a server of the scripted model, and records their requests.
+
+agents.py ADDRESS FOLDER [AGENT..] installs the agents in FOLDER, if they are not there, and lets each of them mend a fault in two files, read a long
+answer that is interrupted, and go on. With MLX_RECORD_AGENTS=1 their requests are written to requests/, without what differs between machines and
+with the agents' own texts cut short. The test `agents::the_agents_work` starts the server:
+
+    MLX_TEST_AGENTS=/tmp/agents cargo test -p mlx-infer --test serve agents::
+"""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.append(str(HERE.parent))
+import record  # noqa: E402
+
+SERVER, FOLDER, ONLY = sys.argv[1], Path(sys.argv[2]), sys.argv[3:]
+
+# Agents with the versions whose requests are recorded.
+PACKAGES = {
+    "claude": "@anthropic-ai/claude-code@2.1.197",
+    "codex": "@openai/codex@0.171.0",
+}
+
+def program(agent):
+    """The program of an agent, which is installed if it is not there."""
+    path = FOLDER / "node_modules/.bin" / agent
+    if not path.exists():
+        FOLDER.mkdir(parents=True, exist_ok=True)
+        install = ["npm", "install", "--no-audit", "--no-fund", "--no-save", "--prefix", str(FOLDER)]
+        subprocess.run([*install, *PACKAGES.values()], check=True, stdout=subprocess.DEVNULL)
+    return str(path)
+
+
+class Claude:
+    def __init__(self, address, home):
+        self.environment = {
+            "ANTHROPIC_BASE_URL": address,
+            "ANTHROPIC_AUTH_TOKEN": "none",
+            "ANTHROPIC_MODEL": "default",
+            "ANTHROPIC_SMALL_FAST_MODEL": "default",
+            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+        }
+
+    def command(self, prompt, is_next):
+        options = ["--output-format", "stream-json", "--include-partial-messages", "--verbose"]
+        tools = ["--allowedTools", "Read,Edit,Bash"]
+        return [program("claude"), "-p", prompt, *(["--continue"] if is_next else []), *options, *tools]
+
+
+class Codex:
+    def __init__(self, address, home):
+        folder = home / ".codex"
+        folder.mkdir()
+        provider = f'name = "mlx-infer"\nbase_url = "{address}/v1"\nwire_api = "responses"\nenv_key = "MLX_INFER_API_KEY"\n'
+        config = f'model = "default"\nmodel_provider = "mlx"\n\n[model_providers.mlx]\n{provider}'
+        (folder / "config.toml").write_text(config)
+        self.environment = {"MLX_INFER_API_KEY": "none"}
+
+    def command(self, prompt, is_next):
+        options = ["--skip-git-repo-check", "--json", "--dangerously-bypass-approvals-and-sandbox"]
+        return [program("codex"), "exec", *options, *(["resume", "--last"] if is_next else []), prompt]
+
+
+AGENTS = {"claude": Claude, "codex": Codex}
+
+
+def running():
+    """The number of requests that the server computes."""
+    with urllib.request.urlopen(SERVER + "/metrics") as answer:
+        lines = answer.read().decode().splitlines()
+    return sum(float(line.split()[-1]) for line in lines if line.startswith("vllm:num_requests_running{"))
+
+
+def wait(until, seconds, what):
+    end = time.monotonic() + seconds
+    while not until():
+        assert time.monotonic() < end, f"{what}: not within {seconds} seconds"
+        time.sleep(0.05)
+
+
+def end_all(home):
+    """Ends what an agent has left running: the processes that have its home."""
+    for entry in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if f"HOME={home}\0".encode() in entry.read_bytes():
+                os.kill(int(entry.parent.name), signal.SIGKILL)
+        except OSError:
+            pass
+
+
+class Work:
+    """An agent with a shop to mend."""
+
+    def __init__(self, name, folder):
+        self.home, self.shop = folder / "home", folder / "shop"
+        self.home.mkdir()
+        shutil.copytree(HERE / "shop", self.shop)
+        self.proxy = record.start(SERVER)
+        self.agent = AGENTS[name](self.proxy.address, self.home)
+
+    def run(self, prompt, is_next=False, is_cut=False):
+        """What the agent prints. With `is_cut` it is interrupted while an answer comes."""
+        environment = {**os.environ, "HOME": str(self.home), "NO_PROXY": "127.0.0.1", **self.agent.environment}
+        self.proxy.passed = 0
+        with tempfile.TemporaryFile("w+") as printed:
+            process = subprocess.Popen(
+                self.agent.command(prompt, is_next),
+                cwd=self.shop,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=printed,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            try:
+                if is_cut:
+                    wait(lambda: self.proxy.passed > 20_000, 200, "a long answer")
+                    process.send_signal(signal.SIGINT)
+                process.wait(300)
+            finally:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+                printed.seek(0)
+                said = printed.read()
+                print(f"--- {prompt}: {process.poll()}\n{said[-6000:]}", file=sys.stderr)
+        return said
+
+    def all(self, name):
+        said = self.run(f"[{name}-mend] The test of this shop fails. Mend it.")
+        assert "Both files are mended" in said, "the agent has not come to its end"
+        test = subprocess.run([sys.executable, "test_order.py"], cwd=self.shop, capture_output=True, text=True)
+        assert test.stdout == "passed\n", test
+        self.run("[long] Write a long list.", is_cut=True)
+        wait(lambda: running() == 0, 20, "the end of an answer that nobody reads")
+        assert [request.get("cut") for request in self.proxy.recorded].count(True) == 1
+        said = self.run("[next] Go on.", is_next=True)
+        assert "this is the next answer" in said
+        return self.proxy.recorded
+
+
+UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|[0-9a-f]{64}")
+
+
+def shared(value, folder, most=60):
+    """A part of a request as it is shared: without this machine's paths and names, and with all but the first characters of long texts left out."""
+    if isinstance(value, dict):
+        left = ("metadata", "client_metadata", "prompt_cache_key")
+        cut = {key: most if key != "pattern" else len(str(inner)) for key, inner in value.items() if key not in left}
+        return {key: shared(value[key], folder, most) for key, most in cut.items()}
+    if isinstance(value, list):
+        return [shared(inner, folder, most) for inner in value]
+    if not isinstance(value, str):
+        return value
+    value = UUID.sub("0", value.replace(folder, ""))
+    is_kept = len(value) <= most or value.startswith("{") or any(mark in value for mark in ("-mend]", "[long]", "[next]", "PATCH"))
+    return value if is_kept else value[:most] + "…"
+
+
+def lend(request, folder):
+    """A request as it is shared. The texts of the conversation itself are longer than those of tools and instructions."""
+    return {**request, "body": shared(request["body"], folder)}
+
+
+for name in ONLY or AGENTS:
+    with tempfile.TemporaryDirectory() as folder:
+        work = Work(name, Path(folder))
+        try:
+            requests = work.all(name)
+        finally:
+            end_all(work.home)
+        print(name, PACKAGES[name], f"{len(requests)} requests")
+        if os.environ.get("MLX_RECORD_AGENTS"):
+            (HERE / "requests").mkdir(exist_ok=True)
+            record.write(HERE / f"requests/{name}.json", [lend(request, folder) for request in requests])

@@ -1,0 +1,3 @@
+def price(cents):
+    """The price in euros."""
+    return cents / 10

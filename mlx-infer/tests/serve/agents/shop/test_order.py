@@ -1,0 +1,4 @@
+from order import total
+
+assert total([250, 50]) == 3, total([250, 50])
+print('passed')
