@@ -201,7 +201,9 @@ fn probe(model: &LoadedModel, number: usize) -> Result<()> {
         model.model().logits(&hidden.squeeze(0)?)
     })?;
     drop(step);
-    let missed = tokens.missed(model.model())?;
+    let mut missed = tokens.missed(model.model())?;
+    // The head for multi-token prediction runs in other steps, or not at all.
+    missed.retain(|path| !path.starts_with("mtp."));
     match &missed[..] {
         [] => Ok(()),
         [first, ..] => Err(Error::new(

@@ -8,6 +8,7 @@ use serde::Deserialize;
 
 use super::pool::Pool;
 use super::state::{App, Asked, Shared};
+use crate::error::Error;
 use crate::serve::http::error::ApiError;
 use crate::serve::http::fields::Fields;
 
@@ -247,7 +248,12 @@ pub(super) async fn load(app: &Shared, name: String, dir: PathBuf) -> Result<(),
             tokio::task::spawn_blocking(move || served.model.engine.load_adapter(&own, &from))
                 .await;
         let loaded = loaded.map_err(|_| ApiError::internal())?;
-        loaded.map_err(|error| ApiError::from(error).with_param("lora_path"))?;
+        loaded.map_err(|error| {
+            // Clients need not know where the server's folders are.
+            let folder = dir.file_name().unwrap_or_default().to_string_lossy();
+            let message = error.to_string().replace(&*dir.to_string_lossy(), &folder);
+            ApiError::from(Error::new(error.kind(), message)).with_param("lora_path")
+        })?;
         let mut known = adapters.known();
         let id = known.next_id;
         known.next_id += 1;
