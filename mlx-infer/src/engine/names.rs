@@ -5,8 +5,6 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::Engine;
-#[cfg(doc)]
-use super::EngineOptions;
 use super::handle::gone;
 use super::thread::EngineCommand;
 use crate::error::{Error, Result};
@@ -141,7 +139,7 @@ impl Engine {
     /// Refuses new requests for an adapter at once, waits for those in progress, and frees the adapter's memory.
     ///
     /// # Errors
-    /// There is no such adapter, it has [steps of its own](EngineOptions::adapters), or the engine has ended.
+    /// There is no such adapter, it has [steps of its own](crate::EngineOptions::adapters), or the engine has ended.
     pub fn unload_adapter(&self, name: &str) -> Result<()> {
         let number = {
             let mut known = self.adapters.known();
