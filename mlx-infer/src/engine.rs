@@ -15,6 +15,7 @@ mod decode;
 mod handle;
 mod jobs;
 mod load;
+mod names;
 mod prefixes;
 mod processor;
 mod rows;
@@ -34,6 +35,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use mlx_models::ModelInfo;
+use mlx_nn::lora::{TokenAdapters, with_adapters};
 
 pub(crate) use self::decode::{Decode, EngineModel, Native};
 pub use self::handle::Handle;
@@ -46,6 +48,7 @@ pub(crate) use self::worker::Worker;
 use self::handle::{Outlet, Ticket, gone};
 use self::jobs::Job;
 use self::load::LoadCounters;
+use self::names::AdapterNames;
 use self::thread::{EngineCommand, Inbox};
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::LoadedModel;
@@ -68,8 +71,10 @@ pub struct EngineOptions {
     /// a row.
     pub max_events: usize,
     /// Names and folders of adapters, one of which a request may choose ([`Request::with_adapter`]). The model's arrays
-    /// are shared. A step computes rows of one adapter, and each adapter's rows and prefixes get an equal part of the
-    /// bytes of [`limits`](Self::limits).
+    /// are shared, and rows of different adapters are computed in one step. Those with the model's own parameters
+    /// (`fine_tune_type: full`), those of encoders, and those of layers that the model computes in a form without
+    /// adapters by request have steps of their own, and an equal part of the bytes of [`limits`](Self::limits).
+    /// [`Engine::load_adapter`] adds others later.
     pub adapters: Vec<(String, PathBuf)>,
 }
 
@@ -135,7 +140,7 @@ pub struct Engine {
     thread: Mutex<Option<JoinHandle<()>>>,
     frontend: Arc<Frontend>,
     limits: Limits,
-    adapters: Vec<String>,
+    adapters: AdapterNames,
     max_requests: usize,
     max_events: usize,
     under_way: Arc<AtomicUsize>,
@@ -163,7 +168,7 @@ impl Engine {
             Arc::new(LoadCounters::new()),
         );
         let adapters = options.adapters;
-        let names = adapters.iter().map(|(name, _)| name.clone()).collect();
+        let names: Vec<String> = adapters.iter().map(|(name, _)| name.clone()).collect();
         let (limits, flag, shown) = (options.limits, aborted.clone(), counts.clone());
         let thread = std::thread::Builder::new()
             .name("mlx-engine".to_owned())
@@ -181,7 +186,7 @@ impl Engine {
                         return;
                     }
                 };
-                let told = (model.frontend().clone(), limits.clone());
+                let told = (model.frontend().clone(), limits.clone(), model.adapters());
                 if ready.send(Ok(told)).is_ok() {
                     let inbox = Inbox {
                         commands: inbox,
@@ -194,7 +199,7 @@ impl Engine {
             .map_err(|error| {
                 Error::new(ErrorKind::Io, "cannot start the engine's thread").with_source(error)
             })?;
-        let (frontend, limits) = loaded.recv().unwrap_or_else(|_| {
+        let (frontend, limits, adapters) = loaded.recv().unwrap_or_else(|_| {
             let message = "the engine's thread has ended while it loaded the model";
             Err(Error::new(ErrorKind::Closed, message))
         })?;
@@ -203,7 +208,7 @@ impl Engine {
             thread: Mutex::new(Some(thread)),
             frontend,
             limits,
-            adapters: names,
+            adapters: AdapterNames::new(names.into_iter().zip(adapters).collect()),
             max_requests: options.max_requests,
             max_events: options.max_events,
             under_way: Arc::new(AtomicUsize::new(0)),
@@ -220,10 +225,14 @@ impl Engine {
     /// adapter has the request's name.
     pub fn submit(&self, mut request: Request) -> Result<Handle> {
         let requested = Instant::now();
-        let model = self.model(request.adapter.take().as_deref())?;
+        let scale = request.adapter_scale;
+        let (model, held) = (self.adapters).find(request.adapter.take().as_deref(), scale)?;
         let (handle, mut outlet) = self.open()?;
         match self.frontend.checked(request) {
-            Ok(checked) => self.send(model, checked, requested, handle, outlet),
+            Ok(mut checked) => {
+                checked.held = held;
+                self.send(model, checked, requested, handle, outlet)
+            }
             Err(error) => {
                 let _ = outlet.put(Err(error));
                 Ok(handle)
@@ -238,7 +247,9 @@ impl Engine {
     pub fn submit_checked(&self, mut checked: Checked) -> Result<Handle> {
         let requested = Instant::now();
         self.frontend.check_origin(&checked)?;
-        let model = self.model(checked.adapter.take().as_deref())?;
+        let scale = checked.adapter_scale;
+        let (model, held) = (self.adapters).find(checked.adapter.take().as_deref(), scale)?;
+        checked.held = held;
         let (handle, outlet) = self.open()?;
         self.send(model, checked, requested, handle, outlet)
     }
@@ -276,18 +287,6 @@ impl Engine {
         Ok(handle)
     }
 
-    /// The index of a model: 0 without an adapter.
-    fn model(&self, adapter: Option<&str>) -> Result<usize> {
-        let Some(adapter) = adapter else { return Ok(0) };
-        let found = self.adapters.iter().position(|name| name == adapter);
-        found.map(|at| at + 1).ok_or_else(|| {
-            let known = self.adapters.join(", ");
-            Error::argument(format!(
-                "there is no adapter {adapter:?}; there are: {known}"
-            ))
-        })
-    }
-
     /// Calls `job` with the model, or with that of an adapter, on the engine's thread, between two steps of the rows.
     /// All rows wait for it, so a long computation should use [`run_in_pieces`](Self::run_in_pieces). If the engine is
     /// aborted first, `job` is dropped without a call. A panic of `job` affects nothing else.
@@ -320,9 +319,32 @@ impl Engine {
     where
         P: FnMut(&LoadedModel) -> ControlFlow<()> + 'static,
     {
-        let model = self.model(adapter)?;
+        self.run_scaled((adapter, 1.0), begin)
+    }
+
+    /// [`run_in_pieces`](Self::run_in_pieces) with a scale of the adapter.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run), or the adapter does not support the scale.
+    pub(crate) fn run_scaled<P>(
+        &self,
+        (adapter, scale): (Option<&str>, f32),
+        begin: impl FnOnce(&LoadedModel) -> P + Send + 'static,
+    ) -> Result<()>
+    where
+        P: FnMut(&LoadedModel) -> ControlFlow<()> + 'static,
+    {
+        let (model, held) = self.adapters.find(adapter, scale)?;
         self.frontend.check_native()?;
-        let job: Job<LoadedModel> = Box::new(move |model| Box::new(begin(model)));
+        let job: Job<LoadedModel> = Box::new(move |model| {
+            let tokens = held.as_ref().map(|held| TokenAdapters::all(held.row()));
+            let mut piece = with_adapters(tokens.as_ref(), || begin(model));
+            Box::new(move |model| {
+                // The job holds the adapter until its end.
+                let _held = &held;
+                with_adapters(tokens.as_ref(), || piece(model))
+            })
+        });
         let sent = self.commands.send(EngineCommand::Run(model, job));
         sent.map_err(|_| gone())
     }

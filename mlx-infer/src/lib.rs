@@ -80,6 +80,7 @@ pub use engine::{Engine, EngineLoad, EngineOptions, Handle, PrefixDirLoad};
 pub use error::{Error, ErrorKind, Result};
 pub use host::{console, convert, input, output};
 pub use mlx_models::ModelInfo;
+pub use model::adapters::{MAX_ADAPTER_RANK, MAX_ADAPTERS};
 pub use model::checked::Checked;
 #[cfg(feature = "default-model")]
 pub use model::default_model::files as default_model_files;

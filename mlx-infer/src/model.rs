@@ -1,5 +1,6 @@
 //! A checkpoint that is ready to generate.
 
+pub(crate) mod adapters;
 pub(crate) mod checked;
 #[cfg(feature = "default-model")]
 pub(crate) mod default_model;

@@ -26,9 +26,11 @@ pub struct Request {
     pub options: GenerateOptions,
     /// Changes the row's logits on the host.
     pub processor: Option<Processor>,
-    /// The name of an adapter of [`EngineOptions::adapters`](crate::EngineOptions::adapters); `None` is the model as it
-    /// was loaded.
+    /// The name of an adapter of [`EngineOptions::adapters`](crate::EngineOptions::adapters) or of
+    /// [`Engine::load_adapter`](crate::Engine::load_adapter); `None` is the model as it was loaded.
     pub adapter: Option<String>,
+    /// A factor of the adapter's correction: 1 is the adapter as it was trained, 0 the model without it.
+    pub adapter_scale: f32,
 }
 
 impl Request {
@@ -39,6 +41,7 @@ impl Request {
             options,
             processor: None,
             adapter: None,
+            adapter_scale: 1.0,
         }
     }
 
@@ -46,6 +49,13 @@ impl Request {
     #[must_use]
     pub fn with_adapter(mut self, name: impl Into<String>) -> Self {
         self.adapter = Some(name.into());
+        self
+    }
+
+    /// The request with a factor of its adapter's correction.
+    #[must_use]
+    pub fn with_adapter_scale(mut self, scale: f32) -> Self {
+        self.adapter_scale = scale;
         self
     }
 
@@ -67,6 +77,7 @@ impl fmt::Debug for Request {
             .field("options", &self.options)
             .field("processor", &self.processor.as_ref().map(|_| ".."))
             .field("adapter", &self.adapter)
+            .field("adapter_scale", &self.adapter_scale)
             .finish()
     }
 }

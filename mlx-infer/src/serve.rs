@@ -14,6 +14,7 @@
 //! | `routes` | the table of routes, and one file a route: it reads the body and writes the answer |
 //! | `turn` | from a request's parameters to the events of its rows, and to the parts of its reply |
 
+mod adapters;
 mod batches;
 mod http;
 mod keep_alive;

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use mlx_core::safetensors::save;
 use mlx_core::{Array, Error, ErrorKind, Result, Safetensors};
-use mlx_nn::{Checkpoint, Module, Param, Rules, Visit, VisitMut};
+use mlx_nn::{Checkpoint, Lora, Module, Param, Rules, Visit, VisitMut};
 use serde_json::{Map, Value, json};
 
 use crate::checkpoint::weights::read_json;
@@ -18,7 +18,7 @@ use crate::model::Model;
 mod parts;
 mod peft;
 
-use parts::put;
+use parts::{made, set};
 
 /// mlx-lm's name of an adapter's settings.
 pub const CONFIG: &str = "adapter_config.json";
@@ -78,7 +78,77 @@ pub fn load(dir: &Path, model: &mut dyn Model) -> Result<Adapter> {
     Ok(adapter)
 }
 
+/// The low-rank corrections of an adapter's folder, for [`set_row_adapters`](mlx_nn::lora::set_row_adapters).
+#[derive(Clone, Debug)]
+pub struct LayerLoras {
+    /// The kind: [`AdapterKind::Lora`] or [`AdapterKind::Dora`].
+    pub kind: AdapterKind,
+    /// The names of its parameters in the model, in order.
+    pub names: Vec<String>,
+    /// The fraction of the inputs that training dropped.
+    pub dropout: f32,
+    /// The correction of each layer, by the layer's path.
+    pub layers: BTreeMap<String, Lora>,
+}
+
+impl LayerLoras {
+    /// The largest rank.
+    pub fn rank(&self) -> i32 {
+        let ranks = self.layers.values().filter_map(Lora::rank);
+        ranks.max().unwrap_or(0)
+    }
+}
+
+/// Reads the adapter in `dir` for layers of `model`, which is not changed.
+///
+/// # Errors
+/// As [`load`], or the folder has the model's own parameters ([`AdapterKind::Full`]).
+pub fn read(dir: &Path, model: &dyn Model) -> Result<LayerLoras> {
+    match find(dir, model)? {
+        Found::Layers(adapter) => Ok(adapter),
+        Found::Parameters(_) => Err(Error::new(
+            ErrorKind::Unsupported,
+            format!(
+                "{}: fine_tune_type full: the folder has parameters of the model itself, which cannot be added to it for \
+                 some requests only",
+                dir.display()
+            ),
+        )),
+    }
+}
+
+/// Whether the adapter in `dir` has the model's own parameters.
+///
+/// # Errors
+/// Its settings cannot be read.
+pub fn is_full(dir: &Path) -> Result<bool> {
+    let config = read_json(dir, CONFIG)?;
+    let kind = config.get("fine_tune_type").and_then(Value::as_str);
+    Ok(config.get("peft_type").is_none() && kind == Some("full"))
+}
+
+/// The content of an adapter's folder.
+enum Found {
+    Layers(LayerLoras),
+    /// The values of parameters, by their names in the model.
+    Parameters(BTreeMap<String, Array>),
+}
+
 fn load_lazily(dir: &Path, model: &mut dyn Model) -> Result<Adapter> {
+    match find(dir, model)? {
+        Found::Layers(adapter) => {
+            set(model, adapter.layers)?;
+            Ok(Adapter {
+                kind: adapter.kind,
+                names: adapter.names,
+                dropout: adapter.dropout,
+            })
+        }
+        Found::Parameters(tensors) => fill(&dir.display().to_string(), model, tensors),
+    }
+}
+
+fn find(dir: &Path, model: &dyn Model) -> Result<Found> {
     let config = read_json(dir, CONFIG)?;
     let label = dir.display().to_string();
     let fail = |message: String| {
@@ -88,7 +158,7 @@ fn load_lazily(dir: &Path, model: &mut dyn Model) -> Result<Adapter> {
         )
     };
     if config.get("peft_type").is_some() {
-        return peft::load(dir, &config, model);
+        return peft::read(dir, &config, model);
     }
     let kind = match config.get("fine_tune_type").map(Value::as_str) {
         None | Some(Some("lora")) => AdapterKind::Lora,
@@ -118,8 +188,7 @@ fn load_lazily(dir: &Path, model: &mut dyn Model) -> Result<Adapter> {
     let file = Safetensors::open(dir.join(WEIGHTS))?;
     let rules = model.names().written();
     if kind == AdapterKind::Full {
-        let tensors = full(&label, file, &rules)?;
-        return fill(&label, model, tensors);
+        return full(&label, file, &rules).map(Found::Parameters);
     }
     let mut tensors = BTreeMap::new();
     let mut faults = Vec::new();
@@ -132,7 +201,7 @@ fn load_lazily(dir: &Path, model: &mut dyn Model) -> Result<Adapter> {
         .unwrap_or_else(|fault| faults.push(format!("{published}: {fault}")));
     }
     report(&label, "adapter", &faults)?;
-    put(
+    made(
         &label,
         model,
         tensors,
@@ -173,7 +242,7 @@ fn spread(
     tensors: &mut BTreeMap<String, Array>,
 ) -> Result<Result<(), String>> {
     // The rules drop some matrices of checkpoints, such as a tied head. Then the name stays as it
-    // is, and `put` refuses it.
+    // is, and `made` refuses it.
     let whole = Rules::none();
     let pieces = rules.modules(layer).or_else(|_| whole.modules(layer));
     for piece in pieces.unwrap_or_default() {

@@ -311,7 +311,7 @@ fn every_layer_heeds_its_adapter() {
         fn adaptable(
             &mut self,
             path: &mlx_nn::Path,
-            _layout: mlx_nn::Layout,
+            _layer: mlx_nn::AdaptableLayer<'_>,
         ) -> mlx_core::Result<()> {
             self.0.push(path.as_str().to_owned());
             Ok(())

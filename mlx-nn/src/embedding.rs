@@ -3,7 +3,7 @@
 use mlx_core::{Array, Result};
 
 use crate::init::{Initial, drawn};
-use crate::lora::{Adaptable, Layout, Lora};
+use crate::lora::{Adaptable, AdaptableLayer, AdapterSlot, Layout, Lora};
 use crate::module::{Module, Param, Path, Visit, VisitMut};
 use crate::weight::Weight;
 
@@ -13,6 +13,8 @@ pub struct Embedding {
     weight: Weight,
     // Boxed, because most tables have none.
     pub(crate) lora: Option<Box<Lora>>,
+    /// Adapters by row.
+    pub(crate) by_row: AdapterSlot,
 }
 
 impl Embedding {
@@ -47,6 +49,7 @@ impl Embedding {
         Ok(Self {
             weight: Weight::Dense(weight.called("weight")),
             lora: None,
+            by_row: AdapterSlot::default(),
         })
     }
 
@@ -56,8 +59,12 @@ impl Embedding {
     /// The shapes do not fit.
     pub fn forward(&self, tokens: &Array) -> Result<Array> {
         let rows = self.weight.rows(tokens, None)?;
-        match &self.lora {
-            Some(lora) => lora.apply_to_rows(tokens, &rows, &self.weight),
+        let rows = match &self.lora {
+            Some(lora) => lora.apply_to_rows(tokens, &rows, &self.weight)?,
+            None => rows,
+        };
+        match self.by_row.active() {
+            Some(adapters) => adapters.add_to_rows(tokens, &rows),
             None => Ok(rows),
         }
     }
@@ -68,8 +75,12 @@ impl Embedding {
     /// The shapes do not fit.
     pub fn as_linear(&self, x: &Array) -> Result<Array> {
         let y = self.weight.project(x)?;
-        match &self.lora {
-            Some(lora) => lora.forward(x, &y, &self.weight),
+        let y = match &self.lora {
+            Some(lora) => lora.forward(x, &y, &self.weight)?,
+            None => y,
+        };
+        match self.by_row.active() {
+            Some(adapters) => adapters.add_to(x, &y),
             None => Ok(y),
         }
     }
@@ -87,7 +98,13 @@ impl Embedding {
 
 impl Module for Embedding {
     fn visit(&self, path: &mut Path, v: &mut dyn Visit) -> Result<()> {
-        v.adaptable(path, Layout::Embedding)?;
+        let layer = AdaptableLayer {
+            layout: Layout::Embedding,
+            weight: &self.weight,
+            lora: self.lora.as_deref(),
+            by_row: Some(&self.by_row),
+        };
+        v.adaptable(path, layer)?;
         self.weight.visit(path, v)?;
         self.lora.visit(path, v)
     }

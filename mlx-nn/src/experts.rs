@@ -5,7 +5,7 @@ use mlx_core::{Array, Result};
 
 use crate::activation::Activation;
 use crate::linear::Linear;
-use crate::lora::{Adaptable, Layout, Lora};
+use crate::lora::{Adaptable, AdaptableLayer, AdapterSlot, Layout, Lora};
 use crate::mlp::{FeedForward, GatedMlp, PlainMlp};
 use crate::module::{Module, Param, Path, Visit, VisitMut};
 use crate::normed::Input;
@@ -26,6 +26,8 @@ pub struct ExpertsLinear {
     bias: Option<Param>,
     // Boxed, because most layers have none.
     lora: Option<Box<Lora>>,
+    /// Adapters by row.
+    by_row: AdapterSlot,
 }
 
 impl ExpertsLinear {
@@ -38,6 +40,7 @@ impl ExpertsLinear {
             weight: Weight::empty(&[n_experts, outputs, inputs])?,
             bias: None,
             lora: None,
+            by_row: AdapterSlot::default(),
         })
     }
 
@@ -61,6 +64,9 @@ impl ExpertsLinear {
         if let Some(lora) = &self.lora {
             y = lora.apply_to_experts(x, &y, experts, &self.weight)?;
         }
+        if let Some(adapters) = self.by_row.active() {
+            y = adapters.add_to_experts(x, &y, experts)?;
+        }
         match &self.bias {
             Some(bias) => y.add(bias.get()?.take(experts, 0)?.expand_dims(-2)?),
             None => Ok(y),
@@ -75,6 +81,7 @@ impl ExpertsLinear {
     pub fn gated(&self, up: &Self, gate: Gate, x: &Array, experts: &Array) -> Result<Array> {
         let is_product = |stack: &Self| {
             let is_bare = stack.lora.is_none() && stack.bias.is_none();
+            let is_bare = is_bare && stack.by_row.active().is_none();
             is_bare && !stack.weight.has_steps(x.dtype())
         };
         if is_product(self) && is_product(up) {
@@ -87,7 +94,13 @@ impl ExpertsLinear {
 
 impl Module for ExpertsLinear {
     fn visit(&self, path: &mut Path, v: &mut dyn Visit) -> Result<()> {
-        v.adaptable(path, Layout::Experts)?;
+        let layer = AdaptableLayer {
+            layout: Layout::Experts,
+            weight: &self.weight,
+            lora: self.lora.as_deref(),
+            by_row: Some(&self.by_row),
+        };
+        v.adaptable(path, layer)?;
         self.weight.visit(path, v)?;
         path.scoped("bias", |path| self.bias.visit(path, v))?;
         self.lora.visit(path, v)

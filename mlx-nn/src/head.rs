@@ -75,6 +75,7 @@ impl<'a> Head<'a> {
                     bias: None,
                     rounds: false,
                     lora: embedding.lora.clone(),
+                    by_row: embedding.by_row.clone(),
                 },
             },
             scale: self.scale,
@@ -204,6 +205,7 @@ impl Linear {
             bias: self.bias.as_ref().map(part).transpose()?,
             rounds: self.rounds,
             lora: lora.transpose()?,
+            by_row: self.by_row.slice(from, to)?,
         })
     }
 }

@@ -356,7 +356,8 @@ impl Joint {
 
 impl Module for Joint {
     fn visit(&self, path: &mut Path, v: &mut dyn Visit) -> Result<()> {
-        self.linear.visit(path, v)?;
+        // The absorbed form has no adapters by row.
+        self.linear.walk(path, v, None)?;
         self.halves.iter().try_for_each(|half| v.derived(half))
     }
 

@@ -237,7 +237,7 @@ pub use latent::{IndexConfig, LatentAttention, LatentConfig};
 pub use layer::{Identity, IntoLayer, Layer, Sequential};
 pub use lightning::{Lightning, LightningConfig};
 pub use linear::Linear;
-pub use lora::{Adaptable, Layout, Lora, LoraConfig};
+pub use lora::{Adaptable, AdaptableLayer, AdapterSlot, Layout, Lora, LoraConfig};
 pub use mamba::{Mamba, MambaConfig, MambaNorm};
 pub use mlp::{FeedForward, GatedMlp, PlainMlp};
 // Python's name of the module.

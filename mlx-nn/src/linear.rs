@@ -4,7 +4,7 @@ use mlx_core::fast::{self, Gate};
 use mlx_core::{Array, DType, Result};
 
 use crate::init::{Initial, drawn};
-use crate::lora::{Adaptable, Layout, Lora};
+use crate::lora::{Adaptable, AdaptableLayer, AdapterSlot, Layout, Lora};
 use crate::module::{Module, Param, Path, Visit, VisitMut};
 use crate::normed::Input;
 use crate::weight::Weight;
@@ -18,6 +18,8 @@ pub struct Linear {
     pub(crate) rounds: bool,
     // Boxed, because most layers have none.
     pub(crate) lora: Option<Box<Lora>>,
+    /// Adapters by row.
+    pub(crate) by_row: AdapterSlot,
 }
 
 impl Linear {
@@ -56,6 +58,7 @@ impl Linear {
             bias: bias.transpose()?.map(|bias| bias.called("bias")),
             rounds: false,
             lora: None,
+            by_row: AdapterSlot::default(),
         })
     }
 
@@ -119,6 +122,7 @@ impl Linear {
         let x = x.into();
         let is_product = |layer: &Self| {
             let is_bare = layer.lora.is_none() && layer.bias.is_none() && !layer.rounds;
+            let is_bare = is_bare && layer.by_row.active().is_none();
             is_bare && !layer.weight.has_steps(x.dtype())
         };
         if is_product(self) && is_product(up) {
@@ -132,6 +136,9 @@ impl Linear {
     fn finish(&self, x: Input<'_>, mut y: Array) -> Result<Array> {
         if let Some(lora) = &self.lora {
             y = lora.forward(x.array()?, &y, &self.weight)?;
+        }
+        if let Some(adapters) = self.by_row.active() {
+            y = adapters.add_to(x.array()?, &y)?;
         }
         match &self.bias {
             Some(bias) => y.add(bias.get()?),
@@ -150,6 +157,26 @@ impl Linear {
             Some(lora) => lora.fused(&self.weight)?.astype(dense.dtype()),
             None => Ok(dense),
         }
+    }
+
+    /// Walks the parameters. `by_row` is the place of adapters by row, `None` if the layer's owner uses the matrix in
+    /// another form.
+    pub(crate) fn walk(
+        &self,
+        path: &mut Path,
+        v: &mut dyn Visit,
+        by_row: Option<&AdapterSlot>,
+    ) -> Result<()> {
+        let layer = AdaptableLayer {
+            layout: Layout::Linear,
+            weight: &self.weight,
+            lora: self.lora.as_deref(),
+            by_row,
+        };
+        v.adaptable(path, layer)?;
+        self.weight.visit(path, v)?;
+        path.scoped("bias", |path| self.bias.visit(path, v))?;
+        self.lora.visit(path, v)
     }
 
     /// Whether the matrix has values.
@@ -202,10 +229,7 @@ fn rounded(x: &Array) -> Result<Array> {
 
 impl Module for Linear {
     fn visit(&self, path: &mut Path, v: &mut dyn Visit) -> Result<()> {
-        v.adaptable(path, Layout::Linear)?;
-        self.weight.visit(path, v)?;
-        path.scoped("bias", |path| self.bias.visit(path, v))?;
-        self.lora.visit(path, v)
+        self.walk(path, v, Some(&self.by_row))
     }
 
     fn visit_mut(&mut self, path: &mut Path, v: &mut dyn VisitMut) -> Result<()> {

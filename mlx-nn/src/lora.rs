@@ -11,9 +11,11 @@ use crate::weight::Weight;
 
 pub mod adapt;
 mod layout;
+mod rows;
 
 pub use adapt::{LoraConfig, attach, detach, fuse, set_dropout_key};
-pub use layout::{Adaptable, Layout};
+pub use layout::{Adaptable, AdaptableLayer, Layout};
+pub use rows::{AdapterSlot, RowAdapter, TokenAdapters, set_row_adapters, with_adapters};
 
 /// A correction of rank R of a layer's matrix, with the names and layouts of mlx-lm's adapters.
 #[derive(Clone, Debug)]
@@ -151,14 +153,7 @@ impl Lora {
     /// # Errors
     /// The shapes do not fit.
     pub fn fused(&self, weight: &Weight) -> Result<Array> {
-        let shape = weight.shape();
-        let [a, b] = [self.lora_a.shape(), self.lora_b.shape()];
-        let rank = self.layout.rank(a);
-        let expected = rank.and_then(|rank| self.layout.shapes(&shape, rank));
-        if expected.is_none_or(|[of_a, of_b, _]| a != of_a || b != of_b) {
-            let message = format!("lora_a {a:?} and lora_b {b:?} do not fit a matrix {shape:?}");
-            return Err(Error::new(ErrorKind::Shape, message));
-        }
+        self.check(&weight.shape())?;
         let adapted = self.adapted(weight)?;
         match &self.m {
             None => Ok(adapted),
@@ -167,6 +162,31 @@ impl Lora {
                 adapted.multiply(factor.expand_dims(-1)?)
             }
         }
+    }
+}
+
+impl Lora {
+    /// The number of columns of A: its rank.
+    pub fn rank(&self) -> Option<i32> {
+        self.layout.rank(self.lora_a.shape())
+    }
+
+    /// # Errors
+    /// A and B do not fit a matrix of this shape.
+    fn check(&self, shape: &[i32]) -> Result<()> {
+        let [a, b] = [self.lora_a.shape(), self.lora_b.shape()];
+        let expected = self.rank().and_then(|rank| self.layout.shapes(shape, rank));
+        if expected.is_some_and(|[of_a, of_b, _]| a == of_a && b == of_b) {
+            return Ok(());
+        }
+        let message = format!("lora_a {a:?} and lora_b {b:?} do not fit a matrix {shape:?}");
+        Err(Error::new(ErrorKind::Shape, message))
+    }
+
+    /// The dtype of both factors, F32 if they differ.
+    fn dtype(&self) -> DType {
+        let (a, b) = (self.lora_a.value().dtype(), self.lora_b.value().dtype());
+        if a == b { a } else { DType::F32 }
     }
 }
 

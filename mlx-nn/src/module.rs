@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use mlx_core::{Array, DType, Result};
 
-use crate::lora::{Adaptable, Layout};
+use crate::lora::{Adaptable, AdaptableLayer};
 use crate::training::Mode;
 use crate::weight::Weight;
 
@@ -70,7 +70,7 @@ pub trait Visit {
     ///
     /// # Errors
     /// An error of the visitor.
-    fn adaptable(&mut self, _path: &Path, _layout: Layout) -> Result<()> {
+    fn adaptable(&mut self, _path: &Path, _layer: AdaptableLayer<'_>) -> Result<()> {
         Ok(())
     }
     /// Called before the arrays of a matrix.

@@ -156,6 +156,11 @@ impl Step<'_> {
         self.cache.options.store
     }
 
+    /// The places of the tokens whose features are read, if not all are.
+    pub(crate) fn reads(&self) -> Option<&[usize]> {
+        self.reads.as_deref()
+    }
+
     /// The number of tokens that each row brings.
     pub fn widths(&self) -> &[usize] {
         &self.axis.widths

@@ -53,6 +53,6 @@ impl EngineModel for MlxLm {
 
     fn serve(self: Box<Self>, limits: Limits, inbox: &Inbox) {
         let session = self.into_session(limits.rows);
-        inbox.serve(vec![session], &[]);
+        inbox.serve(vec![session], &[], Default::default());
     }
 }

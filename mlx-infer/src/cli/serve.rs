@@ -38,6 +38,10 @@ pub(super) struct ServeArgs {
     /// given several times
     #[arg(long, value_name = "NAME=DIR", value_parser = name_and_folder)]
     adapter: Vec<(String, PathBuf)>,
+    /// Folder of adapters that clients may load and unload while the server runs (/v1/load_lora_adapter). Without it such
+    /// requests are refused
+    #[arg(long, value_name = "DIR")]
+    adapters_dir: Option<PathBuf>,
     /// API key that requests must have; may be given several times. Other users of the machine can read it in the list of processes: prefer the file
     #[arg(
         long,
@@ -130,9 +134,10 @@ pub(super) struct ServeArgs {
 const AFTER_HELP: &str = "\
 Routes: POST /v1/chat/completions, /v1/completions, /v1/responses, /v1/messages, /v1/messages/count_tokens,
 /v1/classify, /v1/embeddings, /v1/rerank, /v1/score, /v1/systemone, /v1/files, /v1/batches, /v1/models/load,
-/v1/models/unload, /infill, /tokenize, /detokenize, /sleep, /wake_up; GET /v1/models, /tokenizer_info, /is_sleeping,
-/health, /ready, /metrics, /openapi.json, and a page at /. Those with /v1 are there without it too. Ollama's: POST
-/api/chat, /api/generate, /api/embed, /api/show; GET /api/tags, /api/ps, /api/version. docs/guide/serving.md describes each.";
+/v1/models/unload, /v1/load_lora_adapter, /v1/unload_lora_adapter, /lora-adapters, /infill, /tokenize, /detokenize,
+/sleep, /wake_up; GET /v1/models, /lora-adapters, /tokenizer_info, /is_sleeping, /health, /ready, /metrics,
+/openapi.json, and a page at /. Those with /v1 are there without it too. Ollama's: POST /api/chat, /api/generate,
+/api/embed, /api/show; GET /api/tags, /api/ps, /api/version. docs/guide/serving.md describes each.";
 
 impl ServeArgs {
     pub(super) fn run(self) -> Result {
@@ -143,8 +148,10 @@ impl ServeArgs {
             ..Default::default()
         })?;
         self.drafters.check(&self.backend, self.speculative)?;
-        self.backend
-            .refuse(&[("adapter", !self.adapter.is_empty())])?;
+        self.backend.refuse(&[
+            ("adapter", !self.adapter.is_empty()),
+            ("adapters-dir", self.adapters_dir.is_some()),
+        ])?;
         if self.models.are_several() {
             self.refuse_with_several()?;
         }
@@ -182,6 +189,7 @@ impl ServeArgs {
         let [draft, mtp] = self.drafters.flags();
         let flags = [
             ("adapter", !self.adapter.is_empty()),
+            ("adapters-dir", self.adapters_dir.is_some()),
             ("backend mlx-lm", !self.backend.is_native()),
             draft,
             mtp,
@@ -308,6 +316,7 @@ impl ServeArgs {
             #[cfg(feature = "otel")]
             otlp_endpoint: self.listen.otlp_endpoint.clone(),
             batch_dir: self.batch_dir.clone(),
+            adapters_dir: self.adapters_dir.clone(),
             json_log: self.listen.is_json(),
             unix_socket: self.listen.unix_socket.clone(),
             tls: self.listen.tls(),

@@ -6,15 +6,19 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
+use mlx_models::adapter;
+
 use super::handle::Queue;
 use super::load::EngineLoad;
+use super::names::NamedAdapter;
 use super::prefix_dir::PrefixDir;
 use super::prefix_dir::tiered::Tiered;
 use super::state::Sink;
 use super::thread::Inbox;
 use super::watchdog::Watchdog;
 use super::worker::Worker;
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
+use crate::model::adapters::AdapterTable;
 use crate::model::checked::Checked;
 use crate::model::frontend::Frontend;
 use crate::model::{LoadedModel, memory};
@@ -109,14 +113,23 @@ pub(crate) trait EngineModel {
     /// The memory of the device cannot be read.
     fn limits(&self, limits: &Limits) -> Result<Limits>;
 
+    /// What each name of [`EngineOptions::adapters`](super::EngineOptions::adapters) stands for, in their order.
+    fn adapters(&self) -> Vec<NamedAdapter> {
+        Vec::new()
+    }
+
     /// Serves the messages of the inbox until the engine ends.
     fn serve(self: Box<Self>, limits: Limits, inbox: &Inbox);
 }
 
 /// A model of this process, with its adapters.
 pub(crate) struct Native {
-    /// The model, followed by the model with each adapter.
+    /// The model, followed by copies of it with an adapter that has steps of its own.
     models: Vec<LoadedModel>,
+    /// The adapters of the model that requests may choose.
+    table: AdapterTable,
+    /// What their names stand for.
+    named: Vec<NamedAdapter>,
     /// The folder of each model's prefixes, if there is one, until the model is served.
     dirs: Cell<Vec<Option<PrefixDir>>>,
 }
@@ -127,12 +140,36 @@ impl Native {
     /// # Errors
     /// An adapter does not fit the model.
     pub(crate) fn new(model: LoadedModel, adapters: &[(String, PathBuf)]) -> Result<Self> {
-        let mut models = vec![model];
-        for (_, dir) in adapters {
-            models.push(models[0].with_adapter(dir)?);
+        let (mut models, mut table) = (vec![model], AdapterTable::default());
+        let mut named = Vec::new();
+        for (name, dir) in adapters {
+            let is_apart = models[0].model().encoder().is_some() || adapter::is_full(dir)?;
+            let loaded = match is_apart {
+                true => None,
+                false => match table.load(&models[0], dir) {
+                    Ok(adapter) => Some(adapter),
+                    Err(error) if error.kind() == ErrorKind::Unsupported => {
+                        tracing::warn!("adapter {name:?} has steps of its own: {error}");
+                        None
+                    }
+                    Err(error) => return Err(error),
+                },
+            };
+            named.push(match loaded {
+                Some(adapter) => NamedAdapter::Rows(adapter),
+                None => {
+                    models.push(models[0].with_adapter(dir)?);
+                    NamedAdapter::Model(models.len() - 1)
+                }
+            });
         }
         let dirs = Cell::default();
-        Ok(Self { models, dirs })
+        Ok(Self {
+            models,
+            table,
+            named,
+            dirs,
+        })
     }
 
     /// The limits of each model. Those on bytes are divided among all.
@@ -159,8 +196,15 @@ impl EngineModel for Native {
         memory::resolve(limits)
     }
 
-    fn serve(self: Box<Self>, limits: Limits, inbox: &Inbox) {
+    fn adapters(&self) -> Vec<NamedAdapter> {
+        self.named.clone()
+    }
+
+    fn serve(mut self: Box<Self>, limits: Limits, inbox: &Inbox) {
         let limits = self.divided(limits);
+        // Only names and rows hold the adapters.
+        self.named.clear();
+        let table = std::mem::take(&mut self.table);
         let models = self.models.iter().zip(self.dirs.take());
         let workers = models.map(|(model, dir)| Tiered::with(model, limits.clone(), dir));
         let workers: Vec<Tiered<'_, 'static>> = workers.collect();
@@ -168,6 +212,6 @@ impl EngineModel for Native {
             .iter()
             .map(|tiered| tiered.worker().passes().clone());
         let _watchdog = Watchdog::start(passes.collect(), |late| tracing::warn!("{late}"));
-        inbox.serve(workers, &self.models);
+        inbox.serve(workers, &self.models, table);
     }
 }

@@ -7,12 +7,15 @@
 //! parts. Recurrent layers cannot be shortened either, except to lengths that they have
 //! [recorded](ModelCache::record).
 
+use std::borrow::Cow;
+
 use mlx_core::eval;
 use mlx_nn::{LayerKind, ModelCache};
 
 use crate::engine::prefix_cache::PrefixStore;
 use crate::engine::prompt_cache::{Embedding, PromptState};
 use crate::engine::scheduler::TAIL;
+use crate::model::adapters::AdapterKey;
 
 /// Finding and copying a shorter prefix costs more than computing it.
 pub(super) const MIN_TOKENS: usize = 16;
@@ -32,6 +35,29 @@ pub(super) struct Announced {
     pub(super) embedding: Embedding,
     /// Its states, if it is new.
     pub(super) state: Option<PromptState>,
+}
+
+/// Everything of a row on which its layer states depend, besides its tokens.
+#[derive(Clone, Copy)]
+pub(super) struct PrefixKind {
+    pub(super) embedding: Embedding,
+    /// The row's adapter. Its key stands before the tokens in the store.
+    pub(super) adapter: Option<AdapterKey>,
+}
+
+impl PrefixKind {
+    /// The numbers under which a prefix is stored.
+    fn stored<'i>(&self, ids: &'i [u32]) -> Cow<'i, [u32]> {
+        match &self.adapter {
+            Some(key) => [&key[..], ids].concat().into(),
+            None => ids.into(),
+        }
+    }
+
+    /// How many of these numbers are no tokens.
+    fn before(&self) -> usize {
+        self.adapter.map_or(0, |key| key.len())
+    }
 }
 
 /// The result of a search for a prefix of a prompt.
@@ -81,7 +107,7 @@ impl Prefixes {
     /// Stores a prefix that was computed before.
     pub(super) fn put(&mut self, ids: &[u32], state: PromptState) {
         let (bytes, embedding) = (state.nbytes(), state.embedding());
-        self.store.insert(ids, state, bytes, serves(embedding));
+        self.store.insert(ids, state, bytes, serves(embedding, 0));
     }
 
     /// Whether no prefixes are stored.
@@ -101,14 +127,17 @@ impl Prefixes {
     }
 
     /// Looks for the longest prefix of a prompt.
-    pub(super) fn find(&mut self, ids: &[u32], embedding: Embedding) -> FoundPrefix {
+    pub(super) fn find(&mut self, ids: &[u32], kind: PrefixKind) -> FoundPrefix {
+        let (embedding, before) = (kind.embedding, kind.before());
+        let stored = kind.stored(ids);
         // The last token is always computed, because its logits are needed.
-        let found = self.store.find(ids, ids.len() - 1, |state, most| {
-            let len = state.longest(most, embedding);
-            if len >= MIN_TOKENS { len } else { 0 }
+        let found = self.store.find(&stored, stored.len() - 1, |state, most| {
+            let len = state.longest(most.saturating_sub(before), embedding);
+            if len >= MIN_TOKENS { before + len } else { 0 }
         });
-        let common = found.common;
+        let common = found.common.saturating_sub(before);
         let start = found.best.and_then(|(state, len)| {
+            let len = len - before;
             // Evaluated now, so that another pass that fails before the prompt is computed does not poison it.
             let cache = state.start(len, ids.len()).ok()?;
             eval(cache.arrays()).ok()?;
@@ -116,7 +145,7 @@ impl Prefixes {
         });
         let len = start.as_ref().map_or(0, |&(_, len, _)| len);
         if let Some((cache, _, true)) = &start {
-            self.tell_shortened(&ids[..len], embedding, cache);
+            self.tell_shortened(&ids[..len], kind, cache);
         }
         if len > 0 {
             self.hits += 1;
@@ -131,26 +160,21 @@ impl Prefixes {
 
     /// Stores the prefix `ids`, whose cache is row `row` of `cache`, unless it is short or an entry
     /// already serves it.
-    pub(super) fn keep(
-        &mut self,
-        ids: &[u32],
-        cache: &ModelCache,
-        row: usize,
-        embedding: Embedding,
-    ) {
+    pub(super) fn keep(&mut self, ids: &[u32], cache: &ModelCache, row: usize, kind: PrefixKind) {
+        let embedding = kind.embedding;
         if self.store.is_off() || ids.len() < MIN_TOKENS || embedding == Embedding::Own {
             return;
         }
-        let serves = serves(embedding);
-        if self.store.covers(ids, &serves) {
-            self.tell(ids, embedding, None);
+        let (stored, serves) = (kind.stored(ids), serves(embedding, kind.before()));
+        if self.store.covers(&stored, &serves) {
+            self.tell(ids, kind, None);
             return;
         }
         match PromptState::share(cache, row, ids.len(), embedding) {
             Ok(state) => {
                 let bytes = state.nbytes();
-                self.tell(ids, embedding, Some(&state));
-                self.store.insert(ids, state, bytes, serves);
+                self.tell(ids, kind, Some(&state));
+                self.store.insert(&stored, state, bytes, serves);
             }
             // There is no memory for a copy. Of all uses of memory, the store is the first to be
             // cleared.
@@ -160,32 +184,36 @@ impl Prefixes {
 
     /// Announces a stored prefix that was shortened to `ids`, whose states are in `cache`, if it has
     /// windows: pages can be shortened, and a file of the longer prefix cannot.
-    fn tell_shortened(&mut self, ids: &[u32], embedding: Embedding, cache: &ModelCache) {
+    fn tell_shortened(&mut self, ids: &[u32], kind: PrefixKind, cache: &ModelCache) {
         let is_window = |kind: &LayerKind| matches!(kind, LayerKind::Window(_));
         if self.announced.is_some()
             && cache.kinds().iter().any(is_window)
-            && let Ok(state) = PromptState::share(cache, 0, ids.len(), embedding)
+            && let Ok(state) = PromptState::share(cache, 0, ids.len(), kind.embedding)
         {
-            self.tell(ids, embedding, Some(&state));
+            self.tell(ids, kind, Some(&state));
         }
     }
 
-    /// Adds a prefix to the list of those that are announced.
-    fn tell(&mut self, ids: &[u32], embedding: Embedding, state: Option<&PromptState>) {
-        if let Some(announced) = &mut self.announced {
+    /// Adds a prefix to the list of those that are announced. Prefixes of adapters are in memory only.
+    fn tell(&mut self, ids: &[u32], kind: PrefixKind, state: Option<&PromptState>) {
+        if let (Some(announced), None) = (&mut self.announced, kind.adapter) {
             announced.push(Announced {
                 ids: ids.to_vec(),
-                embedding,
+                embedding: kind.embedding,
                 state: state.cloned(),
             });
         }
     }
 }
 
-/// Whether a state serves a prefix of this length. That includes the same prompt again: its last
-/// token is always computed, and the layers may have recorded it a few tokens before its end.
-fn serves(embedding: Embedding) -> impl Fn(&PromptState, usize) -> bool {
+/// Whether a state serves a prefix of this length, of which the first `before` numbers are no
+/// tokens. That includes the same prompt again: its last token is always computed, and the layers
+/// may have recorded it a few tokens before its end.
+fn serves(embedding: Embedding, before: usize) -> impl Fn(&PromptState, usize) -> bool {
     move |state, len| {
+        let Some(len @ 1..) = len.checked_sub(before) else {
+            return false;
+        };
         let again = state.longest(len - 1, embedding);
         state.longest(len, embedding) == len && again > 0 && again + TAIL >= len
     }

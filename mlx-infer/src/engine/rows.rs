@@ -6,13 +6,15 @@
 mod draft;
 mod verify;
 
+use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use mlx_core::{Array, Replay, async_eval, eval};
 use mlx_nn::ModelCache;
+use mlx_nn::lora::{RowAdapter, TokenAdapters, with_adapters};
 
 use self::draft::HeadInput;
-pub(crate) use self::verify::Verified;
+pub(crate) use self::verify::{PromptChunks, Verified};
 
 use super::state::Requests;
 use crate::engine::scheduler::Id;
@@ -26,6 +28,8 @@ pub(crate) struct Rows<'m> {
     model: &'m LoadedModel,
     cache: ModelCache,
     slots: Vec<Option<Id>>,
+    /// The adapters of rows that have one.
+    adapters: BTreeMap<Id, RowAdapter>,
     /// Queues steps. It is dropped when the batch gets another number of slots.
     replay: Option<Replay>,
     /// The tokens of the last step, if it was queued with `replay`, so that the next step may repeat
@@ -81,6 +85,7 @@ impl<'m> Rows<'m> {
         Self {
             cache: model.new_cache(0),
             slots: Vec::new(),
+            adapters: BTreeMap::new(),
             replay: None,
             repeatable: None,
             queued: None,
@@ -114,9 +119,24 @@ impl<'m> Rows<'m> {
 
     /// Frees the row in a slot.
     pub(crate) fn free(&mut self, slot: usize) {
-        self.slots[slot] = None;
+        if let Some(id) = self.slots[slot].take() {
+            self.adapters.remove(&id);
+        }
         self.cache.clear(slot);
         self.head_input.clear(slot);
+    }
+
+    /// Sets the adapter of a row that joins.
+    pub(crate) fn set_adapter(&mut self, id: Id, adapter: RowAdapter) {
+        self.adapters.insert(id, adapter);
+    }
+
+    /// The adapter of the row in each slot.
+    fn slot_adapters(&self) -> Vec<Option<RowAdapter>> {
+        let slots = self.slots.iter();
+        slots
+            .map(|id| self.adapters.get(id.as_ref()?).copied())
+            .collect()
     }
 
     /// Frees all rows.
@@ -273,12 +293,15 @@ impl<'m> Rows<'m> {
         let tokens = tokens(&inputs, unread)?;
         let axis = tokens.expand_dims(0)?;
         let model = self.model.model();
+        let adapters = self.slot_adapters();
         let mut step = (self.cache).begin_slots(model.decoder_states(), None, &widths)?;
-        let features = model.run(&axis, &mut step)?;
+        let adapters = TokenAdapters::of_step(&step, &adapters)?;
+        let features = with_adapters(adapters.as_ref(), || model.run(&axis, &mut step))?;
         let mut small = vec![tokens.clone()];
         small.extend(step.inputs());
         step.commit_all()?;
-        let logits = self.model.logits(&features[1])?.squeeze(0)?;
+        let logits = with_adapters(adapters.as_ref(), || self.model.logits(&features[1]))?;
+        let logits = logits.squeeze(0)?;
 
         let mut owners = owners(&inputs, &self.slots);
         let mut on_host = Vec::new();
@@ -313,9 +336,13 @@ impl<'m> Rows<'m> {
         Ok(ids)
     }
 
-    /// The replay that queues a step that may be repeated.
+    /// The replay that queues a step that may be repeated. The adapters of rows are no inputs of a step, so one with
+    /// adapters is not.
     fn replay(&mut self) -> Result<Option<&mut Replay>> {
-        if !Self::may_repeat(self.model) {
+        if !self.adapters.is_empty() {
+            self.replay = None;
+        }
+        if !Self::may_repeat(self.model) || !self.adapters.is_empty() {
             return Ok(None);
         }
         if self.replay.is_none() {
@@ -387,7 +414,7 @@ impl<'m> Rows<'m> {
         let (Some(last), Some(replay)) = (&self.repeatable, &mut self.replay) else {
             return Ok(false);
         };
-        if !replay.repeats() {
+        if !self.adapters.is_empty() || !replay.repeats() {
             return Ok(false);
         }
         let owners = owners(inputs, &self.slots);

@@ -3,9 +3,12 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
+use mlx_nn::lora::RowAdapter;
+
 use crate::engine::speculate::Speculation;
 use crate::error::{Error, Result};
 use crate::grammar::{Budget, Demand, Guide, Mask};
+use crate::model::adapters::HeldAdapter;
 use crate::model::checked::{Checked, CheckedGrammar};
 use crate::model::frontend::Frontend;
 use crate::request::cancel::CancelToken;
@@ -40,6 +43,8 @@ pub(crate) struct Sequence {
     /// The state of its reasoning budget, if it has one.
     budget: Option<Box<Budget>>,
     is_background: bool,
+    /// Its adapter, if it has one.
+    adapter: Option<HeldAdapter>,
 }
 
 impl Sequence {
@@ -59,6 +64,7 @@ impl Sequence {
             grammar,
             budget,
             is_background,
+            held,
             ..
         } = checked;
         let positions = model.info().max_positions;
@@ -92,12 +98,23 @@ impl Sequence {
             history: History::new(ids),
             options,
             is_background,
+            adapter: held,
         })
     }
 
     /// All tokens that were read, the prompt's first.
     pub(crate) fn history(&self) -> &History {
         &self.history
+    }
+
+    /// Its adapter.
+    pub(crate) fn adapter(&self) -> Option<&HeldAdapter> {
+        self.adapter.as_ref()
+    }
+
+    /// Its adapter as the layers know it.
+    pub(crate) fn row_adapter(&self) -> Option<RowAdapter> {
+        self.adapter().map(HeldAdapter::row)
     }
 
     /// Whether it yields to requests that are not in the background.

@@ -1,16 +1,21 @@
 //! The main loop of an engine's thread, after its models have been loaded: the model and the model
 //! with each adapter, or one model of another back end.
 
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
 use super::decode::Decode;
 use super::handle::Outlet;
 use super::jobs::{Job, Jobs};
 use super::load::LoadCounters;
+use crate::error::{Error, ErrorKind, Result};
 use crate::model::LoadedModel;
+use crate::model::adapters::{AdapterTable, LoadedAdapter};
 use crate::model::checked::Checked;
 use crate::request::cancel::CancelToken;
 
@@ -25,6 +30,13 @@ pub(super) enum EngineCommand {
     },
     /// Work on the model with this index.
     Run(usize, Job<LoadedModel>),
+    /// Reads an adapter of the model.
+    LoadAdapter {
+        dir: PathBuf,
+        done: Sender<Result<Arc<LoadedAdapter>>>,
+    },
+    /// Frees the adapter with this index, when no request holds it.
+    UnloadAdapter { number: usize, done: Sender<()> },
     /// Ends the engine when all earlier requests have ended.
     Finish,
     /// Makes the thread check the stop flag.
@@ -36,6 +48,10 @@ struct Work<D> {
     /// One worker for each model.
     workers: Vec<D>,
     jobs: Jobs<LoadedModel>,
+    /// Adapters to read.
+    arriving: VecDeque<(PathBuf, Sender<Result<Arc<LoadedAdapter>>>)>,
+    /// Adapters that requests may still hold.
+    leaving: Vec<(usize, Sender<()>)>,
     is_finishing: bool,
 }
 
@@ -50,7 +66,12 @@ pub(crate) struct Inbox {
 impl Inbox {
     /// Serves requests until the engine is finished or aborted. Each round computes one part of the work of every model
     /// that has some. A back end in another process has no `models`, and its jobs are dropped.
-    pub(crate) fn serve<D: Decode<'static>>(&self, workers: Vec<D>, models: &[LoadedModel]) {
+    pub(crate) fn serve<D: Decode<'static>>(
+        &self,
+        workers: Vec<D>,
+        models: &[LoadedModel],
+        mut table: AdapterTable,
+    ) {
         let Self {
             commands: inbox,
             aborted,
@@ -59,6 +80,8 @@ impl Inbox {
         let mut work = Work {
             workers,
             jobs: Jobs::new(),
+            arriving: VecDeque::new(),
+            leaving: Vec::new(),
             is_finishing: false,
         };
         loop {
@@ -84,6 +107,9 @@ impl Inbox {
             let busy = work.workers.iter_mut().filter(|worker| !worker.is_idle());
             busy.for_each(D::advance);
             work.jobs.advance(models);
+            if let Some(model) = models.first() {
+                work.change_adapters(model, &mut table);
+            }
             load.set(work.workers.iter().map(D::load));
         }
     }
@@ -104,8 +130,29 @@ impl<D: Decode<'static>> Work<D> {
                 self.workers[model].submit(*request, requested, dropped, backlog, sink);
             }
             EngineCommand::Run(model, job) => self.jobs.push(model, job),
+            EngineCommand::LoadAdapter { dir, done } => self.arriving.push_back((dir, done)),
+            EngineCommand::UnloadAdapter { number, done } => self.leaving.push((number, done)),
             EngineCommand::Finish => self.is_finishing = true,
             EngineCommand::Wake => {}
+        }
+    }
+
+    /// Reads the next adapter, and frees those that no request holds any more.
+    fn change_adapters(&mut self, model: &LoadedModel, table: &mut AdapterTable) {
+        self.leaving.retain(|(number, done)| {
+            let is_gone = table.remove(model, *number);
+            if is_gone {
+                let _ = done.send(());
+            }
+            !is_gone
+        });
+        if let Some((dir, done)) = self.arriving.pop_front() {
+            let load = AssertUnwindSafe(|| table.load(model, &dir));
+            let loaded = catch_unwind(load).unwrap_or_else(|_| {
+                let message = "the engine has panicked while it loaded the adapter";
+                Err(Error::new(ErrorKind::Compute, message))
+            });
+            let _ = done.send(loaded);
         }
     }
 
@@ -115,7 +162,7 @@ impl<D: Decode<'static>> Work<D> {
         let mut busy = self.workers.iter().filter(|worker| !worker.is_idle());
         let is_idle = busy.clone().next().is_none();
         match is_idle {
-            _ if !self.jobs.is_empty() => Some(Duration::ZERO),
+            _ if !self.jobs.is_empty() || !self.arriving.is_empty() => Some(Duration::ZERO),
             true if self.is_finishing => None,
             true => Some(Duration::from_secs(60)),
             // A caller that reads events or cancels sends no command.

@@ -4,6 +4,7 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use super::adapters::HeldAdapter;
 use super::draft::DraftRoom;
 use super::frontend::{Frontend, Lacks, check_ids, check_positions};
 use crate::error::{Error, ErrorKind, Result};
@@ -22,6 +23,9 @@ pub struct Checked {
     pub(crate) budget: Option<Arc<BudgetMarks>>,
     pub(crate) processor: Option<Processor>,
     pub(crate) adapter: Option<String>,
+    pub(crate) adapter_scale: f32,
+    /// The adapter of this name, once an engine has it.
+    pub(crate) held: Option<HeldAdapter>,
     /// Whether it yields to all requests that are not in the background.
     pub(crate) is_background: bool,
     /// The serial number of the front end.
@@ -123,6 +127,7 @@ impl Frontend {
             options,
             processor,
             adapter,
+            adapter_scale,
         } = request;
         // Code of the tokenizer and grammar crates runs here and may panic.
         let check = AssertUnwindSafe(|| {
@@ -137,6 +142,7 @@ impl Frontend {
         Ok(Checked {
             processor,
             adapter,
+            adapter_scale,
             ..checked
         })
     }
@@ -174,6 +180,8 @@ impl Frontend {
             options,
             processor: None,
             adapter: None,
+            adapter_scale: 1.0,
+            held: None,
             is_background: false,
             frontend: self.serial(),
         })
@@ -200,6 +208,8 @@ impl Frontend {
             budget: checked.budget.clone(),
             processor,
             adapter: checked.adapter.clone(),
+            adapter_scale: checked.adapter_scale,
+            held: checked.held.clone(),
             is_background: checked.is_background,
             frontend: checked.frontend,
         })

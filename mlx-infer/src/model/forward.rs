@@ -3,6 +3,7 @@
 use mlx_core::fast::{self, Form, Op};
 use mlx_core::{Array, eval, memory};
 use mlx_models::Model;
+use mlx_nn::lora::{RowAdapter, TokenAdapters, with_adapters};
 use mlx_nn::{ModelCache, Step};
 
 use crate::error::Result;
@@ -36,6 +37,16 @@ pub(crate) fn last_hidden(
     cache: &mut ModelCache,
     rows: &[&[u32]],
 ) -> Result<Array> {
+    last_hidden_with(model, cache, rows, &[])
+}
+
+/// [`last_hidden`] of rows with these adapters, one or none for each row. An empty list stands for no adapter.
+pub(crate) fn last_hidden_with(
+    model: &dyn Model,
+    cache: &mut ModelCache,
+    rows: &[&[u32]],
+    adapters: &[Option<RowAdapter>],
+) -> Result<Array> {
     let widths: Vec<usize> = rows.iter().map(|row| row.len()).collect();
     let all = 0..cache.kinds().len();
     // A row without tokens has a place too, whose token may be any.
@@ -45,7 +56,9 @@ pub(crate) fn last_hidden(
     let rows = rows
         .iter()
         .map(|row| if row.is_empty() { &[0][..] } else { row });
-    let hidden = model.hidden(&flat(&rows.collect::<Vec<&[u32]>>())?, &mut step)?;
+    let tokens = flat(&rows.collect::<Vec<&[u32]>>())?;
+    let adapters = TokenAdapters::of_step(&step, adapters)?;
+    let hidden = with_adapters(adapters.as_ref(), || model.hidden(&tokens, &mut step))?;
     step.commit_all()?;
     Ok(hidden.squeeze(0)?)
 }

@@ -22,6 +22,7 @@ pub(super) use self::slot::{ModelStatus, Phase, Slot};
 pub use self::source::{PoolEvent, PoolOptions, PooledModel};
 
 use self::source::{OnPoolEvent, PoolModel};
+use super::adapters::ServedAdapters;
 use super::keep_alive::KeepAlive;
 use super::settings::ServeOptions;
 use crate::engine::Engine;
@@ -36,6 +37,8 @@ pub(super) struct Pool {
     changed: watch::Sender<()>,
     options: PoolOptions,
     settings: ServeOptions,
+    /// The adapters of the only model.
+    adapters: ServedAdapters,
     on_event: Box<OnPoolEvent>,
 }
 
@@ -68,7 +71,8 @@ impl Pool {
         if models.len() != 1 && !options.on_demand {
             return Err(Error::argument("several models are loaded on demand only"));
         }
-        if models.len() != 1 && !settings.engine.adapters.is_empty() {
+        let has_adapters = !settings.engine.adapters.is_empty() || settings.adapters_dir.is_some();
+        if models.len() != 1 && has_adapters {
             return Err(Error::argument("adapters are for a server with one model"));
         }
         let slots = models.iter().map(|_| Slot::default()).collect();
@@ -81,6 +85,7 @@ impl Pool {
             }),
             changed: watch::Sender::new(()),
             options,
+            adapters: ServedAdapters::new(&settings.engine.adapters),
             settings,
             on_event,
         };
@@ -94,6 +99,11 @@ impl Pool {
             ))),
             _ => Ok(Arc::new(pool)),
         }
+    }
+
+    /// The adapters of the only model.
+    pub(super) fn adapters(&self) -> &ServedAdapters {
+        &self.adapters
     }
 
     /// Whether models are loaded when requests name them.

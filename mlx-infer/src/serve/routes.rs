@@ -5,6 +5,7 @@ pub(crate) mod classify;
 pub(crate) mod embeddings;
 pub(crate) mod health;
 pub(crate) mod infill;
+pub(crate) mod lora;
 pub(crate) mod ollama;
 pub(crate) mod openai;
 pub(crate) mod openapi;
@@ -40,6 +41,7 @@ pub(super) fn table() -> Router<Shared> {
         .route("/is_sleeping", get(sleep::is_sleeping))
         .route("/v2/rerank", post(rerank::rerank))
         .route("/infill", post(infill::infill))
+        .route("/lora-adapters", get(lora::list).post(lora::set_scales))
         .route("/tokenize", post(tokenize::tokenize))
         .route("/detokenize", post(tokenize::detokenize))
         .route("/tokenizer_info", get(tokenize::info))
@@ -52,6 +54,8 @@ fn of_apis() -> Router<Shared> {
         .route("/models/{*name}", get(models::one))
         .route("/models/load", post(models::load))
         .route("/models/unload", post(models::unload))
+        .route("/load_lora_adapter", post(lora::load))
+        .route("/unload_lora_adapter", post(lora::unload))
         .route("/chat/completions", post(chat::chat))
         .route(
             "/chat/completions/{id}",

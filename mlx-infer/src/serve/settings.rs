@@ -20,6 +20,8 @@ pub struct ServeOptions {
     pub tls: Option<TlsFiles>,
     /// The folder of files and batches. Without one, their routes are not there.
     pub batch_dir: Option<PathBuf>,
+    /// The folder in which adapters are that clients load and unload. Without one, requests to do so are refused.
+    pub adapters_dir: Option<PathBuf>,
     /// The beginning of all paths, as in `/llm`; empty for none.
     pub path_prefix: String,
     /// The names that requests may give for the model; answers contain the first.
@@ -70,6 +72,7 @@ impl Default for ServeOptions {
             unix_socket: None,
             tls: None,
             batch_dir: None,
+            adapters_dir: None,
             path_prefix: String::new(),
             names: vec!["default".to_owned()],
             keys: Vec::new(),

@@ -60,6 +60,7 @@ pub(super) struct Asked {
     /// The name of the model in the answer.
     pub(super) name: String,
     pub(super) adapter: Option<String>,
+    pub(super) adapter_scale: f32,
 }
 
 /// The model that a request asks for, which is in memory.
@@ -68,6 +69,7 @@ pub(super) struct Served {
     /// The name of the model in the answer.
     pub(super) name: String,
     pub(super) adapter: Option<String>,
+    pub(super) adapter_scale: f32,
     pub(super) model: Lease,
 }
 
@@ -195,22 +197,16 @@ impl App {
         self.is_draining.load(Ordering::Acquire)
     }
 
-    /// The names of adapters.
-    pub(super) fn adapters(&self) -> impl Iterator<Item = &str> {
-        let adapters = self.settings.engine.adapters.iter();
-        adapters.map(|(name, _)| name.as_str())
-    }
-
-    /// All names that requests may give.
-    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
-        let names = self.pool.names().map(|(name, _)| name);
-        names.chain(self.adapters())
+    /// All names that requests may give: those of models, and those of adapters.
+    pub(super) fn names(&self) -> Vec<String> {
+        let names = self.pool.names().map(|(name, _)| name.to_owned());
+        names.chain(self.pool.adapters().names()).collect()
     }
 
     /// The name of a model without the tag `:latest`, which Ollama's programs add to names.
     pub(super) fn without_tag<'n>(&self, name: &'n str) -> &'n str {
         match name.strip_suffix(":latest") {
-            Some(short) if self.names().all(|known| known != name) => short,
+            Some(short) if self.names().iter().all(|known| known != name) => short,
             _ => name,
         }
     }
@@ -224,14 +220,15 @@ impl App {
             None | Some("" | "default") => &self.pool.names_of(0)[0],
             Some(asked) => asked,
         };
-        let adapter = self.adapters().find(|name| *name == asked);
+        let adapters = self.pool.adapters().names();
+        let adapter = adapters.into_iter().find(|name| name == asked);
         let named = self.pool.names().find(|(name, _)| *name == asked);
-        let index = match (named, adapter) {
+        let index = match (named, &adapter) {
             (Some((_, index)), _) => index,
             // Adapters are those of the only model.
             (None, Some(_)) => 0,
             (None, None) => {
-                let known: Vec<&str> = self.names().collect();
+                let known = self.names();
                 let message = format!(
                     "there is no model {asked:?} here; there is {}",
                     known.join(", ")
@@ -244,7 +241,8 @@ impl App {
         Ok(Asked {
             index,
             name: asked.to_owned(),
-            adapter: adapter.map(str::to_owned),
+            adapter,
+            adapter_scale: 1.0,
         })
     }
 
@@ -264,8 +262,8 @@ impl App {
         P: FnMut(&LoadedModel) -> Option<T> + 'static,
     {
         let (send, receive) = tokio::sync::oneshot::channel();
-        let adapter = served.adapter.as_deref();
-        served.model.engine.run_in_pieces(adapter, move |model| {
+        let adapter = (served.adapter.as_deref(), served.adapter_scale);
+        served.model.engine.run_scaled(adapter, move |model| {
             let mut pieces = begin(model);
             let mut send = Some(send);
             move |model: &LoadedModel| {
@@ -288,6 +286,7 @@ impl Asked {
         Served {
             name: self.name.clone(),
             adapter: self.adapter.clone(),
+            adapter_scale: self.adapter_scale,
             model,
         }
     }

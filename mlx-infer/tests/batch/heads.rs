@@ -11,7 +11,8 @@ use std::path::Path;
 use mlx_core::random::{self, Key};
 use mlx_core::{Array, DType, Safetensors, safetensors};
 use mlx_infer::{
-    BatchResult, Files, GenerateOptions, Limits, LoadOptions, LoadedModel, Request, Speculative,
+    BatchResult, Engine, EngineOptions, Files, GenerateOptions, Limits, LoadOptions, LoadedModel,
+    Request, Speculative,
 };
 use serde_json::json;
 
@@ -321,6 +322,40 @@ fn a_row_with_an_adapter_takes_drafts_of_the_head() {
         changed && 0 < kept && kept < all,
         "{changed}, {kept} of {all}"
     );
+
+    // The same in one batch with rows that have no adapter.
+    let folder = dir.path().to_owned();
+    let engine_options = EngineOptions {
+        adapters: vec![("one".to_owned(), adapter.path().to_owned())],
+        ..Default::default()
+    };
+    let engine = Engine::start(move || LoadedModel::load(folder, options), engine_options).unwrap();
+    let handles: Vec<_> = requests
+        .iter()
+        .enumerate()
+        .map(|(row, (prompt, options))| {
+            let request = Request::new(prompt.clone(), options.clone());
+            let request = match row % 2 {
+                0 => request.with_adapter("one"),
+                _ => request,
+            };
+            engine.submit(request).unwrap()
+        })
+        .collect();
+    let mut kept = 0;
+    for (row, (handle, (prompt, options))) in handles.into_iter().zip(&requests).enumerate() {
+        let result = handle.wait();
+        assert!(result.error.is_none(), "{:?}", result.error);
+        let ids = |choices: &[mlx_infer::Choice]| -> Vec<u32> {
+            choices.iter().map(|choice| choice.id).collect()
+        };
+        let model = if row % 2 == 0 { &adapted } else { &base };
+        let expected = alone(model, prompt, &speculating(0, options.clone()));
+        assert_eq!(ids(&result.tokens), ids(&expected), "row {row}");
+        kept += result.metrics.accepted_draft_tokens;
+    }
+    assert!(kept > 0);
+    engine.finish().unwrap();
 }
 
 /// A head from a folder of its own drafts for a checkpoint without one.

@@ -2,6 +2,7 @@
 //! client that disconnects frees its rows.
 #![cfg(all(feature = "serve", feature = "cli"))]
 
+mod adapters;
 mod agents;
 mod answers;
 #[cfg(unix)]

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 
 use mlx_core::{Array, Result};
 use mlx_nn::lora::adapt::is_adapter;
-use mlx_nn::{Adaptable, Layout, Lora, Module, Param, Path, VisitMut};
+use mlx_nn::{Adaptable, AdaptableLayer, Layout, Lora, Module, Param, Path, Visit, VisitMut};
 
-use super::{Adapter, AdapterKind, not_empty, report};
+use super::{AdapterKind, Found, LayerLoras, not_empty, report};
 
 /// One adapter's arrays.
 #[derive(Default)]
@@ -17,15 +17,15 @@ struct Parts {
     m: Option<Array>,
 }
 
-/// Attaches adapters to the layers that the tensors name. `scale` computes an adapter's factor from its rank.
-pub(super) fn put(
+/// The adapters of the layers that the tensors name. `scale` computes an adapter's factor from its rank.
+pub(super) fn made(
     label: &str,
-    module: &mut dyn Module,
+    module: &dyn Module,
     tensors: BTreeMap<String, Array>,
     scale: &dyn Fn(i32) -> f32,
     dropout: f32,
     kind: AdapterKind,
-) -> Result<Adapter> {
+) -> Result<Found> {
     not_empty(label, &tensors)?;
     let names: Vec<String> = tensors.keys().cloned().collect();
     let mut faults = Vec::new();
@@ -54,8 +54,8 @@ pub(super) fn put(
         dropout: f32,
         dora: bool,
     }
-    impl VisitMut for Make<'_> {
-        fn adaptable(&mut self, path: &Path, layer: Adaptable<'_>) -> Result<()> {
+    impl Visit for Make<'_> {
+        fn adaptable(&mut self, path: &Path, layer: AdaptableLayer<'_>) -> Result<()> {
             let Some(parts) = self.layers.remove(path.as_str()) else {
                 return Ok(());
             };
@@ -78,7 +78,7 @@ pub(super) fn put(
         dropout,
         dora: kind == AdapterKind::Dora,
     };
-    module.visit_mut(&mut Path::default(), &mut visitor)?;
+    module.visit(&mut Path::default(), &mut visitor)?;
     let Make {
         layers,
         made,
@@ -88,16 +88,16 @@ pub(super) fn put(
     let strangers = layers.into_keys();
     faults.extend(strangers.map(|layer| format!("{layer}: no layer of the model has this name")));
     report(label, "adapter", &faults)?;
-    set(module, made)?;
-    Ok(Adapter {
+    Ok(Found::Layers(LayerLoras {
         kind,
         names,
         dropout,
-    })
+        layers: made,
+    }))
 }
 
 /// Attaches the adapters after all of them have been checked, so that an error leaves the model unchanged.
-fn set(module: &mut dyn Module, made: BTreeMap<String, Lora>) -> Result<()> {
+pub(super) fn set(module: &mut dyn Module, made: BTreeMap<String, Lora>) -> Result<()> {
     struct Set(BTreeMap<String, Lora>);
     impl VisitMut for Set {
         fn adaptable(&mut self, path: &Path, layer: Adaptable<'_>) -> Result<()> {
@@ -112,7 +112,7 @@ fn set(module: &mut dyn Module, made: BTreeMap<String, Lora>) -> Result<()> {
 
 impl Parts {
     /// The adapter, if its arrays fit the layer, and its rank. The caller sets scale and dropout.
-    fn lora(self, layer: &Adaptable<'_>, dora: bool) -> Result<(Lora, i32), String> {
+    fn lora(self, layer: &AdaptableLayer<'_>, dora: bool) -> Result<(Lora, i32), String> {
         let (Some(a), Some(b)) = (self.a, self.b) else {
             return Err("lora_a or lora_b is missing".to_owned());
         };

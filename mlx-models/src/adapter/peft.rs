@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use mlx_core::{Array, Error, ErrorKind, Result, Safetensors};
-use mlx_nn::{Layout, Module, Path as Name, Piece, Rules, Visit, Weight};
+use mlx_nn::{AdaptableLayer, Layout, Module, Path as Name, Piece, Rules, Visit, Weight};
 use serde_json::Value;
 
-use super::{Adapter, AdapterKind, CONFIG, put, report, spread};
+use super::{AdapterKind, CONFIG, Found, made, report, spread};
 use crate::model::Model;
 
 mod settings;
@@ -17,8 +17,8 @@ use settings::Settings;
 
 const WEIGHTS: &str = "adapter_model.safetensors";
 
-/// Reads the adapter in `dir`. `config` is its `adapter_config.json`.
-pub(super) fn load(dir: &Path, config: &Value, model: &mut dyn Model) -> Result<Adapter> {
+/// Reads the adapter in `dir` for `model`. `config` is its `adapter_config.json`.
+pub(super) fn read(dir: &Path, config: &Value, model: &dyn Model) -> Result<Found> {
     let label = dir.display().to_string();
     let fail = |message: String| {
         Error::new(
@@ -69,7 +69,7 @@ pub(super) fn load(dir: &Path, config: &Value, model: &mut dyn Model) -> Result<
     if file.names().any(|name| name.ends_with(".lora_embedding_A")) {
         embedding(model, settings.kind).map_err(&fail)?;
     }
-    put(
+    made(
         &label,
         model,
         tensors,
@@ -88,8 +88,8 @@ fn bare(published: &str) -> &str {
 fn embedding(module: &dyn Module, kind: AdapterKind) -> Result<(), String> {
     struct OwnHead(bool);
     impl Visit for OwnHead {
-        fn adaptable(&mut self, path: &Name, layout: Layout) -> Result<()> {
-            self.0 |= layout == Layout::Linear && path.as_str() == "lm_head";
+        fn adaptable(&mut self, path: &Name, layer: AdaptableLayer<'_>) -> Result<()> {
+            self.0 |= layer.layout == Layout::Linear && path.as_str() == "lm_head";
             Ok(())
         }
     }

@@ -1,6 +1,6 @@
 //! [`Layout`]: the shapes of an adapter's arrays, which follow from its layer's operation.
 
-use super::Lora;
+use super::{AdapterSlot, Lora};
 use crate::weight::Weight;
 
 /// The operation of a layer with its matrix. It determines the shapes of the adapter, which are mlx-lm's.
@@ -53,6 +53,20 @@ impl Layout {
         };
         inputs.copied().unwrap_or(1).max(1)
     }
+}
+
+/// A layer that can have an adapter, as visitors that change nothing get it.
+#[derive(Clone, Copy, Debug)]
+pub struct AdaptableLayer<'a> {
+    /// The operation of the layer with the matrix.
+    pub layout: Layout,
+    /// The matrix.
+    pub weight: &'a Weight,
+    /// The adapter, if one is attached.
+    pub lora: Option<&'a Lora>,
+    /// The place of adapters by row ([`set_row_adapters`](super::set_row_adapters)); `None` for a layer that keeps its
+    /// matrix in another form, too.
+    pub by_row: Option<&'a AdapterSlot>,
 }
 
 /// A layer that can have an adapter, as visitors get it: its matrix and its adapter.

@@ -150,7 +150,11 @@ impl<'s> Decode<'s> for Tiered<'_, 's> {
         backlog: Option<Arc<Queue>>,
         sink: Sink<'s>,
     ) {
-        let longer = self.longer(checked.ids());
+        // The folder has prefixes of the model without adapters.
+        let longer = match &checked.held {
+            None => self.longer(checked.ids()),
+            Some(_) => None,
+        };
         if let Some((key, gain)) = longer
             && let Some(dir) = &self.dir
             && (self.held.iter().any(|held| held.key == key) || dir.begin(key))

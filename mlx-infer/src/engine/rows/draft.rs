@@ -14,6 +14,7 @@ use mlx_core::{Array, async_eval, eval};
 use mlx_models::Model;
 #[cfg(test)]
 use mlx_nn::ModelCache;
+use mlx_nn::lora::{TokenAdapters, with_adapters};
 
 use super::{Input, Rows, unused};
 use crate::engine::scheduler::Id;
@@ -125,7 +126,16 @@ impl<'m> Rows<'m> {
                 None => unused(),
             };
             let settings: Vec<Row<'_>> = ids.iter().map(row).collect();
-            let logits = logits(by.model(), self.model.vocab() as i32, &features, &settings)?;
+            let adapters = self.slot_adapters();
+            let adapters = match adapters.iter().any(Option::is_some) {
+                true => Some(TokenAdapters::of(&adapters)?),
+                false => None,
+            };
+            // A draft model has no adapters, and its layers need none.
+            let vocab = self.model.vocab() as i32;
+            let logits = with_adapters(adapters.as_ref(), || {
+                logits(by.model(), vocab, &features, &settings)
+            })?;
             tokens.push(sample(&logits, &settings, None)?.ids().clone());
         }
         let columns = tokens[1..].iter().map(|tokens| tokens.expand_dims(-1));
@@ -227,9 +237,12 @@ impl<'m> Rows<'m> {
         let head = self.model.model().drafting()?;
         let lens = self.cache.lens().iter().map(|len| len + number);
         let lens: Vec<usize> = lens.collect();
+        let adapters = self.slot_adapters();
         let mut step = (self.cache).begin_slots(head.states(), Some(&lens), widths)?;
+        let adapters = TokenAdapters::of_step(&step, &adapters)?;
         let (draft, before) = (draft.expand_dims(0)?, before.expand_dims(0)?);
-        Ok(head.draft(&draft, &before, &mut step)?.squeeze(0)?)
+        let drafted = with_adapters(adapters.as_ref(), || head.draft(&draft, &before, &mut step))?;
+        Ok(drafted.squeeze(0)?)
     }
 
     /// Runs the head over the unread positions, followed by the `last` tokens of the rows with a
@@ -272,8 +285,12 @@ impl<'m> Rows<'m> {
         let head = self.model.model().drafting()?;
         let lens = self.cache.lens().iter().zip(&keep);
         let lens: Vec<usize> = lens.map(|(len, keep)| len - keep).collect();
+        let adapters = self.slot_adapters();
         let mut step = self.cache.begin_at(head.states(), &lens, &widths)?;
-        let read = head.follow(&tokens, features.as_ref(), &mut step)?;
+        let adapters = TokenAdapters::of_step(&step, &adapters)?;
+        let read = with_adapters(adapters.as_ref(), || {
+            head.follow(&tokens, features.as_ref(), &mut step)
+        })?;
         step.commit(&keep)?;
         self.head_input = HeadInput::default();
         Ok((read, widths))

@@ -3,6 +3,7 @@
 
 use mlx_core::{Array, async_eval};
 use mlx_nn::ModelCache;
+use mlx_nn::lora::{RowAdapter, TokenAdapters, with_adapters};
 
 use super::{Input, Rows, row_of};
 use crate::engine::processor;
@@ -67,6 +68,16 @@ impl Line {
     }
 }
 
+/// Chunks of prompts that are computed beside a step of the rows.
+pub(crate) struct PromptChunks<'c> {
+    /// Their cache, with a row for each.
+    pub(crate) cache: ModelCache,
+    pub(crate) tokens: &'c [&'c [u32]],
+    /// Whether the chunk completes its prompt.
+    pub(crate) is_last: &'c [bool],
+    pub(crate) adapters: &'c [Option<RowAdapter>],
+}
+
 /// Computes the masks after each draft token, for rows with a grammar.
 pub(crate) type Foresee<'f> = &'f mut dyn FnMut(&mut Requests<'_>, &[(Id, &[u32])]);
 
@@ -104,6 +115,7 @@ impl Rows<'_> {
         let tokens = tokens(&lines, drafts.tokens())?;
         let model = self.model.model();
         self.repeatable = None;
+        let adapters = self.slot_adapters();
         let mut step = self.cache.begin_part(model.decoder_states(), &widths)?;
         let firsts = step.places().map(|places| places.start).collect();
         let chosen = lines
@@ -114,12 +126,14 @@ impl Rows<'_> {
         if chooses {
             step.read_ends(&chosen);
         }
-        let features = model.run(&tokens, &mut step)?;
+        let adapters = TokenAdapters::of_step(&step, &adapters)?;
+        let features = with_adapters(adapters.as_ref(), || model.run(&tokens, &mut step))?;
         let hidden = match chooses {
             true => step.read(&features[1])?,
             false => features[1].slice_axis(1, 0, 0)?,
         };
-        let logits = self.model.logits(&hidden.squeeze(0)?)?;
+        let hidden = hidden.squeeze(0)?;
+        let logits = with_adapters(adapters.as_ref(), || self.model.logits(&hidden))?;
 
         let needs_drafts = |line: &Line| {
             let request = &requests[&line.id];
@@ -237,15 +251,19 @@ impl Rows<'_> {
         self.cache.row_arrays()
     }
 
-    /// Builds a step of the rows and of the `chunks` of prompts, whose cache is `prompts`. No other
-    /// step may be in progress. `is_last`: whether the chunk completes its prompt.
+    /// Builds a step of the rows and of chunks of prompts. No other step may be in progress.
     pub(crate) fn step_beside(
         &mut self,
         requests: &Requests<'_>,
-        prompts: ModelCache,
-        chunks: &[&[u32]],
-        is_last: &[bool],
+        chunks: PromptChunks<'_>,
     ) -> Result<Beside> {
+        let PromptChunks {
+            cache: prompts,
+            tokens: chunks,
+            is_last,
+            adapters,
+        } = chunks;
+        let adapters = [&self.slot_adapters()[..], adapters].concat();
         let (mut ids, mut chosen) = (Vec::new(), Vec::new());
         let (mut widths, mut ends) = (Vec::new(), Vec::new());
         let mut tokens = Vec::new();
@@ -277,10 +295,13 @@ impl Rows<'_> {
         if reads {
             step.read_ends(&ends);
         }
-        let hidden = model.hidden(&tokens, &mut step)?;
+        let adapters = TokenAdapters::of_step(&step, &adapters)?;
+        let adapters = adapters.as_ref();
+        let hidden = with_adapters(adapters, || model.hidden(&tokens, &mut step))?;
         step.commit_all()?;
+        let hidden = hidden.squeeze(0)?;
         let logits = match reads {
-            true => Some(self.model.logits(&hidden.squeeze(0)?)?),
+            true => Some(with_adapters(adapters, || self.model.logits(&hidden))?),
             false => None,
         };
         let mut prompts = all.clone();

@@ -5,13 +5,18 @@ use std::collections::HashMap;
 
 use mlx_core::{Array, async_eval, eval};
 use mlx_nn::ModelCache;
+use mlx_nn::lora::{RowAdapter, TokenAdapters};
 
-use super::super::rows::row_of;
+use super::super::prefixes::PrefixKind;
+use super::super::rows::{PromptChunks, row_of};
 use super::Worker;
 use crate::engine::prompt_cache::Embedding;
 use crate::engine::scheduler::{Chunk, Id, Status};
+use crate::engine::sequence::Sequence;
 use crate::engine::watchdog::Pass;
 use crate::error::Result;
+use crate::model::LoadedModel;
+use crate::model::adapters::{AdapterKey, HeldAdapter};
 use crate::model::forward;
 use crate::request::generation::FinishReason;
 use crate::request::sampling::Choice;
@@ -60,8 +65,8 @@ impl Worker<'_, '_> {
                 continue;
             }
             let ids = request.prompt();
-            let embedding = Embedding::of(self.model, ids.len());
-            let found = self.prefixes.find(ids, embedding);
+            let kind = prefix_kind(self.model, ids.len(), &request.sequence);
+            let found = self.prefixes.find(ids, kind);
             request.sequence.set_cached(found.len);
             request.partial = found.cache;
             request.progress.reuse(found.len, found.cut);
@@ -70,14 +75,18 @@ impl Worker<'_, '_> {
 
     /// Makes requests that start next follow another request with the same prompt.
     fn follow(&mut self) {
-        let mut leaders: HashMap<(usize, &[u32]), Id> = HashMap::new();
+        let mut leaders: HashMap<(usize, Option<AdapterKey>, &[u32]), Id> = HashMap::new();
         let mut behind = Vec::new();
         for id in self.scheduler.leading(&self.requests) {
             let Some(request) = self.requests.get(&id) else {
                 continue;
             };
             let leader = *leaders
-                .entry((request.sequence.prefill_chunk(), request.prompt()))
+                .entry((
+                    request.sequence.prefill_chunk(),
+                    request.sequence.adapter().map(HeldAdapter::key),
+                    request.prompt(),
+                ))
                 .or_insert(id);
             // A preempted row is computed in the same way as the first time, so that it gets the
             // same bits.
@@ -178,18 +187,23 @@ impl Worker<'_, '_> {
     fn start_prefill(&mut self, chunks: &[Chunk]) -> Result<Prefill> {
         let mut cache = self.cache_of(chunks)?;
         let rows: Vec<&[u32]> = chunks.iter().map(|chunk| self.tokens_of(chunk)).collect();
-        let hidden = forward::last_hidden(self.model.model(), &mut cache, &rows)?;
-        let first = self.start_first_tokens(chunks, &hidden)?;
+        let adapters: Vec<_> = chunks
+            .iter()
+            .map(|chunk| self.adapter_of(chunk.id))
+            .collect();
+        let hidden = forward::last_hidden_with(self.model.model(), &mut cache, &rows, &adapters)?;
+        let first = self.start_first_tokens(chunks, &adapters, &hidden)?;
         async_eval(cache.arrays())?;
         Ok(Prefill { cache, first })
     }
 
     /// Queues the choice of the first token of each prompt that ends with its chunk, and of the
-    /// requests that follow it. `hidden` are the features of the last token of each chunk. `None` if
-    /// no prompt ends.
+    /// requests that follow it. `adapters` and `hidden` are those of each chunk, with the features of
+    /// its last token. `None` if no prompt ends.
     fn start_first_tokens(
         &mut self,
         chunks: &[Chunk],
+        adapters: &[Option<RowAdapter>],
         hidden: &Array,
     ) -> Result<Option<FirstTokens>> {
         let take = |features: &Array, rows: Vec<i32>| -> Result<Array> {
@@ -205,7 +219,11 @@ impl Worker<'_, '_> {
             return Ok(None);
         }
         let last = take(hidden, rows.iter().map(|&row| row as i32).collect())?;
-        let logits = self.model.logits(&last)?;
+        let of_ends: Vec<_> = rows.iter().map(|&row| adapters[row]).collect();
+        let logits = match of_ends.iter().any(Option::is_some) {
+            true => TokenAdapters::of(&of_ends)?.scope(|| self.model.logits(&last))?,
+            false => self.model.logits(&last)?,
+        };
         let ends: Vec<Chunk> = rows.into_iter().map(|row| chunks[row]).collect();
         let entering = self.entering(&ends);
         // Requests with the same prompt have the same logits.
@@ -258,6 +276,11 @@ impl Worker<'_, '_> {
             cache.join(&self.partial_cache(chunk)?)?;
         }
         Ok(cache)
+    }
+
+    /// The adapter of a request.
+    fn adapter_of(&self, id: Id) -> Option<RowAdapter> {
+        self.requests.get(&id)?.sequence.row_adapter()
     }
 
     /// The tokens of a chunk.
@@ -346,13 +369,15 @@ impl Worker<'_, '_> {
         choices: Vec<Option<Choice>>,
         logits: &Array,
     ) -> Result<()> {
-        let mut kept: Vec<(usize, Vec<u32>)> = Vec::new();
+        let mut kept: Vec<(usize, Vec<u32>, PrefixKind)> = Vec::new();
         for (at, (&(row, id), choice)) in entering.iter().zip(choices).enumerate() {
             let Some(request) = self.requests.get(&id) else {
                 continue;
             };
             if !self.prefixes.is_off() {
-                kept.push((row, request.prompt().to_vec()));
+                let ids = request.prompt().to_vec();
+                let kind = prefix_kind(self.model, ids.len(), &request.sequence);
+                kept.push((row, ids, kind));
             }
             let has_processor = request.processor.is_some();
             let is_known = request.progress.replays();
@@ -370,9 +395,8 @@ impl Worker<'_, '_> {
             }
         }
         // The prefixes are copied after all first tokens were sent.
-        for (row, ids) in kept {
-            let embedding = Embedding::of(self.model, ids.len());
-            self.prefixes.keep(&ids, &cache, row, embedding);
+        for (row, ids, kind) in kept {
+            self.prefixes.keep(&ids, &cache, row, kind);
         }
         if !self.keeps_last {
             // The stored prefixes have these states.
@@ -383,6 +407,11 @@ impl Worker<'_, '_> {
             let request = self.requests.get(id);
             request.is_some_and(|request| request.progress.status() == Status::Prefilling)
         });
+        for &(_, id) in &entering {
+            if let Some(adapter) = self.adapter_of(id) {
+                self.rows.set_adapter(id, adapter);
+            }
+        }
         let rows = self.rows.used() + entering.len();
         let slots = self.scheduler.slots_for(&self.requests, rows);
         let joined = self.rows.join(cache, &entering, slots);
@@ -409,9 +438,9 @@ impl Worker<'_, '_> {
         {
             let ids = request.sequence.history().ids();
             let len = cache.lens()[slot].min(ids.len());
-            let embedding = Embedding::of(self.model, request.progress.prompt());
+            let kind = prefix_kind(self.model, request.progress.prompt(), &request.sequence);
             if cache.can_shorten(slot, len) {
-                self.prefixes.keep(&ids[..len], cache, slot, embedding);
+                self.prefixes.keep(&ids[..len], cache, slot, kind);
             }
         }
     }
@@ -421,9 +450,17 @@ impl Worker<'_, '_> {
     fn keep_prefix(&mut self, id: Id, len: usize, cache: &ModelCache, row: usize) {
         if let Some(request) = self.requests.get(&id) {
             let ids = &request.sequence.history().ids()[..len];
-            let embedding = Embedding::of(self.model, request.progress.prompt());
-            self.prefixes.keep(ids, cache, row, embedding);
+            let kind = prefix_kind(self.model, request.progress.prompt(), &request.sequence);
+            self.prefixes.keep(ids, cache, row, kind);
         }
+    }
+}
+
+/// What the layer states of a row depend on, besides its tokens, if `tokens` of them are its prompt.
+fn prefix_kind(model: &LoadedModel, tokens: usize, sequence: &Sequence) -> PrefixKind {
+    PrefixKind {
+        embedding: Embedding::of(model, tokens),
+        adapter: sequence.adapter().map(HeldAdapter::key),
     }
 }
 
@@ -490,7 +527,17 @@ impl Worker<'_, '_> {
         let parts: Vec<Vec<u32>> = parts.collect();
         let parts: Vec<&[u32]> = parts.iter().map(Vec::as_slice).collect();
         let is_last: Vec<bool> = chunks.iter().map(|chunk| chunk.is_last).collect();
-        let computed = (self.rows).step_beside(&self.requests, prompts, &parts, &is_last)?;
+        let adapters: Vec<_> = chunks
+            .iter()
+            .map(|chunk| self.adapter_of(chunk.id))
+            .collect();
+        let chunks_of = PromptChunks {
+            cache: prompts,
+            tokens: &parts,
+            is_last: &is_last,
+            adapters: &adapters,
+        };
+        let computed = self.rows.step_beside(&self.requests, chunks_of)?;
         for id in &computed.ids {
             if let Some(request) = self.requests.get_mut(id) {
                 request.progress.stepped(1);

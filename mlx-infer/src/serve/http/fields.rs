@@ -54,7 +54,6 @@ const REFUSED: &[(&str, Neutral)] = &[
     ("include_stop_str_in_output", Neutral::Empty),
     ("length_penalty", Neutral::Number(1.0)),
     ("logprob_token_ids", Neutral::Empty),
-    ("lora", Neutral::Empty),
     ("mirostat", Neutral::Number(0.0)),
     ("prediction", Neutral::Empty),
     ("prompt_logprobs", Neutral::Empty),
@@ -373,6 +372,9 @@ impl Ask {
         if app.pool.is_on_demand() {
             trace.serve(&asked.name);
         }
+        let mut asked = asked.clone();
+        app.choose_adapter(&mut asked, &mut fields)?;
+        let asked = &asked;
         let served = match app.try_acquire(asked, keep_alive)? {
             Some(served) => served,
             None => {

@@ -72,6 +72,7 @@ impl Pool {
         let progress: Arc<LoadProgress> = self.state().slots[index].progress.clone();
         let load = self.models[index].loader()?;
         let mut options = self.settings.engine.clone();
+        options.adapters = self.adapters.folders();
         if let (Some(bytes), None) = (self.options.bytes, options.limits.cache_bytes) {
             // The weights of other models come later.
             options.limits.cache_bytes = memory::caches_beside(bytes)?;

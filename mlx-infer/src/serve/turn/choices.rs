@@ -101,6 +101,7 @@ impl Choices {
                 let seed = seed.wrapping_add(choice);
                 let mut request = loaded.frontend().choice(prompt, seed, processor)?;
                 request.adapter.clone_from(&served.adapter);
+                request.adapter_scale = served.adapter_scale;
                 request.is_background = trace.is_background;
                 let handle = loaded.engine.submit_checked(request).map_err(|error| {
                     let wait = wait_for_room(loaded, app.settings.engine.limits.rows);

@@ -26,7 +26,8 @@ pub(super) async fn version() -> Json<Value> {
 
 /// The models that requests may name.
 pub(super) async fn tags(State(app): State<Shared>) -> Result<Json<Value>, ApiError> {
-    let models = app.names().map(|name| {
+    let names = app.names();
+    let models = names.iter().map(|name| {
         let mut model = entry(name, &app.pool.about(app.asked(Some(name))?.index));
         model["modified_at"] = time(&app).into();
         Ok(model)
@@ -39,7 +40,7 @@ pub(super) async fn tags(State(app): State<Shared>) -> Result<Json<Value>, ApiEr
 pub(super) async fn ps(State(app): State<Shared>) -> Result<Json<Value>, ApiError> {
     let is_on_gpu = mlx_core::memory::of_device().is_ok_and(|device| device.is_some());
     let mut models = Vec::new();
-    for name in app.names() {
+    for name in &app.names() {
         let index = app.asked(Some(name))?.index;
         let Some(load) = app.pool.with_engine(index, Engine::load) else {
             continue;

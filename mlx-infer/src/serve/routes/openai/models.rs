@@ -16,7 +16,7 @@ pub(crate) async fn list(
     headers: HeaderMap,
 ) -> Result<Json<Value>, ApiError> {
     let is_anthropic = headers.contains_key("anthropic-version");
-    let names: Vec<&str> = app.names().collect();
+    let names = app.names();
     let data = names.iter().map(|name| {
         let asked = app.asked(Some(name))?;
         Ok(entry(&app, &asked, is_anthropic))
