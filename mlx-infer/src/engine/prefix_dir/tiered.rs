@@ -90,7 +90,7 @@ impl<'m, 's> Tiered<'m, 's> {
             && let Some((name, image)) = loaded.image
             && let Some((ids, state)) = dir.state(self.model, name, image)
         {
-            self.worker.prefixes().put(&ids, state);
+            self.worker.prefixes().put(&ids, &state);
             is_there = true;
         }
         self.release(|held| held.key == loaded.key, is_there);

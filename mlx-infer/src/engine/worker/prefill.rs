@@ -34,9 +34,20 @@ impl Worker<'_, '_> {
                 request.progress.reuse(len, None);
                 continue;
             }
+            if self.prefixes.is_off() {
+                continue;
+            }
+            let known = request.known();
+            let asked = request.progress.asked();
+            let ids = &request.sequence.history().ids()[..known.saturating_sub(1)];
+            if let Some((cache, len)) = self.prefixes.take_row(id, ids, asked) {
+                request.partial = Some(cache);
+                request.progress.resume(len);
+                continue;
+            }
             // A preempted row is computed in the same way as the first time, so that it gets the
             // same bits.
-            if self.prefixes.is_off() || request.progress.replays() {
+            if request.progress.replays() {
                 continue;
             }
             let ids = request.prompt();
@@ -266,13 +277,14 @@ impl Worker<'_, '_> {
         choices: Vec<Option<Choice>>,
         logits: &Array,
     ) -> Result<()> {
-        let mut kept: Vec<(usize, Vec<u32>)> = Vec::new();
+        let mut kept: Vec<(usize, Vec<u32>, usize)> = Vec::new();
         for (at, (&(row, id), choice)) in entering.iter().zip(choices).enumerate() {
             let Some(request) = self.requests.get(&id) else {
                 continue;
             };
             if !self.prefixes.is_off() {
-                kept.push((row, request.prompt().to_vec()));
+                let ids = request.prompt().to_vec();
+                kept.push((row, ids, request.progress.asked()));
             }
             let has_processor = request.processor.is_some();
             let is_known = request.progress.replays();
@@ -290,8 +302,8 @@ impl Worker<'_, '_> {
             }
         }
         // The prefixes are copied after all first tokens were sent.
-        for (row, ids) in kept {
-            let embedding = Embedding::of(self.model, ids.len());
+        for (row, ids, asked) in kept {
+            let embedding = Embedding::of(self.model, asked);
             self.prefixes.keep(&ids, &cache, row, embedding);
         }
         if !self.keeps_last {
@@ -329,10 +341,34 @@ impl Worker<'_, '_> {
         {
             let ids = request.sequence.history().ids();
             let len = cache.lens()[slot].min(ids.len());
-            let embedding = Embedding::of(self.model, request.progress.prompt());
+            let embedding = Embedding::of(self.model, request.progress.asked());
             if cache.can_shorten(slot, len) {
                 self.prefixes.keep(&ids[..len], cache, slot, embedding);
             }
+        }
+    }
+
+    /// Stores the row of a request that is preempted, or the part of its prompt that is computed, for the
+    /// time when it comes back.
+    pub(super) fn keep_preempted(&mut self, id: Id) {
+        if self.prefixes.is_off() {
+            return;
+        }
+        let slot = self.slot(id);
+        let Some(request) = self.requests.get(&id) else {
+            return;
+        };
+        let row = match (slot, &request.partial) {
+            (Some(slot), _) => self.rows.whole_cache().ok().map(|cache| (cache, slot)),
+            (None, partial) => partial.as_ref().map(|cache| (cache, 0)),
+        };
+        let embedding = Embedding::of(self.model, request.progress.asked());
+        if let Some((cache, row)) = row
+            && embedding != Embedding::Own
+        {
+            let ids = request.sequence.history().ids();
+            let len = cache.lens()[row].min(ids.len());
+            self.prefixes.keep_row(id, &ids[..len], cache, row);
         }
     }
 
@@ -341,7 +377,7 @@ impl Worker<'_, '_> {
     fn keep_prefix(&mut self, id: Id, len: usize, cache: &ModelCache, row: usize) {
         if let Some(request) = self.requests.get(&id) {
             let ids = &request.sequence.history().ids()[..len];
-            let embedding = Embedding::of(self.model, request.progress.prompt());
+            let embedding = Embedding::of(self.model, request.progress.asked());
             self.prefixes.keep(ids, cache, row, embedding);
         }
     }

@@ -18,13 +18,13 @@ fn requests_gather_until_several_rows_are_free() {
         let mut scheduler = Scheduler::new(limits.clone(), cost(), false).gathering();
         let mut requests = Table::new();
         (0..24).for_each(|id| submit(&mut scheduler, &mut requests, id));
-        scheduler.plan(&mut requests);
+        scheduler.plan(&mut requests, |_| Vec::new());
         (0..24).for_each(|id| scheduler.joined(&mut requests, id, 24));
         (24..24 + waiting).for_each(|id| submit(&mut scheduler, &mut requests, id));
         (scheduler, requests)
     };
     let prefilling = |scheduler: &mut Scheduler, requests: &mut Table<RequestProgress>| {
-        scheduler.plan(requests);
+        scheduler.plan(requests, |_| Vec::new());
         scheduler.counts()[1]
     };
 
