@@ -4,8 +4,8 @@
 //! from a [`Handle`]. The tokens of a request do not depend on other requests: if one fails, is
 //! cancelled or is preempted, the tokens of the others stay the same.
 
-pub(crate) mod prefix_cache;
 pub(crate) mod prefix_dir;
+pub(crate) mod prefix_tree;
 pub(crate) mod prompt_cache;
 pub(crate) mod scheduler;
 pub(crate) mod sequence;
@@ -40,7 +40,7 @@ use mlx_nn::lora::{TokenAdapters, with_adapters};
 pub(crate) use self::decode::{Decode, EngineModel, Native};
 pub use self::handle::Handle;
 pub(crate) use self::handle::Queue;
-pub use self::load::{EngineLoad, PrefixDirLoad};
+pub use self::load::{EngineLoad, PageLoad, PrefixDirLoad};
 pub(crate) use self::prefix_dir::tiered::Tiered;
 pub(crate) use self::state::Sink;
 pub(crate) use self::worker::Worker;

@@ -76,7 +76,7 @@ pub use backend::{
     Availability, BackEnd, Classification, MlxLm, MlxLmOptions, OnEvent, TextModel, backends,
 };
 pub use engine::prompt_cache::PromptCache;
-pub use engine::{Engine, EngineLoad, EngineOptions, Handle, PrefixDirLoad};
+pub use engine::{Engine, EngineLoad, EngineOptions, Handle, PageLoad, PrefixDirLoad};
 pub use error::{Error, ErrorKind, Result};
 pub use host::{console, convert, input, output};
 pub use mlx_models::ModelInfo;

@@ -401,14 +401,6 @@ impl LoadedModel {
         self.draft.as_deref()
     }
 
-    /// The cost of all states that a row may have: those of the layers, and those of the draft model.
-    pub(crate) fn row_costs(&self) -> Vec<StateCost> {
-        let draft = self.draft_model().map(LoadedModel::state_costs);
-        let mut costs = self.state_costs();
-        costs.extend(draft.into_iter().flatten());
-        costs
-    }
-
     /// The longest draft that a row may bring to a step.
     pub(crate) fn draft_room(&self) -> usize {
         let room = self.frontend.draft_room();

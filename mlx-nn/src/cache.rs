@@ -28,6 +28,7 @@ use crate::step::repeated::{Last, RepeatedStep};
 mod kind;
 pub(crate) mod pages;
 pub(crate) mod pool;
+mod prefix;
 pub(crate) mod recurrent;
 mod row;
 pub(crate) mod state;
@@ -36,6 +37,7 @@ pub use kind::{KvShape, LayerKind, RecurrentShape, RowPart, StateCost, StatePart
 pub use pages::PAGE;
 use pages::RowPages;
 use pool::PagePool;
+pub use prefix::{PageUse, PrefixPage, PrefixStates};
 use state::{LayerState, incompatible, refusal};
 
 /// How a [`ModelCache`] stores the states of layers.

@@ -212,8 +212,8 @@ pub use attention::{
 };
 pub use bilinear::Bilinear;
 pub use cache::{
-    CacheOptions, KvShape, LayerKind, ModelCache, PAGE, RecurrentShape, RowPart, StateCost,
-    StatePart,
+    CacheOptions, KvShape, LayerKind, ModelCache, PAGE, PageUse, PrefixPage, PrefixStates,
+    RecurrentShape, RowPart, StateCost, StatePart,
 };
 pub use checkpoint::{Checkpoint, Decoded, FillOptions, Made, Make, fill_lazily};
 pub use clip::clip_grad_norm;

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use mlx_models::adapter;
+use mlx_nn::PageUse;
 
 use super::handle::Queue;
-use super::load::EngineLoad;
+use super::load::{EngineLoad, PageLoad};
 use super::names::NamedAdapter;
 use super::prefix_dir::PrefixDir;
 use super::prefix_dir::tiered::Tiered;
@@ -83,8 +84,10 @@ impl<'s> Decode<'s> for Worker<'_, 's> {
 
     fn load(&self) -> EngineLoad {
         let [waiting, prefilling, decoding] = self.counts();
-        let [prefix_hits, prefix_tokens, prefix_bytes] = self.prefix_counts();
+        let prefixes = self.prefix_counts();
         let (masks, mask_time) = self.masks();
+        let groups = self.page_use();
+        let sum = |of: fn(&PageUse) -> usize| groups.iter().map(of).sum();
         EngineLoad {
             waiting,
             prefilling,
@@ -93,10 +96,16 @@ impl<'s> Decode<'s> for Worker<'_, 's> {
             preemptions: self.preemptions(),
             masks,
             mask_time,
-            prefix_hits,
-            prefix_tokens,
-            prefix_bytes,
+            prefix_hits: prefixes.hits,
+            prefix_tokens: prefixes.tokens,
+            prefix_bytes: prefixes.bytes,
             cache_bytes: self.cache_bytes(),
+            pages: PageLoad {
+                by_rows: sum(|group| group.by_rows),
+                shared: sum(|group| group.shared),
+                by_prefixes: sum(|group| group.by_prefixes),
+                evicted: prefixes.evicted,
+            },
             ..Default::default()
         }
     }

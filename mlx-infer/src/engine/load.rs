@@ -24,14 +24,41 @@ pub struct EngineLoad {
     pub prefix_hits: usize,
     /// Prompt tokens since the start that came from stored prefixes and were not computed.
     pub prefix_tokens: usize,
-    /// Bytes of stored prefixes.
+    /// Bytes of stored prefixes, without the pages that rows hold too.
     pub prefix_bytes: usize,
     /// Prefixes in files ([`Limits::prefix_dir`](crate::Limits::prefix_dir)).
     pub prefix_dir: PrefixDirLoad,
-    /// Bytes of the caches of all rows.
+    /// Bytes of the caches of all rows. A page that several rows hold counts once.
     pub cache_bytes: usize,
+    /// Pages of keys and values.
+    pub pages: PageLoad,
     /// The time since the engine's thread last finished a part of its work.
     pub since_step: Duration,
+}
+
+/// Pages of keys and values. A page has 64 positions of a row, in all layers that keep the same positions:
+/// a model with windows has pages of two kinds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PageLoad {
+    /// Pages that rows hold.
+    pub by_rows: usize,
+    /// Those of them that several rows hold. They count once.
+    pub shared: usize,
+    /// Pages that only stored prefixes hold.
+    pub by_prefixes: usize,
+    /// Pages of tokens of stored prefixes that were dropped since the start to free memory.
+    pub evicted: usize,
+}
+
+impl PageLoad {
+    fn plus(self, other: Self) -> Self {
+        Self {
+            by_rows: self.by_rows + other.by_rows,
+            shared: self.shared + other.shared,
+            by_prefixes: self.by_prefixes + other.by_prefixes,
+            evicted: self.evicted + other.evicted,
+        }
+    }
 }
 
 /// Counters of the prefixes in files.
@@ -78,6 +105,7 @@ impl EngineLoad {
             prefix_bytes: self.prefix_bytes + other.prefix_bytes,
             prefix_dir: self.prefix_dir.plus(other.prefix_dir),
             cache_bytes: self.cache_bytes + other.cache_bytes,
+            pages: self.pages.plus(other.pages),
             since_step: Duration::ZERO,
         }
     }
@@ -93,6 +121,7 @@ pub(super) struct LoadCounters {
     prefixes: [AtomicUsize; 3],
     prefix_dir: [AtomicUsize; 5],
     cache_bytes: AtomicUsize,
+    pages: [AtomicUsize; 4],
     started: Instant,
     /// Milliseconds from `started` to the end of the last part of the work.
     stepped: AtomicU64,
@@ -109,6 +138,7 @@ impl LoadCounters {
             prefixes: Default::default(),
             prefix_dir: Default::default(),
             cache_bytes: AtomicUsize::new(0),
+            pages: Default::default(),
             started: Instant::now(),
             stepped: AtomicU64::new(0),
         }
@@ -123,6 +153,16 @@ impl LoadCounters {
         // values of the other counters.
         let set = |shown: &AtomicUsize, count| shown.store(count, Ordering::Release);
         set(&self.cache_bytes, sum.cache_bytes);
+        let pages = sum.pages;
+        let pages = [
+            pages.by_rows,
+            pages.shared,
+            pages.by_prefixes,
+            pages.evicted,
+        ];
+        for (shown, count) in self.pages.iter().zip(pages) {
+            set(shown, count);
+        }
         set(&self.forwards, sum.forwards);
         set(&self.preemptions, sum.preemptions);
         set(&self.masks, sum.masks);
@@ -146,6 +186,7 @@ impl LoadCounters {
         let [waiting, prefilling, decoding] = self.counts.each_ref().map(read);
         let [prefix_hits, prefix_tokens, prefix_bytes] = self.prefixes.each_ref().map(read);
         let [hits, tokens, files, bytes, errors] = self.prefix_dir.each_ref().map(read);
+        let [by_rows, shared, by_prefixes, evicted] = self.pages.each_ref().map(read);
         let stepped = Duration::from_millis(self.stepped.load(Ordering::Acquire));
         EngineLoad {
             waiting,
@@ -166,6 +207,12 @@ impl LoadCounters {
                 errors,
             },
             cache_bytes: read(&self.cache_bytes),
+            pages: PageLoad {
+                by_rows,
+                shared,
+                by_prefixes,
+                evicted,
+            },
             since_step: self.started.elapsed().saturating_sub(stepped),
         }
     }

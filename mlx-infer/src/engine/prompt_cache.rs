@@ -9,7 +9,7 @@ use std::path::Path;
 use mlx_core::eval;
 use mlx_nn::ModelCache;
 
-use crate::engine::prefix_cache::shared;
+use crate::engine::prefix_tree::shared;
 use crate::engine::scheduler::next_end;
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::LoadedModel;
@@ -146,6 +146,12 @@ impl PromptCache {
             state: PromptState::share(&own, 0, len, Embedding::of(model, len))?,
             serial: model.serial(),
         })
+    }
+
+    /// The layer states.
+    #[cfg(test)]
+    pub(crate) fn state(&self) -> &PromptState {
+        &self.state
     }
 
     /// The prompt's tokens.

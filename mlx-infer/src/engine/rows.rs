@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use mlx_core::{Array, Replay, async_eval, eval};
-use mlx_nn::ModelCache;
 use mlx_nn::lora::{RowAdapter, TokenAdapters, with_adapters};
+use mlx_nn::{ModelCache, PageUse};
 
 use self::draft::HeadInput;
 pub(crate) use self::verify::{PromptChunks, Verified};
@@ -155,6 +155,16 @@ impl<'m> Rows<'m> {
     /// A cache whose rows can join the batch without a copy.
     pub(crate) fn new_cache(&self, rows: usize) -> ModelCache {
         self.cache.beside(rows)
+    }
+
+    /// The cache of all rows, of which the drafting head may not have read the last positions.
+    pub(crate) fn held(&self) -> &ModelCache {
+        &self.cache
+    }
+
+    /// The pages of the pool in use, for each group of layers.
+    pub(crate) fn page_use(&self) -> Vec<PageUse> {
+        self.cache.page_use()
     }
 
     /// Drops the memory of the pool after a failed evaluation.

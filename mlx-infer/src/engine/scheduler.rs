@@ -2,11 +2,12 @@
 //!
 //! Requests wait in the order of their arrival. Before each step [`Scheduler::plan`] names the rows to preempt and admits
 //! requests, [`Scheduler::chunks`] names the prompts or parts of prompts to compute, and [`Scheduler::running`] the
-//! rows that decode. The worker computes these and reports back. Five rules make it fair and ensure that every request
+//! rows that decode. The worker computes these and reports back. Six rules make it fair and ensure that every request
 //! ends:
 //!
 //! - Requests enter in order, those in the background after all others. A request that does not fit yet also delays the
 //!   later ones.
+//! - Memory is counted in pages, and a page that several rows hold counts once.
 //! - The youngest row is preempted first. The oldest is never preempted while there is another, so it will end.
 //! - A row in the background counts as younger than all others. It is preempted also if another request waits for a row.
 //! - Prompts are computed in chunks, in order of arrival, up to a number of tokens in each pass.
@@ -19,12 +20,12 @@ mod progress;
 #[cfg(test)]
 mod tests;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use self::progress::{of, of_mut};
 
 pub(crate) use self::chunks::{TAIL, next_end};
-pub(crate) use self::cost::CacheCost;
+pub(crate) use self::cost::{CacheCost, Shortage};
 pub(crate) use self::plan::{Chunk, Plan};
 pub(crate) use self::progress::{Id, RequestProgress, Scheduled, Status, Table};
 pub use crate::request::limits::Limits;
@@ -34,6 +35,8 @@ pub use crate::request::limits::Limits;
 pub(crate) struct Scheduler {
     limits: Limits,
     cost: CacheCost,
+    /// For admitted requests, how many pages in each group of layers an older one holds too. They count once.
+    shared: BTreeMap<Id, Vec<usize>>,
     /// Whether the model's layers have to record the lengths from which prompts can continue ([`next_end`]).
     records: bool,
     /// In the order of arrival.
@@ -76,6 +79,7 @@ impl Scheduler {
             rows: limits.rows,
             limits,
             cost,
+            shared: BTreeMap::new(),
             records,
             waiting: VecDeque::new(),
             prefilling: Vec::new(),
@@ -112,20 +116,45 @@ impl Scheduler {
         self.waiting.insert(at, id);
     }
 
-    /// The bytes of a row with this number of positions, if they exceed the limit.
-    pub(crate) fn exceeds(&self, positions: usize) -> Option<usize> {
-        let bytes = self.cost.row(positions);
-        self.limits
-            .cache_bytes
-            .is_some_and(|limit| bytes > limit)
-            .then_some(bytes)
+    /// Why a row with this number of positions does not fit, if its pages exceed the limit.
+    pub(crate) fn exceeds(&self, positions: usize) -> Option<Shortage> {
+        let limit = self.limits.cache_bytes?;
+        (self.cost.row(positions) > limit).then(|| self.cost.shortage(positions, limit))
     }
 
-    /// Plans the next step.
-    pub(crate) fn plan<R: Scheduled>(&mut self, requests: &mut Table<R>) -> Plan {
+    /// Whether the admitted requests and the next one would not fit if they shared no pages. The pages
+    /// that they share are then to be [counted](Self::share) before the next plan.
+    pub(crate) fn is_tight<R: Scheduled>(&self, requests: &Table<R>) -> bool {
+        let next = self.waiting.front().map(|&id| of(requests, id));
+        let next = next.map_or(0, |next| self.cost.row(next.next_len() + HEADROOM));
+        let active = self.active().map(|id| of(requests, id).next_len());
+        let active: usize = active.map(|len| self.cost.row(len)).sum();
+        let limit = self.limits.cache_bytes;
+        limit.is_some_and(|limit| active + next > limit)
+    }
+
+    /// The admitted requests, oldest first.
+    pub(crate) fn by_age<R: Scheduled>(&self, requests: &Table<R>) -> Vec<Id> {
+        let mut active: Vec<Id> = self.active().collect();
+        active.sort_by_key(|&id| of(requests, id).arrival);
+        active
+    }
+
+    /// Sets how many pages, in each group of layers, admitted requests share with older ones.
+    pub(crate) fn share(&mut self, shared: BTreeMap<Id, Vec<usize>>) {
+        self.shared = shared;
+    }
+
+    /// Plans the next step. `in_rows` returns how many pages, in each group of layers, the row of a
+    /// request that waits will share with rows.
+    pub(crate) fn plan<R: Scheduled>(
+        &mut self,
+        requests: &mut Table<R>,
+        in_rows: impl Fn(&R) -> Vec<usize>,
+    ) -> Plan {
         let mut plan = Plan::default();
         self.make_room(requests, &mut plan);
-        self.admit(requests, &mut plan);
+        self.admit(requests, &mut plan, in_rows);
         let spare = self.slots - self.running.len();
         let wanted = self.slots_for(requests, self.running.len());
         let idle = self.waiting.is_empty() && self.prefilling.is_empty();
@@ -153,7 +182,8 @@ impl Scheduler {
             if self.running.len() + self.prefilling.len() == 1 {
                 self.remove(requests, youngest);
                 let needed = of(requests, youngest).next_len();
-                plan.refuse.push((youngest, self.cost.row(needed)));
+                let shortage = self.cost.shortage(needed, limit);
+                plan.refuse.push((youngest, shortage));
                 return;
             }
             self.preempt(requests, youngest);
@@ -163,7 +193,12 @@ impl Scheduler {
     }
 
     /// Admits requests in order.
-    fn admit<R: Scheduled>(&mut self, requests: &mut Table<R>, plan: &mut Plan) {
+    fn admit<R: Scheduled>(
+        &mut self,
+        requests: &mut Table<R>,
+        plan: &mut Plan,
+        in_rows: impl Fn(&R) -> Vec<usize>,
+    ) {
         if self.should_gather() {
             self.gathered += 1;
             return;
@@ -184,21 +219,35 @@ impl Scheduler {
                 }
                 continue;
             }
-            let fits = match self.limits.cache_bytes {
-                None => true,
+            let shortage = match self.limits.cache_bytes {
+                None => None,
                 Some(limit) => {
                     let headroom = if active == 0 { 0 } else { HEADROOM };
                     let longest = (needed + headroom).min(head.most.max(1)).max(needed);
-                    self.bytes(requests, self.slots, Some(longest)) <= limit
+                    let fits = |shared: &[usize]| {
+                        self.bytes(requests, self.slots, Some((longest, shared))) <= limit
+                    };
+                    let mut shared = Vec::new();
+                    let mut is_admitted = fits(&shared);
+                    if !is_admitted && active > 0 {
+                        shared = in_rows(&requests[&id]);
+                        is_admitted = !shared.is_empty() && fits(&shared);
+                    }
+                    if is_admitted && !shared.is_empty() {
+                        self.shared.insert(id, shared);
+                    }
+                    (!is_admitted).then(|| self.cost.shortage(needed, limit))
                 }
             };
-            if fits {
+            let Some(shortage) = shortage else {
                 self.waiting.pop_front();
                 of_mut(requests, id).status = Status::Prefilling;
                 self.prefilling.push(id);
-            } else if active == 0 && self.slots == 0 {
+                continue;
+            };
+            if active == 0 && self.slots == 0 {
                 self.remove(requests, id);
-                plan.refuse.push((id, self.cost.row(needed)));
+                plan.refuse.push((id, shortage));
             } else {
                 // Compacting removes slots without rows before the next plan.
                 if self.slots > self.running.len() {
@@ -235,23 +284,28 @@ impl Scheduler {
     }
 
     /// The bytes of the caches when every admitted request has a row and the next step is computed.
-    /// `newcomer` is the number of positions of one more row, if there is one.
+    /// `newcomer` has the positions of one more row, if there is one, and the pages that it shares.
     fn bytes<R: Scheduled>(
         &self,
         requests: &Table<R>,
         slots: usize,
-        newcomer: Option<usize>,
+        newcomer: Option<(usize, &[usize])>,
     ) -> usize {
-        let active = self.active().map(|id| of(requests, id).next_len());
+        let active = self.active().map(|id| {
+            let shared = self.shared.get(&id).map_or(&[][..], Vec::as_slice);
+            (of(requests, id).next_len(), shared)
+        });
         let rows = self.running.len() + self.prefilling.len() + usize::from(newcomer.is_some());
-        let rest = std::iter::repeat_n(0, slots.saturating_sub(rows));
-        let lens = active.chain(newcomer).chain(rest);
-        lens.map(|len| self.cost.row(len)).sum()
+        let rest = slots.saturating_sub(rows) * self.cost.row(0);
+        let rows = active.chain(newcomer);
+        let rows = rows.map(|(len, shared)| self.cost.row_beside(len, shared));
+        rows.sum::<usize>() + rest
     }
 
-    /// Bytes of the rows' caches.
-    pub(crate) fn cache_bytes<R: Scheduled>(&self, requests: &Table<R>) -> usize {
-        self.bytes(requests, self.slots, None)
+    /// Bytes of the rows' caches beside their pages in the model's pool.
+    pub(crate) fn beside_pool<R: Scheduled>(&self, requests: &Table<R>) -> usize {
+        let active = self.active().map(|id| of(requests, id).next_len());
+        active.map(|len| self.cost.beside_pool(len)).sum()
     }
 
     /// Records that the row of `id`, which was in prefill, has joined the batch, which now has `slots` slots.
@@ -290,7 +344,7 @@ impl Scheduler {
         known: usize,
     ) {
         let progress = of_mut(requests, id);
-        (progress.prompt, progress.known) = (prompt, known);
+        (progress.asked, progress.prompt, progress.known) = (prompt, prompt, known);
         self.wait(requests, id);
     }
 
@@ -349,8 +403,8 @@ impl Scheduler {
         }
         for &id in self.prefilling.iter().filter(|id| ids.contains(id)) {
             let progress = of_mut(requests, id);
-            (progress.computed, progress.reused, progress.cut) = (0, 0, None);
-            progress.alone = true;
+            progress.reuse(0, None);
+            (progress.prompt, progress.alone) = (progress.asked, true);
         }
         None
     }
@@ -408,6 +462,7 @@ impl Scheduler {
 
     /// Takes a request that waits, is in prefill or runs from its list. Returns whether it was there.
     fn unlist(&mut self, id: Id) -> bool {
+        self.shared.remove(&id);
         if drop_id(&mut self.running, id) || drop_id(&mut self.prefilling, id) {
             return true;
         }

@@ -21,7 +21,7 @@ use crate::request::limits::Limits;
 
 /// How a forward pass goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Fault {
+pub(super) enum Fault {
     /// When it is evaluated, as when memory runs out.
     Evaluation,
     /// When its graph is built.
@@ -44,12 +44,12 @@ impl CpuKernel for Broken {
     }
 }
 
-/// A model whose forward pass number `at` goes wrong.
-struct Faulty {
-    model: Box<dyn Model>,
-    fault: Fault,
-    at: usize,
-    passes: Rc<Cell<usize>>,
+/// A model of which some forward passes go wrong, by their numbers.
+pub(super) struct Faulty {
+    pub(super) model: Box<dyn Model>,
+    pub(super) fault: Fault,
+    pub(super) fails: Rc<dyn Fn(usize) -> bool>,
+    pub(super) passes: Rc<Cell<usize>>,
 }
 
 impl Module for Faulty {
@@ -71,7 +71,7 @@ impl Model for Faulty {
     fn norm(&self, x: Residual) -> Result<[Array; 2]> {
         let pass = self.passes.replace(self.passes.get() + 1);
         let [x, hidden] = self.model.norm(x)?;
-        if pass != self.at {
+        if !(self.fails)(pass) {
             return Ok([x, hidden]);
         }
         let hidden = match self.fault {
@@ -124,7 +124,7 @@ fn run(fault: Fault, at: usize, is_split: bool) -> (Vec<Outcome>, usize) {
         Box::new(Faulty {
             model,
             fault,
-            at,
+            fails: Rc::new(move |pass| pass == at),
             passes: passes.clone(),
         })
     });

@@ -3,26 +3,30 @@
 #[cfg(all(test, feature = "default-model", feature = "grammar"))]
 mod isolation;
 mod prefill;
+#[cfg(test)]
+mod schedules;
+mod sharing;
 mod speculate;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mlx_core::Array;
 use mlx_core::fast::{self, Form, Op};
-use mlx_nn::{ModelCache, PAGE};
+use mlx_nn::{ModelCache, PAGE, PageUse};
 use rayon::prelude::*;
 
 use super::handle::Queue;
-use super::prefixes::Prefixes;
+use super::prefixes::{PrefixCounts, Prefixes};
 use super::rows::{Queued, Rows};
 use super::state::{RequestState, Requests, Sink};
 use super::watchdog::{Pass, Passes};
 use crate::engine::processor;
-use crate::engine::scheduler::{CacheCost, Id, Scheduler};
+use crate::engine::scheduler::{CacheCost, Id, Scheduler, Shortage};
 use crate::engine::sequence::Sequence;
 use crate::engine::speculate::drafters;
 use crate::engine::speculate::drafters::Drafter;
@@ -80,9 +84,12 @@ impl<'m, 's> Worker<'m, 's> {
     }
 
     fn with(model: &'m LoadedModel, limits: Limits, records: bool) -> Self {
-        let cost = CacheCost::new(model.row_costs(), PAGE);
+        let draft = model.draft_model().map(LoadedModel::state_costs);
+        let cost = CacheCost::new(model.state_costs(), PAGE);
+        let cost = cost.with_draft(draft.unwrap_or_default());
         let drafter = drafters::of(model);
-        let prefixes = Prefixes::new(limits.prefix_bytes);
+        let rows = Rows::new(model);
+        let prefixes = Prefixes::new(limits.prefix_bytes, rows.new_cache(0));
         let mut scheduler = Scheduler::new(limits, cost, records);
         let is_cuda = fast::form(Op::Attention).is_ok_and(|form| form == Form::Cuda);
         if is_cuda {
@@ -95,7 +102,7 @@ impl<'m, 's> Worker<'m, 's> {
             prefixes,
             scheduler,
             has_one_pass: !is_cuda,
-            rows: Rows::new(model),
+            rows,
             requests: Requests::new(),
             submitted: 0,
             forwards: 0,
@@ -184,9 +191,8 @@ impl<'m, 's> Worker<'m, 's> {
         self.preemptions
     }
 
-    /// The number of prompts that started with a stored prefix, the number of their tokens that
-    /// were not computed, and the bytes of stored prefixes.
-    pub(crate) fn prefix_counts(&self) -> [usize; 3] {
+    /// Counters of the stored prefixes.
+    pub(crate) fn prefix_counts(&self) -> PrefixCounts {
         self.prefixes.counts()
     }
 
@@ -195,9 +201,16 @@ impl<'m, 's> Worker<'m, 's> {
         &mut self.prefixes
     }
 
-    /// Bytes of the caches of all rows.
+    /// The pages of keys and values in use, for each group of layers.
+    pub(crate) fn page_use(&self) -> Vec<PageUse> {
+        self.rows.page_use()
+    }
+
+    /// Bytes of the caches of all rows. A page that several rows hold counts once.
     pub(crate) fn cache_bytes(&self) -> usize {
-        self.scheduler.cache_bytes(&self.requests)
+        let pages = self.page_use().into_iter();
+        let pages = pages.map(|group| group.by_rows * group.page_bytes);
+        pages.sum::<usize>() + self.scheduler.beside_pool(&self.requests)
     }
 
     /// Does one part of the work, like [`tick`](Self::tick). A panic ends the requests in progress, each with an error,
@@ -245,17 +258,25 @@ impl<'m, 's> Worker<'m, 's> {
             }
         }
         self.unpark();
-        let plan = self.scheduler.plan(&mut self.requests);
+        let shared = match self.scheduler.is_tight(&self.requests) {
+            true => sharing::shared_pages(&self.scheduler, &self.rows, &self.requests),
+            false => BTreeMap::new(),
+        };
+        self.scheduler.share(shared);
+        let (prefixes, model) = (&self.prefixes, self.model);
+        let in_rows = |request: &RequestState<'s>| sharing::in_rows(prefixes, model, request);
+        let plan = self.scheduler.plan(&mut self.requests, in_rows);
         if plan.compact.is_some() || !plan.refuse.is_empty() {
             self.read_queued();
         }
-        for (id, bytes) in plan.refuse {
-            self.fail(id, out_of_memory(bytes));
+        for (id, shortage) in plan.refuse {
+            self.fail(id, out_of_memory(shortage));
         }
         if let Some(slots) = plan.compact {
             self.step_end = None;
             self.preemptions += plan.preempt.len();
             for &id in &plan.preempt {
+                self.keep_preempted(id);
                 self.preempt(id, None);
             }
             let compacted = self.rows.compact(slots);
@@ -279,6 +300,7 @@ impl<'m, 's> Worker<'m, 's> {
             self.decode();
         }
         self.park();
+        self.prefixes.trim();
         if self.is_idle() {
             self.reset_rows();
             self.rows.release();
@@ -398,6 +420,7 @@ impl<'m, 's> Worker<'m, 's> {
 
     fn remove(&mut self, id: Id) {
         self.free_row(id);
+        self.prefixes.forget_row(id);
         self.scheduler.remove(&mut self.requests, id);
         self.requests.remove(&id);
     }
@@ -449,7 +472,7 @@ impl<'m, 's> Worker<'m, 's> {
     /// [`preempt`](Self::preempt).
     fn requeue(&mut self, id: Id, prompt: Option<usize>) {
         if let Some(request) = self.requests.get(&id) {
-            let (known, before) = (request.known(), request.progress.prompt());
+            let (known, before) = (request.known(), request.progress.asked());
             let prompt = prompt.unwrap_or(before);
             (self.scheduler).requeue(&mut self.requests, id, prompt, known);
         }
@@ -570,7 +593,7 @@ impl<'m, 's> Worker<'m, 's> {
     ) {
         let added = match self.scheduler.exceeds(checked.ids().len() + 1) {
             None => self.sequence(checked, requested),
-            Some(bytes) => Err(out_of_memory(bytes)),
+            Some(shortage) => Err(out_of_memory(shortage)),
         };
         match added {
             Ok((sequence, processor)) => {
@@ -659,6 +682,7 @@ impl<'m, 's> Worker<'m, 's> {
         }
         self.read_queued();
         for id in paused(self) {
+            self.keep_preempted(id);
             self.free_row(id);
             self.scheduler.park(&mut self.requests, id);
         }
@@ -672,11 +696,8 @@ impl Drop for Worker<'_, '_> {
     }
 }
 
-fn out_of_memory(bytes: usize) -> Error {
-    Error::new(
-        ErrorKind::Memory,
-        format!("the request's caches need {bytes} bytes, more than the engine may take"),
-    )
+fn out_of_memory(shortage: Shortage) -> Error {
+    Error::new(ErrorKind::Memory, shortage.to_string())
 }
 
 /// Computes the masks of the next tokens of these requests, and the masks after their drafts. Adds

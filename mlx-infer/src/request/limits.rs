@@ -15,10 +15,12 @@ pub struct Limits {
     /// each row that decodes, and a GPU 2,048. While no row decodes, prompts are computed in longer
     /// passes. On CUDA prompts have passes of their own, of 8,192 tokens without a number.
     pub step_tokens: Option<usize>,
-    /// Most bytes of the rows' caches. Without a number, a CPU has no limit, and on a GPU with
+    /// Most bytes of the rows' caches, in pages of 64 positions. A page that several rows share counts
+    /// once. Without a number, a CPU has no limit, and on a GPU with
     /// memory of its own the limit is two fifths of the memory that the weights leave.
     pub cache_bytes: Option<usize>,
-    /// Most bytes of stored prefixes, in addition to `cache_bytes`; 0 stores none. A prompt that
+    /// Most bytes of stored prefixes, in addition to `cache_bytes`; 0 stores none. Pages that rows hold
+    /// do not count, and the rows that were preempted do. A prompt that
     /// starts with a stored prefix is computed in different parts, which may change the last bits
     /// of its logits, as another `prefill_chunk` may.
     pub prefix_bytes: usize,

@@ -337,6 +337,12 @@ fn what_cannot_fit_is_refused() {
     assert_eq!(ends, [(30, None), (7, memory), (0, memory)]);
     let error = results[2].error.as_ref().unwrap().to_string();
     assert!(error.contains("more than the engine may take"), "{error}");
+    // Both numbers: what it needs, and what there is.
+    assert!(
+        error.contains("need 5 pages of 64 tokens (301 tokens"),
+        "{error}"
+    );
+    assert!(error.contains("4 pages (256 tokens)"), "{error}");
 }
 
 #[test]

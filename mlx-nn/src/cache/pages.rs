@@ -20,11 +20,17 @@ pub const PAGE: usize = 64;
 /// The page that belongs to no row. Steps of a fixed shape write to it for rows without tokens.
 pub(crate) const SPARE: u32 = 0;
 
-/// The pages of a group, and how many rows hold each.
+/// The pages of a group, and how many rows and kept prefixes hold each.
 #[derive(Debug)]
 pub(crate) struct Pages {
     /// For each page, the number of its holders. The spare page has one that never goes.
     holders: Vec<u32>,
+    /// For each page, the number of its holders that are kept prefixes.
+    kept: Vec<u32>,
+    /// The number of pages that only kept prefixes hold.
+    idle: usize,
+    /// The number of pages that several rows hold.
+    shared: usize,
     /// Pages without a holder. The lowest is taken first, so that memory behind the highest page
     /// that was ever held is not touched.
     free: BinaryHeap<Reverse<u32>>,
@@ -34,6 +40,9 @@ impl Default for Pages {
     fn default() -> Self {
         Self {
             holders: vec![1],
+            kept: vec![0],
+            idle: 0,
+            shared: 0,
             free: BinaryHeap::new(),
         }
     }
@@ -55,6 +64,31 @@ impl Pages {
         self.holders[page as usize]
     }
 
+    /// The number of pages that no row holds and a kept prefix does.
+    pub(crate) fn idle(&self) -> usize {
+        self.idle
+    }
+
+    /// The number of pages that several rows hold.
+    pub(crate) fn shared(&self) -> usize {
+        self.shared
+    }
+
+    fn is_shared(&self, page: u32) -> bool {
+        self.holders[page as usize] - self.kept[page as usize] > 1
+    }
+
+    /// Whether kept prefixes hold a page, and no row does.
+    fn is_idle(&self, page: u32) -> bool {
+        let kept = self.kept[page as usize];
+        kept > 0 && kept == self.holders[page as usize]
+    }
+
+    /// The pages without a holder.
+    pub(crate) fn unheld(&self) -> impl Iterator<Item = u32> {
+        self.free.iter().map(|&Reverse(page)| page)
+    }
+
     fn take(&mut self) -> u32 {
         match self.free.pop() {
             Some(Reverse(page)) => {
@@ -63,21 +97,88 @@ impl Pages {
             }
             None => {
                 self.holders.push(1);
+                self.kept.push(0);
                 (self.holders.len() - 1) as u32
             }
         }
     }
 
+    /// Adds `holders` holders to a page, of which `kept` are kept prefixes.
+    fn add(&mut self, page: u32, holders: i32, kept: i32) {
+        self.idle -= usize::from(self.is_idle(page));
+        self.shared -= usize::from(self.is_shared(page));
+        let at = page as usize;
+        let counted = "every holder is counted";
+        self.holders[at] = self.holders[at].checked_add_signed(holders).expect(counted);
+        self.kept[at] = self.kept[at].checked_add_signed(kept).expect(counted);
+        self.idle += usize::from(self.is_idle(page));
+        self.shared += usize::from(self.is_shared(page));
+        if self.holders[at] == 0 {
+            self.free.push(Reverse(page));
+        }
+    }
+
     fn share(&mut self, page: u32) {
-        self.holders[page as usize] += 1;
+        self.add(page, 1, 0);
     }
 
     fn release(&mut self, page: u32) {
-        let holders = &mut self.holders[page as usize];
-        *holders -= 1;
-        if *holders == 0 {
-            self.free.push(Reverse(page));
+        self.add(page, -1, 0);
+    }
+}
+
+/// A page that a kept prefix holds.
+#[derive(Debug)]
+pub(crate) struct KeptPage {
+    pages: Rc<RefCell<Pages>>,
+    page: u32,
+    /// The first of its positions that has a value, counted from the first of the page.
+    from: usize,
+}
+
+impl KeptPage {
+    /// Page number `number` of a row, if it is held and has a value.
+    pub(crate) fn of(row: &RowPages, number: usize) -> Option<Self> {
+        let page = row.page_of(number * PAGE)?;
+        let from = row.held_from().saturating_sub(number * PAGE);
+        let pages = row.pages.clone();
+        pages.borrow_mut().add(page, 1, 1);
+        Some(Self { pages, page, from })
+    }
+
+    /// The first of its positions that has a value, counted from the first of the page.
+    pub(crate) fn from(&self) -> usize {
+        self.from
+    }
+
+    /// Whether no row holds the page.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.pages.borrow().is_idle(self.page)
+    }
+
+    /// A row that holds consecutive pages, the first of which is page number `first` of the row.
+    pub(crate) fn row(pages: &Rc<RefCell<Pages>>, first: usize, kept: &[&Self]) -> RowPages {
+        let mut row = RowPages::new(pages);
+        let before = kept.first().map_or(0, |page| page.from);
+        (row.first, row.written) = (first, first * PAGE + before);
+        let mut counts = pages.borrow_mut();
+        for page in kept {
+            counts.share(page.page);
+            row.held.push_back(page.page);
         }
+        drop(counts);
+        row
+    }
+
+    /// Whether it is a page of `pages`.
+    pub(crate) fn is_of(&self, pages: &Rc<RefCell<Pages>>) -> bool {
+        Rc::ptr_eq(&self.pages, pages)
+    }
+}
+
+impl Drop for KeptPage {
+    fn drop(&mut self) {
+        self.pages.borrow_mut().add(self.page, -1, -1);
     }
 }
 
@@ -253,6 +354,10 @@ mod tests {
         Cut(usize, usize),
         Window(usize, usize),
         End(usize),
+        /// Keep a page of a row.
+        Keep(usize, usize),
+        /// Drop a page that was kept.
+        Drop(usize),
     }
 
     fn events() -> impl Strategy<Value = Vec<Event>> {
@@ -265,6 +370,8 @@ mod tests {
             2 => (row(), 0..17usize).prop_map(|(row, part)| Event::Cut(row, part)),
             2 => (row(), 1..150usize).prop_map(|(row, window)| Event::Window(row, window)),
             2 => row().prop_map(Event::End),
+            2 => (row(), 0..6usize).prop_map(|(row, number)| Event::Keep(row, number)),
+            1 => row().prop_map(Event::Drop),
         ];
         prop::collection::vec(event, 1..60)
     }
@@ -281,6 +388,8 @@ mod tests {
         pages: Rc<RefCell<Pages>>,
         slots: Vec<[Option<u64>; PAGE]>,
         rows: Vec<Beside>,
+        /// Kept pages, and the numbers that they should hold.
+        kept: Vec<(KeptPage, [Option<u64>; PAGE])>,
         next: u64,
     }
 
@@ -314,12 +423,29 @@ mod tests {
                 });
                 return;
             }
+            if let Event::Drop(at) = *event {
+                if !self.kept.is_empty() {
+                    self.kept.swap_remove(at % self.kept.len());
+                }
+                return;
+            }
             if self.rows.is_empty() {
                 return;
             }
             let n = self.rows.len();
             match *event {
-                Event::Begin => {}
+                Event::Begin | Event::Drop(_) => {}
+                Event::Keep(row, number) => {
+                    let Beside { row, numbers } = &self.rows[row % n];
+                    if let Some(page) = KeptPage::of(row, number) {
+                        let mut held = [None; PAGE];
+                        let own = numbers.iter().skip(number * PAGE).take(PAGE);
+                        held.iter_mut()
+                            .zip(own)
+                            .for_each(|(held, own)| *held = *own);
+                        self.kept.push((page, held));
+                    }
+                }
                 Event::Write(row, tokens) => self.write(row % n, tokens, tokens),
                 Event::Reject(row, tokens, keep) => self.write(row % n, tokens, tokens * keep / 16),
                 Event::Fork(row) => {
@@ -359,11 +485,29 @@ mod tests {
                 wanted += numbers.len().div_ceil(PAGE);
                 assert!(row.len() <= numbers.len().div_ceil(PAGE));
             }
+            let mut kept = vec![0; holders.len()];
+            for (page, numbers) in &self.kept {
+                let held = &self.slots[page.page as usize];
+                for (held, number) in held.iter().zip(numbers).filter(|(_, own)| own.is_some()) {
+                    assert_eq!(held, number, "a kept page does not change");
+                }
+                kept[page.page as usize] += 1;
+                holders[page.page as usize] += 1;
+            }
             let pages = self.pages.borrow();
-            assert_eq!(pages.holders, holders);
+            assert_eq!((&pages.holders, &pages.kept), (&holders, &kept));
             let held = holders[1..].iter().filter(|&&holders| holders > 0).count();
             assert_eq!(pages.held(), held);
-            assert!(held <= wanted, "{held} pages for rows of {wanted}");
+            let idle = holders.iter().zip(&kept);
+            let idle = idle
+                .filter(|(held, kept)| **kept > 0 && held == kept)
+                .count();
+            assert_eq!(pages.idle(), idle);
+            let shared = holders.iter().zip(&kept);
+            let shared = shared.filter(|(held, kept)| **held - **kept > 1).count();
+            assert_eq!(pages.shared(), shared);
+            let by_rows = held - idle;
+            assert!(by_rows <= wanted, "{by_rows} pages for rows of {wanted}");
         }
     }
 
@@ -378,8 +522,27 @@ mod tests {
                 model.check();
             }
             model.rows.clear();
+            let (held, idle) = (model.pages.borrow().held(), model.pages.borrow().idle());
+            prop_assert_eq!(held, idle);
+            model.kept.clear();
             prop_assert_eq!(model.pages.borrow().held(), 0);
         }
+    }
+
+    #[test]
+    fn a_long_row_beside_short_ones_costs_the_sum_of_the_lengths() {
+        let pages = Rc::default();
+        let lengths = std::iter::once(32_768).chain(std::iter::repeat_n(512, 63));
+        let rows = lengths.clone().map(|len| {
+            let mut row = RowPages::new(&pages);
+            row.prepare(0, len + 1);
+            row
+        });
+        let rows: Vec<RowPages> = rows.collect();
+        let (held, sum) = (pages.borrow().held() * PAGE, lengths.sum::<usize>());
+        assert!(10 * held <= 11 * sum, "{held} positions for {sum}");
+        drop(rows);
+        assert_eq!(pages.borrow().held(), 0);
     }
 
     #[test]

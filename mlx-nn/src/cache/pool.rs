@@ -9,6 +9,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use mlx_core::fast::Projection;
+use mlx_core::ops::create::full;
 use mlx_core::{Array, DType, Error, ErrorKind, Result, Scheme, eval, fast, inplace};
 
 use super::pages::{PAGE, PageCopy, Pages, RowPages};
@@ -46,6 +47,12 @@ struct LayerPool {
     /// The same buffers as they were known to be computed. They replace `arrays` if the evaluation
     /// of a write fails.
     settled: Vec<Array>,
+}
+
+impl Group {
+    pub(crate) fn pages(&self) -> &Rc<RefCell<Pages>> {
+        &self.pages
+    }
 }
 
 impl PagePool {
@@ -196,6 +203,39 @@ impl PagePool {
             }
         }
         Ok(())
+    }
+
+    /// Writes a number to every page without a holder, in all layers; to packed pages words of ones.
+    ///
+    /// # Errors
+    /// The evaluation fails.
+    pub(crate) fn overwrite_unheld(&mut self, value: f32) -> Result<()> {
+        for layer in 0..self.layers.len() {
+            let Some(Some(own)) = self.layers.get(layer) else {
+                continue;
+            };
+            let held: Vec<u32> = self.groups[own.group].pages.borrow().unheld().collect();
+            for at in 0..own.arrays.len() {
+                let array = self.arrays_of(layer)[at].clone();
+                let [room, heads, page, d] = array.dims()?;
+                let to: Vec<u32> = held
+                    .iter()
+                    .copied()
+                    .filter(|&to| (to as i32) < room)
+                    .collect();
+                if to.is_empty() {
+                    continue;
+                }
+                let shape = [to.len() as i32, heads, page, d];
+                let content = match array.dtype() {
+                    DType::U32 => full(&shape, u32::MAX, DType::U32)?,
+                    dtype => full(&shape, value, dtype)?,
+                };
+                let to = Array::from_slice(&to, &[to.len() as i32])?;
+                self.overwrite(layer, at, &to, &content)?;
+            }
+        }
+        eval(self.arrays())
     }
 
     /// Writes `content`, `[n, K, PAGE, D]`, to the pages `to`, `[n]`, of array number `at` of a

@@ -116,6 +116,20 @@ impl RecurrentCache {
         self.recorded[row].get(&len).map(|arrays| &**arrays)
     }
 
+    /// The arrays of row `row`, of `held` positions, at length `len`: a copy of the present ones, or those that
+    /// were recorded.
+    pub(crate) fn at(&self, row: usize, held: usize, len: usize) -> Result<Option<Rc<[Array]>>> {
+        match &self.store {
+            Some(store) if len == held => Self::row(store, row, true).map(Some),
+            _ => Ok(self.recorded[row].get(&len).cloned()),
+        }
+    }
+
+    /// Records the arrays of row `row` at length `len`, which are of such a layer.
+    pub(crate) fn keep(&mut self, row: usize, len: usize, arrays: Rc<[Array]>) {
+        self.recorded[row].insert(len, arrays);
+    }
+
     /// Drops the recorded lengths of all rows.
     pub(crate) fn clear_recorded(&mut self) {
         self.recorded.iter_mut().for_each(BTreeMap::clear);
@@ -367,10 +381,7 @@ impl RecurrentCache {
 
     /// A copy of the state at the first `len` of the `held` positions of row `row`.
     pub(crate) fn prefix(&self, row: usize, held: usize, len: usize) -> Result<Self> {
-        let store = match &self.store {
-            Some(store) if len == held => Some(Self::row(store, row, true)?),
-            _ => self.recorded[row].get(&len).cloned(),
-        };
+        let store = self.at(row, held, len)?;
         let mut recorded = self.recorded[row].clone();
         recorded.split_off(&(len + 1));
         Ok(self.with(store, vec![recorded]))

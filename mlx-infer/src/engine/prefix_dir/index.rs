@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::checksum::checksum;
 use super::folder::FileName;
-use crate::engine::prefix_cache::shared;
+use crate::engine::prefix_tree::shared;
 
 /// The longest chain. A prefix that would need a longer one is written whole.
 const LONGEST_CHAIN: usize = 64;

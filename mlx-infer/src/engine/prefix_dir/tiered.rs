@@ -11,7 +11,7 @@ use super::{Loaded, PrefixDir};
 use crate::engine::decode::Decode;
 use crate::engine::handle::Queue;
 use crate::engine::load::EngineLoad;
-use crate::engine::prefixes::MIN_TOKENS;
+use crate::engine::prefixes::{MIN_TOKENS, PrefixKind};
 use crate::engine::prompt_cache::Embedding;
 use crate::engine::state::Sink;
 use crate::engine::worker::Worker;
@@ -78,7 +78,11 @@ impl<'m, 's> Tiered<'m, 's> {
         if found.len < MIN_TOKENS {
             return None;
         }
-        let in_memory = self.worker.prefixes().longest(ids, embedding);
+        let kind = PrefixKind {
+            embedding,
+            adapter: None,
+        };
+        let in_memory = self.worker.prefixes().longest(ids, kind);
         let gain = found.len.saturating_sub(in_memory);
         (gain >= MIN_TOKENS).then_some((found.key, gain))
     }
@@ -90,7 +94,7 @@ impl<'m, 's> Tiered<'m, 's> {
             && let Some((name, image)) = loaded.image
             && let Some((ids, state)) = dir.state(self.model, name, image)
         {
-            self.worker.prefixes().put(&ids, state);
+            self.worker.prefixes().put(&ids, &state);
             is_there = true;
         }
         self.release(|held| held.key == loaded.key, is_there);

@@ -1,6 +1,6 @@
 //! The results of the scheduler: chunks of prompts, and plans.
 
-use super::Id;
+use super::{Id, Shortage};
 
 /// A part of a request's prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,8 +22,8 @@ pub(crate) struct Chunk {
 /// The next work, in this order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Plan {
-    /// Requests that can never fit, with the bytes that they would need. They end with an error.
-    pub(crate) refuse: Vec<(Id, usize)>,
+    /// Requests that can never fit, with what they would need. They end with an error.
+    pub(crate) refuse: Vec<(Id, Shortage)>,
     /// Rows to preempt. Their requests wait again.
     pub(crate) preempt: Vec<Id>,
     /// The number of slots to keep, if slots without a row are to be removed.

@@ -32,6 +32,8 @@ pub(crate) struct RequestProgress {
     pub(super) is_background: bool,
     /// The number of its tokens that are computed as a prompt.
     pub(super) prompt: usize,
+    /// The same number, unless its row has [come back](Self::resume).
+    pub(super) asked: usize,
     /// The number of tokens that were known when it began to wait, including the prompt. After a
     /// preemption those after the prompt are replayed, one in each step, as they were computed the
     /// first time.
@@ -64,6 +66,7 @@ impl RequestProgress {
             arrival: 0,
             is_background: false,
             prompt,
+            asked: prompt,
             known: prompt,
             most,
             chunk,
@@ -89,6 +92,11 @@ impl RequestProgress {
     /// The number of its tokens that are computed as a prompt.
     pub(crate) fn prompt(&self) -> usize {
         self.prompt
+    }
+
+    /// The number of tokens of its prompt. Its positions are embedded as those of such a prompt.
+    pub(crate) fn asked(&self) -> usize {
+        self.asked
     }
 
     /// The number of its first tokens whose layer states are stored, or will be after the step in progress.
@@ -119,6 +127,13 @@ impl RequestProgress {
         (self.computed, self.reused, self.cut) = (done, done, cut);
     }
 
+    /// Records that the first `len` tokens of its former row are still stored, fewer than are known. One
+    /// token after them is computed as the end of a prompt, if they include the whole prompt.
+    pub(crate) fn resume(&mut self, len: usize) {
+        self.reuse(len, None);
+        self.prompt = self.prompt.max(len + 1);
+    }
+
     /// Records that the prompt is computed up to `end`.
     pub(crate) fn prefilled(&mut self, end: usize) {
         self.computed = end;
@@ -135,6 +150,12 @@ impl RequestProgress {
         self.follows = Some(leader);
     }
 
+    /// Whether it follows a request that is in prefill.
+    pub(crate) fn is_behind<R: Scheduled>(&self, requests: &Table<R>) -> bool {
+        let leader = self.follows.and_then(|id| requests.get(&id));
+        leader.is_some_and(|leader| leader.progress().status == Status::Prefilling)
+    }
+
     /// The number of positions that its row has after the next step.
     pub(super) fn next_len(&self) -> usize {
         self.known.max(self.computed) + 1
@@ -143,6 +164,7 @@ impl RequestProgress {
     /// Drops what was computed.
     pub(super) fn restart(&mut self) {
         (self.computed, self.reused, self.cut) = (0, 0, None);
+        self.prompt = self.asked;
         self.follows = None;
     }
 }

@@ -251,7 +251,7 @@ fn run(day: &Day) -> Result<BTreeMap<u64, End>, TestCaseError> {
             }
         }
         let fails = day.failures.contains(&tick);
-        let plan = scheduler.plan(&mut rows);
+        let plan = scheduler.plan(&mut rows, |_| Vec::new());
         for (id, _) in plan.refuse {
             // Only requests that cannot fit even alone are refused.
             let row = rows.remove(&id).expect("a refused request exists");

@@ -59,9 +59,20 @@ impl Worker<'_, '_> {
                 request.progress.reuse(len, None);
                 continue;
             }
+            if self.prefixes.is_off() {
+                continue;
+            }
+            let known = request.known();
+            let asked = request.progress.asked();
+            let ids = &request.sequence.history().ids()[..known.saturating_sub(1)];
+            if let Some((cache, len)) = self.prefixes.take_row(id, ids, asked) {
+                request.partial = Some(cache);
+                request.progress.resume(len);
+                continue;
+            }
             // A preempted row is computed in the same way as the first time, so that it gets the
             // same bits.
-            if self.prefixes.is_off() || request.progress.replays() {
+            if request.progress.replays() {
                 continue;
             }
             let ids = request.prompt();
@@ -376,7 +387,7 @@ impl Worker<'_, '_> {
             };
             if !self.prefixes.is_off() {
                 let ids = request.prompt().to_vec();
-                let kind = prefix_kind(self.model, ids.len(), &request.sequence);
+                let kind = prefix_kind(self.model, request.progress.asked(), &request.sequence);
                 kept.push((row, ids, kind));
             }
             let has_processor = request.processor.is_some();
@@ -438,10 +449,34 @@ impl Worker<'_, '_> {
         {
             let ids = request.sequence.history().ids();
             let len = cache.lens()[slot].min(ids.len());
-            let kind = prefix_kind(self.model, request.progress.prompt(), &request.sequence);
+            let kind = prefix_kind(self.model, request.progress.asked(), &request.sequence);
             if cache.can_shorten(slot, len) {
                 self.prefixes.keep(&ids[..len], cache, slot, kind);
             }
+        }
+    }
+
+    /// Stores the row of a request that is preempted, or the part of its prompt that is computed, for the
+    /// time when it comes back.
+    pub(super) fn keep_preempted(&mut self, id: Id) {
+        if self.prefixes.is_off() {
+            return;
+        }
+        let slot = self.slot(id);
+        let Some(request) = self.requests.get(&id) else {
+            return;
+        };
+        let row = match (slot, &request.partial) {
+            (Some(slot), _) => self.rows.whole_cache().ok().map(|cache| (cache, slot)),
+            (None, partial) => partial.as_ref().map(|cache| (cache, 0)),
+        };
+        let embedding = Embedding::of(self.model, request.progress.asked());
+        if let Some((cache, row)) = row
+            && embedding != Embedding::Own
+        {
+            let ids = request.sequence.history().ids();
+            let len = cache.lens()[row].min(ids.len());
+            self.prefixes.keep_row(id, &ids[..len], cache, row);
         }
     }
 
@@ -450,14 +485,14 @@ impl Worker<'_, '_> {
     fn keep_prefix(&mut self, id: Id, len: usize, cache: &ModelCache, row: usize) {
         if let Some(request) = self.requests.get(&id) {
             let ids = &request.sequence.history().ids()[..len];
-            let kind = prefix_kind(self.model, request.progress.prompt(), &request.sequence);
+            let kind = prefix_kind(self.model, request.progress.asked(), &request.sequence);
             self.prefixes.keep(ids, cache, row, kind);
         }
     }
 }
 
 /// What the layer states of a row depend on, besides its tokens, if `tokens` of them are its prompt.
-fn prefix_kind(model: &LoadedModel, tokens: usize, sequence: &Sequence) -> PrefixKind {
+pub(super) fn prefix_kind(model: &LoadedModel, tokens: usize, sequence: &Sequence) -> PrefixKind {
     PrefixKind {
         embedding: Embedding::of(model, tokens),
         adapter: sequence.adapter().map(HeldAdapter::key),

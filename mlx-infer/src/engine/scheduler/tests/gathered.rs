@@ -17,14 +17,14 @@ fn started(rows: usize, running: u64, waiting: u64) -> (Scheduler, Table<Request
     let mut scheduler = Scheduler::new(limits, cost(), false).gathering();
     let mut requests = Table::new();
     (0..running).for_each(|id| submit(&mut scheduler, &mut requests, id));
-    scheduler.plan(&mut requests);
+    scheduler.plan(&mut requests, |_| Vec::new());
     (0..running).for_each(|id| scheduler.joined(&mut requests, id, rows));
     (running..running + waiting).for_each(|id| submit(&mut scheduler, &mut requests, id));
     (scheduler, requests)
 }
 
 fn prefilling(scheduler: &mut Scheduler, requests: &mut Table<RequestProgress>) -> usize {
-    scheduler.plan(requests);
+    scheduler.plan(requests, |_| Vec::new());
     scheduler.counts()[1]
 }
 

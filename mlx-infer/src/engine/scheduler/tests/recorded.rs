@@ -12,7 +12,7 @@ fn long_prompts_are_recorded_before_their_end() {
         let mut scheduler = Scheduler::new(Limits::default(), cost(), records);
         let mut requests = Table::from([(1, RequestProgress::new(prompt, prompt + 1, chunk))]);
         scheduler.submit(&mut requests, 1);
-        scheduler.plan(&mut requests);
+        scheduler.plan(&mut requests, |_| Vec::new());
         requests.get_mut(&1).unwrap().reuse(reused, None);
         let (mut done, mut parts, mut recorded) = (reused, 0, Vec::new());
         while done < prompt {

@@ -55,7 +55,7 @@ const fn of_server(name: &'static str, help: &'static str, value: Value) -> Metr
 }
 
 /// All metrics, in the order in which they are written.
-static METRICS: [Metric; 33] = [
+static METRICS: [Metric; 37] = [
     metric(
         "vllm:num_requests_running",
         "Requests in prefill or decode.",
@@ -133,13 +133,33 @@ static METRICS: [Metric; 33] = [
     ),
     metric(
         "mlx_row_cache_bytes",
-        "Bytes of the rows' caches.",
+        "Bytes of the rows' caches; a page that several rows hold counts once.",
         Gauge(|of| of.load.cache_bytes as f64),
     ),
     metric(
         "mlx_prefix_bytes",
-        "Bytes of kept prefixes.",
+        "Bytes of kept prefixes, without the pages that rows hold too.",
         Gauge(|of| of.load.prefix_bytes as f64),
+    ),
+    metric(
+        "mlx_row_pages",
+        "Pages of 64 positions that rows hold.",
+        Gauge(|of| of.load.pages.by_rows as f64),
+    ),
+    metric(
+        "mlx_shared_pages",
+        "Pages that several rows hold.",
+        Gauge(|of| of.load.pages.shared as f64),
+    ),
+    metric(
+        "mlx_prefix_pages",
+        "Pages that only kept prefixes hold.",
+        Gauge(|of| of.load.pages.by_prefixes as f64),
+    ),
+    metric(
+        "mlx_prefix_pages_evicted_total",
+        "Pages of kept prefixes that were dropped to free memory.",
+        Counter(|of| of.load.pages.evicted as f64),
     ),
     metric(
         "mlx_prefix_dir_hits_total",

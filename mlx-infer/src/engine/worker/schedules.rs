@@ -1,0 +1,491 @@
+//! Random schedules with little memory, on every kind of layer state: requests join, share prompts, draft,
+//! leave, are preempted and come back, prefixes come from files, and forward passes fail. After each
+//! tick every page that belongs to nobody is overwritten. The tokens are those of requests that run alone,
+//! memory stays within its limits, and at the end no page is in use.
+//!
+//! A soak at four times the capacity takes two seconds here, and ten minutes with
+//! `MLX_INFER_SOAK=600 cargo test --release -p mlx-infer --lib soak -- --nocapture`.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::rc::Rc;
+
+use mlx_core::fast::{self, Form, Op};
+use mlx_core::{DType, QuantMode, Scheme};
+
+use super::*;
+use crate::engine::prompt_cache::PromptCache;
+use crate::engine::tests::{Fault, Faulty};
+use crate::model::LoadOptions;
+use crate::request::Request;
+use crate::request::generation::GenerateOptions;
+use crate::request::sampling::SamplingParams;
+use crate::request::speculative::Speculative;
+
+/// The number of kinds of requests, and of schedules of each model.
+const KINDS: usize = 8;
+const SCHEDULES: u64 = 3;
+/// Ticks in which requests arrive.
+const BUSY: usize = 60;
+
+/// A generator of pseudorandom numbers.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, below: usize) -> usize {
+        self.0 = (self.0)
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % below
+    }
+}
+
+/// NaN, or a large number if masked positions are multiplied by 0, as in MLX's own attention.
+fn poison() -> f32 {
+    match fast::form(Op::Attention).unwrap() {
+        Form::Plain => 1e4,
+        _ => f32::NAN,
+    }
+}
+
+fn load(case: &str, kv_bits: Option<i32>) -> LoadedModel {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../testdata/models")
+        .join(case);
+    let scheme = |bits| Scheme::new(32, bits, QuantMode::Affine).unwrap();
+    let options = LoadOptions {
+        dtype: Some(DType::F32),
+        max_draft: 4,
+        kv_quantization: kv_bits.map(scheme),
+        ..LoadOptions::default()
+    };
+    LoadedModel::load(dir, options).unwrap()
+}
+
+/// Prompts of up to four pages, most of which begin like another one.
+fn kind(of: usize) -> (Vec<u32>, GenerateOptions) {
+    let text = |n: usize, seed: u64| {
+        let mut random = Random(seed);
+        (0..n).map(move |_| random.below(50) as u32 + 3)
+    };
+    let common = [130, 0, 64, 100, 20, 130, 63, 129][of];
+    let own = [5, 20, 1, 40, 90, 70, 2, 3][of];
+    let prompt = text(common, 1).chain(text(own, 10 + of as u64)).collect();
+    let options = GenerateOptions {
+        max_tokens: 4 + of * 11 % 37,
+        ignore_eos: true,
+        prefill_chunk: [512, 24, 64][of % 3],
+        sampling: SamplingParams {
+            temperature: if of.is_multiple_of(2) { 0.0 } else { 1.2 },
+            seed: Some(of as u64),
+            ..Default::default()
+        },
+        ..Default::default()
+    };
+    (prompt, options)
+}
+
+#[derive(Default)]
+struct Told {
+    tokens: Vec<u32>,
+    error: Option<ErrorKind>,
+    has_ended: bool,
+}
+
+fn submit<'s>(
+    worker: &mut Worker<'_, 's>,
+    of: usize,
+    drafts: usize,
+    dropped: &CancelToken,
+) -> Rc<RefCell<Told>> {
+    let (prompt, options) = kind(of);
+    let options = GenerateOptions {
+        speculative: match drafts {
+            0 => Speculative::Off,
+            tokens => Speculative::Tokens(tokens),
+        },
+        ..options
+    };
+    let told = Rc::<RefCell<Told>>::default();
+    let to = told.clone();
+    let sink = Box::new(move |event: Result<Event>| {
+        match event {
+            Ok(Event::Token { choice, .. }) => to.borrow_mut().tokens.push(choice.id),
+            Ok(Event::Finish { .. }) => to.borrow_mut().has_ended = true,
+            Ok(_) => {}
+            Err(error) => {
+                let mut to = to.borrow_mut();
+                (to.error, to.has_ended) = (Some(error.kind()), true);
+            }
+        }
+        ControlFlow::Continue(())
+    });
+    let request = worker
+        .model
+        .frontend()
+        .checked(Request::new(prompt, options));
+    worker.submit(
+        request.unwrap(),
+        Instant::now(),
+        dropped.clone(),
+        None,
+        sink,
+    );
+    told
+}
+
+fn alone(model: &LoadedModel, of: usize) -> Vec<u32> {
+    let limits = Limits {
+        prefix_bytes: 0,
+        ..Limits::default()
+    };
+    let mut worker = Worker::new(model, limits);
+    let told = submit(&mut worker, of, 0, &CancelToken::new());
+    while !worker.is_idle() {
+        worker.tick();
+    }
+    told.take().tokens
+}
+
+/// What happened in a schedule.
+#[derive(Default)]
+struct Seen {
+    preemptions: usize,
+    hits: usize,
+    evicted: usize,
+    shared: usize,
+    failures: usize,
+    errors: usize,
+}
+
+/// A schedule, in which forward passes fail if there are `faults`.
+fn run(
+    case: &str,
+    model: &LoadedModel,
+    expected: &[Vec<u32>],
+    (seed, faults): (u64, Option<Rc<RefCell<usize>>>),
+    seen: &mut Seen,
+) {
+    let mut random = Random(seed);
+    let row: usize = model.state_costs().iter().map(|cost| cost.bytes(256)).sum();
+    let prefix_bytes = [row / 2, 64 << 20, row][seed as usize % 3];
+    let cache_bytes = [2 * row, row + row / 2, 3 * row][seed as usize % 3];
+    let limits = Limits {
+        rows: 3 + seed as usize % 4,
+        cache_bytes: Some(cache_bytes),
+        prefix_bytes,
+        ..Limits::default()
+    };
+    let mut worker = Worker::new(model, limits);
+    let mut told = Vec::new();
+    for tick in 0.. {
+        assert!(tick < 5000, "{case}, {seed}: a request waits for ever");
+        if tick < BUSY && random.below(4) == 0 {
+            let of = random.below(KINDS);
+            // Several answers to one prompt.
+            for _ in 0..=random.below(3) {
+                let dropped = CancelToken::new();
+                let drafts = random.below(5);
+                let answer = submit(&mut worker, of, drafts, &dropped);
+                let leaves = (random.below(5) == 0).then(|| tick + random.below(30));
+                told.push((of, answer, dropped, leaves));
+            }
+        }
+        if tick < BUSY && random.below(20) == 0 && faults.is_none() {
+            let (prompt, options) = kind(random.below(KINDS));
+            let n = 16 + random.below(prompt.len().saturating_sub(16).max(1));
+            let ids = prompt[..n.min(prompt.len())].to_vec();
+            let file = PromptCache::compute(model, ids.clone().into(), &options).unwrap();
+            worker.prefixes().put(&ids, file.state());
+        }
+        for (_, _, dropped, leaves) in &told {
+            if *leaves == Some(tick) {
+                dropped.cancel();
+            }
+        }
+        if tick >= BUSY && worker.is_idle() {
+            break;
+        }
+        let failed = faults.as_ref().map(|faults| *faults.borrow());
+        worker.tick();
+        let fails = failed != faults.as_ref().map(|faults| *faults.borrow());
+        seen.failures += usize::from(fails);
+        worker.rows.cache().overwrite_unheld(poison()).unwrap();
+        let shared = sharing::shared_pages(&worker.scheduler, &worker.rows, &worker.requests);
+        let shared = shared.into_values().flatten();
+        seen.shared += shared.sum::<usize>();
+        let (bytes, kept) = (worker.cache_bytes(), worker.prefix_counts().bytes);
+        assert!(
+            fails || bytes <= cache_bytes,
+            "{case}, {seed}, tick {tick}: {bytes} bytes of {cache_bytes}"
+        );
+        assert!(kept <= prefix_bytes, "{case}, {seed}: {kept} kept bytes");
+    }
+    for (of, answer, dropped, _) in told {
+        let Told { tokens, error, .. } = answer.take();
+        let expected = &expected[of];
+        assert!(
+            expected.starts_with(&tokens),
+            "{case}, {seed}: kind {of}: {tokens:?} for {expected:?}"
+        );
+        let is_whole = tokens.len() == expected.len() && error.is_none();
+        let may_end = dropped.is_cancelled() || (faults.is_some() && error.is_some());
+        assert!(is_whole || may_end, "{case}, {seed}: kind {of}: {error:?}");
+        seen.errors += usize::from(error.is_some());
+    }
+    seen.preemptions += worker.preemptions();
+    let counts = worker.prefix_counts();
+    seen.hits += counts.hits;
+    seen.evicted += counts.evicted;
+    let in_use = |worker: &Worker<'_, '_>| -> BTreeSet<(usize, usize)> {
+        let groups = worker.page_use().into_iter();
+        groups
+            .map(|group| (group.by_rows, group.by_prefixes))
+            .collect()
+    };
+    assert!(in_use(&worker).iter().all(|&(by_rows, _)| by_rows == 0));
+    worker.prefixes.clear();
+    assert!(in_use(&worker).iter().all(|&pages| pages == (0, 0)));
+}
+
+/// Some schedules of a model. `grows`: its rows take more pages when they are longer.
+fn schedules(case: &str, kv_bits: Option<i32>, grows: bool) {
+    let model = load(case, kv_bits);
+    let expected: Vec<Vec<u32>> = (0..KINDS).map(|of| alone(&model, of)).collect();
+    let mut seen = Seen::default();
+    for seed in 0..SCHEDULES {
+        run(case, &model, &expected, (seed, None), &mut seen);
+    }
+    assert!(
+        seen.hits > 0 && seen.evicted > 0 && seen.errors == 0,
+        "{case}"
+    );
+    let (preempted, shared) = (seen.preemptions > 0, seen.shared > 0);
+    assert!(
+        (preempted && shared) || !grows,
+        "{case}: {preempted}, {shared}"
+    );
+    if model.model().draft_head().is_some() {
+        // The model that fails does not have the head.
+        return;
+    }
+    let (failures, passes) = (Rc::new(RefCell::new(0)), Rc::default());
+    let counter = failures.clone();
+    let fails = move |pass: usize| {
+        let fails = pass % 23 == 11;
+        *counter.borrow_mut() += usize::from(fails);
+        fails
+    };
+    let fails: Rc<dyn Fn(usize) -> bool> = Rc::new(fails);
+    let model = model.map(|model| {
+        Box::new(Faulty {
+            model,
+            fault: Fault::Evaluation,
+            fails,
+            passes,
+        })
+    });
+    for seed in SCHEDULES..SCHEDULES + 2 {
+        run(
+            case,
+            &model,
+            &expected,
+            (seed, Some(failures.clone())),
+            &mut seen,
+        );
+    }
+    assert!(seen.failures > 0, "{case}");
+}
+
+#[test]
+fn full_attention() {
+    schedules("llama_llama3", None, true);
+}
+
+#[test]
+fn windows() {
+    schedules("gemma3_text", None, true);
+    schedules("mistral", None, false);
+}
+
+#[test]
+fn latents() {
+    schedules("deepseek_v2", None, true);
+}
+
+#[test]
+fn recurrent_layers() {
+    schedules("qwen3_5_text", None, true);
+    schedules("lfm2", None, true);
+}
+
+#[test]
+fn packed_keys_and_values() {
+    schedules("q_qwen3_mixed", Some(4), true);
+}
+
+/// Submits a request for one token after another of a prompt.
+fn submit_prompt(worker: &mut Worker<'_, '_>, prompt: Vec<u32>, max_tokens: usize) {
+    let options = GenerateOptions {
+        max_tokens,
+        ignore_eos: true,
+        ..Default::default()
+    };
+    let request = Request::new(prompt, options);
+    let request = worker.model.frontend().checked(request).unwrap();
+    let sink = Box::new(|event: Result<Event>| {
+        event.unwrap();
+        ControlFlow::Continue(())
+    });
+    worker.submit(request, Instant::now(), CancelToken::new(), None, sink);
+}
+
+/// 32 rows with a common prompt of three pages, in memory for three pages and one for each row.
+#[test]
+fn rows_that_share_a_prompt_hold_it_once() {
+    let model = load("llama_llama3", None);
+    let page: usize = model
+        .state_costs()
+        .iter()
+        .map(|cost| cost.bytes(PAGE))
+        .sum();
+    let common: Vec<u32> = (0..3 * PAGE as u32).map(|at| 3 + at * 7 % 50).collect();
+    for is_same in [false, true] {
+        let limits = Limits {
+            rows: 32,
+            cache_bytes: Some((3 + 32) * page),
+            ..Limits::default()
+        };
+        let mut worker = Worker::new(&model, limits);
+        let (mut most, mut rows) = (0, 0);
+        for n in 0..32 {
+            let own = if is_same { 5 } else { 3 + n };
+            let prompt = [&common[..], &[own, 9]].concat();
+            submit_prompt(&mut worker, prompt, 60);
+            if n == 0 {
+                while worker.counts()[2] == 0 {
+                    worker.tick();
+                }
+            }
+        }
+        while !worker.is_idle() {
+            worker.tick();
+            let in_use: usize = worker.page_use().iter().map(|group| group.by_rows).sum();
+            let decoding = worker.counts()[2];
+            assert!(
+                in_use <= 3 + worker.counts()[1] + decoding,
+                "{in_use} pages"
+            );
+            assert_eq!(worker.cache_bytes(), in_use * page);
+            most = most.max(in_use);
+            rows = rows.max(decoding);
+        }
+        assert_eq!((rows, most), (32, 3 + 32));
+        assert_eq!(worker.preemptions(), 0);
+        // All but the first began with the common pages. Of equal prompts one did, and the others are
+        // copies of its row.
+        let hits = if is_same { 1 } else { 31 };
+        assert_eq!(worker.prefix_counts().hits, hits);
+    }
+}
+
+/// One long row and many short ones hold the pages of their lengths.
+#[test]
+fn rows_of_unequal_lengths_hold_the_sum_of_their_pages() {
+    let model = load("llama_llama3", None);
+    let limits = Limits {
+        prefix_bytes: 0,
+        ..Limits::default()
+    };
+    let mut worker = Worker::new(&model, limits);
+    let prompt = |n: usize, seed: u32| (0..n as u32).map(|at| 3 + (at * 7 + seed) % 50).collect();
+    submit_prompt(&mut worker, prompt(200, 0), 30);
+    for n in 1..20 {
+        submit_prompt(&mut worker, prompt(20 + n, n as u32), 30);
+    }
+    let mut compared = 0;
+    while !worker.is_idle() {
+        worker.tick();
+        let in_use: usize = worker.page_use().iter().map(|group| group.by_rows).sum();
+        if worker.counts()[1] == 0 {
+            let lens = worker.rows.held().lens().iter();
+            let expected: usize = lens.map(|len| len.div_ceil(PAGE)).sum();
+            assert_eq!(in_use, expected);
+            compared += usize::from(worker.counts()[2] == 20);
+        }
+    }
+    assert!(compared > 3, "{compared}");
+}
+
+/// Four times as many requests as there are rows, of mixed lengths, in memory for half of the rows.
+#[test]
+fn a_soak_leaves_no_page_behind() {
+    let seconds = std::env::var("MLX_INFER_SOAK");
+    let seconds: u64 = seconds.map_or(2, |text| text.parse().expect("a number of seconds"));
+    let model = load("gemma3_text", None);
+    let expected: Vec<Vec<u32>> = (0..KINDS).map(|of| alone(&model, of)).collect();
+    let before = mlx_core::memory::active().unwrap();
+    let row: usize = model.state_costs().iter().map(|cost| cost.bytes(256)).sum();
+    let limits = Limits {
+        rows: 4,
+        cache_bytes: Some(2 * row),
+        prefix_bytes: row,
+        ..Limits::default()
+    };
+    let capacity = limits.rows;
+    let mut worker = Worker::new(&model, limits);
+    let (mut random, mut told, start) = (Random(5), Vec::new(), Instant::now());
+    let (mut ended, mut left, mut most) = (0, 0, 0);
+    loop {
+        let goes_on = start.elapsed().as_secs() < seconds || ended == 0;
+        while goes_on && told.len() < 4 * capacity {
+            let of = random.below(KINDS);
+            let dropped = CancelToken::new();
+            let answer = submit(&mut worker, of, random.below(3), &dropped);
+            told.push((of, answer, dropped));
+        }
+        if told.is_empty() {
+            break;
+        }
+        if random.below(40) == 0 {
+            told[random.below(told.len())].2.cancel();
+        }
+        worker.tick();
+        let (bytes, kept) = (worker.cache_bytes(), worker.prefix_counts().bytes);
+        assert!(bytes <= 2 * row && kept <= row, "{bytes} and {kept} bytes");
+        most = most.max(bytes + kept);
+        told.retain(|(of, answer, dropped)| {
+            let answer = answer.borrow();
+            assert_eq!(answer.error, None);
+            assert!(expected[*of].starts_with(&answer.tokens), "kind {of}");
+            if answer.has_ended {
+                let is_whole = answer.tokens.len() == expected[*of].len();
+                assert!(is_whole || dropped.is_cancelled(), "kind {of}");
+                ended += usize::from(is_whole);
+                left += usize::from(!is_whole);
+            }
+            !answer.has_ended
+        });
+    }
+    let counts = worker.prefix_counts();
+    let preempted = worker.preemptions();
+    eprintln!(
+        "{ended} answered, {left} left, {preempted} preempted, {} begun with a prefix, {} pages evicted, at most \
+         {most} bytes",
+        counts.hits, counts.evicted
+    );
+    assert!(preempted > 0 && counts.hits > 0 && counts.evicted > 0);
+    worker.prefixes.clear();
+    let in_use = worker.page_use().into_iter();
+    assert!(
+        in_use
+            .into_iter()
+            .all(|group| (group.by_rows, group.by_prefixes) == (0, 0))
+    );
+    drop(worker);
+    mlx_core::memory::clear_cache().unwrap();
+    let after = mlx_core::memory::active().unwrap();
+    assert!(after <= before, "{after} bytes, {before} before");
+}

@@ -1,0 +1,50 @@
+//! The pages that requests share: they count once.
+
+use std::collections::BTreeMap;
+
+use mlx_nn::{ModelCache, PAGE};
+
+use super::super::prefixes::Prefixes;
+use super::super::rows::Rows;
+use super::super::state::{RequestState, Requests};
+use super::prefill::prefix_kind;
+use crate::engine::scheduler::{Id, Scheduler};
+use crate::model::LoadedModel;
+
+/// For each admitted request, how many of its pages in each group of layers an older one holds too.
+/// A request that follows another one will have all whole pages of its prompt.
+pub(super) fn shared_pages(
+    scheduler: &Scheduler,
+    rows: &Rows<'_>,
+    requests: &Requests<'_>,
+) -> BTreeMap<Id, Vec<usize>> {
+    let by_age = scheduler.by_age(requests).into_iter();
+    let (mut ids, mut held, mut shared) = (Vec::new(), Vec::new(), BTreeMap::new());
+    for (id, request) in by_age.filter_map(|id| Some((id, requests.get(&id)?))) {
+        let slot = request.progress.slot.map(|slot| (rows.held(), slot));
+        let partial = request.partial.as_ref().map(|cache| (cache, 0));
+        if let Some(row) = slot.or(partial) {
+            ids.push(id);
+            held.push(row);
+        } else if request.progress.is_behind(requests) {
+            let whole = request.progress.prompt() / PAGE;
+            shared.insert(id, rows.held().whole_pages(whole));
+        }
+    }
+    shared.extend(ids.into_iter().zip(ModelCache::shared_pages(held)));
+    shared
+}
+
+/// How many pages, in each group of layers, the row of a request that waits will share with rows.
+pub(super) fn in_rows(
+    prefixes: &Prefixes,
+    model: &LoadedModel,
+    request: &RequestState<'_>,
+) -> Vec<usize> {
+    // A row that comes back has its own pages.
+    if prefixes.is_off() || request.progress.replays() {
+        return Vec::new();
+    }
+    let kind = prefix_kind(model, request.prompt().len(), &request.sequence);
+    prefixes.in_rows(request.prompt(), kind)
+}
