@@ -11,7 +11,6 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
-use std::sync::{Arc, PoisonError, RwLock};
 
 use mlx_core::ops::{concat, create::full, create::zeros};
 use mlx_core::{Array, DType, Error, ErrorKind, Result, eval, fast};
@@ -31,18 +30,15 @@ pub struct RowAdapter {
 
 /// The place of a layer's stacked adapters. It is empty in a new layer.
 #[derive(Default)]
-pub struct AdapterSlot(RwLock<Option<Arc<LayerAdapters>>>);
+pub struct AdapterSlot(RefCell<Option<Rc<LayerAdapters>>>);
 
 impl AdapterSlot {
-    fn get(&self) -> Option<Arc<LayerAdapters>> {
-        self.0
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+    fn get(&self) -> Option<Rc<LayerAdapters>> {
+        self.0.borrow().clone()
     }
 
-    fn set(&self, adapters: Option<Arc<LayerAdapters>>) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = adapters;
+    fn set(&self, adapters: Option<Rc<LayerAdapters>>) {
+        self.0.replace(adapters);
     }
 
     /// The layer's adapters, and those of the tokens, if the current [scope](TokenAdapters::scope) has some.
@@ -50,7 +46,7 @@ impl AdapterSlot {
         let tokens = ACTIVE.with_borrow(Clone::clone)?;
         let layer = self.get()?;
         if let Some(seen) = &tokens.seen {
-            seen.borrow_mut().insert(Arc::as_ptr(&layer).addr());
+            seen.borrow_mut().insert(Rc::as_ptr(&layer).addr());
         }
         Some(ActiveAdapters { layer, tokens })
     }
@@ -66,19 +62,19 @@ impl AdapterSlot {
                     ..stack.clone()
                 })
             });
-            Ok(Arc::new(LayerAdapters {
+            Ok(Rc::new(LayerAdapters {
                 stacks: stacks.collect::<Result<_>>()?,
                 factors: layer.factors.as_ref().map(part).transpose()?,
                 ..LayerAdapters::clone(&layer)
             }))
         });
-        Ok(Self(RwLock::new(sliced.transpose()?)))
+        Ok(Self(RefCell::new(sliced.transpose()?)))
     }
 }
 
 impl Clone for AdapterSlot {
     fn clone(&self) -> Self {
-        Self(RwLock::new(self.get()))
+        Self(RefCell::new(self.get()))
     }
 }
 
@@ -261,7 +257,7 @@ impl TokenAdapters {
         impl Visit for Missed<'_> {
             fn adaptable(&mut self, path: &Path, layer: AdaptableLayer<'_>) -> Result<()> {
                 let own = layer.by_row.and_then(AdapterSlot::get);
-                if own.is_some_and(|own| !self.0.contains(&Arc::as_ptr(&own).addr())) {
+                if own.is_some_and(|own| !self.0.contains(&Rc::as_ptr(&own).addr())) {
                     self.1.push(path.as_str().to_owned());
                 }
                 Ok(())
@@ -297,7 +293,7 @@ pub fn with_adapters<T>(tokens: Option<&TokenAdapters>, run: impl FnOnce() -> T)
 
 /// A layer's adapters, and those of the tokens.
 pub(crate) struct ActiveAdapters {
-    layer: Arc<LayerAdapters>,
+    layer: Rc<LayerAdapters>,
     tokens: Rc<Tokens>,
 }
 
@@ -455,7 +451,7 @@ pub fn set_row_adapters(
 ) -> Result<()> {
     struct Make<'a> {
         adapters: &'a [Option<&'a BTreeMap<String, Lora>>],
-        made: BTreeMap<String, Arc<LayerAdapters>>,
+        made: BTreeMap<String, Rc<LayerAdapters>>,
     }
     impl Visit for Make<'_> {
         fn adaptable(&mut self, path: &Path, layer: AdaptableLayer<'_>) -> Result<()> {
@@ -468,11 +464,11 @@ pub fn set_row_adapters(
                 return Ok(());
             }
             let made = stacked(&own, &layer).map_err(|error| error.context(name))?;
-            self.made.insert(name.to_owned(), Arc::new(made));
+            self.made.insert(name.to_owned(), Rc::new(made));
             Ok(())
         }
     }
-    struct Set(BTreeMap<String, Arc<LayerAdapters>>);
+    struct Set(BTreeMap<String, Rc<LayerAdapters>>);
     impl Visit for Set {
         fn adaptable(&mut self, path: &Path, layer: AdaptableLayer<'_>) -> Result<()> {
             if let Some(slot) = layer.by_row {
