@@ -662,7 +662,7 @@ fn names_of_other_libraries_compute_the_same() -> Result<()> {
     assert_eq!(x.elem_count(), 24);
     assert_eq!([Device::cpu(), Device::gpu()], [Device::CPU, Device::GPU]);
     assert!(get_active_memory()? > 0);
-    assert!(memory::get_peak_memory()? >= get_active_memory()?);
+    assert!(get_peak_memory()? >= get_active_memory()?);
     get_cache_memory()?;
     reset_peak_memory()?;
     Ok(())

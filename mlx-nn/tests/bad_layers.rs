@@ -82,10 +82,10 @@ fn layers() -> Result<Vec<(&'static str, Box<dyn Layer>)>> {
             "quantised",
             Box::new(QqLinear::new(32, 4, Scheme::new(16, 4, QuantMode::Nvfp4)?)?),
         ),
-        ("glu", Box::new(Activation::Glu)),
-        ("softmax", Box::new(Activation::Softmax)),
-        ("log_softmax", Box::new(Activation::LogSoftmax)),
-        ("elu", Box::new(Activation::Elu(1.0))),
+        ("glu", Box::new(Glu)),
+        ("softmax", Box::new(Softmax)),
+        ("log_softmax", Box::new(LogSoftmax)),
+        ("elu", Box::new(Elu(1.0))),
         ("step", Box::new(Activation::Step(0.0))),
     ])
 }
@@ -337,7 +337,7 @@ fn losses_refuse_shapes_by_name() {
 fn a_chain_has_the_parameters_of_its_layers() {
     let mut chain = Sequential::new()
         .add(Linear::new(3, 4, true).unwrap())
-        .add(Activation::Tanh)
+        .add(Tanh)
         .add(BatchNorm::new(4).unwrap());
     assert_eq!(chain.len(), 3);
     let names: Vec<String> = chain.parameters().into_keys().collect();

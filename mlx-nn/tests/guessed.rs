@@ -1,5 +1,7 @@
 //! Calls in the style of MLX's Python and of candle, which users of these try first.
 
+#![allow(unused_qualifications, reason = "the calls stand word for word")]
+
 use mlx_core::ops::create::ones;
 use mlx_core::{Array, DType, Result};
 use mlx_nn::*;

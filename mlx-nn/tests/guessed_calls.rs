@@ -20,6 +20,8 @@
 //!   `use mlx_core::*; use mlx_nn::*;`, where it is `model.value_and_grad(f)`.
 //! - Gradients are results, which no module keeps: `mlp.zero_grad()`.
 
+#![allow(unused_qualifications, reason = "the calls stand word for word")]
+
 use mlx_core::DType::BF16;
 use mlx_core::{Array, Result};
 use mlx_nn::*;

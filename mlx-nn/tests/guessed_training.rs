@@ -1,6 +1,8 @@
 //! Calls in the style of MLX's Python, with everything of both crates imported: layers, losses, optimisers, schedules, and
 //! methods of modules.
 
+#![allow(unused_qualifications, reason = "the calls stand word for word")]
+
 use mlx_core::DType::*;
 use mlx_core::*;
 use mlx_nn::*;
