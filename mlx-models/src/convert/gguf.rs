@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use super::tensors::{Schemes, WrittenTensors};
 use super::{Converted, Progress, non_finite};
 use crate::checkpoint::Weights;
-use crate::checkpoint::gguf::{self, Sizes, describe};
+use crate::checkpoint::gguf::{self, GgufSizes, describe};
 use crate::model::{Model, ModelTask};
 use crate::registry::assemble::{empty, filled};
 use crate::registry::{LoadOptions, Registry};
@@ -201,7 +201,7 @@ pub fn convert_to_gguf(
     Ok(converted)
 }
 
-fn sizes(model: &dyn Model, tensors: &[(String, Array)]) -> Sizes {
+fn sizes(model: &dyn Model, tensors: &[(String, Array)]) -> GgufSizes {
     let geometry = model.geometry();
     let layers = geometry.layers();
     let rows = |layer: usize| {
@@ -209,7 +209,7 @@ fn sizes(model: &dyn Model, tensors: &[(String, Array)]) -> Sizes {
         let found = tensors.iter().find(|(found, _)| *found == name);
         found.and_then(|(_, array)| array.shape().last().copied())
     };
-    Sizes {
+    GgufSizes {
         vocab: geometry.vocab,
         hidden: geometry.hidden,
         context: geometry.max_positions,

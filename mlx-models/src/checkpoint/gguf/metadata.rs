@@ -60,7 +60,7 @@ const FULL: &str = "full_attention";
 const SLIDING: &str = "sliding_attention";
 
 /// The sizes of a model as it was built.
-pub(crate) struct Sizes {
+pub(crate) struct GgufSizes {
     pub vocab: i32,
     pub hidden: i32,
     pub context: Option<usize>,
@@ -92,7 +92,7 @@ pub(crate) fn describe(
     label: &str,
     model_type: &str,
     config: &Map<String, Value>,
-    sizes: &Sizes,
+    sizes: &GgufSizes,
 ) -> Result<Described> {
     let unsupported = |what: String| Error::new(ErrorKind::Unsupported, format!("{label}: {what}"));
     let row = WRITTEN.iter().find(|(name, _)| *name == model_type);
@@ -192,7 +192,7 @@ impl Writer {
         self.architecture.keys.iter().any(|(own, _)| *own == key)
     }
 
-    fn sizes(&mut self, sizes: &Sizes, queries: i32) -> Result<(), String> {
+    fn sizes(&mut self, sizes: &GgufSizes, queries: i32) -> Result<(), String> {
         self.put("block_count", sizes.heads.len() as u32);
         self.put("embedding_length", sizes.hidden as u32);
         self.put("vocab_size", sizes.vocab as u32);
@@ -414,7 +414,7 @@ mod tests {
 
     #[test]
     fn every_row_is_known_and_every_common_key_is_written() {
-        let sizes = Sizes {
+        let sizes = GgufSizes {
             vocab: 8,
             hidden: 16,
             context: Some(32),
