@@ -22,7 +22,7 @@ use super::stored::Reading;
 use config::Metadata;
 use tensors::Tensor;
 
-pub(crate) use metadata::{GgufSizes, describe};
+pub(crate) use metadata::{Described, GgufSizes, describe};
 
 /// The tensors of a model in GGUF.
 pub(crate) struct GgufTensors {

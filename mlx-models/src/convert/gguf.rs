@@ -134,40 +134,13 @@ pub fn convert_to_gguf(
         let array = Array::from_slice(factors, &[factors.len() as i32])?;
         written.push(((*name).to_owned(), array, TensorType::F32));
     }
-    let is_tied = !tensors
-        .arrays
-        .iter()
-        .any(|(name, _)| name == "lm_head.weight");
-    let parameters = Parameters::of(model.as_ref())?;
-    let mut named = Vec::with_capacity(tensors.arrays.len());
-    for (name, array) in &tensors.arrays {
-        let missing = || {
-            unsupported(format!(
-                "{name} has no counterpart in GGUF for models of this type"
-            ))
-        };
-        if let Some(tensor) = described.tensor(name, array)? {
-            named.push(tensor);
-            continue;
-        }
-        // GGUF may have a tensor for each of the parameters of which MLX's files make one.
-        let parts = parameters.of_written(model.as_ref(), name);
-        if parts.is_empty() {
-            return Err(missing());
-        }
-        for (path, array) in parts {
-            named.push(described.tensor(path, array)?.ok_or_else(missing)?);
-        }
-    }
-    for tensor in named {
-        let is_head = tensor.is_head && (is_tied || tensor.name.starts_with("output."));
-        let columns = tensor.array.shape().last().copied().unwrap_or(1);
-        let kind = match tensor.wide {
-            true => TensorType::F32,
-            false => kind.of(is_head, columns),
-        };
-        written.push((tensor.name, tensor.array, kind));
-    }
+    written.extend(matrices(
+        label,
+        model.as_ref(),
+        &described,
+        &tensors.arrays,
+        kind,
+    )?);
     let mut metadata = described.metadata;
     metadata.insert("general.type".to_owned(), "model".into());
     metadata.insert("general.file_type".to_owned(), kind.file_type().into());
@@ -199,6 +172,50 @@ pub fn convert_to_gguf(
     save_as(path, written, &metadata, &mut |done| progress(done, total))?;
     check(&registry, label, model.as_ref(), path)?;
     Ok(converted)
+}
+
+/// The tensors of the file with their types, from those of a checkpoint in MLX's dialect.
+fn matrices(
+    label: &str,
+    model: &dyn Model,
+    described: &gguf::Described,
+    arrays: &[(String, Array)],
+    kind: GgufType,
+) -> Result<Vec<(String, Array, TensorType)>> {
+    let unsupported = |what: String| Error::new(ErrorKind::Unsupported, format!("{label}: {what}"));
+    let is_tied = !arrays.iter().any(|(name, _)| name == "lm_head.weight");
+    let mut written = Vec::with_capacity(arrays.len());
+    let parameters = Parameters::of(model)?;
+    let mut named = Vec::with_capacity(arrays.len());
+    for (name, array) in arrays {
+        let missing = || {
+            unsupported(format!(
+                "{name} has no counterpart in GGUF for models of this type"
+            ))
+        };
+        if let Some(tensor) = described.tensor(name, array)? {
+            named.push(tensor);
+            continue;
+        }
+        // GGUF may have a tensor for each of the parameters of which MLX's files make one.
+        let parts = parameters.of_written(model, name);
+        if parts.is_empty() {
+            return Err(missing());
+        }
+        for (path, array) in parts {
+            named.push(described.tensor(path, array)?.ok_or_else(missing)?);
+        }
+    }
+    for tensor in named {
+        let is_head = tensor.is_head && (is_tied || tensor.name.starts_with("output."));
+        let columns = tensor.array.shape().last().copied().unwrap_or(1);
+        let kind = match tensor.wide {
+            true => TensorType::F32,
+            false => kind.of(is_head, columns),
+        };
+        written.push((tensor.name, tensor.array, kind));
+    }
+    Ok(written)
 }
 
 fn sizes(model: &dyn Model, tensors: &[(String, Array)]) -> GgufSizes {

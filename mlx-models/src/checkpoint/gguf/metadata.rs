@@ -346,38 +346,7 @@ impl Writer {
                 );
                 self.factors.push(("rope_freqs.weight", factors));
             }
-            "longrope" | "su" if self.architecture.name == "phi3" => {
-                let list = |key: &str| -> Result<Vec<f32>, String> {
-                    let list = entry.get(key).and_then(Value::as_array);
-                    let numbers = list.into_iter().flatten().map(Value::as_f64);
-                    let numbers: Option<Vec<f32>> =
-                        numbers.map(|number| Some(number? as f32)).collect();
-                    let numbers = numbers.filter(|list| list.len() as i32 == dims / 2);
-                    numbers.ok_or_else(|| {
-                        format!(
-                            "config.json: rope_scaling.{key} must be {} numbers",
-                            dims / 2
-                        )
-                    })
-                };
-                let of_config = |key: &str| {
-                    let found = self.number(key);
-                    found.ok_or_else(|| format!("config.json: {key} is missing"))
-                };
-                let original = of_config("original_max_position_embeddings")?;
-                let stretch = of_config("max_position_embeddings")? / original;
-                let amplitude = match number("attention_factor") {
-                    Some(given) => given,
-                    None if stretch > 1.0 => (1.0 + stretch.ln() / original.ln()).sqrt(),
-                    None => 1.0,
-                };
-                self.factors
-                    .push(("rope_factors_long.weight", list("long_factor")?));
-                self.factors
-                    .push(("rope_factors_short.weight", list("short_factor")?));
-                self.put("rope.scaling.original_context_length", original as u32);
-                self.put("rope.scaling.attn_factor", amplitude as f32);
-            }
+            "longrope" | "su" if self.architecture.name == "phi3" => self.longrope(&entry, dims)?,
             other => {
                 return Err(format!(
                     "config.json: a rope of type {} cannot be written in GGUF for architecture {}",
@@ -386,6 +355,40 @@ impl Writer {
                 ));
             }
         }
+        Ok(())
+    }
+
+    /// The factors of Phi 3, for short and long texts.
+    fn longrope(&mut self, entry: &Map<String, Value>, dims: i32) -> Result<(), String> {
+        let list = |key: &str| -> Result<Vec<f32>, String> {
+            let list = entry.get(key).and_then(Value::as_array);
+            let numbers = list.into_iter().flatten().map(Value::as_f64);
+            let numbers: Option<Vec<f32>> = numbers.map(|number| Some(number? as f32)).collect();
+            let numbers = numbers.filter(|list| list.len() as i32 == dims / 2);
+            numbers.ok_or_else(|| {
+                format!(
+                    "config.json: rope_scaling.{key} must be {} numbers",
+                    dims / 2
+                )
+            })
+        };
+        let of_config = |key: &str| {
+            let found = self.number(key);
+            found.ok_or_else(|| format!("config.json: {key} is missing"))
+        };
+        let original = of_config("original_max_position_embeddings")?;
+        let stretch = of_config("max_position_embeddings")? / original;
+        let amplitude = match entry.get("attention_factor").and_then(Value::as_f64) {
+            Some(given) => given,
+            None if stretch > 1.0 => (1.0 + stretch.ln() / original.ln()).sqrt(),
+            None => 1.0,
+        };
+        self.factors
+            .push(("rope_factors_long.weight", list("long_factor")?));
+        self.factors
+            .push(("rope_factors_short.weight", list("short_factor")?));
+        self.put("rope.scaling.original_context_length", original as u32);
+        self.put("rope.scaling.attn_factor", amplitude as f32);
         Ok(())
     }
 }
