@@ -37,12 +37,12 @@ impl TensorType {
 
 /// Calls `put` with the bytes of `array` as `kind`, in order and in parts.
 ///
-/// Q4_0 and Q8_0 are rounded as llama.cpp's reference does: Q8_0 to the nearest, halves away from zero; Q4_0 by the
-/// element with the largest magnitude, which becomes -8.
+/// Q4_0 and Q8_0 are rounded as llama.cpp's reference does: Q8_0 to the nearest, halves away from
+/// zero; Q4_0 by the element with the largest magnitude, which becomes -8.
 ///
 /// # Errors
-/// `put` fails, the evaluation fails, a finite element is too large for F16, or a block has an element that is not
-/// finite.
+/// `put` fails, the evaluation fails, a finite element is too large for F16, or a block has an
+/// element that is not finite.
 pub(super) fn encode(
     array: &Array,
     kind: TensorType,

@@ -1,4 +1,5 @@
-//! Adapters of mlx-lm become those of PEFT, and back. Both hold the same matrices, in one format transposed.
+//! Adapters of mlx-lm become those of PEFT, and back. Both hold the same matrices, in one format
+//! transposed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -44,14 +45,15 @@ struct Read {
     layers: BTreeMap<String, Parts>,
 }
 
-/// Writes the adapter in the folder `from`, which is one of `model`, in the other format into the folder `to`, and
-/// returns that format. LoRA, rsLoRA and DoRA of linear layers and of embeddings keep every number; layers with smaller
-/// ranks than others get rows and columns of zeros. `base` is the model's name for PEFT's `base_model_name_or_path`.
-/// `model` has the adapter afterwards.
+/// Writes the adapter in the folder `from`, which is one of `model`, in the other format into the
+/// folder `to`, and returns that format. LoRA, rsLoRA and DoRA of linear layers and of embeddings
+/// keep every number; layers with smaller ranks than others get rows and columns of zeros. `base`
+/// is the model's name for PEFT's `base_model_name_or_path`. `model` has the adapter afterwards.
 ///
 /// # Errors
-/// The folder has no adapter of this model, or one whose layers the other format has no names for: a full fine-tuning,
-/// stacked experts in PEFT, matrices that published checkpoints store in another form. A file cannot be written.
+/// The folder has no adapter of this model, or one whose layers the other format has no names for:
+/// a full fine-tuning, stacked experts in PEFT, matrices that published checkpoints store in
+/// another form. A file cannot be written.
 pub fn convert(
     from: &Path,
     model: &mut dyn Model,
@@ -180,7 +182,8 @@ impl Read {
         ranks.max().unwrap_or(0)
     }
 
-    /// Refuses layers whose name in published checkpoints is not that in mlx-lm's, and stacks of experts.
+    /// Refuses layers whose name in published checkpoints is not that in mlx-lm's, and stacks of
+    /// experts.
     fn check(&self, label: &str, model: &dyn Model) -> Result<()> {
         let names = model.names();
         let (published, written, inverse) = (names.published(), names.written(), names.inverse());
@@ -257,7 +260,8 @@ impl Visit for Layouts {
     }
 }
 
-/// PEFT's names of the modules: `self_attn.q_proj` if every layer's has an adapter, else whole paths.
+/// PEFT's names of the modules: `self_attn.q_proj` if every layer's has an adapter, else whole
+/// paths.
 fn targets(adapter: &Read, layers: usize) -> Vec<String> {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     let within = |path: &str| -> Option<usize> {

@@ -16,7 +16,8 @@ use crate::model::{Model, ModelTask};
 use crate::registry::assemble::{empty, filled};
 use crate::registry::{LoadOptions, Registry};
 
-/// The type of the matrices in a file that [`convert_to_gguf`] writes. Vectors, norms and routers are F32.
+/// The type of the matrices in a file that [`convert_to_gguf`] writes. Vectors, norms and routers
+/// are F32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GgufType {
     /// 32 bits.
@@ -27,8 +28,8 @@ pub enum GgufType {
     Bf16,
     /// 8.5 bits: blocks of 32 codes of 8 bits with a scale.
     Q8_0,
-    /// 4.5 bits: blocks of 32 codes of 4 bits with a scale. The output head, or the embedding that is the head too, is
-    /// Q8_0.
+    /// 4.5 bits: blocks of 32 codes of 4 bits with a scale. The output head, or the embedding that
+    /// is the head too, is Q8_0.
     Q4_0,
 }
 
@@ -68,7 +69,8 @@ impl GgufType {
         }
     }
 
-    /// The type of a matrix whose rows have `columns` elements. Rows that are no whole number of blocks are F16.
+    /// The type of a matrix whose rows have `columns` elements. Rows that are no whole number of
+    /// blocks are F16.
     fn of(self, is_head: bool, columns: i32) -> TensorType {
         let kind = match (self, is_head) {
             (Self::Q4_0, true) => TensorType::Q8_0,
@@ -81,16 +83,18 @@ impl GgufType {
     }
 }
 
-/// Writes a checkpoint, given by its parsed config.json and its opened files, as the file `path` in GGUF. `text` gets
-/// the number of rows of the embedding and returns the metadata of the tokenizer. `label` names the source in errors.
+/// Writes a checkpoint, given by its parsed config.json and its opened files, as the file `path` in
+/// GGUF. `text` gets the number of rows of the embedding and returns the metadata of the tokenizer.
+/// `label` names the source in errors.
 ///
-/// Then the file is read again, and the model that it describes computes logits with the source's own weights. They
-/// must be the source's: a setting of config.json that GGUF has no key for is an error, not another model.
+/// Then the file is read again, and the model that it describes computes logits with the source's
+/// own weights. They must be the source's: a setting of config.json that GGUF has no key for is an
+/// error, not another model.
 ///
 /// # Errors
-/// The checkpoint does not load, its weights are packed, its type or a setting has no counterpart in GGUF
-/// ([`gguf_written_types`](crate::gguf_written_types)), a weight is beyond the range of the type, `text` or `progress`
-/// fails, or the file cannot be written.
+/// The checkpoint does not load, its weights are packed, its type or a setting has no counterpart
+/// in GGUF ([`gguf_written_types`](crate::gguf_written_types)), a weight is beyond the range of the
+/// type, `text` or `progress` fails, or the file cannot be written.
 pub fn convert_to_gguf(
     label: &str,
     config: Value,
@@ -286,7 +290,8 @@ fn check(registry: &Registry, label: &str, model: &dyn Model, path: &Path) -> Re
     let (expected, found) = (logits(model)?, logits(other.as_ref())?);
     let off: f32 = expected.subtract(&found)?.abs()?.max_all()?.item()?;
     let largest: f32 = expected.abs()?.max_all()?.item()?;
-    // Factors of a rope are F32 in the file and F64 in config.json, which moves roundings to 16 bits.
+    // Factors of a rope are F32 in the file and F64 in config.json, which moves roundings to 16
+    // bits.
     let tolerance = match expected_dtype(model)? {
         DType::F32 => 1e-4,
         _ => 0.03,

@@ -1,4 +1,5 @@
-//! From a model's config.json to the metadata of its architecture: the inverse of [`Metadata`](super::config::Metadata).
+//! From a model's config.json to the metadata of its architecture: the inverse of
+//! [`Metadata`](super::config::Metadata).
 
 use std::collections::BTreeMap;
 
@@ -393,8 +394,8 @@ impl Writer {
     }
 }
 
-/// The factors of Llama 3's scaling, one for each frequency: `_compute_llama3_parameters` of transformers, as quotients
-/// of the frequencies.
+/// The factors of Llama 3's scaling, one for each frequency: `_compute_llama3_parameters` of
+/// transformers, as quotients of the frequencies.
 fn llama3(theta: f64, dims: i32, factor: f64, low: f64, high: f64, original: f64) -> Vec<f32> {
     let one = |at: i32| {
         let wavelength = std::f64::consts::TAU * theta.powf(f64::from(2 * at) / f64::from(dims));

@@ -1,4 +1,5 @@
-//! The tensors of a checkpoint under llama.cpp's names and in its form: the inverse of [`tensors`](super::tensors).
+//! The tensors of a checkpoint under llama.cpp's names and in its form: the inverse of
+//! [`tensors`](super::tensors).
 
 use mlx_core::{Array, DType, Result};
 
@@ -19,7 +20,8 @@ pub(crate) struct WrittenTensor {
 }
 
 impl Described {
-    /// The tensor of a parameter of this name and value. `None` if the architecture has no such tensor.
+    /// The tensor of a parameter of this name and value. `None` if the architecture has no such
+    /// tensor.
     ///
     /// # Errors
     /// An operation fails.
