@@ -4,7 +4,7 @@
 //! for it. [`Gguf::value`] reads metadata, [`Gguf::array`] tensors of plain elements, [`Gguf::packed`] those that are
 //! MLX's affine quantisation in another order (Q4_0, Q4_1, Q8_0), as MLX's `load` gives them. [`Gguf::repacked`] gives
 //! every type that has a scheme of MLX with the same values, [`Gguf::expanded`] the values themselves, and
-//! [`Gguf::bytes`] the blocks of any tensor as they are. [`save`] writes plain elements.
+//! [`Gguf::bytes`] the blocks of any tensor as they are. [`save`] writes plain elements, [`save_as`] also Q4_0 and Q8_0.
 //!
 //! ```
 //! use std::collections::BTreeMap;
@@ -41,6 +41,7 @@ use crate::ops::quantize::{Quantized, Scheme};
 
 mod affine;
 mod blocks;
+mod encode;
 mod find;
 mod read;
 mod types;
@@ -50,7 +51,7 @@ mod write;
 pub use find::find;
 pub use types::TensorType;
 pub use value::{FromValue, List, Value};
-pub use write::{save, save_gguf};
+pub use write::{save, save_as, save_gguf};
 
 /// An open GGUF file.
 ///

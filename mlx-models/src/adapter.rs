@@ -1,5 +1,5 @@
-//! Adapters in files: mlx-lm's `adapter_config.json` and `adapters.safetensors` are read and written, PEFT's
-//! `adapter_model.safetensors` is read.
+//! Adapters in files: mlx-lm's `adapter_config.json` and `adapters.safetensors`, and PEFT's `adapter_model.safetensors`,
+//! are read and written.
 //!
 //! The tensors decide which layers get adapters: `q_proj.lora_a` puts one on `q_proj`, which may be a linear layer, an
 //! embedding or a stack of experts. Tensors that name no layer are refused, all in one report.
@@ -15,10 +15,13 @@ use serde_json::{Map, Value, json};
 use crate::checkpoint::weights::read_json;
 use crate::model::Model;
 
+mod exchange;
 mod parts;
 mod peft;
 
 use parts::{made, set};
+
+pub use exchange::{AdapterFormat, convert};
 
 /// mlx-lm's name of an adapter's settings.
 pub const CONFIG: &str = "adapter_config.json";

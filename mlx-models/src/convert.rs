@@ -20,6 +20,7 @@ use crate::registry::assemble::{Assembled, filled};
 use crate::registry::{LoadOptions, Registry};
 
 mod config;
+mod gguf;
 mod recipe;
 mod shards;
 mod tensors;
@@ -33,6 +34,7 @@ use tensors::{Matrices, Schemes, WrittenTensors};
 
 pub use crate::checkpoint::weights::non_finite;
 pub use crate::config::Bits;
+pub use gguf::{GgufType, convert_to_gguf};
 pub use recipe::{Mixed, Recipe};
 pub use shards::SHARD_BYTES;
 
@@ -181,10 +183,8 @@ pub fn convert_with(
         ));
     }
     let prefix = prefix(nested);
-    let inverse = model.names().inverse();
-    let layers = model.geometry().layers().len();
-    let mut matrices = Matrices::default();
-    model.visit(&mut mlx_nn::Path::default(), &mut matrices)?;
+    // Refuses matrices that are not floating point.
+    Matrices::of(model.as_ref())?;
     let mut left_dense = Vec::new();
     let rounded = stored.as_ref().filter(|stored| stored.is_rounded);
     if let (Packing::Quantize(_), None, Some(stored)) =
@@ -234,29 +234,12 @@ pub fn convert_with(
             remove_quantization(&mut object);
         }
         (Packing::Quantize(recipe), None) => {
-            let bits: Vec<(Patterns, Bits)> = family
-                .bits
-                .iter()
-                .map(|&(path, bits)| (Patterns::new([path]), bits))
-                .collect();
-            let mut schemes = BTreeMap::new();
-            let mut entries = BTreeMap::new();
-            for (path, inputs) in &matrices.0 {
-                let bits = bits.iter().find(|(paths, _)| paths.matches(path));
-                let bits = bits.map(|(_, bits)| *bits);
-                // Weights that are parts of one matrix in the files have one scheme.
-                let pieces = inverse.modules(path).unwrap_or_default();
-                let written = pieces.first().map_or(path.as_str(), Piece::name);
-                let name = format!("{prefix}{written}");
-                match recipe.scheme_of(written, *inputs, layers, bits) {
-                    Some(scheme) => {
-                        schemes.insert(path.as_str(), scheme);
-                        entries.insert(name, scheme);
-                    }
-                    None if bits == Some(Bits::Dense) || left_dense.contains(&name) => {}
-                    None => left_dense.push(name),
-                }
-            }
+            let Chosen {
+                schemes,
+                entries,
+                left_dense: dense,
+            } = chosen(family.bits, model.as_ref(), prefix, recipe)?;
+            left_dense = dense;
             if schemes.is_empty() {
                 let groups = recipe.scheme().group_size;
                 return refuse(format!(
@@ -287,6 +270,69 @@ pub fn convert_with(
         vanishing,
         ..converted
     })
+}
+
+/// The schemes that a recipe gives to the matrices of a model.
+struct Chosen {
+    /// By the paths of the parameters.
+    schemes: BTreeMap<String, Scheme>,
+    /// By the names in config.json.
+    entries: BTreeMap<String, Scheme>,
+    /// Names of the matrices that stay dense because of the length of their rows.
+    left_dense: Vec<String>,
+}
+
+fn chosen(
+    bits: &[(&'static str, Bits)],
+    model: &dyn Model,
+    prefix: &str,
+    recipe: &Recipe,
+) -> Result<Chosen> {
+    let bits: Vec<(Patterns, Bits)> = bits
+        .iter()
+        .map(|&(path, bits)| (Patterns::new([path]), bits))
+        .collect();
+    let inverse = model.names().inverse();
+    let layers = model.geometry().layers().len();
+    let mut found = Chosen {
+        schemes: BTreeMap::new(),
+        entries: BTreeMap::new(),
+        left_dense: Vec::new(),
+    };
+    for (path, inputs) in Matrices::of(model)? {
+        let bits = bits.iter().find(|(paths, _)| paths.matches(&path));
+        let bits = bits.map(|(_, bits)| *bits);
+        // Weights that are parts of one matrix in the files have one scheme.
+        let pieces = inverse.modules(&path).unwrap_or_default();
+        let written = pieces.first().map_or(path.as_str(), Piece::name);
+        let name = format!("{prefix}{written}");
+        match recipe.scheme_of(written, inputs, layers, bits) {
+            Some(scheme) => {
+                found.schemes.insert(path, scheme);
+                found.entries.insert(name, scheme);
+            }
+            None if bits == Some(Bits::Dense) || found.left_dense.contains(&name) => {}
+            None => found.left_dense.push(name),
+        }
+    }
+    Ok(found)
+}
+
+/// The schemes that [`convert`] gives to the matrices of a dense model with this `model_type`, by the paths of their
+/// parameters.
+///
+/// # Errors
+/// A matrix is not floating point.
+pub fn schemes(
+    model: &dyn Model,
+    model_type: &str,
+    recipe: Recipe,
+) -> Result<BTreeMap<String, Scheme>> {
+    let registry = Registry::default();
+    let bits = registry
+        .family(model_type)
+        .map_or(&[][..], |family| family.bits);
+    Ok(chosen(bits, model, "", &recipe)?.schemes)
 }
 
 /// The `quantization` of a model whose weights are packed by `usual`, and some by other schemes.

@@ -63,7 +63,7 @@ pub mod encoders;
 #[doc(no_inline)]
 pub use {mlx_core, mlx_nn};
 
-pub use checkpoint::gguf::gguf_architectures;
+pub use checkpoint::gguf::{gguf_architectures, gguf_written_types};
 pub use checkpoint::weights::{open as open_weights, open_checkpoint};
 pub use checkpoint::{Names, Weights};
 pub use decoders::{causal_lm as causal, pre_norm as decoder};

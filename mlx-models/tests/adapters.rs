@@ -375,3 +375,117 @@ fn every_layer_heeds_its_adapter() {
         }
     }
 }
+
+/// Adapters of both formats become those of the other with the same results, and the first again.
+#[test]
+fn formats_are_exchanged() {
+    use adapter::AdapterFormat::{MlxLm, Peft};
+    let dir = tempfile::tempdir().unwrap();
+    let mut exchanged = Vec::new();
+    for (case, name) in CASES {
+        let mut of_source = model(name);
+        adapter::load(&folder(case), of_source.as_mut()).unwrap();
+        let expected = logits(of_source.as_ref());
+        let (there, back) = (
+            dir.path().join(case),
+            dir.path().join(format!("{case}-back")),
+        );
+        let format = match adapter::convert(&folder(case), model(name).as_mut(), Some("m"), &there)
+        {
+            Ok(format) => format,
+            Err(error) => {
+                let expected = [
+                    "PEFT has no adapters of stacked experts",
+                    "PEFT's magnitudes of an embedding are those of its columns",
+                    "the adapter of an embedding leaves a tied head alone in PEFT",
+                ];
+                let error = error.to_string();
+                assert!(
+                    expected.iter().any(|part| error.contains(part)),
+                    "{case}: {error}"
+                );
+                continue;
+            }
+        };
+        assert_eq!(
+            format,
+            if case.starts_with("peft") {
+                MlxLm
+            } else {
+                Peft
+            },
+            "{case}"
+        );
+        let returned = adapter::convert(&there, model(name).as_mut(), None, &back).unwrap();
+        assert_eq!(
+            returned,
+            if format == Peft { MlxLm } else { Peft },
+            "{case}"
+        );
+        for written in [there, back] {
+            let mut read = model(name);
+            adapter::load(&written, read.as_mut()).unwrap();
+            let found = logits(read.as_ref());
+            assert!(
+                off(&found, &expected) < 1e-5,
+                "{case}: {}",
+                off(&found, &expected)
+            );
+        }
+        exchanged.push(case);
+    }
+    assert!(exchanged.len() >= 5, "{exchanged:?}");
+}
+
+/// Layers of different ranks and a full fine-tuning.
+#[test]
+fn ranks_are_padded_and_full_parameters_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let expected = {
+        let mut model = model("qwen3");
+        adapter::load(&folder("peft-qwen3"), model.as_mut()).unwrap();
+        logits(model.as_ref())
+    };
+    let written = dir.path().join("mlx");
+    adapter::convert(
+        &folder("peft-qwen3"),
+        model("qwen3").as_mut(),
+        None,
+        &written,
+    )
+    .unwrap();
+    let config: Value =
+        serde_json::from_str(&fs::read_to_string(written.join("adapter_config.json")).unwrap())
+            .unwrap();
+    let rank = config["lora_parameters"]["rank"].as_i64().unwrap();
+    let file = Safetensors::open(written.join("adapters.safetensors")).unwrap();
+    for name in file.names() {
+        let shape = file.info(name).unwrap().1.to_vec();
+        let ranked = if name.ends_with("lora_a") {
+            shape[1]
+        } else {
+            shape[0]
+        };
+        assert_eq!(i64::from(ranked), rank, "{name}");
+    }
+    let mut read = model("qwen3");
+    adapter::load(&written, read.as_mut()).unwrap();
+    assert!(off(&logits(read.as_ref()), &expected) < 1e-5);
+    let full = dir.path().join("full");
+    fs::create_dir(&full).unwrap();
+    fs::write(
+        full.join("adapter_config.json"),
+        r#"{"fine_tune_type": "full"}"#,
+    )
+    .unwrap();
+    let weights = Array::from_slice(&[1f32; 32], &[32]).unwrap();
+    let name = "model.norm.weight";
+    mlx_core::save_safetensors(full.join("adapters.safetensors"), [(name, weights)]).unwrap();
+    let to = dir.path().join("peft");
+    let error = adapter::convert(&full, model("qwen3").as_mut(), None, &to).unwrap_err();
+    assert!(
+        error.to_string().contains("PEFT has no files for a full"),
+        "{error}"
+    );
+    assert!(!to.exists());
+}

@@ -5,13 +5,18 @@ mod golden {
     pub mod run;
 }
 
+#[path = "shared/checkpoints.rs"]
+mod checkpoints;
+
 use std::path::{Path, PathBuf};
 
 use golden::run::{greedy, log_probs, prompt_logits};
-use mlx_core::gguf::{Gguf, TensorType, Value, save};
+use mlx_core::gguf::{Gguf, TensorType, Value, save, save_as};
 use mlx_core::{Array, DType, Result, Safetensors, ops::quantize::dequantize_with};
-use mlx_models::convert::{ConvertOptions, convert};
-use mlx_models::{LoadOptions, Loaded, load, open_checkpoint};
+use mlx_models::convert::{
+    ConvertOptions, GgufType, convert, convert_to_gguf, save as save_checkpoint,
+};
+use mlx_models::{LoadOptions, Loaded, gguf_written_types, initialised, load, open_checkpoint};
 
 /// The models of `testdata/gguf`, whether blocks are expanded, and the dtype.
 const MODELS: [(&str, bool, DType); 7] = [
@@ -150,6 +155,126 @@ fn values_are_exact() {
     assert_eq!(packed, 11);
 }
 
+/// The blocks that are written are those of the package gguf, to the bit.
+#[test]
+fn blocks_are_written_exactly() {
+    let golden = Safetensors::open(folder().join("encoded.safetensors")).unwrap();
+    let values = golden.array("values").unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("b.gguf");
+    let kinds = [TensorType::Q4_0, TensorType::Q8_0];
+    let tensors = kinds.map(|kind| (kind.name().to_owned(), values.clone(), kind));
+    save_as(
+        &path,
+        tensors.to_vec(),
+        &Default::default(),
+        &mut |_| Ok(()),
+    )
+    .unwrap();
+    let file = Gguf::open(&path).unwrap();
+    for kind in kinds {
+        let name = kind.name();
+        assert_eq!(file.info(name).unwrap(), (kind, values.shape()));
+        let expected: Vec<u8> = golden.array(name).unwrap().to_vec().unwrap();
+        assert!(file.bytes(name).unwrap() == expected, "{name}");
+    }
+    let one = |array: Array, kind| {
+        let tensors = vec![("w".to_owned(), array, kind)];
+        refusal(save_as(
+            &path,
+            tensors,
+            &Default::default(),
+            &mut |_| Ok(()),
+        ))
+    };
+    let of = |value: f32| Array::from_slice(&[value; 32], &[1, 32]).unwrap();
+    let before = std::fs::read(&path).unwrap();
+    for (error, expected) in [
+        (
+            one(of(f32::NAN), TensorType::Q8_0),
+            "has no scale for an element of NaN",
+        ),
+        (
+            one(of(f32::INFINITY), TensorType::Q4_0),
+            "has no scale for an element of inf",
+        ),
+        (
+            one(of(1e30), TensorType::Q4_0),
+            "has no scale for an element of 1000000",
+        ),
+        (
+            one(of(7e4), TensorType::F16),
+            "70000 is beyond the range of F16; use BF16 or F32",
+        ),
+        (
+            one(of(1.0), TensorType::Q4_K),
+            "type Q4_K cannot be written",
+        ),
+        (
+            one(
+                Array::from_slice(&[1f32; 40], &[1, 40]).unwrap(),
+                TensorType::Q8_0,
+            ),
+            "rows of 40 elements are no whole number of Q8_0's blocks of 32",
+        ),
+    ] {
+        assert!(error.contains(expected), "{expected:?} is not in {error:?}");
+    }
+    assert!(
+        std::fs::read(&path).unwrap() == before,
+        "a failed write changes nothing"
+    );
+}
+
+/// The matrices of a written file are the blocks of the source's, and the head of a Q4_0 file has 8 bits.
+#[test]
+fn written_matrices_have_their_types() {
+    let dir = tempfile::tempdir().unwrap();
+    for (kind, matrix, head) in [
+        (GgufType::F16, TensorType::F16, TensorType::F16),
+        (GgufType::Q8_0, TensorType::Q8_0, TensorType::Q8_0),
+        (GgufType::Q4_0, TensorType::Q4_0, TensorType::Q8_0),
+    ] {
+        let path = dir.path().join(format!("{}.gguf", kind.name()));
+        written(&file("llama"), &path, kind).unwrap();
+        let (found, source) = (
+            Gguf::open(&path).unwrap(),
+            Gguf::open(file("llama")).unwrap(),
+        );
+        for name in source.names() {
+            let shape = source.info(name).unwrap().1;
+            let expected = match shape.len() {
+                1 => TensorType::F32,
+                _ if name == "output.weight" => head,
+                _ => matrix,
+            };
+            assert_eq!(found.info(name).unwrap(), (expected, shape), "{name}");
+        }
+        let model = loaded(&path, Some(DType::F32), false).unwrap();
+        let (off, _) = compared(&model, "llama").unwrap();
+        let most = match kind {
+            GgufType::F16 => 1e-3,
+            GgufType::Q8_0 => 2e-2,
+            _ => 0.5,
+        };
+        assert!(off < most, "{}: {off}", kind.name());
+        if let Some(scheme) = matrix.scheme() {
+            assert_eq!(model.info.quantization, Some(scheme));
+            let error = refusal(written(&path, &dir.path().join("x.gguf"), kind));
+            assert!(error.contains("already quantised"), "{error}");
+        }
+    }
+}
+
+#[test]
+fn the_guide_lists_every_written_type() {
+    let guide = std::fs::read_to_string(folder().join("../../docs/guide/models.md")).unwrap();
+    let written = guide.split("convert_to_gguf").nth(1).unwrap();
+    for name in gguf_written_types() {
+        assert!(written.contains(&format!("`{name}`")), "{name}");
+    }
+}
+
 #[test]
 fn a_folder_and_parts_are_the_same_model() {
     let dir = tempfile::tempdir().unwrap();
@@ -202,6 +327,177 @@ fn conversions_keep_the_values() {
             "{name}: off by {off}, same tokens: {same}"
         );
     }
+}
+
+/// Checkpoints of `testdata/models` with a setting that llama.cpp has no key for, and the reason that the error names.
+const REFUSED: [(&str, &str); 24] = [
+    // The scale of queries.
+    ("gemma2", "logits up to"),
+    // Windows on two of three layers.
+    (
+        "gemma3",
+        "layer 2 would have the state Some([Window(8)]) instead of [Full]",
+    ),
+    ("gemma3_text", "layer 2 would have the state"),
+    ("gemma3_text_v5", "layer 0 would have the state"),
+    ("gemma3_v5", "layer 2 would have the state"),
+    // Biases of convolutions.
+    ("lfm2", "linear_attn.conv.bias would be no parameter"),
+    // GELU.
+    ("llama_bias", "logits up to"),
+    (
+        "llama_dynamic",
+        "a rope of type \"dynamic\" cannot be written",
+    ),
+    (
+        "llama_proportional",
+        "a rope of type \"proportional\" cannot be written",
+    ),
+    (
+        "llama_ternary",
+        "already quantised (affine, 2 bits in groups of 32)",
+    ),
+    (
+        "mistral",
+        "layers have a window of 8 positions, for which architecture llama has no key",
+    ),
+    ("mixtral", "layers have a window of 8 positions"),
+    (
+        "olmo",
+        "model.layers.0.self_attn.k_proj.bias would be no parameter",
+    ),
+    // The probabilities of the chosen experts are made to add up to 1.
+    ("olmoe", "logits up to"),
+    // Layers without experts.
+    (
+        "qwen2_moe",
+        "model.layers.1.mlp.gate.weight [4, 32] would be a parameter",
+    ),
+    ("qwen2_moe_window", "layers have a window of 8 positions"),
+    ("qwen2_window", "layers have a window of 8 positions"),
+    (
+        "qwen3_moe",
+        "model.layers.1.mlp.gate.weight [4, 32] would be a parameter",
+    ),
+    ("qwen3_moe_step", "layers have a window of 8 positions"),
+    ("qwen3_tied", "layers have a window of 8 positions"),
+    // No rope on every second layer.
+    ("smollm3", "logits up to"),
+    ("smollm3_window", "layers have a window of 8 positions"),
+    (
+        "stablelm_norms",
+        "self_attn.q_layernorm.norms.0.weight has no counterpart in GGUF",
+    ),
+    ("starcoder2", "layers have a window of 8 positions"),
+];
+
+/// Configs of types whose checkpoints above are refused, with settings of published models.
+fn usual(model_type: &str) -> serde_json::Value {
+    let mut config = serde_json::json!({
+        "model_type": model_type, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 8,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 64,
+        "max_position_embeddings": 512, "rms_norm_eps": 1e-5, "norm_epsilon": 1e-5, "initializer_range": 0.2,
+        "rope_theta": 50000.0, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 32,
+        "num_experts": 4, "num_experts_per_tok": 2,
+    });
+    let own = match model_type {
+        "gemma2" => serde_json::json!({
+            "query_pre_attn_scalar": 16, "sliding_window": 8, "attn_logit_softcapping": 50.0,
+            "final_logit_softcapping": 30.0,
+        }),
+        "gemma3_text" => serde_json::json!({
+            "query_pre_attn_scalar": 16, "sliding_window": 8, "rope_local_base_freq": 10000.0, "rope_theta": 1e6,
+            "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+        }),
+        "mixtral" => serde_json::json!({"num_local_experts": 4}),
+        "qwen3_moe" => serde_json::json!({"norm_topk_prob": true}),
+        "olmo" => serde_json::json!({"clip_qkv": 8.0, "num_key_value_heads": 4}),
+        "starcoder2" => serde_json::json!({"use_bias": true, "sliding_window": null}),
+        "stablelm" => serde_json::json!({"layer_norm_eps": 1e-5, "partial_rotary_factor": 0.25}),
+        _ => serde_json::json!({"sliding_window": null}),
+    };
+    for (key, value) in own.as_object().unwrap() {
+        config[key] = value.clone();
+    }
+    config
+}
+
+/// Writes a checkpoint in GGUF, without a tokenizer.
+fn written(source: &Path, path: &Path, kind: GgufType) -> Result<()> {
+    let (config, weights) = open_checkpoint(source)?;
+    let text = |_| Ok(Default::default());
+    convert_to_gguf("m", config, weights, path, kind, text, &mut |_, _| Ok(())).map(|_| ())
+}
+
+/// Files of every type that is written are the source's model.
+#[test]
+fn written_files_are_the_source() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("m.gguf");
+    let (mut wrong, mut types) = (Vec::new(), std::collections::BTreeSet::new());
+    let entries = std::fs::read_dir(folder().join("../models")).unwrap();
+    let entries = entries.map(|entry| entry.unwrap().path());
+    let entries = entries.filter(|path| path.join("config.json").exists());
+    let mut sources: Vec<(String, PathBuf)> = entries
+        .map(|path| path.file_name().unwrap().to_str().unwrap().to_owned())
+        .map(|name| (name.clone(), checkpoints::checkpoint(&name)))
+        .collect();
+    sources.sort();
+    for model_type in [
+        "gemma2",
+        "gemma3_text",
+        "mistral",
+        "mixtral",
+        "olmo",
+        "olmoe",
+        "qwen2_moe",
+        "qwen3_moe",
+        "smollm3",
+        "starcoder2",
+        "stablelm",
+    ] {
+        let name = format!("usual {model_type}");
+        let source = dir.path().join(&name);
+        std::fs::create_dir(&source).unwrap();
+        let config = usual(model_type);
+        let model = initialised(&name, config.clone(), 3).unwrap().model;
+        save_checkpoint(model.as_ref(), config.as_object().unwrap(), &source).unwrap();
+        sources.push((name, source));
+    }
+    for (name, source) in sources {
+        let (config, _) = open_checkpoint(&source).unwrap();
+        let model_type = config["model_type"].as_str().unwrap();
+        if !gguf_written_types().contains(&model_type) || config.get("quantization").is_some() {
+            continue;
+        }
+        let result = written(&source, &path, GgufType::F32);
+        match (REFUSED.iter().find(|(refused, _)| *refused == name), result) {
+            (Some((_, reason)), Err(error)) if error.to_string().contains(reason) => continue,
+            (None, Ok(())) => {}
+            (_, result) => {
+                wrong.push(format!(
+                    "{name}: {:?}",
+                    result.err().map(|error| error.to_string())
+                ));
+                continue;
+            }
+        }
+        types.insert(model_type.to_owned());
+        let found = loaded(&path, Some(DType::F32), false).unwrap();
+        let expected = loaded(&source, Some(DType::F32), false).unwrap();
+        let prompt = prompt(found.info.vocab as u32);
+        let rows = |model: &Loaded| log_probs(&prompt_logits(model, &prompt).unwrap()).unwrap();
+        let off = difference(&rows(&found), &rows(&expected));
+        let tokens = |model: &Loaded| greedy(model, &prompt, 12).unwrap().0;
+        let same = tokens(&found) == tokens(&expected);
+        if off > 1e-4 || !same {
+            wrong.push(format!("{name}: off by {off}, same tokens: {same}"));
+        }
+    }
+    let missing = gguf_written_types().into_iter();
+    let missing = missing.filter(|name| *name != "gemma3" && !types.contains(*name));
+    wrong.extend(missing.map(|name| format!("{name}: no model of this type is written")));
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 /// A copy of a model with other metadata or tensors.

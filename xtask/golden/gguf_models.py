@@ -81,6 +81,19 @@ def block_types():
     save_file(values, OUT / "blocks.safetensors")
 
 
+def encoded():
+    """encoded.safetensors: values, and the blocks that gguf makes of them."""
+    values = np.random.default_rng(11).standard_normal((6, 64)).astype(np.float32)
+    values[1] *= 300
+    values[2, :32] = 0
+    # Ties of magnitudes, halves, and the smallest normal number.
+    values[3] = np.resize(np.array([4, -4, 0.5, 1.5, -2.5, 3.5, 0, 2**-126], dtype=np.float32), 64)
+    values[4] = np.arange(-32, 32)
+    values[5] *= 1e-9
+    made = {kind: gguf.quants.quantize(values, Kind[kind]) for kind in ["Q4_0", "Q8_0"]}
+    save_file({"values": values, **made}, OUT / "encoded.safetensors")
+
+
 def finish(writer):
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -305,6 +318,7 @@ OUT.mkdir(parents=True, exist_ok=True)
 for old in OUT.glob("*.*"):
     old.unlink()
 block_types()
+encoded()
 models()
 tokenizers()
 llama_cpp()

@@ -5,6 +5,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use super::TensorType;
+use super::encode::encode;
 use super::read::{ALIGNMENT, ALIGNMENT_KEY, MAGIC, MOST_DIMENSIONS, VERSION};
 use super::value::{List, Value};
 use crate::array::Array;
@@ -63,12 +64,60 @@ pub fn save<N: NamedArray>(
     arrays: impl IntoIterator<Item = N>,
     metadata: &BTreeMap<String, Value>,
 ) -> Result<()> {
-    let path = path.as_ref();
     let arrays: Vec<N> = arrays.into_iter().collect();
-    write(path, &named(&arrays), metadata).map_err(|error| error.context(path.display()))
+    let mut tensors = Vec::with_capacity(arrays.len());
+    for (name, array) in named(&arrays) {
+        let kind = TensorType::of(array.dtype()).ok_or_else(|| {
+            let message = format!(
+                "{}: tensor {name:?}: dtype {} is not supported; supported: F16, BF16, F32, F64, I8, I16, I32, I64",
+                path.as_ref().display(),
+                array.dtype()
+            );
+            Error::new(ErrorKind::Invalid, message)
+        })?;
+        tensors.push((name.to_owned(), array.clone(), kind));
+    }
+    save_as(path, tensors, metadata, &mut |_| Ok(()))
 }
 
-fn write(path: &Path, arrays: &[(&str, &Array)], metadata: &BTreeMap<String, Value>) -> Result<()> {
+/// [`save`] with a type for each tensor, to which its elements are rounded. Each array is evaluated, written and freed
+/// before the next. `progress` gets the bytes of tensors written so far; an error that it returns stops the writer.
+///
+/// Blocks are those of llama.cpp's reference implementation. Rows are a whole number of blocks.
+///
+/// ```
+/// use mlx_core::{DType, gguf::{self, Gguf, TensorType}, ones};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("a.gguf");
+/// let tensors = vec![("w".to_owned(), ones(&[4, 64], DType::BF16)?, TensorType::Q8_0)];
+/// gguf::save_as(&path, tensors, &Default::default(), &mut |_| Ok(()))?;
+/// let file = Gguf::open(&path)?;
+/// assert_eq!(file.info("w")?, (TensorType::Q8_0, &[4, 64][..]));
+/// assert_eq!(file.bytes("w")?.len(), 4 * 2 * 34);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// As [`save`]; or a type is not [encoded](TensorType::is_encoded), a row is no whole number of its blocks, an element
+/// is too large for F16, or an element of a block is not finite.
+pub fn save_as(
+    path: impl AsRef<Path>,
+    tensors: Vec<(String, Array, TensorType)>,
+    metadata: &BTreeMap<String, Value>,
+    progress: &mut dyn FnMut(u64) -> Result<()>,
+) -> Result<()> {
+    let path = path.as_ref();
+    write(path, tensors, metadata, progress).map_err(|error| error.context(path.display()))
+}
+
+/// The head of a file: its metadata, and the names, shapes and offsets of its tensors.
+fn head(
+    tensors: &[(String, Array, TensorType)],
+    metadata: &BTreeMap<String, Value>,
+) -> Result<Vec<u8>> {
     let invalid = |message: String| Error::new(ErrorKind::Invalid, message);
     if metadata.contains_key(ALIGNMENT_KEY) {
         let message = format!("key {ALIGNMENT_KEY:?} is decided by the writer");
@@ -76,7 +125,7 @@ fn write(path: &Path, arrays: &[(&str, &Array)], metadata: &BTreeMap<String, Val
     }
     let mut head = MAGIC.to_vec();
     head.extend(VERSION.to_le_bytes());
-    head.extend((arrays.len() as u64).to_le_bytes());
+    head.extend((tensors.len() as u64).to_le_bytes());
     head.extend((metadata.len() as u64).to_le_bytes());
     for (key, value) in metadata {
         put_text(&mut head, key);
@@ -85,7 +134,7 @@ fn write(path: &Path, arrays: &[(&str, &Array)], metadata: &BTreeMap<String, Val
     }
     let mut names = std::collections::HashSet::new();
     let mut offset = 0usize;
-    for (name, array) in arrays {
+    for (name, array, kind) in tensors {
         let refuse = |what: String| invalid(format!("tensor {name:?}: {what}"));
         if !names.insert(name) {
             return Err(refuse("its name is given twice".into()));
@@ -96,33 +145,56 @@ fn write(path: &Path, arrays: &[(&str, &Array)], metadata: &BTreeMap<String, Val
                 "{ndim} dimensions, at most {MOST_DIMENSIONS} are supported"
             )));
         }
-        let kind = TensorType::of(array.dtype()).ok_or_else(|| {
+        if !kind.is_encoded() {
+            return Err(refuse(format!(
+                "type {kind} cannot be written; types that can: plain elements, Q4_0, Q8_0"
+            )));
+        }
+        let shape = array.shape();
+        let bytes = kind.bytes_of(shape).ok_or_else(|| {
+            let row = shape.last().copied().unwrap_or(1);
             refuse(format!(
-                "dtype {} is not supported; supported: F16, BF16, F32, F64, I8, I16, I32, I64",
-                array.dtype()
+                "rows of {row} elements are no whole number of {kind}'s blocks of {}",
+                kind.block()
             ))
         })?;
         put_text(&mut head, name);
         head.extend((array.ndim() as u32).to_le_bytes());
-        for &size in array.shape().iter().rev() {
+        for &size in shape.iter().rev() {
             head.extend((size as u64).to_le_bytes());
         }
         head.extend(kind.number().to_le_bytes());
         head.extend((offset as u64).to_le_bytes());
-        offset = (offset + array.nbytes()).next_multiple_of(ALIGNMENT);
+        offset = (offset + bytes).next_multiple_of(ALIGNMENT);
     }
+    Ok(head)
+}
+
+fn write(
+    path: &Path,
+    tensors: Vec<(String, Array, TensorType)>,
+    metadata: &BTreeMap<String, Value>,
+    progress: &mut dyn FnMut(u64) -> Result<()>,
+) -> Result<()> {
+    let head = head(&tensors, metadata)?;
     let mut unnamed = Unnamed::new(path)?;
     let mut file = BufWriter::new(unnamed.file());
     file.write_all(&head)?;
     put_padding(&mut file, head.len())?;
-    for (name, array) in arrays {
-        array
-            .with_bytes(|bytes| {
-                file.write_all(bytes)?;
-                put_padding(&mut file, bytes.len())
-            })
-            .map_err(|error| error.context(format!("tensor {name:?}")))??;
+    let mut done = 0;
+    for (name, array, kind) in tensors {
+        progress(done)?;
+        let mut written = 0;
+        let mut put = |bytes: &[u8]| {
+            written += bytes.len();
+            Ok(file.write_all(bytes)?)
+        };
+        encode(&array, kind, &mut put)
+            .map_err(|error| error.context(format!("tensor {name:?}")))?;
+        put_padding(&mut file, written)?;
+        done += written as u64;
     }
+    progress(done)?;
     file.flush()?;
     drop(file);
     Ok(unnamed.finish()?)

@@ -29,6 +29,11 @@ pub(super) struct SourceArgs {
 }
 
 impl SourceArgs {
+    /// The name as given.
+    pub(super) fn name(&self) -> Option<&str> {
+        self.model.as_deref().and_then(Path::to_str)
+    }
+
     pub(super) fn files(&self) -> Result<Files> {
         if let Some(found) = self.found.get() {
             return Ok(found.clone());

@@ -7,7 +7,10 @@ use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use mlx_core::{QuantMode, Scheme};
 use mlx_infer::console;
-use mlx_infer::convert::{ConvertOptions, Converted, Mixed, Packing, Recipe, Vanishing, convert};
+use mlx_infer::convert::{
+    ConvertOptions, Converted, GgufType, Mixed, Packing, Recipe, Vanishing, convert,
+    convert_adapter, convert_to_gguf,
+};
 use serde_json::{Value, json};
 
 use super::{Failure, Result, args, interrupt, output};
@@ -19,9 +22,13 @@ const SHOWN: usize = 4;
 pub(super) struct ConvertArgs {
     #[command(flatten)]
     source: args::SourceArgs,
-    /// The new folder
-    #[arg(long, value_name = "DIR")]
+    /// The new folder, or with --gguf the new file
+    #[arg(long, value_name = "PATH")]
     out: PathBuf,
+    /// Write one file in GGUF, llama.cpp's format, with matrices of this type
+    #[arg(long, value_name = "TYPE", conflicts_with_all = ["quantize", "dequantize", "dtype", "expand"],
+          value_parser = GgufType::ALL.map(GgufType::name))]
+    gguf: Option<String>,
     /// Quantise
     #[arg(short, long)]
     quantize: bool,
@@ -47,7 +54,10 @@ pub(super) struct ConvertArgs {
     /// Expand blocks of GGUF that have no exact packed form (Q2_K, Q6_K)
     #[arg(long)]
     expand: bool,
-    /// Replace the checkpoint in the output folder
+    /// Write this adapter of the model instead, in the other format: mlx-lm's becomes PEFT's, and PEFT's mlx-lm's
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["quantize", "dequantize", "dtype", "expand", "gguf"])]
+    adapter: Option<PathBuf>,
+    /// Replace the checkpoint in the output folder, or the output file
     #[arg(long)]
     force: bool,
     /// Print one JSON document
@@ -100,6 +110,11 @@ impl ConvertArgs {
         recipe.map(Packing::Quantize).map_err(usage)
     }
 
+    fn gguf(&self) -> Option<GgufType> {
+        let name = self.gguf.as_deref()?;
+        GgufType::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
     pub(super) fn run(self) -> Result {
         let options = ConvertOptions {
             packing: self.packing()?,
@@ -108,6 +123,18 @@ impl ConvertArgs {
             ..ConvertOptions::default()
         };
         let files = self.source.files()?;
+        if let Some(adapter) = &self.adapter {
+            let base = self.source.name();
+            let format = convert_adapter(&files, adapter, base, &self.out, self.force)?;
+            return match self.json {
+                true => output::print_json(&json!({"out": self.out, "format": format.name()})),
+                false => output::print(&format!(
+                    "{}: an adapter in the format of {}\n",
+                    self.out.display(),
+                    format.name()
+                )),
+            };
+        }
         let bar = if std::io::stderr().is_terminal() {
             let style = "converting {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta}";
             let style = ProgressStyle::with_template(style).expect("a template of known keys");
@@ -117,17 +144,15 @@ impl ConvertArgs {
         };
         let cancel = interrupt::cancels()?;
         let running = interrupt::running();
-        let converted = convert(
-            &files,
-            &self.out,
-            self.force,
-            &options,
-            &cancel,
-            &mut |done, total| {
-                bar.set_length(total);
-                bar.set_position(done);
-            },
-        );
+        let mut progress = |done, total| {
+            bar.set_length(total);
+            bar.set_position(done);
+        };
+        let (out, force) = (&self.out, self.force);
+        let converted = match self.gguf() {
+            Some(kind) => convert_to_gguf(&files, out, force, kind, &cancel, &mut progress),
+            None => convert(&files, out, force, &options, &cancel, &mut progress),
+        };
         drop(running);
         bar.finish_and_clear();
         let converted = converted?;

@@ -14,7 +14,13 @@ use crate::request::cancel::CancelToken;
 use crate::text::files::Files;
 use crate::text::sentence::file_of_module;
 
-pub use mlx_models::convert::{ConvertOptions, Converted, Mixed, Packing, Recipe, SHARD_BYTES};
+mod exchange;
+
+pub use exchange::{convert_adapter, convert_to_gguf};
+pub use mlx_models::adapter::AdapterFormat;
+pub use mlx_models::convert::{
+    ConvertOptions, Converted, GgufType, Mixed, Packing, Recipe, SHARD_BYTES,
+};
 
 /// Quantises, unpacks or casts the checkpoint in `files` into the new folder `out`, with its tokenizer, templates and
 /// generation settings; `progress` gets the bytes that are written so far and their total.
@@ -47,16 +53,7 @@ pub fn convert(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Converted> {
     NewCheckpoint::begin(files, out, replace)?.write(|dir| {
-        let mut told = |done, total| {
-            progress(done, total);
-            if cancel.is_cancelled() {
-                return Err(mlx_core::Error::new(
-                    mlx_core::ErrorKind::Invalid,
-                    "cancelled",
-                ));
-            }
-            Ok(())
-        };
+        let mut told = |done, total| told(cancel, progress, done, total);
         let (config, weights) = open(files)?;
         let converted =
             models::convert(&files.describe(), config, weights, dir, options, &mut told);
@@ -65,6 +62,23 @@ pub fn convert(
             false => error.into(),
         })
     })
+}
+
+/// Tells the caller how far a conversion is; an error if it is to stop.
+fn told(
+    cancel: &CancelToken,
+    progress: &mut dyn FnMut(u64, u64),
+    done: u64,
+    total: u64,
+) -> mlx_core::Result<()> {
+    progress(done, total);
+    match cancel.is_cancelled() {
+        true => Err(mlx_core::Error::new(
+            mlx_core::ErrorKind::Invalid,
+            "cancelled",
+        )),
+        false => Ok(()),
+    }
 }
 
 /// The NaN and infinite elements of a checkpoint's weights; `None` if all are finite. Reads all of the weights.

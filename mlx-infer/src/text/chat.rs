@@ -17,6 +17,7 @@ mod tools;
 #[cfg(feature = "serve")]
 pub(crate) use self::history::{check_call, content_text};
 pub use self::history::{merge_system, prepare};
+pub(crate) use self::load::own as own_templates;
 pub use self::message::Message;
 pub use self::prompt::prompt_text;
 #[cfg(feature = "serve")]

@@ -38,7 +38,7 @@ use crate::text::files::{Files, MAX_TOKENIZER_BYTES};
 
 pub(crate) use self::absent::is_readable;
 pub(crate) use self::config::kind as json_kind;
-pub(super) use self::convert::gguf;
+pub(crate) use self::convert::gguf;
 
 const FILE: &str = "tokenizer.json";
 

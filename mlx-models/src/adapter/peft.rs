@@ -13,9 +13,9 @@ use crate::model::Model;
 
 mod settings;
 
-use settings::Settings;
+pub(super) use settings::Settings;
 
-const WEIGHTS: &str = "adapter_model.safetensors";
+pub(super) const WEIGHTS: &str = "adapter_model.safetensors";
 
 /// Reads the adapter in `dir` for `model`. `config` is its `adapter_config.json`.
 pub(super) fn read(dir: &Path, config: &Value, model: &dyn Model) -> Result<Found> {
@@ -85,7 +85,7 @@ fn bare(published: &str) -> &str {
 }
 
 /// Refuses adapters of embeddings for which PEFT computes something that a [`Lora`](mlx_nn::Lora) cannot.
-fn embedding(module: &dyn Module, kind: AdapterKind) -> Result<(), String> {
+pub(super) fn embedding(module: &dyn Module, kind: AdapterKind) -> Result<(), String> {
     struct OwnHead(bool);
     impl Visit for OwnHead {
         fn adaptable(&mut self, path: &Name, layer: AdaptableLayer<'_>) -> Result<()> {
@@ -155,7 +155,7 @@ fn unchanged(layer: &str, table: &Array, rules: &Rules, module: &dyn Module) -> 
 
 /// The path of a tensor's module in PEFT, and mlx-lm's name of the tensor's part (`lora_a`, for
 /// instance).
-fn split(published: &str) -> Option<(&str, &'static str)> {
+pub(super) fn split(published: &str) -> Option<(&str, &'static str)> {
     let parts = [
         (".lora_A.weight", "lora_a"),
         (".lora_B.weight", "lora_b"),

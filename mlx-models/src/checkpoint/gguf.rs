@@ -1,7 +1,8 @@
 //! Models in GGUF, llama.cpp's format: one file, or the parts of one, with the metadata, the tokenizer and the weights.
 //!
 //! The metadata become the config.json of a family, and the tensors those of a checkpoint in MLX's dialect. Blocks stay
-//! packed where a scheme of MLX has the same values; all others are expanded if that is asked for.
+//! packed where a scheme of MLX has the same values; all others are expanded if that is asked for. [`describe`] and
+//! [`written`] are the way back.
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -13,11 +14,15 @@ use serde_json::{Value, json};
 
 mod architectures;
 mod config;
+mod metadata;
 mod tensors;
+mod written;
 
 use super::stored::Reading;
 use config::Metadata;
 use tensors::Tensor;
+
+pub(crate) use metadata::{Described, GgufSizes, describe};
 
 /// The tensors of a model in GGUF.
 pub(crate) struct GgufTensors {
@@ -29,6 +34,11 @@ pub(crate) struct GgufTensors {
 /// The `general.architecture`s that are read.
 pub fn gguf_architectures() -> Vec<&'static str> {
     architectures::ALL.iter().map(|row| row.name).collect()
+}
+
+/// The `model_type`s that [`convert_to_gguf`](crate::convert::convert_to_gguf) writes.
+pub fn gguf_written_types() -> Vec<&'static str> {
+    metadata::WRITTEN.iter().map(|(name, _)| *name).collect()
 }
 
 /// The config.json and the tensors of a model whose files are `parts`.

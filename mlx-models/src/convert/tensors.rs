@@ -10,7 +10,19 @@ use crate::model::Model;
 
 /// Paths and row sizes of the dense matrices.
 #[derive(Default)]
-pub(super) struct Matrices(pub Vec<(String, i32)>);
+pub(super) struct Matrices(Vec<(String, i32)>);
+
+impl Matrices {
+    /// The dense matrices of `model`.
+    ///
+    /// # Errors
+    /// One is not floating point.
+    pub fn of(model: &dyn Model) -> Result<Vec<(String, i32)>> {
+        let mut all = Self::default();
+        model.visit(&mut mlx_nn::Path::default(), &mut all)?;
+        Ok(all.0)
+    }
+}
 
 impl Visit for Matrices {
     fn weight(&mut self, path: &mlx_nn::Path, weight: &Weight) -> Result<()> {

@@ -12,7 +12,7 @@ use crate::text::tokenizer::json_kind;
 pub(super) const DEFAULT: &str = "default";
 
 /// Templates in separate files, by name.
-pub(super) fn from_jinja_files(files: &Files) -> Result<BTreeMap<String, String>> {
+fn from_jinja_files(files: &Files) -> Result<BTreeMap<String, String>> {
     let mut sources = BTreeMap::new();
     if let Some(source) = files.text("chat_template.jinja")? {
         sources.insert(DEFAULT.to_owned(), source);
@@ -30,12 +30,28 @@ pub(super) fn from_jinja_files(files: &Files) -> Result<BTreeMap<String, String>
     Ok(sources)
 }
 
+/// The templates that a checkpoint has, by name, and whether a caller may choose among them by name. No entries if it
+/// has none.
+pub(crate) fn own(files: &Files) -> Result<(BTreeMap<String, String>, bool)> {
+    let sources = from_jinja_files(files)?;
+    if !sources.is_empty() {
+        let is_named = sources.len() > 1 || !sources.contains_key(DEFAULT);
+        return Ok((sources, is_named));
+    }
+    for file in ["tokenizer_config.json", "chat_template.json"] {
+        if let Some(found) = from_json(files, file)? {
+            return Ok(found);
+        }
+    }
+    Ok((sources, false))
+}
+
 /// Templates by name, and whether a caller may choose among them by name.
 type Found = Option<(BTreeMap<String, String>, bool)>;
 
 /// `chat_template` of a JSON file: a template, a list of named ones, or a map of them. Also returns whether they have
 /// names.
-pub(super) fn from_json(files: &Files, file: &str) -> Result<Found> {
+fn from_json(files: &Files, file: &str) -> Result<Found> {
     let json = files.json(file)?.unwrap_or_default();
     let wrong = |found: &Json| {
         Error::format(format!(

@@ -80,23 +80,8 @@ impl ChatTemplate {
     /// # Errors
     /// When the files are malformed, when a template has a syntax error, and when there is none.
     pub fn load(files: &Files, tokenizer: &Tokenizer) -> Result<Self> {
-        let mut is_named = false;
         let mut built_in = false;
-        let mut sources = load::from_jinja_files(files)?;
-        if sources.is_empty() {
-            let found = load::from_json(files, "tokenizer_config.json")?;
-            let found = if found.is_some() {
-                found
-            } else {
-                load::from_json(files, "chat_template.json")?
-            };
-            if let Some((found, named)) = found {
-                sources = found;
-                is_named = named;
-            }
-        } else {
-            is_named = sources.len() > 1 || !sources.contains_key(DEFAULT);
-        }
+        let (mut sources, is_named) = load::own(files)?;
         if sources.is_empty() {
             built_in = true;
             let model = match files.architecture() {

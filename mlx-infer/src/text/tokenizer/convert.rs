@@ -4,7 +4,7 @@
 //! The conversion results in the text of a tokenizer.json, like that which transformers makes when
 //! it loads such a checkpoint, and the tokens that transformers adds to it.
 
-pub(in crate::text) mod gguf;
+pub(crate) mod gguf;
 mod merges;
 mod proto;
 mod ranks;

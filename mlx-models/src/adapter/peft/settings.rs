@@ -49,7 +49,7 @@ const READ: [&str; 14] = [
 const PLAIN_STARTS: [&str; 4] = ["gaussian", "eva", "orthogonal", "mica"];
 
 /// The settings of an adapter in PEFT's `adapter_config.json`.
-pub(super) struct Settings {
+pub(in crate::adapter) struct Settings {
     pub kind: AdapterKind,
     pub dropout: f64,
     alpha: f64,

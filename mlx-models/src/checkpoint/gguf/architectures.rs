@@ -453,6 +453,11 @@ pub(super) const ALL: &[Architecture] = &[
         model_type: "exaone4",
         keys: &[("attention.sliding_window", "sliding_window")],
         names: NORMS_AFTER,
+        // The model with full attention on all layers has no window.
+        more: |_, config| {
+            config.entry("sliding_window").or_insert(Value::Null);
+            Ok(())
+        },
         ..BASE
     },
     Architecture {

@@ -3,6 +3,7 @@
 //! The ids are those of llama.cpp, which agree with those of transformers for the published tokenizers.
 
 mod words;
+pub(crate) mod write;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
@@ -206,10 +207,7 @@ impl<'a> Tokens<'a> {
             "ignore_merges": words.ignores_merges, "vocab": self.vocabulary(), "merges": pairs,
         });
         Ok(Parts {
-            normalizer: match words.composes {
-                true => json!({"type": "NFC"}),
-                false => Value::Null,
-            },
+            normalizer: words.normalizer(),
             pre_tokenizer: words.pre_tokenizer(),
             decoder: json!({"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true}),
             model: object(model),

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 /// How a byte-level tokenizer splits text.
 pub(super) struct Words {
-    /// The values of `tokenizer.ggml.pre`.
+    /// The values of `tokenizer.ggml.pre`. The first, which the most programs know, is written.
     pub names: &'static [&'static str],
     /// The steps before the bytes are spelled.
     steps: &'static [Step],
@@ -85,7 +85,7 @@ const ALL: &[Words] = &[
         ..BASE
     },
     Words {
-        names: &["glm4", "chatglm-bpe", "dbrx", "smaug-bpe"],
+        names: &["dbrx", "glm4", "chatglm-bpe", "smaug-bpe"],
         steps: &[THREE_DIGITS],
         ..BASE
     },
@@ -96,7 +96,7 @@ const ALL: &[Words] = &[
         ..BASE
     },
     Words {
-        names: &["kormo", "megrez", "stablelm2", "hunyuan", "grok-2"],
+        names: &["stablelm2", "kormo", "megrez", "hunyuan", "grok-2"],
         steps: &[ONE_DIGIT],
         ..BASE
     },
@@ -205,6 +205,19 @@ impl Words {
     /// The words of this name.
     pub(super) fn named(name: &str) -> Option<&'static Self> {
         ALL.iter().find(|words| words.names.contains(&name))
+    }
+
+    /// Every way.
+    pub(super) fn all() -> &'static [Self] {
+        ALL
+    }
+
+    /// The `normalizer` of tokenizer.json.
+    pub(super) fn normalizer(&self) -> Value {
+        match self.composes {
+            true => json!({"type": "NFC"}),
+            false => Value::Null,
+        }
     }
 
     /// All names.
