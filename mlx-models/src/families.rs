@@ -462,6 +462,10 @@ families! {
         names: bailing_hybrid::names,
         bits: deepseek_v3::BITS,
     }
+    hy_v4: ["hy_v4"] {
+        names: hy_v4::names,
+        bits: deepseek_v3::BITS,
+    }
 }
 
 /// Families of encoders, in the order of messages. Their files are in

@@ -26,6 +26,7 @@ const NEVER: &[&str] = &[
     "glm_moe_dsa",
     "granitemoehybrid",
     "granitemoehybrid_dense",
+    "hy_v4",
     "jamba",
     "jamba_dense",
     "kimi_linear",
