@@ -23,6 +23,7 @@ const NEVER: &[&str] = &[
     "falcon_h1",
     "falcon_h1_norm",
     "falcon_mamba",
+    "glm5_next",
     "glm_moe_dsa",
     "granitemoehybrid",
     "granitemoehybrid_dense",

@@ -1,6 +1,7 @@
 """The float cases of families with several residual streams. Their weights are formulas."""
 
 from cases import EPS, THETA, base, mutation
+from gemma_cases import in_text
 from late_cases import TOP_K, late_case
 from latent_cases import QUERIES, SIZES
 
@@ -19,6 +20,7 @@ SHARED = mutation("shared_experts", fill={"shared_experts.down_proj.weight": 0.0
 
 def stream_cases():
     yield hy_v4()
+    yield glm5_next()
 
 
 def hy_v4():
@@ -102,4 +104,103 @@ def hy_v4():
         ],
         change=published,
         extra={"model.mtp_layers.0.eh_proj.weight": (4, 4)},
+    )
+
+
+def glm5_next():
+    text = base(
+        "",
+        "glm5_next_text",
+        **SIZES | {"qk_rope_head_dim": 0},
+        attention_bias=False,
+        hc_eps=1e-2,
+        hc_mult=4,
+        hc_sinkhorn_iters=3,
+        index_head_dim=16,
+        index_kpool=4,
+        index_kpool_always_select_tail=True,
+        index_n_heads=8,
+        index_topk=8,
+        indexer_types=["full", "full", "shared"],
+        layer_types=["linear_attention", "full_attention", "full_attention"],
+        linear_attn_config={
+            "gate_lower_bound": -5.0,
+            "head_dim": 8,
+            "num_heads": 4,
+            "safe_gate": True,
+            "short_conv_kernel_size": 4,
+        },
+        mlp_layer_types=["dense", "sparse", "sparse"],
+        moe_intermediate_size=16,
+        n_group=1,
+        n_routed_experts=6,
+        n_shared_experts=1,
+        norm_topk_prob=True,
+        num_experts_per_tok=2,
+        num_hidden_layers=3,
+        pad_token_id=0,
+        rope_theta=None,
+        routed_scaling_factor=2.5,
+        swiglu_limit=0.8,
+        topk_group=1,
+    )
+    text = {key: value for key, value in text.items() if key not in ("architectures", "transformers_version")}
+    vision = {
+        "depth": 1,
+        "hidden_size": 16,
+        "image_size": 8,
+        "intermediate_size": 16,
+        "num_heads": 2,
+        "out_hidden_size": 32,
+        "patch_size": 2,
+        "projection_intermediate_size": 16,
+    }
+    return late_case(
+        "glm5_next",
+        "the text tower: four residual streams with doubly stochastic mixes, Kimi's delta rule with bounded decays, latent attention without "
+        "rope over pools of positions that an indexer chooses, also for the layer behind it; bounded gates",
+        {
+            "architectures": ["Glm5NextForConditionalGeneration"],
+            "image_token_id": 60,
+            "model_type": "glm5_next",
+            "text_config": text,
+            "tie_word_embeddings": False,
+            "transformers_version": "5.20.0",
+            "vision_config": vision,
+        },
+        in_text(
+            [
+                EPS,
+                TOP_K,
+                NO_CORRECTION,
+                SCALED,
+                SHARED,
+                LATENTS,
+                QUERIES,
+                mutation("hc_eps", {"hc_eps": 0.3}),
+                mutation("hc_sinkhorn_iters", {"hc_sinkhorn_iters": 1}),
+                mutation("hc base", fill={"attn_base": 0.0}),
+                mutation("index_topk", {"index_topk": 12}),
+                mutation("swiglu_limit", {"swiglu_limit": 10.0}),
+                mutation("gate_lower_bound", {"linear_attn_config": {"gate_lower_bound": -2.0}}),
+                mutation("ape", fill={"index_kpool_compress_ape": 0.0}),
+                mutation("gate of pools", fill={"index_kpool_compress_gate": 0.0}),
+                mutation("weights_proj", fill={"indexer.weights_proj.weight": 1.0}),
+                mutation("dt_bias", fill={"dt_bias": 0.0}),
+                mutation("A_log", fill={"A_log": 0.0}),
+            ]
+        ),
+        spreads=[
+            ("weights_proj.weight", (2.0, None)),
+            ("indexer.k_norm.weight", (0.4, 1.0)),
+            ("index_kpool_compress_ape", (1.0, 0.0)),
+            ("lm_head.weight", (1.5, None)),
+            ("_fn", (0.6, None)),
+            ("_scale", (0.4, 1.0)),
+            ("_base", (0.6, 0.0)),
+            ("A_log", (0.5, 0.0)),
+            ("dt_bias", (0.6, 0.0)),
+            *SPREADS,
+        ],
+        extra={"model.language_model.layers.3.eh_proj.weight": (4, 4)},
     )
