@@ -2,7 +2,10 @@
 //! pools of positions that an indexer chooses; bounded gates.
 
 use mlx_core::Result;
-use mlx_nn::{ChannelDeltaConfig, GroupScore, IndexConfig, RecurrenceConfig, Rule, Rules};
+use mlx_nn::{
+    Activation, ChannelDeltaConfig, ClampedGate, GroupScore, IndexConfig, RecurrenceConfig, Rule,
+    Rules,
+};
 
 use crate::config::keys::{self, DeepSeekExperts, Defaults, LatentDefaults};
 use crate::config::plan::{DecoderConfig, MlpConfig};
@@ -76,13 +79,19 @@ pub(crate) fn load(source: &Source<'_>) -> Result<StreamsDecoder> {
     config.attention.shares_index = shared(c, &recurrent)?;
     keys::deepseek_experts_by_types(c, &mut config, &EXPERTS, EXPERTS.dense)?;
     let bound = keys::bounded_gate(c, 10.0)?;
+    let activation = keys::activation(c, "hidden_act", "silu")?;
+    // Routed experts always have SiLU.
+    let own = ClampedGate {
+        activation: Some(activation).filter(|&activation| activation != Activation::Silu),
+        ..bound
+    };
     for mlp in &mut config.feed_forward {
         match mlp {
-            MlpConfig::Dense { clamp, .. } => *clamp = Some(bound),
+            MlpConfig::Dense { clamp, .. } => *clamp = Some(own),
             MlpConfig::Experts(experts) => {
                 experts.clamp = Some(bound);
                 if let Some(shared) = &mut experts.shared {
-                    shared.clamp = Some(bound);
+                    shared.clamp = Some(own);
                 }
             }
             MlpConfig::Plain { .. } | MlpConfig::Learned { .. } => {}

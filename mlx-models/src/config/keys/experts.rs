@@ -255,6 +255,7 @@ pub(crate) fn bounded_gate(c: &Config, default: f64) -> Result<ClampedGate> {
         limit: c.positive("swiglu_limit", Some(default))? as f32,
         shift: 0.0,
         bounds_result: false,
+        activation: None,
     })
 }
 
