@@ -18,3 +18,4 @@ pub mod post_norm;
 pub mod pre_and_post_norm;
 pub mod pre_norm;
 pub mod single_mixer;
+pub(crate) mod streams;

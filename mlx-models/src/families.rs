@@ -462,6 +462,15 @@ families! {
         names: bailing_hybrid::names,
         bits: deepseek_v3::BITS,
     }
+    glm5_next: ["glm5_next", "glm5_next_text"] {
+        wrappers: &["glm5_next"],
+        names: glm5_next::names,
+        bits: glm5_next::BITS,
+    }
+    hy_v4: ["hy_v4"] {
+        names: hy_v4::names,
+        bits: deepseek_v3::BITS,
+    }
 }
 
 /// Families of encoders, in the order of messages. Their files are in

@@ -6,6 +6,7 @@ mod golden {
     pub mod case;
     mod decode;
     mod families;
+    mod in_memory;
     mod renamed;
     pub mod run;
     mod wrappers;

@@ -29,6 +29,8 @@ pub struct ChannelDeltaConfig {
     pub norm_eps: f32,
     /// Whether the decays and the gate are the outputs of one projection each (Ling 3), not of two.
     pub full: bool,
+    /// Whether the rates of decays are `[heads]` in files, not `[1, 1, heads, 1]`.
+    pub flat_rates: bool,
     /// The lower bound of the logarithm of a decay, which is then computed by a sigmoid.
     pub bound: Option<f32>,
 }
@@ -101,7 +103,7 @@ impl ChannelDelta {
         let only =
             |wanted: bool, inputs, outputs| wanted.then(|| linear(inputs, outputs)).transpose();
         let (full, low) = (config.full, !config.full);
-        let decay = match config.full {
+        let decay = match config.flat_rates {
             true => Decay::empty(&[heads], width)?,
             false => Decay::empty(&[1, 1, heads, 1], width)?,
         };

@@ -194,6 +194,9 @@ pub struct ExpertsConfig {
     pub intermediate: i32,
     /// The number of experts.
     pub n_experts: i32,
+    /// The number of experts after these whose output is their input (LongCat Flash, arXiv:2509.01322, §2.1). The
+    /// router scores them with the others.
+    pub n_identities: i32,
     /// The number of experts for each token.
     pub top_k: i32,
     /// How experts are chosen and weighted.
@@ -288,11 +291,12 @@ impl ExpertsMlp {
             .shared
             .filter(|shared| shared.gate)
             .map(|_| Linear::empty(hidden, 1, false));
-        let correction = config.routing.correction.shape(n_experts);
+        let scored = n_experts + config.n_identities;
+        let correction = config.routing.correction.shape(scored);
         // Rounding the correction would change which experts are chosen.
         let correction = correction.map(|shape| Param::empty(&shape).map(Param::never_narrowed));
         Ok(Self {
-            gate: Linear::empty(hidden, n_experts, config.bias)?,
+            gate: Linear::empty(hidden, scored, config.bias)?,
             switch_mlp: StackedExperts::empty(&config)?,
             shared_expert: shared_expert.transpose()?,
             fc1_latent_proj: match latent {
@@ -317,11 +321,14 @@ impl ExpertsMlp {
         let (hidden, top_k) = (self.config.hidden, self.config.top_k);
         let input = x.into();
         let scores = self.gate.forward(input)?;
-        let scores = scores.reshape(&[-1, self.config.n_experts])?;
+        let scored = self.config.n_experts + self.config.n_identities;
+        let scores = scores.reshape(&[-1, scored])?;
         let x = input.array()?;
         let tokens = x.reshape(&[-1, hidden])?;
         let correction = self.e_score_correction_bias.as_ref().map(Param::value);
         let (experts, weights) = self.config.routing.choose(&scores, correction, top_k)?;
+        let (experts, weights, through) = self.without_identities(experts, weights)?;
+        let through = through.map(|weight| tokens.multiply(weight.astype(x.dtype())?));
         let tokens = match &self.fc1_latent_proj {
             Some(latent) => latent.forward(&tokens)?,
             None => tokens,
@@ -340,6 +347,9 @@ impl ExpertsMlp {
         if let Some(latent) = &self.fc2_latent_proj {
             y = latent.forward(&y)?;
         }
+        if let Some(through) = through {
+            y = y.add(through?)?;
+        }
         let y = y.reshape(x.shape())?;
         let Some(shared) = &self.shared_expert else {
             return Ok(y);
@@ -353,5 +363,21 @@ impl ExpertsMlp {
             Some(scale) => y.multiply(scale),
             None => Ok(y),
         }
+    }
+
+    /// The chosen experts `[N, top_k]` and their weights, where identities are any expert of weight
+    /// 0, and the sum of the identities' weights, `[N, 1]`.
+    fn without_identities(
+        &self,
+        experts: Array,
+        weights: Array,
+    ) -> Result<(Array, Array, Option<Array>)> {
+        if self.config.n_identities == 0 {
+            return Ok((experts, weights, None));
+        }
+        let is_own = experts.less(self.config.n_experts)?;
+        let own = is_own.select(&weights, 0.0)?;
+        let through = weights.subtract(&own)?.sum(-1, true)?;
+        Ok((is_own.select(&experts, 0)?, own, Some(through)))
     }
 }

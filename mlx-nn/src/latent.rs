@@ -11,7 +11,7 @@ use mlx_core::{Array, DType, Error, ErrorKind, Result, fast};
 use crate::attention::{Growth, HeadGate, merge_heads, split_heads};
 use crate::experts::ExpertsLinear;
 use crate::linear::Linear;
-use crate::module::{Module, Path, Visit, VisitMut};
+use crate::module::{Module, Param, Path, Visit, VisitMut};
 use crate::norm::RmsNorm;
 use crate::normed::{Input, Normed};
 use crate::rope::{Rope, RopeConfig};
@@ -35,7 +35,7 @@ pub struct LatentConfig {
     pub rank: i32,
     /// Features of a head's query and key that are not rotated.
     pub plain_dim: i32,
-    /// Features of a query that are rotated; all heads share one rotated part of the key.
+    /// Features of a query that are rotated, or 0; all heads share one rotated part of the key.
     pub rope_dim: i32,
     /// Features of a head's value.
     pub value_dim: i32,
@@ -45,6 +45,8 @@ pub struct LatentConfig {
     pub eps: f32,
     /// Bias on the projections from and to the token's features, except for uncompressed queries.
     pub bias: bool,
+    /// Compressed keys and values are multiplied by this after their norm (LongCat Flash, arXiv:2509.01322, §2.2).
+    pub latent_scale: Option<f32>,
     /// A gate on the output, computed from the layer's input.
     pub gate: Option<HeadGate>,
     /// Queries are scaled by a factor that grows with their positions.
@@ -52,6 +54,8 @@ pub struct LatentConfig {
     /// Whether the checkpoint has the projection from compressed vectors as two stacks of matrices (mlx-lm's `embed_q`
     /// and `unembed_out`), and not as one matrix.
     pub split: bool,
+    /// Sinks: a learned score for each head, which takes part in the softmax and adds no value.
+    pub sinks: bool,
     /// Queries see only the positions that an indexer chooses. The indexer's keys are a second state of the layer.
     pub index: Option<IndexConfig>,
 }
@@ -77,6 +81,7 @@ pub struct LatentAttention {
     unembed_out: Option<ExpertsLinear>,
     o_proj: Linear,
     g_proj: Option<Linear>,
+    sinks: Option<Param>,
     indexer: Option<Indexer>,
     rope: Option<Rope>,
     /// I32 `[H]`: the number of each head.
@@ -85,7 +90,7 @@ pub struct LatentAttention {
 }
 
 crate::module!(LatentAttention { q_proj, q_a_proj, q_a_layernorm, q_b_proj, kv_a_proj_with_mqa, kv_a_layernorm, kv_b_proj,
-                                 embed_q, unembed_out, o_proj, g_proj, indexer } plain { rope, numbers, config });
+                                 embed_q, unembed_out, o_proj, g_proj, sinks, indexer } plain { rope, numbers, config });
 
 impl LatentAttention {
     /// Attention without values. Without a rope, positions have no effect on the scores.
@@ -103,7 +108,12 @@ impl LatentAttention {
                     interleaved: index.interleaved,
                     ..rope.clone()
                 };
-                Rope::new(&own, index.dim)
+                let dim = if index.rotates_end {
+                    own.dims
+                } else {
+                    index.dim
+                };
+                Rope::new(&own, dim)
             });
             Indexer::empty(index, config.hidden, query_rank, rope.transpose()?)
         });
@@ -155,6 +165,10 @@ impl LatentAttention {
             g_proj: match config.gate {
                 Some(gate) => Some(gate.projection(hidden, heads, value_dim)?),
                 None => None,
+            },
+            sinks: match config.sinks {
+                true => Some(Param::empty(&[heads])?.never_narrowed()),
+                false => None,
             },
             indexer: indexer.transpose()?,
             rope: rope.transpose()?,
@@ -214,15 +228,15 @@ impl LatentAttention {
         let q = linear.expect("queries are projected").forward(compressed)?;
         let q = split_heads(&q, c.plain_dim + c.rope_dim)?;
         let plain = q.slice_axis(-1, 0, c.plain_dim)?;
-        let q_rope = self.rotated(
-            q.slice_axis(-1, c.plain_dim, c.plain_dim + c.rope_dim)?,
-            step,
-        )?;
+        let q_rope = self.last_rotated(&q, step)?;
         let both = self.kv_a_proj_with_mqa.forward(x)?;
         let latents = both.slice_axis(-1, 0, c.rank)?;
         let latents = self.kv_a_layernorm.forward(&latents)?;
-        let k_rope = both.slice_axis(-1, c.rank, c.kept_dim())?.expand_dims(1)?;
-        let k_rope = self.rotated(k_rope, step)?;
+        let latents = match c.latent_scale {
+            Some(scale) => latents.multiply(scale)?,
+            None => latents,
+        };
+        let k_rope = self.last_rotated(&both.expand_dims(1)?, step)?;
         let selection = match c.index {
             Some(_) => step.selection().cloned(),
             None => None,
@@ -231,7 +245,7 @@ impl LatentAttention {
         let options = Attend {
             scale: c.scale,
             softcap: None,
-            sinks: None,
+            sinks: self.sinks.as_ref().map(Param::get).transpose()?,
             alibi: None,
         };
         if let Some(joint) = self.kv_b_proj.as_ref().filter(|_| !step.stores()) {
@@ -239,15 +253,16 @@ impl LatentAttention {
             let heads = split_heads(&joint.linear.forward(&latents)?, c.plain_dim + c.value_dim)?;
             let k = heads.slice_axis(-1, 0, c.plain_dim)?;
             let v = heads.slice_axis(-1, c.plain_dim, c.plain_dim + c.value_dim)?;
-            let k_rope = k_rope.broadcast_to(&[b, c.heads, l, c.rope_dim])?;
-            let k = concat(&[k, k_rope], -1)?;
-            let q = self.grown(concat(&[plain, q_rope], -1)?, step)?;
+            let shape = [b, c.heads, l, c.rope_dim];
+            let k_rope = k_rope.map(|k_rope| k_rope.broadcast_to(&shape));
+            let k = with_last(k, k_rope.transpose()?)?;
+            let q = self.grown(with_last(plain, q_rope)?, step)?;
             let y = step.attend_selected(layer, &q, &k, &v, selection, &options)?;
             return self.output(x, merge_heads(&y)?);
         }
         let q = self.by_head(Half::Keys, &plain.swapaxes(1, 2)?)?;
-        let q = self.grown(concat(&[q.swapaxes(1, 2)?, q_rope], -1)?, step)?;
-        let kept = concat(&[latents.expand_dims(1)?, k_rope], -1)?;
+        let q = self.grown(with_last(q.swapaxes(1, 2)?, q_rope)?, step)?;
+        let kept = with_last(latents.expand_dims(1)?, k_rope)?;
         let y = step.attend_latents(layer, &q, &kept, c.rank, selection, &options)?;
         let y = self.by_head(Half::Values, &y.swapaxes(1, 2)?)?;
         let [b, l, heads, value_dim] = y.dims()?;
@@ -287,10 +302,16 @@ impl LatentAttention {
         y.squeeze(-2)
     }
 
-    fn rotated(&self, x: Array, step: &Step) -> Result<Array> {
+    /// The last features of `[1, H, T, D]` that the rope rotates, if there are some.
+    fn last_rotated(&self, x: &Array, step: &Step) -> Result<Option<Array>> {
+        let n = self.config.rope_dim;
+        if n == 0 {
+            return Ok(None);
+        }
+        let x = x.slice_axis(-1, -n, i32::MAX)?;
         match &self.rope {
-            Some(rope) => rope.forward(&x, step),
-            None => Ok(x),
+            Some(rope) => rope.forward(&x, step).map(Some),
+            None => Ok(Some(x)),
         }
     }
 
@@ -303,6 +324,14 @@ impl LatentAttention {
             }
             None => Ok(q),
         }
+    }
+}
+
+/// The features `x` and, if there are some, `last`.
+fn with_last(x: Array, last: Option<Array>) -> Result<Array> {
+    match last {
+        Some(last) => concat(&[x, last], -1),
+        None => Ok(x),
     }
 }
 

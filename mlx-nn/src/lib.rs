@@ -189,6 +189,7 @@ pub mod short_conv;
 pub mod sinusoidal;
 mod sizes;
 pub mod step;
+pub mod streams;
 pub mod trainable;
 pub mod training;
 pub mod transformer;
@@ -273,6 +274,7 @@ pub use short_conv::{ShortConv, ShortConvConfig};
 pub use sinusoidal::SinusoidalPositionalEncoding;
 pub use sizes::Sizes;
 pub use step::{Attend, KeptVectors, Keys, RepeatedStep, StateAfter, Step, Taps, last_features};
+pub use streams::{StreamMixer, StreamWeights, StreamsConfig, StreamsHead};
 pub use trainable::Patterns;
 pub use training::{Mode, update_state, with_state};
 pub use transformer::{

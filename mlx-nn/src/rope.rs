@@ -260,6 +260,11 @@ impl Rope {
         })
     }
 
+    /// The features of a head that are rotated.
+    pub(crate) fn dims(&self) -> i32 {
+        self.dims
+    }
+
     /// Rotates heads `[1, H, T, D]` of the step's tokens by their positions.
     ///
     /// # Errors

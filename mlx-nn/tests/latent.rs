@@ -21,9 +21,11 @@ const CONFIG: LatentConfig = LatentConfig {
     scale: 0.4,
     eps: 1e-6,
     bias: false,
+    latent_scale: None,
     gate: None,
     growth: None,
     split: false,
+    sinks: false,
     index: None,
 };
 

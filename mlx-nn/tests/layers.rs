@@ -201,6 +201,7 @@ fn experts_equal_one_token_at_a_time() {
             hidden: 4,
             intermediate: 3,
             n_experts: 5,
+            n_identities: 0,
             top_k: 2,
             routing: Routing::softmax(norm_topk_prob),
             activation: Activation::Relu,

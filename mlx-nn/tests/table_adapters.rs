@@ -71,6 +71,7 @@ fn block(scheme: Option<Scheme>, dtype: DType) -> Block {
         hidden: 64,
         intermediate: 32,
         n_experts: 4,
+        n_identities: 0,
         top_k: 2,
         routing: Routing::softmax(true),
         activation: Activation::Silu,

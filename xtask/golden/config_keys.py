@@ -158,6 +158,8 @@ BASES = [
     ("lfm3", "config.json"),
     ("step3p7", "config.json"),
     ("bailing_hybrid", "config.json"),
+    ("hy_v4", "config.json"),
+    ("glm5_next", "config.json"),
 ]
 
 # Values for the keys of all families, whether a family's class reads them or not.

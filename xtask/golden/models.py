@@ -52,6 +52,7 @@ from older_cases import older_cases
 from recurrent_cases import recurrent_cases
 from reference import copy_with_config, load, logprob_error, mutated, rounding_margin, run, token_change
 from rope_cases import rope_cases
+from stream_cases import stream_cases
 from vision_cases import vision_cases
 
 TOLERANCE = 1e-4  # of log probabilities, for a float32 implementation
@@ -91,6 +92,7 @@ def cases():
         vision_cases,
         mixed_cases,
         late_cases,
+        stream_cases,
     ]
     return [case for cases in known for case in cases()]
 

@@ -12,13 +12,14 @@ mod latent;
 mod layers;
 mod recurrent;
 mod sharing;
+mod streams;
 
 pub(crate) use experts::{
-    DeepSeekExperts, ExpertsDefaults, corrected_routing, deepseek_expert_names, deepseek_experts,
-    deepseek_experts_by_types, experts, experts_by_types, experts_of, routed_experts,
-    shared_expert, sparse_layers,
+    DeepSeekExperts, ExpertsDefaults, bounded_gate, corrected_routing, deepseek_expert_names,
+    deepseek_experts, deepseek_experts_by_types, experts, experts_by_types, experts_of,
+    routed_experts, shared_expert, sparse_layers,
 };
-pub(crate) use latent::{LatentDefaults, latent};
+pub(crate) use latent::{LatentDefaults, check_index, latent};
 pub(crate) use layers::{
     RopeEntry, has_rope, kind, layer_kinds, layer_types, n_layers, rope_bases, rope_on_windows,
     ropes_by_entry, ropes_by_kind, types_of, window,
@@ -27,6 +28,7 @@ pub(crate) use recurrent::{
     convolutions, has_mlx_convolutions, has_published_convolutions, taps, time_steps,
 };
 pub(crate) use sharing::{shared_layers, unused_projections, with_sharing};
+pub(crate) use streams::streams;
 
 /// The largest head size, and the largest product of the number of heads and the head size.
 const MAX_HEAD_DIM: i32 = 8192;

@@ -9,7 +9,7 @@ use mlx_nn::{
 
 use crate::decoders::causal_lm::{CausalLm, DecoderLayer};
 
-mod attention;
+pub(super) mod attention;
 
 pub use crate::config::plan::{
     AttentionPlan, DecoderConfig, HeadPlan, MlpConfig, NormPlan, ScalePlan,

@@ -103,6 +103,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
         activation: keys::activation(c, "hidden_act", "silu")?,
         norm_eps: config.norm.eps,
         full: true,
+        flat_rates: true,
         bound: c.or("kda_safe_gate", true)?.then_some(bound as f32),
     };
     for (kind, recurrent) in config.layers.iter_mut().zip(recurrent_layers(c)?) {

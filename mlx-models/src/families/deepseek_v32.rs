@@ -27,6 +27,9 @@ const INDEX: IndexConfig = IndexConfig {
     dim: 128,
     top: 2048,
     interleaved: false,
+    rotates_end: false,
+    norm_eps: 1e-6,
+    pool: None,
 };
 
 /// DeepSeek V3's defaults. [`config`] reads the number of dense layers at the start.
@@ -78,13 +81,7 @@ pub(crate) fn config(
             top: c.size("index_topk", Some(index.top))?,
             ..index
         };
-        keys::check_heads(c, index.heads, 1, index.dim)?;
-        if index.dim < latent.rope_dim {
-            return Err(c.error(format!(
-                "index_head_dim {} is less than qk_rope_head_dim {}",
-                index.dim, latent.rope_dim
-            )));
-        }
+        keys::check_index(c, &index, latent.rope_dim)?;
         latent.index = Some(index);
     }
     c.ignore(&["layer_types"]);

@@ -69,6 +69,7 @@ fn experts(c: &Config) -> Result<Option<ExpertsConfig>> {
         hidden: c.size("hidden_size", Some(DEFAULTS.hidden))?,
         intermediate: c.size("moe_intermediate_size", None)?,
         n_experts: c.size("num_experts", None)?,
+        n_identities: 0,
         top_k: c.size("top_k_experts", None)?,
         routing: Routing::softmax(true),
         activation: keys::activation(c, DEFAULTS.activation_key, DEFAULTS.activation)?,

@@ -36,6 +36,9 @@ const INDEX: IndexConfig = IndexConfig {
     dim: 128,
     top: 2048,
     interleaved: true,
+    rotates_end: false,
+    norm_eps: 1e-6,
+    pool: None,
 };
 
 const EXPERTS: DeepSeekExperts = DeepSeekExperts {
@@ -45,13 +48,18 @@ const EXPERTS: DeepSeekExperts = DeepSeekExperts {
 
 pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     let mut config = deepseek_v32::config(source, &DEFAULTS, &SIZES, INDEX, &EXPERTS)?;
-    config.attention.shares_index = shared(source.config, config.layers.len())?;
+    let c = source.config;
+    let shared = shared(c, config.layers.len())?;
+    if shared.first() == Some(&true) {
+        return Err(c.error("the first layer has no earlier one whose choice it could take"));
+    }
+    config.attention.shares_index = shared;
     Decoder::new(&config)
 }
 
 /// For each layer, whether it uses the choice of an earlier indexer. The config has a list, a
 /// pattern of letters, or a number n of layers for each indexer.
-fn shared(c: &Config, n: usize) -> Result<Vec<bool>> {
+pub(super) fn shared(c: &Config, n: usize) -> Result<Vec<bool>> {
     const KNOWN: [(&str, bool); 2] = [("full", false), ("shared", true)];
     c.ignore(&[
         "index_topk_pattern",
@@ -83,9 +91,6 @@ fn shared(c: &Config, n: usize) -> Result<Vec<bool>> {
         return Err(c.error(format!(
             "index_topk_pattern has {found} letters for {n} layers"
         )));
-    }
-    if shared.first() == Some(&true) {
-        return Err(c.error("the first layer has no earlier one whose choice it could take"));
     }
     Ok(shared)
 }

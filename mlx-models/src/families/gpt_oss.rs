@@ -68,6 +68,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
             limit: c.positive("swiglu_limit", Some(7.0))? as f32,
             shift: 1.0,
             bounds_result: false,
+            activation: None,
         }),
         ..keys::experts(c, config.hidden, &EXPERTS)?
     };

@@ -128,6 +128,7 @@ fn rule(c: &Config, config: &DecoderConfig) -> Result<ChannelDeltaConfig> {
         activation: keys::activation(c, "hidden_act", "silu")?,
         norm_eps: config.norm.eps,
         full: false,
+        flat_rates: false,
         bound: None,
     })
 }

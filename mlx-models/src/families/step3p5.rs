@@ -234,6 +234,7 @@ fn bound(limits: Option<&Vec<Option<f64>>>, layer: usize) -> Option<ClampedGate>
         limit: limit as f32,
         shift: 0.0,
         bounds_result: true,
+        activation: None,
     })
 }
 

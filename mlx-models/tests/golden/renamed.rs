@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use mlx_core::{Array, DType, Safetensors, ops, safetensors};
 use mlx_models::{LoadOptions, load_from};
+use serde_json::Value;
 
 use super::case::Case;
 use super::run::prompt_logits;
@@ -13,7 +14,7 @@ use super::run::prompt_logits;
 pub const FAMILIES: [&str; 1] = ["internlm2"];
 
 /// The tensors of a case, by name.
-fn tensors(case: &Case) -> BTreeMap<String, Array> {
+pub fn tensors(case: &Case) -> BTreeMap<String, Array> {
     let mut found = BTreeMap::new();
     for file in case.files() {
         for name in file.names() {
@@ -74,17 +75,22 @@ fn internlm2_is_llama_under_other_names() {
     config["model_type"] = "internlm2".into();
     config["bias"] = false.into();
     let renamed = internlm2(tensors(&case), layers as usize, groups as i32);
+    same_as_golden(&case, "internlm2", config, &renamed);
+}
+
+/// The tensors under other names give the log probabilities of the case's prompts.
+pub fn same_as_golden(case: &Case, kind: &str, config: Value, tensors: &[(String, Array)]) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("model.safetensors");
-    let arrays = renamed.iter().map(|(name, array)| (name.as_str(), array));
+    let arrays = tensors.iter().map(|(name, array)| (name.as_str(), array));
     safetensors::save(&path, arrays, &BTreeMap::new()).unwrap();
     let options = LoadOptions {
         dtype: Some(DType::F32),
         ..LoadOptions::default()
     };
     let files = vec![Safetensors::open(&path).unwrap()];
-    let model = load_from("internlm2", config, files, options).unwrap();
-    assert_eq!(model.info.model_type, "internlm2");
+    let model = load_from(kind, config, files, options).unwrap();
+    assert_eq!(model.info.model_type, kind);
     for (index, prompt) in case.prompts.iter().enumerate() {
         let golden = case.golden(index);
         let found = golden.shown(&prompt_logits(&model, prompt).unwrap());

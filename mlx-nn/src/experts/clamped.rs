@@ -2,6 +2,8 @@
 
 use mlx_core::{Array, Result};
 
+use crate::activation::Activation;
+
 /// The gate `a * (up + shift)`, where `|up| <= limit`. By default `a = gate * sigmoid(alpha * gate)`
 /// with `gate <= limit` (gpt-oss, arXiv:2508.10925); with `bounds_result` the bound is that of `a`
 /// instead of that of `gate`.
@@ -15,6 +17,8 @@ pub struct ClampedGate {
     pub shift: f32,
     /// Whether the bound is one of the activation's result (Step 3.5), not of its input.
     pub bounds_result: bool,
+    /// The function of the bounded gate in place of `gate * sigmoid(alpha * gate)`.
+    pub activation: Option<Activation>,
 }
 
 impl ClampedGate {
@@ -28,11 +32,11 @@ impl ClampedGate {
         if self.shift != 0.0 {
             up = up.add(self.shift)?;
         }
-        let open = match self.alpha == 1.0 {
-            true => gate.sigmoid()?,
-            false => gate.multiply(self.alpha)?.sigmoid()?,
+        let mut opened = match self.activation {
+            Some(activation) => activation.forward(&gate)?,
+            None if self.alpha == 1.0 => gate.multiply(gate.sigmoid()?)?,
+            None => gate.multiply(gate.multiply(self.alpha)?.sigmoid()?)?,
         };
-        let mut opened = gate.multiply(open)?;
         if self.bounds_result {
             opened = opened.minimum(self.limit)?;
         }

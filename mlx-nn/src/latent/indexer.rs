@@ -1,20 +1,22 @@
 //! The choice of the positions that a query of latent attention sees: a small attention scores all
-//! positions, and the query sees those with the highest scores (DeepSeek-V3.2's sparse attention).
+//! positions, and the query sees those with the highest scores (DeepSeek-V3.2's sparse attention). In GLM 5.3 it scores
+//! pools of positions instead.
 
 use std::ops::Range;
 
-use mlx_core::ops::{concat, create::zeros};
+use mlx_core::ops::{concat, create, create::zeros};
 use mlx_core::{Array, DType, Result, fast};
 
 use crate::attention::split_heads;
 use crate::linear::Linear;
+use crate::module::Param;
 use crate::norm::LayerNorm;
 use crate::normed::Input;
 use crate::rope::Rope;
 use crate::step::{KeptVectors, Step};
 
 /// Sizes of an indexer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct IndexConfig {
     /// Query heads.
     pub heads: i32,
@@ -24,10 +26,24 @@ pub struct IndexConfig {
     pub top: i32,
     /// Whether its rope pairs neighbouring dimensions.
     pub interleaved: bool,
+    /// Whether its rope rotates the last features of a head, not the first.
+    pub rotates_end: bool,
+    /// Epsilon of the norm of keys.
+    pub norm_eps: f32,
+    /// The positions of a pool. Whole pools are chosen, `top / pool` of them, by one key for each; a query also sees
+    /// the positions up to its own after the last whole pool. `None`: single positions are chosen.
+    pub pool: Option<i32>,
 }
 
-/// Epsilon of the norm of keys.
-const EPS: f32 = 1e-6;
+impl IndexConfig {
+    /// The numbers that are stored for each position: the key and, with pools, its gates.
+    pub fn kept_dim(&self) -> i32 {
+        match self.pool {
+            Some(_) => 2 * self.dim,
+            None => self.dim,
+        }
+    }
+}
 
 /// Scores every position for every query, and chooses the best. Fields are named as in published checkpoints.
 #[derive(Clone, Debug)]
@@ -36,11 +52,23 @@ pub(super) struct Indexer {
     wk: Linear,
     k_norm: LayerNorm,
     weights_proj: Linear,
+    pool: Option<PoolWeights>,
     rope: Option<Rope>,
     config: IndexConfig,
 }
 
-crate::module!(Indexer { wq_b, wk, k_norm, weights_proj } plain { rope, config });
+crate::module!(Indexer { wq_b, wk, k_norm, weights_proj, pool } plain { rope, config });
+
+/// The weights by which the key of a pool is a sum of those of its positions, for each feature: a softmax of a
+/// projection of the token's features plus a number for each place in the pool.
+#[derive(Clone, Debug)]
+struct PoolWeights {
+    gate: Linear,
+    /// `[pool, D]`
+    places: Param,
+}
+
+crate::module!(PoolWeights { gate, places });
 
 impl Indexer {
     pub(super) fn empty(
@@ -53,8 +81,15 @@ impl Indexer {
         Ok(Self {
             wq_b: Linear::empty(query_rank, heads * dim, false)?,
             wk: Linear::empty(hidden, dim, false)?,
-            k_norm: LayerNorm::empty(dim, EPS, true)?,
+            k_norm: LayerNorm::empty(dim, config.norm_eps, true)?,
             weights_proj: Linear::empty(hidden, heads, false)?,
+            pool: match config.pool {
+                Some(pool) => Some(PoolWeights {
+                    gate: Linear::empty(hidden, dim, false)?,
+                    places: Param::empty(&[pool, dim])?,
+                }),
+                None => None,
+            },
             rope,
             config,
         })
@@ -75,33 +110,101 @@ impl Indexer {
         } = self.config;
         let k = self.k_norm.forward(&self.wk.forward(x)?)?.expand_dims(1)?;
         let k = self.rotated(k, step)?.astype(DType::F32)?;
+        let k = match &self.pool {
+            Some(pool) => {
+                let gates = pool.gate.forward(x)?.astype(DType::F32)?;
+                concat(&[k, gates.expand_dims(1)?], -1)?
+            }
+            None => k,
+        };
         let KeptVectors { vectors, visible } = step.keep(state, &k)?;
         if step.longest() <= top as usize {
             return Ok(None);
         }
         let q = split_heads(&self.wq_b.forward(compressed)?, dim)?;
         let q = self.rotated(q, step)?.astype(DType::F32)?;
-        let scores = products(&q, &vectors, step)?; // [T, H, S]
-        let scores = scores.multiply((dim as f32).powf(-0.5))?;
         let weights = self.weights_proj.forward(x)?.astype(DType::F32)?;
         let weights = weights.multiply((heads as f32).powf(-0.5))?;
         let weights = weights.squeeze(0)?.expand_dims(-1)?;
-        let scores = scores.maximum(0.0)?.multiply(weights)?.sum(1, false)?;
-        let scores = visible.select(&scores.expand_dims(0)?, f32::NEG_INFINITY)?;
-        let best = scores.negative()?.argpartition(top - 1, -1)?;
-        let best = best.slice_axis(-1, 0, top)?;
-        let chosen = zeros(scores.shape(), DType::Bool)?;
-        let yes = Array::scalar(true)?.broadcast_to(best.shape())?;
-        let chosen = chosen.put_along_axis(&best, &yes, -1)?;
+        let scores = |keys: &Array| {
+            let scores = products(&q, keys, step)?; // [T, H, S]
+            let scores = scores.multiply((dim as f32).powf(-0.5))?.maximum(0.0)?;
+            scores.multiply(&weights)?.sum(1, false)?.expand_dims(0)
+        };
+        let chosen = match &self.pool {
+            Some(pool) => {
+                let (keys, seen) = pool.pools(&vectors, &visible)?;
+                let n = pool.places.shape()[0];
+                let chosen = best(&scores(&keys)?, &seen, top / n)?;
+                with_tails(&chosen, &visible, n, step)?
+            }
+            None => best(&scores(&vectors)?, &visible, top)?,
+        };
         visible.logical_and(&chosen)?.stop_gradient().map(Some)
     }
 
     fn rotated(&self, x: Array, step: &Step) -> Result<Array> {
-        match &self.rope {
-            Some(rope) => rope.forward(&x, step),
-            None => Ok(x),
+        let Some(rope) = &self.rope else {
+            return Ok(x);
+        };
+        if !self.config.rotates_end {
+            return rope.forward(&x, step);
         }
+        let (dim, rotated) = (self.config.dim, rope.dims());
+        let end = rope.forward(&x.slice_axis(-1, dim - rotated, dim)?, step)?;
+        concat(&[x.slice_axis(-1, 0, dim - rotated)?, end], -1)
     }
+}
+
+impl PoolWeights {
+    /// The keys `[B, P, D]` of whole pools, and which of them queries see, `[1, T, P]`, from what is
+    /// stored for each position, `[B, S, 2 D]`, and which of these queries see, `[1, T, S]`.
+    fn pools(&self, kept: &Array, visible: &Array) -> Result<(Array, Array)> {
+        let [pool, dim] = self.places.get()?.dims()?;
+        let [b, longest, _] = kept.dims()?;
+        let n = longest / pool;
+        let whole = kept.slice_axis(1, 0, n * pool)?;
+        let whole = whole.reshape(&[b, n, pool, 2 * dim])?;
+        let gates = whole.slice_axis(-1, dim, 2 * dim)?;
+        let places = self.places.get()?.astype(DType::F32)?;
+        let weights = gates.add(places)?.softmax(2)?;
+        let keys = whole.slice_axis(-1, 0, dim)?.multiply(weights)?;
+        let seen = visible.slice_axis(-1, 0, n * pool)?;
+        let seen = seen.reshape(&[1, -1, n, pool])?;
+        let seen = seen.slice_axis(-1, pool - 1, pool)?.squeeze(-1)?;
+        Ok((keys.sum(2, false)?, seen))
+    }
+}
+
+/// The `top` places with the best scores among those that are seen, all Bool or F32 `[1, T, S]`.
+fn best(scores: &Array, seen: &Array, top: i32) -> Result<Array> {
+    let top = top.min(scores.dim(-1)?);
+    let scores = seen.select(scores, f32::NEG_INFINITY)?;
+    let best = scores.negative()?.argpartition(top - 1, -1)?;
+    let best = best.slice_axis(-1, 0, top)?;
+    let chosen = zeros(scores.shape(), DType::Bool)?;
+    let yes = Array::scalar(true)?.broadcast_to(best.shape())?;
+    let chosen = chosen.put_along_axis(&best, &yes, -1)?;
+    seen.logical_and(&chosen)
+}
+
+/// The positions of chosen pools, `[1, T, P]`, and those after the last pool that is whole at the query's position:
+/// `[1, T, S]`.
+fn with_tails(chosen: &Array, visible: &Array, pool: i32, step: &Step) -> Result<Array> {
+    let [_, tokens, longest] = visible.dims()?;
+    let n = chosen.dim(-1)?;
+    let each = chosen
+        .expand_dims(-1)?
+        .broadcast_to(&[1, tokens, n, pool])?;
+    let rest = zeros(&[1, tokens, longest - n * pool], DType::Bool)?;
+    let each = concat(&[each.reshape(&[1, tokens, n * pool])?, rest], -1)?;
+    let first = step
+        .positions()
+        .add(1)?
+        .floor_divide(pool)?
+        .multiply(pool)?;
+    let places = create::arange(0.0, f64::from(longest), 1.0, DType::I32)?;
+    each.logical_or(&places.greater_equal(&first.expand_dims(-1)?)?)
 }
 
 /// Queries `[1, H, T, D]` with the keys `[B, S, D]` of their rows: `[T, H, S]`. Single tokens of rows

@@ -2,7 +2,8 @@
 
 use mlx_core::Result;
 use mlx_nn::{
-    Correction, ExpertsConfig, GroupScore, Groups, Routing, Rule, Rules, Scoring, SharedExpert,
+    ClampedGate, Correction, ExpertsConfig, GroupScore, Groups, Routing, Rule, Rules, Scoring,
+    SharedExpert,
 };
 
 use super::{activation, types_of};
@@ -66,6 +67,7 @@ pub(crate) fn experts_of(
             Some(key) => c.size(key, None)?,
             None => defaults.n_experts,
         },
+        n_identities: 0,
         top_k,
         routing: Routing::softmax(match defaults.norm_topk_prob {
             Some(always) => always,
@@ -241,6 +243,20 @@ pub(crate) fn corrected_routing(
         norm_topk_prob: c.or("norm_topk_prob", normed)?,
         least_sum: 0.0,
         scale: Some(c.positive("routed_scaling_factor", Some(1.0))? as f32),
+    })
+}
+
+/// The gate whose inputs are bounded by `swiglu_limit`.
+///
+/// # Errors
+/// The limit is not a positive number.
+pub(crate) fn bounded_gate(c: &Config, default: f64) -> Result<ClampedGate> {
+    Ok(ClampedGate {
+        alpha: 1.0,
+        limit: c.positive("swiglu_limit", Some(default))? as f32,
+        shift: 0.0,
+        bounds_result: false,
+        activation: None,
     })
 }
 

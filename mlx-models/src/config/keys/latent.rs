@@ -1,17 +1,18 @@
 //! Reading configs: the keys of multi-head latent attention (MLA).
 
 use mlx_core::Result;
-use mlx_nn::{LatentConfig, LayerKind};
+use mlx_nn::{IndexConfig, LatentConfig, LayerKind};
 
 use super::{Defaults, MAX_HEAD_DIM, check_heads, decoder_of_heads};
-use crate::config::Source;
 use crate::config::plan::DecoderConfig;
+use crate::config::{Config, Source};
 
 /// transformers' defaults for the keys of latent attention that a config leaves out.
 pub(crate) struct LatentDefaults {
     pub query_rank: i32,
     pub rank: i32,
     pub plain_dim: i32,
+    /// 0 if the family has no rope.
     pub rope_dim: i32,
     pub value_dim: i32,
 }
@@ -44,7 +45,10 @@ pub(crate) fn latent(
     c.ignore(&["num_key_value_heads", "head_dim", "qk_head_dim"]);
     let heads = c.size("num_attention_heads", Some(defaults.heads))?;
     let plain_dim = c.size("qk_nope_head_dim", Some(sizes.plain_dim))?;
-    let rope_dim = c.size("qk_rope_head_dim", Some(sizes.rope_dim))?;
+    let rope_dim = match sizes.rope_dim {
+        0 => no_rope(c)?,
+        default => c.size("qk_rope_head_dim", Some(default))?,
+    };
     let value_dim = c.size("v_head_dim", Some(sizes.value_dim))?;
     let rank = c.size("kv_lora_rank", Some(sizes.rank))?;
     check_heads(
@@ -81,15 +85,27 @@ pub(crate) fn latent(
         scale: scale as f32,
         eps: EPS,
         bias: c.or("attention_bias", false)?,
+        latent_scale: None,
         gate: None,
         growth: None,
         split: source
             .tensors
             .names()
-            .any(|name| name.contains(".self_attn.embed_q.")),
+            .any(|name| name.contains(".embed_q.")),
+        sinks: false,
         index: None,
     });
     Ok(config)
+}
+
+/// The size of the rotated part in families without a rope.
+fn no_rope(c: &Config) -> Result<i32> {
+    match c.or("qk_rope_head_dim", 0i64)? {
+        0 => Ok(0),
+        other => Err(c.unsupported(format!(
+            "qk_rope_head_dim {other} is not supported; known: 0"
+        ))),
+    }
 }
 
 /// The factor on queries and keys with which YaRN of these families makes scores larger.
@@ -114,4 +130,19 @@ fn mscale(source: &Source<'_>) -> Result<f64> {
         });
     }
     Ok(1.0)
+}
+
+/// Checks the sizes of an indexer whose rope rotates `rope_dim` features.
+///
+/// # Errors
+/// A size is too large, or a head has fewer features than the rope rotates.
+pub(crate) fn check_index(c: &Config, index: &IndexConfig, rope_dim: i32) -> Result<()> {
+    check_heads(c, index.heads, 1, index.dim)?;
+    match index.dim < rope_dim {
+        true => Err(c.error(format!(
+            "index_head_dim {} is less than qk_rope_head_dim {rope_dim}",
+            index.dim
+        ))),
+        false => Ok(()),
+    }
 }

@@ -7,7 +7,7 @@ use crate::config::plan::DecoderConfig;
 
 /// The attention of a layer.
 #[derive(Clone, Module)]
-pub(super) enum SelfAttention {
+pub(in crate::decoders) enum SelfAttention {
     /// Attention over the keys and values of heads.
     Heads(Box<Attention>),
     /// Latent attention, over compressed keys and values.
@@ -15,7 +15,7 @@ pub(super) enum SelfAttention {
 }
 
 impl SelfAttention {
-    pub(super) fn new(
+    pub(in crate::decoders) fn new(
         c: &DecoderConfig,
         kind: LayerKind,
         rope: Option<&RopeConfig>,
@@ -31,7 +31,7 @@ impl SelfAttention {
 
     /// The same attention, except that its queries see the positions that an earlier layer's
     /// indexer chose.
-    pub(super) fn sharing_index(self) -> Self {
+    pub(in crate::decoders) fn sharing_index(self) -> Self {
         match self {
             Self::Latent(attention) => Self::Latent(Box::new(attention.sharing_index())),
             heads @ Self::Heads(_) => heads,
@@ -39,7 +39,7 @@ impl SelfAttention {
     }
 
     /// Computes the attention's output from the normed input: `[1, T, E] -> [1, T, E]`.
-    pub(super) fn forward(
+    pub(in crate::decoders) fn forward(
         &self,
         x: &Normed<'_>,
         state: usize,

@@ -1,0 +1,155 @@
+//! The names and forms of tensors that transformers 5 keeps in memory, which some programs write: experts are two tensors
+//! a layer, convolutions are joint, and residual streams have names of their own.
+
+use std::collections::BTreeMap;
+
+use mlx_core::Array;
+use mlx_core::ops::concat;
+use mlx_models::{LoadOptions, load_from};
+use serde_json::{Value, json};
+
+use super::case::Case;
+use super::renamed::{same_as_golden, tensors};
+
+type Tensors = BTreeMap<String, Array>;
+
+fn case(name: &str) -> Case {
+    let found = Case::all().into_iter().find(|case| case.name == name);
+    found.unwrap_or_else(|| panic!("there is no case {name}"))
+}
+
+/// Makes two tensors of the experts of each layer.
+fn fused_experts(mut tensors: Tensors, experts: usize) -> Tensors {
+    let paths: Vec<String> = tensors
+        .keys()
+        .filter_map(|name| name.strip_suffix(".experts.0.up_proj.weight"))
+        .map(str::to_owned)
+        .collect();
+    assert!(!paths.is_empty(), "no layer has experts");
+    for path in paths {
+        let mut take = |part: &str| {
+            let each = (0..experts).map(|expert| {
+                let name = format!("{path}.experts.{expert}.{part}.weight");
+                tensors.remove(&name).unwrap().expand_dims(0).unwrap()
+            });
+            concat(&each.collect::<Vec<_>>(), 0).unwrap()
+        };
+        let gate_up = concat(&[take("gate_proj"), take("up_proj")], 1).unwrap();
+        let down = take("down_proj");
+        tensors.insert(format!("{path}.experts.gate_up_proj"), gate_up);
+        tensors.insert(format!("{path}.experts.down_proj"), down);
+    }
+    tensors
+}
+
+fn renamed(tensors: Tensors, names: &[(&str, &str)]) -> Vec<(String, Array)> {
+    let all = tensors.into_iter().map(|(name, array)| {
+        let new = names
+            .iter()
+            .fold(name, |name, (from, to)| name.replace(from, to));
+        (new, array)
+    });
+    all.collect()
+}
+
+#[test]
+fn hunyuan_4_has_the_names_of_deepseek_4() {
+    let case = case("hy_v4");
+    let names = [
+        (".hc_attn_layer.hc_pre.hc_", ".attn_hc."),
+        (".hc_mlp_layer.hc_pre.hc_", ".ffn_hc."),
+        (".hc_head.hc_head_", ".hc_head.hc_"),
+        (".self_attn.linear_gate.", ".self_attn.gate_proj."),
+        (".learnable_sink_param", ".sinks"),
+    ];
+    let written = [
+        (".hc_attn_layer.hc_pre.", ".hc_pre.hc_attn_layer."),
+        (".hc_mlp_layer.hc_pre.", ".hc_pre.hc_mlp_layer."),
+        (".hc_head.", ".hc_pre.hc_head."),
+        (".gate_proj.", ".linear_gate."),
+    ];
+    for names in [&names[..], &written] {
+        let config = case.config("config.json");
+        let renamed = renamed(tensors(&case), names);
+        same_as_golden(&case, "hy_v4", config, &renamed);
+    }
+}
+
+#[test]
+fn glm_5_3_has_joint_convolutions() {
+    let case = case("glm5_next");
+    let mut joint = fused_experts(tensors(&case), 6);
+    let paths: Vec<String> = joint
+        .keys()
+        .filter_map(|name| name.strip_suffix(".q_conv1d.weight"))
+        .map(str::to_owned)
+        .collect();
+    assert!(!paths.is_empty(), "no layer has convolutions");
+    for path in paths {
+        let parts = ["q", "k", "v"].map(|part| {
+            let name = format!("{path}.{part}_conv1d.weight");
+            joint.remove(&name).unwrap()
+        });
+        let all = concat(&parts, 0).unwrap();
+        joint.insert(format!("{path}.conv1d.weight"), all);
+    }
+    let names = [
+        (".hc_attn_", ".attn_hc."),
+        (".hc_ffn_", ".ffn_hc."),
+        (".f_a_proj.", ".forget_gate.f_a_proj."),
+        (".f_b_proj.", ".forget_gate.f_b_proj."),
+        (".A_log", ".forget_gate.A_log"),
+        (".dt_bias", ".forget_gate.dt_bias"),
+    ];
+    let config = case.config("config.json");
+    same_as_golden(&case, "glm5_next", config, &renamed(joint, &names));
+}
+
+#[test]
+fn forms_that_are_not_supported_are_refused_by_name() {
+    let cases: [(&str, &str, Value, &str); 5] = [
+        (
+            "hy_v4",
+            "/indexer_types/0",
+            json!("shared"),
+            "the first layer has no earlier one",
+        ),
+        (
+            "hy_v4",
+            "/hc_mult",
+            json!(65),
+            "hc_mult must be at most 64, found 65",
+        ),
+        (
+            "glm5_next",
+            "/text_config/index_kpool_always_select_tail",
+            json!(false),
+            "index_kpool_always_select_tail false is not supported",
+        ),
+        (
+            "glm5_next",
+            "/text_config/index_topk",
+            json!(10),
+            "index_topk 10 is not a multiple of index_kpool 4",
+        ),
+        (
+            "glm5_next",
+            "/text_config/indexer_types/1",
+            json!("shared"),
+            "layer 1 is shared, but the layer before it has no indexer",
+        ),
+    ];
+    for (name, place, value, expected) in cases {
+        let mut config = case(name).config("config.json");
+        match config.pointer_mut(place) {
+            Some(entry) => *entry = value,
+            None => config[&place[1..]] = value,
+        }
+        let found = load_from("here", config, Vec::new(), LoadOptions::default());
+        let error = found
+            .err()
+            .unwrap_or_else(|| panic!("{place} was accepted"));
+        let error = error.to_string();
+        assert!(error.contains(expected), "{place}: {error}");
+    }
+}

@@ -1,0 +1,206 @@
+"""The float cases of families with several residual streams. Their weights are formulas."""
+
+from cases import EPS, THETA, base, mutation
+from gemma_cases import in_text
+from late_cases import TOP_K, late_case
+from latent_cases import QUERIES, SIZES
+
+CORRECTION = ("e_score_correction_bias", (0.3, 0.0))
+NO_CORRECTION = mutation("e_score_correction_bias", fill={"e_score_correction_bias": 0.0})
+SPREADS = [
+    ("mlp.gate.weight", (2.0, None)),
+    ("q_b_proj.weight", (1.8, None)),
+    ("kv_a_proj_with_mqa.weight", (1.8, None)),
+    CORRECTION,
+]
+LATENTS = mutation("kv_a_layernorm", fill={"kv_a_layernorm.weight": 1.0})
+SCALED = mutation("routed_scaling_factor", {"routed_scaling_factor": 1.0})
+SHARED = mutation("shared_experts", fill={"shared_experts.down_proj.weight": 0.0})
+
+
+def stream_cases():
+    yield hy_v4()
+    yield glm5_next()
+
+
+def hy_v4():
+    names = {
+        ".hc_pre.hc_attn_layer.": ".hc_attn_layer.hc_pre.",
+        ".hc_pre.hc_mlp_layer.": ".hc_mlp_layer.hc_pre.",
+        ".hc_pre.hc_head.": ".hc_head.",
+        ".mlp.linear_gate.": ".mlp.gate_proj.",
+        ".shared_experts.linear_gate.": ".shared_experts.gate_proj.",
+    }
+
+    def published(tensors):
+        """transformers cannot turn its renaming back, and writes other names than it was given."""
+        found = {}
+        for name, tensor in tensors.items():
+            for old, new in names.items():
+                name = name.replace(old, new)
+            found[name] = tensor
+        return found
+
+    return late_case(
+        "hy_v4",
+        "four residual streams that blocks read and write by learned weights; latent attention with sinks and a gate for every feature, whose "
+        "queries see what the indexers of some layers choose; bounded gates of experts",
+        base(
+            "HYV4ForCausalLM",
+            "hy_v4",
+            **SIZES,
+            hc_eps=1e-2,
+            hc_magnitude=1.5,
+            hc_mult=4,
+            index_head_dim=16,
+            index_n_heads=8,
+            index_topk=6,
+            indexer_types=["full", "full", "shared"],
+            learnable_sink_init=0.0,
+            mlp_layer_types=["dense", "sparse", "sparse"],
+            moe_intermediate_size=16,
+            n_group=1,
+            n_routed_experts=6,
+            n_shared_experts=1,
+            norm_topk_prob=True,
+            num_experts_per_tok=2,
+            num_hidden_layers=3,
+            pad_token_id=0,
+            routed_scaling_factor=2.8,
+            swiglu_limit=0.6,
+            topk_group=1,
+        ),
+        [
+            THETA,
+            EPS,
+            TOP_K,
+            LATENTS,
+            QUERIES,
+            NO_CORRECTION,
+            SCALED,
+            SHARED,
+            mutation("hc_magnitude", {"hc_magnitude": 2.0}),
+            mutation("hc_eps", {"hc_eps": 0.2}),
+            mutation("index_topk", {"index_topk": 9}),
+            mutation("swiglu_limit", {"swiglu_limit": 10.0}),
+            mutation("sinks", fill={"learnable_sink_param": -30.0}),
+            mutation("linear_gate", fill={"linear_gate.weight": 0.0}),
+            mutation("hc_base", fill={"hc_pre.hc_base": 0.0}),
+            mutation("hc_scale", fill={"hc_pre.hc_scale": 1.0}),
+            mutation("hc_head_base", fill={"hc_head_base": 0.0}),
+            mutation("indexer.k_norm.bias", fill={"indexer.k_norm.bias": 0.0}),
+            mutation("weights_proj", fill={"indexer.weights_proj.weight": 1.0}),
+        ],
+        spreads=[
+            ("weights_proj.weight", (2.0, None)),
+            ("indexer.k_norm.weight", (0.4, 1.0)),
+            ("hc_fn", (0.7, None)),
+            ("hc_scale", (0.4, 1.0)),
+            ("hc_base", (0.6, 0.0)),
+            ("hc_head_scale", (0.4, 1.3)),
+            ("hc_head_base", (0.6, 0.0)),
+            ("learnable_sink_param", (1.0, 0.5)),
+            *SPREADS,
+        ],
+        change=published,
+        extra={"model.mtp_layers.0.eh_proj.weight": (4, 4)},
+    )
+
+
+def glm5_next():
+    text = base(
+        "",
+        "glm5_next_text",
+        **SIZES | {"qk_rope_head_dim": 0},
+        attention_bias=False,
+        hc_eps=1e-2,
+        hc_mult=4,
+        hc_sinkhorn_iters=3,
+        index_head_dim=16,
+        index_kpool=4,
+        index_kpool_always_select_tail=True,
+        index_n_heads=8,
+        index_topk=8,
+        indexer_types=["full", "full", "shared"],
+        layer_types=["linear_attention", "full_attention", "full_attention"],
+        linear_attn_config={
+            "gate_lower_bound": -5.0,
+            "head_dim": 8,
+            "num_heads": 4,
+            "safe_gate": True,
+            "short_conv_kernel_size": 4,
+        },
+        mlp_layer_types=["dense", "sparse", "sparse"],
+        moe_intermediate_size=16,
+        n_group=1,
+        n_routed_experts=6,
+        n_shared_experts=1,
+        norm_topk_prob=True,
+        num_experts_per_tok=2,
+        num_hidden_layers=3,
+        pad_token_id=0,
+        rope_theta=None,
+        routed_scaling_factor=2.5,
+        swiglu_limit=0.8,
+        topk_group=1,
+    )
+    text = {key: value for key, value in text.items() if key not in ("architectures", "transformers_version")}
+    vision = {
+        "depth": 1,
+        "hidden_size": 16,
+        "image_size": 8,
+        "intermediate_size": 16,
+        "num_heads": 2,
+        "out_hidden_size": 32,
+        "patch_size": 2,
+        "projection_intermediate_size": 16,
+    }
+    return late_case(
+        "glm5_next",
+        "the text tower: four residual streams with doubly stochastic mixes, Kimi's delta rule with bounded decays, latent attention without "
+        "rope over pools of positions that an indexer chooses, also for the layer behind it; bounded gates",
+        {
+            "architectures": ["Glm5NextForConditionalGeneration"],
+            "image_token_id": 60,
+            "model_type": "glm5_next",
+            "text_config": text,
+            "tie_word_embeddings": False,
+            "transformers_version": "5.20.0",
+            "vision_config": vision,
+        },
+        in_text(
+            [
+                EPS,
+                TOP_K,
+                NO_CORRECTION,
+                SCALED,
+                SHARED,
+                LATENTS,
+                QUERIES,
+                mutation("hc_eps", {"hc_eps": 0.3}),
+                mutation("hc_sinkhorn_iters", {"hc_sinkhorn_iters": 1}),
+                mutation("hc base", fill={"attn_base": 0.0}),
+                mutation("index_topk", {"index_topk": 12}),
+                mutation("swiglu_limit", {"swiglu_limit": 10.0}),
+                mutation("gate_lower_bound", {"linear_attn_config": {"gate_lower_bound": -2.0}}),
+                mutation("ape", fill={"index_kpool_compress_ape": 0.0}),
+                mutation("gate of pools", fill={"index_kpool_compress_gate": 0.0}),
+                mutation("weights_proj", fill={"indexer.weights_proj.weight": 1.0}),
+                mutation("dt_bias", fill={"dt_bias": 0.0}),
+                mutation("A_log", fill={"A_log": 0.0}),
+            ]
+        ),
+        spreads=[
+            ("weights_proj.weight", (2.0, None)),
+            ("indexer.k_norm.weight", (0.4, 1.0)),
+            ("index_kpool_compress_ape", (1.0, 0.0)),
+            ("lm_head.weight", (1.5, None)),
+            ("_fn", (0.6, None)),
+            ("_scale", (0.4, 1.0)),
+            ("_base", (0.6, 0.0)),
+            ("A_log", (0.5, 0.0)),
+            ("dt_bias", (0.6, 0.0)),
+            *SPREADS,
+        ],
+        extra={"model.language_model.layers.3.eh_proj.weight": (4, 4)},
+    )
