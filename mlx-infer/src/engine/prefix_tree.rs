@@ -10,19 +10,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Included, Unbounded};
 use std::rc::Rc;
 
-use crate::engine::scheduler::Id;
 use crate::model::adapters::AdapterKey;
 
 /// The root of a tree: prefixes under different roots share nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Root {
-    /// The prefixes of all requests with this embedding of positions and this adapter.
-    Shared {
-        is_long: bool,
-        adapter: Option<AdapterKey>,
-    },
-    /// What is left of the row of a request that was preempted.
-    Row(Id),
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Root {
+    /// Whether positions are embedded as those of a long text.
+    pub(crate) is_long: bool,
+    pub(crate) adapter: Option<AdapterKey>,
 }
 
 /// The keys and values of a page of tokens.
@@ -147,7 +142,6 @@ impl<P: NodePage, S: NodeStates> PrefixTree<P, S> {
             path.push(child);
             (at, rest) = (child, after);
         }
-        let whole = ids.len() - rest.len();
         let longest = |path: &[usize], most: usize| {
             let fits = |&len: &usize| usable(&self.pages(path), len);
             let least = (path.len() - 1) * self.page + 1;
@@ -160,33 +154,35 @@ impl<P: NodePage, S: NodeStates> PrefixTree<P, S> {
                 }
             }
         };
-        // Pages that share a part of their ids with the rest.
-        let rest = &rest[..rest.len().min(self.page)];
-        let (mut common, mut best) = (whole, None);
-        let mut look = |(own, &child): (&Rc<[u32]>, &usize)| {
-            let most = whole + shared(own, rest);
-            common = common.max(most);
-            let so_far = best.as_ref().map_or(whole, |&(_, len)| len);
-            // Children further away share no more ids.
-            if most <= so_far {
-                return false;
-            }
-            path.push(child);
-            if let Some(len) = longest(&path, most).filter(|&len| len > so_far) {
-                best = Some((path.clone(), len));
-            }
-            path.pop();
-            true
-        };
-        let children = &self.node(at).children;
-        let behind = children.range::<[u32], _>((Included(rest), Unbounded));
-        let before = children.range::<[u32], _>((Unbounded, Excluded(rest)));
-        let _ = behind.map(&mut look).all(|goes_on| goes_on);
-        let _ = before.rev().map(&mut look).all(|goes_on| goes_on);
-        while best.is_none() && !path.is_empty() {
-            match longest(&path, path.len() * self.page) {
-                Some(len) => best = Some((path.clone(), len)),
-                None => drop(path.pop()),
+        // Pages that share ids with the rest, and if none is usable, those of one page less.
+        let (mut common, mut best) = (0, None);
+        loop {
+            let start = path.len() * self.page;
+            let rest = &ids[start..ids.len().min(start + self.page)];
+            let above = path.last().copied().unwrap_or(root);
+            let mut look = |(own, &child): (&Rc<[u32]>, &usize)| {
+                let most = start + shared(own, rest);
+                common = common.max(most);
+                let so_far = best.as_ref().map_or(start, |&(_, len)| len);
+                // Children further away share no more ids.
+                if most <= so_far {
+                    return false;
+                }
+                path.push(child);
+                if let Some(len) = longest(&path, most).filter(|&len| len > so_far) {
+                    best = Some((path.clone(), len));
+                }
+                path.pop();
+                true
+            };
+            let children = &self.node(above).children;
+            let behind = children.range::<[u32], _>((Included(rest), Unbounded));
+            let before = children.range::<[u32], _>((Unbounded, Excluded(rest)));
+            let _ = behind.map(&mut look).all(|goes_on| goes_on);
+            let _ = before.rev().map(&mut look).all(|goes_on| goes_on);
+            common = common.max(start);
+            if best.is_some() || path.pop().is_none() {
+                break;
             }
         }
         let (path, len) = best.unwrap_or_default();
@@ -300,17 +296,6 @@ impl<P: NodePage, S: NodeStates> PrefixTree<P, S> {
         };
         let found = self.leaves.iter().find(frees).map(|&(_, at)| at);
         found.is_some_and(|at| self.remove_up(at))
-    }
-
-    /// Drops all prefixes of a root.
-    pub(crate) fn remove_root(&mut self, root: Root) {
-        while let Some(&at) = self.roots.get(&root) {
-            let mut leaf = at;
-            while let Some((_, &child)) = self.node(leaf).children.first_key_value() {
-                leaf = child;
-            }
-            self.remove_up(leaf);
-        }
     }
 
     /// Removes a leaf, and its root if nothing is left in it. Returns `true`.

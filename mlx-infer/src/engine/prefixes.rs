@@ -6,8 +6,7 @@
 //! have passed pages cannot be shortened far, so the second prompt is computed in two parts. Recurrent
 //! layers cannot be shortened either, except to lengths that they have [recorded](ModelCache::record).
 //!
-//! The rows that are preempted are stored too, each in a tree of its own: a row that comes back then has
-//! the same bits as before. Pages that rows hold cost nothing here. The limit is one on the pages that
+//! Pages that rows hold cost nothing here. The limit is one on the pages that
 //! only prefixes hold, and on recurrent states.
 
 use mlx_core::eval;
@@ -15,7 +14,7 @@ use mlx_nn::{ModelCache, PAGE, PrefixPage, PrefixStates};
 
 use crate::engine::prefix_tree::{FoundPath, NodePage, NodeStates, PrefixTree, Root};
 use crate::engine::prompt_cache::{Embedding, PromptState};
-use crate::engine::scheduler::{Id, TAIL};
+use crate::engine::scheduler::TAIL;
 use crate::error::Result;
 use crate::model::adapters::AdapterKey;
 
@@ -103,7 +102,7 @@ impl PrefixKind {
             Embedding::Own => return None,
         };
         let adapter = self.adapter;
-        Some(Root::Shared { is_long, adapter })
+        Some(Root { is_long, adapter })
     }
 }
 
@@ -313,36 +312,6 @@ impl Prefixes {
         if stored.is_err() {
             self.tree.clear();
         }
-    }
-
-    /// Stores the row of a request that is preempted, for this request only.
-    pub(super) fn keep_row(&mut self, id: Id, ids: &[u32], cache: &ModelCache, row: usize) {
-        if !self.is_off() && ids.len() >= MIN_TOKENS {
-            // Without memory for it the row is computed again.
-            let _ = self.insert(Root::Row(id), ids, cache, row);
-        }
-    }
-
-    /// What is left of the row of a request that was preempted, for a text of `positions`, and its length.
-    /// The store forgets it.
-    pub(super) fn take_row(
-        &mut self,
-        id: Id,
-        ids: &[u32],
-        positions: usize,
-    ) -> Option<(ModelCache, usize)> {
-        let found = self.search(Root::Row(id), ids);
-        let cache = match found.len >= MIN_TOKENS {
-            true => self.start(&found, positions),
-            false => None,
-        };
-        self.forget_row(id);
-        cache.map(|cache| (cache, found.len))
-    }
-
-    /// Drops what is left of the row of a request.
-    pub(super) fn forget_row(&mut self, id: Id) {
-        self.tree.remove_root(Root::Row(id));
     }
 
     /// Announces a stored prefix that was shortened to `ids`, whose states are in `cache`, if it has

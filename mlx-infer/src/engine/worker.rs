@@ -276,7 +276,6 @@ impl<'m, 's> Worker<'m, 's> {
             self.step_end = None;
             self.preemptions += plan.preempt.len();
             for &id in &plan.preempt {
-                self.keep_preempted(id);
                 self.preempt(id, None);
             }
             let compacted = self.rows.compact(slots);
@@ -420,7 +419,6 @@ impl<'m, 's> Worker<'m, 's> {
 
     fn remove(&mut self, id: Id) {
         self.free_row(id);
-        self.prefixes.forget_row(id);
         self.scheduler.remove(&mut self.requests, id);
         self.requests.remove(&id);
     }
@@ -682,7 +680,6 @@ impl<'m, 's> Worker<'m, 's> {
         }
         self.read_queued();
         for id in paused(self) {
-            self.keep_preempted(id);
             self.free_row(id);
             self.scheduler.park(&mut self.requests, id);
         }

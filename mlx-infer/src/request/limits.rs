@@ -20,7 +20,7 @@ pub struct Limits {
     /// memory of its own the limit is two fifths of the memory that the weights leave.
     pub cache_bytes: Option<usize>,
     /// Most bytes of stored prefixes, in addition to `cache_bytes`; 0 stores none. Pages that rows hold
-    /// do not count, and the rows that were preempted do. A prompt that
+    /// do not count. A prompt that
     /// starts with a stored prefix is computed in different parts, which may change the last bits
     /// of its logits, as another `prefill_chunk` may.
     pub prefix_bytes: usize,

@@ -32,7 +32,7 @@ pub(crate) struct RequestProgress {
     pub(super) is_background: bool,
     /// The number of its tokens that are computed as a prompt.
     pub(super) prompt: usize,
-    /// The same number, unless its row has [come back](Self::resume).
+    /// The same number, at the last time that it was queued.
     pub(super) asked: usize,
     /// The number of tokens that were known when it began to wait, including the prompt. After a
     /// preemption those after the prompt are replayed, one in each step, as they were computed the
@@ -125,13 +125,6 @@ impl RequestProgress {
     /// stored for others.
     pub(crate) fn reuse(&mut self, done: usize, cut: Option<usize>) {
         (self.computed, self.reused, self.cut) = (done, done, cut);
-    }
-
-    /// Records that the first `len` tokens of its former row are still stored, fewer than are known. One
-    /// token after them is computed as the end of a prompt, if they include the whole prompt.
-    pub(crate) fn resume(&mut self, len: usize) {
-        self.reuse(len, None);
-        self.prompt = self.prompt.max(len + 1);
     }
 
     /// Records that the prompt is computed up to `end`.

@@ -62,14 +62,6 @@ impl Worker<'_, '_> {
             if self.prefixes.is_off() {
                 continue;
             }
-            let known = request.known();
-            let asked = request.progress.asked();
-            let ids = &request.sequence.history().ids()[..known.saturating_sub(1)];
-            if let Some((cache, len)) = self.prefixes.take_row(id, ids, asked) {
-                request.partial = Some(cache);
-                request.progress.resume(len);
-                continue;
-            }
             // A preempted row is computed in the same way as the first time, so that it gets the
             // same bits.
             if request.progress.replays() {
@@ -453,30 +445,6 @@ impl Worker<'_, '_> {
             if cache.can_shorten(slot, len) {
                 self.prefixes.keep(&ids[..len], cache, slot, kind);
             }
-        }
-    }
-
-    /// Stores the row of a request that is preempted, or the part of its prompt that is computed, for the
-    /// time when it comes back.
-    pub(super) fn keep_preempted(&mut self, id: Id) {
-        if self.prefixes.is_off() {
-            return;
-        }
-        let slot = self.slot(id);
-        let Some(request) = self.requests.get(&id) else {
-            return;
-        };
-        let row = match (slot, &request.partial) {
-            (Some(slot), _) => self.rows.whole_cache().ok().map(|cache| (cache, slot)),
-            (None, partial) => partial.as_ref().map(|cache| (cache, 0)),
-        };
-        let embedding = Embedding::of(self.model, request.progress.asked());
-        if let Some((cache, row)) = row
-            && embedding != Embedding::Own
-        {
-            let ids = request.sequence.history().ids();
-            let len = cache.lens()[row].min(ids.len());
-            self.prefixes.keep_row(id, &ids[..len], cache, row);
         }
     }
 

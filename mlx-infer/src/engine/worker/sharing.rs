@@ -8,7 +8,7 @@ use super::super::prefixes::Prefixes;
 use super::super::rows::Rows;
 use super::super::state::{RequestState, Requests};
 use super::prefill::prefix_kind;
-use crate::engine::scheduler::{Id, Scheduler};
+use crate::engine::scheduler::{Id, Scheduler, Status};
 use crate::model::LoadedModel;
 
 /// For each admitted request, how many of its pages in each group of layers an older one holds too.
@@ -41,8 +41,8 @@ pub(super) fn in_rows(
     model: &LoadedModel,
     request: &RequestState<'_>,
 ) -> Vec<usize> {
-    // A row that comes back has its own pages.
-    if prefixes.is_off() || request.progress.replays() {
+    // A row that comes back has its own pages, which may be others.
+    if prefixes.is_off() || request.progress.status() == Status::Preempted {
         return Vec::new();
     }
     let kind = prefix_kind(model, request.prompt().len(), &request.sequence);
