@@ -1,16 +1,20 @@
 //! [`Embedding`]: rows looked up by token id, and the same matrix as a tied output head.
 
-use mlx_core::{Array, Result};
+use mlx_core::{Array, DType, Result};
 
 use crate::init::{Initial, drawn};
 use crate::lora::{Adaptable, Layout, Lora};
 use crate::module::{Module, Param, Path, Visit, VisitMut};
+use crate::shard::{Cut, Joint, Ranks};
 use crate::weight::Weight;
 
 /// A table `[V, E]`, dense or quantised, with or without LoRA.
 #[derive(Clone, Debug)]
 pub struct Embedding {
     weight: Weight,
+    pub(crate) joint: Joint,
+    /// The first row that this rank holds.
+    first: i32,
     // Boxed, because most tables have none.
     pub(crate) lora: Option<Box<Lora>>,
 }
@@ -46,6 +50,8 @@ impl Embedding {
         let weight = Param::starting(&[vocab, hidden], Initial::Embedding)?;
         Ok(Self {
             weight: Weight::Dense(weight.called("weight")),
+            joint: Joint::Alone,
+            first: 0,
             lora: None,
         })
     }
@@ -55,6 +61,18 @@ impl Embedding {
     /// # Errors
     /// The shapes do not fit.
     pub fn forward(&self, tokens: &Array) -> Result<Array> {
+        let Joint::Outputs(ranks) = self.joint else {
+            return self.rows(tokens);
+        };
+        let held = self.weight.shape()[0];
+        let own = tokens.astype(DType::I32)?.subtract(self.first)?;
+        let is_own = own.greater_equal(0)?.logical_and(own.less(held)?)?;
+        let rows = self.rows(&is_own.select(&own, 0)?)?;
+        ranks.sum(&is_own.expand_dims(-1)?.select(&rows, 0.0)?)
+    }
+
+    /// Rows of the part that this rank holds.
+    fn rows(&self, tokens: &Array) -> Result<Array> {
         let rows = self.weight.rows(tokens, None)?;
         match &self.lora {
             Some(lora) => lora.apply_to_rows(tokens, &rows, &self.weight),
@@ -68,10 +86,27 @@ impl Embedding {
     /// The shapes do not fit.
     pub fn as_linear(&self, x: &Array) -> Result<Array> {
         let y = self.weight.project(x)?;
-        match &self.lora {
-            Some(lora) => lora.forward(x, &y, &self.weight),
-            None => Ok(y),
+        let y = match &self.lora {
+            Some(lora) => lora.forward(x, &y, &self.weight)?,
+            None => y,
+        };
+        match self.joint {
+            Joint::Outputs(ranks) => ranks.gather(&y),
+            _ => Ok(y),
         }
+    }
+
+    /// Leaves this rank's share of the rows; lookups and logits still have all of them. A number of rows that does not
+    /// divide stays whole.
+    pub(crate) fn shard_vocabulary(&mut self, ranks: Ranks) -> Result<()> {
+        let shape = self.weight.shape();
+        if shape[0] % ranks.size() as i32 != 0 {
+            return Ok(());
+        }
+        let share = ranks.share(shape[0]);
+        self.first = share.start;
+        self.joint = Joint::Outputs(ranks);
+        self.weight.cut(&Cut::new(&shape, 0, vec![share])?)
     }
 
     /// The table.

@@ -286,6 +286,7 @@ impl Base {
                 speculative => speculative.most(),
             },
             no_head: speculative == Speculative::Off,
+            ..LoadOptions::default()
         };
         let files = self.files()?;
         let bar = std::io::stderr()
