@@ -5,14 +5,14 @@ use mlx_core::{Array, DType, Result};
 use crate::init::{Initial, drawn};
 use crate::lora::{Adaptable, Layout, Lora};
 use crate::module::{Module, Param, Path, Visit, VisitMut};
-use crate::shard::{Cut, Joint, Ranks};
+use crate::shard::{Cut, RankJoin, Ranks};
 use crate::weight::Weight;
 
 /// A table `[V, E]`, dense or quantised, with or without LoRA.
 #[derive(Clone, Debug)]
 pub struct Embedding {
     weight: Weight,
-    pub(crate) joint: Joint,
+    pub(crate) joint: RankJoin,
     /// The first row that this rank holds.
     first: i32,
     // Boxed, because most tables have none.
@@ -50,7 +50,7 @@ impl Embedding {
         let weight = Param::starting(&[vocab, hidden], Initial::Embedding)?;
         Ok(Self {
             weight: Weight::Dense(weight.called("weight")),
-            joint: Joint::Alone,
+            joint: RankJoin::Alone,
             first: 0,
             lora: None,
         })
@@ -61,7 +61,7 @@ impl Embedding {
     /// # Errors
     /// The shapes do not fit.
     pub fn forward(&self, tokens: &Array) -> Result<Array> {
-        let Joint::Outputs(ranks) = self.joint else {
+        let RankJoin::Outputs(ranks) = self.joint else {
             return self.rows(tokens);
         };
         let held = self.weight.shape()[0];
@@ -91,7 +91,7 @@ impl Embedding {
             None => y,
         };
         match self.joint {
-            Joint::Outputs(ranks) => ranks.gather(&y),
+            RankJoin::Outputs(ranks) => ranks.gather(&y),
             _ => Ok(y),
         }
     }
@@ -105,7 +105,7 @@ impl Embedding {
         }
         let share = ranks.share(shape[0]);
         self.first = share.start;
-        self.joint = Joint::Outputs(ranks);
+        self.joint = RankJoin::Outputs(ranks);
         self.weight.cut(&Cut::new(&shape, 0, vec![share])?)
     }
 

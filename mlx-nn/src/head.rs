@@ -6,7 +6,7 @@ use crate::embedding::Embedding;
 use crate::linear::Linear;
 use crate::lora::{Layout, Lora};
 use crate::module::{Module, Param, Path, VisitMut};
-use crate::shard::Joint;
+use crate::shard::RankJoin;
 use crate::weight::Weight;
 
 /// The matrix of a head.
@@ -64,7 +64,7 @@ impl<'a> Head<'a> {
     pub fn first(&self, tokens: i32, hidden: &Array) -> Result<Array> {
         let head = self.owned();
         match head.layer.joint {
-            Joint::Alone => head.slice(0, tokens)?.forward(hidden),
+            RankJoin::Alone => head.slice(0, tokens)?.forward(hidden),
             // A rank has some of the tokens only.
             _ => head.forward(hidden)?.slice_axis(-1, 0, tokens),
         }
@@ -175,7 +175,7 @@ fn slice(param: &Param, axis: i32, from: i32, to: i32) -> Result<Param> {
 impl Linear {
     /// The layer that computes the outputs `from .. to` of this one.
     fn slice(&self, from: i32, to: i32) -> Result<Self> {
-        if self.joint != Joint::Alone {
+        if self.joint != RankJoin::Alone {
             let message = "a slice of a layer whose outputs several ranks share";
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
@@ -214,7 +214,7 @@ impl Linear {
             weight,
             bias: self.bias.as_ref().map(part).transpose()?,
             rounds: self.rounds,
-            joint: Joint::Alone,
+            joint: RankJoin::Alone,
             lora: lora.transpose()?,
         })
     }

@@ -9,7 +9,7 @@ use crate::init::{Initial, drawn};
 use crate::lora::{Adaptable, Layout, Lora};
 use crate::module::{Module, Param, Path, Visit, VisitMut};
 use crate::normed::Input;
-use crate::shard::{Cut, Joint, Ranks};
+use crate::shard::{Cut, RankJoin, Ranks};
 use crate::weight::Weight;
 
 /// `y = x @ weight.T + scale * (x @ a) @ b + bias`
@@ -19,7 +19,7 @@ pub struct Linear {
     pub(crate) bias: Option<Param>,
     /// Whether inputs are rounded to 8 bits.
     pub(crate) rounds: bool,
-    pub(crate) joint: Joint,
+    pub(crate) joint: RankJoin,
     // Boxed, because most layers have none.
     pub(crate) lora: Option<Box<Lora>>,
 }
@@ -59,7 +59,7 @@ impl Linear {
             weight: Weight::empty(&[outputs, inputs])?,
             bias: bias.transpose()?.map(|bias| bias.called("bias")),
             rounds: false,
-            joint: Joint::Alone,
+            joint: RankJoin::Alone,
             lora: None,
         })
     }
@@ -95,7 +95,7 @@ impl Linear {
         let is_apart = |layer: &&Self| {
             layer.rounds != layers[0].rounds
                 || layer.weight.has_steps(x.dtype())
-                || layer.rounds && layer.joint != Joint::Alone
+                || layer.rounds && layer.joint != RankJoin::Alone
         };
         if layers.iter().any(is_apart) {
             let ys = layers.iter().map(|layer| layer.forward(x));
@@ -126,7 +126,7 @@ impl Linear {
     pub fn gated<'a>(&self, up: &Self, gate: Gate, x: impl Into<Input<'a>>) -> Result<Array> {
         let x = x.into();
         let is_product = |layer: &Self| {
-            let is_alone = layer.joint == Joint::Alone && !layer.rounds;
+            let is_alone = layer.joint == RankJoin::Alone && !layer.rounds;
             let is_bare = layer.lora.is_none() && layer.bias.is_none() && is_alone;
             is_bare && !layer.weight.has_steps(x.dtype())
         };
@@ -142,7 +142,7 @@ impl Linear {
         if let Some(lora) = &self.lora {
             y = lora.forward(x.array()?, &y, &self.weight)?;
         }
-        if let Joint::Inputs(ranks) = self.joint {
+        if let RankJoin::Inputs(ranks) = self.joint {
             y = ranks.sum(&y)?;
         }
         let y = match &self.bias {
@@ -150,7 +150,7 @@ impl Linear {
             None => y,
         };
         match self.joint {
-            Joint::Outputs(ranks) => ranks.gather(&y),
+            RankJoin::Outputs(ranks) => ranks.gather(&y),
             _ => Ok(y),
         }
     }
@@ -169,7 +169,7 @@ impl Linear {
     pub(crate) fn keep_inputs(&mut self, ranges: &[Range<i32>], ranks: Ranks) -> Result<()> {
         let cut = Cut::new(&self.weight.shape(), 1, ranges.to_vec())?;
         self.weight.cut(&cut)?;
-        self.joint = Joint::Inputs(ranks);
+        self.joint = RankJoin::Inputs(ranks);
         Ok(())
     }
 
@@ -180,7 +180,7 @@ impl Linear {
         if outputs % ranks.size() as i32 != 0 {
             return Ok(());
         }
-        self.joint = Joint::Outputs(ranks);
+        self.joint = RankJoin::Outputs(ranks);
         self.keep_outputs(&[ranks.share(outputs)])
     }
 
@@ -190,7 +190,7 @@ impl Linear {
     fn rounded(&self, x: &Array) -> Result<Array> {
         let wide = x.astype(DType::F32)?;
         let mut largest = wide.abs()?.max(-1, true)?;
-        if let Joint::Inputs(ranks) = self.joint {
+        if let RankJoin::Inputs(ranks) = self.joint {
             largest = ranks.largest(&largest)?;
         }
         let scale = Array::scalar(127.0f32)?.divide(&largest.maximum(1e-5)?)?;

@@ -1,25 +1,28 @@
-//! A model on several ranks (tensor parallelism, Shoeybi et al., arXiv:1909.08053): each rank holds some of the heads
-//! of attention and recurrence, some of the features inside MLPs and experts, and some of the vocabulary.
+//! A model on several ranks (tensor parallelism, Shoeybi et al., arXiv:1909.08053): each rank holds some
+//! of the heads of attention and recurrence, some of the features inside MLPs and experts, and some of
+//! the vocabulary.
 //!
-//! [`shard`] walks a module and cuts the layers that it knows, whatever model they are in. The first projections of a
-//! layer lose rows, the last one loses columns, and its output is summed over the ranks ([`all_sum`]). All else is the same on every rank. A checkpoint that is
-//! [read](crate::fill_lazily) afterwards has the whole arrays, of which a rank reads its parts.
+//! [`shard`] walks a module and cuts the layers that it knows, whatever model they are in. The first
+//! projections of a layer lose rows, the last one loses columns, and its output is summed over the
+//! ranks. All else is the same on every rank. A checkpoint that is [read](crate::fill_lazily) afterwards
+//! has the whole arrays, of which a rank reads its parts.
 //!
-//! | layer | divided by | rows of | columns of | sums |
-//! |---|---|---|---|---|
-//! | [`Attention`](crate::Attention) | heads | `q_proj`, `k_proj`, `v_proj`, `g_proj`, `sinks` | `o_proj` | 1 |
-//! | [`LatentAttention`](crate::LatentAttention) | heads | `q_proj` or `q_b_proj`, `kv_b_proj` or `embed_q` and `unembed_out`, `g_proj` | `o_proj` | 1 |
-//! | [`GatedMlp`](crate::GatedMlp), [`PlainMlp`](crate::PlainMlp) | features inside | `gate_proj`, `up_proj` | `down_proj` | 1 |
-//! | [`ExpertsMlp`](crate::ExpertsMlp) | features inside each expert, or experts | `gate_proj`, `up_proj` | `down_proj` | 1 with the shared expert |
-//! | [`GatedDeltaNet`](crate::GatedDeltaNet), [`ChannelDelta`](crate::ChannelDelta), [`Mamba`](crate::Mamba), [`Lightning`](crate::Lightning) | heads | projections, convolution, decays | the last projection | 1 |
-//! | [`SelectiveScan`](crate::SelectiveScan) | features | `in_proj`, `dt_proj`, convolution, rates | `x_proj`, `out_proj` | 2 |
-//! | [`ShortConv`](crate::ShortConv) | features | `in_proj`, convolution | `out_proj` | 1 |
-//! | the output head | tokens | `lm_head`, or the embedding that is tied to it | | 1 gather |
+//! | layer | divided by | sums |
+//! |---|---|---|
+//! | [`Attention`](crate::Attention), [`LatentAttention`](crate::LatentAttention) | heads | 1 |
+//! | [`GatedMlp`](crate::GatedMlp), [`PlainMlp`](crate::PlainMlp) | features inside | 1 |
+//! | [`ExpertsMlp`](crate::ExpertsMlp) | features inside each expert, or experts | 1, and 1 of the shared expert |
+//! | [`GatedDeltaNet`](crate::GatedDeltaNet), [`ChannelDelta`](crate::ChannelDelta) | heads | 1 |
+//! | [`Mamba`](crate::Mamba), [`Lightning`](crate::Lightning) | heads | 1, and 1 of a norm over all heads |
+//! | [`SelectiveScan`](crate::SelectiveScan) | features | 2 |
+//! | [`ShortConv`](crate::ShortConv) | features | 1 |
+//! | `lm_head`, or the embedding that is tied to it | tokens | 1 gather, and 1 of the tied lookup |
 //!
-//! Keys and values with fewer heads than ranks are held by several ranks. A norm over the features of all heads sums the
-//! squares over the ranks.
+//! Keys and values with fewer heads than ranks are held by several ranks. A norm over the features of
+//! all heads sums the squares over the ranks.
 //!
-//! A layer refers to the [`Group`] of its thread, because a group belongs to a thread: [`join`] makes it known.
+//! A layer refers to the [`Group`] of its thread, because a group belongs to a thread: [`join`] makes it
+//! known.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -199,7 +202,7 @@ impl Ranks {
 
 /// What a linear layer or an embedding does with the other ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Joint {
+pub(crate) enum RankJoin {
     /// Nothing: it has all inputs and all outputs that are wanted here.
     #[default]
     Alone,
