@@ -17,6 +17,8 @@ mod jobs;
 mod load;
 mod prefixes;
 mod processor;
+pub(crate) mod ranks;
+mod rounds;
 mod rows;
 mod state;
 #[cfg(test)]

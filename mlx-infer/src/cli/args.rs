@@ -289,6 +289,10 @@ impl Base {
             ..LoadOptions::default()
         };
         let files = self.files()?;
+        let options = LoadOptions {
+            ranks: super::ranks::join(&files)?,
+            ..options
+        };
         let bar = std::io::stderr()
             .is_terminal()
             .then(|| ProgressBar::new(0).with_message("loading"));
