@@ -62,6 +62,10 @@ fn group_sums(x: &Array, scheme: Scheme) -> Result<Array> {
 
 /// A matrix `[.., out, in]`, dense or quantised; experts stack their matrices along a first axis.
 #[derive(Clone, Debug)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "a model has few matrices, and most are packed or large"
+)]
 pub enum Weight {
     /// `weight`, floating point.
     Dense(Param),

@@ -32,6 +32,10 @@ impl Shard for Attention {
     fn shard(&mut self, ranks: Ranks, _unit: i32) -> Result<()> {
         let (heads, kv_heads) = (self.query_heads(), self.kv_heads());
         let (own, shared) = (ranks.share(heads), ranks.share_of_few(kv_heads));
+        #[allow(
+            clippy::single_range_in_vec_init,
+            reason = "a list of ranges, of which there is one"
+        )]
         let rows = |of: &std::ops::Range<i32>, width: i32| [of.start * width..of.end * width];
         let width = self.q_proj.weight().shape()[0] / heads;
         self.q_proj.keep_outputs(&rows(&own, width))?;

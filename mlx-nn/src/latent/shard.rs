@@ -19,6 +19,10 @@ impl Shard for LatentAttention {
     fn shard(&mut self, ranks: Ranks, _unit: i32) -> Result<()> {
         let config = self.config;
         let own = ranks.share(config.heads);
+        #[allow(
+            clippy::single_range_in_vec_init,
+            reason = "a list of ranges, of which there is one"
+        )]
         let rows = |width: i32| -> [Range<i32>; 1] { [own.start * width..own.end * width] };
         for queries in self.q_proj.iter_mut().chain(&mut self.q_b_proj) {
             queries.keep_outputs(&rows(config.plain_dim + config.rope_dim))?;
