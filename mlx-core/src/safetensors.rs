@@ -23,6 +23,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::ops::Range;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rayon::prelude::*;
@@ -87,6 +88,8 @@ pub struct Safetensors {
     /// Tensors that [`prepare`](Self::prepare) has moved and [`array`](Self::array) has not returned yet: their range
     /// in the file (an empty tensor may begin where another does), and their memory and position in it.
     moved: Mutex<Unfetched>,
+    /// [`taken`](Self::taken)
+    taken: AtomicU64,
 }
 
 impl Safetensors {
@@ -143,6 +146,7 @@ impl Safetensors {
             source: Arc::new(source),
             header,
             moved: Mutex::default(),
+            taken: AtomicU64::new(0),
         })
     }
 
@@ -213,16 +217,89 @@ impl Safetensors {
             .map_err(|error| error.context(format!("{}: tensor {name:?}", self.label)))
     }
 
+    /// Ranges of a tensor along axis `axis`, one after the other, as an array. Only their bytes are read.
+    ///
+    /// ```
+    /// # use std::collections::BTreeMap;
+    /// # use mlx_core::{Array, Result, safetensors::{save, Safetensors}};
+    /// # fn main() -> Result<()> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("model.safetensors");
+    /// let weight = Array::from_slice(&[1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0], &[2, 3])?;
+    /// save(&path, [("weight", &weight)], &BTreeMap::new())?;
+    /// let file = Safetensors::open(&path)?;
+    /// let ends = file.part("weight", 1, &[0..1, 2..3])?;
+    /// assert_eq!(ends.shape(), [2, 2]);
+    /// assert_eq!(ends.to_vec::<f32>()?, [1.0, 3.0, 4.0, 6.0]);
+    /// assert_eq!(file.taken(), 16);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// There is no such tensor, it has no such axis, a range is empty or outside of it, or the file cannot be read.
+    pub fn part(&self, name: &str, axis: usize, ranges: &[Range<i32>]) -> Result<Array> {
+        let tensor = self.tensor(name)?;
+        let context = |error: Error| error.context(format!("{}: tensor {name:?}", self.label));
+        let whole = tensor.shape.get(axis).copied().unwrap_or(0);
+        let is_inside =
+            |range: &Range<i32>| 0 <= range.start && range.start < range.end && range.end <= whole;
+        if ranges.is_empty() || !ranges.iter().all(is_inside) {
+            let shape = &tensor.shape;
+            let message =
+                format!("ranges {ranges:?} of axis {axis} are not inside the shape {shape:?}");
+            return Err(context(Error::new(ErrorKind::Shape, message)));
+        }
+        let sizes = |of: &[i32]| of.iter().map(|&n| n as usize).product::<usize>();
+        let (before, row) = tensor.shape.split_at(axis);
+        let unit = sizes(&row[1..]) * tensor.dtype.size();
+        let row = unit * whole as usize;
+        let runs = (0..sizes(before)).flat_map(|at| {
+            let begin = tensor.start + at * row;
+            let run = move |range: &Range<i32>| {
+                begin + range.start as usize * unit..begin + range.end as usize * unit
+            };
+            ranges.iter().map(run)
+        });
+        let runs: Vec<Range<usize>> = runs.collect();
+        let mut shape = tensor.shape.clone();
+        shape[axis] = ranges.iter().map(|range| range.end - range.start).sum();
+        let (moved, begin) =
+            Moved::joined(&self.source, &runs).map_err(|error| context(error.into()))?;
+        let bytes: usize = runs.iter().map(Range::len).sum();
+        self.taken.fetch_add(bytes as u64, Ordering::Relaxed);
+        let layout = Layout {
+            dtype: tensor.dtype,
+            shape: &shape,
+        };
+        layout.of_moved(Arc::new(moved), begin).map_err(context)
+    }
+
+    /// [`part`](Self::part) of a model's [`parameter`](Self::parameter).
+    ///
+    /// # Errors
+    /// As [`part`](Self::part).
+    pub fn part_of_parameter(
+        &self,
+        name: &str,
+        axis: usize,
+        ranges: &[Range<i32>],
+    ) -> Result<Array> {
+        widest(self.part(name, axis, ranges)?)
+    }
+
+    /// The bytes of all arrays that were returned so far. An array that refers to the mapped file counts as a whole,
+    /// although the system reads only the pages that are used.
+    pub fn taken(&self) -> u64 {
+        self.taken.load(Ordering::Relaxed)
+    }
+
     /// A tensor as a model's parameter: as [`array`](Self::array), but F64 becomes F32, which is what models compute in.
     ///
     /// # Errors
     /// As [`array`](Self::array).
     pub fn parameter(&self, name: &str) -> Result<Array> {
-        let array = self.array(name)?;
-        match array.dtype() {
-            DType::F64 => linalg::on_cpu(|| array.astype(DType::F32)),
-            _ => Ok(array),
-        }
+        widest(self.array(name)?)
     }
 
     /// Reads those of the named tensors that cannot be used in place into memory, on all threads.
@@ -284,6 +361,8 @@ impl Safetensors {
     }
 
     fn load(&self, tensor: &Tensor) -> Result<Array> {
+        let bytes = (tensor.end - tensor.start) as u64;
+        self.taken.fetch_add(bytes, Ordering::Relaxed);
         let layout = Layout {
             dtype: tensor.dtype,
             shape: &tensor.shape,
@@ -293,6 +372,14 @@ impl Safetensors {
             Some((moved, begin)) => layout.of_moved(moved, begin),
             None => layout.of_source(&self.source, tensor.start),
         }
+    }
+}
+
+/// The array as models compute with it: F64 becomes F32.
+fn widest(array: Array) -> Result<Array> {
+    match array.dtype() {
+        DType::F64 => linalg::on_cpu(|| array.astype(DType::F32)),
+        _ => Ok(array),
     }
 }
 

@@ -2,11 +2,14 @@
 
 mod engine;
 mod mlx_lm;
+mod ranks;
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
+pub use self::engine::follow_engine;
 pub use self::mlx_lm::{MlxLm, MlxLmOptions};
+pub use self::ranks::{join_ranks, rank_here, refuse_ranks};
 
 use mlx_models::ModelInfo;
 

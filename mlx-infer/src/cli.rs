@@ -18,6 +18,7 @@ mod fit;
 mod generate;
 mod info;
 mod interrupt;
+mod launch;
 mod lines;
 mod list;
 #[cfg(feature = "serve")]
@@ -25,6 +26,7 @@ mod listen;
 mod memory;
 mod output;
 mod pull;
+mod ranks;
 mod score;
 #[cfg(feature = "serve")]
 mod serve;
@@ -66,6 +68,8 @@ enum Command {
     Tokenize(tokenize::TokenizeArgs),
     /// Measure the speed of prompts and of decoding, by rows and lengths
     Bench(bench::BenchArgs),
+    /// Start a command on several processes, which share the model
+    Launch(launch::LaunchArgs),
     /// Describe a model: architecture, parameters, caches, memory
     Info(info::InfoArgs),
     /// Write a checkpoint quantised, unpacked or in another type
@@ -112,7 +116,8 @@ pub(crate) fn main() -> ExitCode {
     };
     console::show_warnings();
     let settings = mlx_core::settings::check().map_err(|error| Error::from(error).into());
-    let result = settings.and_then(|()| match command {
+    let allowed = settings.and_then(|()| ranks::check(name.as_deref()));
+    let result = allowed.and_then(|()| match command {
         Command::Generate(command) => command.run(),
         Command::Chat(command) => command.run(),
         Command::Batch(command) => command.run(),
@@ -124,6 +129,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Score(command) => command.run(),
         Command::Tokenize(command) => command.run(),
         Command::Bench(command) => command.run(),
+        Command::Launch(command) => command.run(),
         Command::Info(command) => command.run(),
         Command::Convert(command) => command.run(),
         Command::Pull(command) => command.run(),

@@ -18,6 +18,8 @@ mod load;
 mod names;
 mod prefixes;
 mod processor;
+pub(crate) mod ranks;
+mod rounds;
 mod rows;
 mod state;
 #[cfg(test)]

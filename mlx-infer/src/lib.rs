@@ -74,8 +74,10 @@ pub use {mlx_core, mlx_models, mlx_nn};
 
 pub use backend::{
     Availability, BackEnd, Classification, MlxLm, MlxLmOptions, OnEvent, TextModel, backends,
+    follow_engine, join_ranks, rank_here, refuse_ranks,
 };
 pub use engine::prompt_cache::PromptCache;
+pub use engine::ranks::ranks_lost;
 pub use engine::{Engine, EngineLoad, EngineOptions, Handle, PageLoad, PrefixDirLoad};
 pub use error::{Error, ErrorKind, Result};
 pub use host::{console, convert, input, output};

@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use mlx_core::{Array, DType, Scheme, fast, files};
 use mlx_models::{Model, ModelInfo, ModelTask, PoolingMode, Registry, SentenceModules};
+use mlx_nn::shard::Ranks;
 use mlx_nn::{CacheOptions, LayerKind, ModelCache, RowPart, StateCost};
 
 use self::draft::DraftRoom;
@@ -62,6 +63,8 @@ pub struct LoadOptions {
     /// Whether blocks of a model in GGUF become dense if no packed form is exact (Q2_K, Q6_K). Without it such a model
     /// is refused.
     pub expand: bool,
+    /// The ranks that share the model: each reads and holds its part ([`mlx_nn::shard`]).
+    pub ranks: Ranks,
 }
 
 /// A model with its tokenizer, chat template and end tokens. It stays on the thread that loaded it.

@@ -278,14 +278,14 @@ fn fill(label: &str, module: &mut dyn Module, tensors: BTreeMap<String, Array>) 
             let Some(array) = self.tensors.get(name) else {
                 return Ok(());
             };
-            let (found, expected) = (array.shape(), param.shape());
+            let (found, expected) = (array.shape(), &param.whole_shape()[..]);
             let (dtype, wanted) = (array.dtype(), param.value().dtype());
             if found != expected || dtype.is_float() != wanted.is_float() {
                 self.faults.push(format!(
                     "{name}: expected {expected:?} {wanted}, found {found:?} {dtype}"
                 ));
             } else if self.write {
-                param.set(array.astype(wanted)?);
+                param.set_whole(&array.astype(wanted)?)?;
             }
             self.found.push(name.to_owned());
             Ok(())

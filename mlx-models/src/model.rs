@@ -194,6 +194,11 @@ pub trait Model: Module {
     /// The model's sizes, as it was built.
     fn geometry(&self) -> &Geometry;
 
+    /// The model's sizes, to be changed when ranks divide its states. `None`: ranks cannot share the model.
+    fn geometry_mut(&mut self) -> Option<&mut Geometry> {
+        None
+    }
+
     /// The names of the tensors in its files.
     fn names(&self) -> &Names {
         static NONE: Names = Names::none();

@@ -2,6 +2,8 @@
 
 #[path = "shared/checkpoints.rs"]
 mod checkpoints;
+#[path = "../../mlx-core/tests/distributed/launch.rs"]
+mod launch;
 mod golden {
     pub mod case;
     mod decode;
@@ -9,11 +11,21 @@ mod golden {
     mod in_memory;
     mod renamed;
     pub mod run;
+    pub mod sharded;
     mod wrappers;
 }
 
 use golden::case::{Case, Kind, Mutation};
 use golden::run::{greedy, log_probs, prompt_logits, strays};
+
+/// What a rank of a ring does, which a test of `golden/sharded.rs` has started.
+#[test]
+fn a_rank() -> mlx_core::Result<()> {
+    match std::env::var(launch::CHILD) {
+        Ok(name) => golden::sharded::run(&name),
+        Err(_) => Ok(()),
+    }
+}
 
 /// The largest absolute difference between two rows of numbers.
 fn difference(a: &[f32], b: &[f32]) -> f32 {

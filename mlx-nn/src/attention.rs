@@ -14,6 +14,7 @@ mod alibi;
 mod gate;
 mod heads;
 mod qk_norm;
+mod shard;
 
 pub use alibi::Alibi;
 pub use gate::{GateFunction, HeadGate};

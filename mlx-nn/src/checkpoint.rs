@@ -11,6 +11,7 @@ use mlx_core::{Array, DType, Error, ErrorKind, Result, Safetensors, Scheme};
 
 use crate::module::{Module, Param, Path, Visit, VisitMut};
 use crate::names::{Gather, Rules};
+use crate::shard::Cut;
 use crate::weight::{Stored, Weight};
 
 mod decoded;
@@ -218,10 +219,14 @@ impl Checkpoint {
         })
     }
 
-    /// Reads all tensors that cannot be used in place, at once.
-    fn prepare(&self) -> Result<()> {
+    /// Reads all tensors that cannot be used in place, at once, except those of which `parts` are read.
+    fn prepare(&self, parts: &BTreeSet<String>) -> Result<()> {
         let mut names = vec![BTreeSet::new(); self.files.len()];
-        for source in self.tensors.sources() {
+        let whole = self.tensors.names().filter(|name| {
+            let owner = name.rsplit_once('.').map_or("", |(owner, _)| owner);
+            !parts.contains(*name) && !parts.contains(owner)
+        });
+        for source in whole.flat_map(|name| self.tensors.sources_of(name)) {
             match source {
                 Source::File(file, name) => drop(names[*file].insert(name.as_str())),
                 Source::Made(at) => {
@@ -261,6 +266,28 @@ impl Checkpoint {
             )
         })
     }
+}
+
+/// The parameters, and the paths of the matrices, of which this rank holds a part.
+fn names_of_parts(module: &dyn Module) -> Result<BTreeSet<String>> {
+    struct Parts(BTreeSet<String>);
+    impl Visit for Parts {
+        fn weight(&mut self, path: &Path, weight: &Weight) -> Result<()> {
+            if weight.held()?.is_some() {
+                self.0.insert(path.as_str().to_owned());
+            }
+            Ok(())
+        }
+        fn param(&mut self, path: &Path, param: &Param) -> Result<()> {
+            if param.held().is_some() {
+                self.0.insert(path.as_str().to_owned());
+            }
+            Ok(())
+        }
+    }
+    let mut parts = Parts(BTreeSet::new());
+    module.visit(&mut Path::default(), &mut parts)?;
+    Ok(parts.0)
 }
 
 /// The dtypes to which tensors of files are converted.
@@ -328,7 +355,7 @@ pub(crate) fn fill_as(
     target: Target,
 ) -> Result<()> {
     if target != Target::ModuleChecked {
-        checkpoint.prepare()?;
+        checkpoint.prepare(&names_of_parts(module)?)?;
     }
     let mut filler = Filler {
         unclaimed: checkpoint.names().collect(),
@@ -394,6 +421,37 @@ struct Filler<'a, 'o> {
     misshapen: Vec<String>,
 }
 
+impl Filler<'_, '_> {
+    /// A tensor, as a whole.
+    fn whole(&self, name: &str, dtype: Option<DType>) -> Result<Option<Array>> {
+        let checkpoint = self.checkpoint;
+        checkpoint.tensors.array(name, dtype, |of| {
+            match self.sources.borrow_mut().entry(of.clone()) {
+                Entry::Occupied(entry) => Ok(entry.get().clone()),
+                Entry::Vacant(entry) => Ok(entry.insert(checkpoint.source(of)?).clone()),
+            }
+        })
+    }
+
+    /// A rank's part of a tensor. Where it follows from parts of the files, only these are read.
+    fn part(&self, name: &str, dtype: Option<DType>, cut: &Cut) -> Result<Option<Array>> {
+        let checkpoint = self.checkpoint;
+        let part = |source: &Source, axis: Option<usize>| match (source, axis) {
+            (Source::File(file, name), Some(axis)) => {
+                let file = &checkpoint.files[*file].0;
+                file.part_of_parameter(name, axis, &cut.ranges).map(Some)
+            }
+            (source, None) => checkpoint.source(source).map(Some),
+            (Source::Made(_), Some(_)) => Ok(None),
+        };
+        if let Some(array) = checkpoint.tensors.part(name, dtype, cut, part)? {
+            return Ok(Some(array));
+        }
+        let whole = self.whole(name, dtype)?;
+        whole.map(|whole| cut.of(&whole)).transpose()
+    }
+}
+
 impl VisitMut for Filler<'_, '_> {
     fn weight(&mut self, path: &Path, weight: &mut Weight) -> Result<()> {
         let quantized = self.checkpoint.contains(&path.join("scales"));
@@ -418,8 +476,17 @@ impl VisitMut for Filler<'_, '_> {
                 residues: has("residues"),
                 wide: self.checkpoint.keeps(&path.join("scales")),
             };
-            *weight = Weight::stored_like(&weight.shape(), scheme, stored)
-                .map_err(|error| error.context(path.as_str()))?;
+            let context = |error: Error| error.context(path.as_str());
+            let held = weight.held()?;
+            let shape = match &held {
+                Some(cut) => cut.whole_shape(&weight.shape()),
+                None => weight.shape(),
+            };
+            *weight = Weight::stored_like(&shape, scheme, stored).map_err(context)?;
+            if let Some(cut) = held {
+                let whose = |error: Error| context(error).context(&self.checkpoint.label);
+                weight.cut(&cut).map_err(whose)?;
+            }
         }
         Ok(())
     }
@@ -427,13 +494,15 @@ impl VisitMut for Filler<'_, '_> {
     fn param(&mut self, path: &Path, param: &mut Param) -> Result<()> {
         let name = path.as_str();
         let Some(found) = self.checkpoint.shape_or_fault(name)? else {
-            self.missing.push(format!("{name} {:?}", param.shape()));
+            self.missing
+                .push(format!("{name} {:?}", param.whole_shape()));
             return Ok(());
         };
         self.unclaimed.remove(name);
+        let whole = param.whole_shape();
         let fault = match found {
-            Ok(found) if found == param.shape() => None,
-            Ok(found) => Some(format!("expected {:?}, found {found:?}", param.shape())),
+            Ok(found) if found == whole => None,
+            Ok(found) => Some(format!("expected {whole:?}, found {found:?}")),
             Err(fault) => Some(fault),
         };
         if let Some(fault) = fault {
@@ -443,16 +512,11 @@ impl VisitMut for Filler<'_, '_> {
         if self.target == Target::ModuleChecked {
             return Ok(());
         }
-        let (checkpoint, sources) = (self.checkpoint, &self.sources);
-        let value = checkpoint
-            .tensors
-            .array(name, param.dtype_in(self.options.dtype), |of| match sources
-                .borrow_mut()
-                .entry(of.clone())
-            {
-                Entry::Occupied(entry) => Ok(entry.get().clone()),
-                Entry::Vacant(entry) => Ok(entry.insert(checkpoint.source(of)?).clone()),
-            })?;
+        let dtype = param.dtype_in(self.options.dtype);
+        let value = match param.held() {
+            Some(cut) => self.part(name, dtype, cut)?,
+            None => self.whole(name, dtype)?,
+        };
         let Some(value) = value else {
             return Ok(());
         };

@@ -1,10 +1,13 @@
 //! [`CausalConv`]: a convolution of single channels over each token and the tokens before it.
 
+use std::ops::Range;
+
 use mlx_core::{Array, Result, ops::concat};
 
 use crate::activation::Activation;
 use crate::init::Initial;
 use crate::module::{Module, Param, Path, Visit, VisitMut};
+use crate::shard::Cut;
 use crate::step::{Step, Taps};
 
 /// A causal convolution of single channels. The inputs before a step are a part of the layer's state.
@@ -38,6 +41,16 @@ impl CausalConv {
             bias: bias.transpose()?,
             activation,
         })
+    }
+
+    /// Leaves the channels of these ranges.
+    pub(crate) fn keep(&mut self, ranges: &[Range<i32>]) -> Result<()> {
+        let cut = Cut::new(self.weight.shape(), 0, ranges.to_vec())?;
+        self.weight.cut(cut.clone())?;
+        match &mut self.bias {
+            Some(bias) => bias.cut(cut),
+            None => Ok(()),
+        }
     }
 
     /// `x: [1, T, channels] -> [1, T, channels]`, reading and writing the window that is part `part`
@@ -120,6 +133,15 @@ impl JointConv {
             parts,
             activation,
         })
+    }
+
+    /// Leaves these channels of each part.
+    pub(crate) fn keep(&mut self, range: &Range<i32>) -> Result<()> {
+        for (_, weight) in &mut self.parts {
+            let cut = Cut::new(weight.shape(), 0, vec![range.clone()])?;
+            weight.cut(cut)?;
+        }
+        Ok(())
     }
 
     /// The same as [`CausalConv::forward`], for the channels of all parts.

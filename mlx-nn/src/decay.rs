@@ -1,9 +1,12 @@
 //! [`Decay`]: the decay parameters of a linear attention's state.
 
+use std::ops::Range;
+
 use mlx_core::{Array, DType, Result};
 
 use crate::init::Initial;
 use crate::module::{Module, Param, Path, Visit, VisitMut};
+use crate::shard::Cut;
 
 /// The parameters `A_log`, one number for each head, and `dt_bias`. `A_log` is never narrowed to 16
 /// bits.
@@ -50,6 +53,19 @@ impl Decay {
             bias: self.bias.clone(),
         });
         Self { bounded, ..self }
+    }
+
+    /// Leaves the numbers of these heads.
+    pub(crate) fn keep(&mut self, heads: &Range<i32>) -> Result<()> {
+        let shape = self.a_log.shape();
+        let axis = shape.iter().position(|&n| n != 1).unwrap_or(0);
+        let (all, biases) = (shape[axis], self.dt_bias.size() as i32);
+        let cut = Cut::new(shape, axis, vec![heads.clone()])?;
+        self.a_log.cut(cut)?;
+        let width = biases / all;
+        let own = heads.start * width..heads.end * width;
+        let cut = Cut::new(self.dt_bias.shape(), 0, vec![own])?;
+        self.dt_bias.cut(cut)
     }
 
     /// The number whose softplus, times the rate, is the negative logarithm of the decay:

@@ -1,5 +1,7 @@
 //! [`GatedDeltaNet`]: a linear attention with the gated delta rule (Yang et al., arXiv:2412.06464).
 
+use std::ops::Range;
+
 use mlx_core::fast::{self, Gate, RaggedDelta};
 use mlx_core::{Array, DType, Error, ErrorKind, Result};
 
@@ -10,6 +12,7 @@ use crate::conv::CausalConv;
 use crate::decay::Decay;
 use crate::linear::Linear;
 use crate::norm::RmsNorm;
+use crate::shard::{Heads, Ranks, Shard};
 use crate::step::Step;
 
 /// Sizes of a [`GatedDeltaNet`].
@@ -167,5 +170,47 @@ impl GatedDeltaNet {
         let gated = fast::gated(Gate::Silu, &z.reshape(&heads)?, &normed)?;
         self.out_proj
             .forward(&gated.reshape(&[rows, tokens, width])?)
+    }
+}
+
+impl Shard for GatedDeltaNet {
+    fn heads(&self) -> Option<Heads> {
+        Some(Heads {
+            many: self.config.value_heads,
+            few: self.config.key_heads,
+            copies: true,
+        })
+    }
+
+    fn state(&self) -> Option<LayerKind> {
+        Some(self.config.kind())
+    }
+
+    fn shard(&mut self, ranks: Ranks, _unit: i32) -> Result<()> {
+        let config = self.config;
+        let (own, shared) = (
+            ranks.share(config.value_heads),
+            ranks.share_of_few(config.key_heads),
+        );
+        let from =
+            |base: i32, of: &Range<i32>, dim: i32| base + of.start * dim..base + of.end * dim;
+        let (key_dim, value_dim) = (config.key_dim, config.value_dim);
+        let channels = [
+            from(0, &shared, key_dim),
+            from(config.keys(), &shared, key_dim),
+            from(2 * config.keys(), &own, value_dim),
+        ];
+        let values = [from(0, &own, value_dim)];
+        let heads = std::slice::from_ref(&own);
+        self.in_proj_qkv.keep_outputs(&channels)?;
+        self.in_proj_z.keep_outputs(&values)?;
+        self.in_proj_b.keep_outputs(heads)?;
+        self.in_proj_a.keep_outputs(heads)?;
+        self.conv1d.keep(&channels)?;
+        self.decay.keep(&own)?;
+        self.out_proj.keep_inputs(&values, ranks)?;
+        self.config.key_heads = shared.end - shared.start;
+        self.config.value_heads = own.end - own.start;
+        Ok(())
     }
 }

@@ -10,6 +10,7 @@ use crate::decay::Decay;
 use crate::delta::{CONV, DELTA, DeltaConfig};
 use crate::linear::Linear;
 use crate::norm::RmsNorm;
+use crate::shard::{Heads, Ranks, Shard};
 use crate::step::Step;
 
 /// Sizes of a [`ChannelDelta`].
@@ -166,6 +167,42 @@ impl ChannelDelta {
         let normed = normed.astype(x.dtype())?.reshape(&[rows, tokens, width])?;
         let gate = second(&self.g_b_proj, g)?.sigmoid()?;
         self.o_proj.forward(&normed.multiply(gate)?)
+    }
+}
+
+impl Shard for ChannelDelta {
+    fn heads(&self) -> Option<Heads> {
+        Some(Heads {
+            many: self.config.heads,
+            few: self.config.heads,
+            copies: false,
+        })
+    }
+
+    fn state(&self) -> Option<LayerKind> {
+        Some(self.config.kind())
+    }
+
+    fn shard(&mut self, ranks: Ranks, _unit: i32) -> Result<()> {
+        let (own, dim) = (ranks.share(self.config.heads), self.config.head_dim);
+        let features = own.start * dim..own.end * dim;
+        let rows = std::slice::from_ref(&features);
+        let second = [
+            &mut self.f_proj,
+            &mut self.f_b_proj,
+            &mut self.g_proj,
+            &mut self.g_b_proj,
+        ];
+        let first = [&mut self.q_proj, &mut self.k_proj, &mut self.v_proj];
+        for linear in first.into_iter().chain(second.into_iter().flatten()) {
+            linear.keep_outputs(rows)?;
+        }
+        self.b_proj.keep_outputs(std::slice::from_ref(&own))?;
+        self.convs.keep(&features)?;
+        self.decay.keep(&own)?;
+        self.o_proj.keep_inputs(rows, ranks)?;
+        self.config.heads = own.end - own.start;
+        Ok(())
     }
 }
 

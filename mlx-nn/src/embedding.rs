@@ -1,16 +1,20 @@
 //! [`Embedding`]: rows looked up by token id, and the same matrix as a tied output head.
 
-use mlx_core::{Array, Result};
+use mlx_core::{Array, DType, Result};
 
 use crate::init::{Initial, drawn};
 use crate::lora::{Adaptable, AdaptableLayer, AdapterSlot, Layout, Lora};
 use crate::module::{Module, Param, Path, Visit, VisitMut};
+use crate::shard::{Cut, RankJoin, Ranks};
 use crate::weight::Weight;
 
 /// A table `[V, E]`, dense or quantised, with or without LoRA.
 #[derive(Clone, Debug)]
 pub struct Embedding {
     weight: Weight,
+    pub(crate) joint: RankJoin,
+    /// The first row that this rank holds.
+    first: i32,
     // Boxed, because most tables have none.
     pub(crate) lora: Option<Box<Lora>>,
     /// Adapters by row.
@@ -48,6 +52,8 @@ impl Embedding {
         let weight = Param::starting(&[vocab, hidden], Initial::Embedding)?;
         Ok(Self {
             weight: Weight::Dense(weight.called("weight")),
+            joint: RankJoin::Alone,
+            first: 0,
             lora: None,
             by_row: AdapterSlot::default(),
         })
@@ -58,6 +64,18 @@ impl Embedding {
     /// # Errors
     /// The shapes do not fit.
     pub fn forward(&self, tokens: &Array) -> Result<Array> {
+        let RankJoin::Outputs(ranks) = self.joint else {
+            return self.rows(tokens);
+        };
+        let held = self.weight.shape()[0];
+        let own = tokens.astype(DType::I32)?.subtract(self.first)?;
+        let is_own = own.greater_equal(0)?.logical_and(own.less(held)?)?;
+        let rows = self.rows(&is_own.select(&own, 0)?)?;
+        ranks.sum(&is_own.expand_dims(-1)?.select(&rows, 0.0)?)
+    }
+
+    /// Rows of the part that this rank holds.
+    fn rows(&self, tokens: &Array) -> Result<Array> {
         let rows = self.weight.rows(tokens, None)?;
         let rows = match &self.lora {
             Some(lora) => lora.apply_to_rows(tokens, &rows, &self.weight)?,
@@ -79,10 +97,27 @@ impl Embedding {
             Some(lora) => lora.forward(x, &y, &self.weight)?,
             None => y,
         };
-        match self.by_row.active() {
-            Some(adapters) => adapters.add_to(x, &y),
-            None => Ok(y),
+        let y = match self.by_row.active() {
+            Some(adapters) => adapters.add_to(x, &y)?,
+            None => y,
+        };
+        match self.joint {
+            RankJoin::Outputs(ranks) => ranks.gather(&y),
+            _ => Ok(y),
         }
+    }
+
+    /// Leaves this rank's share of the rows; lookups and logits still have all of them. A number of rows that does not
+    /// divide stays whole.
+    pub(crate) fn shard_vocabulary(&mut self, ranks: Ranks) -> Result<()> {
+        let shape = self.weight.shape();
+        if shape[0] % ranks.size() as i32 != 0 {
+            return Ok(());
+        }
+        let share = ranks.share(shape[0]);
+        self.first = share.start;
+        self.joint = RankJoin::Outputs(ranks);
+        self.weight.cut(&Cut::new(&shape, 0, vec![share])?)
     }
 
     /// The table.

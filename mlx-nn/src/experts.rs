@@ -1,5 +1,7 @@
 //! Mixture of experts: a router and stacked expert matrices (Shazeer et al., arXiv:1701.06538).
 
+use std::ops::Range;
+
 use mlx_core::fast::{self, Gate};
 use mlx_core::{Array, Result};
 
@@ -9,10 +11,12 @@ use crate::lora::{Adaptable, AdaptableLayer, AdapterSlot, Layout, Lora};
 use crate::mlp::{FeedForward, GatedMlp, PlainMlp};
 use crate::module::{Module, Param, Path, Visit, VisitMut};
 use crate::normed::Input;
+use crate::shard::Ranks;
 use crate::weight::Weight;
 
 mod clamped;
 mod routing;
+mod shard;
 
 pub use clamped::ClampedGate;
 pub use routing::{Correction, GroupScore, Groups, Routing, Scoring};
@@ -24,6 +28,8 @@ pub struct ExpertsLinear {
     weight: Weight,
     /// `[n_experts, out]`
     bias: Option<Param>,
+    /// Whether the bias is added here. Of the ranks that hold parts of a sum, one adds it.
+    is_biased: bool,
     // Boxed, because most layers have none.
     lora: Option<Box<Lora>>,
     /// Adapters by row.
@@ -39,6 +45,7 @@ impl ExpertsLinear {
         Ok(Self {
             weight: Weight::empty(&[n_experts, outputs, inputs])?,
             bias: None,
+            is_biased: true,
             lora: None,
             by_row: AdapterSlot::default(),
         })
@@ -68,8 +75,8 @@ impl ExpertsLinear {
             y = adapters.add_to_experts(x, &y, experts)?;
         }
         match &self.bias {
-            Some(bias) => y.add(bias.get()?.take(experts, 0)?.expand_dims(-2)?),
-            None => Ok(y),
+            Some(bias) if self.is_biased => y.add(bias.get()?.take(experts, 0)?.expand_dims(-2)?),
+            _ => Ok(y),
         }
     }
 
@@ -131,9 +138,11 @@ pub struct StackedExperts {
     down_proj: ExpertsLinear,
     activation: Activation,
     clamp: Option<ClampedGate>,
+    /// The experts that this rank holds, if they are not all.
+    held: Option<Range<i32>>,
 }
 
-crate::module!(StackedExperts { gate_proj, up_proj, down_proj } plain { activation, clamp });
+crate::module!(StackedExperts { gate_proj, up_proj, down_proj } plain { activation, clamp, held });
 
 impl StackedExperts {
     /// Experts of these sizes, without values.
@@ -161,6 +170,7 @@ impl StackedExperts {
             down_proj: matrices(intermediate, features)?,
             activation: config.activation,
             clamp: config.clamp,
+            held: None,
         })
     }
 
@@ -169,6 +179,14 @@ impl StackedExperts {
     /// # Errors
     /// The shapes do not fit.
     pub fn forward(&self, x: &Array, experts: &Array) -> Result<Array> {
+        match &self.held {
+            Some(held) => self.of_held(x, experts, held),
+            None => self.outputs(x, experts),
+        }
+    }
+
+    /// `experts` counts those that are held.
+    fn outputs(&self, x: &Array, experts: &Array) -> Result<Array> {
         let (gate, up) = (self.gate_proj.as_ref(), &self.up_proj);
         let inner = match (gate, self.activation.gate(), &self.clamp) {
             (Some(gate), Some(kind), None) => gate.gated(up, kind, x, experts)?,
@@ -253,11 +271,13 @@ pub struct ExpertsMlp {
     fc1_latent_proj: Option<Linear>,
     fc2_latent_proj: Option<Linear>,
     config: ExpertsConfig,
+    /// The ranks over which the routed experts' outputs are summed.
+    ranks: Option<Ranks>,
 }
 
 crate::module!(ExpertsMlp { gate, switch_mlp, shared_expert, shared_expert_gate, e_score_correction_bias,
                             fc1_latent_proj, fc2_latent_proj }
-               plain { config });
+               plain { config, ranks });
 
 impl ExpertsMlp {
     /// Router and experts without values.
@@ -310,6 +330,7 @@ impl ExpertsMlp {
             shared_expert_gate: shared_expert_gate.transpose()?,
             e_score_correction_bias: correction.transpose()?,
             config,
+            ranks: None,
         })
     }
 
@@ -344,6 +365,9 @@ impl ExpertsMlp {
             true => y.sum(-2, false)?,
             false => fast::weighted_sum(&y, &weights)?,
         };
+        if let Some(ranks) = self.ranks {
+            y = ranks.sum(&y)?;
+        }
         if let Some(latent) = &self.fc2_latent_proj {
             y = latent.forward(&y)?;
         }

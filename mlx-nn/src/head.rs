@@ -1,11 +1,12 @@
 //! [`Head`]: the output head of a language model, for the whole vocabulary or a slice of it at a time.
 
-use mlx_core::{Array, Result, fast};
+use mlx_core::{Array, Error, ErrorKind, Result, fast};
 
 use crate::embedding::Embedding;
 use crate::linear::Linear;
 use crate::lora::{Layout, Lora};
 use crate::module::{Module, Param, Path, VisitMut};
+use crate::shard::RankJoin;
 use crate::weight::Weight;
 
 /// The matrix of a head.
@@ -61,7 +62,12 @@ impl<'a> Head<'a> {
     /// # Errors
     /// The vocabulary has fewer tokens, or the shapes do not fit.
     pub fn first(&self, tokens: i32, hidden: &Array) -> Result<Array> {
-        self.owned().slice(0, tokens)?.forward(hidden)
+        let head = self.owned();
+        match head.layer.joint {
+            RankJoin::Alone => head.slice(0, tokens)?.forward(hidden),
+            // A rank has some of the tokens only.
+            _ => head.forward(hidden)?.slice_axis(-1, 0, tokens),
+        }
     }
 
     /// A head that owns its layer. It shares the arrays, and the same parameters are trainable.
@@ -74,6 +80,7 @@ impl<'a> Head<'a> {
                     weight: embedding.weight().clone(),
                     bias: None,
                     rounds: false,
+                    joint: embedding.joint,
                     lora: embedding.lora.clone(),
                     by_row: embedding.by_row.clone(),
                 },
@@ -169,6 +176,10 @@ fn slice(param: &Param, axis: i32, from: i32, to: i32) -> Result<Param> {
 impl Linear {
     /// The layer that computes the outputs `from .. to` of this one.
     fn slice(&self, from: i32, to: i32) -> Result<Self> {
+        if self.joint != RankJoin::Alone {
+            let message = "a slice of a layer whose outputs several ranks share";
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        }
         let part = |param: &Param| slice(param, 0, from, to);
         let weight = match &self.weight {
             Weight::Dense(weight) => Weight::Dense(part(weight)?),
@@ -204,6 +215,7 @@ impl Linear {
             weight,
             bias: self.bias.as_ref().map(part).transpose()?,
             rounds: self.rounds,
+            joint: RankJoin::Alone,
             lora: lora.transpose()?,
             by_row: self.by_row.slice(from, to)?,
         })

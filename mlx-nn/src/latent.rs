@@ -18,6 +18,7 @@ use crate::rope::{Rope, RopeConfig};
 use crate::step::{Attend, Step};
 
 mod indexer;
+mod shard;
 
 pub use indexer::IndexConfig;
 use indexer::Indexer;

@@ -185,6 +185,7 @@ pub mod rnn;
 pub mod rope;
 pub mod schedule;
 pub mod selective;
+pub mod shard;
 pub mod short_conv;
 pub mod sinusoidal;
 mod sizes;

@@ -8,6 +8,7 @@ use crate::activation::Activation;
 use crate::cache::{LayerKind, RecurrentShape, StatePart};
 use crate::linear::Linear;
 use crate::norm::RmsNorm;
+use crate::shard::{Heads, Ranks, Shard, Spread};
 use crate::step::Step;
 
 /// Sizes of a [`Lightning`].
@@ -105,5 +106,41 @@ impl Lightning {
         )?;
         let normed = self.norm.forward(&y)?;
         self.out_proj.forward(&normed.multiply(gate.sigmoid()?)?)
+    }
+}
+
+impl Shard for Lightning {
+    fn heads(&self) -> Option<Heads> {
+        Some(Heads {
+            many: self.config.heads,
+            few: self.config.heads,
+            copies: false,
+        })
+    }
+
+    fn state(&self) -> Option<LayerKind> {
+        Some(self.config.kind())
+    }
+
+    fn shard(&mut self, ranks: Ranks, _unit: i32) -> Result<()> {
+        let LightningConfig {
+            heads, head_dim, ..
+        } = self.config;
+        let (own, whole) = (ranks.share(heads), heads * head_dim);
+        let part = |at: i32| at * whole + own.start * head_dim..at * whole + own.end * head_dim;
+        self.in_proj.keep_outputs(&[part(0), part(1), part(2)])?;
+        self.output_gate.keep_outputs(&[part(0)])?;
+        let spread = Spread {
+            ranks,
+            whole,
+            copies: 1,
+        };
+        self.norm.keep(part(0), Some(spread))?;
+        self.out_proj.keep_inputs(&[part(0)], ranks)?;
+        let heads = |array: &Array| array.slice_axis(0, own.start, own.end)?.contiguous();
+        self.rate = heads(&self.rate)?;
+        self.none = heads(&self.none)?;
+        self.config.heads = own.end - own.start;
+        Ok(())
     }
 }

@@ -1,5 +1,7 @@
 //! [`Linear`]: one type for dense and quantised layers, with or without bias and LoRA.
 
+use std::ops::Range;
+
 use mlx_core::fast::{self, Gate};
 use mlx_core::{Array, DType, Result};
 
@@ -7,6 +9,7 @@ use crate::init::{Initial, drawn};
 use crate::lora::{Adaptable, AdaptableLayer, AdapterSlot, Layout, Lora};
 use crate::module::{Module, Param, Path, Visit, VisitMut};
 use crate::normed::Input;
+use crate::shard::{Cut, RankJoin, Ranks};
 use crate::weight::Weight;
 
 /// `y = x @ weight.T + scale * (x @ a) @ b + bias`
@@ -16,6 +19,7 @@ pub struct Linear {
     pub(crate) bias: Option<Param>,
     /// Whether inputs are rounded to 8 bits.
     pub(crate) rounds: bool,
+    pub(crate) joint: RankJoin,
     // Boxed, because most layers have none.
     pub(crate) lora: Option<Box<Lora>>,
     /// Adapters by row.
@@ -57,6 +61,7 @@ impl Linear {
             weight: Weight::empty(&[outputs, inputs])?,
             bias: bias.transpose()?.map(|bias| bias.called("bias")),
             rounds: false,
+            joint: RankJoin::Alone,
             lora: None,
             by_row: AdapterSlot::default(),
         })
@@ -70,7 +75,7 @@ impl Linear {
         match x.into() {
             x if self.rounds => {
                 let x = x.array()?;
-                self.finish(x.into(), self.weight.project(&rounded(x)?)?)
+                self.finish(x.into(), self.weight.project(&self.rounded(x)?)?)
             }
             Input::Array(x) => self.finish(x.into(), self.weight.project(x)?),
             x if self.weight.has_steps(x.dtype()) => {
@@ -90,8 +95,11 @@ impl Linear {
         x: impl Into<Input<'a>>,
     ) -> Result<[Array; N]> {
         let x = x.into();
-        let is_apart =
-            |layer: &&Self| layer.rounds != layers[0].rounds || layer.weight.has_steps(x.dtype());
+        let is_apart = |layer: &&Self| {
+            layer.rounds != layers[0].rounds
+                || layer.weight.has_steps(x.dtype())
+                || layer.rounds && layer.joint != RankJoin::Alone
+        };
         if layers.iter().any(is_apart) {
             let ys = layers.iter().map(|layer| layer.forward(x));
             let ys = ys.collect::<Result<Vec<_>>>()?;
@@ -102,7 +110,7 @@ impl Linear {
         }
         let matrices = layers.map(|layer| layer.weight.parts());
         let products = match layers[0].rounds {
-            true => fast::linear_many(&rounded(x.array()?)?, &matrices)?,
+            true => fast::linear_many(&layers[0].rounded(x.array()?)?, &matrices)?,
             false => x.products(&matrices)?,
         };
         let ys = layers
@@ -121,7 +129,8 @@ impl Linear {
     pub fn gated<'a>(&self, up: &Self, gate: Gate, x: impl Into<Input<'a>>) -> Result<Array> {
         let x = x.into();
         let is_product = |layer: &Self| {
-            let is_bare = layer.lora.is_none() && layer.bias.is_none() && !layer.rounds;
+            let is_alone = layer.joint == RankJoin::Alone && !layer.rounds;
+            let is_bare = layer.lora.is_none() && layer.bias.is_none() && is_alone;
             let is_bare = is_bare && layer.by_row.active().is_none();
             is_bare && !layer.weight.has_steps(x.dtype())
         };
@@ -132,7 +141,7 @@ impl Linear {
         fast::gated(gate, &gated, &up)
     }
 
-    /// Adds adapter and bias to `y`, the product of `x` with the matrix.
+    /// Adds adapter and bias to `y`, the product of `x` with the matrix, and joins it with those of the other ranks.
     fn finish(&self, x: Input<'_>, mut y: Array) -> Result<Array> {
         if let Some(lora) = &self.lora {
             y = lora.forward(x.array()?, &y, &self.weight)?;
@@ -140,10 +149,61 @@ impl Linear {
         if let Some(adapters) = self.by_row.active() {
             y = adapters.add_to(x.array()?, &y)?;
         }
-        match &self.bias {
-            Some(bias) => y.add(bias.get()?),
-            None => Ok(y),
+        if let RankJoin::Inputs(ranks) = self.joint {
+            y = ranks.sum(&y)?;
         }
+        let y = match &self.bias {
+            Some(bias) => y.add(bias.get()?)?,
+            None => y,
+        };
+        match self.joint {
+            RankJoin::Outputs(ranks) => ranks.gather(&y),
+            _ => Ok(y),
+        }
+    }
+
+    /// Leaves the outputs of these ranges.
+    pub(crate) fn keep_outputs(&mut self, ranges: &[Range<i32>]) -> Result<()> {
+        let cut = Cut::new(&self.weight.shape(), 0, ranges.to_vec())?;
+        self.weight.cut(&cut)?;
+        match &mut self.bias {
+            Some(bias) => bias.cut(cut),
+            None => Ok(()),
+        }
+    }
+
+    /// Leaves the inputs of these ranges. The outputs are summed over the ranks before the bias is added.
+    pub(crate) fn keep_inputs(&mut self, ranges: &[Range<i32>], ranks: Ranks) -> Result<()> {
+        let cut = Cut::new(&self.weight.shape(), 1, ranges.to_vec())?;
+        self.weight.cut(&cut)?;
+        self.joint = RankJoin::Inputs(ranks);
+        Ok(())
+    }
+
+    /// Leaves this rank's share of the outputs, all of which every rank still returns. A number of outputs that does
+    /// not divide stays whole.
+    pub(crate) fn shard_vocabulary(&mut self, ranks: Ranks) -> Result<()> {
+        let outputs = self.weight.shape()[0];
+        if outputs % ranks.size() as i32 != 0 {
+            return Ok(());
+        }
+        self.joint = RankJoin::Outputs(ranks);
+        self.keep_outputs(&[ranks.share(outputs)])
+    }
+
+    /// Inputs `[.., in]`, rounded as in BitNet b1.58 (arXiv:2402.17764): the numbers of a token become
+    /// multiples of `m / 127`, where `m` is the largest of their absolute values, also of those on other
+    /// ranks. Derivatives are those of the identity.
+    fn rounded(&self, x: &Array) -> Result<Array> {
+        let wide = x.astype(DType::F32)?;
+        let mut largest = wide.abs()?.max(-1, true)?;
+        if let RankJoin::Inputs(ranks) = self.joint {
+            largest = ranks.largest(&largest)?;
+        }
+        let scale = Array::scalar(127.0f32)?.divide(&largest.maximum(1e-5)?)?;
+        let steps = wide.multiply(&scale)?.round()?;
+        let step = steps.divide(&scale)?.subtract(&wide)?.stop_gradient()?;
+        wide.add(step)?.astype(x.dtype())
     }
 
     /// The dense matrix with the adapter's correction, if there is an adapter, in the weight's
@@ -213,18 +273,6 @@ impl Linear {
     pub fn set_lora(&mut self, lora: Option<Lora>) -> Option<Lora> {
         std::mem::replace(&mut self.lora, lora.map(Box::new)).map(|lora| *lora)
     }
-}
-
-/// Inputs `[.., in]`, rounded as in BitNet b1.58 (arXiv:2402.17764): the numbers of a token become
-/// multiples of `m / 127`, where `m` is the largest of their absolute values. Derivatives are those
-/// of the identity.
-fn rounded(x: &Array) -> Result<Array> {
-    let wide = x.astype(DType::F32)?;
-    let largest = wide.abs()?.max(-1, true)?.maximum(1e-5)?;
-    let scale = Array::scalar(127.0f32)?.divide(&largest)?;
-    let steps = wide.multiply(&scale)?.round()?;
-    let step = steps.divide(&scale)?.subtract(&wide)?.stop_gradient()?;
-    wide.add(step)?.astype(x.dtype())
 }
 
 impl Module for Linear {

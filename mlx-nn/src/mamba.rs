@@ -1,5 +1,7 @@
 //! [`Mamba`]: the state-space layer of Mamba 2 (Dao and Gu, arXiv:2405.21060).
 
+use std::ops::Range;
+
 use mlx_core::fast::{self, Gate, RaggedScan};
 use mlx_core::{Array, DType, Error, ErrorKind, Result};
 
@@ -11,6 +13,7 @@ use crate::init::Initial;
 use crate::linear::Linear;
 use crate::module::{Module, Param, Path, Visit, VisitMut};
 use crate::norm::RmsNorm;
+use crate::shard::{Cut, Heads, Ranks, Shard, Spread};
 use crate::step::Step;
 
 /// Sizes and options of a [`Mamba`].
@@ -241,4 +244,55 @@ impl Module for Mamba {
     }
 
     crate::known_type!();
+}
+
+impl Shard for Mamba {
+    fn heads(&self) -> Option<Heads> {
+        Some(Heads {
+            many: self.config.heads,
+            few: self.config.groups,
+            // A norm is over the features of a group, and sums over the ranks if there is only one.
+            copies: self.norm.is_none() || self.config.groups == 1,
+        })
+    }
+
+    fn state(&self) -> Option<LayerKind> {
+        Some(self.config.kind())
+    }
+
+    fn shard(&mut self, ranks: Ranks, _unit: i32) -> Result<()> {
+        let config = self.config;
+        let (own, shared) = (ranks.share(config.heads), ranks.share_of_few(config.groups));
+        let from =
+            |base: i32, of: &Range<i32>, dim: i32| base + of.start * dim..base + of.end * dim;
+        let (values, keys) = (config.values(), config.keys());
+        // The channels of the convolution, from `base`.
+        let channels = |base: i32| {
+            [
+                from(base, &own, config.head_dim),
+                from(base + values, &shared, config.state),
+                from(base + values + keys, &shared, config.state),
+            ]
+        };
+        let features = [from(0, &own, config.head_dim)];
+        let times = [from(values + config.channels(), &own, 1)];
+        let rows = [&features[..], &channels(values), &times].concat();
+        self.in_proj.keep_outputs(&rows)?;
+        self.conv1d.keep(&channels(0))?;
+        self.decay.keep(&own)?;
+        let cut = Cut::new(self.d.shape(), 0, vec![own.clone()])?;
+        self.d.cut(cut)?;
+        if let Some(norm) = &mut self.norm {
+            let spread = Spread {
+                ranks,
+                whole: values,
+                copies: 1,
+            };
+            norm.keep(features[0].clone(), (config.groups == 1).then_some(spread))?;
+        }
+        self.out_proj.keep_inputs(&features, ranks)?;
+        self.config.heads = own.end - own.start;
+        self.config.groups = shared.end - shared.start;
+        Ok(())
+    }
 }

@@ -8,6 +8,7 @@ use crate::experts::{ClampedGate, ExpertsMlp};
 use crate::linear::Linear;
 use crate::norm::RmsNorm;
 use crate::normed::Input;
+use crate::shard::{Heads, Ranks, Shard, Spread};
 
 /// `down(activation(gate(x)) * up(x))` (Shazeer, arXiv:2002.05202).
 #[derive(Clone, Debug)]
@@ -105,6 +106,30 @@ impl GatedMlp {
     }
 }
 
+impl Shard for GatedMlp {
+    fn heads(&self) -> Option<Heads> {
+        None
+    }
+
+    fn shard(&mut self, ranks: Ranks, unit: i32) -> Result<()> {
+        let whole = self.down_proj.weight().shape()[1];
+        let share = ranks.share_of_blocks(whole, unit);
+        let own = std::slice::from_ref(&share);
+        self.gate_proj.keep_outputs(own)?;
+        self.up_proj.keep_outputs(own)?;
+        self.down_proj.keep_inputs(own, ranks)?;
+        let spread = Spread {
+            ranks,
+            whole,
+            copies: 1,
+        };
+        match &mut self.ffn_sub_norm {
+            Some(norm) => norm.keep(share, Some(spread)),
+            None => Ok(()),
+        }
+    }
+}
+
 /// `down(activation(up(x)))`
 #[derive(Clone, Debug)]
 pub struct PlainMlp {
@@ -155,6 +180,19 @@ impl PlainMlp {
     }
 }
 
+impl Shard for PlainMlp {
+    fn heads(&self) -> Option<Heads> {
+        None
+    }
+
+    fn shard(&mut self, ranks: Ranks, unit: i32) -> Result<()> {
+        let share = ranks.share_of_blocks(self.down_proj.weight().shape()[1], unit);
+        let own = std::slice::from_ref(&share);
+        self.up_proj.keep_outputs(own)?;
+        self.down_proj.keep_inputs(own, ranks)
+    }
+}
+
 /// The feed-forward half of a layer.
 #[derive(Clone, Debug, Module)]
 pub enum FeedForward {
@@ -176,6 +214,15 @@ impl FeedForward {
             Self::Dense(mlp) => mlp.forward(x),
             Self::Plain(mlp) => mlp.forward(x),
             Self::Experts(experts) => experts.forward(x),
+        }
+    }
+
+    /// Leaves this rank's part of an MLP.
+    pub(crate) fn shard(&mut self, ranks: Ranks, unit: i32) -> Result<()> {
+        match self {
+            Self::Dense(mlp) => mlp.shard(ranks, unit),
+            Self::Plain(mlp) => mlp.shard(ranks, unit),
+            Self::Experts(experts) => experts.shard(ranks, unit),
         }
     }
 }

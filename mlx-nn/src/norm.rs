@@ -1,10 +1,13 @@
 //! Normalisation layers.
 
+use std::ops::Range;
+
 use mlx_core::{Array, DType, Result, fast};
 
 use crate::Module;
 use crate::init::{Initial, drawn};
 use crate::module::{Param, Path, Visit, VisitMut};
+use crate::shard::{Cut, Spread};
 
 mod batch;
 mod by_head;
@@ -24,6 +27,8 @@ pub struct RmsNorm {
     eps: f32,
     /// `weight + offset`, computed once and not for each token.
     scale: Array,
+    /// Where the other features are, if this rank has some of them.
+    spread: Option<Spread>,
 }
 
 impl RmsNorm {
@@ -73,6 +78,7 @@ impl RmsNorm {
             offset,
             eps,
             scale,
+            spread: None,
         })
     }
 
@@ -82,7 +88,23 @@ impl RmsNorm {
     /// The shapes do not fit.
     pub fn forward(&self, x: &Array) -> Result<Array> {
         self.weight.get()?;
-        fast::rms_norm(x, Some(&self.scale), self.eps)
+        match self.spread {
+            Some(spread) => spread.rms_norm(x, &self.scale, self.eps),
+            None => fast::rms_norm(x, Some(&self.scale), self.eps),
+        }
+    }
+
+    /// Leaves the weights of these features. With `spread`, [`forward`](Self::forward) still divides by the root of the
+    /// mean square of all features.
+    pub(crate) fn keep(&mut self, range: Range<i32>, spread: Option<Spread>) -> Result<()> {
+        self.spread = spread;
+        let cut = Cut::new(self.weight.shape(), 0, vec![range])?;
+        self.weight.cut(cut)
+    }
+
+    /// The number of features.
+    pub(crate) fn size(&self) -> i32 {
+        self.weight.shape()[0]
     }
 
     /// `[.., size] -> [.., size]`. Each of `groups` parts of the features has its own mean square.

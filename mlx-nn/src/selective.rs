@@ -1,5 +1,7 @@
 //! [`SelectiveScan`]: the state-space layer of the first Mamba (Gu and Dao, arXiv:2312.00752).
 
+use std::ops::Range;
+
 use mlx_core::fast::{self, Gate, RaggedRows, SlotsAfter, StatePool, StateSlots};
 use mlx_core::ops::concat;
 use mlx_core::ops::create::zeros;
@@ -13,6 +15,7 @@ use crate::init::Initial;
 use crate::linear::Linear;
 use crate::module::{Param, Path, Visit, VisitMut};
 use crate::norm::RmsNorm;
+use crate::shard::{Cut, Heads, Ranks, Shard};
 use crate::step::Step;
 
 /// Sizes and options of a [`SelectiveScan`].
@@ -340,6 +343,45 @@ impl Module for Rates {
         path.scoped("D", |path| self.d.visit_mut(path, v))?;
         self.rate = self.a_log.value().astype(DType::F32)?.exp()?;
         self.skip = self.d.value().astype(DType::F32)?;
+        Ok(())
+    }
+}
+
+impl Rates {
+    /// Leaves the numbers of these features.
+    fn keep(&mut self, features: Range<i32>) -> Result<()> {
+        let cut = Cut::new(self.a_log.shape(), 0, vec![features.clone()])?;
+        self.a_log.cut(cut)?;
+        let cut = Cut::new(self.d.shape(), 0, vec![features])?;
+        self.d.cut(cut)
+    }
+}
+
+impl Shard for SelectiveScan {
+    fn heads(&self) -> Option<Heads> {
+        Some(Heads {
+            many: self.config.inner,
+            few: self.config.inner,
+            copies: false,
+        })
+    }
+
+    fn state(&self) -> Option<LayerKind> {
+        Some(self.config.kind())
+    }
+
+    fn shard(&mut self, ranks: Ranks, _unit: i32) -> Result<()> {
+        let inner = self.config.inner;
+        let own = ranks.share(inner);
+        let gates = inner + own.start..inner + own.end;
+        let features = std::slice::from_ref(&own);
+        self.in_proj.keep_outputs(&[own.clone(), gates])?;
+        self.conv1d.keep(features)?;
+        self.x_proj.keep_inputs(features, ranks)?;
+        self.dt_proj.keep_outputs(features)?;
+        self.rates.keep(own.clone())?;
+        self.out_proj.keep_inputs(features, ranks)?;
+        self.config.inner = own.end - own.start;
         Ok(())
     }
 }

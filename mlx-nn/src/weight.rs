@@ -6,6 +6,7 @@ use mlx_core::{
 
 use crate::init::Initial;
 use crate::module::{Module, Param, Path, Visit, VisitMut};
+use crate::shard::Cut;
 
 /// The parts of a packed matrix in a checkpoint, beside those that follow from its scheme.
 #[derive(Clone, Copy, Debug)]
@@ -61,6 +62,10 @@ fn group_sums(x: &Array, scheme: Scheme) -> Result<Array> {
 
 /// A matrix `[.., out, in]`, dense or quantised; experts stack their matrices along a first axis.
 #[derive(Clone, Debug)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "a model has few matrices, and most are packed or large"
+)]
 pub enum Weight {
     /// `weight`, floating point.
     Dense(Param),
@@ -148,6 +153,59 @@ impl Weight {
             }
         }
         Ok(weight)
+    }
+
+    /// Leaves only ranges of an axis of the matrix, `[.., out, in]`.
+    ///
+    /// # Errors
+    /// The ranges of the last axis of a packed matrix are not whole groups.
+    pub(crate) fn cut(&mut self, cut: &Cut) -> Result<()> {
+        let is_last = cut.axis + 1 == self.shape().len();
+        match self {
+            Self::Dense(weight) => weight.cut(cut.clone()),
+            Self::Quantized {
+                packed,
+                scales,
+                biases,
+                factor,
+                residues,
+                scheme,
+            } => {
+                let (words, groups) = match is_last {
+                    true => (
+                        cut.scaled(scheme.bits, 32)?,
+                        cut.scaled(1, scheme.group_size)?,
+                    ),
+                    false => (cut.clone(), cut.clone()),
+                };
+                packed.cut(words)?;
+                scales.cut(groups.clone())?;
+                for part in [biases.as_mut(), residues.as_deref_mut()]
+                    .into_iter()
+                    .flatten()
+                {
+                    part.cut(groups.clone())?;
+                }
+                match factor {
+                    Some(factor) if !is_last => factor.cut(cut.clone()),
+                    _ => Ok(()),
+                }
+            }
+        }
+    }
+
+    /// The part of the matrix that this rank holds, if it does not hold all of it.
+    pub(crate) fn held(&self) -> Result<Option<Cut>> {
+        match self {
+            Self::Dense(weight) => Ok(weight.held().cloned()),
+            Self::Quantized { packed, scheme, .. } => {
+                let is_last = |cut: &&Cut| cut.axis + 1 == packed.shape().len();
+                match packed.held() {
+                    Some(cut) if is_last(&cut) => cut.scaled(32, scheme.bits).map(Some),
+                    cut => Ok(cut.cloned()),
+                }
+            }
+        }
     }
 
     /// Whether a product with the matrix has more steps than one operation: `x` is converted to

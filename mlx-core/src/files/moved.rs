@@ -54,6 +54,28 @@ impl Moved {
         Ok((Self(map), begins))
     }
 
+    /// Copies ranges of the source, one directly after the other, on all threads. Returns the memory and the position
+    /// of the first.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn joined(source: &Source, ranges: &[Range<usize>]) -> io::Result<(Self, usize)> {
+        let len: usize = ranges.iter().map(Range::len).sum();
+        let mut map = MmapMut::map_anon(ALIGN + len.next_multiple_of(ALIGN))?;
+        let mut rest = &mut map[ALIGN..];
+        let mut places = Vec::with_capacity(ranges.len());
+        for range in ranges {
+            let (place, behind) = rest.split_at_mut(range.len());
+            places.push((place, range.start));
+            rest = behind;
+        }
+        // Short ranges are grouped, so that a column is no job of its own.
+        let mean = (len / ranges.len().max(1)).max(1);
+        let jobs = places.into_par_iter().with_min_len(PART.div_ceil(mean));
+        jobs.try_for_each(|(place, start)| read(source, start, place))?;
+        Ok((Self(map), ALIGN))
+    }
+
     /// The bytes from one of the positions that [`new`](Self::new) returned.
     pub fn from(&self, begin: usize) -> &[u8] {
         &self.0[begin..]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{BackEnd, MlxLm};
 use crate::engine::thread::Inbox;
 use crate::engine::{Engine, EngineModel, EngineOptions, Native};
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::model::frontend::Frontend;
 use crate::request::limits::Limits;
 
@@ -24,6 +24,21 @@ impl Engine {
             |adapters, limits| prepare(load()?.into(), adapters, limits),
             options,
         )
+    }
+}
+
+/// Computes with a model that several ranks share, on any rank but the first, what the engine of the first rank computes.
+/// Returns when that engine ends. `options` are those of the engine.
+///
+/// # Errors
+/// An adapter does not fit the model, another rank has died, or the model is of another back end.
+pub fn follow_engine(model: impl Into<BackEnd>, options: &EngineOptions) -> Result<()> {
+    match model.into() {
+        BackEnd::Native(model) => Native::new(*model, &options.adapters)?.follow(&options.limits),
+        BackEnd::MlxLm(_) => {
+            let message = "models of the back end mlx-lm cannot be shared by several ranks";
+            Err(Error::new(ErrorKind::Unsupported, message))
+        }
     }
 }
 

@@ -291,8 +291,13 @@ impl Base {
                 speculative => speculative.most(),
             },
             no_head: speculative == Speculative::Off,
+            ..LoadOptions::default()
         };
         let files = self.files()?;
+        let options = LoadOptions {
+            ranks: super::ranks::join(&files)?,
+            ..options
+        };
         let bar = std::io::stderr()
             .is_terminal()
             .then(|| ProgressBar::new(0).with_message("loading"));

@@ -5,14 +5,18 @@ mod models;
 use std::io::IsTerminal;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use clap::Args;
 use mlx_infer::serve::{PooledModel, ServeOptions, Server};
 use mlx_infer::{
     EngineOptions, Error, ErrorKind, GenerateOptions, Limits, RequestOptions, Speculative, console,
+    follow_engine, rank_here, ranks_lost,
 };
 use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
 use signal_hook::iterator::Signals;
 
 use super::{Failure, Result, args, backend, drafters, listen, memory};
@@ -155,6 +159,10 @@ impl ServeArgs {
         if self.models.are_several() {
             self.refuse_with_several()?;
         }
+        let rank = rank_here();
+        if rank.is_some() {
+            self.refuse_with_ranks()?;
+        }
         let loading = models::Loading {
             flags: self.load.clone(),
             backend: self.backend.clone(),
@@ -165,6 +173,9 @@ impl ServeArgs {
                 ("--prefix-bytes", self.prefix_bytes),
             ],
         };
+        if rank.is_some_and(|rank| rank > 0) {
+            return self.follow(&loading, prefix_bytes);
+        }
         let models = self.models.open(&loading)?;
         let options = self.options(prefix_bytes, &models)?;
         let server = Server::bind(options).map_err(|error| match error.kind() {
@@ -172,6 +183,9 @@ impl ServeArgs {
             _ => error.into(),
         })?;
         self.watch(&server)?;
+        if rank.is_some() {
+            end_when_lost();
+        }
         console::note(&format!("listening at {}", server.url()));
         let on_event = match self.models.are_several() {
             true => models::of_several(&models),
@@ -200,6 +214,37 @@ impl ServeArgs {
             ))),
             None => Ok(()),
         }
+    }
+
+    /// Refuses flags that are for a server of one process.
+    fn refuse_with_ranks(&self) -> Result {
+        let flags = [
+            ("models-dir or several --model", self.models.are_several()),
+            ("backend mlx-lm", !self.backend.is_native()),
+            ("prefix-dir", self.prefix_dir.limits().is_some()),
+            ("adapter", !self.adapter.is_empty()),
+            ("adapters-dir", self.adapters_dir.is_some()),
+        ];
+        match flags.iter().find(|(_, is_given)| *is_given) {
+            Some((name, _)) => Err(Failure::Usage(format!(
+                "--{name} is for a server of one process, not of several ranks"
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    /// Computes what the first rank computes. It ends with that rank, and not by a signal before, because the first rank
+    /// may still answer requests.
+    fn follow(&self, loading: &models::Loading, prefix_bytes: usize) -> Result {
+        let ignored = Arc::new(AtomicBool::new(false));
+        for signal in [SIGTERM, SIGINT] {
+            flag::register(signal, ignored.clone()).map_err(|error| {
+                Error::new(ErrorKind::Io, "cannot watch for signals").with_source(error)
+            })?;
+        }
+        let options = self.options(prefix_bytes, &[])?;
+        let model = self.models.load_one(loading)?;
+        Ok(follow_engine(model, &options.engine)?)
     }
 
     /// Watches for signals: SIGTERM and Ctrl-C end the server, SIGHUP reads the file with keys and
@@ -340,6 +385,20 @@ impl ServeArgs {
                 Failure::Usage(message)
             })
     }
+}
+
+/// Ends the program when another rank of the model has died, after clients had time to read the error.
+fn end_when_lost() {
+    std::thread::spawn(|| {
+        loop {
+            std::thread::sleep(Duration::from_millis(200));
+            if let Some(reason) = ranks_lost() {
+                std::thread::sleep(Duration::from_secs(1));
+                let _ = console::end(Err(Error::new(ErrorKind::Closed, reason)));
+                std::process::exit(1);
+            }
+        }
+    });
 }
 
 /// The keys in a file, one on each line, without empty lines and lines that begin with `#`.

@@ -14,6 +14,8 @@ use super::load::{EngineLoad, PageLoad};
 use super::names::NamedAdapter;
 use super::prefix_dir::PrefixDir;
 use super::prefix_dir::tiered::Tiered;
+use super::ranks::{agreed, ranks_lost};
+use super::rounds::follow;
 use super::state::Sink;
 use super::thread::Inbox;
 use super::watchdog::Watchdog;
@@ -44,6 +46,11 @@ pub(crate) trait Decode<'s> {
     /// Cancels every request now.
     fn cancel_all(&mut self);
 
+    /// Ends every request with an error, because another rank of the model is lost.
+    fn fail_lost(&mut self) {
+        self.cancel_all();
+    }
+
     /// Whether there is nothing to do.
     fn is_idle(&self) -> bool;
 
@@ -72,6 +79,10 @@ impl<'s> Decode<'s> for Worker<'_, 's> {
 
     fn cancel_all(&mut self) {
         Worker::cancel_all(self);
+    }
+
+    fn fail_lost(&mut self) {
+        self.fail_all(ranks_lost().unwrap_or("another rank of the model is lost"));
     }
 
     fn is_idle(&self) -> bool {
@@ -192,6 +203,26 @@ impl Native {
     }
 }
 
+impl Native {
+    /// Computes what the first rank computes, until it ends.
+    ///
+    /// # Errors
+    /// Another rank has died, or this rank cannot compute what the first one computes.
+    pub(crate) fn follow(self, limits: &Limits) -> Result<()> {
+        let limits = self.limits(limits)?;
+        let limits = self.divided(limits);
+        let workers = self
+            .models
+            .iter()
+            .map(|model| Worker::new(model, limits.clone()));
+        follow(
+            workers.collect(),
+            &self.models,
+            self.models[0].options().ranks,
+        )
+    }
+}
+
 impl EngineModel for Native {
     fn frontend(&self) -> &Arc<Frontend> {
         self.models[0].frontend()
@@ -202,7 +233,15 @@ impl EngineModel for Native {
         let own = self.divided(limits.clone());
         let dir = |model| PrefixDir::of(model, &own);
         self.dirs.set(self.models.iter().map(dir).collect());
-        memory::resolve(limits)
+        let limits = memory::resolve(limits)?;
+        // They may follow from the memory of a machine, and must be the same on all ranks.
+        let own = (limits.cache_bytes, limits.prefix_bytes);
+        let (cache_bytes, prefix_bytes) = agreed(self.models[0].options().ranks, own)?;
+        Ok(Limits {
+            cache_bytes,
+            prefix_bytes,
+            ..limits
+        })
     }
 
     fn adapters(&self) -> Vec<NamedAdapter> {

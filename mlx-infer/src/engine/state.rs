@@ -36,6 +36,8 @@ pub(crate) struct RequestState<'s> {
     pub(crate) dropped: CancelToken,
     /// Whether its sink has returned `Break`, because the handle was dropped.
     pub(crate) abandoned: bool,
+    /// Whether it counts as cancelled and as paused, where ranks share the model and have agreed on it.
+    pub(crate) agreed: Option<[bool; 2]>,
 }
 
 /// All requests in progress, in the order of their arrival.
@@ -61,6 +63,7 @@ impl<'s> RequestState<'s> {
             backlog,
             dropped,
             abandoned: false,
+            agreed: None,
         }
     }
 
@@ -76,11 +79,23 @@ impl<'s> RequestState<'s> {
 
     /// Whether its row pauses, because its caller has too many unread events.
     pub(crate) fn is_paused(&self) -> bool {
-        self.backlog.as_ref().is_some_and(|events| events.is_full())
+        self.agreed
+            .map_or_else(|| self.is_paused_here(), |[_, paused]| paused)
     }
 
     /// Whether it was cancelled.
     pub(crate) fn is_cancelled(&self) -> bool {
+        self.agreed
+            .map_or_else(|| self.is_cancelled_here(), |[cancelled, _]| cancelled)
+    }
+
+    /// [`is_paused`](Self::is_paused), as this process sees it.
+    pub(super) fn is_paused_here(&self) -> bool {
+        self.backlog.as_ref().is_some_and(|events| events.is_full())
+    }
+
+    /// [`is_cancelled`](Self::is_cancelled), as this process sees it.
+    pub(super) fn is_cancelled_here(&self) -> bool {
         self.abandoned || self.dropped.is_cancelled() || self.sequence.cancel().is_cancelled()
     }
 

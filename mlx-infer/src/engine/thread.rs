@@ -9,10 +9,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
+use mlx_nn::shard::Ranks;
+
 use super::decode::Decode;
 use super::handle::Outlet;
 use super::jobs::{Job, Jobs};
 use super::load::LoadCounters;
+use super::rounds::{BEAT, Round};
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::LoadedModel;
 use crate::model::adapters::{AdapterTable, LoadedAdapter};
@@ -84,14 +87,25 @@ impl Inbox {
             leaving: Vec::new(),
             is_finishing: false,
         };
+        let ranks = models
+            .first()
+            .map_or(Ranks::ALONE, |model| model.options().ranks);
+        let is_shared = ranks.size() > 1;
+        // The other ranks end when this one does, or because it does.
+        let end = || is_shared.then(|| Round::last().tell(ranks));
         loop {
             if aborted.load(Ordering::Acquire) {
                 // Requests that were just submitted are cancelled too.
                 inbox.try_iter().for_each(|command| work.take(command));
                 work.workers.iter_mut().for_each(D::cancel_all);
+                end();
                 return;
             }
-            let Some(wait) = work.wait() else { return };
+            let Some(wait) = work.wait() else {
+                end();
+                return;
+            };
+            let wait = if is_shared { wait.min(BEAT) } else { wait };
             let mut command = match inbox.recv_timeout(wait) {
                 Ok(command) => Some(command),
                 Err(RecvTimeoutError::Timeout) => None,
@@ -100,10 +114,19 @@ impl Inbox {
                     None
                 }
             };
+            let mut taken = Vec::new();
             while let Some(next) = command {
-                work.take(next);
+                taken.push(next);
                 command = inbox.try_recv().ok();
             }
+            // An error is also one of the work that follows, which ends the requests.
+            if is_shared && Round::of(&mut taken).tell(ranks).is_err() {
+                taken.into_iter().for_each(|command| work.take(command));
+                work.workers.iter_mut().for_each(D::fail_lost);
+                load.set(work.workers.iter().map(D::load));
+                return;
+            }
+            taken.into_iter().for_each(|command| work.take(command));
             let busy = work.workers.iter_mut().filter(|worker| !worker.is_idle());
             busy.for_each(D::advance);
             work.jobs.advance(models);

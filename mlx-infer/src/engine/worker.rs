@@ -22,6 +22,7 @@ use rayon::prelude::*;
 
 use super::handle::Queue;
 use super::prefixes::{PrefixCounts, Prefixes};
+use super::ranks::agree;
 use super::rows::{Queued, Rows};
 use super::state::{RequestState, Requests, Sink};
 use super::watchdog::{Pass, Passes};
@@ -252,6 +253,9 @@ impl<'m, 's> Worker<'m, 's> {
 
     /// Does one part of the work: one pass over chunks of prompts and a token of each row that decodes.
     fn tick(&mut self) {
+        if let Err(error) = agree(self.model.options().ranks, &mut self.requests) {
+            return self.fail_all(&error.to_string());
+        }
         for id in self.ids() {
             if self.requests[&id].is_cancelled() {
                 self.finish(id, FinishReason::Cancelled);
@@ -351,7 +355,10 @@ impl<'m, 's> Worker<'m, 's> {
     fn measured(&mut self, start: Instant, rows: usize, width: usize, origin: DraftOrigin) {
         let now = Instant::now();
         let seconds = (now - start).as_secs_f64();
-        self.experience.costs.learn(rows, width, origin, seconds);
+        // Ranks measure different times, and would draft different numbers of tokens.
+        if self.model.options().ranks.size() == 1 {
+            self.experience.costs.learn(rows, width, origin, seconds);
+        }
         self.step_end = Some(now);
     }
 

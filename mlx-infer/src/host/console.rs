@@ -25,11 +25,22 @@ use crate::error::{Error, ErrorKind, Result};
 /// Whether a note could not be written.
 static LOST_NOTE: AtomicBool = AtomicBool::new(false);
 
+/// Whether results and notes are left out, because another process writes the same.
+static MUTED: AtomicBool = AtomicBool::new(false);
+
+/// Leaves out results, notes and warnings from now on: another rank of the same model writes them. Errors are written.
+pub fn mute() {
+    MUTED.store(true, Ordering::Relaxed);
+}
+
 /// Writes text to stdout.
 ///
 /// # Errors
 /// [`ErrorKind::OutputClosed`] if the reader is gone, otherwise [`ErrorKind::Io`].
 pub fn print(text: &str) -> Result<()> {
+    if MUTED.load(Ordering::Relaxed) {
+        return Ok(());
+    }
     write_all(io::stdout(), text).map_err(|error| {
         let kind = match error.kind() {
             IoErrorKind::BrokenPipe => ErrorKind::OutputClosed,
@@ -67,6 +78,9 @@ pub fn record(fields: serde_json::Map<String, serde_json::Value>) {
 
 /// Writes a note of a level. As plain text it begins with `prefix`.
 fn write_note(level: &str, prefix: &str, line: &str) {
+    if MUTED.load(Ordering::Relaxed) && level != "error" {
+        return;
+    }
     if !JSON_LINES.load(Ordering::Relaxed) {
         return prompt(&format!("{prefix}{line}\n"));
     }

@@ -201,6 +201,7 @@ impl LoadedModel {
             progress: Some(progress),
             unpack: false,
             expand: options.expand,
+            ranks: options.ranks,
         };
         let Loaded { model, info } = match files.path() {
             Some(path) => parts.registry.load(path, model_options)?,

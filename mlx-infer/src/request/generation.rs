@@ -1,5 +1,6 @@
 //! The prompt, options, events and result of a generation.
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::error::{Error, Result};
@@ -40,7 +41,7 @@ impl From<Vec<u32>> for Prompt {
 }
 
 /// The options of a generation.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct GenerateOptions {
     /// The sampling settings.
     pub sampling: SamplingParams,
@@ -72,6 +73,7 @@ pub struct GenerateOptions {
     /// Tokens of the prompt that are computed at a time; 512 on a CPU, 2,048 on a GPU.
     pub prefill_chunk: usize,
     /// Cancels the generation.
+    #[serde(skip)]
     pub cancel: CancelToken,
 }
 

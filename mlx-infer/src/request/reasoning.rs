@@ -1,5 +1,7 @@
 //! A limit on the reasoning of a generation.
 
+use serde::{Deserialize, Serialize};
+
 use crate::error::{Error, Result};
 
 /// The most tokens of reasoning of a generation, and the texts by which reasoning is recognised.
@@ -25,7 +27,7 @@ use crate::error::{Error, Result};
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReasoningBudget {
     /// The most tokens of reasoning. With 0 the mark follows as soon as reasoning has begun.
     pub tokens: usize,
@@ -44,7 +46,7 @@ pub struct ReasoningBudget {
 
 /// The heads of messages, for a family that writes reasoning as messages of its own. When the
 /// budget is used up, no message of reasoning begins.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MessageHeads {
     /// The text that is forced after the closing mark: the beginning of the next message's head.
     pub next: String,

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::{Deserialize, Serialize};
+
 use crate::error::{Error, Result};
 
 /// How tokens are chosen. The default is greedy.
@@ -11,7 +13,7 @@ use crate::error::{Error, Result};
 /// let params = SamplingParams { temperature: 0.7, top_p: 1.7, ..Default::default() };
 /// assert_eq!(params.check().unwrap_err().to_string(), "top_p must be in (0, 1], given 1.7");
 /// ```
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SamplingParams {
     /// The divisor of the logits before the draw; 0 takes the likeliest token.
     pub temperature: f32,
@@ -30,6 +32,7 @@ pub struct SamplingParams {
     /// Subtracted from a token's logit once for each time it was generated (as OpenAI defines it).
     pub frequency_penalty: f32,
     /// Added to the logits of single tokens; minus infinity forbids one.
+    #[serde(with = "bits")]
     pub logit_bias: BTreeMap<u32, f32>,
     /// Keeps tokens whose logit is at most this many standard deviations below the largest
     /// (arXiv:2411.07641); 0 keeps all. It comes before the other filters.
@@ -52,6 +55,26 @@ pub struct SamplingParams {
     pub dry_breakers: BTreeSet<u32>,
     /// The seed of the draws: the same seed gives the same tokens. `None` takes a new seed each time.
     pub seed: Option<u64>,
+}
+
+/// Numbers as their bits, because JSON has no infinity.
+mod bits {
+    use std::collections::BTreeMap;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub fn serialize<S: Serializer>(of: &BTreeMap<u32, f32>, to: S) -> Result<S::Ok, S::Error> {
+        let pairs = of.iter().map(|(&id, bias)| (id, bias.to_bits()));
+        pairs.collect::<Vec<_>>().serialize(to)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<u32, f32>, D::Error> {
+        let pairs = Vec::<(u32, u32)>::deserialize(from)?;
+        Ok(pairs
+            .into_iter()
+            .map(|(id, bits)| (id, f32::from_bits(bits)))
+            .collect())
+    }
 }
 
 impl Default for SamplingParams {

@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use super::keep_alive::KeepAlive;
 use super::pool::{Lease, Pool};
 use super::settings::ServeOptions;
+use crate::backend::rank_here;
 use crate::engine::{Engine, EngineLoad};
 use crate::model::LoadedModel;
 use crate::model::frontend::Frontend;
@@ -261,6 +262,10 @@ impl App {
         T: Send + 'static,
         P: FnMut(&LoadedModel) -> Option<T> + 'static,
     {
+        if rank_here().is_some() {
+            let message = "a server whose model several ranks share generates text only";
+            return Err(ApiError::new(StatusCode::NOT_IMPLEMENTED, message));
+        }
         let (send, receive) = tokio::sync::oneshot::channel();
         let adapter = (served.adapter.as_deref(), served.adapter_scale);
         served.model.engine.run_scaled(adapter, move |model| {

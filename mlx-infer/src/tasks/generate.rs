@@ -8,8 +8,9 @@ use std::time::Instant;
 
 use crate::engine::Worker;
 use crate::engine::prompt_cache::PromptCache;
+use crate::engine::ranks::agreed;
 use crate::engine::scheduler::Id;
-use crate::engine::sequence::Sequence;
+use crate::engine::sequence::{Sequence, random_seed};
 use crate::error::{Error, Result};
 use crate::model::LoadedModel;
 use crate::request::Request;
@@ -52,8 +53,14 @@ impl<'m> Generation<'m> {
         options: &GenerateOptions,
         requested: Instant,
     ) -> Result<Self> {
-        let request = Request::new(prompt, options.clone());
-        let checked = model.frontend().checked(request)?;
+        let mut request = Request::new(prompt, options.clone());
+        let ranks = model.options().ranks;
+        if ranks.size() > 1 {
+            let seed = options.sampling.seed.unwrap_or_else(random_seed);
+            request.options.sampling.seed = Some(agreed(ranks, seed)?);
+        }
+        let mut checked = model.frontend().checked(request)?;
+        checked.ids = agreed(ranks, checked.ids)?;
         let sequence = Sequence::new(model.frontend(), model.load_time(), checked, requested)?;
         let events: Rc<RefCell<VecDeque<_>>> = Rc::default();
         let cancel = CancelToken::new();

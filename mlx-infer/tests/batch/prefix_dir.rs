@@ -22,6 +22,7 @@ const PLAIN: LoadOptions = LoadOptions {
     max_draft: 0,
     expand: false,
     no_head: false,
+    ranks: mlx_infer::mlx_nn::shard::Ranks::ALONE,
 };
 
 fn limits(path: &Path, bytes: u64) -> Limits {

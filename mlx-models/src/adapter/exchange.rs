@@ -6,7 +6,7 @@ use std::path::Path;
 
 use mlx_core::safetensors::save;
 use mlx_core::{Array, Error, ErrorKind, Result, Safetensors, zeros};
-use mlx_nn::{Layout, Visit};
+use mlx_nn::{AdaptableLayer, Layout, Visit};
 use serde_json::{Map, Value, json};
 
 use super::peft::{self, Settings};
@@ -254,8 +254,8 @@ impl Layouts {
 }
 
 impl Visit for Layouts {
-    fn adaptable(&mut self, path: &mlx_nn::Path, layout: Layout) -> Result<()> {
-        self.0.insert(path.as_str().to_owned(), layout);
+    fn adaptable(&mut self, path: &mlx_nn::Path, layer: AdaptableLayer<'_>) -> Result<()> {
+        self.0.insert(path.as_str().to_owned(), layer.layout);
         Ok(())
     }
 }

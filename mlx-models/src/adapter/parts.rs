@@ -59,6 +59,9 @@ pub(super) fn made(
             let Some(parts) = self.layers.remove(path.as_str()) else {
                 return Ok(());
             };
+            let parts = parts
+                .held(&layer)
+                .map_err(|error| error.context(path.as_str()))?;
             match parts.lora(&layer, self.dora) {
                 Ok((mut lora, rank)) => {
                     lora.scale = (self.scale)(rank);
@@ -111,6 +114,19 @@ pub(super) fn set(module: &mut dyn Module, made: BTreeMap<String, Lora>) -> Resu
 }
 
 impl Parts {
+    /// The parts that belong to this rank's part of the layer.
+    fn held(self, layer: &AdaptableLayer<'_>) -> Result<Self> {
+        let held = |part: &str, array: Option<Array>| {
+            let array = array.map(|array| layer.layout.part(layer.weight, part, array));
+            array.transpose()
+        };
+        Ok(Self {
+            a: held("lora_a", self.a)?,
+            b: held("lora_b", self.b)?,
+            m: held("m", self.m)?,
+        })
+    }
+
     /// The adapter, if its arrays fit the layer, and its rank. The caller sets scale and dropout.
     fn lora(self, layer: &AdaptableLayer<'_>, dora: bool) -> Result<(Lora, i32), String> {
         let (Some(a), Some(b)) = (self.a, self.b) else {

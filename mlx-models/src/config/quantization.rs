@@ -92,6 +92,18 @@ impl Quantization {
         self
     }
 
+    /// The number of columns that every packed matrix can be divided into: the largest group. 1 without packed
+    /// matrices.
+    pub(crate) fn largest_group(&self) -> i32 {
+        let own = self.overrides.values().chain([&self.default]).flatten();
+        let own = own.map(|scheme| scheme.group_size).max().unwrap_or(1);
+        let head = self
+            .head
+            .as_ref()
+            .map_or(1, |(_, head)| head.largest_group());
+        own.max(head)
+    }
+
     /// Whether some matrices are ternary.
     pub(crate) fn is_ternary(&self) -> bool {
         self.ternary

@@ -284,6 +284,10 @@ where
         &self.geometry
     }
 
+    fn geometry_mut(&mut self) -> Option<&mut Geometry> {
+        Some(&mut self.geometry)
+    }
+
     fn names(&self) -> &Names {
         &self.names
     }

@@ -1,6 +1,7 @@
 //! [`Geometry`]: the sizes of a model, layer by layer.
 
 use mlx_core::{DType, Result};
+use mlx_nn::shard::Ranks;
 use mlx_nn::{CacheOptions, KvShape, LayerKind, RecurrentShape, RowPart, StateCost};
 
 /// The sizes of a model as it was built. Other crates use these sizes instead of config.json.
@@ -176,6 +177,33 @@ impl Geometry {
             self.kv.push(Some(kv).filter(|_| !recurrent));
         }
         first
+    }
+
+    /// Leaves the heads and the states that a rank holds. `states` has the recurrent states that are divided: the whole
+    /// one, and the rank's.
+    pub(crate) fn divide(&mut self, ranks: Ranks, states: &[(LayerKind, LayerKind)]) {
+        let own = |heads: i32| match heads % ranks.size() as i32 {
+            0 => heads / ranks.size() as i32,
+            // Several ranks have the same heads.
+            _ => 1.min(heads),
+        };
+        let kv = |kv: &mut Option<KvShape>| {
+            if let Some(kv) = kv {
+                kv.heads = own(kv.heads);
+            }
+        };
+        let divided = |kind: &mut LayerKind| {
+            if let Some((_, part)) = states.iter().find(|(whole, _)| whole == kind) {
+                *kind = *part;
+            }
+        };
+        for layer in &mut self.layers {
+            layer.heads = own(layer.heads);
+            kv(&mut layer.kv);
+            layer.states.iter_mut().for_each(divided);
+        }
+        self.states.iter_mut().for_each(divided);
+        self.kv.iter_mut().for_each(kv);
     }
 
     /// The decoder layers, in order.

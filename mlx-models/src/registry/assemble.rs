@@ -1,7 +1,8 @@
 //! From `config.json` and opened files to a model: the family is found, and its model is built and
 //! filled.
 
-use mlx_core::{Array, DType, Result};
+use mlx_core::{Array, DType, Error, ErrorKind, Result};
+use mlx_nn::shard::{Ranks, Sharded};
 use mlx_nn::{Checkpoint, FillOptions, Path, Visit, fill_lazily};
 use serde_json::Value;
 
@@ -34,6 +35,8 @@ pub(crate) struct Assembled {
     pub stored: Option<Format>,
     /// The types of the weights, if they come from a model in GGUF.
     pub gguf: Option<String>,
+    /// How the model was divided among ranks.
+    pub sharded: Sharded,
 }
 
 /// The model of a config. Its parameters have no values.
@@ -66,6 +69,7 @@ pub(crate) fn filled(
     };
     let (mut assembled, checkpoint) =
         assemble(registry, label, config, weights, folder.as_mut(), reading)?;
+    assembled.shard(label, options.ranks)?;
     let total = checkpoint.names().count();
     let quantization = &assembled.quantization;
     let filled = fill_lazily(
@@ -208,11 +212,31 @@ fn assemble(
         quantization,
         stored,
         gguf,
+        sharded: Sharded::default(),
     };
     Ok((assembled, tensors))
 }
 
 impl Assembled {
+    /// Leaves the part of the model that this rank holds, before its parameters have values.
+    fn shard(&mut self, label: &str, ranks: Ranks) -> Result<()> {
+        let context = |error: Error| error.context(format!("{label} ({})", self.model_type));
+        if ranks.size() > 1 && self.model.geometry_mut().is_none() {
+            let message = "models of this type cannot be divided among ranks";
+            return Err(context(Error::new(ErrorKind::Unsupported, message)));
+        }
+        let unit = self.quantization.largest_group();
+        self.sharded = mlx_nn::shard::shard(self.model.as_mut(), ranks, unit).map_err(context)?;
+        Ok(())
+    }
+
+    /// Gives the model's geometry the states that this rank holds.
+    pub(crate) fn divide_states(&mut self, ranks: Ranks) {
+        if let (true, Some(geometry)) = (ranks.size() > 1, self.model.geometry_mut()) {
+            geometry.divide(ranks, &self.sharded.states);
+        }
+    }
+
     /// Evaluates the parameters, and collects the model's [`ModelInfo`].
     pub(crate) fn finish(self, label: &str) -> Result<Loaded> {
         let Self {

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use mlx_core::{DType, Result};
+use mlx_nn::shard::Ranks;
 use serde_json::Value;
 
 use super::Registry;
@@ -24,6 +25,9 @@ pub struct LoadOptions<'a> {
     /// Whether blocks of a model in GGUF become dense if no packed form is exact (Q2_K, Q6_K). Without it such a model
     /// is refused.
     pub expand: bool,
+    /// The ranks that share the model ([`mlx_nn::shard`]): each reads and holds its part. The thread that uses the model
+    /// has [joined](mlx_nn::shard::join) their group. By default one process has all of it.
+    pub ranks: Ranks,
     /// Called with the number of parameters filled so far, and their total.
     pub progress: Option<&'a mut dyn FnMut(usize, usize)>,
 }
@@ -92,6 +96,7 @@ impl Registry {
         if options.drafts {
             assembled.model.enable_drafts();
         }
+        assembled.divide_states(options.ranks);
         assembled.finish(label)
     }
 

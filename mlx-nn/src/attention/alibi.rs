@@ -1,6 +1,8 @@
 //! ALiBi (Press et al., arXiv:2108.12409): scores fall linearly with the distance of a key, with a slope for each head.
 //! There is no other position embedding.
 
+use std::ops::Range;
+
 use mlx_core::{Array, DType, Result};
 
 /// The bias of scores by the positions of keys. Softmax does not change when a number is added to all scores of a
@@ -23,6 +25,15 @@ impl Alibi {
             slopes: slopes.astype(DType::BF16)?,
             factor,
         })
+    }
+
+    /// Leaves the slopes of these heads.
+    pub(crate) fn keep(&mut self, heads: Range<i32>) -> Result<()> {
+        self.slopes = self
+            .slopes
+            .slice_axis(0, heads.start, heads.end)?
+            .contiguous()?;
+        Ok(())
     }
 
     /// The bias of keys at `positions [S]`: F32 `[H, 1, S]`. As in transformers, positions, slopes

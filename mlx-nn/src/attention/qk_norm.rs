@@ -1,9 +1,12 @@
 //! Norms on queries and keys.
 
-use mlx_core::{Array, Result};
+use std::ops::Range;
+
+use mlx_core::{Array, Error, ErrorKind, Result};
 
 use crate::Module;
 use crate::norm::{LayerNorm, LayerNormByHead, RmsNorm};
+use crate::shard::Spread;
 
 /// The norms on q and k.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -83,6 +86,28 @@ impl HeadNorm {
                 Self::ByHead(LayerNormByHead::empty(heads, head_dim, norm.eps, split)?)
             }
         })
+    }
+
+    /// Leaves the norms of some heads. `spread` tells where the other features are, for a norm over all of them.
+    pub(super) fn keep(
+        &mut self,
+        heads: Range<i32>,
+        head_dim: i32,
+        spread: Option<Spread>,
+    ) -> Result<()> {
+        match (self, spread) {
+            (Self::Rms(norm), Some(_)) => {
+                norm.keep(heads.start * head_dim..heads.end * head_dim, spread)
+            }
+            (Self::ByHead(norm), None) => norm.keep(heads),
+            // All heads share the weight.
+            (Self::Rms(_) | Self::Layer(_), None) => Ok(()),
+            (Self::Layer(_) | Self::ByHead(_), Some(_)) => {
+                let message =
+                    "a layer norm over the features of all heads cannot be divided among ranks";
+                Err(Error::new(ErrorKind::Unsupported, message))
+            }
+        }
     }
 
     pub(super) fn rms(&self) -> Option<&RmsNorm> {

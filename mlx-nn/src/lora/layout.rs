@@ -1,6 +1,9 @@
 //! [`Layout`]: the shapes of an adapter's arrays, which follow from its layer's operation.
 
+use mlx_core::{Array, Error, ErrorKind, Result};
+
 use super::{AdapterSlot, Lora};
+use crate::shard::Cut;
 use crate::weight::Weight;
 
 /// The operation of a layer with its matrix. It determines the shapes of the adapter, which are mlx-lm's.
@@ -33,6 +36,41 @@ impl Layout {
             ],
             _ => return None,
         })
+    }
+
+    /// This rank's part of an adapter's array, `lora_a`, `lora_b` or `m`, beside `weight`, of which this process may hold
+    /// a part ([`shard`](mod@crate::shard)). An array that fits no whole matrix is returned as it is.
+    ///
+    /// # Errors
+    /// The array is `m`, and the process holds columns of the matrix: the lengths of its rows are not known.
+    pub fn part(self, weight: &Weight, part: &str, array: Array) -> Result<Array> {
+        let Some(cut) = weight.held()? else {
+            return Ok(array);
+        };
+        let ndim = weight.shape().len();
+        let axis = match (self, part, ndim - 1 - cut.axis) {
+            (_, "m", 0) => {
+                let message = "DoRA adapters of layers whose inputs are divided among ranks are not supported; merge the adapter first";
+                return Err(Error::new(ErrorKind::Unsupported, message));
+            }
+            (Self::Linear, "lora_a", 0) => 0,
+            (Self::Linear, "lora_b", 1) => 1,
+            (Self::Embedding, "lora_a", 1) => 0,
+            (Self::Embedding, "lora_b", 0) => 1,
+            (Self::Experts, "lora_a", 0) => 2,
+            (Self::Experts, "lora_b", 1) => 1,
+            (Self::Experts, "m", 1) => 1,
+            (Self::Experts, _, 2) | (_, "m", 1) => 0,
+            _ => return Ok(array),
+        };
+        match Cut::new(array.shape(), axis, cut.ranges.clone()) {
+            Ok(own)
+                if array.shape().get(axis) == cut.whole_shape(&weight.shape()).get(cut.axis) =>
+            {
+                own.of(&array)
+            }
+            _ => Ok(array),
+        }
     }
 
     /// The rank of an adapter, from the shape of its A.

@@ -6,6 +6,7 @@ use mlx_core::{Array, DType, Error, ErrorKind, Result};
 
 use super::{Module, Path, Visit, VisitMut};
 use crate::init::Initial;
+use crate::shard::Cut;
 
 /// An array with a name in the checkpoint. Gradients reach it only if it is `trainable`.
 ///
@@ -31,6 +32,8 @@ pub struct Param {
     is_state: bool,
     /// The name in errors; only a parameter without a value has one.
     vacant: Option<Cow<'static, str>>,
+    /// The part of the whole array that this rank holds, if it does not hold all of it.
+    cut: Option<Box<Cut>>,
     /// Whether training changes it.
     #[doc(alias = "trainable_parameter_filter")]
     pub trainable: bool,
@@ -77,6 +80,7 @@ impl Param {
             never_narrowed: false,
             is_state: false,
             vacant: None,
+            cut: None,
             trainable: false,
         }
     }
@@ -147,6 +151,42 @@ impl Param {
     /// The initial value for when no checkpoint sets one.
     pub fn initial(&self) -> Initial {
         self.initial
+    }
+
+    /// Leaves only some of the array, of whose axis `cut.axis` it names ranges. A checkpoint has the whole array.
+    pub(crate) fn cut(&mut self, cut: Cut) -> Result<()> {
+        if self.is_filled() {
+            self.value = cut.of(&self.value)?;
+        }
+        self.shape = cut.shape(&self.shape)?;
+        self.cut = Some(Box::new(cut));
+        Ok(())
+    }
+
+    /// The part of the whole array that this rank holds, if it does not hold all of it.
+    pub(crate) fn held(&self) -> Option<&Cut> {
+        self.cut.as_deref()
+    }
+
+    /// Sets the value, or this rank's part of it, from an array of the [whole shape](Self::whole_shape).
+    ///
+    /// # Errors
+    /// The array has another shape.
+    pub fn set_whole(&mut self, value: &Array) -> Result<()> {
+        let value = match &self.cut {
+            Some(cut) => cut.of(value)?,
+            None => value.clone(),
+        };
+        self.set(value);
+        Ok(())
+    }
+
+    /// The shape of the array in a checkpoint: [`shape`](Self::shape), unless this rank holds only a part of it.
+    pub fn whole_shape(&self) -> Vec<i32> {
+        match &self.cut {
+            Some(cut) => cut.whole_shape(&self.shape),
+            None => self.shape.clone(),
+        }
     }
 
     /// Whether it is a buffer ([`state`](Self::state)).

@@ -7,6 +7,7 @@ use mlx_core::{Array, DType, Error, ErrorKind, Result};
 
 use super::rows::Rows;
 use super::{Change, Piece, Place, changed, changed_shape};
+use crate::shard::Cut;
 
 /// A source and its changes.
 struct Changed<T> {
@@ -142,6 +143,54 @@ impl<T: Clone> Gather<T> {
         match self.places.get(name) {
             None => Ok(None),
             Some(&at) => self.tensors[at].1.shape(of).map(Some),
+        }
+    }
+
+    /// A rank's part of a tensor that is one unchanged source, or a stack of these. `None` if it is made otherwise, or
+    /// if `of` has no part of a source along an axis.
+    ///
+    /// # Errors
+    /// The errors of `of`.
+    pub(crate) fn part(
+        &self,
+        name: &str,
+        dtype: Option<DType>,
+        cut: &Cut,
+        of: impl Fn(&T, Option<usize>) -> Result<Option<Array>>,
+    ) -> Result<Option<Array>> {
+        let Some(&at) = self.places.get(name) else {
+            return Ok(None);
+        };
+        let array = |source: &Changed<T>, axis: Option<usize>| match source.changes[..] {
+            [] => match (of(&source.of, axis)?, dtype) {
+                (Some(array), Some(dtype)) if array.dtype().is_float() => {
+                    array.astype(dtype).map(Some)
+                }
+                (array, _) => Ok(array),
+            },
+            _ => Ok(None),
+        };
+        match &self.tensors[at].1 {
+            Composition::One(source) => array(source, Some(cut.axis)),
+            Composition::Stack(items) => {
+                let is_held = |index: usize| {
+                    cut.ranges
+                        .iter()
+                        .any(|range| range.contains(&(index as i32)))
+                };
+                let (held, axis) = match cut.axis.checked_sub(1) {
+                    Some(axis) => (items.iter().collect(), Some(axis)),
+                    None => (
+                        items.iter().filter(|(index, _)| is_held(**index)).collect(),
+                        None,
+                    ),
+                };
+                let held: Vec<_> = held;
+                let parts = held.into_iter().map(|(_, source)| array(source, axis));
+                let parts = parts.collect::<Result<Option<Vec<_>>>>()?;
+                parts.map(|parts| stack(&parts, 0)).transpose()
+            }
+            Composition::Join { .. } => Ok(None),
         }
     }
 

@@ -1,10 +1,13 @@
 //! [`LayerNormByHead`].
 
+use std::ops::Range;
+
 use mlx_core::ops::stack;
 use mlx_core::{Array, Result, fast};
 
 use crate::init::Initial;
 use crate::module::{Module, Param, Path, Visit, VisitMut};
+use crate::shard::Cut;
 
 /// A layer norm without a bias over the features of each head, in which each head has a weight of its own.
 #[derive(Clone, Debug)]
@@ -12,6 +15,8 @@ pub struct LayerNormByHead {
     /// One weight `[H, D]` (`weight`), or one weight `[D]` for each head (`norms.0.weight`).
     weights: Vec<Param>,
     split: bool,
+    /// The heads that are normed here, of those with a tensor of their own.
+    held: Range<usize>,
     eps: f32,
     /// `[H, 1, D]`, computed once and not for each token.
     scale: Array,
@@ -30,6 +35,7 @@ impl LayerNormByHead {
             false => weight(&[heads, head_dim]).map(|weight| vec![weight]),
         }?;
         Ok(Self {
+            held: 0..weights.len(),
             weights,
             split,
             eps,
@@ -48,6 +54,18 @@ impl LayerNormByHead {
         fast::layer_norm(x, None, None, self.eps)?.multiply(&self.scale)
     }
 
+    /// Leaves the norms of these heads.
+    pub(crate) fn keep(&mut self, heads: Range<i32>) -> Result<()> {
+        if self.split {
+            // The tensors of the other heads are read, and not used.
+            self.held = heads.start as usize..heads.end as usize;
+            return Ok(());
+        }
+        let weight = &mut self.weights[0];
+        let cut = Cut::new(weight.shape(), 0, vec![heads])?;
+        weight.cut(cut)
+    }
+
     /// The path of a head's norm, at which a visitor gets its weight; `None` for the common weight.
     fn place(&self, head: usize) -> Option<String> {
         self.split.then(|| format!("norms.{head}"))
@@ -59,7 +77,7 @@ impl LayerNormByHead {
         }
         let weights: Vec<Array> = self.weights.iter().map(|w| w.value().clone()).collect();
         let scale = match self.split {
-            true => stack(&weights, 0)?,
+            true => stack(&weights[self.held.clone()], 0)?,
             false => weights[0].clone(),
         };
         self.scale = scale.expand_dims(1)?;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::Args;
 use mlx_infer::serve::{KeepAlive, PoolEvent, PoolOptions, PooledModel};
-use mlx_infer::{Error, ErrorKind, Files, ModelInfo, Speculative, console};
+use mlx_infer::{BackEnd, Error, ErrorKind, Files, ModelInfo, Speculative, console};
 
 use crate::cli::drafters::Drafters;
 use crate::cli::{Failure, Result, args, backend, memory, output};
@@ -118,6 +118,18 @@ impl ModelArgs {
             model.is_pinned = true;
         }
         Ok(models)
+    }
+
+    /// The only model, loaded on this thread.
+    pub(super) fn load_one(&self, loading: &Loading) -> Result<BackEnd> {
+        let base = args::Base::of(self.model.first().cloned(), loading.flags.clone());
+        let Loading {
+            backend,
+            drafters,
+            speculative,
+            ..
+        } = loading;
+        base.load_for_requests(backend, drafters, *speculative, &mut |_, _| ())
     }
 
     fn one(&self, loading: &Loading) -> Result<PooledModel> {

@@ -200,6 +200,11 @@ impl<'s> Decode<'s> for Tiered<'_, 's> {
         self.write();
     }
 
+    fn fail_lost(&mut self) {
+        self.release(|_| true, false);
+        self.worker.fail_lost();
+    }
+
     fn is_idle(&self) -> bool {
         self.held.is_empty() && self.worker.is_idle()
     }

@@ -7,6 +7,7 @@ use axum::http::StatusCode;
 
 use super::slot::LoadProgress;
 use super::{About, Phase, Pool, PoolEvent, State};
+use crate::backend::rank_here;
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result as Outcome};
 use crate::model::memory;
@@ -281,7 +282,7 @@ impl Pool {
     /// # Errors
     /// A model could not be loaded again.
     pub(in super::super) async fn sleep(self: &Arc<Self>) -> Result<(), ApiError> {
-        if self.models.iter().any(|model| !model.is_loadable()) {
+        if rank_here().is_some() || self.models.iter().any(|model| !model.is_loadable()) {
             let message = "the server cannot sleep, because it cannot load its model again";
             return Err(ApiError::new(StatusCode::NOT_IMPLEMENTED, message));
         }

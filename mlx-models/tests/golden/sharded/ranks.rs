@@ -1,0 +1,225 @@
+//! The programs of a rank.
+
+use mlx_core::distributed::{Backend, init};
+use mlx_core::{Array, DType, ErrorKind, Result, random};
+use mlx_models::adapter::{self, AdapterConfig, AdapterKind};
+use mlx_models::{LoadOptions, Loaded, Model};
+use mlx_nn::LoraConfig;
+use mlx_nn::lora::attach;
+use mlx_nn::shard::{Ranks, join};
+
+use crate::golden::case::Case;
+use crate::golden::run::{greedy, log_probs, prompt_logits};
+
+/// The largest difference between ranks and one process, in units of the largest log probability. Sums have another
+/// order.
+const NOISE: f32 = 1e-5;
+
+/// The greedy tokens that are compared.
+const TOKENS: usize = 8;
+
+pub fn run(program: &str) -> Result<()> {
+    let ranks = join(init(true, Backend::Ring)?);
+    match program {
+        "families" => families(ranks),
+        "adapters" => adapters(ranks),
+        "survivor" => survivor(ranks),
+        other => panic!("no program {other}"),
+    }
+}
+
+fn load(case: &Case, config: &str, ranks: Ranks) -> Result<Loaded> {
+    let options = LoadOptions {
+        dtype: Some(DType::F32),
+        ranks,
+        ..LoadOptions::default()
+    };
+    mlx_models::load_from(&case.name, case.config(config), case.files(), options)
+}
+
+/// The largest difference of log probabilities of a prompt and of the tokens after it, in units of the largest.
+fn off(case: &Case, alone: &Loaded, shared: &Loaded) -> Result<Result<f32, String>> {
+    let (mut worst, mut largest) = (0.0f32, 1.0f32);
+    // Every collective waits for all processes, which takes long on a machine with other work: one prompt is enough.
+    for (index, prompt) in case.prompts.iter().enumerate().take(1) {
+        let golden = case.golden(index);
+        let n = golden.tokens.len().min(TOKENS);
+        let found = (prompt_logits(shared, prompt)?, greedy(shared, prompt, n)?);
+        let expected = (prompt_logits(alone, prompt)?, greedy(alone, prompt, n)?);
+        if found.1.0 != golden.tokens[..n] {
+            return Ok(Err(format!("prompt {index}: other greedy tokens")));
+        }
+        for (found, expected) in [(&found.0, &expected.0), (&found.1.1, &expected.1.1)] {
+            let pairs = log_probs(found)?.into_iter().zip(log_probs(expected)?);
+            for (found, expected) in pairs {
+                worst = worst.max((found - expected).abs());
+                largest = largest.max(expected.abs());
+            }
+        }
+    }
+    Ok(Ok(worst / largest))
+}
+
+fn families(ranks: Ranks) -> Result<()> {
+    let only = std::env::var("MLX_TEST_CASE").ok();
+    let (mut shared, mut refused, mut faults) = (0, Vec::new(), Vec::new());
+    for case in Case::all() {
+        if only
+            .as_ref()
+            .is_some_and(|only| !case.name.contains(only.as_str()))
+        {
+            continue;
+        }
+        if let Some(config) = case.configs.first() {
+            let place = format!("{} with {config}", case.name);
+            match load(&case, config, ranks) {
+                Ok(model) => {
+                    let found = off(&case, &load(&case, config, Ranks::ALONE)?, &model);
+                    println!("{place}: {found:?}");
+                    match found {
+                        Ok(Ok(worst)) if worst < NOISE => {}
+                        found => faults.push(format!("{place}: {found:?}")),
+                    }
+                    shared += 1;
+                }
+                Err(error) if error.kind() == ErrorKind::Unsupported => {
+                    println!("{error}");
+                    refused.push(error.to_string());
+                }
+                Err(error) => faults.push(format!("{place}: {error}")),
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+    println!(
+        "{shared} cases on {} ranks, {} refused",
+        ranks.size(),
+        refused.len()
+    );
+    let reasons = [
+        "ranks cannot share",
+        "groups of packed weights",
+        "no layer that ranks can share",
+    ];
+    for refused in &refused {
+        assert!(
+            reasons.iter().any(|reason| refused.contains(reason)),
+            "{refused}"
+        );
+    }
+    // Most fixtures have four heads, which two ranks can share and three cannot.
+    let is_whole = only.is_none();
+    assert!(
+        !is_whole || shared > if ranks.size() == 2 { 150 } else { 1 },
+        "only {shared} cases"
+    );
+    Ok(())
+}
+
+/// Computes until the other rank is dead.
+fn survivor(ranks: Ranks) -> Result<()> {
+    let cases = Case::all();
+    let case = cases.iter().find(|case| case.name == "qwen3");
+    let case = case.expect("the case of qwen3");
+    let model = load(case, "config.json", ranks)?;
+    prompt_logits(&model, &case.prompts[0])?;
+    println!("ready");
+    for _ in 0..1_000_000 {
+        if let Err(error) = prompt_logits(&model, &case.prompts[0]) {
+            assert!(error.to_string().contains("rank 1"), "{error}");
+            return Ok(());
+        }
+    }
+    panic!("the other rank has not died");
+}
+
+/// Adapters with values in every matrix, on every kind of layer.
+fn adapters(ranks: Ranks) -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    for (index, name) in [
+        "qwen3",
+        "llama_tied",
+        "mixtral",
+        "deepseek_v3",
+        "qwen3_next",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let case = Case::all().into_iter().find(|case| case.name == name);
+        let case = case.unwrap_or_else(|| panic!("no case {name}"));
+        let mut alone = load(&case, "config.json", Ranks::ALONE)?;
+        let dir = folder.path().join(index.to_string());
+        write_adapter(alone.model.as_mut(), &dir)?;
+        let mut shared = load(&case, "config.json", ranks)?;
+        let plain = prompt_logits(&shared, &case.prompts[0])?;
+        let found = adapter::load(&dir, shared.model.as_mut())?;
+        assert!(found.names.len() > 4, "{name}: {:?}", found.names);
+        let adapted = prompt_logits(&shared, &case.prompts[0])?;
+        let expected = prompt_logits(&alone, &case.prompts[0])?;
+        let differ = |a: &Array, b: &Array| -> Result<f32> {
+            a.subtract(b)?.abs()?.max_all()?.item::<f32>()
+        };
+        let (change, off) = (differ(&adapted, &plain)?, differ(&adapted, &expected)?);
+        println!("{name}: the adapter changes {change:.1e}, off by {off:.1e}");
+        assert!(change > 0.01 && off < 1e-4, "{name}: {change} {off}");
+    }
+    Ok(())
+}
+
+/// Attaches an adapter to every layer, and writes it.
+fn write_adapter(model: &mut dyn Model, dir: &std::path::Path) -> Result<()> {
+    let config = LoraConfig {
+        rank: 2,
+        scale: 2.0,
+        ..LoraConfig::default()
+    };
+    attach(model, &config, &random::Key::new(3)?, |_| true)?;
+    struct Draw(random::Key);
+    impl mlx_nn::VisitMut for Draw {
+        fn param(&mut self, path: &mlx_nn::Path, param: &mut mlx_nn::Param) -> Result<()> {
+            if path.as_str().ends_with("lora_b") {
+                let [now, later] = self.0.split()?;
+                self.0 = later;
+                param.set(random::normal_with(
+                    &now,
+                    param.shape(),
+                    DType::F32,
+                    0.0,
+                    0.1,
+                )?);
+            }
+            Ok(())
+        }
+    }
+    model.visit_mut(
+        &mut mlx_nn::Path::default(),
+        &mut Draw(random::Key::new(4)?),
+    )?;
+    let mut arrays = Vec::new();
+    struct Take<'a>(&'a mut Vec<(String, Array)>);
+    impl mlx_nn::Visit for Take<'_> {
+        fn param(&mut self, path: &mlx_nn::Path, param: &mlx_nn::Param) -> Result<()> {
+            if mlx_nn::lora::adapt::is_adapter(path.as_str()) {
+                self.0
+                    .push((path.as_str().to_owned(), param.value().clone()));
+            }
+            Ok(())
+        }
+    }
+    model.visit(&mut mlx_nn::Path::default(), &mut Take(&mut arrays))?;
+    let config = AdapterConfig {
+        kind: AdapterKind::Lora,
+        rank: 2,
+        scale: 2.0,
+        dropout: 0.0,
+        num_layers: -1,
+        keys: Vec::new(),
+        facts: Default::default(),
+    };
+    adapter::write(
+        dir,
+        &config,
+        arrays.iter().map(|(name, array)| (name.as_str(), array)),
+    )
+}
