@@ -10,6 +10,7 @@ use mlx_infer::{
     Choice, Engine, EngineOptions, GenerateOptions, Limits, LoadOptions, LoadedModel,
     PrefixDirLimits, PrefixDirLoad, Request,
 };
+use mlx_nn::shard::Ranks;
 
 const LONG: usize = 60;
 const ROOM: u64 = 1 << 30;
@@ -22,7 +23,7 @@ const PLAIN: LoadOptions = LoadOptions {
     max_draft: 0,
     expand: false,
     no_head: false,
-    ranks: mlx_infer::mlx_nn::shard::Ranks::ALONE,
+    ranks: Ranks::ALONE,
 };
 
 fn limits(path: &Path, bytes: u64) -> Limits {
