@@ -14,27 +14,6 @@ const PART: usize = 1 << 24;
 /// The largest finite F16.
 const MOST_F16: f32 = 65_504.0;
 
-impl TensorType {
-    /// Whether [`save_as`](super::save_as) writes this type: plain elements, Q4_0 and Q8_0.
-    ///
-    /// ```
-    /// use mlx_core::gguf::TensorType;
-    ///
-    /// assert!(TensorType::Q4_0.is_encoded() && !TensorType::Q4_K.is_encoded());
-    /// ```
-    pub const fn is_encoded(self) -> bool {
-        self.dtype().is_some() || matches!(self, Self::Q4_0 | Self::Q8_0)
-    }
-
-    /// The bytes of a tensor of this shape. `None` if its rows are no whole number of blocks.
-    pub(super) fn bytes_of(self, shape: &[i32]) -> Option<usize> {
-        let row = shape.last().map_or(1, |&size| size as usize);
-        let elements: usize = shape.iter().map(|&size| size as usize).product();
-        row.is_multiple_of(self.block())
-            .then(|| elements / self.block() * self.block_bytes())
-    }
-}
-
 /// Calls `put` with the bytes of `array` as `kind`, in order and in parts.
 ///
 /// Q4_0 and Q8_0 are rounded as llama.cpp's reference does: Q8_0 to the nearest, halves away from

@@ -21,7 +21,6 @@ mod sizes;
 
 use layer::{Beside, Gemma4Layer};
 
-/// A decoder of these layers.
 pub(crate) type Gemma4 = CausalLm<Gemma4Layer, (), Option<LayerInputs>>;
 
 /// transformers' defaults for keys that a config leaves out.

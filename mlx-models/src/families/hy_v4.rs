@@ -97,7 +97,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<StreamsDecoder> {
 /// For each layer, whether it uses the choice of an earlier indexer.
 fn shared(c: &Config, n: usize) -> Result<Vec<bool>> {
     const KNOWN: [(&str, bool); 2] = [("full", false), ("shared", true)];
-    let by_default = |layer: usize| layer > 0 && (layer - 1) % 4 != 0;
+    let by_default = |layer: usize| layer > 0 && !(layer - 1).is_multiple_of(4);
     let shared = keys::types_of(c, "indexer_types", n, KNOWN, by_default)?;
     if shared.first() == Some(&true) {
         return Err(c.error("the first layer has no earlier one whose choice it could take"));
