@@ -176,10 +176,10 @@ impl<P: NodePage, S: NodeStates> PrefixTree<P, S> {
                 true
             };
             let children = &self.node(above).children;
-            let behind = children.range::<[u32], _>((Included(rest), Unbounded));
+            let mut behind = children.range::<[u32], _>((Included(rest), Unbounded));
             let before = children.range::<[u32], _>((Unbounded, Excluded(rest)));
-            let _ = behind.map(&mut look).all(|goes_on| goes_on);
-            let _ = before.rev().map(&mut look).all(|goes_on| goes_on);
+            let _ = behind.all(&mut look);
+            let _ = before.rev().all(&mut look);
             common = common.max(start);
             if best.is_some() || path.pop().is_none() {
                 break;

@@ -427,6 +427,7 @@ fn rows_of_unequal_lengths_hold_the_sum_of_their_pages() {
 
 /// Four times as many requests as there are rows, of mixed lengths, in memory for half of the rows.
 #[test]
+#[expect(clippy::print_stderr, reason = "a long soak tells what it has done")]
 fn a_soak_leaves_no_page_behind() {
     let seconds = std::env::var("MLX_INFER_SOAK");
     let seconds: u64 = seconds.map_or(2, |text| text.parse().expect("a number of seconds"));
