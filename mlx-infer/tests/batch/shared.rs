@@ -29,11 +29,14 @@ fn options(tokens: usize, seed: u64) -> GenerateOptions {
 /// Submits the requests while the engine computes another one, so that they begin together.
 fn submit(engine: &Engine, requests: Vec<Request>) -> Vec<Handle> {
     let (hold, held) = std::sync::mpsc::channel::<()>();
+    let (begin, begun) = std::sync::mpsc::channel::<()>();
     engine
         .run(None, move |_| {
+            let _ = begin.send(());
             let _ = held.recv();
         })
         .unwrap();
+    begun.recv().unwrap();
     let handles = requests
         .into_iter()
         .map(|request| engine.submit(request).unwrap());
