@@ -128,8 +128,10 @@ fn agree(place: &str, found: &Loaded) {
             assert_eq!((kv.heads, Some(kv.key_dim)), (1, kept), "{place}");
             let norm = &shapes[&format!("{attention}.kv_a_layernorm.weight")];
             assert_eq!(norm, &[kv.value_dim], "{place}");
-            let index = rows(&format!("{attention}.indexer.wk"));
-            assert_eq!(layer.index_dim, index, "{place}");
+            // Keys of pools are kept with the numbers that weight them.
+            let key = rows(&format!("{attention}.indexer.wk"));
+            let weights = rows(&format!("{attention}.indexer.pool.gate")).unwrap_or(0);
+            assert_eq!(layer.index_dim, key.map(|key| key + weights), "{place}");
             continue;
         }
         let (q, k, v) = (

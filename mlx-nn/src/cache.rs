@@ -216,9 +216,9 @@ impl ModelCache {
     /// Opens a step of these widths over the layer states of the last step, if its lazy graph would
     /// be the graph of the last step with other offsets; `None` otherwise. The graphs are the same
     /// if rows bring one token each, all layers keep keys and values, no buffer grows, no rope
-    /// changes, and only such steps use the cache. The layer states must have been evaluated when
-    /// the last step began. Otherwise the graph of that step also contains the operations that
-    /// compute the states.
+    /// changes, and only such steps use the cache; rows may have been put, cleared or shortened since. The
+    /// layer states must have been evaluated, when the last step began and now. Otherwise the graph of a
+    /// step also contains the operations that compute the states.
     ///
     /// # Errors
     /// No memory for the offsets.

@@ -121,7 +121,7 @@ impl Beside {
             seen.push(step.attend_and_share(layer, &q, &k, &v, &options)?);
         }
         let graph = Graph::of(&seen)?;
-        if let (true, Some((before, repeated))) = (repeats, &self.graph) {
+        if let (true, true, Some((before, repeated))) = (repeats, is_evaluated, &self.graph) {
             assert!(graph.is_same(before)?, "{widths:?}");
             // The step before the first repetition may have copied buffers that were views.
             let mut made = step.inputs();

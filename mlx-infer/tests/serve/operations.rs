@@ -541,7 +541,7 @@ fn the_dashboard_and_the_alerts_name_metrics_that_exist() {
         let text = fs::read_to_string(example(name)).unwrap();
         if name == "grafana.json" {
             let dashboard: Value = serde_json::from_str(&text).unwrap();
-            assert_eq!(dashboard["panels"].as_array().unwrap().len(), 12);
+            assert_eq!(dashboard["panels"].as_array().unwrap().len(), 13);
         }
         let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
         let words = text.split(|c| !is_part(c));

@@ -5,7 +5,7 @@ use std::ops::Range;
 use mlx_core::Result;
 
 use super::LatentAttention;
-use crate::shard::{Heads, Ranks, Shard};
+use crate::shard::{Cut, Heads, Ranks, Shard};
 
 impl Shard for LatentAttention {
     fn heads(&self) -> Option<Heads> {
@@ -39,6 +39,9 @@ impl Shard for LatentAttention {
         if let Some(gate) = &mut self.g_proj {
             let width = gate.weight().shape()[0] / config.heads;
             gate.keep_outputs(&rows(width))?;
+        }
+        if let Some(sinks) = &mut self.sinks {
+            sinks.cut(Cut::new(sinks.shape(), 0, vec![own.clone()])?)?;
         }
         self.o_proj.keep_inputs(&rows(config.value_dim), ranks)?;
         self.config.heads = own.end - own.start;

@@ -175,9 +175,16 @@ impl Rows<'_> {
                 .flatten()
                 .flat_map(|line| settings(line, requests))
                 .collect();
-            let sampled = sample(&logits, &settings, None)?;
-            sampled.start()?;
-            sampled.read_any()?.into_iter().enumerate()
+            let choices = match chooses {
+                true => {
+                    let sampled = sample(&logits, &settings, None)?;
+                    sampled.start()?;
+                    sampled.read_any()?
+                }
+                // All rows replay tokens that are known.
+                false => Vec::new(),
+            };
+            choices.into_iter().enumerate()
         };
         if let Some(drawn) = drafts.tokens() {
             // The draft is computed together with the choices, so this does not wait.

@@ -484,7 +484,7 @@ mod tests {
             fields(
                 r#"{"suffix": null, "mirostat": 0, "use_beam_search": false, "length_penalty": 1.0, "best_of": 1,
                     "skip_special_tokens": true, "typical_p": 1, "top_a": 0, "chat_template": "",
-                    "prompt_logprobs": false, "return_token_ids": false, "logprob_token_ids": [], "lora": [],
+                    "prompt_logprobs": false, "return_token_ids": false, "logprob_token_ids": [],
                     "thinking_token_budget": -1}"#,
                 false
             )
