@@ -446,6 +446,7 @@ impl Step<'_> {
             true => Some(Last {
                 until: self.lasts.get(),
                 needs_rows: self.needs_rows.get(),
+                moved: self.cache.pool.borrow().moved(),
                 tables: paged::tables(&self),
             }),
             false => None,

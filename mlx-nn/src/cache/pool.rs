@@ -26,6 +26,8 @@ pub(crate) struct PagePool {
     groups: Vec<Group>,
     layers: Vec<Option<LayerPool>>,
     scheme: Option<Scheme>,
+    /// How often arrays were replaced by others.
+    moved: u64,
 }
 
 /// Layers whose rows hold the same positions.
@@ -84,7 +86,13 @@ impl PagePool {
             groups,
             layers,
             scheme: options.quantized,
+            moved: 0,
         }
+    }
+
+    /// A number that differs after arrays were replaced by others.
+    pub(crate) fn moved(&self) -> u64 {
+        self.moved
     }
 
     pub(crate) fn groups(&self) -> &[Group] {
@@ -146,6 +154,7 @@ impl PagePool {
     /// Drops everything: a write that was computed is lost too if a later part of its evaluation
     /// fails. Rows that hold pages have to be computed again.
     pub(crate) fn recover(&mut self) {
+        self.moved += 1;
         for group in &mut self.groups {
             group.pages = Rc::default();
         }
@@ -175,6 +184,7 @@ impl PagePool {
             .iter()
             .all(|group| group.pages.borrow().held() == 0)
         {
+            self.moved += 1;
             for layer in self.layers.iter_mut().flatten() {
                 layer.arrays.clear();
                 layer.settled.clear();
@@ -266,6 +276,7 @@ impl PagePool {
         eval(&arrays)?;
         own.settled.clone_from(&arrays);
         own.arrays = arrays;
+        self.moved += 1;
         Ok(())
     }
 

@@ -19,6 +19,8 @@ pub(crate) struct Last {
     pub(crate) until: usize,
     /// [`Step::needs_rows`](super::Step::needs_rows)
     pub(crate) needs_rows: bool,
+    /// How often the pool's arrays were replaced before its end.
+    pub(crate) moved: u64,
     /// The groups of layers for which it made tables of pages, and the columns of these.
     pub(crate) tables: Vec<(usize, usize)>,
 }
@@ -50,9 +52,13 @@ impl<'c> RepeatedStep<'c> {
             return Ok(None);
         }
         let (axis, tables) = (axis.again(&cache.lens, widths)?, last.tables.clone());
+        let moved = last.moved;
         let Some(tables) = paged::repeated(cache, &axis, &tables)? else {
             return Ok(None);
         };
+        if cache.pool.borrow().moved() != moved {
+            return Ok(None);
+        }
         let mut inputs = vec![axis.lens.clone(), axis.positions.clone()];
         inputs.extend(tables);
         cache.axis = Some(axis);

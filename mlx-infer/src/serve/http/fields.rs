@@ -54,6 +54,7 @@ const REFUSED: &[(&str, Neutral)] = &[
     ("include_stop_str_in_output", Neutral::Empty),
     ("length_penalty", Neutral::Number(1.0)),
     ("logprob_token_ids", Neutral::Empty),
+    ("lora", Neutral::Empty),
     ("mirostat", Neutral::Number(0.0)),
     ("prediction", Neutral::Empty),
     ("prompt_logprobs", Neutral::Empty),
@@ -484,7 +485,7 @@ mod tests {
             fields(
                 r#"{"suffix": null, "mirostat": 0, "use_beam_search": false, "length_penalty": 1.0, "best_of": 1,
                     "skip_special_tokens": true, "typical_p": 1, "top_a": 0, "chat_template": "",
-                    "prompt_logprobs": false, "return_token_ids": false, "logprob_token_ids": [],
+                    "prompt_logprobs": false, "return_token_ids": false, "logprob_token_ids": [], "lora": [],
                     "thinking_token_budget": -1}"#,
                 false
             )
