@@ -201,6 +201,15 @@ fn rows_of_different_adapters_share_steps() {
                 (at as usize % 3, prompt.collect(), at / 3)
             })
             .collect();
+        // The engine is held until all requests are there.
+        let (hold, held) = std::sync::mpsc::channel::<()>();
+        let (begin, begun) = std::sync::mpsc::channel::<()>();
+        let wait = move |_: &LoadedModel| {
+            let _ = begin.send(());
+            let _ = held.recv();
+        };
+        engine.run(None, wait).unwrap();
+        begun.recv().unwrap();
         let handles: Vec<_> = rows
             .iter()
             .map(|(model, prompt, seed)| {
@@ -209,6 +218,7 @@ fn rows_of_different_adapters_share_steps() {
                 engine.submit(request).unwrap()
             })
             .collect();
+        drop(hold);
         let mut drafted = 0;
         for (handle, (model, prompt, seed)) in handles.into_iter().zip(&rows) {
             let result = handle.wait();

@@ -81,10 +81,12 @@ def reasons(browser):
     page.wait_for_selector("li.assistant strong")
     assert "I add." in page.text_content("li.assistant details")
     assert "I add." not in page.text_content("li.assistant p")
+    page.wait_for_selector("li.assistant .body:has-text('It is 42.')")
     page.click("#stop")
     page.wait_for_selector("#send:not([hidden])")
     page.wait_for_function("fetch('/metrics').then((r) => r.text()).then((t) => /num_requests_running\\{[^}]*\\} 0$/m.test(t))")
-    assert "It is 42." in page.inner_text("li.assistant .body") and "stopped" in page.inner_text("li.assistant .tools")
+    page.wait_for_selector("li.assistant .tools:has-text('stopped')")
+    assert "It is 42." in page.inner_text("li.assistant .body")
     assert page.faults == [], page.faults
     page.close()
 
