@@ -86,6 +86,15 @@ impl Rows {
         cache.flat_map(|(k, v)| [k.clone(), v.clone()]).collect()
     }
 
+    /// Builds and evaluates a step.
+    fn evaluated(&mut self, tokens: &Array) -> Result<[Array; 2]> {
+        let offsets = self.offsets()?;
+        let outputs = self.build(tokens, &offsets)?;
+        mlx_core::eval(&outputs)?;
+        self.len += 1;
+        Ok(outputs)
+    }
+
     /// Builds and queues a step.
     fn built(&mut self, replay: &mut Replay, tokens: &Array) -> Result<[Array; 2]> {
         let offsets = self.offsets()?;
@@ -131,10 +140,7 @@ type Results = (Vec<(Vec<u32>, Vec<f32>)>, Vec<f32>);
 fn evaluated(steps: usize) -> Result<Results> {
     let (mut rows, mut tokens, mut results) = (Rows::new()?, Rows::first()?, Vec::new());
     for _ in 0..steps {
-        let offsets = rows.offsets()?;
-        let [next, seen] = rows.build(&tokens, &offsets)?;
-        mlx_core::eval([&next, &seen])?;
-        rows.len += 1;
+        let [next, seen] = rows.evaluated(&tokens)?;
         results.push((next.to_vec()?, f32s(&seen)?));
         tokens = next;
     }
@@ -190,13 +196,7 @@ fn a_step_is_launched_again_after_other_kernels_have_written_its_arrays() -> Res
     if !on_gpu()? {
         return Ok(());
     }
-    let wanted = changed(|rows, tokens| {
-        let offsets = rows.offsets()?;
-        let outputs = rows.build(tokens, &offsets)?;
-        mlx_core::eval(&outputs)?;
-        rows.len += 1;
-        Ok(outputs)
-    })?;
+    let wanted = changed(Rows::evaluated)?;
     let (mut replay, mut built) = (Replay::new()?, Vec::new());
     let found = changed(|rows, tokens| {
         let (outputs, is_built) = rows.step(&mut replay, tokens)?;
@@ -231,13 +231,7 @@ fn a_replaced_row_keeps_the_captured_step_and_larger_buffers_need_one_capture() 
     if !on_gpu()? {
         return Ok(());
     }
-    let wanted = changed(|rows, tokens| {
-        let offsets = rows.offsets()?;
-        let outputs = rows.build(tokens, &offsets)?;
-        mlx_core::eval(&outputs)?;
-        rows.len += 1;
-        Ok(outputs)
-    })?;
+    let wanted = changed(Rows::evaluated)?;
     let (mut replay, mut repeats) = (Replay::new()?, Vec::new());
     let found = changed(|rows, tokens| {
         let outputs = rows.built(&mut replay, tokens)?;

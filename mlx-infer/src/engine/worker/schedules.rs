@@ -12,9 +12,9 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::rc::Rc;
 
-use mlx_core::fast::{self, Form, Op};
 use mlx_core::{DType, QuantMode, Scheme};
 
+use super::tests::{Random, poison};
 use super::*;
 use crate::engine::prompt_cache::PromptCache;
 use crate::engine::tests::{Fault, Faulty};
@@ -29,26 +29,6 @@ const KINDS: usize = 8;
 const SCHEDULES: u64 = 3;
 /// Ticks in which requests arrive.
 const BUSY: usize = 60;
-
-/// A generator of pseudorandom numbers.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, below: usize) -> usize {
-        self.0 = (self.0)
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % below
-    }
-}
-
-/// NaN, or a large number if masked positions are multiplied by 0, as in MLX's own attention.
-fn poison() -> f32 {
-    match fast::form(Op::Attention).unwrap() {
-        Form::Plain => 1e4,
-        _ => f32::NAN,
-    }
-}
 
 fn load(case: &str, kv_bits: Option<i32>) -> LoadedModel {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR"))

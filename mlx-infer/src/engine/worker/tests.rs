@@ -34,10 +34,10 @@ const MOST: usize = 4;
 const SCHEDULES: u64 = 5;
 
 /// A generator of pseudorandom numbers.
-struct Random(u64);
+pub(super) struct Random(pub(super) u64);
 
 impl Random {
-    fn below(&mut self, below: usize) -> usize {
+    pub(super) fn below(&mut self, below: usize) -> usize {
         self.0 = (self.0)
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1_442_695_040_888_963_407);
@@ -47,7 +47,7 @@ impl Random {
 
 /// NaN for slots after a row's length. A large number if masked slots are multiplied by 0, as in
 /// MLX's own attention.
-fn poison() -> f32 {
+pub(super) fn poison() -> f32 {
     match fast::form(Op::Attention).unwrap() {
         Form::Plain => LARGE,
         _ => f32::NAN,
