@@ -4,6 +4,7 @@
 #include <cstring>
 #include <typeinfo>
 
+#include "mlx/distributed/primitives.h"
 #include "mlx/event.h"
 #include "ops/node.h"
 #include "walk.h"
@@ -55,8 +56,16 @@ bool is_same(const mx::Primitive& a, const mx::Primitive& b) {
   if (typeid(a) != typeid(b)) {
     return false;
   }
-  auto* ours = dynamic_cast<const ops::Node*>(&a);
-  return ours != nullptr ? ours->repeats(b) : a.is_equivalent(b);
+  if (auto* ours = dynamic_cast<const ops::Node*>(&a)) {
+    return ours->repeats(b);
+  }
+  // MLX says of collectives that none is like another. The names of those that have variants ("Sum AllReduce") differ.
+  if (auto* collective = dynamic_cast<const mx::distributed::DistPrimitive*>(&a)) {
+    auto is_exchange = [](const char* name) { return std::strcmp(name, "Send") == 0 || std::strcmp(name, "Recv") == 0; };
+    auto& other = static_cast<const mx::distributed::DistPrimitive&>(b);
+    return !is_exchange(a.name()) && collective->group().raw_group() == other.group().raw_group() && std::strcmp(a.name(), b.name()) == 0;
+  }
+  return a.is_equivalent(b);
 }
 
 bool is_same(const Graph& a, const Graph& b) {

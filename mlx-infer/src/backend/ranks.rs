@@ -6,7 +6,7 @@ use mlx_core::distributed::{Backend, init};
 use mlx_nn::shard::{Ranks, join};
 use serde_json::{Map, Value, json};
 
-use crate::engine::ranks::gathered;
+use crate::engine::ranks::{gathered, set_messenger};
 use crate::error::{Error, ErrorKind, Result};
 use crate::text::files::Files;
 
@@ -35,11 +35,29 @@ pub fn join_ranks(files: &Files, options: &[(&str, String)]) -> Result<Ranks> {
     if configured().is_none() {
         return Ok(Ranks::ALONE);
     }
-    let group = init(false, Backend::Any).map_err(|error| {
-        let message = format!("the ranks of this model do not connect: {error}");
-        Error::new(ErrorKind::Network, message)
-    })?;
+    let connect = |backend| {
+        init(false, backend).map_err(|error| {
+            let message = format!("the ranks of this model do not connect: {error}");
+            Error::new(ErrorKind::Network, message)
+        })
+    };
+    // First the ring: it notices ranks that do not come, and NCCL waits for them without end.
+    let ring = connect(Backend::Ring)?;
+    let group = connect(Backend::Any)?;
+    let size = group.size();
+    let is_nccl = group.backend() == Backend::Nccl;
     let ranks = join(group);
+    if is_nccl && ring.size() > 1 {
+        if ring.size() != size {
+            let message = format!(
+                "NCCL has {size} ranks (MLX_WORLD_SIZE), and the ring has {} (MLX_HOSTFILE)",
+                ring.size()
+            );
+            return Err(Error::new(ErrorKind::Argument, message));
+        }
+        // Messages on the host do not wait for the queue of the GPU, and a rank that has died ends them.
+        set_messenger(ring);
+    }
     if ranks.size() == 1 {
         return Ok(ranks);
     }

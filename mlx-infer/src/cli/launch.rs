@@ -10,12 +10,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use mlx_infer::{Error, ErrorKind, console};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
 use super::{Failure, Result};
+use gpus::Gpus;
+
+mod gpus;
 
 /// For how long the other ranks may end by themselves after one has died.
 const GRACE: Duration = Duration::from_secs(6);
@@ -41,13 +44,25 @@ pub(super) struct LaunchArgs {
     /// The rank of this process in the file [default: that of torchrun, mpirun or srun]
     #[arg(long, value_name = "N", requires = "hostfile")]
     rank: Option<usize>,
+    /// What carries the sums of the layers [default: nccl where this program is built for CUDA and sees a GPU, else ring]
+    #[arg(long, value_enum, value_name = "NAME")]
+    backend: Option<Link>,
     /// The command, such as: generate --prompt TEXT
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
+/// What carries the sums of the layers.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Link {
+    /// NVIDIA's NCCL: each process has one GPU
+    Nccl,
+    /// TCP connections, each process with the next one. Sums are computed on the CPU
+    Ring,
+}
+
 const AFTER_HELP: &str = "\
-The processes are connected by a ring over TCP. Example: mlx-infer launch -n 2 -- generate --prompt 'The red fox'
+The processes are connected by a ring over TCP, and GPUs by NCCL besides. Example: mlx-infer launch -n 2 -- generate --prompt 'The red fox'
 
 Processes that torchrun starts on one machine need neither flag: torchrun --no-python --nproc-per-node 2 mlx-infer launch -- generate --prompt 'The red fox'";
 
@@ -56,6 +71,8 @@ struct Places {
     /// The addresses of the ring, in a file.
     hosts: PathBuf,
     ranks: Vec<usize>,
+    /// The GPUs of the processes, if NCCL connects them.
+    gpus: Option<Gpus>,
     /// Whether the file is removed at the end.
     is_own: bool,
 }
@@ -104,7 +121,7 @@ impl LaunchArgs {
                 let message = format!("-n must be at least 2, given {size}");
                 return Err(Failure::Usage(message));
             }
-            return here(size);
+            return here(size, self.backend);
         }
         let given = RANK
             .into_iter()
@@ -115,6 +132,7 @@ impl LaunchArgs {
                 Failure::Usage(message)
             })?;
             return Ok(Places {
+                gpus: Gpus::of(self.backend, &read_hosts(hosts)?, &[rank], None)?,
                 hosts: hosts.clone(),
                 ranks: vec![rank],
                 is_own: false,
@@ -129,9 +147,10 @@ impl LaunchArgs {
             (Some((_, rank)), Some(size), Some(local), Some(port)) if size == local && size > 1 => {
                 // torchrun's own port is the first of a range that is free.
                 let hosts = (0..size).map(|at| vec![format!("127.0.0.1:{}", port + 1 + at)]);
-                let hosts = write_hosts(&hosts.collect::<Vec<_>>(), &format!("{port}-{rank}"))?;
+                let hosts = hosts.collect::<Vec<_>>();
                 Ok(Places {
-                    hosts,
+                    gpus: Gpus::of(self.backend, &hosts, &[rank], None)?,
+                    hosts: write_hosts(&hosts, &format!("{port}-{rank}"))?,
                     ranks: vec![rank],
                     is_own: true,
                 })
@@ -149,24 +168,36 @@ fn number(name: &str) -> Option<usize> {
 }
 
 /// Processes on this machine, at ports that are free now.
-fn here(size: usize) -> Result<Places> {
-    // They are held until all are known, so that they differ.
-    let held = (0..size).map(|_| TcpListener::bind("127.0.0.1:0"));
+fn here(size: usize, link: Option<Link>) -> Result<Places> {
+    // They are held until all are known, so that they differ. The last one is NCCL's.
+    let held = (0..=size).map(|_| TcpListener::bind("127.0.0.1:0"));
     let held = held.collect::<std::io::Result<Vec<_>>>();
     let addresses = held.and_then(|held| {
-        let each = held
-            .iter()
-            .map(|held| Ok(vec![held.local_addr()?.to_string()]));
+        let each = held.iter().map(TcpListener::local_addr);
         each.collect::<std::io::Result<Vec<_>>>()
     });
-    let addresses = addresses.map_err(|error| {
+    let mut addresses = addresses.map_err(|error| {
         Error::new(ErrorKind::Io, "no free port for the ring").with_source(error)
     })?;
+    let port = addresses.pop().map(|address| address.port().into());
+    let each = addresses.iter().map(|address| vec![address.to_string()]);
+    let (hosts, ranks) = (each.collect::<Vec<_>>(), Vec::from_iter(0..size));
     Ok(Places {
-        hosts: write_hosts(&addresses, "all")?,
-        ranks: (0..size).collect(),
+        gpus: Gpus::of(link, &hosts, &ranks, port)?,
+        hosts: write_hosts(&hosts, "all")?,
+        ranks,
         is_own: true,
     })
+}
+
+/// The addresses of a file of hosts. The processes check them.
+fn read_hosts(path: &Path) -> Result<Vec<Vec<String>>> {
+    let fail = |error: &dyn std::fmt::Display| {
+        let form = "expected a JSON list with a list of \"address:port\" for each rank";
+        Failure::Usage(format!("--hostfile {}: {form}: {error}", path.display()))
+    };
+    let text = std::fs::read_to_string(path).map_err(|error| fail(&error))?;
+    serde_json::from_str(&text).map_err(|error| fail(&error))
 }
 
 fn write_hosts(hosts: &[Vec<String>], name: &str) -> Result<PathBuf> {
@@ -194,8 +225,8 @@ fn start(places: &Places, command: &[OsString]) -> Result<u8> {
         .map_err(|error| fail("cannot watch for signals", error))?;
     let program = std::env::current_exe().map_err(|error| fail("where is this program", error))?;
     let mut all = Vec::new();
-    for &rank in &places.ranks {
-        match begin(&program, places, rank, command) {
+    for (place, &rank) in places.ranks.iter().enumerate() {
+        match begin(&program, places, place, command) {
             Ok(child) => all.push(Started {
                 rank,
                 child,
@@ -213,14 +244,18 @@ fn start(places: &Places, command: &[OsString]) -> Result<u8> {
 fn begin(
     program: &Path,
     places: &Places,
-    rank: usize,
+    place: usize,
     command: &[OsString],
 ) -> std::io::Result<Child> {
+    let rank = places.ranks[place];
     let mut process = Command::new(program);
     process
         .args(command)
         .env("MLX_RANK", rank.to_string())
         .env("MLX_HOSTFILE", &places.hosts);
+    if let Some(gpus) = &places.gpus {
+        gpus.tell(&mut process, place);
+    }
     let here = places.ranks.len();
     if here > 1 && std::env::var_os("MLX_CPU_THREADS").is_none() {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);

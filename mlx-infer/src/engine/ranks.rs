@@ -1,6 +1,7 @@
 //! What the ranks that share a model agree on. The first rank decides what depends on callers, on time or on chance, and
 //! tells the others. So all ranks make the same plans, and their collectives have the same order.
 
+use std::cell::RefCell;
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::OnceLock;
@@ -18,6 +19,22 @@ use crate::error::{Error, ErrorKind, Result};
 /// The bytes of a message's first part, of which the first eight are its length.
 const FIRST: usize = 512;
 const LENGTH: usize = 8;
+
+thread_local! {
+    static MESSENGER: RefCell<Option<Group>> = const { RefCell::new(None) };
+}
+
+/// Lets `group` carry the messages of this thread's rank. Without it they go through the group of the layers.
+pub(crate) fn set_messenger(group: Group) {
+    MESSENGER.set(Some(group));
+}
+
+fn with_messenger<R>(f: impl FnOnce(&Group) -> mlx_core::Result<R>) -> mlx_core::Result<R> {
+    MESSENGER.with_borrow(|messenger| match messenger {
+        Some(group) => f(group),
+        None => with_group(f),
+    })
+}
 
 /// What the first rank knows of requests before a part of the work.
 #[derive(Serialize, Deserialize)]
@@ -89,7 +106,7 @@ pub(crate) fn agreed<T: Serialize + DeserializeOwned>(ranks: Ranks, own: T) -> R
         0 => serde_json::to_vec(&own).map_err(|error| lost(&error))?,
         _ => Vec::new(),
     };
-    let message = with_group(|group| broadcast(group, &message));
+    let message = with_messenger(|group| broadcast(group, &message));
     let message = message.map_err(|error| lost(&error))?;
     serde_json::from_slice(&message).map_err(|_| lost(&"they do not do the same"))
 }
@@ -102,7 +119,7 @@ pub(crate) fn gathered(ranks: Ranks, own: &str) -> Result<Vec<String>> {
     if ranks.size() == 1 {
         return Ok(vec![own.to_owned()]);
     }
-    let all = with_group(|group| gather(group, own.as_bytes()));
+    let all = with_messenger(|group| gather(group, own.as_bytes()));
     let all = all.map_err(|error| lost(&error))?;
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
     Ok(all.into_iter().map(text).collect())
