@@ -12,7 +12,8 @@ use launch::{Ring, assert_ended_well};
 use mlx_core::distributed::{
     Backend, all_gather, all_max, all_min, all_sum, init, is_available, recv, send, sum_scatter,
 };
-use mlx_core::{Array, DType, ErrorKind, Result, array};
+use mlx_core::stream::device_count;
+use mlx_core::{Array, DType, DeviceKind, ErrorKind, Result, array};
 
 /// What a child does.
 #[test]
@@ -30,6 +31,18 @@ fn collectives_of_two_and_three_ranks_are_those_of_one_process() {
             assert_ended_well(output, &format!("rank {rank} of {size}"));
         }
     }
+}
+
+#[test]
+fn two_gpus_add_their_arrays_also_in_captured_steps() -> Result<()> {
+    if device_count(DeviceKind::Gpu)? < 2 || !is_available(Backend::Nccl)? {
+        eprintln!("skipped: fewer than two GPUs");
+        return Ok(());
+    }
+    for output in Ring::of_gpus(2).run("gpus") {
+        assert_ended_well(&output, "gpus");
+    }
+    Ok(())
 }
 
 #[test]

@@ -11,6 +11,8 @@ pub const CHILD: &str = "MLX_CORE_TEST_RANK";
 pub struct Ring {
     folder: tempfile::TempDir,
     size: usize,
+    /// NCCL's port, if each rank has a GPU.
+    nccl: Option<u16>,
 }
 
 impl Ring {
@@ -24,11 +26,32 @@ impl Ring {
         let folder = tempfile::tempdir().unwrap();
         let text = serde_json::to_string(&hosts).unwrap();
         std::fs::write(folder.path().join("hosts.json"), text).unwrap();
-        Self { folder, size }
+        Self {
+            folder,
+            size,
+            nccl: None,
+        }
+    }
+
+    /// A ring whose ranks have a GPU each, connected by NCCL besides.
+    pub fn of_gpus(size: usize) -> Self {
+        let held = TcpListener::bind("127.0.0.1:0").unwrap();
+        Self {
+            nccl: Some(held.local_addr().unwrap().port()),
+            ..Self::new(size)
+        }
     }
 
     pub fn start_rank(&self, program: &str, rank: usize) -> Rank {
-        let mut child = Command::new(std::env::current_exe().unwrap())
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        if let Some(port) = self.nccl {
+            command
+                .env("CUDA_VISIBLE_DEVICES", rank.to_string())
+                .env("MLX_WORLD_SIZE", self.size.to_string())
+                .env("NCCL_HOST_IP", "127.0.0.1")
+                .env("NCCL_PORT", port.to_string());
+        }
+        let mut child = command
             .args(["--exact", "a_rank", "--nocapture", "--test-threads=1"])
             .env(CHILD, program)
             .env("MLX_RANK", rank.to_string())

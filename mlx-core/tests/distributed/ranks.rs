@@ -10,7 +10,9 @@ use mlx_core::distributed::{
 use mlx_core::kernel::{self, CpuKernel, Spec, View, ViewMut};
 use mlx_core::ops::{arange, concat, stack};
 use mlx_core::transforms::vjp_with;
-use mlx_core::{Array, DType, Device, Error, ErrorKind, Result, Stream, array, eval, grad, vmap};
+use mlx_core::{
+    Array, DType, Device, Error, ErrorKind, Replay, Result, Stream, array, eval, grad, vmap,
+};
 
 pub fn run(name: &str) -> Result<()> {
     // A rank that waits for ever fails its test.
@@ -21,6 +23,7 @@ pub fn run(name: &str) -> Result<()> {
     });
     match name {
         "collectives" => collectives(&ring()?),
+        "gpus" => gpus(),
         "gradients" => gradients(&ring()?),
         "messages" => messages(&ring()?),
         "strangers" => strangers(&ring()?),
@@ -60,6 +63,57 @@ fn assert_same(found: &Array, expected: &Array, what: &str) -> Result<()> {
         found.array_equal(expected)?.item::<bool>()?,
         "{what}: {found} {expected}"
     );
+    Ok(())
+}
+
+/// NCCL beside the ring, in steps that are evaluated and in steps that are captured.
+fn gpus() -> Result<()> {
+    let ring = init(true, Backend::Ring)?;
+    let group = init(true, Backend::Nccl)?;
+    assert_eq!((group.rank(), group.size()), (ring.rank(), ring.size()));
+    Device::GPU.set_default()?;
+    let (rank, size) = (group.rank(), group.size());
+    for dtype in [DType::F32, DType::F16, DType::BF16, DType::I32, DType::U8] {
+        let shape = [12, 70_001];
+        let all: Vec<Array> = (0..size)
+            .map(|rank| share(rank, size, &shape, dtype))
+            .collect::<Result<_>>()?;
+        let stacked = stack(&all, 0)?;
+        let what = format!("rank {rank}, {dtype}");
+        let sum = stacked.sum(0, false)?.astype(dtype)?;
+        assert_same(&all_sum(&all[rank], &group)?, &sum, &what)?;
+        assert_same(
+            &all_max(&all[rank], &group)?,
+            &stacked.max(0, false)?,
+            &what,
+        )?;
+        assert_same(&all_gather(&all[rank], &group)?, &concat(&all, 0)?, &what)?;
+    }
+    let step = |number: i32| -> Result<Array> {
+        let x = share(rank, size, &[4, 64], DType::BF16)?;
+        eval([&x])?;
+        let sum = all_sum(
+            &x.add(&Array::full(&[64], number as f32, DType::BF16)?)?,
+            &group,
+        )?;
+        all_gather(&sum.add(rank as i32)?, &group)
+    };
+    let wanted = (0..12)
+        .map(|number| step(number)?.astype(DType::F32)?.to_vec::<f32>())
+        .collect::<Result<Vec<_>>>()?;
+    let mut replay = Replay::new()?;
+    for (number, wanted) in (0..).zip(&wanted) {
+        let found = step(number)?;
+        replay.async_eval([&found], [&found; 0])?;
+        // A message of the host beside the queue of the GPU.
+        let told = all_sum(&array![1], &ring)?;
+        assert_eq!(told.to_vec::<i32>()?, [2]);
+        assert_eq!(
+            &found.astype(DType::F32)?.to_vec::<f32>()?,
+            wanted,
+            "step {number}"
+        );
+    }
     Ok(())
 }
 
