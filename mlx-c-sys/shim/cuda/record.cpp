@@ -4,6 +4,7 @@
 #include <mutex>
 
 #include "mlx/backend/cuda/allocator.h"
+#include "mlx/distributed/primitives.h"
 #include "mlx/primitives.h"
 #include "ops/node.h"
 #include "report.h"
@@ -94,8 +95,25 @@ void keep_unreal(
   }
 }
 
-// Captures the kernels of a graph. Returns false after an error, and if the captured graph has nodes other than
-// kernels, copies and memsets.
+// Whether each launch of a captured graph may repeat a node. NCCL records and waits for events of its own between captured
+// and other collectives.
+bool is_repeatable(CUgraphNodeType type, bool has_collectives) {
+  switch (type) {
+    case CU_GRAPH_NODE_TYPE_KERNEL:
+    case CU_GRAPH_NODE_TYPE_MEMCPY:
+    case CU_GRAPH_NODE_TYPE_MEMSET:
+    case CU_GRAPH_NODE_TYPE_EMPTY:
+      return true;
+    case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
+    case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
+      return has_collectives;
+    default:
+      return false;
+  }
+}
+
+// Captures the kernels of a graph. Returns false after an error, and if the captured graph has nodes that launches cannot
+// repeat, such as allocations and calls of the host.
 bool record(Graph& graph, Captured& captured, mx::cu::CommandEncoder& encoder, CUgraph* recorded) {
   const auto& driver = Driver::get();
   auto stream = static_cast<CUstream>(static_cast<cudaStream_t>(encoder.stream()));
@@ -104,6 +122,7 @@ bool record(Graph& graph, Captured& captured, mx::cu::CommandEncoder& encoder, C
     return false;
   }
   bool is_whole = true;
+  bool has_collectives = false;
   try {
     Capturing capturing(captured.kept);
     for (size_t i = 0; i < graph.nodes.size(); i++) {
@@ -116,6 +135,7 @@ bool record(Graph& graph, Captured& captured, mx::cu::CommandEncoder& encoder, C
       }
       auto out = graph.heads[i].outputs();
       graph.nodes[i].primitive->eval_gpu(in, out);
+      has_collectives = has_collectives || dynamic_cast<mx::distributed::DistPrimitive*>(graph.nodes[i].primitive.get()) != nullptr;
       captured.kept.insert(captured.kept.end(), in.begin(), in.end());
       for (auto& a : out) {
         captured.kept.push_back(value_of(a));
@@ -133,7 +153,7 @@ bool record(Graph& graph, Captured& captured, mx::cu::CommandEncoder& encoder, C
   for (auto node : nodes) {
     CUgraphNodeType type{};
     is_known = is_known && driver.get_type(node, &type) == CUDA_SUCCESS;
-    is_whole = is_whole && (type == CU_GRAPH_NODE_TYPE_KERNEL || type == CU_GRAPH_NODE_TYPE_MEMCPY || type == CU_GRAPH_NODE_TYPE_MEMSET);
+    is_whole = is_whole && is_repeatable(type, has_collectives);
     if (is_known && type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) {
       CUDA_MEM_ALLOC_NODE_PARAMS of{};
       is_known = driver.get_allocation(node, &of) == CUDA_SUCCESS;

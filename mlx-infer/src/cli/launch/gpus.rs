@@ -13,6 +13,9 @@ use super::{Link, number};
 /// CUDA's list of the GPUs that a process sees.
 const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 
+/// Whether NCCL orders captured collectives and others by events of its own, which takes time in each of them.
+const MIXING: &str = "NCCL_GRAPH_MIXING_SUPPORT";
+
 /// What NCCL needs to know.
 pub(super) struct Gpus {
     /// Address and port of rank 0, at which the ranks meet.
@@ -78,6 +81,10 @@ impl Gpus {
             .env("MLX_WORLD_SIZE", self.size.to_string())
             .env("NCCL_HOST_IP", &self.host)
             .env("NCCL_PORT", self.port.to_string());
+        // A rank has one stream with collectives, so NCCL need not order captured steps and others.
+        if std::env::var_os(MIXING).is_none() {
+            process.env(MIXING, "0");
+        }
     }
 }
 
