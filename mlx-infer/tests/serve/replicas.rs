@@ -215,16 +215,7 @@ fn actors_label_what_the_command_labels() {
             .stderr(Stdio::piped());
         command
     };
-    let done = || -> BTreeMap<PathBuf, SystemTime> {
-        let entries = std::fs::read_dir(&labels).into_iter().flatten();
-        let paths = entries.map(|entry| entry.unwrap().path());
-        let is_part = |path: &PathBuf| {
-            let name = path.file_name().unwrap().to_string_lossy();
-            name.ends_with(".jsonl") && !name.starts_with('.')
-        };
-        let dated = |path: PathBuf| Some((path.clone(), path.metadata().ok()?.modified().ok()?));
-        paths.filter(is_part).filter_map(dated).collect()
-    };
+    let done = || complete(&labels);
     let mut first = run("10").spawn().unwrap();
     let start = Instant::now();
     while done().len() < 3 {
@@ -263,11 +254,7 @@ fn actors_label_what_the_command_labels() {
     );
     let found: Vec<Value> = after
         .keys()
-        .flat_map(|path| {
-            let text = std::fs::read_to_string(path).unwrap();
-            let lines = text.lines().map(|line| serde_json::from_str(line).unwrap());
-            lines.collect::<Vec<Value>>()
-        })
+        .flat_map(|path| lines_of(&std::fs::read_to_string(path).unwrap()))
         .collect();
     let input = std::fs::File::open(&corpus).unwrap();
     let direct = Command::new(PROGRAM)
@@ -276,13 +263,31 @@ fn actors_label_what_the_command_labels() {
         .stdin(input)
         .output()
         .unwrap();
-    let direct = String::from_utf8(direct.stdout).unwrap();
-    let direct: Vec<Value> = direct
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect();
+    let direct = lines_of(&String::from_utf8(direct.stdout).unwrap());
     assert_eq!(found.len(), 400);
-    for (found, direct) in found.iter().zip(&direct) {
+    assert_same_labels(&found, &direct);
+}
+
+/// The complete parts of a folder of labels, and when each was written.
+fn complete(labels: &Path) -> BTreeMap<PathBuf, SystemTime> {
+    let entries = std::fs::read_dir(labels).into_iter().flatten();
+    let paths = entries.map(|entry| entry.unwrap().path());
+    let is_part = |path: &PathBuf| {
+        let name = path.file_name().unwrap().to_string_lossy();
+        name.ends_with(".jsonl") && !name.starts_with('.')
+    };
+    let dated = |path: PathBuf| Some((path.clone(), path.metadata().ok()?.modified().ok()?));
+    paths.filter(is_part).filter_map(dated).collect()
+}
+
+fn lines_of(text: &str) -> Vec<Value> {
+    let lines = text.lines().map(|line| serde_json::from_str(line).unwrap());
+    lines.collect()
+}
+
+fn assert_same_labels(found: &[Value], direct: &[Value]) {
+    assert_eq!(found.len(), direct.len());
+    for (found, direct) in found.iter().zip(direct) {
         for key in ["line", "label", "error"] {
             assert_eq!(found[key], direct[key], "{found}");
         }
