@@ -34,6 +34,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::files::moved::{self, Moved};
 use crate::files::source::{Layout, Source, plain_memory};
 use crate::linalg;
+use crate::ops::create::zeros;
 use crate::settings;
 
 mod finite;
@@ -90,6 +91,8 @@ pub struct Safetensors {
     moved: Mutex<Unfetched>,
     /// [`taken`](Self::taken)
     taken: AtomicU64,
+    /// Whether arrays are zeros, so that no data are read.
+    is_blank: bool,
 }
 
 impl Safetensors {
@@ -147,7 +150,31 @@ impl Safetensors {
             header,
             moved: Mutex::default(),
             taken: AtomicU64::new(0),
+            is_blank: false,
         })
+    }
+
+    /// The same file whose arrays are zeros from now on: for the sizes of what is made from it, without reading its data.
+    /// The zeros take no memory until they are evaluated.
+    ///
+    /// ```
+    /// # use std::collections::BTreeMap;
+    /// # use mlx_core::{Array, Result, safetensors::{save, Safetensors}};
+    /// # fn main() -> Result<()> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("model.safetensors");
+    /// # save(&path, [("weight", &Array::from_slice(&[1.0f32, 2.0], &[1, 2])?)], &BTreeMap::new())?;
+    /// let file = Safetensors::open(&path)?.without_data();
+    /// assert_eq!(file.array("weight")?.shape(), [1, 2]);
+    /// assert_eq!(file.part("weight", 1, &[0..1])?.nbytes(), 4);
+    /// assert_eq!(file.taken(), 0);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn without_data(mut self) -> Self {
+        self.is_blank = true;
+        self
     }
 
     /// All arrays by their names.
@@ -213,6 +240,9 @@ impl Safetensors {
     /// neither 0 nor 1.
     pub fn array(&self, name: &str) -> Result<Array> {
         let tensor = self.tensor(name)?;
+        if self.is_blank {
+            return zeros(&tensor.shape, tensor.dtype);
+        }
         self.load(tensor)
             .map_err(|error| error.context(format!("{}: tensor {name:?}", self.label)))
     }
@@ -264,6 +294,9 @@ impl Safetensors {
         let runs: Vec<Range<usize>> = runs.collect();
         let mut shape = tensor.shape.clone();
         shape[axis] = ranges.iter().map(|range| range.end - range.start).sum();
+        if self.is_blank {
+            return zeros(&shape, tensor.dtype);
+        }
         let (moved, begin) =
             Moved::joined(&self.source, &runs).map_err(|error| context(error.into()))?;
         let bytes: usize = runs.iter().map(Range::len).sum();
@@ -313,7 +346,7 @@ impl Safetensors {
     /// # Errors
     /// There is no such tensor, or the file cannot be read.
     pub fn prepare<'a>(&self, names: impl IntoIterator<Item = &'a str>) -> Result<()> {
-        if !plain_memory()? {
+        if self.is_blank || !plain_memory()? {
             return Ok(());
         }
         let named: Result<Vec<&Tensor>> = names.into_iter().map(|name| self.tensor(name)).collect();

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 pub use self::engine::follow_engine;
 pub use self::mlx_lm::{MlxLm, MlxLmOptions};
-pub use self::ranks::{join_ranks, rank_here, refuse_ranks};
+pub use self::ranks::{join_command, join_ranks, rank_here, refuse_ranks};
 
 use mlx_models::ModelInfo;
 

@@ -18,7 +18,6 @@ mod fit;
 mod generate;
 mod info;
 mod interrupt;
-mod launch;
 mod lines;
 mod list;
 #[cfg(feature = "serve")]
@@ -69,7 +68,7 @@ enum Command {
     /// Measure the speed of prompts and of decoding, by rows and lengths
     Bench(bench::BenchArgs),
     /// Start a command on several processes, which share the model
-    Launch(launch::LaunchArgs),
+    Launch(mlx_infer::launch::LaunchArgs),
     /// Describe a model: architecture, parameters, caches, memory
     Info(info::InfoArgs),
     /// Write a checkpoint quantised, unpacked or in another type
@@ -129,7 +128,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Score(command) => command.run(),
         Command::Tokenize(command) => command.run(),
         Command::Bench(command) => command.run(),
-        Command::Launch(command) => command.run(),
+        Command::Launch(command) => ranks::launch(command),
         Command::Info(command) => command.run(),
         Command::Convert(command) => command.run(),
         Command::Pull(command) => command.run(),

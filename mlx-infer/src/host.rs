@@ -4,4 +4,6 @@
 pub mod console;
 pub mod convert;
 pub mod input;
+#[cfg(feature = "cli")]
+pub mod launch;
 pub mod output;

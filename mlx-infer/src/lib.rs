@@ -74,12 +74,14 @@ pub use {mlx_core, mlx_models, mlx_nn};
 
 pub use backend::{
     Availability, BackEnd, Classification, MlxLm, MlxLmOptions, OnEvent, TextModel, backends,
-    follow_engine, join_ranks, rank_here, refuse_ranks,
+    follow_engine, join_command, join_ranks, rank_here, refuse_ranks,
 };
 pub use engine::prompt_cache::PromptCache;
 pub use engine::ranks::ranks_lost;
 pub use engine::{Engine, EngineLoad, EngineOptions, Handle, PageLoad, PrefixDirLoad};
 pub use error::{Error, ErrorKind, Result};
+#[cfg(feature = "cli")]
+pub use host::launch;
 pub use host::{console, convert, input, output};
 pub use mlx_models::ModelInfo;
 pub use model::adapters::{MAX_ADAPTER_RANK, MAX_ADAPTERS};
@@ -88,6 +90,7 @@ pub use model::checked::Checked;
 pub use model::default_model::files as default_model_files;
 pub use model::finite::not_finite;
 pub use model::frontend::Frontend;
+pub use model::outline::{RankSizes, RanksOutline};
 pub use model::{LoadOptions, LoadedModel, PartOptions};
 pub use request::Request;
 pub use request::cancel::CancelToken;

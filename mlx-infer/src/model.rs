@@ -10,6 +10,7 @@ pub(crate) mod frontend;
 
 mod draft;
 pub(crate) mod memory;
+pub(crate) mod outline;
 mod read;
 
 use std::any::Any;

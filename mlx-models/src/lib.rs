@@ -73,8 +73,8 @@ pub use model::{
     Texts, TrainableHead, kv_heads,
 };
 pub use registry::{
-    Family, LoadOptions, Loaded, Registry, Source, encoder_types, initialised, known_types, load,
-    load_from,
+    Family, LoadOptions, Loaded, Outline, Registry, Source, encoder_types, initialised,
+    known_types, load, load_from,
 };
 
 /// Earlier names in [`decoders`].

@@ -13,7 +13,7 @@ mod load;
 
 pub use crate::config::Source;
 pub use crate::families::Family;
-pub use load::{LoadOptions, Loaded, initialised, load, load_from};
+pub use load::{LoadOptions, Loaded, Outline, initialised, load, load_from};
 
 /// The families that can be loaded: those of this crate, and those that a program adds.
 ///

@@ -5,6 +5,7 @@ mod eval;
 mod fuse;
 mod init;
 mod mlx_lm;
+mod ranks;
 mod report;
 mod run;
 mod settings;
@@ -14,6 +15,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use mlx_infer::console;
+use mlx_infer::launch::LaunchArgs;
 
 /// Trains language models with MLX.
 #[derive(Parser)]
@@ -35,6 +37,21 @@ enum Command {
     Fuse(fuse::Fuse),
     /// Measure loss, perplexity and accuracy
     Eval(eval::Eval),
+    /// Start lora or full on several processes that share the batches
+    Launch(LaunchArgs),
+}
+
+impl Command {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Lora(_) => "lora",
+            Self::Full(_) => "full",
+            Self::Init(_) => "init",
+            Self::Fuse(_) => "fuse",
+            Self::Eval(_) => "eval",
+            Self::Launch(_) => "launch",
+        }
+    }
 }
 
 /// The end of a command that did not fail.
@@ -48,8 +65,14 @@ pub(crate) fn main() -> ExitCode {
         Ok(cli) => cli.command,
         Err(error) => return console::usage(&error),
     };
+    let command = match command {
+        Command::Launch(args) => return ranks::launch(args),
+        command => command,
+    };
     let settings = mlx_core::settings::check().map_err(mlx_train::Error::from);
-    let result = settings.and_then(|()| match command {
+    let allowed = settings.and_then(|()| ranks::check(command.name()));
+    let result = allowed.and_then(|()| match command {
+        Command::Launch(_) => Ok(Done::All),
         Command::Lora(settings) => run::run(settings, true),
         Command::Full(settings) => run::run(settings, false),
         Command::Init(init) => init.run().map(|()| Done::All),

@@ -3,10 +3,11 @@
 use mlx_infer::not_finite;
 use mlx_models::Model;
 use mlx_nn::CacheOptions;
+use mlx_nn::shard::Ranks;
 use serde::Serialize;
 
 use crate::batch::{Batch, Example};
-use crate::error::{Result, argument};
+use crate::error::{Error, Result, argument};
 use crate::feed::Feed;
 use crate::loss::sum_loss_and_right;
 
@@ -41,40 +42,68 @@ pub fn evaluate(
     batches: Option<usize>,
     ce_chunk: Option<i32>,
 ) -> Result<Evaluation> {
+    let found = sums(model, examples, batch_size, batches, ce_chunk, Ranks::ALONE)?;
+    if found.tokens == 0 {
+        return Err(nothing());
+    }
+    let loss = found.loss / found.weight;
+    Ok(Evaluation {
+        loss,
+        perplexity: loss.exp(),
+        token_accuracy: found.right as f64 / found.tokens as f64,
+        accuracy: found.right_rows as f64 / found.rows as f64,
+        examples: found.rows,
+        tokens: found.tokens,
+    })
+}
+
+/// The sums of an evaluation over batches.
+#[derive(Default)]
+pub(crate) struct Sums {
+    /// The losses of the tokens, each times its weight.
+    pub loss: f64,
+    pub weight: f64,
+    right: usize,
+    tokens: usize,
+    rows: usize,
+    right_rows: usize,
+}
+
+pub(crate) fn nothing() -> Error {
+    argument("there is no example to evaluate")
+}
+
+/// The sums over the batches that a rank evaluates, of those that [`evaluate`] does.
+pub(crate) fn sums(
+    model: &dyn Model,
+    examples: &[Example],
+    batch_size: usize,
+    batches: Option<usize>,
+    ce_chunk: Option<i32>,
+    ranks: Ranks,
+) -> Result<Sums> {
     let plan = Feed::in_order(examples, batch_size);
-    let limit = batches.unwrap_or(usize::MAX);
-    let (mut loss, mut weight, mut right, mut tokens) = (0.0, 0.0, 0, 0);
-    let (mut rows, mut right_rows) = (0, 0);
-    for batch in plan.iter().take(limit) {
+    let plan = plan.iter().take(batches.unwrap_or(usize::MAX));
+    let mut sums = Sums::default();
+    for batch in plan.skip(ranks.rank()).step_by(ranks.size()) {
         let examples = batch.iter().map(|&index| [&examples[index]]);
         let batch = Batch::new(examples)?;
         let (sum, judged) = sum_loss_and_right(model, &batch, ce_chunk)?;
         mlx_core::eval([&sum, &judged])?;
-        loss += f64::from(sum.item::<f32>()?);
-        weight += batch.weight;
-        tokens += batch.learnt;
+        sums.loss += f64::from(sum.item::<f32>()?);
+        sums.weight += batch.weight;
+        sums.tokens += batch.learnt;
         let width = batch.targets.dim(1)? as usize;
         let mut faultless = vec![true; batch.documents.len()];
         let places = batch.places.to_vec::<u32>()?;
         for (place, good) in places.into_iter().zip(judged.to_vec::<bool>()?) {
-            right += usize::from(good);
+            sums.right += usize::from(good);
             faultless[place as usize / width] &= good;
         }
-        rows += faultless.len();
-        right_rows += faultless.into_iter().filter(|&good| good).count();
+        sums.rows += faultless.len();
+        sums.right_rows += faultless.into_iter().filter(|&good| good).count();
     }
-    if tokens == 0 {
-        return Err(argument("there is no example to evaluate"));
-    }
-    let loss = loss / weight;
-    Ok(Evaluation {
-        loss,
-        perplexity: loss.exp(),
-        token_accuracy: right as f64 / tokens as f64,
-        accuracy: right_rows as f64 / rows as f64,
-        examples: rows,
-        tokens,
-    })
+    Ok(sums)
 }
 
 /// Checks the result of an evaluation of these examples.

@@ -10,7 +10,7 @@
 //! | gradients | [`value_and_grad`] | derivatives of a loss by every trainable parameter |
 //! | optimiser | [`Optimizer`], [`Method`] | gradients to new parameters, with moments in F32 |
 //! | learning rate | [`Schedule`] | the rate of each step |
-//! | run | [`Trainer`], [`TrainerConfig`] | steps, evaluations, checkpoints, resumption |
+//! | run | [`Trainer`], [`TrainerConfig`] | steps, evaluations, checkpoints, resumption; on one process, or on several that share the batches |
 //! | checkpoint | [`checkpoint`] | a run's state on disk |
 //! | evaluation | [`evaluate`](mod@evaluate) | loss, perplexity, accuracy |
 //!
@@ -64,6 +64,7 @@ pub mod evaluate;
 pub mod export;
 pub mod feed;
 pub mod loss;
+mod ranks;
 pub mod recompute;
 pub mod trainer;
 

@@ -35,6 +35,7 @@ pub fn sum_loss(model: &dyn Model, batch: &Batch, ce_chunk: Option<i32>) -> Resu
 
 /// The loss of a head for multi-token prediction (DeepSeek-V3, arXiv:2412.19437, section 2.2). From the features of a
 /// position and the next token, the head predicts the token after that.
+#[derive(Clone, Debug)]
 pub struct Ahead {
     /// The next tokens, U32 `[B, L]`.
     next: Array,

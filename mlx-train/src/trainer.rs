@@ -10,10 +10,11 @@ use std::time::Instant;
 use mlx_core::{memory, random};
 use mlx_models::Model;
 use mlx_nn::lora::set_dropout_key;
+use mlx_nn::shard::Ranks;
 use mlx_nn::trainable::trainable;
 use serde::{Deserialize, Serialize};
 
-use crate::batch::{Batch, Example};
+use crate::batch::Example;
 use crate::checkpoint::{self, Frozen, Output, Saved};
 use crate::clip;
 use crate::error::{Error, ErrorKind, Result, argument};
@@ -21,9 +22,11 @@ use crate::feed::{Feed, FeedOptions, Numbers, Position};
 use crate::grad::{Gradients, accumulate};
 use crate::loss::{Ahead, check_ahead};
 use crate::optim::{Method, Optimizer};
+use crate::ranks::sum_gradients;
 use crate::schedule::Schedule;
 
 mod losses;
+mod shared;
 
 use losses::Ratio;
 
@@ -32,7 +35,7 @@ use losses::Ratio;
 pub struct TrainerConfig {
     /// Steps of the optimiser.
     pub steps: u64,
-    /// Rows of a batch.
+    /// Rows of a batch, which are those of all ranks together.
     pub batch_size: usize,
     /// Instead of `batch_size`: rows of similar length, up to this many tokens with padding.
     pub batch_tokens: Option<usize>,
@@ -170,6 +173,7 @@ pub struct Trainer<'a> {
     optimizer: Optimizer,
     feed: Feed,
     progress: Progress,
+    ranks: Ranks,
 }
 
 impl<'a> Trainer<'a> {
@@ -215,7 +219,31 @@ impl<'a> Trainer<'a> {
             output,
             feed,
             progress: Progress::default(),
+            ranks: Ranks::ALONE,
         })
+    }
+
+    /// Shares the batches of the run with the other processes of `ranks`, whose group this thread has
+    /// [joined](mlx_nn::shard::join). All have the same model, settings and data. Each computes every `size`-th row of a
+    /// batch; gradients and losses are summed, so that a step is that of one process with the whole batch, up to the
+    /// order of sums. Dropout differs, because each rank draws its own. The first rank writes the output, in a
+    /// folder that the others read when they resume. The number of ranks may change when a run is resumed.
+    ///
+    /// A rank that ends or fails ends the runs of all with an error.
+    ///
+    /// ```no_run
+    /// use mlx_core::distributed::{Backend, init};
+    /// use mlx_train::Trainer;
+    ///
+    /// # fn shared(trainer: Trainer<'_>) -> mlx_train::Result<Trainer<'_>> {
+    /// let ranks = mlx_nn::shard::join(init(false, Backend::Any)?);
+    /// Ok(trainer.on_ranks(ranks))
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn on_ranks(mut self, ranks: Ranks) -> Self {
+        self.ranks = ranks;
+        self
     }
 
     /// Continues from the last checkpoint of the output. Returns whether there is one.
@@ -232,7 +260,9 @@ impl<'a> Trainer<'a> {
         let saved = self.saved(output);
         let progress = checkpoint::load(&dir, &saved, self.model, &mut self.optimizer)?;
         // The adapter files may be those of another save, or be missing.
-        output.write_result(self.model)?;
+        if self.writes() {
+            output.write_result(self.model)?;
+        }
         self.feed.seek(progress.position);
         self.progress = progress;
         Ok(true)
@@ -248,7 +278,8 @@ impl<'a> Trainer<'a> {
     /// # Errors
     /// The folder contains checkpoints of another run.
     pub fn check_output(&self) -> Result<()> {
-        if self.progress.step == 0
+        if self.writes()
+            && self.progress.step == 0
             && let Some(output) = &self.output
             && let Some(dir) = checkpoint::last(output)?
         {
@@ -265,9 +296,10 @@ impl<'a> Trainer<'a> {
     ///
     /// # Errors
     /// The output holds another run's checkpoints, a step fails or its loss is NaN or infinite, or saving fails. The
-    /// last checkpoint stays.
+    /// last checkpoint stays. The ranks differ in model, settings or data, or another one has ended.
     pub fn run(&mut self, mut observe: impl FnMut(&Event) -> ControlFlow<()>) -> Result<bool> {
         self.check_output()?;
+        self.check_ranks()?;
         while self.progress.step < self.config.steps && !self.progress.stopped {
             let mut flow = observe(&self.step()?);
             let step = self.progress.step;
@@ -280,9 +312,10 @@ impl<'a> Trainer<'a> {
                 }
             }
             let due = last || self.progress.stopped || step.is_multiple_of(self.config.save_every);
+            flow = self.agreed(flow)?;
             if due || flow.is_break() {
                 self.save()?;
-                flow = both(flow, observe(&Event::Saved { step }));
+                flow = self.agreed(both(flow, observe(&Event::Saved { step })))?;
             }
             if flow.is_break() {
                 break;
@@ -300,34 +333,42 @@ impl<'a> Trainer<'a> {
         let mut of_head = Ratio::default();
         for part in 0..self.config.accumulate {
             let rows = self.feed.next_batch();
-            let rows = rows
-                .iter()
-                .map(|row| row.iter().map(|&index| &self.train[index]));
-            let batch = Batch::new(rows)?;
-            let draw = Numbers::new(self.config.seed, number).next();
-            let key = random::Key::new(draw.wrapping_add(part as u64))?;
-            set_dropout_key(self.model, Some(&key))?;
+            let batch = self.batch(rows.iter())?;
             let ahead = self.config.mtp;
             let ahead = ahead.map(|factor| Ahead::new(self.model, &batch, factor));
             let ahead = ahead.transpose()?;
-            let result = self.gradients(&batch, ahead.as_ref());
-            set_dropout_key(self.model, None)?;
-            let (sums, grads) = result?;
-            accumulate(&mut total, grads)?;
-            // Each part is evaluated before the graph of the next is built, so memory holds only
-            // one.
-            mlx_core::eval(sums.iter().chain(total.values()))?;
-            loss += f64::from(sums[0].item::<f32>()?);
-            if let (Some(ahead), Some(sum)) = (&ahead, sums.get(1)) {
-                of_head.add(f64::from(sum.item::<f32>()?), ahead.weight());
+            if let Some((own, ahead)) = self.own(&rows, &batch, ahead.as_ref())? {
+                let draw = Numbers::new(self.config.seed, number).next();
+                // The ranks draw other numbers for their rows.
+                let rank = (self.ranks.rank() as u64) << 32;
+                let key = random::Key::new(draw.wrapping_add(part as u64).wrapping_add(rank))?;
+                set_dropout_key(self.model, Some(&key))?;
+                let result = self.gradients(&own, ahead.as_ref());
+                set_dropout_key(self.model, None)?;
+                let (sums, grads) = result?;
+                accumulate(&mut total, grads)?;
+                // Each part is evaluated before the graph of the next is built, so memory holds only
+                // one.
+                mlx_core::eval(sums.iter().chain(total.values()))?;
+                loss += f64::from(sums[0].item::<f32>()?);
+                if let (Some(_), Some(sum)) = (&ahead, sums.get(1)) {
+                    of_head.add(f64::from(sum.item::<f32>()?), 0.0);
+                }
+            }
+            if let Some(ahead) = &ahead {
+                of_head.add(0.0, ahead.weight());
             }
             weight += batch.weight;
             learnt += batch.learnt;
             tokens += batch.tokens();
         }
-        let loss = loss / weight;
+        let loss = self.shared(loss, &mut of_head)? / weight;
+        if total.is_empty() {
+            total = self.no_gradients()?;
+        }
         let layout = self.optimizer.layout(&total);
         let mut total = layout.join(total)?;
+        sum_gradients(self.ranks, &mut total)?;
         for grad in total.values_mut() {
             *grad = grad.divide(weight as f32)?;
         }
@@ -380,7 +421,8 @@ impl<'a> Trainer<'a> {
     }
 
     fn save(&self) -> Result<Option<PathBuf>> {
-        let Some(output) = &self.output else {
+        self.check_parameters()?;
+        let Some(output) = self.output.as_ref().filter(|_| self.writes()) else {
             return Ok(None);
         };
         let saved = self.saved(output);

@@ -76,6 +76,25 @@ pub fn join_ranks(files: &Files, options: &[(&str, String)]) -> Result<Ranks> {
     }
 }
 
+/// Like [`join_ranks`] for a command of this program, whose flags must be the same on all ranks, but for those of `own`
+/// and their values.
+///
+/// # Errors
+/// The same as those of [`join_ranks`].
+pub fn join_command(files: &Files, own: &[&str]) -> Result<Ranks> {
+    let mut given = std::env::args().skip(1);
+    let mut flags = Vec::new();
+    while let Some(flag) = given.next() {
+        let name = flag.split('=').next().unwrap_or_default();
+        match own.contains(&name) {
+            true if flag == name => drop(given.next()),
+            true => {}
+            false => flags.push(flag),
+        }
+    }
+    join_ranks(files, &[("command line", flags.join(" "))])
+}
+
 /// What tells a model from others: its config and the names and sizes of its weights.
 fn identity(files: &Files) -> Result<String> {
     let mut hasher = DefaultHasher::new();
@@ -130,17 +149,18 @@ fn difference(all: &[String]) -> Option<String> {
     ))
 }
 
-/// The error of a command that cannot run on several ranks.
+/// The error of a command that cannot run on several ranks. `known` are the commands that can.
 ///
 /// # Errors
 /// The environment names several ranks.
-pub fn refuse_ranks(command: &str) -> Result<()> {
+pub fn refuse_ranks(command: &str, known: &[&str]) -> Result<()> {
     match configured() {
         None => Ok(()),
         Some(name) => Err(Error::new(
             ErrorKind::Unsupported,
             format!(
-                "{command} runs in one process only, and {name} is set; on several ranks run: generate, serve"
+                "{command} runs in one process only, and {name} is set; on several ranks run: {}",
+                known.join(", ")
             ),
         )),
     }

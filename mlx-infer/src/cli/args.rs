@@ -10,7 +10,7 @@ use mlx_core::{DType, QuantMode, Scheme, fast};
 use mlx_infer::input::{MAX_TEXT, read_text};
 use mlx_infer::{
     BackEnd, Error, ErrorKind, Files, GenerateOptions, LoadOptions, LoadedModel, PrefixDirLimits,
-    RequestOptions, SamplingParams, Speculative, console, hub,
+    RanksOutline, RequestOptions, SamplingParams, Speculative, console, hub,
 };
 use serde_json::Value;
 
@@ -183,6 +183,17 @@ impl LoadArgs {
         self.load_to_draft(None, Speculative::Off, false)
     }
 
+    /// What each of so many ranks would hold of the model.
+    pub(super) fn outline(&self, ranks: usize) -> Result<RanksOutline> {
+        let options = self.base.options(Speculative::Off, false)?;
+        Ok(RanksOutline::of(&self.files()?, options, ranks)?)
+    }
+
+    /// Whether an adapter is given.
+    pub(super) fn has_adapter(&self) -> bool {
+        self.adapter.is_some()
+    }
+
     /// Loads the model with room for the drafts of `speculative`.
     fn load_to_draft(
         &self,
@@ -257,15 +268,8 @@ impl Base {
         Ok(super::fit::check(&self.files()?, is_converted, asked)?)
     }
 
-    /// Loads the model, with a progress bar on a terminal. It gets room for the drafts of
-    /// `speculative`, or of any request.
-    fn load_to_draft(
-        &self,
-        drafters: Option<&Drafters>,
-        speculative: Speculative,
-        for_requests: bool,
-        on_progress: &mut dyn FnMut(usize, usize),
-    ) -> Result<LoadedModel> {
+    /// The options of loading, with room for the drafts of `speculative`, or of any request.
+    fn options(&self, speculative: Speculative, for_requests: bool) -> Result<LoadOptions> {
         let flags = &self.flags;
         if flags.context_len == Some(0) {
             return Err(Failure::Usage(
@@ -280,7 +284,7 @@ impl Base {
         let kv_quantization = kv_quantization
             .transpose()
             .map_err(|error| Failure::Usage(format!("kv-bits and kv-group-size: {error}")))?;
-        let options = LoadOptions {
+        Ok(LoadOptions {
             kv_quantization,
             context_len: flags.context_len,
             dtype: self.dtype(),
@@ -292,7 +296,19 @@ impl Base {
             },
             no_head: speculative == Speculative::Off,
             ..LoadOptions::default()
-        };
+        })
+    }
+
+    /// Loads the model, with a progress bar on a terminal. It gets room for the drafts of
+    /// `speculative`, or of any request.
+    fn load_to_draft(
+        &self,
+        drafters: Option<&Drafters>,
+        speculative: Speculative,
+        for_requests: bool,
+        on_progress: &mut dyn FnMut(usize, usize),
+    ) -> Result<LoadedModel> {
+        let options = self.options(speculative, for_requests)?;
         let files = self.files()?;
         let options = LoadOptions {
             ranks: super::ranks::join(&files)?,

@@ -9,13 +9,18 @@ use serde_json::{Value, json};
 
 use super::{Result, args, fit, memory, output};
 
+mod parts;
+
 /// The context length for the memory estimate if neither the model nor the user gives one.
-const DEFAULT_CONTEXT: usize = 4096;
+pub(super) const DEFAULT_CONTEXT: usize = 4096;
 
 #[derive(Args)]
 pub(super) struct InfoArgs {
     #[command(flatten)]
     load: args::LoadArgs,
+    /// Instead, describe what each of this many ranks would hold, without loading the model
+    #[arg(long, value_name = "N")]
+    ranks: Option<usize>,
     /// Print one JSON document
     #[arg(long)]
     json: bool,
@@ -23,6 +28,13 @@ pub(super) struct InfoArgs {
 
 impl InfoArgs {
     pub(super) fn run(self) -> Result {
+        if let Some(n) = self.ranks {
+            let document = parts::describe(&self.load, n)?;
+            return match self.json {
+                true => output::print_json(&document),
+                false => output::print(&parts::table(&document)),
+            };
+        }
         let free = memory::free();
         let model = self.load.load()?;
         let files = self.load.files()?;

@@ -1,9 +1,10 @@
 //! The ranks that share the model of a command.
 
+use mlx_infer::launch::{LaunchArgs, LaunchFault};
 use mlx_infer::mlx_nn::shard::Ranks;
-use mlx_infer::{ErrorKind, Files, console, join_ranks, refuse_ranks};
+use mlx_infer::{ErrorKind, Files, console, join_command, refuse_ranks};
 
-use super::Result;
+use super::{Failure, Result};
 
 /// The commands that several ranks can run together.
 const COMMANDS: [&str; 2] = ["generate", "serve"];
@@ -13,8 +14,20 @@ const FREE: [&str; 4] = ["launch", "pull", "list", "backends"];
 /// Refuses a command that one process runs, if the environment names several ranks.
 pub(super) fn check(command: Option<&str>) -> Result {
     match command {
-        Some(name) if !COMMANDS.contains(&name) && !FREE.contains(&name) => Ok(refuse_ranks(name)?),
+        Some(name) if !COMMANDS.contains(&name) && !FREE.contains(&name) => {
+            Ok(refuse_ranks(name, &COMMANDS)?)
+        }
         _ => Ok(()),
+    }
+}
+
+/// Starts the processes of a command. Ends this one if a process fails.
+pub(super) fn launch(command: LaunchArgs) -> Result {
+    match command.run(&COMMANDS) {
+        Ok(0) => Ok(()),
+        Ok(code) => std::process::exit(code.into()),
+        Err(LaunchFault::Usage(message)) => Err(Failure::Usage(message)),
+        Err(LaunchFault::Failed(error)) => Err(error.into()),
     }
 }
 
@@ -22,17 +35,7 @@ pub(super) fn check(command: Option<&str>) -> Result {
 /// command writes.
 pub(super) fn join(files: &Files) -> Result<Ranks> {
     // Where the model is, and where one listens, may differ.
-    let own = ["--model", "--host", "--port"];
-    let mut given = std::env::args().skip(1);
-    let mut flags = Vec::new();
-    while let Some(flag) = given.next() {
-        match own.iter().find(|own| flag.starts_with(**own)) {
-            Some(own) if flag == *own => drop(given.next()),
-            Some(_) => {}
-            None => flags.push(flag),
-        }
-    }
-    let joined = join_ranks(files, &[("command line", flags.join(" "))]);
+    let joined = join_command(files, &["--model", "--host", "--port"]);
     let ranks = match joined {
         // The first rank says in what they differ.
         Err(error) if error.kind() == ErrorKind::Cancelled => std::process::exit(1),

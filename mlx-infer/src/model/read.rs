@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use mlx_core::{DType, Device, DeviceKind, Safetensors};
 use mlx_models::{Loaded, Model, Registry};
+use serde_json::Value;
 
 use super::draft::DraftRoom;
 use super::{LoadOptions, LoadedModel, cache_options, check_caches, next_serial};
@@ -33,7 +34,7 @@ const OWN: &str = "own";
 const OWN_FILES: &str = "a model without files";
 
 /// Whether a head for multi-token prediction drafts.
-fn head_drafts(options: &LoadOptions) -> bool {
+pub(super) fn head_drafts(options: &LoadOptions) -> bool {
     options.max_draft > 0 && options.context_len.is_none() && !options.no_head
 }
 
@@ -218,6 +219,16 @@ fn load_embedded(
     files: &Files,
     options: mlx_models::LoadOptions<'_>,
 ) -> Result<Loaded> {
+    let (config, weights, dtype) = embedded(files, options.dtype)?;
+    let options = mlx_models::LoadOptions { dtype, ..options };
+    Ok(registry.load_from(&files.describe(), config, vec![weights], options)?)
+}
+
+/// Config and weights of files that are in memory, and the dtype for them if the caller wants `dtype`.
+pub(super) fn embedded(
+    files: &Files,
+    dtype: Option<DType>,
+) -> Result<(Value, Safetensors, Option<DType>)> {
     let missing = |name: &str| {
         Error::new(
             ErrorKind::Missing,
@@ -234,7 +245,5 @@ fn load_embedded(
     // CPU.
     let is_built_in = matches!(files, Files::Embedded { .. });
     let wide = is_built_in && Device::default_device()?.kind == DeviceKind::Cpu;
-    let dtype = options.dtype.or(wide.then_some(DType::F32));
-    let options = mlx_models::LoadOptions { dtype, ..options };
-    Ok(registry.load_from(&files.describe(), config, vec![weights], options)?)
+    Ok((config, weights, dtype.or(wide.then_some(DType::F32))))
 }

@@ -5,6 +5,7 @@ pub(crate) mod classify;
 pub(crate) mod embeddings;
 pub(crate) mod health;
 pub(crate) mod infill;
+pub(crate) mod info;
 pub(crate) mod lora;
 pub(crate) mod ollama;
 pub(crate) mod openai;
@@ -32,6 +33,10 @@ pub(super) fn table() -> Router<Shared> {
         .route("/ready", get(health::ready))
         .route("/metrics", get(metrics::metrics))
         .route("/openapi.json", get(openapi::document))
+        .route("/server_info", get(info::server))
+        .route("/get_server_info", get(info::server))
+        .route("/model_info", get(info::model))
+        .route("/get_model_info", get(info::model))
         // Clients have base URLs with or without `/v1`.
         .merge(of_apis())
         .nest("/v1", of_apis())

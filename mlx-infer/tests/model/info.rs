@@ -1,5 +1,7 @@
 //! `mlx-infer info`.
 
+use mlx_infer::{Files, LoadOptions, LoadedModel};
+use mlx_nn::shard::Ranks;
 use serde_json::{Value, json};
 
 use crate::checkpoint;
@@ -80,5 +82,60 @@ fn info_describes_the_model() {
         "memory needed",
     ] {
         assert!(text.contains(word), "{text}");
+    }
+}
+
+/// Without loading, `--ranks` tells the bytes that ranks hold which have loaded their parts.
+#[test]
+fn the_parts_of_ranks_are_described_as_they_are_loaded() {
+    for (case, n, counts) in [
+        ("q_qwen2_b4_g32", 2, vec![2]),
+        ("mixtral", 2, vec![2, 4]),
+        ("qwen3_5_text", 2, vec![2]),
+        ("gemma3_text", 4, vec![2, 4]),
+    ] {
+        let count = n.to_string();
+        let args = ["info", "--model", &path(case), "--ranks", &count];
+        let found = document(mlx_infer(&[&args[..], &["--json"]].concat()));
+        assert_eq!(found["counts"], json!(counts), "{case}");
+        let context = found["cache_context"].as_u64().unwrap() as usize;
+        let ranks = found["ranks"].as_array().unwrap();
+        assert_eq!(ranks.len(), n);
+        for (rank, part) in ranks.iter().enumerate() {
+            let options = LoadOptions {
+                ranks: Ranks::new(rank, n).unwrap(),
+                ..LoadOptions::default()
+            };
+            let files = Files::Directory(checkpoint::dir(case));
+            let loaded = LoadedModel::load_files(files, options, &mut |_, _| ()).unwrap();
+            let costs = loaded.state_costs();
+            let caches: usize = costs.iter().map(|cost| cost.bytes(context)).sum();
+            let weights = loaded.info().weight_bytes;
+            assert_eq!(part["weight_bytes"], json!(weights), "{case} {rank}");
+            assert_eq!(part["cache_bytes"], json!(caches), "{case} {rank}");
+        }
+        let whole = document(mlx_infer(&["info", "--model", &path(case), "--json"]));
+        let whole = whole["memory"]["weight_bytes"].as_u64().unwrap();
+        let sum: u64 = (ranks.iter())
+            .map(|part| part["weight_bytes"].as_u64().unwrap())
+            .sum();
+        assert!(
+            sum >= whole && sum < whole * n as u64,
+            "{case}: {sum} {whole}"
+        );
+        let text = printed(mlx_infer(&args));
+        assert!(
+            text.contains("ranks that work") && text.contains("rank 1 "),
+            "{text}"
+        );
+    }
+    for (ranks, code, words) in [
+        ("3", 1, "numbers of ranks that work: 2, 4"),
+        ("1", 2, "--ranks must be from 2 to 1024, given 1"),
+    ] {
+        let output = mlx_infer(&["info", "--ranks", ranks]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{said}");
+        assert!(said.contains(words), "{said}");
     }
 }

@@ -37,6 +37,8 @@ mod peers;
 mod pool;
 mod process;
 mod refusals;
+#[cfg(unix)]
+mod replicas;
 mod responses;
 mod samplers;
 mod scripted;

@@ -239,6 +239,17 @@ impl Assembled {
 
     /// Evaluates the parameters, and collects the model's [`ModelInfo`].
     pub(crate) fn finish(self, label: &str) -> Result<Loaded> {
+        let loaded = self.described(true)?;
+        for key in &loaded.info.unread_keys {
+            tracing::warn!(
+                "{label}: config.json: {key} is not known to this version and has no effect"
+            );
+        }
+        Ok(loaded)
+    }
+
+    /// The model with its [`ModelInfo`]. Unless its parameters are evaluated, their data may still be in the files.
+    pub(crate) fn described(self, is_evaluated: bool) -> Result<Loaded> {
         let Self {
             model,
             model_type,
@@ -252,22 +263,19 @@ impl Assembled {
             quantization: quantization.default_scheme(),
             stored: stored.map(|format| format.described).or(gguf),
             unread_keys: config.unread(),
-            ..info(model_type, model.as_ref())?
+            ..info(model_type, model.as_ref(), is_evaluated)?
         };
-        for key in &info.unread_keys {
-            tracing::warn!(
-                "{label}: config.json: {key} is not known to this version and has no effect"
-            );
-        }
         Ok(Loaded { model, info })
     }
 }
 
-/// Evaluates the parameters of a model, and collects its [`ModelInfo`].
-pub(crate) fn info(model_type: &str, model: &dyn Model) -> Result<ModelInfo> {
+/// Collects the [`ModelInfo`] of a model, whose parameters are evaluated if `is_evaluated`.
+pub(crate) fn info(model_type: &str, model: &dyn Model, is_evaluated: bool) -> Result<ModelInfo> {
     let mut weigh = Weigh::default();
     model.visit(&mut Path::default(), &mut weigh)?;
-    mlx_core::eval(&weigh.arrays)?;
+    if is_evaluated {
+        mlx_core::eval(&weigh.arrays)?;
+    }
     let geometry = model.geometry();
     Ok(ModelInfo {
         model_type: model_type.to_owned(),

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use mlx_core::{DType, Result};
+use mlx_core::{DType, Result, Safetensors};
 use mlx_nn::shard::Ranks;
 use serde_json::Value;
 
@@ -30,6 +30,16 @@ pub struct LoadOptions<'a> {
     pub ranks: Ranks,
     /// Called with the number of parameters filled so far, and their total.
     pub progress: Option<&'a mut dyn FnMut(usize, usize)>,
+}
+
+/// What a rank would hold of a model ([`Registry::outline`]).
+#[derive(Clone, Debug)]
+pub struct Outline {
+    /// The rank's sizes: bytes of its weights, layers with its heads.
+    pub info: ModelInfo,
+    /// All numbers of ranks, from 2 on, that divide the heads of every layer. Empty if no layer has heads, and for a
+    /// process alone.
+    pub counts: Vec<usize>,
 }
 
 /// A model and information about its checkpoint.
@@ -64,7 +74,7 @@ impl Loaded {
     /// # Errors
     /// A parameter has no value, or an evaluation fails.
     pub fn of(model_type: &str, model: Box<dyn Model>) -> Result<Self> {
-        let info = assemble::info(model_type, model.as_ref())?;
+        let info = assemble::info(model_type, model.as_ref(), true)?;
         Ok(Self { model, info })
     }
 }
@@ -98,6 +108,45 @@ impl Registry {
         }
         assembled.divide_states(options.ranks);
         assembled.finish(label)
+    }
+
+    /// What [`load`](Self::load) with these options would hold in memory, by the sizes in the files: their data are not
+    /// read, so a model may be larger than this machine. A model in GGUF is read. The group of the ranks is not needed.
+    ///
+    /// # Errors
+    /// The same as those of [`load`](fn@crate::load), but for data that are wrong. The ranks do not divide the model.
+    pub fn outline(&self, dir: impl AsRef<Path>, options: LoadOptions<'_>) -> Result<Outline> {
+        let dir = dir.as_ref();
+        let (config, weights) = weights::open_checkpoint(dir)?;
+        self.outline_from(&dir.display().to_string(), config, weights, options)
+    }
+
+    /// [`outline`](Self::outline) of a checkpoint's parsed config.json and opened files; `label` names it in errors.
+    ///
+    /// # Errors
+    /// The same as those of [`outline`](Self::outline).
+    pub fn outline_from(
+        &self,
+        label: &str,
+        config: Value,
+        weights: impl Into<Weights>,
+        mut options: LoadOptions<'_>,
+    ) -> Result<Outline> {
+        let mut weights = weights.into();
+        for files in [&mut weights.model, &mut weights.head] {
+            let blank = files.drain(..).map(Safetensors::without_data);
+            *files = blank.collect();
+        }
+        let (mut assembled, _) = assemble::filled(self, label, config, weights, &mut options)?;
+        if options.drafts {
+            assembled.model.enable_drafts();
+        }
+        assembled.divide_states(options.ranks);
+        let counts = assembled.sharded.counts.iter().map(|&n| n as usize);
+        Ok(Outline {
+            counts: counts.collect(),
+            info: assembled.described(false)?.info,
+        })
     }
 
     /// [`initialised`](fn@crate::initialised) with the families of this registry.

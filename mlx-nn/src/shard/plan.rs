@@ -57,6 +57,9 @@ pub struct Sharded {
     pub states: Vec<(LayerKind, LayerKind)>,
     /// The layers that were divided.
     pub layers: usize,
+    /// All numbers of ranks, from 2 on, that divide the heads of every layer. Empty if no layer has heads: then any
+    /// number works.
+    pub counts: Vec<i32>,
 }
 
 /// Leaves this rank's part of every layer of `module` that can be divided. The features inside MLPs are divided in blocks
@@ -89,7 +92,10 @@ pub fn shard(module: &mut dyn Module, ranks: Ranks, unit: i32) -> Result<Sharded
         ranks,
         unit,
         inside: Inside::default(),
-        sharded: Sharded::default(),
+        sharded: Sharded {
+            counts: survey.counts(),
+            ..Sharded::default()
+        },
         tied: !survey.has_head,
     };
     module.visit_mut(&mut Path::default(), &mut divider)?;
@@ -170,6 +176,13 @@ impl VisitMut for Survey {
 }
 
 impl Survey {
+    /// The numbers of ranks, from 2 on, that divide all heads.
+    fn counts(&self) -> Vec<i32> {
+        let most = self.heads.iter().map(|(_, heads)| heads.many).max();
+        let works = |&n: &i32| self.heads.iter().all(|(_, heads)| heads.fit(n));
+        (2..=most.unwrap_or(0)).filter(works).collect()
+    }
+
     fn check(&self, size: i32) -> Result<()> {
         let unsupported = |message| Err(Error::new(ErrorKind::Unsupported, message));
         if self.layers == 0 {
@@ -181,12 +194,7 @@ impl Survey {
         let Some((path, heads)) = misfits.first() else {
             return Ok(());
         };
-        let most = self.heads.iter().map(|(_, heads)| heads.many).max();
-        let works = |&n: &i32| self.heads.iter().all(|(_, heads)| heads.fit(n));
-        let works: Vec<String> = (2..=most.unwrap_or(0))
-            .filter(works)
-            .map(|n| n.to_string())
-            .collect();
+        let works: Vec<String> = self.counts().iter().map(i32::to_string).collect();
         let mut message = format!(
             "{size} ranks cannot share {path}, which has {} heads",
             heads.many

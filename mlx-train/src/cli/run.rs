@@ -23,7 +23,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::report::Report;
 use super::settings::Settings;
-use super::{Done, source};
+use super::{Done, ranks, source};
 
 fn wrong(message: String) -> Error {
     Error::new(ErrorKind::Argument, message)
@@ -42,9 +42,11 @@ pub(super) fn run(settings: Settings, lora: bool) -> Result<Done> {
     let config = trainer_config(&settings)?;
     let test_batches = batches("test_batches", settings.test_batches.unwrap_or(-1))?;
     let dir = settings.out.clone().unwrap_or_else(|| "adapters".into());
-    // The claim is held to the end, so that a second run in the same folder fails here.
-    let _claim = Claim::new(&dir)?;
     let files = source::files(settings.model.as_deref())?;
+    let ranks = ranks::join(&files)?;
+    let is_first = ranks.rank() == 0;
+    // The claim is held to the end, so that a second run in the same folder fails here.
+    let _claim = is_first.then(|| Claim::new(&dir)).transpose()?;
     let encoder = Encoder::load(&files)?;
     let loaded = source::load(&files, settings.dtype.as_deref(), settings.expand)?;
     let mut model = loaded.model;
@@ -89,7 +91,9 @@ pub(super) fn run(settings: Settings, lora: bool) -> Result<Done> {
         dir: dir.clone(),
         config: adapter,
     };
-    output.clean()?;
+    if is_first {
+        output.clean()?;
+    }
     let examples = (train.examples, valid.examples);
     let mut trainer = Trainer::new(
         model.as_mut(),
@@ -97,7 +101,8 @@ pub(super) fn run(settings: Settings, lora: bool) -> Result<Done> {
         &examples.0,
         &examples.1,
         Some(output),
-    )?;
+    )?
+    .on_ranks(ranks);
     if settings.resume {
         if !trainer.resume()? {
             return Err(wrong(format!("{}: no checkpoint to resume", dir.display())));
@@ -107,11 +112,14 @@ pub(super) fn run(settings: Settings, lora: bool) -> Result<Done> {
     trainer.check_output()?;
     let every = settings.report_every.unwrap_or(10).max(1);
     let from = trainer.progress().step;
-    let mut report = Report::open(&dir, config.steps, from, every, settings.json)?;
+    let mut report = is_first
+        .then(|| Report::open(&dir, config.steps, from, every, settings.json))
+        .transpose()?;
     let interrupted = watch()?;
     let mut failed = None;
     let done = trainer.run(|event| {
-        if let Err(error) = report.record(event) {
+        let recorded = report.as_mut().map(|report| report.record(event));
+        if let Some(Err(error)) = recorded {
             failed = Some(error);
             return ControlFlow::Break(());
         }
@@ -133,12 +141,15 @@ pub(super) fn run(settings: Settings, lora: bool) -> Result<Done> {
             }
         });
     }
-    report.finish()?;
+    if let Some(report) = report {
+        report.finish()?;
+    }
     if !done {
         console::note("interrupted and saved; --resume goes on");
         return Ok(Done::Interrupted);
     }
-    if let Some(test) = test {
+    // The other ranks have done their part.
+    if let Some(test) = test.filter(|_| is_first) {
         let (rows, chunk) = (config.batch_size, config.ce_chunk);
         let found = evaluate(model.as_ref(), &test.examples, rows, test_batches, chunk)?;
         evaluate::check(&found, model.as_ref(), &test.examples, chunk)?;

@@ -7,9 +7,10 @@ use mlx_core::Array;
 use super::{Event, Trainer};
 use crate::batch::Batch;
 use crate::error::Result;
-use crate::evaluate::evaluate;
+use crate::evaluate::{nothing, sums};
 use crate::grad::{Gradients, value_and_grad};
 use crate::loss::{Ahead, sum_loss, sum_losses};
+use crate::ranks;
 use crate::recompute::sum_loss_and_grads;
 
 impl Trainer<'_> {
@@ -37,7 +38,13 @@ impl Trainer<'_> {
         let started = Instant::now();
         let batches = self.config.eval_batches;
         let (rows, chunk) = (self.config.batch_size, self.config.ce_chunk);
-        let loss = evaluate(self.model, self.valid, rows, batches, chunk)?.loss;
+        // Each rank evaluates some of the batches.
+        let found = sums(self.model, self.valid, rows, batches, chunk, self.ranks)?;
+        let [loss, weight] = ranks::sums(self.ranks, [found.loss, found.weight])?;
+        if weight == 0.0 {
+            return Err(nothing());
+        }
+        let loss = loss / weight;
         let step = self.progress.step;
         // A loss that is NaN or infinite never counts as the best: no later loss would be lower
         // than NaN.
@@ -45,7 +52,7 @@ impl Trainer<'_> {
         if best {
             self.progress.best = Some((loss, step));
             self.progress.since_best = 0;
-            if let Some(output) = &self.output {
+            if let Some(output) = self.output.as_ref().filter(|_| self.writes()) {
                 output.write_best(self.model)?;
             }
         } else {
@@ -64,7 +71,7 @@ impl Trainer<'_> {
 
 /// A sum of losses, and the sum of their weights.
 #[derive(Default)]
-pub(super) struct Ratio(f64, f64);
+pub(super) struct Ratio(pub(super) f64, f64);
 
 impl Ratio {
     pub(super) fn add(&mut self, sum: f64, weight: f64) {

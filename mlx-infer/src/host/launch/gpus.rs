@@ -2,13 +2,12 @@
 
 use std::process::Command;
 
-use mlx_infer::Error;
-use mlx_infer::mlx_core::distributed::{Backend, is_available};
-use mlx_infer::mlx_core::stream::device_count;
-use mlx_infer::mlx_core::{Device, DeviceKind};
+use mlx_core::distributed::{Backend, is_available};
+use mlx_core::stream::device_count;
+use mlx_core::{Device, DeviceKind};
 
-use super::super::{Failure, Result};
-use super::{Link, number};
+use super::{LaunchFault, Link, Result, number};
+use crate::error::Error;
 
 /// CUDA's list of the GPUs that a process sees.
 const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
@@ -45,7 +44,7 @@ impl Gpus {
         match link {
             Some(Link::Ring) => return Ok(None),
             Some(Link::Nccl) if !has_nccl()? => {
-                return Err(Failure::Usage(
+                return Err(LaunchFault::Usage(
                     "--backend nccl needs an NVIDIA GPU, and a program built with MLX_BACKEND=cuda13"
                         .to_owned(),
                 ));
@@ -58,12 +57,12 @@ impl Gpus {
             Some(list) => list.split(',').map(|name| name.trim().to_owned()).collect(),
             None => numbered(device_count(DeviceKind::Gpu).map_err(Error::from)?),
         };
-        let devices = choose(hosts, ranks, &visible).map_err(Failure::Usage)?;
+        let devices = choose(hosts, ranks, &visible).map_err(LaunchFault::Usage)?;
         let first = hosts.first().and_then(|own| own.first());
         let (host, ring) = first
             .and_then(|address| address.rsplit_once(':'))
             .and_then(|(host, port)| Some((host, port.parse::<usize>().ok()?)))
-            .ok_or_else(|| Failure::Usage("rank 0 has no address:port".to_owned()))?;
+            .ok_or_else(|| LaunchFault::Usage("rank 0 has no address:port".to_owned()))?;
         Ok(Some(Self {
             host: std::env::var("NCCL_HOST_IP").unwrap_or_else(|_| host.to_owned()),
             port: port

@@ -1,4 +1,4 @@
-//! `mlx-infer launch`: processes that share a model.
+//! `mlx-infer launch` and `mlx-train launch`: processes of this program that share a model or the batches of a run.
 
 use std::ffi::OsString;
 use std::fs::OpenOptions;
@@ -11,11 +11,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
-use mlx_infer::{Error, ErrorKind, console};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
-use super::{Failure, Result};
+use super::console;
+use crate::error::{Error, ErrorKind};
 use gpus::Gpus;
 
 mod gpus;
@@ -32,9 +32,27 @@ const RANK: [&str; 5] = [
     "SLURM_PROCID",
 ];
 
-#[derive(Args)]
+/// Why processes were not started.
+#[derive(Debug)]
+pub enum LaunchFault {
+    /// The flags contradict each other, or the command is none that several ranks can run.
+    Usage(String),
+    /// A file or a process failed.
+    Failed(Error),
+}
+
+impl From<Error> for LaunchFault {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+type Result<T> = std::result::Result<T, LaunchFault>;
+
+/// The flags of `launch`, a command of `mlx-infer` and of `mlx-train`. Needs the feature `cli`.
+#[derive(Args, Debug)]
 #[command(after_help = AFTER_HELP)]
-pub(super) struct LaunchArgs {
+pub struct LaunchArgs {
     /// Number of processes, all on this machine
     #[arg(short = 'n', long = "ranks", value_name = "N", conflicts_with_all = ["hostfile", "rank"])]
     ranks: Option<usize>,
@@ -47,13 +65,13 @@ pub(super) struct LaunchArgs {
     /// What carries the sums of the layers [default: nccl where this program is built for CUDA and sees a GPU, else ring]
     #[arg(long, value_enum, value_name = "NAME")]
     backend: Option<Link>,
-    /// The command, such as: generate --prompt TEXT
+    /// The command of this program, with its flags
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
 /// What carries the sums of the layers.
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Link {
     /// NVIDIA's NCCL: each process has one GPU
     Nccl,
@@ -62,7 +80,9 @@ enum Link {
 }
 
 const AFTER_HELP: &str = "\
-The processes are connected by a ring over TCP, and GPUs by NCCL besides. Example: mlx-infer launch -n 2 -- generate --prompt 'The red fox'
+The processes are connected by a ring over TCP, and their GPUs by NCCL besides. Examples:
+  mlx-infer launch -n 2 -- generate --prompt 'The red fox'
+  mlx-train launch -n 2 -- lora --data data
 
 Processes that torchrun starts on one machine need neither flag: torchrun --no-python --nproc-per-node 2 mlx-infer launch -- generate --prompt 'The red fox'";
 
@@ -93,20 +113,17 @@ struct Started {
 }
 
 impl LaunchArgs {
-    /// The exit status is that of the first process that fails.
-    pub(super) fn run(self) -> Result {
-        let places = self.places()?;
-        let code = start(&places, &self.command)?;
-        // The file of hosts is removed before the end.
-        drop(places);
-        match code {
-            0 => Ok(()),
-            code => std::process::exit(code.into()),
-        }
+    /// Starts the processes, each of which runs this program with one of the commands `known`, and waits for their end.
+    /// Returns the exit status: 0, or that of the first process that fails.
+    ///
+    /// # Errors
+    /// The flags are wrong, or a process cannot be started.
+    pub fn run(self, known: &[&str]) -> std::result::Result<u8, LaunchFault> {
+        let places = self.places(known)?;
+        start(&places, &self.command)
     }
 
-    fn places(&self) -> Result<Places> {
-        let known = ["generate", "serve"];
+    fn places(&self, known: &[&str]) -> Result<Places> {
         let command = self.command.first().map(|name| name.to_string_lossy());
         let command = command.unwrap_or_default();
         if !known.contains(&&*command) {
@@ -114,12 +131,12 @@ impl LaunchArgs {
                 "{command:?} does not run on several ranks; these do: {}",
                 known.join(", ")
             );
-            return Err(Failure::Usage(message));
+            return Err(LaunchFault::Usage(message));
         }
         if let Some(size) = self.ranks {
             if size < 2 {
                 let message = format!("-n must be at least 2, given {size}");
-                return Err(Failure::Usage(message));
+                return Err(LaunchFault::Usage(message));
             }
             return here(size, self.backend);
         }
@@ -129,7 +146,7 @@ impl LaunchArgs {
         if let Some(hosts) = &self.hostfile {
             let rank = self.rank.or(given.map(|(_, rank)| rank)).ok_or_else(|| {
                 let message = "--hostfile needs --rank, or a launcher that sets RANK".to_owned();
-                Failure::Usage(message)
+                LaunchFault::Usage(message)
             })?;
             return Ok(Places {
                 gpus: Gpus::of(self.backend, &read_hosts(hosts)?, &[rank], None)?,
@@ -155,10 +172,12 @@ impl LaunchArgs {
                     is_own: true,
                 })
             }
-            (Some((name, _)), ..) => Err(Failure::Usage(format!(
+            (Some((name, _)), ..) => Err(LaunchFault::Usage(format!(
                 "{name} is set, but the addresses of the other ranks are not known: give --hostfile FILE"
             ))),
-            (None, ..) => Err(Failure::Usage("give -n N or --hostfile FILE".to_owned())),
+            (None, ..) => Err(LaunchFault::Usage(
+                "give -n N or --hostfile FILE".to_owned(),
+            )),
         }
     }
 }
@@ -194,14 +213,14 @@ fn here(size: usize, link: Option<Link>) -> Result<Places> {
 fn read_hosts(path: &Path) -> Result<Vec<Vec<String>>> {
     let fail = |error: &dyn std::fmt::Display| {
         let form = "expected a JSON list with a list of \"address:port\" for each rank";
-        Failure::Usage(format!("--hostfile {}: {form}: {error}", path.display()))
+        LaunchFault::Usage(format!("--hostfile {}: {form}: {error}", path.display()))
     };
     let text = std::fs::read_to_string(path).map_err(|error| fail(&error))?;
     serde_json::from_str(&text).map_err(|error| fail(&error))
 }
 
 fn write_hosts(hosts: &[Vec<String>], name: &str) -> Result<PathBuf> {
-    let path = std::env::temp_dir().join(format!("mlx-infer-{}-{name}.json", std::process::id()));
+    let path = std::env::temp_dir().join(format!("mlx-ranks-{}-{name}.json", std::process::id()));
     let written = OpenOptions::new()
         .write(true)
         .create_new(true)
@@ -209,7 +228,7 @@ fn write_hosts(hosts: &[Vec<String>], name: &str) -> Result<PathBuf> {
         .and_then(|mut file| file.write_all(serde_json::json!(hosts).to_string().as_bytes()));
     written.map_err(|error| {
         let message = format!("cannot write {}", path.display());
-        Failure::from(Error::new(ErrorKind::Io, message).with_source(error))
+        LaunchFault::from(Error::new(ErrorKind::Io, message).with_source(error))
     })?;
     Ok(path)
 }
@@ -283,8 +302,9 @@ fn wait(all: &mut [Started], ending: &AtomicBool) -> Result<u8> {
             }
             let first = deadline.is_none();
             deadline.get_or_insert_with(|| Instant::now() + GRACE);
-            // With 1 and 2 the process has said why. What follows the first failure is its consequence.
-            if first && !matches!(status.code(), Some(1 | 2)) {
+            // With 1 and 2 the process has said why, and 130 follows Ctrl-C. What follows the first failure is its
+            // consequence.
+            if first && !matches!(status.code(), Some(1 | 2 | 130)) {
                 console::note(&format!("error: rank {} has ended: {status}", started.rank));
             }
             if code == 0 {
