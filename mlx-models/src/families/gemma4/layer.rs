@@ -2,28 +2,29 @@
 
 use mlx_core::{Array, Result, fast, ops::concat};
 use mlx_nn::{
-    Attention, ExpertsConfig, FeedForward, Initial, Linear, Norm, Normed, Param, Residual, RmsNorm,
-    Routing, StackedExperts, Step, module,
+    Attention, AttentionConfig, ExpertsConfig, FeedForward, Initial, Linear, Norm, Normed, Param,
+    Residual, RmsNorm, Rope, RopeConfig, Routing, StackedExperts, Step, module,
 };
 
+use crate::config::plan::{DecoderConfig, MlpConfig};
 use crate::decoders::causal_lm::DecoderLayer;
 use crate::decoders::per_layer_inputs::LayerInput;
 
 /// A layer of a [`Gemma4`](super::Gemma4).
 #[derive(Clone)]
 pub(crate) struct Gemma4Layer {
-    pub self_attn: Attention,
-    pub mlp: FeedForward,
-    pub input_layernorm: Norm,
-    pub post_attention_layernorm: Norm,
-    pub pre_feedforward_layernorm: Norm,
-    pub post_feedforward_layernorm: Norm,
-    pub layer_scalar: Param,
-    pub experts: Option<Beside>,
+    self_attn: Attention,
+    mlp: FeedForward,
+    input_layernorm: Norm,
+    post_attention_layernorm: Norm,
+    pre_feedforward_layernorm: Norm,
+    post_feedforward_layernorm: Norm,
+    layer_scalar: Param,
+    experts: Option<Beside>,
     /// The layer's own input. It is the first part of the features that follow the residual stream.
-    pub input: Option<LayerInput>,
-    pub hidden: i32,
-    pub width: i32,
+    input: Option<LayerInput>,
+    hidden: i32,
+    width: i32,
 }
 module!(Gemma4Layer {
     self_attn,
@@ -36,8 +37,39 @@ module!(Gemma4Layer {
 } flat { experts, input } plain { hidden, width });
 
 impl Gemma4Layer {
-    pub(crate) fn scalar() -> Result<Param> {
-        Param::starting(&[1], Initial::Constant(1.0))
+    /// A layer with this attention, rope and MLP, without experts and an input of its own. Its parameters have no values.
+    pub(crate) fn new(
+        config: &DecoderConfig,
+        (attention, rope, mlp): (&AttentionConfig, &RopeConfig, &MlpConfig),
+    ) -> Result<Self> {
+        Ok(Self {
+            self_attn: Attention::empty(attention, Rope::new(rope, attention.head_dim)?)?,
+            mlp: config.mlp(mlp)?,
+            input_layernorm: config.norm()?,
+            post_attention_layernorm: config.norm()?,
+            pre_feedforward_layernorm: config.norm()?,
+            post_feedforward_layernorm: config.norm()?,
+            layer_scalar: Param::starting(&[1], Initial::Constant(1.0))?,
+            experts: None,
+            input: None,
+            hidden: config.hidden,
+            width: 0,
+        })
+    }
+
+    /// The layer with these experts, and an input of its own of this width.
+    pub(crate) fn with(
+        self,
+        experts: Option<Beside>,
+        input: Option<LayerInput>,
+        width: i32,
+    ) -> Self {
+        Self {
+            experts,
+            input,
+            width,
+            ..self
+        }
     }
 
     /// The features after the layer, from `x [1, T, E]` and the layer's input `[1, T, P]`.
