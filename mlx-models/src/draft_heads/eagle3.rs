@@ -148,21 +148,7 @@ impl Eagle3 {
                     )));
                 }
             },
-            rows: match (published.array("d2t")?, drafted == vocab) {
-                (Some(offsets), _) => Some(rows(outer, &offsets, drafted, sizes.vocab)?),
-                (None, true) if vocab == sizes.vocab => None,
-                (None, true) => Some(rows(
-                    outer,
-                    &zeros(&[drafted], DType::I64)?,
-                    drafted,
-                    sizes.vocab,
-                )?),
-                (None, false) => {
-                    return Err(outer.error(format!(
-                        "draft_vocab_size {drafted} is less than vocab_size {vocab}, and the tensor d2t is missing"
-                    )));
-                }
-            },
+            rows: vocabulary(outer, published, [drafted, vocab, sizes.vocab])?,
             places,
             hidden,
             kv: kv_heads(attention.kv_heads, attention.head_dim),
@@ -241,6 +227,23 @@ fn places(c: &Config, is_speculators: bool, layers: usize) -> Result<Vec<usize>>
             "a head of EAGLE-3 that does not name its layers ({KEY}) reads a model of at least 4 layers; the model has \
              {layers}"
         ))),
+    }
+}
+
+/// For each token of the target, its row among the `drafted` ones, if they are not the same. The head is for `vocab` tokens,
+/// and the target has `all`.
+fn vocabulary(
+    c: &Config,
+    published: &Checkpoint,
+    [drafted, vocab, all]: [i32; 3],
+) -> Result<Option<Array>> {
+    match published.array("d2t")? {
+        Some(offsets) => rows(c, &offsets, drafted, all).map(Some),
+        None if drafted < vocab => Err(c.error(format!(
+            "draft_vocab_size {drafted} is less than vocab_size {vocab}, and the tensor d2t is missing"
+        ))),
+        None if drafted == all => Ok(None),
+        None => rows(c, &zeros(&[drafted], DType::I64)?, drafted, all).map(Some),
     }
 }
 
