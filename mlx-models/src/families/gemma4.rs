@@ -14,10 +14,12 @@ use crate::decoders::per_layer_inputs::{LayerInput, LayerInputSizes, LayerInputs
 use crate::model::{LayerGeometry, kv_heads};
 
 pub(crate) mod assistant;
+mod beside;
 mod layer;
 mod sizes;
 
-use layer::{Beside, Gemma4Layer};
+use beside::Beside;
+use layer::Gemma4Layer;
 
 pub(crate) type Gemma4 = CausalLm<Gemma4Layer, (), Option<LayerInputs>>;
 
