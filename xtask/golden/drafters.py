@@ -443,7 +443,7 @@ def tensors_of(case, seed):
 
 
 def write_case(case, out):
-    models = out.parent / "models"
+    models = Path(__file__).parents[2] / "testdata/models"
     prompts = json.loads((models / case.target / "golden.json").read_text())["prompts"][:2]
     config = {k: v for k, v in case.config.items() if v is not None}
     with tempfile.TemporaryDirectory() as scratch:
