@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use mlx_core::{Array, DType, Scheme, fast, files};
-use mlx_models::{Model, ModelInfo, ModelTask, PoolingMode, Registry, SentenceModules};
+use mlx_models::{Loaded, Model, ModelInfo, ModelTask, PoolingMode, Registry, SentenceModules};
 use mlx_nn::shard::Ranks;
 use mlx_nn::{CacheOptions, LayerKind, ModelCache, RowPart, StateCost};
 
@@ -370,7 +370,11 @@ impl LoadedModel {
         self.engine_state.set(Some(Box::new(value)));
     }
 
-    /// Loads a draft model: a smaller one with the same vocabulary, which guesses tokens for
+    /// Loads a drafter, which guesses tokens for requests with [`speculative`](crate::GenerateOptions::speculative): a draft
+    /// model, or a drafter that reads what the model has computed ([`DraftKind`](mlx_models::DraftKind)): a head of EAGLE-3, a DFlash drafter, or
+    /// an assistant of Gemma 4.
+    ///
+    /// A draft model is a smaller one with the same vocabulary, which guesses tokens for
     /// requests with [`speculative`](crate::GenerateOptions::speculative). If there is also a head
     /// for multi-token prediction, the draft model drafts. Models of
     /// [`with_adapter`](Self::with_adapter) share it.
@@ -379,8 +383,13 @@ impl LoadedModel {
     /// [`LoadOptions::dtype`], and stores its keys and values as computed.
     ///
     /// # Errors
-    /// As [`load`](Self::load), or a token has another id in the draft model's tokenizer.
+    /// As [`load`](Self::load), or a token has another id in the draft model's tokenizer. For a drafter that reads the
+    /// model: it is that of another model, the model [drafts itself](LoadOptions::no_head), is divided among ranks, has a
+    /// `context_len` or was loaded without `max_draft`, or other threads have its [`frontend`](Self::frontend).
     pub fn load_draft_model(&mut self, files: Files) -> Result<()> {
+        if draft::kind(&files)?.is_some() {
+            return self.load_reader(&files);
+        }
         let options = LoadOptions {
             dtype: self.options.dtype,
             expand: self.options.expand,
@@ -396,6 +405,52 @@ impl LoadedModel {
             Error::new(ErrorKind::Unsupported, message)
         })?;
         self.draft = Some(Rc::new(draft));
+        self.engine_state.take();
+        Ok(())
+    }
+
+    /// Whether these are the files of a drafter that reads what the model has computed ([`DraftKind`](mlx_models::DraftKind)). Such a drafter
+    /// takes the place of the model's own head, which [`LoadOptions::no_head`] leaves out.
+    ///
+    /// # Errors
+    /// config.json is malformed, or describes a drafter of a kind that is not supported.
+    pub fn reads_model(drafter: &Files) -> Result<bool> {
+        Ok(draft::kind(drafter)?.is_some())
+    }
+
+    /// Loads a drafter that reads what the model has computed.
+    fn load_reader(&mut self, files: &Files) -> Result<()> {
+        let name = files.describe();
+        let options = self.options;
+        let refused = match (options.context_len, options.max_draft, options.ranks.size()) {
+            (Some(_), ..) => Some("the model keeps only its last positions (context_len)"),
+            (_, 0, _) => Some("the model was loaded without room for drafts (max_draft)"),
+            (_, _, 2..) => Some("the model is divided among ranks"),
+            _ => None,
+        };
+        let refuse = |why: &str| {
+            let message = format!("drafter {name}: {why}, so that no drafter can read it");
+            Error::new(ErrorKind::Unsupported, message)
+        };
+        if let Some(why) = refused {
+            return Err(refuse(why));
+        }
+        let Some(path) = files.path() else {
+            return Err(refuse("the drafter has no folder"));
+        };
+        let Some(frontend) = Arc::get_mut(&mut self.frontend) else {
+            return Err(refuse("the model is in use"));
+        };
+        let target = Loaded {
+            model: self.model.duplicate()?,
+            info: frontend.info().clone(),
+        };
+        let Loaded { model, info } = target.with_drafter(path, options.dtype)?;
+        check_caches(&info, &cache_options(&options))?;
+        frontend.replace(info, DraftRoom::new(model.as_ref(), &options));
+        self.model = model;
+        self.serial = next_serial();
+        self.nan_weight = OnceCell::new();
         self.engine_state.take();
         Ok(())
     }

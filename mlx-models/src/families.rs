@@ -9,6 +9,8 @@ use crate::draft_heads::mtp;
 use crate::encoders::{bert, gte, modernbert, nomic_bert};
 use crate::model::Model;
 
+pub(crate) use gemma4::assistant as gemma4_assistant;
+
 /// A family of models: how its configs and tensors are read.
 #[derive(Clone, Copy)]
 pub struct Family {

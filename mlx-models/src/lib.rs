@@ -69,11 +69,11 @@ pub use checkpoint::{Names, Weights};
 pub use decoders::{causal_lm as causal, pre_norm as decoder};
 pub use encoders::{PoolingMode, SentenceModules};
 pub use model::{
-    DraftHead, Encoder, Geometry, HeadInfo, LayerGeometry, Model, ModelInfo, ModelTask, TextGroup,
-    Texts, TrainableHead, kv_heads,
+    DraftHead, Drafting, Encoder, Geometry, HeadInfo, LayerGeometry, Model, ModelInfo, ModelTask,
+    TextGroup, Texts, TrainableHead, kv_heads,
 };
 pub use registry::{
-    Family, LoadOptions, Loaded, Outline, Registry, Source, encoder_types, initialised,
+    DraftKind, Family, LoadOptions, Loaded, Outline, Registry, Source, encoder_types, initialised,
     known_types, load, load_from,
 };
 

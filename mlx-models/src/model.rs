@@ -12,7 +12,8 @@ pub(crate) mod encoder;
 mod geometry;
 mod info;
 
-pub use draft_head::{DraftHead, TrainableHead};
+pub(crate) use draft_head::paired;
+pub use draft_head::{DraftHead, Drafting, TrainableHead};
 pub use encoder::{Encoder, TextGroup, Texts};
 pub use geometry::{Geometry, LayerGeometry, kv_heads};
 pub use info::{HeadInfo, ModelInfo, ModelTask};
@@ -28,6 +29,15 @@ pub trait Model: Module {
     /// # Errors
     /// The tokens are not integers.
     fn embed(&self, tokens: &Array) -> Result<Array>;
+
+    /// The embeddings `[1, T, E]` of `tokens` `[1, T]`, from which [`embed`](Self::embed) makes the input of the first
+    /// layer. Drafters read them.
+    ///
+    /// # Errors
+    /// The tokens are not integers.
+    fn embeddings(&self, tokens: &Array) -> Result<Array> {
+        self.embed(tokens)
+    }
 
     /// The residual stream `[1, T, S]` after decoder layer `index`, from that before it. A layer
     /// may omit features that no later layer reads, and positions that the step

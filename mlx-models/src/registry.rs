@@ -9,10 +9,12 @@ use crate::config::keys::TIED;
 use crate::families::{ENCODERS, FAMILIES};
 
 pub(crate) mod assemble;
+mod drafter;
 mod load;
 
 pub use crate::config::Source;
 pub use crate::families::Family;
+pub use drafter::DraftKind;
 pub use load::{LoadOptions, Loaded, Outline, initialised, load, load_from};
 
 /// The families that can be loaded: those of this crate, and those that a program adds.

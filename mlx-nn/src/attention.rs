@@ -28,6 +28,8 @@ pub use qk_norm::{QkKind, QkNorm, QkPlace};
 pub struct AttentionConfig {
     /// Features of a token.
     pub hidden: i32,
+    /// Features of the output, if they are not as many as those of a token.
+    pub output: Option<i32>,
     /// Query heads.
     pub heads: i32,
     /// Key and value heads; each serves `heads / kv_heads` query heads.
@@ -78,6 +80,7 @@ impl AttentionConfig {
     pub fn plain(hidden: i32, heads: i32, kv_heads: i32, head_dim: i32) -> Self {
         Self {
             hidden,
+            output: None,
             heads,
             kv_heads,
             head_dim,
@@ -241,7 +244,11 @@ impl Attention {
             q_proj: Linear::empty(hidden, heads * head_dim * queries, qkv_bias)?,
             k_proj: own(has_keys, head_dim)?,
             v_proj: own(config.source == KvSource::Own, value_dim)?,
-            o_proj: Linear::empty(heads * value_dim, hidden, config.out_bias)?,
+            o_proj: Linear::empty(
+                heads * value_dim,
+                config.output.unwrap_or(hidden),
+                config.out_bias,
+            )?,
             g_proj: match config.gate {
                 Some(gate) => Some(gate.projection(hidden, heads, value_dim)?),
                 None => None,

@@ -210,7 +210,7 @@ pub use activation::{
 };
 pub use attention::{
     Alibi, Attention, AttentionConfig, GateFunction, Growth, HeadGate, KvSource, QkKind, QkNorm,
-    QkPlace,
+    QkPlace, merge_heads, split_heads,
 };
 pub use bilinear::Bilinear;
 pub use cache::{

@@ -202,6 +202,7 @@ def gemma4_cases():
         extra=TOWERS,
         spreads=SPREADS,
         dtype=torch.bfloat16,
+        formula=True,
     )
     unified = text(
         model_type="gemma4_unified_text",

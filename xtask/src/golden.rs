@@ -28,6 +28,8 @@ pub struct Arguments {
 enum Part {
     /// Tiny checkpoints: logits and greedy tokens of transformers and mlx-lm
     Models,
+    /// Drafters that read a model of `models`: what they draft, by transformers and modules of the script
+    Drafters,
     /// Operations of mlx-core: results of MLX, compared with NumPy's
     Ops,
     /// Files of NumPy, MLX and the package gguf, and the arrays that these read from them
@@ -54,6 +56,7 @@ impl Part {
     fn folder(self) -> &'static str {
         match self {
             Part::Models => "models",
+            Part::Drafters => "drafters",
             Part::Ops => "ops",
             Part::Files => "files",
             Part::Names => "names",
@@ -75,6 +78,7 @@ impl Part {
                 "quantized.py",
                 "agreement.py",
             ],
+            Part::Drafters => &["drafters.py"],
             Part::Ops => &["ops.py"],
             Part::Files => &["files.py"],
             Part::Names => &["names.py"],

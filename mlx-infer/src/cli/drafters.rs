@@ -10,7 +10,8 @@ use super::{Failure, Result, backend};
 /// The drafters of rows that speculate, besides their own texts.
 #[derive(Args, Clone)]
 pub(super) struct Drafters {
-    /// With --speculative: folder or name of a smaller model with the same vocabulary, which guesses the next tokens
+    /// With --speculative: folder or name of a drafter, which guesses the next tokens: a smaller model with the same
+    /// vocabulary, an EAGLE-3 head, a DFlash drafter, or an assistant of Gemma 4
     #[arg(long, value_name = "DIR|ORG/NAME[@REV]")]
     draft_model: Option<PathBuf>,
     /// With --speculative: folder or name of a head for multi-token prediction, for a model without one
@@ -51,11 +52,21 @@ impl Drafters {
     pub(super) fn load(
         &self,
         files: Files,
-        options: LoadOptions,
+        mut options: LoadOptions,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<LoadedModel> {
         let named = |path: &Option<PathBuf>| path.as_deref().map(hub::open).transpose();
         let (head, draft) = (named(&self.mtp)?, named(&self.draft_model)?);
+        let reads_model = match &draft {
+            Some(draft) => LoadedModel::reads_model(draft)?,
+            None => false,
+        };
+        if reads_model && self.mtp.is_some() {
+            return Err(Failure::Usage(
+                "--draft-model names a drafter that reads the model, and --mtp another one; give one of them".to_owned(),
+            ));
+        }
+        options.no_head |= reads_model;
         let mut model = match &head {
             Some(Files::Directory(head)) => {
                 LoadedModel::load_with_head(files, head, options, progress)?

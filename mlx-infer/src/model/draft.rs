@@ -1,11 +1,12 @@
 //! Whether a draft model fits a model, and how long drafts may be.
 
-use mlx_models::Model;
+use mlx_models::{DraftKind, Model};
 use mlx_nn::LayerKind;
 
 use super::{LoadOptions, LoadedModel};
 use crate::error::{Error, Result};
 use crate::request::speculative::{MOST, Speculative};
+use crate::text::files::Files;
 use crate::text::tokenizer::Tokenizer;
 
 /// The room that a model's layer states have for drafts.
@@ -60,6 +61,19 @@ impl DraftRoom {
             ))),
             _ => Ok(()),
         }
+    }
+}
+
+/// The kind of drafter in a folder; `None` for a model, which drafts by itself.
+///
+/// # Errors
+/// config.json is malformed, or describes a drafter of a kind that is not supported.
+pub(crate) fn kind(files: &Files) -> Result<Option<DraftKind>> {
+    match files.json("config.json")? {
+        Some(config) => {
+            Ok(DraftKind::of(&config).map_err(|error| error.context(files.describe()))?)
+        }
+        None => Ok(None),
     }
 }
 

@@ -127,6 +127,13 @@ impl Frontend {
         }
     }
 
+    /// Replaces what depends on the model's layers and their states, after the model got a drafter.
+    pub(super) fn replace(&mut self, info: ModelInfo, room: DraftRoom) {
+        self.info = info;
+        self.drafts = Some(room);
+        self.serial = next_serial();
+    }
+
     /// Whether the model's files are in GGUF.
     #[cfg(feature = "serve")]
     pub(crate) fn is_gguf(&self) -> bool {

@@ -13,6 +13,7 @@ mod command;
 mod constrained;
 mod draft_model;
 mod drafted_schedules;
+mod drafters;
 mod endless;
 mod engine;
 mod grammar;

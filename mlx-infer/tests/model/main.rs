@@ -18,5 +18,6 @@ mod interruption;
 mod ordinary;
 mod parts;
 mod prompt_cache;
+mod real;
 mod score;
 mod streams;

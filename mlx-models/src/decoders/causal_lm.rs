@@ -252,6 +252,10 @@ where
     }
 
     fn embed(&self, tokens: &Array) -> Result<Array> {
+        self.model.ends.enter(tokens, self.embeddings(tokens)?)
+    }
+
+    fn embeddings(&self, tokens: &Array) -> Result<Array> {
         let mut x = self.model.embed_tokens.forward(tokens)?;
         // An embedding whose scales are bytes gives BF16, even in a model of another dtype.
         let own = self.model.norm.dtype();
@@ -263,7 +267,7 @@ where
         if let Some(scale) = self.embed_scale {
             x = x.multiply(scale)?;
         }
-        self.model.ends.enter(tokens, x)
+        Ok(x)
     }
 
     fn layer(&self, index: usize, x: Residual, step: &mut Step<'_>) -> Result<Residual> {

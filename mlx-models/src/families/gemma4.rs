@@ -3,10 +3,7 @@
 //! inputs, and experts beside the MLP. Also the text tower of the multimodal checkpoints.
 
 use mlx_core::Result;
-use mlx_nn::{
-    Attention, AttentionConfig, ExpertsConfig, KvSource, LayerKind, QkNorm, Rope, Routing, Rule,
-    Rules,
-};
+use mlx_nn::{AttentionConfig, ExpertsConfig, KvSource, LayerKind, QkNorm, Routing, Rule, Rules};
 
 use crate::config::keys::{self, Defaults};
 use crate::config::plan::{DecoderConfig, MlpConfig};
@@ -16,10 +13,13 @@ use crate::decoders::causal_lm::CausalLm;
 use crate::decoders::per_layer_inputs::{LayerInput, LayerInputSizes, LayerInputs};
 use crate::model::{LayerGeometry, kv_heads};
 
+pub(crate) mod assistant;
+mod beside;
 mod layer;
 mod sizes;
 
-use layer::{Beside, Gemma4Layer};
+use beside::Beside;
+use layer::Gemma4Layer;
 
 pub(crate) type Gemma4 = CausalLm<Gemma4Layer, (), Option<LayerInputs>>;
 
@@ -148,21 +148,11 @@ pub(crate) fn build(
         let input = inputs.map(|LayerInputSizes { width, eps, .. }| {
             LayerInput::new(config.hidden, width, eps, activation)
         });
-        layers.push(Gemma4Layer {
-            self_attn: Attention::empty(&attention, Rope::new(&rope, head_dim)?)?,
-            mlp: config.mlp(&config.feed_forward[index])?,
-            input_layernorm: config.norm()?,
-            post_attention_layernorm: config.norm()?,
-            pre_feedforward_layernorm: config.norm()?,
-            post_feedforward_layernorm: config.norm()?,
-            layer_scalar: Gemma4Layer::scalar()?,
-            experts: experts
-                .map(|experts| Beside::new(&experts, config.norm.eps))
-                .transpose()?,
-            input: input.transpose()?,
-            hidden: config.hidden,
-            width: inputs.map_or(0, |inputs| inputs.width),
-        });
+        let parts = (&attention, &rope, &config.feed_forward[index]);
+        let layer = Gemma4Layer::new(&config, parts)?;
+        let experts = experts.map(|experts| Beside::new(&experts, config.norm.eps));
+        let width = inputs.map_or(0, |inputs| inputs.width);
+        layers.push(layer.with(experts.transpose()?, input.transpose()?, width));
         let kv = kv_heads(kv, head_dim);
         geometry.push(match shares[index] {
             Some(source) => LayerGeometry::sharing(config.attention.heads, kv, source),

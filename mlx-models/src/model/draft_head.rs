@@ -2,8 +2,21 @@
 
 use std::ops::Range;
 
-use mlx_core::{Array, Result};
+use mlx_core::{Array, Error, ErrorKind, Result};
 use mlx_nn::Step;
+
+use super::NO_DRAFTS;
+
+/// How a head drafts several tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Drafting {
+    /// One after the other: each draft is one position after the token that it follows.
+    Chain,
+    /// One after the other, all at the position of the first ([Gemma 4's assistants](crate::DraftKind)).
+    Held,
+    /// All in one pass over this many positions, the first of which is the last token's.
+    Block(usize),
+}
 
 /// A head that drafts the tokens after the next one, from the features of the model's layers. Its states are in the
 /// model's cache.
@@ -41,6 +54,22 @@ pub trait DraftHead {
     /// The shapes do not fit.
     fn draft(&self, tokens: &Array, before: &Array, step: &mut Step<'_>) -> Result<Array>;
 
+    /// How the head drafts several tokens.
+    fn manner(&self) -> Drafting {
+        Drafting::Chain
+    }
+
+    /// Runs a head that drafts by [`Drafting::Block`]. `last` are the last tokens, `[1, R]`, of the rows; the step has a
+    /// block of places for each of them, after the positions that the rows hold. Returns the head's features `[1, T, E]`,
+    /// from which [`logits`](Self::logits) predicts the token at each place but the first of a block. The step must not
+    /// be committed.
+    ///
+    /// # Errors
+    /// The shapes do not fit, or the head drafts in another way.
+    fn block(&self, _last: &Array, _step: &mut Step<'_>) -> Result<Array> {
+        Err(Error::new(ErrorKind::Unsupported, NO_DRAFTS))
+    }
+
     /// Logits `[.., V]` of the head's features `[.., E]`. With `first`, only those of the first
     /// tokens of the vocabulary, `[.., first]`.
     ///
@@ -59,4 +88,39 @@ pub trait TrainableHead {
     /// # Errors
     /// The shapes do not fit.
     fn ahead(&self, next: &Array, hidden: &Array, step: &mut Step<'_>) -> Result<Array>;
+}
+
+/// Pairs tokens with the features of the positions before them: the state `state` of the step keeps the last features of
+/// each row. `features` are those of `tokens`, `[1, T, E]`. Returns tokens `[1, T]` and features `[1, T, E]`.
+///
+/// A row that begins has no position before its first token, so each of its tokens is paired with the features of the
+/// position before it, one place earlier. What follows its last token is written by the next step.
+///
+/// # Errors
+/// The shapes do not fit.
+pub(crate) fn paired(
+    tokens: &Array,
+    features: &Array,
+    state: usize,
+    step: &mut Step<'_>,
+) -> Result<(Array, Array)> {
+    let window = step.window(state, 0, features)?;
+    let before = window.slice_axis(2, 0, 1)?.squeeze(2)?;
+    let rows = step.lens().iter().zip(step.widths());
+    let begins: Vec<bool> = rows.map(|(&len, &width)| len == 0 && width > 0).collect();
+    if !begins.contains(&true) {
+        return Ok((tokens.clone(), before));
+    }
+    let (mut next, mut is_next) = (Vec::new(), Vec::new());
+    for (places, begins) in step.places().zip(begins) {
+        let (first, end) = (places.start, places.end);
+        let after = |place: usize| if place + 1 < end { place + 1 } else { first };
+        let places = places.clone();
+        next.extend((places.clone()).map(|at| if begins { after(at) } else { at } as i32));
+        is_next.extend(places.map(|_| begins));
+    }
+    let n = next.len() as i32;
+    let tokens = tokens.take(&Array::from_slice(&next, &[n])?, 1)?;
+    let is_next = Array::from_slice(&is_next, &[1, n, 1])?;
+    Ok((tokens, is_next.select(features, &before)?))
 }

@@ -15,7 +15,7 @@ use crate::config::keys::{TIED, has_mlx_convolutions};
 use crate::config::quantization::Quantization;
 use crate::config::{Config, Source};
 use crate::draft_heads::head_folder::HeadFolder;
-use crate::draft_heads::mtp;
+use crate::draft_heads::{drafted, mtp};
 use crate::families::Family;
 use crate::model::{HeadInfo, Model, ModelInfo, ModelTask};
 use crate::registry::{LoadOptions, Loaded, Registry};
@@ -309,7 +309,8 @@ impl Weigh {
     fn add(&mut self, path: &Path, parameters: usize, bytes: usize) {
         self.n_parameters += parameters;
         self.bytes += bytes;
-        if path.as_str().starts_with(mtp::PREFIX) {
+        let is_drafter = path.as_str().starts_with(drafted::PREFIX);
+        if is_drafter || path.as_str().starts_with(mtp::PREFIX) {
             let head = self.head.get_or_insert_default();
             head.n_parameters += parameters;
             head.bytes += bytes;

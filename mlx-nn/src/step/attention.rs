@@ -155,6 +155,114 @@ impl Step<'_> {
     }
 }
 
+/// What the drafters of a model read and write beside its layers.
+impl Step<'_> {
+    /// Runs `run`, in which [`attend_to_shared`](Self::attend_to_shared) of the states `held` reads what the cache holds
+    /// of them. Each query sees the positions before its own. Nothing is written to these states, so the step need not
+    /// cover them.
+    ///
+    /// # Errors
+    /// The errors of `run`, a state is recurrent, or the cache stores nothing.
+    pub fn before_tokens<T>(
+        &mut self,
+        held: &[usize],
+        run: impl FnOnce(&mut Self) -> Result<T>,
+    ) -> Result<T> {
+        if !self.stores() {
+            return Err(refusal("a cache that stores nothing holds no keys to read"));
+        }
+        let pages = std::mem::take(&mut self.pages);
+        let shared = std::mem::take(&mut self.shared);
+        let mut prepare = || -> Result<()> {
+            let before = self.axis.lens.subtract(1)?.maximum(0)?;
+            for &state in held {
+                let group = self.cache.pool.borrow().group_of(state)?;
+                let mut own = paged::of_layer(self, state)?;
+                own.paged.lens = before.clone();
+                self.pages.insert(group, own);
+                let arrays = self.cache.pool.borrow().arrays_of(state).to_vec();
+                self.shared.insert(state, arrays);
+            }
+            Ok(())
+        };
+        let result = prepare().and_then(|()| run(self));
+        (self.pages, self.shared) = (pages, shared);
+        result
+    }
+
+    /// Writes keys and values `[1, K, T, D]` to the cache of layer `layer`, without attention.
+    ///
+    /// # Errors
+    /// The shapes do not fit the cache, or the layer is recurrent.
+    pub fn store<'k>(&mut self, layer: usize, k: impl Into<Keys<'k>>, v: &Array) -> Result<()> {
+        let k = k.into();
+        self.check_step(layer, &k)?;
+        if self.stores() {
+            let StepPages { paged, .. } = paged::of_layer(self, layer)?;
+            self.write(layer, None, &k, Some(v), &paged)?;
+        }
+        Ok(())
+    }
+
+    /// [`attend`](Self::attend) for a block of tokens of each row: every token of the block sees all of them, and the
+    /// row's positions before the block; with `reach` only those that are at most this many positions before its own.
+    /// The layer keeps all positions.
+    ///
+    /// # Errors
+    /// The errors of [`attend`](Self::attend), or the cache stores nothing.
+    pub fn attend_block<'k>(
+        &mut self,
+        layer: usize,
+        reach: Option<i32>,
+        q: &Array,
+        k: impl Into<Keys<'k>>,
+        v: &Array,
+        options: &Attend<'_>,
+    ) -> Result<Array> {
+        let k = k.into();
+        self.check_step(layer, &k)?;
+        if !self.stores() {
+            return Err(refusal("a block attends only in a cache that stores keys"));
+        }
+        let StepPages { paged, .. } = paged::of_layer(self, layer)?;
+        let (arrays, _) = self.write(layer, None, &k, Some(v), &paged)?;
+        // Each token is a row of its own, at the position of the block's last token.
+        let (mut rows, mut ends) = (Vec::new(), Vec::new());
+        for (row, places) in self.axis.each().enumerate() {
+            rows.extend(places.clone().map(|_| row as i32));
+            ends.extend(places.clone().map(|_| places.len() as i32 - 1));
+        }
+        let tokens = rows.len() as i32;
+        let rows = Array::from_slice(&rows, &[tokens])?;
+        let starts: Vec<i32> = (0..=tokens).collect();
+        let block = Paged {
+            tables: paged.tables.take(&rows, 0)?,
+            starts: Array::from_slice(&starts, &[tokens + 1])?,
+            lens: paged
+                .lens
+                .take(&rows, 0)?
+                .add(Array::from_slice(&ends, &[tokens])?)?,
+            most: 1,
+        };
+        let selection = match reach {
+            None => None,
+            Some(reach) => {
+                let columns = block.tables.dim(1)? * arrays[0].dim(2)?;
+                let all: Vec<i32> = (0..columns).collect();
+                let first = self.axis.positions.subtract(reach)?.expand_dims(-1)?;
+                let all = Array::from_slice(&all, &[1, 1, columns])?;
+                Some(all.greater_equal(&first)?)
+            }
+        };
+        let seen = Seen {
+            selection: selection.as_ref(),
+            ..Seen::default()
+        };
+        let scheme = self.cache.options.quantized;
+        attend_to_pages(q, &arrays, &block, &seen, scheme, options)
+    }
+}
+
 /// Writing and reading.
 impl Step<'_> {
     /// Writes keys and, unless values are a part of them, values, and computes the attention of the

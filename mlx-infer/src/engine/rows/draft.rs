@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 use mlx_core::ops::{concat, create::full};
 use mlx_core::{Array, async_eval, eval};
-use mlx_models::Model;
+use mlx_models::{Drafting, Model};
 #[cfg(test)]
 use mlx_nn::ModelCache;
 use mlx_nn::lora::{TokenAdapters, with_adapters};
@@ -194,7 +194,7 @@ impl<'m> Rows<'m> {
     }
 
     /// Builds the head's pass over all unread positions. Nothing is evaluated.
-    pub(super) fn read_head_input(&mut self) -> Result<()> {
+    pub(crate) fn read_head_input(&mut self) -> Result<()> {
         match self.head_input.counts() {
             (0, _) => self.head_input = HeadInput::default(),
             _ => drop(self.run_head(None)?),
@@ -235,7 +235,11 @@ impl<'m> Rows<'m> {
         widths: &[usize],
     ) -> Result<Array> {
         let head = self.model.model().drafting()?;
-        let lens = self.cache.lens().iter().map(|len| len + number);
+        let ahead = match head.manner() {
+            Drafting::Held => 0,
+            Drafting::Chain | Drafting::Block(_) => number,
+        };
+        let lens = self.cache.lens().iter().map(|len| len + ahead);
         let lens: Vec<usize> = lens.collect();
         let adapters = self.slot_adapters();
         let mut step = (self.cache).begin_slots(head.states(), Some(&lens), widths)?;
@@ -243,6 +247,32 @@ impl<'m> Rows<'m> {
         let (draft, before) = (draft.expand_dims(0)?, before.expand_dims(0)?);
         let drafted = with_adapters(adapters.as_ref(), || head.draft(&draft, &before, &mut step))?;
         Ok(drafted.squeeze(0)?)
+    }
+
+    /// The features `[B, K, E]` of a head that drafts in blocks of `block` places: those after the first place, for the rows
+    /// with a width of 1. `last` are the last tokens `[B]`. The head has read all positions before them.
+    pub(crate) fn head_block(
+        &mut self,
+        last: &Array,
+        block: usize,
+        widths: &[usize],
+    ) -> Result<Array> {
+        let head = self.model.model().drafting()?;
+        let widths: Vec<usize> = widths.iter().map(|width| width * block).collect();
+        let adapters = self.slot_adapters();
+        let mut step = (self.cache).begin_slots(head.states(), None, &widths)?;
+        let adapters = TokenAdapters::of_step(&step, &adapters)?;
+        let last = last.expand_dims(0)?;
+        let features = with_adapters(adapters.as_ref(), || head.block(&last, &mut step))?;
+        // A row without a block has one place, whose features mean nothing.
+        let places = step.places().flat_map(|places| {
+            (1..block).map(move |at| (places.start + at).min(places.end - 1) as i32)
+        });
+        let places: Vec<i32> = places.collect();
+        let shape = [widths.len() as i32, block as i32 - 1];
+        Ok(features
+            .squeeze(0)?
+            .take(&Array::from_slice(&places, &shape)?, 0)?)
     }
 
     /// Runs the head over the unread positions, followed by the `last` tokens of the rows with a

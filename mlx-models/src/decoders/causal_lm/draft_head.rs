@@ -7,7 +7,7 @@ use mlx_core::{Array, Error, ErrorKind, Result};
 use mlx_nn::{Head, Step};
 
 use super::{CausalLm, DecoderLayer, Ends, HEAD_STATES, Predict};
-use crate::model::{DraftHead, Model, NO_DRAFTS, TrainableHead};
+use crate::model::{DraftHead, Model, NO_DRAFTS, TrainableHead, paired};
 
 impl<L, M: Predict, E> CausalLm<L, M, E> {
     /// The head that drafts, and the index of its first state.
@@ -48,31 +48,7 @@ where
                 zeros(&[1, step.tokens() as i32, self.geometry.hidden], dtype)?
             }
         };
-        let window = step.window(state + 1, 0, &features)?;
-        let mut before = window.slice_axis(2, 0, 1)?.squeeze(2)?;
-        let mut tokens = tokens.clone();
-        let rows = step.lens().iter().zip(step.widths());
-        let begins: Vec<bool> = rows.map(|(&len, &width)| len == 0 && width > 0).collect();
-        if begins.contains(&true) {
-            // A row that begins has no position before its first token, so each of its tokens is
-            // read with the features of the position before it. What follows its last token is
-            // written by the next step.
-            let (mut next, mut is_next) = (Vec::new(), Vec::new());
-            for (places, begins) in step.places().zip(begins) {
-                let (first, end) = (places.start, places.end);
-                let after = |place: usize| if place + 1 < end { place + 1 } else { first };
-                next.extend(
-                    places
-                        .clone()
-                        .map(|at| if begins { after(at) } else { at } as i32),
-                );
-                is_next.extend(places.map(|_| begins));
-            }
-            let n = next.len() as i32;
-            tokens = tokens.take(&Array::from_slice(&next, &[n])?, 1)?;
-            let is_next = Array::from_slice(&is_next, &[1, n, 1])?;
-            before = is_next.select(&features, &before)?;
-        }
+        let (tokens, before) = paired(tokens, &features, state + 1, step)?;
         self.draft(&tokens, &before, step)
     }
 

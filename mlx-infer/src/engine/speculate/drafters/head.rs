@@ -1,8 +1,9 @@
-//! Drafts by the model's own head for multi-token prediction.
+//! Drafts by a head: the model's own for multi-token prediction, or a drafter of another folder that reads the model.
 
 use std::collections::BTreeMap;
 
 use mlx_core::Array;
+use mlx_models::Drafting;
 
 use super::{Drafter, Drafts};
 use crate::engine::rows::Rows;
@@ -11,7 +12,7 @@ use crate::engine::state::Requests;
 use crate::error::Result;
 use crate::request::speculative::MOST;
 
-/// The model's head. Its states are in the batch's cache.
+/// The head. Its states are in the batch's cache.
 pub(crate) struct Head;
 
 impl Drafter for Head {
@@ -35,6 +36,10 @@ impl Drafter for Head {
     ) -> Result<()> {
         let mut before: Option<Array> = None;
         let model = rows.model();
+        let head = model.model().drafting()?;
+        if let Drafting::Block(block) = head.manner() {
+            return draft_block(rows, requests, wanted, drafts, block);
+        }
         rows.draw(requests, wanted, model, drafts, |rows, tokens, widths| {
             let number = tokens.len() - 1;
             let next = match before.take() {
@@ -45,4 +50,31 @@ impl Drafter for Head {
             Ok(next)
         })
     }
+}
+
+/// Drafts of a head that makes all drafts in one pass, of at most `block` - 1 tokens.
+fn draft_block(
+    rows: &mut Rows<'_>,
+    requests: &mut Requests<'_>,
+    wanted: &BTreeMap<Id, usize>,
+    drafts: &mut Drafts,
+    block: usize,
+) -> Result<()> {
+    let most = |(&id, &drafts): (&Id, &usize)| (id, drafts.min(block - 1));
+    let wanted: BTreeMap<Id, usize> = wanted.iter().map(most).collect();
+    rows.read_head_input()?;
+    let mut features: Option<Array> = None;
+    let model = rows.model();
+    rows.draw(requests, &wanted, model, drafts, |rows, tokens, widths| {
+        let number = tokens.len() - 1;
+        let block = match features.take() {
+            None => rows.head_block(&tokens[0], block, widths)?,
+            Some(features) => features,
+        };
+        let next = block
+            .slice_axis(1, number as i32, number as i32 + 1)?
+            .squeeze(1)?;
+        features = Some(block);
+        Ok(next)
+    })
 }
