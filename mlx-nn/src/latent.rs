@@ -108,7 +108,11 @@ impl LatentAttention {
                     interleaved: index.interleaved,
                     ..rope.clone()
                 };
-                let dim = if index.rotates_end { own.dims } else { index.dim };
+                let dim = if index.rotates_end {
+                    own.dims
+                } else {
+                    index.dim
+                };
                 Rope::new(&own, dim)
             });
             Indexer::empty(index, config.hidden, query_rank, rope.transpose()?)

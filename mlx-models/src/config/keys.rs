@@ -15,9 +15,9 @@ mod sharing;
 mod streams;
 
 pub(crate) use experts::{
-    DeepSeekExperts, ExpertsDefaults, bounded_gate, corrected_routing, deepseek_expert_names, deepseek_experts,
-    deepseek_experts_by_types, experts, experts_by_types, experts_of, routed_experts,
-    shared_expert, sparse_layers,
+    DeepSeekExperts, ExpertsDefaults, bounded_gate, corrected_routing, deepseek_expert_names,
+    deepseek_experts, deepseek_experts_by_types, experts, experts_by_types, experts_of,
+    routed_experts, shared_expert, sparse_layers,
 };
 pub(crate) use latent::{LatentDefaults, check_index, latent};
 pub(crate) use layers::{
@@ -27,8 +27,8 @@ pub(crate) use layers::{
 pub(crate) use recurrent::{
     convolutions, has_mlx_convolutions, has_published_convolutions, taps, time_steps,
 };
-pub(crate) use streams::streams;
 pub(crate) use sharing::{shared_layers, unused_projections, with_sharing};
+pub(crate) use streams::streams;
 
 /// The largest head size, and the largest product of the number of heads and the head size.
 const MAX_HEAD_DIM: i32 = 8192;

@@ -25,7 +25,9 @@ impl DecoderConfig {
                 let plan = self.attention_of(layer);
                 let attention = LayerGeometry::attention(plan.heads, kv_of(plan), kind);
                 match self.attention.latent.and_then(|latent| latent.index) {
-                    Some(index) if !self.shares_index(layer) => attention.with_index(index.kept_dim()),
+                    Some(index) if !self.shares_index(layer) => {
+                        attention.with_index(index.kept_dim())
+                    }
                     _ => attention,
                 }
             }

@@ -193,10 +193,16 @@ fn best(scores: &Array, seen: &Array, top: i32) -> Result<Array> {
 fn with_tails(chosen: &Array, visible: &Array, pool: i32, step: &Step) -> Result<Array> {
     let [_, tokens, longest] = visible.dims()?;
     let n = chosen.dim(-1)?;
-    let each = chosen.expand_dims(-1)?.broadcast_to(&[1, tokens, n, pool])?;
+    let each = chosen
+        .expand_dims(-1)?
+        .broadcast_to(&[1, tokens, n, pool])?;
     let rest = zeros(&[1, tokens, longest - n * pool], DType::Bool)?;
     let each = concat(&[each.reshape(&[1, tokens, n * pool])?, rest], -1)?;
-    let first = step.positions().add(1)?.floor_divide(pool)?.multiply(pool)?;
+    let first = step
+        .positions()
+        .add(1)?
+        .floor_divide(pool)?
+        .multiply(pool)?;
     let places = create::arange(0.0, f64::from(longest), 1.0, DType::I32)?;
     each.logical_or(&places.greater_equal(&first.expand_dims(-1)?)?)
 }

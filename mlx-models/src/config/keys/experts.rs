@@ -2,7 +2,8 @@
 
 use mlx_core::Result;
 use mlx_nn::{
-    ClampedGate, Correction, ExpertsConfig, GroupScore, Groups, Routing, Rule, Rules, Scoring, SharedExpert,
+    ClampedGate, Correction, ExpertsConfig, GroupScore, Groups, Routing, Rule, Rules, Scoring,
+    SharedExpert,
 };
 
 use super::{activation, types_of};

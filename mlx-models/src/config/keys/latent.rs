@@ -4,8 +4,8 @@ use mlx_core::Result;
 use mlx_nn::{IndexConfig, LatentConfig, LayerKind};
 
 use super::{Defaults, MAX_HEAD_DIM, check_heads, decoder_of_heads};
-use crate::config::{Config, Source};
 use crate::config::plan::DecoderConfig;
+use crate::config::{Config, Source};
 
 /// transformers' defaults for the keys of latent attention that a config leaves out.
 pub(crate) struct LatentDefaults {
