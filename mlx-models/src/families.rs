@@ -471,6 +471,10 @@ families! {
         names: hy_v4::names,
         bits: deepseek_v3::BITS,
     }
+    longcat_flash: ["longcat_flash"] {
+        names: longcat_flash::names,
+        bits: longcat_flash::BITS,
+    }
 }
 
 /// Families of encoders, in the order of messages. Their files are in

@@ -160,6 +160,7 @@ BASES = [
     ("bailing_hybrid", "config.json"),
     ("hy_v4", "config.json"),
     ("glm5_next", "config.json"),
+    ("longcat_flash", "config.json"),
 ]
 
 # Values for the keys of all families, whether a family's class reads them or not.

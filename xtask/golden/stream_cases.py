@@ -1,9 +1,9 @@
-"""The float cases of families with several residual streams. Their weights are formulas."""
+"""The float cases of families with several residual streams, chosen positions, or two blocks a layer. Their weights are formulas."""
 
-from cases import EPS, THETA, base, mutation
+from cases import ACTIVATION, EPS, THETA, base, mutation
 from gemma_cases import in_text
 from late_cases import TOP_K, late_case
-from latent_cases import QUERIES, SIZES
+from latent_cases import BIASES, QUERIES, SIZES
 
 CORRECTION = ("e_score_correction_bias", (0.3, 0.0))
 NO_CORRECTION = mutation("e_score_correction_bias", fill={"e_score_correction_bias": 0.0})
@@ -19,8 +19,57 @@ SHARED = mutation("shared_experts", fill={"shared_experts.down_proj.weight": 0.0
 
 
 def stream_cases():
+    yield longcat_flash()
     yield hy_v4()
     yield glm5_next()
+
+
+def longcat_flash():
+    return late_case(
+        "longcat_flash",
+        "two blocks of latent attention and MLP a layer, experts beside the second, some of which return their input, biases",
+        base(
+            "LongcatFlashForCausalLM",
+            "longcat_flash",
+            **SIZES,
+            attention_bias=True,
+            attention_method="MLA",
+            expert_ffn_hidden_size=16,
+            ffn_hidden_size=48,
+            head_dim=8,
+            intermediate_size=None,
+            mla_scale_kv_lora=True,
+            mla_scale_q_lora=True,
+            moe_topk=3,
+            n_routed_experts=4,
+            num_hidden_layers=None,
+            num_layers=2,
+            routed_scaling_factor=2.0,
+            zero_expert_num=2,
+            zero_expert_type="identity",
+        ),
+        [
+            THETA,
+            EPS,
+            ACTIVATION,
+            LATENTS,
+            QUERIES,
+            NO_CORRECTION,
+            *BIASES,
+            SCALED,
+            mutation("moe_topk", {"moe_topk": 2}),
+            mutation("experts", fill={"experts.1.down_proj.weight": 0.0}),
+        ],
+        spreads=[
+            (".bias", (0.15, 0.0)),
+            ("embed_tokens.weight", (1.0, 0.0)),
+            ("router.classifier.weight", (2.0, None)),
+            ("e_score_correction_bias", (0.1, 0.0)),
+            ("q_b_proj.weight", (3.0, None)),
+            ("kv_a_proj_with_mqa.weight", (1.8, None)),
+        ],
+        extra={"model.mtp.layers.0.input_layernorm.weight": (4,)},
+    )
 
 
 def hy_v4():

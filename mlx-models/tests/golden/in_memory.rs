@@ -3,8 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use mlx_core::Array;
 use mlx_core::ops::concat;
+use mlx_core::ops::create::ones;
+use mlx_core::{Array, DType};
+
 use mlx_models::{LoadOptions, load_from};
 use serde_json::{Value, json};
 
@@ -18,8 +20,8 @@ fn case(name: &str) -> Case {
     found.unwrap_or_else(|| panic!("there is no case {name}"))
 }
 
-/// Makes two tensors of the experts of each layer.
-fn fused_experts(mut tensors: Tensors, experts: usize) -> Tensors {
+/// Makes two tensors of the experts of each layer. `more` experts without `down_proj` follow.
+fn fused_experts(mut tensors: Tensors, experts: usize, more: i32) -> Tensors {
     let paths: Vec<String> = tensors
         .keys()
         .filter_map(|name| name.strip_suffix(".experts.0.up_proj.weight"))
@@ -36,6 +38,10 @@ fn fused_experts(mut tensors: Tensors, experts: usize) -> Tensors {
         };
         let gate_up = concat(&[take("gate_proj"), take("up_proj")], 1).unwrap();
         let down = take("down_proj");
+        let [_, rows, columns] = gate_up.dims().unwrap();
+        let rest = ones([more, rows, columns], DType::F32).unwrap();
+        let rest = rest.astype(gate_up.dtype()).unwrap();
+        let gate_up = concat(&[gate_up, rest], 0).unwrap();
         tensors.insert(format!("{path}.experts.gate_up_proj"), gate_up);
         tensors.insert(format!("{path}.experts.down_proj"), down);
     }
@@ -50,6 +56,14 @@ fn renamed(tensors: Tensors, names: &[(&str, &str)]) -> Vec<(String, Array)> {
         (new, array)
     });
     all.collect()
+}
+
+#[test]
+fn longcat_flash_has_rows_for_experts_that_return_their_input() {
+    let case = case("longcat_flash");
+    let fused = fused_experts(tensors(&case), 4, 2);
+    let config = case.config("config.json");
+    same_as_golden(&case, "longcat_flash", config, &renamed(fused, &[]));
 }
 
 #[test]
@@ -78,7 +92,7 @@ fn hunyuan_4_has_the_names_of_deepseek_4() {
 #[test]
 fn glm_5_3_has_joint_convolutions() {
     let case = case("glm5_next");
-    let mut joint = fused_experts(tensors(&case), 6);
+    let mut joint = fused_experts(tensors(&case), 6, 0);
     let paths: Vec<String> = joint
         .keys()
         .filter_map(|name| name.strip_suffix(".q_conv1d.weight"))
@@ -107,7 +121,25 @@ fn glm_5_3_has_joint_convolutions() {
 
 #[test]
 fn forms_that_are_not_supported_are_refused_by_name() {
-    let cases: [(&str, &str, Value, &str); 5] = [
+    let cases: [(&str, &str, Value, &str); 8] = [
+        (
+            "longcat_flash",
+            "/router_bias",
+            json!(true),
+            "router_bias true is not supported",
+        ),
+        (
+            "longcat_flash",
+            "/zero_expert_type",
+            json!("copy"),
+            "zero_expert_type \"copy\" is not supported; known: \"identity\"",
+        ),
+        (
+            "longcat_flash",
+            "/zero_expert_num",
+            json!(-1),
+            "zero_expert_num -1 is not a number of experts",
+        ),
         (
             "hy_v4",
             "/indexer_types/0",
