@@ -48,6 +48,7 @@ const NEVER: &[&str] = &[
     "qwen3_5_moe",
     "qwen3_5_text",
     "qwen3_next",
+    "qwen4_exp",
 ];
 
 #[derive(Debug)]

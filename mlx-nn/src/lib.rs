@@ -148,6 +148,7 @@ pub mod attention;
 pub mod bilinear;
 pub mod cache;
 pub mod checkpoint;
+mod choice;
 pub mod clip;
 pub mod conv;
 pub mod convolution;
@@ -209,8 +210,8 @@ pub use activation::{
     softmin, softplus, softshrink, softsign,
 };
 pub use attention::{
-    Alibi, Attention, AttentionConfig, GateFunction, Growth, HeadGate, KvSource, QkKind, QkNorm,
-    QkPlace,
+    Alibi, Attention, AttentionConfig, BlockIndexConfig, GateFunction, Growth, HeadGate, KvSource,
+    QkKind, QkNorm, QkPlace,
 };
 pub use bilinear::Bilinear;
 pub use cache::{
@@ -275,7 +276,7 @@ pub use short_conv::{ShortConv, ShortConvConfig};
 pub use sinusoidal::SinusoidalPositionalEncoding;
 pub use sizes::Sizes;
 pub use step::{Attend, KeptVectors, Keys, RepeatedStep, StateAfter, Step, Taps, last_features};
-pub use streams::{StreamMixer, StreamWeights, StreamsConfig, StreamsHead};
+pub use streams::{GatedStreams, StreamMixer, StreamWeights, StreamsConfig, StreamsHead};
 pub use trainable::Patterns;
 pub use training::{Mode, update_state, with_state};
 pub use transformer::{

@@ -161,6 +161,7 @@ BASES = [
     ("hy_v4", "config.json"),
     ("glm5_next", "config.json"),
     ("longcat_flash", "config.json"),
+    ("qwen4_exp", "config.json"),
 ]
 
 # Values for the keys of all families, whether a family's class reads them or not.

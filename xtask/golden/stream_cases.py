@@ -2,6 +2,9 @@
 
 from cases import ACTIVATION, EPS, THETA, base, mutation
 from gemma_cases import in_text
+from hybrid_cases import ACTIVATION as HYBRID_ACTIVATION
+from hybrid_cases import EXPERTS, FULL, HUB, LINEAR, PIECES, ROPE, TOWER, fused, hybrid, wrapper
+from hybrid_cases import SPREADS as HYBRID_SPREADS
 from late_cases import TOP_K, late_case
 from latent_cases import BIASES, QUERIES, SIZES
 
@@ -22,6 +25,7 @@ def stream_cases():
     yield longcat_flash()
     yield hy_v4()
     yield glm5_next()
+    yield qwen4_exp()
 
 
 def longcat_flash():
@@ -252,4 +256,82 @@ def glm5_next():
             *SPREADS,
         ],
         extra={"model.language_model.layers.3.eh_proj.weight": (4, 4)},
+    )
+
+
+def qwen4_exp():
+    text = hybrid(
+        "",
+        "qwen4_exp_text",
+        attn_output_gate=None,
+        eos_token_id=[17, 3],
+        hc_count=3,
+        hc_lowrank=6,
+        head_dim=16,
+        heads_per_ngram=2,
+        indexer_budget=8,
+        indexer_compress_ratio=4,
+        indexer_head_dim=16,
+        indexer_kv_heads=1,
+        indexer_n_heads=8,
+        intermediate_size=None,
+        layer_types=[LINEAR, LINEAR, FULL],
+        make_ngram_vocab_size_divisible_by=8,
+        mamba_ssm_dtype=None,
+        mtp_num_hidden_layers=None,
+        mtp_use_dedicated_embeddings=None,
+        ngram_size=3,
+        ngram_vocab_size_base=20,
+        norm_topk_prob=False,
+        num_hidden_layers=3,
+        output_gate_type="sigmoid",
+        ple_conv_kernel_size=3,
+        ple_embed_dim=24,
+        ple_layer_ids=[1, 2],
+        rope_parameters=ROPE,
+        seed=77,
+        split_ngram_parts=4,
+        **EXPERTS,
+    )
+    return late_case(
+        "qwen4_exp",
+        "the text tower: three residual streams with gates for every feature, delta rules with a sigmoid gate, attention over blocks that an "
+        "indexer chooses, two layers with features of hashed n-grams, experts that are not normalised",
+        wrapper("Qwen4ExpForConditionalGeneration", "qwen4_exp", text, tie_word_embeddings=False),
+        in_text(
+            [
+                EPS,
+                TOP_K,
+                HYBRID_ACTIVATION,
+                *PIECES[:5],
+                mutation("rope_theta", {"rope_parameters": {"rope_theta": 10.0}}),
+                mutation("partial_rotary_factor", {"rope_parameters": {"partial_rotary_factor": 0.75}}),
+                mutation("norm_topk_prob", {"norm_topk_prob": True}),
+                mutation("output_gate_type", {"output_gate_type": None}),
+                mutation("indexer_budget", {"indexer_budget": 12}),
+                mutation("eos_token_id", {"eos_token_id": [18, 3]}),
+                mutation("q_layernorm", fill={"indexer.q_layernorm.weight": 0.0}),
+                mutation("k_layernorm", fill={"indexer.k_layernorm.weight": 0.0}),
+                mutation("hc_norm", fill={"hc_norm.weight": 0.0}),
+                mutation("block_inject_weight", fill={"block_inject_weight.weight": 0.0}),
+                mutation("norm_key", fill={"norm_key.weight": 0.0}),
+                mutation("norm_query", fill={"norm_query.weight": 0.0}),
+                mutation("norm_conv", fill={"norm_conv.weight": 0.0}),
+                mutation("ple conv1d", fill={"ple.conv1d.weight": 0.0}),
+                mutation("shared_expert_gate", fill={"shared_expert_gate.weight": 0.0}),
+            ]
+        ),
+        spreads=[
+            ("layernorm.weight", (0.5, 0.0)),
+            ("hc_norm.weight", (0.4, 0.0)),
+            ("norm_key.weight", (0.5, 0.3)),
+            ("norm_query.weight", (0.5, 0.3)),
+            ("norm_conv.weight", (0.5, 0.0)),
+            ("block_inject_weight.weight", (2.0, None)),
+            ("ngram_embedding.weight", (1.0, 0.0)),
+            *HYBRID_SPREADS,
+        ],
+        change=fused,
+        rename=HUB,
+        extra=TOWER | {"mtp.layers.0.norm.weight": (4,)},
     )

@@ -11,7 +11,7 @@ use mlx_models::{LoadOptions, load_from};
 use serde_json::{Value, json};
 
 use super::case::Case;
-use super::renamed::{same_as_golden, tensors};
+use super::renamed::{loaded, same_as_golden, tensors};
 
 type Tensors = BTreeMap<String, Array>;
 
@@ -120,8 +120,71 @@ fn glm_5_3_has_joint_convolutions() {
 }
 
 #[test]
+fn qwen_4_has_tables_of_one_tensor() {
+    let case = case("qwen4_exp");
+    let mut whole = tensors(&case);
+    for layer in 0..2 {
+        let table =
+            format!("model.language_model.layers.{layer}.ple.ple_embedding.ngram_embedding");
+        let parts = (0..4).map(|part| whole.remove(&format!("{table}.shard_{part}.weight")));
+        let parts: Vec<Array> = parts.map(Option::unwrap).collect();
+        whole.insert(format!("{table}.weight"), concat(&parts, 0).unwrap());
+    }
+    let config = case.config("config.json");
+    same_as_golden(&case, "qwen4_exp", config, &renamed(whole, &[]));
+}
+
+/// Hashes are numbers of the file, and must name rows of its tables.
+#[test]
+fn qwen_4_refuses_hashes_that_leave_their_tables() {
+    let case = case("qwen4_exp");
+    let path = "model.language_model.layers.0.ple.ple_embedding";
+    for (name, values) in [
+        ("ngram_heads_vocab_sizes", [23i64, 0, 31, 37]),
+        ("ngram_heads_offsets", [0, 23, 52, 84]),
+        ("ngram_heads_offsets", [0, -1, 52, 83]),
+    ] {
+        let mut changed = tensors(&case);
+        let array = Array::from_slice(&values, &[4]).unwrap();
+        changed.insert(format!("{path}.{name}"), array);
+        let config = case.config("config.json");
+        let found = loaded("qwen4_exp", config, &renamed(changed, &[]));
+        let error = found.err().map(|error| error.to_string());
+        let error = error.unwrap_or_else(|| panic!("{name} {values:?} was not refused"));
+        assert!(
+            error.contains("layers.0.ple.ple_embedding: a table of"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
 fn forms_that_are_not_supported_are_refused_by_name() {
-    let cases: [(&str, &str, Value, &str); 8] = [
+    let cases: [(&str, &str, Value, &str); 12] = [
+        (
+            "qwen4_exp",
+            "/text_config/ple_layer_ids",
+            json!([1, 3]),
+            "ple_layer_ids names layer 3, which is not a linear_attention layer of 1 to 3",
+        ),
+        (
+            "qwen4_exp",
+            "/text_config/indexer_kv_heads",
+            json!(2),
+            "indexer_kv_heads 2 is not supported; known: 1",
+        ),
+        (
+            "qwen4_exp",
+            "/text_config/eos_token_id",
+            Value::Null,
+            "eos_token_id must be a token",
+        ),
+        (
+            "qwen4_exp",
+            "/text_config/indexer_budget",
+            json!(7),
+            "indexer_budget 7 is not a multiple of indexer_compress_ratio 4",
+        ),
         (
             "longcat_flash",
             "/router_bias",
