@@ -20,3 +20,4 @@ pub mod pre_and_post_norm;
 pub mod pre_norm;
 pub mod single_mixer;
 pub(crate) mod streams;
+pub(crate) mod token_bytes;

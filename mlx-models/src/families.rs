@@ -476,6 +476,10 @@ families! {
         names: qwen4_exp::names,
         bits: qwen4_exp::BITS,
     }
+    deepseek_v4: ["deepseek_v4"] {
+        names: deepseek_v4::names,
+        bits: deepseek_v4::BITS,
+    }
     longcat_flash: ["longcat_flash"] {
         names: longcat_flash::names,
         bits: longcat_flash::BITS,

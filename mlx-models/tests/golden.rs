@@ -9,6 +9,7 @@ mod golden {
     mod decode;
     mod families;
     mod in_memory;
+    mod long;
     mod renamed;
     pub mod run;
     pub mod sharded;

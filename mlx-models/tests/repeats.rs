@@ -20,6 +20,7 @@ const NEVER: &[&str] = &[
     "bailing_hybrid",
     "bamba",
     "deepseek_v32",
+    "deepseek_v4",
     "falcon_h1",
     "falcon_h1_norm",
     "falcon_mamba",

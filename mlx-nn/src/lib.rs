@@ -150,6 +150,7 @@ pub mod cache;
 pub mod checkpoint;
 mod choice;
 pub mod clip;
+pub mod compressed;
 pub mod conv;
 pub mod convolution;
 mod decay;
@@ -220,6 +221,7 @@ pub use cache::{
 };
 pub use checkpoint::{Checkpoint, Decoded, FillOptions, Made, Make, fill_lazily};
 pub use clip::clip_grad_norm;
+pub use compressed::{BlocksConfig, BlocksIndex, CompressedAttention, CompressedConfig};
 pub use conv::{CausalConv, JointConv};
 pub use convolution::{
     Conv1d, Conv2d, Conv3d, ConvNd, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d,

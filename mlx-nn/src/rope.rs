@@ -316,6 +316,11 @@ impl Rope {
         self.rotated(x, &self.table, &Array::from_slice(&[0i32], &[1])?)
     }
 
+    /// Rotates heads `[1, H, T, D]` by positions I32 `[1, T]`, for ropes that do not change with the length.
+    pub(crate) fn at(&self, x: &Array, positions: &Array) -> Result<Array> {
+        self.rotated(x, &self.table, positions)
+    }
+
     /// Rotates `[B, H, L, D]` of the step's rows, whose place i is position `i * stride`, with the frequencies of each
     /// row's last token.
     pub(crate) fn of_rows(&self, x: &Array, stride: i32, step: &Step) -> Result<Array> {

@@ -28,6 +28,7 @@ use crate::rope::Growing;
 
 mod attention;
 pub(crate) mod axis;
+pub(crate) mod blocks;
 mod paged;
 pub(crate) mod recurrent;
 pub(crate) mod repeated;

@@ -1,5 +1,7 @@
 """The float cases of families with several residual streams, chosen positions, or two blocks a layer. Their weights are formulas."""
 
+import torch
+
 from cases import ACTIVATION, EPS, THETA, base, mutation
 from gemma_cases import in_text
 from hybrid_cases import ACTIVATION as HYBRID_ACTIVATION
@@ -26,6 +28,7 @@ def stream_cases():
     yield hy_v4()
     yield glm5_next()
     yield qwen4_exp()
+    yield deepseek_v4()
 
 
 def longcat_flash():
@@ -334,4 +337,109 @@ def qwen4_exp():
         change=fused,
         rename=HUB,
         extra=TOWER | {"mtp.layers.0.norm.weight": (4,)},
+    )
+
+
+def deepseek_v4():
+    names = {"embed_tokens.": "embed.", "hc_head.hc_": "hc_head_", ".attn.norm.": ".attn.kv_norm."}
+
+    def published(tensors):
+        """Names as published: transformers cannot turn all of its renaming back. And a table of experts, which it fills with zeros."""
+        found = {}
+        for name, tensor in tensors.items():
+            name = name.removeprefix("model.")
+            for old, new in names.items():
+                name = name.replace(old, new)
+            if name.endswith("tid2eid"):
+                tokens = torch.arange(tensor.shape[0])[:, None]
+                tensor = (tokens * 5 + tokens // 7 + torch.tensor([0, 2])) % 6
+            found[name] = tensor
+        return found
+
+    return late_case(
+        "deepseek_v4",
+        "four residual streams with doubly stochastic mixes; a layer with a window only, one with blocks that an indexer chooses, one with all "
+        "blocks of twice the size; a layer whose experts tokens choose by their numbers; bounded gates",
+        base(
+            "DeepseekV4ForCausalLM",
+            "deepseek_v4",
+            compress_rate_hca=8,
+            compress_ratios=[0, 4, 128],
+            compress_rope_theta=5000.0,
+            hc_eps=1e-2,
+            hc_mult=4,
+            hc_sinkhorn_iters=3,
+            head_dim=16,
+            index_head_dim=8,
+            index_n_heads=8,
+            index_topk=2,
+            intermediate_size=None,
+            moe_intermediate_size=16,
+            n_routed_experts=6,
+            n_shared_experts=1,
+            norm_topk_prob=True,
+            num_attention_heads=4,
+            num_experts_per_tok=2,
+            num_hash_layers=1,
+            num_hidden_layers=3,
+            num_key_value_heads=1,
+            num_nextn_predict_layers=1,
+            o_groups=2,
+            o_lora_rank=8,
+            pad_token_id=0,
+            q_lora_rank=12,
+            qk_rope_head_dim=8,
+            rope_scaling={
+                "beta_fast": 32,
+                "beta_slow": 1,
+                "factor": 4.0,
+                "original_max_position_embeddings": 64,
+                "rope_type": "yarn",
+            },
+            routed_scaling_factor=1.5,
+            scoring_func="sqrtsoftplus",
+            sliding_window=6,
+            swiglu_limit=0.8,
+        ),
+        [
+            THETA,
+            EPS,
+            ACTIVATION,
+            SCALED,
+            mutation("bias of gates", fill={"ffn.gate.bias": 0.0}),
+            mutation("compress_rope_theta", {"compress_rope_theta": 100.0}),
+            mutation("factor", {"rope_scaling": {"factor": 1.5}}),
+            mutation("qk_rope_head_dim", {"qk_rope_head_dim": 4}),
+            mutation("scoring_func", {"scoring_func": "sigmoid"}),
+            mutation("sliding_window", {"sliding_window": 5}),
+            mutation("index_topk", {"index_topk": 3}),
+            mutation("hc_eps", {"hc_eps": 0.3}),
+            mutation("hc_sinkhorn_iters", {"hc_sinkhorn_iters": 1}),
+            mutation("hc base", fill={"hc_attn_base": 0.0}),
+            mutation("hc_head_base", fill={"hc_head_base": 0.0}),
+            mutation("swiglu_limit", {"swiglu_limit": 10.0}),
+            mutation("sinks", fill={"attn_sink": -30.0}),
+            mutation("ape", fill={"compressor.ape": 0.0}),
+            mutation("q_norm", fill={"q_norm.weight": 1.0}),
+            mutation("kv_norm", fill={"kv_norm.weight": 1.0}),
+            mutation("norm of blocks", fill={"compressor.norm.weight": 1.0}),
+            mutation("weights_proj", fill={"indexer.weights_proj.weight": 1.0}),
+            mutation("shared_experts", fill={"shared_experts.w2.weight": 0.0}),
+        ],
+        spreads=[
+            ("embed.weight", (0.5, 0.0)),
+            ("head.weight", (2.5, None)),
+            ("gate.weight", (2.0, None)),
+            ("gate.bias", (0.4, 0.0)),
+            ("weights_proj.weight", (2.0, None)),
+            ("attn_sink", (1.0, 0.5)),
+            ("ape", (1.0, 0.0)),
+            ("_fn", (0.6, None)),
+            ("_scale", (0.4, 1.0)),
+            ("_base", (0.6, 0.0)),
+            ("wq_b.weight", (1.6, None)),
+            ("wkv.weight", (1.6, None)),
+        ],
+        change=published,
+        extra={"mtp.0.norm.weight": (4,)},
     )

@@ -7,8 +7,7 @@ use mlx_nn::{
     StatePart, Step, Visit, VisitMut, known_type, module,
 };
 
-/// Bytes of a token's number. Every dtype of activations holds a byte exactly.
-pub(crate) const BYTES: i32 = 3;
+use super::token_bytes::{self, BYTES};
 
 /// Sizes of [`NgramFeatures`].
 #[derive(Clone, Copy, Debug)]
@@ -90,13 +89,6 @@ impl NgramSizes {
 fn is_prime(number: i64) -> bool {
     let divisors = (2..).take_while(|divisor| divisor * divisor <= number);
     number > 1 && divisors.into_iter().all(|divisor| number % divisor != 0)
-}
-
-/// The bytes `[1, T, 3]` of tokens `[1, T]`, in the dtype of activations.
-pub(crate) fn bytes(tokens: &Array, dtype: DType) -> Result<Array> {
-    let tokens = tokens.astype(DType::I32)?.expand_dims(-1)?;
-    let byte = |unit: i32| tokens.floor_divide(unit)?.remainder(256);
-    concat(&[byte(1)?, byte(1 << 8)?, byte(1 << 16)?], -1)?.astype(dtype)
 }
 
 /// The hash of each table, as files store it.
@@ -236,9 +228,7 @@ impl NgramEmbedding {
     /// before the last end of a text, there are only ends.
     fn forward(&self, bytes: &Array, state: usize, step: &mut Step<'_>) -> Result<Array> {
         let longest = self.sizes.longest;
-        let seen = step.window(state, 0, bytes)?.astype(DType::I64)?; // [1, T, longest, 3]
-        let units = Array::from_slice(&[1i64, 1 << 8, 1 << 16], &[3])?;
-        let seen = seen.multiply(units)?.sum(-1, false)?;
+        let seen = token_bytes::tokens(&step.window(state, 0, bytes)?)?; // [1, T, longest]
         let token = |before: i32| {
             let at = longest - 1 - before;
             seen.slice_axis(-1, at, at + 1)?.squeeze(-1)

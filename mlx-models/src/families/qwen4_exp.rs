@@ -3,8 +3,8 @@
 
 use mlx_core::Result;
 use mlx_nn::{
-    Activation, Attention, AttentionConfig, DeltaConfig, GatedStreams, LayerKind,
-    NormConfig, NormKind, QkNorm, Recurrence, RecurrenceConfig, Rope, StreamsConfig,
+    Activation, Attention, AttentionConfig, DeltaConfig, GatedStreams, LayerKind, NormConfig,
+    NormKind, QkNorm, Recurrence, RecurrenceConfig, Rope, StreamsConfig,
 };
 
 use crate::config::keys::{self, Defaults, ExpertsDefaults};
@@ -69,7 +69,6 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Qwen4> {
     let rank = c.size("hc_lowrank", Some(320))?;
     let ngrams = ngrams(c, &config, streams.streams)?;
     let last = ngrams.iter().rposition(Option::is_some);
-    let has_bytes = |before: usize| last.is_some_and(|last| before <= last);
     let index = index(c, &config)?;
     let (mut layers, mut geometry) = (Vec::new(), Vec::new());
     for (at, &kind) in config.layers.iter().enumerate() {
@@ -100,7 +99,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Qwen4> {
             mlp_hyper_connection: GatedStreams::empty(streams, rank, true)?,
             mlp: config.mlp(&config.feed_forward[at])?,
             width: streams.streams * streams.hidden,
-            bytes: [has_bytes(at), has_bytes(at + 1)],
+            passes_bytes: last.is_some_and(|last| at < last),
         });
     }
     let around = Surroundings {

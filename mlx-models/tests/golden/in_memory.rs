@@ -134,6 +134,79 @@ fn qwen_4_has_tables_of_one_tensor() {
     same_as_golden(&case, "qwen4_exp", config, &renamed(whole, &[]));
 }
 
+/// As transformers keeps them in memory, with two tensors for all experts.
+#[test]
+fn deepseek_4_has_the_names_of_transformers() {
+    let case = case("deepseek_v4");
+    let names = [
+        (".attn.", ".self_attn."),
+        (".ffn.", ".mlp."),
+        ("embed.weight", "model.embed_tokens.weight"),
+        ("hc_head_", "model.hc_head.hc_"),
+        ("layers.", "model.layers."),
+        (".attn_norm.", ".input_layernorm."),
+        (".ffn_norm.", ".post_attention_layernorm."),
+        (".hc_attn_", ".attn_hc."),
+        (".hc_ffn_", ".ffn_hc."),
+        (".attn_sink", ".sinks"),
+        (".indexer.compressor.", ".compressor.indexer."),
+        (
+            ".self_attn.indexer.weights_proj.",
+            ".self_attn.compressor.indexer.scorer.weights_proj.",
+        ),
+        (
+            ".self_attn.indexer.wq_b.",
+            ".self_attn.compressor.indexer.q_b_proj.",
+        ),
+        (".norm.", ".kv_norm."),
+        (".ape", ".position_bias"),
+        (".wq_a.", ".q_a_proj."),
+        (".wq_b.", ".q_b_proj."),
+        (".wkv.", ".kv_proj."),
+        (".wgate.", ".gate_proj."),
+        (".wo_a.", ".o_a_proj."),
+        (".wo_b.", ".o_b_proj."),
+        (".q_norm.", ".q_a_norm."),
+        (".gate.bias", ".gate.e_score_correction_bias"),
+        (".w1.", ".gate_proj."),
+        (".w2.", ".down_proj."),
+        (".w3.", ".up_proj."),
+    ];
+    let mut kept: Tensors = renamed(tensors(&case), &names).into_iter().collect();
+    for (name, own) in [
+        ("head.weight", "lm_head.weight"),
+        ("norm.weight", "model.norm.weight"),
+    ] {
+        let tensor = kept.remove(name).unwrap();
+        kept.insert(own.to_owned(), tensor);
+    }
+    let kept = fused_experts(kept, 6, 0);
+    same_as_golden(
+        &case,
+        "deepseek_v4",
+        case.config("config.json"),
+        &renamed(kept, &[]),
+    );
+}
+
+#[test]
+fn deepseek_4_refuses_experts_that_do_not_exist() {
+    let case = case("deepseek_v4");
+    for expert in [-1i64, 6] {
+        let mut changed = tensors(&case);
+        let table: Vec<i64> = (0..128)
+            .map(|at| if at == 77 { expert } else { at % 6 })
+            .collect();
+        let table = Array::from_slice(&table, &[64, 2]).unwrap();
+        changed.insert("layers.0.ffn.gate.tid2eid".to_owned(), table);
+        let config = case.config("config.json");
+        let found = loaded("deepseek_v4", config, &renamed(changed, &[]));
+        let error = found.err().map(|error| error.to_string());
+        let error = error.unwrap_or_else(|| panic!("expert {expert} was not refused"));
+        assert!(error.contains("layers.0.mlp.tid2eid: experts"), "{error}");
+    }
+}
+
 /// Hashes are numbers of the file, and must name rows of its tables.
 #[test]
 fn qwen_4_refuses_hashes_that_leave_their_tables() {
@@ -160,7 +233,37 @@ fn qwen_4_refuses_hashes_that_leave_their_tables() {
 
 #[test]
 fn forms_that_are_not_supported_are_refused_by_name() {
-    let cases: [(&str, &str, Value, &str); 12] = [
+    let cases: [(&str, &str, Value, &str); 17] = [
+        (
+            "deepseek_v4",
+            "/rope_scaling/rope_type",
+            json!("dynamic"),
+            "a rope that changes with the length is not supported over compressed blocks",
+        ),
+        (
+            "deepseek_v4",
+            "/compress_ratios/1",
+            json!(8),
+            "compress_ratios 8 is not supported; known: 0, 4, 128",
+        ),
+        (
+            "deepseek_v4",
+            "/scoring_func",
+            json!("softmax"),
+            "scoring_func \"softmax\" is not supported; known: sqrtsoftplus, sigmoid",
+        ),
+        (
+            "deepseek_v4",
+            "/o_groups",
+            json!(3),
+            "num_attention_heads 4 is not a multiple of o_groups 3",
+        ),
+        (
+            "deepseek_v4",
+            "/sliding_window",
+            json!(1),
+            "a window of 1 positions",
+        ),
         (
             "qwen4_exp",
             "/text_config/ple_layer_ids",

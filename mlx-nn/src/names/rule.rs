@@ -137,6 +137,19 @@ impl Rule {
         rule.inverse().expect("splitting can be undone")
     }
 
+    /// The rows of the tensor are those of several others, of as many rows each.
+    ///
+    /// # Panics
+    /// The names have different placeholders.
+    pub fn divide(from: &str, to: &[&str]) -> Self {
+        let rows = Rows {
+            groups: 1,
+            parts: vec![1; to.len()],
+        };
+        let to = to.iter().map(|name| Pattern::new(name)).collect();
+        Self::new(from, Action::Split(rows, to)).checked()
+    }
+
     /// The tensors of the matrix `[out, in]` at `path`, which are its weight and scale in this
     /// form, become packed codes of 2 bits with [scales and biases](super::ternary_scheme). The
     /// inverse rule packs them as they are published; the scale is then a factor.

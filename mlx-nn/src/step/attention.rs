@@ -212,7 +212,7 @@ impl Step<'_> {
     }
 
     /// Refuses positions that the cache holds, in a function that is differentiated.
-    fn refuse_held(&self, layer: usize) -> Result<()> {
+    pub(super) fn refuse_held(&self, layer: usize) -> Result<()> {
         match self.cache.lens.iter().any(|&len| len > 0) {
             true => Err(refusal(format!(
                 "layer {layer}: gradients do not pass through positions that a cache holds; \

@@ -6,7 +6,8 @@ use mlx_nn::{
 };
 
 use crate::decoders::causal_lm::{DecoderLayer, Ends};
-use crate::decoders::ngrams::{BYTES, NgramFeatures, bytes};
+use crate::decoders::ngrams::NgramFeatures;
+use crate::decoders::token_bytes::{apart, with_tokens};
 
 /// A layer. Its first state is that of its mixer. The second is that of the indexer, or of features of n-grams.
 #[derive(Clone)]
@@ -19,21 +20,15 @@ pub(crate) struct Qwen4Layer {
     pub mlp: FeedForward,
     /// Features of all streams.
     pub width: i32,
-    /// Whether the bytes of tokens follow the streams before the layer, and after it.
-    pub bytes: [bool; 2],
+    /// Whether a later layer reads the bytes of tokens.
+    pub passes_bytes: bool,
 }
-module!(Qwen4Layer { ple, attn_hyper_connection, self_attn, linear_attn, mlp_hyper_connection, mlp } plain { width, bytes });
+module!(Qwen4Layer { ple, attn_hyper_connection, self_attn, linear_attn, mlp_hyper_connection, mlp } plain { width, passes_bytes });
 
 impl DecoderLayer for Qwen4Layer {
     fn forward(&self, x: Residual, state: usize, step: &mut Step<'_>) -> Result<Residual> {
         let x = x.sum()?;
-        let (mut x, bytes) = match self.bytes[0] {
-            true => {
-                let bytes = x.slice_axis(-1, self.width, self.width + BYTES)?;
-                (x.slice_axis(-1, 0, self.width)?, Some(bytes))
-            }
-            false => (x, None),
-        };
+        let (mut x, bytes) = apart(x, self.width)?;
         if let (Some(ple), Some(bytes)) = (&self.ple, &bytes) {
             x = x.add(ple.forward(&x, bytes, state + 1, step)?)?;
         }
@@ -48,7 +43,7 @@ impl DecoderLayer for Qwen4Layer {
         let (read, weights) = self.mlp_hyper_connection.read(&x)?;
         let y = self.mlp.forward(&read)?;
         let x = weights.expect("outputs are added").write(&x, &y)?;
-        Ok(match bytes.filter(|_| self.bytes[1]) {
+        Ok(match bytes.filter(|_| self.passes_bytes) {
             Some(bytes) => concat(&[x, bytes], -1)?.into(),
             None => x.into(),
         })
@@ -69,7 +64,7 @@ impl Ends for Qwen4Ends {
     fn enter(&self, tokens: &Array, x: Array) -> Result<Array> {
         let streams = self.config.enter(&x)?;
         match self.bytes {
-            true => concat(&[streams, bytes(tokens, x.dtype())?], -1),
+            true => with_tokens(&streams, tokens),
             false => Ok(streams),
         }
     }

@@ -8,6 +8,7 @@ use crate::config::Config;
 use crate::config::keys;
 use crate::config::plan::DecoderConfig;
 use crate::decoders::ngrams::NgramSizes;
+use crate::decoders::token_bytes::MOST_TOKENS;
 
 /// The indexer of the layers with attention.
 pub(super) fn index(c: &Config, config: &DecoderConfig) -> Result<BlockIndexConfig> {
@@ -43,7 +44,11 @@ pub(super) fn index(c: &Config, config: &DecoderConfig) -> Result<BlockIndexConf
 }
 
 /// The features of n-grams of each layer. `ple_layer_ids` counts layers from 1.
-pub(super) fn ngrams(c: &Config, config: &DecoderConfig, streams: i32) -> Result<Vec<Option<NgramSizes>>> {
+pub(super) fn ngrams(
+    c: &Config,
+    config: &DecoderConfig,
+    streams: i32,
+) -> Result<Vec<Option<NgramSizes>>> {
     let n = config.layers.len();
     let mut ids: Vec<usize> = c.opt("ple_layer_ids")?.unwrap_or_default();
     ids.sort_unstable();
@@ -83,7 +88,7 @@ pub(super) fn ngrams(c: &Config, config: &DecoderConfig, streams: i32) -> Result
             sizes.least_rows, sizes.width
         )));
     }
-    if config.vocab > 1 << 24 {
+    if config.vocab > MOST_TOKENS {
         return Err(c.unsupported(format!("n-grams of {} tokens", config.vocab)));
     }
     for (index, &id) in ids.iter().enumerate() {
