@@ -14,8 +14,7 @@ use crate::module::Param;
 use crate::norm::RmsNorm;
 use crate::normed::{Input, Normed};
 use crate::rope::{Rope, RopeConfig};
-use crate::step::Step;
-use crate::step::blocks::nothing_like;
+use crate::step::{Step, blocks};
 
 mod compressor;
 
@@ -251,7 +250,7 @@ impl CompressedAttention {
         let k = self.kv_norm.forward(&k)?.expand_dims(1)?;
         let k = end_turned(&self.rope, &k, self.rope_dim, step)?.squeeze(1)?;
         let last = state + c.states().len() - 1;
-        let blocks = match &self.compressor {
+        let of_blocks = match &self.compressor {
             Some(blocks) => blocks.forward(x, Input::from(&latents), (state, last), step)?,
             None => None,
         };
@@ -261,7 +260,7 @@ impl CompressedAttention {
             sinks: Some(self.sinks.get()?),
             alibi: None,
         };
-        let y = step.attend_near((last, NEAR), &q, &k, blocks.as_ref(), &options)?;
+        let y = blocks::attend(step, (last, NEAR), &q, &k, of_blocks.as_ref(), &options)?;
         // Values were turned with the keys.
         let y = end_turned(&self.back, &y, self.rope_dim, step)?;
         self.output(&y)

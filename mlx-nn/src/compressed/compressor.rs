@@ -3,14 +3,14 @@
 use mlx_core::ops::concat;
 use mlx_core::{Array, DType, Result};
 
-use super::{nothing_like, with_end};
+use super::with_end;
 use crate::linear::Linear;
 use crate::module::Param;
 use crate::norm::RmsNorm;
 use crate::normed::Input;
 use crate::rope::Rope;
 use crate::step::Step;
-use crate::step::blocks::Blocks;
+use crate::step::blocks::{self, Blocks, nothing_like};
 
 /// A block's vector is a sum of projections of its tokens, weighted for each feature by a softmax over the tokens of gates
 /// plus a number for each place. It is normed, and its end is turned by the block's first position. If blocks reach into
@@ -68,14 +68,14 @@ impl Compressor {
         let both = Linear::forward_all([&self.kv_proj, &self.gate_proj], x)?;
         let inputs = concat(&both, -1)?;
         let (size, reach) = (self.size as usize, self.reach as usize);
-        let blocks = step.blocks(last, part, &inputs, (size, reach))?;
+        let completed = blocks::completed(step, last, part, &inputs, (size, reach))?;
         let dtype = dtype.unwrap_or(inputs.dtype());
-        let vectors = match blocks {
+        let vectors = match completed {
             Some(blocks) => Some(self.vectors(&blocks)?.astype(dtype)?),
             None => None,
         };
         let nothing = nothing_like(&inputs, self.dim)?.astype(dtype)?;
-        step.keep_blocks(state, vectors.as_ref(), &nothing, size)
+        blocks::keep(step, state, vectors.as_ref(), &nothing, size)
     }
 
     /// `[C, D]`
