@@ -10,6 +10,7 @@ mod golden {
     mod families;
     mod in_memory;
     mod long;
+    mod published_bits;
     mod renamed;
     pub mod run;
     pub mod sharded;

@@ -58,25 +58,22 @@ pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
     rules.extend(PARTS.map(|(from, to)| rename(&format!("*.{from}.*"), &format!("*.{to}.*"))));
     let groups = source.config.size("o_groups", Some(8))?;
     for name in source.tensors.names() {
-        let is_grouped = name.ends_with(".wo_a.weight") || name.ends_with(".o_a_proj.weight");
-        let layer = name
-            .split_once("layers.")
-            .and_then(|(_, rest)| rest.split_once('.'));
-        if let (true, Some((layer, _))) = (is_grouped, layer)
-            && source
-                .tensors
-                .shape(name)?
-                .is_some_and(|shape| shape.len() == 2)
+        let parts = name.split_once("layers.").and_then(|(_, rest)| {
+            let (layer, rest) = rest.split_once('.')?;
+            let (_, part) = rest.split_once(".wo_a.").or(rest.split_once(".o_a_proj."))?;
+            Some((layer, part))
+        });
+        if let Some((layer, part)) = parts
+            && source.tensors.shape(name)?.is_some_and(|shape| shape.len() == 2)
         {
             let path = format!("model.layers.{layer}.self_attn.o_a_proj");
-            let parts: Vec<String> = (0..groups)
-                .map(|at| format!("{path}.{at}.weight"))
-                .collect();
-            let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
-            rules.push(Rule::divide(&format!("{path}.weight"), &parts));
+            let each = (0..groups).map(|at| format!("{path}.{at}.{part}"));
+            let each: Vec<String> = each.collect();
+            let each: Vec<&str> = each.iter().map(String::as_str).collect();
+            rules.push(Rule::divide(&format!("{path}.{part}"), &each));
         }
     }
-    rules.push(Rule::stack("*.o_a_proj.#.weight", "*.o_a_proj.weight"));
+    rules.push(Rule::stack("*.o_a_proj.#.*", "*.o_a_proj.*"));
     let kinds = sizes::kinds(
         source.config,
         keys::n_layers(source.config, Some(DEFAULTS.layers))?,
