@@ -8,6 +8,7 @@ mod golden {
     pub mod case;
     mod decode;
     mod families;
+    mod gradients;
     mod in_memory;
     mod long;
     mod published_bits;

@@ -22,7 +22,8 @@ pub(crate) fn apart(x: Array, width: i32) -> Result<(Array, Option<Array>)> {
     if x.dim(-1)? == width {
         return Ok((x, None));
     }
-    let bytes = x.slice_axis(-1, width, width + BYTES)?;
+    // Numbers of tokens are indices, through which no gradient passes.
+    let bytes = x.slice_axis(-1, width, width + BYTES)?.stop_gradient()?;
     Ok((x.slice_axis(-1, 0, width)?, Some(bytes)))
 }
 

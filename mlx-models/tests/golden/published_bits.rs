@@ -122,7 +122,9 @@ fn deepseek_4_is_read_as_published() {
         let off = pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
         assert!(off < 1e-4, "off by {off}");
     }
-    let schemes = weights(&packed).into_iter().filter_map(|(_, scheme)| scheme);
+    let schemes = weights(&packed)
+        .into_iter()
+        .filter_map(|(_, scheme)| scheme);
     let modes: Vec<QuantMode> = schemes.map(|scheme| scheme.mode).collect();
     let count = |mode| modes.iter().filter(|own| **own == mode).count();
     // Stacks of experts in three layers, and the other matrices.
