@@ -60,11 +60,16 @@ pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
     for name in source.tensors.names() {
         let parts = name.split_once("layers.").and_then(|(_, rest)| {
             let (layer, rest) = rest.split_once('.')?;
-            let (_, part) = rest.split_once(".wo_a.").or(rest.split_once(".o_a_proj."))?;
+            let (_, part) = rest
+                .split_once(".wo_a.")
+                .or(rest.split_once(".o_a_proj."))?;
             Some((layer, part))
         });
         if let Some((layer, part)) = parts
-            && source.tensors.shape(name)?.is_some_and(|shape| shape.len() == 2)
+            && source
+                .tensors
+                .shape(name)?
+                .is_some_and(|shape| shape.len() == 2)
         {
             let path = format!("model.layers.{layer}.self_attn.o_a_proj");
             let each = (0..groups).map(|at| format!("{path}.{at}.{part}"));
