@@ -12,6 +12,7 @@
 
 mod build;
 pub mod causal_lm;
+pub(crate) mod ngrams;
 pub mod parallel_residual;
 pub(crate) mod per_layer_inputs;
 pub mod post_norm;
@@ -19,3 +20,4 @@ pub mod pre_and_post_norm;
 pub mod pre_norm;
 pub mod single_mixer;
 pub(crate) mod streams;
+pub(crate) mod token_bytes;

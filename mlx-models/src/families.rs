@@ -473,6 +473,19 @@ families! {
         names: hy_v4::names,
         bits: deepseek_v3::BITS,
     }
+    qwen4_exp: ["qwen4_exp", "qwen4_exp_text"] {
+        wrappers: &["qwen4_exp"],
+        names: qwen4_exp::names,
+        bits: qwen4_exp::BITS,
+    }
+    deepseek_v4: ["deepseek_v4"] {
+        names: deepseek_v4::names,
+        bits: deepseek_v4::BITS,
+    }
+    longcat_flash: ["longcat_flash"] {
+        names: longcat_flash::names,
+        bits: longcat_flash::BITS,
+    }
 }
 
 /// Families of encoders, in the order of messages. Their files are in

@@ -8,7 +8,10 @@ mod golden {
     pub mod case;
     mod decode;
     mod families;
+    mod gradients;
     mod in_memory;
+    mod long;
+    mod published_bits;
     mod renamed;
     pub mod run;
     pub mod sharded;

@@ -20,6 +20,7 @@ const NEVER: &[&str] = &[
     "bailing_hybrid",
     "bamba",
     "deepseek_v32",
+    "deepseek_v4",
     "falcon_h1",
     "falcon_h1_norm",
     "falcon_mamba",
@@ -48,6 +49,7 @@ const NEVER: &[&str] = &[
     "qwen3_5_moe",
     "qwen3_5_text",
     "qwen3_next",
+    "qwen4_exp",
 ];
 
 #[derive(Debug)]

@@ -13,6 +13,7 @@ use crate::step::{Attend, Step};
 mod alibi;
 mod gate;
 mod heads;
+mod indexer;
 mod qk_norm;
 mod shard;
 
@@ -20,6 +21,8 @@ pub use alibi::Alibi;
 pub use gate::{GateFunction, HeadGate};
 use heads::split_gate;
 pub use heads::{merge_heads, split_heads};
+pub use indexer::BlockIndexConfig;
+use indexer::BlockIndexer;
 use qk_norm::HeadNorm;
 pub use qk_norm::{QkKind, QkNorm, QkPlace};
 
@@ -73,6 +76,9 @@ pub struct AttentionConfig {
     pub value_norm: Option<f32>,
     /// The epsilon of an RMS norm over the outputs of all heads, before the output projection.
     pub sub_norm: Option<f32>,
+    /// Queries see only the positions that an indexer chooses. The indexer's keys are a second state of the layer. Not
+    /// with keys of an earlier layer, `shared` or `chunk`.
+    pub index: Option<BlockIndexConfig>,
 }
 
 impl AttentionConfig {
@@ -102,6 +108,7 @@ impl AttentionConfig {
             chunk: None,
             value_norm: None,
             sub_norm: None,
+            index: None,
         }
     }
 }
@@ -177,6 +184,7 @@ pub struct Attention {
     k_norm: Option<HeadNorm>,
     attn_sub_norm: Option<RmsNorm>,
     sinks: Option<Param>,
+    indexer: Option<BlockIndexer>,
     rope: Option<Rope>,
     norm_place: QkPlace,
     unweighted: Option<f32>,
@@ -195,7 +203,7 @@ pub struct Attention {
     gate: Option<HeadGate>,
 }
 
-crate::module!(Attention { q_proj, k_proj, v_proj, o_proj, g_proj, q_norm, k_norm, attn_sub_norm, sinks }
+crate::module!(Attention { q_proj, k_proj, v_proj, o_proj, g_proj, q_norm, k_norm, attn_sub_norm, sinks, indexer }
                plain { rope, norm_place, unweighted, value_norm, shared, chunk, clip, growth, alibi, head_dim, value_dim, value_scale,
                        scale, softcap, output_gate, gate });
 
@@ -267,6 +275,10 @@ impl Attention {
             } else {
                 None
             },
+            indexer: match config.index {
+                Some(index) => Some(BlockIndexer::empty(index, hidden, rope.clone())?),
+                None => None,
+            },
             rope,
             norm_place,
             unweighted,
@@ -299,7 +311,12 @@ impl Attention {
         layer: usize,
         step: &mut Step,
     ) -> Result<Array> {
-        let (q, kv, opening) = self.projections(x.into())?;
+        let x = x.into();
+        let selection = match &self.indexer {
+            Some(indexer) => indexer.select(x, layer + 1, step)?,
+            None => None,
+        };
+        let (q, kv, opening) = self.projections(x)?;
         let (positions, dim) = (step.positions().clone(), self.head_dim);
         let (q, gate) = match self.output_gate {
             true => split_gate(&q, dim).map(|(q, gate)| (q, Some(gate)))?,
@@ -335,7 +352,9 @@ impl Attention {
                         step.attend_chunked(layer, chunk, q, k, &v, &options)?
                     }
                     // The cache computes the heads of queries and keys in one operation.
-                    (false, None) => step.attend(layer, q, k, &v, &options)?,
+                    (false, None) => {
+                        step.attend_selected(layer, q, k, &v, selection.as_ref(), &options)?
+                    }
                 }
             }
             None => step.attend_to_shared(layer, &q.heads()?, &options)?,

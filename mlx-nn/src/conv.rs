@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use mlx_core::{Array, Result, ops::concat};
+use mlx_core::ops::{concat, create::zeros};
+use mlx_core::{Array, Result};
 
 use crate::activation::Activation;
 use crate::init::Initial;
@@ -16,8 +17,9 @@ pub struct CausalConv {
     /// `[channels, taps, 1]`, the layout of MLX.
     weight: Param,
     bias: Option<Param>,
-    /// `[taps, channels]`
+    /// `[taps, channels]`, with zeros between the taps of a dilated convolution.
     taps: Array,
+    dilation: i32,
     activation: Option<Activation>,
 }
 
@@ -39,8 +41,16 @@ impl CausalConv {
             taps: weight.value().clone(),
             weight,
             bias: bias.transpose()?,
+            dilation: 1,
             activation,
         })
+    }
+
+    /// The same convolution over every `dilation`-th token: the token itself, the one `dilation` before it, and so on.
+    /// The layer's state has `(taps - 1) * dilation` inputs.
+    #[must_use]
+    pub fn dilated(self, dilation: i32) -> Self {
+        Self { dilation, ..self }
     }
 
     /// Leaves the channels of these ranges.
@@ -87,7 +97,7 @@ impl Module for CausalConv {
         path.scoped("weight", |path| self.weight.visit_mut(path, v))?;
         path.scoped("bias", |path| self.bias.visit_mut(path, v))?;
         if self.weight.is_filled() {
-            self.taps = taps_first(&self.weight)?;
+            self.taps = spread(taps_first(&self.weight)?, self.dilation)?;
         }
         Ok(())
     }
@@ -98,6 +108,20 @@ impl Module for CausalConv {
 /// `[channels, taps, 1] -> [taps, channels]`
 fn taps_first(weight: &Param) -> Result<Array> {
     weight.value().squeeze(-1)?.t()?.contiguous()
+}
+
+/// Taps `[taps, channels]` with `dilation - 1` zeros between one and the next.
+fn spread(taps: Array, dilation: i32) -> Result<Array> {
+    let [n, channels] = taps.dims()?;
+    if dilation == 1 || n == 1 {
+        return Ok(taps);
+    }
+    let zeros = zeros(&[n, dilation - 1, channels], taps.dtype())?;
+    let spread = concat(&[taps.expand_dims(1)?, zeros], 1)?;
+    let spread = spread.reshape(&[n * dilation, channels])?;
+    spread
+        .slice_axis(0, 0, (n - 1) * dilation + 1)?
+        .contiguous()
 }
 
 /// Causal convolutions of adjacent groups of channels. Each group is a part with a weight of its

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use mlx_core::fast::{self, Gate, RaggedDelta};
+use mlx_core::fast::RaggedDelta;
 use mlx_core::{Array, DType, Error, ErrorKind, Result};
 
 use crate::Module;
@@ -34,6 +34,8 @@ pub struct DeltaConfig {
     pub activation: Activation,
     /// Epsilon of the output's norm.
     pub norm_eps: f32,
+    /// The activation of the gate by which the normed output is multiplied.
+    pub output_gate: Activation,
 }
 
 /// Parts of the layer state.
@@ -167,7 +169,10 @@ impl GatedDeltaNet {
         let normed = self.norm.forward(&y.reshape(&heads)?)?;
         // The norm's weight may be F32 in a model of 16 bits.
         let normed = normed.astype(x.dtype())?;
-        let gated = fast::gated(Gate::Silu, &z.reshape(&heads)?, &normed)?;
+        let gated = self
+            .config
+            .output_gate
+            .gated(&z.reshape(&heads)?, &normed)?;
         self.out_proj
             .forward(&gated.reshape(&[rows, tokens, width])?)
     }

@@ -48,6 +48,7 @@ impl ChannelDeltaConfig {
             taps: self.taps,
             activation: self.activation,
             norm_eps: self.norm_eps,
+            output_gate: Activation::Silu,
         }
     }
 

@@ -339,15 +339,31 @@ impl ExpertsMlp {
     /// # Errors
     /// The shapes do not fit.
     pub fn forward<'a>(&self, x: impl Into<Input<'a>>) -> Result<Array> {
+        self.mixed(x.into(), None)
+    }
+
+    /// [`forward`](Self::forward) with experts `[N, top_k]` that something else has chosen. The router gives their
+    /// weights.
+    ///
+    /// # Errors
+    /// The shapes do not fit, or the router's weights depend on more than an expert's own score.
+    pub fn forward_to<'a>(&self, x: impl Into<Input<'a>>, experts: &Array) -> Result<Array> {
+        self.mixed(x.into(), Some(experts))
+    }
+
+    fn mixed(&self, input: Input<'_>, given: Option<&Array>) -> Result<Array> {
         let (hidden, top_k) = (self.config.hidden, self.config.top_k);
-        let input = x.into();
         let scores = self.gate.forward(input)?;
         let scored = self.config.n_experts + self.config.n_identities;
         let scores = scores.reshape(&[-1, scored])?;
         let x = input.array()?;
         let tokens = x.reshape(&[-1, hidden])?;
         let correction = self.e_score_correction_bias.as_ref().map(Param::value);
-        let (experts, weights) = self.config.routing.choose(&scores, correction, top_k)?;
+        let routing = &self.config.routing;
+        let (experts, weights) = match given {
+            Some(experts) => (experts.clone(), routing.weights(&scores, experts)?),
+            None => routing.choose(&scores, correction, top_k)?,
+        };
         let (experts, weights, through) = self.without_identities(experts, weights)?;
         let through = through.map(|weight| tokens.multiply(weight.astype(x.dtype())?));
         let tokens = match &self.fc1_latent_proj {

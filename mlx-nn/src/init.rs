@@ -53,7 +53,7 @@ pub enum Initial {
 }
 
 /// Gives every parameter of `module` its initial value, in F32, drawn from `seed`, and evaluates
-/// them. The same seed gives the same values on every machine's CPU. `embedding` is the standard
+/// them. Buffers keep their values. The same seed gives the same values on every machine's CPU. `embedding` is the standard
 /// deviation of embeddings; config.json calls it `initializer_range`.
 ///
 /// ```
@@ -104,6 +104,11 @@ pub fn initialise<M: Module + ?Sized>(module: &mut M, seed: u64, embedding: f32)
             };
             self.values.push(value.clone());
             param.set(value);
+            Ok(())
+        }
+
+        /// Buffers keep the values that their modules gave them.
+        fn state(&mut self, _path: &Path, _state: &mut Array) -> Result<()> {
             Ok(())
         }
     }

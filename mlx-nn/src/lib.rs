@@ -148,7 +148,9 @@ pub mod attention;
 pub mod bilinear;
 pub mod cache;
 pub mod checkpoint;
+mod choice;
 pub mod clip;
+pub mod compressed;
 pub mod conv;
 pub mod convolution;
 mod decay;
@@ -209,8 +211,8 @@ pub use activation::{
     softmin, softplus, softshrink, softsign,
 };
 pub use attention::{
-    Alibi, Attention, AttentionConfig, GateFunction, Growth, HeadGate, KvSource, QkKind, QkNorm,
-    QkPlace, merge_heads, split_heads,
+    Alibi, Attention, AttentionConfig, BlockIndexConfig, GateFunction, Growth, HeadGate, KvSource,
+    QkKind, QkNorm, QkPlace, merge_heads, split_heads,
 };
 pub use bilinear::Bilinear;
 pub use cache::{
@@ -219,6 +221,7 @@ pub use cache::{
 };
 pub use checkpoint::{Checkpoint, Decoded, FillOptions, Made, Make, fill_lazily};
 pub use clip::clip_grad_norm;
+pub use compressed::{BlocksConfig, BlocksIndex, CompressedAttention, CompressedConfig};
 pub use conv::{CausalConv, JointConv};
 pub use convolution::{
     Conv1d, Conv2d, Conv3d, ConvNd, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d,
@@ -275,7 +278,7 @@ pub use short_conv::{ShortConv, ShortConvConfig};
 pub use sinusoidal::SinusoidalPositionalEncoding;
 pub use sizes::Sizes;
 pub use step::{Attend, KeptVectors, Keys, RepeatedStep, StateAfter, Step, Taps, last_features};
-pub use streams::{StreamMixer, StreamWeights, StreamsConfig, StreamsHead};
+pub use streams::{GatedStreams, StreamMixer, StreamWeights, StreamsConfig, StreamsHead};
 pub use trainable::Patterns;
 pub use training::{Mode, update_state, with_state};
 pub use transformer::{

@@ -308,6 +308,8 @@ pub enum NormKind {
     Bare,
     /// [`LayerNorm`] without weight and bias.
     BareLayer,
+    /// No norm: the features do not change.
+    Absent,
     /// [`LayerNorm`].
     Layer {
         /// Whether there is a bias.
@@ -343,6 +345,8 @@ pub enum Norm {
     Bare(f32),
     /// A norm with a mean and without a weight, with this epsilon.
     BareLayer(f32),
+    /// No norm: the features do not change.
+    Absent(()),
     /// A norm with a mean.
     Layer(LayerNorm),
 }
@@ -357,6 +361,7 @@ impl Norm {
             NormKind::Rms(offset) => Self::Rms(RmsNorm::with_offset(size, config.eps, offset)?),
             NormKind::Bare => Self::Bare(config.eps),
             NormKind::BareLayer => Self::BareLayer(config.eps),
+            NormKind::Absent => Self::Absent(()),
             NormKind::Layer { bias, offset } => {
                 Self::Layer(LayerNorm::with_offset(size, config.eps, bias, offset)?)
             }
@@ -367,7 +372,7 @@ impl Norm {
     pub fn dtype(&self) -> Option<DType> {
         match self {
             Self::Rms(norm) => Some(norm.weight.value().dtype()),
-            Self::Bare(_) | Self::BareLayer(_) => None,
+            Self::Bare(_) | Self::BareLayer(_) | Self::Absent(()) => None,
             Self::Layer(norm) => norm.weight.as_ref().map(|weight| weight.value().dtype()),
         }
     }
@@ -381,6 +386,7 @@ impl Norm {
             Self::Rms(norm) => norm.forward(x),
             Self::Bare(eps) => fast::rms_norm(x, None, *eps),
             Self::BareLayer(eps) => fast::layer_norm(x, None, None, *eps),
+            Self::Absent(()) => Ok(x.clone()),
             Self::Layer(norm) => norm.forward(x),
         }
     }
@@ -392,7 +398,7 @@ impl Norm {
     pub fn add_to(&self, residual: &Array, x: &Array) -> Result<Array> {
         match self {
             Self::Rms(norm) => norm.add_to(residual, x),
-            Self::Bare(_) | Self::BareLayer(_) | Self::Layer(_) => {
+            Self::Bare(_) | Self::BareLayer(_) | Self::Absent(()) | Self::Layer(_) => {
                 fast::add(&self.forward(x)?, residual)
             }
         }

@@ -316,7 +316,42 @@ impl Rope {
         self.rotated(x, &self.table, &Array::from_slice(&[0i32], &[1])?)
     }
 
+    /// Rotates heads `[1, H, T, D]` by positions I32 `[1, T]`, for ropes that do not change with the length.
+    pub(crate) fn at(&self, x: &Array, positions: &Array) -> Result<Array> {
+        self.rotated(x, &self.table, positions)
+    }
+
+    /// Rotates `[B, H, L, D]` of the step's rows, whose place i is position `i * stride`, with the frequencies of each
+    /// row's last token.
+    pub(crate) fn of_rows(&self, x: &Array, stride: i32, step: &Step) -> Result<Array> {
+        let start = Array::from_slice(&[0i32], &[1])?;
+        let rotate = |table: &Table| self.rotated_by(x, table, &start, stride);
+        if let Some(growing) = &self.growing
+            && step.beyond(growing.original()).contains(&true)
+        {
+            let turned = step.turned_rows(growing, x.dim(2)? as usize, stride as usize)?;
+            return growing.rotate(x, &turned, || rotate(&self.table));
+        }
+        let Some((original, long)) = &self.long else {
+            return rotate(&self.table);
+        };
+        let beyond = step.beyond(*original);
+        match (beyond.contains(&true), beyond.contains(&false)) {
+            (false, _) => rotate(&self.table),
+            (true, false) => rotate(long),
+            (true, true) => {
+                let is_long = Array::from_slice(&beyond, &[beyond.len() as i32, 1, 1, 1])?;
+                is_long.select(&rotate(long)?, &rotate(&self.table)?)
+            }
+        }
+    }
+
     fn rotated(&self, x: &Array, table: &Table, offsets: &Array) -> Result<Array> {
+        self.rotated_by(x, table, offsets, 1)
+    }
+
+    /// Rotates `[B, H, L, D]`, whose positions are `stride` times those that begin at the offsets.
+    fn rotated_by(&self, x: &Array, table: &Table, offsets: &Array, stride: i32) -> Result<Array> {
         let scaled = match &table.amplitude {
             Some(amplitude) => Some(x.multiply(amplitude.astype(x.dtype())?)?),
             None => None,
@@ -325,7 +360,7 @@ impl Rope {
             dims: self.dims,
             traditional: self.interleaved,
             base: None,
-            scale: 1.0,
+            scale: stride as f32,
             freqs: Some(&table.periods),
         };
         fast::rope_with(scaled.as_ref().unwrap_or(x), &rope, offsets)

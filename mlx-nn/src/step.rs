@@ -28,6 +28,7 @@ use crate::rope::Growing;
 
 mod attention;
 pub(crate) mod axis;
+pub(crate) mod blocks;
 mod paged;
 pub(crate) mod recurrent;
 pub(crate) mod repeated;
@@ -291,6 +292,37 @@ impl Step<'_> {
         };
         self.turned.borrow_mut().push((key, made.clone()));
         Ok(Some(made))
+    }
+
+    /// The rotation of `places` positions of each row, one every `stride`, with the frequencies of the row's last token:
+    /// `[B, 1, places, dims / 2]`.
+    pub(crate) fn turned_rows(
+        &self,
+        rope: &Growing,
+        places: usize,
+        stride: usize,
+    ) -> Result<Turned> {
+        self.lasts_until(0);
+        let (mut cosines, mut sines, mut grown) = (Vec::new(), Vec::new(), Vec::new());
+        for (row, (&begin, own)) in self.cache.lens.iter().zip(self.axis.each()).enumerate() {
+            let length = self.length_at(row, (begin + own.len()).saturating_sub(1));
+            grown.push(length > rope.original());
+            let frequencies = rope.frequencies(length);
+            for position in (0..places).map(|place| place * stride) {
+                for frequency in &frequencies {
+                    let (sine, cosine) = (position as f64 * frequency).sin_cos();
+                    cosines.push(cosine as f32);
+                    sines.push(sine as f32);
+                }
+            }
+        }
+        let rows = grown.len() as i32;
+        let shape = [rows, 1, places as i32, rope.pairs() as i32];
+        Ok(Turned {
+            cosines: Array::from_slice(&cosines, &shape)?,
+            sines: Array::from_slice(&sines, &shape)?,
+            grown: Some(Array::from_slice(&grown, &[rows, 1, 1, 1])?),
+        })
     }
 
     /// The length of the text at the time when a position is computed: the whole prompt for its tokens, and one more

@@ -7,6 +7,10 @@ use mlx_core::{Array, DType, Result, fast, ops::concat};
 
 use crate::module::Param;
 
+mod gated;
+
+pub use gated::GatedStreams;
+
 /// Sizes and options of a [`StreamMixer`] and a [`StreamsHead`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StreamsConfig {

@@ -19,6 +19,7 @@ const CONFIG: DeltaConfig = DeltaConfig {
     taps: 4,
     activation: Activation::Silu,
     norm_eps: 1e-3,
+    output_gate: Activation::Silu,
 };
 const E: usize = CONFIG.hidden as usize;
 

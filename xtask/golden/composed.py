@@ -1,4 +1,5 @@
-"""Families that transformers has not, composed of its classes: their configs are translated to those of another family."""
+"""Families that transformers has not, composed of its classes: their configs are translated to those of another family. And classes that
+read what is published."""
 
 import copy
 
@@ -11,6 +12,7 @@ from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
 )
+from transformers.models.longcat_flash import modeling_longcat_flash as longcat
 
 
 class MiniCPMConfig(GraniteConfig):
@@ -103,8 +105,17 @@ class NemotronNasForCausalLM(LlamaForCausalLM):
             layer.mlp = type(layer.mlp)(own)
 
 
+class PublishedExperts(longcat.LongcatFlashExperts):
+    """transformers also allocates rows for the experts that return their input; published files have none."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.gate_up_proj = nn.Parameter(self.gate_up_proj[: self.num_routed_experts].clone())
+
+
 def register():
     """Lets transformers' automatic classes find them."""
+    longcat.LongcatFlashExperts = PublishedExperts
     AutoConfig.register("minicpm", MiniCPMConfig)
     AutoModelForCausalLM.register(MiniCPMConfig, MiniCPMForCausalLM)
     AutoConfig.register("nemotron-nas", NemotronNasConfig)

@@ -160,6 +160,9 @@ BASES = [
     ("bailing_hybrid", "config.json"),
     ("hy_v4", "config.json"),
     ("glm5_next", "config.json"),
+    ("longcat_flash", "config.json"),
+    ("qwen4_exp", "config.json"),
+    ("deepseek_v4", "config.json"),
 ]
 
 # Values for the keys of all families, whether a family's class reads them or not.
@@ -309,9 +312,9 @@ def changes(config):
         if key in text and not key.startswith("num_") and not leaves_out:
             yield {key: "absent"}
     # Beyond this many positions the base of the rope depends on the length of the call. The Rust crate refuses it by name for nanochat,
-    # whose angles are negative.
+    # whose angles are negative, and for DeepSeek V4, whose blocks are turned by other lengths.
     for name, theta in [("rope_scaling", {}), ("rope_parameters", {"rope_theta": 50.0})]:
-        if text["model_type"] != "nanochat":
+        if text["model_type"] not in ("nanochat", "deepseek_v4"):
             yield {name: theta | DYNAMIC, "max_position_embeddings": 16}
     # For other families the key has no effect.
     has_alpha = text["model_type"].startswith("hunyuan")

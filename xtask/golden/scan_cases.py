@@ -181,6 +181,7 @@ def granitemoehybrid_cases():
         ],
         spreads=SCAN_SPREADS,
         **BF16,
+        formula=True,
     )
 
 
@@ -375,4 +376,5 @@ def falcon_h1_cases():
         ],
         spreads=SCAN_SPREADS,
         **BF16,
+        formula=True,
     )

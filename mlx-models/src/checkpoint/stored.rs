@@ -173,7 +173,15 @@ pub(crate) fn decode(
         None | Some("mxfp4" | "bitnet") => return Ok(None),
         Some("fp8" | "mxfp8") => {
             let block = fp8::block(&entry)?;
-            fp8::decoded(tensors, &entry, block, reading)?
+            let (decoded, format) = fp8::decoded(tensors, &entry, block, reading)?;
+            match fp4::decoded(tensors, &entry, &fp4::DEEPSEEK)? {
+                Some((mut of_experts, found)) => {
+                    let mut all = Some(found);
+                    join(&mut of_experts, &mut all, decoded, format);
+                    (of_experts, all.expect("there is a format"))
+                }
+                None => (decoded, format),
+            }
         }
         Some("compressed-tensors") => compressed::decoded(tensors, &entry, reading)?,
         Some("awq") => awq::decoded(tensors, &entry, reading)?,

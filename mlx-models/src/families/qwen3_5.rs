@@ -85,6 +85,7 @@ pub(crate) fn delta(c: &Config, hidden: i32, norm_eps: f32) -> Result<DeltaConfi
         taps: keys::taps(c, "linear_conv_kernel_dim", 4)?,
         activation: Activation::parse(&c.or("hidden_act", "silu".to_owned())?)?,
         norm_eps,
+        output_gate: Activation::Silu,
     };
     let DeltaConfig {
         key_heads,
@@ -103,28 +104,30 @@ pub(crate) fn delta(c: &Config, hidden: i32, norm_eps: f32) -> Result<DeltaConfi
     Ok(config)
 }
 
+/// One tensor for each matrix of an expert, or two tensors for all experts.
+pub(crate) fn expert_names() -> [Rule; 3] {
+    let parts = [
+        ("*.mlp.switch_mlp.gate_proj.weight", 1),
+        ("*.mlp.switch_mlp.up_proj.weight", 1),
+    ];
+    [
+        Rule::split("*.mlp.experts.gate_up_proj", 1, parts),
+        Rule::rename(
+            "*.mlp.experts.down_proj",
+            "*.mlp.switch_mlp.down_proj.weight",
+        ),
+        Rule::stack("*.mlp.experts.#.*", "*.mlp.switch_mlp.*"),
+    ]
+}
+
 /// Published files have convolutions with other axes, norms stored as `weight - 1`, and either one
 /// tensor for each matrix of an expert or two tensors for all experts. Files of MLX have
 /// convolutions whose last axis is 1, and the norms' weights themselves. As in mlx-lm, the axes of
 /// the convolutions decide which of the two a file is.
 pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
     let (c, tensors) = (source.config, source.tensors);
-    let mut rules = vec![
-        Rule::drop("model.visual.*", "not of the text model"),
-        Rule::split(
-            "*.mlp.experts.gate_up_proj",
-            1,
-            [
-                ("*.mlp.switch_mlp.gate_proj.weight", 1),
-                ("*.mlp.switch_mlp.up_proj.weight", 1),
-            ],
-        ),
-        Rule::rename(
-            "*.mlp.experts.down_proj",
-            "*.mlp.switch_mlp.down_proj.weight",
-        ),
-        Rule::stack("*.mlp.experts.#.*", "*.mlp.switch_mlp.*"),
-    ];
+    let mut rules = vec![Rule::drop("model.visual.*", "not of the text model")];
+    rules.extend(expert_names());
     let published = keys::has_published_convolutions(tensors, ".conv1d.weight")?;
     if published {
         rules.push(Rule::transpose("*.conv1d.weight", &[0, 2, 1]));

@@ -158,7 +158,8 @@ impl Geometry {
         for (at, &kind) in layer.states.iter().enumerate() {
             self.states.push(kind);
             let recurrent = matches!(kind, LayerKind::Recurrent(_));
-            let index = layer.index_dim.filter(|_| at > 0);
+            let is_index = at > 0 && kind == LayerKind::Latent;
+            let index = layer.index_dim.filter(|_| is_index);
             self.dtypes.push(index.map(|_| DType::F32));
             let index = index.map(|dim| kv_heads(1, dim));
             self.kv.push(index.or(layer.kv).filter(|_| !recurrent));

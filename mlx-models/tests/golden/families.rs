@@ -294,7 +294,7 @@ impl VisitMut for Draw {
 }
 
 /// The paths of all matrices, and their schemes.
-fn weights(model: &Loaded) -> Vec<(String, Option<Scheme>)> {
+pub(super) fn weights(model: &Loaded) -> Vec<(String, Option<Scheme>)> {
     struct Weights(Vec<(String, Option<Scheme>)>);
     impl Visit for Weights {
         fn weight(&mut self, path: &mlx_nn::Path, weight: &Weight) -> Result<()> {

@@ -3,13 +3,15 @@
 
 use std::collections::BTreeMap;
 
-use mlx_core::Array;
 use mlx_core::ops::concat;
+use mlx_core::ops::create::ones;
+use mlx_core::{Array, DType};
+
 use mlx_models::{LoadOptions, load_from};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::case::Case;
-use super::renamed::{same_as_golden, tensors};
+use super::renamed::{loaded, same_as_golden, tensors};
 
 type Tensors = BTreeMap<String, Array>;
 
@@ -18,8 +20,8 @@ fn case(name: &str) -> Case {
     found.unwrap_or_else(|| panic!("there is no case {name}"))
 }
 
-/// Makes two tensors of the experts of each layer.
-fn fused_experts(mut tensors: Tensors, experts: usize) -> Tensors {
+/// Makes two tensors of the experts of each layer. `more` experts without `down_proj` follow.
+fn fused_experts(mut tensors: Tensors, experts: usize, more: i32) -> Tensors {
     let paths: Vec<String> = tensors
         .keys()
         .filter_map(|name| name.strip_suffix(".experts.0.up_proj.weight"))
@@ -36,6 +38,10 @@ fn fused_experts(mut tensors: Tensors, experts: usize) -> Tensors {
         };
         let gate_up = concat(&[take("gate_proj"), take("up_proj")], 1).unwrap();
         let down = take("down_proj");
+        let [_, rows, columns] = gate_up.dims().unwrap();
+        let rest = ones([more, rows, columns], DType::F32).unwrap();
+        let rest = rest.astype(gate_up.dtype()).unwrap();
+        let gate_up = concat(&[gate_up, rest], 0).unwrap();
         tensors.insert(format!("{path}.experts.gate_up_proj"), gate_up);
         tensors.insert(format!("{path}.experts.down_proj"), down);
     }
@@ -50,6 +56,14 @@ fn renamed(tensors: Tensors, names: &[(&str, &str)]) -> Vec<(String, Array)> {
         (new, array)
     });
     all.collect()
+}
+
+#[test]
+fn longcat_flash_has_rows_for_experts_that_return_their_input() {
+    let case = case("longcat_flash");
+    let fused = fused_experts(tensors(&case), 4, 2);
+    let config = case.config("config.json");
+    same_as_golden(&case, "longcat_flash", config, &renamed(fused, &[]));
 }
 
 #[test]
@@ -78,7 +92,7 @@ fn hunyuan_4_has_the_names_of_deepseek_4() {
 #[test]
 fn glm_5_3_has_joint_convolutions() {
     let case = case("glm5_next");
-    let mut joint = fused_experts(tensors(&case), 6);
+    let mut joint = fused_experts(tensors(&case), 6, 0);
     let paths: Vec<String> = joint
         .keys()
         .filter_map(|name| name.strip_suffix(".q_conv1d.weight"))
@@ -106,40 +120,227 @@ fn glm_5_3_has_joint_convolutions() {
 }
 
 #[test]
-fn forms_that_are_not_supported_are_refused_by_name() {
-    let cases: [(&str, &str, Value, &str); 5] = [
+fn qwen_4_has_tables_of_one_tensor() {
+    let case = case("qwen4_exp");
+    let mut whole = tensors(&case);
+    for layer in 0..2 {
+        let table =
+            format!("model.language_model.layers.{layer}.ple.ple_embedding.ngram_embedding");
+        let parts = (0..4).map(|part| whole.remove(&format!("{table}.shard_{part}.weight")));
+        let parts: Vec<Array> = parts.map(Option::unwrap).collect();
+        whole.insert(format!("{table}.weight"), concat(&parts, 0).unwrap());
+    }
+    let config = case.config("config.json");
+    same_as_golden(&case, "qwen4_exp", config, &renamed(whole, &[]));
+}
+
+/// As transformers keeps them in memory, with two tensors for all experts.
+#[test]
+fn deepseek_4_has_the_names_of_transformers() {
+    let case = case("deepseek_v4");
+    let names = [
+        (".attn.", ".self_attn."),
+        (".ffn.", ".mlp."),
+        ("embed.weight", "model.embed_tokens.weight"),
+        ("hc_head_", "model.hc_head.hc_"),
+        ("layers.", "model.layers."),
+        (".attn_norm.", ".input_layernorm."),
+        (".ffn_norm.", ".post_attention_layernorm."),
+        (".hc_attn_", ".attn_hc."),
+        (".hc_ffn_", ".ffn_hc."),
+        (".attn_sink", ".sinks"),
+        (".indexer.compressor.", ".compressor.indexer."),
         (
-            "hy_v4",
-            "/indexer_types/0",
-            json!("shared"),
-            "the first layer has no earlier one",
+            ".self_attn.indexer.weights_proj.",
+            ".self_attn.compressor.indexer.scorer.weights_proj.",
         ),
         (
-            "hy_v4",
-            "/hc_mult",
-            json!(65),
-            "hc_mult must be at most 64, found 65",
+            ".self_attn.indexer.wq_b.",
+            ".self_attn.compressor.indexer.q_b_proj.",
         ),
-        (
-            "glm5_next",
-            "/text_config/index_kpool_always_select_tail",
-            json!(false),
-            "index_kpool_always_select_tail false is not supported",
-        ),
-        (
-            "glm5_next",
-            "/text_config/index_topk",
-            json!(10),
-            "index_topk 10 is not a multiple of index_kpool 4",
-        ),
-        (
-            "glm5_next",
-            "/text_config/indexer_types/1",
-            json!("shared"),
-            "layer 1 is shared, but the layer before it has no indexer",
-        ),
+        (".norm.", ".kv_norm."),
+        (".ape", ".position_bias"),
+        (".wq_a.", ".q_a_proj."),
+        (".wq_b.", ".q_b_proj."),
+        (".wkv.", ".kv_proj."),
+        (".wgate.", ".gate_proj."),
+        (".wo_a.", ".o_a_proj."),
+        (".wo_b.", ".o_b_proj."),
+        (".q_norm.", ".q_a_norm."),
+        (".gate.bias", ".gate.e_score_correction_bias"),
+        (".w1.", ".gate_proj."),
+        (".w2.", ".down_proj."),
+        (".w3.", ".up_proj."),
     ];
-    for (name, place, value, expected) in cases {
+    let mut kept: Tensors = renamed(tensors(&case), &names).into_iter().collect();
+    for (name, own) in [
+        ("head.weight", "lm_head.weight"),
+        ("norm.weight", "model.norm.weight"),
+    ] {
+        let tensor = kept.remove(name).unwrap();
+        kept.insert(own.to_owned(), tensor);
+    }
+    let kept = fused_experts(kept, 6, 0);
+    same_as_golden(
+        &case,
+        "deepseek_v4",
+        case.config("config.json"),
+        &renamed(kept, &[]),
+    );
+}
+
+#[test]
+fn deepseek_4_refuses_experts_that_do_not_exist() {
+    let case = case("deepseek_v4");
+    for expert in [-1i64, 6] {
+        let mut changed = tensors(&case);
+        let table: Vec<i64> = (0..128)
+            .map(|at| if at == 77 { expert } else { at % 6 })
+            .collect();
+        let table = Array::from_slice(&table, &[64, 2]).unwrap();
+        changed.insert("layers.0.ffn.gate.tid2eid".to_owned(), table);
+        let config = case.config("config.json");
+        let found = loaded("deepseek_v4", config, &renamed(changed, &[]));
+        let error = found.err().map(|error| error.to_string());
+        let error = error.unwrap_or_else(|| panic!("expert {expert} was not refused"));
+        assert!(error.contains("layers.0.mlp.tid2eid: experts"), "{error}");
+    }
+}
+
+/// Hashes are numbers of the file, and must name rows of its tables.
+#[test]
+fn qwen_4_refuses_hashes_that_leave_their_tables() {
+    let case = case("qwen4_exp");
+    let path = "model.language_model.layers.0.ple.ple_embedding";
+    for (name, values) in [
+        ("ngram_heads_vocab_sizes", [23i64, 0, 31, 37]),
+        ("ngram_heads_offsets", [0, 23, 52, 84]),
+        ("ngram_heads_offsets", [0, -1, 52, 83]),
+    ] {
+        let mut changed = tensors(&case);
+        let array = Array::from_slice(&values, &[4]).unwrap();
+        changed.insert(format!("{path}.{name}"), array);
+        let config = case.config("config.json");
+        let found = loaded("qwen4_exp", config, &renamed(changed, &[]));
+        let error = found.err().map(|error| error.to_string());
+        let error = error.unwrap_or_else(|| panic!("{name} {values:?} was not refused"));
+        assert!(
+            error.contains("layers.0.ple.ple_embedding: a table of"),
+            "{error}"
+        );
+    }
+}
+
+/// A case, a place in its config.json, the value there as JSON, and what the error says.
+const REFUSED: [(&str, &str, &str, &str); 17] = [
+    (
+        "deepseek_v4",
+        "/rope_scaling/rope_type",
+        r#""dynamic""#,
+        "a rope that changes with the length is not supported over compressed blocks",
+    ),
+    (
+        "deepseek_v4",
+        "/compress_ratios/1",
+        r#"8"#,
+        "compress_ratios 8 is not supported; known: 0, 4, 128",
+    ),
+    (
+        "deepseek_v4",
+        "/scoring_func",
+        r#""softmax""#,
+        "scoring_func \"softmax\" is not supported; known: sqrtsoftplus, sigmoid",
+    ),
+    (
+        "deepseek_v4",
+        "/o_groups",
+        r#"3"#,
+        "num_attention_heads 4 is not a multiple of o_groups 3",
+    ),
+    (
+        "deepseek_v4",
+        "/sliding_window",
+        r#"1"#,
+        "a window of 1 positions",
+    ),
+    (
+        "qwen4_exp",
+        "/text_config/ple_layer_ids",
+        r#"[1, 3]"#,
+        "ple_layer_ids names layer 3, which is not a linear_attention layer of 1 to 3",
+    ),
+    (
+        "qwen4_exp",
+        "/text_config/indexer_kv_heads",
+        r#"2"#,
+        "indexer_kv_heads 2 is not supported; known: 1",
+    ),
+    (
+        "qwen4_exp",
+        "/text_config/eos_token_id",
+        "null",
+        "eos_token_id must be a token",
+    ),
+    (
+        "qwen4_exp",
+        "/text_config/indexer_budget",
+        r#"7"#,
+        "indexer_budget 7 is not a multiple of indexer_compress_ratio 4",
+    ),
+    (
+        "longcat_flash",
+        "/router_bias",
+        r#"true"#,
+        "router_bias true is not supported",
+    ),
+    (
+        "longcat_flash",
+        "/zero_expert_type",
+        r#""copy""#,
+        "zero_expert_type \"copy\" is not supported; known: \"identity\"",
+    ),
+    (
+        "longcat_flash",
+        "/zero_expert_num",
+        r#"-1"#,
+        "zero_expert_num -1 is not a number of experts",
+    ),
+    (
+        "hy_v4",
+        "/indexer_types/0",
+        r#""shared""#,
+        "the first layer has no earlier one",
+    ),
+    (
+        "hy_v4",
+        "/hc_mult",
+        r#"65"#,
+        "hc_mult must be at most 64, found 65",
+    ),
+    (
+        "glm5_next",
+        "/text_config/index_kpool_always_select_tail",
+        r#"false"#,
+        "index_kpool_always_select_tail false is not supported",
+    ),
+    (
+        "glm5_next",
+        "/text_config/index_topk",
+        r#"10"#,
+        "index_topk 10 is not a multiple of index_kpool 4",
+    ),
+    (
+        "glm5_next",
+        "/text_config/indexer_types/1",
+        r#""shared""#,
+        "layer 1 is shared, but the layer before it has no indexer",
+    ),
+];
+
+#[test]
+fn forms_that_are_not_supported_are_refused_by_name() {
+    for (name, place, value, expected) in REFUSED {
+        let value: Value = serde_json::from_str(value).unwrap();
         let mut config = case(name).config("config.json");
         match config.pointer_mut(place) {
             Some(entry) => *entry = value,

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use mlx_core::{Array, DType, Safetensors, ops, safetensors};
-use mlx_models::{LoadOptions, load_from};
+use mlx_core::{Array, DType, Result, Safetensors, ops, safetensors};
+use mlx_models::{LoadOptions, Loaded, load_from};
 use serde_json::Value;
 
 use super::case::Case;
@@ -78,8 +78,8 @@ fn internlm2_is_llama_under_other_names() {
     same_as_golden(&case, "internlm2", config, &renamed);
 }
 
-/// The tensors under other names give the log probabilities of the case's prompts.
-pub fn same_as_golden(case: &Case, kind: &str, config: Value, tensors: &[(String, Array)]) {
+/// The model, in F32, of a config and of tensors that are written to a file first.
+pub fn loaded(kind: &str, config: Value, tensors: &[(String, Array)]) -> Result<Loaded> {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("model.safetensors");
     let arrays = tensors.iter().map(|(name, array)| (name.as_str(), array));
@@ -88,8 +88,12 @@ pub fn same_as_golden(case: &Case, kind: &str, config: Value, tensors: &[(String
         dtype: Some(DType::F32),
         ..LoadOptions::default()
     };
-    let files = vec![Safetensors::open(&path).unwrap()];
-    let model = load_from(kind, config, files, options).unwrap();
+    load_from(kind, config, vec![Safetensors::open(&path)?], options)
+}
+
+/// The tensors under other names give the log probabilities of the case's prompts.
+pub fn same_as_golden(case: &Case, kind: &str, config: Value, tensors: &[(String, Array)]) {
+    let model = loaded(kind, config, tensors).unwrap();
     assert_eq!(model.info.model_type, kind);
     for (index, prompt) in case.prompts.iter().enumerate() {
         let golden = case.golden(index);

@@ -115,7 +115,7 @@ fn safetensors(file: &Value) -> Vec<u8> {
 
 /// Appends the values of a tensor.
 fn values(seed: u64, name: &str, entry: &Value, dtype: &str, data: &mut Vec<u8>) {
-    let mut write = |value: f64| match dtype {
+    let write = |data: &mut Vec<u8>, value: f64| match dtype {
         "F32" => data.extend((value as f32).to_le_bytes()),
         "BF16" => data.extend(((value as f32).to_bits() >> 16).to_le_bytes()[..2].iter()),
         "I32" => data.extend((value as i32).to_le_bytes()),
@@ -123,9 +123,13 @@ fn values(seed: u64, name: &str, entry: &Value, dtype: &str, data: &mut Vec<u8>)
         other => panic!("{name}: no formula for {other}"),
     };
     if let Some(values) = entry["values"].as_array() {
-        values
-            .iter()
-            .for_each(|value| write(value.as_f64().unwrap()));
+        for value in values {
+            match (dtype, value.as_i64()) {
+                // Not every integer of 64 bits is an f64.
+                ("I64", Some(whole)) => data.extend(whole.to_le_bytes()),
+                _ => write(data, value.as_f64().unwrap()),
+            }
+        }
         return;
     }
     let number = |key: &str| entry[key].as_i64().unwrap();
@@ -135,7 +139,7 @@ fn values(seed: u64, name: &str, entry: &Value, dtype: &str, data: &mut Vec<u8>)
     let shape = entry["shape"].as_array().unwrap();
     let count: u64 = shape.iter().map(|size| size.as_u64().unwrap()).product();
     for whole in integers(seed, name, count as usize, radius) {
-        write((center + whole) as f64 * unit);
+        write(data, (center + whole) as f64 * unit);
     }
 }
 
@@ -144,7 +148,7 @@ fn values(seed: u64, name: &str, entry: &Value, dtype: &str, data: &mut Vec<u8>)
 fn formulas_equal_those_of_the_script() {
     let file = json!({"seed": 3, "dtype": "BF16", "tensors": [
         {"name": "a.#.b.#.w", "at": "0.1 2.0", "shape": [1, 3], "center": 4, "radius": 250, "exponent": -6},
-        {"name": "ids", "shape": [2], "dtype": "I64", "values": [5, -7]},
+        {"name": "ids", "shape": [3], "dtype": "I64", "values": [5, -7, (1i64 << 60) + 1]},
         {"name": "s", "shape": [2], "center": 0, "radius": 9, "exponent": 1, "dtype": "F32"},
     ]});
     let bytes = safetensors(&file);
@@ -166,7 +170,7 @@ fn formulas_equal_those_of_the_script() {
     assert_eq!(halves("a.2.b.0.w"), [1.234375, 2.078125, 0.90625]);
     assert_eq!(
         of("ids"),
-        [5i64.to_le_bytes(), (-7i64).to_le_bytes()].concat()
+        [5, -7, (1i64 << 60) + 1].map(i64::to_le_bytes).concat()
     );
     assert_eq!(of("s"), [-10.0f32, 6.0].map(f32::to_le_bytes).concat());
 }

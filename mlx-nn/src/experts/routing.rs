@@ -32,6 +32,8 @@ pub enum Scoring {
     Softmax,
     /// The sigmoid of each score.
     Sigmoid,
+    /// The root of the softplus of each score (DeepSeek V4).
+    SqrtSoftplus,
     /// Experts are chosen by the scores themselves, and a chosen one is weighted by the sigmoid of
     /// its score. The correction is added to the score.
     SigmoidOfChosen,
@@ -111,7 +113,9 @@ impl Routing {
     ) -> Result<(Array, Array)> {
         let sigmoid = match self.scoring {
             Scoring::Mixer { noise } => return mixer::choose(&scores.astype(DType::F32)?, noise),
-            Scoring::SigmoidOfChosen => return self.by_score(scores, correction, top_k),
+            Scoring::SigmoidOfChosen | Scoring::SqrtSoftplus => {
+                return self.by_score(scores, correction, top_k);
+            }
             Scoring::Softmax => false,
             Scoring::Sigmoid => true,
         };
@@ -139,8 +143,8 @@ impl Routing {
         fast::route(scores, correction, &how)
     }
 
-    /// [`Routing::choose`] of [`Scoring::SigmoidOfChosen`], without groups. A softmax has the order
-    /// of the scores.
+    /// [`Routing::choose`] of [`Scoring::SigmoidOfChosen`] and [`Scoring::SqrtSoftplus`], without groups. A softmax has
+    /// the order of the scores.
     fn by_score(
         &self,
         scores: &Array,
@@ -152,9 +156,13 @@ impl Routing {
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
         let scores = scores.astype(DType::F32)?;
+        let choosing = match self.scoring {
+            Scoring::SigmoidOfChosen => scores.clone(),
+            _ => self.probabilities(&scores)?,
+        };
         let corrected = match correction {
-            Some(correction) => scores.add(correction.astype(DType::F32)?)?,
-            None => scores.clone(),
+            Some(correction) => choosing.add(correction.astype(DType::F32)?)?,
+            None => choosing,
         };
         let how = Route {
             top_k,
@@ -165,15 +173,36 @@ impl Routing {
             groups: None,
         };
         let (experts, _) = fast::route(&corrected, None, &how)?;
-        let weights = scores.take_along_axis(&experts, -1)?.sigmoid()?;
+        let weights = self.weights(&scores, &experts)?;
+        Ok((experts, weights))
+    }
+
+    /// The weights F32 `[N, top_k]` of experts `[N, top_k]` that something else has chosen, by their scores `[N, E]`.
+    ///
+    /// # Errors
+    /// The shapes do not fit, or weights depend on more than an expert's own score.
+    pub fn weights(&self, scores: &Array, experts: &Array) -> Result<Array> {
+        let scores = scores.astype(DType::F32)?;
+        let weights = self.probabilities(&scores.take_along_axis(experts, -1)?)?;
         let weights = match self.norm_topk_prob {
             true => weights.divide(weights.sum(-1, true)?.maximum(self.least_sum)?)?,
             false => weights,
         };
-        let weights = match self.scale {
-            Some(scale) => weights.multiply(scale)?,
-            None => weights,
-        };
-        Ok((experts, weights))
+        match self.scale {
+            Some(scale) => weights.multiply(scale),
+            None => Ok(weights),
+        }
+    }
+
+    /// Probabilities of F32 scores, of which each depends on its own score.
+    fn probabilities(&self, scores: &Array) -> Result<Array> {
+        match self.scoring {
+            Scoring::Sigmoid | Scoring::SigmoidOfChosen => scores.sigmoid(),
+            Scoring::SqrtSoftplus => scores.logaddexp(0.0)?.sqrt(),
+            Scoring::Softmax | Scoring::Mixer { .. } => {
+                let message = "experts that something else chose need probabilities of their own";
+                Err(Error::new(ErrorKind::Unsupported, message))
+            }
+        }
     }
 }

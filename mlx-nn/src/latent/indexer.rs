@@ -2,12 +2,11 @@
 //! positions, and the query sees those with the highest scores (DeepSeek-V3.2's sparse attention). In GLM 5.3 it scores
 //! pools of positions instead.
 
-use std::ops::Range;
-
-use mlx_core::ops::{concat, create, create::zeros};
-use mlx_core::{Array, DType, Result, fast};
+use mlx_core::ops::concat;
+use mlx_core::{Array, DType, Result};
 
 use crate::attention::split_heads;
+use crate::choice::{best, products, whole_blocks, with_tails};
 use crate::linear::Linear;
 use crate::module::Param;
 use crate::norm::LayerNorm;
@@ -133,9 +132,9 @@ impl Indexer {
         };
         let chosen = match &self.pool {
             Some(pool) => {
-                let (keys, seen) = pool.pools(&vectors, &visible)?;
                 let n = pool.places.shape()[0];
-                let chosen = best(&scores(&keys)?, &seen, top / n)?;
+                let seen = whole_blocks(&visible, n)?;
+                let chosen = best(&scores(&pool.keys(&vectors)?)?, &seen, top / n)?;
                 with_tails(&chosen, &visible, n, step)?
             }
             None => best(&scores(&vectors)?, &visible, top)?,
@@ -157,9 +156,8 @@ impl Indexer {
 }
 
 impl PoolWeights {
-    /// The keys `[B, P, D]` of whole pools, and which of them queries see, `[1, T, P]`, from what is
-    /// stored for each position, `[B, S, 2 D]`, and which of these queries see, `[1, T, S]`.
-    fn pools(&self, kept: &Array, visible: &Array) -> Result<(Array, Array)> {
+    /// The keys `[B, P, D]` of whole pools from what is stored for each position, `[B, S, 2 D]`.
+    fn keys(&self, kept: &Array) -> Result<Array> {
         let [pool, dim] = self.places.get()?.dims()?;
         let [b, longest, _] = kept.dims()?;
         let n = longest / pool;
@@ -169,80 +167,6 @@ impl PoolWeights {
         let places = self.places.get()?.astype(DType::F32)?;
         let weights = gates.add(places)?.softmax(2)?;
         let keys = whole.slice_axis(-1, 0, dim)?.multiply(weights)?;
-        let seen = visible.slice_axis(-1, 0, n * pool)?;
-        let seen = seen.reshape(&[1, -1, n, pool])?;
-        let seen = seen.slice_axis(-1, pool - 1, pool)?.squeeze(-1)?;
-        Ok((keys.sum(2, false)?, seen))
-    }
-}
-
-/// The `top` places with the best scores among those that are seen, all Bool or F32 `[1, T, S]`.
-fn best(scores: &Array, seen: &Array, top: i32) -> Result<Array> {
-    let top = top.min(scores.dim(-1)?);
-    let scores = seen.select(scores, f32::NEG_INFINITY)?;
-    let best = scores.negative()?.argpartition(top - 1, -1)?;
-    let best = best.slice_axis(-1, 0, top)?;
-    let chosen = zeros(scores.shape(), DType::Bool)?;
-    let yes = Array::scalar(true)?.broadcast_to(best.shape())?;
-    let chosen = chosen.put_along_axis(&best, &yes, -1)?;
-    seen.logical_and(&chosen)
-}
-
-/// The positions of chosen pools, `[1, T, P]`, and those after the last pool that is whole at the query's position:
-/// `[1, T, S]`.
-fn with_tails(chosen: &Array, visible: &Array, pool: i32, step: &Step) -> Result<Array> {
-    let [_, tokens, longest] = visible.dims()?;
-    let n = chosen.dim(-1)?;
-    let each = chosen
-        .expand_dims(-1)?
-        .broadcast_to(&[1, tokens, n, pool])?;
-    let rest = zeros(&[1, tokens, longest - n * pool], DType::Bool)?;
-    let each = concat(&[each.reshape(&[1, tokens, n * pool])?, rest], -1)?;
-    let first = step
-        .positions()
-        .add(1)?
-        .floor_divide(pool)?
-        .multiply(pool)?;
-    let places = create::arange(0.0, f64::from(longest), 1.0, DType::I32)?;
-    each.logical_or(&places.greater_equal(&first.expand_dims(-1)?)?)
-}
-
-/// Queries `[1, H, T, D]` with the keys `[B, S, D]` of their rows: `[T, H, S]`. Single tokens of rows
-/// are multiplied by the keys of their rows as by the matrices of experts, because there is a kernel
-/// for that product. Its result does not depend on the other tokens.
-fn products(q: &Array, keys: &Array, step: &Step) -> Result<Array> {
-    let [_, heads, tokens, dim] = q.dims()?;
-    let q = q.squeeze(0)?.swapaxes(0, 1)?; // [T, H, D]
-    let rows: Vec<Range<usize>> = step.places().collect();
-    let single = |places: &Range<usize>| places.len() <= 1;
-    let mut parts = Vec::new();
-    let mut row = 0;
-    while row < rows.len() {
-        let run = rows[row..]
-            .iter()
-            .take_while(|places| single(places))
-            .count();
-        let (begin, end) = (
-            rows[row].start as i32,
-            rows[row + run.max(1) - 1].end as i32,
-        );
-        let own = q.slice_axis(0, begin, end)?;
-        let numbers = (row..row + run).filter(|&row| !rows[row].is_empty());
-        let numbers: Vec<i32> = numbers.map(|row| row as i32).collect();
-        if run == 0 {
-            let (row, n) = (row as i32, end - begin);
-            let own = own.reshape(&[n * heads, dim])?;
-            let keys = keys.slice_axis(0, row, row + 1)?.squeeze(0)?;
-            parts.push(own.matmul(&keys.t()?)?.reshape(&[n, heads, -1])?);
-        } else if !numbers.is_empty() {
-            let numbers = Array::from_slice(&numbers, &[end - begin, 1])?;
-            let own = own.reshape(&[end - begin, heads, 1, dim])?;
-            parts.push(fast::experts_linear(&own, keys, &numbers)?.squeeze(2)?);
-        }
-        row += run.max(1);
-    }
-    match &parts[..] {
-        [part] if part.dim(0)? == tokens => Ok(part.clone()),
-        parts => concat(parts, 0),
+        keys.sum(2, false)
     }
 }

@@ -162,6 +162,21 @@ struct TokenList {
     scale: Option<Array>,
 }
 
+impl TokenList {
+    /// Each entry `times` times.
+    fn repeated(&self, times: i32) -> Result<Self> {
+        let all = |array: &Array| {
+            let each = array.expand_dims(-1)?;
+            let n = each.dim(0)?;
+            each.broadcast_to(&[n, times])?.reshape(&[n * times])
+        };
+        Ok(Self {
+            index: all(&self.index)?,
+            scale: self.scale.as_ref().map(all).transpose()?,
+        })
+    }
+}
+
 thread_local! {
     static ACTIVE: RefCell<Option<Rc<Tokens>>> = const { RefCell::new(None) };
 }
@@ -359,7 +374,11 @@ impl ActiveAdapters {
 
     /// Rows of an embedding, `[.., E]`, from their `tokens [..]` and the table's rows `y`.
     pub(crate) fn add_to_rows(&self, tokens: &Array, y: &Array) -> Result<Array> {
-        let list = self.list(&tokens.expand_dims(-1)?, false)?;
+        // A token may have several rows: [1, T, n].
+        let list = match tokens.shape() {
+            &[1, _, each] => self.list(tokens, false)?.repeated(each)?,
+            _ => self.list(&tokens.expand_dims(-1)?, false)?,
+        };
         let count = list.index.size() as i32;
         let ids = tokens.reshape(&[count])?.astype(DType::I32)?;
         let mut y = y.clone();

@@ -123,6 +123,33 @@ impl Rule {
             .expect("splitting can be undone")
     }
 
+    /// The tensor is the rows of others, in order: their names, and their numbers of rows.
+    ///
+    /// # Panics
+    /// The names have different placeholders, or a number is not positive.
+    pub fn concat(parts: &[(&str, i32)], to: &str) -> Self {
+        let rows = Rows {
+            groups: 1,
+            parts: parts.iter().map(|&(_, rows)| rows).collect(),
+        };
+        let from = parts.iter().map(|&(name, _)| Pattern::new(name)).collect();
+        let rule = Self::new(to, Action::Split(rows, from)).checked();
+        rule.inverse().expect("splitting can be undone")
+    }
+
+    /// The rows of the tensor are those of several others, of as many rows each.
+    ///
+    /// # Panics
+    /// The names have different placeholders.
+    pub fn divide(from: &str, to: &[&str]) -> Self {
+        let rows = Rows {
+            groups: 1,
+            parts: vec![1; to.len()],
+        };
+        let to = to.iter().map(|name| Pattern::new(name)).collect();
+        Self::new(from, Action::Split(rows, to)).checked()
+    }
+
     /// The tensors of the matrix `[out, in]` at `path`, which are its weight and scale in this
     /// form, become packed codes of 2 bits with [scales and biases](super::ternary_scheme). The
     /// inverse rule packs them as they are published; the scale is then a factor.

@@ -138,11 +138,11 @@ impl Step<'_> {
     ///
     /// # Errors
     /// The errors of [`attend`](Self::attend).
-    pub fn attend_selected(
+    pub fn attend_selected<'k>(
         &mut self,
         layer: usize,
-        q: &Array,
-        k: &Array,
+        q: impl Into<Keys<'k>>,
+        k: impl Into<Keys<'k>>,
         v: &Array,
         selection: Option<&Array>,
         options: &Attend<'_>,
@@ -320,7 +320,7 @@ impl Step<'_> {
     }
 
     /// Refuses positions that the cache holds, in a function that is differentiated.
-    fn refuse_held(&self, layer: usize) -> Result<()> {
+    pub(super) fn refuse_held(&self, layer: usize) -> Result<()> {
         match self.cache.lens.iter().any(|&len| len > 0) {
             true => Err(refusal(format!(
                 "layer {layer}: gradients do not pass through positions that a cache holds; \

@@ -17,6 +17,8 @@ pub(super) struct Fp4Names {
     pub scales: &'static str,
     /// The name of the factor, and whether scales are divided by it.
     pub factor: (&'static str, bool),
+    /// The dtype of codes, of which two are in a byte.
+    pub bytes: &'static str,
     /// The program, for users.
     pub program: &'static str,
 }
@@ -26,6 +28,7 @@ pub(super) const MODELOPT: Fp4Names = Fp4Names {
     codes: "weight",
     scales: "weight_scale",
     factor: ("weight_scale_2", false),
+    bytes: "U8",
     program: "ModelOpt",
 };
 
@@ -34,7 +37,17 @@ pub(super) const COMPRESSED: Fp4Names = Fp4Names {
     codes: "weight_packed",
     scales: "weight_scale",
     factor: ("weight_global_scale", true),
+    bytes: "U8",
     program: "compressed-tensors",
+};
+
+/// mxfp4 of the experts that DeepSeek V4 publishes beside 8-bit floats.
+pub(super) const DEEPSEEK: Fp4Names = Fp4Names {
+    codes: "weight",
+    scales: "scale",
+    factor: ("", false),
+    bytes: "I8",
+    program: "DeepSeek",
 };
 
 /// The matrices of a format whose codes are bytes. `None` if there are none.
@@ -47,7 +60,10 @@ pub(super) fn decoded(
     let mut schemes = BTreeMap::new();
     for path in tensors.modules(names.codes) {
         let codes = format!("{path}.{}", names.codes);
-        let Some(("U8", shape)) = tensors.info(&codes)? else {
+        let Some((_, shape)) = tensors
+            .info(&codes)?
+            .filter(|(dtype, _)| *dtype == names.bytes)
+        else {
             continue;
         };
         let [leading @ .., rows, bytes] = shape else {
@@ -55,8 +71,11 @@ pub(super) fn decoded(
         };
         let rows = [leading, &[*rows]].concat();
         let scales = format!("{path}.{}", names.scales);
-        let (dtype, _) =
-            tensors.tensor(entry, &scales, &["F8_E4M3", "F8_E8M0", "U8"], shape.len())?;
+        let known: &[&str] = match names.factor.0 {
+            "" => &["F8_E8M0", "U8"],
+            _ => &["F8_E4M3", "F8_E8M0", "U8"],
+        };
+        let (dtype, _) = tensors.tensor(entry, &scales, known, shape.len())?;
         let mode = match dtype {
             "F8_E4M3" => QuantMode::Nvfp4,
             _ => QuantMode::Mxfp4,

@@ -11,8 +11,9 @@ use super::tensors::StoredTensors;
 use super::{Format, Reading};
 use crate::config::Config;
 
-/// The endings of the scales' names.
+/// The names of scales: those of weights with these endings, and `scale` beside the weight (DeepSeek V4).
 const SCALES: [&str; 2] = ["_scale_inv", "_scale"];
+const SCALE: &str = "scale";
 
 /// The endings of tensors for rounding activations, keys and values, which has no effect here.
 const OF_ACTIVATIONS: [&str; 12] = [
@@ -149,8 +150,11 @@ impl<'c> Matrix<'c> {
         block: Option<[i32; 2]>,
     ) -> Result<Self> {
         let names = SCALES.map(|end| format!("{name}{end}"));
+        let beside = name
+            .strip_suffix("weight")
+            .map(|path| format!("{path}{SCALE}"));
         let mut found = None;
-        for scale in names {
+        for scale in names.into_iter().chain(beside) {
             if let Some((dtype, shape)) = tensors.info(&scale)? {
                 found = found.or(Some((scale, dtype, shape)));
             }

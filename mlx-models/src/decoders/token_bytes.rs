@@ -1,0 +1,34 @@
+//! Tokens in the residual stream: layers that look something up by a token's number find it behind the features, as bytes,
+//! because every dtype of activations holds a byte exactly.
+
+use mlx_core::{Array, DType, Result, ops::concat};
+
+/// Bytes of a token's number.
+pub(crate) const BYTES: i32 = 3;
+
+/// The largest vocabulary whose tokens have that many bytes.
+pub(crate) const MOST_TOKENS: i32 = 1 << 24;
+
+/// The features `x [1, T, S]` and behind them the bytes of `tokens [1, T]`, U32 or I32.
+pub(crate) fn with_tokens(x: &Array, tokens: &Array) -> Result<Array> {
+    let tokens = tokens.astype(DType::I32)?.expand_dims(-1)?;
+    let byte = |unit: i32| tokens.floor_divide(unit)?.remainder(256);
+    let bytes = concat(&[byte(1)?, byte(1 << 8)?, byte(1 << 16)?], -1)?;
+    concat(&[x, &bytes.astype(x.dtype())?], -1)
+}
+
+/// The features `[1, T, width]` and the bytes behind them, if there are some.
+pub(crate) fn apart(x: Array, width: i32) -> Result<(Array, Option<Array>)> {
+    if x.dim(-1)? == width {
+        return Ok((x, None));
+    }
+    // Numbers of tokens are indices, through which no gradient passes.
+    let bytes = x.slice_axis(-1, width, width + BYTES)?.stop_gradient()?;
+    Ok((x.slice_axis(-1, 0, width)?, Some(bytes)))
+}
+
+/// The tokens `[..]` of bytes `[.., 3]`, I64.
+pub(crate) fn tokens(bytes: &Array) -> Result<Array> {
+    let units = Array::from_slice(&[1i64, 1 << 8, 1 << 16], &[3])?;
+    bytes.astype(DType::I64)?.multiply(units)?.sum(-1, false)
+}

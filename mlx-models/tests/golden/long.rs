@@ -1,0 +1,82 @@
+//! Long texts of families whose queries see chosen or compressed blocks of positions: more positions than pages, blocks and
+//! windows have, in steps of any widths, of which some tokens are rejected.
+
+use mlx_core::{Array, Result};
+use mlx_models::Loaded;
+use mlx_nn::{CacheOptions, ModelCache};
+
+use super::case::Case;
+use super::run::{log_probs, prompt_logits};
+
+const CASES: [&str; 4] = ["deepseek_v4", "glm5_next", "hy_v4", "qwen4_exp"];
+
+/// The widths of steps, and how many of their tokens are kept.
+const STEPS: [(usize, usize); 8] = [
+    (270, 270),
+    (1, 1),
+    (9, 4),
+    (1, 1),
+    (5, 0),
+    (6, 6),
+    (3, 2),
+    (1, 1),
+];
+
+/// Logarithms of probabilities are a few units large.
+const NOISE: f32 = 5e-4;
+
+/// The log probabilities after the last token of each step's kept ones, if there are some.
+fn in_steps(
+    model: &Loaded,
+    text: &[u32],
+    steps: &[(usize, usize)],
+) -> Result<Vec<(usize, Vec<f32>)>> {
+    let options = CacheOptions {
+        slack: 8,
+        ..CacheOptions::default()
+    };
+    let model = model.model.as_ref();
+    let mut cache = ModelCache::new(model.states(), 1, options);
+    let (mut at, mut found) = (0, Vec::new());
+    for &(width, keep) in steps {
+        let mut tokens = text[at..at + width].to_vec();
+        // Tokens that are rejected are others than those of the text.
+        tokens[keep..]
+            .iter_mut()
+            .for_each(|token| *token = 61 - *token);
+        let tokens = Array::from_slice(&tokens, &[1, width as i32])?;
+        let mut step = cache.begin(&[width])?;
+        let hidden = model.hidden(&tokens, &mut step)?;
+        step.commit(&[keep])?;
+        at += keep;
+        if let Some(last) = (keep as i32).checked_sub(1).filter(|&last| last >= 0) {
+            let logits = model.logits(&hidden.slice_axis(1, last, last + 1)?)?;
+            found.push((at, log_probs(&logits.squeeze(0)?)?));
+        }
+    }
+    Ok(found)
+}
+
+#[test]
+fn long_texts_are_the_same_in_all_steps() {
+    let text: Vec<u32> = (0..300u32)
+        .map(|at| 3 + (at * at * 7 + at * 13) % 56)
+        .collect();
+    for case in Case::all()
+        .into_iter()
+        .filter(|case| CASES.contains(&case.name.as_str()))
+    {
+        let model = case.load("config.json", None).unwrap();
+        for (len, found) in in_steps(&model, &text, &STEPS).unwrap() {
+            let whole = log_probs(&prompt_logits(&model, &text[..len]).unwrap()).unwrap();
+            let expected = &whole[whole.len() - found.len()..];
+            let pairs = expected.iter().zip(&found);
+            let off = pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            assert!(
+                off < NOISE,
+                "{}: after {len} tokens off by {off}",
+                case.name
+            );
+        }
+    }
+}
