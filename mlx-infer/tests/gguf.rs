@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use mlx_core::gguf::{Gguf, Value, save};
+use mlx_infer::convert::{GgufType, convert_to_gguf};
 use mlx_infer::{Files, LoadOptions, LoadedModel, Tokenizer};
-use serde_json::Value as Json;
+use serde_json::{Value as Json, json};
 
 /// The tokenizers of `testdata/gguf`, which are those of `testdata/text/tokenizers`.
 const TOKENIZERS: [&str; 7] = [
@@ -247,6 +248,168 @@ fn a_tokenizer_that_is_not_supported_is_named() {
         let error = changed(from, to);
         assert!(error.contains(expected), "{expected:?} is not in {error:?}");
     }
+}
+
+/// A folder with a tokenizer of `testdata/text/tokenizers` and a tiny model of its vocabulary.
+fn with_model(tokenizer: &str, dir: &Path) -> PathBuf {
+    let folder = dir.join(tokenizer);
+    std::fs::create_dir(&folder).unwrap();
+    for entry in std::fs::read_dir(testdata(&format!("text/tokenizers/{tokenizer}"))).unwrap() {
+        let path = entry.unwrap().path();
+        std::fs::copy(&path, folder.join(path.file_name().unwrap())).unwrap();
+    }
+    let size = golden(tokenizer)["vocab_size"].as_u64().unwrap();
+    let mut config = std::fs::read(folder.join("config.json")).map_or(json!({}), |bytes| {
+        serde_json::from_slice::<Json>(&bytes).unwrap()
+    });
+    let sizes = json!({
+        "model_type": "llama", "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1,
+        "num_attention_heads": 2, "vocab_size": size + 3, "rms_norm_eps": 1e-5, "tie_word_embeddings": true,
+    });
+    for (key, value) in sizes.as_object().unwrap() {
+        config[key] = value.clone();
+    }
+    let model = mlx_models::initialised("m", config.clone(), 5)
+        .unwrap()
+        .model;
+    mlx_models::convert::save(model.as_ref(), config.as_object().unwrap(), &folder).unwrap();
+    folder
+}
+
+/// What is written in GGUF has the ids of the source, and the source's ends; or the error names the tokenizer.
+#[test]
+fn written_tokenizers_are_the_source() {
+    let dir = tempfile::tempdir().unwrap();
+    let refused = [
+        ("unigram", "a tokenizer of type"),
+        ("wordpiece", "a tokenizer of type"),
+        ("spm_unigram", "a tokenizer of type"),
+        ("spm_unigram_bytes", "a tokenizer of type"),
+    ];
+    let (mut wrong, mut written) = (Vec::new(), 0);
+    let mut names: Vec<String> = std::fs::read_dir(testdata("text/tokenizers"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    for name in names {
+        let folder = with_model(&name, dir.path());
+        let out = dir.path().join(format!("{name}.gguf"));
+        let files = Files::directory(&folder).unwrap();
+        let result = convert_to_gguf(
+            &files,
+            &out,
+            false,
+            GgufType::F16,
+            &Default::default(),
+            &mut |_, _| (),
+        );
+        match (refused.iter().find(|(refused, _)| *refused == name), result) {
+            (Some((_, reason)), Err(error)) if error.to_string().contains(reason) => {
+                assert!(!out.exists(), "{name}");
+                continue;
+            }
+            (None, Ok(_)) => {}
+            (_, result) => {
+                wrong.push(format!(
+                    "{name}: {:?}",
+                    result.err().map(|error| error.to_string())
+                ));
+                continue;
+            }
+        }
+        let (source, found) = (tokenizer(&folder), tokenizer(&out));
+        for case in golden(&name)["encoded"].as_array().into_iter().flatten() {
+            let text = case["text"].as_str().unwrap();
+            let pieces = Gguf::open(&out)
+                .unwrap()
+                .value::<&str>("tokenizer.ggml.model")
+                .unwrap()
+                == "llama";
+            // llama.cpp's pieces differ from those of transformers around spaces and special tokens.
+            if pieces && (text.starts_with(' ') || text.contains(['<', '[', '▁'])) {
+                continue;
+            }
+            let ids = [&source, &found].map(|tokenizer| tokenizer.encode(text, true).unwrap());
+            if ids[0] != ids[1] {
+                wrong.push(format!("{name}: {text:?}: {:?}", ids));
+            }
+        }
+        written += 1;
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(written > 12, "{written}");
+}
+
+/// The command writes a model whose answers stay; flags, names and settings that do not fit are refused.
+#[test]
+fn the_command_writes_gguf() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let model = with_model("qwen", dir.path());
+    let model = model.to_str().unwrap();
+    let (whole, small) = (path("m-f32.gguf"), path("m-q8_0.gguf"));
+    let convert = ["convert", "--model", model, "--json", "--gguf"];
+    printed(mlx_infer(
+        &[&convert[..], &["f32", "--out", &whole]].concat(),
+    ));
+    let document = printed(mlx_infer(
+        &[&convert[..], &["q8_0", "--out", &small]].concat(),
+    ));
+    let document: Json = serde_json::from_str(&document).unwrap();
+    let bits = document["bits_per_weight"].as_f64().unwrap();
+    assert!((8.4..9.0).contains(&bits), "{document}");
+    let ask = |model: &str| {
+        let prompt = [
+            "generate",
+            "--prompt",
+            "The fox",
+            "--temperature",
+            "0",
+            "--max-tokens",
+            "8",
+        ];
+        printed(mlx_infer(&[&prompt[..], &["--model", model]].concat()))
+    };
+    assert_eq!(ask(&whole), ask(model));
+    assert!(!ask(&small).is_empty());
+    let error = |arguments: &[&str]| {
+        let output = mlx_infer(&[&["convert"], arguments].concat());
+        assert_ne!(output.status.code(), Some(0));
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let new = path("m.gguf");
+    for (arguments, expected) in [
+        (
+            &["--model", model, "--gguf", "f16", "--out", &whole][..],
+            "exists, and it was not asked to be replaced",
+        ),
+        (
+            &["--model", model, "--gguf", "f16", "--out", &path("m")],
+            "which ends in .gguf",
+        ),
+        (
+            &["--gguf", "q9", "--out", &new],
+            "possible values: f32, f16, bf16, q8_0, q4_0",
+        ),
+        (
+            &["--gguf", "f16", "-q", "--out", &new],
+            "cannot be used with",
+        ),
+        (
+            &["--model", &small, "--gguf", "f16", "--out", &new],
+            "already quantised",
+        ),
+        // The built-in model has windows on other layers than llama.cpp's Gemma 3.
+        (
+            &["--gguf", "f16", "--out", &new],
+            "GGUF has no keys for all that config.json says: layer 1",
+        ),
+    ] {
+        let found = error(arguments);
+        assert!(found.contains(expected), "{expected:?} is not in {found:?}");
+    }
+    assert!(!dir.path().join("m.gguf").exists());
 }
 
 /// A tokenizer with changed bytes is an error or another tokenizer, never a panic.
