@@ -5,6 +5,7 @@ mod eval;
 mod fuse;
 mod init;
 mod mlx_lm;
+mod quantize;
 mod report;
 mod run;
 mod settings;
@@ -33,6 +34,8 @@ enum Command {
     Init(init::Init),
     /// Merge an adapter into a model's weights, and write the model
     Fuse(fuse::Fuse),
+    /// Pack a model's weights in few bits that lose less than rounding does (DWQ, dynamic_quant)
+    Quantize(quantize::Quantize),
     /// Measure loss, perplexity and accuracy
     Eval(eval::Eval),
 }
@@ -54,6 +57,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Full(settings) => run::run(settings, false),
         Command::Init(init) => init.run().map(|()| Done::All),
         Command::Fuse(fuse) => fuse.run().map(|()| Done::All),
+        Command::Quantize(quantize) => quantize.run().map(|()| Done::All),
         Command::Eval(eval) => eval.run().map(|()| Done::All),
     });
     match result {
