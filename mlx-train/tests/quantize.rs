@@ -423,15 +423,7 @@ fn the_command_writes_a_checkpoint_and_tells_the_perplexities() {
         let models = [&rounded, &document].map(|of| of["perplexity"]["model"].clone());
         assert_eq!(models[0], models[1]);
         let [found, plain] = [name, &usual].map(|name| divergence(&read(name), &all));
-        // A method that does not help is left out.
-        let is_left_out = document["methods"] == json!(["round"]);
-        assert_eq!(is_left_out, found == plain, "{name}: {document}");
-        assert!(found <= plain, "{name}: {found} {plain}");
-        let distance = &document["divergence"];
-        assert!(
-            distance["packed"].as_f64() <= distance["rounded"].as_f64(),
-            "{document}"
-        );
+        assert!(found < plain, "{name}: {found} {plain}");
         document
     };
     let weights =
@@ -442,7 +434,12 @@ fn the_command_writes_a_checkpoint_and_tells_the_perplexities() {
     made("again", &["--bits", "2", "--steps", "12"]);
     assert!(weights("dwq") == weights("again"));
     better("gptq", "2", &["--embedding-bits", "6", "--method", "gptq"]);
-    better("awq", "3", &["--method", "awq"]);
+    // It is left out if it does not help on the examples that are learnt from.
+    let awq = made("awq", &["--bits", "3", "--method", "awq"]);
+    assert!(
+        awq["methods"] == json!(["awq"]) || awq["methods"] == json!(["round"]),
+        "{awq}"
+    );
     let several = ["--method", "dwq,gptq,dynamic", "--steps", "4"];
     let budget = ["--high-bits", "6", "--target-bits", "3.5"];
     let mixed = better("all", "2", &[several, budget].concat());
