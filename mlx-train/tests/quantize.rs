@@ -3,7 +3,7 @@
 //! The model is the built-in one, whose norms store their weight less 1.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::PathBuf;
 use std::process::{Command, Output};
 
 use mlx_core::{Array, DType, QuantMode, Safetensors, Scheme};
@@ -379,38 +379,49 @@ fn bits_go_where_they_help() {
     );
 }
 
+/// The command on the stories, with outputs in a folder.
 #[cfg(feature = "cli")]
-#[test]
-fn the_command_writes_a_checkpoint_and_tells_the_perplexities() {
-    let dir = tempfile::tempdir().unwrap();
-    let lines = STORIES
-        .map(|text| json!({"text": text}).to_string())
-        .join("\n");
-    let data = dir.path().join("stories.jsonl");
-    std::fs::write(&data, lines).unwrap();
-    let run = |out: &Path, flags: &[&str]| -> Output {
+struct Runs(tempfile::TempDir);
+
+#[cfg(feature = "cli")]
+impl Runs {
+    fn new() -> Self {
+        let lines = STORIES.map(|text| json!({"text": text}).to_string());
+        let runs = Self(tempfile::tempdir().unwrap());
+        std::fs::write(runs.path("stories.jsonl"), lines.join("\n")).unwrap();
+        runs
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn run(&self, name: &str, flags: &[&str]) -> Output {
         Command::new(env!("CARGO_BIN_EXE_mlx-train"))
-            .args([
-                "quantize",
-                "--max-seq-length",
-                "32",
-                "--batch-size",
-                "2",
-                "--json",
-                "--data",
-            ])
-            .args([&data, Path::new("--out"), out])
+            .args(["quantize", "--json", "--data"])
+            .arg(self.path("stories.jsonl"))
+            .arg("--out")
+            .arg(self.path(name))
             .args(flags)
             .output()
             .unwrap()
-    };
-    let made = |name: &str, flags: &[&str]| -> Value {
-        let output = run(&dir.path().join(name), flags);
+    }
+
+    fn made(&self, name: &str, flags: &[&str]) -> Value {
+        let usual = ["--max-seq-length", "32", "--batch-size", "2"];
+        let output = self.run(name, &[&usual, flags].concat());
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{flags:?}: {stderr}");
         serde_json::from_slice(&output.stdout).unwrap()
-    };
-    let read = |name: &str| load(dir.path().join(name), LoadOptions::default()).unwrap();
+    }
+}
+
+#[cfg(feature = "cli")]
+#[test]
+fn the_command_writes_a_checkpoint_and_tells_the_perplexities() {
+    let runs = Runs::new();
+    let made = |name: &str, flags: &[&str]| runs.made(name, flags);
+    let read = |name: &str| load(runs.path(name), LoadOptions::default()).unwrap();
     let all = STORIES.map(|text| {
         let tokenizer = mlx_infer::Tokenizer::load(&mlx_infer::default_model_files()).unwrap();
         Example::new(tokenizer.encode(text, true).unwrap(), 0)
@@ -426,8 +437,7 @@ fn the_command_writes_a_checkpoint_and_tells_the_perplexities() {
         assert!(found < plain, "{name}: {found} {plain}");
         document
     };
-    let weights =
-        |name: &str| std::fs::read(dir.path().join(name).join("model.safetensors")).unwrap();
+    let weights = |name: &str| std::fs::read(runs.path(name).join("model.safetensors")).unwrap();
     let dwq = better("dwq", "2", &["--steps", "12"]);
     assert_eq!(dwq["bits_per_weight"], json!(2.5));
     assert_eq!(read("dwq").info.quantization, Some(scheme(2)));
@@ -455,8 +465,27 @@ fn the_command_writes_a_checkpoint_and_tells_the_perplexities() {
             "{name}: {found:?}"
         );
     }
+    // A text file is divided into examples.
+    let text = runs.path("stories.txt");
+    std::fs::write(&text, STORIES.join("\n")).unwrap();
+    let flags = ["--method", "round", "--valid", text.to_str().unwrap()];
+    let document = made("text", &flags);
+    let perplexity = &document["perplexity"];
+    assert_eq!(perplexity["rounded"], perplexity["packed"], "{document}");
+    let tokens = document["valid_tokens"].as_u64().unwrap();
+    assert!(tokens > 300, "{document}");
+}
+
+#[cfg(feature = "cli")]
+#[test]
+fn bad_options_are_refused_by_name() {
+    let runs = Runs::new();
+    runs.made("packed", &["--method", "round"]);
+    let packed = runs.path("packed");
+    let packed = ["--model", packed.to_str().unwrap()];
     for (flags, expected) in [
-        (&["--bits", "7"][..], "--bits: "),
+        (&packed[..], "already quantised"),
+        (&["--bits", "7"], "--bits: "),
         (&["--embedding-bits", "7"], "--embedding-bits: "),
         (&["--max-seq-length", "1"], "no line has anything to learn"),
         (&["--target-bits", "2", "--method", "dynamic"], "fewer than"),
@@ -474,36 +503,14 @@ fn the_command_writes_a_checkpoint_and_tells_the_perplexities() {
         (&["--learning-rate", "0"], "--learning-rate must be above 0"),
         (&["--batch-size", "0"], "--batch-size must be at least 1"),
     ] {
-        let out = dir.path().join("refused");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_mlx-train"));
-        command.args(["quantize", "--data"]);
-        let output = command
-            .args([&data, Path::new("--out"), &out])
-            .args(flags)
-            .output()
-            .unwrap();
+        let output = runs.run("refused", flags);
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(
             !output.status.success() && error.contains(expected),
             "{flags:?}: {error}"
         );
-        assert!(!out.exists());
+        assert!(!runs.path("refused").exists());
     }
-    // A text file is divided into examples.
-    let text = dir.path().join("stories.txt");
-    std::fs::write(&text, STORIES.join("\n")).unwrap();
-    let flags = ["--method", "round", "--valid", text.to_str().unwrap()];
-    let document = made("text", &flags);
-    let perplexity = &document["perplexity"];
-    assert_eq!(perplexity["rounded"], perplexity["packed"], "{document}");
-    let tokens = document["valid_tokens"].as_u64().unwrap();
-    assert!(tokens > 300, "{document}");
-    let output = run(
-        &dir.path().join("twice"),
-        &["--model", dir.path().join("dwq").to_str().unwrap()],
-    );
-    let error = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(error.contains("already quantised"), "{error}");
 }
 
 /// The bits that matrices have.
