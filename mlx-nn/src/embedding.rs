@@ -5,6 +5,7 @@ use mlx_core::{Array, DType, Result};
 use crate::init::{Initial, drawn};
 use crate::lora::{Adaptable, AdaptableLayer, AdapterSlot, Layout, Lora};
 use crate::module::{Module, Param, Path, Visit, VisitMut};
+use crate::observe;
 use crate::shard::{Cut, RankJoin, Ranks};
 use crate::weight::Weight;
 
@@ -92,6 +93,7 @@ impl Embedding {
     /// # Errors
     /// The shapes do not fit.
     pub fn as_linear(&self, x: &Array) -> Result<Array> {
+        observe::see(&self.weight, x)?;
         let y = self.weight.project(x)?;
         let y = match &self.lora {
             Some(lora) => lora.forward(x, &y, &self.weight)?,

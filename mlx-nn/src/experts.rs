@@ -11,6 +11,7 @@ use crate::lora::{Adaptable, AdaptableLayer, AdapterSlot, Layout, Lora};
 use crate::mlp::{FeedForward, GatedMlp, PlainMlp};
 use crate::module::{Module, Param, Path, Visit, VisitMut};
 use crate::normed::Input;
+use crate::observe;
 use crate::shard::Ranks;
 use crate::weight::Weight;
 
@@ -67,6 +68,7 @@ impl ExpertsLinear {
     /// # Errors
     /// The shapes do not fit.
     pub fn forward(&self, x: &Array, experts: &Array) -> Result<Array> {
+        observe::see(&self.weight, x)?;
         let mut y = self.weight.project_experts(x, experts)?;
         if let Some(lora) = &self.lora {
             y = lora.apply_to_experts(x, &y, experts, &self.weight)?;
@@ -91,7 +93,7 @@ impl ExpertsLinear {
             let is_bare = is_bare && stack.by_row.active().is_none();
             is_bare && !stack.weight.has_steps(x.dtype())
         };
-        if is_product(self) && is_product(up) {
+        if is_product(self) && is_product(up) && !observe::is_active() {
             let (a, b) = (self.weight.matrix()?, up.weight.matrix()?);
             return fast::gated_experts(gate, x, &a, &b, experts);
         }

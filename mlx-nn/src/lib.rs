@@ -26,6 +26,7 @@
 //! | load a checkpoint, with a report of all that does not fit | [`fill_lazily`], [`Checkpoint`] |
 //! | map published tensors to parameters: rename, transpose, split, join, stack | [`Rule`], [`Rules`] |
 //! | quantise a model, or attach adapters to it | [`mod@quantize`], [`lora`] |
+//! | see what matrices are multiplied by | [`observe`] |
 //! | choose what is trained | [`trainable`], [`Patterns`] |
 //! | keep the state of several rows | [`ModelCache`], [`CacheOptions`] |
 //! | describe the state that a layer keeps, and its bytes | [`LayerKind`], [`RecurrentShape`], [`StateCost`] |
@@ -175,6 +176,7 @@ pub mod module;
 pub mod names;
 pub mod norm;
 pub mod normed;
+pub mod observe;
 pub mod optim;
 pub mod pooling;
 pub mod python;

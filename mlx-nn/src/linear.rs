@@ -9,6 +9,7 @@ use crate::init::{Initial, drawn};
 use crate::lora::{Adaptable, AdaptableLayer, AdapterSlot, Layout, Lora};
 use crate::module::{Module, Param, Path, Visit, VisitMut};
 use crate::normed::Input;
+use crate::observe;
 use crate::shard::{Cut, RankJoin, Ranks};
 use crate::weight::Weight;
 
@@ -134,7 +135,7 @@ impl Linear {
             let is_bare = is_bare && layer.by_row.active().is_none();
             is_bare && !layer.weight.has_steps(x.dtype())
         };
-        if is_product(self) && is_product(up) {
+        if is_product(self) && is_product(up) && !observe::is_active() {
             return x.gated(gate, [&self.weight.matrix()?, &up.weight.matrix()?]);
         }
         let [gated, up] = Self::forward_all([self, up], x)?;
@@ -143,6 +144,9 @@ impl Linear {
 
     /// Adds adapter and bias to `y`, the product of `x` with the matrix, and joins it with those of the other ranks.
     fn finish(&self, x: Input<'_>, mut y: Array) -> Result<Array> {
+        if observe::is_active() {
+            observe::see(&self.weight, x.array()?)?;
+        }
         if let Some(lora) = &self.lora {
             y = lora.forward(x.array()?, &y, &self.weight)?;
         }

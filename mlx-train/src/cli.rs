@@ -5,6 +5,7 @@ mod eval;
 mod fuse;
 mod init;
 mod mlx_lm;
+mod quantize;
 mod ranks;
 mod report;
 mod run;
@@ -35,6 +36,8 @@ enum Command {
     Init(init::Init),
     /// Merge an adapter into a model's weights, and write the model
     Fuse(fuse::Fuse),
+    /// Pack a model's weights in few bits that lose less than rounding does (DWQ, dynamic_quant)
+    Quantize(quantize::Quantize),
     /// Measure loss, perplexity and accuracy
     Eval(eval::Eval),
     /// Start lora or full on several processes that share the batches
@@ -49,6 +52,7 @@ impl Command {
             Self::Init(_) => "init",
             Self::Fuse(_) => "fuse",
             Self::Eval(_) => "eval",
+            Self::Quantize(_) => "quantize",
             Self::Launch(_) => "launch",
         }
     }
@@ -77,6 +81,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Full(settings) => run::run(settings, false),
         Command::Init(init) => init.run().map(|()| Done::All),
         Command::Fuse(fuse) => fuse.run().map(|()| Done::All),
+        Command::Quantize(quantize) => quantize.run().map(|()| Done::All),
         Command::Eval(eval) => eval.run().map(|()| Done::All),
     });
     match result {

@@ -197,6 +197,42 @@ fn read_up_to(
     Ok(dataset)
 }
 
+/// The most bytes of a text file.
+const MAX_TEXT: u64 = 256 << 20;
+
+/// Reads a text file as examples of `max_tokens` tokens each, one behind the other; a rest of one token is left out.
+///
+/// # Errors
+/// The file cannot be read, is no UTF-8 or has more than 256 MiB; there is no tokenizer; an id is outside the
+/// vocabulary.
+pub fn read_text(path: &Path, encoder: &Encoder, options: &DataOptions) -> Result<Vec<Example>> {
+    let place = |what: &dyn Display| format(format!("{}: {what}", path.display()));
+    let tokenizer = encoder.tokenizer.as_ref();
+    let tokenizer =
+        tokenizer.ok_or_else(|| place(&"text needs a tokenizer, and the model has none"))?;
+    if options.max_tokens < 2 {
+        return Err(argument(format!(
+            "an example needs 2 tokens, given a limit of {}",
+            options.max_tokens
+        )));
+    }
+    let bytes = mlx_core::files::read(path, MAX_TEXT)?;
+    let text = String::from_utf8(bytes).map_err(|error| place(&error))?;
+    let ids = tokenizer.encode(&text, false)?;
+    if let Some(id) = ids.iter().find(|&&id| id >= options.vocab) {
+        return Err(place(&format!(
+            "token {id} is outside the vocabulary of {}",
+            options.vocab
+        )));
+    }
+    let parts = ids.chunks(options.max_tokens).filter(|part| part.len() > 1);
+    let examples: Vec<Example> = parts.map(|part| Example::new(part.to_vec(), 0)).collect();
+    match examples.is_empty() {
+        true => Err(place(&"fewer than two tokens")),
+        false => Ok(examples),
+    }
+}
+
 impl Dataset {
     fn take(&mut self, mut example: Example, max_tokens: usize) {
         let report = &mut self.report;

@@ -13,6 +13,7 @@
 //! | run | [`Trainer`], [`TrainerConfig`] | steps, evaluations, checkpoints, resumption; on one process, or on several that share the batches |
 //! | checkpoint | [`checkpoint`] | a run's state on disk |
 //! | evaluation | [`evaluate`](mod@evaluate) | loss, perplexity, accuracy |
+//! | few bits | [`quantize`] | trained scales, bits by sensitivity |
 //!
 //! The feature `cli`, on by default, is the command. It brings the command-line parts of `mlx-infer` too.
 //!
@@ -64,6 +65,7 @@ pub mod evaluate;
 pub mod export;
 pub mod feed;
 pub mod loss;
+pub mod quantize;
 mod ranks;
 pub mod recompute;
 pub mod trainer;

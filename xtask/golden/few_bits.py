@@ -1,0 +1,109 @@
+"""mlx-lm's methods for few bits, on the texts of `mlx-train quantize`.
+
+    python few_bits.py FOLDER TRAIN VALID METHOD [NAME=VALUE …]
+
+FOLDER is a dense checkpoint; TRAIN and VALID are JSONL files whose lines have `tokens`, all of one length. METHOD is `none`, `round`, `gptq`,
+`dynamic`, `dwq` or `awq`; the settings are `bits`, `high` and `target` (dynamic), `embedding` (gptq, awq), `steps` and `rate` (dwq). Prints
+the perplexity of VALID and the mean divergence from the dense model (nats a token) as JSON. The model computes in the dtype of its weights.
+"""
+
+import copy
+import json
+import sys
+from pathlib import Path
+
+import mlx.core as mx
+import numpy as np
+from mlx.optimizers import Adam
+from mlx_lm.quant import awq, dwq, gptq
+from mlx_lm.quant import dynamic_quant as dynamic
+from mlx_lm.utils import compute_bits_per_weight, dequantize_model, load_model, quantize_model
+
+GROUP, BATCH = 64, 4
+
+
+def tokens(path):
+    return [json.loads(line)["tokens"] for line in Path(path).read_text().splitlines()]
+
+
+def logprobs(model, rows):
+    """Of all tokens at each place of each batch."""
+    for at in range(0, len(rows), BATCH):
+        logits = model(mx.array(rows[at : at + BATCH])[:, :-1]).astype(mx.float32)
+        yield logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+
+
+def divergence(dense, model, rows):
+    sums, count = 0.0, 0
+    for exact, found in zip(logprobs(dense, rows), logprobs(model, rows), strict=True):
+        sums += (mx.exp(exact) * (exact - found)).sum().item()
+        count += exact.shape[0] * exact.shape[1]
+    return sums / count
+
+
+def packed(model, config, method, train, valid, settings):
+    """The model packed by one of mlx-lm's methods."""
+    bits, embedding = int(settings.get("bits", 4)), int(settings.get("embedding", 6))
+    if method == "round":
+        return quantize_model(model, config, GROUP, bits)[0]
+    if method == "gptq":
+        return gptq.gptq_quantize(model, mx.array(train), bits, GROUP, embedding, GROUP, BATCH)[0]
+    if method == "awq":
+        kind = awq.AWQ_MODEL_CONFIGS[config["model_type"]]
+        awq.awq_quantize(
+            model, mx.array(train), kind, bits=bits, group_size=GROUP, embed_bits=embedding, embed_group_size=GROUP
+        )
+        return model
+    if method == "dynamic":
+        high, target = int(settings.get("high", 5)), float(settings.get("target", 5.0))
+        found = dict(dynamic.estimate_sensitivities(model, mx.array(train), bits, GROUP, high, GROUP, BATCH))
+        threshold = dynamic.estimate_threshold(
+            model, found, target, low_bits=bits, low_group_size=GROUP, high_bits=high, high_group_size=GROUP
+        )
+
+        def predicate(path, module):
+            if not hasattr(module, "to_quantized"):
+                return False
+            return {"bits": high, "group_size": GROUP} if found[path] > threshold else True
+
+        return quantize_model(model, config, GROUP, bits, quant_predicate=predicate)[0]
+    if method == "dwq":
+        steps, rate = int(settings.get("steps", 200)), float(settings.get("rate", 1e-6))
+        student = quantize_model(copy.deepcopy(model), config, GROUP, bits)[0]
+        rows = [(row, 0) for row in train] * -(-steps * BATCH // len(train))
+        dwq.dwq_quantize(
+            student,
+            lambda batch, index, split: model(batch),
+            Adam(learning_rate=rate, bias_correction=True),
+            rows[: steps * BATCH],
+            [(row, 0) for row in valid[:BATCH]],
+            BATCH,
+            len(train[0]) + 1,
+            123,
+            dtype=mx.float32,
+        )
+        return student
+    raise SystemExit(f"{method} is not known; known: none, round, gptq, dynamic, dwq, awq")
+
+
+def main():
+    folder, train, valid, method, *rest = sys.argv[1:]
+    settings = dict(setting.split("=") for setting in rest)
+    train, valid = tokens(train), tokens(valid)
+    mx.random.seed(123)
+    np.random.seed(123)
+    model, config = load_model(Path(folder))
+    dense = load_model(Path(folder))[0]
+    if method != "none":
+        model = packed(model, config, method, train, valid, settings)
+    bits = compute_bits_per_weight(model)
+    if method != "none":
+        # The same numbers, and faster products on a CPU.
+        model = dequantize_model(model)
+    found = {"method": method, **settings, "perplexity": dynamic.eval_ppl(model, mx.array(valid), BATCH)}
+    found |= {"divergence": divergence(dense, model, valid), "bits_per_weight": bits}
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
