@@ -175,8 +175,9 @@ impl Prefixes {
         tree.map_or(0, |tree| self.search(tree, &ids[..most]).len)
     }
 
-    /// For each group of layers, how many pages of a prompt's stored prefix some row holds.
-    pub(super) fn in_rows(&self, ids: &[u32], kind: PrefixKind) -> Vec<usize> {
+    /// For each group of layers, how many pages of a prompt's stored prefix some row holds. A layer
+    /// writes the last `rewritten` positions of the prefix again.
+    pub(super) fn in_rows(&self, ids: &[u32], kind: PrefixKind, rewritten: usize) -> Vec<usize> {
         let Some(tree) = kind.root() else {
             return Vec::new();
         };
@@ -186,7 +187,8 @@ impl Prefixes {
         }
         let pages = self.tree.pages(&found.path);
         // The row gets a copy of a page that it continues.
-        self.pool.pages_in_rows(&pages[..found.len / PAGE])
+        self.pool
+            .pages_in_rows(&pages[..(found.len - rewritten) / PAGE])
     }
 
     /// Looks for the longest prefix of a prompt.

@@ -14,6 +14,7 @@ use mlx_nn::lora::{RowAdapter, TokenAdapters, with_adapters};
 use mlx_nn::{ModelCache, PageUse};
 
 use self::draft::HeadInput;
+pub(crate) use self::draft::rewritten;
 pub(crate) use self::verify::{PromptChunks, Verified};
 
 use super::state::Requests;

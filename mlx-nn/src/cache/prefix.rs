@@ -225,11 +225,15 @@ impl ModelCache {
     }
 
     /// For each of these rows of caches of one pool, how many of its pages in each group an earlier one
-    /// holds too. Pages that the row continues do not count: it gets a copy of them.
-    pub fn shared_pages<'c>(rows: impl IntoIterator<Item = (&'c Self, usize)>) -> Vec<Vec<usize>> {
+    /// holds too. Beside a cache and the number of a row stands how many of the row's first positions
+    /// no layer will write again. Pages behind them do not count: the row gets a copy of them when a
+    /// layer writes there.
+    pub fn shared_pages<'c>(
+        rows: impl IntoIterator<Item = (&'c Self, usize, usize)>,
+    ) -> Vec<Vec<usize>> {
         let mut seen: Vec<Vec<bool>> = Vec::new();
-        let of_row = |(cache, row): (&'c Self, usize)| {
-            let (groups, whole) = (&cache.pages[row], cache.lens[row] / PAGE);
+        let of_row = |(cache, row, settled): (&'c Self, usize, usize)| {
+            let (groups, whole) = (&cache.pages[row], settled.min(cache.lens[row]) / PAGE);
             seen.resize(seen.len().max(groups.len()), Vec::new());
             let of_group = |(pages, seen): (&super::RowPages, &mut Vec<bool>)| {
                 let mut shared = 0;

@@ -308,6 +308,15 @@ fn recurrent_layers() {
 }
 
 #[test]
+fn drafting_heads() {
+    for case in ["qwen3_5_text", "deepseek_v3", "glm4_moe"] {
+        let has_head = load(case, None).model().draft_head().is_some();
+        assert!(has_head, "{case}");
+        schedules(case, None, true);
+    }
+}
+
+#[test]
 fn packed_keys_and_values() {
     schedules("q_qwen3_mixed", Some(4), true);
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use mlx_nn::{ModelCache, PAGE};
 
 use super::super::prefixes::Prefixes;
-use super::super::rows::Rows;
+use super::super::rows::{Rows, rewritten};
 use super::super::state::{RequestState, Requests};
 use super::prefill::prefix_kind;
 use crate::engine::scheduler::{Id, Scheduler, Status};
@@ -21,13 +21,18 @@ pub(super) fn shared_pages(
     let by_age = scheduler.by_age(requests).into_iter();
     let (mut ids, mut held, mut shared) = (Vec::new(), Vec::new(), BTreeMap::new());
     for (id, request) in by_age.filter_map(|id| Some((id, requests.get(&id)?))) {
-        let slot = request.progress.slot.map(|slot| (rows.held(), slot));
-        let partial = request.partial.as_ref().map(|cache| (cache, 0));
+        let slot = request.progress.slot;
+        let slot = slot.map(|slot| (rows.held(), slot, rows.settled(slot)));
+        let partial = request.partial.as_ref().map(|cache| {
+            let settled = cache.lens()[0].saturating_sub(rewritten(rows.model()));
+            (cache, 0, settled)
+        });
         if let Some(row) = slot.or(partial) {
             ids.push(id);
             held.push(row);
         } else if request.progress.is_behind(requests) {
-            let whole = request.progress.prompt() / PAGE;
+            let prompt = request.progress.prompt();
+            let whole = prompt.saturating_sub(rewritten(rows.model())) / PAGE;
             shared.insert(id, rows.held().whole_pages(whole));
         }
     }
@@ -46,5 +51,5 @@ pub(super) fn in_rows(
         return Vec::new();
     }
     let kind = prefix_kind(model, request.prompt().len(), &request.sequence);
-    prefixes.in_rows(request.prompt(), kind)
+    prefixes.in_rows(request.prompt(), kind, rewritten(model))
 }
