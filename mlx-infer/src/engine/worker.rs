@@ -280,8 +280,10 @@ impl<'m, 's> Worker<'m, 's> {
             self.step_end = None;
             self.preemptions += plan.preempt.len();
             for &id in &plan.preempt {
+                self.keep_preempted(id);
                 self.preempt(id, None);
             }
+            self.prefixes.trim();
             let compacted = self.rows.compact(slots);
             self.place_rows();
             if let Err(error) = compacted.and_then(|()| self.follow_rows()) {
@@ -687,6 +689,7 @@ impl<'m, 's> Worker<'m, 's> {
         }
         self.read_queued();
         for id in paused(self) {
+            self.keep_preempted(id);
             self.free_row(id);
             self.scheduler.park(&mut self.requests, id);
         }

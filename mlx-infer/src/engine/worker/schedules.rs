@@ -137,6 +137,34 @@ struct Seen {
     shared: usize,
     failures: usize,
     errors: usize,
+    resumed: usize,
+}
+
+/// The most ticks in a row in which the oldest admitted request may make no progress: its step is
+/// queued, and its draft or its file is awaited.
+const PATIENCE: usize = 8;
+
+/// The oldest admitted request, and the ticks in which nothing of it was computed.
+#[derive(Default)]
+struct Oldest {
+    seen: Option<(Id, usize, usize)>,
+    ticks: usize,
+}
+
+impl Oldest {
+    fn check(&mut self, worker: &Worker<'_, '_>) {
+        let oldest = worker.scheduler.by_age(&worker.requests).first().copied();
+        let seen = oldest.map(|id| {
+            let request = &worker.requests[&id];
+            (id, request.progress.computed(), request.known())
+        });
+        self.ticks = match seen == self.seen && seen.is_some() {
+            true => self.ticks + 1,
+            false => 0,
+        };
+        self.seen = seen;
+        assert!(self.ticks <= PATIENCE, "request {seen:?} makes no progress");
+    }
 }
 
 /// A schedule, in which forward passes fail if there are `faults`.
@@ -158,7 +186,7 @@ fn run(
         ..Limits::default()
     };
     let mut worker = Worker::new(model, limits);
-    let mut told = Vec::new();
+    let (mut told, mut oldest) = (Vec::new(), Oldest::default());
     for tick in 0.. {
         assert!(
             tick < 5000,
@@ -195,6 +223,7 @@ fn run(
         }
         let failed = faults.as_ref().map(|faults| *faults.borrow());
         worker.tick();
+        oldest.check(&worker);
         let fails = failed != faults.as_ref().map(|faults| *faults.borrow());
         seen.failures += usize::from(fails);
         if faults.is_none() {
@@ -226,6 +255,7 @@ fn run(
     let counts = worker.prefix_counts();
     seen.hits += counts.hits;
     seen.evicted += counts.evicted;
+    seen.resumed += counts.resumed;
     let in_use = |worker: &Worker<'_, '_>| -> BTreeSet<(usize, usize)> {
         let groups = worker.page_use().into_iter();
         groups
@@ -250,9 +280,10 @@ fn schedules(case: &str, kv_bits: Option<i32>, grows: bool) {
         "{case}"
     );
     let (preempted, shared) = (seen.preemptions > 0, seen.shared > 0);
+    let resumed = seen.resumed > 0;
     assert!(
-        (preempted && shared) || !grows,
-        "{case}: {preempted}, {shared}"
+        (preempted && shared && resumed) || !grows,
+        "{case}: {preempted}, {shared}, {resumed}"
     );
     if model.model().draft_head().is_some() {
         // The model that fails does not have the head.
@@ -383,6 +414,46 @@ fn rows_that_share_a_prompt_hold_it_once() {
         // row.
         let hits = worker.prefix_counts().hits;
         assert!(if is_same { hits > 0 } else { hits == 31 }, "{hits}");
+    }
+}
+
+/// Two rows grow until one is preempted. What it has computed stays in memory, unless prefixes are not
+/// stored: then its tokens are computed again, one in each step.
+#[test]
+fn a_preempted_row_computes_only_the_rest() {
+    for case in ["llama_llama3", "lfm2", "gemma3_text"] {
+        let model = load(case, None);
+        let row: usize = model.state_costs().iter().map(|cost| cost.bytes(256)).sum();
+        let passes = |prefix_bytes: usize| {
+            let limits = Limits {
+                rows: 2,
+                cache_bytes: Some(row + row / 2),
+                prefix_bytes,
+                ..Limits::default()
+            };
+            let mut worker = Worker::new(&model, limits);
+            for seed in [3, 9] {
+                let prompt = (0..50u32).map(|at| 3 + (at * 7 + seed) % 50).collect();
+                submit_prompt(&mut worker, prompt, 190);
+            }
+            let mut oldest = Oldest::default();
+            while !worker.is_idle() {
+                worker.tick();
+                oldest.check(&worker);
+            }
+            assert!(worker.preemptions() > 0, "{case}");
+            (worker.forwards(), worker.prefix_counts().resumed)
+        };
+        let (kept, dropped) = (passes(64 << 20), passes(0));
+        assert!(
+            kept.1 >= 64 && dropped.1 == 0,
+            "{case}: {kept:?} {dropped:?}"
+        );
+        // Without the pages, all tokens but those of the prompt are replayed.
+        assert!(
+            kept.0 + kept.1 - 60 <= dropped.0,
+            "{case}: {kept:?} {dropped:?}"
+        );
     }
 }
 
