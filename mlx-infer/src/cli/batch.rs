@@ -264,6 +264,7 @@ impl BatchArgs {
             step_tokens: self.step_tokens,
             cache_bytes: self.cache_bytes,
             prefix_bytes: self.prefix_bytes,
+            prefix_host_bytes: self.prefix_dir.prefix_host_bytes,
             prefix_dir: self.prefix_dir.limits(),
         };
         limits

@@ -222,6 +222,7 @@ impl ServeArgs {
             ("models-dir or several --model", self.models.are_several()),
             ("backend mlx-lm", !self.backend.is_native()),
             ("prefix-dir", self.prefix_dir.limits().is_some()),
+            ("prefix-host-bytes", self.prefix_dir.prefix_host_bytes > 0),
             ("adapter", !self.adapter.is_empty()),
             ("adapters-dir", self.adapters_dir.is_some()),
         ];
@@ -351,6 +352,7 @@ impl ServeArgs {
                     step_tokens: self.step_tokens,
                     cache_bytes: self.cache_bytes,
                     prefix_bytes,
+                    prefix_host_bytes: self.prefix_dir.prefix_host_bytes,
                     prefix_dir: self.prefix_dir.limits(),
                 },
                 max_requests: self.max_requests,

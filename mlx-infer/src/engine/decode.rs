@@ -12,8 +12,8 @@ use mlx_nn::PageUse;
 use super::handle::Queue;
 use super::load::{EngineLoad, PageLoad};
 use super::names::NamedAdapter;
-use super::prefix_dir::PrefixDir;
-use super::prefix_dir::tiered::Tiered;
+use super::prefix_tier::PrefixTier;
+use super::prefix_tier::tiered::Tiered;
 use super::ranks::{agreed, ranks_lost};
 use super::rounds::follow;
 use super::state::Sink;
@@ -110,6 +110,7 @@ impl<'s> Decode<'s> for Worker<'_, 's> {
             prefix_hits: prefixes.hits,
             prefix_tokens: prefixes.tokens,
             prefix_bytes: prefixes.bytes,
+            resumed_tokens: prefixes.resumed,
             cache_bytes: self.cache_bytes(),
             pages: PageLoad {
                 by_rows: sum(|group| group.by_rows),
@@ -150,8 +151,8 @@ pub(crate) struct Native {
     table: AdapterTable,
     /// What their names stand for.
     named: Vec<NamedAdapter>,
-    /// The folder of each model's prefixes, if there is one, until the model is served.
-    dirs: Cell<Vec<Option<PrefixDir>>>,
+    /// The tiers of each model's prefixes, until the model is served.
+    tiers: Cell<Vec<Vec<PrefixTier>>>,
 }
 
 impl Native {
@@ -183,12 +184,12 @@ impl Native {
                 }
             });
         }
-        let dirs = Cell::default();
+        let tiers = Cell::default();
         Ok(Self {
             models,
             table,
             named,
-            dirs,
+            tiers,
         })
     }
 
@@ -198,6 +199,7 @@ impl Native {
         Limits {
             cache_bytes: limits.cache_bytes.map(|bytes| bytes / models),
             prefix_bytes: limits.prefix_bytes / models,
+            prefix_host_bytes: limits.prefix_host_bytes / models,
             ..limits
         }
     }
@@ -228,11 +230,11 @@ impl EngineModel for Native {
         self.models[0].frontend()
     }
 
-    /// Also opens the folders of prefixes, so that the model is ready when the engine says so.
+    /// Also opens the tiers of prefixes, so that the model is ready when the engine says so.
     fn limits(&self, limits: &Limits) -> Result<Limits> {
         let own = self.divided(limits.clone());
-        let dir = |model| PrefixDir::of(model, &own);
-        self.dirs.set(self.models.iter().map(dir).collect());
+        let tiers = |model| PrefixTier::of(model, &own);
+        self.tiers.set(self.models.iter().map(tiers).collect());
         let limits = memory::resolve(limits)?;
         // They may follow from the memory of a machine, and must be the same on all ranks.
         let own = (limits.cache_bytes, limits.prefix_bytes);
@@ -253,8 +255,8 @@ impl EngineModel for Native {
         // Only names and rows hold the adapters.
         self.named.clear();
         let table = std::mem::take(&mut self.table);
-        let models = self.models.iter().zip(self.dirs.take());
-        let workers = models.map(|(model, dir)| Tiered::with(model, limits.clone(), dir));
+        let models = self.models.iter().zip(self.tiers.take());
+        let workers = models.map(|(model, tiers)| Tiered::with(model, limits.clone(), tiers));
         let workers: Vec<Tiered<'_, 'static>> = workers.collect();
         let passes = workers
             .iter()

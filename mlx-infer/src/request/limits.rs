@@ -24,6 +24,10 @@ pub struct Limits {
     /// starts with a stored prefix is computed in different parts, which may change the last bits
     /// of its logits, as another `prefill_chunk` may.
     pub prefix_bytes: usize,
+    /// Most bytes of prefixes in the memory of the host, for GPUs with memory of their own; 0 stores
+    /// none. Prefixes are copied there when they are stored, and come back as copies when their pages
+    /// were dropped. It needs `prefix_bytes`.
+    pub prefix_host_bytes: usize,
     /// A folder in which prefixes are stored too, so that they survive a restart; `None` stores
     /// none. It needs `prefix_bytes`.
     pub prefix_dir: Option<PrefixDirLimits>,
@@ -71,6 +75,7 @@ impl Default for Limits {
             step_tokens: None,
             cache_bytes: None,
             prefix_bytes: 512 << 20,
+            prefix_host_bytes: 0,
             prefix_dir: None,
         }
     }
@@ -90,8 +95,14 @@ impl Limits {
     /// Checks all limits.
     ///
     /// # Errors
-    /// A limit is 0, or prefixes are to be in files but not in memory.
+    /// A limit is 0, or prefixes are to be in files or in the memory of the host, but not in pages.
     pub fn check(&self) -> Result<()> {
+        if self.prefix_host_bytes > 0 && self.prefix_bytes == 0 {
+            return Err(Error::argument(format!(
+                "prefix_host_bytes needs prefix_bytes above 0: prefixes come back into pages; given {} and 0",
+                self.prefix_host_bytes
+            )));
+        }
         if let Some(dir) = &self.prefix_dir {
             if self.prefix_bytes == 0 {
                 let message = "prefix_dir needs prefix_bytes above 0: files are read into memory";

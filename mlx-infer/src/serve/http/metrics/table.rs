@@ -55,7 +55,7 @@ const fn of_server(name: &'static str, help: &'static str, value: Value) -> Metr
 }
 
 /// All metrics, in the order in which they are written.
-static METRICS: [Metric; 37] = [
+static METRICS: [Metric; 40] = [
     metric(
         "vllm:num_requests_running",
         "Requests in prefill or decode.",
@@ -160,6 +160,21 @@ static METRICS: [Metric; 37] = [
         "mlx_prefix_pages_evicted_total",
         "Pages of kept prefixes that were dropped to free memory.",
         Counter(|of| of.load.pages.evicted as f64),
+    ),
+    metric(
+        "mlx_resumed_tokens_total",
+        "Tokens of preempted rows that were still in memory when the row came back.",
+        Counter(|of| of.load.resumed_tokens as f64),
+    ),
+    metric(
+        "mlx_prefix_host_hits_total",
+        "Prompt tokens that came from the host's memory (--prefix-host-bytes).",
+        Counter(|of| of.load.prefix_host.tokens as f64),
+    ),
+    metric(
+        "mlx_prefix_host_bytes",
+        "Bytes of prefixes in the host's memory.",
+        Gauge(|of| of.load.prefix_host.bytes as f64),
     ),
     metric(
         "mlx_prefix_dir_hits_total",
