@@ -28,6 +28,7 @@ use mlx_nn::{CacheOptions, LayerKind, ModelCache, RowPart, StateCost};
 use self::draft::DraftRoom;
 use self::read::ModelParts;
 pub use self::read::PartOptions;
+use crate::engine::scheduler::CacheCost;
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::frontend::Frontend;
 use crate::request::generation::Prompt;
@@ -335,7 +336,7 @@ impl LoadedModel {
             cache_bytes: None,
             ..Limits::default()
         };
-        Ok(memory::resolve(&limits)?.cache_bytes)
+        Ok(memory::resolve(&limits, &CacheCost::of(self), 1)?.cache_bytes)
     }
 
     /// The arrays of a row in each of the layers' states.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use mlx_models::adapter;
-use mlx_nn::PageUse;
+use mlx_nn::{ModelCache, PageUse};
 
 use super::handle::Queue;
 use super::load::{EngineLoad, PageLoad};
@@ -16,6 +16,7 @@ use super::prefix_tier::PrefixTier;
 use super::prefix_tier::tiered::Tiered;
 use super::ranks::{agreed, ranks_lost};
 use super::rounds::follow;
+use super::scheduler::CacheCost;
 use super::state::Sink;
 use super::thread::Inbox;
 use super::watchdog::Watchdog;
@@ -112,6 +113,8 @@ impl<'s> Decode<'s> for Worker<'_, 's> {
             prefix_bytes: prefixes.bytes,
             resumed_tokens: prefixes.resumed,
             cache_bytes: self.cache_bytes(),
+            pool_bytes: self.pool().0,
+            pool_moves: self.pool().1 as usize,
             pages: PageLoad {
                 by_rows: sum(|group| group.by_rows),
                 shared: sum(|group| group.shared),
@@ -131,7 +134,7 @@ pub(crate) trait EngineModel {
     /// The limits in force, given those of the options. Called once, before the model is served.
     ///
     /// # Errors
-    /// The memory of the device cannot be read.
+    /// The memory of the device cannot be read, or there is none for the pages.
     fn limits(&self, limits: &Limits) -> Result<Limits>;
 
     /// What each name of [`EngineOptions::adapters`](super::EngineOptions::adapters) stands for, in their order.
@@ -153,6 +156,8 @@ pub(crate) struct Native {
     named: Vec<NamedAdapter>,
     /// The tiers of each model's prefixes, until the model is served.
     tiers: Cell<Vec<Vec<PrefixTier>>>,
+    /// The pages that are reserved for each model, if they are, until the model is served.
+    pools: Cell<Vec<Option<ModelCache>>>,
 }
 
 impl Native {
@@ -184,12 +189,13 @@ impl Native {
                 }
             });
         }
-        let tiers = Cell::default();
+        let (tiers, pools) = (Cell::default(), Cell::default());
         Ok(Self {
             models,
             table,
             named,
             tiers,
+            pools,
         })
     }
 
@@ -213,10 +219,8 @@ impl Native {
     pub(crate) fn follow(self, limits: &Limits) -> Result<()> {
         let limits = self.limits(limits)?;
         let limits = self.divided(limits);
-        let workers = self
-            .models
-            .iter()
-            .map(|model| Worker::new(model, limits.clone()));
+        let models = self.models.iter().zip(self.pools.take());
+        let workers = models.map(|(model, pool)| Worker::in_pool(model, limits.clone(), pool));
         follow(
             workers.collect(),
             &self.models,
@@ -230,20 +234,26 @@ impl EngineModel for Native {
         self.models[0].frontend()
     }
 
-    /// Also opens the tiers of prefixes, so that the model is ready when the engine says so.
+    /// Also opens the tiers of prefixes and reserves pages, so that the model is ready when the engine says so.
     fn limits(&self, limits: &Limits) -> Result<Limits> {
         let own = self.divided(limits.clone());
         let tiers = |model| PrefixTier::of(model, &own);
         self.tiers.set(self.models.iter().map(tiers).collect());
-        let limits = memory::resolve(limits)?;
+        // Copies with an adapter have caches of the same sizes.
+        let cost = CacheCost::of(&self.models[0]);
+        let limits = memory::resolve(limits, &cost, self.models.len())?;
         // They may follow from the memory of a machine, and must be the same on all ranks.
         let own = (limits.cache_bytes, limits.prefix_bytes);
         let (cache_bytes, prefix_bytes) = agreed(self.models[0].options().ranks, own)?;
-        Ok(Limits {
+        let limits = Limits {
             cache_bytes,
             prefix_bytes,
             ..limits
-        })
+        };
+        let own = self.divided(limits.clone());
+        let pools = self.models.iter().map(|model| memory::reserve(model, &own));
+        self.pools.set(pools.collect::<Result<_>>()?);
+        Ok(limits)
     }
 
     fn adapters(&self) -> Vec<NamedAdapter> {
@@ -255,8 +265,10 @@ impl EngineModel for Native {
         // Only names and rows hold the adapters.
         self.named.clear();
         let table = std::mem::take(&mut self.table);
-        let models = self.models.iter().zip(self.tiers.take());
-        let workers = models.map(|(model, tiers)| Tiered::with(model, limits.clone(), tiers));
+        let parts = self.tiers.take().into_iter().zip(self.pools.take());
+        let models = self.models.iter().zip(parts);
+        let workers =
+            models.map(|(model, (tiers, pool))| Tiered::with(model, limits.clone(), pool, tiers));
         let workers: Vec<Tiered<'_, 'static>> = workers.collect();
         let passes = workers
             .iter()

@@ -34,6 +34,10 @@ pub struct EngineLoad {
     pub prefix_host: PrefixDirLoad,
     /// Bytes of the caches of all rows. A page that several rows hold counts once.
     pub cache_bytes: usize,
+    /// Bytes of the memory of pages, held or not: what was reserved, or what rows have needed so far.
+    pub pool_bytes: usize,
+    /// How often that memory was made or replaced by a larger one since the start.
+    pub pool_moves: usize,
     /// Pages of keys and values.
     pub pages: PageLoad,
     /// The time since the engine's thread last finished a part of its work.
@@ -112,6 +116,8 @@ impl EngineLoad {
             prefix_dir: self.prefix_dir.plus(other.prefix_dir),
             prefix_host: self.prefix_host.plus(other.prefix_host),
             cache_bytes: self.cache_bytes + other.cache_bytes,
+            pool_bytes: self.pool_bytes + other.pool_bytes,
+            pool_moves: self.pool_moves + other.pool_moves,
             pages: self.pages.plus(other.pages),
             since_step: Duration::ZERO,
         }
@@ -129,6 +135,7 @@ pub(super) struct LoadCounters {
     /// Those in files, then those in the memory of the host.
     prefix_tiers: [[AtomicUsize; 5]; 2],
     cache_bytes: AtomicUsize,
+    pool: [AtomicUsize; 2],
     pages: [AtomicUsize; 4],
     started: Instant,
     /// Milliseconds from `started` to the end of the last part of the work.
@@ -146,6 +153,7 @@ impl LoadCounters {
             prefixes: Default::default(),
             prefix_tiers: Default::default(),
             cache_bytes: AtomicUsize::new(0),
+            pool: Default::default(),
             pages: Default::default(),
             started: Instant::now(),
             stepped: AtomicU64::new(0),
@@ -161,6 +169,8 @@ impl LoadCounters {
         // values of the other counters.
         let set = |shown: &AtomicUsize, count| shown.store(count, Ordering::Release);
         set(&self.cache_bytes, sum.cache_bytes);
+        set(&self.pool[0], sum.pool_bytes);
+        set(&self.pool[1], sum.pool_moves);
         let pages = sum.pages;
         let pages = [
             pages.by_rows,
@@ -231,6 +241,8 @@ impl LoadCounters {
             prefix_dir,
             prefix_host,
             cache_bytes: read(&self.cache_bytes),
+            pool_bytes: read(&self.pool[0]),
+            pool_moves: read(&self.pool[1]),
             pages: PageLoad {
                 by_rows,
                 shared,

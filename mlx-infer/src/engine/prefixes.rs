@@ -168,7 +168,11 @@ impl Prefixes {
 
     /// Drops the least recently used pages until the store is within its limit.
     pub(super) fn trim(&mut self) {
-        while self.bytes() > self.limit && self.tree.evict() {
+        self.trim_to(self.limit);
+    }
+
+    fn trim_to(&mut self, bytes: usize) {
+        while self.bytes() > bytes && self.tree.evict() {
             self.counts.evicted += 1;
         }
     }
@@ -358,6 +362,8 @@ impl Prefixes {
         let Some(tree) = kind.root() else {
             return;
         };
+        // The pages that were reserved have room for no more than the limit.
+        self.trim_to(self.limit.saturating_sub(state.nbytes()));
         let mut own = self.pool.beside(0);
         let copied = own.join(state.cache()).and_then(|()| eval(own.arrays()));
         let stored = copied

@@ -82,9 +82,10 @@ enum Input {
 }
 
 impl<'m> Rows<'m> {
-    pub(crate) fn new(model: &'m LoadedModel) -> Self {
+    /// No rows yet, in the pool of `cache`, which has none.
+    pub(crate) fn new(model: &'m LoadedModel, cache: ModelCache) -> Self {
         Self {
-            cache: model.new_cache(0),
+            cache,
             slots: Vec::new(),
             adapters: BTreeMap::new(),
             replay: None,
@@ -147,10 +148,7 @@ impl<'m> Rows<'m> {
 
     /// A batch without rows, in the same pool.
     fn emptied(&self) -> Self {
-        Self {
-            cache: self.cache.beside(0),
-            ..Self::new(self.model)
-        }
+        Self::new(self.model, self.cache.beside(0))
     }
 
     /// A cache whose rows can join the batch without a copy.

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use mlx_core::Array;
 use mlx_core::fast::{self, Form, Op};
-use mlx_nn::{ModelCache, PAGE, PageUse};
+use mlx_nn::{ModelCache, PageUse};
 use rayon::prelude::*;
 
 use super::handle::Queue;
@@ -80,16 +80,28 @@ pub(crate) struct Worker<'m, 's> {
 
 impl<'m, 's> Worker<'m, 's> {
     pub(crate) fn new(model: &'m LoadedModel, limits: Limits) -> Self {
-        let records = limits.prefix_bytes > 0 && model.is_recurrent();
-        Self::with(model, limits, records)
+        Self::in_pool(model, limits, None)
     }
 
-    fn with(model: &'m LoadedModel, limits: Limits, records: bool) -> Self {
-        let draft = model.draft_model().map(LoadedModel::state_costs);
-        let cost = CacheCost::new(model.state_costs(), PAGE);
-        let cost = cost.with_draft(draft.unwrap_or_default());
+    /// A worker whose rows take their pages from the pool of a cache, if there is one.
+    pub(crate) fn in_pool(
+        model: &'m LoadedModel,
+        limits: Limits,
+        pool: Option<ModelCache>,
+    ) -> Self {
+        let records = limits.prefix_bytes > 0 && model.is_recurrent();
+        Self::with(model, limits, pool, records)
+    }
+
+    fn with(
+        model: &'m LoadedModel,
+        limits: Limits,
+        pool: Option<ModelCache>,
+        records: bool,
+    ) -> Self {
+        let cost = CacheCost::of(model);
         let drafter = drafters::of(model);
-        let rows = Rows::new(model);
+        let rows = Rows::new(model, pool.unwrap_or_else(|| model.new_cache(0)));
         let prefixes = Prefixes::new(limits.prefix_bytes, rows.new_cache(0));
         let mut scheduler = Scheduler::new(limits, cost, records);
         let is_cuda = fast::form(Op::Attention).is_ok_and(|form| form == Form::Cuda);
@@ -135,7 +147,7 @@ impl<'m, 's> Worker<'m, 's> {
             prefix_bytes: 0,
             ..Limits::default()
         };
-        let mut worker = Self::with(model, limits, model.is_recurrent());
+        let mut worker = Self::with(model, limits, None, model.is_recurrent());
         worker.keeps_last = true;
         worker
     }
@@ -205,6 +217,12 @@ impl<'m, 's> Worker<'m, 's> {
     /// The pages of keys and values in use, for each group of layers.
     pub(crate) fn page_use(&self) -> Vec<PageUse> {
         self.rows.page_use()
+    }
+
+    /// Bytes of the memory of pages, held or not, and how often it was replaced since the start.
+    pub(crate) fn pool(&self) -> (usize, u64) {
+        let cache = self.rows.held();
+        (cache.pool_bytes(), cache.moves())
     }
 
     /// Bytes of the caches of all rows. A page that several rows hold counts once.

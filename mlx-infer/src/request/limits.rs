@@ -16,9 +16,13 @@ pub struct Limits {
     /// passes. On CUDA prompts have passes of their own, of 8,192 tokens without a number.
     pub step_tokens: Option<usize>,
     /// Most bytes of the rows' caches, in pages of 64 positions. A page that several rows share counts
-    /// once. Without a number, a CPU has no limit, and on a GPU with
-    /// memory of its own the limit is two fifths of the memory that the weights leave.
+    /// once. Without a number, a CPU has no limit, and on a GPU with memory of its own the limit is
+    /// what is free beside the weights, stored prefixes and an eighth for work in progress. There the
+    /// pages are reserved at the start.
     pub cache_bytes: Option<usize>,
+    /// Pages are not reserved on a GPU with memory of its own, and are copied into larger arrays when rows
+    /// need more: for models that share a GPU. Elsewhere they always grow.
+    pub pages_grow: bool,
     /// Most bytes of stored prefixes, in addition to `cache_bytes`; 0 stores none. Pages that rows hold
     /// do not count. A prompt that
     /// starts with a stored prefix is computed in different parts, which may change the last bits
@@ -74,6 +78,7 @@ impl Default for Limits {
             rows: 64,
             step_tokens: None,
             cache_bytes: None,
+            pages_grow: false,
             prefix_bytes: 512 << 20,
             prefix_host_bytes: 0,
             prefix_dir: None,

@@ -169,7 +169,7 @@ fn random_schedules_with_a_tier_give_the_same_tokens() {
                 prefix_host_bytes: host,
                 ..Limits::default()
             };
-            let mut tiered = Tiered::new(&model, limits);
+            let mut tiered = Tiered::new(&model, limits, None);
             let mut told = Vec::new();
             let mut random: usize = seed;
             for tick in 0.. {

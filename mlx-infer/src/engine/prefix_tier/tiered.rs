@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
+use mlx_nn::ModelCache;
+
 use super::{Loaded, PrefixTier};
 use crate::engine::decode::Decode;
 use crate::engine::handle::Queue;
@@ -52,15 +54,21 @@ struct Held<'s> {
 }
 
 impl<'m, 's> Tiered<'m, 's> {
-    /// A worker with the tiers that the limits name.
-    pub(crate) fn new(model: &'m LoadedModel, limits: Limits) -> Self {
+    /// A worker with the tiers that the limits name. `pool` is that of
+    /// [`Worker::in_pool`].
+    pub(crate) fn new(model: &'m LoadedModel, limits: Limits, pool: Option<ModelCache>) -> Self {
         let tiers = PrefixTier::of(model, &limits);
-        Self::with(model, limits, tiers)
+        Self::with(model, limits, pool, tiers)
     }
 
     /// A worker with tiers that are open.
-    pub(crate) fn with(model: &'m LoadedModel, limits: Limits, tiers: Vec<PrefixTier>) -> Self {
-        let mut worker = Worker::new(model, limits);
+    pub(crate) fn with(
+        model: &'m LoadedModel,
+        limits: Limits,
+        pool: Option<ModelCache>,
+        tiers: Vec<PrefixTier>,
+    ) -> Self {
+        let mut worker = Worker::in_pool(model, limits, pool);
         if !tiers.is_empty() {
             worker.prefixes().announce();
         }

@@ -13,12 +13,13 @@ use std::path::Path;
 use std::rc::Rc;
 
 use mlx_core::{DType, QuantMode, Scheme};
+use mlx_nn::PAGE;
 
 use super::tests::{Random, poison};
 use super::*;
 use crate::engine::prompt_cache::PromptCache;
 use crate::engine::tests::{Fault, Faulty};
-use crate::model::LoadOptions;
+use crate::model::{LoadOptions, memory};
 use crate::request::Request;
 use crate::request::generation::GenerateOptions;
 use crate::request::sampling::SamplingParams;
@@ -185,7 +186,13 @@ fn run(
         prefix_bytes,
         ..Limits::default()
     };
-    let mut worker = Worker::new(model, limits);
+    // Pages are reserved in every second schedule. Then their memory does not move.
+    let pool = (seed % 2 == 0).then(|| {
+        let reserved = memory::reserved(model, &limits, cache_bytes, usize::MAX);
+        reserved.unwrap()
+    });
+    let moves = pool.as_ref().map(ModelCache::moves);
+    let mut worker = Worker::in_pool(model, limits, pool);
     let (mut told, mut oldest) = (Vec::new(), Oldest::default());
     for tick in 0.. {
         assert!(
@@ -250,6 +257,9 @@ fn run(
         let may_end = dropped.is_cancelled() || (faults.is_some() && error.is_some());
         assert!(is_whole || may_end, "{case}, {seed}: kind {of}: {error:?}");
         seen.errors += usize::from(error.is_some());
+    }
+    if let (Some(moves), None) = (moves, &faults) {
+        assert_eq!(worker.pool().1, moves, "{case}, {seed}: pages have moved");
     }
     seen.preemptions += worker.preemptions();
     let counts = worker.prefix_counts();
@@ -350,6 +360,23 @@ fn drafting_heads() {
 #[test]
 fn packed_keys_and_values() {
     schedules("q_qwen3_mixed", Some(4), true);
+}
+
+#[test]
+fn pages_without_memory_are_refused_with_their_size_and_what_is_free() {
+    let model = load("gemma3_text", None);
+    let limits = Limits::default();
+    for (cache_bytes, free) in [(100 << 20, 300 << 20), (1 << 56, usize::MAX)] {
+        let error = memory::reserved(&model, &limits, cache_bytes, free).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Memory);
+        let wanted = [cache_bytes, limits.prefix_bytes, free].map(|n| n.to_string());
+        assert!(
+            wanted.iter().all(|n| error.to_string().contains(n)),
+            "{error}"
+        );
+    }
+    let cache = memory::reserved(&model, &limits, 1 << 20, usize::MAX).unwrap();
+    assert!(cache.pool_bytes() > limits.prefix_bytes);
 }
 
 /// Submits a request for one token after another of a prompt.

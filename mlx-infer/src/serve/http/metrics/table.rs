@@ -55,7 +55,7 @@ const fn of_server(name: &'static str, help: &'static str, value: Value) -> Metr
 }
 
 /// All metrics, in the order in which they are written.
-static METRICS: [Metric; 40] = [
+static METRICS: [Metric; 43] = [
     metric(
         "vllm:num_requests_running",
         "Requests in prefill or decode.",
@@ -135,6 +135,21 @@ static METRICS: [Metric; 40] = [
         "mlx_row_cache_bytes",
         "Bytes of the rows' caches; a page that several rows hold counts once.",
         Gauge(|of| of.load.cache_bytes as f64),
+    ),
+    metric(
+        "mlx_row_cache_limit_bytes",
+        "Most bytes of the rows' caches; 0 without a limit.",
+        Gauge(|of| of.limits.cache_bytes.unwrap_or(0) as f64),
+    ),
+    metric(
+        "mlx_pool_bytes",
+        "Bytes of the memory of pages, held or not; on GPUs it is reserved at the start.",
+        Gauge(|of| of.load.pool_bytes as f64),
+    ),
+    metric(
+        "mlx_pool_moves_total",
+        "How often the memory of pages was made or replaced by a larger one.",
+        Counter(|of| of.load.pool_moves as f64),
     ),
     metric(
         "mlx_prefix_bytes",
