@@ -79,6 +79,7 @@ pub(crate) struct Worker<'m, 's> {
 }
 
 impl<'m, 's> Worker<'m, 's> {
+    #[cfg(test)]
     pub(crate) fn new(model: &'m LoadedModel, limits: Limits) -> Self {
         Self::in_pool(model, limits, None)
     }

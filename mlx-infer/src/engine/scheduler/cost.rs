@@ -130,8 +130,9 @@ impl CacheCost {
                 true => limits.prefix_bytes / bytes(group),
                 false => 0,
             };
-            // The spare page, and for each row a copy of a page that it shares no longer.
-            of_rows + kept + 1 + limits.rows
+            // The spare page, and pages that rows have just copied, whose originals the prefixes hold
+            // until they are trimmed. More than these at once would make the pool grow.
+            of_rows + kept + 1 + limits.rows.min(of_rows / 16 + 2)
         };
         self.groups.iter().enumerate().map(of_group).collect()
     }
