@@ -28,7 +28,6 @@ use mlx_nn::{CacheOptions, LayerKind, ModelCache, RowPart, StateCost};
 use self::draft::DraftRoom;
 use self::read::ModelParts;
 pub use self::read::PartOptions;
-use crate::engine::scheduler::CacheCost;
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::frontend::Frontend;
 use crate::request::generation::Prompt;
@@ -336,7 +335,7 @@ impl LoadedModel {
             cache_bytes: None,
             ..Limits::default()
         };
-        Ok(memory::resolve(&limits, &CacheCost::of(self), 1)?.cache_bytes)
+        Ok(memory::resolve(&limits, self, 1)?.cache_bytes)
     }
 
     /// The arrays of a row in each of the layers' states.

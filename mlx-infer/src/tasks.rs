@@ -22,7 +22,6 @@ use self::generate::Generation;
 use self::score::{Score, ScoreOptions, Scoring};
 use crate::engine::Tiered;
 use crate::engine::prompt_cache::PromptCache;
-use crate::engine::scheduler::CacheCost;
 use crate::error::Result;
 use crate::model::{LoadedModel, memory};
 use crate::request::Request;
@@ -66,7 +65,7 @@ impl LoadedModel {
     /// A limit is 0.
     pub fn batch(&self, limits: &Limits) -> Result<Batch<'_>> {
         limits.check()?;
-        let limits = memory::resolve(limits, &CacheCost::of(self), 1)?;
+        let limits = memory::resolve(limits, self, 1)?;
         let pool = memory::reserve(self, &limits)?;
         let worker = Tiered::new(self, limits, pool);
         Ok(Batch::new(worker, self.frontend().clone()))

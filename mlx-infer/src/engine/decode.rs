@@ -16,7 +16,6 @@ use super::prefix_tier::PrefixTier;
 use super::prefix_tier::tiered::Tiered;
 use super::ranks::{agreed, ranks_lost};
 use super::rounds::follow;
-use super::scheduler::CacheCost;
 use super::state::Sink;
 use super::thread::Inbox;
 use super::watchdog::Watchdog;
@@ -240,8 +239,7 @@ impl EngineModel for Native {
         let tiers = |model| PrefixTier::of(model, &own);
         self.tiers.set(self.models.iter().map(tiers).collect());
         // Copies with an adapter have caches of the same sizes.
-        let cost = CacheCost::of(&self.models[0]);
-        let limits = memory::resolve(limits, &cost, self.models.len())?;
+        let limits = memory::resolve(limits, &self.models[0], self.models.len())?;
         // They may follow from the memory of a machine, and must be the same on all ranks.
         let own = (limits.cache_bytes, limits.prefix_bytes);
         let (cache_bytes, prefix_bytes) = agreed(self.models[0].options().ranks, own)?;

@@ -72,11 +72,11 @@ pub(super) fn bound() -> Result<()> {
 
 /// The limits, with a number of bytes for the caches of rows if the caller gives none and the
 /// device is a GPU with memory of its own: what is free beside the weights, prefixes and work. The
-/// limits are those of `models` models with caches of this cost, each of which gets an equal part.
+/// limits are those of `models` models, this one and copies of it, each of which gets an equal part.
 ///
 /// # Errors
 /// The memory of the device cannot be read, or nothing is left for the caches.
-pub(crate) fn resolve(limits: &Limits, cost: &CacheCost, models: usize) -> Result<Limits> {
+pub(crate) fn resolve(limits: &Limits, model: &LoadedModel, models: usize) -> Result<Limits> {
     let mut limits = limits.clone();
     if limits.cache_bytes.is_none()
         && let Some(device) = memory::of_device()?
@@ -86,7 +86,18 @@ pub(crate) fn resolve(limits: &Limits, cost: &CacheCost, models: usize) -> Resul
             limit: memory::memory_limit()?,
             ..Bounds::new(device, active)
         };
-        limits.cache_bytes = Some(planned(&limits, cost, models, bounds, active)?);
+        let draft = model
+            .draft_model()
+            .map_or(0, |draft| draft.info().weight_bytes);
+        // Weights that are not computed yet will be.
+        let active = active.max(model.info().weight_bytes + draft);
+        limits.cache_bytes = Some(planned(
+            &limits,
+            &CacheCost::of(model),
+            models,
+            bounds,
+            active,
+        )?);
     }
     Ok(limits)
 }
@@ -182,6 +193,7 @@ mod tests {
     use mlx_nn::{PAGE, StateCost};
 
     use super::*;
+    use crate::model::LoadOptions;
 
     const GB: usize = 1 << 30;
 
@@ -285,9 +297,20 @@ mod tests {
 
     #[test]
     fn on_a_cpu_limits_stay() {
+        let dir = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../testdata/models/llama_llama3"
+        );
+        let model = LoadedModel::load(dir, LoadOptions::default()).unwrap();
         if memory::of_device().unwrap().is_none() {
-            let limits = resolve(&Limits::default(), &whole(), 1).unwrap();
-            assert_eq!(limits, Limits::default());
+            let limits = Limits {
+                cache_bytes: Some(1 << 20),
+                ..Limits::default()
+            };
+            for limits in [limits, Limits::default()] {
+                assert_eq!(resolve(&limits, &model, 1).unwrap(), limits);
+                assert!(reserve(&model, &limits).unwrap().is_none());
+            }
         }
     }
 }
