@@ -346,6 +346,7 @@ impl Scheduler {
         let progress = of_mut(requests, id);
         (progress.asked, progress.prompt, progress.known) = (prompt, prompt, known);
         self.wait(requests, id);
+        self.shared.clear();
     }
 
     /// Records that the row of `id` is preempted until its caller has read enough events.
@@ -353,6 +354,7 @@ impl Scheduler {
         if self.unlist(id) {
             of_mut(requests, id).status = Status::Preempted;
             self.parked.push(id);
+            self.shared.clear();
         }
     }
 
@@ -375,6 +377,8 @@ impl Scheduler {
         if self.unlist(id) || drop_id(&mut self.parked, id) {
             of_mut(requests, id).status = Status::Finished;
         }
+        // Others may have shared pages with its row, which they now hold alone.
+        self.shared.clear();
     }
 
     /// Records that a step of all rows failed. All rows are preempted, and fewer are computed together from now on. If
