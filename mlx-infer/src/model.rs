@@ -2,6 +2,7 @@
 
 pub(crate) mod adapters;
 pub(crate) mod checked;
+pub(crate) mod cost;
 #[cfg(feature = "default-model")]
 pub(crate) mod default_model;
 pub(crate) mod finite;

@@ -29,9 +29,9 @@ use std::time::Duration;
 
 use mlx_core::{Frozen, Safetensors};
 
-use self::folder::{FileName, Folder};
+use self::folder::{FileName, FileStore};
 use self::index::{FoundSegment, Index, Shortening};
-use self::store::{Host, Store};
+use self::store::{HostStore, SegmentStore};
 use crate::engine::load::PrefixDirLoad;
 use crate::engine::prefixes::Announced;
 use crate::engine::prompt_cache::{Embedding, PromptState, file};
@@ -60,7 +60,7 @@ pub(crate) struct PrefixTier {
 
 /// What the engine's thread and the other two share.
 struct Shared {
-    store: Box<dyn Store>,
+    store: Box<dyn SegmentStore>,
     fingerprint: u64,
     /// The names of the arrays that are divided among segments.
     growing: Vec<String>,
@@ -134,13 +134,13 @@ impl PrefixTier {
         let most_bytes = limits.prefix_bytes;
         let host = (limits.prefix_host_bytes > 0).then(|| {
             // No other model's segments are there.
-            let host = Host::new(limits.prefix_host_bytes as u64);
+            let host = HostStore::new(limits.prefix_host_bytes as u64);
             Self::open(model, Box::new(host), Ok(0), most_bytes)
         });
         let files = limits.prefix_dir.as_ref().map(|dir| {
             let fingerprint = identity::of(model);
             let own = fingerprint.as_ref().copied().unwrap_or_default();
-            let folder = Folder::new(&dir.path, own, dir.bytes);
+            let folder = FileStore::new(&dir.path, own, dir.bytes);
             Self::open(model, Box::new(folder), fingerprint, most_bytes)
         });
         host.into_iter().chain(files).collect()
@@ -150,7 +150,7 @@ impl PrefixTier {
     /// cannot be used, or the model has no fingerprint, there is a warning, and nothing is stored.
     fn open(
         model: &LoadedModel,
-        store: Box<dyn Store>,
+        store: Box<dyn SegmentStore>,
         fingerprint: Result<u64>,
         most_bytes: usize,
     ) -> Self {

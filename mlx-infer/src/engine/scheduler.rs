@@ -14,7 +14,6 @@
 //! - Where a pass with one prompt costs as much as one with several, requests wait for each other, but not long.
 
 mod chunks;
-mod cost;
 mod plan;
 mod progress;
 #[cfg(test)]
@@ -25,9 +24,9 @@ use std::collections::{BTreeMap, VecDeque};
 use self::progress::{of, of_mut};
 
 pub(crate) use self::chunks::{TAIL, next_end};
-pub(crate) use self::cost::{CacheCost, Shortage};
 pub(crate) use self::plan::{Chunk, Plan};
 pub(crate) use self::progress::{Id, RequestProgress, Scheduled, Status, Table};
+pub(crate) use crate::model::cost::{CacheCost, Shortage};
 pub use crate::request::limits::Limits;
 
 /// The order of the requests. Their progress is in the engine's table of requests.

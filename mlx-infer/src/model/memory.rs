@@ -11,7 +11,7 @@ use mlx_core::memory::{self, DeviceMemory};
 use mlx_nn::ModelCache;
 
 use super::LoadedModel;
-use crate::engine::scheduler::CacheCost;
+use super::cost::CacheCost;
 use crate::error::{Error, ErrorKind, Result};
 use crate::request::limits::Limits;
 

@@ -15,7 +15,7 @@ use std::time::{Duration, SystemTime};
 use mlx_core::Safetensors;
 
 use super::segment;
-use super::store::Store;
+use super::store::SegmentStore;
 
 const ENDING: &str = ".safetensors";
 /// The begin of the name of a file that is being written.
@@ -49,7 +49,7 @@ fn hex(text: &str) -> Option<u64> {
 }
 
 /// The files of a model below a folder of all models.
-pub(super) struct Folder {
+pub(super) struct FileStore {
     root: PathBuf,
     /// The folder of this model, below `root`.
     folder: PathBuf,
@@ -57,7 +57,7 @@ pub(super) struct Folder {
     limit: u64,
 }
 
-impl Folder {
+impl FileStore {
     pub(super) fn new(root: &Path, fingerprint: u64, limit: u64) -> Self {
         Self {
             folder: of_model(root, fingerprint),
@@ -71,7 +71,7 @@ impl Folder {
     }
 }
 
-impl Store for Folder {
+impl SegmentStore for FileStore {
     fn place(&self) -> String {
         self.root.display().to_string()
     }

@@ -11,7 +11,7 @@ use super::folder::FileName;
 
 /// A place for the segments of a model, limited in bytes. Where several processes share it, segments
 /// may come and go at any time.
-pub(super) trait Store: Send + Sync {
+pub(super) trait SegmentStore: Send + Sync {
     /// The place, for messages.
     fn place(&self) -> String;
 
@@ -67,7 +67,7 @@ pub(super) trait Store: Send + Sync {
 }
 
 /// The memory of the host, for devices with memory of their own.
-pub(super) struct Host {
+pub(super) struct HostStore {
     limit: u64,
     held: Mutex<Held>,
 }
@@ -80,7 +80,7 @@ struct Held {
     clock: u64,
 }
 
-impl Host {
+impl HostStore {
     /// No segments, and at most `limit` bytes of them later.
     pub(super) fn new(limit: u64) -> Self {
         Self {
@@ -101,7 +101,7 @@ impl Host {
     }
 }
 
-impl Store for Host {
+impl SegmentStore for HostStore {
     fn place(&self) -> String {
         "the host's memory".to_owned()
     }
@@ -194,7 +194,7 @@ mod tests {
         FileName { key, sum: 7 }
     }
 
-    fn keys(host: &Host) -> Vec<u64> {
+    fn keys(host: &HostStore) -> Vec<u64> {
         let names = host.names().unwrap().into_iter();
         let mut keys: Vec<u64> = names.map(|(name, _)| name.key).collect();
         keys.sort_unstable();
@@ -203,7 +203,7 @@ mod tests {
 
     #[test]
     fn the_least_recently_used_segments_are_removed() {
-        let host = Host::new(450);
+        let host = HostStore::new(450);
         for key in 0..4 {
             assert!(host.make_room(100).unwrap());
             host.save(name(key), vec![key as u8; 100].into()).unwrap();
