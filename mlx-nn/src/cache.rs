@@ -37,7 +37,7 @@ pub use kind::{KvShape, LayerKind, RecurrentShape, RowPart, StateCost, StatePart
 pub use pages::PAGE;
 use pages::RowPages;
 use pool::PagePool;
-pub use prefix::{PageUse, PrefixPage, PrefixStates};
+pub use prefix::{PageUse, PrefixPage, PrefixStates, WholePages};
 use state::{LayerState, incompatible, refusal};
 
 /// How a [`ModelCache`] stores the states of layers.

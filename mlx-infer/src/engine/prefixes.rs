@@ -10,7 +10,7 @@
 //! only prefixes hold, and on recurrent states.
 
 use mlx_core::eval;
-use mlx_nn::{ModelCache, PAGE, PrefixPage, PrefixStates};
+use mlx_nn::{ModelCache, PAGE, PrefixPage, PrefixStates, WholePages};
 
 use crate::engine::prefix_tree::{FoundPath, NodePage, NodeStates, PrefixTree, Root};
 use crate::engine::prompt_cache::{Embedding, PromptState};
@@ -190,9 +190,15 @@ impl Prefixes {
         tree.map_or(0, |tree| self.search(tree, &ids[..most]).len)
     }
 
-    /// For each group of layers, how many pages of a prompt's stored prefix some row holds. A layer
-    /// writes the last `rewritten` positions of the prefix again.
-    pub(super) fn in_rows(&self, ids: &[u32], kind: PrefixKind, rewritten: usize) -> Vec<usize> {
+    /// For each group of layers, how many pages of a prompt's stored prefix are among those of rows. A
+    /// layer writes the last `rewritten` positions of the prefix again.
+    pub(super) fn in_rows(
+        &self,
+        ids: &[u32],
+        kind: PrefixKind,
+        rewritten: usize,
+        rows: &WholePages,
+    ) -> Vec<usize> {
         let Some(tree) = kind.root() else {
             return Vec::new();
         };
@@ -203,7 +209,7 @@ impl Prefixes {
         let pages = self.tree.pages(&found.path);
         // The row gets a copy of a page that it continues.
         self.pool
-            .pages_in_rows(&pages[..(found.len - rewritten) / PAGE])
+            .pages_in_rows(&pages[..(found.len - rewritten) / PAGE], rows)
     }
 
     /// Looks for the longest prefix of a prompt.

@@ -10,7 +10,6 @@ mod speculate;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -281,13 +280,14 @@ impl<'m, 's> Worker<'m, 's> {
             }
         }
         self.unpark();
-        let shared = match self.scheduler.is_tight(&self.requests) {
+        let (shared, whole) = match self.scheduler.is_tight(&self.requests) {
             true => sharing::shared_pages(&self.scheduler, &self.rows, &self.requests),
-            false => BTreeMap::new(),
+            false => Default::default(),
         };
         self.scheduler.share(shared);
         let (prefixes, model) = (&self.prefixes, self.model);
-        let in_rows = |request: &RequestState<'s>| sharing::in_rows(prefixes, model, request);
+        let in_rows =
+            |request: &RequestState<'s>| sharing::in_rows(prefixes, model, &whole, request);
         let plan = self.scheduler.plan(&mut self.requests, in_rows);
         if plan.compact.is_some() || !plan.refuse.is_empty() {
             self.read_queued();

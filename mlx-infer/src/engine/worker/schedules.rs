@@ -236,7 +236,7 @@ fn run(
         if faults.is_none() {
             worker.rows.cache().overwrite_unheld(poison()).unwrap();
         }
-        let shared = sharing::shared_pages(&worker.scheduler, &worker.rows, &worker.requests);
+        let (shared, _) = sharing::shared_pages(&worker.scheduler, &worker.rows, &worker.requests);
         let shared = shared.into_values().flatten();
         seen.shared += shared.sum::<usize>();
         let (bytes, kept) = (worker.cache_bytes(), worker.prefix_counts().bytes);
@@ -481,6 +481,37 @@ fn a_preempted_row_computes_only_the_rest() {
             kept.0 + kept.1 - 60 <= dropped.0,
             "{case}: {kept:?} {dropped:?}"
         );
+    }
+}
+
+/// A row that begins within a stored page gets a copy of it, so a request that waits will not share that
+/// page with the row. A page that the row has whole is shared.
+#[test]
+fn a_page_that_a_row_will_copy_is_not_shared() {
+    let model = load("llama_llama3", None);
+    let common: Vec<u32> = (0..100).map(|at| 3 + at * 7 % 50).collect();
+    for (same, expected) in [(63, 0), (64, 1)] {
+        let limits = Limits {
+            rows: 1,
+            ..Limits::default()
+        };
+        let mut worker = Worker::new(&model, limits);
+        submit_prompt(&mut worker, common.clone(), 1);
+        while !worker.is_idle() {
+            worker.tick();
+        }
+        for (n, own) in [(same, 3), (64, 4)] {
+            submit_prompt(&mut worker, [&common[..n], &[own; 20]].concat(), 5);
+        }
+        worker.scheduler.plan(&mut worker.requests, |_| Vec::new());
+        worker.reuse();
+        let ids = worker.ids();
+        let begun = worker.requests[&ids[0]].partial.as_ref().unwrap();
+        assert_eq!(begun.lens(), [same]);
+        let (_, whole) = sharing::shared_pages(&worker.scheduler, &worker.rows, &worker.requests);
+        let waits = &worker.requests[&ids[1]];
+        let found = sharing::in_rows(&worker.prefixes, &model, &whole, waits);
+        assert_eq!(found, [expected]);
     }
 }
 
