@@ -4,7 +4,7 @@
 //! from a [`Handle`]. The tokens of a request do not depend on other requests: if one fails, is
 //! cancelled or is preempted, the tokens of the others stay the same.
 
-pub(crate) mod prefix_dir;
+pub(crate) mod prefix_tier;
 pub(crate) mod prefix_tree;
 pub(crate) mod prompt_cache;
 pub(crate) mod scheduler;
@@ -43,7 +43,7 @@ pub(crate) use self::decode::{Decode, EngineModel, Native};
 pub use self::handle::Handle;
 pub(crate) use self::handle::Queue;
 pub use self::load::{EngineLoad, PageLoad, PrefixDirLoad};
-pub(crate) use self::prefix_dir::tiered::Tiered;
+pub(crate) use self::prefix_tier::tiered::Tiered;
 pub(crate) use self::state::Sink;
 pub(crate) use self::worker::Worker;
 

@@ -2,6 +2,7 @@
 
 pub(crate) mod adapters;
 pub(crate) mod checked;
+pub(crate) mod cost;
 #[cfg(feature = "default-model")]
 pub(crate) mod default_model;
 pub(crate) mod finite;
@@ -336,7 +337,7 @@ impl LoadedModel {
             cache_bytes: None,
             ..Limits::default()
         };
-        Ok(memory::resolve(&limits)?.cache_bytes)
+        Ok(memory::resolve(&limits, self, 1)?.cache_bytes)
     }
 
     /// The arrays of a row in each of the layers' states.

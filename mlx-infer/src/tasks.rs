@@ -65,7 +65,9 @@ impl LoadedModel {
     /// A limit is 0.
     pub fn batch(&self, limits: &Limits) -> Result<Batch<'_>> {
         limits.check()?;
-        let worker = Tiered::new(self, memory::resolve(limits)?);
+        let limits = memory::resolve(limits, self, 1)?;
+        let pool = memory::reserve(self, &limits)?;
+        let worker = Tiered::new(self, limits, pool);
         Ok(Batch::new(worker, self.frontend().clone()))
     }
 

@@ -37,7 +37,7 @@ pub use kind::{KvShape, LayerKind, RecurrentShape, RowPart, StateCost, StatePart
 pub use pages::PAGE;
 use pages::RowPages;
 use pool::PagePool;
-pub use prefix::{PageUse, PrefixPage, PrefixStates};
+pub use prefix::{PageUse, PrefixPage, PrefixStates, WholePages};
 use state::{LayerState, incompatible, refusal};
 
 /// How a [`ModelCache`] stores the states of layers.
@@ -415,7 +415,31 @@ impl ModelCache {
         self.pool.borrow_mut().recover();
     }
 
-    /// Frees the memory of the pool if no row of any cache is in it.
+    /// Reserves memory for `pages[g]` pages in each group g of layers, in the order of
+    /// [`page_use`](Self::page_use), for the rows of all caches of the pool. As long as they hold no more,
+    /// the arrays of pages are not replaced by larger ones. `parts` describes the arrays of each layer
+    /// ([`LayerKind::row_parts`]). To be called before the first step.
+    ///
+    /// # Errors
+    /// There is no memory, or the numbers of layers or groups are others.
+    pub fn reserve(&mut self, parts: &[Vec<RowPart>], pages: &[usize]) -> Result<()> {
+        self.last = None;
+        self.pool.borrow_mut().reserve(parts, pages)
+    }
+
+    /// How often the arrays of pages were made or replaced: where steps are repeated, each time costs a
+    /// new graph.
+    pub fn moves(&self) -> u64 {
+        self.pool.borrow().moved()
+    }
+
+    /// Bytes of the arrays of pages, held or not.
+    pub fn pool_bytes(&self) -> usize {
+        self.pool.borrow().arrays().map(Array::nbytes).sum()
+    }
+
+    /// Frees the memory of the pool if no row of any cache is in it and none was
+    /// [reserved](Self::reserve).
     pub fn release(&mut self) {
         self.last = None;
         self.pool.borrow_mut().release();

@@ -219,7 +219,7 @@ pub use attention::{
 pub use bilinear::Bilinear;
 pub use cache::{
     CacheOptions, KvShape, LayerKind, ModelCache, PAGE, PageUse, PrefixPage, PrefixStates,
-    RecurrentShape, RowPart, StateCost, StatePart,
+    RecurrentShape, RowPart, StateCost, StatePart, WholePages,
 };
 pub use checkpoint::{Checkpoint, Decoded, FillOptions, Made, Make, fill_lazily};
 pub use clip::clip_grad_norm;

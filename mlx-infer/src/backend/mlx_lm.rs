@@ -249,6 +249,7 @@ fn check_limits(limits: &Limits) -> Result<()> {
     let lacks = [
         ("cache_bytes", limits.cache_bytes.is_some()),
         ("prefix_dir", limits.prefix_dir.is_some()),
+        ("prefix_host_bytes", limits.prefix_host_bytes > 0),
         (
             "prefix_bytes",
             ![0, default.prefix_bytes].contains(&limits.prefix_bytes),

@@ -61,9 +61,12 @@ pub(super) fn name_of(model: Option<&Path>) -> String {
     name.map_or_else(|| "default".to_owned(), std::borrow::Cow::into_owned)
 }
 
-/// The folder of prefixes in files.
+/// The places of prefixes outside the pages of the rows.
 #[derive(Args)]
 pub(super) struct PrefixDirArgs {
+    /// Most bytes of stored prefixes in the memory of the host, from which they come back after they were dropped from a GPU's memory
+    #[arg(long, value_name = "BYTES", default_value_t = 0)]
+    pub(super) prefix_host_bytes: usize,
     /// Folder in which stored prefixes are kept too, so that they survive a restart. Several servers may share it
     #[arg(long, value_name = "DIR")]
     prefix_dir: Option<PathBuf>,

@@ -36,7 +36,7 @@ pub(super) struct BatchArgs {
     /// [default: on a CPU 4, and 2.5 for each row that decodes; on CUDA 8,192 for prompts, in passes of their own; on other GPUs 2,048]
     #[arg(long, value_name = "N")]
     step_tokens: Option<usize>,
-    /// Maximum size of the requests' caches in bytes [default: on an NVIDIA GPU two fifths of what the weights leave, else no limit]
+    /// Maximum size of the requests' caches in bytes [default: on an NVIDIA GPU what weights, prefixes and work leave, else no limit]
     #[arg(long, value_name = "BYTES")]
     cache_bytes: Option<usize>,
     /// Maximum size of stored prefixes in bytes, which requests with the same beginning reuse; 0 stores none
@@ -263,7 +263,9 @@ impl BatchArgs {
             rows: self.rows,
             step_tokens: self.step_tokens,
             cache_bytes: self.cache_bytes,
+            pages_grow: false,
             prefix_bytes: self.prefix_bytes,
+            prefix_host_bytes: self.prefix_dir.prefix_host_bytes,
             prefix_dir: self.prefix_dir.limits(),
         };
         limits

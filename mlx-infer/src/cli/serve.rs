@@ -88,7 +88,7 @@ pub(super) struct ServeArgs {
     /// [default: on a CPU 4, and 2.5 for each row that decodes; on CUDA 8,192 for prompts, in passes of their own; on other GPUs 2,048]
     #[arg(long, value_name = "N")]
     step_tokens: Option<usize>,
-    /// Most bytes of the requests' caches [default: on an NVIDIA GPU two fifths of what the weights leave, else no limit]
+    /// Most bytes of the requests' caches [default: on an NVIDIA GPU what weights, prefixes and work leave, else no limit]
     #[arg(long, value_name = "BYTES")]
     cache_bytes: Option<usize>,
     /// Most bytes of stored prefixes, which requests with the same beginning reuse; 0 stores none
@@ -222,6 +222,7 @@ impl ServeArgs {
             ("models-dir or several --model", self.models.are_several()),
             ("backend mlx-lm", !self.backend.is_native()),
             ("prefix-dir", self.prefix_dir.limits().is_some()),
+            ("prefix-host-bytes", self.prefix_dir.prefix_host_bytes > 0),
             ("adapter", !self.adapter.is_empty()),
             ("adapters-dir", self.adapters_dir.is_some()),
         ];
@@ -350,7 +351,9 @@ impl ServeArgs {
                     rows: self.rows,
                     step_tokens: self.step_tokens,
                     cache_bytes: self.cache_bytes,
+                    pages_grow: false,
                     prefix_bytes,
+                    prefix_host_bytes: self.prefix_dir.prefix_host_bytes,
                     prefix_dir: self.prefix_dir.limits(),
                 },
                 max_requests: self.max_requests,

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use mlx_models::adapter;
-use mlx_nn::PageUse;
+use mlx_nn::{ModelCache, PageUse};
 
 use super::handle::Queue;
 use super::load::{EngineLoad, PageLoad};
 use super::names::NamedAdapter;
-use super::prefix_dir::PrefixDir;
-use super::prefix_dir::tiered::Tiered;
+use super::prefix_tier::PrefixTier;
+use super::prefix_tier::tiered::Tiered;
 use super::ranks::{agreed, ranks_lost};
 use super::rounds::follow;
 use super::state::Sink;
@@ -110,7 +110,10 @@ impl<'s> Decode<'s> for Worker<'_, 's> {
             prefix_hits: prefixes.hits,
             prefix_tokens: prefixes.tokens,
             prefix_bytes: prefixes.bytes,
+            resumed_tokens: prefixes.resumed,
             cache_bytes: self.cache_bytes(),
+            pool_bytes: self.pool().0,
+            pool_moves: self.pool().1 as usize,
             pages: PageLoad {
                 by_rows: sum(|group| group.by_rows),
                 shared: sum(|group| group.shared),
@@ -130,7 +133,7 @@ pub(crate) trait EngineModel {
     /// The limits in force, given those of the options. Called once, before the model is served.
     ///
     /// # Errors
-    /// The memory of the device cannot be read.
+    /// The memory of the device cannot be read, or there is none for the pages.
     fn limits(&self, limits: &Limits) -> Result<Limits>;
 
     /// What each name of [`EngineOptions::adapters`](super::EngineOptions::adapters) stands for, in their order.
@@ -150,8 +153,10 @@ pub(crate) struct Native {
     table: AdapterTable,
     /// What their names stand for.
     named: Vec<NamedAdapter>,
-    /// The folder of each model's prefixes, if there is one, until the model is served.
-    dirs: Cell<Vec<Option<PrefixDir>>>,
+    /// The tiers of each model's prefixes, until the model is served.
+    tiers: Cell<Vec<Vec<PrefixTier>>>,
+    /// The pages that are reserved for each model, if they are, until the model is served.
+    pools: Cell<Vec<Option<ModelCache>>>,
 }
 
 impl Native {
@@ -183,12 +188,13 @@ impl Native {
                 }
             });
         }
-        let dirs = Cell::default();
+        let (tiers, pools) = (Cell::default(), Cell::default());
         Ok(Self {
             models,
             table,
             named,
-            dirs,
+            tiers,
+            pools,
         })
     }
 
@@ -198,6 +204,7 @@ impl Native {
         Limits {
             cache_bytes: limits.cache_bytes.map(|bytes| bytes / models),
             prefix_bytes: limits.prefix_bytes / models,
+            prefix_host_bytes: limits.prefix_host_bytes / models,
             ..limits
         }
     }
@@ -211,10 +218,8 @@ impl Native {
     pub(crate) fn follow(self, limits: &Limits) -> Result<()> {
         let limits = self.limits(limits)?;
         let limits = self.divided(limits);
-        let workers = self
-            .models
-            .iter()
-            .map(|model| Worker::new(model, limits.clone()));
+        let models = self.models.iter().zip(self.pools.take());
+        let workers = models.map(|(model, pool)| Worker::in_pool(model, limits.clone(), pool));
         follow(
             workers.collect(),
             &self.models,
@@ -228,20 +233,25 @@ impl EngineModel for Native {
         self.models[0].frontend()
     }
 
-    /// Also opens the folders of prefixes, so that the model is ready when the engine says so.
+    /// Also opens the tiers of prefixes and reserves pages, so that the model is ready when the engine says so.
     fn limits(&self, limits: &Limits) -> Result<Limits> {
         let own = self.divided(limits.clone());
-        let dir = |model| PrefixDir::of(model, &own);
-        self.dirs.set(self.models.iter().map(dir).collect());
-        let limits = memory::resolve(limits)?;
+        let tiers = |model| PrefixTier::of(model, &own);
+        self.tiers.set(self.models.iter().map(tiers).collect());
+        // Copies with an adapter have caches of the same sizes.
+        let limits = memory::resolve(limits, &self.models[0], self.models.len())?;
         // They may follow from the memory of a machine, and must be the same on all ranks.
         let own = (limits.cache_bytes, limits.prefix_bytes);
         let (cache_bytes, prefix_bytes) = agreed(self.models[0].options().ranks, own)?;
-        Ok(Limits {
+        let limits = Limits {
             cache_bytes,
             prefix_bytes,
             ..limits
-        })
+        };
+        let own = self.divided(limits.clone());
+        let pools = self.models.iter().map(|model| memory::reserve(model, &own));
+        self.pools.set(pools.collect::<Result<_>>()?);
+        Ok(limits)
     }
 
     fn adapters(&self) -> Vec<NamedAdapter> {
@@ -253,8 +263,10 @@ impl EngineModel for Native {
         // Only names and rows hold the adapters.
         self.named.clear();
         let table = std::mem::take(&mut self.table);
-        let models = self.models.iter().zip(self.dirs.take());
-        let workers = models.map(|(model, dir)| Tiered::with(model, limits.clone(), dir));
+        let parts = self.tiers.take().into_iter().zip(self.pools.take());
+        let models = self.models.iter().zip(parts);
+        let workers =
+            models.map(|(model, (tiers, pool))| Tiered::with(model, limits.clone(), pool, tiers));
         let workers: Vec<Tiered<'_, 'static>> = workers.collect();
         let passes = workers
             .iter()

@@ -24,12 +24,20 @@ pub struct EngineLoad {
     pub prefix_hits: usize,
     /// Prompt tokens since the start that came from stored prefixes and were not computed.
     pub prefix_tokens: usize,
+    /// Tokens of preempted rows since the start that were still in memory when the row came back.
+    pub resumed_tokens: usize,
     /// Bytes of stored prefixes, without the pages that rows hold too.
     pub prefix_bytes: usize,
     /// Prefixes in files ([`Limits::prefix_dir`](crate::Limits::prefix_dir)).
     pub prefix_dir: PrefixDirLoad,
+    /// Prefixes in the memory of the host ([`Limits::prefix_host_bytes`](crate::Limits::prefix_host_bytes)).
+    pub prefix_host: PrefixDirLoad,
     /// Bytes of the caches of all rows. A page that several rows hold counts once.
     pub cache_bytes: usize,
+    /// Bytes of the memory of pages, held or not: what was reserved, or what rows have needed so far.
+    pub pool_bytes: usize,
+    /// How often that memory was made or replaced by a larger one since the start.
+    pub pool_moves: usize,
     /// Pages of keys and values.
     pub pages: PageLoad,
     /// The time since the engine's thread last finished a part of its work.
@@ -61,12 +69,13 @@ impl PageLoad {
     }
 }
 
-/// Counters of the prefixes in files.
+/// Counters of the prefixes in files, or in the memory of the host. A segment there is the bytes of
+/// such a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PrefixDirLoad {
-    /// Prompts since the start that began with a prefix from a file.
+    /// Prompts since the start that began with a prefix from there.
     pub hits: usize,
-    /// Prompt tokens since the start that came from files and were not computed.
+    /// Prompt tokens since the start that came from there and were not computed.
     pub tokens: usize,
     /// Files of the engine's models.
     pub files: usize,
@@ -102,9 +111,13 @@ impl EngineLoad {
             mask_time: self.mask_time + other.mask_time,
             prefix_hits: self.prefix_hits + other.prefix_hits,
             prefix_tokens: self.prefix_tokens + other.prefix_tokens,
+            resumed_tokens: self.resumed_tokens + other.resumed_tokens,
             prefix_bytes: self.prefix_bytes + other.prefix_bytes,
             prefix_dir: self.prefix_dir.plus(other.prefix_dir),
+            prefix_host: self.prefix_host.plus(other.prefix_host),
             cache_bytes: self.cache_bytes + other.cache_bytes,
+            pool_bytes: self.pool_bytes + other.pool_bytes,
+            pool_moves: self.pool_moves + other.pool_moves,
             pages: self.pages.plus(other.pages),
             since_step: Duration::ZERO,
         }
@@ -118,9 +131,11 @@ pub(super) struct LoadCounters {
     preemptions: AtomicUsize,
     masks: AtomicUsize,
     mask_micros: AtomicU64,
-    prefixes: [AtomicUsize; 3],
-    prefix_dir: [AtomicUsize; 5],
+    prefixes: [AtomicUsize; 4],
+    /// Those in files, then those in the memory of the host.
+    prefix_tiers: [[AtomicUsize; 5]; 2],
     cache_bytes: AtomicUsize,
+    pool: [AtomicUsize; 2],
     pages: [AtomicUsize; 4],
     started: Instant,
     /// Milliseconds from `started` to the end of the last part of the work.
@@ -136,8 +151,9 @@ impl LoadCounters {
             masks: AtomicUsize::new(0),
             mask_micros: AtomicU64::new(0),
             prefixes: Default::default(),
-            prefix_dir: Default::default(),
+            prefix_tiers: Default::default(),
             cache_bytes: AtomicUsize::new(0),
+            pool: Default::default(),
             pages: Default::default(),
             started: Instant::now(),
             stepped: AtomicU64::new(0),
@@ -153,6 +169,8 @@ impl LoadCounters {
         // values of the other counters.
         let set = |shown: &AtomicUsize, count| shown.store(count, Ordering::Release);
         set(&self.cache_bytes, sum.cache_bytes);
+        set(&self.pool[0], sum.pool_bytes);
+        set(&self.pool[1], sum.pool_moves);
         let pages = sum.pages;
         let pages = [
             pages.by_rows,
@@ -168,12 +186,22 @@ impl LoadCounters {
         set(&self.masks, sum.masks);
         let micros = sum.mask_time.as_micros() as u64;
         self.mask_micros.store(micros, Ordering::Release);
-        let dir = sum.prefix_dir;
-        let dir = [dir.hits, dir.tokens, dir.files, dir.bytes, dir.errors];
-        for (shown, count) in self.prefix_dir.iter().zip(dir) {
-            set(shown, count);
+        for (shown, load) in self
+            .prefix_tiers
+            .iter()
+            .zip([sum.prefix_dir, sum.prefix_host])
+        {
+            let counts = [load.hits, load.tokens, load.files, load.bytes, load.errors];
+            for (shown, count) in shown.iter().zip(counts) {
+                set(shown, count);
+            }
         }
-        let prefixes = [sum.prefix_hits, sum.prefix_tokens, sum.prefix_bytes];
+        let prefixes = [
+            sum.prefix_hits,
+            sum.prefix_tokens,
+            sum.prefix_bytes,
+            sum.resumed_tokens,
+        ];
         let requests = [sum.waiting, sum.prefilling, sum.decoding];
         let shown = self.prefixes.iter().chain(&self.counts);
         for (shown, count) in shown.zip(prefixes.into_iter().chain(requests)) {
@@ -184,8 +212,18 @@ impl LoadCounters {
     pub(super) fn read(&self) -> EngineLoad {
         let read = |count: &AtomicUsize| count.load(Ordering::Acquire);
         let [waiting, prefilling, decoding] = self.counts.each_ref().map(read);
-        let [prefix_hits, prefix_tokens, prefix_bytes] = self.prefixes.each_ref().map(read);
-        let [hits, tokens, files, bytes, errors] = self.prefix_dir.each_ref().map(read);
+        let prefixes = self.prefixes.each_ref().map(read);
+        let [prefix_hits, prefix_tokens, prefix_bytes, resumed_tokens] = prefixes;
+        let [prefix_dir, prefix_host] = self.prefix_tiers.each_ref().map(|shown| {
+            let [hits, tokens, files, bytes, errors] = shown.each_ref().map(read);
+            PrefixDirLoad {
+                hits,
+                tokens,
+                files,
+                bytes,
+                errors,
+            }
+        });
         let [by_rows, shared, by_prefixes, evicted] = self.pages.each_ref().map(read);
         let stepped = Duration::from_millis(self.stepped.load(Ordering::Acquire));
         EngineLoad {
@@ -199,14 +237,12 @@ impl LoadCounters {
             prefix_hits,
             prefix_tokens,
             prefix_bytes,
-            prefix_dir: PrefixDirLoad {
-                hits,
-                tokens,
-                files,
-                bytes,
-                errors,
-            },
+            resumed_tokens,
+            prefix_dir,
+            prefix_host,
             cache_bytes: read(&self.cache_bytes),
+            pool_bytes: read(&self.pool[0]),
+            pool_moves: read(&self.pool[1]),
             pages: PageLoad {
                 by_rows,
                 shared,

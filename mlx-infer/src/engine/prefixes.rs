@@ -10,7 +10,7 @@
 //! only prefixes hold, and on recurrent states.
 
 use mlx_core::eval;
-use mlx_nn::{ModelCache, PAGE, PrefixPage, PrefixStates};
+use mlx_nn::{ModelCache, PAGE, PrefixPage, PrefixStates, WholePages};
 
 use crate::engine::prefix_tree::{FoundPath, NodePage, NodeStates, PrefixTree, Root};
 use crate::engine::prompt_cache::{Embedding, PromptState};
@@ -64,6 +64,8 @@ pub(crate) struct PrefixCounts {
     pub(crate) bytes: usize,
     /// Pages of tokens that were evicted.
     pub(crate) evicted: usize,
+    /// Tokens of preempted rows that were not computed again.
+    pub(crate) resumed: usize,
 }
 
 /// A prefix that was stored, or one that was to be stored and is there already.
@@ -72,6 +74,15 @@ pub(super) struct Announced {
     pub(super) embedding: Embedding,
     /// Its states, if it is new.
     pub(super) state: Option<PromptState>,
+}
+
+/// What became of a prefix that was to be stored.
+enum Hold {
+    New,
+    /// All of it was stored before.
+    Stored,
+    /// It is too short or too large, or prefixes are not stored.
+    Nothing,
 }
 
 /// The result of a search for a prefix of a prompt.
@@ -157,7 +168,11 @@ impl Prefixes {
 
     /// Drops the least recently used pages until the store is within its limit.
     pub(super) fn trim(&mut self) {
-        while self.bytes() > self.limit && self.tree.evict() {
+        self.trim_to(self.limit);
+    }
+
+    fn trim_to(&mut self, bytes: usize) {
+        while self.bytes() > bytes && self.tree.evict() {
             self.counts.evicted += 1;
         }
     }
@@ -175,8 +190,15 @@ impl Prefixes {
         tree.map_or(0, |tree| self.search(tree, &ids[..most]).len)
     }
 
-    /// For each group of layers, how many pages of a prompt's stored prefix some row holds.
-    pub(super) fn in_rows(&self, ids: &[u32], kind: PrefixKind) -> Vec<usize> {
+    /// For each group of layers, how many pages of a prompt's stored prefix are among those of rows. A
+    /// layer writes the last `rewritten` positions of the prefix again.
+    pub(super) fn in_rows(
+        &self,
+        ids: &[u32],
+        kind: PrefixKind,
+        rewritten: usize,
+        rows: &WholePages,
+    ) -> Vec<usize> {
         let Some(tree) = kind.root() else {
             return Vec::new();
         };
@@ -186,7 +208,8 @@ impl Prefixes {
         }
         let pages = self.tree.pages(&found.path);
         // The row gets a copy of a page that it continues.
-        self.pool.pages_in_rows(&pages[..found.len / PAGE])
+        self.pool
+            .pages_in_rows(&pages[..(found.len - rewritten) / PAGE], rows)
     }
 
     /// Looks for the longest prefix of a prompt.
@@ -214,7 +237,26 @@ impl Prefixes {
         }
     }
 
-    /// A cache with a prefix that was found, for a text of `positions`.
+    /// Looks for the positions that a preempted row has left behind, or of the first of them: `ids` are
+    /// its tokens, of which the first `prompt` are its prompt. Returns a cache with them, and their number.
+    pub(super) fn find_preempted(
+        &mut self,
+        ids: &[u32],
+        prompt: usize,
+        kind: PrefixKind,
+    ) -> Option<(ModelCache, usize)> {
+        let tree = kind.root()?;
+        let found = self.search(tree, &ids[..ids.len() - 1]);
+        if found.len < MIN_TOKENS {
+            return None;
+        }
+        let cache = self.start(&found, prompt)?;
+        self.tree.touch(&found.path);
+        self.counts.resumed += found.len;
+        Some((cache, found.len))
+    }
+
+    /// A cache with a prefix that was found, for a text with a prompt of `positions`.
     fn start(&self, found: &FoundPath, positions: usize) -> Option<ModelCache> {
         let (pages, states) = (
             self.tree.pages(&found.path),
@@ -229,28 +271,50 @@ impl Prefixes {
 
     /// Stores the prefix `ids`, whose cache is row `row` of `cache`, unless it is short or stored already.
     pub(super) fn keep(&mut self, ids: &[u32], cache: &ModelCache, row: usize, kind: PrefixKind) {
-        let Some(tree) = kind.root() else {
-            return;
-        };
-        if self.is_off() || ids.len() < MIN_TOKENS {
-            return;
-        }
-        if let Some(path) = self.stored(tree, ids) {
-            self.tree.touch(&path);
-            self.tell(ids, kind, None);
-            return;
-        }
-        match self.insert(tree, ids, cache, row) {
-            Ok(true) if self.announced.is_some() => {
+        match self.hold(ids, cache, row, kind) {
+            Hold::Stored => self.tell(ids, kind, None),
+            Hold::New if self.announced.is_some() => {
                 let state = PromptState::share(cache, row, ids.len(), kind.embedding);
                 if let Ok(state) = state {
                     self.tell(ids, kind, Some(state));
                 }
             }
-            Ok(_) => {}
+            Hold::New | Hold::Nothing => {}
+        }
+    }
+
+    /// Stores what a preempted row leaves behind, like [`keep`](Self::keep), in memory only: the row
+    /// comes back soon or not at all.
+    pub(super) fn keep_preempted(
+        &mut self,
+        ids: &[u32],
+        cache: &ModelCache,
+        row: usize,
+        kind: PrefixKind,
+    ) {
+        self.hold(ids, cache, row, kind);
+    }
+
+    fn hold(&mut self, ids: &[u32], cache: &ModelCache, row: usize, kind: PrefixKind) -> Hold {
+        let Some(tree) = kind.root() else {
+            return Hold::Nothing;
+        };
+        if self.is_off() || ids.len() < MIN_TOKENS {
+            return Hold::Nothing;
+        }
+        if let Some(path) = self.stored(tree, ids) {
+            self.tree.touch(&path);
+            return Hold::Stored;
+        }
+        match self.insert(tree, ids, cache, row) {
+            Ok(true) => Hold::New,
+            Ok(false) => Hold::Nothing,
             // There is no memory for a copy. Of all uses of memory, the store is the first to be
             // cleared.
-            Err(_) => self.tree.clear(),
+            Err(_) => {
+                self.tree.clear();
+                Hold::Nothing
+            }
         }
     }
 
@@ -304,6 +368,8 @@ impl Prefixes {
         let Some(tree) = kind.root() else {
             return;
         };
+        // The pages that were reserved have room for no more than the limit.
+        self.trim_to(self.limit.saturating_sub(state.nbytes()));
         let mut own = self.pool.beside(0);
         let copied = own.join(state.cache()).and_then(|()| eval(own.arrays()));
         let stored = copied

@@ -14,6 +14,7 @@ use mlx_nn::lora::{RowAdapter, TokenAdapters, with_adapters};
 use mlx_nn::{ModelCache, PageUse};
 
 use self::draft::HeadInput;
+pub(crate) use self::draft::rewritten;
 pub(crate) use self::verify::{PromptChunks, Verified};
 
 use super::state::Requests;
@@ -81,9 +82,10 @@ enum Input {
 }
 
 impl<'m> Rows<'m> {
-    pub(crate) fn new(model: &'m LoadedModel) -> Self {
+    /// No rows yet, in the pool of `cache`, which has none.
+    pub(crate) fn new(model: &'m LoadedModel, cache: ModelCache) -> Self {
         Self {
-            cache: model.new_cache(0),
+            cache,
             slots: Vec::new(),
             adapters: BTreeMap::new(),
             replay: None,
@@ -146,10 +148,7 @@ impl<'m> Rows<'m> {
 
     /// A batch without rows, in the same pool.
     fn emptied(&self) -> Self {
-        Self {
-            cache: self.cache.beside(0),
-            ..Self::new(self.model)
-        }
+        Self::new(self.model, self.cache.beside(0))
     }
 
     /// A cache whose rows can join the batch without a copy.

@@ -14,7 +14,6 @@
 //! - Where a pass with one prompt costs as much as one with several, requests wait for each other, but not long.
 
 mod chunks;
-mod cost;
 mod plan;
 mod progress;
 #[cfg(test)]
@@ -25,9 +24,9 @@ use std::collections::{BTreeMap, VecDeque};
 use self::progress::{of, of_mut};
 
 pub(crate) use self::chunks::{TAIL, next_end};
-pub(crate) use self::cost::{CacheCost, Shortage};
 pub(crate) use self::plan::{Chunk, Plan};
 pub(crate) use self::progress::{Id, RequestProgress, Scheduled, Status, Table};
+pub(crate) use crate::model::cost::{CacheCost, Shortage};
 pub use crate::request::limits::Limits;
 
 /// The order of the requests. Their progress is in the engine's table of requests.
@@ -346,6 +345,7 @@ impl Scheduler {
         let progress = of_mut(requests, id);
         (progress.asked, progress.prompt, progress.known) = (prompt, prompt, known);
         self.wait(requests, id);
+        self.shared.clear();
     }
 
     /// Records that the row of `id` is preempted until its caller has read enough events.
@@ -353,6 +353,7 @@ impl Scheduler {
         if self.unlist(id) {
             of_mut(requests, id).status = Status::Preempted;
             self.parked.push(id);
+            self.shared.clear();
         }
     }
 
@@ -375,6 +376,8 @@ impl Scheduler {
         if self.unlist(id) || drop_id(&mut self.parked, id) {
             of_mut(requests, id).status = Status::Finished;
         }
+        // Others may have shared pages with its row, which they now hold alone.
+        self.shared.clear();
     }
 
     /// Records that a step of all rows failed. All rows are preempted, and fewer are computed together from now on. If

@@ -10,14 +10,13 @@ mod speculate;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mlx_core::Array;
 use mlx_core::fast::{self, Form, Op};
-use mlx_nn::{ModelCache, PAGE, PageUse};
+use mlx_nn::{ModelCache, PageUse};
 use rayon::prelude::*;
 
 use super::handle::Queue;
@@ -79,17 +78,30 @@ pub(crate) struct Worker<'m, 's> {
 }
 
 impl<'m, 's> Worker<'m, 's> {
+    #[cfg(test)]
     pub(crate) fn new(model: &'m LoadedModel, limits: Limits) -> Self {
-        let records = limits.prefix_bytes > 0 && model.is_recurrent();
-        Self::with(model, limits, records)
+        Self::in_pool(model, limits, None)
     }
 
-    fn with(model: &'m LoadedModel, limits: Limits, records: bool) -> Self {
-        let draft = model.draft_model().map(LoadedModel::state_costs);
-        let cost = CacheCost::new(model.state_costs(), PAGE);
-        let cost = cost.with_draft(draft.unwrap_or_default());
+    /// A worker whose rows take their pages from the pool of a cache, if there is one.
+    pub(crate) fn in_pool(
+        model: &'m LoadedModel,
+        limits: Limits,
+        pool: Option<ModelCache>,
+    ) -> Self {
+        let records = limits.prefix_bytes > 0 && model.is_recurrent();
+        Self::with(model, limits, pool, records)
+    }
+
+    fn with(
+        model: &'m LoadedModel,
+        limits: Limits,
+        pool: Option<ModelCache>,
+        records: bool,
+    ) -> Self {
+        let cost = CacheCost::of(model);
         let drafter = drafters::of(model);
-        let rows = Rows::new(model);
+        let rows = Rows::new(model, pool.unwrap_or_else(|| model.new_cache(0)));
         let prefixes = Prefixes::new(limits.prefix_bytes, rows.new_cache(0));
         let mut scheduler = Scheduler::new(limits, cost, records);
         let is_cuda = fast::form(Op::Attention).is_ok_and(|form| form == Form::Cuda);
@@ -135,7 +147,7 @@ impl<'m, 's> Worker<'m, 's> {
             prefix_bytes: 0,
             ..Limits::default()
         };
-        let mut worker = Self::with(model, limits, model.is_recurrent());
+        let mut worker = Self::with(model, limits, None, model.is_recurrent());
         worker.keeps_last = true;
         worker
     }
@@ -207,6 +219,12 @@ impl<'m, 's> Worker<'m, 's> {
         self.rows.page_use()
     }
 
+    /// Bytes of the memory of pages, held or not, and how often it was replaced since the start.
+    pub(crate) fn pool(&self) -> (usize, u64) {
+        let cache = self.rows.held();
+        (cache.pool_bytes(), cache.moves())
+    }
+
     /// Bytes of the caches of all rows. A page that several rows hold counts once.
     pub(crate) fn cache_bytes(&self) -> usize {
         let pages = self.page_use().into_iter();
@@ -262,13 +280,14 @@ impl<'m, 's> Worker<'m, 's> {
             }
         }
         self.unpark();
-        let shared = match self.scheduler.is_tight(&self.requests) {
+        let (shared, whole) = match self.scheduler.is_tight(&self.requests) {
             true => sharing::shared_pages(&self.scheduler, &self.rows, &self.requests),
-            false => BTreeMap::new(),
+            false => Default::default(),
         };
         self.scheduler.share(shared);
         let (prefixes, model) = (&self.prefixes, self.model);
-        let in_rows = |request: &RequestState<'s>| sharing::in_rows(prefixes, model, request);
+        let in_rows =
+            |request: &RequestState<'s>| sharing::in_rows(prefixes, model, &whole, request);
         let plan = self.scheduler.plan(&mut self.requests, in_rows);
         if plan.compact.is_some() || !plan.refuse.is_empty() {
             self.read_queued();
@@ -280,8 +299,10 @@ impl<'m, 's> Worker<'m, 's> {
             self.step_end = None;
             self.preemptions += plan.preempt.len();
             for &id in &plan.preempt {
+                self.keep_preempted(id);
                 self.preempt(id, None);
             }
+            self.prefixes.trim();
             let compacted = self.rows.compact(slots);
             self.place_rows();
             if let Err(error) = compacted.and_then(|()| self.follow_rows()) {
@@ -687,6 +708,7 @@ impl<'m, 's> Worker<'m, 's> {
         }
         self.read_queued();
         for id in paused(self) {
+            self.keep_preempted(id);
             self.free_row(id);
             self.scheduler.park(&mut self.requests, id);
         }

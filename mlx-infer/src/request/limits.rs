@@ -16,14 +16,22 @@ pub struct Limits {
     /// passes. On CUDA prompts have passes of their own, of 8,192 tokens without a number.
     pub step_tokens: Option<usize>,
     /// Most bytes of the rows' caches, in pages of 64 positions. A page that several rows share counts
-    /// once. Without a number, a CPU has no limit, and on a GPU with
-    /// memory of its own the limit is two fifths of the memory that the weights leave.
+    /// once. Without a number, a CPU has no limit, and on a GPU with memory of its own the limit is
+    /// what is free beside the weights, stored prefixes and an eighth for work in progress. There the
+    /// pages are reserved at the start.
     pub cache_bytes: Option<usize>,
+    /// Pages are not reserved on a GPU with memory of its own, and are copied into larger arrays when rows
+    /// need more: for models that share a GPU. Elsewhere they always grow.
+    pub pages_grow: bool,
     /// Most bytes of stored prefixes, in addition to `cache_bytes`; 0 stores none. Pages that rows hold
     /// do not count. A prompt that
     /// starts with a stored prefix is computed in different parts, which may change the last bits
     /// of its logits, as another `prefill_chunk` may.
     pub prefix_bytes: usize,
+    /// Most bytes of prefixes in the memory of the host, for GPUs with memory of their own; 0 stores
+    /// none. Prefixes are copied there when they are stored, and come back as copies when their pages
+    /// were dropped. It needs `prefix_bytes`.
+    pub prefix_host_bytes: usize,
     /// A folder in which prefixes are stored too, so that they survive a restart; `None` stores
     /// none. It needs `prefix_bytes`.
     pub prefix_dir: Option<PrefixDirLimits>,
@@ -70,7 +78,9 @@ impl Default for Limits {
             rows: 64,
             step_tokens: None,
             cache_bytes: None,
+            pages_grow: false,
             prefix_bytes: 512 << 20,
+            prefix_host_bytes: 0,
             prefix_dir: None,
         }
     }
@@ -90,8 +100,14 @@ impl Limits {
     /// Checks all limits.
     ///
     /// # Errors
-    /// A limit is 0, or prefixes are to be in files but not in memory.
+    /// A limit is 0, or prefixes are to be in files or in the memory of the host, but not in pages.
     pub fn check(&self) -> Result<()> {
+        if self.prefix_host_bytes > 0 && self.prefix_bytes == 0 {
+            return Err(Error::argument(format!(
+                "prefix_host_bytes needs prefix_bytes above 0: prefixes come back into pages; given {} and 0",
+                self.prefix_host_bytes
+            )));
+        }
         if let Some(dir) = &self.prefix_dir {
             if self.prefix_bytes == 0 {
                 let message = "prefix_dir needs prefix_bytes above 0: files are read into memory";

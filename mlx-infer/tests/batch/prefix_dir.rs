@@ -7,7 +7,7 @@ use crate::checkpoint::{dir, load};
 use crate::independence::{CASES, alone, greedy, prompt, same, sampled};
 use mlx_core::{DType, QuantMode, Scheme};
 use mlx_infer::{
-    Choice, Engine, EngineOptions, GenerateOptions, Limits, LoadOptions, LoadedModel,
+    Choice, Engine, EngineLoad, EngineOptions, GenerateOptions, Limits, LoadOptions, LoadedModel,
     PrefixDirLimits, PrefixDirLoad, Request,
 };
 use mlx_nn::shard::Ranks;
@@ -55,8 +55,13 @@ fn ask(engine: &Engine, prompt: &[u32], options: &GenerateOptions) -> (Vec<Choic
     (result.tokens, result.metrics.cached_tokens)
 }
 
-/// Ends an engine, which writes what is left, and returns its last counters.
+/// Ends an engine, which writes what is left, and returns its last counters of files.
 fn end(engine: Engine) -> PrefixDirLoad {
+    end_with(engine).prefix_dir
+}
+
+/// Ends an engine, which writes what is left, and returns its last counters.
+fn end_with(engine: Engine) -> EngineLoad {
     // The counters come a moment after the last event.
     let mut load = engine.load();
     loop {
@@ -68,7 +73,6 @@ fn end(engine: Engine) -> PrefixDirLoad {
         }
         load = now;
     }
-    let load = load.prefix_dir;
     engine.finish().unwrap();
     load
 }
@@ -441,6 +445,14 @@ fn bad_limits_are_refused() {
             },
             "prefix_dir needs prefix_bytes above 0",
         ),
+        (
+            Limits {
+                prefix_bytes: 0,
+                prefix_host_bytes: 7,
+                ..Limits::default()
+            },
+            "prefix_host_bytes needs prefix_bytes above 0",
+        ),
         (limits(folder.path(), 0), "bytes above 0"),
         (limits(Path::new(""), 5), "needs a folder"),
     ] {
@@ -449,19 +461,37 @@ fn bad_limits_are_refused() {
     }
 }
 
-/// A prefix that was evicted from memory comes back from the folder, in the same process.
+/// A prefix that was evicted from pages comes back from the folder, or from the memory of the host, in the
+/// same process.
 #[test]
 fn evicted_prefixes_come_back() {
-    for case in ["qwen3", "gemma3_text", "qwen3_5"] {
+    for (case, in_files) in [
+        ("qwen3", true),
+        ("gemma3_text", true),
+        ("qwen3_5", true),
+        ("qwen3", false),
+        ("qwen3_5", false),
+    ] {
         let folder = tempfile::tempdir().unwrap();
         let model = load(dir(case));
         let state = {
             let cache = model.prompt_cache(prompt(LONG, 0), &greedy(1)).unwrap();
             cache.nbytes()
         };
+        let places = match in_files {
+            true => limits(folder.path(), ROOM),
+            false => Limits {
+                prefix_host_bytes: ROOM as usize,
+                ..Limits::default()
+            },
+        };
         let small = Limits {
             prefix_bytes: 5 * state / 2,
-            ..limits(folder.path(), ROOM)
+            ..places
+        };
+        let of_tier = |load: EngineLoad| match in_files {
+            true => load.prefix_dir,
+            false => load.prefix_host,
         };
         let engine = start(case, PLAIN, small);
         for n in 0..8 {
@@ -469,11 +499,11 @@ fn evicted_prefixes_come_back() {
         }
         // The files are written beside the requests.
         let start = std::time::Instant::now();
-        while engine.load().prefix_dir.files < 8 && start.elapsed().as_secs() < 100 {
+        while of_tier(engine.load()).files < 8 && start.elapsed().as_secs() < 100 {
             std::thread::sleep(std::time::Duration::from_millis(20));
             ask(&engine, &prompt(3, 99), &greedy(1));
         }
-        let load = engine.load().prefix_dir;
+        let load = of_tier(engine.load());
         assert_eq!((load.files, load.errors), (8, 0), "{case}: {load:?}");
         for n in 0..8 {
             let text = [prompt(LONG, n), prompt(4, 70)].concat();
@@ -481,7 +511,7 @@ fn evicted_prefixes_come_back() {
             assert!(same(&tokens, &alone(&model, &text, &greedy(7))), "{case}");
             assert_eq!(cached, LONG, "{case}, text {n}");
         }
-        let load = end(engine);
+        let load = of_tier(end_with(engine));
         assert!(load.hits >= 6 && load.errors == 0, "{case}: {load:?}");
     }
 }

@@ -151,6 +151,11 @@ impl KeptPage {
         self.from
     }
 
+    /// The number of the page.
+    pub(crate) fn page(&self) -> u32 {
+        self.page
+    }
+
     /// Whether no row holds the page.
     pub(crate) fn is_idle(&self) -> bool {
         self.pages.borrow().is_idle(self.page)

@@ -14,7 +14,7 @@ use mlx_core::{Array, DType, Error, ErrorKind, Result, Scheme, eval, fast, inpla
 
 use super::pages::{PAGE, PageCopy, Pages, RowPages};
 use super::state::refusal;
-use super::{CacheOptions, LayerKind};
+use super::{CacheOptions, LayerKind, RowPart};
 use crate::attend::{Keys, Paged, store_in_pages};
 
 /// The least number of pages of an array.
@@ -37,6 +37,8 @@ pub(crate) struct Group {
     pub(crate) window: Option<usize>,
     pub(crate) layers: Vec<usize>,
     pages: Rc<RefCell<Pages>>,
+    /// The pages that were reserved. Arrays have at least as many.
+    reserved: usize,
 }
 
 /// The pages of one layer.
@@ -55,6 +57,14 @@ impl Group {
     pub(crate) fn pages(&self) -> &Rc<RefCell<Pages>> {
         &self.pages
     }
+
+    /// The pages of new arrays, if there are to be at least `pages`.
+    fn capacity(&self, pages: usize) -> usize {
+        match pages <= self.reserved {
+            true => self.reserved,
+            false => pages.next_power_of_two().max(LEAST),
+        }
+    }
 }
 
 impl PagePool {
@@ -71,6 +81,7 @@ impl PagePool {
                     window,
                     layers: Vec::new(),
                     pages: Rc::default(),
+                    reserved: 0,
                 });
                 groups.len() - 1
             });
@@ -93,6 +104,50 @@ impl PagePool {
     /// A number that differs after arrays were replaced by others.
     pub(crate) fn moved(&self) -> u64 {
         self.moved
+    }
+
+    /// Makes the arrays of all layers, with `pages[g]` pages in group g, so that they do not move when
+    /// rows grow. `parts[l]` describes the arrays of layer l.
+    ///
+    /// # Errors
+    /// There is no memory for them, or the numbers of layers or groups differ. The pool is then as before.
+    pub(crate) fn reserve(&mut self, parts: &[Vec<RowPart>], pages: &[usize]) -> Result<()> {
+        if (parts.len(), pages.len()) != (self.layers.len(), self.groups.len()) {
+            return Err(refusal(format!(
+                "{} layers in {} groups of pages, given {} and {}",
+                self.layers.len(),
+                self.groups.len(),
+                parts.len(),
+                pages.len()
+            )));
+        }
+        let mut made = Vec::new();
+        for (layer, parts) in self.layers.iter().zip(parts) {
+            let Some(layer) = layer else { continue };
+            let pages = pages[layer.group].max(self.groups[layer.group].pages.borrow().len());
+            let blank = |part: &RowPart| {
+                let [_, heads, _, width] = part.shape[..] else {
+                    return Err(refusal(format!("{part} does not grow")));
+                };
+                let pages = i32::try_from(pages).map_err(|_| {
+                    let message =
+                        format!("{pages} pages of keys and values, more than an array may have");
+                    Error::new(ErrorKind::Budget, message)
+                })?;
+                fast::blank(&[pages, heads, PAGE as i32, width], part.dtype)
+            };
+            made.push(parts.iter().map(blank).collect::<Result<Vec<Array>>>()?);
+        }
+        eval(made.iter().flatten())?;
+        for (layer, arrays) in self.layers.iter_mut().flatten().zip(made) {
+            layer.settled.clone_from(&arrays);
+            layer.arrays = arrays;
+        }
+        for (group, &pages) in self.groups.iter_mut().zip(pages) {
+            group.reserved = pages;
+        }
+        self.moved += 1;
+        Ok(())
     }
 
     pub(crate) fn groups(&self) -> &[Group] {
@@ -177,12 +232,12 @@ impl PagePool {
         }
     }
 
-    /// Frees the memory if no page is held.
+    /// Frees the memory if no page is held and none was reserved.
     pub(crate) fn release(&mut self) {
         if self
             .groups
             .iter()
-            .all(|group| group.pages.borrow().held() == 0)
+            .all(|group| group.reserved == 0 && group.pages.borrow().held() == 0)
         {
             self.moved += 1;
             for layer in self.layers.iter_mut().flatten() {
@@ -265,10 +320,11 @@ impl PagePool {
             return Ok(());
         }
         let own = self.layers[layer].as_mut().expect("it has pages");
-        let pages = self.groups[own.group].pages.borrow().len();
+        let group = &self.groups[own.group];
+        let pages = group.pages.borrow().len();
         let grown = |array: &Array| {
             let [held, heads, page, d] = array.dims()?;
-            let room = capacity(pages.max(2 * held as usize));
+            let room = group.capacity(pages.max(2 * held as usize));
             let larger = fast::blank(&[room as i32, heads, page, d], array.dtype())?;
             larger.slice_update(array, &[0; 4], &[held, heads, page, d])
         };
@@ -310,7 +366,8 @@ impl PagePool {
         let group = self.group_of(layer)?;
         let own = self.layers[layer].as_mut().expect("it has pages");
         if own.arrays.is_empty() {
-            let room = capacity(self.groups[group].pages.borrow().len()) as i32;
+            let group = &self.groups[group];
+            let room = group.capacity(group.pages.borrow().len()) as i32;
             let [_, heads, _, d] = k.shape()?;
             let array = |heads: i32, d: i32| -> Result<Array> {
                 let (d, dtype) = match scheme {
@@ -371,7 +428,8 @@ impl PagePool {
         self.grow(layer)?;
         let group = self.group_of(layer)?;
         let first = begin / PAGE * PAGE;
-        let room = capacity(self.groups[group].pages.borrow().len()) as i32;
+        let group = &self.groups[group];
+        let room = group.capacity(group.pages.borrow().len()) as i32;
         for (at, array) in arrays.iter().enumerate() {
             let [_, heads, n, d] = array.dims()?;
             let own = self.layers[layer].as_mut().expect("it has pages");
@@ -407,9 +465,4 @@ impl PagePool {
         }
         Ok(())
     }
-}
-
-/// The pages of an array that needs `pages` of them.
-fn capacity(pages: usize) -> usize {
-    pages.next_power_of_two().max(LEAST)
 }

@@ -4,6 +4,7 @@
 //! A kept page is counted like that of a row, so nothing writes to it. Which tokens it belongs to is
 //! the business of its owner.
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use mlx_core::{Array, Result};
@@ -24,6 +25,12 @@ pub struct PrefixPage {
 pub struct PrefixStates {
     /// The number of a layer, and its arrays, `[1, …]`.
     layers: Vec<(usize, Rc<[Array]>)>,
+}
+
+/// Pages of rows, in each group of layers, to which no layer will write again.
+#[derive(Clone, Debug, Default)]
+pub struct WholePages {
+    groups: Vec<BTreeSet<u32>>,
 }
 
 /// The pages of a group of layers.
@@ -225,39 +232,38 @@ impl ModelCache {
     }
 
     /// For each of these rows of caches of one pool, how many of its pages in each group an earlier one
-    /// holds too. Pages that the row continues do not count: it gets a copy of them.
-    pub fn shared_pages<'c>(rows: impl IntoIterator<Item = (&'c Self, usize)>) -> Vec<Vec<usize>> {
-        let mut seen: Vec<Vec<bool>> = Vec::new();
-        let of_row = |(cache, row): (&'c Self, usize)| {
-            let (groups, whole) = (&cache.pages[row], cache.lens[row] / PAGE);
-            seen.resize(seen.len().max(groups.len()), Vec::new());
-            let of_group = |(pages, seen): (&super::RowPages, &mut Vec<bool>)| {
-                let mut shared = 0;
-                for (_, page) in pages.numbered().filter(|&(number, _)| number < whole) {
-                    let at = page as usize;
-                    if seen.len() <= at {
-                        seen.resize(at + 1, false);
-                    }
-                    shared += usize::from(std::mem::replace(&mut seen[at], true));
-                }
-                shared
+    /// holds too, and the pages of all. Beside a cache and the number of a row stands how many of the row's
+    /// first positions no layer will write again. Pages behind them do not count: the row gets a copy of
+    /// them when a layer writes there.
+    pub fn shared_pages<'c>(
+        rows: impl IntoIterator<Item = (&'c Self, usize, usize)>,
+    ) -> (Vec<Vec<usize>>, WholePages) {
+        let mut all = WholePages::default();
+        let of_row = |(cache, row, settled): (&'c Self, usize, usize)| {
+            let (groups, whole) = (&cache.pages[row], settled.min(cache.lens[row]) / PAGE);
+            let most = all.groups.len().max(groups.len());
+            all.groups.resize(most, BTreeSet::new());
+            let of_group = |(pages, seen): (&super::RowPages, &mut BTreeSet<u32>)| {
+                let own = pages.numbered().filter(|&(number, _)| number < whole);
+                own.filter(|&(_, page)| !seen.insert(page)).count()
             };
-            groups.iter().zip(&mut seen).map(of_group).collect()
+            groups.iter().zip(&mut all.groups).map(of_group).collect()
         };
-        rows.into_iter().map(of_row).collect()
+        let shared = rows.into_iter().map(of_row).collect();
+        (shared, all)
     }
 
-    /// How many of these kept pages some row holds, for each group of layers that keep all positions; 0
-    /// for the others.
-    pub fn pages_in_rows(&self, pages: &[&PrefixPage]) -> Vec<usize> {
+    /// How many of these kept pages are among the pages of rows, for each group of layers that keep all
+    /// positions; 0 for the others.
+    pub fn pages_in_rows(&self, pages: &[&PrefixPage], rows: &WholePages) -> Vec<usize> {
         let pool = self.pool.borrow();
         let groups = pool.groups().iter().enumerate();
-        let in_rows = |(at, group): (usize, &super::pool::Group)| match group.window {
-            Some(_) => 0,
-            None => {
-                let kept = pages.iter().filter_map(|page| page.groups[at].as_ref());
-                kept.filter(|page| !page.is_idle()).count()
-            }
+        let in_rows = |(at, group): (usize, &super::pool::Group)| {
+            let Some(own) = rows.groups.get(at).filter(|_| group.window.is_none()) else {
+                return 0;
+            };
+            let kept = pages.iter().filter_map(|page| page.groups[at].as_ref());
+            kept.filter(|page| own.contains(&page.page())).count()
         };
         groups.map(in_rows).collect()
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::Args;
 use mlx_infer::serve::{KeepAlive, PoolEvent, PoolOptions, PooledModel};
-use mlx_infer::{BackEnd, Error, ErrorKind, Files, ModelInfo, Speculative, console};
+use mlx_infer::{BackEnd, Error, ErrorKind, Files, Limits, ModelInfo, Speculative, console};
 
 use crate::cli::drafters::Drafters;
 use crate::cli::{Failure, Result, args, backend, memory, output};
@@ -253,7 +253,7 @@ pub(super) fn of_one(model: &PooledModel, prefix_bytes: usize) -> OnEvent {
         bytes => format!("up to {} MiB of kept prefixes", bytes.div_ceil(1 << 20)),
     };
     Box::new(move |event| match event {
-        PoolEvent::Ready { info, .. } => {
+        PoolEvent::Ready { info, limits, .. } => {
             let start = start.lock().unwrap_or_else(PoisonError::into_inner).take();
             if let Some((ready, patience)) = start {
                 drop(ready);
@@ -261,9 +261,10 @@ pub(super) fn of_one(model: &PooledModel, prefix_bytes: usize) -> OnEvent {
                 let _ = patience.join();
             }
             console::note(&format!(
-                "ready: {name} ({}), {}, {kept}",
+                "ready: {name} ({}), {}{}, {kept}",
                 info.model_type,
-                context(info)
+                context(info),
+                caches(limits)
             ));
         }
         PoolEvent::Unloaded { why, .. } => console::note(&format!("unloaded {name}: {why}")),
@@ -284,16 +285,29 @@ pub(super) fn of_several(models: &[PooledModel]) -> OnEvent {
             PoolEvent::Loading { name, bytes } => {
                 format!("loading {name} ({})", output::bytes(*bytes))
             }
-            PoolEvent::Ready { name, info, time } => format!(
-                "ready: {name} ({}), {}, in {:.1} s",
+            PoolEvent::Ready {
+                name,
+                info,
+                limits,
+                time,
+            } => format!(
+                "ready: {name} ({}), {}{}, in {:.1} s",
                 info.model_type,
                 context(info),
+                caches(limits),
                 time.as_secs_f64()
             ),
             PoolEvent::Failed { name, error } => format!("{name} cannot be loaded: {error}"),
             PoolEvent::Unloaded { name, why } => format!("unloaded {name}: {why}"),
             _ => return,
         });
+    })
+}
+
+/// The memory for the caches of rows, if it is limited.
+fn caches(limits: &Limits) -> String {
+    limits.cache_bytes.map_or_else(String::new, |bytes| {
+        format!(", {} for the caches of rows", output::bytes(bytes))
     })
 }
 

@@ -53,16 +53,32 @@ impl HeadInput {
         self.parts.iter_mut().for_each(|part| part.keep[slot] = 0);
     }
 
+    /// The number of positions of a row.
+    fn of(&self, row: usize) -> usize {
+        self.parts.iter().map(|part| part.keep[row]).sum()
+    }
+
     /// The largest number of positions of one row, and the number of all rows.
     fn counts(&self) -> (usize, usize) {
         let rows = self.parts.first().map_or(0, |part| part.keep.len());
-        let of = |row: usize| self.parts.iter().map(|part| part.keep[row]).sum::<usize>();
-        let counts = (0..rows).map(of);
+        let counts = (0..rows).map(|row| self.of(row));
         (counts.clone().max().unwrap_or(0), counts.sum())
     }
 }
 
+/// How many of a row's positions that all layers have read a drafting head writes again: the last one,
+/// whose keys need the token after it.
+pub(crate) fn rewritten(model: &LoadedModel) -> usize {
+    usize::from(model.model().draft_head().is_some())
+}
+
 impl<'m> Rows<'m> {
+    /// How many first positions of the row in a slot no layer will write again.
+    pub(crate) fn settled(&self, slot: usize) -> usize {
+        let behind = self.head_input.of(slot) + rewritten(self.model);
+        self.cache.lens()[slot].saturating_sub(behind)
+    }
+
     pub(crate) fn model(&self) -> &'m LoadedModel {
         self.model
     }

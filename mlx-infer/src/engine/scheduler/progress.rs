@@ -120,6 +120,19 @@ impl RequestProgress {
         self.known > self.prompt
     }
 
+    /// Whether it comes back from a preemption with tokens after its prompt.
+    pub(crate) fn resumes(&self) -> bool {
+        self.known > self.asked
+    }
+
+    /// Records that its row, which was preempted, has left the states of its first `done` known
+    /// tokens behind. The rest of its prompt is computed as a prompt, or the next token if there is
+    /// no rest, and the tokens after it are replayed.
+    pub(crate) fn resume(&mut self, done: usize) {
+        self.reuse(done, None);
+        self.prompt = self.asked.max(done + 1);
+    }
+
     /// Records that the first `done` tokens of the prompt, which has not started, come from a
     /// stored prefix. A chunk of the prompt ends at `cut`, so that the prefix up to there can be
     /// stored for others.

@@ -442,3 +442,34 @@ proptest! {
         }
     }
 }
+
+/// Room for drafts is asked for after requests have ended in the same tick.
+#[test]
+fn pages_that_were_shared_with_a_request_that_has_ended_count_again() {
+    let layer = StateCost {
+        row_bytes: 0,
+        position_bytes: 1,
+        limit: None,
+    };
+    let limits = Limits {
+        cache_bytes: Some(6 * 64),
+        ..Limits::default()
+    };
+    let mut scheduler = Scheduler::new(limits, CacheCost::new(vec![layer], 64), false);
+    let mut rows: Table<RequestProgress> = Table::new();
+    for id in [0, 1] {
+        rows.insert(id, RequestProgress::new(200, 600, 512));
+        scheduler.submit(&mut rows, id);
+    }
+    // Of their four pages, the younger one shares three.
+    let plan = scheduler.plan(&mut rows, |_| vec![3]);
+    assert!(plan.refuse.is_empty() && plan.preempt.is_empty());
+    for id in [0, 1] {
+        scheduler.joined(&mut rows, id, id as usize + 1);
+    }
+    assert!(scheduler.has_room(&rows, 50) && !scheduler.has_room(&rows, 60));
+    scheduler.remove(&mut rows, 0);
+    rows.remove(&0);
+    scheduler.set_slots(1);
+    assert!(scheduler.has_room(&rows, 183) && !scheduler.has_room(&rows, 184));
+}

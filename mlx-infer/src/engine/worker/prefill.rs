@@ -62,13 +62,18 @@ impl Worker<'_, '_> {
             if self.prefixes.is_off() {
                 continue;
             }
-            // A preempted row is computed in the same way as the first time, so that it gets the
-            // same bits.
-            if request.progress.replays() {
+            let (ids, asked) = (request.prompt(), request.progress.asked());
+            let kind = prefix_kind(self.model, asked, &request.sequence);
+            // The pages that a preempted row has left behind, as far as they were not evicted. What is
+            // missing is computed in the same way as the first time, so that it gets the same bits.
+            if request.progress.resumes() {
+                let known = request.sequence.history().ids();
+                if let Some((cache, len)) = self.prefixes.find_preempted(known, asked, kind) {
+                    request.partial = Some(cache);
+                    request.progress.resume(len);
+                }
                 continue;
             }
-            let ids = request.prompt();
-            let kind = prefix_kind(self.model, ids.len(), &request.sequence);
             let found = self.prefixes.find(ids, kind);
             request.sequence.set_cached(found.len);
             request.partial = found.cache;
@@ -84,6 +89,10 @@ impl Worker<'_, '_> {
             let Some(request) = self.requests.get(&id) else {
                 continue;
             };
+            // A preempted row has tokens after its prompt, which its row may already have.
+            if request.progress.resumes() {
+                continue;
+            }
             let leader = *leaders
                 .entry((
                     request.sequence.prefill_chunk(),
@@ -91,10 +100,7 @@ impl Worker<'_, '_> {
                     request.prompt(),
                 ))
                 .or_insert(id);
-            // A preempted row is computed in the same way as the first time, so that it gets the
-            // same bits.
             let is_free = request.given.is_none() && request.partial.is_none();
-            let is_free = is_free && !request.progress.replays();
             if leader != id && is_free {
                 behind.push((id, leader));
             }
@@ -377,7 +383,8 @@ impl Worker<'_, '_> {
             let Some(request) = self.requests.get(&id) else {
                 continue;
             };
-            if !self.prefixes.is_off() {
+            // A row that comes back with tokens after its prompt has left them there.
+            if !self.prefixes.is_off() && request.progress.prompt() == request.progress.asked() {
                 let ids = request.prompt().to_vec();
                 let kind = prefix_kind(self.model, request.progress.asked(), &request.sequence);
                 kept.push((row, ids, kind));
@@ -445,6 +452,32 @@ impl Worker<'_, '_> {
             if cache.can_shorten(slot, len) {
                 self.prefixes.keep(&ids[..len], cache, slot, kind);
             }
+        }
+    }
+
+    /// Stores what the row of a request has computed before it is preempted, so that less is computed
+    /// again when it comes back.
+    pub(super) fn keep_preempted(&mut self, id: Id) {
+        if self.prefixes.is_off() {
+            return;
+        }
+        let Some(request) = self.requests.get(&id) else {
+            return;
+        };
+        let kind = prefix_kind(self.model, request.progress.asked(), &request.sequence);
+        let ids = request.sequence.history().ids();
+        let (cache, row) = match (request.progress.slot, &request.partial) {
+            (Some(slot), _) => match self.rows.whole_cache() {
+                Ok(cache) => (cache, slot),
+                // The next step of the rows reports it.
+                Err(_) => return,
+            },
+            (None, Some(cache)) => (cache, 0),
+            (None, None) => return,
+        };
+        let len = cache.lens()[row].min(ids.len());
+        if cache.can_shorten(row, len) {
+            self.prefixes.keep_preempted(&ids[..len], cache, row, kind);
         }
     }
 

@@ -13,12 +13,13 @@ use std::path::Path;
 use std::rc::Rc;
 
 use mlx_core::{DType, QuantMode, Scheme};
+use mlx_nn::PAGE;
 
 use super::tests::{Random, poison};
 use super::*;
 use crate::engine::prompt_cache::PromptCache;
 use crate::engine::tests::{Fault, Faulty};
-use crate::model::LoadOptions;
+use crate::model::{LoadOptions, memory};
 use crate::request::Request;
 use crate::request::generation::GenerateOptions;
 use crate::request::sampling::SamplingParams;
@@ -137,6 +138,34 @@ struct Seen {
     shared: usize,
     failures: usize,
     errors: usize,
+    resumed: usize,
+}
+
+/// The most ticks in a row in which the oldest admitted request may make no progress: its step is
+/// queued, and its draft or its file is awaited.
+const PATIENCE: usize = 8;
+
+/// The oldest admitted request, and the ticks in which nothing of it was computed.
+#[derive(Default)]
+struct Oldest {
+    seen: Option<(Id, usize, usize)>,
+    ticks: usize,
+}
+
+impl Oldest {
+    fn check(&mut self, worker: &Worker<'_, '_>) {
+        let oldest = worker.scheduler.by_age(&worker.requests).first().copied();
+        let seen = oldest.map(|id| {
+            let request = &worker.requests[&id];
+            (id, request.progress.computed(), request.known())
+        });
+        self.ticks = match seen == self.seen && seen.is_some() {
+            true => self.ticks + 1,
+            false => 0,
+        };
+        self.seen = seen;
+        assert!(self.ticks <= PATIENCE, "request {seen:?} makes no progress");
+    }
 }
 
 /// A schedule, in which forward passes fail if there are `faults`.
@@ -157,8 +186,14 @@ fn run(
         prefix_bytes,
         ..Limits::default()
     };
-    let mut worker = Worker::new(model, limits);
-    let mut told = Vec::new();
+    // Pages are reserved in every second schedule. Then their memory does not move.
+    let pool = (seed % 2 == 0).then(|| {
+        let reserved = memory::reserved(model, &limits, cache_bytes, usize::MAX);
+        reserved.unwrap()
+    });
+    let moves = pool.as_ref().map(ModelCache::moves);
+    let mut worker = Worker::in_pool(model, limits, pool);
+    let (mut told, mut oldest) = (Vec::new(), Oldest::default());
     for tick in 0.. {
         assert!(
             tick < 5000,
@@ -195,12 +230,13 @@ fn run(
         }
         let failed = faults.as_ref().map(|faults| *faults.borrow());
         worker.tick();
+        oldest.check(&worker);
         let fails = failed != faults.as_ref().map(|faults| *faults.borrow());
         seen.failures += usize::from(fails);
         if faults.is_none() {
             worker.rows.cache().overwrite_unheld(poison()).unwrap();
         }
-        let shared = sharing::shared_pages(&worker.scheduler, &worker.rows, &worker.requests);
+        let (shared, _) = sharing::shared_pages(&worker.scheduler, &worker.rows, &worker.requests);
         let shared = shared.into_values().flatten();
         seen.shared += shared.sum::<usize>();
         let (bytes, kept) = (worker.cache_bytes(), worker.prefix_counts().bytes);
@@ -222,10 +258,14 @@ fn run(
         assert!(is_whole || may_end, "{case}, {seed}: kind {of}: {error:?}");
         seen.errors += usize::from(error.is_some());
     }
+    if let (Some(moves), None) = (moves, &faults) {
+        assert_eq!(worker.pool().1, moves, "{case}, {seed}: pages have moved");
+    }
     seen.preemptions += worker.preemptions();
     let counts = worker.prefix_counts();
     seen.hits += counts.hits;
     seen.evicted += counts.evicted;
+    seen.resumed += counts.resumed;
     let in_use = |worker: &Worker<'_, '_>| -> BTreeSet<(usize, usize)> {
         let groups = worker.page_use().into_iter();
         groups
@@ -250,9 +290,10 @@ fn schedules(case: &str, kv_bits: Option<i32>, grows: bool) {
         "{case}"
     );
     let (preempted, shared) = (seen.preemptions > 0, seen.shared > 0);
+    let resumed = seen.resumed > 0;
     assert!(
-        (preempted && shared) || !grows,
-        "{case}: {preempted}, {shared}"
+        (preempted && shared && resumed) || !grows,
+        "{case}: {preempted}, {shared}, {resumed}"
     );
     if model.model().draft_head().is_some() {
         // The model that fails does not have the head.
@@ -308,8 +349,34 @@ fn recurrent_layers() {
 }
 
 #[test]
+fn drafting_heads() {
+    for case in ["qwen3_5_text", "deepseek_v3", "glm4_moe"] {
+        let has_head = load(case, None).model().draft_head().is_some();
+        assert!(has_head, "{case}");
+        schedules(case, None, true);
+    }
+}
+
+#[test]
 fn packed_keys_and_values() {
     schedules("q_qwen3_mixed", Some(4), true);
+}
+
+#[test]
+fn pages_without_memory_are_refused_with_their_size_and_what_is_free() {
+    let model = load("gemma3_text", None);
+    let limits = Limits::default();
+    for (cache_bytes, free) in [(100 << 20, 300 << 20), (1 << 56, usize::MAX)] {
+        let error = memory::reserved(&model, &limits, cache_bytes, free).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Memory);
+        let wanted = [cache_bytes, limits.prefix_bytes, free].map(|n| n.to_string());
+        assert!(
+            wanted.iter().all(|n| error.to_string().contains(n)),
+            "{error}"
+        );
+    }
+    let cache = memory::reserved(&model, &limits, 1 << 20, usize::MAX).unwrap();
+    assert!(cache.pool_bytes() > limits.prefix_bytes);
 }
 
 /// Submits a request for one token after another of a prompt.
@@ -374,6 +441,77 @@ fn rows_that_share_a_prompt_hold_it_once() {
         // row.
         let hits = worker.prefix_counts().hits;
         assert!(if is_same { hits > 0 } else { hits == 31 }, "{hits}");
+    }
+}
+
+/// Two rows grow until one is preempted. What it has computed stays in memory, unless prefixes are not
+/// stored: then its tokens are computed again, one in each step.
+#[test]
+fn a_preempted_row_computes_only_the_rest() {
+    for case in ["llama_llama3", "lfm2", "gemma3_text"] {
+        let model = load(case, None);
+        let row: usize = model.state_costs().iter().map(|cost| cost.bytes(256)).sum();
+        let passes = |prefix_bytes: usize| {
+            let limits = Limits {
+                rows: 2,
+                cache_bytes: Some(row + row / 2),
+                prefix_bytes,
+                ..Limits::default()
+            };
+            let mut worker = Worker::new(&model, limits);
+            for seed in [3, 9] {
+                let prompt = (0..50u32).map(|at| 3 + (at * 7 + seed) % 50).collect();
+                submit_prompt(&mut worker, prompt, 190);
+            }
+            let mut oldest = Oldest::default();
+            while !worker.is_idle() {
+                worker.tick();
+                oldest.check(&worker);
+            }
+            assert!(worker.preemptions() > 0, "{case}");
+            (worker.forwards(), worker.prefix_counts().resumed)
+        };
+        let (kept, dropped) = (passes(64 << 20), passes(0));
+        assert!(
+            kept.1 >= 64 && dropped.1 == 0,
+            "{case}: {kept:?} {dropped:?}"
+        );
+        // Without the pages, all tokens but those of the prompt are replayed.
+        assert!(
+            kept.0 + kept.1 - 60 <= dropped.0,
+            "{case}: {kept:?} {dropped:?}"
+        );
+    }
+}
+
+/// A row that begins within a stored page gets a copy of it, so a request that waits will not share that
+/// page with the row. A page that the row has whole is shared.
+#[test]
+fn a_page_that_a_row_will_copy_is_not_shared() {
+    let model = load("llama_llama3", None);
+    let common: Vec<u32> = (0..100).map(|at| 3 + at * 7 % 50).collect();
+    for (same, expected) in [(63, 0), (64, 1)] {
+        let limits = Limits {
+            rows: 1,
+            ..Limits::default()
+        };
+        let mut worker = Worker::new(&model, limits);
+        submit_prompt(&mut worker, common.clone(), 1);
+        while !worker.is_idle() {
+            worker.tick();
+        }
+        for (n, own) in [(same, 3), (64, 4)] {
+            submit_prompt(&mut worker, [&common[..n], &[own; 20]].concat(), 5);
+        }
+        worker.scheduler.plan(&mut worker.requests, |_| Vec::new());
+        worker.reuse();
+        let ids = worker.ids();
+        let begun = worker.requests[&ids[0]].partial.as_ref().unwrap();
+        assert_eq!(begun.lens(), [same]);
+        let (_, whole) = sharing::shared_pages(&worker.scheduler, &worker.rows, &worker.requests);
+        let waits = &worker.requests[&ids[1]];
+        let found = sharing::in_rows(&worker.prefixes, &model, &whole, waits);
+        assert_eq!(found, [expected]);
     }
 }
 

@@ -9,6 +9,7 @@ use mlx_models::ModelInfo;
 use super::About;
 use crate::backend::BackEnd;
 use crate::error::{Error, ErrorKind, Result};
+use crate::request::limits::Limits;
 use crate::serve::http::metrics::ServerMetrics;
 use crate::serve::keep_alive::KeepAlive;
 use crate::text::files::Files;
@@ -137,6 +138,8 @@ pub enum PoolEvent<'e> {
         name: &'e str,
         /// Information about it.
         info: &'e ModelInfo,
+        /// The limits of its engine.
+        limits: &'e Limits,
         /// How long loading took.
         time: Duration,
     },

@@ -74,6 +74,8 @@ impl Pool {
         let load = self.models[index].loader()?;
         let mut options = self.settings.engine.clone();
         options.adapters = self.adapters.folders();
+        // Models that come later need memory too.
+        options.limits.pages_grow |= self.options.bytes.is_some();
         if let (Some(bytes), None) = (self.options.bytes, options.limits.cache_bytes) {
             // The weights of other models come later.
             options.limits.cache_bytes = memory::caches_beside(bytes)?;
@@ -137,6 +139,7 @@ impl Pool {
             Ok(loaded) => {
                 let about = Arc::new(About::of_loaded(&loaded));
                 let info = loaded.frontend().info().clone();
+                let limits = loaded.engine.limits().clone();
                 let mut state = self.state();
                 let slot = &mut state.slots[index];
                 slot.about = Some(about);
@@ -144,8 +147,12 @@ impl Pool {
                 slot.phase = Phase::Ready(Arc::new(loaded));
                 self.unload_beyond_limit(&mut state, index);
                 drop(state);
-                let info = &info;
-                self.tell(&PoolEvent::Ready { name, info, time });
+                self.tell(&PoolEvent::Ready {
+                    name,
+                    info: &info,
+                    limits: &limits,
+                    time,
+                });
                 Ok(())
             }
             Err(error) => {

@@ -55,7 +55,7 @@ const fn of_server(name: &'static str, help: &'static str, value: Value) -> Metr
 }
 
 /// All metrics, in the order in which they are written.
-static METRICS: [Metric; 37] = [
+static METRICS: [Metric; 43] = [
     metric(
         "vllm:num_requests_running",
         "Requests in prefill or decode.",
@@ -137,6 +137,21 @@ static METRICS: [Metric; 37] = [
         Gauge(|of| of.load.cache_bytes as f64),
     ),
     metric(
+        "mlx_row_cache_limit_bytes",
+        "Most bytes of the rows' caches; 0 without a limit.",
+        Gauge(|of| of.limits.cache_bytes.unwrap_or(0) as f64),
+    ),
+    metric(
+        "mlx_pool_bytes",
+        "Bytes of the memory of pages, held or not; on GPUs it is reserved at the start.",
+        Gauge(|of| of.load.pool_bytes as f64),
+    ),
+    metric(
+        "mlx_pool_moves_total",
+        "How often the memory of pages was made or replaced by a larger one.",
+        Counter(|of| of.load.pool_moves as f64),
+    ),
+    metric(
         "mlx_prefix_bytes",
         "Bytes of kept prefixes, without the pages that rows hold too.",
         Gauge(|of| of.load.prefix_bytes as f64),
@@ -160,6 +175,21 @@ static METRICS: [Metric; 37] = [
         "mlx_prefix_pages_evicted_total",
         "Pages of kept prefixes that were dropped to free memory.",
         Counter(|of| of.load.pages.evicted as f64),
+    ),
+    metric(
+        "mlx_resumed_tokens_total",
+        "Tokens of preempted rows that were still in memory when the row came back.",
+        Counter(|of| of.load.resumed_tokens as f64),
+    ),
+    metric(
+        "mlx_prefix_host_hits_total",
+        "Prompt tokens that came from the host's memory (--prefix-host-bytes).",
+        Counter(|of| of.load.prefix_host.tokens as f64),
+    ),
+    metric(
+        "mlx_prefix_host_bytes",
+        "Bytes of prefixes in the host's memory.",
+        Gauge(|of| of.load.prefix_host.bytes as f64),
     ),
     metric(
         "mlx_prefix_dir_hits_total",

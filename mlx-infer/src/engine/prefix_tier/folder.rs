@@ -1,4 +1,4 @@
-//! The folder: names, sizes and ages of its files, limited in bytes.
+//! Segments in files of a folder: their names, sizes and ages, limited in bytes.
 //!
 //! Each model has a folder of its own, named after its fingerprint. A file's name has the key of
 //! its tokens and the checksum of its bytes. Several processes may share a folder: files appear by
@@ -6,10 +6,16 @@
 //! alone.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
+
+use mlx_core::Safetensors;
+
+use super::segment;
+use super::store::SegmentStore;
 
 const ENDING: &str = ".safetensors";
 /// The begin of the name of a file that is being written.
@@ -42,6 +48,91 @@ fn hex(text: &str) -> Option<u64> {
     is_own.then(|| u64::from_str_radix(text, 16).ok()).flatten()
 }
 
+/// The files of a model below a folder of all models.
+pub(super) struct FileStore {
+    root: PathBuf,
+    /// The folder of this model, below `root`.
+    folder: PathBuf,
+    /// The most bytes of the files of all models.
+    limit: u64,
+}
+
+impl FileStore {
+    pub(super) fn new(root: &Path, fingerprint: u64, limit: u64) -> Self {
+        Self {
+            folder: of_model(root, fingerprint),
+            root: root.to_owned(),
+            limit,
+        }
+    }
+
+    fn path(&self, name: FileName) -> PathBuf {
+        self.folder.join(name.text())
+    }
+}
+
+impl SegmentStore for FileStore {
+    fn place(&self) -> String {
+        self.root.display().to_string()
+    }
+
+    fn place_of(&self, name: FileName) -> String {
+        self.path(name).display().to_string()
+    }
+
+    fn survives(&self) -> bool {
+        true
+    }
+
+    /// Makes the folder, and tries to write to it.
+    fn open(&self) -> io::Result<()> {
+        fs::create_dir_all(&self.folder)?;
+        sweep(&self.folder)?;
+        let test = FileName { key: 0, sum: 0 };
+        save(&self.folder, test, b"")?;
+        fs::remove_file(self.path(test))?;
+        make_room(&self.root, self.limit, 0).map(drop)
+    }
+
+    fn names(&self) -> io::Result<Vec<(FileName, u64)>> {
+        names(&self.folder)
+    }
+
+    fn head(&self, name: FileName) -> mlx_core::Result<Safetensors> {
+        Safetensors::open(self.path(name))
+    }
+
+    fn has(&self, name: FileName) -> bool {
+        self.path(name).exists()
+    }
+
+    /// The bytes are read to where arrays can refer to them.
+    fn read(&self, name: FileName, len: u64) -> io::Result<Arc<[u8]>> {
+        let mut file = File::open(self.path(name))?;
+        let found = file.metadata()?.len();
+        let len = usize::try_from(len).ok().filter(|_| found == len);
+        let len = len.ok_or_else(|| io::Error::other(format!("it now has {found} bytes")))?;
+        let mut bytes = segment::zeros(len);
+        let buffer = Arc::get_mut(&mut bytes).expect("nothing else refers to it yet");
+        file.read_exact(buffer)?;
+        Ok(bytes)
+    }
+
+    fn make_room(&self, needed: u64) -> io::Result<bool> {
+        make_room(&self.root, self.limit, needed)
+    }
+
+    fn save(&self, name: FileName, bytes: Arc<[u8]>) -> io::Result<()> {
+        fs::create_dir_all(&self.folder)?;
+        save(&self.folder, name, &bytes)
+    }
+
+    fn touch(&self, names: &[FileName]) {
+        let paths: Vec<PathBuf> = names.iter().map(|&name| self.path(name)).collect();
+        touch(&paths);
+    }
+}
+
 /// A file of any model.
 struct Stored {
     path: PathBuf,
@@ -50,12 +141,12 @@ struct Stored {
 }
 
 /// The name of a model's folder.
-pub(super) fn of_model(root: &Path, fingerprint: u64) -> PathBuf {
+fn of_model(root: &Path, fingerprint: u64) -> PathBuf {
     root.join(format!("{fingerprint:016x}"))
 }
 
 /// The files of a model, with their sizes.
-pub(super) fn names(folder: &Path) -> io::Result<Vec<(FileName, u64)>> {
+fn names(folder: &Path) -> io::Result<Vec<(FileName, u64)>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
@@ -103,7 +194,7 @@ fn all(root: &Path) -> io::Result<Vec<Stored>> {
 
 /// Removes the files that were used least recently, of any model, until the others and `needed`
 /// more bytes are at most `limit` bytes. Returns whether there is room.
-pub(super) fn make_room(root: &Path, limit: u64, needed: u64) -> io::Result<bool> {
+fn make_room(root: &Path, limit: u64, needed: u64) -> io::Result<bool> {
     if needed > limit {
         return Ok(false);
     }
@@ -124,7 +215,7 @@ pub(super) fn make_room(root: &Path, limit: u64, needed: u64) -> io::Result<bool
 
 /// Writes a file, which appears whole or not at all. It is not flushed to disk: what a power failure
 /// leaves of it does not have its checksum.
-pub(super) fn save(folder: &Path, name: FileName, bytes: &[u8]) -> io::Result<()> {
+fn save(folder: &Path, name: FileName, bytes: &[u8]) -> io::Result<()> {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     let unfinished = folder.join(format!("{UNFINISHED}{}-{number}", std::process::id()));
@@ -146,7 +237,7 @@ pub(super) fn save(folder: &Path, name: FileName, bytes: &[u8]) -> io::Result<()
 
 /// Marks files as used now, the last one first: of files that need each other, those that are
 /// needed come first and are removed last.
-pub(super) fn touch(paths: &[PathBuf]) {
+fn touch(paths: &[PathBuf]) {
     let now = SystemTime::now();
     for (age, path) in paths.iter().rev().enumerate() {
         // Another process may have removed it.
@@ -157,7 +248,7 @@ pub(super) fn touch(paths: &[PathBuf]) {
 }
 
 /// Removes what processes that were killed have left.
-pub(super) fn sweep(folder: &Path) -> io::Result<()> {
+fn sweep(folder: &Path) -> io::Result<()> {
     for entry in fs::read_dir(folder)?.flatten() {
         let is_unfinished =
             (entry.file_name().to_str()).is_some_and(|name| name.starts_with(UNFINISHED));

@@ -1,13 +1,15 @@
-//! A decode loop whose stored prefixes are also in files.
+//! A decode loop whose stored prefixes are also in tiers: in the memory of the host, or in files.
 //!
-//! A request that can start from a longer prefix in the folder than in memory is held back until
-//! that prefix is read and put into memory. Other requests are computed meanwhile.
+//! A request that can start from a longer prefix in a tier than in pages is held back until that
+//! prefix is read and put into pages. Other requests are computed meanwhile.
 
 use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
-use super::{Loaded, PrefixDir};
+use mlx_nn::ModelCache;
+
+use super::{Loaded, PrefixTier};
 use crate::engine::decode::Decode;
 use crate::engine::handle::Queue;
 use crate::engine::load::EngineLoad;
@@ -23,19 +25,26 @@ use crate::request::limits::Limits;
 /// How long the thread waits for a file if there is nothing else to do. It must hear of commands.
 const WAIT: Duration = Duration::from_millis(5);
 
-/// A worker, and the folder of its prefixes if there is one.
+/// A worker, and the tiers of its prefixes, the fastest first.
 pub(crate) struct Tiered<'m, 's> {
     worker: Worker<'m, 's>,
     model: &'m LoadedModel,
-    dir: Option<PrefixDir>,
+    tiers: Vec<PrefixTier>,
     held: Vec<Held<'s>>,
 }
 
-/// A request that waits for a file.
-struct Held<'s> {
-    /// The prefix that it waits for.
+/// A prefix of a tier.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Place {
+    /// The number of the tier.
+    tier: usize,
     key: u64,
-    /// The tokens that the prefix has beyond those in memory.
+}
+
+/// A request that waits for a prefix.
+struct Held<'s> {
+    place: Place,
+    /// The tokens that the prefix has beyond those in pages.
     gain: usize,
     checked: Checked,
     requested: Instant,
@@ -45,22 +54,28 @@ struct Held<'s> {
 }
 
 impl<'m, 's> Tiered<'m, 's> {
-    /// A worker with the folder that the limits name.
-    pub(crate) fn new(model: &'m LoadedModel, limits: Limits) -> Self {
-        let dir = PrefixDir::of(model, &limits);
-        Self::with(model, limits, dir)
+    /// A worker with the tiers that the limits name. `pool` is that of
+    /// [`Worker::in_pool`].
+    pub(crate) fn new(model: &'m LoadedModel, limits: Limits, pool: Option<ModelCache>) -> Self {
+        let tiers = PrefixTier::of(model, &limits);
+        Self::with(model, limits, pool, tiers)
     }
 
-    /// A worker with a folder that is open.
-    pub(crate) fn with(model: &'m LoadedModel, limits: Limits, dir: Option<PrefixDir>) -> Self {
-        let mut worker = Worker::new(model, limits);
-        if dir.is_some() {
+    /// A worker with tiers that are open.
+    pub(crate) fn with(
+        model: &'m LoadedModel,
+        limits: Limits,
+        pool: Option<ModelCache>,
+        tiers: Vec<PrefixTier>,
+    ) -> Self {
+        let mut worker = Worker::in_pool(model, limits, pool);
+        if !tiers.is_empty() {
             worker.prefixes().announce();
         }
         Self {
             worker,
             model,
-            dir,
+            tiers,
             held: Vec::new(),
         }
     }
@@ -69,47 +84,58 @@ impl<'m, 's> Tiered<'m, 's> {
         &self.worker
     }
 
-    /// The prefix in the folder that has enough more tokens of a prompt than memory: its key, and
-    /// the number of those tokens.
-    fn longer(&mut self, ids: &[u32]) -> Option<(u64, usize)> {
-        let dir = self.dir.as_ref()?;
+    /// The prefix of a tier that has the most tokens of a prompt, if they are enough more than in
+    /// pages: its place, and the number of those tokens. Of two that serve equally, the one in the
+    /// faster tier.
+    fn longer(&mut self, ids: &[u32]) -> Option<(Place, usize)> {
         let embedding = Embedding::of(self.model, ids.len());
-        let found = dir.find(ids, embedding)?;
-        if found.len < MIN_TOKENS {
-            return None;
+        let mut best: Option<(Place, usize)> = None;
+        for (tier, own) in self.tiers.iter().enumerate() {
+            if let Some(found) = own.find(ids, embedding)
+                && best.is_none_or(|(_, len)| found.len > len)
+            {
+                let key = found.key;
+                best = Some((Place { tier, key }, found.len));
+            }
         }
+        let (place, len) = best.filter(|&(_, len)| len >= MIN_TOKENS)?;
         let kind = PrefixKind {
             embedding,
             adapter: None,
         };
-        let in_memory = self.worker.prefixes().longest(ids, kind);
-        let gain = found.len.saturating_sub(in_memory);
-        (gain >= MIN_TOKENS).then_some((found.key, gain))
+        let gain = len.saturating_sub(self.worker.prefixes().longest(ids, kind));
+        (gain >= MIN_TOKENS).then_some((place, gain))
     }
 
     /// Takes a prefix that was read, and submits the requests that waited for it.
-    fn take(&mut self, loaded: Loaded) {
+    fn take(&mut self, tier: usize, loaded: Loaded) {
         let mut is_there = false;
-        if let Some(dir) = &mut self.dir
-            && let Some((name, image)) = loaded.image
-            && let Some((ids, state)) = dir.state(self.model, name, image)
+        if let Some((name, image)) = loaded.image
+            && let Some((ids, state)) = self.tiers[tier].state(self.model, name, image)
         {
             self.worker.prefixes().put(&ids, &state);
             is_there = true;
         }
-        self.release(|held| held.key == loaded.key, is_there);
+        let key = loaded.key;
+        self.release(|held| held.place == Place { tier, key }, is_there);
     }
 
-    /// Takes the prefixes that were read.
+    /// Takes the prefixes that were read. Waits this long for the first that is awaited.
     fn receive(&mut self, mut wait: Duration) {
-        while let Some(dir) = &self.dir {
-            match dir.next(wait) {
-                Ok(loaded) => self.take(loaded),
-                Err(RecvTimeoutError::Timeout) => return,
-                // The thread that reads has panicked.
-                Err(RecvTimeoutError::Disconnected) => return self.release(|_| true, false),
+        let awaited = self.held.first().map_or(0, |held| held.place.tier);
+        for at in 0..self.tiers.len() {
+            let tier = (awaited + at) % self.tiers.len();
+            loop {
+                match self.tiers[tier].next(std::mem::take(&mut wait)) {
+                    Ok(loaded) => self.take(tier, loaded),
+                    Err(RecvTimeoutError::Timeout) => break,
+                    // The thread that reads has panicked.
+                    Err(RecvTimeoutError::Disconnected) => {
+                        self.release(|held| held.place.tier == tier, false);
+                        break;
+                    }
+                }
             }
-            wait = Duration::ZERO;
         }
     }
 
@@ -117,10 +143,8 @@ impl<'m, 's> Tiered<'m, 's> {
     fn release(&mut self, is_due: impl Fn(&Held<'s>) -> bool, is_there: bool) {
         let due: Vec<Held<'s>> = self.held.extract_if(.., |held| is_due(held)).collect();
         for held in due {
-            if let Some(dir) = &mut self.dir
-                && is_there
-            {
-                dir.hit(held.gain);
+            if is_there {
+                self.tiers[held.place.tier].hit(held.gain);
             }
             let Held {
                 checked,
@@ -137,11 +161,13 @@ impl<'m, 's> Tiered<'m, 's> {
 
     /// Writes the prefixes that the worker has stored, and marks those that it has used.
     fn write(&mut self) {
-        if let Some(dir) = &self.dir {
-            for prefix in self.worker.prefixes().announced() {
-                dir.keep(self.model, prefix);
+        for prefix in self.worker.prefixes().announced() {
+            for tier in &self.tiers {
+                tier.keep(self.model, &prefix);
             }
         }
+        // The announced states have held pages until now.
+        self.worker.prefixes().trim();
     }
 }
 
@@ -154,17 +180,17 @@ impl<'s> Decode<'s> for Tiered<'_, 's> {
         backlog: Option<Arc<Queue>>,
         sink: Sink<'s>,
     ) {
-        // The folder has prefixes of the model without adapters.
+        // The tiers have prefixes of the model without adapters.
         let longer = match &checked.held {
             None => self.longer(checked.ids()),
             Some(_) => None,
         };
-        if let Some((key, gain)) = longer
-            && let Some(dir) = &self.dir
-            && (self.held.iter().any(|held| held.key == key) || dir.begin(key))
+        if let Some((place, gain)) = longer
+            && (self.held.iter().any(|held| held.place == place)
+                || self.tiers[place.tier].begin(place.key))
         {
             self.held.push(Held {
-                key,
+                place,
                 gain,
                 checked,
                 requested,
@@ -215,9 +241,14 @@ impl<'s> Decode<'s> for Tiered<'_, 's> {
 
     fn load(&self) -> EngineLoad {
         let load = self.worker.load();
+        let of = |survives: bool| {
+            let tier = self.tiers.iter().find(|tier| tier.survives() == survives);
+            tier.map(PrefixTier::load).unwrap_or_default()
+        };
         EngineLoad {
             waiting: load.waiting + self.held.len(),
-            prefix_dir: self.dir.as_ref().map(PrefixDir::load).unwrap_or_default(),
+            prefix_dir: of(true),
+            prefix_host: of(false),
             ..load
         }
     }

@@ -1,23 +1,26 @@
-//! Stored prefixes in files, so that they survive a restart and evictions from memory.
+//! Stored prefixes outside the pages of the rows, in one or two tiers: in the memory of the host,
+//! which is larger than that of a GPU, and in files, which survive a restart.
 //!
-//! A prefix that is stored in memory is also written to the folder, and a prompt of which the folder
-//! has more tokens than memory waits until they are read, while other rows decode. Two threads
-//! write and read; the engine's thread does not touch the disk.
+//! A prefix that is stored in pages is also written to each tier, and a prompt of which a tier has
+//! more tokens than the pages waits until they are read, while other rows decode. Two threads of a
+//! tier write and read; the engine's thread does not touch the disk.
 //!
-//! A file has only what its prefix adds to the longest stored one ([`index`]). Its name has a
+//! A segment has only what its prefix adds to the longest stored one ([`index`]). Its name has a
 //! checksum of its bytes ([`folder`]), which is compared before anything in it is used: a damaged
-//! or foreign file is a warning, and the prompt is computed. A folder that cannot be written turns
-//! all of this off.
+//! or foreign segment is a warning, and the prompt is computed. A place that cannot be written turns
+//! its tier off. Where segments lie is all in which the tiers differ ([`store`]).
 
 mod checksum;
 mod folder;
 mod identity;
 mod index;
 mod segment;
+mod store;
+#[cfg(test)]
+mod tests;
 mod threads;
 pub(crate) mod tiered;
 
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,22 +29,23 @@ use std::time::Duration;
 
 use mlx_core::{Frozen, Safetensors};
 
-use self::folder::FileName;
+use self::folder::{FileName, FileStore};
 use self::index::{FoundSegment, Index, Shortening};
+use self::store::{HostStore, SegmentStore};
 use crate::engine::load::PrefixDirLoad;
 use crate::engine::prefixes::Announced;
 use crate::engine::prompt_cache::{Embedding, PromptState, file};
 use crate::error::Result;
 use crate::model::{LoadedModel, is_recurrent};
-use crate::request::limits::{Limits, PrefixDirLimits};
+use crate::request::limits::Limits;
 
 /// The longest wait for files that are not yet written when an engine ends.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Bytes that may wait to be written, if prefixes in memory may take less.
 const LEAST_QUEUED: usize = 64 << 20;
 
-/// The folder of a model's prefixes.
-pub(crate) struct PrefixDir {
+/// A place of a model's prefixes, and the threads that write and read there.
+pub(crate) struct PrefixTier {
     shared: Arc<Shared>,
     tasks: Option<Sender<Task>>,
     loads: Option<Sender<u64>>,
@@ -56,10 +60,7 @@ pub(crate) struct PrefixDir {
 
 /// What the engine's thread and the other two share.
 struct Shared {
-    root: PathBuf,
-    /// The folder of this model, below `root`.
-    folder: PathBuf,
-    limit: u64,
+    store: Box<dyn SegmentStore>,
     fingerprint: u64,
     /// The names of the arrays that are divided among segments.
     growing: Vec<String>,
@@ -106,13 +107,13 @@ impl Shared {
         self.is_off.load(Ordering::Acquire)
     }
 
-    /// Turns the folder off, with a warning.
+    /// Turns the tier off, with a warning.
     fn turn_off(&self, error: &dyn std::fmt::Display) {
         self.errors.fetch_add(1, Ordering::Relaxed);
         if !self.is_off.swap(true, Ordering::AcqRel) {
             tracing::warn!(
                 "prefixes are no longer written to {} and read from it: {error}",
-                self.root.display()
+                self.store.place()
             );
         }
     }
@@ -121,23 +122,38 @@ impl Shared {
     fn refuse(&self, name: FileName, error: &dyn std::fmt::Display) {
         if self.index().refuse(name) {
             self.errors.fetch_add(1, Ordering::Relaxed);
-            let path = self.folder.join(name.text());
-            tracing::warn!("{}: {error}; the prefix is computed", path.display());
+            let place = self.store.place_of(name);
+            tracing::warn!("{place}: {error}; the prefix is computed");
         }
     }
 }
 
-impl PrefixDir {
-    /// The folder that the limits name, opened for a model.
-    pub(crate) fn of(model: &LoadedModel, limits: &Limits) -> Option<Self> {
-        let dir = limits.prefix_dir.as_ref()?;
-        Some(Self::open(model, dir, limits.prefix_bytes))
+impl PrefixTier {
+    /// The tiers that the limits name, for a model: the fastest first.
+    pub(crate) fn of(model: &LoadedModel, limits: &Limits) -> Vec<Self> {
+        let most_bytes = limits.prefix_bytes;
+        let host = (limits.prefix_host_bytes > 0).then(|| {
+            // No other model's segments are there.
+            let host = HostStore::new(limits.prefix_host_bytes as u64);
+            Self::open(model, Box::new(host), Ok(0), most_bytes)
+        });
+        let files = limits.prefix_dir.as_ref().map(|dir| {
+            let fingerprint = identity::of(model);
+            let own = fingerprint.as_ref().copied().unwrap_or_default();
+            let folder = FileStore::new(&dir.path, own, dir.bytes);
+            Self::open(model, Box::new(folder), fingerprint, most_bytes)
+        });
+        host.into_iter().chain(files).collect()
     }
 
-    /// Opens the folder for a model, and makes it if it does not exist. `most_bytes` limits the
-    /// bytes of prefixes in memory. If the folder cannot be used, there is a warning,
-    /// and nothing is stored.
-    fn open(model: &LoadedModel, limits: &PrefixDirLimits, most_bytes: usize) -> Self {
+    /// Opens a store for a model. `most_bytes` limits the bytes of prefixes in pages. If the store
+    /// cannot be used, or the model has no fingerprint, there is a warning, and nothing is stored.
+    fn open(
+        model: &LoadedModel,
+        store: Box<dyn SegmentStore>,
+        fingerprint: Result<u64>,
+        most_bytes: usize,
+    ) -> Self {
         let states = model.model().states();
         let options = model.cache_options();
         let shortening = Shortening {
@@ -145,16 +161,14 @@ impl PrefixDir {
             slack: options.slack,
             is_recurrent: states.iter().any(is_recurrent),
         };
-        let identity = identity::of(model).and_then(|id| Ok((id, file::growing(model)?)));
+        let identity = fingerprint.and_then(|id| Ok((id, file::growing(model)?)));
         let (identity, failed) = match identity {
             Ok(identity) => (identity, None),
             Err(error) => (Default::default(), Some(error)),
         };
         let (fingerprint, growing) = identity;
         let shared = Arc::new(Shared {
-            folder: folder::of_model(&limits.path, fingerprint),
-            root: limits.path.clone(),
-            limit: limits.bytes,
+            store,
             fingerprint,
             growing,
             index: Mutex::new(Index::new(shortening)),
@@ -202,7 +216,12 @@ impl PrefixDir {
         }
     }
 
-    /// The prefix in the folder of which the most first tokens of a prompt can be used.
+    /// Whether its prefixes survive a restart.
+    fn survives(&self) -> bool {
+        self.shared.store.survives()
+    }
+
+    /// The prefix in the tier of which the most first tokens of a prompt can be used.
     fn find(&self, ids: &[u32], embedding: Embedding) -> Option<FoundSegment> {
         let is_long = match embedding {
             _ if self.shared.is_off() => return None,
@@ -250,7 +269,7 @@ impl PrefixDir {
         }
     }
 
-    /// Counts a prompt of which `tokens` tokens came from the folder.
+    /// Counts a prompt of which `tokens` tokens came from the tier.
     fn hit(&mut self, tokens: usize) {
         self.hits += 1;
         self.tokens += tokens;
@@ -258,12 +277,13 @@ impl PrefixDir {
 
     /// Queues a prefix to be written, unless too much is queued already; or to be marked as used, if
     /// it is not new.
-    fn keep(&self, model: &LoadedModel, prefix: Announced) {
+    fn keep(&self, model: &LoadedModel, prefix: &Announced) {
         let Announced {
             ids,
             embedding,
             state,
         } = prefix;
+        let ids = ids.clone();
         let is_long = match embedding {
             _ if self.shared.is_off() => return,
             Embedding::Short => false,
@@ -277,7 +297,7 @@ impl PrefixDir {
                 if queued > 0 && queued + bytes > self.most_bytes.max(LEAST_QUEUED) {
                     return;
                 }
-                let Ok(arrays) = frozen(model, &state) else {
+                let Ok(arrays) = frozen(model, state) else {
                     return;
                 };
                 self.shared.queued.fetch_add(bytes, Ordering::AcqRel);
@@ -292,7 +312,7 @@ impl PrefixDir {
             }
         };
         if let Some(tasks) = &self.tasks {
-            // Without a receiver the folder is off.
+            // Without a receiver the tier is off.
             let _ = tasks.send(task);
         }
     }
@@ -318,11 +338,14 @@ fn frozen(model: &LoadedModel, state: &PromptState) -> Result<Vec<(String, Froze
     frozen.collect()
 }
 
-impl Drop for PrefixDir {
-    /// Waits until all prefixes are written, but not for ever.
+impl Drop for PrefixTier {
+    /// Waits until all prefixes that survive are written, but not for ever.
     fn drop(&mut self) {
         self.tasks.take();
         self.loads.take();
-        let _ = self.written.recv_timeout(PATIENCE);
+        match self.survives() {
+            true => drop(self.written.recv_timeout(PATIENCE)),
+            false => self.shared.is_off.store(true, Ordering::Release),
+        }
     }
 }

@@ -1,18 +1,16 @@
 //! The thread that writes files and the thread that reads them.
 
 use std::collections::{BTreeMap, HashSet};
-use std::fs::{self, File};
-use std::io::{self, Read};
-use std::path::Path;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 
-use mlx_core::{DType, Frozen, Safetensors};
+use mlx_core::{DType, Frozen};
 
 use super::checksum::checksum;
-use super::folder::{self, FileName};
+use super::folder::FileName;
 use super::index::{Segment, key};
 use super::segment::{self, Facts, Tensor};
 use super::{Loaded, Prefix, Shared, Task};
@@ -21,20 +19,15 @@ use crate::engine::prompt_cache::file::TOKENS;
 /// How often files of other processes are looked for.
 const RESCAN: Duration = Duration::from_secs(10);
 
-/// Makes the folder, tries to write to it, and reads the heads of its files.
+/// Makes the store ready, and reads the heads of its segments.
 pub(super) fn prepare(shared: &Shared) -> io::Result<()> {
-    fs::create_dir_all(&shared.folder)?;
-    folder::sweep(&shared.folder)?;
-    let test = FileName { key: 0, sum: 0 };
-    folder::save(&shared.folder, test, b"")?;
-    fs::remove_file(shared.folder.join(test.text()))?;
-    folder::make_room(&shared.root, shared.limit, 0)?;
+    shared.store.open()?;
     scan(shared)
 }
 
-/// Reads the heads of files that are new, and forgets those that are gone.
+/// Reads the heads of segments that are new, and forgets those that are gone.
 fn scan(shared: &Shared) -> io::Result<()> {
-    let names = folder::names(&shared.folder)?;
+    let names = shared.store.names()?;
     let all: HashSet<FileName> = names.iter().map(|(name, _)| *name).collect();
     shared.index().keep(&all);
     for (name, bytes) in names {
@@ -44,16 +37,16 @@ fn scan(shared: &Shared) -> io::Result<()> {
         match head(shared, name, bytes) {
             Ok(segment) => shared.index().insert(segment),
             // Another process has removed it.
-            Err(_) if !shared.folder.join(name.text()).exists() => {}
+            Err(_) if !shared.store.has(name) => {}
             Err(error) => shared.refuse(name, &error),
         }
     }
     Ok(())
 }
 
-/// The head of a file. Its checksum is not compared: that needs the whole file.
+/// The head of a segment. Its checksum is not compared: that needs all of its bytes.
 fn head(shared: &Shared, name: FileName, bytes: u64) -> Result<Segment, String> {
-    let file = Safetensors::open(shared.folder.join(name.text()));
+    let file = shared.store.head(name);
     let file = file.map_err(|error| error.to_string())?;
     let tokens = file.array(TOKENS).and_then(|tokens| tokens.to_vec::<u32>());
     let tokens = tokens.map_err(|error| error.to_string())?;
@@ -128,8 +121,9 @@ fn write_one(shared: &Shared, prefix: Prefix) -> io::Result<()> {
     }
     let file = segment::file(&facts, tensors);
     let bytes = file.len() as u64;
-    if !folder::make_room(&shared.root, shared.limit, bytes)? {
-        tracing::debug!("a prefix of {bytes} bytes is larger than the limit of the folder");
+    if !shared.store.make_room(bytes)? {
+        let place = shared.store.place();
+        tracing::debug!("a prefix of {bytes} bytes is larger than the limit of {place}");
         return Ok(());
     }
     let name = FileName {
@@ -137,10 +131,10 @@ fn write_one(shared: &Shared, prefix: Prefix) -> io::Result<()> {
         sum: checksum(&file),
     };
     let parent = facts.parent;
-    fs::create_dir_all(&shared.folder)?;
-    folder::save(&shared.folder, name, &file)?;
+    shared.store.save(name, file)?;
     // Another process may have written meanwhile, and room may have been made at the parent's cost.
-    folder::make_room(&shared.root, shared.limit, 0)?;
+    shared.store.make_room(0)?;
+    forget_removed(shared)?;
     shared.index().insert(Segment {
         name,
         bytes,
@@ -151,14 +145,13 @@ fn write_one(shared: &Shared, prefix: Prefix) -> io::Result<()> {
         recorded,
         ids,
     });
-    forget_removed(shared)?;
     touch(shared, own);
     Ok(())
 }
 
-/// Forgets the files that are gone.
+/// Forgets the segments that are gone.
 fn forget_removed(shared: &Shared) -> io::Result<()> {
-    let names = folder::names(&shared.folder)?;
+    let names = shared.store.names()?;
     let names = names.into_iter().map(|(name, _)| name).collect();
     shared.index().keep(&names);
     Ok(())
@@ -189,15 +182,14 @@ fn tensor(array: &Frozen, start: usize) -> Result<Tensor<'static>, String> {
     tensor.ok_or_else(|| format!("an array has fewer than {start} positions"))
 }
 
-/// Marks the files of a prefix as used now.
+/// Marks the segments of a prefix as used now.
 fn touch(shared: &Shared, key: u64) {
-    let paths: Vec<_> = {
+    let names: Vec<FileName> = {
         let index = shared.index();
         let chain = index.chain(key).unwrap_or_default();
-        let names = chain.iter().map(|segment| segment.name.text());
-        names.map(|name| shared.folder.join(name)).collect()
+        chain.iter().map(|segment| segment.name).collect()
     };
-    folder::touch(&paths);
+    shared.store.touch(&names);
 }
 
 /// Reads prefixes until the engine ends.
@@ -220,7 +212,7 @@ fn read_one(shared: &Shared, key: u64) -> Option<(FileName, Arc<[u8]>)> {
     };
     let mut files = Vec::with_capacity(chain.len());
     for segment in &chain {
-        match checked(&shared.folder, segment) {
+        match checked(shared, segment) {
             Ok(file) => files.push(file),
             Err(Fault::Gone) => {
                 shared.index().remove(segment.name.key);
@@ -248,14 +240,14 @@ fn read_one(shared: &Shared, key: u64) -> Option<(FileName, Arc<[u8]>)> {
 }
 
 enum Fault {
-    /// Another process has removed the file.
+    /// It was removed, perhaps by another process.
     Gone,
     Damaged(String),
 }
 
-/// The bytes of a segment's file, if they have its checksum.
-fn checked(folder: &Path, segment: &Segment) -> Result<Arc<[u8]>, Fault> {
-    let file = bytes(&folder.join(segment.name.text()), segment.bytes);
+/// The bytes of a segment, if they have its checksum.
+fn checked(shared: &Shared, segment: &Segment) -> Result<Arc<[u8]>, Fault> {
+    let file = shared.store.read(segment.name, segment.bytes);
     let file = file.map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => Fault::Gone,
         _ => Fault::Damaged(format!("cannot be read: {error}")),
@@ -267,16 +259,4 @@ fn checked(folder: &Path, segment: &Segment) -> Result<Arc<[u8]>, Fault> {
             file.len()
         ))),
     }
-}
-
-/// The bytes of a file of this length, read to where arrays can refer to them.
-fn bytes(path: &Path, len: u64) -> io::Result<Arc<[u8]>> {
-    let mut file = File::open(path)?;
-    let found = file.metadata()?.len();
-    let len = usize::try_from(len).ok().filter(|_| found == len);
-    let len = len.ok_or_else(|| io::Error::other(format!("it now has {found} bytes")))?;
-    let mut bytes = segment::zeros(len);
-    let buffer = Arc::get_mut(&mut bytes).expect("nothing else refers to it yet");
-    file.read_exact(buffer)?;
-    Ok(bytes)
 }

@@ -1,6 +1,9 @@
 //! The pages and bytes of rows' caches.
 
-use mlx_nn::StateCost;
+use mlx_nn::{PAGE, StateCost};
+
+use crate::model::LoadedModel;
+use crate::request::limits::Limits;
 
 /// The size of a row's cache as a function of its length.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,6 +28,12 @@ struct GroupCost {
 }
 
 impl CacheCost {
+    /// The cost of a model's rows, and of those of its draft model.
+    pub(crate) fn of(model: &LoadedModel) -> Self {
+        let draft = model.draft_model().map(LoadedModel::state_costs);
+        Self::new(model.state_costs(), PAGE).with_draft(draft.unwrap_or_default())
+    }
+
     /// The cost of layers with these states, whose positions are in pages of `page` positions.
     pub(crate) fn new(layers: Vec<StateCost>, page: usize) -> Self {
         let mut cost = Self {
@@ -92,6 +101,72 @@ impl CacheCost {
         let groups = self.groups[self.own..].iter();
         let bytes = groups.map(|group| self.pages(group, len) * self.page * group.position_bytes);
         self.row_bytes + bytes.sum::<usize>()
+    }
+
+    /// The bytes of these numbers of pages, in each group of the model's pool.
+    pub(crate) fn pool_bytes(&self, pages: &[usize]) -> usize {
+        let groups = self.groups.iter().zip(pages);
+        let bytes = groups.map(|(group, pages)| pages * self.page * group.position_bytes);
+        bytes.sum()
+    }
+
+    /// The pages, in each group of the model's pool and then of the draft model's, that rows within
+    /// `limits` and stored prefixes ever hold together, if the rows may take `cache_bytes`.
+    fn most_pages(&self, limits: &Limits, cache_bytes: usize) -> Vec<usize> {
+        let bytes = |group: &GroupCost| (self.page * group.position_bytes).max(1);
+        let whole = self.groups.iter().filter(|group| group.limit.is_none());
+        let whole: usize = whole.map(bytes).sum();
+        let of_group = |(at, group): (usize, &GroupCost)| {
+            let of_rows = match group.limit {
+                None => cache_bytes / whole,
+                // Beside the window, a row holds the prompt tokens that a pass writes.
+                Some(limit) => {
+                    let of_windows = limits.rows * self.pages(group, limit + self.page);
+                    let of_pass = limits.prompt_tokens(0).div_ceil(self.page);
+                    of_windows.min(cache_bytes / bytes(group)) + of_pass
+                }
+            };
+            let kept = match at < self.own {
+                true => limits.prefix_bytes / bytes(group),
+                false => 0,
+            };
+            // The spare page, and pages that rows have just copied, whose originals the prefixes hold
+            // until they are trimmed. More than these at once would make the pool grow.
+            of_rows + kept + 1 + limits.rows.min(of_rows / 16 + 2)
+        };
+        self.groups.iter().enumerate().map(of_group).collect()
+    }
+
+    /// The pages to reserve in each group of the model's pool, so that it never grows.
+    pub(crate) fn pool(&self, limits: &Limits, cache_bytes: usize) -> Vec<usize> {
+        let mut pages = self.most_pages(limits, cache_bytes);
+        pages.truncate(self.own);
+        pages
+    }
+
+    /// The bytes of all pages that are [reserved](Self::pool), of the draft model's, and of what rows
+    /// hold whatever their lengths.
+    fn all_bytes(&self, limits: &Limits, cache_bytes: usize) -> usize {
+        let pages = self.most_pages(limits, cache_bytes);
+        let pages = pages.into_iter().zip(&self.groups);
+        let pages = pages.map(|(pages, group)| pages * self.page * group.position_bytes);
+        pages.sum::<usize>() + limits.rows * self.row_bytes
+    }
+
+    /// The most bytes that rows may take so that all that is reserved for them fits into `room`
+    /// bytes; `None` if there is not room for one page of a row.
+    pub(crate) fn fitting(&self, limits: &Limits, room: usize) -> Option<usize> {
+        let fits = |bytes: usize| self.all_bytes(limits, bytes) <= room;
+        // The bytes grow with the limit: a search by halves.
+        let (mut least, mut most) = (0, room);
+        while least < most {
+            let middle = least + (most - least).div_ceil(2);
+            match fits(middle) {
+                true => least = middle,
+                false => most = middle - 1,
+            }
+        }
+        (least >= self.row(1)).then_some(least)
     }
 
     /// What a row of `len` positions needs, and what a limit in bytes allows.
