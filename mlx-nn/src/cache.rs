@@ -215,8 +215,8 @@ impl ModelCache {
 
     /// Opens a step of these widths over the layer states of the last step, if its lazy graph would
     /// be the graph of the last step with other offsets; `None` otherwise. The graphs are the same
-    /// if rows bring one token each, all layers keep keys and values, no buffer grows, no rope
-    /// changes, and only such steps use the cache; rows may have been put, cleared or shortened since. The
+    /// if rows bring one token each, recurrent states are written in place ([`Step::keep_all`]), no
+    /// buffer grows, no rope changes, and only such steps use these states; rows may have been put, cleared or shortened since. The
     /// layer states must have been evaluated, when the last step began and now. Otherwise the graph of a
     /// step also contains the operations that compute the states.
     ///
@@ -311,6 +311,16 @@ impl ModelCache {
             }
         }
         Ok(own)
+    }
+
+    /// A number that differs after arrays of the pool or of recurrent states were replaced by others.
+    pub(crate) fn moved(&self) -> u64 {
+        let layers = self.layers.iter();
+        let states = layers.map(|layer| match layer {
+            LayerState::Paged => 0,
+            LayerState::Recurrent(state) => state.moved(),
+        });
+        self.pool.borrow().moved() + states.sum::<u64>()
     }
 
     /// Notes that rows hold other positions than after the last step. Later steps have its lazy graph

@@ -15,7 +15,7 @@ use mlx_core::fast::{self, Form, Op};
 use mlx_core::{Array, Error, ErrorKind, Result, async_eval};
 
 pub use self::attention::KeptVectors;
-use self::axis::{Axis, features_at};
+use self::axis::{Axis, AxisReads, features_at};
 use self::paged::StepPages;
 pub use self::recurrent::{StateAfter, Taps};
 use self::repeated::Last;
@@ -58,6 +58,12 @@ pub struct Step<'c> {
     narrows: bool,
     /// Whether the computation of layers starts before the whole graph is built.
     starts_early: bool,
+    /// Whether every row keeps all of its tokens.
+    keeps_all: bool,
+    /// Whether the step has set recurrent states that are new arrays.
+    replaces_states: bool,
+    /// Which arrays of the axis layers have read.
+    has_read: Cell<AxisReads>,
     /// The length of the longest row, including its new token, up to which steps of the same widths
     /// have the same lazy graph; see [`repeated`]. 0: no later step has the graph of this step.
     lasts: Cell<usize>,
@@ -113,12 +119,20 @@ impl<'c> Step<'c> {
                 widths.len()
             )));
         }
-        cache.last = None;
+        // A step of other layers with lengths of their own changes nothing that the last step has read.
+        let is_beside =
+            |last: &Last| states.end <= last.states.start || last.states.end <= states.start;
+        let keeps_last = lens.is_some() && cache.last.as_ref().is_some_and(is_beside);
+        if !keeps_last {
+            cache.last = None;
+        }
         let repeats = width == 1 && lens.is_none() && cache.options.store;
         let repeats = repeats && fast::form(Op::Attention)? != Form::Plain;
         let held = lens.unwrap_or(&cache.lens).to_vec();
         let axis = Axis::new(&held, widths, is_fixed, cache.axis.as_ref())?;
-        cache.axis = Some(axis.clone());
+        if !keeps_last {
+            cache.axis = Some(axis.clone());
+        }
         let reach = (0..widths.len())
             .map(|row| cache.expected[row].max(held[row] + widths[row]))
             .collect();
@@ -134,6 +148,9 @@ impl<'c> Step<'c> {
             reads: None,
             narrows: false,
             starts_early: false,
+            keeps_all: false,
+            replaces_states: false,
+            has_read: Cell::default(),
             lasts: Cell::new(if repeats { usize::MAX } else { 0 }),
             needs_rows: Cell::new(false),
             committed: false,
@@ -177,8 +194,23 @@ impl Step<'_> {
         self.axis.each()
     }
 
+    /// Declares that every row keeps all of its tokens. Recurrent states are then written in place,
+    /// where nothing else reads them: if features of the step are computed, it has to be
+    /// [committed](Self::commit).
+    pub fn keep_all(&mut self) {
+        self.keeps_all = true;
+    }
+
+    /// Whether the step writes all that it stores in place: pages, and the states of recurrent layers
+    /// after [`keep_all`](Self::keep_all). [`Replay`](mlx_core::Replay) computes no other arrays beside
+    /// those that it is given. To be called after the layers have run.
+    pub fn is_in_place(&self) -> bool {
+        !self.replaces_states
+    }
+
     /// The number of positions that each row held before the step: I32 `[B]`.
     pub fn offsets(&self) -> &Array {
+        self.note_read(|reads| reads.lens = true);
         &self.axis.lens
     }
 
@@ -190,21 +222,27 @@ impl Step<'_> {
 
     /// The position of each token in its row: I32 `[1, T]`.
     pub fn positions(&self) -> &Array {
+        self.note_read(|reads| reads.positions = true);
         &self.axis.positions
     }
 
+    fn note_read(&self, set: impl FnOnce(&mut AxisReads)) {
+        let mut reads = self.has_read.get();
+        set(&mut reads);
+        self.has_read.set(reads);
+    }
+
     /// The arrays of this step that differ from those of the [step before](RepeatedStep)
-    /// with the same graph: the offsets of rows, the positions of tokens, and tables of pages.
+    /// with the same graph, as far as layers have read them: the offsets of rows, the positions of
+    /// tokens, the slots of recurrent states, and tables of pages.
     pub fn inputs(&self) -> Vec<Array> {
+        let mut inputs = self.axis.inputs(self.has_read.get());
         let tables = paged::tables(self);
         let tables = tables
             .iter()
-            .map(|(group, _)| &self.pages[group].paged.tables);
-        [&self.axis.lens, &self.axis.positions]
-            .into_iter()
-            .chain(tables)
-            .cloned()
-            .collect()
+            .map(|(group, _)| self.pages[group].paged.tables.clone());
+        inputs.extend(tables);
+        inputs
     }
 
     /// The length of the longest row, including its tokens of this step.
@@ -442,16 +480,23 @@ impl Step<'_> {
             }
         }
         self.committed = true;
-        self.cache.last = match kept.is_whole() {
+        let is_whole = kept.is_whole();
+        let last = match is_whole && self.own_lens.is_none() {
             true => Some(Last {
+                states: self.states.clone(),
                 until: self.lasts.get(),
                 needs_rows: self.needs_rows.get(),
-                moved: self.cache.pool.borrow().moved(),
+                reads: self.has_read.get(),
+                moved: 0,
                 tables: paged::tables(&self),
             }),
             false => None,
         };
         self.end_recurrent(true);
+        if self.own_lens.is_none() {
+            let moved = self.cache.moved();
+            self.cache.last = last.map(|last| Last { moved, ..last });
+        }
         for (len, keep) in self.cache.lens.iter_mut().zip(keep) {
             *len += keep;
         }

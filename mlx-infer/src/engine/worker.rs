@@ -94,10 +94,7 @@ impl<'m, 's> Worker<'m, 's> {
         let mut scheduler = Scheduler::new(limits, cost, records);
         let is_cuda = fast::form(Op::Attention).is_ok_and(|form| form == Form::Cuda);
         if is_cuda {
-            scheduler = scheduler.gathering();
-            if drafter.is_none() && Rows::may_repeat(model) {
-                scheduler = scheduler.rounding();
-            }
+            scheduler = scheduler.gathering().rounding();
         }
         Self {
             prefixes,

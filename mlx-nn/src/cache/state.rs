@@ -23,6 +23,14 @@ impl Kept<'_> {
         self.keep == self.axis.widths
     }
 
+    /// The error for a step that has declared that all of its tokens are kept.
+    pub(crate) fn not_whole(&self) -> Error {
+        let (keep, widths) = (self.keep, &self.axis.widths);
+        refusal(format!(
+            "a step of {widths:?} tokens, all of which were to be kept, cannot keep {keep:?}"
+        ))
+    }
+
     /// The error for a step whose state exists only for all of its tokens.
     pub(crate) fn too_wide(&self) -> Error {
         let Self { keep, axis, slack } = self;

@@ -28,6 +28,14 @@ pub(crate) struct Axis {
     slots: OnceCell<RowSlots>,
 }
 
+/// Which arrays of an [`Axis`] the layers of a step have read.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct AxisReads {
+    pub(crate) lens: bool,
+    pub(crate) positions: bool,
+    pub(crate) slots: bool,
+}
+
 /// Where recurrent layers read and write the states of rows, of which row b has number b.
 #[derive(Clone, Debug)]
 pub(crate) struct RowSlots {
@@ -110,6 +118,22 @@ impl Axis {
             to: of(&|row| self.widths[row] > 0)?,
         };
         Ok(self.slots.get_or_init(|| made).clone())
+    }
+
+    /// The arrays that differ between steps with the same places, as far as they are read. The
+    /// [slots](Self::slots) are made before.
+    pub(crate) fn inputs(&self, reads: AxisReads) -> Vec<Array> {
+        let mut inputs = Vec::new();
+        if reads.lens {
+            inputs.push(self.lens.clone());
+        }
+        if reads.positions {
+            inputs.push(self.positions.clone());
+        }
+        if let Some(slots) = self.slots.get().filter(|_| reads.slots) {
+            inputs.extend([slots.from.clone(), slots.to.clone()]);
+        }
+        inputs
     }
 
     /// The number of rows.

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use mlx_core::fast::{
-    self, RaggedDelta, RaggedRows, RaggedScan, SlotsAfter, StatePool, StateSlots,
+    self, Form, Op, RaggedDelta, RaggedRows, RaggedScan, SlotsAfter, StatePool, StateSlots,
 };
 use mlx_core::{Array, DType, Error, ErrorKind, Result, ops::concat};
 
@@ -105,9 +105,19 @@ impl Step<'_> {
             Some(_) => inputs.astype(DType::F32)?,
             None => inputs.clone(),
         };
+        let slots = self.slots()?;
+        if other.is_none()
+            && let Some(pool) = self.own_state(layer, part, Op::Conv, x.dtype())?
+        {
+            let states = own_of_rows(pool, &slots);
+            let rows = self.ragged_rows();
+            let (y, end) = fast::ragged_conv(&x, of.taps, of.bias, is_silu, &rows, Some(states))?;
+            let end = end.ok_or_else(no_states)?;
+            self.hand_over(layer, part, Handed::InPlace(end))?;
+            return Ok(y);
+        }
         let before = self.pool_before(layer, part, &found, inputs.dtype())?;
         let pool = before.map(|before| before.astype(x.dtype())).transpose()?;
-        let slots = self.axis.slots()?;
         let states = pool.as_ref().map(|pool| of_rows(pool, &slots));
         let rows = self.ragged_rows();
         let (y, end) = fast::ragged_conv(&x, of.taps, of.bias, is_silu, &rows, states)?;
@@ -210,8 +220,15 @@ impl Step<'_> {
                 found.name()
             )));
         }
+        let slots = self.slots()?;
+        if let Some(pool) = self.own_state(layer, part, Op::Delta, tokens[0].dtype())? {
+            let states = own_of_rows(pool, &slots);
+            let (y, end) = run(tokens.each_ref(), &self.ragged_rows(), Some(states))?;
+            let end = end.ok_or_else(no_states)?;
+            self.hand_over(layer, part, Handed::InPlace(end))?;
+            return Ok(y);
+        }
         let before = self.pool_before(layer, part, &found, dtype)?;
-        let slots = self.axis.slots()?;
         let states = before.as_ref().map(|pool| of_rows(pool, &slots));
         let (y, end) = run(tokens.each_ref(), &self.ragged_rows(), states)?;
         if let (Some(end), Some(pool)) = (end, before) {
@@ -231,7 +248,7 @@ impl Step<'_> {
                     longest: kept.longest() as i32,
                 };
                 let (_, end) = run(of_kept.each_ref(), &rows, Some(of_rows(&pool, &slots)))?;
-                end.ok_or_else(|| refusal("a recurrence with states has returned none"))
+                end.ok_or_else(no_states)
             };
             let rerun = Rc::new(rerun);
             self.hand_over(layer, part, Handed::Rerun { end, rerun })?;
@@ -239,10 +256,40 @@ impl Step<'_> {
         Ok(y)
     }
 
+    /// The slots of the rows' states.
+    fn slots(&self) -> Result<RowSlots> {
+        self.note_read(|reads| reads.slots = true);
+        self.axis.slots()
+    }
+
     fn ragged_rows(&self) -> RaggedRows<'_> {
         RaggedRows {
             starts: &self.axis.starts,
             longest: self.axis.longest() as i32,
+        }
+    }
+
+    /// The stored states of all rows, if the step writes them in place: it has
+    /// [declared](Step::keep_all) that it keeps all tokens, nothing else reads them, and `op` has a kernel for
+    /// activations of this dtype.
+    fn own_state(
+        &mut self,
+        layer: usize,
+        part: usize,
+        op: Op,
+        activations: DType,
+    ) -> Result<Option<Array>> {
+        if !self.keeps_all || !self.stores() {
+            return Ok(None);
+        }
+        let has_kernel = match fast::form(op)? {
+            Form::Plain => false,
+            Form::Cuda => activations != DType::F32,
+            _ => true,
+        };
+        match has_kernel {
+            true => self.recurrent(layer)?.own(part),
+            false => Ok(None),
         }
     }
 
@@ -254,7 +301,7 @@ impl Step<'_> {
         found: &StatePart,
         dtype: DType,
     ) -> Result<Option<Array>> {
-        let stored = self.recurrent(layer)?.stored(part).cloned();
+        let stored = self.recurrent(layer)?.lend(part).cloned();
         match (stored, self.stores()) {
             (_, false) => Ok(None),
             (Some(stored), true) => Ok(Some(stored)),
@@ -285,6 +332,19 @@ impl Step<'_> {
                 end,
             },
         )
+    }
+}
+
+fn no_states() -> Error {
+    refusal("a recurrence with states has returned none")
+}
+
+/// The states of rows in a pool that is written in place.
+fn own_of_rows(pool: Array, slots: &RowSlots) -> StateSlots<'_> {
+    StateSlots {
+        pool: StatePool::Own(pool),
+        from: &slots.from,
+        to: SlotsAfter::Rows(&slots.to),
     }
 }
 
@@ -434,8 +494,6 @@ impl Step<'_> {
     }
 
     fn recurrent(&mut self, layer: usize) -> Result<&mut RecurrentCache> {
-        // A step replaces the arrays of the state, so no later step can have its graph.
-        self.lasts_until(0);
         let state = self.cache.layers.get_mut(layer);
         let state = state.ok_or_else(|| refusal(format!("there is no layer {layer}")))?;
         state.recurrent().ok_or_else(|| {
@@ -460,7 +518,7 @@ impl Step<'_> {
     ) -> Result<Array> {
         let rows = self.axis.rows();
         let zeros = || zero_state(found, rows, dtype);
-        let stored = self.recurrent(layer)?.stored(part).cloned();
+        let stored = self.recurrent(layer)?.lend(part).cloned();
         let Some(stored) = stored else {
             return zeros();
         };
@@ -481,6 +539,11 @@ impl Step<'_> {
 
     fn hand_over(&mut self, layer: usize, part: usize, handed: Handed) -> Result<()> {
         if self.cache.options.store {
+            if !matches!(handed, Handed::InPlace(_)) {
+                // The arrays of the state are replaced, so no later step can have this graph.
+                self.lasts_until(0);
+                self.replaces_states = true;
+            }
             self.recurrent(layer)?.hand_over(part, handed);
         }
         Ok(())

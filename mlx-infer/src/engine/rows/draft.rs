@@ -166,20 +166,24 @@ impl<'m> Rows<'m> {
         }
     }
 
-    /// Stores the `tokens` of a step, `[1, T]`, and their features before and after the final norm. Row b keeps `keep[b]`
+    /// The features that the head reads, of those of a step before and after the final norm; `None` without a head.
+    pub(super) fn head_features(&self, [x, hidden]: &[Array; 2]) -> Result<Option<Array>> {
+        let head = self.model.model().draft_head();
+        Ok(head.map(|head| head.input([x, hidden])).transpose()?)
+    }
+
+    /// Stores the `tokens` of a step, `[1, T]`, and the [features](Self::head_features) of them. Row b keeps `keep[b]`
     /// tokens from the place `firsts[b]` on.
     pub(super) fn add_head_input(
         &mut self,
         tokens: Array,
-        [x, hidden]: &[Array; 2],
+        features: Option<Array>,
         firsts: Vec<usize>,
         keep: Vec<usize>,
     ) -> Result<()> {
-        let model = self.model.model();
-        let Some(head) = model.draft_head() else {
+        let Some(features) = features else {
             return Ok(());
         };
-        let features = head.input([x, hidden])?;
         self.head_input.parts.push(Part {
             tokens,
             features,

@@ -229,7 +229,8 @@ impl Rows<'_> {
             verified.push(row);
         }
         step.commit(&keep)?;
-        self.add_head_input(tokens, &features, firsts, keep)?;
+        let features = self.head_features(&features)?;
+        self.add_head_input(tokens, features, firsts, keep)?;
         // For rows that keep a part of their tokens, the recurrent states are computed while the
         // host continues.
         async_eval(self.cache.row_arrays())?;
