@@ -171,7 +171,7 @@ impl ModelCache {
     /// `widths` has another number of rows, or every width is 0.
     pub fn begin(&mut self, widths: &[usize]) -> Result<Step<'_>> {
         let states = 0..self.layers.len();
-        Step::new(self, states, None, widths, false)
+        Step::new(self, states, None, widths, 0)
     }
 
     /// Opens a step over the layer states `states`. The other states do not change, so they lack
@@ -180,7 +180,7 @@ impl ModelCache {
     /// # Errors
     /// The errors of [`begin`](Self::begin), or the cache has no such states.
     pub fn begin_part(&mut self, states: Range<usize>, widths: &[usize]) -> Result<Step<'_>> {
-        Step::new(self, states, None, widths, false)
+        Step::new(self, states, None, widths, 0)
     }
 
     /// Opens a step over the layer states `states`, in which row b has `lens[b]` positions. The
@@ -194,7 +194,7 @@ impl ModelCache {
         lens: &[usize],
         widths: &[usize],
     ) -> Result<Step<'_>> {
-        Step::new(self, states, Some(lens), widths, false)
+        Step::new(self, states, Some(lens), widths, 0)
     }
 
     /// [`begin_part`](Self::begin_part), or [`begin_at`](Self::begin_at) if there are `lens`, where a
@@ -210,7 +210,27 @@ impl ModelCache {
         lens: Option<&[usize]>,
         widths: &[usize],
     ) -> Result<Step<'_>> {
-        Step::new(self, states, lens, widths, true)
+        Step::new(self, states, lens, widths, 1)
+    }
+
+    /// [`begin_part`](Self::begin_part), where each row has `places` places, at least as many as it has
+    /// tokens. The tokens behind its own may be any valid ones and are kept nowhere, and their features
+    /// mean nothing.
+    ///
+    /// # Errors
+    /// The errors of [`begin_part`](Self::begin_part), or a row has more tokens than places.
+    pub fn begin_padded(
+        &mut self,
+        states: Range<usize>,
+        widths: &[usize],
+        places: usize,
+    ) -> Result<Step<'_>> {
+        if widths.iter().any(|&width| width > places) {
+            return Err(refusal(format!(
+                "rows of {widths:?} tokens do not fit in {places} places each"
+            )));
+        }
+        Step::new(self, states, None, widths, places)
     }
 
     /// Opens a step of these widths over the layer states of the last step, if its lazy graph would

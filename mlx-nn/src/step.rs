@@ -88,13 +88,13 @@ pub(crate) struct Turned {
 
 impl<'c> Step<'c> {
     /// A step over the layer states `states`, in which row b has `lens[b]` positions. `None`: the
-    /// rows have the lengths of the cache. `is_fixed`: rows without tokens have a place.
+    /// rows have the lengths of the cache. `least`: the least number of places of a row.
     pub(crate) fn new(
         cache: &'c mut ModelCache,
         states: Range<usize>,
         lens: Option<&[usize]>,
         widths: &[usize],
-        is_fixed: bool,
+        least: usize,
     ) -> Result<Self> {
         let width = widths.iter().copied().max().unwrap_or(0);
         if widths.len() != cache.rows() || width == 0 {
@@ -126,10 +126,10 @@ impl<'c> Step<'c> {
         if !keeps_last {
             cache.last = None;
         }
-        let repeats = width == 1 && lens.is_none() && cache.options.store;
+        let repeats = width == 1 && least <= 1 && lens.is_none() && cache.options.store;
         let repeats = repeats && fast::form(Op::Attention)? != Form::Plain;
         let held = lens.unwrap_or(&cache.lens).to_vec();
-        let axis = Axis::new(&held, widths, is_fixed, cache.axis.as_ref())?;
+        let axis = Axis::new(&held, widths, least, cache.axis.as_ref())?;
         if !keeps_last {
             cache.axis = Some(axis.clone());
         }
@@ -189,7 +189,7 @@ impl Step<'_> {
     }
 
     /// The places of the tokens of each row on the axis of tokens. In a step of a
-    /// [fixed shape](ModelCache::begin_slots) a row without tokens has one place.
+    /// [fixed shape](ModelCache::begin_slots) a row may have places behind its tokens.
     pub fn places(&self) -> impl Iterator<Item = Range<usize>> {
         self.axis.each()
     }

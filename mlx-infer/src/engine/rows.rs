@@ -7,6 +7,7 @@ mod draft;
 mod verify;
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::LazyLock;
 
 use mlx_core::{Array, Replay, async_eval, eval};
@@ -32,6 +33,12 @@ pub(crate) struct Rows<'m> {
     adapters: BTreeMap<Id, RowAdapter>,
     /// Queues steps. It is dropped when the batch gets another number of slots.
     replay: Option<Replay>,
+    /// Queue verify steps, by the places of each slot. They are dropped with `replay`.
+    verifies: BTreeMap<usize, Replay>,
+    /// Queue the drafts of the model's head, by their tokens. They are dropped with `replay`.
+    draws: BTreeMap<usize, Replay>,
+    /// Whether verify steps have a fixed shape, which costs places without tokens.
+    pads: bool,
     /// The last step, if it was queued with `replay`, so that the next step may repeat it.
     repeatable: Option<Repeatable>,
     /// The adapters of the tokens of the last step of one token a row, and of its slots.
@@ -95,6 +102,9 @@ impl<'m> Rows<'m> {
             slots: Vec::new(),
             adapters: BTreeMap::new(),
             replay: None,
+            verifies: BTreeMap::new(),
+            draws: BTreeMap::new(),
+            pads: false,
             repeatable: None,
             token_adapters: None,
             queued: None,
@@ -157,8 +167,22 @@ impl<'m> Rows<'m> {
     fn emptied(&self) -> Self {
         Self {
             cache: self.cache.beside(0),
+            pads: self.pads,
             ..Self::new(self.model)
         }
+    }
+
+    /// The same batch, whose verify steps have a fixed shape.
+    pub(crate) fn padding(mut self) -> Self {
+        self.pads = true;
+        self
+    }
+
+    /// Drops the captured steps, before the batch gets another number of slots or other arrays.
+    fn forget_steps(&mut self) {
+        (self.replay, self.repeatable) = (None, None);
+        self.verifies.clear();
+        self.draws.clear();
     }
 
     /// A cache whose rows can join the batch without a copy.
@@ -206,7 +230,7 @@ impl<'m> Rows<'m> {
             self.reset();
             return Ok(());
         }
-        (self.replay, self.repeatable) = (None, None);
+        self.forget_steps();
         self.read_head_input()?;
         if slots < self.slots.len() {
             let spare = slots.saturating_sub(kept.len());
@@ -235,7 +259,7 @@ impl<'m> Rows<'m> {
         let empty: Vec<usize> = self.empty().collect();
         let (first, rest) = rows.split_at(empty.len().min(rows.len()));
         if !rest.is_empty() {
-            (self.replay, self.repeatable) = (None, None);
+            self.forget_steps();
         }
         for (&slot, &(row, id)) in empty.iter().zip(first) {
             self.cache.put(slot, &new, row)?;
@@ -325,7 +349,7 @@ impl<'m> Rows<'m> {
         let logits = with_adapters(scope, || self.model.logits(&features[1]))?;
         let logits = logits.squeeze(0)?;
         self.token_adapters = token_adapters.map(|tokens| (adapters.clone(), tokens));
-        let head_features = self.head_features(&features)?;
+        let head_features = self.model.head_features(&features)?;
 
         let mut owners = owners(&inputs, &self.slots);
         let mut on_host = Vec::new();
@@ -525,6 +549,14 @@ impl Undecided {
             on_host: self.on_host,
         })
     }
+}
+
+/// The replay of a size, made at its first use.
+fn replay_of(all: &mut BTreeMap<usize, Replay>, size: usize) -> Result<&mut Replay> {
+    Ok(match all.entry(size) {
+        Entry::Occupied(held) => held.into_mut(),
+        Entry::Vacant(new) => new.insert(Replay::new()?),
+    })
 }
 
 /// For each slot, the request that gets the token that is chosen behind its input, if one does.

@@ -89,12 +89,13 @@ impl<'m, 's> Worker<'m, 's> {
         let cost = CacheCost::new(model.state_costs(), PAGE);
         let cost = cost.with_draft(draft.unwrap_or_default());
         let drafter = drafters::of(model);
-        let rows = Rows::new(model);
+        let mut rows = Rows::new(model);
         let prefixes = Prefixes::new(limits.prefix_bytes, rows.new_cache(0));
         let mut scheduler = Scheduler::new(limits, cost, records);
         let is_cuda = fast::form(Op::Attention).is_ok_and(|form| form == Form::Cuda);
         if is_cuda {
             scheduler = scheduler.gathering().rounding();
+            rows = rows.padding();
         }
         Self {
             prefixes,
@@ -121,6 +122,8 @@ impl<'m, 's> Worker<'m, 's> {
     pub(super) fn splitting(mut self) -> Self {
         self.has_one_pass = false;
         self.scheduler = self.scheduler.clone().gathering();
+        let rows = Rows::new(self.model);
+        self.rows = std::mem::replace(&mut self.rows, rows).padding();
         self
     }
 

@@ -310,25 +310,25 @@ impl RecurrentCache {
                 ErrorKind::Invalid,
                 format!("the step has not handed over its {}", part.name()),
             )),
-            Some(Handed::Inputs { end: Some(end), .. }) if kept.is_whole() => Ok(end.clone()),
+            Some(Handed::Inputs { end: Some(end), .. }) if kept.is_at_end() => Ok(end.clone()),
             Some(Handed::Inputs { before, inputs, .. }) => last_inputs(before, inputs, kept),
             Some(Handed::Each { before, states }) => {
                 let after = states.take(&token_before(kept)?, 0)?;
                 keep_some(before, after, kept)
             }
             Some(Handed::Rerun { end, rerun }) => {
-                if kept.is_whole() {
+                if kept.is_at_end() {
                     return Ok(end.clone());
                 }
                 rerun(kept.axis, kept.keep)
             }
-            Some(Handed::InPlace(end)) => match kept.is_whole() {
+            Some(Handed::InPlace(end)) => match kept.is_at_end() {
                 true => Ok(end.clone()),
                 false => Err(kept.not_whole()),
             },
             Some(Handed::End { before, state }) => {
                 let is_part = |(&keep, &width): (&usize, &usize)| keep != 0 && keep != width;
-                if kept.keep.iter().zip(&kept.axis.widths).any(is_part) {
+                if kept.axis.is_padded() || kept.keep.iter().zip(&kept.axis.widths).any(is_part) {
                     return Err(kept.too_wide());
                 }
                 keep_some(before, state.clone(), kept)

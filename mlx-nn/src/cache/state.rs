@@ -23,6 +23,11 @@ impl Kept<'_> {
         self.keep == self.axis.widths
     }
 
+    /// Whether the states after the last places of all rows are those after the tokens that they keep.
+    pub(crate) fn is_at_end(&self) -> bool {
+        self.is_whole() && !self.axis.is_padded()
+    }
+
     /// The error for a step that has declared that all of its tokens are kept.
     pub(crate) fn not_whole(&self) -> Error {
         let (keep, widths) = (self.keep, &self.axis.widths);

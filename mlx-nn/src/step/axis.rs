@@ -7,8 +7,9 @@ use mlx_core::{Array, Result};
 
 /// The tokens of all rows of a step on one axis, row after row, without padding.
 ///
-/// A row has a place on the axis for each of its tokens. A row without tokens has no place or, in
-/// [steps of a fixed shape](crate::ModelCache::begin_slots), one, whose token is kept nowhere.
+/// A row has a place on the axis for each of its tokens. In
+/// [steps of a fixed shape](crate::ModelCache::begin_slots) each row has a least number of places. The
+/// tokens behind its own are kept nowhere.
 #[derive(Clone, Debug)]
 pub(crate) struct Axis {
     /// The number of tokens that each row brings.
@@ -23,8 +24,8 @@ pub(crate) struct Axis {
     pub(crate) positions: Array,
     /// The same as `lens`.
     held: Vec<usize>,
-    /// Whether rows without tokens have a place.
-    is_fixed: bool,
+    /// The least number of places of a row.
+    least: usize,
     slots: OnceCell<RowSlots>,
 }
 
@@ -46,47 +47,42 @@ pub(crate) struct RowSlots {
 }
 
 impl Axis {
-    /// The axis of rows that held `lens` positions before the step. `is_fixed`: rows without tokens
-    /// have a place. If the axis `before` has the same places, both share `starts`, so that graphs
+    /// The axis of rows that held `lens` positions before the step, each with at least `least` places. If the axis `before` has the same places, both share `starts`, so that graphs
     /// of both steps have that input in common.
     pub(crate) fn new(
         lens: &[usize],
         widths: &[usize],
-        is_fixed: bool,
+        least: usize,
         before: Option<&Self>,
     ) -> Result<Self> {
         let mut places = vec![0];
         for &width in widths {
-            let own = if is_fixed { width.max(1) } else { width };
-            places.push(places[places.len() - 1] + own);
+            places.push(places[places.len() - 1] + width.max(least));
         }
         let starts = match before {
             Some(before) if before.places == places => before.starts.clone(),
             _ => numbers(places.iter().copied())?,
         };
-        Self::at(lens, widths.to_vec(), is_fixed, (places, starts))
+        Self::at(lens, widths.to_vec(), least, (places, starts))
     }
 
     /// The axis of a later step with the same places. `widths`: those that [fit](Self::fits).
     pub(crate) fn again(&self, lens: &[usize], widths: &[usize]) -> Result<Self> {
         let places = (self.places.clone(), self.starts.clone());
-        Self::at(lens, widths.to_vec(), self.is_fixed, places)
+        Self::at(lens, widths.to_vec(), self.least, places)
     }
 
     /// Whether rows of these widths have the same places.
     pub(crate) fn fits(&self, widths: &[usize]) -> bool {
-        let own = |width: usize| if self.is_fixed { width.max(1) } else { width };
+        let mut rows = self.each().zip(widths);
         widths.len() == self.rows()
-            && self
-                .each()
-                .zip(widths)
-                .all(|(places, &width)| places.len() == own(width))
+            && rows.all(|(places, &width)| places.len() == width.max(self.least))
     }
 
     fn at(
         lens: &[usize],
         widths: Vec<usize>,
-        is_fixed: bool,
+        least: usize,
         (places, starts): (Vec<usize>, Array),
     ) -> Result<Self> {
         let rows = places.windows(2).zip(lens);
@@ -96,7 +92,7 @@ impl Axis {
             lens: numbers(lens.iter().copied())?,
             held: lens.to_vec(),
             slots: OnceCell::new(),
-            is_fixed,
+            least,
             starts,
             widths,
             places,
@@ -149,6 +145,12 @@ impl Axis {
     /// The places of each row.
     pub(crate) fn each(&self) -> impl Iterator<Item = Range<usize>> {
         self.places.windows(2).map(|of| of[0]..of[1])
+    }
+
+    /// Whether a row with tokens has places behind them.
+    pub(crate) fn is_padded(&self) -> bool {
+        let mut rows = self.each().zip(&self.widths);
+        rows.any(|(places, &width)| width > 0 && width < places.len())
     }
 
     /// The most places of a row.

@@ -241,7 +241,7 @@ impl Step<'_> {
                 for array in &mut of_kept {
                     *array = features_at(array, &places)?;
                 }
-                let kept = Axis::new(&vec![0; keep.len()], keep, false, None)?;
+                let kept = Axis::new(&vec![0; keep.len()], keep, 0, None)?;
                 // A row that keeps nothing has no tokens, so its slots are not used.
                 let rows = RaggedRows {
                     starts: &kept.starts,

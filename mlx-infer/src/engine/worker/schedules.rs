@@ -158,6 +158,9 @@ fn run(
         ..Limits::default()
     };
     let mut worker = Worker::new(model, limits);
+    if seed % 2 == 1 {
+        worker = worker.splitting();
+    }
     let mut told = Vec::new();
     for tick in 0.. {
         assert!(
