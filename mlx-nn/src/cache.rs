@@ -333,6 +333,16 @@ impl ModelCache {
         Ok(own)
     }
 
+    /// Bytes of slots for states after single tokens ([`Step::keep_any`]). They are a part of
+    /// [`nbytes`](Self::nbytes).
+    pub fn spare_state_bytes(&self) -> usize {
+        let layers = self.layers.iter().map(|layer| match layer {
+            LayerState::Paged => 0,
+            LayerState::Recurrent(state) => state.spare_bytes(),
+        });
+        layers.sum()
+    }
+
     /// A number that differs after arrays of the pool or of recurrent states were replaced by others.
     pub(crate) fn moved(&self) -> u64 {
         let layers = self.layers.iter();

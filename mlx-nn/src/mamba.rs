@@ -89,7 +89,7 @@ impl MambaConfig {
                 dtype: DType::F32,
             },
         ]);
-        LayerKind::Recurrent(shape.with_rerun())
+        LayerKind::Recurrent(shape.with_slots())
     }
 }
 

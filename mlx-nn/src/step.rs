@@ -17,6 +17,7 @@ use mlx_core::{Array, Error, ErrorKind, Result, async_eval};
 pub use self::attention::KeptVectors;
 use self::axis::{Axis, AxisReads, features_at};
 use self::paged::StepPages;
+use self::recurrent::{Keeps, TokenSlots};
 pub use self::recurrent::{StateAfter, Taps};
 use self::repeated::Last;
 pub use self::repeated::RepeatedStep;
@@ -58,8 +59,8 @@ pub struct Step<'c> {
     narrows: bool,
     /// Whether the computation of layers starts before the whole graph is built.
     starts_early: bool,
-    /// Whether every row keeps all of its tokens.
-    keeps_all: bool,
+    /// What is known about the tokens that rows will keep.
+    keeps: Keeps,
     /// Whether the step has set recurrent states that are new arrays.
     replaces_states: bool,
     /// Which arrays of the axis layers have read.
@@ -148,7 +149,7 @@ impl<'c> Step<'c> {
             reads: None,
             narrows: false,
             starts_early: false,
-            keeps_all: false,
+            keeps: Keeps::Unknown,
             replaces_states: false,
             has_read: Cell::default(),
             lasts: Cell::new(if repeats { usize::MAX } else { 0 }),
@@ -198,7 +199,38 @@ impl Step<'_> {
     /// where nothing else reads them: if features of the step are computed, it has to be
     /// [committed](Self::commit).
     pub fn keep_all(&mut self) {
-        self.keeps_all = true;
+        self.keeps = Keeps::All;
+    }
+
+    /// Declares that the step will be [committed](Self::commit) if features of it are computed, whatever
+    /// its rows keep. The states after each token are then stored in slots of their own, and nothing is
+    /// computed again for rows that keep a part. To be called before the layers run. Returns false, and
+    /// changes nothing, if a layer cannot store them. The slots take the memory of the states of all rows for each token
+    /// of the longest row but one: [`ModelCache::spare_state_bytes`].
+    ///
+    /// # Errors
+    /// No memory for a handle.
+    pub fn keep_any(&mut self) -> Result<bool> {
+        let (rows, places) = (self.axis.rows(), self.axis.longest());
+        if !self.stores() {
+            return Ok(false);
+        }
+        let layers = self.cache.layers[self.states.clone()].iter_mut();
+        for state in layers.filter_map(LayerState::recurrent) {
+            if !state.widen(rows, places)? {
+                return Ok(false);
+            }
+        }
+        let layers = self.cache.layers[self.states.clone()].iter_mut();
+        let mut states = layers.filter_map(LayerState::recurrent);
+        let Some(own) = states.next().and_then(|state| state.slots().cloned()) else {
+            return Ok(true);
+        };
+        if !states.all(|state| state.slots() == Some(&own)) {
+            return Ok(false);
+        }
+        self.keeps = Keeps::Any(TokenSlots::new(&self.axis, own)?);
+        Ok(true)
     }
 
     /// Whether the step writes all that it stores in place: pages, and the states of recurrent layers
@@ -466,10 +498,15 @@ impl Step<'_> {
                 format!("rows of {widths:?} tokens cannot keep {keep:?}"),
             ));
         }
+        let slots = match &self.keeps {
+            Keeps::Any(of) => Some(of.after(keep)),
+            Keeps::All | Keeps::Unknown => None,
+        };
         let kept = Kept {
             keep,
             axis: &self.axis,
             slack: self.cache.options.slack,
+            slots: slots.as_ref(),
         };
         if self.cache.options.store {
             for index in self.states.clone() {

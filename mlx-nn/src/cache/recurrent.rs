@@ -6,6 +6,10 @@
 //! other caches share them. A row of length 0 has the zero state, whatever the arrays hold at its
 //! index.
 //!
+//! The arrays can have more slots than there are rows. A step then stores the state after each of its
+//! tokens, and the number of tokens that a row keeps only sets which slot is its own
+//! ([`Step::keep_any`](crate::Step::keep_any)).
+//!
 //! A lazy array that reads the arrays has to be queued before they are written in place: a
 //! [`Store`] knows its readers.
 //!
@@ -41,6 +45,8 @@ pub(crate) enum Handed {
     Rerun { end: Array, rerun: Rc<Rerun> },
     /// The stored state, which the step writes in place.
     InPlace(Array),
+    /// The same, where each token of a row has a slot.
+    Slots(Array),
 }
 
 impl fmt::Debug for Handed {
@@ -51,6 +57,7 @@ impl fmt::Debug for Handed {
             Self::End { .. } => "End",
             Self::Rerun { .. } => "Rerun",
             Self::InPlace(_) => "InPlace",
+            Self::Slots(_) => "Slots",
         })
     }
 }
@@ -58,8 +65,10 @@ impl fmt::Debug for Handed {
 /// The arrays of all rows of one layer.
 #[derive(Debug)]
 pub(crate) struct Store {
-    /// One array for each part, `[B, …]`.
+    /// One array for each part, `[slots, …]`.
     arrays: Vec<Array>,
+    /// The slot of each row, if there are more slots than rows; `None`: row b has slot b.
+    slots: Option<Rc<[usize]>>,
     /// Lazy arrays that read them.
     readers: RefCell<Vec<Array>>,
     /// Whether something else may read them that is not among `readers`.
@@ -68,11 +77,33 @@ pub(crate) struct Store {
 
 impl Store {
     fn new(arrays: Vec<Array>) -> Rc<Self> {
+        Self::with(arrays, None)
+    }
+
+    fn with(arrays: Vec<Array>, slots: Option<Rc<[usize]>>) -> Rc<Self> {
         Rc::new(Self {
             arrays,
+            slots,
             readers: RefCell::default(),
             is_lent: Cell::new(false),
         })
+    }
+
+    fn slot(&self, row: usize) -> usize {
+        self.slots.as_ref().map_or(row, |slots| slots[row])
+    }
+
+    /// The arrays of all rows, `[B, …]`.
+    fn by_row(&self) -> Result<Vec<Array>> {
+        let Some(slots) = &self.slots else {
+            return Ok(self.arrays.clone());
+        };
+        let slots: Vec<i32> = slots.iter().map(|&slot| slot as i32).collect();
+        let slots = Array::from_slice(&slots, &[slots.len() as i32])?;
+        let arrays = self.arrays.iter().map(|array| array.take(&slots, 0));
+        let arrays = arrays.collect::<Result<Vec<_>>>()?;
+        self.note_readers(&arrays);
+        Ok(arrays)
     }
 
     /// Notes arrays that were made of these and may not be computed yet.
@@ -98,8 +129,8 @@ pub(crate) struct RecurrentCache {
     moved: u64,
     /// For each part, the arrays that were set in the current step.
     handed: Vec<Option<Handed>>,
-    /// The arrays after the step, which are stored on commit.
-    next: Option<Vec<Array>>,
+    /// The arrays after the step, which are stored on commit, and the slots of rows in them.
+    next: Option<(Vec<Array>, Option<Rc<[usize]>>)>,
     /// The states of each row at recorded lengths, `[1, …]` for each part.
     recorded: Vec<BTreeMap<usize, Rc<[Array]>>>,
 }
@@ -163,11 +194,62 @@ impl RecurrentCache {
     }
 
     /// The stored state of part number `part`, `[B, …]`. The caller may keep lazy arrays that read it.
-    pub(crate) fn lend(&self, part: usize) -> Option<&Array> {
-        self.store.as_ref().map(|store| {
+    pub(crate) fn lend(&mut self, part: usize) -> Result<Option<&Array>> {
+        if let Some(store) = self.store.clone().filter(|store| store.slots.is_some()) {
+            self.replace(Store::new(store.by_row()?));
+        }
+        Ok(self.store.as_ref().map(|store| {
             store.is_lent.set(true);
             &store.arrays[part]
-        })
+        }))
+    }
+
+    /// Gives each of `rows` rows at least `places` slots of its own: row b has the slots b, b + rows, and so on.
+    /// The arrays can then be written in place. Returns false before the first step, and for layers that cannot store
+    /// the state after each token.
+    pub(crate) fn widen(&mut self, rows: usize, places: usize) -> Result<bool> {
+        let Some(store) = self.store.clone().filter(|_| self.shape.has_slots()) else {
+            return Ok(false);
+        };
+        let has_room = store.arrays[0].shape()[0] as usize >= rows * places;
+        if has_room
+            && store.slots.is_some()
+            && !store.is_lent.get()
+            && Rc::strong_count(&store) == 2
+        {
+            return Ok(true);
+        }
+        let own = store.by_row()?;
+        let parts = self.shape.parts().zip(&own);
+        let wide = parts.map(|(part, own)| {
+            let spare = zero_state(part, rows * (places - 1), own.dtype())?;
+            concat(&[own, &spare], 0)
+        });
+        let wide = wide.collect::<Result<Vec<_>>>()?;
+        store.note_readers(&wide);
+        self.replace(Store::with(wide, Some((0..rows).collect())));
+        Ok(true)
+    }
+
+    /// The slot of each row, if there are more slots than rows.
+    pub(crate) fn slots(&self) -> Option<&Rc<[usize]>> {
+        self.store.as_ref()?.slots.as_ref()
+    }
+
+    /// Bytes of the slots that no row has.
+    pub(crate) fn spare_bytes(&self) -> usize {
+        let Some((store, rows)) = self
+            .store
+            .as_ref()
+            .zip(self.slots().map(|slots| slots.len()))
+        else {
+            return 0;
+        };
+        let spare = |array: &Array| {
+            let slots = array.shape()[0] as usize;
+            array.nbytes() / slots.max(1) * (slots - rows)
+        };
+        store.arrays.iter().map(spare).sum()
     }
 
     /// The stored state of part number `part`, `[B, …]`, to be written in place, if it
@@ -226,7 +308,7 @@ impl RecurrentCache {
 
     /// The arrays of row `row` of a store, copied or as views.
     fn row(store: &Store, row: usize, copies: bool) -> Result<Rc<[Array]>> {
-        let row = row as i32;
+        let row = store.slot(row) as i32;
         let part = |array: &Array| match copies {
             true => array.take(&Array::from_slice(&[row], &[1])?, 0),
             false => array.slice_axis(0, row, row + 1),
@@ -253,8 +335,9 @@ impl RecurrentCache {
                 true => self.own(at)?,
                 false => None,
             };
+            let slot = self.store.as_ref().map_or(row, |store| store.slot(row)) as i32;
             let (mut starts, mut stops) = (vec![0; new.ndim()], part.shape(rows));
-            (starts[0], stops[0]) = (row as i32, row as i32 + 1);
+            (starts[0], stops[0]) = (slot, slot + 1);
             written.push(match (held, &self.store) {
                 (Some(array), _) => inplace::slice_update_in_place(array, new, &starts, &stops)?,
                 (None, Some(store)) => store.arrays[at].slice_update(new, &starts, &stops)?,
@@ -263,7 +346,8 @@ impl RecurrentCache {
                 }
             });
         }
-        let store = Store::new(written);
+        let slots = self.store.as_ref().and_then(|store| store.slots.clone());
+        let store = Store::with(written, slots);
         if is_own {
             self.store = Some(store);
             return Ok(());
@@ -322,6 +406,7 @@ impl RecurrentCache {
                 }
                 rerun(kept.axis, kept.keep)
             }
+            Some(Handed::Slots(end)) => Ok(end.clone()),
             Some(Handed::InPlace(end)) => match kept.is_at_end() {
                 true => Ok(end.clone()),
                 false => Err(kept.not_whole()),
@@ -398,21 +483,32 @@ impl RecurrentCache {
     pub(crate) fn prepare(&mut self, kept: &Kept<'_>) -> Result<()> {
         let parts = self.shape.parts().zip(&self.handed);
         let after = parts.map(|(part, handed)| Self::after(part, handed.as_ref(), kept));
-        self.next = Some(after.collect::<Result<_>>()?);
+        let after = after.collect::<Result<_>>()?;
+        let has = |of: fn(&Handed) -> bool| self.handed.iter().flatten().any(of);
+        let slots = if has(|handed| matches!(handed, Handed::Slots(_))) {
+            kept.slots
+        } else if has(|handed| matches!(handed, Handed::InPlace(_))) {
+            self.slots()
+        } else {
+            None
+        };
+        self.next = Some((after, slots.cloned()));
         Ok(())
     }
 
     /// Ends the step: adopts the prepared state, or drops it.
     pub(crate) fn end_step(&mut self, commit: bool) {
-        let is_written = |handed: &Option<Handed>| matches!(handed, Some(Handed::InPlace(_)));
+        let is_written =
+            |handed: &Option<Handed>| matches!(handed, Some(Handed::InPlace(_) | Handed::Slots(_)));
         let is_in_place = self.handed.iter().all(is_written);
         self.handed.fill(None);
-        if let Some(next) = self.next.take()
+        if let Some((next, slots)) = self.next.take()
             && commit
         {
+            let store = Store::with(next, slots);
             match is_in_place {
-                true => self.store = Some(Store::new(next)),
-                false => self.replace(Store::new(next)),
+                true => self.store = Some(store),
+                false => self.replace(store),
             }
         }
     }
@@ -456,7 +552,8 @@ impl RecurrentCache {
     pub(crate) fn select(&self, rows: &[usize], indices: &Array) -> Result<Self> {
         let store = match &self.store {
             Some(store) => {
-                let arrays = store.arrays.iter().map(|array| array.take(indices, 0));
+                let by_row = store.by_row()?;
+                let arrays = by_row.iter().map(|array| array.take(indices, 0));
                 let arrays = arrays.collect::<Result<Vec<_>>>()?;
                 store.note_readers(&arrays);
                 Some(Store::new(arrays))
@@ -472,14 +569,19 @@ impl RecurrentCache {
         let store = match (&self.store, &other.store) {
             (None, None) => None,
             (first, second) => {
+                let by_row = |store: &Option<Rc<Store>>| {
+                    let arrays = store.as_ref().map(|store| store.by_row());
+                    arrays.transpose()
+                };
+                let of_both = [by_row(first)?, by_row(second)?];
                 let joined = |(at, part): (usize, &StatePart)| {
                     let like = first.as_ref().or(second.as_ref()).expect("one is there");
                     let dtype = like.arrays[at].dtype();
-                    let rows = |store: &Option<Rc<Store>>, count: usize| match store {
-                        Some(store) => Ok(store.arrays[at].clone()),
-                        None => zero_state(part, count, dtype),
+                    let rows = |of: usize| match &of_both[of] {
+                        Some(arrays) => Ok(arrays[at].clone()),
+                        None => zero_state(part, counts[of], dtype),
                     };
-                    concat(&[rows(first, counts[0])?, rows(second, counts[1])?], 0)
+                    concat(&[rows(0)?, rows(1)?], 0)
                 };
                 let parts = self.shape.parts().enumerate().map(joined);
                 let parts = parts.collect::<Result<Vec<_>>>()?;
@@ -540,7 +642,8 @@ impl RecurrentCache {
     /// The arrays that hold the rows, none before the first step.
     pub(crate) fn arrays(&self) -> Vec<&Array> {
         let store = self.store.as_ref().map(|store| &store.arrays);
-        self.next.as_ref().or(store).into_iter().flatten().collect()
+        let next = self.next.as_ref().map(|(arrays, _)| arrays);
+        next.or(store).into_iter().flatten().collect()
     }
 
     /// The arrays that hold the rows at [recorded](Self::record) lengths.

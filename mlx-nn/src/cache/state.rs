@@ -1,5 +1,7 @@
 //! [`LayerState`]: what a cache holds for one layer beside pages.
 
+use std::rc::Rc;
+
 use mlx_core::{Array, Error, ErrorKind, Result};
 
 use super::LayerKind;
@@ -15,6 +17,9 @@ pub(crate) struct Kept<'s> {
     pub(crate) axis: &'s Axis,
     /// [`CacheOptions::slack`]
     pub(crate) slack: usize,
+    /// The slot with the state of each row after the tokens that it keeps, if the step has stored the
+    /// state after each token.
+    pub(crate) slots: Option<&'s Rc<[usize]>>,
 }
 
 impl Kept<'_> {
@@ -38,7 +43,9 @@ impl Kept<'_> {
 
     /// The error for a step whose state exists only for all of its tokens.
     pub(crate) fn too_wide(&self) -> Error {
-        let Self { keep, axis, slack } = self;
+        let Self {
+            keep, axis, slack, ..
+        } = self;
         let (width, widths) = (axis.longest(), &axis.widths);
         refusal(format!(
             "a step of {width} tokens is too wide for slack {slack} to keep {keep:?} of {widths:?}"

@@ -2,6 +2,7 @@
 
 use std::cell::OnceCell;
 use std::ops::Range;
+use std::rc::Rc;
 
 use mlx_core::{Array, Result};
 
@@ -26,7 +27,7 @@ pub(crate) struct Axis {
     held: Vec<usize>,
     /// The least number of places of a row.
     least: usize,
-    slots: OnceCell<RowSlots>,
+    slots: OnceCell<(Option<Rc<[usize]>>, RowSlots)>,
 }
 
 /// Which arrays of an [`Axis`] the layers of a step have read.
@@ -37,7 +38,7 @@ pub(crate) struct AxisReads {
     pub(crate) slots: bool,
 }
 
-/// Where recurrent layers read and write the states of rows, of which row b has number b.
+/// Where recurrent layers read and write the states of rows.
 #[derive(Clone, Debug)]
 pub(crate) struct RowSlots {
     /// I32 `[B]`: the state before the row's tokens; -1 for a row that begins or has no tokens.
@@ -99,21 +100,24 @@ impl Axis {
         })
     }
 
-    /// The slots of the rows' states, made once for all layers.
-    pub(crate) fn slots(&self) -> Result<RowSlots> {
-        if let Some(slots) = self.slots.get() {
-            return Ok(slots.clone());
+    /// The slots of the rows' states, made once for all layers whose rows have the same slots `own`. `None`: row b
+    /// has slot b.
+    pub(crate) fn slots(&self, own: Option<&Rc<[usize]>>) -> Result<RowSlots> {
+        if let Some((_, made)) = self.slots.get().filter(|(of, _)| of.as_ref() == own) {
+            return Ok(made.clone());
         }
+        let slot = |row: usize| own.map_or(row, |own| own[row]) as i32;
         let of = |has: &dyn Fn(usize) -> bool| {
             let rows = 0..self.rows();
-            let slots = rows.map(|row| if has(row) { row as i32 } else { -1 });
+            let slots = rows.map(|row| if has(row) { slot(row) } else { -1 });
             Array::from_slice(&slots.collect::<Vec<i32>>(), &[self.rows() as i32])
         };
         let made = RowSlots {
             from: of(&|row| self.held[row] > 0 && self.widths[row] > 0)?,
             to: of(&|row| self.widths[row] > 0)?,
         };
-        Ok(self.slots.get_or_init(|| made).clone())
+        self.slots.get_or_init(|| (own.cloned(), made.clone()));
+        Ok(made)
     }
 
     /// The arrays that differ between steps with the same places, as far as they are read. The
@@ -126,7 +130,7 @@ impl Axis {
         if reads.positions {
             inputs.push(self.positions.clone());
         }
-        if let Some(slots) = self.slots.get().filter(|_| reads.slots) {
+        if let Some((_, slots)) = self.slots.get().filter(|_| reads.slots) {
             inputs.extend([slots.from.clone(), slots.to.clone()]);
         }
         inputs

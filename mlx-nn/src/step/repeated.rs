@@ -56,7 +56,7 @@ impl<'c> RepeatedStep<'c> {
             LayerState::Paged => false,
             LayerState::Recurrent(state) => !state.is_own(),
         };
-        let states = last.states.clone();
+        let (states, last_states) = (last.states.clone(), last.states.clone());
         if !axis.fits(widths)
             || end.is_some_and(|end| end > last.until)
             || cache.layers[states.clone()].iter().any(is_shared)
@@ -80,7 +80,13 @@ impl<'c> RepeatedStep<'c> {
             async_eval(&readers)?;
         }
         if reads.slots {
-            axis.slots()?;
+            let mut recurrent = cache.layers[last_states]
+                .iter()
+                .filter_map(|layer| match layer {
+                    LayerState::Paged => None,
+                    LayerState::Recurrent(state) => Some(state),
+                });
+            axis.slots(recurrent.next().and_then(|state| state.slots()))?;
         }
         let mut inputs = axis.inputs(reads);
         inputs.extend(tables);
