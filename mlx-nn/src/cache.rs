@@ -38,6 +38,7 @@ pub use pages::PAGE;
 use pages::RowPages;
 use pool::PagePool;
 pub use prefix::{PageUse, PrefixPage, PrefixStates};
+use recurrent::RecurrentCache;
 use state::{LayerState, incompatible, refusal};
 
 /// How a [`ModelCache`] stores the states of layers.
@@ -341,6 +342,16 @@ impl ModelCache {
             LayerState::Recurrent(state) => state.spare_bytes(),
         });
         layers.sum()
+    }
+
+    /// Frees the slots for states after single tokens. Nothing is evaluated.
+    ///
+    /// # Errors
+    /// No memory for a handle.
+    pub fn narrow_states(&mut self) -> Result<()> {
+        let layers = self.layers.iter_mut();
+        let mut states = layers.filter_map(LayerState::recurrent);
+        states.try_for_each(RecurrentCache::narrow)
     }
 
     /// A number that differs after arrays of the pool or of recurrent states were replaced by others.

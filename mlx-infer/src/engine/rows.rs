@@ -37,6 +37,8 @@ pub(crate) struct Rows<'m> {
     verifies: BTreeMap<usize, Replay>,
     /// Queue the drafts of the model's head, by their tokens. They are dropped with `replay`.
     draws: BTreeMap<usize, Replay>,
+    /// Bytes of the recurrent states of a row.
+    state_bytes: usize,
     /// Whether verify steps have a fixed shape, which costs places without tokens.
     pads: bool,
     /// The last step, if it was queued with `replay`, so that the next step may repeat it.
@@ -103,6 +105,7 @@ impl<'m> Rows<'m> {
             adapters: BTreeMap::new(),
             replay: None,
             verifies: BTreeMap::new(),
+            state_bytes: model.state_costs().iter().map(|cost| cost.row_bytes).sum(),
             draws: BTreeMap::new(),
             pads: false,
             repeatable: None,
@@ -176,6 +179,18 @@ impl<'m> Rows<'m> {
     pub(crate) fn padding(mut self) -> Self {
         self.pads = true;
         self
+    }
+
+    /// Bytes of slots for the recurrent states after single tokens.
+    pub(crate) fn spare_bytes(&self) -> usize {
+        self.cache.spare_state_bytes()
+    }
+
+    /// Frees these slots.
+    pub(crate) fn narrow(&mut self) -> Result<()> {
+        self.forget_steps();
+        self.cache.narrow_states()?;
+        Ok(async_eval(self.cache.row_arrays())?)
     }
 
     /// Drops the captured steps, before the batch gets another number of slots or other arrays.

@@ -122,6 +122,12 @@ impl<'m, 's> Worker<'m, 's> {
     pub(super) fn splitting(mut self) -> Self {
         self.has_one_pass = false;
         self.scheduler = self.scheduler.clone().gathering();
+        self.padding()
+    }
+
+    /// The same worker, whose steps with drafts have a fixed shape, as on CUDA.
+    #[cfg(test)]
+    pub(super) fn padding(mut self) -> Self {
         let rows = Rows::new(self.model);
         self.rows = std::mem::replace(&mut self.rows, rows).padding();
         self
@@ -211,7 +217,8 @@ impl<'m, 's> Worker<'m, 's> {
     pub(crate) fn cache_bytes(&self) -> usize {
         let pages = self.page_use().into_iter();
         let pages = pages.map(|group| group.by_rows * group.page_bytes);
-        pages.sum::<usize>() + self.scheduler.beside_pool(&self.requests)
+        let beside = self.scheduler.beside_pool(&self.requests);
+        pages.sum::<usize>() + beside + self.rows.spare_bytes()
     }
 
     /// Does one part of the work, like [`tick`](Self::tick). A panic ends the requests in progress, each with an error,
@@ -267,6 +274,7 @@ impl<'m, 's> Worker<'m, 's> {
             false => BTreeMap::new(),
         };
         self.scheduler.share(shared);
+        self.scheduler.set_spare(self.rows.spare_bytes());
         let (prefixes, model) = (&self.prefixes, self.model);
         let in_rows = |request: &RequestState<'s>| sharing::in_rows(prefixes, model, request);
         let plan = self.scheduler.plan(&mut self.requests, in_rows);
@@ -275,6 +283,11 @@ impl<'m, 's> Worker<'m, 's> {
         }
         for (id, shortage) in plan.refuse {
             self.fail(id, out_of_memory(shortage));
+        }
+        if plan.narrow
+            && let Err(error) = self.rows.narrow()
+        {
+            self.step_failed(error);
         }
         if let Some(slots) = plan.compact {
             self.step_end = None;

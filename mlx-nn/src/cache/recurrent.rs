@@ -195,13 +195,19 @@ impl RecurrentCache {
 
     /// The stored state of part number `part`, `[B, …]`. The caller may keep lazy arrays that read it.
     pub(crate) fn lend(&mut self, part: usize) -> Result<Option<&Array>> {
-        if let Some(store) = self.store.clone().filter(|store| store.slots.is_some()) {
-            self.replace(Store::new(store.by_row()?));
-        }
+        self.narrow()?;
         Ok(self.store.as_ref().map(|store| {
             store.is_lent.set(true);
             &store.arrays[part]
         }))
+    }
+
+    /// Frees the slots that no row has.
+    pub(crate) fn narrow(&mut self) -> Result<()> {
+        if let Some(store) = self.store.clone().filter(|store| store.slots.is_some()) {
+            self.replace(Store::new(store.by_row()?));
+        }
+        Ok(())
     }
 
     /// Gives each of `rows` rows at least `places` slots of its own: row b has the slots b, b + rows, and so on.

@@ -96,10 +96,13 @@ impl Rows<'_> {
     ///
     /// The computation of the drafts, the step and the choice of its tokens are one graph, and the host waits once. If
     /// a row has a grammar, a processor or penalties, the host reads the drafts first, while the step is computed.
+    ///
+    /// Slots for the recurrent states after each token may take `spare_room` bytes.
     pub(crate) fn verify(
         &mut self,
         requests: &mut Requests<'_>,
         drafts: &Drafts,
+        spare_room: usize,
         foresee: Foresee<'_>,
     ) -> Result<Vec<Verified>> {
         let mut lines: Vec<Option<Line>> = (0..self.slots.len())
@@ -136,6 +139,10 @@ impl Rows<'_> {
             }
             None => self.cache.begin_part(states, &widths)?,
         };
+        let spare = places.map_or(0, |places| self.slots.len() * (places - 1));
+        if self.state_bytes > 0 && spare > 0 && spare * self.state_bytes <= spare_room {
+            step.keep_any()?;
+        }
         let firsts = step.places().map(|places| places.start).collect();
         if chooses && places.is_none() {
             step.read_ends(&chosen);

@@ -276,6 +276,9 @@ fn run(case: &str, model: &LoadedModel, plain: &[Plain], seed: u64, is_scripted:
     if is_split {
         worker = worker.splitting();
     }
+    if seed % 3 == 1 {
+        worker = worker.padding();
+    }
     if is_scripted && !is_split {
         worker.drafter = Some(Box::new(Scripted {
             expected: expected.clone(),
