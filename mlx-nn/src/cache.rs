@@ -22,7 +22,7 @@ use std::rc::Rc;
 use mlx_core::{Array, Error, Result, Scheme};
 
 use crate::step::Step;
-use crate::step::axis::Axis;
+use crate::step::axis::{Axis, Starts};
 use crate::step::repeated::{Last, RepeatedStep};
 
 mod kind;
@@ -106,6 +106,7 @@ pub struct ModelCache {
     pub(crate) last: Option<Last>,
     /// The tokens of the last step.
     pub(crate) axis: Option<Axis>,
+    pub(crate) starts: Starts,
 }
 
 impl ModelCache {
@@ -140,6 +141,7 @@ impl ModelCache {
             options,
             last: None,
             axis: None,
+            starts: Starts::default(),
         }
     }
 

@@ -130,7 +130,7 @@ impl<'c> Step<'c> {
         let repeats = width == 1 && least <= 1 && lens.is_none() && cache.options.store;
         let repeats = repeats && fast::form(Op::Attention)? != Form::Plain;
         let held = lens.unwrap_or(&cache.lens).to_vec();
-        let axis = Axis::new(&held, widths, least, cache.axis.as_ref())?;
+        let axis = Axis::new(&held, widths, least, cache.axis.as_ref(), &mut cache.starts)?;
         if !keeps_last {
             cache.axis = Some(axis.clone());
         }
@@ -269,6 +269,9 @@ impl Step<'_> {
     /// tokens, the slots of recurrent states, and tables of pages.
     pub fn inputs(&self) -> Vec<Array> {
         let mut inputs = self.axis.inputs(self.has_read.get());
+        if let Keeps::Any(slots) = &self.keeps {
+            inputs.extend(slots.inputs());
+        }
         let tables = paged::tables(self);
         let tables = tables
             .iter()

@@ -114,6 +114,9 @@ impl Store {
     }
 }
 
+/// The arrays of all rows after a step, and the slots of the rows.
+type Next = (Vec<Array>, Option<Rc<[usize]>>);
+
 /// Whether an array waits for its computation.
 fn is_pending(array: &Array) -> bool {
     !array.is_computed() && !array.is_lost()
@@ -130,7 +133,7 @@ pub(crate) struct RecurrentCache {
     /// For each part, the arrays that were set in the current step.
     handed: Vec<Option<Handed>>,
     /// The arrays after the step, which are stored on commit, and the slots of rows in them.
-    next: Option<(Vec<Array>, Option<Rc<[usize]>>)>,
+    next: Option<Next>,
     /// The states of each row at recorded lengths, `[1, …]` for each part.
     recorded: Vec<BTreeMap<usize, Rc<[Array]>>>,
 }

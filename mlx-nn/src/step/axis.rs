@@ -30,6 +30,28 @@ pub(crate) struct Axis {
     slots: OnceCell<(Option<Rc<[usize]>>, RowSlots)>,
 }
 
+/// The starts of rows in the last steps of a fixed shape. Steps of one shape share the array, so that their
+/// graphs have that input in common.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Starts(Vec<(Vec<usize>, Array)>);
+
+impl Starts {
+    /// The number of shapes.
+    const MOST: usize = 16;
+
+    fn of(&mut self, places: &[usize]) -> Result<Array> {
+        if let Some((_, starts)) = self.0.iter().find(|(of, _)| of == places) {
+            return Ok(starts.clone());
+        }
+        let starts = numbers(places.iter().copied())?;
+        if self.0.len() == Self::MOST {
+            self.0.remove(0);
+        }
+        self.0.push((places.to_vec(), starts.clone()));
+        Ok(starts)
+    }
+}
+
 /// Which arrays of an [`Axis`] the layers of a step have read.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct AxisReads {
@@ -48,19 +70,22 @@ pub(crate) struct RowSlots {
 }
 
 impl Axis {
-    /// The axis of rows that held `lens` positions before the step, each with at least `least` places. If the axis `before` has the same places, both share `starts`, so that graphs
-    /// of both steps have that input in common.
+    /// The axis of rows that held `lens` positions before the step, each with at least `least` places. If the
+    /// axis `before` or one of the `fixed` shapes has the same places, both share `starts`, so that graphs of both steps
+    /// have that input in common.
     pub(crate) fn new(
         lens: &[usize],
         widths: &[usize],
         least: usize,
         before: Option<&Self>,
+        fixed: &mut Starts,
     ) -> Result<Self> {
         let mut places = vec![0];
         for &width in widths {
             places.push(places[places.len() - 1] + width.max(least));
         }
         let starts = match before {
+            _ if least > 0 => fixed.of(&places)?,
             Some(before) if before.places == places => before.starts.clone(),
             _ => numbers(places.iter().copied())?,
         };

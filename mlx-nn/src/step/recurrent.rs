@@ -8,7 +8,7 @@ use mlx_core::fast::{
 use mlx_core::{Array, DType, Error, ErrorKind, Result, ops::concat};
 
 use super::Step;
-use super::axis::{Axis, RowSlots, features_at};
+use super::axis::{Axis, RowSlots, Starts, features_at};
 use crate::activation::Activation;
 use crate::cache::StatePart;
 use crate::cache::in_layer;
@@ -245,7 +245,7 @@ impl Step<'_> {
                 for array in &mut of_kept {
                     *array = features_at(array, &places)?;
                 }
-                let kept = Axis::new(&vec![0; keep.len()], keep, 0, None)?;
+                let kept = Axis::new(&vec![0; keep.len()], keep, 0, None, &mut Starts::default())?;
                 // A row that keeps nothing has no tokens, so its slots are not used.
                 let rows = RaggedRows {
                     starts: &kept.starts,
@@ -428,6 +428,11 @@ impl TokenSlots {
             own,
             after,
         })
+    }
+
+    /// The arrays that differ between steps with the same places.
+    pub(super) fn inputs(&self) -> [Array; 2] {
+        [self.from.clone(), self.to.clone()]
     }
 
     /// The slot of each row after it has kept `keep[b]` tokens.
