@@ -491,6 +491,13 @@ impl LoadedModel {
         }
     }
 
+    /// The features that the drafting head reads, of those of a step before and after the final norm; `None` without a
+    /// head.
+    pub(crate) fn head_features(&self, [x, hidden]: &[Array; 2]) -> Result<Option<Array>> {
+        let head = self.model().draft_head();
+        Ok(head.map(|head| head.input([x, hidden])).transpose()?)
+    }
+
     /// Whether some layer has a recurrent state.
     pub(crate) fn is_recurrent(&self) -> bool {
         self.model().states().iter().any(is_recurrent)

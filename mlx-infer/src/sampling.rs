@@ -251,19 +251,25 @@ impl Sampled {
     }
 
     /// Like [`start`](Self::start), for a step that may be repeated. `inputs` are the small arrays
-    /// that the step has made before.
+    /// that the step has made before. `beside` are other results of the step.
     ///
     /// # Errors
     /// MLX refuses.
-    pub fn start_with(&self, replay: &mut Replay, inputs: &[Array]) -> Result<()> {
+    pub fn start_with(
+        &self,
+        replay: &mut Replay,
+        inputs: &[Array],
+        beside: Option<&Array>,
+    ) -> Result<()> {
         let draws = self.draws.iter().flat_map(Draws::arrays);
-        Ok(replay.async_eval(self.arrays(), inputs.iter().chain(draws))?)
+        let results = self.arrays().into_iter().chain(beside);
+        Ok(replay.async_eval(results, inputs.iter().chain(draws))?)
     }
 
     /// Starts the step after this one, if it [repeats](Replay::relaunch) this one, which was
     /// [started](Self::start_with) with `replay`. `rows` are settings of the same number of rows, whose
-    /// last token is pending. `written` are the arrays that the step writes in place. `None` means
-    /// that nothing was started.
+    /// last token is pending. `written` are the arrays that the step writes in place. Returns the
+    /// other result of the step too, if it has one. `None` means that nothing was started.
     ///
     /// # Errors
     /// MLX refuses.
@@ -273,7 +279,7 @@ impl Sampled {
         replay: &mut Replay,
         inputs: &[Array],
         written: &[Array],
-    ) -> Result<Option<Self>> {
+    ) -> Result<Option<(Self, Option<Array>)>> {
         let logprobs = |row: usize| self.logprobs.as_ref().and_then(|all| all.wanted[row]);
         let is_same = |(at, row): (usize, &Row<'_>)| {
             row.params.keeps_logits() && row.mask.is_none() && row.logprobs == logprobs(at)
@@ -296,12 +302,13 @@ impl Sampled {
             top: before.top.as_ref().map(|_| (next(), next())),
             wanted: before.wanted.clone(),
         });
-        Ok(Some(Self {
+        let sampled = Self {
             ids,
             checked,
             logprobs,
             draws: Some(draws),
-        }))
+        };
+        Ok(Some((sampled, outputs.next())))
     }
 
     fn arrays(&self) -> Vec<&Array> {

@@ -22,7 +22,7 @@ use std::rc::Rc;
 use mlx_core::{Array, Error, Result, Scheme};
 
 use crate::step::Step;
-use crate::step::axis::Axis;
+use crate::step::axis::{Axis, Starts};
 use crate::step::repeated::{Last, RepeatedStep};
 
 mod kind;
@@ -38,6 +38,7 @@ pub use pages::PAGE;
 use pages::RowPages;
 use pool::PagePool;
 pub use prefix::{PageUse, PrefixPage, PrefixStates, WholePages};
+use recurrent::RecurrentCache;
 use state::{LayerState, incompatible, refusal};
 
 /// How a [`ModelCache`] stores the states of layers.
@@ -105,6 +106,7 @@ pub struct ModelCache {
     pub(crate) last: Option<Last>,
     /// The tokens of the last step.
     pub(crate) axis: Option<Axis>,
+    pub(crate) starts: Starts,
 }
 
 impl ModelCache {
@@ -139,6 +141,7 @@ impl ModelCache {
             options,
             last: None,
             axis: None,
+            starts: Starts::default(),
         }
     }
 
@@ -171,7 +174,7 @@ impl ModelCache {
     /// `widths` has another number of rows, or every width is 0.
     pub fn begin(&mut self, widths: &[usize]) -> Result<Step<'_>> {
         let states = 0..self.layers.len();
-        Step::new(self, states, None, widths, false)
+        Step::new(self, states, None, widths, 0)
     }
 
     /// Opens a step over the layer states `states`. The other states do not change, so they lack
@@ -180,7 +183,7 @@ impl ModelCache {
     /// # Errors
     /// The errors of [`begin`](Self::begin), or the cache has no such states.
     pub fn begin_part(&mut self, states: Range<usize>, widths: &[usize]) -> Result<Step<'_>> {
-        Step::new(self, states, None, widths, false)
+        Step::new(self, states, None, widths, 0)
     }
 
     /// Opens a step over the layer states `states`, in which row b has `lens[b]` positions. The
@@ -194,7 +197,7 @@ impl ModelCache {
         lens: &[usize],
         widths: &[usize],
     ) -> Result<Step<'_>> {
-        Step::new(self, states, Some(lens), widths, false)
+        Step::new(self, states, Some(lens), widths, 0)
     }
 
     /// [`begin_part`](Self::begin_part), or [`begin_at`](Self::begin_at) if there are `lens`, where a
@@ -210,13 +213,33 @@ impl ModelCache {
         lens: Option<&[usize]>,
         widths: &[usize],
     ) -> Result<Step<'_>> {
-        Step::new(self, states, lens, widths, true)
+        Step::new(self, states, lens, widths, 1)
+    }
+
+    /// [`begin_part`](Self::begin_part), where each row has `places` places, at least as many as it has
+    /// tokens. The tokens behind its own may be any valid ones and are kept nowhere, and their features
+    /// mean nothing.
+    ///
+    /// # Errors
+    /// The errors of [`begin_part`](Self::begin_part), or a row has more tokens than places.
+    pub fn begin_padded(
+        &mut self,
+        states: Range<usize>,
+        widths: &[usize],
+        places: usize,
+    ) -> Result<Step<'_>> {
+        if widths.iter().any(|&width| width > places) {
+            return Err(refusal(format!(
+                "rows of {widths:?} tokens do not fit in {places} places each"
+            )));
+        }
+        Step::new(self, states, None, widths, places)
     }
 
     /// Opens a step of these widths over the layer states of the last step, if its lazy graph would
     /// be the graph of the last step with other offsets; `None` otherwise. The graphs are the same
-    /// if rows bring one token each, all layers keep keys and values, no buffer grows, no rope
-    /// changes, and only such steps use the cache; rows may have been put, cleared or shortened since. The
+    /// if rows bring one token each, recurrent states are written in place ([`Step::keep_all`]), no
+    /// buffer grows, no rope changes, and only such steps use these states; rows may have been put, cleared or shortened since. The
     /// layer states must have been evaluated, when the last step began and now. Otherwise the graph of a
     /// step also contains the operations that compute the states.
     ///
@@ -311,6 +334,36 @@ impl ModelCache {
             }
         }
         Ok(own)
+    }
+
+    /// Bytes of slots for states after single tokens ([`Step::keep_any`]). They are a part of
+    /// [`nbytes`](Self::nbytes).
+    pub fn spare_state_bytes(&self) -> usize {
+        let layers = self.layers.iter().map(|layer| match layer {
+            LayerState::Paged => 0,
+            LayerState::Recurrent(state) => state.spare_bytes(),
+        });
+        layers.sum()
+    }
+
+    /// Frees the slots for states after single tokens. Nothing is evaluated.
+    ///
+    /// # Errors
+    /// No memory for a handle.
+    pub fn narrow_states(&mut self) -> Result<()> {
+        let layers = self.layers.iter_mut();
+        let mut states = layers.filter_map(LayerState::recurrent);
+        states.try_for_each(RecurrentCache::narrow)
+    }
+
+    /// A number that differs after arrays of the pool or of recurrent states were replaced by others.
+    pub(crate) fn moved(&self) -> u64 {
+        let layers = self.layers.iter();
+        let states = layers.map(|layer| match layer {
+            LayerState::Paged => 0,
+            LayerState::Recurrent(state) => state.moved(),
+        });
+        self.pool.borrow().moved() + states.sum::<u64>()
     }
 
     /// Notes that rows hold other positions than after the last step. Later steps have its lazy graph

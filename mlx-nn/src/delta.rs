@@ -70,7 +70,7 @@ impl DeltaConfig {
                 dtype: DType::F32,
             },
         ]);
-        LayerKind::Recurrent(shape.with_rerun())
+        LayerKind::Recurrent(shape.with_slots())
     }
 
     pub(crate) fn check(&self) -> Result<()> {

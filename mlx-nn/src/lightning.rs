@@ -34,7 +34,7 @@ impl LightningConfig {
             shape: [self.heads, self.head_dim, self.head_dim],
             dtype: DType::F32,
         };
-        LayerKind::Recurrent(RecurrentShape::new(&[state]).with_rerun())
+        LayerKind::Recurrent(RecurrentShape::new(&[state]).with_slots())
     }
 }
 

@@ -1,5 +1,6 @@
 //! [`Mamba`]: the state-space layer of Mamba 2 (Dao and Gu, arXiv:2405.21060).
 
+use std::cell::OnceCell;
 use std::ops::Range;
 
 use mlx_core::fast::{self, Gate, RaggedScan};
@@ -88,7 +89,7 @@ impl MambaConfig {
                 dtype: DType::F32,
             },
         ]);
-        LayerKind::Recurrent(shape.with_rerun())
+        LayerKind::Recurrent(shape.with_slots())
     }
 }
 
@@ -105,6 +106,8 @@ pub struct Mamba {
     out_proj: Linear,
     /// Derived from `d`: F32.
     skip: Array,
+    /// The multipliers of the projection's features, in the dtype of the first activations.
+    factors: OnceCell<Array>,
     config: MambaConfig,
 }
 
@@ -138,6 +141,7 @@ impl Mamba {
             d,
             norm: norm.transpose()?,
             out_proj: Linear::empty(values, hidden, config.out_bias)?,
+            factors: OnceCell::new(),
             config,
         })
     }
@@ -156,7 +160,7 @@ impl Mamba {
         let (values, channels) = (self.config.values(), self.config.channels());
         let projected = self.in_proj.forward(x)?;
         let projected = match self.config.multipliers {
-            Some(multipliers) => projected.multiply(self.factors(multipliers, x.dtype())?)?,
+            Some(multipliers) => projected.multiply(&self.factors(multipliers, x.dtype())?)?,
             None => projected,
         };
         let part = |from: i32, size: i32| projected.slice_axis(-1, from, from + size);
@@ -195,8 +199,11 @@ impl Mamba {
         }
     }
 
-    /// The factor of each feature of the projection.
+    /// The factor of each feature of the projection, made once: steps with the same arrays have the same graph.
     fn factors(&self, [gate, x, k, q, dt]: [f32; 5], dtype: DType) -> Result<Array> {
+        if let Some(made) = self.factors.get().filter(|made| made.dtype() == dtype) {
+            return Ok(made.clone());
+        }
         let (values, keys) = (self.config.values(), self.config.keys());
         let parts = [
             (gate, values),
@@ -207,7 +214,13 @@ impl Mamba {
         ];
         let each = |(factor, n): (f32, i32)| std::iter::repeat_n(factor, n as usize);
         let factors: Vec<f32> = parts.into_iter().flat_map(each).collect();
-        Array::from_slice(&factors, &[factors.len() as i32])?.astype(dtype)
+        let made = Array::from_slice(&factors, &[factors.len() as i32])?.astype(dtype)?;
+        let held = self.factors.get_or_init(|| made.clone());
+        Ok(if held.dtype() == dtype {
+            held.clone()
+        } else {
+            made
+        })
     }
 }
 
@@ -262,6 +275,7 @@ impl Shard for Mamba {
 
     fn shard(&mut self, ranks: Ranks, _unit: i32) -> Result<()> {
         let config = self.config;
+        self.factors = OnceCell::new();
         let (own, shared) = (ranks.share(config.heads), ranks.share_of_few(config.groups));
         let from =
             |base: i32, of: &Range<i32>, dim: i32| base + of.start * dim..base + of.end * dim;

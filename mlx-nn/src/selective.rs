@@ -5,7 +5,7 @@ use std::ops::Range;
 use mlx_core::fast::{self, Gate, RaggedRows, SlotsAfter, StatePool, StateSlots};
 use mlx_core::ops::concat;
 use mlx_core::ops::create::zeros;
-use mlx_core::{Array, DType, Error, ErrorKind, Result};
+use mlx_core::{Array, DType, Error, ErrorKind, Result, inplace};
 
 use crate::Module;
 use crate::activation::Activation;
@@ -195,16 +195,11 @@ fn ragged(
     let [values, dt, keys, queries] = tokens.map(by_row);
     let before = match &states {
         None => zeros(&[b, 1, inner, n], DType::F32)?,
-        Some(StateSlots {
-            pool: StatePool::Shared(pool),
-            from,
-            ..
-        }) => {
-            let found = pool.take(&from.maximum(0)?, 0)?;
+        Some(StateSlots { pool, from, .. }) => {
+            let found = array_of(pool).take(&from.maximum(0)?, 0)?;
             let goes_on = from.greater_equal(0)?.reshape(&[b, 1, 1, 1])?;
             goes_on.select(&found, 0.0f32)?
         }
-        Some(_) => return Err(owned()),
     };
     let [rate, skip] = fixed.map(Array::clone);
     let inputs = [values?, dt?, keys?, queries?, rate, skip, before];
@@ -222,23 +217,34 @@ fn ragged(
     let end = match states {
         None => None,
         Some(StateSlots {
-            pool: StatePool::Shared(pool),
+            pool,
             to: SlotsAfter::Rows(to),
             ..
         }) => {
             let is_written = to.greater_equal(0)?.reshape(&[b, 1, 1, 1])?;
-            Some(is_written.select(&after, pool)?)
+            let end = is_written.select(&after, array_of(&pool))?;
+            Some(match pool {
+                StatePool::Shared(_) => end,
+                StatePool::Own(pool) => {
+                    let shape = pool.shape().to_vec();
+                    // All readers of the pool come before `end`.
+                    inplace::slice_update_in_place(pool, &end, &[0; 4], &shape)?
+                }
+            })
         }
-        Some(_) => return Err(owned()),
+        Some(_) => {
+            let message = "a selective scan keeps no states after each token";
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        }
     };
     Ok((y, end))
 }
 
-fn owned() -> Error {
-    Error::new(
-        ErrorKind::Unsupported,
-        "a selective scan returns the states of rows in new arrays",
-    )
+fn array_of<'a>(pool: &'a StatePool<'a>) -> &'a Array {
+    match pool {
+        StatePool::Shared(pool) => pool,
+        StatePool::Own(pool) => pool,
+    }
 }
 
 /// The outputs of the first `widths` tokens of each row, `[B, L, I]` in the dtype of the values,

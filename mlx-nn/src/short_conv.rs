@@ -27,7 +27,7 @@ impl ShortConvConfig {
             len: self.taps - 1,
             width: self.hidden,
         };
-        LayerKind::Recurrent(RecurrentShape::new(&[window]).with_rerun())
+        LayerKind::Recurrent(RecurrentShape::new(&[window]).with_slots())
     }
 }
 

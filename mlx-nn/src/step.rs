@@ -15,8 +15,9 @@ use mlx_core::fast::{self, Form, Op};
 use mlx_core::{Array, Error, ErrorKind, Result, async_eval};
 
 pub use self::attention::KeptVectors;
-use self::axis::{Axis, features_at};
+use self::axis::{Axis, AxisReads, features_at};
 use self::paged::StepPages;
+use self::recurrent::{Keeps, TokenSlots};
 pub use self::recurrent::{StateAfter, Taps};
 use self::repeated::Last;
 pub use self::repeated::RepeatedStep;
@@ -59,6 +60,12 @@ pub struct Step<'c> {
     narrows: bool,
     /// Whether the computation of layers starts before the whole graph is built.
     starts_early: bool,
+    /// What is known about the tokens that rows will keep.
+    keeps: Keeps,
+    /// Whether the step has set recurrent states that are new arrays.
+    replaces_states: bool,
+    /// Which arrays of the axis layers have read.
+    has_read: Cell<AxisReads>,
     /// The length of the longest row, including its new token, up to which steps of the same widths
     /// have the same lazy graph; see [`repeated`]. 0: no later step has the graph of this step.
     lasts: Cell<usize>,
@@ -83,13 +90,13 @@ pub(crate) struct Turned {
 
 impl<'c> Step<'c> {
     /// A step over the layer states `states`, in which row b has `lens[b]` positions. `None`: the
-    /// rows have the lengths of the cache. `is_fixed`: rows without tokens have a place.
+    /// rows have the lengths of the cache. `least`: the least number of places of a row.
     pub(crate) fn new(
         cache: &'c mut ModelCache,
         states: Range<usize>,
         lens: Option<&[usize]>,
         widths: &[usize],
-        is_fixed: bool,
+        least: usize,
     ) -> Result<Self> {
         let width = widths.iter().copied().max().unwrap_or(0);
         if widths.len() != cache.rows() || width == 0 {
@@ -114,12 +121,20 @@ impl<'c> Step<'c> {
                 widths.len()
             )));
         }
-        cache.last = None;
-        let repeats = width == 1 && lens.is_none() && cache.options.store;
+        // A step of other layers with lengths of their own changes nothing that the last step has read.
+        let is_beside =
+            |last: &Last| states.end <= last.states.start || last.states.end <= states.start;
+        let keeps_last = lens.is_some() && cache.last.as_ref().is_some_and(is_beside);
+        if !keeps_last {
+            cache.last = None;
+        }
+        let repeats = width == 1 && least <= 1 && lens.is_none() && cache.options.store;
         let repeats = repeats && fast::form(Op::Attention)? != Form::Plain;
         let held = lens.unwrap_or(&cache.lens).to_vec();
-        let axis = Axis::new(&held, widths, is_fixed, cache.axis.as_ref())?;
-        cache.axis = Some(axis.clone());
+        let axis = Axis::new(&held, widths, least, cache.axis.as_ref(), &mut cache.starts)?;
+        if !keeps_last {
+            cache.axis = Some(axis.clone());
+        }
         let reach = (0..widths.len())
             .map(|row| cache.expected[row].max(held[row] + widths[row]))
             .collect();
@@ -135,6 +150,9 @@ impl<'c> Step<'c> {
             reads: None,
             narrows: false,
             starts_early: false,
+            keeps: Keeps::Unknown,
+            replaces_states: false,
+            has_read: Cell::default(),
             lasts: Cell::new(if repeats { usize::MAX } else { 0 }),
             needs_rows: Cell::new(false),
             committed: false,
@@ -173,13 +191,59 @@ impl Step<'_> {
     }
 
     /// The places of the tokens of each row on the axis of tokens. In a step of a
-    /// [fixed shape](ModelCache::begin_slots) a row without tokens has one place.
+    /// [fixed shape](ModelCache::begin_slots) a row may have places behind its tokens.
     pub fn places(&self) -> impl Iterator<Item = Range<usize>> {
         self.axis.each()
     }
 
+    /// Declares that every row keeps all of its tokens. Recurrent states are then written in place,
+    /// where nothing else reads them: if features of the step are computed, it has to be
+    /// [committed](Self::commit).
+    pub fn keep_all(&mut self) {
+        self.keeps = Keeps::All;
+    }
+
+    /// Declares that the step will be [committed](Self::commit) if features of it are computed, whatever
+    /// its rows keep. The states after each token are then stored in slots of their own, and nothing is
+    /// computed again for rows that keep a part. To be called before the layers run. Returns false, and
+    /// changes nothing, if a layer cannot store them. The slots take the memory of the states of all rows for each token
+    /// of the longest row but one: [`ModelCache::spare_state_bytes`].
+    ///
+    /// # Errors
+    /// No memory for a handle.
+    pub fn keep_any(&mut self) -> Result<bool> {
+        let (rows, places) = (self.axis.rows(), self.axis.longest());
+        if !self.stores() {
+            return Ok(false);
+        }
+        let layers = self.cache.layers[self.states.clone()].iter_mut();
+        for state in layers.filter_map(LayerState::recurrent) {
+            if !state.widen(rows, places)? {
+                return Ok(false);
+            }
+        }
+        let layers = self.cache.layers[self.states.clone()].iter_mut();
+        let mut states = layers.filter_map(LayerState::recurrent);
+        let Some(own) = states.next().and_then(|state| state.slots().cloned()) else {
+            return Ok(true);
+        };
+        if !states.all(|state| state.slots() == Some(&own)) {
+            return Ok(false);
+        }
+        self.keeps = Keeps::Any(TokenSlots::new(&self.axis, own)?);
+        Ok(true)
+    }
+
+    /// Whether the step writes all that it stores in place: pages, and the states of recurrent layers
+    /// after [`keep_all`](Self::keep_all). [`Replay`](mlx_core::Replay) computes no other arrays beside
+    /// those that it is given. To be called after the layers have run.
+    pub fn is_in_place(&self) -> bool {
+        !self.replaces_states
+    }
+
     /// The number of positions that each row held before the step: I32 `[B]`.
     pub fn offsets(&self) -> &Array {
+        self.note_read(|reads| reads.lens = true);
         &self.axis.lens
     }
 
@@ -191,21 +255,30 @@ impl Step<'_> {
 
     /// The position of each token in its row: I32 `[1, T]`.
     pub fn positions(&self) -> &Array {
+        self.note_read(|reads| reads.positions = true);
         &self.axis.positions
     }
 
+    fn note_read(&self, set: impl FnOnce(&mut AxisReads)) {
+        let mut reads = self.has_read.get();
+        set(&mut reads);
+        self.has_read.set(reads);
+    }
+
     /// The arrays of this step that differ from those of the [step before](RepeatedStep)
-    /// with the same graph: the offsets of rows, the positions of tokens, and tables of pages.
+    /// with the same graph, as far as layers have read them: the offsets of rows, the positions of
+    /// tokens, the slots of recurrent states, and tables of pages.
     pub fn inputs(&self) -> Vec<Array> {
+        let mut inputs = self.axis.inputs(self.has_read.get());
+        if let Keeps::Any(slots) = &self.keeps {
+            inputs.extend(slots.inputs());
+        }
         let tables = paged::tables(self);
         let tables = tables
             .iter()
-            .map(|(group, _)| &self.pages[group].paged.tables);
-        [&self.axis.lens, &self.axis.positions]
-            .into_iter()
-            .chain(tables)
-            .cloned()
-            .collect()
+            .map(|(group, _)| self.pages[group].paged.tables.clone());
+        inputs.extend(tables);
+        inputs
     }
 
     /// The length of the longest row, including its tokens of this step.
@@ -460,10 +533,15 @@ impl Step<'_> {
                 format!("rows of {widths:?} tokens cannot keep {keep:?}"),
             ));
         }
+        let slots = match &self.keeps {
+            Keeps::Any(of) => Some(of.after(keep)),
+            Keeps::All | Keeps::Unknown => None,
+        };
         let kept = Kept {
             keep,
             axis: &self.axis,
             slack: self.cache.options.slack,
+            slots: slots.as_ref(),
         };
         if self.cache.options.store {
             for index in self.states.clone() {
@@ -474,16 +552,23 @@ impl Step<'_> {
             }
         }
         self.committed = true;
-        self.cache.last = match kept.is_whole() {
+        let is_whole = kept.is_whole();
+        let last = match is_whole && self.own_lens.is_none() {
             true => Some(Last {
+                states: self.states.clone(),
                 until: self.lasts.get(),
                 needs_rows: self.needs_rows.get(),
-                moved: self.cache.pool.borrow().moved(),
+                reads: self.has_read.get(),
+                moved: 0,
                 tables: paged::tables(&self),
             }),
             false => None,
         };
         self.end_recurrent(true);
+        if self.own_lens.is_none() {
+            let moved = self.cache.moved();
+            self.cache.last = last.map(|last| Last { moved, ..last });
+        }
         for (len, keep) in self.cache.lens.iter_mut().zip(keep) {
             *len += keep;
         }

@@ -17,6 +17,7 @@ mod recurrent;
 mod relaunch;
 mod replays;
 mod reports;
+mod states;
 
 use mlx_core::fast::{self, Attention, Form, Matrix, Op, plainly};
 use mlx_core::ops::quantize::{QuantMode, Scheme, dequantize_with, quantize_with};

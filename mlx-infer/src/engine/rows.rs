@@ -7,6 +7,7 @@ mod draft;
 mod verify;
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::LazyLock;
 
 use mlx_core::{Array, Replay, async_eval, eval};
@@ -33,15 +34,31 @@ pub(crate) struct Rows<'m> {
     adapters: BTreeMap<Id, RowAdapter>,
     /// Queues steps. It is dropped when the batch gets another number of slots.
     replay: Option<Replay>,
-    /// The tokens of the last step, if it was queued with `replay`, so that the next step may repeat
-    /// it.
-    repeatable: Option<Sampled>,
+    /// Queue verify steps, by the places of each slot. They are dropped with `replay`.
+    verifies: BTreeMap<usize, Replay>,
+    /// Queue the drafts of the model's head, by their tokens. They are dropped with `replay`.
+    draws: BTreeMap<usize, Replay>,
+    /// Bytes of the recurrent states of a row.
+    state_bytes: usize,
+    /// Whether verify steps have a fixed shape, which costs places without tokens.
+    pads: bool,
+    /// The last step, if it was queued with `replay`, so that the next step may repeat it.
+    repeatable: Option<Repeatable>,
+    /// The adapters of the tokens of the last step of one token a row, and of its slots.
+    token_adapters: Option<(Vec<Option<RowAdapter>>, TokenAdapters)>,
     /// The step whose tokens have not been read.
     queued: Option<Queued>,
     /// The step after `queued`, if its tokens are chosen only after those of `queued` are read.
     undecided: Option<Undecided>,
     /// What the drafting head has not read yet.
     head_input: HeadInput,
+}
+
+/// A step that the next step may repeat.
+struct Repeatable {
+    sampled: Sampled,
+    /// The adapter of each slot.
+    adapters: Vec<Option<RowAdapter>>,
 }
 
 /// A step that is queued and not read.
@@ -89,7 +106,12 @@ impl<'m> Rows<'m> {
             slots: Vec::new(),
             adapters: BTreeMap::new(),
             replay: None,
+            verifies: BTreeMap::new(),
+            state_bytes: model.state_costs().iter().map(|cost| cost.row_bytes).sum(),
+            draws: BTreeMap::new(),
+            pads: false,
             repeatable: None,
+            token_adapters: None,
             queued: None,
             undecided: None,
             head_input: HeadInput::default(),
@@ -148,7 +170,35 @@ impl<'m> Rows<'m> {
 
     /// A batch without rows, in the same pool.
     fn emptied(&self) -> Self {
-        Self::new(self.model, self.cache.beside(0))
+        Self {
+            pads: self.pads,
+            ..Self::new(self.model, self.cache.beside(0))
+        }
+    }
+
+    /// The same batch, whose verify steps have a fixed shape.
+    pub(crate) fn padding(mut self) -> Self {
+        self.pads = true;
+        self
+    }
+
+    /// Bytes of slots for the recurrent states after single tokens.
+    pub(crate) fn spare_bytes(&self) -> usize {
+        self.cache.spare_state_bytes()
+    }
+
+    /// Frees these slots.
+    pub(crate) fn narrow(&mut self) -> Result<()> {
+        self.forget_steps();
+        self.cache.narrow_states()?;
+        Ok(async_eval(self.cache.row_arrays())?)
+    }
+
+    /// Drops the captured steps, before the batch gets another number of slots or other arrays.
+    fn forget_steps(&mut self) {
+        (self.replay, self.repeatable) = (None, None);
+        self.verifies.clear();
+        self.draws.clear();
     }
 
     /// A cache whose rows can join the batch without a copy.
@@ -176,11 +226,6 @@ impl<'m> Rows<'m> {
         self.cache.release();
     }
 
-    /// Whether steps of the model may be repeated. States other than KV caches would have to be outputs of the step.
-    pub(crate) fn may_repeat(model: &LoadedModel) -> bool {
-        !model.is_recurrent() && model.model().draft_head().is_none()
-    }
-
     /// The number of slots with a row.
     pub(crate) fn used(&self) -> usize {
         self.slots.iter().flatten().count()
@@ -201,7 +246,7 @@ impl<'m> Rows<'m> {
             self.reset();
             return Ok(());
         }
-        (self.replay, self.repeatable) = (None, None);
+        self.forget_steps();
         self.read_head_input()?;
         if slots < self.slots.len() {
             let spare = slots.saturating_sub(kept.len());
@@ -230,7 +275,7 @@ impl<'m> Rows<'m> {
         let empty: Vec<usize> = self.empty().collect();
         let (first, rest) = rows.split_at(empty.len().min(rows.len()));
         if !rest.is_empty() {
-            (self.replay, self.repeatable) = (None, None);
+            self.forget_steps();
         }
         for (&slot, &(row, id)) in empty.iter().zip(first) {
             self.cache.put(slot, &new, row)?;
@@ -304,13 +349,23 @@ impl<'m> Rows<'m> {
         let model = self.model.model();
         let adapters = self.slot_adapters();
         let mut step = (self.cache).begin_slots(model.decoder_states(), None, &widths)?;
-        let adapters = TokenAdapters::of_step(&step, &adapters)?;
-        let features = with_adapters(adapters.as_ref(), || model.run(&axis, &mut step))?;
+        step.keep_all();
+        // The same arrays as in the step before, so that both have the same graph.
+        let held = self.token_adapters.take();
+        let token_adapters = match held.filter(|(slots, _)| *slots == adapters) {
+            Some((_, held)) => Some(held),
+            None => TokenAdapters::of_step(&step, &adapters)?,
+        };
+        let scope = token_adapters.as_ref();
+        let features = with_adapters(scope, || model.run(&axis, &mut step))?;
         let mut small = vec![tokens.clone()];
         small.extend(step.inputs());
+        let is_in_place = step.is_in_place();
         step.commit_all()?;
-        let logits = with_adapters(adapters.as_ref(), || self.model.logits(&features[1]))?;
+        let logits = with_adapters(scope, || self.model.logits(&features[1]))?;
         let logits = logits.squeeze(0)?;
+        self.token_adapters = token_adapters.map(|tokens| (adapters.clone(), tokens));
+        let head_features = self.model.head_features(&features)?;
 
         let mut owners = owners(&inputs, &self.slots);
         let mut on_host = Vec::new();
@@ -334,30 +389,30 @@ impl<'m> Rows<'m> {
             self.undecided = Some(step);
         } else {
             let last = unread.map(|_| &tokens);
-            let replay = self.replay()?.map(|replay| (replay, &small[..]));
-            let may_repeat = replay.is_some() && step.on_host.is_empty();
+            // A replay computes no states that are new arrays.
+            let is_replayed = is_in_place && step.on_host.is_empty();
+            let replay = match is_replayed {
+                true => Some((self.replay()?, &small[..], head_features.as_ref())),
+                false => None,
+            };
             let queued = step.choose(requests, last, replay)?;
-            self.repeatable = may_repeat.then(|| queued.sampled.clone());
+            self.repeatable = is_replayed.then(|| Repeatable {
+                sampled: queued.sampled.clone(),
+                adapters,
+            });
             self.queued = Some(queued);
         }
         let firsts = (0..self.slots.len()).collect();
-        self.add_head_input(axis, &features, firsts, widths)?;
+        self.add_head_input(axis, head_features, firsts, widths)?;
         Ok(ids)
     }
 
-    /// The replay that queues a step that may be repeated. The adapters of rows are no inputs of a step, so one with
-    /// adapters is not.
-    fn replay(&mut self) -> Result<Option<&mut Replay>> {
-        if !self.adapters.is_empty() {
-            self.replay = None;
-        }
-        if !Self::may_repeat(self.model) || !self.adapters.is_empty() {
-            return Ok(None);
-        }
+    /// The replay that queues steps that may be repeated.
+    fn replay(&mut self) -> Result<&mut Replay> {
         if self.replay.is_none() {
             self.replay = Some(Replay::new()?);
         }
-        Ok(self.replay.as_mut())
+        Ok(self.replay.as_mut().expect("it was made"))
     }
 
     fn input(&self, slot: usize, requests: &Requests, previous: Option<&Queued>) -> Input {
@@ -420,10 +475,11 @@ impl<'m> Rows<'m> {
         inputs: &[Input],
         widths: &[usize],
     ) -> Result<bool> {
+        let adapters = self.slot_adapters();
         let (Some(last), Some(replay)) = (&self.repeatable, &mut self.replay) else {
             return Ok(false);
         };
-        if !self.adapters.is_empty() || !replay.repeats() {
+        if !replay.repeats() || last.adapters != adapters {
             return Ok(false);
         }
         let owners = owners(inputs, &self.slots);
@@ -439,18 +495,26 @@ impl<'m> Rows<'m> {
         let Some(step) = self.cache.begin_repeated(widths)? else {
             return Ok(false);
         };
-        let mut small = vec![tokens];
+        let mut small = vec![tokens.clone()];
         small.extend_from_slice(step.inputs());
-        let Some(sampled) = last.start_repeated(&rows, replay, &small, &step.written())? else {
+        let written = step.written();
+        let repeated = (last.sampled).start_repeated(&rows, replay, &small, &written)?;
+        let Some((sampled, head_features)) = repeated else {
             return Ok(false);
         };
         step.commit();
-        self.repeatable = Some(sampled.clone());
+        self.repeatable = Some(Repeatable {
+            sampled: sampled.clone(),
+            adapters,
+        });
         self.queued = Some(Queued {
             sampled,
             owners,
             on_host: Vec::new(),
         });
+        let firsts = (0..self.slots.len()).collect();
+        let axis = tokens.expand_dims(0)?;
+        self.add_head_input(axis, head_features, firsts, widths.to_vec())?;
         Ok(true)
     }
 
@@ -482,17 +546,16 @@ impl<'m> Rows<'m> {
 impl Undecided {
     /// Queues the choice of the tokens. `last` has the last token of each row, if some were not
     /// read. `replay` is given for a step that may be repeated, together with the small arrays that
-    /// it has made.
+    /// it has made and its result for the drafting head.
     fn choose(
         self,
         requests: &Requests<'_>,
         last: Option<&Array>,
-        replay: Option<(&mut Replay, &[Array])>,
+        replay: Option<(&mut Replay, &[Array], Option<&Array>)>,
     ) -> Result<Queued> {
         let sampled = choose(&self.logits, &self.owners, &self.inputs, requests, last)?;
-        let replay = replay.filter(|_| self.on_host.is_empty());
         match replay {
-            Some((replay, inputs)) => sampled.start_with(replay, inputs)?,
+            Some((replay, inputs, beside)) => sampled.start_with(replay, inputs, beside)?,
             None => sampled.start()?,
         }
         async_eval(self.on_host.iter().map(|(_, logits)| logits))?;
@@ -502,6 +565,14 @@ impl Undecided {
             on_host: self.on_host,
         })
     }
+}
+
+/// The replay of a size, made at its first use.
+fn replay_of(all: &mut BTreeMap<usize, Replay>, size: usize) -> Result<&mut Replay> {
+    Ok(match all.entry(size) {
+        Entry::Occupied(held) => held.into_mut(),
+        Entry::Vacant(new) => new.insert(Replay::new()?),
+    })
 }
 
 /// For each slot, the request that gets the token that is chosen behind its input, if one does.

@@ -46,6 +46,8 @@ pub(crate) struct Scheduler {
     parked: Vec<Id>,
     /// Rows of the batch's cache, in use or not.
     slots: usize,
+    /// Bytes of slots for the states after single tokens.
+    spare: usize,
     /// Whether the number of slots is rounded up.
     rounds: bool,
     /// Whether requests wait for others, to be computed with them.
@@ -85,6 +87,7 @@ impl Scheduler {
             running: Vec::new(),
             parked: Vec::new(),
             slots: 0,
+            spare: 0,
             rounds: false,
             gathers: false,
             gathered: 0,
@@ -170,6 +173,10 @@ impl Scheduler {
             return;
         };
         while self.bytes(requests, self.slots, None) > limit {
+            if std::mem::take(&mut self.spare) > 0 {
+                plan.narrow = true;
+                continue;
+            }
             if self.slots > self.running.len() {
                 self.slots = self.running.len();
                 plan.compact = Some(self.slots);
@@ -244,6 +251,10 @@ impl Scheduler {
                 self.prefilling.push(id);
                 continue;
             };
+            if std::mem::take(&mut self.spare) > 0 {
+                plan.narrow = true;
+                continue;
+            }
             if active == 0 && self.slots == 0 {
                 self.remove(requests, id);
                 plan.refuse.push((id, shortage));
@@ -298,7 +309,20 @@ impl Scheduler {
         let rest = slots.saturating_sub(rows) * self.cost.row(0);
         let rows = active.chain(newcomer);
         let rows = rows.map(|(len, shared)| self.cost.row_beside(len, shared));
-        rows.sum::<usize>() + rest
+        rows.sum::<usize>() + rest + self.spare
+    }
+
+    /// Records the bytes of slots for the states after single tokens, which are in use until a [plan](Plan::narrow)
+    /// needs them.
+    pub(crate) fn set_spare(&mut self, bytes: usize) {
+        self.spare = bytes;
+    }
+
+    /// The most bytes that such slots may take now.
+    pub(crate) fn spare_room<R: Scheduled>(&self, requests: &Table<R>) -> usize {
+        let used = self.bytes(requests, self.slots, None) - self.spare;
+        let limit = self.limits.cache_bytes;
+        limit.map_or(usize::MAX, |limit| limit.saturating_sub(used))
     }
 
     /// Bytes of the rows' caches beside their pages in the model's pool.

@@ -101,15 +101,13 @@ impl<'m, 's> Worker<'m, 's> {
     ) -> Self {
         let cost = CacheCost::of(model);
         let drafter = drafters::of(model);
-        let rows = Rows::new(model, pool.unwrap_or_else(|| model.new_cache(0)));
+        let mut rows = Rows::new(model, pool.unwrap_or_else(|| model.new_cache(0)));
         let prefixes = Prefixes::new(limits.prefix_bytes, rows.new_cache(0));
         let mut scheduler = Scheduler::new(limits, cost, records);
         let is_cuda = fast::form(Op::Attention).is_ok_and(|form| form == Form::Cuda);
         if is_cuda {
-            scheduler = scheduler.gathering();
-            if drafter.is_none() && Rows::may_repeat(model) {
-                scheduler = scheduler.rounding();
-            }
+            scheduler = scheduler.gathering().rounding();
+            rows = rows.padding();
         }
         Self {
             prefixes,
@@ -136,6 +134,14 @@ impl<'m, 's> Worker<'m, 's> {
     pub(super) fn splitting(mut self) -> Self {
         self.has_one_pass = false;
         self.scheduler = self.scheduler.clone().gathering();
+        self.padding()
+    }
+
+    /// The same worker, whose steps with drafts have a fixed shape, as on CUDA.
+    #[cfg(test)]
+    pub(super) fn padding(mut self) -> Self {
+        let rows = Rows::new(self.model, self.model.new_cache(0));
+        self.rows = std::mem::replace(&mut self.rows, rows).padding();
         self
     }
 
@@ -229,7 +235,8 @@ impl<'m, 's> Worker<'m, 's> {
     pub(crate) fn cache_bytes(&self) -> usize {
         let pages = self.page_use().into_iter();
         let pages = pages.map(|group| group.by_rows * group.page_bytes);
-        pages.sum::<usize>() + self.scheduler.beside_pool(&self.requests)
+        let beside = self.scheduler.beside_pool(&self.requests);
+        pages.sum::<usize>() + beside + self.rows.spare_bytes()
     }
 
     /// Does one part of the work, like [`tick`](Self::tick). A panic ends the requests in progress, each with an error,
@@ -285,6 +292,7 @@ impl<'m, 's> Worker<'m, 's> {
             false => Default::default(),
         };
         self.scheduler.share(shared);
+        self.scheduler.set_spare(self.rows.spare_bytes());
         let (prefixes, model) = (&self.prefixes, self.model);
         let in_rows =
             |request: &RequestState<'s>| sharing::in_rows(prefixes, model, &whole, request);
@@ -294,6 +302,11 @@ impl<'m, 's> Worker<'m, 's> {
         }
         for (id, shortage) in plan.refuse {
             self.fail(id, out_of_memory(shortage));
+        }
+        if plan.narrow
+            && let Err(error) = self.rows.narrow()
+        {
+            self.step_failed(error);
         }
         if let Some(slots) = plan.compact {
             self.step_end = None;

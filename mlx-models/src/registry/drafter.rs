@@ -171,7 +171,7 @@ impl Loaded {
             stored: of_target.stored,
             dtype: of_target.dtype,
             unread_keys: of_target.unread_keys,
-            ..assemble::info(&of_target.model_type, model.as_ref())?
+            ..assemble::info(&of_target.model_type, model.as_ref(), true)?
         };
         Ok(Self { model, info })
     }

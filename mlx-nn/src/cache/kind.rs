@@ -31,6 +31,7 @@ const MAX_PARTS: usize = 4;
 pub struct RecurrentShape {
     parts: [Option<StatePart>; MAX_PARTS],
     can_rerun: bool,
+    has_slots: bool,
 }
 
 /// One array of a recurrent state, for one row.
@@ -98,6 +99,7 @@ impl RecurrentShape {
         let mut shape = Self {
             parts: [None; MAX_PARTS],
             can_rerun: false,
+            has_slots: false,
         };
         let mut part = 0;
         while part < parts.len() {
@@ -114,6 +116,19 @@ impl RecurrentShape {
     pub const fn with_rerun(mut self) -> Self {
         self.can_rerun = true;
         self
+    }
+
+    /// [`with_rerun`](Self::with_rerun) for layers that set windows by [`Step::convolve`](crate::Step::convolve), and
+    /// whose operations can store the state after each token ([`Step::keep_any`](crate::Step::keep_any)).
+    #[must_use]
+    pub const fn with_slots(mut self) -> Self {
+        self.has_slots = true;
+        self.with_rerun()
+    }
+
+    /// Whether the layer can store the state [after each token](Self::with_slots).
+    pub fn has_slots(&self) -> bool {
+        self.has_slots
     }
 
     /// Whether the layer [computes its state again](Self::with_rerun) when a row keeps a part of a step.

@@ -135,16 +135,11 @@ impl ModelCache {
     /// No memory for a handle.
     pub fn to_row(&self, row: usize) -> Result<Vec<Array>> {
         let (len, written) = (self.lens[row], self.written(row));
-        let row_index = row as i32;
         let pool = self.pool.borrow();
         let mut arrays = Vec::new();
         for (index, layer) in self.layers.iter().enumerate() {
-            if let LayerState::Recurrent(_) = layer {
-                let parts = layer.arrays();
-                let parts = parts
-                    .iter()
-                    .map(|array| array.slice_axis(0, row_index, row_index + 1));
-                arrays.extend(parts.collect::<Result<Vec<_>>>()?);
+            if let LayerState::Recurrent(state) = layer {
+                arrays.extend(state.views(row)?);
                 continue;
             }
             let group = pool.group_of(index)?;

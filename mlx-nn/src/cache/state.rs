@@ -1,5 +1,7 @@
 //! [`LayerState`]: what a cache holds for one layer beside pages.
 
+use std::rc::Rc;
+
 use mlx_core::{Array, Error, ErrorKind, Result};
 
 use super::LayerKind;
@@ -15,6 +17,9 @@ pub(crate) struct Kept<'s> {
     pub(crate) axis: &'s Axis,
     /// [`CacheOptions::slack`]
     pub(crate) slack: usize,
+    /// The slot with the state of each row after the tokens that it keeps, if the step has stored the
+    /// state after each token.
+    pub(crate) slots: Option<&'s Rc<[usize]>>,
 }
 
 impl Kept<'_> {
@@ -23,9 +28,24 @@ impl Kept<'_> {
         self.keep == self.axis.widths
     }
 
+    /// Whether the states after the last places of all rows are those after the tokens that they keep.
+    pub(crate) fn is_at_end(&self) -> bool {
+        self.is_whole() && !self.axis.is_padded()
+    }
+
+    /// The error for a step that has declared that all of its tokens are kept.
+    pub(crate) fn not_whole(&self) -> Error {
+        let (keep, widths) = (self.keep, &self.axis.widths);
+        refusal(format!(
+            "a step of {widths:?} tokens, all of which were to be kept, cannot keep {keep:?}"
+        ))
+    }
+
     /// The error for a step whose state exists only for all of its tokens.
     pub(crate) fn too_wide(&self) -> Error {
-        let Self { keep, axis, slack } = self;
+        let Self {
+            keep, axis, slack, ..
+        } = self;
         let (width, widths) = (axis.longest(), &axis.widths);
         refusal(format!(
             "a step of {width} tokens is too wide for slack {slack} to keep {keep:?} of {widths:?}"

@@ -2,13 +2,15 @@
 
 use std::cell::OnceCell;
 use std::ops::Range;
+use std::rc::Rc;
 
 use mlx_core::{Array, Result};
 
 /// The tokens of all rows of a step on one axis, row after row, without padding.
 ///
-/// A row has a place on the axis for each of its tokens. A row without tokens has no place or, in
-/// [steps of a fixed shape](crate::ModelCache::begin_slots), one, whose token is kept nowhere.
+/// A row has a place on the axis for each of its tokens. In
+/// [steps of a fixed shape](crate::ModelCache::begin_slots) each row has a least number of places. The
+/// tokens behind its own are kept nowhere.
 #[derive(Clone, Debug)]
 pub(crate) struct Axis {
     /// The number of tokens that each row brings.
@@ -23,12 +25,42 @@ pub(crate) struct Axis {
     pub(crate) positions: Array,
     /// The same as `lens`.
     held: Vec<usize>,
-    /// Whether rows without tokens have a place.
-    is_fixed: bool,
-    slots: OnceCell<RowSlots>,
+    /// The least number of places of a row.
+    least: usize,
+    slots: OnceCell<(Option<Rc<[usize]>>, RowSlots)>,
 }
 
-/// Where recurrent layers read and write the states of rows, of which row b has number b.
+/// The starts of rows in the last steps of a fixed shape. Steps of one shape share the array, so that their
+/// graphs have that input in common.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Starts(Vec<(Vec<usize>, Array)>);
+
+impl Starts {
+    /// The number of shapes.
+    const MOST: usize = 16;
+
+    fn of(&mut self, places: &[usize]) -> Result<Array> {
+        if let Some((_, starts)) = self.0.iter().find(|(of, _)| of == places) {
+            return Ok(starts.clone());
+        }
+        let starts = numbers(places.iter().copied())?;
+        if self.0.len() == Self::MOST {
+            self.0.remove(0);
+        }
+        self.0.push((places.to_vec(), starts.clone()));
+        Ok(starts)
+    }
+}
+
+/// Which arrays of an [`Axis`] the layers of a step have read.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct AxisReads {
+    pub(crate) lens: bool,
+    pub(crate) positions: bool,
+    pub(crate) slots: bool,
+}
+
+/// Where recurrent layers read and write the states of rows.
 #[derive(Clone, Debug)]
 pub(crate) struct RowSlots {
     /// I32 `[B]`: the state before the row's tokens; -1 for a row that begins or has no tokens.
@@ -38,47 +70,45 @@ pub(crate) struct RowSlots {
 }
 
 impl Axis {
-    /// The axis of rows that held `lens` positions before the step. `is_fixed`: rows without tokens
-    /// have a place. If the axis `before` has the same places, both share `starts`, so that graphs
-    /// of both steps have that input in common.
+    /// The axis of rows that held `lens` positions before the step, each with at least `least` places. If the
+    /// axis `before` or one of the `fixed` shapes has the same places, both share `starts`, so that graphs of both steps
+    /// have that input in common.
     pub(crate) fn new(
         lens: &[usize],
         widths: &[usize],
-        is_fixed: bool,
+        least: usize,
         before: Option<&Self>,
+        fixed: &mut Starts,
     ) -> Result<Self> {
         let mut places = vec![0];
         for &width in widths {
-            let own = if is_fixed { width.max(1) } else { width };
-            places.push(places[places.len() - 1] + own);
+            places.push(places[places.len() - 1] + width.max(least));
         }
         let starts = match before {
+            _ if least > 0 => fixed.of(&places)?,
             Some(before) if before.places == places => before.starts.clone(),
             _ => numbers(places.iter().copied())?,
         };
-        Self::at(lens, widths.to_vec(), is_fixed, (places, starts))
+        Self::at(lens, widths.to_vec(), least, (places, starts))
     }
 
     /// The axis of a later step with the same places. `widths`: those that [fit](Self::fits).
     pub(crate) fn again(&self, lens: &[usize], widths: &[usize]) -> Result<Self> {
         let places = (self.places.clone(), self.starts.clone());
-        Self::at(lens, widths.to_vec(), self.is_fixed, places)
+        Self::at(lens, widths.to_vec(), self.least, places)
     }
 
     /// Whether rows of these widths have the same places.
     pub(crate) fn fits(&self, widths: &[usize]) -> bool {
-        let own = |width: usize| if self.is_fixed { width.max(1) } else { width };
+        let mut rows = self.each().zip(widths);
         widths.len() == self.rows()
-            && self
-                .each()
-                .zip(widths)
-                .all(|(places, &width)| places.len() == own(width))
+            && rows.all(|(places, &width)| places.len() == width.max(self.least))
     }
 
     fn at(
         lens: &[usize],
         widths: Vec<usize>,
-        is_fixed: bool,
+        least: usize,
         (places, starts): (Vec<usize>, Array),
     ) -> Result<Self> {
         let rows = places.windows(2).zip(lens);
@@ -88,28 +118,47 @@ impl Axis {
             lens: numbers(lens.iter().copied())?,
             held: lens.to_vec(),
             slots: OnceCell::new(),
-            is_fixed,
+            least,
             starts,
             widths,
             places,
         })
     }
 
-    /// The slots of the rows' states, made once for all layers.
-    pub(crate) fn slots(&self) -> Result<RowSlots> {
-        if let Some(slots) = self.slots.get() {
-            return Ok(slots.clone());
+    /// The slots of the rows' states, made once for all layers whose rows have the same slots `own`. `None`: row b
+    /// has slot b.
+    pub(crate) fn slots(&self, own: Option<&Rc<[usize]>>) -> Result<RowSlots> {
+        if let Some((_, made)) = self.slots.get().filter(|(of, _)| of.as_ref() == own) {
+            return Ok(made.clone());
         }
+        let slot = |row: usize| own.map_or(row, |own| own[row]) as i32;
         let of = |has: &dyn Fn(usize) -> bool| {
             let rows = 0..self.rows();
-            let slots = rows.map(|row| if has(row) { row as i32 } else { -1 });
+            let slots = rows.map(|row| if has(row) { slot(row) } else { -1 });
             Array::from_slice(&slots.collect::<Vec<i32>>(), &[self.rows() as i32])
         };
         let made = RowSlots {
             from: of(&|row| self.held[row] > 0 && self.widths[row] > 0)?,
             to: of(&|row| self.widths[row] > 0)?,
         };
-        Ok(self.slots.get_or_init(|| made).clone())
+        self.slots.get_or_init(|| (own.cloned(), made.clone()));
+        Ok(made)
+    }
+
+    /// The arrays that differ between steps with the same places, as far as they are read. The
+    /// [slots](Self::slots) are made before.
+    pub(crate) fn inputs(&self, reads: AxisReads) -> Vec<Array> {
+        let mut inputs = Vec::new();
+        if reads.lens {
+            inputs.push(self.lens.clone());
+        }
+        if reads.positions {
+            inputs.push(self.positions.clone());
+        }
+        if let Some((_, slots)) = self.slots.get().filter(|_| reads.slots) {
+            inputs.extend([slots.from.clone(), slots.to.clone()]);
+        }
+        inputs
     }
 
     /// The number of rows.
@@ -125,6 +174,12 @@ impl Axis {
     /// The places of each row.
     pub(crate) fn each(&self) -> impl Iterator<Item = Range<usize>> {
         self.places.windows(2).map(|of| of[0]..of[1])
+    }
+
+    /// Whether a row with tokens has places behind them.
+    pub(crate) fn is_padded(&self) -> bool {
+        let mut rows = self.each().zip(&self.widths);
+        rows.any(|(places, &width)| width > 0 && width < places.len())
     }
 
     /// The most places of a row.

@@ -84,6 +84,7 @@ pub(super) fn of_layer(step: &mut Step<'_>, layer: usize) -> Result<StepPages> {
     if let Some(pages) = step.pages.get(&group) {
         return Ok(pages.clone());
     }
+    step.note_read(|reads| reads.lens = true);
     let columns = columns(step.cache, group, &step.axis);
     let rows: Vec<&RowPages> = step.cache.pages.iter().map(|row| &row[group]).collect();
     let made = StepPages {

@@ -3,12 +3,12 @@
 use std::rc::Rc;
 
 use mlx_core::fast::{
-    self, RaggedDelta, RaggedRows, RaggedScan, SlotsAfter, StatePool, StateSlots,
+    self, Form, Op, RaggedDelta, RaggedRows, RaggedScan, SlotsAfter, StatePool, StateSlots,
 };
 use mlx_core::{Array, DType, Error, ErrorKind, Result, ops::concat};
 
 use super::Step;
-use super::axis::{Axis, RowSlots, features_at};
+use super::axis::{Axis, RowSlots, Starts, features_at};
 use crate::activation::Activation;
 use crate::cache::StatePart;
 use crate::cache::in_layer;
@@ -105,9 +105,24 @@ impl Step<'_> {
             Some(_) => inputs.astype(DType::F32)?,
             None => inputs.clone(),
         };
+        let own = match (&self.keeps, other) {
+            (Keeps::All, Some(_)) => None,
+            _ => self.own_state(layer, part, Op::Conv, x.dtype())?,
+        };
+        if let Some(own) = own {
+            let pool = own.pool.astype(x.dtype())?;
+            let (rows, states) = (self.ragged_rows(), own.states(pool));
+            let (y, end) = fast::ragged_conv(&x, of.taps, of.bias, is_silu, &rows, Some(states))?;
+            let end = end.ok_or_else(no_states)?.astype(inputs.dtype())?;
+            self.hand_over_own(layer, part, &own, end)?;
+            return match other {
+                Some(activation) => activation.forward(&y)?.astype(inputs.dtype()),
+                None => Ok(y),
+            };
+        }
         let before = self.pool_before(layer, part, &found, inputs.dtype())?;
+        let slots = self.slots(None)?;
         let pool = before.map(|before| before.astype(x.dtype())).transpose()?;
-        let slots = self.axis.slots()?;
         let states = pool.as_ref().map(|pool| of_rows(pool, &slots));
         let rows = self.ragged_rows();
         let (y, end) = fast::ragged_conv(&x, of.taps, of.bias, is_silu, &rows, states)?;
@@ -210,8 +225,14 @@ impl Step<'_> {
                 found.name()
             )));
         }
+        if let Some(own) = self.own_state(layer, part, Op::Delta, tokens[0].dtype())? {
+            let states = own.states(own.pool.clone());
+            let (y, end) = run(tokens.each_ref(), &self.ragged_rows(), Some(states))?;
+            self.hand_over_own(layer, part, &own, end.ok_or_else(no_states)?)?;
+            return Ok(y);
+        }
         let before = self.pool_before(layer, part, &found, dtype)?;
-        let slots = self.axis.slots()?;
+        let slots = self.slots(None)?;
         let states = before.as_ref().map(|pool| of_rows(pool, &slots));
         let (y, end) = run(tokens.each_ref(), &self.ragged_rows(), states)?;
         if let (Some(end), Some(pool)) = (end, before) {
@@ -224,14 +245,14 @@ impl Step<'_> {
                 for array in &mut of_kept {
                     *array = features_at(array, &places)?;
                 }
-                let kept = Axis::new(&vec![0; keep.len()], keep, false, None)?;
+                let kept = Axis::new(&vec![0; keep.len()], keep, 0, None, &mut Starts::default())?;
                 // A row that keeps nothing has no tokens, so its slots are not used.
                 let rows = RaggedRows {
                     starts: &kept.starts,
                     longest: kept.longest() as i32,
                 };
                 let (_, end) = run(of_kept.each_ref(), &rows, Some(of_rows(&pool, &slots)))?;
-                end.ok_or_else(|| refusal("a recurrence with states has returned none"))
+                end.ok_or_else(no_states)
             };
             let rerun = Rc::new(rerun);
             self.hand_over(layer, part, Handed::Rerun { end, rerun })?;
@@ -239,11 +260,79 @@ impl Step<'_> {
         Ok(y)
     }
 
+    /// The slots of the rows' states.
+    fn slots(&self, own: Option<&Rc<[usize]>>) -> Result<RowSlots> {
+        self.note_read(|reads| reads.slots = true);
+        self.axis.slots(own)
+    }
+
     fn ragged_rows(&self) -> RaggedRows<'_> {
         RaggedRows {
             starts: &self.axis.starts,
             longest: self.axis.longest() as i32,
         }
+    }
+
+    /// The stored states of all rows, if the step writes them in place. It has [declared](Step::keep_all) that it keeps
+    /// all tokens, nothing else reads them, and `op` has a kernel for activations of this dtype; or they have
+    /// [slots](Step::keep_any) for all tokens.
+    fn own_state(
+        &mut self,
+        layer: usize,
+        part: usize,
+        op: Op,
+        activations: DType,
+    ) -> Result<Option<OwnStates>> {
+        if matches!(self.keeps, Keeps::Unknown) || !self.stores() {
+            return Ok(None);
+        }
+        let has_kernel = match fast::form(op)? {
+            Form::Plain => false,
+            Form::Cuda => activations != DType::F32,
+            _ => true,
+        };
+        if let Keeps::Any(of) = &self.keeps {
+            let (from, to) = (of.from.clone(), of.to.clone());
+            let pool = self.recurrent(layer)?.own(part)?;
+            return Ok(Some(OwnStates {
+                pool: pool.ok_or_else(|| refusal("the slots of a step are shared"))?,
+                slots: RowSlots { from, to },
+                by_token: true,
+                has_kernel,
+            }));
+        }
+        if !has_kernel {
+            return Ok(None);
+        }
+        let state = self.recurrent(layer)?;
+        let (pool, own) = (state.own(part)?, state.slots().cloned());
+        let Some(pool) = pool else { return Ok(None) };
+        Ok(Some(OwnStates {
+            pool,
+            slots: self.slots(own.as_ref())?,
+            by_token: false,
+            has_kernel,
+        }))
+    }
+
+    /// Hands over the states of [`own_state`](Self::own_state) after the step.
+    fn hand_over_own(
+        &mut self,
+        layer: usize,
+        part: usize,
+        own: &OwnStates,
+        end: Array,
+    ) -> Result<()> {
+        // The plain form makes new arrays.
+        if !own.has_kernel {
+            self.lasts_until(0);
+            self.replaces_states = true;
+        }
+        let handed = match own.by_token {
+            true => Handed::Slots(end),
+            false => Handed::InPlace(end),
+        };
+        self.hand_over(layer, part, handed)
     }
 
     /// The states of all rows before the step; without a store there are none.
@@ -254,7 +343,7 @@ impl Step<'_> {
         found: &StatePart,
         dtype: DType,
     ) -> Result<Option<Array>> {
-        let stored = self.recurrent(layer)?.stored(part).cloned();
+        let stored = self.recurrent(layer)?.lend(part)?.cloned();
         match (stored, self.stores()) {
             (_, false) => Ok(None),
             (Some(stored), true) => Ok(Some(stored)),
@@ -297,6 +386,99 @@ impl Step<'_> {
                 end,
             },
         )
+    }
+}
+
+fn no_states() -> Error {
+    refusal("a recurrence with states has returned none")
+}
+
+/// What a step knows about the tokens that its rows will keep.
+pub(super) enum Keeps {
+    /// Nothing.
+    Unknown,
+    /// [`Step::keep_all`]
+    All,
+    /// [`Step::keep_any`]
+    Any(TokenSlots),
+}
+
+/// The slots of the states after each token.
+pub(super) struct TokenSlots {
+    /// I32 `[B]`: the slot of the state before each row's tokens; -1 for a row that begins or has no tokens.
+    from: Array,
+    /// I32 `[T]`: the slot of the state after each token; -1 for tokens of rows without tokens.
+    to: Array,
+    /// The slot of each row before the step.
+    own: Rc<[usize]>,
+    /// For each row, the slots of its tokens.
+    after: Vec<Vec<usize>>,
+}
+
+impl TokenSlots {
+    /// The slots of rows of which each has one for each place of the longest: row b has b, b + B, and so on. The last
+    /// place has the slot from which the row's first token reads.
+    pub(super) fn new(axis: &Axis, own: Rc<[usize]>) -> Result<Self> {
+        let rows = axis.rows();
+        let of_row = |(row, places): (usize, std::ops::Range<usize>)| {
+            let all = (0..axis.longest()).map(|place| row + rows * place);
+            let others = all.filter(|&slot| slot != own[row]);
+            let others = others.take(places.len().saturating_sub(1));
+            others
+                .chain((!places.is_empty()).then_some(own[row]))
+                .collect()
+        };
+        let after: Vec<Vec<usize>> = axis.each().enumerate().map(of_row).collect();
+        let to = after.iter().zip(&axis.widths).flat_map(|(slots, &width)| {
+            let slot = move |&slot: &usize| if width > 0 { slot as i32 } else { -1 };
+            slots.iter().map(slot)
+        });
+        let to: Vec<i32> = to.collect();
+        Ok(Self {
+            from: axis.slots(Some(&own))?.from,
+            to: Array::from_slice(&to, &[to.len() as i32])?,
+            own,
+            after,
+        })
+    }
+
+    /// The arrays that differ between steps with the same places.
+    pub(super) fn inputs(&self) -> [Array; 2] {
+        [self.from.clone(), self.to.clone()]
+    }
+
+    /// The slot of each row after it has kept `keep[b]` tokens.
+    pub(super) fn after(&self, keep: &[usize]) -> Rc<[usize]> {
+        let rows = self.own.iter().zip(&self.after).zip(keep);
+        rows.map(|((&own, after), &keep)| match keep {
+            0 => own,
+            keep => after[keep - 1],
+        })
+        .collect()
+    }
+}
+
+/// The states of a layer that a step writes in place.
+struct OwnStates {
+    pool: Array,
+    slots: RowSlots,
+    /// Whether the states after each token are stored, and not only those after the last.
+    by_token: bool,
+    has_kernel: bool,
+}
+
+impl OwnStates {
+    /// The states in `pool`, which is that of the layer in the dtype of an operation.
+    fn states(&self, pool: Array) -> StateSlots<'_> {
+        let to = &self.slots.to;
+        StateSlots {
+            pool: StatePool::Own(pool),
+            from: &self.slots.from,
+            to: match self.by_token {
+                true => SlotsAfter::Tokens(to),
+                false => SlotsAfter::Rows(to),
+            },
+        }
     }
 }
 
@@ -446,8 +628,6 @@ impl Step<'_> {
     }
 
     fn recurrent(&mut self, layer: usize) -> Result<&mut RecurrentCache> {
-        // A step replaces the arrays of the state, so no later step can have its graph.
-        self.lasts_until(0);
         let state = self.cache.layers.get_mut(layer);
         let state = state.ok_or_else(|| refusal(format!("there is no layer {layer}")))?;
         state.recurrent().ok_or_else(|| {
@@ -472,7 +652,7 @@ impl Step<'_> {
     ) -> Result<Array> {
         let rows = self.axis.rows();
         let zeros = || zero_state(found, rows, dtype);
-        let stored = self.recurrent(layer)?.stored(part).cloned();
+        let stored = self.recurrent(layer)?.lend(part)?.cloned();
         let Some(stored) = stored else {
             return zeros();
         };
@@ -493,6 +673,11 @@ impl Step<'_> {
 
     fn hand_over(&mut self, layer: usize, part: usize, handed: Handed) -> Result<()> {
         if self.cache.options.store {
+            if !matches!(handed, Handed::InPlace(_) | Handed::Slots(_)) {
+                // The arrays of the state are replaced, so no later step can have this graph.
+                self.lasts_until(0);
+                self.replaces_states = true;
+            }
             self.recurrent(layer)?.hand_over(part, handed);
         }
         Ok(())

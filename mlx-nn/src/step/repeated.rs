@@ -4,10 +4,13 @@
 //! offsets and the tables of pages, as long as every decision that the host makes from the lengths of rows is the same. So
 //! each such decision limits the lengths up to which it stays the same
 //! ([`Step::lasts_until`](super::Step::lasts_until)). A decision without a known limit, a mask or
-//! an index that the host computes, and a state that is not updated in place limit them to 0.
+//! an index that the host computes, and a state that is not written in place limit them to 0.
 
-use mlx_core::{Array, Result};
+use std::ops::Range;
 
+use mlx_core::{Array, Result, async_eval};
+
+use super::axis::AxisReads;
 use super::paged;
 use crate::cache::ModelCache;
 use crate::cache::state::LayerState;
@@ -15,12 +18,16 @@ use crate::cache::state::LayerState;
 /// The last step, if all of its tokens were kept and nothing but its rows has changed since.
 #[derive(Clone, Debug)]
 pub(crate) struct Last {
+    /// The layer states that it has read and written.
+    pub(crate) states: Range<usize>,
     /// [`Step::lasts`](super::Step::lasts)
     pub(crate) until: usize,
     /// [`Step::needs_rows`](super::Step::needs_rows)
     pub(crate) needs_rows: bool,
-    /// How often the pool's arrays were replaced before its end.
+    /// [`ModelCache::moved`] at its end.
     pub(crate) moved: u64,
+    /// Which arrays of its axis the layers have read.
+    pub(crate) reads: AxisReads,
     /// The groups of layers for which it made tables of pages, and the columns of these.
     pub(crate) tables: Vec<(usize, usize)>,
 }
@@ -33,6 +40,7 @@ pub(crate) struct Last {
 /// Dropping it without [`commit`](Self::commit) leaves every row at its length.
 pub struct RepeatedStep<'c> {
     cache: &'c mut ModelCache,
+    offsets: Array,
     inputs: Vec<Array>,
 }
 
@@ -44,34 +52,60 @@ impl<'c> RepeatedStep<'c> {
         let (Some(last), Some(axis)) = (&cache.last, &cache.axis) else {
             return Ok(None);
         };
-        let is_recurrent = |layer: &LayerState| matches!(layer, LayerState::Recurrent(_));
+        let is_shared = |layer: &LayerState| match layer {
+            LayerState::Paged => false,
+            LayerState::Recurrent(state) => !state.is_own(),
+        };
+        let (states, last_states) = (last.states.clone(), last.states.clone());
         if !axis.fits(widths)
             || end.is_some_and(|end| end > last.until)
-            || cache.layers.iter().any(is_recurrent)
+            || cache.layers[states.clone()].iter().any(is_shared)
         {
             return Ok(None);
         }
         let (axis, tables) = (axis.again(&cache.lens, widths)?, last.tables.clone());
-        let moved = last.moved;
+        let (moved, reads) = (last.moved, last.reads);
         let Some(tables) = paged::repeated(cache, &axis, &tables)? else {
             return Ok(None);
         };
-        if cache.pool.borrow().moved() != moved {
+        if cache.moved() != moved {
             return Ok(None);
         }
-        let mut inputs = vec![axis.lens.clone(), axis.positions.clone()];
+        let readers = cache.layers[states].iter().flat_map(|layer| match layer {
+            LayerState::Paged => Vec::new(),
+            LayerState::Recurrent(state) => state.take_readers(),
+        });
+        let readers: Vec<Array> = readers.collect();
+        if !readers.is_empty() {
+            async_eval(&readers)?;
+        }
+        if reads.slots {
+            let mut recurrent = cache.layers[last_states]
+                .iter()
+                .filter_map(|layer| match layer {
+                    LayerState::Paged => None,
+                    LayerState::Recurrent(state) => Some(state),
+                });
+            axis.slots(recurrent.next().and_then(|state| state.slots()))?;
+        }
+        let mut inputs = axis.inputs(reads);
         inputs.extend(tables);
+        let offsets = axis.lens.clone();
         cache.axis = Some(axis);
-        Ok(Some(Self { cache, inputs }))
+        Ok(Some(Self {
+            cache,
+            offsets,
+            inputs,
+        }))
     }
 
     /// The number of positions that each row held before the step: I32 `[B]`, in place of
     /// [`Step::offsets`](super::Step::offsets) of the step before.
     pub fn offsets(&self) -> &Array {
-        &self.inputs[0]
+        &self.offsets
     }
 
-    /// The offsets, the positions and the tables of pages, in place of
+    /// The arrays in place of
     /// [`Step::inputs`](super::Step::inputs) of the step before.
     pub fn inputs(&self) -> &[Array] {
         &self.inputs

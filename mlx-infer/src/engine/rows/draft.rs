@@ -16,7 +16,7 @@ use mlx_models::{Drafting, Model};
 use mlx_nn::ModelCache;
 use mlx_nn::lora::{TokenAdapters, with_adapters};
 
-use super::{Input, Rows, unused};
+use super::{Input, Rows, replay_of, unused};
 use crate::engine::scheduler::Id;
 use crate::engine::speculate::drafters::Drafts;
 use crate::engine::state::Requests;
@@ -121,6 +121,8 @@ impl<'m> Rows<'m> {
             .map(|line| line.map_or(0, |(_, token, _)| token));
         let last: Vec<u32> = last.collect();
         let mut tokens = vec![Array::from_slice(&last, &[last.len() as i32])?];
+        // The first pass of a head reads different numbers of positions; the rest has a fixed shape.
+        let is_replayed = self.pads && std::ptr::eq(by, self.model);
         for number in 0..most {
             let draws = |line: &Option<(Id, u32, usize)>| {
                 line.filter(|&(_, _, most)| number < most)
@@ -129,6 +131,9 @@ impl<'m> Rows<'m> {
             let ids: Vec<Option<Id>> = lines.iter().map(draws).collect();
             let widths: Vec<usize> = ids.iter().map(|id| usize::from(id.is_some())).collect();
             let features = next(self, &tokens, &widths)?;
+            if is_replayed && number == 0 {
+                async_eval([&features])?;
+            }
             let row = |id: &Option<Id>| match id {
                 Some(id) => {
                     let row = requests[id].sequence.row();
@@ -157,7 +162,10 @@ impl<'m> Rows<'m> {
         let columns = tokens[1..].iter().map(|tokens| tokens.expand_dims(-1));
         let columns = columns.collect::<mlx_core::Result<Vec<_>>>()?;
         let drawn = concat(&columns, 1)?;
-        async_eval([&drawn])?;
+        match is_replayed {
+            true => replay_of(&mut self.draws, most)?.async_eval([&drawn], [&drawn; 0])?,
+            false => async_eval([&drawn])?,
+        }
         let lens = lines.into_iter().flatten();
         drafts.draw(drawn, lens.map(|(id, _, most)| (id, most)).collect());
         Ok(())
@@ -182,20 +190,18 @@ impl<'m> Rows<'m> {
         }
     }
 
-    /// Stores the `tokens` of a step, `[1, T]`, and their features before and after the final norm. Row b keeps `keep[b]`
+    /// Stores the `tokens` of a step, `[1, T]`, and the [features](Self::head_features) of them. Row b keeps `keep[b]`
     /// tokens from the place `firsts[b]` on.
     pub(super) fn add_head_input(
         &mut self,
         tokens: Array,
-        [x, hidden]: &[Array; 2],
+        features: Option<Array>,
         firsts: Vec<usize>,
         keep: Vec<usize>,
     ) -> Result<()> {
-        let model = self.model.model();
-        let Some(head) = model.draft_head() else {
+        let Some(features) = features else {
             return Ok(());
         };
-        let features = head.input([x, hidden])?;
         self.head_input.parts.push(Part {
             tokens,
             features,

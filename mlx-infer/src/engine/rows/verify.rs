@@ -5,7 +5,7 @@ use mlx_core::{Array, async_eval};
 use mlx_nn::ModelCache;
 use mlx_nn::lora::{RowAdapter, TokenAdapters, with_adapters};
 
-use super::{Input, Rows, row_of};
+use super::{Input, Rows, replay_of, row_of, unused};
 use crate::engine::processor;
 use crate::engine::scheduler::Id;
 use crate::engine::sequence::Sequence;
@@ -96,10 +96,13 @@ impl Rows<'_> {
     ///
     /// The computation of the drafts, the step and the choice of its tokens are one graph, and the host waits once. If
     /// a row has a grammar, a processor or penalties, the host reads the drafts first, while the step is computed.
+    ///
+    /// Slots for the recurrent states after each token may take `spare_room` bytes.
     pub(crate) fn verify(
         &mut self,
         requests: &mut Requests<'_>,
         drafts: &Drafts,
+        spare_room: usize,
         foresee: Foresee<'_>,
     ) -> Result<Vec<Verified>> {
         let mut lines: Vec<Option<Line>> = (0..self.slots.len())
@@ -112,18 +115,36 @@ impl Rows<'_> {
         if widths.iter().all(|&width| width == 0) {
             return Ok(Vec::new());
         }
-        let tokens = tokens(&lines, drafts.tokens())?;
-        let model = self.model.model();
-        self.repeatable = None;
-        let adapters = self.slot_adapters();
-        let mut step = self.cache.begin_part(model.decoder_states(), &widths)?;
-        let firsts = step.places().map(|places| places.start).collect();
         let chosen = lines
             .iter()
             .map(|line| line.as_ref().map_or(0, Line::chosen));
         let chosen: Vec<usize> = chosen.collect();
         let chooses = chosen.iter().any(|&tokens| tokens > 0);
-        if chooses {
+        // Tokens are chosen at all places of a step of a fixed shape.
+        let places = widths
+            .iter()
+            .copied()
+            .max()
+            .filter(|_| self.pads && chooses);
+        let tokens = tokens(&lines, drafts.tokens(), places)?;
+        let model = self.model.model();
+        self.repeatable = None;
+        let adapters = self.slot_adapters();
+        let states = model.decoder_states();
+        let mut step = match places {
+            Some(places) => {
+                // Evaluated separately from the step, whose graph then stays the same.
+                async_eval([&tokens])?;
+                self.cache.begin_padded(states, &widths, places)?
+            }
+            None => self.cache.begin_part(states, &widths)?,
+        };
+        let spare = places.map_or(0, |places| self.slots.len() * (places - 1));
+        if self.state_bytes > 0 && spare > 0 && spare * self.state_bytes <= spare_room {
+            step.keep_any()?;
+        }
+        let firsts = step.places().map(|places| places.start).collect();
+        if chooses && places.is_none() {
             step.read_ends(&chosen);
         }
         let adapters = TokenAdapters::of_step(&step, &adapters)?;
@@ -134,6 +155,7 @@ impl Rows<'_> {
         };
         let hidden = hidden.squeeze(0)?;
         let logits = with_adapters(adapters.as_ref(), || self.model.logits(&hidden))?;
+        let head_features = self.model.head_features(&features)?;
 
         let needs_drafts = |line: &Line| {
             let request = &requests[&line.id];
@@ -172,13 +194,25 @@ impl Rows<'_> {
         let mut chosen = {
             let settings: Vec<Row<'_>> = lines
                 .iter()
-                .flatten()
-                .flat_map(|line| settings(line, requests))
+                .flat_map(|line| {
+                    let own = line.iter().flat_map(|line| settings(line, requests));
+                    let own: Vec<Row<'_>> = own.collect();
+                    let behind = places.map_or(0, |places| places - own.len());
+                    own.into_iter().chain(std::iter::repeat_n(unused(), behind))
+                })
                 .collect();
             let choices = match chooses {
                 true => {
                     let sampled = sample(&logits, &settings, None)?;
-                    sampled.start()?;
+                    let reads_logits = |line: &Line| requests[&line.id].processor.is_some();
+                    let reads_logits = lines.iter().flatten().any(reads_logits);
+                    match places.filter(|_| step.is_in_place() && !reads_logits) {
+                        Some(places) => {
+                            let replay = replay_of(&mut self.verifies, places)?;
+                            sampled.start_with(replay, &[], head_features.as_ref())?;
+                        }
+                        None => sampled.start()?,
+                    }
                     sampled.read_any()?
                 }
                 // All rows replay tokens that are known.
@@ -194,6 +228,7 @@ impl Rows<'_> {
         let (mut verified, mut keep) = (Vec::new(), Vec::new());
         for line in &lines {
             let Some(line) = line else {
+                chosen.by_ref().take(places.unwrap_or(0)).for_each(drop);
                 keep.push(0);
                 continue;
             };
@@ -206,8 +241,9 @@ impl Rows<'_> {
             // A token that was chosen without its mask is dropped.
             let choosable = requests[&line.id].sequence.choosable();
             let mut is_right = true;
-            for (at, (number, choice)) in chosen.by_ref().take(line.chosen()).enumerate() {
-                if !is_right {
+            let choices = chosen.by_ref().take(places.unwrap_or(line.chosen()));
+            for (at, (number, choice)) in choices.enumerate() {
+                if !is_right || at >= line.chosen() {
                     continue;
                 }
                 let request = requests.get_mut(&line.id).expect("it has a row");
@@ -229,7 +265,7 @@ impl Rows<'_> {
             verified.push(row);
         }
         step.commit(&keep)?;
-        self.add_head_input(tokens, &features, firsts, keep)?;
+        self.add_head_input(tokens, head_features, firsts, keep)?;
         // For rows that keep a part of their tokens, the recurrent states are computed while the
         // host continues.
         async_eval(self.cache.row_arrays())?;
@@ -324,14 +360,18 @@ impl Rows<'_> {
     }
 }
 
-/// The tokens of the step, U32 `[1, T]`, of which `drawn` `[slots, K]` are not read.
-fn tokens(lines: &[Option<Line>], drawn: Option<&Array>) -> Result<Array> {
+/// The tokens of the step, U32 `[1, T]`, of which `drawn` `[slots, K]` are not read. If a number of `places`
+/// is given, each slot has as many tokens.
+fn tokens(lines: &[Option<Line>], drawn: Option<&Array>, places: Option<usize>) -> Result<Array> {
     let (mut known, mut is_drawn, mut from) = (Vec::new(), Vec::new(), Vec::new());
     let most = drawn.map_or(Ok(0), |drawn| drawn.dim(1))?;
     for (slot, line) in lines.iter().enumerate() {
-        let Some(line) = line else { continue };
-        for at in 0..line.width() {
-            let token = line.tokens.get(at).copied();
+        let width = line.as_ref().map_or(0, Line::width);
+        for at in 0..places.unwrap_or(width) {
+            let token = match line.as_ref().filter(|_| at < width) {
+                Some(line) => line.tokens.get(at).copied(),
+                None => Some(0),
+            };
             known.push(token.unwrap_or(0));
             is_drawn.push(token.is_none());
             // The first token of a line was read before.

@@ -28,4 +28,6 @@ pub(crate) struct Plan {
     pub(crate) preempt: Vec<Id>,
     /// The number of slots to keep, if slots without a row are to be removed.
     pub(crate) compact: Option<usize>,
+    /// Whether slots for the states after single tokens are to be freed.
+    pub(crate) narrow: bool,
 }

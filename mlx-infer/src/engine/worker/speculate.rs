@@ -147,12 +147,16 @@ impl Worker<'_, '_> {
 
     /// Runs the step with `drafts`, which began at `start`.
     fn verify(&mut self, drafts: &Drafts, start: Instant) {
+        let spare_room = self.scheduler.spare_room(&self.requests);
         let masks = &mut self.masks;
-        let rows = self
-            .rows
-            .verify(&mut self.requests, drafts, &mut |requests, drafts| {
+        let rows = self.rows.verify(
+            &mut self.requests,
+            drafts,
+            spare_room,
+            &mut |requests, drafts| {
                 foresee(requests, drafts, masks);
-            });
+            },
+        );
         let rows = match rows {
             Ok(rows) => rows,
             Err(error) => {

@@ -256,8 +256,14 @@ fn plain(model: &LoadedModel, of: usize) -> Plain {
 }
 
 /// Rows join, leave, are preempted and return while others draft 0 to 4 tokens. Returns the number
-/// of states that were compared.
-fn run(case: &str, model: &LoadedModel, plain: &[Plain], seed: u64, is_scripted: bool) -> usize {
+/// of states that were compared, and of ticks with slots for states after single tokens.
+fn run(
+    case: &str,
+    model: &LoadedModel,
+    plain: &[Plain],
+    seed: u64,
+    is_scripted: bool,
+) -> (usize, usize) {
     let mut random = Random(seed);
     let row: usize = model.state_costs().iter().map(|cost| cost.bytes(256)).sum();
     let (rows, cache_rows) = [(5, None), (3, Some(2)), (6, Some(3))][seed as usize % 3];
@@ -276,6 +282,9 @@ fn run(case: &str, model: &LoadedModel, plain: &[Plain], seed: u64, is_scripted:
     if is_split {
         worker = worker.splitting();
     }
+    if seed % 2 == 1 {
+        worker = worker.padding();
+    }
     if is_scripted && !is_split {
         worker.drafter = Some(Box::new(Scripted {
             expected: expected.clone(),
@@ -284,6 +293,7 @@ fn run(case: &str, model: &LoadedModel, plain: &[Plain], seed: u64, is_scripted:
     }
     let mut waiting: Vec<_> = (0..8).map(|_| random.below(20)).collect();
     let (mut kinds, mut told, mut compared) = (BTreeMap::new(), Vec::new(), 0);
+    let mut spare = 0;
     for tick in 0.. {
         let due = waiting.iter().filter(|at| **at == tick).count();
         waiting.retain(|at| *at != tick);
@@ -308,6 +318,7 @@ fn run(case: &str, model: &LoadedModel, plain: &[Plain], seed: u64, is_scripted:
             break;
         }
         worker.tick();
+        spare += usize::from(worker.rows.spare_bytes() > 0);
         for id in worker.scheduler.running().collect::<Vec<_>>() {
             let progress = worker.requests[&id].progress;
             let slot = progress.slot.expect("a row that runs has a slot");
@@ -344,7 +355,7 @@ fn run(case: &str, model: &LoadedModel, plain: &[Plain], seed: u64, is_scripted:
             "{case}, {seed}: {of}"
         );
     }
-    compared
+    (compared, spare)
 }
 
 /// `MLX_INFER_DRAFTED_DAYS=1000` runs that many schedules instead of a few.
@@ -356,13 +367,16 @@ fn rejected_tokens_leave_no_trace_in_any_state() {
         ("llama_llama3", &[true][..]),
         ("mistral", &[true]),
         ("qwen3_5_text", &[true, false]),
+        ("falcon_h1", &[true]),
     ] {
         let model = load(case);
         let plain: Vec<Plain> = (0..10).map(|of| plain(&model, of)).collect();
         for &is_scripted in drafters {
-            let compared = (0..days).map(|seed| run(case, &model, &plain, seed, is_scripted));
-            let compared: usize = compared.sum();
+            let runs = (0..days).map(|seed| run(case, &model, &plain, seed, is_scripted));
+            let (compared, spare): (Vec<usize>, Vec<usize>) = runs.unzip();
+            let (compared, spare): (usize, usize) = (compared.iter().sum(), spare.iter().sum());
             assert!(compared > 40 * days as usize, "{case}: {compared} states");
+            assert_eq!(spare > 0, model.is_recurrent(), "{case}: {spare} ticks");
         }
     }
 }
