@@ -249,10 +249,21 @@ fn drafted(dir: &Path, steps: usize) -> Result<usize> {
         let widths = [[3, 2], [1, 3], [3, 3]][number % 3];
         let tokens: Vec<u32> = (0..6).map(|at| 1 + (at + number as u32) % 5).collect();
         let tokens = Array::from_slice(&tokens, &[1, 6])?;
+        let claimed = match cache.begin_repeated_padded(&widths, 3)? {
+            Some(step) => Some(step.inputs().to_vec()),
+            None => None,
+        };
         let mut step = cache.begin_padded(model.decoder_states(), &widths, 3)?;
         step.keep_any()?;
         let [_, hidden] = model.run(&tokens, &mut step)?;
         let mut inputs = step.inputs();
+        if let Some(claimed) = &claimed {
+            assert_eq!(claimed.len(), inputs.len());
+            for (claimed, built) in claimed.iter().zip(&inputs) {
+                assert_eq!(claimed.shape(), built.shape());
+                assert_eq!(claimed.to_vec::<i32>()?, built.to_vec::<i32>()?);
+            }
+        }
         inputs.push(tokens);
         let is_in_place = step.is_in_place();
         step.commit(&widths.map(|width| 1 + number % width))?;
@@ -260,7 +271,8 @@ fn drafted(dir: &Path, steps: usize) -> Result<usize> {
         let graph = Graph::of([&logits])?;
         if let Some(before) = &before {
             let is_same = graph.is_same(before)? && graph.other_inputs(before, &inputs)? == 0;
-            same += usize::from(is_same && is_in_place);
+            assert!(is_same || claimed.is_none(), "step {number}");
+            same += usize::from(is_same && is_in_place && claimed.is_some());
         }
         before = Some(graph);
         eval(std::iter::once(&logits).chain(&cache.arrays()))?;
@@ -285,7 +297,8 @@ fn kept_tokens_change_no_graph() -> Result<()> {
             }
         }
     }
-    let expected: [&str; 0] = [];
+    // Exceptions: the first Mamba keeps no states after single tokens, and a rope depends on the length of the text.
+    let expected = ["falcon_mamba", "jamba", "jamba_dense", "mamba", "phimoe"];
     assert_eq!(others, expected);
     Ok(())
 }

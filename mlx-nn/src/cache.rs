@@ -246,7 +246,20 @@ impl ModelCache {
     /// # Errors
     /// No memory for the offsets.
     pub fn begin_repeated(&mut self, widths: &[usize]) -> Result<Option<RepeatedStep<'_>>> {
-        RepeatedStep::new(self, widths)
+        RepeatedStep::new(self, widths, 1)
+    }
+
+    /// [`begin_repeated`](Self::begin_repeated) of a [padded](Self::begin_padded) step, of which rows may have
+    /// kept any number of tokens.
+    ///
+    /// # Errors
+    /// No memory for the offsets.
+    pub fn begin_repeated_padded(
+        &mut self,
+        widths: &[usize],
+        places: usize,
+    ) -> Result<Option<RepeatedStep<'_>>> {
+        RepeatedStep::new(self, widths, places)
     }
 
     /// Keeps the rows `rows`, in that order; a row may appear more than once (a fork).

@@ -127,7 +127,7 @@ impl<'c> Step<'c> {
         if !keeps_last {
             cache.last = None;
         }
-        let repeats = width == 1 && least <= 1 && lens.is_none() && cache.options.store;
+        let repeats = (width == 1 || least > 1) && lens.is_none() && cache.options.store;
         let repeats = repeats && fast::form(Op::Attention)? != Form::Plain;
         let held = lens.unwrap_or(&cache.lens).to_vec();
         let axis = Axis::new(&held, widths, least, cache.axis.as_ref(), &mut cache.starts)?;
@@ -521,8 +521,12 @@ impl Step<'_> {
         }
         self.committed = true;
         let is_whole = kept.is_whole();
-        let last = match is_whole && self.own_lens.is_none() {
+        // What rows keep of a padded step changes no graph.
+        let has_graph = is_whole || self.axis.fixed_places() > 1;
+        let last = match has_graph && self.own_lens.is_none() {
             true => Some(Last {
+                places: self.axis.fixed_places(),
+                by_token: matches!(self.keeps, Keeps::Any(_)),
                 states: self.states.clone(),
                 until: self.lasts.get(),
                 needs_rows: self.needs_rows.get(),

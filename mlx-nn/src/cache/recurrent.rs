@@ -235,9 +235,17 @@ impl RecurrentCache {
             concat(&[own, &spare], 0)
         });
         let wide = wide.collect::<Result<Vec<_>>>()?;
-        store.note_readers(&wide);
+        // Queued before the step, whose graph then stays the same.
+        async_eval(&wide)?;
         self.replace(Store::with(wide, Some((0..rows).collect())));
         Ok(true)
+    }
+
+    /// Sets the slot of each row, after a step that has written them.
+    pub(crate) fn set_slots(&mut self, slots: &Rc<[usize]>) {
+        if let Some(store) = self.store.take() {
+            self.store = Some(Store::with(store.arrays.clone(), Some(slots.clone())));
+        }
     }
 
     /// The slot of each row, if there are more slots than rows.

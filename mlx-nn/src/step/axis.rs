@@ -176,6 +176,11 @@ impl Axis {
         self.places.windows(2).map(|of| of[0]..of[1])
     }
 
+    /// The places of each row, if it is given to all.
+    pub(crate) fn fixed_places(&self) -> usize {
+        self.least.max(1)
+    }
+
     /// Whether a row with tokens has places behind them.
     pub(crate) fn is_padded(&self) -> bool {
         let mut rows = self.each().zip(&self.widths);
