@@ -14,7 +14,7 @@ use super::axis::AxisReads;
 use super::paged;
 use super::recurrent::TokenSlots;
 use crate::cache::ModelCache;
-use crate::cache::state::LayerState;
+use crate::cache::state::{LayerState, refusal};
 
 /// The last step, if all of its tokens were kept and nothing but its rows has changed since.
 #[derive(Clone, Debug)]
@@ -142,20 +142,37 @@ impl<'c> RepeatedStep<'c> {
     /// Ends the step, whose computation is queued: each row keeps all of its tokens.
     pub fn commit(self) {
         let widths = self.cache.axis.as_ref().map(|axis| axis.widths.clone());
-        self.commit_part(&widths.unwrap_or_default());
+        self.keep(&widths.unwrap_or_default());
     }
 
     /// Ends the step, whose computation is queued: row b keeps its first `keep[b]` tokens.
     ///
-    /// # Panics
-    /// A row would keep more tokens than it brought.
-    pub fn commit_part(self, keep: &[usize]) {
+    /// # Errors
+    /// A row would keep more tokens than it brought, or only a part of a step that was to
+    /// [keep all](super::Step::keep_all). The rows are then as before the step.
+    pub fn commit_part(self, keep: &[usize]) -> Result<()> {
+        let widths = self.cache.axis.as_ref().map(|axis| &axis.widths[..]);
+        let widths = widths.unwrap_or_default();
+        let is_part = |(keep, width): (&usize, &usize)| keep <= width;
+        let is_recurrent = |layer: &LayerState| matches!(layer, LayerState::Recurrent(_));
+        let needs_all = self.tokens.is_none()
+            && self.cache.layers[self.states.clone()]
+                .iter()
+                .any(is_recurrent);
+        if keep.len() != widths.len()
+            || !keep.iter().zip(widths).all(is_part)
+            || (needs_all && keep != widths)
+        {
+            return Err(refusal(format!(
+                "rows of {widths:?} tokens cannot keep {keep:?} of a repeated step"
+            )));
+        }
+        self.keep(keep);
+        Ok(())
+    }
+
+    fn keep(self, keep: &[usize]) {
         let cache = self.cache;
-        let widths = cache.axis.iter().flat_map(|axis| &axis.widths);
-        assert!(
-            keep.iter().zip(widths).all(|(keep, width)| keep <= width),
-            "rows cannot keep {keep:?} tokens"
-        );
         for (len, keep) in cache.lens.iter_mut().zip(keep) {
             *len += keep;
         }

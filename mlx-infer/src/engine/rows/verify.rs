@@ -186,7 +186,7 @@ impl Rows<'_> {
                         places: Some(places),
                     };
                     let (verified, keep) = accept.rows(&lines, requests, choices)?;
-                    step.commit_part(&keep);
+                    step.commit_part(&keep)?;
                     let firsts = (0..lines.len()).map(|slot| slot * places).collect();
                     self.add_head_input(tokens, head_features, firsts, keep)?;
                     async_eval(self.cache.row_arrays())?;
