@@ -13,8 +13,8 @@ use mlx_nn::{CacheOptions, ModelCache};
 /// The number of steps.
 const STEPS: usize = 48;
 
-/// Models whose steps never repeat: those whose queries see chosen positions (the host computes what they may see), and
-/// those with an operation of MLX that cannot be compared (`expm1`).
+/// Models whose steps never repeat: those whose queries see chosen positions (the host computes what
+/// they may see), and those with an operation of MLX that cannot be compared (`expm1`).
 const NEVER: &[&str] = &[
     "apertus",
     "bailing_hybrid",
@@ -235,7 +235,8 @@ fn rows_that_join_and_leave_change_no_graph() -> Result<()> {
     Ok(())
 }
 
-/// Steps with drafts that have the graph of the step before, where rows keep different numbers of tokens.
+/// Steps with drafts that have the graph of the step before, where rows keep different numbers of
+/// tokens.
 fn drafted(dir: &Path, steps: usize) -> Result<usize> {
     let loaded = load_case(dir);
     let model = &*loaded.model;
@@ -297,7 +298,8 @@ fn kept_tokens_change_no_graph() -> Result<()> {
             }
         }
     }
-    // Exceptions: the first Mamba keeps no states after single tokens, and a rope depends on the length of the text.
+    // Exceptions: the first Mamba keeps no states after single tokens, and a rope depends on the length of
+    // the text.
     let expected = ["falcon_mamba", "jamba", "jamba_dense", "mamba", "phimoe"];
     assert_eq!(others, expected);
     Ok(())

@@ -205,8 +205,8 @@ impl Step<'_> {
     /// Declares that the step will be [committed](Self::commit) if features of it are computed, whatever
     /// its rows keep. The states after each token are then stored in slots of their own, and nothing is
     /// computed again for rows that keep a part. To be called before the layers run. Returns false, and
-    /// changes nothing, if a layer cannot store them. The slots take the memory of the states of all rows for each token
-    /// of the longest row but one: [`ModelCache::spare_state_bytes`].
+    /// changes nothing, if a layer cannot store them. The slots take the memory of the states of all rows
+    /// for each token of the longest row but one: [`ModelCache::spare_state_bytes`].
     ///
     /// # Errors
     /// No memory for a handle.

@@ -80,8 +80,8 @@ impl Weights {
         step.scan(layer, 1, &of)
     }
 
-    /// A step of which rows keep `keep[b]` tokens. Nothing is evaluated. Returns the features `[1, T, ..]`, with zeros for
-    /// places of no token.
+    /// A step of which rows keep `keep[b]` tokens. Nothing is evaluated. Returns the features `[1, T, ..]`,
+    /// with zeros for places of no token.
     fn step(
         &self,
         cache: &mut ModelCache,
@@ -131,8 +131,8 @@ struct Run {
     inputs: u64,
 }
 
-/// Random uses of a few caches. With states in place the results are evaluated at the end, otherwise after each use.
-/// `keeps_parts`: rows keep a part of their tokens in some steps.
+/// Random uses of a few caches. With states in place the results are evaluated at the end, otherwise
+/// after each use. `keeps_parts`: rows keep a part of their tokens in some steps.
 fn schedule(seed: u64, in_place: bool, keeps_parts: bool) -> Result<Vec<Vec<f32>>> {
     let (weights, mut random) = (Weights::new()?, Random(seed));
     let options = CacheOptions {

@@ -213,9 +213,9 @@ impl RecurrentCache {
         Ok(())
     }
 
-    /// Gives each of `rows` rows at least `places` slots of its own: row b has the slots b, b + rows, and so on.
-    /// The arrays can then be written in place. Returns false before the first step, and for layers that cannot store
-    /// the state after each token.
+    /// Gives each of `rows` rows at least `places` slots of its own: row b has the slots b, b + rows, and
+    /// so on. The arrays can then be written in place. Returns false before the first step, and for layers
+    /// that cannot store the state after each token.
     pub(crate) fn widen(&mut self, rows: usize, places: usize) -> Result<bool> {
         let Some(store) = self.store.clone().filter(|_| self.shape.has_slots()) else {
             return Ok(false);

@@ -390,8 +390,8 @@ impl VerifyStep {
         })
     }
 
-    /// Launches the step again with other tokens, if its graph would be the same: the step, its tokens and the features
-    /// that the drafting head reads.
+    /// Launches the step again with other tokens, if its graph would be the same: the step, its tokens and
+    /// the features that the drafting head reads.
     fn repeat<'c>(
         &mut self,
         cache: &'c mut ModelCache,
@@ -482,7 +482,8 @@ impl Accept<'_, '_> {
     }
 }
 
-/// The sampler's input for each place. If each slot has a number of `places`, those behind its own choose any token.
+/// The sampler's input for each place. If each slot has a number of `places`, those behind its own
+/// choose any token.
 fn all_settings<'a>(
     lines: &'a [Option<Line>],
     requests: &'a Requests<'_>,
@@ -497,8 +498,8 @@ fn all_settings<'a>(
     lines.iter().flat_map(of_line).collect()
 }
 
-/// The tokens of the step, U32 `[1, T]`, of which `drawn` `[slots, K]` are not read. If a number of `places`
-/// is given, each slot has as many tokens.
+/// The tokens of the step, U32 `[1, T]`, of which `drawn` `[slots, K]` are not read. If a number of
+/// `places` is given, each slot has as many tokens.
 fn tokens(lines: &[Option<Line>], drawn: Option<&Array>, places: Option<usize>) -> Result<Array> {
     let (mut known, mut is_drawn, mut from) = (Vec::new(), Vec::new(), Vec::new());
     let most = drawn.map_or(Ok(0), |drawn| drawn.dim(1))?;
