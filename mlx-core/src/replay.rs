@@ -59,8 +59,11 @@ impl Replay {
         Ok(Self { raw })
     }
 
-    /// Queues the computation of `arrays` and returns at once. The arrays that its operations write
-    /// in place are computed too. Reading any other intermediate array computes it again.
+    /// Queues the computation of `arrays` and returns at once. The arrays that its operations write in
+    /// place are computed too. Reading any other intermediate array computes it again. None of `arrays` may
+    /// be a result of an operation that writes another of its results in place, such as the outputs of
+    /// [`ragged_delta`](crate::fast::ragged_delta) over a pool of its own: give the result of a further
+    /// operation.
     ///
     /// `inputs` are the arrays for which [`relaunch`](Self::relaunch) will be given others. It does nothing if there are none.
     ///

@@ -491,8 +491,8 @@ impl LoadedModel {
         }
     }
 
-    /// The features that the drafting head reads, of those of a step before and after the final norm; `None` without a
-    /// head.
+    /// The features that the drafting head reads, of those of a step before and after the final norm;
+    /// `None` without a head.
     pub(crate) fn head_features(&self, [x, hidden]: &[Array; 2]) -> Result<Option<Array>> {
         let head = self.model().draft_head();
         Ok(head.map(|head| head.input([x, hidden])).transpose()?)

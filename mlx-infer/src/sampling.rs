@@ -268,7 +268,7 @@ impl Sampled {
 
     /// Starts the step after this one, if it [repeats](Replay::relaunch) this one, which was
     /// [started](Self::start_with) with `replay`. `rows` are settings of the same number of rows, whose
-    /// last token is pending. `written` are the arrays that the step writes in place. Returns the
+    /// last tokens may be `pending`. `written` are the arrays that the step writes in place. Returns the
     /// other result of the step too, if it has one. `None` means that nothing was started.
     ///
     /// # Errors
@@ -276,6 +276,7 @@ impl Sampled {
     pub fn start_repeated(
         &self,
         rows: &[Row<'_>],
+        pending: bool,
         replay: &mut Replay,
         inputs: &[Array],
         written: &[Array],
@@ -290,7 +291,7 @@ impl Sampled {
         if !rows.iter().enumerate().all(is_same) {
             return Ok(None);
         }
-        let draws = draws(rows, true, before.tokens())?;
+        let draws = draws(rows, pending, before.tokens())?;
         let Some(outputs) = replay.relaunch(inputs.iter().chain(draws.arrays()), written)? else {
             return Ok(None);
         };

@@ -236,17 +236,30 @@ impl ModelCache {
         Step::new(self, states, None, widths, places)
     }
 
-    /// Opens a step of these widths over the layer states of the last step, if its lazy graph would
-    /// be the graph of the last step with other offsets; `None` otherwise. The graphs are the same
-    /// if rows bring one token each, recurrent states are written in place ([`Step::keep_all`]), no
-    /// buffer grows, no rope changes, and only such steps use these states; rows may have been put, cleared or shortened since. The
-    /// layer states must have been evaluated, when the last step began and now. Otherwise the graph of a
-    /// step also contains the operations that compute the states.
+    /// Opens a step of these widths over the layer states of the last step, if its lazy graph would be the
+    /// graph of the last step with other offsets; `None` otherwise. The graphs are the same if rows bring
+    /// one token each, recurrent states are written in place ([`Step::keep_all`]), no buffer grows, no rope
+    /// changes, and only such steps use these states; rows may have been put, cleared or shortened since.
+    /// The layer states must have been evaluated, when the last step began and now. Otherwise the graph of
+    /// a step also contains the operations that compute the states.
     ///
     /// # Errors
     /// No memory for the offsets.
     pub fn begin_repeated(&mut self, widths: &[usize]) -> Result<Option<RepeatedStep<'_>>> {
-        RepeatedStep::new(self, widths)
+        RepeatedStep::new(self, widths, 1)
+    }
+
+    /// [`begin_repeated`](Self::begin_repeated) of a [padded](Self::begin_padded) step, of which rows may
+    /// have kept any number of tokens.
+    ///
+    /// # Errors
+    /// No memory for the offsets.
+    pub fn begin_repeated_padded(
+        &mut self,
+        widths: &[usize],
+        places: usize,
+    ) -> Result<Option<RepeatedStep<'_>>> {
+        RepeatedStep::new(self, widths, places)
     }
 
     /// Keeps the rows `rows`, in that order; a row may appear more than once (a fork).

@@ -199,7 +199,8 @@ impl Mamba {
         }
     }
 
-    /// The factor of each feature of the projection, made once: steps with the same arrays have the same graph.
+    /// The factor of each feature of the projection, made once: steps with the same arrays have the same
+    /// graph.
     fn factors(&self, [gate, x, k, q, dt]: [f32; 5], dtype: DType) -> Result<Array> {
         if let Some(made) = self.factors.get().filter(|made| made.dtype() == dtype) {
             return Ok(made.clone());

@@ -128,7 +128,7 @@ impl<'c> Step<'c> {
         if !keeps_last {
             cache.last = None;
         }
-        let repeats = width == 1 && least <= 1 && lens.is_none() && cache.options.store;
+        let repeats = (width == 1 || least > 1) && lens.is_none() && cache.options.store;
         let repeats = repeats && fast::form(Op::Attention)? != Form::Plain;
         let held = lens.unwrap_or(&cache.lens).to_vec();
         let axis = Axis::new(&held, widths, least, cache.axis.as_ref(), &mut cache.starts)?;
@@ -206,8 +206,8 @@ impl Step<'_> {
     /// Declares that the step will be [committed](Self::commit) if features of it are computed, whatever
     /// its rows keep. The states after each token are then stored in slots of their own, and nothing is
     /// computed again for rows that keep a part. To be called before the layers run. Returns false, and
-    /// changes nothing, if a layer cannot store them. The slots take the memory of the states of all rows for each token
-    /// of the longest row but one: [`ModelCache::spare_state_bytes`].
+    /// changes nothing, if a layer cannot store them. The slots take the memory of the states of all rows
+    /// for each token of the longest row but one: [`ModelCache::spare_state_bytes`].
     ///
     /// # Errors
     /// No memory for a handle.
@@ -553,8 +553,12 @@ impl Step<'_> {
         }
         self.committed = true;
         let is_whole = kept.is_whole();
-        let last = match is_whole && self.own_lens.is_none() {
+        // What rows keep of a padded step changes no graph.
+        let has_graph = is_whole || self.axis.fixed_places() > 1;
+        let last = match has_graph && self.own_lens.is_none() {
             true => Some(Last {
+                places: self.axis.fixed_places(),
+                by_token: matches!(self.keeps, Keeps::Any(_)),
                 states: self.states.clone(),
                 until: self.lasts.get(),
                 needs_rows: self.needs_rows.get(),

@@ -1,6 +1,6 @@
 //! Recurrent states that are written in place, against states that each step replaces.
 
-use mlx_core::fast::RaggedScan;
+use mlx_core::fast::{self, Op, RaggedScan, form};
 use mlx_core::random::{Key, normal};
 use mlx_core::{Array, DType, Result, eval, zeros};
 use mlx_nn::{
@@ -80,8 +80,8 @@ impl Weights {
         step.scan(layer, 1, &of)
     }
 
-    /// A step of which rows keep `keep[b]` tokens. Nothing is evaluated. Returns the features `[1, T, ..]`, with zeros for
-    /// places of no token.
+    /// A step of which rows keep `keep[b]` tokens. Nothing is evaluated. Returns the features `[1, T, ..]`,
+    /// with zeros for places of no token.
     fn step(
         &self,
         cache: &mut ModelCache,
@@ -131,8 +131,8 @@ struct Run {
     inputs: u64,
 }
 
-/// Random uses of a few caches. With states in place the results are evaluated at the end, otherwise after each use.
-/// `keeps_parts`: rows keep a part of their tokens in some steps.
+/// Random uses of a few caches. With states in place the results are evaluated at the end, otherwise
+/// after each use. `keeps_parts`: rows keep a part of their tokens in some steps.
 fn schedule(seed: u64, in_place: bool, keeps_parts: bool) -> Result<Vec<Vec<f32>>> {
     let (weights, mut random) = (Weights::new()?, Random(seed));
     let options = CacheOptions {
@@ -345,5 +345,60 @@ fn states_of_tokens_stay_where_they_are() -> Result<()> {
     // Other rows have no spare slots.
     cache.select(&[1, 0])?;
     assert_eq!((cache.spare_state_bytes(), cache.nbytes()), (0, narrow));
+    Ok(())
+}
+
+/// A repeated step has the inputs and the lengths of a built one, whatever rows keep.
+#[test]
+fn repeated_steps_move_rows_between_slots_as_built_ones() -> Result<()> {
+    if form(Op::Attention)? == fast::Form::Plain {
+        return Ok(());
+    }
+    let weights = Weights::new()?;
+    let begun = || -> Result<ModelCache> {
+        let mut cache = ModelCache::new(&KINDS, 2, CacheOptions::default());
+        for (number, form) in [Form::New, Form::Slots].into_iter().enumerate() {
+            let of = Run {
+                form,
+                places: (number == 1).then_some(3),
+                inputs: number as u64,
+            };
+            weights.step(&mut cache, &[2, 1], &[2, 1], &of)?.eval()?;
+        }
+        Ok(cache)
+    };
+    let (mut built, mut again) = (begun()?, begun()?);
+    for number in 0..7 {
+        let widths = [[3, 2], [3, 0], [1, 3]][number % 3];
+        let keep = widths.map(|width| width.min(1 + number % 3));
+        assert!(again.begin_repeated(&widths)?.is_none(), "step {number}");
+        assert!(again.begin_repeated_padded(&widths, 4)?.is_none());
+        let repeated = again.begin_repeated_padded(&widths, 3)?;
+        let repeated = repeated.expect("the step before had the same shape");
+        let mut step = built.begin_padded(0..KINDS.len(), &widths, 3)?;
+        assert!(step.keep_any()?);
+        let x = noise(number as u64, &[1, 6, CHANNELS])?;
+        for layer in 0..KINDS.len() {
+            weights.layer(layer, &x, &mut step)?;
+        }
+        let wanted = step.inputs();
+        assert_eq!(repeated.inputs().len(), wanted.len());
+        for (found, wanted) in repeated.inputs().iter().zip(&wanted) {
+            let found: Vec<i32> = found.to_vec()?;
+            assert_eq!(found, wanted.to_vec::<i32>()?, "step {number}");
+        }
+        step.commit(&keep)?;
+        repeated.commit_part(&keep)?;
+        assert_eq!(again.lens(), built.lens(), "step {number}");
+    }
+    let lens = again.lens().to_vec();
+    let repeated = again.begin_repeated_padded(&[1, 2], 3)?;
+    let error = repeated.expect("the same shape").commit_part(&[2, 2]);
+    let error = error.unwrap_err().to_string();
+    assert!(
+        error.contains("[1, 2]") && error.contains("[2, 2]"),
+        "{error}"
+    );
+    assert_eq!(again.lens(), lens);
     Ok(())
 }

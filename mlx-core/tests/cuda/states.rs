@@ -1,4 +1,5 @@
-//! Steps of recurrent layers that are launched again. Their states are in slots that are written in place.
+//! Steps of recurrent layers that are launched again. Their states are in slots that are written in
+//! place.
 
 use mlx_core::fast::{
     self, RaggedDelta, RaggedRows, RaggedScan, SlotsAfter, StatePool, StateSlots,
@@ -185,7 +186,8 @@ impl Model {
 /// The results of each step, the states at the end, and which steps were built.
 type Found = (Vec<(Vec<u32>, Vec<f32>)>, Vec<Vec<u32>>, Vec<bool>);
 
-/// Steps of one token a row. Row 1 leaves and comes back, row 2 is replaced, the pools grow, row 0 moves to another slot.
+/// Steps of one token a row. Row 1 leaves and comes back, row 2 is replaced, the pools grow, row 0
+/// moves to another slot.
 fn decoded(rule: Rule, mut replay: Option<Replay>) -> Result<Found> {
     let mut model = Model::new(rule, 1, 4)?;
     let mut tokens = Array::from_slice(&[5u32, 9, 33], &[ROWS as i32])?;
@@ -241,8 +243,8 @@ fn decode_steps_are_those_of_evaluations() -> Result<()> {
     Ok(())
 }
 
-/// Steps of three tokens a row, of which rows keep different numbers. The states after all tokens are kept in slots
-/// until then.
+/// Steps of three tokens a row, of which rows keep different numbers. The states after all tokens are
+/// kept in slots until then.
 fn verified(rule: Rule, mut replay: Option<Replay>) -> Result<Found> {
     const WIDTH: i32 = 3;
     let rows = ROWS as i32;

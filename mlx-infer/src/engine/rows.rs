@@ -16,6 +16,7 @@ use mlx_nn::{ModelCache, PageUse};
 
 use self::draft::HeadInput;
 pub(crate) use self::draft::rewritten;
+use self::verify::VerifyStep;
 pub(crate) use self::verify::{PromptChunks, Verified};
 
 use super::state::Requests;
@@ -35,7 +36,7 @@ pub(crate) struct Rows<'m> {
     /// Queues steps. It is dropped when the batch gets another number of slots.
     replay: Option<Replay>,
     /// Queue verify steps, by the places of each slot. They are dropped with `replay`.
-    verifies: BTreeMap<usize, Replay>,
+    verifies: BTreeMap<usize, VerifyStep>,
     /// Queue the drafts of the model's head, by their tokens. They are dropped with `replay`.
     draws: BTreeMap<usize, Replay>,
     /// Bytes of the recurrent states of a row.
@@ -498,7 +499,7 @@ impl<'m> Rows<'m> {
         let mut small = vec![tokens.clone()];
         small.extend_from_slice(step.inputs());
         let written = step.written();
-        let repeated = (last.sampled).start_repeated(&rows, replay, &small, &written)?;
+        let repeated = (last.sampled).start_repeated(&rows, true, replay, &small, &written)?;
         let Some((sampled, head_features)) = repeated else {
             return Ok(false);
         };

@@ -312,8 +312,8 @@ impl Scheduler {
         rows.sum::<usize>() + rest + self.spare
     }
 
-    /// Records the bytes of slots for the states after single tokens, which are in use until a [plan](Plan::narrow)
-    /// needs them.
+    /// Records the bytes of slots for the states after single tokens, which are in use until a
+    /// [plan](Plan::narrow) needs them.
     pub(crate) fn set_spare(&mut self, bytes: usize) {
         self.spare = bytes;
     }

@@ -118,8 +118,9 @@ impl RecurrentShape {
         self
     }
 
-    /// [`with_rerun`](Self::with_rerun) for layers that set windows by [`Step::convolve`](crate::Step::convolve), and
-    /// whose operations can store the state after each token ([`Step::keep_any`](crate::Step::keep_any)).
+    /// [`with_rerun`](Self::with_rerun) for layers that set windows by
+    /// [`Step::convolve`](crate::Step::convolve), and whose operations can store the state after each token
+    /// ([`Step::keep_any`](crate::Step::keep_any)).
     #[must_use]
     pub const fn with_slots(mut self) -> Self {
         self.has_slots = true;

@@ -213,9 +213,9 @@ impl RecurrentCache {
         Ok(())
     }
 
-    /// Gives each of `rows` rows at least `places` slots of its own: row b has the slots b, b + rows, and so on.
-    /// The arrays can then be written in place. Returns false before the first step, and for layers that cannot store
-    /// the state after each token.
+    /// Gives each of `rows` rows at least `places` slots of its own: row b has the slots b, b + rows, and
+    /// so on. The arrays can then be written in place. Returns false before the first step, and for layers
+    /// that cannot store the state after each token.
     pub(crate) fn widen(&mut self, rows: usize, places: usize) -> Result<bool> {
         let Some(store) = self.store.clone().filter(|_| self.shape.has_slots()) else {
             return Ok(false);
@@ -235,9 +235,17 @@ impl RecurrentCache {
             concat(&[own, &spare], 0)
         });
         let wide = wide.collect::<Result<Vec<_>>>()?;
-        store.note_readers(&wide);
+        // Queued before the step, whose graph then stays the same.
+        async_eval(&wide)?;
         self.replace(Store::with(wide, Some((0..rows).collect())));
         Ok(true)
+    }
+
+    /// Sets the slot of each row, after a step that has written them.
+    pub(crate) fn set_slots(&mut self, slots: &Rc<[usize]>) {
+        if let Some(store) = self.store.take() {
+            self.store = Some(Store::with(store.arrays.clone(), Some(slots.clone())));
+        }
     }
 
     /// The slot of each row, if there are more slots than rows.

@@ -30,8 +30,8 @@ pub(crate) struct Axis {
     slots: OnceCell<(Option<Rc<[usize]>>, RowSlots)>,
 }
 
-/// The starts of rows in the last steps of a fixed shape. Steps of one shape share the array, so that their
-/// graphs have that input in common.
+/// The starts of rows in the last steps of a fixed shape. Steps of one shape share the array, so that
+/// their graphs have that input in common.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Starts(Vec<(Vec<usize>, Array)>);
 
@@ -70,9 +70,9 @@ pub(crate) struct RowSlots {
 }
 
 impl Axis {
-    /// The axis of rows that held `lens` positions before the step, each with at least `least` places. If the
-    /// axis `before` or one of the `fixed` shapes has the same places, both share `starts`, so that graphs of both steps
-    /// have that input in common.
+    /// The axis of rows that held `lens` positions before the step, each with at least `least` places. If
+    /// the axis `before` or one of the `fixed` shapes has the same places, both share `starts`, so that
+    /// graphs of both steps have that input in common.
     pub(crate) fn new(
         lens: &[usize],
         widths: &[usize],
@@ -125,8 +125,8 @@ impl Axis {
         })
     }
 
-    /// The slots of the rows' states, made once for all layers whose rows have the same slots `own`. `None`: row b
-    /// has slot b.
+    /// The slots of the rows' states, made once for all layers whose rows have the same slots `own`.
+    /// `None`: row b has slot b.
     pub(crate) fn slots(&self, own: Option<&Rc<[usize]>>) -> Result<RowSlots> {
         if let Some((_, made)) = self.slots.get().filter(|(of, _)| of.as_ref() == own) {
             return Ok(made.clone());
@@ -174,6 +174,11 @@ impl Axis {
     /// The places of each row.
     pub(crate) fn each(&self) -> impl Iterator<Item = Range<usize>> {
         self.places.windows(2).map(|of| of[0]..of[1])
+    }
+
+    /// The places of each row, if it is given to all.
+    pub(crate) fn fixed_places(&self) -> usize {
+        self.least.max(1)
     }
 
     /// Whether a row with tokens has places behind them.

@@ -273,9 +273,9 @@ impl Step<'_> {
         }
     }
 
-    /// The stored states of all rows, if the step writes them in place. It has [declared](Step::keep_all) that it keeps
-    /// all tokens, nothing else reads them, and `op` has a kernel for activations of this dtype; or they have
-    /// [slots](Step::keep_any) for all tokens.
+    /// The stored states of all rows, if the step writes them in place. It has [declared](Step::keep_all)
+    /// that it keeps all tokens, nothing else reads them, and `op` has a kernel for activations of this
+    /// dtype; or they have [slots](Step::keep_any) for all tokens.
     fn own_state(
         &mut self,
         layer: usize,
@@ -405,7 +405,8 @@ pub(super) enum Keeps {
 
 /// The slots of the states after each token.
 pub(super) struct TokenSlots {
-    /// I32 `[B]`: the slot of the state before each row's tokens; -1 for a row that begins or has no tokens.
+    /// I32 `[B]`: the slot of the state before each row's tokens; -1 for a row that begins or has no
+    /// tokens.
     from: Array,
     /// I32 `[T]`: the slot of the state after each token; -1 for tokens of rows without tokens.
     to: Array,
@@ -416,8 +417,8 @@ pub(super) struct TokenSlots {
 }
 
 impl TokenSlots {
-    /// The slots of rows of which each has one for each place of the longest: row b has b, b + B, and so on. The last
-    /// place has the slot from which the row's first token reads.
+    /// The slots of rows of which each has one for each place of the longest: row b has b, b + B, and so
+    /// on. The last place has the slot from which the row's first token reads.
     pub(super) fn new(axis: &Axis, own: Rc<[usize]>) -> Result<Self> {
         let rows = axis.rows();
         let of_row = |(row, places): (usize, std::ops::Range<usize>)| {

@@ -12,12 +12,17 @@ use mlx_core::{Array, Result, async_eval};
 
 use super::axis::AxisReads;
 use super::paged;
+use super::recurrent::TokenSlots;
 use crate::cache::ModelCache;
-use crate::cache::state::LayerState;
+use crate::cache::state::{LayerState, refusal};
 
 /// The last step, if all of its tokens were kept and nothing but its rows has changed since.
 #[derive(Clone, Debug)]
 pub(crate) struct Last {
+    /// The places of each row, if a step has more than one for a row.
+    pub(crate) places: usize,
+    /// Whether it has stored the states after each token.
+    pub(crate) by_token: bool,
     /// The layer states that it has read and written.
     pub(crate) states: Range<usize>,
     /// [`Step::lasts`](super::Step::lasts)
@@ -42,12 +47,18 @@ pub struct RepeatedStep<'c> {
     cache: &'c mut ModelCache,
     offsets: Array,
     inputs: Vec<Array>,
+    states: Range<usize>,
+    tokens: Option<TokenSlots>,
 }
 
 impl<'c> RepeatedStep<'c> {
-    /// `None` if the graph differs, or may differ.
-    pub(crate) fn new(cache: &'c mut ModelCache, widths: &[usize]) -> Result<Option<Self>> {
-        let reached = cache.lens.iter().map(|len| len + 1);
+    /// `None` if the graph differs, or may differ. Each row has this number of places.
+    pub(crate) fn new(
+        cache: &'c mut ModelCache,
+        widths: &[usize],
+        places: usize,
+    ) -> Result<Option<Self>> {
+        let reached = cache.lens.iter().map(|len| len + places);
         let end = reached.chain(cache.expected.iter().copied()).max();
         let (Some(last), Some(axis)) = (&cache.last, &cache.axis) else {
             return Ok(None);
@@ -56,8 +67,9 @@ impl<'c> RepeatedStep<'c> {
             LayerState::Paged => false,
             LayerState::Recurrent(state) => !state.is_own(),
         };
-        let (states, last_states) = (last.states.clone(), last.states.clone());
-        if !axis.fits(widths)
+        let (states, by_token) = (last.states.clone(), last.by_token);
+        if last.places != places
+            || !axis.fits(widths)
             || end.is_some_and(|end| end > last.until)
             || cache.layers[states.clone()].iter().any(is_shared)
         {
@@ -71,24 +83,33 @@ impl<'c> RepeatedStep<'c> {
         if cache.moved() != moved {
             return Ok(None);
         }
-        let readers = cache.layers[states].iter().flat_map(|layer| match layer {
-            LayerState::Paged => Vec::new(),
-            LayerState::Recurrent(state) => state.take_readers(),
-        });
+        let readers = cache.layers[states.clone()]
+            .iter()
+            .flat_map(|layer| match layer {
+                LayerState::Paged => Vec::new(),
+                LayerState::Recurrent(state) => state.take_readers(),
+            });
         let readers: Vec<Array> = readers.collect();
         if !readers.is_empty() {
             async_eval(&readers)?;
         }
+        let mut recurrent = cache.layers[states.clone()]
+            .iter()
+            .filter_map(|layer| match layer {
+                LayerState::Paged => None,
+                LayerState::Recurrent(state) => Some(state),
+            });
+        let slots = recurrent.next().and_then(|state| state.slots().cloned());
         if reads.slots {
-            let mut recurrent = cache.layers[last_states]
-                .iter()
-                .filter_map(|layer| match layer {
-                    LayerState::Paged => None,
-                    LayerState::Recurrent(state) => Some(state),
-                });
-            axis.slots(recurrent.next().and_then(|state| state.slots()))?;
+            axis.slots(slots.as_ref())?;
         }
         let mut inputs = axis.inputs(reads);
+        let tokens = match (by_token, slots) {
+            (false, _) => None,
+            (true, Some(slots)) => Some(TokenSlots::new(&axis, slots)?),
+            (true, None) => return Ok(None),
+        };
+        inputs.extend(tokens.iter().flat_map(TokenSlots::inputs));
         inputs.extend(tables);
         let offsets = axis.lens.clone();
         cache.axis = Some(axis);
@@ -96,6 +117,8 @@ impl<'c> RepeatedStep<'c> {
             cache,
             offsets,
             inputs,
+            states,
+            tokens,
         }))
     }
 
@@ -116,15 +139,60 @@ impl<'c> RepeatedStep<'c> {
         self.cache.row_arrays()
     }
 
-    /// Ends the step, whose computation is queued: each row keeps its token.
+    /// Ends the step, whose computation is queued: each row keeps all of its tokens.
     pub fn commit(self) {
+        let widths = self.cache.axis.as_ref().map(|axis| axis.widths.clone());
+        self.keep(&widths.unwrap_or_default());
+    }
+
+    /// Ends the step, whose computation is queued: row b keeps its first `keep[b]` tokens.
+    ///
+    /// # Errors
+    /// A row would keep more tokens than it brought, or only a part of a step that was to
+    /// [keep all](super::Step::keep_all). The rows are then as before the step.
+    pub fn commit_part(self, keep: &[usize]) -> Result<()> {
+        let widths = self.cache.axis.as_ref().map(|axis| &axis.widths[..]);
+        let widths = widths.unwrap_or_default();
+        let is_part = |(keep, width): (&usize, &usize)| keep <= width;
+        let is_recurrent = |layer: &LayerState| matches!(layer, LayerState::Recurrent(_));
+        let needs_all = self.tokens.is_none()
+            && self.cache.layers[self.states.clone()]
+                .iter()
+                .any(is_recurrent);
+        if keep.len() != widths.len()
+            || !keep.iter().zip(widths).all(is_part)
+            || (needs_all && keep != widths)
+        {
+            return Err(refusal(format!(
+                "rows of {widths:?} tokens cannot keep {keep:?} of a repeated step"
+            )));
+        }
+        self.keep(keep);
+        Ok(())
+    }
+
+    fn keep(self, keep: &[usize]) {
         let cache = self.cache;
-        let widths = cache.axis.iter().flat_map(|axis| &axis.widths);
-        for (len, width) in cache.lens.iter_mut().zip(widths) {
-            *len += width;
+        for (len, keep) in cache.lens.iter_mut().zip(keep) {
+            *len += keep;
+        }
+        if let Some(tokens) = &self.tokens {
+            let slots = tokens.after(keep);
+            let layers = cache.layers[self.states.clone()].iter_mut();
+            for state in layers.filter_map(LayerState::recurrent) {
+                state.set_slots(&slots);
+            }
+        }
+        // Pages of tokens that are not kept.
+        for (pages, &len) in cache.pages.iter_mut().zip(&cache.lens) {
+            pages.iter_mut().for_each(|pages| pages.truncate(len));
         }
         let (pool, slack) = (cache.pool.borrow(), cache.options.slack);
         for (group, own) in pool.groups().iter().enumerate() {
+            // Where other layers of a group lag behind, their steps release the pages.
+            if !own.layers.iter().all(|layer| self.states.contains(layer)) {
+                continue;
+            }
             for (pages, &len) in cache.pages.iter_mut().zip(&cache.lens) {
                 if let Some(window) = own.window {
                     pages[group].drop_before(len.saturating_sub(window + slack));

@@ -190,8 +190,8 @@ impl<'m> Rows<'m> {
         }
     }
 
-    /// Stores the `tokens` of a step, `[1, T]`, and the [features](Self::head_features) of them. Row b keeps `keep[b]`
-    /// tokens from the place `firsts[b]` on.
+    /// Stores the `tokens` of a step, `[1, T]`, and the [features](Self::head_features) of them. Row b
+    /// keeps `keep[b]` tokens from the place `firsts[b]` on.
     pub(super) fn add_head_input(
         &mut self,
         tokens: Array,

@@ -1,11 +1,13 @@
 //! Steps whose tokens the host knows: with drafts, of which a row keeps the part that equals the sampler's own
 //! choices, and beside chunks of prompts.
 
-use mlx_core::{Array, async_eval};
-use mlx_nn::ModelCache;
-use mlx_nn::lora::{RowAdapter, TokenAdapters, with_adapters};
+use std::collections::btree_map::Entry;
 
-use super::{Input, Rows, replay_of, row_of, unused};
+use mlx_core::{Array, Replay, async_eval};
+use mlx_nn::lora::{RowAdapter, TokenAdapters, with_adapters};
+use mlx_nn::{ModelCache, RepeatedStep};
+
+use super::{Input, Rows, row_of, unused};
 use crate::engine::processor;
 use crate::engine::scheduler::Id;
 use crate::engine::sequence::Sequence;
@@ -13,9 +15,10 @@ use crate::engine::speculate::drafters::Drafts;
 use crate::engine::state::Requests;
 use crate::error::Result;
 use crate::grammar::Budget;
+use crate::model::LoadedModel;
 use crate::model::forward::flat;
 use crate::request::sampling::Choice;
-use crate::sampling::{History, Row, sample};
+use crate::sampling::{History, Row, Sampled, sample};
 
 /// The result of a step for one row.
 pub(crate) struct Verified {
@@ -65,6 +68,34 @@ impl Line {
     /// Tokens that are chosen.
     fn chosen(&self) -> usize {
         if self.is_last { self.width() } else { 0 }
+    }
+
+    /// Whether its tokens are chosen from the logits alone.
+    fn is_plain(&self, requests: &Requests<'_>) -> bool {
+        let request = &requests[&self.id];
+        let sequence = &request.sequence;
+        request.processor.is_none() && !sequence.reads_drafts() && !sequence.is_guided()
+    }
+
+    /// Adds the texts after which tokens are chosen, and the budgets after them.
+    fn foresee(&mut self, requests: &Requests<'_>) {
+        if !self.is_last || !self.histories.is_empty() {
+            return;
+        }
+        let sequence = &requests[&self.id].sequence;
+        let mut history = sequence.history().clone();
+        for &token in &self.tokens[1..] {
+            self.histories.push(history.clone());
+            history.push(token);
+        }
+        self.histories.push(history);
+        self.budgets.extend(sequence.budget().cloned());
+        for &token in &self.tokens[1..] {
+            if let Some(mut budget) = self.budgets.last().cloned() {
+                budget.advance(token);
+                self.budgets.push(budget);
+            }
+        }
     }
 }
 
@@ -131,12 +162,40 @@ impl Rows<'_> {
         self.repeatable = None;
         let adapters = self.slot_adapters();
         let states = model.decoder_states();
-        let mut step = match places {
-            Some(places) => {
-                // Evaluated separately from the step, whose graph then stays the same.
-                async_eval([&tokens])?;
-                self.cache.begin_padded(states, &widths, places)?
+        if let Some(places) = places {
+            // Evaluated separately from the step, whose graph then stays the same.
+            async_eval([&tokens])?;
+            if lines.iter().flatten().all(|line| line.is_plain(requests)) {
+                lines
+                    .iter_mut()
+                    .flatten()
+                    .for_each(|line| line.foresee(requests));
+                let settings = all_settings(&lines, requests, Some(places));
+                let held = self.verifies.get_mut(&places);
+                let held = held.filter(|held| held.adapters == adapters);
+                let repeated =
+                    held.map(|held| held.repeat(&mut self.cache, &widths, &tokens, &settings));
+                if let Some((step, sampled, head_features)) = repeated.transpose()?.flatten() {
+                    let choices = sampled.read_any()?;
+                    if let Some(drawn) = drafts.tokens() {
+                        read(&mut lines, drawn)?;
+                    }
+                    let accept = Accept {
+                        model: self.model,
+                        logits: None,
+                        places: Some(places),
+                    };
+                    let (verified, keep) = accept.rows(&lines, requests, choices)?;
+                    step.commit_part(&keep)?;
+                    let firsts = (0..lines.len()).map(|slot| slot * places).collect();
+                    self.add_head_input(tokens, head_features, firsts, keep)?;
+                    async_eval(self.cache.row_arrays())?;
+                    return Ok(verified);
+                }
             }
+        }
+        let mut step = match places {
+            Some(places) => self.cache.begin_padded(states, &widths, places)?,
             None => self.cache.begin_part(states, &widths)?,
         };
         let spare = places.map_or(0, |places| self.slots.len() * (places - 1));
@@ -144,10 +203,12 @@ impl Rows<'_> {
             step.keep_any()?;
         }
         let firsts = step.places().map(|places| places.start).collect();
+        let slot_adapters = adapters;
+        let adapters = &slot_adapters;
         if chooses && places.is_none() {
             step.read_ends(&chosen);
         }
-        let adapters = TokenAdapters::of_step(&step, &adapters)?;
+        let adapters = TokenAdapters::of_step(&step, adapters)?;
         let features = with_adapters(adapters.as_ref(), || model.run(&tokens, &mut step))?;
         let hidden = match chooses {
             true => step.read(&features[1])?,
@@ -175,95 +236,46 @@ impl Rows<'_> {
         if !guided.is_empty() {
             foresee(requests, &guided);
         }
-        for line in lines.iter_mut().flatten().filter(|line| line.is_last) {
-            let sequence = &requests[&line.id].sequence;
-            let mut history = sequence.history().clone();
-            for &token in &line.tokens[1..] {
-                line.histories.push(history.clone());
-                history.push(token);
-            }
-            line.histories.push(history);
-            line.budgets.extend(sequence.budget().cloned());
-            for &token in &line.tokens[1..] {
-                if let Some(mut budget) = line.budgets.last().cloned() {
-                    budget.advance(token);
-                    line.budgets.push(budget);
-                }
-            }
-        }
-        let mut chosen = {
-            let settings: Vec<Row<'_>> = lines
-                .iter()
-                .flat_map(|line| {
-                    let own = line.iter().flat_map(|line| settings(line, requests));
-                    let own: Vec<Row<'_>> = own.collect();
-                    let behind = places.map_or(0, |places| places - own.len());
-                    own.into_iter().chain(std::iter::repeat_n(unused(), behind))
-                })
-                .collect();
-            let choices = match chooses {
-                true => {
-                    let sampled = sample(&logits, &settings, None)?;
-                    let reads_logits = |line: &Line| requests[&line.id].processor.is_some();
-                    let reads_logits = lines.iter().flatten().any(reads_logits);
-                    match places.filter(|_| step.is_in_place() && !reads_logits) {
-                        Some(places) => {
-                            let replay = replay_of(&mut self.verifies, places)?;
-                            sampled.start_with(replay, &[], head_features.as_ref())?;
-                        }
-                        None => sampled.start()?,
+        lines
+            .iter_mut()
+            .flatten()
+            .for_each(|line| line.foresee(requests));
+        let choices = match chooses {
+            true => {
+                let settings = all_settings(&lines, requests, places);
+                let sampled = sample(&logits, &settings, None)?;
+                let reads_logits = |line: &Line| requests[&line.id].processor.is_some();
+                let reads_logits = lines.iter().flatten().any(reads_logits);
+                match places.filter(|_| step.is_in_place() && !reads_logits) {
+                    Some(places) => {
+                        let held = match self.verifies.entry(places) {
+                            Entry::Occupied(held) => held.into_mut(),
+                            Entry::Vacant(new) => new.insert(VerifyStep::new()?),
+                        };
+                        let mut small = step.inputs();
+                        small.push(tokens.clone());
+                        sampled.start_with(&mut held.replay, &small, head_features.as_ref())?;
+                        held.sampled = Some(sampled.clone());
+                        held.adapters = slot_adapters;
                     }
-                    sampled.read_any()?
+                    None => sampled.start()?,
                 }
-                // All rows replay tokens that are known.
-                false => Vec::new(),
-            };
-            choices.into_iter().enumerate()
+                sampled.read_any()?
+            }
+            // All rows replay tokens that are known.
+            false => Vec::new(),
         };
         if let Some(drawn) = drafts.tokens() {
             // The draft is computed together with the choices, so this does not wait.
             read(&mut lines, drawn)?;
         }
 
-        let (mut verified, mut keep) = (Vec::new(), Vec::new());
-        for line in &lines {
-            let Some(line) = line else {
-                chosen.by_ref().take(places.unwrap_or(0)).for_each(drop);
-                keep.push(0);
-                continue;
-            };
-            let mut row = Verified {
-                id: line.id,
-                drafted: line.drafted,
-                computed: 1,
-                choices: Vec::new(),
-            };
-            // A token that was chosen without its mask is dropped.
-            let choosable = requests[&line.id].sequence.choosable();
-            let mut is_right = true;
-            let choices = chosen.by_ref().take(places.unwrap_or(line.chosen()));
-            for (at, (number, choice)) in choices.enumerate() {
-                if !is_right || at >= line.chosen() {
-                    continue;
-                }
-                let request = requests.get_mut(&line.id).expect("it has a row");
-                let choice = match &mut request.processor {
-                    None => Ok(choice),
-                    Some(processor) => {
-                        let row = setting(line, &request.sequence, at);
-                        let logits = row_of(&logits, number)?;
-                        processor::choose(self.model, processor, &logits, row).map(Some)
-                    }
-                };
-                let next = line.tokens.get(at + 1);
-                let id = choice.as_ref().ok().and_then(Option::as_ref);
-                is_right = at + 1 < choosable && id.is_some_and(|choice| Some(&choice.id) == next);
-                row.computed += usize::from(is_right);
-                row.choices.push(choice);
-            }
-            keep.push(row.computed);
-            verified.push(row);
-        }
+        let accept = Accept {
+            model: self.model,
+            logits: Some(&logits),
+            places,
+        };
+        let (verified, keep) = accept.rows(&lines, requests, choices)?;
         step.commit(&keep)?;
         self.add_head_input(tokens, head_features, firsts, keep)?;
         // For rows that keep a part of their tokens, the recurrent states are computed while the
@@ -360,8 +372,134 @@ impl Rows<'_> {
     }
 }
 
-/// The tokens of the step, U32 `[1, T]`, of which `drawn` `[slots, K]` are not read. If a number of `places`
-/// is given, each slot has as many tokens.
+/// A captured step with drafts.
+pub(super) struct VerifyStep {
+    replay: Replay,
+    /// The tokens of the last step.
+    sampled: Option<Sampled>,
+    /// The adapter of each slot.
+    adapters: Vec<Option<RowAdapter>>,
+}
+
+impl VerifyStep {
+    fn new() -> Result<Self> {
+        Ok(Self {
+            replay: Replay::new()?,
+            sampled: None,
+            adapters: Vec::new(),
+        })
+    }
+
+    /// Launches the step again with other tokens, if its graph would be the same: the step, its tokens and
+    /// the features that the drafting head reads.
+    fn repeat<'c>(
+        &mut self,
+        cache: &'c mut ModelCache,
+        widths: &[usize],
+        tokens: &Array,
+        settings: &[Row<'_>],
+    ) -> Result<Option<(RepeatedStep<'c>, Sampled, Option<Array>)>> {
+        let Some(last) = self.sampled.as_ref().filter(|_| self.replay.repeats()) else {
+            return Ok(None);
+        };
+        let places = tokens.size() / widths.len();
+        let Some(step) = cache.begin_repeated_padded(widths, places)? else {
+            return Ok(None);
+        };
+        let mut small = step.inputs().to_vec();
+        small.push(tokens.clone());
+        let (replay, written) = (&mut self.replay, step.written());
+        let repeated = last.start_repeated(settings, false, replay, &small, &written)?;
+        let Some((sampled, head_features)) = repeated else {
+            return Ok(None);
+        };
+        self.sampled = Some(sampled.clone());
+        Ok(Some((step, sampled, head_features)))
+    }
+}
+
+/// Compares the tokens that were chosen with the drafts.
+struct Accept<'m, 'a> {
+    model: &'m LoadedModel,
+    /// The logits of all places, for rows with a processor.
+    logits: Option<&'a Array>,
+    /// The places of each slot; `None`: as many as tokens are chosen.
+    places: Option<usize>,
+}
+
+impl Accept<'_, '_> {
+    /// The results of the rows, and how many tokens each slot keeps.
+    fn rows(
+        &self,
+        lines: &[Option<Line>],
+        requests: &mut Requests<'_>,
+        choices: Vec<Option<Choice>>,
+    ) -> Result<(Vec<Verified>, Vec<usize>)> {
+        let mut chosen = choices.into_iter().enumerate();
+        let (mut verified, mut keep) = (Vec::new(), Vec::new());
+        for line in lines {
+            let Some(line) = line else {
+                chosen
+                    .by_ref()
+                    .take(self.places.unwrap_or(0))
+                    .for_each(drop);
+                keep.push(0);
+                continue;
+            };
+            let mut row = Verified {
+                id: line.id,
+                drafted: line.drafted,
+                computed: 1,
+                choices: Vec::new(),
+            };
+            // A token that was chosen without its mask is dropped.
+            let choosable = requests[&line.id].sequence.choosable();
+            let mut is_right = true;
+            let choices = chosen.by_ref().take(self.places.unwrap_or(line.chosen()));
+            for (at, (number, choice)) in choices.enumerate() {
+                if !is_right || at >= line.chosen() {
+                    continue;
+                }
+                let request = requests.get_mut(&line.id).expect("it has a row");
+                let choice = match (&mut request.processor, self.logits) {
+                    (Some(processor), Some(logits)) => {
+                        let row = setting(line, &request.sequence, at);
+                        let logits = row_of(logits, number)?;
+                        processor::choose(self.model, processor, &logits, row).map(Some)
+                    }
+                    _ => Ok(choice),
+                };
+                let next = line.tokens.get(at + 1);
+                let id = choice.as_ref().ok().and_then(Option::as_ref);
+                is_right = at + 1 < choosable && id.is_some_and(|choice| Some(&choice.id) == next);
+                row.computed += usize::from(is_right);
+                row.choices.push(choice);
+            }
+            keep.push(row.computed);
+            verified.push(row);
+        }
+        Ok((verified, keep))
+    }
+}
+
+/// The sampler's input for each place. If each slot has a number of `places`, those behind its own
+/// choose any token.
+fn all_settings<'a>(
+    lines: &'a [Option<Line>],
+    requests: &'a Requests<'_>,
+    places: Option<usize>,
+) -> Vec<Row<'a>> {
+    let of_line = |line: &'a Option<Line>| {
+        let own = line.iter().flat_map(|line| settings(line, requests));
+        let own: Vec<Row<'_>> = own.collect();
+        let behind = places.map_or(0, |places| places - own.len());
+        own.into_iter().chain(std::iter::repeat_n(unused(), behind))
+    };
+    lines.iter().flat_map(of_line).collect()
+}
+
+/// The tokens of the step, U32 `[1, T]`, of which `drawn` `[slots, K]` are not read. If a number of
+/// `places` is given, each slot has as many tokens.
 fn tokens(lines: &[Option<Line>], drawn: Option<&Array>, places: Option<usize>) -> Result<Array> {
     let (mut known, mut is_drawn, mut from) = (Vec::new(), Vec::new(), Vec::new());
     let most = drawn.map_or(Ok(0), |drawn| drawn.dim(1))?;
