@@ -312,7 +312,7 @@ fn a_rank_that_dies_ends_the_run_and_a_signal_ends_all_after_the_same_step() {
 }
 
 #[test]
-fn faults_of_ranks_are_told_once() {
+fn faults_of_ranks_are_told() {
     let dir = folder();
     let line = format!(
         "lora --model {} --dtype f32 --data . --batch-size 4 --rank 2 --steps 40",
