@@ -9,7 +9,7 @@ use std::path::Path;
 
 use checkpoints::checkpoint;
 use mlx_models::{LoadOptions, Loaded};
-use mlx_nn::{LayerKind, Param, StatePart, Visit};
+use mlx_nn::{LayerKind, Param, RecurrentShape, StatePart, Visit};
 use serde_json::Value;
 
 /// The shapes of a model's matrices.
@@ -60,6 +60,36 @@ fn sizes_are_those_of_the_tensors() {
     assert!(cases > 60, "{cases}");
 }
 
+/// Whether the windows of a state without a convolution first have the sizes of the tensors that they are named after.
+fn agree_by_name(
+    shapes: &BTreeMap<String, Vec<i32>>,
+    layer: usize,
+    state: &RecurrentShape,
+) -> bool {
+    let of = |name: &str| &shapes[&format!("model.layers.{layer}.{name}")];
+    let parts: Vec<(&str, i32, i32)> = state
+        .parts()
+        .map(|part| match *part {
+            StatePart::Window { name, len, width } => (name, len, width),
+            StatePart::Carry { name, .. } => panic!("{name} is no window"),
+        })
+        .collect();
+    let mut tokens = None;
+    parts.iter().all(|&(name, len, width)| match name {
+        "near" => width == of("self_attn.kv_proj")[0],
+        "blocks" => width == 2 * of("self_attn.compressor.kv_proj")[0],
+        "index" => width == 2 * of("self_attn.compressor.indexer.kv_proj")[0],
+        "tokens" => tokens.replace(len).is_none(),
+        // The convolution is dilated by the tokens of the longest n-gram.
+        "ngrams" => {
+            let filters = of("ple.conv1d.weight");
+            tokens
+                .is_some_and(|tokens| [filters[0], (filters[1] - 1) * (tokens + 1)] == [width, len])
+        }
+        _ => false,
+    })
+}
+
 fn agree(place: &str, found: &Loaded) {
     let model = found.model.as_ref();
     let mut shapes = Shapes::default();
@@ -80,8 +110,9 @@ fn agree(place: &str, found: &Loaded) {
         .any(|name| name.ends_with(".linear_attn.in_proj_qkv"));
     let gates = if is_gated { 2 } else { 1 };
     for (index, layer) in sizes.layers().iter().enumerate() {
-        // In layers with a single mixer, attention is named `mixer`.
-        let attention = ["self_attn", "mixer"].map(|name| format!("model.layers.{index}.{name}"));
+        // In layers with a single mixer, attention is named `mixer`. The first of two attentions has a number.
+        let attention = ["self_attn.0", "self_attn", "mixer"]
+            .map(|name| format!("model.layers.{index}.{name}"));
         let has = |name: &&String| {
             shapes
                 .keys()
@@ -99,12 +130,19 @@ fn agree(place: &str, found: &Loaded) {
                 assert_eq!(Some(heads * (values + 2 * keys)), inner, "{place}");
                 continue;
             }
+            if let Some(StatePart::Window { name, .. }) = shape.parts().next()
+                && *name != "conv"
+            {
+                assert!(agree_by_name(&shapes, index, shape), "{place}: {shape:?}");
+                continue;
+            }
             // The causal convolution has one filter for each channel.
             let prefix = format!("model.layers.{index}.");
             let filters = shapes.iter().filter(|(name, _)| {
                 let own = name.strip_prefix(&prefix);
                 own.is_some_and(|own| {
-                    own.ends_with("conv.weight") || own.ends_with("conv1d.weight")
+                    let is_filter = own.ends_with("conv.weight") || own.ends_with("conv1d.weight");
+                    is_filter && !own.starts_with("ple.")
                 })
             });
             let filters: Vec<_> = filters.map(|(_, shape)| shape).collect();
@@ -123,6 +161,21 @@ fn agree(place: &str, found: &Loaded) {
             // This layer reads the keys and values of another layer.
             continue;
         }
+        let norm_of = |name: &str| shapes.get(&format!("{attention}.{name}.weight"));
+        if let (Some(kept), Some(norm)) =
+            (rows(&format!("{attention}.kv_proj")), norm_of("kv_norm"))
+        {
+            // One vector is key and value, also of blocks.
+            let sizes = (kv.heads, kv.key_dim, kv.value_dim);
+            assert_eq!(
+                (sizes, &norm[..]),
+                ((1, kept, kept), &[kept][..]),
+                "{place}"
+            );
+            let index = norm_of("compressor.indexer.kv_norm").map(|norm| norm[0]);
+            assert_eq!(layer.index_dim, index, "{place}");
+            continue;
+        }
         if layer.states.first() == Some(&LayerKind::Latent) {
             let kept = rows(&format!("{attention}.kv_a_proj_with_mqa"));
             assert_eq!((kv.heads, Some(kv.key_dim)), (1, kept), "{place}");
@@ -134,6 +187,8 @@ fn agree(place: &str, found: &Loaded) {
             assert_eq!(layer.index_dim, key.map(|key| key + weights), "{place}");
             continue;
         }
+        let index = norm_of("indexer.k_layernorm").map(|norm| norm[0]);
+        assert_eq!(layer.index_dim, index, "{place}");
         let (q, k, v) = (
             layer.heads * kv.key_dim * gates,
             kv.heads * kv.key_dim,

@@ -12,6 +12,7 @@ use crate::config::keys::{self, Defaults, ExpertsDefaults, LatentDefaults};
 use crate::config::plan::{DecoderConfig, MlpConfig};
 use crate::config::{Bits, Config, Source};
 use crate::decoders::causal_lm::{CausalLm, DecoderLayer};
+use crate::families::qwen3_5;
 use crate::model::LayerGeometry;
 
 /// transformers' defaults for keys that a config leaves out.
@@ -240,7 +241,8 @@ pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
             ]);
         }
     }
-    Ok(Rules::from(rules).and(&keys::deepseek_expert_names()))
+    rules.extend(qwen3_5::expert_names());
+    Ok(Rules::from(rules))
 }
 
 /// Whether the tensor is one of an expert after the first `experts`.

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 
 use mlx_core::ops::concat;
 use mlx_core::ops::create::ones;
-use mlx_core::{Array, DType};
+use mlx_core::{Array, DType, Safetensors};
 
+use mlx_models::convert::{ConvertOptions, convert};
 use mlx_models::{LoadOptions, load_from};
 use serde_json::Value;
 
@@ -64,6 +65,34 @@ fn longcat_flash_has_rows_for_experts_that_return_their_input() {
     let fused = fused_experts(tensors(&case), 4, 2);
     let config = case.config("config.json");
     same_as_golden(&case, "longcat_flash", config, &renamed(fused, &[]));
+}
+
+/// mlx-lm reads the router under its published names.
+#[test]
+fn longcat_flash_is_written_for_mlx_lm() {
+    let case = case("longcat_flash");
+    let dir = tempfile::tempdir().unwrap();
+    let (config, options) = (case.config("config.json"), ConvertOptions::default());
+    convert(
+        "here",
+        config,
+        case.files(),
+        dir.path(),
+        &options,
+        &mut |_, _| Ok(()),
+    )
+    .unwrap();
+    let file = Safetensors::open(dir.path().join("model.safetensors")).unwrap();
+    let of_router = file
+        .names()
+        .filter(|name| name.contains("layers.1.mlp.router."));
+    let mut of_router: Vec<&str> = of_router.collect();
+    of_router.sort_unstable();
+    let expected = ["classifier.weight", "e_score_correction_bias"];
+    assert_eq!(
+        of_router,
+        expected.map(|name| format!("model.layers.1.mlp.router.{name}"))
+    );
 }
 
 #[test]

@@ -80,3 +80,48 @@ fn long_texts_are_the_same_in_all_steps() {
         }
     }
 }
+
+/// Commits the tokens of one step, and returns the log probabilities after the last.
+fn after(model: &Loaded, cache: &mut ModelCache, tokens: &[u32]) -> Result<Vec<f32>> {
+    let width = tokens.len();
+    let tokens = Array::from_slice(tokens, &[1, width as i32])?;
+    let mut step = cache.begin(&[width])?;
+    let hidden = model.model.hidden(&tokens, &mut step)?;
+    step.commit_all()?;
+    let last = hidden.slice_axis(1, width as i32 - 1, width as i32)?;
+    log_probs(&model.model.logits(&last)?.squeeze(0)?)
+}
+
+/// A text goes on from a recorded length: in the row itself, in a copy of the row, and in one that was read from the row's
+/// arrays, as from a file.
+#[test]
+fn long_texts_go_on_from_a_recorded_length() {
+    const BEGUN: usize = 270;
+    let text: Vec<u32> = (0..300u32)
+        .map(|at| 3 + (at * at * 7 + at * 13) % 56)
+        .collect();
+    let other: Vec<u32> = (0..30u32).map(|at| 3 + at * 5 % 56).collect();
+    for case in Case::all()
+        .into_iter()
+        .filter(|case| CASES.contains(&case.name.as_str()))
+    {
+        let model = case.load("config.json", None).unwrap();
+        let whole = log_probs(&prompt_logits(&model, &text).unwrap()).unwrap();
+        let options = CacheOptions::default();
+        let mut cache = ModelCache::new(model.model.states(), 1, options);
+        after(&model, &mut cache, &text[..BEGUN]).unwrap();
+        let arrays = cache.to_row(0).unwrap();
+        cache.record(0).unwrap();
+        after(&model, &mut cache, &other).unwrap();
+        let copied = cache.prefix(0, BEGUN).unwrap();
+        let read = cache.row_from(BEGUN, BEGUN, arrays).unwrap();
+        cache.truncate(0, BEGUN).unwrap();
+        for (place, mut cache) in [("itself", cache), ("a copy", copied), ("a file", read)] {
+            let found = after(&model, &mut cache, &text[BEGUN..]).unwrap();
+            let expected = &whole[whole.len() - found.len()..];
+            let pairs = expected.iter().zip(&found);
+            let off = pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            assert!(off < NOISE, "{}: in {place} off by {off}", case.name);
+        }
+    }
+}
