@@ -154,6 +154,10 @@ int mlxrs_for_all_shapes(mlx_vector_array* res, mlx_vector_array outputs);
  * start of a buffer that MLX owns, is copied, as MLX would do. */
 int mlxrs_update_in_place(mlx_array* res, mlx_array lazy, mlx_array source);
 
+/* The bytes of freed memory of the default GPU that the driver keeps for this process (CUDA). The driver's number of free
+ * bytes is without them. 0 for other devices. */
+int mlxrs_memory_kept(size_t* res);
+
 /* For code that gives out pointers to the memory of arrays. Call it on the thread that owns the arrays.
  * `updated` becomes true if an update in place has written, or is queued to write, into a's buffer. The function waits
  * for such updates. A reader must then copy the data that it keeps. */

@@ -189,8 +189,8 @@ limits! {
 pub struct DeviceMemory {
     /// All memory of the GPU.
     pub total: usize,
-    /// The memory that no process uses. Free buffers that MLX or the driver keeps for this process
-    /// count as used.
+    /// The memory that no process uses, and freed memory that the driver keeps for this process. Free
+    /// buffers that MLX keeps ([`cached`]) count as used.
     pub free: usize,
 }
 
@@ -221,9 +221,16 @@ pub fn of_device() -> Result<Option<DeviceMemory>> {
         Property::Number(bytes) => Some(*bytes),
         Property::Text(_) => None,
     };
-    Ok(size("total_memory")
-        .zip(size("free_memory"))
-        .map(|(total, free)| DeviceMemory { total, free }))
+    let mut kept = 0;
+    // SAFETY: fills a local variable.
+    ffi::call(ErrorKind::Mlx, || unsafe {
+        sys::mlxrs_memory_kept(&mut kept)
+    })?;
+    let sizes = size("total_memory").zip(size("free_memory"));
+    Ok(sizes.map(|(total, free)| DeviceMemory {
+        total,
+        free: free + kept,
+    }))
 }
 
 /// Resets [`peak`].

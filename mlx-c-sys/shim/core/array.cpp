@@ -278,3 +278,16 @@ extern "C" int mlxrs_array_strides(int64_t* out, size_t n, mlx_array a) {
 extern "C" int mlxrs_stream_index(int* res, mlx_stream s) {
   return guarded([&] { *res = mlx_stream_get_(s).index; });
 }
+
+extern "C" int mlxrs_memory_kept(size_t* res) {
+  return mlxrs::guarded([&] {
+    *res = 0;
+#ifdef MLXRS_CUDA
+    auto device = mlx::core::default_device();
+    if (device == mlx::core::Device::gpu) {
+      mlx::core::cu::device(device).make_current();
+      *res = mlxrs::cuda::kept_memory(device.index);
+    }
+#endif
+  });
+}

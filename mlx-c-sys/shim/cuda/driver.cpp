@@ -26,6 +26,7 @@ const Driver& Driver::get() {
     find(d.get_function, "cuModuleGetFunction");
     find(d.get_pool, "cuDeviceGetDefaultMemPool");
     find(d.set_pool_attribute, "cuMemPoolSetAttribute");
+    find(d.get_pool_attribute, "cuMemPoolGetAttribute");
     find(d.set_attribute, "cuFuncSetAttribute");
     find(d.launch, "cuLaunchKernelEx");
     find(d.begin_capture, "cuStreamBeginCapture_v2");

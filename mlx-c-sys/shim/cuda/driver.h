@@ -12,6 +12,7 @@ struct Driver {
   CUresult (*get_function)(CUfunction*, CUmodule, const char*);
   CUresult (*get_pool)(CUmemoryPool*, CUdevice);
   CUresult (*set_pool_attribute)(CUmemoryPool, CUmemPool_attribute, void*);
+  CUresult (*get_pool_attribute)(CUmemoryPool, CUmemPool_attribute, void*);
   CUresult (*set_attribute)(CUfunction, CUfunction_attribute, int);
   CUresult (*launch)(const CUlaunchConfig*, CUfunction, void**, void**);
   CUresult (*begin_capture)(CUstream, CUstreamCaptureMode);

@@ -32,6 +32,9 @@ mx::allocator::Data host_memory(size_t bytes);
 // for the copy.
 mx::allocator::Data copy_to_device(const void* from, size_t bytes);
 
+// Freed bytes that the driver keeps for this process on a device, and gives out again.
+size_t kept_memory(int device);
+
 // Scratch memory for kernels. It is freed when the queued kernels have run.
 mx::array scratch(size_t bytes, mx::Stream s);
 // At least `count` words of zeros, at the same address for all kernels of a stream. Kernels use them as counters, and

@@ -31,6 +31,19 @@ void keep_freed_memory(int device) {
   check(Driver::get().set_pool_attribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &all), "a pool of memory");
 }
 
+} // namespace
+
+size_t kept_memory(int device) {
+  CUmemoryPool pool = nullptr;
+  check(Driver::get().get_pool(&pool, device), "no pool of memory");
+  uint64_t reserved = 0, used = 0;
+  check(Driver::get().get_pool_attribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved), "a pool of memory");
+  check(Driver::get().get_pool_attribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used), "a pool of memory");
+  return reserved > used ? reserved - used : 0;
+}
+
+namespace {
+
 // The text is one that Rust takes for a lack of memory (ffi.rs).
 struct NoMemory : std::runtime_error {
   NoMemory(size_t bytes, size_t active, size_t total)
