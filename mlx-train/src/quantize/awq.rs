@@ -146,8 +146,8 @@ fn channels(
     let mut names = Names(BTreeSet::new());
     model.visit(&mut Path::default(), &mut names)?;
     let norm = |prefix: &str, known: &[&str]| {
-        let paths = known.iter().map(|name| format!("{prefix}.{name}.weight"));
-        paths.into_iter().find(|path| names.0.contains(path))
+        let mut paths = known.iter().map(|name| format!("{prefix}.{name}.weight"));
+        paths.find(|path| names.0.contains(path))
     };
     let known = |paths: Vec<String>| {
         let is_known = |path: &String| {
