@@ -252,10 +252,8 @@ fn drafted(dir: &Path, steps: usize) -> Result<usize> {
         let widths = [[3, 2], [1, 3], [3, 3]][number % 3];
         let tokens: Vec<u32> = (0..6).map(|at| 1 + (at + number as u32) % 5).collect();
         let tokens = Array::from_slice(&tokens, &[1, 6])?;
-        let claimed = match cache.begin_repeated_padded(&widths, 3)? {
-            Some(step) => Some(step.inputs().to_vec()),
-            None => None,
-        };
+        let claimed = cache.begin_repeated_padded(&widths, 3)?;
+        let claimed = claimed.map(|step| step.inputs().to_vec());
         let mut step = cache.begin_padded(model.decoder_states(), &widths, 3)?;
         step.keep_any()?;
         let [_, hidden] = model.run(&tokens, &mut step)?;
