@@ -6279,6 +6279,7 @@ pub struct mlxrs_gated_delta {
     pub state: mlx_array,
     pub widths: mlx_array,
     pub key_heads: ::std::os::raw::c_int,
+    pub most: f32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
@@ -6300,6 +6301,8 @@ const _: () = {
         [::std::mem::offset_of!(mlxrs_gated_delta, widths) - 48usize];
     ["Offset of field: mlxrs_gated_delta::key_heads"]
         [::std::mem::offset_of!(mlxrs_gated_delta, key_heads) - 56usize];
+    ["Offset of field: mlxrs_gated_delta::most"]
+        [::std::mem::offset_of!(mlxrs_gated_delta, most) - 60usize];
 };
 unsafe extern "C" {
     pub fn mlxrs_fast_gated_delta(

@@ -85,6 +85,8 @@ pub(crate) fn delta(c: &Config, hidden: i32, norm_eps: f32) -> Result<DeltaConfi
         taps: keys::taps(c, "linear_conv_kernel_dim", 4)?,
         activation: Activation::parse(&c.or("hidden_act", "silu".to_owned())?)?,
         norm_eps,
+        most: 1.0,
+        apart: false,
     };
     let DeltaConfig {
         key_heads,
