@@ -11,12 +11,16 @@ use crate::rope::Rope;
 use crate::step::{Attend, Step};
 
 mod alibi;
+mod blocks;
 mod gate;
 mod heads;
 mod qk_norm;
 mod shard;
 
 pub use alibi::Alibi;
+pub(crate) use alibi::slopes;
+pub use blocks::BlockIndexConfig;
+use blocks::BlockIndexer;
 pub use gate::{GateFunction, HeadGate};
 use heads::split_gate;
 pub use heads::{merge_heads, split_heads};
@@ -174,6 +178,7 @@ pub struct Attention {
     k_norm: Option<HeadNorm>,
     attn_sub_norm: Option<RmsNorm>,
     sinks: Option<Param>,
+    indexer: Option<BlockIndexer>,
     rope: Option<Rope>,
     norm_place: QkPlace,
     unweighted: Option<f32>,
@@ -192,7 +197,7 @@ pub struct Attention {
     gate: Option<HeadGate>,
 }
 
-crate::module!(Attention { q_proj, k_proj, v_proj, o_proj, g_proj, q_norm, k_norm, attn_sub_norm, sinks }
+crate::module!(Attention { q_proj, k_proj, v_proj, o_proj, g_proj, q_norm, k_norm, attn_sub_norm, sinks, indexer }
                plain { rope, norm_place, unweighted, value_norm, shared, chunk, clip, growth, alibi, head_dim, value_dim, value_scale,
                        scale, softcap, output_gate, gate });
 
@@ -260,6 +265,7 @@ impl Attention {
             } else {
                 None
             },
+            indexer: None,
             rope,
             norm_place,
             unweighted,
@@ -292,7 +298,12 @@ impl Attention {
         layer: usize,
         step: &mut Step,
     ) -> Result<Array> {
-        let (q, kv, opening) = self.projections(x.into())?;
+        let x = x.into();
+        let selection = match &self.indexer {
+            Some(indexer) => indexer.select(x, layer + 1, step)?,
+            None => None,
+        };
+        let (q, kv, opening) = self.projections(x)?;
         let (positions, dim) = (step.positions().clone(), self.head_dim);
         let (q, gate) = match self.output_gate {
             true => split_gate(&q, dim).map(|(q, gate)| (q, Some(gate)))?,
@@ -323,6 +334,9 @@ impl Attention {
                     v = fast::rms_norm(&v, None, eps)?;
                 }
                 match (self.shared, self.chunk) {
+                    _ if selection.is_some() => {
+                        step.attend_selected(layer, q, k, &v, selection.as_ref(), &options)?
+                    }
                     (true, _) => step.attend_and_share(layer, q, k, &v, &options)?,
                     (false, Some(chunk)) => {
                         step.attend_chunked(layer, chunk, q, k, &v, &options)?

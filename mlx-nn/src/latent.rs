@@ -22,6 +22,7 @@ mod shard;
 
 pub use indexer::IndexConfig;
 use indexer::Indexer;
+pub(crate) use indexer::{best, products};
 
 /// Sizes and options of a [`LatentAttention`].
 #[derive(Clone, Copy, Debug, PartialEq)]

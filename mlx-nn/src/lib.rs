@@ -21,7 +21,7 @@
 //! | chain layers | [`Sequential`], [`Layer`] |
 //! | normalise, embed, rotate, activate | [`RmsNorm`], [`LayerNorm`], [`Embedding`], [`Rope`], [`Activation`] |
 //! | attend | [`Attention`], [`Step::attend`] |
-//! | mix tokens by a recurrence | [`Recurrence`]: [`GatedDeltaNet`], [`Mamba`], [`SelectiveScan`], [`ShortConv`] |
+//! | mix tokens by a recurrence | [`Recurrence`]: [`GatedDeltaNet`], [`Mamba`], [`ProjectedScan`], [`SelectiveScan`], [`ShortConv`] |
 //! | turn features into logits | [`Head`] |
 //! | load a checkpoint, with a report of all that does not fit | [`fill_lazily`], [`Checkpoint`] |
 //! | map published tensors to parameters: rename, transpose, split, join, stack | [`Rule`], [`Rules`] |
@@ -175,6 +175,7 @@ pub mod norm;
 pub mod normed;
 pub mod optim;
 pub mod pooling;
+mod projected_scan;
 pub mod python;
 pub mod qq_linear;
 pub mod quantize;
@@ -209,8 +210,8 @@ pub use activation::{
     softmin, softplus, softshrink, softsign,
 };
 pub use attention::{
-    Alibi, Attention, AttentionConfig, GateFunction, Growth, HeadGate, KvSource, QkKind, QkNorm,
-    QkPlace,
+    Alibi, Attention, AttentionConfig, BlockIndexConfig, GateFunction, Growth, HeadGate, KvSource,
+    QkKind, QkNorm, QkPlace,
 };
 pub use bilinear::Bilinear;
 pub use cache::{
@@ -253,8 +254,7 @@ pub use mlx_nn_derive::Module;
 pub use module::{Module, Param, Parameters, Path, Visit, VisitMut};
 pub use names::{Piece, Rule, Rules, TernaryForm, ternary_scheme};
 pub use norm::{
-    BatchNorm, GroupNorm, InstanceNorm, LayerNorm, LayerNormByHead, Norm, NormConfig, NormKind,
-    RmsNorm,
+    BatchNorm, GroupNorm, InstanceNorm, LayerNorm, Norm, NormByHead, NormConfig, NormKind, RmsNorm,
 };
 pub use normed::{Input, Normed};
 pub use optim::{
@@ -262,6 +262,7 @@ pub use optim::{
     Optimizer, RmsProp, Sgd,
 };
 pub use pooling::{AvgPool1d, AvgPool2d, AvgPool3d, MaxPool1d, MaxPool2d, MaxPool3d, Pool};
+pub use projected_scan::{ProjectedScan, ProjectedScanConfig};
 pub use qq_linear::QqLinear;
 pub use recurrence::{Recurrence, RecurrenceConfig};
 pub use residual::Residual;

@@ -160,6 +160,8 @@ BASES = [
     ("bailing_hybrid", "config.json"),
     ("hy_v4", "config.json"),
     ("glm5_next", "config.json"),
+    ("olmo_hybrid", "config.json"),
+    ("minimax_m3_vl", "config.json"),
 ]
 
 # Values for the keys of all families, whether a family's class reads them or not.

@@ -176,8 +176,8 @@ impl PoolWeights {
     }
 }
 
-/// The `top` places with the best scores among those that are seen, all Bool or F32 `[1, T, S]`.
-fn best(scores: &Array, seen: &Array, top: i32) -> Result<Array> {
+/// The `top` places with the best scores among those that are seen, all Bool or F32 `[.., T, S]`.
+pub(crate) fn best(scores: &Array, seen: &Array, top: i32) -> Result<Array> {
     let top = top.min(scores.dim(-1)?);
     let scores = seen.select(scores, f32::NEG_INFINITY)?;
     let best = scores.negative()?.argpartition(top - 1, -1)?;
@@ -210,7 +210,7 @@ fn with_tails(chosen: &Array, visible: &Array, pool: i32, step: &Step) -> Result
 /// Queries `[1, H, T, D]` with the keys `[B, S, D]` of their rows: `[T, H, S]`. Single tokens of rows
 /// are multiplied by the keys of their rows as by the matrices of experts, because there is a kernel
 /// for that product. Its result does not depend on the other tokens.
-fn products(q: &Array, keys: &Array, step: &Step) -> Result<Array> {
+pub(crate) fn products(q: &Array, keys: &Array, step: &Step) -> Result<Array> {
     let [_, heads, tokens, dim] = q.dims()?;
     let q = q.squeeze(0)?.swapaxes(0, 1)?; // [T, H, D]
     let rows: Vec<Range<usize>> = step.places().collect();

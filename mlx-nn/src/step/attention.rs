@@ -138,11 +138,11 @@ impl Step<'_> {
     ///
     /// # Errors
     /// The errors of [`attend`](Self::attend).
-    pub fn attend_selected(
+    pub fn attend_selected<'k>(
         &mut self,
         layer: usize,
-        q: &Array,
-        k: &Array,
+        q: impl Into<Keys<'k>>,
+        k: impl Into<Keys<'k>>,
         v: &Array,
         selection: Option<&Array>,
         options: &Attend<'_>,
