@@ -40,9 +40,6 @@ module!(PreNormLayer {
 
 impl PreNormLayer {
     /// The layer `index` of a decoder. Its parameters have no values.
-    ///
-    /// # Errors
-    /// Sizes do not fit each other.
     pub(crate) fn new(c: &DecoderConfig, index: usize) -> Result<Self> {
         let mut layer = Self::with(
             &c.of_layer(index),

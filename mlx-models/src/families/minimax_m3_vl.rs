@@ -3,8 +3,7 @@
 
 use mlx_core::Result;
 use mlx_nn::{
-    BlockIndexConfig, ClampedGate, Correction, NormKind, QkNorm, Routing, Rule, Rules, Scoring,
-    SharedExpert,
+    BlockIndexConfig, ClampedGate, Correction, NormKind, QkNorm, Routing, Scoring, SharedExpert,
 };
 
 use crate::config::keys::{self, Defaults, ExpertsDefaults};
@@ -12,6 +11,10 @@ use crate::config::plan::{DecoderConfig, MlpConfig};
 use crate::config::rope::Dialect;
 use crate::config::{Config, Source};
 use crate::decoders::pre_norm::Decoder;
+
+mod names;
+
+pub(crate) use names::names;
 
 /// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {
@@ -191,52 +194,4 @@ fn blocks(c: &Config, config: &DecoderConfig) -> Result<BlockIndexConfig> {
         norm_eps: config.norm.eps,
         norm_offset: 1.0,
     })
-}
-
-/// The names of published files, of transformers', whose gates and ups are one matrix, and of MLX's.
-pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
-    let config = config(source.config)?;
-    let mut rules = vec![Rule::drop("patch_merge_mlp.*", "not of the text model")];
-    for (layer, mlp) in config.feed_forward.iter().enumerate() {
-        if matches!(mlp, MlpConfig::Experts(_)) {
-            let [from, to] =
-                ["block_sparse_moe", "mlp"].map(|name| format!("model.layers.{layer}.{name}.*"));
-            rules.push(Rule::rename(&from, &to).written());
-        }
-    }
-    for part in ["q_proj", "k_proj", "q_norm", "k_norm"] {
-        let from = format!("*.self_attn.index_{part}.*");
-        let to = format!("*.self_attn.indexer.{part}.*");
-        rules.push(Rule::rename(&from, &to).written());
-    }
-    for (from, to) in [("w1", "gate_proj"), ("w2", "down_proj"), ("w3", "up_proj")] {
-        let [from, to] = [from, to].map(|name| format!("*.mlp.experts.#.{name}.*"));
-        rules.push(Rule::rename(&from, &to));
-    }
-    let bias = "*.mlp.gate.e_score_correction_bias";
-    rules.push(Rule::rename(bias, "*.mlp.e_score_correction_bias"));
-    rules.push(Rule::rename("*.mlp.shared_experts.*", "*.mlp.shared_expert.*").written());
-    for (fused, gate, up) in [
-        (
-            "*.mlp.gate_up_proj.*",
-            "*.mlp.gate_proj.*",
-            "*.mlp.up_proj.*",
-        ),
-        (
-            "*.mlp.shared_expert.gate_up_proj.*",
-            "*.mlp.shared_expert.gate_proj.*",
-            "*.mlp.shared_expert.up_proj.*",
-        ),
-        (
-            "*.mlp.experts.gate_up_proj",
-            "*.mlp.switch_mlp.gate_proj.weight",
-            "*.mlp.switch_mlp.up_proj.weight",
-        ),
-    ] {
-        rules.push(Rule::split(fused, 1, [(gate, 1), (up, 1)]));
-    }
-    let down = "*.mlp.switch_mlp.down_proj.weight";
-    rules.push(Rule::rename("*.mlp.experts.down_proj", down));
-    rules.push(Rule::stack("*.mlp.experts.#.*", "*.mlp.switch_mlp.*"));
-    Ok(Rules::from(rules))
 }
