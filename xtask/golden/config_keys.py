@@ -303,6 +303,9 @@ def changes(config):
             # A window that is switched off would get size 0, and no position would be visible.
             if value == "sliding" and text.get("use_sliding_window") is False:
                 continue
+            # transformers takes other types for full attention and ignores the tensors of the choice of blocks; this project reports both.
+            if key == "layer_types" and text["model_type"] == "minimax_m3_vl_text":
+                continue
             value = fitted(value, config)
             if text.get(key, "absent") != value:
                 yield {key: value}

@@ -215,7 +215,7 @@ def minimax_m3_vl():
         "sparse_local_block": 1,
         "sparse_num_index_heads": 2,
         "sparse_score_type": "max",
-        "sparse_topk_blocks": 3,
+        "sparse_topk_blocks": 2,
         "use_sparse_attention": True,
     }
     text = base(
@@ -249,7 +249,7 @@ def minimax_m3_vl():
 
     return late_case(
         "minimax_m3_vl",
-        "attention over 3 of the blocks of 4 positions that each of two heads chooses, norms stored less 1, bounded gates in a dense layer and "
+        "attention over 2 of the blocks of 4 positions that each of two heads chooses, norms stored less 1, bounded gates in a dense layer and "
         "two of experts with a shared one",
         {
             "architectures": ["MiniMaxM3SparseForConditionalGeneration"],
@@ -275,7 +275,7 @@ def minimax_m3_vl():
                 EPS,
                 TOP_K,
                 mutation("partial_rotary_factor", {"partial_rotary_factor": 1.0}),
-                mutation("sparse_topk_blocks", blocks(sparse_topk_blocks=2)),
+                mutation("sparse_topk_blocks", blocks(sparse_topk_blocks=3)),
                 mutation("sparse_block_size", blocks(sparse_block_size=3)),
                 mutation("sparse_local_block", blocks(sparse_local_block=2)),
                 mutation("swiglu_alpha", {"swiglu_alpha": 1.0}),

@@ -94,18 +94,23 @@ fn config(c: &Config) -> Result<DecoderConfig> {
     Ok(config)
 }
 
-/// Whether the attention has a rope: not if its base is null, as in published files.
+/// Whether the attention has a rope: not if its base is null, as in published files, or if the entries are for kinds of
+/// layers.
 fn has_rope(c: &Config) -> Result<bool> {
-    const KEYS: [&str; 2] = ["rope_parameters", "rope_scaling"];
-    let mut is_null = c.is_null("rope_theta");
+    const KEYS: [&str; 2] = ["rope_scaling", "rope_parameters"];
+    let mut found = None;
     for key in KEYS {
-        if let Some(entry) = c.object(key)? {
-            is_null =
-                entry.is_null("rope_theta") || (is_null && entry.value("rope_theta").is_none());
-        }
+        let entry = c.object(key)?.filter(|entry| !entry.is_empty());
+        found = found.or(entry);
     }
+    let base = "rope_theta";
+    let is_null = match found {
+        Some(entry) if entry.value(base).is_some() => false,
+        Some(entry) if entry.is_null(base) || entry.object("full_attention")?.is_some() => true,
+        _ => c.is_null(base),
+    };
     if is_null {
-        c.ignore(&["rope_theta"]);
+        c.ignore(&[base]);
         c.ignore(&KEYS);
     }
     Ok(!is_null)

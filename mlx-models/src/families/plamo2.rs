@@ -97,7 +97,7 @@ pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
     rules.extend(keys::convolutions(source.tensors, ".conv1d.weight")?);
     for (layer, kind) in config.layers.iter().enumerate() {
         let name = |name: &str| format!("model.layers.layers.{layer}.mixer.{name}");
-        let own = |name: &str| format!("model.layers.{layer}.linear_attn.{name}");
+        let own = |name: &str| format!("model.layers.layers.{layer}.linear_attn.{name}");
         let rename = |from: &str, to: &str| Rule::rename(from, to).written();
         match (kind, config.recurrence) {
             (LayerKind::Recurrent(_), Some(RecurrenceConfig::Projected(scan))) => {
@@ -112,7 +112,7 @@ pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
             }
             _ => {
                 for part in ["q", "k"] {
-                    let to = format!("model.layers.{layer}.self_attn.{part}_norm.weight");
+                    let to = format!("model.layers.layers.{layer}.self_attn.{part}_norm.weight");
                     rules.push(rename(&name(&format!("{part}_weight")), &to));
                 }
             }

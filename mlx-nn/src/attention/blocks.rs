@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use mlx_core::ops::{concat, create};
-use mlx_core::{Array, DType, Result};
+use mlx_core::{Array, DType, Error, ErrorKind, Result};
 
 use super::{Attention, split_heads};
 use crate::latent::{best, products};
@@ -54,12 +54,23 @@ impl Attention {
     /// choice.
     ///
     /// # Errors
-    /// No memory for a handle.
+    /// A size is less than 1, or the query heads are not a multiple of the heads that choose.
     pub fn with_blocks(self, config: BlockIndexConfig, rope: Rope) -> Result<Self> {
         let hidden = self.q_proj.weight().shape()[1];
         let queries = self.query_heads();
-        let each = queries / config.heads;
-        let choosers: Vec<i32> = (0..queries).map(|head| head / each.max(1)).collect();
+        let BlockIndexConfig {
+            heads, block, top, ..
+        } = config;
+        if heads < 1 || queries % heads != 0 || block < 1 || top < 1 || config.dim < 1 {
+            let message = format!(
+                "{heads} heads of {} choose {top} blocks of {block} for {queries} query heads: sizes must be at least 1, \
+                 and query heads a multiple of heads",
+                config.dim
+            );
+            return Err(Error::new(ErrorKind::Shape, message));
+        }
+        let each = queries / heads;
+        let choosers: Vec<i32> = (0..queries).map(|head| head / each).collect();
         let norm = || RmsNorm::with_offset(config.dim, config.norm_eps, config.norm_offset);
         let indexer = BlockIndexer {
             q_proj: Linear::empty(hidden, config.heads * config.dim, false)?,
