@@ -51,7 +51,7 @@ fn config(c: &Config) -> Result<DecoderConfig> {
     c.ignore(&["sliding_window", "window_size"]);
     let pattern = c.size("sliding_window_pattern", Some(8))? as usize;
     let n = config.layers.len();
-    let has_window = |layer: usize| (layer + 1) % pattern != 0;
+    let has_window = |layer: usize| !(layer + 1).is_multiple_of(pattern);
     config.layers = keys::layer_kinds(c, n, Some(before.saturating_add(1)), has_window)?;
     let (positions, base) = (DEFAULTS.max_positions, DEFAULTS.theta);
     let windows = ("rope_local_theta", 10_000.0);
