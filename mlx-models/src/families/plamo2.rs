@@ -96,27 +96,28 @@ pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
     let mut rules = Vec::new();
     rules.extend(keys::convolutions(source.tensors, ".conv1d.weight")?);
     for (layer, kind) in config.layers.iter().enumerate() {
+        let LayerKind::Recurrent(_) = kind else {
+            continue;
+        };
         let name = |name: &str| format!("model.layers.layers.{layer}.mixer.{name}");
         let own = |name: &str| format!("model.layers.layers.{layer}.linear_attn.{name}");
         let rename = |from: &str, to: &str| Rule::rename(from, to).written();
-        match (kind, config.recurrence) {
-            (LayerKind::Recurrent(_), Some(RecurrenceConfig::Projected(scan))) => {
-                for part in ["B", "C", "dt"] {
-                    let to = format!("{}_norm.weight", part.to_lowercase());
-                    rules.push(rename(&name(&format!("{part}_norm_weight")), &own(&to)));
-                }
-                let [z, x] = ["z_proj.*", "x_proj.*"].map(own);
-                let parts = [(&*z, scan.head_dim), (&*x, scan.head_dim)];
-                rules.push(Rule::split(&name("in_proj.*"), scan.heads, parts).written());
-                rules.push(rename(&name("*"), &own("*")));
-            }
-            _ => {
-                for part in ["q", "k"] {
-                    let to = format!("model.layers.layers.{layer}.self_attn.{part}_norm.weight");
-                    rules.push(rename(&name(&format!("{part}_weight")), &to));
-                }
-            }
+        rules.push(rename(&name("*"), &own("*")));
+        for part in ["B", "C", "dt"] {
+            let to = format!("{}_norm.weight", part.to_lowercase());
+            rules.push(rename(&own(&format!("{part}_norm_weight")), &own(&to)));
         }
+        let [z, x] = ["z_proj.*", "x_proj.*"].map(own);
+        let head_dim = config.attention.head_dim;
+        let heads = source.config.size("mamba_num_heads", Some(64))?;
+        let parts = [(&*z, head_dim), (&*x, head_dim)];
+        rules.push(Rule::split(&own("in_proj.*"), heads, parts).written());
     }
-    Ok(Rules::from(rules).and(&plamo3::names_of(&config)?))
+    let norms = ["q", "k"].map(|part| {
+        let [from, to] =
+            ["weight", "norm.weight"].map(|end| format!("model.layers.#.self_attn.{part}_{end}"));
+        Rule::rename(&from, &to).written()
+    });
+    let rules = Rules::from(rules).and(&plamo3::names_of(&config)?);
+    Ok(rules.and(&Rules::from(norms)))
 }
