@@ -182,6 +182,9 @@ families! {
         names: qwen3_moe::names,
     }
     olmo3: ["olmo3"] {}
+    olmo_hybrid: ["olmo_hybrid"] {
+        names: olmo_hybrid::names,
+    }
     exaone4: ["exaone4"] {}
     nemotron: ["nemotron"] {}
     phi: ["phi"] {
@@ -235,6 +238,11 @@ families! {
     }
     minimax_m2: ["minimax_m2"] {
         names: minimax_m2::names,
+        bits: gpt_oss::BITS,
+    }
+    minimax_m3_vl: ["minimax_m3_vl", "minimax_m3_vl_text", "minimax_m3"] {
+        wrappers: &["minimax_m3_vl"],
+        names: minimax_m3_vl::names,
         bits: gpt_oss::BITS,
     }
     minimax: ["minimax"] {
@@ -389,6 +397,14 @@ families! {
     bamba: ["bamba"] {
         names: bamba::names,
     }
+    plamo2: ["plamo2"] {
+        names: plamo2::names,
+        tied: true,
+    }
+    plamo3: ["plamo3"] {
+        names: plamo3::names,
+        tied: true,
+    }
     youtu: ["youtu", "youtu_llm"] {
         tied: true,
         bits: deepseek_v3::BITS,
@@ -439,7 +455,8 @@ families! {
         bits: deepseek_v3::BITS,
         tied: true,
     }
-    mimo_v2_flash: ["mimo_v2_flash"] {
+    mimo_v2_flash: ["mimo_v2_flash", "mimo_v2"] {
+        wrappers: &["mimo_v2"],
         names: mimo_v2_flash::names,
         bits: deepseek_v3::BITS,
     }
@@ -458,6 +475,10 @@ families! {
     }
     bailing_moe: ["bailing_moe", "bailing_moe_v2"] {
         names: bailing_moe::names,
+        bits: deepseek_v3::BITS,
+    }
+    bailing_moe_linear: ["bailing_moe_linear"] {
+        names: bailing_moe_linear::names,
         bits: deepseek_v3::BITS,
     }
     bailing_hybrid: ["bailing_hybrid"] {

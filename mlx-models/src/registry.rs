@@ -17,6 +17,26 @@ pub use crate::families::Family;
 pub use drafter::DraftKind;
 pub use load::{LoadOptions, Loaded, Outline, initialised, load, load_from};
 
+/// Published `model_type`s that are not supported, and the reason.
+const REFUSED: &[(&str, &str)] = &[
+    (
+        "baichuan_m1",
+        "its keys and values are mixed with those of the token before",
+    ),
+    (
+        "nemotron_h_omni",
+        "its text model can be loaded as nemotron_h, from a config and tensors without the prefix language_model",
+    ),
+    (
+        "phi3small",
+        "its attention is sparse in blocks that differ by head",
+    ),
+    (
+        "rwkv7",
+        "its state forgets by one key and learns by another, which no kernel here computes",
+    ),
+];
+
 /// The families that can be loaded: those of this crate, and those that a program adds.
 ///
 /// ```
@@ -114,8 +134,10 @@ impl Registry {
             Some((*known, family))
         });
         found.ok_or_else(|| {
+            let reason = REFUSED.iter().find(|(refused, _)| *refused == name);
+            let reason = reason.map_or(String::new(), |(_, reason)| format!(": {reason}"));
             config.unsupported(format!(
-                "model_type {name:?} is not supported; known: {}; encoders: {}",
+                "model_type {name:?} is not supported{reason}; known: {}; encoders: {}",
                 self.known_types().join(", "),
                 encoder_types().join(", ")
             ))

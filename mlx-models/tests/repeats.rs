@@ -18,11 +18,13 @@ const STEPS: usize = 48;
 const NEVER: &[&str] = &[
     "apertus",
     "bailing_hybrid",
+    "bailing_moe_linear",
     "deepseek_v32",
     "deepseek_v4",
     "glm5_next",
     "glm_moe_dsa",
     "hy_v4",
+    "minimax_m3_vl",
     "qwen4_exp",
 ];
 

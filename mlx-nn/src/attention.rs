@@ -11,6 +11,7 @@ use crate::rope::Rope;
 use crate::step::{Attend, Step};
 
 mod alibi;
+mod blocks;
 mod gate;
 mod heads;
 mod indexer;
@@ -18,6 +19,9 @@ mod qk_norm;
 mod shard;
 
 pub use alibi::Alibi;
+pub(crate) use alibi::slopes;
+pub use blocks::BlockChoice;
+use blocks::BlockChooser;
 pub use gate::{GateFunction, HeadGate};
 use heads::split_gate;
 pub use heads::{merge_heads, split_heads};
@@ -185,6 +189,7 @@ pub struct Attention {
     attn_sub_norm: Option<RmsNorm>,
     sinks: Option<Param>,
     indexer: Option<BlockIndexer>,
+    chooser: Option<BlockChooser>,
     rope: Option<Rope>,
     norm_place: QkPlace,
     unweighted: Option<f32>,
@@ -203,7 +208,7 @@ pub struct Attention {
     gate: Option<HeadGate>,
 }
 
-crate::module!(Attention { q_proj, k_proj, v_proj, o_proj, g_proj, q_norm, k_norm, attn_sub_norm, sinks, indexer }
+crate::module!(Attention { q_proj, k_proj, v_proj, o_proj, g_proj, q_norm, k_norm, attn_sub_norm, sinks, indexer, chooser }
                plain { rope, norm_place, unweighted, value_norm, shared, chunk, clip, growth, alibi, head_dim, value_dim, value_scale,
                        scale, softcap, output_gate, gate });
 
@@ -279,6 +284,7 @@ impl Attention {
                 Some(index) => Some(BlockIndexer::empty(index, hidden, rope.clone())?),
                 None => None,
             },
+            chooser: None,
             rope,
             norm_place,
             unweighted,
@@ -312,9 +318,10 @@ impl Attention {
         step: &mut Step,
     ) -> Result<Array> {
         let x = x.into();
-        let selection = match &self.indexer {
-            Some(indexer) => indexer.select(x, layer + 1, step)?,
-            None => None,
+        let selection = match (&self.indexer, &self.chooser) {
+            (Some(indexer), _) => indexer.select(x, layer + 1, step)?,
+            (None, Some(chooser)) => chooser.select(x, layer + 1, step)?,
+            (None, None) => None,
         };
         let (q, kv, opening) = self.projections(x)?;
         let (positions, dim) = (step.positions().clone(), self.head_dim);
@@ -347,6 +354,9 @@ impl Attention {
                     v = fast::rms_norm(&v, None, eps)?;
                 }
                 match (self.shared, self.chunk) {
+                    _ if selection.is_some() => {
+                        step.attend_selected(layer, q, k, &v, selection.as_ref(), &options)?
+                    }
                     (true, _) => step.attend_and_share(layer, q, k, &v, &options)?,
                     (false, Some(chunk)) => {
                         step.attend_chunked(layer, chunk, q, k, &v, &options)?

@@ -136,22 +136,17 @@ pub struct JointConv {
 }
 
 impl JointConv {
-    /// Convolutions of `channels` each, without values.
+    /// Convolutions of these names and numbers of channels, without values.
     ///
     /// # Errors
     /// No memory for a handle.
-    pub fn empty(
-        names: &[&'static str],
-        channels: i32,
-        taps: i32,
-        activation: Activation,
-    ) -> Result<Self> {
+    pub fn empty(parts: &[(&'static str, i32)], taps: i32, activation: Activation) -> Result<Self> {
         let deviation = (taps as f32).powf(-0.5);
-        let part = |&name: &&'static str| {
+        let part = |&(name, channels): &(&'static str, i32)| {
             let weight = Param::starting(&[channels, taps, 1], Initial::Normal(deviation))?;
             Ok((name, weight))
         };
-        let parts = names.iter().map(part).collect::<Result<Vec<_>>>()?;
+        let parts = parts.iter().map(part).collect::<Result<Vec<_>>>()?;
         Ok(Self {
             taps: Array::scalar(0.0f32)?,
             parts,
@@ -159,9 +154,9 @@ impl JointConv {
         })
     }
 
-    /// Leaves these channels of each part.
-    pub(crate) fn keep(&mut self, range: &Range<i32>) -> Result<()> {
-        for (_, weight) in &mut self.parts {
+    /// Leaves these channels of the parts.
+    pub(crate) fn keep(&mut self, ranges: &[Range<i32>]) -> Result<()> {
+        for ((_, weight), range) in self.parts.iter_mut().zip(ranges) {
             let cut = Cut::new(weight.shape(), 0, vec![range.clone()])?;
             weight.cut(cut)?;
         }

@@ -3,12 +3,12 @@
 use std::ops::Range;
 
 use mlx_core::fast::RaggedDelta;
-use mlx_core::{Array, DType, Error, ErrorKind, Result};
+use mlx_core::{Array, DType, Error, ErrorKind, Result, ops::concat};
 
 use crate::Module;
 use crate::activation::Activation;
 use crate::cache::{LayerKind, RecurrentShape, StatePart};
-use crate::conv::CausalConv;
+use crate::conv::{CausalConv, JointConv};
 use crate::decay::Decay;
 use crate::linear::Linear;
 use crate::norm::RmsNorm;
@@ -36,6 +36,10 @@ pub struct DeltaConfig {
     pub norm_eps: f32,
     /// The activation of the gate by which the normed output is multiplied.
     pub output_gate: Activation,
+    /// The largest `β` of the rule: 1, or 2 with negative eigenvalues of the state.
+    pub most: f32,
+    /// Whether queries, keys and values have a projection and a convolution each (OLMo Hybrid), not one for all.
+    pub apart: bool,
 }
 
 /// Parts of the layer state.
@@ -96,14 +100,20 @@ impl DeltaConfig {
 /// A recurrent layer, used in place of attention.
 ///
 /// Projections, a causal convolution of queries, keys and values, the gated delta rule, a gated norm, and a projection
-/// back. The projections' rows are flat: `in_proj_qkv` is queries, keys and values, each head by head.
+/// back. The projections' rows are flat: `in_proj_qkv` is queries, keys and values, each head by head. A layer has either
+/// this projection and `conv1d`, or `q_proj`, `k_proj`, `v_proj`, `q_conv1d`, `k_conv1d` and `v_conv1d`.
 #[derive(Clone, Debug, Module)]
 pub struct GatedDeltaNet {
-    in_proj_qkv: Linear,
+    in_proj_qkv: Option<Linear>,
+    q_proj: Option<Linear>,
+    k_proj: Option<Linear>,
+    v_proj: Option<Linear>,
     in_proj_z: Linear,
     in_proj_b: Linear,
     in_proj_a: Linear,
-    conv1d: CausalConv,
+    conv1d: Option<CausalConv>,
+    #[module(flat)]
+    convs: Option<JointConv>,
     #[module(flat)]
     decay: Decay,
     norm: RmsNorm,
@@ -120,17 +130,35 @@ impl GatedDeltaNet {
     pub fn empty(config: DeltaConfig) -> Result<Self> {
         config.check()?;
         let (hidden, heads) = (config.hidden, config.value_heads);
+        let own = |wanted: bool, features| {
+            let linear = wanted.then(|| Linear::empty(hidden, features, false));
+            linear.transpose()
+        };
         Ok(Self {
-            in_proj_qkv: Linear::empty(hidden, config.channels(), false)?,
+            in_proj_qkv: own(!config.apart, config.channels())?,
+            q_proj: own(config.apart, config.keys())?,
+            k_proj: own(config.apart, config.keys())?,
+            v_proj: own(config.apart, config.values())?,
             in_proj_z: Linear::empty(hidden, config.values(), false)?,
             in_proj_b: Linear::empty(hidden, heads, false)?,
             in_proj_a: Linear::empty(hidden, heads, false)?,
-            conv1d: CausalConv::empty(
-                config.channels(),
-                config.taps,
-                false,
-                Some(config.activation),
-            )?,
+            conv1d: match config.apart {
+                true => None,
+                false => Some(CausalConv::empty(
+                    config.channels(),
+                    config.taps,
+                    false,
+                    Some(config.activation),
+                )?),
+            },
+            convs: match config.apart {
+                true => {
+                    let (keys, values) = (config.keys(), config.values());
+                    let parts = [("q_conv1d", keys), ("k_conv1d", keys), ("v_conv1d", values)];
+                    Some(JointConv::empty(&parts, config.taps, config.activation)?)
+                }
+                false => None,
+            },
             decay: Decay::empty(&[heads], heads)?,
             norm: RmsNorm::empty(config.value_dim, config.norm_eps)?,
             out_proj: Linear::empty(config.values(), hidden, false)?,
@@ -143,14 +171,12 @@ impl GatedDeltaNet {
     /// # Errors
     /// The shapes do not fit.
     pub fn forward(&self, x: &Array, layer: usize, step: &mut Step<'_>) -> Result<Array> {
-        let projections = [
-            &self.in_proj_qkv,
-            &self.in_proj_z,
-            &self.in_proj_b,
-            &self.in_proj_a,
-        ];
-        let [qkv, z, b, a] = Linear::forward_all(projections, x)?;
-        let qkv = self.conv1d.forward(&qkv, layer, CONV, step)?;
+        let [qkv, z, b, a] = self.projections(x)?;
+        let qkv = match (&self.conv1d, &self.convs) {
+            (Some(conv), _) => conv.forward(&qkv, layer, CONV, step)?,
+            (None, Some(convs)) => convs.forward(&qkv, layer, CONV, step)?,
+            (None, None) => unreachable!("a layer has one of them"),
+        };
         let y = step.gated_delta(
             layer,
             DELTA,
@@ -162,6 +188,7 @@ impl GatedDeltaNet {
                 bias: self.decay.bias(),
                 key_heads: self.config.key_heads,
                 key_dim: self.config.key_dim,
+                most: self.config.most,
             },
         )?;
         let [rows, tokens, width] = y.dims()?;
@@ -175,6 +202,19 @@ impl GatedDeltaNet {
             .gated(&z.reshape(&heads)?, &normed)?;
         self.out_proj
             .forward(&gated.reshape(&[rows, tokens, width])?)
+    }
+
+    /// Queries, keys and values in one array, the output's gate, and the inputs of `β` and the decay.
+    fn projections(&self, x: &Array) -> Result<[Array; 4]> {
+        let (z, b, a) = (&self.in_proj_z, &self.in_proj_b, &self.in_proj_a);
+        match (&self.in_proj_qkv, &self.q_proj, &self.k_proj, &self.v_proj) {
+            (Some(qkv), ..) => Linear::forward_all([qkv, z, b, a], x),
+            (None, Some(q), Some(k), Some(v)) => {
+                let [q, k, v, z, b, a] = Linear::forward_all([q, k, v, z, b, a], x)?;
+                Ok([concat(&[q, k, v], -1)?, z, b, a])
+            }
+            _ => unreachable!("a layer has one projection or three"),
+        }
     }
 }
 
@@ -207,11 +247,25 @@ impl Shard for GatedDeltaNet {
         ];
         let values = [from(0, &own, value_dim)];
         let heads = std::slice::from_ref(&own);
-        self.in_proj_qkv.keep_outputs(&channels)?;
+        if let Some(joined) = &mut self.in_proj_qkv {
+            joined.keep_outputs(&channels)?;
+        }
+        let keys = [from(0, &shared, key_dim)];
+        for linear in [&mut self.q_proj, &mut self.k_proj].into_iter().flatten() {
+            linear.keep_outputs(&keys)?;
+        }
+        if let Some(linear) = &mut self.v_proj {
+            linear.keep_outputs(&values)?;
+        }
         self.in_proj_z.keep_outputs(&values)?;
         self.in_proj_b.keep_outputs(heads)?;
         self.in_proj_a.keep_outputs(heads)?;
-        self.conv1d.keep(&channels)?;
+        if let Some(conv) = &mut self.conv1d {
+            conv.keep(&channels)?;
+        }
+        if let Some(convs) = &mut self.convs {
+            convs.keep(&[keys[0].clone(), keys[0].clone(), values[0].clone()])?;
+        }
         self.decay.keep(&own)?;
         self.out_proj.keep_inputs(&values, ranks)?;
         self.config.key_heads = shared.end - shared.start;

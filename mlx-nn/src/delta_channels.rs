@@ -49,6 +49,8 @@ impl ChannelDeltaConfig {
             activation: self.activation,
             norm_eps: self.norm_eps,
             output_gate: Activation::Silu,
+            most: 1.0,
+            apart: true,
         }
     }
 
@@ -120,7 +122,11 @@ impl ChannelDelta {
             g_proj: only(full, hidden, width)?,
             g_a_proj: only(low, hidden, head_dim)?,
             g_b_proj: only(low, head_dim, width)?,
-            convs: JointConv::empty(&CONVS, width, config.taps, config.activation)?,
+            convs: JointConv::empty(
+                &CONVS.map(|name| (name, width)),
+                config.taps,
+                config.activation,
+            )?,
             decay: match config.bound {
                 Some(bound) => decay.bounded(bound),
                 None => decay,
@@ -159,6 +165,7 @@ impl ChannelDelta {
                 bias: self.decay.bias(),
                 key_heads: self.config.heads,
                 key_dim: self.config.head_dim,
+                most: 1.0,
             },
         )?;
         let [rows, tokens, width] = y.dims()?;
@@ -199,7 +206,8 @@ impl Shard for ChannelDelta {
             linear.keep_outputs(rows)?;
         }
         self.b_proj.keep_outputs(std::slice::from_ref(&own))?;
-        self.convs.keep(&features)?;
+        let parts = [features.clone(), features.clone(), features.clone()];
+        self.convs.keep(&parts)?;
         self.decay.keep(&own)?;
         self.o_proj.keep_inputs(rows, ranks)?;
         self.config.heads = own.end - own.start;

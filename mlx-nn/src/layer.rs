@@ -56,7 +56,7 @@ layer! {
     crate::Linear;
     crate::Embedding;
     crate::LayerNorm;
-    crate::LayerNormByHead;
+    crate::NormByHead;
     crate::RmsNorm;
     crate::Norm;
     crate::Xielu;

@@ -21,7 +21,7 @@
 //! | chain layers | [`Sequential`], [`Layer`] |
 //! | normalise, embed, rotate, activate | [`RmsNorm`], [`LayerNorm`], [`Embedding`], [`Rope`], [`Activation`] |
 //! | attend | [`Attention`], [`Step::attend`] |
-//! | mix tokens by a recurrence | [`Recurrence`]: [`GatedDeltaNet`], [`Mamba`], [`SelectiveScan`], [`ShortConv`] |
+//! | mix tokens by a recurrence | [`Recurrence`]: [`GatedDeltaNet`], [`Mamba`], [`ProjectedScan`], [`SelectiveScan`], [`ShortConv`] |
 //! | turn features into logits | [`Head`] |
 //! | load a checkpoint, with a report of all that does not fit | [`fill_lazily`], [`Checkpoint`] |
 //! | map published tensors to parameters: rename, transpose, split, join, stack | [`Rule`], [`Rules`] |
@@ -179,6 +179,7 @@ pub mod normed;
 pub mod observe;
 pub mod optim;
 pub mod pooling;
+mod projected_scan;
 pub mod python;
 pub mod qq_linear;
 pub mod quantize;
@@ -213,8 +214,8 @@ pub use activation::{
     softmin, softplus, softshrink, softsign,
 };
 pub use attention::{
-    Alibi, Attention, AttentionConfig, BlockIndexConfig, GateFunction, Growth, HeadGate, KvSource,
-    QkKind, QkNorm, QkPlace, merge_heads, split_heads,
+    Alibi, Attention, AttentionConfig, BlockChoice, BlockIndexConfig, GateFunction, Growth,
+    HeadGate, KvSource, QkKind, QkNorm, QkPlace, merge_heads, split_heads,
 };
 pub use bilinear::Bilinear;
 pub use cache::{
@@ -258,8 +259,7 @@ pub use mlx_nn_derive::Module;
 pub use module::{Module, Param, Parameters, Path, Visit, VisitMut};
 pub use names::{Piece, Rule, Rules, TernaryForm, ternary_scheme};
 pub use norm::{
-    BatchNorm, GroupNorm, InstanceNorm, LayerNorm, LayerNormByHead, Norm, NormConfig, NormKind,
-    RmsNorm,
+    BatchNorm, GroupNorm, InstanceNorm, LayerNorm, Norm, NormByHead, NormConfig, NormKind, RmsNorm,
 };
 pub use normed::{Input, Normed};
 pub use optim::{
@@ -267,6 +267,7 @@ pub use optim::{
     Optimizer, RmsProp, Sgd,
 };
 pub use pooling::{AvgPool1d, AvgPool2d, AvgPool3d, MaxPool1d, MaxPool2d, MaxPool3d, Pool};
+pub use projected_scan::{ProjectedScan, ProjectedScanConfig};
 pub use qq_linear::QqLinear;
 pub use recurrence::{Recurrence, RecurrenceConfig};
 pub use residual::Residual;

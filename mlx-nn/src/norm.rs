@@ -14,7 +14,7 @@ mod by_head;
 mod group;
 
 pub use batch::BatchNorm;
-pub use by_head::LayerNormByHead;
+pub use by_head::NormByHead;
 pub use group::{GroupNorm, InstanceNorm};
 
 /// `x / rms(x) * (weight + offset)` (Zhang and Sennrich, arXiv:1910.07467).

@@ -7,6 +7,7 @@ use crate::cache::LayerKind;
 use crate::delta::{DeltaConfig, GatedDeltaNet};
 use crate::delta_channels::{ChannelDelta, ChannelDeltaConfig};
 use crate::mamba::{Mamba, MambaConfig};
+use crate::projected_scan::{ProjectedScan, ProjectedScanConfig};
 use crate::selective::{SelectiveConfig, SelectiveScan};
 use crate::short_conv::{ShortConv, ShortConvConfig};
 use crate::step::Step;
@@ -20,6 +21,8 @@ pub enum RecurrenceConfig {
     Channels(ChannelDeltaConfig),
     /// A scan of Mamba 2.
     Mamba(MambaConfig),
+    /// A scan of Mamba 2 whose steps, keys and queries are projected from its values.
+    Projected(ProjectedScanConfig),
     /// A scan of the first Mamba.
     Selective(SelectiveConfig),
     /// A short convolution.
@@ -33,6 +36,7 @@ impl RecurrenceConfig {
             Self::Delta(config) => config.kind(),
             Self::Channels(config) => config.kind(),
             Self::Mamba(config) => config.kind(),
+            Self::Projected(config) => config.kind(),
             Self::Selective(config) => config.kind(),
             Self::ShortConv(config) => config.kind(),
         }
@@ -48,6 +52,8 @@ pub enum Recurrence {
     Channels(Box<ChannelDelta>),
     /// A scan of Mamba 2.
     Mamba(Box<Mamba>),
+    /// A scan of Mamba 2 whose steps, keys and queries are projected from its values.
+    Projected(Box<ProjectedScan>),
     /// A scan of the first Mamba.
     Selective(Box<SelectiveScan>),
     /// A short convolution.
@@ -66,6 +72,9 @@ impl Recurrence {
                 Self::Channels(Box::new(ChannelDelta::empty(config)?))
             }
             RecurrenceConfig::Mamba(config) => Self::Mamba(Box::new(Mamba::empty(config)?)),
+            RecurrenceConfig::Projected(config) => {
+                Self::Projected(Box::new(ProjectedScan::empty(config)?))
+            }
             RecurrenceConfig::Selective(config) => {
                 Self::Selective(Box::new(SelectiveScan::empty(config)?))
             }
@@ -84,6 +93,7 @@ impl Recurrence {
             Self::Delta(delta) => delta.forward(x, layer, step),
             Self::Channels(delta) => delta.forward(x, layer, step),
             Self::Mamba(mamba) => mamba.forward(x, layer, step),
+            Self::Projected(scan) => scan.forward(x, layer, step),
             Self::Selective(scan) => scan.forward(x, layer, step),
             Self::ShortConv(conv) => conv.forward(x, layer, step),
         }

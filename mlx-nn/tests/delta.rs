@@ -20,6 +20,8 @@ const CONFIG: DeltaConfig = DeltaConfig {
     activation: Activation::Silu,
     norm_eps: 1e-3,
     output_gate: Activation::Silu,
+    most: 1.0,
+    apart: false,
 };
 const E: usize = CONFIG.hidden as usize;
 
@@ -152,7 +154,7 @@ fn reference(config: &DeltaConfig, of: &HashMap<String, Vec<f64>>, x: &[f64]) ->
             let (q, k) = (unit(of_keys * keys), unit((key_heads + of_keys) * keys));
             let decay = (1.0 + (a[head] + of["dt_bias"][head]).exp()).ln();
             let decay = (-of["A_log"][head].exp() * decay).exp();
-            let beta = sigmoid(b[head]);
+            let beta = f64::from(config.most) * sigmoid(b[head]);
             let v = &mixed[2 * key_heads * keys + head * values..][..values];
             let mut y = Vec::new();
             for (state, v) in state.iter_mut().zip(v) {
@@ -185,6 +187,7 @@ fn it_computes_its_definition() {
             key_dim: 8,
             value_dim: 12,
             taps: 2,
+            most: 2.0,
             ..CONFIG
         },
         DeltaConfig {

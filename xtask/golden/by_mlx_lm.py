@@ -5,9 +5,20 @@ import mlx_lm
 import safetensors
 import torch
 from mlx.utils import tree_flatten
+from mlx_lm.models import plamo3
+from mlx_lm.models.cache import KVCache, RotatingKVCache
 from mlx_lm.utils import _get_classes
 
 import mlx_reference
+
+
+def plamo3_cache(model):
+    """Windows of as many keys as the mask of whole sequences has. mlx-lm's cache holds one less, which changes what it decodes."""
+    window = model.config.window_size + 1
+    return [KVCache() if layer.full_attn else RotatingKVCache(max_size=window) for layer in model.layers]
+
+
+plamo3.Model.make_cache = plamo3_cache
 
 
 def empty_tensors(config):

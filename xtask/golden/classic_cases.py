@@ -209,6 +209,7 @@ def falcon_cases():
         ),
         [THETA, eps, act, *no_bias("query_key_value", "self_attention.dense", "post_attention_layernorm")],
         spreads=SPREADS,
+        formula=True,
         **BF16,
     )
     yield Case(

@@ -11,6 +11,12 @@ from transformers import (
     GraniteForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
+    MiMoV2FlashConfig,
+    MiMoV2FlashForCausalLM,
+)
+from transformers.conversion_mapping import (
+    get_checkpoint_conversion_mapping,
+    register_checkpoint_conversion_mapping,
 )
 from transformers.models.longcat_flash import modeling_longcat_flash as longcat
 
@@ -111,6 +117,39 @@ class PublishedExperts(longcat.LongcatFlashExperts):
     def __init__(self, config):
         super().__init__(config)
         self.gate_up_proj = nn.Parameter(self.gate_up_proj[: self.num_routed_experts].clone())
+class MiMoV2Config(MiMoV2FlashConfig):
+    """The text keys of MiMo V2.6, which are beside those of images and sounds."""
+
+    model_type = "mimo_v2"
+
+
+class Rows(nn.Module):
+    """Some rows of another module's matrix."""
+
+    def __init__(self, linear, first, end):
+        super().__init__()
+        self.of = [linear]
+        self.first, self.end = first, end
+
+    def forward(self, x):
+        return nn.functional.linear(x, self.of[0].weight[self.first : self.end])
+
+
+class MiMoV2ForCausalLM(MiMoV2FlashForCausalLM):
+    """MiMo V2 Flash with one matrix for queries, keys and values."""
+
+    config_class = MiMoV2Config
+
+    def __init__(self, config):
+        super().__init__(config)
+        for layer in self.model.layers:
+            attention = layer.self_attn
+            first, rows = 0, [getattr(attention, name).out_features for name in ("q_proj", "k_proj", "v_proj")]
+            attention.qkv_proj = nn.Linear(config.hidden_size, sum(rows), bias=False)
+            for name, count in zip(("q_proj", "k_proj", "v_proj"), rows, strict=True):
+                setattr(attention, name, Rows(attention.qkv_proj, first, first + count))
+                first += count
+        self.post_init()
 
 
 def register():
@@ -120,3 +159,6 @@ def register():
     AutoModelForCausalLM.register(MiniCPMConfig, MiniCPMForCausalLM)
     AutoConfig.register("nemotron-nas", NemotronNasConfig)
     AutoModelForCausalLM.register(NemotronNasConfig, NemotronNasForCausalLM)
+    AutoConfig.register("mimo_v2", MiMoV2Config)
+    AutoModelForCausalLM.register(MiMoV2Config, MiMoV2ForCausalLM)
+    register_checkpoint_conversion_mapping("mimo_v2", get_checkpoint_conversion_mapping("mimo_v2_flash"))

@@ -26,7 +26,7 @@ def late_cases():
     yield afmoe()
     yield from laguna()
     yield from cohere2_moe()
-    yield mimo_v2_flash()
+    yield from mimo_v2()
     yield muse_glimmer()
     yield from lfm3()
     yield step3p7()
@@ -342,7 +342,7 @@ def cohere2_moe():
     )
 
 
-def mimo_v2_flash():
+def mimo_v2():
     ropes = {
         FULL: {"partial_rotary_factor": 0.334, "rope_theta": 5000000.0, "rope_type": "default"},
         SLIDING: {"partial_rotary_factor": 0.334, "rope_theta": 10000.0, "rope_type": "default"},
@@ -351,60 +351,81 @@ def mimo_v2_flash():
     def bases(full, sliding):
         return {"rope_parameters": {FULL: ropes[FULL] | full, SLIDING: ropes[SLIDING] | sliding}}
 
-    return late_case(
+    config = base(
+        "MiMoV2FlashForCausalLM",
+        "mimo_v2_flash",
+        add_full_attention_sink_bias=False,
+        add_swa_attention_sink_bias=True,
+        attention_bias=False,
+        attention_value_scale=0.707,
+        head_dim=24,
+        hybrid_block_size=None,
+        hybrid_layer_pattern=[0, 1, 1],
+        layernorm_epsilon=1e-5,
+        moe_intermediate_size=16,
+        moe_layer_freq=[0, 1, 1],
+        n_group=1,
+        n_routed_experts=6,
+        n_shared_experts=None,
+        norm_topk_prob=True,
+        num_experts_per_tok=2,
+        num_hidden_layers=3,
+        partial_rotary_factor=0.334,
+        rms_norm_eps=None,
+        rope_theta=5000000.0,
+        routed_scaling_factor=None,
+        scoring_func="sigmoid",
+        sliding_window=7,
+        sliding_window_size=7,
+        swa_head_dim=24,
+        swa_num_attention_heads=4,
+        swa_num_key_value_heads=4,
+        swa_rope_theta=10000.0,
+        swa_v_head_dim=16,
+        topk_group=1,
+        topk_method="noaux_tc",
+        v_head_dim=16,
+    ) | {"routed_scaling_factor": None, "n_shared_experts": None}
+    mutations = [
+        mutation("rope_theta", bases({"rope_theta": 300.0}, {})),
+        mutation("swa_rope_theta", bases({}, {"rope_theta": 300.0})),
+        mutation("partial_rotary_factor", bases({"partial_rotary_factor": 0.5}, {})),
+        mutation("rms_norm_eps", {"rms_norm_eps": 0.05}),
+        TOP_K,
+        mutation("sliding_window_size_6", {"sliding_window_size": 6}),
+        mutation("sliding_window_size_8", {"sliding_window_size": 8}),
+        mutation("attention_value_scale", {"attention_value_scale": 1.0}),
+        mutation("attention_sink_bias", fill={"attention_sink_bias": -30.0}),
+        mutation("e_score_correction_bias", fill={"e_score_correction_bias": 0.0}),
+    ]
+    spreads = [CORRECTION, ("attention_sink_bias", (1.0, 0.5))]
+    yield late_case(
         "mimo_v2_flash",
         "heads of 24 for q and k and of 16 for v, of which 8 rotate, scaled values, sinks and twice the heads of keys in windows, "
         "a dense layer and two of experts",
-        base(
-            "MiMoV2FlashForCausalLM",
-            "mimo_v2_flash",
-            add_full_attention_sink_bias=False,
-            add_swa_attention_sink_bias=True,
-            attention_bias=False,
-            attention_value_scale=0.707,
-            head_dim=24,
-            hybrid_block_size=None,
-            hybrid_layer_pattern=[0, 1, 1],
-            layernorm_epsilon=1e-5,
-            moe_intermediate_size=16,
-            moe_layer_freq=[0, 1, 1],
-            n_group=1,
-            n_routed_experts=6,
-            n_shared_experts=None,
-            norm_topk_prob=True,
-            num_experts_per_tok=2,
-            num_hidden_layers=3,
-            partial_rotary_factor=0.334,
-            rms_norm_eps=None,
-            rope_theta=5000000.0,
-            routed_scaling_factor=None,
-            scoring_func="sigmoid",
-            sliding_window=7,
-            sliding_window_size=7,
-            swa_head_dim=24,
-            swa_num_attention_heads=4,
-            swa_num_key_value_heads=4,
-            swa_rope_theta=10000.0,
-            swa_v_head_dim=16,
-            topk_group=1,
-            topk_method="noaux_tc",
-            v_head_dim=16,
-        )
-        | {"routed_scaling_factor": None, "n_shared_experts": None},
-        [
-            mutation("rope_theta", bases({"rope_theta": 300.0}, {})),
-            mutation("swa_rope_theta", bases({}, {"rope_theta": 300.0})),
-            mutation("partial_rotary_factor", bases({"partial_rotary_factor": 0.5}, {})),
-            mutation("rms_norm_eps", {"rms_norm_eps": 0.05}),
-            TOP_K,
-            mutation("sliding_window_size_6", {"sliding_window_size": 6}),
-            mutation("sliding_window_size_8", {"sliding_window_size": 8}),
-            mutation("attention_value_scale", {"attention_value_scale": 1.0}),
-            mutation("attention_sink_bias", fill={"attention_sink_bias": -30.0}),
-            mutation("e_score_correction_bias", fill={"e_score_correction_bias": 0.0}),
-        ],
-        spreads=[CORRECTION, ("attention_sink_bias", (1.0, 0.5))],
+        config,
+        mutations,
+        spreads=spreads,
         extra={"model.mtp.layers.0.eh_proj.weight": (4, 4)},
+    )
+    yield late_case(
+        "mimo_v2",
+        "the text model's keys and tensors beside those of images and sounds, one matrix for queries, keys and values",
+        config
+        | {
+            "architectures": ["MiMoV2ForCausalLM"],
+            "attention_projection_layout": "fused_qkv",
+            "audio_config": {"audio_channels": 2, "group_size": 4},
+            "audio_token_id": 62,
+            "image_token_id": 60,
+            "model_type": "mimo_v2",
+            "video_token_id": 61,
+            "vision_config": {"depth": 1, "hidden_size": 16},
+        },
+        mutations,
+        composed=True,
+        spreads=[*spreads, ("qkv_proj.weight", (1.6, None))],
+        extra={"visual.merger.ln_q.weight": (4,), "audio_encoder.norm.weight": (4,), "speech_embeddings.0.weight": (4, 4)},
     )
 
 

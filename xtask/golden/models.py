@@ -35,6 +35,7 @@ from checkpoint import (
 from classic_cases import classic_cases
 from expert_cases import expert_cases
 from family_cases import family_cases
+from further_cases import further_cases
 from gemma3n_cases import gemma3n_cases
 from gemma4_cases import gemma4_cases
 from gemma_cases import gemma_cases
@@ -92,6 +93,7 @@ def cases():
         vision_cases,
         mixed_cases,
         late_cases,
+        further_cases,
         stream_cases,
     ]
     return [case for cases in known for case in cases()]

@@ -367,5 +367,6 @@ def window_cases():
         | {"sliding_window": None, "sliding_window_pattern": None},
         [THETA, EPS, Q_NORM, K_NORM],
         spreads=after,
+        formula=True,
         **BF16,
     )

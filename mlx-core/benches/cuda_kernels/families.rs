@@ -189,6 +189,7 @@ pub fn recurrences(bench: &Bench) -> Result<()> {
                     state: &states[run],
                     widths: &widths,
                     key_heads,
+                    most: 1.0,
                 };
                 Ok(fast::gated_delta(&of)?.0)
             }))
@@ -252,6 +253,7 @@ fn ragged(bench: &Bench) -> Result<()> {
                     bias: &number,
                     key_heads,
                     key_dim: dim,
+                    most: 1.0,
                 };
                 Ok(fast::ragged_delta(&inputs, &of, Some(states(&pools[run])))?.0)
             }))

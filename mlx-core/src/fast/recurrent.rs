@@ -73,13 +73,15 @@ pub struct GatedDelta<'a> {
     pub widths: &'a Array,
     /// `K`
     pub key_heads: i32,
+    /// The largest `β`: 1, or a number up to 2, with which the state can have negative eigenvalues.
+    pub most: f32,
 }
 
 /// The gated delta rule (Yang et al., arXiv:2412.06464). Returns the tokens' outputs, `[B, L, H·V]` in the dtype of
 /// `qkv`, and the state after each row's last real token.
 ///
 /// For each token and head, in F32, with `q = q / ‖q‖ / √D`, `k = k / ‖k‖` (1e-6 is added to sums of squares), `β =
-/// sigmoid(b)` and `g = exp(-rate · softplus(a + bias))`: `S ← g S`, then `S ← S + β (v - S k) kᵀ`, and `y = S q`.
+/// most · sigmoid(b)` and `g = exp(-rate · softplus(a + bias))`: `S ← g S`, then `S ← S + β (v - S k) kᵀ`, and `y = S q`.
 ///
 /// If channels decay separately (Kimi Delta Attention, arXiv:2510.26692), `g` is a diagonal matrix on the right of `S`.
 ///
@@ -87,7 +89,7 @@ pub struct GatedDelta<'a> {
 /// tokens at once give the same bits as single tokens. The plain form computes chunks of tokens by matrix products.
 ///
 /// # Errors
-/// Shapes or dtypes do not fit, or an axis is 0.
+/// Shapes or dtypes do not fit, an axis is 0, or `most` is not in `0 ..= 2`.
 #[doc(alias = "gated_delta_update")]
 pub fn gated_delta(of: &GatedDelta<'_>) -> Result<(Array, Array)> {
     op!(pair mlxrs_fast_gated_delta(of))
@@ -105,9 +107,11 @@ impl Arg for GatedDelta<'_> {
             state: self.state.c(),
             widths: self.widths.c(),
             key_heads: self.key_heads,
+            most: self.most,
         }
     }
     fn check(&self) -> Result<()> {
+        check_most("gated_delta", self.most)?;
         let [_, h, _, d] = self.state.dims()?;
         let of_token = match self.a.dims()? {
             [_, _, width] if width == h => h,
@@ -194,6 +198,17 @@ impl Arg for Scan<'_> {
             ],
         )
     }
+}
+
+/// Checks the largest beta of a delta rule.
+pub(super) fn check_most(operation: &str, most: f32) -> Result<()> {
+    if (0.0..=2.0).contains(&most) {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::Invalid,
+        format!("{operation}: the largest beta must be in 0 ..= 2, given {most}"),
+    ))
 }
 
 pub(super) fn check_limits(operation: &str, (least, most): (f32, f32)) -> Result<()> {

@@ -113,12 +113,14 @@ impl Inputs {
             state: &self.state,
             widths: &self.widths,
             key_heads: self.key_heads,
+            most: 1.0,
         };
         match rule {
             0 => fast::gated_delta(&delta),
             1 => fast::gated_delta(&GatedDelta {
                 a: &self.channels,
                 bias: &self.channels_bias,
+                most: 2.0,
                 ..delta
             }),
             _ => fast::scan(&Scan {

@@ -93,6 +93,7 @@ impl Model {
         let (y, states) = match self.rule {
             Rule::Delta => {
                 let of = RaggedDelta {
+                    most: 1.0,
                     qkv: &x,
                     a: &gates,
                     b: &gates,

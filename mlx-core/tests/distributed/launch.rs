@@ -11,8 +11,8 @@ pub const CHILD: &str = "MLX_CORE_TEST_RANK";
 pub struct Ring {
     folder: tempfile::TempDir,
     size: usize,
-    /// NCCL's port, if each rank has a GPU.
-    nccl: Option<u16>,
+    /// NCCL's port, if each rank has a GPU that NCCL connects besides.
+    pub nccl: Option<u16>,
 }
 
 impl Ring {
@@ -30,15 +30,6 @@ impl Ring {
             folder,
             size,
             nccl: None,
-        }
-    }
-
-    /// A ring whose ranks have a GPU each, connected by NCCL besides.
-    pub fn of_gpus(size: usize) -> Self {
-        let held = TcpListener::bind("127.0.0.1:0").unwrap();
-        Self {
-            nccl: Some(held.local_addr().unwrap().port()),
-            ..Self::new(size)
         }
     }
 

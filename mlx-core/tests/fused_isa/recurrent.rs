@@ -47,10 +47,12 @@ fn recurrences() -> Result<()> {
                     state: &state,
                     widths: &widths,
                     key_heads: k,
+                    most: 1.0,
                 };
                 let each = GatedDelta {
                     a: channels,
                     bias: &channels_bias,
+                    most: 2.0,
                     ..one
                 };
                 // The keys and queries of this rule are not normalised.

@@ -134,6 +134,7 @@ impl Layer {
             bias,
             key_heads,
             key_dim,
+            most: inputs.sizes.most(),
         };
         fast::ragged_delta(&of, rows, states)
     }

@@ -50,6 +50,15 @@ impl Sizes {
     pub fn width(self) -> i32 {
         2 * self.k * self.d + self.h * self.v
     }
+
+    /// The largest beta: 2 for some of the sizes.
+    pub fn most(self) -> f32 {
+        if self.h == 2 * self.k && self.d < 64 {
+            2.0
+        } else {
+            1.0
+        }
+    }
 }
 
 pub struct Inputs {
@@ -113,6 +122,7 @@ impl Inputs {
             state,
             widths,
             key_heads: self.sizes.k,
+            most: self.sizes.most(),
         })
     }
 
@@ -185,7 +195,8 @@ impl Inputs {
                     let change = match rule {
                         Rule::Scan => steps[0] * value,
                         _ => {
-                            let beta = 1.0 / (1.0 + (-b[token * hn + h]).exp());
+                            let beta =
+                                f64::from(self.sizes.most()) / (1.0 + (-b[token * hn + h]).exp());
                             let known: f64 = s.iter().zip(&k).map(|(s, k)| s * k).sum();
                             beta * (value - known)
                         }

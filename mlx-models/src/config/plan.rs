@@ -2,8 +2,8 @@
 //! layers from them.
 
 use mlx_nn::{
-    Activation, ClampedGate, ExpertsConfig, Growth, HeadGate, LatentConfig, LayerKind, NormConfig,
-    NormKind, QkNorm, RecurrenceConfig, RopeConfig,
+    Activation, BlockChoice, ClampedGate, ExpertsConfig, Growth, HeadGate, LatentConfig, LayerKind,
+    NormConfig, NormKind, QkNorm, RecurrenceConfig, RopeConfig,
 };
 
 /// The feed-forward half of one layer.
@@ -78,6 +78,8 @@ pub struct AttentionPlan {
     pub value_dim: Option<i32>,
     /// Values are multiplied by this.
     pub value_scale: Option<f32>,
+    /// Queries see only the blocks of positions that a small attention chooses.
+    pub blocks: Option<BlockChoice>,
     /// Latent attention, over compressed keys and values, in place of attention over heads.
     pub latent: Option<LatentConfig>,
     /// For each layer, whether its queries see the positions that an earlier layer's indexer chose. Empty if no layer
@@ -107,6 +109,7 @@ impl AttentionPlan {
             gate: None,
             value_dim: None,
             value_scale: None,
+            blocks: None,
             latent: None,
             shares_index: Vec::new(),
         }
@@ -125,6 +128,9 @@ pub struct NormPlan {
     pub before_outputs: Option<f32>,
     /// The epsilon of the norms after attention and MLP, if it is not that of the others.
     pub after: Option<f32>,
+    /// The numbers that are added to the weights of the norms after attention and after MLP, which are RMS norms, if
+    /// they are not those of the others.
+    pub after_offsets: Option<[f32; 2]>,
 }
 
 impl NormPlan {
@@ -135,6 +141,7 @@ impl NormPlan {
             eps,
             before_outputs: None,
             after: None,
+            after_offsets: None,
         }
     }
 

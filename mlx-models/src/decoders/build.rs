@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use mlx_core::Result;
+use mlx_core::{Error, ErrorKind, Result};
 use mlx_nn::{
     Activation, Attention, AttentionConfig, ExpertsMlp, FeedForward, GatedMlp, KvShape,
     LatentAttention, LatentConfig, LayerKind, Norm, PlainMlp, Rope, RopeConfig, Xielu,
@@ -28,7 +28,10 @@ impl DecoderConfig {
                     Some(index) if !self.shares_index(layer) => {
                         attention.with_index(index.kept_dim())
                     }
-                    _ => attention,
+                    _ => match plan.blocks {
+                        Some(blocks) => attention.with_index(blocks.dim),
+                        None => attention,
+                    },
                 }
             }
         });
@@ -107,12 +110,26 @@ impl DecoderConfig {
     /// # Errors
     /// The settings of the rope are invalid.
     pub fn attention(&self, chunk: Option<usize>, rope: Option<&RopeConfig>) -> Result<Attention> {
-        let rope = rope.map(|rope| Rope::new(rope, self.attention.head_dim));
+        let own = rope.map(|rope| Rope::new(rope, self.attention.head_dim));
         let config = AttentionConfig {
             chunk,
             ..self.attention_config()
         };
-        Attention::empty(&config, rope.transpose()?)
+        let attention = Attention::empty(&config, own.transpose()?)?;
+        match (self.attention.blocks, rope) {
+            (Some(blocks), Some(rope)) => {
+                let rope = RopeConfig {
+                    dims: rope.dims.min(blocks.dim),
+                    ..rope.clone()
+                };
+                attention.with_blocks(blocks, Rope::new(&rope, blocks.dim)?)
+            }
+            (Some(_), None) => Err(Error::new(
+                ErrorKind::Invalid,
+                "a choice of blocks in a layer without a rope",
+            )),
+            (None, _) => Ok(attention),
+        }
     }
 
     /// The sizes and options of a layer's attention.

@@ -22,7 +22,11 @@ module!(PostNormLayer {
 });
 
 impl PostNormLayer {
-    fn new(c: &DecoderConfig, index: usize) -> Result<Self> {
+    /// The layer `index` of a decoder. Its parameters have no values.
+    ///
+    /// # Errors
+    /// Sizes do not fit each other.
+    pub(crate) fn new(c: &DecoderConfig, index: usize) -> Result<Self> {
         Ok(Self {
             self_attn: c.attention(None, c.ropes[index].as_ref())?,
             post_attention_layernorm: c.norm()?,

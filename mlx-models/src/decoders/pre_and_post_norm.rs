@@ -1,8 +1,9 @@
-//! A decoder with norms before *and* after each half of a layer (Gemma 2 and 3, GLM 4).
+//! A decoder with norms before *and* after each half of a layer (Gemma 2 and 3, GLM 4, PLaMo 3).
 
 use mlx_core::{Array, Result};
 use mlx_nn::{
-    Attention, FeedForward, LayerKind, Norm, NormConfig, Normed, Recurrence, Residual, Step, module,
+    Attention, FeedForward, LayerKind, Norm, NormConfig, NormKind, Normed, Recurrence, Residual,
+    Step, module,
 };
 
 use crate::config::plan::DecoderConfig;
@@ -40,18 +41,22 @@ impl PreAndPostNormLayer {
             (LayerKind::Recurrent(_), Some(config)) => (None, Some(Recurrence::empty(config)?)),
             _ => (Some(c.attention(None, c.ropes[index].as_ref())?), None),
         };
-        let after = NormConfig {
-            eps: c.norm.after.unwrap_or(c.norm.eps),
-            ..c.norm.config()
+        let after = |half: usize| {
+            let kind = c.norm.after_offsets.map(|of| NormKind::Rms(of[half]));
+            let config = NormConfig {
+                kind: kind.unwrap_or(c.norm.kind),
+                eps: c.norm.after.unwrap_or(c.norm.eps),
+            };
+            Norm::empty(c.hidden, &config)
         };
         Ok(Self {
             self_attn,
             linear_attn,
             mlp: c.mlp(&c.feed_forward[index])?,
             input_layernorm: c.norm()?,
-            post_attention_layernorm: Norm::empty(c.hidden, &after)?,
+            post_attention_layernorm: after(0)?,
             pre_feedforward_layernorm: c.norm()?,
-            post_feedforward_layernorm: Norm::empty(c.hidden, &after)?,
+            post_feedforward_layernorm: after(1)?,
             residual_scale: c.scales.residual,
         })
     }

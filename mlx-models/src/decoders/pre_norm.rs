@@ -39,7 +39,8 @@ module!(PreNormLayer {
 } plain { first_position, residual_scale });
 
 impl PreNormLayer {
-    fn new(c: &DecoderConfig, index: usize) -> Result<Self> {
+    /// The layer `index` of a decoder. Its parameters have no values.
+    pub(crate) fn new(c: &DecoderConfig, index: usize) -> Result<Self> {
         let mut layer = Self::with(
             &c.of_layer(index),
             c.layers[index],

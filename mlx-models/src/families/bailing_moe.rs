@@ -5,7 +5,7 @@ use mlx_core::Result;
 use mlx_nn::{Correction, GroupScore, QkNorm, Routing, Rule, Rules, Scoring, SharedExpert};
 
 use crate::config::keys::{self, DeepSeekExperts, Defaults, ExpertsDefaults};
-use crate::config::plan::MlpConfig;
+use crate::config::plan::{DecoderConfig, MlpConfig};
 use crate::config::rope::Dialect;
 use crate::config::{Config, Source};
 use crate::decoders::pre_norm::Decoder;
@@ -56,7 +56,11 @@ const IGNORED: &[&str] = &[
 ];
 
 pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
-    let c = source.config;
+    Decoder::new(&config(source.config)?)
+}
+
+/// The decoder that a config describes, with attention in all layers.
+pub(super) fn config(c: &Config) -> Result<DecoderConfig> {
     c.ignore(IGNORED);
     c.ignore(&["norm_head"]);
     for key in ["use_bias", "use_sliding_window"] {
@@ -104,7 +108,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     for mlp in config.feed_forward.iter_mut().skip(dense) {
         *mlp = MlpConfig::Experts(experts);
     }
-    Decoder::new(&config)
+    Ok(config)
 }
 
 /// How scores of experts become probabilities.

@@ -1,5 +1,5 @@
 //! MiMo V2: heads of v that are smaller than those of q and k, scaled values, and windows, whose layers have sinks, other
-//! numbers of heads and another rope.
+//! numbers of heads and another rope. Also the text tower of MiMo V2.6 (`mimo_v2`).
 
 use mlx_core::Result;
 use mlx_nn::{LayerKind, Rule, Rules};
@@ -39,15 +39,35 @@ const IGNORED: &[&str] = &[
     "attention_chunk_size",
     "attention_projection_layout",
     "hybrid_block_size",
+    "moe_router_dtype",
     "n_shared_experts",
+    "num_nextn_predict_layers",
     "output_router_logits",
     "scoring_func",
     "topk_method",
 ];
 
+/// Keys of images, videos and sounds.
+const OF_WRAPPER: &[&str] = &[
+    "audio_config",
+    "audio_end_token_id",
+    "audio_start_token_id",
+    "audio_token_id",
+    "image_token_id",
+    "processor_config",
+    "video_token_id",
+    "vision_config",
+    "vision_end_token_id",
+    "vision_start_token_id",
+];
+
 pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
-    let c = source.config;
-    c.ignore(IGNORED);
+    source.config.ignore(IGNORED);
+    source.config.ignore(OF_WRAPPER);
+    Decoder::new(&config(source.config)?)
+}
+
+fn config(c: &Config) -> Result<DecoderConfig> {
     let key = match c.value("rms_norm_eps") {
         None if c.value("layernorm_epsilon").is_some() => "layernorm_epsilon",
         _ => DEFAULTS.norm_eps_key,
@@ -88,7 +108,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     keys::experts_by_types(c, &mut config, experts, |layer| {
         listed.get(layer).map_or(layer > 0, |&sparse| sparse != 0)
     })?;
-    Decoder::new(&config)
+    Ok(config)
 }
 
 /// The kind of each layer: `layer_types`, or the published `hybrid_layer_pattern`, in which 1 means
@@ -139,8 +159,26 @@ fn attentions(c: &Config, config: &DecoderConfig) -> Result<Vec<AttentionPlan>> 
     Ok(config.layers.iter().map(of).collect())
 }
 
-pub(crate) fn names(_source: &Source<'_>) -> Result<Rules> {
-    let head = Rule::drop("model.mtp.*", "of a head for multi-token prediction");
-    let sinks = Rule::rename("*.self_attn.attention_sink_bias", "*.self_attn.sinks").written();
-    Ok(Rules::from([head, sinks]).and(&keys::deepseek_expert_names()))
+/// Files of MiMo V2.6 may have one matrix for queries, keys and values, and hold the towers for images and sounds.
+pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
+    let mut rules = vec![
+        Rule::drop("model.mtp.*", "of a head for multi-token prediction"),
+        Rule::drop("visual.*", "not of the text model"),
+        Rule::drop("audio_encoder.*", "not of the text model"),
+        Rule::drop("speech_embeddings.*", "not of the text model"),
+        Rule::rename("*.self_attn.attention_sink_bias", "*.self_attn.sinks").written(),
+    ];
+    let config = config(source.config)?;
+    for (layer, plan) in config.attentions.iter().enumerate() {
+        let part = |name: &str| format!("model.layers.{layer}.self_attn.{name}.*");
+        let [q, k, v, joined] = ["q_proj", "k_proj", "v_proj", "qkv_proj"].map(part);
+        let value_dim = plan.value_dim.unwrap_or(plan.head_dim);
+        let parts = [
+            (&*q, plan.heads * plan.head_dim),
+            (&*k, plan.kv_heads * plan.head_dim),
+            (&*v, plan.kv_heads * value_dim),
+        ];
+        rules.push(Rule::split(&joined, 1, parts));
+    }
+    Ok(Rules::from(rules).and(&keys::deepseek_expert_names()))
 }

@@ -148,8 +148,13 @@ fn lightning(c: &Config, config: &DecoderConfig) -> Result<LightningConfig> {
         hidden: config.hidden,
         heads: config.attention.heads,
         head_dim: config.attention.head_dim,
-        activation: keys::activation(c, "hidden_act", "silu")?,
+        activation: Some(keys::activation(c, "hidden_act", "silu")?),
         norm_eps: LIGHTNING_EPS,
+        groups: 1,
+        bias: false,
+        qk_norm: None,
+        scaled: false,
+        slopes: false,
     })
 }
 

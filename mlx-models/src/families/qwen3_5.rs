@@ -86,6 +86,8 @@ pub(crate) fn delta(c: &Config, hidden: i32, norm_eps: f32) -> Result<DeltaConfi
         activation: Activation::parse(&c.or("hidden_act", "silu".to_owned())?)?,
         norm_eps,
         output_gate: Activation::Silu,
+        most: 1.0,
+        apart: false,
     };
     let DeltaConfig {
         key_heads,

@@ -25,7 +25,7 @@ pub(crate) struct Seen<'a> {
     pub(crate) window: Option<usize>,
     /// The positions of its chunk only.
     pub(crate) chunk: Option<usize>,
-    /// The selected positions only: Bool `[1, T, S]`.
+    /// The selected positions only: Bool `[1 or H, T, S]`.
     pub(crate) selection: Option<&'a Array>,
     /// Latents only: the first features of keys are the values.
     pub(crate) value_dim: Option<i32>,

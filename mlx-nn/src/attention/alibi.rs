@@ -46,7 +46,7 @@ impl Alibi {
 
 /// `2^(-8 n / heads)` for powers of two. Other numbers of heads use the slopes of the next lower power of two, and then
 /// every second slope of the next higher one.
-fn slopes(heads: i32) -> Vec<f32> {
+pub(crate) fn slopes(heads: i32) -> Vec<f32> {
     let of = |power: i32, n: i32| 2f64.powf(-8.0 * f64::from(n) / f64::from(power)) as f32;
     let lower = 1 << heads.max(1).ilog2();
     let first = (1..=lower).map(|n| of(lower, n));

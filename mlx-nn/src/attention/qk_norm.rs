@@ -5,7 +5,7 @@ use std::ops::Range;
 use mlx_core::{Array, Error, ErrorKind, Result};
 
 use crate::Module;
-use crate::norm::{LayerNorm, LayerNormByHead, RmsNorm};
+use crate::norm::{LayerNorm, NormByHead, RmsNorm};
 use crate::shard::Spread;
 
 /// The norms on q and k.
@@ -40,6 +40,8 @@ pub enum QkKind {
     Rms,
     /// A layer norm with a bias. All heads share its weight.
     Layer,
+    /// An RMS norm. Each head has a weight of its own.
+    RmsByHead,
     /// A layer norm without a bias. Each head has a weight of its own.
     LayerByHead {
         /// The files have one tensor a head, `norms.0.weight`, and not one matrix.
@@ -67,7 +69,7 @@ pub enum QkPlace {
 pub(super) enum HeadNorm {
     Rms(RmsNorm),
     Layer(LayerNorm),
-    ByHead(LayerNormByHead),
+    ByHead(NormByHead),
 }
 
 impl HeadNorm {
@@ -82,8 +84,9 @@ impl HeadNorm {
             QkKind::Layer => {
                 Self::Layer(LayerNorm::with_offset(size, norm.eps, true, norm.offset)?)
             }
+            QkKind::RmsByHead => Self::ByHead(NormByHead::rms(heads, head_dim, norm.eps)?),
             QkKind::LayerByHead { split } => {
-                Self::ByHead(LayerNormByHead::empty(heads, head_dim, norm.eps, split)?)
+                Self::ByHead(NormByHead::empty(heads, head_dim, norm.eps, split)?)
             }
         })
     }

@@ -6,7 +6,7 @@ use super::{Attention, QkPlace};
 use crate::shard::{Heads, Ranks, Shard, Spread};
 
 impl Attention {
-    fn query_heads(&self) -> i32 {
+    pub(super) fn query_heads(&self) -> i32 {
         let queries = if self.output_gate { 2 } else { 1 };
         self.q_proj.weight().shape()[0] / (self.head_dim * queries)
     }
@@ -80,6 +80,9 @@ impl Shard for Attention {
         if let Some(sinks) = &mut self.sinks {
             let cut = crate::shard::Cut::new(sinks.shape(), 0, vec![own.clone()])?;
             sinks.cut(cut)?;
+        }
+        if let Some(chooser) = &mut self.chooser {
+            chooser.keep(&own)?;
         }
         match &mut self.alibi {
             Some(alibi) => alibi.keep(own),

@@ -1,4 +1,4 @@
-//! [`LayerNormByHead`].
+//! [`NormByHead`].
 
 use std::ops::Range;
 
@@ -9,12 +9,15 @@ use crate::init::Initial;
 use crate::module::{Module, Param, Path, Visit, VisitMut};
 use crate::shard::Cut;
 
-/// A layer norm without a bias over the features of each head, in which each head has a weight of its own.
+/// A norm over the features of each head, in which each head has a weight of its own: a layer norm without a bias, or an
+/// RMS norm.
 #[derive(Clone, Debug)]
-pub struct LayerNormByHead {
+pub struct NormByHead {
     /// One weight `[H, D]` (`weight`), or one weight `[D]` for each head (`norms.0.weight`).
     weights: Vec<Param>,
     split: bool,
+    /// Whether the mean is subtracted, as in a layer norm.
+    centred: bool,
     /// The heads that are normed here, of those with a tensor of their own.
     held: Range<usize>,
     eps: f32,
@@ -22,8 +25,8 @@ pub struct LayerNormByHead {
     scale: Array,
 }
 
-impl LayerNormByHead {
-    /// A norm of `heads` heads of `head_dim` features, without values. `split`: whether files have
+impl NormByHead {
+    /// A layer norm of `heads` heads of `head_dim` features, without values. `split`: whether files have
     /// one tensor for each head.
     ///
     /// # Errors
@@ -38,8 +41,20 @@ impl LayerNormByHead {
             held: 0..weights.len(),
             weights,
             split,
+            centred: true,
             eps,
             scale: Array::scalar(0.0f32)?,
+        })
+    }
+
+    /// An RMS norm of `heads` heads of `head_dim` features with one weight `[H, D]`, without values.
+    ///
+    /// # Errors
+    /// No memory for a handle.
+    pub fn rms(heads: i32, head_dim: i32, eps: f32) -> Result<Self> {
+        Ok(Self {
+            centred: false,
+            ..Self::empty(heads, head_dim, eps, false)?
         })
     }
 
@@ -51,7 +66,11 @@ impl LayerNormByHead {
         for weight in &self.weights {
             weight.get()?;
         }
-        fast::layer_norm(x, None, None, self.eps)?.multiply(&self.scale)
+        let normed = match self.centred {
+            true => fast::layer_norm(x, None, None, self.eps)?,
+            false => fast::rms_norm(x, None, self.eps)?,
+        };
+        normed.multiply(&self.scale)
     }
 
     /// Leaves the norms of these heads.
@@ -85,7 +104,7 @@ impl LayerNormByHead {
     }
 }
 
-impl Module for LayerNormByHead {
+impl Module for NormByHead {
     fn visit(&self, path: &mut Path, v: &mut dyn Visit) -> Result<()> {
         for (head, weight) in self.weights.iter().enumerate() {
             let mut visit = |path: &mut Path| path.scoped("weight", |path| weight.visit(path, v));

@@ -17,6 +17,7 @@ use crate::linear::Linear;
 use crate::mamba::Mamba;
 use crate::mlp::{GatedMlp, PlainMlp};
 use crate::module::{Module, Path, VisitMut};
+use crate::projected_scan::ProjectedScan;
 use crate::selective::SelectiveScan;
 use crate::short_conv::ShortConv;
 
@@ -125,6 +126,7 @@ fn known(module: &mut dyn Module) -> Option<&mut dyn Shard> {
         GatedDeltaNet,
         ChannelDelta,
         Mamba,
+        ProjectedScan,
         SelectiveScan,
         Lightning,
         ShortConv

@@ -148,7 +148,10 @@ impl Step<'_> {
         of: &RaggedDelta<'_>,
     ) -> Result<Array> {
         let RaggedDelta {
-            key_heads, key_dim, ..
+            key_heads,
+            key_dim,
+            most,
+            ..
         } = *of;
         let tokens = [of.qkv, of.a, of.b].map(Array::clone);
         let fixed = [of.rate, of.bias].map(Array::clone);
@@ -162,6 +165,7 @@ impl Step<'_> {
                 bias,
                 key_heads,
                 key_dim,
+                most,
             };
             fast::ragged_delta(&of, rows, states)
         })

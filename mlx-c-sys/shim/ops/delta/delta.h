@@ -24,7 +24,7 @@ struct DeltaInputs {
 struct DeltaSettings {
   Rule rule;
   int key_heads;
-  // The bounds of the scan's time step.
+  // The bounds of the scan's time step. For the delta rule `most` is the largest beta.
   float least = 0, most = 0;
 
   bool operator==(const DeltaSettings&) const = default;

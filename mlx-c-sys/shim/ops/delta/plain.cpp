@@ -123,7 +123,7 @@ Arrays delta_plainly(const DeltaInputs& in, const DeltaSettings& settings, mx::S
   }
   auto rate = settings.rule == Rule::channels ? mx::repeat(in.rate, dim, 0, s) : in.rate;
   auto decay = by_head(mx::negative(mx::multiply(step, rate, s), s));
-  auto beta = by_head(scans ? step : mx::sigmoid(wide(in.b), s));
+  auto beta = by_head(scans ? step : mx::multiply(mx::sigmoid(wide(in.b), s), mx::array(settings.most), s));
   // With a decay for each channel the products within a chunk have an axis more, so chunks are smaller.
   int n = 1, most = settings.rule == Rule::channels ? 16 : 64;
   while (n < tokens && n < most) {

@@ -60,7 +60,7 @@ DeltaTasks::Factors DeltaTasks::factors(long tokens) const {
       of.decay[token * of.of_token + i] = std::exp(-rates[i / of.of_head] * step);
     }
     for (long i = token * heads_; !scans && i < (token + 1) * heads_; i++) {
-      of.beta[i] = 1 / (1 + std::exp(-to_float_(of.b, i)));
+      of.beta[i] = settings_.most / (1 + std::exp(-to_float_(of.b, i)));
     }
   });
   return of;

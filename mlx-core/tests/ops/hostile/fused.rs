@@ -190,6 +190,7 @@ pub fn rows() -> Vec<(&'static str, Op)> {
             state: c.x(5),
             widths: c.x(6),
             key_heads: c.int(0),
+            most: 1.0,
         });
         "fast::scan" => |c| fast::scan(&fast::Scan {
             x: c.x(0),
@@ -216,6 +217,7 @@ pub fn rows() -> Vec<(&'static str, Op)> {
                 bias: c.x(4),
                 key_heads: c.int(0),
                 key_dim: c.int(1),
+                most: 1.0,
             };
             let to = fast::SlotsAfter::Tokens(c.x(8));
             fast::ragged_delta(&of, &ragged(c, 5, c.int(2)), slots(c, 6, to)).map(pooled)

@@ -193,12 +193,12 @@ __device__ void delta(const DeltaArgs& a) {
           decays[i % own.decays][j] = expf(-rate * softplus(wide(own.a[i % own.decays][j]) + bias));
         }
       }
-      beta = 1.0f / (1.0f + expf(-own.b));
+      beta = a.most / (1.0f + expf(-own.b));
     } else {
       float step = softplus(wide(own.a[0][0]) + a.bias[head]);
       step = R == Rule::scan ? fminf(fmaxf(step, a.least), a.most) : step;
       decays[0][0] = expf(-rate * step);
-      beta = R == Rule::scan ? step : 1.0f / (1.0f + expf(-own.b));
+      beta = R == Rule::scan ? step : a.most / (1.0f + expf(-own.b));
     }
     auto decay = [&](int i, int j) { return R == Rule::channels ? decays[i % own.decays][j] : decays[0][0]; };
 
