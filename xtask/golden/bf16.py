@@ -22,7 +22,7 @@ from checkpoint import read_tensors, write_config, write_tensors
 from convert import TESTDATA
 from reference import load
 
-PROMPTS, LENGTH = 4, 48
+PROMPTS, LENGTH = 32, 48
 # Of few tokens: a ratio up to this one is within what other prompts give.
 NOISE = 1.25
 
