@@ -147,7 +147,7 @@ fn sums_of_gpus(group: &Group, ring: &Group) -> Result<()> {
         eval([&x])?;
         let sum = all_sum(
             &x.add(&Array::full(&[64], number as f32, DType::BF16)?)?,
-            &group,
+            group,
         )?;
         all_gather(&sum.add(rank as i32)?, group)
     };
