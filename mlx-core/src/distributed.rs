@@ -40,7 +40,6 @@
 //! ```
 
 mod hosts;
-mod peers;
 mod ring;
 mod start;
 
@@ -123,8 +122,6 @@ pub struct Group {
     backend: Backend,
     rank: i32,
     size: i32,
-    /// Whether small sums go through memory that all ranks write to.
-    shares_memory: bool,
 }
 
 impl std::fmt::Debug for Group {
@@ -147,7 +144,6 @@ impl Group {
             backend,
             rank: 0,
             size: 1,
-            shares_memory: false,
         }
     }
 
@@ -164,7 +160,6 @@ impl Group {
             backend,
             rank,
             size,
-            shares_memory: false,
         }
     }
 
@@ -327,26 +322,12 @@ macro_rules! reductions {
     )* };
 }
 
-/// The sum of the ranks' `x`, of the shape and dtype of `x`, on every rank.
-///
-/// The gradient is that of MLX: each rank's cotangent is that of its own result. For the gradient of a loss that is
-/// summed over the ranks, sum the gradients.
-///
-/// # Errors
-/// The group was lost. A collective that fails is an error of the evaluation.
-pub fn all_sum(x: &Array, group: &Group) -> Result<Array> {
-    if group.size == 1 {
-        return Ok(x.clone());
-    }
-    group.scope("all_sum", || {
-        if group.shares_memory && peers::takes(x)? {
-            return peers::sum(x);
-        }
-        op!(mlx_distributed_all_sum(x, group.handle))
-    })
-}
-
 reductions! {
+    /// The sum of the ranks' `x`, of the shape and dtype of `x`, on every rank.
+    ///
+    /// The gradient is that of MLX: each rank's cotangent is that of its own result. For the gradient of a loss that is
+    /// summed over the ranks, sum the gradients.
+    all_sum = mlx_distributed_all_sum;
     /// The largest of the ranks' elements at each place, of the shape and dtype of `x`.
     all_max = mlx_distributed_all_max;
     /// The smallest of the ranks' elements at each place, of the shape and dtype of `x`.

@@ -43,11 +43,6 @@ const Driver& Driver::get() {
     find(d.allocate, "cuMemAllocAsync");
     find(d.copy_to_device, "cuMemcpyHtoDAsync_v2");
     find(d.allocate_host, "cuMemHostAlloc");
-    find(d.allocate_now, "cuMemAlloc_v2");
-    find(d.fill, "cuMemsetD8_v2");
-    find(d.wait_for_device, "cuCtxSynchronize");
-    find(d.offer, "cuIpcGetMemHandle");
-    find(d.open, "cuIpcOpenMemHandle_v2");
     return d;
   }();
   return driver;

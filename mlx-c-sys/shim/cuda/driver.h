@@ -29,11 +29,6 @@ struct Driver {
   CUresult (*allocate)(CUdeviceptr*, size_t, CUstream);
   CUresult (*copy_to_device)(CUdeviceptr, const void*, size_t, CUstream);
   CUresult (*allocate_host)(void**, size_t, unsigned);
-  CUresult (*allocate_now)(CUdeviceptr*, size_t);
-  CUresult (*fill)(CUdeviceptr, unsigned char, size_t);
-  CUresult (*wait_for_device)();
-  CUresult (*offer)(CUipcMemHandle*, CUdeviceptr);
-  CUresult (*open)(CUdeviceptr*, CUipcMemHandle, unsigned);
 
   // Throws if there is no driver.
   static const Driver& get();

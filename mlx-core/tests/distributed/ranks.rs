@@ -66,69 +66,12 @@ fn assert_same(found: &Array, expected: &Array, what: &str) -> Result<()> {
     Ok(())
 }
 
-/// NCCL beside the ring, with and without shared memory.
+/// NCCL beside the ring, in steps that are evaluated and in steps that are captured.
 fn gpus() -> Result<()> {
     let ring = init(true, Backend::Ring)?;
-    let mut group = init(true, Backend::Nccl)?;
+    let group = init(true, Backend::Nccl)?;
     assert_eq!((group.rank(), group.size()), (ring.rank(), ring.size()));
     Device::GPU.set_default()?;
-    sums_of_gpus(&group, &ring)?;
-    assert!(group.share_memory(&ring)?, "the GPUs do not share memory");
-    sums_of_gpus(&group, &ring)?;
-    sums_of_many_sizes(&group)
-}
-
-/// Sums of sizes that shared memory is for and of others, one behind another without a wait of the host.
-fn sums_of_many_sizes(group: &Group) -> Result<()> {
-    let (rank, size) = (group.rank(), group.size());
-    for dtype in [DType::F32, DType::F16, DType::BF16] {
-        let (mut found, mut wanted) = (Vec::new(), Vec::new());
-        for round in 0..40 {
-            for n in [8, 4096, 2048 * 3, 100_000, 262_144, 600_000, 7] {
-                let all = (0..size)
-                    .map(|rank| {
-                        share(rank, size, &[n], dtype)?
-                            .add(round % 5)?
-                            .astype(dtype)
-                    })
-                    .collect::<Result<Vec<_>>>()?;
-                found.push(all_sum(&all[rank], group)?);
-                wanted.push(stack(&all, 0)?.sum(0, false)?.astype(dtype)?);
-            }
-        }
-        eval(found.iter().chain(&wanted))?;
-        for (i, (found, wanted)) in found.iter().zip(&wanted).enumerate() {
-            assert_same(found, wanted, &format!("rank {rank}, {dtype}, sum {i}"))?;
-        }
-    }
-    // A part that does not begin at a multiple of 16 bytes.
-    let odd = share(rank, size, &[1025], DType::BF16)?.slice(&[1], &[1025])?;
-    let sum = all_sum(&odd, group)?;
-    let each = (0..size).map(|rank| share(rank, size, &[1025], DType::BF16)?.slice(&[1], &[1025]));
-    let each = each.collect::<Result<Vec<_>>>()?;
-    assert_same(
-        &sum,
-        &stack(&each, 0)?.sum(0, false)?.astype(DType::BF16)?,
-        "odd",
-    )?;
-    let x = Array::ones(&[4096], DType::BF16)?;
-    for (what, count) in [("warm", 50), ("8 KiB", 1000)] {
-        let start = Instant::now();
-        let mut sum = x.clone();
-        for _ in 0..count {
-            sum = all_sum(&sum, group)?.multiply(0.5)?;
-        }
-        eval([&sum])?;
-        eprintln!(
-            "{what}: {:.1} us a sum",
-            start.elapsed().as_secs_f64() * 1e6 / f64::from(count)
-        );
-    }
-    Ok(())
-}
-
-/// NCCL beside the ring, in steps that are evaluated and in steps that are captured.
-fn sums_of_gpus(group: &Group, ring: &Group) -> Result<()> {
     let (rank, size) = (group.rank(), group.size());
     for dtype in [DType::F32, DType::F16, DType::BF16, DType::I32, DType::U8] {
         let shape = [12, 70_001];
@@ -138,9 +81,13 @@ fn sums_of_gpus(group: &Group, ring: &Group) -> Result<()> {
         let stacked = stack(&all, 0)?;
         let what = format!("rank {rank}, {dtype}");
         let sum = stacked.sum(0, false)?.astype(dtype)?;
-        assert_same(&all_sum(&all[rank], group)?, &sum, &what)?;
-        assert_same(&all_max(&all[rank], group)?, &stacked.max(0, false)?, &what)?;
-        assert_same(&all_gather(&all[rank], group)?, &concat(&all, 0)?, &what)?;
+        assert_same(&all_sum(&all[rank], &group)?, &sum, &what)?;
+        assert_same(
+            &all_max(&all[rank], &group)?,
+            &stacked.max(0, false)?,
+            &what,
+        )?;
+        assert_same(&all_gather(&all[rank], &group)?, &concat(&all, 0)?, &what)?;
     }
     let step = |number: i32| -> Result<Array> {
         let x = share(rank, size, &[4, 64], DType::BF16)?;
@@ -149,7 +96,7 @@ fn sums_of_gpus(group: &Group, ring: &Group) -> Result<()> {
             &x.add(&Array::full(&[64], number as f32, DType::BF16)?)?,
             group,
         )?;
-        all_gather(&sum.add(rank as i32)?, group)
+        all_gather(&sum.add(rank as i32)?, &group)
     };
     let wanted = (0..12)
         .map(|number| step(number)?.astype(DType::F32)?.to_vec::<f32>())
@@ -159,7 +106,7 @@ fn sums_of_gpus(group: &Group, ring: &Group) -> Result<()> {
         let found = step(number)?;
         replay.async_eval([&found], [&found; 0])?;
         // A message of the host beside the queue of the GPU.
-        let told = all_sum(&array![1], ring)?;
+        let told = all_sum(&array![1], &ring)?;
         assert_eq!(told.to_vec::<i32>()?, [2]);
         assert_eq!(
             &found.astype(DType::F32)?.to_vec::<f32>()?,

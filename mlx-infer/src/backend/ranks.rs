@@ -43,9 +43,11 @@ pub fn join_ranks(files: &Files, options: &[(&str, String)]) -> Result<Ranks> {
     };
     // First the ring: it notices ranks that do not come, and NCCL waits for them without end.
     let ring = connect(Backend::Ring)?;
-    let mut group = connect(Backend::Any)?;
+    let group = connect(Backend::Any)?;
     let size = group.size();
-    if group.backend() == Backend::Nccl && ring.size() > 1 {
+    let is_nccl = group.backend() == Backend::Nccl;
+    let ranks = join(group);
+    if is_nccl && ring.size() > 1 {
         if ring.size() != size {
             let message = format!(
                 "NCCL has {size} ranks (MLX_WORLD_SIZE), and the ring has {} (MLX_HOSTFILE)",
@@ -53,11 +55,9 @@ pub fn join_ranks(files: &Files, options: &[(&str, String)]) -> Result<Ranks> {
             );
             return Err(Error::new(ErrorKind::Argument, message));
         }
-        group.share_memory(&ring)?;
         // Messages on the host do not wait for the queue of the GPU, and a rank that has died ends them.
         set_messenger(ring);
     }
-    let ranks = join(group);
     if ranks.size() == 1 {
         return Ok(ranks);
     }
