@@ -11,7 +11,8 @@ use mlx_core::kernel::{self, CpuKernel, Spec, View, ViewMut};
 use mlx_core::ops::{arange, concat, stack};
 use mlx_core::transforms::vjp_with;
 use mlx_core::{
-    Array, DType, Device, Error, ErrorKind, Replay, Result, Stream, array, eval, grad, vmap,
+    Array, DType, Device, Error, ErrorKind, Replay, Result, Stream, array, async_eval, eval, grad,
+    vmap,
 };
 
 pub fn run(name: &str) -> Result<()> {
@@ -24,6 +25,7 @@ pub fn run(name: &str) -> Result<()> {
     match name {
         "collectives" => collectives(&ring()?),
         "gpus" => gpus(),
+        "gpu_times" => gpu_times(),
         "gradients" => gradients(&ring()?),
         "messages" => messages(&ring()?),
         "strangers" => strangers(&ring()?),
@@ -66,6 +68,54 @@ fn assert_same(found: &Array, expected: &Array, what: &str) -> Result<()> {
     Ok(())
 }
 
+/// By hand (docs/design/distributed.md): the time of a sum of 8 KiB in captured steps, and that of a message of the host
+/// while the GPU computes nothing and while it has a queue.
+fn gpu_times() -> Result<()> {
+    let ring = init(true, Backend::Ring)?;
+    let group = init(true, Backend::Nccl)?;
+    Device::GPU.set_default()?;
+    let x = Array::ones(&[1, 4096], DType::BF16)?;
+    let square = Array::ones(&[8192, 8192], DType::BF16)?;
+    eval([&x, &square])?;
+    for has_sums in [false, true] {
+        let mut replay = Replay::new()?;
+        let mut steps = |count: usize| {
+            let mut y = x.clone();
+            for _ in 0..count {
+                y = x.clone();
+                for _ in 0..64 {
+                    let sum = if has_sums { all_sum(&y, &group)? } else { y };
+                    y = sum.multiply(0.5)?.add(0.25)?;
+                }
+                replay.async_eval([&y], [&y; 0])?;
+            }
+            eval([&y])
+        };
+        steps(20)?;
+        let start = Instant::now();
+        steps(200)?;
+        let each = start.elapsed().as_secs_f64() * 1e6 / 200.0;
+        eprintln!("a step of 64 parts, with sums: {has_sums}: {each:.0} us");
+    }
+    let message = || all_sum(&Array::from_slice(&[1u8; 512], &[512])?, &ring)?.to_vec::<u8>();
+    for products in [0, 100] {
+        let mut y = square.clone();
+        for _ in 0..products {
+            y = y.matmul(&square)?;
+        }
+        async_eval([&y])?;
+        let start = Instant::now();
+        (0..20).try_for_each(|_| message().map(drop))?;
+        let each = start.elapsed().as_secs_f64() * 1e6 / 20.0;
+        eval([&y])?;
+        let all = start.elapsed().as_secs_f64() * 1e3;
+        eprintln!(
+            "a message beside {products} products: {each:.0} us; all ended after {all:.0} ms"
+        );
+    }
+    Ok(())
+}
+
 /// NCCL beside the ring, in steps that are evaluated and in steps that are captured.
 fn gpus() -> Result<()> {
     let ring = init(true, Backend::Ring)?;
@@ -94,7 +144,7 @@ fn gpus() -> Result<()> {
         eval([&x])?;
         let sum = all_sum(
             &x.add(&Array::full(&[64], number as f32, DType::BF16)?)?,
-            group,
+            &group,
         )?;
         all_gather(&sum.add(rank as i32)?, &group)
     };
