@@ -97,20 +97,28 @@ fn gpu_times() -> Result<()> {
         let each = start.elapsed().as_secs_f64() * 1e6 / 200.0;
         eprintln!("a step of 64 parts, with sums: {has_sums}: {each:.0} us");
     }
-    let message = || all_sum(&Array::from_slice(&[1u8; 512], &[512])?, &ring)?.to_vec::<u8>();
-    for products in [0, 100] {
+    let message = |keeps: bool| {
+        let bytes = Array::from_slice(&[1u8; 512], &[512])?;
+        let kept = keeps.then(|| bytes.clone());
+        let sum = all_sum(&bytes, &ring)?;
+        drop(bytes);
+        let sum = sum.to_vec::<u8>();
+        drop(kept);
+        sum
+    };
+    for (products, keeps) in [(0, true), (100, true), (0, false), (100, false)] {
         let mut y = square.clone();
         for _ in 0..products {
             y = y.matmul(&square)?;
         }
         async_eval([&y])?;
         let start = Instant::now();
-        (0..20).try_for_each(|_| message().map(drop))?;
+        (0..20).try_for_each(|_| message(keeps).map(drop))?;
         let each = start.elapsed().as_secs_f64() * 1e6 / 20.0;
         eval([&y])?;
         let all = start.elapsed().as_secs_f64() * 1e3;
         eprintln!(
-            "a message beside {products} products: {each:.0} us; all ended after {all:.0} ms"
+            "a message beside {products} products, whose bytes are kept: {keeps}: {each:.0} us; all ended after {all:.0} ms"
         );
     }
     Ok(())

@@ -186,5 +186,8 @@ fn gather(group: &Group, own: &[u8]) -> mlx_core::Result<Vec<Vec<u8>>> {
 /// The sum of the bytes of all ranks, of which one has values.
 fn sum(group: &Group, bytes: &[u8]) -> mlx_core::Result<Vec<u8>> {
     let bytes = Array::from_slice(bytes, &[bytes.len() as i32])?;
-    all_sum(&bytes, group)?.to_vec::<u8>()
+    let sum = all_sum(&bytes, group)?;
+    // The sum then takes the memory of the bytes, which is the host's. In a build for CUDA a message takes a third of the time.
+    drop(bytes);
+    sum.to_vec::<u8>()
 }
