@@ -14,7 +14,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use mlx_core::ops::quantize::{Quantized, quantize_with};
+use mlx_core::ops::quantize::{Quantized, dequantize_with, quantize_with};
 use mlx_core::{Array, DType, Scheme};
 use mlx_models::Model;
 use mlx_nn::lora::{AdaptableLayer, Layout};
@@ -269,4 +269,15 @@ pub fn embeddings(model: &dyn Model) -> Result<BTreeSet<String>> {
     let mut find = Find(BTreeSet::new());
     model.visit(&mut Path::default(), &mut find)?;
     Ok(find.0)
+}
+
+/// The values that a matrix has after it was packed in a scheme.
+fn rounded(array: &Array, scheme: Scheme, dtype: DType) -> Result<Array> {
+    let Quantized {
+        packed,
+        scales,
+        biases,
+    } = quantize_with(array, scheme)?;
+    let values = dequantize_with(&packed, &scales, biases.as_ref(), scheme, Some(dtype));
+    Ok(values?)
 }

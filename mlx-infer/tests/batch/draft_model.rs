@@ -33,9 +33,10 @@ fn with_draft(model: impl AsRef<Path>, draft: impl Into<PathBuf>) -> LoadedModel
     model
 }
 
-type Row = (Vec<u32>, GenerateOptions);
+/// A prompt and its options.
+pub type Row = (Vec<u32>, GenerateOptions);
 
-fn run(model: &LoadedModel, rows: &[Row], limits: &Limits) -> Vec<BatchResult> {
+pub fn run(model: &LoadedModel, rows: &[Row], limits: &Limits) -> Vec<BatchResult> {
     let request = |(prompt, options): &Row| Request::new(prompt.clone(), options.clone());
     let results = model.batch_generate(rows.iter().map(request).collect(), limits);
     let results = results.unwrap();
@@ -45,20 +46,21 @@ fn run(model: &LoadedModel, rows: &[Row], limits: &Limits) -> Vec<BatchResult> {
     results
 }
 
-fn speculating(speculative: Speculative, options: GenerateOptions) -> GenerateOptions {
+pub fn speculating(speculative: Speculative, options: GenerateOptions) -> GenerateOptions {
     GenerateOptions {
         speculative,
         ..options
     }
 }
 
-fn plain(model: &LoadedModel, (prompt, options): &Row) -> Vec<Choice> {
+pub fn plain(model: &LoadedModel, (prompt, options): &Row) -> Vec<Choice> {
     let options = speculating(Speculative::Off, options.clone());
     alone(model, prompt, &options)
 }
 
-/// Rows with and without drafts, greedy, sampled with penalties, and biased; some prompts are longer than a chunk.
-fn rows() -> Vec<Row> {
+/// Rows with and without drafts, greedy, sampled with penalties, and biased; some prompts are longer than a chunk. Some
+/// begin alike, so that prefixes are used.
+pub fn rows() -> Vec<Row> {
     let row = |row: usize| {
         let speculative = match row % 5 {
             0 => Speculative::Off,

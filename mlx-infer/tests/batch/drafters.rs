@@ -5,14 +5,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use mlx_core::{Array, DType};
-use mlx_infer::{
-    BatchResult, Choice, Files, GenerateOptions, Limits, LoadOptions, LoadedModel, Request,
-    Speculative,
-};
+use mlx_infer::{Files, Limits, LoadOptions, LoadedModel, Speculative};
 use mlx_models::{Drafting, Loaded};
 use serde_json::Value;
 
-use crate::independence::{alone, greedy, prompt, sampled};
+use crate::draft_model::{Row, plain, rows, run, speculating};
+use crate::independence::{alone, greedy, prompt};
 use crate::speculation::same;
 
 #[path = "../../../mlx-models/tests/shared/checkpoints.rs"]
@@ -56,53 +54,6 @@ fn drafted(case: &str, options: LoadOptions) -> LoadedModel {
     model.load_draft_model(files).unwrap();
     assert!(model.draft_model().is_none());
     model
-}
-
-type Row = (Vec<u32>, GenerateOptions);
-
-fn run(model: &LoadedModel, rows: &[Row], limits: &Limits) -> Vec<BatchResult> {
-    let request = |(prompt, options): &Row| Request::new(prompt.clone(), options.clone());
-    let results = model.batch_generate(rows.iter().map(request).collect(), limits);
-    let results = results.unwrap();
-    for result in &results {
-        assert!(result.error.is_none(), "{:?}", result.error);
-    }
-    results
-}
-
-fn speculating(speculative: Speculative, options: GenerateOptions) -> GenerateOptions {
-    GenerateOptions {
-        speculative,
-        ..options
-    }
-}
-
-fn plain(model: &LoadedModel, (prompt, options): &Row) -> Vec<Choice> {
-    let options = speculating(Speculative::Off, options.clone());
-    alone(model, prompt, &options)
-}
-
-/// Rows with and without drafts, greedy, sampled with penalties, and biased; some prompts are longer than a chunk. Some
-/// begin alike, so that prefixes are used.
-fn rows() -> Vec<Row> {
-    let row = |row: usize| {
-        let speculative = match row % 5 {
-            0 => Speculative::Off,
-            4 => Speculative::Auto,
-            tokens => Speculative::Tokens(2 * tokens - 1),
-        };
-        let mut options = match row % 3 {
-            0 => greedy(18),
-            _ => sampled(18, row as u64),
-        };
-        options.prefill_chunk = 16;
-        if row.is_multiple_of(4) {
-            options.sampling.logit_bias = (0..30).map(|id| (id, 2.0)).collect();
-        }
-        let text = [prompt(20, 1), prompt(1 + 7 * row, row as u64)].concat();
-        (text, speculating(speculative, options))
-    };
-    (0..10).map(row).collect()
 }
 
 #[test]

@@ -7,12 +7,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use mlx_core::ops::quantize::{Quantized, dequantize_with, quantize_with};
+use mlx_core::ops::quantize::quantize_with;
 use mlx_core::{Array, DType, Scheme};
 use mlx_models::Model;
 use mlx_nn::{Param, Path, Visit, VisitMut, Weight};
 
-use super::{Dense, Matrices, Schemes, divergence, embeddings, log_probs, weight};
+use super::{Dense, Matrices, Schemes, divergence, embeddings, log_probs, rounded, weight};
 use crate::batch::{Batch, Example};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -205,7 +205,7 @@ fn best(
         let mut sum = 0.0;
         for path in &group.readers {
             let array = dense.0[path].astype(DType::F32)?;
-            let rounded = rounded(&array.multiply(&factors)?, schemes[path])?;
+            let rounded = rounded(&array.multiply(&factors)?, schemes[path], DType::F32)?;
             let off = rounded.divide(&factors)?.subtract(&array)?;
             let error = off.matmul(moments)?.multiply(&off)?.sum(.., false)?;
             sum += error.item::<f32>()?;
@@ -242,7 +242,7 @@ fn clipped(array: &Array, moments: &Array, scheme: Scheme) -> Result<Array> {
     for step in 0..GRID / 2 {
         let limit = largest.multiply(1.0 - step as f32 / GRID as f32)?;
         let cut = groups.minimum(&limit)?.maximum(limit.negative()?)?;
-        let rounded = rounded(&cut.reshape(&[rows, inputs])?, scheme)?;
+        let rounded = rounded(&cut.reshape(&[rows, inputs])?, scheme, DType::F32)?;
         let off = rounded.reshape(&[rows, count, group])?.subtract(&groups)?;
         let off = off.swapaxes(0, 1)?;
         let error = off.matmul(&blocks)?.multiply(&off)?.sum(-1, false)?;
@@ -258,22 +258,6 @@ fn clipped(array: &Array, moments: &Array, scheme: Scheme) -> Result<Array> {
         mlx_core::eval(lowest.iter().chain([&found]))?;
     }
     Ok(found.reshape(&[rows, inputs])?.astype(array.dtype())?)
-}
-
-/// The values of a matrix in a scheme, F32.
-fn rounded(array: &Array, scheme: Scheme) -> Result<Array> {
-    let Quantized {
-        packed,
-        scales,
-        biases,
-    } = quantize_with(array, scheme)?;
-    Ok(dequantize_with(
-        &packed,
-        &scales,
-        biases.as_ref(),
-        scheme,
-        Some(DType::F32),
-    )?)
 }
 
 /// Multiplies the columns of readers by factors, and divides what makes their inputs.

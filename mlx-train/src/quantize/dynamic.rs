@@ -2,12 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use mlx_core::ops::quantize::{Quantized, dequantize_with, quantize_with};
 use mlx_core::transforms::value_and_grad_with;
 use mlx_core::{Array, DType, Scheme};
 use mlx_models::Model;
 
-use super::{Dense, Schemes, check, divergence, log_probs, put, stored_bits};
+use super::{Dense, Schemes, check, divergence, log_probs, put, rounded, stored_bits};
 use crate::batch::{Batch, Example};
 use crate::error::{Result, argument};
 use crate::feed::Feed;
@@ -25,17 +24,17 @@ pub fn sensitivities(
     batch_size: usize,
 ) -> Result<BTreeMap<String, f64>> {
     let dense = Dense::of(model, low.keys())?;
-    let rounded = |schemes: &Schemes| -> Result<Vec<Array>> {
+    let with = |schemes: &Schemes| -> Result<Vec<Array>> {
         let matrices = dense.0.iter().map(|(path, array)| {
             let scheme = schemes.get(path).copied();
             let scheme = scheme.ok_or_else(|| argument(format!("{path} has no second scheme")))?;
-            let values = rounded(array, scheme)?;
+            let values = rounded(array, scheme, array.dtype())?;
             values.eval()?;
             Ok(values)
         });
         matrices.collect()
     };
-    let (low, high) = (rounded(low)?, rounded(high)?);
+    let (low, high) = (with(low)?, with(high)?);
     let mut sums = vec![0.0; low.len()];
     let result = measure(
         model,
@@ -126,20 +125,4 @@ pub fn mixed(
         }
     }
     Ok(schemes)
-}
-
-/// The values of a matrix in a scheme, in its dtype.
-fn rounded(array: &Array, scheme: Scheme) -> Result<Array> {
-    let Quantized {
-        packed,
-        scales,
-        biases,
-    } = quantize_with(array, scheme)?;
-    Ok(dequantize_with(
-        &packed,
-        &scales,
-        biases.as_ref(),
-        scheme,
-        Some(array.dtype()),
-    )?)
 }
