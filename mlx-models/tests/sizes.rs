@@ -187,7 +187,8 @@ fn agree(place: &str, found: &Loaded) {
             assert_eq!(layer.index_dim, key.map(|key| key + weights), "{place}");
             continue;
         }
-        let index = norm_of("indexer.k_layernorm").map(|norm| norm[0]);
+        let index = norm_of("indexer.k_layernorm").or_else(|| norm_of("chooser.k_norm"));
+        let index = index.map(|norm| norm[0]);
         assert_eq!(layer.index_dim, index, "{place}");
         let (q, k, v) = (
             layer.heads * kv.key_dim * gates,
