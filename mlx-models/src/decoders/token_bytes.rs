@@ -2,6 +2,7 @@
 //! because every dtype of activations holds a byte exactly.
 
 use mlx_core::{Array, DType, Result, ops::concat};
+use mlx_nn::StreamsConfig;
 
 /// Bytes of a token's number.
 pub(crate) const BYTES: i32 = 3;
@@ -9,8 +10,23 @@ pub(crate) const BYTES: i32 = 3;
 /// The largest vocabulary whose tokens have that many bytes.
 pub(crate) const MOST_TOKENS: i32 = 1 << 24;
 
+/// The residual streams that begin with `x`, the embeddings of `tokens [1, T]`, and the bytes of the tokens behind them if
+/// `has_bytes`.
+pub(crate) fn enter(
+    streams: &StreamsConfig,
+    x: &Array,
+    tokens: &Array,
+    has_bytes: bool,
+) -> Result<Array> {
+    let x = streams.enter(x)?;
+    match has_bytes {
+        true => with_tokens(&x, tokens),
+        false => Ok(x),
+    }
+}
+
 /// The features `x [1, T, S]` and behind them the bytes of `tokens [1, T]`, U32 or I32.
-pub(crate) fn with_tokens(x: &Array, tokens: &Array) -> Result<Array> {
+fn with_tokens(x: &Array, tokens: &Array) -> Result<Array> {
     let tokens = tokens.astype(DType::I32)?.expand_dims(-1)?;
     let byte = |unit: i32| tokens.floor_divide(unit)?.remainder(256);
     let bytes = concat(&[byte(1)?, byte(1 << 8)?, byte(1 << 16)?], -1)?;
@@ -25,6 +41,14 @@ pub(crate) fn apart(x: Array, width: i32) -> Result<(Array, Option<Array>)> {
     // Numbers of tokens are indices, through which no gradient passes.
     let bytes = x.slice_axis(-1, width, width + BYTES)?.stop_gradient()?;
     Ok((x.slice_axis(-1, 0, width)?, Some(bytes)))
+}
+
+/// The reverse of [`apart`].
+pub(crate) fn together(x: Array, bytes: Option<Array>) -> Result<Array> {
+    match bytes {
+        Some(bytes) => concat(&[x, bytes], -1),
+        None => Ok(x),
+    }
 }
 
 /// The tokens `[..]` of bytes `[.., 3]`, I64.

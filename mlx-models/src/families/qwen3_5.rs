@@ -39,23 +39,40 @@ pub(crate) fn hybrid(source: &Source<'_>, config: &DecoderConfig) -> Result<Hybr
     Ok(Decoder::new(config)?.with_mtp(mtp))
 }
 
+/// Sets the mixers of all layers: gated attention, and the delta rule. `known` has the kinds of `layer_types`. Without
+/// `layer_types` every fourth layer, or every `full_attention_interval`-th, has attention.
+///
+/// # Errors
+/// Those of [`keys::layer_types`]; a value that is no size.
+pub(crate) fn mixers<const N: usize>(
+    c: &Config,
+    config: &mut DecoderConfig,
+    delta: DeltaConfig,
+    known: [(&str, LayerKind); N],
+) -> Result<()> {
+    let interval = c.size("full_attention_interval", Some(4))? as usize;
+    config.layers = keys::layer_types(c, config.layers.len(), known, |layer| {
+        match (layer + 1) % interval {
+            0 => LayerKind::Full,
+            _ => delta.kind(),
+        }
+    })?;
+    keys::attention_bias(c, config)?;
+    config.attention.qk_norm = Some(QkNorm::heads(config.norm.eps, 0.0));
+    config.attention.output_gate = true;
+    config.recurrence = Some(RecurrenceConfig::Delta(delta));
+    Ok(())
+}
+
 /// The decoder that a config describes, with dense MLPs.
 pub(crate) fn config(c: &Config, defaults: &Defaults) -> Result<DecoderConfig> {
     let mut config = keys::decoder(c, defaults)?;
     let delta = delta(c, config.hidden, config.norm.eps)?;
-    let interval = c.size("full_attention_interval", Some(4))? as usize;
-    const FULL: LayerKind = LayerKind::Full;
-    let known = [("full_attention", FULL), ("linear_attention", delta.kind())];
-    config.layers = keys::layer_types(c, config.layers.len(), known, |layer| {
-        match (layer + 1) % interval {
-            0 => FULL,
-            _ => delta.kind(),
-        }
-    })?;
-    keys::attention_bias(c, &mut config)?;
-    config.attention.qk_norm = Some(QkNorm::heads(config.norm.eps, 0.0));
-    config.attention.output_gate = true;
-    config.recurrence = Some(RecurrenceConfig::Delta(delta));
+    let known = [
+        ("full_attention", LayerKind::Full),
+        ("linear_attention", delta.kind()),
+    ];
+    mixers(c, &mut config, delta, known)?;
     // transformers does not read this key of published files: the family has only one form.
     if !c.or("attn_output_gate", true)? {
         return Err(

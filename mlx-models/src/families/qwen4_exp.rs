@@ -4,7 +4,7 @@
 use mlx_core::Result;
 use mlx_nn::{
     Activation, Attention, AttentionConfig, DeltaConfig, GatedStreams, LayerKind, NormConfig,
-    NormKind, QkNorm, Recurrence, RecurrenceConfig, Rope, StreamsConfig,
+    NormKind, Recurrence, Rope, StreamsConfig,
 };
 
 use crate::config::keys::{self, Defaults, ExpertsDefaults};
@@ -137,22 +137,12 @@ fn decoder(c: &Config) -> Result<DecoderConfig> {
         },
         ..qwen3_5::delta(c, config.hidden, config.norm.eps)?
     };
-    let interval = c.size("full_attention_interval", Some(4))? as usize;
     let known = [
         ("full_attention", FULL),
         ("indexed_attention", FULL),
         ("linear_attention", delta.kind()),
     ];
-    config.layers = keys::layer_types(c, config.layers.len(), known, |layer| {
-        match (layer + 1) % interval {
-            0 => FULL,
-            _ => delta.kind(),
-        }
-    })?;
-    keys::attention_bias(c, &mut config)?;
-    config.attention.qk_norm = Some(QkNorm::heads(config.norm.eps, 0.0));
-    config.attention.output_gate = true;
-    config.recurrence = Some(RecurrenceConfig::Delta(delta));
+    qwen3_5::mixers(c, &mut config, delta, known)?;
     let mut experts = keys::experts(c, config.hidden, &EXPERTS)?;
     experts.routing.norm_topk_prob = c.or("norm_topk_prob", true)?;
     let experts = qwen3_5_moe::with_shared(c, experts)?;

@@ -7,7 +7,7 @@ use mlx_nn::{
 };
 
 use crate::decoders::causal_lm::{DecoderLayer, Ends};
-use crate::decoders::token_bytes::{apart, tokens, with_tokens};
+use crate::decoders::token_bytes::{apart, enter, together, tokens};
 
 /// A layer. Its states are those of its attention.
 #[derive(Clone)]
@@ -119,10 +119,7 @@ impl DecoderLayer for V4Layer {
             _ => self.mlp.experts.forward(&normed)?,
         };
         let x = weights.write(&x, &y)?;
-        Ok(match bytes.filter(|_| self.passes_bytes) {
-            Some(bytes) => mlx_core::ops::concat(&[x, bytes], -1)?.into(),
-            None => x.into(),
-        })
+        Ok(together(x, bytes.filter(|_| self.passes_bytes))?.into())
     }
 }
 
@@ -138,11 +135,7 @@ module!(V4Ends { hc_head } plain { config, bytes });
 
 impl Ends for V4Ends {
     fn enter(&self, tokens: &Array, x: Array) -> Result<Array> {
-        let streams = self.config.enter(&x)?;
-        match self.bytes {
-            true => with_tokens(&streams, tokens),
-            false => Ok(streams),
-        }
+        enter(&self.config, &x, tokens, self.bytes)
     }
 
     fn leave(&self, x: Residual) -> Result<Residual> {

@@ -1,13 +1,13 @@
 //! The layers of Qwen 4, and what is before and after them.
 
-use mlx_core::{Array, Result, ops::concat};
+use mlx_core::{Array, Result};
 use mlx_nn::{
     Attention, FeedForward, GatedStreams, Recurrence, Residual, Step, StreamsConfig, module,
 };
 
 use crate::decoders::causal_lm::{DecoderLayer, Ends};
 use crate::decoders::ngrams::NgramFeatures;
-use crate::decoders::token_bytes::{apart, with_tokens};
+use crate::decoders::token_bytes::{apart, enter, together};
 
 /// A layer. Its first state is that of its mixer. The second is that of the indexer, or of features of n-grams.
 #[derive(Clone)]
@@ -43,10 +43,7 @@ impl DecoderLayer for Qwen4Layer {
         let (read, weights) = self.mlp_hyper_connection.read(&x)?;
         let y = self.mlp.forward(&read)?;
         let x = weights.expect("outputs are added").write(&x, &y)?;
-        Ok(match bytes.filter(|_| self.passes_bytes) {
-            Some(bytes) => concat(&[x, bytes], -1)?.into(),
-            None => x.into(),
-        })
+        Ok(together(x, bytes.filter(|_| self.passes_bytes))?.into())
     }
 }
 
@@ -62,11 +59,7 @@ module!(Qwen4Ends { hyper_connection_mixer } plain { config, bytes });
 
 impl Ends for Qwen4Ends {
     fn enter(&self, tokens: &Array, x: Array) -> Result<Array> {
-        let streams = self.config.enter(&x)?;
-        match self.bytes {
-            true => with_tokens(&streams, tokens),
-            false => Ok(streams),
-        }
+        enter(&self.config, &x, tokens, self.bytes)
     }
 
     fn leave(&self, x: Residual) -> Result<Residual> {
