@@ -215,5 +215,10 @@ struct DenseCodes {
     return wide(reinterpret_cast<const T*>(words)[i]);
   }
 };
+// Unpacked elements of 4 bits: a product adds their columns in the order of the packed ones.
+template <class T>
+struct HalvesCodes : DenseCodes<T> {
+  static constexpr Pairs pairs = Pairs::halves;
+};
 
 } // namespace mlxrs::cuda

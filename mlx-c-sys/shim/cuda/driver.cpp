@@ -43,6 +43,7 @@ const Driver& Driver::get() {
     find(d.allocate, "cuMemAllocAsync");
     find(d.copy_to_device, "cuMemcpyHtoDAsync_v2");
     find(d.allocate_host, "cuMemHostAlloc");
+    find(d.describe_tiles, "cuTensorMapEncodeTiled");
     return d;
   }();
   return driver;

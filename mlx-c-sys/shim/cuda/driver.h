@@ -29,6 +29,9 @@ struct Driver {
   CUresult (*allocate)(CUdeviceptr*, size_t, CUstream);
   CUresult (*copy_to_device)(CUdeviceptr, const void*, size_t, CUstream);
   CUresult (*allocate_host)(void**, size_t, unsigned);
+  CUresult (*describe_tiles)(
+      CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*, const cuuint64_t*, const cuuint32_t*, const cuuint32_t*,
+      CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
 
   // Throws if there is no driver.
   static const Driver& get();

@@ -93,7 +93,7 @@ Arrays Products::each(const Arrays& in, const Body& body) const {
 
 std::optional<Kind> kind_of(const mx::array& x, std::span<const Parts> ws, mx::Stream s) {
   std::optional<Kind> kind;
-  if (is_for_cublas(x, s)) {
+  if (!ws.empty() && is_for_cublas(x, ws[0].scales.has_value(), s)) {
     return kind;
   }
   // The matrices may have different numbers of rows.

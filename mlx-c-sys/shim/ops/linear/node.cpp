@@ -100,10 +100,19 @@ class PackedLinear : public Product {
 
 } // namespace
 
-bool is_for_cublas(const mx::array& x, mx::Stream s) {
-  constexpr size_t many = 128;
+bool is_for_cublas(const mx::array& x, bool is_packed, mx::Stream s) {
   static const bool wanted = is_on("MLX_CUDA_CUBLAS");
-  return wanted && s.device == mx::Device::gpu && x.size() / std::max(1, x.shape(-1)) > many;
+  if (!wanted || s.device != mx::Device::gpu) {
+    return false;
+  }
+  size_t most = 128;
+#ifdef MLXRS_CUDA
+  // cuBLAS needs unpacked matrices, and unpacking takes as long as some hundred rows.
+  if (is_packed && multiplies_by_groups(s)) {
+    most = 256;
+  }
+#endif
+  return x.size() / std::max(1, x.shape(-1)) > most;
 }
 
 std::optional<Kind> kind_of(const mx::array& x, const Parts& w, mx::Stream s) {
@@ -148,7 +157,7 @@ std::optional<mx::array> linear(const mx::array& x, const Parts& w, mx::Stream s
   if (!kind) {
     return std::nullopt;
   }
-  if (is_for_cublas(x, s)) {
+  if (is_for_cublas(x, w.scales.has_value(), s)) {
     auto wide = kind->coded ? expanded(w, *kind->coded, x.dtype(), s) : w.weight;
     return mx::matmul(x, mx::swapaxes(wide, -1, -2, s), s);
   }

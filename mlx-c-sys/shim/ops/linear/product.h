@@ -146,9 +146,9 @@ struct Kind {
 
   bool operator==(const Kind&) const = default;
 };
-// Whether cuBLAS multiplies x, which is faster with many rows of x. The last bits of a row then depend on the number of
-// rows. MLX_CUDA_CUBLAS=off selects our kernels instead.
-bool is_for_cublas(const mx::array& x, mx::Stream s);
+// Whether cuBLAS multiplies x with matrices that are dense or packed, which is faster with many rows of x. The last bits of a
+// row then depend on the number of rows. MLX_CUDA_CUBLAS=off selects our kernels instead.
+bool is_for_cublas(const mx::array& x, bool is_packed, mx::Stream s);
 // Returns nothing for operands that our kernels do not support.
 std::optional<Kind> kind_of(const mx::array& x, const Parts& w, mx::Stream s);
 // The common kind of several matrices that one node can multiply. Returns nothing for f32, and for matrices of

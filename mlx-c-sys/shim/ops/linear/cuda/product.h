@@ -13,6 +13,9 @@ inline std::string codes_on_cuda(const Packing& packing, bool is_packed) {
   return !is_packed ? "dense" : packing.mode == "affine" ? "affine" + std::to_string(packing.bits) : packing.mode;
 }
 
+// Whether the device multiplies by warp groups (Hopper; Blackwell has other instructions), with the kernels of batch.cuh.
+bool multiplies_by_groups(mx::Stream s);
+
 // x multiplied with several matrices of one coding: y[i] = x w[i]^T. With a gate there are two matrices and one result,
 // gate(x w[0]^T) * (x w[1]^T).
 struct ProductOperands {
