@@ -17,6 +17,9 @@
 //! with NCCL), whatever [`Stream::scope`] says: two collectives at a time would mix their messages. What programs tell each
 //! other besides goes through a [`Messenger`], which waits for no stream.
 //!
+//! In a ring of two, sums of floats and gathers of up to 2 MiB are one exchange of our own, whose thread sleeps while it
+//! waits. All else is MLX's ring.
+//!
 //! # Ranks that fail
 //! When a rank of a ring dies, its neighbours' collectives fail, and each failure closes the connections of its rank. So
 //! all ranks that wait end with an error that names the neighbour, at once where a process ends, and after some twelve
