@@ -14,7 +14,11 @@
 //!
 //! # Streams and threads
 //! A group belongs to the thread that made it. Its collectives run on that thread's default stream of the CPU (of the GPU
-//! with NCCL), whatever [`Stream::scope`] says: two collectives at a time would mix their messages.
+//! with NCCL), whatever [`Stream::scope`] says: two collectives at a time would mix their messages. What programs tell each
+//! other besides goes through a [`Messenger`], which waits for no stream.
+//!
+//! In a ring of two, sums of floats and gathers of up to 2 MiB are one exchange of our own, whose thread sleeps while it
+//! waits. All else is MLX's ring.
 //!
 //! # Ranks that fail
 //! When a rank of a ring dies, its neighbours' collectives fail, and each failure closes the connections of its rank. So
@@ -40,6 +44,7 @@
 //! ```
 
 mod hosts;
+mod messenger;
 mod ring;
 mod start;
 
@@ -57,6 +62,7 @@ use crate::memory::check_shape;
 use crate::stream::{Device, Stream};
 use crate::transforms::is_mapping;
 
+pub use messenger::{Loss, Messenger};
 pub use start::{init, init_within, is_available};
 
 /// What connects the processes.

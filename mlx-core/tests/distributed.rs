@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use launch::{Ring, assert_ended_well};
 use mlx_core::distributed::{
-    Backend, all_gather, all_max, all_min, all_sum, init, is_available, recv, send, sum_scatter,
+    Backend, Messenger, all_gather, all_max, all_min, all_sum, init, is_available, recv, send,
+    sum_scatter,
 };
 use mlx_core::stream::device_count;
 use mlx_core::{Array, DType, DeviceKind, ErrorKind, Result, array};
@@ -65,6 +66,39 @@ fn arrays_go_to_neighbours() {
     // Of four ranks, two are no neighbours.
     for output in Ring::new(4).run("strangers") {
         assert_ended_well(&output, "strangers");
+    }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn bytes_go_to_all_ranks_and_back() {
+    for size in [2, 4] {
+        for output in Ring::new(size).run("bytes") {
+            assert_ended_well(&output, "bytes");
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_dies_ends_the_wait_for_its_message() {
+    for size in [2, 3] {
+        let start = Instant::now();
+        let ring = Ring::new(size);
+        let mut children = ring.start("deaf");
+        children[size - 1].wait_for_line("ready");
+        children[size - 1].kill();
+        for child in children.into_iter().take(size - 1) {
+            assert_ended_well(&child.output(), "deaf");
+        }
+        let took = start.elapsed();
+        assert!(took < Duration::from_secs(30), "{size}: {took:?}");
+    }
+}
+
+#[test]
+fn a_rank_that_does_not_connect_for_messages_is_an_error() {
+    for output in Ring::new(2).run("absent") {
+        assert_ended_well(&output, "absent");
     }
 }
 
@@ -142,6 +176,9 @@ fn a_group_of_one_needs_no_back_end() -> Result<()> {
     }
     assert_eq!(all_gather(&Array::scalar(1.0f32)?, &group)?.shape(), [1]);
     assert_eq!(group.lost(), None);
+    let messenger = Messenger::connect(&group, Duration::ZERO)?;
+    messenger.tell(b"nobody")?;
+    assert_eq!(messenger.gather(b"own")?, [b"own"]);
     let value: f32 = group.within(Duration::from_millis(1), || array!(2.0).item())?;
     assert_eq!(value, 2.0);
     for error in [

@@ -345,24 +345,42 @@ fn a_server_on_two_ranks_answers_as_one_process() {
     assert!(start.elapsed() < Duration::from_secs(20));
 }
 
+/// Seconds of the processor's time that a process has used.
+fn busy_seconds(process: u32) -> f64 {
+    // The 14th and 15th number of a line whose second one is a name in parentheses, in hundredths.
+    let line = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
+    let (_, numbers) = line.rsplit_once(')').unwrap();
+    let times = numbers.split_whitespace().skip(11).take(2);
+    times.map(|time| time.parse::<f64>().unwrap() / 100.0).sum()
+}
+
 #[test]
 fn a_rank_that_dies_ends_the_service_with_its_name() {
-    let shared = Served::start(&["launch", "-n", "2", "--"]);
-    shared.complete(&bodies()[0]);
-    let ranks = shared.ranks();
-    assert_eq!(ranks.len(), 2);
-    let start = Instant::now();
-    let killed = Command::new("kill")
-        .args(["-KILL", &ranks[1].to_string()])
-        .status()
-        .unwrap();
-    assert!(killed.success());
-    let (code, said) = shared.end();
-    assert!(
-        start.elapsed() < Duration::from_secs(10),
-        "{:?}",
-        start.elapsed()
-    );
-    assert!(code.is_some_and(|code| code != 0), "{code:?}");
-    assert!(said.contains("rank 1"), "{said}");
+    for dies in [1, 0] {
+        let shared = Served::start(&["launch", "-n", "2", "--"]);
+        shared.complete(&bodies()[0]);
+        let ranks = shared.ranks();
+        assert_eq!(ranks.len(), 2);
+        // Ranks without work sleep.
+        let busy = || [0, 1].map(|rank: usize| busy_seconds(ranks[rank]));
+        let before = busy();
+        std::thread::sleep(Duration::from_secs(1));
+        for (after, before) in busy().iter().zip(before) {
+            assert!(after - before < 0.25, "{}", after - before);
+        }
+        let start = Instant::now();
+        let killed = Command::new("kill")
+            .args(["-KILL", &ranks[dies].to_string()])
+            .status()
+            .unwrap();
+        assert!(killed.success());
+        let (code, said) = shared.end();
+        assert!(
+            start.elapsed() < Duration::from_secs(10),
+            "{:?}",
+            start.elapsed()
+        );
+        assert!(code.is_some_and(|code| code != 0), "{code:?}");
+        assert!(said.contains(&format!("rank {dies}")), "{said}");
+    }
 }

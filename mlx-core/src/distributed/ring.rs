@@ -4,9 +4,11 @@
 use std::ffi::CString;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, RawFd};
+use std::sync::OnceLock;
 
 use mlx_c_sys as sys;
 
+use super::Handle;
 use super::hosts::Hosts;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ffi;
@@ -14,11 +16,27 @@ use crate::ffi;
 /// Seconds without traffic before the system asks a silent machine, between two questions, and the number of questions.
 const IDLE: [libc::c_int; 3] = [6, 2, 3];
 
+/// In a ring of two, this rank's end of the connection to the first address of rank 1, which both have found.
+static PAIR: OnceLock<RawFd> = OnceLock::new();
+
+/// Makes the sums and gathers of a ring of two one exchange between its ranks. Other rings stay as they are.
+pub(super) fn pair(ring: &mut Handle) -> Result<()> {
+    let Some(&socket) = PAIR.get() else {
+        return Ok(());
+    };
+    // SAFETY: a live group, and a socket that is never closed.
+    ffi::call(ErrorKind::Mlx, || unsafe {
+        sys::mlxrs_ring_pair(&mut ring.0, socket)
+    })
+}
+
 /// Hands the ring's connections to the library, which closes them when one is lost.
 pub(super) fn watch(hosts: &Hosts) -> Result<()> {
     let (rank, size) = (hosts.rank, hosts.size());
     let (left, right) = ((rank + size - 1) % size, (rank + 1) % size);
     let (mut sockets, mut ranks) = (Vec::new(), Vec::new());
+    let mut of_pair = None;
+    let last = &hosts.addresses[size - 1][0];
     for stream in open_connections()? {
         let (Ok(local), Ok(peer)) = (stream.local_addr(), stream.peer_addr()) else {
             continue;
@@ -29,14 +47,17 @@ pub(super) fn watch(hosts: &Hosts) -> Result<()> {
             address.port() == peer.port() && (ip == peer.ip() || ip.is_unspecified())
         };
         let is_own = |address: &SocketAddr| address.port() == local.port();
-        let neighbour = if hosts.addresses[right].iter().any(is_at) {
-            right
+        let (neighbour, is_of_last) = if hosts.addresses[right].iter().any(is_at) {
+            (right, right == size - 1 && is_at(last))
         } else if hosts.addresses[rank].iter().any(is_own) {
-            left
+            (left, rank == size - 1 && is_own(last))
         } else {
             continue;
         };
         notice_silence(&stream)?;
+        if is_of_last {
+            of_pair.get_or_insert(stream.as_raw_fd());
+        }
         // Duplicates of MLX's sockets, kept to the end of the process as MLX keeps its own.
         sockets.push(stream.into_raw_fd());
         ranks.push(i32::try_from(neighbour).unwrap_or(i32::MAX));
@@ -46,6 +67,22 @@ pub(super) fn watch(hosts: &Hosts) -> Result<()> {
         let found = sockets.len();
         let message = format!("the ring has {expected} connections, and {found} were found");
         return Err(Error::new(ErrorKind::Unsupported, message));
+    }
+    // Ranks with several addresses may use one port on each, so that a port tells no connection from another.
+    let has_own_port = |rank: &Vec<SocketAddr>| {
+        let first = rank[0].port();
+        rank.iter()
+            .filter(|address| address.port() == first)
+            .count()
+            == 1
+    };
+    if size == 2 && hosts.addresses.iter().all(has_own_port) {
+        // The other rank has it too.
+        let socket = of_pair.ok_or_else(|| {
+            let message = format!("the connection to {last} was not found");
+            Error::new(ErrorKind::Unsupported, message)
+        })?;
+        PAIR.get_or_init(|| socket);
     }
     let name = ffi::cstring(&format!("rank {rank} of the ring of {size}"))?;
     // SAFETY: a C string, and two slices of the length that is given.
@@ -81,7 +118,7 @@ fn open_connections() -> Result<Vec<TcpStream>> {
 }
 
 /// Makes the system report a peer whose machine is gone.
-fn notice_silence(stream: &TcpStream) -> Result<()> {
+pub(super) fn notice_silence(stream: &TcpStream) -> Result<()> {
     #[cfg(target_os = "linux")]
     let idle = libc::TCP_KEEPIDLE;
     #[cfg(not(target_os = "linux"))]
@@ -115,7 +152,7 @@ fn notice_silence(stream: &TcpStream) -> Result<()> {
         };
         if status != 0 {
             let error = Error::from(std::io::Error::last_os_error());
-            return Err(error.context("a connection of the ring takes no limit for silence"));
+            return Err(error.context("a connection of ranks takes no limit for silence"));
         }
     }
     Ok(())

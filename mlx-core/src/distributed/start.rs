@@ -143,6 +143,9 @@ fn connect(backend: Backend, strict: bool) -> Result<Group> {
     ffi::call(ErrorKind::Mlx, || unsafe {
         sys::mlx_distributed_init(&mut handle.0, strict, name.as_ptr())
     })?;
+    if backend == Backend::Ring {
+        ring::pair(&mut handle)?;
+    }
     Ok(Group::of_handle(handle, backend))
 }
 
@@ -176,7 +179,8 @@ fn start_ring(hosts: &Hosts, limit: Duration) -> Result<Group> {
         let message = format!("{what}: rank {left} has not connected within {limit:?}");
         return Err(Error::new(ErrorKind::Eval, message));
     }
-    let group = group.map_err(|error| error.context(&what))?;
-    ring::watch(hosts).map_err(|error| error.context(&what))?;
+    let mut group = group.map_err(|error| error.context(&what))?;
+    let watched = ring::watch(hosts).and_then(|()| ring::pair(&mut group.handle));
+    watched.map_err(|error| error.context(&what))?;
     Ok(group)
 }

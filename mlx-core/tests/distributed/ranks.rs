@@ -1,11 +1,12 @@
 //! What the ranks do. A program fails by a panic or an error, which its parent sees.
 
 use std::io::Write;
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use mlx_core::distributed::{
-    Backend, Group, all_gather, all_max, all_min, all_sum, init, init_within, recv, recv_like,
-    send, sum_scatter,
+    Backend, Group, Messenger, all_gather, all_max, all_min, all_sum, init, init_within, recv,
+    recv_like, send, sum_scatter,
 };
 use mlx_core::kernel::{self, CpuKernel, Spec, View, ViewMut};
 use mlx_core::ops::{arange, concat, stack};
@@ -14,6 +15,9 @@ use mlx_core::{
     Array, DType, Device, Error, ErrorKind, Replay, Result, Stream, array, async_eval, eval, grad,
     vmap,
 };
+
+/// How long the ranks wait for each other.
+const LIMIT: Duration = Duration::from_secs(30);
 
 pub fn run(name: &str) -> Result<()> {
     // A rank that waits for ever fails its test.
@@ -26,8 +30,12 @@ pub fn run(name: &str) -> Result<()> {
         "collectives" => collectives(&ring()?),
         "gpus" => gpus(),
         "gpu_times" => gpu_times(),
+        "ring_times" => ring_times(&ring()?),
         "gradients" => gradients(&ring()?),
         "messages" => messages(&ring()?),
+        "bytes" => bytes(&ring()?),
+        "deaf" => deaf(&ring()?),
+        "absent" => absent(&ring()?),
         "strangers" => strangers(&ring()?),
         "streams" => streams(&ring()?),
         "survivors" => survivors(&ring()?),
@@ -97,29 +105,48 @@ fn gpu_times() -> Result<()> {
         let each = start.elapsed().as_secs_f64() * 1e6 / 200.0;
         eprintln!("a step of 64 parts, with sums: {has_sums}: {each:.0} us");
     }
-    let message = |keeps: bool| {
-        let bytes = Array::from_slice(&[1u8; 512], &[512])?;
-        let kept = keeps.then(|| bytes.clone());
-        let sum = all_sum(&bytes, &ring)?;
-        drop(bytes);
-        let sum = sum.to_vec::<u8>();
-        drop(kept);
-        sum
-    };
-    for (products, keeps) in [(0, true), (100, true), (0, false), (100, false)] {
+    let messenger = Messenger::connect(&ring, LIMIT)?;
+    for products in [0, 100] {
         let mut y = square.clone();
         for _ in 0..products {
             y = y.matmul(&square)?;
         }
         async_eval([&y])?;
         let start = Instant::now();
-        (0..20).try_for_each(|_| message(keeps).map(drop))?;
+        (0..20).try_for_each(|_| messenger.gather(&[1; 512]).map(drop))?;
         let each = start.elapsed().as_secs_f64() * 1e6 / 20.0;
         eval([&y])?;
         let all = start.elapsed().as_secs_f64() * 1e3;
         eprintln!(
-            "a message beside {products} products, whose bytes are kept: {keeps}: {each:.0} us; all ended after {all:.0} ms"
+            "a message there and back beside {products} products: {each:.0} us; all ended after {all:.0} ms"
         );
+    }
+    Ok(())
+}
+
+/// By hand (docs/design/distributed.md): the time of a sum, one after another, by its bytes. A ring of two exchanges floats,
+/// and sums whole numbers as MLX does.
+fn ring_times(group: &Group) -> Result<()> {
+    for bytes in [256, 16 << 10, 128 << 10, 1 << 20, 8 << 20] {
+        for dtype in [DType::F32, DType::I32] {
+            let x = Array::zeros(&[bytes / 4], dtype)?;
+            let count = (32 << 20) / bytes.max(64 << 10);
+            let chain = || {
+                let mut y = x.clone();
+                for _ in 0..count {
+                    y = all_sum(&y, group)?;
+                }
+                let start = Instant::now();
+                eval([&y])?;
+                Ok(start.elapsed().as_secs_f64() * 1e6 / f64::from(count))
+            };
+            let mut all = (0..9).map(|_| chain()).collect::<Result<Vec<f64>>>()?;
+            all.sort_by(f64::total_cmp);
+            eprintln!(
+                "a sum of {bytes} bytes, {dtype}: {:.0} us at best, {:.0} us in the median",
+                all[0], all[4]
+            );
+        }
     }
     Ok(())
 }
@@ -147,6 +174,7 @@ fn gpus() -> Result<()> {
         )?;
         assert_same(&all_gather(&all[rank], &group)?, &concat(&all, 0)?, &what)?;
     }
+    let messenger = Messenger::connect(&ring, LIMIT)?;
     let step = |number: i32| -> Result<Array> {
         let x = share(rank, size, &[4, 64], DType::BF16)?;
         eval([&x])?;
@@ -163,9 +191,10 @@ fn gpus() -> Result<()> {
     for (number, wanted) in (0..).zip(&wanted) {
         let found = step(number)?;
         replay.async_eval([&found], [&found; 0])?;
-        // A message of the host beside the queue of the GPU.
+        // Messages of the host beside the queue of the GPU.
         let told = all_sum(&array![1], &ring)?;
         assert_eq!(told.to_vec::<i32>()?, [2]);
+        assert_eq!(messenger.gather(&[rank as u8])?, [[0], [1]]);
         assert_eq!(
             &found.astype(DType::F32)?.to_vec::<f32>()?,
             wanted,
@@ -276,6 +305,124 @@ fn messages(group: &Group) -> Result<()> {
     }
     let error = recv([-1], DType::F32, left, group).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Shape, "{error}");
+    Ok(())
+}
+
+/// The first address of rank 0.
+fn address_of_the_first() -> Result<String> {
+    let hosts = std::fs::read_to_string(std::env::var("MLX_HOSTFILE").unwrap())?;
+    let hosts: Vec<Vec<String>> = serde_json::from_str(&hosts).unwrap();
+    Ok(hosts[0][0].clone())
+}
+
+/// Seconds of the processor's time that this process has used.
+fn busy_seconds() -> f64 {
+    // The 14th and 15th number of a line whose second one is a name in parentheses, in hundredths.
+    let line = std::fs::read_to_string("/proc/self/stat").unwrap();
+    let (_, numbers) = line.rsplit_once(')').unwrap();
+    let times = numbers.split_whitespace().skip(11).take(2);
+    times.map(|time| time.parse::<f64>().unwrap() / 100.0).sum()
+}
+
+fn bytes(group: &Group) -> Result<()> {
+    let (rank, size) = (group.rank(), group.size());
+    if rank == size - 1 {
+        // Programs that are no ranks: one says something else, and one says nothing until it ends.
+        let other = loop {
+            match TcpStream::connect(address_of_the_first()?) {
+                Ok(stream) => break stream,
+                Err(_) => std::thread::sleep(Duration::from_millis(1)),
+            }
+        };
+        (&other).write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")?;
+        drop(other);
+        std::mem::forget(TcpStream::connect(address_of_the_first()?)?);
+    }
+    let messenger = Messenger::connect(group, LIMIT)?;
+    let lengths = [0, 1, 511, 70_000, 5_000_001, 3];
+    for (number, length) in (0..).zip(lengths) {
+        let message = vec![number; length];
+        match rank {
+            0 => messenger.tell(&message)?,
+            _ => assert!(messenger.hear()? == message, "{length}"),
+        }
+    }
+    let own = |rank: usize| vec![rank as u8; 70_000 * rank];
+    let all: Vec<Vec<u8>> = (0..size).map(own).collect();
+    assert!(messenger.gather(&own(rank))? == all);
+    // Collectives go on beside it.
+    assert_eq!(all_sum(&array![1], group)?.item::<i32>()?, size as i32);
+    let error = match rank {
+        0 => messenger.hear().unwrap_err(),
+        _ => messenger.tell(b"").unwrap_err(),
+    };
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    assert_eq!(messenger.loss().get(), None);
+    // A rank that waits does not compute.
+    let before = busy_seconds();
+    match rank {
+        0 => {
+            std::thread::sleep(Duration::from_secs(1));
+            messenger.tell(b"up")?;
+        }
+        _ => assert_eq!(messenger.hear()?, b"up"),
+    }
+    let busy = busy_seconds() - before;
+    assert!(busy < 0.2, "{busy}");
+    // What was sent arrives, also when the first rank ends at once.
+    match rank {
+        0 => messenger.tell(b"end"),
+        _ => {
+            std::thread::sleep(Duration::from_millis(300));
+            assert_eq!(messenger.hear()?, b"end");
+            let error = messenger.hear().unwrap_err();
+            assert!(error.to_string().contains("rank 0 was lost"), "{error}");
+            Ok(())
+        }
+    }
+}
+
+/// The last rank is killed while the others wait for its message.
+fn deaf(group: &Group) -> Result<()> {
+    let last = group.size() - 1;
+    let messenger = Messenger::connect(group, LIMIT)?;
+    let loss = messenger.loss();
+    if group.rank() == last {
+        println!("ready");
+        std::io::stdout().flush()?;
+        loop {
+            std::thread::park();
+        }
+    }
+    let error = messenger.gather(b"here").unwrap_err();
+    // Another rank learns it when the first one ends.
+    let lost = if group.rank() == 0 { last } else { 0 };
+    let reason = format!("the connection to rank {lost} was lost");
+    assert_eq!(error.kind(), ErrorKind::Eval, "{error}");
+    assert_eq!(error.to_string(), reason);
+    assert_eq!(loss.get().unwrap().0, reason);
+    if group.rank() == 0 {
+        assert_eq!(messenger.tell(b"on").unwrap_err().to_string(), reason);
+    }
+    drop(messenger);
+    assert_eq!(loss.get(), None);
+    Ok(())
+}
+
+/// Each rank connects when the other one does not.
+fn absent(group: &Group) -> Result<()> {
+    let limit = Duration::from_secs(1);
+    let connect = || Messenger::connect(group, limit).unwrap_err().to_string();
+    if group.rank() == 0 {
+        let error = connect();
+        assert!(error.contains("rank 1 has not connected to"), "{error}");
+    }
+    assert_eq!(all_sum(&array![1], group)?.item::<i32>()?, 2);
+    if group.rank() == 1 {
+        let error = connect();
+        assert!(error.contains("rank 0 has not answered at"), "{error}");
+    }
+    assert_eq!(all_sum(&array![1], group)?.item::<i32>()?, 2);
     Ok(())
 }
 

@@ -1,8 +1,9 @@
 //! The ranks that share a model, as the environment of this process connects them.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::time::Duration;
 
-use mlx_core::distributed::{Backend, init};
+use mlx_core::distributed::{Backend, Messenger, init};
 use mlx_nn::shard::{Ranks, join};
 use serde_json::{Map, Value, json};
 
@@ -13,6 +14,9 @@ use crate::text::files::Files;
 /// The variables by which launchers tell a process its rank: those of MLX, which `mlx.launch` and `mlx-infer launch` set,
 /// and those of MPI's launchers.
 const RANK: [&str; 4] = ["MLX_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"];
+
+/// How long the ranks of a ring wait for each other's connections for messages. They have connected for sums by then.
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// The rank that the environment gives this process, if it does.
 pub fn rank_here() -> Option<usize> {
@@ -35,31 +39,30 @@ pub fn join_ranks(files: &Files, options: &[(&str, String)]) -> Result<Ranks> {
     if configured().is_none() {
         return Ok(Ranks::ALONE);
     }
-    let connect = |backend| {
-        init(false, backend).map_err(|error| {
-            let message = format!("the ranks of this model do not connect: {error}");
-            Error::new(ErrorKind::Network, message)
-        })
+    let apart = |error| {
+        let message = format!("the ranks of this model do not connect: {error}");
+        Error::new(ErrorKind::Network, message)
     };
+    let connect = |backend| init(false, backend).map_err(apart);
     // First the ring: it notices ranks that do not come, and NCCL waits for them without end.
     let ring = connect(Backend::Ring)?;
     let group = connect(Backend::Any)?;
     let size = group.size();
     let is_nccl = group.backend() == Backend::Nccl;
     let ranks = join(group);
-    if is_nccl && ring.size() > 1 {
-        if ring.size() != size {
-            let message = format!(
-                "NCCL has {size} ranks (MLX_WORLD_SIZE), and the ring has {} (MLX_HOSTFILE)",
-                ring.size()
-            );
-            return Err(Error::new(ErrorKind::Argument, message));
-        }
-        // Messages on the host do not wait for the queue of the GPU, and a rank that has died ends them.
-        set_messenger(ring);
+    if is_nccl && ring.size() > 1 && ring.size() != size {
+        let message = format!(
+            "NCCL has {size} ranks (MLX_WORLD_SIZE), and the ring has {} (MLX_HOSTFILE)",
+            ring.size()
+        );
+        return Err(Error::new(ErrorKind::Argument, message));
     }
     if ranks.size() == 1 {
         return Ok(ranks);
+    }
+    // With MPI or JACCL alone, messages are collectives.
+    if ring.size() > 1 {
+        set_messenger(Messenger::connect(&ring, LIMIT).map_err(apart)?);
     }
     let mut facts = Map::new();
     facts.insert("version".to_owned(), env!("CARGO_PKG_VERSION").into());

@@ -245,6 +245,7 @@ impl ServeArgs {
         }
         let options = self.options(prefix_bytes, &[])?;
         let model = self.models.load_one(loading)?;
+        end_when_lost();
         Ok(follow_engine(model, &options.engine)?)
     }
 

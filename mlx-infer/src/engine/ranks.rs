@@ -5,9 +5,10 @@ use std::cell::RefCell;
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use mlx_core::Array;
-use mlx_core::distributed::{Group, all_gather, all_sum};
+use mlx_core::distributed::{Group, Loss, Messenger, all_gather, all_sum};
 use mlx_nn::shard::{Ranks, with_group};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -16,24 +17,24 @@ use super::scheduler::Id;
 use super::state::Requests;
 use crate::error::{Error, ErrorKind, Result};
 
-/// The bytes of a message's first part, of which the first eight are its length.
+/// The bytes of a collective's first part of a message, of which the first eight are its length.
 const FIRST: usize = 512;
 const LENGTH: usize = 8;
+/// For how long a lost connection may stay unnoticed by the thread that computes. It may wait for a GPU whose sums miss the
+/// other rank.
+const HUNG: Duration = Duration::from_secs(3);
 
 thread_local! {
-    static MESSENGER: RefCell<Option<Group>> = const { RefCell::new(None) };
+    static MESSENGER: RefCell<Option<Messenger>> = const { RefCell::new(None) };
 }
 
-/// Lets `group` carry the messages of this thread's rank. Without it they go through the group of the layers.
-pub(crate) fn set_messenger(group: Group) {
-    MESSENGER.set(Some(group));
-}
+/// What the messenger has lost, for other threads. A process has one ring, and so one messenger.
+static LOSS: OnceLock<Loss> = OnceLock::new();
 
-fn with_messenger<R>(f: impl FnOnce(&Group) -> mlx_core::Result<R>) -> mlx_core::Result<R> {
-    MESSENGER.with_borrow(|messenger| match messenger {
-        Some(group) => f(group),
-        None => with_group(f),
-    })
+/// Lets `messenger` carry the messages of this thread's rank. Without one they are collectives of the group of the layers.
+pub(crate) fn set_messenger(messenger: Messenger) {
+    LOSS.get_or_init(|| messenger.loss());
+    MESSENGER.set(Some(messenger));
 }
 
 /// What the first rank knows of requests before a part of the work.
@@ -94,7 +95,8 @@ fn progress(requests: &Requests<'_>) -> u64 {
     hasher.finish()
 }
 
-/// The value of `own` on the first rank, on every rank. All ranks call it at the same place.
+/// The value of `own` on the first rank, on every rank. All ranks call it at the same place. With a messenger the first rank
+/// does not wait for the others.
 ///
 /// # Errors
 /// Another rank has died.
@@ -102,12 +104,24 @@ pub(crate) fn agreed<T: Serialize + DeserializeOwned>(ranks: Ranks, own: T) -> R
     if ranks.size() == 1 {
         return Ok(own);
     }
-    let message = match ranks.rank() {
-        0 => serde_json::to_vec(&own).map_err(|error| lost(&error))?,
-        _ => Vec::new(),
+    // A collective of the layers may have failed first.
+    if let Some(reason) = with_group(|group| Ok(group.lost()))? {
+        return Err(lost(&reason));
+    }
+    let is_first = ranks.rank() == 0;
+    let message = match is_first {
+        true => serde_json::to_vec(&own).map_err(|error| lost(&error))?,
+        false => Vec::new(),
     };
-    let message = with_messenger(|group| broadcast(group, &message));
+    let message = MESSENGER.with_borrow(|messenger| match messenger {
+        Some(messenger) if is_first => messenger.tell(&message).map(|()| Vec::new()),
+        Some(messenger) => messenger.hear(),
+        None => with_group(|group| broadcast(group, &message)),
+    });
     let message = message.map_err(|error| lost(&error))?;
+    if is_first {
+        return Ok(own);
+    }
     serde_json::from_slice(&message).map_err(|_| lost(&"they do not do the same"))
 }
 
@@ -119,22 +133,53 @@ pub(crate) fn gathered(ranks: Ranks, own: &str) -> Result<Vec<String>> {
     if ranks.size() == 1 {
         return Ok(vec![own.to_owned()]);
     }
-    let all = with_messenger(|group| gather(group, own.as_bytes()));
+    let own = own.as_bytes();
+    let all = MESSENGER.with_borrow(|messenger| match messenger {
+        Some(messenger) => messenger.gather(own),
+        None => with_group(|group| gather(group, own)),
+    });
     let all = all.map_err(|error| lost(&error))?;
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
     Ok(all.into_iter().map(text).collect())
+}
+
+/// Whether the other ranks are there, for the first one while it has nothing to tell them.
+///
+/// # Errors
+/// Another rank has died.
+pub(super) fn check() -> Result<()> {
+    let loss = MESSENGER.with_borrow(|messenger| messenger.as_ref()?.loss().get());
+    match loss {
+        Some((reason, _)) => Err(lost(&reason)),
+        None => Ok(()),
+    }
+}
+
+/// Ends the messages, after all ranks have computed what they have queued: a sum that is queued here may be one that
+/// another rank waits for.
+pub(super) fn part() {
+    // A rank that has died is no fault any more.
+    let _ = with_group(|group| sum(group, &[0; LENGTH]));
+    drop(MESSENGER.take());
 }
 
 /// Why the ranks could not go on together, if that has happened.
 static LOST: OnceLock<String> = OnceLock::new();
 
 /// Why the ranks that share a model could not go on together, if that has happened. The program must end then: what they
-/// compute is lost, and no other rank answers.
+/// compute is lost, and no other rank answers. A thread that still waits for a GPU cannot say so, and is not waited for
+/// longer than three seconds.
 ///
 /// ```
 /// assert_eq!(mlx_infer::ranks_lost(), None);
 /// ```
 pub fn ranks_lost() -> Option<&'static str> {
+    if LOST.get().is_none()
+        && let Some((reason, since)) = LOSS.get().and_then(Loss::get)
+        && since.elapsed() > HUNG
+    {
+        lost(&reason);
+    }
     LOST.get().map(String::as_str)
 }
 
@@ -187,7 +232,7 @@ fn gather(group: &Group, own: &[u8]) -> mlx_core::Result<Vec<Vec<u8>>> {
 fn sum(group: &Group, bytes: &[u8]) -> mlx_core::Result<Vec<u8>> {
     let bytes = Array::from_slice(bytes, &[bytes.len() as i32])?;
     let sum = all_sum(&bytes, group)?;
-    // The sum then takes the memory of the bytes, which is the host's. In a build for CUDA a message takes a third of the time.
+    // The sum then takes the memory of the bytes, which is the host's.
     drop(bytes);
     sum.to_vec::<u8>()
 }

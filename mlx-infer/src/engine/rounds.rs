@@ -7,7 +7,7 @@ use mlx_nn::shard::Ranks;
 use serde::{Deserialize, Serialize};
 
 use super::decode::Decode;
-use super::ranks::agreed;
+use super::ranks::{agreed, check, part, ranks_lost};
 use super::sequence::random_seed;
 use super::thread::EngineCommand;
 use crate::error::{Error, ErrorKind, Result};
@@ -17,10 +17,8 @@ use crate::request::Request;
 use crate::request::cancel::CancelToken;
 use crate::request::generation::{GenerateOptions, Prompt};
 
-/// The longest time without a round. A rank that has died meanwhile is noticed in the next one.
-pub(super) const BEAT: Duration = Duration::from_millis(20);
-/// How long an idle rank sleeps before it waits for the next round. MLX's ring waits for messages without sleeping.
-const REST: Duration = Duration::from_millis(15);
+/// How often an idle first rank looks whether the others are there.
+pub(super) const BEAT: Duration = Duration::from_millis(100);
 
 /// What the other ranks must know before a part of the work.
 #[derive(Default, Serialize, Deserialize)]
@@ -42,14 +40,6 @@ struct Arrived {
 }
 
 impl Round {
-    /// The last round.
-    pub(super) fn last() -> Self {
-        Self {
-            arrived: Vec::new(),
-            ends: true,
-        }
-    }
-
     /// The requests among `commands`. What the other ranks cannot compute is refused and taken out. A request without a
     /// seed gets one.
     pub(super) fn of(commands: &mut Vec<EngineCommand>) -> Self {
@@ -103,9 +93,26 @@ impl Round {
         round
     }
 
-    /// Tells the other ranks. All of them wait for it.
-    pub(super) fn tell(self, ranks: Ranks) -> Result<()> {
-        agreed(ranks, self).map(drop)
+    /// Tells the other ranks, if there is something to tell them: they wait for it before each part of the work.
+    ///
+    /// # Errors
+    /// Another rank has died.
+    pub(super) fn tell(self, ranks: Ranks, is_idle: bool) -> Result<()> {
+        match is_idle && self.arrived.is_empty() {
+            true => check(),
+            false => agreed(ranks, self).map(drop),
+        }
+    }
+
+    /// Ends the other ranks, unless one has died.
+    pub(super) fn end(ranks: Ranks) {
+        let last = Self {
+            arrived: Vec::new(),
+            ends: true,
+        };
+        if agreed(ranks, last).is_ok() {
+            part();
+        }
     }
 }
 
@@ -141,15 +148,13 @@ pub(super) fn follow<D: Decode<'static>>(
             );
         }
         if round.ends {
+            part();
             return Ok(());
         }
         let busy = workers.iter_mut().filter(|worker| !worker.is_idle());
         busy.for_each(D::advance);
-        if let Some(reason) = super::ranks::ranks_lost() {
+        if let Some(reason) = ranks_lost() {
             return Err(Error::new(ErrorKind::Compute, reason));
-        }
-        if workers.iter().all(|worker| worker.is_idle()) {
-            std::thread::sleep(REST);
         }
     }
 }

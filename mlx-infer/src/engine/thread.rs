@@ -92,7 +92,7 @@ impl Inbox {
             .map_or(Ranks::ALONE, |model| model.options().ranks);
         let is_shared = ranks.size() > 1;
         // The other ranks end when this one does, or because it does.
-        let end = || is_shared.then(|| Round::last().tell(ranks));
+        let end = || is_shared.then(|| Round::end(ranks));
         loop {
             if aborted.load(Ordering::Acquire) {
                 // Requests that were just submitted are cancelled too.
@@ -120,7 +120,8 @@ impl Inbox {
                 command = inbox.try_recv().ok();
             }
             // An error is also one of the work that follows, which ends the requests.
-            if is_shared && Round::of(&mut taken).tell(ranks).is_err() {
+            let is_idle = work.is_idle();
+            if is_shared && Round::of(&mut taken).tell(ranks, is_idle).is_err() {
                 taken.into_iter().for_each(|command| work.take(command));
                 work.workers.iter_mut().for_each(D::fail_lost);
                 load.set(work.workers.iter().map(D::load));
@@ -179,12 +180,16 @@ impl<D: Decode<'static>> Work<D> {
         }
     }
 
+    /// Whether no request is in progress.
+    fn is_idle(&self) -> bool {
+        self.workers.iter().all(D::is_idle)
+    }
+
     /// How long to wait for a command; `None` if the thread has finished its work. It waits without
     /// a limit only when there is nothing to compute.
     fn wait(&self) -> Option<Duration> {
         let mut busy = self.workers.iter().filter(|worker| !worker.is_idle());
-        let is_idle = busy.clone().next().is_none();
-        match is_idle {
+        match self.is_idle() {
             _ if !self.jobs.is_empty() || !self.arriving.is_empty() => Some(Duration::ZERO),
             true if self.is_finishing => None,
             true => Some(Duration::from_secs(60)),
