@@ -191,7 +191,7 @@ fn run(
         let reserved = memory::reserved(model, &limits, cache_bytes, usize::MAX);
         reserved.unwrap()
     });
-    let moves = pool.as_ref().map(ModelCache::moves);
+    let moves = pool.as_ref().map(|pools| pools.own.moves());
     let mut worker = Worker::in_pool(model, limits, pool);
     // CUDA's order of passes, with and without reserved pages.
     if seed % 3 != 0 {
@@ -379,8 +379,8 @@ fn pages_without_memory_are_refused_with_their_size_and_what_is_free() {
             "{error}"
         );
     }
-    let cache = memory::reserved(&model, &limits, 1 << 20, usize::MAX).unwrap();
-    assert!(cache.pool_bytes() > limits.prefix_bytes);
+    let pools = memory::reserved(&model, &limits, 1 << 20, usize::MAX).unwrap();
+    assert!(pools.own.pool_bytes() > limits.prefix_bytes && pools.draft.is_none());
 }
 
 /// Submits a request for one token after another of a prompt.
