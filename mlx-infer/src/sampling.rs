@@ -261,9 +261,33 @@ impl Sampled {
         inputs: &[Array],
         beside: Option<&Array>,
     ) -> Result<()> {
-        let draws = self.draws.iter().flat_map(Draws::arrays);
         let results = self.arrays().into_iter().chain(beside);
-        Ok(replay.async_eval(results, inputs.iter().chain(draws))?)
+        let draws = self.draw_arrays();
+        Ok(replay.async_eval(results, inputs.iter().chain(&draws))?)
+    }
+
+    /// The arrays of the draws, if the tokens depend on nothing but the logits and them.
+    pub(crate) fn draw_arrays(&self) -> Vec<Array> {
+        let draws = self.draws.iter().flat_map(Draws::arrays);
+        draws.cloned().collect()
+    }
+
+    /// The draws of the tokens of other `rows`, whose last tokens may be `pending`, if their graph is the
+    /// same with other draws.
+    ///
+    /// # Errors
+    /// MLX refuses.
+    pub(crate) fn redrawn(&self, rows: &[Row<'_>], pending: bool) -> Result<Option<Draws>> {
+        let logprobs = |row: usize| self.logprobs.as_ref().and_then(|all| all.wanted[row]);
+        let is_same = |(at, row): (usize, &Row<'_>)| {
+            row.params.keeps_logits() && row.mask.is_none() && row.logprobs == logprobs(at)
+        };
+        match &self.draws {
+            Some(before) if rows.iter().enumerate().all(is_same) => {
+                draws(rows, pending, before.tokens()).map(Some)
+            }
+            _ => Ok(None),
+        }
     }
 
     /// Starts the step after this one, if it [repeats](Replay::relaunch) this one, which was
@@ -281,17 +305,9 @@ impl Sampled {
         inputs: &[Array],
         written: &[Array],
     ) -> Result<Option<(Self, Option<Array>)>> {
-        let logprobs = |row: usize| self.logprobs.as_ref().and_then(|all| all.wanted[row]);
-        let is_same = |(at, row): (usize, &Row<'_>)| {
-            row.params.keeps_logits() && row.mask.is_none() && row.logprobs == logprobs(at)
-        };
-        let Some(before) = &self.draws else {
+        let Some(draws) = self.redrawn(rows, pending)? else {
             return Ok(None);
         };
-        if !rows.iter().enumerate().all(is_same) {
-            return Ok(None);
-        }
-        let draws = draws(rows, pending, before.tokens())?;
         let Some(outputs) = replay.relaunch(inputs.iter().chain(draws.arrays()), written)? else {
             return Ok(None);
         };

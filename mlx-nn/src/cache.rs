@@ -228,12 +228,24 @@ impl ModelCache {
         widths: &[usize],
         places: usize,
     ) -> Result<Step<'_>> {
-        if widths.iter().any(|&width| width > places) {
-            return Err(refusal(format!(
-                "rows of {widths:?} tokens do not fit in {places} places each"
-            )));
-        }
+        check_places(widths, places)?;
         Step::new(self, states, None, widths, places)
+    }
+
+    /// [`begin_at`](Self::begin_at), where each row has `places` places as in
+    /// [`begin_padded`](Self::begin_padded).
+    ///
+    /// # Errors
+    /// The errors of both.
+    pub fn begin_padded_at(
+        &mut self,
+        states: Range<usize>,
+        lens: &[usize],
+        widths: &[usize],
+        places: usize,
+    ) -> Result<Step<'_>> {
+        check_places(widths, places)?;
+        Step::new(self, states, Some(lens), widths, places)
     }
 
     /// Opens a step of these widths over the layer states of the last step, if its lazy graph would be the
@@ -369,9 +381,34 @@ impl ModelCache {
         states.try_for_each(RecurrentCache::narrow)
     }
 
-    /// A number that differs after arrays of the pool or of recurrent states were replaced by others.
-    pub(crate) fn moved(&self) -> u64 {
-        let layers = self.layers.iter();
+    /// The first part of the recurrent state of layer `layer`, for all rows: `[B, …]`. `None` before the
+    /// first step. Lazy arrays may read it, so no step writes it in place.
+    ///
+    /// # Errors
+    /// The layer has no recurrent state.
+    pub fn state(&mut self, layer: usize) -> Result<Option<Array>> {
+        Ok(self.recurrent(layer)?.lend(0)?.cloned())
+    }
+
+    /// Replaces this part of a state of one part.
+    ///
+    /// # Errors
+    /// The layer has no such state, or the array has another shape.
+    pub fn set_state(&mut self, layer: usize, state: Array) -> Result<()> {
+        let rows = self.rows();
+        self.recurrent(layer)?.set(rows, state)
+    }
+
+    fn recurrent(&mut self, layer: usize) -> Result<&mut RecurrentCache> {
+        let state = self.layers.get_mut(layer);
+        let state = state.and_then(LayerState::recurrent);
+        state.ok_or_else(|| refusal(format!("layer {layer} has no recurrent state")))
+    }
+
+    /// A number that differs after arrays of the pool, or of the recurrent states among `states`, were
+    /// replaced by others.
+    pub(crate) fn moved(&self, states: Range<usize>) -> u64 {
+        let layers = self.layers[states].iter();
         let states = layers.map(|layer| match layer {
             LayerState::Paged => 0,
             LayerState::Recurrent(state) => state.moved(),
@@ -520,6 +557,15 @@ impl ModelCache {
         arrays
     }
 
+    /// The arrays of pages of the layers among `states`: those of the [`arrays`](Self::arrays) that a step
+    /// over these layers writes in place.
+    pub fn page_arrays(&self, states: Range<usize>) -> Vec<Array> {
+        let pool = self.pool.borrow();
+        states
+            .flat_map(|layer| pool.arrays_of(layer).to_vec())
+            .collect()
+    }
+
     /// The [`arrays`](Self::arrays) without those of recorded lengths.
     pub fn row_arrays(&self) -> Vec<Array> {
         let mut arrays: Vec<Array> = self.pool.borrow().arrays().cloned().collect();
@@ -559,6 +605,16 @@ impl ModelCache {
             true => Ok(()),
             false => Err(incompatible()),
         }
+    }
+}
+
+/// Refuses rows with more tokens than places.
+fn check_places(widths: &[usize], places: usize) -> Result<()> {
+    match widths.iter().any(|&width| width > places) {
+        true => Err(refusal(format!(
+            "rows of {widths:?} tokens do not fit in {places} places each"
+        ))),
+        false => Ok(()),
     }
 }
 

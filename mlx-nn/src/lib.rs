@@ -280,7 +280,9 @@ pub use selective::{SelectiveConfig, SelectiveNorms, SelectiveScan};
 pub use short_conv::{ShortConv, ShortConvConfig};
 pub use sinusoidal::SinusoidalPositionalEncoding;
 pub use sizes::Sizes;
-pub use step::{Attend, KeptVectors, Keys, RepeatedStep, StateAfter, Step, Taps, last_features};
+pub use step::{
+    Attend, KeptVectors, Keys, RepeatedStep, StateAfter, Step, StepGraph, Taps, last_features,
+};
 pub use streams::{GatedStreams, StreamMixer, StreamWeights, StreamsConfig, StreamsHead};
 pub use trainable::Patterns;
 pub use training::{Mode, update_state, with_state};

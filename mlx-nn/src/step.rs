@@ -20,7 +20,7 @@ use self::paged::StepPages;
 use self::recurrent::{Keeps, TokenSlots};
 pub use self::recurrent::{StateAfter, Taps};
 use self::repeated::Last;
-pub use self::repeated::RepeatedStep;
+pub use self::repeated::{RepeatedStep, StepGraph};
 pub use crate::attend::{Attend, Keys};
 use crate::cache::state::{Kept, LayerState, refusal};
 use crate::cache::{ModelCache, in_layer};
@@ -128,7 +128,7 @@ impl<'c> Step<'c> {
         if !keeps_last {
             cache.last = None;
         }
-        let repeats = (width == 1 || least > 1) && lens.is_none() && cache.options.store;
+        let repeats = (width == 1 || least > 1) && cache.options.store;
         let repeats = repeats && fast::form(Op::Attention)? != Form::Plain;
         let held = lens.unwrap_or(&cache.lens).to_vec();
         let axis = Axis::new(&held, widths, least, cache.axis.as_ref(), &mut cache.starts)?;
@@ -253,6 +253,19 @@ impl Step<'_> {
         &self.cache.lens
     }
 
+    /// Whether a row with tokens held no position before the step.
+    pub fn begins(&self) -> bool {
+        if self.own_lens.is_none() {
+            self.lasts_until(0);
+        }
+        self.has_beginning()
+    }
+
+    fn has_beginning(&self) -> bool {
+        let mut rows = self.cache.lens.iter().zip(&self.axis.widths);
+        rows.any(|(&len, &width)| len == 0 && width > 0)
+    }
+
     /// The position of each token in its row: I32 `[1, T]`.
     pub fn positions(&self) -> &Array {
         self.note_read(|reads| reads.positions = true);
@@ -279,6 +292,22 @@ impl Step<'_> {
             .map(|(group, _)| self.pages[group].paged.tables.clone());
         inputs.extend(tables);
         inputs
+    }
+
+    /// What later steps of the same shape need to have the lazy graph of this one, whose layers have
+    /// run. `None`: none will have it, or the step covers recurrent states.
+    pub fn graph(&self) -> Option<StepGraph> {
+        StepGraph::of(self)
+    }
+
+    /// The [`inputs`](Self::inputs) that this step would have after its layers, which have not run, if it
+    /// would have this graph; `None` otherwise. The computation of the other step can then be launched
+    /// again in place of this one, which is committed or dropped as if its layers had run.
+    ///
+    /// # Errors
+    /// No memory for the arrays.
+    pub fn inputs_of(&self, graph: &StepGraph) -> Result<Option<Vec<Array>>> {
+        graph.inputs(self)
     }
 
     /// The length of the longest row, including its tokens of this step.
@@ -570,7 +599,7 @@ impl Step<'_> {
         };
         self.end_recurrent(true);
         if self.own_lens.is_none() {
-            let moved = self.cache.moved();
+            let moved = self.cache.moved(self.states.clone());
             self.cache.last = last.map(|last| Last { moved, ..last });
         }
         for (len, keep) in self.cache.lens.iter_mut().zip(keep) {

@@ -3,7 +3,9 @@
 
 use mlx_core::fast::{Form, Op, form};
 use mlx_core::{Array, DType, Result, eval, ops::create::zeros};
-use mlx_nn::{Attend, CacheOptions, LayerKind, ModelCache};
+use mlx_nn::{
+    Attend, CacheOptions, LayerKind, ModelCache, RecurrentShape, StatePart, Step, StepGraph,
+};
 
 const KINDS: [LayerKind; 2] = [LayerKind::Full, LayerKind::Window(6)];
 
@@ -16,20 +18,23 @@ const OPTIONS: CacheOptions = CacheOptions {
 
 /// A step that keeps all of its tokens.
 fn step(cache: &mut ModelCache, widths: &[usize]) -> Result<()> {
-    let tokens = widths.iter().sum::<usize>() as i32;
-    let x = zeros(&[1, 1, tokens, 32], DType::F32)?;
+    let mut step = cache.begin(widths)?;
+    let seen: Vec<Array> = (0..KINDS.len())
+        .map(|layer| attend(&mut step, layer))
+        .collect::<Result<_>>()?;
+    step.commit_all()?;
+    eval(seen)
+}
+
+fn attend(step: &mut Step<'_>, layer: usize) -> Result<Array> {
+    let x = zeros(&[1, 1, step.tokens() as i32, 32], DType::F32)?;
     let options = Attend {
         scale: 1.0,
         softcap: None,
         sinks: None,
         alibi: None,
     };
-    let mut step = cache.begin(widths)?;
-    let seen: Vec<Array> = (0..KINDS.len())
-        .map(|layer| step.attend(layer, &x, &x, &x, &options))
-        .collect::<Result<_>>()?;
-    step.commit_all()?;
-    eval(seen)
+    step.attend(layer, &x, &x, &x, &options)
 }
 
 fn started(lens: &[usize]) -> Result<ModelCache> {
@@ -159,5 +164,76 @@ fn other_uses_of_the_cache_end_repetition_and_other_rows_do_not() -> Result<()> 
     step(&mut cache, &[1, 1])?;
     assert!(repeats(&mut cache, &[1, 1])?);
     assert_eq!((cache.lens(), clone.lens()), (&[11, 11][..], &[10, 10][..]));
+    Ok(())
+}
+
+/// A state that the steps do not cover is replaced between them, as that of a drafting head is.
+#[test]
+fn states_of_other_steps_may_be_replaced() -> Result<()> {
+    let last = RecurrentShape::new(&[StatePart::Window {
+        name: "last",
+        len: 1,
+        width: 8,
+    }]);
+    let kinds = [LayerKind::Full, LayerKind::Recurrent(last)];
+    let mut cache = ModelCache::new(&kinds, 2, OPTIONS);
+    assert!(cache.state(1)?.is_none());
+    let run = |cache: &mut ModelCache, widths: &[usize]| {
+        let mut step = cache.begin_part(0..1, widths)?;
+        let seen = attend(&mut step, 0)?;
+        step.commit_all()?;
+        eval([seen])
+    };
+    run(&mut cache, &[5, 3])?;
+    for number in 0..6 {
+        let state = zeros(&[2, 1, 8], DType::F32)?.add(number as f32)?;
+        cache.set_state(1, state)?;
+        let state = cache.state(1)?.expect("it was set");
+        assert_eq!(state.to_vec::<f32>()?, [number as f32; 16]);
+        assert_eq!(repeats(&mut cache, &[1, 1])?, is_on()? && number > 0);
+        run(&mut cache, &[1, 1])?;
+    }
+    assert!(cache.set_state(1, zeros(&[1, 1, 8], DType::F32)?).is_err());
+    assert!(cache.set_state(0, zeros(&[2, 1, 8], DType::F32)?).is_err());
+    assert!(cache.state(0).is_err() && cache.state(2).is_err());
+    Ok(())
+}
+
+/// Steps with lengths of their own and a fixed shape, of which rows keep any part.
+#[test]
+fn a_graph_gives_the_inputs_of_later_steps() -> Result<()> {
+    let mut cache = started(&[245, 9])?;
+    let (mut graph, mut repeated): (Option<StepGraph>, Vec<usize>) = (None, Vec::new());
+    for number in 0..20 {
+        step(&mut cache, &[1, 1])?;
+        let widths = [[3, 2], [1, 4], [2, 0]][number % 3];
+        let lens: Vec<usize> = cache.lens().iter().map(|len| len - 2).collect();
+        let claimed = match &graph {
+            Some(graph) => {
+                let step = cache.begin_padded_at(0..1, &lens, &widths, 4)?;
+                step.inputs_of(graph)?
+            }
+            None => None,
+        };
+        let mut step = cache.begin_padded_at(0..1, &lens, &widths, 4)?;
+        let seen = attend(&mut step, 0)?;
+        let inputs = step.inputs();
+        graph = step.graph();
+        step.commit(&widths.map(|width| width.min(2)))?;
+        eval([seen])?;
+        let Some(claimed) = claimed else { continue };
+        repeated.push(number);
+        assert_eq!(claimed.len(), inputs.len());
+        for (claimed, built) in claimed.iter().zip(&inputs) {
+            assert_eq!(claimed.shape(), built.shape());
+            assert_eq!(claimed.to_vec::<i32>()?, built.to_vec::<i32>()?);
+        }
+        assert_eq!(cache.lens(), [246 + number, 10 + number]);
+    }
+    // Where a row reaches length 256 its table gets more columns.
+    let expected: Vec<usize> = (1..20).filter(|&number| number != 9).collect();
+    assert_eq!(repeated, if is_on()? { expected } else { Vec::new() });
+    let refused = cache.begin_padded_at(0..1, &[3, 3], &[5, 1], 4);
+    assert!(refused.is_err());
     Ok(())
 }

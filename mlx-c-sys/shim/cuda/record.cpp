@@ -26,14 +26,15 @@ Temporaries& temporaries_of(mx::cu::CommandEncoder& encoder);
 
 // Allocates an input array for each leaf that differs between launches. Returns false if such a leaf is too large to copy
 // at each launch, or not dense.
-bool take_inputs(const Graph& graph, const std::vector<bool>& differs, Captured& captured, mx::Stream s) {
+bool take_inputs(
+    const Graph& graph, const std::vector<bool>& differs, const std::vector<bool>& declared, Captured& captured, mx::Stream s) {
   for (size_t i = 0; i < graph.leaves.size(); i++) {
     const auto& leaf = graph.leaves[i];
     auto& input = captured.inputs.emplace_back();
     if (!differs[i]) {
       continue;
     }
-    if (leaf.bytes > small || !leaf.is_dense) {
+    if (leaf.bytes > (declared[i] ? most_declared : small) || !leaf.is_dense) {
       return false;
     }
     input.emplace(leaf.shape, leaf.dtype, nullptr, std::vector<mx::array>{});
@@ -168,12 +169,13 @@ bool record(Graph& graph, Captured& captured, mx::cu::CommandEncoder& encoder, C
 
 } // namespace
 
-std::shared_ptr<Captured> capture(Graph& graph, const std::vector<bool>& differs, bool& is_failure) {
+std::shared_ptr<Captured> capture(
+    Graph& graph, const std::vector<bool>& differs, const std::vector<bool>& declared, bool& is_failure) {
   is_failure = true;
   auto s = graph.nodes[0].primitive->stream();
   auto captured = std::make_shared<Captured>();
   try {
-    if (!take_inputs(graph, differs, *captured, s)) {
+    if (!take_inputs(graph, differs, declared, *captured, s)) {
       // For example a KV cache that has grown. The next step may have the same buffers again.
       is_failure = false;
       return nullptr;

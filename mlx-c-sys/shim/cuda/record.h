@@ -28,8 +28,9 @@ struct Captured {
   }
 };
 
-// Most bytes of a leaf that can differ between launches.
-constexpr size_t small = 1 << 16;
+// Most bytes of a leaf that can differ between launches. One that the caller has declared is never written in place and
+// can be larger.
+constexpr size_t small = 1 << 16, most_declared = 1 << 26;
 
 // A new array without a primitive that shares the buffer of `a`.
 inline mx::array value_of(const mx::array& a) {
@@ -38,9 +39,11 @@ inline mx::array value_of(const mx::array& a) {
   return value;
 }
 
-// Captures the kernels of `graph`. `differs` says for each leaf whether it can differ between launches; it is copied at each
-// launch, so it has to be small. Returns null on failure; then no kernel has run, and the arrays of the graph are unchanged.
-// `is_failure` is true after an error, and false if only a leaf was too large.
-std::shared_ptr<Captured> capture(Graph& graph, const std::vector<bool>& differs, bool& is_failure);
+// Captures the kernels of `graph`. `differs` says for each leaf whether it can differ between launches, and `declared`
+// whether the caller has declared it; it is copied at each launch, so it has to be small. Returns null on failure; then no
+// kernel has run, and the arrays of the graph are unchanged. `is_failure` is true after an error, and false if only a leaf
+// was too large.
+std::shared_ptr<Captured> capture(
+    Graph& graph, const std::vector<bool>& differs, const std::vector<bool>& declared, bool& is_failure);
 
 } // namespace mlxrs::cuda

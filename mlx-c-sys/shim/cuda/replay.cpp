@@ -21,17 +21,33 @@ constexpr int most_failures = 3;
 // A captured graph was worth its capture after this number of launches.
 constexpr size_t worthy = 4;
 
-// Copies each first array to the second, of the same size. One kernel copies up to SegmentArgs::most arrays.
+// Copies each first array to the second, of the same size. One kernel copies up to SegmentArgs::most parts of arrays, each
+// with a block of its own.
 void copy_all(const std::vector<std::pair<mx::array, mx::array>>& pairs, mx::Stream s) {
-  for (size_t first = 0; first < pairs.size(); first += SegmentArgs::most) {
+  constexpr size_t most = SegmentArgs::most, part = 1 << 13;
+  for (size_t next = 0, done = 0; next < pairs.size();) {
     Launch launch(s);
     SegmentArgs args{};
-    size_t count = std::min<size_t>(pairs.size() - first, SegmentArgs::most);
-    for (size_t i = 0; i < count; i++) {
-      auto [from, to] = pairs[first + i];
-      args.of[i] = {launch.read(from), launch.write(to), static_cast<int64_t>(from.nbytes())};
+    size_t count = 0;
+    while (next < pairs.size() && count < most) {
+      auto [from, to] = pairs[next];
+      const auto* source = static_cast<const char*>(launch.read(from)) + done;
+      auto* target = static_cast<char*>(launch.write(to)) + done;
+      size_t bytes = from.nbytes() - done;
+      size_t parts = std::min((bytes + part - 1) / part, most - count);
+      for (size_t i = 0; i < parts; i++, source += part, target += part) {
+        size_t rest = bytes - i * part;
+        args.of[count++] = {source, target, static_cast<int64_t>(std::min(rest, part))};
+      }
+      done += parts * part;
+      if (done >= from.nbytes()) {
+        next++;
+        done = 0;
+      }
     }
-    launch.run("gated/gated", "segments", static_cast<unsigned>(count), 256, args);
+    if (count > 0) {
+      launch.run("gated/gated", "segments", static_cast<unsigned>(count), 256, args);
+    }
   }
 }
 
@@ -207,8 +223,14 @@ void Replay::eval(std::vector<mx::array> roots, const std::vector<mx::array>& de
     return;
   }
   if (auto inputs = inputs_of(*graph)) {
+    std::vector<bool> is_declared(inputs->size());
+    for (const auto& a : declared) {
+      if (int leaf = walk().leaf_of(a); leaf >= 0) {
+        is_declared[leaf] = (*inputs)[leaf] = true;
+      }
+    }
     bool is_failure = false;
-    captured_ = capture(*graph, *inputs, is_failure);
+    captured_ = capture(*graph, *inputs, is_declared, is_failure);
     failures_ += is_failure;
   }
   if (captured_) {

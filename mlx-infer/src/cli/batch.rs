@@ -263,7 +263,7 @@ impl BatchArgs {
             rows: self.rows,
             step_tokens: self.step_tokens,
             cache_bytes: self.cache_bytes,
-            pages_grow: false,
+            models_bytes: None,
             prefix_bytes: self.prefix_bytes,
             prefix_host_bytes: self.prefix_dir.prefix_host_bytes,
             prefix_dir: self.prefix_dir.limits(),

@@ -352,7 +352,7 @@ impl ServeArgs {
                     rows: self.rows,
                     step_tokens: self.step_tokens,
                     cache_bytes: self.cache_bytes,
-                    pages_grow: false,
+                    models_bytes: None,
                     prefix_bytes,
                     prefix_host_bytes: self.prefix_dir.prefix_host_bytes,
                     prefix_dir: self.prefix_dir.limits(),

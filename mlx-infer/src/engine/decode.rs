@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use mlx_models::adapter;
-use mlx_nn::{ModelCache, PageUse};
+use mlx_nn::PageUse;
 
 use super::handle::Queue;
 use super::load::{EngineLoad, PageLoad};
@@ -21,10 +21,11 @@ use super::thread::Inbox;
 use super::watchdog::Watchdog;
 use super::worker::Worker;
 use crate::error::{ErrorKind, Result};
+use crate::model::LoadedModel;
 use crate::model::adapters::AdapterTable;
 use crate::model::checked::Checked;
 use crate::model::frontend::Frontend;
-use crate::model::{LoadedModel, memory};
+use crate::model::memory::{self, Pools};
 use crate::request::cancel::CancelToken;
 use crate::request::limits::Limits;
 
@@ -156,7 +157,7 @@ pub(crate) struct Native {
     /// The tiers of each model's prefixes, until the model is served.
     tiers: Cell<Vec<Vec<PrefixTier>>>,
     /// The pages that are reserved for each model, if they are, until the model is served.
-    pools: Cell<Vec<Option<ModelCache>>>,
+    pools: Cell<Vec<Option<Pools>>>,
 }
 
 impl Native {

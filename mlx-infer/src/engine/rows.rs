@@ -4,6 +4,7 @@
 //! one list of ids in each step, and the device always has work.
 
 mod draft;
+mod round;
 mod verify;
 
 use std::collections::BTreeMap;
@@ -16,6 +17,9 @@ use mlx_nn::{ModelCache, PageUse};
 
 use self::draft::HeadInput;
 pub(crate) use self::draft::rewritten;
+#[cfg(test)]
+pub(crate) use self::round::AGREED;
+use self::round::DraftRound;
 use self::verify::VerifyStep;
 pub(crate) use self::verify::{PromptChunks, Verified};
 
@@ -39,6 +43,8 @@ pub(crate) struct Rows<'m> {
     verifies: BTreeMap<usize, VerifyStep>,
     /// Queue the drafts of the model's head, by their tokens. They are dropped with `replay`.
     draws: BTreeMap<usize, Replay>,
+    /// The same for heads that read pairs, with the positions of the step before, by the places of each slot and the drafts.
+    rounds: BTreeMap<(usize, usize), DraftRound>,
     /// Bytes of the recurrent states of a row.
     state_bytes: usize,
     /// Whether verify steps have a fixed shape, which costs places without tokens.
@@ -110,6 +116,7 @@ impl<'m> Rows<'m> {
             verifies: BTreeMap::new(),
             state_bytes: model.state_costs().iter().map(|cost| cost.row_bytes).sum(),
             draws: BTreeMap::new(),
+            rounds: BTreeMap::new(),
             pads: false,
             repeatable: None,
             token_adapters: None,
@@ -200,6 +207,7 @@ impl<'m> Rows<'m> {
         (self.replay, self.repeatable) = (None, None);
         self.verifies.clear();
         self.draws.clear();
+        self.rounds.clear();
     }
 
     /// A cache whose rows can join the batch without a copy.

@@ -36,6 +36,7 @@ use crate::grammar::Guide;
 use crate::model::LoadedModel;
 use crate::model::checked::Checked;
 use crate::model::forward;
+use crate::model::memory::Pools;
 use crate::request::cancel::CancelToken;
 use crate::request::generation::{Event, FinishReason};
 use crate::request::limits::Limits;
@@ -83,25 +84,20 @@ impl<'m, 's> Worker<'m, 's> {
         Self::in_pool(model, limits, None)
     }
 
-    /// A worker whose rows take their pages from the pool of a cache, if there is one.
-    pub(crate) fn in_pool(
-        model: &'m LoadedModel,
-        limits: Limits,
-        pool: Option<ModelCache>,
-    ) -> Self {
+    /// A worker whose rows take pages that are reserved, if there are some.
+    pub(crate) fn in_pool(model: &'m LoadedModel, limits: Limits, pools: Option<Pools>) -> Self {
         let records = limits.prefix_bytes > 0 && model.is_recurrent();
-        Self::with(model, limits, pool, records)
+        Self::with(model, limits, pools, records)
     }
 
-    fn with(
-        model: &'m LoadedModel,
-        limits: Limits,
-        pool: Option<ModelCache>,
-        records: bool,
-    ) -> Self {
+    fn with(model: &'m LoadedModel, limits: Limits, pools: Option<Pools>, records: bool) -> Self {
         let cost = CacheCost::of(model);
-        let drafter = drafters::of(model);
-        let mut rows = Rows::new(model, pool.unwrap_or_else(|| model.new_cache(0)));
+        let (own, of_draft) = match pools {
+            Some(pools) => (pools.own, pools.draft),
+            None => (model.new_cache(0), None),
+        };
+        let drafter = drafters::of(model, of_draft);
+        let mut rows = Rows::new(model, own);
         let prefixes = Prefixes::new(limits.prefix_bytes, rows.new_cache(0));
         let mut scheduler = Scheduler::new(limits, cost, records);
         let is_cuda = fast::form(Op::Attention).is_ok_and(|form| form == Form::Cuda);
@@ -225,10 +221,14 @@ impl<'m, 's> Worker<'m, 's> {
         self.rows.page_use()
     }
 
-    /// Bytes of the memory of pages, held or not, and how often it was replaced since the start.
+    /// Bytes of the memory of pages, held or not, and how often it was replaced since the start. Those of a
+    /// draft model count.
     pub(crate) fn pool(&self) -> (usize, u64) {
-        let cache = self.rows.held();
-        (cache.pool_bytes(), cache.moves())
+        let drafter = self.drafter.as_ref().and_then(|drafter| drafter.cache());
+        let caches = [Some(self.rows.held()), drafter].into_iter().flatten();
+        caches.fold((0, 0), |(bytes, moves), cache| {
+            (bytes + cache.pool_bytes(), moves + cache.moves())
+        })
     }
 
     /// Bytes of the caches of all rows. A page that several rows hold counts once.
@@ -533,6 +533,9 @@ impl<'m, 's> Worker<'m, 's> {
     /// all requests are computed again.
     fn recover(&mut self) {
         self.rows.recover();
+        if let Some(drafter) = &mut self.drafter {
+            drafter.recover();
+        }
         self.reset_rows();
         for id in self.ids() {
             if let Some(request) = self.requests.get_mut(&id) {

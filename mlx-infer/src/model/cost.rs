@@ -103,7 +103,8 @@ impl CacheCost {
         self.row_bytes + bytes.sum::<usize>()
     }
 
-    /// The bytes of these numbers of pages, in each group of the model's pool.
+    /// The bytes of these numbers of pages, in each group of the model's pool and then of the draft
+    /// model's.
     pub(crate) fn pool_bytes(&self, pages: &[usize]) -> usize {
         let groups = self.groups.iter().zip(pages);
         let bytes = groups.map(|(group, pages)| pages * self.page * group.position_bytes);
@@ -137,11 +138,12 @@ impl CacheCost {
         self.groups.iter().enumerate().map(of_group).collect()
     }
 
-    /// The pages to reserve in each group of the model's pool, so that it never grows.
-    pub(crate) fn pool(&self, limits: &Limits, cache_bytes: usize) -> Vec<usize> {
-        let mut pages = self.most_pages(limits, cache_bytes);
-        pages.truncate(self.own);
-        pages
+    /// The pages to reserve in each group of the model's pool, and of the draft model's, so that they never
+    /// grow.
+    pub(crate) fn pools(&self, limits: &Limits, cache_bytes: usize) -> [Vec<usize>; 2] {
+        let mut own = self.most_pages(limits, cache_bytes);
+        let of_draft = own.split_off(self.own);
+        [own, of_draft]
     }
 
     /// The bytes of all pages that are [reserved](Self::pool), of the draft model's, and of what rows

@@ -35,14 +35,6 @@ impl Bounds {
         }
     }
 
-    /// The bytes that the caches of rows may take beside `active` bytes of weights if they grow: two
-    /// fifths of the rest, because caches that grow need their size a second time for a moment.
-    /// The last fifth is for stored prefixes and the work of prompts.
-    #[cfg(feature = "serve")]
-    fn growing_caches(self, active: usize) -> usize {
-        self.limit.saturating_sub(active) / 5 * 2
-    }
-
     /// The bytes for pages that are reserved, beside `active` bytes of weights. What is left bounds
     /// the arrays of work that the host queues ahead: an eighth of the rest, and at least a GiB if
     /// that is at most a third. With tiers, as many bytes as prefixes in pages may take wait to be
@@ -53,6 +45,15 @@ impl Bounds {
         let has_tiers = limits.prefix_dir.is_some() || limits.prefix_host_bytes > 0;
         let queued = if has_tiers { limits.prefix_bytes } else { 0 };
         rest.saturating_sub(work).saturating_sub(queued)
+    }
+
+    /// The part of the bytes for pages that a model takes with `weights` bytes of weights, if the models in
+    /// memory have up to `all` bytes of them: as much of the pages as of the weights. So the parts of all
+    /// models that are in memory at a time fit, whatever the order in which they are loaded.
+    fn share(self, weights: usize, all: usize, limits: &Limits) -> usize {
+        let all = all.max(weights).max(1);
+        let pages = self.pages(all, limits) as u128;
+        usize::try_from(pages * weights as u128 / all as u128).unwrap_or(usize::MAX)
     }
 }
 
@@ -71,8 +72,10 @@ pub(super) fn bound() -> Result<()> {
 }
 
 /// The limits, with a number of bytes for the caches of rows if the caller gives none and the
-/// device is a GPU with memory of its own: what is free beside the weights, prefixes and work. The
-/// limits are those of `models` models, this one and copies of it, each of which gets an equal part.
+/// device is a GPU with memory of its own: what is free beside the weights, prefixes and work, or the
+/// model's part of that if other models share the device. Stored prefixes then take at most a quarter of
+/// the part. The limits are those of `models` models, this one and copies of it, each of which gets an
+/// equal part.
 ///
 /// # Errors
 /// The memory of the device cannot be read, or nothing is left for the caches.
@@ -89,27 +92,32 @@ pub(crate) fn resolve(limits: &Limits, model: &LoadedModel, models: usize) -> Re
         let draft = model
             .draft_model()
             .map_or(0, |draft| draft.info().weight_bytes);
+        let weights = model.info().weight_bytes + draft;
         // Weights that are not computed yet will be.
-        let active = active.max(model.info().weight_bytes + draft);
-        limits.cache_bytes = Some(planned(
-            &limits,
-            &CacheCost::of(model),
-            models,
-            bounds,
-            active,
-        )?);
+        let active = limits.models_bytes.unwrap_or(active).max(weights);
+        let room = match limits.models_bytes {
+            Some(all) => bounds.share(weights, all, &limits),
+            None => bounds.pages(active, &limits),
+        };
+        if limits.models_bytes.is_some() {
+            limits.prefix_bytes = limits.prefix_bytes.min(room / 4);
+        }
+        let cost = CacheCost::of(model);
+        limits.cache_bytes = Some(planned(&limits, &cost, models, bounds, active, room)?);
     }
     Ok(limits)
 }
 
+/// The bytes for the caches of rows of `models` models, of `room` bytes for pages. `active`: the bytes of
+/// weights.
 fn planned(
     limits: &Limits,
     cost: &CacheCost,
     models: usize,
     bounds: Bounds,
     active: usize,
+    room: usize,
 ) -> Result<usize> {
-    let room = bounds.pages(active, limits);
     let own = Limits {
         prefix_bytes: limits.prefix_bytes / models,
         ..limits.clone()
@@ -127,14 +135,21 @@ fn planned(
     })
 }
 
-/// A cache without rows whose pages are reserved for rows within `limits`, if the device is a GPU
-/// with memory of its own and the limits do not say that pages grow.
+/// The pages that are reserved for the rows of a model, and for those of its draft model. The caches have
+/// no rows.
+#[derive(Debug)]
+pub(crate) struct Pools {
+    pub(crate) own: ModelCache,
+    pub(crate) draft: Option<ModelCache>,
+}
+
+/// The pages that are reserved for rows within `limits`, if the device is a GPU with memory of its own.
 ///
 /// # Errors
 /// There is no memory for the pages.
-pub(crate) fn reserve(model: &LoadedModel, limits: &Limits) -> Result<Option<ModelCache>> {
+pub(crate) fn reserve(model: &LoadedModel, limits: &Limits) -> Result<Option<Pools>> {
     match (limits.cache_bytes, memory::of_device()?) {
-        (Some(bytes), Some(device)) if !limits.pages_grow => {
+        (Some(bytes), Some(device)) => {
             let free = device.free + memory::cached()?;
             reserved(model, limits, bytes, free).map(Some)
         }
@@ -142,8 +157,7 @@ pub(crate) fn reserve(model: &LoadedModel, limits: &Limits) -> Result<Option<Mod
     }
 }
 
-/// A cache without rows whose pages are reserved for rows that take `cache_bytes`. `free` bytes of
-/// memory are free.
+/// The pages that are reserved for rows that take `cache_bytes`. `free` bytes of memory are free.
 ///
 /// # Errors
 /// There is no memory for the pages; the message has their size and what is free.
@@ -152,15 +166,18 @@ pub(crate) fn reserved(
     limits: &Limits,
     cache_bytes: usize,
     free: usize,
-) -> Result<ModelCache> {
+) -> Result<Pools> {
     let cost = CacheCost::of(model);
-    let pages = cost.pool(limits, cache_bytes);
-    let mut cache = model.new_cache(0);
-    let needed = cost.pool_bytes(&pages);
+    let [own, of_draft] = cost.pools(limits, cache_bytes);
+    let needed = cost.pool_bytes(&[&own[..], &of_draft].concat());
     let refused = |why: String| {
+        let of_draft = match of_draft.is_empty() {
+            true => "",
+            false => ", those of the draft model among them",
+        };
         let message = format!(
-            "the pages of keys and values need {needed} bytes (cache_bytes {cache_bytes}, prefix_bytes {}), and {free} \
-             are free{why}",
+            "the pages of keys and values need {needed} bytes (cache_bytes {cache_bytes}, prefix_bytes {}){of_draft}, and \
+             {free} are free{why}",
             limits.prefix_bytes
         );
         Error::new(ErrorKind::Memory, message)
@@ -168,24 +185,18 @@ pub(crate) fn reserved(
     if needed > free {
         return Err(refused(String::new()));
     }
-    match cache.reserve(&model.row_parts()?, &pages) {
-        Ok(()) => Ok(cache),
-        Err(error) => Err(refused(format!(": {error}"))),
-    }
-}
-
-/// The bytes that the caches of a model's rows may take beside `weights` bytes of weights of all
-/// models, if they grow; `None` if the device has no memory of its own.
-///
-/// # Errors
-/// The memory of the device cannot be read.
-#[cfg(feature = "serve")]
-pub(crate) fn caches_beside(weights: usize) -> Result<Option<usize>> {
-    let Some(device) = memory::of_device()? else {
-        return Ok(None);
+    let reserved = |model: &LoadedModel, pages: &[usize]| {
+        let mut cache = model.new_cache(0);
+        match cache.reserve(&model.row_parts()?, pages) {
+            Ok(()) => Ok(cache),
+            Err(error) => Err(refused(format!(": {error}"))),
+        }
     };
-    let bounds = Bounds::new(device, memory::active()? + memory::cached()?);
-    Ok(Some(bounds.growing_caches(weights)))
+    let draft = model.draft_model();
+    Ok(Pools {
+        own: reserved(model, &own)?,
+        draft: draft.map(|draft| reserved(draft, &of_draft)).transpose()?,
+    })
 }
 
 #[cfg(test)]
@@ -235,15 +246,15 @@ mod tests {
                         rows,
                         ..Limits::default()
                     };
-                    let caches = planned(&limits, &cost, 1, bounds, active).unwrap();
-                    let pages = cost.pool_bytes(&cost.pool(&limits, caches));
+                    let room = bounds.pages(active, &limits);
+                    let caches = planned(&limits, &cost, 1, bounds, active, room).unwrap();
+                    let pages = cost.pool_bytes(&cost.pools(&limits, caches)[0]);
                     let rest = bounds.limit - active;
                     assert!(
                         caches <= pages && pages <= rest / 8 * 7,
                         "{total} {weights} {rows}"
                     );
                     // The rest is for what rows hold whatever their lengths.
-                    let room = bounds.pages(active, &limits);
                     assert!(room - pages <= GB / 32, "{total} {weights} {rows}");
                     assert!(bounds.limit + bounds.free_buffers < memory.free + active);
                 }
@@ -252,16 +263,60 @@ mod tests {
     }
 
     #[test]
-    fn caches_that_grow_fit_twice() {
-        for weights in [0, 1, 4] {
-            let memory = DeviceMemory {
-                total: 8 * GB,
-                free: 7 * GB,
-            };
-            let bounds = Bounds::new(memory, 0);
-            let caches = bounds.growing_caches(weights * GB);
-            assert!(weights * GB + 2 * caches <= bounds.limit);
+    fn models_that_share_a_gpu_fit_in_every_order() {
+        let memory = DeviceMemory {
+            total: 80 * GB,
+            free: 79 * GB,
+        };
+        let bounds = Bounds::new(memory, 0);
+        let limits = Limits::default();
+        // Models of these sizes, and a limit of all that are in memory at a time.
+        for (weights, all) in [
+            (vec![16 * GB, GB], 17 * GB),
+            (vec![GB / 4; 4], GB),
+            (vec![20 * GB, 20 * GB, 15 * GB], 55 * GB),
+        ] {
+            let parts = weights.iter().map(|&own| bounds.share(own, all, &limits));
+            let parts: Vec<usize> = parts.collect();
+            let taken = weights.iter().chain(&parts).sum::<usize>();
+            // An eighth of the rest, and little that is lost by rounding, is left for work.
+            let rest = bounds.limit - all;
+            assert!(taken <= bounds.limit - rest / 8, "{weights:?}");
+            assert!(taken >= bounds.limit - rest / 8 - GB, "{weights:?}");
+            for (own, part) in weights.iter().zip(parts) {
+                let limits = Limits {
+                    prefix_bytes: limits.prefix_bytes.min(part / 4),
+                    ..limits.clone()
+                };
+                let caches = planned(&limits, &whole(), 1, bounds, *own, part).unwrap();
+                assert!(whole().pool_bytes(&whole().pools(&limits, caches)[0]) <= part);
+            }
         }
+    }
+
+    #[test]
+    fn a_draft_model_has_pages_of_its_own_in_the_plan() {
+        let memory = DeviceMemory {
+            total: 80 * GB,
+            free: 70 * GB,
+        };
+        let bounds = Bounds::new(memory, 9 * GB);
+        let limits = Limits::default();
+        let layer = StateCost {
+            row_bytes: 0,
+            position_bytes: 2048,
+            limit: None,
+        };
+        let cost = whole().with_draft(vec![layer; 10]);
+        let room = bounds.pages(9 * GB, &limits);
+        let caches = planned(&limits, &cost, 1, bounds, 9 * GB, room).unwrap();
+        let [own, draft] = cost.pools(&limits, caches);
+        assert_eq!((own.len(), draft.len()), (1, 1));
+        let bytes = cost.pool_bytes(&[own[0], draft[0]]);
+        assert!(bytes <= room && bytes >= room - GB, "{bytes} of {room}");
+        // Both hold the same positions, and only the model has stored prefixes.
+        let prefixes = limits.prefix_bytes / (PAGE * 28 * 4096);
+        assert_eq!(own[0] - prefixes, draft[0]);
     }
 
     #[test]
@@ -272,7 +327,9 @@ mod tests {
         };
         let bounds = Bounds::new(memory, 10 * GB);
         assert!(bounds.limit < 40 * GB);
-        assert!(planned(&Limits::default(), &whole(), 1, bounds, 10 * GB).unwrap() < 27 * GB);
+        let limits = Limits::default();
+        let room = bounds.pages(10 * GB, &limits);
+        assert!(planned(&limits, &whole(), 1, bounds, 10 * GB, room).unwrap() < 27 * GB);
     }
 
     #[test]
@@ -286,7 +343,8 @@ mod tests {
             ..Limits::default()
         };
         let bounds = Bounds::new(memory, 6 * GB);
-        let error = planned(&limits, &whole(), 2, bounds, 6 * GB).unwrap_err();
+        let room = bounds.pages(6 * GB, &limits);
+        let error = planned(&limits, &whole(), 2, bounds, 6 * GB, room).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Memory);
         let wanted = [bounds.limit, 6 * GB, 4 * GB].map(|n| n.to_string());
         assert!(

@@ -20,9 +20,11 @@ pub struct Limits {
     /// what is free beside the weights, stored prefixes and an eighth for work in progress. There the
     /// pages are reserved at the start.
     pub cache_bytes: Option<usize>,
-    /// Pages are not reserved on a GPU with memory of its own, and are copied into larger arrays when rows
-    /// need more: for models that share a GPU. Elsewhere they always grow.
-    pub pages_grow: bool,
+    /// For models that share a GPU with memory of its own: the most bytes of weights of all models that are
+    /// in memory at a time, those of this one among them. The model then takes by default as much of the
+    /// memory for pages as of these weights, and prefixes at most a quarter of that. `None`: no other model
+    /// is in memory.
+    pub models_bytes: Option<usize>,
     /// Most bytes of stored prefixes, in addition to `cache_bytes`; 0 stores none. Pages that rows hold
     /// do not count. A prompt that
     /// starts with a stored prefix is computed in different parts, which may change the last bits
@@ -78,7 +80,7 @@ impl Default for Limits {
             rows: 64,
             step_tokens: None,
             cache_bytes: None,
-            pages_grow: false,
+            models_bytes: None,
             prefix_bytes: 512 << 20,
             prefix_host_bytes: 0,
             prefix_dir: None,

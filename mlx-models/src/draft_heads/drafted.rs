@@ -56,6 +56,34 @@ pub(crate) trait Reader: Module {
         step: &mut Step<'_>,
     ) -> Result<Array>;
 
+    /// [`DraftHead::reads_pairs`]
+    fn reads_pairs(&self) -> bool {
+        false
+    }
+
+    /// [`DraftHead::features`]
+    ///
+    /// # Errors
+    /// The shapes do not fit.
+    fn features(&self, input: &Array) -> Result<Array> {
+        Ok(input.clone())
+    }
+
+    /// [`DraftHead::predict`]
+    ///
+    /// # Errors
+    /// The shapes do not fit, or the drafter reads no pairs.
+    fn predict(
+        &self,
+        _target: &dyn Model,
+        _first: usize,
+        _next: &Array,
+        _before: &Array,
+        _step: &mut Step<'_>,
+    ) -> Result<Array> {
+        Err(other_manner())
+    }
+
     /// [`DraftHead::block`]
     ///
     /// # Errors
@@ -265,6 +293,19 @@ impl DraftHead for Drafted {
 
     fn manner(&self) -> Drafting {
         self.reader.manner()
+    }
+
+    fn reads_pairs(&self) -> bool {
+        self.reader.reads_pairs()
+    }
+
+    fn features(&self, input: &Array) -> Result<Array> {
+        self.reader.features(input)
+    }
+
+    fn predict(&self, next: &Array, before: &Array, step: &mut Step<'_>) -> Result<Array> {
+        let target = self.target.as_ref();
+        self.reader.predict(target, self.first, next, before, step)
     }
 
     fn block(&self, last: &Array, step: &mut Step<'_>) -> Result<Array> {

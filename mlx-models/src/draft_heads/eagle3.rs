@@ -154,24 +154,6 @@ impl Eagle3 {
             kv: kv_heads(attention.kv_heads, attention.head_dim),
         })
     }
-
-    /// The head's features from embedded tokens and the features before them, all `[1, T, E]`.
-    fn features(
-        &self,
-        target: &dyn Model,
-        state: usize,
-        tokens: &Array,
-        before: &Array,
-        step: &mut Step<'_>,
-    ) -> Result<Array> {
-        let embedded = match &self.embed_tokens {
-            Some(own) => own.forward(tokens)?,
-            None => target.embeddings(tokens)?,
-        };
-        let embedded = embedded.astype(before.dtype())?;
-        let layer = &self.layers[0];
-        step.at_previous_position(|step| layer.forward(&embedded, before, state, step))
-    }
 }
 
 impl Eagle3Layer {
@@ -296,14 +278,14 @@ impl Reader for Eagle3 {
         step: &mut Step<'_>,
     ) -> Result<Array> {
         let features = match features {
-            Some(features) => self.fc.forward(features)?,
+            Some(features) => self.features(features)?,
             None => {
                 let dtype = target.embeddings(tokens)?.dtype();
                 zeros(&[1, step.tokens() as i32, self.hidden], dtype)?
             }
         };
         let (tokens, before) = paired(tokens, &features, first + 1, step)?;
-        self.features(target, first, &tokens, &before, step)
+        self.draft(target, first, &tokens, &before, step)
     }
 
     fn draft(
@@ -314,7 +296,31 @@ impl Reader for Eagle3 {
         before: &Array,
         step: &mut Step<'_>,
     ) -> Result<Array> {
-        self.features(target, first, tokens, before, step)
+        step.at_previous_position(|step| self.predict(target, first, tokens, before, step))
+    }
+
+    fn reads_pairs(&self) -> bool {
+        true
+    }
+
+    fn features(&self, input: &Array) -> Result<Array> {
+        self.fc.forward(input)
+    }
+
+    fn predict(
+        &self,
+        target: &dyn Model,
+        first: usize,
+        next: &Array,
+        before: &Array,
+        step: &mut Step<'_>,
+    ) -> Result<Array> {
+        let embedded = match &self.embed_tokens {
+            Some(own) => own.forward(next)?,
+            None => target.embeddings(next)?,
+        };
+        let embedded = embedded.astype(before.dtype())?;
+        self.layers[0].forward(&embedded, before, first, step)
     }
 
     /// All logits, also if only the `first` are asked for: the head has its own choice of frequent tokens.

@@ -151,7 +151,7 @@ impl Predict for NextN {
     ) -> Result<Array> {
         let head = &self.layers[0];
         let mut embedded = embedded.clone();
-        if step.lens().contains(&0) {
+        if step.begins() {
             // The embedding at position 0 is zero, as in the programs that serve these models.
             let is_later = step.positions().greater(0)?.expand_dims(-1)?;
             embedded = is_later.select(&embedded, 0.0f32)?;

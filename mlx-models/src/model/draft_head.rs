@@ -59,6 +59,32 @@ pub trait DraftHead {
         Drafting::Chain
     }
 
+    /// Whether the head reads pairs of a position's features and the token after it ([`predict`](Self::predict)). Its
+    /// [states](Self::states) are then keys and values, followed by a window of one position's
+    /// [features](Self::features).
+    fn reads_pairs(&self) -> bool {
+        false
+    }
+
+    /// The features that the head makes of its [input](Self::input) at each position, and that it keeps of a row's last
+    /// position: `[1, T, ..] -> [1, T, E]`.
+    ///
+    /// # Errors
+    /// The shapes do not fit.
+    fn features(&self, input: &Array) -> Result<Array> {
+        Ok(input.clone())
+    }
+
+    /// [`follow`](Self::follow) and [`draft`](Self::draft) of a head that [reads pairs](Self::reads_pairs), in a step that
+    /// covers only its keys and values. `before` are the [features](Self::features) of positions, or the head's own of a
+    /// drafted one, and `next` the tokens after them. The positions of the step are those of `before`.
+    ///
+    /// # Errors
+    /// The shapes do not fit, or the head reads no pairs.
+    fn predict(&self, _next: &Array, _before: &Array, _step: &mut Step<'_>) -> Result<Array> {
+        Err(Error::new(ErrorKind::Unsupported, NO_DRAFTS))
+    }
+
     /// Runs a head that drafts by [`Drafting::Block`]. `last` are the last tokens, `[1, R]`, of the rows; the step has a
     /// block of places for each of them, after the positions that the rows hold. Returns the head's features `[1, T, E]`,
     /// from which [`logits`](Self::logits) predicts the token at each place but the first of a block. The step must not

@@ -656,6 +656,19 @@ impl RecurrentCache {
         Ok(())
     }
 
+    /// Replaces the only array of a state of `rows` rows.
+    pub(crate) fn set(&mut self, rows: usize, state: Array) -> Result<()> {
+        let wanted: Vec<Vec<i32>> = self.shape.parts().map(|part| part.shape(rows)).collect();
+        if wanted != [state.shape()] {
+            return Err(refusal(format!(
+                "a state of {:?} where {wanted:?} belong",
+                state.shape()
+            )));
+        }
+        self.replace(Store::new(vec![state]));
+        Ok(())
+    }
+
     /// The arrays that hold the rows, none before the first step.
     pub(crate) fn arrays(&self) -> Vec<&Array> {
         let store = self.store.as_ref().map(|store| &store.arrays);

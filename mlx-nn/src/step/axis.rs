@@ -161,6 +161,11 @@ impl Axis {
         inputs
     }
 
+    /// The first place of each row, and the number of all places.
+    pub(crate) fn places(&self) -> &[usize] {
+        &self.places
+    }
+
     /// The number of rows.
     pub(crate) fn rows(&self) -> usize {
         self.widths.len()

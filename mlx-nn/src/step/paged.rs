@@ -48,6 +48,13 @@ fn columns(cache: &ModelCache, group: usize, axis: &Axis) -> usize {
     spans.max().unwrap_or(0).next_power_of_two().max(COLUMNS)
 }
 
+/// The columns and the table of the rows of a cache in a group.
+pub(super) fn table_of(cache: &ModelCache, group: usize, axis: &Axis) -> Result<(usize, Array)> {
+    let columns = columns(cache, group, axis);
+    let rows: Vec<&RowPages> = cache.pages.iter().map(|row| &row[group]).collect();
+    Ok((columns, table(&rows, &axis.widths, columns)?))
+}
+
 /// Gives each row pages for its tokens.
 pub(super) fn prepare(step: &mut Step<'_>) -> Result<()> {
     if !step.cache.options.store {
@@ -85,11 +92,10 @@ pub(super) fn of_layer(step: &mut Step<'_>, layer: usize) -> Result<StepPages> {
         return Ok(pages.clone());
     }
     step.note_read(|reads| reads.lens = true);
-    let columns = columns(step.cache, group, &step.axis);
-    let rows: Vec<&RowPages> = step.cache.pages.iter().map(|row| &row[group]).collect();
+    let (_, tables) = table_of(step.cache, group, &step.axis)?;
     let made = StepPages {
         paged: Paged {
-            tables: table(&rows, &step.axis.widths, columns)?,
+            tables,
             starts: step.axis.starts.clone(),
             lens: step.axis.lens.clone(),
             most: step.axis.longest() as i32,
@@ -149,11 +155,10 @@ pub(super) fn repeated(
             // Computed before the step, whose graph stays the same.
             async_eval(pool.arrays())?;
         }
-        if columns(cache, group, axis) != held {
-            return Ok(None);
+        match table_of(cache, group, axis)? {
+            (columns, table) if columns == held => tables.push(table),
+            _ => return Ok(None),
         }
-        let rows: Vec<&RowPages> = cache.pages.iter().map(|row| &row[group]).collect();
-        tables.push(table(&rows, widths, held)?);
     }
     let pool = cache.pool.borrow();
     let moves = (0..cache.layers.len()).any(|layer| pool.moves(layer));

@@ -10,6 +10,7 @@ use std::ops::Range;
 
 use mlx_core::{Array, Result, async_eval};
 
+use super::Step;
 use super::axis::AxisReads;
 use super::paged;
 use super::recurrent::TokenSlots;
@@ -35,6 +36,76 @@ pub(crate) struct Last {
     pub(crate) reads: AxisReads,
     /// The groups of layers for which it made tables of pages, and the columns of these.
     pub(crate) tables: Vec<(usize, usize)>,
+}
+
+/// What steps over keys and values need to have the lazy graph of another one ([`Step::graph`]). Unlike
+/// the steps that [`RepeatedStep`] repeats they may have [lengths of their own](ModelCache::begin_at), and
+/// several of them can be a part of one computation.
+#[derive(Clone, Debug)]
+pub struct StepGraph {
+    states: Range<usize>,
+    /// The first place of each row, and the number of all places.
+    places: Vec<usize>,
+    /// [`Step::begins`]
+    begins: bool,
+    /// [`Step::lasts`](super::Step::lasts)
+    until: usize,
+    reads: AxisReads,
+    /// The groups of layers for which the step made tables of pages, and the columns of these.
+    tables: Vec<(usize, usize)>,
+    moved: u64,
+}
+
+impl StepGraph {
+    /// The graph of a step whose layers have run.
+    pub(super) fn of(step: &Step<'_>) -> Option<Self> {
+        let states = step.states.clone();
+        let is_paged = |layer: &LayerState| matches!(layer, LayerState::Paged);
+        let lasts = step.lasts.get() > 0 && !step.needs_rows.get();
+        let fits = lasts && step.cache.layers[states.clone()].iter().all(is_paged);
+        fits.then(|| Self {
+            places: step.axis.places().to_vec(),
+            begins: step.has_beginning(),
+            until: step.lasts.get(),
+            reads: step.has_read.get(),
+            tables: paged::tables(step),
+            moved: step.cache.moved(states.clone()),
+            states,
+        })
+    }
+
+    /// [`Step::inputs_of`]
+    pub(super) fn inputs(&self, step: &Step<'_>) -> Result<Option<Vec<Array>>> {
+        let (cache, axis) = (&*step.cache, &step.axis);
+        let reached = cache.lens.iter().zip(axis.each());
+        let reached = reached.map(|(len, places)| len + places.len());
+        let end = reached.chain(cache.expected.iter().copied()).max();
+        if step.states != self.states
+            || axis.places() != self.places
+            || step.has_beginning() != self.begins
+            || end.is_some_and(|end| end > self.until)
+        {
+            return Ok(None);
+        }
+        let pool = cache.pool.borrow();
+        if step.lasts.get() == 0 {
+            // Pages that rows no longer share are copied before the step, whose graph stays the same.
+            async_eval(pool.arrays())?;
+        }
+        let moves = self.states.clone().any(|layer| pool.moves(layer));
+        drop(pool);
+        if moves || cache.moved(self.states.clone()) != self.moved {
+            return Ok(None);
+        }
+        let mut inputs = axis.inputs(self.reads);
+        for &(group, columns) in &self.tables {
+            match paged::table_of(cache, group, axis)? {
+                (held, table) if held == columns => inputs.push(table),
+                _ => return Ok(None),
+            }
+        }
+        Ok(Some(inputs))
+    }
 }
 
 /// A step whose lazy graph is that of the step before with other [offsets](Self::offsets): every
@@ -80,7 +151,7 @@ impl<'c> RepeatedStep<'c> {
         let Some(tables) = paged::repeated(cache, &axis, &tables)? else {
             return Ok(None);
         };
-        if cache.moved() != moved {
+        if cache.moved(states.clone()) != moved {
             return Ok(None);
         }
         let readers = cache.layers[states.clone()]

@@ -7,8 +7,6 @@ use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
-use mlx_nn::ModelCache;
-
 use super::{Loaded, PrefixTier};
 use crate::engine::decode::Decode;
 use crate::engine::handle::Queue;
@@ -19,6 +17,7 @@ use crate::engine::state::Sink;
 use crate::engine::worker::Worker;
 use crate::model::LoadedModel;
 use crate::model::checked::Checked;
+use crate::model::memory::Pools;
 use crate::request::cancel::CancelToken;
 use crate::request::limits::Limits;
 
@@ -54,21 +53,21 @@ struct Held<'s> {
 }
 
 impl<'m, 's> Tiered<'m, 's> {
-    /// A worker with the tiers that the limits name. `pool` is that of
+    /// A worker with the tiers that the limits name. `pools` are those of
     /// [`Worker::in_pool`].
-    pub(crate) fn new(model: &'m LoadedModel, limits: Limits, pool: Option<ModelCache>) -> Self {
+    pub(crate) fn new(model: &'m LoadedModel, limits: Limits, pools: Option<Pools>) -> Self {
         let tiers = PrefixTier::of(model, &limits);
-        Self::with(model, limits, pool, tiers)
+        Self::with(model, limits, pools, tiers)
     }
 
     /// A worker with tiers that are open.
     pub(crate) fn with(
         model: &'m LoadedModel,
         limits: Limits,
-        pool: Option<ModelCache>,
+        pools: Option<Pools>,
         tiers: Vec<PrefixTier>,
     ) -> Self {
-        let mut worker = Worker::in_pool(model, limits, pool);
+        let mut worker = Worker::in_pool(model, limits, pools);
         if !tiers.is_empty() {
             worker.prefixes().announce();
         }

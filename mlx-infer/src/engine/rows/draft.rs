@@ -8,6 +8,7 @@
 //! the unread positions also computes the first draft, and rows without drafts pay for one pass in many steps.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use mlx_core::ops::{concat, create::full};
 use mlx_core::{Array, async_eval, eval};
@@ -16,6 +17,7 @@ use mlx_models::{Drafting, Model};
 use mlx_nn::ModelCache;
 use mlx_nn::lora::{TokenAdapters, with_adapters};
 
+use super::round::{DraftRound, RoundInput, RowInput};
 use super::{Input, Rows, replay_of, unused};
 use crate::engine::scheduler::Id;
 use crate::engine::speculate::drafters::Drafts;
@@ -109,9 +111,7 @@ impl<'m> Rows<'m> {
         drafts: &mut Drafts,
         mut next: impl FnMut(&mut Self, &[Array], &[usize]) -> Result<Array>,
     ) -> Result<()> {
-        let lines: Vec<Option<(Id, u32, usize)>> = (0..self.slots.len())
-            .map(|slot| self.drawing(slot, requests, wanted))
-            .collect();
+        let lines = self.drawings(requests, wanted);
         let mosts = lines.iter().flatten().map(|&(_, _, most)| most);
         let Some(most) = mosts.max() else {
             return Ok(());
@@ -124,29 +124,14 @@ impl<'m> Rows<'m> {
         // The first pass of a head reads different numbers of positions; the rest has a fixed shape.
         let is_replayed = self.pads && std::ptr::eq(by, self.model);
         for number in 0..most {
-            let draws = |line: &Option<(Id, u32, usize)>| {
-                line.filter(|&(_, _, most)| number < most)
-                    .map(|(id, ..)| id)
-            };
-            let ids: Vec<Option<Id>> = lines.iter().map(draws).collect();
-            let widths: Vec<usize> = ids.iter().map(|id| usize::from(id.is_some())).collect();
+            let draws = |line: &Drawing| line.is_some_and(|(_, _, most)| number < most);
+            let widths = lines.iter().map(|line| usize::from(draws(line)));
+            let widths: Vec<usize> = widths.collect();
             let features = next(self, &tokens, &widths)?;
             if is_replayed && number == 0 {
                 async_eval([&features])?;
             }
-            let row = |id: &Option<Id>| match id {
-                Some(id) => {
-                    let row = requests[id].sequence.row();
-                    Row {
-                        ahead: number,
-                        logprobs: None,
-                        mask: row.mask.filter(|_| number == 0),
-                        ..row
-                    }
-                }
-                None => unused(),
-            };
-            let settings: Vec<Row<'_>> = ids.iter().map(row).collect();
+            let settings = draft_settings(&lines, requests, number);
             let adapters = self.slot_adapters();
             let adapters = match adapters.iter().any(Option::is_some) {
                 true => Some(TokenAdapters::of(&adapters)?),
@@ -171,14 +156,78 @@ impl<'m> Rows<'m> {
         Ok(())
     }
 
-    /// For a slot that drafts: its request, its last token, and the number of tokens that it
-    /// drafts.
+    /// [`draw`](Self::draw) by a head that reads pairs, where its passes are one computation that repeats. Returns whether
+    /// the drafts were queued. They are not, and nothing has changed, where steps have no fixed shape, and where the head
+    /// has not read the positions of several steps.
+    pub(crate) fn draw_round(
+        &mut self,
+        requests: &Requests<'_>,
+        wanted: &BTreeMap<Id, usize>,
+        drafts: &mut Drafts,
+    ) -> Result<bool> {
+        let lines = self.drawings(requests, wanted);
+        let most = lines.iter().flatten().map(|&(_, _, most)| most).max();
+        let (Some(most), [part]) = (most, &self.head_input.parts[..]) else {
+            return Ok(false);
+        };
+        if !self.pads || !self.model.model().drafting()?.reads_pairs() {
+            return Ok(false);
+        }
+        let row = |(slot, line): (usize, &Drawing)| {
+            let (len, keep) = (self.cache.lens()[slot], part.keep[slot]);
+            let drafts = line.map_or(0, |(_, _, most)| most);
+            let text = match self.slots[slot] {
+                Some(id) => requests[&id].sequence.history().ids(),
+                None => &[],
+            };
+            RowInput {
+                len,
+                tokens: &text[len - keep..len + usize::from(drafts > 0)],
+                first: part.firsts[slot],
+                drafts,
+            }
+        };
+        let rows: Vec<RowInput<'_>> = lines.iter().enumerate().map(row).collect();
+        let places = part.tokens.size() / rows.len() + 1;
+        if !rows.iter().all(|row| row.fits(places)) {
+            return Ok(false);
+        }
+        let settings = (0..most).map(|number| draft_settings(&lines, requests, number));
+        let input = RoundInput {
+            model: self.model,
+            features: part.features.clone(),
+            rows,
+            places,
+            settings: settings.collect(),
+            adapters: self.slot_adapters(),
+        };
+        let round = match self.rounds.entry((places, most)) {
+            Entry::Occupied(held) => held.into_mut(),
+            Entry::Vacant(new) => new.insert(DraftRound::new()?),
+        };
+        let Some(drawn) = round.draw(&mut self.cache, &input)? else {
+            return Ok(false);
+        };
+        self.head_input = HeadInput::default();
+        let lens = lines.into_iter().flatten();
+        drafts.draw(drawn, lens.map(|(id, _, most)| (id, most)).collect());
+        Ok(true)
+    }
+
+    /// The [`drawing`](Self::drawing) of each slot.
+    fn drawings(&self, requests: &Requests<'_>, wanted: &BTreeMap<Id, usize>) -> Vec<Drawing> {
+        let slots = 0..self.slots.len();
+        slots
+            .map(|slot| self.drawing(slot, requests, wanted))
+            .collect()
+    }
+
     fn drawing(
         &self,
         slot: usize,
         requests: &Requests<'_>,
         wanted: &BTreeMap<Id, usize>,
-    ) -> Option<(Id, u32, usize)> {
+    ) -> Drawing {
         let id = self.slots[slot]?;
         let most = *wanted.get(&id)?;
         match self.input(slot, requests, None) {
@@ -208,7 +257,8 @@ impl<'m> Rows<'m> {
             firsts,
             keep,
         });
-        if self.head_input.counts().1 >= MOST {
+        // The next step with drafts reads a single part in its own computation.
+        if self.head_input.parts.len() > 1 && self.head_input.counts().1 >= MOST {
             self.read_head_input()?;
             async_eval(self.cache.row_arrays())?;
         }
@@ -349,9 +399,38 @@ impl<'m> Rows<'m> {
     }
 }
 
+/// For a slot that drafts: its request, its last token, and the number of tokens that it drafts.
+type Drawing = Option<(Id, u32, usize)>;
+
+/// The sampler's settings of draft `number` of each slot.
+fn draft_settings<'r>(
+    lines: &[Drawing],
+    requests: &'r Requests<'_>,
+    number: usize,
+) -> Vec<Row<'r>> {
+    let row = |line: &Drawing| match line.filter(|&(_, _, most)| number < most) {
+        Some((id, ..)) => {
+            let row = requests[&id].sequence.row();
+            Row {
+                ahead: number,
+                logprobs: None,
+                mask: row.mask.filter(|_| number == 0),
+                ..row
+            }
+        }
+        None => unused(),
+    };
+    lines.iter().map(row).collect()
+}
+
 /// Logits of `by` for drafts. They cover only a part of a large vocabulary, unless the settings of a row name tokens,
 /// and at most the `vocab` tokens of the model that verifies.
-fn logits(by: &dyn Model, vocab: i32, features: &Array, rows: &[Row<'_>]) -> Result<Array> {
+pub(super) fn logits(
+    by: &dyn Model,
+    vocab: i32,
+    features: &Array,
+    rows: &[Row<'_>],
+) -> Result<Array> {
     let names_tokens = |row: &Row<'_>| !row.params.keeps_logits() || row.mask.is_some();
     let names_tokens = rows.iter().any(names_tokens);
     let is_part = by.geometry().vocab > 2 * VOCABULARY && !names_tokens;

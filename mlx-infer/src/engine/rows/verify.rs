@@ -189,7 +189,6 @@ impl Rows<'_> {
                     step.commit_part(&keep)?;
                     let firsts = (0..lines.len()).map(|slot| slot * places).collect();
                     self.add_head_input(tokens, head_features, firsts, keep)?;
-                    async_eval(self.cache.row_arrays())?;
                     return Ok(verified);
                 }
             }

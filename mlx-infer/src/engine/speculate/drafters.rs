@@ -6,6 +6,7 @@ mod head;
 use std::collections::BTreeMap;
 
 use mlx_core::Array;
+use mlx_nn::ModelCache;
 
 use self::draft_model::DraftModel;
 use self::head::Head;
@@ -27,8 +28,16 @@ pub(crate) trait Drafter {
         Ok(())
     }
 
-    /// Drops all state of the drafter.
+    /// Drops all state of the drafter. Memory of its own that is not reserved is freed.
     fn reset(&mut self) {}
+
+    /// Drops what a failed evaluation has left in memory of its own.
+    fn recover(&mut self) {}
+
+    /// Its cache, if it has one beside that of the batch.
+    fn cache(&self) -> Option<&ModelCache> {
+        None
+    }
 
     /// Does the work that must come before a draft, such as computing the prompt in a draft model. Removes the rows
     /// from `wanted` that cannot draft yet.
@@ -58,10 +67,17 @@ pub(crate) trait Drafter {
     ) -> Result<()>;
 }
 
-/// The drafter that computes drafts for rows of `model`, if there is one: a draft model, or the model's head.
-pub(crate) fn of(model: &LoadedModel) -> Option<Box<dyn Drafter + '_>> {
+/// The drafter that computes drafts for rows of `model`, if there is one: a draft model, or the model's head. The rows of
+/// a draft model take pages that are reserved, if there are some.
+pub(crate) fn of(
+    model: &LoadedModel,
+    reserved: Option<ModelCache>,
+) -> Option<Box<dyn Drafter + '_>> {
     match model.draft_model() {
-        Some(draft) => Some(Box::new(DraftModel::new(draft))),
+        Some(draft) => {
+            let cache = reserved.unwrap_or_else(|| draft.new_cache(0));
+            Some(Box::new(DraftModel::new(draft, cache)))
+        }
         None if model.model().draft_head().is_some() => Some(Box::new(Head)),
         None => None,
     }

@@ -24,6 +24,7 @@ use crate::request::Request;
 use crate::request::generation::GenerateOptions;
 use crate::request::sampling::SamplingParams;
 use crate::request::speculative::Speculative;
+use crate::text::files::Files;
 
 /// The number of kinds of requests, and of schedules of each model.
 const KINDS: usize = 8;
@@ -191,7 +192,7 @@ fn run(
         let reserved = memory::reserved(model, &limits, cache_bytes, usize::MAX);
         reserved.unwrap()
     });
-    let moves = pool.as_ref().map(ModelCache::moves);
+    let moves = pool.as_ref().map(|pools| pools.own.moves());
     let mut worker = Worker::in_pool(model, limits, pool);
     // CUDA's order of passes, with and without reserved pages.
     if seed % 3 != 0 {
@@ -379,8 +380,44 @@ fn pages_without_memory_are_refused_with_their_size_and_what_is_free() {
             "{error}"
         );
     }
-    let cache = memory::reserved(&model, &limits, 1 << 20, usize::MAX).unwrap();
-    assert!(cache.pool_bytes() > limits.prefix_bytes);
+    let pools = memory::reserved(&model, &limits, 1 << 20, usize::MAX).unwrap();
+    assert!(pools.own.pool_bytes() > limits.prefix_bytes && pools.draft.is_none());
+}
+
+/// The pages of a draft model that are reserved with those of its model do not move, and count.
+#[test]
+fn a_draft_model_has_reserved_pages() {
+    let mut model = load("llama_llama3", None);
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../testdata/models/llama_llama3");
+    let files = Files::directory(dir).unwrap();
+    model.load_draft_model(files).unwrap();
+    let (own, draft) = (
+        model.state_costs(),
+        model.draft_model().unwrap().state_costs(),
+    );
+    let row: usize = own.iter().chain(&draft).map(|cost| cost.bytes(256)).sum();
+    let limits = Limits {
+        rows: 4,
+        cache_bytes: Some(4 * row),
+        prefix_bytes: row,
+        ..Limits::default()
+    };
+    let error = memory::reserved(&model, &limits, 4 * row, row).unwrap_err();
+    assert!(error.to_string().contains("draft model"), "{error}");
+    let pools = memory::reserved(&model, &limits, 4 * row, usize::MAX).unwrap();
+    let reserved = pools.own.pool_bytes() + pools.draft.as_ref().unwrap().pool_bytes();
+    let mut worker = Worker::in_pool(&model, limits, Some(pools));
+    let before = worker.pool();
+    assert_eq!(before.0, reserved);
+    let dropped = CancelToken::new();
+    let answers: Vec<_> = (0..12)
+        .map(|of| submit(&mut worker, of % 5, 1 + of % 4, &dropped))
+        .collect();
+    while !worker.is_idle() {
+        worker.tick();
+    }
+    drop(answers);
+    assert_eq!(worker.pool(), before);
 }
 
 /// Submits a request for one token after another of a prompt.

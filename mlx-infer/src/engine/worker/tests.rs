@@ -16,6 +16,7 @@ use mlx_core::{Array, DType, Safetensors, eval, safetensors};
 use mlx_nn::{Attend, LayerKind, ModelCache};
 
 use super::*;
+use crate::engine::rows::AGREED;
 use crate::engine::scheduler::Status;
 use crate::engine::speculate::drafters::Drafts;
 use crate::model::LoadOptions;
@@ -225,6 +226,17 @@ fn submit<'s>(
         ..options
     };
     let told = Told::default();
+    submit_with(worker, prompt, options, dropped, &told);
+    told
+}
+
+fn submit_with<'s>(
+    worker: &mut Worker<'_, 's>,
+    prompt: Vec<u32>,
+    options: GenerateOptions,
+    dropped: &CancelToken,
+    told: &Told,
+) {
     let tokens = told.clone();
     let sink = Box::new(move |event: Result<Event>| {
         if let Event::Token { choice, .. } = event.unwrap() {
@@ -235,7 +247,6 @@ fn submit<'s>(
     let request = Request::new(prompt, options);
     let request = worker.model.frontend().checked(request).unwrap();
     worker.submit(request, Instant::now(), dropped.clone(), None, sink);
-    told
 }
 
 /// The tokens of a request that runs alone without speculation, and its states at each length.
@@ -377,6 +388,59 @@ fn rejected_tokens_leave_no_trace_in_any_state() {
             let (compared, spare): (usize, usize) = (compared.iter().sum(), spare.iter().sum());
             assert!(compared > 40 * days as usize, "{case}: {compared} states");
             assert_eq!(spare > 0, model.is_recurrent(), "{case}: {spare} ticks");
+        }
+    }
+}
+
+/// Rounds of a head have the same graph whatever rows keep, and the tokens are those without drafts.
+#[test]
+fn rounds_of_a_head_repeat() {
+    for case in ["qwen3_5_text", "glm4_moe"] {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../testdata/models");
+        let options = LoadOptions {
+            dtype: Some(DType::F32),
+            max_draft: MOST,
+            ..LoadOptions::default()
+        };
+        let model = LoadedModel::load(dir.join(case), options).unwrap();
+        assert!(model.model().draft_head().is_some(), "{case}");
+        let told = |drafts: usize| {
+            let mut worker = Worker::new(&model, Limits::default()).padding();
+            let tokens: Vec<Told> = (0..4)
+                .map(|of| {
+                    let prompt = (0..5 + 3 * of).map(|at| (7 * at + of) % 50).collect();
+                    let sampling = SamplingParams {
+                        temperature: [0.0, 1.0][of as usize % 2],
+                        seed: Some(u64::from(of)),
+                        ..Default::default()
+                    };
+                    let options = GenerateOptions {
+                        max_tokens: 60 - 9 * of as usize,
+                        ignore_eos: true,
+                        speculative: match drafts {
+                            0 => Speculative::Off,
+                            tokens => Speculative::Tokens(tokens),
+                        },
+                        sampling,
+                        ..Default::default()
+                    };
+                    let told = Told::default();
+                    submit_with(&mut worker, prompt, options, &CancelToken::new(), &told);
+                    told
+                })
+                .collect();
+            while !worker.is_idle() {
+                worker.tick();
+            }
+            let tokens = tokens.iter().map(|told| told.take());
+            tokens.collect::<Vec<Vec<u32>>>()
+        };
+        let plain = told(0);
+        for drafts in [1, 3] {
+            AGREED.with(|agreed| agreed.set(0));
+            assert_eq!(told(drafts), plain, "{case}, {drafts} drafts");
+            let agreed = AGREED.with(std::cell::Cell::get);
+            assert!(agreed > 20, "{case}, {drafts} drafts: {agreed} rounds");
         }
     }
 }

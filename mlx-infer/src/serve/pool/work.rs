@@ -10,7 +10,6 @@ use super::{About, Phase, Pool, PoolEvent, State};
 use crate::backend::rank_here;
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result as Outcome};
-use crate::model::memory;
 use crate::request::generation::GenerateOptions;
 use crate::request::sampling::SamplingParams;
 use crate::serve::http::error::{ApiError, NOT_LOADED};
@@ -75,11 +74,11 @@ impl Pool {
         let mut options = self.settings.engine.clone();
         options.adapters = self.adapters.folders();
         // Models that come later need memory too.
-        options.limits.pages_grow |= self.options.bytes.is_some();
-        if let (Some(bytes), None) = (self.options.bytes, options.limits.cache_bytes) {
-            // The weights of other models come later.
-            options.limits.cache_bytes = memory::caches_beside(bytes)?;
-        }
+        options.limits.models_bytes = self.options.bytes.map(|limit| {
+            let state = self.state();
+            let all = (0..self.len()).map(|at| self.bytes(&state, at));
+            limit.min(all.sum())
+        });
         let load = move || load(&mut |done, total| progress.set(done, total));
         let engine = Engine::start(load, options)?;
         let bytes = engine.info().weight_bytes;

@@ -53,12 +53,20 @@ where
     }
 
     fn draft(&self, tokens: &Array, before: &Array, step: &mut Step<'_>) -> Result<Array> {
+        step.at_previous_position(|step| self.predict(tokens, before, step))
+    }
+
+    fn reads_pairs(&self) -> bool {
+        true
+    }
+
+    fn predict(&self, next: &Array, before: &Array, step: &mut Step<'_>) -> Result<Array> {
         let (mtp, state) = self.enabled()?;
-        let embedded = match mtp.embed(tokens)? {
+        let embedded = match mtp.embed(next)? {
             Some(embedded) => embedded,
-            None => self.embed(tokens)?,
+            None => self.embed(next)?,
         };
-        step.at_previous_position(|step| mtp.forward(&embedded, before, state, step))
+        mtp.forward(&embedded, before, state, step)
     }
 
     fn logits(&self, features: &Array, first: Option<i32>) -> Result<Array> {

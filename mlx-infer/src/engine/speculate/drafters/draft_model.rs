@@ -42,11 +42,12 @@ pub(crate) struct DraftModel<'m> {
 }
 
 impl<'m> DraftModel<'m> {
-    pub(crate) fn new(model: &'m LoadedModel) -> Self {
+    /// No rows yet, in the pool of `cache`, which has none.
+    pub(crate) fn new(model: &'m LoadedModel, cache: ModelCache) -> Self {
         let rewinds = |kind: &LayerKind| matches!(kind, LayerKind::Full | LayerKind::Latent);
         Self {
             rewinds: model.model().states().iter().all(rewinds),
-            cache: model.new_cache(0),
+            cache,
             slots: Vec::new(),
             begun: BTreeMap::new(),
             drawn: None,
@@ -168,7 +169,16 @@ impl Drafter for DraftModel<'_> {
     }
 
     fn reset(&mut self) {
-        *self = Self::new(self.model);
+        *self = Self::new(self.model, self.cache.beside(0));
+        self.cache.release();
+    }
+
+    fn recover(&mut self) {
+        self.cache.recover();
+    }
+
+    fn cache(&self) -> Option<&ModelCache> {
+        Some(&self.cache)
     }
 
     fn prepare(

@@ -40,6 +40,9 @@ impl Drafter for Head {
         if let Drafting::Block(block) = head.manner() {
             return draft_block(rows, requests, wanted, drafts, block);
         }
+        if rows.draw_round(requests, wanted, drafts)? {
+            return Ok(());
+        }
         rows.draw(requests, wanted, model, drafts, |rows, tokens, widths| {
             let number = tokens.len() - 1;
             let next = match before.take() {
