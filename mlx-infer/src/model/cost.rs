@@ -123,7 +123,7 @@ impl CacheCost {
                 // Beside the window, a row holds the prompt tokens that a pass writes.
                 Some(limit) => {
                     let of_windows = limits.rows * self.pages(group, limit + self.page);
-                    let of_pass = limits.prompt_tokens(0).div_ceil(self.page);
+                    let of_pass = limits.prompt_tokens(0, 0).div_ceil(self.page);
                     of_windows.min(cache_bytes / bytes(group)) + of_pass
                 }
             };

@@ -89,10 +89,12 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Most tokens of prompts in a pass in which `rows` rows decode.
-    pub(crate) fn prompt_tokens(&self, rows: usize) -> usize {
+    /// Most tokens of prompts in a pass in which `rows` rows decode and `prompts` requests wait for
+    /// their first token. Where more requests wait than decode, a pass is as long as if all of them
+    /// decoded: a short pass would keep many waiting for the sake of few.
+    pub(crate) fn prompt_tokens(&self, rows: usize, prompts: usize) -> usize {
         let sizes = WorkSizes::of_device();
-        let step = self.step_tokens.unwrap_or(sizes.step(rows));
+        let step = self.step_tokens.unwrap_or(sizes.step(rows.max(prompts)));
         match rows {
             0 => step.max(sizes.prompts),
             rows => step.saturating_sub(rows).max(1),

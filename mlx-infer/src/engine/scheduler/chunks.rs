@@ -67,7 +67,7 @@ impl Scheduler {
             true => 0,
             false => self.running.len(),
         };
-        let budget = self.limits.prompt_tokens(beside);
+        let budget = self.limits.prompt_tokens(beside, by_order.len());
         let (mut chunks, mut left) = (Vec::new(), budget);
         for (id, progress) in by_order.into_iter().filter(|(_, progress)| !progress.alone) {
             let chunk = progress.next_chunk(id, self.records, left);
