@@ -155,11 +155,18 @@ pub(super) fn check() -> Result<()> {
     }
 }
 
-/// Ends the messages, after all ranks have computed what they have queued: a sum that is queued here may be one that
-/// another rank waits for.
-pub(super) fn part() {
-    // A rank that has died is no fault any more.
-    let _ = with_group(|group| sum(group, &[0; LENGTH]));
+/// Waits until all ranks have computed what they have queued, before this one may end: a sum that is queued here may be one
+/// that another rank waits for. All ranks call it at the same place.
+pub(crate) fn settle(ranks: Ranks) {
+    if ranks.size() > 1 {
+        // A rank that has died is no fault any more.
+        let _ = with_group(|group| sum(group, &[0; LENGTH]));
+    }
+}
+
+/// Ends the messages of this rank.
+pub(super) fn part(ranks: Ranks) {
+    settle(ranks);
     drop(MESSENGER.take());
 }
 

@@ -111,7 +111,7 @@ impl Round {
             ends: true,
         };
         if agreed(ranks, last).is_ok() {
-            part();
+            part(ranks);
         }
     }
 }
@@ -148,7 +148,7 @@ pub(super) fn follow<D: Decode<'static>>(
             );
         }
         if round.ends {
-            part();
+            part(ranks);
             return Ok(());
         }
         let busy = workers.iter_mut().filter(|worker| !worker.is_idle());

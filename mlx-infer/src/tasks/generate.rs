@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use crate::engine::Worker;
 use crate::engine::prompt_cache::PromptCache;
-use crate::engine::ranks::agreed;
+use crate::engine::ranks::{agreed, settle};
 use crate::engine::scheduler::Id;
 use crate::engine::sequence::{Sequence, random_seed};
 use crate::error::{Error, Result};
@@ -179,6 +179,9 @@ impl Iterator for Generation<'_> {
         loop {
             if let Some(event) = self.events.borrow_mut().pop_front() {
                 self.is_done = !matches!(event, Ok(Event::Token { .. }));
+                if matches!(event, Ok(Event::Finish { .. })) {
+                    settle(self.model.options().ranks);
+                }
                 return Some(event);
             }
             self.worker.advance();
