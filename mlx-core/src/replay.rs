@@ -14,7 +14,8 @@ use crate::stream;
 /// Queues computations that repeat, such as the decode steps of a batch.
 ///
 /// On an NVIDIA GPU, a computation that has the operations, settings, shapes and large inputs of the one before is launched as one CUDA
-/// graph; small inputs may differ. Building the lazy graph is then all that the host does. [`relaunch`](Self::relaunch) does not even need that.
+/// graph; small inputs, and declared ones, may differ. Building the lazy graph is then all that the host does.
+/// [`relaunch`](Self::relaunch) does not even need that.
 /// A computation with other shapes or other large inputs is captured at once as another graph, if it has as many operations and inputs.
 /// Everywhere else this is [`async_eval`](crate::async_eval()). `MLX_CUDA_REPLAY=off` makes it that on GPUs too.
 ///
@@ -65,7 +66,8 @@ impl Replay {
     /// [`ragged_delta`](crate::fast::ragged_delta) over a pool of its own: give the result of a further
     /// operation.
     ///
-    /// `inputs` are the arrays for which [`relaunch`](Self::relaunch) will be given others. It does nothing if there are none.
+    /// `inputs` are the arrays for which [`relaunch`](Self::relaunch) will be given others, of up to 64 MiB each. Those that the
+    /// computation does not read do nothing. It does nothing if there are none.
     ///
     /// # Errors
     /// As [`async_eval`](crate::async_eval()).
@@ -87,7 +89,7 @@ impl Replay {
 
     /// Whether [`relaunch`](Self::relaunch) can launch the last computation, if its inputs fit.
     ///
-    /// It can if the last computation was launched as a CUDA graph, all declared inputs were evaluated arrays that the computation read,
+    /// It can if the last computation was launched as a CUDA graph, all declared inputs were different evaluated arrays,
     /// and no other small input differs from one computation to the next. A single number that was the same in the last two
     /// computations counts as one that does not differ.
     pub fn repeats(&self) -> bool {

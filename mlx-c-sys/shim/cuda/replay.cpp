@@ -18,6 +18,9 @@ namespace {
 
 constexpr int most_failures = 3;
 
+// In place of the leaf of a declared array that is not evaluated. That of one that the graph does not read is -1.
+constexpr int unready = -2;
+
 // A captured graph was worth its capture after this number of launches.
 constexpr size_t worthy = 4;
 
@@ -198,7 +201,7 @@ void Replay::eval(std::vector<mx::array> roots, const std::vector<mx::array>& de
   auto replay = [&](Fresh fresh) {
     std::vector<int> leaves;
     for (const auto& a : declared) {
-      leaves.push_back(walk().leaf_of(a));
+      leaves.push_back(a.status() == mx::array::Status::unscheduled ? unready : walk().leaf_of(a));
     }
     auto written = launch(captured_, fresh, roots);
     launches_++;
@@ -226,7 +229,9 @@ void Replay::eval(std::vector<mx::array> roots, const std::vector<mx::array>& de
     std::vector<bool> is_declared(inputs->size());
     for (const auto& a : declared) {
       if (int leaf = walk().leaf_of(a); leaf >= 0) {
-        is_declared[leaf] = (*inputs)[leaf] = true;
+        is_declared[leaf] = true;
+        // `seen_` does not keep a large one, so another may have its address.
+        (*inputs)[leaf] = (*inputs)[leaf] || graph->leaves[leaf].bytes > small;
       }
     }
     bool is_failure = false;
@@ -286,7 +291,10 @@ bool Replay::varies_only_at(
     const std::vector<int>& leaves, const std::vector<mx::array>& inputs, const std::optional<Launched>& before) const {
   std::vector<bool> is_declared(captured_->inputs.size());
   for (int leaf : leaves) {
-    if (leaf < 0 || is_declared[leaf]) {
+    if (leaf == -1) {
+      continue;
+    }
+    if (leaf == unready || is_declared[leaf]) {
       return false;
     }
     is_declared[leaf] = true;
@@ -325,6 +333,9 @@ std::vector<mx::array> Replay::relaunch(const std::vector<mx::array>& declared, 
   auto node = std::make_shared<Replayed>(stream, captured_);
   auto inputs = last_->inputs;
   for (size_t i = 0; i < declared.size(); i++) {
+    if (last_->leaves[i] < 0) {
+      continue; // the graph does not read it
+    }
     auto leaf = static_cast<size_t>(last_->leaves[i]);
     const auto& like = captured_->graph.leaves[leaf];
     const auto& a = declared[i];

@@ -42,7 +42,7 @@ class Replay {
  private:
   // The last launch of the captured graph.
   struct Launched {
-    // The leaf of each declared array.
+    // The leaf of each declared array; -1 if the graph does not read it.
     std::vector<int> leaves;
     // The leaves that can differ between launches.
     std::vector<mx::array> inputs;
@@ -51,7 +51,7 @@ class Replay {
     bool repeats;
   };
 
-  // Whether each of `leaves` exists once, and all other `inputs` of a launch are numbers that were the same `before`.
+  // Whether none of `leaves` appears twice or is not evaluated, and all other `inputs` of a launch are numbers that were the same `before`.
   bool varies_only_at(
       const std::vector<int>& leaves, const std::vector<mx::array>& inputs, const std::optional<Launched>& before) const;
 

@@ -279,13 +279,32 @@ fn inputs_that_do_not_fit_are_refused() -> Result<()> {
     Ok(())
 }
 
+fn evaluated_part(part: Array) -> Result<Array> {
+    mlx_core::eval([&part])?;
+    Ok(part)
+}
+
 #[test]
 fn only_declared_inputs_may_differ() -> Result<()> {
     if !on_gpu()? {
         return Ok(());
     }
     type Declare = fn(&Rows, &Array, &Array) -> Vec<Array>;
-    let cases: [(&str, Declare, bool); 5] = [
+    let cases: [(&str, Declare, bool); 6] = [
+        (
+            "one that is not read",
+            |_, tokens, offsets| {
+                vec![
+                    tokens.clone(),
+                    offsets.clone(),
+                    offsets
+                        .slice_axis(0, 0, 1)
+                        .and_then(evaluated_part)
+                        .expect("a part"),
+                ]
+            },
+            true,
+        ),
         (
             "both",
             |_, tokens, offsets| vec![tokens.clone(), offsets.clone()],

@@ -665,7 +665,10 @@ impl RecurrentCache {
                 state.shape()
             )));
         }
-        self.replace(Store::new(vec![state]));
+        let store = Store::new(vec![state]);
+        // It may belong to the caller.
+        store.is_lent.set(true);
+        self.replace(store);
         Ok(())
     }
 

@@ -348,6 +348,13 @@ impl DraftRound {
                 assert_eq!(claimed?.to_vec::<i64>()?, built?.to_vec::<i64>()?);
             }
             assert_eq!(graph.other_inputs(before, &round.inputs)?, 0);
+            // The graph reads each of them once.
+            for (at, input) in round.inputs.iter().enumerate() {
+                let others = round.inputs.iter().enumerate();
+                let others = others.filter(|(other, _)| *other != at);
+                let count = graph.other_inputs(before, others.map(|(_, input)| input))?;
+                assert!(count == 1 || input.size() == 1, "input {at}: {count}");
+            }
             AGREED.with(|agreed| agreed.set(agreed.get() + 1));
         }
         self.graph = Some(graph);
