@@ -299,8 +299,8 @@ fn kept_tokens_change_no_graph() -> Result<()> {
             }
         }
     }
-    // Exceptions: the scans of the first Mamba and of PLaMo 2 keep no states after single tokens, and a rope depends on the length of
-    // the text.
+    // Exceptions: the recurrences of the first Mamba, of PLaMo 2 and of RWKV 7 keep no states after single tokens, and a rope depends
+    // on the length of the text.
     let expected = [
         "falcon_mamba",
         "jamba",
@@ -308,6 +308,7 @@ fn kept_tokens_change_no_graph() -> Result<()> {
         "mamba",
         "phimoe",
         "plamo2",
+        "rwkv7",
     ];
     assert_eq!(others, expected);
     Ok(())
