@@ -24,9 +24,10 @@ impl<const N: usize> Lines<N> {
     }
 }
 
-/// A recurrence over rows on one axis of tokens: the outputs, `[1, T, C]`, and the states of all rows, if they have states.
-/// `tokens` are `[1, T, ..]`, and a state has the shape `state` and is F32. `scan` computes the outputs `[B, L, C]` and the
-/// states after the last token of each line. Tokens that a line does not have must not change its state.
+/// A recurrence over rows on one axis of tokens: the outputs, `[1, T, C]`, and the states of all
+/// rows, if they have states. `tokens` are `[1, T, ..]`, and a state has the shape `state` and is
+/// F32. `scan` computes the outputs `[B, L, C]` and the states after the last token of each line.
+/// Tokens that a line does not have must not change its state.
 pub(crate) fn by_line<const N: usize>(
     tokens: [&Array; N],
     rows: &RaggedRows<'_>,

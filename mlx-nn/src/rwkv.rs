@@ -44,7 +44,8 @@ const MLP_SHIFT: usize = 1;
 const MEMORY: usize = 2;
 
 impl Rwkv7Config {
-    /// The state of a row: the last inputs of both mixes, and a matrix `[head_dim, head_dim]` in F32 for each head.
+    /// The state of a row: the last inputs of both mixes, and a matrix `[head_dim, head_dim]` in
+    /// F32 for each head.
     pub fn kind(&self) -> LayerKind {
         let heads = self.hidden / self.head_dim;
         self.kind_of(heads)
@@ -69,7 +70,8 @@ impl Rwkv7Config {
     }
 }
 
-/// What is added to each token of `x [1, T, E]` to get the token before it. Before the first token of a text are zeros.
+/// What is added to each token of `x [1, T, E]` to get the token before it. Before the first token
+/// of a text are zeros.
 fn to_before(
     x: &Array,
     taps: &Array,
@@ -117,10 +119,11 @@ struct HeadsNorm {
     bias: Param,
 }
 
-/// The time mix. Each token is mixed with the one before it, in six ways, of which receptances, decays, keys, values,
-/// learning rates and gates are projected. Each head has a matrix, of which a token forgets some features, removes what
-/// the matrix has at one key, and adds its value at another key; the receptance reads it. From the second layer on values
-/// are mixed with those of the first layer.
+/// The time mix. Each token is mixed with the one before it, in six ways, of which receptances,
+/// decays, keys, values, learning rates and gates are projected. Each head has a matrix, of which a
+/// token forgets some features, removes what the matrix has at one key, and adds its value at
+/// another key; the receptance reads it. From the second layer on values are mixed with those of
+/// the first layer.
 #[derive(Clone, Debug, Module)]
 pub struct Rwkv7 {
     #[module(flat)]
@@ -201,8 +204,9 @@ impl Rwkv7 {
         })
     }
 
-    /// `x: [1, T, E] -> [1, T, E]`, and the values of the first layer, `[1, T, E]` or a rank's share. `first` are those
-    /// values, if this is not the first layer. The mix reads and writes layer `layer` of the step's cache.
+    /// `x: [1, T, E] -> [1, T, E]`, and the values of the first layer, `[1, T, E]` or a rank's
+    /// share. `first` are those values, if this is not the first layer. The mix reads and writes
+    /// layer `layer` of the step's cache.
     ///
     /// # Errors
     /// The shapes do not fit, or `first` is missing in a layer that is not the first.
@@ -268,7 +272,8 @@ impl Rwkv7 {
         x.reshape(&[one, tokens, self.heads, self.config.head_dim])
     }
 
-    /// The norm of each head's output, F32 `[1, T, heads, head_dim]`, with a weight and a bias for each feature.
+    /// The norm of each head's output, F32 `[1, T, heads, head_dim]`, with a weight and a bias for
+    /// each feature.
     fn normed(&self, y: &Array) -> Result<Array> {
         let normed = fast::layer_norm(&self.by_head(y)?, None, None, self.config.norm_eps)?;
         let of_head = |param: &Array| {
@@ -288,7 +293,8 @@ fn unit(x: &Array) -> Result<Array> {
     x.multiply(squares.maximum(1e-24f32)?.rsqrt()?)
 }
 
-/// The channel mix: an MLP without a gate over each token mixed with the one before it, with the activation `max(x, 0)^2`.
+/// The channel mix: an MLP without a gate over each token mixed with the one before it, with the
+/// activation `max(x, 0)^2`.
 #[derive(Clone, Debug, Module)]
 pub struct ChannelMix {
     /// `[E]`: how much of the token before is taken.
@@ -317,8 +323,8 @@ impl ChannelMix {
         })
     }
 
-    /// Each token of `x [1, T, E]` mixed with the one before it, `[1, T, E]`. Reads and writes layer `layer` of the step's
-    /// cache.
+    /// Each token of `x [1, T, E]` mixed with the one before it, `[1, T, E]`. Reads and writes
+    /// layer `layer` of the step's cache.
     ///
     /// # Errors
     /// The shapes do not fit.

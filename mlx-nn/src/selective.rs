@@ -177,12 +177,13 @@ impl SelectiveScan {
     }
 }
 
-/// The outputs of the tokens of each line, `[B, L, I]` in the dtype of the values, and the state after them.
+/// The outputs of the tokens of each line, `[B, L, I]` in the dtype of the values, and the state
+/// after them.
 ///
 /// For each token and feature, in F32, with `δ = softplus(dt)`: `s ← exp(-rate · δ) s + δ x k` and
 /// `y = s · q + skip · x`, where `s`, `rate`, `k` and `q` have N numbers. The lines have the values
-/// and `dt`, `[B, L, I]`; keys and queries, `[B, L, N]`; and the state before the tokens, F32 `[B, 1, I, N]`. `fixed` are the
-/// rates, F32 `[I, N]`, and skip, F32 `[I]`.
+/// and `dt`, `[B, L, I]`; keys and queries, `[B, L, N]`; and the state before the tokens, F32
+/// `[B, 1, I, N]`. The others are the rates, F32 `[I, N]`, and skip, F32 `[I]`.
 fn scan(lines: &Lines<4>, [rate, skip]: [&Array; 2]) -> Result<(Array, Array)> {
     let ([values, dt, keys, queries], state) = (&lines.tokens, &lines.state);
     let ([_, tokens, _], dtype) = (values.dims()?, values.dtype());

@@ -1,5 +1,6 @@
-//! RWKV 7 (arXiv:2503.14456): no attention. Tokens are mixed with the one before them, and each head of a layer has a matrix, which
-//! forgets by channel, is cleared at one key and learns at another. Values are mixed with those of the first layer.
+//! RWKV 7 (arXiv:2503.14456): no attention. Tokens are mixed with the one before them, and each
+//! head of a layer has a matrix, which forgets by channel, is cleared at one key and learns at
+//! another. Values are mixed with those of the first layer.
 
 use mlx_core::{Result, ops::concat};
 use mlx_nn::{ChannelMix, Norm, NormKind, Residual, Rule, Rules, Rwkv7, Rwkv7Config, Step, module};
@@ -190,8 +191,8 @@ impl DecoderLayer for Rwkv7Layer {
     }
 }
 
-/// Published names, which MLX's files have too, and the axes of vectors: files differ in them. The first published files have
-/// the six mixes of a layer in one tensor.
+/// Published names, which MLX's files have too, and the axes of vectors: files differ in them. The
+/// first published files have the six mixes of a layer in one tensor.
 pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
     let (_, sizes) = sizes(source.config)?;
     let (hidden, dim) = (sizes.hidden, sizes.head_dim);

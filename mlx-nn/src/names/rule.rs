@@ -72,8 +72,8 @@ impl Rule {
         Self::new(from, Action::Transpose(axes.to_vec()))
     }
 
-    /// The axes become these, of as many elements. Published files may give a tensor other axes than those that are written.
-    /// Not for packed weights.
+    /// The axes become these, of as many elements. Files may give a tensor other axes than those
+    /// that are written. Not for packed weights.
     pub fn reshape(from: &str, shape: &[i32]) -> Self {
         Self::new(from, Action::Reshape(shape.to_vec()))
     }

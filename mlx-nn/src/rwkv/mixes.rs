@@ -26,7 +26,8 @@ impl Mixes {
         })
     }
 
-    /// The six mixes of `x [1, T, E]`, to which `to_before` leads from the token to the one before it.
+    /// The six mixes of `x [1, T, E]`, to which `to_before` leads from the token to the one before
+    /// it.
     pub(super) fn of(&self, x: &Array, to_before: &Array) -> Result<[Array; 6]> {
         for part in &self.parts {
             part.get()?;

@@ -1,7 +1,8 @@
 //! The recurrence of RWKV 7.
 //!
-//! A head has a matrix `S [D, D]` in F32, whose rows belong to keys and whose columns to values. A token with decays `w`, key `k`,
-//! value `v`, cleared key `c` of length 1, learning rates `a` and receptance `r` changes and reads it:
+//! A head has a matrix `S [D, D]` in F32, whose rows belong to keys and whose columns to values. A
+//! token with decays `w`, key `k`, value `v`, cleared key `c` of length 1, learning rates `a` and
+//! receptance `r` changes and reads it:
 //!
 //! ```text
 //! S ← diag(w) S − (a c) (cᵀ S) + k vᵀ        y = Sᵀ r
@@ -16,12 +17,14 @@ use crate::lines::{Lines, by_line};
 /// The most tokens that are computed one after the other.
 const FEW: i32 = 4;
 
-/// Tokens of a prompt that are computed together. Decays are at least `exp(-exp(-1/2))`, so the product of 16 of them is above
-/// 6e-5, and products of other numbers with it and with its inverse are exact enough in F32.
+/// Tokens of a prompt that are computed together. Decays are at least `exp(-exp(-1/2))`, so the
+/// product of 16 of them is above 6e-5, and products of other numbers with it and with its inverse
+/// are exact enough in F32.
 const CHUNK: i32 = 16;
 
-/// The recurrence over ragged rows: the outputs, F32 `[1, T, heads * dim]`, and the states of all rows, if they have states.
-/// `tokens` are receptances, logarithms of decays, keys, values, cleared keys and learning rates, all `[1, T, heads * dim]`.
+/// The recurrence over ragged rows: the outputs, F32 `[1, T, heads * dim]`, and the states of all
+/// rows, if they have states. `tokens` are receptances, logarithms of decays, keys, values, cleared
+/// keys and learning rates, all `[1, T, heads * dim]`.
 pub(super) fn ragged(
     tokens: [&Array; 6],
     rows: &RaggedRows<'_>,
@@ -49,7 +52,8 @@ struct Inputs {
 }
 
 impl Inputs {
-    /// Places without tokens change nothing: the logarithm of their decay is 0, and so are their keys.
+    /// Places without tokens change nothing: the logarithm of their decay is 0, and so are their
+    /// keys.
     fn of(lines: &Lines<6>, heads: i32, dim: i32) -> Result<Self> {
         let [b, tokens, _] = lines.tokens[0].dims()?;
         let by_head = |x: &Array| {
@@ -89,10 +93,11 @@ fn one_by_one(inputs: &Inputs, state: &Array, tokens: i32) -> Result<(Array, Arr
     Ok((y, state))
 }
 
-/// The same, for chunks of tokens. With the product `G` of the decays from the chunk's first token on, `G'` without the
-/// token's own, and `C = G' c`, `K = k / G`, `A = a c / G` and `R = G r`, the numbers `U` that the chunk's tokens find at their
-/// cleared keys are the solution of `U = C S − tril(C Aᵀ, −1) U + tril(C Kᵀ, −1) V`, where `S` is the state before the chunk.
-/// Outputs are `R S − tril(R Aᵀ) U + tril(R Kᵀ) V`, and the state after the chunk is `diag(G) (S − Aᵀ U + Kᵀ V)`.
+/// The same, for chunks of tokens. With the product `G` of the decays from the chunk's first token
+/// on, `G'` without the token's own, and `C = G' c`, `K = k / G`, `A = a c / G` and `R = G r`, the
+/// numbers `U` that the chunk's tokens find at their cleared keys are the solution of `U = C S −
+/// tril(C Aᵀ, −1) U + tril(C Kᵀ, −1) V`, where `S` is the state before the chunk. Outputs are `R S
+/// − tril(R Aᵀ) U + tril(R Kᵀ) V`, and the state after the chunk is `diag(G) (S − Aᵀ U + Kᵀ V)`.
 fn in_chunks(inputs: &Inputs, state: &Array, tokens: i32) -> Result<(Array, Array)> {
     let [b, heads, _, dim] = inputs.v.dims()?;
     let chunks = (tokens + CHUNK - 1) / CHUNK;
@@ -138,8 +143,8 @@ fn in_chunks(inputs: &Inputs, state: &Array, tokens: i32) -> Result<(Array, Arra
     Ok((y, state))
 }
 
-/// `(1 − n)⁻¹` of matrices `n [.., C, C]` that have numbers only below their diagonals. The inverses of blocks on the diagonal
-/// give those of blocks of twice their size.
+/// `(1 − n)⁻¹` of matrices `n [.., C, C]` that have numbers only below their diagonals. The
+/// inverses of blocks on the diagonal give those of blocks of twice their size.
 fn solved(n: &Array) -> Result<Array> {
     let mut inverse = create::eye(CHUNK, DType::F32)?.broadcast_to(n.shape())?;
     let mut size = 1;
@@ -168,7 +173,8 @@ mod tests {
 
     const SHAPE: [i32; 4] = [2, 3, 37, 8];
 
-    /// Random inputs. `same`: all tokens have the same cleared key, which nothing forgets and each token clears.
+    /// Random inputs. `same`: all tokens have the same cleared key, which nothing forgets and each
+    /// token clears.
     fn inputs(same: bool) -> Result<Inputs> {
         random::seed(7);
         let normal = || random::normal(None, &SHAPE, DType::F32);

@@ -1,4 +1,5 @@
-//! The vocabulary of RWKV: a text file in which each line has an id, a literal of Python (a text or bytes), and its length in bytes.
+//! The vocabulary of RWKV: a text file in which each line has an id, a literal of Python (a text or
+//! bytes), and its length in bytes.
 
 use serde_json::{Map, Value, json};
 
@@ -11,8 +12,8 @@ use super::ranks::letters;
 /// The token with id 0, unless the configuration names another.
 const END: &str = "<|rwkv_tokenizer_end_of_text|>";
 
-/// Converts the file. The tokens are written as their bytes spell them in byte-level vocabularies. The token that ends a text
-/// has id 0, which the file does not have.
+/// Converts the file. The tokens are written as their bytes spell them in byte-level vocabularies.
+/// The token that ends a text has id 0, which the file does not have.
 pub(super) fn convert(bytes: &[u8], config: &TokenizerConfig) -> Result<Converted, String> {
     let text = std::str::from_utf8(bytes).map_err(|_| "the file is no UTF-8".to_owned())?;
     let mut tokens: Vec<(Vec<u8>, u32)> = Vec::new();
