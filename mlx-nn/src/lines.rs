@@ -2,7 +2,7 @@
 
 use mlx_core::fast::{RaggedRows, SlotsAfter, StatePool, StateSlots};
 use mlx_core::ops::create::zeros;
-use mlx_core::{Array, DType, Error, ErrorKind, Result, inplace};
+use mlx_core::{Array, DType, Result, inplace};
 
 /// The inputs of a recurrence, with a line of L tokens for each row.
 pub(crate) struct Lines<const N: usize> {
@@ -12,6 +12,9 @@ pub(crate) struct Lines<const N: usize> {
     pub real: Option<Array>,
     /// F32, the states before the tokens: `[B, ..]`
     pub state: Array,
+    /// Whether the states after each token are wanted, `[B, L, ..]`, and not only those after the
+    /// last.
+    pub each: bool,
 }
 
 impl<const N: usize> Lines<N> {
@@ -26,8 +29,8 @@ impl<const N: usize> Lines<N> {
 
 /// A recurrence over rows on one axis of tokens: the outputs, `[1, T, C]`, and the states of all
 /// rows, if they have states. `tokens` are `[1, T, ..]`, and a state has the shape `state` and is
-/// F32. `scan` computes the outputs `[B, L, C]` and the states after the last token of each line.
-/// Tokens that a line does not have must not change its state.
+/// F32. `scan` computes the outputs `[B, L, C]` and the states after the last token of each line,
+/// or after [each](Lines::each). Tokens that a line does not have must not change its state.
 pub(crate) fn by_line<const N: usize>(
     tokens: [&Array; N],
     rows: &RaggedRows<'_>,
@@ -58,14 +61,20 @@ pub(crate) fn by_line<const N: usize>(
         tokens: lines.try_into().expect("one for each array"),
         real: places.as_ref().map(|places| places.real.clone()),
         state: before,
+        each: states
+            .as_ref()
+            .is_some_and(|states| matches!(states.to, SlotsAfter::Tokens(_))),
     };
-    let (y, after) = scan(&lines)?;
+    let (y, mut after) = scan(&lines)?;
     let y = lines.masked(&y)?.reshape(&[b * longest, -1])?;
-    let y = match &places {
-        Some(places) => y.take(&places.back, 0)?.expand_dims(0)?,
-        None => y.expand_dims(0)?,
+    let by_token = |x: &Array| match &places {
+        Some(places) => x.take(&places.back, 0),
+        None => Ok(x.clone()),
     };
-    Ok((y, stored(states, after)?))
+    if lines.each {
+        after = by_token(&after.reshape(&[b * longest, heads, m, n])?)?;
+    }
+    Ok((by_token(&y)?.expand_dims(0)?, stored(states, &after)?))
 }
 
 /// Where the tokens of rows are.
@@ -102,29 +111,34 @@ impl Places {
     }
 }
 
-/// The pool with the states after a step.
-fn stored(states: Option<StateSlots<'_>>, after: Array) -> Result<Option<Array>> {
-    match states {
-        None => Ok(None),
-        Some(StateSlots {
-            pool,
-            to: SlotsAfter::Rows(to),
-            ..
-        }) => {
+/// The pool with the states `after` each row, or after each token.
+fn stored(states: Option<StateSlots<'_>>, after: &Array) -> Result<Option<Array>> {
+    let Some(StateSlots { pool, to, .. }) = states else {
+        return Ok(None);
+    };
+    let slots = array_of(&pool).dim(0)?;
+    let end = match to {
+        // Row b has slot b.
+        SlotsAfter::Rows(to) if to.dim(0)? == slots => {
             let is_written = to.greater_equal(0)?.reshape(&[-1, 1, 1, 1])?;
-            let end = is_written.select(&after, array_of(&pool))?;
-            match pool {
-                StatePool::Shared(_) => Ok(Some(end)),
-                StatePool::Own(pool) => {
-                    let shape = pool.shape().to_vec();
-                    // All readers of the pool come before `end`.
-                    inplace::slice_update_in_place(pool, &end, &[0; 4], &shape).map(Some)
-                }
-            }
+            is_written.select(after, array_of(&pool))?
         }
-        Some(_) => {
-            let message = "a recurrence of plain operations keeps no states after each token";
-            Err(Error::new(ErrorKind::Unsupported, message))
+        SlotsAfter::Rows(to) | SlotsAfter::Tokens(to) => {
+            // For each slot, which of the states it gets.
+            let numbers = Array::arange(0.0, f64::from(slots), 1.0, DType::I32)?;
+            let gets = to.expand_dims(0)?.equal(numbers.expand_dims(1)?)?;
+            let gets = gets.astype(DType::I32)?; // [slots, n]
+            let is_written = gets.max(1, false)?.reshape(&[-1, 1, 1, 1])?.greater(0)?;
+            let own = after.take(&gets.argmax(1, false)?, 0)?;
+            is_written.select(&own, array_of(&pool))?
+        }
+    };
+    match pool {
+        StatePool::Shared(_) => Ok(Some(end)),
+        StatePool::Own(pool) => {
+            let shape = pool.shape().to_vec();
+            // All readers of the pool come before `end`.
+            inplace::slice_update_in_place(pool, &end, &[0; 4], &shape).map(Some)
         }
     }
 }

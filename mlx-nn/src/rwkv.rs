@@ -66,7 +66,7 @@ impl Rwkv7Config {
                 dtype: DType::F32,
             },
         ]);
-        LayerKind::Recurrent(shape.with_rerun())
+        LayerKind::Recurrent(shape.with_slots())
     }
 }
 

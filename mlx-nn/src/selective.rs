@@ -185,6 +185,10 @@ impl SelectiveScan {
 /// and `dt`, `[B, L, I]`; keys and queries, `[B, L, N]`; and the state before the tokens, F32
 /// `[B, 1, I, N]`. The others are the rates, F32 `[I, N]`, and skip, F32 `[I]`.
 fn scan(lines: &Lines<4>, [rate, skip]: [&Array; 2]) -> Result<(Array, Array)> {
+    if lines.each {
+        let message = "a selective scan keeps no states after each token";
+        return Err(Error::new(ErrorKind::Unsupported, message));
+    }
     let ([values, dt, keys, queries], state) = (&lines.tokens, &lines.state);
     let ([_, tokens, _], dtype) = (values.dims()?, values.dtype());
     let wide = |array: &Array| array.astype(DType::F32);

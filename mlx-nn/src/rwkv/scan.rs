@@ -34,8 +34,8 @@ pub(super) fn ragged(
     by_line(tokens, rows, states, [heads, dim, dim], |lines| {
         let inputs = Inputs::of(lines, heads, dim)?;
         match lines.tokens[0].dim(1)? {
-            few @ ..=FEW => one_by_one(&inputs, &lines.state, few),
-            many => in_chunks(&inputs, &lines.state, many),
+            tokens if lines.each || tokens <= FEW => one_by_one(&inputs, lines, tokens),
+            tokens => in_chunks(&inputs, &lines.state, tokens),
         }
     })
 }
@@ -73,10 +73,11 @@ impl Inputs {
     }
 }
 
-/// The outputs of `tokens` tokens, `[B, L, H * D]`, and the states after them, by the formula.
-fn one_by_one(inputs: &Inputs, state: &Array, tokens: i32) -> Result<(Array, Array)> {
-    let mut state = state.clone();
-    let mut read = Vec::new();
+/// The outputs of `tokens` tokens, `[B, L, H * D]`, and the states after them or each of them, by
+/// the formula.
+fn one_by_one(inputs: &Inputs, lines: &Lines<6>, tokens: i32) -> Result<(Array, Array)> {
+    let mut state = lines.state.clone();
+    let (mut read, mut states) = (Vec::new(), Vec::new());
     let w = inputs.log_w.exp()?;
     for at in 0..tokens {
         let column = |x: &Array| x.slice_axis(2, at, at + 1)?.swapaxes(-1, -2); // [B, H, D, 1]
@@ -87,6 +88,12 @@ fn one_by_one(inputs: &Inputs, state: &Array, tokens: i32) -> Result<(Array, Arr
             .subtract(column(&inputs.ac)?.multiply(&found)?)?
             .add(column(&inputs.k)?.multiply(row(&inputs.v)?)?)?;
         read.push(state.multiply(column(&inputs.r)?)?.sum(-2, false)?);
+        if lines.each {
+            states.push(state.clone());
+        }
+    }
+    if lines.each {
+        state = stack(states, 1)?;
     }
     let [b, heads, _, dim] = inputs.v.dims()?;
     let y = stack(read, 1)?.reshape(&[b, tokens, heads * dim])?;
@@ -208,8 +215,26 @@ mod tests {
         for same in [false, true] {
             let inputs = inputs(same)?;
             let state = random::normal(None, &[2, 3, 8, 8], DType::F32)?;
-            let (expected, after) = one_by_one(&inputs, &state, SHAPE[2])?;
             let (found, end) = in_chunks(&inputs, &state, SHAPE[2])?;
+            let nothing = || Array::scalar(0.0f32);
+            let mut lines = Lines {
+                tokens: [
+                    nothing()?,
+                    nothing()?,
+                    nothing()?,
+                    nothing()?,
+                    nothing()?,
+                    nothing()?,
+                ],
+                real: None,
+                state,
+                each: true,
+            };
+            let (_, each) = one_by_one(&inputs, &lines, SHAPE[2])?;
+            lines.each = false;
+            let (expected, after) = one_by_one(&inputs, &lines, SHAPE[2])?;
+            let last = each.slice_axis(1, SHAPE[2] - 1, SHAPE[2])?.squeeze(1)?;
+            assert_eq!(last.to_vec::<f32>()?, after.to_vec::<f32>()?);
             for (expected, found) in [(expected, found), (after, end)] {
                 let size = expected.abs()?.max(.., false)?.item::<f32>()?;
                 let error = expected
