@@ -99,6 +99,108 @@ fn texts_become_the_same_ids() {
     }
 }
 
+/// A folder with RWKV's vocabulary, and its configuration as published.
+fn rwkv(vocabulary: &str) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let end = "<|rwkv_tokenizer_end_of_text|>";
+    let config = serde_json::json!({
+        "added_tokens_decoder": {"0": {
+            "content": end, "lstrip": false, "normalized": false, "rstrip": false, "single_word": false, "special": true,
+        }},
+        "auto_map": {"AutoTokenizer": ["hf_rwkv_tokenizer.RwkvTokenizer", null]},
+        "bos_token": end,
+        "eos_token": "\n\n",
+        "tokenizer_class": "RwkvTokenizer",
+        "unk_token": end,
+    });
+    let files = [
+        ("rwkv_vocab_v20230424.txt", vocabulary.to_owned()),
+        ("tokenizer_config.json", config.to_string()),
+        (
+            "config.json",
+            r#"{"model_type": "rwkv7", "eos_token_id": 0}"#.to_owned(),
+        ),
+    ];
+    for (name, content) in files {
+        std::fs::write(dir.path().join(name), content).unwrap();
+    }
+    dir
+}
+
+/// `testdata/text/rwkv.json`: ids of the package `rwkv`.
+#[test]
+fn the_vocabulary_of_rwkv_gives_its_ids() {
+    let golden = std::fs::read_to_string(folder("../rwkv.json")).unwrap();
+    let golden: Value = serde_json::from_str(&golden).unwrap();
+    let vocabulary = golden["vocabulary"].as_str().unwrap();
+    let dir = rwkv(vocabulary);
+    let tokenizer = Tokenizer::load(&Files::directory(dir.path()).unwrap()).unwrap();
+    let cases = golden["encoded"].as_array().unwrap();
+    assert!(cases.len() > 20);
+    for case in cases {
+        let text = case["text"].as_str().unwrap();
+        // The configuration makes a special token of two line ends, as in transformers.
+        if text.contains("\n\n") {
+            continue;
+        }
+        assert_eq!(
+            tokenizer.encode(text, true).unwrap(),
+            ids(&case["ids"]),
+            "{text:?}"
+        );
+        assert_eq!(tokenizer.decode(&ids(&case["ids"]), true).unwrap(), text);
+        let mut detokenizer = tokenizer.detokenizer(true);
+        let mut streamed = String::new();
+        for id in ids(&case["ids"]) {
+            streamed += &detokenizer.push(id).unwrap();
+        }
+        streamed += &detokenizer.finish().unwrap();
+        assert_eq!(streamed, text);
+    }
+    // The file's lines and the end of a text are the first ids.
+    let first = vocabulary.lines().count() as u32 + 1;
+    let end = "<|rwkv_tokenizer_end_of_text|>";
+    let text = format!("{end}Hello\n\nHello");
+    let [hello] = tokenizer.encode("Hello", false).unwrap()[..] else {
+        panic!("Hello is one token");
+    };
+    assert_eq!(
+        tokenizer.encode(&text, false).unwrap(),
+        [0, hello, first, hello]
+    );
+    assert_eq!(
+        tokenizer.decode(&[0, hello, first], false).unwrap(),
+        format!("{end}Hello\n\n")
+    );
+    assert_eq!(tokenizer.decode(&[0, hello, first], true).unwrap(), "Hello");
+    assert_eq!(
+        (tokenizer.bos_id(), tokenizer.eos_ids()),
+        (Some(0), &[0, first][..])
+    );
+    for (wrong, what) in [
+        (
+            vocabulary.replacen("'a' 1", "'a' 2", 1),
+            "line 98: 'a' has 1 bytes, not 2",
+        ),
+        (
+            vocabulary.replacen("98 'a' 1\n", "", 1),
+            "no token is the byte 0x61",
+        ),
+        (
+            vocabulary.replacen("98 'a'", "97 'a'", 1),
+            "the id 97 is there twice",
+        ),
+    ] {
+        let dir = rwkv(&wrong);
+        let error = Tokenizer::load(&Files::directory(dir.path()).unwrap()).unwrap_err();
+        let error = error.to_string();
+        assert!(
+            error.contains("rwkv_vocab_v20230424.txt") && error.contains(what),
+            "{error}"
+        );
+    }
+}
+
 #[test]
 fn ids_become_the_same_text() {
     for case in CASES {

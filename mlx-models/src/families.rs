@@ -507,6 +507,10 @@ families! {
         names: longcat_flash::names,
         bits: longcat_flash::BITS,
     }
+    rwkv7: ["rwkv7"] {
+        names: rwkv7::names,
+        bits: rwkv7::BITS,
+    }
 }
 
 /// Families of encoders, in the order of messages. Their files are in

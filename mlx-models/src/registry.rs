@@ -24,16 +24,16 @@ const REFUSED: &[(&str, &str)] = &[
         "its keys and values are mixed with those of the token before",
     ),
     (
+        "deepseek_v41",
+        "its layers attend to blocks that others have compressed, and look up n-grams that are hashed by texts of the tokenizer",
+    ),
+    (
         "nemotron_h_omni",
         "its text model can be loaded as nemotron_h, from a config and tensors without the prefix language_model",
     ),
     (
         "phi3small",
         "its attention is sparse in blocks that differ by head",
-    ),
-    (
-        "rwkv7",
-        "its state forgets by one key and learns by another, which no kernel here computes",
     ),
 ];
 

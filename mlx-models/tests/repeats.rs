@@ -312,3 +312,49 @@ fn kept_tokens_change_no_graph() -> Result<()> {
     assert_eq!(others, expected);
     Ok(())
 }
+
+/// A recurrence of plain operations (RWKV 7) computes the same, whether the states after each token
+/// have slots or only those after the last are stored.
+#[test]
+fn states_of_tokens_in_slots_are_those_of_new_arrays() -> Result<()> {
+    let loaded = load_case(&checkpoint("rwkv7"));
+    let model = &*loaded.model;
+    let run = |in_slots: bool| -> Result<Vec<Vec<f32>>> {
+        let options = CacheOptions {
+            slack: 3,
+            ..CacheOptions::default()
+        };
+        let mut cache = started(model, &[5, 19, 2], options)?;
+        let mut found = Vec::new();
+        for number in 0..12 {
+            let widths = [[3, 2, 3], [1, 0, 3], [1, 1, 1], [3, 3, 3]][number % 4];
+            let n = widths.iter().sum::<usize>() as u32;
+            let tokens: Vec<u32> = (0..n).map(|at| 1 + (7 * at + number as u32) % 60).collect();
+            let tokens = Array::from_slice(&tokens, &[1, n as i32])?;
+            let mut step = cache.begin(&widths)?;
+            let keep = match number % 4 {
+                2 => widths,
+                // A row with tokens keeps at least one.
+                _ => widths.map(|width| width.min(1 + number % 2)),
+            };
+            if in_slots {
+                match keep == widths {
+                    // The slots of the steps before are still there.
+                    true => step.keep_all(),
+                    false => assert!(step.keep_any()?),
+                }
+            }
+            let logits = model.logits(&model.hidden(&tokens, &mut step)?)?;
+            step.commit(&keep)?;
+            found.push(logits.to_vec::<f32>()?);
+        }
+        Ok(found)
+    };
+    for (number, (new, slots)) in run(false)?.iter().zip(&run(true)?).enumerate() {
+        assert_eq!(new.len(), slots.len());
+        let off = new.iter().zip(slots).map(|(a, b)| (a - b).abs());
+        let off = off.fold(0.0, f32::max);
+        assert!(off < 2e-5, "step {number}: {off}");
+    }
+    Ok(())
+}

@@ -71,7 +71,11 @@ fn agree_by_name(
         .parts()
         .map(|part| match *part {
             StatePart::Window { name, len, width } => (name, len, width),
-            StatePart::Carry { name, .. } => panic!("{name} is no window"),
+            // A matrix for each head, of as many rows as columns.
+            StatePart::Carry { name, shape, .. } => {
+                assert_eq!(shape[1], shape[2], "{name}");
+                (name, shape[0], shape[1])
+            }
         })
         .collect();
     let mut tokens = None;
@@ -79,6 +83,9 @@ fn agree_by_name(
         "near" => width == of("self_attn.kv_proj")[0],
         "blocks" => width == 2 * of("self_attn.compressor.kv_proj")[0],
         "index" => width == 2 * of("self_attn.compressor.indexer.kv_proj")[0],
+        "shift" => [width, len] == [of("attn.r_proj")[1], 1],
+        "mlp_shift" => [width, len] == [of("ffn.up_proj")[1], 1],
+        "memory" => *of("attn.r_k") == [len, width],
         "tokens" => tokens.replace(len).is_none(),
         // The convolution is dilated by the tokens of the longest n-gram.
         "ngrams" => {

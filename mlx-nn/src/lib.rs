@@ -167,6 +167,7 @@ pub mod latent;
 pub mod layer;
 pub mod lightning;
 pub mod linear;
+mod lines;
 pub mod lora;
 pub mod loss;
 pub mod mamba;
@@ -188,6 +189,7 @@ pub mod recurrence;
 pub mod residual;
 pub mod rnn;
 pub mod rope;
+pub mod rwkv;
 pub mod schedule;
 pub mod selective;
 pub mod shard;
@@ -273,6 +275,7 @@ pub use recurrence::{Recurrence, RecurrenceConfig};
 pub use residual::Residual;
 pub use rnn::{Gru, Lstm, Rnn};
 pub use rope::{Rope, RopeConfig, RopeScaling};
+pub use rwkv::{ChannelMix, Rwkv7, Rwkv7Config};
 pub use schedule::{
     Schedule, cosine_decay, exponential_decay, join_schedules, linear_schedule, step_decay,
 };

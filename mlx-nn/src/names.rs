@@ -148,6 +148,7 @@ enum Place {
 #[derive(Clone, Debug, PartialEq)]
 enum Change {
     Transpose(Vec<i32>),
+    Reshape(Vec<i32>),
     Add(f32),
     /// Columns are divided by their norms plus a number.
     UnitColumns(f32),
@@ -218,6 +219,13 @@ fn changed_shape(
             Change::Transpose(_) | Change::Add(_) if dtype == DType::U32 => {
                 return Err(format!("packed {shape:?} cannot be transposed or added to"));
             }
+            Change::Reshape(to) => {
+                let size = |shape: &[i32]| shape.iter().map(|&n| i64::from(n)).product::<i64>();
+                if dtype == DType::U32 || size(&shape) != size(to) {
+                    return Err(format!("{shape:?} cannot be reshaped to {to:?}"));
+                }
+                to.clone()
+            }
             Change::Add(_) | Change::UnitColumns(_) => shape,
             Change::Ternary(change) => change.shape(dtype, &shape)?,
             Change::Words => match *shape {
@@ -254,6 +262,7 @@ fn changed(mut array: Array, changes: &[Change]) -> Result<Array> {
     for change in changes {
         array = match change {
             Change::Transpose(axes) => array.transpose(axes)?.contiguous()?,
+            Change::Reshape(shape) => array.reshape(shape)?,
             Change::Add(number) => array.astype(DType::F32)?.add(*number)?,
             // A matrix is packed after the division.
             Change::UnitColumns(_) if array.dtype() == DType::U32 => array,

@@ -2,10 +2,9 @@
 
 use std::ops::Range;
 
-use mlx_core::fast::{self, Gate, RaggedRows, SlotsAfter, StatePool, StateSlots};
+use mlx_core::fast::{self, Gate};
 use mlx_core::ops::concat;
-use mlx_core::ops::create::zeros;
-use mlx_core::{Array, DType, Error, ErrorKind, Result, inplace};
+use mlx_core::{Array, DType, Error, ErrorKind, Result};
 
 use crate::Module;
 use crate::activation::Activation;
@@ -13,6 +12,7 @@ use crate::cache::{LayerKind, RecurrentShape, StatePart};
 use crate::conv::CausalConv;
 use crate::init::Initial;
 use crate::linear::Linear;
+use crate::lines::{Lines, by_line};
 use crate::module::{Param, Path, Visit, VisitMut};
 use crate::norm::RmsNorm;
 use crate::shard::{Cut, Heads, Ranks, Shard};
@@ -158,7 +158,10 @@ impl SelectiveScan {
         ];
         let fixed = [self.rates.rate.clone(), self.rates.skip.clone()];
         let y = step.recur(layer, SCAN, tokens, move |tokens, rows, states| {
-            ragged(tokens, fixed.each_ref(), rows, states)
+            let state = [1, inner, state];
+            by_line(tokens, rows, states, state, |lines| {
+                scan(lines, fixed.each_ref())
+            })
         })?;
         let y = fast::gated(Gate::Silu, &part(&projected, inner, inner)?, &y)?;
         self.out_proj.forward(&y)
@@ -174,104 +177,27 @@ impl SelectiveScan {
     }
 }
 
-/// The scan of rows on one axis of tokens: the outputs, `[1, T, I]`, and the states of all rows, if
-/// they have states. `tokens` are the values and `dt`, `[1, T, I]`, keys and queries, `[1, T, N]`;
-/// `fixed` are the rates and skip. The scan itself has a place for each token of the longest row.
-fn ragged(
-    tokens: [&Array; 4],
-    fixed: [&Array; 2],
-    rows: &RaggedRows<'_>,
-    states: Option<StateSlots<'_>>,
-) -> Result<(Array, Option<Array>)> {
-    let [values, ..] = tokens;
-    let ([_, count, inner], [_, n]) = (values.dims()?, fixed[0].dims()?);
-    let (b, longest) = (rows.starts.dim(0)? - 1, rows.longest.max(1));
-    let first = rows.starts.slice_axis(0, 0, b)?;
-    let next = rows.starts.slice_axis(0, 1, b + 1)?;
-    let numbers = |n: i32| Array::arange(0.0, f64::from(n), 1.0, DType::I32);
-    let at = first.expand_dims(1)?.add(numbers(longest)?)?;
-    let at = at.minimum(count - 1)?; // [B, L]
-    let by_row = |array: &Array| array.squeeze(0)?.take(&at, 0);
-    let [values, dt, keys, queries] = tokens.map(by_row);
-    let before = match &states {
-        None => zeros(&[b, 1, inner, n], DType::F32)?,
-        Some(StateSlots { pool, from, .. }) => {
-            let found = array_of(pool).take(&from.maximum(0)?, 0)?;
-            let goes_on = from.greater_equal(0)?.reshape(&[b, 1, 1, 1])?;
-            goes_on.select(&found, 0.0f32)?
-        }
-    };
-    let [rate, skip] = fixed.map(Array::clone);
-    let inputs = [values?, dt?, keys?, queries?, rate, skip, before];
-    let (y, after) = scan(&inputs, &next.subtract(&first)?)?;
-    // The row of each token is the number of rows that end before it.
-    let places = numbers(count)?;
-    let ended = next.expand_dims(0)?.less_equal(places.expand_dims(1)?)?;
-    let row = ended.astype(DType::I32)?.sum(1, false)?.minimum(b - 1)?;
-    let own = places.subtract(first.take(&row, 0)?)?;
-    let index = row.multiply(longest)?.add(own.minimum(longest - 1)?)?;
-    let y = y
-        .reshape(&[b * longest, inner])?
-        .take(&index, 0)?
-        .expand_dims(0)?;
-    let end = match states {
-        None => None,
-        Some(StateSlots {
-            pool,
-            to: SlotsAfter::Rows(to),
-            ..
-        }) => {
-            let is_written = to.greater_equal(0)?.reshape(&[b, 1, 1, 1])?;
-            let end = is_written.select(&after, array_of(&pool))?;
-            Some(match pool {
-                StatePool::Shared(_) => end,
-                StatePool::Own(pool) => {
-                    let shape = pool.shape().to_vec();
-                    // All readers of the pool come before `end`.
-                    inplace::slice_update_in_place(pool, &end, &[0; 4], &shape)?
-                }
-            })
-        }
-        Some(_) => {
-            let message = "a selective scan keeps no states after each token";
-            return Err(Error::new(ErrorKind::Unsupported, message));
-        }
-    };
-    Ok((y, end))
-}
-
-fn array_of<'a>(pool: &'a StatePool<'a>) -> &'a Array {
-    match pool {
-        StatePool::Shared(pool) => pool,
-        StatePool::Own(pool) => pool,
-    }
-}
-
-/// The outputs of the first `widths` tokens of each row, `[B, L, I]` in the dtype of the values,
-/// and the state after them.
+/// The outputs of the tokens of each line, `[B, L, I]` in the dtype of the values, and the state
+/// after them.
 ///
 /// For each token and feature, in F32, with `δ = softplus(dt)`: `s ← exp(-rate · δ) s + δ x k` and
-/// `y = s · q + skip · x`, where `s`, `rate`, `k` and `q` have N numbers. `inputs` are the values
-/// and `dt`, `[B, L, I]`; keys and queries, `[B, L, N]`; the rates, F32 `[I, N]`; skip, F32 `[I]`;
-/// and the state before the tokens, F32 `[B, 1, I, N]`.
-fn scan(inputs: &[Array], widths: &Array) -> Result<(Array, Array)> {
-    let [values, dt, keys, queries, rate, skip, state] = inputs else {
-        let message = format!("a selective scan has 7 inputs, given {}", inputs.len());
-        return Err(Error::new(ErrorKind::Invalid, message));
-    };
-    let ([rows, tokens, _], dtype) = (values.dims()?, values.dtype());
+/// `y = s · q + skip · x`, where `s`, `rate`, `k` and `q` have N numbers. The lines have the values
+/// and `dt`, `[B, L, I]`; keys and queries, `[B, L, N]`; and the state before the tokens, F32
+/// `[B, 1, I, N]`. The others are the rates, F32 `[I, N]`, and skip, F32 `[I]`.
+fn scan(lines: &Lines<4>, [rate, skip]: [&Array; 2]) -> Result<(Array, Array)> {
+    if lines.each {
+        let message = "a selective scan keeps no states after each token";
+        return Err(Error::new(ErrorKind::Unsupported, message));
+    }
+    let ([values, dt, keys, queries], state) = (&lines.tokens, &lines.state);
+    let ([_, tokens, _], dtype) = (values.dims()?, values.dtype());
     let wide = |array: &Array| array.astype(DType::F32);
-    // Tokens after a row's width change nothing: a time step of 0 keeps the state.
-    let real = Array::arange(0.0, f64::from(tokens), 1.0, DType::I32)?
-        .less(widths.reshape(&[rows, 1])?)?;
-    let real = real.expand_dims(-1)?;
-    let delta = wide(dt)?.logaddexp(0.0f32)?;
-    let delta = real.select(&delta, 0.0f32)?;
-    let x = real.select(wide(values)?, 0.0f32)?;
-    let [keys, queries] = [keys, queries].map(wide);
-    let (keys, queries) = (real.select(keys?, 0.0f32)?, queries?);
+    // A time step of 0 keeps the state.
+    let delta = lines.masked(&wide(dt)?.logaddexp(0.0f32)?)?;
+    let x = lines.masked(&wide(values)?)?;
+    let (keys, queries) = (lines.masked(&wide(keys)?)?, wide(queries)?);
     let change = delta.multiply(&x)?;
-    let mut state = state.squeeze(1)?.expand_dims(1)?; // [B, 1, I, N]
+    let mut state = state.clone(); // [B, 1, I, N]
     let mut read = Vec::new();
     for first in (0..tokens).step_by(CHUNK as usize) {
         let end = tokens.min(first + CHUNK);
@@ -287,8 +213,7 @@ fn scan(inputs: &[Array], widths: &Array) -> Result<(Array, Array)> {
         Ok([read]) => read,
         Err(read) => concat(&read, 1)?,
     };
-    let y = read.add(x.multiply(skip)?)?;
-    let y = real.select(&y, 0.0f32)?.astype(dtype)?;
+    let y = read.add(x.multiply(skip)?)?.astype(dtype)?;
     Ok((y, state))
 }
 

@@ -16,6 +16,7 @@
 //! | [`Mamba`](crate::Mamba), [`Lightning`](crate::Lightning) | heads | 1, and 1 of a norm over all heads |
 //! | [`ProjectedScan`](crate::ProjectedScan) | heads | 2 |
 //! | [`SelectiveScan`](crate::SelectiveScan) | features | 2 |
+//! | [`Rwkv7`](crate::Rwkv7) | heads | 1 |
 //! | [`ShortConv`](crate::ShortConv) | features | 1 |
 //! | `lm_head`, or the embedding that is tied to it | tokens | 1 gather, and 1 of the tied lookup |
 //!

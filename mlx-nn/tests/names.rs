@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use mlx_core::ops::quantize::quantize_with;
 use mlx_core::{
     Array, DType, Device, ErrorKind, QuantMode, Result, Safetensors, Scheme, memory, safetensors,
+    zeros,
 };
 use mlx_nn::names::Gather;
 use mlx_nn::{
@@ -229,6 +230,35 @@ fn tensors_are_transposed_added_to_stacked_and_dropped() -> Result<()> {
     fill_lazily(&mut module, &checkpoint, options)?;
     let norm = values(&module)["norm"].to_vec::<f32>()?;
     assert_eq!(norm[2], 1.0 + 2f32.powi(-9));
+    Ok(())
+}
+
+#[test]
+fn axes_of_files_are_those_of_the_parameter() -> Result<()> {
+    let shape = [6, 4, 1];
+    let rules = Rules::from([Rule::reshape("conv", &shape).written()]);
+    let tensors = |conv: Array| {
+        let others = [("norm", &[4][..]), ("experts", &[3, 2, 4])];
+        let others = others.map(|(name, shape)| (name, zeros(shape, DType::F32).unwrap()));
+        [others.to_vec(), vec![("conv", conv)]].concat()
+    };
+    for files in [&[24][..], &[1, 4, 6], &shape] {
+        let mut module = odd();
+        read(&mut module, &tensors(matrix(6, 4).reshape(files)?), &rules)?;
+        assert!(equal(
+            &values(&module)["conv"],
+            &matrix(6, 4).reshape(&shape)?
+        ));
+    }
+    let error = read(&mut odd(), &tensors(matrix(6, 5)), &rules).unwrap_err();
+    let error = error.to_string();
+    assert!(
+        error.contains("conv: [6, 5] cannot be reshaped to [6, 4, 1]"),
+        "{error}"
+    );
+    // A written file keeps the axes of the parameter.
+    let back = rules.inverse();
+    assert_eq!(back, rules);
     Ok(())
 }
 

@@ -14,6 +14,7 @@ def further_cases():
     yield plamo2()
     yield plamo3()
     yield minimax_m3_vl()
+    yield rwkv7()
 
 
 def olmo_hybrid():
@@ -356,3 +357,67 @@ def plamo2():
 def published_convolutions(tensors):
     """The axes of torch."""
     return {name: tensor.mT.contiguous() if name.endswith("conv1d.weight") else tensor for name, tensor in tensors.items()}
+
+
+def rwkv7():
+    def published(tensors):
+        """The axes of flash-linear-attention."""
+        flat = ("k_k", "k_a", "g_norm.weight", "g_norm.bias")
+        return {name: tensor.flatten() if name.endswith(flat) else tensor for name, tensor in tensors.items()}
+
+    mixes = ["attn.x_r", "attn.x_w", "attn.x_k", "attn.x_v", "attn.x_a", "attn.x_g", "ffn.x_k"]
+    return late_case(
+        "rwkv7",
+        "matrices of two heads that are cleared at one key and learn at another; values of the first layer in the others",
+        base(
+            "RWKV7ForCausalLM",
+            "rwkv7",
+            a_low_rank_dim=8,
+            attn_mode="chunk",
+            decay_low_rank_dim=8,
+            fuse_norm=False,
+            gate_low_rank_dim=16,
+            head_dim=16,
+            hidden_act="sqrelu",
+            hidden_ratio=4.0,
+            norm_bias=True,
+            # In heads of 16 this is the epsilon of mlx-lm's norm of heads, which is fixed.
+            norm_eps=4e-5,
+            norm_first=True,
+            num_attention_heads=None,
+            num_heads=2,
+            num_hidden_layers=3,
+            num_key_value_heads=None,
+            rms_norm_eps=None,
+            rope_theta=None,
+            v_low_rank_dim=8,
+            value_dim=[32, 32, 32],
+        ),
+        [
+            mutation("norm_eps", {"norm_eps": 0.5}),
+            *[mutation(name, fill={name: 0.0}) for name in mixes],
+            mutation("k_k", fill={"attn.k_k": 1.0}),
+            mutation("k_a", fill={"attn.k_a": 0.0}),
+            mutation("r_k", fill={"attn.r_k": 0.0}),
+            mutation("decay", fill={"w_lora.lora.2.bias": 0.0}),
+            mutation("learning rate", fill={"a_lora.lora.2.bias": 0.0}),
+            mutation("values of the first layer", fill={"v_lora.lora.2.bias": -9.0}),
+            mutation("g_norm.weight", fill={"g_norm.weight": 1.0}),
+            mutation("g_norm.bias", fill={"g_norm.bias": 0.0}),
+            mutation("pre_norm.weight", fill={"pre_norm.weight": 1.0}),
+            mutation("pre_norm.bias", fill={"pre_norm.bias": 0.0}),
+        ],
+        spreads=[
+            *[(name, (0.3, 0.5)) for name in mixes],
+            ("k_k", (0.5, 1.0)),
+            ("k_a", (0.4, 1.0)),
+            ("r_k", (0.5, 0.3)),
+            ("lora.2.bias", (1.0, 0.0)),
+            ("norm.weight", (0.4, 1.0)),
+            ("norm.bias", (0.4, 0.0)),
+            ("embeddings.weight", (0.5, 0.0)),
+        ],
+        by_mlx_lm=True,
+        change=published,
+        composed=True,
+    )

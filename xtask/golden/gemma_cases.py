@@ -268,4 +268,5 @@ def multimodal_cases(text):
         spreads=[("q_norm.weight", (0.2, -0.2)), ("k_norm.weight", (0.2, -0.2)), *SPREADS],
         dtype=torch.bfloat16,
         rename=OLD_PREFIXES,
+        formula=True,
     )

@@ -14,6 +14,7 @@ import tokenizers
 import transformers
 
 import text_classes
+import text_rwkv
 import text_templates
 import text_tokenizers
 
@@ -24,6 +25,7 @@ def main():
     text_tokenizers.write(out / "tokenizers")
     text_templates.write(out)
     text_classes.write(out)
+    text_rwkv.write(out, text_tokenizers.TEXTS)
     versions = {module.__name__: module.__version__ for module in (transformers, tokenizers, jinja2)}
     (out / "versions.json").write_text(json.dumps(versions, indent=1) + "\n")
 

@@ -14,7 +14,7 @@ const CONFIG: &str = "config.json";
 const WHOLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 /// Configuration, tokenizers and templates. ModelOpt describes packed weights in a file of its own.
-const SMALL: [&str; 17] = [
+const SMALL: [&str; 18] = [
     CONFIG,
     "hf_quant_config.json",
     "generation_config.json",
@@ -32,15 +32,17 @@ const SMALL: [&str; 17] = [
     "tokenizer.model",
     "tekken.json",
     "tiktoken.model",
+    "rwkv_vocab_v20230424.txt",
 ];
 /// Tokenizer files. A model needs one of them.
-const TOKENIZERS: [&str; 6] = [
+const TOKENIZERS: [&str; 7] = [
     "tokenizer.json",
     "tokenizer.model",
     "tekken.json",
     "tiktoken.model",
     "vocab.json",
     "vocab.txt",
+    "rwkv_vocab_v20230424.txt",
 ];
 /// Weights of heads for multi-token prediction in separate files.
 const SIDECARS: [&str; 3] = [

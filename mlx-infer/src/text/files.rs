@@ -252,6 +252,7 @@ fn max_bytes(name: &str) -> u64 {
         "tokenizer.model",
         "tekken.json",
         "tiktoken.model",
+        "rwkv_vocab_v20230424.txt",
     ]
     .contains(&name)
     {

@@ -15,6 +15,7 @@ mod least;
 mod pipeline;
 mod quiet;
 mod steps;
+mod trie;
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -32,6 +33,7 @@ use self::config::{ConfigToken, TokenizerConfig, object};
 use self::least::Least;
 use self::pipeline::TokenizerJson;
 use self::quiet::quietly;
+use self::trie::Trie;
 use crate::error::{Error, Result};
 use crate::text::detokenize::{Detokenizer, Steps, byte_level};
 use crate::text::files::{Files, MAX_TOKENIZER_BYTES};
@@ -65,6 +67,8 @@ struct Inner {
     steps: Steps,
     /// Whether the decoder, or a step of it, reads characters that stand for bytes.
     is_byte_level: bool,
+    /// Finds the tokens of texts in place of the tokenizer's model, if there is one.
+    trie: Option<Trie>,
     least: OnceLock<Option<Least>>,
     /// The location of tokenizer.json, for messages.
     place: String,
@@ -74,7 +78,7 @@ impl Tokenizer {
     /// Reads `tokenizer.json` and the files that belong to it: `tokenizer_config.json`, `special_tokens_map.json`,
     /// `added_tokens.json`, and the ids that end a text from `config.json` and `generation_config.json`. Without
     /// `tokenizer.json`, one of `tekken.json`, `tiktoken.model` and SentencePiece's `tokenizer.model` is converted, as
-    /// in transformers.
+    /// in transformers, or RWKV's vocabulary is read, as by its Python code.
     ///
     /// # Errors
     /// None of these files exists, one of them is malformed, or they need a feature that is not
@@ -203,6 +207,7 @@ impl Tokenizer {
             clean_up,
             steps,
             is_byte_level,
+            trie: converted.and_then(|converted| converted.trie),
             least: OnceLock::new(),
             place,
         })))
@@ -216,7 +221,13 @@ impl Tokenizer {
     /// unknown token.
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>> {
         let inner = &self.0.tokenizers;
-        let encoded = quietly(|| Ok(inner.encode_fast(text, add_special)?.get_ids().to_vec()));
+        let encoded = quietly(|| match &self.0.trie {
+            Some(trie) => {
+                let encoding = inner.post_process(trie.encode(inner, text)?, None, add_special)?;
+                Ok(encoding.get_ids().to_vec())
+            }
+            None => Ok(inner.encode_fast(text, add_special)?.get_ids().to_vec()),
+        });
         encoded.map_err(|fault| fault.error("encode", || self.blamed(blame::encoding(inner, text))))
     }
 
@@ -242,8 +253,12 @@ impl Tokenizer {
             return Err(Error::argument(message));
         }
         let encoded = quietly(|| {
-            let first = inner.encode(text, false)?;
-            let second = pair.map(|pair| inner.encode(pair, false)).transpose()?;
+            let encode = |text: &str| match &self.0.trie {
+                Some(trie) => trie.encode(inner, text),
+                None => inner.encode(text, false),
+            };
+            let first = encode(text)?;
+            let second = pair.map(encode).transpose()?;
             let cut = TruncationParams {
                 max_length: most - around,
                 ..TruncationParams::default()

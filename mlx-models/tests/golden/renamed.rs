@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use mlx_core::{Array, DType, Result, Safetensors, ops, safetensors};
+use mlx_core::{Array, DType, Result, Safetensors, fast, ops, safetensors};
 use mlx_models::{LoadOptions, Loaded, load_from};
 use serde_json::Value;
 
@@ -61,6 +61,56 @@ fn internlm2(
         renamed.push((new, array));
     }
     renamed
+}
+
+/// RWKV 7: the first published files have the six mixes of a layer in one tensor. A norm that only the embeddings go through
+/// can be computed before, and biases of 0 can be missing.
+#[test]
+fn older_files_and_options_of_rwkv7() {
+    let case = Case::all()
+        .into_iter()
+        .find(|case| case.name == "rwkv7")
+        .unwrap();
+    let mut config = case.config("config.json");
+    let mut all = tensors(&case);
+    for layer in 0..config["num_hidden_layers"].as_u64().unwrap() {
+        let mixes = ["r", "w", "k", "v", "a", "g"].map(|name| {
+            let name = format!("model.layers.{layer}.attn.x_{name}");
+            all.remove(&name).unwrap().reshape(&[1, -1]).unwrap()
+        });
+        let joined = ops::shape::concat(&mixes, 0).unwrap();
+        all.insert(format!("model.layers.{layer}.attn.x_x"), joined);
+    }
+    let named = |all: &BTreeMap<String, Array>| all.clone().into_iter().collect::<Vec<_>>();
+    same_as_golden(&case, "rwkv7", config.clone(), &named(&all));
+    let [weight, bias] = ["weight", "bias"].map(|part| {
+        let name = format!("model.layers.0.pre_norm.{part}");
+        all.remove(&name).unwrap().astype(DType::F32).unwrap()
+    });
+    let table = all.get_mut("model.embeddings.weight").unwrap();
+    let wide = table.astype(DType::F32).unwrap();
+    let eps = config["norm_eps"].as_f64().unwrap() as f32;
+    *table = fast::layer_norm(&wide, Some(&weight), Some(&bias), eps).unwrap();
+    config["norm_first"] = false.into();
+    same_as_golden(&case, "rwkv7", config.clone(), &named(&all));
+    let is_norm = |name: &str| name.ends_with("norm.bias") && !name.ends_with("g_norm.bias");
+    let norms: Vec<String> = all.keys().filter(|name| is_norm(name)).cloned().collect();
+    assert_eq!(norms.len(), 7);
+    let mut bare = all.clone();
+    for name in norms {
+        bare.remove(&name);
+        all.insert(name.clone(), all[&name].multiply(0.0).unwrap());
+    }
+    let logits = |config: &Value, all: &BTreeMap<String, Array>| {
+        let model = loaded("rwkv7", config.clone(), &named(all)).unwrap();
+        prompt_logits(&model, &case.prompts[0])
+            .unwrap()
+            .to_vec::<f32>()
+            .unwrap()
+    };
+    let expected = logits(&config, &all);
+    config["norm_bias"] = false.into();
+    assert_eq!(logits(&config, &bare), expected);
 }
 
 #[test]

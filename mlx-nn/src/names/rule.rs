@@ -22,6 +22,7 @@ enum Action {
     Rename(Pattern),
     Copy(Pattern),
     Transpose(Vec<i32>),
+    Reshape(Vec<i32>),
     Add(f32),
     UnitColumns(f32),
     Words,
@@ -69,6 +70,12 @@ impl Rule {
         let all = (0..axes.len() as i32).all(|axis| axes.contains(&axis));
         assert!(all, "{axes:?} is no order of axes");
         Self::new(from, Action::Transpose(axes.to_vec()))
+    }
+
+    /// The axes become these, of as many elements. Files may give a tensor other axes than those
+    /// that are written. Not for packed weights.
+    pub fn reshape(from: &str, shape: &[i32]) -> Self {
+        Self::new(from, Action::Reshape(shape.to_vec()))
     }
 
     /// A number is added, in F32. For example, 1 turns a stored `weight - 1` into the weight of a norm.
@@ -189,6 +196,7 @@ impl Rule {
         let (to, fewer): (&[Pattern], usize) = match &self.action {
             Action::Drop(_)
             | Action::Transpose(_)
+            | Action::Reshape(_)
             | Action::Add(_)
             | Action::UnitColumns(_)
             | Action::Words
@@ -235,6 +243,8 @@ impl Rule {
                 let axes = (0..axes.len() as i32).map(place).collect::<Option<_>>()?;
                 (Action::Transpose(axes), self.from.clone())
             }
+            // A written tensor keeps the parameter's axes.
+            Action::Reshape(shape) => (Action::Reshape(shape.clone()), self.from.clone()),
             Action::Add(number) => (Action::Add(-number), self.from.clone()),
             Action::Split(rows, to) => (Action::Join(rows.clone(), from()), to.clone()),
             Action::Join(rows, to) => {
@@ -268,6 +278,7 @@ impl Rule {
                 out.push(piece);
             }
             Action::Transpose(axes) => out.push(piece.then(Change::Transpose(axes.clone()))),
+            Action::Reshape(shape) => out.push(piece.then(Change::Reshape(shape.clone()))),
             Action::Add(number) => out.push(piece.then(Change::Add(*number))),
             Action::UnitColumns(least) => out.push(piece.then(Change::UnitColumns(*least))),
             Action::Words => out.push(piece.then(Change::Words)),

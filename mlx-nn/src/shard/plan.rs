@@ -18,6 +18,7 @@ use crate::mamba::Mamba;
 use crate::mlp::{GatedMlp, PlainMlp};
 use crate::module::{Module, Path, VisitMut};
 use crate::projected_scan::ProjectedScan;
+use crate::rwkv::Rwkv7;
 use crate::selective::SelectiveScan;
 use crate::short_conv::ShortConv;
 
@@ -129,6 +130,7 @@ fn known(module: &mut dyn Module) -> Option<&mut dyn Shard> {
         ProjectedScan,
         SelectiveScan,
         Lightning,
+        Rwkv7,
         ShortConv
     );
     None

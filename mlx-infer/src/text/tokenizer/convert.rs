@@ -1,5 +1,5 @@
 //! Tokenizers in files other than tokenizer.json: SentencePiece's `tokenizer.model`, Mistral's
-//! `tekken.json`, tiktoken's `tiktoken.model`; and those in the metadata of GGUF.
+//! `tekken.json`, tiktoken's `tiktoken.model`, RWKV's vocabulary; and those in the metadata of GGUF.
 //!
 //! The conversion results in the text of a tokenizer.json, like that which transformers makes when
 //! it loads such a checkpoint, and the tokens that transformers adds to it.
@@ -8,6 +8,7 @@ pub(crate) mod gguf;
 mod merges;
 mod proto;
 mod ranks;
+mod rwkv;
 mod sentencepiece;
 
 use tokenizers::AddedToken;
@@ -15,11 +16,15 @@ use tokenizers::processors::template::TemplateProcessing;
 
 use super::classes::Class;
 use super::config::{ConfigToken, TokenizerConfig};
+use super::trie::Trie;
 use crate::error::{Error, Result};
 use crate::text::files::Files;
 
 /// The files that can be converted, in the order in which they are looked for.
-pub(super) const NAMES: [&str; 3] = ["tekken.json", "tiktoken.model", "tokenizer.model"];
+pub(super) const NAMES: [&str; 4] = ["tekken.json", "tiktoken.model", "tokenizer.model", RWKV];
+
+/// The vocabulary of RWKV's tokenizer.
+const RWKV: &str = "rwkv_vocab_v20230424.txt";
 
 /// A tokenizer that was converted.
 pub(super) struct Converted {
@@ -36,6 +41,8 @@ pub(super) struct Converted {
     /// Whether `add_bos_token` and `add_eos_token` decide on the tokens around a text even if the
     /// configuration mentions neither.
     has_ends: bool,
+    /// The vocabulary, if the tokens of a text are the longest with which it goes on.
+    pub(super) trie: Option<Trie>,
 }
 
 /// The file of a checkpoint without tokenizer.json that is converted, and its content.
@@ -61,6 +68,9 @@ pub(super) fn convert(
     let wrong = |what: String| Error::format(format!("{place}: {what}"));
     if name == "tekken.json" {
         return ranks::tekken(bytes).map_err(wrong);
+    }
+    if name == RWKV {
+        return rwkv::convert(bytes, config).map_err(wrong);
     }
     // Files of both formats have the name tokenizer.model.
     if name == "tiktoken.model" || ranks::is_tiktoken(bytes) {

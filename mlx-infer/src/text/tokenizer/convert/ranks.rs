@@ -219,12 +219,13 @@ fn converted(
         named: Vec::new(),
         extra: Vec::new(),
         has_ends: false,
+        trie: None,
     })
 }
 
 /// The letter that represents each byte. Printable bytes are represented by their own letters, the
 /// others in order by those from U+0100 on.
-fn letters() -> [char; 256] {
+pub(super) fn letters() -> [char; 256] {
     let mut others = 0x100..;
     std::array::from_fn(|byte| match byte as u8 {
         b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff => char::from(byte as u8),

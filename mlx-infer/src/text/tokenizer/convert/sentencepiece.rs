@@ -74,6 +74,7 @@ pub(super) fn convert(
         },
         extra: extra.collect(),
         has_ends: true,
+        trie: None,
     })
 }
 
