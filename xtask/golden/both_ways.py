@@ -21,6 +21,7 @@ import torch
 from mlx_lm.convert import convert
 from safetensors.torch import load_file
 
+import by_mlx_lm  # noqa: F401 (its corrections of mlx-lm's families)
 import mlx_reference
 from checkpoint import read_tensors, write_config, write_tensors
 from convert import TESTDATA, source_folder

@@ -23,7 +23,7 @@ enum Action {
     Copy(Pattern),
     Transpose(Vec<i32>),
     Add(f32),
-    UnitColumns(f32),
+    Unit(i32, f32),
     Words,
     Stack(Pattern),
     Split(Rows, Vec<Pattern>),
@@ -79,7 +79,12 @@ impl Rule {
     /// Each column of a dense matrix `[rows, columns]` is divided by its Euclidean norm plus `least`, in
     /// F32. A written file has the divided matrix, and a packed matrix stays as it is.
     pub fn unit_columns(from: &str, least: f32) -> Self {
-        Self::new(from, Action::UnitColumns(least))
+        Self::new(from, Action::Unit(0, least))
+    }
+
+    /// The same for each row.
+    pub fn unit_rows(from: &str, least: f32) -> Self {
+        Self::new(from, Action::Unit(1, least))
     }
 
     /// Bytes of packed codes, `[.., groups, bytes]`, are joined into 32-bit words
@@ -190,7 +195,7 @@ impl Rule {
             Action::Drop(_)
             | Action::Transpose(_)
             | Action::Add(_)
-            | Action::UnitColumns(_)
+            | Action::Unit(..)
             | Action::Words
             | Action::Ternary(_) => (&[], 0),
             Action::Rename(to) | Action::Copy(to) | Action::Join(_, to) => {
@@ -218,7 +223,7 @@ impl Rule {
             Action::Drop(_)
             | Action::Copy(_)
             | Action::Stack(_)
-            | Action::UnitColumns(_)
+            | Action::Unit(..)
             | Action::Words => return None,
             Action::Ternary(matrix) => {
                 return (!matrix.back).then(|| {
@@ -269,7 +274,7 @@ impl Rule {
             }
             Action::Transpose(axes) => out.push(piece.then(Change::Transpose(axes.clone()))),
             Action::Add(number) => out.push(piece.then(Change::Add(*number))),
-            Action::UnitColumns(least) => out.push(piece.then(Change::UnitColumns(*least))),
+            Action::Unit(axis, least) => out.push(piece.then(Change::Unit(*axis, *least))),
             Action::Words => out.push(piece.then(Change::Words)),
             Action::Ternary(matrix) => {
                 let made = matrix.made(at);
