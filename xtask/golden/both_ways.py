@@ -112,6 +112,7 @@ REASONS = {
     "minimax": "mlx-lm's minimax is MiniMax M2",
     "nanochat": "mlx-lm reads the names of nanochat's own files, not those of transformers",
     "nemotron_h": BIASES,
+    "nemotron_h_omni": "mlx-lm does not have the type",
     "olmo_hybrid": "mlx-lm reads the usual names of norms, not the published ones",
     "olmo_hybrid_rope": "mlx-lm reads a convolution for each of q, k and v, not one as transformers has it",
     "phi_norms": "mlx-lm has no norms on q and k in this family",

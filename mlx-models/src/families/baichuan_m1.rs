@@ -116,7 +116,9 @@ mod tests {
         let kinds = [LayerKind::Full, LayerKind::Window(8), LayerKind::Full];
         assert_eq!(found.layers, kinds);
         let sizes = found.attentions.iter();
-        let sizes: Vec<_> = sizes.map(|plan| (plan.heads, plan.kv_heads, plan.head_dim)).collect();
+        let sizes: Vec<_> = sizes
+            .map(|plan| (plan.heads, plan.kv_heads, plan.head_dim))
+            .collect();
         assert_eq!(sizes, [(4, 2, 8), (8, 2, 4), (4, 2, 8)]);
     }
 }

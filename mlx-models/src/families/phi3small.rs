@@ -101,7 +101,10 @@ fn config(c: &Config) -> Result<DecoderConfig> {
 /// Reads the multipliers of muP (arXiv:2203.03466). 0 and null mean 1.
 fn multipliers(c: &Config, config: &mut DecoderConfig) -> Result<()> {
     let factor = |key, usual: f64| -> Result<Option<f32>> {
-        if c.is_null(key) || c.value(key).is_some_and(|given| given.as_f64() == Some(0.0)) {
+        if c.is_null(key)
+            || c.value(key)
+                .is_some_and(|given| given.as_f64() == Some(0.0))
+        {
             return Ok(None);
         }
         Ok(Some(c.positive(key, Some(usual))? as f32))

@@ -70,7 +70,7 @@ impl HeadPattern {
             local,
             stride,
         } = self.of;
-        if !step.beyond(self.of.reach()).contains(&true) {
+        if !step.any_beyond(self.of.reach()) {
             return Ok(None);
         }
         let columns = step.columns(layer)?;
