@@ -15,6 +15,7 @@ pub mod plan;
 pub mod quantization;
 pub mod rope;
 mod source;
+pub(crate) mod text;
 
 pub use bits::Bits;
 pub use json::parse;

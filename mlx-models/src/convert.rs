@@ -15,6 +15,7 @@ use mlx_nn::{Patterns, Piece};
 use serde_json::{Map, Value};
 
 use crate::checkpoint::{Weights, ternary};
+use crate::config::text::rename_text;
 use crate::model::Model;
 use crate::registry::assemble::{Assembled, filled};
 use crate::registry::{LoadOptions, Registry};
@@ -154,6 +155,7 @@ pub fn convert_with(
             format!("{label}: config.json: expected a JSON object"),
         ));
     };
+    rename_text(&mut object);
     let weights = weights.into();
     let non_finite = non_finite(&weights)?;
     let dtype = options.dtype.or_else(|| config_dtype(&object));
@@ -360,8 +362,9 @@ fn schemes_of(usual: Scheme, model: &dyn Model, prefix: &str) -> Result<Map<Stri
 /// # Errors
 /// An evaluation fails or a file cannot be written.
 pub fn save(model: &dyn Model, config: &Map<String, Value>, dir: &Path) -> Result<Converted> {
-    let nested = config.contains_key("text_config");
     let mut config = config.clone();
+    rename_text(&mut config);
+    let nested = config.contains_key("text_config");
     let registry = Registry::default();
     let model_type = config.get("model_type").and_then(Value::as_str);
     let family = model_type.and_then(|name| registry.family(name));

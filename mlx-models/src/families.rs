@@ -300,7 +300,8 @@ families! {
         names: granitemoehybrid::names,
         bits: gpt_oss::BITS,
     }
-    nemotron_h: ["nemotron_h"] {
+    nemotron_h: ["nemotron_h", "nemotron_h_omni", "NemotronH_Nano_Omni_Reasoning_V3"] {
+        wrappers: &["nemotron_h_omni", "NemotronH_Nano_Omni_Reasoning_V3"],
         names: nemotron_h::names,
     }
     falcon_h1: ["falcon_h1"] {
@@ -502,6 +503,13 @@ families! {
     deepseek_v4: ["deepseek_v4"] {
         names: deepseek_v4::names,
         bits: deepseek_v4::BITS,
+    }
+    phi3small: ["phi3small"] {
+        tied: true,
+        names: phi3small::names,
+    }
+    baichuan_m1: ["baichuan_m1"] {
+        names: baichuan_m1::names,
     }
     longcat_flash: ["longcat_flash"] {
         names: longcat_flash::names,

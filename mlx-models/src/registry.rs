@@ -18,24 +18,10 @@ pub use drafter::DraftKind;
 pub use load::{LoadOptions, Loaded, Outline, initialised, load, load_from};
 
 /// Published `model_type`s that are not supported, and the reason.
-const REFUSED: &[(&str, &str)] = &[
-    (
-        "baichuan_m1",
-        "its keys and values are mixed with those of the token before",
-    ),
-    (
-        "deepseek_v41",
-        "its layers attend to blocks that others have compressed, and look up n-grams that are hashed by texts of the tokenizer",
-    ),
-    (
-        "nemotron_h_omni",
-        "its text model can be loaded as nemotron_h, from a config and tensors without the prefix language_model",
-    ),
-    (
-        "phi3small",
-        "its attention is sparse in blocks that differ by head",
-    ),
-];
+const REFUSED: &[(&str, &str)] = &[(
+    "deepseek_v41",
+    "its layers attend to blocks that others have compressed, and look up n-grams that are hashed by texts of the tokenizer",
+)];
 
 /// The families that can be loaded: those of this crate, and those that a program adds.
 ///

@@ -1,20 +1,16 @@
 //! Different ways of computing the same must have the same result.
 
-use std::path::{Path, PathBuf};
+#[path = "shared/checkpoints.rs"]
+mod checkpoints;
 
+use checkpoints::checkpoint;
 use mlx_core::{Array, DType, QuantMode, Result, Scheme};
 use mlx_models::{LoadOptions, Loaded, load};
 use mlx_nn::{CacheOptions, ModelCache, quantize};
 
-fn dir(case: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../testdata/models")
-        .join(case)
-}
-
 fn model(case: &str) -> Loaded {
     load(
-        dir(case),
+        checkpoint(case),
         LoadOptions {
             dtype: Some(DType::F32),
             ..LoadOptions::default()
@@ -73,6 +69,8 @@ fn rows_of_a_batch_equal_single_rows() {
         "qwen3_5_text",
         "qwen3_5_moe",
         "qwen3_next",
+        "baichuan_m1",
+        "phi3small",
     ] {
         let model = model(case);
         let rows: Vec<Vec<u32>> = [1, 13, 4, 30]
@@ -120,6 +118,8 @@ fn a_ring_equals_the_whole_prompt_under_a_mask() {
         "gemma3_text",
         "gemma4_text",
         "qwen2_window",
+        "baichuan_m1",
+        "phi3small",
     ]
     .map(|case| (case, None));
     let eight = Scheme::new(32, 8, QuantMode::Affine).unwrap();
@@ -171,6 +171,7 @@ fn rejected_tokens_leave_no_trace() {
         "falcon_h1",
         "minimax",
         "kimi_linear",
+        "baichuan_m1",
     ] {
         let model = model(case);
         let prompt = tokens(21, 9);

@@ -81,6 +81,7 @@ fn agree_by_name(
     let mut tokens = None;
     parts.iter().all(|&(name, len, width)| match name {
         "near" => width == of("self_attn.kv_proj")[0],
+        "keys_values" => width == 2 * of("self_attn.k_proj")[0] && len == 1,
         "blocks" => width == 2 * of("self_attn.compressor.kv_proj")[0],
         "index" => width == 2 * of("self_attn.compressor.indexer.kv_proj")[0],
         "shift" => [width, len] == [of("attn.r_proj")[1], 1],

@@ -10,6 +10,8 @@ const SUPPORTED: &[&str] = &[
     "gemma4",
     "lfm2_vl",
     "mistral3",
+    "NemotronH_Nano_Omni_Reasoning_V3",
+    "nemotron_h_omni",
     "qwen2_5_vl",
     "qwen2_vl",
     "qwen3_vl",
@@ -33,6 +35,7 @@ const SUPPORTED: &[&str] = &[
     "step3p5",
     "step3p7",
     //
+    "baichuan_m1",
     "bamba",
     "cwm",
     "exaone",
@@ -60,6 +63,7 @@ const SUPPORTED: &[&str] = &[
     "nemotron-nas",
     "olmo",
     "olmo_hybrid",
+    "phi3small",
     "plamo2",
     "plamo3",
     "rwkv7",
@@ -71,12 +75,74 @@ const SUPPORTED: &[&str] = &[
 ];
 
 /// Types that are not loaded, and words of the reason in the message.
-const REFUSED: &[(&str, &str)] = &[
-    ("baichuan_m1", "mixed with those of the token before"),
-    ("deepseek_v41", "blocks that others have compressed"),
-    ("nemotron_h_omni", "loaded as nemotron_h"),
-    ("phi3small", "blocks that differ by head"),
-];
+const REFUSED: &[(&str, &str)] = &[("deepseek_v41", "blocks that others have compressed")];
+
+/// Keys whose values are not supported, and words of the message.
+#[test]
+fn values_that_are_not_supported_are_refused_by_name() {
+    let small = serde_json::json!({
+        "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 64,
+        "intermediate_size": 48, "ff_intermediate_size": 48,
+    });
+    for (name, key, value, words) in [
+        (
+            "phi3small",
+            "rope_scaling",
+            serde_json::json!({"type": "su"}),
+            "only null",
+        ),
+        ("phi3small", "ff_dim_multiplier", 4.into(), "only null"),
+        ("phi3small", "hidden_act", "silu".into(), "only gegelu"),
+        (
+            "phi3small",
+            "blocksparse_homo_head_pattern",
+            true.into(),
+            "only false",
+        ),
+        ("phi3small", "blocksparse_block_size", 0.into(), "1..="),
+        ("baichuan_m1", "conv_window", 3.into(), "only 2"),
+        (
+            "baichuan_m1",
+            "tie_word_embeddings",
+            true.into(),
+            "not supported",
+        ),
+        (
+            "baichuan_m1",
+            "sliding_window_layers",
+            [2].into(),
+            "layer 2 of 2",
+        ),
+        (
+            "baichuan_m1",
+            "sliding_window_layers",
+            [1].into(),
+            "no sliding_window",
+        ),
+        (
+            "baichuan_m1",
+            "num_swa_attention_heads",
+            5.into(),
+            "not a multiple",
+        ),
+    ] {
+        let mut config = small.clone();
+        config["model_type"] = name.into();
+        assert!(
+            mlx_models::initialised("here", config.clone(), 1).is_ok(),
+            "{name}"
+        );
+        config[key] = value;
+        let error = mlx_models::initialised("here", config, 1).err();
+        let message = error
+            .unwrap_or_else(|| panic!("{name}: {key} is taken"))
+            .to_string();
+        assert!(
+            message.contains(key) && message.contains(words),
+            "{message}"
+        );
+    }
+}
 
 #[test]
 fn published_types_are_known_or_refused_with_the_reason() {

@@ -1,6 +1,6 @@
 //! Attention of one layer: projections, q/k norm, rope, and the cache's `attend`.
 
-use mlx_core::{Array, DType, Result, fast};
+use mlx_core::{Array, DType, Error, ErrorKind, Result, fast};
 
 use crate::attend::Keys;
 use crate::linear::Linear;
@@ -15,6 +15,8 @@ mod blocks;
 mod gate;
 mod heads;
 mod indexer;
+mod kv_taps;
+mod pattern;
 mod qk_norm;
 mod shard;
 
@@ -27,6 +29,10 @@ use heads::split_gate;
 pub use heads::{merge_heads, split_heads};
 pub use indexer::BlockIndexConfig;
 use indexer::BlockIndexer;
+use kv_taps::KvTaps;
+pub use kv_taps::kv_taps_kind;
+pub use pattern::BlockPattern;
+use pattern::HeadPattern;
 use qk_norm::HeadNorm;
 pub use qk_norm::{QkKind, QkNorm, QkPlace};
 
@@ -190,6 +196,8 @@ pub struct Attention {
     sinks: Option<Param>,
     indexer: Option<BlockIndexer>,
     chooser: Option<BlockChooser>,
+    kv_taps: Option<KvTaps>,
+    pattern: Option<HeadPattern>,
     rope: Option<Rope>,
     norm_place: QkPlace,
     unweighted: Option<f32>,
@@ -209,7 +217,8 @@ pub struct Attention {
 }
 
 crate::module!(Attention { q_proj, k_proj, v_proj, o_proj, g_proj, q_norm, k_norm, attn_sub_norm, sinks, indexer, chooser }
-               plain { rope, norm_place, unweighted, value_norm, shared, chunk, clip, growth, alibi, head_dim, value_dim, value_scale,
+               flat { kv_taps }
+               plain { pattern, rope, norm_place, unweighted, value_norm, shared, chunk, clip, growth, alibi, head_dim, value_dim, value_scale,
                        scale, softcap, output_gate, gate });
 
 impl Attention {
@@ -285,6 +294,8 @@ impl Attention {
                 None => None,
             },
             chooser: None,
+            kv_taps: None,
+            pattern: None,
             rope,
             norm_place,
             unweighted,
@@ -307,6 +318,36 @@ impl Attention {
         })
     }
 
+    /// The attention with queries that see only the blocks of positions that `pattern` gives their heads.
+    ///
+    /// # Errors
+    /// A size is less than 1.
+    pub fn with_pattern(self, pattern: BlockPattern) -> Result<Self> {
+        let pattern = HeadPattern::new(pattern, self.query_heads())?;
+        Ok(Self {
+            pattern: Some(pattern),
+            ..self
+        })
+    }
+
+    /// The attention with keys and values that are mixed with those of the token before, by two taps a head. The ones
+    /// before a step are a second state of the layer, of the kind [`kv_taps_kind`].
+    ///
+    /// # Errors
+    /// The attention has no keys and values of its own, or a second state.
+    pub fn with_kv_taps(self) -> Result<Self> {
+        let has_state = self.indexer.is_some() || self.chooser.is_some();
+        if has_state || self.k_proj.is_none() || self.v_proj.is_none() {
+            let message = "taps of keys and values in an attention that has none of its own, or a second state";
+            return Err(Error::new(ErrorKind::Invalid, message));
+        }
+        let taps = KvTaps::empty(self.kv_heads(), self.head_dim, self.value_dim)?;
+        Ok(Self {
+            kv_taps: Some(taps),
+            ..self
+        })
+    }
+
     /// `x: [1, T, E] -> [1, T, E]`, reading and writing layer `layer` of the step's cache.
     ///
     /// # Errors
@@ -318,10 +359,11 @@ impl Attention {
         step: &mut Step,
     ) -> Result<Array> {
         let x = x.into();
-        let selection = match (&self.indexer, &self.chooser) {
-            (Some(indexer), _) => indexer.select(x, layer + 1, step)?,
-            (None, Some(chooser)) => chooser.select(x, layer + 1, step)?,
-            (None, None) => None,
+        let selection = match (&self.indexer, &self.chooser, &self.pattern) {
+            (Some(indexer), ..) => indexer.select(x, layer + 1, step)?,
+            (None, Some(chooser), _) => chooser.select(x, layer + 1, step)?,
+            (None, None, Some(pattern)) => pattern.select(layer, step)?,
+            (None, None, None) => None,
         };
         let (q, kv, opening) = self.projections(x)?;
         let (positions, dim) = (step.positions().clone(), self.head_dim);
@@ -343,7 +385,11 @@ impl Attention {
             alibi: self.alibi.as_ref(),
         };
         let y = match kv {
-            Some((k, v)) => {
+            Some(kv) => {
+                let (k, v) = match &self.kv_taps {
+                    Some(taps) => taps.forward(&kv, layer + 1, step)?,
+                    None => kv,
+                };
                 let k = self.prepared(k, self.k_norm.as_ref())?;
                 let k = self.keys(&k, self.k_norm.as_ref(), &positions, step)?;
                 let mut v = split_heads(&self.clipped(v)?, self.value_dim)?;

@@ -27,6 +27,8 @@ pub struct Head<'a> {
     pub scale: Option<f32>,
     /// Logits go through `cap * tanh(logits / cap)` (Gemma 2).
     pub softcap: Option<f32>,
+    /// Bool `[V]`: the tokens whose logits are minus infinity (Phi 3 small).
+    pub excluded: Option<&'a Array>,
 }
 
 impl<'a> Head<'a> {
@@ -36,7 +38,14 @@ impl<'a> Head<'a> {
             matrix: layer.map_or(HeadMatrix::Tied(embedding), HeadMatrix::Own),
             scale: None,
             softcap,
+            excluded: None,
         }
+    }
+
+    /// The head whose logits of these tokens, Bool `[V]`, are minus infinity.
+    #[must_use]
+    pub fn without(self, excluded: Option<&'a Array>) -> Self {
+        Self { excluded, ..self }
     }
 
     /// The head with a factor for the logits, which is applied before the soft cap.
@@ -54,7 +63,7 @@ impl<'a> Head<'a> {
             HeadMatrix::Own(layer) => layer.forward(hidden)?,
             HeadMatrix::Tied(embedding) => embedding.as_linear(hidden)?,
         };
-        finished(logits, self.scale, self.softcap)
+        finished(logits, self.scale, self.softcap, self.excluded)
     }
 
     /// The logits of the first `tokens` tokens of the vocabulary: `[.., E] -> [.., tokens]`
@@ -87,17 +96,27 @@ impl<'a> Head<'a> {
             },
             scale: self.scale,
             softcap: self.softcap,
+            excluded: self.excluded.cloned(),
         }
     }
 }
 
-fn finished(logits: Array, scale: Option<f32>, softcap: Option<f32>) -> Result<Array> {
+fn finished(
+    logits: Array,
+    scale: Option<f32>,
+    softcap: Option<f32>,
+    excluded: Option<&Array>,
+) -> Result<Array> {
     let logits = match scale {
         Some(scale) => logits.multiply(scale)?,
         None => logits,
     };
-    match softcap {
-        Some(cap) => fast::soft_cap(&logits, cap),
+    let logits = match softcap {
+        Some(cap) => fast::soft_cap(&logits, cap)?,
+        None => logits,
+    };
+    match excluded {
+        Some(excluded) => excluded.select(f32::NEG_INFINITY, &logits),
         None => Ok(logits),
     }
 }
@@ -108,6 +127,7 @@ pub(crate) struct OwnedHead {
     layer: Linear,
     scale: Option<f32>,
     softcap: Option<f32>,
+    excluded: Option<Array>,
 }
 
 impl OwnedHead {
@@ -118,7 +138,8 @@ impl OwnedHead {
 
     /// `[.., E] -> [.., V]`
     pub(crate) fn forward(&self, hidden: &Array) -> Result<Array> {
-        finished(self.layer.forward(hidden)?, self.scale, self.softcap)
+        let logits = self.layer.forward(hidden)?;
+        finished(logits, self.scale, self.softcap, self.excluded.as_ref())
     }
 
     /// The part for the tokens `from .. to`.
@@ -127,6 +148,10 @@ impl OwnedHead {
             layer: self.layer.slice(from, to)?,
             scale: self.scale,
             softcap: self.softcap,
+            excluded: match &self.excluded {
+                Some(excluded) => Some(excluded.slice_axis(0, from, to)?),
+                None => None,
+            },
         })
     }
 

@@ -216,8 +216,8 @@ pub use activation::{
     softmin, softplus, softshrink, softsign,
 };
 pub use attention::{
-    Alibi, Attention, AttentionConfig, BlockChoice, BlockIndexConfig, GateFunction, Growth,
-    HeadGate, KvSource, QkKind, QkNorm, QkPlace, merge_heads, split_heads,
+    Alibi, Attention, AttentionConfig, BlockChoice, BlockIndexConfig, BlockPattern, GateFunction,
+    Growth, HeadGate, KvSource, QkKind, QkNorm, QkPlace, kv_taps_kind, merge_heads, split_heads,
 };
 pub use bilinear::Bilinear;
 pub use cache::{

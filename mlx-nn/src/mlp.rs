@@ -137,9 +137,11 @@ pub struct PlainMlp {
     down_proj: Linear,
     act_fn: Option<Xielu>,
     activation: Activation,
+    /// The gate of neighbouring outputs of `up_proj`.
+    pairs: Option<ClampedGate>,
 }
 
-crate::module!(PlainMlp { up_proj, down_proj, act_fn } plain { activation });
+crate::module!(PlainMlp { up_proj, down_proj, act_fn } plain { activation, pairs });
 
 impl PlainMlp {
     /// An MLP over `hidden` features through `intermediate` ones, without values.
@@ -157,6 +159,20 @@ impl PlainMlp {
             down_proj: Linear::empty(intermediate, hidden, bias)?,
             act_fn: None,
             activation,
+            pairs: None,
+        })
+    }
+
+    /// An MLP in which outputs of the first projection alternate: gate, what the gate multiplies, gate, and so on (Phi 3
+    /// small). It has twice `intermediate` outputs.
+    ///
+    /// # Errors
+    /// No memory for a handle.
+    pub fn paired(hidden: i32, intermediate: i32, bias: bool, gate: ClampedGate) -> Result<Self> {
+        Ok(Self {
+            up_proj: Linear::empty(hidden, 2 * intermediate, bias)?,
+            pairs: Some(gate),
+            ..Self::empty(hidden, intermediate, bias, Activation::Silu)?
         })
     }
 
@@ -172,9 +188,15 @@ impl PlainMlp {
     /// The shapes do not fit.
     pub fn forward<'a>(&self, x: impl Into<Input<'a>>) -> Result<Array> {
         let up = self.up_proj.forward(x)?;
-        let inner = match &self.act_fn {
-            Some(xielu) => xielu.forward(&up)?,
-            None => self.activation.forward(&up)?,
+        let inner = match (&self.act_fn, self.pairs) {
+            (_, Some(gate)) => {
+                let [b, l, width] = up.dims()?;
+                let pairs = up.reshape(&[b, l, width / 2, 2])?;
+                let part = |at| pairs.slice_axis(-1, at, at + 1)?.squeeze(-1);
+                gate.gated(&part(0)?, &part(1)?)?
+            }
+            (Some(xielu), None) => xielu.forward(&up)?,
+            (None, None) => self.activation.forward(&up)?,
         };
         self.down_proj.forward(&inner)
     }
@@ -187,9 +209,11 @@ impl Shard for PlainMlp {
 
     fn shard(&mut self, ranks: Ranks, unit: i32) -> Result<()> {
         let share = ranks.share_of_blocks(self.down_proj.weight().shape()[1], unit);
-        let own = std::slice::from_ref(&share);
-        self.up_proj.keep_outputs(own)?;
-        self.down_proj.keep_inputs(own, ranks)
+        let each = if self.pairs.is_some() { 2 } else { 1 };
+        let outputs = share.start * each..share.end * each;
+        self.up_proj.keep_outputs(std::slice::from_ref(&outputs))?;
+        self.down_proj
+            .keep_inputs(std::slice::from_ref(&share), ranks)
     }
 }
 

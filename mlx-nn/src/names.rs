@@ -150,8 +150,8 @@ enum Change {
     Transpose(Vec<i32>),
     Reshape(Vec<i32>),
     Add(f32),
-    /// Columns are divided by their norms plus a number.
-    UnitColumns(f32),
+    /// Vectors along this axis of a matrix are divided by their norms plus a number.
+    Unit(i32, f32),
     /// Bytes are joined into 32-bit words.
     Words,
     /// A change between two forms of a matrix of -1, 0 and 1.
@@ -226,7 +226,7 @@ fn changed_shape(
                 }
                 to.clone()
             }
-            Change::Add(_) | Change::UnitColumns(_) => shape,
+            Change::Add(_) | Change::Unit(..) => shape,
             Change::Ternary(change) => change.shape(dtype, &shape)?,
             Change::Words => match *shape {
                 [ref rest @ .., groups, bytes] if dtype == DType::U8 && groups * bytes % 4 == 0 => {
@@ -265,10 +265,10 @@ fn changed(mut array: Array, changes: &[Change]) -> Result<Array> {
             Change::Reshape(shape) => array.reshape(shape)?,
             Change::Add(number) => array.astype(DType::F32)?.add(*number)?,
             // A matrix is packed after the division.
-            Change::UnitColumns(_) if array.dtype() == DType::U32 => array,
-            Change::UnitColumns(least) => {
+            Change::Unit(..) if array.dtype() == DType::U32 => array,
+            Change::Unit(axis, least) => {
                 let wide = array.astype(DType::F32)?;
-                let norms = wide.square()?.sum(0, true)?.sqrt()?;
+                let norms = wide.square()?.sum(*axis, true)?.sqrt()?;
                 wide.divide(norms.add(*least)?)?
             }
             Change::Ternary(change) => change.of(&array)?,

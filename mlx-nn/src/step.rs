@@ -329,6 +329,17 @@ impl Step<'_> {
         beyond
     }
 
+    /// Whether any row will hold more than `most` positions; see [`ModelCache::expect`].
+    pub fn any_beyond(&self, most: usize) -> bool {
+        let any = self.reach.iter().any(|&reach| reach > most);
+        match any {
+            // Rows only grow, so later steps of these rows have the same answer.
+            true => self.needs_rows.set(true),
+            false => self.lasts_until(most),
+        }
+        any
+    }
+
     /// Runs a layer in which every row is one position shorter than in the other layers. Keys and
     /// values of position p need the token at p + 1, so the next step writes the last position. A
     /// row that begins has the same length in all layers.

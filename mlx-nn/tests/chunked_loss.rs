@@ -130,7 +130,13 @@ fn own(softcap: Option<f32>) -> impl Fn(&Linear) -> Head<'_> + Copy {
         matrix: HeadMatrix::Own(layer),
         scale: None,
         softcap,
+        excluded: None,
     }
+}
+
+/// The same head without some tokens: none of the targets, and all of a slice of one token.
+fn partly(excluded: &'static Array) -> impl Fn(&Linear) -> Head<'_> + Copy {
+    move |layer| own(None)(layer).without(Some(excluded))
 }
 
 fn layer(bias: bool) -> Linear {
@@ -153,6 +159,22 @@ fn slices_equal_the_whole() {
         "soft cap",
         &mut dense,
         own(Some(2.0)),
+        &["bias", "hidden", "weight"],
+        DType::F32,
+        1e-6,
+    );
+
+    let excluded: Vec<bool> = (0..VOCAB).map(|token| (41..79).contains(&token)).collect();
+    let excluded = Array::from_slice(&excluded, &[VOCAB]).unwrap();
+    let head = partly(Box::leak(Box::new(excluded.clone())));
+    let logits = head(&dense).forward(&inputs(DType::F32).0).unwrap();
+    let gone = logits.equal(f32::NEG_INFINITY).unwrap();
+    let same = gone.equal(&excluded).unwrap().all(.., false).unwrap();
+    assert!(same.item::<bool>().unwrap());
+    check(
+        "excluded",
+        &mut dense,
+        head,
         &["bias", "hidden", "weight"],
         DType::F32,
         1e-6,
@@ -185,6 +207,7 @@ fn tied_head(embedding: &Embedding) -> Head<'_> {
         matrix: HeadMatrix::Tied(embedding),
         scale: None,
         softcap: None,
+        excluded: None,
     }
 }
 

@@ -21,6 +21,7 @@ import torch
 from mlx_lm.convert import convert
 from safetensors.torch import load_file
 
+import by_mlx_lm  # noqa: F401 (its corrections of mlx-lm's families)
 import mlx_reference
 from checkpoint import read_tensors, write_config, write_tensors
 from convert import TESTDATA, source_folder
@@ -111,6 +112,7 @@ REASONS = {
     "minimax": "mlx-lm's minimax is MiniMax M2",
     "nanochat": "mlx-lm reads the names of nanochat's own files, not those of transformers",
     "nemotron_h": BIASES,
+    "nemotron_h_omni": "mlx-lm does not have the type",
     "olmo_hybrid": "mlx-lm reads the usual names of norms, not the published ones",
     "olmo_hybrid_rope": "mlx-lm reads a convolution for each of q, k and v, not one as transformers has it",
     "phi_norms": "mlx-lm has no norms on q and k in this family",

@@ -141,6 +141,7 @@ def llama_cases():
         sparse=True,
         alternates={"config.null.json": with_keys(num_key_value_heads=None, head_dim=None)},
         extra={f"model.layers.{n}.self_attn.rotary_emb.inv_freq": (4,) for n in range(2)},
+        formula=True,
     )
     yarn = {"factor": 4.0, "original_max_position_embeddings": 128, "rope_type": "yarn"}
     yield Case(

@@ -7,6 +7,7 @@ from torch import nn
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
+    AutoModelForImageTextToText,
     GraniteConfig,
     GraniteForCausalLM,
     LlamaConfig,
@@ -19,6 +20,8 @@ from transformers.conversion_mapping import (
     register_checkpoint_conversion_mapping,
 )
 from transformers.models.longcat_flash import modeling_longcat_flash as longcat
+from transformers.models.nemotron_h_omni import configuration_nemotron_h_omni as omni_config
+from transformers.models.nemotron_h_omni import modeling_nemotron_h_omni as omni
 
 
 class MiniCPMConfig(GraniteConfig):
@@ -152,6 +155,17 @@ class MiMoV2ForCausalLM(MiMoV2FlashForCausalLM):
         self.post_init()
 
 
+class NemotronOmniConfig(omni_config.NemotronH_Omni_Reasoning_V3_Config):
+    """The config under its published type."""
+
+    model_type = "NemotronH_Nano_Omni_Reasoning_V3"
+
+
+# The name of the class is that of transformers' conversion of tensors.
+class NemotronH_Omni_Reasoning_V3(omni.NemotronH_Omni_Reasoning_V3):  # noqa: N801
+    config_class = NemotronOmniConfig
+
+
 def register():
     """Lets transformers' automatic classes find them."""
     longcat.LongcatFlashExperts = PublishedExperts
@@ -159,6 +173,11 @@ def register():
     AutoModelForCausalLM.register(MiniCPMConfig, MiniCPMForCausalLM)
     AutoConfig.register("nemotron-nas", NemotronNasConfig)
     AutoModelForCausalLM.register(NemotronNasConfig, NemotronNasForCausalLM)
+    AutoConfig.register("NemotronH_Nano_Omni_Reasoning_V3", NemotronOmniConfig)
+    AutoModelForImageTextToText.register(NemotronOmniConfig, NemotronH_Omni_Reasoning_V3)
+    register_checkpoint_conversion_mapping(
+        NemotronOmniConfig.model_type, get_checkpoint_conversion_mapping("NemotronH_Omni_Reasoning_V3")
+    )
     AutoConfig.register("mimo_v2", MiMoV2Config)
     AutoModelForCausalLM.register(MiMoV2Config, MiMoV2ForCausalLM)
     register_checkpoint_conversion_mapping("mimo_v2", get_checkpoint_conversion_mapping("mimo_v2_flash"))

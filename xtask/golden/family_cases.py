@@ -305,6 +305,7 @@ def ministral3_cases():
         "bfloat16 file",
         wrapper | {"text_config": text},
         [mutation(name, {"text_config": {"rope_parameters": change}}) for name, change in mutations],
+        formula=True,
         **BF16,
     )
     small = base("MistralForCausalLM", "mistral", head_dim=16, rope_theta=1000000000.0)

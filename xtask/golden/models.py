@@ -53,6 +53,7 @@ from older_cases import older_cases
 from recurrent_cases import recurrent_cases
 from reference import copy_with_config, load, logprob_error, mutated, rounding_margin, run, token_change
 from rope_cases import rope_cases
+from sparse_cases import sparse_cases
 from stream_cases import stream_cases
 from vision_cases import vision_cases
 
@@ -95,6 +96,7 @@ def cases():
         late_cases,
         further_cases,
         stream_cases,
+        sparse_cases,
     ]
     return [case for cases in known for case in cases()]
 

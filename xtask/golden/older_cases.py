@@ -287,6 +287,7 @@ def granite_cases():
             ("post_norm1.weight", (0.4, 1.0)),
             ("post_norm2.weight", (0.4, 1.0)),
         ],
+        formula=True,
         **BF16,
     )
     yield Case(

@@ -3,7 +3,7 @@
 use mlx_nn::{Rule, Rules};
 
 /// Prefixes of tensors that belong to other towers of a multimodal checkpoint.
-const OTHER_TOWERS: [&str; 12] = [
+const OTHER_TOWERS: [&str; 16] = [
     "vision_tower.",
     "vision_model.",
     "multi_modal_projector.",
@@ -16,6 +16,10 @@ const OTHER_TOWERS: [&str; 12] = [
     "vision_adapter.",
     "vision_projection.",
     "vit_large_projector.",
+    "vision_projector.",
+    "vision_final_layernorm.",
+    "mlp1.",
+    "sound_",
 ];
 
 /// Maps the names in a model's files to those of its parameters, and back.

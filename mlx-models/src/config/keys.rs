@@ -256,7 +256,7 @@ pub(crate) fn set_mlp_bias(config: &mut DecoderConfig, given: bool) {
     for mlp in &mut config.feed_forward {
         match mlp {
             MlpConfig::Dense { bias, .. } | MlpConfig::Plain { bias, .. } => *bias = given,
-            MlpConfig::Learned { .. } | MlpConfig::Experts(_) => {}
+            MlpConfig::Paired { .. } | MlpConfig::Learned { .. } | MlpConfig::Experts(_) => {}
         }
     }
 }

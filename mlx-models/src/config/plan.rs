@@ -2,8 +2,8 @@
 //! layers from them.
 
 use mlx_nn::{
-    Activation, BlockChoice, ClampedGate, ExpertsConfig, Growth, HeadGate, LatentConfig, LayerKind,
-    NormConfig, NormKind, QkNorm, RecurrenceConfig, RopeConfig,
+    Activation, BlockChoice, BlockPattern, ClampedGate, ExpertsConfig, Growth, HeadGate,
+    LatentConfig, LayerKind, NormConfig, NormKind, QkNorm, RecurrenceConfig, RopeConfig,
 };
 
 /// The feed-forward half of one layer.
@@ -28,6 +28,13 @@ pub enum MlpConfig {
         bias: bool,
         /// Its activation.
         activation: Activation,
+    },
+    /// One MLP with a gate, in which gates and what they multiply are alternating rows of one matrix.
+    Paired {
+        /// Features inside.
+        intermediate: i32,
+        /// The gate. Both projections have biases.
+        gate: ClampedGate,
     },
     /// One MLP without a gate, whose activation is [`Xielu`](mlx_nn::Xielu) with slopes of this many axes.
     Learned {
@@ -80,6 +87,10 @@ pub struct AttentionPlan {
     pub value_scale: Option<f32>,
     /// Queries see only the blocks of positions that a small attention chooses.
     pub blocks: Option<BlockChoice>,
+    /// Queries see only the blocks of positions that a pattern gives their heads.
+    pub pattern: Option<BlockPattern>,
+    /// Keys and values are mixed with those of the token before.
+    pub kv_taps: bool,
     /// Latent attention, over compressed keys and values, in place of attention over heads.
     pub latent: Option<LatentConfig>,
     /// For each layer, whether its queries see the positions that an earlier layer's indexer chose. Empty if no layer
@@ -110,6 +121,8 @@ impl AttentionPlan {
             value_dim: None,
             value_scale: None,
             blocks: None,
+            pattern: None,
+            kv_taps: false,
             latent: None,
             shares_index: Vec::new(),
         }

@@ -6,6 +6,7 @@ use mlx_core::{Error, ErrorKind, Result};
 use mlx_nn::{
     Activation, Attention, AttentionConfig, ExpertsMlp, FeedForward, GatedMlp, KvShape,
     LatentAttention, LatentConfig, LayerKind, Norm, PlainMlp, Rope, RopeConfig, Xielu,
+    kv_taps_kind,
 };
 
 use super::causal_lm::Surroundings;
@@ -23,7 +24,12 @@ impl DecoderConfig {
             LayerKind::Recurrent(shape) => LayerGeometry::recurrent(shape),
             kind => {
                 let plan = self.attention_of(layer);
-                let attention = LayerGeometry::attention(plan.heads, kv_of(plan), kind);
+                let kv = kv_of(plan);
+                let mut attention = LayerGeometry::attention(plan.heads, kv, kind);
+                if plan.kv_taps {
+                    let width = kv.heads * (kv.key_dim + kv.value_dim);
+                    attention.states.push(kv_taps_kind(width));
+                }
                 match self.attention.latent.and_then(|latent| latent.index) {
                     Some(index) if !self.shares_index(layer) => {
                         attention.with_index(index.kept_dim())
@@ -115,7 +121,13 @@ impl DecoderConfig {
             chunk,
             ..self.attention_config()
         };
-        let attention = Attention::empty(&config, own.transpose()?)?;
+        let mut attention = Attention::empty(&config, own.transpose()?)?;
+        if let Some(pattern) = self.attention.pattern {
+            attention = attention.with_pattern(pattern)?;
+        }
+        if self.attention.kv_taps {
+            attention = attention.with_kv_taps()?;
+        }
         match (self.attention.blocks, rope) {
             (Some(blocks), Some(rope)) => {
                 let rope = RopeConfig {
@@ -180,6 +192,9 @@ impl DecoderConfig {
                 bias,
                 activation,
             )?)),
+            MlpConfig::Paired { intermediate, gate } => FeedForward::Plain(Box::new(
+                PlainMlp::paired(self.hidden, intermediate, true, gate)?,
+            )),
             MlpConfig::Learned { intermediate, axes } => {
                 let mlp = PlainMlp::empty(self.hidden, intermediate, false, Activation::Relu)?;
                 let xielu = Xielu::empty(&[1][..axes])?;

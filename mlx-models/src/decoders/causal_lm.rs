@@ -126,11 +126,13 @@ pub struct CausalLm<L, M = (), E = ()> {
     embed_scale: Option<f32>,
     logit_scale: Option<f32>,
     softcap: Option<f32>,
+    /// Bool `[V]`: the tokens that are never generated.
+    excluded: Option<Array>,
     /// The index of the head's first state, if the head drafts.
     head_state: Option<usize>,
 }
 module!(CausalLm<L: Module, M: Module, E: Module> { model, lm_head, mtp }
-        plain { geometry, names, embed_scale, logit_scale, softcap, head_state });
+        plain { geometry, names, embed_scale, logit_scale, softcap, excluded, head_state });
 
 /// The parts around the layers.
 #[derive(Clone, Debug)]
@@ -176,6 +178,7 @@ impl<L> CausalLm<L> {
             embed_scale: around.embed_scale,
             logit_scale: around.logit_scale,
             softcap: around.softcap,
+            excluded: None,
             head_state: None,
         })
     }
@@ -196,6 +199,20 @@ impl<L, M, E> CausalLm<L, M, E> {
     /// The model with this head for multi-token prediction.
     pub fn with_mtp<N>(self, mtp: Option<N>) -> CausalLm<L, N, E> {
         self.with(|model, _| (model, mtp))
+    }
+
+    /// The model whose logits of these tokens are minus infinity. Tokens outside of the vocabulary have no effect.
+    ///
+    /// # Errors
+    /// No memory for a handle.
+    pub fn without_tokens(self, tokens: &[i32]) -> Result<Self> {
+        let vocab = self.geometry.vocab;
+        let excluded: Vec<bool> = (0..vocab).map(|token| tokens.contains(&token)).collect();
+        let excluded = match excluded.contains(&true) {
+            true => Some(Array::from_slice(&excluded, &[vocab])?),
+            false => None,
+        };
+        Ok(Self { excluded, ..self })
     }
 
     /// The model with these ends.
@@ -231,6 +248,7 @@ impl<L, M, E> CausalLm<L, M, E> {
             embed_scale: self.embed_scale,
             logit_scale: self.logit_scale,
             softcap: self.softcap,
+            excluded: self.excluded,
             head_state: None,
         }
     }
@@ -281,7 +299,9 @@ where
 
     fn head(&self) -> Head<'_> {
         let embedding = &self.model.embed_tokens;
-        Head::of(self.lm_head.as_ref(), embedding, self.softcap).scaled(self.logit_scale)
+        Head::of(self.lm_head.as_ref(), embedding, self.softcap)
+            .scaled(self.logit_scale)
+            .without(self.excluded.as_ref())
     }
 
     fn geometry(&self) -> &Geometry {

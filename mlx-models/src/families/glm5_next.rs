@@ -94,7 +94,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<StreamsDecoder> {
                     shared.clamp = Some(own);
                 }
             }
-            MlpConfig::Plain { .. } | MlpConfig::Learned { .. } => {}
+            MlpConfig::Plain { .. } | MlpConfig::Paired { .. } | MlpConfig::Learned { .. } => {}
         }
     }
     let rule = rule(c, &config)?;

@@ -1,5 +1,6 @@
 //! Nemotron H (arXiv:2504.03624): layers with one mixer each, most of them scans of Mamba 2, some of them attention without a
-//! rope, MLPs without a gate, or experts, which may work on fewer features than a token has.
+//! rope, MLPs without a gate, or experts, which may work on fewer features than a token has. Also the text model of Nemotron 3 Nano
+//! Omni.
 
 use mlx_core::Result;
 use mlx_nn::{

@@ -13,6 +13,7 @@ use crate::checkpoint::ternary::{self, Ternary};
 use crate::checkpoint::tied_head::HeadTensors;
 use crate::config::keys::{TIED, has_mlx_convolutions};
 use crate::config::quantization::Quantization;
+use crate::config::text::rename_text;
 use crate::config::{Config, Source};
 use crate::draft_heads::head_folder::HeadFolder;
 use crate::draft_heads::{drafted, mtp};
@@ -101,6 +102,10 @@ fn assemble(
     mut folder: Option<&mut HeadFolder>,
     reading: Reading,
 ) -> Result<(Assembled, Checkpoint)> {
+    let mut config = config;
+    if let Value::Object(config) = &mut config {
+        rename_text(config);
+    }
     let mut outer = Config::new(&format!("{label}: config.json"), config)?;
     if let Some(beside) = weights.quantization {
         stored::add_settings(&mut outer, beside)?;

@@ -3,6 +3,7 @@
 use mlx_core::Result;
 
 use super::{Attention, QkPlace};
+use crate::cache::LayerKind;
 use crate::shard::{Heads, Ranks, Shard, Spread};
 
 impl Attention {
@@ -12,7 +13,7 @@ impl Attention {
     }
 
     /// The heads of keys and values. An attention over those of an earlier layer follows that layer.
-    fn kv_heads(&self) -> i32 {
+    pub(super) fn kv_heads(&self) -> i32 {
         match &self.k_proj {
             Some(keys) => keys.weight().shape()[0] / self.head_dim,
             None => self.query_heads(),
@@ -27,6 +28,10 @@ impl Shard for Attention {
             few: self.kv_heads(),
             copies: true,
         })
+    }
+
+    fn state(&self) -> Option<LayerKind> {
+        self.kv_taps.as_ref().map(|taps| taps.kind())
     }
 
     fn shard(&mut self, ranks: Ranks, _unit: i32) -> Result<()> {
@@ -59,6 +64,9 @@ impl Shard for Attention {
         let is_spread = self.norm_place == QkPlace::Projection;
         let queries = is_spread.then(|| spread(heads, 1));
         let keys = is_spread.then(|| spread(kv_heads, ranks.copies_of_few(kv_heads)));
+        if let Some(taps) = &mut self.kv_taps {
+            taps.keep(&shared)?;
+        }
         if let Some(norm) = &mut self.q_norm {
             norm.keep(own.clone(), self.head_dim, queries)?;
         }
@@ -83,6 +91,9 @@ impl Shard for Attention {
         }
         if let Some(chooser) = &mut self.chooser {
             chooser.keep(&own)?;
+        }
+        if let Some(pattern) = &mut self.pattern {
+            pattern.keep(&own)?;
         }
         match &mut self.alibi {
             Some(alibi) => alibi.keep(own),

@@ -26,7 +26,7 @@ use crate::head::{Head, OwnedHead};
 /// let mut layer = Linear::empty(8, 100, false)?;
 /// let key = random::Key::new(1)?;
 /// *layer.weight_mut() = mlx_nn::Weight::Dense(Param::new(random::normal(&key, &[100, 8], DType::F32)?));
-/// let head = Head { matrix: HeadMatrix::Own(&layer), scale: None, softcap: None };
+/// let head = Head { matrix: HeadMatrix::Own(&layer), scale: None, softcap: None, excluded: None };
 /// let hidden = random::normal(&key, &[2, 8], DType::F32)?;
 /// let targets = Array::from_slice(&[3u32, 99], &[2])?;
 /// let sliced = loss::chunked_cross_entropy(&hidden, &targets, &head, 30)?;

@@ -24,7 +24,7 @@ enum Action {
     Transpose(Vec<i32>),
     Reshape(Vec<i32>),
     Add(f32),
-    UnitColumns(f32),
+    Unit(i32, f32),
     Words,
     Stack(Pattern),
     Split(Rows, Vec<Pattern>),
@@ -86,7 +86,12 @@ impl Rule {
     /// Each column of a dense matrix `[rows, columns]` is divided by its Euclidean norm plus `least`, in
     /// F32. A written file has the divided matrix, and a packed matrix stays as it is.
     pub fn unit_columns(from: &str, least: f32) -> Self {
-        Self::new(from, Action::UnitColumns(least))
+        Self::new(from, Action::Unit(0, least))
+    }
+
+    /// The same for each row.
+    pub fn unit_rows(from: &str, least: f32) -> Self {
+        Self::new(from, Action::Unit(1, least))
     }
 
     /// Bytes of packed codes, `[.., groups, bytes]`, are joined into 32-bit words
@@ -198,7 +203,7 @@ impl Rule {
             | Action::Transpose(_)
             | Action::Reshape(_)
             | Action::Add(_)
-            | Action::UnitColumns(_)
+            | Action::Unit(..)
             | Action::Words
             | Action::Ternary(_) => (&[], 0),
             Action::Rename(to) | Action::Copy(to) | Action::Join(_, to) => {
@@ -226,7 +231,7 @@ impl Rule {
             Action::Drop(_)
             | Action::Copy(_)
             | Action::Stack(_)
-            | Action::UnitColumns(_)
+            | Action::Unit(..)
             | Action::Words => return None,
             Action::Ternary(matrix) => {
                 return (!matrix.back).then(|| {
@@ -280,7 +285,7 @@ impl Rule {
             Action::Transpose(axes) => out.push(piece.then(Change::Transpose(axes.clone()))),
             Action::Reshape(shape) => out.push(piece.then(Change::Reshape(shape.clone()))),
             Action::Add(number) => out.push(piece.then(Change::Add(*number))),
-            Action::UnitColumns(least) => out.push(piece.then(Change::UnitColumns(*least))),
+            Action::Unit(axis, least) => out.push(piece.then(Change::Unit(*axis, *least))),
             Action::Words => out.push(piece.then(Change::Words)),
             Action::Ternary(matrix) => {
                 let made = matrix.made(at);

@@ -7,6 +7,7 @@ use mlx_core::{Array, Error, ErrorKind, Result};
 use super::Step;
 use super::paged::{self, StepPages};
 use crate::attend::{Attend, Keys, Paged, Seen, attend_to_pages, attend_to_tokens};
+use crate::cache::pages::PAGE;
 use crate::cache::state::refusal;
 
 /// The vectors that a layer keeps for each position, and what the queries of a step may see.
@@ -380,6 +381,14 @@ impl Step<'_> {
         match v {
             Some(v) => Ok(vec![keys, kept(v)?]),
             None => Ok(vec![keys]),
+        }
+    }
+
+    /// The number of positions of a mask over the keys of layer `layer`. It is at least that of the longest row.
+    pub(crate) fn columns(&mut self, layer: usize) -> Result<i32> {
+        match self.stores() {
+            true => Ok(paged::of_layer(self, layer)?.paged.tables.dim(1)? * PAGE as i32),
+            false => Ok(self.axis.longest() as i32),
         }
     }
 

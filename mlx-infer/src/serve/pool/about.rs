@@ -84,8 +84,9 @@ impl About {
     pub(super) fn of_files(files: &Files, bytes: usize) -> Self {
         let config = files.json("config.json").ok().flatten().unwrap_or_default();
         let number = |key: &str| {
-            let inner = &config["text_config"];
-            config[key].as_i64().or_else(|| inner[key].as_i64())
+            let inner = ["text_config", "llm_config"].iter();
+            let mut inner = inner.filter_map(|part| config[*part][key].as_i64());
+            config[key].as_i64().or_else(|| inner.next())
         };
         let of_tokenizer = || {
             let config = files.json("tokenizer_config.json").ok().flatten()?;

@@ -12,6 +12,7 @@
 //! - White space around reasoning, inside its marks, and between calls is dropped.
 
 mod calls;
+mod channel;
 mod grammar;
 mod harmony;
 mod json;
@@ -259,7 +260,7 @@ struct Marks {
     is_anywhere: bool,
 }
 
-const REASONING: [Marks; 10] = [
+const REASONING: [Marks; 11] = [
     Marks {
         open: "<think>",
         close: "</think>",
@@ -310,7 +311,15 @@ const REASONING: [Marks; 10] = [
         close: "</mm:think>",
         is_anywhere: false,
     },
+    Marks {
+        open: " to=self<|message|>",
+        close: "<|eom|>",
+        is_anywhere: true,
+    },
 ];
+
+/// Muse's marks of reasoning. Other models end other texts with the second one.
+const MUSE: usize = 10;
 
 /// Kimi K3's marks of reasoning. Templates write the parts of its tags apart.
 const KIMI_K3: usize = 6;
@@ -363,9 +372,16 @@ impl ReplyFormat {
         let is_fenced = has("```json");
         let reasoning = match tools {
             ToolFormat::KimiK3 => Some(REASONING[KIMI_K3]),
-            _ => REASONING
-                .into_iter()
-                .find(|marks| is_token(marks.close) || has(marks.close)),
+            ToolFormat::Atem if is_token("<|eom|>") || has("<|eom|>") => Some(REASONING[MUSE]),
+            _ => {
+                // Many vocabularies and templates have the first marks beside those of their family.
+                let (usual, of_families) = (&REASONING[..1], &REASONING[1..MUSE]);
+                let named = of_families.iter().find(|marks| has(marks.close));
+                let mut all = usual.iter().chain(of_families);
+                named
+                    .or_else(|| all.find(|marks| is_token(marks.close) || has(marks.close)))
+                    .copied()
+            }
         };
         let reasoning = reasoning.filter(|_| tools != ToolFormat::Harmony);
         // Gemma 4 opens reasoning with a token and a word.
@@ -417,7 +433,7 @@ impl ReplyFormat {
     /// A parser of one reply to `prompt`, the text that the template rendered. `tools` are the
     /// offered tools in OpenAI's form. Without tools, calls are content.
     pub fn parser(&self, prompt: &str, tools: &[Value]) -> ReplyParser {
-        ReplyParser::new(self, self.begins_in_reasoning(prompt), tools)
+        ReplyParser::new(self, prompt, tools)
     }
 
     /// Whether a reply to `prompt` begins inside of reasoning, because the prompt opens reasoning in the turn of the

@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::text::files::Files;
 
 /// The ids of the first source that has some (generation_config.json, config.json, its
-/// `text_config`), and the id of the tokenizer. transformers' `generate` stops only at those of the
+/// `text_config` or `llm_config`), and the id of the tokenizer. transformers' `generate` stops only at those of the
 /// first source, but a chat template ends turns with the tokenizer's end token, and files that were
 /// edited by hand often name only one.
 pub(super) fn ids(
@@ -16,7 +16,8 @@ pub(super) fn ids(
     of_tokenizer: Option<u32>,
 ) -> Result<Vec<u32>> {
     let generation = object(files, "generation_config.json")?.unwrap_or_default();
-    let text = model.get("text_config").and_then(Value::as_object);
+    let text = model.get("text_config").or_else(|| model.get("llm_config"));
+    let text = text.and_then(Value::as_object);
     let sources = [
         ("generation_config.json", Some(&generation)),
         ("config.json", Some(model)),

@@ -56,7 +56,12 @@ fn with_input(call: &str, text: &str) -> String {
         let given = format!("city:{mark}Ulm{mark},days:3,unit:{mark}C{mark}");
         return call.replace(&given, &format!("input:{mark}{text}{mark}"));
     }
-    let begin = |word: &str| call[..call.find(word).unwrap()].rfind('\n').unwrap() + 1;
+    // A parameter begins a line, or its tag follows the one before.
+    let begin = |word: &str| {
+        let front = &call[..call.find(word).unwrap()];
+        let line = front.rfind('\n').map(|at| at + 1);
+        line.or_else(|| front.rfind('<')).unwrap()
+    };
     let city = &call[begin("city")..begin("days")];
     let unit = city.replace("city", "unit").replace("Ulm", "C");
     let end = begin("unit") + unit.len();

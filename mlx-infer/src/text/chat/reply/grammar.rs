@@ -42,7 +42,8 @@ struct Frame {
     /// After the name, and after the arguments.
     middle: &'static str,
     back: &'static str,
-    /// Between two calls; `None` if a reply has one call.
+    /// Between two calls; `None` if a reply has one call. It does not begin as the text after the last call does: a
+    /// grammar's words are the longest.
     between: Option<&'static str>,
 }
 
@@ -386,30 +387,30 @@ impl ReplyFormat {
             },
             ToolFormat::HunyuanTags => Frame {
                 open: "<tool_calls>",
-                outer: ("<tool_calls>\n", "\n</tool_calls>"),
+                outer: ("<tool_calls>\n", "</tool_calls>"),
                 front: "<tool_call>",
                 is_quoted: false,
                 middle: "<tool_sep>\n",
-                back: "</tool_call>",
-                between: Some("\n"),
+                back: "</tool_call>\n",
+                between: Some(""),
             },
             ToolFormat::HunyuanOpen => Frame {
                 open: "<tool_calls:opensource>",
-                outer: ("<tool_calls:opensource>\n", "\n</tool_calls:opensource>"),
+                outer: ("<tool_calls:opensource>\n", "</tool_calls:opensource>"),
                 front: "<tool_call:opensource>",
                 is_quoted: false,
                 middle: "<tool_sep:opensource>\n",
-                back: "</tool_call:opensource>",
-                between: Some("\n"),
+                back: "</tool_call:opensource>\n",
+                between: Some(""),
             },
             ToolFormat::Step3 => Frame {
                 open: "<｜tool_calls_begin｜>",
-                outer: ("<｜tool_calls_begin｜>\n", "\n<｜tool_calls_end｜>"),
+                outer: ("<｜tool_calls_begin｜>\n", "<｜tool_calls_end｜>"),
                 front: "<｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name=",
                 is_quoted: true,
                 middle: ">\n",
-                back: "</steptml:invoke><｜tool_call_end｜>",
-                between: Some("\n"),
+                back: "</steptml:invoke><｜tool_call_end｜>\n",
+                between: Some(""),
             },
             ToolFormat::Atem => Frame {
                 open: "<atem:function_calls>",

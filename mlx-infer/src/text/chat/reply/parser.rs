@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use serde_json::Value;
 
 use super::calls::{ReplyParts, Tools};
+use super::channel::{self, MessageHead};
 use super::harmony::Harmony;
 use super::json::{Envelope, is_blank};
 use super::named::{self, Named};
@@ -31,18 +32,26 @@ pub struct ReplyParser {
     has_content: bool,
     /// Whether blanks are dropped now, because they follow a mark of reasoning.
     skips_blanks: bool,
+    /// Whether the block is inside of reasoning, which goes on after it.
+    is_inside: bool,
 }
 
 #[derive(Debug)]
 enum State {
     Content,
-    Reasoning { has_text: bool },
+    Reasoning {
+        has_text: bool,
+    },
     Block(Block),
     Harmony(Harmony),
+    /// The beginning of a message, which may be its head.
+    Head(String),
 }
 
 impl ReplyParser {
-    pub(super) fn new(format: &ReplyFormat, is_reasoning: bool, tools: &[Value]) -> Self {
+    pub(super) fn new(format: &ReplyFormat, prompt: &str, tools: &[Value]) -> Self {
+        let is_reasoning = format.begins_in_reasoning(prompt);
+        let has_heads = format.tools == ToolFormat::Atem && format.reasoning.is_some();
         Self {
             reasoning: format.reasoning,
             form: format.tools,
@@ -50,6 +59,9 @@ impl ReplyParser {
             state: match is_reasoning {
                 _ if format.tools == ToolFormat::Harmony => State::Harmony(Harmony::default()),
                 true => State::Reasoning { has_text: false },
+                false if has_heads && prompt.ends_with(channel::START) => {
+                    State::Head(String::new())
+                }
                 false => State::Content,
             },
             seek: Seek::default(),
@@ -58,6 +70,7 @@ impl ReplyParser {
             between: String::new(),
             has_content: false,
             skips_blanks: is_reasoning,
+            is_inside: false,
         }
     }
 
@@ -118,6 +131,13 @@ impl ReplyParser {
                     self.leave(end);
                     self.take_pushed_back();
                 }
+                State::Head(head) => {
+                    let text = std::mem::take(head);
+                    self.state = State::Content;
+                    for c in text.chars() {
+                        self.say(c);
+                    }
+                }
             }
         }
         self.parts.take()
@@ -134,6 +154,7 @@ impl ReplyParser {
             State::Content => self.content(c),
             State::Reasoning { .. } => self.reasoning(c),
             State::Harmony(harmony) => harmony.take(c, &self.tools, &mut self.parts),
+            State::Head(_) => self.head(c),
             State::Block(block) => {
                 if let Some(end) = block.take(c, &self.tools, &mut self.parts) {
                     self.leave(end);
@@ -142,16 +163,27 @@ impl ReplyParser {
         }
     }
 
-    /// Continues with content after a block.
+    /// Continues after a block, with reasoning if the block was inside of it, else with content.
     fn leave(&mut self, end: BlockEnd) {
-        self.state = State::Content;
+        let is_inside = std::mem::take(&mut self.is_inside);
+        self.state = match is_inside {
+            true => State::Reasoning { has_text: true },
+            false => State::Content,
+        };
         if self.parts.has_calls() {
             self.between.retain(char::is_whitespace);
+        }
+        if is_inside && end == BlockEnd::Whole {
+            self.between.clear();
+            self.skips_blanks = true;
         }
         if let BlockEnd::Text { text, opens } = end {
             let mut chars = text.chars();
             if opens && let Some(first) = chars.next() {
-                self.say(first);
+                match is_inside {
+                    true => self.think(first),
+                    false => self.say(first),
+                }
             }
             for c in chars.rev() {
                 self.pushed_back.push_front(c);
@@ -174,7 +206,11 @@ impl ReplyParser {
             .filter(|marks| marks.is_anywhere || !self.has_content);
         let reasoning = reasoning.map(|marks| marks.open);
         let calls = if has_tools { self.form.marks() } else { &[] };
-        let frames = self.form.frames();
+        let frames = match (self.form, self.reasoning) {
+            // A template without channels.
+            (ToolFormat::Atem, None) => &[],
+            (form, _) => form.frames(),
+        };
         let marks: Vec<&'static str> = reasoning
             .iter()
             .chain(calls)
@@ -193,6 +229,7 @@ impl ReplyParser {
                 self.skips_blanks = true;
                 self.state = State::Reasoning { has_text: false };
             }
+            Some(channel::START) => self.state = State::Head(String::new()),
             Some(mark) if frames.contains(&mark) => {}
             Some(mark) => match self.form.begins(mark) {
                 Begins::Block(body) => self.state = State::Block(Block::new(mark, body)),
@@ -223,20 +260,70 @@ impl ReplyParser {
             return;
         };
         // A model may repeat the mark with which the prompt ends.
-        let wanted: &[&str] = if *has_text {
-            &[marks.close]
-        } else {
-            &[marks.close, marks.open]
+        let repeated = (!*has_text).then_some(marks.open);
+        let calls = match self.form.ends_reasoning() {
+            Some(_) if !self.tools.is_empty() => self.form.marks(),
+            _ => &[],
         };
+        let wanted: Vec<&'static str> = std::iter::once(marks.close)
+            .chain(repeated)
+            .chain(calls.iter().copied())
+            .collect();
         let mut free = String::new();
-        let found = self.seek.take(c, wanted, &mut free);
+        let found = self.seek.take(c, &wanted, &mut free).map(|at| wanted[at]);
         for c in free.chars() {
             self.think(c);
         }
-        if found == Some(0) {
-            self.between.clear();
-            self.skips_blanks = true;
-            self.state = State::Content;
+        match found {
+            None => {}
+            Some(mark) if mark == marks.close => {
+                self.between.clear();
+                self.skips_blanks = true;
+                self.state = State::Content;
+            }
+            Some(mark) if calls.contains(&mark) => self.call_in_reasoning(mark),
+            Some(_) => {}
+        }
+    }
+
+    /// Handles the mark of a call inside of reasoning.
+    fn call_in_reasoning(&mut self, mark: &'static str) {
+        let has_text = !matches!(self.state, State::Reasoning { has_text: false });
+        let needs_line = self.form.ends_reasoning() == Some(CallsInReasoning::Lines);
+        if needs_line && has_text && !self.between.contains('\n') {
+            mark.chars().for_each(|c| self.think(c));
+            return;
+        }
+        match self.form.begins(mark) {
+            Begins::Block(body) => {
+                self.state = State::Block(Block::new(mark, body));
+                self.is_inside = true;
+            }
+            Begins::Nothing if self.parts.has_calls() => {}
+            Begins::Nothing => self.between.push_str(mark),
+        }
+    }
+
+    /// Adds a character of a message's beginning.
+    fn head(&mut self, c: char) {
+        let State::Head(head) = &mut self.state else {
+            return;
+        };
+        head.push(c);
+        match channel::head(head) {
+            MessageHead::Begun => {}
+            MessageHead::Reasoning if self.reasoning.is_some() => {
+                self.skips_blanks = true;
+                self.state = State::Reasoning { has_text: false };
+            }
+            MessageHead::Reasoning | MessageHead::Content => self.state = State::Content,
+            MessageHead::Absent => {
+                let text = std::mem::take(head);
+                self.state = State::Content;
+                for c in text.chars().rev() {
+                    self.pushed_back.push_front(c);
+                }
+            }
         }
     }
 
@@ -401,6 +488,15 @@ impl BlockBody {
     }
 }
 
+/// Which calls count that a model makes inside of reasoning, without the mark that ends it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CallsInReasoning {
+    /// All.
+    Marked,
+    /// Those whose mark begins a line: it may be quoted within one.
+    Lines,
+}
+
 /// The effect of a mark in a reply.
 pub(super) enum Begins {
     /// A block of calls.
@@ -463,9 +559,25 @@ impl ToolFormat {
         }
     }
 
+    /// Which calls inside of reasoning count, if any do. A text that looks like one and is none stays reasoning.
+    pub(super) fn ends_reasoning(self) -> Option<CallsInReasoning> {
+        match self {
+            Self::Kimi | Self::KimiK3 => Some(CallsInReasoning::Marked),
+            Self::Hermes | Self::Qwen3Coder => Some(CallsInReasoning::Lines),
+            _ => None,
+        }
+    }
+
     /// Marks around content, which are not part of it.
     fn frames(self) -> &'static [&'static str] {
         match self {
+            Self::Command => &[
+                "<|START_RESPONSE|>",
+                "<|END_RESPONSE|>",
+                "<|START_TEXT|>",
+                "<|END_TEXT|>",
+            ],
+            Self::Atem => &[channel::START, "<|eom|>", "<|eot|>"],
             Self::KimiK3 => &[
                 "<|open|>response<|sep|>",
                 "<|close|>response<|sep|>",
@@ -540,7 +652,13 @@ impl ToolFormat {
                 "<｜tool_sep｜>",
                 "<｜tool_call_end｜>",
             ],
-            Self::Atem => &["</atem:function_calls>"],
+            Self::Atem => &[
+                "</atem:function_calls>",
+                "<|start|>",
+                "<|message|>",
+                "<|eom|>",
+                "<|eot|>",
+            ],
             Self::Dots => &["</dots_function_call>"],
             Self::MiniCpm5 => &["<function", "</function>", "<param", "</param>"],
             Self::InternLm => &["<|action_start|>", "<|plugin|>", "<|action_end|>"],

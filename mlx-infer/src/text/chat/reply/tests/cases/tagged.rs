@@ -18,6 +18,43 @@ pub(super) fn cases() -> Vec<Case> {
             "<|open|>response<|sep|>a < b<|close|>response<|sep|><|close|>message<|sep|>",
             "a < b",
         ),
+        // A call without the mark that ends reasoning.
+        (
+            KimiK3,
+            Some(6),
+            "<|open|>think<|sep|>hm<|open|>tools<|sep|><|open|>call tool=\"add\" index=\"1\"<|sep|><|close|>call<|sep|><|close|>tools<|sep|>",
+            "[hm]#0add{}#",
+        ),
+        (
+            Kimi,
+            Some(0),
+            "<think>hm<|tool_calls_section_begin|><|tool_call_begin|>functions.add:0<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>",
+            "[hm]#0add{}#",
+        ),
+        (
+            Hermes,
+            Some(0),
+            "<think>I call.\n<tool_call>\n{\"name\": \"add\", \"arguments\": {}}\n</tool_call>\nThen I go on.</think>So.",
+            "[I call.]#0add{}#[Then I go on.]So.",
+        ),
+        (
+            Hermes,
+            Some(0),
+            "<think>One writes <tool_call>{\"name\": \"add\", \"arguments\": {}}</tool_call>.\n<tool_call> {\"name\": \"nope\"}</tool_call></think>So.",
+            "[One writes <tool_call>{\"name\": \"add\", \"arguments\": {}}</tool_call>.\n<tool_call> {\"name\": \"nope\"}</tool_call>]So.",
+        ),
+        (
+            Qwen3Coder,
+            Some(0),
+            "<think>hm\n<tool_call>\n<function=add>\n</function>\n</tool_call>",
+            "[hm]#0add{}#",
+        ),
+        (
+            Command,
+            Some(4),
+            "<|START_THINKING|>hm<|END_THINKING|><|START_TEXT|>Four.<|END_TEXT|>",
+            "[hm]Four.",
+        ),
         (
             LongCat,
             Some(7),
@@ -53,6 +90,18 @@ pub(super) fn cases() -> Vec<Case> {
             Some(0),
             "<think>hm</think>So:<｜tool_calls_begin｜>\n<｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name=\"weather\">\n<steptml:parameter name=\"city\">Bern</steptml:parameter>\n<steptml:parameter name=\"days\">3</steptml:parameter>\n</steptml:invoke><｜tool_call_end｜>\n<｜tool_calls_end｜>",
             "[hm]So:#0weather{\"city\": \"Bern\", \"days\": 3}#",
+        ),
+        (
+            Atem,
+            Some(10),
+            "<|start|>assistant to=self<|message|>hm<|eom|><|start|>assistant to=user<|message|>So:<|eom|><|start|>assistant to=functions.add<|message|><atem:function_calls>\n<atem:invoke name=\"add\">\n<atem:parameter name=\"days\">1</atem:parameter>\n</atem:invoke>\n</atem:function_calls><|eot|>",
+            "[hm]So:#0add{\"days\": 1}#",
+        ),
+        (
+            Atem,
+            Some(10),
+            "a <|start|>assistant to=me and <|eot|>b",
+            "a  to=me and b",
         ),
         (
             Atem,
