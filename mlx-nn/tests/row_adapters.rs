@@ -114,6 +114,7 @@ fn outputs(layers: &Layers, x: &Array) -> Vec<Array> {
         matrix: HeadMatrix::Tied(&layers.table),
         scale: None,
         softcap: None,
+        excluded: None,
     };
     let experts: Vec<i32> = (0..TOKENS * 2).map(|at| at % 3).collect();
     let experts = Array::from_slice(&experts, &[TOKENS, 2]).unwrap();

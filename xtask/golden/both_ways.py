@@ -100,6 +100,7 @@ REASONS = {
     "gpt_neox_serial": "mlx-lm asks for biases of the attention, which this case does not have",
     "gpt_oss": "mlx-lm reads experts only in mxfp4, as published (gpt_oss_mxfp4)",
     "hunyuan_v1_moe": "mlx-lm does not have the type; its hunyuan is another model",
+    "hyperclovax": "mlx-lm does not have the type",
     "internlm3": "mlx-lm derives the head size from the features of a token; here it is given",
     "kimi_k25": "mlx-lm takes tensors of the vision tower for its own",
     "kimi_linear": BIASES,

@@ -16,6 +16,7 @@ mod channel;
 mod grammar;
 mod harmony;
 mod json;
+mod marks;
 mod named;
 mod notation;
 mod parser;
