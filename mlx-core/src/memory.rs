@@ -267,7 +267,8 @@ pub fn use_mimalloc() -> bool {
     false
 }
 
-/// Gives the cached buffers back to the system.
+/// Gives the cached buffers back to the system, after the work that this thread has queued. Work of other
+/// threads is not waited for.
 ///
 /// ```
 /// use mlx_core::memory;

@@ -3,7 +3,13 @@
 #[path = "failing/kernel.rs"]
 mod failing;
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, mpsc};
+use std::thread;
+use std::time::Duration;
+
 use failing::failing_later;
+use mlx_core::kernel::{self, CpuKernel, Spec, View, ViewMut};
 use mlx_core::{
     Array, DType, Device, DeviceKind, ErrorKind, Result, Stream, async_eval, eval, memory, ones,
     synchronize,
@@ -64,7 +70,7 @@ fn devices_that_are_not_there_are_refused() -> Result<()> {
 fn threads_have_their_own_streams() {
     let threads: Vec<_> = (0..3)
         .map(|i| {
-            std::thread::spawn(move || -> Result<f32> {
+            thread::spawn(move || -> Result<f32> {
                 let x = ones(&[64, 64], DType::F32)?.multiply(i as f32)?;
                 x.matmul(&x)?.sum(.., false)?.item()
             })
@@ -90,7 +96,7 @@ fn a_good_stream_does_not_vouch_for_another() -> Result<()> {
         Ok(broken)
     })?;
     // By now it has usually failed; then the first stream succeeds, and `broken` is used again.
-    std::thread::sleep(std::time::Duration::from_millis(50));
+    thread::sleep(Duration::from_millis(50));
     eval([x.add(1.0)?])?;
     let used = broken.add(2.0)?;
     let error = second.scope(synchronize).unwrap_err();
@@ -149,7 +155,7 @@ fn streams_of_each_thread_are_of_their_own() -> Result<()> {
             x.sum_all()?.item::<f32>()
         })
     };
-    let found: Vec<f32> = std::thread::scope(|scope| {
+    let found: Vec<f32> = thread::scope(|scope| {
         let threads: Vec<_> = (0..4).map(|_| scope.spawn(compute)).collect();
         threads
             .into_iter()
@@ -166,7 +172,7 @@ fn streams_of_each_thread_are_of_their_own() -> Result<()> {
 
 #[test]
 fn cleared_streams_are_made_again() {
-    std::thread::spawn(|| -> Result<()> {
+    thread::spawn(|| -> Result<()> {
         let ready = mlx_core::array![1.0f32, 2.0];
         let sum = ready.sum_all()?;
         let started = ready.multiply(3)?;
@@ -192,4 +198,81 @@ fn cleared_streams_are_made_again() {
     .join()
     .unwrap()
     .unwrap();
+}
+
+/// A kernel whose tasks wait until the gate is open.
+#[derive(Default)]
+struct Gate {
+    is_open: Mutex<bool>,
+    opened: Condvar,
+    /// The tasks that have begun.
+    begun: AtomicUsize,
+}
+
+struct Gated(Arc<Gate>);
+
+impl CpuKernel for Gated {
+    fn name(&self) -> &'static str {
+        "gated"
+    }
+    fn output(&self, inputs: &[Spec]) -> Result<Vec<Spec>> {
+        Ok(inputs.to_vec())
+    }
+    fn eval(&self, _: &[View<'_>], _: &mut [ViewMut<'_>]) -> std::result::Result<(), String> {
+        self.0.begun.fetch_add(1, Ordering::SeqCst);
+        let is_open = self.0.is_open.lock().unwrap();
+        drop(self.0.opened.wait_while(is_open, |open| !*open).unwrap());
+        Ok(())
+    }
+}
+
+impl Gate {
+    fn open(&self) {
+        *self.is_open.lock().unwrap() = true;
+        self.opened.notify_all();
+    }
+}
+
+/// MLX counts the tasks of all streams together, and a thread that evaluates waits while more than
+/// ten are counted.
+#[test]
+fn a_thread_does_not_wait_for_the_tasks_of_another() -> Result<()> {
+    if Device::default_device()?.kind != DeviceKind::Cpu {
+        eprintln!("left out: the tasks of CPU streams beside a GPU are counted by MLX");
+        return Ok(());
+    }
+    let gate = Arc::new(Gate::default());
+    let of_reader = gate.clone();
+    let reader = thread::spawn(move || -> Result<()> {
+        let one = ones(&[1], DType::F32)?;
+        let parts: Result<Vec<Array>> = (0..300)
+            .map(|_| Ok(kernel::apply(Gated(of_reader.clone()), &[&one])?.remove(0)))
+            .collect();
+        eval(&parts?)
+    });
+    while gate.begun.load(Ordering::SeqCst) == 0 {
+        thread::sleep(Duration::from_millis(1));
+    }
+    // Meanwhile the reader queues what may wait.
+    thread::sleep(Duration::from_millis(300));
+    let (done, computed) = mpsc::channel();
+    let runner = thread::spawn(move || -> Result<()> {
+        for elements in [8, 1 << 17] {
+            let mut sum = ones(&[elements], DType::F32)?;
+            for _ in 0..300 {
+                sum = sum.add(1.0)?;
+            }
+            done.send(sum.to_vec::<f32>()?[0]).unwrap();
+        }
+        Ok(())
+    });
+    let wait = || computed.recv_timeout(Duration::from_secs(60));
+    let sums = [wait(), wait()];
+    assert_eq!(gate.begun.load(Ordering::SeqCst), 1, "the gate was closed");
+    gate.open();
+    assert_eq!(sums, [Ok(301.0); 2]);
+    runner.join().unwrap()?;
+    reader.join().unwrap()?;
+    assert_eq!(gate.begun.load(Ordering::SeqCst), 300);
+    Ok(())
 }

@@ -18,9 +18,9 @@
 #include <utility>
 
 #include "mlx/memory.h"
-#include "mlx/scheduler.h"
 #include "of_mlx.h"
 #include "reserve.h"
+#include "worker.h"
 
 namespace {
 
@@ -312,19 +312,6 @@ CpuAllocator& cpu() {
   return *allocator;
 }
 
-// Waits for the tasks that still hold buffers. An error of a stream stays with the stream, and is delivered to the
-// thread that waits for its results.
-void synchronize_streams() {
-  for (auto stream : mx::get_streams()) {
-    if (stream.device == mx::Device::cpu) {
-      try {
-        mx::synchronize(stream);
-      } catch (const std::exception&) {
-      }
-    }
-  }
-}
-
 } // namespace
 
 namespace mlx::core {
@@ -376,7 +363,7 @@ size_t set_cache_limit(size_t limit) {
     static auto* mlx = of_mlx<size_t(size_t)>("_ZN3mlx4core15set_cache_limitEm");
     return mlx(limit);
   }
-  synchronize_streams();
+  mlxrs::finish_own_workers();
   return cpu().set_limit(limit);
 }
 
@@ -386,7 +373,7 @@ void clear_cache() {
     return mlx();
   }
   if (cpu().kept() > 0) {
-    synchronize_streams();
+    mlxrs::finish_own_workers();
     cpu().release(0);
   }
 }

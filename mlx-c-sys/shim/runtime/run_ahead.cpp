@@ -7,8 +7,8 @@
 // row.
 //
 // The limit exists because the outputs of queued nodes are allocated already. Small outputs need no such limit. MLX's
-// limit cannot be changed, but its count can: the count is decreased when small nodes are queued, and increased again
-// when the stream reaches them.
+// limit cannot be changed, but the count can: it is decreased when small nodes are queued, and increased again when the
+// stream reaches them. It is the count of the stream, or of all streams where MLX counts (scheduler.cpp).
 #include "run_ahead.h"
 
 #include <atomic>
@@ -16,6 +16,8 @@
 
 #include "mlx/backend/cpu/encoder.h"
 #include "mlx/scheduler.h"
+
+#include "worker.h"
 
 namespace mlxrs {
 
@@ -48,6 +50,15 @@ void run_ahead(mx::Stream stream, size_t bytes) {
   tasks -= mx::cpu::DISPATCHES_PER_TASK;
   size_t now = std::exchange(taken, 0);
   uncounted.fetch_add(now, std::memory_order_relaxed);
+#ifdef __linux__
+  if (Worker* worker = counting_worker(stream)) {
+    worker->push({[worker, now] {
+      uncounted.fetch_sub(now, std::memory_order_relaxed);
+      worker->count(1);
+    }, nullptr});
+    return worker->count(-1);
+  }
+#endif
   mx::scheduler::enqueue(stream, [stream, now] {
     uncounted.fetch_sub(now, std::memory_order_relaxed);
     mx::scheduler::notify_new_task(stream);

@@ -1,5 +1,5 @@
 // The scheduler of CPU streams, in place of MLX's. libmlx calls these four functions through its symbol table, where
-// the definitions of libmlxc come first. It differs from MLX's own in five points:
+// the definitions of libmlxc come first. It differs from MLX's own in six points:
 //
 //   - The tasks of operations that depend on a failed one are not run (see outcomes.h). MLX runs them on arrays that were
 //     never written, so that an index read there may be any number.
@@ -12,6 +12,9 @@
 //     uses MLX it is even returned by the call that queues the next task, of whatever node. The same
 //     failure then came back with nothing to explain it, and cost all arrays that had not been
 //     waited for.
+//   - With the CPU library, tasks are counted for each stream. MLX counts those of all streams together, and a thread
+//     that evaluates sleeps after each node while more than ten are counted. So one model could not compute a step
+//     while another one was read, because each node of the step waited for ten tensors.
 //   - After a connection of MLX's ring was lost, no collective is run (see ring.h). MLX's would wait for ever.
 //
 // A stream's thread takes all waiting tasks under one lock, and a task is one allocation where MLX makes two.
@@ -36,6 +39,7 @@
 #include "mlx/backend/cpu/encoder.h"
 #include "mlx/backend/gpu/device_info.h"
 #include "mlx/event.h"
+#include "mlx/memory.h"
 #include "mlx/scheduler.h"
 
 #include "core/guard.h"
@@ -58,6 +62,15 @@ bool is_work(const std::function<void()>& task) {
   constexpr const char bound[] = "St5_Bind";
   return std::strncmp(task.target_type().name(), bound, sizeof bound - 1) == 0;
 }
+
+// Whether a task is the encoder's, which ends the count of the task before it.
+bool is_end_of_count(const std::function<void()>& task) {
+  constexpr const char dispatched[] = "ZN3mlx4core3cpu14CommandEncoder8dispatch";
+  return std::strncmp(task.target_type().name(), dispatched, sizeof dispatched - 1) == 0;
+}
+
+// As many counted tasks as in MLX may wait.
+constexpr int most_counted = 10;
 
 // The workers of all streams by stream index. Never destroyed, because streams work while a program ends.
 struct Workers {
@@ -160,6 +173,16 @@ void push(mx::Stream stream, bool is_work, Make make) {
   make(nullptr)();
 }
 
+// Counts a task, which MLX has counted for all streams, for its own stream, and queues its end. Like MLX after a node,
+// waits while too many count, or while any does beyond the limit of memory.
+void count_task(Worker& worker, mx::Stream stream) {
+  worker.push({[&worker] { worker.count(-1); }, nullptr});
+  worker.count(1);
+  mx::scheduler::notify_task_completion(stream);
+  bool is_beyond = mx::get_active_memory() > mx::get_memory_limit();
+  worker.wait_for_count(is_beyond ? 0 : most_counted);
+}
+
 // Sets MLX's count of tasks to 0 after `finish`. A task that could not be queued stays counted, and evaluations would
 // wait for the count to fall. If other threads have streams too, the count may be theirs and is not changed.
 void balance() {
@@ -189,9 +212,21 @@ bool is_cpu_library() {
   return found;
 }
 
+Worker* counting_worker(mx::Stream stream) {
+  return own_ended || !is_cpu_library() ? nullptr : own.find(stream.index);
+}
+
 void prepare_workers() {
   // The first use of `own` on a thread makes it.
   own.workers.reserve(1);
+}
+
+void finish_own_workers() noexcept {
+  if (!own_ended) {
+    for (const auto& [index, worker] : own.workers) {
+      worker->finish();
+    }
+  }
 }
 
 void wait_for_workers() noexcept {
@@ -218,7 +253,13 @@ void wait_for_workers() noexcept {
 namespace mlx::core::scheduler {
 
 void Scheduler::enqueue(Stream stream, std::function<void()> task) {
-  push(stream, is_work(task), [&](Worker*) { return std::move(task); });
+  bool works = is_work(task);
+  if (!works && is_end_of_count(task)) {
+    if (Worker* worker = mlxrs::counting_worker(stream)) {
+      return count_task(*worker, stream);
+    }
+  }
+  push(stream, works, [&](Worker*) { return std::move(task); });
 }
 
 void Scheduler::wait_event(Stream stream, Event event, std::function<void(Event&)> task) {

@@ -108,6 +108,23 @@ class Worker {
     std::unique_lock lock(mutex_);
     finished_.wait(lock, [this] { return waiting_.empty() && !is_busy_; });
   }
+  // Counts tasks, or with a negative number their ends.
+  void count(int tasks) {
+    counted_.fetch_add(tasks, std::memory_order_acq_rel);
+    if (tasks < 0) {
+      counted_.notify_one();
+    }
+  }
+  // Waits until at most `most` tasks count. Called on the thread that owns the stream only.
+  void wait_for_count(int most) {
+    while (true) {
+      int counted = counted_.load(std::memory_order_acquire);
+      if (counted <= most) {
+        return;
+      }
+      counted_.wait(counted, std::memory_order_acquire);
+    }
+  }
   // Must be called after `finish`.
   void clear_failure() {
     error_->set_message(nullptr);
@@ -197,6 +214,8 @@ class Worker {
   std::vector<Task> taken_;
   bool is_ending_ = false, is_busy_ = false;
   std::atomic<bool> has_failed_ = false;
+  // The tasks that count and have not ended.
+  std::atomic<int> counted_ = 0;
   const mx::Error::Message no_memory_;
   mx::Error::Message reason_;
   // Events may outlive the worker, so their error is never freed.
@@ -204,10 +223,17 @@ class Worker {
   std::thread thread_;
 };
 
+// The worker that counts the tasks of a stream of the calling thread; null if MLX counts them.
+Worker* counting_worker(mx::Stream stream);
+
 // Makes the calling thread note its end, after which it has no workers and its streams get none. MLX destroys the
 // thread's encoders at its end, and must have made them before this call: objects of a thread are destroyed in the
 // reverse order.
 void prepare_workers();
+
+// Waits for the tasks of the calling thread's streams, which may still hold buffers. Those of other threads may take
+// seconds, and this thread needs none of their results.
+void finish_own_workers() noexcept;
 
 // Waits for the tasks that the workers of all threads have now. Uses no thread-local object.
 void wait_for_workers() noexcept;

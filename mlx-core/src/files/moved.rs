@@ -8,6 +8,7 @@ use memmap2::MmapMut;
 use rayon::prelude::*;
 
 use super::source::Source;
+use crate::settings::readers;
 
 /// The bytes that a thread reads at a time. Parts of 1 MB took 1.5 times as long.
 const PART: usize = 4 << 20;
@@ -47,9 +48,11 @@ impl Moved {
             places.push((&mut place[..range.len()], range.start));
             rest = behind;
         }
-        places.into_par_iter().try_for_each(|(place, start)| {
-            let parts = place.par_chunks_mut(PART).enumerate();
-            parts.try_for_each(|(i, to)| read(source, start + i * PART, to))
+        on_readers(|| {
+            places.into_par_iter().try_for_each(|(place, start)| {
+                let parts = place.par_chunks_mut(PART).enumerate();
+                parts.try_for_each(|(i, to)| read(source, start + i * PART, to))
+            })
         })?;
         Ok((Self(map), begins))
     }
@@ -72,7 +75,7 @@ impl Moved {
         // Short ranges are grouped, so that a column is no job of its own.
         let mean = (len / ranges.len().max(1)).max(1);
         let jobs = places.into_par_iter().with_min_len(PART.div_ceil(mean));
-        jobs.try_for_each(|(place, start)| read(source, start, place))?;
+        on_readers(|| jobs.try_for_each(|(place, start)| read(source, start, place)))?;
         Ok((Self(map), ALIGN))
     }
 
@@ -80,6 +83,11 @@ impl Moved {
     pub fn from(&self, begin: usize) -> &[u8] {
         &self.0[begin..]
     }
+}
+
+/// Runs parallel work on the threads that read files.
+fn on_readers<R: Send>(work: impl FnOnce() -> io::Result<R> + Send) -> io::Result<R> {
+    readers().map_err(io::Error::other)?.install(work)
 }
 
 pub(crate) fn read(source: &Source, begin: usize, to: &mut [u8]) -> io::Result<()> {

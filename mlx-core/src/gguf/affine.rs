@@ -8,6 +8,10 @@ use crate::array::Array;
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory;
 use crate::ops::quantize::{QuantMode, Quantized, Scheme};
+use crate::settings::readers;
+
+/// Blocks, with the words, scales and biases that they become.
+type Parts<'p> = (((&'p [u8], &'p mut [u32]), &'p mut [f16]), &'p mut [f16]);
 
 /// Elements of a block, and of a group.
 const GROUP: usize = 32;
@@ -68,20 +72,20 @@ pub(super) fn repacked(
     packed.resize(count * words, 0);
     scales.resize(count, f16::ZERO);
     biases.resize(count, f16::ZERO);
-    let parts = blocks.par_chunks(PART * kind.block_bytes());
-    parts
+    let parts = (blocks.par_chunks(PART * kind.block_bytes()))
         .zip(packed.par_chunks_mut(PART * words))
         .zip(scales.par_chunks_mut(PART))
-        .zip(biases.par_chunks_mut(PART))
-        .for_each(|(((blocks, packed), scales), biases)| {
-            let blocks = blocks.chunks_exact(kind.block_bytes());
-            let outputs = packed
-                .chunks_exact_mut(words)
-                .zip(scales.iter_mut().zip(biases));
-            for (block, (words, (scale, bias))) in blocks.zip(outputs) {
-                (*scale, *bias) = coding.repack(block, words);
-            }
-        });
+        .zip(biases.par_chunks_mut(PART));
+    let repack = |(((blocks, packed), scales), biases): Parts<'_>| {
+        let blocks = blocks.chunks_exact(kind.block_bytes());
+        let outputs = packed
+            .chunks_exact_mut(words)
+            .zip(scales.iter_mut().zip(biases));
+        for (block, (words, (scale, bias))) in blocks.zip(outputs) {
+            (*scale, *bias) = coding.repack(block, words);
+        }
+    };
+    readers()?.install(|| parts.for_each(repack));
     let quantized = Quantized {
         packed: Array::from_slice(&packed, &part(words))?,
         scales: Array::from_slice(&scales, &part(1))?,

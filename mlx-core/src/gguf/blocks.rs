@@ -10,6 +10,10 @@ use crate::array::Array;
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory;
 use crate::ops::quantize::{QuantMode, Quantized, Scheme};
+use crate::settings::readers;
+
+/// Blocks, with the words, scales and biases that they become.
+type Parts<'p> = (((&'p [u8], &'p mut [u32]), &'p mut [f32]), &'p mut [f32]);
 
 /// The most elements of a block.
 const MOST: usize = 256;
@@ -55,20 +59,20 @@ pub(super) fn repacked(kind: TensorType, shape: &[i32], blocks: &[u8]) -> Result
     let (packed_shape, group_shape) = (part(MOST * bits / 32), part(MOST / group));
     if scheme.mode == QuantMode::Mxfp4 {
         let (mut words, mut scales) = (words, zeros::<u8>(elements / group)?);
-        let parts = blocks.par_chunks(PART / group * kind.block_bytes());
-        parts
+        let parts = (blocks.par_chunks(PART / group * kind.block_bytes()))
             .zip(words.par_chunks_mut(PART * bits / 32))
-            .zip(scales.par_chunks_mut(PART / group))
-            .for_each(|((blocks, words), scales)| {
-                let blocks = blocks.chunks_exact(kind.block_bytes());
-                let words = words.chunks_exact_mut(group * bits / 32);
-                for ((block, words), scale) in blocks.zip(words).zip(scales) {
-                    *scale = block[0];
-                    let mut codes = [0; MOST];
-                    halves(&block[1..], &mut codes[..group]);
-                    pack(&codes[..group], bits, words);
-                }
-            });
+            .zip(scales.par_chunks_mut(PART / group));
+        let repack = |((blocks, words), scales): ((&[u8], &mut [u32]), &mut [u8])| {
+            let blocks = blocks.chunks_exact(kind.block_bytes());
+            let words = words.chunks_exact_mut(group * bits / 32);
+            for ((block, words), scale) in blocks.zip(words).zip(scales) {
+                *scale = block[0];
+                let mut codes = [0; MOST];
+                halves(&block[1..], &mut codes[..group]);
+                pack(&codes[..group], bits, words);
+            }
+        };
+        readers()?.install(|| parts.for_each(repack));
         return Ok(Quantized {
             packed: Array::from_slice(&words, &packed_shape)?,
             scales: Array::from_slice(&scales, &group_shape)?,
@@ -80,25 +84,25 @@ pub(super) fn repacked(kind: TensorType, shape: &[i32], blocks: &[u8]) -> Result
         zeros::<f32>(elements / group)?,
         zeros::<f32>(elements / group)?,
     );
-    let parts = blocks.par_chunks(PART / kind.block() * kind.block_bytes());
-    parts
+    let parts = (blocks.par_chunks(PART / kind.block() * kind.block_bytes()))
         .zip(words.par_chunks_mut(PART * bits / 32))
         .zip(scales.par_chunks_mut(PART / group))
-        .zip(biases.par_chunks_mut(PART / group))
-        .for_each(|(((blocks, words), scales), biases)| {
-            let groups = kind.block() / group;
-            let blocks = blocks.chunks_exact(kind.block_bytes());
-            let outputs = words
-                .chunks_exact_mut(kind.block() * bits / 32)
-                .zip(scales.chunks_exact_mut(groups))
-                .zip(biases.chunks_exact_mut(groups));
-            for (block, ((words, scales), biases)) in blocks.zip(outputs) {
-                let block = Block::of(kind, block);
-                pack(&block.codes[..kind.block()], bits, words);
-                scales.copy_from_slice(&block.scales[..groups]);
-                biases.copy_from_slice(&block.biases[..groups]);
-            }
-        });
+        .zip(biases.par_chunks_mut(PART / group));
+    let repack = |(((blocks, words), scales), biases): Parts<'_>| {
+        let groups = kind.block() / group;
+        let blocks = blocks.chunks_exact(kind.block_bytes());
+        let outputs = words
+            .chunks_exact_mut(kind.block() * bits / 32)
+            .zip(scales.chunks_exact_mut(groups))
+            .zip(biases.chunks_exact_mut(groups));
+        for (block, ((words, scales), biases)) in blocks.zip(outputs) {
+            let block = Block::of(kind, block);
+            pack(&block.codes[..kind.block()], bits, words);
+            scales.copy_from_slice(&block.scales[..groups]);
+            biases.copy_from_slice(&block.biases[..groups]);
+        }
+    };
+    readers()?.install(|| parts.for_each(repack));
     Ok(Quantized {
         packed: Array::from_slice(&words, &packed_shape)?,
         scales: Array::from_slice(&scales, &group_shape)?,
@@ -114,16 +118,16 @@ pub(super) fn expanded(kind: TensorType, shape: &[i32], blocks: &[u8]) -> Result
         return Err(Error::new(ErrorKind::Unsupported, message));
     }
     let mut values = zeros::<f32>(blocks.len() / kind.block_bytes() * kind.block())?;
-    let parts = blocks.par_chunks(PART / kind.block() * kind.block_bytes());
-    parts
-        .zip(values.par_chunks_mut(PART))
-        .for_each(|(blocks, values)| {
-            let blocks = blocks.chunks_exact(kind.block_bytes());
-            let values = values.chunks_exact_mut(kind.block());
-            for (block, values) in blocks.zip(values) {
-                expand(kind, block, values);
-            }
-        });
+    let parts = (blocks.par_chunks(PART / kind.block() * kind.block_bytes()))
+        .zip(values.par_chunks_mut(PART));
+    let expand = |(blocks, values): (&[u8], &mut [f32])| {
+        let blocks = blocks.chunks_exact(kind.block_bytes());
+        let values = values.chunks_exact_mut(kind.block());
+        for (block, values) in blocks.zip(values) {
+            expand(kind, block, values);
+        }
+    };
+    readers()?.install(|| parts.for_each(expand));
     Array::from_slice(&values, shape)
 }
 

@@ -241,6 +241,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
+    use crate::gguf::{self, Gguf, TensorType};
     use crate::{Array, linalg, safetensors};
 
     /// Nor does other work wait for a file.
@@ -259,6 +260,10 @@ mod tests {
         bytes.extend_from_slice(header.as_bytes());
         bytes.extend([0; 16]);
         std::fs::write(&path, bytes).unwrap();
+        let blocks = folder.path().join("a.gguf");
+        let values = crate::ones(&[1, 32], DType::F32)?.multiply(127.0)?;
+        let tensors = vec![("b".to_owned(), values, TensorType::Q8_0)];
+        gguf::save_as(&blocks, tensors, &BTreeMap::new(), &mut |_| Ok(()))?;
         let is_over = Arc::new(AtomicBool::new(false));
         for _ in 0..rayon::current_num_threads() {
             let is_over = is_over.clone();
@@ -271,6 +276,13 @@ mod tests {
         let (send, receive) = mpsc::channel();
         std::thread::spawn(move || {
             let read = Safetensors::open(&path).and_then(|file| {
+                let parts = file.part("w", 0, &[0..1, 1..2])?;
+                assert_eq!(parts.to_vec::<f32>()?, [0.0; 2]);
+                assert_eq!(file.array("v")?.to_vec::<f32>()?, [0.0; 2]);
+                let blocks = Gguf::open(&blocks)?;
+                assert_eq!(blocks.expanded("b")?.to_vec::<f32>()?, [127.0; 32]);
+                assert_eq!(blocks.repacked("b")?.packed.shape(), [1, 8]);
+                assert!(blocks.packed("b")?.is_some());
                 file.prepare(["v", "w"])?;
                 file.non_finite()
             });

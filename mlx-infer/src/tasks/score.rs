@@ -46,6 +46,9 @@ pub struct Score {
     /// The likeliest tokens at the place of each token and their log probabilities, best first. There are none for the
     /// first token, and the lists are empty if [`ScoreOptions::top_each`] is 0.
     pub top: Vec<Vec<(u32, f32)>>,
+    /// One and the number of tokens that are likelier than the text's own at its place; none for the first token. The
+    /// list is empty if [`ScoreOptions::top_each`] is 0.
+    pub ranks: Vec<Option<u32>>,
     /// Negative log likelihood: minus the sum of the log probabilities.
     pub nll: f64,
     /// `e ^ (nll / n)` over the n tokens that have a log probability; 1 if there are none.
@@ -79,8 +82,15 @@ pub(crate) struct Scoring {
     cache: ModelCache,
     /// The number of computed tokens.
     done: usize,
+    places: Places,
+}
+
+/// What is known of the places of tokens.
+#[derive(Default)]
+struct Places {
     logprobs: Vec<Option<f32>>,
     top: Vec<Vec<(u32, f32)>>,
+    ranks: Vec<Option<u32>>,
 }
 
 impl Scoring {
@@ -106,8 +116,11 @@ impl Scoring {
             options: options.clone(),
             cache,
             done: 0,
-            logprobs: vec![None],
-            top: vec![Vec::new(); usize::from(options.top_each > 0)],
+            places: Places {
+                logprobs: vec![None],
+                top: vec![Vec::new(); usize::from(options.top_each > 0)],
+                ranks: vec![None; usize::from(options.top_each > 0)],
+            },
             tokens,
         })
     }
@@ -126,10 +139,10 @@ impl Scoring {
         let states = self.cache.arrays();
         eval(states.iter().chain([&hidden]))?;
         let targets = &self.tokens[self.done + 1..self.tokens.len().min(end + 1)];
-        let (n_top, logprobs) = (self.options.top_each, &mut self.logprobs);
-        score_with_top(model, &hidden, targets, n_top, logprobs, &mut self.top)?;
+        let places = &mut self.places;
+        score_with_top(model, &hidden, targets, self.options.top_each, places)?;
         let is_nan = |logprob: &Option<f32>| logprob.is_some_and(f32::is_nan);
-        if let Some(at) = self.logprobs.iter().position(is_nan)
+        if let Some(at) = places.logprobs.iter().position(is_nan)
             && !model.options().allow_nan
         {
             return Err(model.not_finite(&self.tokens[..at]));
@@ -150,12 +163,17 @@ impl Scoring {
         if next.iter().any(|(_, logprob)| logprob.is_nan()) && !model.options().allow_nan {
             return Err(model.not_finite(&self.tokens));
         }
-        let logprobs = std::mem::take(&mut self.logprobs);
+        let Places {
+            logprobs,
+            top,
+            ranks,
+        } = std::mem::take(&mut self.places);
         let found = logprobs.iter().flatten();
         let (nll, n) = found.fold((0.0, 0), |(sum, n), &lp| (sum - f64::from(lp), n + 1));
         Ok(Score {
             next,
-            top: std::mem::take(&mut self.top),
+            top,
+            ranks,
             perplexity: (nll / f64::from(n.max(1))).exp(),
             tokens: std::mem::take(&mut self.tokens),
             logprobs,
@@ -172,17 +190,19 @@ pub(crate) fn score_chunk(
     targets: &[u32],
     logprobs: &mut Vec<Option<f32>>,
 ) -> Result<()> {
-    score_with_top(model, hidden, targets, 0, logprobs, &mut Vec::new())
+    let mut places = Places::default();
+    score_with_top(model, hidden, targets, 0, &mut places)?;
+    logprobs.append(&mut places.logprobs);
+    Ok(())
 }
 
-/// The same, and appends the `n_top` likeliest tokens at the place of each target to `top`.
+/// The same with the ranks of the targets and the `n_top` likeliest tokens at their places, unless that is 0.
 fn score_with_top(
     model: &LoadedModel,
     hidden: &Array,
     targets: &[u32],
     n_top: usize,
-    logprobs: &mut Vec<Option<f32>>,
-    top: &mut Vec<Vec<(u32, f32)>>,
+    places: &mut Places,
 ) -> Result<()> {
     let n_top = n_top.min(model.vocab());
     let rows = (WorkSizes::of_device().logits / model.vocab().max(1)).max(1);
@@ -191,14 +211,16 @@ fn score_with_top(
         let n = targets.len() as i32;
         let logits = model.logits(&hidden.slice_axis(1, start, start + n)?)?;
         let ids = Array::from_slice(targets, &[1, n, 1])?;
-        let found = logits.take_along_axis(&ids, -1)?.squeeze(-1)?;
-        let found = found
-            .subtract(&fast::logsumexp(&logits)?)?
-            .to_vec::<f32>()?;
-        logprobs.extend(found.into_iter().map(Some));
+        let own = logits.take_along_axis(&ids, -1)?;
+        let found = own.squeeze(-1)?.subtract(&fast::logsumexp(&logits)?)?;
+        let found = found.to_vec::<f32>()?;
+        places.logprobs.extend(found.into_iter().map(Some));
         if n_top > 0 {
+            let likelier = logits.greater(&own)?.astype(DType::U32)?.sum(-1, false)?;
+            let likelier = likelier.to_vec::<u32>()?.into_iter();
+            places.ranks.extend(likelier.map(|count| Some(count + 1)));
             let found = likeliest(&logits.astype(DType::F32)?.squeeze(0)?, n_top)?;
-            top.extend(found.chunks(n_top).map(<[_]>::to_vec));
+            places.top.extend(found.chunks(n_top).map(<[_]>::to_vec));
         }
     }
     Ok(())

@@ -280,19 +280,50 @@ fn requests_of_other_clients_are_understood() {
             }),
         ),
     ] {
-        let headers = [
-            ("Content-Type", "application/json"),
-            ("anthropic-version", "2023-06-01"),
-            ("anthropic-beta", "a,b"),
-        ];
-        let answer = SERVER.send("POST", path, &headers, &body.to_string());
-        assert_eq!(answer.status, 200, "{client}: {}", answer.body);
-        assert_eq!(answer.header("x-ignored-params"), None, "{client}");
-        assert!(
-            !answer.body.contains("\"error\":{"),
-            "{client}: {}",
-            answer.body
-        );
+        check_understood(client, path, &body);
+    }
+}
+
+fn check_understood(client: &str, path: &str, body: &Value) {
+    let headers = [
+        ("Content-Type", "application/json"),
+        ("anthropic-version", "2023-06-01"),
+        ("anthropic-beta", "a,b"),
+    ];
+    let answer = SERVER.send("POST", path, &headers, &body.to_string());
+    assert_eq!(answer.status, 200, "{client}: {}", answer.body);
+    assert_eq!(answer.header("x-ignored-params"), None, "{client}");
+    assert!(
+        !answer.body.contains("\"error\":{"),
+        "{client}: {}",
+        answer.body
+    );
+}
+
+/// Open WebUI sends the result of a tool with the index of the call, an effort as an object and marks
+/// for caches, and asks for titles.
+#[test]
+fn requests_of_open_webui_are_understood() {
+    let parameters = json!({"type": "object", "properties": {}});
+    let function = json!({"name": "add", "description": "Adds.", "parameters": parameters});
+    let call = json!({"index": 0, "id": "c1", "type": "function", "function": {"name": "add", "arguments": "{}"}});
+    for body in [
+        json!({
+            "model": "tiny", "stream": true, "stream_options": {"include_usage": true}, "reasoning": {"effort": "low"},
+            "tools": [{"type": "function", "function": function}],
+            "messages": [
+                {"role": "user", "content": "hi"},
+                {"role": "assistant", "content": "", "tool_calls": [call]},
+                {"role": "tool", "tool_call_id": "c1", "content": "1"},
+                {"role": "user", "content": [{"type": "text", "text": "go on", "cache_control": {"type": "ephemeral"}}]},
+            ],
+        }),
+        json!({
+            "model": "tiny", "stream": false, "max_completion_tokens": 4,
+            "messages": [{"role": "user", "content": "### Task:\nGenerate a concise title."}],
+        }),
+    ] {
+        check_understood("Open WebUI", "/v1/chat/completions", &body);
     }
 }
 

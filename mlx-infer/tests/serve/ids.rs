@@ -160,6 +160,8 @@ fn log_probabilities_of_prompts_are_the_librarys() {
             let own = &entry[id.to_string()];
             let found = own["logprob"].as_f64().unwrap() as f32;
             assert!((found - score.logprobs[at].unwrap()).abs() < 1e-4, "{own}");
+            let rank = score.ranks[at].unwrap();
+            assert_eq!(own["rank"], rank, "{own}");
             let best = &score.top[at][..top.min(score.top[at].len())];
             for (rank, (id, logprob)) in best.iter().enumerate() {
                 let found = &entry[id.to_string()];

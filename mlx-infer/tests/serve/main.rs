@@ -23,6 +23,7 @@ mod fuzz;
 mod ids;
 mod infill;
 mod lifecycle;
+mod loading;
 mod messages;
 #[cfg(unix)]
 mod models;

@@ -29,15 +29,26 @@ SERVER, FOLDER, ONLY = sys.argv[1], Path(sys.argv[2]), sys.argv[3:]
 PACKAGES = {
     "claude": "@anthropic-ai/claude-code@2.1.197",
     "codex": "@openai/codex@0.171.0",
+    "opencode": "opencode-ai@1.18.33",
+    "cline": "cline@3.0.65",
+    "continue": "@continuedev/cli@1.5.47",
+    "aider": "aider-chat==0.86.2",
 }
 
-def program(agent):
+
+def program(agent, name=None):
     """The program of an agent, which is installed if it is not there."""
-    path = FOLDER / "node_modules/.bin" / agent
+    folder = FOLDER / agent
+    is_python = "==" in PACKAGES[agent]
+    path = folder / ("bin" if is_python else "node_modules/.bin") / (name or agent)
     if not path.exists():
-        FOLDER.mkdir(parents=True, exist_ok=True)
-        install = ["npm", "install", "--no-audit", "--no-fund", "--no-save", "--prefix", str(FOLDER)]
-        subprocess.run([*install, *PACKAGES.values()], check=True, stdout=subprocess.DEVNULL)
+        folder.mkdir(parents=True, exist_ok=True)
+        if is_python:
+            subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+            install = [str(folder / "bin/pip"), "install", "--quiet"]
+        else:
+            install = ["npm", "install", "--no-audit", "--no-fund", "--no-save", "--prefix", str(folder)]
+        subprocess.run([*install, PACKAGES[agent]], check=True, stdout=subprocess.DEVNULL)
     return str(path)
 
 
@@ -71,7 +82,65 @@ class Codex:
         return [program("codex"), "exec", *options, *(["resume", "--last"] if is_next else []), prompt]
 
 
-AGENTS = {"claude": Claude, "codex": Codex}
+class Opencode:
+    def __init__(self, address, home):
+        folder = home / ".config/opencode"
+        folder.mkdir(parents=True)
+        model = {"name": "default", "limit": {"context": 200_000, "output": 8192}}
+        options = {"baseURL": f"{address}/v1", "apiKey": "none"}
+        provider = {"npm": "@ai-sdk/openai-compatible", "name": "mlx-infer", "options": options, "models": {"default": model}}
+        config = {"provider": {"mlx": provider}, "model": "mlx/default", "permission": "allow"}
+        (folder / "opencode.json").write_text(json.dumps(config))
+        self.environment = {"OPENCODE_DISABLE_AUTOUPDATE": "1", "OPENCODE_DISABLE_MODELS_FETCH": "1"}
+
+    def command(self, prompt, is_next):
+        return [program("opencode"), "run", *(["--continue"] if is_next else []), prompt]
+
+
+class Cline:
+    def __init__(self, address, home):
+        self.environment = {"CLINE_TELEMETRY_DISABLED": "1"}
+        key = ["--provider", "openai", "--apikey", "none", "--modelid", "default", "--baseurl", f"{address}/v1"]
+        quiet = {"env": {**os.environ, "HOME": str(home)}, "stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
+        subprocess.run([program("cline"), "auth", *key], check=True, **quiet)
+
+    def command(self, prompt, is_next):
+        # Without a terminal it resumes no session.
+        return [program("cline"), "--json", prompt]
+
+
+class Continue:
+    def __init__(self, address, home):
+        self.config = home / "config.yaml"
+        model = f"{{name: mlx-infer, provider: openai, model: default, apiBase: '{address}/v1', apiKey: none, roles: [chat, edit, apply]}}"
+        self.config.write_text(f"name: local\nversion: 1.0.0\nschema: v1\nmodels:\n  - {model}\n")
+        self.environment = {"CONTINUE_TELEMETRY_ENABLED": "0", "CONTINUE_CLI_ENABLE_TELEMETRY": "0"}
+
+    def command(self, prompt, is_next):
+        options = ["--config", str(self.config), "--allow", "*", *(["--resume"] if is_next else [])]
+        return [program("continue", "cn"), "-p", prompt, *options]
+
+
+class Aider:
+    # Aider offers no tools.
+    prompts = ("[long-text]", "[next-text]")
+
+    def __init__(self, address, home):
+        self.environment = {
+            "OPENAI_API_BASE": f"{address}/v1",
+            "OPENAI_API_KEY": "none",
+            "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+        }
+
+    def command(self, prompt, is_next):
+        options = ["--model", "openai/default", "--edit-format", "diff", "--no-git", "--yes-always", "--no-check-update"]
+        quiet = ["--no-show-model-warnings", "--analytics-disable", "--no-pretty", "--no-gitignore", "--no-detect-urls"]
+        test = ["--auto-test", "--test-cmd", f"{sys.executable} test_order.py"]
+        history = ["--restore-chat-history"] if is_next else []
+        return [program("aider"), *options, *quiet, *test, *history, "--message", prompt, "price.py", "order.py"]
+
+
+AGENTS = {"claude": Claude, "codex": Codex, "opencode": Opencode, "cline": Cline, "continue": Continue, "aider": Aider}
 
 
 def running():
@@ -110,7 +179,7 @@ class Work:
 
     def run(self, prompt, is_next=False, is_cut=False):
         """What the agent prints. With `is_cut` it is interrupted while an answer comes."""
-        environment = {**os.environ, "HOME": str(self.home), "NO_PROXY": "127.0.0.1", **self.agent.environment}
+        environment = {**os.environ, "HOME": str(self.home), "PWD": str(self.shop), "NO_PROXY": "127.0.0.1", **self.agent.environment}
         self.proxy.passed = 0
         with tempfile.TemporaryFile("w+") as printed:
             process = subprocess.Popen(
@@ -140,10 +209,11 @@ class Work:
         assert "Both files are mended" in said, "the agent has not come to its end"
         test = subprocess.run([sys.executable, "test_order.py"], cwd=self.shop, capture_output=True, text=True)
         assert test.stdout == "passed\n", test
-        self.run("[long] Write a long list.", is_cut=True)
+        long, following = getattr(self.agent, "prompts", ("[long]", "[next]"))
+        self.run(f"{long} Write a long list.", is_cut=True)
         wait(lambda: running() == 0, 20, "the end of an answer that nobody reads")
         assert [request.get("cut") for request in self.proxy.recorded].count(True) == 1
-        said = self.run("[next] Go on.", is_next=True)
+        said = self.run(f"{following} Go on.", is_next=True)
         assert "this is the next answer" in said
         return self.proxy.recorded
 
@@ -162,7 +232,8 @@ def shared(value, folder, most=60):
     if not isinstance(value, str):
         return value
     value = UUID.sub("0", value.replace(folder, ""))
-    is_kept = len(value) <= most or value.startswith("{") or any(mark in value for mark in ("-mend]", "[long]", "[next]", "PATCH"))
+    is_named = any(mark in value for mark in ("-mend]", "[long", "[next", "PATCH"))
+    is_kept = len(value) <= most or value.startswith("{") or (is_named and len(value) < 1000)
     return value if is_kept else value[:most] + "…"
 
 

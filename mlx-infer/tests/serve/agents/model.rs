@@ -119,13 +119,13 @@ fn name(reply: usize) -> String {
 
 /// The end of the chat template, which names the reply to a conversation: that of the last task
 /// that a message of the user names, and within it the next one after those that were given since.
-/// Requests without tools, with which agents ask for titles, get the reply of no task.
+/// Tasks with tools are those of requests with tools: agents send the same texts without tools to ask for titles.
 fn choice(tasks: &[AgentTask]) -> String {
     let mut first = 2;
     let mut table = Vec::new();
     for task in tasks {
-        let (name, count) = (task.name, task.replies.len());
-        table.push(format!("['{name}', {first}, {count}]"));
+        let (name, count, has_tools) = (task.name, task.replies.len(), task.has_tools);
+        table.push(format!("['{name}', {first}, {count}, {has_tools}]"));
         first += task.replies.len();
     }
     let table = table.join(", ");
@@ -135,9 +135,9 @@ fn choice(tasks: &[AgentTask]) -> String {
     {{%- for message in messages %}}
         {{%- if message.role == 'assistant' %}}
             {{%- set turn.given = turn.given + 1 %}}
-        {{%- elif message.role == 'user' and tools and message.content is string %}}
+        {{%- elif message.role == 'user' and message.content is string %}}
             {{%- for task in [{table}] %}}
-                {{%- if task[0] in message.content %}}
+                {{%- if task[0] in message.content and (tools and true or false) == task[3] %}}
                     {{%- set turn.first = task[1] %}}
                     {{%- set turn.count = task[2] %}}
                     {{%- set turn.given = 0 %}}
@@ -160,7 +160,7 @@ pub struct AgentServer {
     _folder: ModelFolder,
 }
 
-/// Starts a server of the model. Reply 1 is that of requests without tools.
+/// Starts a server of the model. Reply 1 is that of requests that name no task.
 pub fn start(
     tasks: &[AgentTask],
     aside: &str,

@@ -7,6 +7,8 @@ use crate::forms::api::Reply;
 /// A conversation, or a part of one, that begins where a message of the user has its name.
 pub struct AgentTask {
     pub name: &'static str,
+    /// Whether requests with tools get the replies, or those without.
+    pub has_tools: bool,
     pub replies: Vec<ScriptedReply>,
 }
 
@@ -82,6 +84,7 @@ const PRICE: [&str; 2] = ["return cents / 10", "return cents / 100"];
 const WRONG: [&str; 2] = ["return cents / 12", "return cents / 100"];
 const ORDER: [&str; 2] = ["total = 1", "total = 0"];
 const TEST: &str = "python3 test_order.py";
+const END: &str = "Both files are mended: é, \"quotes\" and 日本.";
 
 /// The patch of a file in the form of Codex, as a command of the shell.
 fn patch(file: &str, [old, new]: [&str; 2]) -> (&'static str, Value) {
@@ -100,6 +103,7 @@ fn mend(name: &'static str, tools: [Vec<(&'static str, Value)>; 4]) -> AgentTask
     let [read, wrong, change, test] = tools;
     AgentTask {
         name,
+        has_tools: true,
         replies: vec![
             calls("Both files may be at fault.", "I read both files.", &read),
             calls("", "", &wrong),
@@ -109,10 +113,7 @@ fn mend(name: &'static str, tools: [Vec<(&'static str, Value)>; 4]) -> AgentTask
                 &change,
             ),
             calls("", "", &test),
-            says(
-                "The test passes.",
-                "Both files are mended: é, \"quotes\" and 日本.",
-            ),
+            says("The test passes.", END),
         ],
     }
 }
@@ -152,20 +153,106 @@ fn codex() -> AgentTask {
     )
 }
 
+fn opencode() -> AgentTask {
+    let read = |path: &str| ("read", json!({"filePath": path}));
+    let edit = |path: &str, [old, new]: [&str; 2]| {
+        (
+            "edit",
+            json!({"filePath": path, "oldString": old, "newString": new}),
+        )
+    };
+    mend(
+        "[opencode-mend]",
+        [
+            vec![read("price.py"), read("order.py")],
+            vec![edit("price.py", WRONG)],
+            vec![edit("price.py", PRICE), edit("order.py", ORDER)],
+            vec![("bash", json!({"command": TEST}))],
+        ],
+    )
+}
+
+fn continue_() -> AgentTask {
+    let read = |path: &str| ("Read", json!({"filepath": path}));
+    let edit = |path: &str, [old, new]: [&str; 2]| {
+        (
+            "Edit",
+            json!({"file_path": path, "old_string": old, "new_string": new}),
+        )
+    };
+    mend(
+        "[continue-mend]",
+        [
+            vec![read("price.py"), read("order.py")],
+            vec![edit("price.py", WRONG)],
+            vec![edit("price.py", PRICE), edit("order.py", ORDER)],
+            vec![("Bash", json!({"command": TEST}))],
+        ],
+    )
+}
+
+fn cline() -> AgentTask {
+    let edit = |path: &str, [old, new]: [&str; 2]| {
+        (
+            "editor",
+            json!({"path": path, "old_text": old, "new_text": new}),
+        )
+    };
+    let read = |path: &str| ("read_files", json!({"files": [{"path": path}]}));
+    mend(
+        "[cline-mend]",
+        [
+            vec![read("price.py"), read("order.py")],
+            vec![edit("price.py", WRONG)],
+            vec![edit("price.py", PRICE), edit("order.py", ORDER)],
+            vec![("run_commands", json!({"commands": [TEST]}))],
+        ],
+    )
+}
+
+/// A change in the form of aider, which offers no tools: it reads blocks of the text.
+fn block(file: &str, [old, new]: [&str; 2]) -> String {
+    format!(
+        "{file}\n```python\n<<<<<<< SEARCH\n    {old}\n=======\n    {new}\n>>>>>>> REPLACE\n```\n"
+    )
+}
+
+/// Aider has the files in its prompt, tells of a block that does not match, and runs the test itself.
+fn aider() -> AgentTask {
+    let wrong = format!("I change the price.\n\n{}", block("price.py", WRONG));
+    let [price, order] = [block("price.py", PRICE), block("order.py", ORDER)];
+    let right = format!("{END}\n\n{price}\n{order}");
+    AgentTask {
+        name: "[aider-mend]",
+        has_tools: false,
+        replies: vec![
+            says("Both files may be at fault.", wrong.trim_end()),
+            says("That text is not there.", right.trim_end()),
+        ],
+    }
+}
+
 pub fn tasks() -> Vec<AgentTask> {
     let lines: Vec<String> = (1..=2000)
         .map(|line| format!("This is line {line}."))
         .collect();
     let long = says("A long list.", &lines.join("\n"));
     let next = says("", "The list was interrupted, and this is the next answer.");
-    let single = |name: &'static str, reply: &ScriptedReply| AgentTask {
+    let single = |name: &'static str, has_tools: bool, reply: &ScriptedReply| AgentTask {
         name,
+        has_tools,
         replies: vec![reply.clone()],
     };
     vec![
         claude(),
         codex(),
-        single("[long]", &long),
-        single("[next]", &next),
+        opencode(),
+        continue_(),
+        cline(),
+        aider(),
+        single("[long]", true, &long),
+        single("[next]", true, &next),
+        single("[long-text]", false, &long),
+        single("[next-text]", false, &next),
     ]
 }

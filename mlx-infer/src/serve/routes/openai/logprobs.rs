@@ -89,7 +89,7 @@ pub(crate) fn of_prompt(fields: &mut Fields, is_stream: bool) -> Result<Option<u
 }
 
 /// The log probabilities of a prompt in vLLM's form: for each token but the first, the `top`
-/// likeliest tokens at its place and the token itself, by id. `rank` is known of the likeliest.
+/// likeliest tokens at its place and the token itself, by id.
 pub(crate) fn list_of_prompt(tokenizer: &Tokenizer, score: &Score, top: usize) -> Value {
     let places = score.tokens.iter().zip(&score.logprobs).enumerate();
     let place = |(at, (&id, &logprob)): (usize, (&u32, &Option<f32>))| {
@@ -97,20 +97,16 @@ pub(crate) fn list_of_prompt(tokenizer: &Tokenizer, score: &Score, top: usize) -
             return Value::Null;
         };
         let best = score.top.get(at).map_or(&[][..], Vec::as_slice);
-        let shown = |id: u32, logprob: f32| {
-            let rank = best
-                .iter()
-                .position(|(best, _)| *best == id)
-                .map(|at| at + 1);
-            json!({
+        let shown = |id: u32, logprob: f32, rank: Option<u32>| {
+            let entry = json!({
                 "logprob": number(logprob), "rank": rank, "decoded_token": token_text(tokenizer, id).0,
-            })
+            });
+            (id.to_string(), entry)
         };
-        let best = best.iter().take(top);
-        let mut entries: Map<String, Value> = best
-            .map(|&(id, logprob)| (id.to_string(), shown(id, logprob)))
-            .collect();
-        entries.insert(id.to_string(), shown(id, logprob));
+        let rank = score.ranks.get(at).copied().flatten();
+        let mut entries = Map::from_iter([shown(id, logprob, rank)]);
+        let best = best.iter().take(top).zip(1..);
+        entries.extend(best.map(|(&(id, logprob), rank)| shown(id, logprob, Some(rank))));
         Value::Object(entries)
     };
     places.map(place).collect()
