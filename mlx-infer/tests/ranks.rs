@@ -312,7 +312,18 @@ impl Served {
 
 impl Drop for Served {
     fn drop(&mut self) {
+        if !matches!(self.child.try_wait(), Ok(None)) {
+            return;
+        }
+        // `launch` that is killed leaves its ranks behind.
+        let ranks = self.ranks();
         let _ = self.child.kill();
+        let _ = self.child.wait();
+        for rank in ranks {
+            let _ = Command::new("kill")
+                .args(["-KILL", &rank.to_string()])
+                .status();
+        }
     }
 }
 

@@ -282,15 +282,16 @@ fn same_adapter(
     let own = serde_json::to_string(&own).unwrap_or_default();
     let all = gathered(ranks, &own)?;
     let adapter = loaded?;
-    for (rank, other) in all.iter().enumerate().filter(|(_, other)| **other != own) {
-        let why = match serde_json::from_str::<std::result::Result<u64, String>>(other) {
-            Ok(Err(message)) => message,
-            Ok(Ok(_)) | Err(_) => "its files are not those of rank 0".to_owned(),
-        };
-        let message = format!("{}, rank {rank}: {why}", dir.display());
-        return Err(Error::new(ErrorKind::Format, message));
-    }
-    Ok(adapter)
+    let mut others = all.iter().enumerate();
+    let Some((rank, other)) = others.find(|(_, other)| **other != own) else {
+        return Ok(adapter);
+    };
+    let why = match serde_json::from_str::<std::result::Result<u64, String>>(other) {
+        Ok(Err(message)) => message,
+        Ok(Ok(_)) | Err(_) => "its files are not those of rank 0".to_owned(),
+    };
+    let message = format!("{}, rank {rank}: {why}", dir.display());
+    Err(Error::new(ErrorKind::Format, message))
 }
 
 /// A digest of the names and sizes of an adapter's files, and of its settings.

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use mlx_nn::shard::Ranks;
 use serde::{Deserialize, Serialize};
 
-use super::classify::{ClassifyOptions, Encoded, Run};
+use super::classify::{ClassifyOptions, Encoded, LabelledIds, Run};
 use super::embed::{EmbedOptions, EmbedRun, EncodedTexts, RerankOptions, TextIds};
 use super::score::{ScoreOptions, Scoring};
 use crate::engine::ranks::{agreed, gathered};
@@ -31,8 +31,8 @@ pub(crate) enum TextWork {
         batch_tokens: usize,
     },
     Classify {
-        /// The ids of each text, and of each label after it. A text with an error is not computed.
-        texts: Vec<Option<(Vec<u32>, Vec<Vec<u32>>)>>,
+        /// A text with an error is not computed.
+        texts: Vec<Option<LabelledIds>>,
         labels: Vec<String>,
         sampling: Box<SamplingParams>,
         batch_tokens: usize,
