@@ -344,6 +344,39 @@ impl LoadedModel {
         score.expect("the last piece has a result")
     }
 
+    /// Computes, on any rank of a shared model but the first, what the first one embeds, classifies and scores, until it
+    /// calls [`end_texts`](Self::end_texts). The results are the first rank's.
+    ///
+    /// ```
+    /// # fn main() -> mlx_infer::Result<()> {
+    /// use mlx_infer::{EmbedOptions, LoadedModel};
+    /// let model = LoadedModel::load_default()?;
+    /// match model.options().ranks.rank() {
+    ///     0 => {
+    ///         let texts = vec!["The red fox".into()];
+    ///         println!("{:?}", model.embed(texts, &EmbedOptions::default())?);
+    ///         model.end_texts()?;
+    ///     }
+    ///     _ => model.follow_texts()?,
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Another rank has died.
+    pub fn follow_texts(&self) -> Result<()> {
+        work::follow(self)
+    }
+
+    /// Ends [`follow_texts`](Self::follow_texts) of the other ranks. Called on the first one, after its last work.
+    ///
+    /// # Errors
+    /// Another rank has died.
+    pub fn end_texts(&self) -> Result<()> {
+        work::end(self)
+    }
+
     /// Computes a prompt and stores its layer states. Only the options `prefill_chunk` and `cancel`
     /// have an effect.
     ///

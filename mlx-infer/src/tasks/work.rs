@@ -252,37 +252,33 @@ impl Together {
     }
 }
 
-impl LoadedModel {
-    /// Computes, on any rank of a shared model but the first, what the first one embeds, classifies and scores, until it
-    /// calls [`end_texts`](Self::end_texts). The results are the first rank's.
-    ///
-    /// # Errors
-    /// Another rank has died.
-    pub fn follow_texts(&self) -> Result<()> {
-        let ranks = self.options().ranks;
-        while let Some(told) = agreed(ranks, None::<String>)? {
-            let work = TextWork::parsed(&told)?;
-            let together = Together {
-                ranks,
-                asked: CancelToken::new(),
-                cancel: CancelToken::new(),
-            };
-            let mut pieces = work.pieces(self, together.cancel.clone());
-            together.run(|| pieces(self))?;
-        }
-        gathered(ranks, "").map(drop)
+/// Computes what the first rank tells, until it [ends](end).
+///
+/// # Errors
+/// Another rank has died.
+pub(super) fn follow(model: &LoadedModel) -> Result<()> {
+    let ranks = model.options().ranks;
+    while let Some(told) = agreed(ranks, None::<String>)? {
+        let work = TextWork::parsed(&told)?;
+        let together = Together {
+            ranks,
+            asked: CancelToken::new(),
+            cancel: CancelToken::new(),
+        };
+        let mut pieces = work.pieces(model, together.cancel.clone());
+        together.run(|| pieces(model))?;
     }
+    gathered(ranks, "").map(drop)
+}
 
-    /// Ends [`follow_texts`](Self::follow_texts) of the other ranks. Called on the first one, after its last work.
-    ///
-    /// # Errors
-    /// Another rank has died.
-    pub fn end_texts(&self) -> Result<()> {
-        let ranks = self.options().ranks;
-        agreed(ranks, None::<String>)?;
-        // Returns when the others have computed what they were told.
-        gathered(ranks, "").map(drop)
-    }
+/// Ends the other ranks' [`follow`], and returns when they have computed what they were told.
+///
+/// # Errors
+/// Another rank has died.
+pub(super) fn end(model: &LoadedModel) -> Result<()> {
+    let ranks = model.options().ranks;
+    agreed(ranks, None::<String>)?;
+    gathered(ranks, "").map(drop)
 }
 
 fn of_texts(mut run: Result<EmbedRun>) -> Pieces<LoadedModel> {
