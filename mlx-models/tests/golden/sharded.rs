@@ -29,6 +29,11 @@ fn families_on_three_ranks_equal_one_process() {
 }
 
 #[test]
+fn families_with_other_heads_on_two_ranks_equal_one_process() {
+    on_ranks("redrawn", 2);
+}
+
+#[test]
 fn adapters_on_two_ranks_equal_one_process() {
     on_ranks("adapters", 2);
 }
