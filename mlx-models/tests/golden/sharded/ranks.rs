@@ -119,15 +119,30 @@ fn families(ranks: Ranks) -> Result<()> {
     Ok(())
 }
 
-/// Families whose cases have heads that neither two nor three ranks divide: with other numbers of heads, and drawn values.
+/// Families with other numbers of heads and drawn values, because those of their cases do not divide.
 fn redrawn(ranks: Ranks) -> Result<()> {
-    let changed = [
+    let on_two = vec![
         (
             "bailing_moe_linear",
             json!({"num_attention_heads": 4, "group_norm_size": 2}),
         ),
         ("falcon_h1", json!({"mamba_n_heads": 4, "mamba_d_ssm": 64})),
     ];
+    let six = json!({"num_attention_heads": 6, "num_key_value_heads": 3});
+    let on_three = vec![
+        ("bailing_moe_linear", json!({"num_key_value_heads": 3})),
+        ("qwen3", six.clone()),
+        (
+            "phi3",
+            json!({"hidden_size": 48, "num_attention_heads": 6, "num_key_value_heads": 3}),
+        ),
+        ("gemma3n_text", six.clone()),
+        ("gpt_oss", six),
+    ];
+    let changed = match ranks.size() {
+        2 => on_two,
+        _ => on_three,
+    };
     for (name, changes) in changed {
         let case = Case::all().into_iter().find(|case| case.name == name);
         let case = case.unwrap_or_else(|| panic!("no case {name}"));
