@@ -7,6 +7,9 @@ use serde_json::{Value, json};
 
 use super::{Served, run, stdout, text};
 
+#[path = "../../../mlx-models/tests/shared/checkpoints.rs"]
+mod formulas;
+
 /// `launch` of so many ranks.
 fn ranks(n: &'static str) -> [&'static str; 4] {
     ["launch", "-n", n, "--"]
@@ -322,9 +325,8 @@ fn prefixes_in_the_memory_of_the_host_are_those_of_every_rank() {
 }
 
 /// Two drawn texts of a model, with and without drafts, alone and on two ranks.
-fn drafts_change_no_token(model: &str, drafts: &[&str]) {
-    let model = testdata(model);
-    let flags = ["--model", path(&model), "--name", "tiny", "--dtype", "f32"];
+fn drafts_change_no_token(model: &Path, drafts: &[&str]) {
+    let flags = ["--model", path(model), "--name", "tiny", "--dtype", "f32"];
     let ask =
         |served: &Served| [12, 40].map(|n| ids(&ok(served, "/v1/completions", &prompt("tiny", n))));
     let expected = ask(&Served::with(&[], &flags));
@@ -337,7 +339,7 @@ fn drafts_change_no_token(model: &str, drafts: &[&str]) {
 fn drafts_of_another_model_change_no_token_on_two_ranks() {
     let model = testdata("models/qwen3");
     let drafts = ["--draft-model", path(&model), "--speculative", "3"];
-    drafts_change_no_token("models/qwen3", &drafts);
+    drafts_change_no_token(&model, &drafts);
     let fox = ["generate", "--prompt", "The red fox", "--max-tokens", "16"];
     let drafted = [&fox[..], &["--speculative", "3"]].concat();
     assert_eq!(stdout(&[&ranks("2")[..], &drafted].concat()), stdout(&fox));
@@ -346,7 +348,33 @@ fn drafts_of_another_model_change_no_token_on_two_ranks() {
 /// The model has a head for multi-token prediction.
 #[test]
 fn drafts_of_a_head_change_no_token_on_two_ranks() {
-    drafts_change_no_token("models/qwen3_5_text", &["--speculative", "2"]);
+    drafts_change_no_token(&testdata("models/qwen3_5_text"), &["--speculative", "2"]);
+}
+
+#[test]
+fn drafters_that_read_the_model_change_no_token_on_two_ranks() {
+    for (model, drafter) in [("smollm3", "eagle3"), ("qwen3_tied", "dflash")] {
+        let drafter = formulas::checkpoint(&format!("../drafters/{drafter}"));
+        let drafts = ["--draft-model", path(&drafter), "--speculative", "3"];
+        drafts_change_no_token(&formulas::checkpoint(model), &drafts);
+    }
+    let model = formulas::checkpoint("gemma4_text");
+    let assistant = formulas::checkpoint("../drafters/gemma4_assistant");
+    let generate = [
+        "generate",
+        "--model",
+        path(&model),
+        "--tokens",
+        "7,9",
+        "--draft-model",
+        path(&assistant),
+        "--speculative",
+        "2",
+    ];
+    let output = run(&[&ranks("2")[..], &generate].concat());
+    let said = text(&output.stderr);
+    assert!(!output.status.success(), "{said}");
+    assert!(said.contains("are divided among ranks"), "{said}");
 }
 
 #[test]
