@@ -127,6 +127,10 @@ fn redrawn(ranks: Ranks) -> Result<()> {
             json!({"num_attention_heads": 4, "group_norm_size": 2}),
         ),
         ("falcon_h1", json!({"mamba_n_heads": 4, "mamba_d_ssm": 64})),
+        (
+            "kimi_linear",
+            json!({"linear_attn_config": {"num_heads": 4}}),
+        ),
     ];
     let six = json!({"num_attention_heads": 6, "num_key_value_heads": 3});
     let on_three = vec![
@@ -148,7 +152,10 @@ fn redrawn(ranks: Ranks) -> Result<()> {
         let case = case.unwrap_or_else(|| panic!("no case {name}"));
         let mut config = case.config("config.json");
         for (key, value) in changes.as_object().into_iter().flatten() {
-            config[key] = value.clone();
+            match (config[key].as_object_mut(), value.as_object()) {
+                (Some(inner), Some(changes)) => inner.extend(changes.clone()),
+                _ => config[key] = value.clone(),
+            }
         }
         let drawn = mlx_models::initialised(name, config.clone(), 3)?;
         let folder = tempfile::tempdir()?;
