@@ -100,13 +100,15 @@ impl Shard for FusedAttention {
 /// `down(activation(gate) * up)`, where gate and up are the first and the second half of the outputs of `gate_up_proj`.
 ///
 /// ```
-/// use mlx_core::Result;
-/// use mlx_nn::{Activation, FusedMlp, Parameters};
+/// use mlx_core::{DType, Result, ops::create::zeros};
+/// use mlx_nn::init::initialise;
+/// use mlx_nn::{Activation, FusedMlp};
 ///
 /// # fn main() -> Result<()> {
-/// let mlp = FusedMlp::empty(8, 32, Activation::Silu)?;
-/// let names = mlp.parameters()?.into_keys().collect::<Vec<_>>();
-/// assert_eq!(names, ["down_proj.weight", "gate_up_proj.weight"]);
+/// let mut mlp = FusedMlp::empty(8, 32, Activation::Silu)?;
+/// initialise(&mut mlp, 0, 1.0)?;
+/// let y = mlp.forward(&zeros(&[1, 3, 8], DType::F32)?)?;
+/// assert_eq!(y.shape(), [1, 3, 8]);
 /// # Ok(())
 /// # }
 /// ```
