@@ -19,7 +19,7 @@ mod names;
 mod prefixes;
 mod processor;
 pub(crate) mod ranks;
-mod rounds;
+pub(crate) mod rounds;
 mod rows;
 mod state;
 #[cfg(test)]
@@ -37,18 +37,19 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use mlx_models::ModelInfo;
-use mlx_nn::lora::{TokenAdapters, with_adapters};
+use mlx_nn::shard::Ranks;
 
 pub(crate) use self::decode::{Decode, EngineModel, Native};
 pub use self::handle::Handle;
 pub(crate) use self::handle::Queue;
+pub(crate) use self::jobs::{Begin, Pieces};
 pub use self::load::{EngineLoad, PageLoad, PrefixDirLoad};
 pub(crate) use self::prefix_tier::tiered::Tiered;
 pub(crate) use self::state::Sink;
 pub(crate) use self::worker::Worker;
 
 use self::handle::{Outlet, Ticket, gone};
-use self::jobs::Job;
+use self::jobs::{Job, ToldJob, under};
 use self::load::LoadCounters;
 use self::names::AdapterNames;
 use self::thread::{EngineCommand, Inbox};
@@ -57,6 +58,7 @@ use crate::model::LoadedModel;
 use crate::model::checked::Checked;
 use crate::model::frontend::Frontend;
 use crate::request::Request;
+use crate::request::cancel::CancelToken;
 use crate::request::limits::Limits;
 
 /// The stack of the engine's thread. Its pages take memory when they are used.
@@ -142,6 +144,7 @@ pub struct Engine {
     thread: Mutex<Option<JoinHandle<()>>>,
     frontend: Arc<Frontend>,
     limits: Limits,
+    ranks: Ranks,
     adapters: AdapterNames,
     max_requests: usize,
     max_events: usize,
@@ -188,7 +191,8 @@ impl Engine {
                         return;
                     }
                 };
-                let told = (model.frontend().clone(), limits.clone(), model.adapters());
+                let parts = (model.frontend().clone(), model.ranks());
+                let told = (parts, limits.clone(), model.adapters());
                 if ready.send(Ok(told)).is_ok() {
                     let inbox = Inbox {
                         commands: inbox,
@@ -201,7 +205,7 @@ impl Engine {
             .map_err(|error| {
                 Error::new(ErrorKind::Io, "cannot start the engine's thread").with_source(error)
             })?;
-        let (frontend, limits, adapters) = loaded.recv().unwrap_or_else(|_| {
+        let ((frontend, ranks), limits, adapters) = loaded.recv().unwrap_or_else(|_| {
             let message = "the engine's thread has ended while it loaded the model";
             Err(Error::new(ErrorKind::Closed, message))
         })?;
@@ -210,6 +214,7 @@ impl Engine {
             thread: Mutex::new(Some(thread)),
             frontend,
             limits,
+            ranks,
             adapters: AdapterNames::new(names.into_iter().zip(adapters).collect()),
             max_requests: options.max_requests,
             max_events: options.max_events,
@@ -294,8 +299,8 @@ impl Engine {
     /// aborted first, `job` is dropped without a call. A panic of `job` affects nothing else.
     ///
     /// # Errors
-    /// The engine has ended ([`ErrorKind::Closed`]), there is no such adapter, or the model is of another back end
-    /// ([`ErrorKind::Unsupported`]).
+    /// The engine has ended ([`ErrorKind::Closed`]), there is no such adapter, or the model is of another back end or
+    /// shared by several ranks ([`ErrorKind::Unsupported`]).
     pub fn run(
         &self,
         adapter: Option<&str>,
@@ -321,16 +326,19 @@ impl Engine {
     where
         P: FnMut(&LoadedModel) -> ControlFlow<()> + 'static,
     {
-        self.run_scaled((adapter, 1.0), begin)
+        self.run_told((adapter, 1.0), None, CancelToken::new(), begin)
     }
 
-    /// [`run_in_pieces`](Self::run_in_pieces) with a scale of the adapter.
+    /// [`run_in_pieces`](Self::run_in_pieces) with a scale of the adapter, until `left` is cancelled. From
+    /// `told` the other ranks of the model make the same pieces.
     ///
     /// # Errors
     /// As [`run`](Self::run), or the adapter does not support the scale.
-    pub(crate) fn run_scaled<P>(
+    pub(crate) fn run_told<P>(
         &self,
         (adapter, scale): (Option<&str>, f32),
+        told: Option<String>,
+        left: CancelToken,
         begin: impl FnOnce(&LoadedModel) -> P + Send + 'static,
     ) -> Result<()>
     where
@@ -338,15 +346,17 @@ impl Engine {
     {
         let (model, held) = self.adapters.find(adapter, scale)?;
         self.frontend.check_native()?;
-        let job: Job<LoadedModel> = Box::new(move |model| {
-            let tokens = held.as_ref().map(|held| TokenAdapters::all(held.row()));
-            let mut piece = with_adapters(tokens.as_ref(), || begin(model));
-            Box::new(move |model| {
-                // The job holds the adapter until its end.
-                let _held = &held;
-                with_adapters(tokens.as_ref(), || piece(model))
-            })
+        let told = told.map(|work| ToldJob {
+            work,
+            held: held.clone(),
         });
+        if self.ranks.size() > 1 && told.is_none() {
+            return Err(Error::unsupported(
+                "this computation cannot run on a model that several ranks share, because the other ranks do not know it",
+            ));
+        }
+        let begin = under(held, Box::new(move |model| Box::new(begin(model))));
+        let job = Job { begin, left, told };
         let sent = self.commands.send(EngineCommand::Run(model, job));
         sent.map_err(|_| gone())
     }

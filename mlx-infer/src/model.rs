@@ -23,7 +23,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use mlx_core::{Array, DType, Scheme, fast, files};
-use mlx_models::{Loaded, Model, ModelInfo, ModelTask, PoolingMode, Registry, SentenceModules};
+use mlx_models::{
+    DraftKind, Loaded, Model, ModelInfo, ModelTask, PoolingMode, Registry, SentenceModules,
+};
 use mlx_nn::shard::Ranks;
 use mlx_nn::{CacheOptions, LayerKind, ModelCache, RowPart, StateCost};
 
@@ -385,8 +387,9 @@ impl LoadedModel {
     ///
     /// # Errors
     /// As [`load`](Self::load), or a token has another id in the draft model's tokenizer. For a drafter that reads the
-    /// model: it is that of another model, the model [drafts itself](LoadOptions::no_head), is divided among ranks, has a
-    /// `context_len` or was loaded without `max_draft`, or other threads have its [`frontend`](Self::frontend).
+    /// model: it is that of another model, the model [drafts itself](LoadOptions::no_head), has a `context_len` or was loaded
+    /// without `max_draft`, or other threads have its [`frontend`](Self::frontend). An assistant of Gemma 4 cannot read a
+    /// model whose keys and values are divided among ranks.
     pub fn load_draft_model(&mut self, files: Files) -> Result<()> {
         if draft::kind(&files)?.is_some() {
             return self.load_reader(&files);
@@ -423,10 +426,13 @@ impl LoadedModel {
     fn load_reader(&mut self, files: &Files) -> Result<()> {
         let name = files.describe();
         let options = self.options;
+        let reads_keys = draft::kind(files)? == Some(DraftKind::Gemma4Assistant);
         let refused = match (options.context_len, options.max_draft, options.ranks.size()) {
             (Some(_), ..) => Some("the model keeps only its last positions (context_len)"),
             (_, 0, _) => Some("the model was loaded without room for drafts (max_draft)"),
-            (_, _, 2..) => Some("the model is divided among ranks"),
+            (_, _, 2..) if reads_keys => {
+                Some("the keys and values of the model, which it reads, are divided among ranks")
+            }
             _ => None,
         };
         let refuse = |why: &str| {

@@ -8,6 +8,7 @@ pub(crate) mod generate;
 pub(crate) mod score;
 #[cfg(test)]
 mod tests;
+pub(crate) mod work;
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -20,9 +21,10 @@ use self::embed::{
 };
 use self::generate::Generation;
 use self::score::{Score, ScoreOptions, Scoring};
+use self::work::{TextWork, Together, flow};
 use crate::engine::Tiered;
 use crate::engine::prompt_cache::PromptCache;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::model::{LoadedModel, memory};
 use crate::request::Request;
 use crate::request::generation::{GenerateOptions, Prompt};
@@ -182,14 +184,15 @@ impl LoadedModel {
         options: &ClassifyOptions,
         mut on_done: impl FnMut(usize, Result<ClassifyResult>),
     ) -> Result<()> {
-        let mut run = Run::begin(
-            self,
-            self.frontend()
-                .encode(prompts.into_iter().map(Ok).collect(), options)?,
-            options,
-        );
-        while run.advance(self, &mut on_done) {}
-        Ok(())
+        let encoded = (self.frontend()).encode(prompts.into_iter().map(Ok).collect(), options)?;
+        let work = || TextWork::classify(&encoded, options);
+        let together = Together::begin(self, work, &options.cancel)?;
+        let options = ClassifyOptions {
+            cancel: together.cancel.clone(),
+            ..options.clone()
+        };
+        let mut run = Run::begin(self, encoded, &options);
+        together.run(|| flow(run.advance(self, &mut on_done)))
     }
 
     /// Embeds texts. Results are in the order of the texts. If a text cannot be encoded, its result
@@ -238,9 +241,27 @@ impl LoadedModel {
     ) -> Result<()> {
         let texts = texts.into_iter().map(Ok).collect();
         let encoded = encode_texts(self.frontend(), texts, options)?;
-        let mut run = EmbedRun::embed(self, encoded, options)?;
-        while run.advance(self, &mut on_done) {}
-        Ok(())
+        let work = || TextWork::embed(&encoded, options);
+        let together = Together::begin(self, work, &options.cancel)?;
+        let options = EmbedOptions {
+            cancel: together.cancel.clone(),
+            ..options.clone()
+        };
+        let run = EmbedRun::embed(self, encoded, &options);
+        self.run_texts(&together, run, &mut on_done)
+    }
+
+    fn run_texts(
+        &self,
+        together: &Together,
+        mut run: Result<EmbedRun>,
+        on_done: &mut impl FnMut(usize, Result<TextEmbedding>),
+    ) -> Result<()> {
+        together.run(|| match &mut run {
+            Ok(run) => flow(run.advance(self, on_done)),
+            Err(_) => ControlFlow::Break(()),
+        })?;
+        run.map(drop)
     }
 
     /// The relevance of each document for a query, in the order of the documents. The model is a
@@ -282,10 +303,18 @@ impl LoadedModel {
     ) -> Result<Vec<Result<f32>>> {
         let n = pairs.len();
         let encoded = encode_pairs(self.frontend(), pairs, options)?;
-        let mut run = EmbedRun::score(self, encoded, options)?;
+        let together = Together::begin(
+            self,
+            || TextWork::relate(&encoded, options),
+            &options.cancel,
+        )?;
+        let options = RerankOptions {
+            cancel: together.cancel.clone(),
+            ..options.clone()
+        };
+        let run = EmbedRun::score(self, encoded, &options);
         let found = in_order(n, |mut on_done| {
-            while run.advance(self, &mut on_done) {}
-            Ok(())
+            self.run_texts(&together, run, &mut on_done)
         })?;
         let first = |found: Result<TextEmbedding>| found.map(|found| found.values[0]);
         Ok(found.into_iter().map(first).collect())
@@ -296,12 +325,56 @@ impl LoadedModel {
     /// # Errors
     /// The text is empty or too long for the model, an id is not in the vocabulary, or the computation fails.
     pub fn score(&self, prompt: impl Into<Prompt>, options: &ScoreOptions) -> Result<Score> {
-        let mut scoring = Scoring::begin(self, prompt.into(), options)?;
-        loop {
-            if let Some(score) = scoring.advance(self)? {
-                return Ok(score);
-            }
-        }
+        let prompt = Prompt::Tokens(self.prompt_ids(prompt.into())?);
+        let together =
+            Together::begin(self, || TextWork::score(&prompt, options), &options.cancel)?;
+        let options = ScoreOptions {
+            cancel: together.cancel.clone(),
+            ..options.clone()
+        };
+        let mut scoring = Scoring::begin(self, prompt, &options);
+        let mut score = None;
+        together.run(|| {
+            score = match &mut scoring {
+                Ok(scoring) => scoring.advance(self).transpose(),
+                Err(error) => Some(Err(Error::new(error.kind(), error.to_string()))),
+            };
+            flow(score.is_none())
+        })?;
+        score.expect("the last piece has a result")
+    }
+
+    /// Computes, on any rank of a shared model but the first, what the first one embeds, classifies and scores, until it
+    /// calls [`end_texts`](Self::end_texts). The results are the first rank's.
+    ///
+    /// ```
+    /// # fn main() -> mlx_infer::Result<()> {
+    /// use mlx_infer::{EmbedOptions, LoadedModel};
+    /// let model = LoadedModel::load_default()?;
+    /// match model.options().ranks.rank() {
+    ///     0 => {
+    ///         let texts = vec!["The red fox".into()];
+    ///         println!("{:?}", model.embed(texts, &EmbedOptions::default())?);
+    ///         model.end_texts()?;
+    ///     }
+    ///     _ => model.follow_texts()?,
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Another rank has died.
+    pub fn follow_texts(&self) -> Result<()> {
+        work::follow(self)
+    }
+
+    /// Ends [`follow_texts`](Self::follow_texts) of the other ranks. Called on the first one, after its last work.
+    ///
+    /// # Errors
+    /// Another rank has died.
+    pub fn end_texts(&self) -> Result<()> {
+        work::end(self)
     }
 
     /// Computes a prompt and stores its layer states. Only the options `prefill_chunk` and `cancel`

@@ -14,6 +14,7 @@ use crate::module::Param;
 use crate::norm::RmsNorm;
 use crate::normed::{Input, Normed};
 use crate::rope::{Rope, RopeConfig};
+use crate::shard::{Cut, Heads, Ranks, Shard};
 use crate::step::{Step, blocks};
 
 mod compressor;
@@ -279,6 +280,38 @@ impl CompressedAttention {
         let y = self.o_a_proj.forward(&grouped, &numbers)?;
         self.o_b_proj
             .forward(&y.reshape(&[1, tokens, groups * group_rank])?)
+    }
+}
+
+impl Shard for CompressedAttention {
+    fn heads(&self) -> Option<Heads> {
+        Some(Heads {
+            many: self.config.heads,
+            few: self.config.groups,
+            copies: false,
+        })
+    }
+
+    /// Each rank has whole groups of heads. The vectors of positions and blocks, and the indexer, are on every rank.
+    fn shard(&mut self, ranks: Ranks, _unit: i32) -> Result<()> {
+        let CompressedConfig {
+            heads,
+            head_dim,
+            groups,
+            group_rank,
+            ..
+        } = self.config;
+        let (own, of_groups) = (ranks.share(heads), ranks.share(groups));
+        let queries = own.start * head_dim..own.end * head_dim;
+        self.q_b_proj.keep_outputs(std::slice::from_ref(&queries))?;
+        self.config.heads = own.end - own.start;
+        self.sinks
+            .cut(Cut::new(self.sinks.shape(), 0, vec![own])?)?;
+        let inputs = of_groups.start * group_rank..of_groups.end * group_rank;
+        self.o_b_proj
+            .keep_inputs(std::slice::from_ref(&inputs), ranks)?;
+        self.config.groups = of_groups.end - of_groups.start;
+        self.o_a_proj.keep(0, of_groups)
     }
 }
 

@@ -142,9 +142,11 @@ pub struct StackedExperts {
     clamp: Option<ClampedGate>,
     /// The experts that this rank holds, if they are not all.
     held: Option<Range<i32>>,
+    /// The ranks over which the outputs are summed.
+    ranks: Option<Ranks>,
 }
 
-crate::module!(StackedExperts { gate_proj, up_proj, down_proj } plain { activation, clamp, held });
+crate::module!(StackedExperts { gate_proj, up_proj, down_proj } plain { activation, clamp, held, ranks });
 
 impl StackedExperts {
     /// Experts of these sizes, without values.
@@ -173,17 +175,27 @@ impl StackedExperts {
             activation: config.activation,
             clamp: config.clamp,
             held: None,
+            ranks: None,
         })
     }
 
-    /// `x [N, 1, 1, E]`, `experts [N, top_k]` -> `[N, top_k, E]`
+    /// The sum of the experts' outputs, each times its weight: `x [N, 1, 1, E]`, `experts [N, top_k]`,
+    /// `weights [N, top_k]` -> `[N, E]`. Without `weights` each counts once.
     ///
     /// # Errors
     /// The shapes do not fit.
-    pub fn forward(&self, x: &Array, experts: &Array) -> Result<Array> {
-        match &self.held {
-            Some(held) => self.of_held(x, experts, held),
-            None => self.outputs(x, experts),
+    pub fn forward(&self, x: &Array, experts: &Array, weights: Option<&Array>) -> Result<Array> {
+        let y = match &self.held {
+            Some(held) => self.of_held(x, experts, held)?,
+            None => self.outputs(x, experts)?,
+        };
+        let y = match weights {
+            Some(weights) => fast::weighted_sum(&y, weights)?,
+            None => y.sum(-2, false)?,
+        };
+        match self.ranks {
+            Some(ranks) => ranks.sum(&y),
+            None => Ok(y),
         }
     }
 
@@ -273,13 +285,11 @@ pub struct ExpertsMlp {
     fc1_latent_proj: Option<Linear>,
     fc2_latent_proj: Option<Linear>,
     config: ExpertsConfig,
-    /// The ranks over which the routed experts' outputs are summed.
-    ranks: Option<Ranks>,
 }
 
 crate::module!(ExpertsMlp { gate, switch_mlp, shared_expert, shared_expert_gate, e_score_correction_bias,
                             fc1_latent_proj, fc2_latent_proj }
-               plain { config, ranks });
+               plain { config });
 
 impl ExpertsMlp {
     /// Router and experts without values.
@@ -332,7 +342,6 @@ impl ExpertsMlp {
             shared_expert_gate: shared_expert_gate.transpose()?,
             e_score_correction_bias: correction.transpose()?,
             config,
-            ranks: None,
         })
     }
 
@@ -378,14 +387,8 @@ impl ExpertsMlp {
             let weights = weights.astype(x.dtype())?.reshape(&[n, top_k, 1, 1])?;
             inputs = inputs.multiply(weights)?;
         }
-        let y = self.switch_mlp.forward(&inputs, &experts)?;
-        let mut y = match self.config.scales_inputs {
-            true => y.sum(-2, false)?,
-            false => fast::weighted_sum(&y, &weights)?,
-        };
-        if let Some(ranks) = self.ranks {
-            y = ranks.sum(&y)?;
-        }
+        let weights = (!self.config.scales_inputs).then_some(&weights);
+        let mut y = self.switch_mlp.forward(&inputs, &experts, weights)?;
         if let Some(latent) = &self.fc2_latent_proj {
             y = latent.forward(&y)?;
         }

@@ -160,6 +160,7 @@ pub mod delta_channels;
 pub mod dropout;
 pub mod embedding;
 pub mod experts;
+pub mod fused;
 pub mod grad;
 pub mod head;
 pub mod init;
@@ -240,6 +241,7 @@ pub use experts::{
     ClampedGate, Correction, ExpertsConfig, ExpertsLinear, ExpertsMlp, GroupScore, Groups, Routing,
     Scoring, SharedExpert, StackedExperts, UngatedExperts,
 };
+pub use fused::{FusedAttention, FusedMlp};
 pub use grad::{Gradients, Outputs, value_and_grad};
 pub use head::{Head, HeadMatrix};
 pub use init::{Initial, Initializer};

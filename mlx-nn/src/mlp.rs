@@ -20,9 +20,13 @@ pub struct GatedMlp {
     activation: Activation,
     multipliers: Option<[f32; 2]>,
     clamp: Option<ClampedGate>,
+    cutoff: Option<f32>,
+    /// The features inside, if they are spread over ranks.
+    spread: Option<Spread>,
 }
 
-crate::module!(GatedMlp { gate_proj, up_proj, down_proj, ffn_sub_norm } plain { activation, multipliers, clamp });
+crate::module!(GatedMlp { gate_proj, up_proj, down_proj, ffn_sub_norm }
+               plain { activation, multipliers, clamp, cutoff, spread });
 
 impl GatedMlp {
     /// An MLP over `hidden` features through `intermediate` ones, without values.
@@ -43,6 +47,8 @@ impl GatedMlp {
             activation,
             multipliers: None,
             clamp: None,
+            cutoff: None,
+            spread: None,
         })
     }
 
@@ -76,12 +82,34 @@ impl GatedMlp {
         Self { clamp, ..self }
     }
 
+    /// The MLP with gates of which most become zero: only the parts of a token's gates above their mean by so many of their
+    /// standard deviations stay (Gemma 3n).
+    #[must_use]
+    pub fn with_cutoff(self, cutoff: Option<f32>) -> Self {
+        Self { cutoff, ..self }
+    }
+
+    /// The gates above the cutoff, less the cutoff.
+    fn cut_off(&self, gate: &Array, cutoff: f32) -> Result<Array> {
+        let [mean, deviation] = match self.spread {
+            Some(spread) => spread.moments(gate)?,
+            None => [gate.mean(-1, true)?, gate.std(-1, true)?],
+        };
+        let least = deviation.multiply(cutoff)?.add(&mean)?;
+        gate.subtract(&least)?.maximum(0.0)
+    }
+
     /// `[.., E] -> [.., E]`
     ///
     /// # Errors
     /// The shapes do not fit.
     pub fn forward<'a>(&self, x: impl Into<Input<'a>>) -> Result<Array> {
         let x = x.into();
+        if let Some(cutoff) = self.cutoff {
+            let [gate, up] = Linear::forward_all([&self.gate_proj, &self.up_proj], x)?;
+            let gate = self.cut_off(&gate, cutoff)?;
+            return self.down_proj.forward(&self.activation.gated(&gate, &up)?);
+        }
         if let Some(clamp) = self.clamp {
             let [gate, up] = Linear::forward_all([&self.gate_proj, &self.up_proj], x)?;
             return self.down_proj.forward(&clamp.gated(&gate, &up)?);
@@ -123,6 +151,7 @@ impl Shard for GatedMlp {
             whole,
             copies: 1,
         };
+        self.spread = Some(spread);
         match &mut self.ffn_sub_norm {
             Some(norm) => norm.keep(share, Some(spread)),
             None => Ok(()),

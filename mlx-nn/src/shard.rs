@@ -9,9 +9,10 @@
 //!
 //! | layer | divided by | sums |
 //! |---|---|---|
-//! | [`Attention`](crate::Attention), [`LatentAttention`](crate::LatentAttention) | heads | 1 |
-//! | [`GatedMlp`](crate::GatedMlp), [`PlainMlp`](crate::PlainMlp) | features inside | 1 |
-//! | [`ExpertsMlp`](crate::ExpertsMlp) | features inside each expert, or experts | 1, and 1 of the shared expert |
+//! | [`Attention`](crate::Attention), [`LatentAttention`](crate::LatentAttention), [`FusedAttention`](crate::FusedAttention) | heads | 1 |
+//! | [`CompressedAttention`](crate::CompressedAttention) | groups of heads | 1 |
+//! | [`GatedMlp`](crate::GatedMlp), [`PlainMlp`](crate::PlainMlp), [`FusedMlp`](crate::FusedMlp) | features inside | 1, and 2 of a cutoff |
+//! | [`ExpertsMlp`](crate::ExpertsMlp), [`StackedExperts`](crate::StackedExperts) | features inside each expert, or experts | 1, and 1 of the shared expert |
 //! | [`GatedDeltaNet`](crate::GatedDeltaNet), [`ChannelDelta`](crate::ChannelDelta) | heads | 1 |
 //! | [`Mamba`](crate::Mamba), [`Lightning`](crate::Lightning) | heads | 1, and 1 of a norm over all heads |
 //! | [`ProjectedScan`](crate::ProjectedScan) | heads | 2 |
@@ -214,7 +215,7 @@ pub(crate) enum RankJoin {
     Outputs(Ranks),
 }
 
-/// The features of a norm that are spread over ranks.
+/// Features that are spread over ranks, for reductions over all of them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spread {
     pub ranks: Ranks,
@@ -232,6 +233,21 @@ impl Spread {
         let mean = squares.divide((self.whole * self.copies) as f32)?;
         let normed = wide.multiply(mean.add(eps)?.rsqrt()?)?;
         normed.astype(x.dtype())?.multiply(scale)
+    }
+
+    /// The mean and the standard deviation of all ranks' `x` along the last axis, which stays with length 1.
+    pub(crate) fn moments(self, x: &Array) -> Result<[Array; 2]> {
+        let mean = |x: &Array| -> Result<Array> {
+            let sum = self.ranks.sum(&x.sum(-1, true)?)?;
+            sum.divide((self.whole * self.copies) as f32)
+        };
+        let wide = x.astype(DType::F32)?;
+        let middle = mean(&wide)?;
+        let variance = mean(&wide.subtract(&middle)?.square()?)?;
+        Ok([
+            middle.astype(x.dtype())?,
+            variance.sqrt()?.astype(x.dtype())?,
+        ])
     }
 }
 

@@ -9,6 +9,7 @@ use crate::engine::{Engine, EngineModel, EngineOptions, Native};
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::frontend::Frontend;
 use crate::request::limits::Limits;
+use crate::tasks::work::TextWork;
 
 impl Engine {
     /// Starts a thread, loads a model on it, and returns when the model is loaded. The model is a
@@ -34,7 +35,9 @@ impl Engine {
 /// An adapter does not fit the model, another rank has died, or the model is of another back end.
 pub fn follow_engine(model: impl Into<BackEnd>, options: &EngineOptions) -> Result<()> {
     match model.into() {
-        BackEnd::Native(model) => Native::new(*model, &options.adapters)?.follow(&options.limits),
+        BackEnd::Native(model) => {
+            Native::new(*model, &options.adapters)?.follow(&options.limits, TextWork::read)
+        }
         BackEnd::MlxLm(_) => {
             let message = "models of the back end mlx-lm cannot be shared by several ranks";
             Err(Error::new(ErrorKind::Unsupported, message))

@@ -11,7 +11,7 @@ use mlx_infer::{
 use serde_json::{Map, Value, json};
 
 use super::lines::{LineProgress, MAX_BYTES, MAX_LINES, WAIT, failed};
-use super::{Failure, Result, args, interrupt};
+use super::{Failure, Result, args, interrupt, ranks};
 
 /// How long to wait for more lines after the first line of a window.
 const GATHER: Duration = Duration::from_millis(50);
@@ -53,6 +53,9 @@ pub(super) struct ClassifyArgs {
 
 impl ClassifyArgs {
     pub(super) fn run(self) -> Result {
+        if ranks::follow(|| self.load.load())? {
+            return Ok(());
+        }
         let options = ClassifyOptions {
             labels: self.labels.clone(),
             batch_tokens: self.batch_tokens,
@@ -67,6 +70,7 @@ impl ClassifyArgs {
         }
         let lines = Lines::open(&self.input)?;
         let model = self.load.load()?;
+        let _leading = ranks::Leading(&model);
         // Reports a fault of the options before the first line is read.
         model.classify(Vec::new(), &options)?;
         if self.chat {

@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::lines::{LineProgress, MAX_BYTES, MAX_LINES, WAIT, failed};
-use super::{Failure, Result, args, interrupt, output};
+use super::{Failure, Result, args, interrupt, output, ranks};
 
 #[derive(Args)]
 #[command(
@@ -69,6 +69,9 @@ enum Form {
 
 impl EmbedArgs {
     pub(super) fn run(self) -> Result {
+        if ranks::follow(|| self.load.load())? {
+            return Ok(());
+        }
         let form = self.out.as_deref().map(form).transpose()?;
         let options = EmbedOptions {
             prompt: match (&self.prompt, &self.prompt_name) {
@@ -86,6 +89,7 @@ impl EmbedArgs {
         let claim = self.out.as_deref().map(Claim::new).transpose()?;
         let lines = Lines::open(&self.input)?;
         let model = self.load.load()?;
+        let _leading = ranks::Leading(&model);
         // Reports a fault of the options or of a module before the first line is read.
         model.embed(Vec::new(), &options)?;
         let _running = interrupt::running();

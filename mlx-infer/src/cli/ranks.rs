@@ -2,12 +2,12 @@
 
 use mlx_infer::launch::{LaunchArgs, LaunchFault};
 use mlx_infer::mlx_nn::shard::Ranks;
-use mlx_infer::{ErrorKind, Files, console, join_command, refuse_ranks};
+use mlx_infer::{ErrorKind, Files, LoadedModel, console, join_command, rank_here, refuse_ranks};
 
 use super::{Failure, Result};
 
 /// The commands that several ranks can run together.
-const COMMANDS: [&str; 2] = ["generate", "serve"];
+const COMMANDS: [&str; 5] = ["generate", "serve", "classify", "embed", "score"];
 /// Other commands that start none, or compute nothing.
 const FREE: [&str; 4] = ["launch", "pull", "list", "backends"];
 
@@ -45,4 +45,25 @@ pub(super) fn join(files: &Files) -> Result<Ranks> {
         console::mute();
     }
     Ok(ranks)
+}
+
+/// Ends the work of the other ranks when the first one has read its texts, or fails.
+pub(super) struct Leading<'m>(pub(super) &'m LoadedModel);
+
+impl Drop for Leading<'_> {
+    fn drop(&mut self) {
+        // An error is one of the other ranks, which end by it.
+        let _ = self.0.end_texts();
+    }
+}
+
+/// Computes the texts that the first rank reads, if this process is another one. Returns whether it is.
+pub(super) fn follow(load: impl FnOnce() -> Result<LoadedModel>) -> Result<bool> {
+    match rank_here() {
+        None | Some(0) => Ok(false),
+        Some(_) => {
+            load()?.follow_texts()?;
+            Ok(true)
+        }
+    }
 }

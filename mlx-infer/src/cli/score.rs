@@ -3,7 +3,7 @@
 use clap::Args;
 use mlx_infer::{Prompt, ScoreOptions};
 
-use super::{Result, args, interrupt, output};
+use super::{Result, args, interrupt, output, ranks};
 
 #[derive(Args)]
 pub(super) struct ScoreArgs {
@@ -32,11 +32,15 @@ struct TextSource {
 
 impl ScoreArgs {
     pub(super) fn run(self) -> Result {
+        if ranks::follow(|| self.load.load())? {
+            return Ok(());
+        }
         let prompt = match self.source.text {
             Some(text) => Prompt::Text(text),
             None => Prompt::Tokens(self.source.tokens.unwrap_or_default()),
         };
         let model = self.load.load()?;
+        let _leading = ranks::Leading(&model);
         let options = ScoreOptions {
             top: self.top,
             cancel: interrupt::cancels()?,

@@ -221,10 +221,6 @@ impl ServeArgs {
         let flags = [
             ("models-dir or several --model", self.models.are_several()),
             ("backend mlx-lm", !self.backend.is_native()),
-            ("prefix-dir", self.prefix_dir.limits().is_some()),
-            ("prefix-host-bytes", self.prefix_dir.prefix_host_bytes > 0),
-            ("adapter", !self.adapter.is_empty()),
-            ("adapters-dir", self.adapters_dir.is_some()),
         ];
         match flags.iter().find(|(_, is_given)| *is_given) {
             Some((name, _)) => Err(Failure::Usage(format!(

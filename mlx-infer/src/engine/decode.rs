@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use mlx_models::adapter;
 use mlx_nn::PageUse;
+use mlx_nn::shard::Ranks;
 
 use super::handle::Queue;
 use super::load::{EngineLoad, PageLoad};
@@ -15,7 +16,7 @@ use super::names::NamedAdapter;
 use super::prefix_tier::PrefixTier;
 use super::prefix_tier::tiered::Tiered;
 use super::ranks::{agreed, ranks_lost};
-use super::rounds::follow;
+use super::rounds::{ReadJob, follow};
 use super::state::Sink;
 use super::thread::Inbox;
 use super::watchdog::Watchdog;
@@ -142,6 +143,11 @@ pub(crate) trait EngineModel {
         Vec::new()
     }
 
+    /// The ranks that share the model.
+    fn ranks(&self) -> Ranks {
+        Ranks::ALONE
+    }
+
     /// Serves the messages of the inbox until the engine ends.
     fn serve(self: Box<Self>, limits: Limits, inbox: &Inbox);
 }
@@ -216,16 +222,27 @@ impl Native {
     ///
     /// # Errors
     /// Another rank has died, or this rank cannot compute what the first one computes.
-    pub(crate) fn follow(self, limits: &Limits) -> Result<()> {
+    pub(crate) fn follow(mut self, limits: &Limits, read: ReadJob) -> Result<()> {
         let limits = self.limits(limits)?;
+        let ranks = self.ranks();
+        let table = self.taken_table();
+        follow(self.workers(limits), &self.models, table, (ranks, read))
+    }
+
+    /// The adapters of the first model. From now on only names and rows hold them.
+    fn taken_table(&mut self) -> AdapterTable {
+        self.named.clear();
+        std::mem::take(&mut self.table)
+    }
+
+    /// A worker for each model.
+    fn workers(&self, limits: Limits) -> Vec<Tiered<'_, 'static>> {
         let limits = self.divided(limits);
-        let models = self.models.iter().zip(self.pools.take());
-        let workers = models.map(|(model, pool)| Worker::in_pool(model, limits.clone(), pool));
-        follow(
-            workers.collect(),
-            &self.models,
-            self.models[0].options().ranks,
-        )
+        let parts = self.tiers.take().into_iter().zip(self.pools.take());
+        let models = self.models.iter().zip(parts);
+        let workers =
+            models.map(|(model, (tiers, pool))| Tiered::with(model, limits.clone(), pool, tiers));
+        workers.collect()
     }
 }
 
@@ -259,16 +276,13 @@ impl EngineModel for Native {
         self.named.clone()
     }
 
+    fn ranks(&self) -> Ranks {
+        self.models[0].options().ranks
+    }
+
     fn serve(mut self: Box<Self>, limits: Limits, inbox: &Inbox) {
-        let limits = self.divided(limits);
-        // Only names and rows hold the adapters.
-        self.named.clear();
-        let table = std::mem::take(&mut self.table);
-        let parts = self.tiers.take().into_iter().zip(self.pools.take());
-        let models = self.models.iter().zip(parts);
-        let workers =
-            models.map(|(model, (tiers, pool))| Tiered::with(model, limits.clone(), pool, tiers));
-        let workers: Vec<Tiered<'_, 'static>> = workers.collect();
+        let table = self.taken_table();
+        let workers = self.workers(limits);
         let passes = workers
             .iter()
             .map(|tiered| tiered.worker().passes().clone());

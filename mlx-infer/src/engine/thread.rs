@@ -2,8 +2,9 @@
 //! with each adapter, or one model of another back end.
 
 use std::collections::VecDeque;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
@@ -12,10 +13,12 @@ use std::time::{Duration, Instant};
 use mlx_nn::shard::Ranks;
 
 use super::decode::Decode;
-use super::handle::Outlet;
+use super::handle::{Outlet, Queue};
 use super::jobs::{Job, Jobs};
 use super::load::LoadCounters;
+use super::ranks::{agreed, gathered};
 use super::rounds::{BEAT, Round};
+use super::state::Sink;
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::LoadedModel;
 use crate::model::adapters::{AdapterTable, LoadedAdapter};
@@ -47,10 +50,13 @@ pub(super) enum EngineCommand {
 }
 
 /// The work of the thread.
-struct Work<D> {
+pub(super) struct Work<D> {
     /// One worker for each model.
     workers: Vec<D>,
     jobs: Jobs<LoadedModel>,
+    /// The adapters of the first model.
+    table: AdapterTable,
+    ranks: Ranks,
     /// Adapters to read.
     arriving: VecDeque<(PathBuf, Sender<Result<Arc<LoadedAdapter>>>)>,
     /// Adapters that requests may still hold.
@@ -73,30 +79,27 @@ impl Inbox {
         &self,
         workers: Vec<D>,
         models: &[LoadedModel],
-        mut table: AdapterTable,
+        table: AdapterTable,
     ) {
         let Self {
             commands: inbox,
             aborted,
             load,
         } = self;
-        let mut work = Work {
-            workers,
-            jobs: Jobs::new(),
-            arriving: VecDeque::new(),
-            leaving: Vec::new(),
-            is_finishing: false,
-        };
         let ranks = models
             .first()
             .map_or(Ranks::ALONE, |model| model.options().ranks);
+        let mut work = Work::new(workers, table, ranks);
         let is_shared = ranks.size() > 1;
         // The other ranks end when this one does, or because it does.
         let end = || is_shared.then(|| Round::end(ranks));
         loop {
             if aborted.load(Ordering::Acquire) {
-                // Requests that were just submitted are cancelled too.
-                inbox.try_iter().for_each(|command| work.take(command));
+                // Requests that were just submitted are cancelled too. Those that the other ranks do not know end with an
+                // error when the inbox is dropped.
+                if !is_shared {
+                    inbox.try_iter().for_each(|command| work.take(command));
+                }
                 work.workers.iter_mut().for_each(D::cancel_all);
                 end();
                 return;
@@ -119,28 +122,49 @@ impl Inbox {
                 taken.push(next);
                 command = inbox.try_recv().ok();
             }
+            let left = work.jobs.left();
             // An error is also one of the work that follows, which ends the requests.
             let is_idle = work.is_idle();
-            if is_shared && Round::of(&mut taken).tell(ranks, is_idle).is_err() {
+            if is_shared
+                && Round::of(&mut taken, left.clone())
+                    .tell(ranks, is_idle)
+                    .is_err()
+            {
                 taken.into_iter().for_each(|command| work.take(command));
                 work.workers.iter_mut().for_each(D::fail_lost);
                 load.set(work.workers.iter().map(D::load));
                 return;
             }
             taken.into_iter().for_each(|command| work.take(command));
-            let busy = work.workers.iter_mut().filter(|worker| !worker.is_idle());
-            busy.for_each(D::advance);
-            work.jobs.advance(models);
-            if let Some(model) = models.first() {
-                work.change_adapters(model, &mut table);
-            }
+            work.jobs.remove(&left);
+            work.advance(models);
             load.set(work.workers.iter().map(D::load));
         }
     }
 }
 
 impl<D: Decode<'static>> Work<D> {
-    fn take(&mut self, command: EngineCommand) {
+    pub(super) fn new(workers: Vec<D>, table: AdapterTable, ranks: Ranks) -> Self {
+        Self {
+            workers,
+            jobs: Jobs::new(),
+            table,
+            ranks,
+            arriving: VecDeque::new(),
+            leaving: Vec::new(),
+            is_finishing: false,
+        }
+    }
+
+    pub(super) fn jobs(&mut self) -> &mut Jobs<LoadedModel> {
+        &mut self.jobs
+    }
+
+    pub(super) fn table(&self) -> &AdapterTable {
+        &self.table
+    }
+
+    pub(super) fn take(&mut self, command: EngineCommand) {
         match command {
             EngineCommand::Submit {
                 model,
@@ -151,7 +175,7 @@ impl<D: Decode<'static>> Work<D> {
             } => {
                 let backlog = Some(outlet.queue());
                 let sink = Box::new(move |event| outlet.put(event));
-                self.workers[model].submit(*request, requested, dropped, backlog, sink);
+                self.submit(model, *request, (requested, dropped), backlog, sink);
             }
             EngineCommand::Run(model, job) => self.jobs.push(model, job),
             EngineCommand::LoadAdapter { dir, done } => self.arriving.push_back((dir, done)),
@@ -161,28 +185,35 @@ impl<D: Decode<'static>> Work<D> {
         }
     }
 
-    /// Reads the next adapter, and frees those that no request holds any more.
-    fn change_adapters(&mut self, model: &LoadedModel, table: &mut AdapterTable) {
-        self.leaving.retain(|(number, done)| {
-            let is_gone = table.remove(model, *number);
-            if is_gone {
-                let _ = done.send(());
-            }
-            !is_gone
-        });
-        if let Some((dir, done)) = self.arriving.pop_front() {
-            let load = AssertUnwindSafe(|| table.load(model, &dir));
-            let loaded = catch_unwind(load).unwrap_or_else(|_| {
-                let message = "the engine has panicked while it loaded the adapter";
-                Err(Error::new(ErrorKind::Compute, message))
-            });
-            let _ = done.send(loaded);
+    /// Gives a request to the worker of a model.
+    pub(super) fn submit(
+        &mut self,
+        model: usize,
+        request: Checked,
+        (requested, dropped): (Instant, CancelToken),
+        backlog: Option<Arc<Queue>>,
+        sink: Sink<'static>,
+    ) {
+        self.workers[model].submit(request, requested, dropped, backlog, sink);
+    }
+
+    /// Computes a part of each worker's work, and a piece of a job; loads and frees adapters.
+    pub(super) fn advance(&mut self, models: &[LoadedModel]) {
+        let busy = self.workers.iter_mut().filter(|worker| !worker.is_idle());
+        busy.for_each(D::advance);
+        self.jobs.advance(models);
+        if let Some(model) = models.first() {
+            self.free_adapters(model);
+            self.load_adapter(model);
         }
     }
 
-    /// Whether no request is in progress.
-    fn is_idle(&self) -> bool {
-        self.workers.iter().all(D::is_idle)
+            let is_idle = work.is_idle();
+            if is_shared
+                && Round::of(&mut taken, left.clone())
+                    .tell(ranks, is_idle)
+                    .is_err()
+            {
     }
 
     /// How long to wait for a command; `None` if the thread has finished its work. It waits without
@@ -198,4 +229,51 @@ impl<D: Decode<'static>> Work<D> {
             false => Some(Duration::ZERO),
         }
     }
+}
+
+/// The adapter that this rank has read, if every rank has read the same files.
+///
+/// # Errors
+/// A rank could not read the adapter, or has read another one.
+fn same_adapter(
+    ranks: Ranks,
+    dir: &Path,
+    loaded: Result<Arc<LoadedAdapter>>,
+) -> Result<Arc<LoadedAdapter>> {
+    if ranks.size() == 1 {
+        return loaded;
+    }
+    let own = match &loaded {
+        Ok(_) => Ok(files_digest(dir)),
+        Err(error) => Err(error.to_string()),
+    };
+    let own = serde_json::to_string(&own).unwrap_or_default();
+    let all = gathered(ranks, &own)?;
+    let adapter = loaded?;
+    let mut others = all.iter().enumerate();
+    let Some((rank, other)) = others.find(|(_, other)| **other != own) else {
+        return Ok(adapter);
+    };
+    let why = match serde_json::from_str::<std::result::Result<u64, String>>(other) {
+        Ok(Err(message)) => message,
+        Ok(Ok(_)) | Err(_) => "its files are not those of rank 0".to_owned(),
+    };
+    let message = format!("{}, rank {rank}: {why}", dir.display());
+    Err(Error::new(ErrorKind::Format, message))
+}
+
+/// A digest of the names and sizes of an adapter's files, and of its settings.
+fn files_digest(dir: &Path) -> u64 {
+    let mut files: Vec<(String, u64)> = Vec::new();
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if name.ends_with(".safetensors") || name.ends_with(".json") {
+            files.push((name, entry.metadata().map_or(0, |about| about.len())));
+        }
+    }
+    files.sort();
+    let settings = std::fs::read(dir.join("adapter_config.json")).unwrap_or_default();
+    let mut hasher = DefaultHasher::new();
+    (files, settings).hash(&mut hasher);
+    hasher.finish()
 }

@@ -147,23 +147,35 @@ impl AdapterTable {
         Ok(adapter)
     }
 
-    /// Removes the adapter with this index, unless rows hold it. Returns whether it is gone.
-    pub(crate) fn remove(&mut self, model: &LoadedModel, number: usize) -> bool {
-        let Some(place) = self.entries.get_mut(number) else {
-            return true;
-        };
+    /// Whether no row holds the adapter with this index.
+    pub(crate) fn is_free(&self, number: usize) -> bool {
         // The table holds it once.
-        if place
-            .as_ref()
-            .is_some_and(|entry| Arc::strong_count(&entry.adapter) > 1)
-        {
-            return false;
-        }
+        let entry = self.entries.get(number).and_then(Option::as_ref);
+        entry.is_none_or(|entry| Arc::strong_count(&entry.adapter) <= 1)
+    }
+
+    /// The adapter with this index and a scale, as [`HeldAdapter::new`] returns it.
+    ///
+    /// # Errors
+    /// There is none, or it does not support the scale.
+    pub(crate) fn held(&self, number: usize, scale: f32) -> Result<Option<HeldAdapter>> {
+        let entry = self.entries.get(number).and_then(Option::as_ref);
+        let entry = entry.ok_or_else(|| {
+            let message = format!("this rank has no adapter {number}");
+            Error::new(ErrorKind::Compute, message)
+        })?;
+        HeldAdapter::new(entry.adapter.clone(), scale)
+    }
+
+    /// Removes the adapter with this index.
+    pub(crate) fn remove(&mut self, model: &LoadedModel, number: usize) {
+        let Some(place) = self.entries.get_mut(number) else {
+            return;
+        };
         *place = None;
         if let Err(error) = self.stack(model) {
             tracing::warn!("the memory of an adapter that was unloaded is not free: {error}");
         }
-        true
     }
 
     fn stack(&self, model: &LoadedModel) -> Result<()> {

@@ -14,7 +14,7 @@ use crate::request::speculative::Speculative;
 use crate::work_sizes::WorkSizes;
 
 /// The text or the ids to continue.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Prompt {
     /// A text. It is encoded with the tokens that the tokenizer puts around texts (such as `<bos>`).
     Text(String),

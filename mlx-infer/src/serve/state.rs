@@ -16,6 +16,7 @@ use crate::backend::rank_here;
 use crate::engine::{Engine, EngineLoad};
 use crate::model::LoadedModel;
 use crate::model::frontend::Frontend;
+use crate::request::cancel::CancelToken;
 use crate::request::generation::GenerateOptions;
 use crate::serve::batches::drive::Batches;
 use crate::serve::http::background::Background;
@@ -25,6 +26,7 @@ use crate::serve::http::metrics::ServerMetrics;
 use crate::serve::http::room::Room;
 #[cfg(feature = "otel")]
 use crate::serve::http::spans::SpanExporter;
+use crate::tasks::work::TextWork;
 use crate::text::chat::reply::ReplyFormat;
 use crate::text::infill::Infill;
 
@@ -249,32 +251,30 @@ impl App {
 
     /// Runs a computation with the model between steps of the rows. `begin` returns a function that
     /// computes one piece with each call, and returns the result with the last piece. If the client
-    /// disconnects, the computation ends early.
+    /// disconnects, the computation ends early. `work` is the computation for the other ranks of a model.
     ///
     /// # Errors
     /// The engine has ended, or the computation has panicked.
     pub(super) async fn in_pieces<T, P>(
         &self,
         served: &Served,
+        work: Option<TextWork>,
         begin: impl FnOnce(&LoadedModel) -> P + Send + 'static,
     ) -> Result<T, ApiError>
     where
         T: Send + 'static,
         P: FnMut(&LoadedModel) -> Option<T> + 'static,
     {
-        if rank_here().is_some() {
-            let message = "a server whose model several ranks share generates text only";
-            return Err(ApiError::new(StatusCode::NOT_IMPLEMENTED, message));
-        }
         let (send, receive) = tokio::sync::oneshot::channel();
         let adapter = (served.adapter.as_deref(), served.adapter_scale);
-        served.model.engine.run_scaled(adapter, move |model| {
+        let told = work.map(|work| work.told());
+        let waiting = Waiting(CancelToken::new());
+        let left = waiting.0.clone();
+        let engine = &served.model.engine;
+        engine.run_told(adapter, told, left, move |model| {
             let mut pieces = begin(model);
             let mut send = Some(send);
             move |model: &LoadedModel| {
-                if send.as_ref().is_none_or(|send| send.is_closed()) {
-                    return ControlFlow::Break(());
-                }
                 let Some(result) = pieces(model) else {
                     return ControlFlow::Continue(());
                 };
@@ -283,6 +283,20 @@ impl App {
             }
         })?;
         receive.await.map_err(|_| ApiError::internal())
+    }
+
+    /// Work for the other ranks of the model, if there are any.
+    pub(super) fn for_ranks(&self, work: impl FnOnce() -> TextWork) -> Option<TextWork> {
+        rank_here().map(|_| work())
+    }
+}
+
+/// Tells that nobody waits for a result any more.
+struct Waiting(CancelToken);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.cancel();
     }
 }
 

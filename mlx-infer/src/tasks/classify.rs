@@ -105,7 +105,10 @@ impl Item {
 }
 
 /// The ids of a text, and those of each label after it.
-pub(crate) type Encoded = Result<(Vec<u32>, Vec<Vec<u32>>)>;
+pub(crate) type LabelledIds = (Vec<u32>, Vec<Vec<u32>>);
+
+/// The ids, or the reason why there are none.
+pub(crate) type Encoded = Result<LabelledIds>;
 
 impl Frontend {
     /// The ids of each text and of each label after it, computed on all cores. A text that already has an error keeps

@@ -8,7 +8,7 @@ mod input;
 mod pairs;
 mod run;
 
-pub(crate) use self::input::encode_texts;
+pub(crate) use self::input::{EncodedTexts, TextIds, encode_texts};
 pub use self::pairs::RerankOptions;
 pub(crate) use self::pairs::encode_pairs;
 pub(crate) use self::run::EmbedRun;

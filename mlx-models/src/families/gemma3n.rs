@@ -3,7 +3,7 @@
 //! ones. This is the text model of the multimodal checkpoints.
 
 use mlx_core::{Array, Result};
-use mlx_nn::{Attention, AttentionConfig, QkNorm, Rope, Rules};
+use mlx_nn::{Attention, AttentionConfig, GatedMlp, QkNorm, Rope, Rules};
 
 use crate::config::keys::{self, Defaults};
 use crate::config::plan::MlpConfig;
@@ -16,7 +16,7 @@ mod altup;
 mod layer;
 
 use altup::{AltUp, StreamEnds, Streams};
-use layer::{Gemma3nLayer, Laurel, SparseMlp};
+use layer::{Gemma3nLayer, Laurel};
 
 /// A decoder of these layers.
 pub(crate) type Gemma3n = CausalLm<Gemma3nLayer, (), StreamEnds>;
@@ -101,7 +101,8 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Gemma3n> {
         let rope = rope.map(|rope| Rope::new(rope, config.attention.head_dim));
         layers.push(Gemma3nLayer {
             self_attn: Attention::empty(&attention, rope.transpose()?)?,
-            mlp: SparseMlp::new(hidden, intermediate, activation, cutoffs[index])?,
+            mlp: GatedMlp::empty(hidden, intermediate, false, activation)?
+                .with_cutoff(cutoffs[index]),
             altup: AltUp::new(streams)?,
             laurel: Laurel::new(hidden, rank, eps)?,
             input_layernorm: config.norm()?,

@@ -1,8 +1,7 @@
 //! Phi 3 and 4 mini (arXiv:2404.14219): q, k and v in one projection, gate and up in another.
 
-use mlx_core::{Array, Result};
-use mlx_nn::attention::{merge_heads, split_heads};
-use mlx_nn::{Activation, Attend, Linear, Norm, Normed, Residual, Rope, Step, module};
+use mlx_core::Result;
+use mlx_nn::{FusedAttention, FusedMlp, Norm, Normed, Residual, Rope, Step, module};
 
 use crate::config::Source;
 use crate::config::keys::{self, Defaults};
@@ -21,60 +20,13 @@ const DEFAULTS: Defaults = Defaults {
     ..Defaults::LLAMA
 };
 
-#[derive(Clone)]
-struct Attention {
-    qkv_proj: Linear,
-    o_proj: Linear,
-    rope: Rope,
-    heads: i32,
-    kv_heads: i32,
-    head_dim: i32,
-}
-module!(Attention { qkv_proj, o_proj } plain { rope, heads, kv_heads, head_dim });
-
-impl Attention {
-    fn forward(&self, x: &Normed<'_>, state: usize, step: &mut Step<'_>) -> Result<Array> {
-        let (q_end, k_end) = (self.heads, self.heads + self.kv_heads);
-        let qkv = split_heads(&self.qkv_proj.forward(x)?, self.head_dim)?;
-        let q = self.rope.forward(&qkv.slice_axis(1, 0, q_end)?, step)?;
-        let k = self.rope.forward(&qkv.slice_axis(1, q_end, k_end)?, step)?;
-        let v = qkv.slice_axis(1, k_end, k_end + self.kv_heads)?;
-        let options = Attend {
-            scale: (self.head_dim as f32).powf(-0.5),
-            softcap: None,
-            sinks: None,
-            alibi: None,
-        };
-        let y = step.attend(state, &q, &k, &v, &options)?;
-        self.o_proj.forward(&merge_heads(&y)?)
-    }
-}
-
-#[derive(Clone)]
-struct Mlp {
-    gate_up_proj: Linear,
-    down_proj: Linear,
-    intermediate: i32,
-    activation: Activation,
-}
-module!(Mlp { gate_up_proj, down_proj } plain { intermediate, activation });
-
-impl Mlp {
-    fn forward(&self, x: &Normed<'_>) -> Result<Array> {
-        let both = self.gate_up_proj.forward(x)?;
-        let gate = both.slice_axis(-1, 0, self.intermediate)?;
-        let up = both.slice_axis(-1, self.intermediate, 2 * self.intermediate)?;
-        self.down_proj.forward(&self.activation.gated(&gate, &up)?)
-    }
-}
-
 /// A layer of [`Phi3`].
 #[derive(Clone)]
 pub struct Phi3Layer {
     input_layernorm: Norm,
-    self_attn: Attention,
+    self_attn: FusedAttention,
     post_attention_layernorm: Norm,
-    mlp: Mlp,
+    mlp: FusedMlp,
 }
 module!(Phi3Layer {
     input_layernorm,
@@ -104,21 +56,14 @@ impl Phi3Layer {
         } = c.attention;
         Ok(Self {
             input_layernorm: c.norm()?,
-            self_attn: Attention {
-                qkv_proj: Linear::empty(c.hidden, (heads + 2 * kv_heads) * head_dim, false)?,
-                o_proj: Linear::empty(heads * head_dim, c.hidden, false)?,
-                rope: Rope::new(rope, head_dim)?,
-                heads,
-                kv_heads,
+            self_attn: FusedAttention::empty(
+                c.hidden,
+                [heads, kv_heads],
                 head_dim,
-            },
+                Rope::new(rope, head_dim)?,
+            )?,
             post_attention_layernorm: c.norm()?,
-            mlp: Mlp {
-                gate_up_proj: Linear::empty(c.hidden, 2 * intermediate, false)?,
-                down_proj: Linear::empty(intermediate, c.hidden, false)?,
-                intermediate,
-                activation,
-            },
+            mlp: FusedMlp::empty(c.hidden, intermediate, activation)?,
         })
     }
 }

@@ -29,6 +29,12 @@ fn families_on_three_ranks_equal_one_process() {
 }
 
 #[test]
+fn families_with_other_heads_equal_one_process() {
+    on_ranks("redrawn", 2);
+    on_ranks("redrawn", 3);
+}
+
+#[test]
 fn adapters_on_two_ranks_equal_one_process() {
     on_ranks("adapters", 2);
 }

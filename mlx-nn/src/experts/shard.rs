@@ -19,10 +19,15 @@ impl ExpertsLinear {
     }
 }
 
-impl StackedExperts {
+impl Shard for StackedExperts {
+    fn heads(&self) -> Option<Heads> {
+        None
+    }
+
     /// The features inside an expert are divided in blocks of `unit`. With fewer blocks than ranks, the experts are
     /// divided.
     fn shard(&mut self, ranks: Ranks, unit: i32) -> Result<()> {
+        self.ranks = Some(ranks);
         let shape = self.down_proj.weight.shape();
         let (n_experts, inside) = (shape[0], shape[2]);
         let size = ranks.size() as i32;
@@ -44,7 +49,9 @@ impl StackedExperts {
         self.down_proj.is_biased = ranks.is_first();
         self.down_proj.keep(2, share)
     }
+}
 
+impl StackedExperts {
     /// The outputs of the experts that this rank holds, and zeros of the others.
     pub(super) fn of_held(&self, x: &Array, experts: &Array, held: &Range<i32>) -> Result<Array> {
         let own = experts.astype(DType::I32)?.subtract(held.start)?;
@@ -62,7 +69,6 @@ impl Shard for ExpertsMlp {
 
     fn shard(&mut self, ranks: Ranks, unit: i32) -> Result<()> {
         self.switch_mlp.shard(ranks, unit)?;
-        self.ranks = Some(ranks);
         match &mut self.shared_expert {
             Some(shared) => shared.shard(ranks, unit),
             None => Ok(()),

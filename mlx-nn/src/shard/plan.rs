@@ -7,10 +7,12 @@ use mlx_core::{Error, ErrorKind, Result};
 use super::Ranks;
 use crate::attention::Attention;
 use crate::cache::LayerKind;
+use crate::compressed::CompressedAttention;
 use crate::delta::GatedDeltaNet;
 use crate::delta_channels::ChannelDelta;
 use crate::embedding::Embedding;
-use crate::experts::ExpertsMlp;
+use crate::experts::{ExpertsMlp, StackedExperts};
+use crate::fused::{FusedAttention, FusedMlp};
 use crate::latent::LatentAttention;
 use crate::lightning::Lightning;
 use crate::linear::Linear;
@@ -120,10 +122,14 @@ fn known(module: &mut dyn Module) -> Option<&mut dyn Shard> {
     }
     any!(
         Attention,
+        FusedAttention,
         LatentAttention,
+        CompressedAttention,
         GatedMlp,
+        FusedMlp,
         PlainMlp,
         ExpertsMlp,
+        StackedExperts,
         GatedDeltaNet,
         ChannelDelta,
         Mamba,

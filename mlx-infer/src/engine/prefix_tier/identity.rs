@@ -9,8 +9,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::model::LoadedModel;
 
 /// The fingerprint: a checksum over all bytes of all parameters (those of adapters too), the
-/// configs of model and adapter, the kinds, sizes and options of the layer states, and the version
-/// of this program, whose next version may compute something else.
+/// configs of model and adapter, the kinds, sizes and options of the layer states, the rank and the number of ranks that
+/// share the model, and the version of this program, whose next version may compute something else.
 ///
 /// # Errors
 /// The model has no `config.json`, which has the constants of its layers; or a parameter cannot be
@@ -30,6 +30,11 @@ pub(super) fn of(model: &LoadedModel) -> Result<u64> {
     ];
     for (key, value) in file::fingerprint(model)? {
         parts.push(checksum(format!("{key}={value}").as_bytes()));
+    }
+    let ranks = model.options().ranks;
+    if ranks.size() > 1 {
+        let rank = format!("rank {} of {}", ranks.rank(), ranks.size());
+        parts.push(checksum(rank.as_bytes()));
     }
     let mut weights = Weights(Vec::new());
     (model.model()).visit(&mut mlx_nn::Path::default(), &mut weights)?;

@@ -2,17 +2,23 @@
 //!
 //! A request that can start from a longer prefix in a tier than in pages is held back until that
 //! prefix is read and put into pages. Other requests are computed meanwhile.
+//!
+//! Ranks that share a model keep the states of their own heads. A prefix is used if every rank has it, and put into
+//! pages in the same round by all.
 
 use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
+
+use mlx_nn::shard::Ranks;
 
 use super::{Loaded, PrefixTier};
 use crate::engine::decode::Decode;
 use crate::engine::handle::Queue;
 use crate::engine::load::EngineLoad;
 use crate::engine::prefixes::{MIN_TOKENS, PrefixKind};
-use crate::engine::prompt_cache::Embedding;
+use crate::engine::prompt_cache::{Embedding, PromptState};
+use crate::engine::ranks::gathered;
 use crate::engine::state::Sink;
 use crate::engine::worker::Worker;
 use crate::model::LoadedModel;
@@ -24,13 +30,23 @@ use crate::request::limits::Limits;
 /// How long the thread waits for a file if there is nothing else to do. It must hear of commands.
 const WAIT: Duration = Duration::from_millis(5);
 
+/// What a rank tells of a prefix: it waits for it, has it, or cannot use it.
+const WAITS: char = 'w';
+const HAS: char = 'h';
+const LACKS: char = 'l';
+
 /// A worker, and the tiers of its prefixes, the fastest first.
 pub(crate) struct Tiered<'m, 's> {
     worker: Worker<'m, 's>,
     model: &'m LoadedModel,
     tiers: Vec<PrefixTier>,
     held: Vec<Held<'s>>,
+    /// What this rank has read of prefixes for which another rank may still wait; `None` if it cannot be used.
+    read: Vec<(Place, Option<ReadPrefix>)>,
 }
+
+/// The tokens and states of a prefix that was read.
+type ReadPrefix = (Vec<u32>, PromptState);
 
 /// A prefix of a tier.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -76,6 +92,7 @@ impl<'m, 's> Tiered<'m, 's> {
             model,
             tiers,
             held: Vec::new(),
+            read: Vec::new(),
         }
     }
 
@@ -106,17 +123,77 @@ impl<'m, 's> Tiered<'m, 's> {
         (gain >= MIN_TOKENS).then_some((place, gain))
     }
 
-    /// Takes a prefix that was read, and submits the requests that waited for it.
-    fn take(&mut self, tier: usize, loaded: Loaded) {
-        let mut is_there = false;
-        if let Some((name, image)) = loaded.image
-            && let Some((ids, state)) = self.tiers[tier].state(self.model, name, image)
-        {
-            self.worker.prefixes().put(&ids, &state);
-            is_there = true;
+    fn ranks(&self) -> Ranks {
+        self.model.options().ranks
+    }
+
+    /// The prefix that [`longer`](Self::longer) has found, if every rank has found the same one.
+    fn found_by_all(&self, own: Option<(Place, usize)>) -> Option<(Place, usize)> {
+        if self.ranks().size() == 1 || self.tiers.is_empty() {
+            return own;
         }
+        let told = own.map(|(Place { tier, key }, gain)| format!("{tier} {key} {gain}"));
+        let told = told.unwrap_or_default();
+        // An error is also one of the next round.
+        let all = gathered(self.ranks(), &told).ok()?;
+        own.filter(|_| all.iter().all(|other| *other == told))
+    }
+
+    /// Takes a prefix that was read.
+    fn take(&mut self, tier: usize, loaded: Loaded) {
         let key = loaded.key;
-        self.release(|held| held.place == Place { tier, key }, is_there);
+        let read = loaded
+            .image
+            .and_then(|(name, image)| self.tiers[tier].state(self.model, name, image));
+        self.settle(Place { tier, key }, read);
+    }
+
+    /// Puts a prefix into pages and submits the requests that waited for it; on several ranks, once all have read it.
+    fn settle(&mut self, place: Place, read: Option<ReadPrefix>) {
+        match self.ranks().size() {
+            1 => self.put(place, read),
+            _ => self.read.push((place, read)),
+        }
+    }
+
+    /// Puts a prefix into pages, if it can be used, and submits the requests that waited for it.
+    fn put(&mut self, place: Place, read: Option<ReadPrefix>) {
+        if let Some((ids, state)) = &read {
+            self.worker.prefixes().put(ids, state);
+        }
+        self.release(|held| held.place == place, read.is_some());
+    }
+
+    /// [Puts](Self::put) the prefixes for which no rank waits any more. Those that a rank cannot use are used by none.
+    fn put_what_all_have(&mut self) {
+        let mut places: Vec<Place> = Vec::new();
+        for held in &self.held {
+            if !places.contains(&held.place) {
+                places.push(held.place);
+            }
+        }
+        let state = |place: &Place| match self.read.iter().find(|(read, _)| read == place) {
+            None => WAITS,
+            Some((_, Some(_))) => HAS,
+            Some((_, None)) => LACKS,
+        };
+        let own: String = places.iter().map(state).collect();
+        // An error is also one of the next round.
+        let Ok(all) = gathered(self.ranks(), &own) else {
+            return;
+        };
+        for (at, place) in places.into_iter().enumerate() {
+            let states = || all.iter().map(|states| states.chars().nth(at));
+            if states().any(|state| state == Some(WAITS)) {
+                continue;
+            }
+            let found = self.read.iter().position(|(read, _)| *read == place);
+            let read = found.and_then(|found| self.read.swap_remove(found).1);
+            self.put(
+                place,
+                read.filter(|_| states().all(|state| state == Some(HAS))),
+            );
+        }
     }
 
     /// Takes the prefixes that were read. Waits this long for the first that is awaited.
@@ -130,11 +207,22 @@ impl<'m, 's> Tiered<'m, 's> {
                     Err(RecvTimeoutError::Timeout) => break,
                     // The thread that reads has panicked.
                     Err(RecvTimeoutError::Disconnected) => {
-                        self.release(|held| held.place.tier == tier, false);
+                        self.give_up(tier);
                         break;
                     }
                 }
             }
+        }
+    }
+
+    /// Submits the requests that wait for prefixes of a tier from which none will come.
+    fn give_up(&mut self, tier: usize) {
+        let places: Vec<Place> = (self.held.iter().map(|held| held.place))
+            .filter(|place| place.tier == tier)
+            .filter(|place| self.read.iter().all(|(read, _)| read != place))
+            .collect();
+        for place in places {
+            self.settle(place, None);
         }
     }
 
@@ -181,12 +269,17 @@ impl<'s> Decode<'s> for Tiered<'_, 's> {
     ) {
         // The tiers have prefixes of the model without adapters.
         let longer = match &checked.held {
-            None => self.longer(checked.ids()),
+            None => {
+                let own = self.longer(checked.ids());
+                self.found_by_all(own)
+            }
             Some(_) => None,
         };
+        // A rank whose tier has ended meanwhile waits with the others, and gives up with them.
         if let Some((place, gain)) = longer
             && (self.held.iter().any(|held| held.place == place)
-                || self.tiers[place.tier].begin(place.key))
+                || self.tiers[place.tier].begin(place.key)
+                || self.ranks().size() > 1)
         {
             self.held.push(Held {
                 place,
@@ -205,13 +298,19 @@ impl<'s> Decode<'s> for Tiered<'_, 's> {
 
     fn advance(&mut self) {
         if !self.held.is_empty() {
-            // The worker ends a request that was cancelled.
-            self.release(|held| held.dropped.is_cancelled(), false);
+            let is_alone = self.ranks().size() == 1;
+            if is_alone {
+                // The worker ends a request that was cancelled.
+                self.release(|held| held.dropped.is_cancelled(), false);
+            }
             let wait = match self.worker.is_idle() {
                 true => WAIT,
                 false => Duration::ZERO,
             };
             self.receive(wait);
+            if !is_alone {
+                self.put_what_all_have();
+            }
         }
         if !self.worker.is_idle() {
             self.worker.advance();

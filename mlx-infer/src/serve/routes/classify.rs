@@ -16,6 +16,7 @@ use crate::serve::state::{Loaded, Served, Shared, now};
 use crate::serve::turn::params;
 use crate::serve::turn::params::OneOrMany;
 use crate::tasks::classify::{ClassifyOptions, ClassifyResult, Encoded, Run};
+use crate::tasks::work::TextWork;
 use crate::text::chat::{self, Message, RenderOptions};
 
 /// The mark in a template that the text replaces.
@@ -110,6 +111,7 @@ pub(crate) async fn computed(
     encoded: Vec<Encoded>,
     options: ClassifyOptions,
 ) -> Result<Vec<Outcome<ClassifyResult>>, ApiError> {
+    let work = app.for_ranks(|| TextWork::classify(&encoded, &options));
     let pieces = move |model: &LoadedModel| {
         let mut found: Vec<_> = encoded.iter().map(|_| None).collect();
         let mut run = Run::begin(model, encoded, &options);
@@ -119,7 +121,7 @@ pub(crate) async fn computed(
             (!goes_on).then(|| std::mem::take(&mut found))
         }
     };
-    let found: Vec<Option<_>> = app.in_pieces(served, pieces).await?;
+    let found: Vec<Option<_>> = app.in_pieces(served, work, pieces).await?;
     let whole: Option<Vec<_>> = found.into_iter().collect();
     whole.ok_or_else(ApiError::internal)
 }

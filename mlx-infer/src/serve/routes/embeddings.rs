@@ -15,6 +15,7 @@ use crate::serve::http::fields::Ask;
 use crate::serve::http::room::{Long, heavy};
 use crate::serve::state::{Served, Shared};
 use crate::tasks::embed::{EmbedOptions, EmbedPrompt, EmbedRun, TextEmbedding, encode_texts};
+use crate::tasks::work::TextWork;
 
 /// Most texts of a request.
 pub(super) const MAX_TEXTS: usize = 4096;
@@ -135,8 +136,9 @@ pub(super) async fn vectors(
     let prompts = prompts.into_iter().map(Ok).collect();
     let encoded = heavy(long, || encode_texts(frontend, prompts, &options))?;
     let tokens = encoded.tokens();
+    let work = app.for_ranks(|| TextWork::embed(&encoded, &options));
     let begin = move |model: &LoadedModel| EmbedRun::embed(model, encoded, &options);
-    let found = computed(app, served, n, begin).await?;
+    let found = computed(app, served, (n, work), begin).await?;
     let found = found.into_iter().enumerate();
     let values = found.map(|(index, result)| Ok(of_text(param, index, result)?.values));
     Ok((values.collect::<Result<_, ApiError>>()?, tokens))
@@ -169,14 +171,14 @@ pub(super) fn of_text(
     })
 }
 
-/// The results of `n` texts. The engine computes one batch of texts between two steps of the rows.
+/// The results of `n` texts. `work` is the run for other ranks of the model. The engine computes one batch of texts between two steps of the rows.
 ///
 /// # Errors
 /// The run cannot begin, or the engine has ended.
 pub(super) async fn computed(
     app: &Shared,
     served: &Served,
-    n: usize,
+    (n, work): (usize, Option<TextWork>),
     begin: impl FnOnce(&LoadedModel) -> Outcome<EmbedRun> + Send + 'static,
 ) -> Result<Vec<Outcome<TextEmbedding>>, ApiError> {
     let pieces = move |model: &LoadedModel| {
@@ -191,7 +193,7 @@ pub(super) async fn computed(
             Err(error) => Some(Err(Error::new(error.kind(), error.to_string()))),
         }
     };
-    let found: Outcome<Vec<Option<_>>> = app.in_pieces(served, pieces).await?;
+    let found: Outcome<Vec<Option<_>>> = app.in_pieces(served, work, pieces).await?;
     let whole: Option<Vec<_>> = found?.into_iter().collect();
     whole.ok_or_else(ApiError::internal)
 }

@@ -15,6 +15,7 @@ use crate::serve::routes::embeddings::{check_number, computed, of_text};
 use crate::serve::state::{Served, Shared, now};
 use crate::serve::turn::params::OneOrMany;
 use crate::tasks::embed::{EmbedRun, RerankOptions, encode_pairs};
+use crate::tasks::work::TextWork;
 
 /// A document: its text, or an object with it.
 #[derive(Deserialize)]
@@ -145,8 +146,9 @@ async fn scored(
     frontend.check_native()?;
     let encoded = heavy(long, || encode_pairs(frontend, pairs, &options))?;
     let tokens = encoded.tokens();
+    let work = app.for_ranks(|| TextWork::relate(&encoded, &options));
     let begin = move |model: &LoadedModel| EmbedRun::score(model, encoded, &options);
-    let found = computed(app, served, n, begin).await?;
+    let found = computed(app, served, (n, work), begin).await?;
     let found = found.into_iter().enumerate();
     let score = found.map(|(index, result)| Ok(of_text(param, index, result)?.values[0]));
     Ok((score.collect::<Result<_, ApiError>>()?, tokens))

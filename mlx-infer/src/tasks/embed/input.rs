@@ -9,13 +9,13 @@ use crate::request::generation::Prompt;
 use crate::text::sentence::SentenceSettings;
 
 /// The ids and the token types of a text.
-pub(super) type TextIds = (Vec<u32>, Vec<u32>);
+pub(crate) type TextIds = (Vec<u32>, Vec<u32>);
 
 /// Texts that are ready to be embedded.
 pub(crate) struct EncodedTexts {
-    pub(super) texts: Vec<Result<TextIds>>,
+    pub(crate) texts: Vec<Result<TextIds>>,
     /// The number of tokens of the prompt at the start of each text.
-    pub(super) prompt: usize,
+    pub(crate) prompt: usize,
 }
 
 impl EncodedTexts {

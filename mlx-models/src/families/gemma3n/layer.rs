@@ -2,7 +2,7 @@
 //! to the attention, and an MLP that may set most of its features to zero.
 
 use mlx_core::{Array, Result, fast, ops::concat};
-use mlx_nn::{Activation, Attention, Linear, Norm, Normed, Residual, RmsNorm, Step, module};
+use mlx_nn::{Attention, GatedMlp, Linear, Norm, Normed, Residual, RmsNorm, Step, module};
 
 use super::altup::AltUp;
 use crate::decoders::causal_lm::DecoderLayer;
@@ -36,50 +36,11 @@ impl Laurel {
     }
 }
 
-/// A gated MLP that sets the gates of a token to zero, except those far above their mean.
-#[derive(Clone)]
-pub(super) struct SparseMlp {
-    gate_proj: Linear,
-    up_proj: Linear,
-    down_proj: Linear,
-    activation: Activation,
-    /// How many standard deviations above the mean a gate must lie. `None` keeps all gates.
-    cutoff: Option<f32>,
-}
-module!(SparseMlp { gate_proj, up_proj, down_proj } plain { activation, cutoff });
-
-impl SparseMlp {
-    pub(super) fn new(
-        hidden: i32,
-        intermediate: i32,
-        activation: Activation,
-        cutoff: Option<f32>,
-    ) -> Result<Self> {
-        Ok(Self {
-            gate_proj: Linear::empty(hidden, intermediate, false)?,
-            up_proj: Linear::empty(hidden, intermediate, false)?,
-            down_proj: Linear::empty(intermediate, hidden, false)?,
-            activation,
-            cutoff,
-        })
-    }
-
-    fn forward(&self, x: &Normed<'_>) -> Result<Array> {
-        let [mut gate, up] = Linear::forward_all([&self.gate_proj, &self.up_proj], x)?;
-        if let Some(cutoff) = self.cutoff {
-            let mean = gate.mean(-1, true)?;
-            let least = gate.std(-1, true)?.multiply(cutoff)?.add(&mean)?;
-            gate = gate.subtract(&least)?.maximum(0.0)?;
-        }
-        self.down_proj.forward(&self.activation.gated(&gate, &up)?)
-    }
-}
-
 /// A layer of a [`Gemma3n`](super::Gemma3n).
 #[derive(Clone)]
 pub(crate) struct Gemma3nLayer {
     pub(super) self_attn: Attention,
-    pub(super) mlp: SparseMlp,
+    pub(super) mlp: GatedMlp,
     pub(super) altup: AltUp,
     pub(super) laurel: Laurel,
     pub(super) input_layernorm: Norm,

@@ -79,8 +79,8 @@ impl Beside {
         let (chosen, weights) = self.router.choose(&x.reshape(&[b * l, hidden])?)?;
         let normed = self.pre_feedforward_layernorm_2.forward(x)?;
         let normed = normed.reshape(&[b * l, 1, 1, hidden])?;
-        let of_experts = self.experts.switch_glu.forward(&normed, &chosen)?;
-        let sum = fast::weighted_sum(&of_experts, &weights)?;
+        let experts = &self.experts.switch_glu;
+        let sum = experts.forward(&normed, &chosen, Some(&weights))?;
         let sum = sum.reshape(&[b, l, hidden])?;
         let y = self.post_feedforward_layernorm_1.forward(y)?;
         self.post_feedforward_layernorm_2.add_to(&y, &sum)

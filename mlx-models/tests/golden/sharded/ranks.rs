@@ -3,10 +3,12 @@
 use mlx_core::distributed::{Backend, init};
 use mlx_core::{Array, DType, ErrorKind, Result, random};
 use mlx_models::adapter::{self, AdapterConfig, AdapterKind};
+use mlx_models::convert::save;
 use mlx_models::{LoadOptions, Loaded, Model};
 use mlx_nn::LoraConfig;
 use mlx_nn::lora::attach;
 use mlx_nn::shard::{Ranks, join};
+use serde_json::json;
 
 use crate::golden::case::Case;
 use crate::golden::run::{greedy, log_probs, prompt_logits};
@@ -22,6 +24,7 @@ pub fn run(program: &str) -> Result<()> {
     let ranks = join(init(true, Backend::Ring)?);
     match program {
         "families" => families(ranks),
+        "redrawn" => redrawn(ranks),
         "adapters" => adapters(ranks),
         "survivor" => survivor(ranks),
         other => panic!("no program {other}"),
@@ -114,6 +117,82 @@ fn families(ranks: Ranks) -> Result<()> {
         !is_whole || shared > if ranks.size() == 2 { 150 } else { 1 },
         "only {shared} cases"
     );
+    Ok(())
+}
+
+/// Families with other numbers of heads and drawn values, because those of their cases do not divide.
+fn redrawn(ranks: Ranks) -> Result<()> {
+    let on_two = vec![
+        (
+            "bailing_moe_linear",
+            json!({"num_attention_heads": 4, "group_norm_size": 2}),
+        ),
+        ("falcon_h1", json!({"mamba_n_heads": 4, "mamba_d_ssm": 64})),
+        (
+            "kimi_linear",
+            json!({"linear_attn_config": {"num_heads": 4}}),
+        ),
+    ];
+    let six = json!({"num_attention_heads": 6, "num_key_value_heads": 3});
+    let on_three = vec![
+        ("bailing_moe_linear", json!({"num_key_value_heads": 3})),
+        ("qwen3", six.clone()),
+        (
+            "phi3",
+            json!({"hidden_size": 48, "num_attention_heads": 6, "num_key_value_heads": 3}),
+        ),
+        ("gemma3n_text", six.clone()),
+        ("gpt_oss", six),
+    ];
+    let changed = match ranks.size() {
+        2 => on_two,
+        _ => on_three,
+    };
+    for (name, changes) in changed {
+        let case = Case::all().into_iter().find(|case| case.name == name);
+        let case = case.unwrap_or_else(|| panic!("no case {name}"));
+        let mut config = case.config("config.json");
+        for (key, value) in changes.as_object().into_iter().flatten() {
+            match (config[key].as_object_mut(), value.as_object()) {
+                (Some(inner), Some(changes)) => inner.extend(changes.clone()),
+                _ => config[key] = value.clone(),
+            }
+        }
+        let drawn = mlx_models::initialised(name, config.clone(), 3)?;
+        let folder = tempfile::tempdir()?;
+        let settings = config.as_object().expect("a config is an object");
+        save(drawn.model.as_ref(), settings, folder.path())?;
+        let load = |ranks: Ranks| {
+            let options = LoadOptions {
+                dtype: Some(DType::F32),
+                ranks,
+                ..LoadOptions::default()
+            };
+            mlx_models::load(folder.path(), options)
+        };
+        let (alone, shared) = (load(Ranks::ALONE)?, load(ranks)?);
+        let prompt = &case.prompts[0];
+        let expected = greedy(&alone, prompt, TOKENS)?;
+        let found = greedy(&shared, prompt, TOKENS)?;
+        assert_eq!(found.0, expected.0, "{name}");
+        let pairs = [
+            (found.1, expected.1),
+            (
+                prompt_logits(&shared, prompt)?,
+                prompt_logits(&alone, prompt)?,
+            ),
+        ];
+        for (found, expected) in &pairs {
+            let size = expected.abs()?.max_all()?.item::<f32>()?;
+            let spread = expected.var_all()?.item::<f32>()?;
+            let off = found.subtract(expected)?.abs()?.max_all()?.item::<f32>()?;
+            println!("{name}: logits up to {size} with variance {spread}, off by {off:.1e}");
+            assert!(
+                spread > 1e-4 && off < NOISE * size.max(1.0),
+                "{name}: {off}"
+            );
+        }
+    }
     Ok(())
 }
 

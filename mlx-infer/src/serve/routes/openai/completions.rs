@@ -21,6 +21,7 @@ use crate::serve::turn::choices::{AskedRows, Choices, MAX_ROWS, RowStep};
 use crate::serve::turn::edits::Edits;
 use crate::serve::turn::{grammar, params};
 use crate::tasks::score::{Score, ScoreOptions, Scoring};
+use crate::tasks::work::TextWork;
 use crate::text::infill::Gap;
 use crate::text::tokenizer::Tokenizer;
 
@@ -243,7 +244,8 @@ pub(super) async fn score(
             top_each: top.max(1),
             ..Default::default()
         };
-        let score = app.in_pieces(served, move |model| {
+        let work = app.for_ranks(|| TextWork::score(&prompt, &options));
+        let score = app.in_pieces(served, work, move |model| {
             let mut scoring = Scoring::begin(model, prompt, &options);
             move |model: &LoadedModel| match &mut scoring {
                 Ok(scoring) => scoring.advance(model).transpose(),

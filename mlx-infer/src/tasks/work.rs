@@ -1,0 +1,297 @@
+//! Work on texts as plain data: what the first rank of a model tells the others, so that all compute the same pieces.
+
+use std::ops::ControlFlow;
+
+use mlx_nn::shard::Ranks;
+use serde::{Deserialize, Serialize};
+
+use super::classify::{ClassifyOptions, Encoded, LabelledIds, Run};
+use super::embed::{EmbedOptions, EmbedRun, EncodedTexts, RerankOptions, TextIds};
+use super::score::{ScoreOptions, Scoring};
+use crate::engine::ranks::{agreed, gathered};
+use crate::engine::{Begin, Pieces};
+use crate::error::{Error, ErrorKind, Result};
+use crate::model::LoadedModel;
+use crate::request::cancel::CancelToken;
+use crate::request::generation::Prompt;
+use crate::request::sampling::SamplingParams;
+
+/// Texts and options, without what only the first rank does with the results.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) enum TextWork {
+    Embed {
+        texts: PlainTexts,
+        dimensions: Option<usize>,
+        batch_tokens: usize,
+    },
+    /// The relevance of pairs.
+    Relate {
+        texts: PlainTexts,
+        batch_tokens: usize,
+    },
+    Classify {
+        /// A text with an error is not computed.
+        texts: Vec<Option<LabelledIds>>,
+        labels: Vec<String>,
+        sampling: Box<SamplingParams>,
+        batch_tokens: usize,
+    },
+    Score {
+        prompt: Prompt,
+        top: usize,
+        top_each: usize,
+        chunk: usize,
+    },
+}
+
+/// The texts without those that have an error, which are not computed, and the number of the prompt's tokens.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct PlainTexts {
+    texts: Vec<Option<TextIds>>,
+    prompt: usize,
+}
+
+impl From<&EncodedTexts> for PlainTexts {
+    fn from(encoded: &EncodedTexts) -> Self {
+        let texts = encoded.texts.iter();
+        Self {
+            texts: texts.map(|text| text.as_ref().ok().cloned()).collect(),
+            prompt: encoded.prompt,
+        }
+    }
+}
+
+impl From<PlainTexts> for EncodedTexts {
+    fn from(plain: PlainTexts) -> Self {
+        Self {
+            texts: plain.texts.into_iter().map(computed).collect(),
+            prompt: plain.prompt,
+        }
+    }
+}
+
+/// A text, or an error for one that is not computed. Nothing reads the error.
+fn computed<T>(text: Option<T>) -> Result<T> {
+    text.ok_or_else(|| Error::argument("the first rank does not compute this text"))
+}
+
+impl TextWork {
+    /// Embeddings with these options.
+    pub(crate) fn embed(encoded: &EncodedTexts, options: &EmbedOptions) -> Self {
+        Self::Embed {
+            texts: encoded.into(),
+            dimensions: options.dimensions,
+            batch_tokens: options.batch_tokens,
+        }
+    }
+
+    /// The relevance of pairs with these options.
+    pub(crate) fn relate(encoded: &EncodedTexts, options: &RerankOptions) -> Self {
+        Self::Relate {
+            texts: encoded.into(),
+            batch_tokens: options.batch_tokens,
+        }
+    }
+
+    /// A classification with these options.
+    pub(crate) fn classify(encoded: &[Encoded], options: &ClassifyOptions) -> Self {
+        let texts = encoded.iter();
+        Self::Classify {
+            texts: texts.map(|text| text.as_ref().ok().cloned()).collect(),
+            labels: options.labels.clone(),
+            sampling: Box::new(options.sampling.clone()),
+            batch_tokens: options.batch_tokens,
+        }
+    }
+
+    /// The score of a text.
+    pub(crate) fn score(prompt: &Prompt, options: &ScoreOptions) -> Self {
+        Self::Score {
+            prompt: prompt.clone(),
+            top: options.top,
+            top_each: options.top_each,
+            chunk: options.chunk,
+        }
+    }
+
+    /// The text that [`read`](Self::read) reads.
+    pub(crate) fn told(&self) -> String {
+        serde_json::to_string(self).expect("plain data can be written")
+    }
+}
+
+impl TextWork {
+    /// Makes a job of what another rank has [told](Self::told). Its results are dropped.
+    ///
+    /// # Errors
+    /// The text is malformed.
+    pub(crate) fn read(text: &str) -> Result<Begin<LoadedModel>> {
+        let work = Self::parsed(text)?;
+        Ok(Box::new(|model| work.pieces(model, CancelToken::new())))
+    }
+
+    fn parsed(text: &str) -> Result<Self> {
+        serde_json::from_str(text).map_err(|error| {
+            let message = "this rank cannot read the work of the first one";
+            Error::new(ErrorKind::Format, message).with_source(error)
+        })
+    }
+
+    fn pieces(self, model: &LoadedModel, cancel: CancelToken) -> Pieces<LoadedModel> {
+        match self {
+            Self::Embed {
+                texts,
+                dimensions,
+                batch_tokens,
+            } => {
+                let options = EmbedOptions {
+                    dimensions,
+                    batch_tokens,
+                    cancel,
+                    ..EmbedOptions::default()
+                };
+                of_texts(EmbedRun::embed(model, texts.into(), &options))
+            }
+            Self::Relate {
+                texts,
+                batch_tokens,
+            } => {
+                let options = RerankOptions {
+                    batch_tokens,
+                    cancel,
+                    ..RerankOptions::default()
+                };
+                of_texts(EmbedRun::score(model, texts.into(), &options))
+            }
+            Self::Classify {
+                texts,
+                labels,
+                sampling,
+                batch_tokens,
+            } => {
+                let options = ClassifyOptions {
+                    labels,
+                    sampling: *sampling,
+                    batch_tokens,
+                    cancel,
+                    ..ClassifyOptions::default()
+                };
+                let texts = texts.into_iter().map(computed).collect();
+                let mut run = Run::begin(model, texts, &options);
+                Box::new(move |model| flow(run.advance(model, &mut |_, _| ())))
+            }
+            Self::Score {
+                prompt,
+                top,
+                top_each,
+                chunk,
+            } => {
+                let options = ScoreOptions {
+                    top,
+                    top_each,
+                    chunk,
+                    cancel,
+                };
+                let mut scoring = Scoring::begin(model, prompt, &options);
+                Box::new(move |model| match &mut scoring {
+                    Ok(scoring) => flow(matches!(scoring.advance(model), Ok(None))),
+                    Err(_) => ControlFlow::Break(()),
+                })
+            }
+        }
+    }
+}
+
+/// Work of a call on several ranks, which all compute together.
+pub(crate) struct Together {
+    ranks: Ranks,
+    /// The caller's token, which the first rank alone reads.
+    asked: CancelToken,
+    /// The token that the work reads, cancelled in the same piece on all ranks.
+    pub(crate) cancel: CancelToken,
+}
+
+impl Together {
+    /// Tells the others of `work`, if several ranks share the model. `asked` cancels it.
+    ///
+    /// # Errors
+    /// Another rank has died.
+    pub(crate) fn begin(
+        model: &LoadedModel,
+        work: impl FnOnce() -> TextWork,
+        asked: &CancelToken,
+    ) -> Result<Self> {
+        let ranks = model.options().ranks;
+        if ranks.size() > 1 {
+            agreed(ranks, Some(work().told()))?;
+        }
+        Ok(Self {
+            ranks,
+            asked: asked.clone(),
+            cancel: match ranks.size() {
+                1 => asked.clone(),
+                _ => CancelToken::new(),
+            },
+        })
+    }
+
+    /// Computes pieces until one breaks.
+    ///
+    /// # Errors
+    /// Another rank has died.
+    pub(crate) fn run(&self, mut piece: impl FnMut() -> ControlFlow<()>) -> Result<()> {
+        loop {
+            if agreed(self.ranks, self.asked.is_cancelled())? {
+                self.cancel.cancel();
+            }
+            if piece().is_break() {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Computes what the first rank tells, until it [ends](end).
+///
+/// # Errors
+/// Another rank has died.
+pub(super) fn follow(model: &LoadedModel) -> Result<()> {
+    let ranks = model.options().ranks;
+    while let Some(told) = agreed(ranks, None::<String>)? {
+        let work = TextWork::parsed(&told)?;
+        let together = Together {
+            ranks,
+            asked: CancelToken::new(),
+            cancel: CancelToken::new(),
+        };
+        let mut pieces = work.pieces(model, together.cancel.clone());
+        together.run(|| pieces(model))?;
+    }
+    gathered(ranks, "").map(drop)
+}
+
+/// Ends the other ranks' [`follow`], and returns when they have computed what they were told.
+///
+/// # Errors
+/// Another rank has died.
+pub(super) fn end(model: &LoadedModel) -> Result<()> {
+    let ranks = model.options().ranks;
+    agreed(ranks, None::<String>)?;
+    gathered(ranks, "").map(drop)
+}
+
+fn of_texts(mut run: Result<EmbedRun>) -> Pieces<LoadedModel> {
+    Box::new(move |model| match &mut run {
+        Ok(run) => flow(run.advance(model, &mut |_, _| ())),
+        Err(_) => ControlFlow::Break(()),
+    })
+}
+
+/// Whether there are more pieces.
+pub(crate) fn flow(goes_on: bool) -> ControlFlow<()> {
+    match goes_on {
+        true => ControlFlow::Continue(()),
+        false => ControlFlow::Break(()),
+    }
+}
