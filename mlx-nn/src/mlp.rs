@@ -174,7 +174,7 @@ impl PlainMlp {
         let up = self.up_proj.forward(x)?;
         let inner = match &self.act_fn {
             Some(xielu) => xielu.forward(&up)?,
-            None => self.activation.forward(&up)?,
+            None => self.activation.at_once(&up)?,
         };
         self.down_proj.forward(&inner)
     }
