@@ -7,7 +7,7 @@
 //! | products of norms | [`norm_linear()`], [`norm_gated_linear`] |
 //! | MLPs | [`gated_linear`], [`gated()`], [`swiglu`], [`geglu`], [`gelu()`], [`soft_cap`] |
 //! | experts | [`route()`], [`experts_linear`], [`gated_experts`], [`weighted_sum`] |
-//! | norms | [`rms_norm`], [`layer_norm`], [`add`], [`norm_add`], [`add_norm`] |
+//! | norms | [`rms_norm`], [`layer_norm`], [`layer_norm_rounded_once`], [`gated_norm`], [`add`], [`norm_add`], [`add_norm`] |
 //! | positions | [`rope()`], [`rope_with`], [`heads`] |
 //! | caches | [`store()`], [`store_heads`], [`heads_and_store`], [`pack`], [`unpack`], [`blank`] |
 //! | flat steps | [`paged_attention`], [`paged_latents`], [`ragged_attention`], [`ragged_latents`], [`paged_store`], [`paged_store_heads`], [`paged_heads_and_store`], [`paged_keep`] |
@@ -53,6 +53,7 @@ mod ragged;
 mod recurrent;
 mod rope;
 mod route;
+mod row_norm;
 mod store;
 
 pub use allow::allow;
@@ -72,7 +73,9 @@ pub use linear::{
 };
 pub use loss::cross_entropy;
 pub use mask::{IntoMask, KeySlots, Mask, Positions};
-pub use norm::{add, add_norm, layer_norm, norm_add, rms_norm};
+pub use norm::{
+    add, add_norm, gated_norm, layer_norm, layer_norm_rounded_once, norm_add, rms_norm,
+};
 pub use norm_linear::{NormOf, NormProducts, norm_gated_linear, norm_linear};
 pub use packed::{check_packing, pack, packed_words, unpack};
 pub use ragged::{

@@ -11,6 +11,7 @@ mod golden {
     mod gradients;
     mod in_memory;
     mod long;
+    mod narrow;
     mod published_bits;
     mod renamed;
     pub mod run;

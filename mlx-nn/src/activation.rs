@@ -16,7 +16,7 @@
 
 use std::fmt;
 
-use mlx_core::{Array, Error, ErrorKind, Result, fast};
+use mlx_core::{Array, DType, Error, ErrorKind, Result, fast};
 
 use crate::module::{Module, Path, Visit, VisitMut};
 
@@ -174,6 +174,25 @@ impl Activation {
         match self.gate() {
             Some(kind) => fast::gated(kind, gate, up),
             None => self.forward(gate)?.multiply(up),
+        }
+    }
+
+    /// [`forward`](Self::forward) in one operation where the back end has one for 16 bits. Then the result is rounded
+    /// once.
+    ///
+    /// # Errors
+    /// The same as those of [`forward`](Self::forward).
+    pub(crate) fn at_once(self, x: &Array) -> Result<Array> {
+        if ![DType::BF16, DType::F16].contains(&x.dtype()) {
+            return self.forward(x);
+        }
+        match self.gate() {
+            Some(gate) if fast::form(fast::Op::Gated)? != fast::Form::Plain => {
+                let one = Array::scalar(1.0f32)?.astype(x.dtype())?;
+                fast::gated(gate, x, &one.broadcast_to(x.shape())?)
+            }
+            None if self == Self::Gelu => fast::gelu(x),
+            _ => self.forward(x),
         }
     }
 

@@ -188,14 +188,15 @@ impl Mamba {
         let (Some(norm), Some(config)) = (&self.norm, self.config.norm) else {
             return open(&y);
         };
-        let y = if config.before_gate { y } else { open(&y)? };
-        let normed = norm.by_group(&y, self.config.groups)?;
+        let normed = match config.before_gate {
+            true => norm.by_group(&y, self.config.groups)?,
+            false => norm.gated(&y, gate, self.config.groups)?,
+        };
         // The norm's weight may be F32 in a 16-bit model.
         let normed = normed.astype(y.dtype())?;
-        if config.before_gate {
-            open(&normed)
-        } else {
-            Ok(normed)
+        match config.before_gate {
+            true => open(&normed),
+            false => Ok(normed),
         }
     }
 

@@ -225,7 +225,7 @@ impl PlainMlp {
                 gate.gated(&part(0)?, &part(1)?)?
             }
             (Some(xielu), None) => xielu.forward(&up)?,
-            (None, None) => self.activation.forward(&up)?,
+            (None, None) => self.activation.at_once(&up)?,
         };
         self.down_proj.forward(&inner)
     }

@@ -121,6 +121,18 @@ impl RmsNorm {
         normed.reshape(x.shape())?.multiply(&self.scale)
     }
 
+    /// [`by_group`](Self::by_group) of `x * silu(gate)`, `[.., size] -> [.., size]`.
+    ///
+    /// # Errors
+    /// The shapes do not fit.
+    pub(crate) fn gated(&self, x: &Array, gate: &Array, groups: i32) -> Result<Array> {
+        self.weight.get()?;
+        match self.spread {
+            Some(_) => self.by_group(&fast::swiglu(gate, x)?, groups),
+            None => fast::gated_norm(x, gate, &self.scale, groups, self.eps),
+        }
+    }
+
     /// `residual + self(x)`, in one operation.
     ///
     /// # Errors
@@ -249,12 +261,25 @@ impl LayerNorm {
     /// # Errors
     /// The shapes do not fit.
     pub fn forward(&self, x: &Array) -> Result<Array> {
+        let (weight, bias) = self.parts()?;
+        fast::layer_norm(x, weight, bias, self.eps)
+    }
+
+    /// [`forward`](Self::forward) by [`fast::layer_norm_rounded_once`].
+    ///
+    /// # Errors
+    /// The shapes do not fit.
+    pub(crate) fn rounded_once(&self, x: &Array) -> Result<Array> {
+        let (weight, bias) = self.parts()?;
+        fast::layer_norm_rounded_once(x, weight, bias, self.eps)
+    }
+
+    fn parts(&self) -> Result<(Option<&Array>, Option<&Array>)> {
         let weight = match &self.weight {
             Some(weight) => weight.get().map(|_| Some(&self.scale))?,
             None => None,
         };
-        let bias = self.bias.as_ref().map(Param::get).transpose()?;
-        fast::layer_norm(x, weight, bias, self.eps)
+        Ok((weight, self.bias.as_ref().map(Param::get).transpose()?))
     }
 }
 
@@ -385,9 +410,9 @@ impl Norm {
         match self {
             Self::Rms(norm) => norm.forward(x),
             Self::Bare(eps) => fast::rms_norm(x, None, *eps),
-            Self::BareLayer(eps) => fast::layer_norm(x, None, None, *eps),
+            Self::BareLayer(eps) => fast::layer_norm_rounded_once(x, None, None, *eps),
             Self::Absent(()) => Ok(x.clone()),
-            Self::Layer(norm) => norm.forward(x),
+            Self::Layer(norm) => norm.rounded_once(x),
         }
     }
 

@@ -10,7 +10,7 @@ use mlx_core::{Array, DType, QuantMode, Safetensors, Scheme};
 use mlx_models::convert::{Recipe, schemes};
 use mlx_models::{LoadOptions, Loaded, Model, load, load_from};
 use mlx_nn::quantize::quantize;
-use mlx_nn::{Visit, Weight};
+use mlx_nn::{Param, Visit, Weight};
 use mlx_train::evaluate::evaluate;
 use mlx_train::loss::logits;
 use mlx_train::quantize::dwq::{Distillation, distill};
@@ -280,20 +280,35 @@ fn codes_that_see_the_inputs_are_better_than_the_nearest() {
 /// A code of every width is the one that MLX would store.
 #[test]
 fn codes_are_packed_as_mlx_packs_them() {
-    let loaded = model();
-    let dense = loaded.model.as_ref();
+    let mut loaded = model();
     let path = chosen(&loaded, 4)
         .into_keys()
         .find(|path| path.ends_with(".down_proj"))
         .unwrap();
-    // With inputs that do not depend on each other GPTQ is rounding.
-    let size = Weights::of(dense)[&path].dim(-1).unwrap();
+    // With inputs that do not depend on each other, and weights that are codes already, GPTQ is rounding.
+    let shape = Weights::of(loaded.model.as_ref())[&path].shape().to_vec();
+    let size = shape[1];
     let identity = mlx_core::eye(size, DType::F32).unwrap();
     let moments = BTreeMap::from([(path.clone(), identity)]);
     for bits in [2, 3, 4, 5, 6, 8] {
         let schemes = Schemes::from([(path.clone(), scheme(bits))]);
+        // Each group has the lowest and the highest code.
+        let code = |at: i32| match at % 64 {
+            0 => 0,
+            1 => (1 << bits) - 1,
+            _ => at.wrapping_mul(2_654_435_761u32 as i32) >> 9 & ((1 << bits) - 1),
+        };
+        let codes: Vec<f32> = (0..shape[0] * size)
+            .map(|at| (code(at) - (1 << (bits - 1))) as f32 / 64.0)
+            .collect();
+        let codes = Array::from_slice(&codes, &shape).unwrap();
+        let codes = Weight::Dense(Param::fixed(codes));
+        let codes = Matrices::from([(path.clone(), codes)]);
+        let before = install(loaded.model.as_mut(), codes).unwrap();
+        let dense = loaded.model.as_ref();
         let plain = round(dense, &schemes).unwrap();
         let (gptq, _) = gptq::pack(dense, &schemes, &moments).unwrap();
+        install(loaded.model.as_mut(), before).unwrap();
         let [plain, gptq] = [plain, gptq].map(|of| of[&path].dense(None).unwrap());
         let off = plain.subtract(&gptq).unwrap().abs().unwrap();
         let most = off.max_all().unwrap().item::<f32>().unwrap();

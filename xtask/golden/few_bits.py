@@ -1,6 +1,10 @@
 """mlx-lm's methods for few bits, on the texts of `mlx-train quantize`.
 
+    python few_bits.py texts GGUF FOLDER
     python few_bits.py FOLDER TRAIN VALID METHOD [NAME=VALUE …]
+
+The first writes a checkpoint in GGUF as a dense one in float32, with train.jsonl and valid.jsonl of its tokens beside it: rows of 128 tokens
+from the topics of Python's documentation (pydoc_data.topics), 16 of every second topic to learn from, 16 of the others to measure.
 
 FOLDER is a dense checkpoint; TRAIN and VALID are JSONL files whose lines have `tokens`, all of one length. METHOD is `none`, `round`, `gptq`,
 `dynamic`, `dwq` or `awq`; the settings are `bits`, `high` and `target` (dynamic), `embedding` (gptq, awq), `steps` and `rate` (dwq). Prints
@@ -20,6 +24,33 @@ from mlx_lm.quant import dynamic_quant as dynamic
 from mlx_lm.utils import compute_bits_per_weight, dequantize_model, load_model, quantize_model
 
 GROUP, BATCH = 64, 4
+LENGTH, ROWS = 128, {"train": 16, "valid": 16}
+
+
+def texts(gguf, out):
+    import torch
+    from pydoc_data.topics import topics
+    from safetensors.torch import save_file
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    of = {"gguf_file": gguf.name}
+    tokenizer = AutoTokenizer.from_pretrained(gguf.parent, **of)
+    tokenizer.save_pretrained(out)
+    model = AutoModelForCausalLM.from_pretrained(gguf.parent, dtype=torch.float32, **of)
+    config = model.config.to_dict()
+    config.pop("quantization_config", None)
+    (out / "config.json").write_text(json.dumps(config, indent=1))
+    tensors = model.state_dict()
+    if config["tie_word_embeddings"]:
+        tensors.pop("lm_head.weight")
+    save_file(tensors, out / "model.safetensors", {"format": "pt"})
+    for part, (name, count) in enumerate(ROWS.items()):
+        text = "\n\n".join(topics[topic] for topic in sorted(topics)[part::2])
+        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+        # Evenly through the text.
+        starts = [at * (len(ids) - LENGTH) // (count - 1) for at in range(count)]
+        lines = [json.dumps({"tokens": ids[start : start + LENGTH]}) for start in starts]
+        (out / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
 
 
 def tokens(path):
@@ -87,6 +118,8 @@ def packed(model, config, method, train, valid, settings):
 
 
 def main():
+    if sys.argv[1] == "texts":
+        return texts(Path(sys.argv[2]), Path(sys.argv[3]))
     folder, train, valid, method, *rest = sys.argv[1:]
     settings = dict(setting.split("=") for setting in rest)
     train, valid = tokens(train), tokens(valid)

@@ -34,7 +34,8 @@ pub enum Op {
     Lookup,
     /// [`cross_entropy`](super::cross_entropy).
     Loss,
-    /// [`rms_norm`](super::rms_norm), [`add`](super::add), [`norm_add`](super::norm_add), [`add_norm`](super::add_norm).
+    /// [`rms_norm`](super::rms_norm), [`layer_norm_rounded_once`](super::layer_norm_rounded_once),
+    /// [`gated_norm`](super::gated_norm), [`add`](super::add), [`norm_add`](super::norm_add), [`add_norm`](super::add_norm).
     Norm,
     /// [`rope`](super::rope()) and [`heads`](super::heads).
     Rope,

@@ -208,19 +208,56 @@ impl<D: Decode<'static>> Work<D> {
         }
     }
 
-            let is_idle = work.is_idle();
-            if is_shared
-                && Round::of(&mut taken, left.clone())
-                    .tell(ranks, is_idle)
-                    .is_err()
-            {
+    /// Frees adapters that no request holds any more. Requests of the first rank are those of all.
+    fn free_adapters(&mut self, model: &LoadedModel) {
+        if self.leaving.is_empty() {
+            return;
+        }
+        let numbers = self.leaving.iter().map(|(number, _)| *number);
+        let free = numbers.filter(|&number| self.table.is_free(number));
+        // An error is also one of the next round.
+        let Ok(free) = agreed(self.ranks, free.collect::<Vec<_>>()) else {
+            return;
+        };
+        let is_free = |leaving: &mut (usize, _)| free.contains(&leaving.0);
+        for (number, done) in self.leaving.extract_if(.., is_free) {
+            self.table.remove(model, number);
+            let _ = done.send(());
+        }
+    }
+
+    /// Reads the next adapter.
+    fn load_adapter(&mut self, model: &LoadedModel) {
+        let Some((dir, done)) = self.arriving.pop_front() else {
+            return;
+        };
+        let load = AssertUnwindSafe(|| self.table.load(model, &dir));
+        let loaded = catch_unwind(load).unwrap_or_else(|_| {
+            let message = "the engine has panicked while it loaded the adapter";
+            Err(Error::new(ErrorKind::Compute, message))
+        });
+        let number = loaded.as_ref().ok().map(|adapter| adapter.number());
+        let loaded = same_adapter(self.ranks, &dir, loaded);
+        if let (Err(_), Some(number)) = (&loaded, number) {
+            self.table.remove(model, number);
+        }
+        let _ = done.send(loaded);
+    }
+
+    /// Whether there is nothing to compute, to load or to free.
+    pub(super) fn is_idle(&self) -> bool {
+        self.jobs.is_empty()
+            && self.arriving.is_empty()
+            && self.leaving.is_empty()
+            && self.workers.iter().all(|worker| worker.is_idle())
     }
 
     /// How long to wait for a command; `None` if the thread has finished its work. It waits without
     /// a limit only when there is nothing to compute.
     fn wait(&self) -> Option<Duration> {
         let mut busy = self.workers.iter().filter(|worker| !worker.is_idle());
-        match self.is_idle() {
+        let is_idle = busy.clone().next().is_none();
+        match is_idle {
             _ if !self.jobs.is_empty() || !self.arriving.is_empty() => Some(Duration::ZERO),
             true if self.is_finishing => None,
             true => Some(Duration::from_secs(60)),

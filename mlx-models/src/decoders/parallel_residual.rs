@@ -39,12 +39,13 @@ impl DecoderLayer for ParallelResidualLayer {
         let normed = Normed::new(x, &self.input_layernorm);
         let attended = self.self_attn.forward(&normed, state, step)?;
         let [x, inner, attended] = step.narrow([normed.sum()?, normed.array()?, &attended])?;
-        let attended = fast::add(&attended, &x)?;
         let inner = match &self.post_attention_layernorm {
             Some(norm) => norm.forward(&x)?,
             None => inner,
         };
-        Ok(Residual::new(attended, self.mlp.forward(&inner)?))
+        // The two small terms first: at the magnitude of the stream there is one rounding.
+        let added = fast::add(&self.mlp.forward(&inner)?, &attended)?;
+        Ok(Residual::new(x, added))
     }
 }
 

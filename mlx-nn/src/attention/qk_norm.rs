@@ -124,7 +124,7 @@ impl HeadNorm {
     pub(super) fn forward(&self, x: &Array) -> Result<Array> {
         match self {
             Self::Rms(norm) => norm.forward(x),
-            Self::Layer(norm) => norm.forward(x),
+            Self::Layer(norm) => norm.rounded_once(x),
             Self::ByHead(norm) => norm.forward(x),
         }
     }

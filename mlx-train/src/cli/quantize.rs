@@ -277,25 +277,36 @@ impl Quantize {
                 mean_divergence(model, matrices, train, self.batch_size)
             };
             let before = distance(model, &matrices)?;
+            let mut best = before;
+            // GPTQ cuts ranges itself.
+            if !has(Kind::Gptq) {
+                let cut = awq::pack(model, chosen, &moments)?;
+                let found = distance(model, &cut)?;
+                if found < best {
+                    (matrices, best) = (cut, found);
+                }
+            }
             let (groups, unscaled) = awq::scale(model, chosen, &moments, train)?;
-            console::note(&format!(
-                "awq: the inputs of {groups} groups of matrices are scaled"
-            ));
             let moments = self.moments(model, train)?;
             let scaled = match has(Kind::Gptq) {
                 true => by_gptq(model, chosen, &moments)?,
                 false => awq::pack(model, chosen, &moments)?,
             };
             let after = distance(model, &scaled)?;
-            if after < before {
+            let nats = format!("{after:.5} nats from the model on --data, {best:.5} without");
+            if after < best {
+                console::note(&format!(
+                    "awq: the inputs of {groups} groups of matrices are scaled: {nats}"
+                ));
                 matrices = scaled;
             } else {
                 console::note(&format!(
-                    "awq: left out, because it does not help on --data: {after:.5} nats from the model, {before:.5} \
-                     without it"
+                    "awq: no inputs are scaled, because it does not help: {nats}"
                 ));
                 unscaled.restore(model)?;
-                applied.retain(|&kind| kind != Kind::Awq);
+                if best == before {
+                    applied.retain(|&kind| kind != Kind::Awq);
+                }
             }
         }
         if has(Kind::Dwq) {

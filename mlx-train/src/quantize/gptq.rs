@@ -1,6 +1,7 @@
 //! Codes one column after the other (GPTQ, Frantar et al., arXiv:2210.17323): the columns that are still to be rounded
-//! make up for the errors of those before them. As in mlx-lm, the columns keep their order, each group has the scale and
-//! bias of its weights at that time, and embeddings are rounded.
+//! make up for the errors of those before them. As in mlx-lm, the columns keep their order, each group has a scale and
+//! a bias for its weights at that time, and embeddings are rounded. Beyond mlx-lm, the range of a group is cut where that
+//! lowers its error.
 
 use std::collections::BTreeMap;
 
@@ -13,6 +14,8 @@ use mlx_nn::Weight;
 use super::{Dense, Matrices, Schemes, embeddings, weight};
 use crate::error::{Result, argument};
 
+/// The parts of a range, of which up to half are cut off.
+const PARTS: u32 = 20;
 /// What is added to the diagonal of the moments, as parts of its mean. Later ones are for moments that cannot be
 /// decomposed with those before.
 const DAMPING: [f32; 3] = [0.01, 0.1, 1.0];
@@ -100,31 +103,20 @@ fn columns(array: &Array, factor: &Array, scheme: Scheme) -> Result<Weight> {
             "rows of {inputs} cannot be packed with {scheme}"
         )));
     }
-    let largest = ((1u32 << scheme.bits) - 1) as f32;
     let diagonal: Vec<f32> = factor.diagonal()?.to_vec()?;
     let mut rest = array.astype(DType::F32)?.reshape(&[-1, inputs])?;
     let (mut codes, mut scales, mut biases) = (Vec::new(), Vec::new(), Vec::new());
     for begin in (0..inputs).step_by(group as usize) {
         let end = begin + group;
         let mut own = rest.slice_axis(1, 0, group)?;
-        let Quantized {
-            scales: scale,
-            biases: Some(bias),
-            ..
-        } = quantize_with(&own, scheme)?
-        else {
-            unreachable!("the scheme is affine");
-        };
-        // Codes are chosen for the numbers that are stored.
-        let stored = |part: &Array| part.astype(array.dtype())?.astype(DType::F32);
-        let (scale, bias) = (stored(&scale)?, stored(&bias)?);
+        let of_group = &diagonal[begin as usize..end as usize];
+        let [scale, bias] = grid(&own, of_group, scheme, array.dtype())?;
         let rows = factor.slice_axis(0, begin, end)?;
         let block = rows.slice_axis(1, begin, end)?;
         let (mut errors, mut chosen) = (Vec::new(), Vec::new());
         for k in 0..group {
             let column = own.slice_axis(1, k, k + 1)?;
-            let code = column.subtract(&bias)?.divide(&scale)?.round()?;
-            let code = code.clip(0.0, largest)?;
+            let code = nearest(&column, &scale, &bias, scheme)?;
             let error = column.subtract(code.multiply(&scale)?.add(&bias)?)?;
             let error = error.divide(diagonal[(begin + k) as usize])?;
             // The factor is triangular: columns before k stay as they are.
@@ -155,6 +147,59 @@ fn columns(array: &Array, factor: &Array, scheme: Scheme) -> Result<Weight> {
         biases: Some(parts(&biases)?),
     };
     weight(packed, scheme)
+}
+
+/// The codes of numbers, F32 of their shape.
+fn nearest(of: &Array, scale: &Array, bias: &Array, scheme: Scheme) -> mlx_core::Result<Array> {
+    let largest = ((1u32 << scheme.bits) - 1) as f32;
+    let code = of.subtract(bias)?.divide(scale)?.round()?;
+    code.clip(0.0, largest)
+}
+
+/// Scale and bias of each row of a group, F32 `[rows, 1]`, of values that `dtype` has: those of the range, among the
+/// whole range and parts of it, whose nearest codes have the smallest error. `diagonal` is that of the factor, by which
+/// GPTQ divides the errors of columns.
+fn grid(group: &Array, diagonal: &[f32], scheme: Scheme, dtype: DType) -> Result<[Array; 2]> {
+    // Codes are chosen for the numbers that are stored.
+    let stored = |part: &Array| part.astype(dtype)?.astype(DType::F32);
+    let weights: Vec<f32> = diagonal.iter().map(|d| 1.0 / (d * d)).collect();
+    let weights = Array::from_slice(&weights, &[1, weights.len() as i32])?;
+    let (low, high) = (group.min(-1, true)?, group.max(-1, true)?);
+    let mut best: Option<[Array; 3]> = None;
+    for step in 0..PARTS / 2 {
+        let part = 1.0 - step as f32 / PARTS as f32;
+        let cut = group.maximum(low.multiply(part)?)?;
+        let cut = cut.minimum(high.multiply(part)?)?;
+        // The whole range is that of the group as it is.
+        let cut = if step == 0 { group } else { &cut };
+        let Quantized {
+            scales: scale,
+            biases: Some(bias),
+            ..
+        } = quantize_with(cut, scheme)?
+        else {
+            unreachable!("the scheme is affine");
+        };
+        let (scale, bias) = (stored(&scale)?, stored(&bias)?);
+        let code = nearest(group, &scale, &bias, scheme)?;
+        let off = group.subtract(code.multiply(&scale)?.add(&bias)?)?;
+        let error = off.square()?.multiply(&weights)?.sum(-1, true)?;
+        best = Some(match best {
+            None => [error, scale, bias],
+            Some([lowest, old_scale, old_bias]) => {
+                let is_better = error.less(&lowest)?;
+                let pick = |new: &Array, old: &Array| is_better.select(new, old);
+                [
+                    pick(&error, &lowest)?,
+                    pick(&scale, &old_scale)?,
+                    pick(&bias, &old_bias)?,
+                ]
+            }
+        });
+    }
+    let [_, scale, bias] = best.expect("the whole range was tried");
+    mlx_core::eval([&scale, &bias])?;
+    Ok([scale, bias])
 }
 
 /// Codes of `bits` bits, the first in the lowest bits of a word, without gaps between words.

@@ -49,7 +49,10 @@ pub fn cases() -> Vec<Case> {
     let (x, w) = (|| float(&[2, 3, 64]), || float(&[64]));
     let at = || ints(&[1, 0, 2], &[3]);
     case("fast::rms_norm", vec![x(), w()], json!([1e-5]));
-    case("fast::layer_norm", vec![x(), w(), w()], json!([1e-5]));
+    for op in ["fast::layer_norm", "fast::layer_norm_rounded_once"] {
+        case(op, vec![x(), w(), w()], json!([1e-5]));
+    }
+    case("fast::gated_norm", vec![x(), x(), w()], json!([4, 1e-5]));
     case("fast::linear", vec![x(), float(&[32, 64])], json!([]));
     case(
         "fast::quantized_linear",

@@ -147,6 +147,10 @@ pub fn rows() -> Vec<(&'static str, Op)> {
     rows! {
         "fast::rms_norm" => |c| fast::rms_norm(c.x(0), Some(c.x(1)), c.float(0) as f32);
         "fast::layer_norm" => |c| fast::layer_norm(c.x(0), Some(c.x(1)), Some(c.x(2)), c.float(0) as f32);
+        "fast::layer_norm_rounded_once" => |c| {
+            fast::layer_norm_rounded_once(c.x(0), Some(c.x(1)), Some(c.x(2)), c.float(0) as f32)
+        };
+        "fast::gated_norm" => |c| fast::gated_norm(c.x(0), c.x(1), Some(c.x(2)), c.int(0), c.float(1) as f32);
         "fast::linear" => |c| fast::linear(c.x(0), c.x(1));
         "fast::quantized_linear" => |c| fast::quantized_linear(c.x(0), c.x(1), c.x(2), Some(c.x(3)), affine());
         "fast::experts_linear" => |c| fast::experts_linear(c.x(0), c.x(1), c.x(2));
